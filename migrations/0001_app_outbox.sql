@@ -1,12 +1,12 @@
--- The table producers insert into, in their business transaction; append-only.
+-- The append-only table that producers insert into, in their business transaction.
 --
--- One statement, therefore atomic however it is run: psql, `supabase db push` or `walrelay init`.
--- Safe to run again. A table of this name that already exists is left exactly as it is.
+-- A single statement, so it is atomic under psql, `supabase db push` and `walrelay init`. Safe to
+-- run again: an existing table of this name stays unchanged.
 DO $walrelay$
 DECLARE
   web_role text;
 BEGIN
-  -- Two runs at the same moment take turns; the second then finds everything in place.
+  -- Concurrent runs wait for each other. The second run then finds every object in place.
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
 
   IF to_regclass('public.app_outbox') IS NOT NULL THEN
@@ -25,7 +25,7 @@ BEGIN
     occurred_at    timestamptz NOT NULL DEFAULT now()
   );
 
-  -- For retention and for a backfill since a moment.
+  -- For retention, and for a backfill from a point in time.
   CREATE INDEX ON public.app_outbox (occurred_at);
 
   IF to_regprocedure('public.app_outbox_is_append_only()') IS NULL THEN
@@ -49,17 +49,18 @@ BEGIN
     REVOKE ALL ON FUNCTION public.app_outbox_is_append_only() FROM PUBLIC;
   END IF;
 
-  -- Once per statement, so that an UPDATE that finds no row and an INSERT .. ON CONFLICT DO UPDATE
-  -- that meets no conflict are refused as well: on the day they do, the event would be lost.
+  -- Once per statement. An UPDATE that finds no row, or an INSERT .. ON CONFLICT DO UPDATE without
+  -- a conflict, is therefore also refused. Such a statement would lose an event as soon as it
+  -- affects a row.
   CREATE TRIGGER append_only
     BEFORE UPDATE OR TRUNCATE ON public.app_outbox
     FOR EACH STATEMENT EXECUTE FUNCTION public.app_outbox_is_append_only();
 
-  -- No policies: whoever is not the owner and does not bypass row level security needs one.
+  -- Without a policy, only the owner and roles that bypass row-level security can use the table.
   ALTER TABLE public.app_outbox ENABLE ROW LEVEL SECURITY;
 
-  -- On Supabase the schema public is served to the internet through these two roles, and default
-  -- privileges have just given them every right on the new table.
+  -- On Supabase, the internet reaches the schema public through these two roles. Default privileges
+  -- have just granted them all privileges on the new table.
   REVOKE ALL ON TABLE public.app_outbox FROM PUBLIC;
   FOR web_role IN
     SELECT rolname FROM pg_catalog.pg_roles WHERE rolname IN ('anon', 'authenticated')

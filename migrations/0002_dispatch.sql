@@ -1,12 +1,13 @@
--- What the relay keeps: rows that did not go out at the first try, and how far each slot is settled.
+-- The relay's own tables: rows that were not published at the first attempt, and the settled
+-- position of each slot.
 --
--- One statement, therefore atomic however it is run: psql, `supabase db push` or `walrelay init`.
--- Safe to run again. A table that already exists keeps what it holds, and gets the columns it lacks.
+-- A single statement, so it is atomic under psql, `supabase db push` and `walrelay init`. Safe to
+-- run again: an existing table keeps its rows and gets its missing columns.
 DO $walrelay$
 DECLARE
   web_role text;
 BEGIN
-  -- Two runs at the same moment take turns; the second then finds everything in place.
+  -- Concurrent runs wait for each other. The second run then finds every object in place.
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
 
   IF to_regclass('public.app_outbox_dispatch') IS NULL THEN
@@ -30,20 +31,20 @@ BEGIN
       PRIMARY KEY (slot, event_id)
     );
 
-    -- The first rows of a key, in order, whatever stands in other keys.
+    -- Finds the first rows of a key in order, independent of the rows of other keys.
     CREATE INDEX app_outbox_dispatch_retrying ON public.app_outbox_dispatch
       (slot, topic, ordering_key, commit_lsn, tx_index) WHERE status = 'retrying';
-    -- Does a dead row hold the key, and where.
+    -- Finds the dead rows that hold a key.
     CREATE INDEX app_outbox_dispatch_dead ON public.app_outbox_dispatch
       (slot, topic, ordering_key, commit_lsn, tx_index) WHERE status = 'dead';
-    -- Unordered rows are taken by when they are due, not by position.
+    -- Finds unordered rows by their due time, not by their position.
     CREATE INDEX app_outbox_dispatch_unordered ON public.app_outbox_dispatch
       (slot, topic, next_attempt_at) WHERE status = 'retrying' AND ordering_key = '';
-    -- At start: what the server may stream again although it is recorded here. The slot comes last,
-    -- so that nothing but the primary key offers itself to find rows by slot and id.
+    -- Finds, at start, recorded rows that the server may stream again. The slot is the last column,
+    -- so that for a search by slot and id only the primary key is suitable.
     CREATE INDEX app_outbox_dispatch_position ON public.app_outbox_dispatch
       (commit_lsn, tx_index, slot);
-    -- Retention.
+    -- Finds rows for retention.
     CREATE INDEX app_outbox_dispatch_finished ON public.app_outbox_dispatch
       (slot, status, updated_at) WHERE status IN ('published', 'discarded');
 
@@ -56,11 +57,11 @@ BEGIN
     END LOOP;
   END IF;
 
-  -- Asked every second: which keys are due. Only the first row of a key has a time.
+  -- Finds the due keys, once per second. Only the first row of a key has a due time.
   CREATE INDEX IF NOT EXISTS app_outbox_dispatch_due_keys ON public.app_outbox_dispatch
     (slot, topic, next_attempt_at)
     WHERE status = 'retrying' AND ordering_key <> '' AND next_attempt_at IS NOT NULL;
-  -- Of an earlier version.
+  -- The index of an earlier version.
   DROP INDEX IF EXISTS public.app_outbox_dispatch_due;
 
   IF to_regclass('public.app_outbox_relay') IS NULL THEN
@@ -86,7 +87,8 @@ BEGIN
     END LOOP;
   END IF;
 
-  -- A table of an earlier version. Zero: a row from before timelines were on record.
+  -- Upgrades a table of an earlier version. A zero marks a row written before timelines were
+  -- recorded.
   IF NOT EXISTS (SELECT FROM pg_catalog.pg_attribute
                   WHERE attrelid = 'public.app_outbox_relay'::regclass AND attname = 'timeline') THEN
     ALTER TABLE public.app_outbox_relay

@@ -1,14 +1,15 @@
--- Writing events from SQL: app_outbox_emit numbers them, app_outbox_capture writes them for you.
+-- Functions that write events from SQL: app_outbox_emit assigns versions, and app_outbox_capture is
+-- a trigger that writes events.
 --
--- One statement, therefore atomic however it is run: psql, `supabase db push` or `walrelay init`.
--- Safe to run again: what already exists is left exactly as it is. Nothing is made beside an outbox
--- whose columns are not those of 0001_app_outbox.sql.
+-- A single statement, so it is atomic under psql, `supabase db push` and `walrelay init`. Safe to
+-- run again: existing objects stay unchanged. If the outbox has other columns than
+-- 0001_app_outbox.sql, no object is created.
 DO $walrelay$
 DECLARE
   web_role text;
   function text;
 BEGIN
-  -- Two runs at the same moment take turns; the second then finds everything in place.
+  -- Concurrent runs wait for each other. The second run then finds every object in place.
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
 
   IF to_regclass('public.app_outbox_aggregate') IS NOT NULL THEN
@@ -36,12 +37,13 @@ BEGIN
 
   ALTER TABLE public.app_outbox_aggregate ENABLE ROW LEVEL SECURITY;
 
-  -- Writes one event and returns its version: one more than the aggregate's last, without gaps, because
-  -- the aggregate's row stays locked until the transaction ends. With expected_version it is refused
-  -- unless the aggregate is at that version now; 0 means: it has none.
+  -- Writes one event and returns its version, which is the aggregate's last version plus one.
+  -- Versions have no gaps, because the aggregate's row stays locked until the transaction ends. If
+  -- expected_version is given, the function refuses an aggregate at another version. The value 0
+  -- means that the aggregate has no version yet.
   --
-  -- Several aggregates in one transaction are emitted in one order everywhere, say sorted by type and
-  -- id, or two such transactions deadlock.
+  -- A transaction that emits for several aggregates must use the same order everywhere, for example
+  -- by type and id. Otherwise two such transactions deadlock.
   CREATE FUNCTION public.app_outbox_emit(
     aggregatetype text, aggregateid text, event_type text, payload jsonb,
     expected_version bigint DEFAULT NULL, headers jsonb DEFAULT NULL, schema_version int DEFAULT 1)
@@ -52,7 +54,8 @@ BEGIN
   AS $emit$
   #variable_conflict use_variable
   DECLARE
-    -- Pub/Sub's limits: of an ordering key, and of a message less room for its attributes.
+    -- Pub/Sub's limits: the size of an ordering key, and the size of a message without its
+    -- attributes.
     key_bytes_max CONSTANT int := 1024;
     payload_bytes_max CONSTANT int := 9850000;
     new_version bigint;
@@ -74,7 +77,7 @@ BEGIN
       ON CONFLICT ON CONSTRAINT app_outbox_aggregate_pkey DO UPDATE SET version = a.version + 1
       RETURNING a.version INTO new_version;
     IF new_version - 1 <> expected_version THEN
-      -- PostgREST, and so Supabase, answers PT409 with the HTTP status 409.
+      -- PostgREST, and therefore Supabase, returns PT409 as HTTP status 409.
       RAISE EXCEPTION '% % is at version %, not %', aggregatetype, aggregateid, new_version - 1, expected_version
         USING ERRCODE = 'PT409', HINT = 'Somebody else has changed it meanwhile: read it again.';
     END IF;
@@ -86,9 +89,9 @@ BEGIN
   END
   $emit$;
 
-  -- A row trigger that writes an event for a plain INSERT, UPDATE or DELETE: inserted, updated or
-  -- deleted, with the row as the payload. Its arguments: the aggregate's type, the column of its id,
-  -- and the columns to publish beside that; none means all.
+  -- A row trigger that writes the event inserted, updated or deleted for a plain INSERT, UPDATE or
+  -- DELETE. The payload is the row. The arguments are the aggregate's type, its id column, and the
+  -- other columns to publish. Without further columns, all columns are published.
   --
   --   CREATE TRIGGER app_outbox_capture AFTER INSERT OR UPDATE OR DELETE ON orders
   --     FOR EACH ROW EXECUTE FUNCTION app_outbox_capture('order', 'id', 'status', 'total');
@@ -118,14 +121,14 @@ BEGIN
               HINT = 'SELECT app_outbox_capture(table, aggregatetype, id_column) makes the right ones.';
     END IF;
 
-    -- Before another row's values are there to be used, OLD and NEW are null.
+    -- In PL/pgSQL, OLD is null for INSERT and NEW is null for DELETE.
     IF TG_OP <> 'INSERT' THEN
       old_row := to_jsonb(OLD);
     END IF;
     IF TG_OP <> 'DELETE' THEN
       new_row := to_jsonb(NEW);
     END IF;
-    -- A column that was renamed would otherwise be published as null from then on.
+    -- Without this check, a renamed column would be published as null from now on.
     SELECT c.name INTO missing FROM unnest(columns) AS c(name)
      WHERE NOT coalesce(new_row, old_row) ? c.name LIMIT 1;
     IF missing IS NOT NULL THEN
@@ -144,7 +147,8 @@ BEGIN
     new_id := new_row ->> id_column;
 
     IF old_id <> new_id THEN
-      -- Two aggregates: sorted, as everywhere, so that no two transactions deadlock on them.
+      -- Two aggregates are locked in sorted order, as everywhere, so that no two transactions
+      -- deadlock.
       IF old_id < new_id COLLATE "C" THEN
         PERFORM public.app_outbox_emit(aggregatetype, old_id, 'deleted', old_row);
       END IF;
@@ -163,8 +167,8 @@ BEGIN
   END
   $capture$;
 
-  -- Puts these triggers on a table, or replaces them; the caller needs to own it. Without columns all
-  -- are published, those of later ALTER TABLEs included.
+  -- Creates or replaces the capture triggers of a table. The caller must own the table. Without
+  -- columns, all columns are published, including columns that a later ALTER TABLE adds.
   CREATE FUNCTION public.app_outbox_capture(
     captured regclass, aggregatetype text, id_column text, columns text[] DEFAULT '{}')
     RETURNS void
@@ -199,8 +203,8 @@ BEGIN
   END
   $install$;
 
-  -- On Supabase the schema public is served to the internet through these two roles, and default
-  -- privileges have just given them every right on what is new.
+  -- On Supabase, the internet reaches the schema public through these two roles. Default privileges
+  -- have just granted them all privileges on the new objects.
   REVOKE ALL ON TABLE public.app_outbox_aggregate FROM PUBLIC;
   FOR web_role IN
     SELECT rolname FROM pg_catalog.pg_roles WHERE rolname IN ('anon', 'authenticated')

@@ -1,12 +1,13 @@
--- What a replay needs besides the log: which position the log had when, and how far each replay has come.
+-- The tables for replays: the WAL position at known times, and the progress of each replay.
 --
--- One statement, therefore atomic however it is run: psql, `supabase db push` or `walrelay init`.
--- Safe to run again. The relay works without these tables; only times cannot be turned into positions then.
+-- A single statement, so it is atomic under psql, `supabase db push` and `walrelay init`. Safe to
+-- run again. The relay works without these tables, but then no time can be converted into a
+-- position.
 DO $walrelay$
 DECLARE
   web_role text;
 BEGIN
-  -- Two runs at the same moment take turns; the second then finds everything in place.
+  -- Concurrent runs wait for each other. The second run then finds every object in place.
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
 
   IF to_regclass('public.app_outbox_relay_time') IS NULL THEN

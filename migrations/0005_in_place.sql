@@ -1,12 +1,13 @@
--- What a replay in place needs: which keys are held for it, and which rows of dispatch state are its own.
+-- The state of in-place replays: the keys that are held, and the dispatch rows that belong to a
+-- replay.
 --
--- One statement, therefore atomic however it is run: psql, `supabase db push` or `walrelay init`.
--- Safe to run again: what is there already is left as it is.
+-- A single statement, so it is atomic under psql, `supabase db push` and `walrelay init`. Safe to
+-- run again: existing objects stay unchanged.
 DO $walrelay$
 DECLARE
   web_role text;
 BEGIN
-  -- Two runs at the same moment take turns; the second then finds everything in place.
+  -- Concurrent runs wait for each other. The second run then finds every object in place.
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
 
   IF to_regclass('public.app_outbox_hold') IS NULL THEN
@@ -32,7 +33,7 @@ BEGIN
     END LOOP;
   END IF;
 
-  -- A row of a replay stands beside the row that it repeats.
+  -- A replayed row is stored in addition to its original row.
   IF NOT EXISTS (SELECT FROM pg_catalog.pg_attribute
                   WHERE attrelid = 'public.app_outbox_dispatch'::regclass AND attname = 'replay_id') THEN
     ALTER TABLE public.app_outbox_dispatch
@@ -40,7 +41,7 @@ BEGIN
       DROP CONSTRAINT app_outbox_dispatch_pkey;
     ALTER TABLE public.app_outbox_dispatch
       ADD CONSTRAINT app_outbox_dispatch_pkey PRIMARY KEY (slot, event_id, replay_id);
-    -- How far a replay has come.
+    -- Finds the progress of a replay.
     CREATE INDEX app_outbox_dispatch_replay ON public.app_outbox_dispatch
       (slot, replay_id, status) WHERE replay_id <> '';
   END IF;

@@ -1,5 +1,6 @@
-//! The same rows again: replayed from an anchor and from the table to another topic, and by a reset of the
-//! slot, beside what their live drain took in the same run.
+//! Measures how fast rows are published again: by a replay from an anchor, by a backfill from
+//! the table, and by a slot reset. Each result is shown next to the live drain of the
+//! same rows in the same run.
 
 use std::time::Duration;
 
@@ -16,21 +17,23 @@ pub(crate) const REPLAY: &str = "again-replay";
 pub(crate) const BACKFILL: &str = "again-backfill";
 pub(crate) const RESET: &str = "again-reset";
 
-/// The anchor stands where the slot stood before the first row.
+/// The anchor's name. The anchor is created at the slot's position before the first row.
 const ANCHOR: &str = "before";
 
-/// Nothing here takes as long.
+/// The time limit for one measurement, far above any expected duration.
 const LIMIT: Duration = Duration::from_mins(5);
 
-/// One way of publishing the rows again.
+/// The result of publishing the rows again in one way.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Again {
     pub(crate) name: &'static str,
     pub(crate) rows: u32,
-    /// Their drain from the slot, by the relay that a reset makes do it again.
+    /// The live drain of the same rows from the slot. A reset makes the same relay drain the rows
+    /// again.
     pub(crate) live: Measured,
-    /// From the start of the command to the last message stored. The process is the one that publishes:
-    /// the command, or for a reset the relay, whose peak is that of its whole life.
+    /// The time from the start of the command to the last message stored. The measured process is
+    /// the publishing process: the command itself or, for a reset, the relay. After a reset, the
+    /// relay's peak memory covers its whole life.
     pub(crate) again: Measured,
     pub(crate) duplicates: u64,
 }
@@ -83,14 +86,14 @@ pub(crate) async fn run(
     Ok(all)
 }
 
-/// Messages stored since the last look beyond these rows.
+/// Returns how many messages beyond `rows` were stored since the previous call.
 async fn beyond(rows: u32, stored: &mut u64, sink: &mut Sink) -> Result<u64, Failure> {
     let now = sink.counts().await?.messages_stored;
     let since = now - std::mem::replace(stored, now);
     since.checked_sub(u64::from(rows)).ok_or_else(|| format!("only {since} of {rows} came").into())
 }
 
-/// A command of the relay's binary about this slot.
+/// Starts a `walrelay` command for this slot.
 fn command(
     server: &Server,
     database: &Database,
@@ -99,7 +102,7 @@ fn command(
 ) -> Result<Process, Failure> {
     let mut command = clean_command(server.relay());
     command.args(words).args(["--database-url", database.url(), "--slot", slot]);
-    // Not every command has an option for it.
+    // An environment variable, because some commands have no `--project` option.
     command.env("PUBSUB_PROJECT_ID", "bench").envs(sink.environment());
     Process::start(&format!("walrelay {}", words[0]), command, Output::Log)
 }

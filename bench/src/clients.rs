@@ -1,6 +1,8 @@
-//! The publishers that the relay is compared with, each in a process of its own: the bare Publish
-//! RPC over a tonic channel and over the relay's own client, and Google's high-level publisher.
-//! The one program that measures Publish: what the sink uses meanwhile is measured, too.
+//! The publishers that the relay is compared with, each in its own process.
+//!
+//! Two of them are the bare Publish RPC, over a tonic channel and over the relay's own client. The
+//! third is Google's high-level publisher. No other part of the suite measures Publish alone. The
+//! sink's CPU time and memory are measured at the same time.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -32,7 +34,7 @@ use crate::raw_codec::RawCodec;
 use crate::sink::{Keeping, Sink, SinkOptions, TOPIC};
 use crate::terminal;
 
-/// Streams that Google allows on one connection.
+/// The number of concurrent streams that Google allows on one connection.
 const STREAMS_PER_CONNECTION: u32 = 100;
 
 /// Which client publishes.
@@ -77,7 +79,7 @@ pub(crate) struct PublishOptions {
     pub(crate) port: u16,
 }
 
-/// A publisher and the sink it is run against.
+/// A publisher and the kind of sink that it runs against.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Publishing {
     pub(crate) name: &'static str,
@@ -93,7 +95,7 @@ pub(crate) struct Published {
     pub(crate) rounds: Vec<PublishRound>,
 }
 
-/// What the publisher did, and what the sink used for it.
+/// One run of the publisher, with the resources that the sink used for that run.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct PublishRound {
     #[serde(flatten)]
@@ -101,7 +103,7 @@ pub(crate) struct PublishRound {
     pub(crate) sink: Usage,
 }
 
-/// Starts the client in a process of its own and measures it from outside.
+/// Starts the client in its own process and measures that process from outside.
 pub(crate) async fn measure(publishing: Publishing) -> Result<PublishRound, Failure> {
     let Publishing { options, keeping, .. } = publishing;
     let mut sink = Sink::start(SinkOptions { keeping, ..SinkOptions::default() }).await?;
@@ -124,15 +126,16 @@ pub(crate) async fn measure(publishing: Publishing) -> Result<PublishRound, Fail
     let elapsed = Duration::from_secs_f64(seconds);
     let measured = Measured::new(options.messages, elapsed, process.usage()?);
     let stored = sink.counts().await?.messages_stored;
-    // The last request of a bare client is as long as all others.
+    // A bare client's last request is as large as all others, so more than `messages` may be
+    // stored.
     if stored < u64::from(options.messages) {
         return Err(format!("{stored} of {} messages were stored", options.messages).into());
     }
     Ok(PublishRound { measured, sink: sink.usage()? })
 }
 
-/// Publishes, prints how many seconds that took, and stays until our standard input closes, so that
-/// what we used can be read.
+/// Publishes, prints the elapsed seconds, and waits until standard input closes. The parent reads
+/// this process's resource usage before it closes standard input.
 pub(crate) fn execute(options: &PublishOptions) -> Result<(), Failure> {
     let threads = usize::try_from(options.threads)?;
     let runtime = match threads {
@@ -159,13 +162,13 @@ impl PublishOptions {
         self.messages.div_ceil(self.batch.max(1))
     }
 
-    /// The ordering key of a request.
+    /// Returns the ordering key of a request.
     fn key(&self, request: u32) -> String {
         let key = if self.keys == 0 { request } else { request % self.keys };
         format!("order-{key}")
     }
 
-    /// What the relay's messages carry, and as long.
+    /// Returns attributes with the same names and lengths as those in the relay's messages.
     fn attributes(&self, request: u32) -> [(String, String); 9] {
         let own = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         [
@@ -204,7 +207,7 @@ impl PublishOptions {
     }
 }
 
-/// Workers take one request after the other.
+/// Publishes with workers that each send one request after the other.
 async fn over_channels(options: PublishOptions) -> Result<Duration, Failure> {
     let mut channels = Vec::new();
     for _ in 0..options.outstanding.div_ceil(STREAMS_PER_CONNECTION) {
@@ -229,7 +232,7 @@ async fn over_channels(options: PublishOptions) -> Result<Duration, Failure> {
     Ok(begin.elapsed())
 }
 
-/// The numbers of the requests that nobody has taken yet.
+/// An iterator over the request numbers that no worker has taken yet.
 struct Requests {
     options: PublishOptions,
     next: Arc<AtomicU32>,
@@ -244,7 +247,7 @@ impl Iterator for Requests {
     }
 }
 
-/// Each request is built when it is sent.
+/// Builds each request when it is sent.
 async fn tonic(requests: Requests, channel: Channel) -> Result<(), Failure> {
     let mut client = PublisherClient::new(channel);
     let options = requests.options;
@@ -255,7 +258,7 @@ async fn tonic(requests: Requests, channel: Channel) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Every request is the same, and encoded once.
+/// Encodes one request and sends the same bytes every time.
 async fn raw(requests: Requests, channel: Channel) -> Result<(), Failure> {
     let mut client = tonic::client::Grpc::new(channel);
     let options = requests.options;
@@ -268,7 +271,7 @@ async fn raw(requests: Requests, channel: Channel) -> Result<(), Failure> {
     Ok(())
 }
 
-/// All calls in one task, as the relay holds them.
+/// Makes all calls in one task, as the relay does.
 async fn own(options: PublishOptions) -> Result<Duration, Failure> {
     let config = PublisherConfig::new(Endpoint::emulator(&options.address())?);
     let publisher = GrpcPublisher::connect(&config)?;
@@ -294,7 +297,8 @@ async fn own(options: PublishOptions) -> Result<Duration, Failure> {
     Ok(begin.elapsed())
 }
 
-/// As its documentation shows: every message is handed over, it batches as it likes.
+/// Passes every message to the publisher as Google's documentation shows. The publisher forms its
+/// own batches.
 async fn official(options: PublishOptions) -> Result<Duration, Failure> {
     walrelay_pubsub::install_crypto_provider();
     let publisher = Publisher::builder(TOPIC)

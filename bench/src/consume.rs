@@ -1,8 +1,8 @@
-//! Applying a subscription's events: the consumer, and a loop with a transaction for each message on
-//! Google's subscriber.
+//! Measures how fast a subscription's events are applied: by the consumer, and by a loop on
+//! Google's subscriber that runs one transaction per message.
 //!
-//! The subscription is filled by the relay itself, so that messages are what they are in production. Time
-//! runs from the start of the process to the last commit.
+//! The relay fills the subscription, so the messages are the same as in production. The time runs
+//! from the start of the process to the last commit.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
@@ -33,13 +33,13 @@ use crate::sink::{Keeping, SUBSCRIPTION, Sink, SinkOptions};
 use crate::terminal;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// Nothing is applied for so long: it will not be.
+/// A run fails when no event is applied for this long.
 const STALL: Duration = Duration::from_secs(60);
-/// Transactions at once, of both readers.
+/// The number of concurrent transactions, for both readers.
 const WORKERS: usize = 4;
 
-/// The newest state of each key, as a projection keeps it, for a whole batch; and what counts, so that
-/// an event applied twice is noticed.
+/// A batch handler that keeps the newest state of each key, as a projection does. `events` counts
+/// applied events, so an event applied twice is noticed.
 const HANDLER: &str = "
 CREATE TABLE bench_state (id text PRIMARY KEY, version bigint NOT NULL, events bigint NOT NULL, text text);
 CREATE TABLE bench_seen (event_id text PRIMARY KEY);
@@ -55,36 +55,37 @@ BEGIN
      SET version = excluded.version, events = s.events + excluded.events, text = excluded.text;
 END $$;";
 
-/// A row is written for each event that is seen, by one of the readers or the other.
+/// Computes the average number of events per transaction. Each reader inserts one row per event, so
+/// all rows of one transaction share an `xmin`.
 const EVENTS_PER_TRANSACTION: &str = "
   SELECT (count(*) / count(DISTINCT x)::numeric)::float8
     FROM (SELECT xmin::text AS x FROM app_inbox UNION ALL SELECT xmin::text FROM bench_seen) AS seen";
 
-/// A backlog of events and who applies them.
+/// A backlog of events and the reader that applies them.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Consume {
     pub(crate) name: &'static str,
     pub(crate) reader: Reader,
     #[serde(skip)]
     pub(crate) rows: Rows,
-    /// One event in so many fails; none when this is 0.
+    /// One event in this many fails. 0 means that no event fails.
     pub(crate) poison_every: u32,
-    /// Added to each round trip to the database.
+    /// The delay added to each round trip to the database, in milliseconds.
     pub(crate) database_millis: u64,
-    /// Which server has the database.
+    /// Selects the server that has the database.
     #[serde(skip)]
     pub(crate) commits: Commits,
-    /// Processes that share the subscription.
+    /// The number of processes that share the subscription.
     pub(crate) instances: u32,
     pub(crate) rounds: u32,
 }
 
-/// Who reads the subscription.
+/// The program that reads the subscription.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Reader {
     Walrelay,
-    /// Google's subscriber and a transaction for each message.
+    /// Google's subscriber, with one transaction per message.
     Official,
 }
 
@@ -94,14 +95,14 @@ pub(crate) struct Consumed {
     #[serde(flatten)]
     pub(crate) consume: Consume,
     pub(crate) events: u32,
-    /// What a commit has waited for, as the server says.
+    /// The commit settings and the commit time that the server reports.
     pub(crate) server: String,
     pub(crate) rounds_measured: Vec<Measured>,
-    /// Events in a transaction, on average of each round.
+    /// The average number of events in a transaction, one value per round.
     pub(crate) events_per_transaction: Vec<f64>,
 }
 
-/// Fills a subscription and applies it, once in each round.
+/// Fills a subscription and applies it, once per round.
 pub(crate) async fn run(server: &Server, consume: Consume) -> Result<Consumed, Failure> {
     let (mut rounds_measured, mut events_per_transaction) = (Vec::new(), Vec::new());
     let mut commits = String::new();
@@ -131,7 +132,8 @@ async fn round(
     wait_stored(&mut sink, std::slice::from_ref(&relay), events).await?;
     relay.terminate().await?;
     set_up(server, database, consume.poison_every, &sink).await?;
-    // What was loaded is in no way what is measured.
+    // The checkpoint writes the loaded data now, so that this work does not fall into the measured
+    // time.
     database.client().batch_execute("CHECKPOINT").await?;
 
     let proxy = Proxy::start(&database.address()?).await;
@@ -157,7 +159,8 @@ async fn round(
     Ok(Measured::new(events, elapsed, usage))
 }
 
-/// The consumer, and a handler that fails on one event in so many; on none when this is 0.
+/// Creates the consumer with a handler that fails on one event in `poison_every`. With 0 the
+/// handler never fails.
 pub(crate) async fn set_up(
     server: &Server,
     database: &Database,
@@ -185,7 +188,8 @@ pub(crate) fn start_consumer(
 ) -> Result<Process, Failure> {
     let mut command = clean_command(server.relay());
     command.args(["consume", "bench", "--handler", "bench_apply", "--log-format", "text"]);
-    // What fails is dead at once and lets its key go on: its cost is measured, not its waiting.
+    // A failing event is dead after one attempt and does not block its key. The run measures the
+    // cost of failures, not the back-off.
     command.args(["--max-attempts", "1", "--on-dead", "continue", "--database-url", url]);
     command.args(options).env("PUBSUB_EMULATOR_HOST", sink.address());
     Process::start("walrelay consume", command, Output::Log)
@@ -198,7 +202,7 @@ fn start_official(url: &str, sink: &Sink, events: u32) -> Result<Process, Failur
     Process::start("the subscriber", command, Output::Log)
 }
 
-/// Waits until every event has had its effect, and none of them twice.
+/// Waits until every event was applied exactly once.
 async fn wait_applied(
     client: &Client,
     readers: &[Process],
@@ -210,7 +214,8 @@ async fn wait_applied(
         every => (0..consume.rows.count).filter(|version| version % every == every - 1).count(),
     };
     let wanted = i64::from(consume.rows.count) - i64::try_from(poison)?;
-    // Numbers are taken before the commit and cost nothing to look at; the count is looked at then.
+    // A sequence is cheap to read but advances before the commit. The exact count is therefore
+    // queried only when the sequence has reached the goal.
     let nearly = match consume.reader {
         Reader::Walrelay => "SELECT last_value FROM app_inbox_arrival_seq",
         Reader::Official => "SELECT coalesce(sum(events), 0)::bigint FROM bench_state",
@@ -253,7 +258,7 @@ pub(crate) struct SubscribeOptions {
     events: u32,
 }
 
-/// Applies each message in a transaction of its own, the messages of a key one after the other.
+/// Applies each message in its own transaction, and the messages of a key one after the other.
 pub(crate) fn execute(options: &SubscribeOptions) -> Result<(), Failure> {
     std::thread::spawn(|| {
         drop(std::io::stdin().read_to_end(&mut Vec::new()));

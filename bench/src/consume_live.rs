@@ -1,7 +1,9 @@
-//! Events that are applied as they come: how long it takes from their storing to their commit.
+//! Measures the latency of events applied at a steady rate, from Pub/Sub's publish time to the
+//! commit.
 //!
-//! The consumer tells it, in the histogram of its `/metrics`: from Pub/Sub's storing to the answer to COMMIT.
-//! The bounds of the targets are bounds of its buckets, so that what is judged is counted and not guessed.
+//! The consumer reports this latency in a histogram of its `/metrics`, which ends at the reply to
+//! COMMIT. The targets are bucket bounds of that histogram, so the verdicts come from counts and
+//! need no interpolation.
 
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
@@ -20,7 +22,7 @@ use crate::sink::{Keeping, Sink, SinkOptions};
 
 const HISTOGRAM: &str = "walrelay_inbox_stored_to_commit_seconds";
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// Nothing is ready or applied for so long: it will not be.
+/// A run fails when the consumer is not ready, or applies nothing, for this long.
 const STALL: Duration = Duration::from_secs(60);
 
 /// A workload's result.
@@ -81,12 +83,12 @@ async fn wait<T>(
     }
 }
 
-/// Upper bounds in seconds, each with how many were at most that.
+/// Upper bounds in seconds, each with the number of observations at or below the bound.
 #[derive(Debug, PartialEq)]
 struct Histogram(Vec<(f64, f64)>);
 
 impl Histogram {
-    /// As it stands among the metrics.
+    /// Parses the histogram from the text of `/metrics`.
     fn of(text: &str) -> Result<Self, Failure> {
         let prefix = format!("{HISTOGRAM}_bucket{{le=\"");
         let mut buckets = Vec::new();
@@ -102,13 +104,14 @@ impl Histogram {
         self.0.last().map_or(0.0, |(_, count)| *count)
     }
 
-    /// What that share did not exceed; within a bucket as if they were evenly spread.
+    /// Returns the latency that `share` of the observations do not exceed. Interpolates linearly
+    /// within a bucket.
     fn quantile(&self, share: f64) -> f64 {
         let wanted = self.count() * share;
         let (mut low, mut below) = (0.0, 0.0);
         for (bound, count) in &self.0 {
             if *count >= wanted && *count > below {
-                // Beyond the last bound nothing is known.
+                // For the infinite bucket the result is infinite, because no upper bound is known.
                 let width = bound - low;
                 return low + width * (wanted - below) / (count - below);
             }

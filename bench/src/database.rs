@@ -1,4 +1,4 @@
-//! The private server, and on it one database for each workload.
+//! The private server, with one database for each workload.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -12,18 +12,18 @@ use walrelay_testkit::process::clean_command;
 use crate::failure::Failure;
 use crate::process::{Output, Process};
 
-/// What a workload's rows look like.
+/// The shape of a workload's rows.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rows {
     pub(crate) count: u32,
     pub(crate) per_transaction: u32,
-    /// How many aggregates they are spread over; 0 means that every row is its own.
+    /// The number of aggregates that the rows are spread over. 0 means one aggregate per row.
     pub(crate) aggregates: u32,
     pub(crate) payload_bytes: u32,
 }
 
-/// The time is taken at the insert, not at the transaction's begin, so that the latency of a row
-/// does not hold the time its transaction took to come to it.
+/// `occurred_at` is the time of the insert. With the transaction's start time, the latency of a row
+/// would include the inserts before it in the same transaction.
 const LOAD: &str = r#"
 CREATE PROCEDURE load(n int, per int, aggregates int, bytes int) LANGUAGE plpgsql AS $$
 DECLARE
@@ -50,16 +50,17 @@ pub(crate) struct Server {
     relay: PathBuf,
 }
 
-/// Commits of which the time is taken.
+/// The number of commits that are timed.
 const COMMITS: u32 = 100;
 
-/// What a commit waits for.
+/// The event that a commit waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Commits {
-    /// The operating system: a commit costs next to nothing, and no database in production runs so.
+    /// The write to the operating system's cache. A commit then costs almost nothing, which no
+    /// production database allows.
     Cached,
-    /// The disk, as in production.
+    /// The flush to disk, as in production.
     Durable,
 }
 
@@ -74,9 +75,10 @@ impl Server {
             ("shared_buffers", "256MB"),
             ("max_wal_size", "16GB"),
             ("checkpoint_timeout", "1h"),
-            // Neither side of a comparison shall meet a vacuum that the other did not.
+            // A vacuum during only one of two compared runs would distort the comparison.
             ("autovacuum", "off"),
-            // Where nothing bounds the log, rows are not spilled that are most of it.
+            // Without a bound on retained WAL the relay does not spill rows that make up most of
+            // the WAL.
             ("max_slot_wal_keep_size", "64GB"),
         ];
         Ok(Self { postgres: PrivatePostgres::start(&installation, &settings)?, relay })
@@ -94,13 +96,13 @@ impl Server {
         &self.relay
     }
 
-    /// A fresh database, set up by `walrelay init`. Its slot stays where it is: what reads, reads
-    /// copies of it.
+    /// Creates a database with `walrelay init`. Its slot never moves: readers use copies of the
+    /// slot.
     pub(crate) async fn create(&self, name: &str) -> Result<Database, Failure> {
         self.create_divided(name, 1).await
     }
 
-    /// The same, divided into so many shards, each with a slot.
+    /// Creates a database that is divided into `shards` shards, each with its own slot.
     pub(crate) async fn create_divided(
         &self,
         name: &str,
@@ -136,8 +138,8 @@ impl Server {
     }
 }
 
-/// The newest server that has its own `pg_recvlogical` (the npm packages have none), or else the
-/// newest of all.
+/// Returns the newest server with its own `pg_recvlogical`, or the newest server of all when no
+/// server has one. The npm packages lack `pg_recvlogical`.
 fn comparable() -> Result<Installation, Failure> {
     let extra = [PathBuf::from(".servers")];
     let mut all = installations_in(&extra);
@@ -162,14 +164,14 @@ impl Database {
         &self.url
     }
 
-    /// The server's address.
+    /// Returns the server's host and port.
     pub(crate) fn address(&self) -> Result<String, Failure> {
         let rest = self.url.rsplit_once('@').map_or(self.url.as_str(), |(_, rest)| rest);
         let address = rest.trim_start_matches("postgresql://").split('/').next();
         Ok(address.ok_or("the URL has no address")?.to_owned())
     }
 
-    /// The same database, reached by another address.
+    /// Returns the database URL with another host and port.
     pub(crate) fn url_at(&self, address: &str) -> Result<String, Failure> {
         Ok(self.url.replace(&self.address()?, address))
     }
@@ -178,8 +180,8 @@ impl Database {
         &self.client
     }
 
-    /// What the server says that a commit waits for, and how long the smallest takes: the disk decides what
-    /// a transaction for each message costs.
+    /// Returns the server's commit settings and the duration of a minimal commit. The disk
+    /// determines the cost of one transaction per message.
     pub(crate) async fn commits(&self) -> Result<String, Failure> {
         let began = Instant::now();
         for _ in 0..COMMITS {
@@ -195,24 +197,25 @@ impl Database {
         Ok(TestClient::try_connect(&self.url).await?)
     }
 
-    /// Inserts the rows; the backlog is not what is measured, so it is not waited for on disk.
+    /// Inserts the rows. The load is not measured, so its commits do not wait for the disk.
     pub(crate) async fn load(&self, rows: Rows) -> Result<(), Failure> {
         let Rows { count, per_transaction, aggregates, payload_bytes } = rows;
         let call = format!("CALL load({count}, {per_transaction}, {aggregates}, {payload_bytes})");
         self.client.batch_execute("SET synchronous_commit = off").await?;
         self.client.batch_execute(&call).await?;
         self.client.batch_execute("RESET synchronous_commit").await?;
-        // Whatever lies before this has left the buffers of WAL.
+        // After the checkpoint, the WAL of the load has left the WAL buffers.
         self.client.batch_execute("CHECKPOINT").await?;
         Ok(())
     }
 
-    /// A copy of the untouched slot: everything loaded since is read once more.
+    /// Copies the unmoved slot, so that the copy reads all loaded rows again.
     pub(crate) async fn copy_slot(&mut self) -> Result<String, Failure> {
         self.copy_slots(1).await
     }
 
-    /// The same of each shard's slot; returns the name of the whole, to which a shard adds its number.
+    /// Copies the slot of each shard. Returns the common name prefix, to which each shard appends
+    /// its number.
     pub(crate) async fn copy_slots(&mut self, shards: u32) -> Result<String, Failure> {
         self.copies += 1;
         let copy = format!("{}_{}", self.name, self.copies);
@@ -228,7 +231,7 @@ impl Database {
         Ok(copy)
     }
 
-    /// A slot keeps the WAL it has not confirmed; a copy that was read is of no further use.
+    /// Drops the copies after use, because a slot retains all WAL that it has not confirmed.
     pub(crate) async fn drop_slots(&self, copy: &str) -> Result<(), Failure> {
         let sql = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots
                     WHERE slot_name = $1::text::name OR starts_with(slot_name::text, $1::text || '_')";
@@ -236,7 +239,7 @@ impl Database {
         Ok(())
     }
 
-    /// The end of the log, as text.
+    /// Returns the end of the WAL as text.
     pub(crate) async fn wal_end(&self) -> Result<String, Failure> {
         let row = self.client.query_one("SELECT pg_current_wal_lsn()::text", &[]).await?;
         Ok(row.try_get(0)?)

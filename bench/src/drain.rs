@@ -1,4 +1,5 @@
-//! Draining a backlog: the relay, and `pg_recvlogical` on another copy of the same slot.
+//! Measures how fast a backlog is drained: by the relay, and by `pg_recvlogical` on another copy of
+//! the same slot.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -12,10 +13,10 @@ use crate::failure::Failure;
 use crate::process::{self, Measured, Output, Process, Usage};
 use crate::sink::{Counts, Sink, SinkOptions};
 
-/// How often the sink is asked whether everything has arrived.
+/// The interval at which the sink is asked for its counts.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// A backlog and how it is drained.
+/// A backlog and the way it is drained.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Drain {
     pub(crate) name: &'static str,
@@ -24,7 +25,7 @@ pub(crate) struct Drain {
     pub(crate) rounds: u32,
 }
 
-/// What the relay did, and what arrived.
+/// One run of the relay, with the sink's counts.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct RelayRound {
     pub(crate) measured: Measured,
@@ -34,13 +35,14 @@ pub(crate) struct RelayRound {
 }
 
 impl RelayRound {
-    /// CPU time of the relay.
+    /// Returns the CPU time of the relay.
     pub(crate) fn cpu_seconds(&self) -> f64 {
         self.measured.usage.user_seconds + self.measured.usage.system_seconds
     }
 }
 
-/// The relay and its baseline, one after the other: what disturbs one is likely to disturb both.
+/// The relay and its baseline, run one after the other so that outside load is likely to affect
+/// both.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Round {
     pub(crate) relay: RelayRound,
@@ -56,7 +58,7 @@ pub(crate) struct Drained {
     pub(crate) rounds: Vec<Round>,
 }
 
-/// Loads the backlog once and drains it once in each round.
+/// Loads the backlog once and drains it once per round.
 pub(crate) async fn run(
     server: &Server,
     drain: Drain,
@@ -75,7 +77,7 @@ pub(crate) async fn run(
     Ok(Drained { name: drain.name, rows, rounds })
 }
 
-/// A relay on `slot` that publishes to `sink`.
+/// Starts a relay on `slot` that publishes to `sink`.
 pub(crate) fn start_relay(
     relay: &Path,
     database: &Database,
@@ -85,7 +87,7 @@ pub(crate) fn start_relay(
     start_relay_in(relay, database, (slot, sink), (arguments, &[]))
 }
 
-/// The same, with variables beside the arguments.
+/// As [`start_relay`], with environment variables in addition to the arguments.
 pub(crate) fn start_relay_in(
     relay: &Path,
     database: &Database,
@@ -95,7 +97,7 @@ pub(crate) fn start_relay_in(
     let mut command = clean_command(relay);
     command.args(["run", "--project", "bench", "--log-format", "text"]);
     command.args(["--database-url", database.url(), "--slot", slot]);
-    // Every round has a slot of its own, but they all feed from what one `init` has set up.
+    // Each round has its own slot, but all rounds share the publication that `init` created.
     command.args(arguments).envs(sink.environment()).envs(variables.iter().cloned());
     Process::start("walrelay run", command, Output::Log)
 }
@@ -116,7 +118,8 @@ pub(crate) async fn relay(
     Ok(round)
 }
 
-/// Until these relays have drained it all, from the start of the first; what they used together.
+/// Waits until these relays have drained all rows. The time runs from the start of the first relay,
+/// and the usage is their sum.
 pub(crate) async fn by(
     sink: &mut Sink,
     mut relays: Vec<Process>,
@@ -133,7 +136,7 @@ pub(crate) async fn by(
     for relay in relays {
         relay.terminate().await?;
     }
-    // Asked once more after the end: what was stored twice may have come last.
+    // The counts are read again after the relays ended, because a duplicate may be stored last.
     let Counts { publish_requests, messages_stored, in_flight_per_key_max } = sink.counts().await?;
     if in_flight_per_key_max > 1 {
         return Err(format!("{in_flight_per_key_max} requests of one key were out at once").into());
@@ -147,7 +150,7 @@ pub(crate) async fn by(
     })
 }
 
-/// Waits until the sink holds `rows` messages; fails when it does not get on.
+/// Waits until the sink holds `rows` messages. Fails when the count stops growing.
 pub(crate) async fn wait_stored(
     sink: &mut Sink,
     relays: &[Process],

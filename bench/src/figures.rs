@@ -1,9 +1,10 @@
-//! Figures of several rounds, and how they are written.
+//! Summarises figures over several rounds and formats them.
 
 use crate::drain::{Drained, Round};
 use crate::process::Usage;
 
-/// Three digits and thousands apart: more would pretend.
+/// Formats a number with three significant digits and a thousands separator. More digits would
+/// suggest a precision that the measurement lacks.
 pub(crate) fn number(value: f64) -> String {
     if !value.is_finite() {
         return "–".to_owned();
@@ -25,7 +26,7 @@ pub(crate) fn number(value: f64) -> String {
     text
 }
 
-/// The middle one, or between the two in the middle.
+/// Returns the median. For an even count, the median is the mean of the two middle values.
 pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
@@ -35,13 +36,14 @@ pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
     }
 }
 
-/// The most memory that any of these took: memory is a promise.
+/// Returns the highest peak memory of all runs. The maximum counts, because the memory bound is a
+/// promise.
 pub(crate) fn peak_mebibytes(usages: impl IntoIterator<Item = Usage>) -> f64 {
     let bytes = usages.into_iter().map(|usage| usage.peak_bytes).max().unwrap_or(0);
     f64::from(u32::try_from(bytes / 1024).unwrap_or(u32::MAX)) / 1024.0
 }
 
-/// CPU seconds of a million rows, where so many took these: in its own code, and in the kernel.
+/// Returns the CPU seconds per million rows as user time plus system time.
 pub(crate) fn cpu_per_million(user_seconds: f64, system_seconds: f64, rows: u32) -> String {
     let of_a_million = |seconds: f64| number(seconds * 1e6 / f64::from(rows));
     format!("{} + {}", of_a_million(user_seconds), of_a_million(system_seconds))
@@ -56,7 +58,8 @@ impl Drained {
         self.of(|round| round.relay.measured.rows_per_second)
     }
 
-    /// Of the rounds' ratios, because what disturbs a round disturbs both sides.
+    /// Returns the median of the per-round ratios, because outside load affects both sides of a
+    /// round.
     pub(crate) fn share_of_recvlogical(&self) -> Option<f64> {
         let share = |round: &Round| {
             let recvlogical = round.recvlogical?;
@@ -83,7 +86,7 @@ impl Drained {
         self.of(cpu) * self.millionth()
     }
 
-    /// The worst of all rounds.
+    /// Returns the highest peak memory of all rounds.
     pub(crate) fn peak_mebibytes(&self) -> f64 {
         peak_mebibytes(self.rounds.iter().map(|round| round.relay.measured.usage))
     }

@@ -1,8 +1,9 @@
-//! Rows that are published as they come: a steady rate, and a burst after a silence.
+//! Measures rows that are published while they are inserted: at a steady rate, and in a burst after
+//! a silence.
 //!
-//! Latency is from the clock of the insert (`occurred_at`) to the sink's clock when it stored the
-//! message; both are processes of this machine. It holds the insert and its commit, and not the
-//! way of the reply back to the relay.
+//! The latency runs from the insert's `occurred_at` to the sink's time when it stored the message.
+//! Both processes use this machine's clock. The latency includes the insert and its commit, but not
+//! the reply's way back to the relay.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -18,19 +19,19 @@ use crate::failure::Failure;
 use crate::process::{Process, Usage};
 use crate::sink::{Keeping, Sink, SinkOptions, Stored};
 
-/// A row of one transaction each, as a service writes them.
+/// Inserts one row in its own transaction, as a service would.
 const INSERT: &str = "INSERT INTO app_outbox
     (aggregatetype, aggregateid, event_type, version, payload, occurred_at)
   VALUES ('bench', 'order-' || $1::bigint, 'OrderPlaced', $1::bigint,
           jsonb_build_object('text', repeat('x', 188)), clock_timestamp())";
 
-/// Producers, each with a connection of its own.
+/// The number of producers, each with its own connection.
 const PRODUCERS: u32 = 2;
 
-/// A row that is awaited before anything is measured, so that the relay is known to stream.
+/// Rows awaited before the measurement, which prove that the relay is streaming.
 const WARM_UP_ROWS: u32 = 1;
 
-/// Rows at a steady rate.
+/// Rows inserted at a steady rate.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Steady {
     pub(crate) name: &'static str,
@@ -39,7 +40,7 @@ pub(crate) struct Steady {
     pub(crate) delay_millis: u64,
 }
 
-/// Many rows at once after a silence.
+/// Many rows inserted at once after a silence.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Burst {
     pub(crate) name: &'static str,
@@ -52,12 +53,12 @@ pub(crate) struct Burst {
 pub(crate) struct Live {
     pub(crate) name: &'static str,
     pub(crate) rows: u32,
-    /// From the first insert to the last message stored.
+    /// The rate from the first insert to the last message stored.
     pub(crate) rows_per_second: f64,
     pub(crate) p50_millis: f64,
     pub(crate) p99_millis: f64,
     pub(crate) p999_millis: f64,
-    /// CPU time of these rows alone; the memory is that of the relay's whole life.
+    /// The CPU time of these rows alone, and the peak memory of the relay's whole life.
     pub(crate) usage: Usage,
     pub(crate) requests_per_row: f64,
     pub(crate) duplicates: u64,
@@ -87,7 +88,7 @@ impl Running {
         Ok(Self { database, sink, relay })
     }
 
-    /// `usage` is what the relay had used before the first row.
+    /// Ends the measurement. `before` is the relay's usage before the first row.
     async fn finish(
         mut self,
         server: &Server,
@@ -143,7 +144,7 @@ pub(crate) async fn steady(
     running.finish(server, (steady.name, rows), (begin, before)).await
 }
 
-/// Inserts the rows, from several connections; returns how many.
+/// Inserts the rows over several connections. Returns the number of rows.
 pub(crate) async fn insert_steadily(database: &Database, steady: Steady) -> Result<u32, Failure> {
     let per_producer = steady.rows_per_second * steady.seconds / PRODUCERS;
     let mut producers = JoinSet::new();
@@ -163,7 +164,7 @@ pub(crate) async fn insert_steadily(database: &Database, steady: Steady) -> Resu
     Ok(per_producer * PRODUCERS)
 }
 
-/// One row after the other, each when its time has come; what is late is caught up with.
+/// Inserts one row after the other, each at its due time. A late row is inserted at once.
 async fn produce(
     client: &Client,
     numbers: std::ops::Range<i64>,
@@ -194,7 +195,7 @@ pub(crate) async fn burst(
     running.finish(server, (burst.name, count), (begin, before)).await
 }
 
-/// Latencies in milliseconds, sorted.
+/// Sorted latencies in milliseconds.
 struct Latencies(Vec<f64>);
 
 impl Latencies {
@@ -209,7 +210,7 @@ impl Latencies {
         Ok(Self(all))
     }
 
-    /// The smallest latency that `share` of all messages do not exceed.
+    /// Returns the smallest latency that `share` of all messages do not exceed.
     fn at(&self, share: f64) -> f64 {
         let count = f64::from(u32::try_from(self.0.len()).unwrap_or(u32::MAX));
         let below = |index: usize| f64::from(u32::try_from(index + 1).unwrap_or(u32::MAX)) / count;
@@ -218,14 +219,14 @@ impl Latencies {
     }
 }
 
-/// RFC 3339 in UTC, as the relay writes `occurred_at`.
+/// Parses an RFC 3339 time in UTC, in the format of the relay's `occurred_at`.
 fn unix_seconds(text: &str) -> Option<f64> {
     let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
     let mut date = date.split('-').map(|part| part.parse::<i64>().ok());
     let (year, month, day) = (date.next()??, date.next()??, date.next()??);
     let mut time = time.split(':').map(|part| part.parse::<f64>().ok());
     let (hours, minutes, seconds) = (time.next()??, time.next()??, time.next()??);
-    // Days since 1970 of the proleptic Gregorian calendar, with years that begin in March.
+    // Days since 1970 in the proleptic Gregorian calendar, with years that start in March.
     let shifted = if month > 2 { year } else { year - 1 };
     let month_from_march = (month + 9) % 12;
     let days = 365 * shifted + shifted / 4 - shifted / 100

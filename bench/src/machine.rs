@@ -1,4 +1,4 @@
-//! On what the numbers were taken.
+//! Describes the machine and the versions that the numbers were measured on.
 
 use std::fs;
 use std::process::Command;
@@ -33,7 +33,7 @@ impl Machine {
     }
 }
 
-/// Processes that wanted a core, averaged over the last minute.
+/// Returns the load average of the last minute.
 pub(crate) fn load() -> f64 {
     let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').next().and_then(|first| first.parse().ok()).unwrap_or(f64::NAN)

@@ -1,8 +1,9 @@
-//! The benchmark suite: the relay beside what else could be picked, on one machine in one run.
+//! The benchmark suite: compares the relay with the available alternatives, on one machine in one
+//! run.
 //!
-//! Everything measured is a process of its own: Postgres, the sink, the relay, `pg_recvlogical`, and
-//! the clients that it is compared with, which are this program under another command.
-//! Owns those processes and takes them away again. Ratios are the result: the machine is shared.
+//! Every measured program is its own process: Postgres, the sink, the relay, `pg_recvlogical`, and
+//! the comparison clients. The clients and the sink are this program under another subcommand. The
+//! suite owns these processes and ends them. The results are ratios, because the machine is shared.
 
 mod again;
 mod clients;

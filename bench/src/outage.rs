@@ -1,8 +1,8 @@
-//! Pub/Sub is gone while much log waits: the rows are spilled. Then a start with all of them in dispatch
-//! state, and the way back.
+//! Measures a Pub/Sub outage: the relay spills a backlog, starts again with all rows in dispatch
+//! state, and redelivers them.
 //!
-//! A server that bounds what a slot may keep (`max_slot_wal_keep_size`), and log of others behind the
-//! rows: where the outbox is most of the log, spilling is not worth what it writes, and is not begun.
+//! The server limits retained WAL with `max_slot_wal_keep_size`, and foreign WAL follows the rows.
+//! Both are needed: the relay does not spill when outbox rows make up most of the WAL.
 
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
@@ -17,16 +17,17 @@ use crate::failure::Failure;
 use crate::process::{Process, Usage};
 use crate::sink::{Sink, SinkOptions};
 
-/// How often the relay is asked how it is.
+/// The interval at which the relay's state is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Nothing here takes as long.
+/// The time limit for one measurement, far above any expected duration.
 const LIMIT: Duration = Duration::from_mins(5);
 
-/// A mebibyte of log that is none of ours.
+/// Writes one mebibyte of foreign WAL.
 const FOREIGN: &str = "SELECT pg_logical_emit_message(false, 'foreign', repeat('x', 1 << 20))";
 
-/// Mebibytes of it: the budget is exceeded until the last row is recorded.
+/// The amount of foreign WAL in mebibytes. It exceeds `--wal-budget` until the last row is
+/// recorded.
 const FOREIGN_MEBIBYTES: usize = 32;
 
 const WAL_BUDGET: &str = "--wal-budget=16MiB";
@@ -44,17 +45,18 @@ pub(crate) struct Overcome {
     pub(crate) name: &'static str,
     pub(crate) rows: u32,
     pub(crate) keys: u32,
-    /// The same rows without an outage.
+    /// The rate of the same rows without an outage.
     pub(crate) live_rows_per_second: f64,
-    /// From the first to the last that is recorded.
+    /// The rate from the first recorded row to the last.
     pub(crate) spilled_rows_per_second: f64,
-    /// What the relay used until then.
+    /// The relay's resource usage until the last row was recorded.
     pub(crate) spilling: Usage,
-    /// From the start of the process, with all rows in dispatch state, until it says that it is ready.
+    /// The time from the start of the process, with all rows in dispatch state, until `/readyz`
+    /// returns 200.
     pub(crate) ready_seconds: f64,
-    /// From the first message stored to the last.
+    /// The rate from the first stored message to the last.
     pub(crate) redelivered_rows_per_second: f64,
-    /// What the relay used that redelivered them.
+    /// The resource usage of the relay that redelivered the rows.
     pub(crate) redelivering: Usage,
     pub(crate) duplicates: u64,
 }
@@ -83,7 +85,7 @@ pub(crate) async fn run(
     sink.heal().await?;
     let (mut relay, address) = start(server, &database, (&slot, &sink), &options)?;
     let relays = std::slice::from_ref(&relay);
-    // Rows go out before the relay says that it is ready.
+    // Redelivery starts before the relay reports ready, so both events are awaited at once.
     let (ready, first) =
         tokio::try_join!(wait_ready(&relay, &address), wait_first(&mut sink, relays))?;
     wait_stored(&mut sink, relays, rows.count).await?;
@@ -106,7 +108,7 @@ pub(crate) async fn run(
     })
 }
 
-/// From its start until it says that it is ready.
+/// Returns the time from the relay's start until it reports ready.
 async fn wait_ready(relay: &Process, address: &str) -> Result<Duration, Failure> {
     while http_get(address, "/readyz").await.map_or(0, |(code, _)| code) != 200 {
         check(relay)?;
@@ -115,13 +117,13 @@ async fn wait_ready(relay: &Process, address: &str) -> Result<Duration, Failure>
     Ok(relay.started().elapsed())
 }
 
-/// When the first row is stored.
+/// Returns the time when the first row is stored.
 async fn wait_first(sink: &mut Sink, relays: &[Process]) -> Result<Instant, Failure> {
     wait_stored(sink, relays, 1).await?;
     Ok(Instant::now())
 }
 
-/// Starts a relay and stops it once every row is recorded; how fast that went, and what it used.
+/// Starts a relay and stops it once every row is recorded. Returns the rate and the resource usage.
 async fn spill(
     server: &Server,
     database: &Database,
@@ -148,7 +150,8 @@ async fn spill(
     Ok((rate, usage))
 }
 
-/// Rows that are recorded, by the relay's own count until it says all.
+/// Returns the number of recorded rows. Reads the relay's counter until it reports all rows, then
+/// counts in the table.
 async fn recorded(database: &Database, address: &str, rows: u32) -> i64 {
     let metrics = http_get(address, "/metrics").await.map(|(_, body)| body).unwrap_or_default();
     let told = metrics.lines().find_map(|line| line.strip_prefix("walrelay_spilled_total "));
@@ -156,7 +159,8 @@ async fn recorded(database: &Database, address: &str, rows: u32) -> i64 {
     if told < i64::from(rows) {
         return told;
     }
-    // It counts what it hands over; only what is committed is recorded.
+    // The counter includes rows of transactions that are not committed yet. Only committed rows are
+    // recorded.
     let count = "SELECT count(*) FROM app_outbox_dispatch";
     let counted = database.client().query_one(count, &[]).await.and_then(|row| row.try_get(0));
     counted.unwrap_or(0)

@@ -1,4 +1,5 @@
-//! Processes that are measured: CPU time and memory from /proc, output kept for when they fail.
+//! Runs the measured processes. Reads CPU time and memory from /proc and keeps the log output for
+//! error messages.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
@@ -13,27 +14,27 @@ use walrelay_testkit::process::{Signal, ended, kill, peak_memory_bytes, send};
 
 use crate::failure::Failure;
 
-/// The clock of /proc/PID/stat ticks 100 times a second on every Linux.
+/// /proc/PID/stat counts 100 ticks per second on every Linux.
 const TICK: Duration = Duration::from_millis(10);
 
 const POLL_INTERVAL: Duration = Duration::from_millis(3);
 
-/// A relay that was asked to stop has sent what it holds within this.
+/// The time in which a stopping relay must finish its outstanding work.
 const STOP_LIMIT: Duration = Duration::from_secs(15);
 
-/// What a process has used so far.
+/// The resources that a process has used so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub(crate) struct Usage {
-    /// CPU time in its own code.
+    /// CPU time in user mode.
     pub(crate) user_seconds: f64,
     /// CPU time in the kernel.
     pub(crate) system_seconds: f64,
-    /// The most memory it has had.
+    /// Peak resident memory.
     pub(crate) peak_bytes: u64,
 }
 
 impl Usage {
-    /// What was used since then; the peak is that of the process's whole life.
+    /// Returns the usage since `before`. The peak memory covers the process's whole life.
     pub(crate) fn since(self, before: Self) -> Self {
         Self {
             user_seconds: self.user_seconds - before.user_seconds,
@@ -42,7 +43,7 @@ impl Usage {
         }
     }
 
-    /// Together with another process: all of the time, and the most that one of them took.
+    /// Combines two processes: the sum of their CPU time and the higher peak memory.
     pub(crate) fn with(self, other: Self) -> Self {
         Self {
             user_seconds: self.user_seconds + other.user_seconds,
@@ -52,7 +53,7 @@ impl Usage {
     }
 }
 
-/// What one process did with so many rows.
+/// One process's rate and usage for a number of rows.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Measured {
     pub(crate) seconds: f64,
@@ -67,16 +68,16 @@ impl Measured {
     }
 }
 
-/// What becomes of a process's standard output.
+/// The destination of a process's standard output.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Output {
-    /// We read it.
+    /// The suite reads standard output.
     Lines,
-    /// It goes where its errors go.
+    /// Standard output goes to the same file as standard error.
     Log,
 }
 
-/// A child with its standard error in a file; killed when dropped.
+/// A child process whose standard error goes to a file. Dropping it kills the child.
 #[derive(Debug)]
 pub(crate) struct Process {
     name: String,
@@ -88,7 +89,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts `command`, which `clean_command` has made.
+    /// Starts a `command` that `clean_command` created.
     pub(crate) fn start(name: &str, mut command: Command, output: Output) -> Result<Self, Failure> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -106,18 +107,18 @@ impl Process {
         Ok(Self { name: name.to_owned(), child, stdin, log, started, peak_bytes: 0 })
     }
 
-    /// When it was started.
+    /// Returns the start time.
     pub(crate) fn started(&self) -> Instant {
         self.started
     }
 
-    /// The next line it prints; blocks until it prints one.
+    /// Returns the next printed line. Blocks until the process prints one.
     pub(crate) fn read_line(&mut self) -> Result<String, Failure> {
         let stdout = self.child.stdout.take().ok_or("standard output is read already")?;
         let mut reader = BufReader::new(stdout);
         let mut line = String::new();
         let read = reader.read_line(&mut line);
-        // Given back: a pipe that is closed would end the process at its next line.
+        // The pipe is put back: with a closed pipe, the next line would end the process.
         self.child.stdout = Some(reader.into_inner());
         match read {
             Ok(count) if count > 0 => Ok(line.trim().to_owned()),
@@ -125,8 +126,8 @@ impl Process {
         }
     }
 
-    /// What it has used so far; also of a process that has ended and was not waited for, but then
-    /// without its memory, which is the last that was seen.
+    /// Returns the usage so far. For a process that has ended but was not waited for, the peak
+    /// memory is the last known value.
     pub(crate) fn usage(&mut self) -> Result<Usage, Failure> {
         let (_, user, system) = self.stat()?;
         if let Some(bytes) = peak_memory_bytes(self.child.id()) {
@@ -139,12 +140,12 @@ impl Process {
         })
     }
 
-    /// Fails when it has ended.
+    /// Returns an error when the process has ended.
     pub(crate) fn check_alive(&self) -> Result<(), Failure> {
         if self.stat()?.0 == 'Z' { Err(self.failed("ended too early")) } else { Ok(()) }
     }
 
-    /// Waits until it has ended well, and returns when that was and what it has used.
+    /// Waits for a successful end. Returns the elapsed time and the usage.
     pub(crate) async fn finish(mut self, limit: Duration) -> Result<(Duration, Usage), Failure> {
         loop {
             let usage = self.usage()?;
@@ -163,7 +164,7 @@ impl Process {
         }
     }
 
-    /// Asks it to stop and waits until it has.
+    /// Sends SIGTERM and waits for the end.
     pub(crate) async fn terminate(mut self) -> Result<(), Failure> {
         send(&self.child, Signal::Terminate)?;
         drop(self.stdin.take());
@@ -180,7 +181,7 @@ impl Process {
         format!("{} {what}; it printed:\n{tail}", self.name).into()
     }
 
-    /// State, user and system time.
+    /// Returns the state, user time and system time.
     fn stat(&self) -> Result<(char, Duration, Duration), Failure> {
         let text = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
         parse_stat(&text).ok_or_else(|| format!("/proc of {} is not understood", self.name).into())
@@ -195,7 +196,7 @@ impl Drop for Process {
 }
 
 fn parse_stat(text: &str) -> Option<(char, Duration, Duration)> {
-    // The program's name stands in brackets and may hold anything.
+    // The program name is in parentheses and may contain any character.
     let mut fields = text.rsplit_once(") ")?.1.split(' ');
     let state = fields.next()?.chars().next()?;
     let mut ticks = fields.skip(10).map(|field| field.parse::<u32>().ok());
@@ -203,7 +204,7 @@ fn parse_stat(text: &str) -> Option<(char, Duration, Duration)> {
     Some((state, TICK * user, TICK * system))
 }
 
-/// The program called `name` on `PATH` or in `dirs`.
+/// Finds the program `name` in `dirs` or on `PATH`.
 pub(crate) fn program(name: &str, dirs: &[&Path]) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = dirs.iter().map(|dir| dir.to_path_buf()).chain(std::env::split_paths(&path));

@@ -1,4 +1,4 @@
-//! Encoded messages, sent and received as they are.
+//! A tonic codec that sends and receives encoded messages unchanged.
 
 use bytes::{Buf as _, BufMut as _, Bytes};
 use tonic::Status;

@@ -1,4 +1,4 @@
-//! The tables, as they stand in docs/benchmarks.md, and the JSON file.
+//! Writes the tables of docs/benchmarks.md and the JSON file.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -25,7 +25,7 @@ pub(crate) fn write(results: &Results, dir: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Everything as Markdown.
+/// Returns the whole report as Markdown.
 pub(crate) fn markdown(results: &Results) -> String {
     let sections = [
         heading(results),
@@ -342,8 +342,9 @@ fn consumers(results: &Results) -> String {
     table(&head, rows) + &against_official(results)
 }
 
-/// Beside the ratio that is judged those with a database that is 3 ms away, where a transaction for each
-/// message mostly waits, and without a disk, which flatters it.
+/// Shows the judged ratio with two further ratios. With a database 3 ms away, one transaction per
+/// message mostly waits. Without a disk, one transaction per message looks better than in
+/// production.
 fn against_official(results: &Results) -> String {
     let ratio = |ours, official| {
         let rate = |name| consumed_per_second(results, name);
@@ -380,7 +381,8 @@ fn applied_live(results: &Results) -> String {
     table(&head, rows)
 }
 
-/// The first column is text, the others are numbers; nothing at all without rows.
+/// Formats a table whose first column is text and whose other columns are numbers. Returns an empty
+/// string without rows.
 fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     let rows: Vec<Vec<String>> = rows.collect();
     if rows.is_empty() {

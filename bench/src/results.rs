@@ -1,4 +1,4 @@
-//! Everything that was measured, under the names that the targets and the tables know.
+//! All measurements, under the names that the targets and the tables use.
 
 use serde::Serialize;
 
@@ -14,14 +14,14 @@ use crate::shards::Sharded;
 use crate::size::Size;
 use crate::traced::TracedDrain;
 
-/// Everything that was measured.
+/// All measurements.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Results {
     pub(crate) machine: Machine,
     pub(crate) size: Size,
     pub(crate) relay_arguments: Vec<String>,
     pub(crate) note: Option<String>,
-    /// Of the last minute: what else kept the machine busy, at the beginning.
+    /// The load average of the last minute before the first measurement.
     pub(crate) load_before: f64,
     pub(crate) drains: Vec<Drained>,
     pub(crate) lives: Vec<Live>,
@@ -58,7 +58,7 @@ pub(crate) const CONSUME_DURABLE: &str = "consume-durable";
 pub(crate) const CONSUME_DURABLE_OFFICIAL: &str = "consume-durable-official";
 pub(crate) const OFFICIAL: &str = "official-many-keys";
 
-/// A target and what was measured.
+/// A target and the measured value.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Verdict {
     pub(crate) workload: &'static str,

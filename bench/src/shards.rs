@@ -1,4 +1,4 @@
-//! Draining the same backlog with one relay, and with one for each of several shards.
+//! Measures the drain of the same backlog with one relay, and with one relay per shard.
 
 use serde::Serialize;
 
@@ -16,7 +16,8 @@ pub(crate) struct Shards {
     pub(crate) rounds: u32,
 }
 
-/// A workload's result; of each round what all relays used together, and the most memory that one took.
+/// A workload's result. Each round holds the CPU time of all relays together and the peak memory of
+/// the largest.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Sharded {
     pub(crate) name: &'static str,
@@ -25,7 +26,7 @@ pub(crate) struct Sharded {
     pub(crate) rounds: Vec<RelayRound>,
 }
 
-/// Loads the backlog once and drains it once in each round.
+/// Loads the backlog once and drains it once per round.
 pub(crate) async fn run(
     server: &Server,
     shards: Shards,

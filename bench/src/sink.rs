@@ -1,4 +1,4 @@
-//! The embedded Pub/Sub as a process of its own: the sink of every workload.
+//! The embedded Pub/Sub in its own process, as the sink of every workload.
 
 use std::io::Read as _;
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ use crate::terminal;
 /// The topic that the rows of every workload are routed to.
 pub(crate) const TOPIC: &str = "projects/bench/topics/bench.events";
 
-/// The topic that rows are published to again.
+/// The topic for rows that are published again.
 pub(crate) const AGAIN: &str = "projects/bench/topics/bench.again";
 
 pub(crate) const SUBSCRIPTION: &str = "projects/bench/subscriptions/bench";
@@ -50,7 +50,7 @@ pub(crate) enum Keeping {
     Subscription,
 }
 
-/// Serves until our standard input closes, which it also does when the suite is killed.
+/// Serves until standard input closes. Standard input also closes when the suite is killed.
 pub(crate) fn execute(options: SinkOptions) -> Result<(), Failure> {
     std::thread::spawn(|| {
         drop(std::io::stdin().read_to_end(&mut Vec::new()));
@@ -87,7 +87,7 @@ pub(crate) fn execute(options: SinkOptions) -> Result<(), Failure> {
     })
 }
 
-/// What the sink has counted.
+/// The sink's counters.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 pub(crate) struct Counts {
     pub(crate) publish_requests: u64,
@@ -95,7 +95,7 @@ pub(crate) struct Counts {
     pub(crate) in_flight_per_key_max: u64,
 }
 
-/// One message that was kept.
+/// One kept message.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Stored {
     pub(crate) id: String,
@@ -109,9 +109,9 @@ pub(crate) struct Stored {
 pub(crate) struct Sink {
     process: Process,
     address: SocketAddr,
-    /// Gives the relay its token, where it needs one.
+    /// The metadata server that issues the relay's token, when TLS is on.
     metadata: Option<MetadataServer>,
-    /// Kept open: the counts are asked for every few milliseconds.
+    /// A persistent connection, because the counts are requested every few milliseconds.
     control: BufReader<TcpStream>,
 }
 
@@ -134,7 +134,7 @@ impl Sink {
         Ok(Self { process, address: grpc.parse()?, metadata, control })
     }
 
-    /// By which the relay finds it.
+    /// Returns the environment variables that point the relay to this sink.
     pub(crate) fn environment(&self) -> Vec<(&'static str, String)> {
         let Some(metadata) = &self.metadata else {
             return vec![("PUBSUB_EMULATOR_HOST", self.address())];
@@ -147,7 +147,7 @@ impl Sink {
         ]
     }
 
-    /// For `PUBSUB_EMULATOR_HOST`.
+    /// Returns the address in the format of `PUBSUB_EMULATOR_HOST`.
     pub(crate) fn address(&self) -> String {
         self.address.to_string()
     }
@@ -160,17 +160,17 @@ impl Sink {
         Ok(serde_json::from_slice(&self.get("/stats").await?)?)
     }
 
-    /// From now on nothing is stored.
+    /// Makes the sink refuse every message.
     pub(crate) async fn refuse_all(&mut self) -> Result<(), Failure> {
         self.request("POST", "/faults", "reject=UNAVAILABLE").await.map(drop)
     }
 
-    /// From now on everything is.
+    /// Makes the sink accept messages again.
     pub(crate) async fn heal(&mut self) -> Result<(), Failure> {
         self.request("DELETE", "/faults", "").await.map(drop)
     }
 
-    /// Everything that was kept, in the order in which it was stored.
+    /// Returns all kept messages in the order in which they were stored.
     pub(crate) async fn published(&mut self) -> Result<Vec<Stored>, Failure> {
         let mut all: Vec<Stored> = Vec::new();
         loop {
@@ -188,7 +188,7 @@ impl Sink {
         self.request("GET", path, "").await
     }
 
-    /// As much of HTTP/1.1 as our own control port answers with.
+    /// Sends a request in the subset of HTTP/1.1 that the emulator's control port speaks.
     async fn request(&mut self, method: &str, path: &str, sent: &str) -> Result<Vec<u8>, Failure> {
         let sent_bytes = sent.len();
         let request = format!(

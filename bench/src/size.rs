@@ -1,4 +1,4 @@
-//! How much is measured.
+//! The sizes of a benchmark run.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub(crate) enum Size {
 }
 
 impl Size {
-    /// Rows for a workload that has `full` of them.
+    /// Returns the row count for a workload that has `full` rows at full size.
     pub(crate) fn rows(self, full: u32) -> u32 {
         match self {
             Self::Full => full,

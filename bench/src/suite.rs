@@ -1,4 +1,4 @@
-//! What is measured, in which size, and in which order.
+//! The workloads of the suite, in their sizes and their order.
 
 use std::path::PathBuf;
 
@@ -71,7 +71,7 @@ fn drains(size: Size) -> Vec<Drain> {
     ]
 }
 
-/// The same rows each time, with one relay for each shard.
+/// Returns drains of the same rows with one relay per shard, for several shard counts.
 fn divisions(size: Size) -> [Shards; 3] {
     let rows = Rows {
         count: size.rows(1_000_000),
@@ -118,12 +118,12 @@ fn consumers(size: Size) -> Vec<Consume> {
         consume(CONSUME_HOT, 500_000, 1_000),
         consume(CONSUME_MANY, 1_000_000, 0),
         far(CONSUME_FAR, 3),
-        // So far that the processors idle: what a second instance adds is then to be seen.
+        // A distance at which the CPUs idle, so that the gain from a second instance is visible.
         far(CONSUME_REMOTE, 30),
         Consume { instances: 2, ..far(CONSUME_TWO, 30) },
         Consume { poison_every: 100, ..consume(CONSUME_POISON, 300_000, 1_000) },
         Consume { reader: Reader::Official, ..consume(CONSUME_OFFICIAL, 100_000, 1_000) },
-        // Few, because a transaction takes as long as its statements are apart.
+        // Few events, because each transaction takes as long as its round trips.
         Consume {
             reader: Reader::Official,
             database_millis: 3,
@@ -184,7 +184,7 @@ pub(crate) fn execute(options: &SuiteOptions) -> Result<(), Failure> {
         Some(relay) => relay.clone(),
         None => beside_us()?,
     };
-    // Before the runtime: starting a server blocks.
+    // The server starts before the runtime, because starting a server blocks.
     let server = Server::start(relay.clone(), Commits::Cached)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut results = runtime.block_on(measure(&server, options))?;
@@ -287,7 +287,7 @@ async fn measure(server: &Server, options: &SuiteOptions) -> Result<Results, Fai
     Ok(results)
 }
 
-/// Rows as they come, not a backlog.
+/// Measures rows that are published while they are inserted.
 async fn lives(
     server: &Server,
     size: Size,

@@ -1,4 +1,4 @@
-//! The speed to reach, and whether it was.
+//! The performance targets, and the verdict on each.
 
 use crate::again::{Again, BACKFILL};
 use crate::consume_live::AppliedLive;
@@ -13,10 +13,11 @@ use crate::results::{
     STEADY, Verdict,
 };
 
-/// 60,000 rows/s where a near sink takes 98,000: a share, so that it says the same on every machine.
+/// The target of 60,000 rows/s, where a near sink takes 98,000, as a ratio so that it holds on
+/// every machine.
 const FAR_SHARE: f64 = 0.61;
 
-/// Compares with the targets; those whose workloads were not run are left out.
+/// Compares the results with the targets. A target whose workload was not run is left out.
 pub(crate) fn judge(results: &Results) -> Vec<Verdict> {
     let drained = |name| results.drains.iter().find(|drained| drained.name == name);
     let mut verdicts = Vec::new();
@@ -92,7 +93,8 @@ fn overcome(outage: &Overcome) -> Vec<Verdict> {
     verdicts
 }
 
-/// Rows again, beside their live drain; memory as in live operation.
+/// Judges rows published again: the rate as a share of the live drain, and memory against the bound
+/// for live operation.
 fn repeated(it: &Again) -> [Verdict; 2] {
     let name = it.name;
     let target = if name == BACKFILL { 0.5 } else { 0.9 };
@@ -104,14 +106,14 @@ fn repeated(it: &Again) -> [Verdict; 2] {
     ]
 }
 
-/// Events applied a second.
+/// Returns the number of events applied per second.
 pub(crate) fn consumed_per_second(results: &Results, name: &str) -> Option<f64> {
     let consumed = results.consumers.iter().find(|it| it.consume.name == name)?;
     Some(median(consumed.rounds_measured.iter().map(|round| round.rows_per_second)))
 }
 
-/// Those of the consumer. Against a transaction for each message it is judged where a commit waits for the
-/// disk: that is what such a loop pays in production.
+/// Judges the consumer. The comparison with one transaction per message uses durable commits,
+/// because such a loop waits for the disk in production.
 fn consuming(results: &Results) -> Vec<Verdict> {
     let found = |name| consumed_per_second(results, name);
     let absolute = [(CONSUME_HOT, 20_000.0), (CONSUME_MANY, 12_000.0), (CONSUME_FAR, 10_000.0)];

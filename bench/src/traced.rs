@@ -1,5 +1,5 @@
-//! Draining the same backlog without telemetry, and with a span for each request and the metrics sent
-//! to a collector.
+//! Measures the drain of the same backlog without telemetry, and with a collector that receives a
+//! span per request and the metrics.
 
 use serde::Serialize;
 use walrelay_testkit::collector::Collector;
@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::figures::median;
 use crate::sink::{Sink, SinkOptions};
 
-/// Every row says that it is part of a trace that is recorded: the most that can be asked for.
+/// Puts every row into a sampled trace, which is the highest load for the exporter.
 const TRACEPARENTS: &str = "ALTER TABLE app_outbox ALTER COLUMN headers SET DEFAULT
   jsonb_build_object('traceparent',
     '00-' || md5(random()::text) || '-' || substr(md5(random()::text), 1, 16) || '-01')";
@@ -23,12 +23,12 @@ pub(crate) struct Traced {
     pub(crate) rounds: u32,
 }
 
-/// One after the other: what disturbs one is likely to disturb both.
+/// Both drains, run one after the other so that outside load is likely to affect both.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(crate) struct Round {
     pub(crate) off: RelayRound,
     pub(crate) on: RelayRound,
-    /// Spans that the collector got.
+    /// The number of spans that the collector received.
     pub(crate) spans: usize,
 }
 
@@ -45,12 +45,12 @@ impl TracedDrain {
         median(self.rounds.iter().map(value))
     }
 
-    /// Of the rounds' ratios.
+    /// Returns the median of the per-round ratios of the rates.
     pub(crate) fn share(&self) -> f64 {
         self.of(|it| it.on.measured.rows_per_second / it.off.measured.rows_per_second)
     }
 
-    /// Of the rounds' ratios of CPU time.
+    /// Returns the median of the per-round ratios of CPU time.
     pub(crate) fn cpu_share(&self) -> f64 {
         self.of(|it| it.on.cpu_seconds() / it.off.cpu_seconds())
     }
@@ -60,7 +60,7 @@ impl TracedDrain {
     }
 }
 
-/// Loads the backlog once and drains it twice in each round.
+/// Loads the backlog once and drains it twice per round.
 pub(crate) async fn run(
     server: &Server,
     traced: Traced,
@@ -74,7 +74,7 @@ pub(crate) async fn run(
     for round in 0..count {
         let collector = Collector::start();
         let sent = [("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint())];
-        // In turns, so that neither always finds what the other has left.
+        // The order alternates, so that neither variant always runs second.
         let (off, on) = if round % 2 == 0 {
             let off = drained(server, &mut database, rows, (arguments, &[])).await?;
             (off, drained(server, &mut database, rows, (arguments, &sent)).await?)

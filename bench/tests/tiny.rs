@@ -1,4 +1,4 @@
-//! The suite on tiny inputs, so that it does not rot.
+//! Runs the suite on tiny inputs, so that it keeps working.
 
 use std::process::Command;
 
@@ -36,7 +36,7 @@ fn every_workload_runs_and_every_target_is_judged() {
     ] {
         assert_eq!(json[part].as_array().unwrap().len(), count, "{part}");
     }
-    // The two that compare with pg_recvlogical are left out where there is none.
+    // The two targets that compare with `pg_recvlogical` are missing where it is not installed.
     assert!(json["targets"].as_array().unwrap().len() >= 8);
     let consumers = json["consumers"].as_array().unwrap();
     assert_eq!(consumers.len(), 10);

@@ -1,14 +1,15 @@
--- What a consumer keeps: which events it has applied, how far each ordering key is, what waits.
+-- The tables of a consumer: the applied events, the position of each ordering key, and the waiting
+-- events.
 --
--- One statement, therefore atomic however it is run: psql, `supabase db push` or walrelay itself.
--- Safe to run again. A table or type that already exists keeps what it holds; it gets what it lacks.
+-- A single statement, so it is atomic under psql, `supabase db push` and walrelay itself. Safe to
+-- run again: an existing table or type keeps its content and gets its missing parts.
 DO $walrelay$
 DECLARE
   web_role text;
   relation text;
   arrivals text;
 BEGIN
-  -- Two runs at the same moment take turns; the second then finds everything in place.
+  -- Concurrent runs wait for each other. The second run then finds every object in place.
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
 
   IF to_regclass('public.app_inbox_consumer') IS NOT NULL THEN
@@ -17,8 +18,8 @@ BEGIN
       ADD COLUMN IF NOT EXISTS rebuilding int,
       ADD COLUMN IF NOT EXISTS rebuilding_in text,
       ADD COLUMN IF NOT EXISTS rebuilding_since timestamptz;
-    -- Asked first, because ALTER TABLE waits for every batch, and keeps those behind it waiting, also where it
-    -- finds the column.
+    -- The catalog is queried first, because ALTER TABLE waits for every batch even if the column
+    -- exists. All later batches would wait behind the ALTER TABLE.
     IF NOT EXISTS (SELECT FROM pg_catalog.pg_attribute
                     WHERE attrelid = 'public.app_inbox'::regclass AND attname = 'edited_at' AND NOT attisdropped)
     THEN
@@ -34,8 +35,8 @@ BEGIN
       WHERE status = 'retrying' OR next_attempt_at = 'infinity';
     CREATE INDEX IF NOT EXISTS app_inbox_implausible ON public.app_inbox_key
       (consumer, generation, ordering_key) WHERE implausible > 0;
-    -- Earlier versions left the sequence as default privileges had made it. Only where something is to be taken
-    -- away, because every REVOKE writes.
+    -- An earlier version left the sequence with the default privileges. REVOKE runs only where a
+    -- privilege exists, because every REVOKE writes to the catalog.
     arrivals := pg_get_serial_sequence('public.app_inbox', 'arrival');
     FOR web_role IN
       SELECT grantee FROM unnest(ARRAY['public', 'anon', 'authenticated']) AS g(grantee)
@@ -47,9 +48,9 @@ BEGIN
     RETURN;
   END IF;
 
-  -- Names are compared and indexed byte by byte (COLLATE "C"): quicker, the same order in every
-  -- session that locks, and an upgrade of the system's collations cannot corrupt the index that
-  -- keeps an event from being applied twice.
+  -- Names are compared byte by byte (COLLATE "C"). This is faster, and every session locks in the
+  -- same order. An upgrade of the system's collations also cannot corrupt the index that prevents
+  -- an event from being applied twice.
   CREATE TABLE public.app_inbox_consumer (
     consumer     text        COLLATE "C" PRIMARY KEY,
     subscription text        NOT NULL,
@@ -85,25 +86,26 @@ BEGIN
     PRIMARY KEY (consumer, generation, event_id)
   );
 
-  -- What waits or holds, in the order in which a key drains.
+  -- Finds the waiting and blocking events of a key in their order.
   CREATE INDEX app_inbox_waiting ON public.app_inbox
     (consumer, generation, ordering_key, commit_lsn, tx_index, arrival)
     WHERE status = 'retrying' OR next_attempt_at = 'infinity';
-  -- The same by version, for keys that wait for one. The key is an expression, so that this index offers
-  -- itself only to who asks for it: of a table without statistics it looks as good for reading by position,
-  -- and all of a hot key would be read and sorted.
+  -- The same by version, for keys that wait for a version. The first column is an expression, so
+  -- that only queries with the same expression use this index. Without statistics, the planner
+  -- would otherwise use this index for the order by position, and read and sort all events of a hot
+  -- key.
   CREATE INDEX app_inbox_versions ON public.app_inbox
     ((ordering_key || ''), consumer, generation, version)
     WHERE status = 'retrying' OR next_attempt_at = 'infinity';
-  -- Asked all the time: what is due.
+  -- Finds due events, which is the most frequent query.
   CREATE INDEX app_inbox_due ON public.app_inbox
     (consumer, generation, next_attempt_at)
     WHERE status = 'retrying' AND next_attempt_at IS NOT NULL;
-  -- For whoever looks, retries or discards.
+  -- Finds dead events for operators who list, retry or discard them.
   CREATE INDEX app_inbox_dead ON public.app_inbox
     (consumer, generation, received_at) WHERE status = 'dead';
-  -- Retention and audits read by time. Rows arrive in that order, so a summary of each block range
-  -- costs an insert next to nothing, where a tree would cost as much as the primary key.
+  -- Finds events by time, for retention and audits. Rows arrive in time order, so a BRIN index is
+  -- almost free for an insert. A B-tree index would cost as much as the primary key.
   CREATE INDEX app_inbox_times ON public.app_inbox USING brin (received_at, occurred_at);
 
   CREATE TABLE public.app_inbox_key ( -- one row per ordering key; also its lock across instances
@@ -119,13 +121,13 @@ BEGIN
     implausible       int    NOT NULL DEFAULT 0, -- events since then that prove the position wrong
     PRIMARY KEY (consumer, generation, ordering_key)
   ) WITH (fillfactor = 70); -- each batch writes its keys; room in the page spares the index
-  -- Counted every few seconds, and empty unless somebody has forged a position.
+  -- Counted every few seconds. Empty unless a position was forged.
   CREATE INDEX app_inbox_implausible ON public.app_inbox_key
     (consumer, generation, ordering_key) WHERE implausible > 0;
 
-  -- A message as it came, before its contents are looked at. The attributes are JSON, but as text, and
-  -- the data are bytes: what Postgres cannot hold as jsonb is the fault of one event, found when it
-  -- is applied, and must not keep a whole batch from being read.
+  -- A message as it arrived, with its contents unchecked. The attributes are JSON in a text, and
+  -- the data are bytes. Content that Postgres cannot store as jsonb is then an error of one event,
+  -- found when the event is applied. It does not keep a whole batch from being read.
   CREATE TYPE public.app_inbox_message AS (
     event_id          text,
     event_type        text,
@@ -144,7 +146,7 @@ BEGIN
     data              bytea
   );
 
-  -- What a handler is given.
+  -- The event that a handler receives.
   CREATE TYPE public.app_inbox_event AS (
     event_id       text,
     event_type     text,
@@ -164,10 +166,10 @@ BEGIN
   );
 
   FOREACH relation IN ARRAY ARRAY['app_inbox_consumer', 'app_inbox', 'app_inbox_key'] LOOP
-    -- No policies: whoever is not the owner and does not bypass row level security needs one.
+    -- Without a policy, only the owner and roles that bypass row-level security can use the table.
     EXECUTE format('ALTER TABLE public.%I ENABLE ROW LEVEL SECURITY', relation);
-    -- On Supabase the schema public is served to the internet through these two roles, and default
-    -- privileges have just given them every right on the new table.
+    -- On Supabase, the internet reaches the schema public through these two roles. Default
+    -- privileges have just granted them all privileges on the new table.
     EXECUTE format('REVOKE ALL ON TABLE public.%I FROM PUBLIC', relation);
     FOR web_role IN
       SELECT rolname FROM pg_catalog.pg_roles WHERE rolname IN ('anon', 'authenticated')
@@ -176,7 +178,8 @@ BEGIN
     END LOOP;
   END LOOP;
 
-  -- The sequence behind `arrival` has defaults of its own, and whoever moves it disturbs the order of held rows.
+  -- The sequence behind `arrival` has its own default privileges. A role that changes the sequence
+  -- would break the order of held rows.
   arrivals := pg_get_serial_sequence('public.app_inbox', 'arrival');
   EXECUTE format('REVOKE ALL ON SEQUENCE %s FROM PUBLIC', arrivals);
   FOR web_role IN

@@ -1,19 +1,20 @@
--- Taking messages: what is unseen, whose turn it is, what waits.
+-- Functions that take messages: they record new events, lock keys, and select waiting events.
 --
--- The first step of applying a batch; then come run, which a handler in another language replaces, and
--- settle. Take and settle run no handler and choose their own plans: always by index, made once per
--- session, because tables that grow from nothing to millions of rows between two ANALYZE mislead the
--- planner. All are SECURITY INVOKER.
+-- Applying a batch has three steps: take, run and settle. A handler in another language replaces
+-- the step run. Take and settle run no handler and fix their own plans: always by index, planned
+-- once per session. A table that grows from zero to millions of rows between two ANALYZE runs would
+-- mislead the planner. All functions are SECURITY INVOKER.
 --
--- One statement, therefore atomic however it is run: psql, `supabase db push` or walrelay itself.
--- Safe to run again: functions of this version are left exactly as they are, those of an earlier one replaced.
+-- A single statement, so it is atomic under psql, `supabase db push` and walrelay itself. Safe to
+-- run again: functions of this version stay unchanged, and functions of an earlier version are
+-- replaced.
 DO $walrelay$
 DECLARE
   web_role text;
   grantee regrole;
   function text;
 BEGIN
-  -- Two runs at the same moment take turns; the second then finds everything in place.
+  -- Concurrent runs wait for each other. The second run then finds every object in place.
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
 
   IF to_regprocedure('public.app_inbox_is_let_through(text, int, text, boolean, text, int)') IS NOT NULL THEN
@@ -23,8 +24,8 @@ BEGIN
     DROP FUNCTION public.app_inbox_take_due(text, int, int);
   END IF;
 
-  -- May anything be applied for this consumer, and in which generation. Errors of class WR are
-  -- walrelay's own.
+  -- Checks that events may be applied for this consumer, and returns the generation. SQLSTATE class
+  -- WR is reserved for walrelay's own errors.
   CREATE OR REPLACE FUNCTION public.app_inbox_check(consumer text, generation int) RETURNS int
     LANGUAGE plpgsql
   AS $check$
@@ -32,17 +33,18 @@ BEGIN
   DECLARE
     current public.app_inbox_consumer;
   BEGIN
-    -- Under a snapshot of the whole transaction, whoever has waited for a lock would not see what the
-    -- other one has done, and apply it again.
+    -- With a snapshot of the whole transaction, a session that waited for a lock would not see the
+    -- changes of the other session. It would apply the same events again.
     IF current_setting('transaction_isolation') <> 'read committed' THEN
       RAISE EXCEPTION 'events are applied in READ COMMITTED only, this transaction is %',
           upper(current_setting('transaction_isolation'))
         USING ERRCODE = 'WR004', HINT = 'BEGIN ISOLATION LEVEL READ COMMITTED.';
     END IF;
 
-    -- A new generation begins under the exclusive form of this lock: it waits for this transaction, or
-    -- this one for it and then sees it. It is the consumer's own, so that no other consumer waits too,
-    -- and no row's, which every batch would have to share. The reading is a statement after the lock.
+    -- A new generation takes this lock in exclusive mode. The new generation waits for this
+    -- transaction, or this transaction waits and then sees the new generation. An advisory lock per
+    -- consumer blocks no other consumer. Sharing a row lock would make every batch write to that
+    -- row. The row is read in a later statement, so that its snapshot follows the lock.
     PERFORM pg_advisory_xact_lock_shared(hashtextextended('walrelay inbox ' || consumer, 0));
     SELECT c.* INTO current FROM public.app_inbox_consumer AS c WHERE c.consumer = consumer;
 
@@ -52,7 +54,8 @@ BEGIN
               HINT = 'INSERT INTO app_inbox_consumer (consumer, subscription) VALUES (...) first; '
                 'a role without a policy sees no row of it.';
     END IF;
-    -- A rebuild beside the read model fills the next generation, while this one is in use.
+    -- A rebuild into another schema fills the next generation while the current generation is in
+    -- use.
     IF generation = current.rebuilding AND current.rebuilding_in IS NOT NULL THEN
       RETURN generation;
     END IF;
@@ -68,8 +71,8 @@ BEGIN
   END
   $check$;
 
-  -- A message as it is kept while it waits: JSON, in which bytes are base64. The attributes stay a
-  -- string, so that this cannot fail whatever they hold.
+  -- Encodes a waiting message as JSON with base64 data. The attributes stay a JSON string, so that
+  -- no content of the attributes can cause an error.
   CREATE OR REPLACE FUNCTION public.app_inbox_encode(message public.app_inbox_message) RETURNS bytea
     LANGUAGE sql STABLE
   AS $encode$
@@ -78,7 +81,8 @@ BEGIN
         'data', translate(encode((message).data, 'base64'), E'\n', '')))::text, 'UTF8')
   $encode$;
 
-  -- And back. The row's id takes the place of the message's, which it is not where ids collided.
+  -- Decodes a stored message. The row's id replaces the message's id, because the ids differ after
+  -- an id collision.
   CREATE OR REPLACE FUNCTION public.app_inbox_stored(message bytea, event_id text) RETURNS public.app_inbox_message
     LANGUAGE sql STABLE
   AS $stored$
@@ -89,9 +93,10 @@ BEGIN
           'event_id', event_id, 'data', decode(s.kept ->> 'data', 'base64'))) AS m
   $stored$;
 
-  -- Locks the rows of these keys, which are sorted: in one order in all sessions, and returns those it
-  -- has got. A key that somebody else is just creating is waited for; one that somebody else has
-  -- locked is left to them, so that it does not stall all others, unless "wait" says otherwise.
+  -- Locks the rows of these sorted keys, in the same order in all sessions, and returns the locked
+  -- rows. The function waits for a key that another session is creating. A key locked by another
+  -- session is left out, so that it does not delay all others. With "wait", the function also
+  -- waits for such keys.
   CREATE OR REPLACE FUNCTION public.app_inbox_lock(consumer text, generation int, keys text[], wait boolean)
     RETURNS public.app_inbox_key[]
     LANGUAGE plpgsql
@@ -104,10 +109,10 @@ BEGIN
     missing text[] := keys;
     created public.app_inbox_key[];
   BEGIN
-    -- Nearly all keys are there; then one more round for those that were not. A row of our own is
-    -- nobody else's until we commit.
+    -- Most keys exist. A second round locks the keys that were missing. A row that this transaction
+    -- inserted is locked until its commit.
     FOR round IN 1 .. 2 LOOP
-      -- Key by key, so that no plan can read more of the table than these.
+      -- One lookup per key, so that no plan can read other parts of the table.
       IF wait THEN
         locked := locked || ARRAY(
           SELECT l.k FROM unnest(missing) AS u(key)
@@ -125,7 +130,8 @@ BEGIN
       END IF;
       EXIT WHEN round = 2 OR cardinality(locked) = cardinality(keys);
 
-      -- Not those that are there: for a row that somebody is just changing, the insert would wait.
+      -- Existing keys are left out, because an insert would wait for a session that is changing the
+      -- row.
       missing := ARRAY(
         SELECT u.key COLLATE "C" FROM unnest(keys) AS u(key)
         EXCEPT SELECT l.ordering_key FROM unnest(locked) AS l ORDER BY 1);
@@ -154,19 +160,22 @@ BEGIN
   END
   $lock$;
 
-  -- Takes a batch: locks its keys, records what is unseen, and says for each message what is to be
-  -- done with it. Messages of one key stand in the order of their arrival.
+  -- Takes a batch: locks its keys, records new events, and returns the treatment of each message.
+  -- Messages of one key are in the order of their arrival.
   --
-  --   done, late   unseen and recorded as such: run the handler, then settle
-  --   retrying     stored behind an earlier event of its key that waits: to be acknowledged
-  --   duplicate    seen before: to be acknowledged
-  --   dead         the id of a different event: stored beside it, to be acknowledged
-  --   discarded    behind its key's position, which was asked to be skipped: to be acknowledged. Not where its
-  --                version is above all that its key has applied: such an event cannot have been applied before,
-  --                whatever a position says
-  --   deferred     nothing was recorded: somebody else has the key, or it is held and not to be parked
+  -- - `done`, `late`: new and recorded with this status. Run the handler, then settle.
+  -- - `retrying`: stored behind an earlier waiting event of its key. Acknowledge the message.
+  -- - `duplicate`: recorded before. Acknowledge the message.
+  -- - `dead`: the id belongs to a different event. The message is stored under another id.
+  --   Acknowledge the message.
+  -- - `discarded`: behind its key's position, with dedupe = 'position'. Acknowledge the message. An
+  --   event with a higher version than all applied events of its key is never discarded, because it
+  --   cannot have been applied before.
+  -- - `deferred`: not recorded. Another session has locked the key, or the key is blocked and park
+  --   is false.
   --
-  -- With "wait", keys that somebody else has are waited for instead of deferred.
+  -- With "wait", the function waits for keys that another session has locked, instead of deferring
+  -- their messages.
   CREATE OR REPLACE FUNCTION public.app_inbox_take(
     consumer text, generation int, messages public.app_inbox_message[],
     dedupe text DEFAULT 'event', park boolean DEFAULT true, wait boolean DEFAULT false)
@@ -201,19 +210,20 @@ BEGIN
       SELECT bool_or(l.held_by IS NOT NULL) INTO holds_any FROM unnest(locked) AS l;
     END IF;
 
-    -- The unique index decides what is unseen, before anything is applied; waiting for a session that
-    -- is just recording the same event is part of it. Of several copies in the batch the first counts.
+    -- The unique index decides whether an event is new, before any event is applied. The insert may
+    -- wait for a session that is recording the same event. If the batch contains several copies,
+    -- the first copy counts.
     WITH batch AS (
       SELECT m.*, k.held_by,
-             -- Positions as one number; null for messages that walrelay did not publish.
+             -- A position as one number. Null for messages that walrelay did not publish.
              (m.commit_lsn - '0/0'::pg_lsn) * 2147483648 + m.tx_index AS place,
-             -- Only positions of one server can be compared.
+             -- Only positions of one server are comparable.
              CASE WHEN k.system_identifier <> m.system_identifier THEN NULL
                   ELSE (k.commit_lsn - '0/0'::pg_lsn) * 2147483648 + k.tx_index END AS key_place,
              k.system_identifier AS key_system, k.version AS key_version
         FROM ROWS FROM (unnest(messages)) WITH ORDINALITY AS m
         LEFT JOIN unnest(locked) AS k ON k.ordering_key = m.ordering_key
-       -- Null is nobody's key and is refused by the table.
+       -- The table refuses a null ordering key.
        WHERE coalesce(m.ordering_key, '') = '' OR (k.ordering_key IS NOT NULL AND (park OR k.held_by IS NULL))
     ), placed AS (
       SELECT b.*, b.ordering_key <> '' AND b.place < greatest(b.key_place, max(b.place) OVER before) AS is_behind,
@@ -226,7 +236,7 @@ BEGIN
       SELECT DISTINCT ON (p.event_id COLLATE "C") p.*,
              CASE WHEN p.held_by IS NOT NULL THEN 'retrying'
                   WHEN NOT p.is_behind OR p.is_behind IS NULL THEN 'done'
-                  -- Only where message and key say whose positions these are, and it is one server.
+                  -- Only if message and key name the same server as the origin of their positions.
                   WHEN dedupe = 'position' AND p.is_newer IS NOT TRUE AND p.system_identifier IS NOT NULL
                    AND (p.key_system = p.system_identifier OR p.key_place IS NULL) THEN 'discarded'
                   ELSE 'late' END AS status
@@ -248,14 +258,15 @@ BEGIN
         RETURNING i.event_id, i.status)
     SELECT array_agg(r.event_id), array_agg(r.status) INTO unseen, statuses FROM recorded AS r;
 
-    -- Everything unseen and in order: what nearly every batch is.
+    -- The usual batch: every event is new and in order.
     IF cardinality(unseen) = cardinality(messages) AND 'done' = ALL (statuses) THEN
       RETURN statuses;
     END IF;
 
-    -- An event behind its key's position that has a higher version, or that occurred after the position was
-    -- reached, proves the position wrong: whoever publishes to the topic may have forged it. The minute is for clocks
-    -- that differ. Only what is recorded counts, against what the key had before this batch.
+    -- An event behind its key's position proves the position wrong in two cases. Either the event
+    -- has a higher version, or it occurred after the position was reached. A publisher may have
+    -- forged the position. The minute allows for clock differences. Only newly recorded events
+    -- count, compared with the key's state before this batch.
     IF dedupe = 'position' AND statuses && ARRAY['late', 'discarded'] THEN
       FOR contradicted IN
         SELECT k.ordering_key, count(DISTINCT m.event_id)::int AS events
@@ -276,14 +287,15 @@ BEGIN
       consumer, generation, messages, unseen, statuses,
       ARRAY(SELECT l.ordering_key FROM unnest(locked) AS l));
     IF holds_any AND park THEN
-      -- Numbered by event id, as they were recorded; without positions only this number keeps order.
+      -- The insert numbered the rows by event id. Without positions, only `arrival` keeps the order
+      -- of the messages, so it is assigned again.
       FOR n IN 1 .. cardinality(messages) LOOP
         IF verdicts[n] = 'retrying' AND messages[n].commit_lsn IS NULL THEN
           UPDATE public.app_inbox AS i SET arrival = DEFAULT
            WHERE i.consumer = consumer AND i.generation = generation AND i.event_id = messages[n].event_id;
         END IF;
       END LOOP;
-      -- One that stands before what holds its key is due at once.
+      -- An event before the blocking event of its key becomes due at once.
       PERFORM public.app_inbox_heads(consumer, generation, ARRAY(
         SELECT l.ordering_key FROM unnest(locked) AS l WHERE l.held_by IS NOT NULL ORDER BY 1));
     END IF;
@@ -291,7 +303,8 @@ BEGIN
   END
   $take$;
 
-  -- What take found, message by message, where the batch was not plain; stores collisions.
+  -- Returns take's result for each message of an unusual batch, and stores events with an id
+  -- collision.
   CREATE OR REPLACE FUNCTION public.app_inbox_verdicts(
     consumer text, generation int, messages public.app_inbox_message[],
     unseen text[], statuses text[], locked text[])
@@ -306,8 +319,8 @@ BEGIN
   DECLARE
     verdicts text[];
   BEGIN
-    -- Only what was in the way is read again: in a statement of its own, which sees what another
-    -- session has committed while take waited for it.
+    -- Only conflicting rows are read again. A separate statement also sees rows that another
+    -- session committed while take waited for it.
     WITH batch AS MATERIALIZED (
       SELECT m.ordinality, m.event_id, m.ordering_key, m.version, l.key IS NOT NULL AS is_ours,
              row_number() OVER (
@@ -328,9 +341,11 @@ BEGIN
     SELECT array_agg(
              CASE WHEN NOT b.is_ours THEN 'deferred'
                   WHEN n.event_id IS NOT NULL AND b.copy = 1 THEN n.status
-                  -- Not parked, or removed in this very moment.
+                  -- Not recorded because parking is off, or deleted by another session a moment
+                  -- ago.
                   WHEN s.event_id IS NULL THEN 'deferred'
-                  -- The position is not compared: it differs in replayed and recovered copies.
+                  -- Positions are not compared, because they differ in replayed and recovered
+                  -- copies.
                   WHEN s.ordering_key = b.ordering_key AND s.version IS NOT DISTINCT FROM b.version
                     THEN 'duplicate'
                   ELSE 'dead' END
@@ -341,7 +356,8 @@ BEGIN
       LEFT JOIN seen AS s ON s.event_id = b.event_id;
 
     IF 'dead' = ANY (verdicts) THEN
-      -- Under its position its redelivery finds it again. It holds no key.
+      -- The stored id contains the position, so a redelivery is recognised as a duplicate. The row
+      -- does not block its key.
       WITH collided AS (
         SELECT m.*,
                m.event_id || '@' || coalesce(m.commit_lsn || '/' || m.tx_index, m.message_id, '') AS stored_id
@@ -373,8 +389,9 @@ BEGIN
   END
   $verdicts$;
 
-  -- Whether a message is applied although a version is missing before it: a person has said so, or nothing
-  -- waits for ever, where a dead event lets its key go on, and this is its last attempt.
+  -- Reports whether a message is applied although a preceding version is missing. Either an
+  -- operator accepted the gap, or dead events do not block their key and this is the last attempt.
+  -- In the second case no event must wait for ever.
   CREATE OR REPLACE FUNCTION public.app_inbox_is_let_through(
     consumer text, generation int, event_id text, was_stored boolean, on_dead text, max_attempts int)
     RETURNS boolean
@@ -395,10 +412,11 @@ BEGIN
   END
   $is_let_through$;
 
-  -- Which of these messages, whose keys are locked, come too soon: a version of their key is missing
-  -- before them. For each "failed" if it is the first such one of its key, "held" if another one is, and
-  -- what is missing; null for all others. A key of which nothing was applied begins with whatever comes.
-  -- Behind one that waits nothing is let through that would have to wait too.
+  -- Finds messages with a missing preceding version in their key. The keys must be locked. The
+  -- outcome is "failed" for the first such message of a key and "held" for later ones, with the
+  -- missing version as the reason. All other outcomes are null. If no event of a key was applied,
+  -- every version is accepted as the first. Behind a waiting message, no message with a gap is let
+  -- through.
   CREATE OR REPLACE FUNCTION public.app_inbox_gaps(
     consumer text, generation int, messages public.app_inbox_message[], were_stored boolean,
     on_dead text DEFAULT 'hold', max_attempts int DEFAULT 10,
@@ -446,13 +464,16 @@ BEGIN
   END
   $gaps$;
 
-  -- Which event holds each of these keys: its first that waits, or is dead and holds. That one is due,
-  -- now if it was not; all others wait for it, or keys that cannot move would crowd out those that
-  -- can. The caller has locked the keys; "failed" names the event, if any, that has just failed in the
-  -- key at the same place.
+  -- Sets the event that blocks each key: the first waiting event, or the first dead event that
+  -- blocks its key. That event becomes due now, unless it is already due. All other events of the
+  -- key wait for it. Otherwise events that cannot proceed would crowd out events that can.
   --
-  -- A key that waits for a version is looked at by version: what is missing may have come at any
-  -- position. Once it is applied, what has waited for it is due, even if it was dead.
+  -- The caller has locked the keys. `failed[i]` names the event of `keys[i]` that has just failed,
+  -- if any.
+  --
+  -- A key that waits for a version is ordered by version, because the missing version may arrive at
+  -- any position. Once that version is applied, the event that waited for it becomes due, even if
+  -- it was dead.
   CREATE OR REPLACE FUNCTION public.app_inbox_heads(
     consumer text, generation int, keys text[], failed text[] DEFAULT '{}')
     RETURNS void
@@ -502,7 +523,8 @@ BEGIN
       END IF;
       FOREACH former IN ARRAY ARRAY[former, failed[n]] LOOP
         IF former <> head.event_id THEN
-          -- The status is not a condition: another index than the primary key would offer itself.
+          -- The status is not a condition, because the planner could then choose another index than
+          -- the primary key.
           UPDATE public.app_inbox AS i
              SET next_attempt_at = CASE WHEN i.status = 'dead' THEN i.next_attempt_at END
            WHERE i.consumer = consumer AND i.generation = generation AND i.event_id = former;
@@ -516,9 +538,9 @@ BEGIN
   END
   $heads$;
 
-  -- Stored messages whose time has come, and whatever can follow them in their keys, in the order in
-  -- which they are to be applied: that of their positions, or, where gaps hold a key, of their versions.
-  -- Their keys stay locked until the transaction ends.
+  -- Returns the due stored messages and their unblocked successors, in the order to apply them. The
+  -- order is by position, or by version if gaps hold a key. The keys stay locked until the
+  -- transaction ends.
   CREATE OR REPLACE FUNCTION public.app_inbox_take_due(
     consumer text, generation int, batch int DEFAULT 200, on_gap text DEFAULT 'accept')
     RETURNS public.app_inbox_message[]
@@ -555,7 +577,8 @@ BEGIN
           WHERE i.consumer = consumer AND i.generation = generation AND i.event_id = u.id
             FOR NO KEY UPDATE SKIP LOCKED) AS l);
 
-    -- Read after the lock: an operator or another instance may have changed them meanwhile.
+    -- Read after the lock, because an operator or another instance may have changed the rows
+    -- before.
     IF on_gap = 'hold' THEN
       keyed := ARRAY(
         SELECT public.app_inbox_stored(w.message, w.event_id)
@@ -601,7 +624,7 @@ BEGIN
   END
   $take_due$;
 
-  -- Closed to everybody but the owner until granted.
+  -- Only the owner may execute the functions until EXECUTE is granted.
   FOR function IN
     SELECT p.oid::regprocedure FROM pg_catalog.pg_proc AS p
      WHERE p.pronamespace = 'public'::regnamespace AND p.proname = ANY (ARRAY[
@@ -615,7 +638,8 @@ BEGIN
     LOOP
       EXECUTE format('REVOKE ALL ON FUNCTION %s FROM %I', function, web_role);
     END LOOP;
-    -- A role that applies by functions of an earlier version goes on with these.
+    -- A role that may execute the functions of an earlier version may also execute the new
+    -- functions.
     FOR grantee IN
       SELECT a.grantee::regrole
         FROM pg_catalog.pg_proc AS p CROSS JOIN LATERAL pg_catalog.aclexplode(p.proacl) AS a

@@ -1,16 +1,18 @@
--- Running a handler over a batch, and finding the event it fails on.
+-- Functions that run a handler on a batch and find the event that it fails on.
 --
--- No SET clause and not SECURITY DEFINER where the handler runs: it would inherit either.
+-- Functions that run the handler have no SET clause and are not SECURITY DEFINER, because the
+-- handler would inherit either.
 --
--- One statement, therefore atomic however it is run: psql, `supabase db push` or walrelay itself.
--- Safe to run again: functions of this version are left exactly as they are, those of an earlier one replaced.
+-- A single statement, so it is atomic under psql, `supabase db push` and walrelay itself. Safe to
+-- run again: functions of this version stay unchanged, and functions of an earlier version are
+-- replaced.
 DO $walrelay$
 DECLARE
   web_role text;
   grantee regrole;
   function text;
 BEGIN
-  -- Two runs at the same moment take turns; the second then finds everything in place.
+  -- Concurrent runs wait for each other. The second run then finds every object in place.
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
 
   IF to_regprocedure('public.app_inbox_gaps_behind(public.app_inbox_message[], text[], text[])') IS NOT NULL THEN
@@ -20,12 +22,12 @@ BEGIN
     DROP FUNCTION public.app_inbox_run(regprocedure, public.app_inbox_message[]);
   END IF;
 
-  -- Whose fault an error with this code is.
+  -- Returns the cause of an error with this code.
   --
-  --   event         the event's own: data, a constraint, RAISE
-  --   surroundings  a right, a function, a table, a schema, a file, memory, another server. Where other
-  --                 events pass, they matter to this one alone; it is no attempt all the same
-  --   moment        others are in the way, or the server writes nothing: the whole batch again
+  -- - `event`: the event itself, by its data, a constraint or RAISE.
+  -- - `surroundings`: a permission, function, table, schema, file, memory or another server. If
+  --   other events pass, the cause affects only this event. Such a failure still counts no attempt.
+  -- - `moment`: a conflict with other sessions, or a read-only server. The whole batch is retried.
   CREATE OR REPLACE FUNCTION public.app_inbox_fault(code text) RETURNS text
     LANGUAGE sql IMMUTABLE
   AS $fault$
@@ -36,9 +38,9 @@ BEGIN
       ELSE 'event' END
   $fault$;
 
-  -- Data as JSON; null when they are none: protobuf, avro, plain text. JSON that jsonb cannot hold
-  -- (a zero character, a number of a million digits) is an error, because a handler that is handed
-  -- null for it would write something wrong.
+  -- Returns the data as JSON. Null for data that are not JSON, such as protobuf, Avro or plain
+  -- text. JSON that jsonb cannot store, such as a zero character or a number of a million digits,
+  -- is an error. With null instead, a handler would write wrong data.
   CREATE OR REPLACE FUNCTION public.app_inbox_payload(data bytea) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE
   AS $payload$
@@ -56,7 +58,8 @@ BEGIN
     SET plan_cache_mode = force_generic_plan
   AS $events$
   BEGIN
-    -- All at once costs a tenth of a guard for each; the guards are for data that are no JSON.
+    -- Converting all messages in one statement costs a tenth of one guarded call per message. The
+    -- guards are only needed for data that are not JSON.
     BEGIN
       RETURN ARRAY(
         SELECT ROW(
@@ -78,21 +81,21 @@ BEGIN
   END
   $events$;
 
-  -- Runs the handler over these messages, in order, and says for each what became of it. Nothing but
-  -- the handler's own effects is written.
+  -- Runs the handler on these messages in order, and returns an outcome for each. Writes nothing
+  -- except the handler's own effects.
   --
-  --   applied    its effect stands
-  --   failed     it fails alone: code and error say how
-  --   held       not tried: an earlier event of its key has failed in this batch
-  --   deferred   not tried: this transaction has had its share of savepoints, or of time
+  -- - `applied`: the effect is kept.
+  -- - `failed`: the message fails even alone. The code and the error describe the failure.
+  -- - `held`: not attempted, because an earlier event of its key has failed in this batch.
+  -- - `deferred`: not attempted, because the limit of savepoints or time is reached.
   --
-  -- Events that fail slowly would keep the others of their batch for minutes, with every lock that they have
-  -- taken. So after "patience" no more is tried once one has failed and another passed or failed, too; if none
-  -- has passed by then, the first two keys have failed. And what fails slowly is looked for one by one: in halves
-  -- it would fail many times.
+  -- Events that fail slowly would delay the other events of their batch for minutes, together with
+  -- all locks taken. After "patience", the function therefore stops if one event has failed and
+  -- another has passed or failed. If none has passed by then, two keys have failed. A slowly
+  -- failing event is searched one by one, because a search by halves would run into it many times.
   --
-  -- Raises what says nothing about an event: deadlock and serialization failure, a lock that was not to be
-  -- had, a server that writes nothing.
+  -- Raises errors that do not depend on an event: a deadlock, a serialization failure, an
+  -- unavailable lock, or a read-only server.
   CREATE OR REPLACE FUNCTION public.app_inbox_run(
     handler regprocedure, messages public.app_inbox_message[], patience interval DEFAULT '1 second',
     OUT outcomes text[], OUT error_codes text[], OUT errors text[])
@@ -100,14 +103,14 @@ BEGIN
   AS $run$
   DECLARE
     impatient_at CONSTANT timestamptz := clock_timestamp() + patience;
-    -- A server keeps 64 savepoints of a transaction at hand; beyond, every snapshot of every session
-    -- has to look them up on disk.
+    -- A server keeps 64 subtransactions of a transaction in memory. With more, every snapshot of
+    -- every session must look them up on disk.
     savepoints_max CONSTANT int := 60;
     savepoints int := 0;
     size CONSTANT int := cardinality(messages);
     handles_arrays boolean;
     call text;
-    -- What is still to run, as ranges of indexes; the last is the next.
+    -- The ranges of indexes still to run. The last range is the next one.
     firsts int[] := ARRAY[1];
     lasts int[] := ARRAY[size];
     depth int := 1;
@@ -118,7 +121,7 @@ BEGIN
     held_keys text[] := '{}';
     have_passed boolean := false;
     failures int := 0;
-    -- The rest is deferred.
+    -- Whether the remaining messages are deferred.
     is_cut boolean := false;
     one_by_one boolean := false;
     tried_at timestamptz;
@@ -156,7 +159,7 @@ BEGIN
       last := lasts[depth];
       depth := depth - 1;
 
-      -- Known to fail, unless something before it was not applied after all.
+      -- A known failure, unless an earlier message of its key was not applied after all.
       IF outcomes[first] = 'failed' AND NOT is_cut AND messages[first].ordering_key <> ALL (held_keys) THEN
         failures := failures + 1;
         IF messages[first].ordering_key <> '' THEN
@@ -174,7 +177,7 @@ BEGIN
       END IF;
 
       IF is_first_pass THEN
-        -- Nothing has failed: all of it, without a look at each.
+        -- No message has failed yet, so all messages run without a check of each.
         chosen := ARRAY(SELECT generate_series(first, last));
       ELSE
         chosen := '{}';
@@ -203,7 +206,7 @@ BEGIN
             SELECT messages[u.i] FROM unnest(chosen) WITH ORDINALITY AS u(i, n) ORDER BY u.n));
         END IF;
         IF NOT is_first_pass THEN
-          -- The pass before has made them immediate, which a handler may not be able to live with.
+          -- The previous pass made the constraints immediate, which a handler may not tolerate.
           IF deferred_constraints IS NULL THEN
             SELECT coalesce(string_agg(format('%I.%I', n.nspname, c.conname), ', '), '')
               INTO deferred_constraints
@@ -220,7 +223,7 @@ BEGIN
         IF handles_arrays THEN
           EXECUTE call USING events;
         ELSE
-          -- A cursor, because it tells which event failed and the call is planned once.
+          -- The cursor shows which event failed, and the call is planned only once.
           reached := 0;
           OPEN event_result NO SCROLL FOR EXECUTE call USING events;
           FOR i IN 1 .. cardinality(chosen) LOOP
@@ -230,7 +233,8 @@ BEGIN
           CLOSE event_result;
           reached := NULL;
         END IF;
-        -- What would fail at COMMIT fails here, where it is still known whose fault it is.
+        -- A deferred constraint fails here instead of at COMMIT, so that the failing event can be
+        -- found.
         SET CONSTRAINTS ALL IMMEDIATE;
 
         have_passed := true;
@@ -248,25 +252,25 @@ BEGIN
         IF public.app_inbox_fault(code) = 'moment' THEN
           RAISE;
         END IF;
-        -- Its savepoint is gone with what it did.
+        -- The rollback also removed the savepoint.
         savepoints := savepoints - 1;
         is_first_pass := false;
         IF cardinality(chosen) = 1 THEN
           reached := 1;
         ELSIF reached = 0 THEN
-          -- It did not come as far as the first event.
+          -- The call failed before it reached the first event.
           reached := NULL;
         END IF;
         IF reached IS NULL THEN
           one_by_one := one_by_one OR clock_timestamp() - tried_at > patience / 10;
-          -- Halves, the earlier one first.
+          -- Splits the range into halves. The earlier half runs first.
           firsts[depth + 1] := chosen[cardinality(chosen) / 2 + 1];
           lasts[depth + 1] := last;
           firsts[depth + 2] := first;
           lasts[depth + 2] := chosen[cardinality(chosen) / 2 + 1] - 1;
           depth := depth + 2;
         ELSE
-          -- What was before it, then itself, then the rest.
+          -- Runs the messages before the failed one first, then the failed one, then the rest.
           reached := chosen[reached];
           outcomes[reached] := 'failed';
           error_codes[reached] := code;
@@ -292,10 +296,12 @@ BEGIN
   END
   $run$;
 
-  -- The outcomes of a batch once the handler has run: "gaps" are those of app_inbox_gaps, null where it has none.
-  -- It takes for granted that what it lets pass is applied, and nothing is known to be missing before the others
-  -- of the key are. So behind one that was not applied, or before it with a higher version, a message waits for
-  -- that one, which is no attempt; or comes again with it, if it was not even tried.
+  -- Adjusts the outcomes of a batch after the handler has run. "gaps" are the outcomes of
+  -- app_inbox_gaps, null where no version is missing.
+  --
+  -- app_inbox_gaps assumes that every message without a gap is applied. A message with a gap
+  -- therefore waits if a message of its key was not applied and precedes it or has a lower version.
+  -- This wait counts no attempt. If the other message was not even attempted, both are deferred.
   CREATE OR REPLACE FUNCTION public.app_inbox_gaps_behind(
     messages public.app_inbox_message[], gaps text[], outcomes text[])
     RETURNS text[]
@@ -324,7 +330,8 @@ BEGIN
   END
   $gaps_behind$;
 
-  -- The same, without messages that come too soon: app_inbox_gaps says which. Their keys are locked.
+  -- As app_inbox_run, without the messages for which app_inbox_gaps finds a missing version.
+  -- Their keys must be locked.
   CREATE OR REPLACE FUNCTION public.app_inbox_run_without_gaps(
     consumer text, generation int, handler regprocedure, messages public.app_inbox_message[],
     were_stored boolean, on_dead text, max_attempts int,
@@ -365,7 +372,7 @@ BEGIN
   END
   $run_without_gaps$;
 
-  -- Closed to everybody but the owner until granted.
+  -- Only the owner may execute the functions until EXECUTE is granted.
   FOR function IN
     SELECT p.oid::regprocedure FROM pg_catalog.pg_proc AS p
      WHERE p.pronamespace = 'public'::regnamespace AND p.proname = ANY (ARRAY[
@@ -378,7 +385,8 @@ BEGIN
     LOOP
       EXECUTE format('REVOKE ALL ON FUNCTION %s FROM %I', function, web_role);
     END LOOP;
-    -- A role that applies by functions of an earlier version goes on with these.
+    -- A role that may execute the functions of an earlier version may also execute the new
+    -- functions.
     FOR grantee IN
       SELECT a.grantee::regrole
         FROM pg_catalog.pg_proc AS p CROSS JOIN LATERAL pg_catalog.aclexplode(p.proacl) AS a

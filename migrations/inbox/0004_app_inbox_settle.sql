@@ -1,21 +1,23 @@
--- Settling a batch: what became of its messages, and how far their keys are.
+-- Functions that settle a batch: they record the outcomes of its messages and the positions of its
+-- keys.
 --
--- One statement, therefore atomic however it is run: psql, `supabase db push` or walrelay itself.
--- Safe to run again: functions of this version are left exactly as they are, those of an earlier one replaced.
+-- A single statement, so it is atomic under psql, `supabase db push` and walrelay itself. Safe to
+-- run again: functions of this version stay unchanged, and functions of an earlier version are
+-- replaced.
 DO $walrelay$
 DECLARE
   web_role text;
   grantee regrole;
   function text;
 BEGIN
-  -- Two runs at the same moment take turns; the second then finds everything in place.
+  -- Concurrent runs wait for each other. The second run then finds every object in place.
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
 
   IF to_regprocedure('public.app_inbox_next_attempt(text, int, timestamptz)') IS NOT NULL THEN
     RETURN;
   END IF;
 
-  -- Moves keys on to the furthest of these messages, which have been applied.
+  -- Moves keys to the highest position of these applied messages.
   CREATE OR REPLACE FUNCTION public.app_inbox_advance(
     consumer text, generation int, messages public.app_inbox_message[])
     RETURNS void
@@ -25,7 +27,8 @@ BEGIN
   AS $advance$
   #variable_conflict use_variable
   BEGIN
-    -- The rows are there; the conflict finds each by the unique index, whatever the planner believes.
+    -- The rows exist already. ON CONFLICT finds each row by the unique index, independent of the
+    -- planner's statistics.
     INSERT INTO public.app_inbox_key AS k (
         consumer, generation, ordering_key, commit_lsn, tx_index, system_identifier, version, moved_at)
       SELECT DISTINCT ON (m.ordering_key COLLATE "C")
@@ -52,7 +55,7 @@ BEGIN
             OR (excluded.commit_lsn, excluded.tx_index) <= (k.commit_lsn, k.tx_index)
             AND (k.system_identifier <> excluded.system_identifier) IS NOT TRUE
           THEN k.moved_at ELSE excluded.moved_at END,
-        -- A position that moves on is one that events agree with.
+        -- An event that advances the position confirms that the position was plausible.
         implausible = CASE WHEN excluded.commit_lsn IS NULL
             OR (excluded.commit_lsn, excluded.tx_index) <= (k.commit_lsn, k.tx_index)
             AND (k.system_identifier <> excluded.system_identifier) IS NOT TRUE
@@ -61,13 +64,14 @@ BEGIN
       WHERE excluded.commit_lsn IS NULL OR k.commit_lsn IS NULL
          OR k.system_identifier <> excluded.system_identifier
          OR (excluded.commit_lsn, excluded.tx_index) > (k.commit_lsn, k.tx_index)
-         -- What was late may have the highest version all the same.
+         -- A late event may still have the highest version.
          OR excluded.version > k.version
          OR k.version IS NULL AND excluded.version IS NOT NULL;
   END
   $advance$;
 
-  -- A row that waited has been applied. Returns done, or late when its key has gone on without it.
+  -- Records that a waiting row was applied. Returns `done`, or `late` if its key has already moved
+  -- beyond the row.
   CREATE OR REPLACE FUNCTION public.app_inbox_record_applied(
     consumer text, generation int, message public.app_inbox_message)
     RETURNS text
@@ -95,8 +99,8 @@ BEGIN
   END
   $record_applied$;
 
-  -- Nobody waits for this version any more: its event is dead and lets its key go on, or is discarded; or
-  -- the one behind it was tried without it.
+  -- Records that no event of the key waits for this version any more. Either its event is dead
+  -- without blocking the key, or discarded, or the next event was attempted without it.
   CREATE OR REPLACE FUNCTION public.app_inbox_give_up(consumer text, generation int, ordering_key text, version bigint)
     RETURNS void
     LANGUAGE plpgsql
@@ -111,15 +115,16 @@ BEGIN
   END
   $give_up$;
 
-  -- When a message that has failed is tried again. Chance keeps messages that failed together from coming back
-  -- together.
+  -- Returns the time of the next attempt of a failed message. A random factor spreads messages that
+  -- failed together.
   --
-  -- An attempt of the event's own: the wait doubles with each attempt, up to five minutes. At least six tenths of it
-  -- remain, so that the nine waits between ten attempts take five minutes or more, whatever chance does (1 + 2 + ... +
-  -- 256 s, times 0.6). A shorter least share would kill events of a failure that an operator ends within the
-  -- documented time.
+  -- For a counted attempt, the wait doubles with each attempt, up to five minutes. At least six
+  -- tenths of the wait remain. The nine waits between ten attempts therefore take at least five
+  -- minutes ((1 + 2 + ... + 256 s) times 0.6). A smaller minimum would make events dead although an
+  -- operator ends the failure within the documented time.
   --
-  -- No attempt: the longer it has waited, the longer it waits, up to a minute, and a tenth of it at least.
+  -- For an uncounted attempt, the wait grows with the age of the message, up to a minute. At least
+  -- a tenth of the wait remains.
   CREATE OR REPLACE FUNCTION public.app_inbox_next_attempt(code text, attempts int, received_at timestamptz)
     RETURNS timestamptz
     LANGUAGE sql VOLATILE
@@ -131,7 +136,8 @@ BEGIN
         * least(interval '1 minute', interval '1 second' + (clock_timestamp() - received_at) / 4) END
   $next_attempt$;
 
-  -- The handler has failed on a message. Returns what its row is now: retrying, or dead.
+  -- Records that the handler failed on a message. Returns the row's new status: `retrying` or
+  -- `dead`.
   CREATE OR REPLACE FUNCTION public.app_inbox_record_failed(
     consumer text, generation int, message public.app_inbox_message, code text, error text,
     was_stored boolean, on_dead text, max_attempts int)
@@ -154,7 +160,8 @@ BEGIN
       INTO new_attempts, received_at, is_without_gap
       FROM public.app_inbox AS i
      WHERE i.consumer = consumer AND i.generation = generation AND i.event_id = message.event_id;
-    -- Of what is not its own it never dies: somebody will mend that, or discard the event.
+    -- An event never becomes dead by a failure of its surroundings. An operator will fix the cause
+    -- or discard the event.
     IF new_attempts < max_attempts OR NOT is_own THEN
       new_status := 'retrying';
       due := public.app_inbox_next_attempt(code, new_attempts, received_at);
@@ -167,7 +174,8 @@ BEGIN
       left(regexp_replace(coalesce(error, ''), '[[:cntrl:]]+', ' ', 'g'), 1000));
     UPDATE public.app_inbox AS i
        SET status = new_status, attempts = new_attempts, next_attempt_at = due, error_code = code,
-           -- Newest first; what is oldest makes room. Of what is no attempt the newest is enough.
+           -- Newest first, and the oldest lines are cut off. Of uncounted attempts, only the newest
+           -- is kept.
            last_error = left(concat_ws(E'\n', line,
              nullif(regexp_replace(i.last_error, '^not counted at [^\n]*\n?', ''), '')), 4000),
            message = coalesce(i.message, public.app_inbox_encode(message)), done_at = NULL
@@ -175,15 +183,16 @@ BEGIN
     IF new_status = 'dead' AND due IS NULL THEN
       PERFORM public.app_inbox_give_up(consumer, generation, message.ordering_key, message.version);
     ELSIF is_without_gap THEN
-      -- Its row says from now on how it has failed; that it does not wait for a version any more stays true.
+      -- The row's error code now shows the failure, which hides that the gap was accepted. The key
+      -- therefore records that it no longer waits for the version.
       PERFORM public.app_inbox_give_up(consumer, generation, message.ordering_key, message.version - 1);
     END IF;
     RETURN new_status;
   END
   $record_failed$;
 
-  -- A row that waited waits on, behind another of its key; the code says what for, if that is a version.
-  -- What a person has said of it stays.
+  -- Records that a stored row keeps waiting behind another row of its key. The code names a missing
+  -- version as the reason, if there is one. An operator's GAP_ACCEPTED stays.
   CREATE OR REPLACE FUNCTION public.app_inbox_record_held(
     consumer text, generation int, event_id text, code text)
     RETURNS void
@@ -199,9 +208,9 @@ BEGIN
   END
   $record_held$;
 
-  -- Writes down what became of messages that take or take_due has given out, in the same order, and
-  -- moves their keys on. Returns the status of each row, null where it is as take has left it, and
-  -- "deferred" where nothing is recorded any more.
+  -- Records the outcomes of messages from take or take_due, in the same order, and advances their
+  -- keys. Returns the new status of each row. Null means that the row is as take left it, and
+  -- "deferred" means that the row is no longer recorded.
   CREATE OR REPLACE FUNCTION public.app_inbox_settle(
     consumer text, generation int, messages public.app_inbox_message[],
     outcomes text[], error_codes text[], errors text[], were_stored boolean,
@@ -243,7 +252,8 @@ BEGIN
           PERFORM public.app_inbox_record_held(consumer, generation, messages[n].event_id, error_codes[n]);
         END IF;
       ELSIF outcomes[n] = 'held' AND park THEN
-        -- Behind its key, and in the order of its arrival: take has numbered by event id.
+        -- Stored behind its key in the order of arrival, because take numbered the rows by event
+        -- id.
         UPDATE public.app_inbox AS i
            SET status = 'retrying', attempts = 0, done_at = NULL, arrival = DEFAULT,
                error_code = error_codes[n], message = public.app_inbox_encode(messages[n])
@@ -268,7 +278,7 @@ BEGIN
   END
   $settle$;
 
-  -- Closed to everybody but the owner until granted.
+  -- Only the owner may execute the functions until EXECUTE is granted.
   FOR function IN
     SELECT p.oid::regprocedure FROM pg_catalog.pg_proc AS p
      WHERE p.pronamespace = 'public'::regnamespace AND p.proname = ANY (ARRAY[
@@ -281,7 +291,8 @@ BEGIN
     LOOP
       EXECUTE format('REVOKE ALL ON FUNCTION %s FROM %I', function, web_role);
     END LOOP;
-    -- A role that applies by functions of an earlier version goes on with these.
+    -- A role that may execute the functions of an earlier version may also execute the new
+    -- functions.
     FOR grantee IN
       SELECT a.grantee::regrole
         FROM pg_catalog.pg_proc AS p CROSS JOIN LATERAL pg_catalog.aclexplode(p.proacl) AS a

@@ -1,14 +1,15 @@
--- Applying events: what a consumer calls.
+-- Functions that a consumer calls to apply events.
 --
--- One statement, therefore atomic however it is run: psql, `supabase db push` or walrelay itself.
--- Safe to run again: functions of this version are left exactly as they are, those of an earlier one replaced.
+-- A single statement, so it is atomic under psql, `supabase db push` and walrelay itself. Safe to
+-- run again: functions of this version stay unchanged, and functions of an earlier version are
+-- replaced.
 DO $walrelay$
 DECLARE
   web_role text;
   grantee regrole;
   function text;
 BEGIN
-  -- Two runs at the same moment take turns; the second then finds everything in place.
+  -- Concurrent runs wait for each other. The second run then finds every object in place.
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
 
   IF to_regprocedure('public.app_inbox_blame(text[], text[], text[])') IS NOT NULL THEN
@@ -23,8 +24,8 @@ BEGIN
     DROP FUNCTION public.app_inbox_redeliver(text, int, regprocedure, text, int, int);
   END IF;
 
-  -- Raises what an event has failed with for its surroundings, if no event of its batch has passed: then
-  -- nothing tells that it is this event's trouble alone.
+  -- Raises the error of an event that failed because of its surroundings, if no event of its batch
+  -- has passed. Without a passed event, the cause may affect every event.
   CREATE OR REPLACE FUNCTION public.app_inbox_blame(outcomes text[], error_codes text[], errors text[])
     RETURNS void
     LANGUAGE plpgsql
@@ -41,11 +42,13 @@ BEGIN
   END
   $blame$;
 
-  -- Applies a batch, and says for each message, by its place in the batch from 1, what became of it:
-  -- the status of its row, "duplicate", or "deferred". Once the transaction has committed, all but the
-  -- deferred ones may be acknowledged; those come again in a later batch, in their order.
+  -- Applies a batch. Returns a result for each message, by its index in the batch from 1: the
+  -- status of its row, "duplicate" or "deferred".
   --
-  -- No SET clause and not SECURITY DEFINER: the handler would inherit either.
+  -- After the commit, all messages except the deferred ones may be acknowledged. Deferred messages
+  -- are redelivered in a later batch, in their order.
+  --
+  -- No SET clause and not SECURITY DEFINER, because the handler would inherit either.
   CREATE OR REPLACE FUNCTION public.app_inbox_apply(
     consumer text, generation int, handler regprocedure, messages public.app_inbox_message[],
     on_dead text DEFAULT 'hold', max_attempts int DEFAULT 10,
@@ -57,7 +60,7 @@ BEGIN
   DECLARE
     verdicts text[] := public.app_inbox_take(consumer, generation, messages, dedupe, park);
     codes text[];
-    -- What the handler is to see: messages by their place in the batch; null for all of it.
+    -- The messages for the handler, by their index in the batch. Null means all messages.
     chosen int[];
     batch public.app_inbox_message[] := messages;
     outcomes text[];
@@ -102,8 +105,8 @@ BEGIN
   END
   $apply$;
 
-  -- Applies again what has failed and is due, and what waits behind it. Returns what it has tried: the
-  -- status of each row now. No rows: nothing is due.
+  -- Applies failed events that are due, and the events that wait behind them. Returns the new
+  -- status of each attempted row. No row means that no event is due.
   CREATE OR REPLACE FUNCTION public.app_inbox_redeliver(
     consumer text, generation int, handler regprocedure,
     on_dead text DEFAULT 'hold', max_attempts int DEFAULT 10, batch int DEFAULT 200,
@@ -137,11 +140,14 @@ BEGIN
   END
   $redeliver$;
 
-  -- For a subscriber of your own, first in the transaction that carries the effect. True: unseen, go
-  -- on. False: seen, acknowledge and do nothing else. Several in one transaction are accepted in the
-  -- order of their ordering keys, or two such transactions deadlock.
+  -- For subscribers without `walrelay consume`. Call this function first in the transaction that
+  -- writes the effect. The result true means that the event is new, so continue. The result false
+  -- means that the event was recorded before, so acknowledge the message and do nothing else.
   --
-  -- A different event with an id that is taken is recorded as dead and answered with false.
+  -- Call the function in the order of ordering keys if a transaction accepts several events.
+  -- Otherwise two such transactions deadlock.
+  --
+  -- A different event with an existing id is recorded as dead, and the result is false.
   CREATE OR REPLACE FUNCTION public.app_inbox_accept(
     consumer text, event_id text, ordering_key text, version bigint, commit_lsn pg_lsn, tx_index int,
     event_type text DEFAULT NULL, occurred_at timestamptz DEFAULT NULL)
@@ -178,9 +184,9 @@ BEGIN
   END
   $accept$;
 
-  -- Begins a new generation, in which every event is unseen, and returns it. Waits until nothing is
-  -- being applied for this consumer, and keeps everything from being applied until the transaction
-  -- ends: reset the projection in the same transaction, after this.
+  -- Starts a new generation, in which every event is new, and returns its number. Waits until no
+  -- batch of this consumer is being applied, and blocks new batches until the transaction ends.
+  -- Reset the projection in the same transaction, after this call.
   CREATE OR REPLACE FUNCTION public.app_inbox_new_generation(consumer text) RETURNS int
     LANGUAGE plpgsql
   AS $new_generation$
@@ -188,9 +194,9 @@ BEGIN
   DECLARE
     generation int;
   BEGIN
-    -- Not a lock of the consumer's row: whoever applies would have to share it, batch by batch.
+    -- Not a lock of the consumer's row, because every batch would have to share that lock.
     PERFORM pg_advisory_xact_lock(hashtextextended('walrelay inbox ' || consumer, 0));
-    -- The next generation is being filled: both rebuilds would be one.
+    -- A rebuild already fills the next generation, so both rebuilds would share the generation.
     IF EXISTS (SELECT FROM public.app_inbox_consumer AS c
                 WHERE c.consumer = consumer AND c.rebuilding_in IS NOT NULL) THEN
       RAISE EXCEPTION 'consumer % is being rebuilt in another schema', quote_literal(consumer)
@@ -207,7 +213,7 @@ BEGIN
   END
   $new_generation$;
 
-  -- Closed to everybody but the owner until granted.
+  -- Only the owner may execute the functions until EXECUTE is granted.
   FOR function IN
     SELECT p.oid::regprocedure FROM pg_catalog.pg_proc AS p
      WHERE p.pronamespace = 'public'::regnamespace AND p.proname = ANY (ARRAY[
@@ -220,7 +226,8 @@ BEGIN
     LOOP
       EXECUTE format('REVOKE ALL ON FUNCTION %s FROM %I', function, web_role);
     END LOOP;
-    -- A role that applies by functions of an earlier version goes on with these.
+    -- A role that may execute the functions of an earlier version may also execute the new
+    -- functions.
     FOR grantee IN
       SELECT a.grantee::regrole
         FROM pg_catalog.pg_proc AS p CROSS JOIN LATERAL pg_catalog.aclexplode(p.proacl) AS a

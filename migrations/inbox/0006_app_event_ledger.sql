@@ -1,15 +1,16 @@
--- The life of every event of an outbox that stands beside the inbox: one row per event and consumer.
+-- A view of every event's life, for an outbox and an inbox in one database: one row per event and
+-- consumer.
 --
--- Made only where both halves are in one database and the outbox has the columns of 0001_app_outbox.sql;
--- elsewhere `walrelay audit` and `walrelay trace` compare two databases.
+-- Created only if both are in one database and the outbox has the columns of 0001_app_outbox.sql.
+-- Otherwise `walrelay audit` and `walrelay trace` compare two databases.
 --
--- One statement, therefore atomic however it is run: psql, `supabase db push` or walrelay itself.
--- Safe to run again. A view that already exists is left exactly as it is.
+-- A single statement, so it is atomic under psql, `supabase db push` and walrelay itself. Safe to
+-- run again: an existing view stays unchanged.
 DO $walrelay$
 DECLARE
   web_role text;
 BEGIN
-  -- Two runs at the same moment take turns; the second then finds everything in place.
+  -- Concurrent runs wait for each other. The second run then finds every object in place.
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
 
   IF to_regclass('public.app_event_ledger') IS NOT NULL
@@ -23,11 +24,11 @@ BEGIN
     RETURN;
   END IF;
 
-  -- With the rights and policies of whoever looks. Payloads are left out.
+  -- The view uses the permissions and policies of the querying role. It leaves payloads out.
   CREATE VIEW public.app_event_ledger WITH (security_invoker = true) AS
     SELECT o.id::text AS event_id, o.aggregatetype AS aggregate_type, o.aggregateid AS aggregate_id,
            o.event_type, o.version, o.occurred_at,
-           -- The comparison of `prune`: every transaction below the horizon is settled.
+           -- The same comparison as in `prune`: every transaction below the horizon is settled.
            coalesce((SELECT bool_or(age(o.xmin) > age(r.settled_xid::xid))
                        FROM public.app_outbox_relay AS r), false) AS settled,
            d.status AS dispatch_status, d.attempts AS dispatch_attempts, d.error_code AS dispatch_error,
@@ -39,7 +40,7 @@ BEGIN
       LEFT JOIN public.app_inbox AS i
         ON i.consumer = c.consumer AND i.generation = c.generation AND i.event_id = o.id::text;
 
-  -- On Supabase the schema public is served to the internet through these two roles.
+  -- On Supabase, the internet reaches the schema public through these two roles.
   REVOKE ALL ON public.app_event_ledger FROM PUBLIC;
   FOR web_role IN
     SELECT rolname FROM pg_catalog.pg_roles WHERE rolname IN ('anon', 'authenticated')

@@ -1,11 +1,11 @@
-//! Dead letters: counting deliveries, and giving a message up.
+//! Dead letters: delivery counts, and the forwarding of a message to the dead-letter topic.
 
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
 use tonic::{Code, Status};
 
 use crate::service::{Kind, Service, data, message, services};
 
-/// Subscribes with a dead-letter policy.
+/// Creates a subscription with a dead-letter policy.
 async fn subscribe(
     service: &mut Service,
     name: &str,
@@ -52,7 +52,7 @@ async fn a_policy_needs_a_topic_that_exists_and_five_to_a_hundred_attempts() {
     }
 }
 
-/// The official emulator fails at forwarding: its Pull ends with UNKNOWN, and the message is gone.
+/// The official emulator fails at forwarding: its Pull ends with UNKNOWN, and the message is lost.
 #[tokio::test]
 async fn a_message_given_back_five_times_is_forwarded_and_its_key_goes_on() {
     for mut service in services().await {

@@ -1,4 +1,4 @@
-//! Pull and Acknowledge: what comes, in which order, and what comes again.
+//! Pull and Acknowledge: delivery, order and redelivery.
 
 use std::collections::BTreeMap;
 
@@ -75,7 +75,7 @@ async fn what_is_given_back_comes_again_in_order_and_what_is_acknowledged_does_n
         assert_eq!(data(&again), ["0", "1", "2", "3"], "{:?}", service.kind);
         service.acknowledge("all", &again).await;
 
-        // Whatever comes next is new.
+        // The next pull returns only new messages.
         service.publish("orders", vec![message("a", "4")]).await.unwrap();
         assert_eq!(data(&service.pull("all", 1).await), ["4"], "{:?}", service.kind);
     }

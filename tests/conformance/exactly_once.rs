@@ -1,4 +1,4 @@
-//! Exactly-once delivery: which acknowledgements count, and how the others are told.
+//! Exactly-once delivery: the valid acknowledgements, and the error details for all others.
 
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
 use proto::StreamingPullRequest;
@@ -11,11 +11,11 @@ async fn subscribe(service: &mut Service) {
     service.subscribe_with("orders", "once", set).await.expect("a subscription");
 }
 
-/// Whether the details of an error mention an ack id together with a kind of failure.
+/// Reports whether the error details pair this ack id with this kind of failure.
 fn says(status: &Status, ack_id: &str, failure: &str) -> bool {
     let text = String::from_utf8_lossy(status.details()).into_owned();
     let length = char::from(u8::try_from(failure.len()).expect("a short text"));
-    // An entry of a protobuf map: the id, the tag of its value, and the value.
+    // A protobuf map entry: the id, the tag and length of the value, and the value.
     text.contains(&format!("{ack_id}\x12{length}{failure}"))
 }
 
@@ -40,7 +40,7 @@ async fn messages_of_a_key_are_acknowledged_in_order_and_once() {
         assert_eq!(again.code(), Code::InvalidArgument, "{kind:?}: {again}");
         assert!(says(&again, ids[0], INVALID), "{kind:?}: {again:?}");
 
-        // What is not listed counts.
+        // An ack id that the error does not list was acknowledged.
         let partly = service.try_acknowledge("once", &[ids[2], "garbage"]).await.unwrap_err();
         assert!(says(&partly, "garbage", INVALID), "{kind:?}: {partly:?}");
         assert!(!says(&partly, ids[2], INVALID), "{kind:?}: {partly:?}");
@@ -75,13 +75,14 @@ async fn without_it_stale_ack_ids_are_ignored_and_malformed_ones_refused() {
         let malformed = service.try_acknowledge("all", &["garbage"]).await;
         match kind {
             Kind::Embedded => assert_eq!(malformed.unwrap_err().code(), Code::InvalidArgument),
-            // It takes any text for an acknowledgement that came too late.
+            // The official emulator treats any text as a late acknowledgement.
             Kind::Official => malformed.unwrap(),
         }
     }
 }
 
-/// The official emulator (0.8.20) sent no confirmation within minutes.
+/// The official emulator (0.8.20) sent no confirmation within minutes, so only the embedded
+/// emulator is tested.
 #[tokio::test]
 async fn a_stream_confirms_acknowledgements() {
     let mut service = ours().await;

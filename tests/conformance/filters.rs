@@ -1,5 +1,5 @@
-//! Filters. The official emulator takes any filter and ignores it, so that this is the embedded one's
-//! alone; the language is that of the documentation.
+//! Filters. The official emulator accepts and ignores every filter, so only the embedded emulator
+//! is tested. The filter language follows the documentation.
 
 use tonic::Code;
 
@@ -23,7 +23,7 @@ async fn a_filter_decides_what_a_subscription_delivers() {
         };
         let received = service.pull("some", expected.len()).await;
         assert_eq!(data(&received), expected, "{:?}", service.kind);
-        // What the filter excludes counts as acknowledged: nothing waits behind it.
+        // Messages that the filter excludes count as acknowledged, so no message waits behind them.
         service.acknowledge("some", &received).await;
         let next = attributed("k", "4", "event_type", "OrderPaid");
         service.publish("orders", vec![next]).await.unwrap();

@@ -1,8 +1,8 @@
-//! One suite of what a publisher and a subscriber may rely on, against both stand-ins for Pub/Sub.
+//! One suite of the behaviour that publishers and subscribers rely on, run against both emulators.
 //!
-//! The official emulator is the reference for how the service behaves. The embedded one behaves the
-//! same, except where the official emulator does not do what production does: a test of such a
-//! difference says what either of them does.
+//! The official emulator is the reference. The embedded emulator behaves the same, except where the
+//! official emulator differs from production. A test of such a difference names the behaviour of
+//! each.
 
 mod dead_letters;
 mod delivery;

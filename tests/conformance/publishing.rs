@@ -1,4 +1,4 @@
-//! Publish: what is stored, and what is refused.
+//! Publish: accepted and refused messages.
 
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
 use proto::PubsubMessage;
@@ -45,7 +45,7 @@ async fn a_deleted_topic_is_not_found_any_more() {
     }
 }
 
-/// What production refuses and the official emulator takes: the differences that are meant.
+/// Requests that production refuses and the official emulator accepts, as intended differences.
 #[tokio::test]
 async fn the_embedded_one_enforces_limits_of_production_that_the_official_emulator_does_not() {
     let long = "x".repeat(1_025);

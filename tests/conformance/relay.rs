@@ -1,4 +1,4 @@
-//! The relay against the official emulator; everywhere else it is tested against the embedded one.
+//! The relay against the official emulator. All other tests of the relay use the embedded emulator.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,7 +1,7 @@
-//! Seek and snapshots: what is delivered again, and what is not any more.
+//! Seek and snapshots: which messages are redelivered and which are dropped.
 //!
-//! The official emulator (0.8.20) answers UNIMPLEMENTED to a seek to a time of an ordered subscription:
-//! those tests have ours alone.
+//! The official emulator (0.8.20) replies UNIMPLEMENTED to a seek to a time on an ordered
+//! subscription. Those tests use only the embedded emulator.
 
 use std::time::{Duration, SystemTime};
 
@@ -59,7 +59,7 @@ async fn seeking_to_a_time_to_come_acknowledges_everything() {
     service.publish("orders", vec![message("other", "3")]).await.unwrap();
     service.seek("all", in_an_hour()).await.unwrap();
     assert_eq!(data(&service.pull_now("all").await), [""; 0], "{:?}", service.kind);
-    // It is no filter: what comes now is delivered.
+    // The seek affects only past messages: new messages are delivered.
     service.publish("orders", vec![message("k", "4")]).await.unwrap();
     assert_eq!(data(&service.pull("all", 1).await), ["4"], "{:?}", service.kind);
 }
@@ -113,7 +113,7 @@ async fn a_snapshot_of_one_subscription_is_the_state_of_another_one() {
         service.seek_to("late", "of-all").await.unwrap();
         let expected: &[&str] = match service.kind {
             Kind::Embedded => &["2", "3"],
-            // It knows of a subscription's own messages only.
+            // The official emulator keeps only the messages that the subscription itself received.
             Kind::Official => &["3"],
         };
         let received = service.pull("late", expected.len()).await;
@@ -134,7 +134,7 @@ async fn snapshots_are_made_found_listed_and_deleted() {
         let malformed = service.take_snapshot("all", "1 x").await.unwrap_err();
         assert_eq!(malformed.code(), Code::InvalidArgument, "{kind:?}: {malformed}");
 
-        // Nothing is unacknowledged: it lives as long as can be.
+        // The snapshot holds no unacknowledged message, so it gets the longest lifetime.
         let expires = SystemTime::try_from(made.expire_time.unwrap()).unwrap();
         let days = expires.duration_since(SystemTime::now()).unwrap().as_secs_f64() / 86_400.0;
         assert!((6.9..=7.0).contains(&days), "{kind:?}: {days}");

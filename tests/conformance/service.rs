@@ -1,4 +1,4 @@
-//! The two stand-ins for Pub/Sub, and a client that speaks to either.
+//! Both Pub/Sub emulators, and a client for either.
 
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
 use proto::publisher_client::PublisherClient;
@@ -11,7 +11,7 @@ use walrelay_testkit::emulator::official_or_skip;
 use walrelay_testkit::random_name;
 use walrelay_tests::{DEADLINE, PubSub};
 
-/// Ours, or Google's.
+/// The embedded or the official emulator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Embedded,
@@ -28,7 +28,7 @@ pub(crate) struct Service {
     _embedded: Option<PubSub>,
 }
 
-/// Everything each test runs against.
+/// Returns all emulators that each test runs against.
 pub(crate) async fn services() -> Vec<Service> {
     let mut services = vec![ours().await];
     if let Some(official) = official_or_skip() {
@@ -37,7 +37,7 @@ pub(crate) async fn services() -> Vec<Service> {
     services
 }
 
-/// The embedded one alone, for what the official one lacks.
+/// Returns only the embedded emulator, for features that the official emulator lacks.
 pub(crate) async fn ours() -> Service {
     let embedded = PubSub::start();
     let address = embedded.address().to_owned();
@@ -49,7 +49,7 @@ impl Service {
         let url = format!("http://{address}");
         let channel = Channel::from_shared(url).expect("an address").connect().await;
         let channel = channel.expect("the Pub/Sub is there");
-        // Names of projects have no underscore.
+        // Project names may not contain underscores.
         let project = random_name("p").replace('_', "-");
         let mut service = Self {
             kind,
@@ -64,7 +64,7 @@ impl Service {
         service
     }
 
-    /// Another client of the same.
+    /// Connects another client to the same emulator.
     pub(crate) async fn another(&self) -> Self {
         let url = format!("http://{}", self.address);
         let channel = Channel::from_shared(url).expect("an address").connect().await;
@@ -100,7 +100,7 @@ impl Service {
         self.subscribe_with(topic, name, |_| {}).await
     }
 
-    /// An ordered subscription, changed by `change`.
+    /// Creates an ordered subscription, with changes by `change`.
     pub(crate) async fn subscribe_with(
         &mut self,
         topic: &str,
@@ -118,7 +118,7 @@ impl Service {
         self.subscriber.create_subscription(subscription).await.map(drop)
     }
 
-    /// Sends a subscription changed by `change`, of which the fields in `paths` count.
+    /// Updates a subscription with `change`. Only the fields in `paths` apply.
     pub(crate) async fn update(
         &mut self,
         name: &str,
@@ -149,7 +149,7 @@ impl Service {
         Ok(response.into_inner().message_ids)
     }
 
-    /// Pulls until `count` messages have come.
+    /// Pulls until `count` messages have arrived.
     pub(crate) async fn pull(&mut self, name: &str, count: usize) -> Vec<ReceivedMessage> {
         let mut received = Vec::new();
         while received.len() < count {
@@ -169,7 +169,7 @@ impl Service {
         pulled.expect("a pull").into_inner().received_messages
     }
 
-    /// What can be had at once.
+    /// Pulls the immediately available messages.
     #[expect(deprecated, reason = "there is no other way to ask without waiting")]
     pub(crate) async fn pull_now(&mut self, name: &str) -> Vec<ReceivedMessage> {
         let request = PullRequest {
@@ -186,7 +186,7 @@ impl Service {
         self.subscriber.seek(request).await.map(drop)
     }
 
-    /// To a snapshot by its short name.
+    /// Seeks to a snapshot by its short name.
     pub(crate) async fn seek_to(&mut self, name: &str, snapshot: &str) -> Result<(), Status> {
         let target = Target::Snapshot(self.snapshot(snapshot));
         self.seek(name, target).await

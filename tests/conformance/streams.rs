@@ -14,11 +14,11 @@ use crate::service::{Service, message, services};
 const KEYS: usize = 40;
 const ROUNDS: usize = 50;
 
-/// What the streams of a test were given: number of the stream, key, data.
+/// The messages that each stream received: number of the stream, key, data.
 type Given = Arc<Mutex<Vec<(usize, String, String)>>>;
 
-/// A client that acknowledges what it gets, response by response, until the test ends. The official emulator
-/// answers the call itself only when there is a message.
+/// Runs a client that acknowledges every response until the test ends. The official emulator
+/// replies to the call itself only when a message is available.
 async fn drain(mut service: Service, number: usize, given: Given) {
     let (requests, mut receiver) = tokio::sync::mpsc::channel(100);
     let first = StreamingPullRequest {
@@ -45,7 +45,7 @@ async fn drain(mut service: Service, number: usize, given: Given) {
     }
 }
 
-/// Each gets a fifth of the messages at least, from either Pub/Sub.
+/// Each stream receives at least a fifth of the messages, from either emulator.
 #[tokio::test]
 async fn two_streams_share_the_keys_and_no_order_breaks() {
     for mut service in services().await {

@@ -1,4 +1,4 @@
-//! Killing a relay again and again under load, and the account of it.
+//! Kills a relay repeatedly under load, and accounts for every duplicate.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -11,26 +11,26 @@ use walrelay_testkit::relay::Relay;
 use walrelay_testkit::wait_until;
 use walrelay_tests::{DEADLINE, Producer, World, topic};
 
-/// How a relay ends.
+/// The way in which a relay ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Death {
     /// SIGKILL after some more rows.
     AtRandom,
-    /// SIGKILL as soon as it streams.
+    /// SIGKILL as soon as the relay streams.
     AtOnce,
     /// Before a status update is sent.
     BeforeConfirm,
-    /// Pub/Sub has answered and nobody has heard of it.
+    /// After Pub/Sub has replied and before the relay handles the reply.
     AfterReply,
-    /// Rows are in dispatch state and the slot is not confirmed yet.
+    /// After rows are committed to dispatch state and before the slot is confirmed.
     AfterPark,
-    /// A key has become live again, and none of its rows has gone out yet.
+    /// After a key has left dispatch state and before any of its live rows is published.
     AfterUnpark,
-    /// Asked to stop, everything published, and the last status update is due.
+    /// During a graceful stop, after everything is published and before the last status update.
     DuringFinalConfirm,
 }
 
-/// All of them, one after the other.
+/// All ways, used one after the other.
 pub(crate) const DEATHS: [Death; 7] = [
     Death::AtRandom,
     Death::BeforeConfirm,
@@ -54,12 +54,12 @@ impl Death {
     }
 }
 
-/// What the campaign came to.
+/// The result of a campaign.
 #[derive(Debug, Default)]
 pub(crate) struct Account {
     pub(crate) rows_count: u32,
     pub(crate) kills_count: usize,
-    /// Messages that came again after each kill, and how many could have.
+    /// For each kill, the number of republished messages and the number of rows at risk.
     pub(crate) duplicates: Vec<(usize, usize)>,
     pub(crate) longest_pause: Duration,
     pub(crate) verdict: Verdict,
@@ -95,13 +95,13 @@ impl fmt::Display for Account {
     }
 }
 
-/// What has been stored, read on from where it was left.
+/// The stored messages, read incrementally.
 #[derive(Debug, Default)]
 struct Ledger {
     read_count: usize,
     seen: HashSet<String>,
     duplicates_count: usize,
-    /// Rows by position: several rows share a commit.
+    /// The number of rows by commit position, because several rows share a commit.
     rows: BTreeMap<u64, usize>,
 }
 
@@ -120,7 +120,7 @@ impl Ledger {
         self.read_count = messages.len();
     }
 
-    /// Rows stored whose transaction is not confirmed.
+    /// Returns the number of stored rows whose transaction is not confirmed.
     fn unconfirmed_count(&self, confirmed_flush: u64) -> usize {
         self.rows.range(confirmed_flush..).map(|(_, count)| count).sum()
     }
@@ -132,12 +132,12 @@ fn position(text: &str) -> u64 {
     (part(high) << 32) | part(low)
 }
 
-/// A number below `limit`, another one each time.
+/// Returns a random number below `limit`.
 fn random_below(limit: u64) -> u64 {
     RandomState::new().build_hasher().finish() % limit
 }
 
-/// Kills under load until `is_enough`, then lets everything arrive.
+/// Kills relays under load until `is_enough`, then waits until every row has arrived.
 pub(crate) async fn kill_until(
     world: &World,
     pace: Duration,
@@ -170,7 +170,8 @@ pub(crate) async fn kill_until(
     account
 }
 
-/// How many rows may come again: stored, but neither confirmed nor recorded as published.
+/// Returns the number of rows that may be republished: stored, but neither confirmed nor recorded
+/// as published.
 async fn at_risk(world: &World, ledger: &Ledger) -> usize {
     let sql = "SELECT event_id FROM app_outbox_dispatch WHERE status = 'retrying'";
     let parked = world.client().query(sql, &[]).await.expect("dispatch state can be read");
@@ -179,9 +180,9 @@ async fn at_risk(world: &World, ledger: &Ledger) -> usize {
     ledger.unconfirmed_count(world.confirmed_flush().await) + redelivered
 }
 
-/// One life of a relay, from its start to its death.
+/// Runs a relay from its start to its death.
 async fn die(world: &World, death: Death) {
-    // The place is reached again and again; it dies at a random one of these times.
+    // The relay passes the failpoint many times, and dies at a random pass.
     let command = world.relay(["--park-after", "200ms"]);
     let command = match death.failpoint() {
         Some(place @ ("after-park" | "after-unpark" | "final-confirm")) => {
@@ -226,7 +227,7 @@ pub(crate) async fn wait_for_more(world: &World, count: u64) {
     world.pubsub.wait_stored(DEADLINE, goal).await;
 }
 
-/// The longest time in which nothing was stored.
+/// Returns the longest time without a stored message.
 fn longest_pause(world: &World) -> Duration {
     let messages = world.pubsub.emulator().published(&topic("video.events"));
     let times = messages.windows(2).map(|pair| {
@@ -235,7 +236,7 @@ fn longest_pause(world: &World) -> Duration {
     times.max().unwrap_or_default()
 }
 
-/// Waits until something is as it should be at the end of a disturbance, and judges.
+/// Waits until all rows are confirmed and dispatch state is empty, and then checks the result.
 pub(crate) async fn settle_and_check(world: &World, producer: Producer) -> Verdict {
     let rows_count = producer.stop().await;
     assert!(rows_count > 0, "the producer has committed nothing");

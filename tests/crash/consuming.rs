@@ -1,5 +1,5 @@
-//! A consumer that is killed, a database that crashes between commit and acknowledgement, a relay that is
-//! killed meanwhile: each event still takes effect once, in order per key.
+//! Kills consumers and relays, and crashes the database between commit and acknowledgement. Each
+//! event must still take effect once and in order per key.
 
 use std::time::Duration;
 
@@ -13,11 +13,12 @@ const PACE: Duration = Duration::from_millis(50);
 async fn consumer_and_relay_are_killed_again_and_again() {
     let Some(world) = World::create().await else { return };
     world.set_up_consumer().await;
-    // Nothing of what is killed is acknowledged, and some of the rest is not either.
+    // A killed consumer acknowledges no leased message, and 30 % of the other acknowledgements are
+    // lost.
     world.pubsub.fault(&format!("on=acknowledge,subscription={CONSUMER},percent=30,lose"));
     let producer = Producer::start(world.url(), PACE);
     for round in 0..4 {
-        // What a killed consumer held comes to the next once its leases have run out.
+        // The messages leased by a killed consumer are redelivered when their leases expire.
         let mut relay = world.start_relay([]).await;
         let mut consumer = world.start_consumer(["--batch", "10"]).await;
         world.wait_applied(world.applied_count().await + 40).await;
@@ -29,7 +30,8 @@ async fn consumer_and_relay_are_killed_again_and_again() {
     producer.stop().await;
     world.pubsub.heal();
     world.catch_up().await;
-    // Not until caught up: what the last one held when it was killed has not come again yet.
+    // The consumer does not run with `--until-caught-up`: messages leased by the last killed
+    // consumer are not redelivered yet.
     let consumer = world.start_consumer([]).await;
     world.wait_applied(world.number("SELECT count(*) FROM app_outbox").await).await;
     drop(consumer);
@@ -64,7 +66,7 @@ async fn a_lost_answer_to_a_commit_is_found_in_the_inbox() {
     world.insert_events(10, 2000).await;
     world.catch_up().await;
     let consumer = world.start_consumer(["--batch", "5"]).await;
-    // Sessions are cut wherever they are: before, in and after their COMMIT.
+    // Sessions are terminated at any point: before, during and after their COMMIT.
     let cut = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
                 WHERE datname = current_database() AND pid <> pg_backend_pid()
                   AND query LIKE '%app_inbox_apply%'";

@@ -1,4 +1,4 @@
-//! A database that restarts, crashes, or throws away what the slot needs.
+//! A database that restarts, crashes, or removes WAL that the slot needs.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::campaign::settle_and_check;
 
 const PACE: Duration = Duration::from_millis(20);
 
-/// A server of our own, and a world on it.
+/// Starts a private server with a test environment on it.
 async fn own_server(settings: &[(&str, &str)]) -> Option<(World, PrivatePostgres)> {
     let installation = installation_or_skip()?;
     let server = PrivatePostgres::start(&installation, settings).expect("a server starts");
@@ -34,7 +34,7 @@ async fn a_database_that_crashes_is_followed() {
     .await;
 }
 
-/// Twice while rows are produced, the same happens to the server, and no row is lost.
+/// Applies `happening` to the server twice under load, and checks that no row is lost.
 async fn is_followed_through(happening: fn(&mut PrivatePostgres)) {
     let Some((mut world, mut server)) = own_server(&[]).await else { return };
     let _relay = world.start_relay([]).await;
@@ -86,7 +86,7 @@ async fn a_slot_that_the_server_invalidates_ends_the_relay_with_its_own_exit_cod
     })
     .await;
 
-    // Rows that cannot go out hold the slot while the log grows over its limit.
+    // Unpublished rows keep the slot at its position while the WAL grows beyond its limit.
     world.pubsub.fault("reject=UNAVAILABLE");
     let more = Workload { first_number: 10, ..Workload::of_rows(10) };
     more.insert(world.client()).await.unwrap();

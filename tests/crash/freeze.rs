@@ -1,4 +1,5 @@
-//! A relay that stands still for longer than the server waits, and sessions ended from outside.
+//! A relay that is frozen for longer than `wal_sender_timeout`, and sessions terminated from
+//! outside.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use crate::campaign::settle_and_check;
 
 const PACE: Duration = Duration::from_millis(20);
 
-/// The server gives a silent relay up after a second.
+/// Options that make the server drop a silent relay after one second.
 const IMPATIENT: [&str; 4] = ["--wal-sender-timeout", "1s", "--status-interval", "300ms"];
 
 #[tokio::test]
@@ -55,7 +56,8 @@ async fn sessions_ended_by_an_administrator_are_opened_again() {
     for _ in 0..3 {
         let goal = world.pubsub.stored_count() + 100;
         world.pubsub.wait_stored(DEADLINE, goal).await;
-        // All but our own: the sender, the relay's SQL session, the producer.
+        // All sessions except the test's own: the WAL sender, the relay's SQL session and the
+        // producer.
         world
             .execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity

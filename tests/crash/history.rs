@@ -1,5 +1,5 @@
-//! A database that comes back as another one, or with another slot: what was settled in one history is
-//! never taken for settled in the next (I11), and where it is known it is not published again.
+//! A database that returns with another history or another slot. Rows settled in one history never
+//! count as settled in the next (I11). Rows known to be settled are not published again.
 
 use std::collections::HashSet;
 
@@ -27,7 +27,7 @@ fn rows_from(first_number: u32, rows_count: u32) -> Workload {
     Workload { first_number, ..Workload::of_rows(rows_count) }
 }
 
-/// Publishes these rows with a relay that is then stopped gracefully.
+/// Publishes these rows with a relay, and then stops the relay gracefully.
 async fn publish_and_stop(world: &World, rows: Workload) {
     let mut relay = world.start_relay([]).await;
     let inserted = rows.insert(world.client()).await.expect("rows are inserted");
@@ -35,8 +35,8 @@ async fn publish_and_stop(world: &World, rows: Workload) {
     assert_eq!(relay.terminate(DEADLINE).await, Some(0));
 }
 
-/// Waits for these rows themselves: a count would be reached by copies of earlier ones, which a relay
-/// may publish again after a crash.
+/// Waits for these specific rows. A count could be reached by duplicates of earlier rows, which a
+/// relay may publish again after a crash.
 async fn wait_published(world: &World, rows: &[Committed]) {
     wait_until(DEADLINE, "these rows to be published", async || {
         let stored = world.pubsub.stored();
@@ -51,7 +51,7 @@ async fn a_graceful_stop_of_both_repeats_nothing() {
     let Some((mut world, mut server)) = own_server().await else { return };
     publish_and_stop(&world, rows_from(0, 1_000)).await;
 
-    // A server before 17 does not save how far the slot was confirmed.
+    // Before version 17, a server does not save the slot's confirmed position at a shutdown.
     server.restart().unwrap();
     world.reconnect().await;
     publish_and_stop(&world, rows_from(1_000, 10)).await;
@@ -67,7 +67,8 @@ async fn a_crash_of_both_loses_nothing_and_is_not_taken_for_another_slot() {
     for turn in 0..3 {
         let mut relay = world.start_relay([]).await;
         let inserted = rows_from(turn * 100, 100).insert(world.client()).await.unwrap();
-        // The slot's log begins anew with each checkpoint, as soon as that is confirmed.
+        // After each checkpoint, the next confirmation moves the slot's `restart_lsn` to the
+        // checkpoint.
         world.execute("CHECKPOINT").await;
         wait_published(&world, &inserted).await;
         if turn == 1 {
@@ -95,7 +96,7 @@ async fn a_promoted_standby_keeps_its_own_record() {
     let standby = primary.start_standby(&backup).unwrap();
     let on_standby = TestClient::connect(&standby.url(world.name())).await;
 
-    // The standby hears no more of it: what follows is in the old history alone.
+    // The standby receives no more WAL, so the following rows are only in the old history.
     on_standby.batch_execute("ALTER SYSTEM SET primary_conninfo = ''").await.unwrap();
     on_standby.batch_execute("SELECT pg_reload_conf()").await.unwrap();
     wait_until(DEADLINE, "the standby to stand alone", async || {
@@ -126,7 +127,7 @@ async fn a_promoted_standby_keeps_its_own_record() {
     world.pubsub.wait_stored(DEADLINE, goal + 5).await;
     primary.crash().unwrap();
 
-    // There is no slot there, and the relay says so instead of going on.
+    // The new primary has no slot, so the relay exits instead of continuing.
     let mut relay = relay;
     assert_eq!(relay.wait_ended(DEADLINE).await.code(), Some(5));
     let settled: i64 = on_standby.query_one(SETTLED, &[]).await.unwrap().get(0);
@@ -209,9 +210,9 @@ async fn what_was_skipped_by_advancing_the_slot_is_no_gap() {
     drop(server);
 }
 
-/// A commit that nobody waits for reaches the disk with the next one that somebody waits for, or with
-/// the log writer's next turn. Here there is neither, and the slot itself is written to disk when it is
-/// confirmed, because its log begins anew with the checkpoint.
+/// With `synchronous_commit` off, a commit reaches the disk with the next synchronous commit or
+/// with the next cycle of the WAL writer. This test has neither. The server writes the slot itself
+/// to disk when it is confirmed, because its `restart_lsn` moves to the checkpoint.
 #[tokio::test]
 async fn a_recorded_row_outlives_a_crash_whatever_synchronous_commit_says() {
     let lazy = [("wal_writer_delay", "10s"), ("checkpoint_timeout", "1d"), ("autovacuum", "off")];

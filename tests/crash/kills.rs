@@ -1,4 +1,4 @@
-//! SIGKILL at random and at every failpoint.
+//! SIGKILL at random moments and at every failpoint.
 
 use std::time::{Duration, Instant};
 
@@ -15,11 +15,11 @@ async fn killed_at_random_and_at_every_failpoint_nothing_is_lost_and_order_holds
     account.assert_kept();
 }
 
-/// A relay records how far it is settled ten times a second, and starts again from there.
+/// A relay records its settled position ten times a second, and restarts from that position.
 #[tokio::test]
 async fn five_kills_at_500_rows_a_second_repeat_at_most_400_rows_together() {
     let Some(world) = World::create().await else { return };
-    // Ten rows each.
+    // The producer inserts ten rows per transaction.
     let producer = Producer::start(world.url(), Duration::from_millis(20));
     for _ in 0..5 {
         let mut relay = world.start_relay([]).await;
@@ -35,7 +35,7 @@ async fn five_kills_at_500_rows_a_second_repeat_at_most_400_rows_together() {
     assert!(repeated <= 400, "{repeated} of {committed}");
 }
 
-/// `WALRELAY_SOAK_MINUTES`, or `WALRELAY_SOAK_KILLS` for that many kills however long they take.
+/// Runs for `WALRELAY_SOAK_MINUTES`, or for `WALRELAY_SOAK_KILLS` kills regardless of the time.
 #[tokio::test]
 #[ignore = "runs for as long as it is told to: make soak MINUTES=60"]
 async fn soak_killed_again_and_again_under_load() {

@@ -1,7 +1,7 @@
-//! The real binary against real servers that die, freeze, forget and cut connections.
+//! The real binary against real servers that crash, freeze, lose state and cut connections.
 //!
-//! After each: nothing lost, nothing out of order within a key, and what came twice was
-//! unconfirmed at that moment.
+//! After each fault, no row is lost, each key keeps its order, and every duplicate was unconfirmed
+//! at the moment of the fault.
 
 mod campaign;
 mod consuming;

@@ -1,4 +1,4 @@
-//! A network that cuts, swallows and refuses, on either side of the relay.
+//! Network faults on either side of the relay: cuts, black holes and refused connections.
 
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ use crate::campaign::settle_and_check;
 
 const PACE: Duration = Duration::from_millis(20);
 
-/// The relay's connections to the database go through a proxy; the test's own do not.
+/// Starts a relay whose database connections pass through a proxy. The test's own connections do
+/// not.
 async fn behind_postgres(world: &World) -> (Proxy, Relay) {
     let (_, address) = world.url().split_once('@').expect("a user");
     let (upstream, database) = address.split_once('/').expect("a database");
@@ -36,7 +37,7 @@ async fn wait_for_more(world: &World, count: u64) {
     world.pubsub.wait_stored(DEADLINE, goal).await;
 }
 
-/// Waits until the relay has noticed once more.
+/// Waits until the relay has logged `text` `count` times.
 async fn wait_for_lines(relay: &Relay, text: &str, count: usize) {
     wait_until(DEADLINE, &format!("{count} lines with {text:?}"), async || {
         let found = relay.lines().iter().filter(|line| line.contains(text)).count();

@@ -1,7 +1,8 @@
-//! Of 500 keys one event in a hundred is poison for the handler, and consumers and relays are killed all
-//! the time: everything else takes effect once and in order, and an audit agrees.
+//! A campaign with poison events, during which consumers and relays are killed. The handler fails
+//! on one event in a hundred, over 500 keys. Every other event must take effect once and in order,
+//! and an audit must agree.
 //!
-//! `WALRELAY_CAMPAIGN_EVENTS` for another number of events.
+//! `WALRELAY_CAMPAIGN_EVENTS` sets another number of events.
 
 use std::time::Instant;
 
@@ -13,15 +14,15 @@ use crate::kills::setting;
 
 const CONSUMERS_KILLED: u32 = 10;
 const RELAYS_KILLED: u32 = 5;
-/// A failed event is dead at its second attempt, and lets its key go on.
+/// A failed event is dead after its second attempt, and does not block its key.
 const OPTIONS: [&str; 6] = ["--max-attempts", "2", "--on-dead", "continue", "--batch", "50"];
 
-/// What is published, and how much of it is poison.
+/// The published events and the number of poison events.
 struct Campaign {
     world: World,
     events: i64,
     poison: i64,
-    /// Where the consumers find the database.
+    /// The database URL for the consumers.
     url: String,
 }
 
@@ -48,7 +49,7 @@ impl Campaign {
         self.world.start_consumer(options).await
     }
 
-    /// With so many consumers at a time, until everything has happened.
+    /// Runs `instances` consumers at a time until every event is handled.
     async fn run(&self, instances: usize) {
         let begun = Instant::now();
         let mut relay = self.world.start_relay([]).await;
@@ -59,7 +60,7 @@ impl Campaign {
         for round in 1..=CONSUMERS_KILLED {
             let some = self.world.applied_count().await + self.events / 30;
             self.world.wait_applied(some.min(self.events - self.poison)).await;
-            // The eldest, so that each dies in its turn.
+            // The oldest consumer is killed, so that each consumer dies in turn.
             consumers.remove(0).kill();
             if round % (CONSUMERS_KILLED / RELAYS_KILLED) == 0 {
                 relay.kill();
@@ -68,7 +69,8 @@ impl Campaign {
             consumers.push(self.start_consumer().await);
         }
         let wanted = self.events - self.poison;
-        // However many there are, some have to come all the time.
+        // The total time depends on the number of events, so the deadline applies to each 500
+        // events.
         while self.world.applied_count().await < wanted {
             self.world.wait_applied((self.world.applied_count().await + 500).min(wanted)).await;
         }
@@ -110,7 +112,7 @@ impl Campaign {
             told.text.contains(&format!("{events} settled event(s)")).then_some(())
         })
         .await;
-        // An audit that could not fail would agree with anything.
+        // A missing row must make the audit fail, which proves that the audit detects losses.
         world
             .execute("DELETE FROM app_inbox WHERE ctid IN (SELECT ctid FROM app_inbox LIMIT 1)")
             .await;

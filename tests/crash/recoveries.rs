@@ -1,9 +1,11 @@
-//! A recovery that dies at each of its steps: it is begun again, and nothing is lost.
+//! A recovery that dies at each of its steps. The next run finishes the recovery, and no row is
+//! lost.
 
 use walrelay_testkit::outbox::Workload;
 use walrelay_tests::{DEADLINE, World};
 
-/// Where a recovery dies: what makes the slot, and what publishes the rest.
+/// The failpoints of a recovery with the command that reaches them: first the commands that create
+/// the slot, then those that publish.
 const STEPS: [(&str, &[&str]); 5] = [
     ("recovery-begun", &["slot", "recover"]),
     ("recovery-created", &["slot", "recover"]),
@@ -30,7 +32,7 @@ async fn a_recovery_that_dies_at_any_step_is_finished_and_loses_nothing() {
         assert_eq!(died.code, None, "{step}: {}", died.text);
         let later = Workload { first_number: 260, ..Workload::of_rows(40) };
         later.insert(world.client()).await.expect("rows");
-        // Until it is finished nobody deletes what it needs.
+        // Until the recovery is finished, `prune` must not delete the rows that it needs.
         assert_eq!(world.run(["prune", "--older-than", "1s"]).await.code, Some(3), "{step}");
         world.catch_up().await;
 
@@ -64,7 +66,7 @@ async fn rows_that_a_recovery_parked_before_it_died_keep_their_place_in_their_ke
     assert!(verdict.lost.is_empty() && verdict.reordered.is_empty(), "{verdict}");
 }
 
-/// Where the first start over a table that has rows dies.
+/// The failpoints of a first start on a table with existing rows.
 const FIRST_STEPS: [(&str, &[&str]); 5] = [
     ("recovery-begun", &["init", "--backfill"]),
     ("recovery-created", &["init", "--backfill"]),

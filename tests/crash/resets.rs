@@ -1,17 +1,17 @@
-//! A reset that dies at each of its steps: whoever comes next finishes it, and nothing is lost.
+//! A reset that dies at each of its steps. The next command finishes the reset, and no row is lost.
 
 use walrelay_testkit::outbox::Workload;
 use walrelay_tests::{DEADLINE, World, topic};
 
-/// Each step of a reset, in order.
+/// The failpoints of a reset, in order.
 const STEPS: [&str; 5] =
     ["reset-begun", "reset-dropped", "reset-copied", "reset-marked", "reset-finished"];
 
-/// Who comes next.
+/// The commands that can finish the reset.
 const FINISHERS: [&[&str]; 3] =
     [&["run", "--until-caught-up"], &["slot", "reset", "--to-anchor", "a"], &["init"]];
 
-/// The event ids of a key, in the order of storing.
+/// Returns the event ids of a key in the order of storing.
 fn stored(world: &World, key: &str) -> Vec<String> {
     let messages = world.pubsub.emulator().published(&topic("video.events"));
     let of_key = messages.iter().filter(|message| message.key() == key);
@@ -32,7 +32,7 @@ async fn a_reset_that_dies_at_any_step_is_finished_by_the_relay_the_command_or_i
         if step != "reset-finished" {
             let unfinished = "SELECT count(*) FROM app_outbox_relay WHERE operation IS NOT NULL";
             assert_eq!(world.number(unfinished).await, 1, "{step}");
-            // Nobody takes the slot for lost, and nothing gets in between.
+            // The slot does not count as lost, and no other operation is accepted.
             assert_eq!(world.run(["check"]).await.code, Some(0), "{step}");
             let refused = world.run(["anchor", "drop", "a"]).await;
             assert_eq!(refused.code, Some(3), "{step}: {}", refused.text);

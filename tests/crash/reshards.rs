@@ -1,9 +1,10 @@
-//! A change of the number of shards that dies at each of its steps: run again it is finished, or called off.
+//! A change of the shard count that dies at each of its steps. The next run finishes or cancels the
+//! change.
 
 use walrelay_testkit::outbox::Workload;
 use walrelay_tests::{DEADLINE, World};
 
-/// Where it dies, in order, and whether it can be called off then.
+/// The failpoints in order, and whether the change can be cancelled there.
 const STEPS: [(&str, bool); 11] = [
     ("reshard-recorded", true),
     ("reshard-made-one", true),
@@ -31,7 +32,7 @@ async fn a_change_that_dies_at_any_step_is_finished_by_the_same_command_and_lose
 #[tokio::test]
 async fn before_the_switch_it_is_called_off_by_the_number_that_there_was_and_not_after_it() {
     for (step, may_be_called_off) in STEPS {
-        // Nothing is left of the old number: it is another change.
+        // At this step the old shard count is gone, so the command would start a new change.
         if step == "reshard-removed=2" {
             continue;
         }
@@ -68,7 +69,8 @@ async fn calling_it_off_may_die_too() {
     }
 }
 
-/// From 2 shards to 4, with rows that are published, rows that are not, and rows that come after it.
+/// Changes 2 shards to 4 and dies at `step`. Some rows are published before, some are pending, and
+/// some are inserted afterwards.
 async fn die(world: &World, step: &str) {
     world.succeed(["init", "--shards", "2"]).await;
     let workload = Workload { aggregates_count: 12, ..Workload::of_rows(60) };
@@ -81,7 +83,7 @@ async fn die(world: &World, step: &str) {
     assert_eq!(died.code, None, "{step}: {}", died.text);
     let last = Workload { first_number: 120, ..workload };
     last.insert(world.client()).await.expect("rows");
-    // No relay takes for lost, or publishes, what is not its own.
+    // For both shard counts, `check` reports no lost slot.
     for shard in ["0/2", "0/4"] {
         let checked = world.run(["check", "--shard", shard]).await;
         assert_ne!(checked.code, Some(5), "{step}: {}", checked.text);

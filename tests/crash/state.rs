@@ -9,14 +9,14 @@ use walrelay_tests::{DEADLINE, Producer, World};
 
 use crate::campaign::settle_and_check;
 
-/// Every insert into dispatch state fails from here on.
+/// Makes every insert into dispatch state fail.
 const FILL_DISK: &str = "
     CREATE FUNCTION disk_is_full() RETURNS trigger LANGUAGE plpgsql AS
       $$ BEGIN RAISE EXCEPTION 'no space left on device' USING ERRCODE = 'disk_full'; END $$;
     CREATE TRIGGER full_disk BEFORE INSERT ON app_outbox_dispatch
       FOR EACH ROW EXECUTE FUNCTION disk_is_full()";
 
-/// And succeeds again.
+/// Makes inserts succeed again.
 const EMPTY_DISK: &str = "DROP TRIGGER full_disk ON app_outbox_dispatch";
 
 #[tokio::test]
@@ -37,7 +37,7 @@ async fn while_dispatch_state_cannot_be_written_nothing_is_confirmed_past_what_b
     let rest = Workload { first_number: 1, ..Workload::of_rows(100) };
     rest.insert(world.client()).await.unwrap();
 
-    // The others flow, and the slot stays before the row that is neither stored nor recorded.
+    // Other keys continue, and the slot stays before the row that is neither stored nor recorded.
     world.pubsub.wait_stored(DEADLINE, 100).await;
     relay.wait_for_line(DEADLINE, "no space left").await;
     let confirmed = world.confirmed_flush().await;
@@ -51,7 +51,7 @@ async fn while_dispatch_state_cannot_be_written_nothing_is_confirmed_past_what_b
     world.succeed(["dispatch", "retry", id]).await;
     world.wait_dispatch(DEADLINE, "published", 1).await;
     let verdict = checker::check(&world.committed().await, &world.pubsub.stored());
-    // The dead row came after those that its key went on with.
+    // The dead row was stored after later rows of its key, so the verdict reports a reordering.
     assert!(verdict.lost.is_empty() && verdict.altered.is_empty(), "{verdict}");
 }
 

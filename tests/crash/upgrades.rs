@@ -1,9 +1,10 @@
-//! A prepared upgrade that dies at each of its steps: run again it finishes, or the slot goes on.
+//! An upgrade preparation that dies at each of its steps. The next run finishes the preparation, or
+//! the slot continues.
 
 use walrelay_testkit::outbox::Workload;
 use walrelay_tests::{DEADLINE, World};
 
-/// Where it dies, and whether the slot is still there then.
+/// The failpoints, and whether the slot still exists there.
 const STEPS: [(&str, bool); 4] = [
     ("upgrade-begun", true),
     ("upgrade-drained", true),
@@ -11,7 +12,7 @@ const STEPS: [(&str, bool); 4] = [
     ("upgrade-dropped", false),
 ];
 
-/// Who comes next.
+/// The commands that can finish or cancel the preparation.
 const FINISHERS: [&[&str]; 2] = [&["prepare-upgrade"], &["slot", "recover"]];
 
 #[tokio::test]

@@ -1,5 +1,6 @@
-//! The binary needs nothing of a file system but itself, the public certificate authorities, and the
-//! libraries it is linked with if it is not static: no shell, no time zones, no `/tmp`, no `/proc`.
+//! Tests that the binary needs almost nothing from its file system: itself, the public certificate
+//! authorities, and its shared libraries if it is not static. It needs no shell, no time zones, no
+//! `/tmp` and no `/proc`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,10 +12,10 @@ use walrelay_tests::World;
 
 use crate::skipped;
 
-/// What the image holds besides the program.
+/// The only other file in the image.
 const AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
 
-/// A folder with the binary alone, which becomes the root of the processes that are run in it.
+/// A folder that contains only the binary and serves as the root directory of test processes.
 struct EmptyRoot(PathBuf);
 
 impl EmptyRoot {
@@ -31,7 +32,8 @@ impl EmptyRoot {
             fs::create_dir_all(copy.parent().expect("a folder")).expect("a new folder");
             fs::copy(library, copy).expect("a copy of a library");
         }
-        // As in the image: Google's client for administration does not start without them.
+        // As in the image: Google's administration client does not start without certificate
+        // authorities.
         let authorities = Path::new(AUTHORITIES);
         if authorities.exists() {
             let copy = root.join(AUTHORITIES.trim_start_matches('/'));
@@ -41,7 +43,8 @@ impl EmptyRoot {
         Self(root)
     }
 
-    /// A command in this root: as root by `chroot` and as nobody, else in a namespace of its own.
+    /// Returns a command in this root. As root, the command uses `chroot` and an unprivileged user.
+    /// Otherwise it uses its own namespace.
     fn command(&self, arguments: &[&str]) -> Command {
         let root = self.0.display();
         let is_root = Command::new("id").arg("-u").output().is_ok_and(|id| id.stdout == b"0\n");
@@ -106,7 +109,7 @@ async fn the_binary_runs_in_an_empty_root_and_as_nobody() {
     }
     assert_eq!(world.pubsub.stored_count(), 1);
 
-    // An image of somebody else's making, without authorities: told, and not a crash.
+    // An image without certificate authorities causes a clear error and no crash.
     fs::remove_dir_all(root.0.join("etc")).expect("the authorities are there");
     let mut command = root.command(&["check"]);
     command.envs(settings).env_remove("PUBSUB_EMULATOR_HOST");

@@ -1,5 +1,5 @@
-//! What is shipped to run walrelay with is held to the code: every command, variable, path, port and
-//! metric that a manifest names exists, and what needs no platform is run.
+//! Checks the shipped deployment files against the code. Every command, variable, path, port and
+//! metric in a manifest must exist. The tests run every part that needs no platform.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -24,12 +24,13 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The text of a file, by its path from the root.
+/// Reads a file by its path from the repository root.
 fn text_of(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Every file below `deploy/` with this ending, and the compose file, by path from the root.
+/// Returns the files below `deploy/` with these extensions and the compose file, as paths from the
+/// repository root.
 fn files(endings: &[&str]) -> Vec<String> {
     let mut found = vec!["docker-compose.yml".to_owned()];
     let mut folders = vec!["deploy".to_owned()];
@@ -49,7 +50,7 @@ fn files(endings: &[&str]) -> Vec<String> {
     found
 }
 
-/// The documents of a YAML file.
+/// Parses the documents of a YAML file.
 fn documents(path: &str) -> Vec<Value> {
     let text = text_of(path);
     let read = |document| {
@@ -61,7 +62,7 @@ fn documents(path: &str) -> Vec<Value> {
     serde_yaml_ng::Deserializer::from_str(&text).map(read).collect()
 }
 
-/// Each mapping within a value, the value itself first.
+/// Returns all mappings inside a value, the value itself first.
 fn mappings(value: &Value) -> Vec<&Value> {
     let below: Vec<&Value> = match value {
         Value::Mapping(map) => map.values().collect(),
@@ -74,7 +75,7 @@ fn mappings(value: &Value) -> Vec<&Value> {
     own.into_iter().chain(below.into_iter().flat_map(mappings)).collect()
 }
 
-/// The texts of a list.
+/// Returns the strings of a list.
 fn words(value: &Value) -> Vec<String> {
     let list = value.as_sequence().map(Vec::as_slice).unwrap_or_default();
     list.iter().filter_map(Value::as_str).map(str::to_owned).collect()

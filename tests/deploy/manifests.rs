@@ -1,4 +1,4 @@
-//! Containers of Kubernetes, Cloud Run and compose: what they start, with which settings, probed where.
+//! Containers for Kubernetes, Cloud Run and compose: their commands, settings and probes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -11,7 +11,7 @@ use walrelay::options::GROUPS;
 
 use crate::{documents, files, mappings, root, text_of, words};
 
-/// Variables that are read and are no option's.
+/// Variables that the program reads in addition to those of its options.
 const OTHERS: [&str; 8] = [
     "PUBSUB_EMULATOR_HOST",
     "WALRELAY_SSLROOTCERT_PEM",
@@ -23,22 +23,22 @@ const OTHERS: [&str; 8] = [
     "GOOGLE_APPLICATION_CREDENTIALS",
 ];
 
-/// Tells pods of the relay from those of a consumer.
+/// The label that distinguishes relay pods from consumer pods.
 const NAME_LABEL: &str = "app.kubernetes.io/name";
 
-/// Whether walrelay reads this variable.
+/// Reports whether walrelay reads this variable.
 pub(crate) fn is_variable(name: &str) -> bool {
     let mut options = GROUPS.iter().flat_map(|group| group.options);
     OTHERS.contains(&name)
         || options.any(|option| option.variable() == name || option.variables.contains(&name))
 }
 
-/// What stands in a manifest for what only its reader knows.
+/// Replaces the placeholders of a manifest with example values.
 pub(crate) fn filled(text: &str) -> String {
     text.replace("PROJECT", "my-project").replace("REGION", "europe-west1")
 }
 
-/// Reads a command line as the program does.
+/// Parses a command line as the program does.
 pub(crate) fn config(
     arguments: &[String],
     variables: &BTreeMap<String, String>,
@@ -65,7 +65,7 @@ impl Container<'_> {
         given.map(words).unwrap_or_default()
     }
 
-    /// What the platform sets, secrets as somebody could have filled them.
+    /// Returns the environment that the platform sets, with example values for secrets.
     fn variables(&self) -> BTreeMap<String, String> {
         let variables: BTreeMap<String, String> = match self.value.get("env") {
             Some(list) => list.as_sequence().unwrap().iter().map(variable).collect(),
@@ -77,7 +77,7 @@ impl Container<'_> {
         variables
     }
 
-    /// The ports it says that it listens on, by name where they have one.
+    /// Returns the container's declared ports with their optional names.
     fn ports(&self) -> Vec<(Option<&str>, u64)> {
         fn port(port: &Value) -> Option<(Option<&str>, u64)> {
             let number = port.get("containerPort")?.as_u64()?;
@@ -107,7 +107,7 @@ fn variable(entry: &Value) -> (String, String) {
     (name, value)
 }
 
-/// Each container of the manifests whose image is ours, with the document that it is of.
+/// Calls `look` for each container with the walrelay image, and for its document.
 fn with_containers(look: impl Fn(&Container<'_>)) {
     let mut seen = 0;
     for path in files(&[".yaml", ".yml"]) {
@@ -127,7 +127,7 @@ fn with_containers(look: impl Fn(&Container<'_>)) {
     assert!(seen >= 10, "only {seen} containers: the manifests had more");
 }
 
-/// The configuration file that a ConfigMap holds, written where a test can read it.
+/// The configuration file of a ConfigMap, written to a path that a test can read.
 struct MountedFile(std::path::PathBuf);
 
 impl MountedFile {
@@ -162,14 +162,14 @@ fn command_of(container: &Container<'_>, mounted: &MountedFile) -> Command {
     let arguments: Vec<String> = container.arguments().into_iter().map(argument).collect();
     let mut variables = container.variables();
     if container.document["kind"].as_str() == Some("Service") {
-        // What Cloud Run sets for a service with this port.
+        // Cloud Run sets `PORT` for a service with this port.
         let port = container.ports()[0].1;
         variables.insert("PORT".to_owned(), port.to_string());
     }
     config(&arguments, &variables, &container.place).command
 }
 
-/// What goes on until it is stopped.
+/// A command that runs until it is stopped.
 struct Program {
     http: Option<std::net::SocketAddr>,
     drain_timeout: Duration,
@@ -213,7 +213,7 @@ fn every_probe_asks_a_path_that_is_served_at_the_port_that_is_listened_on() {
             let named = container.ports().iter().any(|(name, _)| *name == port);
             assert!(port.is_none() || named, "{place}: port {port:?}");
         }
-        // A standby and an outage of Pub/Sub must never lead to a kill.
+        // A standby or a Pub/Sub outage must never lead to a restart.
         for name in ["startupProbe", "livenessProbe"] {
             let path = container.value.get(name).map(|probe| &probe["httpGet"]["path"]);
             assert!(path.is_none_or(|path| path == "/livez"), "{place}: {name}");
@@ -238,7 +238,7 @@ fn the_network_policy_admits_monitoring_alone_and_to_the_served_port_alone() {
     let [rule] = policy["ingress"].as_sequence().unwrap().as_slice() else {
         panic!("one rule: {policy:?}")
     };
-    // A rule without sources admits everybody, and one without ports admits to all of them.
+    // A rule without sources admits every client, and a rule without ports admits every port.
     let [source] = rule["from"].as_sequence().unwrap().as_slice() else { panic!("{rule:?}") };
     let namespace = &source["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"];
     assert_eq!(namespace, "monitoring");
@@ -267,7 +267,7 @@ fn every_platform_waits_longer_for_a_stop_than_the_drain_takes() {
             .iter()
             .find_map(|value| value.get("terminationGracePeriodSeconds")?.as_u64());
         let compose = container.value.get("stop_grace_period").and_then(Value::as_str).map(seconds);
-        // Cloud Run waits ten seconds and cannot be told otherwise.
+        // Cloud Run always waits ten seconds.
         let patience =
             kubernetes.map(Duration::from_secs).or(compose).unwrap_or(Duration::from_secs(10));
         assert!(program.drain_timeout + Duration::from_secs(2) < patience, "{}", container.place);
@@ -279,7 +279,8 @@ fn a_deployment_can_be_rolled_although_the_new_pod_is_ready_only_after_the_old_o
     for path in ["deploy/kubernetes/walrelay.yaml", "deploy/kubernetes/consumer.yaml"] {
         assert_can_be_rolled(&documents(path));
     }
-    // The slot is the lease of the relay alone: consumers share a subscription, and need not be rolled so.
+    // The slot is the relay's lease. Consumers share a subscription, so their rollout needs no such
+    // setting.
     let relay = documents("deploy/kubernetes/walrelay.yaml");
     assert_eq!(relay[2]["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"], 1);
 }
@@ -300,7 +301,7 @@ fn assert_can_be_rolled(documents: &[Value]) {
 
 #[test]
 fn an_instance_is_started_again_after_a_failure_and_not_after_a_stop() {
-    // As in the v1 reference of instances: Always, OnFailure or Never.
+    // Cloud Run's v1 reference allows Always, OnFailure and Never.
     let instance = &documents("deploy/cloud-run/instance.yaml")[0];
     assert_eq!(instance["spec"]["restartPolicy"], "OnFailure");
 }
@@ -312,7 +313,7 @@ fn the_image_is_built_of_what_exists_and_runs_as_nobody() {
     for kept in ignored.lines().filter_map(|line| line.strip_prefix('!')) {
         assert!(root().join(kept).exists(), "{kept} is sent to the build and does not exist");
     }
-    // Every member of the workspace has to be there, or cargo refuses the whole.
+    // Without one of the workspace members, cargo refuses to build.
     for member in ["crates", "tests", "bench", "migrations", "Cargo.lock"] {
         assert!(ignored.contains(&format!("!{member}")), "{member} is left out");
     }

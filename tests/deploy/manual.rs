@@ -1,4 +1,4 @@
-//! The manual has an entry for everything that an operator can be told to look up there.
+//! Checks that the manual has an entry for every hint and exit code that an operator can receive.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use walrelay_relay::policy::{Exit, Kind};
 
 use crate::{root, text_of};
 
-/// A table's rows below a heading, cell by cell.
+/// Returns the cells of the table below a heading, row by row.
 pub(crate) fn table(page: &str, heading: &str) -> Vec<Vec<String>> {
     let (_, section) = page.split_once(&format!("\n## {heading}\n")).expect("the heading");
     let section = section.split("\n## ").next().unwrap_or_default();
@@ -29,16 +29,16 @@ fn every_hint_has_an_entry_with_its_exit_code_and_what_to_do_first() {
     }
     let sources = sources();
     for hint in entries.iter().map(|cells| &cells[0]) {
-        // Names are put into some hints; what stands before them is in the source.
+        // Some hints contain names. The text before a name is in the source.
         let begin: String = hint.chars().take(HINT_BEGINS).collect();
         assert!(sources.contains(&begin), "an entry for a hint that nobody is given: {hint}");
     }
 }
 
-/// Characters of a hint before anything is put into it.
+/// The number of characters at the start of a hint that contain no inserted name.
 const HINT_BEGINS: usize = 25;
 
-/// The program's sources, with texts that go on in the next line made whole.
+/// Returns the program's sources, with continued string literals joined.
 fn sources() -> String {
     let mut text = String::new();
     let mut folders = vec![root().join("crates")];

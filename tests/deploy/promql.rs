@@ -1,4 +1,5 @@
-//! As much of PromQL as the rules and the dashboard use, read strictly: what is not known is refused.
+//! A strict parser for the subset of PromQL in the rules and the dashboard. Anything outside the
+//! subset is refused.
 //!
 //! ```text
 //! expression = operand { operator operand }
@@ -6,17 +7,17 @@
 //! selector   = name [ "{" label op string, … "}" ] [ "[" duration "]" ]
 //! ```
 //!
-//! Precedence does not matter here: what is asked for is the same whichever way it is grouped.
+//! The parser ignores precedence, because grouping does not change the set of selectors.
 
-/// What a query asks for.
+/// The selectors and groupings of a query.
 #[derive(Debug, Default)]
 pub(crate) struct Query {
     pub(crate) selectors: Vec<Selector>,
-    /// Labels that results are grouped by.
+    /// The labels that the query groups by.
     pub(crate) grouped_by: Vec<String>,
 }
 
-/// A metric and conditions on its labels.
+/// A metric with conditions on its labels.
 #[derive(Debug)]
 pub(crate) struct Selector {
     pub(crate) metric: String,
@@ -26,13 +27,13 @@ pub(crate) struct Selector {
 
 const FUNCTIONS: [&str; 6] =
     ["rate", "increase", "deriv", "absent", "histogram_quantile", "vector"];
-/// Functions over a range.
+/// Functions over a range vector.
 const OF_RANGES: [&str; 3] = ["rate", "increase", "deriv"];
 const AGGREGATIONS: [&str; 4] = ["sum", "max", "min", "avg"];
 const OPERATORS: [&str; 13] =
     ["and", "or", "unless", "==", "!=", ">=", "<=", ">", "<", "+", "-", "*", "/"];
 
-/// Reads a query.
+/// Parses a query.
 pub(crate) fn parse(text: &str) -> Result<Query, String> {
     let mut parser = Parser { rest: text.trim(), query: Query::default() };
     parser.expression()?;
@@ -162,7 +163,7 @@ impl<'a> Parser<'a> {
         taken
     }
 
-    /// A sign, or a word that ends there.
+    /// Consumes the token, a sign or a whole word. Returns whether the text starts with the token.
     fn takes(&mut self, token: &str) -> bool {
         let Some(rest) = self.rest.strip_prefix(token) else { return false };
         let is_word = token.ends_with(|last: char| last.is_ascii_alphabetic());

@@ -1,4 +1,4 @@
-//! Alerts and the dashboard: their PromQL parses, and asks only for metrics and labels that there are.
+//! Checks alerts and dashboards: the PromQL parses, and every metric and label exists.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,16 +11,16 @@ use crate::manual::table;
 use crate::promql::parse;
 use crate::{documents, mappings, text_of};
 
-/// Labels that the scraping adds.
+/// The labels that Prometheus adds when it scrapes.
 const OF_THE_TARGET: [&str; 2] = ["job", "instance"];
 
-/// What is shipped to watch a program with, and where the manual tells of it.
+/// The monitoring files of a program, and the manual page that describes them.
 struct Watched {
     rules: &'static str,
     dashboard: &'static str,
     page: &'static str,
     prefix: &'static str,
-    /// The text of its `/metrics` with every series in it.
+    /// Returns the text of `/metrics` with every series.
     text: fn() -> String,
 }
 
@@ -40,7 +40,7 @@ const CONSUMER: Watched = Watched {
     text: of_a_consumer,
 };
 
-/// Which program a metric is of.
+/// Returns the program that exports a metric.
 fn owner(metric: &str) -> &'static Watched {
     if metric.starts_with(CONSUMER.prefix) { &CONSUMER } else { &RELAY }
 }
@@ -70,7 +70,7 @@ fn of_the_relay() -> String {
     metrics.encode().expect("metrics are written")
 }
 
-/// Every series that `/metrics` can show, by name, with its labels.
+/// Returns every series that `/metrics` can show: name and labels.
 fn series(text: &str) -> BTreeMap<String, BTreeSet<String>> {
     let mut series = BTreeMap::<String, BTreeSet<String>>::new();
     for line in text.lines().filter(|line| !line.starts_with('#')) {
@@ -83,7 +83,8 @@ fn series(text: &str) -> BTreeMap<String, BTreeSet<String>> {
     series
 }
 
-/// Whether a label of a metric can have this value; a consumer's have all theirs from the start.
+/// Reports whether a label of a metric can have this value. A consumer exports all label values
+/// from its start.
 fn takes(metric: &str, label: &str, value: &str) -> bool {
     match label {
         _ if metric.starts_with(CONSUMER.prefix) => {
@@ -121,7 +122,7 @@ fn assert_asks_for_what_there_is(text: &str, place: &str) {
     }
 }
 
-/// A heading's anchor, as the pages link to it.
+/// Returns the anchors of a page's headings, as links use them.
 fn anchors(page: &str) -> BTreeSet<String> {
     let headings = page.lines().filter(|line| line.starts_with('#'));
     let anchor = |line: &str| {
@@ -158,7 +159,7 @@ fn assert_has_its_entries(watched: &Watched, at_least: usize) {
     }
 }
 
-/// In minutes.
+/// Parses a duration into minutes.
 fn duration(text: &str) -> u64 {
     let (number, unit) = text.split_at(text.len() - 1);
     let minutes = match unit {
@@ -214,7 +215,7 @@ fn every_metric_has_its_row_in_the_manual_and_every_row_its_metric() {
     }
 }
 
-/// The metrics of a page's table.
+/// Returns the metrics in the table of a page.
 fn told(page: &str) -> BTreeSet<String> {
     let rows = table(&text_of(page), "Metrics");
     let names = rows.iter().flat_map(|cells| cells[0].split(", ").map(str::to_owned));
@@ -223,7 +224,7 @@ fn told(page: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Those of a text, a histogram as one.
+/// Returns the metrics in the text of `/metrics`. A histogram counts as one metric.
 fn exported(text: &str, prefix: &str) -> BTreeSet<String> {
     let of_histogram = |name: &str| {
         let ends = ["_bucket", "_sum", "_count"];

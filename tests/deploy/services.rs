@@ -1,5 +1,6 @@
-//! The compose file, walked without containers: the same commands with the same settings, against a
-//! server with the same options, end with the event that it promises.
+//! Runs the services of the compose file without containers, against a server with the same
+//! options. The commands and settings are those of the file, and the run must end with the promised
+//! event.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,7 @@ fn service(name: &str) -> Value {
     documents("docker-compose.yml")[0]["services"][name].clone()
 }
 
-/// Where the services are found here, by where they are in the network of containers.
+/// Pairs of a service's address in the container network and its address in this test.
 struct Network(Vec<(&'static str, String)>);
 
 impl Network {
@@ -24,7 +25,7 @@ impl Network {
         self.0.iter().fold(text.to_owned(), |text, (there, here)| text.replace(there, here))
     }
 
-    /// The service's command with its settings.
+    /// Returns the service's command with its settings.
     fn command(&self, of: &str) -> RelayCommand {
         let service = service(of);
         let arguments = words(&service["command"]);
@@ -39,13 +40,13 @@ impl Network {
     }
 }
 
-/// A port that was free a moment ago, for a program that must be told its port.
+/// Returns a port that is currently free, for a program that needs a port setting.
 fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     listener.local_addr().expect("its address").port()
 }
 
-/// Postgres with the options of the compose file.
+/// Starts Postgres with the options of the compose file.
 fn server() -> Option<PrivatePostgres> {
     let installation = installation_or_skip()?;
     let command = words(&service("postgres")["command"]);
@@ -83,7 +84,7 @@ async fn the_services_together_end_with_an_event_and_check_finds_nothing_to_mend
     drop(pubsub);
 }
 
-/// What the last service prints, as a shell runs its script.
+/// Runs the script of the last service in a shell and returns its output.
 async fn event(network: &Network) -> String {
     let service = service("event");
     assert_eq!(words(&service["entrypoint"]), ["bash", "-euc"]);
@@ -101,7 +102,7 @@ async fn event(network: &Network) -> String {
     text
 }
 
-/// `check` has nothing to say against the server that the compose file sets up.
+/// Checks that `check` reports no problem on the server of the compose file.
 async fn no_finding(network: &Network, _streaming: &Relay) {
     let relay = service("relay");
     let environment = relay["environment"].as_mapping().expect("settings");
@@ -113,7 +114,7 @@ async fn no_finding(network: &Network, _streaming: &Relay) {
     assert_eq!(done.code, Some(0), "{}", done.text);
     let findings: serde_json::Value = serde_json::from_str(&done.text).expect("JSON");
     let findings = findings["findings"].as_array().expect("a list");
-    // The slot is in use: by the relay that this compose file starts.
+    // The slot is active because the relay of the compose file uses it.
     let wrong: Vec<_> = findings
         .iter()
         .filter(|finding| finding["severity"] != "ok" && finding["code"] != "slot_active")

@@ -1,4 +1,4 @@
-//! The systemd unit.
+//! Checks the systemd unit.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -19,7 +19,7 @@ fn the_unit_starts_a_relay_whose_settings_are_accepted() {
     let unit = text_of("deploy/systemd/walrelay.service");
     let start = setting(&unit, "ExecStart");
     let start = start.strip_prefix("/usr/local/bin/walrelay ").expect("it starts walrelay");
-    // The annotated file holds every option and sets none.
+    // The annotated example file contains every option and sets none.
     let example = root().join("deploy/walrelay.toml");
     let start = start.replace("/etc/walrelay/walrelay.toml", &example.to_string_lossy());
     let arguments: Vec<String> = start.split(' ').map(str::to_owned).collect();
@@ -53,14 +53,14 @@ fn the_unit_gives_up_only_where_starting_again_cannot_help() {
     assert!(!codes.contains(&Kind::Unreachable.exit().code()));
 }
 
-/// Where systemd is installed it judges for itself; it says nothing about a unit that is well formed.
+/// Verifies the unit with systemd where it is installed. systemd prints nothing for a correct unit.
 #[test]
 fn systemd_finds_nothing_wrong_with_the_unit() {
     let unit = text_of("deploy/systemd/walrelay.service");
     let folder = std::env::temp_dir().join(format!("walrelay-unit-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let file = folder.join("walrelay.service");
-    // A program that exists, because systemd looks for it.
+    // `systemd-analyze` checks that the program exists.
     std::fs::write(&file, unit.replace("/usr/local/bin/walrelay", "/bin/true")).unwrap();
     let verified = Command::new("systemd-analyze").arg("verify").arg(&file).output();
     std::fs::remove_dir_all(&folder).unwrap();

@@ -1,14 +1,14 @@
-//! The fenced blocks of a page that can run, and what a page says about running them.
+//! Finds the runnable code blocks of a page, and the marks that control their execution.
 //!
-//! A block runs as it stands. A comment on the line before its fence changes that:
+//! A block runs unchanged. A comment on the line before its fence changes this rule:
 //!
-//! - `<!-- not tested: REASON -->`: it cannot run here, and why.
-//! - `<!-- tested with: THIS -> THAT; … -->`: placeholders that a reader replaces.
-//! - `<!-- tested until: SQL -->`: it runs until it is stopped, which is when the SQL says true.
+//! - `<!-- not tested: REASON -->`: the block does not run here, for the given reason.
+//! - `<!-- tested with: THIS -> THAT; … -->`: replaces placeholders as a reader would.
+//! - `<!-- tested until: SQL -->`: runs the block, and stops it when the SQL returns true.
 
 use std::fmt;
 
-/// What a block is written in.
+/// The language of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Language {
     Sql,
@@ -21,15 +21,16 @@ pub(crate) enum Language {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Block {
     pub(crate) language: Language,
-    /// The line of its fence, from 1.
+    /// The line of the block's fence, from 1.
     pub(crate) line: usize,
-    /// Its text, placeholders replaced.
+    /// The block's text, with placeholders replaced.
     pub(crate) text: String,
-    /// For a program that ends only when it is stopped: what it has to have done by then, as SQL.
+    /// For a program without an end of its own, the SQL condition after which the program is
+    /// stopped.
     pub(crate) until: Option<String>,
 }
 
-/// What is wrong with a page's marks.
+/// An error in a page's marks.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
     pub(crate) line: usize,
@@ -42,7 +43,7 @@ impl fmt::Display for Mark {
     }
 }
 
-/// The blocks of `page` that run here, in order.
+/// Returns the runnable blocks of `page` in order.
 pub(crate) fn runnable(page: &str) -> Result<Vec<Block>, Mark> {
     let lines: Vec<&str> = page.lines().collect();
     let mut blocks = Vec::new();
@@ -75,7 +76,7 @@ fn language(info: &str) -> Option<Language> {
     }
 }
 
-/// The text to run, and until when; none for a block that is left out.
+/// Returns the text to run and the stop condition. `None` for an excluded block.
 fn text(before: &str, body: &str, line: usize) -> Result<Option<(String, Option<String>)>, Mark> {
     let wrong = |problem: String| Mark { line, problem };
     let Some(mark) = before.strip_prefix("<!-- ").and_then(|mark| mark.strip_suffix(" -->")) else {

@@ -1,5 +1,5 @@
-//! Messages for the programs of a page that consume: first one that they fail on, and once they went on, each event
-//! twice, as after a lost reply.
+//! Publishes messages for the consumer programs of a page. The first message makes the programs
+//! fail. After they continue, each event is published twice, as after a lost reply.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -11,15 +11,16 @@ use walrelay_emulator::{Emulator, Stats, SubscriptionOptions};
 use walrelay_testkit::wait_until;
 use walrelay_tests::{DEADLINE, PubSub, topic};
 
-/// What the programs subscribe to: `SUBSCRIPTION`.
+/// The programs' subscription, `SUBSCRIPTION`.
 pub(crate) const SUBSCRIPTION: &str = "projects/test/subscriptions/balances";
 
 const EVENTS_EACH: i64 = 2;
 
-/// Deliveries of what fails that show of a program that it goes on after the first.
+/// The number of deliveries of a failing message which proves that a program continues after the
+/// first failure.
 const DELIVERIES: u64 = 5;
 
-/// A topic with an ordered subscription, and how many events went there.
+/// A topic with an ordered subscription, and the number of published events.
 pub(crate) struct Feed {
     publisher: PublisherClient<Channel>,
     emulator: Emulator,
@@ -43,13 +44,13 @@ impl Feed {
         Self { publisher: PublisherClient::new(channel), emulator, events: AtomicI64::new(0) }
     }
 
-    /// How many events there are; each was published twice.
+    /// Returns the number of events. Each event was published twice.
     pub(crate) fn events_published(&self) -> i64 {
         self.events.load(Ordering::Relaxed)
     }
 
-    /// Publishes an event of which every handler lacks something, in a key of its own. Returns what a program has met
-    /// before that.
+    /// Publishes an event with missing fields, in its own key, so that every handler fails. Returns
+    /// the statistics from before.
     pub(crate) async fn publish_a_failing_one(&self) -> Stats {
         let before = self.emulator.stats();
         let name = format!("failing-{}", self.events_published());
@@ -63,7 +64,8 @@ impl Feed {
         before
     }
 
-    /// Waits until a program has gone on after it: it has stored it, or handed it back and was given it again.
+    /// Waits until a program has continued after the failure: it acknowledged the message, or
+    /// rejected the message and received it again.
     pub(crate) async fn wait_for_the_failure(&self, before: &Stats, place: &str) {
         wait_until(DEADLINE, &format!("{place} to go on after a failure"), async || {
             let now = self.emulator.stats();

@@ -1,5 +1,5 @@
-//! What the pages tell people to type works: every block of SQL, shell, Python and TypeScript runs, or
-//! says why it cannot.
+//! Checks that the documentation works: every block of SQL, shell, Python and TypeScript either
+//! runs or gives a reason why it cannot.
 
 mod blocks;
 mod feed;
@@ -21,39 +21,39 @@ use blocks::{Block, Language, runnable};
 use feed::Feed;
 use recipes::{program, text_of};
 
-/// What a page takes for granted: run before its first block.
+/// The state that a page assumes, created before its first block.
 const SETUPS: &[(&str, &str)] = &[
     ("docs/operations.md", OPERATIONS),
     ("docs/emulator.md", EVENT),
     ("migrations/README.md", "CREATE ROLE app"),
 ];
 
-/// What the relay has to publish.
+/// A row for the relay to publish.
 const EVENT: &str = "
     INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
     VALUES ('order', 'A-17', 'order.created', 1, '{\"total\": 42}')";
 
-/// A dead row, and one of its key behind it, for the statements that act on them.
+/// A dead row, and a row of the same key behind it, for statements that act on them.
 const OPERATIONS: &str = "
     INSERT INTO app_outbox_dispatch
            (slot, event_id, commit_lsn, tx_index, topic, ordering_key, message, status)
     VALUES ('walrelay', 'ID', '0/1', 0, 'projects/P/topics/T', 'k', '\\x0a0178', 'dead'),
            ('walrelay', 'behind', '0/1', 1, 'projects/P/topics/T', 'k', '\\x0a0178', 'retrying')";
 
-/// Pages whose first block finds an empty database instead of one that `walrelay init` has set up.
+/// Pages whose first block needs an empty database, without `walrelay init`.
 const EMPTY: &[&str] = &["docs/consumer-operations.md", "migrations/README.md"];
 
-/// The page whose grants need the tables of the consuming half, which no command makes yet.
+/// The page whose grants need the consumer's tables.
 const INBOX: &str = "migrations/README.md";
 
-/// The README's start runs in a test of its own, because it leaves two programs running.
+/// The README, whose steps run in a separate test because they leave two programs running.
 const README: &str = "README.md";
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Every page for users and contributors, by its path from the root.
+/// Returns every page for users and contributors, with its path from the repository root.
 fn pages() -> Vec<(String, String)> {
     let in_folder = |folder: &str| {
         let dir = fs::read_dir(root().join(folder)).expect("a folder of pages");
@@ -76,7 +76,7 @@ fn pages() -> Vec<(String, String)> {
         .collect()
 }
 
-/// The files of the consuming half, in order.
+/// Returns the consumer's migrations in order.
 fn inbox_migrations() -> Vec<String> {
     let dir = fs::read_dir(root().join("migrations/inbox")).expect("the inbox's migrations");
     let mut paths: Vec<PathBuf> = dir.flatten().map(|entry| entry.path()).collect();
@@ -111,7 +111,7 @@ fn skip_unbuilt() {
     let _: Option<()> = skip("the binary is not built");
 }
 
-/// A page with a server of its own: blocks name slots and roles, which belong to a server.
+/// A page with its own server, because slots and roles in its blocks are global to a server.
 struct Page {
     path: String,
     server: PrivatePostgres,
@@ -126,7 +126,7 @@ impl Page {
     async fn open(path: &str, binary: &Path) -> Option<Self> {
         let installation = installation_or_skip()?;
         let server = PrivatePostgres::start(&installation, &[]).expect("a server starts");
-        // What a page creates as a database is a copy of this one.
+        // Databases that a page creates are copies of this template.
         let template = TestClient::connect(&server.url("template1")).await;
         template.batch_execute(web::ROLES).await.expect("the roles of Supabase");
         template.batch_execute(web::DEFAULT_PRIVILEGES).await.expect("its default privileges");
@@ -157,7 +157,8 @@ impl Page {
         match block.language {
             Language::Shell => drop(self.shell(&block.text, &place).await),
             Language::Python | Language::TypeScript => self.program(block, &place).await,
-            // Statements with parameters belong into a program; the server says whether they fit.
+            // A statement with parameters belongs into a program. The server only checks its syntax
+            // and types.
             Language::Sql if block.text.contains("$1") => {
                 let prepared = self.client.prepare(&block.text).await;
                 prepared.unwrap_or_else(|error| panic!("{place}: {error:?}\n{}", block.text));
@@ -232,7 +233,8 @@ impl Page {
         }
     }
 
-    /// Each program that could run has placed an order and paid it once, and nobody else can.
+    /// Checks that each program that could run has placed and paid one order, and that the role
+    /// `anon` cannot.
     async fn assert_events_are_written(&self) {
         for order in
             ["SELECT place_order('E-1', 1)", "INSERT INTO orders VALUES ('E-1', 'placed', 1)"]
@@ -254,7 +256,8 @@ impl Page {
         }
     }
 
-    /// Whatever was fed, twice each, is recorded once, and nothing of it waits.
+    /// Checks that every published event is recorded once, although each was published twice, and
+    /// that none is pending.
     async fn assert_events_are_applied_once(&self) {
         let sql = "SELECT count(*) FILTER (WHERE status = 'done'), count(*)
                      FROM app_inbox WHERE ordering_key = 'tested'";
@@ -264,7 +267,7 @@ impl Page {
         assert_eq!(all, self.feed.events_published());
     }
 
-    /// Where the page looks for it.
+    /// Checks that the event is in the place that the page names.
     async fn assert_the_event_is_shown(&self) {
         let look =
             "curl -sf \"http://$CONTROL/published?topic=projects/local/topics/order.events\"";
@@ -272,7 +275,8 @@ impl Page {
         assert!(shown.contains("\"data\":\"{\\\"total\\\": 42}\""), "{shown}");
     }
 
-    /// From an empty database to a row that a printed handler has written, unedited.
+    /// Checks the whole page: from an empty database to a row that the page's unedited handler
+    /// wrote.
     async fn assert_the_read_model_has_the_order(&self) {
         let client = TestClient::connect(&self.server.url("readmodel")).await;
         let sql = "SELECT concat_ws(' ', id, version, status, total) FROM orders";
@@ -309,7 +313,7 @@ async fn an_event_that_is_given_up_by_hand_lets_its_key_go_on_without_gaps() {
     for part in ["INSERT INTO app_inbox_consumer", "CREATE FUNCTION apply_orders"] {
         page.run(with(part)).await;
     }
-    // One at a time: the page's handler looks only at the newest of a batch.
+    // One event per batch, because the page's handler reads only the newest event of a batch.
     for (n, data, result) in [
         (1, r#"{"status": "paid", "total": 1}"#, "done"),
         (2, "{}", "dead"),
@@ -333,18 +337,19 @@ async fn an_event_that_is_given_up_by_hand_lets_its_key_go_on_without_gaps() {
     assert_eq!(row.get::<_, Option<String>>(0).as_deref(), Some("g3 done"));
 }
 
-/// A program that is ended with the test.
+/// A program that ends with the test.
 struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended by itself; then there is nothing to end.
+        // An error is ignored: the program may have ended by itself.
         drop(self.0.kill());
         drop(self.0.wait());
     }
 }
 
-/// `bash` in the root of the checkout, with the binary on its PATH and nothing else that configures it.
+/// Returns `bash` in the root of the checkout, with the binary on its PATH and without other
+/// configuration.
 fn shell(script: &str, binary: &Path) -> Command {
     let dir = binary.parent().expect("the binary lies in a folder").to_string_lossy().into_owned();
     let mut command = Command::new("bash");
@@ -353,7 +358,7 @@ fn shell(script: &str, binary: &Path) -> Command {
     command
 }
 
-/// Beside the runtime, which serves the Pub/Sub that the command talks to.
+/// Waits on a blocking thread, because the runtime serves the Pub/Sub that the command uses.
 async fn output(mut command: Command) -> Output {
     let ended = tokio::task::spawn_blocking(move || command.output()).await;
     ended.expect("the command is waited for").expect("bash starts")
@@ -369,7 +374,8 @@ async fn the_readmes_five_minutes_end_with_the_event_in_pubsub() {
         blocks_of(README, &text).into_iter().find(|block| block.text.contains("walrelay run"));
     let start = start.expect("the README's start").text;
 
-    // What a reader has instead: a build, a server at the usual address, and free ports.
+    // A reader has a finished build, a server at the usual address and free ports. This test
+    // replaces them.
     let build = "make build && export PATH=\"$PWD/target/release:$PATH\"";
     let url = "postgresql://postgres:postgres@127.0.0.1:5432/postgres";
     let (grpc, control) = (free_port(), free_port());
@@ -392,7 +398,7 @@ async fn the_readmes_five_minutes_end_with_the_event_in_pubsub() {
     let (steps, look) = replaced.split_once("# 5.").expect("step 5 of the README's start");
     let (_, look) = look.split_once('\n').expect("the command of step 5");
 
-    // The programs that the block leaves running end with the pipe that this test holds.
+    // The programs that the block leaves running end when this test closes the pipe.
     let waits = format!("{steps}\necho READY >&2\ncat >/dev/null || true\nkill $(jobs -p)\nwait\n");
     let mut running = shell(&waits, &binary)
         .stdin(Stdio::piped())
@@ -410,7 +416,7 @@ async fn the_readmes_five_minutes_end_with_the_event_in_pubsub() {
     wait_until(DEADLINE, "the programs to end", ended).await;
 }
 
-/// A port that was free a moment ago, for a program that must be told its port.
+/// Returns a port that is currently free, for a program that needs a port setting.
 fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     listener.local_addr().expect("its address").port()

@@ -1,4 +1,4 @@
-//! The programs that pages show, with the clients that `scripts/install-servers.sh` has installed.
+//! Runs the programs that pages show, with the clients that `scripts/install-servers.sh` installs.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -13,13 +13,14 @@ fn clients() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../.servers/clients")
 }
 
-/// A program, ready to be started; its files go with it.
+/// A program, ready to start. Its files are removed with it.
 pub(crate) struct Program {
     pub(crate) command: Command,
     _folder: Folder,
 }
 
-/// The program of this text; reports it as skipped where its language's clients are missing.
+/// Creates the program for a block. Reports the program as skipped if the clients of its language
+/// are missing.
 pub(crate) fn program(language: Language, text: &str, place: &str) -> Option<Program> {
     let folder = Folder::create();
     let command = match language {
@@ -46,7 +47,7 @@ fn python(folder: &Folder, text: &str) -> Option<Command> {
     Some(command)
 }
 
-/// Checked as strictly as an editor would, and compiled beside the packages.
+/// Checks the program in strict mode and compiles it next to the packages.
 fn typescript(folder: &Folder, text: &str, place: &str) -> Option<Command> {
     let packages = clients().join("node/node_modules");
     let compiler = packages.join("typescript/bin/tsc");
@@ -94,7 +95,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What cannot be removed is left to the system; a panic here would hide the test's own.
+        // An error is ignored, because a panic here would hide the test's own failure.
         drop(fs::remove_dir_all(&self.0));
     }
 }

@@ -1,22 +1,24 @@
-//! What a Supabase project has of roles and rights: everything that is created in `public` is open to the internet.
+//! The roles and privileges of a Supabase project, where everything created in `public` is open to
+//! the internet.
 
-/// Those its API serves requests as, and the one of its servers.
+/// The roles of API requests, and the role of Supabase's own servers.
 pub(crate) const ROLES: &str =
     "CREATE ROLE anon; CREATE ROLE authenticated; CREATE ROLE service_role BYPASSRLS";
 
-/// As its images set them, for each database.
+/// The default privileges that Supabase's images set in each database.
 pub(crate) const DEFAULT_PRIVILEGES: &str = "
     GRANT USAGE ON SCHEMA public TO anon, authenticated, service_role;
     ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT ALL ON TABLES TO anon, authenticated, service_role;
     ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT ALL ON SEQUENCES TO anon, authenticated, service_role;
     ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT ALL ON FUNCTIONS TO anon, authenticated, service_role";
 
-/// What a page may have created.
+/// The databases that a page may have created.
 pub(crate) const DATABASES: &str =
     "SELECT datname::text FROM pg_database WHERE NOT datistemplate ORDER BY 1";
 
-/// What is there of tables and functions that the internet may use, whoever has made it. Row level security counts for
-/// nothing here: whoever relies on it says so by policies.
+/// Lists the tables and functions that `anon` or `authenticated` may use, regardless of their
+/// creator. Row-level security is ignored here: a page that relies on row-level security must
+/// create policies.
 pub(crate) const OPEN: &str = "
     SELECT coalesce(string_agg(web || ' ' || it, ', ' ORDER BY web, it), '') FROM (
       SELECT web, c.oid::regclass::text AS it
@@ -33,6 +35,6 @@ pub(crate) const OPEN: &str = "
         FROM unnest(ARRAY['anon', 'authenticated']) AS web, pg_proc AS p
        WHERE p.pronamespace = 'public'::regnamespace AND has_function_privilege(web, p.oid, 'EXECUTE')) AS open";
 
-/// What a page opens on purpose.
+/// Functions that a page opens on purpose.
 pub(crate) const MEANT: &[(&str, &str)] =
     &[("docs/producing.md", "authenticated place_order(text,numeric)")];

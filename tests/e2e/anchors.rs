@@ -1,4 +1,5 @@
-//! Anchors: made where the slot stands, seen with what they cost, moved, dropped, refused when room is short.
+//! Anchors: creation at the slot's position, display with their cost, advance and drop. Creation is
+//! refused when WAL headroom is short.
 
 use serde_json::Value;
 use walrelay_private_postgres::PrivatePostgres;
@@ -22,7 +23,7 @@ async fn slots(world: &World) -> i64 {
 async fn an_anchor_stays_where_the_slot_stood_until_it_is_moved_or_dropped() {
     for major in installed_majors() {
         let Some(world) = World::create_on(major).await else { continue };
-        // The slot may be in use.
+        // The slot may be active.
         let relay = world.start_relay([]).await;
         let created = world.succeed(["anchor", "create", "daily"]).await;
         assert!(created.contains(&format!("slot {}_anchor_daily", world.name())), "{created}");
@@ -41,7 +42,7 @@ async fn an_anchor_stays_where_the_slot_stood_until_it_is_moved_or_dropped() {
         world.succeed(["anchor", "advance", "daily"]).await;
         let moved = listed(&world).await;
         assert_ne!(moved[0]["confirmed_flush_lsn"], before[0]["confirmed_flush_lsn"]);
-        // Slots never go back.
+        // Slots never move backwards.
         let position = before[0]["confirmed_flush_lsn"].as_str().unwrap().to_owned();
         let back = world.run(["anchor", "advance", "daily", "--to-lsn", &position]).await;
         assert_eq!(back.code, Some(2), "{}", back.text);
@@ -63,7 +64,7 @@ async fn a_running_relay_notes_times_so_that_an_anchor_can_be_moved_to_one() {
         (world.number("SELECT count(*) FROM app_outbox_relay_time").await > 0).then_some(())
     })
     .await;
-    // As if it had run for hours.
+    // Simulates a relay that has run for hours.
     world
         .execute("UPDATE app_outbox_relay_time SET noted_at = noted_at - interval '3 hours'")
         .await;
@@ -94,7 +95,8 @@ async fn an_anchor_is_refused_when_slots_or_log_are_short() {
     assert!(full.text.contains("max_replication_slots"), "{}", full.text);
     world.succeed(["anchor", "drop", "a"]).await;
 
-    // The slot itself keeps so much that a copy of it would leave the relay's budget no room.
+    // The slot already retains so much WAL that a copy would leave no headroom for the relay's
+    // budget.
     for _ in 0..80 {
         world
             .execute("SELECT pg_logical_emit_message(false, 'foreign', repeat('x', 1 << 20))")
@@ -106,7 +108,7 @@ async fn an_anchor_is_refused_when_slots_or_log_are_short() {
     world.succeed(["anchor", "create", "a", "--wal-budget", "16MiB"]).await;
     assert_eq!(slots(&world).await, 2);
 
-    // Moved past a mark of the server's, it lets go of what lies before.
+    // Advanced past a running-xacts record of the server, the anchor releases older WAL.
     world.execute("CHECKPOINT").await;
     Workload::of_rows(5).insert(world.client()).await.expect("rows");
     world.catch_up().await;

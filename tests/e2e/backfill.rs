@@ -1,4 +1,5 @@
-//! A backfill publishes rows of the table to another topic, in order per aggregate, and is taken up again.
+//! A backfill publishes rows of the table to another topic, in order per aggregate, and can be
+//! resumed.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -7,7 +8,7 @@ use walrelay_testkit::postgres::installed_majors;
 use walrelay_testkit::process::Signal;
 use walrelay_tests::{DEADLINE, World, topic};
 
-/// Key and version of each message, in the order of storing.
+/// Returns the key and version of each message in the order of storing.
 fn published(world: &World, name: &str) -> Vec<(String, i64)> {
     let messages = world.pubsub.emulator().published(&topic(name));
     let version = |text: Option<&str>| text.and_then(|text| text.parse().ok()).unwrap_or(-1);
@@ -151,7 +152,7 @@ async fn an_interrupted_backfill_goes_on_with_the_aggregate_where_it_stopped() {
         let distinct: HashSet<_> = rows.iter().collect();
         assert_eq!(distinct.len(), 12_000, "nothing is left out");
         for (key, versions) in by_key(&rows) {
-            // Once, or a part of it and then all of it.
+            // The key was published once, or in part and then completely.
             let all = &versions[versions.len() - 20..];
             assert!(all.is_sorted(), "{key}: {versions:?}");
         }
@@ -172,7 +173,7 @@ async fn a_backfill_that_is_killed_before_its_first_note_gives_no_position_to_tw
         let before = world.pubsub.stored_count();
         let mut process =
             running.take().unwrap_or_else(|| world.command(["backfill", "--resume", &id]).start());
-        // As if nothing had been noted of what goes out.
+        // Simulates a process that recorded no progress.
         world.pubsub.wait_stored(DEADLINE, before + 20).await;
         process.kill();
         process.wait_ended(DEADLINE).await;
@@ -216,7 +217,7 @@ async fn a_backfill_to_a_topic_that_is_given_up_is_over() {
         }
     }
 
-    // The id says what it is, whichever command gives it up.
+    // The id identifies the operation as a backfill, so `replay --abandon` reports a backfill.
     let told = world.succeed(["replay", "--abandon", &id]).await;
     assert!(told.contains(&format!("backfill {id} is given up")), "{told}");
     assert!(told.contains("published to again"), "{told}");

@@ -1,4 +1,4 @@
-//! `check` looks at everything it can look at, and says so honestly.
+//! `check` inspects everything within its reach, and reports honestly.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use walrelay_tests::{CONSUMER, World};
 #[tokio::test]
 async fn a_dead_pubsub_is_found_although_the_outbox_is_empty_and_without_a_long_wait() {
     let Some(world) = World::create().await else { return };
-    // A port nobody listens on, and one where somebody listens and never answers.
+    // One port without a listener, and one port whose listener never replies.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = silent.local_addr().unwrap().to_string();
     for address in ["127.0.0.1:1", &silent] {
@@ -57,7 +57,7 @@ async fn consumers_are_looked_at_beside_the_outbox_and_where_they_are_named() {
 #[tokio::test]
 async fn addresses_that_swallow_everything_cost_their_patience_once() {
     let Some(world) = World::create_empty().await else { return };
-    // Somebody listens and never answers: connected, and then silence.
+    // A listener that accepts connections and never replies.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap().to_string();
     let dead = format!("postgresql://postgres@{address}/app");
@@ -66,14 +66,14 @@ async fn addresses_that_swallow_everything_cost_their_patience_once() {
         .command(["check", "--format", "json", "--database-url", &dead])
         .env("PUBSUB_EMULATOR_HOST", &address);
     let done = command.finish(walrelay_tests::DEADLINE).await;
-    // `run` would wait for the database, and end where Pub/Sub does not answer.
+    // `run` would wait for the database, but it exits if Pub/Sub does not reply.
     assert_eq!(done.code, Some(4), "{}", done.text);
     let told: Vec<&str> = ["replication connection", "Pub/Sub"]
         .into_iter()
         .filter(|subject| done.text.contains(subject))
         .collect();
     assert_eq!(told.len(), 2, "{}", done.text);
-    // Five seconds for Postgres and five for the topic; the rest is for a busy machine.
+    // Five seconds for Postgres, five seconds for the topic, and slack for a busy machine.
     assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
 }
 
@@ -81,7 +81,7 @@ async fn addresses_that_swallow_everything_cost_their_patience_once() {
 async fn a_collector_is_tried_out_and_never_more_than_a_warning() {
     let Some(world) = World::create().await else { return };
     let collector = Collector::start();
-    // A port nobody listens on, and one where somebody listens and never answers.
+    // One port without a listener, and one port whose listener never replies.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = format!("http://{}", silent.local_addr().unwrap());
     for (endpoint, told) in [
@@ -126,7 +126,7 @@ async fn status_begins_with_how_it_stands_and_asks_the_relay_where_it_is_named()
     assert_eq!(json["advice"], serde_json::Value::Null);
     assert!(json["headline"].as_str().unwrap().starts_with("streaming"), "{json}");
 
-    // A table that another transaction has locked is waited for, and that is told.
+    // `status` waits for a table that another transaction has locked, and reports the wait.
     world.execute("BEGIN; LOCK TABLE app_outbox_hold").await;
     let mut waiting = world.command(["status"]).start();
     waiting.wait_for_line(walrelay_tests::DEADLINE, "waiting for a transaction to end").await;

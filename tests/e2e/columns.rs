@@ -1,10 +1,10 @@
-//! Outboxes of other shapes, and other forms of message.
+//! Outbox tables with other columns, and other message formats.
 
 use std::collections::BTreeMap;
 
 use walrelay_tests::{DEADLINE, World, topic};
 
-/// Attributes, key and data of each message of a topic.
+/// Returns attributes, key and data of each message of a topic.
 fn messages(world: &World, name: &str) -> Vec<(BTreeMap<String, String>, String, Vec<u8>)> {
     let published = world.pubsub.emulator().published(&topic(name));
     let parts = published.iter().map(|message| {
@@ -16,7 +16,7 @@ fn messages(world: &World, name: &str) -> Vec<(BTreeMap<String, String>, String,
     parts.collect()
 }
 
-/// A world whose outbox tables are made by hand before `init`.
+/// Returns a test environment whose outbox tables exist before `init`.
 async fn world_with(tables: &str, init: &[&str]) -> Option<World> {
     let world = World::create_empty().await?;
     world.execute(tables).await;
@@ -132,7 +132,7 @@ async fn several_outbox_tables_feed_one_relay() {
     assert_eq!(types, ["a", "c"]);
     assert_eq!(invoices[0].0["tx_index"], "1");
     assert_eq!(invoices[0].0["commit_lsn"], videos[0].0["commit_lsn"]);
-    // Ids may be equal in two tables; where a row is from tells them apart.
+    // Ids may be equal in two tables, so the attribute `source` distinguishes them.
     assert_eq!(videos[0].0["source"], "video.app_outbox");
     assert_eq!(invoices[0].0["source"], "billing.app_outbox");
 }
@@ -188,7 +188,8 @@ async fn cloudevents_attributes_follow_the_binding() {
         ("ce-specversion", "1.0"),
         ("content-type", "application/json"),
         ("tx_index", "0"),
-        // The binding has no names for these, and a consumer orders and reads by them.
+        // The binding has no names for these attributes, and consumers order and read events by
+        // them.
         ("aggregate_type", "video"),
         ("version", "1"),
         ("schema_version", "1"),

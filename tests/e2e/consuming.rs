@@ -1,4 +1,4 @@
-//! The whole pipe: an INSERT, the relay, Pub/Sub, a consumer, and its effect in the database.
+//! The whole pipeline: an INSERT, the relay, Pub/Sub, a consumer, and the effect in the database.
 
 use walrelay_testkit::process::Signal;
 use walrelay_testkit::proxy::{Network, Proxy};
@@ -77,7 +77,7 @@ async fn poison_is_isolated_and_its_key_waits_while_all_others_go_on() {
         (world.number("SELECT count(*) FROM app_inbox").await == 101).then_some(())
     })
     .await;
-    // Ten of key-1 were before it; those behind it wait, and hold nothing up.
+    // Ten events of key-1 precede the poison event. The later ones wait, and block no other key.
     assert_eq!(world.applied_count().await, 90);
     let waiting =
         "SELECT count(*) FROM app_inbox WHERE status = 'retrying' AND ordering_key = 'key-1'";
@@ -87,7 +87,8 @@ async fn poison_is_isolated_and_its_key_waits_while_all_others_go_on() {
     let page = world.succeed(["consumer", "status", CONSUMER]).await;
     assert!(page.contains("keys held                  1") && page.contains(" 1 dead"), "{page}");
 
-    // The verbs of `dispatch`: looked at, tried again in vain, edited; then its key goes on in order.
+    // The commands of `dispatch` also work for the inbox: list, show, retry and edit. After the
+    // edit, the key continues in order.
     let dead = "SELECT event_id FROM app_inbox WHERE status = 'dead'";
     let row = world.client().query_one(dead, &[]).await.expect("one is dead");
     let id: String = row.get(0);
@@ -95,7 +96,7 @@ async fn poison_is_isolated_and_its_key_waits_while_all_others_go_on() {
     assert!(listed.contains(&id) && listed.contains("\"holds_its_key\": true"), "{listed}");
     let shown = world.succeed(["inbox", "show", &id]).await;
     assert!(shown.contains("attempt 2") && shown.contains("poison"), "{shown}");
-    // The data as they are read, not as they are stored.
+    // `show` prints the decoded data, not the stored bytes.
     assert!(shown.contains("\"fails\": true"), "{shown}");
     consumer.wait_for_line(DEADLINE, "is dead").await;
     let file = std::env::temp_dir().join(format!("{}-payload.json", world.name()));
@@ -186,7 +187,7 @@ async fn a_pause_holds_everything_until_it_is_resumed() {
     assert_eq!(lines(), 1, "{:?}", consumer.lines());
     consumer.wait_for_line(DEADLINE, "resumed: events are applied again").await;
 
-    // Also one that comes while events flow, and is found out by a batch.
+    // A pause also takes effect while events arrive, and the next batch detects it.
     world.succeed(["consumer", "pause", CONSUMER]).await;
     world.insert_events(5, 100).await;
     world.catch_up().await;
@@ -201,7 +202,7 @@ async fn a_pause_holds_everything_until_it_is_resumed() {
     waits_for_what_began_before(&world).await;
 }
 
-/// A batch that began before a pause may commit after it; the command returns when none can.
+/// Checks that `pause` waits for a batch that started before the pause. The batch may still commit.
 async fn waits_for_what_began_before(world: &World) {
     let lock =
         format!("SELECT pg_advisory_lock_shared(hashtextextended('walrelay inbox {CONSUMER}', 0))");
@@ -251,7 +252,7 @@ async fn what_a_consumer_left_running_is_rolled_back_whether_it_was_drained_or_k
         .await;
     }
     assert_eq!(world.number("SELECT count(*) FROM app_inbox").await, 0);
-    // Nor is a key locked any more.
+    // No lock on a key is left.
     let consumer = world.start_consumer([]).await;
     world.wait_applied(20).await;
     drop(consumer);
@@ -317,7 +318,7 @@ async fn a_consumer_works_through_a_pooler_in_transaction_mode() {
     world.assert_applied_exactly_once().await;
 }
 
-/// A command that ends with this code, and says this.
+/// Checks that a command exits with this code and prints this text.
 async fn ends(world: &World, arguments: &[&str], code: i32, says: &str) {
     let done = world.run(arguments.iter().copied()).await;
     assert_eq!(done.code, Some(code), "{arguments:?}: {}", done.text);
@@ -335,7 +336,7 @@ async fn what_is_missing_is_named_with_its_exit_code() {
     ends(&world, &consume("effect.missing"), 3, "there is no such function").await;
     let elsewhere = [&consume("effect.add")[..], &["--subscription", "elsewhere"]].concat();
     ends(&world, &elsewhere, 4, "does not exist").await;
-    // One cause has one hint, whichever command meets it.
+    // Every command prints the same hint for the same cause.
     let nowhere = world.url().replacen(world.name(), "nowhere_at_all", 1);
     for (url, hint) in [
         (nowhere.as_str(), "does not exist"),
@@ -406,7 +407,7 @@ async fn an_inbox_that_is_made_is_said_to_be_created_and_one_elsewhere_is_asked_
     let create = ["--subscription", CONSUMER, "--create", "--topic", "video.events"];
     let init = [&["consumer", "init", CONSUMER][..], &create].concat();
     ends(&world, &init, 0, "created: tables and functions of the inbox").await;
-    // A database of consumers alone has no outbox, and is not to get one.
+    // A database with only consumers has no outbox, and the commands must not create one.
     world.execute("DROP TABLE app_outbox_relay, app_outbox_dispatch, app_outbox CASCADE").await;
     for command in [&["audit"][..], &["trace", "e-1"]] {
         let done = world.run(command.iter().copied()).await;
@@ -419,7 +420,7 @@ async fn an_inbox_that_is_made_is_said_to_be_created_and_one_elsewhere_is_asked_
     }
 }
 
-/// The database of this world, through a proxy that closes new connections at once.
+/// Returns the URL of this database through a proxy that closes new connections at once.
 async fn behind_a_refusing_proxy(world: &World) -> (Proxy, String) {
     let (_, address) = world.url().split_once('@').expect("a user");
     let (upstream, database) = address.split_once('/').expect("a database");

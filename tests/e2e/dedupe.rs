@@ -1,15 +1,16 @@
-//! `--dedupe position`: what is behind its key is skipped, while positions are known to be of one log.
+//! `--dedupe position`: an event behind its key's position is skipped, if both positions belong to
+//! the same WAL history.
 
 use walrelay_emulator::{Ordering, SubscriptionOptions};
 use walrelay_tests::{CONSUMER, DEADLINE, World, topic};
 
-/// Where replays go, and how the consumer reads them.
+/// The subscription that receives replays.
 const AGAIN: &str = "projects/test/subscriptions/again";
 
-/// The newest event of each of five keys is among the last ten.
+/// Keeps the last ten events, which include the newest event of each of the five keys.
 const PRUNE: &str = "DELETE FROM app_inbox WHERE version <= 40";
 
-/// Publishes everything again, and applies it.
+/// Publishes all events again, and applies them.
 async fn replay(world: &World, options: &[&str]) {
     let replay = ["replay", "--from-anchor", "start", "--to-topic", "again"];
     world.succeed(replay.into_iter().chain(options.iter().copied())).await;
@@ -45,12 +46,12 @@ async fn a_replay_of_what_was_pruned_is_skipped_until_positions_are_of_another_l
     let why = "SELECT count(*) FROM app_inbox WHERE error_code = 'BEHIND_POSITION'";
     assert_eq!(world.number(why).await, 40);
 
-    // A message that does not say whose its position is.
+    // The messages do not carry a system identifier, so their positions cannot be compared.
     world.execute(PRUNE).await;
     replay(&world, &[]).await;
     assert_eq!((world.applied_count().await, with_status(&world, "late").await), (90, 40));
 
-    // As after a promotion: the keys are at positions of another timeline.
+    // Simulates a promotion: the keys' positions belong to another timeline.
     world.execute(PRUNE).await;
     let promote =
         "UPDATE app_inbox_key SET system_identifier = replace(system_identifier, '/1', '/0')";
@@ -60,12 +61,12 @@ async fn a_replay_of_what_was_pruned_is_skipped_until_positions_are_of_another_l
     assert_eq!(world.number(of_this_log).await, 5);
 }
 
-/// As a message with a forged position and version leaves a key, ten minutes ago.
+/// Sets a key as a message with a forged position and version would have left it ten minutes ago.
 const FORGED: &str =
     "UPDATE app_inbox_key SET commit_lsn = 'FFFF/0', version = 1000000, moved_at = now() - interval '10 minutes'
       WHERE ordering_key = 'key-1'";
 
-/// Events of the key that were applied, and whether each was once and in order.
+/// Counts the applied events of the key that were applied once and in order.
 const APPLIED: &str = "SELECT count(*) FILTER (WHERE a.is_next) FROM (
    SELECT o.version > coalesce(lag(o.version) OVER (ORDER BY a.n), 0) AS is_next
      FROM effect.applied AS a JOIN app_outbox AS o ON o.id::text = a.event_id WHERE a.key = 'key-1') AS a";
@@ -101,7 +102,7 @@ async fn a_key_at_a_forged_position_is_named_and_reset_and_what_it_skipped_is_ap
     world.succeed(["backfill", "--in-place", "--aggregate-id", "key-1"]).await;
     world.wait_applied(100).await;
     assert_eq!(world.number(APPLIED).await, 20, "each once and in order");
-    // What comes next sets the position, and is behind nothing.
+    // The next event sets the position, and no event is behind it.
     world.insert_events(5, 5).await;
     world.wait_applied(105).await;
     let implausible =

@@ -1,4 +1,4 @@
-//! What can never be published, and what an operator does about it while the relay runs.
+//! Rows that can never be published, and the operator's commands on them while the relay runs.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,12 +9,12 @@ use walrelay_testkit::relay::Relay;
 use walrelay_testkit::wait_until;
 use walrelay_tests::{DEADLINE, World, topic};
 
-/// An operator's command takes effect this soon.
+/// The time in which an operator's command takes effect.
 const EFFECT_DEADLINE: Duration = Duration::from_secs(4);
 
 const MEBIBYTE: u64 = 1 << 20;
 
-/// Starts a relay and inserts one row that Pub/Sub refuses for good; its id.
+/// Starts a relay and inserts one row that Pub/Sub always refuses. Returns the row's id.
 async fn with_poison(world: &World, options: &[&str], rows_count: u32) -> (Relay, String) {
     let id = "00000000-0000-4000-8000-00000000dead".to_owned();
     world.pubsub.fault(&format!("event_id={id},reject=INVALID_ARGUMENT"));
@@ -82,7 +82,7 @@ async fn an_operator_lists_shows_edits_and_discards_while_the_relay_runs() {
     assert_eq!(shown["message"]["data"]["bad"], true);
     assert_eq!(shown["message"]["attributes"]["event_type"], "test.poison");
 
-    // The edit repairs what was refused: the fault looks at an attribute.
+    // The injected fault matches an attribute, and the edit changes this attribute.
     world.pubsub.heal();
     world.pubsub.fault("event_type=test.poison,reject=INVALID_ARGUMENT");
     let file = File::of(&world, "json");
@@ -141,7 +141,7 @@ async fn with_on_dead_hold_a_key_waits_behind_its_dead_row_and_goes_on_in_order(
     world.wait_dispatch(DEADLINE, "dead", 1).await;
     world.wait_confirmed(DEADLINE).await;
 
-    // Everything of the key behind the dead row waits in dispatch state; other keys are complete.
+    // All later rows of the key are in dispatch state, and the other keys are complete.
     let committed = world.committed().await;
     let place = committed.iter().position(|row| row.event_id == id).unwrap();
     let behind: BTreeSet<&str> = committed[place..]
@@ -185,7 +185,7 @@ async fn a_message_over_ten_megabytes_is_one_dead_row_and_the_others_flow() {
     assert!(error.contains("10000000") || error.contains("10,000,000"), "{list}");
 }
 
-/// A file of one test, by its path.
+/// A temporary file of one test.
 struct File(String);
 
 impl File {
@@ -231,7 +231,7 @@ async fn what_is_dead_or_parked_is_seen_in_status_and_metrics() {
     .await;
 }
 
-/// Dead rows of one cause, as many as `count`, and one that is tried again by itself.
+/// Creates `count` dead rows with one cause, and one row with a scheduled retry.
 async fn with_many_dead(count: u32) -> Option<World> {
     let world = World::create().await?;
     world

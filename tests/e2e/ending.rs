@@ -1,4 +1,5 @@
-//! A session that ends while Pub/Sub is a black hole: seen, alive, and the database let go at once.
+//! A session that ends while Pub/Sub is a black hole. The relay reports the end, stays alive, and
+//! releases the database at once.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,7 @@ use walrelay_testkit::relay::Relay;
 use walrelay_testkit::{http_get, wait_until};
 use walrelay_tests::{DEADLINE, World};
 
-/// A relay with requests out that nobody answers.
+/// Starts a relay with publish requests that never receive a reply.
 async fn before_a_black_hole(world: &World) -> Relay {
     let relay = world.start_relay(["--publish-timeout", "20s"]).await;
     world.pubsub.fault("black-hole");
@@ -43,7 +44,7 @@ async fn a_session_cut_off_before_a_black_hole_is_seen_to_end_and_the_next_begin
     .await;
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
 
-    // Not ready while it lasts, and ready when the requests have run out of time.
+    // The relay is not ready during the outage, and ready after the requests have timed out.
     relay.wait_for_http(DEADLINE, "/readyz", 503).await;
     world.pubsub.heal();
     world.pubsub.wait_stored(DEADLINE, 60).await;

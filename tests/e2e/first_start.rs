@@ -1,4 +1,5 @@
-//! The first start over a table that has rows: all of them are published first, in order, and then the stream.
+//! The first start on a table with existing rows. The relay publishes these rows first, in order,
+//! and then streams.
 
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use walrelay_testkit::postgres::installed_majors;
 use walrelay_testkit::wait_until;
 use walrelay_tests::{DEADLINE, Producer, World, topic};
 
-/// A database whose tables are there, and no slot.
+/// Creates a database with the tables and without a slot.
 async fn without_slot(major: Option<u32>) -> Option<World> {
     let world = match major {
         Some(major) => World::create_empty_on(major).await?,
@@ -31,7 +32,7 @@ async fn rows_that_were_there_before_the_slot_are_published_once_and_before_what
     for major in installed_majors() {
         let Some(world) = without_slot(Some(major)).await else { continue };
         Workload::of_rows(300).insert(world.client()).await.expect("rows");
-        // Rows whose transaction id is that of no transaction any more are old, and belong to it.
+        // Frozen rows have no transaction id to compare, so they count as old and are included.
         world.execute("VACUUM FREEZE app_outbox").await;
         let more = Workload { first_number: 300, ..Workload::of_rows(60) };
         more.insert(world.client()).await.expect("rows");
@@ -40,7 +41,7 @@ async fn rows_that_were_there_before_the_slot_are_published_once_and_before_what
         assert!(told.contains("360 row(s) of public.app_outbox"), "{told}");
         let last = Workload { first_number: 360, ..Workload::of_rows(30) };
         last.insert(world.client()).await.expect("rows");
-        // Run again it changes nothing, and until it is done nothing is deleted.
+        // A second run changes nothing. Until the backfill is done, `prune` is refused.
         world.succeed(["init", "--backfill"]).await;
         assert_eq!(world.run(["prune", "--older-than", "1s"]).await.code, Some(3));
         let status = world.run(["status"]).await.text;

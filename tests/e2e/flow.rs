@@ -1,4 +1,4 @@
-//! What arrives: everything committed, in order, exactly, once.
+//! Normal operation: every committed row arrives once, in order and unchanged.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -86,7 +86,7 @@ async fn every_attribute_and_every_byte_is_as_the_row_says() {
     for message in &messages {
         assert_eq!(message.key(), "v-1 ü \"x\"");
     }
-    // As jsonb prints it, byte for byte.
+    // The data equals the jsonb output byte for byte.
     let rows = world.client().query("SELECT payload::text FROM app_outbox ORDER BY id", &[]).await;
     let payloads: Vec<String> = rows.unwrap().iter().map(|row| row.get(0)).collect();
     let data: Vec<Vec<u8>> = messages.iter().map(|message| message.data().to_vec()).collect();
@@ -103,7 +103,7 @@ async fn replies_held_back_keep_the_slot_where_it_is() {
     world.pubsub.wait_held(DEADLINE).await;
     let before = world.confirmed_flush().await;
 
-    // Status updates go on: each has a time stamp that the server keeps.
+    // Status updates continue. The server keeps the time stamp of the last one.
     let sql = "SELECT reply_time::text FROM pg_stat_replication WHERE application_name IS NOT NULL
                 AND pid = (SELECT active_pid FROM pg_replication_slots WHERE slot_name = $1)";
     let mut replies = std::collections::BTreeSet::new();
@@ -124,7 +124,7 @@ async fn replies_held_back_keep_the_slot_where_it_is() {
     world.check(&committed).assert_exactly_once();
 }
 
-/// Where the first message says it was committed.
+/// Returns the commit position in the first message.
 fn held_commit(world: &World) -> (u64, String) {
     let stored = world.pubsub.stored();
     let text = stored[0].commit_lsn.clone();
@@ -145,7 +145,7 @@ async fn an_idle_outbox_does_not_pin_the_log_of_a_busy_database() {
         .await;
     let before = world.wal_end().await;
 
-    // A hundred megabytes that the publication says nothing about.
+    // 100 MB of WAL from tables outside the publication.
     world
         .execute(
             "INSERT INTO business (filler) SELECT repeat(md5(n::text), 50)
@@ -165,7 +165,7 @@ async fn until_caught_up_ends_with_success_when_everything_before_it_is_confirme
 
     world.catch_up().await;
     world.check(&committed).assert_exactly_once();
-    // And once more, with nothing to do.
+    // A second run with no pending row.
     world.catch_up().await;
     assert_eq!(world.pubsub.stored_count(), 500);
 }
@@ -185,7 +185,7 @@ async fn until_caught_up_waits_for_what_is_due_in_dispatch_state() {
     assert_eq!(relay.terminate(DEADLINE).await, Some(0));
     let parked = world.dispatch_count("retrying").await;
     world.pubsub.heal();
-    // What waits for a later attempt is not due, and would not be waited for.
+    // A row with a later retry time is not due, so `--until-caught-up` would not wait for it.
     world.succeed(["dispatch", "retry", "--topic", "video.events"]).await;
 
     world.catch_up().await;
@@ -196,7 +196,7 @@ async fn until_caught_up_waits_for_what_is_due_in_dispatch_state() {
 #[tokio::test]
 async fn until_caught_up_ends_under_traffic_and_slow_replies_with_many_keys_due() {
     let Some(world) = World::create().await else { return };
-    // More keys than have a lane of their own.
+    // More keys than lanes.
     world.pubsub.fault("reject=NOT_FOUND");
     let many =
         Workload { aggregates_count: 1_200, rows_per_transaction: 400, ..Workload::of_rows(1_200) };
@@ -214,7 +214,7 @@ async fn until_caught_up_ends_under_traffic_and_slow_replies_with_many_keys_due(
     let done = world.relay(["--until-caught-up"]).finish(DEADLINE).await;
     assert_eq!(done.code, Some(0), "{}", done.text);
     producer.stop().await;
-    // Rows of the same keys that came meanwhile have followed them into dispatch state.
+    // Only rows before `start` count: later rows of the same keys also went through dispatch state.
     let published = format!(
         "SELECT count(*) FROM app_outbox_dispatch
           WHERE status = 'published' AND commit_lsn - '0/0'::pg_lsn < {start}"

@@ -1,13 +1,13 @@
-//! `--on-gap hold`: an event waits for the version before it.
+//! `--on-gap hold`: an event waits for the preceding version.
 
 use walrelay_testkit::wait_until;
 use walrelay_tests::{CONSUMER, DEADLINE, World};
 
-/// What waits for a version, by its error.
+/// Counts the events that wait for a version.
 const WAITING: &str =
     "SELECT count(*) FROM app_inbox WHERE status = 'retrying' AND error_code = 'VERSION_GAP'";
 
-/// Versions of two keys; of the first, some are missing.
+/// Inserts these versions of two keys. The first key has gaps.
 async fn publish(world: &World, versions: &[i64]) {
     for version in versions {
         world
@@ -41,7 +41,7 @@ async fn what_comes_before_a_missing_version_waits_for_it_and_other_keys_do_not(
     publish(&world, &[1, 2]).await;
     world.catch_up().await;
     world.wait_applied(4).await;
-    // Versions that are not assigned under the aggregate's lock may commit in this order.
+    // Versions assigned without a lock on the aggregate may commit in this order.
     world
         .execute(
             "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
@@ -67,7 +67,7 @@ async fn what_comes_before_a_missing_version_waits_for_it_and_other_keys_do_not(
     world.catch_up().await;
     world.wait_applied(9).await;
     assert_eq!(versions(&world, "key-1").await, [1, 2, 3, 4, 5, 6]);
-    // And what comes later finds no gap, although what was applied last stood before the third.
+    // Later events find no gap, although version 3 was committed after later versions.
     publish_one(&world, "key-1", 7).await;
     world.catch_up().await;
     world.wait_applied(10).await;
@@ -103,7 +103,7 @@ async fn an_event_whose_version_never_comes_is_dead_until_somebody_applies_it_wi
     world.succeed(["inbox", "retry", row.get(0)]).await;
     world.wait_applied(4).await;
     assert_eq!(versions(&world, "key-1").await, [1, 3, 4]);
-    // Given up, it leaves no gap behind it.
+    // A discarded event leaves no gap for its successors.
     let of_key_2 =
         "SELECT event_id FROM app_inbox WHERE status = 'dead' AND ordering_key = 'key-2'";
     let other = world.client().query_one(of_key_2, &[]).await.expect("it is dead");
@@ -112,7 +112,7 @@ async fn an_event_whose_version_never_comes_is_dead_until_somebody_applies_it_wi
     assert_eq!(versions(&world, "key-2").await, [1, 4]);
 }
 
-/// The files of `migrations/inbox/` from before there was `--on-gap`.
+/// The files of `migrations/inbox/` before `--on-gap` was added.
 const EARLIER: &str = include_str!("../../crates/inbox/tests/sql_functions/earlier.sql");
 
 #[tokio::test]

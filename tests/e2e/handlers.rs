@@ -1,4 +1,5 @@
-//! Handlers in Rust, and handlers that do not end: the effect is applied once and the culprit is found.
+//! Rust handlers, and handlers that never return: each effect is applied once, and the failing
+//! event is identified.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ async fn world() -> Option<World> {
     Some(world)
 }
 
-/// Writes what the SQL handler of these tests writes, and fails where an event says so.
+/// Writes the same rows as the SQL handler of these tests, and fails if an event demands it.
 struct Adding;
 
 impl Handler for Adding {
@@ -35,7 +36,7 @@ impl Handler for Adding {
             let add = "INSERT INTO effect.balance AS b VALUES ($1, 1)
                 ON CONFLICT (key) DO UPDATE SET events = b.events + 1";
             transaction.execute(add, &[&event.ordering_key]).await?;
-            // After its effect, which has to be taken back.
+            // The failure follows the effect, which must be rolled back.
             if data.contains("\"hangs\"") {
                 std::future::pending::<()>().await;
             }
@@ -50,7 +51,7 @@ impl Handler for Adding {
     }
 }
 
-/// Leaves its session as no batch before it has found it.
+/// A handler that leaves changed session settings behind.
 struct Unsettling;
 
 impl Handler for Unsettling {
@@ -134,7 +135,7 @@ async fn what_a_handler_in_rust_fails_on_is_isolated_and_its_key_waits() {
     assert_eq!(dead, "key-1 2 22012, key-2 1 HANDLER_DEAD");
     let waiting = "SELECT count(*) FROM app_inbox WHERE status = 'retrying' AND ordering_key IN ('key-1', 'key-2')";
     assert_eq!(world.number(waiting).await, 20);
-    // Given up, their keys go on in order, each event once.
+    // After the discard, the keys continue in order, each event once.
     let ids = "SELECT event_id FROM app_inbox WHERE status = 'dead'";
     for row in world.client().query(ids, &[]).await.expect("dead rows") {
         world.succeed(["inbox", "discard", row.get(0), "--reason", "poison"]).await;
@@ -148,7 +149,7 @@ async fn what_a_handler_in_rust_fails_on_is_isolated_and_its_key_waits() {
 #[tokio::test]
 async fn a_gap_behind_what_a_handler_in_rust_fails_on_uses_up_no_attempt() {
     let Some(world) = world().await else { return };
-    // Key 1 fails for now, key 2 for good; of both the fourth is missing.
+    // key-1 fails for now, and key-2 always. Version 4 of both keys is missing.
     for (key, poison) in [("key-1", r#"{"fails": 1}"#), ("key-2", r#"{"never": 1}"#)] {
         for (version, payload) in [(1, "{}"), (2, poison), (3, "{}"), (5, "{}")] {
             world
@@ -190,7 +191,7 @@ async fn a_gap_behind_what_a_handler_in_rust_fails_on_uses_up_no_attempt() {
 async fn what_a_handler_in_rust_sets_for_its_session_is_gone_before_anything_else_runs_there() {
     let Some(world) = world().await else { return };
     world.insert_events(10, 100).await;
-    // What failed is written down by the consumer's own role, though its batch has passed in part.
+    // The consumer's own role records failures, although the handler changed the session's role.
     insert(&world, "key-1", r#"{"never": 1}"#).await;
     world.insert_events(10, 100).await;
     world.catch_up().await;
@@ -241,7 +242,7 @@ async fn an_event_whose_sql_handler_never_ends_is_parked_and_the_others_go_on() 
     let consume = ["consume", CONSUMER, "--handler", "effect.slow"];
     let consumer = world.command(consume.into_iter().chain(options)).start();
     world.wait_applied(35).await;
-    // Tried again from the inbox, where it is one of many that are due.
+    // The event is retried from the inbox, where many other events are due.
     let dead = "SELECT count(*) FROM app_inbox WHERE status = 'dead' AND error_code = '57014' AND attempts = 2";
     wait_until(DEADLINE, "the event to be dead", async || {
         (world.number(dead).await == 1).then_some(())

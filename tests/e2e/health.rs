@@ -1,4 +1,4 @@
-//! Health is honest, and what is back is noticed soon.
+//! Health reports are accurate, and the end of an outage is noticed soon.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use walrelay_testkit::proxy::{Network, Proxy};
 use walrelay_testkit::wait_until;
 use walrelay_tests::{DEADLINE, World};
 
-/// What is back is noticed within this: two seconds, and time for a busy machine.
+/// The time to notice the end of an outage: two seconds, plus slack for a busy machine.
 const SOON: Duration = Duration::from_secs(6);
 
 #[tokio::test]
@@ -24,7 +24,7 @@ async fn a_total_outage_is_not_ready_and_its_end_is_noticed_within_seconds() {
     let body = relay.wait_for_http(DEADLINE, "/readyz", 503).await;
     assert!(!body.is_empty());
     relay.wait_for_http(DEADLINE, "/livez", 200).await;
-    // Long enough for a back-off that doubles to have grown.
+    // Long enough for an exponential back-off to have grown.
     let began = Instant::now();
     wait_until(DEADLINE, "eight seconds of outage", async || {
         (began.elapsed() > Duration::from_secs(8)).then_some(())

@@ -1,4 +1,5 @@
-//! Where row level security hides rows from a role, nothing is said of them, and nothing is lost.
+//! Row-level security that hides rows from a role. Commands refuse to report on hidden rows, and no
+//! row is lost.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +9,7 @@ use walrelay_testkit::relay::Finished;
 use walrelay_testkit::wait_until;
 use walrelay_tests::{CONSUMER, DEADLINE, World};
 
-/// A role of one test.
+/// A database role for one test.
 struct Role<'a> {
     world: &'a World,
     name: String,
@@ -27,7 +28,7 @@ impl<'a> Role<'a> {
         Self { world, name, url }
     }
 
-    /// Statements with this role in place of `whose`.
+    /// Runs the statements with this role in place of `whose`.
     async fn grant(&self, sql: &str, whose: &str) {
         let lines = sql.lines().filter(|line| !line.starts_with("CREATE ROLE"));
         let grants = lines.collect::<Vec<_>>().join("\n");
@@ -36,7 +37,7 @@ impl<'a> Role<'a> {
             .await;
     }
 
-    /// A policy that shows it the rows of a table.
+    /// Creates a policy that shows the rows of a table to the role.
     async fn show(&self, table: &str) {
         let Self { world, name, .. } = self;
         world
@@ -54,7 +55,8 @@ impl<'a> Role<'a> {
         done.text
     }
 
-    /// Refused because rows of these tables are hidden, in these words.
+    /// Checks that the command is refused because rows are hidden, and that the error contains
+    /// these words.
     async fn assert_blind(&self, command: &[&str], words: &[&str]) {
         let done = self.run(command).await;
         assert_eq!(done.code, Some(3), "{command:?}: {}", done.text);
@@ -75,7 +77,7 @@ impl<'a> Role<'a> {
     }
 }
 
-/// The blocks of SQL of a section of the migrations' page.
+/// Returns the SQL blocks of a section of migrations/README.md.
 fn page(section: &str) -> Vec<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../migrations/README.md");
     let text = fs::read_to_string(path).expect("the page");
@@ -85,7 +87,7 @@ fn page(section: &str) -> Vec<String> {
     blocks.map(|block| block.split("```").next().unwrap_or_default().to_owned()).collect()
 }
 
-/// Of the relay, without what the page has for commands that read the outbox.
+/// Returns the relay's grants, without those for commands that read the outbox.
 fn relay_grants() -> String {
     page("A role for the relay alone").remove(0)
 }
@@ -110,7 +112,7 @@ async fn a_recovery_refuses_an_outbox_that_it_does_not_see_and_loses_nothing() {
 
     role.show("app_outbox").await;
     role.succeed(&["slot", "recover"]).await;
-    // What is begun is not finished without them, either.
+    // A started recovery also needs the policy to finish.
     world.execute("DROP POLICY shown ON app_outbox").await;
     role.assert_blind(&["run", "--until-caught-up"], &words).await;
     role.show("app_outbox").await;
@@ -140,13 +142,14 @@ async fn every_outbox_table_counts_partitioned_ones_too() {
         let all: Vec<&str> = command.iter().chain(&both).copied().collect();
         role.assert_blind(&all, &["hides the rows of public.parted from role"]).await;
     }
-    // Seen, and not to be deleted: "0 row(s) deleted" would be read as "nothing is old".
+    // The role can read the rows but not delete them. "0 row(s) deleted" would suggest that no row
+    // is old.
     role.succeed(&["prune", "--dry-run"]).await;
     role.assert_blind(&["prune"], &["public.app_outbox (for DELETE)", "FOR DELETE TO"]).await;
     role.drop().await;
 }
 
-/// Events that are published, applied and settled on record.
+/// Creates events that are published, applied and recorded as settled.
 async fn applied() -> Option<World> {
     let world = World::create().await?;
     world.set_up_consumer().await;
@@ -207,14 +210,15 @@ async fn nothing_is_said_of_an_inbox_whose_rows_are_hidden() {
         role.show(table).await;
         assert_eq!(place < 2, !is_whole(&role).await, "{table}");
     }
-    // Seen, and not to be changed: no consumer would seem to be known.
+    // The role can read the row but not update it. Otherwise the command would report an unknown
+    // consumer.
     let pause = ["consumer", "pause", CONSUMER];
     role.grant("GRANT UPDATE ON app_inbox_consumer TO auditor", "auditor").await;
     role.assert_blind(&pause, &["public.app_inbox_consumer (for UPDATE)"]).await;
     role.drop().await;
 }
 
-/// Whether an audit can be made.
+/// Reports whether an audit succeeds.
 async fn is_whole(role: &Role<'_>) -> bool {
     role.run(&["audit", "--grace", "0s"]).await.code == Some(0)
 }
@@ -258,7 +262,7 @@ async fn an_auditor_with_the_grants_of_the_page_looks_at_both_sides() {
     }
     role.grant(of_both, "auditor").await;
     let its = walrelay_testkit::postgres::TestClient::connect(&role.url).await;
-    // A transaction of another test may hold the settled horizon back for a while.
+    // An open transaction of another test can delay the settled horizon for a while.
     wait_until(DEADLINE, "the view of both to show 18 settled events", async || {
         let settled = "SELECT count(*) FROM app_event_ledger WHERE settled";
         let seen = its.query_one(settled, &[]).await.expect("the view of both");
@@ -266,7 +270,7 @@ async fn an_auditor_with_the_grants_of_the_page_looks_at_both_sides() {
     })
     .await;
     drop(its);
-    // It looks, and that is all.
+    // The auditor can only read.
     for command in [&["prune"][..], &["consumer", "pause", CONSUMER]] {
         assert_eq!(role.run(command).await.code, Some(3), "{command:?}");
     }
@@ -288,11 +292,11 @@ async fn a_consumer_without_rights_is_told_all_that_it_lacks_at_once() {
     assert_eq!(refused.code, Some(3), "{}", refused.text);
     let (_, hint) = refused.text.split_once("as the owner of what it names: ").expect("a hint");
     let (statements, _) = hint.split_once("; migrations/README.md").expect("its end");
-    // As they stand in a line of JSON.
+    // The statements come from a line of JSON, so the quotes are escaped.
     world.execute(&statements.replace("\\\"", "\"")).await;
     role.succeed(&consume).await;
 
-    // Grants alone, which others have given, show no rows.
+    // Without policies, grants alone show no rows.
     let policies = "SELECT string_agg(format('DROP POLICY %I ON %s', polname, polrelid::regclass), '; ') FROM pg_policy";
     let drop: String = world.client().query_one(policies, &[]).await.expect("policies").get(0);
     world.execute(&drop).await;

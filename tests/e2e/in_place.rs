@@ -1,5 +1,5 @@
-//! A replay in place: the history of a key goes out once more in one piece, and what the key has had
-//! meanwhile behind it; nobody else notices.
+//! An in-place replay. The history of a key is republished in one piece, and later rows of the key
+//! follow the history. Other keys are unaffected.
 
 use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::postgres::installed_majors;
@@ -7,7 +7,7 @@ use walrelay_testkit::relay::Relay;
 use walrelay_testkit::wait_until;
 use walrelay_tests::{DEADLINE, World, topic};
 
-/// What was stored of a key, in order: the version, and of which replay.
+/// Returns the stored messages of a key in order: the version and the replay id.
 fn stored(world: &World, key: &str) -> Vec<(i64, Option<String>)> {
     let messages = world.pubsub.emulator().published(&topic("video.events"));
     let of_key = messages.iter().filter(|message| message.key() == key);
@@ -18,14 +18,15 @@ fn stored(world: &World, key: &str) -> Vec<(i64, Option<String>)> {
     said.collect()
 }
 
-/// Versions of a key as they were committed.
+/// Returns the committed versions of a key.
 async fn committed(world: &World, key: &str) -> Vec<i64> {
     let sql = "SELECT version FROM app_outbox WHERE aggregateid = $1 ORDER BY version";
     let rows = world.client().query(sql, &[&key]).await.expect("the outbox can be read");
     rows.iter().map(|row| row.get(0)).collect()
 }
 
-/// The key had everything once, and all that lay before the replay once more, in one piece.
+/// Checks that the key received every row once live, and the rows before the replay again in one
+/// piece.
 async fn assert_in_place(world: &World, key: &str, id: &str) {
     let (all, said) = (committed(world, key).await, stored(world, key));
     let is_replayed = |row: &(i64, Option<String>)| row.1.as_deref() == Some(id);
@@ -41,13 +42,13 @@ async fn assert_in_place(world: &World, key: &str, id: &str) {
     assert_eq!(versions(behind), all[first..], "{key}: and then what has waited");
 }
 
-/// A key that is none of the replay's has had everything once.
+/// Checks that a key outside the replay received every row once.
 async fn assert_undisturbed(world: &World, key: &str) {
     let live: Vec<_> = committed(world, key).await.into_iter().map(|it| (it, None)).collect();
     assert_eq!(stored(world, key), live, "{key}");
 }
 
-/// A relay that has published so many rows over three keys, all of them behind the anchor `a`.
+/// Starts a relay that has published `rows` rows over three keys, all after the anchor `a`.
 async fn world_with_history(world: &World, rows: u32) -> Relay {
     world.succeed(["anchor", "create", "a"]).await;
     let relay = world.start_relay([]).await;
@@ -67,7 +68,7 @@ fn replay_of(key: &str) -> impl Iterator<Item = &str> {
     REPLAY.into_iter().chain(["--aggregate-id", key])
 }
 
-/// The replay that was begun last.
+/// Returns the id of the last started replay.
 async fn last_id(world: &World) -> String {
     let sql = "SELECT id FROM app_outbox_replay ORDER BY started_at DESC LIMIT 1";
     world.client().query_one(sql, &[]).await.expect("a replay is on record").get(0)
@@ -76,7 +77,7 @@ async fn last_id(world: &World) -> String {
 const HOLDS: &str = "SELECT count(*) FROM app_outbox_hold";
 const WANTED: &str = "SELECT count(*) FROM app_outbox_hold WHERE state = 'wanted'";
 
-/// A replay of a key that is killed at a place in its code; its id.
+/// Runs a replay of a key that dies at a failpoint. Returns the replay's id.
 async fn killed_at(world: &World, place: &str, key: &str) -> String {
     let mut killed = world.command(replay_of(key)).env("WALRELAY_FAILPOINT", place).start();
     killed.wait_ended(DEADLINE).await;
@@ -104,7 +105,7 @@ async fn in_place_for_one_aggregate_under_live_traffic_on_it() {
         assert_undisturbed(&world, "v-0").await;
         assert_undisturbed(&world, "v-2").await;
         assert_eq!(world.number(HOLDS).await, 0);
-        // Rows of the key came while it was held; those of the others took no detour.
+        // Rows of the held key went through dispatch state. Rows of the other keys did not.
         let waited =
             "SELECT count(*) FROM app_outbox_dispatch WHERE replay_id = '' AND ordering_key";
         assert!(world.number(&format!("{waited} = 'v-1'")).await > 0, "{major}");
@@ -176,7 +177,7 @@ async fn a_key_that_is_held_stays_so_over_a_restart_of_the_relay_and_a_second_re
     assert!(prune.text.contains(&id), "{}", prune.text);
 
     let next_relay = world.start_relay([]).await;
-    // Rows of the others come, and those of the key wait in the table.
+    // Rows of the other keys are published, and rows of the held key wait in the dispatch table.
     world.pubsub.wait_stored(DEADLINE, 90 + 20).await;
     world.wait_dispatch(DEADLINE, "retrying", 10).await;
     world.wait_confirmed(DEADLINE).await;
@@ -205,7 +206,7 @@ async fn without_a_relay_a_replay_in_place_says_so_and_goes_on_once_one_runs() {
     assert_eq!(reset.code, Some(2), "what comes again would come in between: {}", reset.text);
     assert!(reset.text.contains("--abandon"), "{}", reset.text);
     insert(&world, 60, 30).await;
-    // One that ends by itself answers, and the next one publishes.
+    // A relay with `--until-caught-up` acknowledges the hold, and the next relay publishes.
     world.catch_up().await;
     replay.wait_for_line(DEADLINE, "its keys go on").await;
     let _relay = world.start_relay([]).await;
@@ -236,7 +237,7 @@ async fn a_replay_in_place_that_is_given_up_leaves_nothing_behind_and_lets_its_k
     assert_eq!(over.code, Some(2), "{}", over.text);
     assert!(over.text.contains("was given up: 0 row(s)"), "{}", over.text);
 
-    // Nothing of it stands in the way of another one.
+    // The abandoned replay does not block another replay.
     world.succeed(replay_of("v-1")).await;
     assert_in_place(&world, "v-1", &last_id(&world).await).await;
 }
@@ -290,7 +291,7 @@ async fn rows_of_the_table_go_out_again_in_place_before_what_the_key_has_had_mea
     assert_undisturbed(&world, "v-0").await;
     assert_undisturbed(&world, "v-2").await;
 
-    // Killed with a part of it added, it is added once all the same.
+    // The replay dies after adding some of the rows, and every row is still added exactly once.
     let mut killed = world.command(backfill).env("WALRELAY_FAILPOINT", "replay-added").start();
     killed.wait_ended(DEADLINE).await;
     let id = last_id(&world).await;
@@ -349,7 +350,7 @@ async fn a_slot_is_not_reset_before_the_history_of_a_replay_in_place_has_gone_ou
     world.wait_confirmed(DEADLINE).await;
     let id = killed_at(&world, "replay-held", "v-1").await;
     assert_eq!(first.terminate(DEADLINE).await, Some(0));
-    // Its keys are not held any more, and nobody is there who publishes them.
+    // The holds are lifted, and no relay is running to publish the added rows.
     let mut lifted = world
         .command(["replay", "--resume", &id])
         .env("WALRELAY_FAILPOINT", "replay-lifted")
@@ -389,8 +390,8 @@ async fn a_slot_whose_keys_are_held_is_neither_dropped_nor_let_go_for_an_upgrade
     }
 }
 
-/// The key had so many rows before, then its history, and then the rest to its end without a gap; that may
-/// begin with rows that it has had, as ever after a recovery.
+/// Checks that the key received `before` rows, then its history, and then the rest without a gap.
+/// The rest may start with duplicates, as after any recovery.
 async fn assert_nothing_left_out(world: &World, (key, before): (&str, usize), id: &str) {
     let (all, said) = (committed(world, key).await, stored(world, key));
     let is_replayed = |row: &&(i64, Option<String>)| row.1.as_deref() == Some(id);
@@ -407,7 +408,7 @@ async fn assert_nothing_left_out(world: &World, (key, before): (&str, usize), id
 #[tokio::test]
 async fn a_slot_that_is_lost_while_keys_are_held_is_recovered_and_they_go_on_when_the_replay_does()
 {
-    // The relay has answered, or has not yet; somebody goes on with it, or gives it up.
+    // The relay has acknowledged the hold or not, and the replay is resumed or abandoned.
     for (step, end) in [
         ("replay-held", "--resume"),
         ("replay-placed", "--resume"),
@@ -433,7 +434,8 @@ async fn a_slot_that_is_lost_while_keys_are_held_is_recovered_and_they_go_on_whe
         world.succeed(["slot", "recover"]).await;
         let _relay = world.start_relay([]).await;
         insert(&world, 120, 30).await;
-        // Everything of the others, and of the key what it had before: the rest waits in the table.
+        // The other keys are complete. The held key has only its rows from before, and the rest
+        // waits in the dispatch table.
         world.pubsub.wait_stored(DEADLINE, 60 + 40 + 20).await;
         world.wait_confirmed(DEADLINE).await;
         assert_eq!(stored(&world, "v-1").len(), 20, "{step}");

@@ -1,4 +1,4 @@
-//! Several instances of a consumer on one subscription: what they share, and what it gains.
+//! Several instances of a consumer on one subscription: the distribution of keys, and the speed-up.
 
 use std::time::Duration;
 
@@ -9,16 +9,17 @@ use walrelay_testkit::wait_until;
 use walrelay_tests::{DEADLINE, World};
 
 const EVENTS: u32 = 1_500;
-/// Until so many are applied everybody starts up.
+/// The number of applied events after which every instance has started up.
 const BEGUN: i64 = 300;
 
-/// Each waits for the database most of the time: no processor bounds them.
+/// Options that make each instance wait for the database most of the time, so that the CPU is not
+/// the limit.
 const SMALL: [&str; 4] = ["--batch", "20", "--workers", "1"];
 
-/// A backlog, applied by so many instances far away from the database.
+/// The result of applying a backlog with several instances and a distant database.
 struct Applied {
     elapsed: Duration,
-    /// By instance.
+    /// The number of events per instance.
     shares: Vec<u32>,
 }
 
@@ -49,7 +50,8 @@ async fn apply(instances: usize) -> Option<Applied> {
     Some(Applied { elapsed, shares })
 }
 
-/// How many events an instance has applied, once it has counted its last batch.
+/// Returns the number of events that an instance has applied. Waits until its last batch is
+/// counted.
 async fn share(consumer: &Relay) -> u32 {
     let metrics = wait_until(DEADLINE, "the instance to hold nothing", async || {
         let metrics = consumer.wait_for_http(DEADLINE, "/metrics", 200).await;

@@ -1,4 +1,5 @@
-//! What a consumer lacks for a while: a right for one event, a server that writes, its own row.
+//! A consumer that temporarily lacks something: a permission for one event, a writable server, or
+//! its own row.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +8,7 @@ use walrelay_testkit::relay::{Finished, Relay};
 use walrelay_testkit::wait_until;
 use walrelay_tests::{CONSUMER, DEADLINE, World};
 
-/// Waits until `/readyz` gives this as a reason.
+/// Waits until `/readyz` reports this reason.
 async fn told(consumer: &Relay, reason: &str) -> String {
     wait_until(DEADLINE, &format!("{reason:?} to be told"), async || {
         let body = consumer.wait_for_http(DEADLINE, "/readyz", 503).await;
@@ -43,7 +44,7 @@ async fn an_event_that_alone_lacks_a_right_is_named_and_every_other_key_goes_on(
     let consume = ["consume", CONSUMER, "--handler", "effect.guarded"];
     let consumer = world.command(consume).with_http().start();
 
-    // Nothing else has come: it may be everybody's trouble.
+    // No other event has arrived, so the failure may affect every event.
     told(&consumer, &format!("(event {id})")).await;
     assert_eq!(world.number("SELECT count(*) FROM app_inbox").await, 0);
 
@@ -128,7 +129,7 @@ async fn a_lock_that_somebody_keeps_is_a_reason_and_no_attempt_of_any_event() {
     world.assert_applied_exactly_once().await;
 }
 
-/// Fails on events whose key is in the table, in the way that stands beside it.
+/// A handler that fails on events whose key is in a table, with the error code from that table.
 const FAILING: &str = "
 CREATE TABLE effect.failing (key text PRIMARY KEY, code text NOT NULL);
 CREATE FUNCTION effect.guarded(events app_inbox_event[]) RETURNS void LANGUAGE plpgsql AS $$
@@ -167,10 +168,11 @@ async fn a_tenant_whose_hundreds_of_keys_lack_a_right_keeps_nobody_else_waiting(
     let Some(world) = World::create().await else { return };
     world.set_up_consumer().await;
     world.execute(FAILING).await;
-    // More events than are held at once, of many keys and of one; what is healthy stands behind them.
+    // More events than the consumer can hold, of many keys and of one key. The healthy keys are
+    // queued behind them.
     insert(&world, (400, "sick"), 1_600).await;
     insert(&world, (1, "long"), 2_500).await;
-    // A server that is not to be reached from there looks like an outage, and is none.
+    // The code of an unreachable server looks like an outage, but only these events cause it.
     lack(&world, "sick", "08001").await;
     lack(&world, "long", "42501").await;
     insert(&world, (100, "well"), 300).await;
@@ -200,7 +202,7 @@ async fn hundreds_that_take_their_batches_along(code: &str) {
     let consume = ["consume", CONSUMER, "--handler", "effect.guarded", "--workers", "1"];
     let _consumer = world.command(consume).start();
     let began = Instant::now();
-    // Nothing else comes that could tell.
+    // No other event arrives that could show whether the failure is global.
     world.wait_applied(20).await;
     let took = began.elapsed();
     assert!(
@@ -233,7 +235,7 @@ async fn what_is_only_stored_to_make_room_is_no_progress_and_the_reason_is_told_
     let Some(world) = World::create().await else { return };
     world.set_up_consumer().await;
     world.execute(FAILING).await;
-    // More than is held.
+    // More events than the consumer can hold.
     insert(&world, (1, "sick"), 1_500).await;
     lack(&world, "sick", "42501").await;
     world.catch_up().await;
@@ -265,7 +267,7 @@ async fn keys_whose_events_fail_slowly_keep_nobody_else_waiting_for_all_of_them(
     let Some(world) = World::create().await else { return };
     world.set_up_consumer().await;
     world.execute(FAILING).await;
-    // A server elsewhere that does not answer: the handler waits, and only then fails.
+    // Simulates a remote server that does not reply: the handler waits and then fails.
     world
         .execute(
             "CREATE FUNCTION effect.slowly(events app_inbox_event[]) RETURNS void LANGUAGE plpgsql AS $$ BEGIN
@@ -282,7 +284,8 @@ async fn keys_whose_events_fail_slowly_keep_nobody_else_waiting_for_all_of_them(
     world.catch_up().await;
     let consume = ["consume", CONSUMER, "--handler", "effect.slowly", "--workers", "1"];
     let _consumer = world.command(consume).start();
-    // To try each once takes 12 s, and twice as long in batches with others; to look for each by halves, minutes.
+    // One attempt of each event alone takes 12 s, and twice as long in batches with others. A
+    // search by halving for each would take minutes.
     world.wait_applied(300).await;
     world.execute("DELETE FROM effect.failing").await;
     world.wait_applied(336).await;
@@ -313,7 +316,8 @@ async fn one_that_takes_its_whole_batch_along(code: &str) {
     .await;
     told(&consumer, "inbox discard").await;
 
-    // Two are mended: the third, which is due again and again, does not keep them in the inbox.
+    // Two keys are fixed. The third key is due repeatedly, but does not keep the fixed keys in the
+    // inbox.
     world.execute("DELETE FROM effect.failing WHERE key <> 'sick-0'").await;
     let sick = "SELECT count(*) FROM effect.applied WHERE key LIKE 'sick-%'";
     wait_until(DEADLINE, "those that are mended to be applied", async || {
@@ -384,7 +388,8 @@ async fn what_comes_while_a_consumer_drains_does_not_wait_for_its_lease_to_run_o
     );
 }
 
-/// A role of the world with the grants of the manual and those of the handler, and the URL of who connects as it.
+/// Creates a role with the manual's grants and the handler's grants. Returns the role and its
+/// connection URL.
 async fn reader(world: &World) -> (String, String) {
     let role = format!("{}_reader", world.name());
     let manual = include_str!("../../migrations/README.md");
@@ -414,7 +419,7 @@ async fn a_right_that_consuming_needs_is_named_at_the_start_with_the_statement_t
     let (role, url) = reader(&world).await;
     let redeliver = "EXECUTE ON FUNCTION public.app_inbox_redeliver";
     let handler = "EXECUTE ON FUNCTION effect.add(public.app_inbox_event[])";
-    // By default everybody may call a function.
+    // By default, every role may execute a function.
     world.execute("REVOKE EXECUTE ON FUNCTION effect.add FROM PUBLIC").await;
     world.execute(&format!("GRANT {handler} TO {role}")).await;
     let mut said = Vec::new();

@@ -1,4 +1,5 @@
-//! Rows far beyond what Pub/Sub takes: read past in bounded memory, recorded as dead, and in nobody's way.
+//! Rows far beyond Pub/Sub's message limit. The relay skips over their data in bounded memory,
+//! records them as dead, and blocks no other row.
 
 use std::time::Duration;
 
@@ -7,15 +8,16 @@ use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::relay::Relay;
 use walrelay_tests::{DEADLINE, World};
 
-/// Less than half of the limit in our own manifests, and less than twice the row.
+/// Less than half of the memory limit in the shipped manifests, and less than twice the size of the
+/// row.
 const MEMORY_MAX_BYTES: u64 = 200 << 20;
 
-/// The server compresses the row, decodes it and sends it.
+/// The server needs time to compress, decode and send the row.
 const LARGE_ROW_DEADLINE: Duration = Duration::from_secs(120);
 
 const LARGE: &str = "00000000-0000-4000-8000-00000000b16b";
 
-/// A row of 140 MB, made by the server.
+/// Inserts a row of 140 MB that the server generates.
 async fn insert_large(world: &World) {
     world
         .execute(&format!(
@@ -37,7 +39,7 @@ async fn json(world: &World, arguments: &[&str]) -> Value {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// A row that is recorded with what identifies it, and without its payload.
+/// Checks that the row is recorded with its identity and without its payload.
 async fn assert_recorded_without_payload(world: &World) {
     let row = json(world, &["dispatch", "show", LARGE, "--format", "json"]).await;
     assert_eq!(row["status"], "dead", "{row}");
@@ -68,13 +70,13 @@ async fn a_row_of_140_megabytes_is_dead_in_bounded_memory_and_its_neighbours_are
     assert_eq!((verdict.lost.len(), verdict.reordered.len()), (1, 0), "{verdict}");
     assert_recorded_without_payload(&world).await;
 
-    // A retry would publish the event without what it says.
+    // A retry would publish the event without its payload, so it is refused.
     let refused = world.run(["dispatch", "retry", LARGE]).await;
     assert_eq!(refused.code, Some(2), "{}", refused.text);
     assert!(refused.text.contains("--payload-file"), "{}", refused.text);
     let left = world.succeed(["dispatch", "retry", "--all-dead"]).await;
     assert!(left.contains("0 row(s) are due now\n1 row(s) are left as they are"), "{left}");
-    // By hand it is no different.
+    // A retry by a manual UPDATE has the same result.
     world
         .execute("UPDATE app_outbox_dispatch SET status = 'retrying', next_attempt_at = now()")
         .await;

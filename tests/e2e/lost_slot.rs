@@ -1,4 +1,4 @@
-//! A slot that was lost: nobody goes on as if nothing were missing, and no hint makes it worse.
+//! A lost slot. No command continues as if all rows were there, and no hint makes the loss worse.
 
 use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::relay::Finished;
@@ -11,7 +11,7 @@ fn assert_refused(done: &Finished, code: i32, words: &[&str]) {
     }
 }
 
-/// Rows that were published, a slot that is dropped behind the relay, and rows that no slot has.
+/// Publishes rows, drops the slot, and inserts rows that no slot covers.
 async fn world_that_lost_its_slot() -> Option<World> {
     let world = World::create().await?;
     Workload::of_rows(5).insert(world.client()).await.expect("the rows are inserted");
@@ -37,7 +37,7 @@ async fn every_command_refuses_to_go_on_over_a_lost_slot_and_keeps_the_record() 
         &["init"],
         &["slot", "create"],
         &["status"],
-        // A second try must not be the one that goes through.
+        // The second attempt must be refused as well.
         &["init"],
     ];
     for command in commands {
@@ -134,7 +134,8 @@ async fn a_slot_that_holds_rows_is_dropped_only_with_their_number() {
     }
     let with_number = ["slot", "drop", "--yes", "--discard-rows", "4"];
     assert!(world.succeed(with_number).await.contains("with 4 row(s)"));
-    // Meant by hand and with the number: the next start is a first one.
+    // The operator confirmed the loss with the number of rows, so the next start counts as a first
+    // start.
     assert_refused(&world.run(["run"]).await, 3, &["walrelay init"]);
 }
 

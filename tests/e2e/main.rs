@@ -1,4 +1,4 @@
-//! End to end: the real binary between a real Postgres and the embedded Pub/Sub.
+//! End-to-end tests: the real binary between a real Postgres and the embedded Pub/Sub.
 
 mod anchors;
 mod backfill;

@@ -1,4 +1,4 @@
-//! The same on every major version of Postgres: whatever SQL can do to an outbox.
+//! The same SQL on the outbox on every major version of Postgres.
 
 use walrelay_testkit::checker::{self, Committed};
 use walrelay_testkit::outbox::Workload;
@@ -24,7 +24,7 @@ async fn postgres_18_is_read_whatever_sql_does_to_the_outbox() {
     on_version(18).await;
 }
 
-/// One relay, one table, one thing after the other; the same rows must come out.
+/// Runs every case on one relay and one table, and compares the published rows.
 async fn on_version(major: u32) {
     let Some(world) = World::create_on(major).await else { return };
     let mut relay = world.start_relay([]).await;
@@ -32,7 +32,8 @@ async fn on_version(major: u32) {
     let basics = Workload::of_rows(500).insert(world.client()).await.expect("rows are inserted");
     committed.extend(basics);
     committed.extend(inserted_and_deleted(&world).await);
-    // From here on the outbox holds everything that counts, but what was deleted.
+    // The following cases leave their rows in the outbox, so the test reads the committed rows from
+    // the table.
     savepoints(&world).await;
     copied(&world).await;
     columns_come_and_go(&world).await;
@@ -48,7 +49,8 @@ async fn on_version(major: u32) {
     assert_eq!(relay.terminate(DEADLINE).await, Some(0));
 }
 
-/// Nothing of it stays in the table, and yet it is published.
+/// Inserts and deletes rows in one transaction. They are published although they never stay in the
+/// table.
 async fn inserted_and_deleted(world: &World) -> Vec<Committed> {
     world.execute("BEGIN").await;
     let sql = "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
@@ -64,7 +66,8 @@ async fn inserted_and_deleted(world: &World) -> Vec<Committed> {
     committed.collect()
 }
 
-/// What was rolled back to a savepoint is not published; what came around it is.
+/// Inserts rows around a savepoint. Rows rolled back to the savepoint are not published, and all
+/// others are.
 async fn savepoints(world: &World) {
     let insert = |first: u32| {
         format!(
@@ -86,7 +89,7 @@ async fn savepoints(world: &World) {
     );
 }
 
-/// COPY writes many rows with one record of the log.
+/// Inserts rows by COPY, which writes many rows in one WAL record.
 async fn copied(world: &World) {
     world
         .execute(
@@ -107,7 +110,7 @@ async fn copied(world: &World) {
     world.execute(&format!("COPY (SELECT 1) TO PROGRAM 'rm {path}'")).await;
 }
 
-/// Columns are read by name from the latest description of the table.
+/// Adds and drops columns. The relay reads columns by name from the latest Relation message.
 async fn columns_come_and_go(world: &World) {
     let insert = |version: u32| {
         format!(
@@ -127,7 +130,8 @@ async fn columns_come_and_go(world: &World) {
         .await;
 }
 
-/// Rows over a megabyte, out of line and compressed: a payload's length says nothing of the log's.
+/// Inserts compressed out-of-line rows of over a megabyte, whose payload size differs from their
+/// size in the WAL.
 async fn large_and_compressible(world: &World) {
     world
         .execute(

@@ -1,4 +1,4 @@
-//! One key or topic that fails, an outage of everything, and the way back.
+//! One failing key or topic, a complete outage, and the recovery from each.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ async fn a_failing_aggregate_is_parked_and_returns_in_order_while_everything_els
     world.pubsub.fault("key=v-3,reject=UNAVAILABLE");
     let producer = Producer::start(world.url(), Duration::from_millis(20));
 
-    // Parked, and the slot goes past its rows while more of them arrive.
+    // The key is parked, and the slot moves past its rows while more of them arrive.
     wait_until(DEADLINE, "rows of the failing key to be parked", async || {
         (world.dispatch_count("retrying").await > 0).then_some(())
     })
@@ -40,7 +40,7 @@ async fn a_failing_aggregate_is_parked_and_returns_in_order_while_everything_els
     let body = relay.wait_for_http(DEADLINE, "/livez", 200).await;
     assert!(body.contains("true"), "{body}");
 
-    // Healed under load: no gap, no overtaking, then live again.
+    // The fault ends under load. The key returns to its live lane without a gap and in order.
     world.pubsub.heal();
     wait_until(DEADLINE, "the key's backlog to be published", async || {
         (world.dispatch_count("retrying").await == 0).then_some(())
@@ -51,7 +51,7 @@ async fn a_failing_aggregate_is_parked_and_returns_in_order_while_everything_els
     let more = Workload { first_number: 1_000_000, aggregates_count: 10, ..Workload::of_rows(200) };
     more.insert(world.client()).await.unwrap();
     world.wait_confirmed(DEADLINE).await;
-    // What came before the key was live again is confirmed once it is recorded.
+    // Rows from the time before the key returned to live are confirmed once they are recorded.
     world.wait_dispatch(DEADLINE, "retrying", 0).await;
     world.check(&world.committed().await).assert_exactly_once();
     assert!(redelivered > 100, "{redelivered} of {rows} rows went through dispatch state");
@@ -153,7 +153,8 @@ async fn a_hundred_thousand_parked_rows_reload_within_the_byte_budget() {
     world.check(&parked).assert_exactly_once();
 }
 
-/// Rows of a kilobyte in a thousand keys, as an earlier relay would have left them.
+/// Inserts parked rows of one kilobyte over a thousand keys, as an earlier relay would have
+/// recorded them.
 async fn park_behind_its_back(world: &World, rows_count: u32) -> Vec<Committed> {
     let sql = "INSERT INTO app_outbox_dispatch
                  (slot, event_id, commit_lsn, tx_index, topic, ordering_key, message, status, next_attempt_at)

@@ -1,4 +1,5 @@
-//! A partitioned outbox whose partitions come and go under traffic: nothing is lost, and nothing is out of order.
+//! A partitioned outbox whose partitions are attached and removed under traffic. No row is lost or
+//! reordered.
 
 use std::time::Duration;
 
@@ -7,12 +8,13 @@ use walrelay_testkit::postgres::installed_majors;
 use walrelay_testkit::wait_until;
 use walrelay_tests::{DEADLINE, Producer, World};
 
-/// Versions of one partition: a second of the producer's. Three are there in advance, for a busy machine.
+/// The versions per partition, which the producer writes in about a second. Three partitions exist
+/// in advance, for a busy machine.
 const SPAN: u32 = 1_000;
-/// Partitions that come and go.
+/// The number of partitions that are attached and removed.
 const PARTITIONS: u32 = 6;
 
-/// `kept` has what was committed, because the rows go with their partitions.
+/// The outbox, and `kept` for committed rows, because the rows disappear with their partitions.
 const TABLES: &str = "
 CREATE TABLE app_outbox (
   id uuid NOT NULL DEFAULT gen_random_uuid(), aggregatetype text NOT NULL,
@@ -26,7 +28,8 @@ fn partition(n: u32) -> String {
     format!("outbox_{n}")
 }
 
-/// As the manual has it: `PARTITION OF` would lock the outbox for as long as any transaction on it takes.
+/// Attaches a partition as the manual recommends. `PARTITION OF` would lock the outbox until every
+/// open transaction on it has ended.
 async fn attach(world: &World, n: u32) {
     let (name, from, to) = (partition(n), n * SPAN, (n + 1) * SPAN);
     world
@@ -37,7 +40,8 @@ async fn attach(world: &World, n: u32) {
         .await;
 }
 
-/// Remembers what a partition holds, to which nothing is written any more, and takes it away.
+/// Copies the rows of a partition that receives no more writes into `kept`, and removes the
+/// partition.
 async fn remove(world: &World, n: u32) {
     let name = partition(n);
     let keep = "INSERT INTO kept SELECT version, id::text, aggregateid, payload::text FROM";
@@ -46,7 +50,7 @@ async fn remove(world: &World, n: u32) {
     match n % 3 {
         0 => world.execute(&detach).await,
         1 => world.execute(&format!("{detach} CONCURRENTLY")).await,
-        // Dropped while it is a partition.
+        // Dropped while it is attached.
         _ => {}
     }
     world.execute(&format!("DROP TABLE {name}")).await;
@@ -84,7 +88,7 @@ async fn come_and_go(world: &World) {
     for n in 0..PARTITIONS {
         attach(world, n + 3).await;
         if n == PARTITIONS / 2 {
-            // Partitions whose rows are still to be read from the WAL go as well.
+            // Partitions with rows that the relay has not read from the WAL are also removed.
             assert_eq!(relay.terminate(DEADLINE).await, Some(0));
         }
         wait_written(&producer, (n + 1) * SPAN + 1).await;
@@ -93,7 +97,7 @@ async fn come_and_go(world: &World) {
             relay = world.start_relay([]).await;
         }
     }
-    // From here on a row without a partition of its own is taken as well.
+    // The default partition accepts rows outside all other partitions.
     world.execute("CREATE TABLE outbox_other (LIKE app_outbox INCLUDING ALL)").await;
     world.execute("ALTER TABLE app_outbox ATTACH PARTITION outbox_other DEFAULT").await;
     wait_written(&producer, (PARTITIONS + 3) * SPAN + 100).await;
@@ -139,7 +143,7 @@ async fn rows_that_a_partition_brings_along_are_not_published_and_those_written_
                 "ALTER TABLE app_outbox ATTACH PARTITION outbox_1 FOR VALUES FROM (1000) TO (2000)",
             )
             .await;
-        // To the partition itself, and through the root.
+        // Inserts into the partition itself and through the root.
         world.execute(&insert("outbox_1", 1001)).await;
         world.execute(&insert("app_outbox", 1002)).await;
         world.execute("ALTER TABLE app_outbox DETACH PARTITION outbox_1").await;

@@ -1,4 +1,4 @@
-//! Upgrades by the real pg_upgrade; skipped where none of Postgres 17 or newer is installed.
+//! Upgrades with the real `pg_upgrade`. Skipped if no Postgres 17 or newer is installed.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ async fn rows_from(world: &World, first_number: u32, count: u32) {
     rows.insert(world.client()).await.expect("rows");
 }
 
-/// A world on a server of the old version, with a failover slot.
+/// Creates a test environment on the old server, with a failover slot.
 async fn with_failover_slot(server: &PrivatePostgres) -> Option<World> {
     let world = World::create_at(&server.url("postgres")).await?;
     world.succeed(["slot", "drop", "--yes"]).await;
@@ -33,7 +33,8 @@ async fn pg_upgrade_carries_a_slot_over_and_nothing_is_lost_or_comes_twice() {
     let Some(mut world) = with_failover_slot(&server).await else { return };
     rows_from(&world, 0, 60).await;
     world.catch_up().await;
-    // A graceful end is not enough: the relay's own last note lies before the slot.
+    // A graceful stop is not enough, because the slot has not confirmed the last write to the
+    // relay's own record.
     match server.upgrade(&new, &LOGICAL) {
         Err(StartError::Failed { output, .. }) => {
             assert!(output.contains("logical replication slots"), "{output}");

@@ -1,4 +1,5 @@
-//! Behind PgBouncer: recognised by how it behaves, with the fix, and `check` looks on.
+//! PgBouncer in front of the database: the relay detects the pooler by its behaviour and prints the
+//! fix, and `check` still runs the other checks.
 
 use walrelay_tests::{PgBouncer, World};
 

@@ -1,4 +1,4 @@
-//! Pub/Sub behind a certificate of its owner's: TLS and credentials, as in production.
+//! Pub/Sub behind a certificate of a private authority, with TLS and credentials as in production.
 
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -9,7 +9,7 @@ use walrelay_testkit::relay::RelayCommand;
 use walrelay_testkit::tls::{CERTIFICATE, CERTIFICATE_FILE, KEY};
 use walrelay_tests::{DEADLINE, World, topic};
 
-/// A Pub/Sub that speaks TLS only, and the metadata server that gives tokens for it.
+/// A Pub/Sub that accepts only TLS, and a metadata server that issues its tokens.
 struct Private {
     emulator: Emulator,
     endpoint: String,

@@ -1,4 +1,4 @@
-//! `audit` and `trace`: what was published is proved to be in the inbox.
+//! `audit` and `trace` prove that every published event is in the inbox.
 
 use serde_json::Value;
 use walrelay_emulator::{Ordering, SubscriptionOptions};
@@ -6,14 +6,15 @@ use walrelay_testkit::relay::Relay;
 use walrelay_testkit::wait_until;
 use walrelay_tests::{CONSUMER, DEADLINE, World, topic};
 
-/// So many events published, settled on record, and applied.
+/// Creates `events` events that are published, recorded as settled, and applied.
 async fn world(events: u32) -> Option<World> {
     let world = World::create().await?;
     world.set_up_consumer().await;
     world.insert_events(20, events).await;
     let mut relay = world.start_relay([]).await;
     world.consume_all().await;
-    // What is settled is noted by transaction, and waits for whoever else writes on this server.
+    // The settled horizon is a transaction id, so it waits for other open transactions on this
+    // server.
     wait_until(DEADLINE, "everything to be settled on record", async || {
         let report = audited(&world, &[]).await;
         (report["rows"] == events).then_some(())
@@ -23,11 +24,12 @@ async fn world(events: u32) -> Option<World> {
     Some(world)
 }
 
-/// What an audit says of the one consumer, whatever it exits with.
+/// Returns the audit's report on the only consumer, for any exit code.
 async fn audited(world: &World, options: &[&str]) -> Value {
     let audit = ["audit", "--grace", "0s", "--format", "json"];
     let done = world.run(audit.into_iter().chain(options.iter().copied())).await;
-    // What is printed besides, such as the error, has no line of one brace.
+    // The report starts and ends with a line of a single brace. Other output, such as the error,
+    // has no such line.
     let report: Vec<&str> = done.text.lines().skip_while(|line| *line != "{").collect();
     let end = report.iter().position(|line| *line == "}");
     let end = end.unwrap_or_else(|| panic!("no report: {}", done.text));
@@ -47,7 +49,7 @@ async fn an_event_deleted_from_the_inbox_is_named_and_nothing_else() {
 
     let delete = "DELETE FROM app_inbox WHERE ctid IN (SELECT ctid FROM app_inbox LIMIT 1) RETURNING event_id";
     let id: String = world.client().query_one(delete, &[]).await.expect("one is deleted").get(0);
-    // Named with its database, as when it is another one.
+    // The same result with the consumer's database named explicitly, as for a separate database.
     let place = format!("{CONSUMER}={}", world.url());
     for options in [vec![], vec!["--inbox", &place], vec!["--aggregate-type", "video"]] {
         let holed = audited(&world, &options).await;
@@ -86,7 +88,7 @@ async fn of_several_consumers_the_one_that_lacks_events_is_named_and_why_it_may(
              SELECT 'young', 1, event_id, ordering_key, occurred_at, 'done' FROM app_inbox WHERE version > 30",
         )
         .await;
-    // An update makes a row that is settled only with its own transaction.
+    // An updated row has a new transaction id, so it is settled only with the updating transaction.
     let mut relay = world.start_relay([]).await;
     wait_until(DEADLINE, "everything to be settled on record", async || {
         (audited(&world, &[]).await["rows"] == 40).then_some(())
@@ -103,7 +105,8 @@ async fn of_several_consumers_the_one_that_lacks_events_is_named_and_why_it_may(
 
 const AGAINST: [&str; 2] = ["--subscription", "audit"];
 
-/// 300 events published and settled on record, a subscription that has them, and the relay.
+/// Creates 300 events that are published and recorded as settled, a subscription that holds them,
+/// and the relay.
 async fn world_with_a_subscription() -> Option<(World, Relay)> {
     let world = World::create().await?;
     let name = "projects/test/subscriptions/audit";
@@ -144,12 +147,12 @@ async fn an_audit_of_a_subscription_ends_while_events_are_being_published() {
 async fn a_subscription_of_its_own_proves_it_without_an_inbox_and_keeps_what_it_holds() {
     let Some((world, mut relay)) = world_with_a_subscription().await else { return };
     assert_eq!(relay.terminate(DEADLINE).await, Some(0));
-    // Nothing of it was acknowledged: it proves the same again.
+    // The audit acknowledged no message, so a second audit gives the same result.
     let whole = audited(&world, &AGAINST).await;
     assert_eq!((&whole["missing"], &whole["exit"]), (&0.into(), &0.into()), "{whole}");
     assert_eq!(whole["inbox"]["delivered"], 300, "{whole}");
 
-    // A row that is settled and was never published: that of a replica that skipped it.
+    // Simulates a settled row that was never published, as after a replica skipped it.
     world.execute("ALTER TABLE app_outbox DISABLE TRIGGER USER").await;
     let lost = "UPDATE app_outbox SET id = gen_random_uuid() WHERE version = 7 RETURNING id::text";
     let lost: String = world.client().query_one(lost, &[]).await.expect("one is changed").get(0);
@@ -211,7 +214,7 @@ async fn what_the_inbox_was_pruned_of_is_not_missing() {
     let pruned = audited(&world, &[]).await;
     assert_eq!((&pruned["rows"], &pruned["exit"]), (&0.into(), &0.into()), "{pruned}");
     assert!(pruned["since"].is_string(), "{pruned}");
-    // The verb notes it, and never takes back what it noted.
+    // `consumer prune` records the time, and never moves that time backwards.
     let prune = ["consumer", "prune", CONSUMER, "--older-than", "40d"];
     world.succeed(prune).await;
     let later =

@@ -1,4 +1,5 @@
-//! Pruning: told before it is done, whole partitions of a partitioned outbox, and never what is needed.
+//! `prune`: a dry run first, whole partitions of a partitioned outbox, and never a row that is
+//! still needed.
 
 use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::wait_until;
@@ -6,10 +7,10 @@ use walrelay_tests::{DEADLINE, World};
 
 const ROWS: &str = "SELECT count(*) FROM app_outbox";
 
-/// Everything that was committed so far is settled on record.
+/// Waits until all committed rows are recorded as settled.
 async fn settle(world: &World) {
     world.catch_up().await;
-    // The horizon is on record once the log has moved past it.
+    // The horizon is recorded once the WAL has moved past it.
     let behind = "SELECT count(*) FROM app_outbox WHERE age(xmin) <=
                     (SELECT age(settled_xid::xid) FROM app_outbox_relay)";
     wait_until(DEADLINE, "the horizon to pass the rows", async || {
@@ -29,7 +30,7 @@ async fn a_dry_run_tells_how_many_rows_would_go_and_deletes_none() {
     let kept = world.number(ROWS).await;
     assert_eq!(kept, 30);
     assert!(told.contains("row(s) of public.app_outbox would be deleted"), "{told}");
-    // What is not finished has its own name.
+    // The refusal names the unfinished operation.
     let begun = "UPDATE app_outbox_relay SET operation = '{\"kind\": \"recovery\", \"id\": \"1\", \"bound\": \"nothing\"}'";
     world.execute(begun).await;
     let refused = world.run(["prune", "--older-than", "1s"]).await;
@@ -72,7 +73,7 @@ async fn of_a_partitioned_outbox_whole_partitions_go_and_those_for_rows_to_come_
              SELECT 'video', 'v-1', 'test.made', n, '{}' FROM generate_series(21, 25) AS n",
         )
         .await;
-    // Not settled yet: nothing goes.
+    // Nothing is settled yet, so no row is deleted.
     world.run(["prune", "--older-than", "30d"]).await;
     assert_eq!(world.number(ROWS).await, 25);
     settle(&world).await;

@@ -1,4 +1,5 @@
-//! A publication that is changed under a running relay: it stops before the change, and says so.
+//! A publication that is changed while the relay runs. The relay stops before the change and
+//! reports the reason.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use walrelay_testkit::relay::Relay;
 use walrelay_testkit::wait_until;
 use walrelay_tests::{DEADLINE, Producer, World};
 
-/// A world whose relay has published and confirmed rows.
+/// Creates a test environment whose relay has published and confirmed rows.
 async fn streaming_world(options: &[&str]) -> Option<(World, Relay)> {
     let world = World::create().await?;
     let relay = world.start_relay(options.iter().copied()).await;
@@ -22,7 +23,7 @@ async fn alter(world: &World, change: &str) {
     world.execute(&format!("ALTER PUBLICATION {} {change}", world.name())).await;
 }
 
-/// The relay has ended because of the change, and has confirmed nothing from `lost_from` on.
+/// Checks that the relay ended because of the change, and confirmed nothing from `lost_from` on.
 async fn assert_stopped_before(world: &World, mut relay: Relay, lost_from: u64, word: &str) {
     assert_eq!(relay.wait_ended(DEADLINE).await.code(), Some(3));
     let told = relay.lines().join("\n");
@@ -31,7 +32,7 @@ async fn assert_stopped_before(world: &World, mut relay: Relay, lost_from: u64, 
     assert!(confirmed <= lost_from, "{confirmed} is beyond {lost_from}");
 }
 
-/// A row that is in the table only, and enough other log for keepalives behind it.
+/// Inserts a row that reaches only the table, followed by enough other WAL for keepalives.
 async fn insert_lost(world: &World, number: u32) {
     let one = Workload { first_number: number, ..Workload::of_rows(1) };
     one.insert(world.client()).await.expect("the row is inserted");
@@ -50,7 +51,7 @@ async fn a_table_dropped_from_the_publication_stops_the_relay_before_the_change(
     }
     assert_stopped_before(&world, relay, lost_from, "no longer publishes table").await;
 
-    // Nor does it go on, until the table is published again.
+    // The relay refuses to start until the table is published again.
     assert_eq!(world.run(["run"]).await.code, Some(3));
     alter(&world, "ADD TABLE app_outbox").await;
     let first_number = 200;
@@ -134,7 +135,7 @@ async fn a_change_that_is_not_committed_holds_keepalives_back_and_then_stops_not
     changing.batch_execute(&change).await.unwrap();
     let from = world.wal_end().await;
     world.execute("CREATE TABLE other (n int); INSERT INTO other VALUES (1)").await;
-    // Longer than anything is confirmed late otherwise.
+    // Longer than any usual confirmation delay.
     let until = tokio::time::Instant::now() + Duration::from_secs(3);
     while tokio::time::Instant::now() < until {
         assert!(world.confirmed_flush().await <= from, "the change may be in the log by then");
@@ -156,7 +157,7 @@ async fn a_row_that_comes_where_another_one_is_recorded_is_published() {
     alter(&world, "ADD TABLE second_outbox").await;
     let create = format!("CREATE PUBLICATION {one_table} FOR TABLE app_outbox");
     world.execute(&format!("{create} WITH (publish = 'insert')")).await;
-    // The first row of the transaction is dead and recorded; the second one is out.
+    // The first row of the transaction is dead and recorded. The second row is in flight.
     world.pubsub.fault("black-hole");
     let tables = ["--outbox-table", "public.app_outbox", "--outbox-table", "public.second_outbox"];
     let mut relay = world.start_relay(tables).await;
@@ -174,7 +175,7 @@ async fn a_row_that_comes_where_another_one_is_recorded_is_published() {
     relay.kill();
     world.pubsub.heal();
 
-    // With the other publication it is the first one.
+    // With the other publication, the second row gets the index of the first row.
     let catch_up = world.command(["run", "--until-caught-up"]);
     let done = catch_up.env("WALRELAY_PUBLICATION", &one_table).finish(DEADLINE).await;
     assert_eq!(done.code, Some(0), "{}", done.text);

@@ -1,4 +1,4 @@
-//! `consumer rebuild`: the same read model again, from what the topic keeps.
+//! `consumer rebuild`: rebuilds the same read model from the messages that the topic retains.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use walrelay_testkit::process::Signal;
 use walrelay_testkit::wait_until;
 use walrelay_tests::{CONSUMER, DEADLINE, World, topic};
 
-/// What the read model of these tests holds, whoever has written it.
+/// The content of these tests' read model.
 const READ_MODEL: &str =
     "SELECT coalesce(string_agg(key || '=' || events, ',' ORDER BY key), '') FROM effect.balance";
 
@@ -15,7 +15,7 @@ async fn read_model(world: &World) -> String {
     world.client().query_one(READ_MODEL, &[]).await.expect("the read model").get(0)
 }
 
-/// A topic that keeps messages, and a consumer of it.
+/// Creates a topic that retains messages, and a consumer of it.
 async fn world() -> Option<World> {
     let world = World::create().await?;
     keep_messages(&world, Duration::from_hours(1));
@@ -58,7 +58,7 @@ async fn a_rebuild_gives_the_same_read_model_while_an_instance_runs_and_events_c
     assert!(told.contains("begun: generation 2") && told.contains("-g2"), "{told}");
     world.wait_applied(500).await;
     assert_eq!(read_model(&world).await, before);
-    // What comes later comes from the new subscription.
+    // Later events arrive through the new subscription.
     world.insert_events(20, 100).await;
     world.catch_up().await;
     world.wait_applied(600).await;
@@ -66,7 +66,7 @@ async fn a_rebuild_gives_the_same_read_model_while_an_instance_runs_and_events_c
     assert!(consumer.lines().iter().all(|line| !line.contains("stopped")), "it goes on");
     drop(consumer);
     world.assert_applied_exactly_once().await;
-    // Set up again as it was set up first, it is the same consumer still, and nothing is created.
+    // `consumer init` with the original options finds the same consumer and creates nothing.
     let init = [
         "consumer",
         "init",
@@ -80,7 +80,7 @@ async fn a_rebuild_gives_the_same_read_model_while_an_instance_runs_and_events_c
     let same = world.succeed(init).await;
     assert!(same.contains("/ledger-g2 since it was rebuilt"), "{same}");
 
-    // Once more, with nobody running and a consumer that an operator has paused.
+    // A second rebuild without a running instance, for a consumer that an operator has paused.
     world.succeed(["consumer", "pause", CONSUMER]).await;
     let discard = "UPDATE app_inbox SET status = 'discarded' WHERE generation = 2 AND version = 7";
     world.execute(discard).await;
@@ -89,7 +89,7 @@ async fn a_rebuild_gives_the_same_read_model_while_an_instance_runs_and_events_c
     let again = world.succeed(rebuild).await;
     assert!(again.contains("in generation 2: 0 edited and 1 discarded event(s)"), "{again}");
     std::fs::remove_file(&reset).expect("it is there");
-    // The names of subscriptions do not grow.
+    // Subscription names do not grow with each rebuild.
     assert!(again.contains("/ledger-g3\n") && again.contains("it was paused before"), "{again}");
     assert_eq!(world.applied_count().await, 0);
     world.succeed(["consumer", "resume", CONSUMER]).await;
@@ -133,7 +133,7 @@ async fn a_rebuild_that_cannot_be_whole_changes_nothing() {
     assert_eq!(elsewhere.code, Some(2), "{}", elsewhere.text);
     assert!(elsewhere.text.contains("its topic, filter or ordering"), "{}", elsewhere.text);
 
-    // What people have decided is not forgotten without asking them.
+    // A rebuild undoes operators' edits and discards only with their consent.
     let decide = "UPDATE app_inbox SET last_error = 'edited at x' WHERE version = 7;
                   UPDATE app_inbox SET status = 'discarded' WHERE version = 8";
     world.execute(decide).await;
@@ -178,13 +178,13 @@ async fn an_edit_is_counted_however_often_the_handler_has_failed_since() {
     assert!(unasked.text.contains("1 edited and 0 discarded event(s)"), "{}", unasked.text);
 }
 
-/// The id of the one event that is dead.
+/// Returns the id of the only dead event.
 async fn dead(world: &World) -> Option<String> {
     let sql = "SELECT event_id FROM app_inbox WHERE status = 'dead'";
     world.client().query_opt(sql, &[]).await.expect("a row or none").map(|row| row.get(0))
 }
 
-/// As before any rebuild, and what one has created is gone.
+/// Checks that the state is as before any rebuild, and that the rebuild's subscription is deleted.
 async fn assert_unchanged(world: &World) {
     assert_eq!(world.number("SELECT sum(events)::bigint FROM effect.balance").await, 50);
     let status = world.succeed(["consumer", "status", CONSUMER, "--format", "json"]).await;
@@ -239,7 +239,7 @@ async fn a_rebuild_waits_for_batches_of_its_consumer_alone_and_says_for_whom() {
     world
         .execute("INSERT INTO app_inbox_consumer (consumer, subscription) VALUES ('other', 's')")
         .await;
-    // A batch that does not end.
+    // A batch whose transaction stays open.
     let stuck = world.connect().await;
     let batch = "SET application_name = 'stuck'; BEGIN; SELECT app_inbox_accept('ledger', 'e', 'k', 1, NULL, NULL)";
     stuck.batch_execute(batch).await.expect("it is accepted");
@@ -247,7 +247,7 @@ async fn a_rebuild_waits_for_batches_of_its_consumer_alone_and_says_for_whom() {
     for ends_by_itself in [false, true] {
         let mut rebuild = world.command(rebuild).start();
         rebuild.wait_for_line(DEADLINE, "application stuck").await;
-        // Not behind it: another consumer of this database.
+        // Another consumer of this database does not wait for the rebuild.
         let accept =
             "SET lock_timeout = '1s'; SELECT app_inbox_accept('other', 'e', 'k', 1, NULL, NULL)";
         world.execute(accept).await;
@@ -270,7 +270,8 @@ async fn a_rebuild_waits_for_batches_of_its_consumer_alone_and_says_for_whom() {
 
 #[tokio::test]
 async fn a_rebuild_that_is_killed_anywhere_leaves_the_consumer_at_work_and_is_run_again() {
-    // The last has begun its generation: another run begins one more, and comes to the same.
+    // The last failpoint is after the start of a new generation. The next run starts another
+    // generation, with the same result.
     for (place, generation) in
         [("rebuild-subscribed", 2), ("rebuild-sought", 2), ("rebuild-begun", 3)]
     {
@@ -285,7 +286,7 @@ async fn a_rebuild_that_is_killed_anywhere_leaves_the_consumer_at_work_and_is_ru
             ["consumer", "rebuild", CONSUMER, "--seek-to", "1h", "--reset-sql", &reset, "--yes"];
         let killed = world.command(rebuild).env("WALRELAY_FAILPOINT", place).finish(DEADLINE).await;
         assert_eq!(killed.code, None, "{place}: {}", killed.text);
-        // Nothing has to be done by hand for what comes next.
+        // Later events need no manual step.
         world.insert_events(5, 50).await;
         world.catch_up().await;
         world.wait_applied(100).await;
@@ -343,14 +344,15 @@ async fn what_a_rebuild_does_not_reach_is_said_before_it_begins() {
     assert!(told.find("created: subscription").is_some_and(|begun| said < begun), "{told}");
     world.wait_applied(20).await;
     assert_eq!(world.applied_count().await, 20);
-    // What is settled is noted by transaction, and waits for whoever else writes on this server.
+    // The settled horizon is a transaction id, so it waits for other open transactions on this
+    // server.
     let _relay = world.start_relay([]).await;
     wait_until(DEADLINE, "what is missing to be told", async || {
         let audit = world.run(["audit", "--grace", "0s"]).await;
         (audit.code == Some(1)).then_some(())
     })
     .await;
-    // Nothing is emptied, nothing is lost.
+    // This command has no `--reset-sql`, so the read model keeps its events.
     let again =
         world.succeed(["consumer", "rebuild", CONSUMER, "--seek-to", &since, "--yes"]).await;
     assert!(!again.contains("event(s) that occurred before that"), "{again}");

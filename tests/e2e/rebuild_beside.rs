@@ -1,12 +1,14 @@
-//! `consumer rebuild --into`: the read model is rebuilt in another schema, while the one in use is read and written.
+//! `consumer rebuild --into`: rebuilds the read model in another schema, while the current one is
+//! read and written.
 
 use walrelay_tests::{CONSUMER, DEADLINE, World};
 
-/// What the read model of these tests holds, whoever has written it.
+/// The content of these tests' read model.
 const READ_MODEL: &str =
     "SELECT coalesce(string_agg(key || '=' || events, ',' ORDER BY key), '') FROM effect.balance";
 
-/// The handler of all tests, with tables that the search path finds; and the schema to be filled.
+/// Creates the shared handler with unqualified table names that the search path resolves, and the
+/// schema to fill.
 const PLAIN: &str = "
 DO $do$ BEGIN
   EXECUTE format('ALTER DATABASE %I SET search_path = effect, public', current_database());
@@ -37,7 +39,8 @@ async fn generation(world: &World) -> i64 {
     world.number("SELECT generation::bigint FROM app_inbox_consumer").await
 }
 
-/// Every event of the outbox is in the read model once, in the order of its key's versions.
+/// Checks that every event of the outbox is in the read model once, in the order of its key's
+/// versions.
 async fn assert_each_once(world: &World) {
     let wrong = "SELECT count(*) FROM app_outbox AS o
           FULL JOIN (SELECT event_id, count(*) AS times FROM effect.applied GROUP BY 1) AS a
@@ -67,7 +70,7 @@ async fn a_rebuild_beside_replaces_a_wrong_read_model_in_one_moment_while_an_ins
     assert!(told.contains("in use: generation 2"), "{told}");
     assert_each_once(&world).await;
     assert_eq!(world.number("SELECT count(*) FROM fresh.applied").await, 0);
-    // What comes later is applied to the tables in use, from the subscription as before.
+    // Later events are applied to the current tables, from the same subscription as before.
     world.insert_events(20, 100).await;
     world.catch_up().await;
     world.wait_applied(1_300).await;
@@ -132,7 +135,7 @@ async fn a_rebuild_beside_that_is_killed_leaves_the_read_model_in_use_and_is_con
         assert_eq!(generation(&world).await, 1 + i64::from(is_over), "{place}");
         let status = world.succeed(["consumer", "status", CONSUMER]).await;
         assert_eq!(status.contains("--abandon"), !is_over, "{place}: {status}");
-        // Nothing has to be done by hand for what comes next.
+        // Later events need no manual step.
         world.insert_events(5, 50).await;
         world.catch_up().await;
         world.wait_applied(150).await;

@@ -1,4 +1,4 @@
-//! `consumer rebuild --key`: single ordering keys are applied again, and nothing else is touched.
+//! `consumer rebuild --key`: applies single ordering keys again, and affects no other key.
 
 use walrelay_tests::{CONSUMER, DEADLINE, World};
 
@@ -39,7 +39,7 @@ async fn assert_each_once(world: &World) {
     assert_eq!(world.number(differs).await, 0, "the sums differ");
 }
 
-/// Two keys of the read model are wrong.
+/// Makes two keys of the read model wrong.
 async fn damage(world: &World) {
     let damage = "UPDATE effect.balance SET events = 77 WHERE key = 'key-3';
         DELETE FROM effect.balance WHERE key = 'key-4'; DELETE FROM effect.applied WHERE key = 'key-4'";

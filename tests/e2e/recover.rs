@@ -1,4 +1,5 @@
-//! A lost slot is recovered from the table: nothing lost, order per key kept, little of it twice.
+//! Recovery of a lost slot from the table: no row is lost, each key keeps its order, and few rows
+//! are duplicated.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use walrelay_testkit::postgres::{TestClient, installation_or_skip, installed_maj
 use walrelay_testkit::wait_until;
 use walrelay_tests::{DEADLINE, Producer, World, topic};
 
-/// Rows that were published, a slot that is dropped behind the relay, and rows that no slot has.
+/// Publishes rows, drops the slot, and inserts rows that no slot covers.
 async fn lose_the_slot(world: &World, missed: u32) {
     Workload::of_rows(100).insert(world.client()).await.expect("rows");
     world.catch_up().await;
@@ -29,7 +30,7 @@ async fn four_hundred_rows_that_no_slot_has_are_published_in_order_with_little_o
         lose_the_slot(&world, 400).await;
         let told = world.succeed(["slot", "recover"]).await;
         assert!(told.contains("row(s) of public.app_outbox"), "{told}");
-        // What is committed from now on is streamed.
+        // Rows committed after the recovery are streamed.
         let last = Workload { first_number: 500, ..Workload::of_rows(50) };
         last.insert(world.client()).await.expect("rows");
         world.catch_up().await;
@@ -41,14 +42,14 @@ async fn four_hundred_rows_that_no_slot_has_are_published_in_order_with_little_o
         assert!(verdict.duplicates_count <= 100, "{major}: {verdict}");
         let unfinished = "SELECT count(*) FROM app_outbox_relay WHERE operation IS NOT NULL";
         assert_eq!(world.number(unfinished).await, 0);
-        // And it goes on as before.
+        // A further run publishes nothing.
         let before = stored(&world);
         world.catch_up().await;
         assert_eq!(stored(&world), before);
     }
 }
 
-/// Transactions that write and roll back, one after the other.
+/// Runs transactions that write and roll back, one after the other.
 async fn roll_back(client: TestClient, rounds: u32) {
     for _ in 0..rounds {
         let write = "BEGIN; CREATE TEMP TABLE IF NOT EXISTS scratch (n int); INSERT INTO scratch VALUES (1)";
@@ -184,7 +185,7 @@ async fn a_recovery_that_is_killed_continues_with_the_first_row_that_is_not_on_r
     lose_the_slot(&world, 12_000).await;
     world.succeed(["slot", "recover"]).await;
     let before = stored(&world);
-    // Slow enough that the place is noted before the kill.
+    // Slow enough that the progress is recorded before the kill.
     world.pubsub.fault("delay=400ms");
     let dying = world.command(["run", "--until-caught-up"]);
     let died = dying.env("WALRELAY_FAILPOINT", "after-reply=10").finish(DEADLINE).await;

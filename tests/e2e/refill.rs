@@ -1,8 +1,8 @@
-//! `consumer rebuild --from-outbox`: the same read model again, from the rows of the outbox.
+//! `consumer rebuild --from-outbox`: rebuilds the same read model from the rows of the outbox.
 
 use walrelay_tests::{CONSUMER, DEADLINE, World};
 
-/// What the read model of these tests holds, whoever has written it.
+/// The content of these tests' read model.
 const READ_MODEL: &str =
     "SELECT coalesce(string_agg(key || '=' || events, ',' ORDER BY key), '') FROM effect.balance";
 
@@ -12,7 +12,7 @@ async fn text(world: &World, sql: &str) -> String {
     world.client().query_one(sql, &[]).await.expect("one row").get(0)
 }
 
-/// A consumer of a topic that keeps nothing, and a topic for the rows.
+/// Creates a consumer of a topic without message retention, and a topic for the rows.
 async fn world() -> Option<World> {
     let world = World::create().await?;
     world.set_up_consumer().await;
@@ -26,12 +26,12 @@ fn reset_file(world: &World) -> String {
     file.to_str().expect("a plain name").to_owned()
 }
 
-/// The command, with the file that empties the read model.
+/// Returns the command with the file that empties the read model.
 fn from_outbox(reset: &str) -> [&str; 8] {
     ["consumer", "rebuild", CONSUMER, "--from-outbox", "refill", "--reset-sql", reset, "--yes"]
 }
 
-/// Every event of the outbox has had its effect once, in the order of its key's versions.
+/// Checks that every event of the outbox was applied once, in the order of its key's versions.
 async fn assert_each_once(world: &World) {
     let wrong = "SELECT count(*) FROM app_outbox AS o
           FULL JOIN (SELECT event_id, count(*) AS times FROM effect.applied GROUP BY 1) AS a
@@ -53,7 +53,8 @@ async fn a_rebuild_from_the_outbox_gives_the_same_read_model_while_an_instance_r
     world.catch_up().await;
     world.wait_applied(500).await;
     let before = text(&world, READ_MODEL).await;
-    // What is published and not applied yet comes with the rows, and once more behind them.
+    // Published events that are not applied yet arrive with the republished rows, and a second time
+    // after them.
     world.pubsub.fault(&format!("on=delivery,subscription={CONSUMER},hold-before"));
     world.insert_events(20, 50).await;
     world.catch_up().await;
@@ -94,7 +95,7 @@ async fn rows_that_can_never_be_published_are_left_out_and_not_waited_for() {
     let before = text(&world, READ_MODEL).await;
     let reset = reset_file(&world);
     let rebuild = from_outbox(&reset);
-    // Before anything is emptied.
+    // The refusal comes before anything is emptied.
     let refused = world.run(rebuild).await;
     assert_eq!(refused.code, Some(2), "{}", refused.text);
     for part in ["1 row(s) of the outbox cannot be applied again", "nothing has changed", "dead in"]
@@ -177,7 +178,7 @@ async fn a_rebuild_from_the_outbox_that_is_killed_is_done_by_running_it_again() 
         let rebuild = from_outbox(&reset);
         let killed = world.command(rebuild).env("WALRELAY_FAILPOINT", place).finish(DEADLINE).await;
         assert_eq!(killed.code, None, "{place}: {}", killed.text);
-        // Everybody is told until it is finished.
+        // `consumer status`, `/readyz`, `check` and `status` report the unfinished rebuild.
         let status = ["consumer", "status", CONSUMER];
         let unfinished = world.succeed(status).await;
         assert!(unfinished.contains("is not finished"), "{place}: {unfinished}");
@@ -209,7 +210,7 @@ async fn a_rebuild_from_the_outbox_that_could_not_be_whole_is_refused() {
         assert_eq!(refused.code, Some(code), "{}", refused.text);
         assert!(refused.text.contains(says), "{}", refused.text);
     };
-    // Before anything is emptied.
+    // The refusal comes before anything is emptied.
     refuse("refill", 2, "--outbox-url").await;
     world.insert_events(1, 1).await;
     refuse("nowhere", 4, "gcloud pubsub topics create").await;

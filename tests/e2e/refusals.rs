@@ -1,4 +1,4 @@
-//! Bad input: a clear error with its fix, the promised exit code, and nothing lost.
+//! Invalid input: a clear error with its fix, the promised exit code, and no lost row.
 
 use std::time::{Duration, Instant};
 
@@ -261,7 +261,7 @@ async fn a_second_relay_stands_by_and_continues_within_a_second_of_the_release()
     world.pubsub.wait_stored(DEADLINE, 60).await;
 
     let pause = released.elapsed();
-    // A second is promised; the rest is for a machine that runs other tests meanwhile.
+    // The promise is one second. The rest is slack for a machine that runs other tests.
     assert!(pause < Duration::from_secs(3), "the standby took {pause:?}");
     second.wait_for_http(DEADLINE, "/readyz", 200).await;
     world.wait_confirmed(DEADLINE).await;
@@ -272,7 +272,7 @@ async fn a_second_relay_stands_by_and_continues_within_a_second_of_the_release()
 async fn a_holder_that_does_not_let_go_is_ended_when_that_is_allowed() {
     let Some(world) = World::create().await else { return };
     let first = world.start_relay([]).await;
-    // Frozen: it holds the slot and does nothing.
+    // A frozen relay holds the slot and does nothing.
     first.signal(walrelay_testkit::process::Signal::Stop);
     let committed = Workload::of_rows(50).insert(world.client()).await.unwrap();
 

@@ -1,4 +1,5 @@
-//! A replay publishes again what lies behind an anchor, beside the live relay, and leaves nothing behind.
+//! A replay republishes the rows after an anchor, in parallel to the live relay, and removes
+//! everything it created.
 
 use std::collections::HashSet;
 
@@ -8,7 +9,7 @@ use walrelay_testkit::process::Signal;
 use walrelay_testkit::wait_until;
 use walrelay_tests::{DEADLINE, World, topic};
 
-/// What a message says of its row: key, event id, position.
+/// Key, event id, position and index of a message's row.
 type Said = (String, String, String, String);
 
 fn published(world: &World, name: &str) -> Vec<Said> {
@@ -37,7 +38,8 @@ fn replay_ids(world: &World, name: &str) -> Vec<Option<String>> {
     ids
 }
 
-/// Waits until there are so many slots: a server lets go of a temporary one soon after its connection.
+/// Waits until `count` slots exist. The server drops a temporary slot shortly after its connection
+/// ends.
 async fn wait_slots(world: &World, count: i64) {
     let sql = "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()";
     wait_until(DEADLINE, "the slots that stay", async || {
@@ -46,7 +48,7 @@ async fn wait_slots(world: &World, count: i64) {
     .await;
 }
 
-/// An anchor, rows behind it that a running relay has published, and a topic for a replay of them.
+/// Creates an anchor, rows after the anchor, and a topic for a replay of the rows.
 async fn world_with_an_anchor(world: &World, rows: u32) {
     world.succeed(["anchor", "create", "a"]).await;
     world.pubsub.create_topic("again");
@@ -123,7 +125,7 @@ async fn a_stretch_of_the_log_an_aggregate_or_a_type_is_replayed_alone_and_a_dry
         world.succeed(all.into_iter().chain(["--dry-run", "--event-type", "of no row"])).await;
     assert!(none.contains("would publish 0 row(s)"), "{none}");
 
-    // Both ends belong to it.
+    // Both ends of the range are included.
     let mut commits: Vec<_> = live.iter().map(|row| row.2.clone()).collect();
     commits.sort_by_key(|lsn| lsn.parse::<pgoutput_parser::Lsn>().expect("a position"));
     commits.dedup();
@@ -155,7 +157,7 @@ async fn times_select_by_the_moment_of_the_commit() {
     assert_eq!(too_early.code, Some(2), "{}", too_early.text);
 }
 
-/// The id behind `--resume` in what was printed.
+/// Extracts the id after `--resume` from the output.
 fn resume_id(text: &str) -> String {
     let (_, behind) = text.rsplit_once("--resume ").unwrap_or_else(|| panic!("no id in {text}"));
     behind.chars().take_while(char::is_ascii_hexdigit).collect()
@@ -202,7 +204,8 @@ async fn an_anchor_that_an_unfinished_replay_goes_on_from_is_neither_dropped_nor
     let Some(world) = World::create().await else { return };
     world_with_an_anchor(&world, 600).await;
     world.catch_up().await;
-    // Slow enough that on a busy machine, too, it is stopped before it has settled all that the anchor keeps.
+    // Slow enough that even on a busy machine the replay is stopped before it settles all rows
+    // after the anchor.
     let arguments = ["replay", "--from-anchor", "a", "--to-topic", "again", "--rate", "100"];
     let mut first = world.command(arguments).start();
     world.pubsub.wait_stored(DEADLINE, 600 + 20).await;
@@ -228,7 +231,7 @@ async fn an_anchor_that_an_unfinished_replay_goes_on_from_is_neither_dropped_nor
     assert_eq!(other_command.code, Some(2), "{}", other_command.text);
     let right = format!("walrelay replay --resume {id}");
     assert!(other_command.text.contains(&right), "{}", other_command.text);
-    // Another anchor is nobody's.
+    // The replay does not use the other anchor, so that anchor can be dropped.
     world.succeed(["anchor", "create", "b"]).await;
     world.succeed(["anchor", "drop", "b"]).await;
 
@@ -253,7 +256,7 @@ async fn a_replay_to_a_topic_that_is_given_up_stands_in_nobodys_way_and_leaves_n
     first.wait_ended(DEADLINE).await;
     let id = resume_id(&first.lines().join("\n"));
     wait_slots(&world, 2).await;
-    // As a process leaves it whose end the server has not noticed.
+    // Simulates the temporary slot of a dead process whose end the server has not noticed.
     let gone = world.connect().await;
     let copy = format!(
         "SELECT pg_create_logical_replication_slot('{}_replay_{id}', 'pgoutput', true)",
@@ -296,7 +299,8 @@ async fn a_row_that_is_never_taken_ends_a_replay_or_is_left_out_and_named() {
     let done = world.succeed(arguments.into_iter().chain(["--skip-dead"])).await;
     assert!(done.contains("29 row(s)") && done.contains("left out: 1 row(s)"), "{done}");
     assert!(done.contains(&bad) && !done.contains("dispatch state"), "{done}");
-    // The one that was stopped goes on without the row, and would whenever it is taken up again.
+    // The stopped replay is resumed with `--skip-dead`, and the option is recorded for later
+    // resumes.
     let id = resume_id(&stopped.text);
     let resumed = world.succeed(["replay", "--resume", &id, "--skip-dead"]).await;
     assert!(resumed.contains(&bad) && resumed.contains("left out: 1 row(s)"), "{resumed}");

@@ -1,4 +1,5 @@
-//! A reset: everything behind an anchor again, for everybody, contiguous with the live rows.
+//! A reset republishes everything after an anchor to all subscribers, contiguous with the live
+//! rows.
 
 use pgoutput_parser::Lsn;
 use walrelay_testkit::checker::Committed;
@@ -43,7 +44,7 @@ async fn a_reset_under_live_traffic_repeats_everything_since_the_anchor_contiguo
         let done = reset.finish(DEADLINE).await;
         assert_eq!(done.code, Some(0), "{}", done.text);
         since.extend(insert(730, 30).await);
-        // The very last rows are the last of the repetition too.
+        // The repetition ends with the newest rows.
         wait_until(DEADLINE, "the last rows", async || {
             KEYS.iter()
                 .all(|key| stored(&world, key).last() == ids(&since, key).last())
@@ -80,7 +81,7 @@ async fn a_reset_to_a_place_behind_the_anchor_repeats_what_lies_behind_that_plac
     for key in KEYS {
         assert!(stored(&world, key).ends_with(&ids(&later, key)), "{key}");
     }
-    // And all of it once more: the anchor has stayed where it was.
+    // A second reset repeats all rows, because the anchor has not moved.
     world.succeed(["slot", "reset", "--to-anchor", "a"]).await;
     world.catch_up().await;
     assert_eq!(world.pubsub.stored_count(), 42 + 12 + 42);
@@ -218,7 +219,7 @@ async fn an_anchor_heals_a_slot_that_was_dropped_and_one_that_is_gone_leaves_the
         assert_eq!(stored(&world, key), expected, "{key}");
     }
 
-    // Begun, and then somebody drops the anchor: it is given up, and told so.
+    // A started reset whose anchor was dropped is abandoned, and `status` reports the reason.
     world
         .execute(
             "UPDATE app_outbox_relay SET operation =

@@ -1,4 +1,5 @@
-//! Another number of shards: under producers that write, with rows in dispatch state, and when it does not work.
+//! Changes of the shard count: with concurrent producers, with rows in dispatch state, and with
+//! failures.
 
 use std::time::Duration;
 
@@ -13,14 +14,14 @@ const UNFINISHED: &str = "SELECT count(*) FROM app_outbox_relay WHERE operation 
 const SLOTS: &str = "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()";
 const PUBLICATIONS: &str = "SELECT count(*) FROM pg_publication";
 
-/// A world whose outbox is divided so.
+/// Creates a test environment whose outbox has `count` shards.
 async fn divided(count: u32) -> Option<World> {
     let world = World::create_empty().await?;
     world.succeed(["init", "--shards", &count.to_string()]).await;
     Some(world)
 }
 
-/// What names a shard on the command line; nothing where there is only one.
+/// Returns the `--shard` values. `None` for an outbox without shards.
 fn shards(count: u32) -> Vec<Option<String>> {
     match count {
         1 => vec![None],
@@ -55,14 +56,15 @@ async fn catch_up(world: &World, count: u32) {
     }
 }
 
-/// A position is one of the rows that a shard has of a transaction, so rows of two shards may have the same.
+/// Removes findings of shared positions. A row's index counts only the rows of its shard, so rows
+/// of two shards may share a position.
 fn besides_positions(verdict: &Verdict) -> Verdict {
     let shared = "position belongs to another row too";
     let altered = verdict.altered.iter().filter(|(_, what)| *what != shared).cloned().collect();
     Verdict { altered, ..verdict.clone() }
 }
 
-/// So many shards, and nothing of any other number.
+/// Checks that `count` shards exist and that nothing is left of any other count.
 async fn assert_all_that_there_is(world: &World, count: u32) {
     let count = i64::from(count);
     assert_eq!(world.number(UNFINISHED).await, 0);
@@ -82,7 +84,7 @@ async fn more_rows(producer: &Producer) {
     .await;
 }
 
-/// Writes rows until those of so many keys are parked: a key is parked only while others are published.
+/// Writes rows until `keys` keys are parked. A key is parked only while other keys are published.
 async fn park_while_others_flow(world: &World, keys: i64) {
     let producer = Producer::start(world.url(), Duration::from_millis(20));
     let parked =
@@ -112,7 +114,7 @@ async fn changes_under_traffic(major: u32) {
         more_rows(&producer).await;
         let told = world.succeed(["reshard", "--shards", &count.to_string()]).await;
         assert!(told.contains("switched at "), "{told}");
-        // Those of the number before end for good, and say what there is now.
+        // The relays of the previous count exit for good, and report the new count.
         let next = match count {
             1 => "leave --shard out".to_owned(),
             _ => format!("--shard 0/{count} to --shard {}/{count}", count - 1),
@@ -186,7 +188,7 @@ async fn what_is_parked_and_dead_goes_to_the_shard_of_its_key_and_stays_in_front
     let workload = Workload { aggregates_count: 10, ..Workload::of_rows(200) };
     let mut number = 1_000_000;
     for count in [4, 1, 4] {
-        // The relays that there were before end by themselves, or were never started.
+        // The relays of the previous count end by themselves or were never started.
         world.succeed(["reshard", "--shards", &count.to_string()]).await;
         let more = Workload { first_number: number, ..workload.clone() };
         more.insert(world.client()).await.expect("rows");
@@ -212,7 +214,7 @@ async fn what_is_parked_and_dead_goes_to_the_shard_of_its_key_and_stays_in_front
     catch_up(&world, 4).await;
     let committed: Vec<_> = world.committed().await;
     let verdict = besides_positions(&world.check(&committed));
-    // The dead row was left behind by its key, as ever.
+    // The key continued behind its dead row, so reorderings with this row are expected.
     let passed: Vec<_> = verdict.reordered.iter().filter(|(early, _)| early != poison).collect();
     assert!(passed.is_empty() && verdict.lost.is_empty(), "{verdict}");
 }
@@ -235,9 +237,10 @@ async fn relays_of_the_new_number_wait_for_the_switch_and_those_of_the_old_go_on
     command.signal(Signal::Interrupt);
     assert_eq!(command.wait_ended(DEADLINE).await.code(), Some(1));
     world.pubsub.heal();
-    // The old relays publish what came meanwhile: nothing is switched.
+    // The old relays publish the rows that arrived during the failed change, because nothing was
+    // switched.
     world.pubsub.wait_stored(DEADLINE, 200).await;
-    // Of the new shards nothing is known to be settled.
+    // For the new shards, no row is known to be settled.
     let pruned = world.succeed(["prune", "--older-than", "1s"]).await;
     assert!(pruned.contains("0 row(s) deleted"), "{pruned}");
 
@@ -262,7 +265,7 @@ async fn an_anchor_that_is_made_meanwhile_is_noticed_before_the_switch() {
     let command = world.command(["reshard", "--shards", "2"]).start();
     command.wait_for_line(DEADLINE, "waiting for a transaction to end").await;
     world.succeed(["anchor", "create", "mid"]).await;
-    // The old slots are what the command is about, although nothing is on record about them yet.
+    // The command protects the old slots, although the change is not recorded for them yet.
     for action in [&["slot", "reset", "--to-anchor", "mid"][..], &["slot", "drop", "--yes"]] {
         let early = world.run(action.iter().copied()).await;
         assert_eq!(early.code, Some(3), "{action:?}: {}", early.text);
@@ -274,7 +277,7 @@ async fn an_anchor_that_is_made_meanwhile_is_noticed_before_the_switch() {
         "{}",
         status.text
     );
-    // A relay of the new number waits from here on.
+    // A relay of the new count waits from now on.
     let new = world.relay(["--shard", "0/2"]).start();
     new.wait_for_line(DEADLINE, "a change from one slot for all rows to 2 shards").await;
     blocker.batch_execute("COMMIT").await.expect("it ends");

@@ -1,11 +1,11 @@
-//! What `walrelay init` leaves behind, and that it may be run again.
+//! The result of `walrelay init`, and repeated runs.
 
 use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::process::Signal;
 use walrelay_testkit::wait_until;
 use walrelay_tests::{DEADLINE, World, topic};
 
-/// Everything the catalog says about what `init` makes: one line a thing.
+/// Describes everything in the catalog that `init` creates, one line per object.
 async fn catalog(world: &World) -> Vec<String> {
     let sql = "
         SELECT 'column ' || c.relname || '.' || a.attname || ' ' || format_type(a.atttypid, a.atttypmod)
@@ -55,7 +55,8 @@ async fn the_printed_sql_makes_the_same_and_printing_touches_nothing() {
 
     let printed = by_sql.succeed(["init", "--sql"]).await;
     assert!(catalog(&by_sql).await.is_empty(), "printing has touched the database");
-    // As psql would, statement by statement: a slot is not made in a transaction that has written.
+    // The statements run one by one, as in psql, because a slot cannot be created in a transaction
+    // that has written.
     for _ in 0..2 {
         for statement in statements(&printed) {
             let done = by_sql.client().batch_execute(&statement).await;
@@ -69,7 +70,8 @@ async fn the_printed_sql_makes_the_same_and_printing_touches_nothing() {
     by_sql.check(&committed).assert_exactly_once();
 }
 
-/// The script's statements: they end with a semicolon outside of dollar quotes and comments.
+/// Splits the script into statements. A statement ends with a semicolon outside of dollar quotes
+/// and comments.
 fn statements(script: &str) -> Vec<String> {
     let mut statements = vec![String::new()];
     let mut quote: Option<String> = None;
@@ -170,7 +172,7 @@ async fn an_init_that_waits_for_an_open_transaction_says_so_and_can_be_interrupt
     waiting.signal(Signal::Interrupt);
     assert_eq!(waiting.wait_ended(DEADLINE).await.code(), Some(1));
 
-    // Nobody waits on at the server, and no slot appears for nobody once the writer is done.
+    // No statement keeps waiting on the server, so no slot is created after the writer ends.
     let others = "SELECT count(*) = 0 FROM pg_stat_activity WHERE datname = current_database()
                    AND state = 'active' AND pid <> pg_backend_pid()";
     wait_until(DEADLINE, "the statement to end", async || {

@@ -1,4 +1,5 @@
-//! Shards: every row on exactly one of them, in order per key, and commands that know there are several.
+//! Shards: every row is published by exactly one shard, in order per key, and the commands handle
+//! several shards.
 
 use serde_json::Value;
 use tokio::task::JoinSet;
@@ -7,14 +8,14 @@ use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::relay::Finished;
 use walrelay_tests::{DEADLINE, World};
 
-/// A world whose outbox is divided so.
+/// Creates a test environment whose outbox has `count` shards.
 async fn divided(count: u32) -> Option<World> {
     let world = World::create_empty().await?;
     world.succeed(["init", "--shards", &count.to_string()]).await;
     Some(world)
 }
 
-/// What a relay of each shard says, after it has caught up.
+/// Runs a relay for each shard until it has caught up. Returns the outputs.
 async fn catch_up(world: &World, count: u32, options: &[&str]) -> Vec<Finished> {
     let mut running = JoinSet::new();
     for index in 0..count {
@@ -32,8 +33,8 @@ async fn assert_caught_up(world: &World, count: u32) {
     }
 }
 
-/// Everything once and in order. A position is one of the rows that a shard has of a transaction, so rows of
-/// two shards may have the same.
+/// Checks that every row was published once and in order. A row's index counts only the rows of its
+/// shard, so rows of two shards may share a position.
 fn assert_once_each(verdict: &Verdict) {
     let shared = "position belongs to another row too";
     let altered = verdict.altered.iter().filter(|(_, what)| *what != shared).cloned().collect();
@@ -50,7 +51,7 @@ async fn every_row_goes_out_once_and_in_order_over_two_and_four_shards() {
         assert_caught_up(&world, count).await;
         let verdict = world.check(&world.committed().await);
         assert_once_each(&verdict);
-        // Each has had its share, and has kept its own record.
+        // Each shard has its own record.
         let rows = "SELECT count(*) FROM app_outbox_relay WHERE slot LIKE '%\\_of\\_%'";
         assert_eq!(world.number(rows).await, i64::from(count));
     }
@@ -91,7 +92,8 @@ async fn the_key_may_be_a_template_of_several_columns_of_other_types() {
     let committed: Vec<_> = committed.into_iter().map(in_template).collect();
     let verdict = world.check(&committed);
     assert_once_each(&verdict);
-    // With another key than the one that the filters were made for nothing goes out, and check says why.
+    // With an ordering key that does not match the row filters, nothing is published, and the relay
+    // reports the cause.
     let other = world.run(["run", "--shard", "0/4"]).await;
     assert_eq!(other.code, Some(3), "{}", other.text);
     assert!(other.text.contains("--ordering-key was changed, put it back"), "{}", other.text);
@@ -161,10 +163,10 @@ async fn check_looks_at_all_shards_and_finds_a_filter_that_was_changed() {
         assert_eq!(found.code, Some(3), "{}", found.text);
         assert!(found.text.contains("rows would be on no shard"), "{}", found.text);
     }
-    // The shard it is of does not stream through it; the other one does.
+    // Only the shard with the changed filter refuses to stream.
     assert_eq!(world.run(["run", "--until-caught-up", "--shard", "1/2"]).await.code, Some(3));
     world.succeed(["run", "--until-caught-up", "--shard", "0/2"]).await;
-    // A slot that is missing is found as well.
+    // `check` also finds a missing slot of another shard.
     world.execute(&format!("SELECT pg_drop_replication_slot('{}_1_of_2')", world.name())).await;
     let found = world.run(["check", "--shard", "0/2"]).await;
     assert!(found.text.contains(&format!("slot {}_1_of_2", world.name())), "{}", found.text);
@@ -185,7 +187,7 @@ async fn status_tells_all_shards_and_is_as_bad_as_the_worst() {
     let one = world.succeed(["status", "--shard", "0/2", "--format", "json"]).await;
     let one: Value = serde_json::from_str(&one).unwrap();
     assert_eq!((&one["shard"], one.get("shards")), (&"0/2".into(), None));
-    // What reads the whole outbox is told, though it is of no shard.
+    // A replay that reads the whole outbox is shown, although it belongs to no shard.
     world
         .execute(&format!(
             "INSERT INTO app_outbox_replay
@@ -217,7 +219,7 @@ async fn nothing_is_pruned_before_every_shard_has_settled_it() {
         .await
         .unwrap();
     world.succeed(["run", "--until-caught-up", "--shard", "0/2"]).await;
-    // The other one never ran: nothing is known to be settled.
+    // The other shard never ran, so no row is known to be settled.
     let refused = world.run(["prune", "--older-than", "1s"]).await;
     assert_eq!(refused.code, Some(2), "{}", refused.text);
     world.succeed(["run", "--until-caught-up", "--shard", "1/2"]).await;

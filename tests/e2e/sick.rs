@@ -1,4 +1,4 @@
-//! What is sick and larger than the budget stops nobody else.
+//! A failing key or topic with more rows than the memory budget blocks no other key.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::{http_get, wait_until};
 use walrelay_tests::{DEADLINE, World};
 
-/// What is well flows within this.
+/// The time in which healthy keys must be published.
 const SOON: Duration = Duration::from_secs(20);
 
 async fn insert_in_large_transactions(world: &World, workload: Workload) {

@@ -1,4 +1,4 @@
-//! A graceful stop: what is in flight is finished, and nothing is published twice afterwards.
+//! A graceful stop: in-flight requests are finished, and no row is published twice afterwards.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ async fn stopped_in_the_middle_of_a_large_transaction_no_row_comes_twice() {
         .await;
     world.pubsub.wait_stored(DEADLINE, 1_000).await;
 
-    // It has taken in a part of the transaction, so it reads on to the commit first.
+    // The relay has read a part of the transaction, so it first reads on to the commit.
     relay.signal(Signal::Terminate);
     assert_eq!(relay.wait_ended(DEADLINE).await.code(), Some(0));
 
@@ -76,7 +76,8 @@ async fn a_second_signal_ends_it_at_once() {
 
     relay.signal(Signal::Terminate);
     relay.wait_for_http(DEADLINE, "/readyz", 503).await;
-    // A signal and its echo from a process group count as one, so the second is told until heard.
+    // A signal and its echo from a process group count as one signal, so the second signal is
+    // repeated until the relay ends.
     let code = wait_until(DEADLINE, "the second signal to end it", async || {
         relay.signal(Signal::Terminate);
         let ended = tokio::time::timeout(Duration::from_millis(200), relay.wait_ended(DEADLINE));
@@ -103,7 +104,7 @@ async fn a_drain_that_gets_no_answer_ends_at_its_deadline_with_success() {
     world.check(&world.committed().await).assert_exactly_once();
 }
 
-/// Inserts a row, and waits until it is on its way to Pub/Sub.
+/// Inserts a row, and waits until the publish request is in flight.
 async fn a_row_is_out(world: &World) {
     world
         .execute(

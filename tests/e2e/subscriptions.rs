@@ -1,4 +1,5 @@
-//! The subscription of a consumer: set up as it has to be, mistyped, and exchanged for another one.
+//! A consumer's subscription: correct setup, a mistyped name, and the change to another
+//! subscription.
 
 use walrelay_emulator::{Ordering, SubscriptionOptions};
 use walrelay_testkit::wait_until;
@@ -12,7 +13,7 @@ fn subscribe(world: &World, name: &str, topic_name: &str, ordering: Ordering) {
     emulator.create_subscription(name, &topic(topic_name), options).expect("a subscription");
 }
 
-/// `consumer init` with these options, which ends with this code and says all of this.
+/// Runs `consumer init` with these options, and checks the exit code and the output.
 async fn init(world: &World, options: &[&str], code: i32, says: &[&str]) {
     let done = world.run(["consumer", "init", CONSUMER].iter().chain(options).copied()).await;
     assert_eq!(done.code, Some(code), "{options:?}: {}", done.text);
@@ -64,7 +65,7 @@ async fn a_mistyped_subscription_is_refused_and_an_empty_inbox_may_be_given_anot
     let with = |name| ["--subscription", name];
     init(&world, &with("legder"), 4, &["legder does not exist", "--create --topic T"]).await;
     assert_eq!(consumers(&world).await, 0, "a consumer was set up all the same");
-    // Where nobody can be asked, whoever types has to know.
+    // Without a reachable Pub/Sub, the name is accepted unchecked.
     let nobody = world.command(["consumer", "init", CONSUMER, "--subscription", "legder"]);
     let told = nobody.env("PUBSUB_EMULATOR_HOST", "127.0.0.1:1").finish(DEADLINE).await;
     assert_eq!(told.code, Some(0), "{}", told.text);
@@ -78,7 +79,7 @@ async fn a_mistyped_subscription_is_refused_and_an_empty_inbox_may_be_given_anot
     ];
     init(&world, &create, 0, &moved).await;
     assert_eq!(consumers(&world).await, 1);
-    // What was set up stays so when its subscription is gone.
+    // An existing consumer stays valid when its subscription is deleted.
     world
         .execute("UPDATE app_inbox_consumer SET subscription = 'projects/test/subscriptions/gone'")
         .await;
@@ -96,12 +97,12 @@ async fn a_consumer_that_has_applied_something_is_not_moved_by_a_set_up() {
     world.consume_all().await;
     let other = ["--subscription", "other"];
     init(&world, &other, 2, &["has applied events from it"]).await;
-    // Nor one whose inbox was emptied.
+    // A consumer whose inbox was emptied keeps its subscription as well.
     world.execute("DELETE FROM app_inbox; DELETE FROM app_inbox_key; UPDATE app_inbox_consumer SET pruned_before = now()").await;
     init(&world, &other, 2, &["has applied events from it"]).await;
 }
 
-/// What docs/consumer-operations.md, Another subscription, says.
+/// The steps in docs/consumer-operations.md, Another subscription.
 #[tokio::test]
 async fn a_consumer_that_is_moved_to_an_ordered_subscription_loses_nothing() {
     let Some(world) = World::create().await else { return };
@@ -120,7 +121,7 @@ async fn a_consumer_that_is_moved_to_an_ordered_subscription_loses_nothing() {
     world.catch_up().await;
 
     subscribe(&world, OTHER, "video.events", Ordering::PerKey);
-    // What was published before is applied, and what comes now is in both.
+    // Earlier events are already applied, and new events go to both subscriptions.
     world.insert_events(5, 100).await;
     world.catch_up().await;
     world.wait_applied(100).await;

@@ -1,4 +1,4 @@
-//! Two relays that may take over from each other: who is alive is left alone, who is dead is not.
+//! Two relays with `--take-over-after`: a live holder keeps the slot, and a dead holder loses it.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ async fn a_holder_that_is_alive_is_left_alone_and_a_frozen_one_is_ended() {
         lines.iter().filter(|line| line.contains("taking the slot over")).count()
     };
 
-    // Idle at first, then under traffic: three times as long as it would have taken.
+    // First idle, then under traffic, for three times the takeover time.
     let began = std::time::Instant::now();
     let mut producer = None;
     wait_until(DEADLINE, "nine seconds", async || {

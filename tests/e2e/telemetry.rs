@@ -1,4 +1,5 @@
-//! Spans and metrics reach an OpenTelemetry collector, and rows do not notice one that is not there.
+//! Spans and metrics reach an OpenTelemetry collector. A missing collector does not affect
+//! publishing.
 
 use std::collections::BTreeSet;
 use std::net::TcpListener;
@@ -56,7 +57,7 @@ fn error(message: &str) -> Status {
     Status { message: message.to_owned(), code: StatusCode::Error.into() }
 }
 
-/// The sum of a counter's points.
+/// Returns the sum of a counter's data points.
 fn counted(kept: &Kept, name: &str) -> Option<i64> {
     let metric = kept.metrics.iter().find(|metric| metric.name == name)?;
     let Some(Data::Sum(sum)) = &metric.data else { panic!("{metric:?}") };
@@ -76,7 +77,7 @@ async fn a_publish_span_is_linked_to_the_trace_of_its_row_which_is_carried_on() 
         ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20hunter2"),
         ("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test,service.name=unseen"),
         ("OTEL_SERVICE_NAME", "orders-relay"),
-        // Whatever the libraries have to say is in the lines, too.
+        // The log lines include all debug messages of the libraries.
         ("RUST_LOG", "debug"),
     ];
     let mut relay = start(&world, &variables).await;
@@ -93,7 +94,7 @@ async fn a_publish_span_is_linked_to_the_trace_of_its_row_which_is_carried_on() 
     assert_eq!(relay.terminate(DEADLINE).await, Some(0));
 
     let carried = world.pubsub.emulator().published(&topic("video.events"));
-    // Two keys: either may be first.
+    // The order of the two keys is open.
     let carried: BTreeSet<_> = carried.iter().map(|it| it.attribute("traceparent")).collect();
     assert_eq!(carried, BTreeSet::from([Some(TRACE), Some(NOT_RECORDED)]));
     let attributes = texts(&stored.attributes);
@@ -142,7 +143,7 @@ async fn metrics_have_the_names_and_the_figures_of_the_metrics_endpoint() {
     })
     .await;
     let (_, text) = http_get(relay.http_address(), "/metrics").await.unwrap();
-    // What is sent at the end is the last state.
+    // The last metrics are sent at the end, and contain the final values.
     assert_eq!(relay.terminate(DEADLINE).await, Some(0));
 
     let kept = collector.kept();
@@ -158,7 +159,7 @@ async fn metrics_have_the_names_and_the_figures_of_the_metrics_endpoint() {
     let requests = counted(&kept, "walrelay_publish_requests_total").unwrap();
     assert_eq!(i64::try_from(histogram.data_points[0].count), Ok(requests));
     let shown = text.lines().filter(|line| line.starts_with("# TYPE"));
-    // Those that have no sample yet are described, and not sent.
+    // A metric without a sample is described at `/metrics`, but not sent.
     assert!(kept.metrics.len() * 2 > shown.count(), "{:?}", kept.metrics);
 }
 
@@ -245,13 +246,13 @@ async fn a_transaction_that_fails_has_the_servers_code_and_nothing_of_its_text()
         })
         .await
     };
-    // The handler fails on an event, which is stored.
+    // The handler fails on an event, and the event is stored.
     let poison = "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
                   VALUES ('video', 'v-1', 'made', 1, '{\"fails\": \"hunter2\"}')";
     world.execute(poison).await;
     world.catch_up().await;
     assert_eq!(failed("22000").await, error("1 of 1 events failed"));
-    // The transaction itself cannot be.
+    // The transaction itself cannot commit.
     world.execute("ALTER TABLE app_inbox RENAME TO hunter2").await;
     insert(&world, ("video", "v-2"), TRACE).await;
     world.catch_up().await;
@@ -345,7 +346,7 @@ async fn a_collector_that_is_gone_costs_a_line_and_no_row() {
 #[tokio::test]
 async fn a_collector_that_never_answers_holds_the_end_up_for_two_seconds_at_most() {
     let Some(world) = World::create().await else { return };
-    // Connections are accepted by the kernel, and nobody reads them.
+    // The kernel accepts connections, and no process reads from them.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
     let mut relay = start(&world, &[("OTEL_EXPORTER_OTLP_ENDPOINT", &*endpoint)]).await;
@@ -353,7 +354,7 @@ async fn a_collector_that_never_answers_holds_the_end_up_for_two_seconds_at_most
     world.pubsub.wait_stored(DEADLINE, 1).await;
     let asked = Instant::now();
     assert_eq!(relay.terminate(DEADLINE).await, Some(0));
-    // Its timeouts alone are longer.
+    // The exporter's own timeouts are longer.
     assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
     assert!(relay.lines().iter().any(|line| line.contains("took too long at the end")));
 }
@@ -365,7 +366,7 @@ async fn switched_off_nobody_is_connected_to() {
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
     for (name, value) in [
         ("OTEL_SDK_DISABLED", "true"),
-        // Without an endpoint no other variable begins anything.
+        // Without an endpoint, no other variable enables telemetry.
         ("OTEL_TRACES_SAMPLER", "always_on"),
     ] {
         let mut variables = vec![(name, value), ("OTEL_METRIC_EXPORT_INTERVAL", "50")];

@@ -1,4 +1,4 @@
-//! What an operator has begun and not finished: everybody names it, and whoever comes next gets on with it.
+//! Unfinished operations: every command reports them, and the next command continues them.
 
 use std::time::{Duration, Instant};
 
@@ -9,8 +9,8 @@ use walrelay_testkit::relay::Relay;
 use walrelay_testkit::{http_get, wait_until};
 use walrelay_tests::{DEADLINE, World, topic};
 
-/// A slot that was dropped behind the relay, rows that no slot has, and a transaction that a new slot
-/// waits for.
+/// Drops the slot, inserts rows that no slot covers, and opens a transaction that delays the
+/// creation of a new slot.
 async fn lost_and_blocked() -> Option<(World, TestClient)> {
     let world = World::create().await?;
     Workload::of_rows(30).insert(world.client()).await.expect("rows");
@@ -55,7 +55,7 @@ async fn status_and_probes_name_the_recovery_and_the_transaction_that_it_waits_f
     assert!(status.text.contains(WAITS), "{}", status.text);
     assert!(!status.text.contains("nothing parked"), "{}", status.text);
 
-    // A second relay waits for the first, and says for what.
+    // The second relay waits for the first, and reports the reason.
     let other = world.relay([]).start();
     wait_until(DEADLINE, "the other to name it", async || {
         let (_, body) = http_get(other.http_address(), "/readyz").await.ok()?;
@@ -103,7 +103,7 @@ async fn an_interrupted_recovery_ends_at_once_and_leaves_no_half_made_slot() {
     assert_nothing_lost(&world).await;
 }
 
-/// A reset that died at this step, and whose anchor is gone since.
+/// Creates a reset that died at this step and whose anchor was dropped since.
 async fn reset_without_anchor(step: &str) -> Option<World> {
     let world = World::create().await?;
     world.succeed(["anchor", "create", "a"]).await;
@@ -267,11 +267,11 @@ async fn what_is_begun_while_a_relay_looks_at_the_server_is_noticed_before_it_st
     let beginning = world.connect().await;
     let lock = "BEGIN; LOCK TABLE pg_catalog.pg_publication IN ACCESS EXCLUSIVE MODE";
     beginning.batch_execute(lock).await.expect("a lock");
-    // Whoever prepares an upgrade is at it.
+    // Holds the lock of a running upgrade preparation.
     let at_it = "SELECT pg_advisory_lock(hashtextextended('walrelay operation ' || slot, 0))
                    FROM app_outbox_relay";
     beginning.batch_execute(at_it).await.expect("another lock");
-    // It has found that nothing is begun, and looks at the publication next.
+    // The relay has found no unfinished operation, and checks the publication next.
     let relay = world.relay([]).start();
     let waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'pg_publication'::regclass
                       AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";

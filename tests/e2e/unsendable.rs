@@ -1,5 +1,5 @@
-//! A row that the server cannot send: the relay stops with its position and its id, and the printed commands
-//! pass it without losing any other row.
+//! A row that the server cannot send. The relay stops and reports the row's position and id. The
+//! printed commands skip the row without losing any other row.
 
 use walrelay_testkit::postgres::installed_majors;
 use walrelay_tests::{DEADLINE, World};
@@ -21,13 +21,14 @@ fn id_of(number: u32) -> String {
     format!("00000000-0000-4000-8000-{number:012}")
 }
 
-/// The word behind `before`, up to a blank.
+/// Returns the word after `before`.
 fn word_behind<'a>(text: &'a str, before: &str) -> &'a str {
     let (_, behind) = text.split_once(before).unwrap_or_else(|| panic!("{before:?} in {text}"));
     behind.split([' ', ',', '\n']).next().unwrap_or_default()
 }
 
-/// Stops at the row, and passes it by the commands that are printed, word for word.
+/// Checks that the relay stops at the row, and that the printed commands skip it when run
+/// literally.
 async fn stops_and_is_passed(world: &World, error: &str, bad: &str) {
     let good = |number| insert(&id_of(number), "payload", "'{}'");
     world.execute(&good(1)).await;
@@ -67,7 +68,8 @@ async fn stops_and_is_passed(world: &World, error: &str, bad: &str) {
 async fn a_value_beyond_what_the_server_allocates_stops_the_relay_and_is_passed_without_decoding() {
     for major in installed_majors() {
         let Some(world) = World::create_on(major).await else { continue };
-        // Bytes are sent as twice as many digits; compressed, they take little of the disk.
+        // The server sends bytea as hexadecimal text of twice the size. Compressed, the value takes
+        // little disk space.
         let to_bytes = "ALTER TABLE app_outbox ALTER payload TYPE bytea USING payload::text::bytea";
         world.execute(to_bytes).await;
         let bad = insert(BAD, "payload", "convert_to(repeat('a', 600000000), 'UTF8')");

@@ -1,4 +1,5 @@
-//! An upgrade of the server, rehearsed: the slot is dropped for it, and nothing is lost while producers write.
+//! A simulated server upgrade: the slot is dropped for the upgrade, and no row is lost while
+//! producers write.
 
 use std::time::Duration;
 
@@ -17,7 +18,8 @@ async fn assert_nothing_lost(world: &World) {
 
 const SLOTS: &str = "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()";
 
-/// As after pg_upgrade: the same database with the same transaction ids, and another system identifier.
+/// Simulates `pg_upgrade`: the same database with the same transaction ids, and another system
+/// identifier.
 async fn as_if_upgraded(world: &World) {
     world
         .execute(
@@ -50,11 +52,11 @@ async fn an_upgrade_is_prepared_under_a_running_relay_and_nothing_is_lost_with_p
     let told = world.succeed(["prepare-upgrade"]).await;
     assert!(told.contains("and 1 anchor(s)") && told.contains("walrelay slot recover"), "{told}");
     more_rows(&producer).await;
-    // Nobody makes a slot before the upgrade, which it would stand in the way of.
+    // No slot is created before the upgrade, because a slot would block the upgrade.
     let body = relay.wait_for_http(DEADLINE, "/readyz", 503).await;
     assert!(body.contains("an upgrade"), "{body}");
     assert_eq!(world.number(SLOTS).await, 0);
-    // Run again it says the same.
+    // A second run reports the same.
     world.succeed(["prepare-upgrade"]).await;
 
     server.restart().expect("the server comes back");
@@ -69,7 +71,7 @@ async fn an_upgrade_is_prepared_under_a_running_relay_and_nothing_is_lost_with_p
     drop(world);
 }
 
-/// What is dropped for an upgrade is recovered from: nobody is told to give it up.
+/// Checks that the command recommends a recovery of the dropped slot, and never an accepted loss.
 async fn assert_leads_to_recovery(world: &World, command: &[&str], code: i32) {
     let refused = world.run(command.iter().copied()).await;
     assert_eq!(refused.code, Some(code), "{command:?}: {}", refused.text);
@@ -131,7 +133,7 @@ async fn a_prepared_upgrade_that_cannot_drain_leaves_everything_as_it_was() {
     world.pubsub.fault("reject=UNAVAILABLE");
     let mut prepare = world.command(["prepare-upgrade"]).start();
     prepare.wait_for_line(DEADLINE, "draining").await;
-    // Nobody else prepares it or calls it off meanwhile, and a relay waits.
+    // No other command prepares or cancels the upgrade meanwhile, and a relay waits.
     let relay = world.relay([]).start();
     relay.wait_for_line(DEADLINE, "`walrelay prepare-upgrade` is at it").await;
     drop(relay);
@@ -250,7 +252,8 @@ async fn a_failover_slot_that_was_dropped_for_an_upgrade_is_one_again_afterwards
     }
 }
 
-/// A publication of all tables shows what pg_upgrade looks for before a slot: any commit of the database.
+/// Counts the inserts and updates after the slot's position in a publication of all tables.
+/// `pg_upgrade` refuses a slot with such unconfirmed changes.
 const COMMITS: &str =
     "SELECT count(*) FROM pg_logical_slot_peek_binary_changes(current_database(), NULL, NULL,
     'proto_version', '1', 'publication_names', 'everything') WHERE get_byte(data, 0) = ascii('I')
@@ -269,7 +272,7 @@ async fn a_slot_is_moved_past_what_the_relay_noted_last_and_never_past_a_row() {
     world.succeed(["slot", "carry-over"]).await;
     assert_eq!(world.number(COMMITS).await, 0);
 
-    // Without an upgrade it goes on.
+    // Without an upgrade, the relay continues.
     let more = Workload { first_number: 30, ..Workload::of_rows(10) };
     more.insert(world.client()).await.expect("rows");
     let refused = world.run(["slot", "carry-over"]).await;
@@ -289,7 +292,7 @@ async fn a_slot_whose_log_begins_behind_the_record_after_it_was_moved_is_not_tak
     let Some(world) = World::create_on(17).await else { return };
     Workload::of_rows(30).insert(world.client()).await.expect("rows");
     world.catch_up().await;
-    // Each leaves a list of running transactions, from which the log may begin.
+    // Each statement writes a list of running transactions, from which the slot's WAL may start.
     for _ in 0..3 {
         world
             .execute("CREATE TABLE one (); DROP TABLE one; SELECT pg_log_standby_snapshot()")

@@ -1,4 +1,4 @@
-//! The first place that is looked at names the cause: `/readyz`, `status`, `check`, metrics.
+//! Every report names the cause of a problem: `/readyz`, `status`, `check` and metrics.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,8 @@ use walrelay_testkit::postgres::installation_or_skip;
 use walrelay_testkit::wait_until;
 use walrelay_tests::{DEADLINE, World};
 
-/// How soon `status` knows what `/readyz` says: a note, and time for a busy machine. It was blind for 30 s.
+/// The time until `status` shows the state of `/readyz`: one write of the relay's record, and slack
+/// for a busy machine. An earlier version needed 30 s.
 const SOON: Duration = Duration::from_secs(8);
 
 async fn status(world: &World) -> Value {
@@ -17,7 +18,7 @@ async fn status(world: &World) -> Value {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// Waits until the headline of `status` contains this.
+/// Waits until the headline of `status` contains `words`.
 async fn wait_headline(world: &World, words: &str) -> Value {
     wait_until(DEADLINE, &format!("{words:?} in the headline"), async || {
         let report = status(world).await;
@@ -46,7 +47,7 @@ async fn a_dispatch_table_that_cannot_be_written_is_named_with_its_grant_everywh
     relay.wait_for_http(DEADLINE, "/readyz", 200).await;
 
     world.execute(&format!("REVOKE INSERT ON app_outbox_dispatch FROM {role}")).await;
-    // Its topic is missing, so the row has to be recorded.
+    // The row's topic is missing, so the row must be recorded.
     let missing = Workload { aggregate_type: "audio".into(), ..Workload::of_rows(1) };
     missing.insert(world.client()).await.unwrap();
     let grant = format!("GRANT SELECT, INSERT, UPDATE, DELETE ON app_outbox_dispatch TO {role}");

@@ -1,4 +1,5 @@
-//! A running relay waits for what another command ends, and for another password; it does not exit.
+//! A running relay does not exit: it waits for an operation of another command to end, or for a
+//! changed password.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,7 +11,7 @@ use walrelay_testkit::relay::Relay;
 use walrelay_testkit::wait_until;
 use walrelay_tests::{DEADLINE, World};
 
-/// Waits until `/readyz` gives this as a reason.
+/// Waits until `/readyz` reports this reason.
 async fn wait_for_reason(relay: &Relay, reason: &str) -> String {
     wait_until(DEADLINE, &format!("{reason:?} in /readyz"), async || {
         let body = relay.wait_for_http(DEADLINE, "/readyz", 503).await;
@@ -38,7 +39,7 @@ async fn a_relay_waits_for_the_recovery_of_a_lost_slot_and_then_streams() {
     relay.wait_for_http(DEADLINE, "/livez", 200).await;
     let phase = "walrelay_phase{phase=\"waiting\"} 1";
     assert!(relay.wait_for_http(DEADLINE, "/metrics", 200).await.contains(phase));
-    // Whoever starts a run that ends by itself learns of the loss from the exit code.
+    // A run with `--until-caught-up` reports the lost slot by its exit code.
     let ends = world.run(["run", "--until-caught-up"]).await;
     assert_eq!(ends.code, Some(5), "{}", ends.text);
 
@@ -50,7 +51,7 @@ async fn a_relay_waits_for_the_recovery_of_a_lost_slot_and_then_streams() {
     assert!(verdict.lost.is_empty() && verdict.reordered.is_empty(), "{verdict}");
     let lines = relay.lines();
     let waits = lines.iter().filter(|line| line.contains("waiting: nothing is published"));
-    // One a minute, and another one for each cause.
+    // One line per minute, and one more for each cause.
     assert!((1..=3).contains(&waits.count()), "{}", lines.join("\n"));
 }
 
@@ -70,7 +71,7 @@ async fn a_relay_that_was_started_to_wait_for_an_upgrade_survives_the_restart_of
     relay.wait_for_line(DEADLINE, "session broke off").await;
     server.restart().expect("it comes back");
     world.reconnect().await;
-    // As after pg_upgrade: the same database, and another system identifier.
+    // Simulates `pg_upgrade`: the same database, and another system identifier.
     world
         .execute(
             "UPDATE app_outbox_relay SET system_identifier = '1',
@@ -87,7 +88,7 @@ async fn a_relay_that_was_started_to_wait_for_an_upgrade_survives_the_restart_of
     drop(world);
 }
 
-/// A password file that is gone with the test.
+/// A password file that is removed with the test.
 struct PasswordFile(PathBuf);
 
 impl PasswordFile {
@@ -106,7 +107,7 @@ impl Drop for PasswordFile {
     }
 }
 
-/// A server that asks the role `rotating` for its password, and an outbox there.
+/// Starts a server that requires a password from the role `rotating`, with an outbox.
 async fn server_with_passwords() -> Option<(PrivatePostgres, World)> {
     let installation = installation_or_skip()?;
     let settings = [("wal_level", "logical"), ("password_encryption", "scram-sha-256")];

@@ -1,4 +1,5 @@
-//! The log that waits for the relay stays within `--wal-budget`, whatever Pub/Sub does (I10).
+//! The WAL that the relay retains stays within `--wal-budget`, whether or not Pub/Sub accepts
+//! messages (I10).
 
 use std::time::{Duration, Instant};
 
@@ -13,10 +14,11 @@ use walrelay_tests::{DEADLINE, World};
 
 const MIB: u64 = 1 << 20;
 
-/// What else the database does: a mebibyte of log that is none of ours.
+/// Writes one mebibyte of foreign WAL.
 const FOREIGN: &str = "SELECT pg_logical_emit_message(false, 'foreign', repeat('x', 1 << 20))";
 
-/// A server of its own: on a shared one everybody's log would wait for this slot.
+/// Starts a private server, because on a shared server the slot would also retain the WAL of other
+/// tests.
 async fn own_server() -> Option<(PrivatePostgres, World)> {
     let installation = installation_or_skip()?;
     let settings =
@@ -26,7 +28,8 @@ async fn own_server() -> Option<(PrivatePostgres, World)> {
     Some((server, world))
 }
 
-/// Writes so much foreign log, ten times a second, and tells the most that ever waited.
+/// Writes this much foreign WAL in steps, ten times a second. Returns the highest amount of
+/// retained WAL.
 async fn write_foreign_log(world: &World, mebibytes: u64, rows: u32) -> u64 {
     let mut most = 0;
     let mut pace = interval(Duration::from_millis(100));
@@ -81,7 +84,8 @@ async fn an_outage_under_load_holds_no_more_log_than_the_budget_and_everything_f
     let status = relay.wait_for_http(DEADLINE, "/status", 200).await;
     let status: Value = serde_json::from_str(&status).expect("/status is JSON");
     assert_eq!(status["relay"]["wal_budget"]["budget_bytes"], 33_554_432, "{status}");
-    // Everything is spilled, and every try fails: that is an outage however little waits in memory.
+    // Every row is spilled and every retry fails. This counts as an outage, although memory holds
+    // few rows.
     let reasons = relay.wait_for_http(DEADLINE, "/readyz", 503).await;
     assert!(reasons.contains("nothing is being stored"), "{reasons}");
 
@@ -108,7 +112,7 @@ async fn calls_that_nobody_answers_do_not_pin_the_log_for_the_whole_publish_time
 #[tokio::test]
 async fn one_key_that_is_never_answered_does_not_pin_the_log_while_others_flow() {
     let Some((_server, world)) = own_server().await else { return };
-    // In ten seconds more log is written than the budget has.
+    // In ten seconds, more WAL is written than the budget allows.
     let options = ["--wal-budget", "64MiB", "--publish-timeout", "10s"];
     let relay = world.start_relay(options).await;
     world.pubsub.fault("key=v-1,black-hole");
@@ -144,13 +148,13 @@ async fn an_outage_within_the_budget_parks_nothing() {
     assert_all_came_in_order(&world).await;
 }
 
-/// `/status` of the relay.
+/// Returns the relay's `/status`.
 async fn status_of(relay: &Relay) -> Value {
     let status = relay.wait_for_http(DEADLINE, "/status", 200).await;
     serde_json::from_str(&status).expect("/status is JSON")
 }
 
-/// Two thousand rows and nothing else.
+/// Inserts two thousand rows without any foreign WAL.
 async fn write_rows(world: &World, first_number: u32) {
     let workload = Workload {
         first_number,
@@ -179,7 +183,8 @@ async fn where_outbox_rows_are_most_of_the_log_spilling_rests_and_log_of_others_
     let reasons = status_of(&relay).await["relay"]["reasons"].to_string();
     assert!(reasons.contains("outbox rows"), "{reasons}");
 
-    // Log of others behind them would wait for ever: as much of it as rows cost is enough to pass all.
+    // Without spilling, foreign WAL behind the rows would be retained for ever. As much foreign WAL
+    // as the spilling costs is enough to move past all rows.
     write_rows(&world, 40_000).await;
     write_foreign_log(&world, 100, 0).await;
     wait_until(DEADLINE, "the log to be passed", async || {
@@ -226,7 +231,8 @@ async fn the_budget_follows_the_server_while_the_relay_runs() {
     assert!(checked.contains("is 48 MiB; the server's bound is 96 MiB"), "{checked}");
 }
 
-/// Waits until `/status` names who keeps confirmed log, and that satisfies.
+/// Waits until `/status` names the cause of retained but confirmed WAL, and the cause satisfies
+/// `is_so`.
 async fn wait_pinned_by(relay: &Relay, what: &str, is_so: impl Fn(&Value) -> bool) {
     wait_until(DEADLINE, what, async || {
         let status = relay.wait_for_http(DEADLINE, "/status", 200).await;

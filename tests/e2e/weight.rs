@@ -1,4 +1,4 @@
-//! How much memory it takes, whatever the size of a transaction or the number of keys.
+//! Memory stays bounded for any transaction size and any number of keys.
 
 use std::time::Duration;
 
@@ -67,7 +67,8 @@ async fn an_outage_in_the_middle_of_a_large_transaction_does_not_fill_the_memory
 
     insert_one_transaction(&world, 100_000).await;
 
-    // The budget is full when reading stops; the relay says how much it holds.
+    // Reading stops when the budget is full. The relay's metric shows the number of messages in
+    // memory.
     walrelay_testkit::wait_until(DEADLINE, "reading to stop at the budget", async || {
         let metrics = relay.wait_for_http(DEADLINE, "/metrics", 200).await;
         let line = metrics.lines().find(|line| line.starts_with("walrelay_in_flight_messages "))?;

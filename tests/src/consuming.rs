@@ -1,4 +1,4 @@
-//! A consumer of a test: its handler adds, and its effects are judged by the checker.
+//! A test consumer whose handler adds numbers. The checker verifies its effects.
 
 use walrelay_emulator::SubscriptionOptions;
 use walrelay_testkit::checker::{self, Stored};
@@ -8,13 +8,14 @@ use walrelay_testkit::wait_until;
 use crate::pubsub::{PROJECT, topic};
 use crate::world::{DEADLINE, World};
 
-/// The consumer, and the short name of its subscription.
+/// The name of the consumer and of its subscription.
 pub const CONSUMER: &str = "ledger";
 
-/// What starts it.
+/// The arguments that start the consumer.
 const CONSUME: [&str; 4] = ["consume", CONSUMER, "--handler", "effect.add"];
 
-/// Adds, because an UPSERT would hide that something was applied twice; `applied` keeps the order.
+/// Adds, because an UPSERT would hide an event that is applied twice. The table `applied` keeps the
+/// order.
 const HANDLER: &str = "
 CREATE SCHEMA effect;
 CREATE TABLE effect.balance (key text PRIMARY KEY, events bigint NOT NULL);
@@ -37,7 +38,7 @@ END $$;
 ";
 
 impl World {
-    /// A subscription to `video.events`, the consumer in this same database, and its handler.
+    /// Creates a subscription to `video.events`, a consumer in this database, and its handler.
     pub async fn set_up_consumer(&self) {
         let create = ["--create", "--topic", "video.events"];
         let init = ["consumer", "init", CONSUMER, "--subscription", CONSUMER];
@@ -45,7 +46,8 @@ impl World {
         self.execute(HANDLER).await;
     }
 
-    /// The same with an inbox of an earlier version, as this SQL makes it.
+    /// As [`set_up_consumer`](Self::set_up_consumer), with an inbox of an earlier version that this
+    /// SQL creates.
     ///
     /// # Panics
     ///
@@ -67,26 +69,26 @@ impl World {
         self.execute(HANDLER).await;
     }
 
-    /// `walrelay consume` with these options.
+    /// Returns the command `walrelay consume` with these options.
     #[must_use]
     pub fn consumer<'a>(&self, options: impl IntoIterator<Item = &'a str>) -> RelayCommand {
         self.command(CONSUME.into_iter().chain(options))
     }
 
-    /// A started consumer that is ready.
+    /// Starts a consumer and waits until it is ready.
     pub async fn start_consumer<'a>(&self, options: impl IntoIterator<Item = &'a str>) -> Relay {
         let consumer = self.consumer(options).with_http().start();
         consumer.wait_for_http(DEADLINE, "/readyz", 200).await;
         consumer
     }
 
-    /// Consumes until everything has come.
+    /// Consumes until all events are applied.
     pub async fn consume_all(&self) {
         let done = self.consumer(["--until-caught-up"]).finish(DEADLINE).await;
         assert_eq!(done.code, Some(0), "{}", done.text);
     }
 
-    /// Inserts rows of so many keys, to be published in this order.
+    /// Inserts rows of `keys` keys. The versions give the publish order.
     pub async fn insert_events(&self, keys: u32, rows: u32) {
         self.execute(&format!(
             "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
@@ -97,7 +99,7 @@ impl World {
         .await;
     }
 
-    /// What the handler has seen, in the order of its effects.
+    /// Returns the events that the handler applied, in order.
     pub async fn applied(&self) -> Vec<Stored> {
         let sql = "SELECT event_id, key, lsn, tx_index, data FROM effect.applied ORDER BY n";
         let rows = self.client().query(sql, &[]).await.expect("the effects can be read");
@@ -111,12 +113,12 @@ impl World {
         stored.collect()
     }
 
-    /// How many effects there are.
+    /// Returns the number of applied events.
     pub async fn applied_count(&self) -> i64 {
         self.number("SELECT count(*) FROM effect.applied").await
     }
 
-    /// Waits until at least so many events have taken effect.
+    /// Waits until at least `count` events are applied.
     pub async fn wait_applied(&self, count: i64) {
         wait_until(DEADLINE, &format!("{count} events to be applied"), async || {
             (self.applied_count().await >= count).then_some(())
@@ -124,7 +126,8 @@ impl World {
         .await;
     }
 
-    /// Everything committed has taken effect once, in order per key, and the sums say the same.
+    /// Checks that every committed event was applied once and in order per key, and that the sums
+    /// agree.
     pub async fn assert_applied_exactly_once(&self) {
         let committed = self.committed().await;
         checker::check(&committed, &self.applied().await).assert_exactly_once();

@@ -1,8 +1,8 @@
-//! Tests of walrelay as a whole: the stage they are played on.
+//! The shared environment for tests of walrelay as a whole.
 //!
 //! A [`World`] is one test's own database, slot, publication, Pub/Sub and topic, around the real
-//! binary. Nothing in it is shared with another test but the Postgres server, so tests run side by
-//! side. Fails by panicking, as its callers are tests.
+//! binary. Tests share only the Postgres server, so they can run in parallel. Errors panic, because
+//! all callers are tests.
 
 mod consuming;
 mod pgbouncer;

@@ -1,4 +1,4 @@
-//! A PgBouncer of a test's own in front of its server.
+//! A private PgBouncer in front of a test's server.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -7,7 +7,7 @@ use walrelay_testkit::{skip, wait_until};
 
 use crate::world::{DEADLINE, World};
 
-/// Runs until it is dropped.
+/// A running PgBouncer. Dropping the value ends the process.
 #[derive(Debug)]
 pub struct PgBouncer {
     child: Child,
@@ -16,11 +16,12 @@ pub struct PgBouncer {
 }
 
 impl PgBouncer {
-    /// One in this pool mode, which ignores these parameters of a start; `None` where none is installed.
+    /// Starts PgBouncer in this pool mode, with these start-up parameters ignored. Returns `None`
+    /// where PgBouncer is not installed.
     ///
     /// # Panics
     ///
-    /// It does not start.
+    /// PgBouncer does not start.
     pub async fn start(world: &World, mode: &str, ignored: &str) -> Option<Self> {
         let is_there = Command::new("pgbouncer").arg("--version").stdout(Stdio::null()).status();
         if !is_there.is_ok_and(|status| status.success()) {
@@ -39,7 +40,7 @@ impl PgBouncer {
             .port();
         let folder = std::env::temp_dir().join(format!("walrelay-pgbouncer-{}", world.name()));
         std::fs::create_dir_all(&folder).expect("a folder");
-        // `any` logs everybody in as the user that is named with the database.
+        // With `auth_type = any`, every client becomes the user in the database entry.
         let ini = format!(
             "[databases]\n* = host=127.0.0.1 port={server} user=postgres\n[pgbouncer]\nlisten_addr = 127.0.0.1\n\
          listen_port = {port}\nunix_socket_dir =\nauth_type = any\npool_mode = {mode}\n\
@@ -59,7 +60,7 @@ impl PgBouncer {
         Some(bouncer)
     }
 
-    /// The connection string of the world's database behind it.
+    /// Returns the connection string of the test's database through PgBouncer.
     #[must_use]
     pub fn url(&self, world: &World) -> String {
         format!("postgresql://postgres@127.0.0.1:{}/{}", self.port, world.name())
@@ -74,7 +75,7 @@ impl Drop for PgBouncer {
     }
 }
 
-/// It refuses to run as root, so root lends it another user.
+/// PgBouncer refuses to run as root, so root switches to another user.
 fn command(folder: &Path) -> Command {
     let is_root = std::fs::metadata("/proc/self").is_ok_and(|own| {
         use std::os::unix::fs::MetadataExt as _;

@@ -1,4 +1,4 @@
-//! A producer that keeps inserting while the test does something else.
+//! A producer that inserts rows in the background of a test.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -9,10 +9,11 @@ use tokio::time::{MissedTickBehavior, interval};
 use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::postgres::TestClient;
 
-/// Inserts one small transaction after the other, at a steady pace, over ten aggregates.
+/// Inserts small transactions at a steady pace, over ten aggregates.
 ///
-/// A lost connection is opened again: whether the last transaction was committed is then unknown,
-/// so what was committed is to be read from the table, by version within an aggregate.
+/// The producer reconnects after a lost connection. The outcome of the interrupted transaction is
+/// then unknown. Tests therefore read the committed rows from the table, by version within an
+/// aggregate.
 #[derive(Debug)]
 pub struct Producer {
     is_stopping: Arc<AtomicBool>,
@@ -20,11 +21,11 @@ pub struct Producer {
     tasks: JoinSet<()>,
 }
 
-/// Rows of one transaction.
+/// The number of rows per transaction.
 const ROWS_PER_TRANSACTION: u32 = 10;
 
 impl Producer {
-    /// Starts it; one transaction of ten rows each `pace`.
+    /// Starts a producer that inserts one transaction of ten rows every `pace`.
     #[must_use]
     pub fn start(url: &str, pace: Duration) -> Self {
         let is_stopping = Arc::new(AtomicBool::new(false));
@@ -39,13 +40,13 @@ impl Producer {
         Self { is_stopping, rows_count, tasks }
     }
 
-    /// How many rows it has inserted so far.
+    /// Returns the number of rows inserted so far.
     #[must_use]
     pub fn rows_count(&self) -> u32 {
         self.rows_count.load(Ordering::Relaxed)
     }
 
-    /// Ends it between two transactions, and returns how many rows it inserted.
+    /// Stops the producer between two transactions. Returns the number of inserted rows.
     pub async fn stop(mut self) -> u32 {
         self.is_stopping.store(true, Ordering::Relaxed);
         while let Some(ended) = self.tasks.join_next().await {
@@ -77,7 +78,7 @@ async fn produce(
             first_number,
             ..Workload::of_rows(ROWS_PER_TRANSACTION)
         };
-        // Numbers are never used again, whether these rows were committed or not.
+        // Each number is used once, even if these rows are not committed.
         first_number += ROWS_PER_TRANSACTION;
         match workload.insert(client).await {
             Ok(_) => drop(rows_count.fetch_add(ROWS_PER_TRANSACTION, Ordering::Relaxed)),

@@ -1,4 +1,4 @@
-//! The embedded Pub/Sub on a thread of its own.
+//! The embedded Pub/Sub on its own thread.
 
 use std::future::pending;
 use std::time::Duration;
@@ -8,17 +8,17 @@ use walrelay_emulator::{Emulator, Fault, FaultId, Log, Options};
 use walrelay_testkit::background::Background;
 use walrelay_testkit::checker::Stored;
 
-/// The project all topics are in.
+/// The project of all topics.
 pub const PROJECT: &str = "test";
 
-/// The full name of a topic of [`PROJECT`].
+/// Returns the full name of a topic in [`PROJECT`].
 #[must_use]
 pub fn topic(name: &str) -> String {
     format!("projects/{PROJECT}/topics/{name}")
 }
 
-/// An embedded Pub/Sub that keeps everything it stored. It has a thread of its own, so that a test
-/// that waits for a server to restart does not stop it.
+/// An embedded Pub/Sub that keeps every stored message. It runs on its own thread, so that a test
+/// that blocks on a server restart does not stop it.
 #[derive(Debug)]
 pub struct PubSub {
     emulator: Emulator,
@@ -26,7 +26,7 @@ pub struct PubSub {
 }
 
 impl PubSub {
-    /// Starts one without topics on a random port.
+    /// Starts an emulator without topics on a random port.
     #[must_use]
     pub fn start() -> Self {
         let emulator = Emulator::new(Options { log: Log::Keep, ..Options::default() });
@@ -36,7 +36,7 @@ impl PubSub {
         Self { emulator, server }
     }
 
-    /// Its control port, for as long as what is returned lives.
+    /// Starts the emulator's control port. The port is open until the returned value is dropped.
     #[must_use]
     pub fn control(&self) -> Background {
         let served = self.emulator.clone();
@@ -46,13 +46,13 @@ impl PubSub {
         Background::start("the control port", serve)
     }
 
-    /// For `PUBSUB_EMULATOR_HOST`.
+    /// Returns the address for `PUBSUB_EMULATOR_HOST`.
     #[must_use]
     pub fn address(&self) -> &str {
         self.server.address()
     }
 
-    /// The broker itself.
+    /// Returns the emulator itself.
     #[must_use]
     pub fn emulator(&self) -> &Emulator {
         &self.emulator
@@ -63,17 +63,17 @@ impl PubSub {
         self.emulator.create_topic(&topic(name)).expect("a new topic");
     }
 
-    /// Puts a fault in force, as in `key=a,reject=UNAVAILABLE`.
+    /// Activates a fault such as `key=a,reject=UNAVAILABLE`.
     pub fn fault(&self, text: &str) -> FaultId {
         self.emulator.set_fault(text.parse::<Fault>().expect("a fault"))
     }
 
-    /// Ends all faults.
+    /// Removes all faults.
     pub fn heal(&self) {
         self.emulator.clear_faults();
     }
 
-    /// How many messages were ever stored.
+    /// Returns the number of messages stored so far.
     #[must_use]
     pub fn stored_count(&self) -> u64 {
         self.emulator.stats().messages_stored
@@ -87,13 +87,13 @@ impl PubSub {
         }
     }
 
-    /// Waits until requests wait for their release.
+    /// Waits until a fault delays at least one request.
     pub async fn wait_held(&self, deadline: Duration) {
         let held = self.emulator.wait_until(|emulator| emulator.stats().held > 0);
         timeout(deadline, held).await.expect("a request is held back");
     }
 
-    /// Everything stored, topic by topic, in the order of storing.
+    /// Returns all stored messages, topic by topic, in the order of storing.
     #[must_use]
     pub fn stored(&self) -> Vec<Stored> {
         self.emulator.topics().iter().flat_map(|name| self.stored_in(name)).collect()

@@ -10,7 +10,7 @@ use walrelay_testkit::wait_until;
 
 use crate::pubsub::{PROJECT, PubSub};
 
-/// How long anything ordinary may take on a busy machine.
+/// The time limit for any ordinary step on a busy machine.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A database that `walrelay init` has set up, and a Pub/Sub with the topic `video.events`.
@@ -23,22 +23,23 @@ pub struct World {
 }
 
 impl World {
-    /// On the default server; reports the test as skipped when there is none.
+    /// Creates an environment on the default server. Reports the test as skipped without a server.
     pub async fn create() -> Option<Self> {
         Self::create_empty().await?.initialised().await
     }
 
-    /// On a server of this major version; reports the test as skipped without one.
+    /// Creates an environment on a server of this major version. Reports the test as skipped
+    /// without one.
     pub async fn create_on(major: u32) -> Option<Self> {
         Self::create_empty_on(major).await?.initialised().await
     }
 
-    /// On the server behind this connection string.
+    /// Creates an environment on the server of this connection string.
     pub async fn create_at(server_url: &str) -> Option<Self> {
         Self::bare(TestDatabase::create_at(server_url).await).await?.initialised().await
     }
 
-    /// Without tables, publication and slot.
+    /// Creates an environment without tables, publication and slot.
     pub async fn create_empty() -> Option<Self> {
         Self::bare(TestDatabase::create_or_skip().await?).await
     }
@@ -54,7 +55,7 @@ impl World {
     }
 
     async fn bare(database: TestDatabase) -> Option<Self> {
-        // Says so, and skips the test, when the binary is not built.
+        // Reports the test as skipped when the binary is not built.
         drop(RelayCommand::new(["--version"])?);
         let pubsub = PubSub::start();
         pubsub.create_topic("video.events");
@@ -67,12 +68,13 @@ impl World {
         Some(self)
     }
 
-    /// Connects again, after the server has been restarted.
+    /// Reconnects after a restart of the server.
     pub async fn reconnect(&mut self) {
         self.client = self.database.connect().await;
     }
 
-    /// A command of the binary, configured for this world by its environment.
+    /// Returns a command of the binary. Environment variables configure the command for this
+    /// environment.
     #[must_use]
     pub fn command<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> RelayCommand {
         RelayCommand::new(arguments)
@@ -89,7 +91,7 @@ impl World {
         self.command(arguments).finish(DEADLINE).await
     }
 
-    /// Runs a command that has to succeed, and returns what it printed.
+    /// Runs a command, checks that it succeeds, and returns its output.
     pub async fn succeed<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> String {
         let done = self.run(arguments).await;
         assert_eq!(done.code, Some(0), "{}", done.text);
@@ -101,68 +103,68 @@ impl World {
         self.succeed(["run", "--until-caught-up"]).await;
     }
 
-    /// `walrelay run` with these options, which serves HTTP.
+    /// Returns the command `walrelay run` with these options and with HTTP.
     #[must_use]
     pub fn relay<'a>(&self, options: impl IntoIterator<Item = &'a str>) -> RelayCommand {
         self.command(["run"].into_iter().chain(options)).with_http()
     }
 
-    /// A started `walrelay run` with these options that streams.
+    /// Starts `walrelay run` with these options, and waits until it streams.
     pub async fn start_relay<'a>(&self, options: impl IntoIterator<Item = &'a str>) -> Relay {
         let relay = self.relay(options).start();
         relay.wait_for_line(DEADLINE, "\"streaming\"").await;
         relay
     }
 
-    /// A connection to the database.
+    /// Returns a connection to the database.
     #[must_use]
     pub fn client(&self) -> &tokio_postgres::Client {
         &self.client
     }
 
-    /// Another connection to the database.
+    /// Opens another connection to the database.
     pub async fn connect(&self) -> TestClient {
         self.database.connect().await
     }
 
-    /// The name of database, slot and publication.
+    /// Returns the name of the database, the slot and the publication.
     #[must_use]
     pub fn name(&self) -> &str {
         self.database.name()
     }
 
-    /// The connection string of the database.
+    /// Returns the connection string of the database.
     #[must_use]
     pub fn url(&self) -> &str {
         self.database.url()
     }
 
-    /// Runs statements.
+    /// Runs SQL statements.
     pub async fn execute(&self, sql: &str) {
         let done = self.client().batch_execute(sql).await;
         done.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
     }
 
-    /// The one number a query yields.
+    /// Returns the single number of a query's result.
     pub async fn number(&self, sql: &str) -> i64 {
         let row = self.client().query_one(sql, &[]).await;
         row.unwrap_or_else(|error| panic!("{sql}: {error:?}")).get(0)
     }
 
-    /// How far the slot is confirmed.
+    /// Returns the slot's confirmed position.
     pub async fn confirmed_flush(&self) -> u64 {
         let sql = "SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = $1";
         let row = self.client().query_one(sql, &[&self.name()]).await;
         row.expect("the slot is there").get::<_, PgLsn>(0).into()
     }
 
-    /// The end of the log.
+    /// Returns the end of the WAL.
     pub async fn wal_end(&self) -> u64 {
         let row = self.client().query_one("SELECT pg_current_wal_insert_lsn()", &[]).await;
         row.expect("the server tells its position").get::<_, PgLsn>(0).into()
     }
 
-    /// How far the slot is behind the end of the log.
+    /// Returns the distance in bytes from the slot's confirmed position to the end of the WAL.
     pub async fn slot_lag_bytes(&self) -> u64 {
         let confirmed = self.confirmed_flush().await;
         self.wal_end().await.saturating_sub(confirmed)
@@ -170,7 +172,7 @@ impl World {
 
     /// Waits until everything committed before this call is confirmed.
     pub async fn wait_confirmed(&self, deadline: Duration) {
-        // A transaction that ended just now may end beyond the insert position's last record.
+        // The insert position may be beyond the last record, so the wait uses the write position.
         let row = self.client().query_one("SELECT pg_current_wal_lsn()", &[]).await;
         let goal: u64 = row.expect("the server tells its position").get::<_, PgLsn>(0).into();
         wait_until(deadline, "everything committed to be confirmed", async || {
@@ -179,7 +181,7 @@ impl World {
         .await;
     }
 
-    /// Waits until the slot's lag is below this.
+    /// Waits until the slot's lag is below `bytes`.
     pub async fn wait_lag_below(&self, deadline: Duration, bytes: u64) {
         wait_until(deadline, &format!("the slot's lag to fall below {bytes} bytes"), async || {
             (self.slot_lag_bytes().await < bytes).then_some(())
@@ -187,7 +189,7 @@ impl World {
         .await;
     }
 
-    /// Waits until no session holds the slot.
+    /// Waits until no session uses the slot.
     pub async fn wait_slot_free(&self, deadline: Duration) {
         let sql = "SELECT active_pid IS NULL FROM pg_replication_slots WHERE slot_name = $1";
         wait_until(deadline, "the slot to be free", async || {
@@ -197,13 +199,13 @@ impl World {
         .await;
     }
 
-    /// How many rows dispatch state has in this status.
+    /// Returns the number of rows in dispatch state with this status.
     pub async fn dispatch_count(&self, status: &str) -> i64 {
         self.number(&format!("SELECT count(*) FROM app_outbox_dispatch WHERE status = '{status}'"))
             .await
     }
 
-    /// Waits until dispatch state has exactly this many rows in this status.
+    /// Waits until dispatch state has exactly `count` rows with this status.
     pub async fn wait_dispatch(&self, deadline: Duration, status: &str, count: i64) {
         wait_until(deadline, &format!("{count} {status} rows in dispatch state"), async || {
             (self.dispatch_count(status).await == count).then_some(())
@@ -211,8 +213,8 @@ impl World {
         .await;
     }
 
-    /// What `app_outbox` holds, by version: within an aggregate the order of commit, as long as one
-    /// producer alone writes it.
+    /// Returns the rows of `app_outbox` by version. Within an aggregate this is the commit order,
+    /// if a single producer writes the aggregate.
     pub async fn committed(&self) -> Vec<Committed> {
         let sql =
             "SELECT id::text, aggregateid, payload::text FROM app_outbox ORDER BY version, id";
@@ -225,7 +227,7 @@ impl World {
         committed.collect()
     }
 
-    /// Compares what was committed with what was stored.
+    /// Compares the committed rows with the stored messages.
     #[must_use]
     pub fn check(&self, committed: &[Committed]) -> Verdict {
         let requests = self.pubsub.emulator().stats().in_flight_per_key_max;

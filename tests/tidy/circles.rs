@@ -1,19 +1,19 @@
-//! No circle among the files of a target: whoever reads one never has to read a second one first
-//! that sends him back.
+//! Checks that the files of a target do not import each other in a cycle. A reader can then always
+//! read a file's dependencies first.
 //!
-//! A file uses another by an import or a path that leads to an item there, also through what a third
-//! one exports again. `mod child;` is no use, and neither is `pub use child::Name` in a file that does
-//! nothing with the name. Unit tests do not count.
+//! A file uses another file by an import or a path to one of its items, also through a re-export.
+//! `mod child;` does not count as a use. `pub use child::Name` does not count either if the file
+//! itself never uses the name. Unit tests do not count.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::modules::Modules;
 use crate::repository::{Files, Finding};
 
-/// Uses that close a circle: from, to, and why they are still there. The list only gets shorter.
+/// Accepted uses in a cycle: from, to, and the reason. The list only gets shorter.
 const ALLOWED: &[(&str, &str, &str)] = &[];
 
-/// Which file uses which, and the first line that does.
+/// For each pair of files (user, used), the first line of the use.
 type Uses<'a> = BTreeMap<(&'a str, &'a str), usize>;
 
 pub(crate) fn files_import_in_no_circle(files: &Files) -> Vec<Finding> {
@@ -47,7 +47,7 @@ fn circles(files: &Files, allowed: &[(&str, &str, &str)]) -> Vec<Finding> {
     findings
 }
 
-/// The files that a target begins in.
+/// Returns the root files of the targets.
 fn roots(files: &Files) -> impl Iterator<Item = &str> {
     let names = files.keys().map(String::as_str);
     names.filter(|path| {
@@ -59,7 +59,7 @@ fn roots(files: &Files) -> impl Iterator<Item = &str> {
     })
 }
 
-/// One finding for each set of files that lead to each other, with the shortest way around.
+/// Returns one finding per set of files in a cycle, with the shortest cycle.
 fn circle_of_each_file(uses: &Uses<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut told = BTreeSet::new();
@@ -108,7 +108,7 @@ fn reachable<'a>(uses: &Uses<'a>, file: &str) -> BTreeSet<&'a str> {
     found
 }
 
-/// The shortest way from a file back to itself, with it at both ends.
+/// Returns the shortest cycle from a file back to itself. The file is at both ends.
 fn way_around<'a>(uses: &Uses<'a>, file: &'a str) -> Option<Vec<&'a str>> {
     let mut came_from: BTreeMap<&str, &str> = BTreeMap::new();
     let mut open = VecDeque::from([file]);

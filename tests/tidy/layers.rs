@@ -1,11 +1,11 @@
-//! Crates stand in layers, and a dependency leads down.
+//! Checks that crates form layers and that dependencies point downwards.
 //!
-//! Cargo refuses circles among crates; that an arrow points the wrong way it does not see.
+//! Cargo rejects cyclic dependencies, but accepts a dependency on a higher layer.
 
 use crate::repository::{Files, Finding};
 
-/// From the lowest. A crate may depend on crates of layers below its own. The testkit stands beside
-/// core, not above: its checker shares no code with what it checks.
+/// The layers, from the lowest. A crate may depend on crates of lower layers. The testkit is in the
+/// layer of core, because its checker shares no code with core.
 const LAYERS: &[&[&str]] = &[
     &["walrelay-envelope", "walrelay-emulator", "walrelay-private-postgres"],
     &["pgoutput-parser"],
@@ -19,7 +19,7 @@ const LAYERS: &[&[&str]] = &[
     &["walrelay-bench", "walrelay-tests"],
 ];
 
-/// What the tests of any crate may use.
+/// Crates that the tests of any crate may use.
 const FOR_TESTS: &[&str] = &["walrelay-testkit", "walrelay-emulator", "walrelay-private-postgres"];
 
 pub(crate) fn crates_import_downwards(files: &Files) -> Vec<Finding> {

@@ -1,7 +1,7 @@
-//! The repository's own rules: what the compiler and clippy do not check.
+//! The repository's own rules, which neither the compiler nor clippy checks.
 //!
-//! Each finding names file, line and remedy. A rule takes the text of all files and returns
-//! findings, so that tests beside it can plant a fault for each rule.
+//! Each finding names file, line and fix. A rule receives the text of all files and returns
+//! findings, so that unit tests can plant a violation of each rule.
 
 mod circles;
 mod layers;
@@ -17,7 +17,7 @@ use repository::{Files, Finding};
 
 type Rule = fn(&Files) -> Vec<Finding>;
 
-/// Every rule; a new one is added here and gets a planted fault beside it.
+/// Every rule. A new rule is added here, with a unit test that plants a violation.
 const RULES: &[Rule] = &[
     text::files_are_short,
     text::modules_are_documented,

@@ -1,14 +1,14 @@
-//! The module tree of a target, and which file a path leads to.
+//! The module tree of a target, and the file that a path refers to.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::repository::Files;
 use crate::source::{Import, Source};
 
-/// Deeper than imports of imports ever lead; ends a path that leads to itself.
+/// The maximum length of a chain of imports. The limit ends a path that refers to itself.
 const STEPS_MAX: usize = 16;
 
-/// All modules of one target; the first is its root.
+/// All modules of one target, the root first.
 pub(crate) struct Modules {
     all: Vec<Module>,
 }
@@ -20,17 +20,17 @@ struct Module {
     source: Source,
 }
 
-/// Where a path ends.
+/// The target of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Target {
     /// A module itself.
     Module(usize),
-    /// Something in a module.
+    /// An item in a module.
     Item(usize),
 }
 
 impl Modules {
-    /// The target that begins in this file.
+    /// Reads the target whose root is this file.
     pub(crate) fn of(files: &Files, root: &str) -> Self {
         let mut modules = Self { all: Vec::new() };
         modules.add(files, root, None);
@@ -67,7 +67,7 @@ impl Modules {
         index
     }
 
-    /// Which file uses which, and the first line that does.
+    /// Returns the pairs of files (user, used) with the first line of each use.
     pub(crate) fn edges(&self) -> BTreeMap<(&str, &str), usize> {
         let mut edges = BTreeMap::new();
         for (from, to, line) in (0..self.all.len()).flat_map(|index| self.uses(index)) {
@@ -77,7 +77,7 @@ impl Modules {
         edges
     }
 
-    /// The files that a module uses, with the lines.
+    /// Returns the files that a module uses, with the lines.
     fn uses(&self, index: usize) -> impl Iterator<Item = (&str, &str, usize)> {
         let module = &self.all[index];
         let imports = module.source.imports.iter();
@@ -89,7 +89,7 @@ impl Modules {
             .filter(|(from, to, _)| from != to)
     }
 
-    /// The module whose items a path uses. A module that is only named is not used yet.
+    /// Returns the module whose items a path uses. Naming a module alone is not a use.
     fn used(&self, from: usize, segments: &[String]) -> Option<usize> {
         match segments.split_last() {
             Some((last, path)) if last == "*" => match self.resolve(from, path, 0)? {
@@ -102,7 +102,8 @@ impl Modules {
         }
     }
 
-    /// `pub use child::Name`, and the module itself does nothing with the name.
+    /// Reports whether an import is only a re-export: `pub use child::Name` in a module that never
+    /// uses the name.
     fn is_only_exported(&self, module: usize, import: &Import) -> bool {
         let is_below = self
             .used(module, &import.path.segments)
@@ -145,7 +146,7 @@ impl Modules {
         Some(Target::Module(module))
     }
 
-    /// Where a name leads that a module has from elsewhere; None: out of the crate.
+    /// Resolves a name that a module imports. `None` if the name is outside the crate.
     fn through_import(
         &self,
         module: usize,
@@ -168,7 +169,8 @@ fn folder_of(file: &str) -> &str {
     file.rsplit_once('/').map_or("", |(folder, _)| folder)
 }
 
-/// Where a file that is no root has its modules: beside `mod.rs`, or in a folder of its own name.
+/// Returns the folder of a file's submodules: the folder of `mod.rs`, or the folder with the file's
+/// name.
 fn folder_of_children(file: &str) -> &str {
     file.strip_suffix("/mod.rs").unwrap_or(file.trim_end_matches(".rs"))
 }

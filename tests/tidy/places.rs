@@ -1,8 +1,9 @@
-//! Where a file stands: compiled, run, linked, under the workspace's lints.
+//! Checks that each file is in the right place: compiled, run, linked, and under the workspace's
+//! lints.
 
 use crate::repository::{Files, Finding, rust_files};
 
-/// A file that no `mod` names is not compiled: its tests never run.
+/// Finds files that no `mod` names. Such a file is not compiled, and its tests never run.
 pub(crate) fn files_are_in_a_module_tree(files: &Files) -> Vec<Finding> {
     let is_root = |path: &str| {
         let name = path.rsplit('/').next().unwrap_or(path);
@@ -34,7 +35,7 @@ fn is_declared(files: &Files, path: &str) -> bool {
             line.trim_end().ends_with(&declaration) && !line.trim_start().starts_with("//")
         })
     };
-    // Integration tests share modules: each file beside the folder may be the one that names it.
+    // Integration tests share modules, so any file in the folder may declare this one.
     let is_shared = dir.ends_with("/tests") || dir.ends_with("/benches");
     let beside = rust_files(files)
         .filter(|(beside, _)| is_shared && beside.rsplit_once('/').is_some_and(|it| it.0 == dir))
@@ -42,8 +43,8 @@ fn is_declared(files: &Files, path: &str) -> bool {
     parents.into_iter().chain(beside).filter_map(|parent| files.get(&parent)).any(declares)
 }
 
-/// Cargo looks for tests in `tests/` of a package; the package `tests` has its own folder instead,
-/// so each of its files must be named in the manifest.
+/// Checks that each test file of the package `tests` is named in its manifest. Cargo finds tests
+/// only in a package's `tests/` folder, and this package keeps its tests in its root.
 pub(crate) fn test_files_are_targets(files: &Files) -> Vec<Finding> {
     let Some(manifest) = files.get("tests/Cargo.toml") else { return Vec::new() };
     let is_target = |path: &str| manifest.contains(&format!("path = \"{path}\""));

@@ -1,14 +1,14 @@
-//! The files of the checkout, and what a rule says about one of them.
+//! The files of the checkout, and a rule's finding about one of them.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::path::Path;
 
-/// Folders that are not ours to judge.
+/// Folders with files from elsewhere.
 const SKIPPED_DIRS: &[&str] = &["target", ".git", ".servers", "node_modules", "corpus"];
 
-/// Path from the root of the checkout, with `/`, to text.
+/// The text of each file, by its path from the repository root with `/`.
 pub(crate) type Files = BTreeMap<String, String>;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,12 +50,12 @@ pub(crate) fn rust_files(files: &Files) -> impl Iterator<Item = (&str, &str)> {
     all.filter(|(path, _)| path.ends_with(".rs"))
 }
 
-/// Files as a planted fault writes them.
+/// Builds the files for a planted violation.
 pub(crate) fn files(texts: &[(&str, &str)]) -> Files {
     texts.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect()
 }
 
-/// Where the findings are.
+/// Returns the places of the findings.
 pub(crate) fn places(findings: &[Finding]) -> Vec<(&str, usize)> {
     findings.iter().map(|finding| (finding.path.as_str(), finding.line)).collect()
 }

@@ -1,33 +1,33 @@
-//! Rust source as far as the rules about imports need it: words without comments and strings, and
-//! the paths that a file names.
+//! Reads Rust source for the import rules: words without comments and strings, and the paths that a
+//! file names.
 //!
-//! No parser of the language: what a macro makes up is not seen, and neither is a call of a method.
+//! This is not a full parser: it misses code that macros generate, and method calls.
 
 use std::collections::BTreeSet;
 
-/// A word or a sign, and the line it stands in.
+/// A word or sign with its line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Token<'a> {
     text: &'a str,
     line: usize,
 }
 
-/// What a file says about other files.
+/// The references from a file to other files.
 #[derive(Debug, Default)]
 pub(crate) struct Source {
     pub(crate) modules: Vec<ModuleDeclaration>,
     pub(crate) imports: Vec<Import>,
-    /// Paths in expressions and types.
+    /// The paths in expressions and types.
     pub(crate) paths: Vec<UsedPath>,
-    /// Words outside imports: whether what a file exports again is used by itself, too.
+    /// The words outside imports, which show whether a file uses a name that it re-exports.
     pub(crate) words: BTreeSet<String>,
 }
 
-/// `mod name;`
+/// A declaration `mod name;`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ModuleDeclaration {
     pub(crate) name: String,
-    /// What `#[path = "…"]` says.
+    /// The value of `#[path = "…"]`.
     pub(crate) path: Option<String>,
 }
 
@@ -35,12 +35,12 @@ pub(crate) struct ModuleDeclaration {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Import {
     pub(crate) path: UsedPath,
-    /// What it is called here; `*` for everything.
+    /// The local name, or `*` for a glob import.
     pub(crate) name: String,
     pub(crate) is_exported: bool,
 }
 
-/// A path with its line, as seen from the file's own module.
+/// A path with its line, relative to the file's own module.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct UsedPath {
     pub(crate) segments: Vec<String>,
@@ -60,11 +60,12 @@ impl Source {
     }
 }
 
-/// The modules written out in a file: `super` leads out of one of them first.
+/// The nesting of inline modules in a file. The first `super` in an inline module leaves only that
+/// module.
 #[derive(Default)]
 struct Depth {
     braces: usize,
-    /// How many braces were open where each began.
+    /// The number of open braces at the start of each inline module.
     inline_modules: Vec<usize>,
 }
 
@@ -123,7 +124,7 @@ impl<'a> Reader<'a> {
         }));
     }
 
-    /// `a::{b, c::d as e}`: the paths and what they are called.
+    /// Reads a tree such as `a::{b, c::d as e}` into paths and local names.
     fn use_tree(&mut self, prefix: &mut Vec<String>, found: &mut Vec<(UsedPath, String)>) {
         let length = prefix.len();
         loop {
@@ -152,7 +153,7 @@ impl<'a> Reader<'a> {
         prefix.truncate(length);
     }
 
-    /// What stands between the braces.
+    /// Reads the part of a `use` between braces.
     fn use_group(&mut self, prefix: &mut Vec<String>, found: &mut Vec<(UsedPath, String)>) {
         while !["}", ""].contains(&self.text(self.at)) {
             match self.text(self.at) {
@@ -187,13 +188,14 @@ impl<'a> Reader<'a> {
         source.words.insert(segments[0].clone());
         let segments = self.seen_from_the_file(segments);
         source.paths.push(UsedPath { segments, line });
-        // A `::<…>` behind the path.
+        // Skips the `::` before generic arguments.
         if self.text(self.at) == "::" {
             self.at += 1;
         }
     }
 
-    /// From within `mod inline { … }`, the first `super` is the file.
+    /// Rewrites a path from an inline module `mod inline { … }`, where the first `super` is the
+    /// file.
     fn seen_from_the_file(&self, mut segments: Vec<String>) -> Vec<String> {
         for _ in &self.depth.inline_modules {
             match segments.as_slice() {
@@ -212,7 +214,7 @@ fn is_word(text: &str) -> bool {
     text.starts_with(|c: char| c.is_alphabetic() || c == '_')
 }
 
-/// What `#[path = "…"]` above a declaration in this line says.
+/// Returns the value of `#[path = "…"]` above a declaration in this line.
 fn path_attribute(text: &str, line: usize) -> Option<String> {
     let lines: Vec<&str> = text.lines().collect();
     let above = lines.get(..line - 1)?.iter().rev();
@@ -223,7 +225,7 @@ fn path_attribute(text: &str, line: usize) -> Option<String> {
         .map(|rest| rest.trim_end_matches("\"]").to_owned())
 }
 
-/// Leaves out what stands behind `#[cfg(test)]`.
+/// Removes every item with `#[cfg(test)]`.
 fn without_unit_tests(tokens: Vec<Token<'_>>) -> Vec<Token<'_>> {
     const CFG_TEST: [&str; 7] = ["#", "[", "cfg", "(", "test", ")", "]"];
     let mut kept = Vec::with_capacity(tokens.len());
@@ -240,7 +242,7 @@ fn without_unit_tests(tokens: Vec<Token<'_>>) -> Vec<Token<'_>> {
     kept
 }
 
-/// The index behind the `;` or the last `}` of the item that begins here.
+/// Returns the index after the `;` or the last `}` of the item that starts at `start`.
 fn end_of_item(tokens: &[Token<'_>], start: usize) -> usize {
     let mut braces = 0;
     for (at, token) in tokens.iter().enumerate().skip(start) {
@@ -255,7 +257,7 @@ fn end_of_item(tokens: &[Token<'_>], start: usize) -> usize {
     tokens.len()
 }
 
-/// Words and signs, without comments, strings and characters.
+/// Splits the text into words and signs, without comments, strings and characters.
 fn tokens(text: &str) -> Vec<Token<'_>> {
     let mut found = Vec::new();
     let (mut at, mut line) = (0, 1);
@@ -303,7 +305,7 @@ fn block_comment(text: &str) -> usize {
     text.len()
 }
 
-/// A string with escapes whose quote stands at `open`.
+/// Returns the end of a string with escapes whose opening quote is at `open`.
 fn string(text: &str, open: usize) -> usize {
     let mut escaped = false;
     for (at, byte) in text.bytes().enumerate().skip(open + 1) {
@@ -317,7 +319,8 @@ fn string(text: &str, open: usize) -> usize {
     text.len()
 }
 
-/// A literal with a prefix, as `r#"…"#` or `b"…"`; zero if there is none.
+/// Returns the length of a literal with a prefix, such as `r#"…"#` or `b"…"`. Zero if there is
+/// none.
 fn literal(text: &str) -> usize {
     let prefix = ["br", "cr", "r", "b", "c"].into_iter().find(|prefix| {
         let behind = text.strip_prefix(*prefix).unwrap_or("");
@@ -334,7 +337,7 @@ fn literal(text: &str) -> usize {
     text[open..].find(&end).map_or(text.len(), |at| open + at + end.len())
 }
 
-/// A character, or the quote of a lifetime.
+/// Returns the length of a character literal, or of a lifetime's quote.
 fn character(text: &str) -> usize {
     let mut chars = text.char_indices().skip(1);
     match (chars.next(), chars.next()) {

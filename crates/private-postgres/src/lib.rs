@@ -1,12 +1,13 @@
 //! A private Postgres server from the binaries on the machine, for the demo and the tests.
 //!
-//! Owns one throwaway server: its directory, its processes, its port. Promises that neither outlives
-//! the owner: dropping [`PrivatePostgres`] stops the server and removes its data, a panic drops it,
-//! and when the owning process is killed the supervisor notices the closed pipe and does the same.
-//! Fails with the tail of the server's log. Leaves databases, roles and slots to the caller.
+//! Owns one throwaway server: its directory, its processes and its port. Promises that the server
+//! never outlives its owner. Dropping [`PrivatePostgres`] stops the server and removes its data,
+//! and a panic drops it. When the owning process is killed, the supervisor notices the closed pipe
+//! and cleans up in the same way. Errors carry the tail of the server's log. Databases, roles and
+//! slots are left to the caller.
 //!
-//! The server trusts everybody who reaches it. It listens on 127.0.0.1 and on a Unix socket, and
-//! runs with `fsync` off: never put anything into it that is worth keeping.
+//! The server trusts every client that can connect. The server listens on 127.0.0.1 and on a Unix
+//! socket, and runs with `fsync` off. Never store data worth keeping in it.
 
 mod account;
 mod error;

@@ -1,4 +1,5 @@
-//! When a server is ready: it answers a real connection, not merely an open port.
+//! Decides when a server is ready: it must reply to a real connection, because an open port is not
+//! enough.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener};
@@ -8,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use crate::storage::random_number;
 
-/// Ports below the range that systems hand out for outgoing connections: nobody takes ours by
-/// accident while the server restarts.
+/// A port range below the systems' range for outgoing connections. No outgoing connection takes the
+/// port while the server restarts.
 const PORT_FIRST: u64 = 15_000;
 const PORT_COUNT: u64 = 15_000;
 
@@ -17,16 +18,18 @@ const PROTOCOL_VERSION_3: i32 = 0x0003_0000;
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(2);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// A port that nobody listens on at this moment.
+/// Returns a port that is currently free.
 pub(crate) fn free_port() -> Option<u16> {
     (0..100)
         .filter_map(|_| u16::try_from(PORT_FIRST + random_number() % PORT_COUNT).ok())
         .find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok())
 }
 
-/// Whether the server lets `postgres` in: starting up and shutting down it answers too, but with an
-/// error. Over the Unix socket, because that is certainly ours, while on the port somebody else
-/// might answer; the server opens it after the port.
+/// Reports whether the server accepts a connection as `postgres`. A server that starts up or shuts
+/// down replies with an error.
+///
+/// Connects over the Unix socket, which certainly belongs to this server. Another process could
+/// listen on the port. The server opens the socket after the port.
 pub(crate) fn accepts_connections(socket_dir: &Path, port: u16) -> bool {
     let socket = socket_dir.join(format!(".s.PGSQL.{port}"));
     matches!(first_reply(&socket), Ok(b'R'))
@@ -46,12 +49,12 @@ fn first_reply(path: &Path) -> io::Result<u8> {
 
     let mut reply = [0];
     socket.read_exact(&mut reply)?;
-    // Terminate; without it the server logs an unexpected end.
+    // The Terminate message. Without it, the server logs an unexpected end of the connection.
     socket.write_all(&[b'X', 0, 0, 0, 4])?;
     Ok(reply[0])
 }
 
-/// Asks until the answer is yes; false when it was not before the deadline.
+/// Polls until `condition` is true. Returns false when it is still false at the deadline.
 #[expect(clippy::disallowed_methods, reason = "this crate is synchronous: there is no runtime")]
 pub(crate) fn poll_until(deadline: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let started = Instant::now();

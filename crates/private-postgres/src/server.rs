@@ -1,4 +1,4 @@
-//! The private server from start to removal.
+//! The life of a private server, from its start to the removal of its files.
 
 mod copies;
 mod upgrade;
@@ -17,21 +17,22 @@ use crate::{Installation, StartError, StopError};
 
 pub use copies::Backup;
 
-/// How long a start may take: recovery after a crash under load, on a busy machine.
+/// The time limit for a start, which includes crash recovery on a busy machine.
 const START_DEADLINE: Duration = Duration::from_secs(60);
 
-/// How long a stop may take: a fast stop waits for replication clients.
+/// The time limit for a stop, because a fast stop waits for replication clients.
 const STOP_DEADLINE: Duration = Duration::from_secs(30);
 
-/// Another process may take a port between our look and the server's bind.
+/// The number of attempts to bind a port. Another process may take a free port before the server
+/// binds it.
 const PORT_ATTEMPTS_MAX: u32 = 10;
 
-/// A Postgres server of our own, gone when this is dropped.
+/// A private Postgres server. Dropping the value ends the server and removes its data.
 ///
-/// All methods block: call them from a thread that may wait.
+/// All methods block, so call them from a thread that may wait.
 #[derive(Debug)]
 pub struct PrivatePostgres {
-    // Dropped in this order: the server ends before its folder is removed.
+    // Fields drop in this order: the server must end before its folder is removed.
     supervisor: Option<Supervisor>,
     storage: Storage,
     installation: Installation,
@@ -40,13 +41,14 @@ pub struct PrivatePostgres {
 }
 
 impl PrivatePostgres {
-    /// Starts a server with `settings` on top of our own, and waits until it accepts connections.
+    /// Starts a server with `settings` on top of the defaults, and waits until it accepts
+    /// connections.
     ///
-    /// Its data is a copy of a template, so all servers of one version share a system identifier.
+    /// The data is a copy of a template, so all servers of one version share a system identifier.
     ///
     /// # Errors
     ///
-    /// [`StartError`], with the end of the server's log where there is one.
+    /// [`StartError`], with the end of the server's log where one exists.
     pub fn start(
         installation: &Installation,
         settings: &[(&str, &str)],
@@ -54,7 +56,7 @@ impl PrivatePostgres {
         Self::start_with(installation, settings, Storage::fill_from_template)
     }
 
-    /// As [`start`](Self::start), but slower and with a system identifier that no other server has.
+    /// As [`start`](Self::start), but slower and with a unique system identifier.
     ///
     /// # Errors
     ///
@@ -81,7 +83,7 @@ impl PrivatePostgres {
         Self::begin(installation, account, storage, &settings)
     }
 
-    /// Starts a server on data that is there, at a port of its own.
+    /// Starts a server on existing data, on a new port.
     fn begin(
         installation: &Installation,
         account: Account,
@@ -108,37 +110,37 @@ impl PrivatePostgres {
         Err(StartError::NoFreePort { attempts: PORT_ATTEMPTS_MAX })
     }
 
-    /// The TCP port on 127.0.0.1; a restart keeps it.
+    /// Returns the TCP port on 127.0.0.1. A restart keeps the port.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The folder of the Unix socket, for `host=`.
+    /// Returns the folder of the Unix socket, for `host=`.
     #[must_use]
     pub fn socket_dir(&self) -> &Path {
         self.storage.base()
     }
 
-    /// The connection string of a database, over TCP.
+    /// Returns the connection string of a database, over TCP.
     #[must_use]
     pub fn url(&self, database: &str) -> String {
         format!("postgresql://postgres@127.0.0.1:{}/{database}", self.port)
     }
 
-    /// The binaries it runs on.
+    /// Returns the binaries that the server runs on.
     #[must_use]
     pub fn installation(&self) -> &Installation {
         &self.installation
     }
 
-    /// The last lines of the server's log.
+    /// Returns the last lines of the server's log.
     #[must_use]
     pub fn log_tail(&self) -> String {
         self.storage.log_tail()
     }
 
-    /// Asks for a fast stop and returns at once: the server then waits for its replication clients.
+    /// Requests a fast stop and returns at once. The server then waits for its replication clients.
     ///
     /// # Errors
     ///
@@ -147,7 +149,8 @@ impl PrivatePostgres {
         self.supervisor.as_mut().map_or(Ok(()), |supervisor| supervisor.signal(Signal::FastStop))
     }
 
-    /// Stops as `pg_ctl stop -m fast` does, and waits. The data stays for [`restart`](Self::restart).
+    /// Stops the server as `pg_ctl stop -m fast` does, and waits for the end. The data stays for
+    /// [`restart`](Self::restart).
     ///
     /// # Errors
     ///
@@ -156,7 +159,8 @@ impl PrivatePostgres {
         self.stop(Signal::FastStop)
     }
 
-    /// Ends at once without a checkpoint: the next start recovers from the WAL, as after a crash.
+    /// Ends the server at once without a checkpoint. As after a crash, the next start recovers from
+    /// the WAL.
     ///
     /// # Errors
     ///
@@ -165,17 +169,17 @@ impl PrivatePostgres {
         self.stop(Signal::ImmediateStop)
     }
 
-    /// Starts again on the same data and port; a running server is stopped first.
+    /// Starts the server again on the same data and port. Stops a running server first.
     ///
     /// # Errors
     ///
-    /// As [`start`](Self::start); [`StartError::Stop`] when it could not be stopped.
+    /// As [`start`](Self::start), and [`StartError::Stop`] when the server could not be stopped.
     pub fn restart(&mut self) -> Result<(), StartError> {
         self.stop_fast()?;
         self.launch()
     }
 
-    /// Whether the server process is there.
+    /// Reports whether the server process is running.
     pub fn is_running(&mut self) -> bool {
         self.supervisor.as_mut().is_some_and(|supervisor| !supervisor.has_ended())
     }
@@ -187,12 +191,13 @@ impl PrivatePostgres {
             let log = self.storage.log_tail();
             return Err(StopError::StillRunning { waited: STOP_DEADLINE, log });
         }
-        // A supervisor that has seen the end of its server leaves the folder alone.
+        // A supervisor that has seen its server end does not remove the folder.
         self.supervisor = None;
         Ok(())
     }
 
-    /// Appends to the file that `initdb` wrote; of two lines for one name the later counts.
+    /// Appends the settings to the file that `initdb` wrote. If a name occurs twice, the later line
+    /// wins.
     fn configure(&self, settings: &[(String, String)]) -> Result<(), StartError> {
         let path = self.storage.data_dir().join("postgresql.conf");
         let lines = config_lines(self.port, self.storage.base(), settings);

@@ -1,20 +1,20 @@
-//! The server's settings: fast to start, cheap to throw away, ready for logical replication.
+//! The server's settings: a fast start, throwaway data, ready for logical replication.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// What every private server is started with; a caller's value for the same name wins.
+/// The default settings of every private server. A caller's value for the same name wins.
 const DEFAULTS: &[(&str, &str)] = &[
-    // The data is thrown away. What a crash test needs survives a crash of the server process,
-    // because the operating system keeps the written pages.
+    // The data is thrown away. Crash tests kill only the server process, and the operating system
+    // keeps the pages that the process wrote.
     ("fsync", "off"),
     ("full_page_writes", "off"),
     ("wal_level", "logical"),
-    // Many tests share one server, and each holds a slot and a sender or two.
+    // Many tests share one server, and each test uses a slot and one or two WAL senders.
     ("max_wal_senders", "100"),
     ("max_replication_slots", "200"),
     ("max_connections", "300"),
-    // A client that was killed frees its slot within seconds, not within the default minute.
+    // The slot of a killed client becomes free within seconds. The default takes a minute.
     ("wal_sender_timeout", "10s"),
     ("shared_buffers", "32MB"),
     ("jit", "off"),
@@ -23,8 +23,8 @@ const DEFAULTS: &[(&str, &str)] = &[
     ("cluster_name", "walrelay-private"),
 ];
 
-/// Lines for `postgresql.conf`. The file rather than the command line, because settings of the
-/// command line could not be changed by `ALTER SYSTEM` afterwards.
+/// Returns lines for `postgresql.conf`. Settings on the command line would override later `ALTER
+/// SYSTEM` changes.
 pub(crate) fn config_lines(port: u16, socket_dir: &Path, overrides: &[(String, String)]) -> String {
     let socket_dir = socket_dir.display().to_string();
     let port = port.to_string();
@@ -35,7 +35,7 @@ pub(crate) fn config_lines(port: u16, socket_dir: &Path, overrides: &[(String, S
     ];
     let overrides = overrides.iter().map(|(name, value)| (name.as_str(), value.as_str()));
 
-    // Of two lines for one name Postgres takes the later.
+    // If a name occurs twice, Postgres takes the later line.
     let mut text = String::from("\n");
     for (name, value) in DEFAULTS.iter().copied().chain(overrides).chain(fixed) {
         let value = value.replace('\'', "''");

@@ -1,7 +1,7 @@
-//! Where a server's files live: one folder per server, copied from a template per version.
+//! Manages a server's files: one folder per server, copied from one template per version.
 //!
-//! `initdb` takes a second or more, a copy some ten milliseconds. The template stays behind in the
-//! temporary folder for the next start; everything else is removed with the server.
+//! `initdb` takes a second or more, a copy takes about ten milliseconds. The template stays in the
+//! temporary folder for the next start. All other files are removed with the server.
 
 use std::collections::hash_map::RandomState;
 use std::env;
@@ -15,13 +15,14 @@ use std::process::{Command, Stdio};
 use crate::account::Account;
 use crate::{Installation, StartError};
 
-/// A Unix socket's path must fit into 107 bytes; ours is this folder and `.s.PGSQL.12345.lock`.
+/// The maximum length of the folder path. A Unix socket path, here the folder plus
+/// `.s.PGSQL.12345.lock`, must fit into 107 bytes.
 const BASE_PATH_BYTES_MAX: usize = 80;
 
-/// How much of a log or of a program's output an error carries.
+/// The number of log or output lines in an error.
 const TAIL_LINES: usize = 25;
 
-/// One server's folder: data, socket and log. Removed when dropped.
+/// One server's folder with data, socket and log. Dropping the value removes the folder.
 #[derive(Debug)]
 pub(crate) struct Storage {
     base: PathBuf,
@@ -37,7 +38,7 @@ impl Storage {
         Ok(Self { base })
     }
 
-    /// The folder of the Unix socket.
+    /// Returns the folder of the Unix socket.
     pub(crate) fn base(&self) -> &Path {
         &self.base
     }
@@ -55,7 +56,8 @@ impl Storage {
         tail(&String::from_utf8_lossy(&bytes))
     }
 
-    /// Makes the data directory from the version's template, which is made first if need be.
+    /// Creates the data directory from the version's template. Creates the template first if it is
+    /// missing.
     pub(crate) fn fill_from_template(
         &self,
         installation: &Installation,
@@ -65,14 +67,14 @@ impl Storage {
         self.fill_from(&template, account)
     }
 
-    /// Makes the data directory as a copy of another one, which no server may be using.
+    /// Creates the data directory as a copy of another one, which no server may be using.
     pub(crate) fn fill_from(&self, data: &Path, account: &Account) -> Result<(), StartError> {
         let mut copy = account.command(Path::new("cp"));
         copy.arg("-a").arg(data).arg(self.data_dir());
         run(copy, Path::new("cp"))
     }
 
-    /// Makes the data directory with `initdb`, so that it gets a system identifier of its own.
+    /// Creates the data directory with `initdb`, which gives it a new system identifier.
     pub(crate) fn fill_with_initdb(
         &self,
         installation: &Installation,
@@ -81,7 +83,7 @@ impl Storage {
         self.fill_with(installation, account, &[])
     }
 
-    /// The same, with more options.
+    /// As [`Self::fill_with_initdb`], with more options for `initdb`.
     pub(crate) fn fill_with(
         &self,
         installation: &Installation,
@@ -94,18 +96,18 @@ impl Storage {
 
 impl Drop for Storage {
     fn drop(&mut self) {
-        // Nothing useful is left to do when this fails: the folder is in the temporary directory.
+        // An error here is ignored: the folder is in the temporary directory.
         drop(fs::remove_dir_all(&self.base));
     }
 }
 
-/// The template of a version. Several processes may make it at the same moment; the first to
-/// rename its own into place wins.
+/// Returns the template of a version, creating it if needed. If several processes create it at
+/// once, the first rename into place wins.
 fn template(installation: &Installation, account: &Account) -> Result<PathBuf, StartError> {
     let owner = account.uid().unwrap_or_default();
     let name = format!("walrelay-postgres-template-{}-{owner}", installation.version);
     let template = env::temp_dir().join(name);
-    // The name can be guessed, so somebody else's folder of that name is not trusted.
+    // The name is predictable, so a folder that another user owns is not trusted.
     if fs::metadata(template.join("PG_VERSION")).is_ok_and(|file| file.uid() == owner) {
         return Ok(template);
     }
@@ -132,7 +134,7 @@ fn initdb(
     run(command, &program)
 }
 
-/// Runs a program to its end; its output is part of the error where it fails.
+/// Runs a program to its end. The error contains the end of its output.
 pub(crate) fn run(mut command: Command, program: &Path) -> Result<(), StartError> {
     let output = command
         .stdin(Stdio::null())
@@ -153,7 +155,8 @@ pub(crate) fn run(mut command: Command, program: &Path) -> Result<(), StartError
 fn make_dir(path: &Path, account: &Account) -> Result<(), StartError> {
     let make = || -> io::Result<()> {
         fs::create_dir(path)?;
-        // Open to all for the socket; the data directory inside is the server's alone.
+        // All users may reach the socket in this folder. Only the server may read the data
+        // directory inside.
         fs::set_permissions(path, fs::Permissions::from_mode(0o755))?;
         match account.owner() {
             Some((uid, gid)) => chown(path, Some(uid), Some(gid)),
@@ -163,7 +166,8 @@ fn make_dir(path: &Path, account: &Account) -> Result<(), StartError> {
     make().map_err(|source| StartError::Storage { path: path.to_path_buf(), source })
 }
 
-/// The standard library has no random numbers, but its hash seeds are.
+/// Returns a random number from the hash seeds, because the standard library has no random number
+/// generator.
 pub(crate) fn random_number() -> u64 {
     RandomState::new().build_hasher().finish()
 }

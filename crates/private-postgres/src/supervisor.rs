@@ -1,13 +1,12 @@
-//! The process between us and the server, which outlives us just long enough to clean up.
+//! The supervisor process between the owner and the server. It outlives the owner only to clean up.
 //!
 //! ```text
 //! owner ──pipe──▶ sh (supervisor) ──signals──▶ postgres
 //! ```
-//!
 //! A line in the pipe is a signal for the server. The end of the pipe means that the owner is gone,
-//! even by SIGKILL: then the server is stopped and its folder removed. The supervisor ends with the
-//! server. It sits in a process group of its own, so that Ctrl-C and a test runner's kill of the
-//! whole group reach the owner only.
+//! even by SIGKILL. The supervisor then stops the server and removes its folder. The supervisor
+//! ends with the server. The supervisor has its own process group, so that only the owner receives
+//! Ctrl-C or a test runner's kill of the whole group.
 
 use std::io::{self, Write as _};
 use std::os::unix::process::CommandExt as _;
@@ -20,9 +19,10 @@ use crate::readiness::poll_until;
 use crate::storage::Storage;
 use crate::{Installation, StartError, StopError};
 
-/// `$1` is `postgres`, `$2` the server's folder. A command in the background would read /dev/null
-/// instead of the pipe, hence descriptor 3. The reader leaves a mark when the owner is gone, because
-/// only then is the folder the supervisor's to remove.
+/// `$1` is `postgres`, `$2` is the server's folder. The shell connects a background command's
+/// standard input to /dev/null, so descriptor 3 keeps the pipe.
+///
+/// The reader leaves a mark when the owner is gone. Only then may the supervisor remove the folder.
 const SCRIPT: &str = r#"
 exec 3<&0 0</dev/null
 "$1" -D "$2/data" >>"$2/server.log" 2>&1 3<&- &
@@ -37,12 +37,12 @@ wait "$server"
 if [ -e "$2/orphaned" ]; then rm -rf "$2"; else kill "$reader"; fi
 "#;
 
-/// What the server can be told.
+/// A signal for the server.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Signal {
-    /// Finish: roll back what is open, write a checkpoint, wait for replication clients.
+    /// Rolls back open transactions, writes a checkpoint and waits for replication clients.
     FastStop,
-    /// End at once, without a checkpoint, as after a crash.
+    /// Ends at once without a checkpoint, as after a crash.
     ImmediateStop,
 }
 
@@ -55,7 +55,7 @@ impl Signal {
     }
 }
 
-/// A running server, as seen by its owner.
+/// The owner's handle of a running server.
 #[derive(Debug)]
 pub(crate) struct Supervisor {
     process: Child,
@@ -63,7 +63,7 @@ pub(crate) struct Supervisor {
 }
 
 impl Supervisor {
-    /// Starts the server on the data in `storage`; it is not ready yet.
+    /// Starts the server on the data in `storage`, and does not wait until it is ready.
     pub(crate) fn start(
         installation: &Installation,
         account: &Account,
@@ -85,22 +85,22 @@ impl Supervisor {
         Ok(Self { process, signals })
     }
 
-    /// Passes a signal to the server, and does not wait for what it does.
+    /// Passes a signal to the server, and does not wait for its effect.
     pub(crate) fn signal(&mut self, signal: Signal) -> Result<(), StopError> {
         let Some(pipe) = &mut self.signals else { return Ok(()) };
         match writeln!(pipe, "{}", signal.name()) {
-            // The server has ended by itself, and the supervisor with it.
+            // The server has ended by itself, and the supervisor has ended with it.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             other => other.map_err(StopError::Tell),
         }
     }
 
-    /// Whether the server has ended.
+    /// Reports whether the server has ended.
     pub(crate) fn has_ended(&mut self) -> bool {
         !matches!(self.process.try_wait(), Ok(None))
     }
 
-    /// Waits until the server has ended; false when it has not in time.
+    /// Waits until the server has ended. Returns false at the deadline.
     pub(crate) fn wait_ended(&mut self, deadline: Duration) -> bool {
         poll_until(deadline, || self.has_ended())
     }
@@ -108,8 +108,8 @@ impl Supervisor {
 
 impl Drop for Supervisor {
     fn drop(&mut self) {
-        // The end of the pipe stops the server at once. The postmaster gives its children five
-        // seconds before it kills them, so twice that is enough.
+        // Closing the pipe stops the server at once. The postmaster kills its children after five
+        // seconds, so ten seconds are enough.
         drop(self.signals.take());
         if !self.wait_ended(Duration::from_secs(10)) {
             drop(self.process.kill());

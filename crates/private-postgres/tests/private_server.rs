@@ -1,4 +1,4 @@
-//! A private server against the real binaries: starts, crashes, restarts, and never stays behind.
+//! Tests a private server on the real binaries: start, crash, restart, and removal in every case.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -100,14 +100,14 @@ fn the_server_ends_when_its_owner_is_killed() {
     let (port, folder) = (port.parse().unwrap(), PathBuf::from(folder));
     TcpStream::connect(("127.0.0.1", port)).unwrap();
 
-    // SIGKILL: no destructor runs.
+    // After SIGKILL no destructor runs.
     owner.kill().unwrap();
     owner.wait().unwrap();
 
     assert_gone(port, &folder);
 }
 
-/// Not a test: the process that the test above kills.
+/// The process that the test above kills, not a test of its own.
 #[test]
 #[ignore = "run by the_server_ends_when_its_owner_is_killed"]
 fn owner_of_a_server() {
@@ -115,7 +115,7 @@ fn owner_of_a_server() {
     let server = PrivatePostgres::start(&installation, &[]).unwrap();
     let announcement = format!("owns {} {}\n", server.port(), server.socket_dir().display());
     std::io::stdout().write_all(announcement.as_bytes()).unwrap();
-    // Ends with the parent at the latest.
+    // Ends at the latest with its parent.
     std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
 }
 

@@ -1,4 +1,4 @@
-//! A server of a test on a thread of its own, so that a test that waits does not stop it.
+//! Runs a test's server on its own thread, so that a blocking test does not stop the server.
 
 use std::thread::{self, JoinHandle};
 
@@ -6,7 +6,7 @@ use tokio::net::TcpListener;
 use tokio::runtime;
 use tokio::sync::oneshot;
 
-/// A server on a random port of this machine. It ends with this value.
+/// A server on a random port of this machine. Dropping the value stops the server.
 #[derive(Debug)]
 pub struct Background {
     what: &'static str,
@@ -16,11 +16,12 @@ pub struct Background {
 }
 
 impl Background {
-    /// Starts one: `serve` has the listener, and runs until it is dropped or ends by itself.
+    /// Starts a server. `serve` receives the listener and runs until it ends or this value is
+    /// dropped.
     ///
     /// # Panics
     ///
-    /// There is no port.
+    /// No port is free.
     pub fn start<F: Future<Output = ()>>(
         what: &'static str,
         serve: impl FnOnce(TcpListener) -> F + Send + 'static,
@@ -42,7 +43,7 @@ impl Background {
         Self { what, address, stop: Some(stop), thread: Some(thread) }
     }
 
-    /// Where it listens.
+    /// Returns the address that the server listens on.
     #[must_use]
     pub fn address(&self) -> &str {
         &self.address

@@ -1,23 +1,23 @@
-//! The independent judge: what was committed against what reached the topic.
+//! An independent checker: compares the committed rows with the messages that the topic stored.
 //!
-//! Knows nothing of walrelay's code. It is given two lists and compares them in the plainest way.
-//! Duplicates are legal and counted; everything else it finds breaks the promise.
+//! The checker shares no code with walrelay and compares two lists in the simplest way. Duplicates
+//! are legal and counted. Every other finding is a violation of the promise.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// A row that its producer saw committed. Rows of one key are given in commit order.
+/// A row whose commit its producer saw. The rows of one key are given in commit order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Committed {
     /// The row's id.
     pub event_id: String,
-    /// Its ordering key; empty means that its order does not matter.
+    /// The row's ordering key. An empty key means that the order does not matter.
     pub key: String,
-    /// The payload as the consumer should get it.
+    /// The payload that the consumer should receive.
     pub data: Vec<u8>,
 }
 
-/// A message as the topic stored it, given in the order of storing.
+/// A message that the topic stored, given in the order of storing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored {
     /// Attribute `event_id`.
@@ -32,25 +32,27 @@ pub struct Stored {
     pub data: Vec<u8>,
 }
 
-/// What the checker found.
+/// The checker's findings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// Committed and never stored: event ids.
+    /// Event ids that were committed and never stored.
     pub lost: Vec<String>,
-    /// First occurrences out of commit order within a key: (earlier row, the later one before it).
+    /// First occurrences out of commit order within a key: (earlier row, later row stored before
+    /// it).
     pub reordered: Vec<(String, String)>,
-    /// Stored and never committed, such as rows of a rolled back transaction: event ids.
+    /// Event ids that were stored and never committed, such as rows of a rolled-back transaction.
     pub unknown: Vec<String>,
-    /// Stored with another key, payload or position than it should have: event id and what differs.
+    /// Messages with a wrong key, payload or position: event id and the part that differs.
     pub altered: Vec<(String, &'static str)>,
     /// Positions that do not rise along a key's commit order: (earlier row, later row).
     pub misplaced: Vec<(String, String)>,
-    /// Messages beyond the first of their row. Legal after a crash, a lost reply or a replay.
+    /// The number of messages beyond the first of their row. Duplicates are legal after a crash, a
+    /// lost reply or a replay.
     pub duplicates_count: usize,
 }
 
 impl Verdict {
-    /// Whether the promise was kept; duplicates do not break it.
+    /// Reports whether the promise was kept. Duplicates do not break it.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         let Self { lost, reordered, unknown, altered, misplaced, duplicates_count: _ } = self;
@@ -61,12 +63,12 @@ impl Verdict {
             && misplaced.is_empty()
     }
 
-    /// Panics with the first findings of each kind unless the promise was kept.
+    /// Panics with the first findings of each kind if the promise was broken.
     pub fn assert_clean(&self) {
         assert!(self.is_clean(), "{self}");
     }
 
-    /// As [`assert_clean`](Self::assert_clean), for runs in which duplicates are not legal either.
+    /// As [`assert_clean`](Self::assert_clean), for runs in which duplicates are also illegal.
     pub fn assert_exactly_once(&self) {
         self.assert_clean();
         assert_eq!(self.duplicates_count, 0, "rows were published more than once");
@@ -93,14 +95,14 @@ fn write_findings<T: fmt::Debug>(
     if found.is_empty() { Ok(()) } else { writeln!(out, "{what}: {} {shown:?}", found.len()) }
 }
 
-/// Compares what was committed with what the topic stored.
+/// Compares the committed rows with the messages that the topic stored.
 #[must_use]
 pub fn check(committed: &[Committed], stored: &[Stored]) -> Verdict {
     let expected: BTreeMap<&str, &Committed> =
         committed.iter().map(|row| (row.event_id.as_str(), row)).collect();
     let mut verdict = Verdict::default();
 
-    // Where each row was first stored, and at which position of the WAL it says it lies.
+    // The index at which each row was first stored, with the first message.
     let mut first: BTreeMap<&str, (usize, &Stored)> = BTreeMap::new();
     for (place, message) in stored.iter().enumerate() {
         let id = message.event_id.as_str();
@@ -133,7 +135,7 @@ fn differences(row: &Committed, message: &Stored) -> impl Iterator<Item = &'stat
     [key, data, position].into_iter().flatten()
 }
 
-/// Two different rows never share a position.
+/// Checks that no two different rows share a position.
 fn check_positions_are_unique(first: &BTreeMap<&str, (usize, &Stored)>, verdict: &mut Verdict) {
     let mut seen = BTreeSet::new();
     for (id, (_, message)) in first {
@@ -143,7 +145,7 @@ fn check_positions_are_unique(first: &BTreeMap<&str, (usize, &Stored)>, verdict:
     }
 }
 
-/// Along the commit order of a key, both the place in the topic and the position must rise.
+/// Checks that the index in the topic and the position both rise along a key's commit order.
 fn check_order(
     committed: &[Committed],
     first: &BTreeMap<&str, (usize, &Stored)>,
@@ -185,7 +187,8 @@ mod tests {
         vec![row("a1", "a"), row("b1", "b"), row("a2", "a"), row("a3", "a"), row("u1", "")]
     }
 
-    /// Every row stored once, in commit order; the positions cross a power of sixteen.
+    /// Returns a topic with every row stored once, in commit order. The positions cross a power of
+    /// sixteen.
     fn topic() -> Vec<Stored> {
         let stored = |(place, row): (usize, &Committed)| Stored {
             event_id: row.event_id.clone(),
@@ -233,7 +236,7 @@ mod tests {
 
     #[test]
     fn an_early_duplicate_does_not_hide_a_reordering() {
-        // a3 overtakes a2, and comes again behind it.
+        // a3 is stored before a2, and a second time after a2.
         let mut topic = topic();
         let overtaking = topic[3].clone();
         topic.insert(2, overtaking);

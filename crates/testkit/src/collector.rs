@@ -1,4 +1,4 @@
-//! An OpenTelemetry collector on a thread of its own, which keeps what it is sent over gRPC.
+//! An OpenTelemetry collector on its own thread. Keeps all data that it receives over gRPC.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,23 +20,23 @@ use tokio::task::JoinSet;
 
 use crate::background::Background;
 
-/// A collector that keeps what it is sent.
+/// A collector that keeps all received data.
 #[derive(Debug)]
 pub struct Collector {
     kept: Keeper,
     server: Background,
 }
 
-/// What has come so far.
+/// The data received so far.
 #[derive(Debug, Clone, Default)]
 pub struct Kept {
-    /// All spans, in the order of their coming.
+    /// All spans in the order of their arrival.
     pub spans: Vec<Span>,
-    /// The metrics that came last.
+    /// The metrics of the latest request.
     pub metrics: Vec<Metric>,
-    /// Who sent what came last.
+    /// The resource attributes of the latest request.
     pub resource: BTreeMap<String, String>,
-    /// The `authorization` of each request.
+    /// The `authorization` header of each request.
     pub authorizations: Vec<Option<String>>,
 }
 
@@ -44,7 +44,7 @@ pub struct Kept {
 struct Keeper(Arc<Mutex<Kept>>);
 
 impl Collector {
-    /// Starts one on a random port.
+    /// Starts a collector on a random port.
     #[must_use]
     pub fn start() -> Self {
         let kept = Keeper::default();
@@ -52,20 +52,20 @@ impl Collector {
         Self { kept, server: Background::start("the collector", |at| serve(keeper, at)) }
     }
 
-    /// For `OTEL_EXPORTER_OTLP_ENDPOINT`.
+    /// Returns the URL for `OTEL_EXPORTER_OTLP_ENDPOINT`.
     #[must_use]
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.server.address())
     }
 
-    /// What has come so far.
+    /// Returns the data received so far.
     #[must_use]
     pub fn kept(&self) -> Kept {
         self.kept.lock().clone()
     }
 }
 
-/// Attributes as text.
+/// Returns the attributes as text.
 #[must_use]
 pub fn texts(attributes: &[KeyValue]) -> BTreeMap<String, String> {
     let text = |attribute: &KeyValue| {
@@ -84,7 +84,7 @@ impl Keeper {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps what a request brought; `None` for one that is not understood.
+    /// Keeps the data of a request. Returns `None` for a request that cannot be decoded.
     fn came(&self, path: &str, headers: &HeaderMap, message: &[u8]) -> Option<()> {
         let mut kept = self.lock();
         let resource = match path {
@@ -114,7 +114,7 @@ impl Keeper {
 const TRACES: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
 const METRICS: &str = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export";
 
-/// A message in gRPC: whether it is compressed, four bytes of length, and itself.
+/// The length of the gRPC message prefix: a compression flag and four bytes of length.
 const PREFIX: usize = 5;
 
 async fn serve(keeper: Keeper, listener: TcpListener) {
@@ -125,7 +125,7 @@ async fn serve(keeper: Keeper, listener: TcpListener) {
     }
 }
 
-/// Until the client is gone.
+/// Serves one connection until the client disconnects.
 async fn connection(keeper: Keeper, tcp: TcpStream) {
     let Ok(mut connection) = server::handshake(tcp).await else { return };
     let mut requests = JoinSet::new();
@@ -152,7 +152,7 @@ async fn answer(
     let grpc = HeaderValue::from_static("application/grpc");
     response.headers_mut().insert("content-type", grpc);
     let mut stream = respond.send_response(response, false)?;
-    // The empty message: everything was taken.
+    // The empty response message, which means that all data was accepted.
     stream.send_data(Bytes::from_static(&[0; PREFIX]), false)?;
     let status = HeaderValue::from_static(if is_understood { "0" } else { "12" });
     let mut trailers = HeaderMap::new();

@@ -1,4 +1,4 @@
-//! Google's own Pub/Sub emulator, where the Cloud SDK has it: the reference for our own.
+//! Google's Pub/Sub emulator from the Cloud SDK, as the reference for the embedded emulator.
 
 use std::env;
 use std::fs;
@@ -15,19 +15,19 @@ use crate::skip;
 /// The address of an official emulator that `with-servers` started.
 pub const ADDRESS_VARIABLE: &str = "WALRELAY_TEST_OFFICIAL_EMULATOR";
 
-/// A cold Java virtual machine on a busy machine takes its time.
+/// The time limit for the start, because a cold Java virtual machine is slow on a busy machine.
 const START_DEADLINE: Duration = Duration::from_secs(90);
 
 const STOP_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Printed by the emulator when it listens.
+/// The line that the emulator prints when it listens.
 const READY: &str = "Server started, listening on";
 
-/// Printed when the emulator ended by itself.
+/// The line that the supervisor prints when the emulator ended by itself.
 const ENDED: &str = "the emulator has ended";
 
-/// Runs `$@` until our end of the pipe closes, even by SIGKILL. The emulator's start script forks
-/// the Java process, so the whole process group is killed.
+/// Runs `$@` until the owner's end of the pipe closes, even by SIGKILL. The emulator's start script
+/// forks the Java process, so the whole process group is killed.
 const SUPERVISOR: &str = r#"
 exec 3<&0 0</dev/null
 { "$@"; echo "$ENDED"; } 3<&- >"$LOG" 2>&1 &
@@ -36,8 +36,9 @@ rm -f "$LOG"
 kill -s KILL 0
 "#;
 
-/// The address of an official emulator: the wrapper's, `PUBSUB_EMULATOR_HOST`, or `None` with the
-/// test reported as skipped. Starting one takes seconds, so a test does not start its own.
+/// Returns the address of an official emulator, from `with-servers` or `PUBSUB_EMULATOR_HOST`.
+/// Otherwise reports the test as skipped and returns `None`. A start takes seconds, so no test
+/// starts its own emulator.
 #[must_use]
 pub fn official_or_skip() -> Option<String> {
     variable(ADDRESS_VARIABLE)
@@ -45,13 +46,13 @@ pub fn official_or_skip() -> Option<String> {
         .or_else(|| skip("no official Pub/Sub emulator; run the tests through `make test`"))
 }
 
-/// The official emulator's folder: that of the `gcloud` on `PATH`, whose link leads into the SDK.
+/// Returns the official emulator's folder, found through the `gcloud` link on `PATH`.
 #[must_use]
 pub fn installation() -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
     env::split_paths(&path).find_map(|dir| {
         let gcloud = fs::canonicalize(dir.join("gcloud")).ok()?;
-        // …/google-cloud-sdk/bin/gcloud, or …/google-cloud-sdk/gcloud.
+        // The link's target is …/google-cloud-sdk/bin/gcloud or …/google-cloud-sdk/gcloud.
         gcloud
             .ancestors()
             .skip(1)
@@ -65,7 +66,7 @@ fn start_script(emulator: &Path) -> PathBuf {
     emulator.join("bin/cloud-pubsub-emulator")
 }
 
-/// A running official emulator; all its processes end when this is dropped.
+/// A running official emulator. Dropping the value ends all its processes.
 #[derive(Debug)]
 pub struct OfficialEmulator {
     supervisor: Child,
@@ -74,11 +75,11 @@ pub struct OfficialEmulator {
 }
 
 impl OfficialEmulator {
-    /// Starts it on a random port and waits until it answers; `Err` says what is missing.
+    /// Starts the emulator on a random port and waits until it replies.
     ///
     /// # Errors
     ///
-    /// A sentence for the person who runs the tests.
+    /// A sentence that names the missing part, for the person who runs the tests.
     pub fn start() -> Result<Self, String> {
         let installation = installation()
             .ok_or("not installed: `gcloud components install pubsub-emulator` (needs Java)")?;
@@ -103,13 +104,13 @@ impl OfficialEmulator {
         Ok(emulator)
     }
 
-    /// For `PUBSUB_EMULATOR_HOST`.
+    /// Returns the address for `PUBSUB_EMULATOR_HOST`.
     #[must_use]
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// It says when it listens; its port opens a little earlier than it answers.
+    /// Waits for the ready line. The port opens slightly before the emulator replies.
     fn wait_ready(&self, log: &Path) -> Result<(), String> {
         let mut text = String::new();
         poll(START_DEADLINE, || {
@@ -124,7 +125,7 @@ impl Drop for OfficialEmulator {
     fn drop(&mut self) {
         drop(self.pipe.take());
         drop(self.supervisor.wait());
-        // The supervisor kills its whole group at once, and Java takes a moment longer to die.
+        // The supervisor kills its group at once, but Java takes a moment to end.
         let is_gone = || TcpStream::connect(&self.address).is_err();
         if !poll(STOP_DEADLINE, is_gone) {
             eprintln!("the official emulator on {} was killed and still answers", self.address);
@@ -132,7 +133,7 @@ impl Drop for OfficialEmulator {
     }
 }
 
-/// Looks until the answer is yes; false when it was not before the deadline.
+/// Polls until `condition` is true. Returns false when it is still false at the deadline.
 #[expect(clippy::disallowed_methods, reason = "synchronous: there is no runtime to block")]
 fn poll(deadline: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let started = Instant::now();

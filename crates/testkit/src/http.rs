@@ -1,18 +1,18 @@
-//! Just enough HTTP to ask a relay or an emulator how it is.
+//! A minimal HTTP client, to query a relay or an emulator.
 
 use std::io;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-/// Gets `path` from `address` (`127.0.0.1:8080`): the status code and the body.
+/// Gets `path` from `address` (`127.0.0.1:8080`). Returns the status code and the body.
 ///
 /// # Errors
 ///
-/// When there is no connection, or no HTTP at its other end.
+/// The connection fails, or the server does not speak HTTP.
 pub async fn http_get(address: &str, path: &str) -> io::Result<(u16, String)> {
     let mut socket = TcpStream::connect(address).await?;
-    // HTTP/1.0: the answer is not chunked and ends with the connection.
+    // An HTTP/1.0 response is not chunked and ends with the connection.
     let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n");
     socket.write_all(request.as_bytes()).await?;
     let mut answer = Vec::new();

@@ -1,122 +1,126 @@
-//! The inbox of one consumer, as its functions in SQL keep it: what simulations have instead of a database.
+//! A model of one consumer's inbox, as its SQL functions maintain it. Simulations use it instead of
+//! a database.
 //!
 //! ```text
 //! apply:      take ──▶ gaps ──▶ run ──▶ settle ──▶ heads
 //! redeliver:  due  ──▶ gaps ──▶ run ──▶ settle ──▶ heads
 //! ```
 //!
-//! As naive as can be: rows in a map, looked through as a whole. That it decides as the functions do is tested
-//! against them, step by step (`crates/inbox/tests/sql_functions/alike.rs`). Left out are what one session does
-//! not meet (locks, deferred messages), two events of one id, several servers' positions, and clocks: what
-//! waits for its time is due whenever somebody looks.
+//! The model is deliberately naive: a map of rows that each step scans completely. A test compares
+//! the model with the SQL functions step by step (`crates/postgres/tests/inbox/alike.rs`). The
+//! model leaves out locks and deferred messages, which one session does not meet. It also leaves
+//! out two events with one id, positions of several servers, and clocks. A row that is due at some
+//! time is due at once.
 
 mod gaps;
 mod heads;
 
 use std::collections::BTreeMap;
 
-/// An event as it is delivered. Its id is `e` and its number.
+/// An event as it is delivered. Its id is `e` followed by its number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// Names the event.
+    /// The number of the event.
     pub event: u32,
-    /// Its ordering key; never empty.
+    /// The ordering key, never empty.
     pub key: String,
-    /// Its version in the key.
+    /// The version within the key.
     pub version: Option<i64>,
-    /// Where it stands in the producer's log; no two events stand in one place.
+    /// The position in the producer's WAL, unique per event.
     pub position: u64,
 }
 
-/// What is wrong with a model that a judge has to notice.
+/// A bug planted in the model, which the checker must find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Planted {
-    /// What comes again out of the inbox is applied without a look at versions.
+    /// Redelivery from the inbox ignores missing versions.
     RedeliversOverGaps,
-    /// One missing version passes.
+    /// One missing version is accepted.
     OverlooksOne,
-    /// What waits for a version is looked for by position: what is missing stands behind it for ever.
+    /// An event that waits for a version is ordered by position, so it waits for ever for a version
+    /// at a later position.
     WaitsByPosition,
-    /// An event that waits is as good as applied: what follows it is.
+    /// A waiting event counts as applied, so its successors are applied.
     CountsWhatWaits,
-    /// What was applied without a version and failed waits for that version again.
+    /// After a failure, an event whose version gap was accepted waits for the missing version
+    /// again.
     ForgetsRelease,
 }
 
-/// What an event does before which a version of its key is missing.
+/// The treatment of an event whose preceding version is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnGap {
-    /// It is applied.
+    /// The event is applied.
     Accept,
-    /// It waits.
+    /// The event waits.
     Hold,
 }
 
-/// What a key does of which an event is dead.
+/// The treatment of a key with a dead event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnDead {
-    /// It waits for a person.
+    /// The key waits for an operator.
     Hold,
-    /// It goes on.
+    /// The key continues.
     Continue,
 }
 
-/// Where messages come from.
+/// The source of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum From {
-    /// They are delivered for the first time.
+    /// Pub/Sub delivers the messages for the first time.
     Stream,
-    /// They were stored.
+    /// The messages are stored in the inbox.
     Inbox,
 }
 
-/// What a consumer is told.
+/// The settings of a consumer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rules {
-    /// What an event does before which a version is missing.
+    /// The treatment of an event whose preceding version is missing.
     pub on_gap: OnGap,
-    /// What a key does of which an event is dead.
+    /// The treatment of a key with a dead event.
     pub on_dead: OnDead,
-    /// Attempts before an event is dead.
+    /// The number of failed attempts after which an event is dead.
     pub max_attempts: u32,
-    /// What is wrong, if anything is.
+    /// The planted bug, if any.
     pub planted: Option<Planted>,
 }
 
-/// What a row says.
+/// The status of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
     /// Applied.
     Done,
     /// Applied behind its key's position.
     Late,
-    /// Waits.
+    /// Waits for its next attempt.
     Retrying,
-    /// Nobody tries it again by himself.
+    /// Failed, and not retried without an operator.
     Dead,
-    /// Given up by a person.
+    /// Given up by an operator.
     Discarded,
 }
 
-/// When a row is tried again.
+/// The time of a row's next attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Due {
-    /// Not by itself.
+    /// No time of its own.
     Never,
     /// At some time.
     Timed,
-    /// Dead, and it holds its key.
+    /// Never, because the row is dead and blocks its key.
     Infinity,
 }
 
-/// Why a row is not done.
+/// The reason why a row is not applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Code {
-    /// The handler's error.
+    /// The handler failed.
     Failed,
-    /// A version of its key is missing before it.
+    /// A preceding version of the key is missing.
     VersionGap,
-    /// A person has said that it shall not wait for a version.
+    /// An operator accepted the version gap.
     GapAccepted,
 }
 
@@ -125,18 +129,18 @@ pub enum Code {
 pub struct Row {
     /// The event.
     pub message: Message,
-    /// What became of it.
+    /// The row's status.
     pub status: Status,
-    /// How often it was tried.
+    /// The number of attempts.
     pub attempts: u32,
-    /// When it is tried again.
+    /// The time of the next attempt.
     pub due: Due,
-    /// Why it is not done.
+    /// The reason why the row is not applied.
     pub code: Option<Code>,
 }
 
 impl Row {
-    /// Whether it waits or holds its key.
+    /// Reports whether the row waits or blocks its key.
     fn is_waiting(&self) -> bool {
         self.status == Status::Retrying || self.due == Due::Infinity
     }
@@ -145,7 +149,7 @@ impl Row {
         (0, self.message.position)
     }
 
-    /// Those without a version come last.
+    /// Sorts events without a version last.
     fn by_version(&self) -> (i64, u64) {
         (self.message.version.unwrap_or(i64::MAX), self.message.position)
     }
@@ -154,20 +158,20 @@ impl Row {
 /// A row of `app_inbox_key`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Key {
-    /// The furthest position applied.
+    /// The highest applied position.
     pub position: Option<u64>,
-    /// The highest version applied, or given up.
+    /// The highest version applied or given up.
     pub version: Option<i64>,
-    /// The event that holds it.
+    /// The event that blocks the key.
     pub held_by: Option<u32>,
 }
 
-/// What became of a message.
+/// The result for a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// Its row has this status now.
+    /// The message has a row with this status.
     Recorded(Status),
-    /// It was seen before.
+    /// The event was recorded before.
     Duplicate,
 }
 
@@ -182,22 +186,22 @@ enum Outcome {
 #[derive(Debug)]
 pub struct Inbox {
     rules: Rules,
-    /// Rows, by event.
+    /// The rows by event.
     pub rows: BTreeMap<u32, Row>,
-    /// Ordering keys.
+    /// The ordering keys.
     pub keys: BTreeMap<String, Key>,
-    /// Everything that has taken effect, in that order.
+    /// All applied events in the order of their application.
     pub applied: Vec<Message>,
 }
 
 impl Inbox {
-    /// With nothing in it.
+    /// Creates an empty inbox.
     #[must_use]
     pub const fn new(rules: Rules) -> Self {
         Self { rules, rows: BTreeMap::new(), keys: BTreeMap::new(), applied: Vec::new() }
     }
 
-    /// Applies a batch; what became of each message.
+    /// Applies a batch. Returns the result for each message.
     pub fn apply(
         &mut self,
         batch: &[Message],
@@ -216,7 +220,7 @@ impl Inbox {
         answers
     }
 
-    /// Records what is unseen, and chooses what the handler is to see. Returns the keys that are held.
+    /// Records new messages and selects the messages for the handler. Returns the blocked keys.
     fn take(
         &mut self,
         batch: &[Message],
@@ -254,7 +258,8 @@ impl Inbox {
         held
     }
 
-    /// Applies what is due, and what can follow it; what was tried, with its status now.
+    /// Applies due rows and their unblocked successors. Returns the attempted events with their new
+    /// status.
     pub fn redeliver(&mut self, mut fails: impl FnMut(&Message) -> bool) -> Vec<(u32, Status)> {
         let messages = self.take_due();
         let outcomes = self.run(&messages, From::Inbox, &mut fails);
@@ -262,7 +267,7 @@ impl Inbox {
         messages.iter().map(|it| it.event).zip(settled).collect()
     }
 
-    /// The stored messages of the keys of which something is due, in order, up to what holds them.
+    /// Returns the stored messages of the keys with a due row, in order, up to the first dead row.
     fn take_due(&self) -> Vec<Message> {
         let mut due = Vec::new();
         for key in self.keys.keys() {
@@ -274,7 +279,7 @@ impl Inbox {
             let by_version = self.rules.on_gap == OnGap::Hold;
             waiting
                 .sort_by_key(|row| if by_version { row.by_version() } else { row.by_position() });
-            // What has no time follows what is due, and begins nothing.
+            // A row without a time is attempted only after a due row of its key.
             let first = waiting.iter().position(|row| row.due != Due::Never);
             let open = waiting.split_off(first.unwrap_or(waiting.len()));
             let open = open.into_iter().take_while(|row| row.status == Status::Retrying);
@@ -287,7 +292,8 @@ impl Inbox {
         self.rows.values().filter(move |row| row.message.key == key && row.is_waiting())
     }
 
-    /// What a handler makes of what does not come too soon: after a failure nothing of its key is tried.
+    /// Runs the handler on messages without a version gap. After a failure, no further message of
+    /// the key is attempted.
     fn run(
         &mut self,
         messages: &[Message],
@@ -318,8 +324,8 @@ impl Inbox {
         outcomes
     }
 
-    /// Writes down what became of these. Returns their statuses; what is dead then may wait again at once,
-    /// because a message behind it has brought the version that it waits for.
+    /// Records the outcomes and returns the statuses. A row recorded as dead may become due again
+    /// at once, if a later message of the batch brings the version that the row needs.
     fn settle(&mut self, messages: &[Message], outcomes: &[Outcome], from: From) -> Vec<Status> {
         let mut statuses = Vec::new();
         let mut touched: Vec<String> = Vec::new();
@@ -392,7 +398,7 @@ impl Inbox {
         }
     }
 
-    /// Nobody waits for this version any more.
+    /// Records that the key no longer waits for this version.
     fn give_up(&mut self, key: String, version: Option<i64>) {
         let key = self.keys.entry(key).or_default();
         if key.version.is_some() {
@@ -400,7 +406,8 @@ impl Inbox {
         }
     }
 
-    /// What `inbox retry` does: whoever asks for it knows that a version will not come.
+    /// Retries an event, as `inbox retry` does. The request also means that a missing version will
+    /// not arrive.
     pub fn retry(&mut self, event: u32) {
         let row = self.row(event);
         if row.status == Status::Dead {
@@ -415,7 +422,7 @@ impl Inbox {
         self.heads(&[key], &[]);
     }
 
-    /// What `inbox discard` does.
+    /// Discards an event, as `inbox discard` does.
     pub fn discard(&mut self, event: u32) {
         let row = self.row(event);
         (row.status, row.due) = (Status::Discarded, Due::Never);

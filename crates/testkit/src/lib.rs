@@ -1,10 +1,12 @@
-//! What tests and benchmarks share: servers, processes, faults, the checker. Never a dependency of
-//! what is released.
+//! Shared helpers of tests and benchmarks: servers, processes, faults and the checker. Released
+//! code never depends on this crate.
 //!
-//! Owns everything a test needs besides walrelay itself, and takes it all away again: databases,
-//! slots, processes. Fails by panicking with what was missing, because its callers are tests; what benchmarks use
-//! returns errors. Knows
-//! nothing of walrelay's code: what it says about the relay, it has seen from outside.
+//! Owns everything that a test needs apart from walrelay itself, and removes it afterwards:
+//! databases, slots and processes. Helpers for tests panic and name the missing part. Helpers for
+//! benchmarks return errors.
+//!
+//! The testkit uses no code of the relay: its statements about the relay come from outside
+//! observation.
 
 pub mod background;
 pub mod checker;

@@ -1,4 +1,4 @@
-//! The metadata server that Google's machines have, as far as an access token needs it.
+//! A minimal metadata server, as on Google Cloud machines, that issues access tokens.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,10 +8,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 const TOKEN: &str = r#"{"access_token":"a-token","expires_in":3600,"token_type":"Bearer"}"#;
-/// More than the request for a token takes.
+/// The maximum size of a token request, more than such a request needs.
 const REQUEST_BYTES_MAX: usize = 16 * 1024;
 
-/// Gives everybody who asks the same token; stops when it is dropped.
+/// A metadata server that returns the same token to every client. Dropping the value stops the
+/// server.
 #[derive(Debug)]
 pub struct MetadataServer {
     address: SocketAddr,
@@ -19,25 +20,25 @@ pub struct MetadataServer {
 }
 
 impl MetadataServer {
-    /// Starts it on a free port.
+    /// Starts the server on a free port.
     ///
     /// # Errors
     ///
-    /// There is no free port.
+    /// No port is free.
     pub async fn start() -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let mut serving = JoinSet::new();
         serving.spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
-                // A client that went away needs no token.
+                // An error is ignored: a client that disconnected needs no token.
                 drop(answer(socket).await);
             }
         });
         Ok(Self { address, _serving: serving })
     }
 
-    /// For `GCE_METADATA_HOST`.
+    /// Returns the address for `GCE_METADATA_HOST`.
     #[must_use]
     pub fn address(&self) -> String {
         self.address.to_string()

@@ -1,36 +1,38 @@
-//! Producers for tests: rows over several aggregates, in transactions, some of them rolled back.
+//! Test producers: insert rows of several aggregates in transactions, and roll some transactions
+//! back.
 
 use tokio_postgres::Client;
 
 use crate::checker::Committed;
 
-/// What to insert.
+/// The rows to insert.
 #[derive(Debug, Clone)]
 pub struct Workload {
-    /// The outbox table, schema and all.
+    /// The outbox table with its schema.
     pub table: String,
-    /// Goes into `aggregatetype`.
+    /// The value of `aggregatetype`.
     pub aggregate_type: String,
-    /// Aggregates are called this and a number. Order within a key is known only if one producer
-    /// alone writes it, so producers that run at the same time need different prefixes.
+    /// The prefix of aggregate names, followed by a number. The order within a key is known only if
+    /// a single producer writes the key. Concurrent producers therefore need different prefixes.
     pub aggregate_prefix: String,
-    /// How many rows are to be committed; those rolled back come on top.
+    /// The number of committed rows. Rolled-back rows are additional.
     pub rows_count: u32,
-    /// Over how many aggregates they are spread.
+    /// The number of aggregates that the rows are spread over.
     pub aggregates_count: u32,
-    /// How many rows one transaction inserts; the last one may be smaller.
+    /// The number of rows per transaction. The last transaction may be smaller.
     pub rows_per_transaction: u32,
-    /// After this many committed transactions one is rolled back; 0 for never.
+    /// The number of committed transactions before each rolled-back one. 0 means no rollback.
     pub rollback_every: u32,
-    /// How much padding the payload carries.
+    /// The size of the padding in the payload.
     pub padding_bytes: u32,
-    /// Row numbers, hence versions, start here; a later workload on the same aggregates goes on.
+    /// The first row number and therefore the first version. A later workload can continue the same
+    /// aggregates.
     pub first_number: u32,
 }
 
 impl Workload {
-    /// Rows for `public.app_outbox`, three aggregates, transactions of seven, every fifth followed
-    /// by one that is rolled back.
+    /// Returns a workload for `public.app_outbox` with three aggregates and seven rows per
+    /// transaction. A rolled-back transaction follows every fifth commit.
     #[must_use]
     pub fn of_rows(rows_count: u32) -> Self {
         Self {
@@ -46,12 +48,12 @@ impl Workload {
         }
     }
 
-    /// Inserts everything and returns what was committed, in commit order.
+    /// Inserts the rows and returns the committed ones in commit order.
     ///
     /// # Errors
     ///
-    /// The first statement that failed; with the connection lost, whether the last transaction was
-    /// committed is then unknown.
+    /// The first statement that failed. After a lost connection, the last transaction may or may
+    /// not be committed.
     pub async fn insert(&self, client: &Client) -> Result<Vec<Committed>, tokio_postgres::Error> {
         let mut committed = Vec::new();
         let end = self.first_number + self.rows_count;
@@ -76,7 +78,7 @@ impl Workload {
         count: u32,
         end: &str,
     ) -> Result<Vec<Committed>, tokio_postgres::Error> {
-        // The payload's text is written as jsonb prints it, so that it can be compared as it is.
+        // The payload's text has the format that jsonb prints, so that the texts can be compared.
         let sql = format!(
             "INSERT INTO {} (aggregatetype, aggregateid, event_type, version, payload)
              SELECT $1, $2 || (n % $3), 'test.inserted', n,
@@ -135,7 +137,7 @@ mod tests {
         assert_eq!(held, returned);
         assert_eq!(committed.len(), 100);
         assert_eq!(committed.iter().map(|row| &row.key).collect::<BTreeSet<_>>().len(), 3);
-        // 15 transactions, so three were rolled back: their ids are gone, their numbers are not.
+        // Three transactions were rolled back. Their ids never appear, and no number is missing.
         assert_eq!(committed[0].data, br#"{"n": 0, "padding": "xxxxxxxxxx"}"#);
     }
 }

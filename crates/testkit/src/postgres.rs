@@ -1,8 +1,8 @@
-//! A fresh database per test on a Postgres server that the tests share.
+//! Creates a new database per test on a Postgres server that the tests share.
 //!
-//! The server is the one `with-servers` started for the whole run, or else one that this process
-//! starts for itself. Databases are separate, but slots share one namespace per server, so name
-//! slots after the database ([`TestDatabase::name`]).
+//! The server is the one that `with-servers` started, or one that this process starts. Each test
+//! has its own database, but all slots of a server share one namespace. Name slots after the
+//! database ([`TestDatabase::name`]).
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
@@ -17,45 +17,46 @@ use walrelay_private_postgres::{Installation, PrivatePostgres, installations_in}
 use crate::environment::{random_name, servers_dir, variable};
 use crate::{skip, wait_until};
 
-/// The address of the default server; with `_15` and so on appended, of a certain major version.
+/// The variable with the address of the default server. With a suffix such as `_15`, the address of
+/// the server of that major version.
 pub const URL_VARIABLE: &str = "WALRELAY_TEST_POSTGRES_URL";
 
-/// How long the end of a killed replication session may take.
+/// The time limit for the end of a terminated replication session.
 const CLEAN_UP_DEADLINE: Duration = Duration::from_secs(20);
 
-/// Servers this process started for itself. They end with it: a static is never dropped, but the
-/// supervisor notices.
+/// Servers that this process started. A static is never dropped, but the servers' supervisors
+/// notice the end of the process.
 static OWN_SERVERS: Mutex<BTreeMap<u32, PrivatePostgres>> = Mutex::new(BTreeMap::new());
 
-/// One installation per major version on this machine, oldest first.
+/// Returns one installation per major version on this machine, oldest first.
 #[must_use]
 pub fn installations() -> Vec<Installation> {
     let mut found = installations_in(&[servers_dir()]);
-    // Of several builds of one major version the last, that is the newest, is used.
+    // If a major version has several builds, the newest build is used.
     found.reverse();
     found.dedup_by_key(|installation| installation.major);
     found.reverse();
     found
 }
 
-/// The major versions that tests can run on.
+/// Returns the major versions that tests can run on.
 #[must_use]
 pub fn installed_majors() -> Vec<u32> {
     installations().iter().map(|installation| installation.major).collect()
 }
 
-/// The oldest installation, for tests with a server of their own; reports the test as skipped when
-/// there is none.
+/// Returns the oldest installation, for tests with their own server. Reports the test as skipped
+/// when none is installed.
 #[must_use]
 pub fn installation_or_skip() -> Option<Installation> {
     installations().into_iter().next().or_else(|| skip("no Postgres server binaries found"))
 }
 
-/// The first version whose `pg_upgrade` carries logical slots over.
+/// The first version whose `pg_upgrade` preserves logical slots.
 const CARRIES_SLOTS_SINCE: u32 = 17;
 
-/// The oldest and the newest installation between which `pg_upgrade` carries slots over, which may be the same
-/// one; reports the test as skipped when there is none.
+/// Returns the oldest and the newest installation between which `pg_upgrade` preserves logical
+/// slots. Both may be the same installation. Reports the test as skipped when none is installed.
 #[must_use]
 pub fn upgrade_or_skip() -> Option<(Installation, Installation)> {
     let mut found = installations_in(&[servers_dir()]);
@@ -66,7 +67,7 @@ pub fn upgrade_or_skip() -> Option<(Installation, Installation)> {
     }
 }
 
-/// A client with its connection; the connection ends when this is dropped.
+/// A client with its connection task. Dropping the value closes the connection.
 #[derive(Debug)]
 pub struct TestClient {
     client: Client,
@@ -74,30 +75,30 @@ pub struct TestClient {
 }
 
 impl TestClient {
-    /// Connects; panics when that fails.
+    /// Connects. Panics on failure.
     pub async fn connect(url: &str) -> Self {
         let connected = Self::try_connect(url).await;
         connected.unwrap_or_else(|error| panic!("connect to {url}: {error:?}"))
     }
 
-    /// Connects, for those who go on without a connection.
+    /// Connects, for callers that can proceed without a connection.
     ///
     /// # Errors
     ///
-    /// Nobody answers, or not with a session.
+    /// The server cannot be reached or refuses the session.
     pub async fn try_connect(url: &str) -> Result<Self, tokio_postgres::Error> {
         Self::open(&url.parse()?).await
     }
 
-    /// Connects as this configuration says.
+    /// Connects with this configuration.
     ///
     /// # Errors
     ///
-    /// Nobody answers, or not with a session.
+    /// The server cannot be reached or refuses the session.
     pub async fn open(config: &Config) -> Result<Self, tokio_postgres::Error> {
         let (client, connection) = config.connect(NoTls).await?;
         let mut tasks = JoinSet::new();
-        // Its end shows up in the next query.
+        // The next query reports a failed connection.
         tasks.spawn(async move { drop(connection.await) });
         Ok(Self { client, _connection: tasks })
     }
@@ -129,14 +130,14 @@ impl Deref for TestClient {
     }
 }
 
-/// A transaction takes its client for itself.
+/// Mutable access, which transactions need.
 impl DerefMut for TestClient {
     fn deref_mut(&mut self) -> &mut Client {
         &mut self.client
     }
 }
 
-/// A database with a random name, removed with all its slots when dropped.
+/// A database with a random name. Dropping the value removes the database with all its slots.
 #[derive(Debug)]
 pub struct TestDatabase {
     server_url: String,
@@ -154,7 +155,7 @@ enum State {
 }
 
 impl TestDatabase {
-    /// A fresh database on the default server: the oldest version there is.
+    /// Creates a database on the default server, which is the oldest installed version.
     pub async fn create() -> Self {
         let url = default_server_url();
         Self::create_at(
@@ -171,7 +172,8 @@ impl TestDatabase {
         }
     }
 
-    /// A fresh database on a server of this major version; reports the test as skipped without one.
+    /// Creates a database on a server of this major version. Reports the test as skipped without
+    /// one.
     pub async fn create_on(major: u32) -> Option<Self> {
         match server_url(major) {
             Some(url) => Some(Self::create_at(&url).await),
@@ -179,7 +181,8 @@ impl TestDatabase {
         }
     }
 
-    /// The same, of the encoding SQL_ASCII, which takes any bytes as text.
+    /// As [`create_on`](Self::create_on), with the encoding SQL_ASCII, which accepts any bytes as
+    /// text.
     pub async fn create_unchecked_on(major: u32) -> Option<Self> {
         let options = "ENCODING 'SQL_ASCII' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'";
         match server_url(major) {
@@ -188,12 +191,12 @@ impl TestDatabase {
         }
     }
 
-    /// A fresh database on the server behind this connection string, as user `postgres`.
+    /// Creates a database on the server of this connection string, as user `postgres`.
     pub async fn create_at(server_url: &str) -> Self {
         Self::create_with(server_url, "").await
     }
 
-    /// The same, with these options of `CREATE DATABASE`.
+    /// As [`create_at`](Self::create_at), with options for `CREATE DATABASE`.
     pub async fn create_with(server_url: &str, options: &str) -> Self {
         let name = random_name("test");
         let maintenance = TestClient::connect(server_url).await;
@@ -206,36 +209,37 @@ impl TestDatabase {
         Self { server_url, name, url, client, server_version, state: State::Present }
     }
 
-    /// The connection string of this database.
+    /// Returns the connection string of this database.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// The database's name; unique on the server, and valid as a slot's and a publication's name.
+    /// Returns the database's name. The name is unique on the server, and valid for slots and
+    /// publications.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// A connection to this database.
+    /// Returns a connection to this database.
     #[must_use]
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// The server's major version.
+    /// Returns the server's major version.
     #[must_use]
     pub fn server_version(&self) -> u32 {
         self.server_version
     }
 
-    /// Another connection to this database.
+    /// Opens another connection to this database.
     pub async fn connect(&self) -> TestClient {
         TestClient::connect(&self.url).await
     }
 
-    /// Ends every session of this database, drops its slots and the database itself.
+    /// Ends every session of this database, then drops its slots and the database itself.
     pub async fn drop_all(mut self) {
         remove(&self.server_url, &self.name).await;
         self.state = State::Removed;
@@ -248,12 +252,12 @@ impl Drop for TestDatabase {
             return;
         }
         let (server_url, name) = (self.server_url.clone(), self.name.clone());
-        // A thread of its own, because a runtime cannot be entered from within another.
+        // The removal has its own thread, because a runtime cannot be entered from within another.
         let removal = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.expect("a runtime").block_on(remove(&server_url, &name));
         });
-        // A panic here would abort a test that is failing already; a leaked slot is not silent.
+        // A panic here would abort a test that is already failing. A leaked slot is reported.
         if removal.join().is_err() {
             eprintln!("database {} could not be removed from {}", self.name, self.server_url);
         }
@@ -262,17 +266,18 @@ impl Drop for TestDatabase {
 
 async fn remove(server_url: &str, name: &str) {
     let Ok(client) = TestClient::try_connect(server_url).await else {
-        // The test stopped its server for good; the data goes with it.
+        // The test stopped its server for good, so the data is gone with the server.
         return;
     };
-    // A slot belongs to its session until that has ended, so both are repeated until none is left.
+    // A slot is active until its session has ended. Both statements repeat until no slot is left.
     let sql = "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots
                 WHERE database = $1 AND active_pid IS NOT NULL";
     let drop_free = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots
                       WHERE database = $1 AND active_pid IS NULL";
     let count = "SELECT count(*) FROM pg_replication_slots WHERE database = $1";
     wait_until(CLEAN_UP_DEADLINE, "the slots of a test to be dropped", async || {
-        // Dropping fails when a session takes the slot in between; then the next round ends it.
+        // The drop fails when a session takes the slot in between. The next round terminates that
+        // session.
         drop(client.query(sql, &[&name]).await);
         drop(client.query(drop_free, &[&name]).await);
         let left: i64 = client.query_one(count, &[&name]).await.ok()?.get(0);
@@ -287,12 +292,12 @@ fn default_server_url() -> Option<String> {
     variable(URL_VARIABLE).or_else(|| server_url(*installed_majors().first()?))
 }
 
-/// The shared server of a major version, started by us when nobody else has.
+/// Returns the shared server of a major version. Starts the server if `with-servers` did not.
 fn server_url(major: u32) -> Option<String> {
     if let Some(url) = variable(&format!("{URL_VARIABLE}_{major}")) {
         return Some(url);
     }
-    // A panic of another test leaves the map whole.
+    // A panic of another test cannot leave the map inconsistent.
     let mut servers = OWN_SERVERS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(server) = servers.get(&major) {
         return Some(server.url("postgres"));
@@ -311,7 +316,7 @@ async fn server_version(client: &Client) -> u32 {
     number.unsigned_abs() / 10_000
 }
 
-/// The same server, another database.
+/// Returns the connection string with another database on the same server.
 fn with_database(server_url: &str, name: &str) -> String {
     let (address, options) =
         server_url.split_once('?').map_or((server_url, None), |(a, o)| (a, Some(o)));

@@ -1,5 +1,4 @@
-//! Child processes as tests and benchmarks meet them: nothing inherited that configures them,
-//! signals, the memory they have had, their end.
+//! Child processes of tests and benchmarks: a clean environment, signals, peak memory and exit.
 
 use std::env;
 use std::ffi::OsStr;
@@ -10,27 +9,27 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-/// How often a process is asked whether it has ended: a benchmark measures its end.
+/// The polling interval for the end of a process. It is short because a benchmark measures the end.
 const POLL_INTERVAL: Duration = Duration::from_millis(3);
 
 /// A signal for a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signal {
-    /// Asks for a graceful stop.
+    /// Requests a graceful stop.
     Terminate,
-    /// As Ctrl-C.
+    /// Interrupts, as Ctrl-C does.
     Interrupt,
-    /// Ends at once; nothing runs.
+    /// Ends the process at once, without any cleanup.
     Kill,
-    /// Freezes the process: to others it looks like a lost host.
+    /// Freezes the process, which looks like a lost host from outside.
     Stop,
-    /// Thaws it.
+    /// Resumes a frozen process.
     Continue,
-    /// As when the terminal is gone.
+    /// Reports a closed terminal.
     HangUp,
-    /// Means nothing by itself.
+    /// User-defined signal 1.
     User1,
-    /// Means nothing by itself.
+    /// User-defined signal 2.
     User2,
 }
 
@@ -49,8 +48,8 @@ impl Signal {
     }
 }
 
-/// A command that inherits nothing of our environment that would configure a relay, a Postgres
-/// client or a Pub/Sub client. What is set on it afterwards stays.
+/// Returns a command without the environment variables that configure a relay, a Postgres client or
+/// a Pub/Sub client. Variables set on the command afterwards stay.
 pub fn clean_command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     let inherited = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
@@ -66,22 +65,22 @@ fn configures(name: &str) -> bool {
         || others.contains(&name)
 }
 
-/// Sends a signal; one to a process that has ended is lost.
+/// Sends a signal. A signal to a process that has ended is lost.
 ///
 /// # Errors
 ///
-/// There is no program `kill`.
+/// The program `kill` does not exist.
 pub fn send(process: &Child, signal: Signal) -> io::Result<()> {
     let id = process.id().to_string();
     let sent = Command::new("kill").args(["-s", signal.name(), &id]).stderr(Stdio::null()).status();
     sent.map(drop)
 }
 
-/// Waits until a process has ended by itself; `None` when it has not within `limit`.
+/// Waits until a process has ended by itself. Returns `None` when it has not ended within `limit`.
 ///
 /// # Errors
 ///
-/// Its state cannot be read.
+/// The state of the process cannot be read.
 pub async fn ended(process: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
     let begin = Instant::now();
     loop {
@@ -93,14 +92,15 @@ pub async fn ended(process: &mut Child, limit: Duration) -> io::Result<Option<Ex
     }
 }
 
-/// Ends a process at once, also a frozen one, and waits until it is gone.
+/// Kills a process, even a frozen one, and waits until it is gone.
 pub fn kill(process: &mut Child) {
-    // Only a process that has ended already cannot be killed.
+    // `kill` fails only for a process that has already ended.
     drop(process.kill());
     drop(process.wait());
 }
 
-/// The most memory a process has had so far, in bytes; `None` when it has ended or /proc is missing.
+/// Returns the peak memory of a process in bytes. `None` when the process has ended or /proc is
+/// missing.
 #[must_use]
 pub fn peak_memory_bytes(id: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{id}/status")).ok()?;
@@ -128,7 +128,7 @@ mod tests {
         let mut process =
             clean_command("sh").args(["-c", "exec sleep 1000"]).spawn().expect("a shell");
         if peak_memory_bytes(process.id()).is_some() {
-            // It has hardly any before it has become the program it runs.
+            // Before `exec`, a new process uses hardly any memory.
             let grown = async || peak_memory_bytes(process.id()).filter(|bytes| *bytes > 100_000);
             crate::wait_until(LIMIT, "memory in bytes", grown).await;
         }

@@ -1,10 +1,11 @@
-//! A TCP proxy that misbehaves on request: cuts, swallows, delays, throttles, counts.
+//! A TCP proxy that injects network faults on request: cuts, black holes, delays and throttling. It
+//! also counts connections.
 //!
 //! ```text
 //! client ──▶ 127.0.0.1:port (Proxy) ──▶ upstream
 //! ```
 //!
-//! Faults apply at once, to the connections there are and to those to come.
+//! A fault applies at once, to existing and new connections.
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,30 +22,30 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 const CHUNK_BYTES: usize = 16 * 1024;
 
-/// What the network between client and upstream is like.
+/// The state of the network between client and upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Network {
-    /// Everything passes.
+    /// All data passes.
     #[default]
     Fine,
-    /// Connections stay open and are accepted, but nothing passes: a lost route, a frozen peer.
-    /// What was sent meanwhile arrives afterwards.
+    /// Connections stay open and are accepted, but no data passes, as with a lost route or a frozen
+    /// peer. Data sent in this state arrives afterwards.
     BlackHole,
-    /// Everything passes this much later, in both directions.
+    /// All data passes after this delay, in both directions.
     Delayed(Duration),
     /// At most this many bytes per second pass, per connection and direction.
     Throttled {
-        /// The limit; at least 1.
+        /// The limit, at least 1.
         bytes_per_second: u32,
     },
-    /// New connections are closed at once; those there are stay.
+    /// New connections are closed at once. Existing connections stay.
     Refusing,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Condition {
     network: Network,
-    /// Rises with each cut; a connection ends when it sees a higher number than at its start.
+    /// The number of cuts. A connection ends when the number is higher than at its start.
     cuts_count: u64,
 }
 
@@ -54,7 +55,7 @@ struct Counters {
     open: AtomicUsize,
 }
 
-/// A running proxy; its connections end when it is dropped.
+/// A running proxy. Dropping the value ends its connections.
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
@@ -75,19 +76,19 @@ impl Proxy {
         Self { address, condition, counters, _acceptor: acceptor }
     }
 
-    /// Where clients connect to.
+    /// Returns the address that clients connect to.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The port on 127.0.0.1.
+    /// Returns the port on 127.0.0.1.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.address.port()
     }
 
-    /// Ends every connection there is; new ones are let in.
+    /// Ends every connection. New connections are accepted.
     pub fn cut(&self) {
         self.condition.send_modify(|condition| condition.cuts_count += 1);
     }
@@ -97,13 +98,13 @@ impl Proxy {
         self.condition.send_modify(|condition| condition.network = network);
     }
 
-    /// How many connections were ever accepted.
+    /// Returns the number of connections accepted so far.
     #[must_use]
     pub fn accepted_count(&self) -> usize {
         self.counters.accepted.load(Ordering::SeqCst)
     }
 
-    /// How many connections are open now.
+    /// Returns the number of open connections.
     #[must_use]
     pub fn open_count(&self) -> usize {
         self.counters.open.load(Ordering::SeqCst)
@@ -116,7 +117,7 @@ async fn accept(
     condition: watch::Receiver<Condition>,
     counters: Arc<Counters>,
 ) {
-    // Dropped with this task, and the connections with it.
+    // The set is dropped with this task, which ends the connections.
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
@@ -134,7 +135,7 @@ async fn accept(
     }
 }
 
-/// Counted as open for as long as this lives, however its task ends.
+/// Counts a connection as open while this value lives, however the connection's task ends.
 struct Open(Arc<Counters>);
 
 impl Open {
@@ -160,7 +161,7 @@ async fn connect(
     let (forward_condition, backward_condition) = (condition.clone(), condition.clone());
     let both_ways = async {
         let server = TcpStream::connect(&upstream).await?;
-        // Otherwise small packets would wait for each other: a delay nobody asked for.
+        // Without `nodelay`, Nagle's algorithm would delay small packets.
         client.set_nodelay(true)?;
         server.set_nodelay(true)?;
         let (client_read, client_write) = client.into_split();
@@ -171,13 +172,13 @@ async fn connect(
     };
     let cut = condition.wait_for(|now| now.cuts_count != cuts_count);
     tokio::select! {
-        // Its errors are the peers' to notice: both sockets close here.
+        // An error is ignored: both sockets close here, and the peers notice.
         ended = both_ways => drop(ended),
         seen = cut => drop(seen),
     }
 }
 
-/// Copies one direction until its end, which is passed on as a half-close.
+/// Copies one direction until its end, and passes the end on as a half-close.
 async fn pump(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
@@ -186,7 +187,7 @@ async fn pump(
     let mut chunk = vec![0; CHUNK_BYTES];
     loop {
         let limit = match condition.borrow().network {
-            // A tenth of a second's worth at a time.
+            // One tenth of a second's data at a time.
             Network::Throttled { bytes_per_second } => {
                 usize::try_from(bytes_per_second / 10).unwrap_or(CHUNK_BYTES).clamp(1, CHUNK_BYTES)
             }
@@ -204,7 +205,7 @@ async fn pump(
     }
 }
 
-/// Waits until `bytes` that were read at `read_at` may go on, as the network is now.
+/// Waits until `bytes` read at `read_at` may pass under the current network.
 async fn pass(bytes: usize, read_at: Instant, condition: &mut watch::Receiver<Condition>) {
     loop {
         let network = condition.borrow_and_update().network;
@@ -222,7 +223,7 @@ async fn pass(bytes: usize, read_at: Instant, condition: &mut watch::Receiver<Co
         };
         tokio::select! {
             () = wait => return,
-            // The proxy is gone: this task ends with it.
+            // The proxy was dropped, so this task ends.
             changed = condition.changed() => if changed.is_err() { return },
         }
     }
@@ -235,7 +236,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(10);
 
-    /// A server that sends everything back.
+    /// Starts a server that echoes all data.
     async fn echo() -> (String, JoinSet<()>) {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -310,7 +311,7 @@ mod tests {
         round_trip(&mut socket).await.unwrap();
         assert!(started.elapsed() >= Duration::from_millis(100), "{:?}", started.elapsed());
 
-        // Four bytes in each direction at forty a second.
+        // Four bytes in each direction at 40 bytes per second.
         proxy.set(Network::Throttled { bytes_per_second: 40 });
         let throttled = Instant::now();
         round_trip(&mut socket).await.unwrap();

@@ -1,4 +1,4 @@
-//! The real `walrelay` binary as a process: started, watched, signalled, killed.
+//! Runs the real `walrelay` binary as a process: start, output, signals and kill.
 
 use std::collections::VecDeque;
 use std::env;
@@ -15,19 +15,20 @@ use crate::environment::variable;
 use crate::process::Signal;
 use crate::{http_get, process, skip, wait_until};
 
-/// Names the binary to test; without it the one next to the test executable is used.
+/// The variable with the path of the binary. Without it, the binary next to the test executable is
+/// used.
 pub const BINARY_VARIABLE: &str = "WALRELAY_BIN";
 
-/// How many lines of output are kept: a soak run must not fill the memory.
+/// The number of output lines to keep, so that a soak run does not fill the memory.
 const LINES_MAX: usize = 20_000;
 
-/// Where the binary is, or `None` when it has not been built.
+/// Returns the path of the binary, or `None` when the binary has not been built.
 #[must_use]
 pub fn binary() -> Option<PathBuf> {
     if let Some(path) = variable(BINARY_VARIABLE) {
         return Some(PathBuf::from(path));
     }
-    // target/debug/deps/test-1234 lies one folder below target/debug/walrelay.
+    // target/debug/deps/test-1234 is one folder below target/debug/walrelay.
     let test = env::current_exe().ok()?;
     test.ancestors().skip(1).take(2).map(|dir| dir.join("walrelay")).find(|path| path.exists())
 }
@@ -40,8 +41,8 @@ pub struct RelayCommand {
 }
 
 impl RelayCommand {
-    /// The binary with these arguments, and with nothing of our environment that configures it.
-    /// Reports the test as skipped when the binary has not been built.
+    /// Creates a command with these arguments, without any environment variable that configures the
+    /// relay. Reports the test as skipped when the binary has not been built.
     pub fn new<S: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = S>) -> Option<Self> {
         let Some(binary) = binary() else {
             return skip("the walrelay binary is not built: `cargo build -p walrelay`");
@@ -65,7 +66,7 @@ impl RelayCommand {
         self
     }
 
-    /// Serves HTTP on a random port; see [`Relay::http_address`].
+    /// Serves HTTP on a random port. See [`Relay::http_address`].
     #[must_use]
     pub fn with_http(self) -> Self {
         let address = format!("127.0.0.1:{}", free_port());
@@ -74,7 +75,7 @@ impl RelayCommand {
         this
     }
 
-    /// Starts it.
+    /// Starts the relay.
     #[must_use]
     pub fn start(mut self) -> Relay {
         self.command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -89,22 +90,22 @@ impl RelayCommand {
         Relay { process, lines, collectors, http_address: self.http_address }
     }
 
-    /// Starts it, waits until it has ended by itself, and returns what it left.
+    /// Starts the relay, waits until it has ended by itself, and returns its exit code and output.
     pub async fn finish(self, deadline: Duration) -> Finished {
         self.start().finish(deadline).await
     }
 }
 
-/// What a process that has ended left.
+/// The exit code and the output of a process that has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finished {
-    /// Its exit code; `None` when a signal ended it.
+    /// The exit code. `None` when a signal ended the process.
     pub code: Option<i32>,
-    /// What it printed to stdout and stderr, mixed.
+    /// The combined output on stdout and stderr.
     pub text: String,
 }
 
-/// A started relay; killed when dropped, and on a failing test its output is printed.
+/// A started relay. Dropping the value kills the process, and prints its output if the test fails.
 #[derive(Debug)]
 pub struct Relay {
     process: Child,
@@ -114,30 +115,30 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// The process id.
+    /// Returns the process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.process.id()
     }
 
-    /// Where it serves HTTP; only after [`RelayCommand::with_http`].
+    /// Returns the HTTP address. Panics without [`RelayCommand::with_http`].
     #[must_use]
     pub fn http_address(&self) -> &str {
         self.http_address.as_deref().expect("started with_http")
     }
 
-    /// What it has printed so far to stdout and stderr, mixed.
+    /// Returns the lines printed so far to stdout and stderr.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         lines.iter().cloned().collect()
     }
 
-    /// Waits for a printed line that contains `text`, and returns it.
+    /// Waits for a printed line that contains `text`, and returns the line.
     pub async fn wait_for_line(&self, deadline: Duration, text: &str) -> String {
         let what = format!("a line with {text:?}");
         wait_until(deadline, &what, async || {
-            // Asked before the look: what was printed before the end must have been looked at.
+            // Checked before the search, so that the search includes the last line before the end.
             let is_silent = self.collectors.iter().all(JoinHandle::is_finished);
             let found = self.lines().into_iter().find(|line| line.contains(text));
             assert!(found.is_some() || !is_silent, "the relay ended without {what}");
@@ -146,7 +147,7 @@ impl Relay {
         .await
     }
 
-    /// Waits until `path` answers with `code`, and returns the body.
+    /// Waits until `path` responds with `code`, and returns the body.
     pub async fn wait_for_http(&self, deadline: Duration, path: &str, code: u16) -> String {
         wait_until(deadline, &format!("{path} to answer {code}"), async || {
             let (actual, body) = http_get(self.http_address(), path).await.ok()?;
@@ -155,42 +156,42 @@ impl Relay {
         .await
     }
 
-    /// Sends a signal; one to a process that has ended is lost.
+    /// Sends a signal. A signal to a process that has ended is lost.
     pub fn signal(&self, signal: Signal) {
         process::send(&self.process, signal).expect("run kill");
     }
 
-    /// Waits until it has ended by itself; all it printed is there then.
+    /// Waits until the process has ended by itself. All its output is available afterwards.
     pub async fn wait_ended(&mut self, deadline: Duration) -> ExitStatus {
         let ended = process::ended(&mut self.process, deadline).await;
         let status = ended.expect("the relay's state can be read");
         let status =
             status.unwrap_or_else(|| panic!("waited {deadline:?} in vain for the relay to end"));
         for collector in self.collectors.drain(..) {
-            // A collector only panics if the lock does, and then there is less text.
+            // A collector panics only if the lock is poisoned, and then some text is missing.
             drop(collector.join());
         }
         status
     }
 
-    /// Waits until it has ended by itself, and returns its exit code and all it printed.
+    /// Waits until the process has ended by itself, and returns its exit code and output.
     pub async fn finish(mut self, deadline: Duration) -> Finished {
         let code = self.wait_ended(deadline).await.code();
         Finished { code, text: self.lines().join("\n") }
     }
 
-    /// Asks for a graceful stop and returns the exit code.
+    /// Sends SIGTERM and returns the exit code.
     pub async fn terminate(&mut self, deadline: Duration) -> Option<i32> {
         self.signal(Signal::Terminate);
         self.wait_ended(deadline).await.code()
     }
 
-    /// Ends it at once, also when it is frozen.
+    /// Kills the process, even a frozen one.
     pub fn kill(&mut self) {
         process::kill(&mut self.process);
     }
 
-    /// The most memory it has had so far, in bytes; `None` when it has ended or /proc is missing.
+    /// Returns the peak memory in bytes. `None` when the process has ended or /proc is missing.
     #[must_use]
     pub fn peak_memory_bytes(&self) -> Option<u64> {
         process::peak_memory_bytes(self.pid())
@@ -206,7 +207,7 @@ impl Drop for Relay {
     }
 }
 
-/// Ends with the process, when its end of the pipe closes.
+/// Collects the lines of a pipe on a thread. The thread ends when the process closes the pipe.
 fn collect(
     output: impl Read + Send + 'static,
     lines: Arc<Mutex<VecDeque<String>>>,
@@ -222,7 +223,7 @@ fn collect(
     })
 }
 
-/// A port that nobody listens on at this moment.
+/// Returns a port that is currently free.
 pub(crate) fn free_port() -> u16 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
     listener.local_addr().expect("its address").port()

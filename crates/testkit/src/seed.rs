@@ -1,24 +1,24 @@
-//! One seed, everything random: the same seed gives the same run on every machine.
+//! Deterministic random numbers: the same seed gives the same run on every machine.
 
 use std::time::Duration;
 
-/// SplitMix64 (Steele, Lea and Flood, 2014): a few lines, and good enough to choose faults with.
+/// SplitMix64 (Steele, Lea and Flood, 2014): a few lines, and good enough to choose faults.
 #[derive(Debug, Clone)]
 pub struct Seed(u64);
 
 impl Seed {
-    /// The stream of this seed.
+    /// Creates the stream of this seed.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// A stream of its own, so that one part's draws do not shift another's.
+    /// Returns a separate stream, so that the draws of one part do not shift those of another.
     pub fn fork(&mut self) -> Self {
         Self(self.draw())
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut bits = self.0;
@@ -27,7 +27,7 @@ impl Seed {
         bits ^ (bits >> 31)
     }
 
-    /// Uniform from `low` to `high`, both included.
+    /// Returns a uniform number from `low` to `high`, both included.
     ///
     /// # Panics
     ///
@@ -37,27 +37,28 @@ impl Seed {
         low + self.draw() % (high - low).saturating_add(1)
     }
 
-    /// As [`between`](Self::between), for counts and places.
+    /// As [`between`](Self::between), for counts and indexes.
     pub fn count(&mut self, low: usize, high: usize) -> usize {
         usize::try_from(self.between(low as u64, high as u64)).unwrap_or(high)
     }
 
-    /// A time between two, in whole milliseconds: paused time is no finer.
+    /// Returns a duration between `low` and `high` in whole milliseconds, the resolution of tokio's
+    /// paused time.
     pub fn time(&mut self, low: Duration, high: Duration) -> Duration {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         Duration::from_millis(self.between(millis(low), millis(high)))
     }
 
-    /// Whether something happens that does so `per_mille` times in a thousand.
+    /// Returns true with a probability of `per_mille` in a thousand.
     pub fn chance(&mut self, per_mille: u64) -> bool {
         self.between(0, 999) < per_mille
     }
 
-    /// One of these.
+    /// Returns one of the choices.
     ///
     /// # Panics
     ///
-    /// There is none.
+    /// `choices` is empty.
     pub fn pick<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
         &choices[self.count(0, choices.len() - 1)]
     }

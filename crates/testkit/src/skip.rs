@@ -1,4 +1,4 @@
-//! Tests that cannot run here say so.
+//! Reports tests that cannot run on this machine as skipped.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -6,14 +6,15 @@ use std::thread;
 
 use crate::environment::variable;
 
-/// Names the file that `with-servers` counts skipped tests in.
+/// The variable with the path of the file in which `with-servers` collects skipped tests.
 pub const SKIPS_FILE_VARIABLE: &str = "WALRELAY_TEST_SKIPS";
 
-/// Reports the running test as skipped, with the reason; `None`, so that a helper can return it.
+/// Reports the running test as skipped, with the reason. Returns `None`, so that a helper can
+/// return it directly.
 ///
-/// The line goes to the test's output and, under `with-servers`, to the list it prints at the end.
+/// The line goes to the test's output and, under `with-servers`, to the list at the end of the run.
 pub fn skip<T>(reason: &str) -> Option<T> {
-    // The test runners name a test's thread after it.
+    // The test runners name a test's thread after the test.
     let test = thread::current().name().unwrap_or("a test").to_owned();
     eprintln!("skipped: {test}: {reason}");
     if let Some(path) = variable(SKIPS_FILE_VARIABLE) {

@@ -1,8 +1,8 @@
-//! A certificate for `localhost`, which signs itself.
+//! A self-signed certificate for `localhost`.
 
-/// The certificate, which is also the authority to trust: PEM.
+/// The certificate in PEM format, which is also the authority to trust.
 pub const CERTIFICATE: &[u8] = include_bytes!("../testdata/localhost.crt");
-/// Its private key: PEM.
+/// The certificate's private key in PEM format.
 pub const KEY: &[u8] = include_bytes!("../testdata/localhost.key");
-/// Where the certificate lies, for whoever takes a path.
+/// The path of the certificate file.
 pub const CERTIFICATE_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/localhost.crt");

@@ -1,13 +1,13 @@
-//! Waiting for a condition, with a deadline, instead of sleeping.
+//! Waits for a condition with a deadline, instead of sleeping for a fixed time.
 
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-/// How often a condition is looked at.
+/// The interval between two checks of a condition.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Waits until `condition` yields a value; panics, naming `what`, when it has not by the deadline.
+/// Waits until `condition` yields a value. Panics with `what` in the message at the deadline.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {

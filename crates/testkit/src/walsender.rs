@@ -1,10 +1,15 @@
-//! A scripted Postgres: a log, a slot, and the walsender that streams it, in real bytes over any
-//! duplex stream.
+//! A scripted Postgres: a WAL, a slot and the walsender that streams it, in real protocol bytes
+//! over any duplex stream.
 //!
-//! Behaves as the real one where the relay could notice: transactions in commit order with headers
-//! that go backwards, nothing of what was rolled back, keepalives between and inside transactions,
-//! any status update believed, a slot whose position survives a crash only as far as it was written
-//! down. Misbehaves on request: cuts, stalls, crashes, slow and fragmented writes.
+//! Behaves like the real server wherever the relay could notice a difference:
+//!
+//! - Transactions arrive in commit order, with header positions that go backwards.
+//! - Rolled-back transactions are never sent.
+//! - Keepalives arrive between and inside transactions.
+//! - Every status update is accepted without a check.
+//! - After a crash, the slot has the position of the last checkpoint.
+//!
+//! Injects faults on request: cuts, stalls, crashes, slow and fragmented writes.
 //!
 //! ```text
 //! Log ── commit, roll_back, write        a producer's side
@@ -24,89 +29,90 @@ use tokio::time::{Instant, timeout};
 
 pub use log::{Log, OpenTransaction, OutboxTable, RowRecord, Transaction};
 
-/// What the server tells about a connection.
+/// An event of a connection, as the server reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Seen {
-    /// Streaming starts here, and rows whose commit starts before are not sent.
+    /// Streaming has started. Rows whose commit starts before this position are not sent.
     Started {
         /// The slot's position.
         confirmed_flush: u64,
-        /// Who streams.
+        /// The session that streams.
         holder: SlotHolder,
     },
     /// The last byte of a row was written to the socket.
     Row {
-        /// Start of its commit record.
+        /// The start of the row's commit record.
         commit_lsn: u64,
-        /// Its place in the transaction.
+        /// The index of the row in its transaction.
         tx_index: u32,
     },
-    /// A copy of the anchor begins to be streamed: nothing that is read or confirmed of it moves the slot.
+    /// Streaming of a copy of the anchor has started. Reading or confirming the copy does not move
+    /// the live slot.
     CopyStarted {
-        /// Where it starts.
+        /// The start position.
         from: u64,
-        /// Who streams.
+        /// The `application_name` of the session.
         application_name: String,
     },
     /// A keepalive was written while a transaction was being sent.
     KeepaliveInTransaction {
-        /// Its position.
+        /// The position in the keepalive.
         wal_end: u64,
     },
     /// A status update was read.
     Status {
-        /// What it confirms.
+        /// The confirmed position.
         flush: u64,
-        /// The highest position this connection was told, or started from.
+        /// The highest position sent to this connection, or its start position.
         told: u64,
     },
-    /// The connection is over.
+    /// The connection has ended.
     Ended,
 }
 
-/// Who streams from the slot.
+/// The session that streams from the slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotHolder {
-    /// Its server process.
+    /// The id of its server process.
     pub pid: i32,
-    /// What it calls itself.
+    /// Its `application_name`.
     pub application_name: String,
 }
 
-/// Is told everything, at the instant it happens.
+/// A callback that receives every event at the moment it happens.
 pub type Watcher = Box<dyn FnMut(Seen) + Send>;
 
-/// How a connection is written and read.
+/// The write and read behaviour of a connection.
 #[derive(Debug, Clone, Copy)]
 pub struct Manners {
-    /// Bytes of one write at most; each is drawn from 1 to this.
+    /// The maximum size of one write in bytes. Each size is drawn from 1 to this maximum.
     pub write_bytes_max: usize,
-    /// Of a thousand writes, after how many the server pauses.
+    /// The number of writes in a thousand after which the server pauses.
     pub pause_per_mille: u64,
-    /// How long it pauses at most.
+    /// The maximum length of a pause.
     pub pause_max: Duration,
-    /// Of a thousand frames, before how many a keepalive is sent nobody asked for.
+    /// The number of frames in a thousand before which an unrequested keepalive is sent.
     pub keepalive_per_mille: u64,
-    /// How long nothing may come from the client before a keepalive asks for a reply.
+    /// The time without a message from the client after which a keepalive requests a reply.
     pub reply_patience: Duration,
-    /// What a keepalive within a transaction says.
+    /// The position in a keepalive inside a transaction.
     pub in_transaction: InTransaction,
 }
 
-/// The position of a keepalive that is sent within a transaction.
+/// The position of a keepalive that is sent inside a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InTransaction {
-    /// Before the transaction's commit, as every known version does.
+    /// A position before the transaction's commit, as every known version sends.
     BeforeItsCommit,
-    /// The end of the log, which no version promises not to do.
+    /// The end of the WAL. No version rules this position out.
     EndOfLog,
 }
 
-/// A server with one slot, and an anchor where the log begins. Clones are the same server.
+/// A server with one slot, and an anchor at the start of the WAL. All clones are the same server.
 #[derive(Clone)]
 pub struct ScriptedServer {
     state: Arc<Mutex<State>>,
-    /// Counts changes, so that connections look again.
+    /// A counter of changes, so that connections check the state again.
     changes: watch::Sender<u64>,
 }
 
@@ -117,7 +123,7 @@ enum Power {
     Down,
 }
 
-/// Whether something is there.
+/// Whether an object exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Presence {
     There,
@@ -126,26 +132,26 @@ enum Presence {
 
 struct State {
     log: Log,
-    /// Whether there is the slot, between being dropped and made again.
+    /// Whether the slot exists. It is missing between its drop and its next creation.
     slot: Presence,
-    /// Where the anchor stands.
+    /// The anchor's position.
     anchor: u64,
     /// `confirmed_flush_lsn`.
     confirmed_flush: u64,
-    /// What of it survives a crash.
+    /// The part of `confirmed_flush` that survives a crash.
     confirmed_flush_written: u64,
-    /// Moves with each cut: connections of before are over.
+    /// The number of cuts and crashes. Connections of an earlier generation are over.
     generation: u64,
     power: Power,
-    /// Up, and read-only: a standby that is not promoted yet.
+    /// The time until which the server is up but read-only, as a standby before its promotion.
     recovering_until: Option<Instant>,
     connections: usize,
-    /// Connections so far; each one's number is its server process.
+    /// The number of connections so far. A connection's number is its server process id.
     pid: i32,
     holder: Option<SlotHolder>,
     began: Instant,
     replied_at: Option<Instant>,
-    /// Server processes that somebody has ended.
+    /// The terminated server processes.
     ended: BTreeSet<i32>,
     stalled_until: Option<Instant>,
     watcher: Watcher,
@@ -158,7 +164,7 @@ impl std::fmt::Debug for ScriptedServer {
 }
 
 impl ScriptedServer {
-    /// A server with an empty log and a slot at its start.
+    /// Creates a server with an empty WAL and a slot at its start.
     #[must_use]
     pub fn new(table: OutboxTable, watcher: Watcher) -> Self {
         let log = Log::new(table);
@@ -184,40 +190,40 @@ impl ScriptedServer {
         Self { state: Arc::new(Mutex::new(state)), changes: watch::Sender::new(0) }
     }
 
-    /// Writes to the log; connections send it on.
+    /// Writes to the WAL. Connections then send the new WAL.
     pub fn write<T>(&self, write: impl FnOnce(&mut Log) -> T) -> T {
         self.change(|state| write(&mut state.log))
     }
 
-    /// The end of the log.
+    /// Returns the end of the WAL.
     #[must_use]
     pub fn wal_end(&self) -> u64 {
         self.state().log.end()
     }
 
-    /// The slot's position.
+    /// Returns the slot's position.
     #[must_use]
     pub fn confirmed_flush(&self) -> u64 {
         self.state().confirmed_flush
     }
 
-    /// What of the slot's position survives a crash.
+    /// Returns the slot's position after a crash.
     #[must_use]
     pub fn confirmed_flush_written(&self) -> u64 {
         self.state().confirmed_flush_written
     }
 
-    /// Where the anchor stands.
+    /// Returns the anchor's position.
     #[must_use]
     pub fn anchor(&self) -> u64 {
         self.state().anchor
     }
 
-    /// Drops the slot, if it is there.
+    /// Drops the slot, if it exists.
     ///
     /// # Errors
     ///
-    /// Who streams it.
+    /// The session that streams from the slot.
     pub fn drop_slot(&self) -> Result<(), SlotHolder> {
         self.change(|state| match &state.holder {
             Some(holder) => Err(holder.clone()),
@@ -228,11 +234,11 @@ impl ScriptedServer {
         })
     }
 
-    /// Makes the slot anew, at this position, which is on disk from the beginning.
+    /// Creates the slot at this position, which is persistent from the start.
     ///
     /// # Errors
     ///
-    /// There is one.
+    /// The slot exists already.
     pub fn make_slot(&self, at: u64) -> Result<(), SlotExists> {
         self.change(|state| match state.slot {
             Presence::There => Err(SlotExists),
@@ -244,18 +250,18 @@ impl ScriptedServer {
         })
     }
 
-    /// Breaks every connection, in the middle of whatever is being written.
+    /// Breaks every connection, even in the middle of a write.
     pub fn cut(&self) {
         self.change(|state| state.generation += 1);
     }
 
-    /// Writes the slot's position down, as a checkpoint does.
+    /// Persists the slot's position, as a checkpoint does.
     pub fn checkpoint(&self) {
         let mut state = self.state();
         state.confirmed_flush_written = state.confirmed_flush;
     }
 
-    /// Stops at once. The slot forgets what no checkpoint has written down.
+    /// Stops at once. The slot falls back to the position of the last checkpoint.
     pub fn crash(&self) {
         self.change(|state| {
             state.generation += 1;
@@ -264,7 +270,7 @@ impl ScriptedServer {
         });
     }
 
-    /// Takes connections again.
+    /// Accepts connections again.
     pub fn start(&self) {
         self.change(|state| {
             state.power = Power::Up;
@@ -272,14 +278,14 @@ impl ScriptedServer {
         });
     }
 
-    /// Takes connections again, and until then nobody can stream or write.
+    /// Accepts connections again, but refuses streaming and writing before `until`.
     pub fn start_in_recovery(&self, until: Instant) {
         self.start();
         self.change(|state| state.recovering_until = Some(until));
     }
 
-    /// A fast shutdown: sends what there is, and waits until the client has confirmed it or goes.
-    /// Gives up waiting after `limit`; returns whether it had to.
+    /// Performs a fast shutdown: sends all WAL, and waits until the client has confirmed it or
+    /// disconnects. Stops waiting after `limit`, and returns whether the limit was reached.
     pub async fn shut_down(&self, limit: Duration) -> bool {
         let mut changes = self.changes.subscribe();
         self.change(|state| state.power = Power::Stopping);
@@ -293,30 +299,31 @@ impl ScriptedServer {
         was_blocked
     }
 
-    /// Neither reads nor writes until then, and keeps its connections; a moment in the past ends it.
+    /// Neither reads nor writes before `until`, and keeps the connections open. A time in the past
+    /// ends the stall.
     pub fn stall(&self, until: Instant) {
         self.change(|state| state.stalled_until = Some(until));
     }
 
-    /// Whether connections are taken.
+    /// Reports whether connections are accepted.
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.state().power == Power::Up
     }
 
-    /// Whether nobody can stream or write yet.
+    /// Reports whether streaming and writing are still refused.
     #[must_use]
     pub fn is_in_recovery(&self) -> bool {
         self.state().is_in_recovery()
     }
 
-    /// Who streams.
+    /// Returns the session that streams.
     #[must_use]
     pub fn holder(&self) -> Option<SlotHolder> {
         self.state().holder.clone()
     }
 
-    /// When the client's last status update was read.
+    /// Returns the time when the client's last status update was read.
     #[must_use]
     pub fn replied_at(&self) -> Option<SystemTime> {
         let state = self.state();
@@ -328,14 +335,14 @@ impl ScriptedServer {
         self.change(|state| state.ended.insert(pid));
     }
 
-    /// Whether a shutdown waits for the client.
+    /// Reports whether a shutdown waits for the client.
     #[must_use]
     pub fn is_stopping(&self) -> bool {
         self.state().power == Power::Stopping
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // A panic elsewhere has failed the test already.
+        // A panic while holding the lock has already failed the test.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -345,7 +352,7 @@ impl ScriptedServer {
         changed
     }
 
-    /// Why a copy of the anchor cannot be streamed.
+    /// Returns the reason why a copy of the anchor cannot be streamed, if any.
     fn refuse_copy(&self) -> Option<Refusal> {
         self.state().is_in_recovery().then(|| Refusal {
             code: "0A000",
@@ -353,7 +360,7 @@ impl ScriptedServer {
         })
     }
 
-    /// Gives the slot to a connection; why not, otherwise.
+    /// Gives the slot to a connection, or returns the reason for the refusal.
     fn take_slot(&self, pid: i32, application_name: String) -> Result<SlotHolder, Refusal> {
         self.change(|state| match &state.holder {
             _ if state.is_in_recovery() => Err(Refusal {
@@ -387,7 +394,7 @@ impl ScriptedServer {
     fn confirm(&self, flush: u64) {
         let mut state = self.state();
         state.replied_at = Some(Instant::now());
-        // Any value is believed; only backwards it does not move.
+        // Any value is accepted, but the position never moves backwards.
         state.confirmed_flush = state.confirmed_flush.max(flush);
     }
 }
@@ -397,7 +404,8 @@ impl State {
         self.recovering_until.is_some_and(|until| until > Instant::now())
     }
 
-    /// Whether a connection is cut or ended. A server that stops waits only for who streams.
+    /// Reports whether a connection was cut or terminated. A stopping server waits only for the
+    /// session that streams.
     fn is_over(&self, generation: u64, pid: i32) -> bool {
         let streams = self.holder.as_ref().is_some_and(|holder| holder.pid == pid);
         self.generation != generation
@@ -406,20 +414,20 @@ impl State {
     }
 }
 
-/// There is a slot of this name.
+/// The error for a slot name that exists already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotExists;
 
-/// The name of the slot that the relay streams; one of another name is a copy of the anchor.
+/// The name of the slot that the relay streams. Any other slot name is a copy of the anchor.
 pub const LIVE_SLOT: &str = "walrelay";
 
-/// Why a command fails.
+/// The error of a refused command.
 struct Refusal {
     code: &'static str,
     text: String,
 }
 
-/// Counts a connection out, however it ends.
+/// Decrements the connection count on drop, however the connection ends.
 struct Leave<'a>(&'a ScriptedServer, i32);
 
 impl Drop for Leave<'_> {

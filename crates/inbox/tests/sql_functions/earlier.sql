@@ -1,15 +1,16 @@
--- The inbox as it was before --on-gap hold: a database that a test brings up to date.
+-- The inbox before --on-gap hold was added: a database that a test upgrades.
 
--- What a consumer keeps: which events it has applied, how far each ordering key is, what waits.
+-- The tables of a consumer: the applied events, the position of each ordering key, and the waiting
+-- events.
 --
--- One statement, therefore atomic however it is run: psql, `supabase db push` or walrelay itself.
--- Safe to run again. A table or type that already exists is left exactly as it is.
+-- A single statement, so it is atomic under psql, `supabase db push` and walrelay itself. Safe to
+-- run again: an existing table or type stays unchanged.
 DO $walrelay$
 DECLARE
   web_role text;
   relation text;
 BEGIN
-  -- Two runs at the same moment take turns; the second then finds everything in place.
+  -- Concurrent runs wait for each other. The second run then finds every object in place.
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
 
   IF to_regclass('public.app_inbox_consumer') IS NOT NULL THEN
@@ -17,9 +18,9 @@ BEGIN
     RETURN;
   END IF;
 
-  -- Names are compared and indexed byte by byte (COLLATE "C"): quicker, the same order in every
-  -- session that locks, and an upgrade of the system's collations cannot corrupt the index that
-  -- keeps an event from being applied twice.
+  -- Names are compared byte by byte (COLLATE "C"). This is faster, and every session locks in the
+  -- same order. An upgrade of the system's collations also cannot corrupt the index that prevents
+  -- an event from being applied twice.
   CREATE TABLE public.app_inbox_consumer (
     consumer     text        COLLATE "C" PRIMARY KEY,
     subscription text        NOT NULL,
@@ -51,19 +52,19 @@ BEGIN
     PRIMARY KEY (consumer, generation, event_id)
   );
 
-  -- What waits or holds, in the order in which a key drains.
+  -- Finds the waiting and blocking events of a key in their order.
   CREATE INDEX app_inbox_waiting ON public.app_inbox
     (consumer, generation, ordering_key, commit_lsn, tx_index, arrival)
     WHERE status = 'retrying' OR next_attempt_at = 'infinity';
-  -- Asked all the time: what is due.
+  -- Finds due events, which is the most frequent query.
   CREATE INDEX app_inbox_due ON public.app_inbox
     (consumer, generation, next_attempt_at)
     WHERE status = 'retrying' AND next_attempt_at IS NOT NULL;
-  -- For whoever looks, retries or discards.
+  -- Finds dead events for operators who list, retry or discard them.
   CREATE INDEX app_inbox_dead ON public.app_inbox
     (consumer, generation, received_at) WHERE status = 'dead';
-  -- Retention and audits read by time. Rows arrive in that order, so a summary of each block range
-  -- costs an insert next to nothing, where a tree would cost as much as the primary key.
+  -- Finds events by time, for retention and audits. Rows arrive in time order, so a BRIN index is
+  -- almost free for an insert. A B-tree index would cost as much as the primary key.
   CREATE INDEX app_inbox_times ON public.app_inbox USING brin (received_at, occurred_at);
 
   CREATE TABLE public.app_inbox_key ( -- one row per ordering key; also its lock across instances
@@ -78,9 +79,9 @@ BEGIN
     PRIMARY KEY (consumer, generation, ordering_key)
   ) WITH (fillfactor = 70); -- each batch writes its keys; room in the page spares the index
 
-  -- A message as it came, before its contents are looked at. The attributes are JSON, but as text, and
-  -- the data are bytes: what Postgres cannot hold as jsonb is the fault of one event, found when it
-  -- is applied, and must not keep a whole batch from being read.
+  -- A message as it arrived, with its contents unchecked. The attributes are JSON in a text, and
+  -- the data are bytes. Content that Postgres cannot store as jsonb is then an error of one event,
+  -- found when the event is applied. It does not keep a whole batch from being read.
   CREATE TYPE public.app_inbox_message AS (
     event_id          text,
     event_type        text,
@@ -99,7 +100,7 @@ BEGIN
     data              bytea
   );
 
-  -- What a handler is given.
+  -- The event that a handler receives.
   CREATE TYPE public.app_inbox_event AS (
     event_id       text,
     event_type     text,
@@ -119,10 +120,10 @@ BEGIN
   );
 
   FOREACH relation IN ARRAY ARRAY['app_inbox_consumer', 'app_inbox', 'app_inbox_key'] LOOP
-    -- No policies: whoever is not the owner and does not bypass row level security needs one.
+    -- Without a policy, only the owner and roles that bypass row-level security can use the table.
     EXECUTE format('ALTER TABLE public.%I ENABLE ROW LEVEL SECURITY', relation);
-    -- On Supabase the schema public is served to the internet through these two roles, and default
-    -- privileges have just given them every right on the new table.
+    -- On Supabase, the internet reaches the schema public through these two roles. Default
+    -- privileges have just granted them all privileges on the new table.
     EXECUTE format('REVOKE ALL ON TABLE public.%I FROM PUBLIC', relation);
     FOR web_role IN
       SELECT rolname FROM pg_catalog.pg_roles WHERE rolname IN ('anon', 'authenticated')
@@ -133,21 +134,21 @@ BEGIN
 END
 $walrelay$;
 
--- Taking messages: what is unseen, whose turn it is, what waits.
+-- Functions that take messages: they record new events, lock keys, and select waiting events.
 --
--- The first step of applying a batch; then come run, which a handler in another language replaces, and
--- settle. Take and settle run no handler and choose their own plans: always by index, made once per
--- session, because tables that grow from nothing to millions of rows between two ANALYZE mislead the
--- planner. All are SECURITY INVOKER.
+-- Applying a batch has three steps: take, run and settle. A handler in another language replaces
+-- the step run. Take and settle run no handler and fix their own plans: always by index, planned
+-- once per session. A table that grows from zero to millions of rows between two ANALYZE runs would
+-- mislead the planner. All functions are SECURITY INVOKER.
 --
--- One statement, therefore atomic however it is run: psql, `supabase db push` or walrelay itself.
--- Safe to run again. A function that already exists is left exactly as it is.
+-- A single statement, so it is atomic under psql, `supabase db push` and walrelay itself. Safe to
+-- run again: existing functions stay unchanged.
 DO $walrelay$
 DECLARE
   web_role text;
   function text;
 BEGIN
-  -- Two runs at the same moment take turns; the second then finds everything in place.
+  -- Concurrent runs wait for each other. The second run then finds every object in place.
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
 
   IF EXISTS (
@@ -157,8 +158,8 @@ BEGIN
     RETURN;
   END IF;
 
-  -- May anything be applied for this consumer, and in which generation. Errors of class WR are
-  -- walrelay's own.
+  -- Checks that events may be applied for this consumer, and returns the generation. SQLSTATE class
+  -- WR is reserved for walrelay's own errors.
   CREATE FUNCTION public.app_inbox_check(consumer text, generation int) RETURNS int
     LANGUAGE plpgsql
   AS $check$
@@ -166,17 +167,18 @@ BEGIN
   DECLARE
     current public.app_inbox_consumer;
   BEGIN
-    -- Under a snapshot of the whole transaction, whoever has waited for a lock would not see what the
-    -- other one has done, and apply it again.
+    -- With a snapshot of the whole transaction, a session that waited for a lock would not see the
+    -- changes of the other session. It would apply the same events again.
     IF current_setting('transaction_isolation') <> 'read committed' THEN
       RAISE EXCEPTION 'events are applied in READ COMMITTED only, this transaction is %',
           upper(current_setting('transaction_isolation'))
         USING ERRCODE = 'WR004', HINT = 'BEGIN ISOLATION LEVEL READ COMMITTED.';
     END IF;
 
-    -- A new generation begins under the exclusive form of this lock: it waits for this transaction, or
-    -- this one for it and then sees it. It is the consumer's own, so that no other consumer waits too,
-    -- and no row's, which every batch would have to share. The reading is a statement after the lock.
+    -- A new generation takes this lock in exclusive mode. The new generation waits for this
+    -- transaction, or this transaction waits and then sees the new generation. An advisory lock per
+    -- consumer blocks no other consumer. Sharing a row lock would make every batch write to that
+    -- row. The row is read in a later statement, so that its snapshot follows the lock.
     PERFORM pg_advisory_xact_lock_shared(hashtextextended('walrelay inbox ' || consumer, 0));
     SELECT c.* INTO current FROM public.app_inbox_consumer AS c WHERE c.consumer = consumer;
 
@@ -198,8 +200,8 @@ BEGIN
   END
   $check$;
 
-  -- A message as it is kept while it waits: JSON, in which bytes are base64. The attributes stay a
-  -- string, so that this cannot fail whatever they hold.
+  -- Encodes a waiting message as JSON with base64 data. The attributes stay a JSON string, so that
+  -- no content of the attributes can cause an error.
   CREATE FUNCTION public.app_inbox_encode(message public.app_inbox_message) RETURNS bytea
     LANGUAGE sql STABLE
   AS $encode$
@@ -208,7 +210,8 @@ BEGIN
         'data', translate(encode((message).data, 'base64'), E'\n', '')))::text, 'UTF8')
   $encode$;
 
-  -- And back. The row's id takes the place of the message's, which it is not where ids collided.
+  -- Decodes a stored message. The row's id replaces the message's id, because the ids differ after
+  -- an id collision.
   CREATE FUNCTION public.app_inbox_stored(message bytea, event_id text) RETURNS public.app_inbox_message
     LANGUAGE sql STABLE
   AS $stored$
@@ -219,9 +222,10 @@ BEGIN
           'event_id', event_id, 'data', decode(s.kept ->> 'data', 'base64'))) AS m
   $stored$;
 
-  -- Locks the rows of these keys, which are sorted: in one order in all sessions, and returns those it
-  -- has got. A key that somebody else is just creating is waited for; one that somebody else has
-  -- locked is left to them, so that it does not stall all others, unless "wait" says otherwise.
+  -- Locks the rows of these sorted keys, in the same order in all sessions, and returns the locked
+  -- rows. The function waits for a key that another session is creating. A key locked by another
+  -- session is left out, so that it does not delay all others. With "wait", the function also
+  -- waits for such keys.
   CREATE FUNCTION public.app_inbox_lock(consumer text, generation int, keys text[], wait boolean)
     RETURNS public.app_inbox_key[]
     LANGUAGE plpgsql
@@ -234,10 +238,10 @@ BEGIN
     missing text[] := keys;
     created public.app_inbox_key[];
   BEGIN
-    -- Nearly all keys are there; then one more round for those that were not. A row of our own is
-    -- nobody else's until we commit.
+    -- Most keys exist. A second round locks the keys that were missing. A row that this transaction
+    -- inserted is locked until its commit.
     FOR round IN 1 .. 2 LOOP
-      -- Key by key, so that no plan can read more of the table than these.
+      -- One lookup per key, so that no plan can read other parts of the table.
       IF wait THEN
         locked := locked || ARRAY(
           SELECT l.k FROM unnest(missing) AS u(key)
@@ -255,7 +259,8 @@ BEGIN
       END IF;
       EXIT WHEN round = 2 OR cardinality(locked) = cardinality(keys);
 
-      -- Not those that are there: for a row that somebody is just changing, the insert would wait.
+      -- Existing keys are left out, because an insert would wait for a session that is changing the
+      -- row.
       missing := ARRAY(
         SELECT u.key COLLATE "C" FROM unnest(keys) AS u(key)
         EXCEPT SELECT l.ordering_key FROM unnest(locked) AS l ORDER BY 1);
@@ -284,17 +289,20 @@ BEGIN
   END
   $lock$;
 
-  -- Takes a batch: locks its keys, records what is unseen, and says for each message what is to be
-  -- done with it. Messages of one key stand in the order of their arrival.
+  -- Takes a batch: locks its keys, records new events, and returns the treatment of each message.
+  -- Messages of one key are in the order of their arrival.
   --
-  --   done, late   unseen and recorded as such: run the handler, then settle
-  --   retrying     stored behind an earlier event of its key that waits: to be acknowledged
-  --   duplicate    seen before: to be acknowledged
-  --   dead         the id of a different event: stored beside it, to be acknowledged
-  --   discarded    behind its key's position, which was asked to be skipped: to be acknowledged
-  --   deferred     nothing was recorded: somebody else has the key, or it is held and not to be parked
+  -- - `done`, `late`: new and recorded with this status. Run the handler, then settle.
+  -- - `retrying`: stored behind an earlier waiting event of its key. Acknowledge the message.
+  -- - `duplicate`: recorded before. Acknowledge the message.
+  -- - `dead`: the id belongs to a different event. The message is stored under another id.
+  --   Acknowledge the message.
+  -- - `discarded`: behind its key's position, with dedupe = 'position'. Acknowledge the message.
+  -- - `deferred`: not recorded. Another session has locked the key, or the key is blocked and park
+  --   is false.
   --
-  -- With "wait", keys that somebody else has are waited for instead of deferred.
+  -- With "wait", the function waits for keys that another session has locked, instead of deferring
+  -- their messages.
   CREATE FUNCTION public.app_inbox_take(
     consumer text, generation int, messages public.app_inbox_message[],
     dedupe text DEFAULT 'event', park boolean DEFAULT true, wait boolean DEFAULT false)
@@ -328,19 +336,20 @@ BEGIN
       SELECT bool_or(l.held_by IS NOT NULL) INTO holds_any FROM unnest(locked) AS l;
     END IF;
 
-    -- The unique index decides what is unseen, before anything is applied; waiting for a session that
-    -- is just recording the same event is part of it. Of several copies in the batch the first counts.
+    -- The unique index decides whether an event is new, before any event is applied. The insert may
+    -- wait for a session that is recording the same event. If the batch contains several copies,
+    -- the first copy counts.
     WITH batch AS (
       SELECT m.*, k.held_by,
-             -- Positions as one number; null for messages that walrelay did not publish.
+             -- A position as one number. Null for messages that walrelay did not publish.
              (m.commit_lsn - '0/0'::pg_lsn) * 2147483648 + m.tx_index AS place,
-             -- Only positions of one server can be compared.
+             -- Only positions of one server are comparable.
              CASE WHEN k.system_identifier <> m.system_identifier THEN NULL
                   ELSE (k.commit_lsn - '0/0'::pg_lsn) * 2147483648 + k.tx_index END AS key_place,
              k.system_identifier AS key_system
         FROM ROWS FROM (unnest(messages)) WITH ORDINALITY AS m
         LEFT JOIN unnest(locked) AS k ON k.ordering_key = m.ordering_key
-       -- Null is nobody's key and is refused by the table.
+       -- The table refuses a null ordering key.
        WHERE coalesce(m.ordering_key, '') = '' OR (k.ordering_key IS NOT NULL AND (park OR k.held_by IS NULL))
     ), placed AS (
       SELECT b.*, b.ordering_key <> '' AND b.place < greatest(b.key_place, max(b.place) OVER (
@@ -351,7 +360,7 @@ BEGIN
       SELECT DISTINCT ON (p.event_id COLLATE "C") p.*,
              CASE WHEN p.held_by IS NOT NULL THEN 'retrying'
                   WHEN NOT p.is_behind OR p.is_behind IS NULL THEN 'done'
-                  -- Only where message and key say whose positions these are, and it is one server.
+                  -- Only if message and key name the same server as the origin of their positions.
                   WHEN dedupe = 'position' AND p.system_identifier IS NOT NULL
                    AND (p.key_system = p.system_identifier OR p.key_place IS NULL) THEN 'discarded'
                   ELSE 'late' END AS status
@@ -373,7 +382,7 @@ BEGIN
         RETURNING i.event_id, i.status)
     SELECT array_agg(r.event_id), array_agg(r.status) INTO unseen, statuses FROM recorded AS r;
 
-    -- Everything unseen and in order: what nearly every batch is.
+    -- The usual batch: every event is new and in order.
     IF cardinality(unseen) = cardinality(messages) AND 'done' = ALL (statuses) THEN
       RETURN statuses;
     END IF;
@@ -382,14 +391,15 @@ BEGIN
       consumer, generation, messages, unseen, statuses,
       ARRAY(SELECT l.ordering_key FROM unnest(locked) AS l));
     IF holds_any AND park THEN
-      -- Numbered by event id, as they were recorded; without positions only this number keeps order.
+      -- The insert numbered the rows by event id. Without positions, only `arrival` keeps the order
+      -- of the messages, so it is assigned again.
       FOR n IN 1 .. cardinality(messages) LOOP
         IF verdicts[n] = 'retrying' AND messages[n].commit_lsn IS NULL THEN
           UPDATE public.app_inbox AS i SET arrival = DEFAULT
            WHERE i.consumer = consumer AND i.generation = generation AND i.event_id = messages[n].event_id;
         END IF;
       END LOOP;
-      -- One that stands before what holds its key is due at once.
+      -- An event before the blocking event of its key becomes due at once.
       PERFORM public.app_inbox_heads(consumer, generation, ARRAY(
         SELECT l.ordering_key FROM unnest(locked) AS l WHERE l.held_by IS NOT NULL ORDER BY 1));
     END IF;
@@ -397,7 +407,8 @@ BEGIN
   END
   $take$;
 
-  -- What take found, message by message, where the batch was not plain; stores collisions.
+  -- Returns take's result for each message of an unusual batch, and stores events with an id
+  -- collision.
   CREATE FUNCTION public.app_inbox_verdicts(
     consumer text, generation int, messages public.app_inbox_message[],
     unseen text[], statuses text[], locked text[])
@@ -412,8 +423,8 @@ BEGIN
   DECLARE
     verdicts text[];
   BEGIN
-    -- Only what was in the way is read again: in a statement of its own, which sees what another
-    -- session has committed while take waited for it.
+    -- Only conflicting rows are read again. A separate statement also sees rows that another
+    -- session committed while take waited for it.
     WITH batch AS MATERIALIZED (
       SELECT m.ordinality, m.event_id, m.ordering_key, m.version, l.key IS NOT NULL AS is_ours,
              row_number() OVER (
@@ -434,9 +445,11 @@ BEGIN
     SELECT array_agg(
              CASE WHEN NOT b.is_ours THEN 'deferred'
                   WHEN n.event_id IS NOT NULL AND b.copy = 1 THEN n.status
-                  -- Not parked, or removed in this very moment.
+                  -- Not recorded because parking is off, or deleted by another session a moment
+                  -- ago.
                   WHEN s.event_id IS NULL THEN 'deferred'
-                  -- The position is not compared: it differs in replayed and recovered copies.
+                  -- Positions are not compared, because they differ in replayed and recovered
+                  -- copies.
                   WHEN s.ordering_key = b.ordering_key AND s.version IS NOT DISTINCT FROM b.version
                     THEN 'duplicate'
                   ELSE 'dead' END
@@ -447,7 +460,8 @@ BEGIN
       LEFT JOIN seen AS s ON s.event_id = b.event_id;
 
     IF 'dead' = ANY (verdicts) THEN
-      -- Under its position its redelivery finds it again. It holds no key.
+      -- The stored id contains the position, so a redelivery is recognised as a duplicate. The row
+      -- does not block its key.
       WITH collided AS (
         SELECT m.*,
                m.event_id || '@' || coalesce(m.commit_lsn || '/' || m.tx_index, m.message_id, '') AS stored_id
@@ -479,10 +493,12 @@ BEGIN
   END
   $verdicts$;
 
-  -- Which event holds each of these keys: its first that waits, or is dead and holds. That one is due,
-  -- now if it was not; all others wait for it, or keys that cannot move would crowd out those that
-  -- can. The caller has locked the keys; "failed" names the event, if any, that has just failed in the
-  -- key at the same place.
+  -- Sets the event that blocks each key: the first waiting event, or the first dead event that
+  -- blocks its key. That event becomes due now, unless it is already due. All other events of the
+  -- key wait for it. Otherwise events that cannot proceed would crowd out events that can.
+  --
+  -- The caller has locked the keys. `failed[i]` names the event of `keys[i]` that has just failed,
+  -- if any.
   CREATE FUNCTION public.app_inbox_heads(
     consumer text, generation int, keys text[], failed text[] DEFAULT '{}')
     RETURNS void
@@ -512,7 +528,8 @@ BEGIN
       END IF;
       FOREACH former IN ARRAY ARRAY[former, failed[n]] LOOP
         IF former <> head.event_id THEN
-          -- The status is not a condition: another index than the primary key would offer itself.
+          -- The status is not a condition, because the planner could then choose another index than
+          -- the primary key.
           UPDATE public.app_inbox AS i
              SET next_attempt_at = CASE WHEN i.status = 'dead' THEN i.next_attempt_at END
            WHERE i.consumer = consumer AND i.generation = generation AND i.event_id = former;
@@ -526,8 +543,8 @@ BEGIN
   END
   $heads$;
 
-  -- Stored messages whose time has come, and whatever can follow them in their keys, in the order in
-  -- which they are to be applied. Their keys stay locked until the transaction ends.
+  -- Returns the due stored messages and their unblocked successors, in the order to apply them. The
+  -- keys stay locked until the transaction ends.
   CREATE FUNCTION public.app_inbox_take_due(consumer text, generation int, batch int DEFAULT 200)
     RETURNS public.app_inbox_message[]
     LANGUAGE plpgsql
@@ -563,7 +580,8 @@ BEGIN
           WHERE i.consumer = consumer AND i.generation = generation AND i.event_id = u.id
             FOR NO KEY UPDATE SKIP LOCKED) AS l);
 
-    -- Read after the lock: an operator or another instance may have changed them meanwhile.
+    -- Read after the lock, because an operator or another instance may have changed the rows
+    -- before.
     keyed := ARRAY(
       SELECT public.app_inbox_stored(w.message, w.event_id)
         FROM unnest(keys) WITH ORDINALITY AS u(key, n)
@@ -588,7 +606,7 @@ BEGIN
   END
   $take_due$;
 
-  -- Closed to everybody but the owner until granted.
+  -- Only the owner may execute the functions until EXECUTE is granted.
   FOR function IN
     SELECT p.oid::regprocedure FROM pg_catalog.pg_proc AS p
      WHERE p.pronamespace = 'public'::regnamespace AND p.proname = ANY (ARRAY[
@@ -605,18 +623,19 @@ BEGIN
 END
 $walrelay$;
 
--- Running a handler over a batch, and finding the event it fails on.
+-- Functions that run a handler on a batch and find the event that it fails on.
 --
--- No SET clause and not SECURITY DEFINER where the handler runs: it would inherit either.
+-- Functions that run the handler have no SET clause and are not SECURITY DEFINER, because the
+-- handler would inherit either.
 --
--- One statement, therefore atomic however it is run: psql, `supabase db push` or walrelay itself.
--- Safe to run again. A function that already exists is left exactly as it is.
+-- A single statement, so it is atomic under psql, `supabase db push` and walrelay itself. Safe to
+-- run again: existing functions stay unchanged.
 DO $walrelay$
 DECLARE
   web_role text;
   function text;
 BEGIN
-  -- Two runs at the same moment take turns; the second then finds everything in place.
+  -- Concurrent runs wait for each other. The second run then finds every object in place.
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
 
   IF EXISTS (
@@ -626,9 +645,9 @@ BEGIN
     RETURN;
   END IF;
 
-  -- Data as JSON; null when they are none: protobuf, avro, plain text. JSON that jsonb cannot hold
-  -- (a zero character, a number of a million digits) is an error, because a handler that is handed
-  -- null for it would write something wrong.
+  -- Returns the data as JSON. Null for data that are not JSON, such as protobuf, Avro or plain
+  -- text. JSON that jsonb cannot store, such as a zero character or a number of a million digits,
+  -- is an error. With null instead, a handler would write wrong data.
   CREATE FUNCTION public.app_inbox_payload(data bytea) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE
   AS $payload$
@@ -646,7 +665,8 @@ BEGIN
     SET plan_cache_mode = force_generic_plan
   AS $events$
   BEGIN
-    -- All at once costs a tenth of a guard for each; the guards are for data that are no JSON.
+    -- Converting all messages in one statement costs a tenth of one guarded call per message. The
+    -- guards are only needed for data that are not JSON.
     BEGIN
       RETURN ARRAY(
         SELECT ROW(
@@ -668,30 +688,30 @@ BEGIN
   END
   $events$;
 
-  -- Runs the handler over these messages, in order, and says for each what became of it. Nothing but
-  -- the handler's own effects is written.
+  -- Runs the handler on these messages in order, and returns an outcome for each. Writes nothing
+  -- except the handler's own effects.
   --
-  --   applied    its effect stands
-  --   failed     it fails alone: code and error say how
-  --   held       not tried: an earlier event of its key has failed in this batch
-  --   deferred   not tried: this transaction has had its share of savepoints
+  -- - `applied`: the effect is kept.
+  -- - `failed`: the message fails even alone. The code and the error describe the failure.
+  -- - `held`: not attempted, because an earlier event of its key has failed in this batch.
+  -- - `deferred`: not attempted, because the limit of savepoints is reached.
   --
-  -- Raises what says nothing about an event: deadlock and serialization failure, an outage, a missing
-  -- right or function.
+  -- Raises errors that do not depend on an event: a deadlock, a serialization failure, an outage, a
+  -- missing permission or function.
   CREATE FUNCTION public.app_inbox_run(
     handler regprocedure, messages public.app_inbox_message[],
     OUT outcomes text[], OUT error_codes text[], OUT errors text[])
     LANGUAGE plpgsql
   AS $run$
   DECLARE
-    -- A server keeps 64 savepoints of a transaction at hand; beyond, every snapshot of every session
-    -- has to look them up on disk.
+    -- A server keeps 64 subtransactions of a transaction in memory. With more, every snapshot of
+    -- every session must look them up on disk.
     savepoints_max CONSTANT int := 60;
     savepoints int := 0;
     size CONSTANT int := cardinality(messages);
     handles_arrays boolean;
     call text;
-    -- What is still to run, as ranges of indexes; the last is the next.
+    -- The ranges of indexes still to run. The last range is the next one.
     firsts int[] := ARRAY[1];
     lasts int[] := ARRAY[size];
     depth int := 1;
@@ -733,7 +753,7 @@ BEGIN
       last := lasts[depth];
       depth := depth - 1;
 
-      -- Known to fail, unless something before it was not applied after all.
+      -- A known failure, unless an earlier message of its key was not applied after all.
       IF outcomes[first] = 'failed' AND savepoints < savepoints_max
         AND messages[first].ordering_key <> ALL (held_keys)
       THEN
@@ -744,7 +764,7 @@ BEGIN
       END IF;
 
       IF is_first_pass THEN
-        -- Nothing has failed: all of it, without a look at each.
+        -- No message has failed yet, so all messages run without a check of each.
         chosen := ARRAY(SELECT generate_series(first, last));
       ELSE
         chosen := '{}';
@@ -752,7 +772,7 @@ BEGIN
           IF messages[i].ordering_key = ANY (held_keys) THEN
             outcomes[i] := 'held';
           ELSIF savepoints >= savepoints_max THEN
-            -- And so does everything after it.
+            -- All later messages are deferred as well.
             outcomes[i] := 'deferred';
           ELSE
             chosen := chosen || i;
@@ -771,7 +791,7 @@ BEGIN
             SELECT messages[u.i] FROM unnest(chosen) WITH ORDINALITY AS u(i, n) ORDER BY u.n));
         END IF;
         IF NOT is_first_pass THEN
-          -- The pass before has made them immediate, which a handler may not be able to live with.
+          -- The previous pass made the constraints immediate, which a handler may not tolerate.
           IF deferred_constraints IS NULL THEN
             SELECT coalesce(string_agg(format('%I.%I', n.nspname, c.conname), ', '), '')
               INTO deferred_constraints
@@ -788,7 +808,7 @@ BEGIN
         IF handles_arrays THEN
           EXECUTE call USING events;
         ELSE
-          -- A cursor, because it tells which event failed and the call is planned once.
+          -- The cursor shows which event failed, and the call is planned only once.
           reached := 0;
           OPEN event_result NO SCROLL FOR EXECUTE call USING events;
           FOR i IN 1 .. cardinality(chosen) LOOP
@@ -798,7 +818,8 @@ BEGIN
           CLOSE event_result;
           reached := NULL;
         END IF;
-        -- What would fail at COMMIT fails here, where it is still known whose fault it is.
+        -- A deferred constraint fails here instead of at COMMIT, so that the failing event can be
+        -- found.
         SET CONSTRAINTS ALL IMMEDIATE;
 
         IF is_first_pass THEN
@@ -816,21 +837,21 @@ BEGIN
         THEN
           RAISE;
         END IF;
-        -- Its savepoint is gone with what it did.
+        -- The rollback also removed the savepoint.
         savepoints := savepoints - 1;
         is_first_pass := false;
         IF cardinality(chosen) = 1 THEN
           reached := 1;
         END IF;
         IF reached IS NULL THEN
-          -- Halves, the earlier one first.
+          -- Splits the range into halves. The earlier half runs first.
           firsts[depth + 1] := chosen[cardinality(chosen) / 2 + 1];
           lasts[depth + 1] := last;
           firsts[depth + 2] := first;
           lasts[depth + 2] := chosen[cardinality(chosen) / 2 + 1] - 1;
           depth := depth + 2;
         ELSE
-          -- What was before it, then itself, then the rest.
+          -- Runs the messages before the failed one first, then the failed one, then the rest.
           reached := chosen[reached];
           outcomes[reached] := 'failed';
           error_codes[reached] := code;
@@ -854,7 +875,7 @@ BEGIN
   END
   $run$;
 
-  -- Closed to everybody but the owner until granted.
+  -- Only the owner may execute the functions until EXECUTE is granted.
   FOR function IN
     SELECT p.oid::regprocedure FROM pg_catalog.pg_proc AS p
      WHERE p.pronamespace = 'public'::regnamespace AND p.proname = ANY (ARRAY[
@@ -870,16 +891,17 @@ BEGIN
 END
 $walrelay$;
 
--- Settling a batch: what became of its messages, and how far their keys are.
+-- Functions that settle a batch: they record the outcomes of its messages and the positions of its
+-- keys.
 --
--- One statement, therefore atomic however it is run: psql, `supabase db push` or walrelay itself.
--- Safe to run again. A function that already exists is left exactly as it is.
+-- A single statement, so it is atomic under psql, `supabase db push` and walrelay itself. Safe to
+-- run again: existing functions stay unchanged.
 DO $walrelay$
 DECLARE
   web_role text;
   function text;
 BEGIN
-  -- Two runs at the same moment take turns; the second then finds everything in place.
+  -- Concurrent runs wait for each other. The second run then finds every object in place.
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
 
   IF EXISTS (
@@ -889,7 +911,7 @@ BEGIN
     RETURN;
   END IF;
 
-  -- Moves keys on to the furthest of these messages, which have been applied.
+  -- Moves keys to the highest position of these applied messages.
   CREATE FUNCTION public.app_inbox_advance(
     consumer text, generation int, messages public.app_inbox_message[])
     RETURNS void
@@ -899,7 +921,8 @@ BEGIN
   AS $advance$
   #variable_conflict use_variable
   BEGIN
-    -- The rows are there; the conflict finds each by the unique index, whatever the planner believes.
+    -- The rows exist already. ON CONFLICT finds each row by the unique index, independent of the
+    -- planner's statistics.
     INSERT INTO public.app_inbox_key AS k (
         consumer, generation, ordering_key, commit_lsn, tx_index, system_identifier, version)
       SELECT DISTINCT ON (m.ordering_key COLLATE "C")
@@ -919,7 +942,8 @@ BEGIN
   END
   $advance$;
 
-  -- A row that waited has been applied. Returns done, or late when its key has gone on without it.
+  -- Records that a waiting row was applied. Returns `done`, or `late` if its key has already moved
+  -- beyond the row.
   CREATE FUNCTION public.app_inbox_record_applied(
     consumer text, generation int, message public.app_inbox_message)
     RETURNS text
@@ -947,7 +971,8 @@ BEGIN
   END
   $record_applied$;
 
-  -- The handler has failed on a message. Returns what its row is now: retrying, or dead.
+  -- Records that the handler failed on a message. Returns the row's new status: `retrying` or
+  -- `dead`.
   CREATE FUNCTION public.app_inbox_record_failed(
     consumer text, generation int, message public.app_inbox_message, code text, error text,
     was_stored boolean, on_dead text, max_attempts int)
@@ -958,9 +983,9 @@ BEGIN
   AS $record_failed$
   #variable_conflict use_variable
   DECLARE
-    -- The first wait, which doubles with each attempt, and the longest; ten attempts take about ten
-    -- minutes. Each is cut by chance to between a tenth and the whole of it, so that what failed
-    -- together does not come back together.
+    -- The first wait, which doubles with each attempt, and the longest wait. Ten attempts take
+    -- about ten minutes. Each wait is multiplied by a random factor from 0.1 to 1, which spreads
+    -- messages that failed together.
     wait_first CONSTANT interval := '1 second';
     wait_longest CONSTANT interval := '5 minutes';
     new_attempts int;
@@ -984,7 +1009,7 @@ BEGIN
       left(regexp_replace(coalesce(error, ''), '[[:cntrl:]]+', ' ', 'g'), 1000));
     UPDATE public.app_inbox AS i
        SET status = new_status, attempts = new_attempts, next_attempt_at = due, error_code = code,
-           -- Newest first; what is oldest makes room.
+           -- Newest first, and the oldest lines are cut off.
            last_error = left(concat_ws(E'\n', line, i.last_error), 4000),
            message = coalesce(i.message, public.app_inbox_encode(message)), done_at = NULL
      WHERE i.consumer = consumer AND i.generation = generation AND i.event_id = message.event_id;
@@ -992,9 +1017,9 @@ BEGIN
   END
   $record_failed$;
 
-  -- Writes down what became of messages that take or take_due has given out, in the same order, and
-  -- moves their keys on. Returns the status of each row, null where it is as take has left it, and
-  -- "deferred" where nothing is recorded any more.
+  -- Records the outcomes of messages from take or take_due, in the same order, and advances their
+  -- keys. Returns the new status of each row. Null means that the row is as take left it, and
+  -- "deferred" means that the row is no longer recorded.
   CREATE FUNCTION public.app_inbox_settle(
     consumer text, generation int, messages public.app_inbox_message[],
     outcomes text[], error_codes text[], errors text[], were_stored boolean,
@@ -1033,7 +1058,8 @@ BEGIN
       ELSIF were_stored THEN
         results[n] := 'retrying';
       ELSIF outcomes[n] = 'held' AND park THEN
-        -- Behind its key, and in the order of its arrival: take has numbered by event id.
+        -- Stored behind its key in the order of arrival, because take numbered the rows by event
+        -- id.
         UPDATE public.app_inbox AS i
            SET status = 'retrying', attempts = 0, done_at = NULL, arrival = DEFAULT,
                message = public.app_inbox_encode(messages[n])
@@ -1058,7 +1084,7 @@ BEGIN
   END
   $settle$;
 
-  -- Closed to everybody but the owner until granted.
+  -- Only the owner may execute the functions until EXECUTE is granted.
   FOR function IN
     SELECT p.oid::regprocedure FROM pg_catalog.pg_proc AS p
      WHERE p.pronamespace = 'public'::regnamespace AND p.proname = ANY (ARRAY[
@@ -1075,16 +1101,16 @@ BEGIN
 END
 $walrelay$;
 
--- Applying events: what a consumer calls.
+-- Functions that a consumer calls to apply events.
 --
--- One statement, therefore atomic however it is run: psql, `supabase db push` or walrelay itself.
--- Safe to run again. A function that already exists is left exactly as it is.
+-- A single statement, so it is atomic under psql, `supabase db push` and walrelay itself. Safe to
+-- run again: existing functions stay unchanged.
 DO $walrelay$
 DECLARE
   web_role text;
   function text;
 BEGIN
-  -- Two runs at the same moment take turns; the second then finds everything in place.
+  -- Concurrent runs wait for each other. The second run then finds every object in place.
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
 
   IF EXISTS (
@@ -1094,11 +1120,13 @@ BEGIN
     RETURN;
   END IF;
 
-  -- Applies a batch, and says for each message, by its place in the batch from 1, what became of it:
-  -- the status of its row, "duplicate", or "deferred". Once the transaction has committed, all but the
-  -- deferred ones may be acknowledged; those come again in a later batch, in their order.
+  -- Applies a batch. Returns a result for each message, by its index in the batch from 1: the
+  -- status of its row, "duplicate" or "deferred".
   --
-  -- No SET clause and not SECURITY DEFINER: the handler would inherit either.
+  -- After the commit, all messages except the deferred ones may be acknowledged. Deferred messages
+  -- are redelivered in a later batch, in their order.
+  --
+  -- No SET clause and not SECURITY DEFINER, because the handler would inherit either.
   CREATE FUNCTION public.app_inbox_apply(
     consumer text, generation int, handler regprocedure, messages public.app_inbox_message[],
     on_dead text DEFAULT 'hold', max_attempts int DEFAULT 10,
@@ -1110,7 +1138,7 @@ BEGIN
   DECLARE
     verdicts text[] := public.app_inbox_take(consumer, generation, messages, dedupe, park);
     codes text[];
-    -- What the handler is to see: messages by their place in the batch; null for all of it.
+    -- The messages for the handler, by their index in the batch. Null means all messages.
     chosen int[];
     batch public.app_inbox_message[] := messages;
     outcomes text[];
@@ -1143,8 +1171,8 @@ BEGIN
   END
   $apply$;
 
-  -- Applies again what has failed and is due, and what waits behind it. Returns what it has tried: the
-  -- status of each row now. No rows: nothing is due.
+  -- Applies failed events that are due, and the events that wait behind them. Returns the new
+  -- status of each attempted row. No row means that no event is due.
   CREATE FUNCTION public.app_inbox_redeliver(
     consumer text, generation int, handler regprocedure,
     on_dead text DEFAULT 'hold', max_attempts int DEFAULT 10, batch int DEFAULT 200)
@@ -1171,11 +1199,14 @@ BEGIN
   END
   $redeliver$;
 
-  -- For a subscriber of your own, first in the transaction that carries the effect. True: unseen, go
-  -- on. False: seen, acknowledge and do nothing else. Several in one transaction are accepted in the
-  -- order of their ordering keys, or two such transactions deadlock.
+  -- For subscribers without `walrelay consume`. Call this function first in the transaction that
+  -- writes the effect. The result true means that the event is new, so continue. The result false
+  -- means that the event was recorded before, so acknowledge the message and do nothing else.
   --
-  -- A different event with an id that is taken is recorded as dead and answered with false.
+  -- Call the function in the order of ordering keys if a transaction accepts several events.
+  -- Otherwise two such transactions deadlock.
+  --
+  -- A different event with an existing id is recorded as dead, and the result is false.
   CREATE FUNCTION public.app_inbox_accept(
     consumer text, event_id text, ordering_key text, version bigint, commit_lsn pg_lsn, tx_index int,
     event_type text DEFAULT NULL, occurred_at timestamptz DEFAULT NULL)
@@ -1212,9 +1243,9 @@ BEGIN
   END
   $accept$;
 
-  -- Begins a new generation, in which every event is unseen, and returns it. Waits until nothing is
-  -- being applied for this consumer, and keeps everything from being applied until the transaction
-  -- ends: reset the projection in the same transaction, after this.
+  -- Starts a new generation, in which every event is new, and returns its number. Waits until no
+  -- batch of this consumer is being applied, and blocks new batches until the transaction ends.
+  -- Reset the projection in the same transaction, after this call.
   CREATE FUNCTION public.app_inbox_new_generation(consumer text) RETURNS int
     LANGUAGE plpgsql
   AS $new_generation$
@@ -1222,7 +1253,7 @@ BEGIN
   DECLARE
     generation int;
   BEGIN
-    -- Not a lock of the consumer's row: whoever applies would have to share it, batch by batch.
+    -- Not a lock of the consumer's row, because every batch would have to share that lock.
     PERFORM pg_advisory_xact_lock(hashtextextended('walrelay inbox ' || consumer, 0));
     UPDATE public.app_inbox_consumer AS c SET generation = c.generation + 1, updated_at = now()
      WHERE c.consumer = consumer
@@ -1234,7 +1265,7 @@ BEGIN
   END
   $new_generation$;
 
-  -- Closed to everybody but the owner until granted.
+  -- Only the owner may execute the functions until EXECUTE is granted.
   FOR function IN
     SELECT p.oid::regprocedure FROM pg_catalog.pg_proc AS p
      WHERE p.pronamespace = 'public'::regnamespace AND p.proname = ANY (ARRAY[

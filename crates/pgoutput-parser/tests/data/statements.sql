@@ -1,4 +1,5 @@
--- The statements that tests/captured.rs decodes. Each statement is a transaction unless BEGIN says otherwise.
+-- The statements whose WAL tests/captured.rs decodes. Each statement is a transaction, except
+-- between BEGIN and COMMIT.
 CREATE TYPE mood AS ENUM ('calm', 'stormy');
 CREATE TABLE outbox (
   id        bigint PRIMARY KEY,
@@ -26,7 +27,7 @@ ROLLBACK TO before;
 INSERT INTO outbox VALUES (2, '', NULL, '', NULL, NULL, NULL), (3, 'grüße, 世界', 'null', NULL, 'NaN', 'stormy', 'infinity');
 COMMIT;
 
--- Never decoded.
+-- This transaction is never decoded.
 BEGIN; INSERT INTO outbox VALUES (98, 'rolled back'); ROLLBACK;
 
 -- The server describes a changed table again, before its next row.
@@ -34,7 +35,8 @@ ALTER TABLE outbox DROP COLUMN amount;
 ALTER TABLE outbox ADD COLUMN "Version" int DEFAULT 7;
 INSERT INTO outbox (id, kind) VALUES (4, 'altered');
 
--- Updates send the new values only, the old key, the whole old row, or an unchanged large value.
+-- Updates in four forms: with new values only, with the old key, with the whole old row, and with
+-- an unchanged large value.
 INSERT INTO document VALUES (1, 'first', repeat('large ', 400));
 UPDATE document SET title = 'second';
 UPDATE document SET id = 2, content = 'small';

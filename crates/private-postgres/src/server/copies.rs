@@ -1,4 +1,4 @@
-//! Copies of a server's data: a backup to go back to, or the beginning of a standby.
+//! Copies of a server's data: a backup to restore, or the base of a standby.
 
 use std::fs;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use super::PrivatePostgres;
 use crate::StartError;
 use crate::storage::Storage;
 
-/// The data of a server as it was at one moment; removed when dropped.
+/// A copy of a stopped server's data. Dropping the value removes the copy.
 #[derive(Debug)]
 pub struct Backup {
     storage: Storage,
@@ -25,7 +25,7 @@ impl PrivatePostgres {
         Ok(Backup { storage })
     }
 
-    /// Puts a backup in place of the data of this server, which must be stopped.
+    /// Replaces the data of this server, which must be stopped, with a backup.
     ///
     /// # Errors
     ///
@@ -37,8 +37,8 @@ impl PrivatePostgres {
         self.storage.fill_from(&backup.storage.data_dir(), &self.account)
     }
 
-    /// Starts an asynchronous standby of this server from a backup of it. As with `pg_basebackup`, the
-    /// backup's replication slots stay behind.
+    /// Starts an asynchronous standby of this server from a backup. The standby has no replication
+    /// slots, as after `pg_basebackup`.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! An upgrade by `pg_upgrade`, as an operator does it.
+//! An upgrade with `pg_upgrade`, as an operator runs it.
 
 use std::path::PathBuf;
 
@@ -6,11 +6,11 @@ use super::PrivatePostgres;
 use crate::storage::{Storage, run};
 use crate::{Installation, StartError};
 
-/// The first version whose `initdb` writes checksums, unless it is told otherwise.
+/// The first version whose `initdb` enables checksums by default.
 const CHECKSUMS_SINCE: u32 = 18;
 
 impl Installation {
-    /// `pg_upgrade` to this version, where it is installed.
+    /// Returns the path of this version's `pg_upgrade`, if it is installed.
     #[must_use]
     pub fn pg_upgrade(&self) -> Option<PathBuf> {
         Some(self.bin_dir.join("pg_upgrade")).filter(|program| program.exists())
@@ -18,12 +18,14 @@ impl Installation {
 }
 
 impl PrivatePostgres {
-    /// Stops this server, and starts in its place, at its port, what `pg_upgrade` makes of it.
+    /// Stops this server, upgrades it with `pg_upgrade`, and starts the new version on the same
+    /// port.
     ///
     /// # Errors
     ///
-    /// As [`start`](Self::start); [`StartError::Failed`] with the end of what `pg_upgrade` said. The server is
-    /// then stopped, and as it was: [`restart`](Self::restart) starts it.
+    /// As [`start`](Self::start), and [`StartError::Failed`] with the end of `pg_upgrade`'s output.
+    /// After a failure the server is stopped and unchanged, and [`restart`](Self::restart) starts
+    /// it.
     pub fn upgrade(
         &mut self,
         to: &Installation,
@@ -31,7 +33,7 @@ impl PrivatePostgres {
     ) -> Result<(), StartError> {
         self.stop_fast()?;
         let storage = Storage::create(&self.account)?;
-        // Both have them, or neither.
+        // `pg_upgrade` needs checksums on both clusters or on neither.
         let differs = self.installation.major < CHECKSUMS_SINCE && to.major >= CHECKSUMS_SINCE;
         let options: &[&str] = if differs { &["--no-data-checksums"] } else { &[] };
         storage.fill_with(to, &self.account, options)?;
@@ -50,7 +52,7 @@ impl PrivatePostgres {
 
         let program = to.bin_dir.join("pg_upgrade");
         let mut command = self.account.command(&program);
-        // It leaves a script where it is started.
+        // `pg_upgrade` writes a script into its working directory.
         command.current_dir(new.storage.base());
         command.arg("--socketdir").arg(new.storage.base()).args(["--username", "postgres"]);
         command.arg("--old-bindir").arg(&self.installation.bin_dir);

@@ -1,11 +1,12 @@
-//! Runs a command with the servers that the tests share, and stops them afterwards.
+//! Runs a command with the servers that the tests share, and stops the servers afterwards.
 //!
 //! ```text
 //! with-servers cargo nextest run
 //! ```
 //!
-//! Starts Postgres of every major version there is and the official Pub/Sub emulator if installed,
-//! and tells the command where they are by environment variables. The exit code is the command's.
+//! Starts every installed major version of Postgres, and the official Pub/Sub emulator if it is
+//! installed. Environment variables pass the addresses to the command. The exit code is the
+//! command's.
 
 use std::env;
 use std::fs;
@@ -18,7 +19,7 @@ use walrelay_private_postgres::PrivatePostgres;
 use walrelay_testkit::emulator::{self, OfficialEmulator};
 use walrelay_testkit::{postgres, random_name, skip};
 
-/// The versions that the tests ask for.
+/// The major versions that the tests need.
 const MAJORS_WANTED: [u32; 3] = [15, 17, 18];
 
 fn main() -> ExitCode {
@@ -31,7 +32,7 @@ fn main() -> ExitCode {
     let mut command = Command::new(&program);
     command.args(words).env(skip::SKIPS_FILE_VARIABLE, &skips);
 
-    // Java takes seconds to start; the databases come up meanwhile.
+    // Java takes seconds to start, so the databases start at the same time.
     let official = thread::spawn(OfficialEmulator::start);
     let databases = start_databases();
     for (name, value) in variables(&databases) {
@@ -86,7 +87,7 @@ fn variables(databases: &[PrivatePostgres]) -> Vec<(String, String)> {
         let name = format!("{}_{}", postgres::URL_VARIABLE, server.installation().major);
         (name, server.url("postgres"))
     });
-    // Sorted by version: the first is the oldest.
+    // The list is sorted by version, so the first server is the oldest.
     let default = databases.first();
     let default = default.map(|server| (postgres::URL_VARIABLE.to_owned(), server.url("postgres")));
     by_major.chain(default).collect()

@@ -1,4 +1,4 @@
-//! Which messages come too soon: `app_inbox_gaps`.
+//! Finds messages with a missing preceding version, as `app_inbox_gaps` does.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ struct Reached {
 }
 
 impl Inbox {
-    /// An outcome for each message before which a version of its key is missing. A key of which nothing
-    /// was applied begins with whatever comes.
+    /// Returns an outcome for each message whose preceding version is missing. For a key without
+    /// any applied event, every version is accepted as the first.
     pub(super) fn gaps(&self, messages: &[Message], from: From) -> Vec<Option<Outcome>> {
         let planted = self.rules.planted;
         if planted == Some(Planted::RedeliversOverGaps) && from == From::Inbox {
@@ -46,7 +46,8 @@ impl Inbox {
         })
     }
 
-    /// Nothing waits for ever: where a dead event lets its key go on, the last attempt is without a look.
+    /// Reports whether the message is applied despite a version gap. If dead events do not block
+    /// their key, the last attempt ignores the gap, so that no event waits for ever.
     fn is_let_through(&self, message: &Message, from: From) -> bool {
         let row = &self.rows[&message.event];
         let attempts = if from == From::Inbox { row.attempts } else { 0 };
@@ -54,7 +55,8 @@ impl Inbox {
         row.code == Some(Code::GapAccepted) || self.rules.on_dead == OnDead::Continue && is_last
     }
 
-    /// What comes too soon waits for whatever stands before it and was tried in vain: `app_inbox_gaps_behind`.
+    /// Makes messages with a version gap wait behind failed predecessors, as
+    /// `app_inbox_gaps_behind` does.
     pub(super) fn wait_behind(
         messages: &[Message],
         gaps: &[Option<Outcome>],

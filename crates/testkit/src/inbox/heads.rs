@@ -1,11 +1,11 @@
-//! Which event holds a key: `app_inbox_heads`.
+//! Selects the event that blocks a key, as `app_inbox_heads` does.
 
 use super::{Code, Due, Inbox, Planted, Status};
 
 impl Inbox {
-    /// The first event of each key that waits or holds; that one is due, all others wait for it. A key that
-    /// waits for a version is looked at by version. `failed` names what has just failed in the key at the
-    /// same place.
+    /// Finds the first waiting or blocking event of each key. That event becomes due, and all
+    /// others wait for it. A key that waits for a version is ordered by version. `failed[i]` is the
+    /// event of `keys[i]` that has just failed.
     pub(super) fn heads(&mut self, keys: &[String], failed: &[Option<u32>]) {
         for (place, key) in keys.iter().enumerate() {
             let former = self.keys[key].held_by;
@@ -25,7 +25,7 @@ impl Inbox {
         }
     }
 
-    /// It waits for another; what is dead stays as it is.
+    /// Makes an event wait for another event. A dead event keeps its state.
     fn rest(&mut self, event: u32) {
         let row = self.row(event);
         row.due = if row.status == Status::Dead { row.due } else { Due::Never };

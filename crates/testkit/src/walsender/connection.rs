@@ -1,4 +1,4 @@
-//! One connection: the greeting, then both directions of the stream.
+//! One connection: the start-up messages, then both directions of the stream.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -20,7 +20,7 @@ use super::{
 use crate::seed::Seed;
 
 impl ScriptedServer {
-    /// Talks to one client, from its greeting until either side ends the connection.
+    /// Serves one client, from its start-up message until either side ends the connection.
     pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
         &self,
         stream: S,
@@ -35,7 +35,7 @@ impl ScriptedServer {
         let _leave = Leave(self, pid);
         let mut changes = self.changes.subscribe();
         let cut = async {
-            // The sender lives in `self`.
+            // `changed` cannot fail, because `self` holds the sender.
             let is_cut = |_: &u64| self.state().is_over(generation, pid);
             changes.wait_for(is_cut).await.map(drop)
         };
@@ -64,7 +64,7 @@ struct Connection<'a, S> {
     of: Streamed,
 }
 
-/// What is streamed, and by whom.
+/// The streamed slot or copy, and the session that streams it.
 enum Streams {
     Slot(SlotHolder),
     Copy(String),
@@ -73,11 +73,11 @@ enum Streams {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Streamed {
     Slot,
-    /// Nobody looks at it but who streams it.
+    /// A copy of the anchor. Only its own session sees the copy.
     Copy,
 }
 
-/// What a server looks at first.
+/// The direction that the server serves first.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Order {
     ReadFirst,
@@ -89,7 +89,7 @@ enum Progress {
     Wrote(usize),
 }
 
-/// Bytes on their way, and the row that has arrived with the last of them.
+/// Bytes to send, and the row that is complete with the last of these bytes.
 #[derive(Default)]
 struct Outgoing {
     bytes: Vec<u8>,
@@ -97,26 +97,26 @@ struct Outgoing {
     row: Option<(u64, u32)>,
 }
 
-/// How far a connection has read the log.
+/// The position up to which a connection has sent the WAL.
 struct SendPosition {
-    /// The next transaction.
+    /// The index of the next transaction.
     next: usize,
-    /// What is left of the open one.
+    /// The unsent frames of the open transaction.
     open: VecDeque<Part>,
     has_sent_begin: bool,
-    /// The highest position told by a commit or between transactions.
+    /// The highest position sent in a commit or between transactions.
     sent: u64,
-    /// The highest position told at all.
+    /// The highest position sent at all.
     told: u64,
     relation: Relation,
     reply: Reply,
     stage: Stage,
-    /// When the client was last heard.
+    /// The time of the client's last message.
     heard_at: Instant,
     question: Question,
 }
 
-/// What the client asked for by its last status update.
+/// Whether the last status update requested a reply, and the reply is still due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reply {
     Owed,
@@ -126,11 +126,11 @@ enum Reply {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Streaming,
-    /// The client has said CopyDone.
+    /// The client has sent CopyDone.
     Ending,
 }
 
-/// What the server asked for by its last keepalive that did.
+/// Whether a keepalive requested a reply, and the reply is still missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Question {
     Asked,
@@ -139,11 +139,11 @@ enum Question {
 
 const AUTHENTICATION_OK: &[u8] = &[0, 0, 0, 0];
 const IDLE: &[u8] = b"I";
-/// Text format, no columns.
+/// The body of CopyBothResponse: text format, no columns.
 const COPY_BOTH: &[u8] = &[0, 0, 0];
 
 impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
-    /// Start-up, `IDENTIFY_SYSTEM`, and at last `START_REPLICATION`.
+    /// Handles start-up, `IDENTIFY_SYSTEM` and `START_REPLICATION`.
     pub(super) async fn greet(
         server: &'a ScriptedServer,
         pid: i32,
@@ -208,7 +208,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         Ok(Self { server, reader, writer, manners, seed, incoming, outgoing, position, of })
     }
 
-    /// Both directions until the client ends.
+    /// Serves both directions until the client ends the stream.
     pub(super) async fn stream(&mut self) -> io::Result<()> {
         let mut changes = self.server.changes.subscribe();
         loop {
@@ -219,7 +219,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                 }
             }
             if self.is_done() {
-                // Without CopyDone, as the real one.
+                // The real server also ends the stream without CopyDone.
                 return self.writer.write_all(&message(b'C', b"COPY 0\0")).await;
             }
             if self.outgoing.is_empty()
@@ -229,8 +229,9 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                 return self.end().await;
             }
             let len = self.outgoing.next_write(&mut self.seed, self.manners.write_bytes_max);
-            // Inside a transaction the client is listened to only while the socket takes nothing
-            // more, or when it was silent for long (walsender.c, `WalSndWriteData`).
+            // Inside a transaction the server reads from the client only in two cases. Either the
+            // socket accepts no more data, or the client was silent for long (walsender.c,
+            // `WalSndWriteData`).
             let is_silent = self.position.heard_at.elapsed() >= self.manners.reply_patience;
             let order = match self.position.has_sent_begin && !is_silent {
                 true => Order::WriteFirst,
@@ -252,7 +253,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         }
     }
 
-    /// One read or one write of at most `len` bytes, whichever can be had.
+    /// Performs one read, or one write of at most `len` bytes, whichever is possible first.
     async fn progress(&mut self, len: usize, order: Order) -> io::Result<Progress> {
         let Self { reader, writer, incoming, outgoing, .. } = self;
         let mut bytes = [0; 512];
@@ -292,7 +293,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         }
     }
 
-    /// Puts the next frame on its way, if there is one.
+    /// Queues the next frame for sending. Returns false when there is no frame.
     fn next_frame(&mut self) -> bool {
         let Manners { keepalive_per_mille, .. } = self.manners;
         if self.position.stage == Stage::Ending && self.position.open.is_empty() {
@@ -307,7 +308,8 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             self.open_next();
         }
         if self.position.open.is_empty() {
-            // Caught up: what is no row for us moves the position by keepalives alone.
+            // All transactions are sent. WAL without outbox rows moves the position by keepalives
+            // alone.
             let end = self.server.wal_end();
             let asks = self.is_stopping() && self.position.question == Question::Answered;
             if end <= self.position.sent && !asks {
@@ -331,12 +333,14 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         true
     }
 
-    /// Whether the server waits for this client alone (walsender.c, `WalSndDone`).
+    /// Reports whether the server's shutdown waits for this client alone (walsender.c,
+    /// `WalSndDone`).
     fn is_stopping(&self) -> bool {
         self.server.is_stopping()
     }
 
-    /// Whether a server that stops may let go of this client: everything sent is confirmed.
+    /// Reports whether a stopping server may disconnect this client: the client has confirmed all
+    /// sent data.
     fn is_done(&self) -> bool {
         let Outgoing { bytes, written, .. } = &self.outgoing;
         let is_idle = self.position.open.is_empty() && *written == bytes.len();
@@ -348,7 +352,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             && self.position.sent >= state.log.end()
     }
 
-    /// The next transaction with rows for us.
+    /// Opens the next transaction with outbox rows.
     fn open_next(&mut self) {
         let state = self.server.state();
         while self.position.open.is_empty()
@@ -365,7 +369,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         }
     }
 
-    /// The open transaction's commit is on its way.
+    /// Records that the open transaction's commit is queued for sending.
     fn sealed(&mut self) {
         let end_lsn = {
             let state = self.server.state();
@@ -438,7 +442,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         Ok(())
     }
 
-    /// The client has said CopyDone: answer, and wait for it to go.
+    /// Replies to the client's CopyDone, and waits until the client disconnects.
     async fn end(&mut self) -> io::Result<()> {
         let complete = message(b'C', b"COPY 0\0");
         let answers = [message(b'c', b""), complete.clone(), complete, message(b'Z', IDLE)];
@@ -449,7 +453,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
 }
 
 impl Refusal {
-    /// The error, and that the next command may come.
+    /// Returns the ErrorResponse message followed by ReadyForQuery.
     fn message(&self) -> Vec<u8> {
         let Self { code, text } = self;
         let body = format!("SERROR\0VERROR\0C{code}\0M{text}\0\0");
@@ -457,20 +461,21 @@ impl Refusal {
     }
 }
 
-/// The slot that the client wants: `START_REPLICATION SLOT "s" LOGICAL 16/B374D848 (...)`.
+/// Returns the slot name in `START_REPLICATION SLOT "s" LOGICAL 16/B374D848 (...)`.
 fn slot_of(query: &str) -> &str {
     query.split('"').nth(1).unwrap_or_default()
 }
 
-/// Where the client wants to start: `START_REPLICATION SLOT "s" LOGICAL 16/B374D848 (...)`. What it
-/// has confirmed is not sent again, whatever it wants.
+/// Returns the requested start position in `START_REPLICATION SLOT "s" LOGICAL 16/B374D848 (...)`.
+/// Confirmed transactions are never sent again, even if the client requests an earlier start.
 fn start_of(query: &str) -> u64 {
     let mut words = query.split_whitespace().skip_while(|word| *word != "LOGICAL");
     let start = words.nth(1).and_then(|lsn| lsn.parse::<Lsn>().ok());
     start.map_or(0, Lsn::as_u64)
 }
 
-/// What the client calls itself in its first message: pairs of names and values behind a version.
+/// Returns the `application_name` of the start-up message, which has pairs of names and values
+/// after a version.
 fn application_name(startup: &[u8]) -> String {
     let mut words = startup.get(4..).unwrap_or_default().split(|byte| *byte == 0);
     let name = words.find(|word| *word == b"application_name").and_then(|_| words.next());
@@ -478,7 +483,7 @@ fn application_name(startup: &[u8]) -> String {
 }
 
 impl ScriptedServer {
-    /// What a connection streams of the slot of this name; why not, otherwise.
+    /// Returns the stream for a slot name, or the reason for the refusal.
     fn begin(
         &self,
         pid: i32,
@@ -493,7 +498,7 @@ impl ScriptedServer {
         }
     }
 
-    /// The answer to `IDENTIFY_SYSTEM`.
+    /// Returns the reply to `IDENTIFY_SYSTEM`.
     fn identity(&self) -> Vec<u8> {
         let fields = [
             "7300000000000000001".to_owned(),
@@ -532,14 +537,14 @@ impl Outgoing {
         &self.bytes[self.written..self.written + len]
     }
 
-    /// The row that has been written whole with these bytes.
+    /// Returns the row whose last byte was written with these bytes.
     fn wrote(&mut self, count: usize) -> Option<(u64, u32)> {
         self.written += count;
         if self.is_empty() { self.row.take() } else { None }
     }
 }
 
-/// A message of the protocol: the length counts itself and the body.
+/// Encodes a protocol message. The length includes itself and the body.
 fn message(tag: u8, body: &[u8]) -> Vec<u8> {
     let length = u32::try_from(body.len() + 4).unwrap_or(u32::MAX).to_be_bytes();
     [&[tag], length.as_slice(), body].concat()

@@ -1,4 +1,4 @@
-//! A write-ahead log: transactions that interleave, some rolled back, and what is none of ours.
+//! A simulated WAL with interleaved transactions, rollbacks and foreign records.
 
 use std::collections::VecDeque;
 
@@ -9,13 +9,13 @@ use pgoutput_parser::{
 /// The table whose rows are published.
 #[derive(Debug, Clone)]
 pub struct OutboxTable {
-    /// Its oid.
+    /// The table's oid.
     pub relation_id: u32,
-    /// Its schema.
+    /// The table's schema.
     pub schema: &'static str,
-    /// Its name.
+    /// The table's name.
     pub name: &'static str,
-    /// Names and type oids of its columns.
+    /// The names and type oids of the table's columns.
     pub columns: &'static [(&'static str, u32)],
 }
 
@@ -26,25 +26,25 @@ pub struct OpenTransaction {
     rows: Vec<Change>,
 }
 
-/// A row, and where its record lies.
+/// A row with the position of its record.
 #[derive(Debug)]
 struct Change {
     lsn: u64,
     columns: Vec<Option<String>>,
 }
 
-/// A transaction in the log. Rolled back ones leave bytes and nothing else.
+/// A transaction in the WAL. A rolled-back transaction only occupies bytes.
 #[derive(Debug)]
 pub struct Transaction {
-    /// Start of the commit record.
+    /// The start of the commit record.
     pub commit_lsn: u64,
-    /// Just past the commit record.
+    /// The position just after the commit record.
     pub end_lsn: u64,
     xid: u32,
     rows: Vec<Change>,
 }
 
-/// The log, as far as it was written.
+/// The WAL written so far.
 #[derive(Debug)]
 pub struct Log {
     table: OutboxTable,
@@ -53,10 +53,10 @@ pub struct Log {
     xids: u32,
 }
 
-/// Where a log starts: high enough that both halves of a position matter.
+/// The start position of the WAL, high enough that both halves of a position matter.
 const LOG_START: u64 = 0x1_6B00_0000;
 
-/// Bytes of a commit record.
+/// The size of a commit record in bytes.
 const COMMIT_BYTES: u64 = 48;
 
 impl Log {
@@ -64,19 +64,19 @@ impl Log {
         Self { table, transactions: Vec::new(), end: LOG_START, xids: 700 }
     }
 
-    /// The end of the log.
+    /// Returns the end of the WAL.
     #[must_use]
     pub const fn end(&self) -> u64 {
         self.end
     }
 
-    /// Starts a transaction. Several may be open, and their rows interleave.
+    /// Starts a transaction. Several transactions may be open, and their rows interleave.
     pub fn begin(&mut self) -> OpenTransaction {
         self.xids += 1;
         OpenTransaction { xid: self.xids, rows: Vec::new() }
     }
 
-    /// Writes a row. `Shared` rows lie in the record of the row before, as `COPY` writes them.
+    /// Writes a row. A `Shared` row is in the record of the preceding row, as `COPY` writes rows.
     pub fn insert(
         &mut self,
         transaction: &mut OpenTransaction,
@@ -95,7 +95,7 @@ impl Log {
         transaction.rows.push(Change { lsn, columns });
     }
 
-    /// Commits; the commit record's start and end.
+    /// Commits a transaction. Returns the start and end of the commit record.
     pub fn commit(&mut self, transaction: OpenTransaction) -> (u64, u64) {
         let commit_lsn = self.end;
         self.write(COMMIT_BYTES);
@@ -105,19 +105,19 @@ impl Log {
         (commit_lsn, end_lsn)
     }
 
-    /// Rolls back: the rows stay in the log and are never sent.
+    /// Rolls back a transaction. Its rows stay in the WAL and are never sent.
     pub fn roll_back(&mut self, transaction: OpenTransaction) {
         drop(transaction);
         self.write(COMMIT_BYTES);
     }
 
-    /// Other tables, other databases.
+    /// Writes foreign WAL, from other tables or databases.
     pub fn write(&mut self, bytes: u64) {
         self.end += bytes.next_multiple_of(8);
     }
 
-    /// The first transaction that is sent to a slot at `confirmed`: the server decides by the start
-    /// of the commit record (snapbuild.c, `SnapBuildXactNeedsSkip`).
+    /// Returns the index of the first transaction that is sent to a slot at `confirmed`. The server
+    /// compares the start of the commit record (snapbuild.c, `SnapBuildXactNeedsSkip`).
     pub(super) fn first_at(&self, confirmed: u64) -> usize {
         self.transactions.partition_point(|transaction| transaction.commit_lsn < confirmed)
     }
@@ -126,7 +126,7 @@ impl Log {
         self.transactions.get(index)
     }
 
-    /// The frames of a transaction, as the output plugin writes them.
+    /// Returns the frames of a transaction, as the output plugin writes them.
     pub(super) fn frames(&self, index: usize, relation: Relation) -> VecDeque<Part> {
         let Some(transaction) = self.transaction(index) else { return VecDeque::new() };
         let Transaction { commit_lsn, end_lsn, xid, rows } = transaction;
@@ -135,7 +135,8 @@ impl Log {
             commit_timestamp: NOON,
             xid: *xid,
         });
-        // The server skips transactions without a row for us whole (pgoutput.c, `sent_begin_txn`).
+        // The server sends nothing for a transaction without outbox rows (pgoutput.c,
+        // `sent_begin_txn`).
         if rows.is_empty() {
             return VecDeque::new();
         }
@@ -174,16 +175,16 @@ impl Log {
     }
 }
 
-/// How a row lies in the log.
+/// The WAL record of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowRecord {
-    /// In a record of its own.
+    /// The row has its own record.
     Own,
-    /// With the row before.
+    /// The row shares the record of the preceding row.
     Shared,
 }
 
-/// Whether a connection has been told what the table looks like.
+/// Whether a connection has received the table's Relation message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Relation {
     Unsent,
@@ -194,7 +195,7 @@ pub(super) enum Relation {
 #[derive(Debug)]
 pub(super) struct Part {
     pub(super) frame: Vec<u8>,
-    /// The row in it: start of its commit record, place in the transaction.
+    /// The row in the frame: start of the commit record, index in the transaction.
     pub(super) row: Option<(u64, u32)>,
 }
 
@@ -213,5 +214,5 @@ fn column(value: &Option<String>) -> Column<'_> {
     }
 }
 
-/// The server's clock, which the simulation does not need to move.
+/// The fixed time of the server's clock.
 pub(super) const NOON: PgTimestamp = PgTimestamp::from_micros(820_000_000_000_000);
