@@ -277,7 +277,7 @@ impl From<ReportError> for Error {
 }
 
 impl Error {
-    /// Replaces a permission error of a read-only command by one with a better hint: such a command
+    /// Replaces a permission error of a read-only command by one with a better hint. Such a command
     /// needs fewer permissions than the relay or a consumer.
     #[must_use]
     #[expect(

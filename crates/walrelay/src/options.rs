@@ -314,7 +314,7 @@ options! {
 }
 
 options! {
-    /// Options of `prune` alone.
+    /// Options of `prune` and `consumer prune`.
     PruneOptions "This command"
     OLDER_THAN: Duration = Setting::duration("older-than", "30d", SECOND, DECADE)
         .means("Age a row must have to be deleted");

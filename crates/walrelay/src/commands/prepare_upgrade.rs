@@ -2,7 +2,7 @@
 //! anchors, because a server with slots cannot be upgraded.
 //!
 //! ```text
-//! on record ──▶ relays let go ──▶ drained, confirmed ──▶ anchors and slot dropped ──▶ upgrade ──▶ slot recover
+//! recorded ──▶ relays release the slot ──▶ drained, confirmed ──▶ anchors and slot dropped ──▶ upgrade ──▶ slot recover
 //! ```
 //!
 //! The command holds the lock of the slot's operation from before the operation is recorded until

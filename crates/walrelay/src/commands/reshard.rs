@@ -2,7 +2,7 @@
 //! reordering.
 //!
 //! ```text
-//! new slots on record ──▶ made ──▶ relays let go of the old ones ──▶ drained up to one position
+//! new slots recorded ──▶ created ──▶ relays release the old ones ──▶ drained up to one position
 //!                                                                              │
 //!                      old slots and publications dropped ◀── switched ◀───────┘
 //! ```

@@ -53,7 +53,7 @@ impl Standing {
         Self::gravest(report).with_dead_rows(report).with_anchors(report)
     }
 
-    /// Adds an anchor that may be lost soon, whatever the main problem is.
+    /// Adds an anchor that may be lost soon, in addition to any other problem.
     fn with_anchors(self, report: &Map<String, Value>) -> Self {
         let Some((told, step)) = anchors::at_risk(report, ROOM_BYTES_MIN) else { return self };
         Self {
@@ -65,7 +65,7 @@ impl Standing {
         }
     }
 
-    /// Adds dead rows, which need a person whatever the main problem is.
+    /// Adds dead rows, which need a person in addition to any other problem.
     fn with_dead_rows(self, report: &Map<String, Value>) -> Self {
         let dead = report.get("dispatch").and_then(|counts| counts.get("dead")?.as_u64());
         let Some(dead) = dead.filter(|dead| *dead > 0) else { return self };
@@ -387,7 +387,8 @@ fn budget(report: &Map<String, Value>) -> Option<(&'static str, String)> {
 }
 
 /// Returns the WAL that is retained although it is confirmed, and the transaction that retains it.
-/// A little is always retained, because the server updates `restart_lsn` only every few seconds.
+/// A little is always retained, because the server records the running transactions only every few
+/// seconds.
 fn pinned(report: &Map<String, Value>) -> Option<(&'static str, String)> {
     const WORTH_TELLING: u64 = 64 << 20;
     let bytes = field(report, "pinned_bytes")?.as_u64().filter(|bytes| *bytes >= WORTH_TELLING)?;

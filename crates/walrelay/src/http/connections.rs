@@ -1,8 +1,8 @@
 //! Limits the number and the lifetime of HTTP connections.
 //!
 //! Every client is accepted at once. If [`CONNECTIONS_MAX`] connections are open, a new one
-//! replaces the one with the oldest answer. So idle or slow clients never keep a probe waiting. A
-//! request that is not complete within [`REQUEST_TIME`] ends its connection.
+//! replaces the connection whose last answer is the oldest. So idle or slow clients never keep a
+//! probe waiting. A request that is not complete within [`REQUEST_TIME`] ends its connection.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -116,8 +116,8 @@ fn not_yours(attribute: &str, identity: &[&str]) -> Error {
     }
 }
 
-/// Sets descriptive attributes to the new ordering key if they held an overlong old key: otherwise
-/// the message stays too large for Pub/Sub. Returns the names of the changed attributes.
+/// Replaces overlong attribute values that repeat the old ordering key by the new key, because
+/// Pub/Sub would refuse such a value. Returns the names of the changed attributes.
 pub(super) fn follow_key(
     attributes: &mut BTreeMap<String, String>,
     (before, after): (&str, &str),

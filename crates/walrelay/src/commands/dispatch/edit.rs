@@ -26,8 +26,8 @@ const SHOWN_CHARACTERS: usize = 64;
 ///
 /// # Errors
 ///
-/// A file cannot be read, the row does not exist or is published, its topic or key is valid and
-/// stays, or Pub/Sub would refuse the edited message.
+/// A file cannot be read, the row does not exist or is published, or its topic or key is valid and
+/// stays. Or Pub/Sub would refuse the edited message.
 pub(super) async fn edit(
     store: &DispatchStore,
     client: &mut SqlClient,

@@ -81,9 +81,9 @@ fn payload_json(data: &[u8]) -> Value {
     }
 }
 
-/// The columns and the most characters that each shows, so that a key of 2,000 bytes does not break
-/// the table. `dispatch show` and JSON have the full values. Event ids have the highest limit,
-/// because users copy them.
+/// The columns, each with the most characters that it shows, so that a key of 2,000 bytes does not
+/// break the table. `dispatch show` and JSON have the full values. Event ids have the highest
+/// limit, because users type them again.
 const COLUMNS: [(&str, usize); 8] = [
     ("STATUS", 9),
     ("ATTEMPTS", 8),
@@ -96,7 +96,7 @@ const COLUMNS: [(&str, usize); 8] = [
 ];
 
 /// On a narrow terminal the last error is cut first, then key and topic, and then whole columns are
-/// left out. Ids and positions stay whole, because users copy them.
+/// left out. Ids and positions stay whole, because users type them again.
 const FITTING: Fitting<8> = Fitting {
     least: [None, None, None, None, Some(12), Some(8), None, Some(12)],
     left_out: &[1, 2, 5, 4, 7, 3],
@@ -136,7 +136,7 @@ fn shown_id(id: &str) -> String {
     if id.is_empty() { "\"\"".to_owned() } else { visible(id) }
 }
 
-/// Returns the latest error without its time, which would take up the width of the column.
+/// Returns the latest error without its time, which would leave too little width for the error.
 fn first_error(row: &DispatchRow) -> String {
     let line = row.last_error.as_deref().and_then(|text| text.lines().next()).unwrap_or_default();
     let line = match line.split_once(": ") {

@@ -1,11 +1,11 @@
 //! A replay in place: publishes the history of some keys to their live topics, before the keys'
-//! queued rows.
+//! queued rows. The keys are paused meanwhile: a pause is a row of `app_outbox_hold`.
 //!
 //! ```text
-//! keys of the rows ──▶ holds placed ── the relay answers ──▶ history added ──▶ holds lifted ──▶ published
+//! keys of the rows ──▶ pauses placed ── the relay confirms ──▶ history added ──▶ keys released ──▶ published
 //! ```
 //!
-//! Once the holds are placed, the tables record each step, so a resumed replay knows where to
+//! Once the pauses are placed, the tables record each step, so a resumed replay knows where to
 //! continue. [`replay`](super) and `backfill` implement the steps in between, which read rows.
 
 use std::time::Duration;
@@ -45,7 +45,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const TOLD_EVERY: Duration = Duration::from_secs(10);
 
 impl InPlace<'_> {
-    /// Records the replay and a hold on each of its keys, in one transaction.
+    /// Records the replay and a pause of each of its keys, in one transaction.
     pub(in crate::commands) async fn place(
         &self,
         client: &mut SqlClient,
@@ -77,8 +77,8 @@ impl InPlace<'_> {
         Ok(())
     }
 
-    /// Waits until the relay has confirmed every hold. Once the holds are lifted, no hold is wanted
-    /// or held.
+    /// Waits until the relay has confirmed every pause. After the keys were released, no pause is
+    /// left.
     pub(in crate::commands) async fn held(
         &self,
         client: &SqlClient,
@@ -99,8 +99,7 @@ impl InPlace<'_> {
     }
 
     /// Returns a snapshot of the table that sees every row of the history. Waits until the relay
-    /// has read the WAL up to the snapshot, because the relay then has recorded every other visible
-    /// row.
+    /// has read the WAL up to the snapshot, so that the relay has recorded every other visible row.
     ///
     /// A commit that waits for a synchronous standby is in the WAL first, and the snapshot does not
     /// see it.
@@ -139,7 +138,7 @@ impl InPlace<'_> {
         Ok(HistoryWriter::new(connect, server, self.store(), (self.id.to_owned(), source)))
     }
 
-    /// Lifts the holds of all keys.
+    /// Releases all keys.
     pub(in crate::commands) async fn lift(&self, client: &mut SqlClient) -> Result<(), Error> {
         failpoint::hit("replay-added");
         let transaction = client.transaction().await.map_err(failed("let keys go on"))?;

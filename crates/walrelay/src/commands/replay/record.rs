@@ -123,7 +123,7 @@ pub(in crate::commands) async fn abandon(
     let store = DispatchStore::new(slot);
     match &row {
         Some(row) => refuse_over((command, id), row)?,
-        // A deleted record leaves the keys on hold.
+        // If somebody deleted the record, its keys are still paused.
         None => {
             let ReplayHolds { wanted, held, .. } = store.replay_holds(client, id).await?;
             if wanted + held == 0 {
