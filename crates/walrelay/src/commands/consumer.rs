@@ -191,9 +191,9 @@ async fn init(client: &SqlClient, set_up: &ConsumerSetUp) -> Result<(), Error> {
 enum Standing {
     /// The consumer is not registered.
     New,
-    /// The consumer reads this subscription.
+    /// The consumer reads the named subscription.
     Same,
-    /// The consumer reads the named subscription instead, and has never applied an event.
+    /// The consumer reads this other subscription, and has never applied an event.
     Unused(String),
 }
 

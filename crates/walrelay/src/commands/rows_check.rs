@@ -23,7 +23,7 @@ const NAMED_MAX: usize = 20;
 /// The rows of an outbox that a rebuild applies, as they were published.
 #[derive(Debug, Clone)]
 pub(super) struct RowsToApply {
-    /// The order of the check, with the messages that users have edited.
+    /// The checked configuration, with the messages that users have edited.
     pub(super) refill: RefillConfig,
     /// Rows that are not applied.
     pub(super) left_out: LeftOut,
