@@ -1,7 +1,8 @@
 //! The command line: clap types, nothing else.
 //!
-//! Which command takes which [`options`](crate::options), and the arguments that only the command line
-//! may give. Every value stays text here, so that `config` can name all problems at once.
+//! The types state which command takes which [`options`](crate::options), and the arguments that
+//! only the command line may give. Every value stays text here, so that `config` can report all
+//! problems at once.
 
 #![expect(missing_docs, reason = "doc comments are the text of --help; groups are named by type")]
 
@@ -50,7 +51,7 @@ Exit codes: 0 done or asked to stop; 1 unexpected; 2 usage or configuration; 3 P
 for this; 4 Pub/Sub is not set up for this; 5 the slot is lost; 6 the slot is held by somebody else; \
 101 a broken invariant.";
 
-/// Heading of what belongs to one invocation alone: neither environment nor file may set it.
+/// Help heading of the arguments of one invocation: neither environment nor file may set them.
 pub const ARGUMENTS: &str = "Arguments";
 
 /// One per command of the manual.

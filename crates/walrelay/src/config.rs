@@ -1,17 +1,17 @@
-//! From text to a [`Config`] whose existence means it is valid.
+//! Turns text into a [`Config`], whose existence means that it is valid.
 //!
 //! ```text
 //! arguments, environment, file ── layers ──▶ CommandLine ── build ──▶ Config { log, command }
 //!                                                           │
 //!            build      one function per command            │ calls
-//!            settings   what `run` and `check` run with     ▼
+//!            settings   settings of `run` and `check`       ▼
 //!            postgres, messages, pubsub   groups of options, each turned into its part
 //!            otlp     OpenTelemetry's variables
-//!            values     one option: text to value, as its declaration says
+//!            values     one option: text to value, as declared
 //! ```
 //!
-//! Reports all problems at once, each with the option, its value and what is allowed, and never a
-//! secret. What Postgres or Pub/Sub think of a valid value is found out by `check`, not here.
+//! Reports all problems at once, each with the option, its value and the allowed values, and never
+//! a secret. `check`, not this module, asks Postgres and Pub/Sub about valid values.
 
 mod actions;
 mod anchors;

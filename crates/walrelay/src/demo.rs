@@ -1,4 +1,5 @@
-//! The demo's ends: who writes rows, who receives messages, whose tables they change, and what they have seen.
+//! The parts around the relay in the demo: producer, subscriber, read model, and the ledger of
+//! their rows.
 
 mod ledger;
 mod producer;

@@ -1,4 +1,4 @@
-//! What went wrong, who acts on it, and what the process exits with.
+//! The errors that end a command, with their hints and exit codes.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -16,10 +16,10 @@ use walrelay_relay::policy::{Chain, Disposition, Exit, Kind};
 
 use crate::config::Problem;
 
-/// Everything that ends a command.
+/// Every error that ends a command.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The relay itself stopped.
+    /// The relay stopped.
     #[error(transparent)]
     Relay(#[from] RelayError),
 
@@ -27,33 +27,33 @@ pub enum Error {
     #[error(transparent)]
     Inbox(#[from] InboxError),
 
-    /// The demo could not go on, or saw the promise broken.
+    /// The demo could not continue, or rows were lost, repeated or out of order.
     #[error("{what}")]
     Demo {
-        /// What happened.
+        /// The event.
         what: String,
-        /// What the process exits with.
+        /// The exit code of the process.
         exit: Exit,
     },
 
-    /// The configuration is wrong, in every way listed.
+    /// The configuration has these problems.
     #[error("{}", ProblemList(.0))]
     Config(Vec<Problem>),
 
-    /// `check` found something that `run` would stumble over; the findings are already printed.
+    /// `check` found problems that would stop `run`. The findings are already printed.
     #[error("{count} finding(s) must be fixed before `walrelay run`")]
     Findings {
-        /// How many findings there are.
+        /// Number of findings.
         count: usize,
-        /// The gravest kind among them.
+        /// The worst kind among them.
         kind: Kind,
     },
 
-    /// A connection to Postgres.
+    /// A connection to Postgres failed.
     #[error(transparent)]
     Postgres(#[from] PgError),
 
-    /// A statement, or a refusal to run one.
+    /// A statement failed, or walrelay refused to run it.
     #[error(transparent)]
     Store(#[from] AdminError),
 
@@ -61,130 +61,130 @@ pub enum Error {
     #[error(transparent)]
     PubSub(#[from] PubsubError),
 
-    /// Rows are to be published again to a topic that does not exist; nothing was begun.
+    /// The target topic of a replay does not exist. Nothing was begun.
     #[error("topic {topic} does not exist")]
     TopicMissing {
-        /// The full name.
+        /// Full name of the topic.
         topic: String,
     },
 
-    /// The slot is lost; what it had not confirmed can no longer be read from the log.
+    /// The slot is lost, and its unconfirmed rows can no longer be read from the WAL.
     #[error("slot {slot:?} {how}")]
     SlotLost {
-        /// The slot.
+        /// Name of the slot.
         slot: String,
-        /// What happened to it.
+        /// The state of the slot.
         how: &'static str,
     },
 
-    /// There is no publication to create the slot for.
+    /// The publication for the new slot does not exist.
     #[error("publication {publication:?} does not exist")]
     PublicationMissing {
-        /// The publication's name.
+        /// Name of the publication.
         publication: String,
     },
 
-    /// The database that is named as the outbox's is another one.
+    /// The named database has no outbox.
     #[error("the outbox's database is asked for, and this one has no table {table}")]
     NoOutbox {
-        /// What it lacks.
+        /// The missing table.
         table: String,
     },
 
-    /// `prune` may not read or delete what it would have to.
+    /// The role of `prune` lacks a permission.
     #[error("delete old rows of {table}")]
     PruneDenied {
         /// The outbox table.
         table: String,
-        /// What the server said.
+        /// The server's error.
         #[source]
         source: Box<PgError>,
     },
 
-    /// A command that only looks may not.
+    /// The role of a read-only command lacks a permission.
     #[error("{side} may not be looked at")]
     MayNotLook {
-        /// Where.
+        /// The database.
         side: Side,
-        /// What was refused.
+        /// The refused action.
         #[source]
         source: Box<Error>,
     },
 
-    /// A slot is held, and who that is was found out.
+    /// Another session holds the slot, and its purpose is known.
     #[error("the slot is held by {holder}")]
     Held {
-        /// Who holds it, and what it does.
+        /// The session that holds the slot, and its purpose.
         holder: String,
-        /// What was refused because of it.
+        /// The action that failed.
         #[source]
         source: Box<Error>,
     },
 
-    /// An address that this process is to serve.
+    /// The process cannot listen on an address.
     #[error("listen on {address}")]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// Why it did not work.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
 
-    /// What a file or dispatch state holds does not fit what was asked for.
+    /// An argument, a file or the state of the database does not fit the command.
     #[error("{what}")]
     Unfit {
-        /// What does not fit, and why.
+        /// The mismatch and its reason.
         what: String,
-        /// What to do instead.
+        /// The next step.
         hint: &'static str,
     },
 
-    /// Something that was begun stands in the way, and has to be ended by its id.
+    /// An unfinished operation blocks the command, and must be ended by its id.
     #[error("{what}")]
     Unfinished {
-        /// What it is.
+        /// The operation.
         what: String,
         /// The commands that end it.
         hint: String,
     },
 
-    /// A file named on the command line cannot be used.
+    /// A file named on the command line cannot be read.
     #[error("read {path}")]
     File {
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
 
-    /// Standard output, a listening socket, or another resource of this machine.
+    /// Standard output, a socket, or another resource of this machine failed.
     #[error("{action}")]
     Io {
-        /// What was attempted.
+        /// The attempted action.
         action: String,
-        /// Why it did not work.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
 
-    /// A second signal: whoever runs this does not want to wait for the drain.
+    /// A second signal ended the process without a drain.
     #[error("stopped by a second signal; what was not confirmed is read again at the next start")]
     SecondSignal,
 
-    /// A replay was stopped before it was done.
+    /// A replay was stopped before its end.
     #[error("stopped after {published} row(s); to go on: walrelay {command} --resume {id}")]
     ReplayStopped {
         /// `replay` or `backfill`.
         command: &'static str,
-        /// Its id.
+        /// Id of the replay.
         id: String,
-        /// How many rows it has published.
+        /// Number of published rows.
         published: u64,
     },
 
-    /// A replay in place cannot go on by itself.
+    /// A dead row blocks the rest of a replay in place.
     #[error(
         "{rows} row(s) of {command} {id} wait behind a dead row, which holds their key; when that is retried, \
          edited or discarded: walrelay {command} --resume {id}"
@@ -192,73 +192,73 @@ pub enum Error {
     ReplayHeld {
         /// `replay` or `backfill`.
         command: &'static str,
-        /// Its id.
+        /// Id of the replay.
         id: String,
-        /// How many rows it has left.
+        /// Number of remaining rows.
         rows: u64,
     },
 
-    /// Another process does this replay.
+    /// Another process runs this replay.
     #[error("replay {id} is being done by another process")]
     ReplayTaken {
-        /// Its id.
+        /// Id of the replay.
         id: String,
     },
 
-    /// An audit found events that no inbox has; they are printed already.
+    /// An audit found events that an inbox lacks. They are already printed.
     #[error("events that were published are missing: {lacking}")]
     Missing {
-        /// Which consumers, and how many each.
+        /// The consumers, each with the number of missing events.
         lacking: String,
     },
 
-    /// An event that was asked for is nowhere.
+    /// No database has the event.
     #[error("event {event_id:?} is in no outbox, in no dispatch state, {inboxes}")]
     NoTrace {
-        /// The id asked for.
+        /// The event id.
         event_id: String,
-        /// Whether there were any.
+        /// Text that states whether there were any inboxes.
         inboxes: &'static str,
     },
 
-    /// There was no inbox to look for an event in.
+    /// `trace` found no inbox to search.
     #[error(
         "whether event {event_id:?} is in an inbox is not known: the outbox's database has none"
     )]
     NoInbox {
-        /// The id asked for.
+        /// The event id.
         event_id: String,
     },
 
-    /// An event was published, and inboxes that were looked at do not have it.
+    /// The event was published, but some of the searched inboxes lack it.
     #[error("event {event_id:?} is settled, and not in the inbox of {consumers}")]
     NotArrived {
-        /// The id asked for.
+        /// The event id.
         event_id: String,
-        /// Theirs.
+        /// The consumers of those inboxes.
         consumers: String,
     },
 
-    /// A signal ended a command before it was done.
+    /// A signal ended a command before its end.
     #[error("stopped by a signal before it was done")]
     Interrupted,
 
-    /// The same, where it is known what is done by then.
+    /// A signal ended a command before its end, and the progress is known.
     #[error("{what}")]
     Stopped {
-        /// How far it came.
+        /// The progress.
         what: String,
-        /// What to do for the rest.
+        /// The next step for the rest.
         hint: &'static str,
     },
 }
 
-/// Which of the two databases.
+/// One of the two databases of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// The outbox's.
+    /// The outbox's database.
     Outbox,
-    /// A consumer's.
+    /// A consumer's database.
     Inbox,
 }
 
@@ -281,8 +281,8 @@ impl From<ReportError> for Error {
 }
 
 impl Error {
-    /// The same, met by a command that only looks at the outbox, and at inboxes: it needs less than what
-    /// replicates or applies.
+    /// Replaces a permission error of a read-only command by one with a better hint. Such a command
+    /// needs fewer permissions than the relay or a consumer.
     #[must_use]
     #[expect(
         clippy::wildcard_enum_match_arm,
@@ -299,7 +299,7 @@ impl Error {
         Self::MayNotLook { side, source: Box::new(self) }
     }
 
-    /// What it is, for the policy.
+    /// Returns the kind of the error, for the policy.
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self {
@@ -336,7 +336,7 @@ impl Error {
         }
     }
 
-    /// What the process exits with when this error ends it.
+    /// Returns the exit code of the process.
     #[must_use]
     #[expect(
         clippy::wildcard_enum_match_arm,
@@ -345,10 +345,10 @@ impl Error {
     pub fn exit(&self) -> Exit {
         match self {
             Self::Demo { exit, .. } => *exit,
-            // The relay stopped because of this error, so the policy has a code for it.
+            // The relay stopped because of this error, so the policy has an exit code for it.
             Self::Relay(error) => match error.disposition() {
                 Disposition::Stop { exit, .. } => exit,
-                // A command does not wait for what a relay waits for.
+                // The relay would wait for this condition, but a command exits.
                 Disposition::Wait { .. } => error.kind().exit(),
                 Disposition::Reconnect | Disposition::StandBy => Exit::Unexpected,
             },
@@ -356,7 +356,7 @@ impl Error {
         }
     }
 
-    /// The server process that holds a slot, where the server refused because of it.
+    /// Returns the server process that holds a slot, if the server refused because of it.
     #[must_use]
     pub fn holder_pid(&self) -> Option<i32> {
         let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(self);
@@ -374,7 +374,7 @@ impl Error {
         None
     }
 
-    /// What to do about it; empty where the text says so already.
+    /// Returns the next step, or an empty text if the message already contains it.
     #[must_use]
     #[expect(
         clippy::wildcard_enum_match_arm,
@@ -394,7 +394,7 @@ impl Error {
             Self::NoInbox { .. } => NAME_INBOXES,
             Self::NotArrived { .. } => NOT_ARRIVED,
             Self::NoOutbox { .. } => NO_OUTBOX,
-            // One cure for all that is wrong, where there is one.
+            // If all problems have the same kind, its hint applies.
             Self::Config(problems) => match problems.as_slice() {
                 [first, rest @ ..] if rest.iter().all(|problem| problem.kind == first.kind) => {
                     first.kind.hint()
@@ -416,7 +416,7 @@ impl Error {
         }
     }
 
-    /// The error, its causes and its hint, as a person reads them.
+    /// Returns the error, its causes and its hint as text.
     #[must_use]
     pub fn report(&self) -> String {
         let text = Chain(self).to_string();
@@ -427,11 +427,11 @@ impl Error {
     }
 }
 
-/// What an error of a consumer is, for the policy.
+/// Returns the kind of a consumer's error, for the policy.
 pub(crate) fn kind_of_inbox(error: &InboxError) -> Kind {
     match error {
         InboxError::Connect(error) => Kind::of_postgres(error),
-        // Whether the outbox's tables are there has been looked at before: these are the inbox's.
+        // An earlier check found the outbox's tables, so a missing table belongs to the inbox.
         InboxError::Store(error) if Kind::from(error) == Kind::TableMissing => Kind::InboxUnfit,
         InboxError::Store(error) | InboxError::Outbox(error) => error.into(),
         InboxError::Rights { .. } => Kind::Privilege,
@@ -454,39 +454,39 @@ pub(crate) fn kind_of_inbox(error: &InboxError) -> Kind {
     }
 }
 
-/// What to do where a handler cannot do its work.
+/// Hint for a handler that fails.
 const REFUSED: &str = "mend the handler, or grant the role what it needs: handlers run with the role's rights; then run it \
      again: what was not applied comes again";
 
-/// What commands of a consumer need.
+/// Hint for the permissions of consumer commands.
 const CONSUMER_RIGHTS: &str = "run it as the owner of the app_inbox tables, or grant this role what the command needs, with \
      policies: migrations/README.md, A role for a consumer; A role that only looks";
 
-/// What looking at an outbox needs.
+/// Hint for the permissions to read an outbox.
 const OUTBOX_RIGHTS: &str = "run it as the owner of the outbox, or let the owner run the grants and policies of its first \
      half: migrations/README.md, A role that only looks";
 
-/// What looking at an inbox needs.
+/// Hint for the permissions to read an inbox.
 const INBOX_RIGHTS: &str = "run it as the owner of the app_inbox tables, or let the owner run the grants and policies of its \
      second half, in the consumer's database: migrations/README.md, A role that only looks";
 
-/// What to do where consumers are in another database.
+/// Hint for consumers in another database.
 pub(crate) const NAME_INBOXES: &str =
     "name each consumer and its database: --inbox NAME=postgresql://...";
 
-/// What to do about events that no inbox has.
+/// Hint for events that an inbox lacks.
 const MISSING: &str = "a consumer that does not read all of the outbox's topics lacks the events of the others: name those that it reads, \
      --aggregate-type T; docs/consumer-operations.md, Proof, says how to bring events back: an inbox skips what it has";
 
-/// What to do about an event that is not where it should be.
+/// Hint for an event that an inbox lacks.
 const NOT_ARRIVED: &str = "it may be on its way, or of a topic that the consumer does not read; `walrelay audit` tells \
      what is missing, and docs/consumer-operations.md, Proof, what to do about it";
 
-/// What to do where the outbox was looked for in another database.
+/// Hint for a database without an outbox.
 const NO_OUTBOX: &str = "name the outbox's database with --database-url, and consumers in other ones with \
      --inbox NAME=URL; if it is the outbox's, correct --outbox-table, or run `walrelay init`, which creates it";
 
-/// What `prune` needs besides what the relay needs.
+/// Hint for the additional permissions of `prune`.
 const PRUNE_RIGHTS: &str = "run it as the outbox table's owner, or GRANT SELECT, DELETE on the outbox table, and \
      SELECT on app_outbox_relay, app_outbox_dispatch, app_outbox_hold and app_outbox_replay, to this role, with a policy for \
      each, as in CREATE POLICY … ON app_outbox FOR SELECT TO role USING (true): docs/operations.md, Rights";

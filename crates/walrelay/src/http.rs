@@ -1,8 +1,8 @@
 //! `/livez`, `/readyz`, `/metrics` and `/status` for probes, Prometheus and people.
 //!
-//! Answers only from memory: no request makes the relay ask Postgres or Pub/Sub anything. The
-//! number of connections and the life of each are bounded (`connections`), so that a client can
-//! neither hold memory nor keep a probe from its answer.
+//! Answers only from memory: no request makes the relay query Postgres or Pub/Sub. `connections`
+//! bounds the number and the lifetime of connections. Hence a client can neither exhaust memory nor
+//! delay the answer to a probe.
 
 mod connections;
 
@@ -24,19 +24,19 @@ use walrelay_relay::observe::metrics::Metrics;
 
 use self::connections::BoundedListener;
 
-/// What the handlers answer from.
+/// The service that the handlers report on.
 #[derive(Debug, Clone)]
 pub struct Observed(Arc<dyn Observe>);
 
-/// How a service is doing.
+/// The state of a service.
 trait Observe: std::fmt::Debug + Send + Sync {
-    /// How long its loop has been silent.
+    /// Returns the time since the loop's last heartbeat.
     fn silence(&self) -> Duration;
-    /// What it is doing, and why that is not what it should.
+    /// Returns the phase, and the reasons why the service is not ready.
     fn readiness(&self) -> (&'static str, Vec<String>);
-    /// What it has counted, as Prometheus reads it.
+    /// Returns the metrics in Prometheus' format.
     fn metrics(&self) -> Result<String, std::fmt::Error>;
-    /// Everything it tells about itself.
+    /// Returns the body of `/status`.
     fn status(&self) -> Value;
 }
 
@@ -86,25 +86,25 @@ impl Observe for OfConsumer {
 }
 
 impl Observed {
-    /// What it has counted, as Prometheus reads it.
+    /// Returns the metrics in Prometheus' format.
     pub(crate) fn metrics(&self) -> Result<String, std::fmt::Error> {
         self.0.metrics()
     }
 
-    /// A relay.
+    /// Observes a relay.
     #[must_use]
     pub fn of_relay(health: Health, metrics: Metrics) -> Self {
         Self(Arc::new(OfRelay(health, metrics)))
     }
 
-    /// A consumer.
+    /// Observes a consumer.
     #[must_use]
     pub fn of_consumer(health: walrelay_inbox::Health, metrics: walrelay_inbox::Metrics) -> Self {
         Self(Arc::new(OfConsumer(health, metrics)))
     }
 }
 
-/// Opens the socket, so that an address in use is known before anything starts.
+/// Opens the socket, so that an address in use is reported before anything starts.
 ///
 /// # Errors
 ///
@@ -122,7 +122,7 @@ pub async fn serve(listener: TcpListener, observed: Observed) -> io::Result<()> 
     axum::serve(BoundedListener::new(listener), router(observed)).await
 }
 
-/// What is served; manifests are held to it.
+/// The served paths. A test compares the deployment manifests with them.
 pub const PATHS: [&str; 4] = ["/livez", "/readyz", "/metrics", "/status"];
 
 fn router(observed: Observed) -> Router {

@@ -1,4 +1,4 @@
-//! The shell around the relay: command line, configuration, commands, HTTP, logs, the demo.
+//! The program around the relay: command line, configuration, commands, HTTP, logs, the demo.
 
 pub mod cli;
 pub mod commands;

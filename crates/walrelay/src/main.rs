@@ -1,4 +1,4 @@
-//! Parse, start telemetry, run, exit code.
+//! The process: parses the command line, starts telemetry, runs the command, returns the exit code.
 
 use std::process::ExitCode;
 
@@ -10,7 +10,8 @@ use walrelay_relay::policy::Exit;
 use walrelay_relay::shutdown::{Shutdown, Told};
 
 fn main() -> ExitCode {
-    // A broken invariant anywhere, also in a task, must not leave a relay that confirms on.
+    // After a panic, even in a task, the process must stop, so that a relay with a broken invariant
+    // confirms nothing more.
     std::panic::set_hook(Box::new(|panic| {
         telemetry::report_panic(panic);
         #[expect(clippy::disallowed_methods, reason = "a task's panic would not end the process")]
@@ -29,7 +30,7 @@ fn execute() -> Result<(), Error> {
     let environment = Environment::new(std::env::vars_os());
     let line = match CommandLine::parse(std::env::args_os(), &environment) {
         Ok(line) => line,
-        // Prints help to standard output and usage errors to standard error, and exits with 2.
+        // Clap prints help to standard output and usage errors to standard error, and exits with 2.
         Err(Refusal::Clap(error)) => error.exit(),
         Err(Refusal::Config(problems)) => return Err(Error::Config(problems)),
     };
@@ -51,7 +52,7 @@ fn execute() -> Result<(), Error> {
             () = second_signal => Err(Error::SecondSignal),
         }
     });
-    // A name that is being looked up on a thread of its own must not hold the end up.
+    // A DNS lookup on a thread of its own must not delay the end of the process.
     runtime.shutdown_background();
     done
 }

@@ -1,8 +1,9 @@
-//! Every option, declared once. Flag, variable, key of the file, help, range check, page, annotated
-//! file and schema all follow from the declaration; only the code that uses the value is elsewhere.
+//! Every option, declared once. Flag, variable, key of the file, help, range check, docs page,
+//! annotated file and schema all follow from the declaration. Only the code that uses the value is
+//! elsewhere.
 //!
-//! An option is a flag, a variable and a key of the file. What only the command line may say, such as
-//! which row to discard, is an argument of its command in [`cli`](crate::cli).
+//! An option is a flag, a variable and a key of the file. A value that only the command line may
+//! give, such as the row to discard, is an argument of its command in [`cli`](crate::cli).
 
 use std::time::Duration;
 
@@ -19,18 +20,18 @@ const DECADE: Duration = Duration::from_hours(24 * 3650);
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// A column that every outbox table has.
+/// Declares a column that every outbox table has.
 const fn column(name: &'static str, default: &'static str) -> Setting<String> {
     Setting::text(name, default, "a column, or its names with commas").shown_as("COLUMN")
 }
 
-/// A column that an outbox table may lack.
+/// Declares a column that an outbox table may lack.
 const fn optional_column(name: &'static str, default: &'static str) -> Setting<String> {
     Setting::text(name, default, "a column, its names with commas, or empty").shown_as("COLUMN")
 }
 
 options! {
-    /// Options every command takes.
+    /// Options of every command.
     GeneralOptions "General"
     CONFIG: Option<String> = Setting::optional_text("config", "", "a file")
         .everywhere()
@@ -52,7 +53,7 @@ options! {
 }
 
 options! {
-    /// How to reach Postgres and what to read there.
+    /// The connection to Postgres, and the objects to use there.
     DatabaseOptions "Postgres"
     DATABASE_URL: Option<String> = Setting::optional_text(
             "database-url", "", "a connection string")
@@ -81,7 +82,7 @@ options! {
 }
 
 options! {
-    /// Which column of the outbox is what.
+    /// The names of the outbox columns.
     ColumnOptions "Columns of the outbox"
     PRESET: &'static str = Setting::word("preset", "walrelay", &["walrelay", "debezium"])
         .shown_as("PRESET")
@@ -107,7 +108,7 @@ options! {
 }
 
 options! {
-    /// How a row becomes a message.
+    /// The mapping from a row to a message.
     MessageOptions "Messages"
     TOPIC: String = Setting::text("topic", "{aggregatetype}.events", "a template")
         .shown_as("TEMPLATE")
@@ -133,12 +134,12 @@ options! {
 }
 
 group! {
-    /// The project alone, for commands that take the short name of a topic.
+    /// Only the project, for commands that take the short name of a topic.
     ProjectOption "Messages" PROJECT
 }
 
 options! {
-    /// Where Pub/Sub is and how hard it may be worked.
+    /// The endpoint of Pub/Sub, and limits on requests.
     PubSubOptions "Pub/Sub"
     ENDPOINT: Option<String> = Setting::optional_text(
             "endpoint", "the global endpoint", "`https://REGION-pubsub.googleapis.com`")
@@ -160,7 +161,7 @@ options! {
 }
 
 options! {
-    /// How the relay behaves over time.
+    /// Timeouts, limits and policies of the relay.
     RelayOptions "Relay"
     PARK_AFTER: Duration = Setting::duration("park-after", "30s", Duration::from_millis(100), DAY)
         .means("A key stuck this long while others succeed moves to dispatch state")
@@ -201,18 +202,18 @@ options! {
 }
 
 group! {
-    /// The budget alone, for commands that leave it room.
+    /// Only the WAL budget, for commands that leave capacity for it.
     WalBudgetOption "Relay" WAL_BUDGET
 }
 
 group! {
-    /// What a replay's loop takes, as the relay's does.
+    /// The relay's options that a replay also uses.
     ReplayLoopOptions "Relay"
     ON_DEAD MAX_IN_FLIGHT_BYTES DRAIN_TIMEOUT WAL_SENDER_TIMEOUT STATUS_INTERVAL
 }
 
 options! {
-    /// What a consumer reads, and how it applies it.
+    /// The subscription of a consumer, and how it applies events.
     ConsumerOptions "Consumer"
     SUBSCRIPTION: Option<String> = Setting::optional_text(
             "subscription", "what the consumer was set up with", "a name, short or full")
@@ -248,28 +249,28 @@ group! {
 }
 
 group! {
-    /// The endpoint alone, for commands that do not publish.
+    /// Only the endpoint, for commands that do not publish.
     EndpointOption "Pub/Sub" ENDPOINT PUBSUB_CA
 }
 
 group! {
-    /// What a consumer's loop takes besides, as the relay's does.
+    /// The relay's options that a consumer also uses.
     ConsumerLoopOptions "Consumer"
     MAX_ATTEMPTS ON_DEAD MAX_IN_FLIGHT_BYTES DRAIN_TIMEOUT HTTP
 }
 
 group! {
-    /// The subscription alone.
+    /// Only the subscription.
     SubscriptionOption "Consumer" SUBSCRIPTION
 }
 
 group! {
-    /// Whether only SQL is printed.
+    /// Only `--sql`.
     SqlOption "This command" SQL
 }
 
 options! {
-    /// What `init` alone takes.
+    /// Options of `init` alone.
     InitOptions "This command"
     CREATE_TOPICS: Vec<String> = Setting::list("create-topics", Fallback::Nothing("`false`"),
             "bare, or `=NAME,NAME`", Parted::ByCommasOrBare)
@@ -285,7 +286,7 @@ options! {
 }
 
 options! {
-    /// How a command prints.
+    /// The output format.
     OutputOptions "This command"
     FORMAT: &'static str = Setting::word("format", "text", &["text", "json"])
         .shown_as("FORMAT")
@@ -293,7 +294,7 @@ options! {
 }
 
 options! {
-    /// What `run` alone takes.
+    /// The option of `run` and `consume`.
     RunOptions "This command"
     UNTIL_CAUGHT_UP: bool = Setting::switch("until-caught-up")
         .means("Stop with 0 once everything committed before the start is confirmed, none of it waits spilled, and nothing is due")
@@ -301,7 +302,7 @@ options! {
 }
 
 options! {
-    /// What `run` takes besides.
+    /// Options of `run` alone.
     LostSlotOptions "This command"
     ON_SLOT_LOST: &'static str = Setting::word("on-slot-lost", "wait", &["wait", "stop", "recover"])
         .shown_as("POLICY")
@@ -313,14 +314,14 @@ options! {
 }
 
 options! {
-    /// What `prune` alone takes.
+    /// Options of `prune` and `consumer prune`.
     PruneOptions "This command"
     OLDER_THAN: Duration = Setting::duration("older-than", "30d", SECOND, DECADE)
         .means("Age a row must have to be deleted");
 }
 
 options! {
-    /// What `emulator` takes.
+    /// Options of `emulator`.
     EmulatorOptions "Emulator"
     LISTEN: String = Setting::text("listen", "127.0.0.1:8085", "an address")
         .shown_as("ADDRESS")
@@ -343,7 +344,7 @@ options! {
 }
 
 options! {
-    /// What `demo` takes.
+    /// Options of `demo`.
     DemoOptions "Demo"
     ROWS: Option<u32> = Setting::optional_count("rows", "run until Ctrl-C", 1, 10_000_000)
         .means("Stop after this many committed rows");
@@ -353,7 +354,7 @@ options! {
     QUIET: bool = Setting::switch("quiet").means("Only the summary, not every message");
 }
 
-/// Every group that declares options, in the order of the page.
+/// Every group that declares options, in the order of the docs page.
 pub const GROUPS: &[Group] = &[
     GeneralOptions::GROUP,
     DatabaseOptions::GROUP,
@@ -371,7 +372,7 @@ pub const GROUPS: &[Group] = &[
     DemoOptions::GROUP,
 ];
 
-/// The option of this name.
+/// Returns the option of this name.
 #[must_use]
 pub fn find(name: &str) -> Option<&'static declaration::Declaration> {
     GROUPS.iter().flat_map(|group| group.options).find(|option| option.name == name)

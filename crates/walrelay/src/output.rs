@@ -1,4 +1,4 @@
-//! Standard output: what a command was asked for, and nothing else.
+//! Standard output: the results of a command, and nothing else.
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -7,26 +7,26 @@ use terminal_size::{Height, Width, terminal_size_of};
 
 use crate::error::Error;
 
-/// Prints what a command was asked for. A reader that has gone away, as `head` does, is no error.
+/// Prints the result of a command. A closed reader, such as `head`, is no error.
 pub(crate) fn print(text: &str) -> Result<(), Error> {
     print_on(text).map(drop)
 }
 
-/// Whether whoever reads is still there.
+/// Whether the reader of standard output is still there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reader {
     There,
-    /// What more there would be is for nobody.
+    /// Nobody reads further output.
     Gone,
 }
 
-/// Prints a part of what there is.
+/// Prints a part of the result.
 pub(crate) fn print_on(text: &str) -> Result<Reader, Error> {
     write_out(&harmless(text))
 }
 
-/// Shows a text in place of what was there, cut to what the terminal holds: what is farther down would push
-/// the beginning out.
+/// Replaces the screen by a text, cut to the height of the terminal: further lines would push the
+/// headline out.
 pub(crate) fn show(text: &str) -> Result<Reader, Error> {
     write_out(&format!("{CLEAR}{}", frame(&harmless(text), terminal())))
 }
@@ -40,25 +40,25 @@ fn write_out(text: &str) -> Result<Reader, Error> {
     }
 }
 
-/// What standard output holds.
+/// The size of the terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Size {
     pub(crate) columns: usize,
     pub(crate) lines: usize,
 }
 
-/// How large the terminal is; none where standard output is something else.
+/// Returns the size of the terminal. None if standard output is no terminal.
 pub(crate) fn terminal() -> Option<Size> {
     let (Width(columns), Height(lines)) = terminal_size_of(io::stdout())?;
     Some(Size { columns: columns.into(), lines: lines.into() })
 }
 
-/// As many lines as fit, and how many do not. The first two, how it stands and what helps, are shown whatever
-/// they take.
+/// Cuts the text to the lines that fit, and adds the number of cut lines. The headline and the
+/// advice always stay.
 fn frame(text: &str, size: Option<Size>) -> String {
     let Some(size) = size.filter(|size| size.columns > 0) else { return text.to_owned() };
     let rows_of = |line: &str| shown_characters(line).div_ceil(size.columns).max(1);
-    // The cursor stands below the last line.
+    // The cursor needs the line below the last one.
     let most = size.lines.saturating_sub(1);
     let lines: Vec<&str> = text.lines().collect();
     if lines.iter().map(|line| rows_of(line)).sum::<usize>() <= most {
@@ -82,7 +82,7 @@ fn frame(text: &str, size: Option<Size>) -> String {
 /// The headline and the advice.
 const HEAD_LINES: usize = 2;
 
-/// Without the colours, which take no room.
+/// Counts characters without colour codes, which take no space.
 fn shown_characters(line: &str) -> usize {
     let plain = COLOURS.iter().fold(line.to_owned(), |text, code| text.replace(code, ""));
     plain.chars().count()
@@ -91,8 +91,8 @@ fn shown_characters(line: &str) -> usize {
 /// Every sequence that [`Paint`] writes.
 const COLOURS: [&str; 5] = ["\x1b[32m", "\x1b[33m", "\x1b[31;1m", "\x1b[1m", "\x1b[0m"];
 
-/// Control characters must not reach a terminal with what producers wrote, but for our own colours: shown as JSON
-/// shows them, so that JSON stays what it is.
+/// Escapes control characters, because text from producers must not control the terminal. Our own
+/// colours stay. The escapes are those of JSON, so that JSON stays valid.
 fn harmless(text: &str) -> Cow<'_, str> {
     let is_harmful = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
     if !text.contains(is_harmful) {
@@ -116,15 +116,15 @@ fn harmless(text: &str) -> Cow<'_, str> {
     Cow::Owned(safe)
 }
 
-/// How a table gives way to a narrow terminal.
+/// How a table shrinks on a narrow terminal.
 pub(crate) struct Fitting<const N: usize> {
-    /// How narrow each column may become; those that are not cut have none.
+    /// Smallest width of each column. None for a column that is never cut.
     pub(crate) least: [Option<usize>; N],
-    /// Which are left out then, the first first.
+    /// The columns to leave out afterwards, in this order.
     pub(crate) left_out: &'static [usize],
 }
 
-/// Lines in columns that fit into `width`, and which columns are left out for it.
+/// Formats a table that fits into `width`. Returns the names of the columns that were left out.
 pub(crate) fn fitted<const N: usize>(
     (heading, rows): ([&'static str; N], &[[String; N]]),
     fitting: &Fitting<N>,
@@ -132,7 +132,7 @@ pub(crate) fn fitted<const N: usize>(
 ) -> (String, Vec<&'static str>) {
     let mut widths = widths_of(heading, rows);
     let mut is_shown = [true; N];
-    // From the right: what stands last is cut first.
+    // Cuts the last columns first.
     for index in (0..N).rev() {
         let excess = total(widths, is_shown).saturating_sub(width);
         if let Some(least) = fitting.least[index] {
@@ -147,7 +147,7 @@ pub(crate) fn fitted<const N: usize>(
         is_shown[*index] = false;
         gone.push(heading[*index]);
     }
-    // What became free goes to the last column, which was cut first.
+    // The last column, which was cut first, gets the freed width.
     if let Some(last) = (0..N).rev().find(|index| is_shown[*index])
         && fitting.least[last].is_some()
     {
@@ -157,7 +157,7 @@ pub(crate) fn fitted<const N: usize>(
     (lines_of((heading, rows), (widths, is_shown)), gone)
 }
 
-/// How wide the lines become.
+/// Returns the width of the lines.
 fn total<const N: usize>(widths: [usize; N], is_shown: [bool; N]) -> usize {
     let shown = widths.iter().zip(is_shown).filter(|(_, shown)| *shown);
     shown.map(|(width, _)| width + GAP).sum::<usize>().saturating_sub(GAP)
@@ -194,17 +194,17 @@ fn lines_of<const N: usize>(
     text
 }
 
-/// Lines in columns: each as wide as its widest cell, two spaces between.
+/// Formats a table: each column as wide as its widest cell, with two spaces between columns.
 pub(crate) fn columns<const N: usize>(heading: [&str; N], rows: &[[String; N]]) -> String {
     lines_of((heading, rows), (widths_of(heading, rows), [true; N]))
 }
 
-/// How much somebody has to care.
+/// The severity of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tone {
-    /// As it should be.
+    /// Everything is as it should be.
     Good,
-    /// Somebody should look.
+    /// Somebody should check.
     Attention,
     /// Somebody has to act.
     Bad,
@@ -212,7 +212,7 @@ pub(crate) enum Tone {
     Heading,
 }
 
-/// Colours on a terminal, and nothing anywhere else.
+/// Colours on a terminal, and plain text elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Paint {
     Plain,
@@ -220,8 +220,8 @@ pub(crate) enum Paint {
 }
 
 impl Paint {
-    /// Colours where standard output is a terminal that has them, and nobody has asked for none
-    /// (<https://no-color.org>).
+    /// Returns colours if standard output is a terminal that supports them, unless the user
+    /// disabled colours (<https://no-color.org>).
     pub(crate) fn of_output() -> Self {
         let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let is_dumb = std::env::var_os("TERM").is_none_or(|terminal| terminal == "dumb");
@@ -245,17 +245,17 @@ impl Paint {
     }
 }
 
-/// The cursor to the first place, and what stands behind it away: the next text is shown in place.
+/// Moves the cursor to the top left and clears the screen.
 const CLEAR: &str = "\x1b[H\x1b[J";
 
-/// Control characters of a key must not move the cursor of whoever looks at it.
+/// Escapes control characters, because those of a key must not move the reader's cursor.
 pub(crate) fn visible(text: &str) -> String {
     text.chars()
         .flat_map(|c| if c.is_control() { c.escape_debug().collect() } else { vec![c] })
         .collect()
 }
 
-/// At most so many characters; what is cut is marked.
+/// Cuts a text to this many characters, and marks the cut.
 pub(crate) fn shortened(text: &str, characters: usize) -> String {
     if text.chars().count() <= characters {
         return text.to_owned();
@@ -264,7 +264,7 @@ pub(crate) fn shortened(text: &str, characters: usize) -> String {
     format!("{kept}…")
 }
 
-/// Bytes as people compare them: `0 B`, `1.5 KiB`, `312 MiB`.
+/// Formats bytes for people: `0 B`, `1.5 KiB`, `312 MiB`.
 pub(crate) fn human_bytes(bytes: u64) -> String {
     let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut tenths = u128::from(bytes) * 10;
@@ -283,7 +283,7 @@ pub(crate) fn human_bytes(bytes: u64) -> String {
     }
 }
 
-/// How long ago something was, in its two greatest units: `30 s`, `2 h 5 min`, `1 d 2 h`.
+/// Formats an age in its two largest units: `30 s`, `2 h 5 min`, `1 d 2 h`.
 pub(crate) fn human_age(seconds: u64) -> String {
     let (minutes, hours, days) = (seconds / 60, seconds / 3_600, seconds / 86_400);
     match (days, hours, minutes) {

@@ -1,5 +1,5 @@
-//! Generates from the declarations of the options: the tables of docs/configuration.md, an annotated
-//! configuration file, and a JSON schema for editors. A test holds the files to this.
+//! Generates files from the option declarations: the tables of docs/configuration.md, an annotated
+//! configuration file, and a JSON schema for editors. A test compares the files with the output.
 
 use clap::{Command, CommandFactory};
 use serde_json::{Map, Value, json};
@@ -9,8 +9,8 @@ use crate::config::is_section;
 use crate::options::declaration::{Declaration, Fallback, Group, Kind};
 use crate::options::{CONFIG, GROUPS};
 
-/// The page with its generated tables brought up to date: whatever stands between
-/// `<!-- options: HEADING -->` and `<!-- end -->` is replaced.
+/// Returns the page with its tables regenerated: the text between `<!-- options: HEADING -->` and
+/// `<!-- end -->` is replaced.
 #[must_use]
 pub fn page(old: &str) -> String {
     let mut new = String::new();
@@ -27,14 +27,14 @@ pub fn page(old: &str) -> String {
 const START: &str = "<!-- options: ";
 const END: &str = "<!-- end -->";
 
-/// The heading on the page under which the options of single commands stand together.
+/// The page's heading for the options of single commands.
 const SINGLE: &str = "Single commands";
 
 fn is_single(group: &Group) -> bool {
     ["This command", "Emulator", "Demo"].contains(&group.heading)
 }
 
-/// The table of a heading; empty when there is no such heading.
+/// Returns the table of a heading, or an empty text for an unknown heading.
 #[must_use]
 pub fn table(heading: &str) -> String {
     let groups = GROUPS.iter().filter(|group| match heading {
@@ -54,7 +54,7 @@ pub fn table(heading: &str) -> String {
     )
 }
 
-/// The headings of the page that a test looks for.
+/// Returns the headings that a test expects on the page.
 #[must_use]
 pub fn headings() -> Vec<&'static str> {
     let mut headings: Vec<_> =
@@ -116,12 +116,12 @@ fn range_in_words(option: &Declaration) -> String {
     format!("{range}{never}{besides}{}", option.besides)
 }
 
-/// The commands that take an option, to be named next to it where its heading does not name them.
+/// Returns the commands to list beside an option, if its heading does not name them.
 fn single_commands(option: &Declaration, group: &Group) -> Vec<String> {
     if is_single(group) { commands_of(option.name) } else { Vec::new() }
 }
 
-/// The commands that take an option, as they are typed.
+/// Returns the commands that take an option, as a user types them.
 #[must_use]
 pub fn commands_of(option: &str) -> Vec<String> {
     fn collect(command: &Command, path: &str, option: &str, found: &mut Vec<String>) {
@@ -142,12 +142,13 @@ pub fn commands_of(option: &str) -> Vec<String> {
     found
 }
 
-/// Options that are keys of the file: all but the one that names it.
+/// Returns the options that are keys of the file: all except `--config`.
 fn keys(group: &Group) -> impl Iterator<Item = &'static Declaration> {
     group.options.iter().filter(|option| option.name != CONFIG.declaration.name)
 }
 
-/// A configuration file with every option, its meaning and its default; nothing in it is set.
+/// Returns a configuration file with every option, its meaning and its default. All options are
+/// commented out.
 #[must_use]
 pub fn example() -> String {
     let mut text = String::from(
@@ -195,7 +196,7 @@ fn example_of(option: &Declaration, commands: &[String]) -> String {
     text
 }
 
-/// The JSON schema of the configuration file.
+/// Returns the JSON schema of the configuration file.
 #[must_use]
 pub fn schema() -> String {
     let mut properties: Map<String, Value> = GROUPS
@@ -208,7 +209,7 @@ pub fn schema() -> String {
         "additionalProperties": false,
         "properties": properties,
     });
-    // What holds for one command alone.
+    // Sections with settings for one command alone.
     let cli = Cli::command();
     let names = cli.get_subcommands().map(|command| command.get_name().to_owned());
     let section_of = |name| (name, json!({ "$ref": "#/definitions/section" }));
@@ -268,7 +269,7 @@ mod tests {
     use crate::options::declaration::{Setting, options};
 
     options! {
-        /// Made up.
+        /// An option for the tests.
         MadeUpOptions "Made up"
         NAP: Duration = Setting::duration("nap", "5m", Duration::ZERO, Duration::from_hours(2))
             .means("How long the relay naps after lunch")

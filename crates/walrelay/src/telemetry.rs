@@ -1,6 +1,6 @@
 //! Logs: text for a person at a terminal, JSON lines in Cloud Logging's field names otherwise.
 //!
-//! Logs go to standard error, so that standard output carries only what a command was asked for.
+//! Logs go to standard error, so that standard output carries only the results of a command.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -23,7 +23,7 @@ use walrelay_relay::policy::{Chain, Exit};
 use crate::config::{LogConfig, LogFormat};
 use crate::error::Error;
 
-/// Installs the subscriber of this process; a second call changes nothing.
+/// Installs the subscriber of this process. A second call changes nothing.
 pub fn start(config: &LogConfig) {
     let filter = EnvFilter::new(directives(&config.filter));
     let terminal = io::stderr().is_terminal();
@@ -44,8 +44,8 @@ pub fn start(config: &LogConfig) {
     }
 }
 
-/// A level that stands alone is meant for what the relay does: a request has ten frames of HTTP/2, and at
-/// `debug` a library has a line for each.
+/// Limits a plain level such as `debug` to our own crates. Otherwise one request would log ten
+/// HTTP/2 frames.
 fn directives(filter: &str) -> Cow<'_, str> {
     let level = filter.trim();
     let is_noisy = ["debug", "trace"].iter().any(|noisy| noisy.eq_ignore_ascii_case(level));
@@ -55,16 +55,16 @@ fn directives(filter: &str) -> Cow<'_, str> {
     }
 }
 
-/// Whether this is a filter in the syntax of `RUST_LOG`.
+/// Returns whether this is a filter in the syntax of `RUST_LOG`.
 #[must_use]
 pub fn is_filter(text: &str) -> bool {
-    // The parser takes a word that is no level for a target, and would log nothing but it.
+    // The parser takes an unknown level for a target, and would then log only that target.
     let is_every_part_one = text.trim().is_empty() || text.split(',').all(ends_in_a_level);
     is_every_part_one && EnvFilter::builder().parse(text).is_ok()
 }
 
-/// Whether a directive is a level, or ends in one behind an equals sign. A comma inside a span's
-/// braces cuts a directive in two; its first half is recognised by its open bracket.
+/// Returns whether a directive is a level, or ends in one after an equals sign. A comma inside a
+/// span's braces cuts a directive in two. An open bracket identifies the first half.
 fn ends_in_a_level(directive: &str) -> bool {
     let level = directive.rsplit('=').next().unwrap_or(directive).trim();
     let levels = ["off", "error", "warn", "info", "debug", "trace"];
@@ -72,7 +72,7 @@ fn ends_in_a_level(directive: &str) -> bool {
     is_level || directive.contains('[')
 }
 
-/// Writes why the process ends: to the log if there is one, otherwise as plain text.
+/// Reports the error that ends the process: to the log if there is one, otherwise as plain text.
 pub fn report_error(error: &Error) {
     if !tracing::dispatcher::has_been_set() || io::stderr().is_terminal() {
         return write_plainly(&format!("walrelay: {}", error.report()));
@@ -100,7 +100,7 @@ fn write_plainly(text: &str) {
     drop(writeln!(io::stderr().lock(), "{text}"));
 }
 
-/// One JSON object a line, in the field names of Cloud Logging's structured logs.
+/// One JSON object per line, in the field names of Cloud Logging's structured logs.
 #[derive(Debug, Clone, Copy)]
 pub struct CloudLogging;
 
@@ -116,7 +116,7 @@ where
         event: &Event<'_>,
     ) -> fmt::Result {
         let mut line = Map::new();
-        // Outermost first: where a name repeats, the closest one counts.
+        // Outermost span first, so that for a repeated name the innermost span wins.
         for span in context.event_scope().into_iter().flat_map(Scope::from_root) {
             let extensions = span.extensions();
             let fields = extensions.get::<FormattedFields<N>>();
@@ -135,7 +135,7 @@ where
         line.insert("severity".into(), severity(*metadata.level()).into());
         line.insert("target".into(), metadata.target().into());
         if let (Some(file), Some(number)) = (metadata.file(), metadata.line()) {
-            // Cloud Logging wants the line as text: it is an int64 in protobuf's JSON form.
+            // Cloud Logging expects the line number as text, the JSON form of a protobuf int64.
             let location = serde_json::json!({ "file": file, "line": number.to_string() });
             line.insert("logging.googleapis.com/sourceLocation".into(), location);
         }
@@ -152,7 +152,7 @@ fn severity(level: Level) -> &'static str {
     }
 }
 
-/// Keeps a span's fields as one JSON object, until an event inside it needs them.
+/// Stores a span's fields as one JSON object, until an event inside the span needs them.
 #[derive(Debug, Clone, Copy)]
 pub struct JsonFields;
 

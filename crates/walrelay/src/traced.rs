@@ -1,4 +1,4 @@
-//! Requests and transactions that have spans.
+//! Spans for publish requests and for a consumer's transactions.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use walrelay_inbox::{Event, TraceEnd, Tracer};
 use walrelay_otlp::{Failed, Spans};
 use walrelay_relay::stream::seams::Publisher;
 
-/// Publishes as the publisher in it does; each request has a span where spans are wanted.
+/// A publisher that creates a span for each request.
 #[derive(Debug, Clone)]
 pub struct Traced<P> {
     publisher: P,
@@ -16,7 +16,7 @@ pub struct Traced<P> {
 }
 
 impl<P> Traced<P> {
-    /// Without `spans` nothing is looked at.
+    /// Wraps a publisher. Without `spans` it adds no work.
     pub fn new(publisher: P, spans: Option<Spans>) -> Self {
         Self { publisher, spans }
     }
@@ -41,7 +41,7 @@ impl<P: Publisher> Publisher for Traced<P> {
     }
 }
 
-/// Makes a span of each transaction of a consumer.
+/// Creates a span for each transaction of a consumer.
 #[derive(Debug)]
 pub struct TracedBatches(pub Spans);
 

@@ -1,4 +1,4 @@
-//! Precedence, validation, secrets and the page that documents it all.
+//! Precedence, validation and secrets of the configuration, and the page that documents it.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 #![expect(clippy::shadow_unrelated, reason = "each case reads as if it stood alone")]
@@ -13,7 +13,7 @@ use walrelay_relay::settings::Until;
 
 const URL: &str = "postgresql://relay:hunter2@db.example:5432/app";
 
-/// A file of this test process that goes away with it.
+/// A temporary file, deleted when it is dropped.
 struct TemporaryFile(PathBuf);
 
 impl TemporaryFile {
@@ -170,7 +170,7 @@ fn unknown_keys_and_shapes_of_the_file_are_problems() {
     let problems = texts(&config(&["run", "--config", file.path()], &[]).unwrap_err());
     assert_eq!(problems.len(), 6, "{problems:#?}");
     assert!(problems.iter().any(|problem| problem.contains("did you mean park-after?")));
-    // An unknown key hides nothing else that is wrong.
+    // An unknown key does not hide other problems.
     for option in ["--database-url: not set", "--project: not set"] {
         assert!(problems.iter().any(|problem| problem.starts_with(option)), "{problems:#?}");
     }
@@ -280,7 +280,7 @@ fn telemetry_is_sent_where_opentelemetrys_variables_say_so() {
         ("OTEL_EXPORTER_OTLP_HEADERS", "authorization=hunter2"),
     ];
     let named = otlp(&named).unwrap();
-    // The last of a name counts.
+    // For a repeated name the last value counts.
     assert_eq!(named.resource.last().unwrap(), &("service.name".to_owned(), "relay".to_owned()));
     assert!(named.resource.contains(&("team".to_owned(), "a b".to_owned())));
     assert!(!format!("{named:?}").contains("hunter2"), "{named:?}");

@@ -13,7 +13,7 @@ use walrelay::http::{self, Observed};
 use walrelay_relay::observe::health::{Health, Phase};
 use walrelay_relay::observe::metrics::Metrics;
 
-/// How long a probe of Kubernetes may wait. It waits one second; a machine under test is slower.
+/// Timeout of a probe. Kubernetes waits one second, but a machine under test is slower.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
 struct Served {
@@ -34,7 +34,7 @@ async fn served() -> Served {
 }
 
 impl Served {
-    /// Status code and body.
+    /// Returns status code and body.
     async fn get(&self, path: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
@@ -91,7 +91,7 @@ async fn metrics_and_status_show_what_the_pipeline_counted() {
     assert_eq!(served.get("/nowhere").await.0, 404);
 }
 
-/// What idle clients have sent before they fall silent.
+/// Bytes that idle clients send before they fall silent.
 const IDLE: [&str; 3] = ["", "GET /livez HT", "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"];
 
 #[tokio::test]
@@ -101,7 +101,7 @@ async fn the_liveness_probe_answers_beside_80_idle_connections() {
         let mut idle = Vec::new();
         for _ in 0..80 {
             let mut stream = TcpStream::connect(served.address).await.unwrap();
-            // A connection that was closed for a newer one refuses what is sent.
+            // Writing fails if the connection was already closed for a newer one.
             drop(stream.write_all(sent.as_bytes()).await);
             idle.push(stream);
         }

@@ -1,4 +1,4 @@
-//! The real binary: exit codes, where its output goes, how it stops.
+//! The real binary: exit codes, output streams, and how it stops.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -98,7 +98,7 @@ fn bash_accepts_its_completions_and_completes_with_them() {
         "{}\nCOMP_WORDS=(walrelay dis); COMP_CWORD=1; _walrelay walrelay dis walrelay; echo \"${{COMPREPLY[@]}}\"",
         text(&script)
     );
-    // In a file: as an argument it would be longer than Linux takes.
+    // The script goes into a file, because it is longer than Linux accepts as an argument.
     let file = std::env::temp_dir().join(format!("walrelay-{}-completions", std::process::id()));
     std::fs::write(&file, asked).unwrap();
     let answer = Command::new("bash").arg(&file).output().unwrap();

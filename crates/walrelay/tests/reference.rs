@@ -1,4 +1,4 @@
-//! What is generated from the declarations of the options is up to date, and nothing is missing.
+//! The generated files are up to date with the option declarations, and complete.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
@@ -15,7 +15,7 @@ use walrelay::reference;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// Set to write the files instead of comparing them.
+/// Environment variable that writes the files instead of comparing them.
 const REGENERATE: &str = "WALRELAY_REGENERATE";
 
 fn holds(path: &str, generate: impl FnOnce(&str) -> String) {
@@ -90,7 +90,7 @@ fn every_flag_is_an_option_or_an_argument_of_its_command_and_is_on_the_page() {
     look(&Cli::command(), &page);
 }
 
-/// The problems that a command has with an option's value.
+/// Returns the problems of a command with an option's value.
 fn problems_of(option: &Declaration, value: &str) -> Vec<Problem> {
     let command = reference::commands_of(option.name);
     let command = command.first().map_or("status", String::as_str);
@@ -115,7 +115,7 @@ fn problems_of(option: &Declaration, value: &str) -> Vec<Problem> {
     }
 }
 
-/// Values at the ends of an option's range, and beyond them.
+/// Returns values at the limits of an option's range, and values beyond the limits.
 fn ends(option: &Declaration) -> (Vec<String>, Vec<String>) {
     let millis = |duration: Duration| format!("{}ms", duration.as_millis());
     let tick = Duration::from_millis(1);

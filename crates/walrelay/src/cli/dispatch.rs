@@ -75,7 +75,7 @@ pub struct DispatchRowsArgs {
 }
 
 impl DispatchRowsArgs {
-    /// Whether any of them is given.
+    /// Returns whether at least one filter is given.
     pub(crate) fn is_given(&self) -> bool {
         let given = [&self.status, &self.topic, &self.key, &self.error, &self.older_than];
         given.into_iter().any(Option::is_some)

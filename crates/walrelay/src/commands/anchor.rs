@@ -1,4 +1,4 @@
-//! `walrelay anchor`: create, list, advance, drop. Never done by anything else (I9).
+//! `walrelay anchor`: create, list, advance, drop. Only these commands change anchors (I9).
 
 use pgoutput_parser::Lsn;
 use serde_json::{Value, json};
@@ -19,11 +19,12 @@ use crate::config::{AnchorAction, AnchorConfig, OutputFormat, Place};
 use crate::error::Error;
 use crate::output::{human_bytes, print};
 
-/// Carries out the action and prints what was done.
+/// Carries out the action and prints the result.
 ///
 /// # Errors
 ///
-/// Postgres cannot be reached or refuses; there is no such anchor, or no room for one.
+/// Postgres cannot be reached or refuses, the anchor does not exist, or the server has no capacity
+/// for one.
 pub async fn execute(config: AnchorConfig) -> Result<(), Error> {
     let client = connect_sql(&config.database.connect).await?;
     let done = act(&client, &config.database.outbox, config.action).await;
@@ -35,7 +36,7 @@ async fn act(client: &SqlClient, outbox: &Outbox, action: AnchorAction) -> Resul
     refuse_other_shards(client, outbox).await?;
     match &action {
         AnchorAction::List { .. } => {}
-        // What was begun may need the anchor, and the slot may not be there.
+        // An unfinished operation may need the anchor, or may have dropped the slot for a moment.
         AnchorAction::Create { .. } | AnchorAction::Advance { .. } | AnchorAction::Drop { .. } => {
             refuse_unfinished(client, &outbox.slot).await?;
         }
@@ -68,7 +69,7 @@ async fn act(client: &SqlClient, outbox: &Outbox, action: AnchorAction) -> Resul
         }
         AnchorAction::Drop { name } => {
             let anchor = find_anchor(client, &outbox.slot, &name).await?;
-            // A lost one helps no replay.
+            // No replay can use a lost anchor.
             if !anchor.slot.is_lost() {
                 refuse_needed(client, outbox, (&name, Lsn::new(u64::MAX))).await?;
             }
@@ -104,7 +105,7 @@ async fn create(
     refuse_without_room(&room, &state, wal_budget)?;
     let at = copy_slot(client, (live, &slot), SlotLife::Kept).await?;
     let system = read_history(client, live).await?;
-    // Otherwise nobody could tell how far back it reaches until the relay notes a time.
+    // Without this entry, the anchor's age is unknown until the relay records a time.
     if let Err(error) = note_wal_time(client, &system).await {
         tracing::warn!(%error, "times cannot be turned into positions: run `walrelay init`");
     }
@@ -158,7 +159,7 @@ fn refuse_without_room(
     .into())
 }
 
-/// Where an anchor is to go: never past the slot, whose log it is there to keep.
+/// Returns the position to move the anchor to. An anchor never passes its slot.
 async fn target(
     client: &SqlClient,
     outbox: &Outbox,
@@ -190,7 +191,8 @@ async fn target(
     Ok(to)
 }
 
-/// A replay that is taken up again streams the anchor from where it has stopped.
+/// Refuses while an unfinished replay needs WAL before `up_to`: a resumed replay streams the anchor
+/// from the position where the replay stopped.
 async fn refuse_needed(
     client: &SqlClient,
     outbox: &Outbox,

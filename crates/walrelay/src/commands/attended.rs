@@ -1,8 +1,8 @@
-//! Statements that may wait for others to end: what they wait for is told, and they can be given up.
+//! Statements that may wait for other sessions: logs the blocking sessions, and can be cancelled.
 //!
-//! A new slot waits for every transaction that was open before it, and a lock for its holder. Without a
-//! word that looks like a hang; and a server whose client is gone waits on, and creates the slot for
-//! nobody.
+//! Creating a slot waits for every transaction that is already open, and a lock waits for its
+//! holder. Without a log message such a wait looks like a hang. If the client simply disconnects,
+//! the server keeps waiting and creates the slot later, unused.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -16,17 +16,17 @@ use walrelay_relay::shutdown::Shutdown;
 
 use crate::error::Error;
 
-/// Long enough for a statement that waits for nobody.
+/// Time after which a statement counts as blocked, and the interval between checks.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long a cancelled statement may take to end.
+/// Longest time to wait for a cancelled statement to end.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Does what has nothing to take back when it is stopped.
+/// Runs a command that needs no cleanup when it is interrupted.
 ///
 /// # Errors
 ///
-/// Those of the command, or that it was interrupted.
+/// Returns the errors of the command, or that it was interrupted.
 pub(super) async fn unless_stopped<T>(
     command: impl Future<Output = Result<T, Error>>,
     shutdown: &Shutdown,
@@ -37,11 +37,11 @@ pub(super) async fn unless_stopped<T>(
     }
 }
 
-/// Does `work`, which is done in the session of `client`.
+/// Runs `work` in the session of `client`, and cancels its statement on shutdown.
 ///
 /// # Errors
 ///
-/// Those of the work, or that it was interrupted.
+/// Returns the errors of the work, or that it was interrupted.
 pub(super) async fn attended<T>(
     (connect, client): (&ConnectConfig, &SqlClient),
     work: impl Future<Output = Result<T, Error>>,
@@ -50,11 +50,11 @@ pub(super) async fn attended<T>(
     attended_in((connect, backend_pid(client).await?), work, shutdown).await
 }
 
-/// The same for work that needs the client for itself: in the session of this server process.
+/// Like [`attended`], for work that borrows the client: `pid` is the server process of its session.
 ///
 /// # Errors
 ///
-/// Those of the work, or that it was interrupted.
+/// Returns the errors of the work, or that it was interrupted.
 pub(super) async fn attended_in<T>(
     (connect, pid): (&ConnectConfig, i32),
     work: impl Future<Output = Result<T, Error>>,
@@ -67,7 +67,7 @@ pub(super) async fn attended_in<T>(
         () = shutdown.requested() => {}
     }
     if !shutdown.is_requested() {
-        // Nobody can be asked any more what it waits for.
+        // The blocking sessions can no longer be read, so wait without reporting them.
         tokio::select! {
             done = &mut work => return done,
             () = shutdown.requested() => {}
@@ -86,7 +86,7 @@ pub(super) async fn attended_in<T>(
     Err(Error::Interrupted)
 }
 
-/// Tells what the session waits for, each time that changes; returns when it cannot be found out.
+/// Logs which sessions block the statement, each time they change. Returns when a query fails.
 async fn tell(connect: &ConnectConfig, pid: i32) {
     sleep(PATIENCE).await;
     let client = match connect_sql(connect).await {
@@ -107,7 +107,8 @@ async fn watch(client: &SqlClient, pid: i32) -> Result<(), AdminError> {
                 "waiting for a transaction to end: {who}; end it, or press Ctrl-C and come back later"
             );
         }
-        // Between two tries it waits for nobody, and then for the same.
+        // Between two lock attempts nothing blocks the session, and afterwards the same sessions
+        // do.
         if !who.is_empty() {
             told = who;
         }

@@ -1,4 +1,4 @@
-//! `walrelay audit`: proves that what was published is in the consumers' inboxes.
+//! `walrelay audit`: checks that every published event is in each consumer's inbox.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -17,15 +17,15 @@ use crate::config::{AuditConfig, OutputFormat};
 use crate::error::Error;
 use crate::output::{print, visible};
 
-/// Missing events that the text names, and those that the JSON has, unless all are asked for.
+/// Number of missing events that the text report lists, and the JSON report, without `--all`.
 const NAMED: usize = 20;
 const LISTED: usize = 1_000;
 
-/// Compares, and prints what was found.
+/// Compares outbox and inboxes, and prints the findings.
 ///
 /// # Errors
 ///
-/// A database cannot be reached or refuses, nothing is known to be settled, or an event is missing.
+/// A database cannot be reached or refuses, no row is known to be settled, or an event is missing.
 pub async fn execute(config: AuditConfig) -> Result<(), Error> {
     execute_plainly(config).await.map_err(Error::met_looking)
 }

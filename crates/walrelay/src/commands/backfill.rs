@@ -1,5 +1,5 @@
-//! `walrelay backfill`: rows of the table to another topic, by version per aggregate, beside the running relay;
-//! or into their own, through dispatch state.
+//! `walrelay backfill`: publishes rows of the outbox table by version per aggregate, beside the
+//! running relay. The rows go to another topic, or through dispatch state to their own topics.
 
 use pgoutput_parser::{Lsn, PgTimestamp};
 use walrelay_core::Matching;
@@ -28,37 +28,38 @@ use crate::config::{BackfillAction, BackfillConfig, BackfillOrder, RefillConfig}
 use crate::error::Error;
 use crate::output::print;
 
-/// A backfill that can begin.
+/// A backfill that is ready to start.
 struct Prepared {
     id: String,
     request: RowsRequest,
     keeping: Keeping,
-    /// Everything before is published, with so many rows.
+    /// The position up to which every row is published, and the number of those rows.
     settled: (Lsn, u64),
-    /// What goes on record, if nothing is yet.
+    /// The row to write to `app_outbox_replay`, unless another process wrote it.
     row: Option<ReplayRow>,
-    /// Rows that are not published, of a rebuild.
+    /// Rows that the backfill does not publish. Only a rebuild sets them.
     left_out: Option<LeftOut>,
 }
 
 impl Prepared {
-    /// Whether it was begun by another process.
+    /// Returns whether another process started this backfill.
     fn is_resumed(&self) -> bool {
         self.keeping == Keeping::OnRecord && self.row.is_none()
     }
 }
 
-/// Backfills to the end, or until it is interrupted.
+/// Runs the backfill to its end, or until it is interrupted.
 ///
 /// # Errors
 ///
-/// There is no such table, column or backfill, a row cannot be published, or it was interrupted; then the
-/// error says how to go on.
+/// The table, column or backfill does not exist, a row cannot be published, or the backfill was
+/// interrupted. After an interruption the error names the command that resumes the backfill.
 pub async fn execute(config: BackfillConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let BackfillConfig { settings, action } = config;
     let mut client = connect_sql(&settings.connect).await?;
     let done = Box::pin(act(&mut client, settings, action, shutdown)).await;
-    // Until here, because it is what keeps another process from doing the same backfill.
+    // The session must stay open until here: its lock keeps other processes from running the same
+    // backfill.
     client.close().await;
     print(&done?)
 }
@@ -94,7 +95,8 @@ fn in_place_of<'a>(settings: &'a Settings, id: &'a str) -> InPlace<'a> {
     InPlace { command: "backfill", settings, id }
 }
 
-/// Through the table twice: for the keys of its rows, and, once those are held, for the rows.
+/// Reads the table twice. The first pass collects the keys. The second pass reads the rows, once
+/// the relay has paused those keys.
 async fn in_place(
     client: &mut SqlClient,
     settings: &Settings,
@@ -133,7 +135,7 @@ async fn in_place(
     in_place.published(client, shutdown).await
 }
 
-/// Rows of the tables, once through.
+/// One pass over the rows of the tables.
 struct Reading<'a> {
     request: &'a RowsRequest,
     keeping: Keeping,
@@ -214,15 +216,15 @@ async fn to_topic(
     };
     let run = Run { by, settings, replay: &replay, rate: request.rate, tally: &tally };
     Box::pin(run.to_the_end(server, shutdown)).await?;
-    // What is left out comes to nobody.
+    // No consumer receives the rows that were left out.
     Ok((rows.saturating_sub(tally.left_out()), summary((&prepared, topic, by), &tally)))
 }
 
-/// Publishes rows to a topic for another command, and returns how many there are on it.
+/// Publishes rows to a topic for another command, and returns how many rows the topic received.
 ///
 /// # Errors
 ///
-/// As those of [`execute`].
+/// Returns the errors of [`execute`].
 pub(super) async fn refill(to_apply: &RowsToApply, shutdown: &Shutdown) -> Result<u64, Error> {
     let RowsToApply { refill, left_out, .. } = to_apply;
     let RefillConfig { settings, topic, aggregate_types, dead_rows } = refill.clone();
@@ -254,7 +256,8 @@ pub(super) async fn refill(to_apply: &RowsToApply, shutdown: &Shutdown) -> Resul
     Ok(rows)
 }
 
-/// Nobody goes on with what is begun anew, and the outbox would keep its rows for it.
+/// Abandons the backfill. A rebuild always starts again from scratch, so nobody would resume this
+/// backfill, and an unfinished backfill keeps `prune` from deleting outbox rows.
 async fn give_up(client: &SqlClient, id: &str) {
     let given_up = async {
         let rows = read_replay(client, id).await?.map_or(0, |row| row.rows);
@@ -266,11 +269,12 @@ async fn give_up(client: &SqlClient, id: &str) {
     }
 }
 
-/// Whether a refill can begin: rows are there, and its topic. What they are to fill is emptied first.
+/// Checks that the outbox has rows and that the topic exists, before the caller empties the read
+/// model.
 ///
 /// # Errors
 ///
-/// They are not, or Postgres or Pub/Sub cannot be reached.
+/// The outbox has no rows, the topic does not exist, or Postgres or Pub/Sub cannot be reached.
 pub(super) async fn may_refill(config: &RefillConfig) -> Result<(), Error> {
     let RefillConfig { settings, topic, .. } = config;
     let client = connect_sql(&settings.connect).await?;
@@ -283,7 +287,8 @@ pub(super) async fn may_refill(config: &RefillConfig) -> Result<(), Error> {
     found
 }
 
-/// The consumer's database has no outbox, or one that nobody writes to.
+/// Refuses a database without outbox rows: it may be the consumer's database, whose outbox is
+/// missing or unused.
 async fn refuse_without_rows(client: &SqlClient, tables: &[QualifiedName]) -> Result<(), Error> {
     let failed = |source| SqlError::Sql { action: "look for rows".to_owned(), source };
     let replays = "SELECT to_regclass('public.app_outbox_replay') IS NOT NULL";
@@ -312,8 +317,9 @@ fn gap(request: &RowsRequest) -> Gap {
     Gap { snapshot: request.snapshot.clone(), settled, scope }
 }
 
-/// The outbox tables, with the order within an aggregate that was asked for. In place a shard has its own rows
-/// alone: it is dispatch state of that one slot where they wait for the live ones of their keys.
+/// Returns the outbox tables with the requested order within an aggregate. In place, a shard reads
+/// only its own rows, because only that shard's dispatch state orders them with the live rows of
+/// their keys.
 async fn tables(
     client: &SqlClient,
     settings: &Settings,
@@ -393,7 +399,8 @@ async fn begin(
     Ok(Prepared { id, request, keeping, settled: (Lsn::ZERO, 0), row, left_out: None })
 }
 
-/// The rows of all shards are in one table; what is held is the dispatch state of one slot.
+/// Returns the slot that the backfill is recorded under. To another topic, one backfill reads the
+/// rows of all shards. In place, a backfill pauses keys in the dispatch state of one slot.
 fn slot_of<'a>(settings: &'a Settings, destination: &Destination) -> &'a str {
     match destination {
         Destination::Topic(_) => settings.relay.outbox.base_slot(),

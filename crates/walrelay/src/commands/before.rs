@@ -1,4 +1,5 @@
-//! What several commands ask before they touch a slot: is something unfinished, and where was the log when.
+//! Preconditions that several commands check before they touch a slot: unfinished operations,
+//! paused keys, shards, and the WAL position of a time.
 
 use std::time::SystemTime;
 use walrelay_pg_client::SqlError;
@@ -20,8 +21,8 @@ use walrelay_relay::recovery;
 use super::replay::record;
 use crate::error::Error;
 
-/// What was begun with the slot is finished first: in the middle of it the slot may be gone, or not be
-/// the one that it will be.
+/// Refuses while an operation on the slot is unfinished. In the middle of one, the slot may be
+/// missing, or about to be replaced.
 pub(super) async fn refuse_unfinished(client: &SqlClient, slot: &str) -> Result<(), Error> {
     let unfinished = match read_operation(client, slot).await {
         Err(error) if error.server_kind() == Some(ServerErrorKind::TableMissing) => None,
@@ -33,7 +34,7 @@ pub(super) async fn refuse_unfinished(client: &SqlClient, slot: &str) -> Result<
     }
 }
 
-/// That this was begun with the slot, as an error.
+/// Builds the error that reports the unfinished operation.
 pub(super) async fn not_finished(
     client: &SqlClient,
     slot: &str,
@@ -43,7 +44,7 @@ pub(super) async fn not_finished(
     Ok(unfinished_as((slot, operation), what))
 }
 
-/// The same, told as `what`.
+/// Builds the error from a description that the caller made.
 pub(super) fn unfinished_as((slot, operation): (&str, &SlotOperation), what: String) -> AdminError {
     let slot = slot.to_owned();
     match operation {
@@ -57,8 +58,8 @@ pub(super) fn unfinished_as((slot, operation): (&str, &SlotOperation), what: Str
     }
 }
 
-/// While keys are held, what they wait for needs the slot: nobody else answers for them, or publishes what
-/// waits of them.
+/// Refuses while a replay pauses keys of this slot. Only this slot's relay can confirm the pauses
+/// and publish the rows that are queued behind them.
 pub(super) async fn refuse_while_held(client: &SqlClient, slot: &str) -> Result<(), Error> {
     let holding = replays_that_hold(client, slot).await?;
     let Some(HoldingReplay { id, command, keys, .. }) = holding.first() else { return Ok(()) };
@@ -70,7 +71,8 @@ pub(super) async fn refuse_while_held(client: &SqlClient, slot: &str) -> Result<
     })
 }
 
-/// A replay or a backfill that could not go on once these slots, their anchors or their server are others.
+/// Refuses while a replay or backfill is unfinished that could not continue once these slots, their
+/// anchors or their server change.
 pub(super) async fn refuse_open_replay(client: &SqlClient, slots: &[String]) -> Result<(), Error> {
     let open = unfinished_replay(client, slots).await?;
     let Some(OpenReplay { id, slot, is_backfill }) = open else { return Ok(()) };
@@ -80,8 +82,8 @@ pub(super) async fn refuse_open_replay(client: &SqlClient, slots: &[String]) -> 
     Err(Error::Unfinished { what, hint: record::how_to_end(command, &id) })
 }
 
-/// While the number of shards is being changed, the command that does it needs the old slots as they are, also
-/// before anything is on record about them.
+/// Refuses while `walrelay reshard` runs: the command needs the old slots unchanged, even before it
+/// has recorded the change.
 pub(super) async fn refuse_resharding(client: &SqlClient, outbox: &Outbox) -> Result<(), Error> {
     let begun = match read_resharding(client, outbox).await {
         Err(error) if error.server_kind() == Some(ServerErrorKind::TableMissing) => None,
@@ -93,13 +95,15 @@ pub(super) async fn refuse_resharding(client: &SqlClient, outbox: &Outbox) -> Re
     Err(AdminError::OperationUnfinished { slot, what }.into())
 }
 
-/// What the relay has on record is asked before anything is said of the outbox, or done to it.
+/// Refuses if row level security hides the relay's own tables. Callers check this before they
+/// report about the outbox or change it.
 pub(super) async fn refuse_hidden_state(client: &SqlClient) -> Result<(), AdminError> {
     Ok(refuse_hidden_rows(client, &relay_tables(), RowUse::Read).await?)
 }
 
-/// Every shard that is there or on record, whichever one is named; the outbox itself where none is. While
-/// their number is being changed they are those of both numbers.
+/// Returns every shard that exists or is recorded, whichever shard was named. Without shards it
+/// returns the outbox itself. During a change of the shard count it returns the old and the new
+/// shards.
 pub(super) async fn every_shard(client: &SqlClient, outbox: &Outbox) -> Result<Vec<Outbox>, Error> {
     refuse_hidden_state(client).await?;
     let counts: Vec<u32> = read_sharding(client, outbox).await?.of_count.into_keys().collect();
@@ -109,7 +113,8 @@ pub(super) async fn every_shard(client: &SqlClient, outbox: &Outbox) -> Result<V
     })
 }
 
-/// What is about one slot needs to be told which, where there are several.
+/// Refuses a single-slot command without `--shard`, or with a shard that does not exist, when the
+/// outbox is sharded.
 pub(super) async fn refuse_other_shards(client: &SqlClient, outbox: &Outbox) -> Result<(), Error> {
     refuse_hidden_state(client).await?;
     let (sharding, wanted) = (read_sharding(client, outbox).await?, outbox.shard);
@@ -121,7 +126,8 @@ pub(super) async fn refuse_other_shards(client: &SqlClient, outbox: &Outbox) -> 
     }
 }
 
-/// Whoever has two databases may have named the consumer's, which is no reason to create an outbox there.
+/// Refuses a database without the outbox tables. The user may have named the consumer's database,
+/// where nobody should create an outbox.
 pub(super) async fn refuse_without_outbox(
     client: &SqlClient,
     outbox: &Outbox,
@@ -138,7 +144,7 @@ pub(super) async fn refuse_without_outbox(
     }
 }
 
-/// Which rows are settled is known from the record that the relay keeps of its slot.
+/// Refuses a slot without a row in `app_outbox_relay`: only that row shows which rows are settled.
 pub(super) async fn refuse_unrecorded(client: &SqlClient, slot: &str) -> Result<(), Error> {
     match read_relay_row(client, slot).await? {
         Some(_) => Ok(()),
@@ -151,7 +157,7 @@ pub(super) async fn refuse_unrecorded(client: &SqlClient, slot: &str) -> Result<
     }
 }
 
-/// The position from which on everything committed at `time` or later lies.
+/// Returns a position before every commit of `time` or later.
 pub(super) async fn at_time(
     client: &SqlClient,
     slot: &str,
@@ -171,7 +177,7 @@ pub(super) async fn at_time(
     }
 }
 
-/// Why a time is no position, and the earliest time that is one.
+/// Explains why no position is known for a time, and names the earliest time with a known position.
 fn unknown_time(time: SystemTime, earliest: Option<WalTime>) -> String {
     let time = rfc3339(time);
     match earliest {
@@ -185,7 +191,8 @@ fn unknown_time(time: SystemTime, earliest: Option<WalTime>) -> String {
     }
 }
 
-/// Whoever holds a slot may be a relay or another command, and what helps is not the same.
+/// Adds the session that holds the slot to an error. A relay and another command need different
+/// next steps.
 pub(super) async fn naming_the_holder<T>(
     client: &SqlClient,
     done: Result<T, Error>,
@@ -204,7 +211,8 @@ pub(super) async fn naming_the_holder<T>(
     }
 }
 
-/// What is left of a reset whose anchor is gone: the slot as it was without it, or none.
+/// Builds the error for a cancelled reset whose anchor is gone. The slot is either unchanged or
+/// lost.
 pub(super) async fn given_up(client: &SqlClient, slot: &str, reset: &Reset) -> Error {
     let what = reset.describe(slot);
     match read_loss(client, slot).await {
@@ -220,7 +228,7 @@ pub(super) async fn given_up(client: &SqlClient, slot: &str, reset: &Reset) -> E
     }
 }
 
-/// How many rows of each table are published before the slot streams.
+/// Reports how many rows of each table are published before the slot streams.
 pub(super) async fn rest_of(
     client: &SqlClient,
     outbox: &Outbox,

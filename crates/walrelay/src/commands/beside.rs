@@ -1,12 +1,13 @@
-//! `walrelay consumer rebuild --into`: the next generation is filled in tables of another schema, from the rows of the
-//! outbox, while the consumer works on. One transaction then puts it in use.
+//! `walrelay consumer rebuild --into`: fills the next generation in tables of another schema, from
+//! the rows of the outbox, while the consumer keeps running. One transaction then puts the tables
+//! in use.
 //!
 //! ```text
 //! rows checked ──▶ rows applied in the schema ──▶ compared ──▶ the last rows, tables and generation in one transaction
 //! ```
 //!
-//! Until that transaction commits the read model in use is untouched, whatever ends the command. Run again it
-//! continues: rows that were applied are found in the inbox.
+//! Until that transaction commits, the read model in use is untouched, however the command ends.
+//! Run again, the command continues: the inbox lists the rows that were applied.
 
 use std::time::Duration;
 use walrelay_pg_client::SqlError;
@@ -28,9 +29,9 @@ use crate::config::{BesideConfig, Consent, Rebuild};
 use crate::error::Error;
 use crate::output::print;
 
-/// Events of one transaction.
+/// Most events in one transaction.
 const BATCH_EVENTS: usize = 500;
-/// Bytes of one transaction's events, at least one event.
+/// Most bytes of events in one transaction, which takes at least one event.
 const BATCH_BYTES: usize = 8 << 20;
 /// Pause between lock attempts, so that sessions queued behind ours can proceed.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
@@ -78,7 +79,7 @@ pub(super) async fn rebuild(
     Box::pin(unless_stopped(work, shutdown)).await
 }
 
-/// The tables of the schema, each with the one in use that it takes the place of.
+/// Returns the tables of the schema, each with the table in use that it replaces.
 async fn staged(client: &SqlClient, place: Beside<'_>) -> Result<Vec<StagedTable>, Error> {
     let tables = place.tables(client).await?;
     if tables.is_empty() {
@@ -109,7 +110,7 @@ async fn staged(client: &SqlClient, place: Beside<'_>) -> Result<Vec<StagedTable
     Ok(tables)
 }
 
-/// Notes the rebuild, or finds its note. Returns the generation in use.
+/// Records the start of the rebuild, or finds an earlier record. Returns the generation in use.
 async fn begin(
     client: &mut SqlClient,
     place: Beside<'_>,
@@ -146,7 +147,9 @@ async fn begin(
     Ok(place.begin(client).await?)
 }
 
-/// Asks nobody: it may be night, and run again with --yes the command only has to finish.
+/// Refuses to switch without `--yes` if the new generation lacks events. The command does not
+/// prompt, because it may have run unattended for hours. With `--yes`, a second run only has to
+/// switch.
 fn refuse_less(order: &Rebuild, generation: i32, found: Difference) -> Result<(), Error> {
     let Difference { missing, unfinished } = found;
     if found == Difference::default() || order.consent == Consent::Given {
@@ -171,13 +174,13 @@ struct Filling<'a> {
     place: Beside<'a>,
     fill: Fill,
     rows: &'a RowsToApply,
-    /// What was applied so far.
+    /// The rows that are already applied.
     settled: SettledRows,
     round: u64,
 }
 
 impl Filling<'_> {
-    /// Applies what is committed by now, in transactions of some hundred events.
+    /// Applies every row that is committed by now, in transactions of some hundred events.
     async fn catch_up(&mut self, client: &mut SqlClient) -> Result<(), Error> {
         let mut batch = EventBatch::default();
         let (reader, settled) = self.reader().await?;
@@ -202,13 +205,14 @@ impl Filling<'_> {
         Ok(())
     }
 
-    /// What reads the rows that were committed since the last time, and what is settled by them.
+    /// Returns a reader of the rows committed since the last pass, and the rows that are settled
+    /// after this pass.
     async fn reader(&mut self) -> Result<(walrelay_relay::replay::RoutedRows, SettledRows), Error> {
         self.round += 1;
         let RowsToApply { refill, left_out, .. } = self.rows;
         let client = connect_sql(&refill.settings.connect).await?;
         let snapshot = rows_check::now(&client).await?;
-        // Every transaction below the oldest running one was seen.
+        // The snapshot sees every transaction below the oldest running one.
         let oldest = snapshot.split(':').next().and_then(|xid| xid.parse().ok());
         let wanted = Wanted { settled: self.settled.clone(), ..Wanted::all() };
         let reader = rows_check::reader(&client, (refill, left_out), (snapshot, &wanted)).await;
@@ -216,8 +220,8 @@ impl Filling<'_> {
         Ok((reader?, oldest.map_or(SettledRows::None, SettledRows::Below)))
     }
 
-    /// The last rows, the tables and the generation in one transaction, while nothing else is applied for the
-    /// consumer. False: others were in the way.
+    /// Applies the last rows and switches tables and generation, in one transaction that stops all
+    /// other writes for the consumer. Returns false if another session holds a lock.
     async fn switch(
         &mut self,
         client: &mut SqlClient,
@@ -229,7 +233,8 @@ impl Filling<'_> {
             Err(error) if error.is_in_the_way() => return Ok(false),
             Err(error) => return Err(error.into()),
         }
-        // Whatever was applied up to here is committed in the outbox, and seen from now on.
+        // Every event that the consumer has applied up to now is committed in the outbox, so the
+        // reader's snapshot sees its row.
         let (reader, _) = self.reader().await?;
         let mut batch = EventBatch::default();
         let fill = &self.fill;
@@ -257,7 +262,7 @@ fn committing(source: tokio_postgres::Error) -> Error {
     SqlError::Sql { action, source }.into()
 }
 
-/// Applies events and commits, again and again while others are in the way.
+/// Applies events and commits. Retries while other sessions hold a lock.
 async fn apply(client: &mut SqlClient, fill: &Fill, events: &[Event]) -> Result<(), Error> {
     if events.is_empty() {
         return Ok(());
@@ -276,7 +281,7 @@ async fn apply(client: &mut SqlClient, fill: &Fill, events: &[Event]) -> Result<
     }
 }
 
-/// Events that are applied together.
+/// Events that one transaction applies.
 #[derive(Debug, Default)]
 pub(super) struct EventBatch {
     events: Vec<Event>,
@@ -284,7 +289,7 @@ pub(super) struct EventBatch {
 }
 
 impl EventBatch {
-    /// Adds a row, unless it could never be published; whether the batch is full.
+    /// Adds a row, unless the row can never be published. Returns whether the batch is full.
     pub(super) fn add(&mut self, routed: &Routed) -> bool {
         if routed.fault.is_none() {
             let event = Event::of_row(&routed.message);
@@ -294,14 +299,14 @@ impl EventBatch {
         self.events.len() >= BATCH_EVENTS || self.bytes >= BATCH_BYTES
     }
 
-    /// All of it, and it is empty again.
+    /// Removes and returns all events.
     pub(super) fn take(&mut self) -> Vec<Event> {
         self.bytes = 0;
         std::mem::take(&mut self.events)
     }
 }
 
-/// Gives an unfinished rebuild up.
+/// Abandons an unfinished rebuild.
 pub(super) async fn give_up(client: &mut SqlClient, name: &str) -> Result<(), Error> {
     let reads = admin::subscription(client, name).await?;
     let found = registered(client, Some(name)).await?.pop().and_then(|it| it.rebuild);

@@ -1,4 +1,5 @@
-//! `walrelay check`: everything that would keep `run` from working, each with its fix; changes nothing.
+//! `walrelay check`: reports everything that would keep `run` from working, each with its fix.
+//! Changes nothing.
 
 mod anchors;
 mod consumers;
@@ -30,8 +31,7 @@ use crate::config::{CheckConfig, InboxPlace, OutputFormat};
 use crate::error::Error;
 use crate::output::{Paint, Tone, print, visible};
 
-/// The codes of findings about Pub/Sub and about connections; the others are in
-/// `walrelay_outbox_admin::code`.
+/// Codes of findings about Pub/Sub and connections. `walrelay_postgres::code` has the other codes.
 const CONNECTION: &str = "connection";
 const PUBSUB_REGION: &str = "pubsub_region";
 const PUBSUB_ACCESS: &str = "pubsub_access";
@@ -40,18 +40,19 @@ const TOPIC: &str = "topic";
 const TOPIC_NAME: &str = "topic_name";
 const COLLECTOR: &str = "collector";
 
-/// What Postgres tells of what Pub/Sub is asked about.
+/// Facts from Postgres that the checks of Pub/Sub and of the consumers need.
 #[derive(Debug, Default)]
 struct There {
-    /// None where the rows cannot be read.
+    /// None if the rows cannot be read.
     routes: Option<Routes>,
-    /// That they are hidden, where that is why.
+    /// The error, if row level security hides the rows.
     hidden: Option<AdminError>,
     payloads: Vec<Payload>,
     consumers: Consumers,
 }
 
-/// The findings, and the kinds of those that are errors, from which the exit code follows.
+/// The findings, and the kinds of the findings that are errors. The exit code follows from the
+/// kinds.
 #[derive(Debug, Default)]
 struct Found {
     findings: Vec<Finding>,
@@ -66,7 +67,7 @@ impl Found {
         self.findings.push(finding);
     }
 
-    /// A failure because of which a part cannot be checked further.
+    /// Adds a failure that prevents further checks of its subject.
     fn unusable(&mut self, subject: &str, kind: Kind, error: &(dyn std::error::Error + 'static)) {
         let code = if kind == Kind::Pooler { code::POOLER } else { CONNECTION };
         let message = Chain(error).to_string();
@@ -78,7 +79,7 @@ impl Found {
 ///
 /// # Errors
 ///
-/// Something would keep `run` from running.
+/// At least one finding would keep `run` from working.
 pub async fn execute(config: CheckConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let telemetry = collector(config.run.otlp.clone());
     let looking = look(&config.run.settings, &config.inboxes, shutdown);
@@ -97,8 +98,8 @@ pub async fn execute(config: CheckConfig, shutdown: &Shutdown) -> Result<(), Err
     }
 }
 
-/// Looks at everything that can be looked at: what one connection refuses, another may tell. All are
-/// opened at once, so that a dead address costs its patience once.
+/// Runs every check that is possible: one connection may answer where another fails. All
+/// connections open at the same time, so that an unreachable address costs its timeout once.
 async fn look(config: &Settings, inboxes: &[InboxPlace], shutdown: &Shutdown) -> Found {
     let mut found = Found::default();
     let mut there = There::default();
@@ -119,7 +120,7 @@ async fn look(config: &Settings, inboxes: &[InboxPlace], shutdown: &Shutdown) ->
                 Err(error) => found.unusable("connection", error.kind(), &error),
             }
         }
-        // The same again would tell nothing new.
+        // The same failure is already reported for the replication connection.
         (Err(_), Err(_)) if !is_pooler => {}
         (_, Err(error)) => found.unusable("connection", Kind::of_postgres(&error), &error),
     }
@@ -133,7 +134,8 @@ async fn look(config: &Settings, inboxes: &[InboxPlace], shutdown: &Shutdown) ->
     found
 }
 
-/// Rows are published without it, so it is never more than a warning.
+/// Checks the OpenTelemetry collector. The relay publishes without it, so the finding is at most a
+/// warning.
 async fn collector(settings: Option<OtlpSettings>) -> Option<Finding> {
     let settings = settings?;
     let subject = format!("collector {}", settings.endpoint);
@@ -159,7 +161,8 @@ fn collector_finding(subject: String, answer: Result<(), Unfit>) -> Finding {
     }
 }
 
-/// Comes first: through a pooler, all later findings would be misleading.
+/// Opens a replication connection. This check comes first: behind a pooler all later findings would
+/// be misleading.
 async fn replicates(connect: &ConnectConfig) -> Result<(), PgError> {
     let mut replication = ReplicationConnection::connect(connect, &[]).await?;
     replication.identify_system().await.map(drop)
@@ -177,7 +180,7 @@ async fn look_at_postgres(client: &SqlClient, config: &Settings, found: &mut Fou
     found.findings.extend(anchors::of(client, &config.relay.outbox.slot).await);
     let tables = &config.relay.outbox.tables;
     let router = &config.relay.router;
-    // A table that is missing is a finding already.
+    // A missing table is already a finding.
     let payloads = schemas::payloads(client, router, tables).await.unwrap_or_default();
     let consumers = Consumers::beside(client).await;
     let mut hidden = None;
@@ -187,7 +190,8 @@ async fn look_at_postgres(client: &SqlClient, config: &Settings, found: &mut Fou
             hidden = Some(error);
             None
         }
-        // Missing tables are findings already, and the relay itself needs no right to read them.
+        // Missing tables are already findings, and the relay itself needs no permission to read
+        // them.
         Err(Error::Postgres(PgError::Server(_)) | Error::Store(AdminError::Sql { .. })) => None,
         Err(error) => {
             found.unusable("connection", error.kind(), &error);
@@ -197,7 +201,8 @@ async fn look_at_postgres(client: &SqlClient, config: &Settings, found: &mut Fou
     There { routes, hidden, payloads, consumers }
 }
 
-/// Of the slot, and where there are shards of all of them: a row that one leaves out has to be on another.
+/// Returns the findings about the slot, and with shards about all of them: a row that one shard's
+/// publication excludes must be in another's.
 async fn findings(client: &SqlClient, relay: &RelaySettings) -> Result<Vec<Finding>, Error> {
     let request = preflight_request(relay);
     let own = match relay.outbox.shard.is_whole() {
@@ -243,7 +248,7 @@ async fn look_at_pubsub(
         Err(finding) => return found.add(Kind::PubSub, finding),
     };
     if topics.is_empty() {
-        // Which topics are needed is not known; whether Pub/Sub answers can still be found out.
+        // The needed topics are unknown, but a probe still shows whether Pub/Sub answers.
         let probe = topics::full_name(&config.relay.router.project, "walrelay-check");
         let answer = admin.topic_exists(&probe).await;
         let finding = answer.map_or_else(|error| no_access(&error), |_| without_topics(&looked));
@@ -251,7 +256,7 @@ async fn look_at_pubsub(
     }
     for topic in topics {
         let answer = admin.topic(&topic).await;
-        // What is refused for its name says nothing of the others.
+        // If Pub/Sub rejects this topic's name, the other topics may still be valid.
         let goes_on = answer.as_ref().map_or_else(PubsubError::is_about_the_name, |_| true);
         let schema = answer.as_ref().ok().and_then(|it| it.as_ref()?.schema_settings.as_ref());
         let schema = schema.map(|schema| schemas::about(&topic, schema, &payloads));
@@ -265,16 +270,16 @@ async fn look_at_pubsub(
     }
 }
 
-/// Whether the rows of the outbox were looked at, which tell the topics.
+/// Whether the check could read the outbox rows, from which the topics are derived.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Looked {
     Rows,
     NoRows,
-    /// By row level security, as it is told.
+    /// Row level security hides the rows. Holds the message.
     Hidden(String),
 }
 
-/// Pub/Sub answers, and which topics are needed is not known.
+/// The finding when Pub/Sub answers but the needed topics are unknown.
 fn without_topics(looked: &Looked) -> Finding {
     let subject = "Pub/Sub".to_owned();
     let unknown = "answers; which topics are needed is told by the rows of the outbox, and those could not be read: \
@@ -320,13 +325,13 @@ fn topic_finding(topic: &str, answer: Result<bool, PubsubError>) -> Finding {
     }
 }
 
-/// A warning: `run` starts, and goes on past such rows.
+/// A warning only: `run` starts, and continues past such rows.
 fn nowhere_finding(nowhere: &Nowhere) -> Finding {
     let subject = "outbox rows".to_owned();
     finding(TOPIC_NAME, Severity::Warning, subject, &nowhere.told(), Nowhere::FIX)
 }
 
-/// Order holds only while all instances publish into one region.
+/// Warns about the global endpoint: order holds only while all instances publish into one region.
 fn region(pubsub: &PubSubSettings, router: &RouterConfig) -> Option<Finding> {
     let is_ordered = !router.ordering_key.to_string().is_empty();
     (is_ordered && pubsub.publisher.endpoint.is_global()).then(|| {
@@ -366,7 +371,7 @@ fn json_of(findings: &[Finding]) -> Vec<Value> {
     findings.iter().map(object).collect()
 }
 
-/// What must be mended first, then what somebody should look at, then what is fine.
+/// Lists errors first, then warnings, then successful checks.
 fn text_of(findings: &[Finding], paint: Paint) -> String {
     let mut text = String::new();
     let mut counts = Vec::new();

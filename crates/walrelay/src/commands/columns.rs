@@ -1,10 +1,10 @@
-//! Which of a column's names a table has.
+//! Resolves which of a column's possible names a table has.
 
 use walrelay_core::Names;
 use walrelay_pg_client::{PgError, QualifiedName, SqlClient};
 
-/// The first of the names that is a column of the table; the first of all when none is, so that the
-/// server's refusal names it.
+/// Returns the first of the names that is a column of the table. If the table has none of them, it
+/// returns the first name, so that the server's error shows it.
 ///
 /// # Errors
 ///

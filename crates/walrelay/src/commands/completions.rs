@@ -1,5 +1,5 @@
-//! `walrelay completions` and `walrelay man`: made of the command line's own description, so that
-//! neither can name what does not exist.
+//! `walrelay completions` and `walrelay man`. Both are generated from the clap definition, so that
+//! neither names an option that does not exist.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use crate::options;
 use crate::options::declaration::Kind;
 use crate::output::print;
 
-/// Prints the completions of a shell.
+/// Prints the completions for a shell.
 ///
 /// # Errors
 ///
@@ -35,8 +35,8 @@ fn script_of(shell: Shell) -> String {
     String::from_utf8_lossy(&script).into_owned()
 }
 
-/// With the words that each argument takes. The command line itself takes any text, so that all that is wrong is
-/// told at once.
+/// Adds the accepted words to each argument. The real command line accepts any text, so that
+/// `config` can report all problems at once.
 fn with_values(mut command: Command, path: &str) -> Command {
     let known: Vec<_> = command
         .get_arguments()
@@ -54,7 +54,7 @@ fn with_values(mut command: Command, path: &str) -> Command {
     })
 }
 
-/// The words that an argument takes; none where it takes others.
+/// Returns the words that an argument accepts, or none if it accepts any text.
 fn words_of(path: &str, argument: &Arg) -> Option<Vec<&'static str>> {
     if argument.get_help_heading() != Some(ARGUMENTS) {
         return match options::find(argument.get_long()?)?.kind {
@@ -80,10 +80,11 @@ fn words_of(path: &str, argument: &Arg) -> Option<Vec<&'static str>> {
     }
 }
 
-/// The states of an event in an inbox.
+/// The statuses of an event in an inbox.
 const INBOX_STATUSES: [&str; 5] = ["done", "late", "retrying", "dead", "discarded"];
 
-/// Writes `walrelay.1`, `walrelay-run.1` and so on into a directory, and prints how many.
+/// Writes `walrelay.1`, `walrelay-run.1` and so on into a directory, and prints the number of
+/// pages.
 ///
 /// # Errors
 ///
@@ -114,7 +115,7 @@ mod tests {
         ] {
             assert!(script.contains(&format!("compgen -W \"{words}\"")), "{words}");
         }
-        // What has no flag stands beside those.
+        // A positional argument lists its words together with the flags.
         assert!(script.contains(" bash zsh fish\""), "shells");
     }
 }

@@ -1,4 +1,4 @@
-//! A question to whoever sits at the terminal, to which a signal is a no.
+//! Asks the user at the terminal for consent. A signal means no.
 
 use std::io::{self, IsTerminal as _, Write as _};
 
@@ -9,11 +9,11 @@ use walrelay_relay::shutdown::Shutdown;
 use crate::config::Consent;
 use crate::error::Error;
 
-/// Whether to go on; `alone` decides where nobody can be asked.
+/// Asks whether to continue. Without a terminal, `alone` decides.
 ///
 /// # Errors
 ///
-/// Nobody agreed, a signal came before the answer, or the terminal cannot be used.
+/// The user did not agree, a signal came before the answer, or the terminal cannot be used.
 pub(super) async fn agreed(
     (question, consent): (&str, Consent),
     alone: impl FnOnce() -> Result<(), Error>,
@@ -28,7 +28,8 @@ pub(super) async fn agreed(
     let failed = |source| Error::Io { action: "ask".into(), source };
     let mut errors = io::stderr();
     write!(errors, "{question} [y/N] ").and_then(|()| errors.flush()).map_err(failed)?;
-    // On a thread of its own: nothing but a line ends the reading of a terminal.
+    // A thread of its own reads the answer: only a line of input ends a blocking read of a
+    // terminal.
     let answer = async {
         let reading = spawn_blocking(|| {
             let mut answer = String::new();
@@ -42,7 +43,7 @@ pub(super) async fn agreed(
             () = shutdown.requested() => {}
             _ = hang_up.recv() => {}
         }
-        // The line that was begun by the question; nobody is left to tell when standard error is gone.
+        // Ends the line of the question. An error is ignored, because standard error may be closed.
         drop(writeln!(io::stderr()));
     };
     answered(answer, stopped).await.map_err(failed)?

@@ -18,15 +18,16 @@ use crate::error::Error;
 use crate::http::{self, Observed};
 use crate::traced::TracedBatches;
 
-/// Delays between tries to start, as the relay has them between sessions.
+/// Delays between attempts to start: the same values that the relay uses between sessions.
 const TRY_AGAIN: Backoff =
     Backoff { base: Duration::from_millis(200), cap: Duration::from_secs(2) };
 
-/// Runs until `shutdown` is requested, or everything is caught up when that was asked for.
+/// Runs until `shutdown` is requested, or until the consumer has caught up if the configuration
+/// asks for that.
 ///
 /// # Errors
 ///
-/// Whatever ended it otherwise.
+/// Returns the error that ended the consumer.
 pub async fn execute(mut config: ConsumeConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let (metrics, health) = (Metrics::new(), Health::new(&config.settings.consumer));
     let observed = Observed::of_consumer(health.clone(), metrics.clone());
@@ -37,14 +38,14 @@ pub async fn execute(mut config: ConsumeConfig, shutdown: &Shutdown) -> Result<(
     Box::pin(with_telemetry(started, work)).await
 }
 
-/// The consumer, with its HTTP endpoints.
+/// Runs the consumer and its HTTP endpoints.
 async fn consume(
     config: &ConsumeConfig,
     (metrics, health): (Metrics, Health),
     (served, spans): (Observed, Option<Spans>),
     shutdown: &Shutdown,
 ) -> Result<(), Error> {
-    // Its tasks end with this function.
+    // The tasks end with this function.
     let mut tasks = JoinSet::new();
     if let Some(address) = config.http {
         let io = |source| Error::Io { action: format!("listen on {address}"), source };
@@ -64,7 +65,8 @@ async fn consume(
     Box::pin(consumer.run(stop, metrics, health)).await.map_err(Error::Inbox)
 }
 
-/// Looks everything up; waits for what passes by itself, and is not ready meanwhile.
+/// Prepares the consumer. Retries temporary errors, and reports the instance as not ready
+/// meanwhile.
 async fn prepare(settings: &Settings, health: &Health) -> Result<Consumer, Error> {
     let mut random = Random::new(random_seed());
     let mut failures = 0;

@@ -1,4 +1,4 @@
-//! `walrelay consumer`: setting up, reading the state, pausing and pruning.
+//! `walrelay consumer`: setup, status, pause and resume, prune.
 
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::Subscription;
 use serde_json::{Map, Value};
@@ -21,16 +21,16 @@ use crate::error::Error;
 use crate::options::units::show_duration;
 use crate::output::{print, visible};
 
-/// A day more than Pub/Sub delivers is kept (C10).
+/// Inbox rows are kept one day longer than Pub/Sub may redeliver their messages (C10).
 const MARGIN: Duration = Duration::from_hours(24);
-/// What a subscription keeps when nobody says otherwise.
+/// Pub/Sub's default message retention.
 const RETENTION_DEFAULT: Duration = Duration::from_hours(7 * 24);
-/// How long a pause waits for what began before; a handler has a minute, unless somebody has said otherwise.
+/// Longest time that a pause waits for running batches. By default a handler may run for a minute.
 const PAUSE_HOLDS: Duration = Duration::from_mins(2);
-/// Between two tries.
+/// Pause between attempts to get the lock.
 const AGAIN_AFTER: Duration = Duration::from_millis(200);
 
-/// As they stand in migrations/README.md.
+/// The grants and policies of the consumer's role, equal to those in migrations/README.md.
 const GRANTS: &str = "\
 GRANT USAGE ON SCHEMA public TO walrelay_consumer;
 GRANT SELECT ON app_inbox_consumer TO walrelay_consumer;
@@ -47,11 +47,11 @@ GRANT EXECUTE ON FUNCTION
   app_inbox_settle TO walrelay_consumer;
 ";
 
-/// Does what was asked for.
+/// Carries out the action.
 ///
 /// # Errors
 ///
-/// Postgres or Pub/Sub cannot be reached or refuse; there is no such consumer.
+/// Postgres or Pub/Sub cannot be reached or refuses, or the consumer does not exist.
 pub async fn execute(config: ConsumerConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let Some(connect) = &config.connect else {
         return match &config.action {
@@ -114,7 +114,7 @@ async fn act(client: &SqlClient, action: &ConsumerAction) -> Result<(), Error> {
     }
 }
 
-/// Pauses, and waits until that holds: what began before may still commit.
+/// Pauses the consumer, and waits for batches that began before: they may still commit.
 async fn pause(client: &SqlClient, name: &str) -> Result<(), Error> {
     admin::pause(client, name).await.map_err(Error::Inbox)?;
     let deadline = Instant::now() + PAUSE_HOLDS;
@@ -138,7 +138,7 @@ async fn pause(client: &SqlClient, name: &str) -> Result<(), Error> {
     }
 }
 
-/// What `init --sql` prints.
+/// Returns the SQL that `init --sql` prints.
 fn script(set_up: &ConsumerSetUp) -> String {
     let migrations = INBOX_MIGRATIONS;
     let mut text: String =
@@ -158,14 +158,16 @@ async fn init(client: &SqlClient, set_up: &ConsumerSetUp) -> Result<(), Error> {
     migrate_inbox(client).await.map_err(InboxError::Store)?;
     print(&format!("{made}: tables and functions of the inbox\n"))?;
     if let Some(reads) = moved_to(client, (name, subscription)).await? {
-        // What it was set up with may be gone, and created again it would fill up unread.
+        // The original subscription may have been deleted. Created again, it would collect messages
+        // that nobody reads.
         return print(&format!(
             "already there: consumer {name}, which reads {reads} since it was rebuilt\n"
         ));
     }
     let standing = Standing::of(client, (name, subscription)).await?;
     match create {
-        // Before the consumer is known: what is published from now on is kept for it.
+        // The subscription is created before the consumer is registered, so that it retains every
+        // message from now on.
         Some(new) => subscribing::create(endpoint, subscription, new).await?,
         None => standing.refuse_missing(endpoint, subscription).await?,
     }
@@ -186,18 +188,19 @@ async fn init(client: &SqlClient, set_up: &ConsumerSetUp) -> Result<(), Error> {
     ))
 }
 
-/// How a consumer stands to the subscription that it is to read.
+/// How a consumer relates to the subscription that `init` names.
 enum Standing {
-    /// It is not known yet.
+    /// The consumer is not registered.
     New,
-    /// It reads that one.
+    /// The consumer reads the named subscription.
     Same,
-    /// It reads this one instead, and nothing was ever applied from there.
+    /// The consumer reads this other subscription, and has never applied an event.
     Unused(String),
 }
 
 impl Standing {
-    /// Refuses one that has applied something from another subscription.
+    /// Compares the consumer with the named subscription. Refuses a consumer that has applied
+    /// events from another subscription.
     async fn of(client: &SqlClient, (name, subscription): (&str, &str)) -> Result<Self, Error> {
         let consumer = name.to_owned();
         match admin::subscription(client, name).await {
@@ -211,7 +214,8 @@ impl Standing {
         }
     }
 
-    /// What is mistyped now would be read for ever. Whoever sets up again what is gone is only told.
+    /// Refuses a subscription that does not exist, because a misspelled name would be registered
+    /// for good. If the consumer already reads the subscription, it only warns.
     async fn refuse_missing(&self, endpoint: &Endpoint, subscription: &str) -> Result<(), Error> {
         let subscription = subscription.to_owned();
         match (subscribing::exists(endpoint, &subscription).await, self) {
@@ -227,7 +231,7 @@ impl Standing {
         Ok(())
     }
 
-    /// Has the consumer read the subscription; what was done, as it is printed.
+    /// Registers or moves the consumer. Returns a description of the change to print.
     async fn settle(
         self,
         client: &SqlClient,
@@ -250,7 +254,7 @@ async fn scaffold(client: &SqlClient, table: &QualifiedName) -> Result<(), Error
     let Scaffold { sql, closing } = walrelay_inbox::scaffold(client, table).await?;
     print(&sql)?;
     if let Some(closing) = closing {
-        // What is printed goes into a file, and may be run unread.
+        // The printed SQL goes into a file, and may be run unread, so the warning goes to the log.
         tracing::warn!(
             "the table {table} is open to the roles of the web API, by default privileges; unless that is meant: {closing}"
         );
@@ -258,7 +262,8 @@ async fn scaffold(client: &SqlClient, table: &QualifiedName) -> Result<(), Error
     Ok(())
 }
 
-/// What a consumer reads instead of this subscription since a rebuild.
+/// Returns the subscription that a rebuild moved the consumer to, if the consumer no longer reads
+/// this one.
 async fn moved_to(
     client: &SqlClient,
     (name, subscription): (&str, &str),
@@ -321,17 +326,18 @@ async fn prune(
     print(&format!("{deleted} row(s) deleted\n"))
 }
 
-/// For how long subscription and topic keep messages, acknowledged ones included.
+/// Returns how long subscription and topic retain messages, acknowledged messages included.
 async fn kept_for(endpoint: &Endpoint, subscription: &str) -> Result<Duration, Error> {
     let found = Subscriber::connect(endpoint)?.subscription(subscription).await?;
     let Some(found) = found else {
-        // Whatever it kept is gone; it may be created again, and its topic may keep more.
+        // A deleted subscription retains no messages. But it may be created again, and its topic
+        // may retain more.
         return Ok(RETENTION_DEFAULT);
     };
     Ok(kept(&found))
 }
 
-/// For how long a subscription and its topic keep messages, acknowledged ones included.
+/// Returns how long a subscription and its topic retain messages, acknowledged messages included.
 pub(super) fn kept(subscription: &Subscription) -> Duration {
     let duration = |it: Option<prost_types::Duration>| it.and_then(|it| it.try_into().ok());
     let its = duration(subscription.message_retention_duration).unwrap_or(RETENTION_DEFAULT);

@@ -1,13 +1,14 @@
-//! `walrelay demo`: the whole pipe, from a business table to a read model, around the real relay.
+//! `walrelay demo`: the whole pipeline, from a business table to a read model, around the real
+//! relay.
 //!
 //! ```text
 //! producer ──▶ orders, outbox ──▶ the relay ──▶ embedded Pub/Sub ──▶ inbox ──▶ read model
 //!    │             │                                   └──▶ subscriber            │
-//!    └─ what was committed ────────────────────────────────▶ compared ◀───────────┘
+//!    └─ committed rows ────────────────────────────────────▶ compared ◀───────────┘
 //! ```
 //!
-//! The relay is started as `walrelay run` starts it, from a configuration of the same kind. The tables
-//! and the read model are two databases of one private Postgres.
+//! The demo starts the relay as `walrelay run` does, from an equivalent configuration. The outbox
+//! and the read model are in two databases of one private Postgres.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,16 +37,17 @@ const TOPIC: &str = "projects/demo/topics/orders.events";
 const SUBSCRIPTION: &str = "projects/demo/subscriptions/demo";
 const INBOX_SUBSCRIPTION: &str = "projects/demo/subscriptions/order_state";
 
-/// Rows that are on their way when the producer stops arrive within this, or count as lost.
+/// Longest time to wait for rows after the producer stops. Rows that arrive later count as lost.
 const ARRIVAL_MAX: Duration = Duration::from_secs(30);
 
-/// Runs until `shutdown` is requested or the wanted rows have arrived, and prints the result.
+/// Runs until `shutdown` is requested or the requested number of rows has arrived, and prints the
+/// result.
 ///
 /// # Errors
 ///
 /// Something could not be started, or a row was lost or out of order.
 pub async fn execute(config: DemoConfig, shutdown: &Shutdown) -> Result<(), Error> {
-    // Starting a server blocks; it is the only thing that happens here by then.
+    // Starting a server blocks this thread, but nothing else runs yet.
     let installation = Installation::newest(&[]).map_err(demo_error)?;
     let postgres = PrivatePostgres::start(&installation, &[]).map_err(demo_error)?;
     let url = postgres.url("postgres");
@@ -110,7 +112,7 @@ pub async fn execute(config: DemoConfig, shutdown: &Shutdown) -> Result<(), Erro
     report(&ledger, (produced_in, arrived), comparison)
 }
 
-/// Tables, publication and slot, as `walrelay init` makes them, and a business table.
+/// Creates tables, publication and slot, as `walrelay init` does, and a business table.
 async fn prepare(url: &str) -> Result<(), Error> {
     let connect = ConnectConfig::parse(url, &PgEnv::default()).map_err(|_| unfit("the URL"))?;
     let client = connect_sql(&connect).await?;
@@ -146,7 +148,7 @@ fn relay_config(url: &str, pubsub: &str) -> Result<RunConfig, Error> {
     Ok(*run_config)
 }
 
-/// Waits until everything committed has arrived; how long that took.
+/// Waits until everything committed has arrived. Returns the waiting time.
 async fn arrival(ledger: &Ledger) -> Duration {
     let began = Instant::now();
     while !ledger.is_complete() && began.elapsed() < ARRIVAL_MAX {

@@ -1,4 +1,4 @@
-//! `walrelay dispatch`: what did not go out at the first try, as an operator handles it.
+//! `walrelay dispatch`: lists and changes rows that were not published at the first attempt.
 
 pub(super) mod attributes;
 mod bulk;
@@ -21,15 +21,15 @@ use crate::config::{DispatchAction, DispatchConfig, DispatchList, OutputFormat};
 use crate::error::Error;
 use crate::output::{Reader, print, print_on};
 
-/// Rows read at once where all are asked for: some megabytes, however many there are.
+/// Rows per query when all rows are listed. This bounds memory to some megabytes.
 const PAGE_ROWS: u32 = 1_000;
 
-/// Carries out the action and prints what was done.
+/// Carries out the action and prints the result.
 ///
 /// # Errors
 ///
-/// Postgres cannot be reached, the row is not there or not in a fitting state, or a file cannot
-/// be used.
+/// Postgres cannot be reached, the row does not exist or has the wrong status, or a file cannot be
+/// read.
 pub async fn execute(config: DispatchConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let connecting = async { Ok(connect_sql(&config.database.connect).await?) };
     let mut client = unless_stopped(connecting, shutdown).await?;
@@ -75,12 +75,12 @@ async fn act(
     }
 }
 
-/// A row that is not seen for that stays as it is, unsaid.
+/// Refuses if row level security hides rows from UPDATE: such rows would silently stay unchanged.
 async fn refuse_hidden_changes(client: &SqlClient) -> Result<(), Error> {
     Ok(refuse_hidden_rows(client, &relay_tables()[..1], RowUse::Update).await?)
 }
 
-/// One page with what is left behind it, or page after page.
+/// Lists one page and the number of further rows, or all pages.
 async fn list(
     store: &DispatchStore,
     client: &SqlClient,
@@ -114,7 +114,8 @@ async fn list_all(
         behind = Some(DispatchPlace::from(last));
         count += page.len();
         match asked.format {
-            // One value, so it is printed as one; rows without their messages are small.
+            // JSON output is one value, so all rows are collected first. Without their messages
+            // rows are small.
             OutputFormat::Json => all.extend(page),
             OutputFormat::Text if print_on(&table(&page))? == Reader::Gone => break,
             OutputFormat::Text => {}
@@ -130,7 +131,8 @@ fn json_of(rows: &[DispatchRow]) -> String {
     pretty(&Value::Array(rows.iter().map(row_json).collect()))
 }
 
-/// How many there are in all and how to see them; and what is not shown because nobody has to act on it.
+/// Returns the total count with the option that shows the next page. It also counts the rows that
+/// are not listed because nobody has to act on them.
 async fn footer(
     store: &DispatchStore,
     client: &SqlClient,

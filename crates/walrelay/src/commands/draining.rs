@@ -1,4 +1,5 @@
-//! What commands do that let a slot go for good: relays let go of it, and what it has is published.
+//! Steps before a command drops a slot for good: relays release it, and its remaining rows are
+//! published.
 
 use std::time::Duration;
 use walrelay_pg_replication::{SlotError, read_slot};
@@ -20,17 +21,19 @@ use walrelay_relay::stream::mode::Ended;
 
 use crate::error::Error;
 
-/// How long a relay may take to let go of the slot.
+/// Longest time for a relay to release the slot.
 const LETTING_GO: Duration = Duration::from_secs(30);
 
-/// How often it is looked whether it has.
+/// Interval between checks whether the slot is free.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Waits until no relay has the slot: each lets go once it sees what is on record.
+/// Waits until no session holds the slot. Each relay releases it when it sees the recorded
+/// operation.
 ///
 /// # Errors
 ///
-/// Somebody does not let go, there is no such slot, the server refuses, or it was interrupted.
+/// A session does not release the slot, the slot does not exist, the server refuses, or the wait
+/// was interrupted.
 pub(super) async fn wait_until_free(
     client: &SqlClient,
     slot: &str,
@@ -52,11 +55,11 @@ pub(super) async fn wait_until_free(
     }
 }
 
-/// Connections to Pub/Sub that may be used.
+/// Connects to Pub/Sub and checks the credentials.
 ///
 /// # Errors
 ///
-/// Pub/Sub refuses, or it was interrupted.
+/// Pub/Sub refuses, or the command was interrupted.
 pub(super) async fn publisher(
     settings: &Settings,
     shutdown: &Shutdown,
@@ -70,11 +73,12 @@ pub(super) async fn publisher(
     Ok(publisher)
 }
 
-/// Publishes and confirms what the slot has until then, or records it in dispatch state, like a relay.
+/// Publishes and confirms the slot's rows up to `until`, or records them in dispatch state, as a
+/// relay does.
 ///
 /// # Errors
 ///
-/// Those that a relay stops with, or it was interrupted.
+/// Returns the errors that stop a relay, or that the command was interrupted.
 pub(super) async fn drain(
     settings: &Settings,
     publisher: GrpcPublisher,

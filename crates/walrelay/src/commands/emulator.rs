@@ -10,14 +10,14 @@ use crate::config::EmulatorConfig;
 use crate::error::Error;
 use crate::output::print;
 
-/// Serves until `shutdown` is requested. Prints its addresses once it can be reached.
+/// Serves until `shutdown` is requested. Prints its addresses once it accepts connections.
 ///
 /// # Errors
 ///
 /// An address cannot be listened on.
 pub async fn execute(config: EmulatorConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let options = Options {
-        // The log of calls is read through the control port; without the port it would be useless.
+        // Only the control port shows the log of calls.
         log: if config.control_listen.is_some() { Log::Keep } else { Log::Off },
         stored_bytes_max: config.max_stored_bytes,
         ..Options::default()

@@ -1,4 +1,4 @@
-//! Sending telemetry while a command runs.
+//! Sends telemetry while a command runs.
 
 use walrelay_otlp::{Exporter, Figures, Spans, StartError};
 use walrelay_relay::policy::Kind;
@@ -7,17 +7,17 @@ use crate::config::Problem;
 use crate::error::Error;
 use crate::http::Observed;
 
-/// The text of `/metrics`, which is brought up to date by being asked for.
+/// Returns a function that updates and returns the text of `/metrics`.
 pub(super) fn figures(observed: Observed) -> Figures {
     Box::new(move || observed.metrics())
 }
 
-/// Runs `work` with what makes spans. What is left of them, and the metrics, are sent at its end. Without
-/// an exporter nothing is.
+/// Runs `work` with a source of spans, and sends the remaining spans and the metrics at the end.
+/// Without an exporter it only runs `work`.
 ///
 /// # Errors
 ///
-/// Those of `work`, or the exporter could not be started.
+/// Returns the errors of `work`, or that the exporter could not be started.
 pub(super) async fn with_telemetry<F>(
     started: Option<Result<Exporter, StartError>>,
     work: impl FnOnce(Option<Spans>) -> F,

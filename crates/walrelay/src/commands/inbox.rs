@@ -1,4 +1,4 @@
-//! `walrelay inbox`: events that failed, as an operator handles them.
+//! `walrelay inbox`: lists and changes events that a consumer could not apply.
 
 use std::collections::BTreeMap;
 
@@ -12,12 +12,12 @@ use crate::config::{InboxAction, InboxConfig, OutputFormat};
 use crate::error::Error;
 use crate::output::{columns, print, shortened, visible};
 
-/// Does it, and says what was done.
+/// Carries out the action and prints the result.
 ///
 /// # Errors
 ///
-/// Postgres cannot be reached, the event is not there or not in a fitting state, or a file cannot be
-/// used.
+/// Postgres cannot be reached, the event does not exist or has the wrong status, or a file cannot
+/// be read.
 pub async fn execute(config: InboxConfig) -> Result<(), Error> {
     let mut client = connect_sql(&config.connect).await?;
     let done = act(&mut client, &config).await;
@@ -71,13 +71,13 @@ async fn act(client: &mut SqlClient, config: &InboxConfig) -> Result<String, Err
     }
 }
 
-/// The attributes of a stored message, as [`decoded`] shows them.
+/// Returns the attributes of a stored message in the form of [`decoded`].
 fn attributes_of(stored: &Value) -> BTreeMap<String, String> {
     let pairs = stored["message"]["attributes"].as_object().into_iter().flatten();
     pairs.filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned()))).collect()
 }
 
-/// The message with its attributes as an object.
+/// Turns the message's attributes into an object.
 fn decoded(mut row: Value) -> Value {
     let message = &mut row["message"];
     if let Some(attributes) = message["attributes"].as_str() {
@@ -97,13 +97,14 @@ const COLUMNS: [(&str, &str); 8] = [
     ("LAST ERROR", "last_error"),
 ];
 
-/// Characters of a cell; only errors are longer.
+/// Most characters of a cell. Only errors are longer.
 const CELL_MAX: usize = 80;
 
 fn table(rows: &[Value]) -> String {
     let cell_of = |row: &Value, field: &str| -> String {
         let text = shown(&row[field]);
-        // The newest attempt; a key as a whole, whatever it holds.
+        // Of the errors, the cell shows the newest attempt. A key is shown whole, even with line
+        // breaks.
         let newest = text.lines().next().unwrap_or_default();
         shortened(&visible(if field == "last_error" { newest } else { &text }), CELL_MAX)
     };

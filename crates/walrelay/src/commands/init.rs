@@ -1,4 +1,4 @@
-//! `walrelay init`: tables, publication, slot, and the topics if asked for; safe to run again.
+//! `walrelay init`: creates tables, publication, slot, and optionally topics. Safe to run again.
 
 use std::time::Duration;
 
@@ -27,12 +27,12 @@ use crate::config::{AlreadyThere, CreateTopics, InitConfig, SlotKind};
 use crate::error::Error;
 use crate::output::print;
 
-/// Sets up what is missing and prints what is new; or prints the SQL and touches nothing.
+/// Creates the missing objects and prints their names. With `--sql` it only prints the SQL.
 ///
 /// # Errors
 ///
-/// Postgres or Pub/Sub cannot be reached, or refuse. What came before has taken effect, and
-/// running it again goes on.
+/// Postgres or Pub/Sub cannot be reached, or refuses. Earlier steps have taken effect, and a second
+/// run continues after them.
 pub async fn execute(config: InitConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let shards = options(&config);
     let Some(connect) = &config.connect else {
@@ -50,7 +50,7 @@ pub async fn execute(config: InitConfig, shutdown: &Shutdown) -> Result<(), Erro
     done
 }
 
-/// One for each shard; one in all where there are none.
+/// Returns the options of each shard, or of the one unsharded outbox.
 fn options(config: &InitConfig) -> Vec<InitOptions> {
     let shard_key = shard_key(&config.router);
     let of_shard = |outbox| InitOptions {
@@ -78,7 +78,7 @@ async fn set_up(
 ) -> Result<(), Error> {
     let mut told = InitReport::default();
     for options in shards {
-        // Tables are those of all shards: they are told once.
+        // All shards share the tables, so the tables are printed only once.
         let made = set_up_slot(client, (config, connect), options, stop).await?;
         print(&report(&made, &told))?;
         told.created.extend(made.created);
@@ -90,7 +90,7 @@ async fn set_up(
     create_topics(client, config).await
 }
 
-/// What one slot needs; of several shards each has its own.
+/// Sets up the slot of one shard, or of the unsharded outbox.
 async fn set_up_slot(
     client: &SqlClient,
     (config, connect): (&InitConfig, &ConnectConfig),
@@ -103,7 +103,8 @@ async fn set_up_slot(
             (recovery @ SlotOperation::Recovery(_), OnLost::Accept) => {
                 give_up(client, slot, recovery).await?;
             }
-            // The slot is dropped for it: what init does without one says what helps.
+            // Preparing the upgrade dropped the slot. Without a slot, `init` below fails with the
+            // right hint.
             (SlotOperation::Upgrade(Upgrade { stage: UpgradeStage::Prepared, .. }), _) => {}
             (
                 SlotOperation::Recovery(_)
@@ -130,11 +131,12 @@ async fn set_up_slot(
     }
 }
 
-/// Postgres waits for whoever takes the slot between our look and our statement.
+/// Longest wait for the conversion. Postgres waits if another session acquires the slot between our
+/// check and our statement.
 const CONVERTING_MAX: Duration = Duration::from_secs(10);
 
-/// Makes the slot that is there a failover slot, if that was asked for. A slot that cannot be used is refused by
-/// [`init`], which comes next.
+/// Turns an existing slot into a failover slot if `--failover` was given. [`init`], which runs
+/// next, refuses a slot that cannot be used.
 async fn convert(
     client: &SqlClient,
     connect: &ConnectConfig,
@@ -155,7 +157,7 @@ async fn convert(
     print(&format!("converted: slot {slot} is a failover slot now\n"))
 }
 
-/// One topic that Pub/Sub does not take keeps none of the others from being made.
+/// Creates the topics. A topic name that Pub/Sub rejects does not stop the creation of the others.
 async fn create_topics(client: &SqlClient, config: &InitConfig) -> Result<(), Error> {
     let CreateTopics::Yes { named } = &config.create_topics else { return Ok(()) };
     let Routes { topics: mut wanted, nowhere } =
@@ -187,7 +189,7 @@ async fn create_topics(client: &SqlClient, config: &InitConfig) -> Result<(), Er
     refused.map_or(Ok(()), |error| Err(error.into()))
 }
 
-/// What was done about it.
+/// Creates a topic unless it exists. Returns the verb to print.
 async fn create_topic(admin: &Admin, topic: &str) -> Result<&'static str, PubsubError> {
     if admin.topic_exists(topic).await? {
         return Ok("already there");
@@ -196,7 +198,7 @@ async fn create_topic(admin: &Admin, topic: &str) -> Result<&'static str, Pubsub
     Ok("created")
 }
 
-/// What was begun with the slot. The very first time there is no table yet.
+/// Returns the unfinished operation of the slot. On the first run the table does not exist.
 async fn unfinished(client: &SqlClient, slot: &str) -> Result<Option<SlotOperation>, Error> {
     match read_operation(client, slot).await {
         Err(error) if error.server_kind() == Some(ServerErrorKind::TableMissing) => Ok(None),
@@ -204,14 +206,15 @@ async fn unfinished(client: &SqlClient, slot: &str) -> Result<Option<SlotOperati
     }
 }
 
-/// In the middle of what an operator has begun the slot may be gone; a new one would undo it.
+/// Finishes an operation that an operator began. In the middle of one the slot may be missing, and
+/// a new slot would undo the operation.
 async fn finish(finisher: &Finisher<'_>, operation: &SlotOperation) -> Result<(), Error> {
     let slot = finisher.slot;
     match finisher.finish().await? {
-        // Given up: what is left of the slot is looked at next.
+        // After a cancelled operation, the caller checks the slot again.
         Outcome::Nothing | Outcome::GivenUp(_) => Ok(()),
         Outcome::Finished(done) => print(&format!("finished: {}\n", done.describe(slot))),
-        // The slot is there, and the relay does the rest.
+        // The slot exists, and the relay does the remaining steps.
         Outcome::Pending(pending) => {
             print(&format!("to be finished by walrelay run: {}\n", pending.describe(slot)))
         }
@@ -223,8 +226,8 @@ async fn finish(finisher: &Finisher<'_>, operation: &SlotOperation) -> Result<()
     }
 }
 
-/// The slot is made together with a snapshot of what was there before. Begun before, only what is missing
-/// is done.
+/// Creates the slot together with a snapshot of the existing rows. If an earlier run began the
+/// backfill, this run only does the missing steps.
 async fn backfill(
     finisher: &Finisher<'_>,
     config: &InitConfig,
@@ -261,8 +264,8 @@ async fn backfill(
     Ok(made)
 }
 
-/// The loss is accepted: nothing is published from the table any more. A slot that was made for it stays,
-/// and streams from where it begins.
+/// Cancels a recovery, because the operator accepted the loss: the relay publishes no more rows
+/// from the table. A slot that the recovery created stays, and streams from its start.
 async fn give_up(client: &SqlClient, slot: &str, recovery: &SlotOperation) -> Result<(), Error> {
     if !take_operation(client, slot).await? {
         let what = describe_unfinished(client, slot, recovery).await?;
@@ -278,7 +281,8 @@ async fn give_up(client: &SqlClient, slot: &str, recovery: &SlotOperation) -> Re
     print(&format!("given up: {}\n", recovery.describe(slot)))
 }
 
-/// What is given up with a lost slot. Printed before anything is done: afterwards it is not known.
+/// Reports the rows that are lost with the slot. The report must come first, because `init` then
+/// overwrites the recorded position.
 async fn told(client: &SqlClient, options: &InitOptions, lost: &LostSlot) -> Result<String, Error> {
     let mut text = format!("lost: slot {} {}\n", options.outbox.slot, lost.problem);
     let Some(settled) = &lost.settled else {
@@ -297,7 +301,7 @@ async fn told(client: &SqlClient, options: &InitOptions, lost: &LostSlot) -> Res
     Ok(text)
 }
 
-/// What of it was not told before.
+/// Returns the lines of `made` that `told` does not contain.
 fn report(made: &InitReport, told: &InitReport) -> String {
     let is_new =
         |part: &&String| !told.created.contains(part) && !told.already_there.contains(part);

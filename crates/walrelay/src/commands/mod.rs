@@ -1,4 +1,5 @@
-//! One module per command; each takes its part of the configuration and does what `--help` says.
+//! One module per command. Each takes its part of the configuration and implements its `--help`
+//! text.
 
 use walrelay_relay::shutdown::Shutdown;
 
@@ -43,11 +44,12 @@ mod subscribing;
 mod topics;
 pub mod trace;
 
-/// Does what the command line asks for.
+/// Runs the command of the command line.
 ///
 /// # Errors
 ///
-/// Whatever ended the command; [`Error::exit`] says what the process exits with.
+/// Returns the error that ended the command. [`Error::exit`] maps it to the exit code of the
+/// process.
 pub async fn execute(command: Command, shutdown: &Shutdown) -> Result<(), Error> {
     match command {
         Command::Run(config) => Box::pin(run::execute(*config, shutdown)).await,
@@ -60,7 +62,8 @@ pub async fn execute(command: Command, shutdown: &Shutdown) -> Result<(), Error>
         Command::Completions(shell) => completions::print_for(shell),
         Command::Man(directory) => completions::write_pages(&directory),
         Command::Emulator(config) => emulator::execute(config, shutdown).await,
-        // These may wait for transactions of others, which they say, and take back what they asked for.
+        // These commands may wait for other sessions' transactions. They log the wait, and cancel
+        // their statement when they are interrupted.
         Command::Init(config) => Box::pin(init::execute(*config, shutdown)).await,
         Command::Slot(config) => Box::pin(slot::execute(config, shutdown)).await,
         Command::Anchor(config) => unless_stopped(anchor::execute(config), shutdown).await,
@@ -70,7 +73,7 @@ pub async fn execute(command: Command, shutdown: &Shutdown) -> Result<(), Error>
         Command::Reshard(config) => Box::pin(reshard::execute(*config, shutdown)).await,
         Command::Backfill(config) => Box::pin(backfill::execute(*config, shutdown)).await,
         Command::Replay(config) => Box::pin(replay::execute(*config, shutdown)).await,
-        // Nothing of the others is worth draining, and each may be run again.
+        // The other commands need no draining, and each may be run again.
         Command::Check(config) => Box::pin(check::execute(*config, shutdown)).await,
         Command::Status(config) => status::execute(config, shutdown).await,
         Command::Dispatch(config) => dispatch::execute(config, shutdown).await,

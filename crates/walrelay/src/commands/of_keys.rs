@@ -1,5 +1,6 @@
-//! `walrelay consumer rebuild --key`: single ordering keys are reset and applied again from the rows of the outbox, in
-//! one transaction. Events of these keys that arrive meanwhile wait for it, and find themselves in the inbox.
+//! `walrelay consumer rebuild --key`: resets single ordering keys and applies their outbox rows
+//! again, in one transaction. New events of these keys wait for the transaction, and then find
+//! themselves in the inbox.
 
 use std::time::Duration;
 use walrelay_pg_client::SqlError;
@@ -23,7 +24,7 @@ use crate::output::print;
 /// Pause between lock attempts, so that sessions queued behind ours can proceed.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
 
-/// Rebuilds them, all or none.
+/// Rebuilds all keys or none.
 pub(super) async fn rebuild(
     client: &mut SqlClient,
     (order, config): (&Rebuild, &KeysConfig),
@@ -57,7 +58,8 @@ pub(super) async fn rebuild(
     Box::pin(unless_stopped(work, shutdown)).await
 }
 
-/// Rows of these keys: by the aggregate where that is the key, otherwise all of them are read.
+/// Returns the filter for rows of these keys. If the ordering key is the aggregate id, Postgres
+/// filters the rows. Otherwise the command reads all rows.
 fn wanted(config: &KeysConfig) -> Wanted {
     let is_aggregate =
         config.rows.settings.relay.router.ordering_key.to_string() == "{aggregateid}";
@@ -65,7 +67,7 @@ fn wanted(config: &KeysConfig) -> Wanted {
     Wanted { scope: Scope { aggregate_ids, ..Scope::default() }, settled: SettledRows::None }
 }
 
-/// One attempt.
+/// One attempt to rebuild the keys.
 struct Once<'a> {
     order: &'a Rebuild,
     config: &'a KeysConfig,
@@ -76,13 +78,14 @@ struct Once<'a> {
 }
 
 impl Once<'_> {
-    /// Returns how many events were applied.
+    /// Rebuilds the keys. Returns the number of applied events.
     async fn rebuild(&self, client: &mut SqlClient) -> Result<u64, Error> {
         let transaction = self.fill.begin(client).await?;
         let decided = self.keys.set_aside(&transaction).await?;
         self.keys.reset(&transaction, &self.config.reset).await?;
         failpoint::hit("keys-reset");
-        // Whatever was applied of these keys is committed in the outbox, and nothing else of them is applied now.
+        // Every applied event of these keys is committed in the outbox, and the transaction blocks
+        // all other events of these keys.
         let RowsToApply { refill, left_out, .. } = self.rows;
         let outbox = connect_sql(&refill.settings.connect).await?;
         let snapshot = rows_check::now(&outbox).await?;
@@ -109,7 +112,8 @@ impl Once<'_> {
         Ok(events)
     }
 
-    /// Refused inside of the transaction, which takes everything back.
+    /// Refuses a rebuild without rows, or one that would lose edits, discards or applied events
+    /// without `--yes`. The error rolls back the transaction.
     fn refuse_less(&self, events: u64, (decided, lost): (Decided, i64)) -> Result<(), Error> {
         let Decided { edited, discarded, .. } = decided;
         if events == 0 {

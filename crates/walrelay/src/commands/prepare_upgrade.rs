@@ -1,15 +1,16 @@
-//! `walrelay prepare-upgrade`: everything published and confirmed, then the slot and the anchors go, because
-//! an upgrade of the server is refused while there are any.
+//! `walrelay prepare-upgrade`: publishes and confirms everything, then drops the slot and the
+//! anchors, because a server with slots cannot be upgraded.
 //!
 //! ```text
-//! on record ──▶ relays let go ──▶ drained, confirmed ──▶ anchors and slot dropped ──▶ upgrade ──▶ slot recover
+//! recorded ──▶ relays release the slot ──▶ drained, confirmed ──▶ anchors and slot dropped ──▶ upgrade ──▶ slot recover
 //! ```
 //!
-//! Whoever prepares it has the slot's lock from before it is on record until the slot is dropped, so that a relay
-//! which finds the one without the other knows that the process is gone, and calls it off.
+//! The command holds the lock of the slot's operation from before the operation is recorded until
+//! the slot is dropped. A relay that finds the record without the lock knows that the command has
+//! died, and cancels the operation.
 //!
-//! Producers need not stop: what they write from the drain on lies above the settled horizon, and a
-//! recovery publishes it from the table. Until the upgrade has happened relays wait, and make no slot.
+//! Producers need not stop. Rows that they write after the drain are above the settled horizon, and
+//! a recovery publishes them from the table. Until the upgrade relays wait, and create no slot.
 
 use std::time::Duration;
 use walrelay_pg_client::SqlError;
@@ -32,12 +33,13 @@ use crate::config::RunConfig;
 use crate::error::Error;
 use crate::output::print;
 
-/// Drains, drops, and says what comes next. Until the slot is dropped, a failure leaves all as it was.
+/// Drains and drops the slot, and prints the next step. Until the slot is dropped, a failure leaves
+/// everything unchanged.
 ///
 /// # Errors
 ///
-/// The slot is missing or lost, something else was begun with it, a relay does not let go of it, Pub/Sub
-/// refuses, or it was interrupted.
+/// The slot is missing or lost, another operation is unfinished, a relay does not release the slot,
+/// Pub/Sub refuses, or the command was interrupted.
 pub async fn execute(config: RunConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let settings = &config.settings;
     let client = connect_sql(&settings.connect).await?;
@@ -69,7 +71,7 @@ async fn prepare(
         let (here, version) = (read_history(client, slot).await?, read_version(client).await?);
         return match upgrade.has_happened(&here, version) {
             true => Ok(UPGRADED.to_owned()),
-            // It died between dropping the slot and saying so.
+            // An earlier run died between dropping the slot and recording the drop.
             false => told(client, slot, 0).await,
         };
     }
@@ -93,7 +95,7 @@ async fn prepare(
     match Box::pin(drain_slot(client, settings, shutdown)).await {
         Ok(()) => {}
         Err(error) => {
-            // Nothing is dropped yet: relays go on as before.
+            // Nothing is dropped yet, so relays continue as before.
             give_up_operation(client, slot).await?;
             return Err(error);
         }
@@ -109,17 +111,17 @@ async fn prepare(
     told(client, slot, anchors.len()).await
 }
 
-/// What comes after the upgrade.
+/// Printed when the server is already upgraded.
 const UPGRADED: &str = "the server is not the one that was prepared: it is upgraded\n\
      next: walrelay slot recover, unless relays run with --on-slot-lost recover, which do it by themselves\n";
 
-/// Looks of relays at what is on record take no longer.
+/// Longest wait for the lock. Relays hold the lock only while they read the record.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How often it is tried.
+/// Pause between lock attempts.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The slot's operation is ours until the connection ends.
+/// Locks the slot's operation until the connection ends.
 async fn take(client: &SqlClient, slot: &str, shutdown: &Shutdown) -> Result<(), Error> {
     let until = Instant::now() + PATIENCE;
     while !take_operation(client, slot).await? {
@@ -134,7 +136,7 @@ async fn take(client: &SqlClient, slot: &str, shutdown: &Shutdown) -> Result<(),
     Ok(())
 }
 
-/// Everything that was committed before is published and confirmed.
+/// Publishes and confirms everything that was committed before.
 async fn drain_slot(
     client: &SqlClient,
     settings: &Settings,

@@ -1,8 +1,8 @@
-//! `walrelay prune`: deletes outbox rows that are old, confirmed and not parked; of a partitioned outbox whole
-//! partitions where all rows are.
+//! `walrelay prune`: deletes outbox rows that are old, confirmed and not parked. Of a partitioned
+//! outbox it drops whole partitions in which all rows may go.
 //!
-//! Confirmed is known without an LSN in the table: every committed transaction below `settled_xid`
-//! of `app_outbox_relay` is settled. A row whose transaction cannot be compared with it stays.
+//! The table has no LSN, but every committed transaction below `settled_xid` of `app_outbox_relay`
+//! is settled. Rows whose transaction id cannot be compared with `settled_xid` stay.
 
 use walrelay_outbox_admin::{AdminError, read_operation};
 use walrelay_outbox_store::{read_history, recovering_slot};
@@ -18,18 +18,19 @@ use crate::config::{PruneConfig, Pruning};
 use crate::error::Error;
 use crate::output::print;
 
-/// Rows deleted in one transaction: small enough to hold locks for moments.
+/// Rows deleted in one transaction, few enough to hold locks only briefly.
 const BATCH_ROWS: u64 = 10_000;
 
-/// Dropping a partition holds up writers of all of them: so long at most, twice.
+/// Timeouts for dropping a partition, because the lock blocks writers of all partitions. The check
+/// and the DROP may each take the statement timeout.
 const PARTITION_PATIENCE: &str =
     "SET LOCAL lock_timeout = '2s'; SET LOCAL statement_timeout = '5s'";
 
-/// Deletes, table by table, and prints how many rows are gone.
+/// Deletes rows table by table, and prints their number.
 ///
 /// # Errors
 ///
-/// Postgres cannot be reached or refuses, or the relay has not recorded yet what is settled.
+/// Postgres cannot be reached or refuses, or the relay has not yet recorded which rows are settled.
 pub async fn execute(config: PruneConfig) -> Result<(), Error> {
     let mut client = connect_sql(&config.database.connect).await?;
     let done = prune(&mut client, &config).await;
@@ -37,16 +38,16 @@ pub async fn execute(config: PruneConfig) -> Result<(), Error> {
     done
 }
 
-/// Which rows of a table may go.
+/// The rows of a table that may be deleted.
 struct Condition {
     table: QualifiedName,
-    /// About a row of `c`; `$1` is the age in seconds.
+    /// SQL condition on a row of `c`, where `$1` is the age in seconds.
     text: String,
     seconds: f64,
 }
 
 async fn prune(client: &mut SqlClient, config: &PruneConfig) -> Result<(), Error> {
-    // Each shard has rows of its own to be settled; one that never ran has settled none.
+    // Each shard settles its own rows, and a shard that never ran has settled none.
     for shard in every_shard(client, &config.database.outbox).await? {
         refuse_unrecorded(client, &shard.slot).await?;
         refuse_other_history(client, &shard.slot).await?;
@@ -56,13 +57,13 @@ async fn prune(client: &mut SqlClient, config: &PruneConfig) -> Result<(), Error
         Pruning::Done => RowUse::Delete,
     };
     refuse_hidden_rows(client, &config.database.outbox.tables, rows).await?;
-    // A recovery that is not finished reads rows that look settled to nobody.
+    // An unfinished recovery reads rows that are below `settled_xid`.
     if let Some(recovering) = recovering_slot(client).await? {
         let begun = read_operation(client, &recovering).await?;
         let what = begun.map_or_else(String::new, |begun| begun.describe(&recovering));
         return Err(AdminError::OperationUnfinished { slot: recovering, what }.into());
     }
-    // The history of a key that is held may still have to be read from the table.
+    // A replay may still have to read the history of a paused key from the table.
     refuse_while_any_is_held(client, &config.database.outbox.tables).await?;
     refuse_while_any_is_backfilled(client, &config.database.outbox.tables).await?;
     for table in &config.database.outbox.tables {
@@ -87,7 +88,7 @@ async fn prune(client: &mut SqlClient, config: &PruneConfig) -> Result<(), Error
     Ok(())
 }
 
-/// Refuses while keys of any slot are held for a replay in place.
+/// Refuses while a replay in place pauses keys of any slot.
 async fn refuse_while_any_is_held(
     client: &SqlClient,
     tables: &[QualifiedName],
@@ -109,8 +110,8 @@ async fn refuse_while_any_is_held(
     }
 }
 
-/// Refuses while a backfill to a topic is not over: it reads the rows when it comes to them. What one in place
-/// still has to read is held.
+/// Refuses while a backfill to a topic is unfinished, because the backfill has rows left to read.
+/// Backfills in place are excluded: they pause the keys whose rows they still have to read.
 async fn refuse_while_any_is_backfilled(
     client: &SqlClient,
     tables: &[QualifiedName],
@@ -136,7 +137,7 @@ async fn refuse_while_any_is_backfilled(
     }
 }
 
-/// Transaction ids on record say nothing about a server that is another.
+/// Refuses if a relay's record is from another server: its transaction ids mean nothing here.
 async fn refuse_other_history(client: &SqlClient, slot: &str) -> Result<(), Error> {
     let here = read_history(client, slot).await?;
     let sql = "SELECT slot FROM public.app_outbox_relay WHERE system_identifier <> $1 LIMIT 1";
@@ -150,7 +151,8 @@ async fn refuse_other_history(client: &SqlClient, slot: &str) -> Result<(), Erro
     }
 }
 
-/// Every relay on record counts, so that a second one still finds its rows for a recovery.
+/// Returns the SQL condition for rows that may be deleted. It uses the oldest `settled_xid` of all
+/// relays, so that each relay can still recover its own rows.
 fn condition(id: &str, occurred_at: &str) -> String {
     let (id, occurred_at) = (quote_identifier(id), quote_identifier(occurred_at));
     format!(
@@ -175,7 +177,8 @@ async fn count(client: &SqlClient, condition: &Condition) -> Result<(), Error> {
     Ok(())
 }
 
-/// A row's table stands beside its ctid, because partitions have ctids of their own.
+/// Deletes rows in batches. The row's table is compared together with its ctid, because ctids are
+/// unique only within one partition.
 async fn delete(client: &SqlClient, condition: &Condition) -> Result<(), Error> {
     let Condition { table, text, seconds } = condition;
     let sql = format!(
@@ -195,8 +198,8 @@ async fn delete(client: &SqlClient, condition: &Condition) -> Result<(), Error> 
     print(&format!("{total} row(s) deleted from {table}\n"))
 }
 
-/// The partitions that hold rows themselves, oldest name first; not the one for all other values. None of
-/// a table that has none.
+/// Returns the leaf partitions in name order, without the default partition. Returns none for a
+/// table without partitions.
 async fn partitions(client: &SqlClient, table: &QualifiedName) -> Result<Vec<String>, Error> {
     let sql = "SELECT t.relid::regclass::text
                  FROM pg_partition_tree($1::text::regclass) t
@@ -208,7 +211,8 @@ async fn partitions(client: &SqlClient, table: &QualifiedName) -> Result<Vec<Str
     Ok(found.iter().map(|row| row.get(0)).collect())
 }
 
-/// Whether a partition has rows, and all of them may go. One that is empty is there for rows to come.
+/// Returns whether a partition has rows, and all of them may go. An empty partition stays for rows
+/// to come.
 async fn is_all_old(
     client: &SqlClient,
     (partition, condition): (&str, &Condition),
@@ -221,7 +225,8 @@ async fn is_all_old(
     Ok(client.query_one(&sql, &[seconds]).await.map_err(refused)?.get(0))
 }
 
-/// Looked at twice: without holding anybody up, and again when nobody can write.
+/// Drops partitions in which all rows may go. Checks each partition first without a lock, and again
+/// under the lock that stops writers.
 async fn drop_partitions(client: &mut SqlClient, condition: &Condition) -> Result<(), Error> {
     let table = &condition.table;
     for partition in partitions(client, table).await? {
@@ -239,7 +244,7 @@ async fn drop_partitions(client: &mut SqlClient, condition: &Condition) -> Resul
         match dropped {
             Ok(true) => print(&format!("dropped: partition {partition} of {table}\n"))?,
             Ok(false) => {}
-            // Its rows are deleted one by one, like others.
+            // `delete` then deletes the partition's rows like all other rows.
             Err(error) => tracing::warn!(%error, partition, "the partition is not dropped"),
         }
     }
@@ -258,7 +263,7 @@ async fn drop_locked(
     Ok(true)
 }
 
-/// The rights that pruning needs are others than the relay's.
+/// Maps a permission error: `prune` needs other permissions than the relay.
 fn refusal(table: &QualifiedName, error: tokio_postgres::Error) -> Error {
     let error = PgError::from(error);
     let kind = error.server().map(ServerError::kind);

@@ -1,5 +1,5 @@
-//! How far back a rebuild from a topic reaches, said before anything is begun: what came earlier is not applied
-//! again, and a reset that empties the projection loses it without a word otherwise.
+//! Reports how far back a rebuild from a topic reaches, before it begins. Older events are not
+//! applied again, and a reset that empties the projection would silently lose them.
 
 use std::time::SystemTime;
 
@@ -11,14 +11,14 @@ use crate::config::Rebuild;
 use crate::error::Error;
 use crate::output::print;
 
-/// Says it, and warns of events that are known to be older.
+/// Prints the reach, and warns if older events exist.
 pub(super) async fn tell(
     client: &SqlClient,
     (order, since): (&Rebuild, SystemTime),
 ) -> Result<(), Error> {
     print(&reach(since))?;
     if order.reset_sql.is_none() {
-        // Nothing is emptied.
+        // Without a reset nothing is emptied.
         return Ok(());
     }
     let place = InConsumer::find(client, Some(&order.name)).await?;
@@ -38,7 +38,7 @@ fn reach(since: SystemTime) -> String {
     )
 }
 
-/// What is known to be out of reach.
+/// Describes the events that are known to be too old.
 fn lost(earlier: Earlier, generation: i32) -> Option<String> {
     let counted = earlier.first.map(|first| {
         format!(

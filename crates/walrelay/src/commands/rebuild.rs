@@ -1,15 +1,16 @@
-//! `walrelay consumer rebuild`: a read model made anew from what the topic keeps.
+//! `walrelay consumer rebuild`: rebuilds a read model from the messages that the topic retains.
 //!
-//! Seeking the subscription that a consumer reads would rebuild nothing: the copies count as seen; and an
-//! acknowledgement that is under way after a seek punches a hole into what comes again. Hence a new
-//! generation of the inbox, and a new subscription that is sought before anybody pulls from it (C9).
+//! Seeking the consumer's current subscription would rebuild nothing, because the inbox skips the
+//! copies. Also, an acknowledgement that is in flight during a seek drops its message from the
+//! redelivered ones. Hence a rebuild uses a new generation of the inbox, and a new subscription
+//! that is sought before anybody pulls from it (C9).
 //!
 //! ```text
 //! new subscription ──▶ sought, a minute ──▶ reset, generation and subscription in one transaction
 //! ```
 //!
-//! Until that transaction commits the consumer goes on as before, and whatever ends the command leaves the
-//! database as it was; once it has, nothing is left to do.
+//! Until that transaction commits the consumer continues as before, and a failure leaves the
+//! database unchanged. After the commit nothing is left to do.
 
 use std::time::{Duration, SystemTime};
 
@@ -32,16 +33,18 @@ use crate::error::Error;
 use crate::options::units::show_duration;
 use crate::output::print;
 
-/// Until a seek has taken effect everywhere. Whoever pulls sooner is given what is new before what is old.
+/// Time until a seek has taken effect everywhere. A reader that pulls sooner receives new messages
+/// before old ones.
 const SEEK_SETTLES: Duration = Duration::from_secs(60);
 
-/// `--seek-to 7d` is a little more than seven days ago by the time it is compared.
+/// Tolerance in the comparison with the retention: `--seek-to 7d` is already a little more than
+/// seven days ago.
 const ROUNDING: Duration = Duration::from_mins(1);
 
-/// Between two tries, so that whoever waits behind a rebuild that waits gets on.
+/// Pause between lock attempts, so that sessions queued behind ours can proceed.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// Makes it, and says each step.
+/// Rebuilds the read model, and prints each step.
 pub(super) async fn rebuild(
     (connect, client): (&ConnectConfig, &mut SqlClient),
     (order, since): (&Rebuild, SystemTime),
@@ -70,7 +73,7 @@ pub(super) async fn rebuild(
                 take_back(&subscriber, &successor).await;
                 return Err(error);
             }
-            // Perhaps it was: then the subscription is needed.
+            // The transaction may have committed, and then the consumer needs the subscription.
             Err(_) => return Err(error),
         }
     }
@@ -92,7 +95,7 @@ pub(super) async fn rebuild(
     ))
 }
 
-/// What readers of the tables are without until the subscription is read.
+/// Describes the rows that readers of the tables miss until the new subscription is applied.
 fn at_risk(order: &Rebuild, since: SystemTime) -> Option<String> {
     order.reset_sql.as_ref().map(|_| {
         format!(
@@ -103,15 +106,15 @@ fn at_risk(order: &Rebuild, since: SystemTime) -> Option<String> {
     })
 }
 
-/// A subscription in place of another.
+/// A subscription that replaces another one.
 struct Successor {
     old: String,
     name: String,
-    /// This command has created it.
+    /// Whether this command has created the subscription.
     is_new: bool,
 }
 
-/// Refuses what cannot be whole, and creates the subscription.
+/// Refuses a rebuild that would be incomplete, and creates the subscription.
 async fn prepare(
     client: &SqlClient,
     (order, since): (&Rebuild, SystemTime),
@@ -120,7 +123,7 @@ async fn prepare(
     let status = admin::status(client, name).await.map_err(Error::Inbox)?;
     let generation = status["generation"].as_i64().unwrap_or_default();
     let reads = admin::subscription(client, name).await.map_err(Error::Inbox)?;
-    // A refill that was not finished is to a topic of its own.
+    // An unfinished refill reads a subscription of its own, so its suffix is removed.
     let old = usual(&reads, generation).to_owned();
     let subscriber = Subscriber::connect(endpoint)?;
     let found = described(&subscriber, &old).await?;
@@ -141,7 +144,7 @@ async fn prepare(
     Ok((subscriber, Successor { old, name: new, is_new }))
 }
 
-/// The subscription of this name.
+/// Returns the subscription of this name, or an error if it does not exist.
 pub(super) async fn described(subscriber: &Subscriber, name: &str) -> Result<Subscription, Error> {
     subscriber.subscription(name).await?.ok_or_else(|| {
         Error::Inbox(walrelay_inbox::InboxError::SubscriptionMissing {
@@ -150,12 +153,14 @@ pub(super) async fn described(subscriber: &Subscriber, name: &str) -> Result<Sub
     })
 }
 
-/// `billing`, `billing-g2`, `billing-g3`: what an earlier rebuild has added is replaced.
+/// Returns the next name: `billing`, `billing-g2`, `billing-g3`. The suffix of an earlier rebuild
+/// is replaced.
 fn successor_name(old: &str, generation: i64) -> String {
     format!("{}-g{}", base(old, generation), generation + 1)
 }
 
-/// Without what a rebuild has added. Not every generation is in a name: refills leave it as it is.
+/// Removes the suffix of an earlier rebuild. The suffix may be older than the current generation,
+/// because refills keep the name.
 fn base(name: &str, generation: i64) -> &str {
     match name.rsplit_once("-g").map(|(base, number)| (base, number.parse::<i64>())) {
         Some((base, Ok(number))) if (2..=generation).contains(&number) => base,
@@ -163,18 +168,19 @@ fn base(name: &str, generation: i64) -> &str {
     }
 }
 
-/// What is read when no refill is: one that was not finished is followed by the subscription's own name.
+/// Returns the subscription that the consumer reads outside a refill, by removing the suffix of an
+/// unfinished refill.
 pub(super) fn usual(reads: &str, generation: i64) -> &str {
     reads.strip_suffix(&format!("-refill-g{generation}")).unwrap_or(reads)
 }
 
-/// Whether rebuilds have made this out of the subscription that a consumer was set up with.
+/// Returns whether rebuilds derived the name `reads` from the subscription of `consumer init`.
 pub(super) fn succeeds(reads: &str, (first, generation): (&str, i64)) -> bool {
     reads != first && base(usual(reads, generation), generation) == base(first, generation)
 }
 
-/// Reports what the new generation begins without, and what readers are without meanwhile. Asks where somebody has
-/// decided the first, and where there is the second.
+/// Prints the edits, discards and rows that the rebuild loses. Asks for consent if events were
+/// edited or discarded, or if readers will miss rows.
 pub(super) async fn agree(
     client: &SqlClient,
     (order, at_risk): (&Rebuild, Option<String>),
@@ -208,7 +214,7 @@ pub(super) async fn agree(
     agreed((question, order.consent), alone, shutdown).await
 }
 
-/// What of a generation is not in the next one.
+/// Describes the events of a generation whose state the next generation does not take over.
 fn forgotten(decided: Decided, generation: i32) -> Option<String> {
     let Decided { edited, discarded, unfinished } = decided;
     if decided == Decided::default() {
@@ -227,7 +233,7 @@ fn forgotten(decided: Decided, generation: i32) -> Option<String> {
     Some(format!("in generation {generation}: {}\n", parts.join("; ")))
 }
 
-/// Seeks it, and waits until that is in effect.
+/// Seeks the subscription, and waits until the seek is in effect.
 async fn settle(
     subscriber: &Subscriber,
     name: &str,
@@ -243,7 +249,7 @@ async fn settle(
     Ok(())
 }
 
-/// The transaction, again and again while others are in its way. Returns the generation.
+/// Runs the transaction, and retries while other sessions hold a lock. Returns the generation.
 pub(super) async fn begin(
     client: &mut SqlClient,
     order: &Rebuild,
@@ -261,7 +267,7 @@ pub(super) async fn begin(
     }
 }
 
-/// Whether the transaction has committed, whatever was heard of it.
+/// Returns whether the transaction has committed. Its reply may have been lost.
 pub(super) async fn is_moved(
     connect: &ConnectConfig,
     name: &str,
@@ -273,7 +279,7 @@ pub(super) async fn is_moved(
     Ok(reads.map_err(Error::Inbox)? == new)
 }
 
-/// Nobody has pulled from it, and nobody will.
+/// Deletes the new subscription, which nobody has pulled from.
 async fn take_back(subscriber: &Subscriber, Successor { name, is_new, .. }: &Successor) {
     if !is_new {
         return;
@@ -297,7 +303,8 @@ pub(super) fn reset(order: &Rebuild) -> Result<String, Error> {
     })
 }
 
-/// A new subscription reaches as far back as its topic keeps messages, whatever the old one keeps.
+/// Refuses a time before the topic's retention. A new subscription reaches back only as far as its
+/// topic retains messages, regardless of the old subscription's retention.
 fn refuse_beyond(since: SystemTime, of: &Subscription) -> Result<(), Error> {
     let kept = of.topic_message_retention_duration.and_then(|kept| Duration::try_from(kept).ok());
     let Some(kept) = kept.filter(|kept| !kept.is_zero()) else {
@@ -318,7 +325,7 @@ fn refuse_beyond(since: SystemTime, of: &Subscription) -> Result<(), Error> {
     Ok(())
 }
 
-/// What is published later would be passed over as well.
+/// Refuses a time in the future, because a seek would also skip messages published until then.
 fn refuse_future(since: SystemTime) -> Result<(), Error> {
     match since > SystemTime::now() {
         false => Ok(()),
@@ -329,7 +336,7 @@ fn refuse_future(since: SystemTime) -> Result<(), Error> {
     }
 }
 
-/// One that is there already has to bring the same messages in the same order.
+/// Refuses an existing subscription unless it delivers the same messages in the same order.
 fn refuse_other(found: Option<Subscription>, wanted: &Subscription) -> Result<(), Error> {
     let is_alike = found.is_some_and(|found| {
         found.topic == wanted.topic
@@ -348,7 +355,7 @@ fn refuse_other(found: Option<Subscription>, wanted: &Subscription) -> Result<()
     }
 }
 
-/// As the old one, under another name.
+/// Returns a copy of the old subscription under another name.
 pub(super) fn successor(old: &Subscription, name: &str) -> Subscription {
     Subscription {
         name: name.to_owned(),
@@ -367,10 +374,10 @@ mod tests {
         assert_eq!(successor_name("billing", 1), "billing-g2");
         assert_eq!(successor_name("billing-g2", 2), "billing-g3");
         assert_eq!(successor_name("billing-g9", 9), "billing-g10");
-        // Generations in between were begun by refills.
+        // Refills began the generations in between.
         assert_eq!(successor_name("billing-g2", 7), "billing-g8");
         assert_eq!(successor_name(usual("billing-g2-refill-g7", 7), 7), "billing-g8");
-        // Somebody else's own name.
+        // The suffix belongs to the user's own name.
         assert_eq!(successor_name("billing-g2", 1), "billing-g2-g2");
     }
 

@@ -1,14 +1,16 @@
-//! `walrelay consumer rebuild --from-outbox`: a read model made anew from the rows of the outbox.
+//! `walrelay consumer rebuild --from-outbox`: rebuilds a read model from the rows of the outbox.
 //!
 //! ```text
 //! new subscription, to a topic of its own ──▶ reset, generation and subscription in one transaction
 //!   ──▶ the rows to that topic ──▶ all of them in the inbox ──▶ the subscription that was read before
 //! ```
 //!
-//! Running instances do the work: they read the refill while it lasts, and what is new waits in the
-//! subscription they had. Nothing of a key is applied before its rows are, so that order holds; what both
-//! bring is found in the inbox. Ended before it is done, it is begun anew: with another generation and
-//! another subscription, because the rest of the first refill would come before what the second begins with.
+//! Running instances do the work. During the refill they read its subscription, and new events
+//! queue in the usual subscription. Order holds, because no new event of a key is applied before
+//! the key's rows. The inbox skips events that arrive from both subscriptions. If the refill is
+//! interrupted, the command starts again from scratch with another generation and another
+//! subscription. Otherwise the rest of the first refill would come before the beginning of the
+//! second.
 
 use std::time::Duration;
 
@@ -28,13 +30,13 @@ use crate::config::{Rebuild, RefillConfig};
 use crate::error::Error;
 use crate::output::print;
 
-/// Between two looks at how much is in the inbox; a look counts its rows, so it is at least ten times as
-/// long as the last one took.
+/// Interval between progress queries. Such a query counts the rows of the inbox, so the interval is
+/// at least ten times the duration of the last query.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// Nothing is applied for so long: perhaps nobody consumes.
+/// After this time without progress, the command warns that perhaps no consumer is running.
 const QUIET: Duration = Duration::from_secs(15);
 
-/// Makes it, and says each step.
+/// Rebuilds the read model, and prints each step.
 pub(super) async fn refill(
     (connect, client): (&ConnectConfig, &mut SqlClient),
     (order, outbox): (&Rebuild, &RefillConfig),
@@ -49,7 +51,7 @@ pub(super) async fn refill(
     refill.rebuild((connect, client), shutdown).await
 }
 
-/// What readers of the tables are without until the rebuild is done.
+/// Describes the rows that readers of the tables miss until the rebuild is done.
 fn at_risk(order: &Rebuild, rows: &RowsToApply) -> Option<String> {
     let rows = rows.rows;
     order.reset_sql.as_ref().map(|_| {
@@ -66,7 +68,7 @@ struct Refill<'a> {
     rows: &'a RowsToApply,
 }
 
-/// What is read while it lasts, and before and after.
+/// The subscription of the refill, and the usual one that is read before and after.
 struct Subscriptions {
     usual: String,
     refill: String,
@@ -117,7 +119,7 @@ impl Refill<'_> {
         ))
     }
 
-    /// Refuses what could not be whole, and creates the subscription.
+    /// Refuses a refill that would be incomplete, and creates the subscription.
     async fn prepare(&self, client: &SqlClient) -> Result<Subscriptions, Error> {
         let Rebuild { name, endpoint, .. } = self.order;
         let status = admin::status(client, name).await.map_err(Error::Inbox)?;
@@ -165,7 +167,7 @@ impl Refill<'_> {
             Err(error) => error,
         };
         match is_moved(connect, &self.order.name, &names.refill).await {
-            // The answer was lost.
+            // The transaction has committed, and its reply was lost.
             Ok(true) => self.generation(connect).await,
             Ok(false) | Err(_) => Err(error),
         }
@@ -179,7 +181,7 @@ impl Refill<'_> {
         Ok(generation.and_then(|it| i32::try_from(it).ok()).unwrap_or_default())
     }
 
-    /// Waits until so many events are in the inbox.
+    /// Waits until the inbox has this number of events.
     async fn applied(&self, client: &SqlClient, generation: i32, rows: u64) -> Result<(), Error> {
         let name = &self.order.name;
         let (mut seen, mut seen_at) = (0, Instant::now());
@@ -207,7 +209,8 @@ impl Refill<'_> {
 }
 
 impl Subscriptions {
-    /// `billing` is refilled from `billing-refill-g2`, whatever an earlier attempt has left.
+    /// Returns the names: `billing` is refilled from `billing-refill-g2`. The suffix of an earlier
+    /// attempt is replaced.
     fn of(reads: &str, generation: i64) -> Self {
         let usual = usual(reads, generation);
         let refill = format!("{usual}-refill-g{}", generation + 1);

@@ -1,5 +1,5 @@
-//! `walrelay replay`: the rows behind an anchor once more, into another topic, beside the running relay; or
-//! into their own, through dispatch state.
+//! `walrelay replay`: publishes the rows after an anchor again, beside the running relay. The rows
+//! go to another topic, or through dispatch state to their own topics.
 
 pub(super) mod in_place;
 mod progress;
@@ -37,24 +37,25 @@ use crate::error::Error;
 use crate::output::print;
 use in_place::InPlace;
 
-/// A replay that can begin.
+/// A replay that is ready to start.
 struct Prepared {
     replay: Replay,
     request: Request,
     tally: Tally,
 }
 
-/// Replays to the end, or until it is interrupted.
+/// Runs the replay to its end, or until it is interrupted.
 ///
 /// # Errors
 ///
-/// There is no such anchor or replay, a row cannot be published, or it was interrupted; then the error
-/// says how to go on.
+/// The anchor or replay does not exist, a row cannot be published, or the replay was interrupted.
+/// After an interruption the error names the command that resumes the replay.
 pub async fn execute(config: ReplayConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let ReplayConfig { settings, action } = config;
     let mut client = connect_sql(&settings.connect).await?;
     let done = Box::pin(act(&mut client, settings, action, shutdown)).await;
-    // Until here, because it is what keeps another process from doing the same replay.
+    // The session must stay open until here: its lock keeps other processes from running the same
+    // replay.
     client.close().await;
     print(&done?)
 }
@@ -139,7 +140,8 @@ async fn begin_in_place(
     go_on_in_place(client, settings, (&row, &request), shutdown).await
 }
 
-/// From the holds on: once through the log again, up to where the last key is held.
+/// Continues once the key pauses are recorded: reads the WAL again, up to the position where the
+/// last key was paused.
 async fn go_on_in_place(
     client: &mut SqlClient,
     settings: &Settings,
@@ -165,17 +167,17 @@ async fn go_on_in_place(
     in_place.published(client, shutdown).await
 }
 
-/// What publishes rows again.
+/// The command, or the step of a command, that publishes rows again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum By {
-    /// A command, which takes up again what was not finished.
+    /// A command that can be resumed after an interruption.
     Command(&'static str),
-    /// A step of a command that begins anew instead.
+    /// A step of a command that always starts again from scratch.
     Step,
 }
 
 impl By {
-    /// What it is doing, in a word.
+    /// Returns the verb for progress messages.
     fn doing(self) -> &'static str {
         match self {
             Self::Command("backfill") => "backfilling",
@@ -185,7 +187,7 @@ impl By {
     }
 }
 
-/// A replay that is ready to be published, from whatever source.
+/// A replay that is ready to be published, from any source of rows.
 pub(super) struct Run<'a> {
     pub(super) by: By,
     pub(super) settings: &'a Settings,
@@ -195,7 +197,8 @@ pub(super) struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Publishes it, and notes that it is done; interrupted, tells how to go on.
+    /// Publishes the replay, and records that it is finished. After an interruption the error names
+    /// the command that resumes it.
     pub(super) async fn to_the_end<C: Server>(
         &self,
         server: C,
@@ -212,7 +215,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// An error that tells how to go on, unless it has come to its end.
+    /// Returns an error unless the replay is complete. The error, or a warning, names the command
+    /// that resumes the replay.
     pub(super) fn ended(&self, ended: Result<Option<Ended>, Error>) -> Result<(), Error> {
         let Self { by, replay, tally, .. } = self;
         let resumed_by = match *by {
@@ -259,7 +263,7 @@ impl Run<'_> {
         Box::pin(self.sessions(server, publisher, shutdown)).await
     }
 
-    /// Gives its rows to a publisher; to none, they count as published.
+    /// Passes the rows to a publisher. Without a publisher the rows only count as published.
     pub(super) async fn sessions<C: Server, P: Publisher + Sync>(
         &self,
         server: C,
@@ -292,7 +296,7 @@ impl Run<'_> {
     }
 }
 
-/// What is replayed, before anything is on record of it.
+/// The range of a replay, before the replay is recorded.
 struct Stretch {
     row: ReplayRow,
     request: Request,
@@ -376,7 +380,8 @@ fn reach(anchor: &Anchor) -> Lsn {
     anchor.slot.confirmed_flush_lsn.unwrap_or(Lsn::ZERO)
 }
 
-/// A transaction takes its time of commit a moment before its place in the log.
+/// Commit times may be out of order by this much: a transaction takes its commit time shortly
+/// before its place in the WAL.
 const COMMIT_SLACK: Duration = Duration::from_secs(10);
 
 fn replay_of(
@@ -389,14 +394,14 @@ fn replay_of(
         anchor_slot: anchor.slot.name.clone(),
         selection: request.selection(row.from, row.to),
         start: row.settled,
-        // The commit at `to` ends behind it; nothing ends behind the end of the log.
+        // The commit at `to` ends after `to`, but no commit ends after the end of the WAL.
         goal: Lsn::new(row.to.as_u64() + 1).min(end),
         dead_rows: request.dead_rows,
         keeping,
     }
 }
 
-/// The anchor of this name, or the nearest one behind which `from` lies.
+/// Returns the named anchor, or the nearest one that reaches back to `from`.
 async fn anchor(
     client: &SqlClient,
     slot: &str,
@@ -430,7 +435,7 @@ fn refuse_too_early(anchor: &Anchor, (from, reaches): (Lsn, Lsn)) -> Result<(), 
     })
 }
 
-/// The anchor that a replay goes on from. Without it nothing is left but to give it up.
+/// Returns the anchor of an unfinished replay. If it is gone, the user can only abandon the replay.
 async fn anchor_of(
     client: &SqlClient,
     settings: &Settings,
@@ -453,7 +458,7 @@ async fn anchor_of(
     })
 }
 
-/// A replay that is not done, and that no other process does now.
+/// Locks and returns an unfinished replay that no other process runs.
 async fn take_up(
     client: &SqlClient,
     settings: &Settings,

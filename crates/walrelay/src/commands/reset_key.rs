@@ -1,4 +1,4 @@
-//! `walrelay consumer reset-key`: a consumer forgets how far an ordering key is.
+//! `walrelay consumer reset-key`: makes a consumer forget the position of an ordering key.
 
 use walrelay_inbox::{KeyPosition, reset_key};
 use walrelay_pg_client::SqlClient;
@@ -9,11 +9,12 @@ use crate::config::KeyReset;
 use crate::error::Error;
 use crate::output::{print, visible};
 
-/// Shows what a reset would do, asks, and does it.
+/// Shows the effect of a reset, asks for consent, and resets the key.
 ///
 /// # Errors
 ///
-/// There is no such consumer or key, nobody agreed, or the key has moved since it was shown.
+/// The consumer or key does not exist, the user did not agree, or the key has moved since it was
+/// shown.
 pub(super) async fn execute(
     client: &mut SqlClient,
     order: &KeyReset,
@@ -40,7 +41,7 @@ pub(super) async fn execute(
     ))
 }
 
-/// By default the ordering key is the aggregate's id.
+/// Assumes the default, where the ordering key is the aggregate's id.
 const REPUBLISH: &str =
     "`walrelay backfill --in-place --aggregate-id ID` publishes the events of that aggregate again";
 

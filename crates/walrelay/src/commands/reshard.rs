@@ -1,14 +1,15 @@
-//! `walrelay reshard`: another number of shards, under producers that write, without loss or reordering.
+//! `walrelay reshard`: changes the number of shards while producers write, without loss or
+//! reordering.
 //!
 //! ```text
-//! new slots on record ──▶ made ──▶ relays let go of the old ones ──▶ drained up to one position
+//! new slots recorded ──▶ created ──▶ relays release the old ones ──▶ drained up to one position
 //!                                                                              │
 //!                      old slots and publications dropped ◀── switched ◀───────┘
 //! ```
 //!
-//! Until the switch, one transaction, everything may be called off, and a failure lets the old relays go on.
-//! From then on the new shards have the rows, and their relays may start. Run again, it goes on where an
-//! earlier run ended.
+//! The switch is one transaction. Before it the change can be cancelled, and after a failure the
+//! old relays continue. After it the new shards own the rows, and their relays may start. A second
+//! run continues where an earlier run ended.
 
 use std::time::Duration;
 use walrelay_outbox_admin::{
@@ -43,12 +44,12 @@ use crate::config::{ReshardConfig, Resharded};
 use crate::error::Error;
 use crate::output::print;
 
-/// Changes the number and says what to start.
+/// Changes the number of shards, and prints which relays to start.
 ///
 /// # Errors
 ///
-/// Something stands in the way, the server or Pub/Sub refuses, or it was interrupted. Before the switch the
-/// old relays go on then.
+/// A precondition fails, the server or Pub/Sub refuses, or the command was interrupted. Before the
+/// switch the old relays then continue.
 pub async fn execute(config: ReshardConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let mut client = connect_sql(&config.settings.connect).await?;
     let done = Box::pin(reshard(&mut client, &config, shutdown)).await;
@@ -56,7 +57,7 @@ pub async fn execute(config: ReshardConfig, shutdown: &Shutdown) -> Result<(), E
     print(&done?)
 }
 
-/// The outbox before and after.
+/// The outbox before and after the change.
 struct Change<'a> {
     settings: &'a Settings,
     of: Resharding,
@@ -102,13 +103,13 @@ async fn reshard(
     }
 }
 
-/// How long a process may hold the number that is gone: the server notices that a little later.
+/// Longest wait for the lock of a killed process, whose end the server notices with a delay.
 const GOING: Duration = Duration::from_secs(10);
 
-/// How often it is looked whether it has.
+/// Interval between lock attempts.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Until the connection ends.
+/// Locks the change of the shard count until the connection ends.
 async fn be_the_only_one(
     client: &SqlClient,
     outbox: &Outbox,
@@ -150,7 +151,7 @@ fn refused(refusal: ReshardingRefusal) -> Error {
     Error::Unfit { what: refusal.to_string(), hint }
 }
 
-/// What would be done.
+/// Describes the next step without changing anything.
 async fn told(
     client: &SqlClient,
     settings: &Settings,
@@ -179,7 +180,8 @@ async fn told(
     })
 }
 
-/// What belongs to an old slot and would go with it.
+/// Refuses a lost slot, an unfinished operation, an unfinished replay, and anchors: dropping the
+/// old slots would break each of them.
 async fn refuse_in_the_way(client: &SqlClient, change: &Change<'_>) -> Result<(), Error> {
     for Outbox { slot, .. } in &change.old {
         let state = read_slot(client, slot).await?;
@@ -196,12 +198,14 @@ async fn refuse_in_the_way(client: &SqlClient, change: &Change<'_>) -> Result<()
             return Err(AdminError::OperationUnfinished { slot, what }.into());
         }
     }
-    // First, because it keeps its anchor from being dropped.
+    // The replay comes before its anchor, because an open replay prevents the anchor from being
+    // dropped.
     refuse_open_replay(client, &slots(&change.old)).await?;
     refuse_anchors(client, change).await
 }
 
-/// An anchor whose slot is gone would keep log that no command shows or lets go of.
+/// Refuses while old slots have anchors. Without its slot, an anchor would retain WAL, and no
+/// command would list or drop it.
 async fn refuse_anchors(client: &SqlClient, change: &Change<'_>) -> Result<(), Error> {
     for Outbox { slot, .. } in &change.old {
         if let Some(anchor) = read_anchors(client, slot).await?.first() {
@@ -221,7 +225,7 @@ fn slots(outboxes: &[Outbox]) -> Vec<String> {
     outboxes.iter().map(|outbox| outbox.slot.clone()).collect()
 }
 
-/// Everything up to and with the switch.
+/// Runs all steps up to the switch, including the switch.
 async fn switch(
     client: &mut SqlClient,
     change: &Change<'_>,
@@ -231,7 +235,7 @@ async fn switch(
     let server = read_server_identity(client).await?;
     let system = read_history(client, &old[0]).await?;
     for slot in &old {
-        // Of a slot that no relay has used yet.
+        // A slot that no relay has used has no row yet.
         take_relay_row(client, slot, &system, server.timeline).await?;
     }
     let failover = failover(client, &old).await?;
@@ -258,7 +262,8 @@ async fn switch(
     switched
 }
 
-/// Relays of the old slots wait meanwhile, and go on where this fails.
+/// Drains the old slots and switches. Relays of the old slots wait meanwhile, and continue after a
+/// failure.
 async fn drain_and_switch(
     client: &mut SqlClient,
     change: &Change<'_>,
@@ -266,7 +271,8 @@ async fn drain_and_switch(
 ) -> Result<String, Error> {
     let at = drain_all(client, change, shutdown).await?;
     failpoint::hit("reshard-drained");
-    // One may have been made while transactions were waited for, by hand or by a relay that keeps one.
+    // An anchor may be new since the first check: an operator or a relay with `--anchor-keep` may
+    // have created one during the waits.
     refuse_anchors(client, change).await?;
     let rows = switch_shards(client, (&slots(&change.old), &slots(&change.new)), at).await?;
     failpoint::hit("reshard-switched");
@@ -276,7 +282,7 @@ async fn drain_and_switch(
     ))
 }
 
-/// New slots are what the old ones are.
+/// Returns whether the new slots are failover slots, as the old ones are.
 async fn failover(client: &SqlClient, old: &[String]) -> Result<Failover, Error> {
     for slot in old {
         if read_slot(client, slot).await?.is_some_and(|slot| slot.failover == Some(true)) {
@@ -291,15 +297,15 @@ fn plan(change: &Change<'_>, outbox: &Outbox, failover: Failover) -> Result<Init
         outbox: outbox.clone(),
         shard_key: shard_key(&change.settings.relay.router),
         failover,
-        // The slots are on record before they exist.
+        // The slots are recorded before they exist, so their absence is no loss.
         on_lost: OnLost::Accept,
         making: Making::Slot,
     };
     Ok(InitPlan::new(&options)?)
 }
 
-/// The publications and slots of the new shards. One that an earlier run has left half made, or so long ago
-/// that it was lost, is made again: no relay has used it.
+/// Creates the publications and slots of the new shards. A slot that an earlier run left
+/// incomplete, or that was lost since, is created again. No relay has used it.
 async fn make(
     client: &SqlClient,
     change: &Change<'_>,
@@ -329,7 +335,8 @@ async fn make(
     Ok(())
 }
 
-/// Every old slot up to one position, which is behind whatever a relay has published: none has a slot by then.
+/// Drains every old slot up to one position. No relay holds a slot when the position is chosen, so
+/// the position is after every row that a relay has published.
 async fn drain_all(
     client: &SqlClient,
     change: &Change<'_>,
@@ -346,7 +353,7 @@ async fn drain_all(
     for outbox in &change.old {
         let mut settings = change.settings.clone();
         settings.relay.outbox = outbox.clone();
-        // Together they take what one relay may.
+        // All drains together use as much memory as one relay may use.
         let share = settings.relay.max_in_flight_bytes / change.old.len();
         settings.relay.max_in_flight_bytes = share.max(IN_FLIGHT_BYTES_MIN);
         let (publisher, stop) = (publisher.clone(), shutdown.clone());
@@ -362,10 +369,10 @@ async fn drain_all(
     done.map(|()| at)
 }
 
-/// What a relay cannot do without.
+/// The smallest byte budget that a relay works with.
 const IN_FLIGHT_BYTES_MIN: usize = 8 << 20;
 
-/// Drops what the new number has no use for.
+/// Drops the old slots and publications.
 async fn clean_up(
     client: &SqlClient,
     change: &Change<'_>,
@@ -380,7 +387,7 @@ async fn clean_up(
     Ok(text)
 }
 
-/// The number stays what it is.
+/// Cancels the change, and drops the new slots and publications.
 async fn call_off(
     client: &SqlClient,
     change: &Change<'_>,
@@ -392,7 +399,8 @@ async fn call_off(
     Ok(format!("called off: relays of the old shards go on\n{text}"))
 }
 
-/// Each slot, then its publication, and the record last: it keeps relays from taking the slot for lost.
+/// Drops each slot and its publication, and deletes the record last. As long as the record exists,
+/// relays do not report the slot as lost.
 async fn remove(
     client: &SqlClient,
     change: &Change<'_>,

@@ -1,7 +1,9 @@
-//! Before a rebuild from the outbox empties anything: can every row be applied again as it was published?
+//! Checks, before a rebuild from the outbox empties anything, that every row can be applied again
+//! as it was published.
 //!
-//! The outbox has its rows as they were written. What became of each is in dispatch state: a row that was edited is
-//! taken as it was edited, and one that was given up is left out. A row that is dead now stops the rebuild.
+//! The outbox has the rows as producers wrote them, and dispatch state has the changes since. The
+//! rebuild applies an edited row as edited, and leaves out a discarded row. A dead row stops the
+//! rebuild.
 
 use walrelay_core::EditedMessages;
 use walrelay_outbox_admin::{Gap, GapTable, OutboxSlots, Scope, SettledRows};
@@ -15,21 +17,21 @@ use super::topics;
 use crate::config::RefillConfig;
 use crate::error::Error;
 
-/// Rows that are named.
+/// Most rows that an error names.
 const NAMED_MAX: usize = 20;
 
 /// The rows of an outbox that a rebuild applies, as they were published.
 #[derive(Debug, Clone)]
 pub(super) struct RowsToApply {
-    /// The same order, with the messages that people have edited.
+    /// The checked configuration, with the messages that users have edited.
     pub(super) refill: RefillConfig,
-    /// What is not applied.
+    /// Rows that are not applied.
     pub(super) left_out: LeftOut,
-    /// How many rows were found.
+    /// Number of rows found.
     pub(super) rows: u64,
 }
 
-/// Rows that are left out, by what dispatch state says of them.
+/// Rows to leave out, selected by their status in dispatch state.
 #[derive(Debug, Clone)]
 pub(super) struct LeftOut {
     slots: OutboxSlots,
@@ -37,34 +39,34 @@ pub(super) struct LeftOut {
 }
 
 impl LeftOut {
-    /// The table without them.
+    /// Returns the table without these rows.
     pub(super) fn of(&self, table: GapTable) -> GapTable {
         let filter = format!("NOT {}", self.slots.having(&table, &self.statuses));
         GapTable { row_filter: Some(filter), ..table }
     }
 }
 
-/// Which rows are read.
+/// The rows to read.
 #[derive(Debug, Clone)]
 pub(super) struct Wanted {
-    /// Of all rows that the table has.
+    /// Limits the rows of the table.
     pub(super) scope: Scope,
-    /// What was read before.
+    /// Rows that an earlier pass has read.
     pub(super) settled: SettledRows,
 }
 
 impl Wanted {
-    /// All of them.
+    /// Selects all rows.
     pub(super) fn all() -> Self {
         Self { scope: Scope::default(), settled: SettledRows::None }
     }
 }
 
-/// Reads every row once, and refuses where one could not be applied again. Nothing is written.
+/// Reads every row once, and refuses if a row cannot be applied again. Writes nothing.
 ///
 /// # Errors
 ///
-/// Rows are dead, or could never be published; a table cannot be read.
+/// Rows are dead or can never be published, or a table cannot be read.
 pub(super) async fn check(order: &RefillConfig, wanted: &Wanted) -> Result<RowsToApply, Error> {
     let client = connect_sql(&order.settings.connect).await?;
     let checked = Box::pin(check_with(&client, order, wanted)).await;
@@ -77,7 +79,7 @@ async fn check_with(
     order: &RefillConfig,
     wanted: &Wanted,
 ) -> Result<RowsToApply, Error> {
-    // Rows that nobody sees would count as never edited and never dead.
+    // If row level security hid these rows, edited and dead rows would go unnoticed.
     let tables = ["app_outbox_dispatch", "app_outbox_relay"];
     let tables = tables.map(|table| QualifiedName::new("public", table));
     refuse_hidden_rows(client, &tables, RowUse::Read).await?;
@@ -89,7 +91,7 @@ async fn check_with(
         DeadRows::Stop => problems.dead(client, (order, wanted), &slots).await?,
         DeadRows::LeaveOut => {}
     }
-    // A row that is dead was counted above, or is to be left out.
+    // Dead rows were counted above, or `--skip-dead` leaves them out.
     let statuses = vec![DispatchStatus::Discarded, DispatchStatus::Dead];
     let left_out = LeftOut { slots, statuses };
     let mut rows = 0;
@@ -108,12 +110,13 @@ async fn check_with(
         (DeadRows::LeaveOut, Some(_)) => problems.warn(),
         (DeadRows::Stop | DeadRows::LeaveOut, None) => {}
     }
-    // A row that is written from now on and can never be published is dead for the relay, and reaches nobody.
+    // A row that is written from now on and can never be published is also dead for the relay, and
+    // reaches no consumer.
     refill.dead_rows = DeadRows::LeaveOut;
     Ok(RowsToApply { refill, left_out, rows })
 }
 
-/// What reads the rows that a snapshot sees.
+/// Returns a reader of the rows that a snapshot sees.
 pub(super) async fn reader(
     client: &SqlClient,
     (refill, left_out): (&RefillConfig, &LeftOut),
@@ -140,7 +143,7 @@ fn gap(refill: &RefillConfig, (snapshot, wanted): (String, &Wanted)) -> Gap {
     Gap { snapshot, settled, scope: Scope { aggregate_types, ..scope } }
 }
 
-/// What is committed in the outbox's database by now.
+/// Returns a snapshot of the outbox's database.
 pub(super) async fn now(client: &SqlClient) -> Result<String, Error> {
     let sql = "SELECT pg_current_snapshot()::text AS snapshot";
     let row = client.query_typed_one(sql, &[]).await;
@@ -148,7 +151,7 @@ pub(super) async fn now(client: &SqlClient) -> Result<String, Error> {
     Ok(row.map_err(failed)?.get("snapshot"))
 }
 
-/// Rows that could not be applied again as they were published.
+/// Rows that cannot be applied again as they were published.
 #[derive(Debug, Default)]
 struct Problems {
     rows: u64,
@@ -163,7 +166,8 @@ impl Problems {
         }
     }
 
-    /// Those that are dead now: a rebuild that applied them as they were written would apply what nobody was sent.
+    /// Adds the dead rows. Consumers never received them, so a rebuild must not apply them as
+    /// written.
     async fn dead(
         &mut self,
         client: &SqlClient,

@@ -1,4 +1,4 @@
-//! `walrelay run`: the relay, with its HTTP endpoints beside it.
+//! `walrelay run`: the relay and its HTTP endpoints.
 
 use std::time::Duration;
 
@@ -30,11 +30,12 @@ use crate::error::Error;
 use crate::http::{self, Observed};
 use crate::traced::Traced;
 
-/// Runs until `shutdown` is requested, or everything is caught up when that was asked for.
+/// Runs until `shutdown` is requested, or until the relay has caught up if the configuration asks
+/// for that.
 ///
 /// # Errors
 ///
-/// The error that ended it.
+/// Returns the error that ended the relay.
 pub async fn execute(mut config: RunConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let (metrics, health) = (Metrics::new(), Health::new());
     metrics.set_info(&config.settings.relay.outbox);
@@ -46,14 +47,14 @@ pub async fn execute(mut config: RunConfig, shutdown: &Shutdown) -> Result<(), E
     Box::pin(with_telemetry(started, work)).await
 }
 
-/// The relay, with its HTTP endpoints.
+/// Runs the relay and its HTTP endpoints.
 async fn relay(
     config: &RunConfig,
     (metrics, health): (Metrics, Health),
     (served, spans): (Observed, Option<Spans>),
     shutdown: &Shutdown,
 ) -> Result<(), Error> {
-    // Dropping the set at the end of this function ends its tasks.
+    // Dropping the set at the end of this function stops its tasks.
     let mut tasks = JoinSet::new();
     if let Some(address) = config.http {
         let io = |source| Error::Listen { address, source };
@@ -93,7 +94,8 @@ async fn relay(
         };
         let kind = error.kind();
         if kind == Kind::RecoveryPending {
-            // Begun by a person, by another relay, or below: what is left of it comes first.
+            // A user, another relay, or the branch below began the recovery. Its remaining rows
+            // come first.
             let filling = fill(&config.settings, publisher.clone(), observed, shutdown);
             match Box::pin(filling).await {
                 Ok(Filled::Done) => {}
@@ -111,7 +113,8 @@ async fn relay(
     }
 }
 
-/// A relay that runs until it is stopped outlives the loss of its slot, unless the operator wants the exit code.
+/// Returns whether the loss of the slot ends the process. By default a long-running relay waits for
+/// a new slot. The operator can choose the exit code instead.
 fn lost_slot(until: Until, on_slot_lost: OnSlotLost) -> LostSlot {
     match (until, on_slot_lost) {
         (Until::CaughtUp | Until::Position(_), _)
@@ -120,14 +123,14 @@ fn lost_slot(until: Until, on_slot_lost: OnSlotLost) -> LostSlot {
     }
 }
 
-/// Begins the recovery of the lost slot. Returns what to do when the slot is lost again.
+/// Starts the recovery of the lost slot. Returns the action for another loss of the slot.
 async fn recover_lost_slot(config: &RunConfig, shutdown: &Shutdown) -> Result<OnSlotLost, Error> {
-    // Once: a slot that is lost again at once needs a person.
+    // The relay recovers only once, because a slot that is lost again at once needs a person.
     let Err(failed) = begin_recovery(&config.settings).await else { return Ok(OnSlotLost::Wait) };
     let is_lost = failed.kind().exit() == Exit::SlotLost;
     let lost_slot = lost_slot(config.settings.until, OnSlotLost::Wait);
     again_after(failed, lost_slot, shutdown).await?;
-    // Without a moment that a person names, no try will fare better.
+    // This recovery needs a `--since` from the operator, so further attempts would also fail.
     Ok(if is_lost { OnSlotLost::Wait } else { OnSlotLost::Recover })
 }
 
@@ -138,8 +141,8 @@ async fn begin_recovery(settings: &Settings) -> Result<(), RelayError> {
     begun
 }
 
-/// A row that the server cannot send, with its event id: the table is searched by lengths alone, and by a role
-/// that may not read it not at all.
+/// Adds the event ids to the error about a row that the server cannot send. The search compares
+/// only lengths. It fails if the role may not read the table.
 async fn naming_the_row(error: RelayError, settings: &Settings) -> RelayError {
     let RelayError::Unsendable(mut failure) = error else { return error };
     let Unsent::Row { xid, .. } = failure.at else { return RelayError::Unsendable(failure) };
@@ -151,7 +154,7 @@ async fn naming_the_row(error: RelayError, settings: &Settings) -> RelayError {
     RelayError::Unsendable(failure)
 }
 
-/// Ids that a message names.
+/// Most event ids in the message.
 const IDS_MAX: usize = 10;
 
 async fn unsendable_rows(settings: &Settings, xid: u32) -> Result<Vec<String>, RelayError> {
@@ -175,10 +178,10 @@ async fn unsendable_rows(settings: &Settings, xid: u32) -> Result<Vec<String>, R
     found.unwrap_or_else(|_| Ok(Vec::new()))
 }
 
-/// How long the table is searched: the outbox may be large, and the process is about to end.
+/// Longest search in the table: the outbox may be large, and the process is about to end.
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A recovery that broke off is tried again, like a session, unless nothing will change.
+/// Waits before another attempt at a failed recovery. Returns an error that a retry cannot fix.
 async fn again_after(
     error: RelayError,
     lost_slot: LostSlot,
@@ -197,7 +200,7 @@ async fn again_after(
     Ok(())
 }
 
-/// Between two tries of a recovery.
+/// Pause between attempts at a recovery.
 const RECOVERY_PAUSE: Duration = Duration::from_secs(1);
 
 async fn stream(

@@ -1,4 +1,5 @@
-//! `walrelay slot`: show, create, drop, advance, reset, recover, carry-over, adopt. Never done by anything else (I9).
+//! `walrelay slot`: show, create, drop, advance, reset, recover, carry-over, adopt. Only explicit
+//! commands create or drop slots (I9).
 
 mod carry_over;
 mod giving_up;
@@ -39,11 +40,11 @@ use crate::config::{AdvanceOrder, DatabaseConfig, RecoverOrder, SlotAction, Slot
 use crate::error::Error;
 use crate::output::print;
 
-/// Carries out the action and prints what was done.
+/// Carries out the action and prints the result.
 ///
 /// # Errors
 ///
-/// Postgres cannot be reached, or refuses: there is no such slot, or it is in use.
+/// Postgres cannot be reached or refuses, the slot does not exist, or the slot is in use.
 pub async fn execute(config: SlotConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let connect = &config.database.connect;
     let client = tokio::select! {
@@ -64,7 +65,7 @@ async fn act(
 ) -> Result<String, Error> {
     let outbox = &database.outbox;
     let slot = outbox.slot.as_str();
-    // What is carried over are all slots of the outbox.
+    // `carry-over` handles all slots of the outbox.
     if action != SlotAction::CarryOver {
         refuse_other_shards(client, outbox).await?;
     }
@@ -110,7 +111,7 @@ fn finisher<'a>(
     Finisher { client, connect: &database.connect, slot: &database.outbox.slot, health, stop }
 }
 
-/// Makes the new slot; what it does not stream is left to the relay, which publishes it first.
+/// Creates the new slot. The relay then publishes the rows that the new slot does not stream.
 async fn recover(
     finisher: &Finisher<'_>,
     outbox: &Outbox,
@@ -138,7 +139,7 @@ async fn recover(
     }
     match recovery::begin(client, outbox, order.since).await {
         Ok(()) => {}
-        // What is wrong is the question, not the set-up.
+        // The slot is not lost. The setup is fine, so the error keeps its own kind.
         Err(RelayError::Survey(refusal @ AdminError::NotLost { .. })) => return Err(refusal.into()),
         Err(error) => return Err(error.into()),
     }
@@ -159,7 +160,8 @@ async fn recover(
     Ok(text)
 }
 
-/// A slot that an upgrade has carried over was confirmed whole before it.
+/// Adopts a slot that an upgrade carried over. `pg_upgrade` accepted the slot, so everything before
+/// the upgrade was confirmed.
 async fn adopt(client: &SqlClient, outbox: &Outbox) -> Result<String, Error> {
     let slot = outbox.slot.as_str();
     let Some(state) = read_slot(client, slot).await? else {
@@ -189,7 +191,7 @@ async fn adopt(client: &SqlClient, outbox: &Outbox) -> Result<String, Error> {
         return Err(AdminError::OtherDatabase { slot: slot.to_owned() }.into());
     }
     match read_operation(client, slot).await? {
-        // What was begun needs more than a slot, and would be forgotten.
+        // Such an operation needs more than a slot, and adopting would delete its record.
         Some(
             SlotOperation::Reset(_) | SlotOperation::Recovery(_) | SlotOperation::Resharding(_),
         ) => refuse_unfinished(client, slot).await?,
@@ -206,7 +208,7 @@ async fn create(client: &SqlClient, outbox: &Outbox, failover: Failover) -> Resu
     if read_publication(client, publication).await?.is_none() {
         return Err(Error::PublicationMissing { publication: publication.clone() });
     }
-    // A new one in place of a lost one would hide what is missing.
+    // A new slot in place of a lost one would hide the missing rows.
     if let Some(LostSlot { problem, .. }) = read_loss(client, slot).await? {
         return Err(AdminError::SlotLost { slot: slot.clone(), problem }.into());
     }
@@ -219,7 +221,8 @@ async fn drop_it(client: &SqlClient, outbox: &Outbox, discard_rows: u64) -> Resu
     let missing = || AdminError::Slot(SlotError::SlotMissing { slot: slot.to_owned() });
     let state = read_slot(client, slot).await?.ok_or_else(missing)?;
     if state.is_lost() {
-        // Nothing can be read through it; the record of what it had settled is needed to recover.
+        // A lost slot cannot be read. The record of its settled position is needed for a recovery,
+        // so the record stays.
         drop_slot(client, slot).await?;
         return Ok(format!(
             "dropped: slot {slot}, which was lost already; what it had settled stays on record\n"
@@ -227,7 +230,7 @@ async fn drop_it(client: &SqlClient, outbox: &Outbox, discard_rows: u64) -> Resu
     }
     refuse_while_held(client, slot).await?;
     let rows = match state.mismatch(state.database.as_deref().unwrap_or_default()) {
-        // Not one that a relay has used.
+        // No relay has used a slot of another plugin or database.
         Some(_) => 0,
         None => waiting_rows(client, outbox).await?,
     };
@@ -241,7 +244,7 @@ async fn drop_it(client: &SqlClient, outbox: &Outbox, discard_rows: u64) -> Resu
         });
     }
     drop_slot(client, slot).await?;
-    // With the record left behind, the next start would take the slot for lost.
+    // With the record left behind, the next start would report the slot as lost.
     match delete_relay_row(client, slot).await {
         Err(error) if error.server_kind() == Some(ServerErrorKind::TableMissing) => {}
         deleted => deleted?,
@@ -249,8 +252,8 @@ async fn drop_it(client: &SqlClient, outbox: &Outbox, discard_rows: u64) -> Resu
     Ok(format!("dropped: slot {slot}, with {rows} row(s) that were not confirmed\n"))
 }
 
-/// How many rows the slot holds. Without its publication the slot cannot be decoded; then the rows
-/// are counted in the tables.
+/// Counts the unconfirmed rows of the slot. Without its publication the slot cannot be decoded, so
+/// the rows are counted in the tables.
 async fn waiting_rows(client: &SqlClient, outbox: &Outbox) -> Result<u64, Error> {
     let Outbox { slot, publication, tables, .. } = outbox;
     match waiting_transactions(client, slot, publication).await {
@@ -268,8 +271,8 @@ async fn waiting_rows(client: &SqlClient, outbox: &Outbox) -> Result<u64, Error>
     }
 }
 
-/// Moves the slot past exactly the transaction that `to` belongs to, or to `to` if it belongs to
-/// none.
+/// Moves the slot past exactly the transaction that `to` belongs to, or to `to` if `to` belongs to
+/// no transaction.
 async fn advance(
     client: &SqlClient,
     database: &DatabaseConfig,
@@ -287,9 +290,9 @@ async fn advance(
     });
     let losses = Losses::of(client, outbox, &columns, found.await?).await?;
     losses.refuse_unless(discard_rows)?;
-    // Without decoding, so that a row that the server cannot send is no obstacle.
+    // The slot moves without decoding, and so also passes a row that the server cannot send.
     let lsn = advance_slot(client, slot, losses.target).await?;
-    // Otherwise the next start would take what was skipped for a gap.
+    // Otherwise the next start would report the skipped rows as a gap.
     match advance_relay_row(client, slot, lsn).await {
         Err(error) if error.sql_state() == Some(&SqlState::UNDEFINED_TABLE) => {}
         advanced => advanced?,

@@ -1,5 +1,5 @@
-//! What a report amounts to: one line that says how it stands, the command that helps, and the rest in
-//! sections. Pure: from JSON to text.
+//! Formats a status report: a headline, the recommended next step, and the details in sections.
+//! Pure: from JSON to text.
 
 mod anchors;
 mod waiting;
@@ -10,25 +10,25 @@ use walrelay_pg_replication::is_little_room;
 use self::waiting::{Cause, cause, left_undone, noted, replays, what_they_wait_for};
 use crate::output::{Paint, Tone, human_bytes, shortened, visible};
 
-/// Below this much log left, or a quarter of what the slot may hold, somebody has to act now; as `check` and the
-/// alert have it.
+/// Below this much WAL until the slot is lost, or below a quarter of the slot's limit, somebody has
+/// to act now. `check` and the alert use the same thresholds.
 const ROOM_BYTES_MIN: i64 = 1 << 30;
 
-/// Characters of a heavy key that are shown.
+/// Most characters of a heavy key that are shown.
 const KEY_CHARACTERS: usize = 40;
 
-/// It is about all shards, and takes none.
+/// A command for all shards, which takes no `--shard`.
 const RESHARD: &str = "walrelay reshard";
 
-/// Has the rows that need a person.
+/// Lists the rows that need a person.
 const LIST: &str = "walrelay dispatch list";
 
-/// What helps where something was begun and is not finished.
+/// Returns the next step for an unfinished operation.
 pub(super) fn finishing(command: &str) -> String {
     format!("this finishes it: {command}")
 }
 
-/// The next step of the operation that the report names as unfinished.
+/// Returns the next step for the unfinished operation in the report.
 fn finishing_operation(report: &Map<String, Value>) -> String {
     let command = report.get("finished_by").and_then(Value::as_str).unwrap_or("walrelay run");
     match report.get("is_vain") == Some(&Value::Bool(true)) {
@@ -37,23 +37,23 @@ fn finishing_operation(report: &Map<String, Value>) -> String {
     }
 }
 
-/// How it stands.
+/// The status in short: headline and recommended next step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Standing {
     tone: Tone,
-    /// One line.
+    /// One line of text.
     pub(super) headline: String,
-    /// The command that helps; nothing when there is nothing to do.
+    /// The recommended next step, or none.
     pub(super) advice: Option<String>,
 }
 
 impl Standing {
-    /// The gravest thing that the report tells, and the rows that are dead.
+    /// Summarizes a report: its worst problem, plus dead rows and anchors at risk.
     pub(super) fn of(report: &Map<String, Value>) -> Self {
         Self::gravest(report).with_dead_rows(report).with_anchors(report)
     }
 
-    /// An anchor that may be lost soon is told whatever else is the matter.
+    /// Adds an anchor that may be lost soon, in addition to any other problem.
     fn with_anchors(self, report: &Map<String, Value>) -> Self {
         let Some((told, step)) = anchors::at_risk(report, ROOM_BYTES_MIN) else { return self };
         Self {
@@ -65,7 +65,7 @@ impl Standing {
         }
     }
 
-    /// They wait for a person whatever else is the matter.
+    /// Adds dead rows, which need a person in addition to any other problem.
     fn with_dead_rows(self, report: &Map<String, Value>) -> Self {
         let dead = report.get("dispatch").and_then(|counts| counts.get("dead")?.as_u64());
         let Some(dead) = dead.filter(|dead| *dead > 0) else { return self };
@@ -154,7 +154,7 @@ impl Standing {
         }
     }
 
-    /// Of a report that says itself how it stands, as one of several shards does.
+    /// Reads the summary of a report that already contains one, as the report of a shard does.
     pub(super) fn told(report: &Map<String, Value>) -> Self {
         let text =
             |name: &str| report.get(name).and_then(Value::as_str).filter(|it| !it.is_empty());
@@ -162,7 +162,7 @@ impl Standing {
             Some(shards) => {
                 shards.iter().filter_map(Value::as_object).map(Self::told).max_by_key(Self::rank)
             }
-            // Without dispatch state it is no report, but why there is none.
+            // A report without dispatch state is an error report.
             None if report.contains_key("dispatch") => Some(Self::of(report)),
             None => None,
         };
@@ -171,12 +171,12 @@ impl Standing {
         Self { tone, headline, advice: text("advice").map(str::to_owned) }
     }
 
-    /// Of all shards together: what is gravest among them, and of how many it is true.
+    /// Summarizes all shards: the worst problem, and how many shards have one as bad.
     pub(super) fn of_shards(shards: &[(String, Self)]) -> Self {
         let gravest = shards.iter().map(|(_, standing)| standing.rank()).max().unwrap_or(0);
         let concerned = shards.iter().filter(|(_, standing)| standing.rank() == gravest);
         let mut concerned: Vec<_> = concerned.collect();
-        // What is done to all of them explains what is the matter with each.
+        // A change of the shard count explains the problems of single shards, so it comes first.
         concerned.sort_by_key(|(_, standing)| !standing.is_of_all());
         let count = shards.len();
         let Some((name, first)) = concerned.first() else {
@@ -197,7 +197,7 @@ impl Standing {
         }
     }
 
-    /// The same of one shard that was named: every command takes its name, unless it is about all of them.
+    /// Adds `--shard` to the advice, unless the advice is about all shards.
     pub(super) fn of_shard(self, name: &str) -> Self {
         if self.is_of_all() {
             return self;
@@ -206,7 +206,8 @@ impl Standing {
         Self { advice, ..self }
     }
 
-    /// The same, or where all is well a replay or a backfill of the whole outbox that nobody does.
+    /// Returns the summary unchanged if it reports a problem. Otherwise adds an unfinished replay
+    /// or backfill of the whole outbox that no process runs.
     pub(super) fn or_left_undone(self, report: &Map<String, Value>) -> Self {
         match left_undone(report).filter(|_| self.rank() == 0) {
             Some((told, advice)) => Self {
@@ -218,12 +219,12 @@ impl Standing {
         }
     }
 
-    /// Whether what helps is about all shards.
+    /// Returns whether the advice is about all shards.
     fn is_of_all(&self) -> bool {
         self.advice.as_ref().is_some_and(|advice| advice.contains(RESHARD))
     }
 
-    /// How much somebody has to care, compared with others.
+    /// Returns the severity, for comparisons.
     const fn rank(&self) -> u8 {
         match self.tone {
             Tone::Good | Tone::Heading => 0,
@@ -232,7 +233,7 @@ impl Standing {
         }
     }
 
-    /// The headline as it is printed.
+    /// Formats headline and advice for printing.
     pub(super) fn text(&self, paint: Paint) -> String {
         let headline = paint.text(self.tone, &self.headline);
         match &self.advice {
@@ -242,16 +243,17 @@ impl Standing {
     }
 }
 
-/// How long after a reset or a lost connection a running relay may take to stream again.
+/// Longest time that a running relay needs to stream again after a reset or a lost connection.
 const RECONNECTS_WITHIN_SECONDS: f64 = 15.0;
 
-/// Seconds since a relay or a command wrote the record of the slot, where a relay may be about to stream.
+/// Returns the seconds since the slot's record was written, if a running relay may still be
+/// reconnecting.
 fn recorded_just_now(report: &Map<String, Value>) -> Option<f64> {
     let seconds = report.get("settled_seconds")?.as_f64()?;
     (seconds < RECONNECTS_WITHIN_SECONDS).then_some(seconds)
 }
 
-/// Rows that are dead, and what else waits for a person: keys held for what nobody does.
+/// Describes the dead rows, and keys paused for a replay that no process runs. Both need a person.
 fn for_a_person(report: &Map<String, Value>, dead: u64) -> String {
     let dead = match dead {
         1 => "1 dead row waits".to_owned(),
@@ -262,7 +264,7 @@ fn for_a_person(report: &Map<String, Value>, dead: u64) -> String {
     format!("{dead} for a person{left}")
 }
 
-/// The rest of the report, section by section; fields that it does not have are left out.
+/// Formats the details of a report in sections. Missing fields are left out.
 pub(super) fn sections(report: &Map<String, Value>, paint: Paint) -> String {
     let mut text = shards(report, paint);
     let is_divided = !text.is_empty();
@@ -300,13 +302,13 @@ pub(super) fn sections(report: &Map<String, Value>, paint: Paint) -> String {
     text
 }
 
-/// Consumers whose rebuild is not finished, each with the next step.
+/// Returns the consumers with an unfinished rebuild, each with the next step.
 fn rebuilds(report: &Map<String, Value>) -> Vec<(&str, String)> {
     let all = report.get("rebuilds").and_then(Value::as_array).into_iter().flatten();
     all.filter_map(|one| Some((one["consumer"].as_str()?, plain(&one["report"])))).collect()
 }
 
-/// A line for each shard; nothing where there are none. The rest of one is shown where it is named.
+/// Returns a line for each shard, or nothing without shards. `--shard` shows the details of one.
 fn shards(report: &Map<String, Value>, paint: Paint) -> String {
     let Some(all) = report.get("shards").and_then(Value::as_array) else { return String::new() };
     let mut text = format!("{}\n", paint.text(Tone::Heading, "shards"));
@@ -371,7 +373,7 @@ fn log(report: &Map<String, Value>) -> Vec<(&'static str, String)> {
     lines
 }
 
-/// `--wal-budget` as this command was given it, beside the server's bound.
+/// Returns `--wal-budget` as given to this command, and the server's limit.
 fn budget(report: &Map<String, Value>) -> Option<(&'static str, String)> {
     let bound = match report.get("wal_bound_bytes")?.as_u64() {
         Some(bound) => format!("the server keeps {} for a slot", human_bytes(bound)),
@@ -384,8 +386,9 @@ fn budget(report: &Map<String, Value>) -> Option<(&'static str, String)> {
     Some(("--wal-budget", format!("{budget}; {bound}")))
 }
 
-/// Log that is kept although it is confirmed, and the transaction that keeps it. A server notes who
-/// writes every few seconds, so a little is always kept.
+/// Returns the WAL that is retained although it is confirmed, and the transaction that retains it.
+/// A little is always retained, because the server records the running transactions only every few
+/// seconds.
 fn pinned(report: &Map<String, Value>) -> Option<(&'static str, String)> {
     const WORTH_TELLING: u64 = 64 << 20;
     let bytes = field(report, "pinned_bytes")?.as_u64().filter(|bytes| *bytes >= WORTH_TELLING)?;
@@ -412,10 +415,10 @@ fn dispatch(report: &Map<String, Value>) -> Vec<(&'static str, String)> {
     lines
 }
 
-/// Keys whose rows wait for a replay in place, and for which.
+/// Keys whose rows wait for a replay in place.
 struct Held {
     keys: u64,
-    /// The command that does it, and its id.
+    /// The command that runs the replay, `replay` or `backfill`.
     command: String,
     id: String,
     is_being_done: bool,
@@ -427,7 +430,7 @@ impl Held {
         format!("{keys} key(s) wait for {command} {id}")
     }
 
-    /// With the rows that are parked, which are mostly theirs.
+    /// Formats the keys together with the parked rows, most of which belong to them.
     fn told_with(&self, parked: u64) -> String {
         match parked {
             0 => format!("; {}", self.text()),
@@ -499,7 +502,7 @@ mod tests {
 
     use super::*;
 
-    /// A report of a relay that streams, with changes.
+    /// Returns the report of a streaming relay, with changes.
     fn report(changes: Value) -> Map<String, Value> {
         let mut report = json!({
             "slot": "walrelay", "active": true, "active_pid": 7, "lost": false, "lag_bytes": 0,
@@ -543,7 +546,7 @@ mod tests {
                 Tone::Bad,
                 "nothing streams, 2.0 KiB behind",
             ),
-            // Right after a reset a relay that runs is about to stream.
+            // Right after a reset a running relay is about to reconnect.
             (
                 json!({ "active": false, "lag_bytes": 2048, "settled_seconds": 3.2 }),
                 Tone::Attention,
@@ -693,7 +696,7 @@ mod tests {
         assert!(both.advice.unwrap().contains("walrelay run; then walrelay anchor advance daily"));
         let text = sections(&report(json!({ "anchors": [anchor] })), Paint::Plain);
         assert!(text.contains("anchors\n  daily            retains 490 MiB"), "{text}");
-        // The relay's own words about it are no second cause.
+        // The relay's own reason for the same anchor adds no second cause.
         let reason = "anchor at risk: daily retains 513802240 bytes of WAL";
         let asked = json!({ "anchors": [anchor], "relay": { "reasons": [reason] } });
         assert!(!Standing::of(&report(asked)).headline.contains("not ready"));
@@ -721,12 +724,12 @@ mod tests {
             text.contains("  held             2 key(s) wait for backfill 5f3a9c01\n"),
             "{text}"
         );
-        // A person is needed first for what is dead.
+        // Dead rows come first, because they need a person.
         let mut dead = held(false);
         dead.insert("dispatch".into(), json!({ "dead": 1, "retrying": 40 }));
         let both = "1 dead row waits for a person; 2 key(s) wait for backfill 5f3a9c01";
         assert!(Standing::of(&dead).headline.ends_with(both));
-        // Killed before it had recorded a row: its keys are held all the same.
+        // The replay was killed before it recorded a row, but its keys are paused.
         let mut empty = held(false);
         empty.insert("dispatch".into(), json!({ "dead": 0, "retrying": 0 }));
         let alone = "streaming, 0 B behind; 2 key(s) wait for backfill 5f3a9c01";

@@ -1,4 +1,5 @@
-//! `walrelay status`: first how it stands and what helps, then the slot, its log and dispatch state.
+//! `walrelay status`: prints the headline and the next step first, then the slot, its WAL and
+//! dispatch state.
 
 use std::io::IsTerminal as _;
 use std::net::SocketAddr;
@@ -25,17 +26,17 @@ use crate::config::{OutputFormat, StatusConfig};
 use crate::error::Error;
 use crate::output::{Paint, Reader, Tone, print, print_on, show};
 
-/// A relay answers from memory: one that does not within this is not well.
+/// Timeout for the relay's answer, which comes from memory.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// More than the ten heaviest keys of the greatest length take.
+/// Most bytes of the relay's answer: more than ten heavy keys of maximum length need.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 
-/// Prints the report; again and again where that was asked for.
+/// Prints the report once, or repeatedly with `--watch`.
 ///
 /// # Errors
 ///
-/// Postgres cannot be reached, the slot is missing or lost, or there is no dispatch state.
+/// Postgres cannot be reached, the slot is missing or lost, or dispatch state does not exist.
 pub async fn execute(config: StatusConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let Some(interval) = config.watch else {
         return tokio::select! {
@@ -43,7 +44,7 @@ pub async fn execute(config: StatusConfig, shutdown: &Shutdown) -> Result<(), Er
             () = shutdown.requested() => Err(Error::Interrupted),
         };
     };
-    // Whoever watches ends it by a signal, and has got what was asked for.
+    // A signal is the normal end of `--watch`, so it is no error.
     tokio::select! {
         done = watch(&config, interval, shutdown) => done,
         () = shutdown.requested() => Ok(()),
@@ -72,7 +73,7 @@ async fn once(config: &StatusConfig, shutdown: &Shutdown) -> Result<(), Error> {
     Err(Error::SlotLost { slot: text("slot").unwrap_or_default().to_owned(), how })
 }
 
-/// The report, and meanwhile whom it waits for: a table may be locked.
+/// Reads the report. If a lock blocks the query, it logs the blocking sessions meanwhile.
 async fn look(
     client: &SqlClient,
     config: &StatusConfig,
@@ -82,7 +83,7 @@ async fn look(
     attended((connect, client), Box::pin(report_now(client, config)), shutdown).await
 }
 
-/// The report of the slot, or those of all shards; and what the relay itself says where it was named.
+/// Reads the report of the slot or of all shards, and asks the relay if `--relay` was given.
 async fn report_now(
     client: &SqlClient,
     config: &StatusConfig,
@@ -119,7 +120,8 @@ async fn report_now(
     Ok(report)
 }
 
-/// Rebuilds of consumers in this database that are not finished. A role that may not read them is shown none.
+/// Returns unfinished rebuilds of consumers in this database, or none if the role may not read
+/// them.
 async fn unfinished_rebuilds(client: &SqlClient) -> Vec<Value> {
     let consumers = registered(client, None).await.unwrap_or_default();
     let unfinished = consumers.into_iter().filter_map(|it| {
@@ -129,7 +131,7 @@ async fn unfinished_rebuilds(client: &SqlClient) -> Vec<Value> {
     unfinished.collect()
 }
 
-/// One slot, and how it stands.
+/// Reads the report of one slot, with its summary.
 async fn standing_report(
     client: &SqlClient,
     (outbox, wal_budget): (&Outbox, WalBudgetLimit),
@@ -145,12 +147,12 @@ async fn standing_report(
     Ok(report)
 }
 
-/// Whether the advice says which shard it is about.
+/// Whether the advice names the shard.
 #[derive(Clone, Copy)]
 enum Naming {
-    /// It does not: the summary of all shards names one.
+    /// The advice names no shard, because the summary of all shards names one.
     Nothing,
-    /// It does, if the report is of a shard.
+    /// The advice names the shard, if the report is about a shard.
     Shard,
 }
 
@@ -163,7 +165,7 @@ fn put_standing(report: &mut Map<String, Value>, naming: Naming) {
     report.insert("advice".into(), json!(standing.advice));
 }
 
-/// All shards. What is wrong with one of them hides none of the others.
+/// Reads the reports of all shards. An error of one shard does not hide the other shards.
 async fn report_of_all(
     client: &SqlClient,
     (outbox, shards): (&Outbox, &[Outbox]),
@@ -179,7 +181,8 @@ async fn report_of_all(
             }
             Err(error) => {
                 let mut advice = error.hint().to_owned();
-                // The hint has to speak of everything that may have been begun.
+                // The general hint covers every kind of operation, so it is replaced by the next
+                // step for this one.
                 if let Error::Store(AdminError::OperationUnfinished { slot, .. }) = &error
                     && let Some(begun) = read_operation(client, slot).await?
                 {
@@ -200,7 +203,7 @@ async fn report_of_all(
         reports.push(Value::Object(report));
     }
     let mut report = Map::new();
-    // What reads the whole outbox is of none of its shards.
+    // A replay that reads the whole outbox belongs to no single shard.
     report.insert("replays".into(), replays_of(client, &outbox.slot).await?);
     let standing = Standing::of_shards(&standings).or_left_undone(&report);
     report.insert("headline".into(), json!(standing.headline));
@@ -209,10 +212,10 @@ async fn report_of_all(
     Ok(report)
 }
 
-/// What the relay's `/status` says of itself.
+/// Reads the relay's own state from its `/status`.
 async fn ask(address: SocketAddr) -> std::io::Result<Value> {
     let mut socket = TcpStream::connect(address).await?;
-    // HTTP/1.0: the answer is not chunked and ends with the connection.
+    // With HTTP/1.0 the answer is not chunked, and ends with the connection.
     let request = format!("GET /status HTTP/1.0\r\nHost: {address}\r\n\r\n");
     socket.write_all(request.as_bytes()).await?;
     let mut answer = Vec::new();
@@ -223,8 +226,8 @@ async fn ask(address: SocketAddr) -> std::io::Result<Value> {
     status.get("relay").cloned().ok_or_else(|| std::io::ErrorKind::InvalidData.into())
 }
 
-/// In place on a terminal, one below the other elsewhere, until nobody reads any more. What fails is shown
-/// and tried again: whoever watches wants to see it come back.
+/// Shows report after report until the reader is gone: on a terminal in place, elsewhere one below
+/// the other. Errors are shown and retried, so that the user sees when the server is back.
 async fn watch(
     config: &StatusConfig,
     interval: Duration,
@@ -252,16 +255,17 @@ async fn watch(
     }
 }
 
-/// Where one report after the other is shown.
+/// Where the reports of `--watch` go.
 #[derive(Clone, Copy)]
 enum Place {
-    /// Each in the place of the one before.
+    /// Each report replaces the one before.
     Terminal(Paint),
-    /// Each below the one before.
+    /// Each report follows the one before.
     Pipe,
 }
 
-/// One of many reports. In a pipe each has its time, and what is JSON has a line.
+/// Formats one of many reports. In a pipe each text report starts with its time, and each JSON
+/// report is one line.
 fn watched(
     report: &Result<Map<String, Value>, Error>,
     format: OutputFormat,
@@ -308,7 +312,7 @@ fn text(report: &Map<String, Value>, format: OutputFormat, paint: Paint) -> Stri
     }
 }
 
-/// A slot alone, as `slot show` prints it.
+/// Formats a slot alone, for `slot show`.
 pub(super) fn render(report: &Map<String, Value>, format: OutputFormat) -> String {
     match format {
         OutputFormat::Json => format!("{:#}\n", Value::Object(report.clone())),

@@ -1,4 +1,4 @@
-//! The subscription of a consumer that is set up: created as it has to be, or looked at.
+//! The subscription of a new consumer: creates it, or checks an existing one.
 
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::{
     DeadLetterPolicy, ExpirationPolicy, Subscription,
@@ -13,16 +13,17 @@ use crate::config::NewSubscription;
 use crate::error::Error;
 use crate::output::print;
 
-/// What Pub/Sub takes at most: an outage must not send healthy messages away.
+/// Pub/Sub's maximum, so that an outage does not send healthy messages to the dead-letter topic.
 const DELIVERY_ATTEMPTS: i32 = 100;
-/// Between two deliveries of an unattended subscription; the consumer asks for its own on the stream.
+/// Time between redeliveries without a consumer. A consumer sets its own deadline on the stream.
 const ACK_DEADLINE_SECONDS: i32 = 60;
 
-/// Creates it; one that exists has to be what would have been created.
+/// Creates the subscription. An existing subscription must have the same topic, ordering and
+/// filter.
 ///
 /// # Errors
 ///
-/// It is another one; a topic is missing; Pub/Sub refuses or does not answer.
+/// An existing subscription differs, a topic is missing, or Pub/Sub refuses or does not answer.
 pub(super) async fn create(
     endpoint: &Endpoint,
     name: &str,
@@ -44,7 +45,8 @@ pub(super) async fn create(
     print(&format!("already there: subscription {name}\n"))
 }
 
-/// Whether it exists; `None` where Pub/Sub cannot be asked, which is said.
+/// Returns whether the subscription exists. If Pub/Sub cannot be asked, logs a warning and returns
+/// `None`.
 pub(super) async fn exists(endpoint: &Endpoint, name: &str) -> Option<bool> {
     let asked =
         timeout(PATIENCE, async { Subscriber::connect(endpoint)?.subscription(name).await });
@@ -60,7 +62,7 @@ pub(super) async fn exists(endpoint: &Endpoint, name: &str) -> Option<bool> {
     None
 }
 
-/// What harms the consumer that reads it.
+/// Logs warnings about settings that harm its consumer.
 fn remark(subscription: &Subscription) {
     for it in Remark::of(subscription) {
         let name = &subscription.name;
@@ -68,14 +70,14 @@ fn remark(subscription: &Subscription) {
     }
 }
 
-/// Ordered and without an end.
+/// Returns a subscription that is ordered and never expires.
 fn wanted(name: &str, new: &NewSubscription) -> Subscription {
     Subscription {
         name: name.to_owned(),
         topic: new.topic.clone(),
         ack_deadline_seconds: ACK_DEADLINE_SECONDS,
         enable_message_ordering: true,
-        // Without a time to live: it never expires.
+        // Without a TTL a subscription never expires.
         expiration_policy: Some(ExpirationPolicy { ttl: None }),
         filter: new.filter.clone(),
         dead_letter_policy: new.dead_letter_topic.clone().map(|topic| DeadLetterPolicy {
@@ -87,7 +89,8 @@ fn wanted(name: &str, new: &NewSubscription) -> Subscription {
     }
 }
 
-/// Pub/Sub says of a missing topic what it says of a wrong project; which one it is can be asked.
+/// Replaces Pub/Sub's NOT_FOUND by an error that names the missing topic. Pub/Sub returns the same
+/// code for a missing topic and a wrong project.
 async fn lacking(error: PubsubError, endpoint: &Endpoint, new: &NewSubscription) -> Error {
     if !matches!(error, PubsubError::Subscription { code: "NOT_FOUND", .. }) {
         return error.into();
@@ -102,7 +105,7 @@ async fn lacking(error: PubsubError, endpoint: &Endpoint, new: &NewSubscription)
     error.into()
 }
 
-/// One that is there already has to bring the same messages in the same order.
+/// Refuses an existing subscription unless it delivers the same messages in the same order.
 fn refuse_other(found: &Subscription, wanted: &Subscription) -> Result<(), Error> {
     let mut differs = Vec::new();
     if found.topic != wanted.topic {

@@ -1,4 +1,5 @@
-//! Which topics the rows of an outbox lead to, as far as it can be known before they stream.
+//! Derives the topics that the rows of an outbox lead to, as far as they are known before
+//! streaming.
 
 use std::collections::BTreeSet;
 
@@ -14,34 +15,34 @@ use super::columns::column_of;
 use crate::error::Error;
 use crate::output::{shortened, visible};
 
-/// How many topics are looked for in one table. An outbox with more routes by a value without
-/// bounds, so no list would be complete.
+/// Most topics read from one table. If an outbox has more, its topics depend on an unbounded value,
+/// and no list would be complete.
 const TOPICS_MAX: usize = 1000;
 
-/// Characters of a name that is no topic's.
+/// Most characters of an invalid topic name in a message.
 const SHOWN_CHARACTERS: usize = 64;
 
-/// Where the rows lead that are in the tables now.
+/// The topics of the rows that are in the tables now.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Routes {
-    /// The topics, by full name.
+    /// Full names of the topics.
     pub(super) topics: BTreeSet<String>,
     /// Rows whose topic can never exist.
     pub(super) nowhere: Option<Nowhere>,
 }
 
-/// Rows that lead to names which no topic can have. The relay records them as dead and goes on, so they
-/// keep nobody from starting it.
+/// Rows whose topic name is invalid. The relay records them as dead and continues, so such rows do
+/// not prevent a start.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Nowhere {
-    /// How many.
+    /// Number of rows.
     pub(super) rows: u64,
-    /// One of the names.
+    /// One of the invalid names.
     pub(super) example: String,
 }
 
 impl Nowhere {
-    /// What helps. What stands in the table stays as it is, and is told for as long as it is there.
+    /// The fix. The finding stays until the rows are deleted, because outbox rows never change.
     pub(super) const FIX: &'static str = "mend --topic, or what writes those rows; `walrelay dispatch list` has the ones \
          that are dead, and `walrelay dispatch edit ID --topic NAME` gives one its way; this is told until they are deleted \
          from the outbox";
@@ -57,7 +58,8 @@ impl Nowhere {
     }
 }
 
-/// Characters of a column that are read: a longer value is part of no topic's name, and may be very large.
+/// Most characters read of a column. A longer value cannot be part of a topic name, and may be very
+/// large.
 const READ_CHARACTERS: u32 = 1_024;
 
 impl Routes {
@@ -71,18 +73,18 @@ impl Routes {
     }
 }
 
-/// Where all rows lead when that is one topic, whatever stands in them.
+/// Returns the topic if all rows have the same one, independent of their columns.
 pub(super) fn without_rows(router: &RouterConfig) -> Option<Routes> {
     let is_one = router.topic.columns().next().is_none();
     let name = || full_name(&router.project, &router.topic.to_string());
     is_one.then(|| Routes { topics: [name()].into(), nowhere: None })
 }
 
-/// Where the rows lead that are in the tables now.
+/// Returns the topics of the rows that are in the tables now.
 ///
 /// # Errors
 ///
-/// A table cannot be read, or its rows are hidden.
+/// A table cannot be read, or row level security hides its rows.
 pub(super) async fn of_rows(
     client: &SqlClient,
     router: &RouterConfig,
@@ -119,12 +121,12 @@ pub(super) async fn of_rows(
     Ok(routes)
 }
 
-/// Refuses to publish rows again to a topic that does not exist: it would be waited for, for ever.
-/// Whoever may not look may still publish, and is only told.
+/// Refuses to publish rows again to a missing topic, because the replay would wait for the topic
+/// for ever. Without the permission to check, it only warns: the role may still be able to publish.
 ///
 /// # Errors
 ///
-/// One does not exist, a table cannot be read, or Pub/Sub does not answer.
+/// A topic does not exist, a table cannot be read, or Pub/Sub does not answer.
 pub(super) async fn refuse_missing(
     client: &SqlClient,
     settings: &Settings,
@@ -132,7 +134,7 @@ pub(super) async fn refuse_missing(
 ) -> Result<(), Error> {
     let relay = &settings.relay;
     let router = RouterConfig { topic: template(to_topic)?, ..relay.router.clone() };
-    // A row that leads nowhere is told by the replay itself, with its position.
+    // The replay itself reports rows with an invalid topic, with their positions.
     let topics = of_rows(client, &router, &relay.outbox.tables).await?.topics;
     let admin = Admin::connect(&settings.pubsub.publisher.endpoint)?;
     for topic in topics {
@@ -149,7 +151,7 @@ pub(super) async fn refuse_missing(
     Ok(())
 }
 
-/// The topic of a replay, as it was given.
+/// Parses the topic template of a replay.
 pub(super) fn template(text: &str) -> Result<Template, Error> {
     Template::parse(text).map_err(|error| Error::Unfit {
         what: format!("the topic {text:?} cannot be read: {error}"),
@@ -157,7 +159,7 @@ pub(super) fn template(text: &str) -> Result<Template, Error> {
     })
 }
 
-/// `name` in `project`, unless it is a full name already.
+/// Returns the full name of a topic in `project`, unless `name` already is a full name.
 pub(super) fn full_name(project: &str, name: &str) -> String {
     match name.starts_with("projects/") {
         true => name.to_owned(),
@@ -165,7 +167,7 @@ pub(super) fn full_name(project: &str, name: &str) -> String {
     }
 }
 
-/// The template, which is known to be well formed, with each pair of braces replaced in turn.
+/// Replaces the columns in braces by the values, in order. The template is known to be valid.
 fn render(template: &str, values: &[String]) -> String {
     let mut text = String::new();
     let mut rest = template;

@@ -1,4 +1,4 @@
-//! `walrelay trace`: one event's life, from the outbox to each inbox.
+//! `walrelay trace`: the life of one event, from the outbox to each inbox.
 
 use serde_json::{Map, Value, json};
 use walrelay_inbox::InboxError;
@@ -12,12 +12,12 @@ use crate::config::{InboxPlace, OutputFormat, TraceConfig};
 use crate::error::{Error, NAME_INBOXES};
 use crate::output::{print, visible};
 
-/// Looks everywhere, and prints what is there.
+/// Searches outbox, dispatch state and inboxes, and prints the findings.
 ///
 /// # Errors
 ///
-/// A database cannot be reached or refuses, the event is nowhere or not in an inbox where it should be, or there was
-/// no inbox to look at.
+/// A database cannot be reached or refuses, the event is nowhere, an inbox lacks it, or there is no
+/// inbox to search.
 pub async fn execute(config: TraceConfig) -> Result<(), Error> {
     execute_plainly(config).await.map_err(Error::met_looking)
 }
@@ -34,7 +34,7 @@ async fn execute_plainly(config: TraceConfig) -> Result<(), Error> {
     verdict(&found, config.event_id)
 }
 
-/// Whether the event is where it should be, as far as that can be told.
+/// Checks that the event is where it should be, as far as that is known.
 fn verdict(found: &Value, event_id: String) -> Result<(), Error> {
     let has_inboxes = has_inboxes(found);
     let inboxes = found["inboxes"].as_object().into_iter().flatten().map(|(_, row)| row);
@@ -61,7 +61,7 @@ fn has_inboxes(found: &Value) -> bool {
     found["inboxes"].as_object().is_some_and(|inboxes| !inboxes.is_empty())
 }
 
-/// Whether a row of the outbox has been published, as far as the relay knows.
+/// Returns whether a row of the outbox has been published, as far as the relay knows.
 fn is_published(row: &Value, dispatch: &Value) -> bool {
     row["settled"] == true && (dispatch.is_null() || dispatch["status"] == "published")
 }
@@ -138,7 +138,7 @@ fn part(text: &mut String, heading: &str, row: &Value, absent: &str) {
     }
 }
 
-/// A consumer to look at, and its database unless that is the outbox's own.
+/// A consumer to search, and its database unless that is the outbox's own.
 pub(super) struct Inbox {
     pub(super) consumer: InConsumer,
     client: Option<SqlClient>,
@@ -156,7 +156,8 @@ impl Inbox {
     }
 }
 
-/// The inboxes that were named; those of the outbox's own database when none was, and it may have none.
+/// Opens the named inboxes. If none is named, opens those in the outbox's own database, which may
+/// have none.
 pub(super) async fn open_inboxes(
     outbox: &SqlClient,
     places: &[InboxPlace],

@@ -1,4 +1,4 @@
-//! The arguments of `dispatch` and `slot`: what to act on.
+//! The arguments of `dispatch` and `slot`.
 
 use std::time::Duration;
 
@@ -15,16 +15,16 @@ use super::orders::{AdvanceOrder, RecoverOrder};
 use super::output_format::OutputFormat;
 use crate::{cli, options};
 
-/// How a command that is not `list` prints.
+/// Output formats of every command except `list`.
 pub(super) const FORMATS: [(&str, OutputFormat); 2] =
     [("text", OutputFormat::Text), ("json", OutputFormat::Json)];
 
-/// Rows of a page of `list`.
+/// Rows on one page of `list`.
 const LIMIT: u32 = 100;
 
 const DEAD: DispatchState = DispatchState::Only(DispatchStatus::Dead);
 
-/// What `--status` of `dispatch` takes.
+/// The values of `dispatch --status`.
 pub(crate) const STATES: [(&str, DispatchState); 5] = [
     ("retrying", DispatchState::Only(DispatchStatus::Retrying)),
     ("dead", DEAD),
@@ -64,7 +64,7 @@ impl Builder<'_> {
 
     fn dispatch_list(&mut self, args: &cli::DispatchListArgs) -> DispatchList {
         let formats = [("table", OutputFormat::Text), ("json", OutputFormat::Json)];
-        // An error that was named is looked for in every state: rows that have it may need nobody.
+        // With `--error`, rows in every state are listed: rows with the error may need no person.
         let state = match args.rows.error {
             Some(_) => DispatchState::Any,
             None => DispatchState::NeedsPerson,
@@ -90,7 +90,7 @@ impl Builder<'_> {
         DispatchList { query, after, limit: (!args.all).then_some(limit), format }
     }
 
-    /// The rows that the filters leave; `state` counts where no status is given.
+    /// Returns the query for the filters. `state` applies if no status is given.
     fn query(&mut self, args: &cli::DispatchRowsArgs, state: DispatchState) -> DispatchQuery {
         let decade = Duration::from_hours(24 * 3650);
         let status = args.status.as_deref();
@@ -106,7 +106,8 @@ impl Builder<'_> {
         }
     }
 
-    /// Rows by their ids, or by filters: never all of them by mistake.
+    /// Returns the chosen rows, by ids or by filters. Without either it refuses, so that nobody
+    /// selects all rows by mistake.
     fn chosen(
         &mut self,
         (ids, rows): (&[String], &cli::BulkArgs),
@@ -129,7 +130,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Dispatch state holds full names.
+    /// Returns the full name of a topic, as dispatch state stores it.
     fn full_topic(&mut self, topic: &str) -> String {
         if topic.starts_with("projects/") {
             return topic.to_owned();
@@ -215,7 +216,8 @@ impl Builder<'_> {
         }
         let discard_rows = self.problems.count("discard-rows", &args.discard_rows, 0..=u64::MAX);
         let text = args.to_lsn.as_deref().unwrap_or_default();
-        // Logs, `dispatch list` and the demo show positions of rows; the commit's is part of them.
+        // Log messages, `dispatch list` and the demo show row positions, which contain the commit
+        // position.
         let position = text.parse::<Position>().map(|position| position.commit_lsn);
         match text.parse().or(position) {
             Ok(to) => {
@@ -235,7 +237,7 @@ impl Builder<'_> {
     }
 }
 
-/// An event id that was recorded with its position, in whichever spelling the position is given.
+/// Normalizes an event id that was recorded with its position, in either spelling of the position.
 fn as_recorded(id: &str) -> String {
     match id.rsplit_once('@') {
         Some((event, position))
@@ -247,7 +249,7 @@ fn as_recorded(id: &str) -> String {
     }
 }
 
-/// A position; of a transaction alone, behind all its rows.
+/// Parses a position. A commit LSN alone means the position after all rows of its transaction.
 fn behind(text: &str) -> Option<Position> {
     let whole = |commit_lsn: Lsn| Position { commit_lsn, tx_index: i32::MAX.unsigned_abs() };
     text.parse().ok().or_else(|| text.parse().ok().map(whole))

@@ -1,4 +1,4 @@
-//! The arguments of `anchor` and `slot reset`: which, and places in the log.
+//! The arguments of `anchor` and `slot reset`: anchor names, positions and times.
 
 use std::time::{Duration, SystemTime};
 
@@ -67,7 +67,7 @@ impl Builder<'_> {
         name.to_owned()
     }
 
-    /// A position or a time, whichever of the two is given.
+    /// Reads a position or a time, depending on the option given.
     pub(super) fn place(
         &mut self,
         (lsn_option, lsn): (&str, Option<&str>),
@@ -75,7 +75,7 @@ impl Builder<'_> {
     ) -> Option<Place> {
         if let Some(text) = lsn {
             let Ok(position) = text.parse() else {
-                // Logs and `dispatch list` show positions of rows.
+                // Log messages and `dispatch list` show positions of rows.
                 let allowed = match text.parse::<Position>() {
                     Ok(Position { commit_lsn, .. }) => format!(
                         "{commit_lsn}, without the row's index: a transaction is taken whole"
@@ -90,7 +90,7 @@ impl Builder<'_> {
         self.moment(time_option, time).map(Place::Time)
     }
 
-    /// A time, or how long ago.
+    /// Reads a time or an age.
     pub(super) fn moment(&mut self, option: &str, time: Option<&str>) -> Option<SystemTime> {
         let text = time?;
         let ago = parse_duration(text).filter(|ago| *ago <= LONGEST_AGO);
@@ -106,5 +106,5 @@ impl Builder<'_> {
     }
 }
 
-/// No log and no noted time reaches farther back.
+/// Longest accepted age. No WAL and no recorded time is older.
 const LONGEST_AGO: Duration = Duration::from_hours(24 * 3650);

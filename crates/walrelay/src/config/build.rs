@@ -1,4 +1,4 @@
-//! From a command line to a [`Config`]: one function per command.
+//! Builds a [`Config`] from a command line: one function per command.
 
 use std::time::Duration;
 
@@ -20,12 +20,12 @@ use super::problem::{Problem, Problems};
 use super::settings::wal_budget;
 use crate::{cli, options, telemetry};
 
-/// A command and everything it needs.
+/// A command and its complete configuration.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// How to log.
+    /// The logging configuration.
     pub log: LogConfig,
-    /// What to do.
+    /// The command to run.
     pub command: Command,
 }
 
@@ -34,18 +34,19 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// Everything that is wrong, at once.
+    /// Returns all problems at once.
     pub fn new(line: &CommandLine, environment: &Environment) -> Result<Self, Vec<Problem>> {
         let problems = Problems::new(&line.given, line.problems.clone());
         let mut builder = Builder { problems, environment };
         let log = builder.log();
         let command = builder.command(&line.cli.command);
         builder.problems.check_options();
-        // A command that could not be built has left a problem that says why.
+        // A command that could not be built has reported at least one problem.
         match (builder.problems.into_result(()), command) {
             (Ok(()), Some(command)) => Ok(Self { log, command }),
             (Ok(()), None) => unreachable!("a command that cannot be built names no problem"),
-            // What is missing may stand in a file that cannot be read.
+            // Options that seem missing may be in a file that could not be read, so only wrong
+            // values are reported.
             (Err(found), _) if line.is_file_unread => {
                 let told =
                     |problem: &Problem| problem.value.is_some() || line.problems.contains(problem);
@@ -58,7 +59,7 @@ impl Config {
 
 const ONE_KEY: &str = "names no column, so all rows have one key and cannot be divided";
 
-/// Shells that complete command lines.
+/// Shells with completions.
 pub(crate) const SHELLS: [(&str, Shell); 3] =
     [("bash", Shell::Bash), ("zsh", Shell::Zsh), ("fish", Shell::Fish)];
 

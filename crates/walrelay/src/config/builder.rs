@@ -1,12 +1,12 @@
-//! What every part of the configuration is read from, and where problems are collected.
+//! The input of every part of the configuration, and the collected problems.
 
 use super::layers::Environment;
 use super::problem::Problems;
 
-/// Turns options into parts of the configuration; each file beside this one adds its parts.
+/// Turns options into parts of the configuration. Each file in this folder adds its own parts.
 pub(super) struct Builder<'a> {
-    /// The options, and what is wrong with them.
+    /// The options, and the problems found so far.
     pub(super) problems: Problems<'a>,
-    /// Variables that are no options, such as those of libpq and Cloud Run.
+    /// Variables that are not options, such as those of libpq and Cloud Run.
     pub(super) environment: &'a Environment,
 }

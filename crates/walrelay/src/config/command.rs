@@ -1,4 +1,4 @@
-//! What each command needs: plain data, checked by whoever built it.
+//! The configuration of each command: plain data, checked by its constructor.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ use super::consuming::{ConsumeConfig, ConsumerConfig, InboxConfig};
 use super::orders::{AdvanceOrder, BackfillConfig, Place, RecoverOrder, ReplayConfig, ResetOrder};
 use super::output_format::OutputFormat;
 
-/// What to do, and everything it needs.
+/// A command and its configuration.
 #[derive(Debug, Clone)]
 #[expect(missing_docs, reason = "one per command; the commands are documented in cli")]
 pub enum Command {
@@ -46,14 +46,14 @@ pub enum Command {
 }
 
 impl Command {
-    /// Whether it goes on until a signal ends it, with nothing left to finish.
+    /// Returns whether the command runs until a signal ends it, with nothing left to finish.
     #[must_use]
     pub const fn is_ended_by_a_signal(&self) -> bool {
         matches!(self, Self::Status(StatusConfig { watch: Some(_), .. }))
     }
 }
 
-/// A shell that completes command lines.
+/// A shell with completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say all there is")]
 pub enum Shell {
@@ -62,99 +62,100 @@ pub enum Shell {
     Fish,
 }
 
-/// Where Postgres is and what to read there.
+/// The connection to Postgres, and the objects to use there.
 #[derive(Debug, Clone)]
 pub struct DatabaseConfig {
-    /// How to connect.
+    /// Connection settings.
     pub connect: ConnectConfig,
-    /// Which slot, publication and outbox tables.
+    /// The slot, publication and outbox tables.
     pub outbox: Outbox,
 }
 
-/// Everything `walrelay run` needs.
+/// Configuration of `walrelay run`.
 #[derive(Debug, Clone)]
 pub struct RunConfig {
-    /// The service's own settings.
+    /// Settings of the relay.
     pub settings: Settings,
-    /// Whether a lost slot is recovered without a person.
+    /// The reaction to a lost slot.
     pub on_slot_lost: OnSlotLost,
-    /// How far back an anchor of the relay's own reaches; none is kept without.
+    /// Age of the relay's own anchor. None means no anchor.
     pub anchor_keep: Option<Duration>,
-    /// The address that serves `/livez`, `/readyz`, `/metrics` and `/status`; `None` serves none.
+    /// The address that serves `/livez`, `/readyz`, `/metrics` and `/status`, if any.
     pub http: Option<SocketAddr>,
-    /// The collector that spans and metrics are sent to; none are without.
+    /// The OpenTelemetry collector for spans and metrics, if any.
     pub otlp: Option<walrelay_otlp::Settings>,
 }
 
-/// Everything `walrelay reshard` needs.
+/// Configuration of `walrelay reshard`.
 #[derive(Debug, Clone)]
 pub struct ReshardConfig {
-    /// What a relay of the whole outbox would run with.
+    /// Settings of a relay of the whole outbox.
     pub settings: Settings,
-    /// How many shards there are to be.
+    /// The new number of shards.
     pub shards: u32,
-    /// Whether it is done.
+    /// Whether to change the number, or only to describe the change.
     pub resharded: Resharded,
 }
 
-/// Whether the number of shards is changed.
+/// Whether `reshard` changes the number of shards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resharded {
-    /// It is.
+    /// Change the number.
     Done,
-    /// What would be done is told.
+    /// Only describe the change.
     Told,
 }
 
-/// What `run` does when its slot was lost.
+/// The reaction of `run` to a lost slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnSlotLost {
-    /// It waits until another command has brought the slot back; a run that ends by itself stops with exit 5.
+    /// Waits until another command has restored the slot. With `--until-caught-up` it stops with
+    /// exit 5.
     Wait,
-    /// It stops with exit 5.
+    /// Stops with exit 5.
     Stop,
-    /// It makes a new slot, and publishes from the table what may not have been settled.
+    /// Creates a new slot, and publishes the possibly unsettled rows from the table.
     Recover,
 }
 
-/// Everything `walrelay init` needs.
+/// Configuration of `walrelay init`.
 #[derive(Debug, Clone)]
 pub struct InitConfig {
-    /// How to connect; `None` when the SQL is only printed.
+    /// Connection settings, or `None` if `init` only prints the SQL.
     pub connect: Option<ConnectConfig>,
-    /// The slot and the publication to create, and the tables it publishes.
+    /// The slot and the publication to create, and the tables to publish.
     pub outbox: Outbox,
-    /// Into how many shards it is divided.
+    /// Number of shards.
     pub shards: u32,
-    /// How rows become messages: their topics are created if asked for.
+    /// Settings that turn rows into messages, from which the topics to create are derived.
     pub router: RouterConfig,
-    /// Where Pub/Sub is.
+    /// Settings of Pub/Sub.
     pub pubsub: PubSubSettings,
-    /// Which topics to create.
+    /// The topics to create.
     pub create_topics: CreateTopics,
     /// Whether the slot is synchronised to standbys.
     pub slot_kind: SlotKind,
-    /// What to do when the slot was lost.
+    /// The reaction to a lost slot.
     pub on_lost: OnLost,
-    /// What becomes of rows that were there before the slot.
+    /// The treatment of rows that are older than the slot.
     pub already_there: AlreadyThere,
 }
 
-/// What becomes of rows that were in the table before there was a slot.
+/// The treatment of rows that are in the table before the slot exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AlreadyThere {
-    /// They are not published.
+    /// The relay does not publish them.
     Left,
-    /// They are published before everything that the slot streams.
+    /// The relay publishes them before every row that the slot streams.
     Published,
 }
 
-/// Which topics `init` creates.
+/// The topics that `init` creates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CreateTopics {
-    /// None.
+    /// No topics.
     No,
-    /// The topics that the rows in the outbox are routed to, and the named ones.
+    /// The topics that the rows in the outbox lead to, and the named ones.
     Yes {
         /// Short or full names of further topics.
         named: Vec<String>,
@@ -164,291 +165,291 @@ pub enum CreateTopics {
 /// Whether the slot is synchronised to standbys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SlotKind {
-    /// It exists on this server alone.
+    /// The slot exists only on this server.
     Plain,
-    /// It survives a failover; needs Postgres 17 or newer.
+    /// The slot survives a failover. Needs Postgres 17 or newer.
     Failover,
 }
 
-/// Everything `walrelay check` needs.
+/// Configuration of `walrelay check`.
 #[derive(Debug, Clone)]
 pub struct CheckConfig {
-    /// What `run` would run with.
+    /// The configuration that `run` would use.
     pub run: RunConfig,
-    /// Consumers in other databases; those of the outbox's own where none is named.
+    /// Consumers in other databases. Empty means the consumers in the outbox's own database.
     pub inboxes: Vec<InboxPlace>,
-    /// How findings are printed.
+    /// Output format.
     pub format: OutputFormat,
 }
 
-/// Everything `walrelay status` needs.
+/// Configuration of `walrelay status`.
 #[derive(Debug, Clone)]
 pub struct StatusConfig {
-    /// Where Postgres is.
+    /// The database of the outbox.
     pub database: DatabaseConfig,
-    /// How it is printed.
+    /// Output format.
     pub format: OutputFormat,
-    /// How often it is printed again; once where there is none.
+    /// Interval of `--watch`. None prints the report once.
     pub watch: Option<Duration>,
-    /// Where the relay itself can be asked.
+    /// HTTP address of the relay.
     pub relay: Option<SocketAddr>,
-    /// How much WAL may wait, as the relay is told.
+    /// The relay's `--wal-budget`.
     pub wal_budget: WalBudgetLimit,
 }
 
-/// Everything `walrelay dispatch` needs.
+/// Configuration of `walrelay dispatch`.
 #[derive(Debug, Clone)]
 pub struct DispatchConfig {
-    /// Where Postgres is.
+    /// The database of the outbox.
     pub database: DatabaseConfig,
-    /// What to do.
+    /// The action.
     pub action: DispatchAction,
 }
 
-/// What to do with dispatch state.
+/// An action on dispatch state.
 #[derive(Debug, Clone)]
 pub enum DispatchAction {
     /// Print rows.
     List(DispatchList),
     /// Print one row, decoded.
     Show {
-        /// Its event id.
+        /// Event id of the row.
         id: String,
-        /// How.
+        /// Output format.
         format: OutputFormat,
     },
     /// Make rows due at once.
     Retry(Chosen),
     /// Replace parts of a message.
     Edit(DispatchEdit),
-    /// Give rows up.
+    /// Discard rows for good.
     Discard {
-        /// Which.
+        /// The rows.
         chosen: Chosen,
-        /// Why.
+        /// The reason, which the table keeps.
         reason: String,
     },
 }
 
-/// Which rows to print, and how.
+/// The rows to print, and the output format.
 #[derive(Debug, Clone)]
 pub struct DispatchList {
-    /// Which; the topic by its full name.
+    /// Filters, with the full name of the topic.
     pub query: DispatchQuery,
-    /// Only rows behind this position.
+    /// Only rows after this position.
     pub after: Option<Position>,
-    /// At most so many; all where there is none.
+    /// Most rows to print. None prints all.
     pub limit: Option<u32>,
-    /// How.
+    /// Output format.
     pub format: OutputFormat,
 }
 
-/// What `dispatch edit` changes.
+/// The changes of `dispatch edit`.
 #[derive(Debug, Clone)]
 pub struct DispatchEdit {
-    /// The row's event id.
+    /// Event id of the row.
     pub id: String,
-    /// Where the new payload is.
+    /// File with the new payload.
     pub payload_file: Option<PathBuf>,
-    /// Where the new attributes are.
+    /// File with the new attributes.
     pub attributes_file: Option<PathBuf>,
-    /// Another topic, by its full name.
+    /// Full name of the new topic.
     pub topic: Option<String>,
-    /// Another ordering key.
+    /// The new ordering key.
     pub key: Option<String>,
 }
 
-/// Rows to act on.
+/// The rows to act on.
 #[derive(Debug, Clone)]
 pub enum Chosen {
-    /// These, by their ids.
+    /// Rows with these event ids.
     Ids(Vec<String>),
-    /// Those that match.
+    /// Rows that match filters.
     Matching {
-        /// What they match.
+        /// The filters.
         query: DispatchQuery,
-        /// Whether somebody has agreed already.
+        /// Whether the user has agreed already.
         consent: Consent,
     },
 }
 
-/// Everything `walrelay slot` needs.
+/// Configuration of `walrelay slot`.
 #[derive(Debug, Clone)]
 pub struct SlotConfig {
-    /// Where Postgres is.
+    /// The database of the outbox.
     pub database: DatabaseConfig,
-    /// What to do.
+    /// The action.
     pub action: SlotAction,
 }
 
-/// What to do with the slot.
+/// An action on the slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SlotAction {
-    /// Print it.
+    /// Print the slot.
     Show(OutputFormat),
-    /// Create it.
+    /// Create the slot.
     Create(SlotKind),
-    /// Drop it, if it holds no more unconfirmed rows than the operator has agreed to lose.
+    /// Drop the slot, if it has at most `discard_rows` unconfirmed rows.
     Drop {
-        /// How many rows the operator has agreed to lose.
+        /// The number of rows that the user has agreed to lose.
         discard_rows: u64,
     },
-    /// Move it past a transaction; the operator has agreed to skip it.
+    /// Move the slot past a transaction. The user has agreed to skip it.
     Advance(AdvanceOrder),
-    /// Make it a copy of an anchor.
+    /// Replace the slot by a copy of an anchor.
     Reset(ResetOrder),
-    /// Make it anew after it was lost.
+    /// Create a new slot in place of a lost one.
     Recover(RecoverOrder),
-    /// Move it to the end of the log, so that an upgrade of the server carries it over.
+    /// Move the slot to the end of the WAL, so that a server upgrade carries it over.
     CarryOver,
-    /// Take over one that an upgrade of the server has carried over.
+    /// Adopt a slot that a server upgrade has carried over.
     Adopt,
 }
 
-/// Everything `walrelay anchor` needs.
+/// Configuration of `walrelay anchor`.
 #[derive(Debug, Clone)]
 pub struct AnchorConfig {
-    /// Where Postgres is.
+    /// The database of the outbox.
     pub database: DatabaseConfig,
-    /// What to do.
+    /// The action.
     pub action: AnchorAction,
 }
 
-/// What to do with anchors.
+/// An action on anchors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AnchorAction {
-    /// Make one where the slot stands.
+    /// Create an anchor at the slot's position.
     Create {
-        /// Its name.
+        /// Name of the anchor.
         name: String,
-        /// What has to stay free for the relay.
+        /// WAL that must stay free for the relay.
         wal_budget: WalBudgetLimit,
     },
-    /// Print all of them.
+    /// Print all anchors.
     List {
-        /// What has to stay free for the relay.
+        /// WAL that must stay free for the relay.
         wal_budget: WalBudgetLimit,
-        /// How they are printed.
+        /// Output format.
         format: OutputFormat,
     },
-    /// Move one forward.
+    /// Move an anchor forward.
     Advance {
-        /// Its name.
+        /// Name of the anchor.
         name: String,
-        /// Where to; to where the slot stands without it.
+        /// The target. None means the slot's position.
         to: Option<Place>,
     },
-    /// Drop one.
+    /// Drop an anchor.
     Drop {
-        /// Its name.
+        /// Name of the anchor.
         name: String,
     },
 }
 
-/// Everything `walrelay prune` needs.
+/// Configuration of `walrelay prune`.
 #[derive(Debug, Clone)]
 pub struct PruneConfig {
-    /// Where Postgres is.
+    /// The database of the outbox.
     pub database: DatabaseConfig,
-    /// Which column is what.
+    /// The names of the outbox columns.
     pub columns: ColumnNames,
-    /// The age a row must have to be deleted.
+    /// Minimum age of rows to delete.
     pub older_than: Duration,
-    /// Whether anything is deleted.
+    /// Whether to delete rows.
     pub pruning: Pruning,
 }
 
 /// Whether old rows are deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pruning {
-    /// They are.
+    /// Delete them.
     Done,
-    /// Their number is told.
+    /// Only print their number.
     Counted,
 }
 
 /// A consumer in a database of its own.
 #[derive(Debug, Clone)]
 pub struct InboxPlace {
-    /// Its name.
+    /// Name of the consumer.
     pub consumer: String,
-    /// How to connect.
+    /// Connection settings.
     pub connect: ConnectConfig,
 }
 
-/// Everything `walrelay audit` needs.
+/// Configuration of `walrelay audit`.
 #[derive(Debug, Clone)]
 pub struct AuditConfig {
-    /// Where the outbox is.
+    /// The database of the outbox.
     pub database: DatabaseConfig,
-    /// The column of the event id.
+    /// Column of the event id.
     pub id: Names,
-    /// That of the time at which events occurred.
+    /// Column of the time of the event.
     pub occurred_at: Names,
-    /// That of the aggregate type.
+    /// Column of the aggregate type.
     pub aggregate_type: Option<Names>,
-    /// The consumers; those of the outbox's own database when empty.
+    /// The consumers. Empty means those in the outbox's own database.
     pub inboxes: Vec<InboxPlace>,
-    /// The full name of a subscription to compare with instead, and where Pub/Sub is.
+    /// Full name and endpoint of a subscription to compare with instead.
     pub subscription: Option<(String, Endpoint)>,
-    /// Only events that occurred at this moment or later.
+    /// Only events of this time or later.
     pub since: SystemTime,
-    /// Younger events are left out.
+    /// Minimum age of compared events.
     pub grace: Duration,
-    /// Only events of these aggregate types; all when empty.
+    /// Only events of these aggregate types. Empty means all.
     pub aggregate_types: Vec<String>,
-    /// Whether every missing event is named.
+    /// Whether to list every missing event.
     pub all: bool,
-    /// For people or for programs.
+    /// Output format.
     pub format: OutputFormat,
 }
 
-/// Everything `walrelay trace` needs.
+/// Configuration of `walrelay trace`.
 #[derive(Debug, Clone)]
 pub struct TraceConfig {
-    /// Where the outbox is.
+    /// The database of the outbox.
     pub database: DatabaseConfig,
-    /// Which column is what.
+    /// The names of the outbox columns.
     pub columns: ColumnNames,
-    /// The consumers; those of the outbox's own database when empty.
+    /// The consumers. Empty means those in the outbox's own database.
     pub inboxes: Vec<InboxPlace>,
-    /// The event.
+    /// The event id.
     pub event_id: String,
-    /// For people or for programs.
+    /// Output format.
     pub format: OutputFormat,
 }
 
-/// Everything `walrelay emulator` needs.
+/// Configuration of `walrelay emulator`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EmulatorConfig {
-    /// Where gRPC is served.
+    /// Address of the gRPC port.
     pub listen: SocketAddr,
-    /// Where the control port is served; `None` serves none.
+    /// Address of the control port, if any.
     pub control_listen: Option<SocketAddr>,
-    /// Faults to begin with.
+    /// Faults at the start.
     pub faults: Vec<Fault>,
-    /// Memory for stored messages.
+    /// Memory for stored messages, in bytes.
     pub max_stored_bytes: usize,
 }
 
-/// Everything `walrelay demo` needs.
+/// Configuration of `walrelay demo`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DemoConfig {
     /// Stop after this many committed rows.
     pub rows: Option<u64>,
     /// Outbox rows per second.
     pub rate: u32,
-    /// Aggregates the rows are spread over.
+    /// Number of aggregates that the rows are spread over.
     pub aggregates: u32,
-    /// What is printed.
+    /// Printed output.
     pub output: DemoOutput,
 }
 
-/// What the demo prints.
+/// The output of the demo.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DemoOutput {
     /// Every message and the summary.
     Messages,
-    /// The summary.
+    /// Only the summary.
     Summary,
 }

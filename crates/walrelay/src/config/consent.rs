@@ -1,10 +1,10 @@
-//! Whether somebody is asked first.
+//! Whether a command asks for consent first.
 
-/// Whether somebody has agreed to what a command is about to do.
+/// Whether the user has agreed to the action of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Consent {
-    /// By `--yes`.
+    /// The user gave `--yes`.
     Given,
-    /// Who sits at the terminal is asked.
+    /// The command asks at the terminal.
     Asked,
 }

@@ -1,4 +1,4 @@
-//! `consume` and `consumer`, as the command line gives them.
+//! The arguments of `consume` and `consumer`.
 
 use walrelay_inbox::{Dedupe, Effect, OnDead, OnGap, Settings, Until};
 use walrelay_relay::replay::DeadRows;
@@ -12,10 +12,10 @@ use super::consuming::{
 use super::orders::Place;
 use crate::{cli, options};
 
-/// The topic of messages that are applied and not published.
+/// Topic of messages that a rebuild applies without publishing them.
 const UNPUBLISHED: &str = "projects/none/topics/unpublished";
 
-/// Longer names than any index likes are a mistake.
+/// Longest consumer name. A longer name is a mistake, and may not fit into an index.
 const NAME_BYTES_MAX: usize = 200;
 
 impl Builder<'_> {
@@ -172,7 +172,7 @@ impl Builder<'_> {
         Some(Rebuild { name, source, reset_sql, subscription, consent, endpoint })
     }
 
-    /// Rows of the outbox that the command itself applies.
+    /// Reads the source of a rebuild in which the command itself applies the rows.
     fn direct(&mut self, args: &cli::ConsumerRebuildArgs) -> Option<Source> {
         let rows = *self.rows(args, None)?;
         let handler = args.handler.clone()?;
@@ -206,7 +206,7 @@ impl Builder<'_> {
         Some(Source::Keys(Box::new(KeysConfig { rows, handler, keys, reset })))
     }
 
-    /// All rows of the outbox, to this topic.
+    /// Reads the source of a rebuild that publishes all outbox rows to a topic.
     fn refill(
         &mut self,
         args: &cli::ConsumerRebuildArgs,
@@ -215,7 +215,7 @@ impl Builder<'_> {
         self.rows(args, Some(topic))
     }
 
-    /// All rows of the outbox; to this topic, or to none.
+    /// Reads the settings for all outbox rows. Without a topic the rows are not published.
     fn rows(
         &mut self,
         args: &cli::ConsumerRebuildArgs,
@@ -250,7 +250,7 @@ impl Builder<'_> {
         name.to_owned()
     }
 
-    /// The full name of the subscription that was given.
+    /// Returns the full name of the subscription.
     fn subscription(&mut self) -> Option<String> {
         let given = self.problems.read(options::SUBSCRIPTION)?;
         let project = self.project();
@@ -291,7 +291,8 @@ impl Builder<'_> {
     }
 }
 
-/// Whether Pub/Sub takes it as the last part of a name; it has one rule for topics and subscriptions.
+/// Returns whether Pub/Sub accepts the last part of a name. Topics and subscriptions have the same
+/// rule.
 fn is_id(name: &str) -> bool {
     walrelay_core::limits::is_topic_name(&format!("projects/p/topics/{name}"))
 }

@@ -1,4 +1,4 @@
-//! What `consume`, `consumer` and `inbox` are told.
+//! The configuration of `consume`, `consumer` and `inbox`.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -12,214 +12,216 @@ use walrelay_relay::replay::DeadRows;
 use super::consent::Consent;
 use super::output_format::OutputFormat;
 
-/// Everything `walrelay consume` needs.
+/// Configuration of `walrelay consume`.
 #[derive(Debug, Clone)]
 pub struct ConsumeConfig {
-    /// The consumer's own settings.
+    /// Settings of the consumer.
     pub settings: walrelay_inbox::Settings,
-    /// Where `/livez` and the others are served; `None` is nowhere.
+    /// The address that serves `/livez` and the other endpoints, if any.
     pub http: Option<SocketAddr>,
-    /// The collector that spans and metrics are sent to; none are without.
+    /// The OpenTelemetry collector for spans and metrics, if any.
     pub otlp: Option<walrelay_otlp::Settings>,
 }
 
-/// Everything `walrelay consumer` needs.
+/// Configuration of `walrelay consumer`.
 #[derive(Debug, Clone)]
 pub struct ConsumerConfig {
-    /// The consumer's database; absent when only SQL is printed.
+    /// The consumer's database, or `None` if the command only prints SQL.
     pub connect: Option<ConnectConfig>,
-    /// What to do.
+    /// The action.
     pub action: ConsumerAction,
 }
 
-/// What to do with a consumer.
+/// An action on a consumer.
 #[derive(Debug, Clone)]
 pub enum ConsumerAction {
-    /// Set it up.
+    /// Set up the consumer.
     Init(ConsumerSetUp),
     /// Print a handler for a table.
     Scaffold(QualifiedName),
-    /// Print how it is doing.
+    /// Print the consumer's status.
     Status {
-        /// Its name.
+        /// Name of the consumer.
         name: String,
-        /// How.
+        /// Output format.
         format: OutputFormat,
     },
-    /// Pause it, or let it go on.
+    /// Pause or resume the consumer.
     Pause {
-        /// Its name.
+        /// Name of the consumer.
         name: String,
-        /// Whether it is to be paused.
+        /// True to pause, false to resume.
         paused: bool,
     },
     /// Apply everything again.
     Rebuild(Rebuild),
-    /// Forget how far an ordering key is.
+    /// Forget the position of an ordering key.
     ResetKey(KeyReset),
-    /// Delete what is old.
+    /// Delete old inbox rows.
     Prune {
-        /// Its name.
+        /// Name of the consumer.
         name: String,
-        /// Age a row must have.
+        /// Minimum age of rows to delete.
         older_than: Duration,
-        /// Where Pub/Sub is, which says how long it keeps messages.
+        /// Endpoint of Pub/Sub, which reports its message retention.
         endpoint: Endpoint,
     },
 }
 
-/// An ordering key whose position is to be forgotten.
+/// A reset of one ordering key.
 #[derive(Debug, Clone)]
 pub struct KeyReset {
-    /// The consumer's name.
+    /// Name of the consumer.
     pub name: String,
     /// The ordering key.
     pub key: String,
-    /// Whether somebody has agreed already.
+    /// Whether the user has agreed already.
     pub consent: Consent,
 }
 
-/// Everything `walrelay inbox` needs.
+/// Configuration of `walrelay inbox`.
 #[derive(Debug, Clone)]
 pub struct InboxConfig {
     /// The consumer's database.
     pub connect: ConnectConfig,
-    /// Which consumer; `None` is the only one.
+    /// Name of the consumer. `None` means the only one in the database.
     pub consumer: Option<String>,
-    /// What to do.
+    /// The action.
     pub action: InboxAction,
 }
 
-/// What to do with events that failed.
+/// An action on failed events.
 #[derive(Debug, Clone)]
 pub enum InboxAction {
     /// Print events.
     List {
-        /// Which.
+        /// The events.
         filter: InboxFilter,
-        /// How.
+        /// Output format.
         format: OutputFormat,
     },
     /// Print one event, decoded.
     Show {
-        /// Its id.
+        /// Event id.
         id: String,
-        /// How.
+        /// Output format.
         format: OutputFormat,
     },
     /// Make events due at once.
     Retry(InboxSelection),
     /// Replace parts of a stored message.
     Edit {
-        /// Its event id.
+        /// Event id.
         id: String,
-        /// Where the new payload is.
+        /// File with the new payload.
         payload_file: Option<PathBuf>,
-        /// Where the new attributes are.
+        /// File with the new attributes.
         attributes_file: Option<PathBuf>,
     },
-    /// Give an event up.
+    /// Discard an event for good.
     Discard {
-        /// Its id.
+        /// Event id.
         id: String,
-        /// Why.
+        /// The reason, which the table keeps.
         reason: String,
     },
 }
 
-/// A consumer to be set up.
+/// A consumer to set up.
 #[derive(Debug, Clone)]
 pub struct ConsumerSetUp {
-    /// Its name.
+    /// Name of the consumer.
     pub name: String,
     /// Full name of its subscription.
     pub subscription: String,
-    /// Where Pub/Sub is.
+    /// Endpoint of Pub/Sub.
     pub endpoint: Endpoint,
-    /// The subscription to create, if it is to be created.
+    /// The subscription to create, if any.
     pub create: Option<NewSubscription>,
 }
 
-/// A subscription to be created.
+/// A subscription to create.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewSubscription {
     /// Full name of its topic.
     pub topic: String,
-    /// Full name of the topic for dead letters.
+    /// Full name of the dead-letter topic.
     pub dead_letter_topic: Option<String>,
-    /// With exactly-once delivery.
+    /// Whether delivery is exactly-once.
     pub exactly_once: bool,
-    /// In Pub/Sub's filter language; empty lets everything through.
+    /// Filter in Pub/Sub's syntax. Empty accepts every message.
     pub filter: String,
 }
 
-/// Where events are taken from once more.
+/// The source of a rebuild.
 #[derive(Debug, Clone)]
 pub enum Source {
-    /// What was published from this moment on, as far as the topic keeps it.
+    /// Messages published since this time, as far as the topic retains them.
     Topic(SystemTime),
-    /// Rows of the outbox, published to a topic of their own.
+    /// Outbox rows, published to a topic of their own.
     Outbox(Box<RefillConfig>),
-    /// Rows of the outbox, applied in another schema by the command itself.
+    /// Outbox rows, which the command itself applies in another schema.
     Beside(Box<BesideConfig>),
-    /// Rows of some ordering keys, applied by the command itself.
+    /// Rows of some ordering keys, which the command itself applies.
     Keys(Box<KeysConfig>),
-    /// Nothing: an unfinished rebuild is given up.
+    /// No source: an unfinished rebuild is abandoned.
     Abandon,
 }
 
 /// A rebuild in tables of another schema.
 #[derive(Debug, Clone)]
 pub struct BesideConfig {
-    /// The rows.
+    /// The outbox rows.
     pub rows: RefillConfig,
-    /// The function that applies them.
+    /// The function that applies the rows.
     pub handler: String,
-    /// Where its tables are.
+    /// The schema with the handler's tables.
     pub schema: String,
-    /// What puts them in use; `None`: their rows replace those of the tables in use.
+    /// File with the SQL that puts the tables in use. Without it, the rebuilt rows replace those of
+    /// the tables in use.
     pub switch_sql: Option<PathBuf>,
 }
 
 /// A rebuild of some ordering keys.
 #[derive(Debug, Clone)]
 pub struct KeysConfig {
-    /// The rows.
+    /// The outbox rows.
     pub rows: RefillConfig,
-    /// The function that applies them.
+    /// The function that applies the rows.
     pub handler: String,
     /// The ordering keys.
     pub keys: Vec<String>,
-    /// The function that takes back what was made of them.
+    /// The function that undoes the handler's changes of these keys.
     pub reset: QualifiedName,
 }
 
-/// All rows of the outbox, to a topic of their own.
+/// All outbox rows, to be published to a topic of their own.
 #[derive(Debug, Clone)]
 pub struct RefillConfig {
-    /// The relay's own settings, as far as a backfill shares them.
+    /// The relay's settings, as far as a backfill uses them.
     pub settings: walrelay_relay::settings::Settings,
-    /// The full name of the topic.
+    /// Full name of the topic.
     pub topic: String,
-    /// Of these types alone; all of them where none is named.
+    /// Only these aggregate types. Empty means all.
     pub aggregate_types: Vec<String>,
-    /// What becomes of rows that can never be published.
+    /// The treatment of rows that can never be published.
     pub dead_rows: DeadRows,
 }
 
-/// A consumer's effects made anew.
+/// A rebuild of a consumer's read model.
 #[derive(Debug, Clone)]
 pub struct Rebuild {
-    /// Its name.
+    /// Name of the consumer.
     pub name: String,
-    /// What is applied again.
+    /// The source of the events.
     pub source: Source,
-    /// What empties the tables that its handler writes.
+    /// File with the SQL that empties the handler's tables.
     pub reset_sql: Option<PathBuf>,
-    /// The full name of the subscription to create; `None` is one after the old one and the generation.
+    /// Full name of the subscription to create. `None` derives the name from the old one and the
+    /// generation.
     pub subscription: Option<String>,
-    /// Whether somebody has agreed already to what is not carried over.
+    /// Whether the user has agreed already to lose edits and discards.
     pub consent: Consent,
-    /// Where Pub/Sub is.
+    /// Endpoint of Pub/Sub.
     pub endpoint: Endpoint,
 }

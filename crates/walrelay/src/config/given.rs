@@ -1,21 +1,21 @@
-//! The values that the options of a command were given, and where they came from.
+//! The values of a command's options, and their origins.
 
 use std::collections::BTreeMap;
 
-/// Where the value of an option came from.
+/// The origin of an option's value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Origin {
     /// The command line.
     Flag,
     /// This environment variable.
     Environment(String),
-    /// The configuration file.
+    /// The configuration file at this path.
     File(String),
-    /// It was not set.
+    /// The option was not set.
     Default,
 }
 
-/// Values, still text, and their origins, by the option's name.
+/// Values as text, with their origins, by the option's name.
 #[derive(Default)]
 pub(super) struct Given(BTreeMap<&'static str, (Vec<String>, Origin)>);
 
@@ -24,17 +24,18 @@ impl Given {
         self.0.insert(option, (values, origin));
     }
 
-    /// The options of the command.
+    /// Returns the names of the command's options.
     pub(super) fn names(&self) -> impl Iterator<Item = &'static str> {
         self.0.keys().copied()
     }
 
-    /// The values of an option; none when nobody gave it any and it has no default.
+    /// Returns the values of an option. The slice is empty if the option is not set and has no
+    /// default.
     pub(super) fn values(&self, option: &str) -> &[String] {
         self.0.get(option).map_or(&[], |(values, _)| values)
     }
 
-    /// Where they came from.
+    /// Returns the origin of an option's values.
     pub(super) fn origin(&self, option: &str) -> &Origin {
         self.0.get(option).map_or(&Origin::Default, |(_, origin)| origin)
     }
@@ -42,7 +43,7 @@ impl Given {
 
 impl std::fmt::Debug for Given {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Names only: values may be secrets.
+        // Prints only names, because values may be secrets.
         f.debug_set().entries(self.0.keys()).finish()
     }
 }

@@ -1,4 +1,4 @@
-//! The arguments of `inbox`: what to act on.
+//! The arguments of `inbox`.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::consuming::{InboxAction, InboxConfig};
 use super::output_format::OutputFormat;
 use crate::cli;
 
-/// How a command that is not `list` prints.
+/// Output formats of every command except `list`.
 const FORMATS: [(&str, OutputFormat); 2] =
     [("text", OutputFormat::Text), ("json", OutputFormat::Json)];
 

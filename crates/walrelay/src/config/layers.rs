@@ -1,8 +1,8 @@
-//! Which source wins: a flag over the environment, the environment over the file, the file over the
-//! default.
+//! Precedence of sources: a flag wins over the environment, the environment over the file, the file
+//! over the default.
 //!
-//! The environment and the file become the *defaults* of the clap arguments, so clap itself
-//! decides that a flag wins, and `--help` shows what would be used.
+//! Environment and file become the *defaults* of the clap arguments. Clap itself then lets a flag
+//! win, and `--help` shows the values in effect.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -17,12 +17,12 @@ use crate::cli::{ARGUMENTS, Cli};
 use crate::options;
 use crate::options::declaration::{Declaration, Kind, Parted};
 
-/// The environment of the process; only `main` reads the real one.
+/// The environment of the process. Only `main` reads the real one.
 #[derive(Clone, Default)]
 pub struct Environment(BTreeMap<String, String>);
 
 impl Environment {
-    /// Keeps the variables that are text; one that is not cannot be one of ours.
+    /// Keeps the variables that are valid text. Other variables cannot belong to walrelay.
     pub fn new<N, V>(variables: impl IntoIterator<Item = (N, V)>) -> Self
     where
         N: Into<OsString>,
@@ -34,13 +34,14 @@ impl Environment {
         Self(variables.into_iter().filter_map(text).collect())
     }
 
-    /// The value of a variable that is set and not empty.
+    /// Returns the value of a variable that is set and not empty.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
-    /// The variable that sets an option: its own, which may be empty, or an established one.
+    /// Returns the variable that sets an option: its own, which may be empty, or an established
+    /// one.
     fn of_option(&self, option: &Declaration) -> Option<(String, &str)> {
         let own = option.variable();
         if let Some(value) = self.0.get(&own) {
@@ -52,28 +53,28 @@ impl Environment {
 
 impl std::fmt::Debug for Environment {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Names only: values may be secrets.
+        // Prints only names, because values may be secrets.
         f.debug_set().entries(self.0.keys()).finish()
     }
 }
 
-/// A command line together with what environment and file added to it.
+/// A command line together with the values from environment and file.
 #[derive(Debug)]
 pub struct CommandLine {
     /// The command and its arguments.
     pub cli: Cli,
     /// The values of the options, still text.
     pub(super) given: Given,
-    /// What is wrong with the file, though it could be read.
+    /// Problems in a file that could be read.
     pub(super) problems: Vec<Problem>,
-    /// The file cannot be read, so nobody knows what else it would have set.
+    /// Whether the file could not be read. Then its settings are unknown.
     pub(super) is_file_unread: bool,
 }
 
-/// Why there is no [`CommandLine`].
+/// The reason why there is no [`CommandLine`].
 #[derive(Debug)]
 pub enum Refusal {
-    /// Clap's own message: a usage error, or the help that was asked for.
+    /// Clap's own message: a usage error, or the requested help.
     Clap(clap::Error),
     /// The configuration file cannot be used.
     Config(Vec<Problem>),
@@ -84,7 +85,7 @@ impl CommandLine {
     ///
     /// # Errors
     ///
-    /// The arguments do not fit, help was asked for, or the file cannot be used.
+    /// The arguments are wrong, help was requested, or the file cannot be used.
     pub fn parse(
         arguments: impl IntoIterator<Item = OsString>,
         environment: &Environment,
@@ -97,7 +98,7 @@ impl CommandLine {
         };
         let (file, problems) = match ConfigFile::read(path) {
             Ok(read) => read,
-            // What else is wrong is told with it.
+            // The caller reports this problem together with all others.
             Err(problem) => {
                 return Ok(Self { problems: vec![problem], is_file_unread: true, ..found });
             }
@@ -107,7 +108,7 @@ impl CommandLine {
     }
 }
 
-/// The option behind an argument, when it is one; see [`ARGUMENTS`].
+/// Returns the option behind an argument, if the argument is an option. See [`ARGUMENTS`].
 fn option_of(argument: &Arg) -> Option<&'static Declaration> {
     let is_option = argument.get_help_heading() != Some(ARGUMENTS);
     is_option.then(|| options::find(argument.get_long()?)).flatten()
@@ -128,8 +129,8 @@ impl Layers<'_> {
         Ok(CommandLine { cli, given, problems: Vec::new(), is_file_unread: false })
     }
 
-    /// Makes environment and file the defaults of a command and of all below it.
-    /// `section` is what the file says for the command alone.
+    /// Makes environment and file the defaults of a command and its subcommands. `section` has the
+    /// file's settings for this command alone.
     fn lay(&self, mut command: Command, section: Option<&Values>) -> Command {
         let options: Vec<_> = command
             .get_arguments()
@@ -168,7 +169,7 @@ impl Layers<'_> {
         }
     }
 
-    /// What environment or file say about an option, and which of them said it.
+    /// Returns the value of an option in environment or file, with its origin.
     fn value(
         &self,
         option: &Declaration,
@@ -182,7 +183,7 @@ impl Layers<'_> {
         Some((Origin::File(self.file.path.clone()), values))
     }
 
-    /// Notes what each option of the command was given, down to the innermost command.
+    /// Records the values of each option, from the outermost to the innermost command.
     fn trace(
         &self,
         (command, section): (&Command, Option<&Values>),
@@ -207,8 +208,8 @@ impl Layers<'_> {
     }
 }
 
-/// One value as several, when the option may be repeated: at commas, or at semicolons where the
-/// values themselves contain commas.
+/// Splits the value of a repeatable option at commas, or at semicolons if the values contain
+/// commas.
 fn split(option: &Declaration, value: &str) -> Vec<String> {
     let separator = match option.kind {
         Kind::List(_, Parted::ByCommas | Parted::ByCommasOrBare) => ',',
@@ -229,15 +230,15 @@ fn split(option: &Declaration, value: &str) -> Vec<String> {
 struct ConfigFile {
     path: String,
     values: Values,
-    /// What holds for one command alone, by its name; it beats what holds for all.
+    /// Settings for one command alone, by its name. They win over the general settings.
     sections: BTreeMap<String, Values>,
 }
 
-/// Texts by the long name of the option.
+/// Values as text, by the long name of the option.
 type Values = BTreeMap<String, Vec<String>>;
 
 impl ConfigFile {
-    /// The file, and what is wrong with single keys of it.
+    /// Reads the file. Returns problems of single keys separately.
     fn read(path: &str) -> Result<(Self, Vec<Problem>), Problem> {
         let unusable = |value: &str, allowed: String| Problem {
             option: "--config".into(),
@@ -249,7 +250,7 @@ impl ConfigFile {
         let text = std::fs::read_to_string(path)
             .map_err(|error| unusable(path, format!("a file that can be read ({error})")))?;
         let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
-            // The parser's long form quotes the line, which may hold a password.
+            // The parser's long message quotes the line, which may contain a password.
             let line = error.span().map_or(1, |span| text[..span.start].lines().count().max(1));
             unusable(path, format!("a TOML file; line {line}: {}", error.message()))
         })?;
@@ -267,7 +268,7 @@ impl ConfigFile {
             let section = values(path, section, &mut problems);
             file.sections.insert(name, section);
         }
-        // `check` tells what would keep `run` from working, as `run` would be set.
+        // `check` uses the settings of `run`, because it reports problems that would stop `run`.
         if let Some(run) = file.sections.get("run").cloned() {
             let check = file.sections.entry("check".to_owned()).or_default();
             for (key, value) in run {
@@ -278,12 +279,12 @@ impl ConfigFile {
     }
 }
 
-/// Whether this is a command's name, and not an option's besides, as `slot` is.
+/// Returns whether `name` is a command and not also an option, as `slot` is.
 pub(crate) fn is_section(name: &str) -> bool {
     Cli::command().find_subcommand(name).is_some() && options::find(name).is_none()
 }
 
-/// The keys of a table, as far as they are options.
+/// Returns the keys of a table that are options.
 fn values(
     path: &str,
     table: impl IntoIterator<Item = (String, toml::Value)>,
@@ -322,7 +323,7 @@ fn unknown_key(key: &str) -> String {
         .to_owned()
 }
 
-/// A value of the file as the texts a flag would have been given.
+/// Returns a value of the file as the texts of an equivalent flag.
 fn texts(value: &toml::Value) -> Option<Vec<String>> {
     match value {
         toml::Value::String(text) => Some(vec![text.clone()]),

@@ -1,18 +1,18 @@
-//! How a process logs.
+//! The logging configuration.
 
-/// The form of a log line.
+/// The format of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
-    /// For a person.
+    /// Text for people.
     Text,
-    /// One JSON object a line: `severity`, `message`, `time`, `target`, and every field.
+    /// One JSON object per line: `severity`, `message`, `time`, `target`, and every field.
     Json,
 }
 
-/// How to log.
+/// The logging configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogConfig {
-    /// The form of a line; `None` decides by whether standard error is a terminal.
+    /// The format of a line. `None` means text on a terminal, and JSON otherwise.
     pub format: Option<LogFormat>,
     /// A filter in the syntax of `RUST_LOG`.
     pub filter: String,

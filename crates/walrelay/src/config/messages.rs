@@ -1,4 +1,4 @@
-//! Options about messages: which column is what, and how a row becomes a message.
+//! Options for messages: the column names, and how a row becomes a message.
 
 use walrelay_core::limits::is_topic_name;
 use walrelay_core::{
@@ -10,7 +10,7 @@ use super::names::is_identifier;
 use crate::options;
 use crate::options::declaration::Setting;
 
-/// Where the defaults of the column options come from.
+/// The source of the default column names.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Preset {
     Walrelay,
@@ -64,11 +64,11 @@ impl Builder<'_> {
         }
     }
 
-    /// A name in full, or its last part, that a topic can have.
+    /// Requires a valid topic name, either full or only its last part.
     pub(super) fn require_topic_name(&mut self, option: &'static str, name: &str) {
         let is_full = name.starts_with("projects/");
         let in_some_project = format!("projects/p/topics/{name}");
-        // An empty one is told already.
+        // An empty name is already reported.
         if !name.trim().is_empty() && !is_topic_name(if is_full { name } else { &in_some_project })
         {
             let allowed =
@@ -77,10 +77,10 @@ impl Builder<'_> {
         }
     }
 
-    /// Empty stands for the name of the row's table.
+    /// Returns the CloudEvents source. Empty means the name of the row's table.
     fn cloudevents_source(&mut self) -> String {
         let source = self.problems.read(options::CLOUDEVENTS_SOURCE).unwrap_or_default();
-        // An attribute's value may have 1,024 bytes.
+        // Pub/Sub's limit for an attribute's value is 1,024 bytes.
         if source.len() > 1024 || source.contains(char::is_whitespace) {
             let allowed = "a URI reference of at most 1024 bytes";
             self.problems.wrong("cloudevents-source", &source, allowed);
@@ -97,7 +97,7 @@ impl Builder<'_> {
         project
     }
 
-    /// A template that names its project needs none besides.
+    /// Requires a project, unless the topic template contains one.
     pub(super) fn require_project(&mut self, router: &RouterConfig) {
         if router.project.is_empty() && !router.topic.to_string().starts_with("projects/") {
             let allowed = "not set; needed unless --topic is a full projects/…/topics/… name";
@@ -141,8 +141,8 @@ impl Builder<'_> {
         names
     }
 
-    /// A column that the table may lack; the preset's name for it counts only while nobody set the
-    /// option.
+    /// Returns a column that the table may lack. The preset's name applies only if the option is
+    /// not set.
     fn optional_column(
         &mut self,
         setting: Setting<String>,

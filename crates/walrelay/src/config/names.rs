@@ -1,16 +1,16 @@
-//! Names of things in Postgres, as options give them.
+//! Checks names of Postgres objects in options.
 
-/// Longest identifier Postgres keeps (NAMEDATALEN - 1); it cuts longer ones silently.
+/// Longest Postgres identifier in bytes (NAMEDATALEN - 1). Postgres silently truncates longer ones.
 const IDENTIFIER_BYTES_MAX: usize = 63;
 
-/// Whether Postgres accepts this as the name of a slot.
+/// Returns whether Postgres accepts this as the name of a slot.
 #[must_use]
 pub(super) fn is_slot_name(text: &str) -> bool {
     let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_';
     (1..=IDENTIFIER_BYTES_MAX).contains(&text.len()) && text.bytes().all(fits)
 }
 
-/// Whether this can name a publication or a column, taken verbatim.
+/// Returns whether this can name a publication or a column, taken verbatim.
 #[must_use]
 pub(super) fn is_identifier(text: &str) -> bool {
     (1..=IDENTIFIER_BYTES_MAX).contains(&text.len()) && !text.contains('\0')

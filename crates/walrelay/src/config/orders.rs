@@ -1,4 +1,4 @@
-//! What is to be published again: plain data, checked by whoever built it.
+//! The arguments of recover, reset, replay and backfill: plain data, checked by its constructor.
 
 use std::time::SystemTime;
 
@@ -8,85 +8,85 @@ use walrelay_outbox_admin::Again;
 use walrelay_relay::replay::{DeadRows, Destination, Keeping, Rate};
 use walrelay_relay::settings::Settings;
 
-/// How a lost slot is recovered.
+/// The recovery of a lost slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecoverOrder {
-    /// Takes the place of what is on record.
+    /// Publish rows since this time, instead of since the recorded position.
     pub since: Option<SystemTime>,
-    /// Which column is what.
+    /// The names of the outbox columns.
     pub columns: Box<ColumnNames>,
 }
 
-/// How far a slot is advanced.
+/// The advance of a slot past a transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AdvanceOrder {
-    /// A position of the transaction.
+    /// A position inside the transaction, or of its commit.
     pub to: Lsn,
-    /// How many rows are given up by it.
+    /// The number of rows that the user has agreed to lose.
     pub discard_rows: u64,
-    /// Which column is what.
+    /// The names of the outbox columns.
     pub columns: Box<ColumnNames>,
 }
 
-/// What a slot is reset to.
+/// The reset of a slot to an anchor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResetOrder {
-    /// The anchor.
+    /// Name of the anchor.
     pub anchor: String,
-    /// Where the stream starts; where the anchor stands without it.
+    /// The start of the stream. None means the anchor's position.
     pub to: Option<Place>,
-    /// Which rows of dispatch state are published again too.
+    /// The rows of dispatch state that are also published again.
     pub again: Again,
     /// Whether rows may be skipped.
     pub skipping: Skipping,
-    /// How many rows are given up by it.
+    /// The number of rows that the user has agreed to lose.
     pub discard_rows: u64,
-    /// Which column is what.
+    /// The names of the outbox columns.
     pub columns: Box<ColumnNames>,
 }
 
 /// Whether rows may be skipped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Skipping {
-    /// Not without a word.
+    /// Refuse to skip rows.
     Refused,
-    /// By `--skip-events`.
+    /// The user gave `--skip-events`.
     Agreed,
 }
 
-/// A place in the log, as operators name it.
+/// A place in the WAL, as an operator names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// A position.
     Lsn(Lsn),
-    /// A moment.
+    /// A time.
     Time(SystemTime),
 }
 
-/// Everything `walrelay replay` needs.
+/// Configuration of `walrelay replay`.
 #[derive(Debug, Clone)]
 pub struct ReplayConfig {
-    /// The relay's own settings, as far as a replay shares them.
+    /// The relay's settings, as far as a replay uses them.
     pub settings: Settings,
-    /// What to do.
+    /// The action.
     pub action: ReplayAction,
 }
 
-/// What to replay.
+/// An action on replays.
 #[derive(Debug, Clone)]
 pub enum ReplayAction {
-    /// Something new.
+    /// Start a new replay.
     Begin(ReplayOrder),
-    /// The rest of one that was interrupted.
+    /// Resume an interrupted replay.
     Resume {
-        /// Its id.
+        /// Id of the replay.
         id: String,
-        /// What becomes from then on of rows that Pub/Sub would never take, where that is said anew.
+        /// The new treatment of rows that Pub/Sub would never accept, if it changes.
         dead_rows: Option<DeadRows>,
     },
-    /// Give one up that is in place.
+    /// Abandon an unfinished replay.
     Abandon {
-        /// Its id.
+        /// Id of the replay.
         id: String,
     },
 }
@@ -94,48 +94,48 @@ pub enum ReplayAction {
 /// A new replay.
 #[derive(Debug, Clone)]
 pub struct ReplayOrder {
-    /// Whose log; the nearest one that reaches back far enough without it.
+    /// Name of the anchor. None means the nearest one that reaches back far enough.
     pub anchor: Option<String>,
-    /// Where it begins; where the anchor stands without it.
+    /// The start. None means the anchor's position.
     pub from: Option<Place>,
-    /// Where it ends; at the end of the log without it.
+    /// The end. None means the end of the WAL.
     pub to: Option<Place>,
-    /// Which rows.
+    /// The rows.
     pub matching: Matching,
-    /// Where it publishes.
+    /// The destination.
     pub destination: Destination,
-    /// How fast.
+    /// The rate limit.
     pub rate: Option<Rate>,
-    /// What becomes of rows that Pub/Sub would never take.
+    /// The treatment of rows that Pub/Sub would never accept.
     pub dead_rows: DeadRows,
-    /// Whether anything is published and written down.
+    /// Whether the replay is published and recorded, or only counted.
     pub keeping: Keeping,
 }
 
-/// Everything `walrelay backfill` needs.
+/// Configuration of `walrelay backfill`.
 #[derive(Debug, Clone)]
 pub struct BackfillConfig {
-    /// The relay's own settings, as far as a backfill shares them.
+    /// The relay's settings, as far as a backfill uses them.
     pub settings: Settings,
-    /// What to do.
+    /// The action.
     pub action: BackfillAction,
 }
 
-/// What to backfill.
+/// An action on backfills.
 #[derive(Debug, Clone)]
 pub enum BackfillAction {
-    /// Something new.
+    /// Start a new backfill.
     Begin(BackfillOrder),
-    /// The rest of one that was interrupted.
+    /// Resume an interrupted backfill.
     Resume {
-        /// Its id.
+        /// Id of the backfill.
         id: String,
-        /// What becomes from then on of rows that Pub/Sub would never take, where that is said anew.
+        /// The new treatment of rows that Pub/Sub would never accept, if it changes.
         dead_rows: Option<DeadRows>,
     },
-    /// Give one up that is in place.
+    /// Abandon an unfinished backfill.
     Abandon {
-        /// Its id.
+        /// Id of the backfill.
         id: String,
     },
 }
@@ -143,20 +143,20 @@ pub enum BackfillAction {
 /// A new backfill.
 #[derive(Debug, Clone)]
 pub struct BackfillOrder {
-    /// Events of this moment or later.
+    /// Only events of this time or later.
     pub since: Option<SystemTime>,
-    /// Which rows.
+    /// The rows.
     pub matching: Matching,
-    /// Rows with these event ids; all where none is named.
+    /// Only rows with these event ids. Empty means all.
     pub event_ids: Vec<String>,
-    /// Where it publishes.
+    /// The destination.
     pub destination: Destination,
-    /// Columns that give the order within an aggregate.
+    /// The columns that give the order within an aggregate.
     pub order_by: Vec<String>,
-    /// How fast.
+    /// The rate limit.
     pub rate: Option<Rate>,
-    /// What becomes of rows that Pub/Sub would never take.
+    /// The treatment of rows that Pub/Sub would never accept.
     pub dead_rows: DeadRows,
-    /// Whether anything is published and written down.
+    /// Whether the backfill is published and recorded, or only counted.
     pub keeping: Keeping,
 }

@@ -1,5 +1,5 @@
-//! Where telemetry is sent, as OpenTelemetry's own variables say: they are the same for every program of
-//! a platform, so there are no flags for them.
+//! The destination of telemetry. OpenTelemetry's standard variables set it, and there are no flags,
+//! because every program of a platform shares these variables.
 
 use std::fs;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::builder::Builder;
 
 const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 const PREFIX: &str = "OTEL_EXPORTER_OTLP_";
-/// What the standard lets be set for one signal alone, with what it is when it is not set.
+/// Settings that the standard also allows for one signal alone, with their defaults.
 const OF_BOTH_SIGNALS: [(&str, &str); 6] = [
     ("ENDPOINT", ""),
     ("HEADERS", ""),
@@ -22,7 +22,7 @@ const OF_BOTH_SIGNALS: [(&str, &str); 6] = [
 ];
 
 impl Builder<'_> {
-    /// None when no collector is named, or telemetry is switched off.
+    /// Returns the telemetry settings. None if no collector is named, or telemetry is disabled.
     pub(super) fn otlp(&mut self) -> Option<Settings> {
         let endpoint = self.environment.get(ENDPOINT)?;
         if self.is_true("OTEL_SDK_DISABLED") {
@@ -42,7 +42,7 @@ impl Builder<'_> {
             (self.headers(), self.certificate(), self.resource());
         let timeout = self.milliseconds("OTEL_EXPORTER_OTLP_TIMEOUT", 10_000);
         (sends_spans || sends_metrics).then_some(Settings {
-            // Whatever is missing here has left a problem that says why.
+            // A missing value here has already been reported as a problem.
             endpoint: endpoint.ok()?,
             headers,
             certificate,
@@ -78,14 +78,15 @@ impl Builder<'_> {
         const NAME: &str = "OTEL_EXPORTER_OTLP_CERTIFICATE";
         let path = self.environment.get(NAME)?;
         let usable = fs::read(path).map_err(|error| error.to_string()).and_then(|pem| {
-            // Authorities are read alike, whoever is to be trusted by them.
+            // Pub/Sub's parser of CA certificates also reads those of the collector.
             let read = Endpoint::production().trusting(&pem);
             read.map(|_| pem).map_err(|error| error.to_string())
         });
         usable.map_err(|problem| self.wrong(NAME, &problem)).ok()
     }
 
-    /// One connection serves both signals, so what is set for one of them alone would be passed over.
+    /// Refuses settings for a single signal. One connection serves both signals, so such a setting
+    /// would be silently ignored.
     fn of_one_signal(&mut self, signal: &str) {
         for (setting, default) in OF_BOTH_SIGNALS {
             let (name, both) =
@@ -98,7 +99,8 @@ impl Builder<'_> {
         }
     }
 
-    /// The name of its own variable beats the one among the attributes, as the standard has it.
+    /// Returns the resource attributes. As in the standard, `OTEL_SERVICE_NAME` wins over the
+    /// attribute.
     fn resource(&mut self) -> Vec<(String, String)> {
         const NAME: &str = "OTEL_RESOURCE_ATTRIBUTES";
         let text = self.environment.get(NAME).unwrap_or_default();
@@ -111,7 +113,8 @@ impl Builder<'_> {
         attributes
     }
 
-    /// One of these words, in any case; none when it is not set or wrong.
+    /// Returns the one of these words that the variable has, in any case. None if it is not set or
+    /// wrong.
     fn only(&mut self, name: &str, words: &[&'static str]) -> Option<&'static str> {
         let value = self.environment.get(name)?;
         let found = words.iter().find(|word| word.eq_ignore_ascii_case(value.trim()));
@@ -122,7 +125,7 @@ impl Builder<'_> {
         found.copied()
     }
 
-    /// What is not "true" is false, as the standard has it.
+    /// Returns whether a variable is "true". As in the standard, every other value is false.
     fn is_true(&self, name: &str) -> bool {
         self.environment.get(name).is_some_and(|value| value.eq_ignore_ascii_case("true"))
     }

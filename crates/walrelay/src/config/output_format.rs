@@ -1,10 +1,10 @@
-//! For people or for programs.
+//! The output format of commands.
 
-/// The form of what a command prints.
+/// The format of a command's output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutputFormat {
-    /// For people.
+    /// Text for people.
     Text,
-    /// For programs.
+    /// JSON for programs.
     Json,
 }

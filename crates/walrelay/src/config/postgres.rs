@@ -1,4 +1,4 @@
-//! Options about Postgres: how to connect, and which slot, publication and tables.
+//! Options for Postgres: the connection, the slot, the publication and the tables.
 
 use walrelay_outbox_store::{Outbox, ParseShardError, Shard};
 use walrelay_pg_client::{
@@ -11,7 +11,7 @@ use super::names::{is_identifier, is_slot_name};
 use crate::options;
 
 impl Builder<'_> {
-    /// Where Postgres is and what to read there; `None` when there is nothing to connect with.
+    /// Returns the connection and the outbox. `None` without a valid connection string.
     pub(super) fn database(&mut self) -> Option<DatabaseConfig> {
         let outbox = self.outbox();
         Some(DatabaseConfig { connect: self.connect()?, outbox })
@@ -34,7 +34,7 @@ impl Builder<'_> {
         }
     }
 
-    /// What is wrong with a connection string, which may hold a password.
+    /// Reports a problem of a connection string without its value, which may contain a password.
     pub(super) fn wrong_conninfo(&mut self, option: &str, problem: &ConninfoProblem) {
         match problem.is_about_roots() {
             true => self.problems.wrong_roots(option, problem.to_string()),
@@ -42,7 +42,7 @@ impl Builder<'_> {
         }
     }
 
-    /// What stands in the environment for whatever a URL leaves out.
+    /// Returns the environment's values for parts that a URL leaves out.
     pub(super) fn postgres_environment(&self) -> PgEnv {
         let variable = |name| self.environment.get(name);
         PgEnv {
@@ -58,8 +58,8 @@ impl Builder<'_> {
         self.outbox_of(shard)
     }
 
-    /// The outbox as one of its shards. What is named is slot and publication of the whole, and a shard
-    /// adds its number to both.
+    /// Returns the outbox as one of its shards. The options name slot and publication of the whole
+    /// outbox, and a shard adds its number to both.
     fn outbox_of(&mut self, shard: Shard) -> Outbox {
         let (slot, publication) =
             (self.problems.read(options::SLOT), self.problems.read(options::PUBLICATION));
@@ -75,7 +75,7 @@ impl Builder<'_> {
         Outbox { slot, publication, tables: self.outbox_tables(), shard }
     }
 
-    /// The shard that is named; the whole outbox without.
+    /// Returns the named shard, or the whole outbox.
     fn shard(&mut self) -> Shard {
         let Some(text) = self.problems.read(options::SHARD) else { return Shard::WHOLE };
         text.parse().unwrap_or_else(|error| {
@@ -84,14 +84,14 @@ impl Builder<'_> {
         })
     }
 
-    /// The whole outbox, and how many shards it is to have, for a command that is about all of them.
+    /// Returns the whole outbox and its number of shards, for a command on all shards.
     pub(super) fn divided_outbox(&mut self) -> (Outbox, u32) {
         let given = self.problems.read(options::SHARDS).to_string();
         let count = self.number_of_shards(&given);
         (self.outbox_of(Shard::WHOLE), count)
     }
 
-    /// How many shards there are to be, for a command that is about all of them.
+    /// Returns the number of shards, for a command on all shards.
     pub(super) fn number_of_shards(&mut self, text: &str) -> u32 {
         if self.problems.read(options::SHARD).is_some() {
             let allowed = "not with this command, which is about all shards: leave it out";
@@ -101,7 +101,7 @@ impl Builder<'_> {
             self.problems.wrong("shards", text, "a power of two, from 1 to 64");
             return 1;
         };
-        // The longest names, so that all of them are looked at.
+        // Checks the last shard, whose names are the longest.
         let _: Option<Outbox> = Shard::all(count).last().map(|last| self.outbox_of(last));
         count
     }

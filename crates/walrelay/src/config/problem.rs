@@ -1,4 +1,4 @@
-//! What is wrong with the configuration: collected, so that all of it is reported at once.
+//! Problems of the configuration, collected so that all of them are reported at once.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -11,18 +11,18 @@ use walrelay_relay::policy::Kind;
 use super::given::{Given, Origin};
 use crate::options::units::{parse_duration, parse_size, show_duration, show_size};
 
-/// One thing that is wrong, and what would be right.
+/// One problem, and the allowed values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// The option as a flag, the key of the file, or the variable.
     pub option: String,
-    /// What it was given; never a secret.
+    /// The wrong value. Never a secret.
     pub value: Option<String>,
-    /// Where the value came from, when not from the flag.
+    /// The origin of the value, unless it came from the flag.
     pub origin: Option<String>,
-    /// What is allowed.
+    /// The allowed values.
     pub allowed: String,
-    /// What it is, where that has a hint of its own.
+    /// The kind of error, which selects the hint.
     pub kind: Kind,
 }
 
@@ -39,10 +39,10 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Reads values and collects what is wrong with them.
+/// Reads values and collects their problems.
 ///
-/// A reader that meets a wrong value returns some value of its type, so that reading goes on;
-/// [`Problems::into_result`] makes sure that it never leaves.
+/// For a wrong value, a reader returns some value of its type, so that reading continues.
+/// [`Problems::into_result`] makes sure that no caller gets such a value.
 #[derive(Debug)]
 pub(crate) struct Problems<'a> {
     given: &'a Given,
@@ -50,12 +50,12 @@ pub(crate) struct Problems<'a> {
 }
 
 impl<'a> Problems<'a> {
-    /// Problems beside those that were found already.
+    /// Creates a collection that already contains problems.
     pub(crate) const fn new(given: &'a Given, found: Vec<Problem>) -> Self {
         Self { given, found }
     }
 
-    /// What the options were given.
+    /// Returns the values of the options.
     pub(crate) const fn given(&self) -> &'a Given {
         self.given
     }
@@ -64,22 +64,22 @@ impl<'a> Problems<'a> {
         if self.found.is_empty() { Ok(value) } else { Err(self.found) }
     }
 
-    /// Whether nobody set this option.
+    /// Returns whether the option is not set.
     pub(crate) fn is_default(&self, option: &str) -> bool {
         *self.given.origin(option) == Origin::Default
     }
 
-    /// The value of `option` (long name without dashes) is not among what is allowed.
+    /// Reports a wrong value of `option` (long name without dashes).
     pub(crate) fn wrong(&mut self, option: &str, value: &str, allowed: impl Into<String>) {
         self.add(option, Some(value.to_owned()), allowed.into());
     }
 
-    /// `option` is missing, or its value is a secret that cannot be shown.
+    /// Reports that `option` is missing, or that its value is wrong and may be a secret.
     pub(crate) fn wrong_unseen(&mut self, option: &str, allowed: impl Into<String>) {
         self.add(option, None, allowed.into());
     }
 
-    /// A variable without an option of its own is wrong.
+    /// Reports a wrong variable that has no option of its own.
     pub(crate) fn wrong_variable(&mut self, name: &str, allowed: &str) {
         self.found.push(Problem {
             option: name.to_owned(),
@@ -90,7 +90,7 @@ impl<'a> Problems<'a> {
         });
     }
 
-    /// The root certificates that a connection string names cannot be read.
+    /// Reports that the root certificates of a connection string cannot be read.
     pub(crate) fn wrong_roots(&mut self, option: &str, allowed: String) {
         let found = self.found.len();
         self.add(option, None, allowed);
@@ -103,11 +103,11 @@ impl<'a> Problems<'a> {
             Origin::File(path) => Some(path.clone()),
             Origin::Flag | Origin::Default => None,
         };
-        // An argument without a flag is called what the usage calls it.
+        // An argument without a flag has the name that the usage shows.
         let is_flag = !option.starts_with(char::is_uppercase);
         let option = if is_flag { format!("--{option}") } else { option.to_owned() };
         let problem = Problem { option, value, origin, allowed, kind: Kind::Configuration };
-        // An option may be looked at more than once.
+        // An option may be checked more than once.
         if !self.found.contains(&problem) {
             self.found.push(problem);
         }
@@ -156,7 +156,7 @@ impl<'a> Problems<'a> {
         }
     }
 
-    /// One of a few words; the first is returned in place of a wrong one.
+    /// Reads one of a few words. For a wrong word it returns the first.
     pub(crate) fn choice<T: Copy>(&mut self, option: &str, text: &str, all: &[(&str, T)]) -> T {
         match all.iter().find(|(word, _)| *word == text) {
             Some((_, value)) => *value,
@@ -182,7 +182,7 @@ impl<'a> Problems<'a> {
         self.choice(option, text, &words)
     }
 
-    /// An address to listen on, or `off`.
+    /// Reads an address to listen on, or `off`.
     pub(crate) fn listen_address(&mut self, option: &str, text: &str) -> Option<SocketAddr> {
         if text == "off" {
             return None;

@@ -1,4 +1,4 @@
-//! The arguments of `audit` and `trace`: which rows, and whose inboxes.
+//! The arguments of `audit` and `trace`.
 
 use std::time::{Duration, SystemTime};
 
@@ -9,7 +9,7 @@ use super::command::{AuditConfig, InboxPlace, TraceConfig};
 use super::orders::Place;
 use crate::cli;
 
-/// Whoever waits for longer has another problem.
+/// Longest grace period. An event that takes longer has another problem.
 const GRACE_MAX: Duration = Duration::from_hours(24 * 7);
 
 impl Builder<'_> {
@@ -63,7 +63,8 @@ impl Builder<'_> {
         args.inbox.iter().map(|text| self.inbox_place(text)).collect()
     }
 
-    /// The text is not repeated in a problem: it may hold a password.
+    /// Reads a consumer and its database. A problem does not repeat the text, which may contain a
+    /// password.
     fn inbox_place(&mut self, text: &str) -> Option<InboxPlace> {
         let Some((consumer, url)) = text.split_once('=').filter(|(name, _)| !name.is_empty())
         else {
@@ -75,7 +76,7 @@ impl Builder<'_> {
         Some(InboxPlace { consumer: consumer.to_owned(), connect })
     }
 
-    /// A database besides the one of --database-url.
+    /// Reads the URL of a database other than `--database-url`.
     pub(super) fn connect_to(&mut self, option: &'static str, url: &str) -> Option<ConnectConfig> {
         match ConnectConfig::parse(url, &self.postgres_environment()) {
             Ok(connect) => Some(connect),

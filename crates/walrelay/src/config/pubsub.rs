@@ -1,4 +1,4 @@
-//! Options about Pub/Sub: where it is and how hard it may be worked.
+//! Options for Pub/Sub: the endpoint, and limits on connections and requests.
 
 use std::fs;
 

@@ -30,8 +30,8 @@ impl Builder<'_> {
         Some(ReplayConfig { settings, action: action? })
     }
 
-    /// What a replay shares with the relay. It parks nothing and takes nothing over, so the rest has no
-    /// effect on it.
+    /// Returns the settings that a replay shares with the relay. A replay parks no rows and takes
+    /// over no slot, so the other settings have no effect.
     pub(super) fn relay_of_a_replay(&mut self) -> RelaySettings {
         let outbox = self.outbox();
         let router = self.router();
@@ -102,7 +102,7 @@ impl Builder<'_> {
         }))
     }
 
-    /// A topic that the relay does not publish to.
+    /// Requires a topic that the relay does not publish to.
     pub(super) fn beside_the_live(
         &mut self,
         (option, topic): (&'static str, &str),
@@ -117,7 +117,7 @@ impl Builder<'_> {
         Some(topic.to_owned())
     }
 
-    /// Of a dry run the topic that the rows would have had otherwise.
+    /// Returns the topic of a replay. A dry run without `--to-topic` uses the relay's own topic.
     pub(super) fn topic_of_a_replay(
         &mut self,
         (to_topic, is_dry_run): (Option<&str>, bool),
@@ -162,8 +162,8 @@ fn full(project: &str, name: &str) -> String {
     }
 }
 
-/// Whether rows of the live relay may go to this topic. A template that is nothing but columns may lead
-/// anywhere, so nothing is known of it.
+/// Returns whether the live relay may publish to this topic. A template of columns alone may lead
+/// to any topic, so it proves nothing.
 fn may_lead_to(live: &str, topic: &str) -> bool {
     if live == topic {
         return true;

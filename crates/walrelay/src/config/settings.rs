@@ -1,4 +1,4 @@
-//! Everything the service runs with: what `run` does and `check` looks at.
+//! The settings of the relay, for `run` and `check`.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -12,7 +12,7 @@ use crate::options;
 use crate::options::units::{parse_size, show_duration};
 
 impl Builder<'_> {
-    /// What `run` runs with, and what `check` looks at.
+    /// Reads the configuration of `run`, which `check` also uses.
     pub(super) fn run(&mut self, until: Until, on_slot_lost: OnSlotLost) -> Option<RunConfig> {
         let connect = self.connect();
         let relay = self.relay();
@@ -48,7 +48,8 @@ impl Builder<'_> {
         relay
     }
 
-    /// A server that hears nothing for its timeout ends the session; two updates may be lost.
+    /// Requires three status updates per `wal_sender_timeout`, because the server ends a silent
+    /// session. Two updates may then be lost.
     pub(super) fn keeps_the_session(&mut self, relay: &RelaySettings) {
         if relay.status_interval > relay.wal_sender_timeout / 3 {
             let allowed = "at most a third of --wal-sender-timeout";
@@ -57,7 +58,8 @@ impl Builder<'_> {
         }
     }
 
-    /// Cloud Run says in PORT where it will look; an address given for ourselves wins.
+    /// Returns the HTTP address. `--http` wins over the variable PORT, in which Cloud Run passes
+    /// the port that it probes.
     pub(super) fn http(&mut self) -> Option<SocketAddr> {
         if let Some(address) = self.problems.read(options::HTTP) {
             return self.problems.listen_address("http", &address);
@@ -74,7 +76,8 @@ impl Builder<'_> {
     }
 }
 
-/// Less would spill at each hiccup: a segment of the log is 16 MiB.
+/// Smallest budget in bytes. A smaller budget would spill rows at every short delay, because a WAL
+/// segment has 16 MiB.
 const WAL_BUDGET_MIN: u64 = 1 << 20;
 
 pub(super) fn wal_budget(problems: &mut Problems<'_>) -> WalBudgetLimit {

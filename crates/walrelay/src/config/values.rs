@@ -1,4 +1,4 @@
-//! From the text an option was given to its value, as its declaration says.
+//! Converts the text of an option into its value, as declared.
 
 use std::time::Duration;
 
@@ -6,22 +6,22 @@ use super::problem::Problems;
 use crate::options;
 use crate::options::declaration::{Bytes, Declaration, Fallback, Kind, Setting};
 
-/// What stands for no duration at all.
+/// The word for an unset duration.
 const NEVER: &str = "never";
 
-/// A type that options have.
+/// The type of an option's value.
 pub(super) trait Value: Sized {
-    /// The value; some value of the type when the text is wrong, which is noted as a problem.
+    /// Returns the value. For a wrong text it reports a problem and returns some value of the type.
     fn read(option: &Declaration, problems: &mut Problems<'_>) -> Self;
 }
 
 impl Problems<'_> {
-    /// The value of an option.
+    /// Returns the value of an option.
     pub(super) fn read<T: Value>(&mut self, setting: Setting<T>) -> T {
         T::read(&setting.declaration, self)
     }
 
-    /// Looks at every option the command takes, so that its range holds before anybody reads it.
+    /// Checks every option of the command, so that all range errors are reported.
     pub(super) fn check_options(&mut self) {
         for option in self.given().names().filter_map(options::find) {
             self.check(option);
@@ -35,7 +35,7 @@ impl Problems<'_> {
         };
         let Some(text) = text else { return };
         match option.kind {
-            // What these allow is in words, and looked at where they are read.
+            // The code that uses these options checks their values.
             Kind::Text(_) | Kind::List(..) => {}
             Kind::Duration(..) if text == NEVER => {}
             Kind::Words(_) => _ = word(option, text, self),
@@ -47,13 +47,13 @@ impl Problems<'_> {
     }
 }
 
-/// The only value, unless it is missing or empty, which stands for "none".
+/// Returns the only value. None if it is missing or empty.
 fn given<'a>(option: &Declaration, problems: &Problems<'a>) -> Option<&'a str> {
     let text = problems.given().values(option.name).first()?;
     (!text.trim().is_empty()).then_some(text.as_str())
 }
 
-/// The only value; empty when nobody gave any.
+/// Returns the only value, or an empty text.
 fn text<'a>(option: &Declaration, problems: &Problems<'a>) -> &'a str {
     problems.given().values(option.name).first().map_or("", String::as_str)
 }

@@ -1,10 +1,12 @@
-//! What was committed and what arrived, compared without knowing how it got there.
+//! Compares committed with delivered rows, independent of the path between them.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Versions of an aggregate start at 1 and have no gaps among committed rows, so one number an
-/// aggregate says what has arrived: everything up to it.
+/// The committed and delivered rows of the demo.
+///
+/// Versions of an aggregate start at 1 and have no gaps among committed rows. Hence one number per
+/// aggregate is enough: every version up to it has arrived.
 #[derive(Debug, Default)]
 pub struct Ledger(Mutex<State>);
 
@@ -19,18 +21,18 @@ struct State {
 pub struct Sum {
     /// Rows whose transaction committed.
     pub committed: u64,
-    /// Rows whose transaction was rolled back: none of them may arrive.
+    /// Rows whose transaction was rolled back. No such row may arrive.
     pub rolled_back: u64,
-    /// Different rows that arrived.
+    /// Distinct rows that arrived.
     pub delivered: u64,
-    /// Rows that arrived behind a later row of their aggregate.
+    /// Rows that arrived after a skipped version of their aggregate.
     pub out_of_order: u64,
     /// Rows that arrived again.
     pub duplicates: u64,
 }
 
 impl Sum {
-    /// Committed rows that have not arrived.
+    /// Returns the number of committed rows that have not arrived.
     #[must_use]
     pub const fn lost(&self) -> u64 {
         self.committed.saturating_sub(self.delivered)
@@ -38,17 +40,17 @@ impl Sum {
 }
 
 impl Ledger {
-    /// Rows were committed.
+    /// Counts committed rows.
     pub fn committed(&self, rows: u64) {
         self.state().sum.committed += rows;
     }
 
-    /// Rows were rolled back.
+    /// Counts rows that were rolled back.
     pub fn rolled_back(&self, rows: u64) {
         self.state().sum.rolled_back += rows;
     }
 
-    /// A message arrived.
+    /// Records a message that arrived.
     pub fn arrived(&self, aggregate: &str, version: u64) {
         let mut state = self.state();
         let State { arrived, sum } = &mut *state;
@@ -57,7 +59,7 @@ impl Ledger {
             sum.duplicates += 1;
             return;
         }
-        // A version was skipped: it was overtaken, or will never come.
+        // The skipped version was overtaken, or will never come.
         if version > *last + 1 {
             sum.out_of_order += 1;
         }
@@ -65,14 +67,14 @@ impl Ledger {
         sum.delivered += 1;
     }
 
-    /// Whether everything committed has arrived.
+    /// Returns whether every committed row has arrived.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         let sum = self.sum();
         sum.delivered >= sum.committed
     }
 
-    /// The counts so far.
+    /// Returns the counts so far.
     #[must_use]
     pub fn sum(&self) -> Sum {
         self.state().sum

@@ -1,4 +1,5 @@
-//! An application: business rows and outbox rows in one transaction, some rolled back.
+//! The demo's application: writes business rows and outbox rows in one transaction, and rolls some
+//! back.
 
 use std::time::Duration;
 
@@ -10,15 +11,15 @@ use super::ledger::Ledger;
 use crate::config::DemoConfig;
 use crate::error::Error;
 
-/// Rows of one transaction.
+/// Rows per transaction.
 const TRANSACTION_ROWS: u64 = 5;
 
-/// Every so many transactions one is rolled back.
+/// One of this many transactions is rolled back.
 const ROLLBACK_EVERY: u64 = 7;
 
 const EVENTS: [&str; 4] = ["OrderPlaced", "OrderPaid", "OrderPacked", "OrderShipped"];
 
-/// Writes rows at the wanted rate, until as many are committed as wanted.
+/// Writes rows at the configured rate, until the configured number is committed.
 ///
 /// # Errors
 ///
@@ -58,7 +59,7 @@ fn is_rolled_back(turn: u64) -> bool {
     turn.is_multiple_of(ROLLBACK_EVERY)
 }
 
-/// One transaction; returns the versions that hold once it has committed.
+/// Runs one transaction. Returns the versions after its commit.
 async fn write(
     client: &mut SqlClient,
     turn: u64,

@@ -1,4 +1,4 @@
-//! The pipe's other end: a read model in another database, which the consuming half keeps up to date.
+//! The demo's read model in another database, which a consumer keeps up to date.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,20 +19,20 @@ use crate::error::Error;
 const CONSUMER: &str = "order_state";
 const DATABASE: &str = "read_model";
 
-/// Counts, because an UPSERT alone would hide an event that was applied twice.
+/// Counts the events per order, because an UPSERT alone would hide an event that was applied twice.
 const WRITE: &str = "
     INSERT INTO order_state AS o VALUES ($1, $2, $3, 1)
     ON CONFLICT (id) DO UPDATE
        SET version = excluded.version, status = excluded.status, events = o.events + 1";
 
-/// What the source says of each order, to be compared with the read model.
+/// Reads the expected state of each order from the source.
 const SOURCE: &str = "
     SELECT o.id, max(e.version)::bigint, o.status, count(*)
       FROM orders AS o JOIN app_outbox AS e ON e.aggregateid = o.id GROUP BY o.id, o.status";
 
 const READ_MODEL: &str = "SELECT id, version, status, events FROM order_state";
 
-/// The effect of an event on the read model.
+/// The handler that applies events to the read model.
 struct OrderState;
 
 impl Handler for OrderState {
@@ -42,7 +42,8 @@ impl Handler for OrderState {
         events: &[Event],
     ) -> Result<(), HandlerError> {
         let mut events: Vec<&Event> = events.iter().collect();
-        // Batches that lock the same rows in other orders would deadlock; within an order it stays theirs.
+        // Sorting by order id makes all batches lock rows in the same order, which avoids
+        // deadlocks. The sort is stable, so the events of one order stay in order.
         events.sort_by_key(|event| event.ordering_key.as_str());
         let write = transaction.prepare(WRITE).await?;
         for event in events {
@@ -54,7 +55,7 @@ impl Handler for OrderState {
     }
 }
 
-/// The read model, and what applies events to it.
+/// The read model, and the settings of its consumer.
 #[derive(Debug)]
 pub struct ReadModel {
     source: SqlClient,
@@ -63,7 +64,7 @@ pub struct ReadModel {
 }
 
 impl ReadModel {
-    /// Makes its database, the inbox and the table.
+    /// Creates the database, the inbox and the table.
     ///
     /// # Errors
     ///
@@ -93,11 +94,11 @@ impl ReadModel {
         Ok(Self { source, own, settings })
     }
 
-    /// Applies events until it is stopped.
+    /// Applies events until `stop` is requested.
     ///
     /// # Errors
     ///
-    /// What it needs is gone.
+    /// Returns the error that ended the consumer.
     pub fn keep(&self, stop: Shutdown) -> impl Future<Output = Result<(), InboxError>> + use<> {
         let settings = self.settings.clone();
         async move {
@@ -107,7 +108,7 @@ impl ReadModel {
         }
     }
 
-    /// Waits until everything committed is applied, `patience` long at most, and compares.
+    /// Waits at most `patience` until every committed event is applied, and compares.
     ///
     /// # Errors
     ///
@@ -126,14 +127,14 @@ impl ReadModel {
         }
     }
 
-    /// Says goodbye.
+    /// Closes the connections.
     pub async fn close(self) {
         self.source.close().await;
         self.own.close().await;
     }
 }
 
-/// An order as one side has it.
+/// The state of an order, in the source or in the read model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Order {
     version: i64,
@@ -151,18 +152,18 @@ async fn read(client: &SqlClient, sql: &str) -> Result<BTreeMap<String, Order>, 
     Ok(rows.iter().map(|row| (row.get(0), order(row))).collect())
 }
 
-/// The read model against the tables it is made of.
+/// The result of comparing the read model with its source.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Comparison {
-    /// Orders of the source.
+    /// Orders in the source.
     pub orders: u64,
-    /// Those that the read model has otherwise, or not.
+    /// Orders that the read model lacks or has in another state.
     pub different: u64,
-    /// Events applied.
+    /// Events that were applied.
     pub applied: u64,
-    /// Events that had no effect.
+    /// Events that were not applied.
     pub missing: u64,
-    /// Events that had their effect more than once.
+    /// Events that were applied more than once.
     pub repeated: u64,
 }
 
@@ -181,7 +182,7 @@ impl Comparison {
         comparison
     }
 
-    /// Whether every event has had its effect once.
+    /// Returns whether every event was applied exactly once.
     #[must_use]
     pub const fn is_equal(&self) -> bool {
         self.different == 0

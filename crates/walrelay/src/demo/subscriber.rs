@@ -1,4 +1,4 @@
-//! A consumer: streaming pull over gRPC, as any application would.
+//! A subscriber: streaming pull over gRPC, as in any application.
 
 use futures_util::stream::unfold;
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::subscriber_client::SubscriberClient;
@@ -11,7 +11,7 @@ use super::ledger::Ledger;
 use crate::config::DemoOutput;
 use crate::output::print;
 
-/// Receives until the stream ends; enters every message into the ledger, and prints it.
+/// Receives until the stream ends. Enters every message into the ledger, and prints it.
 ///
 /// # Errors
 ///
@@ -51,7 +51,7 @@ pub async fn subscribe(
                 lines.push_str(&line(&message));
             }
         }
-        // A closed terminal does not stop the demo.
+        // The demo continues when the terminal is closed.
         if print(&lines).is_err() {
             tracing::debug!("standard output is closed");
         }

@@ -1,8 +1,8 @@
-//! The connections of the HTTP endpoints: how many there are, and how long each may take.
+//! Limits the number and the lifetime of HTTP connections.
 //!
-//! Every client is accepted at once. If [`CONNECTIONS_MAX`] connections are open, the one whose last
-//! answer is longest ago is closed for it, so idle or slow clients never keep a probe waiting. A
-//! request that is not complete within [`REQUEST_TIME`] ends its connection.
+//! Every client is accepted at once. If [`CONNECTIONS_MAX`] connections are open, a new one
+//! replaces the connection whose last answer is the oldest. So idle or slow clients never keep a
+//! probe waiting. A request that is not complete within [`REQUEST_TIME`] ends its connection.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,28 +17,28 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep};
 
-/// Connections open at once. Probes, one Prometheus and a person need a handful.
+/// Most open connections. Probes, one Prometheus and a person need only a few.
 pub(super) const CONNECTIONS_MAX: usize = 32;
 
-/// How long a connection lives, whatever it does. Longer than the usual scrape interval of 30 s,
-/// so that one connection serves two scrapes.
+/// Longest lifetime of a connection. Longer than the usual scrape interval of 30 s, so that one
+/// connection serves two scrapes.
 const CONNECTION_LIFE: Duration = Duration::from_secs(65);
 
-/// From the first byte of a request, or from the opening of the connection, to the answer. Answers
-/// come from memory, so a longer wait is a request that is never completed.
+/// Longest time from the first byte of a request, or from the opening of the connection, to the
+/// answer. Answers come from memory, so a longer time means that the request is never completed.
 const REQUEST_TIME: Duration = Duration::from_millis(2500);
 
-/// How long accepting pauses after it failed, as without free file descriptors.
+/// Pause after a failed accept, for example without free file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Accepts every connection, and closes another one where too many are open.
+/// A listener that accepts every connection, and closes another one if too many are open.
 pub(super) struct BoundedListener {
     listener: TcpListener,
     open: Arc<OpenConnections>,
 }
 
 impl BoundedListener {
-    /// Accepts from this socket.
+    /// Accepts connections from this socket.
     pub(super) fn new(listener: TcpListener) -> Self {
         Self { listener, open: Arc::default() }
     }
@@ -55,7 +55,8 @@ impl axum::serve::Listener for BoundedListener {
                     return (BoundedConnection::begin(stream, Arc::clone(&self.open)), address);
                 }
                 Err(error) => {
-                    // Out of descriptors, or a peer that is gone already: neither ends serving.
+                    // The process has no free descriptors, or the peer is already gone. Serving
+                    // continues in both cases.
                     tracing::debug!(%error, "accept");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
@@ -68,22 +69,23 @@ impl axum::serve::Listener for BoundedListener {
     }
 }
 
-/// The connections that are open, in the order in which they are closed for new ones.
+/// The open connections, in the order in which new ones replace them.
 #[derive(Debug, Default)]
 struct OpenConnections(Mutex<Order>);
 
 #[derive(Debug, Default)]
 struct Order {
-    /// The number of the newest answer or opening. Numbers order connections, as two may have the
-    /// same time.
+    /// The number of the latest answer or opening. Numbers give the order, because two connections
+    /// may have the same time.
     last: u64,
-    /// By the number of the last answer, or of the opening where nothing was answered. Dropping a
-    /// sender closes its connection.
+    /// Connections by the number of their last answer, or of their opening. Dropping a sender
+    /// closes its connection.
     connections: BTreeMap<u64, oneshot::Sender<()>>,
 }
 
 impl OpenConnections {
-    /// Adds a connection: its number, and what ends when it is to be closed.
+    /// Adds a connection. Returns its number, and a receiver that ends when the connection must
+    /// close.
     fn add(&self) -> (u64, oneshot::Receiver<()>) {
         let (sender, closing) = oneshot::channel();
         let mut order = self.order();
@@ -93,12 +95,12 @@ impl OpenConnections {
         (order.put_last(sender), closing)
     }
 
-    /// A connection got an answer: it is closed last from now on. Returns its new number.
+    /// Records an answer, which makes the connection the last to be closed. Returns its new number.
     fn answered(&self, number: u64) -> u64 {
         let mut order = self.order();
         match order.connections.remove(&number) {
             Some(sender) => order.put_last(sender),
-            // It is being closed.
+            // The connection is already being closed.
             None => number,
         }
     }
@@ -120,23 +122,23 @@ impl Order {
     }
 }
 
-/// What a connection waits for.
+/// The next event of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Awaits {
-    /// The rest of a request. A new connection owes its first request at once.
+    /// The rest of a request. A new connection must send its first request at once.
     Request,
-    /// The next request: the last one has been answered.
+    /// The next request, after the last one was answered.
     NextRequest,
 }
 
-/// A connection that ends when its time is over, or when another one needs its place.
+/// A connection that ends when its time is over, or when a new connection replaces it.
 pub(super) struct BoundedConnection {
     stream: TcpStream,
     awaits: Awaits,
-    /// When it ends at the latest.
+    /// Latest end of the connection.
     end: Instant,
     timer: Pin<Box<Sleep>>,
-    /// None once another connection has got the place.
+    /// None once another connection has replaced this one.
     closing: Option<oneshot::Receiver<()>>,
     number: u64,
     open: Arc<OpenConnections>,
@@ -203,7 +205,7 @@ impl AsyncRead for BoundedConnection {
         ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
         if buffer.filled().len() > before {
             self.has_read();
-            // A timer that was reset wakes nobody until it is asked.
+            // A timer that was reset wakes no task until it is polled again.
             self.check_end(context)?;
         }
         Poll::Ready(Ok(()))

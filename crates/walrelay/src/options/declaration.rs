@@ -1,6 +1,7 @@
-//! What an option is: one [`Setting`] says its name, default, range and meaning, once.
+//! The declaration of an option: one [`Setting`] with its name, default, range and meaning.
 //!
-//! Flag, variable, key of the file, help, checks, the page and the schema are made of it.
+//! Flag, variable, key of the file, help, checks, the docs page and the schema are generated from
+//! it.
 
 use std::marker::PhantomData;
 use std::time::Duration;
@@ -12,12 +13,12 @@ use super::units::{show_duration, show_size};
 /// A declared option whose value is a `T`.
 #[derive(Debug)]
 pub struct Setting<T> {
-    /// All there is to know about it.
+    /// The declaration, without the type of the value.
     pub declaration: Declaration,
     value: PhantomData<fn() -> T>,
 }
 
-// Derived, these would ask the same of `T`.
+// Derived implementations would require `T: Clone` and `T: Copy`.
 impl<T> Clone for Setting<T> {
     fn clone(&self) -> Self {
         *self
@@ -26,57 +27,57 @@ impl<T> Clone for Setting<T> {
 
 impl<T> Copy for Setting<T> {}
 
-/// All there is to know about an option.
+/// The properties of an option.
 #[derive(Debug, Clone, Copy)]
 pub struct Declaration {
     /// The flag without its dashes, which is also the key of the file.
     pub name: &'static str,
-    /// Which values it takes.
+    /// The allowed values.
     pub kind: Kind,
-    /// What counts when nobody sets it.
+    /// The value of an unset option.
     pub default: Fallback,
-    /// Variables that others established; they count behind its own.
+    /// Established variables, which count after the option's own variable.
     pub variables: &'static [&'static str],
-    /// What stands for its value in the help.
+    /// The placeholder of the value in the help.
     pub value_name: &'static str,
-    /// What it does, without a full stop.
+    /// The effect, without a full stop.
     pub meaning: &'static str,
-    /// What else there is to say: a reason, a price, in whole sentences.
+    /// Further information, such as a reason or a cost, in whole sentences.
     pub detail: &'static str,
-    /// A limit that its kind does not express.
+    /// A limit that `kind` does not express.
     pub besides: &'static str,
-    /// Another default for the commands that take it under this heading.
+    /// A heading, and another default for the commands that take the option under this heading.
     pub elsewhere: Option<(&'static str, &'static str)>,
-    /// How it differs from most.
+    /// Special behaviour.
     pub nature: Nature,
 }
 
-/// How an option differs from most.
+/// Special behaviour of an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Nature {
     /// A flag of the commands that declare it, a variable, and a key of the file.
     Ordinary,
-    /// Every command takes it, and it may stand before the command too.
+    /// A flag of every command, which may also come before the command.
     Everywhere,
-    /// Its value may hold a secret, and is shown nowhere.
+    /// A value that may be a secret, and is never printed.
     Secret,
 }
 
-/// What counts when nobody sets an option.
+/// The value of an unset option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fallback {
     /// This value.
     Value(&'static str),
-    /// No value; in words, for the help and the page.
+    /// No value. Holds its description for the help and the page.
     Nothing(&'static str),
 }
 
-/// Which values an option takes.
+/// The allowed values of an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Text; what is allowed in words, because `config` looks closer.
+    /// Text. Holds a description, because `config` checks the value.
     Text(&'static str),
-    /// Several texts; what each may be, and whether commas part them in one value.
+    /// Several texts. Holds a description of each, and the separator.
     List(&'static str, Parted),
     /// One of these words.
     Words(&'static [&'static str]),
@@ -90,14 +91,14 @@ pub enum Kind {
     Count(u64, u64),
 }
 
-/// How several values of a list share one text.
+/// How one text is split into several values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Parted {
-    /// At commas, on the command line too.
+    /// At commas, also on the command line.
     ByCommas,
-    /// At commas; the bare flag means `true`, values need an equals sign.
+    /// At commas. The bare flag means `true`, and values need an equals sign.
     ByCommasOrBare,
-    /// Never on the command line; at semicolons elsewhere, for values that contain commas.
+    /// Never on the command line. Elsewhere at semicolons, for values that contain commas.
     BySemicolons,
 }
 
@@ -123,56 +124,56 @@ impl<T> Setting<T> {
         Self { declaration, value: PhantomData }
     }
 
-    /// What it does, without a full stop.
+    /// Sets the effect, without a full stop.
     #[must_use]
     pub const fn means(mut self, meaning: &'static str) -> Self {
         self.declaration.meaning = meaning;
         self
     }
 
-    /// What else there is to say.
+    /// Sets further information.
     #[must_use]
     pub const fn detail(mut self, detail: &'static str) -> Self {
         self.declaration.detail = detail;
         self
     }
 
-    /// A limit that its kind does not express.
+    /// Sets a limit that the kind does not express.
     #[must_use]
     pub const fn besides(mut self, limit: &'static str) -> Self {
         self.declaration.besides = limit;
         self
     }
 
-    /// Another default for the commands that take it under this heading.
+    /// Sets another default for the commands that take the option under this heading.
     #[must_use]
     pub const fn under(mut self, heading: &'static str, default: &'static str) -> Self {
         self.declaration.elsewhere = Some((heading, default));
         self
     }
 
-    /// Variables that others established.
+    /// Sets established variables.
     #[must_use]
     pub const fn also(mut self, variables: &'static [&'static str]) -> Self {
         self.declaration.variables = variables;
         self
     }
 
-    /// What stands for its value in the help.
+    /// Sets the placeholder of the value in the help.
     #[must_use]
     pub const fn shown_as(mut self, value_name: &'static str) -> Self {
         self.declaration.value_name = value_name;
         self
     }
 
-    /// Every command takes it, and it may stand before the command too.
+    /// Makes it a flag of every command, which may also come before the command.
     #[must_use]
     pub const fn everywhere(mut self) -> Self {
         self.declaration.nature = Nature::Everywhere;
         self
     }
 
-    /// Its value may hold a secret.
+    /// Marks the value as a possible secret.
     #[must_use]
     pub const fn secret(mut self) -> Self {
         self.declaration.nature = Nature::Secret;
@@ -181,7 +182,7 @@ impl<T> Setting<T> {
 }
 
 impl Setting<String> {
-    /// Any text that `config` accepts.
+    /// Declares any text that `config` accepts.
     #[must_use]
     pub const fn text(name: &'static str, default: &'static str, allowed: &'static str) -> Self {
         Self::of(name, Kind::Text(allowed), Fallback::Value(default), "TEXT")
@@ -189,7 +190,7 @@ impl Setting<String> {
 }
 
 impl Setting<Option<String>> {
-    /// Any text that `config` accepts, or none.
+    /// Declares any text that `config` accepts, or none.
     #[must_use]
     pub const fn optional_text(
         name: &'static str,
@@ -201,7 +202,7 @@ impl Setting<Option<String>> {
 }
 
 impl Setting<Vec<String>> {
-    /// Several texts.
+    /// Declares several texts.
     #[must_use]
     pub const fn list(
         name: &'static str,
@@ -214,7 +215,7 @@ impl Setting<Vec<String>> {
 }
 
 impl Setting<&'static str> {
-    /// One of a few words.
+    /// Declares one of a few words.
     #[must_use]
     pub const fn word(
         name: &'static str,
@@ -226,7 +227,7 @@ impl Setting<&'static str> {
 }
 
 impl Setting<Option<&'static str>> {
-    /// One of a few words, or none.
+    /// Declares one of a few words, or none.
     #[must_use]
     pub const fn optional_word(
         name: &'static str,
@@ -238,7 +239,7 @@ impl Setting<Option<&'static str>> {
 }
 
 impl Setting<bool> {
-    /// On or off, off by default.
+    /// Declares a switch, off by default.
     #[must_use]
     pub const fn switch(name: &'static str) -> Self {
         Self::of(name, Kind::Switch, Fallback::Value("false"), "BOOL")
@@ -246,7 +247,7 @@ impl Setting<bool> {
 }
 
 impl Setting<Duration> {
-    /// A duration from `low` to `high`.
+    /// Declares a duration from `low` to `high`.
     #[must_use]
     pub const fn duration(
         name: &'static str,
@@ -259,7 +260,7 @@ impl Setting<Duration> {
 }
 
 impl Setting<Option<Duration>> {
-    /// A duration from `low` to `high`, or the word for none.
+    /// Declares a duration from `low` to `high`, or the word for none.
     #[must_use]
     pub const fn optional_duration(
         name: &'static str,
@@ -271,12 +272,12 @@ impl Setting<Option<Duration>> {
     }
 }
 
-/// How many bytes, as an option's value.
+/// A number of bytes, as an option's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bytes(pub usize);
 
 impl Setting<Bytes> {
-    /// A size from `low` to `high` bytes.
+    /// Declares a size from `low` to `high` bytes.
     #[must_use]
     pub const fn size(name: &'static str, default: &'static str, low: u64, high: u64) -> Self {
         Self::of(name, Kind::Size(low, high), Fallback::Value(default), "SIZE")
@@ -284,7 +285,7 @@ impl Setting<Bytes> {
 }
 
 impl Setting<u32> {
-    /// A whole number from `low` to `high`.
+    /// Declares a whole number from `low` to `high`.
     #[must_use]
     pub const fn count(name: &'static str, default: &'static str, low: u32, high: u32) -> Self {
         Self::of(name, Kind::Count(low as u64, high as u64), Fallback::Value(default), "COUNT")
@@ -292,7 +293,7 @@ impl Setting<u32> {
 }
 
 impl Setting<Option<u32>> {
-    /// A whole number from `low` to `high`, or none.
+    /// Declares a whole number from `low` to `high`, or none.
     #[must_use]
     pub const fn optional_count(
         name: &'static str,
@@ -305,13 +306,13 @@ impl Setting<Option<u32>> {
 }
 
 impl Declaration {
-    /// The variable that sets it: `park-after` → `WALRELAY_PARK_AFTER`.
+    /// Returns the variable of the option: `park-after` → `WALRELAY_PARK_AFTER`.
     #[must_use]
     pub fn variable(&self) -> String {
         format!("WALRELAY_{}", self.name.to_uppercase().replace('-', "_"))
     }
 
-    /// The range in words, when it is one of numbers.
+    /// Returns the lowest and highest value as text, if the option has a range.
     #[must_use]
     pub fn range(&self) -> Option<(String, String)> {
         match self.kind {
@@ -322,7 +323,7 @@ impl Declaration {
         }
     }
 
-    /// Its clap argument.
+    /// Returns the clap argument.
     #[must_use]
     pub fn argument(&self) -> Arg {
         let argument = Arg::new(self.name)
@@ -381,17 +382,17 @@ impl Parted {
     }
 }
 
-/// Options that are taken together.
+/// Options that commands take together.
 #[derive(Debug, Clone, Copy)]
 pub struct Group {
-    /// Where they stand in the help and on the page.
+    /// The heading in the help and on the page.
     pub heading: &'static str,
-    /// The options, in the order in which they are shown.
+    /// The options in display order.
     pub options: &'static [Declaration],
 }
 
 impl Group {
-    /// Gives a command these options.
+    /// Adds these options to a command.
     #[must_use]
     pub fn augment(self, command: Command) -> Command {
         let under = |option: &Declaration| {
@@ -407,7 +408,7 @@ impl Group {
     }
 }
 
-/// Declares a group: a type that clap takes with `#[command(flatten)]`, and a constant an option.
+/// Declares a group: a type for clap's `#[command(flatten)]`, and a constant for each option.
 macro_rules! options {
     (
         $(#[$doc:meta])*
@@ -430,7 +431,7 @@ macro_rules! group {
         pub struct $group;
 
         impl $group {
-            /// What is in it.
+            /// The options of the group.
             pub const GROUP: Group =
                 Group { heading: $heading, options: &[$($name.declaration),+] };
         }
@@ -445,7 +446,7 @@ macro_rules! group {
             }
         }
 
-        // The values are read by name; see `config::layers`.
+        // The values are read by name, in `config::layers`.
         impl clap::FromArgMatches for $group {
             fn from_arg_matches(_: &clap::ArgMatches) -> Result<Self, clap::Error> {
                 Ok(Self)

@@ -1,4 +1,4 @@
-//! Durations and sizes as people write them: `30s`, `64MiB`.
+//! Parses and prints durations and sizes such as `30s` and `64MiB`.
 
 use std::time::Duration;
 

@@ -7,13 +7,15 @@ use walrelay_pg_client::SqlClient;
 use super::finding::finding;
 use crate::output::{human_age, human_bytes};
 
-/// The code of findings about anchors.
+/// Finding code for anchors.
 const ANCHOR: &str = "anchor";
 
-/// Less WAL than this until an anchor is lost needs somebody now, as `status` and the alert have it.
+/// Below this many bytes of WAL until the anchor is lost, `check` warns. `status` and the alert use
+/// the same threshold.
 const ROOM_BYTES_MIN: i64 = 1 << 30;
 
-/// A finding for each anchor of a slot. Where the slots cannot be read, other findings tell it.
+/// Returns a finding for each anchor of a slot. If the slots cannot be read, other findings report
+/// that.
 pub(super) async fn of(client: &SqlClient, slot: &str) -> Vec<Finding> {
     let anchors = read_anchor_states(client, slot).await.unwrap_or_default();
     anchors.iter().map(of_one).collect()

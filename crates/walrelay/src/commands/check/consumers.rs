@@ -1,5 +1,5 @@
-//! Findings about the consumers that apply what the relay publishes. None keeps `run` from working, so none
-//! is more than a warning.
+//! Findings about the consumers of the published events. A consumer cannot keep `run` from working,
+//! so these findings are at most warnings.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::options::units::show_duration;
 
 const CONSUMER: &str = "consumer";
 
-/// Who is set up, as far as it can be told.
+/// The registered consumers, and findings about databases that cannot be read.
 #[derive(Debug, Default)]
 pub(super) struct Consumers {
     registered: Vec<Registered>,
@@ -28,14 +28,14 @@ pub(super) struct Consumers {
 }
 
 impl Consumers {
-    /// Those of the outbox's own database.
+    /// Reads the consumers of the outbox's own database.
     pub(super) async fn beside(outbox: &SqlClient) -> Self {
         let mut found = Self::default();
         found.add("consumers", registered(outbox, None).await);
         found
     }
 
-    /// Those of other databases.
+    /// Reads the consumers of other databases.
     pub(super) async fn at(places: &[InboxPlace]) -> Self {
         let mut found = Self::default();
         for InboxPlace { consumer, connect } in places {
@@ -70,13 +70,13 @@ impl Consumers {
         }
     }
 
-    /// What is to be said about them and the subscriptions they read.
+    /// Returns findings about the consumers and their subscriptions.
     pub(super) async fn findings(self, endpoint: &Endpoint) -> Vec<Finding> {
         let Self { registered, mut findings } = self;
         if registered.is_empty() {
             return findings;
         }
-        // What keeps Pub/Sub from answering is a finding already.
+        // If Pub/Sub is unreachable, another finding already reports it.
         let Ok(subscriber) = Subscriber::connect(endpoint) else { return findings };
         for it in registered {
             findings.extend(unfinished(&it));
@@ -95,7 +95,7 @@ impl Consumers {
     }
 }
 
-/// A rebuild of it that was begun and is not finished.
+/// Returns a finding if a rebuild of the consumer is unfinished.
 fn unfinished(consumer: &Registered) -> Option<Finding> {
     let rebuild = consumer.rebuild.as_ref()?;
     let report = rebuild.report(&consumer.consumer);
@@ -103,7 +103,7 @@ fn unfinished(consumer: &Registered) -> Option<Finding> {
     Some(warning(consumer, message, fix))
 }
 
-/// About one consumer and the subscription that it reads.
+/// Returns findings about one consumer and its subscription.
 fn about(consumer: &Registered, subscription: Option<&Subscription>) -> Vec<Finding> {
     let name = &consumer.subscription;
     let Some(subscription) = subscription else {
@@ -145,7 +145,7 @@ fn subject(consumer: &Registered) -> String {
     format!("consumer {}", consumer.consumer)
 }
 
-/// To the second below.
+/// Rounds down to whole seconds.
 fn rounded(age: Duration) -> Duration {
     Duration::from_secs(age.as_secs())
 }
@@ -186,7 +186,7 @@ mod tests {
     fn an_inbox_that_forgot_what_may_come_again_is_told() {
         let ordered = Subscription { enable_message_ordering: true, ..Subscription::default() };
         let days = |days: u64| Some(Duration::from_hours(24 * days));
-        // Seven days are kept unless the subscription says otherwise.
+        // By default Pub/Sub retains messages for seven days.
         assert!(messages(&billing(days(3)), Some(&ordered))[0].contains("applied again"));
         assert_eq!(messages(&billing(days(8)), Some(&ordered)), ["reads s, in order"]);
     }

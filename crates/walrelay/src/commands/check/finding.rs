@@ -1,10 +1,10 @@
-//! What every part of a check makes its findings with.
+//! The constructor of findings and the timeout, for every part of the check.
 
 use std::time::Duration;
 
 use walrelay_outbox_admin::{Finding, Severity};
 
-/// A person waits for the result, so what does not answer within this counts as unreachable.
+/// Time after which a server counts as unreachable. A person waits for the result.
 pub(in crate::commands) const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) fn finding(

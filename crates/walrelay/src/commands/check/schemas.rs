@@ -1,5 +1,5 @@
-//! Whether a topic's schema takes what the payload column holds. Pub/Sub refuses a message that its topic's
-//! schema does not fit, and the relay records the row as dead.
+//! Checks whether a topic's schema accepts the payload column. Pub/Sub refuses a message that does
+//! not fit its topic's schema, and the relay records the row as dead.
 
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::{Encoding, SchemaSettings};
 use walrelay_core::RouterConfig;
@@ -10,18 +10,18 @@ use super::super::columns::column_of;
 use super::finding::finding;
 
 const SCHEMA: &str = "topic_schema";
-/// What the service gives as the name of a schema that is gone (`Topic.schema_settings`).
+/// The name that Pub/Sub returns for a deleted schema (`Topic.schema_settings`).
 const DELETED: &str = "_deleted-schema_";
 
 /// The payload column of an outbox table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Payload {
     table: String,
-    /// As Postgres names it: `jsonb`, `bytea` …
+    /// The Postgres type name: `jsonb`, `bytea` …
     kind: String,
 }
 
-/// The payload columns of the tables, as far as they are there.
+/// Returns the payload columns of the tables that have one.
 ///
 /// # Errors
 ///
@@ -43,7 +43,7 @@ pub(super) async fn payloads(
     Ok(payloads)
 }
 
-/// About a topic that has a schema.
+/// Returns the finding about a topic that has a schema.
 pub(super) fn about(topic: &str, schema: &SchemaSettings, payloads: &[Payload]) -> Finding {
     let found = |severity, message: &str, fix: &str| {
         finding(SCHEMA, severity, format!("topic {topic}"), message, fix)

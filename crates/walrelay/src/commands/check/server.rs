@@ -1,4 +1,4 @@
-//! What `check` reports about the server that depends on how the relay is configured.
+//! Findings about the server that depend on the relay's configuration.
 
 use walrelay_core::{Retention, WalBudgetLimit};
 use walrelay_outbox_admin::{AdminError, Finding, Severity};
@@ -12,11 +12,11 @@ use crate::output::human_bytes;
 const WAL_BUDGET: &str = "wal_budget";
 const READ_ONLY: &str = "default_transaction_read_only";
 
-/// The findings.
+/// Returns the findings.
 ///
 /// # Errors
 ///
-/// The server refuses.
+/// The server refuses a query.
 pub(super) async fn findings(
     client: &SqlClient,
     wal_budget: WalBudgetLimit,
@@ -29,7 +29,7 @@ pub(super) async fn findings(
     Ok([budget].into_iter().chain(read_only_finding(row.get(0))).collect())
 }
 
-/// `--wal-budget` beside the server's bound.
+/// Compares `--wal-budget` with the server's limit.
 fn budget_finding(setting: WalBudgetLimit, retention: Retention) -> Finding {
     let shown = |bytes: Option<u64>, none: &str| bytes.map_or_else(|| none.to_owned(), human_bytes);
     let budget = setting.bytes(retention);
@@ -41,7 +41,8 @@ fn budget_finding(setting: WalBudgetLimit, retention: Retention) -> Finding {
     let is_too_late = match (budget, retention.bytes()) {
         (_, None) => false,
         (None, Some(_)) => true,
-        // Spilling begins at three quarters of the budget, and other slots and segments need some of the rest.
+        // Spilling starts at three quarters of the budget. Other slots and whole segments use part
+        // of the rest.
         (Some(budget), Some(bound)) => budget >= bound,
     };
     let (severity, fix) = match is_too_late {
@@ -54,7 +55,8 @@ fn budget_finding(setting: WalBudgetLimit, retention: Retention) -> Finding {
     finding(WAL_BUDGET, severity, "--wal-budget".to_owned(), &message, fix)
 }
 
-/// The relay's sessions may write all the same. Producers may not.
+/// Warns about a read-only default. The relay's sessions override the setting, but producers do
+/// not.
 fn read_only_finding(setting: &str) -> Option<Finding> {
     let fix = "ALTER ROLE … RESET default_transaction_read_only, or ALTER DATABASE … if the database sets it";
     let message = "is on: the relay writes its own tables all the same, but producers and consumers of such a role cannot write";

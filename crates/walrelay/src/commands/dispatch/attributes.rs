@@ -1,7 +1,8 @@
-//! What an edit makes of a message's attributes.
+//! The attributes of a message after an edit.
 //!
-//! Those of the relay's own stay: consumers drop duplicates by them. A file replaces the others, which came
-//! from the row's headers, and may correct what describes the event, but not which event it is.
+//! The relay's own attributes stay, because consumers drop duplicates by them. A file replaces the
+//! other attributes, which came from the row's headers. The file may correct attributes that
+//! describe the event, but not those that identify it.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ use walrelay_envelope::attribute::{self as name, cloudevents};
 
 use crate::error::Error;
 
-/// Which event it is, its id first, and where it lies in the log.
+/// Attributes that identify the event and its WAL position. The event id comes first.
 const IDENTITY: [&str; 6] = [
     name::EVENT_ID,
     name::SOURCE,
@@ -20,7 +21,7 @@ const IDENTITY: [&str; 6] = [
     name::SYSTEM_IDENTIFIER,
 ];
 
-/// What the relay says of it besides.
+/// The relay's other attributes, which describe the event.
 const DESCRIPTION: [&str; 6] = [
     name::EVENT_TYPE,
     name::AGGREGATE_TYPE,
@@ -30,7 +31,7 @@ const DESCRIPTION: [&str; 6] = [
     name::OCCURRED_AT,
 ];
 
-/// The same with `--attributes cloudevents`, its id first as well.
+/// The same groups with `--attributes cloudevents`. The event id comes first here also.
 const CLOUDEVENTS_IDENTITY: [&str; 7] = [
     cloudevents::ID,
     cloudevents::SPEC_VERSION,
@@ -50,7 +51,7 @@ const CLOUDEVENTS_DESCRIPTION: [&str; 7] = [
     name::SCHEMA_VERSION,
 ];
 
-/// The relay's own attributes of a message, by what may become of them.
+/// The relay's own attributes, grouped by whether an edit may change them.
 struct Own {
     identity: &'static [&'static str],
     description: &'static [&'static str],
@@ -65,12 +66,12 @@ impl Own {
     }
 }
 
-/// Puts what a file says in place of the attributes that are not the relay's own. Returns those of its own
-/// that were corrected.
+/// Replaces the attributes that are not the relay's own with those of a file. Returns the relay's
+/// own attributes that the file corrected.
 ///
 /// # Errors
 ///
-/// The file would make another event of it.
+/// The file would turn the message into another event.
 pub(in crate::commands) fn replace(
     attributes: &mut BTreeMap<String, String>,
     given: BTreeMap<String, String>,
@@ -85,7 +86,7 @@ pub(in crate::commands) fn replace(
         match (description.contains(&attribute.as_str()), known) {
             (true, Some(_)) => corrected.push(attribute.clone()),
             (true, None) => {}
-            // An event that never had an id may get one.
+            // An event without an id may get one.
             (false, None) if identity[0] == attribute => {}
             (false, _) => return Err(not_yours(attribute, identity)),
         }
@@ -94,14 +95,14 @@ pub(in crate::commands) fn replace(
         identity.contains(&known.as_str()) || description.contains(&known.as_str())
     });
     attributes.extend(given);
-    // As the router does, for Google's client libraries.
+    // The router adds the same attribute, for Google's client libraries.
     if let Some(trace) = attributes.get(name::TRACEPARENT).cloned() {
         attributes.entry(name::GOOGCLIENT_TRACEPARENT.to_owned()).or_insert(trace);
     }
     Ok(corrected)
 }
 
-/// A file gives a value to an attribute that only the relay writes.
+/// The error for a file that sets an attribute which only the relay may write.
 fn not_yours(attribute: &str, identity: &[&str]) -> Error {
     match identity.contains(&attribute) {
         true => Error::Unfit {
@@ -115,8 +116,8 @@ fn not_yours(attribute: &str, identity: &[&str]) -> Error {
     }
 }
 
-/// An attribute that is too long because it has the value of a key that is too long gets the new key as well:
-/// it cannot be published as it is. Returns the attributes that it was done to.
+/// Replaces overlong attribute values that repeat the old ordering key by the new key, because
+/// Pub/Sub would refuse such a value. Returns the names of the changed attributes.
 pub(super) fn follow_key(
     attributes: &mut BTreeMap<String, String>,
     (before, after): (&str, &str),
@@ -165,7 +166,7 @@ mod tests {
             assert!(error.report().contains(&format!("the attribute {identity} says which")));
         }
         assert_eq!(attributes["event_id"], "e-1");
-        // One that never had an id may get one.
+        // An event without an id may get one.
         let mut nameless = map(&[("event_type", "a")]);
         assert!(replace(&mut nameless, map(&[("event_id", "e-2")])).is_ok());
         assert_eq!(nameless["event_id"], "e-2");
@@ -200,7 +201,7 @@ mod tests {
             assert!(error.report().contains(forged), "{}", error.report());
             assert_eq!(changed, attributes, "{forged}");
         }
-        // One that an earlier relay has let through stays, unless the file changes it.
+        // An attribute that an earlier relay accepted stays, unless the file changes it.
         let mut earlier = map(&[("event_id", "e-1"), ("ce-id", "a header")]);
         assert!(replace(&mut earlier, map(&[("ce-id", "a header")])).is_ok());
         assert_eq!(earlier["ce-id"], "a header");

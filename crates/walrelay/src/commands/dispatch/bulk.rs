@@ -1,4 +1,4 @@
-//! Many rows at once: which they are, how many, a question, and how far it has come.
+//! Actions on many rows: selects them, asks for consent, and shows progress.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
@@ -16,16 +16,16 @@ use super::super::consent;
 use crate::config::{Chosen, Consent};
 use crate::error::Error;
 
-/// Rows acted on between two looks at how far it has come.
+/// Rows in one transaction. Progress is shown after each.
 const BATCH_ROWS: u32 = 500;
 
-/// How long a batch may still take that a signal finds under way.
+/// Longest time that a running batch may still take after a signal.
 const BATCH_GRACE: Duration = Duration::from_secs(5);
 
-/// What is done to rows.
+/// The action on the rows.
 pub(super) enum Verb<'a> {
     Retry,
-    /// For this reason.
+    /// Holds the reason.
     Discard(&'a str),
 }
 
@@ -37,7 +37,7 @@ impl Verb<'_> {
         }
     }
 
-    /// What rows are afterwards.
+    /// Returns the state of the rows after the action.
     const fn done(&self) -> &'static str {
         match self {
             Self::Retry => "due now",
@@ -57,23 +57,24 @@ impl Verb<'_> {
     }
 }
 
-/// Why some are not retried with the others, and what helps.
+/// Why some rows are not retried with the others, and the commands that fix them.
 const NEED_EDIT: &str = "they were recorded without headers that could not be read, or without a value that is too large; `walrelay \
      dispatch list` with `--error BAD_HEADERS` or `--error TOO_LARGE` has them, and `walrelay dispatch edit ID` with \
      `--attributes-file FILE` or `--payload-file FILE` completes one";
 
-/// On how many rows was acted.
+/// The number of rows that an action changed, and the number that it had to skip.
 struct Acted {
     rows: u64,
-    /// Rows that match and can only be edited.
+    /// Matching rows that only an edit can complete.
     left: u64,
 }
 
-/// Acts on what was chosen, and says on how many rows it did.
+/// Acts on the chosen rows, and reports their number.
 ///
 /// # Errors
 ///
-/// The server refuses, a named row is not in a fitting state, nobody agreed, or a signal ended it.
+/// The server refuses, a named row has the wrong status, the user did not agree, or a signal
+/// stopped the action.
 pub(super) async fn act(
     store: &DispatchStore,
     client: &mut SqlClient,
@@ -123,7 +124,8 @@ async fn of_ids(
     }
 }
 
-/// Rows are parked all the while: what is asked about, and then done, is what there is now.
+/// Counts the matching rows, and limits the query to rows parked before now. New rows are parked
+/// all the time, and the action must cover exactly the rows that the user agreed to.
 async fn counted(
     store: &DispatchStore,
     client: &SqlClient,
@@ -135,7 +137,8 @@ async fn counted(
     Ok((query, count))
 }
 
-/// That no row matches, and which would with another status: only dead ones are meant where none is given.
+/// Reports that no row matches, and how many retrying rows match: without `--status` only dead rows
+/// are selected.
 async fn others(
     store: &DispatchStore,
     client: &SqlClient,
@@ -158,7 +161,8 @@ async fn others(
     })
 }
 
-/// Asks whoever sits there. A program that retries has said enough; one that gives rows up has to say so.
+/// Asks the user at the terminal. Without a terminal a retry goes ahead, but a discard needs
+/// `--yes`.
 async fn agreed(
     verb: &Verb<'_>,
     (count, consent): (u64, Consent),
@@ -175,8 +179,8 @@ async fn agreed(
     consent::agreed((&question, consent), alone, shutdown).await
 }
 
-/// Page by page in position order: what is acted on need not fit into one transaction or into memory. A signal
-/// ends it between two of them.
+/// Acts on the rows page by page in position order, so that neither one transaction nor memory has
+/// to hold all of them. A signal stops the loop between two pages.
 async fn through_all(
     store: &DispatchStore,
     client: &mut SqlClient,
@@ -199,7 +203,7 @@ async fn through_all(
     Ok(Acted { rows: progress.done(), left })
 }
 
-/// What was acted on in one transaction.
+/// The result of one transaction.
 struct Batch {
     acted: Acted,
     last: DispatchPlace,
@@ -226,7 +230,8 @@ async fn batch(
     Ok(Some(Batch { acted, last }))
 }
 
-/// Nothing new is begun once a signal came; what is under way ends, so that its rows are counted.
+/// Runs `work` unless a signal came before. Work in progress may finish, so that its rows are
+/// counted.
 async fn before_the_end<T>(work: impl Future<Output = T>, shutdown: &Shutdown) -> Option<T> {
     if shutdown.is_requested() {
         return None;
@@ -245,7 +250,8 @@ fn ids(rows: Vec<DispatchRow>) -> Vec<String> {
     rows.into_iter().map(|row| row.event_id).collect()
 }
 
-/// All of them in one transaction; each alone when one was finished meanwhile, which is no failure here.
+/// Retries all rows in one transaction. If one of them was finished meanwhile, retries each row
+/// alone and skips the finished ones.
 async fn retry(
     store: &DispatchStore,
     client: &mut SqlClient,
@@ -275,7 +281,7 @@ fn is_finished(error: &StoreError) -> bool {
     )
 }
 
-/// One line that counts on, for whoever looks at a terminal.
+/// A progress line on standard error, shown only on a terminal.
 struct Progress {
     verb: &'static str,
     total: u64,
@@ -291,7 +297,7 @@ impl Progress {
     fn went_on(&mut self, acted: u64) {
         self.acted += acted;
         if self.is_seen {
-            // Nobody is left to tell when standard error is gone.
+            // An error is ignored, because standard error may be closed.
             drop(write!(io::stderr(), "\r{}: {} of {} row(s)", self.verb, self.acted, self.total));
         }
     }

@@ -1,4 +1,4 @@
-//! `dispatch edit`: another payload, other attributes, or a way for a row that never had one.
+//! `dispatch edit`: replaces the payload, the attributes, or a topic or key that was never valid.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,18 +17,18 @@ use crate::config::DispatchEdit;
 use crate::error::Error;
 use crate::output::shortened;
 
-/// Largest file taken as a payload: a message of Pub/Sub may have 10,000,000 bytes.
+/// Largest payload file in bytes: the limit of a Pub/Sub message.
 const FILE_BYTES_MAX: u64 = 10_000_000;
 
-/// Characters of a topic or key in a sentence.
+/// Most characters of a topic or key that an error message shows.
 const SHOWN_CHARACTERS: usize = 64;
 
 /// Changes the row and makes it due.
 ///
 /// # Errors
 ///
-/// A file cannot be used, the row is not there or published, it has a topic or key that it keeps, or Pub/Sub
-/// would refuse what comes of it.
+/// A file cannot be read, the row does not exist or is published, or its topic or key is valid and
+/// stays. Or Pub/Sub would refuse the edited message.
 pub(super) async fn edit(
     store: &DispatchStore,
     client: &mut SqlClient,
@@ -52,7 +52,8 @@ pub(super) async fn edit(
     Ok(format!("{id} is edited and due now\n{changed}"))
 }
 
-/// Refuses what Pub/Sub would refuse: the row would be dead again at once, and its key goes on without it.
+/// Refuses a message that Pub/Sub would refuse: the row would be dead again at once, and its key
+/// would continue without it.
 fn refuse_misfit(detail: &DispatchDetail, topic: &str, body: &[u8]) -> Result<(), Error> {
     let row = &detail.row;
     let message = Message::from_encoded(topic.into(), row.position, &row.event_id, body);
@@ -79,16 +80,16 @@ fn undecodable(detail: &DispatchDetail) -> Error {
     }
 }
 
-/// What helps where a row keeps what it has.
+/// Hint for a row that keeps its valid ordering key.
 const KEPT: &str =
     "only what was never valid can be changed; discard the row and write the event anew, in order";
 
-/// The same of a topic that could be made.
+/// Hint for a row that keeps its topic, which may only be missing.
 const KEPT_TOPIC: &str = "create that topic, and the row goes out by itself; where the name is a mistake, mend what gave it, discard \
      the row and write the event anew, in order";
 
-/// Where the row goes instead, when that was asked for. Only what was never valid may be changed: a row
-/// that had its place in the order of a key keeps it.
+/// Returns the row's new topic and key, if the edit asks for one. Only invalid values may change: a
+/// row that has a place in the order of a key keeps it.
 fn route(edit: &DispatchEdit, detail: &DispatchDetail) -> Result<Option<DispatchRoute>, Error> {
     let row = &detail.row;
     if edit.topic.is_none() && edit.key.is_none() {
@@ -103,7 +104,8 @@ fn route(edit: &DispatchEdit, detail: &DispatchDetail) -> Result<Option<Dispatch
         hint,
     };
     let has_topic = is_topic_name(&row.topic);
-    // The column holds no more of a key than an index takes; the message has the whole.
+    // The column holds at most as much of a key as an index accepts. The message holds the whole
+    // key.
     let whole = match IncompleteMessage::of(&detail.message)
         .and_then(|incomplete| incomplete.lacks(MessagePart::OrderingKey))
     {
@@ -125,7 +127,7 @@ fn route(edit: &DispatchEdit, detail: &DispatchDetail) -> Result<Option<Dispatch
         None => row.topic.clone(),
     };
     let ordering_key = match &edit.key {
-        // A row without a topic was in no order either, so it may have any key.
+        // A row without a valid topic was never in any order, so it may get any key.
         Some(key) if has_key && has_topic && *key != row.ordering_key => {
             return Err(refused("ordering key", &row.ordering_key, KEPT));
         }
@@ -136,7 +138,7 @@ fn route(edit: &DispatchEdit, detail: &DispatchDetail) -> Result<Option<Dispatch
             });
         }
         Some(key) => key.clone(),
-        // The column has only its beginning, which would be another key.
+        // The column holds only the beginning of the key, which would be another key.
         None if !has_key => {
             return Err(Error::Unfit {
                 what: format!(
@@ -151,18 +153,18 @@ fn route(edit: &DispatchEdit, detail: &DispatchDetail) -> Result<Option<Dispatch
     Ok(Some(DispatchRoute { topic, ordering_key }))
 }
 
-/// What `edit` puts into a message.
+/// The replacements that `edit` puts into a message.
 #[derive(Default)]
 struct Files {
     payload: Option<Bytes>,
     attributes: Option<BTreeMap<String, String>>,
 }
 
-/// What came of it.
+/// The edited message.
 #[derive(Debug)]
 struct Edited {
     message: Vec<u8>,
-    /// Attributes of the relay's own that have another value.
+    /// The relay's own attributes that changed.
     changed: Vec<String>,
 }
 
@@ -176,7 +178,8 @@ impl Files {
         Ok(Self { payload, attributes })
     }
 
-    /// Refuses to publish a message without a part that was too large to be recorded.
+    /// Refuses to publish a message whose missing part the edit does not supply. Such a part was
+    /// too large to be recorded.
     fn refuse_lacking(
         &self,
         detail: &DispatchDetail,
@@ -206,7 +209,8 @@ impl Files {
         Err(Error::Unfit { what, hint })
     }
 
-    /// The row's message with these parts replaced; its ordering key stays unless another is given.
+    /// Returns the row's message with these parts replaced. Its ordering key stays unless `route`
+    /// has another.
     fn put_into(
         self,
         detail: &DispatchDetail,
@@ -296,7 +300,7 @@ mod tests {
         assert_eq!(edited(Files::default(), &detail(b"old"), Some("k")).ordering_key, "k");
     }
 
-    /// A row as default settings leave it: its aggregate id is its key.
+    /// A row as the default settings record it: its aggregate id is its key.
     fn with_long_key(attributes: &[(&str, &str)]) -> DispatchDetail {
         let mut row = detail(b"x");
         let mut message = decode(&row).unwrap();
@@ -373,7 +377,7 @@ mod tests {
         let new = edited(files(), &row, None);
         assert_eq!((new.data.as_ref(), new.ordering_key.as_str()), (&b"small"[..], "order\n7"));
         assert_eq!(new.attributes["event_id"], "e-1");
-        // Field 5, of 70,000 bytes: the key is missing too.
+        // Field 5 with a length of 70,000 bytes: the key is missing also.
         let mut keyless = detail_without_payload();
         let at = keyless.message.len() - 5;
         keyless.message.splice(at..at, [0x2A, 0xF0, 0xA2, 0x04]);
@@ -405,7 +409,8 @@ mod tests {
         assert!(cut.contains("the ordering key has 2000 bytes") && cut.contains("--key"), "{cut}");
         assert!(route(&asked(Some(good), Some("k")), &both).is_ok());
 
-        // As it is recorded: the column holds the beginning, the message the whole.
+        // As the relay records the row: the column holds the beginning of the key, the message the
+        // whole.
         let mut long = detail(b"x");
         long.row.ordering_key = "k".repeat(1_024);
         let whole =

@@ -1,4 +1,4 @@
-//! Rows of dispatch state as people and programs read them.
+//! Formats rows of dispatch state as text and as JSON.
 
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::PubsubMessage;
 use prost::Message as _;
@@ -9,14 +9,14 @@ use walrelay_relay::observe::report::rfc3339;
 
 use crate::output::{Fitting, columns, fitted, shortened, terminal, visible};
 
-/// The message, as far as it was recorded.
+/// Returns the message, without the parts that were too large to be recorded.
 pub(super) fn decode(detail: &DispatchDetail) -> Option<PubsubMessage> {
     let bytes = IncompleteMessage::of(&detail.message)
         .map_or(detail.message.as_slice(), |incomplete| incomplete.has);
     PubsubMessage::decode(bytes).ok()
 }
 
-/// The parts that were too large to be recorded, by name, and their bytes.
+/// Returns the parts that were too large to be recorded: name and size in bytes.
 fn lacks(detail: &DispatchDetail) -> Vec<(&'static str, usize)> {
     let name = |part| match part {
         MessagePart::Topic => "topic",
@@ -73,7 +73,7 @@ pub(super) fn detail_json(detail: &DispatchDetail) -> Value {
     value
 }
 
-/// Text where it is text, and JSON where it is JSON; otherwise how many bytes there are.
+/// Shows JSON as JSON, other text as a string, and binary data as its size.
 fn payload_json(data: &[u8]) -> Value {
     match std::str::from_utf8(data) {
         Ok(text) => serde_json::from_str(text).unwrap_or_else(|_| Value::from(text)),
@@ -81,8 +81,9 @@ fn payload_json(data: &[u8]) -> Value {
     }
 }
 
-/// What a column shows, and how many characters of it: a key of 2,000 bytes must not break the table. The
-/// whole is in `dispatch show` and in JSON. Ids are typed again, so they are cut last.
+/// The columns, each with the most characters that it shows, so that a key of 2,000 bytes does not
+/// break the table. `dispatch show` and JSON have the full values. Event ids have the highest
+/// limit, because users type them again.
 const COLUMNS: [(&str, usize); 8] = [
     ("STATUS", 9),
     ("ATTEMPTS", 8),
@@ -94,14 +95,14 @@ const COLUMNS: [(&str, usize); 8] = [
     ("LAST ERROR", 64),
 ];
 
-/// On a narrow terminal the last error is cut first, then key and topic; then columns are left out. Ids and
-/// positions are typed again.
+/// On a narrow terminal the last error is cut first, then key and topic, and then whole columns are
+/// left out. Ids and positions stay whole, because users type them again.
 const FITTING: Fitting<8> = Fitting {
     least: [None, None, None, None, Some(12), Some(8), None, Some(12)],
     left_out: &[1, 2, 5, 4, 7, 3],
 };
 
-/// A table with its heading, as wide as the terminal where it is shown on one.
+/// Returns a table with its heading. On a terminal the table is at most as wide as the terminal.
 pub(super) fn table(rows: &[DispatchRow]) -> String {
     let (heading, cells) = cells_of(rows);
     let Some(size) = terminal() else { return columns(heading, &cells) };
@@ -130,12 +131,12 @@ fn cells_of(rows: &[DispatchRow]) -> ([&'static str; 8], Vec<[String; 8]>) {
     (COLUMNS.map(|(heading, _)| heading), rows.iter().map(cells).collect())
 }
 
-/// As it is typed in a shell where it is nothing.
+/// Shows an empty id as a user types it in a shell.
 fn shown_id(id: &str) -> String {
     if id.is_empty() { "\"\"".to_owned() } else { visible(id) }
 }
 
-/// What went wrong last, without when: that would leave no room for it.
+/// Returns the latest error without its time, which would leave too little width for the error.
 fn first_error(row: &DispatchRow) -> String {
     let line = row.last_error.as_deref().and_then(|text| text.lines().next()).unwrap_or_default();
     let line = match line.split_once(": ") {
@@ -148,7 +149,7 @@ fn first_error(row: &DispatchRow) -> String {
     }
 }
 
-/// `2026-01-31T12:00:00.123Z` without its fraction.
+/// Removes the fraction from `2026-01-31T12:00:00.123Z`.
 fn to_the_second(moment: &str) -> String {
     moment.split_once('.').map_or_else(|| moment.to_owned(), |(seconds, _)| format!("{seconds}Z"))
 }
@@ -258,7 +259,7 @@ pub(super) mod tests {
     pub(in super::super) fn detail_without_payload() -> DispatchDetail {
         let mut row = detail(b"");
         row.row.error_code = Some("TOO_LARGE".into());
-        // Field 1, of 140,000,000 bytes.
+        // Field 1 with a length of 140,000,000 bytes.
         row.message.extend_from_slice(&[0x0A, 0x80, 0xF6, 0xE0, 0x42]);
         row
     }

@@ -1,11 +1,12 @@
-//! A replay in place: the history of some keys into their live topics, before what waits of them.
+//! A replay in place: publishes the history of some keys to their live topics, before the keys'
+//! queued rows. The keys are paused meanwhile: a pause is a row of `app_outbox_hold`.
 //!
 //! ```text
-//! keys of the rows ──▶ holds placed ── the relay answers ──▶ history added ──▶ holds lifted ──▶ published
+//! keys of the rows ──▶ pauses placed ── the relay confirms ──▶ history added ──▶ keys released ──▶ published
 //! ```
 //!
-//! From the holds on each step can be seen in the tables, so whoever takes a replay up again knows where it
-//! stands. The steps in between, which read rows, are those of [`replay`](super) and of `backfill`.
+//! Once the pauses are placed, the tables record each step, so a resumed replay knows where to
+//! continue. [`replay`](super) and `backfill` implement the steps in between, which read rows.
 
 use std::time::Duration;
 use walrelay_pg_client::SqlError;
@@ -31,23 +32,23 @@ use crate::error::Error;
 /// One replay in place.
 #[derive(Clone, Copy)]
 pub(in crate::commands) struct InPlace<'a> {
-    /// What it is taken up again with.
+    /// The command that resumes this replay.
     pub(in crate::commands) command: &'static str,
     pub(in crate::commands) settings: &'a Settings,
     pub(in crate::commands) id: &'a str,
 }
 
-/// How often the tables are looked at while something is waited for.
+/// Interval between queries while the replay waits.
 const LOOK_EVERY: Duration = Duration::from_millis(300);
 
-/// A relay answers sooner, where it runs and nothing is in its way.
+/// Time to wait before the first message. A running relay usually answers sooner.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Seldom enough that an hour's waiting is a page of log.
+/// Interval between messages: an hour of waiting fills one page of log.
 const TOLD_EVERY: Duration = Duration::from_secs(10);
 
 impl InPlace<'_> {
-    /// Puts the replay on record, and a hold on each of its keys: all, or nothing is begun.
+    /// Records the replay and a pause of each of its keys, in one transaction.
     pub(in crate::commands) async fn place(
         &self,
         client: &mut SqlClient,
@@ -79,7 +80,8 @@ impl InPlace<'_> {
         Ok(())
     }
 
-    /// Waits until the relay holds every key. None is wanted nor held once they have been let go.
+    /// Waits until the relay has confirmed every pause. After the keys were released, no pause is
+    /// left.
     pub(in crate::commands) async fn held(
         &self,
         client: &SqlClient,
@@ -99,10 +101,11 @@ impl InPlace<'_> {
         }
     }
 
-    /// A snapshot of the table in which every row of the history is seen; of rows that are not part of it
-    /// the relay has by then recorded those that are seen. Waits until it has read that far.
+    /// Returns a snapshot of the table that sees every row of the history. Waits until the relay
+    /// has read the WAL up to the snapshot, so that the relay has recorded every other visible row.
     ///
-    /// A commit that waits for a synchronous standby meanwhile is seen in the log first, and not here.
+    /// A commit that waits for a synchronous standby is in the WAL first, and the snapshot does not
+    /// see it.
     pub(in crate::commands) async fn snapshot(
         &self,
         client: &SqlClient,
@@ -127,7 +130,7 @@ impl InPlace<'_> {
         }
     }
 
-    /// What puts rows into dispatch state.
+    /// Returns a writer that adds the history to dispatch state.
     pub(in crate::commands) async fn writer(
         &self,
         client: &SqlClient,
@@ -138,7 +141,7 @@ impl InPlace<'_> {
         Ok(HistoryWriter::new(connect, server, self.store(), (self.id.to_owned(), source)))
     }
 
-    /// Lets all keys go on.
+    /// Releases all keys.
     pub(in crate::commands) async fn lift(&self, client: &mut SqlClient) -> Result<(), Error> {
         failpoint::hit("replay-added");
         let transaction = client.transaction().await.map_err(failed("let keys go on"))?;
@@ -149,7 +152,8 @@ impl InPlace<'_> {
         Ok(())
     }
 
-    /// Waits until every row is published or dead, and notes that it is done; what to tell of it.
+    /// Waits until every row is published or dead, and records that the replay is finished. Returns
+    /// the summary to print.
     pub(in crate::commands) async fn published(
         &self,
         client: &SqlClient,
@@ -188,7 +192,7 @@ impl InPlace<'_> {
         DispatchStore::new(relay.outbox.slot.clone()).with_on_dead(relay.on_dead)
     }
 
-    /// Says what is waited for, and whether anybody is there who does it.
+    /// Logs the reason for the wait, and warns if no relay is running.
     async fn tell(&self, client: &SqlClient, (count, what): (u64, &str)) -> Result<(), Error> {
         let (command, id, slot) = (self.command, self.id, &self.settings.relay.outbox.slot);
         match self.store().streaming_pid(client).await? {
@@ -213,7 +217,7 @@ impl InPlace<'_> {
     }
 }
 
-/// When something is told that has been waited for.
+/// The time of the next message while the replay waits.
 struct Telling {
     next: Instant,
 }

@@ -1,4 +1,4 @@
-//! How far a replay has come: a line that moves on a terminal, a line of log now and then elsewhere.
+//! Progress of a replay: a moving line on a terminal, otherwise a log message now and then.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
@@ -7,17 +7,17 @@ use pgoutput_parser::Lsn;
 use tokio::time::{Instant, sleep_until};
 use walrelay_relay::replay::Tally;
 
-/// Often enough to see it move.
+/// Interval between redraws on a terminal.
 const REDRAWN_EVERY: Duration = Duration::from_millis(200);
 
-/// Seldom enough that an hour's replay is a page of log.
+/// Interval between log messages: an hour of replay fills one page of log.
 const LOGGED_EVERY: Duration = Duration::from_secs(10);
 
 const BAR_CELLS: usize = 24;
 
-/// Shows a tally until it is dropped.
+/// Shows the progress of a tally until it is dropped.
 pub(super) struct Progress {
-    /// What it is called, as in `replaying`.
+    /// The verb of the messages, as in `replaying`.
     doing: &'static str,
     start: Lsn,
     goal: Lsn,
@@ -29,7 +29,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Of what is called so.
+    /// Creates the progress display for a verb.
     pub(super) fn new(doing: &'static str, (start, goal): (Lsn, Lsn), tally: Tally) -> Self {
         let began = Instant::now();
         let published_before = tally.published();
@@ -38,13 +38,13 @@ impl Progress {
         Self { doing, start, goal, tally, began, published_before, next, is_seen }
     }
 
-    /// Waits until it is time, and shows how far it is.
+    /// Waits until the next display is due, and shows the progress.
     pub(super) async fn next(&mut self) {
         sleep_until(self.next).await;
         let standing = self.standing();
         if self.is_seen {
             self.next = Instant::now() + REDRAWN_EVERY;
-            // Nobody is left to tell when standard error is gone.
+            // An error is ignored, because standard error may be closed.
             drop(write!(io::stderr(), "\r\x1b[K{}", standing.bar()));
         } else {
             self.next = Instant::now() + LOGGED_EVERY;
@@ -55,7 +55,7 @@ impl Progress {
         }
     }
 
-    /// Leaves the line as it was last, if one was shown.
+    /// Prints the final state, if a line was shown.
     pub(super) fn end(&self) {
         if self.is_seen {
             drop(writeln!(io::stderr(), "\r\x1b[K{}", self.standing().bar()));
@@ -76,15 +76,15 @@ impl Progress {
     }
 }
 
-/// What is shown.
+/// A snapshot of the progress.
 struct Standing {
     rows: u64,
-    /// Rows a second.
+    /// Rows per second.
     rate: u64,
     position: Lsn,
-    /// Of a thousand.
+    /// Share done, in thousandths.
     share: u64,
-    /// None until anything can be said.
+    /// Estimated remaining time. None until there is enough data.
     left: Option<Duration>,
 }
 
@@ -97,7 +97,7 @@ impl Standing {
     ) -> Self {
         let millis = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX).max(1);
         let share = (done.saturating_mul(1_000)).checked_div(whole).unwrap_or(1_000).min(1_000);
-        // The first hundredth says too little.
+        // The first hundredth gives no useful estimate.
         let left = (share >= 10)
             .then(|| Duration::from_millis(millis.saturating_mul(1_000 - share) / share));
         Self { rows, rate: new_rows.saturating_mul(1_000) / millis, position, share, left }

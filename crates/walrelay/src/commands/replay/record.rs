@@ -1,4 +1,5 @@
-//! A replay or a backfill on record: its id, how it is taken up again or given up, and what is said of either.
+//! The record of a replay or backfill: its id, how to resume or abandon it, and the messages about
+//! it.
 
 use walrelay_outbox_admin::{
     AdminError, ReplayEnd, ReplayRow, end_session, give_up_replay, note_skip_dead, read_replay,
@@ -14,20 +15,20 @@ use walrelay_relay::seed::random_seed;
 
 use crate::error::Error;
 
-/// How one that stands in the way is ended.
+/// Returns the hint for an unfinished replay that blocks another command.
 pub(in crate::commands) fn how_to_end(command: &str, id: &str) -> String {
     format!(
         "let it finish (`walrelay {command} --resume {id}`), or give it up: `walrelay {command} --abandon {id}`"
     )
 }
 
-/// The id of a new one.
+/// Returns the id of a new replay.
 pub(in crate::commands) fn new_id() -> String {
     format!("{:08x}", random_seed() & u64::from(u32::MAX))
 }
 
-/// One of these slots that is not over, and that no other process does now. `slot` is named where there is
-/// none.
+/// Locks and returns an unfinished replay of one of these slots that no other process runs. The
+/// error for an unknown id names `slot`.
 pub(in crate::commands) async fn take_up(
     client: &SqlClient,
     (command, id): (&str, &str),
@@ -46,9 +47,9 @@ pub(in crate::commands) async fn take_up(
     Ok(row)
 }
 
-/// The row of one of these slots, if there is one. No other process does it from then on.
+/// Locks the replay and returns its row, if it belongs to one of these slots.
 async fn take(client: &SqlClient, id: &str, slots: &[&str]) -> Result<Option<ReplayRow>, Error> {
-    // Before the row is read: whoever had it until now may have come further.
+    // The lock comes before the read, because the previous holder may have made further progress.
     if !take_replay(client, id).await? {
         return Err(Error::ReplayTaken { id: id.to_owned() });
     }
@@ -56,7 +57,8 @@ async fn take(client: &SqlClient, id: &str, slots: &[&str]) -> Result<Option<Rep
     Ok(row.filter(|row| slots.contains(&row.slot.as_str())))
 }
 
-/// What becomes of rows that Pub/Sub would never take, from now on and whenever it is taken up again.
+/// Records `--skip-dead`, so that this run and all later runs leave out rows that Pub/Sub would
+/// never accept.
 pub(in crate::commands) async fn deal_with_dead_rows(
     client: &SqlClient,
     (id, said): (&str, Option<DeadRows>),
@@ -69,7 +71,8 @@ pub(in crate::commands) async fn deal_with_dead_rows(
     Ok(())
 }
 
-/// The command that goes on with it. Where that cannot be told, the one that can give up either.
+/// Returns the command that resumes the replay. If the record cannot be read, it returns `replay`,
+/// which can abandon both kinds.
 pub(in crate::commands) async fn command_of(
     client: &tokio_postgres::Client,
     id: &str,
@@ -97,7 +100,8 @@ fn refuse_over((command, id): (&str, &str), row: &ReplayRow) -> Result<(), Error
     Err(Error::Unfit { what, hint: "begin a new one" })
 }
 
-/// How many rows of one went out. What went out after the last note, when it was killed, is not counted.
+/// Returns the number of published rows. After a crash, rows published since the last record are
+/// not counted.
 fn rows(row: &ReplayRow) -> String {
     let is_in_place = matches!(Destination::from_json(&row.request), Ok(Destination::InPlace));
     match (row.end, is_in_place) {
@@ -106,12 +110,12 @@ fn rows(row: &ReplayRow) -> String {
     }
 }
 
-/// Gives one up, whatever it needs may be gone: its keys go on, without what is not published of it. What
-/// was published stays.
+/// Abandons a replay, even if its anchor is gone. Its keys continue without the unpublished rows,
+/// and published rows stay published.
 ///
 /// # Errors
 ///
-/// There is none that is not over, another process does it, or the server refuses.
+/// No such replay is unfinished, another process runs it, or the server refuses.
 pub(in crate::commands) async fn abandon(
     client: &mut SqlClient,
     (command, id): (&str, &str),
@@ -122,7 +126,7 @@ pub(in crate::commands) async fn abandon(
     let store = DispatchStore::new(slot);
     match &row {
         Some(row) => refuse_over((command, id), row)?,
-        // A record that somebody has deleted leaves its keys held.
+        // If somebody deleted the record, its keys are still paused.
         None => {
             let ReplayHolds { wanted, held, .. } = store.replay_holds(client, id).await?;
             if wanted + held == 0 {
@@ -152,7 +156,8 @@ pub(in crate::commands) async fn abandon(
     Ok(format!("{what} {id} is given up: {told}\n"))
 }
 
-/// The copy of the anchor is temporary, but the server may not have noticed yet that its process is gone.
+/// Ends the session that holds the copy of the anchor. The copy is temporary, but the server may
+/// not have noticed that its client is gone.
 async fn end_copy(client: &SqlClient, slot: &str) -> Result<(), Error> {
     let Some(state) = read_slot(client, slot).await? else { return Ok(()) };
     let ended = match state.active_pid {
@@ -168,11 +173,11 @@ async fn end_copy(client: &SqlClient, slot: &str) -> Result<(), Error> {
     }
 }
 
-/// What consumers do with copies of events.
+/// Explains how consumers handle copies of events.
 pub(in crate::commands) const COPIES: &str = "a consumer that has seen these events skips the copies; `walrelay consumer rebuild NAME --key KEY` \
      applies a key's events again\n";
 
-/// A line about the rows that were left out; empty without any.
+/// Returns a line about the rows that were left out, or an empty string.
 pub(in crate::commands) fn left_out(tally: &Tally) -> String {
     match tally.left_out() {
         0 => String::new(),

@@ -1,7 +1,9 @@
-//! `walrelay slot carry-over`: the slot stands at the very end of the log, where pg_upgrade takes it along.
+//! `walrelay slot carry-over`: moves the slot to the very end of the WAL, where pg_upgrade accepts
+//! it.
 //!
-//! pg_upgrade refuses a slot with a commit before it, be it one that the publication leaves out. A relay notes
-//! what is settled before it confirms that, so the note's own commit always lies before its slot.
+//! pg_upgrade refuses a slot that has not consumed every commit, even commits that the publication
+//! excludes. A relay records its settled position before it confirms that position. Hence the
+//! commit of the record is always unconsumed.
 
 use pgoutput_parser::Lsn;
 use walrelay_outbox_admin::{AdminError, read_loss, waiting_transactions};
@@ -15,13 +17,15 @@ use walrelay_pg_replication::{SlotError, advance_slot, read_slot, read_version};
 use super::super::before::{every_shard, refuse_open_replay, refuse_resharding, refuse_unfinished};
 use crate::error::Error;
 
-/// The first version whose pg_upgrade takes slots along, as `server_version_num` has it.
+/// The first version whose pg_upgrade carries slots over, as a `server_version_num`.
 const CARRIED_OVER_SINCE: i32 = 170_000;
 
-/// A pass is repeated where the server wrote a list of running transactions in between: every 15 seconds at most.
+/// Most passes. A pass repeats if the server wrote a running-transactions record meanwhile, which
+/// happens at most every 15 seconds.
 const PASSES_MAX: u32 = 10;
 
-/// Moves every slot of the outbox to the end of the log, past what the publication leaves out.
+/// Moves every slot of the outbox to the end of the WAL, past changes that the publication
+/// excludes.
 pub(super) async fn carry_over(client: &SqlClient, outbox: &Outbox) -> Result<String, Error> {
     let version = read_version(client).await?;
     if version < CARRIED_OVER_SINCE {
@@ -34,7 +38,7 @@ pub(super) async fn carry_over(client: &SqlClient, outbox: &Outbox) -> Result<St
     for shard in &shards {
         refuse_unready(client, shard).await?;
     }
-    // What is noted has to be on disk, where decoding finds it.
+    // The record must be on disk, because decoding reads only flushed WAL.
     let durably = "SET synchronous_commit = local";
     let set = client.batch_execute(durably).await;
     set.map_err(|source| SqlError::Sql { action: durably.to_owned(), source })?;
@@ -53,7 +57,8 @@ pub(super) async fn carry_over(client: &SqlClient, outbox: &Outbox) -> Result<St
     })
 }
 
-/// What pg_upgrade would refuse, or could not go on afterwards.
+/// Refuses a slot that pg_upgrade would refuse, and operations that could not continue after the
+/// upgrade.
 async fn refuse_unready(client: &SqlClient, outbox: &Outbox) -> Result<(), Error> {
     let slot = &outbox.slot;
     refuse_unfinished(client, slot).await?;
@@ -85,7 +90,8 @@ async fn refuse_unready(client: &SqlClient, outbox: &Outbox) -> Result<(), Error
     })
 }
 
-/// The end was read before: rows that are committed now lie behind it.
+/// Moves the slot to `end`, and refuses if the slot has unconfirmed rows. The caller read `end`
+/// before the check, so rows committed after the check are after `end`.
 async fn move_to(client: &SqlClient, outbox: &Outbox, end: Lsn) -> Result<(), Error> {
     let Outbox { slot, publication, .. } = outbox;
     let waiting = match waiting_transactions(client, slot, publication).await {
@@ -108,8 +114,10 @@ async fn move_to(client: &SqlClient, outbox: &Outbox, end: Lsn) -> Result<(), Er
     Ok(())
 }
 
-/// A slot whose log begins behind what is on record would be taken for another one of the same name, should
-/// there be no upgrade. True when that was noted: its commit then lies before the slots.
+/// Records the confirmed position of each slot whose `restart_lsn` has passed the recorded
+/// position. If the upgrade did not happen, the relay would otherwise take the slot for another one
+/// of the same name. Returns true if a record was written: its commit is now unconsumed, and needs
+/// another pass.
 async fn note(client: &SqlClient, shards: &[Outbox]) -> Result<bool, Error> {
     let mut is_noted = false;
     for Outbox { slot, .. } in shards {

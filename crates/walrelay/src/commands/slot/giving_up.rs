@@ -1,4 +1,5 @@
-//! Inserts that a slot is moved past: counted, named, agreed to by number, and how to publish them after all.
+//! Rows that a slot skips: counts and names them, checks the agreed number, and prints the command
+//! that publishes them from the table.
 
 use pgoutput_parser::Lsn;
 use tokio_postgres::error::SqlState;
@@ -12,10 +13,10 @@ use walrelay_relay::recovery;
 
 use crate::error::Error;
 
-/// Rows that are printed one by one.
+/// Most rows that are printed.
 const ROWS_PRINTED_MAX: usize = 100;
 
-/// Inserts that are given up, as far as they are known.
+/// The skipped inserts, as far as they are known.
 pub(super) struct Losses {
     pub(super) target: Lsn,
     transactions: u64,
@@ -26,7 +27,8 @@ pub(super) struct Losses {
 }
 
 impl Losses {
-    /// What the slot would deliver, and of a transaction that the server cannot send the rest in the table.
+    /// Collects the inserts that the slot would deliver. If the server cannot send a transaction,
+    /// the transaction's remaining rows come from the table.
     pub(super) async fn of(
         client: &SqlClient,
         outbox: &Outbox,
@@ -62,7 +64,8 @@ impl Losses {
         Ok(losses)
     }
 
-    /// Rows of the transaction that the server did not send. What cannot be found out is said.
+    /// Adds the rows of the transaction that the server did not send. Notes explain the rows that
+    /// cannot be counted.
     async fn add_of_tables(
         &mut self,
         client: &SqlClient,
@@ -120,7 +123,7 @@ impl Losses {
                 }
             }
         }
-        // Beyond the rows that are named nobody can tell which of them were sent.
+        // Rows beyond the listed ones cannot be compared with the rows that were sent.
         let unnamed = count.saturating_sub(u64::try_from(rows.len()).unwrap_or(u64::MAX));
         self.inserts = match is_complete {
             true => self.inserts + added + unnamed,
@@ -128,7 +131,7 @@ impl Losses {
         };
     }
 
-    /// Refuses unless exactly this number of rows was agreed to.
+    /// Refuses unless the user agreed to exactly this number of rows.
     pub(super) fn refuse_unless(&self, agreed: u64) -> Result<(), Error> {
         let inserts = self.inserts;
         if inserts == agreed {
@@ -149,7 +152,7 @@ impl Losses {
         })
     }
 
-    /// How many changes there are, and which rows.
+    /// Describes the number of changes, and names the rows.
     pub(super) fn counted(&self) -> String {
         let Self { transactions, inserts, other_changes, .. } = self;
         format!(
@@ -158,7 +161,7 @@ impl Losses {
         )
     }
 
-    /// What was given up, and the command that publishes it from the table.
+    /// Describes the skipped rows, with the command that publishes them from the table.
     pub(super) fn told(&self) -> String {
         let mut text = format!("skipped: {}", self.counted());
         let ids = self.rows.iter().filter(|row| row.is_sendable).take(ROWS_PRINTED_MAX);
@@ -193,10 +196,11 @@ impl Losses {
     }
 }
 
-/// The first transaction id there is: every row is younger.
+/// The lowest normal transaction id: no row has an older one.
 pub(super) const FIRST_XID: u64 = 3;
 
-/// Up to where the slot is settled by the relay's record; what lies before is not delivered.
+/// Returns the slot's settled position on record. The slot does not deliver rows before this
+/// position.
 pub(super) async fn settled_of(client: &SqlClient, slot: &str) -> Result<Lsn, Error> {
     match read_relay_row(client, slot).await {
         Ok(row) => Ok(row.map_or(Lsn::ZERO, |row| row.settled_lsn)),
@@ -205,7 +209,7 @@ pub(super) async fn settled_of(client: &SqlClient, slot: &str) -> Result<Lsn, Er
     }
 }
 
-/// As a word of a shell.
+/// Quotes a text as one word of a shell.
 fn quoted(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.:/@".contains(c);
     match !text.is_empty() && text.chars().all(is_plain) {

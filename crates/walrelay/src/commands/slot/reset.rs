@@ -1,4 +1,5 @@
-//! `walrelay slot reset`: the slot becomes a copy of an anchor, and everything behind it is published again.
+//! `walrelay slot reset`: replaces the slot by a copy of an anchor, so that every later row is
+//! published again.
 
 use pgoutput_parser::Lsn;
 use walrelay_outbox_admin::{
@@ -22,12 +23,12 @@ use crate::config::{Place, ResetOrder, Skipping};
 use crate::error::Error;
 use crate::output::print;
 
-/// Puts the reset on record and carries it out; or finishes the one that was begun before.
+/// Records the reset and carries it out, or finishes an earlier one.
 ///
 /// # Errors
 ///
-/// There is no such anchor, the place does not lie behind it, rows would be skipped, or the server
-/// refuses. Once it is on record the relay finishes it too.
+/// The anchor does not exist, it does not reach back to the target, rows would be skipped, or the
+/// server refuses. A relay also finishes a recorded reset.
 pub(super) async fn reset(
     finisher: &Finisher<'_>,
     outbox: &Outbox,
@@ -76,7 +77,7 @@ async fn begin(finisher: &Finisher<'_>, outbox: &Outbox, order: &ResetOrder) -> 
     let client = finisher.client;
     let Outbox { slot, publication, .. } = outbox;
     refuse_resharding(client, outbox).await?;
-    // What the slot sends again of a key would come between the rows of its history.
+    // Rows that the slot sends again would mix with the history of a paused key.
     refuse_while_held(client, slot).await?;
     if let Some(id) = replay_to_be_published(client, slot).await? {
         let command = record::command_of(client, &id).await;
@@ -104,7 +105,8 @@ async fn begin(finisher: &Finisher<'_>, outbox: &Outbox, order: &ResetOrder) -> 
             hint: "name a place in between, or an anchor that reaches farther back",
         });
     }
-    // Before anything is on record: a publication that is younger than the anchor, or log that is gone.
+    // These checks come before the reset is recorded: the publication may be younger than the
+    // anchor, or the WAL may be gone.
     let room = read_slot_room(client).await?;
     try_decoding(client, &anchor.slot.name, &quote_identifier(publication)).await?;
     let live = read_slot(client, slot).await?;
@@ -126,13 +128,14 @@ async fn begin(finisher: &Finisher<'_>, outbox: &Outbox, order: &ResetOrder) -> 
     };
     let again = order.again;
     let reset = Reset { anchor_slot: anchor.slot.name, target, failover, again };
-    // False: another process has begun one in between, and that one is finished now.
+    // If another process has recorded a reset meanwhile, this call changes nothing, and the caller
+    // finishes that reset.
     begin_reset(client, slot, &reset).await?;
     Ok(())
 }
 
-/// Up to where the slot is settled. A relay that has never run has no row yet: it gets one, because
-/// what is begun stands there.
+/// Returns the slot's settled position. If no relay has ever run, it creates the slot's row,
+/// because the row holds the operation.
 async fn settled(client: &SqlClient, slot: &str) -> Result<Lsn, Error> {
     if let Some(row) = read_relay_row(client, slot).await? {
         return Ok(row.settled_lsn);
@@ -144,7 +147,8 @@ async fn settled(client: &SqlClient, slot: &str) -> Result<Lsn, Error> {
     Ok(read_relay_row(client, slot).await?.ok_or_else(missing)?.settled_lsn)
 }
 
-/// Rows between where the slot is settled and the target would never be published.
+/// Refuses to skip rows between the settled position and the target, unless the user agreed to
+/// their number.
 async fn refuse_skipping(
     (client, connect): (&SqlClient, &ConnectConfig),
     outbox: &Outbox,

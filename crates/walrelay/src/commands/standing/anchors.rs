@@ -1,11 +1,12 @@
-//! Anchors of a report: slots that keep WAL on purpose, each with its age, and which is near its loss.
+//! Anchors of a report: slots that retain WAL on purpose, each with its age, and the anchor that is
+//! near its loss.
 
 use serde_json::{Map, Value};
 use walrelay_pg_replication::is_little_room;
 
 use crate::output::{human_age, human_bytes, visible};
 
-/// One anchor, as a report has it.
+/// One anchor in a report.
 struct Anchor<'a>(&'a Value);
 
 impl Anchor<'_> {
@@ -21,7 +22,8 @@ impl Anchor<'_> {
         self.0["lost"] == true
     }
 
-    /// WAL that may still be written before it is lost, where the server has a limit.
+    /// Returns the WAL that may still be written before the anchor is lost, if the server has a
+    /// limit.
     fn room(&self) -> Option<i64> {
         self.0["safe_wal_bytes"].as_i64().filter(|_| !self.is_lost())
     }
@@ -49,12 +51,12 @@ fn all(report: &Map<String, Value>) -> impl Iterator<Item = Anchor<'_>> {
     report.get("anchors").and_then(Value::as_array).into_iter().flatten().map(Anchor)
 }
 
-/// A line for each anchor, with its name.
+/// Returns a line for each anchor, with its name.
 pub(super) fn lines(report: &Map<String, Value>) -> Vec<(String, String)> {
     all(report).map(|anchor| (anchor.name(), anchor.text())).collect()
 }
 
-/// The anchor that is lost first, if it has less room than so many bytes, and the next step.
+/// Returns the anchor with the least WAL left, if that is less than `bytes`, and the next step.
 pub(super) fn at_risk(report: &Map<String, Value>, bytes: i64) -> Option<(String, String)> {
     let at_risk = all(report).filter(|anchor| anchor.has_less_room_than(bytes));
     let first = at_risk.min_by_key(Anchor::room)?;

@@ -1,4 +1,5 @@
-//! What rows wait for, as far as a report tells: the relay's own reasons, Pub/Sub, or their time.
+//! Finds out from a report why rows are pending: the relay's own reasons, Pub/Sub, or their retry
+//! time.
 
 use serde_json::{Map, Value};
 use walrelay_outbox_store::{NEXT_STEP, TABLE_REASON};
@@ -6,7 +7,7 @@ use walrelay_relay::observe::anchors;
 
 use crate::output::{Tone, visible};
 
-/// What it waits for when rows do not flow, and what helps.
+/// Why rows do not flow, and the recommended next step.
 #[derive(Debug)]
 pub(super) struct Cause {
     pub(super) tone: Tone,
@@ -14,8 +15,8 @@ pub(super) struct Cause {
     pub(super) advice: String,
 }
 
-/// Why rows do not flow, as far as is known: the relay's own reasons first, then what is spilled, then that
-/// nothing is settled any more.
+/// Returns the known reason why rows do not flow. The relay's own reasons come first, then spilled
+/// rows, then a settled position that does not advance.
 pub(super) fn cause(report: &Map<String, Value>) -> Option<Cause> {
     let reasons = reasons_not_ready(report);
     if !reasons.is_empty() {
@@ -27,14 +28,15 @@ pub(super) fn cause(report: &Map<String, Value>) -> Option<Cause> {
     refused(report).or_else(|| spilled(report)).or_else(|| unsettled(report))
 }
 
-/// What ends an outage is with Pub/Sub.
+/// Advice during an outage, which only a change at Pub/Sub can end.
 const OUTAGE: &str = "they follow by themselves, in order; find out why Pub/Sub refuses or does not answer: \
      walrelay_publish_requests_total by code";
 
-/// How the relay begins the reason that it gives for an outage.
+/// The beginning of the relay's reason for an outage.
 const OUTAGE_REASON: &str = "nothing is being stored";
 
-/// The relay's own reasons; what dispatch state tells of a topic is the same with its code.
+/// Builds the cause from the relay's own reasons. For a refused topic, dispatch state has the same
+/// information plus the error code.
 fn not_ready(report: &Map<String, Value>, reasons: &[String]) -> Cause {
     let told = |all: &[&String]| match all {
         [] => String::new(),
@@ -43,7 +45,7 @@ fn not_ready(report: &Map<String, Value>, reasons: &[String]) -> Cause {
             format!("not ready: {}; and {} more", in_short(first), others.len())
         }
     };
-    // Nothing else helps before rows can be recorded.
+    // This fix comes first, because rows must be recorded before another fix can help.
     if let Some(table) = reasons.iter().find_map(|it| it.strip_prefix(TABLE_REASON)) {
         let step = table.split_once(NEXT_STEP).map(|(_, step)| step);
         let symptom = "docs/operations.md, Symptoms, \"dispatch state failed\", has the next step";
@@ -61,7 +63,7 @@ fn not_ready(report: &Map<String, Value>, reasons: &[String]) -> Cause {
         };
         return Cause { told: format!("{}{others}", refused.told), ..refused };
     }
-    // A topic that only an operator can mend is told with the fix.
+    // The reason for a refused topic contains its fix.
     let fix = reasons.iter().find_map(|it| it.strip_prefix("projects/")?.split_once(": "));
     let is_outage = reasons.iter().any(|it| it.starts_with(OUTAGE_REASON));
     let advice = match (fix, is_outage) {
@@ -76,7 +78,8 @@ fn not_ready(report: &Map<String, Value>, reasons: &[String]) -> Cause {
     Cause { tone: Tone::Bad, told: format!("{told}{spilled}"), advice }
 }
 
-/// The fix of a topic or of a table is the advice, and is with the relay's reasons below: once is enough above.
+/// Shortens a reason by its fix. The advice repeats the fix, and the relay section shows the whole
+/// reason.
 fn in_short(reason: &str) -> String {
     if let Some((table, _step)) = reason.split_once(NEXT_STEP) {
         return table.to_owned();
@@ -87,7 +90,8 @@ fn in_short(reason: &str) -> String {
     }
 }
 
-/// The settled position stands still. That is one row's doing: what comes behind it may be stored all the same.
+/// Reports that the settled position does not advance. One row blocks it, and later rows may still
+/// be published.
 fn unsettled(report: &Map<String, Value>) -> Option<Cause> {
     let since = unsettled_since(report)?;
     let is_ready = report.get("relay").is_some_and(|relay| relay["ready"] == true)
@@ -111,13 +115,14 @@ fn unsettled(report: &Map<String, Value>) -> Option<Cause> {
     })
 }
 
-/// A relay that stores rows, or has none, notes how far it is every few seconds.
+/// A relay that publishes rows or is idle records its position every few seconds. Above this age
+/// the position is stuck.
 const SETTLED_SECONDS_MAX: f64 = 30.0;
 
-/// Less log than this may be what noting it has written itself.
+/// The relay's own records may cause this much WAL.
 const LAG_BYTES_MIN: u64 = 1 << 10;
 
-/// When the relay last noted that it had come further, if that was long ago although log waits for it.
+/// Returns when the relay last recorded progress, if that was long ago and WAL is pending.
 fn unsettled_since(report: &Map<String, Value>) -> Option<String> {
     let seconds = report.get("settled_seconds")?.as_f64()?;
     let lag = report.get("lag_bytes")?.as_u64()?;
@@ -126,8 +131,9 @@ fn unsettled_since(report: &Map<String, Value>) -> Option<String> {
     Some(format!("{}, {seconds:.0} s ago", visible(at)))
 }
 
-/// Why the relay itself says that it is not ready: as it answered where it was asked, otherwise as it has noted.
-/// How much room the slot and its anchors have, the report tells by itself.
+/// Returns the relay's reasons for not being ready: from its HTTP answer if it was asked, otherwise
+/// from its record. Reasons about the slot or anchors at risk are left out, because the report has
+/// its own.
 fn reasons_not_ready(report: &Map<String, Value>) -> Vec<String> {
     let reasons = |relay: &Value| relay.get("reasons").and_then(Value::as_array).cloned();
     let asked = report.get("relay").filter(|relay| relay["phase"] != "standby").and_then(reasons);
@@ -137,14 +143,15 @@ fn reasons_not_ready(report: &Map<String, Value>) -> Vec<String> {
     all.filter(|reason| !told_anyway.iter().any(|it| reason.starts_with(it))).map(visible).collect()
 }
 
-/// What the relay has noted of itself. A note of another session than the one on the slot says nothing of it.
+/// Returns the relay's record of its own state. A record of another session than the slot's current
+/// one is outdated.
 pub(super) fn noted(report: &Map<String, Value>) -> Option<&Value> {
     let noted = report.get("noted")?;
     let pid = noted["streaming_pid"].as_i64()?;
     (report.get("active_pid").and_then(Value::as_i64) == Some(pid)).then_some(noted)
 }
 
-/// What waits for an operator: the topic, what it answers, and the fix.
+/// Reports a refused topic that only an operator can fix: the topic, the error code, and the fix.
 fn refused(report: &Map<String, Value>) -> Option<Cause> {
     let refused = report.get("refused")?;
     let text = |name: &str| refused.get(name).and_then(Value::as_str);
@@ -167,7 +174,8 @@ fn refused(report: &Map<String, Value>) -> Option<Cause> {
     })
 }
 
-/// Rows that wait in dispatch state because nothing could be published, and since when.
+/// Reports rows that were spilled to dispatch state because nothing could be published, and since
+/// when.
 fn spilled(report: &Map<String, Value>) -> Option<Cause> {
     let spilled = report.get("spilled")?;
     let rows = spilled.get("rows")?.as_u64().filter(|rows| *rows > 0)?;
@@ -192,7 +200,7 @@ fn spilled(report: &Map<String, Value>) -> Option<Cause> {
     Some(Cause { tone, told, advice: OUTAGE.to_owned() })
 }
 
-/// Replays and backfills to a topic that are not over: which, and whether anybody does them.
+/// Lists unfinished replays and backfills to a topic, and whether a process runs each.
 pub(super) fn replays(report: &Map<String, Value>) -> Vec<(&'static str, String)> {
     let line = |open: Open<'_>| {
         let Open { command, id, topic, is_being_done } = open;
@@ -205,7 +213,7 @@ pub(super) fn replays(report: &Map<String, Value>) -> Vec<(&'static str, String)
     open(report).map(line).collect()
 }
 
-/// The first of them that nobody does, and what helps.
+/// Returns the first unfinished replay that no process runs, and the next step.
 pub(super) fn left_undone(report: &Map<String, Value>) -> Option<(String, String)> {
     let Open { command, id, topic, .. } = open(report).find(|open| !open.is_being_done)?;
     Some((
@@ -235,8 +243,8 @@ fn open(report: &Map<String, Value>) -> impl Iterator<Item = Open<'_>> {
     })
 }
 
-/// Of the rows that will be published again, how many were spilled and how many are not due, with the moment
-/// of the first and of the last.
+/// Returns the number of spilled rows with the oldest time, and the number of rows that are not yet
+/// due with the latest time.
 pub(super) fn what_they_wait_for(
     report: &Map<String, Value>,
 ) -> impl Iterator<Item = (&'static str, String)> {
@@ -269,7 +277,7 @@ mod tests {
         let outage =
             "nothing is being stored by Pub/Sub although rows wait, the last answer was NOT_FOUND";
         let of = |reasons: Value, refused: Value| json!({ "active": true, "refused": refused, "relay": { "reasons": reasons } });
-        // Before anything is recorded the relay alone knows.
+        // Before rows are recorded, only the relay knows the reason.
         let alone = cause_of(&of(json!([outage, operator]), json!(null)));
         assert_eq!(alone.told, format!("not ready: {outage}; and 1 more"));
         assert_eq!(alone.advice, "create the topic: gcloud pubsub topics create t");
