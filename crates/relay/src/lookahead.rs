@@ -251,7 +251,7 @@ impl<'a> Reading<'a> {
         (kind == Some(b'C')).then(|| self.commit(lsn_at(data, 10))).flatten()
     }
 
-    /// Names the row, if the message is one.
+    /// Records the row, if the message is an insert.
     fn name(&mut self, data: &[u8]) {
         let Some(decoder) = &mut self.decoder else { return self.name_unread(data) };
         let has_room = self.all.rows.len() < ROWS_NAMED_MAX;

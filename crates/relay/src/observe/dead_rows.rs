@@ -12,7 +12,7 @@ use walrelay_core::limits::is_topic_name;
 /// The time between two log messages about the same cause.
 const QUIET: Duration = Duration::from_mins(1);
 
-/// Causes told apart.
+/// The maximum number of causes that are counted separately.
 const CAUSES_MAX: usize = 64;
 
 /// The longest topic name that is stored and logged, in bytes.

@@ -48,7 +48,7 @@ pub enum Phase {
         /// The number of Publish calls without a reply.
         unanswered: usize,
     },
-    /// Asked to stop: finishing what is in flight.
+    /// A stop was requested. The relay finishes the requests in flight.
     Draining,
 }
 
