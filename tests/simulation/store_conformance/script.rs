@@ -13,8 +13,8 @@ use walrelay_core::{
     Outcome, PublishFailure, Reason, RowToRecord, Topic, Tracker,
 };
 
-/// Times are odd multiples of five minutes where a row waits and even ones where time passes, so that
-/// the seconds a machine takes never make the difference.
+/// Due times are odd multiples of five minutes, and time passes in even ones. The seconds of real
+/// execution then never affect the result.
 const SOON: Duration = Duration::from_secs(300);
 const LATE: Duration = Duration::from_secs(3_900);
 

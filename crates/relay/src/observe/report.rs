@@ -10,15 +10,15 @@ use walrelay_postgres::{
     open_topic_replays, read_operation, read_survey, replays_that_hold,
 };
 
-/// Why there is no report.
+/// An error of the status report.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
-    /// The slot is lost; what it had not confirmed can no longer be read from the log.
+    /// The slot is lost. Its unconfirmed changes can no longer be read from the WAL.
     #[error("slot {slot:?} {how}")]
     SlotLost {
         /// The slot.
         slot: String,
-        /// What happened to it.
+        /// How it was lost.
         how: &'static str,
     },
     /// The server refuses a statement.
@@ -26,11 +26,11 @@ pub enum ReportError {
     Store(#[from] StoreError),
 }
 
-/// What `walrelay status --format json` prints.
+/// Returns the report of `walrelay status --format json`.
 ///
 /// # Errors
 ///
-/// The server refuses, the slot is missing (lost, when there was one), or there is no dispatch
+/// The server refuses, the slot is missing (lost, if it existed before), or there is no dispatch
 /// state.
 pub async fn report(client: &SqlClient, slot: &str) -> Result<Map<String, Value>, ReportError> {
     let store = DispatchStore::new(slot.to_owned());

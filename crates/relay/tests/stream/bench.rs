@@ -14,7 +14,7 @@ use walrelay_postgres::{
     Condition, Due, Head, ParkedKey, RecordedPage, Store, StoreFailure, Survey, Watch,
 };
 
-/// Every command takes so long.
+/// The latency of every store command.
 pub(crate) const LATENCY: Duration = Duration::from_millis(1);
 
 /// Dispatch state; clones are the same one.
