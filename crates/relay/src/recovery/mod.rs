@@ -79,8 +79,8 @@ pub enum Filled {
 ///
 /// # Errors
 ///
-/// The slot is not lost, no state of it is on record, the record belongs to another database, the
-/// publication does not exist, or the server refuses.
+/// The slot is not lost, no state of it is on record, or the record belongs to another database.
+/// Also if the publication does not exist, or the server refuses.
 pub async fn begin(
     client: &SqlClient,
     outbox: &Outbox,
@@ -389,7 +389,7 @@ pub async fn published_table(
     Ok(GapTable { row_filter, ..table })
 }
 
-/// The first of a column's names that the table has.
+/// Returns the first of a column's names that exists in the table.
 fn present(names: &Names, columns: &[GapColumn]) -> Option<String> {
     let is_there = |name: &&str| columns.iter().any(|column| column.name == *name);
     names.iter().find(is_there).map(str::to_owned)

@@ -8,7 +8,7 @@ use crate::error::RelayError;
 
 /// Reads rows.
 pub trait RowReader: Send + Sync + 'static {
-    /// Whether every transaction that the snapshot sees is visible to readers.
+    /// Returns whether every transaction in the snapshot is visible to readers.
     fn is_visible(&self, gap: &Gap) -> impl Future<Output = Result<bool, RelayError>> + Send;
 
     /// Returns the rows of a table, in their order.

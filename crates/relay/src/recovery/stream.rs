@@ -129,7 +129,7 @@ impl<R: RowReader> TableStream<R> {
             let next = tokio::time::timeout_at(written_at + KEEPALIVE, rows.try_next()).await;
             written_at = Instant::now();
             let row = match next {
-                // A sort that takes long.
+                // The server is sorting for a long time.
                 Err(_) => {
                     write_keepalive(writer, Lsn::ZERO).await.map_err(io)?;
                     continue;
@@ -174,7 +174,7 @@ pub(crate) fn insert_of(table: &GapTable, row: &GapRow) -> Vec<u8> {
     encode::insert(table.oid, &values)
 }
 
-/// What the server said, if it is what ended reading.
+/// Returns the server's answer, if it ended reading.
 fn answer_in(error: &RelayError) -> Option<ServerError> {
     match error {
         RelayError::Survey(StoreError::Sql { source, .. }) | RelayError::Sql { source, .. } => {
