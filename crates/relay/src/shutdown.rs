@@ -24,7 +24,7 @@ impl Shutdown {
         self.asked.send_replace(true);
     }
 
-    /// Whether the request has been made.
+    /// Returns whether the request has been made.
     #[must_use]
     pub fn is_requested(&self) -> bool {
         *self.asked.borrow()

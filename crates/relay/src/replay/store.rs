@@ -33,8 +33,8 @@ pub enum Keeping {
 
 /// Stores the progress of a replay.
 pub trait Progress: Send + 'static {
-    /// Notes that everything before is published, so many rows; and with which aggregate a backfill goes on,
-    /// where that is another than before.
+    /// Records that everything before this position is published, and the number of rows. `passed`
+    /// is the new aggregate to resume a backfill at, if it has changed.
     fn note(
         &mut self,
         settled: (Lsn, u64),

@@ -13,7 +13,7 @@
 
 use walrelay_core::Evidence;
 
-/// What the stream has shown since the last commit with rows.
+/// The evidence in the stream since the last commit with rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Continuity {
     tables: Tables,

@@ -16,7 +16,7 @@ pub enum Extent {
 }
 
 impl Extent {
-    /// Of a run that ends so.
+    /// Returns the extent of a run that ends like this.
     #[must_use]
     pub const fn of(until: Until) -> Self {
         match until {

@@ -103,10 +103,10 @@ pub struct Over {
 /// publishing. The code behind [`Flow::admit`] is the same for all sources.
 #[derive(Debug)]
 pub enum Source {
-    /// The slot: settling moves the watermark, and a row that dispatch state holds is settled.
+    /// The slot. Settling moves the watermark, and a row in dispatch state is settled.
     Slot,
-    /// A copy of an anchor: settling moves how far the replay has come; whatever is not selected is
-    /// settled, and nothing is recorded in dispatch state.
+    /// A copy of an anchor. Settling moves the progress of the replay, and rows outside of the
+    /// selection are settled. Nothing is recorded in dispatch state.
     Replay(Selected),
 }
 

@@ -241,7 +241,7 @@ mod tests {
         record.settled(watermark(100), InFlight::Rows, start);
         record.settled(watermark(101), InFlight::Nothing, settled_at);
         assert_eq!(record.due_at(), Some(settled_at + QUIET));
-        // The quiet interval starts when the rows settle, whatever keepalives follow.
+        // The quiet interval starts when the rows settle. Later keepalives do not change it.
         record.settled(watermark(109), InFlight::Nothing, settled_at + MILLISECOND);
         assert_eq!(record.due_at(), Some(settled_at + QUIET));
     }
