@@ -28,7 +28,7 @@ pub(crate) trait Fitting: Clone + Send + Sync + 'static {
         Box::new(move |seen| judge.seen(seen))
     }
 
-    /// The settings that sessions are built from.
+    /// Changes the settings of the sessions.
     fn adjust(&self, _settings: &mut SessionSettings) {}
 
     /// Returns whether the parked keys are read before the slot is taken.

@@ -4,9 +4,9 @@
 //!
 //! | Module | Contents |
 //! | --- | --- |
-//! | [`stream`] | the data path of one session: event loop, publish calls, dispatch writes, recorded rows, the publisher trait |
-//! | [`lifecycle`] | how sessions start and follow each other: preflight check, opening, the supervisor |
-//! | [`recovery`] | recovery of a lost slot: publishes rows that may be unsettled from the table before the new slot streams |
+//! | [`stream`] | the data path of one session: event loop, publish calls, dispatch writes |
+//! | [`lifecycle`] | the start and the sequence of sessions: preflight check, supervisor |
+//! | [`recovery`] | a lost slot: publishes unsettled rows from the table, before the new slot |
 //! | [`replay`] | the same event loop over a copy of an anchor, into another topic |
 //! | [`observe`] | reports for operators: metrics, health, the status report |
 

@@ -111,16 +111,16 @@ impl RecordedRows {
         self.known_before.is_none_or(|known| self.next.is_none_or(|next| next < known))
     }
 
-    /// What is recorded at a row's position; `event_id` tells the row's id. Asked once a row, in the
-    /// order of the log: what was recorded up to there is forgotten then.
+    /// Returns whether a row's position is recorded. `event_id` returns the id of the row. Must be
+    /// called once per row, in commit order, because it drops the records before the position.
     ///
     /// # Errors
     ///
-    /// Those of `event_id`.
+    /// The errors of `event_id`.
     ///
     /// # Panics
     ///
-    /// I2: it is not known yet.
+    /// I2: the record is not known yet.
     pub fn at<'a, E>(
         &mut self,
         position: Position,
