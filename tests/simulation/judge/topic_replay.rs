@@ -11,7 +11,7 @@ pub(super) struct TopicReplay {
     pub(super) id: String,
     /// The indices of its rows, by the numbers of the original rows.
     pub(super) rows: BTreeMap<RowNumber, usize>,
-    /// Everything before is on record as published.
+    /// Everything before this position is on record as published.
     pub(super) noted: u64,
     /// The processes that have run it, one after the other.
     pub(super) processes: BTreeSet<u64>,
