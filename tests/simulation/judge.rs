@@ -285,7 +285,7 @@ impl Judge {
         (state.stored_count, state.repeated_count)
     }
 
-    /// Returns the number of stored rows of replays.
+    /// Returns the number of stored rows of replays in place.
     pub(crate) fn replayed_count(&self) -> usize {
         let state = self.state();
         let is_so = |row: &&RowState| row.kind == RowOf::Replay && row.stored > 0;

@@ -93,7 +93,7 @@ async fn answer<S: Subject>(
 fn told_of_claim(claimed: &Claimed) -> String {
     let mut rows: Vec<_> =
         claimed.rows.iter().map(|(message, attempts)| (message.position(), *attempts)).collect();
-    // Rows without a key have no order. Rows with a key must arrive in commit order.
+    // Unordered rows may arrive in any order. Rows with a key must arrive in commit order.
     if claimed.rows.iter().all(|(message, _)| message.ordering_key().is_empty()) {
         rows.sort();
     }
@@ -102,7 +102,7 @@ fn told_of_claim(claimed: &Claimed) -> String {
 
 fn told_of_key(key: &ParkedKey) -> String {
     let ParkedKey { topic, ordering_key, is_held, behind, next_attempt_in, attempts } = key;
-    // A key without a name has no first row.
+    // Unordered rows have no first row.
     let attempts = if ordering_key.is_empty() { &0 } else { attempts };
     let due = script::rough(*next_attempt_in);
     format!("{topic} {ordering_key}: {is_held} {behind:?} {due} {attempts}")

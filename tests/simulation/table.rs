@@ -38,7 +38,7 @@ pub(crate) struct Intervals {
     pub(crate) latency_max: Duration,
     pub(crate) fails_before: u64,
     pub(crate) fails_after: u64,
-    /// How many commands of an ended session still take effect.
+    /// How many commands of an ended session still take effect, in per mille.
     pub(crate) done_late: u64,
 }
 

@@ -11,7 +11,8 @@ pub enum RelayError {
     /// Connecting or starting replication failed.
     #[error("no replication connection")]
     Connect(#[source] PgError),
-    /// The first connection of this process failed. The relay then retries for a shorter time.
+    /// The first connection of this process failed. Fewer kinds of errors are retried at that
+    /// point.
     #[error(transparent)]
     AtFirst(Box<RelayError>),
     /// The session ended with an error.

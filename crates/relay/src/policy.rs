@@ -264,7 +264,7 @@ policy! {
     OtherDatabase: LOST, LOST, LOST,
         "name a moment with a margin: `walrelay slot recover --since 2026-01-31T12:00:00Z` publishes everything \
          since then: docs/operations.md, Lost slot";
-    /// A reset is unfinished, or another process works on it.
+    /// An operation on the slot is unfinished, or another process works on it.
     OperationUnfinished: WAIT, WAIT, POSTGRES,
         "the command that began it finishes it when it is run again; so does `walrelay run`, unless it is a change of the \
          number of shards: docs/replay.md, docs/shards.md";

@@ -67,12 +67,12 @@ impl Shutdown {
     }
 }
 
-/// Whether the signal is logged at level info.
+/// Whether a stop by a signal is logged at level info.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Told {
-    /// Yes: the process finishes its current work first.
+    /// The process finishes its current work first.
     Yes,
-    /// No: there is no work to finish, and a signal is the normal end.
+    /// The process has no work to finish, and a signal is its normal end.
     No,
 }
 

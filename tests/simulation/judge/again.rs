@@ -47,7 +47,7 @@ impl Judge {
 }
 
 impl State {
-    /// Returns the row of this message. On the topic of a replay that is the repeated row.
+    /// Returns the row of this message. On the topic of a replay, this is the copy of the row.
     pub(super) fn index_of(&self, topic: &str, number: RowNumber) -> Option<usize> {
         match self.replays.get(topic) {
             Some(replay) => replay.rows.get(&number).copied(),

@@ -83,8 +83,8 @@ impl RecoveryJudge {
         state.noted_before = state.noted;
     }
 
-    /// Records that a session reads rows from this one on. Later settled rows are no longer known
-    /// to it.
+    /// Records that a session reads rows from this one on. The session does not know which later
+    /// rows are settled.
     pub(super) fn reads_from(&self, first: u32) {
         drop(self.state().settled.split_off(&first));
     }

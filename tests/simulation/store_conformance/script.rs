@@ -178,8 +178,8 @@ impl Keys {
         Self(claims)
     }
 
-    /// Returns the chosen keys. If capacity is short, the store may choose among unordered rows
-    /// freely, so keys without a name are left out.
+    /// Returns the chosen keys. If capacity is short, the store may choose freely among unordered
+    /// rows, so the empty keys are left out.
     pub(crate) fn to_claim(&self, chosen: u8, bytes_max: usize) -> Vec<ClaimKey> {
         let is_short = bytes_max < 1 << 20;
         let keys = self.0.iter().enumerate().filter(|(index, key)| {

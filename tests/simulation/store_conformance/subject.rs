@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use walrelay_postgres::Store;
 
-/// Longer than a test may run, and different from every difference of two times in a script.
+/// Longer than a test runs, and never equal to the difference of two times in a script.
 pub(crate) const LEASE: Duration = Duration::from_secs(900);
 
 /// A store, and the changes that other sessions make to its rows.

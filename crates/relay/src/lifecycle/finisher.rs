@@ -30,7 +30,7 @@ pub struct Finisher<'a> {
     pub slot: &'a str,
     /// Receives the current operation and the reason for each wait.
     pub health: &'a Health,
-    /// A shutdown request. The finisher then leaves nothing waiting on the server.
+    /// A shutdown request. The finisher then stops, and leaves no statement waiting on the server.
     pub stop: &'a Shutdown,
 }
 

@@ -1,8 +1,8 @@
 //! Stops the relay if the server cannot send a row: several sessions ended at the same place with
 //! the same error.
 //!
-//! Pure. Other ends of a session, such as a restart of the server, prove nothing about the row.
-//! They neither count nor reset the count.
+//! This module does no I/O. Other ends of a session, such as a restart of the server, prove nothing
+//! about the row. They neither count nor reset the count.
 
 use crate::error::{RelayError, RepeatedSendFailure};
 use crate::stream::pipeline_error::{PipelineError, Unsent};

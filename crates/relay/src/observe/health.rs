@@ -263,8 +263,8 @@ impl Health {
         self.change(|state| state.operator_problems.retain(|topic, _| topics.contains(topic)));
     }
 
-    /// Sets the outage: rows are pending and nothing is stored, with the start time. `None` ends
-    /// it.
+    /// Sets the description of an outage: rows are pending and nothing is stored. `None` ends the
+    /// outage.
     pub fn set_outage(&self, outage: Option<String>) {
         self.change(|state| state.outage = outage);
     }

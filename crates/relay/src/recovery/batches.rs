@@ -9,12 +9,13 @@ use super::marks::{Marks, Resumption};
 use super::progress::{InTable, Progress};
 use super::read_failures::event_id;
 
-/// The rows of one transaction. A resumed backfill republishes at most this many rows, and the rows
-/// of the aggregate at which it stopped.
+/// The number of rows in one transaction. A resumed backfill republishes at most this many rows,
+/// and the rows of the aggregate at which it stopped.
 const ROWS: u32 = 1_000;
 
-/// The positions that a resumed backfill skips. They exceed all positions that were in flight
-/// before, so a republished row has a greater position. At most 20,000 rows are in flight (I6).
+/// The number of positions that a resumed backfill skips. The skipped positions cover all rows that
+/// were in flight before, so a republished row has a greater position. At most 20,000 rows are in
+/// flight (I6).
 const LEFT_OUT: u64 = 2_000;
 
 /// How rows are grouped into transactions.

@@ -1,5 +1,5 @@
 //! Recovery of a lost slot: creates a new slot, and publishes unsettled rows from the table before
-//! it streams.
+//! the slot streams.
 //!
 //! ```text
 //! on record ──▶ slot made, with a snapshot ──▶ snapshot on record ──▶ rows of the table published ──▶ stream
@@ -7,9 +7,9 @@
 //! ```
 //!
 //! The recorded snapshot fixes the rows to publish: the rows that it sees and the settled horizon
-//! does not cover. The slot streams all other rows. After a crash before that point, the recovery
-//! starts again with another slot. After a later crash, it resumes with the first row that is not
-//! recorded as settled.
+//! does not cover. The slot streams all other rows. After a crash before the snapshot is recorded,
+//! the recovery starts again with another slot. After a later crash, it resumes with the first row
+//! that is not recorded as settled.
 
 mod batches;
 mod followed;
@@ -346,7 +346,7 @@ async fn refuse_hidden(client: &SqlClient, tables: &[QualifiedName]) -> Result<(
 ///
 /// # Errors
 ///
-/// The table does not exist, or its rows are hidden, the server refused, or the connection ended.
+/// The table does not exist, its rows are hidden, the server refused, or the connection ended.
 pub async fn table(
     client: &SqlClient,
     name: &QualifiedName,

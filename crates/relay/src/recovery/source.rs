@@ -27,8 +27,7 @@ use crate::policy::Chain;
 use crate::settings::Settings;
 use crate::stream::wal_end::WalEnd;
 
-/// The buffer of the in-memory socket. A full buffer creates back-pressure. It holds a typical row
-/// and its frame.
+/// The buffer of the in-memory socket in bytes. A full buffer creates back-pressure.
 const SOCKET_BYTES: usize = 256 << 10;
 
 /// The table in place of the slot.
@@ -52,6 +51,7 @@ impl<'a> TableSource<'a> {
     }
 
     /// Returns the rows to read that dispatch state already has, at their positions in the stream.
+    /// There may be millions.
     async fn recorded(&self, client: &SqlClient) -> Result<Arc<[RecordedRow]>, RelayError> {
         let slot = self.settings.relay.outbox.slot.as_str();
         let place = self.progress.place();

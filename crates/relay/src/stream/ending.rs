@@ -30,7 +30,8 @@ where
             && flow.tracker.waits_for_intact()
             && let Some(Watch::Intact { up_to }) = recorder.look(Self::CLOSE_TIMEOUT).await
         {
-            // Rows published before the unreadable row must not be republished once it is fixed.
+            // Rows published before the unreadable row must not be republished once that row is
+            // fixed.
             flow.tracker.intact(up_to);
         }
         let settled = flow.tracker.watermark();

@@ -43,7 +43,7 @@ impl Goal {
         self.due.retain(|key| due.contains(key) || !rests(&key.0, &key.1));
     }
 
-    /// Returns the position before which spilled rows must be counted. `Some` only once all those
+    /// Returns the position before which spilled rows must be queried. `Some` only once all those
     /// rows are settled, because no further one can then be spilled.
     #[must_use]
     pub fn looks_for_spilled_before(&self, watermark: Watermark) -> Option<Lsn> {

@@ -543,7 +543,7 @@ impl Flow {
         }
     }
 
-    /// Accounts memory other than that of rows (I6).
+    /// Charges the budget for memory that is not used by rows (I6).
     fn hold_beside(&mut self, read_buffer_bytes: usize) {
         let keys_and_rows = self.lanes.resting_memory() + self.recorded_rows.memory();
         self.budget.hold_beside(keys_and_rows + read_buffer_bytes);

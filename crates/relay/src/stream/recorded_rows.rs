@@ -111,8 +111,8 @@ impl RecordedRows {
         self.known_before.is_none_or(|known| self.next.is_none_or(|next| next < known))
     }
 
-    /// Returns whether a row's position is recorded. `event_id` returns the id of the row. Must be
-    /// called once per row, in commit order, because it drops the records before the position.
+    /// Returns the record at a row's position. `event_id` returns the id of the row. Must be called
+    /// once per row, in commit order, because the call drops the records before the position.
     ///
     /// # Errors
     ///

@@ -105,7 +105,7 @@ pub struct Recorder<S> {
     heads_at: Instant,
     /// The head after which the next read of heads continues.
     heads_after: Option<Head>,
-    /// The position before which spilled rows are counted, if requested.
+    /// The position before which spilled rows are queried, if requested.
     spilled_before: Option<Lsn>,
     spilled_at: Instant,
     survey_at: Instant,
