@@ -122,8 +122,7 @@ macro_rules! policy {
     };
 }
 
-// Each entry: the kind, the reactions at the first start of `run`, later in `run` and in another
-// command, then the next step.
+// Kind: reaction at the first start of `run`, later in `run`, and in another command. Next step.
 policy! {
     // Connecting to the server.
     /// No address of the server accepts connections, or its name has no address.
@@ -356,8 +355,7 @@ policy! {
 }
 
 impl Disposition {
-    /// Returns the reaction of a relay that survives the loss of its slot, because another command
-    /// recovers it.
+    /// Returns the reaction of a relay that survives a lost slot: another command recovers it.
     #[must_use]
     pub const fn awaiting_a_lost_slot(self) -> Self {
         match self {
@@ -565,9 +563,8 @@ impl Kind {
         Self::gravest(errors.map(|finding| Self::of_finding(finding.code)))
     }
 
-    /// Returns the kind that decides. A promotion fixes a standby. A lost slot outweighs the rest,
-    /// because fixing the rest may lose its rows. A kind that stops outweighs one that ends by
-    /// itself.
+    /// Returns the kind that decides. A promotion fixes a standby. A lost slot is next, because
+    /// other fixes may lose its rows. A kind that stops outweighs one that ends by itself.
     #[must_use]
     pub fn gravest(kinds: impl Iterator<Item = Self>) -> Option<Self> {
         kinds.min_by_key(|kind| match (kind, kind.disposition(Met::AtFirst)) {

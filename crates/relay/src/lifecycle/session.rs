@@ -295,7 +295,7 @@ fn lane_policy(relay: &RelaySettings) -> LanePolicy {
     }
 }
 
-/// Returns the holder if another relay took the slot between the check and START_REPLICATION.
+/// Returns the holder if another relay took the slot between the check and `START_REPLICATION`.
 async fn held_or<S, D: Database>(
     error: PgError,
     mut database: D,

@@ -7,9 +7,8 @@
 //! ```
 //!
 //! The live slot is not touched, and no dispatch state is read or written. Refused rows are
-//! retried. A row that Pub/Sub never accepts ends the replay or is skipped. A replay [in
-//! place](in_place) instead writes its rows into dispatch state, from where the relay publishes
-//! them.
+//! retried. A row that Pub/Sub never accepts ends the replay or is skipped. An [in-place](in_place)
+//! replay instead writes its rows into dispatch state, from where the relay publishes them.
 
 mod in_place;
 mod paced;
