@@ -246,7 +246,7 @@ policy! {
     /// The slot does not exist and never existed.
     SlotMissing: POSTGRES, POSTGRES, POSTGRES,
         "correct --slot, or run `walrelay init`, which creates it";
-    /// The number of shards on the server differs from the one in the command.
+    /// The shards on the server do not match the shard in the command.
     ShardsDiffer: POSTGRES, POSTGRES, POSTGRES,
         "name the shard as in --shard 0/4; `walrelay reshard` changes their number: docs/shards.md";
     /// The slot has another type, plugin or database, or is older than its publication.
