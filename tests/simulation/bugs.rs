@@ -1,33 +1,33 @@
-//! What can be wrong, on purpose, with what the simulation has resets and replays do.
+//! Bugs that the simulation adds on purpose to resets and replays.
 
-/// What is wrong with a reset.
+/// A bug in a reset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ResetBug {
-    /// Rows that were published from dispatch state behind the target still count as recorded.
+    /// Rows published from dispatch state behind the target still count as recorded.
     KeepsWhatWasPublished,
-    /// What is settled stays where it was.
+    /// The settled position does not change.
     KeepsWhatIsSettled,
-    /// What is settled becomes where the anchor stands, not the target.
+    /// The settled position becomes the anchor's position instead of the target.
     BeginsAtTheAnchor,
-    /// The slot is made anew, not a copy of the anchor.
+    /// The slot is created new instead of as a copy of the anchor.
     BeginsAtTheEnd,
-    /// Nobody looks whether one is on record.
+    /// No process checks whether a reset is on record.
     IsForgotten,
 }
 
-/// What is wrong with a replay to a topic.
+/// A bug in a replay to a topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReplayBug {
-    /// Its messages are not marked.
+    /// Its messages have no mark.
     ForgetsItsMark,
-    /// Taken up again, it begins with the first row.
+    /// After a restart, it starts with the first row.
     ForgetsItsPlace,
     /// It ends before the last rows.
     LeavesOut,
-    /// It notes more than is published.
+    /// It records more progress than it has published.
     NotesTooMuch,
-    /// It streams the slot of the relay, not a copy of the anchor.
+    /// It streams the slot of the relay instead of a copy of the anchor.
     StreamsTheLiveSlot,
-    /// A batch that is refused goes out again behind the next one of its key.
+    /// A refused batch is retried after the next batch of its key.
     RetriesBehindTheNext,
 }

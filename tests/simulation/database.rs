@@ -1,4 +1,4 @@
-//! The database as a start of the relay meets it: the scripted server, and the table beside it.
+//! The database at the start of a relay: the scripted server, and the table beside it.
 
 use std::time::Duration;
 
@@ -25,15 +25,15 @@ pub(crate) struct SimulatedServer<'a, F> {
     pub(crate) process: u64,
 }
 
-/// An ordinary connection to it.
+/// An ordinary connection to the scripted server.
 pub(crate) struct SimulatedDatabase<'a, F> {
     world: &'a World<F>,
     process: u64,
-    /// Of the record, before it was looked whether something is begun with the slot.
+    /// The generation on record, read before the check for an operation on record.
     generation: u64,
 }
 
-/// As in the service.
+/// As in production.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) fn gone() -> RelayError {
@@ -53,7 +53,7 @@ impl<'a, F: Fitting> Server for SimulatedServer<'a, F> {
 }
 
 impl<F: Fitting> World<F> {
-    /// A replication connection of this process.
+    /// Opens a replication connection for this process.
     pub(crate) async fn connect(
         &self,
         process: u64,
@@ -158,7 +158,7 @@ impl<'a, F: Fitting> Database for SimulatedDatabase<'a, F> {
     }
 }
 
-/// As the service does, but as often as it looks when the budget is near.
+/// Measures like the service, but always at the interval that is used near the budget.
 async fn measure_log(server: &ScriptedServer, teller: &Teller) {
     loop {
         sleep(Duration::from_millis(100)).await;

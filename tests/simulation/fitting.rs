@@ -1,4 +1,4 @@
-//! What is put between the relay and the world: nothing, or a planted bug.
+//! The test harness between the relay and the simulated world: transparent, or with a planted bug.
 
 use walrelay_core::BudgetLimits;
 use walrelay_outbox_store::Store;
@@ -12,66 +12,66 @@ use crate::judge::Judge;
 use crate::pubsub::PubSub;
 use crate::table::SessionTable;
 
-/// What is put between the relay and the world: nothing, or a planted bug.
+/// The test harness between the relay and the simulated world: transparent, or with a planted bug.
 pub(crate) trait Fitting: Clone + Send + Sync + 'static {
     type Publisher: Publisher;
     type Store: Store;
 
-    /// What the relay publishes to.
+    /// Returns the publisher of the relay.
     fn publisher(&self, pubsub: PubSub) -> Self::Publisher;
 
-    /// What the relay keeps its dispatch state in.
+    /// Returns the relay's dispatch state.
     fn store(&self, table: SessionTable) -> Self::Store;
 
-    /// What the server's side of the connection is heard through.
+    /// Returns the observer of the server's side of the connection.
     fn watcher(&self, judge: Judge) -> Watcher {
         Box::new(move |seen| judge.seen(seen))
     }
 
-    /// The settings that sessions are built from.
+    /// Changes the settings of the sessions.
     fn adjust(&self, _settings: &mut SessionSettings) {}
 
-    /// Whether the parked keys are read before the slot is taken.
+    /// Returns whether the parked keys are read before the slot is taken.
     fn reads_parked_keys_early(&self) -> bool {
         false
     }
 
-    /// Whether a start disregards how far the slot is on record as settled.
+    /// Returns whether a start ignores the settled position on record.
     fn disregards_the_record(&self) -> bool {
         false
     }
 
-    /// Every connection to the server was cut.
+    /// Called after every connection to the server was cut.
     fn connections_cut(&self) {}
 
-    /// What is wrong with how a reset is carried out.
+    /// Returns the bug in resets, if there is one.
     fn reset_bug(&self) -> Option<ResetBug> {
         None
     }
 
-    /// What is wrong with replays to a topic.
+    /// Returns the bug in replays to a topic, if there is one.
     fn replay_bug(&self) -> Option<ReplayBug> {
         None
     }
 }
 
-/// What talks to the world itself: its settings, its order or one of its steps is another, or
-/// nothing is.
+/// A harness that uses the world itself. At most its settings, its order or one of its steps are
+/// different.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Plain {
     /// No planted bug.
     Faithful,
-    /// No planted bug, and each process runs until it has caught up.
+    /// No planted bug. Each process runs until it has caught up.
     UntilCaughtUp,
-    /// Nobody keeps to the budget.
+    /// No budget is enforced.
     Unbudgeted,
-    /// The parked keys are read first, and the slot is taken then.
+    /// The parked keys are read before the slot is taken.
     ReadsParkedKeysEarly,
-    /// A start disregards how far the slot is on record as settled.
+    /// A start ignores the settled position on record.
     DisregardsTheRecord,
-    /// A reset is carried out wrongly.
+    /// A reset has this bug.
     Reset(ResetBug),
-    /// Replays to a topic go wrong.
+    /// Replays to a topic have this bug.
     Replay(ReplayBug),
 }
 

@@ -1,4 +1,4 @@
-//! The world's side of a run: everything that happens to the relay, and the end.
+//! The events of a run that happen to the relay, and the end of the run.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ use crate::pubsub::Sickness;
 use crate::rows::RowPlanNames;
 use crate::world::{World, locked};
 
-/// A server that shuts down is let go within this, whatever Pub/Sub does: the requests that are out
-/// are awaited, and a stalled socket is noticed.
+/// The relay must release a server that shuts down within this time, even if Pub/Sub is down. The
+/// time covers the requests in flight and the detection of a stalled socket.
 const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(60);
-/// Healthy rows are stored within this although others are sick.
+/// Rows of healthy keys must be stored within this time while other keys fail.
 const FLOW_PATIENCE: Duration = Duration::from_secs(2);
-/// Log of a few seconds that a slot may be behind.
+/// The WAL of a few seconds, by which a slot may lag.
 const FLOW_LAG: u64 = 32 << 10;
-/// After everything is healed, this is enough for every back-off there is.
+/// After all faults are healed, this time is enough for every back-off.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(15 * 60);
 
 impl<F: Fitting> World<F> {
@@ -57,7 +57,8 @@ impl<F: Fitting> World<F> {
         self.table.land_late();
     }
 
-    /// With everything healed: done in time, stopped in time, and nothing repeated after that.
+    /// Ends the run after all faults are healed. The relay must finish in time and stop in time,
+    /// and must not publish any row again after that.
     async fn finish(&self, seed: &mut Seed) {
         let deadline = Instant::now() + PATIENCE;
         while !self.is_done() {
@@ -69,7 +70,7 @@ impl<F: Fitting> World<F> {
             self.go_on_with_replays(seed);
             self.attend(seed);
         }
-        // A graceful stop, and a start after it: no row may come twice.
+        // A graceful stop and a restart must not publish any row twice.
         self.act(Action::StopAll, seed).await;
         sleep(Duration::from_secs(5)).await;
         self.land();
@@ -107,7 +108,7 @@ impl<F: Fitting> World<F> {
             && self.server.confirmed_flush() >= self.server.wal_end()
     }
 
-    /// An operator who looks after what is dead.
+    /// Acts as an operator who handles dead rows.
     fn attend(&self, seed: &mut Seed) {
         for row in self.table.rows(&[Status::Dead]) {
             let is_hopeless = self.pubsub.is_poison(row) || self.judge.is_unroutable(row);
@@ -221,7 +222,8 @@ impl<F: Fitting> World<F> {
         seed.pick(&self.instances)
     }
 
-    /// What is sick stops nobody else: this key's rows are stored, and the slot goes on.
+    /// Checks that failing keys delay no other key: the rows of this key are stored, and the slot
+    /// moves on.
     fn expect_flow(&self, key: u64) {
         let late = self.judge.rows_not_stored(&format!("k{key}"), FLOW_PATIENCE);
         if !late.is_empty() {
@@ -233,7 +235,7 @@ impl<F: Fitting> World<F> {
         }
     }
 
-    /// However long Pub/Sub is gone.
+    /// Checks the lag of the slot, however long Pub/Sub is down.
     fn expect_lag_within(&self, bytes: u64) {
         let lag = self.server.wal_end().saturating_sub(self.server.confirmed_flush());
         if lag > bytes {
@@ -241,7 +243,7 @@ impl<F: Fitting> World<F> {
         }
     }
 
-    /// A row of the table that an operator might look at.
+    /// Returns a random row of the table that an operator might handle.
     fn open_row(&self, seed: &mut Seed) -> Option<RowNumber> {
         let open = self.table.rows(&[Status::Dead, Status::Retrying]);
         (!open.is_empty()).then(|| *seed.pick(&open))

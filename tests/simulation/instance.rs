@@ -1,4 +1,5 @@
-//! A place where processes of the relay run, one after the other, and what can be done to them.
+//! A place that runs relay processes one after the other, and the faults that can be injected into
+//! them.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -9,17 +10,17 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep, sleep_until};
 use walrelay_relay::shutdown::Shutdown;
 
-/// A place where processes run, one after the other.
+/// A place that runs processes one after the other.
 #[derive(Default)]
 pub(crate) struct Instance {
-    /// The running process is asked to stop with this.
+    /// Asks the running process to stop.
     pub(crate) shutdown: Mutex<Shutdown>,
     pub(crate) crash: Notify,
     frozen_until: Mutex<Option<Instant>>,
 }
 
 impl Instance {
-    /// The process stands still, as under SIGSTOP, and goes on as if nothing had been.
+    /// Freezes the process as SIGSTOP does. After `until` the process continues.
     pub(crate) fn freeze(&self, until: Option<Instant>) {
         *self.frozen() = until;
     }
@@ -28,7 +29,7 @@ impl Instance {
         self.frozen().filter(|until| *until > Instant::now())
     }
 
-    /// Runs a process, and lets it stand still while it is frozen.
+    /// Runs a process, and suspends it while it is frozen.
     pub(crate) async fn freezable<T>(&self, process: impl Future<Output = T>) -> T {
         let mut process = pin!(process);
         let mut thaw: Option<Pin<Box<Sleep>>> = None;

@@ -1,5 +1,6 @@
-//! The independent judge: told what was committed, stored, recorded and confirmed, at the instant it
-//! happened, and nothing else. Knows no type and no rule of the relay's code.
+//! The independent judge of a run. The simulation reports every committed, stored, recorded and
+//! confirmed row to the judge at the instant it happens. The judge knows no type and no rule of the
+//! relay's code.
 
 mod again;
 mod connection;
@@ -16,7 +17,7 @@ use state::{Repeat, RowOf, RowState, State};
 use tokio::time::Instant;
 use walrelay_testkit::walsender::Seen;
 
-/// The judge of one run. Clones are the same judge.
+/// The judge of one run. Clones share its state.
 #[derive(Clone)]
 pub(crate) struct Judge(Arc<Mutex<State>>);
 
@@ -33,7 +34,7 @@ impl Judge {
         self.state().note(event);
     }
 
-    /// A transaction committed; its rows in order.
+    /// Records a committed transaction with its rows in order.
     pub(crate) fn committed(&self, rows: Vec<Row>) {
         let mut state = self.state();
         let Some(first) = rows.first() else { return };
@@ -43,7 +44,8 @@ impl Judge {
         rows.into_iter().for_each(|row| state.add(row));
     }
 
-    /// A request goes out; each message as (row, key, bytes).
+    /// Records a request that is sent. Each message is (row, key, bytes). Returns the number of the
+    /// call.
     pub(crate) fn sent(
         &self,
         process: u64,
@@ -53,31 +55,32 @@ impl Judge {
         self.state().sent(process, topic, messages)
     }
 
-    /// The messages of a request are stored.
+    /// Records that the messages of a request are stored.
     pub(crate) fn stored(&self, call: u64) {
         let mut state = self.state();
         state.note(Event::Stored { call });
         state.store(call);
     }
 
-    /// A request is answered. `LostReply`: stored, and the relay is not told.
+    /// Records the reply to a request. `LostReply`: the messages are stored, but the relay gets an
+    /// error.
     pub(crate) fn answered(&self, call: u64, answer: Answer) {
         self.state().answered(call, answer);
     }
 
-    /// The relay does not wait for the answer any more: as after a timeout, the rows may be stored.
+    /// Records that the relay cancelled the request. As after a timeout, the rows may be stored.
     pub(crate) fn given_up(&self, call: u64) {
         let mut state = self.state();
         state.allow_repeats(call);
         state.answers_nobody(call);
     }
 
-    /// Nobody waits for the answer any more.
+    /// Records that the future of the request was dropped.
     pub(crate) fn dropped(&self, call: u64) {
         self.state().note(Event::Dropped { call });
     }
 
-    /// A request nobody waits for is stored after all, or has come to nothing.
+    /// Records that an abandoned request was stored after all, or was lost.
     pub(crate) fn landed(&self, call: u64, landing: Landing) {
         let mut state = self.state();
         if landing == Landing::Stored {
@@ -90,7 +93,8 @@ impl Judge {
         state.close(call);
     }
 
-    /// Whether a message that goes out says what its row says, and is marked where it repeats one.
+    /// Checks that a message has the content of its row, and that it has a mark if and only if it
+    /// belongs to a replay.
     pub(crate) fn check_content(
         &self,
         (topic, number): (&str, RowNumber),
@@ -102,7 +106,7 @@ impl Judge {
             let text = format!("row {number}: {mark:?} in place of {:?}", state.mark_of(topic));
             state.find(Fault::Unmarked, text);
         }
-        // A row nobody committed is found when its request is.
+        // The check of the request reports a row that was never committed.
         let Some(index) = state.index_of(topic, number) else { return };
         let row = &state.rows[index].row;
         let holds = |wanted: &[u8]| body.windows(wanted.len()).any(|part| part == wanted);
@@ -117,30 +121,32 @@ impl Judge {
         state.find(Fault::Altered, format!("row {number}: {what}"));
     }
 
-    /// A row's state in the dispatch table changed, durably. Retrying again after that is told too.
+    /// Records a durable status change of a row in the dispatch table, including a return to
+    /// retrying.
     pub(crate) fn recorded(&self, number: RowNumber, status: Status) {
         self.state().recorded(number, status);
     }
 
-    /// A key is held for a replay, through this position; or not any more.
+    /// Records that a replay holds a key through this position. `None` ends the hold.
     pub(crate) fn held(&self, topic: &str, key: &str, through: Option<(u64, i64)>) {
         self.state().held(topic, key, through);
     }
 
-    /// A row of a replay is put before what waits of its key, which is held.
+    /// Records that a row of a replay is inserted before the pending rows of its held key.
     pub(crate) fn replayed(&self, row: Row) {
         self.state().replayed(row);
     }
 
-    /// The rows of a key that a replay repeats: all that can be published through this position.
+    /// Returns the rows that a replay of this key repeats: all publishable rows through this
+    /// position.
     pub(crate) fn history(&self, topic: &str, key: &str, through: (u64, i64)) -> Vec<Row> {
         self.state().history(topic, key, through)
     }
 
-    /// A row was written to the table by a session that is gone.
+    /// Records that an ended session wrote a row to the table.
     ///
-    /// The session that streams now knows nothing of it: it goes out from the slot, again after each
-    /// failure, and in the end from the table.
+    /// The current session does not know of this row. It publishes the row from the slot, again
+    /// after each failure, and finally from the table.
     pub(crate) fn recorded_late(&self, number: RowNumber) {
         let mut state = self.state();
         if let Some(index) = state.by_number.get(&number).copied() {
@@ -148,7 +154,8 @@ impl Judge {
         }
     }
 
-    /// An operator retries a row, which may be on its way; without a key it goes again.
+    /// Records that an operator retries a row, which may be in flight. An unordered row is then
+    /// sent again.
     #[expect(
         clippy::fn_params_excessive_bools,
         reason = "a fact about the row, as the table has it"
@@ -166,39 +173,40 @@ impl Judge {
         }
     }
 
-    /// The server's side of a connection.
+    /// Records an event on the server's side of a connection.
     pub(crate) fn seen(&self, seen: Seen) {
         self.state().seen(seen);
     }
 
-    /// A stall of ours, which no status update could have come through.
+    /// Excuses missing status updates until the given time, because the simulation stalls the
+    /// connection.
     pub(crate) fn silence_excused(&self, until: Instant) {
         let mut state = self.state();
         state.silence_excused_until = state.silence_excused_until.max(until);
     }
 
-    /// Whether another process streams now than this one. Such a one cannot be kept from publishing
-    /// what it has read.
+    /// Returns whether another process than this one streams now. A superseded process cannot be
+    /// prevented from publishing rows that it has read.
     pub(crate) fn is_superseded(&self, process: u64) -> bool {
         self.state().is_superseded(process)
     }
 
-    /// A session is ended by a process that wants its slot.
+    /// Records that a process ended the session of the slot's holder.
     pub(crate) fn took_over(&self, pid: i32) {
         self.state().took_over(pid);
     }
 
-    /// A process that is about to stream was answered that the slot is settled so far.
+    /// Records that a process that is about to stream read this settled position.
     pub(crate) fn record_was_read(&self, process: u64, settled: u64) {
         self.state().records.insert(process, settled);
     }
 
-    /// The server has crashed: the slot may have forgotten what was confirmed.
+    /// Records a crash of the server: the slot may have lost confirmed positions.
     pub(crate) fn server_crashed(&self) {
         self.state().last_end = End::Broken;
     }
 
-    /// A process is gone: what it has out is answered to nobody.
+    /// Records that a process has ended. Its requests have no receiver.
     pub(crate) fn process_gone(&self, process: u64, end: End) {
         let mut state = self.state();
         state.note(Event::ProcessGone { process, end });
@@ -214,7 +222,7 @@ impl Judge {
         self.state().find(fault, text.into());
     }
 
-    /// Whether every row is stored, or dead and rightly so, and none is on its way.
+    /// Returns whether every row is stored, or correctly dead, and no row is in flight.
     pub(crate) fn is_done(&self) -> bool {
         self.state().rows.iter().all(|row| match row.recorded {
             _ if row.kind == RowOf::Copy => row.stored > 0 || row.is_excused,
@@ -231,7 +239,8 @@ impl Judge {
         index.is_some_and(|index| state.rows[*index].row.is_unroutable)
     }
 
-    /// A process that began then says that it has caught up, with these rows left that were due.
+    /// Records that a process that began at the given time reports that it has caught up. `left`
+    /// are rows that were due and are unfinished.
     pub(crate) fn caught_up(&self, began: Instant, left: &[RowNumber]) {
         let mut state = self.state();
         let unsettled = state.rows.iter();
@@ -243,7 +252,7 @@ impl Judge {
         }
     }
 
-    /// Rows left at the end that should not be.
+    /// Checks the end of a run for unfinished rows.
     pub(crate) fn check_done(&self) {
         let mut state = self.state();
         let mut found = Vec::new();
@@ -260,7 +269,7 @@ impl Judge {
         found.into_iter().for_each(|(fault, text)| state.find(fault, text));
     }
 
-    /// Rows of a key that were committed longer ago than this and are not stored.
+    /// Returns the rows of a key that were committed longer ago than `patience` and are not stored.
     pub(crate) fn rows_not_stored(&self, key: &str, patience: Duration) -> Vec<RowNumber> {
         let state = self.state();
         let late = |row: &&RowState| {
@@ -270,13 +279,13 @@ impl Judge {
         state.rows.iter().filter(late).map(|row| row.row.number).collect()
     }
 
-    /// Messages stored, and those beyond the first of their row.
+    /// Returns the numbers of stored messages, and of duplicates among them.
     pub(crate) fn stored_counts(&self) -> (u64, u64) {
         let state = self.state();
         (state.stored_count, state.repeated_count)
     }
 
-    /// Rows of replays that are stored.
+    /// Returns the number of stored rows of replays in place.
     pub(crate) fn replayed_count(&self) -> usize {
         let state = self.state();
         let is_so = |row: &&RowState| row.kind == RowOf::Replay && row.stored > 0;
@@ -291,7 +300,7 @@ impl Judge {
         self.state().findings.clone()
     }
 
-    /// The last things that happened.
+    /// Returns the last events.
     pub(crate) fn story(&self, lines: usize) -> String {
         let state = self.state();
         let first = state.history.len().saturating_sub(lines);

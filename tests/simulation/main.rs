@@ -1,8 +1,9 @@
-//! Seeded sessions of the production loop on virtual time.
+//! Seeded runs of the production loop in virtual time.
 //!
-//! The supervisor and everything under it, in one process or several, over real bytes from a
-//! scripted server, against a Pub/Sub and a dispatch table that misbehave; everything is drawn from one seed. `WALRELAY_SIM_SEED=N` runs one
-//! seed and prints its story, `WALRELAY_SIM_SEEDS=N` runs the first N.
+//! One or several processes run the supervisor and all code below it. They read real bytes from a
+//! scripted server. Pub/Sub and the dispatch table are simulated with faults. One seed determines
+//! everything. `WALRELAY_SIM_SEED=N` runs one seed and prints its story, `WALRELAY_SIM_SEEDS=N`
+//! runs the first N.
 
 mod bugs;
 mod database;
@@ -36,10 +37,10 @@ use planted::{ConfirmingKeepalivesInTransactions, Impatient, PublisherBug, Store
 use run::Outcome;
 use walrelay_core::WalBudgetLimit;
 
-/// Seeds of the everyday run, over all ranges.
+/// The number of seeds of a regular run, over all ranges.
 const SEEDS_DEFAULT: u64 = 2_400;
 
-/// Test functions that share them, so that every processor has work.
+/// The number of test functions that share the seeds, so that every processor has work.
 const RANGES: u64 = 4;
 
 fn simulate<F: Fitting>(seed: u64, plan: Option<Plan>, fitting: F, lines: usize) -> Outcome {
@@ -91,7 +92,7 @@ fn the_promise_holds_for_seeds_of_range(range: u64) {
     );
 }
 
-/// So much of a failing seed's story is told at once.
+/// The number of events that a failing seed prints at once.
 const STORY_LINES: usize = 80;
 
 #[test]
@@ -255,7 +256,7 @@ fn the_promise_holds_for_runs_until_caught_up() {
     }
 }
 
-/// Runs seeds with a planted bug until the judge objects, and says how it must.
+/// Runs seeds with a planted bug until the judge finds a fault, and checks which one.
 fn the_judge_objects<F: Fitting>(fitting: &F, plan: Option<&Plan>, expected: &[Fault]) {
     const SEEDS_MAX: u64 = 400;
     let found = (0..SEEDS_MAX).find_map(|seed| {
@@ -292,14 +293,14 @@ fn rows_settled_before_their_park_is_durable_are_found() {
 
 #[test]
 fn parked_keys_forgotten_at_a_restart_are_found() {
-    // Behind a reset what is parked comes from the slot too.
+    // Behind a reset, the slot sends parked rows also.
     let faults = [Fault::Reordered, Fault::Repeated];
     the_judge_objects(&StoreBug::ForgetsParkedKeys, None, &faults);
 }
 
 #[test]
 fn parked_keys_read_before_the_slot_is_taken_are_found() {
-    // A key that is not known to be parked is overtaken, and never asked for.
+    // A key that is not known to be parked is overtaken, and is never claimed.
     let faults = [Fault::Reordered, Fault::ParkedForEver];
     the_judge_objects(&ReadsParkedKeysEarly, None, &faults);
 }

@@ -1,4 +1,4 @@
-//! What one seed means: the relay's settings, the faults, and what happens when.
+//! The plan of a seed: the relay's settings, the faults, and the timeline of events.
 
 mod again;
 mod outages;
@@ -11,10 +11,10 @@ use walrelay_testkit::walsender::{InTransaction, Manners};
 
 use crate::{pubsub, table};
 
-/// How many steps a reset has.
+/// The number of steps of a reset.
 pub(crate) const RESET_STEPS: u64 = 5;
 
-/// Everything about a run that is decided before it starts.
+/// All decisions about a run that are made before it starts.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) lanes: LanePolicy,
@@ -27,14 +27,14 @@ pub(crate) struct Plan {
     pub(crate) table: table::Intervals,
     pub(crate) per_key_rows: usize,
     pub(crate) rows: RowPlan,
-    /// Processes that run at the same time.
+    /// The number of concurrent processes.
     pub(crate) instances: usize,
     pub(crate) take_over_after: Option<Duration>,
     /// In order of time.
     pub(crate) timeline: Vec<(Duration, Action)>,
 }
 
-/// What rows look like.
+/// The properties of rows.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RowPlan {
     pub(crate) topics: u64,
@@ -45,18 +45,18 @@ pub(crate) struct RowPlan {
     pub(crate) payload_bytes_max: usize,
 }
 
-/// Something that happens.
+/// An event of a run.
 #[derive(Debug, Clone)]
 pub(crate) enum Action {
-    /// Transactions whose rows interleave, so many rows each; some are rolled back.
+    /// Interleaved transactions with these numbers of rows. Some are rolled back.
     Commit {
         rows: Vec<usize>,
     },
-    /// One transaction of these rows.
+    /// One transaction with these rows.
     CommitRows {
         rows: Vec<RowSpec>,
     },
-    /// Log that is none of ours.
+    /// WAL without outbox rows.
     Foreign {
         bytes: u64,
     },
@@ -67,14 +67,14 @@ pub(crate) enum Action {
     },
     ServerCrash {
         down: Duration,
-        /// Up again, but a standby that is not promoted yet.
+        /// The time that the restarted server stays a standby before its promotion.
         recovery: Duration,
     },
     ServerShutdown {
         down: Duration,
     },
     ProcessCrash,
-    /// One process stands still.
+    /// One process is frozen.
     Freeze {
         time: Duration,
     },
@@ -85,27 +85,27 @@ pub(crate) enum Action {
         class: FailureClass,
         time: Duration,
     },
-    /// One key is refused, and so many rows of it come at once.
+    /// One key is refused, and gets so many rows at once.
     SickBurst {
         key: Option<u64>,
         rows: usize,
         class: FailureClass,
         time: Duration,
     },
-    /// One key has so many rows that are refused for ever, one after the other.
+    /// One key gets so many consecutive rows that are refused for ever.
     PoisonRun {
         rows: usize,
     },
-    /// By now every row of this key of the first topic is stored, and the log is confirmed up to
-    /// a moment ago: whatever is sick stops nobody else.
+    /// Checks that every row of this key of the first topic is stored, and that the slot is
+    /// confirmed up to a moment ago. Failing keys must not delay other keys.
     ExpectFlow {
         key: u64,
     },
-    /// The log that waits is within this.
+    /// Checks that the retained WAL is within this limit.
     ExpectLagWithin {
         bytes: u64,
     },
-    /// Nothing is dead.
+    /// Checks that no row is dead.
     ExpectNoneDead,
     TableDown {
         time: Duration,
@@ -114,23 +114,23 @@ pub(crate) enum Action {
     RetryTopic,
     RetryOne,
     DiscardOne,
-    /// The history of one key is to come again, before what has not come yet.
+    /// Replays the history of one key before its pending rows.
     ReplayInPlace {
         key: Option<u64>,
     },
-    /// Everything is to come again from a place so far between the anchor and what is settled.
+    /// Resets the slot to a position at this per mille between the anchor and the settled position.
     Reset {
         per_mille: u64,
-        /// All processes end once so many of its steps are done.
+        /// All processes end after this step of the reset.
         dies_after: Option<u64>,
     },
-    /// A stretch of the log is to be published to a topic of its own: both ends so far between the anchor
-    /// and the end of the log.
+    /// Replays a range of WAL to a separate topic. Both ends are in per mille between the anchor
+    /// and the end of WAL.
     ReplayToTopic {
         first: u64,
         last: u64,
     },
-    /// The process that does it is killed, or asked to stop; another takes it up again.
+    /// Kills the process of a replay, or asks it to stop. Another process resumes the replay.
     KillReplay,
     StopReplay,
 }
@@ -142,7 +142,7 @@ pub(crate) struct RowSpec {
     pub(crate) kind: RowKind,
 }
 
-/// What becomes of a row.
+/// The fate of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RowKind {
     Good,
@@ -152,7 +152,7 @@ pub(crate) enum RowKind {
     Unroutable,
 }
 
-/// Whom a sickness concerns.
+/// The scope of an injected failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope {
     Everything,
@@ -165,7 +165,7 @@ const fn ms(millis: u64) -> Duration {
 }
 
 impl Plan {
-    /// The plan of a seed.
+    /// Draws the plan of a seed.
     pub(crate) fn of(seed: &mut Seed) -> Self {
         let load = if seed.chance(30) { Load::Heavy } else { Load::Light };
         let pubsub = pubsub::Intervals {
@@ -219,7 +219,8 @@ impl Plan {
 }
 
 impl Plan {
-    /// Nothing goes wrong, and nothing happens but this, each at its milliseconds, in any order.
+    /// Returns a plan without faults and with only these events, each with its time in
+    /// milliseconds, in any order.
     pub(crate) fn calm(timeline: impl IntoIterator<Item = (u64, Action)>) -> Self {
         let backoff = |base, cap| Backoff { base: ms(base), cap: Duration::from_secs(cap) };
         Self {
@@ -263,7 +264,7 @@ impl Plan {
         }
     }
 
-    /// An outage with far more rows than the budget holds.
+    /// An outage with far more rows than the budget.
     pub(crate) fn flood() -> Self {
         let class = FailureClass::Transient;
         let outage = Action::Sick { scope: Scope::Everything, class, time: ms(20_000) };
@@ -277,8 +278,8 @@ impl Plan {
         plan
     }
 
-    /// A key is refused that has several times the rows of the budget, and beside it a healthy one
-    /// has two rows a second.
+    /// A refused key with several times the rows of the budget, beside a healthy key with two rows
+    /// a second.
     pub(crate) fn one_sick_key_beyond_the_budget() -> Self {
         let class = FailureClass::Operator;
         let time = Duration::from_secs(3_600);
@@ -293,7 +294,7 @@ impl Plan {
         plan
     }
 
-    /// Pub/Sub is gone for a minute, or answers nothing, under some rows and much foreign log.
+    /// A minute in which Pub/Sub is down or does not reply, with some rows and much other WAL.
     pub(crate) fn outage_beyond_the_wal_budget(seed: u64) -> Self {
         const BUDGET: u64 = 256 << 10;
         let class = FailureClass::Transient;
@@ -304,7 +305,7 @@ impl Plan {
         }
         for second in 0..60 {
             timeline.push((1_700 + second * 1_000, Action::Commit { rows: vec![4, 2] }));
-            // What is written between two measurements may come on top of it.
+            // WAL written between two measurements may be on top of the budget.
             let expected = Action::ExpectLagWithin { bytes: BUDGET + (100 << 10) };
             timeline.push((1_650 + second * 1_000, expected));
         }
@@ -318,7 +319,7 @@ impl Plan {
         plan
     }
 
-    /// The same, and the process starts again in the middle of it.
+    /// The same plan with restarts of the process in the middle.
     pub(crate) fn one_sick_key_and_a_restart() -> Self {
         let mut plan = Self::one_sick_key_beyond_the_budget();
         plan.timeline.push((ms(1_200), Action::ProcessCrash));
@@ -327,7 +328,7 @@ impl Plan {
         plan
     }
 
-    /// Dispatch state takes longer to read than the server waits for a status update.
+    /// Reading dispatch state takes longer than the server waits for a status update.
     pub(crate) fn slow_table() -> Self {
         let rows = || Action::Commit { rows: vec![5] };
         let mut plan = Self::calm(vec![
@@ -341,13 +342,13 @@ impl Plan {
         plan
     }
 
-    /// Traffic that never ends, slow replies, and parked keys that become due.
+    /// Endless traffic, slow replies, and parked keys that become due.
     pub(crate) fn caught_up_again_and_again() -> Self {
         let class = FailureClass::Operator;
         let timeline =
             (0..120).map(|half| (half * 500, Action::Commit { rows: vec![4, 2] })).chain([
                 (1_100, Action::SickBurst { key: Some(1), rows: 30, class, time: ms(15_000) }),
-                // The next process finds them due.
+                // The next process finds these rows due.
                 (5_100, Action::ProcessCrash),
                 (5_101, Action::RetryTopic),
                 (12_100, Action::SickBurst { key: Some(2), rows: 3, class, time: ms(9_000) }),
@@ -361,16 +362,16 @@ impl Plan {
         plan
     }
 
-    /// Processes that end when they have caught up, through an outage in which rows are spilled.
+    /// Processes that end once they have caught up, during an outage with spilled rows.
     pub(crate) fn caught_up_after_an_outage() -> Self {
         let mut plan = Self::outage_beyond_the_wal_budget(0);
-        // Nobody keeps to the budget while a process drains, and between two of them.
+        // While a process drains, and between two processes, the WAL budget is not enforced.
         plan.timeline.retain(|(_, action)| !matches!(action, Action::ExpectLagWithin { .. }));
         plan.table.latency_max = ms(50);
         plan
     }
 
-    /// Keys are replayed under traffic, and processes end in the middle of it.
+    /// Replays in place under traffic, with processes that end in the middle.
     pub(crate) fn replays_under_traffic() -> Self {
         let timeline = (0..120)
             .map(|half| (half * 500, Action::Commit { rows: vec![4, 2] }))
@@ -383,7 +384,7 @@ impl Plan {
         plan
     }
 
-    /// A key is held, nothing of it waits, and the process that answered ends.
+    /// A held key without pending rows, whose process ends after its answer.
     pub(crate) fn held_over_a_restart() -> Self {
         let rows = || Action::CommitRows { rows: vec![RowSpec { key: 1, kind: RowKind::Good }; 3] };
         Self::calm(vec![
@@ -395,7 +396,7 @@ impl Plan {
         ])
     }
 
-    /// A key is parked while an earlier row of it is out, and the process ends before the answer.
+    /// A key that is parked while an earlier row is in flight. The process ends before the reply.
     pub(crate) fn parked_behind_a_row_that_is_out() -> Self {
         let row = |kind| RowSpec { key: 1, kind };
         let mut plan = Self::calm(vec![
@@ -436,14 +437,14 @@ fn manners(seed: &mut Seed, take_over_after: Option<Duration>) -> Manners {
         pause_per_mille: *seed.pick(&[0, 0, 5, 50]),
         pause_max: ms(*seed.pick(&[1, 30])),
         keepalive_per_mille: *seed.pick(&[0, 50, 300]),
-        // Half of the timeout that the relay asks for, or a little less.
+        // Half of the timeout that the relay sets, or a little less.
         reply_patience: ms(*seed.pick(&[6_000, 7_500]))
             .min(take_over_after.unwrap_or(Duration::MAX) / 2),
         in_transaction: *seed.pick(&[InTransaction::BeforeItsCommit, InTransaction::EndOfLog]),
     }
 }
 
-/// The earliest first; what comes at one moment comes in the order that it was given in.
+/// Sorts the events by time. Events of the same time keep their order.
 fn in_order(timeline: impl IntoIterator<Item = (u64, Action)>) -> Vec<(Duration, Action)> {
     let mut in_order: Vec<_> = timeline.into_iter().map(|(at, action)| (ms(at), action)).collect();
     in_order.sort_by_key(|(at, _)| *at);
@@ -491,7 +492,7 @@ fn timeline(seed: &mut Seed, load: Load) -> Vec<(Duration, Action)> {
         let action = seed.pick(ACCIDENTS)(seed);
         at(seed, action);
     }
-    // Of a seed of their own: those of a run without a replay are what they always were.
+    // A separate seed, so that the other events are the same with and without replays.
     let mut replays = seed.clone().fork();
     if replays.chance(300) {
         for _ in 0..replays.count(1, 6) {
@@ -504,7 +505,7 @@ fn timeline(seed: &mut Seed, load: Load) -> Vec<(Duration, Action)> {
     timeline
 }
 
-/// Some seeds have resets, some replays to a topic, a few both.
+/// Adds resets to some seeds, replays to a topic to others, and both to a few.
 fn draw_again(seed: &mut Seed, length: Duration, timeline: &mut Vec<(Duration, Action)>) {
     let mut at =
         |moment: &mut Seed, action| timeline.push((moment.time(Duration::ZERO, length), action));
@@ -525,7 +526,7 @@ fn draw_again(seed: &mut Seed, length: Duration, timeline: &mut Vec<(Duration, A
     }
 }
 
-/// What goes wrong, some of it twice as often.
+/// The faults, some of them with double weight.
 const ACCIDENTS: &[fn(&mut Seed) -> Action] = &[
     |_| Action::Cut,
     |_| Action::Cut,
@@ -549,7 +550,7 @@ const ACCIDENTS: &[fn(&mut Seed) -> Action] = &[
     |_| Action::DiscardOne,
 ];
 
-/// Some seeds are calm in one respect, so that the others show.
+/// Returns a rate, which is zero in some seeds so that other faults show.
 fn rarely(seed: &mut Seed, per_mille: u64) -> u64 {
     match seed.chance(400) {
         true => 0,
@@ -557,7 +558,7 @@ fn rarely(seed: &mut Seed, per_mille: u64) -> u64 {
     }
 }
 
-/// Whether there is more than the budget holds.
+/// Whether the rows exceed the budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Load {
     Light,

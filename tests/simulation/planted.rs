@@ -1,4 +1,4 @@
-//! Planted bugs: each breaks one promise at a seam, and the judge must object.
+//! Planted bugs: each breaks one promise of a trait, and the judge must find a fault.
 
 mod again;
 
@@ -25,7 +25,7 @@ use crate::table::SessionTable;
 use crate::world::locked;
 pub(crate) use again::ReplayPublisher;
 
-/// A session that breaks off gives up what it has out before there is an answer.
+/// Bug: a session that ends abandons its requests before they have a reply.
 #[derive(Clone, Default)]
 pub(crate) struct Impatient {
     cut: Arc<Notify>,
@@ -48,7 +48,7 @@ impl Fitting for Impatient {
     }
 }
 
-/// Answers when the connection to the server is cut, whatever becomes of the request.
+/// Replies when the connection to the server is cut, while the request continues.
 #[derive(Clone)]
 pub(crate) struct ImpatientPublisher {
     pubsub: PubSub,
@@ -75,7 +75,7 @@ impl Publisher for ImpatientPublisher {
     }
 }
 
-/// A keepalive inside a transaction is taken for one between transactions.
+/// Bug: a keepalive inside a transaction is treated like one between transactions.
 #[derive(Clone, Copy)]
 pub(crate) struct ConfirmingKeepalivesInTransactions;
 
@@ -109,12 +109,12 @@ impl Fitting for ConfirmingKeepalivesInTransactions {
     }
 }
 
-/// What is wrong with a publisher.
+/// A bug in a publisher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PublisherBug {
-    /// A batch that is refused counts as stored.
+    /// A refused batch counts as stored.
     TakesRefusedForStored,
-    /// A batch that is refused goes out again behind the next one of its key.
+    /// A refused batch is retried behind the next batch of its key.
     RetriesBehindTheNext,
 }
 
@@ -152,7 +152,7 @@ impl Publisher for BuggyPublisher {
             let key = (request.topic.clone(), request.key().to_owned());
             let before = postponed.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
             if let Some(before) = before {
-                // Whatever comes of it: the fault is its place.
+                // The result does not matter: the fault is its place in the order.
                 drop(pubsub.send(&before).await);
             }
             let ids = request.messages.iter().map(|(row, ..)| format!("m{row}")).collect();
@@ -169,24 +169,24 @@ impl Publisher for BuggyPublisher {
     }
 }
 
-/// What is wrong with a store.
+/// A bug in a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StoreBug {
-    /// Rows count as recorded before they are, and then are lost.
+    /// Rows count as recorded before they are, and are then lost.
     SettlesBeforeDurable,
-    /// Rows are claimed last first.
+    /// Rows are claimed in reverse order.
     ClaimsBackwards,
-    /// A key whose rows are not due is taken for one without rows.
+    /// A key whose rows are not due is treated like a key without rows.
     ForgetsWhatIsHeld,
-    /// A parked key is always held.
+    /// A claim of a parked key always reports that its rows are held.
     HoldsForEver,
-    /// Outcomes are not written down.
+    /// Outcomes are not written.
     ForgetsOutcomes,
-    /// A session that begins is not told which keys are parked.
+    /// A new session reads no parked keys.
     ForgetsParkedKeys,
-    /// A session that begins is not told which keys are held for a replay.
+    /// A new session reads no holds of replays.
     ForgetsHolds,
-    /// A session that begins is not told what is recorded behind the slot's position.
+    /// A new session reads no recorded rows behind the slot's position.
     ForgetsRecordedRows,
 }
 

@@ -1,4 +1,4 @@
-//! A Pub/Sub that misbehaves: by topic, by key, by row, or altogether.
+//! A simulated Pub/Sub with faults: by topic, by key, by row, or for all requests.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,7 @@ use walrelay_testkit::seed::Seed;
 
 use crate::judge::{Answer, Judge, Landing, RowNumber};
 
-/// How often a healthy request goes wrong, of a thousand, and how long it takes.
+/// The fault rates of healthy requests in per mille, and the longest latency.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Intervals {
     pub(crate) latency_max: Duration,
@@ -33,12 +33,12 @@ impl Intervals {
     };
 }
 
-/// What is refused for a while.
+/// A scope that is refused for a while.
 #[derive(Debug, Clone)]
 pub(crate) struct Sickness {
-    /// None: every topic.
+    /// `None` means every topic.
     pub(crate) topic: Option<String>,
-    /// None: every key.
+    /// `None` means every key.
     pub(crate) key: Option<String>,
     pub(crate) until: Instant,
     pub(crate) class: FailureClass,
@@ -49,20 +49,20 @@ struct State {
     intervals: Intervals,
     sick: Vec<Sickness>,
     poison: BTreeSet<RowNumber>,
-    /// Requests nobody waits for: when they land, and how.
+    /// Abandoned requests: the time at which each arrives, and its fate.
     strays: Vec<(Instant, u64, Landing)>,
 }
 
-/// The service; clones are the same one.
+/// The service. Clones share its state.
 #[derive(Clone)]
 pub(crate) struct PubSub {
     state: Arc<Mutex<State>>,
     judge: Judge,
-    /// Who publishes.
+    /// The publishing process.
     process: u64,
 }
 
-/// A request longer than this is given up by the client.
+/// The client cancels a request after this time.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 const TRANSIENT: &[&str] =
@@ -70,7 +70,7 @@ const TRANSIENT: &[&str] =
 
 const OPERATOR: &[&str] = &["NOT_FOUND", "PERMISSION_DENIED", "UNAUTHENTICATED"];
 
-/// What becomes of a request.
+/// The fate of a request.
 struct Fate {
     before: Duration,
     is_stored: bool,
@@ -85,7 +85,7 @@ impl PubSub {
         Self { state: Arc::new(Mutex::new(state)), judge, process: 0 }
     }
 
-    /// The same service, as this process publishes to it.
+    /// Returns the same service, as this process publishes to it.
     pub(crate) fn of_process(&self, process: u64) -> Self {
         Self { process, ..self.clone() }
     }
@@ -106,14 +106,14 @@ impl PubSub {
         self.state().poison.contains(&row)
     }
 
-    /// From now on only poison is refused.
+    /// From now on, only poison rows are refused.
     pub(crate) fn heal(&self) {
         let mut state = self.state();
         state.intervals = Intervals::HEALTHY;
         state.sick.clear();
     }
 
-    /// Requests that were on the way when their sender went away arrive, or do not.
+    /// Lets requests whose sender is gone arrive or disappear.
     pub(crate) fn land_strays(&self) {
         let now = Instant::now();
         let mut due = Vec::new();
@@ -126,7 +126,7 @@ impl PubSub {
         due.into_iter().for_each(|(call, landing)| self.judge.landed(call, landing));
     }
 
-    /// Nobody waits for this request any more; `before` is what had become of it by then.
+    /// Records an abandoned request. `before` is its fate so far.
     fn lose(&self, call: u64, before: Landing) {
         self.judge.dropped(call);
         let mut state = self.state();
@@ -202,7 +202,7 @@ fn invalid() -> PublishFailure {
     failure(FailureClass::Row, "INVALID_ARGUMENT")
 }
 
-/// A request that is out; dropped, its answer reaches nobody.
+/// A request in flight. If it is dropped, its reply has no receiver.
 struct Out {
     pubsub: PubSub,
     call: u64,
@@ -210,7 +210,7 @@ struct Out {
     state: OutState,
 }
 
-/// As in the service.
+/// As in production.
 const GIVEN_UP_AFTER: Duration = WalBudget::PATIENCE;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -222,7 +222,7 @@ enum OutState {
 
 impl Drop for Out {
     fn drop(&mut self) {
-        // The relay gives up only what nobody answered for long.
+        // The relay cancels only calls that had no reply for this long.
         if self.state != OutState::Answered && self.sent_at.elapsed() >= GIVEN_UP_AFTER {
             self.pubsub.judge.given_up(self.call);
         }
@@ -234,7 +234,7 @@ impl Drop for Out {
     }
 }
 
-/// What goes over the wire, apart from its bytes.
+/// The content of a request, without its bytes.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub(crate) topic: String,
@@ -261,7 +261,7 @@ impl Request {
 }
 
 impl PubSub {
-    /// One request, from the moment it goes out.
+    /// Sends one request.
     pub(crate) fn send(
         &self,
         request: &Request,
@@ -316,13 +316,14 @@ fn answer(state: OutState, failure: Option<&PublishFailure>) -> Answer {
     }
 }
 
-/// The number in an event id, of a row or of one that a replay repeats; one that no row has when it is none of ours.
+/// Returns the number in an event id, of a row or of a replayed row. Returns a number that no row
+/// has if the id is foreign.
 pub(crate) fn number_of(event_id: &str) -> RowNumber {
     let digits = event_id.strip_prefix(['e', 'r']);
     digits.and_then(|digits| digits.parse().ok()).unwrap_or(RowNumber::MAX)
 }
 
-/// What it says it is a repetition of.
+/// Returns the replay id in the message.
 fn mark_of(body: &[u8]) -> Option<String> {
     let message = PubsubMessage::decode(body).ok()?;
     message.attributes.get("replay_id").cloned()

@@ -1,7 +1,8 @@
-//! Recoveries from the table, killed at each step: what the old slot may not have settled is published by the
-//! relay's own loop, process after process, and a judge of its own looks at what came of it.
+//! Recoveries from the table, killed at each step. The relay's own loop publishes the rows that the
+//! old slot may not have settled, in one process after the other. A separate judge checks the
+//! result.
 //!
-//! The judge knows which rows are to be published, what Pub/Sub stored and what dispatch state has. It
+//! The judge knows which rows must be published, and which rows Pub/Sub and dispatch state have. It
 //! knows no type of the relay.
 
 mod bug;
@@ -21,7 +22,8 @@ use bug::Bug;
 use process::{Outcome, Processes};
 use world::World;
 
-/// A recovery of a seed: its first process is killed at this step, and others are at some.
+/// Runs the recovery of a seed. Its first process is killed at `dies_at`, later ones at random
+/// steps.
 fn recover(seed: u64, dies_at: Option<u64>, bug: Option<Bug>) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -35,7 +37,7 @@ fn recover(seed: u64, dies_at: Option<u64>, bug: Option<Bug>) -> Outcome {
     })
 }
 
-/// So many steps are tried one by one; a recovery of the plan has a few hundred.
+/// The number of steps that are tried one by one. A recovery of the plan has a few hundred.
 const STEPS: u64 = 160;
 
 #[test]
@@ -52,7 +54,7 @@ fn a_recovery_that_is_killed_at_any_step_is_finished_in_order_and_repeats_little
     assert!(repeated > 0, "a kill in the middle repeats what was in flight");
 }
 
-/// Runs seeds with a planted bug until the judge objects, and says how it must.
+/// Runs seeds with a planted bug until the judge finds a fault, and checks which one.
 fn the_judge_objects(bug: Bug, expected: &[Fault]) {
     const SEEDS_MAX: u64 = 300;
     let found = (0..SEEDS_MAX).find_map(|seed| {

@@ -1,4 +1,5 @@
-//! The relay's side of a run: processes that the production supervisor runs, some at the same time.
+//! The relay's side of a run: processes that the production supervisor runs, some of them
+//! concurrently.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -29,7 +30,7 @@ pub(crate) const SENDER_TIMEOUT: Duration = Duration::from_secs(15);
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(7);
 
 impl<F: Fitting> World<F> {
-    /// Processes of one instance, one after the other.
+    /// Runs the processes of one instance, one after the other.
     pub(crate) async fn relay(&self, instance: &Instance) {
         loop {
             let shutdown = Shutdown::new();
@@ -52,14 +53,14 @@ impl<F: Fitting> World<F> {
         }
     }
 
-    /// The number of a process that begins.
+    /// Returns the number of a new process.
     pub(crate) fn next_process(&self) -> u64 {
         let mut processes = locked(&self.processes);
         *processes += 1;
         *processes
     }
 
-    /// Sessions until one ends well.
+    /// Runs sessions until one ends without an error.
     async fn process(&self, number: u64, shutdown: &Shutdown) -> End {
         let (began, due) = (Instant::now(), self.table.due());
         let log_end = self.server.wal_end();
@@ -96,7 +97,7 @@ impl<F: Fitting> World<F> {
                 End::Broken
             }
             Ok(_) => End::Broken,
-            // Nobody to be reached at the first connection: whoever started it starts it again.
+            // The first connection failed. A service manager would start the process again.
             Err(RelayError::AtFirst(_)) => End::Broken,
             Err(error) => {
                 self.judge.find(Fault::GaveUp, story_of(&error));
@@ -108,7 +109,7 @@ impl<F: Fitting> World<F> {
 
 type RunResult = Result<Option<Ended>, RelayError>;
 
-/// The settings of the service, but for what the plan draws.
+/// Returns the settings of the service, with the values that the plan draws.
 pub(crate) fn settings(plan: &Plan) -> SessionSettings {
     let relay = relay_settings(plan);
     let mut settings = SessionSettings::of(&relay, plan.window.max, Until::Stopped);
@@ -136,7 +137,7 @@ pub(crate) fn relay_settings(plan: &Plan) -> RelaySettings {
         take_over_after: plan.take_over_after,
         status_interval: Duration::from_secs(10),
         wal_sender_timeout: SENDER_TIMEOUT,
-        // Short enough to matter.
+        // Short enough to have an effect during a run.
         dispatch_retention: Duration::from_secs(5),
     }
 }

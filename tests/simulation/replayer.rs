@@ -1,16 +1,17 @@
-//! The place where processes of replays to a topic run, and what is on record of the one that is not over.
+//! The place that runs the processes of replays to a topic, and the record of the unfinished
+//! replay.
 
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
 use walrelay_relay::shutdown::Shutdown;
 
-/// Where the processes of replays run, one after the other.
+/// Runs the processes of replays, one after the other.
 #[derive(Default)]
 pub(crate) struct Replayer {
     pub(crate) begun: Notify,
     pub(crate) crash: Notify,
-    /// The running process is asked to stop with this.
+    /// Asks the running process to stop.
     pub(crate) shutdown: Mutex<Shutdown>,
     pub(crate) record: Arc<Mutex<Option<Record>>>,
     pub(crate) count: Mutex<u64>,
@@ -23,6 +24,6 @@ pub(crate) struct Record {
     pub(crate) topic: String,
     pub(crate) from: u64,
     pub(crate) to: u64,
-    /// Everything before is published, with so many rows.
+    /// The position before which everything is published, and the number of those rows.
     pub(crate) settled: (u64, u64),
 }

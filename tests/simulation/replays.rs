@@ -1,4 +1,4 @@
-//! Replays in place: somebody has the history of a key put before what waits of it, a part at a time.
+//! Replays in place: the history of a key is inserted before its pending rows, one part at a time.
 
 use walrelay_testkit::seed::Seed;
 
@@ -9,15 +9,15 @@ use crate::table::HeldKey;
 use crate::world::{World, locked};
 
 impl<F: Fitting> World<F> {
-    /// Asks for a key to be held.
+    /// Requests the hold of a key.
     pub(crate) fn begin_replay(&self, RowPlanNames { topic, key }: &RowPlanNames) {
-        // As the command: what is begun with the slot comes first.
+        // As in the command, an operation that was begun with the slot comes first.
         let is_placed = !self.table.has_reset() && self.table.place_hold(topic, key);
         self.judge.note(Event::Chaos(format!("hold of {key} of {topic}: {is_placed}")));
     }
 
-    /// Goes on with the replays whose keys are held: more of their history, and then their end. Some are
-    /// given up.
+    /// Continues the replays whose keys are held: adds more history, and finally ends them. Some
+    /// are cancelled.
     pub(crate) fn go_on_with_replays(&self, seed: &mut Seed) {
         self.table.held().iter().for_each(|held| self.go_on_with(held, seed));
     }
@@ -38,7 +38,7 @@ impl<F: Fitting> World<F> {
         }
     }
 
-    /// One row once more, under a number of its own.
+    /// Adds one row again, with a new number.
     fn replay(&self, row: &Row) {
         let number = {
             let mut count = locked(&self.row_count);

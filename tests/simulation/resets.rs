@@ -1,4 +1,5 @@
-//! Resets: an operator begins one, and whoever starts next carries it out, by the steps of the service.
+//! Resets: an operator begins one, and the next process to start runs it, with the steps of the
+//! service.
 
 use std::time::Duration;
 
@@ -13,14 +14,14 @@ use crate::fitting::Fitting;
 use crate::judge::Event;
 use crate::world::{World, locked};
 
-/// How long whoever streams may take to let go, as in the service.
+/// How long the holder may take to release the slot, as in production.
 const LETTING_GO: Duration = Duration::from_secs(30);
 
 const PAUSE: Duration = Duration::from_millis(200);
 
 impl<F: Fitting> World<F> {
-    /// Asks for everything behind a place once more: so far between the anchor and what is settled. All
-    /// processes end once that many steps are done.
+    /// Requests a reset to a position at this per mille between the anchor and the settled
+    /// position. All processes end after `dies_after` steps.
     pub(crate) fn begin_reset(&self, per_mille: u64, dies_after: Option<u64>) {
         let (anchor, settled) = (self.server.anchor(), self.table.settled().as_u64());
         let target = anchor + settled.saturating_sub(anchor) * per_mille / 1_000;
@@ -31,7 +32,7 @@ impl<F: Fitting> World<F> {
         }
     }
 
-    /// Finishes the reset that is on record, if there is one.
+    /// Finishes the reset on record, if there is one.
     pub(crate) async fn finish_reset(&self, process: u64) -> Result<(), RelayError> {
         let bug = self.fitting.reset_bug();
         let slot = || "walrelay".to_owned();
@@ -65,7 +66,7 @@ impl<F: Fitting> Steps<'_, F> {
         self.world.table.command(name, run).await.map_err(|_| gone())
     }
 
-    /// A step is done, and may have been the last.
+    /// Completes a step. All processes die here if this is the last step.
     async fn done(&mut self) -> Result<(), RelayError> {
         self.done += 1;
         let dies = locked(&self.world.dies_after).take_if(|after| *after == self.done);

@@ -41,7 +41,7 @@ impl<F: Fitting> World<F> {
         RowPlanNames { topic, key: format!("k{}", seed.between(1, self.plan.rows.keys)) }
     }
 
-    /// A key that was chosen, of the first topic, or any.
+    /// Returns the chosen key of the first topic, or a random key.
     pub(crate) fn named_or_drawn(&self, key: Option<u64>, seed: &mut Seed) -> RowPlanNames {
         match key {
             Some(key) => RowPlanNames { topic: topic_name(1), key: format!("k{key}") },
@@ -49,7 +49,7 @@ impl<F: Fitting> World<F> {
         }
     }
 
-    /// One transaction with rows of one key.
+    /// Commits one transaction with rows of one key.
     pub(crate) fn commit_run(&self, names: &RowPlanNames, count: usize, kind: RowKind) {
         let mut transaction = self.server.write(Log::begin);
         let new_row = |_| self.new_row(names.topic.clone(), names.key.clone(), kind, 10);
@@ -61,7 +61,7 @@ impl<F: Fitting> World<F> {
         self.seal(transaction, rows);
     }
 
-    /// Transactions whose rows interleave; they commit in any order, some not at all.
+    /// Writes interleaved transactions. They commit in random order, and some are rolled back.
     pub(crate) fn commit(&self, row_counts: &[usize], seed: &mut Seed) {
         let mut left = row_counts.to_vec();
         let mut open: Vec<_> =
@@ -88,7 +88,7 @@ impl<F: Fitting> World<F> {
         }
     }
 
-    /// Commits, and tells the judge what.
+    /// Commits the transaction, and reports its rows to the judge.
     fn seal(&self, transaction: OpenTransaction, mut rows: Vec<Row>) {
         let (commit_lsn, end_lsn) = self.server.write(|log| log.commit(transaction));
         for (row, tx_index) in rows.iter_mut().zip(0..) {

@@ -1,4 +1,4 @@
-//! One run of a seed, from its plan to what came of it.
+//! One run of a seed, from its plan to its outcome.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -22,24 +22,24 @@ use crate::rows::TABLE;
 use crate::table::{self, Table};
 use crate::world::{World, locked};
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) findings: Vec<(Fault, String)>,
     pub(crate) story: String,
     pub(crate) stored: u64,
     pub(crate) repeated: u64,
-    /// Processes that ended by themselves, having caught up.
+    /// The number of processes that ended because they had caught up.
     pub(crate) caught_up: u64,
-    /// Rows of replays in place that are stored.
+    /// The number of stored rows of replays in place.
     pub(crate) replayed: usize,
-    /// Rows of replays to a topic that are stored there.
+    /// The number of stored rows of replays to a topic.
     pub(crate) copies: usize,
-    /// Resets that were finished.
+    /// The number of finished resets.
     pub(crate) resets: u64,
 }
 
-/// What the buffer between socket and decoder may hold beside the budget.
+/// The bytes that the buffer between socket and decoder may hold in addition to the budget.
 const READ_BUFFER_BYTES: usize = 256 << 10;
 
 /// Runs a seed to its end.

@@ -1,5 +1,5 @@
-//! One script, drawn at random, on the tables in Postgres and on the table that the simulation puts in
-//! their place: both must answer alike. What the simulation proves is worth no more than that.
+//! Runs one random script on the tables in Postgres and on the simulated table. Both must return
+//! the same answers. The proofs of the simulation depend on this equality.
 
 mod postgres;
 mod script;
@@ -18,10 +18,10 @@ use script::{Actor, Keys, Step, an_on_dead, steps};
 use simulated::Simulated;
 use subject::Subject;
 
-/// Scripts a version of Postgres, beside those that failed before.
+/// The number of random scripts per version of Postgres.
 const SCRIPTS: u32 = 60;
 
-/// Runs the steps; what the store answered, and what it holds after each.
+/// Runs the steps. Returns the answers of the store, and its contents after each step.
 async fn answers<S: Subject>(subject: &mut S, steps: &[Step]) -> Vec<String> {
     let (keys, mut actor) = (Keys::new(), Actor::new());
     let mut answers = Vec::new();
@@ -93,7 +93,7 @@ async fn answer<S: Subject>(
 fn told_of_claim(claimed: &Claimed) -> String {
     let mut rows: Vec<_> =
         claimed.rows.iter().map(|(message, attempts)| (message.position(), *attempts)).collect();
-    // Rows without a key have no order; those with one must come in theirs.
+    // Unordered rows may arrive in any order. Rows with a key must arrive in commit order.
     if claimed.rows.iter().all(|(message, _)| message.ordering_key().is_empty()) {
         rows.sort();
     }
@@ -102,7 +102,7 @@ fn told_of_claim(claimed: &Claimed) -> String {
 
 fn told_of_key(key: &ParkedKey) -> String {
     let ParkedKey { topic, ordering_key, is_held, behind, next_attempt_in, attempts } = key;
-    // Rows without a key have no first one.
+    // Unordered rows have no first row.
     let attempts = if ordering_key.is_empty() { &0 } else { attempts };
     let due = script::rough(*next_attempt_in);
     format!("{topic} {ordering_key}: {is_held} {behind:?} {due} {attempts}")

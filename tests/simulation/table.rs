@@ -1,5 +1,5 @@
-//! Dispatch state in memory, with the meaning of the statements in `walrelay_outbox_store`, that fails
-//! and delays at random, also after it has done what was asked.
+//! Dispatch state in memory, with the semantics of the statements in `walrelay_postgres`. Commands
+//! are delayed at random, and fail at random before or after their effect.
 
 mod begun;
 mod heads;
@@ -32,13 +32,13 @@ use begun::Reset;
 pub(crate) use held::HeldKey;
 use held::Hold;
 
-/// How often a command goes wrong, of a thousand, and how long it takes.
+/// The fault rates of commands in per mille, and the longest latency.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Intervals {
     pub(crate) latency_max: Duration,
     pub(crate) fails_before: u64,
     pub(crate) fails_after: u64,
-    /// Of commands whose session went away, how many are done all the same.
+    /// How many commands of an ended session still take effect, in per mille.
     pub(crate) done_late: u64,
 }
 
@@ -62,12 +62,13 @@ struct Entry {
     next_attempt: Option<Instant>,
     version: u64,
     updated: Instant,
-    /// It is there because too much log waited: read without a lease, and deleted once stored.
+    /// The row was spilled because of retained WAL. It is read without a lease, and deleted once
+    /// stored.
     is_spilled: bool,
     source: Source,
 }
 
-/// Who put a row into the table.
+/// The origin of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Source {
     Slot,
@@ -90,29 +91,30 @@ struct State {
     intervals: Intervals,
     down_until: Option<Instant>,
     late: Vec<Vec<NewEntry>>,
-    /// What processes with a planted bug read before they had the slot.
+    /// The keys that processes with a planted bug read before they had the slot.
     read_early: HashMap<u64, Vec<ParkedKey>>,
-    /// What is on record as settled.
+    /// The settled position on record.
     settled: u64,
-    /// Keys that are held for a replay, or are to be.
+    /// Keys that a replay holds or will hold.
     holds: BTreeMap<Key, Hold>,
-    /// When a hold of a key was last asked for or lifted.
+    /// The time at which a hold of a key was last requested or lifted.
     hold_changed_at: BTreeMap<Key, Instant>,
-    /// A reset that is not finished.
+    /// An unfinished reset.
     reset: Option<Reset>,
-    /// Raised by whatever is begun with the slot: sessions of before write nothing more.
+    /// Raised by each operation on the slot. Sessions of an older generation can no longer write.
     generation: u64,
 }
 
 /// Topic and ordering key.
 type Key = (String, String);
 
-/// Commit, index, and of a replayed row its number, which no other has; 0 of the row itself.
+/// Commit position, index, and the unique number of a replayed row. The number of an original row
+/// is 0.
 pub(super) type Place = (u64, u32, RowNumber);
 
 type NewEntry = (Place, Entry);
 
-/// The table; clones are the same one.
+/// The table. Clones share its state.
 #[derive(Clone)]
 pub(crate) struct Table {
     state: Arc<Mutex<State>>,
@@ -121,17 +123,17 @@ pub(crate) struct Table {
     rules: Rules,
 }
 
-/// What does not change in a run.
+/// The constants of a run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rules {
     pub(crate) on_dead: OnDead,
     pub(crate) per_key_rows: usize,
     pub(crate) lease: Duration,
-    /// Rows of a page of what is recorded, at most.
+    /// The maximum number of rows per page of recorded rows.
     pub(crate) recorded_page: u32,
 }
 
-/// How soon a key is looked at again whose rows were held by somebody else.
+/// The time after which a key is checked again if another session held its rows.
 const HELD_PAUSE: Duration = Duration::from_secs(1);
 
 impl Table {
@@ -173,7 +175,7 @@ impl Table {
         state.down_until = None;
     }
 
-    /// Commands of sessions that are gone, which the server had already begun.
+    /// Applies commands of ended sessions that the server had already begun.
     pub(crate) fn land_late(&self) {
         let late = std::mem::take(&mut self.state().late);
         for rows in late {
@@ -182,7 +184,7 @@ impl Table {
         }
     }
 
-    /// One command: it takes a while, and may fail before or after it is done.
+    /// Runs one command, which takes a while, and may fail before or after its effect.
     pub(crate) async fn command<T>(
         &self,
         name: &'static str,
@@ -236,14 +238,14 @@ impl Table {
         }
     }
 
-    /// A process reads the parked keys, and goes by that when it has the slot.
+    /// Reads the parked keys early for a process, which uses them once it has the slot.
     pub(crate) fn read_early(&self, process: u64) {
         let mut state = self.state();
         let keys = state.parked_keys(self.rules.on_dead);
         state.read_early.entry(process).or_insert(keys);
     }
 
-    /// Every row in order: its commit, status, attempts, and in how long it is due.
+    /// Returns every row in order: commit position, status, attempts, and the time until it is due.
     pub(crate) fn contents(&self) -> Vec<(u64, Status, u32, Option<Duration>)> {
         let (state, now) = (self.state(), Instant::now());
         let entries = state.entries.iter().map(|((commit_lsn, ..), entry)| {
@@ -273,17 +275,18 @@ fn unavailable() -> StoreFailure {
     StoreFailure::Unavailable("made up".into())
 }
 
-/// One session's connection to the table: remembers its claims.
+/// One session's connection to the table, with its claims.
 pub(crate) struct SessionTable {
     table: Table,
     process: u64,
-    /// Of the record, before it was looked whether something is begun with the slot.
+    /// The generation on record, read before the check for an operation on record.
     generation: u64,
-    /// Position to version, as each claim left it.
+    /// The version of each claimed row at its claim, by position.
     claims: HashMap<Place, u64>,
-    /// Everything before is on record as settled and confirmed, as far as this session knows.
+    /// The position before which everything is recorded and confirmed, as far as this session
+    /// knows.
     past: u64,
-    /// Keys that are to be held for a replay, as they were told last.
+    /// The keys to hold for a replay, as last read.
     wanted: Vec<Key>,
     /// A planted bug.
     forgets_holds: bool,
@@ -296,7 +299,7 @@ impl SessionTable {
         Self { table, process, generation, claims, past: 0, wanted, forgets_holds: false }
     }
 
-    /// The same, of a session that began to look at the slot when the record was of this generation.
+    /// Returns the same connection for a session that began its start at this generation.
     pub(crate) fn of_generation(self, generation: u64) -> Self {
         Self { generation, ..self }
     }
@@ -308,7 +311,7 @@ impl SessionTable {
         }
     }
 
-    /// A planted bug: nothing is told of keys that are held.
+    /// Plants a bug: the session does not learn which keys are held.
     pub(crate) fn forget_holds(&mut self) {
         self.forgets_holds = true;
     }
@@ -343,7 +346,7 @@ impl SessionTable {
         (place_of(message), entry)
     }
 
-    /// Writes one outcome down, if its claim still stands.
+    /// Writes one outcome, if its claim is still valid.
     fn finish_one(&self, finished: &Finished) {
         let at = place_of(&finished.message);
         let now = Instant::now();
@@ -395,7 +398,7 @@ impl SessionTable {
     }
 }
 
-/// Rows being written. When nobody waits for it any more, the server may write them all the same.
+/// Rows being written. The server may still write them after the caller is gone.
 struct Writing {
     table: Table,
     rows: Vec<NewEntry>,
@@ -458,7 +461,7 @@ impl Store for SessionTable {
             table.insert(std::mem::take(&mut writing.rows));
         };
         let written = table.command("park", write).await;
-        // Told that it failed before it began: it did not happen.
+        // The command failed before its effect.
         writing.rows.clear();
         written
     }
@@ -480,14 +483,14 @@ impl Store for SessionTable {
     ) -> Result<Vec<Claimed>, StoreFailure> {
         let table = self.table.clone();
         let rules = table.rules;
-        // Whoever does not stream any more is not asked.
+        // A session that no longer streams does not answer.
         if !self.wanted.is_empty() && !table.judge.is_superseded(self.process) {
             let wanted = &self.wanted;
             table.command("answer holds", || table.answer_holds((keys, wanted), through)).await?;
         }
         let lease = || table.state().lease(rules, keys, bytes_max / 3);
         let chosen = table.command("claim", lease).await?;
-        // Asked after the claim, as the service does.
+        // Queried after the claim, as in production.
         let held: Vec<Option<Duration>> = table
             .command("held", || {
                 let state = table.state();
@@ -554,7 +557,7 @@ impl Store for SessionTable {
         Ok(())
     }
 
-    /// Operators of the simulation say nothing: the look for due keys finds what they did.
+    /// The simulated operators send no notification. The query for due keys finds their changes.
     async fn notice(&mut self) {
         std::future::pending::<()>().await;
     }
@@ -566,7 +569,8 @@ impl Store for SessionTable {
     async fn prune(&mut self, retention: Duration) -> Result<u64, StoreFailure> {
         let table = self.table.clone();
         let delete = || {
-            // The service keeps rows for days, a server writes its slots down every few minutes.
+            // In production rows are retained for days, and a server writes its slots to disk every
+            // few minutes.
             let confirmed = table.server.confirmed_flush_written();
             let mut state = table.state();
             let before = state.entries.len();

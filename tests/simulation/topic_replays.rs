@@ -1,5 +1,5 @@
-//! Replays to a topic of their own: processes of the production supervisor over a copy of the anchor, one after
-//! the other, each taking up what the one before has noted.
+//! Replays to a separate topic. Processes of the production supervisor run over a copy of the
+//! anchor, one after the other. Each resumes at the recorded position.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -33,7 +33,7 @@ use crate::table::Table;
 use crate::world::{World, locked};
 
 impl<F: Fitting> World<F> {
-    /// Begins one of a stretch between the anchor and the end of the log, unless one is not over.
+    /// Begins a replay of a range between the anchor and the end of WAL, unless one is unfinished.
     pub(crate) fn begin_topic_replay(&self, (first, last): (u64, u64)) {
         let mut record = locked(&self.replayer.record);
         if record.is_some() || !self.server.is_up() {
@@ -53,12 +53,12 @@ impl<F: Fitting> World<F> {
         self.replayer.begun.notify_one();
     }
 
-    /// Whether one is not over.
+    /// Returns whether a replay is unfinished.
     pub(crate) fn has_topic_replay(&self) -> bool {
         locked(&self.replayer.record).is_some()
     }
 
-    /// Processes of replays, until the very end.
+    /// Runs processes of replays until the end of the run.
     pub(crate) async fn replay_to_topics(&self) {
         loop {
             tokio::select! {
@@ -70,7 +70,7 @@ impl<F: Fitting> World<F> {
         }
     }
 
-    /// A process that goes on with the replay on record; false where there is none.
+    /// Runs a process that resumes the replay on record. Returns false if there is none.
     async fn take_up_replay(&self) -> bool {
         let Some(record) = locked(&self.replayer.record).clone() else { return false };
         let shutdown = Shutdown::new();
@@ -91,7 +91,7 @@ impl<F: Fitting> World<F> {
         true
     }
 
-    /// One process; whether it came to the end.
+    /// Runs one process. Returns whether it finished the replay.
     async fn replay_once(&self, record: &Record, number: u64, shutdown: &Shutdown) -> bool {
         let bug = self.fitting.replay_bug();
         let Record { id, topic, from, to, settled: (settled, rows) } = record.clone();
@@ -133,7 +133,8 @@ impl<F: Fitting> World<F> {
         };
         match Box::pin(supervisor.run(shutdown)).await {
             Ok(Some(Ended::CaughtUp)) => true,
-            // Stopped, or nobody to be reached at the first connection: somebody takes it up again.
+            // The process was stopped, or its first connection failed. Another process resumes the
+            // replay.
             Ok(Some(Ended::Stopped) | None) | Err(RelayError::AtFirst(_)) => false,
             Err(error) => {
                 self.judge.find(Fault::GaveUp, story_of(&error));
@@ -142,7 +143,7 @@ impl<F: Fitting> World<F> {
         }
     }
 
-    /// As the command has them, with the requests that the plan draws.
+    /// Returns the settings of the command, with the request limits that the plan draws.
     fn replay_settings(
         &self,
         replay: &Replay,
@@ -171,7 +172,7 @@ impl<F: Fitting> World<F> {
     }
 }
 
-/// How far a replay has come, in the table.
+/// The progress of a replay, in the table.
 #[derive(Clone)]
 struct Noting {
     table: Table,
@@ -203,7 +204,7 @@ impl Progress for Noting {
     }
 }
 
-/// The scripted server, where each connection has a copy of the anchor.
+/// The scripted server, with a separate copy of the anchor for each connection.
 struct Copies<'a, F> {
     world: &'a World<F>,
     process: u64,
@@ -212,7 +213,7 @@ struct Copies<'a, F> {
     noting: Noting,
 }
 
-/// An ordinary connection to it.
+/// An ordinary connection to the scripted server.
 struct CopyDatabase {
     replay: Replay,
     anchor: u64,

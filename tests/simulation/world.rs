@@ -1,4 +1,4 @@
-//! Everything of a run but the relay.
+//! The world of a run, without the relay.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -15,7 +15,7 @@ use crate::pubsub::PubSub;
 use crate::replayer::Replayer;
 use crate::table::Table;
 
-/// Everything of a run but the relay.
+/// The world of a run, without the relay.
 pub(crate) struct World<F> {
     pub(crate) fitting: F,
     pub(crate) plan: Plan,
@@ -27,14 +27,14 @@ pub(crate) struct World<F> {
     pub(crate) connections: Mutex<JoinSet<()>>,
     pub(crate) seed: Mutex<Seed>,
     pub(crate) instances: Vec<Instance>,
-    /// Processes so far.
+    /// The number of processes so far.
     pub(crate) processes: Mutex<u64>,
-    /// Those that ended by themselves, having caught up.
+    /// The number of processes that ended because they had caught up.
     pub(crate) caught_up: Mutex<u64>,
-    /// Set at the very end: no process follows the one that stops.
+    /// Requested at the end of the run: no further process starts.
     pub(crate) last: Shutdown,
     pub(crate) row_count: Mutex<RowNumber>,
-    /// After how many steps of the reset all processes end.
+    /// The number of reset steps after which all processes end.
     pub(crate) dies_after: Mutex<Option<u64>>,
     pub(crate) replayer: Replayer,
 }

@@ -1,4 +1,4 @@
-//! What can end a session of the relay, and whether another may follow.
+//! The errors that end a session of the relay, and whether the relay may open another one.
 
 use walrelay_outbox_admin::AdminError;
 use walrelay_outbox_store::StoreError;
@@ -8,81 +8,83 @@ use walrelay_pg_client::{PgError, ServerError};
 use crate::policy::{Disposition, Exit, Kind, Met};
 use crate::stream::pipeline_error::{PipelineError, Unsent};
 
-/// Why there is no session.
+/// An error that ends a session, or that prevents a new one.
 #[derive(Debug, thiserror::Error)]
 pub enum RelayError {
-    /// Connecting, or taking the slot.
+    /// Connecting or starting replication failed.
     #[error("no replication connection")]
     Connect(#[source] PgError),
-    /// Connecting before that had ever worked in this process, where less is waited for.
+    /// The first connection of this process failed. Fewer kinds of errors are retried at that
+    /// point.
     #[error(transparent)]
     AtFirst(Box<RelayError>),
-    /// The session broke off.
+    /// The session ended with an error.
     #[error(transparent)]
     Session(#[from] PipelineError),
-    /// The session broke off at the same place as the sessions before it, with the same error.
+    /// Several sessions in a row ended at the same row with the same error.
     #[error(transparent)]
     Unsendable(Box<RepeatedSendFailure>),
-    /// Dispatch state cannot be read.
+    /// Reading dispatch state failed.
     #[error("dispatch state cannot be read")]
     Store(#[source] StoreFailure),
-    /// What the server is set up for cannot be read.
+    /// Reading the setup of the server failed.
     #[error("the set-up of the server cannot be read")]
     Survey(#[source] AdminError),
-    /// The table could not be streamed.
+    /// Streaming the outbox table failed.
     #[error("the table could not be streamed")]
     TableStream {
-        /// Why.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
-    /// An ordinary statement failed.
+    /// An ordinary SQL statement failed.
     #[error("{action}")]
     Sql {
-        /// What the statement was for.
+        /// The purpose of the statement.
         action: &'static str,
-        /// What the server said.
+        /// The answer of the server.
         #[source]
         source: tokio_postgres::Error,
     },
-    /// The slot was to be taken over, and the server does not let us end the holder's session.
+    /// The relay tried to take the slot over, but the server did not let it end the holder's
+    /// session.
     #[error("the session of {holder} cannot be ended")]
     TakeOver {
-        /// Who holds the slot.
+        /// The session that holds the slot.
         holder: String,
-        /// What the server said.
+        /// The answer of the server.
         #[source]
         source: tokio_postgres::Error,
     },
-    /// The server is a standby, or has just started as one: it may be promoted any moment.
+    /// The server is a standby, or has just started as one. It may be promoted at any moment.
     #[error("the server is in recovery: it is a standby, or is not promoted yet")]
     InRecovery,
-    /// The server is not what the configuration says, or the slot is lost.
+    /// The server does not match the configuration, or the slot is lost.
     #[error("{}: {summary}", if kind.exit() == Exit::SlotLost { "the slot is lost" } else { "postgres is not set up for this relay" })]
     Setup {
-        /// The gravest kind among the findings.
+        /// The most severe kind among the findings.
         kind: Kind,
         /// Each finding with its fix.
         summary: String,
     },
 }
 
-/// Sessions ended at one place, one after the other, because the server cannot send what is there.
+/// Several sessions in a row that ended at one place, because the server cannot send the next row.
 #[derive(Debug, thiserror::Error)]
 #[error("the server cannot send {at}{rows}: {attempts} sessions ended there, one after the other")]
 pub struct RepeatedSendFailure {
-    /// Where.
+    /// The place at which the sessions ended.
     pub at: Unsent,
-    /// How many sessions.
+    /// The number of sessions.
     pub attempts: u32,
-    /// The rows, where they were found in the table: `, which is event …`.
+    /// The rows as error text, if the relay found them in the table: `, which is event …`.
     pub rows: String,
-    /// What the server said.
+    /// The answer of the server.
     #[source]
     pub source: PgError,
 }
 
-/// Every word that [`reason`](RelayError::reason) has.
+/// Every value that [`reason`](RelayError::reason) returns.
 pub(crate) const RECONNECT_REASONS: [&str; 12] = [
     "connect",
     "disconnected",
@@ -99,7 +101,7 @@ pub(crate) const RECONNECT_REASONS: [&str; 12] = [
 ];
 
 impl RelayError {
-    /// For `map_err`: wraps a statement's error with what the statement was for.
+    /// For `map_err`: wraps the error of a statement with the purpose of the statement.
     pub fn sql(action: &'static str) -> impl Fn(tokio_postgres::Error) -> Self {
         move |source| Self::Sql { action, source }
     }
@@ -127,7 +129,7 @@ impl RelayError {
         }
     }
 
-    /// What it is, for the policy.
+    /// Returns the kind of this error, for the policy.
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self {
@@ -138,7 +140,7 @@ impl RelayError {
             Self::Session(
                 PipelineError::Decode { .. } | PipelineError::Row(_) | PipelineError::Columns(_),
             ) => Kind::Unreadable,
-            // Once may be an accident; the supervisor counts.
+            // A single occurrence may be an accident. The supervisor counts.
             Self::Session(PipelineError::Unsendable { .. }) => Kind::Refused,
             Self::Unsendable(_) => Kind::Unsendable,
             Self::Session(PipelineError::PublicationChanged { .. }) => Kind::PublicationChanged,
@@ -159,7 +161,7 @@ impl RelayError {
         }
     }
 
-    /// A word for the metric `reconnects_total`.
+    /// Returns the value of the label `reason` of the metric `reconnects_total`.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
@@ -182,8 +184,9 @@ impl RelayError {
         }
     }
 
-    /// The same, met before anything had worked: a server that cannot be reached is then most likely
-    /// misnamed. One that is starting up or shutting down is there, and will be.
+    /// Marks a connection error as the first one of this process: an unreachable server is then
+    /// most likely misnamed. A server that answers that it is starting up or shutting down is
+    /// retried as usual.
     #[must_use]
     pub fn at_first(self) -> Self {
         if matches!(self, Self::Connect(_)) { Self::AtFirst(Box::new(self)) } else { self }

@@ -1,7 +1,7 @@
-//! Places where the crash suite ends the process. In a release build there is nothing here.
+//! Points at which the crash suite ends the process. A release build contains no failpoints.
 
-/// Ends the process at once if `WALRELAY_FAILPOINT` names this place: `place`, or `place=N` for the
-/// N-th time it is reached.
+/// Aborts the process if `WALRELAY_FAILPOINT` names this place. `place` aborts at the first call,
+/// `place=N` at the N-th call.
 #[cfg(debug_assertions)]
 pub fn hit(place: &str) {
     use std::sync::LazyLock;
@@ -22,12 +22,12 @@ pub fn hit(place: &str) {
     if let Some(armed) = ARMED.as_ref().filter(|armed| armed.place == place)
         && armed.left.fetch_sub(1, Ordering::Relaxed) == 1
     {
-        // No destructor, no flush: as hard as SIGKILL.
+        // Runs no destructor and flushes nothing, exactly like SIGKILL.
         std::process::abort();
     }
 }
 
-/// Nothing.
+/// Does nothing in a release build.
 #[cfg(not(debug_assertions))]
 #[inline(always)]
 pub const fn hit(_place: &str) {}

@@ -1,14 +1,14 @@
-//! The relay itself: one slot's rows into Pub/Sub, one session after the other.
+//! The relay: publishes the rows of one slot to Pub/Sub, one session after the other.
 //!
-//! Knows nothing of flags, files or HTTP: whoever runs it hands over [`settings`]. What it owns:
+//! This crate knows nothing of flags, files or HTTP. The caller passes in [`settings`].
 //!
-//! | Folder | Holds |
+//! | Module | Contents |
 //! | --- | --- |
-//! | [`stream`] | the data path of one session: loop, publishes, recorder, recorded rows, and the publisher's seam |
-//! | [`lifecycle`] | how sessions begin and follow each other: the gate, opening, the supervisor |
-//! | [`recovery`] | a lost slot: what it may not have settled, from the table, before the new slot streams |
-//! | [`replay`] | the same loop over a copy of an anchor, into another topic |
-//! | [`observe`] | what operators are told: metrics, health, the status report |
+//! | [`stream`] | the data path of one session: event loop, publish calls, dispatch writes |
+//! | [`lifecycle`] | the start and the sequence of sessions: preflight check, supervisor |
+//! | [`recovery`] | a lost slot: publishes unsettled rows from the table, before the new slot |
+//! | [`replay`] | the same event loop over a copy of an anchor, into another topic |
+//! | [`observe`] | reports for operators: metrics, health, the status report |
 
 pub mod error;
 pub mod failpoint;

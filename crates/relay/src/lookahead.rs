@@ -1,11 +1,12 @@
-//! What a slot would deliver up to a position, read from the stream without confirming any of it.
+//! Reads the inserts that a slot would deliver up to a position, without confirming any of them.
 //!
-//! Whoever moves a slot forward asks here first which inserts it gives up. One row is in memory at a time, and
-//! only a bounded number of ids is kept, however much the slot holds. The kind and the positions of a message
-//! are read here, because a message that the decoder refuses must not keep its transaction from being skipped.
+//! A command that moves a slot forward asks first which inserts the move skips. One row is in
+//! memory at a time, and the number of retained ids is bounded, however much the slot holds. This
+//! module reads the kind and the positions of a message itself. A message that the decoder rejects
+//! must not prevent a skip of its transaction.
 //!
-//! Text is taken as it is stored: bytes that the server cannot convert to UTF-8 end the relay's stream, and
-//! here they only mark their row.
+//! Text arrives as it is stored. Bytes that the server cannot convert to UTF-8 end the relay's
+//! stream, but here they only mark their row as unsendable.
 
 use std::time::Duration;
 
@@ -19,60 +20,61 @@ use walrelay_pg_replication::{
 use crate::error::RelayError;
 use crate::stream::pipeline_error::Unsent;
 
-/// What is asked.
+/// The parameters of a lookahead.
 #[derive(Debug, Clone, Copy)]
 pub struct Question<'a> {
     /// How to connect.
     pub connect: &'a ConnectConfig,
-    /// The slot that is read, which nobody else may be reading.
+    /// The slot to read. No other session may hold it.
     pub slot: &'a str,
     /// Its publication.
     pub publication: &'a str,
     /// The column of the event id.
     pub id: &'a Names,
-    /// Transactions that end here or before are settled.
+    /// The settled position. Transactions that end here or before are settled.
     pub from: Lsn,
-    /// Up to where.
+    /// The end of the range.
     pub reach: Reach,
 }
 
-/// Up to where a slot is to be moved.
+/// The position that a slot is to be moved to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
-    /// To the end of the transaction that this is a position of, or to this position if it is none's.
+    /// To the end of the transaction that contains this position, or to this position if none
+    /// contains it.
     Transaction(Lsn),
-    /// To this position: transactions that commit behind it stay.
+    /// To this position. Transactions that commit behind it are not skipped.
     Position(Lsn),
 }
 
-/// The answer.
+/// The result of a lookahead.
 #[derive(Debug)]
 pub enum Lookahead {
-    /// This is given up.
+    /// The move skips these changes.
     Reaches(GivenUp),
-    /// Before that position, the server cannot send something.
+    /// Before the position, the server cannot send a row.
     Blocked {
-        /// Where.
+        /// The place of that row.
         at: Unsent,
-        /// What the server said.
+        /// The answer of the server.
         source: PgError,
     },
 }
 
-/// What lies before the new place of a slot.
+/// The changes before the new position of a slot.
 #[derive(Debug)]
 pub struct GivenUp {
-    /// Where the slot is to be moved.
+    /// The new position of the slot.
     pub target: Lsn,
-    /// Transactions with changes.
+    /// The number of transactions with changes.
     pub transactions: u64,
-    /// Their inserts.
+    /// The number of their inserts.
     pub inserts: u64,
-    /// Their updates, deletes and truncates.
+    /// The number of their updates, deletes and truncates.
     pub other_changes: u64,
-    /// The first of the inserts, at most [`ROWS_NAMED_MAX`].
+    /// The first inserts, at most [`ROWS_NAMED_MAX`].
     pub rows: Vec<RowGivenUp>,
-    /// The last of the transactions, if the server could not send all of it.
+    /// The last transaction, if the server could send only a part of it.
     pub unsendable: Option<UnsendableTransaction>,
 }
 
@@ -89,38 +91,41 @@ impl GivenUp {
     }
 }
 
-/// An insert that is given up.
+/// An insert that the move skips.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RowGivenUp {
-    /// Its event id, where it can be read.
+    /// Its event id, if it can be read.
     pub event_id: Option<String>,
     /// Its position.
     pub at: String,
-    /// Whether the server can send it, and a backfill can read it.
+    /// Whether the server can send it. If so, a backfill can read it.
     pub is_sendable: bool,
 }
 
-/// A transaction of which the server could send a part.
+/// A transaction that the server could send only in part.
 #[derive(Debug)]
 pub struct UnsendableTransaction {
-    /// The row that it could not send.
+    /// The row that the server could not send.
     pub position: Position,
-    /// The transaction's id.
+    /// The transaction id.
     pub xid: u32,
-    /// What the server said.
+    /// The answer of the server.
     pub source: PgError,
 }
 
-/// Ids that are kept. The commands print fewer; the rest is compared with the rows of the table.
+/// The maximum number of retained ids. The commands print fewer, and compare the others with the
+/// rows of the table.
 pub const ROWS_NAMED_MAX: usize = 1_000;
 
-/// An update asks the server how far it has read, so the end is noticed after this long.
+/// The interval between status updates. Each one makes the server reply with its position, so the
+/// end is noticed within this time.
 const STATUS_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Within the commit record that begins here, and before whatever follows it: a record is longer.
+/// An offset from the start of a commit record. Every commit record is longer, so the resulting
+/// position is before the next record.
 const WITHIN_COMMIT_RECORD: u64 = 8;
 
-/// Reads.
+/// Reads the slot up to the requested position.
 ///
 /// # Errors
 ///
@@ -150,7 +155,7 @@ pub async fn look_ahead(question: Question<'_>) -> Result<Lookahead, RelayError>
             }
         }
     };
-    // The slot is free once the server has answered; when the connection is gone, it is free as well.
+    // The server's answer means that the slot is free. A broken connection frees the slot as well.
     if let Err(error) = feedback.finish(frames, Watermark::NONE).await {
         tracing::debug!(%error, "the stream ended otherwise than it should");
     }
@@ -169,18 +174,18 @@ async fn open(question: &Question<'_>) -> Result<(NetworkFrames, NetworkFeedback
     Ok((frames, feedback, end))
 }
 
-/// What was read so far.
+/// The changes read so far.
 #[derive(Debug)]
 struct Reading<'a> {
     question: Question<'a>,
-    /// What is committed later is none of ours.
+    /// The end of WAL at the start. Later commits are not counted.
     end: Lsn,
-    /// For the ids; none once a message could not be decoded.
+    /// Decodes the ids. `None` after a message that could not be decoded.
     decoder: Option<Decoder>,
     open: Option<OpenTransaction>,
-    /// Everything that was read.
+    /// All changes that were read.
     all: GivenUp,
-    /// How much of it lies before the position.
+    /// The counts of the changes before the position.
     before: Counts,
 }
 
@@ -212,7 +217,7 @@ impl<'a> Reading<'a> {
         Self { question, end, decoder, open, all, before }
     }
 
-    /// One message of the stream; the answer, if that was the last one that matters.
+    /// Reads one message of the stream. Returns the result if no later message matters.
     fn take(&mut self, frame: &XLogData<'_>) -> Option<Lookahead> {
         let data = frame.data;
         let kind = data.first().copied();
@@ -247,7 +252,7 @@ impl<'a> Reading<'a> {
         (kind == Some(b'C')).then(|| self.commit(lsn_at(data, 10))).flatten()
     }
 
-    /// Names the row, if the message is one.
+    /// Records the row, if the message is an insert.
     fn name(&mut self, data: &[u8]) {
         let Some(decoder) = &mut self.decoder else { return self.name_unread(data) };
         let has_room = self.all.rows.len() < ROWS_NAMED_MAX;
@@ -263,7 +268,7 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// A row whose columns nobody can read.
+    /// Records a row whose columns cannot be decoded.
     fn name_unread(&mut self, data: &[u8]) {
         let Some(open) = &self.open else { return };
         if data.first() == Some(&b'I') && self.all.rows.len() < ROWS_NAMED_MAX {
@@ -300,7 +305,7 @@ impl<'a> Reading<'a> {
         })
     }
 
-    /// No transaction was meant: all those that end before the position.
+    /// Returns the transactions that end before the position, because no transaction contains it.
     fn at_the_end(&mut self) -> Lookahead {
         let Counts { transactions, inserts, other_changes, .. } = self.before;
         let (Reach::Transaction(target) | Reach::Position(target)) = self.question.reach;
@@ -317,7 +322,8 @@ impl<'a> Reading<'a> {
         })
     }
 
-    /// The stream ends here: what was meant may lie before it, or be what cannot be sent.
+    /// Handles the end of the stream. The requested position may be before this point, or may be in
+    /// the transaction that cannot be sent.
     fn broken_off(&mut self, source: PgError) -> Result<Lookahead, RelayError> {
         if !matches!(&source, PgError::Server(answer) if answer.is_permanent()) {
             return Err(RelayError::Connect(source));
@@ -359,7 +365,7 @@ fn row_of(insert: &Insert<'_>, id: &Names) -> RowGivenUp {
     RowGivenUp { event_id, at: insert.position.to_string(), is_sendable }
 }
 
-/// A big-endian number of a message; zero beyond its end.
+/// Reads a big-endian number of a message. Bytes beyond the end of the message count as zero.
 fn number_at(data: &[u8], from: usize, length: usize) -> u64 {
     let bytes = data.get(from..from + length).unwrap_or_default();
     bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
@@ -378,7 +384,8 @@ mod tests {
 
     const NOW: PgTimestamp = PgTimestamp::from_micros(0);
 
-    /// Answers of a slot that holds transactions at 100 (two rows, a delete) and 200 (one row).
+    /// Returns the result for a slot with transactions at 100 (two rows, a delete) and 200 (one
+    /// row).
     fn answer(reach: Reach, breaks_at: Option<u64>) -> Lookahead {
         let connect = ConnectConfig::parse("postgresql://u@h/d", &PgEnv::default())
             .expect("a connection string");
@@ -470,7 +477,8 @@ mod tests {
         assert_eq!((target.as_u64(), inserts), (108, 1));
         let UnsendableTransaction { position, xid, .. } = unsendable.expect("it is named");
         assert_eq!((position.to_string().as_str(), xid), ("0/64#1", 5));
-        // Rows before it can be given up without it, and nothing behind it.
+        // A move can skip the earlier rows without the unsendable transaction, but cannot pass
+        // beyond it.
         assert_eq!(given_up(Reach::Transaction(Lsn::new(130)), Some(110)).0, 130);
         for beyond in [Reach::Transaction(Lsn::new(500)), Reach::Position(Lsn::new(500))] {
             let Lookahead::Blocked { at, .. } = answer(beyond, Some(110)) else {

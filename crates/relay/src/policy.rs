@@ -1,7 +1,7 @@
-//! What an error leads to: an end with its exit code and its hint, a wait, or another try.
+//! The reaction to an error: stop with an exit code and a hint, wait, or retry.
 //!
-//! One table decides. An error says what [`Kind`] it is and where it was [`Met`]; nothing else looks
-//! inside one, so that `run`, `check` and every other command agree.
+//! One table decides. An error reports its [`Kind`] and the place where it occurred ([`Met`]). No
+//! other code inspects an error, so that `run`, `check` and every other command agree.
 
 mod postgres;
 
@@ -11,29 +11,29 @@ use std::process::ExitCode;
 
 use walrelay_outbox_admin::{Finding, Severity, code};
 
-/// How the process ended; the numbers are a contract with whoever restarts it.
+/// How the process ended. The exit codes are a contract with supervisors that restart the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    /// Done, or asked to stop.
+    /// Finished, or asked to stop.
     Done,
-    /// Something nobody foresaw.
+    /// An unexpected error.
     Unexpected,
     /// The command line or the configuration is wrong.
     Usage,
-    /// Postgres is not set up for this.
+    /// Postgres is not set up for walrelay.
     PostgresSetup,
-    /// Pub/Sub is not set up for this.
+    /// Pub/Sub is not set up for walrelay.
     PubSubSetup,
-    /// The slot is lost: the server dropped log that it needed, or the slot itself.
+    /// The slot is lost: the server removed WAL that it needed, or the slot itself.
     SlotLost,
-    /// The slot is held by somebody else and taking over was not allowed.
+    /// Another session holds the slot, and taking over was not allowed.
     SlotHeld,
-    /// A broken invariant: going on could confirm too far.
+    /// A broken invariant. Continuing could confirm a position too early.
     BrokenInvariant,
 }
 
 impl Exit {
-    /// The number the operating system sees.
+    /// Returns the exit code of the process.
     #[must_use]
     pub const fn code(self) -> u8 {
         match self {
@@ -55,35 +55,35 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// What happens after an error.
+/// The reaction to an error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Disposition {
     /// End the session and resume from the slot after a delay.
     Reconnect,
-    /// Wait until whoever holds the slot lets go of it.
+    /// Wait until the holder releases the slot.
     StandBy,
-    /// Wait for a state that another command or another person ends. This process can stay as it is.
+    /// Wait for a condition that another command or a person ends. This process can keep running.
     Wait {
         /// The command to run.
         hint: &'static str,
     },
-    /// Nothing will change until a person changes it.
+    /// Stop, because only a person can fix the error.
     Stop {
-        /// What the process exits with.
+        /// The exit code of the process.
         exit: Exit,
-        /// What to do about it.
+        /// The next step for the operator.
         hint: &'static str,
     },
 }
 
-/// Where an error was met.
+/// The place where an error occurred.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Met {
-    /// By `run`, before anything has worked: an address is more likely wrong than a server down.
+    /// In `run`, before the first success. A wrong address is more likely than an outage.
     AtFirst,
-    /// By `run`, later.
+    /// In `run`, after the first success.
     Running,
-    /// By a command that does one thing and reports, such as `check`.
+    /// In a command that runs once and reports, such as `check`.
     ByCommand,
 }
 
@@ -106,15 +106,15 @@ const PUBSUB: Then = Then::Stop(Exit::PubSubSetup);
 const LOST: Then = Then::Stop(Exit::SlotLost);
 const HELD: Then = Then::Stop(Exit::SlotHeld);
 
-/// Makes [`Kind`], the list of all kinds and the table from one list.
+/// Generates [`Kind`], the list of all kinds and the table from one list.
 macro_rules! policy {
     ($($(#[$doc:meta])+ $kind:ident: $first:ident, $running:ident, $command:ident, $hint:literal;)+) => {
-        /// What went wrong, as far as it matters for what happens next.
+        /// The kind of an error, as far as it decides the reaction.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Kind { $($(#[$doc])+ $kind,)+ }
 
         impl Kind {
-            /// All of them.
+            /// All kinds.
             pub const ALL: &[Self] = &[$(Self::$kind,)+];
 
             const fn row(self) -> ([Then; 3], &'static str) {
@@ -124,10 +124,10 @@ macro_rules! policy {
     };
 }
 
-// Kind: at the first start of `run`, later in `run`, in another command, and what to do about it.
+// Kind: reaction at the first start of `run`, later in `run`, and in another command. Next step.
 policy! {
-    // The way to the server.
-    /// Nothing listens at any address of the server, or its name has none.
+    // Connecting to the server.
+    /// No address of the server accepts connections, or its name has no address.
     Unreachable: POSTGRES, RECONNECT, POSTGRES,
         "check host, port and network; Supabase's direct host has IPv6 addresses only, unless the IPv4 \
          add-on is bought; once they were connected, `run` and `consume` reconnect by themselves";
@@ -138,25 +138,25 @@ policy! {
     TlsUntrusted: POSTGRES, RECONNECT, POSTGRES,
         "sslrootcert must name the authority that signed the server's certificate (Supabase: Database \
          Settings, SSL), and with verify-full the certificate must name the host";
-    /// Our root certificates cannot be read.
+    /// The configured root certificates cannot be read.
     TlsRoots: USAGE, RECONNECT, USAGE,
         "sslrootcert takes a PEM file; WALRELAY_SSLROOTCERT_PEM takes its text";
-    /// An address takes too long to answer: a server under load, or a firewall that drops packets.
+    /// An address does not answer in time: a server under load, or a firewall that drops packets.
     Unanswered: RECONNECT, RECONNECT, POSTGRES,
         "check host, port and firewall; `run` and `consume` try again until the server answers";
-    /// TLS fails in another way.
+    /// TLS fails for another reason.
     Tls: POSTGRES, RECONNECT, POSTGRES, "check sslmode, and that the address is Postgres' own";
     /// A connection pooler answers.
     Pooler: POSTGRES, POSTGRES, POSTGRES,
         "connect to the database itself, not through a pooler such as PgBouncer: on Supabase to the \
          direct connection db.<ref>.supabase.co:5432";
-    /// Wrong role or password, or refused by `pg_hba.conf`.
+    /// Wrong role or password, or a rejection by `pg_hba.conf`.
     Authentication: POSTGRES, WAIT, POSTGRES,
         "check user, password and the server's pg_hba.conf";
-    /// The server asks for an authentication method that this client does not support.
+    /// The server requires an authentication method that this client does not support.
     AuthenticationMethod: POSTGRES, POSTGRES, POSTGRES,
         "let pg_hba.conf ask this role for scram-sha-256, md5 or password";
-    /// The server asks for a password and none is configured.
+    /// The server requires a password and none is configured.
     PasswordMissing: POSTGRES, WAIT, POSTGRES,
         "put it into the connection string, PGPASSWORD or PGPASSFILE";
     /// The password file cannot be read.
@@ -165,93 +165,93 @@ policy! {
     /// The server cannot prove that it knows the password.
     ServerUnproven: POSTGRES, RECONNECT, POSTGRES,
         "make sure that the address is your server's: it does not know the role's password";
-    /// Not the kind of server that `target_session_attrs` asks for.
+    /// The server does not match `target_session_attrs`.
     WrongSession: POSTGRES, RECONNECT, POSTGRES,
         "name the primary's host, or correct target_session_attrs";
-    /// There is no such database.
+    /// The database does not exist.
     DatabaseMissing: POSTGRES, POSTGRES, POSTGRES,
         "check the database's name in the connection string";
-    /// All connections or walsenders are taken.
+    /// All connections or walsenders are in use.
     ConnectionsExhausted: RECONNECT, RECONNECT, POSTGRES,
         "raise max_wal_senders or max_connections, or end sessions that nobody needs";
-    /// Starting up, or shutting down.
+    /// The server is starting up or shutting down.
     NotAccepting: RECONNECT, RECONNECT, UNEXPECTED,
         "wait until the server has started and try again; the relay does so by itself";
-    /// A standby.
+    /// The server is a standby.
     InRecovery: RECONNECT, RECONNECT, POSTGRES,
         "connect to the primary; a relay that met a standby waits for its promotion";
-    /// The session may not write.
+    /// The session is read-only.
     ReadOnly: RECONNECT, RECONNECT, POSTGRES,
         "connect to the primary, or run `ALTER ROLE … RESET default_transaction_read_only` (`ALTER DATABASE …` if the \
          database sets it)";
     /// The connection broke.
     Broken: RECONNECT, RECONNECT, POSTGRES,
         "check network and firewall, and that the address is Postgres' own";
-    /// The other side does not keep to the protocol.
+    /// The peer violates the protocol.
     Protocol: POSTGRES, RECONNECT, POSTGRES,
         "check that the address is Postgres' own; if it is, keep the log and report this";
     /// The server refuses with an error that has no kind of its own.
     Refused: RECONNECT, RECONNECT, UNEXPECTED,
         "the text is the server's: its log tells more";
 
-    // What is set up there.
+    // The setup of the server.
     /// The server is too old, or a setting is wrong.
     ServerUnfit: POSTGRES, POSTGRES, POSTGRES, "run `walrelay check`, which names the setting to change";
-    /// The catalog holds what this version does not know.
+    /// The catalog contains a value that this version does not know.
     ServerUnknown: POSTGRES, POSTGRES, POSTGRES, "use a release of walrelay that knows this Postgres";
-    /// The role may not do this.
+    /// The role lacks a permission.
     Privilege: POSTGRES, POSTGRES, POSTGRES,
         "the text names what the role lacks: streaming and making slots needs REPLICATION, each table a grant and a \
          policy: docs/operations.md, Rights";
-    /// Row level security shows the role no row.
+    /// Row level security hides all rows from the role.
     RowsHidden: POSTGRES, POSTGRES, POSTGRES,
         "a table takes a grant and a policy for each role; what each needs for what: migrations/README.md, Rights";
-    /// A slot or publication that a command names is not there.
+    /// A slot or publication that a command names does not exist.
     Missing: POSTGRES, POSTGRES, POSTGRES,
         "run `walrelay check`, which names what is missing and what resembles it";
     /// A table or column is missing.
     TableMissing: POSTGRES, POSTGRES, POSTGRES,
         "run `walrelay init` in the outbox's database, which creates what is missing, or correct --database-url, if that \
          names another one";
-    /// An outbox table lacks something.
+    /// An outbox table does not meet the requirements.
     OutboxUnfit: POSTGRES, POSTGRES, POSTGRES,
         "run `walrelay check`, and mend the table or the --column-… options";
-    /// The relay's tables lack something.
+    /// The relay's tables do not meet the requirements.
     DispatchUnfit: POSTGRES, POSTGRES, POSTGRES,
         "run `walrelay check`; migrations/README.md has the tables and their grants";
-    /// There is no publication.
+    /// The publication does not exist.
     PublicationMissing: POSTGRES, POSTGRES, POSTGRES,
         "correct --publication, or run `walrelay init`, which creates the publication before the slot";
     /// The publication publishes too much or too little.
     PublicationUnfit: POSTGRES, POSTGRES, POSTGRES,
         "run `walrelay check`, which names the ALTER PUBLICATION to run";
-    /// The server left the publication out while decoding: rows are missing.
+    /// The server ignored the publication during decoding, so rows are missing.
     PublicationSkipped: POSTGRES, POSTGRES, POSTGRES,
         "the publication did not exist when these rows were written; it must be created before the slot \
          and never be dropped while the slot lives: docs/operations.md, Lost slot";
-    /// Publication or tables were changed under the running relay.
+    /// The publication or its tables were changed while the relay was running.
     PublicationChanged: POSTGRES, POSTGRES, POSTGRES,
         "rows inserted since the change are not in the stream: docs/operations.md, The publication was \
          changed";
-    /// The name cannot be a slot's.
+    /// The name is not a valid slot name.
     InvalidName: POSTGRES, POSTGRES, POSTGRES,
         "slot names take lower-case letters, digits and _ only";
     /// The server does not understand a statement.
     Syntax: POSTGRES, POSTGRES, POSTGRES,
         "check that this is Postgres 15 or later, and no pooler in between";
-    /// All replication slots are taken.
+    /// All replication slots are in use.
     SlotsExhausted: POSTGRES, POSTGRES, POSTGRES,
         "raise max_replication_slots, or free a slot that is known to be of no use";
-    /// Log or slots are short for what was asked for.
+    /// The server has too few slots or too little WAL retention for the request.
     NoRoom: POSTGRES, POSTGRES, POSTGRES,
         "raise the setting that the text names, or make room: docs/replay.md, What an anchor costs";
-    /// There is no slot and never was one.
+    /// The slot does not exist and never existed.
     SlotMissing: POSTGRES, POSTGRES, POSTGRES,
         "correct --slot, or run `walrelay init`, which creates it";
-    /// The outbox is divided into shards otherwise than the command says.
+    /// The shards on the server do not match the shard in the command.
     ShardsDiffer: POSTGRES, POSTGRES, POSTGRES,
         "name the shard as in --shard 0/4; `walrelay reshard` changes their number: docs/shards.md";
-    /// The slot is of another kind, plugin or database, or older than its publication.
+    /// The slot has another type, plugin or database, or is older than its publication.
     SlotUnfit: POSTGRES, POSTGRES, POSTGRES, "choose another name with --slot";
     /// The slot existed, and is missing or invalidated.
     SlotLost: LOST, LOST, LOST,
@@ -261,103 +261,103 @@ policy! {
     OtherServer: LOST, LOST, LOST,
         "positions on record mean nothing on this server: after an upgrade run `walrelay slot recover`, or \
          `walrelay slot adopt` if pg_upgrade has carried the slot over: docs/operations.md, Lost slot";
-    /// Transaction ids on record belong to another database.
+    /// The transaction ids on record belong to another database.
     OtherDatabase: LOST, LOST, LOST,
         "name a moment with a margin: `walrelay slot recover --since 2026-01-31T12:00:00Z` publishes everything \
          since then: docs/operations.md, Lost slot";
-    /// A reset was begun and is not finished, or another process is at it.
+    /// An operation on the slot is unfinished, or another process works on it.
     OperationUnfinished: WAIT, WAIT, POSTGRES,
         "the command that began it finishes it when it is run again; so does `walrelay run`, unless it is a change of the \
          number of shards: docs/replay.md, docs/shards.md";
-    /// An upgrade is being prepared, or was by a process that is gone.
+    /// An upgrade is being prepared, or its process is gone.
     UpgradeBegun: WAIT, WAIT, POSTGRES,
         "wait for `walrelay prepare-upgrade`, or run it again: it finishes; `walrelay slot recover` calls it off, and so \
          does a relay, where nobody is at it";
     /// The slot was dropped for an upgrade.
     UpgradePrepared: WAIT, WAIT, POSTGRES,
         "upgrade the server, then run `walrelay slot recover`, which goes on; without an upgrade it goes on here";
-    /// There is no loss.
+    /// The slot is not lost.
     NotLost: USAGE, USAGE, USAGE,
         "nothing is left to do if it was recovered already: `walrelay status` shows how the slot stands";
-    /// What a lost slot may not have settled is still to be published.
+    /// Rows that the lost slot may not have settled must still be published.
     RecoveryPending: POSTGRES, POSTGRES, POSTGRES,
         "start `walrelay run`, which publishes those rows first: docs/operations.md, Lost slot";
-    /// Somebody else holds the slot.
+    /// Another session holds the slot.
     SlotHeld: STAND_BY, STAND_BY, HELD,
         "stop what holds the slot first: a relay, or another command, as the text says";
-    /// The holder's session may not be ended.
+    /// The role may not end the holder's session.
     TakeOverRefused: HELD, HELD, HELD,
         "only the same role, or a member of pg_signal_backend, may end the holder's session";
 
-    // What the stream brings.
+    // The contents of the stream.
     /// A change or row that cannot be read.
     Unreadable: POSTGRES, POSTGRES, POSTGRES,
         "nothing was confirmed past this row; mend the table or the --column-… options and start again";
 
-    /// A row that the server fails to send, each time.
+    /// A row that the server fails to send at every attempt.
     Unsendable: POSTGRES, POSTGRES, POSTGRES,
         "`walrelay slot advance --to-lsn POSITION --skip-events` passes the transaction without decoding it, and names its \
          rows: docs/operations.md, A row that the server cannot send";
 
-    /// Another process does this replay.
+    /// Another process runs this replay.
     ReplayTaken: HELD, HELD, HELD,
         "wait until it is done, or stop it: then it goes on here with the same --resume";
-    /// A replay met a row that Pub/Sub would never take.
+    /// A replay reached a row that Pub/Sub never accepts.
     NotReplayed: UNEXPECTED, UNEXPECTED, UNEXPECTED,
         "mend what the row's error names, or leave such rows out with --skip-dead: docs/replay.md";
 
-    // The consuming half.
-    /// A consumer's database lacks tables, functions or rights.
+    // The consumer.
+    /// A consumer's database lacks tables, functions or permissions.
     InboxUnfit: POSTGRES, POSTGRES, POSTGRES,
         "run `walrelay consumer init` in the consumer's database, which creates what is missing, or correct \
          --database-url or --inbox, if that names another one; migrations/README.md has the grants";
-    /// There is no consumer of this name.
+    /// The consumer does not exist.
     ConsumerMissing: POSTGRES, POSTGRES, POSTGRES,
         "correct the name or --database-url, or set it up: `walrelay consumer init NAME --subscription S`";
-    /// The handler is missing, or is none.
+    /// The handler function is missing or unsuitable.
     HandlerUnfit: POSTGRES, POSTGRES, POSTGRES,
         "create the function in the consumer's database, or correct --handler";
-    /// The SQL that is to empty a read model.
+    /// The SQL that empties a read model failed.
     ResetUnfit: USAGE, USAGE, USAGE,
         "mend the SQL of --reset-sql, and run it again; it runs inside one transaction: leave BEGIN, COMMIT and \
          ROLLBACK out of it, and what psql alone understands";
-    /// There is no such subscription.
+    /// The subscription does not exist.
     SubscriptionMissing: PUBSUB, PUBSUB, PUBSUB,
         "correct --subscription, or create it: `walrelay consumer init NAME --subscription S --create --topic T`";
-    /// A subscription exists, and cannot be made what it has to be.
+    /// The subscription exists with settings that cannot be changed as required.
     SubscriptionUnfit: POSTGRES, POSTGRES, POSTGRES,
         "name another --subscription, which is then created, or correct --topic and --filter: what differs is chosen when \
          a subscription is created; docs/consumer-operations.md, Another subscription";
 
-    // Pub/Sub, and whoever types.
-    /// Rows are to be published again to a topic that is not there.
+    // Pub/Sub, and the command line.
+    /// The topic for republished rows does not exist.
     TopicMissing: PUBSUB, PUBSUB, PUBSUB,
         "create it: `gcloud pubsub topics create TOPIC`, or `walrelay init --create-topics=TOPIC`; or correct --to-topic, \
          of `consumer rebuild` --from-outbox, of `consumer init` --topic";
     /// Pub/Sub cannot be used.
     PubSub: PUBSUB, PUBSUB, PUBSUB,
         "check credentials, --project, --endpoint, --pubsub-ca and network; roles/pubsub.viewer lets check look";
-    /// The configuration.
+    /// The configuration is invalid.
     Configuration: USAGE, USAGE, USAGE, "see `walrelay <command> --help` and docs/configuration.md";
-    /// An argument names something that does not exist or cannot exist.
+    /// An argument names an object that does not exist or cannot exist.
     Argument: USAGE, USAGE, USAGE, "correct the argument; `--help` shows what it takes";
     /// A file cannot be read.
     File: USAGE, USAGE, USAGE, "name a file that can be read";
-    /// An address to serve is taken by another process.
+    /// Another process already uses a listen address.
     PortTaken: UNEXPECTED, UNEXPECTED, UNEXPECTED,
         "another process listens there: stop it, or choose another address with --http (PORT sets it too), \
          --listen or --control-listen";
-    /// A resource of this machine.
+    /// This machine lacks a resource.
     Machine: UNEXPECTED, UNEXPECTED, UNEXPECTED, "check ports, descriptors and rights of this process";
-    /// A number or text that the tables cannot hold.
+    /// The tables cannot store a number or text.
     Unrecordable: UNEXPECTED, UNEXPECTED, UNEXPECTED, "keep the log and report this";
-    /// A signal ended it before it was done.
+    /// A signal ended the command early.
     Interrupted: UNEXPECTED, UNEXPECTED, UNEXPECTED,
         "run it again; what it has done by then stays";
 }
 
 impl Disposition {
-    /// The same for a relay that outlives the loss of its slot: another command brings the slot back.
+    /// Returns the reaction of a relay that survives a lost slot: another command recovers it.
     #[must_use]
     pub const fn awaiting_a_lost_slot(self) -> Self {
         match self {
@@ -368,7 +368,7 @@ impl Disposition {
 }
 
 impl Kind {
-    /// What happens: the one place that decides.
+    /// Returns the reaction to this kind of error. No other code decides it.
     #[must_use]
     pub const fn disposition(self, met: Met) -> Disposition {
         let ([first, running, command], hint) = self.row();
@@ -385,13 +385,13 @@ impl Kind {
         }
     }
 
-    /// What to do about it.
+    /// Returns the next step for the operator.
     #[must_use]
     pub const fn hint(self) -> &'static str {
         self.row().1
     }
 
-    /// What a command exits with that met this.
+    /// Returns the exit code of a command that fails with this kind.
     #[must_use]
     pub const fn exit(self) -> Exit {
         match self.disposition(Met::ByCommand) {
@@ -440,15 +440,15 @@ impl Kind {
         }
     }
 
-    /// The kind of all errors among the findings together; none if there is none.
+    /// Returns the deciding kind of all errors among the findings, or `None` without errors.
     #[must_use]
     pub fn of_findings(findings: &[Finding]) -> Option<Self> {
         let errors = findings.iter().filter(|finding| finding.severity == Severity::Error);
         Self::gravest(errors.map(|finding| Self::of_finding(finding.code)))
     }
 
-    /// The kind that decides. A promotion fixes a standby. A lost slot outweighs the rest, because
-    /// fixing the rest may lose its rows. A kind that stops outweighs one that passes.
+    /// Returns the kind that decides. A promotion fixes a standby. A lost slot is next, because
+    /// other fixes may lose its rows. A kind that stops outweighs one that ends by itself.
     #[must_use]
     pub fn gravest(kinds: impl Iterator<Item = Self>) -> Option<Self> {
         kinds.min_by_key(|kind| match (kind, kind.disposition(Met::AtFirst)) {
@@ -460,7 +460,7 @@ impl Kind {
     }
 }
 
-/// Whether the connection ended, which says nothing about what was being agreed on.
+/// Returns whether the connection ended, which proves nothing about the TLS settings.
 fn is_cut(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
     [BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof].contains(&error.kind())
@@ -497,7 +497,7 @@ mod tests {
             };
             match kind.disposition(Met::AtFirst) {
                 Disposition::Stop { exit, .. } => assert_eq!(checked, exit, "{kind:?}"),
-                // `run` waits for it, and `check` must not call it lost or a mistake of the caller.
+                // `run` waits for this kind. `check` must not report a lost slot or a usage error.
                 Disposition::Reconnect | Disposition::StandBy | Disposition::Wait { .. } => {
                     assert!(
                         matches!(checked, Exit::Unexpected | Exit::PostgresSetup | Exit::SlotHeld),

@@ -1,6 +1,6 @@
-//! Randomness that differs between processes; everything else derives from it.
+//! The source of randomness that differs between processes. All other randomness derives from it.
 
-/// A seed for what must differ between processes: jitter and the key hash.
+/// Returns a random seed for jitter and for the key hash, which must differ between processes.
 #[must_use]
 pub fn random_seed() -> u64 {
     use std::hash::{BuildHasher, Hasher};

@@ -1,4 +1,4 @@
-//! The settings of the service, whether they came from flags, variables or a file.
+//! The settings of the service, from flags, environment variables or a file.
 
 use std::time::Duration;
 
@@ -8,52 +8,52 @@ use walrelay_outbox_store::Outbox;
 use walrelay_pg_client::ConnectConfig;
 use walrelay_pubsub::PublisherConfig;
 
-/// Everything the relay needs to know to run.
+/// All settings of the relay.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// How to connect to Postgres.
     pub connect: ConnectConfig,
-    /// How the relay behaves.
+    /// The behaviour of the relay.
     pub relay: RelaySettings,
-    /// Where Pub/Sub is.
+    /// The Pub/Sub settings.
     pub pubsub: PubSubSettings,
     /// When the run ends by itself.
     pub until: Until,
 }
 
-/// How the relay behaves: what the pipeline is built from.
+/// The behaviour of the relay: the settings of the pipeline.
 #[derive(Debug, Clone)]
 pub struct RelaySettings {
-    /// Which slot, publication and outbox tables.
+    /// The slot, publication and outbox tables.
     pub outbox: Outbox,
     /// How a row becomes a message.
     pub router: RouterConfig,
-    /// A lane stuck this long while others succeed is parked.
+    /// The time after which a failing lane is parked while others succeed.
     pub park_after: Duration,
-    /// Tries of a parked row before it is dead.
+    /// The number of attempts before a parked row is dead.
     pub max_attempts: u32,
-    /// What happens to a key after a dead row.
+    /// The treatment of a key after a dead row.
     pub on_dead: OnDead,
     /// The one byte budget (I6).
     pub max_in_flight_bytes: usize,
-    /// How much log may wait for us (I10).
+    /// The limit of retained WAL (I10).
     pub wal_budget: WalBudgetLimit,
-    /// How long a stop waits for what is in flight.
+    /// How long a stop waits for requests in flight.
     pub drain_timeout: Duration,
-    /// After how much silence to end the session of another holder of the slot; `None` never does.
+    /// The silence after which another holder's session is ended. `None` never ends it.
     pub take_over_after: Option<Duration>,
-    /// How often the server is told what is confirmed.
+    /// The interval between status updates to the server.
     pub status_interval: Duration,
-    /// The `wal_sender_timeout` that our connection sets for itself.
+    /// The `wal_sender_timeout` of the replication connection.
     pub wal_sender_timeout: Duration,
     /// How long published and discarded rows stay in dispatch state.
     pub dispatch_retention: Duration,
 }
 
 impl RelaySettings {
-    /// The sender timeout asked for. A walsender in the middle of a transaction listens to us only
-    /// after half of it (walsender.c, `WalSndWriteData`), and until then a standby sees no sign of
-    /// life: so it is not longer than a standby with the same settings waits.
+    /// Returns the sender timeout to set. In the middle of a transaction a walsender reads our
+    /// messages only after half of the timeout (walsender.c, `WalSndWriteData`). Until then a
+    /// standby sees no sign of life. The timeout is therefore no longer than `take_over_after`.
     #[must_use]
     pub fn sender_timeout(&self) -> Duration {
         self.take_over_after
@@ -61,23 +61,24 @@ impl RelaySettings {
     }
 }
 
-/// Where Pub/Sub is and how hard it may be worked.
+/// The Pub/Sub endpoint and its limits.
 #[derive(Debug, Clone)]
 pub struct PubSubSettings {
-    /// The endpoint, the number of connections, and how long a call may take.
+    /// The endpoint, the number of connections, and the timeout of a call.
     pub publisher: PublisherConfig,
-    /// How many Publish calls may be unanswered at once.
+    /// The maximum number of concurrent Publish calls.
     pub max_outstanding_requests: usize,
 }
 
 /// When a run ends by itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Until {
-    /// Only when it is asked to stop.
+    /// Only when a stop is requested.
     Stopped,
-    /// Once everything committed before its start is confirmed, none of it waits spilled, and nothing is due.
+    /// Once everything committed before its start is confirmed, none of these rows is spilled, and
+    /// no parked key is due.
     CaughtUp,
-    /// Once everything committed before this position is confirmed. What is committed from there on is
-    /// somebody else's: nothing of it is taken in.
+    /// Once everything committed before this position is confirmed. Later commits are not read:
+    /// another process publishes them.
     Position(Lsn),
 }

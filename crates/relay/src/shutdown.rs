@@ -1,4 +1,4 @@
-//! A request to stop: made once, remembered, awaitable by many.
+//! A request to stop: made once, kept as state, awaitable by many tasks.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -6,44 +6,44 @@ use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
-/// Asks everything that holds a copy to finish what it has begun and to take nothing new.
+/// Asks every holder of a clone to finish its current work and to start no new work.
 #[derive(Debug, Clone)]
 pub struct Shutdown {
     asked: watch::Sender<bool>,
 }
 
 impl Shutdown {
-    /// A request that has not been made yet.
+    /// Creates a request that has not been made yet.
     #[must_use]
     pub fn new() -> Self {
         Self { asked: watch::Sender::new(false) }
     }
 
-    /// Makes the request. Making it again changes nothing.
+    /// Makes the request. A second call changes nothing.
     pub fn request(&self) {
         self.asked.send_replace(true);
     }
 
-    /// Whether the request has been made.
+    /// Returns whether the request has been made.
     #[must_use]
     pub fn is_requested(&self) -> bool {
         *self.asked.borrow()
     }
 
-    /// Completes once the request is made; at once if it was made before the call.
+    /// Completes once the request is made, or at once if it was made before the call.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future loses nothing: the request is state, not an event.
     pub async fn requested(&self) {
         let mut asked = self.asked.subscribe();
-        // Cannot fail: `self` holds the sender that the wait depends on.
+        // This cannot fail, because `self` holds the sender that the wait depends on.
         let waited = asked.wait_for(|asked| *asked).await;
         debug_assert!(waited.is_ok());
     }
 
     /// Turns SIGTERM and SIGINT into a request, and completes at the second signal. SIGHUP, SIGUSR1
-    /// and SIGUSR2, which end a process that says nothing about them, change nothing.
+    /// and SIGUSR2 are ignored, although their default action ends a process.
     ///
     /// The handlers are in place when this returns, before the future is polled.
     ///
@@ -67,12 +67,12 @@ impl Shutdown {
     }
 }
 
-/// Whether it is told that a signal asked to stop.
+/// Whether a stop by a signal is logged at level info.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Told {
-    /// What was begun is finished first.
+    /// The process finishes its current work first.
     Yes,
-    /// There is nothing to finish, and the signal is how it ends.
+    /// The process has no work to finish, and a signal is its normal end.
     No,
 }
 
@@ -85,11 +85,11 @@ impl Told {
     }
 }
 
-/// A signal this soon after the first is the same request: a shell or `timeout` sends it to the
-/// process and to its group.
+/// A second signal this soon after the first is the same request: a shell or `timeout` signals the
+/// process and also its group.
 const ECHO: Duration = Duration::from_millis(500);
 
-/// The signals that mean something here.
+/// The signals that the process handles.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
@@ -109,8 +109,8 @@ impl Signals {
         })
     }
 
-    /// The next request to stop, by its name. Others are only noted: a supervisor's reload, or the end
-    /// of the terminal that a relay was started from, must not stop it.
+    /// Returns the name of the next signal that asks to stop. Other signals are only logged. A
+    /// supervisor's reload, or the end of the relay's terminal, must not stop the relay.
     async fn asked_to_stop(&mut self) -> &'static str {
         loop {
             let ignored = tokio::select! {

@@ -1,5 +1,5 @@
-//! What comes again on purpose: everything behind the target of a reset, on the topics that it went to; and a
-//! stretch of the log, on the topic of a replay.
+//! Rows that are republished on purpose. A reset repeats everything behind its target, on the
+//! original topics. A replay repeats a range of WAL on its own topic.
 
 use tokio::time::Instant;
 
@@ -9,17 +9,17 @@ use super::state::{Repeat, RowOf, RowState, State};
 use super::topic_replay::TopicReplay;
 
 impl Judge {
-    /// The slot streams from here again: what lies behind is to be published once more.
+    /// Records a reset of the slot: everything behind the target must be published again.
     pub(crate) fn reset(&self, target: u64) {
         self.state().reset(target);
     }
 
-    /// Rows of the log are to be published to this topic too, marked so.
+    /// Records the start of a replay of a range of WAL to this topic, with this mark.
     pub(crate) fn replay_begins(&self, (topic, id): (&str, &str), (from, to): (u64, u64)) {
         self.state().replay_begins((topic, id), (from, to));
     }
 
-    /// A process does this replay from now on.
+    /// Records that this process runs the replay from now on.
     pub(crate) fn replay_done_by(&self, topic: &str, process: u64) {
         let mut state = self.state();
         if let Some(replay) = state.replays.get_mut(topic) {
@@ -28,26 +28,26 @@ impl Judge {
         }
     }
 
-    /// Everything of a replay before this position is on record as published.
+    /// Records that everything of a replay before this position is on record as published.
     pub(crate) fn replay_noted(&self, topic: &str, settled: u64) {
         self.state().replay_noted(topic, settled);
     }
 
-    /// Rows of replays to a topic that are stored, each counted once.
+    /// Returns the number of stored rows of replays to a topic, without duplicates.
     pub(crate) fn copies_count(&self) -> usize {
         let state = self.state();
         let is_so = |row: &&RowState| row.kind == RowOf::Copy && row.stored > 0;
         state.rows.iter().filter(is_so).count()
     }
 
-    /// How often everything behind some position had to come again.
+    /// Returns the number of resets.
     pub(crate) fn resets_count(&self) -> u64 {
         self.state().round
     }
 }
 
 impl State {
-    /// The row that this message repeats, or is.
+    /// Returns the row of this message. On the topic of a replay, this is the copy of the row.
     pub(super) fn index_of(&self, topic: &str, number: RowNumber) -> Option<usize> {
         match self.replays.get(topic) {
             Some(replay) => replay.rows.get(&number).copied(),
@@ -55,17 +55,17 @@ impl State {
         }
     }
 
-    /// What messages to this topic are marked with.
+    /// Returns the mark of messages to this topic.
     pub(super) fn mark_of(&self, topic: &str) -> Option<&str> {
         self.replays.get(topic).map(|replay| replay.id.as_str())
     }
 
-    /// The replay that this process does or did.
+    /// Returns the replay that this process runs or ran.
     pub(super) fn replay_of(&self, process: u64) -> Option<&TopicReplay> {
         self.replays.values().find(|replay| replay.processes.contains(&process))
     }
 
-    /// What is recorded and not published stays in its place; what is dead or given up stays that.
+    /// Recorded and unpublished rows keep their place. Dead and discarded rows keep their status.
     fn reset(&mut self, target: u64) {
         self.note(Event::Chaos(format!("reset to {:?}", Hex(target))));
         self.round += 1;
@@ -133,7 +133,8 @@ impl State {
         }
     }
 
-    /// A process streams a copy of the anchor: of what is not noted anything may come again.
+    /// Records that a process streams a copy of the anchor: rows that are not noted may be
+    /// published again.
     pub(super) fn copy_started(&mut self, process: u64) {
         let Some(replay) = self.replay_of(process) else {
             let text = format!("process {process} streams a copy, and does no replay");

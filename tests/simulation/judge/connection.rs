@@ -1,4 +1,5 @@
-//! The connection: what is read beyond the budget, what is confirmed and how often.
+//! Checks of the connection: unsettled bytes against the budget, and the time and position of
+//! confirmations.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use walrelay_testkit::walsender::{Seen, SlotHolder};
 use super::facts::{End, Event, Fault, Hex, Status};
 use super::state::{RowOf, RowState, State};
 
-/// A holder that is alive speaks at least so often.
+/// The longest interval between two signs of life of a living holder.
 const LIVELY: Duration = Duration::from_secs(6);
 
 impl State {
@@ -38,7 +39,8 @@ impl State {
         }
     }
 
-    /// What others have out may be stored beside what this one publishes.
+    /// Records a new holder. Requests of other processes may be stored beside the requests of this
+    /// one.
     fn takes_the_slot(&mut self, holder: &SlotHolder) {
         self.streaming = holder.application_name.parse().unwrap_or_default();
         self.streaming_pid = holder.pid;
@@ -55,13 +57,14 @@ impl State {
         self.others_are_late(streaming, |process| !replaying.contains(&process));
     }
 
-    /// A session of this process begins, and others of these may still have something out.
+    /// Records that a session of this process starts while earlier requests may be in flight.
     pub(super) fn others_are_late(&mut self, beginning: u64, concerns: impl Fn(u64) -> bool) {
         let calls = self.calls.iter().map(|(call, of)| (*call, of.process));
         let concerned = calls.filter(|(_, process)| *process == beginning || concerns(*process));
         for (call, process) in concerned.collect::<Vec<_>>() {
             match process == beginning {
-                // Its session before still has this out; the slot sends the rows again behind it.
+                // The previous session has this request in flight. The slot sends the rows again
+                // behind it.
                 true => {
                     self.allow_repeats(call);
                     self.calls.entry(call).and_modify(|call| call.is_late = true);
@@ -74,7 +77,7 @@ impl State {
     pub(super) fn took_over(&mut self, pid: i32) {
         self.note(Event::TookOver { from: self.streaming });
         let quiet = self.moved_at.max(self.status_at).elapsed();
-        // One that neither stood still nor was cut off lately is alive.
+        // A holder that was neither frozen nor disconnected lately is alive.
         let may_be_dead = self.silence_excused_until + LIVELY >= Instant::now();
         let is_quiet = quiet >= self.rules.take_over_after && may_be_dead;
         if pid == self.streaming_pid && !is_quiet {
@@ -91,7 +94,7 @@ impl State {
         if std::mem::replace(&mut self.last_end, End::Broken) == End::Graceful {
             return;
         }
-        // What the slot or the record covers is not sent.
+        // The server does not send rows before the confirmed or recorded position.
         let record = self.records.get(&self.streaming).copied().unwrap_or_default();
         let starts_at = confirmed_flush.max(self.floor).max(record);
         let of_slot = |row: &&mut RowState| row.stored > 0 && row.kind != RowOf::Copy;

@@ -1,45 +1,45 @@
-//! What the judge is told, and what it may find.
+//! The facts that the judge receives, and the faults that it may find.
 
 use std::fmt;
 use std::time::Duration;
 
-/// A row's number; its event id is this behind an `e`.
+/// The number of a row. Its event id is `e` and this number.
 pub(crate) type RowNumber = u32;
 
-/// What can be wrong with a run.
+/// The faults of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fault {
-    /// Committed, and at the end neither stored nor waiting for an operator.
+    /// Committed, but at the end neither stored nor handed to an operator.
     Lost,
     /// Stored before an earlier row of its key.
     Reordered,
     /// The slot was confirmed over a row that was neither stored nor recorded.
     ConfirmedEarly,
-    /// The slot was confirmed beyond what the connection had been told.
+    /// The slot was confirmed beyond the position that the connection had received.
     ConfirmedBeyond,
-    /// The slot does not reach the end of the log although nothing is in its way.
+    /// The slot does not reach the end of WAL although nothing prevents it.
     ConfirmedNever,
-    /// A row stays in dispatch state although everything is well.
+    /// A row stays in dispatch state although all faults are healed.
     ParkedForEver,
-    /// A healthy key or the slot waits for one that is sick.
+    /// A healthy key or the slot waits for a failing key.
     HeldUp,
-    /// Two requests of a key at the same time.
+    /// Two concurrent requests of one key.
     TwoOutstanding,
-    /// A request of several keys, of too many or too large messages.
+    /// A request with several keys, or with too many or too large messages.
     BadRequest,
-    /// More rows read and not settled than the budget has bytes.
+    /// The unsettled rows exceed the byte budget.
     OverBudget,
-    /// More log waits for the relay than the budget allows.
+    /// The relay retains more WAL than the budget allows.
     OverWalBudget,
-    /// Stored again although nothing had happened that allows it.
+    /// Stored again without an event that allows a duplicate.
     Repeated,
-    /// Stored with another topic, key, position or payload than it should have.
+    /// Stored with a wrong topic, key, position or payload.
     Altered,
-    /// Stored and never committed.
+    /// Stored but never committed.
     Unknown,
-    /// A repetition without the mark of its replay, or the mark on a row of the stream.
+    /// A repetition without the mark of its replay, or a mark on a row of the stream.
     Unmarked,
-    /// A reset or a replay is not over although everything is well.
+    /// A reset or a replay is not finished although all faults are healed.
     Unfinished,
     /// A replay to another topic streams the live slot.
     TookLiveSlot,
@@ -47,19 +47,19 @@ pub(crate) enum Fault {
     StatusOverdue,
     /// A database that shuts down waits for the relay.
     ShutdownBlocked,
-    /// The relay ended with an error although another try could have helped.
+    /// The relay ended with an error that a retry could have fixed.
     GaveUp,
-    /// A holder of the slot was ended although it made progress.
+    /// The relay ended the session of a holder that made progress.
     TookOverProgress,
-    /// Given up although nothing but outages refused it.
+    /// A row died although only outages refused it.
     DiedOfAnOutage,
-    /// It ended as having caught up, with something left that was there at its start.
+    /// The relay ended as caught up, but rows of its start were unfinished.
     EndedEarly,
-    /// Asked to stop, or to stop when it has caught up, and it did not.
+    /// The relay did not stop although a stop was requested, or although it had caught up.
     DidNotStop,
 }
 
-/// What happened, for the story of a failing seed.
+/// The events of a run, for the story of a failing seed.
 #[derive(Debug, Clone)]
 #[expect(dead_code, reason = "printed, field by field, when a seed fails")]
 pub(crate) enum Event {
@@ -80,7 +80,7 @@ pub(crate) enum Event {
     Confirmed { flush: Hex },
 }
 
-/// A position in the log, printed as such.
+/// A WAL position, printed in Postgres' format.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Hex(pub(crate) u64);
 
@@ -90,7 +90,7 @@ impl fmt::Debug for Hex {
     }
 }
 
-/// A row's state in the dispatch table.
+/// The status of a row in the dispatch table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Status {
     Retrying,
@@ -104,10 +104,10 @@ pub(crate) enum Status {
 pub(crate) struct Row {
     pub(crate) number: RowNumber,
     pub(crate) topic: String,
-    /// Empty: unordered.
+    /// Empty for an unordered row.
     pub(crate) key: String,
     pub(crate) payload: String,
-    /// Whether it can never be published.
+    /// Whether the row can never be published.
     pub(crate) is_unroutable: bool,
     pub(crate) commit_lsn: u64,
     pub(crate) end_lsn: u64,
@@ -115,7 +115,8 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// Whether it lies there or before; a negative index is before the first row of its transaction.
+    /// Returns whether the row is at or before this position. A negative index is before the first
+    /// row of its transaction.
     pub(crate) fn is_through(&self, through: (u64, i64)) -> bool {
         (self.commit_lsn, i64::from(self.tx_index)) <= through
     }
@@ -126,42 +127,42 @@ impl Row {
 pub(crate) struct Rules {
     /// Whether rows behind a dead one wait for an operator.
     pub(crate) dead_rows_hold: bool,
-    /// Bytes of payload that may be read and not settled.
+    /// The maximum bytes of payload that may be read and not settled.
     pub(crate) unsettled_bytes_max: usize,
-    /// Messages of one request.
+    /// The maximum number of messages in one request.
     pub(crate) request_messages_max: usize,
-    /// Bytes of one request, unless it holds a single message.
+    /// The maximum bytes of one request, unless it has a single message.
     pub(crate) request_bytes_max: usize,
     /// How long the server waits for a status update.
     pub(crate) status_timeout: Duration,
-    /// How long a holder may be quiet before another ends its session.
+    /// The silence after which another process may end a holder's session.
     pub(crate) take_over_after: Duration,
 }
 
 /// How a session ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
-    /// Asked to, with everything settled and confirmed.
+    /// On request, with everything settled and confirmed.
     Graceful,
-    /// Any other way: what was not confirmed comes again.
+    /// In any other way. Unconfirmed rows are sent again.
     Broken,
 }
 
-/// What becomes of a request that nobody waits for.
+/// The fate of an abandoned request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Landing {
     Stored,
     Lost,
 }
 
-/// What the relay was told about a request.
+/// The reply to a request, as the relay receives it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answer {
     Ok,
     /// Not stored.
     Refused(&'static str),
-    /// Not stored: the service will never take what is in it.
+    /// Not stored, and never will be: the service rejects the content.
     Invalid,
-    /// Stored, and told otherwise.
+    /// Stored, but the relay gets an error.
     LostReply(&'static str),
 }

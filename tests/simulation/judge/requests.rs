@@ -1,13 +1,13 @@
-//! Requests: what each holds, that a key has one at a time, the order in which rows are stored, and
-//! what is stored again.
+//! Checks of requests: their content, one request at a time per key, the order of stored rows, and
+//! duplicates.
 
 use super::facts::{Answer, Event, Fault, RowNumber};
 use super::state::{Call, Lane, Repeat, RowOf, RowState, State};
 
-/// What a request must not overtake.
+/// The rows that a request must not overtake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Behind {
-    /// Earlier rows of its key, and the rows of a replay that its key is held for.
+    /// Earlier rows of its key, and the rows of a replay that holds its key.
     Everything,
     /// Earlier rows of its key.
     Committed,
@@ -73,7 +73,8 @@ impl State {
 
     pub(super) fn store(&mut self, call: u64) {
         let rows = self.calls.get(&call).map(|call| call.rows.clone()).unwrap_or_default();
-        // Whoever holds a key knows nothing of a request that was lost, or of a process without a slot.
+        // The holder of a key does not know of late requests, nor of requests of a process without
+        // the slot.
         let is_known = self.calls.get(&call).is_some_and(|call| {
             !call.is_late && (call.process == self.streaming || self.streaming == 0)
         });
@@ -82,7 +83,7 @@ impl State {
         for index in rows {
             self.stored_count += 1;
             let row = &mut self.rows[index];
-            // From before a reset: it is still to come again.
+            // The request is from before a reset, so the row must still be published again.
             if round < row.round {
                 self.repeated_count += 1;
                 continue;
@@ -127,7 +128,7 @@ impl State {
         let is_replayed = rows[index].kind == RowOf::Replay;
         let is_let_through =
             held_through.is_none_or(|through| !is_replayed && rows[index].row.is_through(through));
-        // Excused rows may come late; all others of the prefix were first stored in order.
+        // Excused rows may be stored late. All other rows of the prefix were first stored in order.
         let place = in_order.iter().position(|at| *at == index).unwrap_or(usize::MAX);
         let waits_for =
             |at: &&usize| stands_behind == Behind::Everything || rows[**at].kind != RowOf::Replay;
@@ -170,7 +171,7 @@ impl State {
         self.calls.get(&call).map(|call| call.round).unwrap_or_default()
     }
 
-    /// The rows of a request that do not have to come again since.
+    /// Returns the rows of a request that no later reset repeats.
     fn rows_of(&self, call: u64) -> Vec<usize> {
         let round = self.round_of(call);
         let rows = self.calls.get(&call).map(|call| call.rows.clone()).unwrap_or_default();
@@ -181,7 +182,8 @@ impl State {
         self.rows_of(call).into_iter().for_each(|index| self.rows[index].allow_repeat());
     }
 
-    /// The request of a process that has lost the slot: another publishes the same rows.
+    /// Records that another process publishes the same rows, because the sender of this request
+    /// lost the slot.
     pub(super) fn cannot_be_fenced_off(&mut self, call: u64) {
         let rows = self.rows_of(call);
         rows.into_iter().for_each(|index| self.rows[index].repeat = Repeat::Always);
@@ -192,7 +194,7 @@ impl State {
         self.calls.remove(&call);
     }
 
-    /// Its key may have another request out.
+    /// Records that the request has no receiver. Its key may have another request in flight.
     pub(super) fn answers_nobody(&mut self, call: u64) {
         let Some(Call { lane, process, .. }) = self.calls.get(&call) else { return };
         if let Some(lane) = *lane

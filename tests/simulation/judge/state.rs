@@ -1,4 +1,4 @@
-//! What the judge knows: every row, its key, and what has become of it.
+//! The state of the judge: every row, its key and its status.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,30 +15,31 @@ pub(super) struct RowState {
     pub(super) committed_at: Instant,
     pub(super) stored: u32,
     pub(super) repeat: Repeat,
-    /// How many resets there were when it last had to come: requests of before are not about it.
+    /// The number of resets when the row last had to be published. Older requests do not count for
+    /// it.
     pub(super) round: u64,
     pub(super) recorded: Option<Status>,
-    /// Rows behind it need not wait for it any more.
+    /// Whether rows behind it need not wait for it any more.
     pub(super) is_excused: bool,
     pub(super) kind: RowOf,
 }
 
-/// Where a row comes from.
+/// The origin of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RowOf {
-    /// A producer; the slot sends it.
+    /// A producer. The slot sends the row.
     Producer,
-    /// A replay in place, which repeats another one; it is in the table from the beginning.
+    /// A replay in place repeats another row. This row is in the table from the start.
     Replay,
-    /// A replay to another topic, which repeats it there.
+    /// A replay to another topic repeats a row there.
     Copy,
 }
 
-/// Whether something has happened after which a row may be stored once more.
+/// Whether the row may be stored once more because of an earlier event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Repeat {
     Allowed,
-    /// As often as it likes: it went out by a process that had lost the slot.
+    /// Any number of times: a process that had lost the slot published the row.
     Always,
     Forbidden,
 }
@@ -55,26 +56,27 @@ impl RowState {
     }
 }
 
-/// Rows of one topic and key.
+/// The rows of one topic and key.
 #[derive(Debug, Default)]
 pub(super) struct Lane {
     pub(super) rows: Vec<usize>,
-    /// All rows before this one are stored or excused.
+    /// All rows before this index are stored or excused.
     pub(super) next: usize,
-    /// By process: two of them may be publishing, and only each by itself keeps to one at a time.
+    /// The request in flight by process. Two processes may publish, and each has one request at a
+    /// time.
     pub(super) outstanding: BTreeMap<u64, u64>,
-    /// While the key is held for a replay: through which position.
+    /// The position through which a replay holds the key.
     pub(super) held_through: Option<(u64, i64)>,
 }
 
 #[derive(Debug)]
 pub(super) struct Call {
-    /// Whether a later session of its process has begun: the slot sends its rows again.
+    /// Whether a later session of its process has started, so that the slot sends its rows again.
     pub(super) is_late: bool,
     pub(super) process: u64,
     pub(super) lane: Option<usize>,
     pub(super) rows: Vec<usize>,
-    /// How many resets there were when the session of its process began.
+    /// The number of resets when the session of its process started.
     pub(super) round: u64,
 }
 
@@ -86,28 +88,28 @@ pub(super) struct State {
     pub(super) by_position: BTreeMap<(u64, u32), usize>,
     pub(super) lanes: Vec<Lane>,
     pub(super) lane_of: BTreeMap<(String, String), usize>,
-    /// By topic.
+    /// The replays by topic.
     pub(super) replays: BTreeMap<String, TopicReplay>,
-    /// Resets so far; and by process how many there were when its session began.
+    /// The number of resets. `rounds` has the number at the start of each process' session.
     pub(super) round: u64,
     pub(super) rounds: BTreeMap<u64, u64>,
-    /// The target of the last reset: what lies before it has been settled, and does not come again.
+    /// The target of the last reset. Everything before it is settled, and is not published again.
     pub(super) floor: u64,
-    /// By process: how far the slot was on record as settled when it last asked.
+    /// The settled position that each process last read.
     pub(super) records: BTreeMap<u64, u64>,
     pub(super) calls: BTreeMap<u64, Call>,
     pub(super) calls_count: u64,
-    /// Rows before this one were settled when the slot was confirmed over them.
+    /// Rows before this index were settled when the slot was confirmed over them.
     pub(super) confirmed_rows: usize,
     pub(super) unsettled: BTreeSet<usize>,
     pub(super) unsettled_bytes: usize,
-    /// The most there was too much. A session that ends reads on and keeps nothing, so it is held
-    /// against one that still publishes.
+    /// The largest excess over the budget. A session that ends still reads but retains nothing, so
+    /// the excess is reported only if the session publishes afterwards.
     pub(super) over_budget: usize,
     pub(super) status_at: Instant,
     pub(super) silence_excused_until: Instant,
     pub(super) last_end: End,
-    /// The process whose connection streamed last, and when it began and last moved the slot.
+    /// The process that streamed last, and the times at which it started and last moved the slot.
     pub(super) streaming: u64,
     pub(super) streaming_pid: i32,
     pub(super) moved_at: Instant,
@@ -207,8 +209,8 @@ impl State {
         self.lanes[lane].held_through = through;
     }
 
-    /// A row of a replay has its place behind all that its key is held through, and what the replay
-    /// has before it, and before everything else of the key.
+    /// Inserts a row of a replay behind its hold position and its earlier rows, and before all
+    /// other rows of the key.
     pub(super) fn replayed(&mut self, row: Row) {
         let (index, lane) = (self.rows.len(), self.lane(&row.topic, &row.key));
         let Lane { rows: in_order, next, held_through, .. } = &mut self.lanes[lane];
@@ -236,7 +238,7 @@ impl State {
         });
     }
 
-    /// The rows of a key that a replay repeats.
+    /// Returns the rows of a key that a replay repeats.
     pub(super) fn history(&self, topic: &str, key: &str, through: (u64, i64)) -> Vec<Row> {
         let rows = self.rows.iter().filter(|state| state.kind == RowOf::Producer);
         let rows = rows.map(|state| &state.row).filter(|row| {

@@ -1,26 +1,26 @@
-//! What is known of a replay to a topic of its own.
+//! The state of a replay to a separate topic.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::facts::RowNumber;
 
-/// A replay to a topic of its own.
+/// A replay to a separate topic.
 #[derive(Debug, Default)]
 pub(super) struct TopicReplay {
-    /// What its messages are marked with.
+    /// The mark of its messages.
     pub(super) id: String,
-    /// Where the rows that it repeats stand, by the numbers of the first time.
+    /// The indices of its rows, by the numbers of the original rows.
     pub(super) rows: BTreeMap<RowNumber, usize>,
-    /// Everything before is on record as published.
+    /// Everything before this position is on record as published.
     pub(super) noted: u64,
-    /// Those that have done it, one after the other.
+    /// The processes that have run it, one after the other.
     pub(super) processes: BTreeSet<u64>,
-    /// The last of them.
+    /// The last of these processes.
     pub(super) process: u64,
 }
 
 impl TopicReplay {
-    /// Whether another process does it by now.
+    /// Returns whether another process has taken the replay over.
     pub(super) fn is_over_for(&self, process: u64) -> bool {
         self.process != process
     }

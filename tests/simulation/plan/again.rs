@@ -1,11 +1,12 @@
-//! What is to come again on purpose: resets, and replays to a topic of their own.
+//! Plans with rows that are republished on purpose: resets, and replays to a separate topic.
 
 use walrelay_core::FailureClass;
 
 use super::{Action, Plan, ms};
 
 impl Plan {
-    /// Resets under traffic, with keys that are parked now and then; all processes end after a step of each.
+    /// Resets under traffic with keys that are parked at times. All processes end after a step of
+    /// each reset.
     pub(crate) fn resets_under_traffic(dies_after: Option<u64>) -> Self {
         let class = FailureClass::Operator;
         let commits = (0..120).map(|half| (half * 500, Action::Commit { rows: vec![4, 2] }));
@@ -24,8 +25,8 @@ impl Plan {
         plan
     }
 
-    /// Replays to topics of their own beside traffic, killed and stopped again and again, while Pub/Sub refuses
-    /// some of what it is given.
+    /// Replays to separate topics beside traffic. The replays are killed and stopped repeatedly,
+    /// while Pub/Sub refuses some messages.
     pub(crate) fn topic_replays_under_traffic() -> Self {
         let commits = (0..120).map(|half| (half * 500, Action::Commit { rows: vec![9, 6] }));
         let replays = (0..4).map(|at| {

@@ -1,11 +1,11 @@
-//! Outages that come and go, and outages of one topic: what no row may die of.
+//! Intermittent outages, and outages of one topic. No row may die of them.
 
 use walrelay_core::{FailureClass, WalBudgetLimit};
 
 use super::{Action, Plan, Scope, ms};
 
 impl Plan {
-    /// An outage in which rows are spilled, and then one that comes and goes for two minutes.
+    /// An outage with spilled rows, and then an intermittent outage of two minutes.
     pub(crate) fn outage_that_comes_and_goes() -> Self {
         let class = FailureClass::Transient;
         let outage = |time| Action::Sick { scope: Scope::Everything, class, time };
@@ -24,7 +24,8 @@ impl Plan {
         plan
     }
 
-    /// One topic of two takes nothing for a minute, then comes and goes for another, while the other flows.
+    /// One topic of two refuses everything for a minute, then fails intermittently for another,
+    /// while the other topic flows.
     pub(crate) fn outage_of_one_topic() -> Self {
         let class = FailureClass::Transient;
         let outage = |time| Action::Sick { scope: Scope::Topic, class, time };

@@ -1,4 +1,4 @@
-//! Planted bugs of what replays to a topic publish.
+//! Planted bugs in the publisher of replays to a topic.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::{BuggyPublisher, PublisherBug};
 use crate::bugs::ReplayBug;
 use crate::pubsub::PubSub;
 
-/// What a replay publishes to.
+/// The publisher of a replay.
 #[derive(Clone)]
 pub(crate) enum ReplayPublisher {
     Faithful(PubSub),

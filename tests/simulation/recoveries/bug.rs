@@ -1,14 +1,14 @@
-//! Bugs that are planted into a recovery, so that the judge has something to find.
+//! Bugs that are planted into a recovery, so that the judge must find them.
 
-/// What is wrong with a recovery, on purpose.
+/// A planted bug of a recovery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Bug {
-    /// Each process begins with the first row.
+    /// Each process starts with the first row.
     ForgetsItsPlace,
-    /// The place of a recovery is used for another slot, which does not stream other rows.
+    /// The place of a recovery is used for another slot, which does not stream the same rows.
     KeepsThePlaceOfAnotherSlot,
-    /// The place is behind rows that were read and are not settled.
+    /// The recorded place is behind rows that were read but are not settled.
     NotesWhatIsOnlyRead,
-    /// Rows are numbered from zero again where a recovery continues.
+    /// A resumed recovery numbers rows from zero again.
     NumbersFromZero,
 }

@@ -1,4 +1,4 @@
-//! What outlives a process: the rows, the slot, and the record of the recovery.
+//! The state that survives a process: the rows, the slot, and the record of the recovery.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -11,16 +11,16 @@ use crate::world::locked;
 /// A committed row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Row {
-    /// In the order of commits.
+    /// Increases in commit order.
     pub(super) number: u32,
     pub(super) key: u32,
     pub(super) version: u32,
 }
 
-/// A slot that was made, and what it does not stream.
+/// A slot that was created, and the rows that it does not stream.
 #[derive(Debug, Clone)]
 pub(super) struct Made {
-    /// How many slots were made before.
+    /// The number of this slot, counted from 1.
     pub(super) slot: u64,
     pub(super) consistent_point: u64,
     /// In the order in which they are read.
@@ -28,7 +28,7 @@ pub(super) struct Made {
 }
 
 impl Made {
-    /// As the snapshot is on record.
+    /// Returns the snapshot as it is on record.
     pub(super) fn snapshot(&self) -> String {
         format!("snapshot {}", self.slot)
     }
@@ -60,7 +60,7 @@ impl Disk {
         state.rows.push(Row { number, key, version });
     }
 
-    /// The slot that is on record, unless it was lost.
+    /// Returns the slot on record, unless it was lost.
     pub(super) fn made(&self) -> Option<Made> {
         let state = self.state();
         state.on_record.clone().filter(|made| state.slot == Some(made.slot))
@@ -80,7 +80,7 @@ impl Disk {
         self.state().on_record = Some(made);
     }
 
-    /// The slot is lost again, and rows are committed that nobody streams.
+    /// Loses the slot again. Rows that are committed from now on are not streamed.
     pub(super) fn lose_slot(&self) {
         self.state().slot = None;
     }
@@ -104,7 +104,7 @@ impl Disk {
     }
 }
 
-/// The steps of the processes, and after which one the running process dies.
+/// The steps of the processes, and the step at which the running process dies.
 #[derive(Debug, Default)]
 pub(super) struct Steps {
     done: Mutex<(u64, u64)>,
@@ -122,7 +122,7 @@ impl Steps {
         locked(&self.done).1
     }
 
-    /// A step is done, and may have been the last one of its process.
+    /// Completes a step. The process dies here if this is its last step.
     pub(super) async fn pass(&self) {
         let of_process = {
             let mut done = locked(&self.done);

@@ -1,4 +1,5 @@
-//! The judge of recoveries: nothing lost, order per key, nothing settled and noted stored again, an end.
+//! The judge of recoveries: no row is lost, the order per key is kept, no recorded row is stored
+//! again, and the recovery ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard};
@@ -10,26 +11,27 @@ use super::disk::{Made, Row};
 use crate::judge::Fault;
 use crate::world::locked;
 
-/// Rows that settled longer ago than this are on record: the interval, the time of a write, and that of the
-/// requests that a session before has left.
+/// Rows that settled longer ago than this must be on record. The time covers the interval, a write,
+/// and the requests that an earlier session left.
 const NOTED_WITHIN: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Default)]
 struct State {
     made: Option<Made>,
-    /// How many rows of that slot are noted as settled.
+    /// The number of rows of that slot that are on record as settled.
     noted: u32,
-    /// The same when the running process began.
+    /// The same number at the start of the running process.
     noted_before: u32,
-    /// When rows of that slot settled, by number in the order of reading.
+    /// The settling time of rows of that slot, by number in reading order.
     settled: BTreeMap<u32, Instant>,
-    /// Rows that were stored, and those of them that were stored for that slot.
+    /// Rows that were stored, and the subset that was stored for that slot.
     stored: BTreeSet<u32>,
     stored_for_slot: BTreeSet<u32>,
-    /// Rows that dispatch state has.
+    /// Rows in dispatch state.
     recorded: BTreeSet<u32>,
-    /// Rows that Pub/Sub refused as `INVALID_ARGUMENT` in a request of their own to the running process. With
-    /// `OnDead::Continue` later rows of the key may be stored before the dead row is recorded.
+    /// Rows that Pub/Sub refused as `INVALID_ARGUMENT` in a request of their own to the running
+    /// process. With `OnDead::Continue` later rows of the key may be stored before the dead row is
+    /// recorded.
     refused_alone: BTreeSet<u32>,
     repeated: usize,
     findings: Vec<(Fault, String)>,
@@ -48,7 +50,7 @@ impl State {
         u32::try_from(rows.iter().position(|row| row.number == number)?).ok()
     }
 
-    /// An earlier row of its key that is neither stored, recorded nor dead.
+    /// Returns an earlier row of the same key that is neither stored, recorded nor dead.
     fn missing_before(&self, number: u32) -> Option<Row> {
         let rows = &self.made.as_ref()?.rows;
         let row = rows.iter().find(|row| row.number == number)?;
@@ -70,7 +72,7 @@ impl RecoveryJudge {
         self.state().find(fault, text);
     }
 
-    /// A process publishes the rows of this slot.
+    /// Records that a process publishes the rows of this slot.
     pub(super) fn begins(&self, made: &Made) {
         let mut state = self.state();
         if state.made.as_ref().is_none_or(|before| before.slot != made.slot) {
@@ -81,18 +83,19 @@ impl RecoveryJudge {
         state.noted_before = state.noted;
     }
 
-    /// A session reads rows from this one on: what settled behind it is not remembered.
+    /// Records that a session reads rows from this one on. The session does not know which later
+    /// rows are settled.
     pub(super) fn reads_from(&self, first: u32) {
         drop(self.state().settled.split_off(&first));
     }
 
-    /// It is on record that the rows before this one are settled.
+    /// Records that all rows before this one are on record as settled.
     pub(super) fn noted(&self, number: u32) {
         let mut state = self.state();
         state.noted = state.noted.max(number);
     }
 
-    /// A message is stored, with this index if it is of the stream of the slot.
+    /// Records a stored message, with its index if it belongs to the stream of the slot.
     pub(super) fn stored(&self, number: u32, tx_index: Option<u32>) {
         let mut state = self.state();
         let index = state.index_of(number);
@@ -115,7 +118,7 @@ impl RecoveryJudge {
         }
     }
 
-    /// The relay was told that a row is stored, or recorded.
+    /// Records that the relay learned that a row is stored or recorded.
     pub(super) fn settled(&self, number: u32) {
         let mut state = self.state();
         if let Some(index) = state.index_of(number) {
@@ -123,18 +126,18 @@ impl RecoveryJudge {
         }
     }
 
-    /// What dispatch state has now.
+    /// Records the rows that are now in dispatch state.
     pub(super) fn recorded(&self, numbers: impl IntoIterator<Item = u32>) {
         self.state().recorded.extend(numbers);
     }
 
-    /// Pub/Sub refuses exactly this row.
+    /// Records that Pub/Sub refused exactly this row.
     pub(super) fn refused_alone(&self, number: u32) {
         self.state().refused_alone.insert(number);
     }
 
-    /// A process is gone: rows that settled long ago must be on record. A dead row that is not on record must
-    /// be tried again by the next process, before later rows of its key.
+    /// Records that a process is gone. Rows that settled long ago must be on record. The next
+    /// process must retry a dead row that is not on record before later rows of its key.
     pub(super) fn process_gone(&self) {
         let mut state = self.state();
         state.refused_alone.clear();
@@ -148,7 +151,7 @@ impl RecoveryJudge {
         }
     }
 
-    /// The end: every row of the last slot is stored or recorded.
+    /// Checks at the end that every row of the last slot is stored or recorded.
     pub(super) fn end(&self) -> (Vec<(Fault, String)>, usize) {
         let mut state = self.state();
         let rows = state.made.as_ref().map(|made| made.rows.clone()).unwrap_or_default();

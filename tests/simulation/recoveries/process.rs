@@ -24,16 +24,16 @@ use crate::judge::Fault;
 use crate::relay::{settings, story_of};
 use crate::world::locked;
 
-/// Processes that may be killed; those after them are not.
+/// The number of processes that may be killed. Later ones run to the end.
 const KILLED_MAX: u64 = 6;
 const PROCESSES_MAX: u64 = 20;
 
-/// What came of a run.
+/// The outcome of a run.
 pub(super) struct Outcome {
     pub(super) findings: Vec<(Fault, String)>,
-    /// Steps of its processes.
+    /// The steps of all its processes.
     pub(super) steps: u64,
-    /// Messages stored beyond the first of their row.
+    /// The number of duplicate messages.
     pub(super) repeated: usize,
 }
 
@@ -46,7 +46,7 @@ impl Processes {
         Self { world }
     }
 
-    /// Until the recovery is finished.
+    /// Runs processes until the recovery is finished.
     pub(super) async fn run(&self, mut dies_at: Option<u64>) -> Outcome {
         let World { disk, judge, steps, .. } = &*self.world;
         for process in 1..=PROCESSES_MAX {
@@ -77,7 +77,7 @@ impl Processes {
         Outcome { findings, repeated, steps: steps.done() }
     }
 
-    /// The slot, unless one is on record and there.
+    /// Creates the slot, unless a recorded slot exists.
     async fn slot(&self) -> Made {
         let World { disk, steps, .. } = &*self.world;
         if let Some(made) = disk.made() {
@@ -91,7 +91,7 @@ impl Processes {
         made
     }
 
-    /// One process.
+    /// Runs one process.
     async fn recover(&self, process: u64) {
         let World { disk, judge, steps, bug, plan, .. } = &*self.world;
         let made = self.slot().await;

@@ -1,4 +1,4 @@
-//! A Pub/Sub with a sick key, a poisoned row, refusals and lost replies.
+//! A Pub/Sub with a failing key, a poison row, refusals and lost replies.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use super::world::{Topic, World};
 use crate::pubsub::number_of;
 use crate::world::locked;
 
-/// As a process publishes to it.
+/// The service, as one process publishes to it.
 #[derive(Clone)]
 pub(super) struct TopicOf {
     pub(super) world: Arc<World>,
-    /// The commit of the stream's rows.
+    /// The commit position of the stream's rows.
     pub(super) commit_lsn: u64,
 }
 

@@ -25,7 +25,7 @@ use crate::rows::TABLE;
 use crate::table::SessionTable;
 use crate::world::locked;
 
-/// The table as it is described.
+/// Returns the description of the table.
 pub(super) fn described() -> GapTable {
     let column = |(name, type_oid): &(&str, u32)| TableColumn {
         name: (*name).to_owned(),
@@ -74,7 +74,7 @@ pub(super) struct Reader {
     made: Made,
 }
 
-/// Between two steps of reading.
+/// The number of rows between two steps of reading.
 const ROWS_OF_STEP: u32 = 16;
 
 impl RowReader for Reader {
@@ -108,7 +108,7 @@ impl RowReader for Reader {
     }
 }
 
-/// A row, or the failure in its place.
+/// Returns a row, or the failure in its place.
 async fn send(
     world: Arc<World>,
     row: Row,
@@ -170,7 +170,7 @@ impl Server for TableServer {
     }
 }
 
-/// The ordinary connection beside it.
+/// The ordinary connection beside the stream.
 pub(super) struct TableDatabase {
     world: Arc<World>,
     process: u64,

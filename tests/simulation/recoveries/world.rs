@@ -1,4 +1,4 @@
-//! What outlives the processes of a run: the disk, Pub/Sub, dispatch state and the judge.
+//! The state that survives the processes of a run: the disk, Pub/Sub, dispatch state and the judge.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -19,7 +19,7 @@ use crate::table::{self, Table};
 
 const KEYS: u32 = 6;
 
-/// What Pub/Sub refuses.
+/// The key and the rows that Pub/Sub refuses.
 #[derive(Debug)]
 pub(super) struct Topic {
     pub(super) sick_key: Option<String>,
@@ -27,7 +27,7 @@ pub(super) struct Topic {
     pub(super) poison: BTreeSet<u32>,
 }
 
-/// Everything of a run that is no process.
+/// The world of a run, without its processes.
 pub(super) struct World {
     pub(super) disk: Disk,
     pub(super) topic: Topic,
@@ -75,14 +75,14 @@ impl World {
         Self { disk, topic, judge, steps, bug, plan, seed, dispatch }
     }
 
-    /// Numbers of the rows that dispatch state has.
+    /// Returns the numbers of the rows in dispatch state.
     pub(super) fn in_dispatch_state(&self) -> BTreeSet<u32> {
         use Status::{Dead, Discarded, Published, Retrying};
         self.dispatch.rows(&[Retrying, Dead, Published, Discarded]).into_iter().collect()
     }
 }
 
-/// The key of a row that is committed.
+/// Draws the key of a new row.
 pub(super) fn a_key(seed: &mut Seed) -> u32 {
     u32::try_from(seed.between(0, u64::from(KEYS) - 1)).expect("few keys")
 }

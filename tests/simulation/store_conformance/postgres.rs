@@ -1,4 +1,4 @@
-//! The tables in Postgres; time passes by moving every row's times back.
+//! The tables in Postgres. Time passes by moving the times of every row back.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -46,7 +46,7 @@ impl InPostgres {
         })
     }
 
-    /// Another script: another slot, and nothing of it in the tables.
+    /// Begins another script with another slot, so that the tables have no rows of it.
     pub(crate) async fn begin(&mut self, on_dead: OnDead) {
         self.scripts += 1;
         self.slot = format!("script_{}", self.scripts);
@@ -55,7 +55,7 @@ impl InPostgres {
         let server = read_server_identity(&client).await.expect("a server");
         let session = SessionStore::begin(self.config.clone(), client, store, server, LEASE).await;
         let mut session = session.expect("the same server");
-        // Without a slot nobody makes the row that says how far it is settled.
+        // Without a slot, no code creates the row with the settled position.
         let sql = "INSERT INTO app_outbox_relay
                      (slot, system_identifier, timeline, generation, settled_lsn, settled_xid)
                    VALUES ($1, 'made up', 1, 1, '0/0', '0')";

@@ -1,4 +1,4 @@
-//! What is done to a store: drawn, not chosen.
+//! A random script of steps on a store.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use walrelay_core::{
     Outcome, PublishFailure, Reason, RowToRecord, Topic, Tracker,
 };
 
-/// Times are odd multiples of five minutes where a row waits and even ones where time passes, so that
-/// the seconds a machine takes never make the difference.
+/// Due times are odd multiples of five minutes, and time passes in even ones. The seconds of real
+/// execution then never affect the result.
 const SOON: Duration = Duration::from_secs(300);
 const LATE: Duration = Duration::from_secs(3_900);
 
@@ -29,7 +29,7 @@ pub(crate) enum Step {
     },
     Finish(Vec<What>),
     Due,
-    /// Whether spilled rows wait that were committed before.
+    /// Queries whether spilled rows that were committed before this position are pending.
     Spilled(u64),
     Open {
         from: u64,
@@ -38,18 +38,18 @@ pub(crate) enum Step {
     RetryDead,
     RetryTopic(usize),
     Discard(u64),
-    /// A key is to be held for a replay.
+    /// Requests the hold of a key for a replay.
     Hold(usize),
-    /// The history of a key has a row at this position.
+    /// Adds a row at this position to the history of a key.
     AddHistory(usize, u64),
-    /// A key that was held goes on.
+    /// Lifts the hold of a key.
     Lift(usize),
-    /// Everything before is on record as settled.
+    /// Records that everything before this position is settled.
     Settled(u64),
     Elapse(Duration),
 }
 
-/// Why a row is recorded.
+/// The reason for recording a row.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Why {
     Stuck(Option<Duration>),
@@ -58,21 +58,21 @@ pub(crate) enum Why {
     Dead,
 }
 
-/// What becomes of a claimed row.
+/// The fate of a claimed row.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum What {
     Published,
     Released,
     Failed(Option<Duration>, Blame),
     Dead,
-    /// The reply is never written down.
+    /// The reply is never recorded.
     Forgotten,
 }
 
 const TOPICS: [&str; 2] = ["projects/p/topics/a", "projects/p/topics/b"];
 const KEYS: [(usize, &str); 5] = [(0, "k1"), (0, "k2"), (0, ""), (1, "k1"), (1, "")];
 
-/// Topic and ordering key of one of them.
+/// Returns topic and ordering key of the key with this index.
 pub(crate) fn key(index: usize) -> (&'static str, &'static str) {
     let (of_topic, name) = KEYS[index];
     (topic(of_topic), name)
@@ -138,7 +138,7 @@ fn what() -> impl Strategy<Value = What> {
     ]
 }
 
-/// When, to the nearest ten minutes.
+/// Formats a time rounded to minutes.
 pub(crate) fn rough(time: Option<Duration>) -> String {
     match time {
         None => "-".to_owned(),
@@ -146,7 +146,7 @@ pub(crate) fn rough(time: Option<Duration>) -> String {
     }
 }
 
-/// The keys of a script, as the lanes ask for them.
+/// The keys of a script, as the lanes claim them.
 pub(crate) struct Keys(Vec<ClaimKey>);
 
 impl Keys {
@@ -178,8 +178,8 @@ impl Keys {
         Self(claims)
     }
 
-    /// The chosen ones. Which of several unordered rows go first when room is short is for the store
-    /// to say, so they are not asked for then.
+    /// Returns the chosen keys. If capacity is short, the store may choose freely among unordered
+    /// rows, so the empty keys are left out.
     pub(crate) fn to_claim(&self, chosen: u8, bytes_max: usize) -> Vec<ClaimKey> {
         let is_short = bytes_max < 1 << 20;
         let keys = self.0.iter().enumerate().filter(|(index, key)| {
@@ -189,14 +189,14 @@ impl Keys {
     }
 }
 
-/// The relay's side of a script: the rows it has recorded and those it holds.
+/// The relay's side of a script: the recorded rows and the claimed rows.
 pub(crate) struct Actor {
     tracker: Tracker,
     last_row: u64,
     last_rows: Vec<(u64, usize, Why)>,
-    /// By position and id: a row of a replay stands where another has stood.
+    /// By position and id: a replayed row has the position of its original.
     held: BTreeMap<(Position, String), Message>,
-    /// The key of each row that was recorded.
+    /// The key of each recorded row.
     keys: BTreeMap<u64, usize>,
 }
 
@@ -238,17 +238,18 @@ impl Actor {
         }
     }
 
-    /// The last row that it has read.
+    /// Returns the position of the last row that the relay has read.
     pub(crate) fn through(&self) -> Position {
         Position { commit_lsn: Lsn::new(self.last_row), tx_index: 0 }
     }
 
-    /// Whether the history of a key may have a row there: no other row of it has the position.
+    /// Returns whether the history of a key may have a row there: the key has no other row at that
+    /// position.
     pub(crate) fn may_repeat(&self, key: usize, row: u64) -> bool {
         self.keys.get(&row).is_none_or(|other| *other != key)
     }
 
-    /// An outcome for every row it holds, in turn.
+    /// Returns an outcome for every claimed row, in turn.
     pub(crate) fn finish(&mut self, outcomes: &[What]) -> Vec<Finished> {
         let held = std::mem::take(&mut self.held);
         let finished = held.into_values().zip(outcomes.iter().cycle());
@@ -258,7 +259,7 @@ impl Actor {
     }
 }
 
-/// A message of a key.
+/// Encodes a message of a key.
 pub(crate) fn body(ordering_key: &str) -> Vec<u8> {
     let body = PubsubMessage {
         data: vec![7; 40].into(),

@@ -1,4 +1,4 @@
-//! The table of the simulation, on virtual time.
+//! The table of the simulation, in virtual time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub(crate) struct Simulated {
 
 impl Simulated {
     pub(crate) fn new(on_dead: OnDead) -> Self {
-        // What the judge finds in it does not matter here: nothing was committed.
+        // The findings of this judge do not matter, because nothing was committed.
         let judge = Judge::new(judge::Rules {
             dead_rows_hold: on_dead == OnDead::Hold,
             unsettled_bytes_max: usize::MAX,

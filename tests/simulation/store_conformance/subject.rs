@@ -1,39 +1,40 @@
-//! What a script is run on.
+//! The subject of a script.
 
 use std::time::Duration;
 
 use walrelay_outbox_store::Store;
 
-/// Longer than a test may run, and never the difference of two times that a script can make.
+/// Longer than a test runs, and never equal to the difference of two times in a script.
 pub(crate) const LEASE: Duration = Duration::from_secs(900);
 
-/// A store, and what others do to its rows.
+/// A store, and the changes that other sessions make to its rows.
 pub(super) trait Subject {
     type Store: Store;
 
     fn store(&mut self) -> &mut Self::Store;
 
-    /// Time passes.
+    /// Lets time pass.
     async fn elapse(&mut self, time: Duration);
 
-    /// An operator retries what is dead.
+    /// Retries the dead rows, as an operator does.
     async fn retry_dead(&mut self);
 
-    /// An operator retries a topic.
+    /// Retries a topic, as an operator does.
     async fn retry_topic(&mut self, topic: &str);
 
-    /// An operator gives a row up, if it can still be given up.
+    /// Discards a row as an operator does, if it can still be discarded.
     async fn discard(&mut self, row: u64);
 
-    /// A key is to be held for a replay, unless another replay of it is not over.
+    /// Requests the hold of a key for a replay, unless an earlier replay of the key is unfinished.
     async fn hold(&mut self, key: usize);
 
-    /// The history of a key has a row at this position: it is added, if the key is held as far.
+    /// Adds a row at this position to the history of a key, if the key is held that far.
     async fn add_history(&mut self, key: usize, row: u64);
 
-    /// A key that was held, or was to be, goes on.
+    /// Lifts the hold of a key, or its request.
     async fn lift(&mut self, key: usize);
 
-    /// Every row: its position, status, attempts, and when it is due; and what is held how far.
+    /// Returns every row with its position, status, attempts and due time, and every hold with its
+    /// position.
     async fn contents(&mut self) -> Vec<String>;
 }

@@ -1,6 +1,6 @@
-//! What an operator has begun with the slot.
+//! The operation that an operator has begun with the slot.
 
-/// A reset that is not finished.
+/// An unfinished reset.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reset {
     pub(super) target: u64,

@@ -1,4 +1,4 @@
-//! The first row of each key, as the look through all of them tells it.
+//! The first row of each key, as the query over all heads returns it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -29,7 +29,7 @@ impl State {
         found.map(head).collect()
     }
 
-    /// In how long to look at a key again, if it is one of these parked ones.
+    /// Returns the time after which to check a key again, if it is one of these parked keys.
     pub(super) fn held_for(&self, key: &ClaimKey, parked: &[(String, String)]) -> Option<Duration> {
         let name = (key.topic.to_string(), key.ordering_key.to_string());
         let due_in = self.due_in(&name.0, &name.1).unwrap_or(HELD_PAUSE);

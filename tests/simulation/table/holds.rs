@@ -1,4 +1,5 @@
-//! Keys that are held for a replay in place, and the history that is put before what waits of them.
+//! Keys that are held for a replay in place, and the history that is inserted before their pending
+//! rows.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use super::{Entry, Key, Source, State, Table};
 use crate::judge::{Row, Status};
 
 impl Table {
-    /// Asks for a key to be held; false, if an earlier replay of it is not over.
+    /// Requests the hold of a key. Returns false if an earlier replay of the key is unfinished.
     pub(crate) fn place_hold(&self, topic: &str, key: &str) -> bool {
         let mut state = self.state();
         let is_replayed =
@@ -28,7 +29,7 @@ impl Table {
         true
     }
 
-    /// Keys whose holds are answered.
+    /// Returns the keys whose holds the relay has answered.
     pub(crate) fn held(&self) -> Vec<HeldKey> {
         let state = self.state();
         let held = state.holds.iter().filter_map(|((topic, key), hold)| {
@@ -42,7 +43,7 @@ impl Table {
         !self.state().holds.is_empty()
     }
 
-    /// Puts the next row of a history before what waits of its key.
+    /// Inserts the next row of a history before the pending rows of its key.
     pub(crate) fn add_history(&self, row: &Row) {
         let message = PubsubMessage {
             data: row.payload.clone().into_bytes().into(),
@@ -77,7 +78,7 @@ impl Table {
         state.entries.insert(place, entry);
     }
 
-    /// The key goes on, the history first.
+    /// Lifts the hold of a key, whose history is then due first.
     pub(crate) fn lift_hold(&self, topic: &str, key: &str) {
         let mut state = self.state();
         let name: Key = (topic.to_owned(), key.to_owned());
@@ -104,7 +105,7 @@ impl Table {
         }
     }
 
-    /// Takes back what is not published of a key's replay.
+    /// Removes the unpublished rows of a key's replay.
     pub(crate) fn remove_replayed(&self, topic: &str, key: &str) {
         let mut state = self.state();
         let judge = &self.judge;
@@ -123,7 +124,7 @@ impl Table {
         }
     }
 
-    /// Nothing of these keys is out: those that are wanted are held from now on.
+    /// Starts the requested holds of these keys, which have no row in flight.
     pub(super) fn answer_holds(&self, (keys, wanted): (&[ClaimKey], &[Key]), through: Position) {
         let mut state = self.state();
         for key in keys {
@@ -146,7 +147,7 @@ impl Table {
         }
     }
 
-    /// Every hold: its key, and what it is held through.
+    /// Returns every hold with its key and position.
     pub(crate) fn holds(&self) -> Vec<(String, String, Option<Through>)> {
         let state = self.state();
         let holds = state.holds.iter();
@@ -159,7 +160,7 @@ impl State {
         !self.holds.is_empty() && self.holds.contains_key(&(topic.to_owned(), key.to_owned()))
     }
 
-    /// Whether it is held, or was since then.
+    /// Returns whether the key is held, or was held after the given time.
     pub(super) fn was_held(&self, topic: &str, key: &str, since: Instant) -> bool {
         let lately = self.hold_changed_at.get(&(topic.to_owned(), key.to_owned()));
         self.is_held(topic, key) || lately.is_some_and(|at| *at >= since)
@@ -170,7 +171,7 @@ impl State {
         wanted.map(|(key, _)| key.clone()).take(limit).collect()
     }
 
-    /// Held keys as a session that opens is told of them.
+    /// Returns the held keys, as a new session reads them.
     pub(super) fn held_keys(&self) -> Vec<ParkedKey> {
         let told = self.holds.iter().map(|((topic, ordering_key), hold)| ParkedKey {
             topic: topic.clone(),
@@ -183,7 +184,7 @@ impl State {
         told.collect()
     }
 
-    /// The first row of a key that is still to go out, or holds it.
+    /// Returns the first row of a key that is pending, or that holds the key.
     fn first_waiting(&self, on_dead: OnDead, topic: &str, key: &str) -> Option<Through> {
         if key.is_empty() {
             return None;

@@ -1,4 +1,5 @@
-//! Which keys are parked, held by a dead row, and due; and which of their rows may be claimed.
+//! Determines which keys are parked, held by a dead row, or due, and which of their rows may be
+//! claimed.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use super::{Entry, Place, Rules, State};
 use crate::judge::Status;
 
 impl State {
-    /// Keys with rows that make them parked, in order.
+    /// Returns the keys whose rows make them parked, in order.
     pub(super) fn keys(
         &self,
         on_dead: OnDead,
@@ -39,7 +40,7 @@ impl State {
         })
     }
 
-    /// Where the first dead row of a key lies that holds it.
+    /// Returns the position of the first dead row that holds the key.
     pub(super) fn held_at(&self, on_dead: OnDead, topic: &str, key: &str) -> Option<Place> {
         let dead = |entry: &Entry| {
             entry.status == Status::Dead && entry.topic == topic && entry.key == key
@@ -49,7 +50,7 @@ impl State {
         first.map(|(position, _)| *position)
     }
 
-    /// When a key is due; none for whenever it is claimed.
+    /// Returns the time until a key is due, or `None` if it may be claimed at any time.
     pub(super) fn due_in(&self, topic: &str, key: &str) -> Option<Duration> {
         let mut rows = self.retrying(topic, key).map(|(_, entry)| entry.next_attempt);
         let at = if key.is_empty() { rows.flatten().min() } else { rows.next().flatten() };
@@ -77,7 +78,7 @@ impl State {
         keys.map(|key| self.parked_key(on_dead, key)).collect()
     }
 
-    /// The rows of a key that may be claimed now, in order.
+    /// Returns the rows of a key that may be claimed now, in order.
     pub(super) fn claimable(&self, rules: Rules, topic: &str, key: &str) -> Vec<Place> {
         if self.is_held(topic, key) {
             return Vec::new();

@@ -1,11 +1,12 @@
-//! What an operator has begun with the slot, and the generation that tells sessions of it.
+//! The operation that an operator has begun with the slot, and the generation that sessions
+//! compare.
 
 use super::begun::Reset;
 use super::{Source, State, Table};
 use crate::bugs::ResetBug;
 use crate::judge::Status;
 
-/// Lets others work on the reset, however the process that does ends.
+/// A claim on the reset. Releases it when the process ends in any way.
 pub(crate) struct Taken {
     table: Table,
     process: u64,
@@ -24,7 +25,7 @@ impl Drop for Taken {
 }
 
 impl Table {
-    /// Puts a reset on record, unless something else is: one before, or a replay in place.
+    /// Records a reset, unless an earlier reset or a replay in place is on record.
     pub(crate) fn begin_reset(&self, target: u64) -> bool {
         let mut state = self.state();
         let is_replaying = state
@@ -47,7 +48,7 @@ impl Table {
         self.state().generation
     }
 
-    /// The reset, if there is one; no other process works on it meanwhile.
+    /// Claims the reset for this process, if there is one. Fails while another process works on it.
     pub(crate) fn take_reset(&self, process: u64) -> Result<Option<Taken>, Elsewhere> {
         let mut state = self.state();
         let Some(reset) = &mut state.reset else { return Ok(None) };
@@ -60,7 +61,7 @@ impl Table {
         Ok(Some(Taken { table: self.clone(), process, target }))
     }
 
-    /// The slot is a copy of the anchor; all or nothing.
+    /// Ends the reset in one step: the slot is a copy of the anchor.
     pub(crate) fn finish_reset(&self, target: u64, bug: Option<ResetBug>) {
         let mut state = self.state();
         if state.reset.take().is_none() {
@@ -84,6 +85,6 @@ impl Table {
     }
 }
 
-/// Another process works on it.
+/// Another process works on the operation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Elsewhere;

@@ -1,4 +1,4 @@
-//! What operators do to dispatch state.
+//! Changes of dispatch state by operators.
 
 use std::collections::HashSet;
 
@@ -8,14 +8,14 @@ use super::{Entry, State, Table, is_open};
 use crate::judge::{RowNumber, Status};
 
 impl Table {
-    /// Rows in one of these states, with what they are.
+    /// Returns the rows with one of these statuses.
     pub(crate) fn rows(&self, wanted: &[Status]) -> Vec<RowNumber> {
         let state = self.state();
         let rows = state.entries.values().filter(|entry| wanted.contains(&entry.status));
         rows.map(|entry| entry.row).collect()
     }
 
-    /// The first rows of keys of which something is due, and the state each is in.
+    /// Returns the first row of each due key, with its version.
     pub(crate) fn due(&self) -> Vec<(RowNumber, u64)> {
         let (state, now) = (self.state(), Instant::now());
         let is_due = |entry: &Entry| entry.next_attempt.is_some_and(|at| at <= now);
@@ -27,7 +27,8 @@ impl Table {
         first.collect()
     }
 
-    /// Those of these rows that nothing has happened to since then, also not to their key.
+    /// Returns the subset of these rows that did not change since the given time, including their
+    /// keys.
     pub(crate) fn untouched(&self, rows: Vec<(RowNumber, u64)>, since: Instant) -> Vec<RowNumber> {
         let state = self.state();
         let is_so = |(row, version): &(RowNumber, u64)| {
@@ -62,7 +63,7 @@ impl Table {
             retried.push(entry.row);
             keys.push((entry.topic.clone(), entry.key.clone()));
         }
-        // The first row of each key is due, and what stands behind it waits for it.
+        // The first row of each key is due. The rows behind it wait for it.
         let mut headless: HashSet<_> =
             keys.into_iter().filter(|(_, key)| !key.is_empty()).collect();
         let affected = headless.clone();

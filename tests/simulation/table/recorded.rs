@@ -1,4 +1,4 @@
-//! What the server may send again although it is recorded, a page at a time.
+//! Recorded rows that the server may send again, one page at a time.
 
 use pgoutput_parser::Position;
 use walrelay_core::OnDead;

@@ -1,4 +1,4 @@
-//! Rows that are there because too much log waited for them.
+//! Rows that were spilled because of retained WAL.
 
 use pgoutput_parser::Lsn;
 use tokio::time::Instant;
@@ -8,18 +8,18 @@ use super::{Entry, Place, Rules, State, Table};
 use crate::judge::Status;
 
 impl Table {
-    /// What is on record as settled.
+    /// Returns the settled position on record.
     pub(crate) fn settled(&self) -> Lsn {
         Lsn::new(self.state().settled)
     }
 
-    /// No session is sent what lies before.
+    /// Returns the position before which no session receives rows.
     pub(super) fn past(&self) -> u64 {
         self.state().settled.min(self.server.confirmed_flush())
     }
 
-    /// What was spilled, and stored before the slot was past it, is deleted once it is: a session that has
-    /// read the record before may still be sent what is not confirmed.
+    /// Records the settled position. A spilled and stored row is deleted once the slot is confirmed
+    /// past it. Until then, a session that read an older record may still receive the row.
     pub(super) fn note_settled(&self, settled: u64, generation: u64) {
         let mut state = self.state();
         if state.generation != generation {
@@ -33,21 +33,22 @@ impl Table {
         });
     }
 
-    /// Whether spilled rows that were committed before wait for nothing but to be published.
+    /// Returns whether spilled rows committed before `end` are pending only because of Pub/Sub.
     pub(crate) fn has_spilled_before(&self, end: u64) -> bool {
         self.state().has_spilled_before(self.rules.on_dead, Lsn::new(end))
     }
 }
 
 impl Entry {
-    /// Nothing but its session tells that it is on its way.
+    /// Returns whether the row is claimed without a lease. Only its session then knows that it is
+    /// in flight.
     pub(super) fn is_read_without_lease(&self) -> bool {
         self.is_spilled && !self.key.is_empty()
     }
 }
 
 impl State {
-    /// Whether spilled rows committed before `end` wait for nothing but to be published.
+    /// Returns whether spilled rows committed before `end` are pending only because of Pub/Sub.
     pub(super) fn has_spilled_before(&self, on_dead: OnDead, end: Lsn) -> bool {
         let is_spilled = |entry: &Entry| entry.is_spilled && entry.status == Status::Retrying;
         self.keys(on_dead, is_spilled).into_iter().any(|(topic, key)| {
@@ -64,7 +65,7 @@ impl State {
         })
     }
 
-    /// Takes rows of these keys, those that were spilled first; the others are leased.
+    /// Claims rows of these keys, spilled rows first. Only the other rows get a lease.
     pub(super) fn lease(
         &mut self,
         rules: Rules,
@@ -101,8 +102,8 @@ impl State {
         }
     }
 
-    /// Of each key as many as fit into its share, and their bytes; a first row that does not comes if it
-    /// fits into what is left, or is the only one.
+    /// Chooses the rows of each key that fit into its share, and returns their bytes. A larger
+    /// first row is also chosen if it fits into the rest, or is the only one.
     fn shared(&self, candidates: &[Vec<Place>], bytes_max: usize) -> (Vec<Vec<Place>>, usize) {
         let share = bytes_max / candidates.len().max(1);
         let bytes_of = |position: &Place| self.entries[position].body.len();
@@ -127,7 +128,8 @@ impl State {
         (chosen, bytes)
     }
 
-    /// As many of these as fit, and their bytes: every key its first row before any its second.
+    /// Chooses the rows that fit, and returns their bytes. Every key's first row precedes any
+    /// second row.
     fn fitting(&self, candidates: &[Vec<Place>], bytes_max: usize) -> (Vec<Vec<Place>>, usize) {
         let mut chosen = vec![Vec::new(); candidates.len()];
         let ranks = candidates.iter().map(Vec::len).max().unwrap_or(0);

@@ -1,5 +1,6 @@
-//! `run --anchor-keep`: one anchor of the relay's own, which always covers that much time, and never keeps
-//! more log than its share.
+//! `run --anchor-keep`: one anchor that the relay keeps for itself.
+//!
+//! The anchor covers the configured time, but never retains more WAL than its share.
 
 use std::time::{Duration, SystemTime};
 
@@ -21,13 +22,14 @@ use crate::policy::Chain;
 /// The name of the anchor.
 pub const KEPT_ANCHOR: &str = "kept";
 
-/// How often it is moved: as often as times are noted, and more often than any server drops idle slots.
+/// The interval at which the anchor is moved. Times are noted at the same interval, and no server
+/// drops an idle slot this quickly.
 const PACE: Duration = Duration::from_secs(60);
 
-/// How soon it is looked whether the relay streams.
+/// The interval at which the keeper checks whether the relay has started to stream.
 const FIRST: Duration = Duration::from_secs(1);
 
-/// What is kept, and of which slot.
+/// The settings of the kept anchor and its slot.
 #[derive(Debug, Clone)]
 pub struct AnchorKeeper {
     /// How to connect.
@@ -36,42 +38,44 @@ pub struct AnchorKeeper {
     pub slot: String,
     /// How far back the anchor reaches.
     pub keep: Duration,
-    /// What has to stay free for the relay.
+    /// The WAL budget that must stay free for the relay.
     pub wal_budget: WalBudgetLimit,
 }
 
-/// How much log an anchor may keep so that the relay's budget fits behind it after a reset; none
-/// where the server sets no limit.
+/// Returns the bytes of WAL that an anchor may retain so that the relay's own budget still fits
+/// after a reset. Returns `None` if the server sets no limit.
 #[must_use]
 pub fn share_of_an_anchor(keep_bytes: Option<u64>, wal_budget: WalBudgetLimit) -> Option<u64> {
     let keep = keep_bytes?;
-    // Without a budget nothing is known about how far the relay may fall behind: half is its own.
+    // Without a budget, nothing is known about how far the relay may fall behind. It gets half of
+    // the space.
     let budget = wal_budget.bytes(Retention::Bytes(keep)).unwrap_or(keep / 2);
     Some(keep.saturating_sub(budget))
 }
 
-/// What the anchor and the log are like.
+/// The positions of the anchor, the live slot and the WAL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Standing {
-    /// Where the anchor stands.
+    /// The position of the anchor.
     at: Lsn,
-    /// Where the log of the wanted time begins, if that is noted.
+    /// The WAL position at the start of the wanted time, if a position was noted for that time.
     wanted: Option<Lsn>,
-    /// Where the live slot stands: an anchor stays behind it.
+    /// The position of the live slot. The anchor never passes it.
     live: Lsn,
-    /// Where the log ends.
+    /// The end of WAL.
     end: Lsn,
-    /// How much log is kept for the anchor.
+    /// The bytes of WAL that the anchor retains.
     kept: u64,
-    /// How much may be.
+    /// The bytes of WAL that the anchor may retain.
     share: Option<u64>,
 }
 
 impl Standing {
-    /// Where it is moved to, if it has to move. Its share wins over its time.
+    /// Returns the position to move the anchor to, if it must move. Its share wins over its time.
     fn target(&self) -> Option<Lsn> {
-        // A quarter below, so that it is not moved at every look. What is kept begins before the position, by
-        // the transactions that were open there.
+        // The target is a quarter below the share, so that the anchor does not move at every check.
+        // Retained WAL starts before the anchor's position: transactions that were open there need
+        // older WAL.
         let of_share = self.share.filter(|share| self.kept > *share).map(|share| {
             let open = self.kept.saturating_sub(self.end.bytes_since(self.at));
             let room = (share / 4 * 3).saturating_sub(open);
@@ -83,7 +87,8 @@ impl Standing {
 }
 
 impl AnchorKeeper {
-    /// Keeps it, for as long as this runs. What fails is told, and tried again: the relay does not need it.
+    /// Maintains the anchor for as long as this future runs. Errors are logged and retried, because
+    /// the relay works without the anchor.
     pub async fn run(self, health: Health) {
         loop {
             let pause = match health.phase() {
@@ -116,7 +121,7 @@ impl AnchorKeeper {
     }
 
     async fn keep_once(&self, client: &SqlClient) -> Result<(), AdminError> {
-        // What was begun may need the slots as they are.
+        // An unfinished operation may need the slots as they are.
         if read_operation(client, &self.slot).await?.is_some() {
             return Ok(());
         }
@@ -209,7 +214,8 @@ mod tests {
         assert_eq!(Standing { wanted: None, ..at }.target(), None, "no time is noted yet");
         assert_eq!(Standing { wanted: Some(Lsn::new(900)), ..at }.target(), None);
         let share = Standing { share: Some(4_000), ..at };
-        // Three quarters of the share, less what is kept for transactions that were open: 100.
+        // Three quarters of the share, minus the 100 bytes retained for transactions that were
+        // open.
         assert_eq!(share.target(), Some(Lsn::new(9_500 - 2_900)), "its share wins");
         assert_eq!(Standing { share: Some(8_600), ..at }.target(), Some(Lsn::new(1_500)));
         let stuck = Standing { live: Lsn::new(1_200), share: Some(10), ..at };

@@ -1,5 +1,5 @@
-//! What finishing an operation needs, and the first thing that every one of them does: the slot is let go
-//! of, and dropped.
+//! The resources for finishing an operation, and the step that every operation starts with: the
+//! relay releases the slot, and the slot is dropped.
 
 use std::time::Duration;
 use walrelay_pg_replication::{SlotError, drop_slot, read_slot};
@@ -12,34 +12,37 @@ use crate::error::RelayError;
 use crate::observe::health::Health;
 use crate::shutdown::Shutdown;
 
-/// How long a relay may take to see that the slot is no longer its own, and to let go of it.
+/// How long a relay may take to notice that it lost the slot and to release it.
 const LETTING_GO: Duration = Duration::from_secs(30);
 
-/// How often it is looked whether it has.
+/// The interval at which the finisher checks whether the slot was released.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Whoever finishes what has been begun with a slot.
+/// Finishes an operation that was begun with a slot.
 #[derive(Debug)]
 pub struct Finisher<'a> {
-    /// A session of its own, which holds the lock meanwhile.
+    /// A separate session, which holds the lock of the operation.
     pub client: &'a SqlClient,
-    /// For the connections that it needs besides.
+    /// Opens the additional connections.
     pub connect: &'a ConnectConfig,
     /// The slot.
     pub slot: &'a str,
-    /// Told what is going on and what it waits for.
+    /// Receives the current operation and the reason for each wait.
     pub health: &'a Health,
-    /// Asks it to leave nothing behind that waits.
+    /// A shutdown request. The finisher then stops, and leaves no statement waiting on the server.
     pub stop: &'a Shutdown,
 }
 
 impl Finisher<'_> {
-    /// A relay that streams lets go by itself once it sees the new generation. What a process that is gone
-    /// has left half made is ended: the server would make it for nobody.
+    /// Drops the slot as soon as no session holds it.
+    ///
+    /// A streaming relay releases the slot by itself once it sees the new generation. If a dead
+    /// process left a slot creation behind, this method ends it: no client would use the new slot.
     ///
     /// # Errors
     ///
-    /// Somebody holds the slot and does not let go, the server refuses, or the connection ended.
+    /// A session holds the slot and does not release it, the server refuses, or the connection
+    /// ended.
     pub async fn drop_when_free(&self) -> Result<(), RelayError> {
         let Self { client, slot, .. } = self;
         let until = Instant::now() + LETTING_GO;
@@ -50,7 +53,7 @@ impl Finisher<'_> {
             };
             match error.server_kind() {
                 Some(ServerErrorKind::SlotActive { .. }) => {}
-                // Dropped between our look and our statement.
+                // The slot was dropped between the check and the statement.
                 Some(ServerErrorKind::Missing) => return Ok(()),
                 Some(_) | None => return Err(RelayError::survey(error)),
             }
@@ -59,7 +62,7 @@ impl Finisher<'_> {
         }
     }
 
-    /// Whoever holds the slot, until then.
+    /// Reports the session that holds the slot. Fails if the slot is still held at `until`.
     async fn look_at_holder(&self, until: Instant) -> Result<(), RelayError> {
         let Self { client, slot, health, .. } = self;
         let state = read_slot(client, slot).await.map_err(RelayError::survey)?;
@@ -78,7 +81,7 @@ impl Finisher<'_> {
         }
     }
 
-    /// We have the lock, so no process of ours waits for that slot.
+    /// This process holds the lock, so none of our processes waits for the slot.
     async fn end_abandoned(&self, pid: i32) -> Result<(), RelayError> {
         tracing::warn!(
             pid,

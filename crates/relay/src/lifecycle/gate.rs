@@ -1,4 +1,4 @@
-//! Before a session: is the server what the configuration says?
+//! The preflight check before a session: does the server match the configuration?
 
 use walrelay_core::{Field, Names, RouterConfig};
 use walrelay_outbox_admin::{
@@ -11,11 +11,11 @@ use crate::error::RelayError;
 use crate::policy::{Disposition, Kind, Met};
 use crate::settings::RelaySettings;
 
-/// Refuses a server that is not set up for this relay; warns about what may become a problem.
+/// Rejects a server that is not set up for this relay, and logs warnings about possible problems.
 ///
 /// # Errors
 ///
-/// What is not as it should be, all at once, each with its fix.
+/// All findings at once, each with its fix.
 pub async fn gate(sql: &SqlClient, relay: &RelaySettings) -> Result<(), RelayError> {
     let findings = preflight(sql, &preflight_request(relay)).await.map_err(RelayError::survey)?;
     for finding in findings.iter().filter(|finding| finding.severity == Severity::Warning) {
@@ -23,9 +23,9 @@ pub async fn gate(sql: &SqlClient, relay: &RelaySettings) -> Result<(), RelayErr
     }
     let Some(kind) = Kind::of_findings(&findings) else { return Ok(()) };
     match kind.disposition(Met::AtFirst) {
-        // A promotion mends this and everything that follows from it.
+        // A promotion fixes this finding and every finding that follows from it.
         Disposition::Reconnect if kind == Kind::InRecovery => Err(RelayError::InRecovery),
-        // What passes by itself is waited for where it is met.
+        // A later step waits for conditions that end by themselves.
         Disposition::Reconnect | Disposition::StandBy | Disposition::Wait { .. } => Ok(()),
         Disposition::Stop { .. } => {
             let errors = findings.iter().filter(|finding| finding.severity == Severity::Error);
@@ -43,7 +43,7 @@ fn text(finding: &Finding) -> String {
     }
 }
 
-/// The columns that configuration names, as preflight wants to know them.
+/// Returns the preflight request: the columns that the configuration names.
 #[must_use]
 pub fn preflight_request(relay: &RelaySettings) -> PreflightRequest {
     let columns = &relay.router.columns;
@@ -78,8 +78,8 @@ pub fn preflight_request(relay: &RelaySettings) -> PreflightRequest {
     PreflightRequest { outbox: relay.outbox.clone(), shard_key, columns: expected }
 }
 
-/// What rows are distributed by among shards: their ordering key, or the event id where they have none.
-/// Nothing where all rows have one key.
+/// Returns the columns that distribute rows among shards: the ordering key, or the event id if rows
+/// have no ordering key. Returns `None` if all rows share one key.
 #[must_use]
 pub fn shard_key(router: &RouterConfig) -> Option<ShardKey> {
     let names = |names: Names| names.iter().map(str::to_owned).collect();

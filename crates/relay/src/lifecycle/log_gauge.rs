@@ -1,7 +1,8 @@
-//! Measures where the server writes its log, over a connection of its own.
+//! Measures the end of the server's WAL over a separate connection.
 //!
-//! Dispatch state's connection may be busy for seconds with the very rows that are recorded because
-//! too much log waits, and the replication connection does not say: hence a third one.
+//! The connection of dispatch state cannot measure it. That connection may be busy for seconds,
+//! writing rows because too much WAL is retained. The replication connection does not report the
+//! end of WAL.
 
 use std::time::Duration;
 
@@ -15,21 +16,21 @@ use walrelay_pg_replication::{RETENTION, retention_of};
 use crate::policy::Chain;
 use crate::stream::wal_end::{Measured, Teller, WalEnd};
 
-/// How often, while the budget is far.
+/// The interval while retained WAL is far below the budget.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// How often when it is near: a busy server writes hundreds of megabytes a second.
+/// The interval near the budget: a busy server writes hundreds of megabytes a second.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 
-/// How long until the next look: half of the time in which the server, writing as it did in the
-/// `last` pause, comes to where rows are spilled.
+/// Returns the time until the next measurement. The server keeps writing at the rate of the `last`
+/// interval. The result is half of the time until retained WAL then reaches the spill threshold.
 fn pause(held: u64, written: u64, budget: u64, last: Duration) -> Duration {
     let room = (budget / 4 * 3).saturating_sub(held);
     let pauses = room as f64 / written.max(1) as f64;
     last.mul_f64((pauses / 2.0).min(10.0)).clamp(PAUSE_MIN, PAUSE_MAX)
 }
 
-/// Measures as long as somebody listens. Without a budget nobody asks, and there is no connection.
+/// Measures as long as the receiver exists. Without a budget, this opens no connection.
 pub(super) fn start(connect: ConnectConfig, slot: String, budget: WalBudgetLimit) -> WalEnd {
     WalEnd::measured(async move |teller| {
         if budget != WalBudgetLimit::Off {
@@ -50,7 +51,8 @@ async fn measure(connect: &ConnectConfig, slot: &str, budget: WalBudgetLimit, te
     }
 }
 
-/// Reads the server's bound each time, because an operator may lower it while the relay runs. It costs nothing.
+/// Reads the server's limit each time, because an operator may lower it while the relay runs. The
+/// query is cheap.
 async fn follow(client: &SqlClient, slot: &str, budget: WalBudgetLimit, teller: &Teller) {
     let sql = format!(
         "SELECT pg_current_wal_lsn(),

@@ -1,4 +1,4 @@
-//! How sessions begin, end and follow each other; [`supervisor`] is meant to be read first.
+//! How sessions start, end and follow each other. Read [`supervisor`] first.
 
 pub mod anchor_keeper;
 pub mod finisher;

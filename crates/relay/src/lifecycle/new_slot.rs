@@ -1,4 +1,5 @@
-//! The new slot of a recovery, and the snapshot of what it does not stream.
+//! Creates the new slot of a recovery, and records the snapshot of the rows that it does not
+//! stream.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -16,26 +17,27 @@ use crate::failpoint;
 use crate::lifecycle::finisher::Finisher;
 use crate::policy::{Chain, Kind};
 
-/// The snapshot as text that can be read back. Where transactions rolled back while the slot was made,
-/// the exported one may end before it begins, and `pg_snapshot` refuses to read that. What lies below
-/// `xmin` is over either way (`XidInMVCCSnapshot` in `snapmgr.c` looks there first).
+/// Reads the snapshot as text that Postgres can parse again. If transactions rolled back during
+/// slot creation, the `xmax` of the exported snapshot may be below its `xmin`, and `pg_snapshot`
+/// rejects that. Transactions below `xmin` have ended either way (`XidInMVCCSnapshot` in
+/// `snapmgr.c` checks `xmin` first).
 const SNAPSHOT: &str = "
     SELECT CASE WHEN pg_snapshot_xmin(s) > pg_snapshot_xmax(s)
                 THEN format('%s:%s:', pg_snapshot_xmin(s), pg_snapshot_xmin(s))
                 ELSE s::text END
       FROM pg_current_snapshot() AS s";
 
-/// Long enough for a slot that waits for nobody.
+/// The delay before the first check. A slot that waits for no transaction is created sooner.
 const LOOK_AT_FIRST: Duration = Duration::from_millis(500);
 
-/// How often it is looked what a new slot waits for.
+/// The interval at which the transactions that block slot creation are checked.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// How often that is told.
+/// The interval at which those transactions are logged.
 const TOLD_EVERY: Duration = Duration::from_secs(5);
 
-/// Makes the slot and puts its snapshot on record. Waits, like every new slot, until the transactions
-/// that are open have ended.
+/// Creates the slot and records its snapshot. Like every slot creation, this waits until all open
+/// transactions have ended.
 pub(crate) async fn create(
     finisher: &Finisher<'_>,
     recovery: &Recovery,
@@ -68,8 +70,8 @@ pub(crate) async fn create(
             summary: "the server does not say where the new slot begins".to_owned(),
         });
     };
-    // The snapshot lives until the next command on the connection that exported it. Only in the
-    // transaction that imports it does it list subtransactions.
+    // The snapshot lives until the next command on the connection that exported it. It lists
+    // subtransactions only in the transaction that imports it.
     let importing = connect_sql(connect).await.map_err(RelayError::Connect)?;
     let failed = RelayError::sql("import the snapshot of the new slot");
     let begin = format!(
@@ -87,9 +89,9 @@ pub(crate) async fn create(
     Ok(filling)
 }
 
-/// Does `work`, which the server process `pid` does, and tells what it waits for. Without a word that
-/// looks like a hang. Asked to stop, it has the server give it up: otherwise that would make the slot
-/// for nobody.
+/// Awaits `work`, which the server process `pid` executes, and reports the transactions that block
+/// it. Without these reports the wait looks like a hang. After a shutdown request it cancels the
+/// statement, because the server would otherwise create a slot that no client uses.
 async fn telling<T>(
     Finisher { client, health, stop, .. }: &Finisher<'_>,
     pid: Option<i32>,
@@ -121,7 +123,7 @@ async fn telling<T>(
         }
     }
     while let Some(pid) = pid {
-        // Our own session may be the one that is being interrupted: then it is tried again.
+        // This statement may itself be interrupted. The next iteration then retries it.
         if let Err(error) = cancel_statement(client, pid).await {
             tracing::debug!(error = %Chain(&error), "the new slot cannot be given up");
         }

@@ -5,8 +5,8 @@ use walrelay_core::Tracker;
 use walrelay_pg_client::PgError;
 use walrelay_pg_replication::Feedback;
 
-/// Waits for `work`, and tells the server meanwhile that we are there (I5): reading what is parked may
-/// take longer than it waits for a status update, and then it would end the connection each time.
+/// Awaits `work` and sends status updates to the server meanwhile (I5). Reading the parked keys may
+/// take longer than `wal_sender_timeout`, and the server would then end the connection every time.
 ///
 /// # Errors
 ///
@@ -15,7 +15,7 @@ pub async fn with_status_updates<W: AsyncWrite + Unpin, T>(
     feedback: &mut Feedback<W>,
     work: impl Future<Output = T>,
 ) -> Result<T, PgError> {
-    // Of a tracker that has seen nothing: it confirms nothing.
+    // The watermark of a new tracker, so the status update confirms nothing.
     let nothing = Tracker::new().watermark();
     let mut work = std::pin::pin!(work);
     loop {

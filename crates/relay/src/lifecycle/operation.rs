@@ -1,4 +1,5 @@
-//! Finishing what an operator has begun with the slot: a [reset](super::reset); of a recovery the new slot.
+//! Finishes operations that an operator has begun with the slot: a [reset](super::reset), or the
+//! new slot of a recovery.
 
 use walrelay_outbox_admin::{
     Filling, Recovery, Reset, SlotOperation, Upgrade, UpgradeStage, describe_unfinished,
@@ -13,33 +14,33 @@ use crate::lifecycle::finisher::Finisher;
 use crate::lifecycle::new_slot;
 use crate::lifecycle::reset::{ResetEnd, ResetSteps, carry_out};
 
-/// What became of an operation.
+/// The result of finishing an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// There was none.
+    /// No operation was on record.
     Nothing,
-    /// It is done now.
+    /// The operation is finished.
     Finished(SlotOperation),
-    /// Nothing can finish it any more: its anchor is gone. The slot is what it is without it.
+    /// The operation cannot be finished because its anchor is gone. The slot stays as it is.
     GivenUp(Reset),
-    /// Nobody was at it, and the slot is as it was: it is called off.
+    /// No process worked on the operation, and the slot was unchanged. The operation is cancelled.
     CalledOff(SlotOperation),
-    /// The slot is there; what it does not stream has to be published before it is used.
+    /// The slot exists. Rows that it does not stream must be published before the slot is used.
     Pending(SlotOperation),
-    /// Another process is at it.
+    /// Another process works on the operation.
     Elsewhere {
-        /// What it is, and what it waits for.
+        /// The operation, and the reason for its wait.
         what: String,
     },
 }
 
 impl Finisher<'_> {
-    /// Finishes whatever has been begun with the slot, unless another process is at it.
+    /// Finishes the operation on record, unless another process works on it.
     ///
     /// # Errors
     ///
-    /// Somebody holds the slot and does not let go, the server refuses, a connection ends, or it was
-    /// asked to stop.
+    /// A session holds the slot and does not release it, the server refuses, a connection ends, or
+    /// a shutdown was requested.
     pub async fn finish(&self) -> Result<Outcome, RelayError> {
         let Self { client, slot, health, .. } = self;
         let Some(seen) = self.read().await? else {
@@ -75,14 +76,14 @@ impl Finisher<'_> {
         read_operation(self.client, self.slot).await.map_err(RelayError::survey)
     }
 
-    /// Reads again: whoever had it until now may have finished it.
+    /// Reads the operation again: the previous holder of the lock may have finished it.
     async fn finish_taken(&self) -> Result<Outcome, RelayError> {
         match self.read().await? {
             Some(SlotOperation::Reset(begun)) => self.reset(begun).await,
             Some(SlotOperation::Recovery(begun)) => {
                 let filling = match begun.filling.clone() {
                     Some(filling) if self.has_slot(&filling).await? => filling,
-                    // None was made yet, or it was lost again: the bound still stands.
+                    // No slot was created yet, or it was lost again. The lower bound remains valid.
                     Some(_) | None => new_slot::create(self, &begun).await?,
                 };
                 Ok(Outcome::Pending(SlotOperation::Recovery(Recovery {
@@ -91,7 +92,7 @@ impl Finisher<'_> {
                 })))
             }
             Some(SlotOperation::Upgrade(begun)) => self.look_for(begun).await,
-            // The command alone sees all slots of both numbers.
+            // Only the command sees the slots of both shard counts.
             Some(begun @ SlotOperation::Resharding(_)) => {
                 Ok(Outcome::Elsewhere { what: begun.describe(self.slot) })
             }
@@ -99,8 +100,10 @@ impl Finisher<'_> {
         }
     }
 
-    /// Until the upgrade has happened nobody makes a slot: it would stand in its way. Whoever prepares one has
-    /// the lock: where the slot is still there, that process is gone, and what it has left is no reason to wait.
+    /// Checks a recorded upgrade. Until the upgrade has happened, no process may create a slot,
+    /// because a slot would block `pg_upgrade`. The process that prepares an upgrade holds the
+    /// lock. This process now has the lock, so that process is gone, and an upgrade in preparation
+    /// is cancelled.
     async fn look_for(&self, upgrade: Upgrade) -> Result<Outcome, RelayError> {
         let here = read_history(self.client, self.slot).await.map_err(RelayError::survey)?;
         let version = read_version(self.client).await.map_err(RelayError::survey)?;
@@ -124,7 +127,7 @@ impl Finisher<'_> {
         }
     }
 
-    /// Whether the slot that was made for a recovery is still there, and is that one.
+    /// Returns whether the slot that was created for a recovery still exists and is the same slot.
     async fn has_slot(&self, filling: &Filling) -> Result<bool, RelayError> {
         let slot = read_slot(self.client, self.slot).await.map_err(RelayError::survey)?;
         Ok(slot.is_some_and(|slot| {
@@ -155,7 +158,7 @@ impl Finisher<'_> {
     }
 }
 
-/// The steps of a reset, on the server.
+/// The steps of a reset, on a real server.
 struct OnServer<'a> {
     finisher: &'a Finisher<'a>,
     reset: &'a Reset,
@@ -195,11 +198,12 @@ impl ResetSteps for OnServer<'_> {
     }
 }
 
-/// Makes a slot a failover slot. Only a walsender can, and only while nobody holds the slot.
+/// Makes a slot a failover slot. Only a walsender can change the flag, and only while no session
+/// holds the slot.
 ///
 /// # Errors
 ///
-/// The server is older than Postgres 17, somebody holds the slot, or the connection ended.
+/// The server is older than Postgres 17, a session holds the slot, or the connection ended.
 pub async fn mark_failover(connect: &ConnectConfig, slot: &str) -> Result<(), PgError> {
     let mut replication = ReplicationConnection::connect(connect, &[]).await?;
     let sql = format!("ALTER_REPLICATION_SLOT {} (FAILOVER true)", quote_identifier(slot));

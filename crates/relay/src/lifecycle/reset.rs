@@ -4,32 +4,32 @@
 //! on record ──▶ live slot gone ──▶ copy of the anchor ──▶ failover as before ──▶ settled up to the target
 //! ```
 //!
-//! Every step may be the last that a process makes. Whoever comes next begins at the first again: a
-//! copy that is made anew loses nothing, because the anchor stays. What a step does is behind a seam, because
-//! the simulation kills processes at each of them.
+//! A process may crash after any step. The next process starts again at the first step: copying
+//! again loses nothing, because the anchor remains. The steps are behind a trait, because the
+//! simulation kills processes at each of them.
 
 use crate::error::RelayError;
 use crate::failpoint;
 
-/// What a reset is made of, each of them durable when it returns.
+/// The steps of a reset. Each step is durable when it returns.
 pub trait ResetSteps: Send {
-    /// Whether the anchor is still there, with its log.
+    /// Returns whether the anchor still exists with its WAL.
     fn has_anchor(&mut self) -> impl Future<Output = Result<bool, RelayError>> + Send;
 
-    /// Drops the live slot, if it is there, once nobody streams it.
+    /// Drops the live slot, if it exists, once no session streams it.
     fn drop_live(&mut self) -> impl Future<Output = Result<(), RelayError>> + Send;
 
     /// Makes the live slot a copy of the anchor.
     fn copy_anchor(&mut self) -> impl Future<Output = Result<(), RelayError>> + Send;
 
-    /// Makes it a failover slot, where it was one before.
+    /// Makes the slot a failover slot, if it was one before.
     fn restore_failover(&mut self) -> impl Future<Output = Result<(), RelayError>> + Send;
 
-    /// What is settled becomes the target, what was published behind it no longer counts as recorded, and
-    /// the reset is over: all or nothing.
+    /// Ends the reset in one transaction. The settled position becomes the target, and rows
+    /// published behind the target no longer count as recorded.
     fn finish(&mut self) -> impl Future<Output = Result<(), RelayError>> + Send;
 
-    /// The reset is over, and nothing has become of it.
+    /// Ends the reset without a change of the slot.
     fn give_up(&mut self) -> impl Future<Output = Result<(), RelayError>> + Send;
 }
 
@@ -42,11 +42,11 @@ pub enum ResetEnd {
     GivenUp,
 }
 
-/// Carries a reset out from the first step on, whoever has come how far before.
+/// Runs a reset from its first step, however far an earlier process came.
 ///
 /// # Errors
 ///
-/// A step fails: the reset stays on record, and is carried out again.
+/// A step failed. The reset stays on record and is run again.
 pub async fn carry_out<S: ResetSteps>(steps: &mut S) -> Result<ResetEnd, RelayError> {
     failpoint::hit("reset-begun");
     if !steps.has_anchor().await? {

@@ -1,8 +1,8 @@
-//! The seam between a session's start and the database, and the real database behind it.
+//! The trait between the start of a session and the database, and its implementation for Postgres.
 //!
-//! Everything here is thin: a question, its answer. What the answers lead to is decided in
-//! [`session`](super::session), [`standby`](super::standby) and [`supervisor`](super::supervisor),
-//! which the simulation runs over a scripted server.
+//! Everything here is thin: each method sends one query and returns its answer. The decisions are
+//! in [`session`](super::session), [`standby`](super::standby) and
+//! [`supervisor`](super::supervisor), which the simulation runs over a scripted server.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -30,9 +30,9 @@ use crate::stream::wal_end::WalEnd;
 
 /// Opens the connections of a session.
 pub trait Server: Sync {
-    /// What the replication connection runs over.
+    /// The transport of the replication connection.
     type Socket: AsyncRead + AsyncWrite + Unpin + Send;
-    /// The ordinary connection beside it.
+    /// The ordinary connection.
     type Database: Database;
 
     /// Opens both connections.
@@ -46,24 +46,24 @@ pub trait Server: Sync {
 pub struct Connected<S, D> {
     /// Authenticated, not streaming yet.
     pub replication: ReplicationConnection<S>,
-    /// Used for checks first, and for dispatch state later.
+    /// Runs the checks first, and serves dispatch state later.
     pub database: D,
 }
 
-/// What a start asks and does over the ordinary connection.
+/// The queries and statements of a start over the ordinary connection.
 pub trait Database: Send {
-    /// Dispatch state, once the slot is ours.
+    /// Dispatch state, once this relay holds the slot.
     type Store: Store;
 
-    /// Finishes what an operator has begun with the slot; refuses to go on while another does.
+    /// Finishes the operation on record. Fails while another process works on the operation.
     fn finish_operation(&mut self) -> impl Future<Output = Result<(), RelayError>> + Send {
         async { Ok(()) }
     }
 
-    /// Refuses a server that is not set up for this relay.
+    /// Rejects a server that is not set up for this relay.
     fn check(&mut self) -> impl Future<Output = Result<(), RelayError>> + Send;
 
-    /// Who holds the slot, if somebody does.
+    /// Returns the holder of the slot, if there is one.
     fn holder(&mut self) -> impl Future<Output = Result<Option<Holder>, RelayError>> + Send;
 
     /// Ends the holder's session.
@@ -72,60 +72,60 @@ pub trait Database: Send {
         holder: &Holder,
     ) -> impl Future<Output = Result<(), RelayError>> + Send;
 
-    /// How far the slot is settled by the relay's own record: the stream starts there if the slot
-    /// stands behind it, as it does after a clean restart of a server before 17. The record's own
-    /// commit lies behind that position in the log, so whoever reads it has everything up to there
-    /// (I11).
+    /// Returns the settled position on the relay's own record. If the slot is behind that position,
+    /// the stream starts there: a server before 17 moves the slot back at a clean restart. The
+    /// commit of the record is after that position in the WAL. A server that has the record
+    /// therefore has all WAL up to the position (I11).
     fn settled(&mut self) -> impl Future<Output = Result<Lsn, RelayError>> + Send;
 
-    /// The index of the first row that the stream sends in its transaction. A stream of the table may
-    /// continue in the middle of one.
+    /// Returns the transaction index of the first row that the stream sends. A stream of the table
+    /// may continue in the middle of a transaction.
     fn first_index(&self) -> u32 {
         0
     }
 
-    /// The positions of the slot and of the end of the log.
+    /// Returns the position of the slot and the end of WAL.
     fn positions(&mut self) -> impl Future<Output = Result<Positions, RelayError>> + Send;
 
-    /// Begins to measure where the server writes; it ends with whoever listens. `budget` says how
-    /// close to look.
+    /// Starts to measure the end of WAL until the receiver is dropped. The measurements become more
+    /// frequent near `budget`.
     fn measure_log(&self, budget: WalBudgetLimit) -> WalEnd;
 
-    /// Dispatch state of the session that begins, on this server.
+    /// Opens dispatch state for the new session, on this server.
     fn into_store(
         self,
         identity: SystemIdentity,
     ) -> impl Future<Output = Result<Self::Store, RelayError>> + Send;
 }
 
-/// Where a slot is, and how far the log reaches.
+/// The position of a slot, and the end of WAL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Positions {
-    /// The slot's position.
+    /// The position of the slot.
     pub confirmed_flush: Lsn,
-    /// The end of the log.
+    /// The end of WAL.
     pub wal_end: Lsn,
-    /// How much log the server keeps for a slot.
+    /// The amount of WAL that the server retains for a slot.
     pub retention: Retention,
 }
 
-/// Who holds the slot.
+/// The holder of the slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// Its server process.
+    /// The server process of the holder.
     pub pid: i32,
-    /// Its `application_name`, if our role may see it.
+    /// The holder's `application_name`, if our role may read it.
     pub application_name: Option<String>,
     /// Values that change while the holder is alive.
     pub signs: Signs,
 }
 
-/// A holder's signs of life; which of them moves does not matter.
+/// A holder's signs of life. A change of any of them proves that the holder is alive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Signs {
-    /// How far its slot is confirmed.
+    /// The confirmed position of the slot.
     pub confirmed_flush: Option<Lsn>,
-    /// When its last status update was written, if our role may see it.
+    /// The time of the holder's last status update, if our role may read it.
     pub replied_at: Option<SystemTime>,
 }
 
@@ -138,7 +138,7 @@ impl fmt::Display for Holder {
     }
 }
 
-/// How long claimed rows stay ours: longer than a publish call may take.
+/// Returns the lease of claimed rows, which is longer than a publish call may take.
 pub(crate) fn lease_of(pubsub: &PubSubSettings) -> Duration {
     pubsub.publisher.request_timeout + Duration::from_secs(15)
 }
@@ -152,17 +152,17 @@ pub struct Postgres<'a> {
     watch: PublicationWatch,
 }
 
-/// What the slot is streamed for.
+/// The purpose of streaming the slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Purpose {
-    /// The service: what has been begun with the slot comes first.
+    /// The service. It finishes an operation on record first.
     Service,
-    /// A command has begun something with the slot, and this is part of it.
+    /// A command that has begun an operation. The session is a part of that operation.
     Command,
 }
 
 impl<'a> Postgres<'a> {
-    /// The server that the settings name; `health` is told what has been begun with the slot.
+    /// Connects to the server in `settings`. `health` receives the operation on record.
     #[must_use]
     pub fn new(settings: &'a Settings, health: Health) -> Self {
         let outbox = &settings.relay.outbox;
@@ -170,7 +170,7 @@ impl<'a> Postgres<'a> {
         Self { settings, health, purpose: Purpose::Service, watch }
     }
 
-    /// The same, of the command that has begun what is on record about the slot.
+    /// Returns the same server for the command that has begun the operation on record.
     #[must_use]
     pub fn for_a_command(self) -> Self {
         Self { purpose: Purpose::Command, ..self }
@@ -184,12 +184,13 @@ impl Server for Postgres<'_> {
     async fn connect(&self) -> Result<Connected<Stream, PostgresDatabase>, RelayError> {
         let Settings { connect, relay, pubsub, .. } = self.settings;
         let sql = connect_sql(connect).await.map_err(RelayError::Connect)?;
-        // A relay has to record how far it is wherever the role may: otherwise the slot would retain WAL for ever.
+        // The relay must write its position wherever the role may write. Otherwise the slot would
+        // retain WAL for ever.
         sql.batch_execute("SET default_transaction_read_only = off")
             .await
             .map_err(RelayError::sql("let the session write"))?;
         let mut replication = open_replication(connect, relay).await?;
-        // First, because it recognises a pooler.
+        // This comes first, because it recognises a pooler.
         let system = replication.identify_system().await.map_err(RelayError::Connect)?;
         let server = replication.server_identity(&system).await.map_err(RelayError::Connect)?;
         let store = DispatchStore::new(relay.outbox.slot.clone()).with_on_dead(relay.on_dead);
@@ -213,14 +214,14 @@ impl Server for Postgres<'_> {
     }
 }
 
-/// A replication connection with the settings of its session.
+/// Opens a replication connection with the session settings of the relay.
 pub(crate) async fn open_replication(
     connect: &ConnectConfig,
     relay: &RelaySettings,
 ) -> Result<ReplicationConnection<Stream>, RelayError> {
     let sender_timeout = format!("{}ms", relay.sender_timeout().as_millis());
-    // Rows arrive as text in the forms the router reads, whatever the role's or database's
-    // settings.
+    // Rows must arrive as text in the formats that the router reads, independent of the settings of
+    // the role or the database.
     let settings = [
         ("wal_sender_timeout", sender_timeout.as_str()),
         ("DateStyle", "ISO"),
@@ -230,7 +231,7 @@ pub(crate) async fn open_replication(
     ReplicationConnection::connect(connect, &settings).await.map_err(RelayError::Connect)
 }
 
-/// An ordinary connection to it.
+/// An ordinary connection to the server.
 #[derive(Debug)]
 pub struct PostgresDatabase {
     sql: SqlClient,
@@ -239,12 +240,12 @@ pub struct PostgresDatabase {
     health: Health,
     purpose: Purpose,
     store: DispatchStore,
-    /// Where the replication connection is.
+    /// The server that the replication connection reached.
     server: ServerIdentity,
     lease: Duration,
     watch: PublicationWatch,
-    /// Of the relay's row before it was looked whether something is begun: what is begun from then on has
-    /// another.
+    /// The generation of the relay's row, read before the check for an operation on record. An
+    /// operation that begins later has another generation.
     generation: Option<u64>,
 }
 
@@ -269,7 +270,7 @@ impl Database for PostgresDatabase {
             connect: &self.connect,
             slot,
             health: &self.health,
-            // A start that is given up is dropped where it waits.
+            // The caller drops this future if the start is cancelled, so no stop signal is needed.
             stop: &Shutdown::new(),
         };
         match finisher.finish().await? {
@@ -324,7 +325,8 @@ impl Database for PostgresDatabase {
     async fn settled(&mut self) -> Result<Lsn, RelayError> {
         let row =
             read_relay_row(&self.sql, &self.relay.outbox.slot).await.map_err(RelayError::survey)?;
-        // A row from before timelines were on record may be of another history.
+        // A row without a timeline was written by an older version and may belong to another
+        // history.
         let row = row.filter(|row| row.timeline > 0);
         Ok(row.map_or(Lsn::ZERO, |row| row.settled_lsn))
     }

@@ -1,6 +1,6 @@
-//! Opening a session: connected, checked, slot taken, and what was parked read back.
+//! Opens a session: connects, checks the server, takes the slot, and reads the parked keys.
 //!
-//! Generic over the [`Server`], so that the simulation starts sessions by this very code.
+//! Generic over the [`Server`], so that the simulation starts sessions with this code.
 
 use std::time::Duration;
 
@@ -31,48 +31,48 @@ use crate::stream::recorder::{Intervals, Recorder};
 use crate::stream::seams::Publisher;
 use crate::stream::selected::Selected;
 
-/// What sessions are built from: the settings, and the constants that go with them.
+/// The settings of a session, and the constants that go with them.
 #[derive(Debug, Clone)]
 pub struct SessionSettings {
-    /// Which slot, publication and outbox tables.
+    /// The slot, publication and outbox tables.
     pub outbox: Outbox,
     /// Timers of the replication connection.
     pub stream: StreamSettings,
     /// How a row becomes a message.
     pub router: RouterConfig,
-    /// How lanes behave.
+    /// The lane policy.
     pub lanes: LanePolicy,
-    /// The one budget (I6).
+    /// The one byte budget (I6).
     pub budget: BudgetLimits,
-    /// How much log may wait (I10).
+    /// The limit of retained WAL (I10).
     pub wal_budget: WalBudgetLimit,
-    /// Limits on the number of Publish calls that are unanswered at once.
+    /// Limits on the number of concurrent Publish calls.
     pub window: WindowLimits,
-    /// How often dispatch state is looked at without an event that asks for it.
+    /// The intervals of periodic reads of dispatch state.
     pub intervals: Intervals,
-    /// How long a stop waits for what is in flight.
+    /// How long a stop waits for requests in flight.
     pub drain_timeout: Duration,
-    /// After how much silence to end the session of another holder of the slot; `None` never does.
+    /// The silence after which another holder's session is ended. `None` never ends it.
     pub take_over_after: Option<Duration>,
     /// When the run ends by itself.
     pub until: Until,
-    /// What happens when the slot is lost.
+    /// The reaction to a lost slot.
     pub lost_slot: LostSlot,
-    /// What is published of the stream; everything, unless this is a replay.
+    /// The part of the stream that is published. `None` publishes everything, `Some` is a replay.
     pub selection: Option<Selection>,
 }
 
-/// What a lost slot does to a run.
+/// The effect of a lost slot on a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LostSlot {
-    /// The run ends with it.
+    /// The run ends.
     Ends,
-    /// The run waits until another command has brought the slot back.
+    /// The run waits until another command has recovered the slot.
     Awaited,
 }
 
 impl LostSlot {
-    /// What follows an error.
+    /// Returns the reaction to an error.
     #[must_use]
     pub fn disposition(self, error: &RelayError) -> Disposition {
         match self {
@@ -83,13 +83,13 @@ impl LostSlot {
 }
 
 impl SessionSettings {
-    /// What the service runs with, with so many publish calls out at most.
+    /// Returns the settings of the service with at most `requests_max` concurrent Publish calls.
     #[must_use]
     pub fn of(relay: &RelaySettings, requests_max: usize, until: Until) -> Self {
         let mut stream = StreamSettings::for_sender_timeout(Some(relay.sender_timeout()));
         stream.status_interval = stream.status_interval.min(relay.status_interval);
         if let Some(limit) = relay.take_over_after {
-            // A standby with the same setting sees that this relay is alive.
+            // A standby with the same setting must see that this relay is alive.
             let interval = (limit / 3).max(TAKE_OVER_STATUS_INTERVAL_MIN);
             stream.status_interval = stream.status_interval.min(interval);
         }
@@ -111,7 +111,7 @@ impl SessionSettings {
     }
 }
 
-/// The session of a server, a publisher and the server's dispatch state.
+/// The session type of a server, its dispatch state and a publisher.
 pub type SessionOf<C, P> = Session<
     ReadHalf<<C as Server>::Socket>,
     WriteHalf<<C as Server>::Socket>,
@@ -122,43 +122,44 @@ pub type SessionOf<C, P> = Session<
 /// The result of opening a session.
 #[derive(Debug)]
 pub enum Opened<S, D> {
-    /// The slot is ours.
+    /// This relay holds the slot.
     Session(Box<S>, StartedAt),
-    /// Another session holds it; the connection is for watching that session.
+    /// Another session holds the slot. The connection is for watching that session.
     Held(Holder, D),
 }
 
-/// Where a session starts.
+/// The starting point of a session.
 #[derive(Debug, Clone)]
 pub struct StartedAt {
-    /// The slot and the log.
+    /// The position of the slot and the end of WAL.
     pub positions: Positions,
-    /// Keys that dispatch state holds rows of.
+    /// The number of keys with rows in dispatch state.
     pub parked_keys: usize,
-    /// Those of them that are due.
+    /// The parked keys that are due.
     pub due: Vec<(Topic, String)>,
-    /// How many of them are not due yet, and in how long the last one is: they back off, or what a relay
-    /// before had claimed of them waits until its lease is over.
+    /// The number of parked keys that are not due yet, and the time until the last of them is due.
+    /// Such a key backs off, or a previous relay holds a lease on its rows.
     pub not_due: (usize, Duration),
 }
 
-/// What a session is begun with besides the server.
+/// The inputs of a new session other than the server.
 #[derive(Debug)]
 pub struct Beginning<'a, P> {
-    /// The settings it is built from.
+    /// The settings of the session.
     pub settings: &'a SessionSettings,
-    /// Where it publishes.
+    /// The publisher.
     pub publisher: P,
-    /// What it reports to.
+    /// The observer that the session reports to.
     pub observer: Observer,
 }
 
-/// Opens a session: connects, checks, takes the slot, and only then reads what is parked. Read
-/// before, another relay could park rows in between that this one would publish past (I4).
+/// Opens a session: connects, checks the server, takes the slot, and only then reads the parked
+/// keys. If it read them earlier, another relay could park rows in between, and this relay would
+/// publish past those rows (I4).
 ///
 /// # Errors
 ///
-/// The server cannot be reached, or is not set up for this.
+/// The server cannot be reached, or is not set up for this relay.
 pub async fn open<C: Server, P: Publisher>(
     server: &C,
     beginning: Beginning<'_, P>,
@@ -233,7 +234,7 @@ pub async fn open<C: Server, P: Publisher>(
     Ok(Opened::Session(Box::new(session), at))
 }
 
-/// Parked keys on their way into the lanes, one by one as they are told.
+/// Loads parked keys into the lanes, one at a time as they are read.
 struct Loading<'a> {
     lanes: &'a mut Lanes,
     until: Until,
@@ -264,18 +265,19 @@ impl<'a> Loading<'a> {
     }
 }
 
-/// Behind every row of a commit that ends here or before.
+/// Returns the last position of all commits that end at `start` or before.
 const fn before(start: Lsn) -> Position {
     Position { commit_lsn: Lsn::new(start.as_u64().saturating_sub(1)), tx_index: u32::MAX }
 }
 
-/// Lanes that parked keys may hold; a kilobyte each, and of those beyond it a few bytes.
+/// The maximum number of full lanes for parked keys, a kilobyte each. Further keys take a few bytes
+/// each.
 const PARKED_LANES_MAX: usize = 1_000;
 
-/// Signs of life for standbys come no more often than that.
+/// The shortest status interval that serves as a sign of life for standbys.
 const TAKE_OVER_STATUS_INTERVAL_MIN: Duration = Duration::from_millis(250);
 
-/// The smallest window, if the maximum allows it: enough requests to keep two processors busy.
+/// The smallest window, if the maximum allows it. This many requests keep two processors busy.
 const WINDOW_MIN: usize = 16;
 
 fn lane_policy(relay: &RelaySettings) -> LanePolicy {
@@ -283,7 +285,7 @@ fn lane_policy(relay: &RelaySettings) -> LanePolicy {
         |base, cap| Backoff { base: Duration::from_millis(base), cap: Duration::from_secs(cap) };
     LanePolicy {
         batch_messages: REQUEST_MESSAGES_MAX,
-        // The request also holds the topic's name, at most a few hundred bytes.
+        // The request also contains the topic name of at most a few hundred bytes.
         batch_bytes: REQUEST_BYTES_MAX - 1_024,
         transient: backoff(100, 60),
         operator: backoff(1_000, 60),
@@ -295,7 +297,7 @@ fn lane_policy(relay: &RelaySettings) -> LanePolicy {
     }
 }
 
-/// Another relay may take the slot between our look and our start.
+/// Returns the holder if another relay took the slot between the check and `START_REPLICATION`.
 async fn held_or<S, D: Database>(
     error: PgError,
     mut database: D,
@@ -308,7 +310,7 @@ async fn held_or<S, D: Database>(
     };
     match active {
         Some(holder) => Ok(Opened::Held(holder, database)),
-        // Free again: the next try will have it.
+        // The slot is free again. The next attempt takes it.
         None => Err(RelayError::Connect(error)),
     }
 }

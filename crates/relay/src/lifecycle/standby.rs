@@ -1,4 +1,4 @@
-//! Waiting for the slot while another relay holds it, and ending that one's session when it is dead.
+//! Waits for the slot while another relay holds it, and ends the session of a dead holder.
 
 use std::time::Duration;
 
@@ -7,19 +7,20 @@ use tokio::time::{Instant, sleep};
 use crate::error::RelayError;
 use crate::lifecycle::server::{Database, Holder};
 
-/// How often a standby looks whether the slot is free: it continues within a second of that.
+/// The interval at which a standby checks the slot. The standby continues within a second of a
+/// release.
 const STANDBY_PAUSE: Duration = Duration::from_millis(300);
 
-/// No client of a slot that is alive is silent for longer: ten seconds are the longest interval
-/// between two status updates, of this relay and of Postgres' own tools.
+/// The longest silence of a living slot client. Status updates of this relay and of Postgres' own
+/// tools are at most ten seconds apart.
 const SILENCE_MAX: Duration = Duration::from_secs(11);
 
-/// Waits until the slot is free; ends the session of a holder that gave no sign of life for
+/// Waits until the slot is free. Ends the session of a holder that gave no sign of life for
 /// `take_over_after`.
 ///
 /// # Errors
 ///
-/// The connection broke, or taking over is not allowed.
+/// The connection broke, or the role may not end the holder's session.
 pub async fn stand_by<D: Database>(
     database: &mut D,
     first: Holder,
@@ -47,13 +48,13 @@ pub async fn stand_by<D: Database>(
     }
 }
 
-/// What a standby knows of a holder: when it last gave a sign of life, and how often it does.
+/// The observed signs of life of a holder: the time of the last sign, and the usual interval.
 #[derive(Debug)]
 struct HolderWatch {
     holder: Holder,
-    /// When the last sign was seen, or the watch began.
+    /// The time of the last sign, or the start of the watch.
     since: Instant,
-    /// The longest time between two signs that both were seen.
+    /// The longest time between two observed signs.
     longest_gap: Option<Duration>,
     signs: u32,
 }
@@ -63,14 +64,14 @@ impl HolderWatch {
         Self { holder, since: now, longest_gap: None, signs: 0 }
     }
 
-    /// Looks again. Another holder starts the wait anew.
+    /// Records a new observation. The wait restarts if the holder has changed.
     fn saw(&mut self, holder: Holder, now: Instant) {
         if holder.pid != self.holder.pid {
             *self = Self::new(holder, now);
             return;
         }
         if holder.signs != self.holder.signs {
-            // The first sign tells when it came, not how long it took.
+            // The first sign has no predecessor, so its interval is unknown.
             let gap = (self.signs > 0).then(|| now.duration_since(self.since));
             self.longest_gap = self.longest_gap.max(gap);
             self.signs += 1;
@@ -83,8 +84,9 @@ impl HolderWatch {
         now.saturating_duration_since(self.since)
     }
 
-    /// Whether it was silent for `limit`, and for longer than one who is alive could be: twice as
-    /// long as it ever was, or the longest anybody is while that is unknown.
+    /// Returns whether the holder was silent for `limit` and for longer than a living holder could
+    /// be. That is twice its longest observed interval, or [`SILENCE_MAX`] while no interval is
+    /// known.
     fn is_dead(&self, limit: Duration, now: Instant) -> bool {
         let usual = self.longest_gap.map_or(SILENCE_MAX, |gap| (gap * 2).min(SILENCE_MAX));
         self.silence(now) >= limit.max(usual)

@@ -1,4 +1,4 @@
-//! One session after the other: connect, stream, back off, again; or stop.
+//! Runs one session after the other: connects, streams, backs off and retries, or stops.
 //!
 //! ```text
 //! Opening ─▶ (slot free) ─▶ Streaming ─▶ asked to stop, caught up ─▶ (done)
@@ -7,8 +7,8 @@
 //!   └──────────────────────┴────┴── back-off
 //! ```
 //!
-//! Nothing survives in memory from one session to the next but the publisher's connections: a
-//! session is rebuilt from the slot and from dispatch state, as after a restart of the process.
+//! Only the publisher's connections stay in memory from one session to the next. Each session is
+//! rebuilt from the slot and from dispatch state, as after a restart of the process.
 
 use std::mem;
 use std::pin::pin;
@@ -36,72 +36,72 @@ use crate::stream::pipeline_error::PipelineError;
 use crate::stream::publishes::Unanswered;
 use crate::stream::seams::Publisher;
 
-/// Delays between sessions that break off. The slot holds what happens meanwhile; trying costs
-/// nothing, and a database that is back is noticed within two seconds.
+/// The delays between sessions that end with an error. The slot retains new rows meanwhile. A retry
+/// is cheap, and the relay notices within two seconds that the database is back.
 const RECONNECT: Backoff =
     Backoff { base: Duration::from_millis(200), cap: Duration::from_secs(2) };
 
-/// Delays while another command has to act: what it does is noticed within ten seconds.
+/// The delays while another command must act. The relay notices its effect within ten seconds.
 const WAITING: Backoff = Backoff { base: Duration::from_millis(500), cap: Duration::from_secs(10) };
 
-/// A session this long was a good one: the next failure is not its continuation.
+/// The duration of a successful session. A later failure starts a new back-off.
 const GOOD_SESSION: Duration = Duration::from_secs(30);
 
-/// What lives on from one session to the next.
+/// The state that lives across sessions.
 #[derive(Debug)]
 pub struct Supervisor<'a, C, P> {
-    /// What sessions are built from.
+    /// The settings of the sessions.
     pub settings: &'a SessionSettings,
-    /// What opens their connections.
+    /// Opens the connections of the sessions.
     pub server: C,
-    /// Connections to Pub/Sub.
+    /// The connections to Pub/Sub.
     pub publisher: P,
     /// The metrics.
     pub metrics: Metrics,
     /// The health state.
     pub health: Health,
-    /// Jitter, and what each session hashes its keys with.
+    /// Randomness for jitter, and the seed of each session's key hashes.
     pub random: Random,
 }
 
-/// How one turn of the loop ended, if it did not fail.
+/// The result of one iteration that did not fail.
 enum Turn {
-    /// The run is over, and how its last session ended if there was one.
+    /// The run is over. Contains the end of its last session, if there was one.
     Done(Option<Ended>),
     Again,
 }
 
-/// What is remembered from one session to the next.
+/// The values that one session passes on to the next.
 #[derive(Debug, Default)]
 struct Memory {
-    /// What is left of `--until-caught-up`; set when the first session begins.
+    /// The rest of the `--until-caught-up` goal, set when the first session starts.
     goal: Option<Goal>,
     reached: Reached,
-    /// Publish calls of sessions that are over.
+    /// Publish calls of earlier sessions that have no reply yet.
     unanswered: Unanswered,
     unsendable_row: UnsendableRow,
     waits: WaitLog,
 }
 
-/// The farthest that any session has come.
+/// The farthest point that any session has reached.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Reached {
-    /// No server was reached yet: its address may be wrong.
+    /// No server was reached yet. The address may be wrong.
     #[default]
     Nothing,
-    /// A server was reached, and may have been busy with another relay.
+    /// A server was reached. Another relay may hold its slot.
     Server,
     /// Rows have streamed.
     Stream,
 }
 
 impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
-    /// Runs sessions until one ends well, and says how; nothing if there was none when it was asked
-    /// to stop.
+    /// Runs sessions until one ends without an error, and returns how it ended. Returns `None` if a
+    /// stop was requested while no session ran.
     ///
     /// # Errors
     ///
-    /// Nothing will change until a person changes it.
+    /// An error that only a person can fix.
     pub async fn run(mut self, shutdown: &Shutdown) -> Result<Option<Ended>, RelayError> {
         let mut failures = 0;
         let mut memory = Memory::default();
@@ -116,7 +116,8 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
                 },
             };
             if !matches!(error, RelayError::AtFirst(_)) {
-                // Whatever it answered: a relay that waits for an upgrade survives the server's restart.
+                // Any answer proves that the server exists. A relay that waits for an upgrade must
+                // survive the restart of the server.
                 memory.reached = memory.reached.max(Reached::Server);
             }
             if let RelayError::Session(PipelineError::Unsendable { at, .. }) = &error {
@@ -136,7 +137,7 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
         }
     }
 
-    /// Counts and logs a session that broke off; returns the delay before the next one.
+    /// Counts and logs a failed session. Returns the delay before the next one.
     fn reconnect(&mut self, error: &RelayError, failures: u32) -> Duration {
         let delay = RECONNECT.delay(failures, self.random.next_u32());
         let reason = error.reason();
@@ -147,7 +148,7 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
         delay
     }
 
-    /// Logs a wait, at most once a minute; returns the delay before the next look.
+    /// Logs a wait at most once a minute. Returns the delay before the next check.
     fn wait(
         &mut self,
         error: &RelayError,
@@ -156,7 +157,8 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
         failures: u32,
     ) -> Duration {
         let delay = WAITING.delay(failures, self.random.next_u32());
-        // What was being done when it was found says nothing about the state.
+        // The step that found the condition says nothing about the state of the server, so it is
+        // left out.
         let cause = if let RelayError::Survey(found) = error { Chain(found) } else { Chain(error) };
         if log.is_due(error.kind(), Instant::now()) {
             tracing::warn!(error = %cause, hint, "waiting: nothing is published until this is fixed");
@@ -184,7 +186,7 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
         let (mut session, at) = match opened {
             Opened::Session(session, at) => (session, at),
             Opened::Held(holder, mut database) => {
-                // Beats with every look: a standby is alive however long it waits.
+                // Each check also updates the heartbeat: a standby is alive however long it waits.
                 let told = |current: &Holder| {
                     health.stand_by(current.to_string());
                     metrics.stand_by();
@@ -223,7 +225,7 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
     }
 }
 
-/// A replay is an operation of its command, which says what it does.
+/// Logs the start of streaming. The command of a replay logs its own progress.
 fn tell_begun(settings: &SessionSettings, (positions, keys): (&Positions, usize)) {
     let (slot, from) = (&settings.outbox.slot, positions.confirmed_flush);
     match settings.selection {
@@ -232,7 +234,7 @@ fn tell_begun(settings: &SessionSettings, (positions, keys): (&Positions, usize)
     }
 }
 
-/// Does something that may take long, and beats meanwhile: a start that reads much is alive.
+/// Awaits work that may take long, and updates the heartbeat meanwhile. A long start is alive.
 async fn beating<T>(health: &Health, work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     loop {

@@ -1,16 +1,17 @@
-//! A row that the server cannot send: after the same error at the same place, the relay stops.
+//! Stops the relay if the server cannot send a row: several sessions ended at the same place with
+//! the same error.
 //!
-//! Pure. Whatever ends sessions in between, such as a restart of the server, proves nothing about the row, so
-//! it neither counts nor begins the count again.
+//! This module does no I/O. Other ends of a session, such as a restart of the server, prove nothing
+//! about the row. They neither count nor reset the count.
 
 use crate::error::{RelayError, RepeatedSendFailure};
 use crate::stream::pipeline_error::{PipelineError, Unsent};
 
-/// Sessions that end at one place before the relay stops. One may be an accident of the server, and two of
-/// them may have the same cause.
+/// The number of sessions that end at one place before the relay stops. One may be an accident of
+/// the server, and two may have the same cause.
 const ATTEMPTS_MAX: u32 = 3;
 
-/// Where the last session ended that the server could not continue.
+/// The place at which the server could not continue the last such session.
 #[derive(Debug, Default)]
 pub(super) struct UnsendableRow(Option<Place>);
 
@@ -22,7 +23,7 @@ struct Place {
 }
 
 impl UnsendableRow {
-    /// Counts a session's error. At the last attempt it becomes one that stops the relay.
+    /// Counts the error of a session. The last attempt turns it into an error that stops the relay.
     pub(super) fn count(&mut self, error: RelayError) -> RelayError {
         let RelayError::Session(PipelineError::Unsendable { at, source }) = error else {
             return error;

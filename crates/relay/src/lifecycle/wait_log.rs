@@ -1,4 +1,4 @@
-//! How often a wait is logged: when it begins, when its cause changes, and once a minute.
+//! Limits how often a wait is logged: when it begins, when its cause changes, and once a minute.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use crate::policy::Kind;
 
-/// Often enough for whoever opens the log, and rare enough for a wait of days.
+/// Short enough for an operator who opens the log, and long enough for a wait of several days.
 const INTERVAL: Duration = Duration::from_secs(60);
 
 /// The wait that was logged last.
@@ -14,7 +14,7 @@ const INTERVAL: Duration = Duration::from_secs(60);
 pub(super) struct WaitLog(Option<(Kind, Instant)>);
 
 impl WaitLog {
-    /// Whether a wait for this cause is to be logged now; then it counts as logged.
+    /// Returns whether a wait with this cause should be logged now, and marks it as logged.
     pub(super) fn is_due(&mut self, cause: Kind, now: Instant) -> bool {
         let is_logged = self.0.is_some_and(|(logged, at)| logged == cause && now < at + INTERVAL);
         if !is_logged {

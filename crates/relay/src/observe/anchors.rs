@@ -1,17 +1,17 @@
-//! What operators are told of anchors: slots that keep WAL on purpose, and are easily forgotten.
+//! Reports anchors to operators. Anchors retain WAL on purpose, and are easily forgotten.
 
 use walrelay_outbox_store::AnchorState;
 
 use crate::observe::health::Health;
 use crate::observe::metrics::Metrics;
 
-/// Less WAL than this until an anchor is lost is an alarm, as it is of the slot.
+/// The alarm threshold: the bytes of WAL until an anchor is lost. The slot has the same threshold.
 const SAFE_WAL_BYTES_LOW: i64 = 256 << 20;
 
-/// How the reason of an anchor that may be lost begins.
+/// The prefix of the reason for an anchor that may be lost.
 pub const REASON: &str = "anchor at risk: ";
 
-/// Reports each anchor to the metrics, and those that may be lost soon to readiness.
+/// Reports each anchor to the metrics. Anchors that may be lost soon make the relay not ready.
 pub(super) fn observe(anchors: &[AnchorState], metrics: &Metrics, health: &Health) {
     metrics.set_anchors(anchors);
     health.set_anchors_at_risk(anchors.iter().filter_map(risk_of).collect());

@@ -1,46 +1,48 @@
-//! Dead rows in the log: the first of a topic and code with all that is known, the rest as a number.
+//! Log messages about dead rows: one full message for the first row of a topic and code, then a
+//! count.
 //!
-//! Twenty thousand rows that die of one cause are one event for whoever acts on it. Which rows they are
-//! is asked of dispatch state, which has every one.
+//! Twenty thousand rows that die of one cause are one event for an operator. Dispatch state has the
+//! list of the rows.
 
 use std::time::{Duration, Instant};
 
 use walrelay_core::Topic;
 use walrelay_core::limits::is_topic_name;
 
-/// How long a cause stays quiet after it was told.
+/// The time between two log messages about the same cause.
 const QUIET: Duration = Duration::from_mins(1);
 
-/// Causes told apart.
+/// The maximum number of causes that are counted separately.
 const CAUSES_MAX: usize = 64;
 
-/// The longest topic name that is kept and logged.
+/// The longest topic name that is stored and logged, in bytes.
 const TOPIC_BYTES_MAX: usize = 1 << 10;
 
-/// Causes that may push another one out within [`QUIET`], so that not each row of many causes is a line.
+/// The maximum number of evictions within [`QUIET`]. Without it, rows of many causes would log one
+/// message each.
 const PUSHES_MAX: u32 = 64;
 
-/// A row that died is recorded within this, as a rule: what is counted sooner may leave it out.
+/// The usual time until a dead row is recorded. An earlier count may not include the row.
 const RECORDED: Duration = Duration::from_secs(10);
 
-/// What has died of which cause since it was last told.
+/// The dead rows per cause since the last log message.
 #[derive(Debug, Default)]
 pub(super) struct DeadRows {
     causes: Vec<Cause>,
-    /// What died of causes that are not, or no longer, told apart.
+    /// Rows of causes that are not counted separately.
     others: Option<Tally>,
     pushes: Option<Pushes>,
     counted: Option<Counted>,
 }
 
-/// How many rows are dead, and when that was.
+/// The number of dead rows in dispatch state, and the time of the count.
 #[derive(Debug, Clone, Copy)]
 struct Counted {
     rows: u64,
     at: Instant,
 }
 
-/// How many causes have pushed another one out.
+/// The number of causes that evicted another cause.
 #[derive(Debug, Clone, Copy)]
 struct Pushes {
     count: u32,
@@ -54,7 +56,7 @@ struct Cause {
     tally: Tally,
 }
 
-/// Rows that nobody was told of yet.
+/// Dead rows that were not logged yet.
 #[derive(Debug, Clone, Copy)]
 struct Tally {
     untold: u64,
@@ -62,19 +64,20 @@ struct Tally {
     died_at: Instant,
 }
 
-/// Rows of one cause, or of all that are not told apart, of which nothing was said yet.
+/// Dead rows of one cause, or of all other causes, that were not logged yet.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Untold {
-    /// Full name of their topic, and why they died; none of rows of several.
+    /// The full topic name and the code. `None` for rows of several causes.
     pub(super) cause: Option<(Topic, &'static str)>,
-    /// How many.
+    /// The number of rows.
     pub(super) rows: u64,
-    /// How many are dead by now, of all causes; none where nobody has counted since.
+    /// The number of dead rows of all causes. `None` if no count was made since.
     pub(super) dead: Option<u64>,
 }
 
 impl DeadRows {
-    /// A row died. Whether it is the first of its cause, so that a line of its own is due.
+    /// Counts a dead row. Returns whether it is the first of its cause and needs a log message of
+    /// its own.
     pub(super) fn died(&mut self, topic: &Topic, code: &'static str, now: Instant) -> bool {
         let known =
             self.causes.iter_mut().find(|cause| cause.topic == *topic && cause.code == code);
@@ -82,7 +85,7 @@ impl DeadRows {
             cause.tally.add(1, now);
             return false;
         }
-        // A name that no topic can have may be as long as a row.
+        // An invalid topic name may be as long as a row.
         let is_long = topic.len() > TOPIC_BYTES_MAX;
         if is_long || (self.causes.len() >= CAUSES_MAX && !self.push_one_out(topic, now)) {
             self.others.get_or_insert(Tally::begun(now)).add(1, now);
@@ -92,8 +95,8 @@ impl DeadRows {
         true
     }
 
-    /// Makes room for a cause of this topic. A topic that exists must be seen although many names are made up
-    /// that no topic can have: those push nothing out, and go first.
+    /// Evicts a cause in favour of a new one. A valid topic must be reported even among many
+    /// invalid topic names. Invalid names evict no other cause, and are evicted first.
     fn push_one_out(&mut self, newcomer: &Topic, now: Instant) -> bool {
         let pushes = self
             .pushes
@@ -113,13 +116,14 @@ impl DeadRows {
         true
     }
 
-    /// So many rows are dead: an operator may have settled some of those that died.
+    /// Records the number of dead rows. An operator may have settled some of them since their
+    /// death.
     pub(super) fn counted(&mut self, rows: u64, now: Instant) {
         self.counted = Some(Counted { rows, at: now });
     }
 
-    /// What is to be told now. A cause of which nothing more died is forgotten: its next row gets a line
-    /// of its own again.
+    /// Returns the counts that are due now. A cause without new dead rows is forgotten, so its next
+    /// row gets a full log message again.
     pub(super) fn due(&mut self, now: Instant) -> Vec<Untold> {
         let (mut told, counted) = (Vec::new(), self.counted);
         self.causes.retain_mut(|cause| {
@@ -138,7 +142,7 @@ impl DeadRows {
         told
     }
 
-    /// Everything that is left, because nobody will ask again.
+    /// Returns all remaining counts, for the last log messages.
     fn rest(&mut self) -> Vec<Untold> {
         let counted = self.counted;
         let others = self.others.take().and_then(|tally| tally.untold(None, counted));
@@ -175,7 +179,7 @@ impl Tally {
 }
 
 impl Untold {
-    /// One line. Nobody has to look where none of them is dead any more.
+    /// Logs one message. It is not an error if no row is dead any more.
     pub(super) fn log(&self) {
         let Self { cause, rows, dead } = self;
         let is_settled = *dead == Some(0);

@@ -1,8 +1,8 @@
-//! How the relay is doing, as probes and operators see it.
+//! The health of the relay, as probes and operators see it.
 //!
-//! Written by the pipeline and its supervisor, read by HTTP. *Live* means the process makes
-//! progress; *ready* means rows flow. An outage of Pub/Sub or Postgres makes it unready, never
-//! dead: a restart would help nobody.
+//! The pipeline and its supervisor write it, HTTP reads it. *Live* means that the process makes
+//! progress. *Ready* means that rows flow. During an outage of Pub/Sub or Postgres the relay is not
+//! ready, but live: a restart would not help.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,14 +17,14 @@ use walrelay_outbox_store::Condition;
 
 use crate::observe::supply::Service;
 
-/// Topics whose problem is remembered. Topics come from rows, so their number has no bound; who
-/// reads the first hundred fixes fastest.
+/// The maximum number of topics whose problem is stored. Topics come from rows, so their number is
+/// unbounded. The first hundred are enough for an operator.
 const PROBLEMS_MAX: usize = 100;
 
-/// What the relay is doing.
+/// The current activity of the relay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Phase {
-    /// Looking at Postgres; nothing streams yet.
+    /// The relay checks Postgres. Nothing streams yet.
     Starting,
     /// Another instance holds the slot.
     Standby {
@@ -33,31 +33,31 @@ pub enum Phase {
     },
     /// Rows flow.
     Streaming,
-    /// Between two sessions.
+    /// The relay is between two sessions.
     Reconnecting {
-        /// Why the last session ended.
+        /// The reason for the end of the last session.
         reason: String,
     },
-    /// For a state that another command ends, such as a lost slot.
+    /// The relay waits for a condition that another command ends, such as a lost slot.
     Waiting {
-        /// What is the matter, and the command to run.
+        /// The condition, and the command to run.
         reason: String,
     },
-    /// The session is over, but Pub/Sub has not answered all its calls yet: nothing new is published.
+    /// The session is over, but some Publish calls have no reply yet. Nothing new is published.
     Ending {
-        /// Publish calls without an answer.
+        /// The number of Publish calls without a reply.
         unanswered: usize,
     },
-    /// Asked to stop: finishing what is in flight.
+    /// A stop was requested. The relay finishes the requests in flight.
     Draining,
 }
 
 impl Phase {
-    /// Every phase's word.
+    /// The name of every phase.
     pub const NAMES: [&str; 7] =
         ["starting", "standby", "streaming", "reconnecting", "waiting", "ending", "draining"];
 
-    /// One word.
+    /// Returns the name of the phase.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -71,7 +71,7 @@ impl Phase {
         }
     }
 
-    /// Why nothing streams; `None` when it does.
+    /// Returns the reason why nothing streams, or `None` if rows stream.
     fn reason_not_ready(&self) -> Option<String> {
         match self {
             Self::Streaming => None,
@@ -89,16 +89,16 @@ impl Phase {
     }
 }
 
-/// The shared state; a copy sees and changes the same.
+/// The shared health state. All clones share it.
 #[derive(Debug, Clone)]
 pub struct Health(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    /// Beside the state, so that the loop beats without a lock.
+    /// Outside the mutex, so that the event loop updates its heartbeat without a lock.
     pulse: Pulse,
     state: Mutex<State>,
-    /// The condition is another than the noted one, as far as is known without the lock.
+    /// True if the condition may differ from the noted one. Readable without the lock.
     has_news: AtomicBool,
     news: Notify,
 }
@@ -109,24 +109,26 @@ struct State {
     operator_problems: BTreeMap<Topic, OperatorProblem>,
     slot_at_risk: Option<String>,
     anchors_at_risk: Vec<String>,
-    /// What the server cannot send, and the position that shows that it could after all.
+    /// The error about an unsendable row. A settled position beyond the LSN proves that the row was
+    /// sent.
     unsendable: Option<(Lsn, String)>,
     operation: Option<Operation>,
     outage: Option<String>,
-    /// Commands to dispatch state whose last try failed, and why.
+    /// The dispatch commands whose last attempt failed, with the reason.
     store_failures: BTreeMap<&'static str, String>,
     log: Option<LogHeld>,
     report: Map<String, Value>,
     heavy_keys: Vec<HeavyKey>,
     /// The condition at the last change.
     condition: Option<Condition>,
-    /// The condition in the relay's own row; none before the session has noted one.
+    /// The condition in the relay's own row. `None` until the session has written one.
     noted: Option<Condition>,
 }
 
 impl State {
-    /// What only the relay can know; what the server's catalogs tell is left to whoever reads them. Numbers
-    /// that never stand still are left out, or each of them would be news.
+    /// Returns the condition: the facts that only the relay knows. Other processes read the
+    /// server's catalogs themselves. Constantly changing numbers are left out, because each change
+    /// would be news.
     fn condition(&self) -> Condition {
         let ending = matches!(self.phase, Phase::Ending { .. }).then_some(ENDING);
         let held = self.log.as_ref().and_then(LogHeld::reason_in_short);
@@ -140,18 +142,19 @@ impl State {
     }
 }
 
-/// What is noted of a session that waits for the answers of the one before.
+/// The noted condition of a session that waits for replies to Publish calls of the previous
+/// session.
 const ENDING: &str = "publish calls of the session before have no answer yet; nothing is published \
      until they have one or time out";
 
-/// Why a topic refuses messages until an operator acts.
+/// The reason why a topic refuses messages until an operator acts.
 #[derive(Debug)]
 struct OperatorProblem {
     code: &'static str,
     fix: String,
 }
 
-/// What an operator has begun with the slot.
+/// The operation that an operator has begun with the slot.
 #[derive(Debug, Clone)]
 struct Operation {
     what: String,
@@ -168,7 +171,7 @@ impl Operation {
 }
 
 impl Health {
-    /// Starting, with a fresh heartbeat.
+    /// Creates the state of a starting relay, with a fresh heartbeat.
     #[must_use]
     pub fn new() -> Self {
         Self(Arc::new(Shared {
@@ -193,23 +196,25 @@ impl Health {
         }))
     }
 
-    /// Records that the loop is running. To be called at least every few seconds, in every phase.
+    /// Records that the event loop is running. The caller must call this every few seconds in every
+    /// phase.
     pub fn beat(&self) {
         self.0.pulse.beat(Instant::now());
     }
 
-    /// The watermark moved, or nothing is outstanding.
+    /// Records progress: the watermark moved, or nothing is outstanding.
     pub fn progress(&self) {
         self.0.pulse.progress(Instant::now());
     }
 
-    /// The relay enters another phase.
+    /// Sets the phase of the relay.
     pub fn set_phase(&self, phase: Phase) {
         self.beat();
         self.change(|state| state.phase = phase);
     }
 
-    /// Another relay has the slot: nothing of it is in flight here, and how it stands is the other's to tell.
+    /// Records that another relay holds the slot. Nothing is in flight here, and the other relay
+    /// reports the state of the slot.
     pub fn stand_by(&self, holder: String) {
         self.progress();
         self.change(|state| state.store_failures.clear());
@@ -218,13 +223,13 @@ impl Health {
         self.set_phase(Phase::Standby { holder });
     }
 
-    /// What the relay is doing.
+    /// Returns the current phase.
     #[must_use]
     pub fn phase(&self) -> Phase {
         self.state().phase.clone()
     }
 
-    /// A topic refuses messages with `code` until an operator acts, and what the fix is.
+    /// Records that a topic refuses messages with `code` until an operator applies the `fix`.
     pub fn operator_problem(&self, topic: &Topic, code: &'static str, fix: impl Into<String>) {
         let fix = fix.into();
         self.change(|State { operator_problems: problems, .. }| {
@@ -234,7 +239,7 @@ impl Health {
         });
     }
 
-    /// The topics that refuse messages now until an operator acts, and with which code.
+    /// Returns the topics that currently refuse messages until an operator acts, with the code.
     #[must_use]
     pub fn refused_topics(&self) -> Vec<(Topic, &'static str)> {
         let state = self.state();
@@ -242,33 +247,34 @@ impl Health {
         problems.map(|(topic, problem)| (Arc::clone(topic), problem.code)).collect()
     }
 
-    /// A topic accepts messages again.
+    /// Records that a topic accepts messages again.
     pub fn operator_cleared(&self, topic: &Topic) {
         self.change(|state| drop(state.operator_problems.remove(topic)));
     }
 
-    /// Whether a topic refuses messages, as this session or an earlier one found out.
+    /// Returns whether a topic refuses messages, as this session or an earlier one found out.
     #[must_use]
     pub fn has_operator_problems(&self) -> bool {
         !self.state().operator_problems.is_empty()
     }
 
-    /// Only these topics can still have a problem: nothing waits for any other.
+    /// Removes the problems of all other topics: only these topics have pending rows.
     pub fn keep_operator_problems(&self, topics: &BTreeSet<Topic>) {
         self.change(|state| state.operator_problems.retain(|topic, _| topics.contains(topic)));
     }
 
-    /// Rows wait and nothing is stored, and since when; `None` when that is over.
+    /// Sets the description of an outage: rows are pending and nothing is stored. `None` ends the
+    /// outage.
     pub fn set_outage(&self, outage: Option<String>) {
         self.change(|state| state.outage = outage);
     }
 
-    /// How much log waits, as it was measured last.
+    /// Sets the last measurement of retained WAL.
     pub fn set_log(&self, log: LogHeld) {
         self.change(|state| state.log = Some(log));
     }
 
-    /// Whether Pub/Sub stored anything when it was last looked at.
+    /// Returns whether Pub/Sub stored anything at the last check.
     #[must_use]
     pub fn service(&self) -> Service {
         match self.state().outage {
@@ -277,42 +283,44 @@ impl Health {
         }
     }
 
-    /// The slot may be lost soon, and why; `None` when it is safe.
+    /// Sets the reason why the slot may be lost soon. `None` means that the slot is safe.
     pub fn set_slot_at_risk(&self, risk: Option<String>) {
         self.state().slot_at_risk = risk;
     }
 
-    /// Anchors that may be lost soon, and how to keep them or let them go.
+    /// Sets the anchors that may be lost soon, with the commands to keep or drop them.
     pub fn set_anchors_at_risk(&self, risks: Vec<String>) {
         self.state().anchors_at_risk = risks;
     }
 
-    /// A command to dispatch state failed, and why: rows do not flow as they should until it works again.
+    /// Records that a dispatch command failed. Rows do not flow normally until the command succeeds
+    /// again.
     pub fn store_failed(&self, command: &'static str, why: String) {
         self.change(|state| drop(state.store_failures.insert(command, why)));
     }
 
-    /// A command to dispatch state works.
+    /// Records that a dispatch command succeeded.
     pub fn store_worked(&self, command: &'static str) {
         if self.state().store_failures.contains_key(command) {
             self.change(|state| drop(state.store_failures.remove(command)));
         }
     }
 
-    /// A session begins: nothing is known of its dispatch state, and nothing of it is noted.
+    /// Starts a session: no failure of its dispatch state is known, and no condition is noted.
     pub fn begin_noting(&self) {
         self.state().noted = None;
         self.change(|state| state.store_failures.clear());
         self.0.has_news.store(true, Ordering::Release);
     }
 
-    /// Whether the condition may be another than the noted one. Costs nothing, so it can be asked in each turn.
+    /// Returns whether the condition may differ from the noted one. Cheap enough for each loop
+    /// iteration.
     #[must_use]
     pub fn has_news(&self) -> bool {
         self.0.has_news.load(Ordering::Acquire)
     }
 
-    /// The condition, where it is another than the noted one.
+    /// Returns the condition if it differs from the noted one.
     #[must_use]
     pub fn condition_to_note(&self) -> Option<Condition> {
         self.0.has_news.store(false, Ordering::Release);
@@ -321,28 +329,28 @@ impl Health {
         (state.noted.as_ref() != Some(&condition)).then_some(condition)
     }
 
-    /// The condition is in the relay's own row.
+    /// Records that the condition was written to the relay's own row.
     pub fn condition_noted(&self, condition: Condition) {
         self.state().noted = Some(condition);
     }
 
-    /// The condition could not be written: it is still news, and nobody is woken for it.
+    /// Records that writing the condition failed. The condition stays news, but wakes no task.
     pub fn condition_not_noted(&self) {
         self.0.has_news.store(true, Ordering::Release);
     }
 
-    /// Waits until there is news. Dropping the future loses nothing, as [`has_news`](Self::has_news) stays true.
+    /// Waits until there is news. Cancel-safe, because [`has_news`](Self::has_news) stays true.
     pub async fn news(&self) {
         self.0.news.notified().await;
     }
 
-    /// The server cannot send what comes `after` this place of the stream. The sessions that follow change
-    /// nothing about it until they get past it.
+    /// Records that the server cannot send the row `after` this position of the stream. The error
+    /// stays until a session gets past the row.
     pub fn set_unsendable(&self, after: Lsn, why: String) {
         self.state().unsendable = Some((after, why));
     }
 
-    /// Everything up to here is settled, so the server has sent it.
+    /// Records the settled position. The server has sent everything before it.
     pub fn settled(&self, lsn: Lsn) {
         let mut state = self.state();
         if state.unsendable.as_ref().is_some_and(|(after, _)| lsn > *after) {
@@ -350,18 +358,18 @@ impl Health {
         }
     }
 
-    /// What an operator has begun with the slot and is not finished; `None` when nothing is.
+    /// Sets the unfinished operation that an operator has begun with the slot. `None` clears it.
     pub fn set_operation(&self, what: Option<String>) {
         self.beat();
         let mut state = self.state();
         if what.is_some() && matches!(state.phase, Phase::Waiting { .. }) {
-            // The relay looks again, and may finish the operation itself.
+            // The relay checks again, and may finish the operation itself.
             state.phase = Phase::Starting;
         }
         state.operation = what.map(|what| Operation { what, waits_for: None });
     }
 
-    /// What that waits for.
+    /// Sets the reason why the operation waits.
     pub fn waits_for(&self, text: &str) {
         self.beat();
         if let Some(operation) = &mut self.state().operation {
@@ -369,34 +377,34 @@ impl Health {
         }
     }
 
-    /// The latest answer to `walrelay status`, for `/status`.
+    /// Sets the latest status report, for `/status`.
     pub fn set_report(&self, report: Map<String, Value>) {
         self.state().report = report;
     }
 
-    /// Replaces the list of the busiest keys for `/status`; returns the former list.
+    /// Replaces the list of the busiest keys for `/status`. Returns the previous list.
     pub fn set_heavy_keys(&self, heavy_keys: Vec<HeavyKey>) -> Vec<HeavyKey> {
         std::mem::replace(&mut self.state().heavy_keys, heavy_keys)
     }
 
-    /// How long the loop has been silent.
+    /// Returns the time since the last heartbeat of the event loop.
     #[must_use]
     pub fn silence(&self) -> Duration {
         self.0.pulse.silence(Instant::now())
     }
 
-    /// How long ago there was progress.
+    /// Returns the time since the last progress.
     #[must_use]
     pub fn since_progress(&self) -> Duration {
         self.0.pulse.since_progress(Instant::now())
     }
 
-    /// Why rows do not flow as they should; empty when they do.
+    /// Returns the reasons why rows do not flow normally. Empty if the relay is ready.
     #[must_use]
     pub fn reasons_not_ready(&self) -> Vec<String> {
         let state = self.state();
         let exceeded = state.log.as_ref().and_then(LogHeld::reason_not_ready);
-        // In the middle of an operation the phase says little: there may be no slot to stream.
+        // During an operation the phase says little, because there may be no slot to stream.
         let phase = match (&state.phase, &state.operation) {
             (phase @ Phase::Waiting { .. }, _) | (phase, None) => phase.reason_not_ready(),
             (_, Some(operation)) => Some(format!("not finished: {}", operation.text())),
@@ -409,7 +417,7 @@ impl Health {
         reasons.chain(state.topic_problems()).collect()
     }
 
-    /// What `/status` answers: the latest report, and what this instance knows besides.
+    /// Returns the answer of `/status`: the latest report, and the state of this instance.
     #[must_use]
     pub fn status(&self) -> Value {
         let reasons = self.reasons_not_ready();
@@ -431,7 +439,7 @@ impl Health {
         Value::Object(status)
     }
 
-    /// Changes what the condition consists of.
+    /// Changes the state, and wakes the waiting task if the condition changed.
     fn change(&self, how: impl FnOnce(&mut State)) {
         let mut state = self.state();
         how(&mut state);
@@ -446,23 +454,23 @@ impl Health {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Each change is one assignment, so a panic elsewhere leaves nothing half done.
+        // Each change is one assignment, so a panic in another thread leaves no partial change.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// How much log waits for the relay, and what is done about it.
+/// The WAL that is retained for the relay, and the state of spilling.
 #[derive(Debug, Clone, Copy)]
 pub struct LogHeld {
-    /// Bytes between what is settled and the end of the log.
+    /// The bytes of WAL between the settled position and the end of WAL.
     pub held: u64,
-    /// `--wal-budget`.
+    /// `--wal-budget` in bytes.
     pub budget: u64,
-    /// What the server keeps for a slot.
+    /// The amount of WAL that the server retains for a slot.
     pub bound: Retention,
-    /// What is recorded for it.
+    /// The current spilling.
     pub spill: Spill,
-    /// Whether recording writes more than it lets go, and rests.
+    /// Whether spilling is paused because it writes more WAL than it releases.
     pub is_futile: bool,
 }
 
@@ -480,7 +488,7 @@ impl LogHeld {
         })
     }
 
-    /// The same without the number that grows.
+    /// Returns the reason without the growing number.
     fn reason_in_short(&self) -> Option<String> {
         let Self { held, budget, .. } = *self;
         (held > budget).then(|| format!("more log waits than --wal-budget ({budget} bytes)"))
@@ -578,7 +586,7 @@ mod tests {
         health.set_log(log(9_000_000));
         assert!(!health.has_news(), "a number alone is none");
 
-        // What is over before it was noted is none either.
+        // A condition that ended before it was noted is no news either.
         health.set_outage(Some("nothing is being stored".into()));
         health.set_outage(None);
         assert!(health.has_news() && health.condition_to_note().is_none());

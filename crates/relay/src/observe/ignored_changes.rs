@@ -1,28 +1,29 @@
-//! Changes of an outbox table that carry no event: the relay passes over them.
+//! Changes of an outbox table that carry no event. The relay ignores them.
 //!
-//! The publication should publish inserts only. Where it publishes more, each such change costs time and
-//! says that somebody has changed the publication, so they are counted, and each kind is logged once a session.
+//! The publication should publish inserts only. If it publishes more, each such change costs time
+//! and shows that somebody changed the publication. They are counted, and each kind is logged once
+//! per session.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 
-/// A change that is no insert.
+/// A change other than an insert.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OtherChange {
-    /// A row was changed.
+    /// A row was updated.
     Update,
-    /// A row was removed.
+    /// A row was deleted.
     Delete,
-    /// The table was emptied.
+    /// The table was truncated.
     Truncate,
 }
 
 impl OtherChange {
-    /// All of them.
+    /// All variants.
     pub const ALL: [Self; 3] = [Self::Update, Self::Delete, Self::Truncate];
 
-    /// The word of the label `operation`, and of the publication's parameter `publish`.
+    /// Returns the value of the label `operation`, as in the publication's parameter `publish`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -36,11 +37,11 @@ impl OtherChange {
 /// The label of the metric.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct OperationLabel {
-    /// One of [`OtherChange::ALL`].
+    /// The name of one of [`OtherChange::ALL`].
     pub operation: &'static str,
 }
 
-/// The counter of each kind of change, and whether this session has logged it.
+/// The counter of each kind of change, and whether this session has logged that kind.
 #[derive(Debug)]
 pub(super) struct IgnoredChanges([(Counter, Logged); 3]);
 
@@ -51,7 +52,7 @@ enum Logged {
 }
 
 impl IgnoredChanges {
-    /// A session that begins.
+    /// Creates the counters for a new session.
     pub(super) fn new(family: &Family<OperationLabel, Counter>) -> Self {
         Self(OtherChange::ALL.map(|change| {
             let label = OperationLabel { operation: change.name() };
@@ -59,7 +60,7 @@ impl IgnoredChanges {
         }))
     }
 
-    /// Counts one, and returns whether it is the first of its kind.
+    /// Counts one change. Returns whether it is the first of its kind.
     pub(super) fn count(&mut self, change: OtherChange) -> bool {
         let (counter, logged) = &mut self.0[change as usize];
         counter.inc();

@@ -1,8 +1,8 @@
 //! The metrics of the relay: every name once, with its description.
 //!
-//! Handles are cheap copies; whoever counts per topic looks its handle up once and keeps it.
-//! Nothing is labelled by ordering key: keys are unbounded. Topics are unbounded also, so only some of
-//! them have labels (`TopicLabels`).
+//! Handles are cheap clones. Code that counts per topic fetches its handle once and stores it. No
+//! metric is labelled by ordering key, because keys are unbounded. Topics are unbounded also, so
+//! only some of them have labels (`TopicLabels`).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,58 +26,59 @@ use crate::observe::topic_labels::{TopicAnswer, TopicLabels};
 /// A gauge of bytes or rows.
 pub type Level = Gauge<u64, AtomicU64>;
 
-/// From a reply out of the same machine (1 ms) to the publish timeout's default (60 s); a factor
-/// of about 2.5 apart, because a percentile need not be sharper to tell a slow day from a bad one.
+/// From a reply of the same machine (1 ms) to the default publish timeout (60 s). Bounds are a
+/// factor of about 2.5 apart, which is precise enough to distinguish a slow day from a bad one.
 const PUBLISH_SECONDS: [f64; 13] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 15.0, 60.0];
 
-/// As for publishing, and on to six hours: a row also waits out an outage.
+/// Like the publish durations, but up to six hours: a row also waits during an outage.
 const COMMIT_TO_STORED_SECONDS: [f64; 15] = [
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 300.0, 1800.0, 7200.0, 21600.0,
 ];
 
-/// Every metric. A copy shares its values.
+/// Every metric. Clones share the values.
 #[derive(Clone)]
 pub struct Metrics {
     /// Outbox rows read from the slot.
     pub rows_read: Counter,
-    /// Headers of rows that were left out, because their names are the relay's own.
+    /// Row headers that were left out, because their names are reserved for the relay.
     pub headers_left_out: Counter,
     /// Messages stored by Pub/Sub.
     pub messages_published: Family<TopicLabel, Counter>,
-    /// Publish calls answered.
+    /// Publish calls with a reply.
     pub publish_requests: Family<RequestLabels, Counter>,
-    /// Topics that refuse until an operator acts: 1 each, and the number of those without a label.
+    /// Topics that refuse until an operator acts: 1 each, or the number of topics under the label
+    /// `other`.
     pub publish_refused: Family<RequestLabels, Level>,
-    /// How long a Publish call took.
+    /// The duration of a Publish call.
     pub publish_duration_seconds: Histogram,
-    /// From the commit to Pub/Sub's reply.
+    /// The time from the commit to Pub/Sub's reply.
     pub commit_to_stored_seconds: Histogram,
     /// Rows read and not settled.
     pub in_flight_messages: Level,
-    /// The byte budget's use (I6).
+    /// The bytes of the budget in use (I6).
     pub in_flight_bytes: Level,
-    /// Lanes that hold something.
+    /// The number of lanes in memory.
     pub lanes: Level,
-    /// Bytes a second of the heaviest ordering key.
+    /// Bytes per second of the busiest ordering key.
     pub heaviest_key_bytes_per_second: Level,
-    /// Ordering keys that near Pub/Sub's limit for one key.
+    /// Ordering keys that are close to Pub/Sub's limit for one key.
     pub hot_keys: Level,
-    /// The watermark, as bytes since the beginning of the log.
+    /// The watermark, as bytes since the start of WAL.
     pub confirmed_lsn_bytes: Level,
-    /// Log written and not confirmed.
+    /// WAL written and not confirmed.
     pub slot_lag_bytes: Level,
-    /// Log that may still be written before the slot is lost; -1 when there is no limit.
+    /// WAL that can be written before the slot is lost. -1 without a limit.
     pub slot_safe_wal_bytes: Gauge<i64, AtomicI64>,
-    /// WAL that the server keeps for an anchor.
+    /// WAL that the server retains for an anchor.
     pub anchor_retained_bytes: Family<AnchorLabel, Level>,
-    /// WAL that may still be written before an anchor is lost; -1 when there is no limit.
+    /// WAL that can be written before an anchor is lost. -1 without a limit.
     pub anchor_safe_wal_bytes: Family<AnchorLabel, Gauge<i64, AtomicI64>>,
-    /// How far back an anchor reaches, where that is known.
+    /// How far back an anchor reaches, if known.
     pub anchor_age_seconds: Family<AnchorLabel, Gauge<f64, AtomicU64>>,
-    /// `--wal-budget` in bytes; -1 for none.
+    /// `--wal-budget` in bytes, -1 without a budget.
     pub wal_budget_bytes: Gauge<i64, AtomicI64>,
-    /// Rows recorded because too much log waited for them.
+    /// Rows recorded because they retained too much WAL.
     pub spilled: Counter,
     /// Rows in dispatch state.
     pub dispatch_rows: Family<StatusLabel, Level>,
@@ -85,55 +86,55 @@ pub struct Metrics {
     pub dead: Family<ReasonLabel, Counter>,
     /// Rows that were parked.
     pub parked: Family<ReasonLabel, Counter>,
-    /// Sessions that ended and were begun again.
+    /// Sessions that ended and were restarted.
     pub reconnects: Family<ReasonLabel, Counter>,
-    /// Changes of outbox tables that are no inserts.
+    /// Changes of outbox tables other than inserts.
     pub ignored_changes: Family<OperationLabel, Counter>,
-    /// Spans that are not sent for want of room or of a collector.
+    /// Spans that were dropped because the queue was full or no collector answered.
     pub spans_dropped: Counter,
-    /// Which relay this is: always 1.
+    /// The identity of this relay. Always 1.
     pub info: Family<InfoLabels, Level>,
-    /// What the relay is doing: 1 for that phase, 0 for the others.
+    /// The current phase: 1 for that phase, 0 for the others.
     pub phase: Family<PhaseLabel, Level>,
-    /// Time since the watermark last moved, or since nothing was outstanding.
+    /// Seconds since the watermark last moved, or since nothing was outstanding.
     pub seconds_since_progress: Gauge<f64, AtomicU64>,
     topic_labels: Arc<TopicLabels>,
     registry: Arc<Registry>,
 }
 
-/// A topic, full name.
+/// A full topic name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct TopicLabel {
     /// `projects/P/topics/T`, or `other`.
     pub topic: String,
 }
 
-/// A topic and how the call ended.
+/// A topic and the result of the call.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct RequestLabels {
     /// `projects/P/topics/T`, or `other`.
     pub topic: String,
-    /// `OK`, or the gRPC code as in the manual, `UNAVAILABLE`.
+    /// `OK`, or the name of the gRPC code, such as `UNAVAILABLE`.
     pub code: &'static str,
 }
 
-/// Why something happened: a word from a list in the code, never text from outside.
+/// The reason for an event: a constant of the code, never external text.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct ReasonLabel {
-    /// One of a few words.
+    /// The reason.
     pub reason: &'static str,
 }
 
-/// Which relay of several.
+/// The identity of one relay among several.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct InfoLabels {
     /// Its slot.
     pub slot: String,
-    /// Which shard it has, as in `0/4`; `0/1` is the whole outbox.
+    /// Its shard, such as `0/4`. `0/1` is the whole outbox.
     pub shard: String,
 }
 
-/// What the relay is doing.
+/// The phase of the relay.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct PhaseLabel {
     /// One of [`Phase::NAMES`].
@@ -143,18 +144,19 @@ pub struct PhaseLabel {
 /// An anchor.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct AnchorLabel {
-    /// What the operator calls it. There are no more than the server has slots.
+    /// The operator's name for the anchor. The number of anchors is limited by the server's slots.
     pub anchor: String,
 }
 
-/// A state of dispatch rows.
+/// A status of dispatch rows.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct StatusLabel {
     /// `retrying`, `dead`, `published` or `discarded`.
     pub status: &'static str,
 }
 
-/// Of what rows die: by themselves, or of these codes after too many tries. Others are counted when they come.
+/// The expected causes of dead rows: errors of a row, and codes that persisted through all
+/// attempts. Other causes get a series at their first row.
 const DEAD_REASONS: [&str; 8] = [
     "BAD_HEADERS",
     "INVALID_ARGUMENT",
@@ -166,7 +168,7 @@ const DEAD_REASONS: [&str; 8] = [
     "DEADLINE_EXCEEDED",
 ];
 
-/// Why rows are parked, as a rule.
+/// The expected causes of parked rows.
 const PARKED_REASONS: [&str; 9] = [
     "BEHIND_PARKED",
     "DEADLINE_EXCEEDED",
@@ -179,11 +181,11 @@ const PARKED_REASONS: [&str; 9] = [
     "UNAVAILABLE",
 ];
 
-/// Room on the slot that nobody has asked for yet; none would be an alarm.
+/// The value for unknown remaining WAL of the slot. Zero would be an alarm.
 const UNKNOWN: i64 = -1;
 
 impl Metrics {
-    /// Everything at zero.
+    /// Creates all metrics at zero.
     #[must_use]
     pub fn new() -> Self {
         let mut metrics = Self {
@@ -225,7 +227,8 @@ impl Metrics {
         metrics
     }
 
-    /// A series that begins with its first event has no increase then, and an alert on it misses that event.
+    /// Creates the expected series at zero. A series that starts with its first event shows no
+    /// increase at that event, so an alert would miss the event.
     fn begin_counters(&self) {
         let begin = |family: &Family<ReasonLabel, Counter>, reasons: &[&'static str]| {
             for reason in reasons {
@@ -241,7 +244,8 @@ impl Metrics {
         }
     }
 
-    /// The counters of a topic that has stored something: its messages, and its calls that succeed.
+    /// Returns the counters of a topic that has stored messages: its messages and its successful
+    /// calls.
     #[must_use]
     pub fn of_topic(&self, topic: &Topic) -> (Counter, Counter) {
         let topic = self.topic_labels.of(topic, TopicAnswer::Stored);
@@ -250,13 +254,13 @@ impl Metrics {
         (messages, self.publish_requests.get_or_create_owned(&request))
     }
 
-    /// A Publish call failed with this code.
+    /// Counts a Publish call that failed with this code.
     pub fn request_failed(&self, topic: &Topic, code: &'static str) {
         let topic = self.topic_labels.of(topic, TopicAnswer::Refused);
         self.publish_requests.get_or_create(&RequestLabels { topic, code }).inc();
     }
 
-    /// The topics that refuse now until an operator acts, and with which code.
+    /// Sets the topics that currently refuse until an operator acts, with the code.
     pub fn set_refused(&self, topics: &[(Topic, &'static str)]) {
         let mut refused: BTreeMap<(String, &'static str), u64> = BTreeMap::new();
         for (topic, code) in topics {
@@ -269,7 +273,7 @@ impl Metrics {
         }
     }
 
-    /// The anchors of the slot; those that are gone or lost have no series.
+    /// Sets the anchors of the slot. Dropped or lost anchors have no series.
     pub fn set_anchors(&self, anchors: &[AnchorState]) {
         self.anchor_retained_bytes.clear();
         self.anchor_safe_wal_bytes.clear();
@@ -286,19 +290,19 @@ impl Metrics {
         }
     }
 
-    /// Which relay this is.
+    /// Sets the identity of this relay.
     pub fn set_info(&self, outbox: &Outbox) {
         let labels = InfoLabels { slot: outbox.slot.clone(), shard: outbox.shard.to_string() };
         self.info.get_or_create(&labels).set(1);
     }
 
-    /// `--wal-budget` in bytes; none for no budget.
+    /// Sets `--wal-budget` in bytes. `None` means no budget.
     pub fn set_wal_budget(&self, bytes: Option<u64>) {
         let bytes = bytes.and_then(|bytes| i64::try_from(bytes).ok());
         self.wal_budget_bytes.set(bytes.unwrap_or(-1));
     }
 
-    /// What the relay is doing now.
+    /// Sets the current phase.
     pub fn set_phase(&self, current: &Phase) {
         for phase in Phase::NAMES {
             let is_it = u64::from(phase == current.name());
@@ -306,7 +310,8 @@ impl Metrics {
         }
     }
 
-    /// Another relay has the slot, and tells of it: what this one once saw would raise alarms for ever.
+    /// Clears the metrics of the slot, because another relay holds and reports it. Old values of
+    /// this relay would raise alarms for ever.
     pub fn stand_by(&self) {
         self.slot_lag_bytes.set(0);
         self.slot_safe_wal_bytes.set(UNKNOWN);
@@ -320,18 +325,19 @@ impl Metrics {
         self.heaviest_key_bytes_per_second.set(0);
     }
 
-    /// The text a Prometheus server reads.
+    /// Returns the metrics in the Prometheus text format.
     ///
     /// # Errors
     ///
-    /// A value cannot be written, as a gauge above `i64::MAX`.
+    /// A value cannot be written, for example a gauge above `i64::MAX`.
     pub fn encode(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
         Ok(text)
     }
 
-    /// Names and descriptions. The library appends `_total` to counters and the unit's name.
+    /// Registers names and descriptions. The library appends `_total` to counters, and the name of
+    /// the unit.
     fn describe(&self) -> Registry {
         let mut registry = Registry::with_prefix("walrelay");
         self.describe_flow(&mut registry);
@@ -525,7 +531,7 @@ mod tests {
         const TOPICS: u64 = 100_000;
         let metrics = Metrics::new();
         let topic = |number: u64| {
-            // As long as a name can be.
+            // The longest possible name.
             Topic::from(format!("projects/{}/topics/{number:0>255}", "p".repeat(30)))
         };
         for number in 0..TOPICS {

@@ -1,4 +1,4 @@
-//! What operators are told while rows flow.
+//! Reports to operators: metrics, health, log messages and the status report.
 
 pub mod anchors;
 mod dead_rows;

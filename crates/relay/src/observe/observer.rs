@@ -1,6 +1,6 @@
-//! What operators are told while rows flow: metrics, health, and the log lines of this path.
+//! Reports to operators while rows flow: metrics, health, and the log messages of the data path.
 //!
-//! One line in the flow for each thing observed; the detail is here.
+//! The data path makes one call for each observation. The details are here.
 
 use std::time::{Duration, Instant};
 
@@ -28,38 +28,39 @@ use crate::policy::Chain;
 use crate::seed::random_seed;
 use crate::stream::publishes::Answer;
 
-/// Reports what happens to the metrics, the health state and the log.
+/// Reports events of the data path to the metrics, the health state and the log.
 #[derive(Debug)]
 pub struct Observer {
     metrics: Metrics,
     health: Health,
-    /// Counters of the topics in use, so that no label is looked up for each batch.
+    /// The counters of the topics in use, so that no batch needs a label lookup.
     topics: Vec<TopicCounters>,
     rows_read: u64,
     levels_at: Option<Instant>,
     watermark: Option<Watermark>,
-    /// How far the slot is confirmed, as the server was told or said last.
+    /// The confirmed position of the slot, as last sent to the server or read from it.
     confirmed: Option<Lsn>,
     supply: Supply,
     problems_at: Option<Instant>,
-    /// The topics that refuse, as the metrics have them.
+    /// The refusing topics that the metrics currently show.
     refused: Option<Vec<(Topic, &'static str)>>,
     /// Rows in dispatch state that wait for redelivery, at the last survey.
     retrying: Option<u64>,
     heavy_keys: HeavyKeys,
     spill_log: SpillLog,
-    /// When Pub/Sub last stored anything.
+    /// The last time at which Pub/Sub stored a message.
     stored_at: Option<Instant>,
     is_spilling_futile: bool,
     refusals: Refusals,
-    /// None in a replay, which records nothing: it names a dead row itself, as what ends it or is left out.
+    /// `None` in a replay, which records nothing. A replay reports a dead row itself, when it stops
+    /// or skips it.
     dead_rows: Option<DeadRows>,
-    /// Rows stand where dispatch state holds others.
+    /// Logs once that rows have positions at which dispatch state has other rows.
     misplaced_rows: Once,
-    /// Rows have headers with names of the relay's.
+    /// Logs once that rows have headers with reserved names.
     forged_headers: Once,
     ignored_changes: IgnoredChanges,
-    /// The name of the publication, for messages about it.
+    /// The name of the publication, for log messages.
     publication: String,
 }
 
@@ -70,16 +71,16 @@ struct TopicCounters {
     stored: Counter,
 }
 
-/// How often to check whether rows still wait for a topic that has a problem.
+/// The interval at which the problems of topics without pending rows are cleared.
 const PROBLEMS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often levels are written: nobody scrapes more often.
+/// The interval at which gauges are updated. No scraper reads more often.
 const LEVELS_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Topics whose counters are kept at hand.
+/// The maximum number of topics with cached counters.
 const TOPICS_KEPT: usize = 256;
 
-/// Something that is told once a session.
+/// A log message that is due once per session.
 #[derive(Debug, Default)]
 struct Once(bool);
 
@@ -90,7 +91,7 @@ impl Once {
 }
 
 impl Observer {
-    /// An observer that writes to these.
+    /// Creates an observer that reports to `metrics` and `health`.
     #[must_use]
     pub fn new(metrics: Metrics, health: Health) -> Self {
         let supply = Supply::after(health.service());
@@ -120,27 +121,27 @@ impl Observer {
         }
     }
 
-    /// The same, which names this publication in its messages.
+    /// Sets the name of the publication, for log messages.
     #[must_use]
     pub fn of_publication(mut self, publication: &str) -> Self {
         publication.clone_into(&mut self.publication);
         self
     }
 
-    /// The same of a replay, which has no dispatch state.
+    /// Makes this the observer of a replay, which has no dispatch state.
     #[must_use]
     pub fn of_a_replay(mut self) -> Self {
         self.dead_rows = None;
         self
     }
 
-    /// What is learnt elsewhere of how the relay is doing goes there, too.
+    /// Returns the health state, for other components that report to it.
     #[must_use]
     pub fn health(&self) -> Health {
         self.health.clone()
     }
 
-    /// A row was read from the slot; so many of its headers are not in the message.
+    /// Counts a row read from the slot, and the number of its headers that are not in the message.
     pub fn row_read(&mut self, headers_left_out: usize) {
         self.rows_read += 1;
         if headers_left_out > 0 {
@@ -148,7 +149,7 @@ impl Observer {
         }
     }
 
-    /// Logged once a session: a producer that writes such a header writes it in many rows.
+    /// Logs once per session: a producer that writes such a header writes it in many rows.
     #[cold]
     fn headers_left_out(&mut self, count: usize) {
         self.metrics.headers_left_out.inc_by(u64::try_from(count).unwrap_or(u64::MAX));
@@ -160,8 +161,8 @@ impl Observer {
         }
     }
 
-    /// A row stands where dispatch state holds others. Told once a session: where there is one there
-    /// are many.
+    /// Logs that dispatch state has another row at this position. Logs once per session, because
+    /// such rows rarely come alone.
     pub fn stands_where_others_did(&mut self, position: Position) {
         if self.misplaced_rows.is_first() {
             tracing::warn!(
@@ -172,7 +173,7 @@ impl Observer {
         }
     }
 
-    /// The publication sent a change that is no insert, and that publishes nothing.
+    /// Counts a change other than an insert. Such a change publishes nothing.
     pub fn ignored(&mut self, change: OtherChange, at: Lsn) {
         if self.ignored_changes.count(change) {
             let publication = quote_identifier(&self.publication);
@@ -185,7 +186,7 @@ impl Observer {
         }
     }
 
-    /// The server was sent a status update.
+    /// Records that a status update was sent to the server.
     pub fn confirmed(&mut self, watermark: Watermark) {
         if watermark != Watermark::NONE {
             self.metrics.confirmed_lsn_bytes.set(watermark.lsn().as_u64());
@@ -194,7 +195,8 @@ impl Observer {
         self.health.beat();
     }
 
-    /// A session streams, and first waits for so many calls of the previous session.
+    /// Starts a streaming session, which first waits for `unanswered` calls of the previous
+    /// session.
     pub fn began(&self, unanswered: usize, wal_budget: Option<u64>) {
         self.metrics.set_wal_budget(wal_budget);
         match unanswered {
@@ -209,7 +211,7 @@ impl Observer {
         }
     }
 
-    /// Pub/Sub answered a session that is over; so many answers are left.
+    /// Records a reply to a call of the previous session. `left` calls still have no reply.
     pub fn answered_late(&mut self, (batch, answer): &Answer, left: usize) {
         self.answered(batch, answer, now());
         match (left, self.health.phase()) {
@@ -222,30 +224,30 @@ impl Observer {
         }
     }
 
-    /// The session breaks off while so many publish calls are unanswered.
+    /// Records that the session ends with an error while `unanswered` Publish calls have no reply.
     pub fn ending(&self, error: &(dyn std::error::Error + 'static), unanswered: usize) {
         let error_chain = Chain(error);
         match self.dead_rows {
             Some(_) => tracing::warn!(error = %error_chain, unanswered, "ending the session"),
-            // A replay ends with it, or tries again: either says it.
+            // The replay ends with the error or retries, and logs either.
             None => tracing::debug!(error = %error_chain, unanswered, "ending the session"),
         }
         self.health.set_phase(Phase::Ending { unanswered });
     }
 
-    /// Nothing new is read any more.
+    /// Records that the session reads no new rows.
     pub fn draining(&mut self) {
         self.health.set_phase(Phase::Draining);
         tracing::info!("draining: waiting for what is in flight");
     }
 
-    /// What came cannot be read, nor anything behind it.
+    /// Records that a row cannot be read. The session waits for the rows before it.
     pub fn finishing(&mut self) {
         self.health.set_phase(Phase::Draining);
         tracing::info!("a row cannot be read: waiting for what came before it");
     }
 
-    /// Pub/Sub answered.
+    /// Records a reply of Pub/Sub.
     pub fn answered(
         &mut self,
         batch: &Batch,
@@ -274,7 +276,7 @@ impl Observer {
         }
     }
 
-    /// Rows leave for dispatch state.
+    /// Counts rows on their way to dispatch state.
     pub fn rows_to_record(&mut self, rows_to_record: &[RowToRecord]) {
         for row_to_record in rows_to_record {
             let (family, reason) = match &row_to_record.reason {
@@ -295,7 +297,7 @@ impl Observer {
         }
     }
 
-    /// Outcomes of rows that were claimed from dispatch state.
+    /// Counts the dead rows among rows that were claimed from dispatch state.
     pub fn finished(&mut self, finished: &[Finished]) {
         for row in finished {
             if let Outcome::Dead { failure, attempts } = &row.outcome {
@@ -305,7 +307,7 @@ impl Observer {
         }
     }
 
-    /// Levels, written a few times a second.
+    /// Updates the gauges a few times a second.
     pub fn levels(&mut self, watermark: Watermark, budget: &Budget, lanes: &Lanes) {
         let now = now();
         if self.levels_at.is_some_and(|at| now.duration_since(at) < LEVELS_INTERVAL) {
@@ -350,7 +352,7 @@ impl Observer {
         }
     }
 
-    /// An alert has to end with the trouble, so the topics that refuse now are a level.
+    /// Updates the gauge of refusing topics. It is a gauge, so that an alert ends with the problem.
     fn refused_measured(&mut self) {
         let refused = self.health.refused_topics();
         if self.refused.as_ref() != Some(&refused) {
@@ -359,7 +361,8 @@ impl Observer {
         }
     }
 
-    /// An operator has changed how much WAL the server keeps for a slot, and `--wal-budget auto` follows.
+    /// Records a change of the server's WAL limit for slots. `--wal-budget auto` follows the new
+    /// limit.
     pub fn retention_changed(&self, before: Retention, budget: &WalBudget) {
         let bytes = budget.limit();
         self.metrics.set_wal_budget(bytes);
@@ -371,8 +374,8 @@ impl Observer {
         );
     }
 
-    /// How much log waits for us, and what is recorded because of it. What is settled and not confirmed
-    /// waits, too.
+    /// Reports the WAL that the relay retains, and the current spilling. Settled but unconfirmed
+    /// WAL is retained also.
     pub fn log_measured(&mut self, settled: Held, budget: &WalBudget, spill: Spill) {
         let Some(limit) = budget.limit() else { return };
         let watermark = self.confirmed.map_or(settled.watermark, |lsn| lsn.min(settled.watermark));
@@ -428,7 +431,7 @@ impl Observer {
         }
     }
 
-    /// Figures from the database.
+    /// Reports the results of a database survey.
     pub fn surveyed(&mut self, survey: Survey) {
         if let Some(report) = report_of(&survey) {
             self.health.set_report(report);
@@ -460,7 +463,7 @@ impl Observer {
         self.health.set_slot_at_risk(risk);
     }
 
-    /// Reports the busiest keys, and warns about one that nears Pub/Sub's limit for a key.
+    /// Reports the busiest keys, and logs keys that come close to Pub/Sub's limit for one key.
     fn keys_ranked(&mut self) {
         let heaviest = self.heavy_keys.heaviest();
         let bytes_per_second = heaviest.first().map_or(0, |key| key.bytes_per_second);
@@ -493,7 +496,7 @@ impl Observer {
             self.supply.failed(failure.code, now);
         }
         self.metrics.request_failed(topic, failure.code);
-        // Keys are not for everybody who reads logs: only where somebody has asked for detail.
+        // Only the debug level names ordering keys, because not every reader of logs may see them.
         tracing::debug!(
             topic = &**topic,
             ordering_key = batch.ordering_key(),
@@ -521,7 +524,7 @@ impl Observer {
     }
 
     fn recovered(&mut self, topic: &Topic) {
-        // The problem may have been found by an earlier session.
+        // An earlier session may have found the problem.
         if self.health.has_operator_problems() {
             self.health.operator_cleared(topic);
         }
@@ -543,13 +546,13 @@ impl Observer {
 }
 
 impl Drop for Observer {
-    /// Rows of the last moment are counted, too: a short run may have no others.
+    /// Counts the last rows. A short run may have no others.
     fn drop(&mut self) {
         self.metrics.rows_read.inc_by(self.rows_read);
     }
 }
 
-/// One line for the first row that dies of a cause.
+/// Logs the first row that dies of a cause.
 fn tell_death(
     dead_rows: Option<&mut DeadRows>,
     (message, failure): (&Message, &PublishFailure),
@@ -570,13 +573,13 @@ fn tell_death(
     );
 }
 
-/// As the clock of the runtime has it, which tests turn.
+/// Returns the time of the runtime's clock, which tests can advance.
 fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
-/// Less log than this until the slot is lost is an alarm, where it may hold that much: minutes on a busy
-/// database.
+/// The alarm threshold: the bytes of WAL until the slot is lost, if the server's limit is larger.
+/// On a busy database this is a matter of minutes.
 const SAFE_WAL_BYTES_LOW: i64 = 256 << 20;
 
 #[cfg(test)]

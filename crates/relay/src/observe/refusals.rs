@@ -1,16 +1,16 @@
-//! Refusals in the log: one line when a topic begins to refuse, and one when that is over.
+//! Log messages about refusals: one when a topic starts to refuse, and one when the refusals end.
 //!
-//! What fails and what is stored alternate while an outage ends, and for as long as one key of a topic is
-//! sick; for whoever reads the log that is one event.
+//! At the end of an outage failures and successes alternate. They also alternate as long as one key
+//! of a topic is failing. For an operator that is one event.
 
 use std::time::{Duration, Instant};
 
 use walrelay_core::{FailureClass, PublishFailure, Topic};
 
-/// Topics that are remembered.
+/// The maximum number of topics in memory.
 const TOPICS_MAX: usize = 256;
 
-/// Topics that refuse, and what was told of them.
+/// Topics that refuse, and the codes that were logged.
 #[derive(Debug, Default)]
 pub(super) struct Refusals(Vec<Refusal>);
 
@@ -21,12 +21,12 @@ struct Refusal {
     class: FailureClass,
     began: Instant,
     last: Instant,
-    /// Something was stored after the last of them.
+    /// Whether a message was stored after the last refusal.
     is_stored: bool,
 }
 
 impl Refusals {
-    /// A publish was refused; whether that is to be told: it is the first with this code.
+    /// Records a refusal. Returns whether it should be logged, as the first one with this code.
     pub(super) fn refused(
         &mut self,
         topic: &Topic,
@@ -56,14 +56,14 @@ impl Refusals {
         is_news
     }
 
-    /// Something of the topic was stored.
+    /// Records that a message of the topic was stored.
     pub(super) fn stored(&mut self, topic: &Topic) {
         if let Some(refusal) = self.0.iter_mut().find(|refusal| refusal.topic == *topic) {
             refusal.is_stored = true;
         }
     }
 
-    /// Topics of which nothing is refused any more, and for how long something was.
+    /// Returns the topics whose refusals have ended, and how long the refusals lasted.
     pub(super) fn over(&mut self, now: Instant) -> Vec<(Topic, Duration)> {
         let is_over = |refusal: &mut Refusal| {
             let quiet = now.saturating_duration_since(refusal.last);
@@ -74,8 +74,9 @@ impl Refusals {
     }
 }
 
-/// So long without a refusal, and it is over: longer than the longest back-off of a key, so that one that
-/// is sick does not end it each time it waits. What an operator mends is mended for all keys of a topic.
+/// Returns the time without refusals after which they have ended. It is longer than the longest
+/// back-off, so that a failing key does not end them each time it waits. An operator's fix applies
+/// to all keys of a topic at once.
 const fn quiet_of(class: FailureClass) -> Duration {
     match class {
         FailureClass::Transient | FailureClass::Row => Duration::from_secs(70),

@@ -1,4 +1,5 @@
-//! What `walrelay status` prints and `/status` serves: one slot, its lag, its room and what is parked.
+//! The report of `walrelay status` and `/status`: one slot, its lag, its headroom and the parked
+//! rows.
 
 use std::time::SystemTime;
 
@@ -13,15 +14,15 @@ use walrelay_outbox_store::{
 use walrelay_pg_client::SqlClient;
 use walrelay_pg_replication::{SlotError, SlotState, WalStatus, Writer};
 
-/// Why there is no report.
+/// An error of the status report.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
-    /// The slot is lost; what it had not confirmed can no longer be read from the log.
+    /// The slot is lost. Its unconfirmed changes can no longer be read from the WAL.
     #[error("slot {slot:?} {how}")]
     SlotLost {
         /// The slot.
         slot: String,
-        /// What happened to it.
+        /// How it was lost.
         how: &'static str,
     },
     /// The server refuses a statement.
@@ -29,11 +30,11 @@ pub enum ReportError {
     Store(#[from] AdminError),
 }
 
-/// What `walrelay status --format json` prints.
+/// Returns the report of `walrelay status --format json`.
 ///
 /// # Errors
 ///
-/// The server refuses, the slot is missing (lost, when there was one), or there is no dispatch
+/// The server refuses, the slot is missing (lost, if it existed before), or there is no dispatch
 /// state.
 pub async fn report(client: &SqlClient, slot: &str) -> Result<Map<String, Value>, ReportError> {
     let store = DispatchStore::new(slot.to_owned());
@@ -49,9 +50,9 @@ pub async fn report(client: &SqlClient, slot: &str) -> Result<Map<String, Value>
     };
     let found = match (report_of(&survey), &operation) {
         (found @ Some(_), _) => found,
-        // Nothing is told of an upgrade but that it is waited for.
+        // The report on an upgrade is only that the relay waits for it.
         (None, Some(SlotOperation::Upgrade(_)) | None) => None,
-        // In the middle of what an operator has begun there may be none.
+        // During an operation the slot may not exist.
         (None, Some(_)) => Some(report_without_slot(slot, &survey)),
     };
     match found {
@@ -79,7 +80,7 @@ pub async fn report(client: &SqlClient, slot: &str) -> Result<Map<String, Value>
     }
 }
 
-/// Replays and backfills of this slot to a topic that are not over.
+/// Returns the unfinished replays and backfills of this slot to a topic.
 ///
 /// # Errors
 ///
@@ -89,7 +90,7 @@ pub async fn replays_of(client: &SqlClient, slot: &str) -> Result<Value, AdminEr
     Ok(replays.iter().map(replay).collect())
 }
 
-/// What was begun with the slot and is not finished.
+/// Returns the unfinished operation that was begun with the slot.
 async fn operation(
     client: &SqlClient,
     slot: &str,
@@ -99,7 +100,7 @@ async fn operation(
     if has_begun { read_operation(client, slot).await } else { Ok(None) }
 }
 
-/// What `/status` serves; nothing when there is no slot.
+/// Returns the report for `/status`, or `None` if the slot does not exist.
 #[must_use]
 pub fn report_of(survey: &Survey) -> Option<Map<String, Value>> {
     let Survey { slot, oldest_writer, relay_row, .. } = survey;
@@ -113,7 +114,7 @@ pub fn report_of(survey: &Survey) -> Option<Map<String, Value>> {
     Some(report)
 }
 
-/// What there is to tell while the slot is being replaced by another.
+/// Returns the report while an operation replaces the slot.
 fn report_without_slot(slot: &str, survey: &Survey) -> Map<String, Value> {
     let fields = [("slot", json!(slot)), ("active", json!(false)), ("lost", json!(false))];
     let named = fields.into_iter().map(|(name, value)| (name.to_owned(), value));
@@ -122,7 +123,7 @@ fn report_without_slot(slot: &str, survey: &Survey) -> Map<String, Value> {
     report
 }
 
-/// What is on record, and dispatch state.
+/// Adds the record of the slot and the counts of dispatch state.
 fn put_the_rest(report: &mut Map<String, Value>, survey: &Survey) {
     let Survey { counts, lag_seconds, relay_row, anchors, .. } = survey;
     let row = relay_row.as_ref();
@@ -161,7 +162,7 @@ fn put_the_rest(report: &mut Map<String, Value>, survey: &Survey) {
     report.insert("not_due".into(), not_due);
 }
 
-/// What the relay has noted of itself, and which server process streamed for it then.
+/// Returns the noted condition of the relay, and the server process that streamed for it then.
 fn noted(NotedCondition { phase, reasons, streaming_pid, age }: &NotedCondition) -> Value {
     json!({
         "phase": phase,
@@ -193,7 +194,7 @@ fn writer(Writer { pid, prepared, seconds }: &Writer) -> Value {
     json!({ "pid": pid, "prepared": prepared, "seconds": seconds })
 }
 
-/// The part of the report that one slot alone tells.
+/// Returns the part of the report that comes from the slot alone.
 pub fn slot_report(state: &SlotState) -> Map<String, Value> {
     let fields = [
         ("slot", json!(state.name)),
@@ -214,7 +215,7 @@ pub fn slot_report(state: &SlotState) -> Map<String, Value> {
     fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// The word of the server's own column.
+/// Returns the name of the status in `pg_replication_slots`.
 #[must_use]
 pub const fn wal_status(status: WalStatus) -> &'static str {
     match status {
@@ -225,13 +226,13 @@ pub const fn wal_status(status: WalStatus) -> &'static str {
     }
 }
 
-/// A moment as people and programs read it, `2026-01-31T12:00:00Z`.
+/// Formats a time as RFC 3339, for example `2026-01-31T12:00:00Z`.
 #[must_use]
 pub fn rfc3339(at: SystemTime) -> String {
     prost_types::Timestamp::from(at).to_string()
 }
 
-/// What such a text means; none if it is no moment.
+/// Parses an RFC 3339 time. Returns `None` if the text is not valid.
 #[must_use]
 pub fn parse_rfc3339(text: &str) -> Option<SystemTime> {
     text.parse::<prost_types::Timestamp>().ok()?.try_into().ok()

@@ -1,29 +1,31 @@
-//! Spilling in the log: a line when it begins, one a minute while it goes on, and one when it is over.
+//! Log messages about spilling: one when it starts, one per minute while it continues, and one when
+//! it ends.
 //!
-//! It is over when something was stored and no log has waited for ten seconds, or when nothing was spilled for a
-//! minute. What still comes behind spilled rows of its key is an event of its own.
+//! Spilling ends in one of two ways. Either a message was stored and WAL was within the budget for
+//! ten seconds, or no row was spilled for a minute. Rows that only follow spilled rows of their
+//! keys are an event of their own.
 //!
-//! What is spilled goes up and down with each look at the log, several times a minute on a busy server;
-//! for whoever reads the log an outage is one event.
+//! On a busy server spilling starts and stops with each measurement of WAL, several times a minute.
+//! For an operator an outage is one event.
 
 use std::time::{Duration, Instant};
 
 use walrelay_core::Spill;
 
-/// Between two lines of one event, and without spilling until it is over.
+/// The time between two messages of one event, and the time without spilling that ends an event.
 const QUIET: Duration = Duration::from_mins(1);
 
-/// So long after the log last waited, with something stored since, the outage is over.
+/// An outage ends this long after WAL last exceeded the limit, if a message was stored since.
 const HEALTHY: Duration = Duration::from_secs(10);
 
-/// Nothing was spilled for so long: nothing *is being* spilled.
+/// After this time without a spilled row, no row *is being* spilled.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// What has been spilled, and what was told of it.
+/// The current spilling event, and the messages logged about it.
 #[derive(Debug, Default)]
 pub(super) struct SpillLog {
     event: Option<Event>,
-    /// Rows that were spilled since the last look.
+    /// Rows that were spilled since the last measurement.
     rows: u64,
     futile_told_at: Option<Instant>,
 }
@@ -31,50 +33,51 @@ pub(super) struct SpillLog {
 #[derive(Debug)]
 struct Event {
     began: Instant,
-    /// When there was last anything to spill, or a row was.
+    /// The last time at which spilling was on, or a row was spilled.
     last: Instant,
-    /// When too much log last waited.
+    /// The last time at which too much WAL was retained.
     last_of_the_log: Instant,
-    /// Too much log waited; otherwise rows only come behind others of their keys.
+    /// Whether too much WAL was retained. Otherwise rows only follow spilled rows of their keys.
     is_of_the_log: bool,
     told_at: Instant,
     rows_told: u64,
     rows: u64,
 }
 
-/// A line that is due.
+/// A log message that is due.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Line {
-    /// Rows are spilled from now on, because too much log waits.
+    /// Spilling starts, because too much WAL is retained.
     Begins,
-    /// Rows are, because others of their keys were: before a restart, as a rule.
+    /// Rows are spilled only because earlier rows of their keys were, usually before a restart.
     Follows,
-    /// They still are, now and then.
+    /// Rows are still being spilled from time to time.
     GoesOn(Sum),
-    /// Rows still come behind spilled ones.
+    /// Rows still follow spilled rows.
     FollowsOn(Sum),
-    /// No log waits any more, and rows are stored; some may still come behind spilled ones.
+    /// WAL is within the limit and rows are stored. Some rows may still follow spilled ones.
     LogIsOver(Sum),
-    /// They have not been for a while.
+    /// No row was spilled for a while.
     IsOver(Sum),
 }
 
-/// What an event comes to.
+/// The totals of an event.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Sum {
-    /// Rows that were spilled so far.
+    /// The number of rows spilled so far.
     pub(super) rows: u64,
-    /// How long ago it began.
+    /// The time since the event started.
     pub(super) lasts: Duration,
 }
 
 impl SpillLog {
-    /// A row is spilled.
+    /// Counts a spilled row.
     pub(super) fn row(&mut self) {
         self.rows += 1;
     }
 
-    /// What is spilled from now on, and when something was last stored; the line that is due.
+    /// Takes the current spilling and the last time at which a message was stored. Returns the log
+    /// message that is due.
     pub(super) fn measured(
         &mut self,
         spill: Spill,
@@ -130,7 +133,7 @@ impl SpillLog {
         Some(if event.is_of_the_log { Line::GoesOn(sum) } else { Line::FollowsOn(sum) })
     }
 
-    /// Spilling is given up as futile: whether that is told.
+    /// Records that spilling was stopped as futile. Returns whether to log it.
     pub(super) fn is_futile(&mut self, now: Instant) -> bool {
         let is_told =
             self.futile_told_at.is_none_or(|at| now.saturating_duration_since(at) >= QUIET);
@@ -152,7 +155,7 @@ mod tests {
         let mut told = Vec::new();
         for second in 0..300_u64 {
             let now = start + Duration::from_secs(second);
-            // Every other second for three minutes.
+            // Spilling is on every other second for three minutes.
             let spill = match second % 2 == 1 && second < 180 {
                 true => Spill::Everything,
                 false => Spill::Off,
@@ -173,7 +176,7 @@ mod tests {
         assert_eq!(told, expected);
     }
 
-    /// What is told in so many seconds, in each of which so much is spilled.
+    /// Returns the log messages of so many seconds, with the spilling of each second.
     fn told(seconds: u64, at: impl Fn(u64) -> (Spill, u64)) -> Vec<(u64, Line)> {
         let start = Instant::now();
         let mut log = SpillLog::default();
@@ -188,7 +191,7 @@ mod tests {
     #[test]
     fn rows_are_said_to_be_spilled_still_only_while_some_are() {
         let sum = |rows, seconds| Sum { rows, lasts: Duration::from_secs(seconds) };
-        // It stops after ten seconds.
+        // Spilling stops after ten seconds.
         let stops = told(200, |second| match second < 10 {
             true => (Spill::Everything, 4_000),
             false => (Spill::Off, 0),
@@ -218,7 +221,8 @@ mod tests {
         let mut log = SpillLog::default();
         let mut told = Vec::new();
         for second in 0..100_u64 {
-            // Twenty seconds of an outage, thirty without; rows come behind spilled ones all the time.
+            // Twenty seconds of an outage, then thirty without. Rows follow spilled ones all the
+            // time.
             let (spill, stored_at) = match second % 50 < 20 {
                 true => (Spill::Everything, None),
                 false => (Spill::Off, Some(after(second))),

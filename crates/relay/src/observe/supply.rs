@@ -1,55 +1,55 @@
-//! Whether anything is being stored although rows wait: what readiness means by an outage.
+//! Detects an outage for readiness: rows are pending, but Pub/Sub stores nothing.
 
 use std::time::{Duration, Instant};
 
-/// Rows that wait this long while nothing at all is stored are an outage.
+/// Rows that are pending this long while nothing is stored are an outage.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// An outage ends when nothing has waited for this long. Not at once: a session that has
-/// just begun holds no rows yet.
+/// An outage ends when no row was pending for this long. It does not end at once, because a new
+/// session has no rows in memory yet.
 const IDLE: Duration = Duration::from_secs(2);
 
-/// The same while every try fails. Where everything is spilled nothing waits between two tries: that is no
-/// end of it, unless none is made for longer than the longest back-off.
+/// The same limit while every attempt fails. If all rows are spilled, no row is pending in memory
+/// between two attempts. The outage then ends only after a time longer than the longest back-off.
 const IDLE_WHILE_DOWN: Duration = Duration::from_mins(2);
 
-/// The code of a call that was given up, by us or by the service.
+/// The code of a call that timed out in the relay or in the service.
 const NO_ANSWER: &str = "DEADLINE_EXCEEDED";
 
-/// Whether Pub/Sub stores anything at all.
+/// Whether Pub/Sub stores messages at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Service {
-    /// It does, as far as is known.
+    /// Pub/Sub stores messages, as far as the relay knows.
     #[default]
     Up,
-    /// Rows wait, and nothing is stored.
+    /// Rows are pending, and nothing is stored.
     Down,
 }
 
-/// What is known about rows that wait and rows that are stored.
+/// Detects outages from pending rows, stored messages and failed attempts.
 #[derive(Debug, Default)]
 pub struct Supply {
     rows: usize,
-    /// When something was last stored or recorded, or nothing waited.
+    /// The last time at which a message was stored or recorded, or no row was pending.
     moved_at: Option<Instant>,
     idle_since: Option<Instant>,
-    /// The first try that failed since something was stored, or since nothing waited.
+    /// The first failed attempt since a message was stored, or since no row was pending.
     failing_since: Option<Instant>,
     last_code: Option<&'static str>,
-    /// Since the last look. What was refused did wait, although it may not have been seen: a spilled row
-    /// that is tried is here for a moment only.
+    /// Whether an attempt failed since the last check. A refused row was pending even if no check
+    /// saw it: a spilled row is in memory only during its attempt.
     was_refused: bool,
     service: Service,
 }
 
 impl Supply {
-    /// Nothing is known yet but how the previous session left the service.
+    /// Starts with the state in which the previous session left the service.
     #[must_use]
     pub fn after(service: Service) -> Self {
         Self { service, ..Self::default() }
     }
 
-    /// Something was stored.
+    /// Records that a message was stored.
     pub fn moved(&mut self, now: Instant) {
         self.moved_at = Some(now);
         self.service = Service::Up;
@@ -58,14 +58,14 @@ impl Supply {
         self.was_refused = false;
     }
 
-    /// A publish failed that will be tried again.
+    /// Records a failed attempt that will be retried.
     pub fn failed(&mut self, code: &'static str, now: Instant) {
         self.failing_since.get_or_insert(now);
         self.last_code = Some(code);
         self.was_refused = true;
     }
 
-    /// Learns how many rows are in flight.
+    /// Records the number of rows in flight.
     pub fn look(&mut self, rows: usize, now: Instant) {
         let waiting = rows.max(usize::from(std::mem::take(&mut self.was_refused)));
         if waiting < self.rows || waiting == 0 || self.moved_at.is_none() {
@@ -78,8 +78,8 @@ impl Supply {
         }
     }
 
-    /// What operators are told about an outage; `tries` is `Down` while every try fails of what waits, in
-    /// memory or in dispatch state.
+    /// Returns the outage for operators. `tries` is `Down` while every attempt fails for the
+    /// pending rows in memory or in dispatch state.
     pub fn outage(&mut self, now: Instant, tries: Service) -> Option<String> {
         let idle = match tries {
             Service::Up => IDLE,
@@ -89,7 +89,8 @@ impl Supply {
             self.service = Service::Up;
             self.failing_since = None;
         }
-        // What waits may be recorded again and again, which is no success: then the failures tell.
+        // Pending rows may be recorded again and again, which is no success. The time since the
+        // first failure then decides.
         let failing = self.failing_since.map_or(Duration::ZERO, |at| now.duration_since(at));
         let waited = self.moved_at.map_or(Duration::ZERO, |at| now.duration_since(at));
         if self.rows > 0 && (waited.max(failing) >= PATIENCE || tries == Service::Down) {
@@ -150,7 +151,7 @@ mod tests {
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
         let mut supply = Supply::default();
-        // Every ten seconds a row is tried for a moment, and fails.
+        // Every ten seconds a row is attempted for a moment, and fails.
         for second in 0..100 {
             supply.look(usize::from(second % 10 == 0), after(second));
             assert!(supply.outage(after(second), Service::Down).is_some(), "{second}");
@@ -180,7 +181,7 @@ mod tests {
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
         let mut supply = Supply::default();
-        // Each second rows are refused, recorded, and so wait no longer in memory.
+        // Each second rows are refused and recorded, so they are no longer pending in memory.
         for second in 0..10 {
             supply.failed("UNAVAILABLE", after(second));
             supply.look(usize::from(second % 2 == 0), after(second));

@@ -1,42 +1,44 @@
-//! Which topics have a label of their own in the metrics.
+//! Selects the topics that have a label of their own in the metrics.
 //!
-//! Topics come from rows, so their number has no bound, and neither has the length of a project's name.
-//! At most [`TOPICS_MAX`] topics are labelled. A topic keeps its label for the life of the process. All
-//! other topics share the label [`OTHER`], so sums over topics stay right.
+//! Topics come from rows, so their number has no bound. The length of a project's name has none
+//! either. At most [`TOPICS_MAX`] topics are labelled. A topic keeps its label for the life of the
+//! process. All other topics share the label [`OTHER`], so sums over topics stay correct.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use walrelay_core::Topic;
 
-/// Topics with a label of their own.
+/// The maximum number of topics with a label of their own.
 pub(super) const TOPICS_MAX: usize = 100;
 
-/// Those of them that have never stored anything. The rest is left for topics that exist, so that
-/// misspelled or made-up names cannot take every label.
+/// The maximum number of labelled topics that have never stored a message. The other labels are for
+/// topics that exist, so that misspelled or invented names cannot use up all labels.
 const REFUSED_MAX: usize = 50;
 
-/// The longest labelled name in bytes: 255 characters of a topic, and a project of Google's length.
+/// The longest labelled name in bytes: a topic of 255 characters, and the longest project name of
+/// Google.
 const NAME_MAX: usize = 320;
 
-/// The label that all other topics share. No topic has this name, as full names begin with `projects/`.
+/// The label that all other topics share. No topic has this name, because full names begin with
+/// `projects/`.
 pub(super) const OTHER: &str = "other";
 
-/// What a topic did with a batch.
+/// A topic's reply to a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum TopicAnswer {
-    /// It refused the batch, or did not answer.
+    /// The topic refused the batch, or did not reply.
     Refused,
-    /// It stored the batch.
+    /// The topic stored the batch.
     Stored,
 }
 
-/// The labelled topics.
+/// The labelled topics, each with its best reply.
 #[derive(Debug, Default)]
 pub(super) struct TopicLabels(Mutex<BTreeMap<Topic, TopicAnswer>>);
 
 impl TopicLabels {
-    /// The label of a topic that has just answered like this.
+    /// Returns the label of a topic that has just replied.
     pub(super) fn of(&self, topic: &Topic, answered: TopicAnswer) -> String {
         let mut labelled = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(best) = labelled.get_mut(topic) {
@@ -85,7 +87,7 @@ mod tests {
         assert_eq!(labelled, REFUSED_MAX);
         let exists = topic(10_000);
         assert_eq!(labels.of(&exists, TopicAnswer::Stored), *exists);
-        // A topic that was created meanwhile makes place for another name.
+        // A topic that was created meanwhile frees its label among the refused names.
         labels.of(&topic(0), TopicAnswer::Stored);
         assert_eq!(labels.of(&topic(20_000), TopicAnswer::Refused), *topic(20_000));
     }

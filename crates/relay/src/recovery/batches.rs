@@ -1,4 +1,4 @@
-//! Into which transactions of the stream the rows of a table are put, and at which positions.
+//! Groups the rows of a table into transactions of the stream, and assigns their positions.
 
 use std::sync::Arc;
 
@@ -9,34 +9,35 @@ use super::marks::{Marks, Resumption};
 use super::progress::{InTable, Progress};
 use super::read_failures::event_id;
 
-/// Rows of one transaction: so many come again, at most, when a backfill is resumed, and those of the
-/// aggregate that it stopped in.
+/// The number of rows in one transaction. A resumed backfill republishes at most this many rows,
+/// and the rows of the aggregate at which it stopped.
 const ROWS: u32 = 1_000;
 
-/// Positions that are left out when a backfill goes on: behind whatever was in flight before, so that a
-/// row that comes again has a greater one. Rows in flight are bounded by 20,000 (I6).
+/// The number of positions that a resumed backfill skips. The skipped positions cover all rows that
+/// were in flight before, so a republished row has a greater position. At most 20,000 rows are in
+/// flight (I6).
 const LEFT_OUT: u64 = 2_000;
 
-/// The transactions.
+/// How rows are grouped into transactions.
 #[derive(Debug, Clone)]
 pub enum Batches {
-    /// All rows are one, committed there: each row's number is its position.
+    /// All rows form one transaction. The number of a row is its index.
     One {
-        /// Just before the new slot begins.
+        /// The commit position, just before the start of the new slot.
         commit_lsn: Lsn,
-        /// Told which rows were read: a stream continues with the first that is not settled.
+        /// Receives every row that was read. A stream continues with the first unsettled row.
         progress: Progress,
     },
-    /// A thousand rows each; what is settled of them is known by the aggregate.
+    /// Each transaction has a thousand rows. The last aggregate of each marks the settled rows.
     Many {
-        /// What lies before is settled.
+        /// Rows before this position are settled.
         after: Lsn,
-        /// Told with which aggregate each ends.
+        /// Receives the last aggregate of each transaction.
         marks: Marks,
     },
 }
 
-/// The transaction that is open.
+/// The open transaction.
 #[derive(Debug)]
 pub(crate) struct Open {
     pub(super) commit_lsn: Lsn,
@@ -45,14 +46,14 @@ pub(crate) struct Open {
 }
 
 impl Open {
-    /// The position of its rows.
+    /// Returns the commit position of its rows.
     pub(crate) const fn commit_lsn(&self) -> Lsn {
         self.commit_lsn
     }
 }
 
 impl Batches {
-    /// The first transaction; `end` is where the last one ends.
+    /// Returns the first transaction. `end` is the end of the last one.
     pub(crate) fn first(&self, end: Lsn) -> Open {
         match self {
             Self::One { commit_lsn, .. } => Open { commit_lsn: *commit_lsn, end_lsn: end, rows: 0 },
@@ -64,8 +65,8 @@ impl Batches {
         }
     }
 
-    /// With which table and place of it the stream begins. A place among other tables than those says
-    /// nothing, and was left out before.
+    /// Returns the table and the place in it at which the stream starts. A place that belongs to
+    /// another list of tables was already discarded.
     pub(super) fn beginning(&self) -> Option<(usize, RowPlace)> {
         match self {
             Self::One { progress, .. } => {
@@ -79,28 +80,29 @@ impl Batches {
         }
     }
 
-    /// What the places of a table's rows have in common.
+    /// Returns the part of a place that all rows of a table share.
     pub(super) fn in_table(&self, tables: &[GapTable], number: usize) -> Arc<InTable> {
         let read = tables.iter().take(number + 1);
         let columns = tables.get(number).map(FillingPlace::columns_of).unwrap_or_default();
         Arc::new(InTable { tables: read.map(|table| table.name.to_string()).collect(), columns })
     }
 
-    /// A row was read, and is sent next.
+    /// Records a row that was read and is sent next.
     pub(super) fn read(&self, row: &GapRow, (table, in_table): (&GapTable, &Arc<InTable>)) {
         if let Self::One { progress, .. } = self {
             progress.read(event_id(row, table).to_owned(), place_of(row, table), in_table);
         }
     }
 
-    /// A row was put into the open transaction. The next one, if this is full.
+    /// Counts a row of the open transaction. Returns the next transaction if this one is full.
     pub(super) fn next(&self, open: &mut Open, (number, row): (usize, &GapRow)) -> Option<Open> {
         let Self::Many { marks, .. } = self else { return None };
         open.rows += 1;
         if open.rows < ROWS {
             return None;
         }
-        // Behind a row without a key the transaction goes on until one has a key.
+        // A row without a key cannot mark the end, so the transaction continues to the next row
+        // with a key.
         let key = row.key.clone()?;
         marks.ends_with(open.end_lsn, Resumption { table: number, key });
         let commit_lsn = Lsn::new(open.end_lsn.as_u64() + 1);
@@ -108,10 +110,11 @@ impl Batches {
     }
 }
 
-/// Longer places are not noted: a recovery continues with a row before them.
+/// Longer places are not recorded. A recovery then resumes at an earlier row.
 const PLACE_BYTES_MAX: usize = 4 << 10;
 
-/// The place of a row in the order of its table.
+/// Returns the place of a row in the order of its table, or `None` if the place is too long or
+/// unreadable.
 fn place_of(row: &GapRow, table: &GapTable) -> Option<RowPlace> {
     let value = |column: &String| {
         let index = table.column(Some(column))?;

@@ -1,4 +1,4 @@
-//! A publisher and a store that tell a recovery which of its rows are settled.
+//! A publisher and a store that report settled rows to the progress of a recovery.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use walrelay_outbox_store::{
 use super::progress::Progress;
 use crate::stream::seams::Publisher;
 
-/// What is followed, and who is told.
+/// Wraps a publisher or a store, and reports settled rows.
 #[derive(Debug, Clone)]
 pub struct Followed<T> {
     inner: T,
@@ -19,7 +19,7 @@ pub struct Followed<T> {
 }
 
 impl<T> Followed<T> {
-    /// Tells `progress` what `inner` settles.
+    /// Wraps `inner`, and reports the rows that it settles to `progress`.
     #[must_use]
     pub const fn new(inner: T, progress: Progress) -> Self {
         Self { inner, progress }
@@ -39,7 +39,7 @@ impl<P: Publisher> Publisher for Followed<P> {
         let progress = self.progress.clone();
         async move {
             let ids = publish.await?;
-            // With another number of ids it is not known which rows are stored.
+            // If the number of ids differs, it is unknown which rows are stored.
             if ids.len() == rows.len() {
                 rows.iter().for_each(|(position, id)| progress.settled(*position, id));
             }
@@ -56,7 +56,8 @@ impl<S: Store> Store for Followed<S> {
         self.inner.parked_keys(each).await
     }
 
-    /// Of the rows of this stream. Dispatch state has them at the positions of another one.
+    /// Returns recorded rows of this stream. Dispatch state has them at positions of another
+    /// stream.
     async fn recorded_from(
         &mut self,
         from: Position,
@@ -90,7 +91,7 @@ impl<S: Store> Store for Followed<S> {
         self.inner.due_keys(except).await
     }
 
-    /// Positions in dispatch state do not compare with those of this stream.
+    /// Positions in dispatch state are not comparable with positions of this stream.
     async fn has_spilled_before(&mut self, _: Lsn) -> Result<bool, StoreFailure> {
         Ok(false)
     }

@@ -1,4 +1,5 @@
-//! With which aggregate each transaction of a stream of the table ends: where it is resumed.
+//! Records the last aggregate of each transaction in a stream of the table. A backfill resumes
+//! there.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,16 +7,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use pgoutput_parser::Lsn;
 use walrelay_outbox_admin::AggregateKey;
 
-/// Where a backfill goes on: everything before this aggregate of this table is published.
+/// The point at which a backfill resumes: everything before this aggregate of this table is
+/// published.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Resumption {
-    /// The table, by its number among those of `--outbox-table`.
+    /// The table, as an index into the list of `--outbox-table`.
     pub table: usize,
     /// The aggregate.
     pub key: AggregateKey,
 }
 
-/// Which aggregate each transaction ended with, until that is settled. A copy shares them.
+/// The last aggregate of each transaction, until that transaction is settled. Clones share the
+/// state.
 #[derive(Debug, Clone, Default)]
 pub struct Marks(Arc<Mutex<Marked>>);
 
@@ -26,27 +29,28 @@ struct Marked {
 }
 
 impl Marks {
-    /// Of a backfill that goes on there.
+    /// Creates the marks of a backfill that resumes there.
     #[must_use]
     pub fn from(resumption: Option<Resumption>) -> Self {
         let marked = Marked { settled: resumption, later: BTreeMap::new() };
         Self(Arc::new(Mutex::new(marked)))
     }
 
-    /// A stream begins: where. What an earlier one marked means nothing in it.
+    /// Starts a stream, and returns where it resumes. Marks of an earlier stream are discarded.
     pub(crate) fn begin(&self) -> Option<Resumption> {
         let mut marked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         marked.later.clear();
         marked.settled.clone()
     }
 
-    /// The transaction that ends here ended with this aggregate.
+    /// Records the last aggregate of the transaction that ends at `end_lsn`.
     pub(crate) fn ends_with(&self, end_lsn: Lsn, resumption: Resumption) {
         let mut marked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         marked.later.insert(end_lsn, resumption);
     }
 
-    /// Where to go on once everything before is settled, if that is another place than before.
+    /// Returns the point to resume at once everything before `settled` is settled, if that point
+    /// has moved.
     pub(crate) fn settled_to(&self, settled: Lsn) -> Option<Resumption> {
         let mut marked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let later = marked.later.split_off(&Lsn::new(settled.as_u64() + 1));

@@ -1,13 +1,15 @@
-//! A slot that was lost: a new one, and first of all what the old one may not have settled, from the table.
+//! Recovery of a lost slot: creates a new slot, and publishes unsettled rows from the table before
+//! the slot streams.
 //!
 //! ```text
 //! on record ──▶ slot made, with a snapshot ──▶ snapshot on record ──▶ rows of the table published ──▶ stream
 //!  creating       recovery-created              filling                 recovery-filled
 //! ```
 //!
-//! What is to be published is fixed once the snapshot is on record: whatever it sees and the settled
-//! horizon does not cover. Whatever it does not see is streamed by the slot. A crash before begins again
-//! with another slot. A crash behind continues with the first row that is not on record as settled.
+//! The recorded snapshot fixes the rows to publish: the rows that it sees and the settled horizon
+//! does not cover. The slot streams all other rows. After a crash before the snapshot is recorded,
+//! the recovery starts again with another slot. After a later crash, it resumes with the first row
+//! that is not recorded as settled.
 
 mod batches;
 mod followed;
@@ -65,22 +67,23 @@ pub(crate) use source::reading;
 pub use stream::TableStream;
 pub(crate) use stream::{insert_of, relation_of};
 
-/// How filling ended.
+/// How the publishing of a recovery's rows ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Filled {
-    /// Nothing is left to fill.
+    /// No row is left to publish.
     Done,
-    /// It was asked to stop. The next time it continues with the rows that are not settled.
+    /// A stop was requested. The next run resumes with the unsettled rows.
     Stopped,
 }
 
-/// Puts the recovery of a lost slot on record, or of one that was dropped for an upgrade. Nothing when one
-/// is there already. `since` takes the place of what is on record, where that means nothing.
+/// Records the recovery of a slot that is lost or was dropped for an upgrade. Does nothing if a
+/// recovery is already on record. `since` replaces a recorded bound that is not valid on this
+/// server.
 ///
 /// # Errors
 ///
-/// The slot is not lost, nothing is on record about it, or the record is another database's; there is no
-/// publication; or the server refuses.
+/// The slot is not lost, no state of it is on record, or the record belongs to another database.
+/// Also if the publication does not exist, or the server refuses.
 pub async fn begin(
     client: &SqlClient,
     outbox: &Outbox,
@@ -115,8 +118,8 @@ pub async fn begin(
     Ok(())
 }
 
-/// A recovery that was begun on the server that this one is an upgrade of begins anew here: its bound holds, its
-/// slot and its positions do not.
+/// Restarts a recovery after a server upgrade, if it was begun on the old server. Its bound remains
+/// valid, but its slot and its positions do not.
 async fn take_along(
     client: &SqlClient,
     outbox: &Outbox,
@@ -138,8 +141,8 @@ async fn take_along(
     take_recovery_along(client, slot, whose).await.map_err(RelayError::survey)
 }
 
-/// On another server positions mean nothing, and transaction ids do where that server was made of this
-/// one by an upgrade.
+/// Returns the bound on another server. Positions are not valid there. Transaction ids are valid if
+/// that server is an upgrade of the recorded one.
 async fn bound_elsewhere(client: &SqlClient, outbox: &Outbox) -> Result<Bound, RelayError> {
     let slot = &outbox.slot;
     let is_same = is_same_origin(client, slot, &outbox.tables).await.map_err(RelayError::survey)?;
@@ -149,12 +152,12 @@ async fn bound_elsewhere(client: &SqlClient, outbox: &Outbox) -> Result<Bound, R
     }
 }
 
-/// Puts on record that a slot is made for the first time, and that what is there before it is to be
-/// published. False when something is on record about the slot.
+/// Records that a slot is created for the first time, and that existing rows are to be published.
+/// Returns false if the slot already has a record.
 ///
 /// # Errors
 ///
-/// There is no publication; or the server refuses.
+/// The publication does not exist, or the server refuses.
 pub async fn begin_first(
     client: &SqlClient,
     outbox: &Outbox,
@@ -190,7 +193,7 @@ async fn recovery(
     Ok(Recovery { id, failover, bound, filling: None })
 }
 
-/// The rest of a recovery whose slot is made.
+/// Returns the unsettled rows of a recovery whose slot is created.
 ///
 /// # Errors
 ///
@@ -222,14 +225,15 @@ pub async fn rest(client: &SqlClient, slot: &str) -> Result<Option<(Recovery, Re
     }
 }
 
-/// How often one that waits looks whether it is its turn.
+/// The interval at which a waiting process checks whether it can continue.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Publishes what a recovery has left to publish, if one was begun; waits while another process does.
+/// Publishes the remaining rows of a recovery, if one was begun. Waits while another process works
+/// on it.
 ///
 /// # Errors
 ///
-/// As those of a relay that runs.
+/// The same errors as a running relay.
 pub async fn fill<P: Publisher>(
     settings: &Settings,
     publisher: P,
@@ -240,7 +244,7 @@ pub async fn fill<P: Publisher>(
     let client = connect_sql(&settings.connect).await.map_err(RelayError::Connect)?;
     match read_operation(&client, slot).await {
         Ok(Some(SlotOperation::Recovery(_))) => {}
-        // Whatever else there is, or is wrong, the session that follows meets and names.
+        // The next session encounters and reports any other operation or error.
         Ok(
             Some(
                 SlotOperation::Reset(_) | SlotOperation::Upgrade(_) | SlotOperation::Resharding(_),
@@ -256,7 +260,7 @@ pub async fn fill<P: Publisher>(
         connect: &settings.connect,
         slot,
         health,
-        // A start that is given up is dropped where it waits.
+        // The caller drops this future if the start is cancelled, so no stop signal is needed.
         stop: &Shutdown::new(),
     };
     loop {
@@ -281,7 +285,7 @@ pub async fn fill<P: Publisher>(
             () = sleep(PAUSE) => {}
         }
     }
-    // Read again: it is ours now.
+    // Reads the operation again, now that this process has the lock.
     let Some((recovery, rest)) = rest(&client, slot).await? else { return Ok(Filled::Done) };
     let filled =
         publish(settings, publisher, (metrics, health, shutdown), (&client, &recovery, &rest));
@@ -319,7 +323,7 @@ async fn publish<P: Publisher>(
     let progress = Progress::from(place);
     let mut relay = settings.relay.clone();
     relay.router.replay_id = Some(recovery.id.clone());
-    // Nothing of it is read from the log.
+    // These rows do not come from the WAL.
     relay.wal_budget = WalBudgetLimit::Off;
     let requests_max = settings.pubsub.max_outstanding_requests;
     let supervisor = Supervisor {
@@ -336,16 +340,16 @@ async fn publish<P: Publisher>(
     run_noting(running, (noting, &progress), (&stop, shutdown)).await
 }
 
-/// Rows that nobody sees would be taken for none, and count as settled from then on.
+/// Rejects hidden rows: a recovery would see no rows, and would count all of them as settled.
 async fn refuse_hidden(client: &SqlClient, tables: &[QualifiedName]) -> Result<(), RelayError> {
     refuse_hidden_rows(client, tables, RowUse::Read).await.map_err(RelayError::survey)
 }
 
-/// An outbox table, as a recovery reads it.
+/// Returns an outbox table as a recovery reads it.
 ///
 /// # Errors
 ///
-/// There is no such table, or its rows are hidden; the server refused, or the connection ended.
+/// The table does not exist, its rows are hidden, the server refused, or the connection ended.
 pub async fn table(
     client: &SqlClient,
     name: &QualifiedName,
@@ -370,11 +374,12 @@ pub async fn table(
     })
 }
 
-/// The same, of the rows that the outbox's publication has of it: one that is a shard has not all of them.
+/// Returns the same table with the row filter of the outbox's publication, because a shard has only
+/// a part of the rows.
 ///
 /// # Errors
 ///
-/// There is no such table; the server refused, or the connection ended.
+/// The table does not exist, the server refused, or the connection ended.
 pub async fn published_table(
     client: &SqlClient,
     (outbox, name): (&Outbox, &QualifiedName),
@@ -387,7 +392,7 @@ pub async fn published_table(
     Ok(GapTable { row_filter, ..table })
 }
 
-/// The first of a column's names that the table has.
+/// Returns the first of a column's names that exists in the table.
 fn present(names: &Names, columns: &[TableColumn]) -> Option<String> {
     let is_there = |name: &&str| columns.iter().any(|column| column.name == *name);
     names.iter().find(is_there).map(str::to_owned)

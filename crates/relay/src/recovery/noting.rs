@@ -1,4 +1,4 @@
-//! Writes down how far a recovery has come, while it publishes.
+//! Records the progress of a recovery while it publishes.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -12,22 +12,24 @@ use crate::error::RelayError;
 use crate::shutdown::Shutdown;
 use crate::stream::mode::Ended;
 
-/// The place is written down at least this often while rows settle.
+/// The longest interval between two records of the place while rows settle.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// With so many rows settled it is written down earlier. A kill repeats these rows and those in flight.
+/// The number of settled rows that trigger an earlier record. After a kill, these rows and those in
+/// flight are republished.
 const ROWS: u32 = 1_000;
 
-/// How often it is checked how many rows are settled.
+/// The interval at which the number of settled rows is checked.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Where the place is written down.
+/// Stores the place of a recovery.
 pub trait NotePlace: Sync {
-    /// Writes it down. It is durable when this returns.
+    /// Stores the place. It is durable when this returns.
     fn note(&self, place: &FillingPlace) -> impl Future<Output = Result<(), RelayError>> + Send;
 }
 
-/// In `app_outbox_relay.operation`, over the session that has the lock on the operation.
+/// Stores the place in `app_outbox_relay.operation`, over the session that holds the operation's
+/// lock.
 #[derive(Debug)]
 pub(super) struct PlaceOnRecord<'a> {
     pub(super) client: &'a SqlClient,
@@ -41,7 +43,7 @@ impl NotePlace for PlaceOnRecord<'_> {
         let noted = note_place(client, (slot, filling), place).await.map_err(RelayError::survey)?;
         match noted {
             true => Ok(()),
-            // Another process has made another slot since.
+            // Another process has created another slot meanwhile.
             false => Err(RelayError::Survey(AdminError::OperationUnfinished {
                 slot: slot.to_owned(),
                 what: "another recovery".to_owned(),
@@ -50,12 +52,12 @@ impl NotePlace for PlaceOnRecord<'_> {
     }
 }
 
-/// Runs the sessions of a recovery, and writes down how far they have come. They are stopped when `shutdown`
-/// is requested, or when the place cannot be written: the lock on the operation is lost then.
+/// Runs the sessions of a recovery and records their progress. Stops them if `shutdown` is
+/// requested, or if recording fails, because the operation's lock is lost then.
 ///
 /// # Errors
 ///
-/// Those of the sessions, or of writing the place.
+/// Errors of the sessions, or of recording the place.
 pub async fn run_noting<R>(
     running: R,
     (on_record, progress): (impl NotePlace, &Progress),
@@ -79,7 +81,7 @@ where
             running.await
         }
     }?;
-    // Rows have settled since the place was last written.
+    // Rows have settled since the place was last recorded.
     if ended != Some(Ended::CaughtUp)
         && let Some(place) = progress.place()
     {
@@ -88,7 +90,7 @@ where
     Ok(ended)
 }
 
-/// Writes the place until that fails.
+/// Records the place until that fails.
 async fn keep_noting(on_record: &impl NotePlace, progress: &Progress) -> RelayError {
     let (mut noted, mut noted_at) = (progress.number(), Instant::now());
     loop {

@@ -1,7 +1,7 @@
-//! How far the rows of a recovery are settled: the row with which the next attempt continues.
+//! The progress of a recovery: the row at which the next attempt resumes.
 //!
-//! Rows are read in one order and settle in any. The place is the first row that is not settled, so
-//! nothing before it is missing and nothing behind it is skipped.
+//! Rows are read in one order and settle in any order. The place is the first unsettled row, so no
+//! row before it is missing and no row after it is skipped.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,24 +10,24 @@ use pgoutput_parser::{Lsn, Position};
 use walrelay_outbox_admin::{FillingPlace, RowPlace};
 use walrelay_outbox_store::RecordedRow;
 
-/// How far a recovery has come. A copy shares it.
+/// The progress of a recovery. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct Progress(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 struct State {
-    /// The transaction that all rows are of.
+    /// The commit position of the transaction that contains all rows.
     commit_lsn: Lsn,
-    /// The number of the next row to be read.
+    /// The number of the next row.
     next: u32,
-    /// Rows that were read and are not settled, by number. They are those in flight, and what the socket
-    /// holds (I6).
+    /// Unsettled rows that were read, by number: the rows in flight, and the rows in the socket
+    /// buffer (I6).
     unsettled: BTreeMap<u32, ReadRow>,
-    /// The row that was read last, settled or not.
+    /// The last row that was read, settled or not.
     last: Option<ReadRow>,
-    /// Rows that dispatch state has, by position.
+    /// The rows in dispatch state, by position.
     recorded: Arc<[RecordedRow]>,
-    /// The place as it was known last.
+    /// The last known place.
     place: Option<FillingPlace>,
 }
 
@@ -47,29 +47,29 @@ impl Default for State {
 #[derive(Debug, Clone)]
 struct ReadRow {
     event_id: String,
-    /// None where its values are too long to be noted.
+    /// `None` if its values are too long to be recorded.
     place: Option<RowPlace>,
     in_table: Arc<InTable>,
 }
 
-/// What the places of all rows of a table have in common.
+/// The part of a place that all rows of a table share.
 #[derive(Debug, Default)]
 pub(crate) struct InTable {
-    /// The tables that were read, up to this one.
+    /// The names of the tables that were read, up to this one.
     pub(crate) tables: Vec<String>,
-    /// The columns that give its order.
+    /// The columns that define the order of the table.
     pub(crate) columns: Vec<String>,
 }
 
 impl Progress {
-    /// Of a recovery that continues there.
+    /// Creates the progress of a recovery that resumes at `place`.
     #[must_use]
     pub fn from(place: Option<FillingPlace>) -> Self {
         Self(Arc::new(Mutex::new(State { place, ..State::default() })))
     }
 
-    /// A stream begins, at this position and behind these recorded rows. What an earlier one had read and
-    /// not settled is read again.
+    /// Starts a stream at this position with these recorded rows. Rows that an earlier stream read
+    /// but did not settle are read again.
     pub fn begin(&self, commit_lsn: Lsn, recorded: Arc<[RecordedRow]>) {
         let mut state = self.state();
         state.update_place();
@@ -79,7 +79,7 @@ impl Progress {
         state.next = state.place.as_ref().map_or(0, |place| place.number);
     }
 
-    /// The next row was read.
+    /// Records the next row that was read.
     pub(crate) fn read(&self, event_id: String, place: Option<RowPlace>, in_table: &Arc<InTable>) {
         let mut state = self.state();
         let row = ReadRow { event_id, place, in_table: Arc::clone(in_table) };
@@ -91,10 +91,12 @@ impl Progress {
         state.last = Some(row);
     }
 
-    /// The row at this position is settled. Rows of dispatch state have other positions, or are settled.
+    /// Records that a row is settled. Rows of dispatch state have other positions, or are already
+    /// settled.
     pub(crate) fn settled(&self, position: Position, event_id: &str) {
         let mut state = self.state();
-        // A row that was deleted meanwhile has moved those behind it: the id tells.
+        // A row that was deleted meanwhile shifts the numbers of later rows, so the event id is
+        // compared also.
         let is_it = |row: &ReadRow| row.event_id == event_id;
         if position.commit_lsn == state.commit_lsn
             && state.unsettled.get(&position.tx_index).is_some_and(is_it)
@@ -103,12 +105,12 @@ impl Progress {
         }
     }
 
-    /// The rows that dispatch state has.
+    /// Returns the rows in dispatch state.
     pub(crate) fn recorded(&self) -> Arc<[RecordedRow]> {
         Arc::clone(&self.state().recorded)
     }
 
-    /// With which row to continue; none before a row was read.
+    /// Returns the row to resume at, or `None` before any row was read.
     #[must_use]
     pub fn place(&self) -> Option<FillingPlace> {
         let mut state = self.state();
@@ -116,7 +118,7 @@ impl Progress {
         state.place.clone()
     }
 
-    /// The number of rows before that one.
+    /// Returns the number of rows before the place.
     #[must_use]
     pub fn number(&self) -> u32 {
         let mut state = self.state();
@@ -130,7 +132,7 @@ impl Progress {
 }
 
 impl State {
-    /// Whether dispatch state has the row: then it is settled.
+    /// Returns whether dispatch state has the row, which means that it is settled.
     fn is_recorded(&self, number: u32, event_id: &str) -> bool {
         let position = Position { commit_lsn: self.commit_lsn, tx_index: number };
         let found = self.recorded.binary_search_by_key(&position, |row| row.position);
@@ -140,7 +142,8 @@ impl State {
     fn update_place(&mut self) {
         let (number, row) = match (self.unsettled.first_key_value(), &self.last) {
             (Some((number, row)), _) => (*number, row),
-            // Where all rows that were read are settled, the last one is the place: it alone comes again.
+            // If all rows are settled, the last one is the place. Only that row is then published
+            // again.
             (None, Some(last)) => (self.next.saturating_sub(1), last),
             (None, None) => return,
         };
@@ -192,7 +195,7 @@ mod tests {
         assert_eq!(progress.number(), 4);
         let place = progress.place().expect("a place");
         assert_eq!((place.row.key.aggregate_id.as_str(), place.tables.len()), ("4", 1));
-        // The next stream reads row 4 first, and numbers it so.
+        // The next stream reads row 4 first, and gives it number 4.
         progress.begin(COMMIT, Arc::default());
         progress.read("e4".into(), None, &Arc::default());
         progress.read("e5".into(), None, &Arc::default());

@@ -1,4 +1,4 @@
-//! Reading the table failed, and where: the same failure at the same row again and again needs a person.
+//! Counts failed reads of the table. A failure that repeats at one row needs a person.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -8,16 +8,16 @@ use walrelay_pg_client::ServerError;
 use crate::error::RelayError;
 use crate::policy::Kind;
 
-/// So often the server gives the same answer at the same row before reading is given up.
+/// The number of equal server errors at one row before the recovery stops.
 const FAILURES_MAX: u32 = 3;
 
-/// What is known of failures from one stream to the next. A copy shares it.
+/// The failures so far, shared between streams. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ReadFailures(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// The id of the last row that was read.
+    /// The event id of the last row that was read.
     last_read: Option<String>,
     failure: Option<Failure>,
 }
@@ -27,17 +27,17 @@ struct State {
 struct Failure {
     code: String,
     message: String,
-    /// The id of the last row before it.
+    /// The event id of the last row before the failure.
     behind: Option<String>,
     count: u32,
 }
 
 impl ReadFailures {
-    /// A stream begins.
+    /// Starts a stream.
     ///
     /// # Errors
     ///
-    /// Reading failed so often at the same row that it would fail again.
+    /// Reading has failed so often at one row that it would fail again.
     pub(crate) fn begin(&self) -> Result<(), RelayError> {
         let mut state = self.state();
         state.last_read = None;
@@ -56,7 +56,7 @@ impl ReadFailures {
         Err(RelayError::Setup { kind: Kind::Unreadable, summary })
     }
 
-    /// A row was read.
+    /// Records a row that was read.
     pub(crate) fn read(&self, row: &GapRow, table: &GapTable) {
         let id = event_id(row, table);
         if row.values.iter().any(|value| !is_utf8(value)) {
@@ -65,11 +65,11 @@ impl ReadFailures {
         self.state().last_read = Some(id.to_owned());
     }
 
-    /// Reading failed with this answer of the server.
+    /// Records that reading failed with this answer of the server.
     pub(crate) fn failed(&self, answer: &ServerError) {
         let mut state = self.state();
         let behind = state.last_read.clone();
-        // The position of a stream that continues moves: the row before the failure is the same.
+        // The position of a resumed stream moves, but the row before the failure is the same.
         let is_same = |known: &Failure| {
             known.code == answer.code && (behind.is_none() || known.behind == behind)
         };
@@ -90,7 +90,7 @@ impl ReadFailures {
     }
 }
 
-/// The id of a row; empty where it has none.
+/// Returns the event id of a row, or an empty string without one.
 pub(super) fn event_id<'a>(row: &'a GapRow, table: &GapTable) -> &'a str {
     let value = table.column(Some(&table.id)).and_then(|index| row.values.get(index));
     match value {
@@ -106,8 +106,8 @@ fn is_utf8(value: &GapValue) -> bool {
     }
 }
 
-/// Whether the data itself is the cause: data exceptions, exceeded limits, and internal errors such as a
-/// damaged value.
+/// Returns whether the data itself is the cause: data exceptions, exceeded limits, and internal
+/// errors such as a damaged value.
 fn is_permanent(code: &str) -> bool {
     ["22", "54", "XX"].iter().any(|class| code.starts_with(class))
 }

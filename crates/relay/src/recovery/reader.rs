@@ -1,5 +1,4 @@
-//! The rows of the tables, as a stream of the table reads them: from Postgres in service, from memory in
-//! the simulation.
+//! Reads the rows of the tables: from Postgres in production, from memory in the simulation.
 
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt as _, TryStreamExt as _};
@@ -10,10 +9,10 @@ use crate::error::RelayError;
 
 /// Reads rows.
 pub trait RowReader: Send + Sync + 'static {
-    /// Whether every transaction that the snapshot sees is visible to readers.
+    /// Returns whether every transaction in the snapshot is visible to readers.
     fn is_visible(&self, gap: &Gap) -> impl Future<Output = Result<bool, RelayError>> + Send;
 
-    /// The rows of a table, in their order.
+    /// Returns the rows of a table, in their order.
     fn rows(
         &self,
         gap: &Gap,
@@ -21,7 +20,7 @@ pub trait RowReader: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Rows, RelayError>> + Send;
 }
 
-/// Rows as they come.
+/// A stream of rows.
 pub type Rows = BoxStream<'static, Result<GapRow, RelayError>>;
 
 /// The tables in Postgres.

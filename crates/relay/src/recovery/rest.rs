@@ -1,19 +1,19 @@
-//! What is left of a lost slot's rows.
+//! The rows that a lost slot may not have settled.
 
 use pgoutput_parser::Lsn;
 use walrelay_outbox_admin::Gap;
 
-/// What may not have been settled, and has to be published before the slot is streamed.
+/// The rows that may be unsettled. They must be published before the slot is streamed.
 #[derive(Debug, Clone)]
 pub struct Rest {
-    /// Where the slot begins.
+    /// The start of the slot.
     pub consistent_point: Lsn,
-    /// Which rows.
+    /// The selection of the rows.
     pub gap: Gap,
 }
 
 impl Rest {
-    /// The position of its rows: behind everything that was settled, before everything that is streamed.
+    /// Returns the position of the rows: behind all settled rows, and before all streamed rows.
     #[must_use]
     pub fn commit_lsn(&self) -> Lsn {
         Lsn::new(self.consistent_point.as_u64() - 1)

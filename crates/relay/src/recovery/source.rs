@@ -1,4 +1,5 @@
-//! Sessions over the table: the socket is one in memory, dispatch state is the relay's own.
+//! Sessions over the table: an in-memory socket serves the stream, and dispatch state is the
+//! relay's own.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -27,7 +28,7 @@ use crate::policy::Chain;
 use crate::settings::Settings;
 use crate::stream::wal_end::WalEnd;
 
-/// What a row and its frame take at most beside what the loop reads at once: back-pressure.
+/// The buffer of the in-memory socket in bytes. A full buffer creates back-pressure.
 const SOCKET_BYTES: usize = 256 << 10;
 
 /// The table in place of the slot.
@@ -37,7 +38,7 @@ pub(super) struct TableSource<'a> {
     rest: Rest,
     tables: Vec<GapTable>,
     progress: Progress,
-    /// The other end of the socket, one at a time.
+    /// Serves the other side of the socket, one stream at a time.
     serving: Serving,
 }
 
@@ -50,8 +51,8 @@ impl<'a> TableSource<'a> {
         Self { settings, rest, tables, progress, serving: Serving::default() }
     }
 
-    /// The rows that dispatch state has of what is to be read, at their positions in the stream. There may be
-    /// millions.
+    /// Returns the rows to read that dispatch state already has, at their positions in the stream.
+    /// There may be millions.
     async fn recorded(&self, client: &SqlClient) -> Result<Arc<[RecordedRow]>, RelayError> {
         let slot = self.settings.relay.outbox.slot.as_str();
         let place = self.progress.place();
@@ -114,7 +115,8 @@ impl Server for TableSource<'_> {
     }
 }
 
-/// A connection that reads rows as text in the forms the router reads, as over a replication connection.
+/// Opens a connection that reads rows as text in the formats that the router reads, as a
+/// replication connection does.
 pub(crate) async fn reading(connect: &ConnectConfig) -> Result<SqlRows, RelayError> {
     let client = connect_sql(connect).await.map_err(RelayError::Connect)?;
     let settings = "SET DateStyle = 'ISO'; SET TimeZone = 'UTC'; SET bytea_output = 'hex';
@@ -125,7 +127,7 @@ pub(crate) async fn reading(connect: &ConnectConfig) -> Result<SqlRows, RelayErr
     Ok(SqlRows { client, text })
 }
 
-/// The other end of a socket in memory, one at a time.
+/// Serves the other side of an in-memory socket, one stream at a time.
 #[derive(Debug, Default)]
 pub struct Serving {
     streams: Mutex<JoinSet<()>>,
@@ -133,11 +135,12 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// Serves a stream, and connects to it. The session before is over, and so is its stream.
+    /// Serves a stream, and connects to it. The stream of the previous session is dropped.
     ///
     /// # Errors
     ///
-    /// The connection failed; or the streams before failed so often at one row that this would fail there.
+    /// The connection failed, or earlier streams failed so often at one row that this one would
+    /// fail also.
     pub async fn serve<R: RowReader>(
         &self,
         stream: TableStream<R>,
@@ -162,7 +165,7 @@ async fn serve<R: RowReader>(stream: TableStream<R>, socket: DuplexStream) {
     }
 }
 
-/// The ordinary connection beside it.
+/// The ordinary connection beside the stream.
 #[derive(Debug)]
 pub(super) struct TableDatabase {
     sql: SqlClient,

@@ -1,7 +1,8 @@
-//! The table as if it were a slot: its rows as one transaction of the stream, over a socket in memory.
+//! The table as if it were a slot: its rows as one transaction of a stream, over an in-memory
+//! socket.
 //!
-//! So a row of the table goes the way of a row of the log, through the same loop, lanes and dispatch
-//! state; nothing behind the socket knows the difference.
+//! A row of the table therefore takes the same path as a row of the WAL: the same loop, lanes and
+//! dispatch state. The code behind the socket sees no difference.
 //!
 //! ```text
 //! greeting ─▶ IDENTIFY_SYSTEM ─▶ START_REPLICATION ─▶ Begin ─▶ Relation, Insert … ─▶ Commit ─▶ keepalives
@@ -27,24 +28,24 @@ use super::read_failures::ReadFailures;
 use super::reader::RowReader;
 use crate::error::RelayError;
 
-/// How often a silent stream says that it is alive.
+/// The interval between keepalives of a silent stream.
 const KEEPALIVE: Duration = Duration::from_secs(1);
 
-/// How often it is looked whether commits have become visible that wait for a standby.
+/// The interval at which commits that wait for a synchronous standby are checked for visibility.
 const VISIBLE_PAUSE: Duration = Duration::from_millis(100);
 
-/// What is streamed.
+/// A stream of rows of the table.
 #[derive(Debug)]
 pub struct TableStream<R> {
     /// Reads the rows.
     reader: R,
     gap: Gap,
     tables: Vec<GapTable>,
-    /// Where the last transaction ends, and the stream with it.
+    /// The end of the last transaction and of the stream.
     end: Lsn,
-    /// Into which transactions the rows are put.
+    /// Groups the rows into transactions.
     batches: Batches,
-    /// Told how far reading came when it failed.
+    /// Records the row at which reading failed.
     failures: ReadFailures,
 }
 
@@ -52,18 +53,18 @@ pub struct TableStream<R> {
 const COPY_BOTH: &[u8] = &[0, 0, 0];
 
 impl<R: RowReader> TableStream<R> {
-    /// A stream of these rows of these tables, which ends there.
+    /// Creates a stream of these rows of these tables, which ends at `end`.
     #[must_use]
     pub fn new(reader: R, (gap, tables): (Gap, Vec<GapTable>), end: Lsn, batches: Batches) -> Self {
         Self { reader, gap, tables, end, batches, failures: ReadFailures::default() }
     }
 
-    /// The same, with the failures of the streams before it.
+    /// Adds the failures of the previous streams.
     pub(super) fn telling(self, failures: ReadFailures) -> Self {
         Self { failures, ..self }
     }
 
-    /// Talks to the one client until it ends the connection.
+    /// Serves one client until it ends the connection.
     pub(super) async fn serve(self, socket: DuplexStream) -> Result<(), RelayError> {
         let (mut reader, mut writer) = tokio::io::split(socket);
         let io = |source| RelayError::TableStream { source };
@@ -73,7 +74,7 @@ impl<R: RowReader> TableStream<R> {
             sent = self.send(&mut writer) => sent.err(),
         };
         if let Some(error) = error {
-            // As a server would: whoever reads the stream sees the cause.
+            // Reports the cause to the client in the same form as a server.
             if let Some(refusal) = refusal(&error) {
                 writer.write_all(&message(b'E', &refusal)).await.map_err(io)?;
                 writer.flush().await.map_err(io)?;
@@ -84,12 +85,12 @@ impl<R: RowReader> TableStream<R> {
         writer.write_all(&message(b'c', &[])).await.map_err(io)?;
         writer.write_all(&message(b'Z', b"I")).await.map_err(io)?;
         writer.flush().await.map_err(io)?;
-        // Its goodbye is taken in, or it would find the socket closed.
+        // Reads the client's goodbye, because the client would otherwise find the socket closed.
         drop(listen(&mut reader).await);
         Ok(())
     }
 
-    /// All rows, then keepalives for as long as somebody listens.
+    /// Sends all rows, then keepalives until the client disconnects.
     async fn send(&self, writer: &mut WriteHalf<DuplexStream>) -> Result<(), RelayError> {
         let io = |source| RelayError::TableStream { source };
         while !self.reader.is_visible(&self.gap).await? {
@@ -131,7 +132,7 @@ impl<R: RowReader> TableStream<R> {
             let next = tokio::time::timeout_at(written_at + KEEPALIVE, rows.try_next()).await;
             written_at = Instant::now();
             let row = match next {
-                // A sort that takes long.
+                // The server is sorting for a long time.
                 Err(_) => {
                     write_keepalive(writer, Lsn::ZERO).await.map_err(io)?;
                     continue;
@@ -154,7 +155,7 @@ impl<R: RowReader> TableStream<R> {
     }
 }
 
-/// The table as the server would describe it in the stream.
+/// Encodes the table as the server would describe it in the stream.
 pub(crate) fn relation_of(table: &GapTable) -> Vec<u8> {
     let columns: Vec<RelationColumn> = table
         .columns
@@ -170,13 +171,13 @@ pub(crate) fn relation_of(table: &GapTable) -> Vec<u8> {
     encode::relation(table.oid, schema, name, ReplicaIdentity::Default, &columns)
 }
 
-/// A row as the server would stream it.
+/// Encodes a row as the server would stream it.
 pub(crate) fn insert_of(table: &GapTable, row: &GapRow) -> Vec<u8> {
     let values: Vec<Column<'_>> = row.values.iter().map(GapValue::as_column).collect();
     encode::insert(table.oid, &values)
 }
 
-/// What the server said, if it is what ended reading.
+/// Returns the server's answer, if it ended reading.
 fn answer_in(error: &RelayError) -> Option<ServerError> {
     match error {
         RelayError::Survey(error) => error.as_sql().and_then(SqlError::server_answer),
@@ -193,7 +194,7 @@ fn answer_in(error: &RelayError) -> Option<ServerError> {
     }
 }
 
-/// The body of an ErrorResponse that repeats an answer of the server.
+/// Encodes the body of an ErrorResponse with the server's answer.
 fn refusal(error: &RelayError) -> Option<Vec<u8>> {
     let ServerError { code, message, .. } = answer_in(error)?;
     let mut body = Vec::new();
@@ -208,7 +209,7 @@ fn refusal(error: &RelayError) -> Option<Vec<u8>> {
     Some(body)
 }
 
-/// The open transaction ends where another follows it.
+/// Ends the open transaction and begins the following one.
 async fn begin_following(
     writer: &mut WriteHalf<DuplexStream>,
     open: &mut Open,
@@ -232,7 +233,7 @@ async fn commit(writer: &mut WriteHalf<DuplexStream>, open: &Open) -> io::Result
     write_change(writer, &encode::commit(&Commit { commit_lsn, end_lsn, commit_timestamp })).await
 }
 
-/// The answers that a client expects before it streams.
+/// Answers the messages that a client sends before it streams.
 async fn greet(
     reader: &mut ReadHalf<DuplexStream>,
     writer: &mut WriteHalf<DuplexStream>,
@@ -251,7 +252,7 @@ async fn greet(
             writer.write_all(&message(b'W', COPY_BOTH)).await?;
             return writer.flush().await;
         }
-        // Of a system that nobody compares with another.
+        // The identity of a system that no client compares.
         let mut row = vec![0, 4];
         for field in [SystemIdentity::NO_LOG, "1", "0/0", "outbox"] {
             row.extend_from_slice(&u32::try_from(field.len()).unwrap_or_default().to_be_bytes());
@@ -263,7 +264,7 @@ async fn greet(
     }
 }
 
-/// Until the client says that it has had enough. What it confirms is confirmed nowhere.
+/// Reads until the client ends the stream. Its confirmations are ignored.
 async fn listen(reader: &mut ReadHalf<DuplexStream>) -> io::Result<()> {
     loop {
         let (tag, _) = read(reader).await?;
@@ -273,7 +274,7 @@ async fn listen(reader: &mut ReadHalf<DuplexStream>) -> io::Result<()> {
     }
 }
 
-/// A client of ours sends nothing that is longer.
+/// The maximum message length. Our own client sends no longer message.
 const MESSAGE_BYTES_MAX: u32 = 1 << 20;
 
 async fn read(reader: &mut ReadHalf<DuplexStream>) -> io::Result<(u8, Vec<u8>)> {

@@ -1,8 +1,8 @@
-//! A replay in place: the same loop, and where it would publish, rows go into dispatch state, before what
-//! waits of their keys.
+//! A replay in place: the same event loop, but rows go into dispatch state instead of Pub/Sub. They
+//! are inserted before the pending rows of their keys.
 //!
-//! It is gone through twice. The first time tells which keys its rows have, so that those can be held;
-//! the second time adds what each of them is held for.
+//! The loop runs twice. The first run collects the keys of the rows, so that these keys can be
+//! held. The second run inserts the rows of each held key.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,15 +16,16 @@ use walrelay_pg_replication::{ServerIdentity, read_server_identity};
 
 use crate::stream::seams::Publisher;
 
-/// Most keys that one replay may hold: the relay has a lane for each of them meanwhile.
+/// The maximum number of keys that one replay holds. The relay has a lane for each of them
+/// meanwhile.
 pub const HELD_KEYS_MAX: usize = 10_000;
 
-/// Publishes nothing, and remembers which keys it was given; one more than may be held, at most.
+/// Publishes nothing, and collects the keys of all batches, up to one more than the maximum.
 #[derive(Debug, Clone, Default)]
 pub struct KeysSeen(Arc<Mutex<BTreeSet<(Topic, String)>>>);
 
 impl KeysSeen {
-    /// Topic and ordering key, in order.
+    /// Returns topic and ordering key of each key, in order.
     #[must_use]
     pub fn keys(&self) -> Vec<(Topic, String)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
@@ -45,23 +46,23 @@ impl Publisher for KeysSeen {
     }
 }
 
-/// Puts rows into dispatch state in place of Pub/Sub, as far as their keys are held for the replay.
+/// Writes rows into dispatch state instead of Pub/Sub, if the replay holds their keys.
 #[derive(Debug, Clone)]
 pub struct HistoryWriter(Arc<Writing>);
 
 #[derive(Debug)]
 struct Writing {
     connect: ConnectConfig,
-    /// Where holds and history are (I11).
+    /// The server with the holds and the history (I11).
     server: ServerIdentity,
     store: DispatchStore,
     replay_id: String,
     source: HistorySource,
-    /// One statement at a time: it looks whether an id is taken.
+    /// One statement at a time, because a statement checks whether an id is taken.
     client: tokio::sync::Mutex<Option<SqlClient>>,
 }
 
-/// What is added at once, taken out of its batch.
+/// The rows of one batch, which are inserted together.
 struct Rows {
     topic: Topic,
     ordering_key: String,
@@ -69,7 +70,7 @@ struct Rows {
 }
 
 impl HistoryWriter {
-    /// Of this replay, with rows from there, to the dispatch state of `store` on this server.
+    /// Creates the writer of this replay for the dispatch state of `store` on this server.
     #[must_use]
     pub fn new(
         connect: ConnectConfig,
@@ -130,7 +131,7 @@ impl Writing {
         };
         let client = connect_sql(&self.connect).await.map_err(|error| unavailable(&error))?;
         let here = read_server_identity(&client).await.map_err(|error| unavailable(&error))?;
-        // A restart alone changes nothing: holds and history are in the table.
+        // A restart alone changes nothing, because holds and history are in the table.
         let expected =
             ServerIdentity { started_at: here.started_at.clone(), ..self.server.clone() };
         match here.is_same(&expected) {

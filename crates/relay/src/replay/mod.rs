@@ -1,13 +1,14 @@
-//! A replay: the loop of [`stream`](crate::stream) over a temporary copy of an anchor, into another topic.
+//! A replay: the loop of [`stream`](crate::stream) over a temporary copy of an anchor, into another
+//! topic.
 //!
 //! ```text
 //! anchor ── copy, gone with its connection ──▶ selected rows ──▶ lanes ──▶ paced publishes ──▶ topic
 //!                                                                  └─▶ how far it has come ──▶ app_outbox_replay
 //! ```
 //!
-//! The live slot is not touched, and no dispatch state is read or written: what Pub/Sub refuses is
-//! tried again, and a row that it would never take ends the replay, or is left out. One [in place](in_place)
-//! writes its rows into dispatch state instead, from where the relay publishes them.
+//! The live slot is not touched, and no dispatch state is read or written. Refused rows are
+//! retried. A row that Pub/Sub never accepts ends the replay or is skipped. An [in-place](in_place)
+//! replay instead writes its rows into dispatch state, from where the relay publishes them.
 
 mod in_place;
 mod paced;
@@ -35,27 +36,28 @@ pub use tally::Tally;
 use crate::lifecycle::session::SessionSettings;
 use crate::settings::{RelaySettings, Until};
 
-/// One replay, resolved: every time is a position.
+/// A replay whose times are resolved to positions.
 #[derive(Debug, Clone)]
 pub struct Replay {
-    /// Its name, and the attribute of its messages.
+    /// Its id, which is also an attribute of its messages.
     pub id: String,
     /// The slot of the anchor.
     pub anchor_slot: String,
-    /// Which rows.
+    /// The selection of the rows.
     pub selection: Selection,
-    /// Everything before is published already.
+    /// Everything before this position is already published.
     pub start: Lsn,
-    /// Once everything before is settled it is done.
+    /// The replay is done once everything before this position is settled.
     pub goal: Lsn,
-    /// What becomes of rows that Pub/Sub would never take.
+    /// The treatment of rows that Pub/Sub never accepts.
     pub dead_rows: DeadRows,
-    /// Whether how far it comes is written down.
+    /// Whether progress is recorded.
     pub keeping: Keeping,
 }
 
-/// The temporary slot of the replay of this id: a copy of its anchor, for as long as a connection streams it.
-/// One process at a time can have it, so a replay that is resumed twice runs once.
+/// Returns the name of the replay's temporary slot: a copy of its anchor, which is dropped with its
+/// connection. Only one process at a time can have the slot, so a replay that is resumed twice runs
+/// once.
 #[must_use]
 pub fn copy_of_anchor(live: &str, id: &str) -> String {
     const SUFFIX_MAX: usize = "_replay_".len() + 8;
@@ -63,11 +65,11 @@ pub fn copy_of_anchor(live: &str, id: &str) -> String {
     format!("{kept}_replay_{id}")
 }
 
-/// No key is ever parked: nothing waits behind a replay that it could hold up.
+/// Keys of a replay are never parked, because no other row waits behind them.
 const NEVER: Duration = Duration::from_hours(24 * 3650);
 
 impl Replay {
-    /// What its sessions are built from.
+    /// Returns the settings of its sessions.
     #[must_use]
     pub fn session_settings(
         &self,
@@ -78,7 +80,7 @@ impl Replay {
         relay.outbox.slot = copy_of_anchor(&live.outbox.slot, &self.id);
         relay.router.replay_id = Some(self.id.clone());
         relay.park_after = NEVER;
-        // Where a dead row ends the replay, the rows behind it come after it is mended, never before.
+        // If a dead row ends the replay, the rows behind it follow only after it is fixed.
         relay.on_dead = match self.dead_rows {
             DeadRows::Stop => OnDead::Hold,
             DeadRows::LeaveOut => OnDead::Continue,
@@ -87,8 +89,8 @@ impl Replay {
         relay.take_over_after = None;
         let mut built = SessionSettings::of(&relay, requests_max, Until::CaughtUp);
         if let Some(rate) = rate {
-            // No request alone is more than a second's share, and what is read ahead is no more than two:
-            // a stop waits for it.
+            // No request is larger than one second's share, and at most two shares are read ahead,
+            // because a stop waits for them.
             let share = rate.per_second() as usize;
             built.lanes.batch_messages = built.lanes.batch_messages.min(share);
             built.budget.rows = built.budget.rows.min(2 * share);

@@ -1,4 +1,4 @@
-//! A publisher that goes no faster than it is told, and counts; or publishes nothing at all.
+//! A publisher that limits its rate and counts rows. In a dry run it publishes nothing.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,16 +10,16 @@ use super::request::Rate;
 use super::tally::Tally;
 use crate::stream::seams::Publisher;
 
-/// Publishes at a rate.
+/// Publishes at a limited rate.
 #[derive(Debug, Clone)]
 pub struct Paced<P> {
-    /// None in a dry run.
+    /// `None` in a dry run.
     publisher: Option<P>,
     pace: Option<Arc<Pace>>,
     tally: Tally,
 }
 
-/// When the next request may go out.
+/// The time at which the next request may be sent.
 #[derive(Debug)]
 struct Pace {
     rate: Rate,
@@ -27,7 +27,7 @@ struct Pace {
 }
 
 impl Pace {
-    /// When `rows` more may go out; those behind them may later.
+    /// Returns the time at which `rows` may be sent, and moves the time of the next request.
     fn take(&self, rows: usize, now: Instant) -> Instant {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         let turn = (*next).max(now);
@@ -38,7 +38,7 @@ impl Pace {
 }
 
 impl<P> Paced<P> {
-    /// A publisher of so many rows a second; without one, everything counts as published at once.
+    /// Limits `publisher` to `rate`. Without a publisher, every row counts as published at once.
     #[must_use]
     pub fn new(publisher: Option<P>, rate: Option<Rate>, tally: Tally) -> Self {
         let pace = rate.map(|rate| Arc::new(Pace { rate, next: Mutex::new(Instant::now()) }));
@@ -82,7 +82,7 @@ mod tests {
         assert_eq!(at(50), Duration::ZERO);
         assert_eq!(at(100), Duration::from_millis(500));
         assert_eq!(at(1), Duration::from_millis(1500));
-        // What was not used is not saved up.
+        // Unused capacity is not saved.
         let later = now + Duration::from_secs(60);
         assert_eq!(pace.take(1, later), later);
     }

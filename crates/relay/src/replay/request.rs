@@ -1,4 +1,4 @@
-//! What a replay was asked for, as it stands in `app_outbox_replay`: resuming needs nothing else.
+//! The request of a replay as stored in `app_outbox_replay`. A resumed replay needs no other input.
 
 use std::num::NonZeroU32;
 
@@ -8,12 +8,12 @@ use walrelay_core::{Matching, Selection};
 
 use super::store::DeadRows;
 
-/// Rows a second.
+/// A rate in rows per second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate(NonZeroU32);
 
 impl Rate {
-    /// None of zero.
+    /// Returns `None` for zero.
     #[must_use]
     pub const fn new(per_second: u32) -> Option<Self> {
         match NonZeroU32::new(per_second) {
@@ -22,24 +22,24 @@ impl Rate {
         }
     }
 
-    /// The number.
+    /// Returns rows per second.
     #[must_use]
     pub const fn per_second(self) -> u32 {
         self.0.get()
     }
 }
 
-/// Where a replay publishes.
+/// The destination of a replay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Destination {
-    /// To the topic of this template, where no live row goes.
+    /// The topic of this template. No live row goes there.
     Topic(String),
-    /// To the topics that the rows went to, through dispatch state.
+    /// The original topics of the rows, through dispatch state.
     InPlace,
 }
 
 impl Destination {
-    /// The value of `to_topic`, which a replay in place does not have.
+    /// Returns the value of `to_topic`. A replay in place has none.
     pub(super) fn topic(&self) -> Option<&str> {
         match self {
             Self::Topic(topic) => Some(topic),
@@ -47,17 +47,17 @@ impl Destination {
         }
     }
 
-    /// Of a replay or a backfill on record.
+    /// Parses the destination of a recorded replay or backfill.
     ///
     /// # Errors
     ///
-    /// It is not what this version writes.
+    /// This version does not write such text.
     pub fn from_json(text: &str) -> Result<Self, UnreadableRequest> {
         let value = serde_json::from_str(text).map_err(|_| UnreadableRequest("JSON"))?;
         Self::of(&value)
     }
 
-    /// What is stored.
+    /// Parses the destination of a stored request.
     pub(super) fn of(value: &Value) -> Result<Self, UnreadableRequest> {
         let is_in_place = value.get("in_place").and_then(Value::as_bool).unwrap_or_default();
         match (is_in_place, value.get("to_topic").and_then(Value::as_str)) {
@@ -68,24 +68,24 @@ impl Destination {
     }
 }
 
-/// What was asked for beside the stretch of the log.
+/// The request of a replay without its range of WAL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// Where it publishes.
+    /// The destination.
     pub destination: Destination,
-    /// Commits of this moment or later.
+    /// Only commits at this time or later.
     pub since: Option<PgTimestamp>,
-    /// Commits of this moment or earlier.
+    /// Only commits at this time or earlier.
     pub until: Option<PgTimestamp>,
-    /// Rows with these values.
+    /// Only rows with these values.
     pub matching: Matching,
-    /// How fast.
+    /// The rate limit.
     pub rate: Option<Rate>,
-    /// What becomes of rows that Pub/Sub would never take.
+    /// The treatment of rows that Pub/Sub never accepts.
     pub dead_rows: DeadRows,
 }
 
-/// The row was written by another version, or by hand.
+/// The stored request was written by another version, or by hand.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("app_outbox_replay.request has no usable {0}")]
 pub struct UnreadableRequest(&'static str);
@@ -97,14 +97,14 @@ impl UnreadableRequest {
 }
 
 impl Request {
-    /// The rows it selects between two positions.
+    /// Returns the selection of the requested rows between two positions.
     #[must_use]
     pub fn selection(&self, from: Lsn, to: Lsn) -> Selection {
         let Self { since, until, matching, .. } = self;
         Selection { from, to, since: *since, until: *until, matching: matching.clone() }
     }
 
-    /// As it is stored.
+    /// Returns the stored form.
     #[must_use]
     pub fn to_json(&self) -> String {
         json!({
@@ -121,11 +121,11 @@ impl Request {
         .to_string()
     }
 
-    /// What is stored.
+    /// Parses the stored form.
     ///
     /// # Errors
     ///
-    /// It is not what this version writes.
+    /// This version does not write such text.
     pub fn from_json(text: &str) -> Result<Self, UnreadableRequest> {
         let value: Value = serde_json::from_str(text).map_err(|_| UnreadableRequest("JSON"))?;
         let words = |name: &'static str| {

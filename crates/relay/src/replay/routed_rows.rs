@@ -1,4 +1,5 @@
-//! Rows of the outbox tables, routed as the relay routes them, for whoever does not publish them.
+//! Rows of the outbox tables, routed as the relay routes them, for callers that do not publish
+//! them.
 
 use std::pin::pin;
 use std::time::{Duration, SystemTime};
@@ -14,10 +15,10 @@ use crate::error::RelayError;
 use crate::recovery::{SqlRows, insert_of, reading, relation_of};
 use crate::stream::pipeline_error::PipelineError;
 
-/// How often it is checked whether commits have become visible that wait for a standby.
+/// The interval at which commits that wait for a synchronous standby are checked for visibility.
 const VISIBLE_PAUSE: Duration = Duration::from_millis(100);
 
-/// Reads the tables, aggregate by aggregate and version by version.
+/// Reads the tables in the order of aggregate and version.
 #[derive(Debug)]
 pub struct RoutedRows {
     rows: SqlRows,
@@ -27,7 +28,7 @@ pub struct RoutedRows {
 }
 
 impl RoutedRows {
-    /// Connects; rows are read by [`each`](Self::each).
+    /// Connects. [`each`](Self::each) reads the rows.
     ///
     /// # Errors
     ///
@@ -40,8 +41,8 @@ impl RoutedRows {
         Ok(Self { rows: reading(connect).await?, gap, tables, router })
     }
 
-    /// Gives each row to `visit`, in order. Positions are made up: they grow with the order, and those of a later
-    /// `round` lie behind those of an earlier one.
+    /// Calls `visit` with each row, in order. Positions are artificial: they increase in that
+    /// order, and positions of a later `round` are greater than those of an earlier one.
     ///
     /// # Errors
     ///

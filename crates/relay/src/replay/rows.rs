@@ -1,8 +1,8 @@
-//! A backfill: rows of the table, instead of a stretch of the log, to another topic.
+//! A backfill: rows of the table, instead of a range of WAL, to another topic.
 //!
-//! The rows come as transactions of the stream, a thousand rows each, at positions of their own that lie
-//! before everything in the log. What is settled of them is known by the aggregate that a transaction
-//! ends with: from there it is resumed.
+//! The rows form transactions of the stream, a thousand rows each. Their positions are artificial
+//! and precede every position in the WAL. The last aggregate of each transaction marks the settled
+//! rows, and a backfill resumes there.
 
 use pgoutput_parser::{Lsn, PgTimestamp};
 use serde_json::{Value, json};
@@ -23,31 +23,31 @@ use crate::recovery::{Batches, Marks, Resumption, Serving, TableStream};
 use crate::settings::Settings;
 use crate::stream::wal_end::WalEnd;
 
-/// What was asked for.
+/// The request of a backfill.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RowsRequest {
-    /// Where it publishes.
+    /// The destination.
     pub destination: Destination,
-    /// What is published: what this snapshot sees (`pg_snapshot`).
+    /// The snapshot (`pg_snapshot`) that sees the rows to publish.
     pub snapshot: String,
-    /// Events of this moment or later.
+    /// Only events of this time or later.
     pub since: Option<PgTimestamp>,
-    /// Rows with these values.
+    /// Only rows with these values.
     pub matching: Matching,
-    /// Rows with these event ids; all where none is named.
+    /// Only rows with these event ids. Empty selects all rows.
     pub event_ids: Vec<String>,
-    /// Columns that give the order within an aggregate; version, time and id where none is named.
+    /// The columns that order the rows of an aggregate. Empty means version, time and id.
     pub order_by: Vec<String>,
-    /// How fast.
+    /// The rate limit.
     pub rate: Option<Rate>,
-    /// What becomes of rows that Pub/Sub would never take.
+    /// The treatment of rows that Pub/Sub never accepts.
     pub dead_rows: DeadRows,
-    /// Where it goes on, once that is not the first row.
+    /// The point to resume at. `None` is the first row.
     pub resumption: Option<Resumption>,
 }
 
 impl RowsRequest {
-    /// As it is stored.
+    /// Returns the stored form.
     #[must_use]
     pub fn to_json(&self) -> String {
         json!({
@@ -66,11 +66,11 @@ impl RowsRequest {
         .to_string()
     }
 
-    /// What is stored.
+    /// Parses the stored form.
     ///
     /// # Errors
     ///
-    /// It is not what this version writes, or it is a replay of the log.
+    /// This version does not write such text, or it belongs to a replay of the WAL.
     pub fn from_json(text: &str) -> Result<Self, UnreadableRequest> {
         let value: Value = serde_json::from_str(text).map_err(|_| UnreadableRequest::of("JSON"))?;
         let snapshot = value.get("snapshot").and_then(Value::as_str).map(str::to_owned);
@@ -110,7 +110,7 @@ impl RowsRequest {
         })
     }
 
-    /// Everything that the stream has: what is left out is left out when the table is read.
+    /// Returns a selection of the whole stream. The query on the table already excludes other rows.
     #[must_use]
     pub fn selection() -> Selection {
         let (from, to) = (Lsn::ZERO, Lsn::new(u64::MAX));
@@ -118,35 +118,35 @@ impl RowsRequest {
     }
 }
 
-/// Behind every position that a row of a backfill has.
+/// An end behind the position of every row of a backfill.
 pub const BACKFILL_END: Lsn = Lsn::new(1 << 40);
 
 /// The tables in place of an anchor's copy.
 #[derive(Debug)]
 pub struct TableRows<'a> {
-    /// How to connect, and as what.
+    /// The connection and relay settings.
     pub settings: &'a Settings,
-    /// What is published, as a replay.
+    /// The backfill as a replay.
     pub replay: &'a Replay,
-    /// Which rows.
+    /// The selection of the rows.
     pub gap: Gap,
-    /// Of these tables.
+    /// The tables.
     pub tables: Vec<GapTable>,
-    /// How far it has come.
+    /// The progress.
     pub tally: Tally,
-    /// Where each connection begins.
+    /// Where each connection starts.
     pub beginning: Beginning,
-    /// The other end of the socket.
+    /// Serves the other side of the socket.
     pub serving: Serving,
 }
 
-/// Where each connection begins.
+/// Where each connection starts.
 #[derive(Debug, Clone)]
 pub enum Beginning {
-    /// With the aggregate where the one before has stopped.
+    /// At the aggregate at which the previous connection stopped.
     Marked(Marks),
-    /// With the first row, and nothing is left of what others have added: rows have the same positions
-    /// each time then.
+    /// At the first row. Rows that earlier connections inserted are removed, so rows have the same
+    /// positions every time.
     Anew(DispatchStore),
 }
 
@@ -190,8 +190,9 @@ impl Server for TableRows<'_> {
 }
 
 impl TableRows<'_> {
-    /// Positions are on record before they are given away: what goes on after a crash gives greater ones, also
-    /// where nothing was noted between, so that other rows never have those of rows that went out.
+    /// Records the first position before any row uses it. A backfill that resumes after a crash
+    /// uses greater positions, even if no progress was recorded. Published positions are therefore
+    /// never reused for other rows.
     async fn note_beginning(&self, sql: &SqlClient, first: Lsn) -> Result<(), RelayError> {
         self.tally.settled_to(first);
         if self.replay.keeping == Keeping::OnRecord {
@@ -214,7 +215,7 @@ impl TableRows<'_> {
     }
 }
 
-/// The ordinary connection beside it.
+/// The ordinary connection beside the stream.
 #[derive(Debug)]
 pub struct RowsDatabase {
     sql: SqlClient,
@@ -222,7 +223,7 @@ pub struct RowsDatabase {
     settings: Settings,
     replay: Replay,
     tally: Tally,
-    /// Where this connection begins.
+    /// The start of this connection.
     start: Lsn,
     marks: Option<Marks>,
 }

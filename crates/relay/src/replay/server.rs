@@ -1,4 +1,4 @@
-//! A session over a temporary copy of an anchor, which is gone with its connection.
+//! A session over a temporary copy of an anchor, which is dropped with its connection.
 
 use pgoutput_parser::Lsn;
 use tokio_postgres::types::PgLsn;
@@ -17,14 +17,14 @@ use crate::lifecycle::server::{Connected, Database, Holder, Positions, Server, o
 use crate::settings::Settings;
 use crate::stream::wal_end::WalEnd;
 
-/// The server of a replay: each connection has a copy of the anchor of its own.
+/// The server of a replay. Each connection has its own copy of the anchor.
 #[derive(Debug)]
 pub struct AnchorCopy<'a> {
-    /// How to connect, and as what.
+    /// The connection and relay settings.
     pub settings: &'a Settings,
-    /// What is replayed.
+    /// The replay.
     pub replay: &'a Replay,
-    /// How far it has come.
+    /// The progress.
     pub tally: Tally,
 }
 
@@ -38,7 +38,8 @@ impl Server for AnchorCopy<'_> {
         let mut replication = open_replication(connect, relay).await?;
         let system = replication.identify_system().await.map_err(RelayError::Connect)?;
         let server = replication.server_identity(&system).await.map_err(RelayError::Connect)?;
-        // On the connection that streams it, and temporary: whatever ends the connection ends the slot.
+        // The streaming connection creates the temporary slot, so the slot ends with that
+        // connection.
         let slot = copy_of_anchor(&relay.outbox.slot, &self.replay.id);
         let copy = format!(
             "SELECT pg_copy_logical_replication_slot({}, {}, true)",
@@ -73,11 +74,11 @@ impl AnchorCopy<'_> {
     }
 }
 
-/// The ordinary connection beside it.
+/// The ordinary connection beside the stream.
 #[derive(Debug)]
 pub struct CopyDatabase {
     sql: SqlClient,
-    /// The temporary one.
+    /// The name of the temporary slot.
     slot: String,
     connect: ConnectConfig,
     server: ServerIdentity,
@@ -88,12 +89,12 @@ pub struct CopyDatabase {
 impl Database for CopyDatabase {
     type Store = ReplayStore<OnRecord>;
 
-    /// Nothing that `run` needs and a replay does not stands in its way.
+    /// A replay has fewer requirements than `run`, so there is nothing to check.
     async fn check(&mut self) -> Result<(), RelayError> {
         Ok(())
     }
 
-    /// The copy is its connection's own.
+    /// The copy belongs to its own connection.
     async fn holder(&mut self) -> Result<Option<Holder>, RelayError> {
         Ok(None)
     }

@@ -1,4 +1,4 @@
-//! What stands in for dispatch state in a replay: nothing is parked, and how far it has come is noted.
+//! The store of a replay, in place of dispatch state: it parks nothing, and records progress.
 
 use std::time::Duration;
 
@@ -14,28 +14,28 @@ use walrelay_pg_replication::{ServerIdentity, read_server_identity};
 use super::tally::Tally;
 use crate::recovery::{Marks, Resumption};
 
-/// What becomes of a row that Pub/Sub would never take.
+/// The treatment of a row that Pub/Sub never accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeadRows {
-    /// The replay ends there.
+    /// The replay ends at the row.
     Stop,
-    /// It is named in the log and left out.
+    /// The replay logs the row and skips it.
     LeaveOut,
 }
 
-/// Whether how far a replay comes is written down.
+/// Whether the progress of a replay is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keeping {
     /// In `app_outbox_replay`.
     OnRecord,
-    /// Nowhere: a dry run.
+    /// Not recorded, in a dry run.
     Nothing,
 }
 
-/// Where it stands how far a replay has come.
+/// Stores the progress of a replay.
 pub trait Progress: Send + 'static {
-    /// Notes that everything before is published, so many rows; and with which aggregate a backfill goes on,
-    /// where that is another than before.
+    /// Records that everything before this position is published, and the number of rows. `passed`
+    /// is the new aggregate to resume a backfill at, if it has changed.
     fn note(
         &mut self,
         settled: (Lsn, u64),
@@ -46,21 +46,21 @@ pub trait Progress: Send + 'static {
 /// The store of a replay.
 #[derive(Debug)]
 pub struct ReplayStore<P> {
-    /// None in a dry run.
+    /// `None` in a dry run.
     pub progress: Option<P>,
-    /// What becomes of a row that Pub/Sub would never take.
+    /// The treatment of a row that Pub/Sub never accepts.
     pub dead_rows: DeadRows,
-    /// How far it has come.
+    /// The progress for display.
     pub tally: Tally,
-    /// Of a backfill: with which aggregate it goes on.
+    /// In a backfill: the aggregates to resume at.
     pub marks: Option<Marks>,
 }
 
-/// In `app_outbox_replay`.
+/// Stores progress in `app_outbox_replay`.
 #[derive(Debug)]
 pub struct OnRecord {
     pub(super) connect: ConnectConfig,
-    /// Proven to be on `server` (I11).
+    /// A session proven to be on `server` (I11).
     pub(super) client: Option<SqlClient>,
     pub(super) server: ServerIdentity,
     pub(super) id: String,
@@ -183,7 +183,7 @@ impl<P: Progress> Store for ReplayStore<P> {
         Ok(Survey::default())
     }
 
-    /// The live relay is the one who watches it: an anchor is no younger than its slot.
+    /// The live relay watches the publication. An anchor is no younger than its slot.
     async fn watch(&mut self) -> Result<Watch, StoreFailure> {
         Ok(Watch::Intact { up_to: Lsn::new(u64::MAX) })
     }

@@ -1,11 +1,11 @@
-//! How far a replay has come, for whoever shows it.
+//! The progress of a replay, for display.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pgoutput_parser::Lsn;
 
-/// Counts of one replay. A copy shares them.
+/// The counts of one replay. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Tally {
     counts: Arc<Counts>,
@@ -19,7 +19,7 @@ struct Counts {
 }
 
 impl Tally {
-    /// Of a replay that has published so many rows before, up to there.
+    /// Creates the counts of a replay that has already published so many rows, up to `settled`.
     #[must_use]
     pub fn resumed(published: u64, settled: Lsn) -> Self {
         let tally = Self::default();
@@ -40,19 +40,19 @@ impl Tally {
         self.counts.settled.fetch_max(lsn.as_u64(), Ordering::Relaxed);
     }
 
-    /// Rows published.
+    /// Returns the number of published rows.
     #[must_use]
     pub fn published(&self) -> u64 {
         self.counts.published.load(Ordering::Relaxed)
     }
 
-    /// Rows left out because Pub/Sub would never take them.
+    /// Returns the number of rows skipped because Pub/Sub never accepts them.
     #[must_use]
     pub fn left_out(&self) -> u64 {
         self.counts.dead.load(Ordering::Relaxed)
     }
 
-    /// Everything before is published.
+    /// Returns the position before which everything is published.
     #[must_use]
     pub fn settled(&self) -> Lsn {
         Lsn::new(self.counts.settled.load(Ordering::Relaxed))

@@ -1,9 +1,10 @@
-//! Whether a transaction's rows show that the server passed over none since the transaction before.
+//! Detects from the rows of a transaction that the server skipped no row since the previous
+//! transaction.
 //!
-//! pgoutput describes a table before the first row that follows any change of the table or of a
-//! publication. So a row without a new description in front of it was decoded under the same
-//! publication as the row before it, and every row of its table in between was published. With
-//! several tables a row speaks for its own only.
+//! pgoutput describes a table before its first row after any change of the table or of a
+//! publication. A row without a new description was therefore decoded under the same publication as
+//! the previous row. Every row of its table in between was published. With several tables, a row is
+//! evidence for its own table only.
 //!
 //! ```text
 //! Broken ── commit with rows, itself without evidence ──▶ Unbroken
@@ -12,7 +13,7 @@
 
 use walrelay_core::Evidence;
 
-/// What the stream has shown since the last commit with rows.
+/// The evidence in the stream since the last commit with rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Continuity {
     tables: Tables,
@@ -20,23 +21,23 @@ pub struct Continuity {
     evidence: Evidence,
 }
 
-/// The tables whose rows come.
+/// The tables that rows come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tables {
-    /// One, which has this id once it is described.
+    /// One table, with its id once it is described.
     One(Option<u32>),
     Several,
 }
 
 impl Continuity {
-    /// A stream that begins, of so many outbox tables.
+    /// Starts a stream with `tables` outbox tables.
     #[must_use]
     pub const fn new(tables: usize) -> Self {
         let tables = if tables > 1 { Tables::Several } else { Tables::One(None) };
         Self { tables, has_rows: false, evidence: Evidence::None }
     }
 
-    /// The server described the table with this id.
+    /// Records that the server described the table with this id.
     pub fn relation(&mut self, id: u32) {
         self.evidence = Evidence::None;
         self.tables = match self.tables {
@@ -46,12 +47,12 @@ impl Continuity {
         };
     }
 
-    /// The server sent a row.
+    /// Records that the server sent a row.
     pub fn row(&mut self) {
         self.has_rows = true;
     }
 
-    /// The open transaction committed.
+    /// Records that the open transaction committed. Returns its evidence.
     pub fn commit(&mut self) -> Evidence {
         if self.tables == Tables::Several || !std::mem::take(&mut self.has_rows) {
             return Evidence::None;
@@ -75,7 +76,7 @@ mod tests {
         continuity.relation(1);
         assert_eq!(transaction(&mut continuity), Evidence::None);
         assert_eq!(transaction(&mut continuity), Evidence::Unbroken);
-        // No row, no evidence; and what follows goes on from the row before.
+        // A commit without rows has no evidence. The next row continues from the earlier row.
         assert_eq!(continuity.commit(), Evidence::None);
         assert_eq!(transaction(&mut continuity), Evidence::Unbroken);
         continuity.row();

@@ -1,4 +1,4 @@
-//! The end of a session: the server is told one last time what is settled, and let go of.
+//! The end of a session: sends the last status update and releases the slot.
 
 use std::time::Duration;
 
@@ -21,17 +21,18 @@ where
     P: Publisher,
     S: Store,
 {
-    /// How long the end waits for dispatch state.
+    /// The time limit for dispatch state at the end.
     const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-    /// Tells the server one last time what is settled, and lets go.
+    /// Sends the last status update and releases the slot.
     pub(super) async fn end(self, ended: Result<Ended, PipelineError>) -> Over {
         let Self { frames, feedback, publishes, mut recorder, mut flow, goal, .. } = self;
         if ended.as_ref().is_err_and(PipelineError::is_of_a_row)
             && flow.tracker.waits_for_intact()
             && let Some(Watch::Intact { up_to }) = recorder.look(Self::CLOSE_TIMEOUT).await
         {
-            // What was published before the row must not come again once it is mended.
+            // Rows published before the unreadable row must not be republished once that row is
+            // fixed.
             flow.tracker.intact(up_to);
         }
         let settled = flow.tracker.watermark();
@@ -47,13 +48,13 @@ where
                 recorder.close(Self::CLOSE_TIMEOUT).await;
                 Ok(())
             }
-            // A server that waits for us is let go of before anything else.
+            // A server that waits for us is released before anything else.
             Err(error) if !error.is_of_a_row() => {
                 let finished = feedback.finish(frames, watermark).await;
                 recorder.close(Self::CLOSE_TIMEOUT).await;
                 finished
             }
-            // What came before a row that cannot be read must not come again at each start.
+            // Rows before an unreadable row must not be republished at each start.
             Ok(_) | Err(_) => {
                 watermark = recorder.close(Self::CLOSE_TIMEOUT).await;
                 failpoint::hit("final-confirm");
@@ -77,10 +78,10 @@ fn report_end(
     (watermark, unsettled): (Watermark, usize),
     finished: &Result<(), PgError>,
 ) {
-    // A session that had nothing to settle knows no position; the slot stays where it was.
+    // A session without any settled row knows no position. The slot stays at its old position.
     let watermark = (watermark != Watermark::NONE).then(|| tracing::field::display(watermark));
     match finished {
-        // Its command says how far it has come.
+        // The command of the replay reports its own progress.
         Ok(()) if matches!(source, Source::Replay(_)) => {
             tracing::debug!(watermark, unsettled_rows = unsettled, "session ended");
         }

@@ -1,22 +1,22 @@
-//! How far a stream is taken in.
+//! The range of the stream that a run reads.
 
 use pgoutput_parser::Lsn;
 
 use crate::settings::Until;
 
-/// How far a stream is taken in.
+/// The range of the stream that a run reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
-    /// As far as it goes.
+    /// The whole stream.
     Open,
-    /// What is committed before this position; the rest is somebody else's.
+    /// Commits before this position. Another process publishes the rest.
     Before(Lsn),
-    /// The first transaction has come that is somebody else's.
+    /// The first transaction of the rest has arrived.
     Reached,
 }
 
 impl Extent {
-    /// Of a run that ends so.
+    /// Returns the extent of a run that ends like this.
     #[must_use]
     pub const fn of(until: Until) -> Self {
         match until {
@@ -25,7 +25,7 @@ impl Extent {
         }
     }
 
-    /// Whether nothing is taken in any more of a transaction that is committed there.
+    /// Returns whether a transaction committed at `commit` is outside of the extent.
     #[must_use]
     pub fn ends_at(self, commit: Lsn) -> bool {
         match self {

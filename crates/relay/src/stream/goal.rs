@@ -1,11 +1,12 @@
-//! What a run with `--until-caught-up` waits for: everything that existed at its start.
+//! The goal of a run with `--until-caught-up`: everything that existed at its start.
 
 use std::collections::BTreeSet;
 
 use pgoutput_parser::Lsn;
 use walrelay_core::{Topic, Watermark};
 
-/// The end of the log at the start, the parked keys that were due then, and what of that log is spilled.
+/// The end of WAL at the start, the parked keys that were due then, and the spilled rows before
+/// that end.
 #[derive(Debug)]
 pub struct Goal {
     end: Lsn,
@@ -13,55 +14,57 @@ pub struct Goal {
     spilled: Spilled,
 }
 
-/// Rows before the end that wait in dispatch state, and for nothing but Pub/Sub.
+/// Rows before the end that are pending in dispatch state only because of Pub/Sub.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Spilled {
     MayWait,
     NoneFound,
-    /// Whether any waits does not matter.
+    /// Spilled rows are not part of the goal.
     NotWaitedFor,
 }
 
 impl Goal {
-    /// Everything committed before `end`, also what is spilled of it, and these keys.
+    /// Creates the goal of everything committed before `end`, including spilled rows, and of these
+    /// keys.
     #[must_use]
     pub fn new(end: Lsn, due: impl IntoIterator<Item = (Topic, String)>) -> Self {
         Self { end, due: due.into_iter().collect(), spilled: Spilled::MayWait }
     }
 
-    /// Everything committed before `end` is stored or recorded.
+    /// Creates the goal that everything committed before `end` is stored or recorded.
     #[must_use]
     pub const fn settled(end: Lsn) -> Self {
         Self { end, due: BTreeSet::new(), spilled: Spilled::NotWaitedFor }
     }
 
-    /// Dispatch state was asked which keys are due. One that is not, and of which nothing is being
-    /// delivered, has had its turn: delivered, dead, or at rest until a later try.
+    /// Records the due keys that dispatch state reported. A key that is neither due nor being
+    /// delivered is finished: it was delivered, is dead, or waits for a later attempt.
     pub fn looked(&mut self, due: &[(Topic, String)], rests: impl Fn(&Topic, &str) -> bool) {
         self.due.retain(|key| due.contains(key) || !rests(&key.0, &key.1));
     }
 
-    /// Before which position spilled rows are to be looked for: once all of it is settled, and so none of
-    /// it can be spilled any more.
+    /// Returns the position before which spilled rows must be queried. `Some` only once all those
+    /// rows are settled, because no further one can then be spilled.
     #[must_use]
     pub fn looks_for_spilled_before(&self, watermark: Watermark) -> Option<Lsn> {
         let is_next = self.is_settled(watermark) && self.spilled == Spilled::MayWait;
         is_next.then_some(self.end)
     }
 
-    /// Dispatch state was asked that, and holds none.
+    /// Records that dispatch state has no spilled rows before the end.
     pub const fn found_nothing_spilled(&mut self) {
         self.spilled = Spilled::NoneFound;
     }
 
-    /// A row of dispatch state is stored: a spilled one may be the first of its key now.
+    /// Records that a row of dispatch state is stored. A spilled row may now be the first of its
+    /// key.
     pub fn redelivered(&mut self) {
         if self.spilled == Spilled::NoneFound {
             self.spilled = Spilled::MayWait;
         }
     }
 
-    /// Whether the goal is reached.
+    /// Returns whether the goal is reached.
     #[must_use]
     pub fn is_reached(&self, watermark: Watermark) -> bool {
         self.is_settled(watermark) && self.spilled != Spilled::MayWait

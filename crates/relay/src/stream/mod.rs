@@ -1,4 +1,4 @@
-//! The data path of one session; [`pipeline`] is meant to be read first.
+//! The data path of one session. Read [`pipeline`] first.
 
 pub mod continuity;
 mod ending;

@@ -1,4 +1,4 @@
-//! Whether a session goes on, or what it ends with.
+//! Whether a session continues, and how it ends.
 
 use std::time::Duration;
 
@@ -7,31 +7,34 @@ use walrelay_core::Watermark;
 
 use crate::stream::goal::Goal;
 
-/// Why a session ended well.
+/// The reason for a regular end of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// It was asked to stop.
+    /// A stop was requested.
     Stopped,
-    /// What was there at the start is confirmed, and out of dispatch state or at rest there.
+    /// All rows of the start are confirmed. Those in dispatch state are delivered, dead, or not
+    /// due.
     CaughtUp,
 }
 
+/// The state of a session's loop.
+///
 /// ```text
 /// Streaming ── asked to stop ──▶ Draining { Stopped }  ──┐ nothing in flight,
-///     ├◀───── goal reached ────▶ Draining { CaughtUp } ──┤ (back, if what was still out shows that it is not)
+///     ├◀───── goal reached ────▶ Draining { CaughtUp } ──┤ (back, if a late reply shows that it is not)
 ///     └── a row cannot be read ▶ Finishing ──────────────┴ or out of time ──▶ (ended)
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
     Streaming,
-    /// Nothing new is taken in, but the open transaction is read to its commit: rows of it that
-    /// are stored already would be published twice.
+    /// Reads no new transaction, but reads the open transaction to its commit. Otherwise its rows
+    /// that are already stored would be published twice.
     Draining {
         ended: Ended,
         until: Instant,
     },
-    /// Nothing is read any more. What came before is finished and confirmed: it must not come again
-    /// at each start, and whoever skips what cannot be read must not skip that too.
+    /// Reads nothing. Earlier rows are finished and confirmed: they must not be republished at each
+    /// start. A command that skips the unreadable row must not skip them either.
     Finishing {
         until: Instant,
     },
@@ -42,7 +45,7 @@ impl Mode {
         Self::Draining { ended, until: Instant::now() + timeout }
     }
 
-    /// What cannot be read has come. A drain that has begun gets no more time for it.
+    /// Enters `Finishing` after an unreadable row. A drain in progress gets no additional time.
     pub(super) fn finishing(self, timeout: Duration) -> Self {
         match self {
             Self::Streaming => Self::Finishing { until: Instant::now() + timeout },
@@ -50,7 +53,7 @@ impl Mode {
         }
     }
 
-    /// The goal is reached, or it turned out that it is not.
+    /// Starts or cancels the drain for a goal, depending on whether the goal is reached.
     pub(super) fn of_goal(
         self,
         goal: Option<&Goal>,
@@ -65,7 +68,7 @@ impl Mode {
         }
     }
 
-    /// How the session ends, and when at the latest; none while it goes on.
+    /// Returns how the session ends and its deadline, or `None` while it continues.
     pub(super) fn end(self) -> Option<(Ended, Instant)> {
         match self {
             Self::Streaming => None,

@@ -1,11 +1,11 @@
 //! The data path: replication socket → decoder → router → lanes → Pub/Sub → tracker → slot.
 //!
-//! One task runs this loop and owns everything in it; only publish calls and one command to
-//! dispatch state run beside it. A row enters at `frames.next`, is decoded, routed, counted
-//! (`tracker.open`), queued (`lanes.push`), sent (`publishes.start`), settled (`tracker.settle`),
-//! and leaves when `feedback.confirm` tells the server the tracker's watermark.
+//! One task runs this loop and owns its state. Only Publish calls and one dispatch command at a
+//! time run beside it. A row enters at `frames.next`, is decoded, routed, counted (`tracker.open`),
+//! queued (`lanes.push`), sent (`publishes.start`) and settled (`tracker.settle`). It leaves when
+//! `feedback.confirm` sends the tracker's watermark to the server.
 //!
-//! Invariants I1 … I9 are those of [`walrelay_core`].
+//! The invariants I1 … I9 are defined in [`walrelay_core`].
 
 use std::pin::pin;
 use std::time::Duration;
@@ -38,85 +38,86 @@ use crate::stream::seams::Publisher;
 use crate::stream::selected::Selected;
 use crate::stream::wal_end::{Measured, WalEnd};
 
-/// One connection's life: everything that starts anew from the slot when the connection ends.
+/// The state of one connection, which the next connection rebuilds from the slot.
 #[derive(Debug)]
 pub struct Session<R, W, P, S> {
-    /// The socket's reading half.
+    /// The reading half of the socket.
     pub frames: Frames<R>,
-    /// The socket's writing half.
+    /// The writing half of the socket.
     pub feedback: Feedback<W>,
-    /// Publish calls out.
+    /// The Publish calls in flight.
     pub publishes: Publishes<P>,
-    /// Commands to dispatch state.
+    /// The commands to dispatch state.
     pub recorder: Recorder<S>,
-    /// Knows relations and the open transaction of the slot.
+    /// Knows the relations and the open transaction of the slot.
     pub decoder: Decoder,
-    /// Where the server writes, measured beside the stream.
+    /// The end of WAL, measured beside the stream.
     pub wal_end: WalEnd,
-    /// The rows in between.
+    /// The rows between the socket and Pub/Sub.
     pub flow: Flow,
-    /// Stop once it is reached, `--until-caught-up`.
+    /// The session stops once this goal is reached, `--until-caught-up`.
     pub goal: Option<Goal>,
-    /// How long rows in flight are waited for at the end, `--drain-timeout`.
+    /// How long the end waits for rows in flight, `--drain-timeout`.
     pub drain_timeout: Duration,
 }
 
-/// The rows between socket and Pub/Sub.
+/// The rows between the socket and Pub/Sub.
 #[derive(Debug)]
 pub struct Flow {
-    /// Row to message.
+    /// Turns rows into messages.
     pub router: Router,
-    /// Rows that dispatch state already has.
+    /// The rows that dispatch state already has.
     pub recorded_rows: RecordedRows,
-    /// Whether rows may have been passed over.
+    /// Detects skipped rows.
     pub continuity: Continuity,
-    /// What is in flight, in commit order.
+    /// The rows in flight, in commit order.
     pub tracker: Tracker,
-    /// How much is in flight.
+    /// The memory of the rows in flight.
     pub budget: Budget,
-    /// How much log may wait (I10).
+    /// The limit of retained WAL (I10).
     pub wal_budget: WalBudget,
-    /// What waits, by key.
+    /// The queued rows, by key.
     pub lanes: Lanes,
-    /// Where rows come in from.
+    /// The source of the rows.
     pub source: Source,
-    /// How far the stream is taken in.
+    /// The range of the stream to read.
     pub extent: Extent,
-    /// The last row that was read, or where the stream began.
+    /// The position of the last row that was read, or the start of the stream.
     pub through: Position,
-    /// The last look for due keys woke some that rested, so there may be others.
+    /// Whether the last query for due keys woke compact parked keys, so there may be more.
     pub may_find_more: bool,
     /// Metrics and health.
     pub observer: Observer,
 }
 
-/// A session that is over, and what the next one goes on with.
+/// A session that is over, and the state for the next one.
 #[derive(Debug)]
 pub struct Over {
-    /// How it ended.
+    /// How the session ended.
     pub ended: Result<Ended, PipelineError>,
-    /// Publish calls without an answer: nothing of their keys may go out before they have one (I3).
+    /// The Publish calls without a reply. No row of their keys may be sent before the replies (I3).
     pub unanswered: Unanswered,
-    /// What is left of the goal.
+    /// The rest of the goal.
     pub goal: Option<Goal>,
 }
 
-/// Where rows come in from. It says whom to settle, and what it means that a position has been
-/// seen before; everything behind [`Flow::admit`] is the same for all.
+/// The source of rows. It decides how rows are settled, and whether a known position needs
+/// publishing. The code behind [`Flow::admit`] is the same for all sources.
 #[derive(Debug)]
 pub enum Source {
-    /// The slot: settling moves the watermark, and a row that dispatch state holds is settled.
+    /// The slot. Settling moves the watermark, and a row in dispatch state is settled.
     Slot,
-    /// A copy of an anchor: settling moves how far the replay has come; whatever is not selected is
-    /// settled, and nothing is recorded in dispatch state.
+    /// A copy of an anchor. Settling moves the progress of the replay, and rows outside of the
+    /// selection are settled. Nothing is recorded in dispatch state.
     Replay(Selected),
 }
 
-/// Frames and answers taken in one turn at most: status updates wait no longer than that (I5).
+/// The maximum number of frames and replies per loop iteration. It bounds the delay of status
+/// updates (I5).
 const TURN_MAX: usize = 256;
 
-/// Runs a session to its end. The database is let go of at once; what has no answer from Pub/Sub by
-/// then is handed on, because the slot sends those rows again.
+/// Runs a session to its end. The database connection is released at once. Publish calls without a
+/// reply are handed to the next session, because the slot sends their rows again.
 pub async fn run<R, W, P, S>(session: Session<R, W, P, S>, shutdown: &Shutdown) -> Over
 where
     R: AsyncRead + Unpin,
@@ -124,13 +125,14 @@ where
     P: Publisher,
     S: Store,
 {
-    // On the heap, or the future would hold the session three times: as argument, here, and ending.
+    // Boxed, because the future would otherwise contain the session three times: argument, local
+    // and `end`.
     let mut session = Box::new(session);
     let ended = stream(&mut session, shutdown).await;
     Box::pin(session.end(ended)).await
 }
 
-/// The loop. Arms are in order of urgency; none above another can stay ready for ever.
+/// Runs the event loop. The arms are ordered by urgency. No arm can starve the arms below it.
 async fn stream<R, W, P, S>(
     session: &mut Session<R, W, P, S>,
     shutdown: &Shutdown,
@@ -158,29 +160,30 @@ where
     flow.observer.began(publishes.waits_for(), flow.wal_budget.limit());
 
     loop {
-        // What is confirmed is on record first, so that a start can tell this slot from another one.
+        // The position is recorded before it is confirmed, so that a start can recognise another
+        // slot.
         let noted = recorder.noted();
         let alarm = flow.next_alarm(mode);
         tokio::select! {
             biased;
 
-            // The server is owed a status update: on our timer, or because it asked (I5).
+            // The server is due a status update, because of our timer or on its request (I5).
             () = feedback.due(noted) => {
                 failpoint::hit("before-confirm");
                 feedback.confirm(noted).await?;
                 flow.observer.confirmed(noted);
             }
 
-            // Stop taking in; what is in flight is finished below.
+            // Reads no new rows. The rest of the loop finishes the rows in flight.
             () = &mut stop, if mode == Mode::Streaming => {
                 flow.observer.draining();
                 mode = Mode::draining(Ended::Stopped, *drain_timeout);
             }
 
-            // Pub/Sub stored a batch, or refused it: finished work comes before new work.
+            // Pub/Sub stored or refused a batch. Finished work comes before new work.
             answer = publishes.next() => flow.take_answers(answer, publishes),
 
-            // Rows are durable in dispatch state, or come back from it.
+            // Rows are durable in dispatch state, or are loaded from it.
             event = recorder.next() => {
                 flow.recorder_answered(event.map_err(PipelineError::of_store)?, goal.as_mut())?;
                 if flow.takes_another_look() {
@@ -188,13 +191,13 @@ where
                 }
             }
 
-            // How much log waits for us is known again: too much, and rows are recorded (I10).
+            // A new measurement of retained WAL. If it is too much, rows are recorded (I10).
             measured = wal_end.next(), if mode == Mode::Streaming => flow.log_measured(measured, publishes),
 
-            // Back-offs end.
+            // A back-off ends.
             () = sleep_until(alarm.unwrap_or_else(Instant::now)), if alarm.is_some() => {}
 
-            // Read only while there is room. Not reading is the back-pressure (I6).
+            // Reads only while the budget has capacity. Not reading is the back-pressure (I6).
             frame = frames.next(), if flow.may_read(mode) => {
                 let taken = match frame {
                     Ok(frame) => flow.take_in(frame, decoder, feedback),
@@ -208,7 +211,8 @@ where
                     }
                     taken => taken?,
                 }
-                // Shutting down, a server has sent everything: it does not ask in mid-transaction.
+                // A server that shuts down has sent everything and does not ask in the middle of a
+                // transaction.
                 if feedback.server_wants_to_stop() && !flow.tracker.has_open_transaction() {
                     return Err(PipelineError::ServerStops);
                 }
@@ -229,7 +233,7 @@ where
 }
 
 impl Flow {
-    /// One frame of the slot: the first half of a row's way.
+    /// Takes one frame of the slot: the first half of a row's path.
     fn take_in<W: AsyncWrite + Unpin>(
         &mut self,
         frame: Frame<'_>,
@@ -277,7 +281,7 @@ impl Flow {
                 continuity.relation(relation.id);
                 router.learn(relation)?;
             }
-            // Events are inserts; retention deletes rows, and other relays of a table update them.
+            // Events are inserts. Retention deletes rows, and other relays of a table update them.
             Change::Update(_) => observer.ignored(OtherChange::Update, at),
             Change::Delete(_) => observer.ignored(OtherChange::Delete, at),
             Change::Truncate(_) => observer.ignored(OtherChange::Truncate, at),
@@ -286,7 +290,7 @@ impl Flow {
         Ok(())
     }
 
-    /// What has been read beyond the first frame, as much as one turn takes.
+    /// Takes frames that are already in the buffer, up to the limit of one iteration.
     fn take_in_buffered<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
         &mut self,
         frames: &mut Frames<R>,
@@ -305,12 +309,12 @@ impl Flow {
         Ok(())
     }
 
-    /// The stream ends here; where the server can never continue it, that is a place in the WAL.
+    /// Returns the error at the end of the stream. A permanent one names its place in the WAL.
     fn broken_off(&self, error: PgError, decoder: &Decoder) -> PipelineError {
         PipelineError::of_stream(error, decoder.next_position(), self.through)
     }
 
-    /// One row, from whatever source: it is settled already, or joins its key's lane.
+    /// Takes one row from any source. The row is already settled, or joins the lane of its key.
     fn admit(&mut self, row: &Insert<'_>) -> Result<(), PipelineError> {
         if self.is_settled(row)? {
             let ticket = self.tracker.open();
@@ -331,14 +335,15 @@ impl Flow {
         Ok(())
     }
 
-    /// What it means that a row stands where one has stood before.
+    /// Returns whether the row needs no publishing: already recorded, or outside the replay.
     fn is_settled(&mut self, row: &Insert<'_>) -> Result<bool, PipelineError> {
         let Self { router, recorded_rows, observer, source, .. } = self;
         if let Source::Replay(selected) = source {
             return Ok(!selected.has(row, router)?);
         }
         match recorded_rows.at(row.position, || router.event_id(row))? {
-            // In dispatch state since before a restart: settled, whatever became of it (I2).
+            // The row is in dispatch state since an earlier session, so it is settled in every
+            // status (I2).
             Recorded::ThisRow => Ok(true),
             Recorded::OtherRows => {
                 observer.stands_where_others_did(row.position);
@@ -348,7 +353,7 @@ impl Flow {
         }
     }
 
-    /// The second half: whatever may go out goes out.
+    /// Sends every row that may be sent: the second half of a row's path.
     fn send<P: Publisher, S: Store>(
         &mut self,
         publishes: &mut Publishes<P>,
@@ -358,7 +363,7 @@ impl Flow {
         let Self { recorded_rows, tracker, budget, lanes, observer, source, through, .. } = self;
         let now = Instant::now().into_std();
         lanes.wake(now);
-        // A replay records nothing: what fails there waits, and so does what is behind it.
+        // A replay records nothing: failing rows and the rows behind them stay in memory.
         if matches!(source, Source::Slot)
             && let Some(share) = budget.failing_share()
         {
@@ -384,7 +389,7 @@ impl Flow {
         if let Some(from) = recorded_rows.next_page() {
             recorder.read_recorded(from);
         }
-        // What cannot go out yet is not claimed: its lease would end while it waits.
+        // A row that cannot be sent yet is not claimed, because its lease would end while it waits.
         let may_claim = mode == Mode::Streaming
             && publishes.waits_for() == 0
             && recorded_rows.have_come()
@@ -399,7 +404,7 @@ impl Flow {
         observer.levels(tracker.watermark(), budget, lanes);
     }
 
-    /// An answer, and those that are here already.
+    /// Takes a reply, and further replies that have already arrived.
     fn take_answers<P: Publisher>(&mut self, first: Answered, publishes: &mut Publishes<P>) {
         match first {
             Answered::Ours(answer) => self.answered(answer),
@@ -428,7 +433,7 @@ impl Flow {
         }
     }
 
-    /// The server writes its log there.
+    /// Takes a measurement of the end of WAL.
     fn log_measured<P: Publisher>(&mut self, measured: Measured, publishes: &mut Publishes<P>) {
         let Self { tracker, wal_budget, lanes, observer, through, .. } = self;
         let now = Instant::now().into_std();
@@ -439,13 +444,13 @@ impl Flow {
         let spill = wal_budget.judge(held, lanes.delivery(now));
         lanes.spill(spill, now);
         observer.log_measured(held, wal_budget, spill);
-        // Calls that nobody answers hold the log like rows that wait.
+        // A call without a reply retains WAL just like a pending row.
         let read_to = tracker.observed().max(through.commit_lsn);
         let overdue = publishes.give_up(|call| wal_budget.gives_up(call, read_to, now));
         overdue.into_iter().for_each(|batch| self.answered((batch, Err(given_up()))));
     }
 
-    /// Dispatch state answered.
+    /// Takes a result of dispatch state.
     fn recorder_answered(
         &mut self,
         event: RecorderEvent,
@@ -510,14 +515,15 @@ impl Flow {
         Ok(())
     }
 
-    /// Whether keys that rest are looked for at once: others were found, and there is room again.
+    /// Returns whether to query due keys again now: the last query found some, and there is
+    /// capacity again.
     fn takes_another_look(&mut self) -> bool {
         let looks = self.may_find_more && self.lanes.has_room_to_wake();
         self.may_find_more &= !looks;
         looks
     }
 
-    /// The next rows of a parked key have come, or there are none and it is live again.
+    /// Takes the next rows of a parked key. Without rows the key is live again.
     fn claimed(&mut self, lane: LaneId, claimed: Claimed, now: std::time::Instant) {
         let memories = claimed.rows.iter().map(|(message, _)| message.memory());
         memories.for_each(|memory| self.budget.take(memory));
@@ -528,7 +534,7 @@ impl Flow {
         }
     }
 
-    /// A row is durable in dispatch state, and so settled (I2).
+    /// Records that a row is durable in dispatch state, and so settled (I2).
     fn parked(&mut self, row_to_record: RowToRecord) {
         self.budget.release(row_to_record.message.memory());
         let Position { commit_lsn, .. } = row_to_record.message.position();
@@ -539,7 +545,7 @@ impl Flow {
         }
     }
 
-    /// What takes memory beside the rows (I6).
+    /// Charges the budget for memory that is not used by rows (I6).
     fn hold_beside(&mut self, read_buffer_bytes: usize) {
         let keys_and_rows = self.lanes.resting_memory() + self.recorded_rows.memory();
         self.budget.hold_beside(keys_and_rows + read_buffer_bytes);
@@ -550,7 +556,7 @@ impl Flow {
             && self.budget.has_room()
             && self.recorded_rows.know_the_next();
         match mode {
-            // Rows of keys that are parked would be recorded all the same.
+            // New rows of parked keys would otherwise still be recorded.
             Mode::Streaming => can_take_in && !self.wal_budget.is_futile(),
             Mode::Draining { .. } => can_take_in && self.tracker.has_open_transaction(),
             Mode::Finishing { .. } => false,
@@ -567,26 +573,26 @@ impl Flow {
         }
     }
 
-    /// Whether all that the end waits for is settled and on record.
+    /// Returns whether all rows that the end waits for are settled and on record.
     fn is_over<S: Store>(&self, mode: Mode, recorder: &Recorder<S>) -> bool {
         let is_settled = match mode {
             Mode::Streaming => false,
             Mode::Draining { .. } => self.tracker.is_settled(),
-            // The transaction of the row that cannot be read stays open.
+            // The transaction of the unreadable row stays open.
             Mode::Finishing { .. } => self.budget.rows() == 0,
         };
         is_settled && recorder.is_idle()
     }
 }
 
-/// Parked keys read back by one command.
+/// The maximum number of parked keys per claim command.
 const CLAIM_KEYS_MAX: usize = 256;
 
-/// How long keys rest that could not be read back.
+/// How long keys wait after a failed claim.
 const CLAIM_PAUSE: Duration = Duration::from_secs(1);
 
-/// What became of a call that the log does not wait for any longer: as of one that outlived
-/// `--publish-timeout`.
+/// Returns the failure of a call that is cancelled to release WAL. It equals the failure of a call
+/// that exceeded `--publish-timeout`.
 fn given_up() -> PublishFailure {
     let why = "no answer, and the log that waits nears --wal-budget";
     PublishFailure::new(FailureClass::Transient, "DEADLINE_EXCEEDED", why)

@@ -1,4 +1,4 @@
-//! Why a session broke off.
+//! The errors that end a session.
 
 use std::fmt;
 
@@ -7,27 +7,27 @@ use walrelay_core::{MissingColumn, RouteError, Watermark};
 use walrelay_outbox_store::StoreFailure;
 use walrelay_pg_client::PgError;
 
-/// Why a session broke off.
+/// An error that ends a session.
 #[derive(Debug, thiserror::Error)]
 pub enum PipelineError {
-    /// The connection, or the server behind it.
+    /// The connection, or the server behind it, failed.
     #[error("the replication stream ended")]
     Stream(#[from] PgError),
-    /// The server cannot send what comes next, and nothing behind it.
+    /// The server cannot send the next row, nor any later one.
     #[error("the server cannot send {at}")]
     Unsendable {
-        /// Where the stream ends.
+        /// The place at which the stream ends.
         at: Unsent,
-        /// What the server said.
+        /// The answer of the server.
         #[source]
         source: PgError,
     },
-    /// The server sent what we cannot read; nothing is confirmed past it (I7).
+    /// The server sent a message that we cannot decode. No later position is confirmed (I7).
     #[error("the message at {at} cannot be decoded")]
     Decode {
-        /// Where in the log.
+        /// The position in the WAL.
         at: Lsn,
-        /// What is wrong with it.
+        /// The decoding error.
         #[source]
         source: DecodeError,
     },
@@ -37,41 +37,42 @@ pub enum PipelineError {
     /// A row cannot be read.
     #[error("an outbox row cannot be read")]
     Row(#[from] RouteError),
-    /// The publication, or a table of it, was changed under us.
+    /// The publication, or one of its tables, was changed during the session.
     #[error("{what}: rows inserted since may be missing from the stream")]
     PublicationChanged {
-        /// What happened.
+        /// The change.
         what: String,
     },
-    /// The server shuts down and waits for us, although there is nothing left to confirm.
+    /// The server shuts down and waits for us, although nothing is left to confirm.
     #[error("the database server is shutting down")]
     ServerStops,
-    /// The end came before the last rows were on record as settled.
+    /// The session ended before the last settled rows were on record.
     #[error(
         "settled up to {settled}, but only {watermark} is on record; the rows in between come again"
     )]
     NotOnRecord {
-        /// How far it is on record, and confirmed.
+        /// The recorded and confirmed position.
         watermark: Watermark,
-        /// How far it is settled.
+        /// The settled position.
         settled: Watermark,
     },
-    /// Dispatch state is another server's, or of another generation than when the session began.
+    /// Dispatch state belongs to another server, or to another generation than at the start of the
+    /// session.
     #[error("the session's history is over")]
     Store(#[source] StoreFailure),
 }
 
-/// Where a stream ends that the server cannot continue.
+/// The place of a stream that the server cannot continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unsent {
-    /// Within a transaction, at this row of it.
+    /// At this row of a transaction.
     Row {
         /// The position that the row would have.
         position: Position,
-        /// The transaction's id.
+        /// The transaction id.
         xid: u32,
     },
-    /// Before the first row of a transaction: of which one, the server has not said.
+    /// Before the first row of a transaction. The server did not name the transaction.
     Behind(Position),
 }
 
@@ -85,7 +86,7 @@ impl fmt::Display for Unsent {
 }
 
 impl Unsent {
-    /// The position of the row, or of the last one before it.
+    /// Returns the position of the row, or of the last one before it.
     #[must_use]
     pub const fn position(self) -> Position {
         match self {
@@ -95,8 +96,8 @@ impl Unsent {
 }
 
 impl PipelineError {
-    /// The stream broke off. `next` is where its next row would be, within a transaction; `last` is the last
-    /// row that came.
+    /// Returns the error of a stream that ended. `next` is the position of the next row within an
+    /// open transaction, `last` is the last row that arrived.
     pub(crate) fn of_stream(error: PgError, next: Option<(Position, u32)>, last: Position) -> Self {
         let is_permanent = matches!(&error, PgError::Server(answer) if answer.is_permanent());
         if !is_permanent {
@@ -106,7 +107,7 @@ impl PipelineError {
         Self::Unsendable { at: row.unwrap_or(Unsent::Behind(last)), source: error }
     }
 
-    /// Whether a session ends for what came, with server and connection well.
+    /// Returns whether the cause is a row or message, while the server and the connection work.
     pub(crate) const fn is_of_a_row(&self) -> bool {
         match self {
             Self::Unsendable { .. } | Self::Decode { .. } | Self::Columns(_) | Self::Row(_) => true,
@@ -118,7 +119,7 @@ impl PipelineError {
         }
     }
 
-    /// Dispatch state cannot go on.
+    /// Returns the error of a session whose dispatch state failed.
     pub(crate) fn of_store(failure: StoreFailure) -> Self {
         match failure {
             StoreFailure::ShuttingDown => Self::ServerStops,

@@ -1,4 +1,4 @@
-//! The publish calls that are out.
+//! The Publish calls in flight.
 //!
 //! Owns each batch while its call runs, so that no batch is ever in two places.
 
@@ -11,12 +11,12 @@ use walrelay_core::{Batch, PublishFailure, Window};
 
 use crate::stream::seams::Publisher;
 
-/// A batch and what Pub/Sub said about it: the message ids, or why not.
+/// A batch and Pub/Sub's reply: the message ids, or the failure.
 pub type Answer = (Batch, Result<Vec<String>, PublishFailure>);
 
-/// A call, and the batch it sends.
+/// A call, and the batch that it sends.
 struct Call {
-    /// None once it was answered.
+    /// `None` after the reply.
     batch: Option<Batch>,
     answer: Pin<Box<dyn Future<Output = Result<Vec<String>, PublishFailure>> + Send>>,
 }
@@ -33,22 +33,22 @@ impl Future for Call {
     }
 }
 
-/// Calls of sessions that are over, and have no answer yet.
+/// Calls of earlier sessions that have no reply yet.
 #[derive(Default)]
 pub struct Unanswered(FuturesUnordered<Call>);
 
-/// An answer, and the session whose batch it belongs to.
+/// A reply, and the session whose batch it belongs to.
 #[derive(Debug)]
 pub enum Answered {
-    /// To a batch of this session.
+    /// A reply to a batch of this session.
     Ours(Answer),
-    /// To a batch of an earlier session: the slot has sent its rows again.
+    /// A reply to a batch of an earlier session. The slot has sent its rows again.
     Before(Answer),
 }
 
-/// The set of publish calls in flight, bounded by an adaptive window.
+/// The set of Publish calls in flight, bounded by an adaptive window.
 ///
-/// Nothing goes out while a session before has calls without an answer (I3).
+/// No call starts while an earlier session has calls without a reply (I3).
 pub struct Publishes<P> {
     publisher: P,
     before: Unanswered,
@@ -57,39 +57,39 @@ pub struct Publishes<P> {
 }
 
 impl<P: Publisher> Publishes<P> {
-    /// No calls yet.
+    /// Creates an empty set.
     pub fn new(publisher: P, window: Window) -> Self {
         Self { publisher, before: Unanswered::default(), calls: FuturesUnordered::new(), window }
     }
 
-    /// Starts no call before these calls of an earlier session are answered.
+    /// Starts no call before these calls of an earlier session have a reply.
     pub fn wait_for(&mut self, before: Unanswered) {
         self.before = before;
     }
 
-    /// How many calls of sessions before have no answer yet.
+    /// Returns the number of calls of earlier sessions without a reply.
     pub fn waits_for(&self) -> usize {
         self.before.0.len()
     }
 
-    /// The session is over: what has no answer is for the next one to wait for.
+    /// Ends the session. Returns all calls without a reply, for the next session to wait for.
     pub fn into_unanswered(self) -> Unanswered {
         let Unanswered(mut calls) = self.before;
         calls.extend(self.calls);
         Unanswered(calls)
     }
 
-    /// Whether another call may start.
+    /// Returns whether another call may start.
     pub fn has_room(&self) -> bool {
         self.waits_for() == 0 && self.calls.len() < self.window.size()
     }
 
-    /// Whether nothing is out.
+    /// Returns whether no call is in flight.
     pub fn is_empty(&self) -> bool {
         self.calls.is_empty()
     }
 
-    /// How many calls are out.
+    /// Returns the number of calls in flight.
     pub fn len(&self) -> usize {
         self.calls.len()
     }
@@ -100,7 +100,7 @@ impl<P: Publisher> Publishes<P> {
         self.calls.push(Call { batch: Some(batch), answer });
     }
 
-    /// Ends the calls whose batches match. They may be stored all the same, as after any timeout.
+    /// Drops the calls whose batches match. Pub/Sub may still store them, as after any timeout.
     pub fn give_up(&mut self, matches: impl Fn(&Batch) -> bool) -> Vec<Batch> {
         let is_late = |call: &Call| call.batch.as_ref().is_some_and(&matches);
         if !self.calls.iter().any(is_late) {
@@ -112,11 +112,11 @@ impl<P: Publisher> Publishes<P> {
         late.into_iter().filter_map(|call| call.batch).collect()
     }
 
-    /// The next answer; pending for ever when nothing is out.
+    /// Returns the next reply. Pends for ever while no call is in flight.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses no answer: calls live in `self`.
+    /// Dropping the future loses no reply: calls live in `self`.
     pub async fn next(&mut self) -> Answered {
         if let Some(answer) = self.before.0.next().await {
             return Answered::Before(answer);
@@ -128,7 +128,7 @@ impl<P: Publisher> Publishes<P> {
         }
     }
 
-    /// An answer to a batch of this session that is already here.
+    /// Returns a reply to a batch of this session, if one has already arrived.
     pub fn next_ready(&mut self) -> Option<Answer> {
         let out = self.calls.len();
         let answer = self.calls.next().now_or_never().flatten()?;

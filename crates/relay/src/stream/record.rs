@@ -1,8 +1,8 @@
-//! How far the slot is settled, and how far that is on record: a decision without I/O.
+//! Decides, without I/O, when to record the settled position in the relay's own row.
 //!
-//! The slot is confirmed no further than the relay's own row shows, so that a start can tell this slot
-//! from another of its name. A relay that is killed starts again at the row. So the row bounds how much
-//! a kill repeats, and it is written
+//! The slot is never confirmed beyond the relay's own row, so that a start can recognise another
+//! slot of the same name. A killed relay restarts at the position in the row. The row therefore
+//! bounds the duplicates after a kill, and it is written
 //!
 //! ```text
 //! at once                         the first position of a session, and after megabytes of WAL
@@ -11,30 +11,30 @@
 //! the last write + `idle`         while only the WAL of others grows: our write is such WAL itself
 //! ```
 //!
-//! but never sooner than a slow server can take: see [`PAUSE_PER_WRITE`].
+//! but never more often than a slow server can handle: see [`PAUSE_PER_WRITE`].
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 use walrelay_core::Watermark;
 
-/// With so much WAL settled and not on record the interval is not waited for: a busy server writes more
-/// in it than the WAL budget may be (I10).
+/// The amount of settled but unrecorded WAL that triggers a write before the interval ends. A busy
+/// server may otherwise write more WAL within the interval than the WAL budget (I10).
 const WAL_MAX: u64 = 4 << 20;
 
-/// A pause lasts so many times as long as the write before it. A server that takes long for a commit is
-/// busy, and other commands to dispatch state wait while a write runs.
+/// The length of a pause as a multiple of the write before it. A server with slow commits is busy,
+/// and other dispatch commands wait during a write.
 const PAUSE_PER_WRITE: u32 = 4;
 
-/// How long that pause is at most, and how long it is after a write that failed.
+/// The longest such pause, and the pause after a failed write.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// When the record is written.
+/// The intervals between writes of the record.
 #[derive(Debug, Clone, Copy)]
 pub struct RecordIntervals {
     /// Between two writes while rows are in flight.
     pub busy: Duration,
-    /// Between the moment when the last row settled and the write.
+    /// Between the last row's settling and the write.
     pub quiet: Duration,
     /// Between two writes while only the WAL of others grows.
     pub idle: Duration,
@@ -43,13 +43,13 @@ pub struct RecordIntervals {
 /// Whether rows are on their way to Pub/Sub or to dispatch state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InFlight {
-    /// Some are.
+    /// Some rows are.
     Rows,
     /// Every row that was read is settled.
     Nothing,
 }
 
-/// What is settled, and what of it is written down.
+/// The settled position, and the recorded one.
 #[derive(Debug)]
 pub(crate) struct Record {
     intervals: RecordIntervals,
@@ -64,7 +64,7 @@ pub(crate) struct Record {
 enum UnrecordedRows {
     None,
     InFlight,
-    /// All of them lie before `through`.
+    /// All of these rows are before `through`.
     Settled {
         through: Watermark,
         since: Instant,
@@ -77,12 +77,12 @@ struct LastWrite {
     /// Set while the write runs.
     began_at: Option<Instant>,
     ended_at: Instant,
-    /// The next write begins no sooner.
+    /// The earliest start of the next write.
     not_before: Instant,
 }
 
 impl Record {
-    /// Nothing is settled yet, and nothing written.
+    /// Creates a record without any settled or written position.
     pub(crate) fn new(now: Instant, intervals: RecordIntervals) -> Self {
         Self {
             intervals,
@@ -93,7 +93,7 @@ impl Record {
         }
     }
 
-    /// Learns how far the slot is settled, and whether rows are in flight beyond it.
+    /// Records the settled position, and whether rows are in flight beyond it.
     pub(crate) fn settled(&mut self, settled: Watermark, in_flight: InFlight, now: Instant) {
         self.settled = settled;
         self.rows = match (in_flight, self.rows) {
@@ -105,7 +105,7 @@ impl Record {
         };
     }
 
-    /// This much is on record now.
+    /// Records a completed write.
     pub(crate) fn written(&mut self, watermark: Watermark, now: Instant) {
         self.noted = watermark;
         if let UnrecordedRows::Settled { through, .. } = self.rows
@@ -118,24 +118,24 @@ impl Record {
         self.write.not_before = now + (took * PAUSE_PER_WRITE).min(PAUSE_MAX);
     }
 
-    /// The write that was begun, if one was, has failed.
+    /// Records a failed command. A write in progress has failed with it.
     pub(crate) fn failed(&mut self, now: Instant) {
         if self.write.began_at.take().is_some() {
             self.write.not_before = now + PAUSE_MAX;
         }
     }
 
-    /// How far the slot is settled and that is on record: it may be confirmed.
+    /// Returns the recorded position, which may be confirmed.
     pub(crate) const fn noted(&self) -> Watermark {
         self.noted
     }
 
-    /// What is not on record yet, if anything.
+    /// Returns the settled position if it is not on record yet.
     pub(crate) fn unwritten(&self) -> Option<Watermark> {
         (self.settled > self.noted).then_some(self.settled)
     }
 
-    /// When that is to be written down; never while everything is.
+    /// Returns the time of the next write, or `None` if the settled position is on record.
     pub(crate) fn due_at(&self) -> Option<Instant> {
         let settled = self.unwritten()?;
         Some(self.wanted_at(settled).max(self.write.not_before))
@@ -144,7 +144,8 @@ impl Record {
     fn wanted_at(&self, settled: Watermark) -> Instant {
         let wal = settled.lsn().as_u64().saturating_sub(self.noted.lsn().as_u64());
         let last = self.write.ended_at;
-        // Sessions may be short, one after the other: if each waited first, the slot would never move.
+        // The first write is immediate: if sessions are short and each waited, the slot would never
+        // move.
         if self.noted == Watermark::NONE || wal >= WAL_MAX {
             return last;
         }
@@ -156,7 +157,7 @@ impl Record {
         }
     }
 
-    /// What to write now, if it is time.
+    /// Returns the position to write now, if a write is due.
     pub(crate) fn take_due(&mut self, now: Instant) -> Option<Watermark> {
         self.due_at().filter(|at| *at <= now)?;
         self.write.began_at = Some(now);
@@ -183,7 +184,7 @@ mod tests {
         tracker.watermark()
     }
 
-    /// A record whose first position, 100, was written at this moment.
+    /// Returns a record whose first position, 100, was written at the returned time.
     fn begun() -> (Record, Instant) {
         let start = Instant::now();
         let mut record = Record::new(start, INTERVALS);
@@ -240,7 +241,7 @@ mod tests {
         record.settled(watermark(100), InFlight::Rows, start);
         record.settled(watermark(101), InFlight::Nothing, settled_at);
         assert_eq!(record.due_at(), Some(settled_at + QUIET));
-        // The moment is that of the rows, whatever keepalives follow them.
+        // The quiet interval starts when the rows settle. Later keepalives do not change it.
         record.settled(watermark(109), InFlight::Nothing, settled_at + MILLISECOND);
         assert_eq!(record.due_at(), Some(settled_at + QUIET));
     }
@@ -251,7 +252,7 @@ mod tests {
         record.settled(watermark(100), InFlight::Rows, start);
         record.settled(watermark(101), InFlight::Nothing, start);
         assert_eq!(record.take_due(start + QUIET), Some(watermark(101)));
-        // A keepalive comes while the rows are being written down.
+        // A keepalive arrives while the rows are being recorded.
         record.settled(watermark(102), InFlight::Nothing, start + QUIET);
         record.written(watermark(101), start + QUIET);
         assert_eq!(record.due_at(), Some(start + QUIET + IDLE));
@@ -283,7 +284,7 @@ mod tests {
         assert_eq!(record.due_at(), Some(start + PAUSE_MAX));
         assert_eq!(record.take_due(start + PAUSE_MAX), Some(watermark(100)));
         record.written(watermark(100), start + PAUSE_MAX);
-        // Another command failed, and no write was begun.
+        // Another command failed while no write was running.
         record.settled(watermark(101), InFlight::Rows, start + PAUSE_MAX);
         record.failed(start + PAUSE_MAX);
         assert_eq!(record.due_at(), Some(start + PAUSE_MAX + BUSY));

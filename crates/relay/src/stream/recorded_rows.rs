@@ -1,8 +1,8 @@
 //! Rows that dispatch state already has, and that the slot may send again after a restart.
 //!
-//! There may be millions: they are read a page at a time, ahead of the stream, and forgotten as the
-//! stream comes past them. Promises that no row is taken in while it is unknown whether it is recorded.
-//! Leaves the reading itself to the recorder.
+//! There may be millions of such rows. They are read one page at a time, ahead of the stream, and
+//! dropped as the stream passes them. No row is accepted before it is known whether the row is
+//! recorded. The recorder does the reading.
 //!
 //! ```text
 //!            passed          known_before
@@ -16,47 +16,49 @@ use pgoutput_parser::{Lsn, Position};
 use walrelay_core::{Lanes, Topic};
 use walrelay_outbox_store::{RecordedPage, RecordedRow};
 
-/// Rows recorded at or after the place where the stream began, and not come yet.
+/// Recorded rows at or after the start of the stream that the stream has not passed yet.
 ///
-/// Between them may lie rows that are neither recorded nor stored, such as a batch that was out when
-/// the key was parked: the slot sends those again. Until it has come past the last recorded row,
-/// nothing may be claimed, or a recorded row would overtake an earlier one of its key (I4).
+/// Among them may be rows that are neither recorded nor stored, such as a batch in flight when its
+/// key was parked. The slot sends those rows again. Nothing may be claimed until the slot has
+/// passed the last recorded row. Otherwise a recorded row would overtake an earlier row of its key
+/// (I4).
 ///
-/// What this session records itself lies before the next row, and so before what is read of the table.
+/// Rows that this session records are before the next row, and so before any later page of the
+/// table.
 #[derive(Debug)]
 pub struct RecordedRows {
-    /// In the order of the log, in which the slot sends them.
+    /// In commit order, in which the slot sends them.
     rows: VecDeque<RecordedRow>,
-    /// Bytes that they take.
+    /// The memory of the rows in bytes.
     memory: usize,
-    /// No row before here will come any more.
+    /// The slot sends no row before this position any more.
     passed: Position,
-    /// All recorded rows before here are known; none is unknown, once the last page has been read.
+    /// All recorded rows before this position are known. `None` after the last page.
     known_before: Option<Position>,
-    /// Where the next row of the open transaction lies.
+    /// The position of the next row of the open transaction.
     next: Option<Position>,
-    /// A page has been asked for.
+    /// Whether a page was requested.
     is_asked: bool,
 }
 
-/// What dispatch state holds at the position of a row.
+/// The recorded rows at the position of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recorded {
-    /// Nothing.
+    /// No row is recorded there.
     Nothing,
-    /// This very row.
+    /// This row is recorded.
     ThisRow,
-    /// Only rows with other event ids: the slot is read with a publication that leaves out tables, or
-    /// has others, so that the rows of a transaction are counted in another way.
+    /// Only rows with other event ids are recorded. An earlier publication had other tables, so the
+    /// rows of a transaction were numbered differently.
     OtherRows,
 }
 
 impl RecordedRows {
-    /// Rows of a page. Reading one takes a few milliseconds, in which the stream comes past a few
+    /// The rows of a page. Reading one takes a few milliseconds, in which the stream passes a few
     /// hundred rows.
     pub const PAGE_ROWS: u32 = 2_000;
 
-    /// Nothing is known yet of a stream that begins here.
+    /// Creates the state of a stream that starts here, with no page read.
     #[must_use]
     pub const fn unread(from: Lsn) -> Self {
         let from = Position { commit_lsn: from, tx_index: 0 };
@@ -70,8 +72,8 @@ impl RecordedRows {
         }
     }
 
-    /// Where the next page begins, if it is time to ask for it: while half of one is still to come, so
-    /// that the stream does not wait.
+    /// Returns the start of the next page if it should be requested now. It is requested while half
+    /// a page is left, so that the stream does not wait.
     pub fn next_page(&mut self) -> Option<Position> {
         let has_enough = self.rows.len() >= Self::PAGE_ROWS as usize / 2;
         let from = self.known_before.filter(|_| !self.is_asked && !has_enough)?;
@@ -79,11 +81,11 @@ impl RecordedRows {
         Some(from)
     }
 
-    /// The page that was asked for.
+    /// Adds the requested page.
     ///
-    /// A row that waits in the table although its key is not parked was recorded after the keys were
-    /// read, by the session before this one: to settle it would let later rows of its key overtake it
-    /// (I4). It counts as not recorded, and is published by us, too.
+    /// A pending row whose key is not parked was recorded by the previous session after this one
+    /// had read the keys. If it counted as settled, later rows of its key would overtake it (I4).
+    /// It counts as not recorded, and is also published here.
     pub fn learn(&mut self, page: RecordedPage, lanes: &Lanes) {
         self.is_asked = false;
         self.known_before = page.next;
@@ -98,27 +100,27 @@ impl RecordedRows {
         }
     }
 
-    /// A transaction has begun.
+    /// Records the start of a transaction.
     pub const fn begin(&mut self, commit_lsn: Lsn) {
         self.next = Some(Position { commit_lsn, tx_index: 0 });
     }
 
-    /// Whether the next frame may be taken in: if it is a row, it is known whether it is recorded.
+    /// Returns whether the next frame may be read: if it is a row, its record must be known.
     #[must_use]
     pub fn know_the_next(&self) -> bool {
         self.known_before.is_none_or(|known| self.next.is_none_or(|next| next < known))
     }
 
-    /// What is recorded at a row's position; `event_id` tells the row's id. Asked once a row, in the
-    /// order of the log: what was recorded up to there is forgotten then.
+    /// Returns the record at a row's position. `event_id` returns the id of the row. Must be called
+    /// once per row, in commit order, because the call drops the records before the position.
     ///
     /// # Errors
     ///
-    /// Those of `event_id`.
+    /// The errors of `event_id`.
     ///
     /// # Panics
     ///
-    /// I2: it is not known yet.
+    /// I2: the record is not known yet.
     pub fn at<'a, E>(
         &mut self,
         position: Position,
@@ -141,20 +143,20 @@ impl RecordedRows {
         Ok(found)
     }
 
-    /// The slot has sent every transaction that ends at `boundary` or before. Rows that have not come
-    /// by then never will, because their table is not published any more.
+    /// Records that the slot has sent every transaction that ends at `boundary` or before. Earlier
+    /// rows that have not arrived never will, because their table is no longer published.
     pub fn reached(&mut self, boundary: Lsn) {
         self.next = None;
         self.pass(Position { commit_lsn: boundary, tx_index: 0 });
     }
 
-    /// Whether the slot has sent all of them again, and so everything that precedes them.
+    /// Returns whether the slot has passed all recorded rows, and so every row before them.
     #[must_use]
     pub fn have_come(&self) -> bool {
         self.known_before.is_none() && self.rows.is_empty()
     }
 
-    /// Bytes that they take (I6).
+    /// Returns the memory of the rows in bytes (I6).
     #[must_use]
     pub const fn memory(&self) -> usize {
         self.memory
@@ -172,7 +174,7 @@ impl RecordedRows {
     }
 }
 
-/// What a row takes, and the allocation of its id.
+/// Returns the memory of a row, including the allocation of its id.
 const fn memory_of(row: &RecordedRow) -> usize {
     const ALLOCATION: usize = 16;
     size_of::<RecordedRow>() + ALLOCATION + row.event_id.capacity()
@@ -189,7 +191,7 @@ mod tests {
         Position { commit_lsn: Lsn::new(commit_lsn), tx_index }
     }
 
-    /// Row `id` is recorded there, and finished.
+    /// Returns a finished row `id` that is recorded at this position.
     fn row(&(lsn, index, id): &(u64, u32, &str)) -> RecordedRow {
         RecordedRow { position: position(lsn, index), event_id: id.to_owned(), parks: None }
     }
@@ -198,7 +200,7 @@ mod tests {
         RecordedPage { rows: ids.iter().map(row).collect(), next }
     }
 
-    /// Those in which these keys of topic `t` are parked.
+    /// Returns lanes in which these keys of topic `t` are parked.
     fn lanes(parked: &[&str]) -> Lanes {
         let never = Backoff { base: Duration::ZERO, cap: Duration::ZERO };
         let policy = LanePolicy {
@@ -209,7 +211,7 @@ mod tests {
             redelivery: never,
             park_after: Duration::ZERO,
             max_attempts: 1,
-            // The second one rests.
+            // The second key is a compact parked key.
             parked_lanes: 1,
             on_dead: OnDead::Continue,
         };
@@ -220,7 +222,7 @@ mod tests {
         lanes
     }
 
-    /// These, which are all there are.
+    /// Returns recorded rows with this single page.
     fn rows(ids: &[(u64, u32, &str)]) -> RecordedRows {
         let mut recorded = RecordedRows::unread(Lsn::ZERO);
         assert_eq!(recorded.next_page(), Some(position(0, 0)));

@@ -1,8 +1,8 @@
-//! What is written to dispatch state and read back, one command at a time.
+//! Writes dispatch state and reads it back, one command at a time.
 //!
-//! Owns the store. Promises that rows become durable in the order they were handed over, that a
-//! command is repeated until it succeeds, and that outcomes are written before the next rows of
-//! their key are claimed. The pipeline never waits for it.
+//! Owns the store. Rows become durable in the order in which they were handed over, and commands
+//! that rows wait for are repeated until they succeed. Outcomes are written before the next rows of
+//! their key are claimed. The pipeline never waits for this writer.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -17,17 +17,18 @@ use crate::stream::record::{InFlight, Record, RecordIntervals};
 pub use crate::stream::store_command::{Claiming, RecorderEvent};
 use crate::stream::store_command::{StoreCommand, until_done};
 
-/// Rows recorded by one command: a quarter of those that may be in flight, so that others are read
-/// meanwhile, and enough that the commit costs little.
+/// The maximum number of rows per command: a quarter of the rows that may be in flight. Other rows
+/// are read meanwhile, and the cost of the commit is spread over many rows.
 const PARK_ROWS_MAX: usize = 5_000;
 
-/// Between two steps of a count of a large table.
+/// The pause between two steps of a count of a large table.
 const COUNT_PAUSE: Duration = Duration::from_millis(250);
 
-/// Between two steps of a clean-up.
+/// The pause between two steps of a clean-up.
 const PRUNE_PAUSE: Duration = Duration::from_millis(100);
 
-/// Between two notes of the condition: one topic that is refused and stored in turn changes it with each.
+/// The shortest interval between two notes of the condition. A topic that alternates between
+/// refusal and success changes the condition each time.
 const CONDITION_PAUSE: Duration = Duration::from_secs(1);
 
 type Running<S> = Pin<Box<dyn Future<Output = (S, Result<RecorderEvent, StoreFailure>)> + Send>>;
@@ -35,33 +36,33 @@ type Running<S> = Pin<Box<dyn Future<Output = (S, Result<RecorderEvent, StoreFai
 enum State<S> {
     Idle(S),
     Running(Running<S>),
-    /// Seen only while one state is replaced by the other.
+    /// Exists only while one state replaces the other.
     Between,
 }
 
-/// How often to do what no event triggers.
+/// The intervals of periodic commands.
 #[derive(Debug, Clone, Copy)]
 pub struct Intervals {
-    /// Looking for keys that time made due, or an operator who said nothing.
+    /// Looking for keys that are due by time, or by an operator's change without a notification.
     pub due: Duration,
-    /// Looking through the heads of all keys.
+    /// Reading the heads of all keys.
     pub heads: Duration,
-    /// Writing the watermark down.
+    /// Recording the watermark.
     pub record: RecordIntervals,
     /// Counting rows and measuring lag.
     pub survey: Duration,
-    /// Looking at the publication when nothing waits for it.
+    /// Checking the publication while no confirmation waits for it.
     pub watch: Duration,
-    /// Looking at it when a confirmation waits.
+    /// Checking the publication while a confirmation waits.
     pub watch_soon: Duration,
-    /// Deleting what is past its retention.
+    /// Deleting rows past their retention.
     pub prune: Duration,
     /// `--dispatch-retention`.
     pub retention: Duration,
 }
 
 impl Intervals {
-    /// The service's intervals, with this retention.
+    /// Returns the intervals of the service, with this retention.
     #[must_use]
     pub const fn with_retention(retention: Duration) -> Self {
         Self {
@@ -81,30 +82,30 @@ impl Intervals {
     }
 }
 
-/// Between tries to write the watermark down one last time.
+/// The pause between attempts to write the last watermark.
 const CLOSE_PAUSE: Duration = Duration::from_millis(50);
 
-/// Runs the store's commands one after the other.
+/// Runs the commands of the store one after the other.
 pub struct Recorder<S> {
     state: State<S>,
     intervals: Intervals,
     rows_to_record: Vec<RowToRecord>,
     finished: Vec<Finished>,
     claims: Option<Claiming>,
-    /// Where a page of recorded rows begins that was asked for.
+    /// The start of the requested page of recorded rows.
     recorded_from: Option<Position>,
-    /// Topics whose due keys are not asked for, as they were told last.
+    /// Topics whose due keys are not queried, as set last.
     topics_at_rest: Vec<Topic>,
     record: Record,
-    /// Learns which commands fail, and whose condition is noted.
+    /// Receives the failing commands, and provides the condition to note.
     health: Health,
-    /// The condition is not noted before.
+    /// The earliest time of the next note of the condition.
     condition_at: Instant,
     due_at: Instant,
     heads_at: Instant,
-    /// Where the look through the heads goes on.
+    /// The head after which the next read of heads continues.
     heads_after: Option<Head>,
-    /// Before where spilled rows are looked for, if they are.
+    /// The position before which spilled rows are queried, if requested.
     spilled_before: Option<Lsn>,
     spilled_at: Instant,
     survey_at: Instant,
@@ -114,7 +115,7 @@ pub struct Recorder<S> {
 }
 
 impl<S: Store> Recorder<S> {
-    /// A recorder with nothing to do yet.
+    /// Creates a recorder without pending commands.
     pub fn new(store: S, intervals: Intervals) -> Self {
         let now = Instant::now();
         Self {
@@ -140,91 +141,95 @@ impl<S: Store> Recorder<S> {
         }
     }
 
-    /// The same, reporting what fails here, and noting the condition in the relay's own row.
+    /// Reports failures to `health`, and notes its condition in the relay's own row.
     #[must_use]
     pub fn reporting_to(self, health: Health) -> Self {
         health.begin_noting();
         Self { health, ..self }
     }
 
-    /// Hands rows over that must be recorded.
+    /// Hands over rows to record.
     pub fn park(&mut self, rows_to_record: &mut Vec<RowToRecord>) {
         self.rows_to_record.append(rows_to_record);
     }
 
-    /// Hands outcomes over.
+    /// Hands over outcomes of claimed rows.
     pub fn finish(&mut self, finished: &mut Vec<Finished>) {
         self.finished.append(finished);
     }
 
-    /// Whether keys may be handed over for claiming: one claim is out at a time.
+    /// Returns whether a claim may be requested. Only one claim runs at a time.
     pub fn may_claim(&self) -> bool {
         self.claims.is_none()
     }
 
-    /// Asks for the next rows of parked keys.
+    /// Requests the next rows of parked keys.
     pub fn claim(&mut self, claiming: Claiming) {
         self.claims = Some(claiming);
     }
 
-    /// Asks which rows from there on were recorded before this session.
+    /// Requests a page of rows that were recorded before this session, starting at `from`.
     pub fn read_recorded(&mut self, from: Position) {
         self.recorded_from = Some(from);
     }
 
-    /// Whether due keys are looked for next, once nothing more urgent is to do.
+    /// Returns whether due keys are queried next, unless a more urgent command is pending.
     pub fn looks_for_due(&self) -> bool {
         self.due_at <= Instant::now()
     }
 
-    /// Learns whose due keys need not be looked for.
+    /// Sets the topics whose due keys need no query.
     pub fn leave_out(&mut self, topics: Vec<Topic>) {
         self.topics_at_rest = topics;
     }
 
-    /// More keys were due than were told, and there is room for them: looks again at once.
+    /// Repeats the query for due keys at once: more keys were due than it returned, and there is
+    /// capacity for them.
     pub fn look_again(&mut self) {
         self.due_at = Instant::now();
     }
 
-    /// Asks again and again whether spilled rows wait that were committed before; or not any more.
+    /// Starts or stops the periodic query for spilled rows that were committed before this
+    /// position.
     pub fn look_for_spilled(&mut self, before: Option<Lsn>) {
         self.spilled_before = before;
     }
 
-    /// The same, with the due keys of every topic looked for: a goal waits for all of them.
+    /// Starts the same query, and queries the due keys of every topic, because a goal waits for all
+    /// of them.
     pub fn look_for_all_spilled(&mut self, before: Option<Lsn>) {
         self.leave_out(Vec::new());
         self.look_for_spilled(before);
     }
 
-    /// A confirmation waits for a look at the publication.
+    /// Checks the publication soon, because a confirmation waits for it.
     pub fn watch_soon(&mut self) {
         self.watch_at = self.watch_at.min(self.watched_at + self.intervals.watch_soon);
     }
 
-    /// Learns how far the slot is settled, and whether rows are in flight beyond it.
+    /// Records the settled position, and whether rows are in flight beyond it.
     pub fn settled(&mut self, settled: Watermark, in_flight: InFlight) {
         self.record.settled(settled, in_flight, Instant::now());
     }
 
-    /// How far the slot is settled and that is on record: it may be confirmed.
+    /// Returns the recorded position, which may be confirmed.
     pub fn noted(&self) -> Watermark {
         self.record.noted()
     }
 
-    /// Whether nothing that matters is unwritten.
+    /// Returns whether no command is running and no row or outcome is pending.
     pub fn is_idle(&self) -> bool {
         matches!(self.state, State::Idle(_))
             && self.rows_to_record.is_empty()
             && self.finished.is_empty()
     }
 
-    /// The next result of a command.
+    /// Returns the next result of a command.
     ///
     /// # Errors
     ///
-    /// The server is shutting down. Every other failure is logged and tried again.
+    /// The server is shutting down, or dispatch state can no longer be used. Other failures are
+    /// logged and retried.
     ///
     /// # Cancel safety
     ///
@@ -238,7 +243,7 @@ impl<S: Store> Recorder<S> {
             match self.next_command() {
                 Some(command) => self.start(command),
                 None if self.was_told_until(self.next_interval()).await => {
-                    // Whatever the operator changed, and of whatever topic, is looked for at once.
+                    // The operator may have changed any topic, so all are queried at once.
                     self.topics_at_rest.clear();
                     self.due_at = Instant::now();
                 }
@@ -247,7 +252,7 @@ impl<S: Store> Recorder<S> {
         }
     }
 
-    /// Whether an operator says by then that he has changed something.
+    /// Waits until the given time. Returns true if an operator reports a change before that.
     async fn was_told_until(&mut self, until: Instant) -> bool {
         let State::Idle(store) = &mut self.state else { return false };
         tokio::select! {
@@ -258,8 +263,8 @@ impl<S: Store> Recorder<S> {
         }
     }
 
-    /// Ends the session: finishes the running command within a limited time, and records the watermark.
-    /// Returns how far it is on record.
+    /// Ends the session: finishes the running command within a time limit, and records the
+    /// watermark. Returns the recorded position.
     pub async fn close(mut self, limit: Duration) -> Watermark {
         if tokio::time::timeout(limit, self.write_last()).await.is_err() {
             tracing::debug!("dispatch state did not answer at the end of the session");
@@ -294,9 +299,10 @@ impl<S: Store> Recorder<S> {
         let now = Instant::now();
         match &recorded {
             Ok(RecorderEvent::Settled(watermark)) => self.record.written(*watermark, now),
-            // A command that nobody waits for has failed: perhaps this one.
+            // A command that no row waits for has failed. It may have been the write of the
+            // watermark.
             Ok(RecorderEvent::Noted) => self.record.failed(now),
-            // A step of each at a time, so that rows to record never wait for more than one.
+            // These commands run in steps, so that rows to record wait for at most one step.
             Ok(RecorderEvent::Due(due)) if due.has_more => self.due_at = now,
             Ok(RecorderEvent::Surveyed(survey)) if survey.is_counting => {
                 self.survey_at = now + COUNT_PAUSE;
@@ -311,7 +317,7 @@ impl<S: Store> Recorder<S> {
         recorded
     }
 
-    /// A last look at the publication, for a limited time: the session is over.
+    /// Checks the publication a last time within a time limit, because the session is over.
     pub async fn look(&mut self, limit: Duration) -> Option<Watch> {
         let looking = async {
             self.end_running().await;
@@ -326,15 +332,15 @@ impl<S: Store> Recorder<S> {
     async fn end_running(&mut self) {
         while let State::Running(running) = &mut self.state {
             let (store, recorded) = running.await;
-            // Whatever else it came to, the session that would use it is over.
+            // The session that would use any other result is over.
             drop(self.ended(store, recorded));
         }
     }
 
-    /// What is settled is written down when it is time, whatever else is to do: the slot is confirmed no
-    /// further. So is a short look at the publication, which it waits for, and a page of recorded rows,
-    /// for which reading waits. Then outcomes, so that a claim finds them written; then rows, for they
-    /// hold the slot.
+    /// Returns the next command in order of urgency. A short check of the publication comes first,
+    /// because a confirmation waits for it. The settled position is next, because the slot is
+    /// confirmed no further. Then come a page of recorded rows, for which reading waits, and
+    /// outcomes, so that a claim finds them written. Rows follow, because they retain WAL.
     fn next_command(&mut self) -> Option<StoreCommand> {
         let now = Instant::now();
         if self.watch_at <= now {

@@ -1,16 +1,16 @@
-//! Where messages go: Pub/Sub in service, a script in the simulation.
+//! The trait of publishers: Pub/Sub in production, a script in the simulation.
 //!
-//! The other seam, where parked rows live, is [`Store`](walrelay_outbox_store::Store).
+//! The trait of dispatch state is [`Store`](walrelay_postgres::Store).
 
 use walrelay_core::{Batch, PublishFailure};
 use walrelay_pubsub::GrpcPublisher;
 
 /// Publishes batches.
 pub trait Publisher: Clone + Send + 'static {
-    /// Publishes a batch and returns one message id a row, in order.
+    /// Publishes a batch and returns one message id per row, in order.
     ///
-    /// The future owns what it sends. Dropping it may leave the batch stored or not; nothing else
-    /// of its key may go out until it has answered (I3).
+    /// The future owns the batch. If it is dropped, the batch may be stored or not. No other row of
+    /// its key may be sent until the future has returned (I3).
     fn publish(
         &self,
         batch: &Batch,

@@ -1,9 +1,9 @@
-//! What a replay takes of the stream, asked transaction by transaction and row by row.
+//! Selects the rows of a replay from the stream, by transaction and by row.
 
 use pgoutput_parser::{Begin, Insert};
 use walrelay_core::{RouteError, Router, Selection};
 
-/// A selection, and what it says of the transaction that is open.
+/// A selection, and whether it includes the open transaction.
 #[derive(Debug)]
 pub struct Selected {
     selection: Selection,
@@ -11,18 +11,18 @@ pub struct Selected {
 }
 
 impl Selected {
-    /// No transaction is open yet.
+    /// Creates the state before the first transaction.
     #[must_use]
     pub const fn new(selection: Selection) -> Self {
         Self { selection, has_commit: false }
     }
 
-    /// A transaction begins.
+    /// Records the start of a transaction.
     pub fn begin(&mut self, begin: &Begin) {
         self.has_commit = self.selection.has_commit(begin.final_lsn, begin.commit_timestamp);
     }
 
-    /// Whether a row of it is published.
+    /// Returns whether a row of the open transaction is published.
     ///
     /// # Errors
     ///

@@ -1,7 +1,7 @@
-//! One command to dispatch state: what is asked of the store, how often, and what it came to.
+//! One command to dispatch state: its input, its retries and its result.
 //!
-//! A command that rows wait for is repeated until it succeeds. What fails meanwhile is a reason not to be
-//! ready, and is noted in the relay's own row where that can be written.
+//! A command that rows wait for is repeated until it succeeds. Its failures make the relay not
+//! ready, and are noted in the relay's own row if that can be written.
 
 use std::time::Duration;
 
@@ -20,46 +20,46 @@ use crate::stream::recorded_rows::RecordedRows;
 pub enum RecorderEvent {
     /// These rows are durable in dispatch state.
     Parked(Vec<RowToRecord>),
-    /// These outcomes are written down.
+    /// These outcomes are written.
     Finished(Vec<Finished>),
     /// The next rows of parked keys.
     Claimed(Vec<(LaneId, Claimed)>),
-    /// These keys could not be read back; they rest a little.
+    /// The rows of these keys could not be read. The keys pause briefly.
     NotClaimed(Vec<LaneId>),
     /// Rows that were recorded before this session.
     Recorded(RecordedPage),
-    /// Keys that an operator, or time, made due.
+    /// Keys that are due by time or by an operator's change.
     Due(Due),
     /// The first rows of some keys.
     Heads(Vec<Head>),
-    /// Whether spilled rows wait that are waited for.
+    /// Whether spilled rows of the goal are pending.
     Spilled(bool),
-    /// Figures for operators.
+    /// The results of a survey for operators.
     Surveyed(Box<Survey>),
-    /// How far the slot is settled is on record, and may be confirmed.
+    /// The settled position is on record and may be confirmed.
     Settled(Watermark),
-    /// Rows past their retention were deleted; there may be more.
+    /// This many rows past their retention were deleted. There may be more.
     Pruned(u64),
-    /// A look at the publication.
+    /// The result of a check of the publication.
     Watched(Watch),
-    /// The condition is noted, or will be tried again.
+    /// The condition was noted, or will be retried.
     Condition,
-    /// Something that nobody waits for.
+    /// A failed command that no row waits for.
     Noted,
 }
 
-/// Parked keys whose next rows are asked for.
+/// Parked keys whose next rows are requested.
 #[derive(Debug, Clone)]
 pub struct Claiming {
-    /// Which; nothing of them is out.
+    /// The keys. None of their rows is in flight.
     pub keys: Vec<ClaimKey>,
-    /// How much there is room for.
+    /// The free capacity for rows in bytes.
     pub bytes_max: usize,
-    /// The last row that was read, of whatever key.
+    /// The position of the last row that was read, of any key.
     pub through: Position,
 }
 
-/// What is asked of the store.
+/// A command to the store.
 pub(super) enum StoreCommand {
     Park(Vec<RowToRecord>),
     Finish(Vec<Finished>),
@@ -75,8 +75,8 @@ pub(super) enum StoreCommand {
     Prune,
 }
 
-/// Repeats a command that rows wait for until it succeeds: they settle only then, and so does the
-/// slot. Anything else is given up after one failure, or it would stand in the way of those.
+/// Runs a command, and repeats it until it succeeds if rows wait for it: those rows, and the slot,
+/// settle only then. Other commands end after one failure, because they would delay the first kind.
 pub(super) async fn until_done<S: Store>(
     mut store: S,
     command: StoreCommand,
@@ -122,7 +122,7 @@ pub(super) async fn until_done<S: Store>(
                 let lanes = claiming.keys.into_iter().map(|key| key.lane).collect();
                 return (store, Ok(RecorderEvent::NotClaimed(lanes)));
             }
-            // Nothing depends on it, and what stands in its way is told by what does.
+            // Nothing depends on the note. The commands that fail for the same cause report it.
             StoreCommand::NoteCondition(_) => {
                 tracing::debug!(command = name, error, "dispatch state failed");
                 health.condition_not_noted();
@@ -143,10 +143,11 @@ pub(super) async fn until_done<S: Store>(
     }
 }
 
-/// How long the next try waits for a note.
+/// The time limit of a note between two attempts.
 const NOTE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Between two tries of a command that fails. Whoever looks why nothing moves finds it noted meanwhile.
+/// Waits between two attempts of a failing command. Notes the condition meanwhile, so that
+/// operators can find the failure.
 async fn pause<S: Store>(store: &mut S, length: Duration, health: &Health) {
     let until = Instant::now() + length;
     loop {
@@ -166,7 +167,7 @@ async fn pause<S: Store>(store: &mut S, length: Duration, health: &Health) {
     }
 }
 
-/// What the store gave, before it is put together with the command.
+/// The result of the store, before it is combined with the command.
 enum Found {
     Nothing,
     Claimed(Vec<Claimed>),
@@ -220,7 +221,7 @@ async fn execute<S: Store>(
 }
 
 impl StoreCommand {
-    /// Whether rows wait for it, or the slot does.
+    /// Returns whether rows or the slot wait for this command.
     const fn holds_rows(&self) -> bool {
         match self {
             Self::Park(_)

@@ -1,6 +1,7 @@
-//! Where the server writes its WAL, measured beside the data path, and how much of it the server keeps.
+//! The end of the server's WAL, measured beside the data path, and the server's WAL limit.
 //!
-//! The replication connection cannot tell: a server that may not send does not say how far it is.
+//! The replication connection cannot provide it: a server that is blocked on sending does not
+//! report its position.
 
 use pgoutput_parser::Lsn;
 use tokio::sync::watch;
@@ -10,30 +11,30 @@ use walrelay_core::Retention;
 /// One measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Measured {
-    /// The end of the WAL.
+    /// The end of WAL.
     pub wal_end: Lsn,
-    /// The server's bound.
+    /// The server's WAL limit for slots.
     pub retention: Retention,
 }
 
-/// The end of the WAL, as it was measured last.
+/// The last measured end of WAL.
 #[derive(Debug)]
 pub struct WalEnd {
     told: watch::Receiver<Measured>,
-    /// Ends with this.
+    /// The measuring task, which ends when this is dropped.
     _measuring: JoinSet<()>,
 }
 
-/// Takes measurements.
+/// Sends measurements.
 pub type Teller = watch::Sender<Measured>;
 
 impl WalEnd {
-    /// Measures until this is dropped.
+    /// Starts to measure. Stops when the returned value is dropped.
     pub fn measured<F>(measure: impl FnOnce(Teller) -> F) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        // Nobody reads this one: a receiver waits for the first change.
+        // No reader sees this value, because a receiver waits for the first change.
         let nothing = Measured { wal_end: Lsn::ZERO, retention: Retention::Unlimited };
         let (teller, told) = watch::channel(nothing);
         let mut measuring = JoinSet::new();
@@ -41,7 +42,7 @@ impl WalEnd {
         Self { told, _measuring: measuring }
     }
 
-    /// The next measurement; pending for ever when nobody measures any more.
+    /// Returns the next measurement. Pends for ever once measuring has ended.
     ///
     /// # Cancel safety
     ///

@@ -1,4 +1,4 @@
-//! Rows, and dispatch state that writes down what it is told and fails when asked to.
+//! Test rows, and a dispatch state that logs its commands and fails on request.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -14,24 +14,24 @@ use walrelay_outbox_store::{
     Condition, Due, Head, ParkedKey, RecordedPage, Store, StoreFailure, Survey, Watch,
 };
 
-/// Every command takes so long.
+/// The latency of every store command.
 pub(crate) const LATENCY: Duration = Duration::from_millis(1);
 
-/// Dispatch state; clones are the same one.
+/// A fake dispatch state. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Desk(Arc<Mutex<State>>);
 
 struct State {
     opened: Instant,
-    /// What it was told, and when.
+    /// The commands received so far, with their times.
     told: Vec<(Duration, String)>,
-    /// How often commands of this name fail yet.
+    /// How often commands of this name still fail.
     failing: BTreeMap<String, u32>,
     is_stopping: bool,
     latency: Duration,
-    /// When an operator says that he has changed something.
+    /// The time of an operator's notification.
     notice_at: Option<Instant>,
-    /// How many steps of what is done in steps are left, by command.
+    /// The remaining steps of commands that run in steps, by command.
     steps_left: BTreeMap<String, u32>,
 }
 
@@ -48,12 +48,12 @@ impl Desk {
         })))
     }
 
-    /// Commands of this name fail so many times from now on.
+    /// Makes the next `times` commands of this name fail.
     pub(crate) fn fails(&self, name: &str, times: u32) {
         self.0.lock().unwrap().failing.insert(name.to_owned(), times);
     }
 
-    /// The server is shutting down.
+    /// Starts a shutdown of the server.
     pub(crate) fn stops(&self) {
         self.0.lock().unwrap().is_stopping = true;
     }
@@ -62,12 +62,12 @@ impl Desk {
         self.0.lock().unwrap().latency = latency;
     }
 
-    /// An operator says at this moment that he has changed something.
+    /// Schedules an operator's notification.
     pub(crate) fn notices(&self, at: Instant) {
         self.0.lock().unwrap().notice_at = Some(at);
     }
 
-    /// Commands of this name have more to do for so many steps.
+    /// Makes commands of this name report more work for so many steps.
     pub(crate) fn has_more_for(&self, name: &str, steps: u32) {
         self.0.lock().unwrap().steps_left.insert(name.to_owned(), steps);
     }
@@ -82,17 +82,17 @@ impl Desk {
         }
     }
 
-    /// What it was told so far, in order.
+    /// Returns the commands received so far, in order.
     pub(crate) fn told(&self) -> Vec<String> {
         self.0.lock().unwrap().told.iter().map(|(_, command)| command.clone()).collect()
     }
 
-    /// How long ago it was opened.
+    /// Returns the time since it was opened.
     pub(crate) fn elapsed(&self) -> Duration {
         self.0.lock().unwrap().opened.elapsed()
     }
 
-    /// When commands that begin like this were told, since it was opened.
+    /// Returns the times of commands with this prefix, since it was opened.
     pub(crate) fn times_of(&self, command: &str) -> Vec<Duration> {
         let state = self.0.lock().unwrap();
         let told = state.told.iter().filter(|(_, told)| told.starts_with(command));
@@ -219,7 +219,7 @@ pub(crate) fn message(row: u32, key: &str) -> Message {
     Message::from_encoded(Topic::from("orders"), position, &row.to_string(), &body).unwrap()
 }
 
-/// Rows that must be recorded.
+/// Returns rows to record.
 pub(crate) fn rows_to_record(rows: &[u32]) -> Vec<RowToRecord> {
     let mut tracker = Tracker::new();
     tracker.begin(PgTimestamp::from_micros(0));
@@ -232,7 +232,7 @@ pub(crate) fn rows_to_record(rows: &[u32]) -> Vec<RowToRecord> {
     rows.iter().map(row).collect()
 }
 
-/// Outcomes of claimed rows.
+/// Returns outcomes of claimed rows.
 pub(crate) fn finished(rows: &[u32]) -> Vec<Finished> {
     let row = |row: &u32| Finished {
         message: message(*row, "k"),
@@ -258,7 +258,7 @@ pub(crate) fn lanes() -> Lanes {
     Lanes::new(policy, 1)
 }
 
-/// Parked keys that are due.
+/// Returns parked keys that are due.
 pub(crate) fn claims(keys: &[&str]) -> Vec<ClaimKey> {
     let (mut lanes, now) = (lanes(), Instant::now().into_std());
     for key in keys {
@@ -268,7 +268,7 @@ pub(crate) fn claims(keys: &[&str]) -> Vec<ClaimKey> {
     lanes.claims(keys.len(), now)
 }
 
-/// A batch for each of these keys.
+/// Returns a batch for each of these keys.
 pub(crate) fn batches(keys: &[&str]) -> Vec<Batch> {
     let (mut lanes, now) = (lanes(), Instant::now().into_std());
     let mut tracker = Tracker::new();

@@ -1,5 +1,5 @@
-//! The parts of the data path by themselves, on virtual time. The loop they make is in the
-//! simulation.
+//! Tests the parts of the data path one by one in virtual time. The simulation tests the whole
+//! loop.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 

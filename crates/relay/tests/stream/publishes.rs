@@ -1,4 +1,4 @@
-//! Publish calls that are out: how many, whose, and what their answers teach.
+//! Tests of Publish calls in flight: their number, their session, and the effect of replies.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use crate::bench::batches;
 
 const MOMENT: Duration = Duration::from_millis(1);
 
-/// Answers after as many milliseconds as it was told, one after the other.
+/// Replies after the scripted delays, in order.
 #[derive(Clone)]
 struct Script(Arc<Mutex<VecDeque<Scripted>>>);
 
@@ -78,7 +78,7 @@ async fn nothing_goes_out_while_a_session_before_has_calls_without_an_answer() {
     assert!(matches!(second.next().await, Answered::Before(_)));
     assert_eq!((second.waits_for(), second.has_room()), (1, false));
 
-    // The session ends, too, before all have answered.
+    // This session also ends before all calls have a reply.
     let mut third = publishes(2, []);
     batches(&["c"]).into_iter().for_each(|batch| second.start(batch));
     third.wait_for(second.into_unanswered());
@@ -102,7 +102,7 @@ async fn the_window_learns_from_answers() {
         }
         assert!(!publishes.has_room());
         drop(ours(&mut publishes).await);
-        // Those that are out and those that may follow.
+        // Counts the calls in flight and the calls that may still start.
         let mut others = batches(&keys).into_iter();
         while publishes.has_room() {
             publishes.start(others.next().unwrap());

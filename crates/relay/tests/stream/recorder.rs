@@ -1,4 +1,4 @@
-//! What is written to dispatch state and read back: in which order, how often, and how often again.
+//! Tests of the commands to dispatch state: their order, their intervals and their retries.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::bench::{Desk, LATENCY, claims, finished, rows_to_record};
 const SECOND: Duration = Duration::from_secs(1);
 const RETENTION: Duration = Duration::from_secs(77);
 
-/// One that has looked at the publication, and looks no more.
+/// Returns a recorder that has checked the publication once and does not check it again.
 async fn recorder() -> (Recorder<Desk>, Desk) {
     let desk = Desk::new();
     let intervals = Intervals::with_retention(RETENTION);
@@ -37,7 +37,7 @@ fn watermark(lsn: u64) -> Watermark {
     tracker.watermark()
 }
 
-/// Runs it for so long, whatever comes of it.
+/// Runs the recorder for so long, and returns its events.
 async fn run(recorder: &mut Recorder<Desk>, time: Duration) -> Vec<RecorderEvent> {
     let mut events = Vec::new();
     let until = Instant::now() + time;
@@ -55,7 +55,7 @@ async fn a_recorder_that_is_asked_for_nothing_looks_after_the_table() {
     let expected = [("due", 1, 1_250), ("survey", 5, 250), ("prune 77s", 600, 2)];
     for (command, seconds, count) in expected {
         let times = desk.times_of(command);
-        // Each begins anew when it was done, so they come a little late.
+        // Each interval starts at the end of the command, so the times drift a little.
         assert!(times.len().abs_diff(count) <= count / 50, "{command} {times:?}");
         let pauses = times.windows(2).map(|pair| pair[1] - pair[0]);
         let least = SECOND * seconds - LATENCY * 4;
@@ -298,7 +298,7 @@ async fn once_the_last_row_is_on_record_only_the_wal_of_others_is_left_to_note()
     recorder.settled(watermark(0xA), InFlight::Nothing);
     run(&mut recorder, LATENCY * 3).await;
     assert_eq!(recorder.noted(), watermark(0xA), "no row is in flight: it is written at once");
-    // The server tells of our own write, and so on for ever if that counted as rows.
+    // The server reports our own write. If that counted as rows, writes would never end.
     recorder.settled(watermark(0xB), InFlight::Nothing);
     run(&mut recorder, SECOND * 5 - LATENCY * 10).await;
     assert_eq!(desk.times_of("settled").len(), 2);

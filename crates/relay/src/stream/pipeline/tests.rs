@@ -1,4 +1,4 @@
-//! What the flow decides by itself; the loop as a whole runs in the simulation.
+//! Tests of the flow's own decisions. The simulation tests the loop as a whole.
 
 use pgoutput_parser::{Lsn, PgTimestamp, Position, encode};
 use walrelay_core::{
@@ -14,7 +14,7 @@ use crate::observe::metrics::Metrics;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// Nothing is in flight yet.
+/// A flow with nothing in flight.
 fn flow(budget_bytes: usize) -> Flow {
     with_parked_lanes(0, budget_bytes)
 }
@@ -60,7 +60,7 @@ fn with_parked_lanes(parked_lanes: usize, budget_bytes: usize) -> Flow {
 
 #[test]
 fn the_read_buffer_and_parked_keys_known_by_name_leave_less_room_for_rows() {
-    // Seven eighths are for rows: 7,000.
+    // Seven eighths of the budget are for rows: 7,000.
     let mut flow = flow(8_000);
     flow.budget.take(5_999);
     flow.hold_beside(1_000);
@@ -70,7 +70,7 @@ fn the_read_buffer_and_parked_keys_known_by_name_leave_less_room_for_rows() {
 
     let now = Instant::now().into_std();
     let topic = Topic::from("t");
-    // There are no lanes for parked keys, so they rest.
+    // There are no lanes for parked keys, so the keys stay compact.
     (0..10).for_each(|key| flow.lanes.load_parked(&topic, &format!("k{key}"), Some(HOUR), now));
     assert!(flow.lanes.resting_memory() > 0);
     flow.hold_beside(1_000 - flow.lanes.resting_memory());
@@ -108,7 +108,7 @@ fn draining_ends_at_its_time_though_nothing_is_due() {
     assert_eq!(flow.next_alarm(draining), Some(until));
 }
 
-/// What dispatch state answered is taken in; there is no session to end.
+/// Passes a result of dispatch state to the flow.
 fn told(flow: &mut Flow, event: RecorderEvent, goal: Option<&mut Goal>) {
     flow.recorder_answered(event, goal).expect("nothing is wrong with the publication");
 }
@@ -190,7 +190,7 @@ fn keys_that_could_not_be_read_back_are_let_alone_for_a_moment() {
     assert_eq!(flow.lanes.claims(1, after + CLAIM_PAUSE).len(), 1);
 }
 
-/// A service that takes everything and answers nothing.
+/// A service that accepts every call and never replies.
 #[derive(Clone)]
 struct BlackHole;
 
@@ -203,7 +203,7 @@ impl Publisher for BlackHole {
     }
 }
 
-/// The next row, of this key, which is sent at once.
+/// Creates the next row of this key and sends it at once.
 fn send_row(flow: &mut Flow, commit_lsn: u64, key: u8, sent_at: std::time::Instant) -> Batch {
     let position = Position { commit_lsn: Lsn::new(commit_lsn), tx_index: 0 };
     let message = Message::from_encoded("t".into(), position, "e", &[0x2A, 1, key]);
@@ -215,7 +215,8 @@ fn send_row(flow: &mut Flow, commit_lsn: u64, key: u8, sent_at: std::time::Insta
     flow.lanes.next_batch(sent_at).expect("a batch")
 }
 
-/// A row of which nothing is heard, and one that is stored where delivery flows; both sent so long ago.
+/// Returns a flow with a call that has no reply. If delivery flows, another row is stored. Both
+/// were sent `age` ago.
 fn with_a_call_without_an_answer(
     budget: Option<u64>,
     delivery: Delivery,
@@ -232,7 +233,7 @@ fn with_a_call_without_an_answer(
     if delivery == Delivery::Flowing {
         let other = send_row(&mut flow, 900, b'o', sent_at);
         flow.lanes.stored(other, vec!["m".to_owned()], now);
-        // It was put into its lane past the budget, to which it would be given back.
+        // The row bypassed the budget, so its memory must not be released to it.
         flow.lanes.effects().settled.clear();
     }
     (flow, publishes)
