@@ -1,8 +1,8 @@
 //! The tables, as SQL that is safe to run again.
 //!
-//! The files in `migrations/` are the source; they are embedded here, so that `walrelay init` and
-//! `psql -f` do the same. Each is one `DO` statement, which makes it atomic however it is run. There
-//! is no history table: each file looks for itself at what is already there.
+//! The files in `migrations/` are the source. They are embedded here, so that `walrelay init` and
+//! `psql -f` do the same. Each file is one `DO` statement and therefore atomic. There is no history
+//! table, because each file checks by itself what already exists.
 
 use tokio_postgres::Client;
 
@@ -22,13 +22,13 @@ const INBOX_SETTLE: &str = include_str!("../../../migrations/inbox/0004_app_inbo
 const INBOX_APPLY: &str = include_str!("../../../migrations/inbox/0005_app_inbox_apply.sql");
 const LEDGER: &str = include_str!("../../../migrations/inbox/0006_app_event_ledger.sql");
 
-/// The tables a consumer keeps in its own database, in the order they are created.
+/// The tables of a consumer in its own database, in creation order.
 pub const INBOX_TABLES: [&str; 3] = ["app_inbox_consumer", "app_inbox", "app_inbox_key"];
 
-/// The tables the relay keeps for itself, in the order they are created.
+/// The relay's own tables, in creation order.
 pub const RELAY_TABLES: [&str; 3] = ["app_outbox_dispatch", "app_outbox_relay", "app_outbox_hold"];
 
-/// The tables a replay needs besides; a relay works without them.
+/// Additional tables for replays. A relay works without them.
 pub(crate) const REPLAY_TABLES: [&str; 2] = ["app_outbox_relay_time", "app_outbox_replay"];
 
 /// One file, rendered for one table.
@@ -36,13 +36,13 @@ pub(crate) const REPLAY_TABLES: [&str; 2] = ["app_outbox_relay_time", "app_outbo
 pub struct Migration {
     /// Name of the file in `migrations/`.
     pub file: &'static str,
-    /// The tables it creates where they are missing.
+    /// The tables that the file creates if they are missing.
     pub tables: Vec<QualifiedName>,
     /// One SQL statement, atomic and safe to run again.
     pub sql: String,
 }
 
-/// The migrations for these outbox tables, in the order they have to run.
+/// Returns the migrations for these outbox tables, in execution order.
 #[must_use]
 pub fn migrations(outbox_tables: &[QualifiedName]) -> Vec<Migration> {
     let outboxes = outbox_tables.iter().map(|table| Migration {
@@ -58,7 +58,7 @@ pub fn migrations(outbox_tables: &[QualifiedName]) -> Vec<Migration> {
             .collect(),
         sql: DISPATCH.to_owned(),
     };
-    // Their functions are named after the outbox, and stand beside it.
+    // The functions are named after the outbox, and are in its schema.
     let producers = outbox_tables.iter().filter(|table| table.table() == "app_outbox");
     let producers = producers.map(|table| Migration {
         file: "0003_producer.sql",
@@ -81,8 +81,8 @@ pub fn migrations(outbox_tables: &[QualifiedName]) -> Vec<Migration> {
     outboxes.chain([dispatch]).chain(producers).chain([replay, in_place]).collect()
 }
 
-/// The migrations of a consumer's database, in the order they have to run. It is seldom the
-/// producer's, so they are a set of their own.
+/// Returns the migrations of a consumer's database, in execution order. They are a separate set,
+/// because that database is seldom the producer's.
 #[must_use]
 pub fn inbox_migrations() -> Vec<Migration> {
     let tables = INBOX_TABLES.map(|table| QualifiedName::new("public", table)).into();
@@ -102,16 +102,16 @@ pub fn inbox_migrations() -> Vec<Migration> {
 ///
 /// # Errors
 ///
-/// The server refused; the action names the file. Files before it have taken effect.
+/// The server refused a statement. The action names the file. Earlier files have taken effect.
 pub async fn migrate(client: &Client, outbox_tables: &[QualifiedName]) -> Result<(), StoreError> {
     run(client, migrations(outbox_tables)).await
 }
 
-/// Creates what is missing of a consumer's tables and functions.
+/// Creates the consumer's tables and functions that are missing.
 ///
 /// # Errors
 ///
-/// The server refused; the action names the file. Files before it have taken effect.
+/// The server refused a statement. The action names the file. Earlier files have taken effect.
 pub async fn migrate_inbox(client: &Client) -> Result<(), StoreError> {
     run(client, inbox_migrations()).await
 }
@@ -126,10 +126,11 @@ async fn run(client: &Client, migrations: Vec<Migration>) -> Result<(), StoreErr
     Ok(())
 }
 
-/// The outbox file for another table; its guard function then lives in that table's schema.
+/// Renders the outbox file for another table, with its guard function in that table's schema.
 fn render_outbox(table: &QualifiedName) -> String {
     let guard = format!("{}.app_outbox_is_append_only", quote_identifier(table.schema()));
-    // Longest first: each text contains the next. A literal holds the quoted name, quoted once more.
+    // Longest first, because each text contains the next. A literal contains the quoted name,
+    // quoted again.
     let replacements = [
         ("'public.app_outbox_is_append_only()'", quote_literal(&format!("{guard}()"))),
         ("public.app_outbox_is_append_only", guard),
@@ -139,11 +140,11 @@ fn render_outbox(table: &QualifiedName) -> String {
     replace_each(APP_OUTBOX, &replacements)
 }
 
-/// The producer's functions for the outbox of another schema.
+/// Renders the producer's functions for the outbox of another schema.
 fn render_producer(table: &QualifiedName) -> String {
     let schema = quote_identifier(table.schema());
     let literal = |name: &str| quote_literal(&format!("{schema}.{name}"));
-    // Longest first: each text contains the next.
+    // Longest first, because each text contains the next.
     let replacements = [
         ("'public.app_outbox_aggregate'", literal("app_outbox_aggregate")),
         ("'public.app_outbox_capture()'", literal("app_outbox_capture()")),
@@ -154,7 +155,7 @@ fn render_producer(table: &QualifiedName) -> String {
     replace_each(PRODUCER, &replacements)
 }
 
-/// Replaces at each place the first text that matches there, never what was put in before.
+/// Replaces the first matching text at each place. Inserted text is not replaced again.
 fn replace_each(text: &str, replacements: &[(&str, String)]) -> String {
     let mut rendered = String::with_capacity(text.len());
     let mut rest = text;
