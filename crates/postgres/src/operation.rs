@@ -1,8 +1,8 @@
-//! What an operator has begun with a slot and not finished, in `app_outbox_relay.operation`.
+//! Unfinished operations on a slot, in `app_outbox_relay.operation`.
 //!
-//! It stands in the database before it acts, so that whoever comes next finishes it or waits: a slot
-//! that is gone in the middle of a reset is not lost. Beginning raises the generation, and every write
-//! of a session is conditional on that: a relay that was streaming lets go.
+//! An operation is recorded before it acts, so that a later session finishes it or waits. A slot
+//! that is missing in the middle of a reset is therefore not lost. Beginning raises the generation,
+//! and every write of a session is conditional on it. A relay that was streaming therefore stops.
 
 use std::time::SystemTime;
 
@@ -16,104 +16,106 @@ use crate::session_lock::lock_is_taken;
 use crate::slot::{Failover, read_slot};
 use crate::store_error::{StoreError, shards};
 
-/// The slot is replaced by a copy of an anchor, and streams from a position of its log.
+/// A reset: a copy of an anchor replaces the slot, and streams from a target position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reset {
     /// The slot of the anchor.
     pub anchor_slot: String,
-    /// Where the stream starts again.
+    /// Position where the stream starts again.
     pub target: Lsn,
-    /// What the slot was before, which a copy forgets.
+    /// Whether the old slot was a failover slot. A copy loses this flag.
     pub failover: Failover,
-    /// Which rows of dispatch state behind the target are published again too.
+    /// The rows of dispatch state after the target that are published again.
     pub again: Again,
 }
 
-/// The slot was lost. A new one is made, and what the old one may not have settled is published first.
+/// A recovery: a new slot replaces a lost one, after publishing the rows that may not have been
+/// settled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recovery {
-    /// Marks the rows that are published from the table.
+    /// Id that marks the rows published from the table.
     pub id: String,
-    /// What the lost slot was.
+    /// Whether the lost slot was a failover slot.
     pub failover: Failover,
-    /// What is known to be settled.
+    /// The rows that are known to be settled.
     pub bound: Bound,
-    /// Once the new slot is there, and what it does not stream is fixed.
+    /// Set once the new slot exists, which fixes the rows that it does not stream.
     pub filling: Option<Filling>,
 }
 
-/// What is known to be settled of what a new slot does not stream; the rest is published from the table.
+/// The settled part of the rows that a new slot does not stream. The rest is published from the
+/// table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bound {
-    /// Nothing: there was no slot before.
+    /// No rows, because there was no slot before.
     Nothing,
-    /// Every transaction below the horizon on record.
+    /// Every transaction below the recorded horizon.
     Horizon,
-    /// Rows of events before this moment, where transaction ids say nothing.
+    /// Rows of events before this time, for cases without valid transaction ids.
     Since(SystemTime),
 }
 
-/// An upgrade of the server: once the slot is dropped for it, nothing is to be made before the upgrade.
+/// An upgrade of the server. Once its slot is dropped, nothing is created before the upgrade.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Upgrade {
-    /// The server that is to be upgraded.
+    /// System identifier of the server to upgrade.
     pub system_identifier: String,
-    /// Its version, as `server_version_num` has it.
+    /// Version of that server, as `server_version_num`.
     pub version: i32,
-    /// How far it is prepared.
+    /// Progress of the preparation.
     pub stage: UpgradeStage,
 }
 
 impl Upgrade {
-    /// Whether a server is no longer the one that was to be upgraded.
+    /// Returns whether the server has been upgraded or replaced.
     #[must_use]
     pub fn has_happened(&self, system_identifier: &str, version: i32) -> bool {
         system_identifier != self.system_identifier || version != self.version
     }
 }
 
-/// How far an upgrade is prepared.
+/// Progress of the preparation of an upgrade.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UpgradeStage {
-    /// The slot is still there: relays can go on with it.
+    /// The slot still exists, and relays can continue with it.
     Preparing,
     /// The slot is dropped.
     Prepared,
 }
 
-/// The new slot, and what it does not stream.
+/// The new slot, and the rows that it does not stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filling {
-    /// Where it begins.
+    /// Position where the slot begins.
     pub consistent_point: Lsn,
-    /// What was committed before (`pg_snapshot`).
+    /// Snapshot of the transactions committed before it (`pg_snapshot`).
     pub snapshot: String,
 }
 
-/// What an operator has begun.
+/// An unfinished operation on a slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SlotOperation {
-    /// The slot is replaced by a copy of an anchor.
+    /// A copy of an anchor replaces the slot.
     Reset(Reset),
-    /// A lost slot is replaced by a new one.
+    /// A new slot replaces a lost slot.
     Recovery(Recovery),
-    /// The server is about to be upgraded.
+    /// The server is being upgraded.
     Upgrade(Upgrade),
-    /// The number of shards is being changed, and this slot is one of the old or the new ones.
+    /// The number of shards is being changed, and this slot belongs to the old or the new number.
     Resharding(Resharding),
 }
 
-/// The number of shards is being changed.
+/// A change of the number of shards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resharding {
-    /// How many there were.
+    /// Old number of shards.
     pub from: u32,
-    /// How many there will be.
+    /// New number of shards.
     pub to: u32,
 }
 
 impl SlotOperation {
-    /// What it is, for whoever has to wait for it.
+    /// Describes the operation for somebody who waits for it.
     #[must_use]
     pub fn describe(&self, slot: &str) -> String {
         match self {
@@ -146,7 +148,7 @@ impl SlotOperation {
         }
     }
 
-    /// The command that finishes it, when it is run.
+    /// Returns the command that finishes the operation.
     #[must_use]
     pub fn finished_by(&self) -> String {
         match self {
@@ -160,12 +162,12 @@ impl SlotOperation {
     }
 }
 
-/// Rows of dispatch state that count as new after a reset.
+/// Rows of dispatch state that are published again after a reset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Again {
-    /// Those that were published from there.
+    /// Rows that were published after the target.
     Published,
-    /// Those, and those that are dead.
+    /// Published and dead rows after the target.
     PublishedAndDead,
 }
 
@@ -179,14 +181,14 @@ impl Again {
 }
 
 impl Reset {
-    /// What it is, for whoever has to wait for it.
+    /// Describes the reset for somebody who waits for it.
     #[must_use]
     pub fn describe(&self, slot: &str) -> String {
         let anchor = anchor_of(slot, &self.anchor_slot);
         format!("a reset to {} behind anchor {anchor:?}", self.target)
     }
 
-    /// Whether the anchor is still there, with its log: without it the reset is given up.
+    /// Returns whether the anchor still exists with its WAL. Without it the reset is given up.
     ///
     /// # Errors
     ///
@@ -197,11 +199,12 @@ impl Reset {
     }
 }
 
-/// What has been begun with the slot, if something has.
+/// Reads the unfinished operation on the slot, if there is one.
 ///
 /// # Errors
 ///
-/// It is nothing that this version knows; the server refused, or the connection ended.
+/// The operation is unknown to this version, the server refused the statement, or the connection
+/// ended.
 pub async fn read_operation(
     client: &Client,
     slot: &str,
@@ -273,7 +276,7 @@ pub async fn read_operation(
     read.map(Some).ok_or_else(unexpected)
 }
 
-/// Puts a reset on record. False when something has been begun already: then nothing was written.
+/// Records a reset. Returns false and writes nothing if another operation is unfinished.
 ///
 /// # Errors
 ///
@@ -293,7 +296,7 @@ pub async fn begin_reset(client: &Client, slot: &str, reset: &Reset) -> Result<b
     .await
 }
 
-/// Puts an operation on the slot `$1` on record, made of these names and values.
+/// Records an operation on the slot `$1` with these fields.
 async fn begin(
     client: &Client,
     fields: &str,
@@ -309,8 +312,8 @@ async fn begin(
     Ok(written.map_err(StoreError::sql("write app_outbox_relay.operation"))? == 1)
 }
 
-/// The slot is a copy of the anchor: what it is settled up to becomes the target, and rows that were
-/// published from dispatch state behind it no longer count as recorded. All or nothing.
+/// Completes a reset after the slot was copied. The settled position becomes the target, and rows
+/// that dispatch state published after the target no longer count as recorded. All or nothing.
 ///
 /// # Errors
 ///
@@ -340,9 +343,9 @@ pub async fn finish_reset(client: &Client, slot: &str, reset: &Reset) -> Result<
     Ok(())
 }
 
-/// Puts a recovery on record. False when something has been begun already: then nothing was written. An
-/// upgrade ends with it, and the slot that was dropped for it is known to have been a failover slot or not. On another server than the one on record, positions are forgotten: they mean
-/// nothing there.
+/// Records a recovery. Returns false and writes nothing if another operation is unfinished. The
+/// recovery ends an upgrade, and takes the failover flag of the dropped slot from it. On another
+/// server than the recorded one, positions are not valid and are cleared.
 ///
 /// # Errors
 ///
@@ -379,7 +382,7 @@ pub async fn begin_recovery(
     Ok(written == 1)
 }
 
-/// Puts a backfill on record, of a slot that never was. False when something is on record about it.
+/// Records a backfill for a slot that never existed. Returns false if the slot has a record.
 ///
 /// # Errors
 ///
@@ -393,8 +396,8 @@ pub async fn begin_backfill(
     let (bound, since) = recovery.bound.columns();
     let written = client
         .execute_typed(
-            // 3 is the first transaction id there is. A session that found no row makes one of generation 1:
-            // this is not that one.
+            // 3 is the first transaction id. A session that finds no row creates generation 1, so 2
+            // marks this row.
             "INSERT INTO public.app_outbox_relay
                     (slot, system_identifier, timeline, generation, settled_lsn, settled_xid, operation)
              VALUES ($1, $4, $5, 2, '0/0', '3',
@@ -431,8 +434,8 @@ pub(crate) fn timeline_column(timeline: u32) -> Result<i32, StoreError> {
     i32::try_from(timeline).map_err(|_| StoreError::OutOfRange { what: "timeline", value })
 }
 
-/// Puts an upgrade on record: relays let go of the slot and wait until it has happened. False when
-/// something else has been begun.
+/// Records an upgrade, so that relays release the slot and wait until the upgrade has happened.
+/// Returns false if another operation is unfinished.
 ///
 /// # Errors
 ///
@@ -463,7 +466,7 @@ pub async fn begin_upgrade(
     Ok(written == 1)
 }
 
-/// Notes that the new slot is there, and what it does not stream.
+/// Records the new slot and the snapshot of the rows that it does not stream.
 ///
 /// # Errors
 ///
@@ -490,7 +493,8 @@ pub async fn note_filling(
     Ok(())
 }
 
-/// What the new slot does not stream is settled: the record is the new slot's from here on.
+/// Finishes a recovery once the rows that the new slot does not stream are settled. The record then
+/// describes the new slot.
 ///
 /// # Errors
 ///
@@ -510,7 +514,8 @@ pub async fn finish_recovery(client: &Client, slot: &str) -> Result<(), StoreErr
     Ok(())
 }
 
-/// Gives up what was begun: what it needs is gone. What the slot had settled stays on record.
+/// Gives up an operation because something that it needs is missing. The settled position stays
+/// recorded.
 ///
 /// # Errors
 ///
@@ -526,7 +531,7 @@ pub async fn give_up_operation(client: &Client, slot: &str) -> Result<(), StoreE
     Ok(())
 }
 
-/// Whether this session is now the one that works on the slot's operation; until it lets go or ends.
+/// Returns whether this session now owns the slot's operation, until it releases it or ends.
 ///
 /// # Errors
 ///
@@ -535,7 +540,7 @@ pub async fn take_operation(client: &Client, slot: &str) -> Result<bool, StoreEr
     lock(client, slot, "SELECT pg_try_advisory_lock(hashtextextended($1, 0))").await
 }
 
-/// Whether some session works on it: `take_operation`.
+/// Returns whether some session owns the slot's operation (`take_operation`).
 ///
 /// # Errors
 ///
@@ -544,7 +549,7 @@ pub async fn is_operation_taken(client: &Client, slot: &str) -> Result<bool, Sto
     lock(client, slot, &format!("SELECT {}", lock_is_taken("$1"))).await
 }
 
-/// Lets another session work on it.
+/// Releases the slot's operation for other sessions.
 ///
 /// # Errors
 ///
@@ -562,12 +567,13 @@ async fn lock(client: &Client, slot: &str, sql: &str) -> Result<bool, StoreError
     Ok(row.get(0))
 }
 
-/// Decodes the first change behind the anchor: whether the log and the publication are there for it.
-/// It has to be free, and does not move.
+/// Decodes the first change after the anchor, which checks that its WAL and the publication exist.
+/// The anchor must be free, and does not move.
 ///
 /// # Errors
 ///
-/// It cannot be decoded through this publication; the server refused, or the connection ended.
+/// The change cannot be decoded through this publication, the server refused the statement, or the
+/// connection ended.
 pub async fn try_decoding(
     client: &Client,
     slot: &str,

@@ -1,6 +1,7 @@
-//! Session locks: how a process tells others what it is at.
+//! Session locks, by which a process shows other sessions its current work.
 
-/// Whether some session holds the session lock of this name, an SQL expression of type text: a condition.
+/// Returns an SQL condition: some session holds the session lock with this name, an SQL text
+/// expression.
 pub(crate) fn lock_is_taken(name: &str) -> String {
     format!(
         "EXISTS (SELECT FROM pg_catalog.pg_locks
