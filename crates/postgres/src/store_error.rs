@@ -1,4 +1,4 @@
-//! What can go wrong with tables, slots and publications, split by who has to act.
+//! Failures of tables, slots and publications, grouped by who has to act.
 
 use tokio_postgres::error::SqlState;
 
@@ -6,19 +6,19 @@ use crate::error::{ServerError, ServerErrorKind};
 use crate::names::quote_identifier;
 use crate::shard::Shard;
 
-/// What to do about a slot that is lost, in every place that says so.
+/// The fix for a lost slot, for every message that reports one.
 pub const LOST_SLOT_FIX: &str = "walrelay slot recover, which has what may be missing published from the table: \
      docs/operations.md, Lost slot; or give that up and start anew: walrelay init --accept-loss";
 
-/// What to do about a slot that was dropped for an upgrade, before it, after it and without it.
+/// The fix for a slot that was dropped for an upgrade, before the upgrade, after it and without it.
 pub const UPGRADE_FIX: &str = "upgrade the server, then walrelay slot recover, which has what was written meanwhile \
      published from the table, or walrelay run --on-slot-lost recover; without an upgrade slot recover goes on here";
 
-/// The tables that a session writes, longer names before those they begin with.
+/// The tables that a session writes. A name that begins with another name comes before it.
 const RELAY_TABLES: [&str; 4] =
     ["app_outbox_dispatch", "app_outbox_relay_time", "app_outbox_relay", "app_outbox_hold"];
 
-/// The statements that open one of the relay's tables to this role.
+/// Returns the statements that give this role access to one of the relay's tables.
 #[must_use]
 pub fn grant_on(table: &str, role: &str) -> String {
     let role = quote_identifier(role);
@@ -34,61 +34,61 @@ pub enum StoreError {
     /// The server refused a statement, or the connection ended.
     #[error("{action}")]
     Sql {
-        /// What was being done, and to what.
+        /// The action and its object.
         action: String,
-        /// What the server said.
+        /// The server's error.
         #[source]
         source: tokio_postgres::Error,
     },
 
-    /// A column holds what this version does not understand.
+    /// A column has a value that this version does not understand.
     #[error("{column} holds {value:?}, which is not {expected}")]
     UnexpectedValue {
         /// The column, with its table.
         column: &'static str,
-        /// What it holds.
+        /// The value.
         value: String,
-        /// What it should hold.
+        /// The expected kind of value.
         expected: &'static str,
     },
 
-    /// A number that the table cannot hold.
+    /// A number that does not fit into the table.
     #[error("{what} {value} is more than the table can hold")]
     OutOfRange {
-        /// What the number counts.
+        /// Meaning of the number.
         what: &'static str,
         /// The number.
         value: u64,
     },
 
-    /// No free event id was found for a row; only rows made to provoke this get here.
+    /// No free event id was found for a row. Only rows that were made to provoke this get here.
     #[error("no free id for event {event_id:?} in dispatch state after {tries} tries")]
     NoFreeEventId {
-        /// The last id tried.
+        /// The last id that was tried.
         event_id: String,
-        /// How many ids were tried.
+        /// Number of ids that were tried.
         tries: u32,
     },
 
-    /// Dispatch state of this slot does not hold the event.
+    /// Dispatch state of this slot does not contain the event.
     #[error(
         "slot {slot:?} holds no event {event_id:?} in dispatch state; \"walrelay dispatch list\" shows what it holds"
     )]
     UnknownEvent {
         /// The relay's slot.
         slot: String,
-        /// The id asked for.
+        /// The requested id.
         event_id: String,
     },
 
-    /// The event is finished, so it can neither be retried, nor edited, nor discarded.
+    /// The event is finished, so it cannot be retried, edited or discarded.
     #[error("event {event_id:?} is already {status}; it can no longer be {action}")]
     AlreadyFinished {
-        /// The id asked for.
+        /// The requested id.
         event_id: String,
         /// `published` or `discarded`.
         status: String,
-        /// What was asked for, as a participle.
+        /// The requested action, as a participle.
         action: &'static str,
     },
 
@@ -114,7 +114,7 @@ pub enum StoreError {
         event_id: String,
     },
 
-    /// What would be read is not what is there.
+    /// Row level security hides rows, so a query would give a wrong result.
     #[error(
         "row level security hides the rows of {tables} from role {role}: nothing can be said of them; as their \
          owner: {policies}"
@@ -122,34 +122,34 @@ pub enum StoreError {
     RowsHidden {
         /// The tables.
         tables: String,
-        /// Who asks.
+        /// The current role.
         role: String,
-        /// The statements that show them.
+        /// The statements that make the rows visible.
         policies: String,
     },
 
     /// There is no such slot.
     #[error("slot {slot:?} does not exist")]
     SlotMissing {
-        /// Its name.
+        /// Name of the slot.
         slot: String,
     },
 
-    /// The slot is on record in `app_outbox_relay`, and is missing or invalidated.
+    /// The slot is recorded in `app_outbox_relay`, and is missing or invalidated.
     #[error("slot {slot:?} {problem}; {LOST_SLOT_FIX}")]
     SlotLost {
-        /// Its name.
+        /// Name of the slot.
         slot: String,
-        /// What became of it.
+        /// The reason for the loss.
         problem: String,
     },
 
-    /// A slot of this name exists, and cannot be used.
+    /// A slot of this name exists and cannot be used.
     #[error("slot {slot:?} exists but {problem}; choose another name with --slot")]
     SlotUnusable {
-        /// Its name.
+        /// Name of the slot.
         slot: String,
-        /// Why not.
+        /// Why the slot cannot be used.
         problem: String,
     },
 
@@ -159,27 +159,27 @@ pub enum StoreError {
          change in between; correct --publication, or choose a new slot with --slot"
     )]
     SlotBeforePublication {
-        /// The slot that exists.
+        /// The existing slot.
         slot: String,
-        /// The publication that does not.
+        /// The missing publication.
         publication: String,
     },
 
     /// There is no anchor of this name.
     #[error("there is no anchor {anchor:?}; there are: {}", if others.is_empty() { "none" } else { others })]
     AnchorMissing {
-        /// Its name.
+        /// The requested name.
         anchor: String,
-        /// Those that exist.
+        /// The anchors that exist.
         others: String,
     },
 
-    /// The server dropped log that the anchor needed.
+    /// The server removed WAL that the anchor needed.
     #[error(
         "anchor {anchor:?} is invalidated: the log it kept was removed; drop it and create another"
     )]
     AnchorLost {
-        /// Its name.
+        /// Name of the anchor.
         anchor: String,
     },
 
@@ -192,7 +192,7 @@ pub enum StoreError {
         slot: String,
     },
 
-    /// A moment was named, and the table does not say when its events were.
+    /// A time was given, but the table has no column with the events' time.
     #[error(
         "{table} has no column of the event's time, so --since cannot select its rows: --column-occurred-at"
     )]
@@ -201,7 +201,7 @@ pub enum StoreError {
         table: String,
     },
 
-    /// Nothing on record holds in this database.
+    /// The record is not valid in this database.
     #[error(
         "slot {slot:?} is on record as one of another database: neither its positions nor its transaction ids \
          mean anything here, so nobody knows which rows were published"
@@ -211,41 +211,42 @@ pub enum StoreError {
         slot: String,
     },
 
-    /// Something was begun with the slot, and stands in the way until it is finished.
+    /// An operation on the slot is unfinished, and has to be finished first.
     #[error("{what} was begun with slot {slot:?} and is not finished")]
     OperationUnfinished {
         /// The slot.
         slot: String,
-        /// What was begun.
+        /// Description of the operation.
         what: String,
     },
 
-    /// An upgrade of the server is being prepared, and the slot is still there.
+    /// An upgrade of the server is being prepared, and the slot still exists.
     #[error("{what} was begun with slot {slot:?}")]
     UpgradeBegun {
         /// The slot.
         slot: String,
-        /// What was begun, and whether somebody is at it.
+        /// Description of the upgrade, and whether somebody is working on it.
         what: String,
     },
 
-    /// The slot was dropped for an upgrade of the server, which has still to be recovered from.
+    /// The slot was dropped for an upgrade of the server, and must be recovered.
     #[error("slot {slot:?} was dropped for an upgrade of the server")]
     UpgradePrepared {
         /// The slot.
         slot: String,
     },
 
-    /// Somebody holds the slot, and who that is was found out.
+    /// Another session holds the slot, and is known.
     #[error("slot {slot:?} is held by {holder}")]
     SlotHeld {
         /// The slot.
         slot: String,
-        /// Who holds it, and what it does.
+        /// Description of the holder.
         holder: String,
     },
 
-    /// A new slot was begun by a process that is gone, and the server does not let us end what is left.
+    /// A process began a new slot and ended, and the server does not let us end the remaining
+    /// session.
     #[error(
         "slot {slot:?} is still being made by server process {pid}, whose client is gone; end it as a superuser \
          or as its role: SELECT pg_terminate_backend({pid})"
@@ -253,7 +254,7 @@ pub enum StoreError {
     Abandoned {
         /// The slot.
         slot: String,
-        /// The server process.
+        /// Process id of the session.
         pid: i32,
     },
 
@@ -264,22 +265,22 @@ pub enum StoreError {
         if *wanted == 1 { "one for all rows is".to_owned() } else { format!("{wanted} are") }
     )]
     OtherNumber {
-        /// How many there are.
+        /// The existing number of shards.
         count: u32,
-        /// How many were asked for.
+        /// The requested number of shards.
         wanted: u32,
     },
 
-    /// A shard was named of another number of shards than there are, or none was and there are some.
+    /// The requested shard does not fit the existing number of shards, or no shard was named.
     #[error(
         "the outbox has {} on this server, and {}",
         shards(*count),
         if wanted.is_whole() { "--shard says which".to_owned() } else { format!("{wanted} is none of them") }
     )]
     OtherShard {
-        /// How many there are.
+        /// The existing number of shards.
         count: u32,
-        /// Which was asked for.
+        /// The requested shard.
         wanted: Shard,
     },
 
@@ -287,30 +288,30 @@ pub enum StoreError {
     #[error("the server is in recovery")]
     InRecovery,
 
-    /// The server has no room for what was asked for.
+    /// The server has no capacity for the request.
     #[error("{0}")]
     NoRoom(String),
 
-    /// The name cannot be a slot's.
+    /// The name is not a valid slot name.
     #[error("{name:?} cannot name a slot: lower-case letters, digits and underscores, at most 63")]
     SlotName {
         /// The name.
         name: String,
     },
 
-    /// The server is too old for what was asked.
+    /// The server is too old for a feature.
     #[error("{feature} needs Postgres {needs}; this server is {has}")]
     ServerTooOld {
-        /// What was asked for.
+        /// Name of the feature.
         feature: &'static str,
-        /// The first version that has it.
+        /// The first version with the feature.
         needs: u32,
         /// The server's version.
         has: u32,
     },
 }
 
-/// A number of shards, in words.
+/// Describes a number of shards.
 pub(crate) fn shards(count: u32) -> String {
     match count {
         1 => "one slot for all rows".to_owned(),
@@ -319,13 +320,13 @@ pub(crate) fn shards(count: u32) -> String {
 }
 
 impl StoreError {
-    /// For `map_err`: names what was being done.
+    /// Returns a function for `map_err` that adds the action.
     pub(crate) fn sql(action: impl Into<String>) -> impl FnOnce(tokio_postgres::Error) -> Self {
         let action = action.into();
         |source| Self::Sql { action, source }
     }
 
-    /// The server's code, when the server refused a statement.
+    /// Returns the server's code if the server refused a statement.
     #[must_use]
     pub fn sql_state(&self) -> Option<&SqlState> {
         match self {
@@ -361,25 +362,26 @@ impl StoreError {
         }
     }
 
-    /// The relay's table that the role has no privilege on, where that is why the server refused.
+    /// Returns the relay's table that the role lacks a privilege on, if that is why the server
+    /// refused.
     #[must_use]
     pub fn closed_table(&self) -> Option<&'static str> {
         let Self::Sql { source, .. } = self else { return None };
         let refusal = source.as_db_error()?;
-        // The server names the table in its message alone, and in every language by its name.
+        // The server names the table only in its message, but in every language.
         let is_named = |table: &&&str| refusal.message().contains(**table);
         let closed = *refusal.code() == SqlState::INSUFFICIENT_PRIVILEGE;
         RELAY_TABLES.iter().find(is_named).filter(|_| closed).copied()
     }
 
-    /// What the server's refusal means.
+    /// Returns the meaning of the server's refusal.
     #[must_use]
     pub fn server_kind(&self) -> Option<ServerErrorKind> {
         let Self::Sql { source, .. } = self else { return None };
         source.as_db_error().map(|answer| ServerError::from(answer).kind())
     }
 
-    /// Whether the same statement may simply be run again: the server chose it as the victim of a
+    /// Returns whether the same statement can be run again. The server chose it as the victim of a
     /// deadlock or of a conflict between transactions.
     #[must_use]
     pub fn is_transient_conflict(&self) -> bool {
@@ -393,7 +395,7 @@ impl StoreError {
         )
     }
 
-    /// Whether the connection is gone, so that only a new one helps.
+    /// Returns whether the connection is lost, so that only a new connection works.
     #[must_use]
     pub fn is_disconnected(&self) -> bool {
         matches!(self, Self::Sql { source, .. } if source.is_closed() || source.code().is_none())
