@@ -1,4 +1,4 @@
-//! A database with the migrations run, and sessions on it that can open transactions.
+//! A migrated database, and sessions on it that can open transactions.
 
 use std::ops::{Deref, DerefMut};
 
@@ -6,7 +6,7 @@ use tokio_postgres::Client;
 use walrelay_postgres::{QualifiedName, migrate};
 use walrelay_testkit::postgres::{TestClient, TestDatabase};
 
-/// A session of its own; ends when dropped.
+/// A separate session, which ends when it is dropped.
 pub(crate) struct Session(TestClient);
 
 impl Session {
@@ -14,7 +14,7 @@ impl Session {
         Self(TestClient::connect(database.url()).await)
     }
 
-    /// A session of another role.
+    /// Opens a session of another role.
     pub(crate) async fn as_role(database: &TestDatabase, role: &str) -> Self {
         let mut config: tokio_postgres::Config =
             database.url().parse().expect("a connection string");
@@ -22,17 +22,17 @@ impl Session {
         Self::opened(&config).await
     }
 
-    /// A session with these settings.
+    /// Opens a session with these settings.
     pub(crate) async fn opened(config: &tokio_postgres::Config) -> Self {
         Self(TestClient::open(config).await.expect("a connection"))
     }
 
-    /// None while none can be had, as just after sessions were ended.
+    /// Opens a session. None while the server accepts none, as just after sessions were terminated.
     pub(crate) async fn try_at(url: &str) -> Option<Self> {
         TestClient::try_connect(url).await.ok().map(Self)
     }
 
-    /// The one value of the one row, as text.
+    /// Returns the value of a single column and row, as text.
     pub(crate) async fn text(&self, sql: &str) -> String {
         let row = self.0.query_one(sql, &[]).await;
         row.unwrap_or_else(|error| panic!("{sql}: {error:?}")).get(0)
@@ -57,7 +57,7 @@ impl DerefMut for Session {
     }
 }
 
-/// A fresh database with all tables, on each installed version or on the oldest.
+/// Returns a new database with all tables.
 pub(crate) async fn migrated() -> (TestDatabase, Session) {
     let database = TestDatabase::create().await;
     let session = Session::on(&database).await;
@@ -65,7 +65,7 @@ pub(crate) async fn migrated() -> (TestDatabase, Session) {
     (database, session)
 }
 
-/// All tables in a database that has none.
+/// Creates all tables in a database that has none.
 pub(crate) async fn migrate_all(session: &Session) {
     let outbox = QualifiedName::new("public", "app_outbox");
     migrate(session, &[outbox]).await.expect("the migrations run");
