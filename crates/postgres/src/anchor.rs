@@ -2,8 +2,8 @@
 //! it needs.
 //!
 //! An anchor is a copy of the live slot. The server reads a publication as of the position that it
-//! decodes, so the publication is as old for the anchor as for the live slot. An anchor's name
-//! begins with the live slot's name. Nothing else about an anchor is recorded.
+//! decodes. The publication is therefore as old for the anchor as for the live slot. An anchor's
+//! name begins with the live slot's name. Nothing else about an anchor is recorded.
 
 use std::time::{Duration, SystemTime};
 
@@ -137,7 +137,7 @@ pub async fn read_anchor_states(
 ///
 /// # Errors
 ///
-/// There is no such anchor, or the server refused.
+/// There is no such anchor, or the server refused the statement.
 pub async fn find_anchor(client: &Client, slot: &str, name: &str) -> Result<Anchor, StoreError> {
     let anchors = read_anchors(client, slot).await?;
     let names: Vec<_> = anchors.iter().map(|anchor| anchor.name.clone()).collect();
@@ -151,7 +151,8 @@ pub async fn find_anchor(client: &Client, slot: &str, name: &str) -> Result<Anch
 ///
 /// # Errors
 ///
-/// There is no such anchor, the server has invalidated it, or the server refused.
+/// There is no such anchor, the server has invalidated it, or the server refused the
+/// statement.
 pub async fn read_anchor(client: &Client, slot: &str, name: &str) -> Result<Anchor, StoreError> {
     let anchor = find_anchor(client, slot, name).await?;
     match anchor.slot.is_lost() {
@@ -189,7 +190,8 @@ pub enum SlotLife {
 ///
 /// # Errors
 ///
-/// `from` is missing or lost, `to` exists, no further slot is allowed, or the server refused.
+/// `from` is missing or lost, `to` exists, no further slot is allowed, or the server refused
+/// for another reason.
 pub async fn copy_slot(
     client: &Client,
     (from, to): (&str, &str),
@@ -210,7 +212,7 @@ pub async fn copy_slot(
 ///
 /// # Errors
 ///
-/// The anchor is already past `to` or is in use, or the server refused.
+/// The anchor is already past `to` or is in use, or the server refused for another reason.
 pub async fn advance_anchor(
     client: &Client,
     anchor: &Anchor,
@@ -229,7 +231,7 @@ pub async fn advance_anchor(
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn read_history(client: &Client, slot: &str) -> Result<String, StoreError> {
     if let Some(system) = read_system_identifier(client).await? {
         return Ok(system);

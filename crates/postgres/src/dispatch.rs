@@ -7,7 +7,7 @@
 //! ```text
 //!  park ──▶ retrying ── claim ──▶ retrying, leased ── finish ──▶ published
 //!              ▲  ▲                                  ├─ Again ───▶ retrying
-//!              │  └────────── lease over ────────────┤
+//!              │  └────────── lease ends ────────────┤
 //!  park ──▶ dead ── retry, edit ──▶ retrying         └─ Dead ────▶ dead
 //!              └─── discard ──▶ discarded
 //! ```
@@ -185,8 +185,8 @@ enum Hold {
     Leased,
     /// A lease on a spilled row. The stored row is deleted.
     LeasedSpilled(Place),
-    /// No lease, because the caller does not ask for the key again. The row was spilled and is
-    /// deleted.
+    /// No lease, because the caller does not ask for the key again before the outcome. The row was
+    /// spilled. Once stored, it is deleted.
     Read(Place),
 }
 

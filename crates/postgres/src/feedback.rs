@@ -1,15 +1,15 @@
 //! The writing half of a stream: sends status updates when they are due.
 //!
 //! Owns the socket's writing side and all timers of I5. Enforces I1 at the last possible place: a
-//! position beyond what this connection has received stops the process. Learns the server's
+//! position that this connection has not received stops the process. Learns the server's
 //! positions from [`Feedback::note`] and [`Feedback::received`], and knows nothing about rows.
 //!
 //! ```text
-//! due at   once                            when the watermark has moved by megabytes of log, or at all
-//!                                          for the first time
-//!          last update + confirm_interval   when the watermark has moved
-//!          last update + status_interval    otherwise
-//!          at once                          when the server asks; paced when it asks again and again
+//! due at once                             if the watermark has moved by megabytes of WAL, or has moved
+//!                                         for the first time
+//!        last update + confirm_interval   if the watermark has moved
+//!        last update + status_interval    otherwise
+//!        at once                          if the server requests it (paced if it repeats the request)
 //! ```
 
 use std::future::poll_fn;
@@ -151,8 +151,8 @@ impl<W: AsyncWrite + Unpin> Feedback<W> {
     ///
     /// # Panics
     ///
-    /// The watermark is beyond what this connection has received (I1). The server would believe it,
-    /// and the slot would skip rows for ever; stopping only delays them.
+    /// The watermark is beyond the positions that this connection has received (I1). The server
+    /// would accept it, and the slot would skip rows for ever. Stopping the process only delays them.
     ///
     /// # Cancel safety
     ///

@@ -52,7 +52,7 @@ impl FillingPlace {
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn note_place(
     client: &Client,
     (slot, filling): (&str, &Filling),
@@ -90,7 +90,7 @@ pub async fn note_place(
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn read_place(
     client: &Client,
     (slot, filling): (&str, &Filling),

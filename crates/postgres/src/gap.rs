@@ -333,7 +333,7 @@ impl Gap {
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn is_visible(&self, client: &Client) -> Result<bool, StoreError> {
         let row = client
             .query_typed_one(

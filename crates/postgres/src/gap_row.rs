@@ -53,7 +53,7 @@ pub struct GapRow {
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn read_server_text(client: &Client) -> Result<ServerText, StoreError> {
     let sql = "SELECT current_setting('server_encoding') = 'SQL_ASCII'";
     let row = client.query_typed_one(sql, &[]).await;

@@ -53,7 +53,7 @@ pub fn inbox_tables() -> Vec<QualifiedName> {
 ///
 /// # Errors
 ///
-/// Rows are hidden, the server refused, or the connection ended.
+/// Rows are hidden, the server refused the statement, or the connection ended.
 pub async fn refuse_hidden_rows(
     client: &Client,
     tables: &[QualifiedName],

@@ -54,7 +54,7 @@ impl fmt::Display for SlotUser {
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn read_slot_user(client: &Client, pid: i32) -> Result<SlotUser, StoreError> {
     let row = client
         .query_typed_opt(
@@ -100,7 +100,7 @@ async fn read_waited_for(client: &Client, slot: &str) -> Result<Option<String>, 
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn describe_unfinished(
     client: &Client,
     slot: &str,

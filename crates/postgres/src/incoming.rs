@@ -3,7 +3,7 @@
 //! ```text
 //!        start            end             buffer.len()
 //! ───────┬────────────────┬───────────────┬
-//!  taken │ read, not taken│ room          │
+//!  taken │ read, not taken│ free          │
 //! ```
 //!
 //! A read takes all bytes of the socket that fit into the free space. Messages are taken as ranges

@@ -1,4 +1,4 @@
-//! The Postgres side of walrelay: replication connection, slot, preflight, dispatch state.
+//! The Postgres side of walrelay: replication connection, slot, preflight checks, dispatch state.
 //!
 //! ```text
 //! ConnectConfig ─┬─ connect_sql ───────────────────▶ SqlClient              ordinary SQL

@@ -52,7 +52,7 @@ pub fn loss(
     settled: Option<&Settled>,
     system_identifier: Option<&str>,
 ) -> Option<LostSlot> {
-    // During an operation the slot may be missing, and whoever finishes the operation creates it
+    // During an operation the slot may be missing, and the session that finishes the operation creates it
     // again. An upgrade is different: its slot is dropped, and nothing creates it again
     // automatically.
     let begun = settled.and_then(|row| row.operation.as_deref());
@@ -109,7 +109,7 @@ fn lost_ground(slot: &SlotState, row: &Settled) -> Option<String> {
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub(crate) async fn read_settled(
     client: &Client,
     slot: &str,
@@ -131,7 +131,7 @@ pub(crate) async fn read_settled(
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn read_loss(client: &Client, slot: &str) -> Result<Option<LostSlot>, StoreError> {
     let state = read_slot(client, slot).await?;
     let relation = client

@@ -117,8 +117,8 @@ fn is_plain(c: char) -> bool {
 
 /// Quotes an identifier for SQL if needed.
 ///
-/// Quotes every name that is not plainly lower case, and every reserved word, because the list of
-/// reserved words grows with each version of the server.
+/// Quotes every name that is not plainly lower case, and every reserved word. The list of reserved
+/// words grows with each version of the server.
 #[must_use]
 pub fn quote_identifier(identifier: &str) -> String {
     let is_safe = identifier.starts_with(|c: char| c == '_' || c.is_ascii_lowercase())

@@ -24,7 +24,7 @@ pub struct OpenReplay {
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn unfinished_replay(
     client: &Client,
     slots: &[String],
@@ -72,7 +72,7 @@ pub(crate) async fn replay_of<C: GenericClient + Sync>(
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn replay_that_needs(
     client: &Client,
     slot: &str,
@@ -124,7 +124,7 @@ pub struct HoldingReplay {
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn replays_that_hold(
     client: &Client,
     slot: &str,
@@ -184,7 +184,7 @@ pub struct TopicReplay {
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn open_topic_replays(
     client: &Client,
     slot: &str,

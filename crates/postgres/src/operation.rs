@@ -192,7 +192,7 @@ impl Reset {
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn has_anchor(&self, client: &Client) -> Result<bool, StoreError> {
         let anchor = read_slot(client, &self.anchor_slot).await?;
         Ok(anchor.is_some_and(|anchor| !anchor.is_lost()))
@@ -280,7 +280,7 @@ pub async fn read_operation(
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn begin_reset(client: &Client, slot: &str, reset: &Reset) -> Result<bool, StoreError> {
     begin(
         client,
@@ -317,7 +317,7 @@ async fn begin(
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn finish_reset(client: &Client, slot: &str, reset: &Reset) -> Result<(), StoreError> {
     let statuses: Vec<&str> = reset.again.statuses().to_vec();
     client
@@ -349,7 +349,7 @@ pub async fn finish_reset(client: &Client, slot: &str, reset: &Reset) -> Result<
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn begin_recovery(
     client: &Client,
     slot: &str,
@@ -386,7 +386,7 @@ pub async fn begin_recovery(
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn begin_backfill(
     client: &Client,
     slot: &str,
@@ -439,7 +439,7 @@ pub(crate) fn timeline_column(timeline: u32) -> Result<i32, StoreError> {
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn begin_upgrade(
     client: &Client,
     slot: &str,
@@ -470,7 +470,7 @@ pub async fn begin_upgrade(
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn note_filling(
     client: &Client,
     slot: &str,
@@ -498,7 +498,7 @@ pub async fn note_filling(
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn finish_recovery(client: &Client, slot: &str) -> Result<(), StoreError> {
     client
         .execute_typed(
@@ -519,7 +519,7 @@ pub async fn finish_recovery(client: &Client, slot: &str) -> Result<(), StoreErr
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn give_up_operation(client: &Client, slot: &str) -> Result<(), StoreError> {
     client
         .execute_typed(
@@ -535,7 +535,7 @@ pub async fn give_up_operation(client: &Client, slot: &str) -> Result<(), StoreE
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn take_operation(client: &Client, slot: &str) -> Result<bool, StoreError> {
     lock(client, slot, "SELECT pg_try_advisory_lock(hashtextextended($1, 0))").await
 }
@@ -544,7 +544,7 @@ pub async fn take_operation(client: &Client, slot: &str) -> Result<bool, StoreEr
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn is_operation_taken(client: &Client, slot: &str) -> Result<bool, StoreError> {
     lock(client, slot, &format!("SELECT {}", lock_is_taken("$1"))).await
 }
@@ -553,7 +553,7 @@ pub async fn is_operation_taken(client: &Client, slot: &str) -> Result<bool, Sto
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn release_operation(client: &Client, slot: &str) -> Result<(), StoreError> {
     lock(client, slot, "SELECT pg_advisory_unlock(hashtextextended($1, 0))").await.map(drop)
 }

@@ -91,7 +91,7 @@ pub async fn drop_publication(client: &Client, name: &str) -> Result<(), StoreEr
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn read_publication(
     client: &Client,
     name: &str,

@@ -64,7 +64,7 @@ pub struct Horizon {
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn read_relay_row(client: &Client, slot: &str) -> Result<Option<RelayRow>, StoreError> {
     let row = client
         .query_typed_opt(
@@ -128,7 +128,7 @@ impl OwnRow {
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn write(
         &self,
         client: &Client,
@@ -166,7 +166,7 @@ impl OwnRow {
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn is_ours(&self, client: &Client) -> Result<bool, StoreError> {
         let row = client
             .query_typed_opt(
@@ -237,7 +237,7 @@ fn confirmed(row: &Row) -> Lsn {
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub(crate) async fn read_confirmed(client: &Client, slot: &str) -> Result<Lsn, StoreError> {
     let sql = format!("SELECT {CONFIRMED} AS confirmed");
     let row = client.query_typed_one(&sql, &[(&slot, Type::TEXT)]).await;
@@ -266,7 +266,7 @@ pub(crate) const SLOT_WITH_OLDEST: &str = "
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn take_relay_row(
     client: &Client,
     slot: &str,
@@ -335,7 +335,7 @@ pub(crate) async fn note_origin(
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn is_same_origin(
     client: &Client,
     slot: &str,
@@ -359,7 +359,7 @@ pub async fn is_same_origin(
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn advance_relay_row(client: &Client, slot: &str, to: Lsn) -> Result<(), StoreError> {
     client
         .execute_typed(
@@ -376,7 +376,7 @@ pub async fn advance_relay_row(client: &Client, slot: &str, to: Lsn) -> Result<(
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn recovering_slot(client: &Client) -> Result<Option<String>, StoreError> {
     let sql = "SELECT slot FROM public.app_outbox_relay r
                 WHERE to_jsonb(r) -> 'operation' ->> 'kind' = 'recovery' LIMIT 1";
@@ -388,7 +388,7 @@ pub async fn recovering_slot(client: &Client) -> Result<Option<String>, StoreErr
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn read_wal_end(client: &Client) -> Result<Option<Lsn>, StoreError> {
     let row = client
         .query_typed_one(
@@ -404,7 +404,7 @@ pub async fn read_wal_end(client: &Client) -> Result<Option<Lsn>, StoreError> {
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn delete_relay_row(client: &Client, slot: &str) -> Result<(), StoreError> {
     client
         .execute_typed(
@@ -420,7 +420,7 @@ pub async fn delete_relay_row(client: &Client, slot: &str) -> Result<(), StoreEr
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn read_horizon(client: &Client) -> Result<Horizon, StoreError> {
     // The snapshot is taken before the statement runs, and therefore before the position is read. A
     // commit is in the WAL before its transaction leaves the snapshot, so every commit below `xmin`

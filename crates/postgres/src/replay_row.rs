@@ -83,7 +83,7 @@ pub async fn begin_replay(client: &Client, row: &ReplayRow) -> Result<(), StoreE
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn take_replay(client: &Client, id: &str) -> Result<bool, StoreError> {
     let name = format!("walrelay replay {id}");
     let row = client
@@ -137,7 +137,7 @@ pub async fn read_replay(client: &Client, id: &str) -> Result<Option<ReplayRow>,
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn advance_replay(
     client: &Client,
     id: &str,
@@ -164,7 +164,7 @@ pub async fn advance_replay(
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn note_resumption(
     client: &Client,
     id: &str,
@@ -194,7 +194,7 @@ pub async fn note_resumption(
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn note_skip_dead(client: &Client, id: &str) -> Result<(), StoreError> {
     client
         .execute_typed(
@@ -212,7 +212,7 @@ pub async fn note_skip_dead(client: &Client, id: &str) -> Result<(), StoreError>
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn finish_replay(client: &Client, id: &str, rows: u64) -> Result<(), StoreError> {
     let rows = i64::try_from(rows).unwrap_or(i64::MAX);
     client
@@ -231,7 +231,7 @@ pub async fn finish_replay(client: &Client, id: &str, rows: u64) -> Result<(), S
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn give_up_replay(client: &Client, id: &str, rows: u64) -> Result<(), StoreError> {
     let rows = i64::try_from(rows).unwrap_or(i64::MAX);
     client

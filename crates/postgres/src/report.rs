@@ -14,7 +14,7 @@ use crate::store_error::StoreError;
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn read_survey(
     client: &Client,
     store: &DispatchStore,

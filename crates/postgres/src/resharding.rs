@@ -1,7 +1,8 @@
 //! Changes the number of shards: its record, and the one transaction that switches.
 //!
 //! ```text
-//! new slots on record ──▶ made ──▶ old ones on record ──▶ drained up to one position ──▶ switched ──▶ old ones gone
+//! new slots: recorded ──▶ created ───────────────────────────────────┐
+//! old slots: recorded ──▶ drained up to the switch position ─────────┴─▶ switch ──▶ old slots dropped
 //! ```
 //!
 //! The record is in `app_outbox_relay.operation` of the slots that relays must not use. These are
@@ -152,7 +153,7 @@ pub async fn read_resharding(
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn begin_resharding(
     client: &Client,
     (old, new): (&[String], &[String]),
@@ -187,7 +188,7 @@ pub async fn begin_resharding(
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn hold_shards(
     client: &Client,
     old: &[String],
@@ -216,7 +217,7 @@ pub async fn hold_shards(
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn release_shards(client: &Client, old: &[String]) -> Result<(), StoreError> {
     client
         .execute_typed(
@@ -236,7 +237,7 @@ pub async fn release_shards(client: &Client, old: &[String]) -> Result<(), Store
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn choose_switch(client: &Client, old: &[String]) -> Result<Lsn, StoreError> {
     let failed = || StoreError::sql("choose the position of the switch");
     let row = client

@@ -58,7 +58,7 @@ impl ServerIdentity {
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn read_server_identity(client: &Client) -> Result<ServerIdentity, StoreError> {
     let system_identifier = read_system_identifier(client).await?;
     let failed = StoreError::sql("read which server this is");

@@ -51,7 +51,7 @@ impl Sharding {
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn read_sharding(client: &Client, outbox: &Outbox) -> Result<Sharding, StoreError> {
     let base = outbox.base_slot();
     let failed = || StoreError::sql("look which shards there are");
@@ -92,7 +92,7 @@ pub async fn read_sharding(client: &Client, outbox: &Outbox) -> Result<Sharding,
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn expected_filter(
     client: &Client,
     key: &ShardKey,

@@ -163,7 +163,7 @@ pub enum Failover {
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn read_slot(client: &Client, name: &str) -> Result<Option<SlotState>, StoreError> {
     let sql = format!("{SLOTS} WHERE slot_name = $1");
     let row = client
@@ -177,7 +177,7 @@ pub async fn read_slot(client: &Client, name: &str) -> Result<Option<SlotState>,
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub(crate) async fn read_slots(
     client: &Client,
     prefix: &str,
@@ -213,7 +213,8 @@ SELECT slot_name::text, plugin::text, slot_type, database::text, active_pid, res
 ///
 /// # Errors
 ///
-/// The name is not a valid slot name, the server is too old for failover, or the server refused.
+/// The name is not a valid slot name, the server is too old for failover, or the server refused
+/// the statement.
 pub async fn create_slot(
     client: &Client,
     name: &str,
@@ -237,7 +238,7 @@ pub async fn create_slot(
 ///
 /// # Errors
 ///
-/// The slot is in use, lost, or already past `lsn`, or the server refused.
+/// The slot is in use, lost, or already past `lsn`, or the server refused for another reason.
 pub async fn advance_slot(client: &Client, name: &str, lsn: Lsn) -> Result<Lsn, StoreError> {
     let sql = "SELECT end_lsn FROM pg_replication_slot_advance($1, $2)";
     let target = PgLsn::from(lsn.as_u64());
@@ -249,7 +250,7 @@ pub async fn advance_slot(client: &Client, name: &str, lsn: Lsn) -> Result<Lsn, 
 ///
 /// # Errors
 ///
-/// There is no such slot, it is in use, or the server refused.
+/// There is no such slot, it is in use, or the server refused for another reason.
 pub async fn drop_slot(client: &Client, name: &str) -> Result<(), StoreError> {
     if read_slot(client, name).await?.is_none() {
         return Err(StoreError::SlotMissing { slot: name.to_owned() });
@@ -283,7 +284,7 @@ pub(crate) async fn check_failover(client: &Client, failover: Failover) -> Resul
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn read_version(client: &Client) -> Result<i32, StoreError> {
     let row = client
         .query_typed_one("SELECT current_setting('server_version_num')::int AS number", &[])

@@ -53,10 +53,6 @@ const TEXT_TYPES: [u32; 5] = [25, 1_042, 1_043, 114, 3_802];
 /// # Errors
 ///
 /// The role may not read the table, the server refused the statement, or the connection ended.
-///
-/// # Errors
-///
-/// The role may not read the table; the server refused, or the connection ended.
 pub async fn rows_of_transaction(
     client: &Client,
     (table, id_column): (&QualifiedName, &str),

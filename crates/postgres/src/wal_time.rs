@@ -54,7 +54,7 @@ pub async fn note_wal_time(client: &Client, system_identifier: &str) -> Result<(
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn position_at(
     client: &Client,
     system_identifier: &str,
@@ -69,7 +69,7 @@ pub async fn position_at(
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn first_time_behind(
     client: &Client,
     system_identifier: &str,
@@ -85,7 +85,7 @@ pub async fn first_time_behind(
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn first_position_after(
     client: &Client,
     system_identifier: &str,

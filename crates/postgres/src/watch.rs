@@ -54,7 +54,7 @@ impl PublicationWatch {
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn look(&self, client: &Client) -> Result<Watch, StoreError> {
         // The position is read first. A transaction that commits a change before it has already
         // marked the catalog's rows. We then see either the change or the mark. Only the mark is

@@ -1,5 +1,4 @@
-//! A recovery reads exactly the rows that the slot's snapshot sees, whoever writes at the same
-//! time.
+//! A recovery reads exactly the rows that the slot's snapshot sees, even with concurrent writers.
 
 #[expect(dead_code, reason = "each test binary uses a part of it")]
 mod support;

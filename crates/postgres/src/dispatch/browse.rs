@@ -104,7 +104,7 @@ impl DispatchStore {
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn moment(&self, client: &Client) -> Result<SystemTime, StoreError> {
         let row = client
             .query_typed_one("SELECT now() AS moment", &[])
@@ -117,7 +117,7 @@ impl DispatchStore {
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn count(&self, client: &Client, query: &DispatchQuery) -> Result<u64, StoreError> {
         let sql = format!(
             "SELECT count(*) AS rows FROM public.app_outbox_dispatch WHERE {}",
@@ -136,7 +136,7 @@ impl DispatchStore {
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn page(
         &self,
         client: &Client,
@@ -177,7 +177,8 @@ impl DispatchStore {
     ///
     /// # Errors
     ///
-    /// There is no such row, or it is published; the server refused, or the connection ended.
+    /// The row does not exist or is published, the server refused the statement, or the connection
+    /// ended.
     pub async fn reroute(
         &self,
         client: &mut Client,
@@ -218,7 +219,7 @@ impl DispatchStore {
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn discard_all(
         &self,
         client: &mut Client,

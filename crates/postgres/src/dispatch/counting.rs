@@ -122,8 +122,6 @@ impl DispatchStore {
     /// # Errors
     ///
     /// The server refused the statement, or the connection ended. Then nothing has been counted.
-    ///
-    /// The server refused, or the connection ended; nothing has been counted.
     pub async fn count_further(
         &self,
         client: &Client,
@@ -150,7 +148,7 @@ impl DispatchStore {
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn counts(&self, client: &Client) -> Result<DispatchCounts, StoreError> {
         let mut counting = Counting::default();
         self.count_further(client, &mut counting).await?;

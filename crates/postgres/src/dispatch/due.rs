@@ -33,7 +33,7 @@ impl DispatchStore {
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn due_keys(
         &self,
         client: &Client,
@@ -66,7 +66,7 @@ impl DispatchStore {
 //
 // A row behind its head loses its time only under a lock on the head. A change that makes the row
 // the head must first change the current head. A head that is stopped is postponed only while its
-// time is the one that we read. Whatever ends the stop also sets that time.
+// time is the one that we read. The change that ends the stop also sets that time.
 const DUE: &str = "
 WITH RECURSIVE topics AS (
   (SELECT topic FROM public.app_outbox_dispatch

@@ -27,7 +27,7 @@ impl OutboxSlots {
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn read(client: &Client, outbox: &Outbox) -> Result<Self, StoreError> {
         let base = outbox.base_slot();
         let sql = "SELECT slot FROM public.app_outbox_relay WHERE starts_with(slot, $1) ORDER BY 1";

@@ -1,4 +1,5 @@
 //! Holds on keys for an in-place replay, and the history that is inserted before the pending rows.
+//!
 //! ```text
 //!  place ──▶ wanted ── the relay stops the key ──▶ held through P ── history through P ──▶ lifted
 //! ```
@@ -97,7 +98,7 @@ impl DispatchStore {
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn holds(&self, client: &Client) -> Result<Vec<HeldKey>, StoreError> {
         let rows = client
             .query_typed(
@@ -114,7 +115,7 @@ impl DispatchStore {
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn wanted_holds(
         &self,
         client: &Client,
@@ -136,7 +137,7 @@ impl DispatchStore {
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn streaming_pid(&self, client: &Client) -> Result<Option<i32>, StoreError> {
         let row = client
             .query_typed_opt(
@@ -157,7 +158,7 @@ impl DispatchStore {
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn answer_holds(
         &self,
         client: &Client,
@@ -190,7 +191,7 @@ impl DispatchStore {
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn place_holds(
         &self,
         transaction: &Transaction<'_>,
@@ -227,7 +228,7 @@ impl DispatchStore {
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn replay_holds(
         &self,
         client: &Client,
@@ -296,7 +297,7 @@ impl DispatchStore {
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn lift_holds(
         &self,
         transaction: &Transaction<'_>,
@@ -323,7 +324,7 @@ impl DispatchStore {
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn remove_replayed(
         &self,
         transaction: &Transaction<'_>,
@@ -342,7 +343,7 @@ impl DispatchStore {
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn replayed_rows(
         &self,
         client: &Client,

@@ -57,7 +57,7 @@ impl DispatchStore {
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn parked_keys(&self, client: &Client) -> Result<Vec<ParkedKey>, StoreError> {
         let mut keys = Vec::new();
         self.each_parked_key(client, &mut |key| keys.push(key)).await?;
@@ -106,7 +106,7 @@ impl DispatchStore {
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn parked(
         &self,
         client: &Client,
@@ -140,7 +140,7 @@ impl DispatchStore {
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn prune(&self, client: &Client, retention: Duration) -> Result<u64, StoreError> {
         client
             .execute_typed(

@@ -112,7 +112,7 @@ impl DispatchStore {
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn list(
         &self,
         client: &Client,
@@ -149,7 +149,7 @@ impl DispatchStore {
     ///
     /// # Errors
     ///
-    /// There is no such row; the server refused, or the connection ended.
+    /// There is no such row, the server refused the statement, or the connection ended.
     pub async fn show(
         &self,
         client: &Client,
@@ -175,7 +175,7 @@ impl DispatchStore {
     /// # Errors
     ///
     /// One of the ids is unknown, published or recorded without a part of its row. Then no row is
-    /// retried. Also if the server refused the statement, or the connection ended.
+    /// retried. Other causes: the server refused the statement, or the connection ended.
     pub async fn retry(
         &self,
         client: &mut Client,
@@ -223,7 +223,8 @@ impl DispatchStore {
     ///
     /// # Errors
     ///
-    /// There is no such row, or it is published; the server refused, or the connection ended.
+    /// The row does not exist or is published, the server refused the statement, or the connection
+    /// ended.
     pub async fn edit(
         &self,
         client: &mut Client,
@@ -258,7 +259,8 @@ impl DispatchStore {
     ///
     /// # Errors
     ///
-    /// There is no such row, or it is finished; the server refused, or the connection ended.
+    /// The row does not exist or is finished, the server refused the statement, or the connection
+    /// ended.
     pub async fn discard(
         &self,
         client: &mut Client,

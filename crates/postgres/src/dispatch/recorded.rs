@@ -64,7 +64,7 @@ impl DispatchStore {
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn recorded_from(
         &self,
         client: &mut Client,

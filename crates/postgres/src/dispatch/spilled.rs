@@ -29,13 +29,12 @@ impl DispatchStore {
     /// its key. A key that a replay holds gives no rows.
     ///
     /// Each key has an equal share of the bytes. A first row that is larger than its share is
-    /// returned if it fits into the space that the other keys leave, or if it is the only row. Rows
-    /// without a key are left to [`claim`](Self::claim), because only a lease shows which of them
+    /// returned if the other keys leave enough of the bytes, or if it is the only row. Rows without a key are left to [`claim`](Self::claim), because only a lease shows which of them
     /// are in flight.
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn read_spilled(
         &self,
         client: &Client,
@@ -139,7 +138,7 @@ impl DispatchStore {
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn has_spilled_before(&self, client: &Client, end: Lsn) -> Result<bool, StoreError> {
         let row = client
             .query_typed_one(
@@ -221,7 +220,7 @@ impl DispatchStore {
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn stored_spilled(&self, client: &Client) -> Result<Option<(Lsn, Lsn)>, StoreError> {
         let row = client
             .query_typed_one(STORED, &[(&self.slot, Type::TEXT), (&SPILLED, Type::TEXT)])
@@ -237,7 +236,7 @@ impl DispatchStore {
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn delete_spilled_between(
         &self,
         client: &Client,

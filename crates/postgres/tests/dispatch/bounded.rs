@@ -138,7 +138,7 @@ fn assert_alike(server: &str, small: &[(&str, u64)], large: &[(&str, u64)]) {
     }
 }
 
-/// Returns the number of queries that find the key, at most `looks`.
+/// Returns which query finds the key, at most `looks`. Each query moves rows out of the way.
 async fn found_within(store: &DispatchStore, session: &Session, looks: u32) -> u32 {
     for look in 1..=looks {
         let due = store.due_keys(session, &[], 1_000).await.expect("due keys");
