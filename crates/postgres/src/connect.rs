@@ -48,7 +48,7 @@ const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xD2, 0x16, 0x2F];
 ///
 /// # Errors
 ///
-/// No address answers, TLS or authentication fails, or no listed server has the requested role. A
+/// No address answers, TLS or authentication fails, or no listed server is of the requested kind. A
 /// server's answer is returned in preference to a network error.
 pub async fn connect_sql(config: &ConnectConfig) -> Result<SqlClient, PgError> {
     connect(config, &SqlGreeting).await
@@ -102,7 +102,7 @@ pub(crate) trait Greeting: Sync {
     /// The type of the session.
     type Session: Send;
 
-    /// Starts a session and checks that the server has the requested role.
+    /// Starts a session and checks that the server is of the requested kind.
     fn greet(
         &self,
         stream: Stream,
