@@ -223,7 +223,7 @@ impl OwnRow {
     }
 }
 
-/// SQL for the confirmed position of slot `$1`. The server sends no session anything before it. If
+/// SQL for the confirmed position of slot `$1`. No session receives data before this position. If
 /// the slot does not exist, the result is the highest position.
 const CONFIRMED: &str = "
     coalesce((SELECT confirmed_flush_lsn FROM pg_catalog.pg_replication_slots WHERE slot_name = $1),

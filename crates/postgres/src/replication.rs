@@ -1,4 +1,4 @@
-//! The replication connection, from greeting to streaming.
+//! The replication connection, from startup to streaming.
 //!
 //! ```text
 //! stream ── handshake ──▶ ReplicationConnection ── start ──▶ (Frames, Feedback)

@@ -34,8 +34,8 @@ pub struct SlotState {
     pub confirmed_flush_lsn: Option<Lsn>,
     /// Whether the WAL that the slot needs still exists.
     pub wal_status: Option<WalStatus>,
-    /// Bytes of WAL that can be written before the slot may be lost. None if unlimited, or if it is
-    /// too late. May be negative.
+    /// Bytes of WAL that can be written before the slot may be lost. None if unlimited, or if the
+    /// slot is lost. May be negative.
     pub safe_wal_size: Option<i64>,
     /// Whether the slot decodes prepared transactions before they commit.
     pub two_phase: bool,
