@@ -1,15 +1,11 @@
--- The inbox as it was before --on-gap hold: a database that a test brings up to date.
+-- The inbox's migrations as they were before `--on-gap hold`, without their comments. Tests update a
+-- database that these statements created.
 
--- What a consumer keeps: which events it has applied, how far each ordering key is, what waits.
---
--- One statement, therefore atomic however it is run: psql, `supabase db push` or walrelay itself.
--- Safe to run again. A table or type that already exists is left exactly as it is.
 DO $walrelay$
 DECLARE
   web_role text;
   relation text;
 BEGIN
-  -- Two runs at the same moment take turns; the second then finds everything in place.
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
 
   IF to_regclass('public.app_inbox_consumer') IS NOT NULL THEN
@@ -17,89 +13,77 @@ BEGIN
     RETURN;
   END IF;
 
-  -- Names are compared and indexed byte by byte (COLLATE "C"): quicker, the same order in every
-  -- session that locks, and an upgrade of the system's collations cannot corrupt the index that
-  -- keeps an event from being applied twice.
   CREATE TABLE public.app_inbox_consumer (
     consumer     text        COLLATE "C" PRIMARY KEY,
     subscription text        NOT NULL,
-    generation   int         NOT NULL DEFAULT 1,     -- a rebuild begins a new one
-    paused       boolean     NOT NULL DEFAULT false, -- nothing is applied meanwhile
-    pruned_before timestamptz,                       -- finished events received earlier were deleted
+    generation   int         NOT NULL DEFAULT 1,
+    paused       boolean     NOT NULL DEFAULT false,
+    pruned_before timestamptz,
     updated_at   timestamptz NOT NULL DEFAULT now()
   );
 
-  CREATE TABLE public.app_inbox ( -- one row per event and consumer
+  CREATE TABLE public.app_inbox (
     consumer        text        COLLATE "C" NOT NULL,
     generation      int         NOT NULL,
     event_id        text        COLLATE "C" NOT NULL,
-    ordering_key    text        COLLATE "C" NOT NULL, -- empty: without order
+    ordering_key    text        COLLATE "C" NOT NULL,
     event_type      text,
     version         bigint,
-    commit_lsn      pg_lsn,               -- the position; null: not published by walrelay
+    commit_lsn      pg_lsn,
     tx_index        int,
-    arrival         bigint      GENERATED ALWAYS AS IDENTITY, -- held rows drain by position, then by this
-    occurred_at     timestamptz,          -- from the attribute; the clock of `audit`
+    arrival         bigint      GENERATED ALWAYS AS IDENTITY,
+    occurred_at     timestamptz,
     status          text        NOT NULL CHECK (status IN ('done', 'late', 'retrying', 'dead', 'discarded')),
     attempts        int         NOT NULL DEFAULT 1,
-    next_attempt_at timestamptz,          -- null: not by itself; infinity: dead, and holds its key
-    error_code      text,                 -- SQLSTATE or our own reason
-    last_error      text,                 -- newest attempt first, a line each
-    message         bytea,                -- of retrying and dead rows only: an app_inbox_message as JSON
+    next_attempt_at timestamptz,
+    error_code      text,
+    last_error      text,
+    message         bytea,
     received_at     timestamptz NOT NULL DEFAULT now(),
     done_at         timestamptz,
     PRIMARY KEY (consumer, generation, event_id)
   );
 
-  -- What waits or holds, in the order in which a key drains.
   CREATE INDEX app_inbox_waiting ON public.app_inbox
     (consumer, generation, ordering_key, commit_lsn, tx_index, arrival)
     WHERE status = 'retrying' OR next_attempt_at = 'infinity';
-  -- Asked all the time: what is due.
   CREATE INDEX app_inbox_due ON public.app_inbox
     (consumer, generation, next_attempt_at)
     WHERE status = 'retrying' AND next_attempt_at IS NOT NULL;
-  -- For whoever looks, retries or discards.
   CREATE INDEX app_inbox_dead ON public.app_inbox
     (consumer, generation, received_at) WHERE status = 'dead';
-  -- Retention and audits read by time. Rows arrive in that order, so a summary of each block range
-  -- costs an insert next to nothing, where a tree would cost as much as the primary key.
   CREATE INDEX app_inbox_times ON public.app_inbox USING brin (received_at, occurred_at);
 
-  CREATE TABLE public.app_inbox_key ( -- one row per ordering key; also its lock across instances
+  CREATE TABLE public.app_inbox_key (
     consumer          text   COLLATE "C" NOT NULL,
     generation        int    NOT NULL,
     ordering_key      text   COLLATE "C" NOT NULL,
-    commit_lsn        pg_lsn, -- the furthest position applied
+    commit_lsn        pg_lsn,
     tx_index          int,
-    system_identifier text,   -- whose position that is; null: the messages do not say
-    version           bigint, -- the highest applied
-    held_by           text   COLLATE "C", -- the first event that waits or is dead and holds the key
+    system_identifier text,
+    version           bigint,
+    held_by           text   COLLATE "C",
     PRIMARY KEY (consumer, generation, ordering_key)
-  ) WITH (fillfactor = 70); -- each batch writes its keys; room in the page spares the index
+  ) WITH (fillfactor = 70);
 
-  -- A message as it came, before its contents are looked at. The attributes are JSON, but as text, and
-  -- the data are bytes: what Postgres cannot hold as jsonb is the fault of one event, found when it
-  -- is applied, and must not keep a whole batch from being read.
   CREATE TYPE public.app_inbox_message AS (
     event_id          text,
     event_type        text,
     aggregate_type    text,
     aggregate_id      text,
-    ordering_key      text,        -- empty: without order
+    ordering_key      text,
     version           bigint,
     schema_version    int,
     occurred_at       timestamptz,
     commit_lsn        pg_lsn,
     tx_index          int,
-    system_identifier text,        -- of the producer's server, where the message says it
-    message_id        text,        -- Pub/Sub's
+    system_identifier text,
+    message_id        text,
     publish_time      timestamptz,
-    attributes        text,        -- a JSON object of strings: all of them
+    attributes        text,
     data              bytea
   );
 
-  -- What a handler is given.
   CREATE TYPE public.app_inbox_event AS (
     event_id       text,
     event_type     text,
@@ -114,15 +98,12 @@ BEGIN
     message_id     text,
     publish_time   timestamptz,
     attributes     jsonb,
-    payload        jsonb,          -- null when the data are no JSON
+    payload        jsonb,
     data           bytea
   );
 
   FOREACH relation IN ARRAY ARRAY['app_inbox_consumer', 'app_inbox', 'app_inbox_key'] LOOP
-    -- No policies: whoever is not the owner and does not bypass row level security needs one.
     EXECUTE format('ALTER TABLE public.%I ENABLE ROW LEVEL SECURITY', relation);
-    -- On Supabase the schema public is served to the internet through these two roles, and default
-    -- privileges have just given them every right on the new table.
     EXECUTE format('REVOKE ALL ON TABLE public.%I FROM PUBLIC', relation);
     FOR web_role IN
       SELECT rolname FROM pg_catalog.pg_roles WHERE rolname IN ('anon', 'authenticated')
@@ -133,21 +114,11 @@ BEGIN
 END
 $walrelay$;
 
--- Taking messages: what is unseen, whose turn it is, what waits.
---
--- The first step of applying a batch; then come run, which a handler in another language replaces, and
--- settle. Take and settle run no handler and choose their own plans: always by index, made once per
--- session, because tables that grow from nothing to millions of rows between two ANALYZE mislead the
--- planner. All are SECURITY INVOKER.
---
--- One statement, therefore atomic however it is run: psql, `supabase db push` or walrelay itself.
--- Safe to run again. A function that already exists is left exactly as it is.
 DO $walrelay$
 DECLARE
   web_role text;
   function text;
 BEGIN
-  -- Two runs at the same moment take turns; the second then finds everything in place.
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
 
   IF EXISTS (
@@ -157,8 +128,6 @@ BEGIN
     RETURN;
   END IF;
 
-  -- May anything be applied for this consumer, and in which generation. Errors of class WR are
-  -- walrelay's own.
   CREATE FUNCTION public.app_inbox_check(consumer text, generation int) RETURNS int
     LANGUAGE plpgsql
   AS $check$
@@ -166,17 +135,12 @@ BEGIN
   DECLARE
     current public.app_inbox_consumer;
   BEGIN
-    -- Under a snapshot of the whole transaction, whoever has waited for a lock would not see what the
-    -- other one has done, and apply it again.
     IF current_setting('transaction_isolation') <> 'read committed' THEN
       RAISE EXCEPTION 'events are applied in READ COMMITTED only, this transaction is %',
           upper(current_setting('transaction_isolation'))
         USING ERRCODE = 'WR004', HINT = 'BEGIN ISOLATION LEVEL READ COMMITTED.';
     END IF;
 
-    -- A new generation begins under the exclusive form of this lock: it waits for this transaction, or
-    -- this one for it and then sees it. It is the consumer's own, so that no other consumer waits too,
-    -- and no row's, which every batch would have to share. The reading is a statement after the lock.
     PERFORM pg_advisory_xact_lock_shared(hashtextextended('walrelay inbox ' || consumer, 0));
     SELECT c.* INTO current FROM public.app_inbox_consumer AS c WHERE c.consumer = consumer;
 
@@ -198,8 +162,6 @@ BEGIN
   END
   $check$;
 
-  -- A message as it is kept while it waits: JSON, in which bytes are base64. The attributes stay a
-  -- string, so that this cannot fail whatever they hold.
   CREATE FUNCTION public.app_inbox_encode(message public.app_inbox_message) RETURNS bytea
     LANGUAGE sql STABLE
   AS $encode$
@@ -208,7 +170,6 @@ BEGIN
         'data', translate(encode((message).data, 'base64'), E'\n', '')))::text, 'UTF8')
   $encode$;
 
-  -- And back. The row's id takes the place of the message's, which it is not where ids collided.
   CREATE FUNCTION public.app_inbox_stored(message bytea, event_id text) RETURNS public.app_inbox_message
     LANGUAGE sql STABLE
   AS $stored$
@@ -219,9 +180,6 @@ BEGIN
           'event_id', event_id, 'data', decode(s.kept ->> 'data', 'base64'))) AS m
   $stored$;
 
-  -- Locks the rows of these keys, which are sorted: in one order in all sessions, and returns those it
-  -- has got. A key that somebody else is just creating is waited for; one that somebody else has
-  -- locked is left to them, so that it does not stall all others, unless "wait" says otherwise.
   CREATE FUNCTION public.app_inbox_lock(consumer text, generation int, keys text[], wait boolean)
     RETURNS public.app_inbox_key[]
     LANGUAGE plpgsql
@@ -234,10 +192,7 @@ BEGIN
     missing text[] := keys;
     created public.app_inbox_key[];
   BEGIN
-    -- Nearly all keys are there; then one more round for those that were not. A row of our own is
-    -- nobody else's until we commit.
     FOR round IN 1 .. 2 LOOP
-      -- Key by key, so that no plan can read more of the table than these.
       IF wait THEN
         locked := locked || ARRAY(
           SELECT l.k FROM unnest(missing) AS u(key)
@@ -255,7 +210,6 @@ BEGIN
       END IF;
       EXIT WHEN round = 2 OR cardinality(locked) = cardinality(keys);
 
-      -- Not those that are there: for a row that somebody is just changing, the insert would wait.
       missing := ARRAY(
         SELECT u.key COLLATE "C" FROM unnest(keys) AS u(key)
         EXCEPT SELECT l.ordering_key FROM unnest(locked) AS l ORDER BY 1);
@@ -284,17 +238,6 @@ BEGIN
   END
   $lock$;
 
-  -- Takes a batch: locks its keys, records what is unseen, and says for each message what is to be
-  -- done with it. Messages of one key stand in the order of their arrival.
-  --
-  --   done, late   unseen and recorded as such: run the handler, then settle
-  --   retrying     stored behind an earlier event of its key that waits: to be acknowledged
-  --   duplicate    seen before: to be acknowledged
-  --   dead         the id of a different event: stored beside it, to be acknowledged
-  --   discarded    behind its key's position, which was asked to be skipped: to be acknowledged
-  --   deferred     nothing was recorded: somebody else has the key, or it is held and not to be parked
-  --
-  -- With "wait", keys that somebody else has are waited for instead of deferred.
   CREATE FUNCTION public.app_inbox_take(
     consumer text, generation int, messages public.app_inbox_message[],
     dedupe text DEFAULT 'event', park boolean DEFAULT true, wait boolean DEFAULT false)
@@ -328,19 +271,14 @@ BEGIN
       SELECT bool_or(l.held_by IS NOT NULL) INTO holds_any FROM unnest(locked) AS l;
     END IF;
 
-    -- The unique index decides what is unseen, before anything is applied; waiting for a session that
-    -- is just recording the same event is part of it. Of several copies in the batch the first counts.
     WITH batch AS (
       SELECT m.*, k.held_by,
-             -- Positions as one number; null for messages that walrelay did not publish.
              (m.commit_lsn - '0/0'::pg_lsn) * 2147483648 + m.tx_index AS place,
-             -- Only positions of one server can be compared.
              CASE WHEN k.system_identifier <> m.system_identifier THEN NULL
                   ELSE (k.commit_lsn - '0/0'::pg_lsn) * 2147483648 + k.tx_index END AS key_place,
              k.system_identifier AS key_system
         FROM ROWS FROM (unnest(messages)) WITH ORDINALITY AS m
         LEFT JOIN unnest(locked) AS k ON k.ordering_key = m.ordering_key
-       -- Null is nobody's key and is refused by the table.
        WHERE coalesce(m.ordering_key, '') = '' OR (k.ordering_key IS NOT NULL AND (park OR k.held_by IS NULL))
     ), placed AS (
       SELECT b.*, b.ordering_key <> '' AND b.place < greatest(b.key_place, max(b.place) OVER (
@@ -351,7 +289,6 @@ BEGIN
       SELECT DISTINCT ON (p.event_id COLLATE "C") p.*,
              CASE WHEN p.held_by IS NOT NULL THEN 'retrying'
                   WHEN NOT p.is_behind OR p.is_behind IS NULL THEN 'done'
-                  -- Only where message and key say whose positions these are, and it is one server.
                   WHEN dedupe = 'position' AND p.system_identifier IS NOT NULL
                    AND (p.key_system = p.system_identifier OR p.key_place IS NULL) THEN 'discarded'
                   ELSE 'late' END AS status
@@ -373,7 +310,6 @@ BEGIN
         RETURNING i.event_id, i.status)
     SELECT array_agg(r.event_id), array_agg(r.status) INTO unseen, statuses FROM recorded AS r;
 
-    -- Everything unseen and in order: what nearly every batch is.
     IF cardinality(unseen) = cardinality(messages) AND 'done' = ALL (statuses) THEN
       RETURN statuses;
     END IF;
@@ -382,14 +318,12 @@ BEGIN
       consumer, generation, messages, unseen, statuses,
       ARRAY(SELECT l.ordering_key FROM unnest(locked) AS l));
     IF holds_any AND park THEN
-      -- Numbered by event id, as they were recorded; without positions only this number keeps order.
       FOR n IN 1 .. cardinality(messages) LOOP
         IF verdicts[n] = 'retrying' AND messages[n].commit_lsn IS NULL THEN
           UPDATE public.app_inbox AS i SET arrival = DEFAULT
            WHERE i.consumer = consumer AND i.generation = generation AND i.event_id = messages[n].event_id;
         END IF;
       END LOOP;
-      -- One that stands before what holds its key is due at once.
       PERFORM public.app_inbox_heads(consumer, generation, ARRAY(
         SELECT l.ordering_key FROM unnest(locked) AS l WHERE l.held_by IS NOT NULL ORDER BY 1));
     END IF;
@@ -397,7 +331,6 @@ BEGIN
   END
   $take$;
 
-  -- What take found, message by message, where the batch was not plain; stores collisions.
   CREATE FUNCTION public.app_inbox_verdicts(
     consumer text, generation int, messages public.app_inbox_message[],
     unseen text[], statuses text[], locked text[])
@@ -412,8 +345,6 @@ BEGIN
   DECLARE
     verdicts text[];
   BEGIN
-    -- Only what was in the way is read again: in a statement of its own, which sees what another
-    -- session has committed while take waited for it.
     WITH batch AS MATERIALIZED (
       SELECT m.ordinality, m.event_id, m.ordering_key, m.version, l.key IS NOT NULL AS is_ours,
              row_number() OVER (
@@ -434,9 +365,7 @@ BEGIN
     SELECT array_agg(
              CASE WHEN NOT b.is_ours THEN 'deferred'
                   WHEN n.event_id IS NOT NULL AND b.copy = 1 THEN n.status
-                  -- Not parked, or removed in this very moment.
                   WHEN s.event_id IS NULL THEN 'deferred'
-                  -- The position is not compared: it differs in replayed and recovered copies.
                   WHEN s.ordering_key = b.ordering_key AND s.version IS NOT DISTINCT FROM b.version
                     THEN 'duplicate'
                   ELSE 'dead' END
@@ -447,7 +376,6 @@ BEGIN
       LEFT JOIN seen AS s ON s.event_id = b.event_id;
 
     IF 'dead' = ANY (verdicts) THEN
-      -- Under its position its redelivery finds it again. It holds no key.
       WITH collided AS (
         SELECT m.*,
                m.event_id || '@' || coalesce(m.commit_lsn || '/' || m.tx_index, m.message_id, '') AS stored_id
@@ -479,10 +407,6 @@ BEGIN
   END
   $verdicts$;
 
-  -- Which event holds each of these keys: its first that waits, or is dead and holds. That one is due,
-  -- now if it was not; all others wait for it, or keys that cannot move would crowd out those that
-  -- can. The caller has locked the keys; "failed" names the event, if any, that has just failed in the
-  -- key at the same place.
   CREATE FUNCTION public.app_inbox_heads(
     consumer text, generation int, keys text[], failed text[] DEFAULT '{}')
     RETURNS void
@@ -512,7 +436,6 @@ BEGIN
       END IF;
       FOREACH former IN ARRAY ARRAY[former, failed[n]] LOOP
         IF former <> head.event_id THEN
-          -- The status is not a condition: another index than the primary key would offer itself.
           UPDATE public.app_inbox AS i
              SET next_attempt_at = CASE WHEN i.status = 'dead' THEN i.next_attempt_at END
            WHERE i.consumer = consumer AND i.generation = generation AND i.event_id = former;
@@ -526,8 +449,6 @@ BEGIN
   END
   $heads$;
 
-  -- Stored messages whose time has come, and whatever can follow them in their keys, in the order in
-  -- which they are to be applied. Their keys stay locked until the transaction ends.
   CREATE FUNCTION public.app_inbox_take_due(consumer text, generation int, batch int DEFAULT 200)
     RETURNS public.app_inbox_message[]
     LANGUAGE plpgsql
@@ -563,7 +484,6 @@ BEGIN
           WHERE i.consumer = consumer AND i.generation = generation AND i.event_id = u.id
             FOR NO KEY UPDATE SKIP LOCKED) AS l);
 
-    -- Read after the lock: an operator or another instance may have changed them meanwhile.
     keyed := ARRAY(
       SELECT public.app_inbox_stored(w.message, w.event_id)
         FROM unnest(keys) WITH ORDINALITY AS u(key, n)
@@ -588,7 +508,6 @@ BEGIN
   END
   $take_due$;
 
-  -- Closed to everybody but the owner until granted.
   FOR function IN
     SELECT p.oid::regprocedure FROM pg_catalog.pg_proc AS p
      WHERE p.pronamespace = 'public'::regnamespace AND p.proname = ANY (ARRAY[
@@ -605,18 +524,11 @@ BEGIN
 END
 $walrelay$;
 
--- Running a handler over a batch, and finding the event it fails on.
---
--- No SET clause and not SECURITY DEFINER where the handler runs: it would inherit either.
---
--- One statement, therefore atomic however it is run: psql, `supabase db push` or walrelay itself.
--- Safe to run again. A function that already exists is left exactly as it is.
 DO $walrelay$
 DECLARE
   web_role text;
   function text;
 BEGIN
-  -- Two runs at the same moment take turns; the second then finds everything in place.
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
 
   IF EXISTS (
@@ -626,9 +538,6 @@ BEGIN
     RETURN;
   END IF;
 
-  -- Data as JSON; null when they are none: protobuf, avro, plain text. JSON that jsonb cannot hold
-  -- (a zero character, a number of a million digits) is an error, because a handler that is handed
-  -- null for it would write something wrong.
   CREATE FUNCTION public.app_inbox_payload(data bytea) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE
   AS $payload$
@@ -646,7 +555,6 @@ BEGIN
     SET plan_cache_mode = force_generic_plan
   AS $events$
   BEGIN
-    -- All at once costs a tenth of a guard for each; the guards are for data that are no JSON.
     BEGIN
       RETURN ARRAY(
         SELECT ROW(
@@ -668,30 +576,17 @@ BEGIN
   END
   $events$;
 
-  -- Runs the handler over these messages, in order, and says for each what became of it. Nothing but
-  -- the handler's own effects is written.
-  --
-  --   applied    its effect stands
-  --   failed     it fails alone: code and error say how
-  --   held       not tried: an earlier event of its key has failed in this batch
-  --   deferred   not tried: this transaction has had its share of savepoints
-  --
-  -- Raises what says nothing about an event: deadlock and serialization failure, an outage, a missing
-  -- right or function.
   CREATE FUNCTION public.app_inbox_run(
     handler regprocedure, messages public.app_inbox_message[],
     OUT outcomes text[], OUT error_codes text[], OUT errors text[])
     LANGUAGE plpgsql
   AS $run$
   DECLARE
-    -- A server keeps 64 savepoints of a transaction at hand; beyond, every snapshot of every session
-    -- has to look them up on disk.
     savepoints_max CONSTANT int := 60;
     savepoints int := 0;
     size CONSTANT int := cardinality(messages);
     handles_arrays boolean;
     call text;
-    -- What is still to run, as ranges of indexes; the last is the next.
     firsts int[] := ARRAY[1];
     lasts int[] := ARRAY[size];
     depth int := 1;
@@ -733,7 +628,6 @@ BEGIN
       last := lasts[depth];
       depth := depth - 1;
 
-      -- Known to fail, unless something before it was not applied after all.
       IF outcomes[first] = 'failed' AND savepoints < savepoints_max
         AND messages[first].ordering_key <> ALL (held_keys)
       THEN
@@ -744,7 +638,6 @@ BEGIN
       END IF;
 
       IF is_first_pass THEN
-        -- Nothing has failed: all of it, without a look at each.
         chosen := ARRAY(SELECT generate_series(first, last));
       ELSE
         chosen := '{}';
@@ -752,7 +645,6 @@ BEGIN
           IF messages[i].ordering_key = ANY (held_keys) THEN
             outcomes[i] := 'held';
           ELSIF savepoints >= savepoints_max THEN
-            -- And so does everything after it.
             outcomes[i] := 'deferred';
           ELSE
             chosen := chosen || i;
@@ -771,7 +663,6 @@ BEGIN
             SELECT messages[u.i] FROM unnest(chosen) WITH ORDINALITY AS u(i, n) ORDER BY u.n));
         END IF;
         IF NOT is_first_pass THEN
-          -- The pass before has made them immediate, which a handler may not be able to live with.
           IF deferred_constraints IS NULL THEN
             SELECT coalesce(string_agg(format('%I.%I', n.nspname, c.conname), ', '), '')
               INTO deferred_constraints
@@ -788,7 +679,6 @@ BEGIN
         IF handles_arrays THEN
           EXECUTE call USING events;
         ELSE
-          -- A cursor, because it tells which event failed and the call is planned once.
           reached := 0;
           OPEN event_result NO SCROLL FOR EXECUTE call USING events;
           FOR i IN 1 .. cardinality(chosen) LOOP
@@ -798,7 +688,6 @@ BEGIN
           CLOSE event_result;
           reached := NULL;
         END IF;
-        -- What would fail at COMMIT fails here, where it is still known whose fault it is.
         SET CONSTRAINTS ALL IMMEDIATE;
 
         IF is_first_pass THEN
@@ -816,21 +705,18 @@ BEGIN
         THEN
           RAISE;
         END IF;
-        -- Its savepoint is gone with what it did.
         savepoints := savepoints - 1;
         is_first_pass := false;
         IF cardinality(chosen) = 1 THEN
           reached := 1;
         END IF;
         IF reached IS NULL THEN
-          -- Halves, the earlier one first.
           firsts[depth + 1] := chosen[cardinality(chosen) / 2 + 1];
           lasts[depth + 1] := last;
           firsts[depth + 2] := first;
           lasts[depth + 2] := chosen[cardinality(chosen) / 2 + 1] - 1;
           depth := depth + 2;
         ELSE
-          -- What was before it, then itself, then the rest.
           reached := chosen[reached];
           outcomes[reached] := 'failed';
           error_codes[reached] := code;
@@ -854,7 +740,6 @@ BEGIN
   END
   $run$;
 
-  -- Closed to everybody but the owner until granted.
   FOR function IN
     SELECT p.oid::regprocedure FROM pg_catalog.pg_proc AS p
      WHERE p.pronamespace = 'public'::regnamespace AND p.proname = ANY (ARRAY[
@@ -870,16 +755,11 @@ BEGIN
 END
 $walrelay$;
 
--- Settling a batch: what became of its messages, and how far their keys are.
---
--- One statement, therefore atomic however it is run: psql, `supabase db push` or walrelay itself.
--- Safe to run again. A function that already exists is left exactly as it is.
 DO $walrelay$
 DECLARE
   web_role text;
   function text;
 BEGIN
-  -- Two runs at the same moment take turns; the second then finds everything in place.
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
 
   IF EXISTS (
@@ -889,7 +769,6 @@ BEGIN
     RETURN;
   END IF;
 
-  -- Moves keys on to the furthest of these messages, which have been applied.
   CREATE FUNCTION public.app_inbox_advance(
     consumer text, generation int, messages public.app_inbox_message[])
     RETURNS void
@@ -899,7 +778,6 @@ BEGIN
   AS $advance$
   #variable_conflict use_variable
   BEGIN
-    -- The rows are there; the conflict finds each by the unique index, whatever the planner believes.
     INSERT INTO public.app_inbox_key AS k (
         consumer, generation, ordering_key, commit_lsn, tx_index, system_identifier, version)
       SELECT DISTINCT ON (m.ordering_key COLLATE "C")
@@ -919,7 +797,6 @@ BEGIN
   END
   $advance$;
 
-  -- A row that waited has been applied. Returns done, or late when its key has gone on without it.
   CREATE FUNCTION public.app_inbox_record_applied(
     consumer text, generation int, message public.app_inbox_message)
     RETURNS text
@@ -947,7 +824,6 @@ BEGIN
   END
   $record_applied$;
 
-  -- The handler has failed on a message. Returns what its row is now: retrying, or dead.
   CREATE FUNCTION public.app_inbox_record_failed(
     consumer text, generation int, message public.app_inbox_message, code text, error text,
     was_stored boolean, on_dead text, max_attempts int)
@@ -958,9 +834,6 @@ BEGIN
   AS $record_failed$
   #variable_conflict use_variable
   DECLARE
-    -- The first wait, which doubles with each attempt, and the longest; ten attempts take about ten
-    -- minutes. Each is cut by chance to between a tenth and the whole of it, so that what failed
-    -- together does not come back together.
     wait_first CONSTANT interval := '1 second';
     wait_longest CONSTANT interval := '5 minutes';
     new_attempts int;
@@ -984,7 +857,6 @@ BEGIN
       left(regexp_replace(coalesce(error, ''), '[[:cntrl:]]+', ' ', 'g'), 1000));
     UPDATE public.app_inbox AS i
        SET status = new_status, attempts = new_attempts, next_attempt_at = due, error_code = code,
-           -- Newest first; what is oldest makes room.
            last_error = left(concat_ws(E'\n', line, i.last_error), 4000),
            message = coalesce(i.message, public.app_inbox_encode(message)), done_at = NULL
      WHERE i.consumer = consumer AND i.generation = generation AND i.event_id = message.event_id;
@@ -992,9 +864,6 @@ BEGIN
   END
   $record_failed$;
 
-  -- Writes down what became of messages that take or take_due has given out, in the same order, and
-  -- moves their keys on. Returns the status of each row, null where it is as take has left it, and
-  -- "deferred" where nothing is recorded any more.
   CREATE FUNCTION public.app_inbox_settle(
     consumer text, generation int, messages public.app_inbox_message[],
     outcomes text[], error_codes text[], errors text[], were_stored boolean,
@@ -1033,7 +902,6 @@ BEGIN
       ELSIF were_stored THEN
         results[n] := 'retrying';
       ELSIF outcomes[n] = 'held' AND park THEN
-        -- Behind its key, and in the order of its arrival: take has numbered by event id.
         UPDATE public.app_inbox AS i
            SET status = 'retrying', attempts = 0, done_at = NULL, arrival = DEFAULT,
                message = public.app_inbox_encode(messages[n])
@@ -1058,7 +926,6 @@ BEGIN
   END
   $settle$;
 
-  -- Closed to everybody but the owner until granted.
   FOR function IN
     SELECT p.oid::regprocedure FROM pg_catalog.pg_proc AS p
      WHERE p.pronamespace = 'public'::regnamespace AND p.proname = ANY (ARRAY[
@@ -1075,16 +942,11 @@ BEGIN
 END
 $walrelay$;
 
--- Applying events: what a consumer calls.
---
--- One statement, therefore atomic however it is run: psql, `supabase db push` or walrelay itself.
--- Safe to run again. A function that already exists is left exactly as it is.
 DO $walrelay$
 DECLARE
   web_role text;
   function text;
 BEGIN
-  -- Two runs at the same moment take turns; the second then finds everything in place.
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
 
   IF EXISTS (
@@ -1094,11 +956,6 @@ BEGIN
     RETURN;
   END IF;
 
-  -- Applies a batch, and says for each message, by its place in the batch from 1, what became of it:
-  -- the status of its row, "duplicate", or "deferred". Once the transaction has committed, all but the
-  -- deferred ones may be acknowledged; those come again in a later batch, in their order.
-  --
-  -- No SET clause and not SECURITY DEFINER: the handler would inherit either.
   CREATE FUNCTION public.app_inbox_apply(
     consumer text, generation int, handler regprocedure, messages public.app_inbox_message[],
     on_dead text DEFAULT 'hold', max_attempts int DEFAULT 10,
@@ -1110,7 +967,6 @@ BEGIN
   DECLARE
     verdicts text[] := public.app_inbox_take(consumer, generation, messages, dedupe, park);
     codes text[];
-    -- What the handler is to see: messages by their place in the batch; null for all of it.
     chosen int[];
     batch public.app_inbox_message[] := messages;
     outcomes text[];
@@ -1143,8 +999,6 @@ BEGIN
   END
   $apply$;
 
-  -- Applies again what has failed and is due, and what waits behind it. Returns what it has tried: the
-  -- status of each row now. No rows: nothing is due.
   CREATE FUNCTION public.app_inbox_redeliver(
     consumer text, generation int, handler regprocedure,
     on_dead text DEFAULT 'hold', max_attempts int DEFAULT 10, batch int DEFAULT 200)
@@ -1171,11 +1025,6 @@ BEGIN
   END
   $redeliver$;
 
-  -- For a subscriber of your own, first in the transaction that carries the effect. True: unseen, go
-  -- on. False: seen, acknowledge and do nothing else. Several in one transaction are accepted in the
-  -- order of their ordering keys, or two such transactions deadlock.
-  --
-  -- A different event with an id that is taken is recorded as dead and answered with false.
   CREATE FUNCTION public.app_inbox_accept(
     consumer text, event_id text, ordering_key text, version bigint, commit_lsn pg_lsn, tx_index int,
     event_type text DEFAULT NULL, occurred_at timestamptz DEFAULT NULL)
@@ -1212,9 +1061,6 @@ BEGIN
   END
   $accept$;
 
-  -- Begins a new generation, in which every event is unseen, and returns it. Waits until nothing is
-  -- being applied for this consumer, and keeps everything from being applied until the transaction
-  -- ends: reset the projection in the same transaction, after this.
   CREATE FUNCTION public.app_inbox_new_generation(consumer text) RETURNS int
     LANGUAGE plpgsql
   AS $new_generation$
@@ -1222,7 +1068,6 @@ BEGIN
   DECLARE
     generation int;
   BEGIN
-    -- Not a lock of the consumer's row: whoever applies would have to share it, batch by batch.
     PERFORM pg_advisory_xact_lock(hashtextextended('walrelay inbox ' || consumer, 0));
     UPDATE public.app_inbox_consumer AS c SET generation = c.generation + 1, updated_at = now()
      WHERE c.consumer = consumer
@@ -1234,7 +1079,6 @@ BEGIN
   END
   $new_generation$;
 
-  -- Closed to everybody but the owner until granted.
   FOR function IN
     SELECT p.oid::regprocedure FROM pg_catalog.pg_proc AS p
      WHERE p.pronamespace = 'public'::regnamespace AND p.proname = ANY (ARRAY[
