@@ -5,11 +5,11 @@
 //! positions from [`Feedback::note`] and [`Feedback::received`], and knows nothing about rows.
 //!
 //! ```text
-//! due at once                             if the watermark has moved by megabytes of WAL, or has moved
-//!                                         for the first time
-//!        last update + confirm_interval   if the watermark has moved
-//!        last update + status_interval    otherwise
-//!        at once                          if the server requests it (paced if it repeats the request)
+//! due at once                            if the watermark has moved by megabytes of WAL, or has
+//!                                        moved for the first time
+//!        last update + confirm_interval  if the watermark has moved
+//!        last update + status_interval   otherwise
+//!        at once                         if the server requests it (paced if it repeats that)
 //! ```
 
 use std::future::poll_fn;
@@ -152,7 +152,8 @@ impl<W: AsyncWrite + Unpin> Feedback<W> {
     /// # Panics
     ///
     /// The watermark is beyond the positions that this connection has received (I1). The server
-    /// would accept it, and the slot would skip rows for ever. Stopping the process only delays them.
+    /// would accept it, and the slot would skip rows for ever. Stopping the process only delays
+    /// them.
     ///
     /// # Cancel safety
     ///

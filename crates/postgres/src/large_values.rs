@@ -14,8 +14,8 @@ use crate::gap::{GapColumn, GapTable};
 use crate::names::quote_identifier;
 use crate::store_error::StoreError;
 
-/// A stored value up to this size never has a text of [`REQUEST_BYTES_MAX`]. The lz4 format stores at least
-/// one byte for each 255, and JSON escapes a character with at most six.
+/// A stored value up to this size never has a text of [`REQUEST_BYTES_MAX`]. The lz4 format stores
+/// at least one byte for each 255, and JSON escapes a character with at most six.
 const NEVER_TOO_LARGE: usize = REQUEST_BYTES_MAX / 255 / 6;
 
 /// A larger stored value of any type has a text of more than [`REQUEST_BYTES_MAX`], because `jsonb`

@@ -52,8 +52,8 @@ pub fn loss(
     settled: Option<&Settled>,
     system_identifier: Option<&str>,
 ) -> Option<LostSlot> {
-    // During an operation the slot may be missing, and the session that finishes the operation creates it
-    // again. An upgrade is different: its slot is dropped, and nothing creates it again
+    // During an operation the slot may be missing, and the session that finishes the operation
+    // creates it again. An upgrade is different: its slot is dropped, and nothing creates it again
     // automatically.
     let begun = settled.and_then(|row| row.operation.as_deref());
     if begun.is_some_and(|kind| kind != "upgrade") {

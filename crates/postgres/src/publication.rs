@@ -87,7 +87,7 @@ pub async fn drop_publication(client: &Client, name: &str) -> Result<(), StoreEr
     dropped.map_err(StoreError::sql(format!("drop publication {name:?}")))
 }
 
-/// Reads the state of a publication. None if there is none of this name.
+/// Reads the state of the publication of this name. None if it does not exist.
 ///
 /// # Errors
 ///

@@ -258,11 +258,11 @@ pub(crate) const SLOT_WITH_OLDEST: &str = "
 
 /// Takes the row of a slot for a session on this timeline, and returns its identity.
 ///
-/// If the slot has no row, one is created from the slot itself. Its confirmed position is settled,
-/// and every transaction below its `catalog_xmin` had ended by then. (snapbuild.c moves
-/// `catalog_xmin` only after the confirmed position has passed it.) From then on the loss of the
-/// slot is detected. A row of an earlier timeline is kept. It belongs to this history, and so does
-/// everything up to its settled position.
+/// If the slot has no row, one is created from the slot itself. The slot's confirmed position is
+/// settled. Every transaction below the slot's `catalog_xmin` had ended by then, because
+/// snapbuild.c moves `catalog_xmin` only after the confirmed position has passed it. From then on
+/// the loss of the slot is detected. A row of an earlier timeline is kept, because the row and
+/// everything up to its settled position belong to this history.
 ///
 /// # Errors
 ///

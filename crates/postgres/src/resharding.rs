@@ -1,8 +1,8 @@
 //! Changes the number of shards: its record, and the one transaction that switches.
 //!
 //! ```text
-//! new slots: recorded ──▶ created ───────────────────────────────────┐
-//! old slots: recorded ──▶ drained up to the switch position ─────────┴─▶ switch ──▶ old slots dropped
+//! new slots: recorded ──▶ created ─────────────────────────────┐
+//! old slots: recorded ──▶ drained up to the switch position ───┴─▶ switch ──▶ old slots dropped
 //! ```
 //!
 //! The record is in `app_outbox_relay.operation` of the slots that relays must not use. These are

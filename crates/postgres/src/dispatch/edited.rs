@@ -18,7 +18,8 @@ use crate::store_error::StoreError;
 /// Maximum bytes of edited messages in memory. People edit few rows by hand.
 const EDITED_BYTES_MAX: i64 = 64 << 20;
 
-/// The slots of an outbox that may have rows in dispatch state: its own, and those of its shards.
+/// The slots of an outbox that may have rows in dispatch state: its own slot, and its shards'
+/// slots.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutboxSlots(Vec<String>);
 

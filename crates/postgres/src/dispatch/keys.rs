@@ -101,8 +101,8 @@ impl DispatchStore {
         Ok(count)
     }
 
-    /// Returns those of these keys that are still parked. A key that is missing from the answer may
-    /// return to its lane.
+    /// Returns the keys among these that are still parked. A key that is missing from the answer
+    /// may return to its lane.
     ///
     /// # Errors
     ///

@@ -28,9 +28,9 @@ impl DispatchStore {
     /// key's rows end at the first that is not spilled, not due, or behind a dead row that stops
     /// its key. A key that a replay holds gives no rows.
     ///
-    /// Each key has an equal share of the bytes. A first row that is larger than its share is
-    /// returned if the other keys leave enough of the bytes, or if it is the only row. Rows without a key are left to [`claim`](Self::claim), because only a lease shows which of them
-    /// are in flight.
+    /// Each key has an equal share of the bytes. A first row that exceeds its share is returned if
+    /// the other keys leave enough bytes, or if it is the only row. Rows without a key are left to
+    /// [`claim`](Self::claim), because only a lease shows which of them are in flight.
     ///
     /// # Errors
     ///
