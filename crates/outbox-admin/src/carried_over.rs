@@ -1,4 +1,4 @@
-//! What a server that pg_upgrade has made takes on from the one before it.
+//! State that a server made by `pg_upgrade` keeps from the old server.
 
 use pgoutput_parser::Lsn;
 use tokio_postgres::Client;
@@ -7,11 +7,8 @@ use tokio_postgres::types::{PgLsn, Type};
 use crate::admin_error::AdminError;
 use crate::operation::timeline_column;
 
-/// The slot of an upgraded server is the one on record: what is settled is what it has confirmed.
-///
-/// # Errors
-///
-/// The server refused, or the connection ended.
+/// Records the slot of an upgraded server. The slot's confirmed position becomes the settled
+/// position.
 pub async fn adopt_slot(
     client: &Client,
     slot: &str,
@@ -35,11 +32,7 @@ pub async fn adopt_slot(
     Ok(())
 }
 
-/// A recovery that was begun on another server is one of this: its slot is made anew.
-///
-/// # Errors
-///
-/// The server refused, or the connection ended.
+/// Moves a recovery that began on another server to this one. The recovery creates its slot again.
 pub async fn take_recovery_along(
     client: &Client,
     slot: &str,

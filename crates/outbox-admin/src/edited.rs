@@ -1,7 +1,7 @@
-//! What dispatch state knows of rows that are read from the outbox table again.
+//! State of rows that are read from the outbox table again, as dispatch state records it.
 //!
-//! The table has each row as it was written. Dispatch state knows what became of it: a person may have edited its
-//! message, or given it up, or it was never published at all.
+//! The table has each row as it was written. Dispatch state shows whether somebody edited the row's
+//! message, discarded the row, or whether it was never published.
 
 use std::collections::BTreeMap;
 use walrelay_pg_client::SqlError;
@@ -15,19 +15,20 @@ use walrelay_outbox_store::DispatchStatus;
 use walrelay_outbox_store::{Outbox, Shard};
 use walrelay_pg_client::{quote_identifier, quote_literal};
 
-/// Bytes of edited messages that are held in memory. People edit few rows by hand.
+/// Maximum bytes of edited messages in memory. People edit few rows by hand.
 const EDITED_BYTES_MAX: i64 = 64 << 20;
 
-/// The slots of an outbox that dispatch state has rows of: its own, and those of its shards.
+/// The slots of an outbox that may have rows in dispatch state: its own slot, and its shards'
+/// slots.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutboxSlots(Vec<String>);
 
 impl OutboxSlots {
-    /// Those of this outbox.
+    /// Reads the slots of this outbox.
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn read(client: &Client, outbox: &Outbox) -> Result<Self, AdminError> {
         let base = outbox.base_slot();
         let sql = "SELECT slot FROM public.app_outbox_relay WHERE starts_with(slot, $1) ORDER BY 1";
@@ -37,11 +38,12 @@ impl OutboxSlots {
         Ok(Self(names.filter(|name| Shard::of_name(name, base).is_some()).collect()))
     }
 
-    /// Messages of rows that people have edited, and that were published or will be, by event id.
+    /// Returns the edited messages by event id. The rows are published or retrying.
     ///
     /// # Errors
     ///
-    /// They are too many to be held; the server refused, or the connection ended.
+    /// The messages need too much memory, the server refused the statement, or the connection
+    /// ended.
     pub async fn edited(&self, client: &Client) -> Result<BTreeMap<String, Vec<u8>>, AdminError> {
         const EDITED: &str = "FROM public.app_outbox_dispatch AS d
             WHERE d.slot = ANY ($1) AND d.replay_id = '' AND d.edited_at IS NOT NULL
@@ -59,13 +61,13 @@ impl OutboxSlots {
                 expected: "at most 64 MiB of edited messages",
             }));
         }
-        // An edit of the row itself counts, and not that of a copy which a replay has added.
+        // Only an edit of the row itself counts, not the edit of a copy that a replay added.
         let sql = format!("SELECT d.event_id, d.message {EDITED} ORDER BY d.edited_at");
         let rows = client.query_typed(&sql, &slots).await.map_err(AdminError::sql(FAILED))?;
         Ok(rows.iter().map(|row| (row.get("event_id"), row.get("message"))).collect())
     }
 
-    /// A condition on the rows of an outbox table, as a row filter: dispatch state has the row with one of these
+    /// Returns a row filter for an outbox table: rows that dispatch state has with one of these
     /// statuses.
     #[must_use]
     pub fn having(&self, table: &GapTable, statuses: &[DispatchStatus]) -> String {

@@ -1,25 +1,25 @@
-//! The encoding of the database, and the risk of one that checks nothing.
+//! The encoding of the database, and the risk of an encoding that checks no text.
 
 use tokio_postgres::Client;
 
 use crate::admin_error::AdminError;
 
-/// A database of this encoding takes any bytes as text.
+/// The encoding that accepts any bytes as text.
 pub(crate) const UNCHECKED_ENCODING: &str = "SQL_ASCII";
 
-/// The risk of such a database.
+/// The risk of an SQL_ASCII database, in words.
 pub const SQL_ASCII_RISK: &str = "has the encoding SQL_ASCII, which checks no text: the server cannot send an outbox \
                                   row whose text is not valid UTF-8, and the relay stops there";
 
-/// What to do about it.
+/// The fix for an SQL_ASCII database, in words.
 pub const SQL_ASCII_FIX: &str = "move it to a database with ENCODING 'UTF8' (pg_dump and pg_restore); until then write \
                                  valid UTF-8 only";
 
-/// The name of the database if its encoding is SQL_ASCII.
+/// Returns the name of the database if its encoding is SQL_ASCII.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn read_unchecked_database(client: &Client) -> Result<Option<String>, AdminError> {
     let sql = "SELECT current_database()::text AS name, getdatabaseencoding()::text AS encoding";
     let row = client.query_typed_one(sql, &[]).await;

@@ -1,7 +1,7 @@
-//! How far a recovery has come, in `app_outbox_relay.operation`.
+//! The progress of a recovery, in `app_outbox_relay.operation`.
 //!
-//! A recovery that is interrupted continues with the row on record. The place is valid for one snapshot:
-//! a new slot has another one, and its recovery begins with the first row.
+//! An interrupted recovery continues at the recorded row. The place is valid for one snapshot. A
+//! new slot has another snapshot, and its recovery starts at the first row.
 
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
@@ -10,21 +10,21 @@ use crate::admin_error::AdminError;
 use crate::gap::{AggregateKey, GapTable, RowPlace};
 use crate::operation::Filling;
 
-/// The row with which a recovery continues: every row before it is settled.
+/// The row at which a recovery continues. Every row before it is settled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FillingPlace {
-    /// The tables that were read, in order. The row is one of the last table.
+    /// The tables that were read, in order. The row is in the last one.
     pub tables: Vec<String>,
-    /// The columns by which the last table is read in order.
+    /// The columns that order the last table.
     pub columns: Vec<String>,
-    /// The number of rows before it.
+    /// Number of rows before this row.
     pub number: u32,
     /// The row.
     pub row: RowPlace,
 }
 
 impl FillingPlace {
-    /// The names of the columns that give the order of a table: aggregate type, aggregate id, and those within
+    /// Returns the columns that order a table: aggregate type, aggregate id, and the order within
     /// an aggregate.
     #[must_use]
     pub fn columns_of(table: &GapTable) -> Vec<String> {
@@ -33,8 +33,8 @@ impl FillingPlace {
         key.into_iter().chain(table.order.iter().cloned()).collect()
     }
 
-    /// The index of its table among these. None where they are other tables than those that were read, or
-    /// are read in another order: then the place says nothing.
+    /// Returns the index of the row's table in `tables`. None if the recovery read other tables, or
+    /// read them in another order, because then the place is not valid.
     #[must_use]
     pub fn table_among(&self, tables: &[GapTable]) -> Option<usize> {
         let last = self.tables.len().checked_sub(1)?;
@@ -47,11 +47,12 @@ impl FillingPlace {
     }
 }
 
-/// Notes with which row the recovery of this filling continues. False where another one is on record.
+/// Records the row at which the recovery of this filling continues. Returns false if another
+/// filling is recorded.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn note_place(
     client: &Client,
     (slot, filling): (&str, &Filling),
@@ -85,11 +86,11 @@ pub async fn note_place(
     Ok(written == 1)
 }
 
-/// With which row the recovery of this filling continues; none with the first.
+/// Reads the row at which the recovery of this filling continues. None means the first row.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn read_place(
     client: &Client,
     (slot, filling): (&str, &Filling),

@@ -1,9 +1,9 @@
-//! Rows that may not have been settled when a slot was lost, read from the table in an order that is
-//! the same each time.
+//! Rows that may not have been settled when a slot was lost, read from the table in a stable order.
 //!
-//! The set is fixed by two stored facts: every transaction below the settled horizon is settled, and
-//! the new slot streams whatever its snapshot does not see. What lies in between is read here. A row's
-//! number in the order names it, so that a second attempt finds what the first has recorded.
+//! Two stored facts fix the set. Every transaction below the settled horizon is settled, and the
+//! new slot streams everything that its snapshot does not see. This module reads the rows between
+//! the two. The row's number in the order identifies it, so that a second attempt finds the rows
+//! recorded by the first.
 
 use pgoutput_parser::PgTimestamp;
 use tokio_postgres::types::Type;
@@ -13,84 +13,86 @@ use walrelay_pg_client::TableColumn;
 use crate::admin_error::AdminError;
 use walrelay_pg_client::{QualifiedName, quote_identifier, quote_literal};
 
-/// Which rows of the outbox tables.
+/// The rows of the outbox tables that are read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gap {
-    /// What the new slot does not stream: transactions visible in this snapshot (`pg_snapshot`).
+    /// The transactions that the new slot does not stream: visible in this snapshot
+    /// (`pg_snapshot`).
     pub snapshot: String,
-    /// What is settled of it.
+    /// The rows of these transactions that are settled.
     pub settled: SettledRows,
-    /// Which of the rest are wanted.
+    /// The selection among the rest.
     pub scope: Scope,
 }
 
-/// Which rows are wanted; all, where nothing is named.
+/// A selection of rows. Empty fields match all rows.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Scope {
-    /// Those of these aggregate types.
+    /// Rows of these aggregate types.
     pub aggregate_types: Vec<String>,
-    /// Those of these aggregates.
+    /// Rows of these aggregates.
     pub aggregate_ids: Vec<String>,
-    /// Those with these event ids.
+    /// Rows with these event ids.
     pub event_ids: Vec<String>,
-    /// Those from this place on, in the order in which rows are read.
+    /// Rows from this place on, in reading order.
     pub from: Option<RowPlace>,
 }
 
-/// A place in the order in which rows are read: an aggregate, or a row of it.
+/// A place in the reading order: an aggregate, or a row of an aggregate.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RowPlace {
     /// The aggregate.
     pub key: AggregateKey,
-    /// The row's values of [`GapTable::order`]; empty for the first row of the aggregate.
+    /// The row's values of [`GapTable::order`]. Empty for the first row of the aggregate.
     pub order: Vec<Option<String>>,
 }
 
-/// An aggregate, as text; empty where the table has no such column.
+/// An aggregate, as text. A field is empty if the table has no such column.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AggregateKey {
-    /// Its type.
+    /// Aggregate type.
     pub aggregate_type: String,
-    /// Its id.
+    /// Aggregate id.
     pub aggregate_id: String,
 }
 
-/// What is settled of the rows that a snapshot sees.
+/// The settled rows among the rows that a snapshot sees.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SettledRows {
-    /// None of them.
+    /// No rows.
     None,
-    /// Those of every transaction below this one.
+    /// Rows of every transaction below this one.
     Below(u64),
-    /// Those of events before this moment.
+    /// Rows of events before this time.
     Before(PgTimestamp),
 }
 
-/// An outbox table, as its rows are described in the stream.
+/// An outbox table, described as in the stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GapTable {
-    /// Its name.
+    /// Name of the table.
     pub name: QualifiedName,
-    /// Its oid.
+    /// Oid of the table.
     pub oid: u32,
-    /// Its columns that are published.
+    /// The published columns.
     pub columns: Vec<TableColumn>,
-    /// That of the aggregate type, if it has one.
+    /// Column of the aggregate type, if there is one.
     pub aggregate_type: Option<String>,
-    /// That of the aggregate id, if it has one.
+    /// Column of the aggregate id, if there is one.
     pub aggregate_id: Option<String>,
-    /// Those that give the order within an aggregate: version, time, event id; as far as it has them.
+    /// Columns that order an aggregate's rows: version, time and event id, if they exist.
     pub order: Vec<String>,
-    /// The column of the event id.
+    /// Column of the event id.
     pub id: String,
-    /// The column of the event's time, if the table has one.
+    /// Column of the event's time, if there is one.
     pub occurred_at: Option<String>,
-    /// Only rows for which this holds are read: those that the publication has of it.
+    /// The publication's row filter. Only rows that match it are read.
     pub row_filter: Option<String>,
 }
 
 impl GapTable {
-    /// Type and id of a row's aggregate as text, in an order that every database has.
+    /// Returns SQL for the type and id of a row's aggregate as text, in an order that every
+    /// database has.
     fn key(&self) -> [String; 2] {
         [&self.aggregate_type, &self.aggregate_id].map(|column| match column {
             Some(name) => format!("coalesce(t.{}::text, '') COLLATE \"C\"", quote_identifier(name)),
@@ -98,17 +100,18 @@ impl GapTable {
         })
     }
 
-    /// Which column of its rows this one is.
+    /// Returns the index of a column.
     #[must_use]
     pub fn column(&self, name: Option<&str>) -> Option<usize> {
         self.columns.iter().position(|column| Some(column.name.as_str()) == name)
     }
 }
 
-/// What the parts of a row's key are called where they are selected.
+/// Aliases of the parts of a row's key in the select list.
 pub(crate) const KEY_COLUMNS: [&str; 2] = ["walrelay_key_type", "walrelay_key_id"];
 
-/// A condition on rows of one aggregate: this row or one behind it. Nulls are last in the order.
+/// Returns a condition on rows of one aggregate: this row or a later one. Nulls are last in the
+/// order.
 fn from_row(order: &[String], values: &[Option<String>]) -> String {
     let mut condition = "true".to_owned();
     for (column, value) in order.iter().zip(values).rev() {
@@ -127,15 +130,16 @@ fn from_row(order: &[String], values: &[Option<String>]) -> String {
 }
 
 impl Gap {
-    /// A condition on the rows of a table called `t`. The missing half of a row's transaction id is that
-    /// of the nearest one before now; one that looks younger than now is ancient, and settled where anything
-    /// is.
+    /// Returns a condition on the rows of a table called `t`. A row has only the low half of its
+    /// transaction id. The high half is that of the nearest transaction before now. An id that
+    /// seems younger than now is ancient, and is settled if any row is.
     ///
-    /// How far a row's transaction lies before the end of the snapshot is the difference of two ages, because
-    /// all ages of a transaction count from one number, which is read when the first is asked for
-    /// (`GetStableLatestTransactionId`). Counted from anything else, such as the end of the snapshot that the
-    /// query runs under, the ids are shifted by whoever has begun or committed in between, and a row that
-    /// seems to be of a running transaction is left out.
+    /// The distance between a row's transaction and the end of the snapshot is the difference of
+    /// two ages. All ages of a transaction count from one number, which is read with the first age
+    /// (`GetStableLatestTransactionId`). Counting from another number, such as the end of the
+    /// query's own snapshot, would be wrong. Sessions that began or committed in between would
+    /// shift the ids, and the condition would leave out a row whose transaction seems to be
+    /// running.
     fn condition(&self, table: &GapTable) -> Result<String, AdminError> {
         let snapshot = quote_literal(&self.snapshot);
         let end = format!("pg_snapshot_xmax({snapshot}::pg_snapshot)");
@@ -143,7 +147,7 @@ impl Gap {
         let seen = format!(
             "pg_visible_in_snapshot(greatest({of_row}, 3)::text::xid8, {snapshot}::pg_snapshot)"
         );
-        // What is frozen may show any transaction id, or the one that stands for all of them.
+        // A frozen row may show any transaction id, or the frozen id.
         let seen_or_frozen = format!("(t.xmin::text::bigint < 3 OR age(t.xmin) < 0 OR {seen})");
         Ok(match self.settled {
             SettledRows::None => seen_or_frozen,
@@ -163,12 +167,13 @@ impl Gap {
         })
     }
 
-    /// A condition on the columns of the rows, and before it `AND`; nothing where all are wanted.
+    /// Returns a condition on the columns of the rows, with `AND` before it. Empty if all rows are
+    /// wanted.
     fn wanted(&self, table: &GapTable) -> String {
         let Scope { aggregate_types, aggregate_ids, event_ids, from } = &self.scope;
         let [by_type, by_id] = table.key();
         let mut text = match &table.row_filter {
-            // As the server shows it: columns without the table, functions of the server's own.
+            // In the server's text form: columns without the table, and only built-in functions.
             Some(filter) => format!(" AND ({filter})"),
             None => String::new(),
         };
@@ -195,8 +200,8 @@ impl Gap {
         text
     }
 
-    /// The rows in their order, with their key behind their columns. Values are measured and converted
-    /// outside of it: inside they would be sorted in full.
+    /// Returns SQL for the rows in order, with their key after their columns. The outer query
+    /// measures and converts values. In this query, the sort would contain the whole values.
     pub(crate) fn ordered(&self, table: &GapTable) -> Result<String, AdminError> {
         let mut selected = String::new();
         for column in &table.columns {
@@ -206,7 +211,7 @@ impl Gap {
         self.query(table, &format!("{selected}{by_type} AS {key_type}, {by_id} AS {key_id}"))
     }
 
-    /// The rows of a table in their order, as the simple protocol gives them.
+    /// Returns SQL for the rows of a table in order, as the simple protocol sends them.
     fn query(&self, table: &GapTable, selected: &str) -> Result<String, AdminError> {
         let mut order = format!("{}, ", table.key().join(", "));
         for column in &table.order {
@@ -220,11 +225,11 @@ impl Gap {
         ))
     }
 
-    /// The numbers of those rows, from 0, that dispatch state has, and their ids: they are settled.
+    /// Returns the numbers (from 0) and ids of the rows that dispatch state has. They are settled.
     ///
     /// # Errors
     ///
-    /// The role may not read the table; the server refused, or the connection ended.
+    /// The role may not read the table, the server refused the statement, or the connection ended.
     pub async fn recorded(
         &self,
         client: &Client,
@@ -247,11 +252,11 @@ impl Gap {
         Ok(rows.iter().filter_map(|row| Some((number(row)?, row.get("id")))).collect())
     }
 
-    /// How many rows that are, in all.
+    /// Counts the rows.
     ///
     /// # Errors
     ///
-    /// The role may not read the table; the server refused, or the connection ended.
+    /// The role may not read the table, the server refused the statement, or the connection ended.
     pub async fn count(&self, client: &Client, table: &GapTable) -> Result<u64, AdminError> {
         let name = &table.name;
         let sql = format!(
@@ -266,11 +271,11 @@ impl Gap {
         Ok(row.get::<_, i64>("rows").unsigned_abs())
     }
 
-    /// The event ids of the first rows, in order.
+    /// Returns the event ids of the first rows, in order.
     ///
     /// # Errors
     ///
-    /// The role may not read the table; the server refused, or the connection ended.
+    /// The role may not read the table, the server refused the statement, or the connection ended.
     pub async fn ids(
         &self,
         client: &Client,
@@ -284,12 +289,12 @@ impl Gap {
         Ok(rows.iter().map(|row| row.get("id")).collect())
     }
 
-    /// Whether everything that the snapshot sees can be seen by now: a commit that waits for a
-    /// synchronous standby is in the log before others see it.
+    /// Returns whether all transactions that the snapshot sees are visible now. A commit that waits
+    /// for a synchronous standby is in the WAL before other sessions see it.
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn is_visible(&self, client: &Client) -> Result<bool, AdminError> {
         let row = client
             .query_typed_one(

@@ -1,7 +1,7 @@
-//! Rows of a table as a recovery or a backfill reads them.
+//! Rows of a table, as a recovery or a backfill reads them.
 //!
-//! In a `SQL_ASCII` database values travel as hexadecimal digits, because the server refuses to send bytes
-//! that are not UTF-8.
+//! In a `SQL_ASCII` database values are sent as hexadecimal digits, because the server refuses to
+//! send bytes that are not UTF-8.
 
 use std::future::ready;
 
@@ -17,19 +17,19 @@ use crate::large_values::{ServerText, as_sent};
 /// A value of a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GapValue {
-    /// SQL's null.
+    /// SQL null.
     Null,
-    /// Its text form. It is UTF-8 unless the database knows no encoding.
+    /// The text form. It is UTF-8 unless the database has no encoding.
     Text(Vec<u8>),
-    /// Left where it is, because no message can hold it.
+    /// A value that was not read, because no message can contain it.
     TooLarge {
-        /// Bytes of its text form.
+        /// Size of the text form in bytes.
         bytes: usize,
     },
 }
 
 impl GapValue {
-    /// The value as a column of the replication stream.
+    /// Returns the value as a column of the replication stream.
     #[must_use]
     pub fn as_column(&self) -> Column<'_> {
         match self {
@@ -40,20 +40,20 @@ impl GapValue {
     }
 }
 
-/// A row of the table, in the order in which a recovery reads rows.
+/// A row of the table, in the reading order of a recovery.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GapRow {
-    /// The values of the table's columns.
+    /// Values of the table's columns.
     pub values: Vec<GapValue>,
-    /// Its aggregate, as rows are ordered by it. None where that is not valid UTF-8.
+    /// The row's aggregate, which orders the rows. None if it is not valid UTF-8.
     pub key: Option<AggregateKey>,
 }
 
-/// How the server of this connection sends text.
+/// Returns how the server of this connection sends text.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn read_server_text(client: &Client) -> Result<ServerText, AdminError> {
     let sql = "SELECT current_setting('server_encoding') = 'SQL_ASCII'";
     let row = client.query_typed_one(sql, &[]).await;
@@ -62,11 +62,11 @@ pub async fn read_server_text(client: &Client) -> Result<ServerText, AdminError>
 }
 
 impl Gap {
-    /// The rows, without values that are too large for a message.
+    /// Returns the rows, without values that are too large for a message.
     ///
     /// # Errors
     ///
-    /// The role may not read the table; the server refused, or the connection ended.
+    /// The role may not read the table, the server refused the statement, or the connection ended.
     pub async fn rows(
         &self,
         client: &Client,
@@ -106,7 +106,7 @@ impl GapRow {
             }
         };
         let values = values.into_iter().zip(&table.columns).map(value).collect::<Result<_, _>>()?;
-        // Behind the columns and the sizes of those that are too large.
+        // The key follows the columns and the column with the sizes of oversized values.
         let first = table.columns.len() + 1;
         let part = |index: usize| {
             let sent = row.get(index).unwrap_or_default();

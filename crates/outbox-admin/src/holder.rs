@@ -1,4 +1,4 @@
-//! Who holds a slot, and with what: a relay that streams it, or a command that makes or reads it.
+//! The session that holds a slot: a relay that streams it, or a command that creates or reads it.
 
 use std::fmt;
 
@@ -13,24 +13,24 @@ use walrelay_pg_replication::read_slot;
 /// A session that holds a slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotUser {
-    /// Its server process.
+    /// Process id of the session.
     pub pid: i32,
-    /// Its application name; empty where it is not told.
+    /// Application name. Empty if the server does not show it.
     pub application: String,
-    /// What it does with the slot.
+    /// The session's use of the slot.
     pub does: SlotUse,
 }
 
-/// What a session does with the slot that it holds.
+/// How a session uses the slot that it holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SlotUse {
-    /// It streams it: a relay.
+    /// It streams the slot, as a relay.
     Streams,
-    /// It makes it, and waits until the transactions that are open have ended.
+    /// It creates the slot, and waits until the open transactions have ended.
     Makes,
-    /// It reads, copies or moves it by a statement.
+    /// It reads, copies or moves the slot with a statement.
     Reads,
-    /// The role may not see it.
+    /// Unknown, because our role may not see it.
     Unknown,
 }
 
@@ -50,11 +50,11 @@ impl fmt::Display for SlotUser {
     }
 }
 
-/// The session of this server process, as one that holds a slot.
+/// Describes the session with this process id, which holds a slot.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn read_slot_user(client: &Client, pid: i32) -> Result<SlotUser, AdminError> {
     let row = client
         .query_typed_opt(
@@ -78,8 +78,9 @@ pub async fn read_slot_user(client: &Client, pid: i32) -> Result<SlotUser, Admin
     Ok(SlotUser { pid, application: text("application"), does })
 }
 
-/// What an unfinished operation on this slot waits for, as far as anybody can see: transactions that have
-/// to end before a new slot is there, or whoever still holds the old one. None when nobody is at it.
+/// Returns the reason why an unfinished operation on this slot waits. The reason is open
+/// transactions that block a new slot, or the holder of the old slot. None if nobody holds the
+/// slot.
 async fn read_waited_for(client: &Client, slot: &str) -> Result<Option<String>, AdminError> {
     let Some(pid) = read_slot(client, slot).await?.and_then(|slot| slot.active_pid) else {
         return Ok(None);
@@ -95,11 +96,11 @@ async fn read_waited_for(client: &Client, slot: &str) -> Result<Option<String>, 
     }))
 }
 
-/// What an operation is, and what it waits for.
+/// Describes an operation and the reason why it waits.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn describe_unfinished(
     client: &Client,
     slot: &str,
@@ -120,17 +121,17 @@ pub async fn describe_unfinished(
     })
 }
 
-/// What a slot that is being made waits for, in words.
+/// Describes why the creation of a slot waits.
 #[must_use]
 pub fn new_slot_waits_for(blockers: &Blockers) -> String {
     format!("the new slot waits for a transaction to end: {blockers}")
 }
 
-/// Ends the session of this server process; false when it is gone already.
+/// Terminates the session with this process id. Returns false if the session has already ended.
 ///
 /// # Errors
 ///
-/// The role may not; or the server refused, or the connection ended.
+/// The role lacks the privilege, the server refused the statement, or the connection ended.
 pub async fn end_session(client: &Client, pid: i32) -> Result<bool, AdminError> {
     let row = client
         .query_typed_one("SELECT pg_catalog.pg_terminate_backend($1)", &[(&pid, Type::INT4)])

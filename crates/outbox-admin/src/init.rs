@@ -1,12 +1,11 @@
-//! What `walrelay init` does to the database: tables, then the publication, then the slot.
+//! Sets up the database for `walrelay init`: tables, then the publication, then the slot.
 //!
-//! One plan serves both ways: [`InitPlan::script`] is what `init --sql` prints, and [`init`] runs the
-//! same statements. Each looks for itself at what is already there, so the plan needs no connection
-//! and is safe to run again.
+//! `init --sql` prints [`InitPlan::script`], and [`init`] runs the same statements. Each statement
+//! checks by itself what already exists, so the plan needs no connection and is safe to run again.
 //!
-//! The order matters. The server looks a publication up as of the position it decodes, so a slot
-//! that is older than its publication fails on the first change, for ever; the plan refuses to make
-//! one.
+//! The order matters. The server reads a publication as of the position that it decodes. A slot
+//! that is older than its publication fails at the first change, for ever. The plan refuses to
+//! create such a slot.
 
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
@@ -20,52 +19,52 @@ use walrelay_pg_replication::{
     Failover, check_failover, check_slot_name, drop_slot, read_publication, read_slot,
 };
 
-/// What to set up.
+/// Options of an `init`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InitOptions {
-    /// The slot and the publication to create, and the tables it publishes.
+    /// The slot, the publication and its tables.
     pub outbox: Outbox,
-    /// What rows are distributed by, where the outbox is one shard of several.
+    /// The key that distributes rows among shards, if the outbox is one of several shards.
     pub shard_key: Option<ShardKey>,
     /// Whether the slot is synchronised to standbys.
     pub failover: Failover,
-    /// What to do when the slot was lost: it existed, and is missing or invalidated.
+    /// How to handle a lost slot, which existed and is now missing or invalidated.
     pub on_lost: OnLost,
-    /// Whether the slot is made here.
+    /// Whether `init` creates the slot.
     pub making: Making,
 }
 
-/// Whether an `init` makes the slot.
+/// Whether `init` creates the slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Making {
-    /// It does.
+    /// `init` creates the slot.
     #[default]
     Slot,
-    /// A backfill makes it, together with a snapshot of what was there before.
+    /// A backfill creates the slot, together with a snapshot of the earlier rows.
     AllButSlot,
 }
 
-/// What to do when the slot was lost: it existed, and is missing or invalidated.
+/// How to handle a lost slot, which existed and is now missing or invalidated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnLost {
-    /// Refuse: a new slot would hide that rows are missing.
+    /// Refuse, because a new slot would hide that rows are missing.
     #[default]
     Refuse,
-    /// Make a new slot, and give up what the old one had not settled.
+    /// Create a new slot, and give up the rows that the old one had not settled.
     Accept,
 }
 
-/// What was set up. Each entry names its kind and itself: `table public.app_outbox`.
+/// The result of an `init`. Each entry has a kind and a name: `table public.app_outbox`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct InitReport {
-    /// What is new.
+    /// Objects that were created.
     pub created: Vec<String>,
-    /// What was there before, and was left as it is.
+    /// Objects that existed before and did not change.
     pub already_there: Vec<String>,
 }
 
-/// The statements of an `init`, in order. Each is run on its own: a slot cannot be created in a
-/// transaction that has written something.
+/// The statements of an `init`, in order. Each runs on its own, because a slot cannot be created in
+/// a transaction that has written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InitPlan {
     steps: Vec<InitStep>,
@@ -74,18 +73,18 @@ pub struct InitPlan {
 /// One statement of a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InitStep {
-    /// What it is for.
+    /// Purpose of the statement.
     pub title: String,
     /// One statement, atomic and safe to run again.
     pub sql: String,
 }
 
 impl InitPlan {
-    /// The plan for these options.
+    /// Creates the plan for these options.
     ///
     /// # Errors
     ///
-    /// The slot's name cannot be one.
+    /// The slot's name is not valid.
     pub fn new(options: &InitOptions) -> Result<Self, AdminError> {
         check_slot_name(&options.outbox.slot)?;
         let mut steps: Vec<InitStep> = migrations(&options.outbox.tables)
@@ -116,7 +115,7 @@ impl InitPlan {
         Ok(Self { steps })
     }
 
-    /// Several plans as one: what they have in common is done once.
+    /// Joins several plans. Statements that they share run once.
     #[must_use]
     pub fn joined(plans: impl IntoIterator<Item = Self>) -> Self {
         let mut steps: Vec<InitStep> = Vec::new();
@@ -128,13 +127,13 @@ impl InitPlan {
         Self { steps }
     }
 
-    /// The statements.
+    /// Returns the statements.
     #[must_use]
     pub fn steps(&self) -> &[InitStep] {
         &self.steps
     }
 
-    /// All statements as one script for `psql`, to be run without `--single-transaction`.
+    /// Returns all statements as one script for `psql`, to be run without `--single-transaction`.
     #[must_use]
     pub fn script(&self) -> String {
         self.steps
@@ -144,12 +143,14 @@ impl InitPlan {
     }
 }
 
-/// Sets up what is missing. Waits, for the slot, until running transactions have ended.
+/// Sets up everything that is missing. Before it creates the slot, the server waits until running
+/// transactions have ended.
 ///
 /// # Errors
 ///
-/// A slot of this name exists and cannot be used, or is older than the publication; the server is too
-/// old; or the server refused. What came before has taken effect, and running it again goes on.
+/// A slot of this name exists and cannot be used, or is older than the publication. The server is
+/// too old, or refused a statement. Earlier statements have taken effect, and the next run
+/// continues.
 pub async fn init(client: &Client, options: &InitOptions) -> Result<InitReport, AdminError> {
     let plan = InitPlan::new(options)?;
     refuse_other_number(client, &options.outbox).await?;
@@ -164,10 +165,10 @@ pub async fn init(client: &Client, options: &InitOptions) -> Result<InitReport, 
         client.batch_execute(sql).await.map_err(AdminError::sql(format!("set up {title}")))?;
     }
     if lost.is_some() {
-        // Last of all: until the new slot stands, the record keeps everybody from going on.
+        // Last: until the new slot exists, the record keeps every relay from continuing.
         delete_relay_row(client, &options.outbox.slot).await?;
     }
-    // Looked at again: beside an outbox with columns of its own some things are not made.
+    // Check again, because some objects are not created for an outbox with custom columns.
     let after = parts(client, options).await?;
     let is_there = |name: &str| after.iter().any(|part| part.name == name && part.is_present);
     let mut report = InitReport::default();
@@ -181,7 +182,7 @@ pub async fn init(client: &Client, options: &InitOptions) -> Result<InitReport, 
     Ok(report)
 }
 
-/// Refuses to replace a lost slot, or drops what is left of it when its loss is accepted.
+/// Refuses to replace a lost slot, or drops its remains if the loss is accepted.
 async fn give_up(
     client: &Client,
     options: &InitOptions,
@@ -189,7 +190,7 @@ async fn give_up(
 ) -> Result<(), AdminError> {
     let slot = &options.outbox.slot;
     if options.on_lost == OnLost::Refuse {
-        // Nothing is missing that a recovery would not bring.
+        // A recovery would publish all missing rows.
         if lost.is_for_an_upgrade() {
             return Err(AdminError::UpgradePrepared { slot: slot.clone() });
         }
@@ -201,7 +202,7 @@ async fn give_up(
     }
 }
 
-/// Two numbers of shards at once would publish rows twice and out of order.
+/// Refuses a second number of shards, which would publish rows twice and out of order.
 async fn refuse_other_number(client: &Client, outbox: &Outbox) -> Result<(), AdminError> {
     let (sharding, wanted) = (read_sharding(client, outbox).await?, outbox.shard.count());
     match sharding.other_than(wanted) {
@@ -228,7 +229,7 @@ async fn refuse_unusable_slot(client: &Client, options: &InitOptions) -> Result<
     Ok(())
 }
 
-/// Something a plan sets up, and whether it was there before.
+/// An object that a plan sets up, and whether it exists.
 struct Part {
     name: String,
     is_present: bool,
@@ -260,11 +261,12 @@ async fn parts(client: &Client, options: &InitOptions) -> Result<Vec<Part>, Admi
     Ok(parts)
 }
 
-/// Creates the publication, or adds to it the tables it lacks; never drops one (a slot that meets a
-/// stretch of log without its publication fails there for ever).
+/// Returns SQL that creates the publication, or adds missing tables to it. Never drops a
+/// publication, because a slot fails for ever at WAL from a time without its publication.
 ///
-/// `publish_via_partition_root` has no effect on a table without partitions; with them, rows would
-/// otherwise come under the names of partitions, which nobody has configured.
+/// `publish_via_partition_root` has no effect on a table without partitions. For a partitioned
+/// table it is needed, because rows would otherwise arrive under the partitions' names, which
+/// nobody has configured.
 fn publication_sql(options: &InitOptions) -> String {
     let Outbox { slot, publication, tables, shard } = &options.outbox;
     let literal = quote_literal(publication);
@@ -313,7 +315,7 @@ $walrelay$;",
     )
 }
 
-/// A null would make the whole statement null, and the server's complaint about that says nothing.
+/// A null would make the whole statement null, and the server's error would not explain it.
 const REFUSAL: &str = "
   IF array_position(filters, NULL) IS NOT NULL THEN
     RAISE EXCEPTION '% cannot be divided into shards by --ordering-key', tables[array_position(filters, NULL)]
@@ -322,11 +324,11 @@ const REFUSAL: &str = "
                    'turns into text; text, numbers, uuid and boolean will do.';
   END IF;";
 
-/// What is published: inserts.
+/// The publication's options: inserts only.
 const PUBLISHED: &str = "WITH (publish = 'insert', publish_via_partition_root = true)";
 
-/// The parts of a publication of whole tables: nothing to declare, how to create it, and how to add each
-/// table.
+/// Returns the parts of a publication of whole tables: no declarations, the creation, and how to
+/// add each table.
 fn plain(options: &InitOptions) -> (String, String, Vec<String>) {
     let Outbox { publication, tables, .. } = &options.outbox;
     let name = quote_identifier(publication);
@@ -336,8 +338,8 @@ fn plain(options: &InitOptions) -> (String, String, Vec<String>) {
     (String::new(), create, add.collect())
 }
 
-/// The same of one shard. The filters depend on the types of columns, so the server writes them; the
-/// tables are there by then.
+/// Returns the same parts for one shard. The filters depend on the types of columns, so the server
+/// writes them. The tables exist by then.
 fn filtered(options: &InitOptions, key: &ShardKey) -> (String, String, Vec<String>) {
     let Outbox { publication, tables, shard, .. } = &options.outbox;
     let name = quote_identifier(publication);
@@ -369,8 +371,8 @@ fn filtered(options: &InitOptions, key: &ShardKey) -> (String, String, Vec<Strin
     (filters, create, add)
 }
 
-/// Refuses to create the slot if it is on record and does not exist: that is a lost slot, and a new
-/// one would hide what was lost.
+/// Refuses to create the slot if it is recorded and does not exist. Such a slot is lost, and a new
+/// slot would hide the loss.
 fn guard_sql(options: &InitOptions) -> String {
     let slot = quote_literal(&options.outbox.slot);
     let lost = quote_literal(LOST_SLOT_FIX);
@@ -389,8 +391,8 @@ $walrelay$;"
     )
 }
 
-/// Refuses a slot that is there and is no failover slot: SQL cannot convert it. The column is read by name, because
-/// servers before 17 do not have it.
+/// Refuses an existing slot that is not a failover slot, because SQL cannot convert it. The column
+/// is read by name, because servers before 17 lack it.
 fn failover_guard_sql(options: &InitOptions) -> String {
     let slot = quote_literal(&options.outbox.slot);
     let identifier = quote_literal(&quote_identifier(&options.outbox.slot));
@@ -414,8 +416,8 @@ fn slot_sql(options: &InitOptions) -> String {
         Failover::No => "",
         Failover::Yes => ", true",
     };
-    // In the select list under a condition without columns: the server tests that first, once, and
-    // does not call the function where the slot exists.
+    // The call is in the select list under a condition without columns. The server evaluates that
+    // condition first, once, and does not call the function if the slot exists.
     format!(
         "SELECT pg_create_logical_replication_slot({slot}, 'pgoutput', false, false{failover}) AS created
  WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {slot});"
@@ -426,7 +428,7 @@ fn names(tables: &[QualifiedName]) -> String {
     tables.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// A title as a SQL comment, which a line break in a name must not leave.
+/// Returns a title as an SQL comment. A line break in a name must not end the comment.
 fn comment(title: &str) -> String {
     title.replace(['\n', '\r'], " ")
 }

@@ -1,8 +1,10 @@
-//! Rows of a table as text, without values that are too large for a message: those never leave the server.
+//! Reads rows of a table as text, without values that are too large for a message. Those values
+//! never leave the server.
 //!
-//! A client that read such a row would hold the value several times over. The server measures it, and the
-//! row comes with its length in place of the value, as [`Column::TooLarge`]. What measuring costs is paid by
-//! large values alone: a stored value of a few kilobytes cannot be too large, however well it is compressed.
+//! A client that read such a row would hold the value in memory several times. The server therefore
+//! measures the value and sends its length instead, as [`Column::TooLarge`]. Only large values have
+//! the cost of measuring. A stored value of a few kilobytes cannot be too large with any
+//! compression.
 
 use pgoutput_parser::Column;
 use tokio_postgres::SimpleQueryRow;
@@ -13,15 +15,16 @@ use crate::admin_error::AdminError;
 use crate::gap::GapTable;
 use walrelay_pg_client::{TableColumn, quote_identifier};
 
-/// So much of a stored value never has a text of [`REQUEST_BYTES_MAX`]: lz4 stores at least a byte for each
-/// 255, and JSON escapes a character with at most six.
+/// A stored value up to this size never has a text of [`REQUEST_BYTES_MAX`]. The lz4 format stores
+/// at least one byte for each 255, and JSON escapes a character with at most six.
 const NEVER_TOO_LARGE: usize = REQUEST_BYTES_MAX / 255 / 6;
 
-/// A larger stored value of any type has a text of more than [`REQUEST_BYTES_MAX`]: `jsonb` takes at most
-/// four times its text. It is not turned into text, which may fail near 1 GB.
+/// A larger stored value of any type has a text of more than [`REQUEST_BYTES_MAX`], because `jsonb`
+/// takes at most four times its text. Such a value is not converted to text, which may fail near 1
+/// GB.
 const ALWAYS_TOO_LARGE: usize = REQUEST_BYTES_MAX * 4;
 
-/// Type oids of pg_type.dat, which never change.
+/// Type oids from pg_type.dat, which never change.
 mod oid {
     pub(super) const BYTEA: u32 = 17;
     /// text, character and character varying.
@@ -34,13 +37,13 @@ mod oid {
 /// How the server sends text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerText {
-    /// It guarantees valid UTF-8.
+    /// The server guarantees valid UTF-8.
     Utf8,
-    /// It knows no encoding (`SQL_ASCII`), and refuses to send what is not UTF-8.
+    /// The server has no encoding (`SQL_ASCII`), and refuses to send bytes that are not UTF-8.
     Unknown,
 }
 
-/// SQL for a text as it is sent: its hexadecimal digits where the server knows no encoding.
+/// Returns SQL for a text in its sent form: hexadecimal digits if the server has no encoding.
 pub(crate) fn as_sent(value: &str, text: ServerText) -> String {
     match text {
         ServerText::Utf8 => value.to_owned(),
@@ -52,7 +55,7 @@ pub(crate) fn as_sent(value: &str, text: ServerText) -> String {
 }
 
 impl ServerText {
-    /// The bytes of a column's value, of what was sent.
+    /// Decodes the sent form of a column's value.
     pub(crate) fn sent(self, column: &TableColumn, sent: &[u8]) -> Result<Vec<u8>, AdminError> {
         match is_text(column) {
             true => self.of_digits(sent),
@@ -60,7 +63,7 @@ impl ServerText {
         }
     }
 
-    /// The bytes of a text, of what was sent.
+    /// Decodes the sent form of a text.
     pub(crate) fn of_digits(self, sent: &[u8]) -> Result<Vec<u8>, AdminError> {
         let byte = |pair: &[u8]| u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok();
         let bytes = match self {
@@ -109,8 +112,8 @@ fn too_large(column: &TableColumn) -> Option<String> {
 }
 
 impl GapTable {
-    /// What is selected of the table `t`: its columns, null where the value is too large, and behind them
-    /// one that names those, as `3:140000000,5:20000000`.
+    /// Returns the select list of table `t`. It has the columns, null where the value is too large,
+    /// and then a column with the sizes of these values, such as `3:140000000,5:20000000`.
     pub(crate) fn selected(&self, text: ServerText) -> String {
         let mut selected = String::new();
         let mut sizes: Vec<String> = Vec::new();
@@ -136,11 +139,11 @@ impl GapTable {
         selected
     }
 
-    /// The values of a row that [`Gap::rows`](crate::Gap::rows) gives.
+    /// Returns the values of a row that [`Gap::rows`](crate::Gap::rows) returns.
     ///
     /// # Errors
     ///
-    /// The row is not one of this table.
+    /// The row does not belong to this table.
     pub fn values<'a>(&self, row: &'a SimpleQueryRow) -> Result<Vec<Column<'a>>, AdminError> {
         let text = |index: usize| match row.get(index) {
             Some(text) => Column::Text(str::as_bytes(text)),
@@ -162,7 +165,7 @@ impl GapTable {
     }
 }
 
-/// The column that `3:140000000` names, and its bytes.
+/// Returns the column that `3:140000000` names, and its size in bytes.
 fn measured<'v, 'a>(
     values: &'v mut [Column<'a>],
     named: &str,

@@ -1,4 +1,4 @@
-//! A slot that was lost, and what its loss may cost.
+//! Lost slots, and the rows at risk.
 
 use pgoutput_parser::Lsn;
 use tokio_postgres::Client;
@@ -9,17 +9,17 @@ use walrelay_outbox_store::{read_relay_row, read_wal_end};
 use walrelay_pg_client::QualifiedName;
 use walrelay_pg_replication::{SlotState, read_slot};
 
-/// What is known about a slot that was lost.
+/// A slot that was lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LostSlot {
-    /// What became of it.
+    /// The reason for the loss.
     pub problem: String,
-    /// Up to where it was settled, where that is on record.
+    /// The settled position, if it is recorded.
     pub settled: Option<Settled>,
 }
 
 impl LostSlot {
-    /// Whether it was dropped on purpose, by `prepare-upgrade`.
+    /// Returns whether `prepare-upgrade` dropped the slot on purpose.
     #[must_use]
     pub fn is_for_an_upgrade(&self) -> bool {
         let begun = self.settled.as_ref().and_then(|row| row.operation.as_deref());
@@ -27,32 +27,34 @@ impl LostSlot {
     }
 }
 
-/// Up to where a slot was settled, as `app_outbox_relay` has it.
+/// The settled position of a slot, as `app_outbox_relay` records it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settled {
-    /// The server whose positions these are.
+    /// System identifier of the server that the positions belong to.
     pub system_identifier: String,
-    /// The timeline it was written on; zero when that is not on record.
+    /// Timeline on which the row was written. Zero if it is not recorded.
     pub timeline: u32,
     /// The watermark.
     pub lsn: Lsn,
-    /// Every committed transaction below it is settled.
+    /// Every committed transaction below this one is settled.
     pub xid: u64,
-    /// The end of the log on disk, read after it; None in recovery.
+    /// End of the WAL on disk, read after the watermark. None in recovery.
     pub wal_end: Option<Lsn>,
-    /// What an operator has begun with the slot and not finished, by its kind.
+    /// Kind of the unfinished operation on the slot.
     pub operation: Option<String>,
 }
 
-/// Why no relay can go on with this slot although one has; none when there is nothing to be lost.
+/// Returns why no relay can continue with this slot although one has used it. None if nothing is
+/// lost.
 #[must_use]
 pub fn loss(
     slot: Option<&SlotState>,
     settled: Option<&Settled>,
     system_identifier: Option<&str>,
 ) -> Option<LostSlot> {
-    // In the middle of what an operator has begun a slot may be gone: whoever finishes that makes it again.
-    // For an upgrade it is dropped, and nobody makes it again by himself.
+    // During an operation the slot may be missing, and the session that finishes the operation
+    // creates it again. An upgrade is different: its slot is dropped, and nothing creates it again
+    // automatically.
     let begun = settled.and_then(|row| row.operation.as_deref());
     if begun.is_some_and(|kind| kind != "upgrade") {
         return None;
@@ -79,13 +81,14 @@ pub fn loss(
     Some(LostSlot { problem, settled: settled.cloned() })
 }
 
-/// Why the slot is not the one that the relay's row was written for, or the row not of this history.
+/// Returns why this slot is not the one that the relay's row describes, or why the row is not from
+/// this server's history.
 ///
-/// The row is written before the slot is confirmed, so a slot's log never begins behind what is on
-/// record; and the row's own commit lies behind what it says is settled, so a history that holds the
-/// row holds everything up to there.
+/// The relay writes the row before it confirms the slot, so the slot's WAL never begins after the
+/// recorded position. The row's own commit comes after the recorded position. A history that
+/// contains the row therefore contains everything up to that position.
 fn lost_ground(slot: &SlotState, row: &Settled) -> Option<String> {
-    // A row without a timeline is from before that was so.
+    // A row without a timeline is older than this rule.
     if row.timeline == 0 {
         return None;
     }
@@ -102,17 +105,17 @@ fn lost_ground(slot: &SlotState, row: &Settled) -> Option<String> {
     ))
 }
 
-/// Up to where a slot was settled; None when nothing is on record.
+/// Reads the settled position of a slot. None if nothing is recorded.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub(crate) async fn read_settled(
     client: &Client,
     slot: &str,
 ) -> Result<Option<Settled>, AdminError> {
     let Some(row) = read_relay_row(client, slot).await? else { return Ok(None) };
-    // In this order: a relay at work moves the row, and the log's end before it.
+    // In this order, because a running relay moves the row, and the WAL's end moves before it.
     let wal_end = read_wal_end(client).await?;
     Ok(Some(Settled {
         system_identifier: row.system_identifier,
@@ -124,11 +127,11 @@ pub(crate) async fn read_settled(
     }))
 }
 
-/// The same, asked of the server.
+/// Reads from the server whether this slot is lost.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn read_loss(client: &Client, slot: &str) -> Result<Option<LostSlot>, AdminError> {
     let state = read_slot(client, slot).await?;
     let relation = client
@@ -156,7 +159,7 @@ async fn system_identifier(client: &Client) -> Result<String, AdminError> {
     Ok(row.await.map_err(AdminError::sql("read the system identifier"))?.get("id"))
 }
 
-/// How many rows of each table may be lost with the slot: too many rather than too few.
+/// Counts the rows of each table that may be lost with the slot, rather too many than too few.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! Replays and backfills that have begun and are not over: what they still need, and whom they keep waiting.
+//! Unfinished replays and backfills: the anchors that they need, and the keys that they hold.
 
 use pgoutput_parser::Lsn;
 use tokio_postgres::types::{PgLsn, Type};
@@ -8,23 +8,23 @@ use crate::admin_error::AdminError;
 use walrelay_outbox_store::read_history;
 use walrelay_pg_client::lock_is_taken;
 
-/// A replay or a backfill that has begun and is not over.
+/// A replay or a backfill that has begun and is not finished.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenReplay {
-    /// Its name.
+    /// Name of the replay.
     pub id: String,
-    /// Whose rows it publishes.
+    /// The slot whose rows it publishes.
     pub slot: String,
-    /// Whether it reads the table, not the log.
+    /// Whether it reads the table instead of the WAL.
     pub is_backfill: bool,
 }
 
-/// A replay or backfill of these slots that has begun and is not finished, or for which keys are held, if
-/// there is one.
+/// Returns a replay or backfill of these slots that is not finished or still holds keys, if there
+/// is one.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn unfinished_replay(
     client: &Client,
     slots: &[String],
@@ -48,7 +48,7 @@ pub(crate) async fn replay_of<C: GenericClient + Sync>(
             "SELECT replay_id AS id, slot, false AS is_backfill FROM public.app_outbox_hold WHERE",
         ),
     ] {
-        // Where only an earlier version has set up its tables, there is none.
+        // If only an earlier version has set up its tables, there is no replay.
         let is_there = client
             .query_typed("SELECT WHERE to_regclass($1) IS NOT NULL", &[(&table, Type::TEXT)])
             .await
@@ -66,19 +66,20 @@ pub(crate) async fn replay_of<C: GenericClient + Sync>(
     Ok(None)
 }
 
-/// A replay of this slot that is not over and needs what the anchor keeps before `up_to`, if there is one.
-/// One in place needs it only while keys are held for it: after that its rows are in dispatch state.
+/// Returns an unfinished replay of this slot that needs the anchor's WAL before `up_to`, if there
+/// is one. An in-place replay needs it only while it holds keys. After that its rows are in
+/// dispatch state.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn replay_that_needs(
     client: &Client,
     slot: &str,
     (anchor, up_to): (&str, Lsn),
 ) -> Result<Option<String>, AdminError> {
     let failed = || AdminError::sql("look for replays that need the anchor");
-    // Where only an earlier version has set up its tables, there is none.
+    // If only an earlier version has set up its tables, there is no replay.
     let are_there = "SELECT WHERE to_regclass('public.app_outbox_replay') IS NOT NULL
                               AND to_regclass('public.app_outbox_hold') IS NOT NULL";
     if client.query_typed_opt(are_there, &[]).await.map_err(failed())?.is_none() {
@@ -106,30 +107,31 @@ pub async fn replay_that_needs(
     Ok(row.map(|row| row.get("id")))
 }
 
-/// A replay or a backfill in place for which keys of a slot are held.
+/// An in-place replay or backfill that holds keys of a slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HoldingReplay {
-    /// Its name.
+    /// Name of the replay.
     pub id: String,
-    /// The command that goes on with it.
+    /// The command that continues it.
     pub command: String,
-    /// How many keys that are.
+    /// Number of held keys.
     pub keys: u64,
-    /// Whether a process does it at this moment.
+    /// Whether a process is running it now.
     pub is_being_done: bool,
 }
 
-/// The replays for which keys of this slot are held or are to be, the one with the most keys first.
+/// Returns the replays that hold or request keys of this slot, the one with the most keys first.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn replays_that_hold(
     client: &Client,
     slot: &str,
 ) -> Result<Vec<HoldingReplay>, AdminError> {
     let failed = || AdminError::sql("look which keys are held");
-    // Neither table is there where only an earlier version has set up its own, and a role may lack rights.
+    // The tables are missing if only an earlier version has set up its tables, and a role may lack
+    // privileges.
     let may_read = client
         .query_typed_one(
             "SELECT coalesce(has_table_privilege(to_regclass('public.app_outbox_hold'), 'SELECT'), false)
@@ -165,30 +167,31 @@ pub async fn replays_that_hold(
     Ok(holding.collect())
 }
 
-/// A replay or a backfill to a topic that is not over.
+/// An unfinished replay or backfill to a topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopicReplay {
-    /// Its name.
+    /// Name of the replay.
     pub id: String,
-    /// The command that goes on with it.
+    /// The command that continues it.
     pub command: String,
-    /// Where it publishes.
+    /// The topic that it publishes to.
     pub topic: String,
-    /// Whether a process does it at this moment.
+    /// Whether a process is running it now.
     pub is_being_done: bool,
 }
 
-/// Those of this slot that are not over, the oldest first; ten at most.
+/// Returns this slot's unfinished replays to a topic, the oldest first, at most ten.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn open_topic_replays(
     client: &Client,
     slot: &str,
 ) -> Result<Vec<TopicReplay>, AdminError> {
     let failed = || AdminError::sql("look which replays are not finished");
-    // The table is not there where only an earlier version has set up its own, and a role may lack rights.
+    // The table is missing if only an earlier version has set up its tables, and a role may lack
+    // privileges.
     let may_read = client
         .query_typed_one(
             "SELECT coalesce(has_table_privilege(to_regclass('public.app_outbox_replay'), 'SELECT'), false)
@@ -218,16 +221,18 @@ pub async fn open_topic_replays(
     Ok(open.collect())
 }
 
-/// Whether a process does the replay that this column names: it holds the lock of `take_replay`.
+/// Returns SQL for whether a process runs the replay in this column. Such a process has the lock of
+/// `take_replay`.
 fn is_being_done(id: &str) -> String {
     lock_is_taken(&format!("'walrelay replay ' || {id}"))
 }
 
-/// A replay in place of which rows are still to be published, if there is one.
+/// Returns an in-place replay with rows that are still to be published, if there is one.
 ///
 /// # Errors
 ///
-/// There is no dispatch state of this version; the server refused, or the connection ended.
+/// There is no dispatch state of this version, the server refused the statement, or the connection
+/// ended.
 pub async fn replay_to_be_published(
     client: &Client,
     slot: &str,

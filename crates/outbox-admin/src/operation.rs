@@ -1,8 +1,8 @@
-//! What an operator has begun with a slot and not finished, in `app_outbox_relay.operation`.
+//! Unfinished operations on a slot, in `app_outbox_relay.operation`.
 //!
-//! It stands in the database before it acts, so that whoever comes next finishes it or waits: a slot
-//! that is gone in the middle of a reset is not lost. Beginning raises the generation, and every write
-//! of a session is conditional on that: a relay that was streaming lets go.
+//! An operation is recorded before it acts, so that a later session finishes it or waits. A slot
+//! that is missing in the middle of a reset is therefore not lost. Beginning raises the generation,
+//! and every write of a session is conditional on it. A relay that was streaming therefore stops.
 
 use std::time::SystemTime;
 use walrelay_pg_client::{SqlError, lock_is_taken};
@@ -15,104 +15,106 @@ use crate::admin_error::{AdminError, shards};
 use walrelay_outbox_store::{SLOT_WITH_OLDEST, anchor_of};
 use walrelay_pg_replication::{Failover, read_slot};
 
-/// The slot is replaced by a copy of an anchor, and streams from a position of its log.
+/// A reset: a copy of an anchor replaces the slot, and streams from a target position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reset {
     /// The slot of the anchor.
     pub anchor_slot: String,
-    /// Where the stream starts again.
+    /// Position where the stream starts again.
     pub target: Lsn,
-    /// What the slot was before, which a copy forgets.
+    /// Whether the old slot was a failover slot. A copy loses this flag.
     pub failover: Failover,
-    /// Which rows of dispatch state behind the target are published again too.
+    /// The rows of dispatch state after the target that are published again.
     pub again: Again,
 }
 
-/// The slot was lost. A new one is made, and what the old one may not have settled is published first.
+/// A recovery: a new slot replaces a lost one, after publishing the rows that may not have been
+/// settled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recovery {
-    /// Marks the rows that are published from the table.
+    /// Id that marks the rows published from the table.
     pub id: String,
-    /// What the lost slot was.
+    /// Whether the lost slot was a failover slot.
     pub failover: Failover,
-    /// What is known to be settled.
+    /// The rows that are known to be settled.
     pub bound: Bound,
-    /// Once the new slot is there, and what it does not stream is fixed.
+    /// Set once the new slot exists, which fixes the rows that it does not stream.
     pub filling: Option<Filling>,
 }
 
-/// What is known to be settled of what a new slot does not stream; the rest is published from the table.
+/// The settled part of the rows that a new slot does not stream. The rest is published from the
+/// table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bound {
-    /// Nothing: there was no slot before.
+    /// No rows, because there was no slot before.
     Nothing,
-    /// Every transaction below the horizon on record.
+    /// Every transaction below the recorded horizon.
     Horizon,
-    /// Rows of events before this moment, where transaction ids say nothing.
+    /// Rows of events before this time, for cases without valid transaction ids.
     Since(SystemTime),
 }
 
-/// An upgrade of the server: once the slot is dropped for it, nothing is to be made before the upgrade.
+/// An upgrade of the server. Once its slot is dropped, nothing is created before the upgrade.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Upgrade {
-    /// The server that is to be upgraded.
+    /// System identifier of the server to upgrade.
     pub system_identifier: String,
-    /// Its version, as `server_version_num` has it.
+    /// Version of that server, as `server_version_num`.
     pub version: i32,
-    /// How far it is prepared.
+    /// Progress of the preparation.
     pub stage: UpgradeStage,
 }
 
 impl Upgrade {
-    /// Whether a server is no longer the one that was to be upgraded.
+    /// Returns whether the server has been upgraded or replaced.
     #[must_use]
     pub fn has_happened(&self, system_identifier: &str, version: i32) -> bool {
         system_identifier != self.system_identifier || version != self.version
     }
 }
 
-/// How far an upgrade is prepared.
+/// Progress of the preparation of an upgrade.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UpgradeStage {
-    /// The slot is still there: relays can go on with it.
+    /// The slot still exists, and relays can continue with it.
     Preparing,
     /// The slot is dropped.
     Prepared,
 }
 
-/// The new slot, and what it does not stream.
+/// The new slot, and the rows that it does not stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filling {
-    /// Where it begins.
+    /// Position where the slot begins.
     pub consistent_point: Lsn,
-    /// What was committed before (`pg_snapshot`).
+    /// Snapshot of the transactions committed before it (`pg_snapshot`).
     pub snapshot: String,
 }
 
-/// What an operator has begun.
+/// An unfinished operation on a slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SlotOperation {
-    /// The slot is replaced by a copy of an anchor.
+    /// A copy of an anchor replaces the slot.
     Reset(Reset),
-    /// A lost slot is replaced by a new one.
+    /// A new slot replaces a lost slot.
     Recovery(Recovery),
-    /// The server is about to be upgraded.
+    /// The server is being upgraded.
     Upgrade(Upgrade),
-    /// The number of shards is being changed, and this slot is one of the old or the new ones.
+    /// The number of shards is being changed, and this slot belongs to the old or the new number.
     Resharding(Resharding),
 }
 
-/// The number of shards is being changed.
+/// A change of the number of shards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resharding {
-    /// How many there were.
+    /// Old number of shards.
     pub from: u32,
-    /// How many there will be.
+    /// New number of shards.
     pub to: u32,
 }
 
 impl SlotOperation {
-    /// What it is, for whoever has to wait for it.
+    /// Describes the operation for somebody who waits for it.
     #[must_use]
     pub fn describe(&self, slot: &str) -> String {
         match self {
@@ -145,7 +147,7 @@ impl SlotOperation {
         }
     }
 
-    /// The command that finishes it, when it is run.
+    /// Returns the command that finishes the operation.
     #[must_use]
     pub fn finished_by(&self) -> String {
         match self {
@@ -159,12 +161,12 @@ impl SlotOperation {
     }
 }
 
-/// Rows of dispatch state that count as new after a reset.
+/// Rows of dispatch state that are published again after a reset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Again {
-    /// Those that were published from there.
+    /// Rows that were published after the target.
     Published,
-    /// Those, and those that are dead.
+    /// Published and dead rows after the target.
     PublishedAndDead,
 }
 
@@ -178,29 +180,30 @@ impl Again {
 }
 
 impl Reset {
-    /// What it is, for whoever has to wait for it.
+    /// Describes the reset for somebody who waits for it.
     #[must_use]
     pub fn describe(&self, slot: &str) -> String {
         let anchor = anchor_of(slot, &self.anchor_slot);
         format!("a reset to {} behind anchor {anchor:?}", self.target)
     }
 
-    /// Whether the anchor is still there, with its log: without it the reset is given up.
+    /// Returns whether the anchor still exists with its WAL. Without it the reset is given up.
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn has_anchor(&self, client: &Client) -> Result<bool, AdminError> {
         let anchor = read_slot(client, &self.anchor_slot).await?;
         Ok(anchor.is_some_and(|anchor| !anchor.is_lost()))
     }
 }
 
-/// What has been begun with the slot, if something has.
+/// Reads the unfinished operation on the slot, if there is one.
 ///
 /// # Errors
 ///
-/// It is nothing that this version knows; the server refused, or the connection ended.
+/// The operation is unknown to this version, the server refused the statement, or the connection
+/// ended.
 pub async fn read_operation(
     client: &Client,
     slot: &str,
@@ -274,11 +277,11 @@ pub async fn read_operation(
     read.map(Some).ok_or_else(unexpected)
 }
 
-/// Puts a reset on record. False when something has been begun already: then nothing was written.
+/// Records a reset. Returns false and writes nothing if another operation is unfinished.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn begin_reset(client: &Client, slot: &str, reset: &Reset) -> Result<bool, AdminError> {
     begin(
         client,
@@ -294,7 +297,7 @@ pub async fn begin_reset(client: &Client, slot: &str, reset: &Reset) -> Result<b
     .await
 }
 
-/// Puts an operation on the slot `$1` on record, made of these names and values.
+/// Records an operation on the slot `$1` with these fields.
 async fn begin(
     client: &Client,
     fields: &str,
@@ -310,12 +313,12 @@ async fn begin(
     Ok(written.map_err(AdminError::sql("write app_outbox_relay.operation"))? == 1)
 }
 
-/// The slot is a copy of the anchor: what it is settled up to becomes the target, and rows that were
-/// published from dispatch state behind it no longer count as recorded. All or nothing.
+/// Completes a reset after the slot was copied. The settled position becomes the target, and rows
+/// that dispatch state published after the target no longer count as recorded. All or nothing.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn finish_reset(client: &Client, slot: &str, reset: &Reset) -> Result<(), AdminError> {
     let statuses: Vec<&str> = reset.again.statuses().to_vec();
     client
@@ -341,13 +344,13 @@ pub async fn finish_reset(client: &Client, slot: &str, reset: &Reset) -> Result<
     Ok(())
 }
 
-/// Puts a recovery on record. False when something has been begun already: then nothing was written. An
-/// upgrade ends with it, and the slot that was dropped for it is known to have been a failover slot or not. On another server than the one on record, positions are forgotten: they mean
-/// nothing there.
+/// Records a recovery. Returns false and writes nothing if another operation is unfinished. The
+/// recovery ends an upgrade, and takes the failover flag of the dropped slot from it. On another
+/// server than the recorded one, positions are not valid and are cleared.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn begin_recovery(
     client: &Client,
     slot: &str,
@@ -380,11 +383,11 @@ pub async fn begin_recovery(
     Ok(written == 1)
 }
 
-/// Puts a backfill on record, of a slot that never was. False when something is on record about it.
+/// Records a backfill for a slot that never existed. Returns false if the slot has a record.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn begin_backfill(
     client: &Client,
     slot: &str,
@@ -394,8 +397,8 @@ pub async fn begin_backfill(
     let (bound, since) = recovery.bound.columns();
     let written = client
         .execute_typed(
-            // 3 is the first transaction id there is. A session that found no row makes one of generation 1:
-            // this is not that one.
+            // 3 is the first transaction id. A session that finds no row creates generation 1, so 2
+            // marks this row.
             "INSERT INTO public.app_outbox_relay
                     (slot, system_identifier, timeline, generation, settled_lsn, settled_xid, operation)
              VALUES ($1, $4, $5, 2, '0/0', '3',
@@ -433,12 +436,12 @@ pub(crate) fn timeline_column(timeline: u32) -> Result<i32, AdminError> {
         .map_err(|_| AdminError::Sql(SqlError::OutOfRange { what: "timeline", value }))
 }
 
-/// Puts an upgrade on record: relays let go of the slot and wait until it has happened. False when
-/// something else has been begun.
+/// Records an upgrade, so that relays release the slot and wait until the upgrade has happened.
+/// Returns false if another operation is unfinished.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn begin_upgrade(
     client: &Client,
     slot: &str,
@@ -465,11 +468,11 @@ pub async fn begin_upgrade(
     Ok(written == 1)
 }
 
-/// Notes that the new slot is there, and what it does not stream.
+/// Records the new slot and the snapshot of the rows that it does not stream.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn note_filling(
     client: &Client,
     slot: &str,
@@ -492,11 +495,12 @@ pub async fn note_filling(
     Ok(())
 }
 
-/// What the new slot does not stream is settled: the record is the new slot's from here on.
+/// Finishes a recovery once the rows that the new slot does not stream are settled. The record then
+/// describes the new slot.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn finish_recovery(client: &Client, slot: &str) -> Result<(), AdminError> {
     client
         .execute_typed(
@@ -512,11 +516,12 @@ pub async fn finish_recovery(client: &Client, slot: &str) -> Result<(), AdminErr
     Ok(())
 }
 
-/// Gives up what was begun: what it needs is gone. What the slot had settled stays on record.
+/// Gives up an operation because something that it needs is missing. The settled position stays
+/// recorded.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn give_up_operation(client: &Client, slot: &str) -> Result<(), AdminError> {
     client
         .execute_typed(
@@ -528,29 +533,29 @@ pub async fn give_up_operation(client: &Client, slot: &str) -> Result<(), AdminE
     Ok(())
 }
 
-/// Whether this session is now the one that works on the slot's operation; until it lets go or ends.
+/// Returns whether this session now owns the slot's operation, until it releases it or ends.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn take_operation(client: &Client, slot: &str) -> Result<bool, AdminError> {
     lock(client, slot, "SELECT pg_try_advisory_lock(hashtextextended($1, 0))").await
 }
 
-/// Whether some session works on it: `take_operation`.
+/// Returns whether some session owns the slot's operation (`take_operation`).
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn is_operation_taken(client: &Client, slot: &str) -> Result<bool, AdminError> {
     lock(client, slot, &format!("SELECT {}", lock_is_taken("$1"))).await
 }
 
-/// Lets another session work on it.
+/// Releases the slot's operation for other sessions.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn release_operation(client: &Client, slot: &str) -> Result<(), AdminError> {
     lock(client, slot, "SELECT pg_advisory_unlock(hashtextextended($1, 0))").await.map(drop)
 }
@@ -564,12 +569,13 @@ async fn lock(client: &Client, slot: &str, sql: &str) -> Result<bool, AdminError
     Ok(row.get(0))
 }
 
-/// Decodes the first change behind the anchor: whether the log and the publication are there for it.
-/// It has to be free, and does not move.
+/// Decodes the first change after the anchor, which checks that its WAL and the publication exist.
+/// The anchor must be free, and does not move.
 ///
 /// # Errors
 ///
-/// It cannot be decoded through this publication; the server refused, or the connection ended.
+/// The change cannot be decoded through this publication, the server refused the statement, or the
+/// connection ended.
 pub async fn try_decoding(
     client: &Client,
     slot: &str,

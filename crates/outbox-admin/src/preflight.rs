@@ -1,7 +1,8 @@
-//! Is this database set up for the relay? All findings at once, each with its fix.
+//! Checks that the database is set up for the relay. Reports all findings at once, each with its
+//! fix.
 //!
-//! [`gather`] asks the server a few read-only questions; [`assess`] turns the answers into findings
-//! and touches nothing. The caller maps codes to exit codes; a code never changes its meaning.
+//! [`gather`] reads facts from the server. [`assess`] converts the facts into findings without I/O.
+//! The caller maps codes to exit codes, and a code never changes its meaning.
 
 mod assess;
 mod facts;
@@ -27,11 +28,11 @@ pub use finding::{Finding, Severity, code};
 pub use gather::gather;
 pub use request::{ColumnRole, ExpectedColumn, PreflightRequest};
 
-/// Gathers and assesses.
+/// Reads the facts and assesses them.
 ///
 /// # Errors
 ///
-/// The server refused a question, or the connection ended.
+/// The server refused a query, or the connection ended.
 pub async fn preflight(
     client: &Client,
     request: &PreflightRequest,

@@ -1,4 +1,4 @@
-//! How far each replay has come, in `app_outbox_replay`: what it is resumed from.
+//! The progress of each replay, in `app_outbox_replay`, from which it resumes.
 
 use pgoutput_parser::Lsn;
 use tokio_postgres::Client;
@@ -10,30 +10,30 @@ use crate::gap::AggregateKey;
 /// One replay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplayRow {
-    /// Its name, and the attribute of its messages.
+    /// Name of the replay, and the attribute of its messages.
     pub id: String,
-    /// Whose rows are replayed.
+    /// The slot whose rows are replayed.
     pub slot: String,
-    /// The anchor whose copy is streamed; empty where the table is read.
+    /// The anchor whose copy is streamed. Empty if the table is read.
     pub anchor: String,
-    /// The server whose positions these are.
+    /// System identifier of the server that the positions belong to.
     pub system_identifier: String,
-    /// What was asked for, as JSON.
+    /// The request, as JSON.
     pub request: String,
-    /// Where it begins.
+    /// Position where the replay begins.
     pub from: Lsn,
-    /// Where it ends.
+    /// Position where the replay ends.
     pub to: Lsn,
-    /// Every row before is published.
+    /// Position before which every row is published.
     pub settled: Lsn,
-    /// How many rows that were.
+    /// Number of published rows.
     pub rows: u64,
-    /// How it ended; None when it may be taken up again.
+    /// How the replay ended. None if it may be resumed.
     pub end: Option<ReplayEnd>,
 }
 
 impl ReplayRow {
-    /// The command that goes on with it: one that reads the log, or the table.
+    /// Returns the command that continues the replay. One reads the WAL, the other the table.
     #[must_use]
     pub fn command(&self) -> &'static str {
         if self.anchor.is_empty() { "backfill" } else { "replay" }
@@ -43,17 +43,17 @@ impl ReplayRow {
 /// How a replay ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplayEnd {
-    /// All of it is published.
+    /// Every row is published.
     Done,
-    /// Somebody gave it up.
+    /// An operator gave the replay up.
     GivenUp,
 }
 
-/// Puts a replay on record; forgets those that have been over for more than a month.
+/// Records a replay. Deletes replays that ended more than a month ago.
 ///
 /// # Errors
 ///
-/// There is no such table; the server refused, or the connection ended.
+/// There is no such table, the server refused the statement, or the connection ended.
 pub async fn begin_replay(client: &Client, row: &ReplayRow) -> Result<(), AdminError> {
     let lsn = |lsn: Lsn| PgLsn::from(lsn.as_u64());
     client
@@ -79,11 +79,11 @@ pub async fn begin_replay(client: &Client, row: &ReplayRow) -> Result<(), AdminE
     Ok(())
 }
 
-/// Whether this session is now the one that does this replay; until it ends.
+/// Returns whether this session now owns this replay, until the session ends.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn take_replay(client: &Client, id: &str) -> Result<bool, AdminError> {
     let name = format!("walrelay replay {id}");
     let row = client
@@ -96,11 +96,11 @@ pub async fn take_replay(client: &Client, id: &str) -> Result<bool, AdminError> 
     Ok(row.get(0))
 }
 
-/// The replay of this name.
+/// Reads the replay of this name.
 ///
 /// # Errors
 ///
-/// There is no such table; the server refused, or the connection ended.
+/// There is no such table, the server refused the statement, or the connection ended.
 pub async fn read_replay(client: &Client, id: &str) -> Result<Option<ReplayRow>, AdminError> {
     let row = client
         .query_typed_opt(
@@ -133,11 +133,11 @@ pub async fn read_replay(client: &Client, id: &str) -> Result<Option<ReplayRow>,
     }))
 }
 
-/// Notes how far a replay has come, and with how many rows.
+/// Records the progress of a replay: its position and number of rows.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn advance_replay(
     client: &Client,
     id: &str,
@@ -160,11 +160,11 @@ pub async fn advance_replay(
     Ok(())
 }
 
-/// Notes with which aggregate of which table a backfill goes on.
+/// Records the table and the aggregate at which a backfill continues.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn note_resumption(
     client: &Client,
     id: &str,
@@ -190,11 +190,11 @@ pub async fn note_resumption(
     Ok(())
 }
 
-/// Notes that a replay leaves out rows that can never be published.
+/// Records that a replay leaves out rows that can never be published.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn note_skip_dead(client: &Client, id: &str) -> Result<(), AdminError> {
     client
         .execute_typed(
@@ -208,11 +208,11 @@ pub async fn note_skip_dead(client: &Client, id: &str) -> Result<(), AdminError>
     Ok(())
 }
 
-/// Notes that a replay is done.
+/// Records that a replay is finished.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn finish_replay(client: &Client, id: &str, rows: u64) -> Result<(), AdminError> {
     let rows = i64::try_from(rows).unwrap_or(i64::MAX);
     client
@@ -227,11 +227,11 @@ pub async fn finish_replay(client: &Client, id: &str, rows: u64) -> Result<(), A
     Ok(())
 }
 
-/// Notes that a replay is over although it is not done: nobody takes it up again.
+/// Records that a replay was given up and is not resumed.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn give_up_replay(client: &Client, id: &str, rows: u64) -> Result<(), AdminError> {
     let rows = i64::try_from(rows).unwrap_or(i64::MAX);
     client

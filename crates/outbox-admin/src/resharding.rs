@@ -1,13 +1,15 @@
-//! Changing the number of shards: what is on record about it, and the one transaction that switches.
+//! Changes the number of shards: its record, and the one transaction that switches.
 //!
 //! ```text
-//! new slots on record ──▶ made ──▶ old ones on record ──▶ drained up to one position ──▶ switched ──▶ old ones gone
+//! new slots: recorded ──▶ created ─────────────────────────────┐
+//! old slots: recorded ──▶ drained up to the switch position ───┴─▶ switch ──▶ old slots dropped
 //! ```
 //!
-//! It stands in `app_outbox_relay.operation` of the slots that it keeps relays from: first of the new ones,
-//! before they exist, and of the old ones from when they are drained until they are gone. What is committed
-//! before the position belongs to the old slots, the rest to the new ones; so each key's rows are in the
-//! hands of one relay at a time, and what is recorded of them is handed over before the other begins.
+//! The record is in `app_outbox_relay.operation` of the slots that relays must not use. These are
+//! first the new slots, before they exist. The old slots follow when they are drained, until they
+//! are dropped. Rows committed before the switch position belong to the old slots, and later rows
+//! to the new ones. Only one relay therefore has the rows of a key. The recorded rows of the key
+//! are handed over before the new relay begins.
 
 use pgoutput_parser::Lsn;
 use tokio_postgres::types::{PgLsn, Type};
@@ -20,67 +22,68 @@ use crate::operation::Resharding;
 use crate::sharding::Sharding;
 use walrelay_outbox_store::{Outbox, Shard};
 
-/// A change of the number that has been begun and is not finished.
+/// An unfinished change of the number of shards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Begun {
-    /// From how many shards to how many.
+    /// The old and the new number of shards.
     pub change: Resharding,
-    /// How far it has come.
+    /// Progress of the change.
     pub phase: ReshardingPhase,
 }
 
-/// How far a change of the number has come.
+/// Progress of a change of the number of shards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReshardingPhase {
-    /// The old slots have the rows: it may be called off.
+    /// The old slots have the rows, and the change may be cancelled.
     Preparing,
-    /// The new slots have the rows, and the old ones are still to be removed.
+    /// The new slots have the rows, and the old ones are still to be dropped.
     Switched,
 }
 
-/// What a command does that is to bring the outbox to a number of shards.
+/// The next step of a command that changes the number of shards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReshardingStep {
-    /// Nothing: there are so many.
+    /// No step, because the number is already right.
     Nothing,
-    /// It begins.
+    /// Begin the change.
     Begin(Resharding),
-    /// It goes on with what was begun.
+    /// Continue the change.
     GoOn(Resharding),
-    /// It removes the new slots: the number is to stay what it is.
+    /// Drop the new slots, because the number stays the same.
     CallOff(Resharding),
-    /// It removes the old slots.
+    /// Drop the old slots.
     CleanUp(Resharding),
 }
 
-/// Why the number cannot be changed.
+/// Why the number of shards cannot be changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ReshardingRefusal {
     /// There is no slot.
     #[error("nothing is set up: there is no slot of this outbox on this server")]
     NotSetUp,
-    /// Slots of several numbers, and nobody has begun to change it.
+    /// Slots of several numbers exist without a recorded change.
     #[error("there are slots or records of {} and of {}", shards(*.0), shards(*.1))]
     SeveralNumbers(u32, u32),
     /// Some of the shards have no slot.
     #[error("the outbox has {}, and {missing} of their slots do not exist", shards(*.count))]
     Incomplete {
-        /// How many shards there should be.
+        /// Number of shards that should exist.
         count: u32,
-        /// How many have no slot.
+        /// Number of shards without a slot.
         missing: usize,
     },
-    /// Another change of the number comes first.
+    /// Another change of the number is unfinished.
     #[error("a change from {} to {} was begun and is not finished", shards(.0.from), shards(.0.to))]
     AnotherBegun(Resharding),
 }
 
 impl ReshardingStep {
-    /// The step to so many shards, where those are there or on record, and this was begun.
+    /// Returns the next step to the wanted number, from the existing shards and an unfinished
+    /// change.
     ///
     /// # Errors
     ///
-    /// The number cannot be changed as it stands.
+    /// The number cannot be changed in this state.
     pub fn next(
         sharding: &Sharding,
         begun: Option<Begun>,
@@ -112,11 +115,11 @@ impl ReshardingStep {
     }
 }
 
-/// What has been begun, if something has.
+/// Reads the unfinished change, if there is one.
 ///
 /// # Errors
 ///
-/// There is no such table; the server refused, or the connection ended.
+/// There is no such table, the server refused the statement, or the connection ended.
 pub async fn read_resharding(
     client: &Client,
     outbox: &Outbox,
@@ -144,12 +147,12 @@ pub async fn read_resharding(
     Ok(Some(Begun { change, phase }))
 }
 
-/// Puts the new slots on record before they exist, so that no relay takes one before its time. Those that
-/// are on record stay as they are.
+/// Records the new slots before they exist, so that no relay takes one too early. Slots that are
+/// already recorded stay as they are.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn begin_resharding(
     client: &Client,
     (old, new): (&[String], &[String]),
@@ -157,7 +160,8 @@ pub async fn begin_resharding(
 ) -> Result<(), AdminError> {
     client
         .execute_typed(
-            // 3 is the first transaction id there is: until the switch nothing of theirs is settled.
+            // 3 is the first transaction id. Before the switch no transaction of the new slots is
+            // settled.
             "INSERT INTO public.app_outbox_relay
                     (slot, system_identifier, timeline, generation, settled_lsn, settled_xid, operation)
              SELECT new.slot, old.system_identifier, old.timeline, old.generation, '0/0', '3',
@@ -178,12 +182,12 @@ pub async fn begin_resharding(
     Ok(())
 }
 
-/// Puts it on record about the old slots: their relays let go, and none takes them again. False when
-/// something else has been begun with one of them; then nothing was written.
+/// Records the change on the old slots, so that their relays stop and no relay takes the slots
+/// again. Returns false and writes nothing if one of them has another unfinished operation.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn hold_shards(
     client: &Client,
     old: &[String],
@@ -208,11 +212,11 @@ pub async fn hold_shards(
     Ok(written == old.len() as u64)
 }
 
-/// Lets relays of the old slots go on, before the switch.
+/// Lets relays of the old slots continue, before the switch.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn release_shards(client: &Client, old: &[String]) -> Result<(), AdminError> {
     client
         .execute_typed(
@@ -226,12 +230,13 @@ pub async fn release_shards(client: &Client, old: &[String]) -> Result<(), Admin
     Ok(())
 }
 
-/// The position of the switch: behind everything that the old slots may have published, and not before any
-/// new slot begins. It is on record before it is used, and so in the log: whoever reads the log gets there.
+/// Chooses the position of the switch. It is after everything that the old slots may have
+/// published, and not before the start of any new slot. Recording the position also writes to the
+/// WAL, so that every reader of the WAL reaches the position.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn choose_switch(client: &Client, old: &[String]) -> Result<Lsn, AdminError> {
     let failed = || AdminError::sql("choose the position of the switch");
     let row = client
@@ -251,15 +256,17 @@ pub async fn choose_switch(client: &Client, old: &[String]) -> Result<Lsn, Admin
     Ok(Lsn::new(at.into()))
 }
 
-/// Switches: what is recorded of rows goes to the new slot of their key, what is settled up to `at` is
-/// settled for the new slots, and those may be used. All or nothing; returns how many rows were handed over.
+/// Switches to the new slots, all or nothing, and returns the number of rows handed over. Each
+/// recorded row moves to the new slot of its key. Everything before `at` is settled for the new
+/// slots, which relays may then use.
 ///
-/// The rows keep their ids, unless two of one new slot have the same: then one of them gets the addition
-/// that recording it would have given it.
+/// Rows keep their ids, unless two rows of one new slot have the same id. Then one of them gets the
+/// suffix that recording would have added.
 ///
 /// # Errors
 ///
-/// Something was begun with one of the slots meanwhile; the server refused, or the connection ended.
+/// Another operation was begun on one of the slots, the server refused the statement, or the
+/// connection ended.
 pub async fn switch_shards(
     client: &mut SqlClient,
     (old, new): (&[String], &[String]),
@@ -310,8 +317,8 @@ pub async fn switch_shards(
     Ok(handed_over)
 }
 
-/// The shard of a key is found by the hash that the publications' filters have. Rows without a key belong
-/// to any; they are where the filter of an empty key has them.
+/// Moves recorded rows to the shard of their key, by the hash in the publications' filters. Rows
+/// without a key could be on any shard, and move to the shard of the empty key.
 async fn hand_over(
     transaction: &Transaction<'_>,
     old: &[String],
@@ -336,7 +343,7 @@ async fn hand_over(
         .map_err(AdminError::sql("hand over what is recorded in dispatch state"))
 }
 
-/// There are at most 64.
+/// Converts a number of shards, of which there are at most 64.
 fn count(count: u32) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)
 }

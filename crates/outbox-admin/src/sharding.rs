@@ -1,4 +1,4 @@
-//! Into how many shards an outbox is divided, as the names of slots and the record tell.
+//! Reads into how many shards an outbox is divided, from the names of slots and from records.
 
 use std::collections::BTreeMap;
 
@@ -9,49 +9,48 @@ use crate::admin_error::AdminError;
 use walrelay_outbox_store::{Outbox, Shard, ShardKey};
 use walrelay_pg_client::QualifiedName;
 
-/// Which shards there are: of each number, those that have a slot, and those that are on record.
+/// The existing shards: for each number, the shards with a slot and the shards with a record.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Sharding {
-    /// By the number of shards.
+    /// The shards by their number.
     pub of_count: BTreeMap<u32, FoundShards>,
 }
 
-/// What there is of shards of one number.
+/// The existing shards of one number.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FoundShards {
-    /// Those that have a slot in this database.
+    /// Shards that have a slot in this database.
     pub with_slot: Vec<Shard>,
-    /// Those about which something is on record.
+    /// Shards that have a record.
     pub on_record: Vec<Shard>,
 }
 
 impl Sharding {
-    /// The number of shards that are there or on record; none where there are none, or of several
-    /// numbers.
+    /// Returns the number of shards. None if there are no shards, or shards of several numbers.
     #[must_use]
     pub fn count(&self) -> Option<u32> {
         let mut counts = self.of_count.keys();
         counts.next().copied().filter(|_| counts.next().is_none())
     }
 
-    /// Another number than this, of which shards are there or on record: the greatest.
+    /// Returns the greatest other number of which shards exist.
     #[must_use]
     pub fn other_than(&self, count: u32) -> Option<u32> {
         self.of_count.keys().copied().rfind(|other| *other != count)
     }
 
-    /// Whether anything is there or on record of so many shards.
+    /// Returns whether shards of this number exist.
     #[must_use]
     pub fn has(&self, count: u32) -> bool {
         self.of_count.contains_key(&count)
     }
 }
 
-/// Which shards of an outbox there are.
+/// Reads the existing shards of an outbox.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn read_sharding(client: &Client, outbox: &Outbox) -> Result<Sharding, AdminError> {
     let base = outbox.base_slot();
     let failed = || AdminError::sql("look which shards there are");
@@ -87,12 +86,12 @@ pub async fn read_sharding(client: &Client, outbox: &Outbox) -> Result<Sharding,
     Ok(sharding)
 }
 
-/// The row filter that a shard's publication should have for a table, as the server shows it; none
-/// where the table lacks a column of the key, or has one that cannot be hashed.
+/// Returns the expected row filter of a shard's publication for a table, in the server's form. None
+/// if the table lacks a column of the key, or has one that cannot be hashed.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn expected_filter(
     client: &Client,
     key: &ShardKey,

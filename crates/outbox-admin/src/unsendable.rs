@@ -1,8 +1,8 @@
-//! Rows that the server cannot send, looked for in the outbox table without reading their values.
+//! Finds rows in the outbox table that the server cannot send, without reading their values.
 //!
-//! Replication sends each value as text in UTF-8. A value whose text is beyond 1 GiB fails in the server, and
-//! so does text of a SQL_ASCII database that is not valid UTF-8. The stream then ends before the row, every
-//! time; the transaction's id is known by then, and the table still has its rows.
+//! Replication sends each value as text in UTF-8. The server fails at a value whose text exceeds 1
+//! GiB, and at text of a SQL_ASCII database that is not valid UTF-8. Each stream then ends before
+//! the row. The transaction's id is known by then, and the table still has its rows.
 
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
@@ -11,46 +11,47 @@ use crate::admin_error::AdminError;
 use crate::encoding::UNCHECKED_ENCODING;
 use walrelay_pg_client::{QualifiedName, TableColumn, quote_identifier, read_columns};
 
-/// A row of a transaction, as it is in the table.
+/// A row of a transaction, as in the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TransactionRow {
-    /// Its event id.
+    /// Event id of the row.
     pub event_id: String,
-    /// Whether the server cannot send it, as far as lengths and bytes show.
+    /// Whether the server cannot send the row, judged by lengths and bytes.
     pub is_unsendable: bool,
 }
 
 /// Rows of one transaction in one table.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TransactionRows {
-    /// How many there are.
+    /// Number of rows.
     pub count: u64,
-    /// The first of them, those that cannot be sent before all others.
+    /// The first rows, with those that cannot be sent first.
     pub rows: Vec<TransactionRow>,
 }
 
-/// Rows of a transaction that are looked at. The ids of more than these fill no screen.
+/// Maximum rows of a transaction that are returned. More ids are of no use to an operator.
 const ROWS_MAX: u32 = 1_000;
 
-/// The server allocates no more at once (`MaxAllocSize`), less what the message has beside the values.
+/// Maximum text of a row: the server's largest allocation (`MaxAllocSize`), less the rest of the
+/// message.
 const ROW_TEXT_BYTES_MAX: u64 = (1 << 30) - 4_096;
 
 /// Values up to this size are searched for bytes that are not UTF-8.
 const SEARCHED_BYTES_MAX: u32 = 1 << 20;
 
-/// Text of valid UTF-8, byte by byte in hexadecimal (RFC 3629).
+/// Valid UTF-8 text, byte by byte in hexadecimal (RFC 3629).
 const VALID_UTF8: &str = "^(?:[0-7].|(?:c[2-9a-f]|d.)[89ab].|e0[ab].[89ab].|e[1-9a-f](?:[89ab].){2}|f0[9ab].(?:[89ab].){2}|f[1-3](?:[89ab].){3}|f48.(?:[89ab].){2})*$";
 
 const BYTEA: u32 = 17;
 const TEXT_TYPES: [u32; 5] = [25, 1_042, 1_043, 114, 3_802];
 
-/// The rows of the table that were written by this transaction, but not by a subtransaction of it: those have
-/// ids of their own, which the server does not reveal. `settled_xid` tells the transaction from an ancient one
-/// with the same 32 bits.
+/// Returns the rows of the table that this transaction wrote. Rows of its subtransactions have ids
+/// of their own, which the server does not reveal, and are left out. `settled_xid` distinguishes
+/// the transaction from an ancient one with the same 32 bits.
 ///
 /// # Errors
 ///
-/// The role may not read the table; the server refused, or the connection ended.
+/// The role may not read the table, the server refused the statement, or the connection ended.
 pub async fn rows_of_transaction(
     client: &Client,
     (table, id_column): (&QualifiedName, &str),
@@ -80,7 +81,8 @@ pub async fn rows_of_transaction(
     Ok(TransactionRows { count, rows: rows.collect() })
 }
 
-/// Whether a row `t` cannot be sent. Lengths come from the TOAST pointer, so that no large value is read.
+/// Returns SQL for whether a row `t` cannot be sent. Lengths come from the TOAST pointer, so that
+/// no large value is read.
 fn guard(columns: &[TableColumn]) -> String {
     let (mut sizes, mut texts) = (vec!["0::bigint".to_owned()], vec!["false".to_owned()]);
     for TableColumn { name, type_oid, .. } in columns {

@@ -1,6 +1,6 @@
-//! What a slot still holds: the transactions of outbox rows that it has not confirmed.
+//! The transactions of outbox rows that a slot has not confirmed.
 //!
-//! Only decoding tells, so the slot must be free. Nothing is moved by looking.
+//! Only decoding shows them, so the slot must be free. Reading does not move the slot.
 
 use pgoutput_parser::Lsn;
 use tokio_postgres::Client;
@@ -9,20 +9,21 @@ use tokio_postgres::types::{PgLsn, Type};
 use crate::admin_error::AdminError;
 use walrelay_pg_client::{QualifiedName, RowUse, quote_identifier, refuse_hidden_rows};
 
-/// A committed transaction that the slot holds.
+/// A committed transaction that the slot has not confirmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WaitingTransaction {
-    /// Just past its commit: the slot is advanced there to skip it.
+    /// Position just after the commit. Advancing the slot to it skips the transaction.
     pub end_lsn: Lsn,
-    /// Its rows: inserts into published tables, which other changes are not.
+    /// Number of rows: inserts into published tables, without other changes.
     pub rows: u64,
 }
 
-/// What the slot would deliver through the publication, in commit order.
+/// Returns the transactions that the slot would deliver through the publication, in commit order.
 ///
 /// # Errors
 ///
-/// The slot is in use, lost or missing; the publication cannot be decoded with; or the connection ended.
+/// The slot is in use, lost or missing, the publication cannot be used for decoding, or the
+/// connection ended.
 pub async fn waiting_transactions(
     client: &Client,
     slot: &str,
@@ -49,8 +50,8 @@ pub async fn waiting_transactions(
     Ok(transactions.collect())
 }
 
-/// Rows of `table` whose transaction is not known to be settled: not below `settled_xid`. Some of them
-/// may have been published; none that was not is left out.
+/// Counts rows of `table` whose transaction is not known to be settled: not below `settled_xid`.
+/// The count includes every unpublished row, and perhaps some published rows.
 ///
 /// # Errors
 ///

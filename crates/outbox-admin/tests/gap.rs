@@ -1,4 +1,4 @@
-//! Which rows a new slot does not stream: exactly those that its snapshot sees, whoever writes meanwhile.
+//! A recovery reads exactly the rows that the slot's snapshot sees, even with concurrent writers.
 
 use futures_util::TryStreamExt as _;
 use walrelay_outbox_admin::{
@@ -31,7 +31,7 @@ async fn count(session: &TestClient, snapshot: &str, settled: SettledRows) -> u6
     gap.count(session, &table).await.expect("a count")
 }
 
-/// A session with an open transaction that has an id.
+/// Opens a session with an open transaction that has an id.
 async fn writer(database: &TestDatabase) -> TestClient {
     let session = database.connect().await;
     session.run("BEGIN; SELECT pg_current_xact_id()").await;
@@ -46,7 +46,7 @@ async fn a_row_that_the_snapshot_sees_is_read_however_many_transactions_have_beg
         session.run(EVENTS).await;
         let horizon = session.text("SELECT pg_snapshot_xmin(pg_current_snapshot())::text").await;
         let below = SettledRows::Below(horizon.parse().expect("an id"));
-        // One that runs while the snapshot is taken, and one row of a transaction behind it.
+        // A transaction that runs while the snapshot is taken, and a row of a later transaction.
         let running = writer(&database).await;
         session.run("INSERT INTO events VALUES (1)").await;
         let snapshot = session.text("SELECT pg_current_snapshot()::text").await;
@@ -60,7 +60,8 @@ async fn a_row_that_the_snapshot_sees_is_read_however_many_transactions_have_beg
             assert_eq!(count(&session, &snapshot, SettledRows::None).await, 1, "{major}, {begun}");
             later.push(writer(&database).await);
         }
-        // What the snapshot does not see is streamed, and not read here: neither what ran nor what began.
+        // Rows that the snapshot does not see are streamed, not read. These are rows of the running
+        // transaction and of later transactions.
         running.run("INSERT INTO events VALUES (2); COMMIT").await;
         for (number, writer) in (3..).zip(&later) {
             writer.run(&format!("INSERT INTO events VALUES ({number}); COMMIT")).await;
@@ -103,7 +104,7 @@ async fn a_value_that_is_too_large_is_measured_by_the_server_and_not_read() {
     }
 }
 
-/// A table with every kind of column that a recovery reads in order.
+/// A table with every kind of column that orders a recovery.
 const OUTBOX: &str = "
 CREATE TABLE outbox (id text, kind char(4), version numeric, at timestamptz, body text, bytes bytea, doc jsonb);
 INSERT INTO outbox SELECT 'e' || n, CASE n % 3 WHEN 0 THEN 'a' WHEN 1 THEN 'b' END,

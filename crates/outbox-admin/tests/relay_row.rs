@@ -12,7 +12,7 @@ use walrelay_pg_client::{ConnectConfig, PgEnv, QualifiedName, connect_sql};
 use walrelay_pg_replication::{Failover, read_server_identity};
 use walrelay_testkit::postgres::{TestClient, TestDatabase};
 
-/// A database with everything that `init` makes; its slot has its name.
+/// Creates a database with the objects of `init`. The slot has the database's name.
 async fn initialised() -> (TestDatabase, TestClient) {
     let database = TestDatabase::create().await;
     let session = database.connect().await;
@@ -50,7 +50,7 @@ async fn the_relay_row_reads_back_as_written() {
         assert_eq!(row.settled_lsn.as_u64(), lsn);
         assert_eq!(row.settled_xid, xid.unwrap_or(u64::MAX / 4));
     }
-    // It never moves back: what was settled stays so.
+    // The settled position never moves back.
     assert!(own.write(&session, Lsn::new(1), Some(1)).await.unwrap().is_some());
     let row = read_relay_row(&session, database.name()).await.unwrap().unwrap();
     assert_eq!((row.settled_lsn.as_u64(), row.settled_xid), (far + 9, u64::MAX));
@@ -79,7 +79,7 @@ async fn a_row_of_another_timeline_or_generation_is_not_written() {
     assert_eq!(settled().await.settled_lsn, beyond);
 }
 
-/// What the last transaction that wrote the relay's row ran under.
+/// Records the settings of the last transaction that wrote the relay's row.
 const KEEP_SETTINGS: &str = "
     CREATE TABLE public.settings_seen (name text PRIMARY KEY, setting text NOT NULL);
     CREATE FUNCTION public.keep_settings() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -96,7 +96,7 @@ async fn a_session_that_writes_sets_what_it_depends_on() {
     let (database, session) = initialised().await;
     session.run(KEEP_SETTINGS).await;
     let name = database.name();
-    // The strongest place there is: one role in one database.
+    // Settings of one role in one database have the highest priority.
     for setting in [
         "synchronous_commit = off",
         "statement_timeout = '7s'",
@@ -172,7 +172,7 @@ async fn a_session_is_told_what_operators_do() {
     told.expect("the session is told");
 }
 
-/// A transaction of its own.
+/// Runs as a transaction of its own.
 const ASSIGN_XID: &str = "SELECT pg_current_xact_id()";
 
 #[tokio::test]

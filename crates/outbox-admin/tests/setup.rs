@@ -1,4 +1,4 @@
-//! Slot, publication, `init` and preflight against a real server.
+//! Slot, publication, `init` and preflight on a real server.
 
 use walrelay_core::OnDead;
 use walrelay_outbox_admin::{
@@ -64,7 +64,7 @@ async fn findings(session: &TestClient, options: &InitOptions) -> Vec<Finding> {
     preflight(session, &request(options)).await.expect("the server answers")
 }
 
-/// Codes of what is wrong; the shared server's own settings aside.
+/// Returns the codes of all errors. Warnings about the shared server's settings are left out.
 fn problems(findings: &[Finding]) -> Vec<&'static str> {
     findings.iter().filter(|f| f.severity == Severity::Error).map(|f| f.code).collect()
 }
@@ -115,7 +115,7 @@ async fn the_printed_plan_does_what_init_does() {
     let plan = InitPlan::new(&options).unwrap();
 
     for _ in 0..2 {
-        // One at a time, as psql sends the script.
+        // One statement at a time, as psql sends the script.
         for step in plan.steps() {
             session.run(&step.sql).await;
         }
@@ -286,7 +286,7 @@ async fn a_failover_slot_needs_a_server_that_knows_them() {
     }
 }
 
-/// The options of every shard of four, by these pieces of the key.
+/// Returns the options of all four shards, with these pieces of the key.
 fn shards(database: &TestDatabase, pieces: &[KeyPiece]) -> Vec<InitOptions> {
     let whole = options(database);
     let shard_key = Some(ShardKey { pieces: pieces.to_vec() });
@@ -298,7 +298,7 @@ fn column(name: &str) -> KeyPiece {
     KeyPiece::Column(vec!["not_there".to_owned(), name.to_owned()])
 }
 
-/// How many inserts each shard's slot streams.
+/// Returns how many inserts each shard's slot streams.
 async fn streamed(session: &TestClient, shards: &[InitOptions]) -> Vec<u32> {
     let mut streamed = Vec::new();
     for InitOptions { outbox, .. } in shards {
@@ -345,7 +345,7 @@ async fn publish_by(major: u32, key: &[KeyPiece]) {
     let shards = shards(&database, key);
     for options in &shards {
         init(&session, options).await.expect("the server does");
-        // Once more: it is safe to run again.
+        // A second run must be safe.
         init(&session, options).await.expect("the server does");
     }
     for options in &shards {
@@ -389,7 +389,7 @@ async fn a_key_that_no_filter_takes_is_refused_and_another_filter_is_found() {
         .await;
     let found = findings(&session, tampered).await;
     assert_eq!(problems(&found), [code::SHARDS]);
-    // Made for another key than the one that is configured now.
+    // The filters belong to another key than the configured key.
     let other_key = Some(ShardKey { pieces: vec![column("aggregatetype")] });
     let other = InitOptions { shard_key: other_key, ..shards[0].clone() };
     assert_eq!(problems(&findings(&session, &other).await), [code::SHARDS]);
@@ -520,7 +520,7 @@ async fn preflight_sees_what_a_role_may_not_do() {
             code::DISPATCH_ROW_SECURITY,
         ]
     );
-    // What the findings and migrations/README.md say is enough.
+    // The statements from the findings and from migrations/README.md are enough.
     session
         .run(&format!(
             "ALTER ROLE {role} REPLICATION;
@@ -537,7 +537,7 @@ async fn preflight_sees_what_a_role_may_not_do() {
         .with_on_dead(OnDead::Hold);
     assert!(store.parked_keys(&relay).await.unwrap().is_empty());
     assert_eq!(problems(&findings(&relay, &options).await), [code::SYSTEM_IDENTIFIER]);
-    // A policy that shows rows without letting them be changed is not enough.
+    // A policy for SELECT only is not enough.
     session.run("ALTER POLICY walrelay ON app_outbox_dispatch RENAME TO x; DROP POLICY x ON app_outbox_dispatch").await;
     session
         .run(&format!("CREATE POLICY w ON app_outbox_dispatch FOR SELECT TO {role} USING (true)"))
@@ -550,7 +550,7 @@ async fn preflight_sees_what_a_role_may_not_do() {
     session.run(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
 }
 
-/// A row as another relay may have left it; what it says is not looked at further.
+/// Writes a row as another relay may have left it. Its other values do not matter.
 async fn write_relay_row(session: &TestClient, slot: &str, system_identifier: &str, settled: &str) {
     let sql = "INSERT INTO app_outbox_relay
                       (slot, system_identifier, timeline, generation, settled_lsn, settled_xid)

@@ -1,8 +1,9 @@
-//! Anchors: slots that stand deliberately behind the live one, so that a replay finds the log it needs.
+//! Anchors: slots that deliberately stay behind the live slot, so that a replay finds the WAL that
+//! it needs.
 //!
-//! An anchor is a copy of the live slot, so the publication is as old for it as for the live one
-//! (platform fact: the server looks a publication up as of the position it decodes). Its name begins
-//! with the live slot's; nothing else is on record about it.
+//! An anchor is a copy of the live slot. The server reads a publication as of the position that it
+//! decodes. The publication is therefore as old for the anchor as for the live slot. An anchor's
+//! name begins with the live slot's name. Nothing else about an anchor is recorded.
 
 use crate::store_error::StoreError;
 use std::time::{Duration, SystemTime};
@@ -17,46 +18,48 @@ use walrelay_pg_replication::{
     SlotState, advance_slot, check_slot_name, read_slot, read_slots, read_system_identifier,
 };
 
-/// A slot that stands behind.
+/// An anchor of a live slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Anchor {
-    /// What the operator calls it.
+    /// The operator's name for the anchor.
     pub name: String,
-    /// The slot that it is.
+    /// The state of the anchor's replication slot.
     pub slot: SlotState,
-    /// Everything committed since this moment is behind it; None when it is lost.
+    /// A replay from this anchor includes everything committed since this moment. None if the
+    /// anchor is lost.
     pub reaches_back_to: Option<SystemTime>,
 }
 
-/// What operators watch of an anchor.
+/// The state of an anchor, as status and metrics show it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AnchorState {
-    /// What the operator calls it.
+    /// The operator's name for the anchor.
     pub name: String,
-    /// The slot that it is.
+    /// The state of the anchor's replication slot.
     pub slot: SlotState,
-    /// How far back it reaches; none where it is lost, or where no time is on record.
+    /// How far back the anchor reaches. None if the anchor is lost or no time is recorded.
     pub age: Option<Duration>,
 }
 
-/// What the server has left for another slot.
+/// The server's limits for replication slots, and the number of slots in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotRoom {
-    /// Slots that exist.
+    /// The number of slots that exist.
     pub used: i64,
     /// The setting `max_replication_slots`.
     pub max: i64,
-    /// The setting `max_slot_wal_keep_size`; None when log is kept without limit.
+    /// The setting `max_slot_wal_keep_size`, in bytes. None if the server retains WAL without
+    /// limit.
     pub keep_bytes: Option<u64>,
 }
 
 const BETWEEN: &str = "_anchor_";
 
-/// The slot of the anchor of this name.
+/// Returns the slot name of the anchor `name`.
 ///
 /// # Errors
 ///
-/// Together they cannot be a slot's name.
+/// The result is not a valid slot name.
 pub fn anchor_slot(slot: &str, name: &str) -> Result<String, StoreError> {
     let whole = format!("{slot}{BETWEEN}{name}");
     match name.is_empty() {
@@ -75,11 +78,11 @@ pub fn anchor_of<'a>(slot: &str, anchor_slot: &'a str) -> &'a str {
     name.unwrap_or(anchor_slot)
 }
 
-/// The anchors of a slot, farthest back first.
+/// Reads the anchors of a slot, oldest position first.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn read_anchors(client: &Client, slot: &str) -> Result<Vec<Anchor>, StoreError> {
     let prefix = format!("{slot}{BETWEEN}");
     let system = read_history(client, slot).await?;
@@ -90,7 +93,7 @@ pub async fn read_anchors(client: &Client, slot: &str) -> Result<Vec<Anchor>, St
         let reaches_back_to = match from {
             Some(from) => {
                 let noted = first_time_behind(client, &system, from).await?;
-                // What is committed from now on is behind it in any case.
+                // No time is recorded: the anchor still includes everything committed from now on.
                 Some(noted.map_or_else(SystemTime::now, |noted| noted.at))
             }
             None => None,
@@ -101,8 +104,8 @@ pub async fn read_anchors(client: &Client, slot: &str) -> Result<Vec<Anchor>, St
     Ok(anchors)
 }
 
-/// What operators watch of the anchors of a slot, farthest back first. Where times cannot be read there are
-/// no ages, and no error: the relay works without them.
+/// Reads the state of a slot's anchors, oldest position first. If the recorded times cannot be
+/// read, ages are None and no error is returned, because the relay works without ages.
 ///
 /// # Errors
 ///
@@ -136,11 +139,11 @@ pub async fn read_anchor_states(
     Ok(states)
 }
 
-/// The anchor of this name, be it invalidated.
+/// Finds the anchor of this name, even if the server has invalidated it.
 ///
 /// # Errors
 ///
-/// There is none; or the server refused.
+/// There is no such anchor, or the server refused the statement.
 pub async fn find_anchor(client: &Client, slot: &str, name: &str) -> Result<Anchor, StoreError> {
     let anchors = read_anchors(client, slot).await?;
     let names: Vec<_> = anchors.iter().map(|anchor| anchor.name.clone()).collect();
@@ -150,11 +153,12 @@ pub async fn find_anchor(client: &Client, slot: &str, name: &str) -> Result<Anch
     found.ok_or_else(missing)
 }
 
-/// One anchor that can be used.
+/// Reads one anchor that can be used.
 ///
 /// # Errors
 ///
-/// There is none of this name, or the server has invalidated it; or the server refused.
+/// There is no such anchor, the server has invalidated it, or the server refused the
+/// statement.
 pub async fn read_anchor(client: &Client, slot: &str, name: &str) -> Result<Anchor, StoreError> {
     let anchor = find_anchor(client, slot, name).await?;
     match anchor.slot.is_lost() {
@@ -163,11 +167,7 @@ pub async fn read_anchor(client: &Client, slot: &str, name: &str) -> Result<Anch
     }
 }
 
-/// What the server has left.
-///
-/// # Errors
-///
-/// The server refused, or the connection ended.
+/// Reads the server's limits for replication slots.
 pub async fn read_slot_room(client: &Client) -> Result<SlotRoom, StoreError> {
     let row = client
         .query_typed_one(
@@ -178,25 +178,26 @@ pub async fn read_slot_room(client: &Client) -> Result<SlotRoom, StoreError> {
         )
         .await
         .map_err(StoreError::sql("read how many slots there may be"))?;
-    // In megabytes, and -1 for no limit.
+    // `max_slot_wal_keep_size` is in megabytes, and -1 means no limit.
     let keep_bytes = u64::try_from(row.get::<_, i64>("keep")).ok().map(|mebibytes| mebibytes << 20);
     Ok(SlotRoom { used: row.get("used"), max: row.get("max"), keep_bytes })
 }
 
-/// How long a slot is there.
+/// How long a slot exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SlotLife {
     /// Until it is dropped.
     Kept,
-    /// Until the session ends, however it does.
+    /// Until the session ends, for any reason.
     Session,
 }
 
-/// Makes `to` a copy of the slot `from`, which may be in use; returns where it stands.
+/// Copies the slot `from` to `to` and returns the copy's position. `from` may be in use.
 ///
 /// # Errors
 ///
-/// `from` is missing or lost, `to` exists, or there is no room for another; or the server refused.
+/// `from` is missing or lost, `to` exists, no further slot is allowed, or the server refused
+/// for another reason.
 pub async fn copy_slot(
     client: &Client,
     (from, to): (&str, &str),
@@ -213,17 +214,17 @@ pub async fn copy_slot(
     Ok(Lsn::new(row.get::<_, PgLsn>("lsn").into()))
 }
 
-/// Moves an anchor forward and lets go of the log before it; returns the slot as it is then.
+/// Moves an anchor forward, which frees the WAL before `to`. Returns the slot's state afterwards.
 ///
 /// # Errors
 ///
-/// It stands behind `to` already, or is in use; or the server refused.
+/// The anchor is already past `to` or is in use, or the server refused for another reason.
 pub async fn advance_anchor(
     client: &Client,
     anchor: &Anchor,
     to: Lsn,
 ) -> Result<SlotState, StoreError> {
-    // The first call only notes what may be let go of, the second lets go.
+    // The first call only marks the WAL as removable. The second call frees the WAL.
     for _ in 0..2 {
         advance_slot(client, &anchor.slot.name, to).await?;
     }
@@ -231,12 +232,12 @@ pub async fn advance_anchor(
     moved.ok_or_else(|| StoreError::Slot(SlotError::SlotMissing { slot: anchor.slot.name.clone() }))
 }
 
-/// Whose positions this server's are: its own word, or where the role may not ask what the relay has
-/// on record.
+/// Returns the system identifier that this server's positions belong to. If the role may not ask
+/// the server, the identifier comes from the relay's row.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn read_history(client: &Client, slot: &str) -> Result<String, StoreError> {
     if let Some(system) = read_system_identifier(client).await? {
         return Ok(system);

@@ -1,20 +1,20 @@
-//! How a relay is doing, as it notes it in its own row of `app_outbox_relay`.
+//! The relay's condition, which the relay writes to its own row of `app_outbox_relay`.
 //!
-//! `walrelay status` reads it there, so it knows at once what only the relay can know. A session writes it
-//! when it changes, and never on a timer: an idle relay writes nothing. Keys, payloads and secrets never
-//! get here, and its size is bounded.
+//! `walrelay status` reads the condition there, because only the relay knows it. A session writes
+//! the condition when it changes, never on a timer, so an idle relay writes nothing. The condition
+//! never contains keys, payloads or secrets, and its size is bounded.
 
 use std::time::Duration;
 
 use tokio_postgres::Row;
 
-/// Reasons that are noted: whoever reads the first ones fixes fastest.
+/// Number of reasons that are stored. An operator fixes the first few first.
 const REASONS_MAX: usize = 5;
 
-/// Characters of one reason.
+/// Maximum length of one reason, in characters.
 const REASON_CHARACTERS_MAX: usize = 500;
 
-/// What a relay does, and why rows do not flow.
+/// The phase of a relay, and the reasons why rows are not flowing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Condition {
     phase: &'static str,
@@ -22,7 +22,7 @@ pub struct Condition {
 }
 
 impl Condition {
-    /// Of this phase, with as many of the reasons as are noted.
+    /// Creates a condition with the first reasons, each shortened to its maximum length.
     #[must_use]
     pub fn new(phase: &'static str, reasons: impl Iterator<Item = String>) -> Self {
         let shortened = |reason: String| match reason.char_indices().nth(REASON_CHARACTERS_MAX) {
@@ -41,21 +41,21 @@ impl Condition {
     }
 }
 
-/// A condition that is on record.
+/// A condition that a relay has stored.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NotedCondition {
-    /// What the relay did.
+    /// Phase of the relay.
     pub phase: String,
-    /// Why rows did not flow; empty when they did.
+    /// Reasons why rows were not flowing. Empty if rows were flowing.
     pub reasons: Vec<String>,
-    /// The server process that streamed for it: of another one this says nothing.
+    /// Process id that streamed for the relay. The condition applies to that session only.
     pub streaming_pid: Option<i32>,
-    /// How long ago it was noted, by the server's clock.
+    /// Time since the condition was stored, by the server's clock.
     pub age: Duration,
 }
 
-/// What a row of `app_outbox_relay r` is read with. Through jsonb, because a table of an earlier version
-/// lacks the column.
+/// Select list that reads a condition from `app_outbox_relay r`. It goes through jsonb, because a
+/// table of an earlier version lacks the column.
 pub(crate) const COLUMNS: &str = "
     to_jsonb(r) -> 'condition' ->> 'phase' AS condition_phase,
     ARRAY(SELECT jsonb_array_elements_text(
@@ -65,7 +65,7 @@ pub(crate) const COLUMNS: &str = "
     extract(epoch FROM clock_timestamp() - (to_jsonb(r) -> 'condition' ->> 'at')::timestamptz)::float8
       AS condition_age";
 
-/// The condition of a row that was read with [`COLUMNS`]; none where nothing was noted.
+/// Returns the condition from a row that was read with [`COLUMNS`]. None if none is stored.
 pub(crate) fn noted_in(row: &Row) -> Option<NotedCondition> {
     let age: Option<f64> = row.get("condition_age");
     Some(NotedCondition {

@@ -1,31 +1,32 @@
-//! Dispatch state: the rows that did not go out at the first try, in `app_outbox_dispatch`.
+//! Dispatch state: the rows that were not published at the first attempt, in `app_outbox_dispatch`.
 //!
 //! Owns every statement on that table. A row that [`DispatchStore::park`] has recorded is settled
-//! (I2): it survives us, whatever happens to the slot. Nothing here deletes or finishes a row by
-//! itself, except [`DispatchStore::prune`], which removes what has been finished for long.
+//! (I2): the row survives the loss of the relay and of the slot. Only [`DispatchStore::prune`]
+//! deletes rows on its own, and only rows that were finished long ago.
 //!
 //! ```text
 //!  park ──▶ retrying ── claim ──▶ retrying, leased ── finish ──▶ published
 //!              ▲  ▲                                  ├─ Again ───▶ retrying
-//!              │  └────────── lease over ────────────┤
+//!              │  └────────── lease ends ────────────┤
 //!  park ──▶ dead ── retry, edit ──▶ retrying         └─ Dead ────▶ dead
 //!              └─── discard ──▶ discarded
 //! ```
 //!
-//! Five rules that the statements keep:
+//! The statements keep five rules:
 //!
-//! - Rows of one ordering key leave in position order (I4). [`DispatchStore::claim`] takes a key from
-//!   its first row on and stops where a row cannot be had: locked, leased, or not yet due.
-//! - A claim is a lease with a fence. `updated_at` moves with each claim and with each change an
-//!   operator makes to the message; [`DispatchStore::finish`] counts only while it still stands. An
-//!   edit made while the old message is on its way is therefore never overwritten by its outcome.
-//! - A row that was spilled is read without a lease, and deleted once it is stored and the slot is past
+//! - Rows of one ordering key leave in position order (I4). [`DispatchStore::claim`] starts at the
+//!   first row of a key and stops at the first row that is locked, leased, or not yet due.
+//! - A claim is a lease with a fence. Each claim, and each operator's change of the message, moves
+//!   `updated_at`. [`DispatchStore::finish`] counts only while `updated_at` is unchanged, so the
+//!   outcome of the old message never overwrites an edit.
+//! - A spilled row is read without a lease. It is deleted once it is stored and the slot has passed
 //!   it ([`DispatchStore::read_spilled`]).
-//! - `next_attempt_at` is null for rows that wait behind the head of their key, so that the index
-//!   asked every second holds heads only.
-//! - Nothing of a key is claimed while a [hold](hold) is on it: a replay in place puts its history there.
+//! - `next_attempt_at` is null for rows that are queued behind the head of their key. The index
+//!   that is queried every second therefore contains heads only.
+//! - No row of a key is claimed while the key has a [hold](hold), because an in-place replay adds
+//!   its history there.
 //!
-//! Fails with [`StoreError`]; a failed method has changed nothing.
+//! Fails with [`StoreError`]. A method that fails has changed nothing.
 
 mod browse;
 mod claim;
@@ -64,15 +65,14 @@ pub use operate::{DispatchDetail, DispatchFilter, DispatchRow, RetrySelection};
 pub use park::{ParkRow, ParkStatus};
 pub use recorded::{RecordedPage, RecordedRow};
 
-/// The channel of `NOTIFY` that tells a relay that an operator changed something; the payload is
-/// the slot.
+/// The `NOTIFY` channel that reports an operator's change to the relay. The payload is the slot.
 pub const DISPATCH_CHANNEL: &str = "walrelay_dispatch";
 
-/// The `error_code` of rows that were spilled. Whoever changes such a row takes it away, and with it the
-/// right to delete it.
+/// The `error_code` of spilled rows. Changing such a row clears the code, and the row is then not
+/// deleted.
 const SPILLED: &str = "SPILLED";
 
-/// Dispatch state of one slot. Holds no connection: each method is given one.
+/// Dispatch state of one slot. It holds no connection. Each method receives one.
 #[derive(Debug, Clone)]
 pub struct DispatchStore {
     slot: String,
@@ -80,19 +80,19 @@ pub struct DispatchStore {
 }
 
 impl DispatchStore {
-    /// The rows of this slot; dead rows leave their key flowing.
+    /// Creates the dispatch state of this slot. A dead row does not stop its key.
     #[must_use]
     pub fn new(slot: String) -> Self {
         Self { slot, on_dead: OnDead::Continue }
     }
 
-    /// The same rows, with another rule for keys that have a dead row.
+    /// Returns the same rows with another rule for keys that have a dead row.
     #[must_use]
     pub fn with_on_dead(self, on_dead: OnDead) -> Self {
         Self { on_dead, ..self }
     }
 
-    /// The slot whose rows these are.
+    /// Returns the slot that owns the rows.
     #[must_use]
     pub fn slot(&self) -> &str {
         &self.slot
@@ -103,12 +103,12 @@ impl DispatchStore {
     }
 }
 
-/// One topic and ordering key, as dispatch state names them.
+/// A topic and an ordering key, as dispatch state stores them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Key<'a> {
     /// Full name of the topic.
     pub topic: &'a str,
-    /// The ordering key; empty means that its rows are independent of each other.
+    /// The ordering key. Empty means that the rows are independent of each other.
     pub ordering_key: &'a str,
 }
 
@@ -123,16 +123,16 @@ impl<'a> From<&'a ClaimKey> for Key<'a> {
 pub enum DispatchStatus {
     /// Will be published again.
     Retrying,
-    /// Will not, unless an operator says so.
+    /// Will not be published unless an operator retries or edits it.
     Dead,
     /// Stored by Pub/Sub.
     Published,
-    /// An operator gave it up.
+    /// Discarded by an operator.
     Discarded,
 }
 
 impl DispatchStatus {
-    /// The column's text.
+    /// Returns the text in the column.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -168,53 +168,54 @@ impl FromStr for DispatchStatus {
     }
 }
 
-/// Proof that a row was claimed, and when; [`DispatchStore::finish`] counts only while it stands.
+/// Proof of a claim. [`DispatchStore::finish`] counts only while the claim is valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
     event_id: String,
-    /// The row's `updated_at` as the claim left it.
+    /// The row's `updated_at` after the claim.
     version: SystemTime,
     hold: Hold,
 }
 
-/// What keeps a claimed row from being claimed again, and what becomes of it once it is stored.
+/// How a claimed row is protected from a second claim, and whether it is deleted once stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Hold {
-    /// Its lease. It is kept as published.
+    /// A lease. The stored row is kept as published.
     Leased,
-    /// The same of one that was spilled: it is deleted.
+    /// A lease on a spilled row. The stored row is deleted.
     LeasedSpilled(Place),
-    /// Only that its key is not asked for again. It was spilled, and is deleted.
+    /// No lease, because the caller does not ask for the key again before the outcome. The row was
+    /// spilled. Once stored, it is deleted.
     Read(Place),
 }
 
-/// Where a spilled row is.
+/// The location of a spilled row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Place {
-    /// In the log.
+    /// Position in the WAL.
     position: Position,
-    /// In the table, as the server writes a `ctid`, when it was read. Changing the row moves it, and
-    /// so does rewriting the table.
+    /// Position in the table when the row was read, as the server writes a `ctid`. An update of the
+    /// row or a rewrite of the table moves it.
     ctid: String,
 }
 
 impl Claim {
-    /// The row's id in dispatch state. It is the outbox id, unless two rows share one; behind that of a
-    /// replayed row stands which replay it is of.
+    /// Returns the row's id in dispatch state. It is the outbox id, with a suffix if two rows share
+    /// one id. A replayed row's id ends with the id of its replay.
     #[must_use]
     pub fn event_id(&self) -> &str {
         &self.event_id
     }
 }
 
-/// The `commit_lsn` and `tx_index` columns of a row, as a position.
+/// Reads the `commit_lsn` and `tx_index` columns of a row as a position.
 fn position_of(row: &Row) -> Result<Position, StoreError> {
     let lsn: PgLsn = row.get("commit_lsn");
     let tx_index = unsigned(row.get("tx_index"), "app_outbox_dispatch.tx_index")?;
     Ok(Position { commit_lsn: Lsn::new(lsn.into()), tx_index })
 }
 
-/// A counter column that plain SQL could have made negative.
+/// Converts a counter column, which plain SQL could have made negative.
 fn unsigned(value: i32, column: &'static str) -> Result<u32, StoreError> {
     u32::try_from(value).map_err(|_| {
         StoreError::Sql(SqlError::UnexpectedValue {
@@ -225,19 +226,19 @@ fn unsigned(value: i32, column: &'static str) -> Result<u32, StoreError> {
     })
 }
 
-/// A number for a column of type `int`.
+/// Converts a number for a column of type `int`.
 fn signed(value: u32, what: &'static str) -> Result<i32, StoreError> {
     i32::try_from(value)
         .map_err(|_| StoreError::Sql(SqlError::OutOfRange { what, value: value.into() }))
 }
 
-/// Seconds for `make_interval`; a century stands for anything longer, which it could not add.
+/// Returns seconds for `make_interval`, at most a century. `make_interval` cannot add more.
 fn seconds(duration: Duration) -> f64 {
     const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
     duration.min(CENTURY).as_secs_f64()
 }
 
-/// A duration from seconds that may lie in the past.
+/// Converts seconds to a duration. Seconds in the past are zero.
 fn until(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
 }

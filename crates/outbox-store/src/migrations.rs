@@ -1,8 +1,8 @@
 //! The tables, as SQL that is safe to run again.
 //!
-//! The files in `migrations/` are the source; they are embedded here, so that `walrelay init` and
-//! `psql -f` do the same. Each is one `DO` statement, which makes it atomic however it is run. There
-//! is no history table: each file looks for itself at what is already there.
+//! The files in `migrations/` are the source. They are embedded here, so that `walrelay init` and
+//! `psql -f` do the same. Each file is one `DO` statement and therefore atomic. There is no history
+//! table, because each file checks by itself what already exists.
 
 use tokio_postgres::Client;
 
@@ -26,13 +26,13 @@ pub const REPLAY_TABLES: [&str; 2] = ["app_outbox_relay_time", "app_outbox_repla
 pub struct Migration {
     /// Name of the file in `migrations/`.
     pub file: &'static str,
-    /// The tables it creates where they are missing.
+    /// The tables that the file creates if they are missing.
     pub tables: Vec<QualifiedName>,
     /// One SQL statement, atomic and safe to run again.
     pub sql: String,
 }
 
-/// The migrations for these outbox tables, in the order they have to run.
+/// Returns the migrations for these outbox tables, in execution order.
 #[must_use]
 pub fn migrations(outbox_tables: &[QualifiedName]) -> Vec<Migration> {
     let outboxes = outbox_tables.iter().map(|table| Migration {
@@ -48,7 +48,7 @@ pub fn migrations(outbox_tables: &[QualifiedName]) -> Vec<Migration> {
             .collect(),
         sql: DISPATCH.to_owned(),
     };
-    // Their functions are named after the outbox, and stand beside it.
+    // The functions are named after the outbox, and are in its schema.
     let producers = outbox_tables.iter().filter(|table| table.table() == "app_outbox");
     let producers = producers.map(|table| Migration {
         file: "0003_producer.sql",
@@ -71,7 +71,8 @@ pub fn migrations(outbox_tables: &[QualifiedName]) -> Vec<Migration> {
     outboxes.chain([dispatch]).chain(producers).chain([replay, in_place]).collect()
 }
 
-/// The relay's own tables, in the schema where the migrations create them.
+/// Returns the migrations of a consumer's database, in execution order. They are a separate set,
+/// because that database is seldom the producer's.
 #[must_use]
 pub fn relay_tables() -> Vec<QualifiedName> {
     let names = RELAY_TABLES.into_iter().chain(REPLAY_TABLES);
@@ -82,7 +83,7 @@ pub fn relay_tables() -> Vec<QualifiedName> {
 ///
 /// # Errors
 ///
-/// The server refused; the action names the file. Files before it have taken effect.
+/// The server refused a statement. The action names the file. Earlier files have taken effect.
 pub async fn migrate(client: &Client, outbox_tables: &[QualifiedName]) -> Result<(), StoreError> {
     for Migration { file, sql, .. } in migrations(outbox_tables) {
         client
@@ -93,10 +94,11 @@ pub async fn migrate(client: &Client, outbox_tables: &[QualifiedName]) -> Result
     Ok(())
 }
 
-/// The outbox file for another table; its guard function then lives in that table's schema.
+/// Renders the outbox file for another table, with its guard function in that table's schema.
 fn render_outbox(table: &QualifiedName) -> String {
     let guard = format!("{}.app_outbox_is_append_only", quote_identifier(table.schema()));
-    // Longest first: each text contains the next. A literal holds the quoted name, quoted once more.
+    // Longest first, because each text contains the next. A literal contains the quoted name,
+    // quoted again.
     let replacements = [
         ("'public.app_outbox_is_append_only()'", quote_literal(&format!("{guard}()"))),
         ("public.app_outbox_is_append_only", guard),
@@ -106,11 +108,11 @@ fn render_outbox(table: &QualifiedName) -> String {
     replace_each(APP_OUTBOX, &replacements)
 }
 
-/// The producer's functions for the outbox of another schema.
+/// Renders the producer's functions for the outbox of another schema.
 fn render_producer(table: &QualifiedName) -> String {
     let schema = quote_identifier(table.schema());
     let literal = |name: &str| quote_literal(&format!("{schema}.{name}"));
-    // Longest first: each text contains the next.
+    // Longest first, because each text contains the next.
     let replacements = [
         ("'public.app_outbox_aggregate'", literal("app_outbox_aggregate")),
         ("'public.app_outbox_capture()'", literal("app_outbox_capture()")),
@@ -121,7 +123,7 @@ fn render_producer(table: &QualifiedName) -> String {
     replace_each(PRODUCER, &replacements)
 }
 
-/// Replaces at each place the first text that matches there, never what was put in before.
+/// Replaces the first matching text at each place. Inserted text is not replaced again.
 fn replace_each(text: &str, replacements: &[(&str, String)]) -> String {
     let mut rendered = String::with_capacity(text.len());
     let mut rest = text;

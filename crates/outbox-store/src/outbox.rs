@@ -1,23 +1,23 @@
-//! The outbox as the server knows it: its tables, their publication, and the slot that is read.
+//! The outbox on the server: its tables, their publication, and the slot.
 
 use crate::shard::Shard;
 use walrelay_pg_client::QualifiedName;
 
-/// Which outbox a command is about. Said once in the configuration, and passed on whole.
+/// The outbox of a command. The configuration defines it once, and it is passed as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outbox {
-    /// The replication slot; also the name of its rows in dispatch state.
+    /// The replication slot, which also names its rows in dispatch state.
     pub slot: String,
-    /// The publication the slot is read through.
+    /// The publication that the slot decodes.
     pub publication: String,
-    /// The tables producers insert into, without repetition.
+    /// The tables that producers insert into, without repetition.
     pub tables: Vec<QualifiedName>,
-    /// Which of the rows the slot has.
+    /// The shard of the rows that the slot streams.
     pub shard: Shard,
 }
 
 impl Outbox {
-    /// The same outbox, as another shard of it.
+    /// Returns another shard of this outbox.
     #[must_use]
     pub fn of_shard(&self, shard: Shard) -> Self {
         Self {
@@ -28,17 +28,17 @@ impl Outbox {
         }
     }
 
-    /// All shards of it, if there are so many.
+    /// Returns all shards of this outbox, for a number of shards.
     ///
     /// # Panics
     ///
-    /// When there cannot be so many.
+    /// The number is not valid.
     #[must_use]
     pub fn shards(&self, count: u32) -> Vec<Self> {
         Shard::all(count).map(|shard| self.of_shard(shard)).collect()
     }
 
-    /// The slot of the whole outbox, with which the names of all shards begin.
+    /// Returns the slot of the whole outbox. The names of all shards' slots begin with it.
     #[must_use]
     pub fn base_slot(&self) -> &str {
         self.shard.base(&self.slot)

@@ -1,4 +1,5 @@
-//! How far a slot is settled, in `app_outbox_relay`: what tells a lost slot from a first start.
+//! The settled position of a slot, in `app_outbox_relay`. It distinguishes a lost slot from a first
+//! start.
 
 use std::time::{Duration, SystemTime};
 use walrelay_pg_client::{QualifiedName, SqlError};
@@ -14,32 +15,33 @@ use walrelay_pg_replication::SlotState;
 /// The row of one slot.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RelayRow {
-    /// The server whose positions these are; those of another mean nothing here.
+    /// System identifier of the server that the positions belong to. They are not valid on another
+    /// server.
     pub system_identifier: String,
-    /// The timeline it was written on; zero when the row is older than this column.
+    /// Timeline on which the row was written. Zero if the row is older than this column.
     pub timeline: u32,
-    /// Raised by whatever moves the slot by an operator's will.
+    /// Number that every operator's change of the slot's position raises.
     pub generation: u64,
     /// The watermark.
     pub settled_lsn: Lsn,
     /// Every committed transaction below this one is settled.
     pub settled_xid: u64,
-    /// When it was written.
+    /// Time when the row was written.
     pub updated_at: SystemTime,
-    /// How long ago that was, by the server's clock.
+    /// Time since the row was written, by the server's clock.
     pub age: Duration,
-    /// What an operator has begun with the slot and not finished, by its kind.
+    /// Kind of the unfinished operation on the slot.
     pub operation: Option<String>,
-    /// How the relay was doing when that changed last.
+    /// The relay's condition at its last change.
     pub condition: Option<NotedCondition>,
 }
 
 impl RelayRow {
-    /// Whether this row was written for another slot of the same name: the log of this one begins
-    /// behind what is settled. One that streams was looked at when it began.
+    /// Returns whether this row describes another slot of the same name, because this slot's WAL
+    /// begins after the settled position. A streaming slot was checked when its session began.
     #[must_use]
     pub fn is_of_another_slot(&self, slot: &SlotState) -> bool {
-        // A row without a timeline was not written before the slot was confirmed.
+        // A row without a timeline may have been written after the slot was confirmed.
         self.timeline != 0
             && self.operation.is_none()
             && slot.active_pid.is_none()
@@ -47,26 +49,26 @@ impl RelayRow {
     }
 }
 
-/// A moment in the server's life, by transaction and by position.
+/// A point in the server's history, as a transaction and as a position.
 ///
 /// Once the watermark has passed `wal_end`, every committed transaction below `xmin` is settled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Horizon {
-    /// Every transaction below it had ended.
+    /// Every transaction below this one had ended.
     pub xmin: u64,
-    /// Every commit of theirs lies before it.
+    /// Every commit of these transactions lies before this position.
     pub wal_end: Lsn,
 }
 
-/// The row of this slot; None before it was ever written.
+/// Reads the row of this slot. None if it was never written.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn read_relay_row(client: &Client, slot: &str) -> Result<Option<RelayRow>, StoreError> {
     let row = client
         .query_typed_opt(
-            // Through jsonb, because a column that the table does not have yet is then null.
+            // Goes through jsonb, which returns null for a column that the table lacks.
             &format!(
                 "SELECT system_identifier, settled_lsn, settled_xid::text AS settled_xid, updated_at,
                     coalesce((to_jsonb(r) ->> 'timeline')::int, 0) AS timeline,
@@ -97,36 +99,36 @@ pub async fn read_relay_row(client: &Client, slot: &str) -> Result<Option<RelayR
     .transpose()
 }
 
-/// The row that a session writes to: of this slot, on this timeline, of this generation.
+/// The row that a session writes, identified by slot, timeline and generation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnRow {
     /// The slot.
     pub slot: String,
-    /// The timeline of the session's server.
+    /// Timeline of the session's server.
     pub timeline: u32,
-    /// What the row said when the session began.
+    /// Generation of the row when the session began.
     pub generation: u64,
 }
 
-/// What the server answers when the row was written.
+/// The server's answer after the row was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Written {
-    /// How far the slot is confirmed.
+    /// Confirmed position of the slot.
     pub confirmed: Lsn,
-    /// The horizon of this moment.
+    /// The current horizon.
     pub horizon: Horizon,
 }
 
 impl OwnRow {
-    /// Notes how far the slot is settled, and the transaction id where one is known. Returns None when the
-    /// row is not the session's any more: then nothing was written.
+    /// Records the settled position, and the transaction id if one is known. Returns None and
+    /// writes nothing if the row no longer belongs to the session.
     ///
-    /// One statement reads the horizon also, because this is written ten times a second: see
-    /// [`read_horizon`] for why the position is never before the snapshot.
+    /// The same statement reads the horizon, because it runs ten times a second. [`read_horizon`]
+    /// explains why the position is never before the snapshot.
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn write(
         &self,
         client: &Client,
@@ -160,11 +162,11 @@ impl OwnRow {
             .transpose()
     }
 
-    /// Whether the row is still the session's.
+    /// Returns whether the row still belongs to the session.
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn is_ours(&self, client: &Client) -> Result<bool, StoreError> {
         let row = client
             .query_typed_opt(
@@ -177,12 +179,12 @@ impl OwnRow {
         Ok(u64::try_from(found).unwrap_or_default() == self.generation)
     }
 
-    /// Notes how the relay is doing, of a session that streams as this server process. Nothing is written where
-    /// the row is not the session's any more.
+    /// Records the relay's condition, for a session that streams as this process. Writes nothing if
+    /// the row no longer belongs to the session.
     ///
     /// # Errors
     ///
-    /// The column is missing; the server refused, or the connection ended.
+    /// The column is missing, the server refused the statement, or the connection ended.
     pub(crate) async fn note_condition(
         &self,
         client: &Client,
@@ -221,8 +223,8 @@ impl OwnRow {
     }
 }
 
-/// How far slot `$1` is confirmed: no session is sent what lies before. Where there is no slot nobody is sent
-/// anything.
+/// SQL for the confirmed position of slot `$1`. No session receives data before this position. If
+/// the slot does not exist, the result is the highest position.
 const CONFIRMED: &str = "
     coalesce((SELECT confirmed_flush_lsn FROM pg_catalog.pg_replication_slots WHERE slot_name = $1),
              'FFFFFFFF/FFFFFFFF')";
@@ -231,19 +233,19 @@ fn confirmed(row: &Row) -> Lsn {
     Lsn::new(row.get::<_, PgLsn>("confirmed").into())
 }
 
-/// How far this slot is confirmed; everything where there is none.
+/// Reads the confirmed position of this slot. The highest position if the slot does not exist.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub(crate) async fn read_confirmed(client: &Client, slot: &str) -> Result<Lsn, StoreError> {
     let sql = format!("SELECT {CONFIRMED} AS confirmed");
     let row = client.query_typed_one(&sql, &[(&slot, Type::TEXT)]).await;
     Ok(confirmed(&row.map_err(StoreError::sql("read how far the slot is confirmed"))?))
 }
 
-/// The slot `$1`, with the 64-bit form of its `catalog_xmin` as `oldest`. The server tells 32 bits; the
-/// epoch is that of the newest transaction, or the one before.
+/// SQL for the slot `$1`, with its `catalog_xmin` in 64 bits as `oldest`. The server shows 32 bits.
+/// The epoch is that of the newest transaction, or the one before.
 pub const SLOT_WITH_OLDEST: &str = "
     SELECT slot_name, confirmed_flush_lsn,
            (CASE WHEN epoch + xmin > newest THEN epoch + xmin - 4294967296
@@ -254,16 +256,17 @@ pub const SLOT_WITH_OLDEST: &str = "
                    (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS newest) AS n
              WHERE slot_name = $1) AS slot";
 
-/// Takes the row of a slot for a session on this timeline, and says which row that is.
+/// Takes the row of a slot for a session on this timeline, and returns its identity.
 ///
-/// A slot that has none yet gets one from what the slot itself says: what it has confirmed is settled,
-/// and every transaction below its `catalog_xmin` had ended by then (snapbuild.c moves the one only
-/// once the other has passed). From then on a lost slot is known as one. A row of an earlier timeline
-/// is taken along: it is in this history, and so is everything up to what it says is settled.
+/// If the slot has no row, one is created from the slot itself. The slot's confirmed position is
+/// settled. Every transaction below the slot's `catalog_xmin` had ended by then, because
+/// snapbuild.c moves `catalog_xmin` only after the confirmed position has passed it. From then on
+/// the loss of the slot is detected. A row of an earlier timeline is kept, because the row and
+/// everything up to its settled position belong to this history.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn take_relay_row(
     client: &Client,
     slot: &str,
@@ -298,18 +301,18 @@ pub async fn take_relay_row(
     Ok(OwnRow { generation: u64::try_from(generation).unwrap_or_default(), ..row })
 }
 
-/// Oids of this database and of these tables: what makes a transaction id on record one of this place. An
-/// upgrade keeps them, a copy of the data does not.
+/// SQL for the oids of this database and these tables, which show where recorded transaction ids
+/// are valid. An upgrade keeps the oids, but a copy of the data does not.
 const ORIGIN: &str = "
     jsonb_build_object(
       'database', (SELECT oid::text FROM pg_database WHERE datname = current_database()),
       'tables', (SELECT jsonb_object_agg(name, to_regclass(name)::oid::text) FROM unnest($2::text[]) AS name))";
 
-/// Notes which database and tables the record is about.
+/// Records the database and tables that the row describes.
 ///
 /// # Errors
 ///
-/// The column is missing; the server refused, or the connection ended.
+/// The column is missing, the server refused the statement, or the connection ended.
 pub(crate) async fn note_origin(
     client: &Client,
     slot: &str,
@@ -327,12 +330,12 @@ pub(crate) async fn note_origin(
     Ok(())
 }
 
-/// Whether the transaction ids on record still hold here: it is the database that they were written in,
-/// with these tables, and it has come past them.
+/// Returns whether the recorded transaction ids are valid here. The database and its tables must be
+/// the same, and the database must have passed these ids.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn is_same_origin(
     client: &Client,
     slot: &str,
@@ -351,11 +354,12 @@ pub async fn is_same_origin(
     Ok(row.and_then(|row| row.get::<_, Option<bool>>("is_same")).unwrap_or(false))
 }
 
-/// Notes that an operator has moved the slot on, so that what was skipped is not taken for a gap.
+/// Records that an operator has advanced the slot, so that the skipped rows are not taken for a
+/// gap.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn advance_relay_row(client: &Client, slot: &str, to: Lsn) -> Result<(), StoreError> {
     client
         .execute_typed(
@@ -368,11 +372,11 @@ pub async fn advance_relay_row(client: &Client, slot: &str, to: Lsn) -> Result<(
     Ok(())
 }
 
-/// A slot whose recovery has begun and is not finished, if there is one: it needs rows of the outbox.
+/// Returns a slot with an unfinished recovery, which needs rows of the outbox, if there is one.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn recovering_slot(client: &Client) -> Result<Option<String>, StoreError> {
     let sql = "SELECT slot FROM public.app_outbox_relay r
                 WHERE to_jsonb(r) -> 'operation' ->> 'kind' = 'recovery' LIMIT 1";
@@ -380,11 +384,11 @@ pub async fn recovering_slot(client: &Client) -> Result<Option<String>, StoreErr
     Ok(row.map_err(StoreError::sql("read app_outbox_relay"))?.map(|row| row.get("slot")))
 }
 
-/// The end of the log that is safely on disk; None on a server in recovery.
+/// Reads the end of the WAL that is safely on disk. None on a server in recovery.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn read_wal_end(client: &Client) -> Result<Option<Lsn>, StoreError> {
     let row = client
         .query_typed_one(
@@ -396,11 +400,11 @@ pub async fn read_wal_end(client: &Client) -> Result<Option<Lsn>, StoreError> {
     Ok(row.get::<_, Option<PgLsn>>("wal_end").map(|at| Lsn::new(at.into())))
 }
 
-/// Removes the row, so that the next start is a first start.
+/// Deletes the row, so that the next start is a first start.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn delete_relay_row(client: &Client, slot: &str) -> Result<(), StoreError> {
     client
         .execute_typed(
@@ -412,16 +416,16 @@ pub async fn delete_relay_row(client: &Client, slot: &str) -> Result<(), StoreEr
     Ok(())
 }
 
-/// The horizon of this moment.
+/// Reads the current horizon.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn read_horizon(client: &Client) -> Result<Horizon, StoreError> {
-    // The snapshot is taken before the statement runs, hence before the position is read. A commit is
-    // in the log before its transaction leaves the snapshot, so every commit below `xmin` lies before
-    // the position; but possibly not yet written out (synchronous_commit = off), so it has to be the
-    // position of inserting, not that of writing.
+    // The snapshot is taken before the statement runs, and therefore before the position is read. A
+    // commit is in the WAL before its transaction leaves the snapshot, so every commit below `xmin`
+    // lies before the position. The commit may not be written out yet (synchronous_commit = off).
+    // The position must therefore be the insert position, not the write position.
     let row = client.query_typed_one(&format!("SELECT {HORIZON}"), &[]).await;
     horizon(&row.map_err(StoreError::sql("read the horizon"))?)
 }

@@ -1,4 +1,4 @@
-//! The figures of one slot for operators: the slot, how far it is settled, what is parked.
+//! Figures of one slot for operators: the slot, its settled position, and parked rows.
 
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
@@ -10,11 +10,11 @@ use crate::store::Survey;
 use crate::store_error::StoreError;
 use walrelay_pg_replication::{SlotState, Writer, read_slot};
 
-/// Counts what the next part of dispatch state holds, and looks at the slot.
+/// Counts the next part of dispatch state, and reads the slot.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn read_survey(
     client: &Client,
     store: &DispatchStore,
@@ -34,7 +34,8 @@ pub async fn read_survey(
 }
 
 async fn oldest_writer(client: &Client) -> Result<Option<Writer>, StoreError> {
-    // Of the sessions of other roles only the process is told, unless the role has pg_read_all_stats.
+    // For sessions of other roles only the process is visible, unless the role has
+    // pg_read_all_stats.
     let sql = "SELECT pid, prepared, extract(epoch FROM clock_timestamp() - since)::float8 AS seconds
                  FROM (SELECT pid, NULL AS prepared, xact_start AS since, backend_xid AS xid
                          FROM pg_catalog.pg_stat_activity WHERE backend_xid IS NOT NULL
@@ -53,8 +54,8 @@ async fn oldest_writer(client: &Client) -> Result<Option<Writer>, StoreError> {
     }))
 }
 
-/// How long ago what is confirmed now was written, as the server measures it for the session on the
-/// slot; nothing where no session is on it or the role may not see it.
+/// Returns the age of the confirmed position in seconds, as the server measures it for the slot's
+/// session. None if the slot has no session or the role may not see it.
 async fn lag_seconds(client: &Client, slot: &SlotState) -> Result<Option<f64>, StoreError> {
     let Some(pid) = slot.active_pid else { return Ok(None) };
     let sql = "SELECT CASE WHEN state IS NOT NULL

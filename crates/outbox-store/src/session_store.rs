@@ -1,7 +1,7 @@
 //! Dispatch state in Postgres for one session: the [`Store`] of the service.
 //!
-//! Owns the ordinary connection beside the replication connection, and opens it again when it is
-//! lost. Keeps the claims of rows that are out, which their outcomes are written against.
+//! Owns the ordinary connection beside the replication connection, and reopens it when it is lost.
+//! Keeps the claims of rows in flight, because their outcomes need them.
 
 mod spilled;
 
@@ -41,53 +41,53 @@ use spilled::{PER_KEY_ROWS, Spilled};
 #[derive(Debug)]
 pub struct SessionStore {
     connect: ConnectConfig,
-    /// Proven to be on `server`, once it is here (I11).
+    /// The connection. While it is open, it is proven to be on `server` (I11).
     client: Option<SqlClient>,
     store: DispatchStore,
     /// The server of the replication session.
     server: ServerIdentity,
     /// The relay's row, once the session has taken it.
     own_row: Option<OwnRow>,
-    /// What its generation was before the session looked whether something is begun with the slot; none
-    /// where there was no row.
+    /// The row's generation before the session checked for unfinished operations. None if there was
+    /// no row.
     generation: Option<u64>,
-    /// Rows claimed and not finished, by the id they are recorded under: at most what the budget
-    /// lets out. Two of them may lie at one position, once the publication was changed.
+    /// Claimed and unfinished rows by recorded id, bounded by the byte budget. Two rows may have
+    /// the same position after the publication was changed.
     claims: HashMap<String, Claim>,
-    /// Keys that are to be held for a replay, as far as they were told last.
+    /// Keys with an unconfirmed hold, as of the last read.
     wanted: BTreeSet<(String, String)>,
-    /// Who streams the slot in this session; none where there is no slot.
+    /// Process id that streams the slot in this session. None if there is no slot.
     streaming_pid: Option<i32>,
     spilled: Spilled,
-    /// The newest horizon whose end of log the watermark has not passed yet.
+    /// The newest horizon whose WAL end the watermark has not passed yet.
     horizon: Option<Horizon>,
     lease: Duration,
     counting: Counting,
-    /// Nothing to look at where nothing streams.
+    /// None if nothing streams.
     watch: Option<PublicationWatch>,
-    /// When the position is noted next, for whoever thinks in times; never, where that failed.
+    /// Time of the next recorded position, for conversions from times. None after a failure.
     wal_time_at: Option<Instant>,
 }
 
-/// Where there is no row yet, the session makes one of this generation.
+/// Generation of the row that the session creates if there is none.
 const FIRST_GENERATION: u64 = 1;
 
 const OTHER_GENERATION: &str =
     "the row in app_outbox_relay belongs to another generation or timeline";
 
-/// How often the position of the log is noted: so coarse is a time that an operator names.
+/// Interval between recorded WAL positions, which is the precision of an operator's times.
 const WAL_TIME_INTERVAL: Duration = Duration::from_secs(60);
 
-/// How soon a key is looked at again whose rows were held by somebody else.
+/// Pause before a key is read again whose rows another session had locked.
 const HELD_PAUSE: Duration = Duration::from_secs(1);
 
 impl SessionStore {
-    /// The state of `store`'s slot over a connection that is open. `lease` is how long claimed rows
-    /// stay ours: longer than a publish call may take.
+    /// Creates the store of `store`'s slot over an open connection. `lease` is how long claimed
+    /// rows stay ours, which is longer than a publish call may take.
     ///
     /// # Errors
     ///
-    /// The connection is not on `server`, where the replication session is; or it broke.
+    /// The connection is not on `server`, the server of the replication session, or it broke.
     pub async fn begin(
         connect: ConnectConfig,
         client: SqlClient,
@@ -115,19 +115,19 @@ impl SessionStore {
         })
     }
 
-    /// The same, looking at this publication too.
+    /// Returns the store with a watch on this publication.
     #[must_use]
     pub fn watching(self, watch: PublicationWatch) -> Self {
         Self { watch: Some(watch), ..self }
     }
 
-    /// The same, of a session that began to look at the slot when the row was of this generation.
+    /// Returns the store for a session that read the slot when the row had this generation.
     #[must_use]
     pub fn of_generation(self, generation: Option<u64>) -> Self {
         Self { generation, ..self }
     }
 
-    /// Ends a session whose slot was reset: what it knows is of the slot before.
+    /// Ends a session whose slot was reset, because its state describes the old slot.
     async fn refuse_other_generation(&mut self) -> Result<(), StoreFailure> {
         let Some(own_row) = self.own_row.clone() else { return Ok(()) };
         match own_row.is_ours(self.client().await?).await.map_err(store_failure)? {
@@ -149,7 +149,8 @@ impl SessionStore {
         }
     }
 
-    /// Once a minute. What needs it can wait or do without it, so nothing is ever ended by it.
+    /// Records the WAL position once a minute. Only conversions from times need it, so a failure
+    /// never ends the session.
     async fn note_wal_time(&mut self) -> Result<(), StoreFailure> {
         let now = Instant::now();
         if self.wal_time_at.is_none_or(|at| at > now) {
@@ -168,7 +169,8 @@ impl SessionStore {
         Ok(())
     }
 
-    /// Only a recovery on another server needs it, and that can be told a moment instead.
+    /// Records the origin. Only a recovery on another server needs it, and `--since` can replace
+    /// it.
     async fn note_origin(&mut self) -> Result<(), StoreFailure> {
         let Some(tables) = self.watch.as_ref().map(|watch| watch.tables().to_vec()) else {
             return Ok(());
@@ -192,8 +194,8 @@ impl SessionStore {
     }
 }
 
-/// Makes a connection fit for writing: it does not depend on how the role or the database is set up,
-/// and it is where the replication session is.
+/// Prepares a connection for writing. It must not depend on settings of the role or the database,
+/// and must be on the server of the replication session.
 async fn prepare(client: &SqlClient, server: &ServerIdentity) -> Result<(), StoreFailure> {
     client
         .batch_execute(SESSION_SETTINGS)
@@ -208,9 +210,9 @@ async fn prepare(client: &SqlClient, server: &ServerIdentity) -> Result<(), Stor
     }
 }
 
-/// What recorded rows depend on, and who tells of changes ([`DISPATCH_CHANNEL`]). A commit that returns before it is on disk may be lost with the
-/// server, and its rows are confirmed by then; what is stronger is left as it is. A lock or a
-/// statement that takes for ever would hold up every key.
+/// Settings that recorded rows depend on, and the subscription to changes ([`DISPATCH_CHANNEL`]). A
+/// commit that returns before it is on disk may be lost with the server, after its rows were
+/// confirmed. Stronger settings stay. An endless lock or statement would block every key.
 const SESSION_SETTINGS: &str = "
 SELECT set_config('synchronous_commit', 'on', false)
  WHERE current_setting('synchronous_commit') NOT IN ('on', 'remote_apply');
@@ -236,7 +238,7 @@ impl Store for SessionStore {
         let row = read_relay_row(client, store.slot()).await.map_err(store_failure)?;
         let confirmed = read_confirmed(client, store.slot()).await.map_err(store_failure)?;
         let own_row = own_row.map_err(store_failure)?;
-        // Something may have been begun with the slot since, and even finished.
+        // Another operation may have begun since, and even finished.
         if own_row.generation != self.generation.unwrap_or(FIRST_GENERATION.min(own_row.generation))
         {
             return Err(StoreFailure::OtherHistory(OTHER_GENERATION));
@@ -246,7 +248,7 @@ impl Store for SessionStore {
         self.streaming_pid = streaming_pid;
         self.wanted = wanted.into_iter().map(|key| (key.topic, key.ordering_key)).collect();
         self.spilled.passed(row.map_or(Lsn::ZERO, |row| row.settled_lsn), confirmed);
-        // Read as early as this, so that even a short session notes how far it came.
+        // Read early, so that even a short session records its progress.
         self.horizon = Some(self.read_horizon().await?);
         Ok(parked_keys)
     }
@@ -291,7 +293,7 @@ impl Store for SessionStore {
     ) -> Result<Vec<Claimed>, StoreFailure> {
         self.answer_holds(keys, through).await?;
         let wanted: Vec<_> = keys.iter().map(Key::from).collect();
-        // A row in memory costs its bytes twice and some more.
+        // A row in memory costs more than twice its bytes.
         let rows = self.take_rows(&wanted, (bytes_max / 3) as u64).await?;
         let mut claimed: HashMap<(String, String), Vec<ClaimedRow>> = HashMap::new();
         for row in rows {
@@ -300,7 +302,7 @@ impl Store for SessionStore {
         }
         let store = self.store.clone();
         let client = self.client().await?;
-        // Asked after the claim: what is gone from here by then may be live again.
+        // Read after the claim, because a key that has left the table may be live again.
         let empty: Vec<_> =
             keys.iter().filter(|key| !claimed.contains_key(&owned(key))).map(Key::from).collect();
         let held = match empty.is_empty() {
@@ -374,7 +376,7 @@ impl Store for SessionStore {
         let Some(own_row) = self.own_row.clone() else { return Ok(()) };
         let pid = self.streaming_pid;
         let client = self.client().await?;
-        // Never an end of the session: tables of an earlier version do without.
+        // A failure never ends the session, because tables of an earlier version lack the column.
         let noted = own_row.note_condition(client, pid, condition).await;
         noted.map_err(|error| StoreFailure::Unavailable(Box::new(error)))
     }
@@ -429,7 +431,7 @@ impl Store for SessionStore {
 }
 
 impl SessionStore {
-    /// Answers for those of these keys that are to be held: nothing of them is on its way.
+    /// Confirms the requested holds of these keys, which have no row in flight.
     async fn answer_holds(
         &mut self,
         keys: &[ClaimKey],
@@ -449,8 +451,7 @@ impl SessionStore {
         Ok(())
     }
 
-    /// Rows of these keys: those that were spilled, which costs no write, and of the other keys a
-    /// lease.
+    /// Reads spilled rows of these keys without a write, and claims rows of the other keys.
     async fn take_rows(
         &mut self,
         wanted: &[Key<'_>],
@@ -479,8 +480,8 @@ impl SessionStore {
         Ok(rows)
     }
 
-    /// Deletes what was spilled and stored before the slot was past it, some of it. It is only tidied
-    /// up: if that fails, the rows are published ones like others.
+    /// Deletes some of the spilled rows that were stored before the slot had passed them. This is
+    /// only cleanup. If it fails, they stay as ordinary published rows.
     async fn delete_stored(&mut self) -> Result<(), StoreFailure> {
         let (store, past) = (self.store.clone(), self.spilled.past);
         if self.spilled.looks_for_left() {
@@ -501,8 +502,8 @@ impl SessionStore {
         Ok(())
     }
 
-    /// The rows of a key up to one that is no message: somebody has edited it by hand. That row is
-    /// dead, the ones behind it are given back.
+    /// Returns the rows of a key up to one that is not a message, because somebody has edited it by
+    /// hand. That row becomes dead, and the rows behind it are released.
     fn readable(
         &mut self,
         key: &ClaimKey,
@@ -538,7 +539,7 @@ impl SessionStore {
     }
 }
 
-/// Why the stored bytes cannot be published.
+/// Returns why the stored bytes cannot be published.
 fn unreadable_failure(message: &[u8], error: &NotAMessage) -> PublishFailure {
     match IncompleteMessage::of(message) {
         Some(_) => {
@@ -549,7 +550,7 @@ fn unreadable_failure(message: &[u8], error: &NotAMessage) -> PublishFailure {
     }
 }
 
-/// How long a key rests of which nothing could be claimed; none if it holds nothing any more.
+/// Returns how long to wait with a key that had no claimable row. None if the key has no rows.
 fn held_for(key: &ClaimKey, held: &[ParkedKey]) -> Option<Duration> {
     let same =
         |other: &&ParkedKey| *other.topic == *key.topic && *other.ordering_key == *key.ordering_key;
@@ -563,8 +564,8 @@ fn owned(key: &ClaimKey) -> (String, String) {
 }
 
 fn connect_failure(error: PgError) -> StoreFailure {
-    // 57P03 cannot_connect_now: starting up or shutting down. Starting up, the replication
-    // connection is gone anyway.
+    // 57P03 cannot_connect_now: the server is starting up or shutting down. During startup, the
+    // replication connection is lost anyway.
     match error.server() {
         Some(server) if server.code == SqlState::CANNOT_CONNECT_NOW.code() => {
             StoreFailure::ShuttingDown

@@ -1,8 +1,8 @@
 //! Shards: several slots that share an outbox, each with the rows of its own ordering keys.
 //!
-//! A shard's publication filters rows by a hash of the ordering key, so that a key is on exactly one
-//! shard and its order holds. Their number is part of the names of slots and publications: shards of
-//! another number are others, and can stand beside these while the number is changed.
+//! A shard's publication filters rows by a hash of the ordering key. A key is therefore on exactly
+//! one shard, and its order holds. Slots and publications have the number of shards in their names.
+//! Shards of two numbers can therefore exist at once while the number is changed.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,7 +16,7 @@ pub struct Shard {
     count: u32,
 }
 
-/// The text is no shard.
+/// The text is not a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a shard and their number, as in 0/4: the number is a power of two up to 64, the shard is below it"
@@ -24,48 +24,49 @@ pub struct Shard {
 pub struct ParseShardError;
 
 impl Shard {
-    /// The most shards there may be. Each decodes the whole log, so more of them cost the server more
-    /// than they bring.
+    /// Maximum number of shards. Each decodes the whole WAL, so more shards cost the server more
+    /// than they gain.
     pub const COUNT_MAX: u32 = 64;
 
-    /// The whole outbox: the only shard there is.
+    /// The whole outbox as its only shard.
     pub const WHOLE: Self = Self { index: 0, count: 1 };
 
-    /// Whether there can be so many shards: a mask of the hash selects one of them.
+    /// Returns whether this number of shards is valid. A mask of the hash must select one of them.
     #[must_use]
     pub const fn is_count(count: u32) -> bool {
         count.is_power_of_two() && count <= Self::COUNT_MAX
     }
 
-    /// All shards, if there are so many.
+    /// Returns all shards of a number of shards.
     ///
     /// # Panics
     ///
-    /// When there cannot be so many.
+    /// The number is not valid.
     pub fn all(count: u32) -> impl Iterator<Item = Self> {
         assert!(Self::is_count(count), "{count} shards");
         (0..count).map(move |index| Self { index, count })
     }
 
-    /// Which one, from 0.
+    /// Returns the index of the shard, from 0.
     #[must_use]
     pub const fn index(self) -> u32 {
         self.index
     }
 
-    /// How many there are.
+    /// Returns the number of shards.
     #[must_use]
     pub const fn count(self) -> u32 {
         self.count
     }
 
-    /// Whether it is the only one.
+    /// Returns whether this is the only shard.
     #[must_use]
     pub const fn is_whole(self) -> bool {
         self.count == 1
     }
 
-    /// The name of this shard's slot or publication, where that of the whole outbox is `base`.
+    /// Returns the name of this shard's slot or publication. `base` is the name for the whole
+    /// outbox.
     #[must_use]
     pub fn name(self, base: &str) -> String {
         match self.is_whole() {
@@ -74,14 +75,14 @@ impl Shard {
         }
     }
 
-    /// The name of the whole outbox's slot or publication, where this shard's is `name`.
+    /// Returns the name for the whole outbox. `name` is this shard's slot or publication.
     #[must_use]
     pub fn base(self, name: &str) -> &str {
         let suffix = self.name("");
         name.strip_suffix(suffix.as_str()).unwrap_or(name)
     }
 
-    /// Which shard has this name, if one has.
+    /// Returns the shard with this name, if there is one.
     #[must_use]
     pub fn of_name(name: &str, base: &str) -> Option<Self> {
         let rest = name.strip_prefix(base)?;
@@ -114,10 +115,10 @@ impl FromStr for Shard {
     }
 }
 
-/// What rows are distributed by: the ordering key, as the template makes it of columns.
+/// The key that distributes rows among shards: the ordering key's template over columns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShardKey {
-    /// In the order of the template.
+    /// Pieces in the order of the template.
     pub pieces: Vec<KeyPiece>,
 }
 
@@ -126,26 +127,26 @@ pub struct ShardKey {
 pub enum KeyPiece {
     /// Text that is the same in every key.
     Literal(String),
-    /// The text of a column, which has one of these names; the first that the table has.
+    /// The text of a column. Of these names, the first that the table has counts.
     Column(Vec<String>),
 }
 
 impl ShardKey {
-    /// A scalar SQL expression whose value is the row filter of a shard, as text; null where the table
-    /// lacks a column, or one has a type that no row filter can turn into text.
+    /// Returns a scalar SQL expression for a shard's row filter, as text. The result is null if the
+    /// table lacks a column, or if no row filter can convert a column to text.
     ///
-    /// It is text in the very form in which the server shows it again (`pg_get_expr`), so that what is
-    /// there can be compared with what should be. Which form a column takes depends on its type, which
-    /// the server knows; so the server makes the text.
+    /// The filter has the form in which the server shows it (`pg_get_expr`), so that existing and
+    /// expected filters can be compared. That form depends on the columns' types. The server knows
+    /// the types, and therefore generates the text.
     ///
-    /// What is hashed is the text of the key itself: two rows with one key are on one shard whatever
-    /// columns it came from, and dispatch state finds the shard by the key it holds. A null counts as
-    /// empty, as in the key, or else the row would be on no shard at all. The collation is given
-    /// because the hash depends on it, and columns may have different ones. `hashtext` keeps its values
-    /// across upgrades: hash indexes of text are carried over by `pg_upgrade`, and hold them.
+    /// The hash is of the key's text. Two rows with one key are therefore on one shard, in any
+    /// columns, and dispatch state finds the shard from its stored key. A null counts as empty, as
+    /// in the key. Otherwise the row would be on no shard. The collation is explicit, because the
+    /// hash depends on it and columns may differ. `hashtext` keeps its values across upgrades,
+    /// because `pg_upgrade` keeps hash indexes of text.
     ///
-    /// A mask and not `abs(..) %`: `abs` of the least integer is an error, raised while decoding, where
-    /// it would stop the slot for ever.
+    /// The filter uses a mask instead of `abs(..) %`. `abs` of the least integer fails, and a
+    /// failure during decoding would stop the slot for ever.
     #[must_use]
     pub fn filter_sql(&self, table: &QualifiedName, shard: Shard) -> String {
         let mut pieces = self.pieces.iter().map(|piece| piece.sql(table));
@@ -158,15 +159,16 @@ impl ShardKey {
 }
 
 impl KeyPiece {
-    /// A scalar SQL expression whose value is the SQL text of this piece.
+    /// Returns a scalar SQL expression for the SQL text of this piece.
     ///
-    /// Text is taken as it is. Anything else goes through the output function of its type, which is what
-    /// replication sends; a cast would be no function call, and no row filter takes it. Only a type whose
-    /// output depends on no setting will do.
+    /// Text is used as it is. Any other type goes through its output function, as in replication. A
+    /// row filter accepts no cast, because a cast is not a function call. The type's output must
+    /// not depend on a setting.
     fn sql(&self, table: &QualifiedName) -> String {
         let names = match self {
             Self::Literal(text) => {
-                // As the server writes it, whatever is in it (`simple_quote_literal` in `ruleutils.c`).
+                // In the server's own form for any content (`simple_quote_literal` in
+                // `ruleutils.c`).
                 return quote_literal(&format!("'{}'::text", text.replace('\'', "''")));
             }
             Self::Column(names) => names.iter().map(|name| quote_literal(name)).collect::<Vec<_>>(),
@@ -210,7 +212,7 @@ mod tests {
         assert_eq!(Shard::WHOLE.base("walrelay"), "walrelay");
         assert_eq!(Shard::of_name("walrelay_3_of_4", "walrelay"), Some(shard));
         assert_eq!(Shard::of_name("walrelay", "walrelay"), Some(Shard::WHOLE));
-        // Anchors, other outboxes, and numbers that nobody would write so.
+        // Anchors, other outboxes, and numbers in another form.
         for name in [
             "walrelay_0_of_2_anchor_a",
             "walrelay_anchor_0_of_2",

@@ -1,8 +1,8 @@
-//! The seam between the relay and dispatch state: what a session reads when it opens, and the
-//! commands it gives while it runs.
+//! The relay's interface to dispatch state: the reads when a session starts, and the commands while
+//! it runs.
 //!
-//! In service it is [`SessionStore`](crate::SessionStore), over the tables; in the simulation a table
-//! in memory. One conformance suite runs the same script on both.
+//! The service implements it with [`SessionStore`](crate::SessionStore) over the tables, and the
+//! simulation with a table in memory. One conformance suite runs the same script on both.
 
 use std::time::Duration;
 
@@ -17,34 +17,35 @@ use crate::store_error::StoreError;
 use crate::watch::Watch;
 use walrelay_pg_replication::{SlotState, Writer};
 
-/// Why dispatch state could not be reached.
+/// Why dispatch state could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreFailure {
-    /// Try again: the statement was refused, or the connection broke.
+    /// The statement was refused or the connection broke, so the caller tries again.
     #[error("dispatch state cannot be reached")]
     Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The database server is shutting down, and waits for us to confirm or to let go.
+    /// The database server is shutting down, and waits until we confirm or disconnect.
     #[error("the database server is shutting down")]
     ShuttingDown,
-    /// The session's history is over: what it knows must not be written where this leads (I11).
+    /// The session's history has ended. Its state must not be written to the server that the
+    /// connection now reaches (I11).
     #[error("{0}; nothing was written")]
     OtherHistory(&'static str),
-    /// A replay has no dispatch state, and met a row that would have to be recorded there.
+    /// A replay has no dispatch state, and read a row that it would have to record there.
     #[error("{0}")]
     NotRecorded(String),
-    /// The tables are those of an earlier version.
+    /// The tables are from an earlier version.
     #[error("the tables of an earlier version are still in place")]
     TablesOutdated(#[source] StoreError),
 }
 
-/// How the reason of a command to dispatch state that fails begins.
+/// Prefix of the reason for a failed command to dispatch state.
 pub const TABLE_REASON: &str = "a dispatch table cannot be used: ";
 
-/// What stands between such a reason and its next step.
+/// Text between such a reason and its next step.
 pub const NEXT_STEP: &str = "; as its owner: ";
 
 impl StoreFailure {
-    /// What went wrong, a line for it and for each of its causes.
+    /// Returns the first line of the error and of each of its causes.
     pub(crate) fn in_short(&self) -> String {
         match self {
             Self::Unavailable(source) => first_lines(&**source),
@@ -56,7 +57,7 @@ impl StoreFailure {
     }
 }
 
-/// The first line of an error and of each of its causes.
+/// Returns the first line of an error and of each of its causes.
 fn first_lines(error: &(dyn std::error::Error + 'static)) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     let mut lines: Vec<String> = Vec::new();
@@ -76,50 +77,50 @@ fn first_lines(error: &(dyn std::error::Error + 'static)) -> String {
 pub struct Survey {
     /// Rows in dispatch state.
     pub counts: DispatchCounts,
-    /// Whether they are still being counted.
+    /// Whether the count is not complete yet.
     pub is_counting: bool,
-    /// The slot; none when it is gone.
+    /// The slot. None if it does not exist.
     pub slot: Option<SlotState>,
-    /// How long ago what is confirmed now was written, in seconds; none where nobody may see it.
+    /// Age of the confirmed position in seconds. None if the role may not see it.
     pub lag_seconds: Option<f64>,
-    /// Whom the slot's oldest log waits for, beside us.
+    /// The transaction that the slot's oldest WAL waits for.
     pub oldest_writer: Option<Writer>,
-    /// How far the slot is settled.
+    /// The relay's row, with the slot's settled position.
     pub relay_row: Option<RelayRow>,
-    /// The anchors of the slot, farthest back first.
+    /// The anchors of the slot, oldest position first.
     pub anchors: Vec<AnchorState>,
 }
 
-/// What a look for due keys found.
+/// The result of one query for due keys.
 #[derive(Debug, Clone, Default)]
 pub struct Due {
     /// The keys, longest due first.
     pub keys: Vec<(Topic, String)>,
-    /// Whether another look may find more at once.
+    /// Whether another query may find more keys at once.
     pub has_more: bool,
 }
 
-/// Keys told by one look for due ones; with as many there may be more.
+/// Maximum keys of one query for due keys. A full result means that there may be more.
 pub const DUE_KEYS_MAX: usize = 1_000;
 
-/// Keys told by one look that are to be held for a replay: as many as are claimed at once.
+/// Maximum unconfirmed holds per query, as many as the keys of one claim.
 pub const HOLDS_MAX: u32 = 256;
 
-/// Heads told by one look at all of them; with as many there may be more.
+/// Maximum heads of one query. A full result means that there may be more.
 pub const HEADS_MAX: usize = 1_000;
 
-/// Dispatch state: one command at a time, each all or nothing.
+/// Dispatch state. It takes one command at a time, each all or nothing.
 pub trait Store: Send + 'static {
-    /// Reads which keys must not be published past what is recorded of them, once the slot is the
-    /// session's own. Read earlier, another relay could record rows in between that this one would
-    /// publish past (I4). `each` is told each of them as it comes, since all together may be more than
-    /// memory holds; the answer is how many there were.
+    /// Reads the parked keys, whose later rows must not be published first, once the session owns
+    /// the slot. Before that, another relay could record rows that this one would overtake (I4).
+    /// `each` receives each key as it arrives, because all keys may not fit into memory. Returns
+    /// the number of keys.
     fn parked_keys(
         &mut self,
         each: &mut (dyn FnMut(ParkedKey) + Send),
     ) -> impl Future<Output = Result<usize, StoreFailure>> + Send;
 
-    /// Reads the rows recorded at and after a position, some of them: about `rows_max` at most.
+    /// Reads some of the rows recorded at and after a position, about `rows_max` at most.
     fn recorded_from(
         &mut self,
         from: Position,
@@ -132,18 +133,18 @@ pub trait Store: Send + 'static {
         rows_to_record: &[RowToRecord],
     ) -> impl Future<Output = Result<(), StoreFailure>> + Send;
 
-    /// Writes down what became of claimed rows.
+    /// Writes the outcomes of claimed rows.
     fn finish(
         &mut self,
         finished: &[Finished],
     ) -> impl Future<Output = Result<(), StoreFailure>> + Send;
 
-    /// Takes the next rows of each key, at most `bytes_max` bytes of messages but at least one row;
-    /// one answer a key, in their order.
+    /// Claims the next rows of each key, at most `bytes_max` bytes of messages but at least one
+    /// row. Returns one answer for each key, in the order of the keys.
     ///
-    /// Nothing of these keys is out, and what was read of them up to `through` is stored or recorded. So
-    /// this is the moment at which a key that is to be held for a replay is: it gives no rows then, and
-    /// never counts as empty.
+    /// These keys have no row in flight, and their rows up to `through` are stored or recorded. A
+    /// requested hold is therefore confirmed here. A held key gives no rows, and never counts as
+    /// empty.
     fn claim(
         &mut self,
         keys: &[ClaimKey],
@@ -151,39 +152,41 @@ pub trait Store: Send + 'static {
         through: Position,
     ) -> impl Future<Output = Result<Vec<Claimed>, StoreFailure>> + Send;
 
-    /// Keys with rows that became due, also by an operator's hand, at most [`DUE_KEYS_MAX`] and none
-    /// of these topics; and [some](HOLDS_MAX) that are to be held for a replay. The look does not cost
-    /// more where more is parked.
+    /// Returns keys with rows that became due, also through an operator, at most [`DUE_KEYS_MAX`].
+    /// Keys of the topics in `except` are left out. The result includes [some](HOLDS_MAX) keys with
+    /// unconfirmed holds. The cost does not depend on the number of parked rows.
     fn due_keys(
         &mut self,
         except: &[Topic],
     ) -> impl Future<Output = Result<Due, StoreFailure>> + Send;
 
-    /// Whether [spilled rows](crate::DispatchStore::has_spilled_before) committed before `end` wait to be
-    /// published, and for nothing but that.
+    /// Returns whether [spilled rows](crate::DispatchStore::has_spilled_before) committed before
+    /// `end` are still to be published, and need nothing else.
     fn has_spilled_before(
         &mut self,
         end: Lsn,
     ) -> impl Future<Output = Result<bool, StoreFailure>> + Send;
 
-    /// The heads of the keys behind this one, at most [`HEADS_MAX`], ordered by topic and key.
+    /// Returns the heads of the keys after this one, at most [`HEADS_MAX`], ordered by topic and
+    /// key.
     fn heads_after(
         &mut self,
         after: Option<&Head>,
     ) -> impl Future<Output = Result<Vec<Head>, StoreFailure>> + Send;
 
-    /// Waits until an operator says that he has changed something, which [`due_keys`](Self::due_keys)
-    /// finds. He may also say nothing. Dropping the future loses nothing.
+    /// Waits for a notification that an operator changed something, which
+    /// [`due_keys`](Self::due_keys) finds. A change may come without a notification. Dropping the
+    /// future loses nothing.
     fn notice(&mut self) -> impl Future<Output = ()> + Send;
 
-    /// Notes how far the slot is settled. The slot is confirmed no further than that.
+    /// Records the settled position. The slot is never confirmed beyond it.
     fn note_settled(
         &mut self,
         settled: Lsn,
     ) -> impl Future<Output = Result<(), StoreFailure>> + Send;
 
-    /// Notes how the relay is doing, for `walrelay status`. Without the relay's own row, as in a replay,
-    /// nothing is noted.
+    /// Records the relay's condition for `walrelay status`. Without the relay's own row, as in a
+    /// replay, nothing is recorded.
     fn note_condition(
         &mut self,
         _condition: &Condition,
@@ -191,19 +194,20 @@ pub trait Store: Send + 'static {
         std::future::ready(Ok(()))
     }
 
-    /// Why a command failed and what the next step is, in a line for `/readyz` and `walrelay status`. The
-    /// server's details are left out, because they may quote rows.
+    /// Returns why a command failed and the next step, as one line for `/readyz` and
+    /// `walrelay status`. Omits the server's details, because they may quote rows.
     fn why_not(&self, failure: &StoreFailure) -> String {
         format!("{TABLE_REASON}{}", failure.in_short())
     }
 
-    /// Counts rows, a part of the table at a time, and looks at the slot, for operators.
+    /// Counts rows, one part of the table at a time, and reads the slot, for operators.
     fn survey(&mut self) -> impl Future<Output = Result<Survey, StoreFailure>> + Send;
 
-    /// Whether the publication still publishes the outbox tables.
+    /// Returns whether the publication still publishes the outbox tables.
     fn watch(&mut self) -> impl Future<Output = Result<Watch, StoreFailure>> + Send;
 
-    /// Deletes rows whose audit time is over, some of them; none when there are no more.
+    /// Deletes some of the rows whose retention is over, and returns their number. 0 means that
+    /// none are left.
     fn prune(
         &mut self,
         retention: Duration,

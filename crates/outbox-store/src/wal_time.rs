@@ -1,8 +1,8 @@
-//! Which position the log had when, in `app_outbox_relay_time`: an operator thinks in times, a slot in
+//! WAL positions with their times, in `app_outbox_relay_time`. Operators think in times, slots in
 //! positions.
 //!
-//! A row's own commit lies behind the position that it notes, so a history that holds the row holds
-//! the log up to there: what is read here is of this history, after a promotion or a restore too.
+//! A row's own commit lies after the position that the row records. A history that contains the row
+//! therefore contains the WAL up to that position, even after a promotion or a restore.
 
 use std::time::SystemTime;
 
@@ -12,24 +12,24 @@ use tokio_postgres::types::{PgLsn, Type};
 
 use crate::store_error::StoreError;
 
-/// A position, and a moment at which the log had come no further back.
+/// A position and its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WalTime {
-    /// The moment.
+    /// The time.
     pub at: SystemTime,
-    /// Whatever was committed at that moment or later lies at this position or behind it.
+    /// Everything committed at that time or later lies at or after this position.
     pub lsn: Lsn,
 }
 
-/// Notes the position of this moment, unless somebody has within the last minute; forgets what is
-/// older than a month.
+/// Records the current position, unless a session did so within the last minute. Deletes rows older
+/// than a month.
 ///
 /// # Errors
 ///
-/// There is no such table, or no right to it; the server refused, or the connection ended.
+/// There is no such table or privilege, the server refused the statement, or the connection ended.
 pub async fn note_wal_time(client: &Client, system_identifier: &str) -> Result<(), StoreError> {
-    // The position is read before the time: a transaction takes its time of commit first and its place
-    // in the log then, so one of that time or later lies behind the position.
+    // The position is read before the time. A transaction takes its commit time first and its place
+    // in the WAL later. A commit of that time or later therefore lies after the position.
     client
         .execute_typed(
             "WITH here AS MATERIALIZED (SELECT pg_current_wal_insert_lsn() AS lsn),
@@ -49,11 +49,12 @@ pub async fn note_wal_time(client: &Client, system_identifier: &str) -> Result<(
     Ok(())
 }
 
-/// Everything committed at `time` or later lies behind this; None when nothing is noted from before.
+/// Returns a position before everything committed at `time` or later. None if no earlier time is
+/// recorded.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn position_at(
     client: &Client,
     system_identifier: &str,
@@ -64,11 +65,11 @@ pub async fn position_at(
     one(client, sql, &[(&system_identifier, Type::TEXT), (&time, Type::TIMESTAMPTZ)]).await
 }
 
-/// The first moment from which on everything committed lies at or behind `lsn`, as far as is noted.
+/// Returns the first recorded time from which on every commit lies at or after `lsn`.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn first_time_behind(
     client: &Client,
     system_identifier: &str,
@@ -80,11 +81,11 @@ pub async fn first_time_behind(
     one(client, sql, &[(&system_identifier, Type::TEXT), (&lsn, Type::PG_LSN)]).await
 }
 
-/// A position that was noted after `time`; None when none is.
+/// Returns the first position that was recorded after `time`. None if there is none.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn first_position_after(
     client: &Client,
     system_identifier: &str,

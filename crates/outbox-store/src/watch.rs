@@ -1,7 +1,7 @@
-//! Whether the publication still publishes the outbox tables, and up to which position that is known.
+//! Checks whether the publication still publishes the outbox tables, and up to which position.
 //!
-//! The server passes over rows that are not published without a word, and so do its keepalives. What
-//! is confirmed must lie before [`Watch::Intact`], unless the rows themselves show it.
+//! The server silently skips rows that are not published, and its keepalives pass them. A confirmed
+//! position must therefore lie before [`Watch::Intact`], unless the rows themselves prove it.
 
 use std::sync::{Arc, OnceLock};
 
@@ -12,25 +12,25 @@ use tokio_postgres::{Client, Row};
 use crate::store_error::StoreError;
 use walrelay_pg_client::{QualifiedName, quote_identifier};
 
-/// What a look at the publication tells.
+/// The result of a check of the publication.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Watch {
-    /// No change of it was committed before this position.
+    /// No change of the publication was committed before this position.
     Intact {
         /// The position.
         up_to: Lsn,
     },
-    /// Somebody is changing it, and has not committed yet.
+    /// A transaction is changing it, and has not committed yet.
     Changing,
-    /// It is not what it was at the first look.
+    /// It has changed since the first check.
     Changed {
-        /// What happened.
+        /// Description of the change.
         what: String,
     },
 }
 
-/// A publication and its tables, as they were at the first look. Clones share that look: what is
-/// changed between two sessions is noticed by the second.
+/// A publication and its tables, as of the first check. Clones share that check, so a second
+/// session notices a change between two sessions.
 #[derive(Debug, Clone)]
 pub struct PublicationWatch {
     publication: String,
@@ -39,26 +39,26 @@ pub struct PublicationWatch {
 }
 
 impl PublicationWatch {
-    /// Not looked at yet.
+    /// Creates a watch that has not checked yet.
     #[must_use]
     pub fn new(publication: String, tables: Vec<QualifiedName>) -> Self {
         Self { publication, tables, first: Arc::default() }
     }
 
-    /// The outbox tables.
+    /// Returns the outbox tables.
     pub(crate) fn tables(&self) -> &[QualifiedName] {
         &self.tables
     }
 
-    /// Looks.
+    /// Checks the publication and its tables.
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn look(&self, client: &Client) -> Result<Watch, StoreError> {
-        // The position first. Whoever commits a change before it has marked the catalog's rows by
-        // now: either we see the change, or, while its commit is not visible yet (it may wait for a
-        // standby after it is in the log), whose mark it is.
+        // The position is read first. A transaction that commits a change before it has already
+        // marked the catalog's rows. We then see either the change or the mark. Only the mark is
+        // visible while the commit waits for a standby after it is in the WAL.
         let row = client
             .query_typed_one("SELECT pg_current_wal_insert_lsn() AS wal_end", &[])
             .await
@@ -71,8 +71,8 @@ impl PublicationWatch {
             if marks.iter().any(|mark| mark.is_in_progress) {
                 return Ok(Watch::Changing);
             }
-            // Its transaction ended between our look at the row and at the transaction: the next
-            // look sees what it did. A mark that is seen twice only locked the row.
+            // The transaction ended after we had read the row, so the next check sees its change. A
+            // mark that is seen twice only locked the row.
             if marks.iter().all(|mark| finished.contains(&mark.of)) {
                 return Ok(match self.compare(&rows) {
                     Ok(()) => Watch::Intact { up_to },
@@ -122,7 +122,8 @@ impl PublicationWatch {
         ))
     }
 
-    /// What differs once a thing was made anew or changed, and be it back to what it was.
+    /// Returns a text that differs once an object was recreated or changed, even if it was changed
+    /// back.
     fn identity(&self, row: &Row) -> Result<String, String> {
         let publication = &self.publication;
         let table: &str = row.get("name");
@@ -142,7 +143,7 @@ impl PublicationWatch {
     }
 }
 
-/// Who has marked a row of the catalog as deleted or replaced, or has locked it.
+/// A transaction that has marked a catalog row as deleted or replaced, or has locked it.
 struct Mark {
     of: String,
     is_in_progress: bool,
@@ -154,8 +155,9 @@ fn marks(row: &Row) -> Vec<Mark> {
     in_progress.chain(of("finished").map(|of| Mark { of, is_in_progress: false })).collect()
 }
 
-/// `xmax` is whoever marks a row; rolled back, it means nothing. Its missing high half is that of
-/// the nearest transaction id. One that is not before the snapshot cannot have ended in it.
+/// `xmax` is the transaction that marked a row, and is void after a rollback. Its missing high half
+/// is that of the nearest transaction id. A transaction that is not before the snapshot cannot have
+/// ended in it.
 const LOOK: &str = "
 SELECT wanted.schema || '.' || wanted.name AS name,
        p.oid IS NOT NULL AS has_publication, c.oid IS NOT NULL AS has_table,

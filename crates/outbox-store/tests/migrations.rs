@@ -1,4 +1,4 @@
-//! The migrations against a real server: run twice, from two places, beside tables of others.
+//! Runs the migrations on a real server: twice, from two sessions, and next to other tables.
 
 mod support;
 
@@ -9,7 +9,7 @@ use walrelay_outbox_store::{StoreError, migrate, migrations};
 use walrelay_pg_client::QualifiedName;
 use walrelay_testkit::postgres::{TestClient, TestDatabase};
 
-/// Every catalog row a migration could have touched, with the transaction that wrote it.
+/// Returns every catalog row that a migration could change, with the transaction that wrote it.
 async fn catalog(session: &TestClient) -> String {
     session
         .text(
@@ -58,7 +58,7 @@ async fn psql_and_init_run_the_same_files() {
     let (_database, by_init) = migrated().await;
     let database = TestDatabase::create().await;
     let by_psql = database.connect().await;
-    // A script in one transaction, as `supabase db push` and `psql -1` run it.
+    // One transaction, as `supabase db push` and `psql -1` run the script.
     let files: String = migrations(&[outbox()]).into_iter().map(|m| m.sql).collect();
     by_psql.run(&format!("BEGIN; {files} COMMIT;")).await;
 
@@ -193,7 +193,8 @@ async fn the_outbox_is_append_only() {
 #[tokio::test]
 async fn the_guard_does_not_depend_on_the_search_path() {
     let (_database, session) = migrated().await;
-    // What the guard uses to tell an UPDATE, if it were looked up in the caller's path.
+    // Replacements for the functions by which the guard detects an UPDATE, on the caller's search
+    // path.
     session
         .run(
             "CREATE SCHEMA evil;
@@ -210,7 +211,8 @@ async fn the_guard_does_not_depend_on_the_search_path() {
     assert_eq!(session.text(config).await, "search_path=\"\"");
 }
 
-/// Roles are shared by all databases of a server, and so by tests.
+/// Creates the web roles if needed. All databases of a server, and therefore all tests, share
+/// roles.
 async fn ensure_web_roles(session: &TestClient) {
     session
         .run(
@@ -228,7 +230,7 @@ async fn the_internet_gets_no_right_whatever_the_defaults_are() {
     let database = TestDatabase::create().await;
     let session = database.connect().await;
     ensure_web_roles(&session).await;
-    // As on Supabase.
+    // Defaults as on Supabase.
     session
         .run(
             "GRANT USAGE ON SCHEMA public TO anon, authenticated;

@@ -1,4 +1,4 @@
-//! What one of our sessions waits for, as another sees it: locks, and transactions that have to end.
+//! The sessions and transactions that one of our sessions waits for, as another session sees them.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,15 +11,15 @@ use crate::sql_error::SqlError;
 /// A session that another one waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Blocker {
-    /// Its server process; 0 is a prepared transaction, which has none.
+    /// Process id of the session. 0 is a prepared transaction, which has no process.
     pid: i32,
-    /// Its role; empty where it is not told.
+    /// Role of the session. Empty if the server does not show it.
     user: String,
-    /// Its application name; empty where it is not told.
+    /// Application name of the session. Empty if the server does not show it.
     application: String,
-    /// What it does, as in `idle in transaction`; empty where the role may not know.
+    /// State of the session, such as `idle in transaction`. Empty if our role may not see it.
     state: String,
-    /// How long its transaction has been open; zero where the role may not know.
+    /// How long the session's transaction has been open. Zero if our role may not see it.
     open_for: Duration,
 }
 
@@ -40,18 +40,18 @@ impl fmt::Display for Blocker {
     }
 }
 
-/// Whom a session waits for, the one that has been open longest first.
+/// The sessions that another session waits for, the longest open transaction first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Blockers(Vec<Blocker>);
 
 impl Blockers {
-    /// Whether it waits for nobody.
+    /// Returns whether the session waits for nobody.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether these are the same sessions, however long they have been open by now.
+    /// Returns whether both name the same sessions. Open times are ignored.
     #[must_use]
     pub fn are_those_of(&self, other: &Self) -> bool {
         let pids = |it: &Self| it.0.iter().map(|blocker| blocker.pid).collect::<Vec<_>>();
@@ -69,11 +69,11 @@ impl fmt::Display for Blockers {
     }
 }
 
-/// The server process of a session.
+/// Returns the process id of a session.
 ///
 /// # Errors
 ///
-/// The server refused the question, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn backend_pid(client: &Client) -> Result<i32, SqlError> {
     let row = client
         .query_typed_one("SELECT pg_backend_pid() AS pid", &[])
@@ -82,11 +82,11 @@ pub async fn backend_pid(client: &Client) -> Result<i32, SqlError> {
     Ok(row.get("pid"))
 }
 
-/// Whom the session of this server process waits for; nobody when it works.
+/// Returns the sessions that block the session with this process id. Empty if nothing blocks it.
 ///
 /// # Errors
 ///
-/// The server refused the question, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn blockers(client: &Client, pid: i32) -> Result<Blockers, SqlError> {
     let sql = "
         SELECT b.pid, coalesce(a.usename::text, '') AS role,
@@ -113,11 +113,7 @@ fn blocker(row: &Row) -> Blocker {
     }
 }
 
-/// Ends the statement that the session of this server process runs; the session stays.
-///
-/// # Errors
-///
-/// The server refused, or the connection ended.
+/// Cancels the running statement of the session with this process id. The session stays open.
 pub async fn cancel_statement(client: &Client, pid: i32) -> Result<(), SqlError> {
     client
         .query_typed("SELECT pg_catalog.pg_cancel_backend($1)", &[(&pid, Type::INT4)])

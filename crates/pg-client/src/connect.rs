@@ -1,9 +1,9 @@
-//! From a connection string to an established session, for SQL and for replication alike.
+//! Connects to Postgres from a connection string, for SQL and for replication.
 //!
-//! Owns name look-up, the order of attempts, TLS negotiation and the time budget. Names are looked
-//! up anew on every attempt, because a managed database moves. Every address of every host gets an
-//! equal share of what is left of `connect_timeout`, so that one that drops packets does not use up
-//! the time of those behind it.
+//! Owns name lookup, the order of attempts, TLS negotiation and the time budget. Every attempt
+//! looks names up again, because a managed database moves. Every address of every host gets an
+//! equal share of the remaining `connect_timeout`. An address that drops packets therefore does not
+//! use up the time of the next addresses.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -25,20 +25,20 @@ use crate::error::{PgError, ServerErrorKind, TlsError};
 use crate::stream::Stream;
 use crate::tls::{client_config, server_name};
 
-/// A peer that vanished without a FIN is noticed after 15 + 3 × 5 s, also where no timer of ours
-/// watches: while a query waits for its answer.
+/// TCP keepalive settings. They detect a peer that vanished without a FIN after 15 + 3 × 5 s. No
+/// timer of ours watches the connection while a query waits for its answer.
 const KEEPALIVE: TcpKeepalive = TcpKeepalive::new()
     .with_time(Duration::from_secs(15))
     .with_interval(Duration::from_secs(5))
     .with_retries(3);
 
-/// As long as the keepalive probes take, for what the peer does not acknowledge. Linux sends no probes
-/// while written bytes are unacknowledged, and gives up only after a quarter of an hour: a statement that
-/// is sent to an address where the server no longer is would wait as long.
+/// The longest time that written bytes may stay unacknowledged, equal to the time of the keepalive
+/// probes. While bytes are unacknowledged, Linux sends no probes and gives up only after a quarter
+/// of an hour. A statement sent to an address that the server has left would wait that long.
 #[cfg(target_os = "linux")]
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(30);
 
-/// How long [`SqlClient::close`] waits for the goodbye to be written.
+/// Longest time that [`SqlClient::close`] waits for the final message to be written.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// `SSLRequest`: length 8, code 1234.5679.
@@ -48,14 +48,14 @@ const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xD2, 0x16, 0x2F];
 ///
 /// # Errors
 ///
-/// No address answers, TLS or authentication fails, or no server of the list is of the kind asked
-/// for. What a server answered is preferred over what a network did.
+/// No address answers, TLS or authentication fails, or no listed server is of the requested kind. A
+/// server's answer is returned in preference to a network error.
 pub async fn connect_sql(config: &ConnectConfig) -> Result<SqlClient, PgError> {
     open_session(config, &SqlGreeting).await
 }
 
-/// A client for ordinary SQL together with the task that drives its socket; the task ends when this
-/// is dropped.
+/// A client for ordinary SQL, with the task that drives its socket. Dropping the client ends the
+/// task.
 #[derive(Debug)]
 pub struct SqlClient {
     client: Client,
@@ -64,8 +64,8 @@ pub struct SqlClient {
 }
 
 impl SqlClient {
-    /// Waits for a `NOTIFY` on a channel that this session listens to, or takes one that has come
-    /// since this was asked last; several count as one.
+    /// Waits for a `NOTIFY` on a channel that this session listens to. A notification that arrived
+    /// since the last call ends the wait at once. Several notifications count as one.
     ///
     /// # Cancel safety
     ///
@@ -74,11 +74,11 @@ impl SqlClient {
         self.notified.notified().await;
     }
 
-    /// Says goodbye, so that the server does not log a lost connection.
+    /// Sends Terminate, so that the server does not log a lost connection.
     pub async fn close(self) {
         let Self { client, mut connection, .. } = self;
         drop(client);
-        // What cannot be said within the time is cut off by the drop of the task.
+        // After the timeout, dropping the task closes the socket.
         timeout(CLOSE_TIMEOUT, connection.join_next()).await.ok();
     }
 }
@@ -97,12 +97,12 @@ impl DerefMut for SqlClient {
     }
 }
 
-/// What is said on a fresh stream to make a session of it.
+/// The startup that turns a new stream into a session.
 pub trait Greeting: Sync {
-    /// The session.
+    /// The type of the session.
     type Session: Send;
 
-    /// Starts a session and finds out whether it is of the kind asked for.
+    /// Starts a session and checks that the server is of the requested kind.
     fn greet(
         &self,
         stream: Stream,
@@ -111,11 +111,7 @@ pub trait Greeting: Sync {
     ) -> impl Future<Output = Result<Self::Session, PgError>> + Send;
 }
 
-/// Opens a session of the greeting's kind on the first address that accepts one.
-///
-/// # Errors
-///
-/// No address accepted a session within `connect_timeout`.
+/// Tries every address until one session is established.
 pub async fn open_session<G: Greeting>(
     config: &ConnectConfig,
     greeting: &G,
@@ -153,7 +149,7 @@ pub async fn open_session<G: Greeting>(
     Err(summary(failures))
 }
 
-/// The failure that tells most: an answer, before a network's silence.
+/// Returns the most useful failure: a server's answer before a network error.
 fn summary(mut failures: Vec<PgError>) -> PgError {
     let answered = |failure: &PgError| {
         !matches!(
@@ -168,7 +164,7 @@ fn summary(mut failures: Vec<PgError>) -> PgError {
     }
 }
 
-/// Where one attempt goes.
+/// The address of one attempt.
 enum Address {
     Tcp(SocketAddr),
     Unix(PathBuf),
@@ -188,7 +184,7 @@ fn socket_path(directory: &Path, port: u16) -> PathBuf {
     directory.join(format!(".s.PGSQL.{port}"))
 }
 
-/// Makes the operating system end a connection whose peer has vanished, whether we wait or write.
+/// Makes the operating system end a connection whose peer has vanished, while we wait or write.
 fn notice_silence(stream: &TcpStream) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let socket = SockRef::from(stream);
@@ -221,18 +217,19 @@ impl Attempt<'_> {
             Ok(session) => return Ok(session),
             Err(failure) => failure,
         };
-        // As libpq: "prefer" tries plain text when pg_hba.conf refuses the encrypted connection.
+        // Like libpq, "prefer" tries plain text when `pg_hba.conf` refuses the encrypted
+        // connection.
         let refused =
             failure.server().is_some_and(|answer| answer.kind() == ServerErrorKind::Authentication);
         if !(is_encrypted && refused && self.config.encryption == Encryption::Prefer) {
             return Err(failure);
         }
         let plain = self.open(&Encryption::Disable).await?;
-        // The first answer is the one about the connection that was asked for.
+        // If both fail, return the answer about the encrypted connection, which the user asked for.
         greeting.greet(plain, self.config, self.endpoint).await.map_err(|_| failure)
     }
 
-    /// A connected stream, encrypted as asked.
+    /// Opens a stream, encrypted as `encryption` says.
     async fn open(&self, encryption: &Encryption) -> Result<Stream, PgError> {
         let failed = |source| PgError::Connect { address: self.to_string(), source };
         let address = match self.address {
@@ -316,7 +313,7 @@ impl Greeting for SqlGreeting {
             .user(&config.user)
             .dbname(&config.database)
             .application_name(&config.application_name)
-            // TLS is already there, where it is wanted.
+            // The stream is already encrypted if TLS is wanted.
             .ssl_mode(tokio_postgres::config::SslMode::Disable);
         if let Some(password) = &endpoint.password {
             client_config.password(password.reveal());
@@ -345,7 +342,8 @@ impl Greeting for SqlGreeting {
     }
 }
 
-/// The SQL client tells a missing password as a mistake in its configuration, by its text alone.
+/// Converts a failed startup. The SQL client reports a missing password as a configuration error,
+/// which only its text identifies.
 fn refused_greeting(error: tokio_postgres::Error, endpoint: &Endpoint) -> PgError {
     let wants_password = endpoint.password.is_none()
         && std::error::Error::source(&error)
@@ -367,7 +365,7 @@ async fn drive(mut connection: Connection<Stream, tls::NoTlsStream>, notified: A
             }
             Some(Ok(AsyncMessage::Notification(_))) => notified.notify_one(),
             Some(Ok(_)) => {}
-            // Every call of the client returns it too; logged there, where something is done.
+            // Every call of the client returns this error also, and the caller logs it.
             Some(Err(_)) | None => return,
         }
     }

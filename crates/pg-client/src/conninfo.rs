@@ -1,8 +1,8 @@
-//! Connection strings as libpq takes them: what is asked for, checked all at once.
+//! Connection strings in libpq's format: parsing, and all problems of a string at once.
 //!
-//! Owns the meaning of every keyword. Promises that a [`ConnectConfig`] can be dialled without
-//! further checks and that no problem it reports quotes a secret. Reads only the files the string
-//! itself names (password file, root certificates), never the environment.
+//! Owns the meaning of every keyword. Promises that a [`ConnectConfig`] can be used without further
+//! checks, and that no reported problem quotes a secret. Reads only the files that the string names
+//! (password file, root certificates), never the environment.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,29 +19,30 @@ pub use problem::ConninfoProblem;
 pub use target::{ConnectConfig, Endpoint, TargetSession};
 pub(crate) use target::{Encryption, RootSource};
 
-/// As libpq has no default for it and waits for the kernel, we name one: long enough for a cold
-/// network path, short enough to try the next address while somebody waits.
+/// Default of `connect_timeout`. libpq has no default and waits for the kernel. Ten seconds are
+/// long enough for a cold network path, and short enough to try the next address while a caller
+/// waits.
 pub const CONNECT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
 
-/// What the environment contributes. `main` reads it; the library does not.
+/// Values from the environment. `main` reads the environment, because the library does not.
 #[derive(Debug, Clone, Default)]
 pub struct PgEnv {
-    /// User name when the string names none (`PGUSER`, or the account's name).
+    /// User name if the string names none (`PGUSER`, or the account's name).
     pub user: Option<String>,
     /// `PGPASSWORD`.
     pub password: Option<Secret>,
-    /// `PGPASSFILE`: read when no password is given otherwise.
+    /// `PGPASSFILE`: read if no password is given elsewhere.
     pub passfile: Option<PathBuf>,
-    /// `WALRELAY_SSLROOTCERT_PEM`: root certificates themselves, instead of a path.
+    /// `WALRELAY_SSLROOTCERT_PEM`: the root certificates as PEM text, instead of a path.
     pub sslrootcert_pem: Option<String>,
 }
 
 impl ConnectConfig {
-    /// Reads a URL or a keyword string, as libpq does.
+    /// Parses a URL or a keyword string, as libpq does.
     ///
     /// # Errors
     ///
-    /// Everything that is wrong with it, at once.
+    /// Returns every problem of the string at once.
     pub fn parse(text: &str, env: &PgEnv) -> Result<Self, Vec<ConninfoProblem>> {
         let mut problems = Vec::new();
         let pairs = text::pairs(text.trim(), &mut problems);
@@ -54,7 +55,7 @@ impl ConnectConfig {
     }
 }
 
-/// Keywords libpq knows and this client need not act on, with the values that ask for nothing.
+/// Keywords that libpq knows and this client ignores, with the values that change nothing.
 const INERT: [(&str, &[&str]); 13] = [
     ("fallback_application_name", &[]),
     ("keepalives", &["1"]),
@@ -71,7 +72,7 @@ const INERT: [(&str, &[&str]); 13] = [
     ("load_balance_hosts", &["disable"]),
 ];
 
-/// The pairs while they are being used up; what is left over is a problem.
+/// The pairs that are not yet used. Each pair left at the end is a problem.
 struct Keywords<'a> {
     pairs: text::Pairs,
     problems: &'a mut Vec<ConninfoProblem>,
@@ -100,7 +101,7 @@ impl<'a> Keywords<'a> {
         };
         let passfile = passfile.filter(|_| password.is_none());
         endpoints.iter_mut().for_each(|endpoint| endpoint.password = password.clone());
-        // Read again before every connection. A wrong path is a mistake in the configuration.
+        // Every connection reads the file again. A wrong path is a configuration error now.
         if let Some((path, Err(error))) = passfile.as_deref().map(|it| (it, passfile::read(it))) {
             self.problem(format!("read password file {}: {error}", path.display()));
         }
@@ -117,7 +118,8 @@ impl<'a> Keywords<'a> {
         })
     }
 
-    /// The last value of a keyword; an empty one counts as not given, as in libpq.
+    /// Removes a keyword and returns its last value. An empty value counts as not given, as in
+    /// libpq.
     fn take(&mut self, keyword: &str) -> Option<String> {
         let mut last = None;
         self.pairs.retain_mut(|(name, value)| {
@@ -135,7 +137,7 @@ impl<'a> Keywords<'a> {
     }
 
     fn endpoints(&mut self) -> Vec<Endpoint> {
-        // hostaddr spares libpq the look-up of host; the address alone serves when given.
+        // In libpq, hostaddr saves the lookup of host. Here the address alone is enough.
         let names = self.take("host");
         let addresses = self.take("hostaddr");
         if names.is_some() && addresses.is_some() {
@@ -153,7 +155,7 @@ impl<'a> Keywords<'a> {
         for (index, host) in hosts.into_iter().enumerate() {
             let port = ports.get(index).unwrap_or(&ports[0]);
             let Some(port) = port_number(port) else {
-                // Not quoted: an unencoded password can end up where the port is expected.
+                // Do not quote the port, because an unencoded password can end up there.
                 self.problem(format!(
                     "the port of host number {} is not a number from 1 to 65535",
                     index + 1
@@ -225,7 +227,7 @@ impl<'a> Keywords<'a> {
         let Some(text) = self.take("connect_timeout") else { return CONNECT_TIMEOUT_DEFAULT };
         match text.parse::<i32>().map(u64::try_from) {
             Ok(Ok(seconds)) if seconds > 0 => Duration::from_secs(seconds),
-            // libpq: wait for ever. A relay that waits for ever reports nothing.
+            // In libpq this value waits for ever. A relay that waits for ever reports nothing.
             Ok(_) => CONNECT_TIMEOUT_DEFAULT,
             Err(_) => {
                 self.problem(format!("connect_timeout is {text:?}; it must be whole seconds"));

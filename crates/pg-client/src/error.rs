@@ -1,4 +1,4 @@
-//! What can go wrong between us and the server, split by who has to act.
+//! Failures between the relay and the server, grouped by who has to act.
 
 use std::fmt;
 use std::io;
@@ -14,9 +14,9 @@ pub enum PgError {
     /// The host's name has no address.
     #[error("look up host {host}")]
     Resolve {
-        /// The name looked up.
+        /// The name that was looked up.
         host: String,
-        /// What the resolver said.
+        /// The resolver's error.
         #[source]
         source: io::Error,
     },
@@ -24,67 +24,67 @@ pub enum PgError {
     /// No connection to one address.
     #[error("connect to {address}")]
     Connect {
-        /// The address, with the host it stands for.
+        /// The address, with its host.
         address: String,
-        /// What the system said.
+        /// The operating system's error.
         #[source]
         source: io::Error,
     },
 
-    /// An address did not answer, or did not finish greeting us, in its share of the time.
+    /// An address did not answer, or did not finish the startup, in its share of the time.
     #[error("{address} did not answer within {:.1} s", limit.as_secs_f64())]
     ConnectTimeout {
-        /// The address, with the host it stands for.
+        /// The address, with its host.
         address: String,
         /// Its share of `connect_timeout`.
         limit: Duration,
     },
 
-    /// Several addresses were tried and each failed in its own way.
+    /// Several addresses were tried, and each failed.
     #[error("no address of the server can be reached: {}", Failures(.failures))]
     Unreachable {
         /// One per address, in the order tried.
         failures: Vec<PgError>,
     },
 
-    /// TLS could not be agreed on, or the certificate is not the one asked for.
+    /// TLS negotiation failed, or the certificate is not for the requested host.
     #[error("TLS with {host}")]
     Tls {
-        /// The host asked for.
+        /// The requested host.
         host: String,
-        /// What exactly.
+        /// The cause.
         #[source]
         source: TlsError,
     },
 
-    /// The server answered with an error of its own.
+    /// The server answered with an error.
     #[error(transparent)]
     Server(Box<ServerError>),
 
-    /// The parameter `replication` is refused, or `IDENTIFY_SYSTEM` is a syntax error: what answered is
-    /// no replication connection.
+    /// The server refused the parameter `replication`, or `IDENTIFY_SYSTEM` was a syntax error. The
+    /// peer is therefore not a replication connection.
     #[error(
         "this is a connection pooler: it does not pass replication=database on, and does not replicate"
     )]
     Pooler,
 
-    /// The server wants to be shown something we do not have.
+    /// The server asks for an authentication method that this client does not support.
     #[error("the server asks for {method} authentication, which is not supported")]
     AuthenticationMethod {
-        /// Its name.
+        /// Name of the method.
         method: String,
     },
 
-    /// The server wants a password and none is configured.
+    /// The server asks for a password, and none is configured.
     #[error("the server asks for a password and none is configured")]
     PasswordMissing,
 
-    /// The file with the passwords.
+    /// The password file cannot be read.
     #[error("read password file {}", path.display())]
     PasswordFile {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// The operating system's error.
         #[source]
         source: io::Error,
     },
@@ -92,7 +92,7 @@ pub enum PgError {
     /// The server could not prove that it knows the password.
     #[error("SCRAM authentication with the server")]
     Scram {
-        /// What is wrong with its answer.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -100,66 +100,66 @@ pub enum PgError {
     /// `target_session_attrs` asks for another kind of server.
     #[error("the server is not {wanted}, as target_session_attrs asks")]
     WrongSession {
-        /// The kind asked for.
+        /// The requested kind of server.
         wanted: &'static str,
     },
 
-    /// The server leaves a publication out, that is: it leaves rows out (Postgres 18 only warns).
+    /// The server skips a publication and therefore leaves rows out. Postgres 18 only warns.
     #[error("the server skipped a publication, rows would be missing: {0}")]
     PublicationSkipped(Box<ServerError>),
 
-    /// The server ended the stream of its own accord, as a shutdown does.
+    /// The server ended the stream on its own, as in a shutdown.
     #[error("the server ended the replication stream")]
     EndedByServer,
 
-    /// The connection closed without a word: a crash, a timeout on either side, the network.
+    /// The connection closed without a message: a crash, a timeout on either side, or the network.
     #[error("the server closed the connection")]
     Disconnected,
 
     /// The connection broke.
     #[error("{action}")]
     Io {
-        /// What was being done.
+        /// The action that failed.
         action: &'static str,
-        /// What the system said.
+        /// The operating system's error.
         #[source]
         source: io::Error,
     },
 
-    /// Nothing arrived although answers were asked for: the peer is gone without a FIN.
+    /// No bytes arrived although answers were requested. The peer vanished without a FIN.
     #[error("the server sent nothing for {limit:?} although it was asked to")]
     Silent {
-        /// How long was waited.
+        /// Time that was waited.
         limit: Duration,
     },
 
-    /// The server takes nothing in.
+    /// The server does not read from the connection.
     #[error("the server did not take a message in within {limit:?}")]
     WriteTimeout {
-        /// How long was waited.
+        /// Time that was waited.
         limit: Duration,
     },
 
-    /// The stream was told to end and did not within the time allowed.
+    /// The stream was asked to end, and did not end within the limit.
     #[error("the server did not end the replication stream within {limit:?}")]
     FinishTimeout {
-        /// How long was waited.
+        /// Time that was waited.
         limit: Duration,
     },
 
-    /// One message is larger than what we are willing to hold.
+    /// One message exceeds the memory limit.
     #[error("a message of {bytes} bytes is larger than the limit of {limit} bytes")]
     MessageTooLarge {
-        /// Its size as announced.
+        /// The announced size in bytes.
         bytes: usize,
-        /// What is allowed.
+        /// The limit in bytes.
         limit: usize,
     },
 
     /// Bytes that the protocol does not allow here.
     #[error("{what}")]
     Protocol {
-        /// What was expected and what was found.
+        /// The expected and the found bytes, in words.
         what: String,
     },
 
@@ -167,13 +167,13 @@ pub enum PgError {
     #[error("read a frame of the replication stream")]
     Frame(#[source] pgoutput_parser::DecodeError),
 
-    /// The SQL client failed otherwise than by an answer of the server.
+    /// The SQL client failed without an answer of the server.
     #[error("talk to the server")]
     Sql(#[source] tokio_postgres::Error),
 }
 
 impl PgError {
-    /// What the server said, if this is its answer.
+    /// Returns the server's error, if this is one.
     #[must_use]
     pub fn server(&self) -> Option<&ServerError> {
         match self {
@@ -258,41 +258,41 @@ impl fmt::Display for Failures<'_> {
     }
 }
 
-/// Why TLS did not come about.
+/// Why TLS failed.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// The server speaks plain text only.
+    /// The server supports plain text only.
     #[error("the server does not offer TLS")]
     NotOffered,
-    /// The answer to the request for TLS was neither yes nor no.
+    /// The server answered the TLS request with neither yes nor no.
     #[error("the server answered the request for TLS with byte {0:#04x}")]
     Unexpected(u8),
-    /// The file with the root certificates.
+    /// The file with the root certificates cannot be read.
     #[error("read root certificates from {path}: {source}")]
     RootFile {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system or the PEM reader said.
+        /// The error of the operating system or the PEM reader.
         #[source]
         source: io::Error,
     },
-    /// The certificates given inline.
+    /// The inline certificates cannot be read.
     #[error("read the inline root certificates: {source}")]
     RootPem {
-        /// What the PEM reader said.
+        /// The PEM reader's error.
         #[source]
         source: io::Error,
     },
-    /// The host cannot stand in a certificate.
+    /// A certificate cannot contain this host name.
     #[error("{host:?} is no name a certificate could carry")]
     HostName {
         /// The host.
         host: String,
     },
-    /// The library refused its own configuration.
+    /// The TLS library refused its configuration.
     #[error("configure TLS")]
     Configuration(#[source] rustls::Error),
-    /// The handshake failed: among others, a certificate that is not trusted.
+    /// The handshake failed, for example because the certificate is not trusted.
     #[error("handshake")]
     Handshake(#[source] io::Error),
 }
@@ -300,15 +300,15 @@ pub enum TlsError {
 /// An ErrorResponse or NoticeResponse.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ServerError {
-    /// `ERROR`, `FATAL`, `WARNING`, … in English whatever the server's language.
+    /// `ERROR`, `FATAL`, `WARNING`, … in English, in any language of the server.
     pub severity: String,
     /// The SQLSTATE: five characters, the same in every language and version.
     pub code: String,
-    /// The primary text.
+    /// The primary message.
     pub message: String,
-    /// The server's detail.
+    /// The detail, if any.
     pub detail: Option<String>,
-    /// The server's hint.
+    /// The hint, if any.
     pub hint: Option<String>,
     /// The function in the server's source that reported it.
     pub routine: Option<String>,
@@ -326,17 +326,17 @@ impl fmt::Display for ServerError {
     }
 }
 
-/// What an SQLSTATE means for replication.
+/// The meaning of an SQLSTATE for replication.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerErrorKind {
-    /// 55006: somebody else holds the slot.
+    /// 55006: another session holds the slot.
     SlotActive {
-        /// The server process that serves the holder, where the text names it.
+        /// Process id of the holder, if the message names it.
         pid: Option<i32>,
     },
-    /// 42704: no such slot or publication.
+    /// 42704: the slot or publication does not exist.
     Missing,
-    /// 42P01, 42703: no such table or column.
+    /// 42P01, 42703: the table or column does not exist.
     TableMissing,
     /// 55000: the slot is invalidated, belongs to another database, or cannot be moved there.
     NotInState,
@@ -344,7 +344,7 @@ pub enum ServerErrorKind {
     SlotsExhausted,
     /// 53300: all connections or walsenders are taken.
     ConnectionsExhausted,
-    /// 42501: the role may not do this.
+    /// 42501: the role lacks a privilege.
     Privilege,
     /// 57P01: ended by an administrator, a shutdown, or to release the slot.
     AdminShutdown,
@@ -352,24 +352,24 @@ pub enum ServerErrorKind {
     NotAccepting,
     /// Class 28: wrong role, wrong password, or refused by `pg_hba.conf`.
     Authentication,
-    /// 3D000: no such database.
+    /// 3D000: the database does not exist.
     DatabaseMissing,
-    /// 42602: not a name a slot can have.
+    /// 42602: not a valid slot name.
     InvalidName,
-    /// 42601: not understood.
+    /// 42601: a syntax error.
     Syntax,
-    /// 58P01 of a WAL segment: one that the slot needs is gone.
+    /// 58P01 for a WAL segment: the server removed a segment that the slot needs.
     WalRemoved,
-    /// 25006: the server or the session may not write.
+    /// 25006: the server or the session is read-only.
     ReadOnly,
-    /// WR001, raised by a statement of ours: an outbox table does not fit what was asked for.
+    /// WR001, raised by our own statement: an outbox table does not meet the requirements.
     OutboxUnfit,
     /// Anything else.
     Other,
 }
 
 impl ServerErrorKind {
-    /// The meaning of an SQLSTATE, where it has one alone: see [`ServerError::kind`].
+    /// Returns the meaning of an SQLSTATE, if the code alone has one. See [`ServerError::kind`].
     fn of_code(code: &str) -> Self {
         match code {
             "55006" => Self::SlotActive { pid: None },
@@ -393,7 +393,7 @@ impl ServerErrorKind {
 }
 
 impl ServerError {
-    /// What the answer means here.
+    /// Returns the meaning of this error.
     #[must_use]
     pub fn kind(&self) -> ServerErrorKind {
         let kind = ServerErrorKind::of_code(&self.code);
@@ -406,8 +406,8 @@ impl ServerError {
         kind
     }
 
-    /// Whether the same statement fails again for as long as nobody changes the data: not a lost connection,
-    /// a lack of resources, a conflict with another session, an intervention or a failure of the machine.
+    /// Returns whether the same statement fails until somebody changes the data. Lost connections,
+    /// lack of resources, conflicts, interventions and machine failures are not permanent.
     #[must_use]
     pub fn is_permanent(&self) -> bool {
         let passes = ["08", "25", "40", "53", "55", "57", "58"];
@@ -416,11 +416,12 @@ impl ServerError {
             && !passes.iter().any(|class| self.code.starts_with(class))
     }
 
-    /// Whether a WAL segment is gone that somebody wants to read.
+    /// Returns whether a WAL segment is missing that somebody wants to read.
     ///
-    /// Any file that is missing has this code, so a damaged data directory would look like a lost slot. The
-    /// segment is missed by `WalSndSegmentOpen` (`walsender.c`), `wal_segment_open` (`xlogutils.c`) or
-    /// `CheckXLogRemoved` (`xlog.c`), whose names are not translated as the text may be.
+    /// Any missing file has this code, so a damaged data directory would resemble a lost slot. The
+    /// functions that report a missing segment are `WalSndSegmentOpen` (`walsender.c`),
+    /// `wal_segment_open` (`xlogutils.c`) and `CheckXLogRemoved` (`xlog.c`). The text may be
+    /// translated, but their names are not.
     fn says_wal_removed(&self) -> bool {
         let missed_by = ["WalSndSegmentOpen", "wal_segment_open", "CheckXLogRemoved"];
         self.code == "58P01"
@@ -428,7 +429,7 @@ impl ServerError {
                 || self.routine.as_deref().is_some_and(|routine| missed_by.contains(&routine)))
     }
 
-    /// The process named in the text; a translation keeps the number and moves the words.
+    /// Returns the process id in the message. A translation moves the words but keeps the number.
     fn pid(&self) -> Option<i32> {
         let after_name = self.message.rsplit('"').next().unwrap_or(&self.message);
         after_name
@@ -437,7 +438,7 @@ impl ServerError {
             .next_back()
     }
 
-    /// Whether this notice says that a publication is left out.
+    /// Returns whether this notice reports a skipped publication.
     ///
     /// From Postgres 18 on `LoadPublications` in `pgoutput.c` only warns (55000). The routine's name
     /// is not translated; the text is asked as well, should the routine be renamed.
@@ -459,7 +460,7 @@ impl ServerError {
         while let Some(field) = fields.next().map_err(malformed)? {
             let text = || String::from_utf8_lossy(field.value_bytes()).into_owned();
             match field.type_() {
-                // V is S untranslated; it follows S where it exists (9.6 and later).
+                // V is the untranslated S, and follows S (9.6 and later).
                 b'S' | b'V' => error.severity = text(),
                 b'C' => error.code = text(),
                 b'M' => error.message = text(),

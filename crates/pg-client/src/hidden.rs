@@ -1,7 +1,8 @@
-//! Rows that row level security hides from the role that asks.
+//! Detects rows that row level security hides from the current role.
 //!
-//! "No row" would be read as "there is none": an outbox with nothing to recover, dispatch state with nothing
-//! parked, an inbox that lacks every event. Whatever reads a table of which it says something asks here first.
+//! An empty result would be read as "there are no rows". An outbox would have nothing to recover,
+//! dispatch state no parked rows, and an inbox no events. Code that draws conclusions from a table
+//! calls this first.
 
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Row};
@@ -9,16 +10,16 @@ use tokio_postgres::{Client, Row};
 use crate::names::{QualifiedName, quote_identifier};
 use crate::sql_error::SqlError;
 
-/// What is done with the rows of a table.
+/// How the caller uses the rows of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowUse {
-    /// They are read.
+    /// Reads rows.
     Read,
-    /// They are read, and changed.
+    /// Reads and updates rows.
     Update,
-    /// They are read, and deleted.
+    /// Reads and deletes rows.
     Delete,
-    /// All of it, and rows are added.
+    /// Reads, adds, updates and deletes rows.
     Write,
 }
 
@@ -39,7 +40,7 @@ impl RowUse {
 ///
 /// # Errors
 ///
-/// Rows are hidden, the server refused, or the connection ended.
+/// Rows are hidden, the server refused the statement, or the connection ended.
 pub async fn refuse_hidden_rows(
     client: &Client,
     tables: &[QualifiedName],
@@ -78,7 +79,7 @@ impl Hidden {
         (!commands.is_empty()).then(|| Self { table: table(), commands })
     }
 
-    /// The table, and which commands do not see its rows where some do.
+    /// Returns the table, with the affected commands unless SELECT is among them.
     fn told(&self) -> String {
         let Self { table, commands } = self;
         match commands.iter().any(|command| command == "SELECT") {
@@ -87,7 +88,7 @@ impl Hidden {
         }
     }
 
-    /// What shows them.
+    /// Returns the policies that make the rows visible.
     fn policies(&self, role: &str) -> String {
         let Self { table, commands } = self;
         let to = quote_identifier(role);
@@ -121,15 +122,15 @@ fn refusal(role: &str, hidden: &[Hidden]) -> Option<SqlError> {
     })
 }
 
-/// Whether no policy shows the rows of the table `c` to the command `p.command`. A policy does when it is
-/// permissive, for that command or all, and for the role or PUBLIC.
+/// SQL condition: no policy shows the rows of table `c` to the command `p.command`. A policy shows
+/// them if it is permissive, for that command or all, and for the role or PUBLIC.
 pub const IS_HIDDEN: &str = "row_security_active(c.oid) AND NOT EXISTS (
     SELECT FROM pg_catalog.pg_policy y
      WHERE y.polrelid = c.oid AND y.polpermissive AND y.polcmd IN (p.command, '*')
        AND (0 = ANY (y.polroles) OR EXISTS (
          SELECT FROM unnest(y.polroles) AS r(oid) WHERE r.oid <> 0 AND pg_has_role(r.oid, 'USAGE'))))";
 
-/// A right on some columns is enough to be shown nothing.
+/// A privilege on some columns is enough for a statement to succeed and return no rows.
 fn question() -> String {
     format!(
         "WITH rights(ordinal, name, command) AS (

@@ -1,15 +1,15 @@
-//! Names of tables, and how names and texts are written into SQL.
+//! Names of tables, and the quoting of names and texts in SQL.
 //!
-//! DDL takes no parameters, so `init` has to write names into statements; nothing else in this crate
-//! does.
+//! DDL takes no parameters, so `init` has to write names into statements.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Longest identifier the server keeps; a longer one is cut silently, and then means something else.
+/// Maximum bytes of an identifier. The server silently shortens a longer one, which then means
+/// another name.
 const IDENTIFIER_BYTES_MAX: usize = 63;
 
-/// A table with its schema. Prints as SQL, quoted where that is needed.
+/// A table with its schema. Prints as SQL, quoted if needed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QualifiedName {
     schema: String,
@@ -17,19 +17,19 @@ pub struct QualifiedName {
 }
 
 impl QualifiedName {
-    /// A name from its two parts as the catalog holds them; nothing is folded or unquoted.
+    /// Creates a name from its two parts as the catalog has them, without folding or unquoting.
     #[must_use]
     pub fn new(schema: impl Into<String>, table: impl Into<String>) -> Self {
         Self { schema: schema.into(), table: table.into() }
     }
 
-    /// The schema, as in `pg_namespace`.
+    /// Returns the schema, as in `pg_namespace`.
     #[must_use]
     pub fn schema(&self) -> &str {
         &self.schema
     }
 
-    /// The table, as in `pg_class`.
+    /// Returns the table, as in `pg_class`.
     #[must_use]
     pub fn table(&self) -> &str {
         &self.table
@@ -55,8 +55,8 @@ pub struct ParseNameError {
 impl FromStr for QualifiedName {
     type Err = ParseNameError;
 
-    /// Reads a name as SQL does: unquoted parts are folded to lower case; without a schema it is
-    /// `public`.
+    /// Parses a name as SQL does. Unquoted parts are folded to lower case, and the default schema
+    /// is `public`.
     fn from_str(name: &str) -> Result<Self, Self::Err> {
         let refuse = |reason| ParseNameError { name: name.to_owned(), reason };
         let (first, rest) = take_identifier(name).map_err(refuse)?;
@@ -74,7 +74,7 @@ impl FromStr for QualifiedName {
     }
 }
 
-/// One identifier from the front of `text`, and what follows it.
+/// Returns the identifier at the front of `text`, and the text after it.
 fn take_identifier(text: &str) -> Result<(String, &str), &'static str> {
     let (identifier, rest) = match text.strip_prefix('"') {
         Some(quoted) => take_quoted(quoted)?,
@@ -95,7 +95,7 @@ fn take_identifier(text: &str) -> Result<(String, &str), &'static str> {
     }
 }
 
-/// The rest of a quoted identifier; `""` stands for one quote.
+/// Parses the rest of a quoted identifier. `""` means one quote.
 fn take_quoted(mut rest: &str) -> Result<(String, &str), &'static str> {
     let mut identifier = String::new();
     loop {
@@ -115,9 +115,9 @@ fn is_plain(c: char) -> bool {
     c == '_' || c == '$' || c.is_alphanumeric()
 }
 
-/// The identifier as it must stand in SQL.
+/// Quotes an identifier for SQL if needed.
 ///
-/// Quotes whatever is not plainly lower case, and every reserved word, because the list of reserved
+/// Quotes every name that is not plainly lower case, and every reserved word. The list of reserved
 /// words grows with each version of the server.
 #[must_use]
 pub fn quote_identifier(identifier: &str) -> String {
@@ -127,7 +127,7 @@ pub fn quote_identifier(identifier: &str) -> String {
     if is_safe { identifier.to_owned() } else { format!("\"{}\"", identifier.replace('"', "\"\"")) }
 }
 
-/// The text as a SQL literal, safe whatever `standard_conforming_strings` says.
+/// Returns the text as an SQL literal, safe with any `standard_conforming_strings`.
 #[must_use]
 pub fn quote_literal(text: &str) -> String {
     let doubled = text.replace('\'', "''");
@@ -138,7 +138,7 @@ pub fn quote_literal(text: &str) -> String {
     }
 }
 
-/// Words that cannot be a table or column name unquoted, up to Postgres 18.
+/// Words that cannot be an unquoted table or column name, up to Postgres 18.
 const RESERVED: &[&str] = &[
     "all",
     "analyse",

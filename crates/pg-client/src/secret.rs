@@ -7,12 +7,12 @@ use std::fmt;
 pub struct Secret(String);
 
 impl Secret {
-    /// Takes the text out of reach of formatters.
+    /// Wraps the text, so that formatters cannot print it.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// The text itself, for the one place that sends it.
+    /// Returns the text, for the one place that sends it.
     #[must_use]
     pub fn reveal(&self) -> &str {
         &self.0

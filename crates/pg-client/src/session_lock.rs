@@ -1,4 +1,4 @@
-//! Session locks: how a process tells others what it is at.
+//! Session locks, by which a process shows other sessions its current work.
 
 /// Whether some session holds the session lock of this name, an SQL expression of type text: a condition.
 #[must_use]

@@ -8,7 +8,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::client::TlsStream;
 
-/// A connected stream to a server, whichever way.
+/// A connected stream to a server.
 #[derive(Debug)]
 pub enum Stream {
     /// Plain text over TCP.

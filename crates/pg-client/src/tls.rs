@@ -1,8 +1,8 @@
-//! What each `sslmode` asks of the server's certificate.
+//! The certificate checks of each `sslmode`.
 //!
-//! Follows libpq: `require` looks at nothing, `verify-ca` wants a signature of one of the roots,
-//! `verify-full` also the host's name. As in libpq a self-signed server certificate may itself be
-//! the root. No process-wide crypto provider is needed or installed.
+//! Follows libpq. `require` checks nothing, `verify-ca` requires a signature of one of the roots,
+//! and `verify-full` also the host's name. As in libpq, a self-signed server certificate may itself
+//! be the root. No process-wide crypto provider is needed or installed.
 
 use std::fs;
 use std::io;
@@ -19,7 +19,7 @@ use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme
 use crate::conninfo::{Encryption, RootSource};
 use crate::error::TlsError;
 
-/// The client's side of TLS for one `sslmode`; `None` for plain text.
+/// Returns the client's TLS configuration for one `sslmode`. `None` for plain text.
 pub(crate) fn client_config(
     encryption: &Encryption,
 ) -> Result<Option<Arc<ClientConfig>>, TlsError> {
@@ -40,7 +40,7 @@ pub(crate) fn client_config(
     Ok(Some(Arc::new(config)))
 }
 
-/// The name the server's certificate must carry, when it must carry one.
+/// Returns the name that the server's certificate must contain, if one is required.
 pub(crate) fn server_name(
     encryption: &Encryption,
     host: &str,
@@ -48,7 +48,7 @@ pub(crate) fn server_name(
     match (ServerName::try_from(host.to_owned()), encryption) {
         (Ok(name), _) => Ok(name),
         (Err(_), Encryption::VerifyFull(_)) => Err(TlsError::HostName { host: host.to_owned() }),
-        // The name is not looked at; a host that DNS would not allow must not stand in the way.
+        // The name is not checked, so a host name that is invalid in DNS must not fail.
         (
             Err(_),
             Encryption::Disable
@@ -79,7 +79,7 @@ fn roots_from_pem(pem: &[u8]) -> io::Result<Roots> {
     let mut roots = Roots { store: RootCertStore::empty(), pinned: Vec::new() };
     for (index, certificate) in CertificateDer::pem_slice_iter(pem).enumerate() {
         let certificate = certificate.map_err(|error| invalid(error.to_string()))?;
-        // What cannot anchor a chain may still be the server's own certificate.
+        // A certificate that cannot anchor a chain may still be the server's own certificate.
         if let Err(error) = roots.store.add(certificate.clone()) {
             if ParsedCertificate::try_from(&certificate).is_err() {
                 let number = index + 1;
@@ -98,7 +98,7 @@ fn roots_from_pem(pem: &[u8]) -> io::Result<Roots> {
 #[derive(Debug)]
 struct Roots {
     store: RootCertStore,
-    /// The same certificates as given: one of them may be the server's own.
+    /// The same certificates in their original form, because one of them may be the server's own.
     pinned: Vec<CertificateDer<'static>>,
 }
 
@@ -109,7 +109,7 @@ enum Trust {
     SignedByAndNamed(Roots),
 }
 
-/// The checks of libpq on top of webpki's.
+/// The checks of libpq in addition to webpki's.
 #[derive(Debug)]
 struct Verifier {
     trust: Trust,
@@ -124,7 +124,7 @@ impl Verifier {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<(), rustls::Error> {
-        // Holding exactly this certificate is stronger than any signature over it.
+        // Exactly this certificate is stronger evidence than any signature over it.
         if roots.pinned.iter().any(|pinned| pinned == certificate) {
             return Ok(());
         }

@@ -1,11 +1,11 @@
-//! Drains a slot as fast as it can and counts frames: the cost of reading alone.
+//! Drains a slot as fast as possible and counts frames, to measure the cost of reading alone.
 //!
 //! ```text
 //! drain URL SLOT PUBLICATION END_LSN
 //! ```
 //!
-//! Confirms nothing, so that the same slot can be drained again. Prints rows, reads and CPU seconds,
-//! to be compared with `pg_recvlogical -f /dev/null` on the same slot.
+//! Confirms nothing, so that the same slot can be drained again. Prints rows, reads and CPU
+//! seconds, to be compared with `pg_recvlogical -f /dev/null` on the same slot.
 
 use std::error::Error;
 use std::io::Write as _;

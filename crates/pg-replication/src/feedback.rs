@@ -1,15 +1,15 @@
-//! The writing half of a stream: when a status update is due, and sending it.
+//! The writing half of a stream: sends status updates when they are due.
 //!
-//! Owns the socket's writing side and all timers of I5. Promises I1 at the last possible place: a
-//! position beyond what this connection has received stops the process. Knows the server's positions
-//! from what it is told with [`Feedback::note`] and [`Feedback::received`], and nothing of rows.
+//! Owns the socket's writing side and all timers of I5. Enforces I1 at the last possible place: a
+//! position that this connection has not received stops the process. Learns the server's
+//! positions from [`Feedback::note`] and [`Feedback::received`], and knows nothing about rows.
 //!
 //! ```text
-//! due at   once                            when the watermark has moved by megabytes of log, or at all
-//!                                          for the first time
-//!          last update + confirm_interval   when the watermark has moved
-//!          last update + status_interval    otherwise
-//!          at once                          when the server asks; paced when it asks again and again
+//! due at once                            if the watermark has moved by megabytes of WAL, or has
+//!                                        moved for the first time
+//!        last update + confirm_interval  if the watermark has moved
+//!        last update + status_interval   otherwise
+//!        at once                         if the server requests it (paced if it repeats that)
 //! ```
 
 use std::future::poll_fn;
@@ -27,33 +27,34 @@ use crate::frames::Frames;
 use crate::stream_settings::StreamSettings;
 use walrelay_pg_client::PgError;
 
-/// A server that shuts down asks again as soon as it is answered; it gets an answer this often.
+/// Interval of answers to a server that shuts down. The server asks again as soon as it is
+/// answered.
 const REPEATED_REQUEST_PACE: Duration = Duration::from_millis(200);
 
-/// A request later than this after the one before does not belong to the same shutdown.
+/// A request later than this after the previous one does not belong to the same shutdown.
 const REPEATED_REQUEST_GAP_MAX: Duration = Duration::from_secs(2);
 
-/// Requests at one position that make a shutdown. In normal life there is none at all: the server
-/// asks after half of its timeout, and we speak after a third.
+/// Number of requests at one position that mean a shutdown. In normal operation there is no
+/// request, because the server asks after half of its timeout and we send after a third.
 const SHUTDOWN_REQUESTS: u32 = 4;
 
-/// So much log is not left unconfirmed for the sake of an interval: a busy server writes more in it
-/// than the WAL budget may be (I10).
+/// Maximum WAL that stays unconfirmed until the interval ends. On a busy server, the WAL of one
+/// interval may exceed the WAL budget (I10).
 const UNCONFIRMED_MAX: u64 = 4 << 20;
 
-/// CopyDone and Terminate: a tag and a length that counts itself.
+/// CopyDone and Terminate: a tag and a length that includes itself.
 const COPY_DONE: [u8; 5] = [b'c', 0, 0, 0, 4];
 const TERMINATE: [u8; 5] = [b'X', 0, 0, 0, 4];
 
-/// Tells the server how far it may forget, and that we are alive.
+/// Confirms positions to the server, and shows that the connection is alive.
 #[derive(Debug)]
 pub struct Feedback<W> {
     writer: W,
     settings: StreamSettings,
-    /// Bytes of messages that are to be written; those before `written` are.
+    /// Bytes of messages to write. The bytes before `written` are sent.
     outgoing: Vec<u8>,
     written: usize,
-    /// The highest position this connection has been told, or the slot had before it.
+    /// The highest position that the server has sent, or the slot's position at the start.
     received: Lsn,
     /// The last position sent.
     confirmed: Lsn,
@@ -62,7 +63,7 @@ pub struct Feedback<W> {
     timer: Pin<Box<Sleep>>,
 }
 
-/// The server's requests for an answer at one position.
+/// The server's requests for a status update at one position.
 #[derive(Debug)]
 struct Requests {
     wal_end: Lsn,
@@ -95,13 +96,13 @@ impl<W: AsyncWrite + Unpin> Feedback<W> {
         }
     }
 
-    /// Learns a position the server has told: a commit's `end_lsn`, or at the start the slot's
-    /// `confirmed_flush`. Positions in XLogData headers do not count.
+    /// Records a position that the server has sent: a commit's `end_lsn`, or at the start the
+    /// slot's `confirmed_flush`. Positions in XLogData headers do not count.
     pub fn received(&mut self, lsn: Lsn) {
         self.received = self.received.max(lsn);
     }
 
-    /// Learns a keepalive: its position, and whether it wants an answer.
+    /// Records a keepalive: its position, and whether it requests an answer.
     pub fn note(&mut self, keepalive: &Keepalive) {
         self.received(keepalive.wal_end);
         if !keepalive.reply_requested {
@@ -117,10 +118,10 @@ impl<W: AsyncWrite + Unpin> Feedback<W> {
         requests.answer = Answer::Owed;
     }
 
-    /// Whether the server waits for our confirmation in order to shut down, and does not get it.
+    /// Returns whether the server waits for our confirmation in order to shut down.
     ///
-    /// It asks again and again at a position that does not move (walsender.c, `WalSndDone`). Nothing
-    /// but confirming it or letting go of the connection ends that.
+    /// The server requests an answer repeatedly at the same position (walsender.c, `WalSndDone`).
+    /// Only a confirmation of that position, or the end of the connection, lets it stop.
     #[must_use]
     pub fn server_wants_to_stop(&self) -> bool {
         self.requests.count >= SHUTDOWN_REQUESTS
@@ -128,11 +129,11 @@ impl<W: AsyncWrite + Unpin> Feedback<W> {
             && self.requests.last_at.elapsed() <= REPEATED_REQUEST_GAP_MAX
     }
 
-    /// Waits until the server is owed a status update; the watermark says whether there is news.
+    /// Waits until a status update is due. The time depends on whether the watermark has moved.
     ///
     /// # Cancel safety
     ///
-    /// It only waits: dropping it changes nothing, and a new one waits for the same moment.
+    /// Dropping the future changes nothing. A new future waits for the same time.
     pub async fn due(&mut self, watermark: Watermark) {
         let at = self.due_at(watermark.lsn());
         if self.timer.deadline() != at {
@@ -141,32 +142,33 @@ impl<W: AsyncWrite + Unpin> Feedback<W> {
         self.timer.as_mut().await;
     }
 
-    /// Tells the server that everything before the watermark is settled, and asks for an answer, so
-    /// that an idle stream proves it is alive.
+    /// Confirms everything before the watermark to the server. Requests an answer, so that an idle
+    /// stream proves that it is alive.
     ///
     /// # Errors
     ///
-    /// The connection is broken, or the server takes nothing in.
+    /// The connection is broken, or the server does not read.
     ///
     /// # Panics
     ///
-    /// The watermark is beyond what this connection has received (I1). The server would believe it,
-    /// and the slot would skip rows for ever; stopping only delays them.
+    /// The watermark is beyond the positions that this connection has received (I1). The server
+    /// would accept it, and the slot would skip rows for ever. Stopping the process only delays
+    /// them.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves the rest of the message for the next call: never half a message.
+    /// Dropping the future leaves the rest of the message for the next call, so no message is cut.
     pub async fn confirm(&mut self, watermark: Watermark) -> Result<(), PgError> {
         self.queue_update(watermark.lsn());
         self.flush().await
     }
 
-    /// Ends the stream so that nothing confirmed is lost: last update, CopyDone, the server's
-    /// answer to it, Terminate. Frames still arriving are dropped; the slot keeps them.
+    /// Ends the stream without losing a confirmation: last update, CopyDone, the server's answer,
+    /// Terminate. Frames that still arrive are dropped, because the slot retains them.
     ///
     /// # Errors
     ///
-    /// The server did not answer in time or broke off; then the last update may not have been seen.
+    /// The server did not answer in time or ended the connection. Then the last update may be lost.
     pub async fn finish<R: AsyncRead + Unpin>(
         mut self,
         mut frames: Frames<R>,
@@ -177,9 +179,9 @@ impl<W: AsyncWrite + Unpin> Feedback<W> {
             self.confirm(watermark).await?;
             self.outgoing.extend_from_slice(&COPY_DONE);
             self.flush().await?;
-            // The server handles our messages in order: its answer to CopyDone proves that the
-            // update before it has reached the slot. Mid-transaction it looks at what we wrote only
-            // while it cannot write, so its rows must be read until then.
+            // The server handles our messages in order, so its answer to CopyDone proves that it
+            // has processed the last update. Inside a transaction the server reads our messages
+            // only while it cannot write. Its rows must therefore be read until then.
             frames.discard().await
         };
         timeout(limit, ended).await.unwrap_or(Err(PgError::FinishTimeout { limit }))?;
@@ -191,7 +193,7 @@ impl<W: AsyncWrite + Unpin> Feedback<W> {
     fn due_at(&self, watermark: Lsn) -> Instant {
         let has_moved = watermark > self.confirmed;
         let log = watermark.as_u64().saturating_sub(self.confirmed.as_u64());
-        // Sessions may be short, one after the other: if each waited first, the slot would never move.
+        // Sessions may be short. If each waited for the interval first, the slot would never move.
         let is_first = has_moved && self.confirmed == Lsn::ZERO;
         if is_first || log >= UNCONFIRMED_MAX {
             return self.confirmed_at;
@@ -214,7 +216,7 @@ impl<W: AsyncWrite + Unpin> Feedback<W> {
             "I1: watermark {watermark} is beyond {}, the last position received",
             self.received
         );
-        // Flush is the promise; write and apply follow it, because we keep no WAL of our own.
+        // Only the flush position is a promise. We keep no WAL, so write and apply equal it.
         let update = StandbyStatusUpdate {
             write: watermark,
             flush: watermark,
@@ -223,7 +225,7 @@ impl<W: AsyncWrite + Unpin> Feedback<W> {
             reply_requested: true,
         }
         .encode();
-        // CopyData: the length counts itself and the payload.
+        // CopyData: the length includes itself and the payload.
         self.outgoing.push(b'd');
         self.outgoing.extend_from_slice(&[0, 0, 0, 4 + 34]);
         self.outgoing.extend_from_slice(&update);

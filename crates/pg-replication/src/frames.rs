@@ -1,9 +1,9 @@
 //! The reading half of a stream.
 //!
-//! Owns the socket's reading side and its buffer. Promises every frame in order, or an error: a
-//! message that is no frame either means nothing for the rows or ends the stream. A frame that is too
-//! large to keep is [condensed](Condenser) while it arrives. Fails when the server ends, breaks off, warns
-//! that rows are left out, or has been silent for too long.
+//! Owns the socket's reading side and its buffer. Returns every frame in order, or an error. A
+//! message that is not a frame either does not affect the rows or ends the stream. A frame that is
+//! too large for memory is [condensed](Condenser) while it arrives. Fails when the server ends or
+//! breaks the stream, warns that rows are missing, or has been silent for too long.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -32,23 +32,23 @@ pub struct Frames<R> {
     limits: CondenseLimits,
     silence_limit: Duration,
     read_at: Instant,
-    /// Fires at the earliest when the silence may have lasted too long; set anew only then.
+    /// Fires when the silence may have lasted too long, and is reset only then.
     silence: Pin<Box<Sleep>>,
 }
 
-/// A frame that is too large for the buffer.
+/// The state of a frame that is too large for the buffer.
 enum LargeFrame {
-    /// Nothing of one.
+    /// No large frame.
     None,
-    /// One that has not arrived whole.
+    /// A large frame that has not arrived completely.
     Arriving(Condenser),
-    /// The condensed one that was taken last.
+    /// The condensed frame that was taken last.
     Condensed(Vec<u8>),
 }
 
 impl fmt::Debug for LargeFrame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The frame holds column values, which must not reach logs.
+        // Omit the frame, because its column values must not reach logs.
         match self {
             Self::None => f.write_str("None"),
             Self::Arriving(condenser) => f.debug_tuple("Arriving").field(condenser).finish(),
@@ -57,14 +57,14 @@ impl fmt::Debug for LargeFrame {
     }
 }
 
-/// What has become of a large frame.
+/// The progress of a large frame.
 enum Large {
     Nothing,
     Arriving,
     Complete,
 }
 
-/// Where the bytes of a frame are, until the next one is taken.
+/// The location of a frame's bytes, until the next frame is taken.
 enum Place {
     Buffer(Range<usize>),
     Condensed,
@@ -83,16 +83,16 @@ impl<R: AsyncRead + Unpin> Frames<R> {
         }
     }
 
-    /// The next frame, waiting for it.
+    /// Waits for the next frame and returns it.
     ///
     /// # Errors
     ///
-    /// The stream is over: see [`PgError`]. Nothing after an error is to be read.
+    /// The stream has ended. See [`PgError`]. The caller must not read after an error.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses nothing: bytes already read stay in the buffer, and a frame counts as
-    /// taken only when it is returned.
+    /// Dropping the future loses nothing. Bytes that were read stay in the buffer, and a frame
+    /// counts as taken only when it is returned.
     pub async fn next(&mut self) -> Result<Frame<'_>, PgError> {
         let place = loop {
             if let Some(place) = self.take_frame()? {
@@ -103,7 +103,7 @@ impl<R: AsyncRead + Unpin> Frames<R> {
         Frame::parse(self.bytes(place)).map_err(PgError::Frame)
     }
 
-    /// The next frame if it is already here; no I/O.
+    /// Returns the next frame if it has already been read. Performs no I/O.
     ///
     /// # Errors
     ///
@@ -115,7 +115,7 @@ impl<R: AsyncRead + Unpin> Frames<R> {
         }
     }
 
-    /// Memory the buffer holds, for the byte budget (I6).
+    /// Returns the memory of the buffer in bytes, for the byte budget (I6).
     #[must_use]
     pub fn buffered_bytes(&self) -> usize {
         let large = match &self.large {
@@ -126,7 +126,7 @@ impl<R: AsyncRead + Unpin> Frames<R> {
         self.incoming.memory() + large
     }
 
-    /// Reads and drops everything up to the server's ReadyForQuery, after a CopyDone of ours.
+    /// Reads and drops everything up to the server's ReadyForQuery, after our CopyDone.
     pub(crate) async fn discard(&mut self) -> Result<(), PgError> {
         let mut left = match &self.large {
             LargeFrame::Arriving(condenser) => condenser.missing(),
@@ -153,7 +153,7 @@ impl<R: AsyncRead + Unpin> Frames<R> {
         }
     }
 
-    /// The next frame that has been read.
+    /// Takes the next frame that has been read.
     #[inline]
     fn take_frame(&mut self) -> Result<Option<Place>, PgError> {
         loop {
@@ -181,7 +181,8 @@ impl<R: AsyncRead + Unpin> Frames<R> {
         }
     }
 
-    /// What has been read of a large frame goes into the condenser. The one taken before is let go of.
+    /// Moves the bytes that were read of a large frame into the condenser. Drops the previous large
+    /// frame.
     #[cold]
     fn take_large(&mut self) -> Result<Large, PgError> {
         match std::mem::replace(&mut self.large, LargeFrame::None) {
@@ -209,15 +210,15 @@ impl<R: AsyncRead + Unpin> Frames<R> {
         }
     }
 
-    /// What may come between frames (the manual: "Streaming Replication Protocol").
+    /// Handles messages between frames (manual: "Streaming Replication Protocol").
     #[cold]
     fn take_other(&self, located: Located) -> Result<(), PgError> {
         match located.tag {
             backend::NOTICE_RESPONSE_TAG => self.take_notice(located),
             backend::ERROR_RESPONSE_TAG => Err(self.server_error(located)),
-            // A shutdown sends CommandComplete without CopyDone (walsender.c, WalSndDone).
+            // A shutdown sends CommandComplete without CopyDone (walsender.c, `WalSndDone`).
             backend::COPY_DONE_TAG | backend::COMMAND_COMPLETE_TAG => Err(PgError::EndedByServer),
-            // A setting changed when the server reloaded its configuration.
+            // The server reloaded its configuration and a setting changed.
             backend::PARAMETER_STATUS_TAG => Ok(()),
             tag => Err(PgError::protocol(format!("message {tag:#04x} within the stream"))),
         }
@@ -250,13 +251,14 @@ impl<R: AsyncRead + Unpin> Frames<R> {
         }
     }
 
-    /// One read, as much as there is. An error when nothing came for too long.
+    /// Reads once, as much as is available. Returns an error if nothing arrived for too long.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), PgError>> {
         if let Poll::Ready(read) = self.incoming.poll_read(&mut self.reader, cx) {
             self.read_at = Instant::now();
             return Poll::Ready(read.map(drop).map_err(PgError::io("read the stream")));
         }
-        // The socket was asked first: a long time without polling is no silence of the server.
+        // The socket was polled first, because a long time without polling is not silence of the
+        // server.
         while self.silence.as_mut().poll(cx).is_ready() {
             if self.read_at.elapsed() >= self.silence_limit {
                 return Poll::Ready(Err(PgError::Silent { limit: self.silence_limit }));

@@ -3,12 +3,12 @@
 //! ```text
 //!        start            end             buffer.len()
 //! ───────┬────────────────┬───────────────┬
-//!  taken │ read, not taken│ room          │
+//!  taken │ read, not taken│ free          │
 //! ```
 //!
-//! A read takes whatever the socket has, into all the room there is. Messages are taken as ranges and
-//! borrowed from the buffer, so a row is copied once, by the kernel. The buffer grows by doubling
-//! while a large message arrives, never on the word of its length field, and shrinks back later.
+//! A read takes all bytes of the socket that fit into the free space. Messages are taken as ranges
+//! and borrowed from the buffer, so only the kernel copies a row. The buffer doubles while a large
+//! message arrives. It never grows because of a length field alone, and it shrinks later.
 
 use std::io;
 use std::ops::Range;
@@ -19,18 +19,19 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 use walrelay_pg_client::PgError;
 
-/// Large enough that a read under load returns hundreds of rows, small enough to keep for every
-/// connection.
+/// Initial size. It is large enough that a read under load returns hundreds of rows, and small
+/// enough for every connection.
 const BUFFER_BYTES: usize = 256 * 1024;
 
-/// So many reads without a large message give a grown buffer back. Giving it back at once would
-/// allocate anew for each row of a table of large rows.
+/// A grown buffer shrinks after this many reads without a large message. Shrinking at once would
+/// allocate memory for each row of a table with large rows.
 const SHRINK_AFTER_READS: u32 = 8;
 
-/// The tag and the length that every message of the protocol starts with.
+/// Length of the tag and the length field at the start of every message.
 const HEADER_BYTES: usize = 5;
 
-/// Postgres builds no message above 1 GiB (`MaxAllocSize`); the frame around it takes a little more.
+/// Postgres builds no message above 1 GiB (`MaxAllocSize`). The frame around it takes a little
+/// more.
 const PROTOCOL_BYTES_MAX: usize = (1 << 30) + (64 << 10);
 
 #[derive(Debug)]
@@ -42,11 +43,11 @@ pub(crate) struct Incoming {
     small_reads: u32,
 }
 
-/// Where a complete message lies in the buffer, until the next read.
+/// The location of a complete message in the buffer, until the next read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Located {
     pub(crate) tag: u8,
-    /// With tag and length.
+    /// The message with its tag and length.
     pub(crate) whole: Range<usize>,
 }
 
@@ -65,7 +66,7 @@ impl Incoming {
         self.message_bytes_max = bytes;
     }
 
-    /// Memory held.
+    /// Returns the memory of the buffer in bytes.
     pub(crate) fn memory(&self) -> usize {
         self.buffer.len()
     }
@@ -82,8 +83,8 @@ impl Incoming {
         Ok(Some(Located { tag, whole }))
     }
 
-    /// Takes the tag and the length of the next message, if it is too large for the buffer and of this
-    /// kind: how many bytes of it follow. They are taken with [`Incoming::take_part`].
+    /// Takes the tag and the length of the next message, if it has this tag and is too large for
+    /// the buffer. Returns the number of bytes that follow, for [`Incoming::take_part`].
     #[cold]
     pub(crate) fn take_head_of_large(&mut self, tag: u8) -> Option<usize> {
         let unread = self.buffer.get(self.start..self.end).unwrap_or_default();
@@ -93,27 +94,27 @@ impl Incoming {
             return None;
         }
         self.start += HEADER_BYTES;
-        // The length counts itself.
+        // The length includes itself.
         len.checked_sub(HEADER_BYTES - 1)
     }
 
-    /// Takes what has been read, at most so many bytes of it.
+    /// Takes bytes that have been read, at most `bytes_max`.
     pub(crate) fn take_part(&mut self, bytes_max: usize) -> Range<usize> {
         let part = self.start..self.end.min(self.start.saturating_add(bytes_max));
         self.start = part.end;
         part
     }
 
-    /// The bytes of a message taken since the last read.
+    /// Returns the bytes of a message that was taken since the last read.
     #[inline]
     pub(crate) fn bytes(&self, range: Range<usize>) -> &[u8] {
         self.buffer.get(range).unwrap_or_default()
     }
 
-    /// Reads once, as much as there is; the number of bytes, never zero.
+    /// Reads once, as much as is available. Returns the number of bytes, never zero.
     ///
-    /// Bytes are in the buffer when this is ready and nowhere else when it is not, so a caller that
-    /// stops polling loses nothing.
+    /// When this is ready, all bytes are in the buffer. When it is not, no byte was read, so a
+    /// caller that stops polling loses nothing.
     pub(crate) fn poll_read<R: AsyncRead + Unpin>(
         &mut self,
         reader: &mut R,
@@ -131,17 +132,17 @@ impl Incoming {
         Poll::Ready(Ok(count))
     }
 
-    /// [`Incoming::poll_read`] as a future; as safe to cancel.
+    /// [`Incoming::poll_read`] as a future, with the same cancel safety.
     pub(crate) async fn read<R: AsyncRead + Unpin>(&mut self, reader: &mut R) -> io::Result<usize> {
         std::future::poll_fn(|cx| self.poll_read(reader, cx)).await
     }
 
-    /// Tag and whole length of the message at `start`.
+    /// Returns the tag and the whole length of the message at `start`.
     #[inline]
     fn header(&self) -> Result<Option<(u8, usize)>, PgError> {
         let unread = self.buffer.get(self.start..self.end).unwrap_or_default();
         let Some((&[tag, a, b, c, d], _)) = unread.split_first_chunk() else { return Ok(None) };
-        // The length counts itself and not the tag.
+        // The length includes itself but not the tag.
         let len = u32::from_be_bytes([a, b, c, d]);
         if len < 4 {
             return Err(PgError::protocol(format!("message {tag:#04x} has length {len}, below 4")));
@@ -153,8 +154,8 @@ impl Incoming {
         Ok(Some((tag, bytes)))
     }
 
-    /// Moves what is unread to the front, which is at most one message's part, and sees to it that
-    /// there is room behind it.
+    /// Moves the unread bytes, at most one message's part, to the front. Ensures free space after
+    /// them.
     fn make_room(&mut self) {
         let unread = self.end - self.start;
         if unread == 0 {
@@ -164,7 +165,7 @@ impl Incoming {
         }
         (self.start, self.end) = (0, unread);
         if unread == self.buffer.len() {
-            // No further than the largest message, which always fits then.
+            // Grow no further than the largest message, which always fits then.
             let (full, most) = (self.buffer.len(), self.message_bytes_max);
             self.buffer.resize(if full < most { most.min(full * 2) } else { full * 2 }, 0);
             self.small_reads = 0;
@@ -194,7 +195,7 @@ mod tests {
         bytes
     }
 
-    /// Takes the next message, reading as often as needed.
+    /// Takes the next message, and reads as often as needed.
     async fn next(incoming: &mut Incoming, reader: &mut &[u8]) -> Result<Located, PgError> {
         loop {
             if let Some(located) = incoming.take()? {

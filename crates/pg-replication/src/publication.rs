@@ -1,4 +1,4 @@
-//! The publication: which tables' inserts the slot delivers.
+//! The publication, which selects the tables whose inserts the slot delivers.
 
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
@@ -6,34 +6,34 @@ use tokio_postgres::types::Type;
 use crate::slot_error::SlotError;
 use walrelay_pg_client::{QualifiedName, quote_identifier};
 
-/// A publication, as the catalog holds it.
+/// A publication, as in the catalog.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublicationState {
-    /// Its name.
+    /// Name of the publication.
     pub name: String,
-    /// Which tables it covers beyond those listed.
+    /// Tables that it includes beyond those it lists.
     pub scope: PublicationScope,
-    /// What it publishes.
+    /// Operations that it publishes.
     pub publishes: Vec<Operation>,
-    /// The tables it lists, one by one.
+    /// Tables that it lists.
     pub tables: Vec<PublishedTable>,
-    /// Whether rows of partitions come under the name of the partitioned table.
+    /// Whether rows of partitions are published under the partitioned table's name.
     pub via_root: bool,
 }
 
-/// Which tables a publication covers beyond those it lists.
+/// The tables that a publication includes beyond those it lists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PublicationScope {
     /// `FOR ALL TABLES`.
     AllTables,
-    /// Those it lists, and all of these schemas.
+    /// Only the listed tables, and all tables of these schemas.
     Listed {
         /// `FOR TABLES IN SCHEMA`.
         schemas: Vec<String>,
     },
 }
 
-/// What a publication can publish.
+/// An operation that a publication can publish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Operation {
     /// New rows.
@@ -49,22 +49,22 @@ pub enum Operation {
 /// A table that a publication lists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublishedTable {
-    /// Its name.
+    /// Name of the table.
     pub name: QualifiedName,
-    /// Only rows for which this holds are published.
+    /// Row filter. Only rows that match it are published.
     pub row_filter: Option<String>,
-    /// Only these columns are published; None for all.
+    /// Published columns. None means all.
     pub columns: Option<Vec<String>>,
 }
 
 impl PublicationState {
-    /// The entry of a table that is listed.
+    /// Returns the entry of a listed table.
     #[must_use]
     pub fn listed(&self, table: &QualifiedName) -> Option<&PublishedTable> {
         self.tables.iter().find(|published| published.name == *table)
     }
 
-    /// Whether inserts into this table are covered, if inserts are published at all.
+    /// Returns whether the publication includes this table.
     #[must_use]
     pub fn covers(&self, table: &QualifiedName) -> bool {
         let beyond = match &self.scope {
@@ -75,22 +75,23 @@ impl PublicationState {
     }
 }
 
-/// Drops a publication, where there is one of this name.
+/// Drops a publication if it exists.
 ///
 /// # Errors
 ///
-/// The role does not own it; the server refused, or the connection ended.
+/// The role does not own the publication, the server refused the statement, or the connection
+/// ended.
 pub async fn drop_publication(client: &Client, name: &str) -> Result<(), SlotError> {
     let sql = format!("DROP PUBLICATION IF EXISTS {}", quote_identifier(name));
     let dropped = client.batch_execute(&sql).await;
     dropped.map_err(SlotError::sql(format!("drop publication {name:?}")))
 }
 
-/// The state of a publication; None when there is none of this name.
+/// Reads the state of the publication of this name. None if it does not exist.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn read_publication(
     client: &Client,
     name: &str,

@@ -1,13 +1,13 @@
-//! The replication connection, from greeting to streaming.
+//! The replication connection, from startup to streaming.
 //!
 //! ```text
 //! stream ── handshake ──▶ ReplicationConnection ── start ──▶ (Frames, Feedback)
 //!                          identify_system, simple_query
 //! ```
 //!
-//! A session of its own kind: it takes the walsender's commands and the simple query protocol, and
-//! once started it streams both ways at the same time, which is why it is split in two. It runs over
-//! any duplex stream, so a simulation can be the server.
+//! A walsender session takes walsender commands and the simple query protocol. Once started, it
+//! streams both ways at the same time, which is why it is split in two. It runs over any duplex
+//! stream, so a simulation can be the server.
 
 #![expect(
     clippy::wildcard_enum_match_arm,
@@ -33,10 +33,10 @@ use walrelay_pg_client::{
     open_session,
 };
 
-/// What one query on this connection may answer in all. They are catalogue look-ups.
+/// Maximum bytes of one query's answer on this connection. The queries are catalog lookups.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 
-/// CopyBothResponse; the library below knows every message but this one.
+/// CopyBothResponse, which the protocol library does not know.
 const COPY_BOTH_RESPONSE: u8 = b'W';
 
 /// The reading half over a network.
@@ -45,16 +45,16 @@ pub type NetworkFrames = Frames<ReadHalf<Stream>>;
 /// The writing half over a network.
 pub type NetworkFeedback = Feedback<WriteHalf<Stream>>;
 
-/// What is told to the server in the first message, and how to answer when it asks who we are.
+/// The content of the startup message, and the credentials for the server's authentication request.
 #[derive(Debug, Clone)]
 pub struct Startup<'a> {
-    /// The role.
+    /// Name of the role.
     pub user: &'a str,
-    /// The database whose slot is read.
+    /// Database of the slot.
     pub database: &'a str,
-    /// Shown as `application_name`.
+    /// Value of `application_name`.
     pub application_name: &'a str,
-    /// For the methods that want one.
+    /// Password, for authentication methods that need one.
     pub password: Option<&'a Secret>,
     /// Command-line options for the server process, `-c name=value`.
     pub options: &'a str,
@@ -63,22 +63,24 @@ pub struct Startup<'a> {
 /// The answer to `IDENTIFY_SYSTEM`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SystemIdentity {
-    /// Whose positions these are: differs after a restore into a new cluster.
+    /// System identifier, which the positions belong to. It differs after a restore into a new
+    /// cluster.
     pub system_identifier: String,
-    /// Changes when a standby is promoted or a backup recovered.
+    /// Timeline, which changes when a standby is promoted or a backup is recovered.
     pub timeline: u32,
-    /// The end of the log that is safely on disk.
+    /// End of the WAL that is safely on disk.
     pub xlogpos: Lsn,
-    /// The database connected to.
+    /// Name of the connected database.
     pub database: String,
 }
 
 impl SystemIdentity {
-    /// The identifier of rows that a table has instead of a log: their positions are nobody's.
+    /// The identifier of rows from a table instead of the WAL. Their positions belong to no server.
     pub const NO_LOG: &str = "0";
 
-    /// Whose log it is, as messages say it: system identifier and timeline. A promotion and a restore to a time
-    /// begin a timeline, on which positions that were given away may be given to other rows.
+    /// Returns the identity of the WAL for messages: system identifier and timeline. A promotion or
+    /// a restore to a time begins a timeline, on which other rows may get positions that were used
+    /// before.
     #[must_use]
     pub fn log(&self) -> Option<String> {
         let is_a_log = self.system_identifier != Self::NO_LOG;
@@ -94,7 +96,8 @@ pub struct ReplicationConnection<S> {
 }
 
 impl ReplicationConnection<Stream> {
-    /// Connects, with server settings such as `("wal_sender_timeout", "15s")` for this session alone.
+    /// Connects with server settings for this session only, such as
+    /// `("wal_sender_timeout", "15s")`.
     ///
     /// # Errors
     ///
@@ -142,11 +145,11 @@ impl Greeting for ReplicationGreeting {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> ReplicationConnection<S> {
-    /// Greets a server over a connected stream and answers its questions.
+    /// Performs startup and authentication over a connected stream.
     ///
     /// # Errors
     ///
-    /// The server refuses us, asks for a method we do not have, or breaks the protocol.
+    /// The server refuses the connection, asks for an unsupported method, or breaks the protocol.
     pub async fn handshake(stream: S, startup: &Startup<'_>) -> Result<Self, PgError> {
         let mut connection = Self { stream, incoming: Incoming::new(ANSWER_BYTES_MAX) };
         let parameters = [
@@ -170,12 +173,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> ReplicationConnection<S> {
         }
     }
 
-    /// Which cluster and database this is, and how far its log reaches.
+    /// Reads the cluster's identity, the database, and the end of the WAL.
     ///
     /// # Errors
     ///
-    /// [`PgError::Pooler`] when what answers does not replicate: a pooler drops
-    /// `replication=database` without a word, and the first sign is a syntax error.
+    /// [`PgError::Pooler`] if the peer does not replicate. A pooler silently drops
+    /// `replication=database`, and the first sign is a syntax error.
     pub async fn identify_system(&mut self) -> Result<SystemIdentity, PgError> {
         let rows = match self.simple_query("IDENTIFY_SYSTEM").await {
             Err(PgError::Server(error)) if error.kind() == ServerErrorKind::Syntax => {
@@ -202,11 +205,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> ReplicationConnection<S> {
         })
     }
 
-    /// Which server this is, and in which life of it (I11).
+    /// Reads the identity of the server, in its current history and start (I11).
     ///
     /// # Errors
     ///
-    /// The query fails, or its answer is no timeline.
+    /// The query fails, or its answer is not a timeline.
     pub async fn server_identity(
         &mut self,
         system: &SystemIdentity,
@@ -219,13 +222,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> ReplicationConnection<S> {
             .ok_or_else(|| ServerIdentity::malformed(&timeline))
     }
 
-    /// The session's `wal_sender_timeout`; `None` when it is switched off.
+    /// Reads the session's `wal_sender_timeout`. `None` if it is off.
     ///
     /// # Errors
     ///
-    /// The query fails, or its answer is no number.
+    /// The query fails, or its answer is not a number.
     pub async fn wal_sender_timeout(&mut self) -> Result<Option<Duration>, PgError> {
-        // pg_settings gives the bare number of milliseconds, SHOW a number with a unit.
+        // `pg_settings` returns plain milliseconds, but SHOW returns a number with a unit.
         let sql = "SELECT setting FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'";
         let rows = self.simple_query(sql).await?;
         let answer = rows.first().and_then(|row| row.first()?.as_deref()).unwrap_or_default();
@@ -234,11 +237,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> ReplicationConnection<S> {
         Ok((milliseconds > 0).then(|| Duration::from_millis(milliseconds)))
     }
 
-    /// Runs a walsender command or SQL; the rows of all its results, each column as text.
+    /// Runs a walsender command or SQL. Returns the rows of all results, each column as text.
     ///
     /// # Errors
     ///
-    /// What the server answers; the connection stays usable. Anything else ends it.
+    /// Returns the server's error, after which the connection stays usable. Any other error ends
+    /// it.
     pub async fn simple_query(&mut self, sql: &str) -> Result<Vec<Vec<Option<String>>>, PgError> {
         self.send_query(sql).await?;
         let (mut rows, mut bytes) = (Vec::new(), 0);
@@ -265,12 +269,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> ReplicationConnection<S> {
         }
     }
 
-    /// Starts streaming and splits the connection; `start` is [`Lsn::ZERO`] for "where the slot is".
+    /// Starts streaming and splits the connection. A `start` of [`Lsn::ZERO`] means the slot's
+    /// position.
     ///
     /// # Errors
     ///
-    /// The slot is active ([`ServerErrorKind::SlotActive`]), missing or invalidated, and whatever
-    /// else the server objects to. The connection is gone then.
+    /// The slot is active ([`ServerErrorKind::SlotActive`]), missing or invalidated, or the server
+    /// refuses for another reason. The connection is then lost.
     pub async fn start(
         mut self,
         slot: &str,
@@ -331,8 +336,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> ReplicationConnection<S> {
         if !methods.iter().any(|method| method == sasl::SCRAM_SHA_256) {
             return Err(PgError::AuthenticationMethod { method: methods.join(", ") });
         }
-        // "Unsupported" and not "unrequested": the latter is taken for a downgrade attack by a
-        // server that offers channel binding.
+        // "Unsupported", not "unrequested". A server that offers channel binding takes the latter
+        // for a downgrade attack.
         let mut scram = sasl::ScramSha256::new(password, sasl::ChannelBinding::unsupported());
         let mut message = BytesMut::new();
         frontend::sasl_initial_response(sasl::SCRAM_SHA_256, scram.message(), &mut message)
@@ -348,7 +353,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> ReplicationConnection<S> {
         frontend::sasl_response(scram.message(), &mut message).map_err(PgError::io("greet"))?;
         self.send(&message).await?;
         match self.answer().await? {
-            // The server proves here that it knows the password too.
+            // The server proves here that it also knows the password.
             backend::Message::AuthenticationSaslFinal(body) => {
                 scram.finish(body.data()).map_err(failed)
             }
@@ -377,7 +382,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> ReplicationConnection<S> {
         }
     }
 
-    /// The next message that answers something: notices are logged, errors returned.
+    /// Reads the next message that is an answer. Notices are logged, and errors are returned.
     async fn answer(&mut self) -> Result<backend::Message, PgError> {
         loop {
             let located = self.located().await?;
@@ -410,7 +415,7 @@ fn password<'a>(startup: &Startup<'a>) -> Result<&'a [u8], PgError> {
     startup.password.map(|secret| secret.reveal().as_bytes()).ok_or(PgError::PasswordMissing)
 }
 
-/// What the rows so far take, this one included.
+/// Returns the size of all rows including this one.
 fn answer_bytes(before: usize, row: &backend::DataRowBody) -> Result<usize, PgError> {
     let (bytes, limit) = (before + row.buffer().len(), ANSWER_BYTES_MAX);
     (bytes <= limit).then_some(bytes).ok_or(PgError::MessageTooLarge { bytes, limit })
@@ -440,7 +445,7 @@ fn unsupported_method(message: &backend::Message) -> PgError {
     }
 }
 
-/// Only what can be met here; bodies stay out of the text.
+/// Names only the messages that can occur here, and omits their bodies.
 fn name_of(message: &backend::Message) -> &'static str {
     match message {
         backend::Message::AuthenticationOk => "AuthenticationOk",
@@ -460,10 +465,10 @@ fn name_of(message: &backend::Message) -> &'static str {
     }
 }
 
-/// `-c` options: the user's first, ours behind them, because the last one wins.
+/// Returns `-c` options. Ours follow the user's, because the last one wins.
 fn server_options(given: Option<&str>, settings: &[(&str, &str)]) -> String {
-    // A skipped publication is told by a warning and nothing else (Postgres 18); a role whose
-    // client_min_messages is higher would lose rows silently.
+    // Only a warning reports a skipped publication (Postgres 18). A role with a higher
+    // client_min_messages would lose rows silently.
     let ours = [("client_min_messages", "warning")];
     let mut options = given.unwrap_or_default().to_owned();
     for (name, value) in ours.iter().chain(settings) {
@@ -478,7 +483,7 @@ fn server_options(given: Option<&str>, settings: &[(&str, &str)]) -> String {
     options
 }
 
-/// The command, quoted as `repl_scanner.l` reads it: doubled quotes, no other escapes.
+/// Returns the command, quoted as `repl_scanner.l` reads it: doubled quotes, no other escapes.
 fn start_replication(slot: &str, publications: &[String], start: Lsn) -> String {
     let identifier = |name: &str| format!("\"{}\"", name.replace('"', "\"\""));
     let names: Vec<_> = publications.iter().map(|name| identifier(name)).collect();

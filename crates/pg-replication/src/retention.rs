@@ -1,25 +1,26 @@
-//! How much WAL the server keeps for a slot: `max_slot_wal_keep_size`.
+//! The amount of WAL that the server retains for a slot: `max_slot_wal_keep_size`.
 
 use tokio_postgres::Client;
 use walrelay_core::Retention;
 
 use crate::slot_error::SlotError;
 
-/// The setting in bytes, as one column. [`retention_of`] reads it. `pg_settings` would compute every setting.
+/// SQL for the setting in bytes, as one column that [`retention_of`] reads. Reading `pg_settings`
+/// would compute every setting.
 pub const RETENTION: &str =
     "pg_catalog.pg_size_bytes(pg_catalog.current_setting('max_slot_wal_keep_size'))";
 
-/// The bound that the server's answer means: -1 is none.
+/// Converts the server's answer to a limit. -1 means no limit.
 #[must_use]
 pub fn retention_of(bytes: i64) -> Retention {
     u64::try_from(bytes).map_or(Retention::Unlimited, Retention::Bytes)
 }
 
-/// Reads the bound.
+/// Reads the limit.
 ///
 /// # Errors
 ///
-/// The server refuses.
+/// The server refuses the statement.
 pub async fn read_retention(client: &Client) -> Result<Retention, SlotError> {
     let row = client
         .query_typed_one(&format!("SELECT {RETENTION}"), &[])

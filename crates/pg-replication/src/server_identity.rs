@@ -1,34 +1,34 @@
-//! Which server a session is on, and in which life of it (I11).
+//! The identity of a session's server: which server, and which history and start of it (I11).
 //!
-//! A name in a connection string may lead to another server from one moment to the next: after a
-//! promotion, a fail-over, a restore. What belongs to one history must never be written into another,
-//! so a session that writes proves first that it is where the replication session is.
+//! A name in a connection string may lead to another server at any time, after a promotion,
+//! failover or restore. State of one history must never be written into another. A session that
+//! writes therefore proves first that it is on the server of the replication session.
 
 use tokio_postgres::Client;
 use walrelay_pg_client::{PgError, SqlError};
 
 use crate::slot_error::SlotError;
 
-/// A server, its timeline, and when it was started.
+/// A server, its timeline, and its start time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerIdentity {
-    /// Whose positions these are; None where the role may not ask.
+    /// System identifier. None if the role may not read it.
     pub system_identifier: Option<String>,
-    /// Of the log that is being written; zero while the server is in recovery.
+    /// Timeline of the WAL that is being written. Zero while the server is in recovery.
     pub timeline: u32,
-    /// In microseconds since 1970, as text: compared, never computed with.
+    /// Start time in microseconds since 1970, as text that is only compared.
     pub started_at: String,
 }
 
-/// The timeline and the start. Not from `pg_control`, which still shows the old timeline right after
-/// a promotion.
+/// SQL for the timeline and the start time. It does not use `pg_control`, which still shows the old
+/// timeline right after a promotion.
 pub(crate) const TIMELINE_AND_START: &str = "
 SELECT CASE WHEN pg_is_in_recovery() THEN '00000000'
             ELSE left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) END,
        (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::int8::text";
 
 impl ServerIdentity {
-    /// From the two columns of [`TIMELINE_AND_START`].
+    /// Creates an identity from the two columns of [`TIMELINE_AND_START`].
     pub(crate) fn new(
         system_identifier: Option<String>,
         timeline: &str,
@@ -38,8 +38,8 @@ impl ServerIdentity {
         Some(Self { system_identifier, timeline, started_at })
     }
 
-    /// Whether both are the same server in the same life. An identifier that one of them was not
-    /// allowed to read says nothing.
+    /// Returns whether both are the same server in the same history and start. If one side could
+    /// not read the system identifier, it is not compared.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         let differs = match (&self.system_identifier, &other.system_identifier) {
@@ -54,11 +54,11 @@ impl ServerIdentity {
     }
 }
 
-/// The server behind an ordinary session.
+/// Reads the identity of an ordinary session's server.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn read_server_identity(client: &Client) -> Result<ServerIdentity, SlotError> {
     let system_identifier = read_system_identifier(client).await?;
     let failed = SlotError::sql("read which server this is");
@@ -73,12 +73,8 @@ pub async fn read_server_identity(client: &Client) -> Result<ServerIdentity, Slo
     })
 }
 
-/// None when the role may not ask. In queries of their own: rights on a function are checked even
-/// where a condition keeps it from being called.
-///
-/// # Errors
-///
-/// The server refused, or the connection ended.
+/// Reads the system identifier. None if the role may not. The privilege check is a query of its
+/// own, because the server checks function privileges even if a condition prevents the call.
 pub async fn read_system_identifier(client: &Client) -> Result<Option<String>, SlotError> {
     let failed = || SlotError::sql("read the system identifier");
     let may_ask = client

@@ -1,7 +1,7 @@
 //! Replication slots: read, create, advance, drop.
 //!
-//! A slot is the lease of a relay and its place in the log. It is created and dropped by explicit
-//! commands only (I9), and never goes backwards: the server sees to that.
+//! A slot is a relay's lease and its position in the WAL. Only explicit commands create and drop
+//! slots (I9). The server ensures that a slot never moves backwards.
 
 use pgoutput_parser::Lsn;
 use tokio_postgres::types::{PgLsn, Type};
@@ -10,49 +10,49 @@ use walrelay_pg_client::SqlError;
 
 use crate::slot_error::SlotError;
 
-/// The output plugin this relay decodes.
+/// The output plugin that this relay decodes.
 pub const PLUGIN: &str = "pgoutput";
 
 /// First major version with failover slots.
 const FAILOVER_SINCE: u32 = 17;
 
-/// A slot, as `pg_replication_slots` shows it. What a server's version does not tell is None.
+/// A slot, as in `pg_replication_slots`. Columns that the server's version lacks are None.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotState {
-    /// Its name.
+    /// Name of the slot.
     pub name: String,
-    /// Its output plugin; None for a physical slot.
+    /// Output plugin. None for a physical slot.
     pub plugin: Option<String>,
     /// Logical or physical.
     pub slot_type: SlotType,
-    /// The database it decodes; None for a physical slot.
+    /// The database that the slot decodes. None for a physical slot.
     pub database: Option<String>,
-    /// The session that uses it.
+    /// Process id of the session that uses the slot.
     pub active_pid: Option<i32>,
-    /// The oldest log the server keeps for it.
+    /// The oldest WAL that the server retains for the slot.
     pub restart_lsn: Option<Lsn>,
-    /// How far it is confirmed.
+    /// Confirmed position.
     pub confirmed_flush_lsn: Option<Lsn>,
-    /// Whether the log it needs is still there.
+    /// Whether the WAL that the slot needs still exists.
     pub wal_status: Option<WalStatus>,
-    /// Bytes that can still be written before it may be lost; None when that is unlimited, or too
-    /// late. May be negative.
+    /// Bytes of WAL that can be written before the slot may be lost. None if unlimited, or if the
+    /// slot is lost. May be negative.
     pub safe_wal_size: Option<i64>,
-    /// Whether it decodes prepared transactions before they commit.
+    /// Whether the slot decodes prepared transactions before they commit.
     pub two_phase: bool,
-    /// Whether it is synchronised to standbys; from Postgres 17.
+    /// Whether the slot is synchronised to standbys. Since Postgres 17.
     pub failover: Option<bool>,
-    /// Why it was invalidated; from Postgres 17.
+    /// Why the slot was invalidated. Since Postgres 17.
     pub invalidation_reason: Option<String>,
-    /// Whether a conflict with recovery invalidated it; from Postgres 16, on a standby.
+    /// Whether a conflict with recovery invalidated the slot. Since Postgres 16, on a standby.
     pub conflicting: Option<bool>,
-    /// The end of the server's log when this was read.
+    /// End of the server's WAL when the slot was read.
     pub wal_end: Lsn,
 }
 
-/// Whether `left` is little of what a slot may hold, which is that and what is `retained` for it: less than
-/// `bytes`, or than a quarter of it all where that is less. Otherwise a slot that may hold little would be at
-/// risk while it holds nothing.
+/// Returns whether `left` is little headroom: less than `bytes`, or than a quarter of the slot's
+/// capacity if that is less. The capacity is `left` plus the `retained` WAL. Without the quarter, a
+/// slot with a small capacity would be at risk while it retains nothing.
 #[must_use]
 pub fn is_little_room(left: i64, retained: Option<u64>, bytes: i64) -> bool {
     let whole = retained.and_then(|kept| left.checked_add_unsigned(kept));
@@ -60,24 +60,24 @@ pub fn is_little_room(left: i64, retained: Option<u64>, bytes: i64) -> bool {
     left <= 0 || left < bytes.min(quarter)
 }
 
-/// The transaction of the whole server that has been writing for longest: `restart_lsn` of every slot
-/// waits for it, whatever is confirmed.
+/// The transaction of the whole server that has been writing for longest. `restart_lsn` of every
+/// slot waits for it, independent of the confirmed position.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Writer {
-    /// Its server process; none for a prepared transaction, which has no session any more.
+    /// Process id. None for a prepared transaction, which has no session.
     pub pid: Option<i32>,
-    /// The name of a prepared transaction.
+    /// Name of a prepared transaction.
     pub prepared: Option<String>,
-    /// How long ago it began or was prepared; none where the role may not see it.
+    /// Seconds since the transaction began or was prepared. None if the role may not see it.
     pub seconds: Option<f64>,
 }
 
-/// What a slot decodes into.
+/// The output of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SlotType {
     /// Changes of one database.
     Logical,
-    /// The log itself.
+    /// The WAL itself.
     Physical,
 }
 
@@ -86,42 +86,42 @@ pub enum SlotType {
 pub enum WalStatus {
     /// Within `max_wal_size`.
     Reserved,
-    /// Beyond it, and kept.
+    /// Beyond `max_wal_size`, but retained.
     Extended,
-    /// No longer kept; the next checkpoint may remove it.
+    /// No longer retained. The next checkpoint may remove the WAL.
     Unreserved,
-    /// Removed: the slot is useless.
+    /// Removed, so the slot is useless.
     Lost,
 }
 
 impl SlotState {
-    /// Bytes of log that are written and not confirmed.
+    /// Returns the bytes of WAL that are written and not confirmed.
     #[must_use]
     pub fn lag_bytes(&self) -> Option<u64> {
         self.confirmed_flush_lsn.map(|confirmed| self.wal_end.bytes_since(confirmed))
     }
 
-    /// Bytes of log that the server keeps for this slot.
+    /// Returns the bytes of WAL that the server retains for this slot.
     #[must_use]
     pub fn retained_bytes(&self) -> Option<u64> {
         self.restart_lsn.map(|oldest| self.wal_end.bytes_since(oldest))
     }
 
-    /// Bytes of log that are kept for it beyond what is not confirmed: for transactions that were being
-    /// written when the confirmed position was.
+    /// Returns the bytes of WAL that are retained before the confirmed position. Transactions that
+    /// were writing at that position need this WAL.
     #[must_use]
     pub fn pinned_bytes(&self) -> Option<u64> {
         Some(self.confirmed_flush_lsn?.bytes_since(self.restart_lsn?))
     }
 
-    /// Whether less than `bytes` of log are left until the slot may be lost; of a slot that may hold less than
-    /// four times that, less than a quarter of what it may.
+    /// Returns whether the slot may be lost after less than `bytes` of WAL. For a slot whose
+    /// capacity is less than four times `bytes`, the limit is a quarter of the capacity.
     #[must_use]
     pub fn has_less_room_than(&self, bytes: i64) -> bool {
         self.safe_wal_size.is_some_and(|left| is_little_room(left, self.retained_bytes(), bytes))
     }
 
-    /// Whether the slot can never be streamed from again.
+    /// Returns whether the slot can never be streamed from again.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.wal_status == Some(WalStatus::Lost)
@@ -129,7 +129,7 @@ impl SlotState {
             || self.conflicting == Some(true)
     }
 
-    /// Why a relay of `database` cannot use this slot, whatever its name; None when it can.
+    /// Returns why a relay of `database` cannot use this slot. None if it can.
     #[must_use]
     pub fn mismatch(&self, database: &str) -> Option<String> {
         if self.slot_type == SlotType::Physical {
@@ -153,18 +153,18 @@ impl SlotState {
 /// Whether a slot is synchronised to standbys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Failover {
-    /// It exists on this server only.
+    /// The slot exists on this server only.
     #[default]
     No,
-    /// A standby that takes over has it too; Postgres 17 and later.
+    /// A standby that takes over has the slot also. Postgres 17 and later.
     Yes,
 }
 
-/// The state of the slot of this name; `None` if it does not exist.
+/// Reads the slot of this name. `None` if it does not exist.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn read_slot(client: &Client, name: &str) -> Result<Option<SlotState>, SlotError> {
     let sql = format!("{SLOTS} WHERE slot_name = $1");
     let row = client
@@ -174,7 +174,7 @@ pub async fn read_slot(client: &Client, name: &str) -> Result<Option<SlotState>,
     row.as_ref().map(slot_state).transpose()
 }
 
-/// The slots of this database for pgoutput whose names begin so, except those that relays read.
+/// Reads this database's pgoutput slots whose names begin with `prefix`, except slots of relays.
 ///
 /// # Errors
 ///
@@ -192,7 +192,7 @@ pub async fn read_slots(client: &Client, prefix: &str) -> Result<Vec<SlotState>,
     rows.iter().map(slot_state).collect()
 }
 
-/// Through jsonb, because a column that this version does not have is then null, not an error.
+/// Goes through jsonb, which returns null instead of an error for a column that this version lacks.
 const SLOTS: &str = "
 SELECT slot_name::text, plugin::text, slot_type, database::text, active_pid, restart_lsn,
        confirmed_flush_lsn, wal_status, safe_wal_size, two_phase,
@@ -204,14 +204,15 @@ SELECT slot_name::text, plugin::text, slot_type, database::text, active_pid, res
        END AS wal_end
   FROM pg_catalog.pg_replication_slots s";
 
-/// Creates a logical slot for pgoutput; returns the position it starts from.
+/// Creates a logical slot for pgoutput and returns its start position.
 ///
-/// Waits for transactions that are running. The publication has to exist first: the server looks it
-/// up as of each position it decodes.
+/// Waits for running transactions. The publication has to exist first, because the server reads it
+/// as of each position that it decodes.
 ///
 /// # Errors
 ///
-/// The name cannot be a slot's; the server is too old for failover; or the server refused.
+/// The name is not a valid slot name, the server is too old for failover, or the server refused
+/// the statement.
 pub async fn create_slot(
     client: &Client,
     name: &str,
@@ -230,12 +231,12 @@ pub async fn create_slot(
     one_lsn(client, sql, &[(&name, Type::TEXT)], format!("create slot {name:?}")).await
 }
 
-/// Moves a slot forward to `lsn` without decoding; returns where it then is. Rows in between are not
-/// published by it.
+/// Moves a slot forward to `lsn` without decoding and returns its new position. The slot does not
+/// publish the rows in between.
 ///
 /// # Errors
 ///
-/// The slot is in use, lost, or already past `lsn`; or the server refused.
+/// The slot is in use, lost, or already past `lsn`, or the server refused for another reason.
 pub async fn advance_slot(client: &Client, name: &str, lsn: Lsn) -> Result<Lsn, SlotError> {
     let sql = "SELECT end_lsn FROM pg_replication_slot_advance($1, $2)";
     let target = PgLsn::from(lsn.as_u64());
@@ -243,11 +244,11 @@ pub async fn advance_slot(client: &Client, name: &str, lsn: Lsn) -> Result<Lsn, 
     one_lsn(client, sql, &params, format!("advance slot {name:?} to {lsn}")).await
 }
 
-/// Drops a slot, and with it the only record of what has been confirmed.
+/// Drops a slot, and with it the only record of the confirmed position.
 ///
 /// # Errors
 ///
-/// There is no such slot, or it is in use; or the server refused.
+/// There is no such slot, it is in use, or the server refused for another reason.
 pub async fn drop_slot(client: &Client, name: &str) -> Result<(), SlotError> {
     if read_slot(client, name).await?.is_none() {
         return Err(SlotError::SlotMissing { slot: name.to_owned() });
@@ -259,22 +260,14 @@ pub async fn drop_slot(client: &Client, name: &str) -> Result<(), SlotError> {
     Ok(())
 }
 
-/// Refuses what the server would refuse as a slot's name.
-///
-/// # Errors
-///
-/// No slot can have this name.
+/// Refuses a name that the server would refuse for a slot.
 pub fn check_slot_name(name: &str) -> Result<(), SlotError> {
     let is_valid = (1..=63).contains(&name.len())
         && name.bytes().all(|b| b == b'_' || b.is_ascii_digit() || b.is_ascii_lowercase());
     if is_valid { Ok(()) } else { Err(SlotError::SlotName { name: name.to_owned() }) }
 }
 
-/// Refuses a failover slot where the server does not know them.
-///
-/// # Errors
-///
-/// The server is too old, refused, or the connection ended.
+/// Refuses a failover slot if the server does not support them.
 pub async fn check_failover(client: &Client, failover: Failover) -> Result<(), SlotError> {
     let has = server_major(client).await?;
     match failover {
@@ -285,11 +278,11 @@ pub async fn check_failover(client: &Client, failover: Failover) -> Result<(), S
     }
 }
 
-/// The server's version, as `server_version_num` has it.
+/// Reads the server's version, as `server_version_num`.
 ///
 /// # Errors
 ///
-/// The server refused, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub async fn read_version(client: &Client) -> Result<i32, SlotError> {
     let row = client
         .query_typed_one("SELECT current_setting('server_version_num')::int AS number", &[])
@@ -298,11 +291,7 @@ pub async fn read_version(client: &Client) -> Result<i32, SlotError> {
     Ok(row.get("number"))
 }
 
-/// The server's major version.
-///
-/// # Errors
-///
-/// The server refused, or the connection ended.
+/// Reads the server's major version.
 pub(crate) async fn server_major(client: &Client) -> Result<u32, SlotError> {
     Ok(read_version(client).await?.unsigned_abs() / 10_000)
 }
@@ -371,7 +360,7 @@ mod tests {
         let is_little = |left, retained: i64| {
             is_little_room(left * MIB, Some((retained * MIB).unsigned_abs()), 256 * MIB)
         };
-        // Of 64 MiB, of 10 GiB, and lost.
+        // Cases of 64 MiB and of 10 GiB, and lost slots.
         let cases = [
             (64, 0, false),
             (17, 47, false),

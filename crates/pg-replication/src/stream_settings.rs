@@ -1,35 +1,36 @@
-//! The timers and bounds of one stream, fitted to how patient the server is.
+//! The timers and limits of one stream, adapted to the server's timeout.
 
 use std::time::Duration;
 
 use pgoutput_parser::CondenseLimits;
 
-/// The largest frame that is kept whole: two values of [`VALUE_BYTES_MAX_DEFAULT`] and the rest of their
-/// row. A larger one is condensed.
+/// Default maximum of a frame that is kept whole: two values of [`VALUE_BYTES_MAX_DEFAULT`] and the
+/// rest of their row. A larger frame is condensed.
 pub const FRAME_BYTES_MAX_DEFAULT: usize = 40 << 20;
 
-/// The largest value that is kept of a larger frame: Pub/Sub takes messages of 10,000,000 bytes, and the
-/// text form of `bytea` takes two characters for each byte and two before them.
+/// Default maximum of a value that is kept of a larger frame. Pub/Sub accepts messages of
+/// 10,000,000 bytes. The text form of `bytea` has two characters for each byte, and two before
+/// them.
 pub const VALUE_BYTES_MAX_DEFAULT: usize = 20_000_002;
 
-/// The timers and bounds of one stream.
+/// The timers and limits of one stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamSettings {
-    /// The largest message that is kept whole. Memory grows to it only while such a message arrives. Of
-    /// a larger row, values are kept up to this many bytes together.
+    /// Maximum bytes of a message that is kept whole. Memory grows to it only while such a message
+    /// arrives. Values of a larger row are kept up to this many bytes together.
     pub frame_bytes_max: usize,
-    /// The largest value that is kept of a row that is not kept whole.
+    /// Maximum bytes of a value that is kept of a larger row.
     pub value_bytes_max: usize,
-    /// How soon a watermark that moved is confirmed. A second of repeated rows after a crash.
+    /// Time until a moved watermark is confirmed. A crash repeats the rows of this time.
     pub confirm_interval: Duration,
-    /// How long at most between two status updates, whether anything moved or not.
+    /// Maximum time between two status updates, even if nothing moved.
     pub status_interval: Duration,
-    /// How long the server may take to take an update in.
+    /// Maximum time that the server may take to read an update.
     pub write_timeout: Duration,
-    /// How long nothing may arrive. Every status update asks for an answer, so this must be longer
-    /// than `status_interval`.
+    /// Maximum time without any bytes from the server. Every status update requests an answer, so
+    /// this must be longer than `status_interval`.
     pub silence_limit: Duration,
-    /// How long a clean end may take.
+    /// Maximum time of a clean end.
     pub finish_timeout: Duration,
 }
 
@@ -40,7 +41,7 @@ impl Default for StreamSettings {
 }
 
 impl StreamSettings {
-    /// What is kept of a row that is not kept whole.
+    /// Returns the limits for rows that are not kept whole.
     pub(crate) const fn condense_limits(&self) -> CondenseLimits {
         CondenseLimits {
             value_bytes_max: self.value_bytes_max,
@@ -48,10 +49,11 @@ impl StreamSettings {
         }
     }
 
-    /// Timers that fit the session's `wal_sender_timeout`; `None` when the server has none.
+    /// Returns timers that fit the session's `wal_sender_timeout`. `None` means that the server has
+    /// no timeout.
     ///
-    /// The server wants a sign of life within the timeout and asks after half of it; three within
-    /// it leave room for two that are late.
+    /// The server expects a message within the timeout and requests one after half of it. With
+    /// three updates in that time, two may be late.
     #[must_use]
     pub fn for_sender_timeout(sender_timeout: Option<Duration>) -> Self {
         let third = sender_timeout.map_or(Duration::from_secs(10), |timeout| timeout / 3);

@@ -1,4 +1,4 @@
-//! Connecting to a real server: passwords, certificates, addresses.
+//! Connects to a real server with passwords, certificates and addresses.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as the tests do")]
 
@@ -16,7 +16,8 @@ use walrelay_pg_client::{
 use walrelay_pg_replication::ReplicationConnection;
 use walrelay_private_postgres::{PrivatePostgres, installations};
 
-/// Who may connect how. Logical replication connections match by database, like any other.
+/// Rules for each role. Logical replication connections match by database, like any other
+/// connection.
 const HBA: &str = "\
 local     all all                   trust
 hostssl   all encrypted 127.0.0.1/32 trust
@@ -37,7 +38,8 @@ SET password_encryption = 'md5';
 CREATE ROLE hashed LOGIN REPLICATION PASSWORD 'hashed pass';
 ";
 
-/// One server with TLS and passwords for all tests of this file. Its supervisor ends it with us.
+/// One server with TLS and passwords for all tests of this file. Its supervisor ends it with this
+/// process.
 static SERVER: LazyLock<Option<Secured>> = LazyLock::new(Secured::start);
 
 struct Secured {
@@ -59,7 +61,7 @@ impl Secured {
             path("server.key")
         );
         let url = server.url("postgres");
-        // A runtime of its own on a thread of its own: this runs within a test's runtime.
+        // A runtime on a separate thread, because this code runs inside a test's runtime.
         let hba = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.unwrap().block_on(set_up(&url, &setup))
@@ -80,8 +82,8 @@ impl Secured {
     }
 }
 
-/// Runs the statements one by one, because `ALTER SYSTEM` wants no transaction; the path of
-/// `pg_hba.conf`.
+/// Runs the statements one by one, because `ALTER SYSTEM` cannot run in a transaction. Returns the
+/// path of `pg_hba.conf`.
 async fn set_up(url: &str, statements: &str) -> String {
     let client = connect_sql(&config(url)).await.unwrap();
     for statement in statements.split_inclusive(';').filter(|sql| !sql.trim().is_empty()) {
@@ -92,7 +94,7 @@ async fn set_up(url: &str, statements: &str) -> String {
     row.get(0)
 }
 
-/// A CA, a certificate of it for `localhost` alone, and a CA nobody was signed by.
+/// Creates a CA, a certificate of that CA for `localhost` only, and a CA that signed nothing.
 fn make_certificates(directory: &Path) {
     let openssl = |arguments: &str| {
         let output = Command::new("openssl")
@@ -134,7 +136,8 @@ async fn replicate(config: &ConnectConfig) -> Result<ReplicationConnection<Strea
     ReplicationConnection::connect(config, &[]).await
 }
 
-/// Whether the server sees this session encrypted, asked over both kinds of connection.
+/// Returns whether this session is encrypted, according to the server, over both kinds of
+/// connection.
 async fn is_encrypted(url: &str) -> Result<bool, PgError> {
     let config = config(url);
     let sql = "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()";
@@ -209,7 +212,7 @@ async fn each_sslmode_encrypts_and_verifies_what_it_promises() {
         ("127.0.0.1", format!("sslmode=verify-full&sslrootcert={ca}"), "refused"),
         ("localhost", "sslmode=verify-full".into(), "refused"),
         ("localhost", "sslrootcert=system".into(), "refused"),
-        // The server's own certificate as the root, as libpq allows; its name still counts.
+        // As in libpq, the server's own certificate may be the root. Its name is still checked.
         ("localhost", format!("sslmode=verify-full&sslrootcert={own}"), "encrypted"),
         ("127.0.0.1", format!("sslmode=verify-full&sslrootcert={own}"), "refused"),
     ] {
@@ -307,7 +310,7 @@ async fn errors_name_the_place_and_never_the_password() {
 
 #[tokio::test]
 async fn a_server_that_does_not_answer_costs_no_more_than_the_timeout() {
-    // The kernel accepts for it; nobody reads.
+    // The kernel accepts the connection, but nobody reads from it.
     let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = mute.local_addr().unwrap().port();
     for mode in ["disable", "require"] {
@@ -317,7 +320,7 @@ async fn a_server_that_does_not_answer_costs_no_more_than_the_timeout() {
         assert!(matches!(error, PgError::ConnectTimeout { .. }), "{error}");
         assert!(since.elapsed() < Duration::from_secs(5));
     }
-    // A mute host in front leaves the one behind it its share.
+    // A silent first host leaves the next host its share of the time.
     let Some(server) = secured() else { return };
     let good = server.server.port();
     let hosts = format!("127.0.0.1:{port},127.0.0.1:{good}");

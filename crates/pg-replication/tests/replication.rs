@@ -1,4 +1,4 @@
-//! Streaming from a real server: what arrives, what is confirmed, and how it ends.
+//! Streams from a real server: the rows, the confirmations, and the ways a stream ends.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as the tests do")]
 #![expect(clippy::shadow_unrelated, reason = "each step of a story names what it has in hand")]
@@ -20,7 +20,8 @@ use walrelay_private_postgres::{PrivatePostgres, installations};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// One server for all tests of this file that do not stop it. Its supervisor ends it with us.
+/// One server for all tests of this file that do not stop it. Its supervisor ends it with this
+/// process.
 static SERVER: LazyLock<Option<PrivatePostgres>> = LazyLock::new(start_server);
 
 fn start_server() -> Option<PrivatePostgres> {
@@ -29,7 +30,7 @@ fn start_server() -> Option<PrivatePostgres> {
     Some(PrivatePostgres::start(&installation, &settings).unwrap())
 }
 
-/// A table with its publication and slot, all under one name.
+/// A table with its publication and slot, all with the same name.
 struct Outbox {
     name: String,
     config: ConnectConfig,
@@ -85,7 +86,7 @@ impl Outbox {
         connection.start(&self.name, publications, Lsn::ZERO, settings).await
     }
 
-    /// `active` and `confirmed_flush` of the slot.
+    /// Returns `active` and `confirmed_flush` of the slot.
     async fn slot(&self) -> (bool, Lsn) {
         let sql = "SELECT active, confirmed_flush_lsn::text FROM pg_replication_slots \
                    WHERE slot_name = $1";
@@ -115,7 +116,7 @@ impl Outbox {
     }
 }
 
-/// What a relay does with a stream, without publishing: every row counts as settled.
+/// Reads a stream like a relay, but publishes nothing. Every row counts as settled.
 struct Reader {
     frames: NetworkFrames,
     feedback: NetworkFeedback,
@@ -131,7 +132,7 @@ impl Reader {
         Self { frames, feedback, decoder, tracker, bodies: Vec::new(), failure: None }
     }
 
-    /// Reads one frame, or confirms when that is due.
+    /// Reads one frame, or confirms if a confirmation is due.
     async fn step(&mut self) -> Result<(), PgError> {
         tokio::select! {
             () = self.feedback.due(self.tracker.watermark()) => {
@@ -171,7 +172,7 @@ impl Reader {
         self.tracker.watermark()
     }
 
-    /// Whether the stream goes on; why not, is kept.
+    /// Returns whether the stream continues, and stores the error if it does not.
     async fn read_or_keep(&mut self) -> bool {
         self.failure = self.step().await.err();
         self.failure.is_none()
@@ -199,7 +200,7 @@ async fn a_clean_finish_leaves_the_slot_free_and_confirmed_at_the_watermark() {
     reader.feedback.finish(reader.frames, watermark).await.unwrap();
     assert_eq!(outbox.slot().await, (false, watermark.lsn()));
 
-    // The next session gets what came after, and nothing twice.
+    // The next session receives the later row, and no row twice.
     outbox.insert("a longer three").await;
     let mut reader = Reader::new(outbox.stream().await.unwrap());
     reader.read_rows(1).await;
@@ -230,7 +231,7 @@ async fn a_finish_in_the_middle_of_a_large_transaction_confirms_what_came_before
     reader.feedback.finish(reader.frames, watermark).await.unwrap();
     assert_eq!(outbox.slot().await, (false, watermark.lsn()));
 
-    // The whole transaction comes again.
+    // The whole transaction is redelivered.
     let mut reader = Reader::new(outbox.stream().await.unwrap());
     reader.read_rows(50_000).await;
     assert_eq!(reader.bodies.len(), 50_000);
@@ -284,7 +285,7 @@ async fn a_missing_publication_ends_the_stream_on_every_version() {
     for installation in installations() {
         let server = PrivatePostgres::start(&installation, &[]).unwrap();
         let outbox = Outbox::on(&server).await;
-        // A role may silence warnings; ours must come through all the same.
+        // A role may silence warnings, but our warning must still arrive.
         let silence = "ALTER ROLE postgres SET client_min_messages = 'error'";
         outbox.client.batch_execute(silence).await.unwrap();
         outbox.insert("lost?").await;
@@ -326,7 +327,7 @@ async fn a_row_of_twenty_megabytes_arrives_whole_and_its_memory_is_given_back() 
     reader.read_rows(1).await;
     assert!(reader.bodies[0] > 20_000_000);
     assert!(reader.frames.buffered_bytes() > 20_000_000);
-    // Rows one by one, so that each needs a read of its own.
+    // One row at a time, so that each needs a separate read.
     for count in 2..20 {
         outbox.insert("small").await;
         reader.read_rows(count).await;

@@ -1,4 +1,5 @@
-//! For subscribers of their own: once, inside their transaction, and never a different event.
+//! `app_inbox_accept` for custom subscribers: it accepts an event once, inside their transaction,
+//! and never a different event with the same id.
 
 use tokio::task::JoinSet;
 use tokio_postgres::error::SqlState;
@@ -28,7 +29,7 @@ async fn it_is_true_once_and_only_if_the_effect_commits() {
         let attributes = "SELECT concat_ws(' ', event_type, occurred_at = '2026-11-21T10:00:00Z')
                             FROM app_inbox WHERE event_id = 'e0'";
         assert_eq!(world.text(attributes).await, "placed t");
-        // One inbox for both ways.
+        // Both ways use the same inbox.
         assert_eq!(world.apply(EACH, &[event(1, "a"), event(2, "a")]).await, ["duplicate", "done"]);
     }
 }
@@ -60,7 +61,7 @@ async fn who_comes_second_waits_for_the_first_and_then_skips() {
     }
 }
 
-/// What the second of two sessions that accept the same event is told once the first has ended.
+/// Returns the answer to the second session that accepts the same event, after the first has ended.
 async fn second_answer(world: &World, sql: String, first_ends: &str) -> String {
     let first = world.session().await;
     first.run("BEGIN").await;
@@ -83,7 +84,7 @@ async fn behind_an_event_that_waits_it_refuses() {
         let next = "SELECT app_inbox_accept('c', 'e2', 'a', 2, '0/2', 0)::text";
         let error = world.query(next, &[]).await.expect_err("it was accepted");
         assert_eq!(error.code(), Some(&SqlState::from_code("WR006")));
-        // What is stored already is safe with us.
+        // An event that is already stored needs no redelivery.
         assert_eq!(world.text(E1).await, "false");
     }
 }

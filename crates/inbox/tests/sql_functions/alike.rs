@@ -1,5 +1,6 @@
-//! One script, drawn from a seed, on the functions in Postgres and on the model that simulations have in
-//! their place: after each step both must hold the same. What a simulation proves is worth no more than that.
+//! Runs one random script on the functions in Postgres and on the simulations' model of them. After
+//! each step both must have the same state. Otherwise the simulations would prove nothing about the
+//! functions.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +10,7 @@ use walrelay_testkit::inbox::{self, Answer, Code, Due, Inbox, OnDead, OnGap, Rul
 use crate::messages::{Message, event};
 use crate::world::{BOTH, World, worlds};
 
-/// Scripts a version of Postgres, and steps of each.
+/// Number of scripts for each version of Postgres.
 const SCRIPTS: u64 = 60;
 const STEPS: u32 = 25;
 const KEYS: u32 = 3;
@@ -24,7 +25,7 @@ SELECT concat_ws(' ', ordering_key, coalesce((commit_lsn - '0/0')::text, '-'), c
   FROM app_inbox_key ORDER BY ordering_key";
 const EFFECTS: &str = "SELECT concat_ws(' ', key, event_id) FROM applied ORDER BY key, n";
 
-/// As `walrelay inbox retry` and `discard` do it, under the key's lock.
+/// The update of `walrelay inbox retry` and `discard`, under the key's lock.
 const RETRY: &str = "attempts = CASE status WHEN 'dead' THEN 0 ELSE attempts END,
      next_attempt_at = CASE WHEN ordering_key = '' OR next_attempt_at < 'infinity' THEN now() END,
      status = 'retrying', done_at = NULL,
@@ -32,17 +33,17 @@ const RETRY: &str = "attempts = CASE status WHEN 'dead' THEN 0 ELSE attempts END
 const DISCARD: &str =
     "status = 'discarded', next_attempt_at = NULL, message = NULL, done_at = now()";
 
-/// One who draws, and both subjects.
+/// A random script with both subjects.
 struct Script<'a> {
     world: &'a World,
     model: Inbox,
     handler: &'static str,
     options: String,
     random: Random,
-    /// The version that each key has come to, and those that were left out.
+    /// The last version of each key, and the versions that were left out.
     versions: [i64; KEYS as usize],
     left_out: Vec<(usize, i64)>,
-    /// Events that were delivered, in their order, and those on which the handler fails.
+    /// Delivered events in order, and the events on which the handler fails.
     known: Vec<inbox::Message>,
     failing: BTreeSet<u32>,
 }
@@ -56,7 +57,8 @@ impl Script<'_> {
         self.random.next_u32() as usize % bound
     }
 
-    /// What is delivered next: a new version, one that was left out, one too soon, or something again.
+    /// Draws the next delivery: a new version, one that was left out, one too early, or a
+    /// redelivery.
     fn draw(&mut self) -> inbox::Message {
         let key = self.below(KEYS as usize);
         let (key, version) = match self.below(8) {
@@ -82,7 +84,7 @@ impl Script<'_> {
         if self.below(6) == 0 {
             self.failing.insert(number);
         }
-        // Some come without a version, some behind what is there already.
+        // Some events have no version, and some have an old position.
         let version = if self.below(12) == 0 { None } else { Some(version) };
         let position =
             if self.below(8) == 0 { 5000 - u64::from(number) } else { 5000 + u64::from(number) };
@@ -124,7 +126,7 @@ impl Script<'_> {
         assert_eq!(told, tried);
     }
 
-    /// A person tries one again, gives it up, or mends it.
+    /// An operator retries, discards or fixes an event.
     async fn operate(&mut self) {
         let rows = self.model.rows.values();
         let waiting = rows.filter(|row| matches!(row.status, Status::Retrying | Status::Dead));
@@ -234,7 +236,7 @@ fn options(rules: Rules) -> String {
     format!(", on_dead => '{on_dead}', max_attempts => {attempts}, on_gap => '{on_gap}'")
 }
 
-/// How many events wait for a version at the end.
+/// Runs one script. Returns the number of events that wait for a version at the end.
 async fn play(world: &World, seed: u64) -> usize {
     world.run("TRUNCATE app_inbox, app_inbox_key, balance, applied").await;
     let rules = rules(seed);

@@ -1,4 +1,4 @@
-//! A batch takes effect once, whatever is delivered again, and says what became of each message.
+//! A batch takes effect once despite redeliveries, and returns the result of each message.
 
 use crate::messages::event;
 use crate::world::{BOTH, EACH, SET, World, worlds};
@@ -27,7 +27,7 @@ async fn what_is_delivered_again_takes_no_effect_again() {
         world.apply(SET, &batch).await;
 
         assert_eq!(world.apply(SET, &batch).await, ["duplicate", "duplicate", "duplicate"]);
-        // A redelivered tail with something new behind it, and copies in one batch.
+        // A redelivered tail with a new event after it, and copies in one batch.
         let tail =
             [event(2, "a"), event(4, "a"), event(4, "a"), event(3, ""), event(5, ""), event(5, "")];
         assert_eq!(
@@ -44,7 +44,7 @@ async fn what_is_delivered_again_takes_no_effect_again() {
 async fn a_copy_at_another_position_is_the_same_event() {
     for world in worlds().await {
         world.apply(EACH, &[event(1, "a"), event(2, "a").version(None)]).await;
-        // As a replay or a recovery publishes it.
+        // As a replay or a recovery publishes the event.
         let again = [event(1, "a").at(90, 7), event(2, "a").version(None).without_position()];
 
         assert_eq!(world.apply(EACH, &again).await, ["duplicate", "duplicate"]);
@@ -67,7 +67,7 @@ async fn a_different_event_of_the_same_id_is_kept_as_a_collision_and_holds_nothi
         );
         assert_eq!(world.key("b").await, "0/8/0 8");
         assert_eq!(world.balance("a").await, "1 1");
-        // Within one batch too, and where there is no position.
+        // The same within one batch, and without a position.
         let pair = [event(20, "c"), event(21, "c").id("e20").without_position()];
         assert_eq!(world.apply(SET, &pair).await, ["done", "dead"]);
         let stored = "SELECT convert_from(message, 'UTF8')::json ->> 'data' FROM app_inbox WHERE event_id = 'e20@m-e20'";
@@ -89,13 +89,13 @@ async fn an_overtaken_event_is_applied_and_counted_as_late() {
     for world in worlds().await {
         let batch = [event(5, "a"), event(3, "a"), event(6, "a"), event(6, "b").id("x").at(6, 1)];
         assert_eq!(world.apply(SET, &batch).await, ["done", "late", "done", "done"]);
-        // Before, at an equal transaction but a smaller index, and behind.
+        // An earlier transaction, the same transaction with a smaller index, and a later position.
         let next = [event(4, "a"), event(1, "b").at(6, 0), event(7, "b").at(6, 2)];
         assert_eq!(world.apply(EACH, &next).await, ["late", "late", "done"]);
 
         assert_eq!(world.applied("a").await, ["e5", "e3", "e6", "e4"]);
         assert_eq!(world.key("a").await, "0/6/0 6", "a late event moves no key");
-        // Without a position nothing is known to be late.
+        // An event without a position is never late.
         assert_eq!(world.apply(EACH, &[event(2, "a").without_position()]).await, ["done"]);
         assert_eq!(world.key("a").await, "0/6/0 6");
     }
@@ -109,11 +109,12 @@ async fn by_position_an_overtaken_event_is_skipped_only_where_the_server_is_know
         assert_eq!(world.apply_with(EACH, &[ours(5)], SKIP).await, ["done"]);
         assert_eq!(world.apply_with(EACH, &[ours(3), ours(6)], SKIP).await, ["discarded", "done"]);
         assert_eq!(world.apply_with(EACH, &[ours(3)], SKIP).await, ["duplicate"]);
-        // A message that does not say, and a key that does not.
+        // The message has no system identifier, and then the key has none.
         assert_eq!(world.apply_with(EACH, &[event(4, "a")], SKIP).await, ["late"]);
         world.apply(EACH, &[event(20, "b")]).await;
         assert_eq!(world.apply_with(EACH, &[event(19, "b").of_system("1")], SKIP).await, ["late"]);
-        // Restored elsewhere: positions begin anew and mean nothing beside the old ones.
+        // After a restore elsewhere, positions start again and cannot be compared with the old
+        // ones.
         let other = |n| event(n, "a").of_system("2");
         assert_eq!(
             world.apply_with(EACH, &[other(2), other(1)], SKIP).await,
@@ -128,13 +129,13 @@ async fn by_position_an_overtaken_event_is_skipped_only_where_the_server_is_know
     }
 }
 
-/// What proves the position of this key wrong, and its position.
+/// Returns the count of events that contradict the key's position, and the position.
 async fn implausible(world: &World, key: &str) -> String {
     let sql = "SELECT concat_ws(' ', implausible, commit_lsn) FROM app_inbox_key WHERE ordering_key = '{key}'";
     world.text(&sql.replace("{key}", key)).await
 }
 
-/// So far ahead that no server of the tests gets there.
+/// A position that no test server reaches.
 const FAR: u64 = 1 << 40;
 
 #[tokio::test]
@@ -148,12 +149,12 @@ async fn a_forged_position_does_not_keep_later_versions_of_its_key_from_being_ap
 
         assert_eq!(world.apply_with(SET, &[ours(7), ours(8)], SKIP).await, ["late", "late"]);
         assert_eq!(implausible(&world, "a").await, "2 100/0");
-        // In one batch with what is forged.
+        // One batch with a forged position.
         let batch = [ours(9).at(2 * FAR, 0), ours(10)];
         assert_eq!(world.apply_with(SET, &batch, SKIP).await, ["done", "late"]);
         assert_eq!(world.applied("a").await, ["e5", "e6", "e7", "e8", "e9", "e10"]);
         assert_eq!(implausible(&world, "a").await, "0 200/0", "it has moved since");
-        // Copies of what was applied and pruned prove nothing, and stay skipped.
+        // Copies of applied and pruned events prove nothing, and are still skipped.
         world.run("DELETE FROM app_inbox").await;
         let copies = [ours(5), ours(7), ours(10)];
         assert_eq!(world.apply_with(EACH, &copies, SKIP).await, ["discarded"; 3]);
@@ -165,7 +166,7 @@ async fn a_forged_position_does_not_keep_later_versions_of_its_key_from_being_ap
 async fn events_skipped_behind_a_position_that_was_reached_before_they_occurred_are_counted() {
     const SKIP: &str = ", dedupe => 'position'";
     for world in worlds().await {
-        // The version is forged as well, so that no version tells what is new.
+        // The version is forged also, so no version shows that an event is new.
         let forged = event(6, "a").of_system("1").at(FAR, 0).version(1_000_000_i64);
         assert_eq!(world.apply_with(EACH, &[forged], SKIP).await, ["done"]);
         let new = |n| event(n, "a").of_system("1").occurred_at("tomorrow");
@@ -177,10 +178,10 @@ async fn events_skipped_behind_a_position_that_was_reached_before_they_occurred_
         let unversioned = event(9, "a").of_system("1").version(None).occurred_at("tomorrow");
         assert_eq!(world.apply_with(SET, &[unversioned], SKIP).await, ["discarded"]);
         assert_eq!(implausible(&world, "a").await, "3 100/0");
-        // Without the option nothing is skipped, and the counter stays.
+        // Without the option no event is skipped, and the counter stays.
         assert_eq!(world.apply(SET, &[new(10)]).await, ["late"]);
         assert_eq!(implausible(&world, "a").await, "3 100/0");
-        // A position that moves on is one that events agree with.
+        // Events confirm a position that moves forward.
         let further = event(11, "a").of_system("1").at(FAR + 1, 0);
         assert_eq!(world.apply_with(SET, &[further], SKIP).await, ["done"]);
         assert_eq!(implausible(&world, "a").await, "0 100/1");
@@ -242,7 +243,7 @@ async fn json_that_jsonb_cannot_hold_is_one_events_fault_and_nobody_elses() {
                 world.apply(handler, &batch).await,
                 ["done", "retrying 22P05", "retrying 22003", "retrying 22P05", "done", "done"]
             );
-            // Stored whole, and found again for the next attempt.
+            // The events are stored whole, and found for the next attempt.
             let mut again = world.redeliver(handler).await;
             again.sort();
             assert_eq!(again, ["e2 retrying 22P05", "e3 retrying 22003", "e4 retrying 22P05"]);

@@ -1,5 +1,5 @@
-//! Several sessions, redeliveries that overlap, backends killed at any moment: each event takes
-//! effect once and in order, and nobody deadlocks.
+//! Several sessions, overlapping redeliveries, and backends killed at any time. Each event takes
+//! effect once and in order, and no session deadlocks.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,16 +20,18 @@ const WORKERS: usize = 6;
 const KILLS: usize = 15;
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// What a subscription does: hands out messages of a key in order, again from the last that is
-/// acknowledged, sometimes from before it, and sometimes to two subscribers at once.
+/// A model of a subscription. It delivers the messages of a key in order, after the last
+/// acknowledged one. It sometimes starts earlier, and sometimes delivers to two subscribers at
+/// once.
 struct Subscription {
     seed: Seed,
-    /// For each key: its events, how many of them are acknowledged, whether somebody has a lease.
+    /// For each key: its events, the number of acknowledged events, and whether a subscriber has a
+    /// lease.
     keys: Vec<(Vec<usize>, usize, bool)>,
 }
 
 struct Delivery {
-    /// Events, and the key they are of.
+    /// Events with their keys.
     events: Vec<(usize, usize)>,
 }
 
@@ -53,7 +55,7 @@ impl Subscription {
             let from = acknowledged.saturating_sub(self.seed.count(0, 3));
             let to = all.len().min(*acknowledged + self.seed.count(1, 8));
             events.extend(all[from..to].iter().map(|number| (*number, key)));
-            // A lease that runs out at once: somebody else is given the same messages meanwhile.
+            // An expired lease: another subscriber receives the same messages meanwhile.
             *is_leased = self.seed.chance(800);
         }
         (!events.is_empty()).then_some(Delivery { events })
@@ -76,7 +78,7 @@ impl Subscription {
     }
 }
 
-/// The messages lie in a table, so that a batch is a list of numbers. One in fifty is poison until
+/// The messages are in a table, so that a batch is a list of numbers. One in fifty is poison until
 /// `mended` has a row.
 const FEED: &str = "
 CREATE TABLE mended (at timestamptz);
@@ -112,7 +114,7 @@ fn locked<T>(shared: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Applies what is delivered until nothing is left; a killed session is replaced.
+/// Applies deliveries until none is left. Replaces a session that was killed.
 async fn work(url: String, subscription: Arc<Mutex<Subscription>>, number: usize) {
     let handlers = ["sum_each(app_inbox_event)", "sum_all(app_inbox_event[])"];
     let mut session = None;
@@ -169,7 +171,7 @@ async fn rows_of(session: &TestClient, sql: &str) -> Option<Vec<String>> {
     }
 }
 
-/// Tries stored events again and again, beside the workers.
+/// Retries stored events repeatedly while the workers run.
 async fn redeliver(url: String, subscription: Arc<Mutex<Subscription>>) {
     let mut session = None;
     while !locked(&subscription).is_empty() {
@@ -209,7 +211,7 @@ async fn each_event_takes_effect_once_and_in_order_whoever_is_killed() {
         }
         tokio::time::timeout(DEADLINE, workers.join_all()).await.expect("the workers to end");
 
-        // What was poison is mended; then nothing may be left.
+        // Fix the poison events. After that no event may remain.
         world.run("INSERT INTO mended VALUES (now())").await;
         wait_until(DEADLINE, "stored events to drain", async || {
             let drained =
@@ -221,8 +223,8 @@ async fn each_event_takes_effect_once_and_in_order_whoever_is_killed() {
     }
 }
 
-/// Ends one of the working sessions once this many events have taken effect: each time another
-/// moment of the work.
+/// Terminates a working session once this many events have taken effect, each time at another
+/// stage.
 async fn kill_one(
     world: &World,
     subscription: &Mutex<Subscription>,
@@ -259,7 +261,7 @@ async fn judge(world: &World, expected: &[(Vec<usize>, usize, bool)]) {
         let mut wanted: Vec<String> = events.iter().map(|n| format!("e{n}")).collect();
         let mut seen = applied.remove(&name).unwrap_or_default();
         if name.is_empty() {
-            // Without a key there is no order.
+            // Events without a key have no order.
             wanted.sort();
             seen.sort();
         }
@@ -271,7 +273,7 @@ async fn judge(world: &World, expected: &[(Vec<usize>, usize, bool)]) {
     assert_eq!(world.text(keys).await, "0");
 }
 
-/// Keys that another one has come again, until it has ended.
+/// Repeats the batch until no event is deferred because another session has its key.
 async fn until_none_is_deferred(session: TestClient, sql: String) {
     let started = Instant::now();
     while rows_of(&session, &sql).await.expect("the session").iter().any(|r| r.contains("deferred"))
@@ -286,7 +288,7 @@ async fn two_that_create_the_same_keys_in_another_order_do_not_deadlock() {
         let mut runs = JoinSet::new();
         for number in 0..8_u32 {
             let session = world.session().await;
-            // Forwards, or backwards.
+            // Forwards or backwards.
             let first = number % 2 * 39;
             let one = |k: u32| event(number * 100 + k, &format!("k{}", k.abs_diff(first)));
             let batch: Vec<_> = (0..40).map(one).collect();
@@ -307,7 +309,7 @@ async fn a_new_generation_waits_for_what_is_being_applied_and_shuts_out_the_rest
         applying.run("BEGIN").await;
         applying.query(&apply_sql(EACH, &[event(1, "a")], ""), &[]).await.unwrap();
 
-        // The rebuild: waits for the batch, and then empties the projection.
+        // The rebuild waits for the batch, and then empties the projection.
         let rebuilding = world.session().await;
         let rebuilder = rebuilding.text("SELECT pg_backend_pid()::text").await;
         let mut rebuild = JoinSet::new();
@@ -317,7 +319,7 @@ async fn a_new_generation_waits_for_what_is_being_applied_and_shuts_out_the_rest
                 .await;
         });
         world.wait_until_blocked(&rebuilder).await;
-        // One that still believes in the old generation comes after both.
+        // A session that still uses the old generation arrives after both.
         let old = world.session().await;
         let latecomer = old.text("SELECT pg_backend_pid()::text").await;
         let mut late = JoinSet::new();
@@ -332,7 +334,7 @@ async fn a_new_generation_waits_for_what_is_being_applied_and_shuts_out_the_rest
 
         assert_eq!(late.join_next().await.unwrap().unwrap(), Some(SqlState::from_code("WR002")));
         assert_eq!(world.balance("a").await, "-", "the old generation's effect is reset");
-        // In the new one every event is unseen.
+        // In the new generation every event is new.
         let again =
             apply_sql(EACH, &[event(1, "a"), event(2, "a")], "").replace("'c', 1", "'c', 2");
         assert_eq!(world.lines(&again).await, ["done", "done"]);

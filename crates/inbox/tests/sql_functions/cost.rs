@@ -1,11 +1,11 @@
-//! What an event costs does not depend on how large the tables are, nor on what the planner
-//! believes of them. Counted in pages touched, which no busy machine changes.
+//! The cost of an event does not depend on table sizes or planner statistics. The tests count
+//! pages, which do not depend on the machine's load.
 
 use crate::messages::{Message, array, event};
 use crate::world::{SET, World, worlds};
 use walrelay_testkit::postgres::TestClient;
 
-/// Pages that this statement touches.
+/// Returns the number of pages that this statement touches.
 async fn pages(session: &TestClient, sql: &str) -> u64 {
     let sql = format!("EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, SUMMARY OFF, FORMAT JSON) {sql}");
     let row = session.query_one(&sql, &[]).await.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
@@ -18,7 +18,7 @@ async fn pages(session: &TestClient, sql: &str) -> u64 {
     count("Shared Hit Blocks") + count("Shared Read Blocks")
 }
 
-/// The text of a JSON value; the first counters in it are those of the whole statement.
+/// The text of a JSON value. Its first counters belong to the whole statement.
 struct Json(String);
 
 impl<'a> tokio_postgres::types::FromSql<'a> for Json {
@@ -35,7 +35,7 @@ impl<'a> tokio_postgres::types::FromSql<'a> for Json {
 }
 
 const BATCH: u32 = 100;
-/// A deeper tree costs a page or two for each look-up; reading the table costs hundreds.
+/// A deeper tree costs a page or two for each lookup, but reading the table costs hundreds.
 const GROWTH_MAX: u64 = 3;
 
 fn batch(first: u32, keys: &str) -> Vec<Message> {
@@ -49,7 +49,7 @@ fn apply(messages: &[Message]) -> String {
     )
 }
 
-/// 50,000 rows in each table, as months of work leave them; the statistics know nothing of them.
+/// Inserts 50,000 rows into each table, as after months of work, without updating the statistics.
 async fn grow(world: &World) {
     world
         .run(
@@ -75,8 +75,8 @@ async fn prepare(world: &World) {
 async fn applying_costs_the_same_on_empty_unanalysed_and_large_tables() {
     for world in worlds().await {
         prepare(&world).await;
-        // Plans of this session are made on empty tables, those of the next on analysed ones of a
-        // few rows; both are kept while the tables grow.
+        // This session plans on empty tables, and the next on analyzed tables with a few rows. Both
+        // keep their plans while the tables grow.
         let early = world.session().await;
         for n in 0..3 {
             pages(&early, &apply(&batch(n * BATCH, "new"))).await;
@@ -133,7 +133,7 @@ async fn redelivery_costs_the_same_however_much_waits() {
         world.run(&fill("again", 20)).await;
         let small = pages(&early, redeliver).await;
 
-        // A hot key with 20,000 events behind its head, and much else that is done.
+        // A hot key with 20,000 events behind its head, and many finished events.
         grow(&world).await;
         world.run(&fill("hot", 20000)).await;
 

@@ -1,16 +1,11 @@
--- The inbox before --on-gap hold was added: a database that a test upgrades.
+-- The inbox's migrations as they were before `--on-gap hold`, without their comments. Tests update a
+-- database that these statements created.
 
--- The tables of a consumer: the applied events, the position of each ordering key, and the waiting
--- events.
---
--- A single statement, so it is atomic under psql, `supabase db push` and walrelay itself. Safe to
--- run again: an existing table or type stays unchanged.
 DO $walrelay$
 DECLARE
   web_role text;
   relation text;
 BEGIN
-  -- Concurrent runs wait for each other. The second run then finds every object in place.
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
 
   IF to_regclass('public.app_inbox_consumer') IS NOT NULL THEN
@@ -18,89 +13,77 @@ BEGIN
     RETURN;
   END IF;
 
-  -- Names are compared byte by byte (COLLATE "C"). This is faster, and every session locks in the
-  -- same order. An upgrade of the system's collations also cannot corrupt the index that prevents
-  -- an event from being applied twice.
   CREATE TABLE public.app_inbox_consumer (
     consumer     text        COLLATE "C" PRIMARY KEY,
     subscription text        NOT NULL,
-    generation   int         NOT NULL DEFAULT 1,     -- a rebuild begins a new one
-    paused       boolean     NOT NULL DEFAULT false, -- nothing is applied meanwhile
-    pruned_before timestamptz,                       -- finished events received earlier were deleted
+    generation   int         NOT NULL DEFAULT 1,
+    paused       boolean     NOT NULL DEFAULT false,
+    pruned_before timestamptz,
     updated_at   timestamptz NOT NULL DEFAULT now()
   );
 
-  CREATE TABLE public.app_inbox ( -- one row per event and consumer
+  CREATE TABLE public.app_inbox (
     consumer        text        COLLATE "C" NOT NULL,
     generation      int         NOT NULL,
     event_id        text        COLLATE "C" NOT NULL,
-    ordering_key    text        COLLATE "C" NOT NULL, -- empty: without order
+    ordering_key    text        COLLATE "C" NOT NULL,
     event_type      text,
     version         bigint,
-    commit_lsn      pg_lsn,               -- the position; null: not published by walrelay
+    commit_lsn      pg_lsn,
     tx_index        int,
-    arrival         bigint      GENERATED ALWAYS AS IDENTITY, -- held rows drain by position, then by this
-    occurred_at     timestamptz,          -- from the attribute; the clock of `audit`
+    arrival         bigint      GENERATED ALWAYS AS IDENTITY,
+    occurred_at     timestamptz,
     status          text        NOT NULL CHECK (status IN ('done', 'late', 'retrying', 'dead', 'discarded')),
     attempts        int         NOT NULL DEFAULT 1,
-    next_attempt_at timestamptz,          -- null: not by itself; infinity: dead, and holds its key
-    error_code      text,                 -- SQLSTATE or our own reason
-    last_error      text,                 -- newest attempt first, a line each
-    message         bytea,                -- of retrying and dead rows only: an app_inbox_message as JSON
+    next_attempt_at timestamptz,
+    error_code      text,
+    last_error      text,
+    message         bytea,
     received_at     timestamptz NOT NULL DEFAULT now(),
     done_at         timestamptz,
     PRIMARY KEY (consumer, generation, event_id)
   );
 
-  -- Finds the waiting and blocking events of a key in their order.
   CREATE INDEX app_inbox_waiting ON public.app_inbox
     (consumer, generation, ordering_key, commit_lsn, tx_index, arrival)
     WHERE status = 'retrying' OR next_attempt_at = 'infinity';
-  -- Finds due events, which is the most frequent query.
   CREATE INDEX app_inbox_due ON public.app_inbox
     (consumer, generation, next_attempt_at)
     WHERE status = 'retrying' AND next_attempt_at IS NOT NULL;
-  -- Finds dead events for operators who list, retry or discard them.
   CREATE INDEX app_inbox_dead ON public.app_inbox
     (consumer, generation, received_at) WHERE status = 'dead';
-  -- Finds events by time, for retention and audits. Rows arrive in time order, so a BRIN index is
-  -- almost free for an insert. A B-tree index would cost as much as the primary key.
   CREATE INDEX app_inbox_times ON public.app_inbox USING brin (received_at, occurred_at);
 
-  CREATE TABLE public.app_inbox_key ( -- one row per ordering key; also its lock across instances
+  CREATE TABLE public.app_inbox_key (
     consumer          text   COLLATE "C" NOT NULL,
     generation        int    NOT NULL,
     ordering_key      text   COLLATE "C" NOT NULL,
-    commit_lsn        pg_lsn, -- the furthest position applied
+    commit_lsn        pg_lsn,
     tx_index          int,
-    system_identifier text,   -- whose position that is; null: the messages do not say
-    version           bigint, -- the highest applied
-    held_by           text   COLLATE "C", -- the first event that waits or is dead and holds the key
+    system_identifier text,
+    version           bigint,
+    held_by           text   COLLATE "C",
     PRIMARY KEY (consumer, generation, ordering_key)
-  ) WITH (fillfactor = 70); -- each batch writes its keys; room in the page spares the index
+  ) WITH (fillfactor = 70);
 
-  -- A message as it arrived, with its contents unchecked. The attributes are JSON in a text, and
-  -- the data are bytes. Content that Postgres cannot store as jsonb is then an error of one event,
-  -- found when the event is applied. It does not keep a whole batch from being read.
   CREATE TYPE public.app_inbox_message AS (
     event_id          text,
     event_type        text,
     aggregate_type    text,
     aggregate_id      text,
-    ordering_key      text,        -- empty: without order
+    ordering_key      text,
     version           bigint,
     schema_version    int,
     occurred_at       timestamptz,
     commit_lsn        pg_lsn,
     tx_index          int,
-    system_identifier text,        -- of the producer's server, where the message says it
-    message_id        text,        -- Pub/Sub's
+    system_identifier text,
+    message_id        text,
     publish_time      timestamptz,
-    attributes        text,        -- a JSON object of strings: all of them
+    attributes        text,
     data              bytea
   );
 
-  -- The event that a handler receives.
   CREATE TYPE public.app_inbox_event AS (
     event_id       text,
     event_type     text,
@@ -115,15 +98,12 @@ BEGIN
     message_id     text,
     publish_time   timestamptz,
     attributes     jsonb,
-    payload        jsonb,          -- null when the data are no JSON
+    payload        jsonb,
     data           bytea
   );
 
   FOREACH relation IN ARRAY ARRAY['app_inbox_consumer', 'app_inbox', 'app_inbox_key'] LOOP
-    -- Without a policy, only the owner and roles that bypass row-level security can use the table.
     EXECUTE format('ALTER TABLE public.%I ENABLE ROW LEVEL SECURITY', relation);
-    -- On Supabase, the internet reaches the schema public through these two roles. Default
-    -- privileges have just granted them all privileges on the new table.
     EXECUTE format('REVOKE ALL ON TABLE public.%I FROM PUBLIC', relation);
     FOR web_role IN
       SELECT rolname FROM pg_catalog.pg_roles WHERE rolname IN ('anon', 'authenticated')
@@ -134,21 +114,11 @@ BEGIN
 END
 $walrelay$;
 
--- Functions that take messages: they record new events, lock keys, and select waiting events.
---
--- Applying a batch has three steps: take, run and settle. A handler in another language replaces
--- the step run. Take and settle run no handler and fix their own plans: always by index, planned
--- once per session. A table that grows from zero to millions of rows between two ANALYZE runs would
--- mislead the planner. All functions are SECURITY INVOKER.
---
--- A single statement, so it is atomic under psql, `supabase db push` and walrelay itself. Safe to
--- run again: existing functions stay unchanged.
 DO $walrelay$
 DECLARE
   web_role text;
   function text;
 BEGIN
-  -- Concurrent runs wait for each other. The second run then finds every object in place.
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
 
   IF EXISTS (
@@ -158,8 +128,6 @@ BEGIN
     RETURN;
   END IF;
 
-  -- Checks that events may be applied for this consumer, and returns the generation. SQLSTATE class
-  -- WR is reserved for walrelay's own errors.
   CREATE FUNCTION public.app_inbox_check(consumer text, generation int) RETURNS int
     LANGUAGE plpgsql
   AS $check$
@@ -167,18 +135,12 @@ BEGIN
   DECLARE
     current public.app_inbox_consumer;
   BEGIN
-    -- With a snapshot of the whole transaction, a session that waited for a lock would not see the
-    -- changes of the other session. It would apply the same events again.
     IF current_setting('transaction_isolation') <> 'read committed' THEN
       RAISE EXCEPTION 'events are applied in READ COMMITTED only, this transaction is %',
           upper(current_setting('transaction_isolation'))
         USING ERRCODE = 'WR004', HINT = 'BEGIN ISOLATION LEVEL READ COMMITTED.';
     END IF;
 
-    -- A new generation takes this lock in exclusive mode. The new generation waits for this
-    -- transaction, or this transaction waits and then sees the new generation. An advisory lock per
-    -- consumer blocks no other consumer. Sharing a row lock would make every batch write to that
-    -- row. The row is read in a later statement, so that its snapshot follows the lock.
     PERFORM pg_advisory_xact_lock_shared(hashtextextended('walrelay inbox ' || consumer, 0));
     SELECT c.* INTO current FROM public.app_inbox_consumer AS c WHERE c.consumer = consumer;
 
@@ -200,8 +162,6 @@ BEGIN
   END
   $check$;
 
-  -- Encodes a waiting message as JSON with base64 data. The attributes stay a JSON string, so that
-  -- no content of the attributes can cause an error.
   CREATE FUNCTION public.app_inbox_encode(message public.app_inbox_message) RETURNS bytea
     LANGUAGE sql STABLE
   AS $encode$
@@ -210,8 +170,6 @@ BEGIN
         'data', translate(encode((message).data, 'base64'), E'\n', '')))::text, 'UTF8')
   $encode$;
 
-  -- Decodes a stored message. The row's id replaces the message's id, because the ids differ after
-  -- an id collision.
   CREATE FUNCTION public.app_inbox_stored(message bytea, event_id text) RETURNS public.app_inbox_message
     LANGUAGE sql STABLE
   AS $stored$
@@ -222,10 +180,6 @@ BEGIN
           'event_id', event_id, 'data', decode(s.kept ->> 'data', 'base64'))) AS m
   $stored$;
 
-  -- Locks the rows of these sorted keys, in the same order in all sessions, and returns the locked
-  -- rows. The function waits for a key that another session is creating. A key locked by another
-  -- session is left out, so that it does not delay all others. With "wait", the function also
-  -- waits for such keys.
   CREATE FUNCTION public.app_inbox_lock(consumer text, generation int, keys text[], wait boolean)
     RETURNS public.app_inbox_key[]
     LANGUAGE plpgsql
@@ -238,10 +192,7 @@ BEGIN
     missing text[] := keys;
     created public.app_inbox_key[];
   BEGIN
-    -- Most keys exist. A second round locks the keys that were missing. A row that this transaction
-    -- inserted is locked until its commit.
     FOR round IN 1 .. 2 LOOP
-      -- One lookup per key, so that no plan can read other parts of the table.
       IF wait THEN
         locked := locked || ARRAY(
           SELECT l.k FROM unnest(missing) AS u(key)
@@ -259,8 +210,6 @@ BEGIN
       END IF;
       EXIT WHEN round = 2 OR cardinality(locked) = cardinality(keys);
 
-      -- Existing keys are left out, because an insert would wait for a session that is changing the
-      -- row.
       missing := ARRAY(
         SELECT u.key COLLATE "C" FROM unnest(keys) AS u(key)
         EXCEPT SELECT l.ordering_key FROM unnest(locked) AS l ORDER BY 1);
@@ -289,20 +238,6 @@ BEGIN
   END
   $lock$;
 
-  -- Takes a batch: locks its keys, records new events, and returns the treatment of each message.
-  -- Messages of one key are in the order of their arrival.
-  --
-  -- - `done`, `late`: new and recorded with this status. Run the handler, then settle.
-  -- - `retrying`: stored behind an earlier waiting event of its key. Acknowledge the message.
-  -- - `duplicate`: recorded before. Acknowledge the message.
-  -- - `dead`: the id belongs to a different event. The message is stored under another id.
-  --   Acknowledge the message.
-  -- - `discarded`: behind its key's position, with dedupe = 'position'. Acknowledge the message.
-  -- - `deferred`: not recorded. Another session has locked the key, or the key is blocked and park
-  --   is false.
-  --
-  -- With "wait", the function waits for keys that another session has locked, instead of deferring
-  -- their messages.
   CREATE FUNCTION public.app_inbox_take(
     consumer text, generation int, messages public.app_inbox_message[],
     dedupe text DEFAULT 'event', park boolean DEFAULT true, wait boolean DEFAULT false)
@@ -336,20 +271,14 @@ BEGIN
       SELECT bool_or(l.held_by IS NOT NULL) INTO holds_any FROM unnest(locked) AS l;
     END IF;
 
-    -- The unique index decides whether an event is new, before any event is applied. The insert may
-    -- wait for a session that is recording the same event. If the batch contains several copies,
-    -- the first copy counts.
     WITH batch AS (
       SELECT m.*, k.held_by,
-             -- A position as one number. Null for messages that walrelay did not publish.
              (m.commit_lsn - '0/0'::pg_lsn) * 2147483648 + m.tx_index AS place,
-             -- Only positions of one server are comparable.
              CASE WHEN k.system_identifier <> m.system_identifier THEN NULL
                   ELSE (k.commit_lsn - '0/0'::pg_lsn) * 2147483648 + k.tx_index END AS key_place,
              k.system_identifier AS key_system
         FROM ROWS FROM (unnest(messages)) WITH ORDINALITY AS m
         LEFT JOIN unnest(locked) AS k ON k.ordering_key = m.ordering_key
-       -- The table refuses a null ordering key.
        WHERE coalesce(m.ordering_key, '') = '' OR (k.ordering_key IS NOT NULL AND (park OR k.held_by IS NULL))
     ), placed AS (
       SELECT b.*, b.ordering_key <> '' AND b.place < greatest(b.key_place, max(b.place) OVER (
@@ -360,7 +289,6 @@ BEGIN
       SELECT DISTINCT ON (p.event_id COLLATE "C") p.*,
              CASE WHEN p.held_by IS NOT NULL THEN 'retrying'
                   WHEN NOT p.is_behind OR p.is_behind IS NULL THEN 'done'
-                  -- Only if message and key name the same server as the origin of their positions.
                   WHEN dedupe = 'position' AND p.system_identifier IS NOT NULL
                    AND (p.key_system = p.system_identifier OR p.key_place IS NULL) THEN 'discarded'
                   ELSE 'late' END AS status
@@ -382,7 +310,6 @@ BEGIN
         RETURNING i.event_id, i.status)
     SELECT array_agg(r.event_id), array_agg(r.status) INTO unseen, statuses FROM recorded AS r;
 
-    -- The usual batch: every event is new and in order.
     IF cardinality(unseen) = cardinality(messages) AND 'done' = ALL (statuses) THEN
       RETURN statuses;
     END IF;
@@ -391,15 +318,12 @@ BEGIN
       consumer, generation, messages, unseen, statuses,
       ARRAY(SELECT l.ordering_key FROM unnest(locked) AS l));
     IF holds_any AND park THEN
-      -- The insert numbered the rows by event id. Without positions, only `arrival` keeps the order
-      -- of the messages, so it is assigned again.
       FOR n IN 1 .. cardinality(messages) LOOP
         IF verdicts[n] = 'retrying' AND messages[n].commit_lsn IS NULL THEN
           UPDATE public.app_inbox AS i SET arrival = DEFAULT
            WHERE i.consumer = consumer AND i.generation = generation AND i.event_id = messages[n].event_id;
         END IF;
       END LOOP;
-      -- An event before the blocking event of its key becomes due at once.
       PERFORM public.app_inbox_heads(consumer, generation, ARRAY(
         SELECT l.ordering_key FROM unnest(locked) AS l WHERE l.held_by IS NOT NULL ORDER BY 1));
     END IF;
@@ -407,8 +331,6 @@ BEGIN
   END
   $take$;
 
-  -- Returns take's result for each message of an unusual batch, and stores events with an id
-  -- collision.
   CREATE FUNCTION public.app_inbox_verdicts(
     consumer text, generation int, messages public.app_inbox_message[],
     unseen text[], statuses text[], locked text[])
@@ -423,8 +345,6 @@ BEGIN
   DECLARE
     verdicts text[];
   BEGIN
-    -- Only conflicting rows are read again. A separate statement also sees rows that another
-    -- session committed while take waited for it.
     WITH batch AS MATERIALIZED (
       SELECT m.ordinality, m.event_id, m.ordering_key, m.version, l.key IS NOT NULL AS is_ours,
              row_number() OVER (
@@ -445,11 +365,7 @@ BEGIN
     SELECT array_agg(
              CASE WHEN NOT b.is_ours THEN 'deferred'
                   WHEN n.event_id IS NOT NULL AND b.copy = 1 THEN n.status
-                  -- Not recorded because parking is off, or deleted by another session a moment
-                  -- ago.
                   WHEN s.event_id IS NULL THEN 'deferred'
-                  -- Positions are not compared, because they differ in replayed and recovered
-                  -- copies.
                   WHEN s.ordering_key = b.ordering_key AND s.version IS NOT DISTINCT FROM b.version
                     THEN 'duplicate'
                   ELSE 'dead' END
@@ -460,8 +376,6 @@ BEGIN
       LEFT JOIN seen AS s ON s.event_id = b.event_id;
 
     IF 'dead' = ANY (verdicts) THEN
-      -- The stored id contains the position, so a redelivery is recognised as a duplicate. The row
-      -- does not block its key.
       WITH collided AS (
         SELECT m.*,
                m.event_id || '@' || coalesce(m.commit_lsn || '/' || m.tx_index, m.message_id, '') AS stored_id
@@ -493,12 +407,6 @@ BEGIN
   END
   $verdicts$;
 
-  -- Sets the event that blocks each key: the first waiting event, or the first dead event that
-  -- blocks its key. That event becomes due now, unless it is already due. All other events of the
-  -- key wait for it. Otherwise events that cannot proceed would crowd out events that can.
-  --
-  -- The caller has locked the keys. `failed[i]` names the event of `keys[i]` that has just failed,
-  -- if any.
   CREATE FUNCTION public.app_inbox_heads(
     consumer text, generation int, keys text[], failed text[] DEFAULT '{}')
     RETURNS void
@@ -528,8 +436,6 @@ BEGIN
       END IF;
       FOREACH former IN ARRAY ARRAY[former, failed[n]] LOOP
         IF former <> head.event_id THEN
-          -- The status is not a condition, because the planner could then choose another index than
-          -- the primary key.
           UPDATE public.app_inbox AS i
              SET next_attempt_at = CASE WHEN i.status = 'dead' THEN i.next_attempt_at END
            WHERE i.consumer = consumer AND i.generation = generation AND i.event_id = former;
@@ -543,8 +449,6 @@ BEGIN
   END
   $heads$;
 
-  -- Returns the due stored messages and their unblocked successors, in the order to apply them. The
-  -- keys stay locked until the transaction ends.
   CREATE FUNCTION public.app_inbox_take_due(consumer text, generation int, batch int DEFAULT 200)
     RETURNS public.app_inbox_message[]
     LANGUAGE plpgsql
@@ -580,8 +484,6 @@ BEGIN
           WHERE i.consumer = consumer AND i.generation = generation AND i.event_id = u.id
             FOR NO KEY UPDATE SKIP LOCKED) AS l);
 
-    -- Read after the lock, because an operator or another instance may have changed the rows
-    -- before.
     keyed := ARRAY(
       SELECT public.app_inbox_stored(w.message, w.event_id)
         FROM unnest(keys) WITH ORDINALITY AS u(key, n)
@@ -606,7 +508,6 @@ BEGIN
   END
   $take_due$;
 
-  -- Only the owner may execute the functions until EXECUTE is granted.
   FOR function IN
     SELECT p.oid::regprocedure FROM pg_catalog.pg_proc AS p
      WHERE p.pronamespace = 'public'::regnamespace AND p.proname = ANY (ARRAY[
@@ -623,19 +524,11 @@ BEGIN
 END
 $walrelay$;
 
--- Functions that run a handler on a batch and find the event that it fails on.
---
--- Functions that run the handler have no SET clause and are not SECURITY DEFINER, because the
--- handler would inherit either.
---
--- A single statement, so it is atomic under psql, `supabase db push` and walrelay itself. Safe to
--- run again: existing functions stay unchanged.
 DO $walrelay$
 DECLARE
   web_role text;
   function text;
 BEGIN
-  -- Concurrent runs wait for each other. The second run then finds every object in place.
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
 
   IF EXISTS (
@@ -645,9 +538,6 @@ BEGIN
     RETURN;
   END IF;
 
-  -- Returns the data as JSON. Null for data that are not JSON, such as protobuf, Avro or plain
-  -- text. JSON that jsonb cannot store, such as a zero character or a number of a million digits,
-  -- is an error. With null instead, a handler would write wrong data.
   CREATE FUNCTION public.app_inbox_payload(data bytea) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE
   AS $payload$
@@ -665,8 +555,6 @@ BEGIN
     SET plan_cache_mode = force_generic_plan
   AS $events$
   BEGIN
-    -- Converting all messages in one statement costs a tenth of one guarded call per message. The
-    -- guards are only needed for data that are not JSON.
     BEGIN
       RETURN ARRAY(
         SELECT ROW(
@@ -688,30 +576,17 @@ BEGIN
   END
   $events$;
 
-  -- Runs the handler on these messages in order, and returns an outcome for each. Writes nothing
-  -- except the handler's own effects.
-  --
-  -- - `applied`: the effect is kept.
-  -- - `failed`: the message fails even alone. The code and the error describe the failure.
-  -- - `held`: not attempted, because an earlier event of its key has failed in this batch.
-  -- - `deferred`: not attempted, because the limit of savepoints is reached.
-  --
-  -- Raises errors that do not depend on an event: a deadlock, a serialization failure, an outage, a
-  -- missing permission or function.
   CREATE FUNCTION public.app_inbox_run(
     handler regprocedure, messages public.app_inbox_message[],
     OUT outcomes text[], OUT error_codes text[], OUT errors text[])
     LANGUAGE plpgsql
   AS $run$
   DECLARE
-    -- A server keeps 64 subtransactions of a transaction in memory. With more, every snapshot of
-    -- every session must look them up on disk.
     savepoints_max CONSTANT int := 60;
     savepoints int := 0;
     size CONSTANT int := cardinality(messages);
     handles_arrays boolean;
     call text;
-    -- The ranges of indexes still to run. The last range is the next one.
     firsts int[] := ARRAY[1];
     lasts int[] := ARRAY[size];
     depth int := 1;
@@ -753,7 +628,6 @@ BEGIN
       last := lasts[depth];
       depth := depth - 1;
 
-      -- A known failure, unless an earlier message of its key was not applied after all.
       IF outcomes[first] = 'failed' AND savepoints < savepoints_max
         AND messages[first].ordering_key <> ALL (held_keys)
       THEN
@@ -764,7 +638,6 @@ BEGIN
       END IF;
 
       IF is_first_pass THEN
-        -- No message has failed yet, so all messages run without a check of each.
         chosen := ARRAY(SELECT generate_series(first, last));
       ELSE
         chosen := '{}';
@@ -772,7 +645,6 @@ BEGIN
           IF messages[i].ordering_key = ANY (held_keys) THEN
             outcomes[i] := 'held';
           ELSIF savepoints >= savepoints_max THEN
-            -- All later messages are deferred as well.
             outcomes[i] := 'deferred';
           ELSE
             chosen := chosen || i;
@@ -791,7 +663,6 @@ BEGIN
             SELECT messages[u.i] FROM unnest(chosen) WITH ORDINALITY AS u(i, n) ORDER BY u.n));
         END IF;
         IF NOT is_first_pass THEN
-          -- The previous pass made the constraints immediate, which a handler may not tolerate.
           IF deferred_constraints IS NULL THEN
             SELECT coalesce(string_agg(format('%I.%I', n.nspname, c.conname), ', '), '')
               INTO deferred_constraints
@@ -808,7 +679,6 @@ BEGIN
         IF handles_arrays THEN
           EXECUTE call USING events;
         ELSE
-          -- The cursor shows which event failed, and the call is planned only once.
           reached := 0;
           OPEN event_result NO SCROLL FOR EXECUTE call USING events;
           FOR i IN 1 .. cardinality(chosen) LOOP
@@ -818,8 +688,6 @@ BEGIN
           CLOSE event_result;
           reached := NULL;
         END IF;
-        -- A deferred constraint fails here instead of at COMMIT, so that the failing event can be
-        -- found.
         SET CONSTRAINTS ALL IMMEDIATE;
 
         IF is_first_pass THEN
@@ -837,21 +705,18 @@ BEGIN
         THEN
           RAISE;
         END IF;
-        -- The rollback also removed the savepoint.
         savepoints := savepoints - 1;
         is_first_pass := false;
         IF cardinality(chosen) = 1 THEN
           reached := 1;
         END IF;
         IF reached IS NULL THEN
-          -- Splits the range into halves. The earlier half runs first.
           firsts[depth + 1] := chosen[cardinality(chosen) / 2 + 1];
           lasts[depth + 1] := last;
           firsts[depth + 2] := first;
           lasts[depth + 2] := chosen[cardinality(chosen) / 2 + 1] - 1;
           depth := depth + 2;
         ELSE
-          -- Runs the messages before the failed one first, then the failed one, then the rest.
           reached := chosen[reached];
           outcomes[reached] := 'failed';
           error_codes[reached] := code;
@@ -875,7 +740,6 @@ BEGIN
   END
   $run$;
 
-  -- Only the owner may execute the functions until EXECUTE is granted.
   FOR function IN
     SELECT p.oid::regprocedure FROM pg_catalog.pg_proc AS p
      WHERE p.pronamespace = 'public'::regnamespace AND p.proname = ANY (ARRAY[
@@ -891,17 +755,11 @@ BEGIN
 END
 $walrelay$;
 
--- Functions that settle a batch: they record the outcomes of its messages and the positions of its
--- keys.
---
--- A single statement, so it is atomic under psql, `supabase db push` and walrelay itself. Safe to
--- run again: existing functions stay unchanged.
 DO $walrelay$
 DECLARE
   web_role text;
   function text;
 BEGIN
-  -- Concurrent runs wait for each other. The second run then finds every object in place.
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
 
   IF EXISTS (
@@ -911,7 +769,6 @@ BEGIN
     RETURN;
   END IF;
 
-  -- Moves keys to the highest position of these applied messages.
   CREATE FUNCTION public.app_inbox_advance(
     consumer text, generation int, messages public.app_inbox_message[])
     RETURNS void
@@ -921,8 +778,6 @@ BEGIN
   AS $advance$
   #variable_conflict use_variable
   BEGIN
-    -- The rows exist already. ON CONFLICT finds each row by the unique index, independent of the
-    -- planner's statistics.
     INSERT INTO public.app_inbox_key AS k (
         consumer, generation, ordering_key, commit_lsn, tx_index, system_identifier, version)
       SELECT DISTINCT ON (m.ordering_key COLLATE "C")
@@ -942,8 +797,6 @@ BEGIN
   END
   $advance$;
 
-  -- Records that a waiting row was applied. Returns `done`, or `late` if its key has already moved
-  -- beyond the row.
   CREATE FUNCTION public.app_inbox_record_applied(
     consumer text, generation int, message public.app_inbox_message)
     RETURNS text
@@ -971,8 +824,6 @@ BEGIN
   END
   $record_applied$;
 
-  -- Records that the handler failed on a message. Returns the row's new status: `retrying` or
-  -- `dead`.
   CREATE FUNCTION public.app_inbox_record_failed(
     consumer text, generation int, message public.app_inbox_message, code text, error text,
     was_stored boolean, on_dead text, max_attempts int)
@@ -983,9 +834,6 @@ BEGIN
   AS $record_failed$
   #variable_conflict use_variable
   DECLARE
-    -- The first wait, which doubles with each attempt, and the longest wait. Ten attempts take
-    -- about ten minutes. Each wait is multiplied by a random factor from 0.1 to 1, which spreads
-    -- messages that failed together.
     wait_first CONSTANT interval := '1 second';
     wait_longest CONSTANT interval := '5 minutes';
     new_attempts int;
@@ -1009,7 +857,6 @@ BEGIN
       left(regexp_replace(coalesce(error, ''), '[[:cntrl:]]+', ' ', 'g'), 1000));
     UPDATE public.app_inbox AS i
        SET status = new_status, attempts = new_attempts, next_attempt_at = due, error_code = code,
-           -- Newest first, and the oldest lines are cut off.
            last_error = left(concat_ws(E'\n', line, i.last_error), 4000),
            message = coalesce(i.message, public.app_inbox_encode(message)), done_at = NULL
      WHERE i.consumer = consumer AND i.generation = generation AND i.event_id = message.event_id;
@@ -1017,9 +864,6 @@ BEGIN
   END
   $record_failed$;
 
-  -- Records the outcomes of messages from take or take_due, in the same order, and advances their
-  -- keys. Returns the new status of each row. Null means that the row is as take left it, and
-  -- "deferred" means that the row is no longer recorded.
   CREATE FUNCTION public.app_inbox_settle(
     consumer text, generation int, messages public.app_inbox_message[],
     outcomes text[], error_codes text[], errors text[], were_stored boolean,
@@ -1058,8 +902,6 @@ BEGIN
       ELSIF were_stored THEN
         results[n] := 'retrying';
       ELSIF outcomes[n] = 'held' AND park THEN
-        -- Stored behind its key in the order of arrival, because take numbered the rows by event
-        -- id.
         UPDATE public.app_inbox AS i
            SET status = 'retrying', attempts = 0, done_at = NULL, arrival = DEFAULT,
                message = public.app_inbox_encode(messages[n])
@@ -1084,7 +926,6 @@ BEGIN
   END
   $settle$;
 
-  -- Only the owner may execute the functions until EXECUTE is granted.
   FOR function IN
     SELECT p.oid::regprocedure FROM pg_catalog.pg_proc AS p
      WHERE p.pronamespace = 'public'::regnamespace AND p.proname = ANY (ARRAY[
@@ -1101,16 +942,11 @@ BEGIN
 END
 $walrelay$;
 
--- Functions that a consumer calls to apply events.
---
--- A single statement, so it is atomic under psql, `supabase db push` and walrelay itself. Safe to
--- run again: existing functions stay unchanged.
 DO $walrelay$
 DECLARE
   web_role text;
   function text;
 BEGIN
-  -- Concurrent runs wait for each other. The second run then finds every object in place.
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
 
   IF EXISTS (
@@ -1120,13 +956,6 @@ BEGIN
     RETURN;
   END IF;
 
-  -- Applies a batch. Returns a result for each message, by its index in the batch from 1: the
-  -- status of its row, "duplicate" or "deferred".
-  --
-  -- After the commit, all messages except the deferred ones may be acknowledged. Deferred messages
-  -- are redelivered in a later batch, in their order.
-  --
-  -- No SET clause and not SECURITY DEFINER, because the handler would inherit either.
   CREATE FUNCTION public.app_inbox_apply(
     consumer text, generation int, handler regprocedure, messages public.app_inbox_message[],
     on_dead text DEFAULT 'hold', max_attempts int DEFAULT 10,
@@ -1138,7 +967,6 @@ BEGIN
   DECLARE
     verdicts text[] := public.app_inbox_take(consumer, generation, messages, dedupe, park);
     codes text[];
-    -- The messages for the handler, by their index in the batch. Null means all messages.
     chosen int[];
     batch public.app_inbox_message[] := messages;
     outcomes text[];
@@ -1171,8 +999,6 @@ BEGIN
   END
   $apply$;
 
-  -- Applies failed events that are due, and the events that wait behind them. Returns the new
-  -- status of each attempted row. No row means that no event is due.
   CREATE FUNCTION public.app_inbox_redeliver(
     consumer text, generation int, handler regprocedure,
     on_dead text DEFAULT 'hold', max_attempts int DEFAULT 10, batch int DEFAULT 200)
@@ -1199,14 +1025,6 @@ BEGIN
   END
   $redeliver$;
 
-  -- For subscribers without `walrelay consume`. Call this function first in the transaction that
-  -- writes the effect. The result true means that the event is new, so continue. The result false
-  -- means that the event was recorded before, so acknowledge the message and do nothing else.
-  --
-  -- Call the function in the order of ordering keys if a transaction accepts several events.
-  -- Otherwise two such transactions deadlock.
-  --
-  -- A different event with an existing id is recorded as dead, and the result is false.
   CREATE FUNCTION public.app_inbox_accept(
     consumer text, event_id text, ordering_key text, version bigint, commit_lsn pg_lsn, tx_index int,
     event_type text DEFAULT NULL, occurred_at timestamptz DEFAULT NULL)
@@ -1243,9 +1061,6 @@ BEGIN
   END
   $accept$;
 
-  -- Starts a new generation, in which every event is new, and returns its number. Waits until no
-  -- batch of this consumer is being applied, and blocks new batches until the transaction ends.
-  -- Reset the projection in the same transaction, after this call.
   CREATE FUNCTION public.app_inbox_new_generation(consumer text) RETURNS int
     LANGUAGE plpgsql
   AS $new_generation$
@@ -1253,7 +1068,6 @@ BEGIN
   DECLARE
     generation int;
   BEGIN
-    -- Not a lock of the consumer's row, because every batch would have to share that lock.
     PERFORM pg_advisory_xact_lock(hashtextextended('walrelay inbox ' || consumer, 0));
     UPDATE public.app_inbox_consumer AS c SET generation = c.generation + 1, updated_at = now()
      WHERE c.consumer = consumer
@@ -1265,7 +1079,6 @@ BEGIN
   END
   $new_generation$;
 
-  -- Only the owner may execute the functions until EXECUTE is granted.
   FOR function IN
     SELECT p.oid::regprocedure FROM pg_catalog.pg_proc AS p
      WHERE p.pronamespace = 'public'::regnamespace AND p.proname = ANY (ARRAY[

@@ -1,4 +1,4 @@
-//! A handler that fails: the culprit alone is stored, everything else takes effect.
+//! A handler that fails: only the failing event is stored, and every other event takes effect.
 
 use crate::messages::{Message, array, event};
 use crate::world::{BOTH, EACH, SET, World, worlds};
@@ -48,7 +48,7 @@ async fn a_culprit_is_stored_with_its_reason_and_everything_else_takes_effect() 
 #[tokio::test]
 async fn any_error_that_is_nobody_elses_is_the_events() {
     for world in worlds().await {
-        // An assertion is not among what WHEN OTHERS catches.
+        // WHEN OTHERS does not catch an assertion.
         let codes = ["assert", "0A000", "54000", "XX000", "WR002", "ZZ999"];
         let cases = BOTH.into_iter().flat_map(|handler| codes.map(|code| (code, handler)));
         for (n, (code, handler)) in (1..).zip(cases) {
@@ -82,7 +82,7 @@ async fn holds_its_key_alone(world: &World, code: &str, handler: &str) {
     let results = world.apply(handler, &batch).await;
     assert_eq!(results, ["done", &stored, "retrying", "done", "done"], "{handler}");
 
-    // However often it is tried, and though nothing else passes beside it.
+    // The result stays the same after any number of attempts, even if no other event succeeds.
     for _ in 0..3 {
         let again = world.redeliver_with(handler, ", max_attempts => 1").await;
         assert_eq!(again.first(), Some(&format!("e2 {stored}")));
@@ -140,7 +140,8 @@ async fn finds_every_culprit(world: &World, handler: &str) {
         if is_bad(*n) { message.failing("P0001") } else { message }
     };
     let mut waiting: Vec<u32> = (0..200).collect();
-    // Beyond its share of savepoints a transaction defers; what is deferred comes again.
+    // A transaction defers events beyond its limit of savepoints, and deferred events are
+    // redelivered.
     for round in 0.. {
         assert!(round < 20, "nothing moves any more: {waiting:?}");
         let batch: Vec<Message> = waiting.iter().map(one).collect();
@@ -152,7 +153,7 @@ async fn finds_every_culprit(world: &World, handler: &str) {
         }
     }
 
-    // Nothing behind a culprit of its key took effect, everything else did once.
+    // No event behind a failing event of its key took effect. Every other event took effect once.
     let is_behind = |n: u32| (0..=n).any(|before| before % 70 == n % 70 && is_bad(before));
     let expected: Vec<u32> = (0..200).filter(|n| !is_behind(*n)).collect();
     let sum: u32 = expected.iter().sum();
@@ -165,7 +166,7 @@ async fn finds_every_culprit(world: &World, handler: &str) {
 #[tokio::test]
 async fn isolation_never_holds_more_savepoints_than_the_server_has_at_hand() {
     for world in worlds().await {
-        // Every second event fails, so that each good one needs a savepoint of its own.
+        // Every second event fails, so that each good event needs a savepoint of its own.
         let one =
             |n: u32| if n.is_multiple_of(2) { event(n, "").failing("P0001") } else { event(n, "") };
         let batch: Vec<Message> = (0..200).map(one).collect();
@@ -184,7 +185,8 @@ async fn isolation_never_holds_more_savepoints_than_the_server_has_at_hand() {
 async fn once_something_is_known_of_a_batch_no_more_of_it_is_tried_than_there_is_patience_for() {
     let bad = |n: u32, key: &str| event(n, key).failing("08001");
     let good = |n: u32| event(n, "");
-    // A function of a set is called one by one after a slow failure, one of an event says how far it came.
+    // After a slow failure, a set handler is called for each event, and an event handler reports
+    // its progress.
     let cases = [
         (
             vec![good(1), good(2), good(3), bad(4, "a"), good(5), good(6)],
@@ -209,7 +211,7 @@ async fn once_something_is_known_of_a_batch_no_more_of_it_is_tried_than_there_is
     }
 }
 
-/// What becomes of a batch, and nothing of it stays.
+/// Runs a batch, returns its outcomes, and rolls it back.
 async fn outcomes(world: &World, (handler, batch): (&str, &[Message]), patience: &str) -> String {
     let batch = array(batch);
     world.run("BEGIN").await;
@@ -221,7 +223,7 @@ async fn outcomes(world: &World, (handler, batch): (&str, &[Message]), patience:
     outcomes
 }
 
-/// Of the open transaction; before version 16 the server does not say.
+/// Checks the savepoints of the open transaction. Before version 16 the server does not show them.
 async fn has_few_savepoints(world: &World) {
     if world.database.server_version() < 16 {
         return;
@@ -266,7 +268,8 @@ async fn what_would_fail_at_commit_is_found_and_is_its_events_fault() {
 
             let results = world.apply(handler, &batch).await;
 
-            // The good ones insert the child before its parent in the second pass as in the first.
+            // The good events insert the child before its parent, in the second pass as in the
+            // first.
             assert_eq!(results, ["done", "retrying 23503", "done", "retrying 23503", "done"]);
             assert_eq!(world.text("SELECT count(*)::text FROM child").await, "3");
         }
@@ -288,7 +291,8 @@ async fn a_constraint_that_is_immediate_stays_so_in_the_second_pass() {
                  END $$",
             )
             .await;
-        // `add` fails on the first, outside of what the handler catches; the second relies on catching.
+        // `add` fails on the first event, outside the handler's exception block. The second event
+        // needs that block.
         let batch = [event(1, "a").failing("P0001"), event(2, "b")];
         assert_eq!(world.apply("claim(app_inbox_event)", &batch).await, ["retrying P0001", "done"]);
         assert_eq!(world.balance("b").await, "0 -1");
@@ -336,7 +340,7 @@ async fn waits_double_and_are_spread() {
 #[tokio::test]
 async fn ten_attempts_take_five_to_nine_minutes_whatever_chance_does() {
     for world in worlds().await {
-        // The nine waits between ten attempts, a thousand times over.
+        // The nine waits between ten attempts, a thousand times.
         let totals = "SELECT concat_ws(' ', min(total) >= interval '5 min', max(total) <= interval '9 min',
                                 max(total) - min(total) > interval '1 min')
             FROM (SELECT sum(app_inbox_next_attempt('22000', attempts, now()) - clock_timestamp()) AS total

@@ -1,4 +1,4 @@
-//! Behind an event that waits or is dead nothing of its key is applied, and it drains in order.
+//! No event of a key is applied behind a waiting or dead event, and the key drains in order.
 
 use crate::messages::event;
 use crate::world::{BOTH, EACH, SET, World, apply_sql, worlds};
@@ -12,12 +12,12 @@ async fn what_follows_a_failed_event_is_stored_behind_it_and_drains_in_order() {
             let one = |number: u32| event(number, &key).id(&id(number));
             let batch = [one(1), one(2).failing("P0001"), one(3)];
             assert_eq!(world.apply(handler, &batch).await, ["done", "retrying P0001", "retrying"]);
-            // A later batch, a redelivered tail in it.
+            // A later batch with a redelivered tail.
             let tail = [one(2).failing("P0001"), one(3), one(4)];
             assert_eq!(world.apply(handler, &tail).await, ["duplicate", "duplicate", "retrying"]);
             assert_eq!(world.applied(&key).await, [id(1)]);
 
-            // It fails again, and what is behind it stays where it is.
+            // The event fails again, and the events behind it stay there.
             assert_eq!(
                 world.redeliver(handler).await,
                 [
@@ -41,7 +41,7 @@ async fn what_follows_a_failed_event_is_stored_behind_it_and_drains_in_order() {
     }
 }
 
-/// Takes the poison out of a stored message, as an operator's edit does.
+/// Returns SQL that fixes a stored message, as an operator's edit does.
 fn mend(event_id: &str) -> String {
     format!(
         "UPDATE app_inbox SET message = convert_to((convert_from(message, 'UTF8')::jsonb
@@ -72,7 +72,7 @@ async fn a_dead_event_holds_its_key_until_it_is_retried_or_discarded() {
         assert!(world.redeliver(SET).await.is_empty());
         assert_eq!(world.key("a").await, "- - held by e1");
 
-        // What `inbox discard` does: under the key's lock, the row, then the next head.
+        // The steps of `inbox discard`: the key's lock, the row, then the next head.
         world
             .run(
                 "BEGIN;
@@ -108,7 +108,7 @@ async fn an_event_that_comes_late_goes_before_what_holds_its_key() {
     for world in worlds().await {
         for handler in BOTH {
             world.run("TRUNCATE app_inbox, app_inbox_key, balance, applied").await;
-            // 5 overtook 3 and 4 and fails without them; 6 waits behind it.
+            // 5 overtook 3 and 4 and fails without them. 6 waits behind it.
             world.apply(handler, &[event(5, "a").failing("P0001"), event(6, "a")]).await;
             assert_eq!(
                 world.apply(handler, &[event(3, "a"), event(4, "a")]).await,
@@ -116,7 +116,8 @@ async fn an_event_that_comes_late_goes_before_what_holds_its_key() {
             );
             assert_eq!(world.key("a").await, "- - held by e3");
 
-            // They are due at once; what waited for them is tried again right behind them.
+            // 3 and 4 are due at once, and the events that waited for them are tried right after
+            // them.
             world.run(&mend("e5")).await;
             let due = format!(
                 "SELECT concat_ws(' ', event_id, result) FROM app_inbox_redeliver('c', 1, '{handler}')"
@@ -130,7 +131,7 @@ async fn an_event_that_comes_late_goes_before_what_holds_its_key() {
 #[tokio::test]
 async fn without_positions_a_key_drains_in_the_order_of_arrival() {
     for world in worlds().await {
-        // Ids against the order of arrival: rows are recorded in the order of ids.
+        // Ids in reverse order of arrival, because rows are recorded in the order of ids.
         let one = |id: &str| event(1, "a").id(id).version(None).without_position();
         assert_eq!(
             world.apply(EACH, &[one("z").failing("P0001"), one("y"), one("x")]).await,
@@ -150,7 +151,8 @@ async fn not_parked_what_follows_is_left_to_the_subscription() {
     for world in worlds().await {
         let batch = [event(1, "a").failing("P0001"), event(2, "a"), event(3, "b")];
         for handler in BOTH {
-            // Durable at its first failure; only what is behind it stays where it came from.
+            // The failing event is durable at its first failure. Only the event behind it stays in
+            // the subscription.
             world.run("TRUNCATE app_inbox, app_inbox_key").await;
             assert_eq!(
                 world.apply_with(handler, &batch, STAY).await,
@@ -189,7 +191,8 @@ async fn a_key_that_somebody_else_has_is_deferred_and_stalls_nobody() {
 #[tokio::test]
 async fn a_key_that_cannot_move_does_not_keep_others_from_their_turn() {
     for world in worlds().await {
-        // In each of 30 keys an event waits for its time; then earlier ones come and die before it.
+        // In each of 30 keys an event waits for its time. Then an earlier event arrives and dies
+        // before it.
         for n in 0..30 {
             let key = format!("k{n}");
             let later = event(50, &key).id(&format!("{key}-50")).failing("P0001");
@@ -201,7 +204,7 @@ async fn a_key_that_cannot_move_does_not_keep_others_from_their_turn() {
         assert_eq!(world.text(held).await, "30");
         world.apply(EACH, &[event(60, "free").failing("P0001")]).await;
 
-        // Room for one key only: what holds 30 keys must not fill it.
+        // Capacity for one key only, which the 30 stopped keys must not use up.
         assert_eq!(world.redeliver_with(EACH, ", batch => 1").await, ["e60 retrying P0001"]);
     }
 }
@@ -216,7 +219,7 @@ async fn a_long_key_drains_batch_by_batch() {
 
         assert_eq!(world.redeliver_with(SET, ", batch => 10").await.len(), 10);
         assert_eq!(world.key("a").await, "0/A/0 10 held by e11");
-        // Events that come meanwhile stay behind.
+        // Events that arrive meanwhile stay behind.
         assert_eq!(world.apply(SET, &[event(26, "a")]).await, ["retrying"]);
         for expected in [10, 6, 0] {
             assert_eq!(world.redeliver_with(SET, ", batch => 10").await.len(), expected);
@@ -226,7 +229,7 @@ async fn a_long_key_drains_batch_by_batch() {
     }
 }
 
-/// What `walrelay inbox retry` does of an event that waits for a version.
+/// Does the update of `walrelay inbox retry` for an event that waits for a version.
 async fn release(world: &World, event_id: &str) {
     world
         .run(&format!(
@@ -238,7 +241,7 @@ async fn release(world: &World, event_id: &str) {
         .await;
 }
 
-/// Options under which an event waits for the version before it.
+/// Options that make an event wait for the version before it.
 const HOLD: &str = ", on_gap => 'hold'";
 
 #[tokio::test]
@@ -252,14 +255,14 @@ async fn an_event_released_from_a_gap_waits_for_no_version_also_after_its_handle
                 ["done", "retrying VERSION_GAP", "retrying"]
             );
             release(&world, "e3").await;
-            // Twice, because the first failure must not be forgotten by the second.
+            // Twice, because the first failure must not reset the release.
             let failed = ["e3 retrying P0001", "e4 retrying"];
             assert_eq!(world.redeliver_with(handler, HOLD).await, failed);
             assert_eq!(world.redeliver_with(handler, HOLD).await, failed);
             world.run(&mend("e3")).await;
             assert_eq!(world.redeliver_with(handler, HOLD).await, ["e3 done", "e4 done"]);
             assert_eq!(world.applied("a").await, ["e1", "e3", "e4"]);
-            // What was missing may still come.
+            // The missing event may still arrive.
             assert_eq!(world.apply_with(handler, &[event(2, "a")], HOLD).await, ["late"]);
         }
     }
@@ -275,13 +278,13 @@ async fn an_event_released_from_a_gap_stays_behind_an_earlier_one_that_waits() {
         assert_eq!(told, ["e3 retrying VERSION_GAP", "e5 retrying VERSION_GAP"]);
         assert_eq!(world.applied("a").await, ["e1"]);
 
-        // What a person has said of it is still known when its turn has come.
+        // The operator's release is still recorded when the event is next.
         assert_eq!(world.apply_with(SET, &[event(2, "a")], HOLD).await, ["retrying"]);
         assert_eq!(world.redeliver_with(SET, HOLD).await, ["e2 done", "e3 done", "e5 done"]);
     }
 }
 
-/// What each event of a key has cost, and which one has its time.
+/// Lists the attempts of each event, and which event has a due time.
 const ATTEMPTS: &str = "SELECT concat_ws(' ', event_id, status, attempts, error_code, CASE WHEN next_attempt_at IS NOT NULL THEN 'timed' END)
      FROM app_inbox WHERE status <> 'done' ORDER BY version";
 const LAST_ERROR: &str = "SELECT coalesce(last_error, '') FROM app_inbox WHERE event_id = ";
@@ -309,7 +312,8 @@ async fn an_event_that_comes_too_soon_uses_up_no_attempt_behind_one_that_fails()
             );
             assert_eq!(world.text(&format!("{LAST_ERROR}'e5'")).await, "");
 
-            // Its turn has come: what is missing is told of what has been applied, and each attempt counts.
+            // The event is now the head. The missing versions follow from the applied events, and
+            // each attempt counts.
             world.run(&mend("e2")).await;
             world.redeliver_with(handler, HOLD_3).await;
             assert_eq!(
@@ -368,7 +372,7 @@ async fn an_event_is_applied_without_a_version_only_after_it_has_waited_for_it_a
 async fn what_comes_too_soon_behind_one_that_was_not_tried_comes_again_with_it() {
     for world in worlds().await {
         world.apply_with(EACH, &[event(1, "a")], HOLD).await;
-        // More parts than a transaction may have savepoints.
+        // More parts than the savepoints of a transaction.
         let mut batch = Vec::new();
         for n in 0..70 {
             let key = format!("k{n}");

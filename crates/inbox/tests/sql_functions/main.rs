@@ -1,4 +1,5 @@
-//! The inbox against real servers of every version: each event once, in order, and a culprit alone.
+//! The inbox on real servers of every version: each event once and in order, and only a failing
+//! event is stored.
 
 mod accepting;
 mod alike;

@@ -1,8 +1,8 @@
-//! What the tests apply: messages as a subscriber would hand them on, written as SQL.
+//! Messages for the tests, as a subscriber would pass them, written as SQL.
 
 use std::fmt::Write as _;
 
-/// One message. Its position is made of its number; so is its id, unless said otherwise.
+/// One message. Its position and its default id follow from its number.
 #[derive(Clone)]
 pub(crate) struct Message {
     id: String,
@@ -15,8 +15,8 @@ pub(crate) struct Message {
     data: Vec<u8>,
 }
 
-/// Event `e{number}` of this key, in the transaction that committed at `number`. The data carry the
-/// number as the amount that the summing handlers add up.
+/// Creates event `e{number}` of this key, from the transaction that committed at `number`. The
+/// number is also the amount that the summing handlers add.
 pub(crate) fn event(number: u32, key: &str) -> Message {
     Message {
         id: format!("e{number}"),
@@ -43,7 +43,7 @@ impl Message {
         Self { position: Some((commit_lsn, tx_index)), ..self }
     }
 
-    /// As of a publisher that is not walrelay.
+    /// Removes the position, as for another publisher than walrelay.
     pub(crate) fn without_position(self) -> Self {
         Self { position: None, ..self }
     }
@@ -52,7 +52,7 @@ impl Message {
         Self { system: Some(system), ..self }
     }
 
-    /// As Postgres reads a time, `tomorrow` among others.
+    /// Sets a time in any form that Postgres reads, such as `tomorrow`.
     pub(crate) fn occurred_at(self, occurred_at: &'static str) -> Self {
         Self { occurred_at, ..self }
     }
@@ -65,7 +65,7 @@ impl Message {
         Self { data: data.into(), ..self }
     }
 
-    /// Data on which the handlers of [`crate::world`] fail with this SQLSTATE.
+    /// Sets data on which the handlers of [`crate::world`] fail with this SQLSTATE.
     pub(crate) fn failing(self, sqlstate: &str) -> Self {
         self.data(format!(r#"{{"fails": "{sqlstate}"}}"#))
     }
@@ -95,7 +95,7 @@ impl Message {
     }
 }
 
-/// An array of messages, as SQL.
+/// Returns an array of messages, as SQL.
 pub(crate) fn array(messages: &[Message]) -> String {
     let rows: Vec<String> = messages.iter().map(Message::sql).collect();
     format!("ARRAY[{}]::app_inbox_message[]", rows.join(", "))

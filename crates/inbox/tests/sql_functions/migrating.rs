@@ -1,4 +1,4 @@
-//! The inbox's migrations: safe to run again, from several hands, closed to the internet.
+//! The inbox's migrations can run again and concurrently, and expose nothing to the internet.
 
 use tokio::task::JoinSet;
 use tokio_postgres::error::SqlState;
@@ -9,7 +9,7 @@ use walrelay_testkit::postgres::{TestClient, TestDatabase};
 use crate::messages::event;
 use crate::world::{EACH, apply_sql, worlds};
 
-/// Every catalog row a migration could have touched, with the transaction that wrote it.
+/// Lists every catalog row that a migration could change, with the transaction that wrote it.
 const CATALOG: &str = "
 SELECT string_agg(line, E'\\n' ORDER BY line) FROM (
   SELECT 'class ' || xmin || ' ' || c::text AS line FROM pg_class c WHERE oid >= 16384
@@ -97,7 +97,7 @@ async fn migrate_on(session: TestClient) -> Result<(), SqlError> {
     migrate_inbox(&session).await
 }
 
-/// Roles are shared by all databases of a server, and so by tests.
+/// Creates a role if needed. All databases of a server, and therefore all tests, share roles.
 async fn ensure_role(session: &TestClient, role: &str) {
     session
         .run(&format!(
@@ -109,7 +109,7 @@ async fn ensure_role(session: &TestClient, role: &str) {
         .await;
 }
 
-/// A database whose defaults are those of Supabase.
+/// Creates a database with Supabase's default privileges.
 async fn open_by_default() -> (TestDatabase, TestClient) {
     let database = TestDatabase::create().await;
     let session = database.connect().await;
@@ -127,7 +127,7 @@ async fn open_by_default() -> (TestDatabase, TestClient) {
     (database, session)
 }
 
-/// Sequences of the inbox that the internet may use.
+/// Lists the inbox's sequences that the web roles may use.
 const OPEN_SEQUENCES: &str = "SELECT coalesce(string_agg(r.role || ' ' || c.relname, ', '), 'none')
    FROM unnest(ARRAY['anon', 'authenticated', 'public']) AS r(role), pg_class AS c
   WHERE c.relname LIKE 'app\\_inbox%'
@@ -187,7 +187,7 @@ async fn a_role_of_its_own_applies_with_the_grants_of_the_readme() {
 
         let rows = visitor.query(&sql, &[]).await.unwrap();
         assert_eq!(rows[0].get::<_, String>(0), "done");
-        // What is stored, is taken again and is settled, needs no more.
+        // Storing, retrying and settling an event need no further privilege.
         let failing = apply_sql(EACH, &[event(2, "a").failing("P0001"), event(3, "a")], "");
         visitor.query(&failing, &[]).await.unwrap();
         visitor
@@ -199,7 +199,7 @@ async fn a_role_of_its_own_applies_with_the_grants_of_the_readme() {
     }
 }
 
-/// The first block of SQL behind this text of the migrations' README.
+/// Returns the first SQL block after this text in the migrations' README.
 fn readme_sql(text: &str) -> &'static str {
     let readme = include_str!("../../../../migrations/README.md");
     let (_, section) = readme.split_once(text).expect("the section");

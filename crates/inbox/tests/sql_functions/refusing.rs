@@ -1,11 +1,11 @@
-//! What is refused as a whole, before or after anything was tried, and leaves nothing behind.
+//! Batches that are refused as a whole, before or after attempts, and change nothing.
 
 use tokio_postgres::error::{DbError, SqlState};
 
 use crate::messages::event;
 use crate::world::{BOTH, EACH, World, apply_sql, worlds};
 
-/// walrelay's own errors.
+/// Returns one of walrelay's own error codes.
 fn own(code: &str) -> SqlState {
     SqlState::from_code(code)
 }
@@ -100,9 +100,9 @@ async fn a_message_without_id_or_key_is_refused_loudly() {
     }
 }
 
-/// Deadlock, serialization failure, a lock that was not to be had, a server that writes nothing.
+/// Transient errors: deadlock, serialization failure, lock not available, read-only server.
 const OF_THE_MOMENT: [&str; 4] = ["40001", "40P01", "55P03", "25006"];
-/// An outage; what an operator has to mend.
+/// Errors of the environment: outages, and problems that an operator has to fix.
 const OF_THE_SURROUNDINGS: [&str; 8] =
     ["08006", "08P01", "57P01", "57P03", "53100", "42P01", "42501", "42883"];
 
@@ -120,10 +120,10 @@ async fn costs_no_attempt(world: &World, handler: &str) {
         let batch = [event(1, "a"), event(2, "b").failing(code), event(3, "c")];
         assert_eq!(world.refused(handler, &batch).await, own(code));
     }
-    // In the second pass too, when an event has failed before.
+    // The same in the second pass, after an event has failed.
     let batch = [event(1, "a").failing("P0001"), event(2, "b").failing("40001")];
     assert_eq!(world.refused(handler, &batch).await, own("40001"));
-    // Where everything fails nothing tells that it is the events.
+    // If every event fails, no success shows that the events are at fault.
     for code in OF_THE_SURROUNDINGS {
         let failing = |n, key| event(n, key).failing(code);
         assert_eq!(world.refused(handler, &[failing(1, "a")]).await, own(code));
@@ -132,7 +132,7 @@ async fn costs_no_attempt(world: &World, handler: &str) {
     }
 }
 
-/// The server says so before the handler has seen an event.
+/// The server refuses before the handler receives an event.
 #[tokio::test]
 async fn a_handler_that_may_not_be_called_refuses_the_batch_with_the_servers_advice() {
     for world in worlds().await {

@@ -1,4 +1,4 @@
-//! A consumer's database: the inbox, handlers that add up, and the words for what happened.
+//! A consumer's database: the inbox, handlers that add amounts, and helpers that check the results.
 
 use std::ops::Deref;
 use std::time::Duration;
@@ -10,13 +10,13 @@ use walrelay_testkit::wait_until;
 
 use crate::messages::{Message, array};
 
-/// Each event by itself.
+/// Handler that receives one event at a time.
 pub(crate) const EACH: &str = "add(app_inbox_event)";
-/// All of a batch at once.
+/// Handler that receives a whole batch.
 pub(crate) const SET: &str = "add_all(app_inbox_event[])";
 pub(crate) const BOTH: [&str; 2] = [EACH, SET];
 
-/// Handlers that *add*: an UPSERT would hide that something was applied twice. `applied` keeps the
+/// Handlers that *add*, because an UPSERT would hide a second application. `applied` stores the
 /// order. Both fail with the SQLSTATE that the data name in `fails`.
 const HANDLERS: &str = "
 CREATE TABLE balance (key text PRIMARY KEY, events int NOT NULL, amount bigint NOT NULL);
@@ -57,7 +57,7 @@ impl Deref for World {
     }
 }
 
-/// One world for each installed version, with consumer `c` in generation 1.
+/// Returns one world for each installed version, with consumer `c` in generation 1.
 pub(crate) async fn worlds() -> Vec<World> {
     let mut worlds = Vec::new();
     for major in installed_majors() {
@@ -75,18 +75,18 @@ pub(crate) async fn worlds() -> Vec<World> {
 }
 
 impl World {
-    /// Another session.
+    /// Opens another session.
     pub(crate) async fn session(&self) -> TestClient {
         self.database.connect().await
     }
 
-    /// Applies a batch in a transaction of its own; what became of each message, with the code of a
-    /// failure behind it.
+    /// Applies a batch in a transaction of its own. Returns the result of each message, followed by
+    /// the error code if it failed.
     pub(crate) async fn apply(&self, handler: &str, messages: &[Message]) -> Vec<String> {
         self.apply_with(handler, messages, "").await
     }
 
-    /// As [`apply`](Self::apply), with options: `, park => false`.
+    /// Like [`apply`](Self::apply), with options such as `, park => false`.
     pub(crate) async fn apply_with(
         &self,
         handler: &str,
@@ -96,7 +96,7 @@ impl World {
         self.lines(&apply_sql(handler, messages, options)).await
     }
 
-    /// The error with which a batch is refused as a whole; nothing of it may remain.
+    /// Returns the error that refuses a batch as a whole, and checks that nothing remains of it.
     pub(crate) async fn refused(&self, handler: &str, messages: &[Message]) -> SqlState {
         let before = self.everything().await;
         let error = self.query(&apply_sql(handler, messages, ""), &[]).await;
@@ -105,7 +105,7 @@ impl World {
         error.code().expect("an error of the server").clone()
     }
 
-    /// Makes everything that waits for its time due, and applies it.
+    /// Makes every waiting event due, and applies these events.
     pub(crate) async fn redeliver(&self, handler: &str) -> Vec<String> {
         self.redeliver_with(handler, "").await
     }
@@ -123,14 +123,14 @@ impl World {
         self.lines(&sql).await
     }
 
-    /// The one column of these rows.
+    /// Returns the single column of these rows.
     pub(crate) async fn lines(&self, sql: &str) -> Vec<String> {
         let rows = self.query(sql, &[]).await;
         let rows = rows.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
         rows.iter().map(|row| row.get(0)).collect()
     }
 
-    /// `event status` of each row of the inbox, in the order in which keys drain.
+    /// Returns `event status` of each row of the inbox, in the order in which keys drain.
     pub(crate) async fn inbox(&self) -> Vec<String> {
         self.lines(
             "SELECT concat_ws(' ', event_id, status, error_code) FROM app_inbox
@@ -139,12 +139,12 @@ impl World {
         .await
     }
 
-    /// The events of this key in the order in which they took effect.
+    /// Returns the events of this key in the order in which they took effect.
     pub(crate) async fn applied(&self, key: &str) -> Vec<String> {
         self.lines(&format!("SELECT event_id FROM applied WHERE key = '{key}' ORDER BY n")).await
     }
 
-    /// `events amount` of this key.
+    /// Returns `events amount` of this key.
     pub(crate) async fn balance(&self, key: &str) -> String {
         let sql = format!(
             "SELECT coalesce((SELECT concat_ws(' ', events, amount) FROM balance WHERE key = '{key}'), '-')"
@@ -152,7 +152,7 @@ impl World {
         self.text(&sql).await
     }
 
-    /// The key's row: position, version, who holds it.
+    /// Returns the key's row: position, version, and the event that holds the key.
     pub(crate) async fn key(&self, key: &str) -> String {
         self.text(&format!(
             "SELECT concat_ws(' ', coalesce(commit_lsn::text || '/' || tx_index, '-'), coalesce(version::text, '-'),
@@ -162,7 +162,7 @@ impl World {
         .await
     }
 
-    /// Returns once this session waits for a lock of another.
+    /// Waits until the session with this process id waits for another session's lock.
     pub(crate) async fn wait_until_blocked(&self, pid: &str) {
         let sql = format!("SELECT cardinality(pg_blocking_pids({pid}))::text");
         wait_until(Duration::from_secs(10), "a session to wait for another", async || {

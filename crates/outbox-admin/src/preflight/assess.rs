@@ -1,4 +1,4 @@
-//! Turning answers into findings about the server, the slot and the publication.
+//! Converts facts into findings about the server, the slot and the publication.
 
 use super::facts::{
     Facts, RelationKind, ServerFacts, ServerHost, ServerMode, TableFacts, UpgradeFacts,
@@ -17,17 +17,18 @@ use walrelay_pg_replication::{
     Operation, PublicationScope, PublicationState, SlotState, WalStatus,
 };
 
-/// The oldest major version this relay is made for: the first that skips empty transactions and has
-/// row filters.
+/// The oldest supported major version, the first with row filters that also skips empty
+/// transactions.
 const SERVER_VERSION_MIN: u32 = 15;
 
-/// Below this much log, a busy project loses an idle slot within an hour. Supabase's default is just that.
+/// With less retained WAL than this, a busy project loses an idle slot within an hour. Supabase's
+/// default is this value.
 const SLOT_WAL_KEEP_BYTES_MIN: u64 = 4 << 30;
 
-/// Below this much log left, somebody has to act now.
+/// With less remaining WAL than this, an operator has to act now.
 const SAFE_WAL_BYTES_MIN: i64 = 1 << 30;
 
-/// All findings, in the order of setting things up.
+/// Returns all findings, in the order of setup.
 #[must_use]
 pub fn assess(request: &PreflightRequest, facts: &Facts) -> Vec<Finding> {
     let mut findings = Findings::default();
@@ -35,7 +36,8 @@ pub fn assess(request: &PreflightRequest, facts: &Facts) -> Vec<Finding> {
     capacity_findings(&mut findings, facts);
     outbox_findings(&mut findings, request, facts);
     shard_findings(&mut findings, request, facts);
-    // Of another number of shards nothing of this one is there, and none of it is to be made.
+    // If the outbox has another number of shards, the objects of this number are missing on
+    // purpose.
     if !is_of_another_number(request, facts) {
         publication_findings(&mut findings, request, facts);
         slot_findings(&mut findings, request, facts);
@@ -129,7 +131,7 @@ enum Restart {
     NotNeeded,
 }
 
-/// How an operator of this server changes a setting.
+/// Returns how an operator of this server changes a setting.
 fn change_setting(server: &ServerFacts, name: &str, value: &str, restart: Restart) -> String {
     match (server.host, restart) {
         (ServerHost::Supabase, _) => format!(
@@ -338,7 +340,8 @@ fn slot_findings(findings: &mut Findings, request: &PreflightRequest, facts: &Fa
     if let Some(upgrade) = facts.upgrade.as_ref().filter(|it| !has_happened(it, &facts.server)) {
         return upgrade_finding(findings, &subject, upgrade);
     }
-    // Another server's record is a finding of its own, and its positions say nothing about a slot of this one.
+    // A record of another server is a finding of its own. Its positions are not valid for this
+    // server's slot.
     let lost = loss(facts.slot.as_ref(), facts.relay_row.as_ref(), None)
         .filter(|_| !may_be_carried_over(facts));
     if let Some(lost) = &lost {
@@ -390,7 +393,7 @@ fn slot_findings(findings: &mut Findings, request: &PreflightRequest, facts: &Fa
     findings.ok(code::SLOT, &subject, format!("is usable; {lag} not confirmed"));
 }
 
-/// Until an upgrade has happened relays wait, and its slot is not lost.
+/// Reports an unfinished upgrade. Relays wait until it has happened, and its slot is not lost.
 fn upgrade_finding(findings: &mut Findings, subject: &str, begun: &UpgradeFacts) {
     let (code, fix) = match begun.upgrade.stage {
         UpgradeStage::Preparing => (
@@ -402,14 +405,15 @@ fn upgrade_finding(findings: &mut Findings, subject: &str, begun: &UpgradeFacts)
     findings.error(code, subject, format!("not finished: {}", begun.what), fix);
 }
 
-/// Whether this server is no longer the one that was to be upgraded.
+/// Returns whether the server has been upgraded or replaced.
 fn has_happened(UpgradeFacts { upgrade, .. }: &UpgradeFacts, server: &ServerFacts) -> bool {
     let here = server.system_identifier.as_ref();
     here.is_some_and(|here| *here != upgrade.system_identifier)
         || i32::try_from(server.version_num).is_ok_and(|version| version != upgrade.version)
 }
 
-/// A slot that was dropped on purpose is recovered from, and never given up.
+/// Returns the fix for a lost slot. A slot that was dropped for an upgrade is recovered, never
+/// given up.
 fn lost_slot_fix(facts: &Facts) -> &'static str {
     if facts.upgrade.is_some() { UPGRADE_FIX } else { LOST_SLOT_FIX }
 }
@@ -441,7 +445,8 @@ fn safe_wal_findings(
     }
 }
 
-/// Positions mean nothing on another server, and would make us skip rows.
+/// Reports a record of another server. Its positions are not valid here, and would make the relay
+/// skip rows.
 fn identity_findings(findings: &mut Findings, facts: &Facts) {
     let (Some(row), Some(here)) = (&facts.relay_row, &facts.server.system_identifier) else {
         return;
@@ -470,7 +475,7 @@ fn identity_findings(findings: &mut Findings, facts: &Facts) {
     }
 }
 
-/// Whether the slot can be one that pg_upgrade has brought from the server on record.
+/// Returns whether pg_upgrade may have kept the slot from the recorded server.
 fn may_be_carried_over(facts: &Facts) -> bool {
     let (Some(row), Some(here)) = (&facts.relay_row, &facts.server.system_identifier) else {
         return false;

@@ -1,4 +1,4 @@
-//! What the server said.
+//! Facts that the server reported.
 
 use std::time::Duration;
 
@@ -8,139 +8,139 @@ use crate::sharding::Sharding;
 use walrelay_pg_client::QualifiedName;
 use walrelay_pg_replication::{PublicationState, SlotState};
 
-/// What the server said.
+/// All facts that the preflight checks read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
     /// The server.
     pub server: ServerFacts,
-    /// The role the relay connects as.
+    /// The role that the relay connects as.
     pub role: RoleFacts,
     /// The slot, if there is one of this name.
     pub slot: Option<SlotState>,
     /// The publication, if there is one of this name.
     pub publication: Option<PublicationState>,
-    /// The outbox tables, in the order asked for.
+    /// The outbox tables, in the requested order.
     pub outbox_tables: Vec<TableFacts>,
     /// The relay's own tables.
     pub relay_tables: Vec<TableFacts>,
-    /// What is on record about the slot; None when nothing is, or we may not read it.
+    /// The slot's record. None if there is none, or the role may not read it.
     pub relay_row: Option<Settled>,
-    /// The upgrade of a server that the slot was or is to be dropped for.
+    /// The upgrade for which the slot was or will be dropped.
     pub upgrade: Option<UpgradeFacts>,
-    /// Which shards of the outbox there are.
+    /// The shards of the outbox that exist.
     pub sharding: Sharding,
-    /// The row filters that a shard's publication should have, in the order of the tables, where they can
-    /// be; nothing where the outbox is no shard.
+    /// The expected row filters of a shard's publication, in table order. An entry is None if the
+    /// table cannot be sharded. Empty if the outbox is not a shard.
     pub filters: Vec<Option<String>>,
-    /// Names that exist, for suggestions; empty when nothing is missing.
+    /// Existing names, for suggestions. Empty if nothing is missing.
     pub neighbours: Neighbours,
 }
 
-/// An upgrade that is on record.
+/// A recorded upgrade.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UpgradeFacts {
-    /// What it is.
+    /// The upgrade.
     pub upgrade: Upgrade,
-    /// The same in words, and whether somebody is at it.
+    /// Description of the upgrade, and whether somebody is working on it.
     pub what: String,
 }
 
-/// What the server said about itself.
+/// Facts about the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerFacts {
-    /// As in `server_version_num`.
+    /// The setting `server_version_num`.
     pub version_num: u32,
-    /// The database we are connected to.
+    /// Name of the connected database.
     pub database: String,
-    /// Its encoding, as in `UTF8`.
+    /// Encoding of the database, such as `UTF8`.
     pub encoding: String,
     /// Standby or primary.
     pub mode: ServerMode,
-    /// Who runs it.
+    /// The operator of the server.
     pub host: ServerHost,
     /// The setting `wal_level`.
     pub wal_level: String,
-    /// How many slots may exist.
+    /// Maximum number of slots.
     pub replication_slots_max: i64,
-    /// How many slots exist.
+    /// Number of existing slots.
     pub replication_slots: i64,
-    /// How many replication connections may exist.
+    /// Maximum number of replication connections.
     pub wal_senders_max: i64,
-    /// How many replication connections exist.
+    /// Number of existing replication connections.
     pub wal_senders: i64,
-    /// The setting `max_slot_wal_keep_size`; `None` when log is kept without limit.
+    /// The setting `max_slot_wal_keep_size`, in bytes. `None` if WAL is retained without limit.
     pub slot_wal_keep_bytes: Option<u64>,
-    /// The setting `wal_sender_timeout`; `None` when it is off.
+    /// The setting `wal_sender_timeout`. `None` if it is off.
     pub wal_sender_timeout: Option<Duration>,
-    /// Identifies the server's history; None when the role may not ask.
+    /// Identifier of the server's history. None if the role may not read it.
     pub system_identifier: Option<String>,
 }
 
-/// Whether a server takes writes.
+/// Whether a server accepts writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerMode {
-    /// It takes writes.
+    /// The server accepts writes.
     Primary,
-    /// It replays the log of another server.
+    /// The server replays the WAL of another server.
     Standby,
 }
 
-/// Who runs a server; decides how settings are changed.
+/// The operator of a server, which determines how settings are changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerHost {
     /// Supabase.
     Supabase,
-    /// Somebody else.
+    /// Another operator.
     Other,
 }
 
-/// The role the relay connects as.
+/// The role that the relay connects as.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RoleFacts {
-    /// Its name.
+    /// Name of the role.
     pub name: String,
-    /// Whether it may replicate, by attribute or as superuser.
+    /// Whether the role may replicate, by attribute or as superuser.
     pub may_replicate: bool,
 }
 
-/// A table that was looked for.
+/// A table that the checks looked up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableFacts {
-    /// Its name.
+    /// Name of the table.
     pub name: QualifiedName,
     /// The relation of this name, if there is one.
     pub found: Option<FoundTable>,
 }
 
-/// A table that is there.
+/// An existing table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundTable {
-    /// What kind of relation it is.
+    /// Kind of the relation.
     pub kind: RelationKind,
-    /// Names and types of its columns.
+    /// Names and types of the columns.
     pub columns: Vec<(String, String)>,
-    /// Of them, those that are generated and that the publication leaves out.
+    /// Names of generated columns that the publication leaves out.
     pub unpublished: Vec<String>,
-    /// The rights among SELECT, INSERT, UPDATE and DELETE that the role lacks.
+    /// Privileges among SELECT, INSERT, UPDATE and DELETE that the role lacks.
     pub missing_rights: Vec<String>,
-    /// The same commands, where row level security shows the role no row.
+    /// Commands among these for which row level security hides every row from the role.
     pub hidden_from: Vec<String>,
 }
 
-/// Kinds of relations, as far as replication is concerned.
+/// Kinds of relations for replication.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RelationKind {
     /// An ordinary table.
     Table,
     /// A partitioned table.
     Partitioned,
-    /// A table that is not in the log.
+    /// A table that is not in the WAL.
     Unlogged,
-    /// A view or something else without rows of its own.
+    /// A view or another relation without rows of its own.
     Other,
 }
 
-/// Names that exist, for whoever has mistyped one.
+/// Existing names, as suggestions for a misspelled name.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Neighbours {
     /// Publications of this database.

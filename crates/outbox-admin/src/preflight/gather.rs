@@ -1,4 +1,4 @@
-//! Asking the server.
+//! Reads facts from the server.
 
 use std::time::Duration;
 
@@ -19,11 +19,11 @@ use walrelay_outbox_store::{Outbox, RELAY_TABLES};
 use walrelay_pg_client::{IS_HIDDEN, QualifiedName};
 use walrelay_pg_replication::{read_publication, read_slot, read_system_identifier};
 
-/// Asks the server everything [`super::assess`] wants to know. Reads only.
+/// Reads every fact that [`super::assess`] needs. Writes nothing.
 ///
 /// # Errors
 ///
-/// The server refused a question, or the connection ended. A missing right is an answer, not an
+/// The server refused a query, or the connection ended. A missing privilege is a fact, not an
 /// error.
 pub async fn gather(client: &Client, request: &PreflightRequest) -> Result<Facts, AdminError> {
     let (server, role) = server_and_role(client).await?;
@@ -62,7 +62,7 @@ pub async fn gather(client: &Client, request: &PreflightRequest) -> Result<Facts
     })
 }
 
-/// What the publication of a shard should filter by.
+/// Returns the expected row filters of a shard's publication.
 async fn filters(
     client: &Client,
     request: &PreflightRequest,
@@ -84,7 +84,7 @@ async fn server_and_role(client: &Client) -> Result<(ServerFacts, RoleFacts), Ad
         .await
         .map_err(AdminError::sql("read the server's settings"))?;
     let number = |column| row.get::<_, i64>(column);
-    // The units are those of pg_settings: megabytes and milliseconds; -1 and 0 switch off.
+    // `pg_settings` uses megabytes and milliseconds here. -1 and 0 mean off.
     let keep_megabytes = u64::try_from(number("slot_wal_keep_megabytes")).ok();
     let timeout_millis = u64::try_from(number("wal_sender_timeout_millis")).unwrap_or_default();
     let server = ServerFacts {
@@ -174,7 +174,7 @@ async fn upgrade(
     }
 }
 
-/// What could have been meant, asked only when something is missing.
+/// Reads existing names as suggestions, only if something is missing.
 async fn neighbours(client: &Client) -> Result<Neighbours, AdminError> {
     let row = client
         .query_typed_one(NEIGHBOURS, &[])
@@ -187,7 +187,7 @@ async fn neighbours(client: &Client) -> Result<Neighbours, AdminError> {
     })
 }
 
-/// A few thousand names at most: nobody chooses among more.
+/// Limited to a few thousand names, because nobody chooses among more.
 const NEIGHBOURS: &str = "
 SELECT ARRAY(SELECT pubname::text FROM pg_catalog.pg_publication ORDER BY 1 LIMIT 1000) AS publications,
        ARRAY(SELECT slot_name::text FROM pg_catalog.pg_replication_slots
@@ -217,9 +217,9 @@ SELECT current_setting('server_version_num')::int8 AS version_num,
   FROM pg_catalog.pg_roles
  WHERE rolname = current_user";
 
-/// Generated columns are not published; from Postgres 18 on a publication may publish stored ones, which
-/// its column `pubgencols` says that older servers do not have. A right on the table is worth nothing
-/// without USAGE of its schema.
+/// Returns the query for a table. Generated columns are not published. Since Postgres 18 a
+/// publication may publish stored ones, as its column `pubgencols` shows, which older servers lack.
+/// A privilege on the table needs USAGE on its schema also.
 fn table_question() -> String {
     format!(
         "WITH rights(ordinal, name, command) AS (

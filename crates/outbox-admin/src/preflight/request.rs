@@ -1,36 +1,36 @@
-//! What the relay is going to use, which the server is looked at for.
+//! The objects that the relay will use, which the preflight checks.
 
 use walrelay_outbox_store::{Outbox, ShardKey};
 
-/// What the relay is going to use.
+/// The objects that the relay will use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PreflightRequest {
-    /// Which slot, publication and tables.
+    /// The slot, publication and tables.
     pub outbox: Outbox,
-    /// What rows are distributed by among shards; none where all rows have the same ordering key.
+    /// The key that distributes rows among shards. None if all rows have the same ordering key.
     pub shard_key: Option<ShardKey>,
-    /// The columns that are read from each of them.
+    /// The columns that the relay reads from each table.
     pub columns: Vec<ExpectedColumn>,
 }
 
-/// A column that configuration names.
+/// A column that the configuration names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExpectedColumn {
-    /// The names it may have; one of them is enough.
+    /// The names that it may have. One is enough.
     pub names: Vec<String>,
-    /// The option that names it, as in `--column-event-type`.
+    /// The option that names it, such as `--column-event-type`.
     pub option: String,
-    /// What it is read for.
+    /// The use of the column.
     pub role: ColumnRole,
 }
 
-/// What a column is read for.
+/// The use of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ColumnRole {
     /// The data of the message.
     Payload,
-    /// Anything else that has to be there.
+    /// Any other required column.
     Required,
-    /// Read where it is there.
+    /// Read if it exists.
     Optional,
 }

@@ -1,12 +1,12 @@
-//! Which of the names that exist was probably meant.
+//! Suggests an existing name for a misspelled one.
 
-/// Names further away than a third of their letters are other names.
+/// Names that differ in more than a third of their letters do not match.
 const DISTANCE_SHARE: usize = 3;
 
-/// Longer names are compared as far as this; no name of the server's is longer.
+/// Number of letters that are compared. No name on the server is longer.
 const NAME_CHARS_MAX: usize = 64;
 
-/// What to do about a name that does not exist: use the one that was probably meant, or else.
+/// Returns the fix for a name that does not exist. It suggests a similar name before `otherwise`.
 pub(super) fn or_resembling(option: &str, name: &str, names: &[String], otherwise: &str) -> String {
     match resembling(name, names.iter().map(String::as_str)) {
         Some(meant) => format!("{option} {meant}, which exists; or {otherwise}"),
@@ -14,7 +14,7 @@ pub(super) fn or_resembling(option: &str, name: &str, names: &[String], otherwis
     }
 }
 
-/// The one of `candidates` that resembles `name` most, if any does.
+/// Returns the most similar candidate, if any is similar.
 fn resembling<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let length = name.chars().count().min(NAME_CHARS_MAX);
     let limit = (length / DISTANCE_SHARE).max(1);
@@ -22,7 +22,7 @@ fn resembling<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> 
     near.filter(|(distance, _)| *distance <= limit).min().map(|(_, candidate)| candidate)
 }
 
-/// Letters to insert, remove or replace, and neighbours to swap, case aside.
+/// Counts letters to insert, remove or replace, and neighbours to swap, ignoring case.
 fn distance(one: &str, other: &str) -> usize {
     let letters = |text: &str| -> Vec<char> {
         text.chars().take(NAME_CHARS_MAX).flat_map(char::to_lowercase).collect()

@@ -1,4 +1,4 @@
-//! Findings about shards: their number, and whether each row is on exactly one of them.
+//! Findings about shards: their number, and whether each row is on exactly one shard.
 
 use super::facts::Facts;
 use super::finding::{Findings, code};
@@ -7,14 +7,14 @@ use crate::admin_error::shards;
 use walrelay_outbox_store::Outbox;
 use walrelay_pg_client::quote_identifier;
 
-/// Whether the outbox is divided into another number of shards, and nothing is there of this one.
+/// Returns whether the outbox has another number of shards, and none of this number.
 pub(super) fn is_of_another_number(request: &PreflightRequest, facts: &Facts) -> bool {
     let count = request.outbox.shard.count();
     let is_ours = facts.slot.is_some() || facts.relay_row.is_some();
     !is_ours && facts.sharding.other_than(count).is_some()
 }
 
-/// The number first: with another one, everything else is missing because of it.
+/// Checks the number first. With another number, everything else is missing because of it.
 pub(super) fn shard_findings(findings: &mut Findings, request: &PreflightRequest, facts: &Facts) {
     let shard = request.outbox.shard;
     let subject = match shard.is_whole() {
@@ -51,8 +51,8 @@ pub(super) fn shard_findings(findings: &mut Findings, request: &PreflightRequest
     }
 }
 
-/// The filter of each table has to be the one that the ordering key makes: with another, rows would be on
-/// no shard, or those of one key on several.
+/// Checks that the filter of each table follows from the ordering key. With another filter, rows
+/// would be on no shard, or rows of one key on several.
 fn key_findings(
     findings: &mut Findings,
     subject: &str,

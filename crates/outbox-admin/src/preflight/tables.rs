@@ -1,4 +1,4 @@
-//! Findings about tables: the producers' and the relay's own.
+//! Findings about tables: the producers' tables and the relay's own.
 
 use super::facts::{Facts, FoundTable, RelationKind, TableFacts};
 use super::finding::{Findings, code};
@@ -7,7 +7,7 @@ use super::resemble::or_resembling;
 use walrelay_outbox_store::{RELAY_TABLES, REPLAY_TABLES};
 use walrelay_pg_client::{QualifiedName, quote_identifier};
 
-/// Types whose bytes or text are the payload as the producer wrote it.
+/// Types whose bytes or text are the payload exactly as the producer wrote it.
 const PAYLOAD_TYPES: [&str; 6] = ["jsonb", "json", "bytea", "text", "character varying", "xml"];
 
 pub(super) fn outbox_findings(findings: &mut Findings, request: &PreflightRequest, facts: &Facts) {
@@ -43,8 +43,8 @@ pub(super) fn outbox_findings(findings: &mut Findings, request: &PreflightReques
     }
 }
 
-/// What to say of an outbox that is not there, beside these tables. Those of a consumer, and none of the relay's,
-/// mean that another database was meant.
+/// Returns message and fix for a missing outbox. If the database has a consumer's tables and none
+/// of the relay's, it is the wrong database.
 fn missing_outbox(name: &QualifiedName, there: &[String]) -> (&'static str, String) {
     let has = |table: &str| there.iter().any(|it| it == table);
     if has("public.app_inbox_consumer") && !has("public.app_outbox_relay") {
@@ -60,7 +60,7 @@ fn missing_outbox(name: &QualifiedName, there: &[String]) -> (&'static str, Stri
     ("does not exist", fix)
 }
 
-/// Whether this is a table that walrelay makes besides outboxes, and no outbox itself.
+/// Returns whether this is a walrelay table other than an outbox.
 fn is_ours(table: &str) -> bool {
     let (schema, name) = table.split_once('.').unwrap_or(("", table));
     let is_kept = || {

@@ -1,4 +1,4 @@
-//! Findings from made-up facts: what a test server cannot be talked into.
+//! Tests of findings from invented facts, which a test server cannot produce.
 
 #![expect(clippy::shadow_unrelated, reason = "each assertion is about facts of its own")]
 
@@ -46,7 +46,7 @@ fn table(name: &str) -> TableFacts {
     }
 }
 
-/// A database where everything is as it should be.
+/// Returns the facts of a database without problems.
 fn facts() -> Facts {
     Facts {
         server: ServerFacts {
@@ -105,7 +105,7 @@ fn facts() -> Facts {
     }
 }
 
-/// What is found, apart from what is fine, when `change` is made to good facts.
+/// Returns all findings except `Ok` after `change` is applied to good facts.
 fn found(change: impl FnOnce(&mut Facts)) -> Vec<(&'static str, Severity, String)> {
     let mut facts = facts();
     change(&mut facts);

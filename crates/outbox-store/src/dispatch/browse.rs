@@ -1,4 +1,4 @@
-//! Many rows of dispatch state, as an operator goes through them: counted, page by page.
+//! Reads many rows of dispatch state for an operator: counts and pages.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,10 +11,10 @@ use super::operate::{BUMPED, COLUMNS, dispatch_row, refuse};
 use super::{DispatchRow, DispatchStatus, DispatchStore, seconds, signed};
 use crate::store_error::StoreError;
 
-/// Which rows; what is `None` matches all.
+/// A selection of rows. A field that is `None` matches all rows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DispatchQuery {
-    /// Only rows in such a state.
+    /// Only rows in these states.
     pub state: DispatchState,
     /// Only rows of this topic, by its full name.
     pub topic: Option<String>,
@@ -24,24 +24,24 @@ pub struct DispatchQuery {
     pub error_code: Option<String>,
     /// Only rows parked longer ago than this.
     pub older_than: Option<Duration>,
-    /// Only rows parked until [then](DispatchStore::moment), which is when ages are told from: however long it
-    /// takes to go through them, there are no more of them than were counted.
+    /// Only rows parked before this [moment](DispatchStore::moment), which is also the reference
+    /// for ages. The selection does not grow while pages are read.
     pub until: Option<SystemTime>,
 }
 
-/// Which states an operator asks for.
+/// The states that an operator asks for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum DispatchState {
-    /// What nobody but a person ends: dead rows, and those that wait for a missing topic or right.
+    /// Rows that only a person can fix: dead rows, and rows whose topic or permission is missing.
     #[default]
     NeedsPerson,
-    /// What is not finished: dead and retrying.
+    /// Unfinished rows: dead and retrying.
     Open,
-    /// What has not been tried yet, because it is queued behind other rows of its key.
+    /// Rows without an attempt, because they are queued behind other rows of their key.
     Queued,
     /// One state.
     Only(DispatchStatus),
-    /// All of them.
+    /// All states.
     Any,
 }
 
@@ -51,7 +51,7 @@ macro_rules! needs_operator {
     };
 }
 
-/// The codes that only an operator ends.
+/// gRPC codes of failures that only an operator can fix.
 pub(super) const NEEDS_OPERATOR: &str = needs_operator!();
 
 impl DispatchState {
@@ -75,12 +75,12 @@ impl DispatchState {
     }
 }
 
-/// Where a page begins: behind this row.
+/// The row after which a page begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DispatchPlace {
-    /// The position of the row.
+    /// Position of the row.
     pub position: Position,
-    /// Its id; without one, all rows of the position lie before the page.
+    /// Id of the row. None starts the page after all rows of the position.
     pub event_id: Option<String>,
 }
 
@@ -90,7 +90,7 @@ impl From<&DispatchRow> for DispatchPlace {
     }
 }
 
-/// Where a row goes in place of where it could not.
+/// The new destination of a row that could not be published.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DispatchRoute {
     /// Full name of the topic.
@@ -100,11 +100,11 @@ pub struct DispatchRoute {
 }
 
 impl DispatchStore {
-    /// What the server's clock shows, for a query whose rows are not to become more.
+    /// Reads the server's clock, for a query whose result must not grow.
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn moment(&self, client: &Client) -> Result<SystemTime, StoreError> {
         let row = client
             .query_typed_one("SELECT now() AS moment", &[])
@@ -113,11 +113,11 @@ impl DispatchStore {
         Ok(row.get("moment"))
     }
 
-    /// How many rows match.
+    /// Counts the rows that match.
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn count(&self, client: &Client, query: &DispatchQuery) -> Result<u64, StoreError> {
         let sql = format!(
             "SELECT count(*) AS rows FROM public.app_outbox_dispatch WHERE {}",
@@ -132,11 +132,11 @@ impl DispatchStore {
         Ok(u64::try_from(row.get::<_, i64>("rows")).unwrap_or_default())
     }
 
-    /// The rows that match behind a place, in position order, at most `limit` of them.
+    /// Returns the matching rows after a row, in position order, at most `limit`.
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn page(
         &self,
         client: &Client,
@@ -170,14 +170,15 @@ impl DispatchStore {
         rows.iter().map(dispatch_row).collect()
     }
 
-    /// As [`edit`](Self::edit), and to another topic and ordering key, which the message carries.
+    /// Like [`edit`](Self::edit), and changes topic and ordering key, which the message carries.
     ///
-    /// The caller sees to it that the row never had a valid one: a row that was in the order of its key
-    /// would leave a gap there, and overtake rows of the other.
+    /// The caller ensures that the row never had a valid destination. A row that was in its key's
+    /// order would leave a gap there and overtake rows of the new key.
     ///
     /// # Errors
     ///
-    /// There is no such row, or it is published; the server refused, or the connection ended.
+    /// The row does not exist or is published, the server refused the statement, or the connection
+    /// ended.
     pub async fn reroute(
         &self,
         client: &mut Client,
@@ -213,12 +214,12 @@ impl DispatchStore {
         transaction.commit().await.map_err(StoreError::sql(failed))
     }
 
-    /// As [`discard`](Self::discard), for many rows in one transaction; those that are finished are left as
-    /// they are. Returns how many were given up.
+    /// Like [`discard`](Self::discard), for many rows in one transaction. Finished rows stay as
+    /// they are. Returns the number of discarded rows.
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn discard_all(
         &self,
         client: &mut Client,
@@ -256,7 +257,8 @@ impl DispatchStore {
         Ok(discarded)
     }
 
-    /// The first four parameters, and the value of the fifth, which outlives this call.
+    /// Returns the first four parameters, and the fifth parameter's value, which outlives this
+    /// call.
     fn parameters<'a>(
         &'a self,
         query: &'a DispatchQuery,
@@ -271,7 +273,7 @@ impl DispatchStore {
     }
 }
 
-/// After discards: the first row of each key, if it has been waiting behind, so that the key is due.
+/// After discards, makes the first row of each key due if it was queued.
 const WAKE_NEXT_OF_ALL: &str = "
 UPDATE public.app_outbox_dispatch AS d
    SET next_attempt_at = now()
@@ -299,7 +301,7 @@ fn condition(query: &DispatchQuery) -> String {
     )
 }
 
-/// The sixth parameter.
+/// Returns the sixth parameter.
 fn until(query: &DispatchQuery) -> (&(dyn ToSql + Sync), Type) {
     (&query.until, Type::TIMESTAMPTZ)
 }

@@ -1,4 +1,4 @@
-//! Taking rows to publish them again.
+//! Claims rows in order to publish them again.
 
 use std::time::Duration;
 
@@ -9,25 +9,25 @@ use tokio_postgres::types::Type;
 use super::{Claim, DispatchStore, Hold, Key, Place, SPILLED, position_of, seconds, unsigned};
 use crate::store_error::StoreError;
 
-/// A row that is ours to publish until its lease is over.
+/// A row that the caller may publish until its lease ends.
 pub struct ClaimedRow {
-    /// Goes back with the outcome.
+    /// The claim, which the outcome needs.
     pub claim: Claim,
-    /// Where the row lies in the log.
+    /// Position in the WAL.
     pub position: Position,
     /// Full name of the topic.
     pub topic: String,
-    /// The ordering key; empty means unordered.
+    /// The ordering key. Empty means unordered.
     pub ordering_key: String,
     /// The encoded `PubsubMessage`.
     pub message: Vec<u8>,
-    /// How often it has been tried before.
+    /// Number of earlier attempts.
     pub attempts: u32,
 }
 
 impl std::fmt::Debug for ClaimedRow {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Never the message or the key: this reaches logs.
+        // Omit the message and the key, because this output reaches logs.
         f.debug_struct("ClaimedRow")
             .field("event_id", &self.claim.event_id)
             .field("position", &self.position)
@@ -37,33 +37,35 @@ impl std::fmt::Debug for ClaimedRow {
     }
 }
 
-/// How much one claim may take, and for how long.
+/// Limits and lease time of one claim.
 #[derive(Debug, Clone, Copy)]
 pub struct ClaimLimits {
-    /// Most rows of one key.
+    /// Maximum rows of one key.
     pub per_key_rows: u32,
-    /// Most bytes of messages altogether; one row is taken even if it alone is larger.
+    /// Maximum bytes of all messages. One row is claimed even if it alone is larger.
     pub bytes_max: u64,
-    /// How long the rows are ours. Longer than a publish may take, with its retries.
+    /// Length of the lease. It is longer than a publish with its retries may take.
     pub lease: Duration,
 }
 
 impl DispatchStore {
-    /// Takes the first rows of each of these keys, in position order, and leases them to the caller.
+    /// Claims the first rows of each of these keys in position order, and leases them to the
+    /// caller.
     ///
-    /// A key gives rows up to the first that is locked by another session, leased, not yet due, or
-    /// (with [`Hold`](walrelay_core::OnDead::Hold)) behind a dead row. When the bytes run out, every key has had its
-    /// first rows before any has its second. Unordered rows are independent: whichever are due, the
-    /// longest due first. Sorted by topic, ordering key and position.
+    /// A key gives rows up to the first row that is locked, leased or not yet due. With
+    /// [`Hold`](walrelay_core::OnDead::Hold), a dead row also ends the key's rows. If the byte
+    /// limit is reached, every key gets its first row before any key gets its second. Unordered
+    /// rows are independent, and the longest due are claimed first. The result is sorted by topic,
+    /// ordering key and position.
     ///
-    /// A key that is claimed must not be claimed again before its outcomes are in: `retry` makes a
-    /// leased row due at once. A key that is held for a replay gives nothing, nor does one whose first row
-    /// was spilled: see [`read_spilled`](Self::read_spilled).
+    /// The caller must not claim a key again before it has the outcomes, because `retry` makes a
+    /// leased row due at once. A key that a replay holds gives no rows. Neither does a key whose
+    /// first row was spilled, which [`read_spilled`](Self::read_spilled) returns.
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended; rows claimed unknown to us are due again when
-    /// their lease is over.
+    /// The server refused the statement, or the connection ended. Rows that were claimed anyway are
+    /// due again when their lease ends.
     pub async fn claim(
         &self,
         client: &Client,
@@ -112,16 +114,17 @@ impl DispatchStore {
     }
 }
 
-// One statement, so one round trip and no transaction of ours to lose.
+// One statement needs one round trip, and no transaction of ours can be lost.
 //
-// Candidates are found without locks and locked afterwards. Locking while searching would be wrong:
-// SKIP LOCKED below a LIMIT passes over a locked head and hands out the rows behind it.
+// Candidates are found without locks and then locked. Locking during the search would be wrong:
+// SKIP LOCKED below a LIMIT skips a locked head and returns the rows behind it.
 //
-// A table that has just been filled has no statistics, and any row count looks small then. Rows are
-// therefore found by `= ANY (ARRAY(SELECT ..))`, which is an index scan where a join, or an array of
-// thousands that the planner can see, may be a scan of the table, and `coalesce(status, '')` keeps the partial indexes out of it: one of them would be read
-// from end to end. A row changed since our snapshot is looked at
-// again under its lock, so a status or lease set meanwhile is seen, and its newest message returned.
+// A table that has just been filled has no statistics, and the planner assumes few rows. A join, or
+// an array of thousands that the planner can see, may then become a table scan.
+// `= ANY (ARRAY(SELECT ..))` is always an index scan. `coalesce(status, '')` excludes the partial
+// indexes, one of which would be read from end to end. The server checks a row that changed since
+// our snapshot again under its lock. A status or lease set meanwhile is therefore seen, and the
+// newest message is returned.
 const CLAIM: &str = "
 WITH wanted AS (
   SELECT topic, ordering_key, ordinal

@@ -1,4 +1,4 @@
-//! How many rows there are in each state, a part of the table at a time.
+//! Counts the rows in each state, one part of the table at a time.
 
 use std::time::SystemTime;
 
@@ -9,45 +9,44 @@ use super::browse::NEEDS_OPERATOR;
 use super::{DispatchStore, SPILLED};
 use crate::store_error::StoreError;
 
-/// How many rows there are in each state.
+/// Number of rows in each state.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DispatchCounts {
-    /// Will be published again.
+    /// Rows that will be published again.
     pub retrying: u64,
-    /// Wait for an operator.
+    /// Rows that need an operator.
     pub dead: u64,
-    /// Stored by Pub/Sub.
+    /// Rows that Pub/Sub has stored.
     pub published: u64,
-    /// Given up by an operator.
+    /// Rows that an operator has discarded.
     pub discarded: u64,
-    /// What those wait for that will be published again.
+    /// Reasons why the retrying rows are not published yet.
     pub waiting: DispatchWaiting,
 }
 
-/// Of the rows that will be published again, what they wait for.
+/// Reasons why the retrying rows are not published yet.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DispatchWaiting {
-    /// Were spilled: nothing is wrong with them.
+    /// Spilled rows, which have no problem of their own.
     pub spilled: u64,
-    /// When the first of those was recorded.
+    /// Time when the first spilled row was recorded.
     pub spilled_since: Option<SystemTime>,
-    /// When a try of one of them, or of a topic that waits for an operator, last failed, if that was a
-    /// moment ago.
+    /// Time of the last recent failure of a spilled row, or of a row whose topic needs an operator.
     pub refused_at: Option<SystemTime>,
-    /// The last that only an operator ends, if that was a moment ago.
+    /// The last recent failure that only an operator can fix.
     pub refused: Option<Refused>,
-    /// When one last failed because there was no answer.
+    /// Time of the last recent failure of a spilled row without an answer.
     pub unanswered_at: Option<SystemTime>,
-    /// Are not due yet, because they back off or a relay has claimed them.
+    /// Rows that are not due yet, because they back off or a relay has claimed them.
     pub not_due: u64,
-    /// When the last of those is.
+    /// Time when the last of these rows is due.
     pub not_due_until: Option<SystemTime>,
 }
 
-/// A try that failed for want of an operator.
+/// A failed attempt that only an operator can fix.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Refused {
-    /// When, as people and programs read it: `2026-01-31T12:00:00Z`.
+    /// Time of the failure, such as `2026-01-31T12:00:00Z`.
     pub at: String,
     /// Full name of the topic.
     pub topic: String,
@@ -82,7 +81,7 @@ impl DispatchCounts {
     }
 }
 
-/// A count that goes through the table in steps, again and again.
+/// A count that reads the table in steps, repeatedly.
 #[derive(Debug, Clone, Default)]
 pub struct Counting {
     next_block: i64,
@@ -91,13 +90,13 @@ pub struct Counting {
 }
 
 impl Counting {
-    /// What was counted last; before the first time, what has been seen of the table.
+    /// Returns the last complete count, or before the first one the partial count.
     #[must_use]
     pub fn counts(&self) -> DispatchCounts {
         self.last.as_ref().unwrap_or(&self.so_far).clone()
     }
 
-    /// Whether it is in the middle of the table.
+    /// Returns whether the count is in the middle of the table.
     #[must_use]
     pub const fn is_under_way(&self) -> bool {
         self.next_block > 0
@@ -113,16 +112,16 @@ impl Counting {
     }
 }
 
-/// Blocks of the table that one step reads: 8 MiB.
+/// Number of blocks that one step reads: 8 MiB.
 const BLOCKS_MAX: i64 = 1_000;
 
 impl DispatchStore {
-    /// Counts the rows of the next part of the table. A table of one part is counted exactly; rows
-    /// that change while a larger one is gone through may be counted twice or not at all.
+    /// Counts the rows of the next part of the table. A table of one part is counted exactly. In a
+    /// larger table, rows that change during the count may be counted twice or not at all.
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended; nothing has been counted.
+    /// The server refused the statement, or the connection ended. Then nothing has been counted.
     pub async fn count_further(
         &self,
         client: &Client,
@@ -145,11 +144,11 @@ impl DispatchStore {
         Ok(())
     }
 
-    /// How many rows there are in each state, from end to end: as long as that takes.
+    /// Counts all rows of the table in each state, without a time limit.
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn counts(&self, client: &Client) -> Result<DispatchCounts, StoreError> {
         let mut counting = Counting::default();
         self.count_further(client, &mut counting).await?;
@@ -160,11 +159,12 @@ impl DispatchStore {
     }
 }
 
-/// The gRPC code of the newest line, which is that of an attempt.
+/// SQL for the gRPC code of the newest line, which is the code of an attempt.
 const CODE: &str = "split_part(split_part(last_error, E'\n', 1), ': ', 2)";
 
-// `coalesce(slot, '')` keeps the indexes out of it: they would find all rows of the slot. What failed was
-// looked for again within a minute: an older line is over, or of a relay that is.
+// `coalesce(slot, '')` prevents an index scan, which would find all rows of the slot. A failing row
+// is tried again within a minute, so an older line belongs to a failure that is over or to a
+// stopped relay.
 fn count_part() -> String {
     let failed = "status = 'retrying' AND updated_at > now() - interval '2 minutes'
                     AND last_error LIKE 'attempt %'";

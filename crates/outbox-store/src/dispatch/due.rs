@@ -1,4 +1,5 @@
-//! Which keys can be claimed now: asked again and again, so it costs the same however much is parked.
+//! Finds the keys that can be claimed now. The query runs often, so its cost does not depend on the
+//! number of parked rows.
 
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
@@ -6,31 +7,33 @@ use tokio_postgres::types::Type;
 use super::DispatchStore;
 use crate::store_error::StoreError;
 
-/// What one look for due keys found.
+/// The result of one query for due keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DueKeys {
     /// Topic and ordering key, longest due first.
     pub keys: Vec<(String, String)>,
-    /// Whether rows that are due but cannot be claimed stood in the way, and have been moved out of
-    /// it: then another look may find more.
+    /// Whether rows that are due but cannot be claimed filled the result. They have been moved
+    /// away, so another query may find more keys.
     pub has_more: bool,
 }
 
 impl DispatchStore {
-    /// Keys that can be claimed now because a row of theirs is due, longest due first, at most
-    /// `limit`; none of these topics, whose keys would take the place of others.
+    /// Returns keys that can be claimed now because a row of theirs is due, longest due first, at
+    /// most `limit`. Keys of the topics in `except` are left out, because they would displace other
+    /// keys.
     ///
-    /// This is how an operator's `retry`, and plain SQL that sets `next_attempt_at`, reach a running
-    /// relay; also rows whose lease is over. Keys with rows in flight are among them when an operator
-    /// made those due: leave them until their outcomes are in.
+    /// An operator's `retry`, plain SQL that sets `next_attempt_at`, and rows whose lease ended
+    /// reach a running relay this way. A key with rows in flight is included if an operator made
+    /// these rows due. The caller leaves such a key until it has the outcomes.
     ///
-    /// Looks at `limit` rows of each topic at most. Where there are so many, those of them that cannot
-    /// be claimed lose their place, or they would be looked at for ever: a row behind its head waits
-    /// for that (`next_attempt_at` null), and a head behind a dead row that holds its key, or of a key that is held for a replay, rests a while.
+    /// Reads at most `limit` rows of each topic. If a topic has that many, rows that cannot be
+    /// claimed lose their due time, or every query would read them again. A row behind its head
+    /// gets a null `next_attempt_at`. A head is postponed if it is behind a dead row that stops its
+    /// key, or if a replay holds the key.
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn due_keys(
         &self,
         client: &Client,
@@ -57,14 +60,13 @@ impl DispatchStore {
     }
 }
 
-// The topics are found by jumping from one to the next, and in each of them the rows that are due
-// through the index of what has a time. Every other subquery reads one row through an index. Whether a
-// dead row comes first, or a hold is there, is not asked with `EXISTS`: with the statistics of a time when
-// nothing was parked the planner scans the table for it.
+// Topics are found by jumping from one to the next, and due rows through the index of rows with a
+// time. Every other subquery reads one row through an index. `EXISTS` is not used for dead rows and
+// holds: with statistics from a time without parked rows, the planner would scan the table.
 //
-// A row behind its head loses its time only under a lock on the head: whatever makes it the head has
-// to change that one first. A head that is held is moved only while its time is what we saw; whoever
-// lets it go sets that time.
+// A row behind its head loses its time only under a lock on the head. A change that makes the row
+// the head must first change the current head. A head that is stopped is postponed only while its
+// time is the one that we read. The change that ends the stop also sets that time.
 const DUE: &str = "
 WITH RECURSIVE topics AS (
   (SELECT topic FROM public.app_outbox_dispatch

@@ -1,4 +1,4 @@
-//! Writing down what became of claimed rows.
+//! Records the outcomes of claimed rows.
 
 use std::time::SystemTime;
 
@@ -14,16 +14,17 @@ use super::{Claim, DispatchStatus, DispatchStore, SPILLED, seconds, signed};
 use crate::store_error::StoreError;
 
 impl DispatchStore {
-    /// Writes these outcomes down, all or none. Returns how many counted.
+    /// Writes these outcomes, all or none. Returns how many counted.
     ///
-    /// An outcome counts while its claim stands: not when an operator has meanwhile edited or
-    /// discarded the row, nor when its lease was over and it has been claimed again. A row that was
-    /// not tried gives its lease back: without ordering key it is due at once, otherwise when its key
-    /// is next claimed.
+    /// An outcome counts only while its claim is valid. An operator's edit or discard ends the
+    /// claim, and so does a new claim after the lease. A row that was not tried gives its lease
+    /// back. If it has no ordering key, it is due at once. Otherwise it is due when its key is next
+    /// claimed.
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended; the outcomes may be written again.
+    /// The server refused the statement, or the connection ended. The caller may write the outcomes
+    /// again.
     pub async fn finish(
         &self,
         client: &Client,
@@ -68,8 +69,8 @@ impl DispatchStore {
     }
 }
 
-/// The outcomes, column by column. `attempts` is null where the row was not tried, `error_code`
-/// where nothing went wrong.
+/// The outcomes, column by column. `attempts` is null if the row was not tried, and `error_code` is
+/// null if the attempt succeeded.
 #[derive(Default)]
 struct Columns<'a> {
     event_id: Vec<&'a str>,
@@ -80,7 +81,7 @@ struct Columns<'a> {
     error_code: Vec<Option<String>>,
     error: Vec<Option<String>>,
     message_id: Vec<Option<String>>,
-    /// Where something went wrong: whether that takes the mark of a spilled row away.
+    /// Whether a failure is the row's own fault. Then the row loses its spilled mark.
     is_own_fault: Vec<bool>,
 }
 
@@ -135,9 +136,9 @@ impl<'a> Columns<'a> {
     }
 }
 
-// Rows are locked in one order here and in what operators do, so that the two cannot deadlock. The
-// claim is compared under the lock: a row changed since our snapshot is looked at again. For
-// `coalesce(status, '')` see claim.rs.
+// This statement and the operators' commands lock rows in the same order, so they cannot deadlock.
+// The claim is compared under the lock, because the server then checks again a row that changed
+// since our snapshot. `claim.rs` explains `coalesce(status, '')`.
 fn finish_sql() -> String {
     let history =
         prepend_line(&attempt_line("o.attempts", "o.error_code", "o.error"), "d.last_error");

@@ -1,4 +1,4 @@
-//! Looking through the heads of all keys, a page at a time.
+//! Reads the heads of all keys, one page at a time.
 
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
@@ -6,21 +6,21 @@ use tokio_postgres::types::Type;
 use super::DispatchStore;
 use crate::store_error::StoreError;
 
-/// The first row of a key that is to be published again.
+/// The first row of a key that will be published again.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Head {
     /// Full name of the topic.
     pub topic: String,
-    /// The ordering key; never empty.
+    /// The ordering key, never empty.
     pub ordering_key: String,
-    /// Whether it has a time at which it is due. One without is due when its key is next claimed,
-    /// and nobody is told.
+    /// Whether the row has a due time. A row without one is due when its key is next claimed, and
+    /// no notification is sent.
     pub is_timed: bool,
 }
 
 impl std::fmt::Debug for Head {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Never the key: this reaches logs.
+        // Omit the key, because this output reaches logs.
         f.debug_struct("Head")
             .field("topic", &self.topic)
             .field("is_timed", &self.is_timed)
@@ -29,11 +29,11 @@ impl std::fmt::Debug for Head {
 }
 
 impl DispatchStore {
-    /// The heads of at most `limit` keys behind the key `after`, ordered by topic and key.
+    /// Returns the heads of at most `limit` keys after the key `after`, ordered by topic and key.
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn heads_after(
         &self,
         client: &Client,
@@ -62,7 +62,7 @@ impl DispatchStore {
     }
 }
 
-// One probe of the index a key, however many rows each has.
+// Probes the index once per key, however many rows each key has.
 const HEADS: &str = "
 WITH RECURSIVE head AS (
   (SELECT topic, ordering_key, next_attempt_at IS NOT NULL AS is_timed

@@ -1,6 +1,6 @@
-//! What is written into text columns: bounded, and free of what Postgres cannot store.
+//! Texts for the table's columns: bounded, and without characters that Postgres cannot store.
 //!
-//! `last_error` is one text column that keeps a history: a line for each attempt, newest first.
+//! `last_error` is one text column with a history: one line per attempt, newest first.
 
 use std::borrow::Cow;
 
@@ -8,19 +8,20 @@ use tokio_postgres::error::SqlState;
 
 use crate::store_error::StoreError;
 
-/// Longest topic, ordering key or event id that is stored whole. Pub/Sub accepts no longer key or
-/// attribute, and together they must fit into an index entry (2,704 bytes): a longer one belongs to
-/// a dead row, whose `message` still holds it whole.
+/// Maximum bytes of a topic, ordering key or event id that is stored whole. Pub/Sub accepts no
+/// longer key or attribute, and together they must fit into an index entry (2,704 bytes). A longer
+/// one belongs to a dead row, whose `message` still contains it whole.
 pub(super) const NAME_BYTES_MAX: usize = 1024;
 
-/// Longest error text of one attempt; leaves room for others within the 4 KiB of the column.
+/// Maximum bytes of the error text of one attempt. It leaves space for others in the column's 4
+/// KiB.
 pub(super) const ERROR_BYTES_MAX: usize = 1024;
 
-/// Longest error code; ours and gRPC's are far shorter.
+/// Maximum bytes of an error code. Our codes and gRPC's codes are far shorter.
 pub(super) const CODE_BYTES_MAX: usize = 64;
 
-/// The SQL expression for `last_error` once `line` has been put before what `old` holds: at most
-/// 20 lines and 4 KiB, whole lines only.
+/// Returns SQL that puts `line` before the history `old`. The result has at most 20 lines and 4
+/// KiB, in whole lines.
 pub(super) fn prepend_line(line: &str, old: &str) -> String {
     format!(
         "(SELECT string_agg(kept.line, E'\\n' ORDER BY kept.n)
@@ -31,31 +32,32 @@ pub(super) fn prepend_line(line: &str, old: &str) -> String {
     )
 }
 
-/// The SQL expression for the moment of a line, UTC.
+/// SQL for the time of a line, in UTC.
 pub(super) const MOMENT: &str =
     "to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"')";
 
-/// The SQL expression for the line of one attempt.
+/// Returns SQL for the line of one attempt.
 pub(super) fn attempt_line(attempts: &str, code: &str, error: &str) -> String {
     format!(
         "format('attempt %s at %s: %s: %s', {attempts}, {MOMENT}, coalesce({code}, '?'), coalesce({error}, ''))"
     )
 }
 
-/// The text cut to `bytes_max` at a character; a zero byte, which `text` cannot hold, is replaced.
+/// Shortens the text to `bytes_max` at a character boundary. Replaces zero bytes, which `text`
+/// cannot store.
 pub(super) fn storable(text: &str, bytes_max: usize) -> Cow<'_, str> {
     let cut = &text[..text.floor_char_boundary(bytes_max)];
     if cut.contains('\0') { Cow::Owned(cut.replace('\0', "?")) } else { Cow::Borrowed(cut) }
 }
 
-/// As [`storable`], and on one line.
+/// Like [`storable`], but on one line.
 pub(super) fn storable_line(text: &str, bytes_max: usize) -> String {
     let is_control = |c: char| c.is_control();
     storable(text, bytes_max).replace(is_control, " ")
 }
 
-/// Which characters a text for people may hold. The database's encoding may lack some, which is known
-/// when it refuses one; all of them have ASCII.
+/// The characters that a text for people may contain. The database's encoding may lack some, which
+/// only its refusal shows. Every encoding has ASCII.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Characters {
     All,
@@ -63,7 +65,7 @@ pub(super) enum Characters {
 }
 
 impl Characters {
-    /// A line for people, at most so long.
+    /// Returns one line for people, at most `bytes_max` long.
     pub(super) fn line(self, text: &str, bytes_max: usize) -> String {
         let line = storable_line(text, bytes_max);
         match self {
@@ -72,7 +74,7 @@ impl Characters {
         }
     }
 
-    /// What to try after this failure, if other characters may help.
+    /// Returns the characters to try after this failure, if others may succeed.
     pub(super) fn after(self, error: &StoreError) -> Option<Self> {
         let is_lacking = error.sql_state() == Some(&SqlState::UNTRANSLATABLE_CHARACTER);
         (is_lacking && self == Self::All).then_some(Self::Ascii)

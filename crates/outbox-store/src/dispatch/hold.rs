@@ -1,13 +1,13 @@
-//! Keys that are held for a replay in place, and the history that is put before what waits of them.
+//! Holds on keys for an in-place replay, and the history that is inserted before the pending rows.
 //!
 //! ```text
 //!  place ──▶ wanted ── the relay stops the key ──▶ held through P ── history through P ──▶ lifted
 //! ```
 //!
-//! While a hold is there, nothing of its key is claimed, so that the key is never live (I4): its rows
-//! from the slot wait in the table, behind P. Rows of the history stand at the positions of the first
-//! time, which are not behind P. Once the hold is lifted the key is one like any other, whose rows go
-//! out in the order of their positions.
+//! While a key has a hold, no row of the key is claimed, so the key is never live (I4). Its rows
+//! from the slot wait in the table, after position P. Rows of the history have their original
+//! positions, which are not after P. Once the hold is lifted, the key's rows are published in
+//! position order, like any key's.
 
 use std::borrow::Cow;
 
@@ -20,20 +20,20 @@ use super::recorded::taken_suffix;
 use super::{DispatchStore, Key, signed};
 use crate::store_error::StoreError;
 
-/// A key that is held, or is to be.
+/// A key that has a hold.
 #[derive(Clone, PartialEq, Eq)]
 pub struct HeldKey {
     /// Full name of the topic.
     pub topic: String,
-    /// The ordering key; empty stands for all rows of the topic that have none.
+    /// The ordering key. Empty means all rows of the topic without a key.
     pub ordering_key: String,
-    /// Whether the relay has answered.
+    /// Whether the relay has confirmed the hold.
     pub is_held: bool,
 }
 
 impl std::fmt::Debug for HeldKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Never the key: this reaches logs.
+        // Omit the key, because this output reaches logs.
         let Self { topic, is_held, .. } = self;
         f.debug_struct("HeldKey")
             .field("topic", topic)
@@ -45,60 +45,60 @@ impl std::fmt::Debug for HeldKey {
 /// The holds of one replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReplayHolds {
-    /// How many the relay has not answered.
+    /// Number of holds that the relay has not confirmed.
     pub wanted: u64,
-    /// How many it has.
+    /// Number of holds that the relay has confirmed.
     pub held: u64,
-    /// The last commit of which a row may belong to the history of one of them.
+    /// The last commit that the history of any held key may include.
     pub through: Lsn,
 }
 
-/// What became of the rows of one replay.
+/// Number of rows of one replay, by state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ReplayedRows {
-    /// They are still to be published.
+    /// Rows that are still to be published.
     pub retrying: u64,
-    /// Those of them whose key waits for a dead row before them, where dead rows hold their key.
+    /// Retrying rows that wait behind a dead row, if dead rows stop their key.
     pub behind_dead: u64,
-    /// Pub/Sub would not take them.
+    /// Rows that Pub/Sub refused.
     pub dead: u64,
-    /// Pub/Sub has stored them, or an operator gave them up.
+    /// Rows that Pub/Sub has stored or an operator has discarded.
     pub finished: u64,
 }
 
 /// Rows of the history of one key, in order.
 #[derive(Clone, Copy)]
 pub struct History<'a> {
-    /// Whose they are.
+    /// The key of the rows.
     pub key: Key<'a>,
     /// Position, event id, and encoded `PubsubMessage`.
     pub rows: &'a [(Position, &'a str, &'a [u8])],
-    /// Where their positions come from.
+    /// The source of the positions.
     pub source: HistorySource,
 }
 
 impl std::fmt::Debug for History<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Never the key or a message: this reaches logs.
+        // Omit the key and messages, because this output reaches logs.
         f.debug_struct("History").field("rows", &self.rows.len()).finish_non_exhaustive()
     }
 }
 
-/// Where the rows of a history come from.
+/// The source of the rows of a history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HistorySource {
-    /// The log: a position behind the hold's says that a row waits behind it.
+    /// The WAL. A row after the hold's position waits behind the hold.
     Log,
-    /// The table: only the id tells which of them wait behind it.
+    /// The table. Only the id shows whether a row already waits behind the hold.
     Table,
 }
 
 impl DispatchStore {
-    /// The holds of this slot.
+    /// Returns the holds of this slot.
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn holds(&self, client: &Client) -> Result<Vec<HeldKey>, StoreError> {
         let rows = client
             .query_typed(
@@ -111,11 +111,11 @@ impl DispatchStore {
         Ok(rows.iter().map(held_key).collect())
     }
 
-    /// Keys that are to be held and are not, the longest waiting first.
+    /// Returns keys whose hold the relay has not confirmed, the longest waiting first.
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn wanted_holds(
         &self,
         client: &Client,
@@ -133,11 +133,11 @@ impl DispatchStore {
         Ok(rows.iter().map(held_key).collect())
     }
 
-    /// The server process that streams the slot.
+    /// Returns the process id that streams the slot.
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn streaming_pid(&self, client: &Client) -> Result<Option<i32>, StoreError> {
         let row = client
             .query_typed_opt(
@@ -149,16 +149,16 @@ impl DispatchStore {
         Ok(row.and_then(|row| row.get("active_pid")))
     }
 
-    /// Answers the holds of those of these keys that are to be held, and returns how many those were.
-    /// Whoever asks has nothing of them out, has recorded what it has read of them, and reads nothing
-    /// before `through` any more: it publishes nothing of them until the holds are lifted.
+    /// Confirms the requested holds of these keys and returns how many it confirmed. The caller has
+    /// no request of these keys in flight, has recorded the rows that it read, and reads no row
+    /// before `through` again. It publishes nothing of these keys until the holds are lifted.
     ///
-    /// They are held through there, or through what lies before the first row that still waits.
-    /// Nothing is answered when another session than `streaming_pid` streams the slot by now.
+    /// Each key is held through `through`, or through the position before its first pending row. If
+    /// a session other than `streaming_pid` streams the slot, nothing is confirmed.
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn answer_holds(
         &self,
         client: &Client,
@@ -186,11 +186,12 @@ impl DispatchStore {
             .map_err(StoreError::sql("answer which keys are held"))
     }
 
-    /// Asks for a hold of each of these keys, all or none; or says which replay has one of them.
+    /// Requests a hold on each of these keys, all or none. If another replay has one of the keys,
+    /// returns that replay.
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn place_holds(
         &self,
         transaction: &Transaction<'_>,
@@ -223,11 +224,11 @@ impl DispatchStore {
         Ok(other.first().map(|row| row.get("replay_id")))
     }
 
-    /// The holds of a replay.
+    /// Returns the holds of a replay.
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn replay_holds(
         &self,
         client: &Client,
@@ -250,14 +251,16 @@ impl DispatchStore {
         })
     }
 
-    /// Puts rows of the history of a key before what waits of it: those that its hold is for, and that
-    /// are not there yet. Returns how many those were; none when the key is not held for this replay.
+    /// Inserts history rows of a key before its pending rows. Rows that the hold does not cover, or
+    /// that are already there, are left out. Returns the number of new rows, which is 0 if this
+    /// replay does not hold the key.
     ///
-    /// A row is recorded as `<id>@<replay id>`, so that one id names one row wherever it is used.
+    /// A row is recorded as `<id>@<replay id>`, so that an id always names one row.
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended; the rows may be added again.
+    /// The server refused the statement, or the connection ended. The caller may add the rows
+    /// again.
     pub async fn add_history(
         &self,
         client: &Client,
@@ -289,11 +292,12 @@ impl DispatchStore {
             .map_err(StoreError::sql("add rows of a replay"))
     }
 
-    /// Lifts the holds of a replay, all at once, and tells the relay: their keys go on, the history first.
+    /// Lifts all holds of a replay and notifies the relay. The keys continue, with the history
+    /// first.
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn lift_holds(
         &self,
         transaction: &Transaction<'_>,
@@ -315,12 +319,12 @@ impl DispatchStore {
         self.notify(transaction).await
     }
 
-    /// Takes back what is not published of a replay, and returns how many rows that was. What is on its
-    /// way at this moment goes out.
+    /// Removes the unpublished rows of a replay and returns their number. A row that is in flight
+    /// is still published.
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn remove_replayed(
         &self,
         transaction: &Transaction<'_>,
@@ -335,11 +339,11 @@ impl DispatchStore {
         Ok(removed.get::<_, i64>("removed").unsigned_abs())
     }
 
-    /// What became of the rows of a replay.
+    /// Counts the rows of a replay by state.
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn replayed_rows(
         &self,
         client: &Client,
@@ -393,7 +397,7 @@ impl<'a> HistoryColumns<'a> {
     ) -> Result<(), StoreError> {
         let id = storable(event_id, NAME_BYTES_MAX);
         let place = taken_suffix(position);
-        // Cut, it may equal another row's.
+        // A shortened id may equal another row's id.
         let id = if id == event_id { id } else { Cow::Owned(format!("{id}{place}")) };
         self.event_id.push(id);
         self.place.push(place);
@@ -404,8 +408,8 @@ impl<'a> HistoryColumns<'a> {
     }
 }
 
-// The first row that waits is found through the index of each state. Who streams is read from memory
-// when the statement runs; a session that takes the slot later is told of the hold when it opens.
+// The index of each state gives the first pending row. The process that streams is read from memory
+// when the statement runs. A session that takes the slot later reads the hold when it starts.
 const ANSWER: &str = "
 UPDATE public.app_outbox_hold AS o
    SET state = 'held', held_at = now(),
@@ -438,7 +442,7 @@ UPDATE public.app_outbox_hold AS o
    AND (SELECT active_pid FROM pg_catalog.pg_replication_slots WHERE slot_name = $1)
        IS NOT DISTINCT FROM $6";
 
-/// Whose hold stands in the way.
+/// Finds another replay that holds one of the keys.
 const HELD_BY: &str = "
 SELECT h.replay_id
   FROM unnest($3, $4) AS k(topic, ordering_key)
@@ -446,7 +450,7 @@ SELECT h.replay_id
     ON h.slot = $1 AND h.topic = k.topic AND h.ordering_key = k.ordering_key AND h.replay_id <> $2
  LIMIT 1";
 
-/// A key whose replayed rows are not all published is still replayed, though it is not held any more.
+/// A key with unpublished replayed rows is still being replayed, although its hold is lifted.
 const STILL_REPLAYED: &str = "
 SELECT d.replay_id
   FROM unnest($3, $4) AS k(topic, ordering_key)
@@ -455,8 +459,8 @@ SELECT d.replay_id
    AND d.status = 'retrying' AND d.replay_id NOT IN ('', $2)
  LIMIT 1";
 
-// Two outbox tables may use equal ids: where one is taken by a row of another position, the position
-// stands behind it.
+// Two outbox tables may use equal ids. If a row of another position has the id, the position is
+// appended.
 const ADD: &str = "
 INSERT INTO public.app_outbox_dispatch
   (slot, event_id, replay_id, commit_lsn, tx_index, topic, ordering_key, message, status)
@@ -497,8 +501,8 @@ UPDATE public.app_outbox_dispatch
  WHERE slot = $1 AND event_id = ANY (ARRAY(SELECT event_id FROM heads))
    AND coalesce(status, '') = 'retrying'";
 
-// What waited behind the rows that go is due, where its key was not held any more. A head that the
-// relay is just writing about is on its way, and waiting for it could be a deadlock.
+// If the key has no other hold, the first row behind the removed rows becomes due. A head whose
+// outcome the relay is writing is in flight, and waiting for its lock could deadlock.
 const REMOVE: &str = "
 WITH doomed AS MATERIALIZED (
   SELECT event_id FROM public.app_outbox_dispatch

@@ -1,4 +1,4 @@
-//! Reading dispatch state: which keys are parked, what is recorded, how much there is.
+//! Reads dispatch state: the parked keys, with their first rows, and prunes finished rows.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -12,26 +12,26 @@ use walrelay_core::Behind;
 use super::{DispatchStore, HeldKey, Key, seconds, unsigned, until};
 use crate::store_error::StoreError;
 
-/// A key that has rows in dispatch state, and so must not be published past them.
+/// A key that has rows in dispatch state. Its later rows must not be published before them.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ParkedKey {
     /// Full name of the topic.
     pub topic: String,
-    /// The ordering key; empty stands for all rows of the topic that have none.
+    /// The ordering key. Empty means all rows of the topic without a key.
     pub ordering_key: String,
-    /// Whether the first row is a dead one, or the key is held for a replay, so that nothing of it may go
-    /// out.
+    /// Whether the first row is dead and stops the key, or a replay holds the key. No row may be
+    /// published.
     pub is_held: bool,
-    /// As what rows that come behind the first are recorded; those without a key are behind nothing.
+    /// How later rows of the key are recorded. A row without a key is never behind another.
     pub behind: Behind,
-    /// When the first row is due; None when it is due whenever the key is next claimed.
+    /// Time until the first row is due. None if it is due when the key is next claimed.
     pub next_attempt_in: Option<Duration>,
-    /// How often the first row has been tried.
+    /// Number of attempts for the first row.
     pub attempts: u32,
 }
 
 impl ParkedKey {
-    /// The key alone.
+    /// Returns the topic and the ordering key.
     #[must_use]
     pub fn key(&self) -> Key<'_> {
         Key { topic: &self.topic, ordering_key: &self.ordering_key }
@@ -40,7 +40,7 @@ impl ParkedKey {
 
 impl std::fmt::Debug for ParkedKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Never the key: this reaches logs.
+        // Omit the key, because this output reaches logs.
         f.debug_struct("ParkedKey")
             .field("topic", &self.topic)
             .field("is_held", &self.is_held)
@@ -52,24 +52,25 @@ impl std::fmt::Debug for ParkedKey {
 }
 
 impl DispatchStore {
-    /// All keys that have rows retrying or, where dead rows hold their key, dead ones; and once more, if
-    /// they have, those that are held for a replay.
+    /// Returns all keys with retrying rows, and keys with dead rows if dead rows stop their key. A
+    /// key that a replay holds appears a second time.
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn parked_keys(&self, client: &Client) -> Result<Vec<ParkedKey>, StoreError> {
         let mut keys = Vec::new();
         self.each_parked_key(client, &mut |key| keys.push(key)).await?;
         Ok(keys)
     }
 
-    /// Tells each of them as it comes from the server, and how many there were: together they may be
-    /// more than memory holds.
+    /// Passes each of these keys to `each` as it arrives, and returns their number. All keys
+    /// together may not fit into memory.
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended; some were told by then.
+    /// The server refused the statement, or the connection ended. Some keys may already have been
+    /// passed.
     pub async fn each_parked_key(
         &self,
         client: &Client,
@@ -100,12 +101,12 @@ impl DispatchStore {
         Ok(count)
     }
 
-    /// Those of these keys that still have such rows: a key that is missing from the answer may
-    /// return to its lane.
+    /// Returns the keys among these that are still parked. A key that is missing from the answer
+    /// may return to its lane.
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn parked(
         &self,
         client: &Client,
@@ -130,15 +131,16 @@ impl DispatchStore {
             .collect()
     }
 
-    /// Deletes rows published or discarded for longer than `retention`, the oldest first and no more
-    /// than stay out of the way of other commands; returns how many. Call it until there are none.
+    /// Deletes rows that were published or discarded longer than `retention` ago, oldest first. One
+    /// call deletes a bounded number, so that other commands need not wait. Returns that number.
+    /// The caller repeats the call until it returns 0.
     ///
-    /// Keeps those the slot has not confirmed yet: the server would stream them again, and nothing
-    /// would say that they are settled.
+    /// Keeps rows that the slot has not confirmed. The server would stream them again, and no
+    /// record would show that they are settled.
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn prune(&self, client: &Client, retention: Duration) -> Result<u64, StoreError> {
         client
             .execute_typed(
@@ -154,11 +156,12 @@ impl DispatchStore {
     }
 }
 
-/// Rows of one `DELETE` in each state, so that it stays short and frees its locks.
+/// Maximum rows of one `DELETE` in each state, so that the statement stays short and frees its
+/// locks.
 const PRUNE_ROWS_MAX: i64 = 2_500;
 
-// What an operator holds at this moment is left for the next time: waiting for it here, while it waits
-// for a row of ours, would be a deadlock.
+// Leaves out rows that an operator has locked. Waiting for them, while the operator waits for a row
+// of ours, would be a deadlock.
 const PRUNE: &str = "
 WITH oldest AS (
   (SELECT event_id, commit_lsn FROM public.app_outbox_dispatch
@@ -181,8 +184,8 @@ WITH oldest AS (
 DELETE FROM public.app_outbox_dispatch
  WHERE slot = $1 AND event_id = ANY (ARRAY(SELECT event_id FROM locked))";
 
-/// Every key that is parked with its first row, found by jumping from one to the next: a key may hold
-/// any number of rows.
+/// Finds every parked key and its first row by jumping from key to key, because a key may have any
+/// number of rows.
 const ALL_KEYS: &str = "
 WITH RECURSIVE head AS (
   (SELECT topic, ordering_key, commit_lsn, tx_index, next_attempt_at, attempts, error_code
@@ -234,8 +237,8 @@ SELECT topic, ordering_key,
   FROM head
   FULL JOIN dead USING (topic, ordering_key)";
 
-/// The same of some keys. Unordered rows have no head: of them it is the
-/// moment the first is due. Of a key that is held for a replay nobody knows when; that it goes on is told.
+/// The same for some keys. Unordered rows have no head, so the first due time is used. For a key
+/// that a replay holds the time is unknown, and a notification reports that the key continues.
 const HEADS: &str = "
 SELECT k.topic, k.ordering_key,
        hold.slot IS NOT NULL OR dead.commit_lsn IS NOT NULL AND (head.commit_lsn IS NULL

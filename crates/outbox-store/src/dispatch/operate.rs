@@ -1,4 +1,4 @@
-//! What operators do: look, retry, edit, discard. Safe while the relay runs.
+//! Operators' commands: list, show, retry, edit, discard. They are safe while the relay runs.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,7 +11,7 @@ use super::history::{ERROR_BYTES_MAX, MOMENT, prepend_line, storable_line};
 use super::{DISPATCH_CHANNEL, DispatchStatus, DispatchStore, position_of, seconds, unsigned};
 use crate::store_error::StoreError;
 
-/// Which rows to list; what is None matches all.
+/// A selection of rows. A field that is None matches all rows.
 #[derive(Debug, Clone, Default)]
 pub struct DispatchFilter {
     /// Only rows in this state.
@@ -22,7 +22,7 @@ pub struct DispatchFilter {
     pub ordering_key: Option<String>,
     /// Only rows parked longer ago than this.
     pub older_than: Option<Duration>,
-    /// At most so many rows.
+    /// Maximum number of rows.
     pub limit: u32,
 }
 
@@ -31,40 +31,41 @@ pub struct DispatchFilter {
 pub struct DispatchRow {
     /// The outbox id, or `<id>@<commit_lsn>/<tx_index>` where two rows share one.
     pub event_id: String,
-    /// Where the row lies in the log.
+    /// Position in the WAL.
     pub position: Position,
     /// Full name of the topic.
     pub topic: String,
-    /// The ordering key; empty means unordered.
+    /// The ordering key. Empty means unordered.
     pub ordering_key: String,
-    /// What is to become of it.
+    /// State of the row.
     pub status: DispatchStatus,
-    /// How often it has been tried.
+    /// Number of attempts so far.
     pub attempts: u32,
-    /// When it is due, or until when it is leased.
+    /// Time when the row is due, or the end of its lease.
     pub next_attempt_at: Option<SystemTime>,
     /// A gRPC code, or our own reason.
     pub error_code: Option<String>,
     /// A line for each attempt, newest first.
     pub last_error: Option<String>,
-    /// Pub/Sub's id, once published.
+    /// Pub/Sub's message id, once published.
     pub message_id: Option<String>,
-    /// Size of the message.
+    /// Size of the message in bytes.
     pub message_bytes: u64,
-    /// When it was recorded.
+    /// Time when the row was recorded.
     pub parked_at: SystemTime,
-    /// When it was last claimed or changed.
+    /// Time when the row was last claimed or changed.
     pub updated_at: SystemTime,
 }
 
 impl DispatchRow {
-    /// Whether the message that is recorded lacks what the row's headers say: they could not be read.
+    /// Returns whether the recorded message lacks the row's headers because they could not be read.
     #[must_use]
     pub fn lacks_headers(&self) -> bool {
         self.ended_with(Fault::HEADERS_CODE)
     }
 
-    /// Whether a retry cannot publish it, because the message that is recorded lacks a part of the row.
+    /// Returns whether a retry cannot publish the row, because the recorded message lacks a part of
+    /// the row.
     #[must_use]
     pub fn needs_edit(&self) -> bool {
         self.lacks_headers() || self.ended_with(Fault::TOO_LARGE_CODE)
@@ -83,7 +84,7 @@ impl DispatchRow {
 /// A row with its message.
 #[derive(Clone, PartialEq, Eq)]
 pub struct DispatchDetail {
-    /// All but the message.
+    /// The row without its message.
     pub row: DispatchRow,
     /// The encoded `PubsubMessage`, or an [incomplete one](walrelay_core::IncompleteMessage).
     pub message: Vec<u8>,
@@ -95,23 +96,23 @@ impl std::fmt::Debug for DispatchDetail {
     }
 }
 
-/// Which rows to retry.
+/// The rows to retry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RetrySelection {
-    /// These, by their ids in dispatch state.
+    /// These rows, by their ids in dispatch state.
     Events(Vec<String>),
-    /// All that are dead.
+    /// All dead rows.
     AllDead,
-    /// All of a topic, by its full name, that are dead or retrying.
+    /// All dead or retrying rows of a topic, by its full name.
     Topic(String),
 }
 
 impl DispatchStore {
-    /// The rows that match, in position order.
+    /// Returns the rows that match, in position order.
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn list(
         &self,
         client: &Client,
@@ -144,11 +145,11 @@ impl DispatchStore {
             .collect()
     }
 
-    /// One row with its message.
+    /// Returns one row with its message.
     ///
     /// # Errors
     ///
-    /// There is no such row; the server refused, or the connection ended.
+    /// There is no such row, the server refused the statement, or the connection ended.
     pub async fn show(
         &self,
         client: &Client,
@@ -165,16 +166,16 @@ impl DispatchStore {
         Ok(DispatchDetail { row: dispatch_row(&row)?, message: row.get("message") })
     }
 
-    /// Makes these rows due now, with all attempts before them, and tells the relay. Returns how many
-    /// were selected.
+    /// Makes these rows due now with all attempts available again, and notifies the relay. Returns
+    /// the number of selected rows.
     ///
-    /// What stands before them in their key becomes due as well, because it has to go first.
-    /// Discarded rows may be retried; published ones may not.
+    /// Rows before them in their key become due also, because they have to be published first.
+    /// Discarded rows may be retried, but published rows may not.
     ///
     /// # Errors
     ///
-    /// One of the ids is unknown, published or recorded without a part of its row, and then nothing is
-    /// retried; the server refused, or the connection ended.
+    /// One of the ids is unknown, published or recorded without a part of its row. Then no row is
+    /// retried. Other causes: the server refused the statement, or the connection ended.
     pub async fn retry(
         &self,
         client: &mut Client,
@@ -214,15 +215,16 @@ impl DispatchStore {
         Ok(u64::try_from(retried).unwrap_or_default())
     }
 
-    /// Puts another message in place of the one recorded, makes the row due now and tells the relay.
+    /// Replaces the recorded message, makes the row due now and notifies the relay.
     ///
-    /// A row that is on its way at this moment is published with the old message and then, whatever
-    /// its outcome, once more with the new one. Topic and ordering key of the row stay: the caller
-    /// sees to it that the message carries the same ordering key.
+    /// If the row is in flight, it is published with the old message and then, after any outcome,
+    /// once more with the new one. Topic and ordering key stay the same. The caller ensures that
+    /// the message carries the same ordering key.
     ///
     /// # Errors
     ///
-    /// There is no such row, or it is published; the server refused, or the connection ended.
+    /// The row does not exist or is published, the server refused the statement, or the connection
+    /// ended.
     pub async fn edit(
         &self,
         client: &mut Client,
@@ -252,12 +254,13 @@ impl DispatchStore {
         transaction.commit().await.map_err(StoreError::sql(failed))
     }
 
-    /// Gives a row up, for a reason that is kept with it, and tells the relay, so that what waited
-    /// behind it goes on.
+    /// Discards a row, records the reason, and notifies the relay, so that the rows behind it
+    /// continue.
     ///
     /// # Errors
     ///
-    /// There is no such row, or it is finished; the server refused, or the connection ended.
+    /// The row does not exist or is finished, the server refused the statement, or the connection
+    /// ended.
     pub async fn discard(
         &self,
         client: &mut Client,
@@ -287,7 +290,7 @@ impl DispatchStore {
         transaction.commit().await.map_err(StoreError::sql(failed))
     }
 
-    /// Locks one row and says what state it is in.
+    /// Locks one row and returns its state.
     pub(super) async fn lock(
         &self,
         transaction: &Transaction<'_>,
@@ -306,7 +309,7 @@ impl DispatchStore {
             .parse()
     }
 
-    /// A message that lacks a part of its row is not published without it.
+    /// Refuses rows whose message lacks a part of the row.
     async fn refuse_incomplete(
         &self,
         transaction: &Transaction<'_>,
@@ -335,7 +338,7 @@ impl DispatchStore {
         })
     }
 
-    /// Tells the relay, once the transaction has committed, to look at what is due.
+    /// Makes the relay check for due rows once the transaction has committed.
     pub(super) async fn notify(&self, transaction: &Transaction<'_>) -> Result<(), StoreError> {
         transaction
             .execute_typed(
@@ -369,12 +372,12 @@ pub(super) const COLUMNS: &str = "event_id, commit_lsn, tx_index, topic, orderin
     next_attempt_at, error_code, last_error, message_id, octet_length(message)::int8 AS message_bytes,
     parked_at, updated_at";
 
-/// A value of `updated_at` that no claim holds.
+/// SQL for a value of `updated_at` that no claim has.
 pub(super) const BUMPED: &str =
     "greatest(clock_timestamp(), updated_at + interval '1 microsecond')";
 
-/// After a discard: the key's first row, so that the key is due. One that the relay is just writing
-/// about is on its way: waiting for it here, while the relay waits for ours, would be a deadlock.
+/// After a discard, makes the key's first row due. A row whose outcome the relay is writing is in
+/// flight. If we waited for it while the relay waits for our row, both would deadlock.
 const WAKE_NEXT: &str = "
 WITH head AS MATERIALIZED (
   SELECT d.event_id
@@ -395,8 +398,8 @@ UPDATE public.app_outbox_dispatch
    SET next_attempt_at = now()
  WHERE slot = $1 AND event_id = ANY (ARRAY(SELECT event_id FROM head))";
 
-/// Every row that a retry changes, locked before any is changed and in the order in which the relay
-/// locks them to write outcomes down: otherwise each could wait for the other.
+/// Locks every row that a retry changes before it changes any. The order is the relay's order for
+/// writing outcomes. With another order each could wait for the other.
 fn lock_sql(condition: &str) -> String {
     format!(
         "WITH chosen AS MATERIALIZED (
@@ -423,9 +426,9 @@ fn lock_sql(condition: &str) -> String {
     )
 }
 
-// A row that is retrying keeps its `updated_at`, and so an outcome that is on its way still counts:
-// nothing about the message has changed. Of a key only the first row gets a time: what waits behind it
-// goes with it, and a time of its own would be looked at once a second.
+// A retrying row keeps its `updated_at`, so an outcome in flight still counts, because the message
+// has not changed. Only the first row of a key gets a time. The rows behind it follow it, and a
+// time of their own would be read every second.
 fn retry_sql(condition: &str) -> String {
     let line = format!("format('retry asked for at %s', {MOMENT})");
     let history = prepend_line(&line, "d.last_error");

@@ -1,4 +1,4 @@
-//! Recording rows that did not go out.
+//! Records rows that were not published.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -20,26 +20,26 @@ use crate::store_error::StoreError;
 /// A row to record.
 #[derive(Clone)]
 pub struct ParkRow<'a> {
-    /// The outbox row's id, as text.
+    /// Id of the outbox row, as text.
     pub event_id: &'a str,
-    /// Where it lies in the log.
+    /// Position in the WAL.
     pub position: Position,
     /// Full name of the topic.
     pub topic: &'a str,
-    /// The ordering key; empty means unordered.
+    /// The ordering key. Empty means unordered.
     pub ordering_key: &'a str,
     /// The encoded `PubsubMessage`.
     pub message: &'a [u8],
-    /// What is to become of it.
+    /// The state to record.
     pub status: ParkStatus,
-    /// How often it has been tried.
+    /// Number of attempts so far.
     pub attempts: u32,
-    /// Why it did not go out: a gRPC code, or our own reason, such as `SPILLED`. None for a row that
-    /// waits behind another.
+    /// Why the row was not published: a gRPC code, or our own reason such as `SPILLED`. None for a
+    /// row that is queued behind another.
     pub error_code: Option<&'a str>,
-    /// The gRPC code of the try that failed, where `error_code` says something else.
+    /// gRPC code of the failed attempt, if it differs from `error_code`.
     pub failed_with: Option<&'a str>,
-    /// The same in words.
+    /// The error text.
     pub last_error: Option<&'a str>,
 }
 
@@ -76,7 +76,7 @@ impl<'a> From<&'a RowToRecord> for ParkRow<'a> {
 
 impl std::fmt::Debug for ParkRow<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Never the message or the key: this reaches logs.
+        // Omit the message and the key, because this output reaches logs.
         f.debug_struct("ParkRow")
             .field("event_id", &self.event_id)
             .field("position", &self.position)
@@ -89,41 +89,41 @@ impl std::fmt::Debug for ParkRow<'_> {
 /// The state in which a row is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ParkStatus {
-    /// It will be published again.
+    /// Will be published again.
     Retrying {
-        /// When; None for a row that waits behind the head of its key. Where there is no head, be it
-        /// that an operator discarded it, and for an unordered row, None is now: a key without a row
-        /// that says when is never looked at again.
+        /// Time until the next attempt. None for a row that is queued behind the head of its key. A
+        /// row without a head (unordered, or the head was discarded) is then due now. Otherwise
+        /// nobody would ever read the key again.
         next_attempt_in: Option<Duration>,
     },
-    /// It will not, unless an operator says so.
+    /// Will not be published unless an operator retries or edits it.
     Dead,
 }
 
-/// Bytes of one statement: large enough to be rare, small enough for both ends' memory. A message
-/// that is larger alone makes a statement of its own.
+/// Maximum bytes of one statement: few statements, and little memory on both sides. A larger
+/// message gets a statement of its own.
 const STATEMENT_BYTES_MAX: usize = 4 << 20;
 
-/// Rows of one statement: what the arrays hold beside the messages stays small too.
+/// Maximum rows of one statement. It bounds the arrays beside the messages.
 const STATEMENT_ROWS_MAX: usize = 5_000;
 
-/// What a row adds to a statement beside its texts.
+/// Bytes that a row adds to a statement, without its texts.
 const ROW_BYTES: usize = 128;
 
-/// How many ids are tried for one row before something must be wrong with us.
+/// Number of ids that are tried for one row. More collisions would mean a bug of ours.
 const EVENT_ID_TRIES_MAX: u32 = 8;
 
 impl DispatchStore {
-    /// Records these rows, all or none. They are settled when this returns.
+    /// Records these rows, all or none. The rows are settled when this returns.
     ///
-    /// A row that is recorded already, with this id and position, is left as it is. Another row under
-    /// the same id (two outbox tables may use equal ids) is not lost: it is recorded as
+    /// A row that is already recorded with this id and position stays as it is. If another row has
+    /// the same id (two outbox tables may use equal ids), the row is recorded as
     /// `<id>@<commit_lsn>/<tx_index>`.
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended; then it is unknown whether they are recorded, and
-    /// they may be parked again.
+    /// The server refused the statement, or the connection ended. Then the rows may or may not be
+    /// recorded, and the caller may park them again.
     pub async fn park(&self, client: &mut Client, rows: &[ParkRow<'_>]) -> Result<(), StoreError> {
         let parked = self.park_with(client, rows, Characters::All).await;
         match parked.as_ref().err().and_then(|error| Characters::All.after(error)) {
@@ -154,7 +154,7 @@ impl DispatchStore {
         Err(StoreError::NoFreeEventId { event_id, tries: EVENT_ID_TRIES_MAX })
     }
 
-    /// Inserts under each candidate's id; returns those whose id belongs to another row.
+    /// Inserts each candidate under its id. Returns the candidates whose id belongs to another row.
     async fn insert<'a>(
         &self,
         transaction: &Transaction<'_>,
@@ -179,7 +179,7 @@ impl DispatchStore {
         Ok(taken)
     }
 
-    /// How many of them are recorded now and were not before.
+    /// Inserts the candidates and returns how many rows are new.
     async fn insert_chunk(
         &self,
         transaction: &Transaction<'_>,
@@ -210,7 +210,7 @@ impl DispatchStore {
             .map_err(StoreError::sql("park rows"))
     }
 
-    /// What is recorded under the ids of these candidates.
+    /// Returns the ids and positions that are recorded under the ids of these candidates.
     async fn recorded(
         &self,
         transaction: &Transaction<'_>,
@@ -233,7 +233,7 @@ impl DispatchStore {
     }
 }
 
-/// A row and the id it is to be recorded under.
+/// A row and the id under which it will be recorded.
 #[derive(Clone)]
 struct Candidate<'a> {
     row: &'a ParkRow<'a>,
@@ -244,7 +244,7 @@ impl<'a> Candidate<'a> {
     fn new(row: &'a ParkRow<'a>) -> Self {
         let mut candidate = Self { row, event_id: storable(row.event_id, NAME_BYTES_MAX) };
         if candidate.event_id != row.event_id {
-            // Cut, so it may now equal another row's id.
+            // A shortened id may equal another row's id.
             candidate.take_next_id();
         }
         candidate
@@ -265,7 +265,7 @@ impl<'a> Candidate<'a> {
     }
 }
 
-/// How many of these fit into one statement; at least one.
+/// Returns how many candidates fit into one statement, at least one.
 fn chunk_len(candidates: &[Candidate<'_>]) -> usize {
     let mut bytes = 0_usize;
     let fitting = candidates.iter().take(STATEMENT_ROWS_MAX).take_while(|candidate| {
@@ -321,8 +321,8 @@ impl<'a> Columns<'a> {
     }
 }
 
-// Whether a key has a head is one probe of an index, whatever the statistics say: with `EXISTS` the planner
-// makes a hash of all that is parked for each statement, or scans the table for each key.
+// Probes one index to find whether a key has a head, with any statistics. With `EXISTS` the planner
+// hashes all parked rows for each statement, or scans the table for each key.
 fn insert_sql() -> String {
     let line = attempt_line("p.attempts", "coalesce(p.failed_with, p.error_code)", "p.error");
     format!(

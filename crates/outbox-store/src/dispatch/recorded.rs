@@ -1,4 +1,4 @@
-//! What the server may stream again although it is recorded.
+//! Recorded rows that the server may stream again.
 
 use pgoutput_parser::{Lsn, Position};
 use tokio_postgres::Client;
@@ -8,37 +8,39 @@ use super::history::{NAME_BYTES_MAX, storable};
 use super::{DispatchStore, position_of};
 use crate::store_error::StoreError;
 
-/// A recorded row, to be recognised when the server streams it again.
+/// A recorded row, in a form that recognises it when the server streams it again.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RecordedRow {
-    /// Where it lies in the log.
+    /// Position in the WAL.
     pub position: Position,
-    /// The id it is recorded under.
+    /// The id under which the row is recorded.
     pub event_id: String,
-    /// Topic and ordering key that are parked because of it; none if it is finished, or holds nothing.
+    /// Topic and ordering key that the row parks. None if the row is finished or does not stop its
+    /// key.
     pub parks: Option<(String, String)>,
 }
 
-/// Some recorded rows, in the order of the log.
+/// Some recorded rows, in WAL order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RecordedPage {
-    /// All that lie between the position that was asked for and `next`.
+    /// All rows between the requested position and `next`.
     pub rows: Vec<RecordedRow>,
-    /// Where the next page begins; none behind the last.
+    /// Start of the next page. None after the last page.
     pub next: Option<Position>,
 }
 
 impl RecordedRow {
-    /// Whether it is the outbox row with this id that came at its position.
+    /// Returns whether this is the outbox row with this id at its position.
     ///
-    /// The position alone would not do: under a publication of other tables it is another row's.
+    /// The position alone is not enough. Under a publication of other tables, another row has that
+    /// position.
     #[must_use]
     pub fn is_of(&self, event_id: &str) -> bool {
         let Some(mut rest) = self.event_id.strip_prefix(&*storable(event_id, NAME_BYTES_MAX))
         else {
             return false;
         };
-        // What recording adds to an id that is taken or was cut.
+        // The suffix that recording adds to an id that is taken or was shortened.
         let addition = taken_suffix(self.position);
         while let Some(left) = rest.strip_suffix(&addition) {
             rest = left;
@@ -47,22 +49,22 @@ impl RecordedRow {
     }
 }
 
-/// What tells a row apart from another one that is recorded under its id.
+/// Returns the suffix that distinguishes a row from another row recorded under its id.
 pub(super) fn taken_suffix(Position { commit_lsn, tx_index }: Position) -> String {
     format!("@{commit_lsn}/{tx_index}")
 }
 
 impl DispatchStore {
-    /// Recorded rows at and after `from`, in order, whatever became of them: `rows_max` of them, and
-    /// those that share the last one's position.
+    /// Returns recorded rows at and after `from` in order, in any state: `rows_max` rows, and
+    /// further rows at the last one's position.
     ///
-    /// The server may stream these again after a restart; they must neither be published nor parked
-    /// again. It costs the same however many there are. Rows of a replay are none of them: the slot does not
-    /// send those.
+    /// The server may stream these rows again after a restart, and then they must not be published
+    /// or parked again. The cost does not depend on their number. Rows of a replay are left out,
+    /// because the slot does not send them.
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn recorded_from(
         &self,
         client: &mut Client,
@@ -102,7 +104,7 @@ impl DispatchStore {
 }
 
 impl RecordedPage {
-    /// These rows, which are all there are if they are fewer than were asked for.
+    /// Creates a page. Fewer rows than `rows_max` mean that this is the last page.
     #[must_use]
     pub fn of(rows: Vec<RecordedRow>, rows_max: u32) -> Self {
         let is_full = rows.len() >= rows_max as usize;
@@ -110,7 +112,7 @@ impl RecordedPage {
         Self { rows, next }
     }
 
-    /// The page from there of rows that are in memory, in order.
+    /// Creates the page that starts at `from`, from rows in memory that are in order.
     #[must_use]
     pub fn from_all(rows: &[RecordedRow], from: Position, rows_max: u32) -> Self {
         let rest = &rows[rows.partition_point(|row| row.position < from)..];
@@ -121,7 +123,7 @@ impl RecordedPage {
     }
 }
 
-/// The first position behind this one.
+/// Returns the first position after this one.
 fn behind(Position { commit_lsn, tx_index }: Position) -> Position {
     match tx_index.checked_add(1) {
         Some(tx_index) => Position { commit_lsn, tx_index },
@@ -129,8 +131,8 @@ fn behind(Position { commit_lsn, tx_index }: Position) -> Position {
     }
 }
 
-/// A table that has just been filled has no statistics, and any number of rows looks small then: each
-/// page would be a sort of all of them.
+/// A table that has just been filled has no statistics, and the planner assumes few rows. Each page
+/// would then sort all of them.
 const IN_ORDER: &str = "SET LOCAL enable_sort = off";
 
 const RECORDED: &str = "

@@ -1,8 +1,9 @@
-//! Rows that are here because too much log waited for them (I10): nothing is wrong with them.
+//! Rows that are recorded because they retained too much WAL (I10). The rows have no problem of
+//! their own.
 //!
-//! They may be millions, and each write costs log again. So they are read back without a lease, which
-//! the session that holds the slot does not need (I11), and deleted once Pub/Sub has stored them. A
-//! row whose delivery fails is one like any other from then on.
+//! There may be millions, and each write costs WAL again. They are therefore read without a lease,
+//! which the session that holds the slot does not need (I11). They are deleted once Pub/Sub has
+//! stored them. A row whose delivery fails becomes an ordinary retrying row.
 
 use std::collections::HashMap;
 use std::time::SystemTime;
@@ -16,25 +17,24 @@ use super::claim::ClaimedRow;
 use super::{Claim, ClaimLimits, DispatchStore, Hold, Key, Place, SPILLED, position_of, unsigned};
 use crate::store_error::StoreError;
 
-/// What one key may have of a look, so that adding a row's bytes to it cannot overflow.
+/// Maximum bytes that one key gets per read. Adding a row's bytes to it cannot overflow.
 const SHARE_BYTES_MAX: i32 = 1 << 30;
 
-/// Rows that one look deletes at most, so that it stays short.
+/// Maximum rows that one call deletes, so that the call stays short.
 const DELETE_ROWS_MAX: i64 = 5_000;
 
 impl DispatchStore {
-    /// Reads the first spilled rows of each of these keys, in position order: up to the first that is
-    /// not spilled, not due, or behind a dead row that holds its key; nothing of a key that is held for a
-    /// replay. Nothing is written.
+    /// Reads the first spilled rows of each of these keys in position order, without writing. A
+    /// key's rows end at the first that is not spilled, not due, or behind a dead row that stops
+    /// its key. A key that a replay holds gives no rows.
     ///
-    /// Each key has an equal share of the bytes. A first row that does not fit into it comes if it fits
-    /// into what all the others leave, or if it is the only one. Rows
-    /// without a key are left to [`claim`](Self::claim), which leases them: nothing else tells which
-    /// of them are on their way.
+    /// Each key has an equal share of the bytes. A first row that exceeds its share is returned if
+    /// the other keys leave enough bytes, or if it is the only row. Rows without a key are left to
+    /// [`claim`](Self::claim), because only a lease shows which of them are in flight.
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn read_spilled(
         &self,
         client: &Client,
@@ -93,7 +93,7 @@ impl DispatchStore {
         Ok(claimed.into_iter().map(|(_, row)| row).collect())
     }
 
-    /// Those of these rows, the first of their keys, that fit; one in any case if it has to be.
+    /// Reads those first rows of their keys that fit, and at least one if `takes_one`.
     async fn read_large(
         &self,
         client: &Client,
@@ -124,7 +124,7 @@ impl DispatchStore {
             .iter()
             .map(|row| (row.get("event_id"), (row.get("updated_at"), row.get("message"))))
             .collect();
-        // What somebody has changed meanwhile is read with the next look.
+        // The next read returns rows that somebody has changed meanwhile.
         let unchanged = fitting.into_iter().filter_map(|(ordinal, row)| {
             let (version, message) = messages.remove(row.claim.event_id())?;
             (version == row.claim.version).then_some((ordinal, ClaimedRow { message, ..row }))
@@ -132,13 +132,13 @@ impl DispatchStore {
         Ok(unchanged.collect())
     }
 
-    /// Whether spilled rows committed before `end` still wait that nobody but the relay has to act on: the
-    /// first of a key, or any without one. What stands behind a row that failed by itself has had its turn,
-    /// and what a dead row or a replay holds waits for a person.
+    /// Returns whether the relay still has to publish spilled rows committed before `end`. Only the
+    /// first row of a key and rows without a key count. Rows behind a row that failed on its own do
+    /// not count, because that row was tried. Rows that a dead row or a replay stops need a person.
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn has_spilled_before(&self, client: &Client, end: Lsn) -> Result<bool, StoreError> {
         let row = client
             .query_typed_one(
@@ -155,14 +155,15 @@ impl DispatchStore {
         Ok(row.get("is_so"))
     }
 
-    /// As [`finish`](Self::finish), but a spilled row that is stored is deleted, if it lies before
-    /// `past`, up to where everything is on record as settled and confirmed. Behind that the slot might send
-    /// it again: there it is kept as published until
+    /// Like [`finish`](Self::finish), but deletes a spilled row that is stored and lies before
+    /// `past`. Up to `past`, everything is recorded as settled and confirmed. The slot might send
+    /// later rows again, so these rows are kept as published until
     /// [`delete_spilled_between`](Self::delete_spilled_between).
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended; the outcomes may be written again.
+    /// The server refused the statement, or the connection ended. The caller may write the outcomes
+    /// again.
     pub async fn finish_past(
         &self,
         client: &Client,
@@ -175,7 +176,7 @@ impl DispatchStore {
                 (Some(place), Outcome::Published { .. }) if place.position.commit_lsn < past => {
                     stored.push((claim, place.ctid.as_str()));
                 }
-                // It has no lease to give back.
+                // This claim has no lease to give back.
                 (_, Outcome::Again { failure: None, .. }) if !claim.is_leased() => {}
                 _ => others.push((claim.clone(), *outcome)),
             }
@@ -184,10 +185,9 @@ impl DispatchStore {
         Ok(deleted + self.finish(client, &others).await?)
     }
 
-    /// Deletes spilled rows that Pub/Sub has stored and the slot is past, unless somebody has changed
-    /// them meanwhile. They are looked for where they were read, which costs half of looking for their
-    /// ids; only if some are not there, because the table was rewritten or somebody has set their time,
-    /// by their ids.
+    /// Deletes spilled rows that Pub/Sub has stored and the slot has passed, unless somebody has
+    /// changed them. Deleting by `ctid` costs half of deleting by id. Only if some rows have moved
+    /// (a table rewrite, or a changed time), the rows are deleted by id.
     async fn delete_spilled(
         &self,
         client: &Client,
@@ -214,13 +214,13 @@ impl DispatchStore {
         Ok(deleted + elsewhere.map_err(failed())?)
     }
 
-    /// Where the first and the last spilled row were committed that were stored and could not be deleted yet:
-    /// whoever was to do that may have been killed. Of the last day, so that what is kept for its retention is
-    /// not all read.
+    /// Returns the commits of the first and the last spilled row that were stored and not deleted
+    /// yet. The process that should delete them may have been killed. Only the last day is read,
+    /// because reading all published rows in the retention period would be expensive.
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn stored_spilled(&self, client: &Client) -> Result<Option<(Lsn, Lsn)>, StoreError> {
         let row = client
             .query_typed_one(STORED, &[(&self.slot, Type::TEXT), (&SPILLED, Type::TEXT)])
@@ -231,12 +231,12 @@ impl DispatchStore {
         Ok(lsn("first").zip(lsn("last")))
     }
 
-    /// Deletes spilled rows from here to before `past` that were stored while the slot was not past
-    /// them, some of them; the commit where to go on, or none when that is done.
+    /// Deletes some of the spilled rows from `from` to before `past` that were stored before the
+    /// slot had passed them. Returns the commit where the next call continues, or none at the end.
     ///
     /// # Errors
     ///
-    /// The server refused, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub async fn delete_spilled_between(
         &self,
         client: &Client,
@@ -263,17 +263,17 @@ impl DispatchStore {
 }
 
 impl Claim {
-    /// Whether nobody else may claim the row until a time.
+    /// Returns whether nobody else may claim the row for some time.
     fn is_leased(&self) -> bool {
         !matches!(self.hold, Hold::Read(_))
     }
 
-    /// Whether the row was spilled.
+    /// Returns whether the row was spilled.
     pub(crate) fn is_spilled(&self) -> bool {
         self.place().is_some()
     }
 
-    /// Where the row is, if it was spilled; it is deleted once stored.
+    /// Returns the location of a spilled row, which is deleted once stored.
     const fn place(&self) -> Option<&Place> {
         match &self.hold {
             Hold::Read(place) | Hold::LeasedSpilled(place) => Some(place),
@@ -282,9 +282,9 @@ impl Claim {
     }
 }
 
-// Each row is read once, where its key's index leads, and its message goes out from there: to choose rows
-// of all keys together by their bytes first and fetch the messages afterwards costs twice as much.
-// A row that is not readable takes the whole share, so that none comes behind it.
+// Each row is read once, through its key's index, and its message is returned directly. Choosing
+// rows of all keys by size first, and fetching messages afterwards, costs twice as much. An
+// unreadable row uses up the whole share, so that no row behind it is returned.
 const READ: &str = "
 SELECT w.ordinal, r.place::text AS ctid, r.event_id, r.commit_lsn, r.tx_index, r.attempts, r.updated_at,
        CASE WHEN r.bytes_to_here <= $5 THEN r.message END AS message,
@@ -325,7 +325,7 @@ SELECT event_id, message, updated_at
  WHERE slot = $1 AND event_id = ANY (ARRAY(SELECT unnest($2)))
    AND coalesce(status, '') = 'retrying' AND error_code = $3";
 
-// Keys are gone through by jumping from one to the next, and no further than to the first that waits.
+// Jumps from key to key, and stops at the first row that is pending.
 const HAS_SPILLED: &str = "
 WITH RECURSIVE head AS (
   (SELECT topic, ordering_key, commit_lsn, tx_index, error_code
@@ -377,10 +377,10 @@ SELECT (SELECT true
                  LIMIT 1) IS NULL
          LIMIT 1) IS NOT NULL AS is_so";
 
-// Another row may be where one was read, once that is gone and its page was vacuumed: hence the ids.
-// The array of a query keeps the planner from looking for the rows in any other way, and so does
-// `coalesce`: of a table that has just been filled it has no statistics, and reads all of it instead, or
-// looks for each id. For `coalesce(status, '')` see claim.rs.
+// A row's `ctid` may hold another row after the first is gone and its page was vacuumed, so the ids
+// are compared. The array subquery and `coalesce` leave the planner no other way to find the rows.
+// A table that has just been filled has no statistics, and the planner would scan it or look up
+// each id. `claim.rs` explains `coalesce(status, '')`.
 const DELETE_AT: &str = "
 DELETE FROM public.app_outbox_dispatch
  WHERE ctid = ANY (ARRAY(SELECT unnest($5)::tid)) AND coalesce(event_id, '') = ANY ($2)
@@ -391,8 +391,8 @@ DELETE FROM public.app_outbox_dispatch
  WHERE slot = $1 AND event_id = ANY (ARRAY(SELECT unnest($2)))
    AND coalesce(status, '') = 'retrying' AND error_code = $3 AND updated_at <= $4";
 
-// Read through the index of what is finished: the first by position would be looked for among all rows
-// that wait, and `OFFSET 0` keeps the planner from that.
+// Uses the index of finished rows. Without `OFFSET 0` the planner would search for the first
+// position among all pending rows.
 const STORED: &str = "
 SELECT min(commit_lsn) AS first, max(commit_lsn) AS last
   FROM (SELECT commit_lsn
@@ -401,8 +401,8 @@ SELECT min(commit_lsn) AS first, max(commit_lsn) AS last
            AND updated_at > now() - interval '1 day'
         OFFSET 0) AS stored";
 
-// For `coalesce(status, '')` see claim.rs: of the partial index of what is finished only a few are
-// spilled.
+// `claim.rs` explains `coalesce(status, '')`. Only few rows in the partial index of finished rows
+// are spilled.
 const DELETE_PUBLISHED: &str = "
 WITH past AS MATERIALIZED (
   SELECT event_id, commit_lsn

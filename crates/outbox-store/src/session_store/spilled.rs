@@ -1,23 +1,24 @@
-//! What a session knows of spilled rows: which of them are deleted once they are stored.
+//! A session's state of spilled rows: which rows to delete once they are stored.
 
 use pgoutput_parser::{Lsn, Position};
 
-/// Rows of one key read back at once: a few full round trips of work, and few enough that an
-/// operator's change to the rows behind them is seen soon.
+/// Rows of one key per read. They fill a few round trips, and are few enough that the relay soon
+/// sees an operator's change to later rows.
 pub(super) const PER_KEY_ROWS: u32 = 500;
 
-/// What a session knows of spilled rows.
+/// A session's state of spilled rows.
 #[derive(Debug)]
 pub(super) struct Spilled {
-    /// Everything before is on record as settled and confirmed, so that no session is sent it again: not one
-    /// that starts anew, nor one that has read the record before this one wrote it, and streams by now.
+    /// Everything before this position is recorded as settled and is confirmed, so no session
+    /// receives it again. That includes new sessions, and sessions that read an older record and
+    /// stream by now.
     pub(super) past: Lsn,
-    /// Spilled rows from here to there were stored before they could be deleted.
+    /// Start of the range of spilled rows that were stored before they could be deleted.
     pub(super) published_from: Option<Lsn>,
-    /// Whether it was looked for those that another session has left.
+    /// Whether this session has searched for rows that another session left.
     has_looked: bool,
     published_to: Lsn,
-    /// Bytes of a message as they were last.
+    /// Average bytes of a message in the last read.
     message_bytes: u64,
 }
 
@@ -30,10 +31,10 @@ impl Spilled {
         message_bytes: 256,
     };
 
-    /// So few keys are read as far as anybody would want.
+    /// With up to this many keys, each key is read to the maximum.
     const FEW_KEYS: usize = 16;
 
-    /// How many rows of each key to look at: what does not fit is read for nothing.
+    /// Returns how many rows of each key to read. A row that does not fit is read in vain.
     pub(super) fn per_key_rows(&self, keys: usize, bytes_max: u64) -> u32 {
         if keys <= Self::FEW_KEYS {
             return PER_KEY_ROWS;
@@ -48,12 +49,12 @@ impl Spilled {
         }
     }
 
-    /// So far the record says that all is settled, and the server that it is confirmed.
+    /// Records the settled position of the record and the server's confirmed position.
     pub(super) fn passed(&mut self, settled: Lsn, confirmed: Lsn) {
         self.past = self.past.max(settled.min(confirmed));
     }
 
-    /// A spilled row was stored.
+    /// Records that a spilled row was stored.
     pub(super) fn published(&mut self, position: Position) {
         let at = position.commit_lsn;
         if at >= self.past {
@@ -61,18 +62,19 @@ impl Spilled {
         }
     }
 
-    /// The first time, that it is to be looked for what another session has left.
+    /// Returns true at the first call only, when the rows that another session left must be
+    /// searched.
     pub(super) fn looks_for_left(&mut self) -> bool {
         !std::mem::replace(&mut self.has_looked, true)
     }
 
-    /// Some from here to there are still to be deleted.
+    /// Records that rows in this range are still to be deleted.
     pub(super) fn left(&mut self, from: Lsn, to: Lsn) {
         self.published_from = Some(self.published_from.map_or(from, |at| at.min(from)));
         self.published_to = self.published_to.max(to);
     }
 
-    /// What lies before is deleted, all of it or up to `further`.
+    /// Records that rows before the passed position are deleted, all of them or up to `further`.
     pub(super) fn deleted(&mut self, further: Option<Lsn>) {
         let rest = (self.published_to >= self.past).then_some(self.past);
         self.published_from = further.or(rest);
@@ -87,7 +89,7 @@ mod tests {
     fn a_stored_row_is_kept_until_all_before_it_is_on_record_and_confirmed() {
         let mut spilled = Spilled::NONE;
         spilled.passed(Lsn::new(20), Lsn::new(10));
-        // Whoever has taken the slot over by now was told of 10, and is sent this one again.
+        // A session that has taken the slot over by now starts at 10, and receives this row again.
         spilled.published(Position { commit_lsn: Lsn::new(15), tx_index: 0 });
         assert_eq!((spilled.past, spilled.published_from), (Lsn::new(10), Some(Lsn::new(15))));
         spilled.passed(Lsn::new(14), Lsn::new(16));

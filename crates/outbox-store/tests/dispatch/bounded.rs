@@ -1,4 +1,4 @@
-//! What the relay asks again and again costs the same however much is parked: parks wait behind it.
+//! The cost of the relay's frequent queries does not depend on the number of parked rows.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use walrelay_testkit::postgres::{TestClient, TestDatabase, installed_majors};
 use crate::rows::{LIMITS, TOPIC, due, key, store};
 use crate::support::migrate_all;
 
-/// Every kind of row that could be in the way, `rows` of each, and one key that is due.
+/// Inserts `rows` rows of every kind that could slow a query down, and one key that is due.
 async fn fill(session: &TestClient, rows: u32) {
     let insert = |id: &str, key: &str, status: &str, time: &str| {
         format!(
@@ -47,11 +47,12 @@ async fn fill(session: &TestClient, rows: u32) {
         .await;
 }
 
-/// Buffers of the table and its indexes that the session has touched so far.
+/// Returns the buffers of the table and its indexes that the session has touched.
 async fn buffers(session: &TestClient) -> u64 {
     let sql = "SELECT (heap_blks_read + heap_blks_hit + idx_blks_read + idx_blks_hit)::text
                  FROM pg_statio_user_tables WHERE relname = 'app_outbox_dispatch'";
-    // Counts of one command may be written out with those of the next; looking touches nothing.
+    // Statistics of one command may be written with those of the next. Reading them touches no
+    // buffer.
     let mut before = None;
     loop {
         session.run("SELECT pg_stat_force_next_flush()").await;
@@ -63,7 +64,7 @@ async fn buffers(session: &TestClient) -> u64 {
     }
 }
 
-/// Dispatch state as it is most of the time: nothing waits. It is looked at, and goes.
+/// Dispatch state in normal operation, without pending rows. It is analyzed and then emptied.
 const CALM: &str = "
 INSERT INTO app_outbox_dispatch
   (slot, event_id, commit_lsn, tx_index, topic, ordering_key, message, status)
@@ -72,7 +73,7 @@ SELECT 'walrelay', status || n, '0/1'::pg_lsn + n, 0, 'projects/p/topics/t', 'k-
 ANALYZE app_outbox_dispatch;
 DELETE FROM app_outbox_dispatch;";
 
-/// What each command touches with `rows` rows of each kind in the table.
+/// Returns the buffers that each command touches, with `rows` rows of each kind in the table.
 async fn cost(
     database: &TestDatabase,
     rows: u32,
@@ -112,7 +113,7 @@ async fn no_command_costs_more_where_more_is_parked() {
         let Some(database) = TestDatabase::create_on(major).await else { continue };
         let session = database.connect().await;
         migrate_all(&session).await;
-        // What it reads would be counted, and what it learns would be another case.
+        // Autovacuum would add to the count, and its statistics would be another case.
         session.run("ALTER TABLE app_outbox_dispatch SET (autovacuum_enabled = off)").await;
         let analyze = "ANALYZE app_outbox_dispatch";
         for (name, when) in [
@@ -130,14 +131,14 @@ async fn no_command_costs_more_where_more_is_parked() {
 fn assert_alike(server: &str, small: &[(&str, u64)], large: &[(&str, u64)]) {
     for ((command, few), (_, many)) in small.iter().zip(large) {
         eprintln!("{server} {command}: {few} {many} buffers");
-        // An index ten times as large is a level deeper at most. A step of a count reads a thousand
-        // blocks, and the small table has fewer.
+        // An index of ten times the size has at most one more level. One step of a count reads a
+        // thousand blocks, and the small table has fewer.
         let bound = (few * 2 + 100).max(1_100);
         assert!(*many <= bound, "{server}: {command} touches {many} buffers, not {few}");
     }
 }
 
-/// As many looks as move all of these out of the way, with some to spare.
+/// Returns which query finds the key, at most `looks`. Each query moves rows out of the way.
 async fn found_within(store: &DispatchStore, session: &TestClient, looks: u32) -> u32 {
     for look in 1..=looks {
         let due = store.due_keys(session, &[], 1_000).await.expect("due keys");

@@ -1,4 +1,4 @@
-//! Claims: the order of rows, leases, and two that claim at once.
+//! Claims: the order of rows, leases, and two simultaneous claims.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -76,7 +76,7 @@ async fn a_locked_head_is_not_overtaken() {
     assert_eq!(ids(&claimed), ["u 2", "m 1"]);
     lock.rollback().await.unwrap();
     let rest = store.claim(&session, &[key("k"), key("m"), key("")], LIMITS).await.unwrap();
-    // m waits for its head's lease.
+    // m waits for the lease of its head.
     assert_eq!(ids(&rest), ["u 1", "k 1", "k 2"]);
 }
 
@@ -114,7 +114,7 @@ async fn two_claimers_never_share_a_row_nor_split_a_key() {
     }
 }
 
-/// Claims and finishes until nothing is parked any more; notes what it claimed before it finishes it.
+/// Claims and finishes until no row is parked. Records the claimed rows before it finishes them.
 async fn publish_all(
     client: TestClient,
     keys: Vec<String>,

@@ -1,4 +1,4 @@
-//! Outcomes are written down once, and only by whoever holds the row.
+//! Each outcome is written once, and only by the session that holds the row.
 
 use std::time::Duration;
 
@@ -63,7 +63,7 @@ async fn outcomes_are_written_down() {
     let released = store.show(&session, "released").await.unwrap().row;
     assert_eq!((released.attempts, released.next_attempt_at), (3, None));
     assert_eq!(ids(&store.claim(&session, &keys, LIMITS).await.unwrap()), ["released"]);
-    // Written again, as after a lost reply, they no longer count.
+    // A second write, as after a lost reply, does not count.
     assert_eq!(store.finish(&session, &outcomes).await.unwrap(), 0);
     let counts = store.counts(&session).await.unwrap();
     assert_eq!((counts.retrying, counts.dead, counts.published, counts.discarded), (2, 1, 1, 0));
@@ -187,7 +187,7 @@ async fn a_dead_row_lets_its_key_go_on_or_holds_it() {
     assert_eq!(ids(&holding.claim(&session, &keys, LIMITS).await.unwrap()), ["after"]);
 }
 
-/// An operator names rows in any order; the relay locks them in one.
+/// Operators name rows in any order, but the relay locks rows in one fixed order.
 #[tokio::test]
 async fn a_retry_and_outcomes_of_the_same_rows_do_not_wait_for_each_other() {
     let (database, mut session) = migrated().await;

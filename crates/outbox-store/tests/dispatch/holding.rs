@@ -1,4 +1,5 @@
-//! Keys that are held for a replay in place: when, through what, and what is put before what waits of them.
+//! Keys that an in-place replay holds: when they are held, through which position, and which
+//! history rows are inserted before the pending rows.
 
 use pgoutput_parser::{Lsn, Position};
 use walrelay_core::OnDead;
@@ -8,7 +9,7 @@ use walrelay_testkit::postgres::TestClient;
 use crate::rows::{BEHIND, LIMITS, NOW, at, due, ids, key, row, store};
 use crate::support::migrated;
 
-/// Holds on these keys, or the replay that has one of them.
+/// Requests holds on these keys. Returns the replay that already has one of them.
 async fn place(session: &mut TestClient, replay: &str, keys: &[&str]) -> Option<String> {
     let transaction = session.transaction().await.expect("a transaction");
     let keys: Vec<_> = keys.iter().map(|name| key(name)).collect();
@@ -25,7 +26,7 @@ async fn lift(session: &mut TestClient, replay: &str) {
     transaction.commit().await.expect("it is committed");
 }
 
-/// Answers the hold of `k` of a slot that nobody streams.
+/// Confirms the hold of `k` for a slot that nobody streams.
 async fn answer(store: &DispatchStore, session: &TestClient, through: Position) -> u64 {
     store.answer_holds(session, &[key("k")], (through, None)).await.expect("an answer")
 }
@@ -58,7 +59,7 @@ async fn a_key_is_held_through_what_was_read_or_through_what_lies_before_the_fir
         assert_eq!(place(&mut session, "r1", &["k"]).await, None);
         assert_eq!(answer(&store, &session, at(9, 5)).await, 1);
         assert_eq!(held_through(&session).await, expected);
-        // Asked again, it stays what it was answered.
+        // A second confirmation does not change the position.
         assert_eq!(answer(&store, &session, at(20, 0)).await, 0);
         let holds = store.replay_holds(&session, "r1").await.unwrap();
         let through: Lsn = expected.split('#').next().unwrap().parse().unwrap();

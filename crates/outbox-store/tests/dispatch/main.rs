@@ -1,4 +1,5 @@
-//! Dispatch state against a real server: nothing is lost, nothing overtakes, operators are safe.
+//! Dispatch state on a real server: no row is lost, no row overtakes another, and operators are
+//! safe.
 
 mod bounded;
 mod claiming;

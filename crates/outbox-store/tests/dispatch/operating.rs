@@ -1,4 +1,4 @@
-//! Operators retry, discard, edit, list and prune, and the relay is told.
+//! Operators retry, discard, edit, list and prune, and the relay is notified.
 
 use std::future::poll_fn;
 use std::time::Duration;
@@ -127,7 +127,7 @@ async fn operators_are_refused_with_reasons_and_all_or_nothing() {
         discard_nothing.to_string().contains("\"walrelay\" holds no event \"nothing\""),
         "{discard_nothing}"
     );
-    // What was discarded by mistake can be brought back.
+    // A row that was discarded by mistake can be restored.
     let back = RetrySelection::Events(vec!["dead".to_owned()]);
     assert_eq!(store.retry(&mut session, &back).await.unwrap(), 1);
     assert_eq!(status_of(&store, &session, "dead").await, DispatchStatus::Retrying);
@@ -152,7 +152,7 @@ async fn operators_notify_the_relay() {
     drop(listener);
 }
 
-/// Drives the connection until a notification comes; None when the connection ends before.
+/// Drives the connection until a notification arrives. None if the connection ends first.
 async fn first_notification(
     mut connection: Connection<Socket, NoTlsStream>,
 ) -> Option<Notification> {

@@ -1,4 +1,4 @@
-//! What is parked is all there, as it was, once, and for its own slot.
+//! Parked rows are complete, unchanged, recorded once, and belong to their own slot.
 
 use pgoutput_parser::Position;
 use walrelay_core::Outcome;
@@ -73,7 +73,7 @@ async fn recorded_rows_are_read_a_page_at_a_time_and_a_position_never_on_two_pag
     let store = store();
     let other_slot = DispatchStore::new("other".to_owned());
     other_slot.park(&mut session, &[row("x", at(1, 1), "k", NOW)]).await.unwrap();
-    // Of another publication, in which the transaction's rows are counted in another way.
+    // Rows of another publication, which counts the transaction's rows differently.
     let places =
         [("a", at(1, 0)), ("b", at(1, 1)), ("c", at(1, 1)), ("d", at(1, 2)), ("e", at(9, 0))];
     let rows = places.map(|(id, position)| row(id, position, "k", NOW));
@@ -99,7 +99,7 @@ async fn rows_that_share_an_event_id_are_all_recorded() {
     let (_database, mut session) = migrated().await;
     let store = store();
     store.park(&mut session, &[row("7", at(0x10, 0), "k", NOW)]).await.unwrap();
-    // The third one's own id is what the second's would be next.
+    // The third row's own id equals the next candidate for the second row.
     let colliding = [
         row("7", at(0x20, 1), "k", NOW),
         row("7", at(0x30, 0), "k", NOW),
@@ -151,7 +151,7 @@ async fn a_large_park_is_all_or_nothing() {
         .zip(&names)
         .map(|(lsn, name)| ParkRow { message: &message, ..row(name, at(lsn, 0), "k", NOW) })
         .collect();
-    // 40 MB make several statements; the last row is refused by a constraint of ours.
+    // 40 MB need several statements. A constraint refuses the last row.
     session
         .run(
             "ALTER TABLE app_outbox_dispatch ADD CONSTRAINT no_seven CHECK (event_id <> 'large 7')",
@@ -183,7 +183,7 @@ async fn each_slot_has_its_own_rows() {
     assert_eq!(theirs.counts(&session).await.unwrap().dead, 1);
 }
 
-/// A description from Pub/Sub may hold any character, and some databases do not know all of them.
+/// An error text from Pub/Sub may have any character, and some encodings lack some characters.
 #[tokio::test]
 async fn an_error_text_that_the_encoding_lacks_stops_no_row() {
     let database = TestDatabase::create().await;

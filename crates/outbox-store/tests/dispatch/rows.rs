@@ -1,4 +1,4 @@
-//! What the tests park: rows, keys, and the words for them.
+//! Rows and keys for the tests, and helpers that check them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,7 +54,7 @@ pub(crate) fn ids(rows: &[ClaimedRow]) -> Vec<&str> {
     rows.iter().map(|row| row.claim.event_id()).collect()
 }
 
-/// The ordering keys that are due, in order of their time.
+/// Returns the ordering keys that are due, in order of their time.
 pub(crate) async fn due(store: &DispatchStore, client: &TestClient) -> Vec<String> {
     let due = store.due_keys(client, &[], 10).await.expect("the due keys");
     due.keys.into_iter().map(|(_, ordering_key)| ordering_key).collect()
@@ -72,7 +72,7 @@ pub(crate) fn published() -> Outcome {
     Outcome::Published { message_id: "1".to_owned() }
 }
 
-/// Not tried: the lease is given back.
+/// The row was not tried, and the lease is given back.
 pub(crate) const RELEASED: Outcome =
     Outcome::Again { attempts: 0, after: None, failure: None, blame: Blame::Nobody };
 
@@ -80,7 +80,7 @@ pub(crate) fn failure(code: &'static str, error: &str) -> Arc<PublishFailure> {
     Arc::new(PublishFailure::new(FailureClass::Transient, code, error))
 }
 
-/// The same outcome for all of these rows.
+/// Returns the same outcome for all of these rows.
 pub(crate) fn all(claimed: Vec<ClaimedRow>, outcome: &Outcome) -> Vec<(Claim, &Outcome)> {
     claimed.into_iter().map(|row| (row.claim, outcome)).collect()
 }

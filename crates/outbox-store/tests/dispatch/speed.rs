@@ -1,4 +1,4 @@
-//! With a hundred thousand rows nothing is slow.
+//! No operation is slow with a hundred thousand rows.
 
 use std::time::{Duration, Instant};
 use walrelay_testkit::postgres::TestClient;
@@ -9,7 +9,7 @@ use walrelay_outbox_store::{ClaimLimits, Key, StoreError};
 use crate::rows::{BEHIND, LIMITS, RELEASED, TOPIC, all, at, key, published, row, store};
 use crate::support::migrated;
 
-/// 100,000 rows, written in one statement; no `ANALYZE`, as just after an outage.
+/// Inserts 100,000 rows with one statement, and without `ANALYZE`, as just after an outage.
 async fn fill(session: &TestClient, ordering_key: &str) {
     session
         .run(&format!(
@@ -22,7 +22,7 @@ async fn fill(session: &TestClient, ordering_key: &str) {
         .await;
 }
 
-/// Generous against a busy machine; a scan of the table per key takes far longer.
+/// Enough for a busy machine. A table scan for each key takes far longer.
 const FAST: Duration = Duration::from_secs(5);
 
 async fn timed<T>(what: &str, work: impl Future<Output = Result<T, StoreError>>) -> T {
@@ -69,11 +69,11 @@ async fn one_of_a_hundred_thousand_keys_is_claimed_fast() {
     assert_eq!(timed("counts", store.counts(&session)).await.retrying, 99_500);
 }
 
-/// Rows that this transaction has looked at.
+/// Number of rows that this transaction has read.
 const ROWS_READ: &str = "SELECT (seq_tup_read + idx_tup_fetch)::text FROM pg_stat_xact_user_tables
                           WHERE relname = 'app_outbox_dispatch'";
 
-/// Rows that finished transactions have looked at.
+/// Returns the number of rows that finished transactions have read.
 async fn rows_read(session: &TestClient) -> u64 {
     session.run("SELECT pg_stat_force_next_flush()").await;
     let read = ROWS_READ.replace("pg_stat_xact_user_tables", "pg_stat_user_tables");

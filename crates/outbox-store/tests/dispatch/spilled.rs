@@ -1,4 +1,4 @@
-//! Rows that were spilled cost no write to be read back, and are gone once they are stored.
+//! Reading spilled rows back writes nothing, and they are deleted once they are stored.
 
 use std::time::Duration;
 
@@ -15,12 +15,12 @@ use crate::rows::{
 };
 use crate::support::migrated;
 
-/// The same row, recorded because too much log waited.
+/// Returns the row, recorded as spilled because too much WAL was retained.
 fn spilled(row: ParkRow<'_>) -> ParkRow<'_> {
     ParkRow { error_code: Some("SPILLED"), last_error: None, attempts: 0, ..row }
 }
 
-/// A key with two spilled rows, one that waits behind them, and one more that was spilled.
+/// Parks a key with two spilled rows, one row queued behind them, and one more spilled row.
 async fn park_mixed(store: &DispatchStore, session: &mut TestClient) {
     let rows = [
         spilled(row("a", at(1, 0), "k", NOW)),
@@ -72,7 +72,7 @@ async fn a_spilled_row_that_is_stored_is_gone_once_the_slot_is_past_it() {
     let recorded = store.recorded_from(&mut session, at(0, 0), 100).await.unwrap();
     let positions: Vec<_> = recorded.rows.iter().map(|recorded| recorded.position).collect();
     assert_eq!(positions, [at(2, 0), at(3, 0), at(4, 0)], "the slot may send it again");
-    // Whoever comes after one that was killed here finds it.
+    // A later session finds the row if this one is killed here.
     let stored = store.stored_spilled(&session).await.unwrap();
     assert_eq!(stored, Some((Lsn::new(2), Lsn::new(2))));
 
@@ -100,7 +100,7 @@ async fn a_stored_row_is_gone_although_it_was_moved_in_the_table_meanwhile() {
         let (_database, mut session) = migrated().await;
         let store = store();
         park_mixed(&store, &mut session).await;
-        // What is before them makes room, so that a rewrite moves them.
+        // The free space before the rows makes a rewrite move them.
         session.run("DELETE FROM app_outbox_dispatch WHERE event_id = 'a'").await;
         let published = published();
         let outcomes = all(read(&store, &session).await, &published);
@@ -237,7 +237,7 @@ async fn the_last_failure_of_spilled_rows_and_of_topics_that_wait_for_an_operato
         "not one sick key"
     );
 
-    // Without an answer, as calls that are given up before anything is spilled.
+    // A failure without an answer, as of calls that are abandoned before a spill.
     let unanswered = ParkRow {
         failed_with: Some("DEADLINE_EXCEEDED"),
         last_error: Some("no answer"),
@@ -249,7 +249,7 @@ async fn the_last_failure_of_spilled_rows_and_of_topics_that_wait_for_an_operato
     assert_eq!(no_answer.refused_at, no_answer.unanswered_at);
     assert_eq!(no_answer.refused, None);
 
-    // A right is missing: the row has that code from then on, and is spilled no longer.
+    // A missing permission changes the row's code, so the row is no longer spilled.
     let claim = read(&store, &session).await.remove(0).claim;
     let denied = Outcome::Again {
         attempts: 0,

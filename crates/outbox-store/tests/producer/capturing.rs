@@ -1,4 +1,4 @@
-//! `app_outbox_capture`: an event for each change of a row, and none for anything else.
+//! `app_outbox_capture` writes one event for each change of a row, and no other event.
 
 use tokio_postgres::error::SqlState;
 use walrelay_testkit::postgres::TestClient;
@@ -72,7 +72,7 @@ async fn a_changed_key_is_a_delete_and_an_insert() {
         }
         let events: Vec<String> =
             world.outbox().await.iter().map(|e| e.split(" {").next().unwrap().to_owned()).collect();
-        // The aggregates of one statement are locked in sorted order.
+        // One statement locks its aggregates in sorted order.
         assert_eq!(
             events,
             [
@@ -115,7 +115,7 @@ async fn without_chosen_columns_the_whole_row_is_published() {
                 r#"order 1 inserted 1 {"id": "1", "later": 7, "total": 2, "secret": "x", "status": "new"}"#
             ]
         );
-        // Again, with columns: the triggers are replaced.
+        // A second call with columns replaces the triggers.
         world.run(CHOSEN).await;
         world.run("UPDATE orders SET secret = 'y'").await;
         assert_eq!(world.outbox().await.len(), 1);
@@ -187,7 +187,7 @@ async fn whoever_may_change_the_table_needs_no_right_on_the_outbox() {
         let browser = TestClient::as_role(&world.database, "outbox_browser").await;
         browser.run("INSERT INTO orders VALUES ('1', 'new')").await;
         assert_eq!(world.outbox().await.len(), 1);
-        // And can write no event of its own making.
+        // The role cannot write an event directly.
         for sql in [
             "SELECT app_outbox_emit('order', '1', 'forged', '{}')",
             "CREATE TEMPORARY TABLE mine (id text);

@@ -1,4 +1,4 @@
-//! `app_outbox_emit`: one version after the other, without gaps, whoever writes at the same time.
+//! `app_outbox_emit` assigns consecutive versions without gaps, even with concurrent writers.
 
 use tokio::task::JoinSet;
 use tokio_postgres::error::SqlState;
@@ -20,7 +20,7 @@ async fn versions_of_an_aggregate_have_no_gaps() {
         assert_eq!(world.text(&emit("2")).await, "1");
         world.run(&format!("BEGIN; {}; ROLLBACK", emit("1"))).await;
         assert_eq!(world.text(&emit("1")).await, "2");
-        // What retention takes away is not given out again.
+        // Versions of rows that retention deleted are not used again.
         world.run("DELETE FROM app_outbox").await;
         assert_eq!(world.text(&emit("1")).await, "3");
 
@@ -79,7 +79,8 @@ async fn writers_at_the_same_time_take_turns() {
     }
 }
 
-/// 25 events; every second one only if nobody came between. Returns how often somebody did.
+/// Writes 25 events, every second one only if the version is still the expected one. Returns the
+/// number of conflicts.
 async fn write(session: TestClient) -> usize {
     let mut conflicts = 0;
     for n in 0..25 {
@@ -132,8 +133,8 @@ async fn nobody_may_call_it_without_a_grant_and_a_grant_is_enough() {
         world.run("GRANT EXECUTE ON FUNCTION app_outbox_emit TO outbox_writer").await;
         writer.run(emit).await;
 
-        // With the owner's rights nothing of the caller's may run: a temporary type comes first in a
-        // search path that does not name it last.
+        // The function runs with the owner's privileges, so it must never run the caller's code. A
+        // temporary type comes first in a search path that does not name pg_temp last.
         let grant =
             format!("GRANT TEMPORARY ON DATABASE {} TO outbox_writer", world.database.name());
         world.run(&grant).await;

@@ -1,4 +1,5 @@
-//! The producer's side in SQL, on real servers of every version: gapless versions, captured tables.
+//! The producer's SQL functions on real servers of every version: gapless versions, and captured
+//! tables.
 
 mod capturing;
 mod emitting;

@@ -1,4 +1,4 @@
-//! A producer's database, and what stands in its outbox.
+//! A producer's database, and the events in its outbox.
 
 use std::ops::Deref;
 
@@ -20,7 +20,7 @@ impl Deref for World {
     }
 }
 
-/// One world for each installed version.
+/// Returns one world for each installed version.
 pub(crate) async fn worlds() -> Vec<World> {
     let mut worlds = Vec::new();
     for major in installed_majors() {
@@ -39,7 +39,7 @@ impl World {
         self.database.connect().await
     }
 
-    /// `type id event version payload` of each event, oldest first.
+    /// Returns `type id event version payload` of each event, oldest first.
     pub(crate) async fn outbox(&self) -> Vec<String> {
         let sql = "SELECT concat_ws(' ', aggregatetype, aggregateid, event_type, version, payload)
                      FROM app_outbox ORDER BY occurred_at, ctid";
@@ -47,7 +47,7 @@ impl World {
         rows.iter().map(|row| row.get(0)).collect()
     }
 
-    /// The error with which this is refused.
+    /// Returns the error that refuses this statement.
     pub(crate) async fn refused(&self, sql: &str) -> DbError {
         refused(&self.session, sql).await
     }

@@ -1,4 +1,4 @@
-//! The password file of libpq: `host:port:database:user:password`, first match wins.
+//! libpq's password file: lines `host:port:database:user:password`, where the first match wins.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -9,11 +9,11 @@ use crate::secret::Secret;
 
 use super::target::{ConnectConfig, Endpoint};
 
-/// The largest password file that is read: thousands of hosts, and still nothing in memory.
+/// Maximum bytes that are read of a password file: enough for thousands of hosts.
 const BYTES_MAX: u64 = 1 << 20;
 
 impl ConnectConfig {
-    /// The hosts with the passwords that they have now.
+    /// Returns the hosts with their current passwords.
     ///
     /// # Errors
     ///
@@ -32,21 +32,22 @@ impl ConnectConfig {
     }
 }
 
-/// The text of the file. Its permissions are not checked: mounted secrets are world-readable in a container.
+/// Reads the file. Its permissions are not checked, because mounted secrets are world-readable in a
+/// container.
 pub(super) fn read(path: &Path) -> io::Result<String> {
     let mut contents = String::new();
     File::open(path)?.take(BYTES_MAX).read_to_string(&mut contents)?;
     Ok(contents)
 }
 
-/// What a line is compared with.
+/// The values that a line must match.
 pub(super) struct Wanted<'a> {
     pub(super) endpoint: &'a Endpoint,
     pub(super) database: &'a str,
     pub(super) user: &'a str,
 }
 
-/// The password of the first line that matches.
+/// Returns the password of the first line that matches.
 pub(super) fn password(contents: &str, wanted: &Wanted<'_>) -> Option<Secret> {
     contents
         .lines()
@@ -58,8 +59,8 @@ pub(super) fn password(contents: &str, wanted: &Wanted<'_>) -> Option<Secret> {
 fn matching(line: &str, wanted: &Wanted<'_>) -> Option<Secret> {
     let mut fields = fields(line).into_iter();
     let port = wanted.endpoint.port.to_string();
-    // libpq looks a Unix socket up as "localhost" when it is in its default directory; which one
-    // that is differs between builds, so the word matches every socket.
+    // In libpq, `localhost` matches a Unix socket only in the default directory. That directory
+    // differs between builds, so here `localhost` matches every socket.
     let socket_alias = wanted.endpoint.socket_dir().is_some().then_some("localhost");
     let matches = |field: Option<String>, value: &str, alias: Option<&str>| {
         field.filter(|field| field == "*" || field == value || Some(field.as_str()) == alias)
@@ -71,14 +72,14 @@ fn matching(line: &str, wanted: &Wanted<'_>) -> Option<Secret> {
     fields.next().filter(|password| !password.is_empty()).map(Secret::new)
 }
 
-/// The five fields; a backslash takes the meaning from the `:` or `\` behind it.
+/// Splits a line into its five fields. A backslash escapes the `:` or `\` that follows it.
 fn fields(line: &str) -> Vec<String> {
     let mut fields = vec![String::new()];
     let mut characters = line.chars();
     while let Some(character) = characters.next() {
         let text = match character {
             '\\' => characters.next(),
-            // Colons within the password need no backslash.
+            // A colon inside the password needs no backslash.
             ':' if fields.len() < 5 => {
                 fields.push(String::new());
                 continue;

@@ -1,6 +1,6 @@
-//! What is wrong with a connection string.
+//! Problems of a connection string.
 
-/// One thing that is wrong with a connection string. Never quotes a secret.
+/// One problem of a connection string. Never quotes a secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
 pub struct ConninfoProblem {
@@ -8,7 +8,7 @@ pub struct ConninfoProblem {
     subject: Subject,
 }
 
-/// What it is about.
+/// The part of the string that has the problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Subject {
     Text,
@@ -20,12 +20,12 @@ impl ConninfoProblem {
         Self { text: text.into(), subject: Subject::Text }
     }
 
-    /// Of the root certificates that it names.
+    /// Creates a problem of the root certificates that the string names.
     pub(super) fn of_roots(text: impl Into<String>) -> Self {
         Self { text: text.into(), subject: Subject::Roots }
     }
 
-    /// Whether the root certificates that it names cannot be read.
+    /// Returns whether the root certificates cannot be read.
     #[must_use]
     pub fn is_about_roots(&self) -> bool {
         self.subject == Subject::Roots

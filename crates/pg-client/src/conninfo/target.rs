@@ -1,4 +1,4 @@
-//! What a connection string asks for: hosts, role, encryption, and which servers will do.
+//! The content of a connection string: hosts, role, encryption, and which servers are acceptable.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use crate::secret::Secret;
 
-/// Where and how to connect. Its existence means it is valid.
+/// Where and how to connect. An instance is always valid.
 #[derive(Debug, Clone)]
 pub struct ConnectConfig {
     pub(crate) endpoints: Vec<Endpoint>,
-    /// Where passwords are, if neither the string nor the environment has one. Read again before every
-    /// connection, so that a rotation needs no restart.
+    /// The password file, if neither the string nor the environment has a password. Every
+    /// connection reads it again, so a rotated password needs no restart.
     pub(crate) passfile: Option<PathBuf>,
     pub(crate) user: String,
     pub(crate) database: String,
@@ -41,14 +41,14 @@ impl ConnectConfig {
 pub struct Endpoint {
     /// A name, an address, or the directory of a Unix socket.
     pub host: String,
-    /// The TCP port, or the number in the name of the socket.
     pub port: u16,
-    /// Per host, because a password file has one line per host; none before that file is read.
+    /// The host's own password, because a password file has one line per host. None until that file
+    /// is read.
     pub password: Option<Secret>,
 }
 
 impl Endpoint {
-    /// The directory, when the host is a Unix socket.
+    /// Returns the socket directory if the host is a Unix socket.
     pub(crate) fn socket_dir(&self) -> Option<&Path> {
         (self.host.starts_with('/') || self.host.starts_with('@')).then(|| Path::new(&self.host))
     }
@@ -63,33 +63,33 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Whether the connection is encrypted, and whom it trusts.
+/// Whether the connection is encrypted, and which certificates it trusts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Encryption {
     /// Plain text.
     Disable,
-    /// Encrypted without looking at the certificate; plain when the server cannot.
+    /// Encrypted without checking the certificate. Plain text if the server has no TLS.
     Prefer,
-    /// Encrypted, without looking at the certificate.
+    /// Encrypted without checking the certificate.
     Require,
-    /// The certificate was signed by one of the roots.
+    /// Encrypted, with a certificate that one of the roots has signed.
     VerifyCa(RootSource),
-    /// And it names the host.
+    /// As `VerifyCa`, and the certificate names the host.
     VerifyFull(RootSource),
 }
 
-/// Where root certificates come from.
+/// The source of the root certificates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RootSource {
-    /// The public authorities compiled in.
+    /// The public authorities that are compiled in.
     Public,
-    /// A PEM file, read anew for every connection.
+    /// A PEM file, which every connection reads again.
     File(PathBuf),
     /// PEM text.
     Inline(String),
 }
 
-/// Which servers of the list will do (`target_session_attrs`).
+/// The servers of the list that are acceptable (`target_session_attrs`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TargetSession {
     /// Any server.
@@ -105,14 +105,15 @@ pub enum TargetSession {
 }
 
 impl ConnectConfig {
-    /// Hosts, database and user for logs: nothing secret.
+    /// Returns hosts, database and user for logs, without secrets.
     #[must_use]
     pub fn describe(&self) -> String {
         let hosts: Vec<_> = self.endpoints.iter().map(ToString::to_string).collect();
         format!("{}/{} as {}", hosts.join(","), self.database, self.user)
     }
 
-    /// Why this looks like a connection pooler, which cannot replicate, and what to use instead.
+    /// Returns why this looks like a connection pooler, which cannot replicate, and the
+    /// alternative.
     #[must_use]
     pub fn looks_like_pooler(&self) -> Option<&'static str> {
         let any = |test: fn(&Endpoint) -> bool| self.endpoints.iter().any(test);
@@ -134,39 +135,40 @@ impl ConnectConfig {
         )
     }
 
-    /// The database asked for.
+    /// Returns the name of the database.
     #[must_use]
     pub fn database(&self) -> &str {
         &self.database
     }
 
-    /// The role connected as.
+    /// Returns the role that connects.
     #[must_use]
     pub fn user(&self) -> &str {
         &self.user
     }
 
-    /// How `pg_stat_activity` names this connection.
+    /// Returns the connection's name in `pg_stat_activity`.
     #[must_use]
     pub fn application_name(&self) -> &str {
         &self.application_name
     }
 
-    /// The same with another name in `pg_stat_activity`, for instance with the instance's id.
+    /// Returns the configuration with another name for `pg_stat_activity`, for example with the
+    /// instance id.
     #[must_use]
     pub fn with_application_name(mut self, name: impl Into<String>) -> Self {
         self.application_name = name.into();
         self
     }
 
-    /// The same for somebody who waits at most this long for a connection.
+    /// Returns the configuration with `connect_timeout` reduced to `limit` at most.
     #[must_use]
     pub fn with_patience(mut self, limit: Duration) -> Self {
         self.connect_timeout = self.connect_timeout.min(limit);
         self
     }
 
-    /// Budget of one attempt over all addresses.
+    /// Returns the time budget of one attempt over all addresses.
     #[must_use]
     pub fn connect_timeout(&self) -> Duration {
         self.connect_timeout

@@ -1,4 +1,5 @@
-//! What a connection string may say: every key, host list and default, and which fault is named.
+//! Tests of connection strings: every keyword, host list and default, and the message of each
+//! problem.
 
 use super::*;
 use crate::error::PgError;
@@ -7,7 +8,7 @@ fn parse(text: &str) -> Result<ConnectConfig, Vec<ConninfoProblem>> {
     ConnectConfig::parse(text, &PgEnv::default())
 }
 
-/// Hosts, database, user, as [`ConnectConfig::describe`] prints them.
+/// Hosts, database and user, as [`ConnectConfig::describe`] prints them.
 fn described(text: &str) -> String {
     parse(text).unwrap_or_else(|problems| panic!("{text}: {problems:?}")).describe()
 }
@@ -195,7 +196,7 @@ fn a_password_file_that_cannot_be_read_is_a_problem() {
     let env = PgEnv { passfile: Some("/nowhere/at/all".into()), ..PgEnv::default() };
     let problems = ConnectConfig::parse("postgresql://u@h", &env).unwrap_err();
     assert!(problems[0].to_string().starts_with("read password file /nowhere/at/all: "));
-    // With a password at hand nobody asks the file.
+    // If a password is given, the file is not read.
     assert!(ConnectConfig::parse("postgresql://u:p@h", &env).is_ok());
 }
 
@@ -210,7 +211,7 @@ fn roots_decide_what_require_means() {
         problems[0].to_string(),
         "read the inline root certificates: it holds no PEM certificate"
     );
-    // What stands between the markers is base64, and no certificate.
+    // Valid base64 between the markers, but not a certificate.
     let damaged = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
     let damage = inline("postgresql://u@h?sslmode=verify-full", damaged).unwrap_err();
     assert!(damage[0].to_string().contains("certificate 1 in it is damaged"), "{damage:?}");

@@ -1,14 +1,14 @@
-//! The two written forms of a connection string, taken apart into `keyword = value` pairs.
+//! Splits both written forms of a connection string into `keyword = value` pairs.
 //!
-//! Nothing is interpreted here. What a user wrote is never quoted back unless it is a keyword: a
-//! password with an unencoded `/` or `@` ends up in any of the other places.
+//! Interprets no value. Problems quote only keywords from the user's text, because a password with
+//! an unencoded `/` or `@` can end up in any other part.
 
 use super::problem::ConninfoProblem;
 
-/// Keywords and values in the order written; a later one replaces an earlier one.
+/// Keywords and values in the order written. A later value replaces an earlier one.
 pub(super) type Pairs = Vec<(String, String)>;
 
-/// Takes either form apart.
+/// Splits a URL or a keyword string.
 pub(super) fn pairs(text: &str, problems: &mut Vec<ConninfoProblem>) -> Pairs {
     let scheme = ["postgresql://", "postgres://"];
     if let Some(rest) = scheme.iter().find_map(|scheme| text.strip_prefix(scheme)) {
@@ -36,7 +36,7 @@ fn from_url(rest: &str, problems: &mut Vec<ConninfoProblem>) -> Pairs {
         };
     let authority_end = rest.find(['/', '?']).unwrap_or(rest.len());
     let (authority, tail) = rest.split_at(authority_end);
-    // The query may hold an @ of its own, but never the path of a well-formed URL.
+    // The query may contain an @, but the path of a well-formed URL never does.
     let path_end = tail.find('?').unwrap_or(tail.len());
     let (path, query) = tail.split_at(path_end);
     if path.contains('@') || (!authority.contains('@') && query.contains('@')) {
@@ -137,7 +137,7 @@ fn from_keywords(text: &str, problems: &mut Vec<ConninfoProblem>) -> Pairs {
     pairs
 }
 
-/// One value, quoted or not, and what follows it; `None` when its quote is not closed.
+/// Returns one value, quoted or not, and the text after it. `None` if the quote is not closed.
 fn keyword_value(text: &str) -> Option<(String, &str)> {
     let quoted = text.starts_with('\'');
     let mut value = String::new();

@@ -1,4 +1,4 @@
-//! Status updates on the wire: when they go out and what they confirm.
+//! Tests of status updates on the wire: their times and their positions.
 
 use futures_util::FutureExt as _;
 use pgoutput_parser::encode;
@@ -9,12 +9,12 @@ use crate::incoming::Incoming;
 
 use super::*;
 
-/// A status update on the wire: tag, length, payload.
+/// Length of a status update on the wire: tag, length, payload.
 const UPDATE_BYTES: usize = 1 + 4 + 34;
 
 type Ours = (Feedback<WriteHalf<DuplexStream>>, ReadHalf<DuplexStream>);
 
-/// Feedback, the reading half beside it, and the server's end.
+/// Returns the feedback, its reading half, and the server's end.
 fn stream(capacity: usize) -> (Ours, DuplexStream) {
     let (ours, server) = duplex(capacity);
     let (reader, writer) = split(ours);
@@ -33,7 +33,7 @@ fn keepalive(lsn: u64) -> Keepalive {
     Keepalive { wal_end: Lsn::new(lsn), sent_at, reply_requested: false }
 }
 
-/// A keepalive that wants an answer.
+/// A keepalive that requests an answer.
 fn request(lsn: u64) -> Keepalive {
     Keepalive { reply_requested: true, ..keepalive(lsn) }
 }
@@ -124,7 +124,8 @@ async fn a_server_that_shuts_down_is_answered_at_a_pace_and_noticed() {
         feedback.confirm(watermark(3)).await.unwrap();
     }
     assert!(feedback.server_wants_to_stop());
-    // What it waits for goes out at once, and then it has no reason to wait.
+    // The confirmation that the server waits for is due at once. After it the server has no reason
+    // to wait.
     feedback.note(&request(5));
     assert_eq!(wait_until_due(&mut feedback, 5).await, Duration::ZERO);
     feedback.confirm(watermark(5)).await.unwrap();
@@ -174,7 +175,7 @@ async fn finish_confirms_ends_the_copy_and_says_goodbye() {
         let mut copy_done = [0; 5];
         server.read_exact(&mut copy_done).await.unwrap();
         assert_eq!(copy_done, COPY_DONE);
-        // A row that was under way, CopyDone, CommandComplete twice, ReadyForQuery.
+        // A row in flight, CopyDone, CommandComplete twice, ReadyForQuery.
         server.write_all(b"d\0\0\0\x06ww").await.unwrap();
         server.write_all(b"c\0\0\0\x04C\0\0\0\x0bCOPY 0\0C\0\0\0\x0bSTART1\0").await.unwrap();
         server.write_all(b"Z\0\0\0\x05I").await.unwrap();

@@ -1,4 +1,4 @@
-//! Frames cut up, held back and oversized, from a server that is a buffer.
+//! Tests of frames that arrive in parts, late, or oversized. The server is a buffer.
 
 use futures_util::FutureExt as _;
 use pgoutput_parser::{Column, Keepalive, Lsn, PgTimestamp, XLogData, encode};
@@ -10,7 +10,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 const FRAME_BYTES_MAX: usize = 1 << 20;
 const VALUE_BYTES_MAX: usize = 1 << 19;
 
-/// Frames and the server's end of their connection.
+/// Returns frames and the server's end of their connection.
 fn stream(capacity: usize) -> (Frames<DuplexStream>, DuplexStream) {
     let (ours, theirs) = duplex(capacity);
     let settings = StreamSettings {
@@ -41,7 +41,7 @@ fn row(lsn: u64, data: &[u8]) -> Vec<u8> {
     message(b'd', &encode::xlog_data(&XLogData { wal_start, wal_end: wal_start, sent_at, data }))
 }
 
-/// Fields of an error or a notice, as the manual's "Error and Notice Message Fields" lists them.
+/// Encodes the fields of an error or a notice (manual: "Error and Notice Message Fields").
 fn fields(tag: u8, fields: &[(u8, &str)]) -> Vec<u8> {
     let mut body = Vec::new();
     for (field, text) in fields {
@@ -60,7 +60,7 @@ fn position(frame: Frame<'_>) -> (u64, usize) {
     }
 }
 
-/// What `next` answers to these bytes, followed by the end of the connection.
+/// Returns the result of `next` for these bytes, followed by the end of the connection.
 async fn answer_to(bytes: &[u8]) -> Result<(u64, usize), PgError> {
     let (mut frames, mut server) = stream(1 << 20);
     server.write_all(bytes).await.unwrap();
@@ -75,7 +75,7 @@ async fn next_loses_nothing_when_it_is_dropped_at_any_byte() {
     let bytes = [row(1, &large), keepalive(2), row(3, b"x"), message(b'S', b"a\0b\0"), row(4, b"")];
     let mut seen = Vec::new();
     for byte in bytes.concat() {
-        // One poll and a drop before every byte.
+        // Poll once and drop the future before every byte.
         if let Some(frame) = frames.next().now_or_never() {
             seen.push(position(frame.unwrap()));
         }
@@ -144,7 +144,7 @@ async fn every_way_a_stream_ends_has_its_own_error() {
     }
 }
 
-/// An Insert whose second value is so large, and as it is condensed.
+/// Returns an Insert whose second value has `bytes` bytes, and the condensed Insert.
 fn large_insert(bytes: usize) -> (Vec<u8>, Vec<u8>) {
     let value = vec![b'x'; bytes];
     let [small, large] = [Column::Text(b"7"), Column::Text(&value)];
