@@ -5,6 +5,8 @@
 
 mod postgres;
 
+use walrelay_pg_client::PgError;
+use walrelay_pg_client::TlsError;
 use std::fmt;
 use std::io;
 use std::process::ExitCode;
