@@ -25,7 +25,7 @@ use walrelay_testkit::postgres::TestClient;
 use walrelay_testkit::process::clean_command;
 use walrelay_testkit::proxy::{Network, Proxy};
 
-use crate::database::{Commits, Database, Rows, Server};
+use crate::database::{CommitDurability, Database, Rows, Server};
 use crate::drain::{start_relay, wait_stored};
 use crate::failure::Failure;
 use crate::process::{Measured, Output, Process, Usage};
@@ -74,7 +74,7 @@ pub(crate) struct Consume {
     pub(crate) database_millis: u64,
     /// Selects the server that has the database.
     #[serde(skip)]
-    pub(crate) commits: Commits,
+    pub(crate) commits: CommitDurability,
     /// The number of processes that share the subscription.
     pub(crate) instances: u32,
     pub(crate) rounds: u32,
@@ -91,7 +91,7 @@ pub(crate) enum Reader {
 
 /// A workload's result.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Consumed {
+pub(crate) struct ConsumeResult {
     #[serde(flatten)]
     pub(crate) consume: Consume,
     pub(crate) events: u32,
@@ -103,7 +103,7 @@ pub(crate) struct Consumed {
 }
 
 /// Fills a subscription and applies it, once per round.
-pub(crate) async fn run(server: &Server, consume: Consume) -> Result<Consumed, Failure> {
+pub(crate) async fn run(server: &Server, consume: Consume) -> Result<ConsumeResult, Failure> {
     let (mut rounds_measured, mut events_per_transaction) = (Vec::new(), Vec::new());
     let mut commits = String::new();
     for _ in 0..consume.rounds {
@@ -116,7 +116,7 @@ pub(crate) async fn run(server: &Server, consume: Consume) -> Result<Consumed, F
         server.remove(database).await?;
     }
     let events = consume.rows.count;
-    Ok(Consumed { consume, events, server: commits, rounds_measured, events_per_transaction })
+    Ok(ConsumeResult { consume, events, server: commits, rounds_measured, events_per_transaction })
 }
 
 async fn round(

@@ -27,7 +27,7 @@ const STALL: Duration = Duration::from_secs(60);
 
 /// A workload's result.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct AppliedLive {
+pub(crate) struct LiveConsumeResult {
     pub(crate) name: &'static str,
     pub(crate) events: u32,
     pub(crate) p50_millis: f64,
@@ -36,7 +36,7 @@ pub(crate) struct AppliedLive {
 }
 
 /// Inserts rows at a steady pace, with the relay and a consumer at work.
-pub(crate) async fn run(server: &Server, steady: Steady) -> Result<AppliedLive, Failure> {
+pub(crate) async fn run(server: &Server, steady: Steady) -> Result<LiveConsumeResult, Failure> {
     let mut database = server.create(&steady.name.replace('-', "_")).await?;
     let slot = database.copy_slot().await?;
     let keeping = SinkOptions { keeping: Keeping::Subscription, ..SinkOptions::default() };
@@ -63,7 +63,7 @@ pub(crate) async fn run(server: &Server, steady: Steady) -> Result<AppliedLive, 
     server.remove(database).await?;
     let millis = |share| histogram.quantile(share) * 1e3;
     let (p50_millis, p99_millis) = (millis(0.5), millis(0.99));
-    Ok(AppliedLive { name: steady.name, events, p50_millis, p99_millis, usage })
+    Ok(LiveConsumeResult { name: steady.name, events, p50_millis, p99_millis, usage })
 }
 
 async fn wait<T>(

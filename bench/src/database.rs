@@ -56,7 +56,7 @@ const COMMITS: u32 = 100;
 /// The event that a commit waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Commits {
+pub(crate) enum CommitDurability {
     /// The write to the operating system's cache. A commit then costs almost nothing, which no
     /// production database allows.
     Cached,
@@ -65,9 +65,9 @@ pub(crate) enum Commits {
 }
 
 impl Server {
-    pub(crate) fn start(relay: PathBuf, commits: Commits) -> Result<Self, Failure> {
+    pub(crate) fn start(relay: PathBuf, commits: CommitDurability) -> Result<Self, Failure> {
         let installation = comparable()?;
-        let flushes = if commits == Commits::Durable { "on" } else { "off" };
+        let flushes = if commits == CommitDurability::Durable { "on" } else { "off" };
         let settings = [
             ("fsync", flushes),
             ("full_page_writes", flushes),

@@ -52,7 +52,7 @@ pub(crate) struct Round {
 
 /// A workload's result.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Drained {
+pub(crate) struct DrainResult {
     pub(crate) name: &'static str,
     pub(crate) rows: u32,
     pub(crate) rounds: Vec<Round>,
@@ -63,7 +63,7 @@ pub(crate) async fn run(
     server: &Server,
     drain: Drain,
     relay_arguments: &[String],
-) -> Result<Drained, Failure> {
+) -> Result<DrainResult, Failure> {
     let mut database = server.create(&drain.name.replace('-', "_")).await?;
     database.load(drain.rows).await?;
     let rows = drain.rows.count;
@@ -74,7 +74,7 @@ pub(crate) async fn run(
         rounds.push(Round { relay, recvlogical });
     }
     server.remove(database).await?;
-    Ok(Drained { name: drain.name, rows, rounds })
+    Ok(DrainResult { name: drain.name, rows, rounds })
 }
 
 /// Starts a relay on `slot` that publishes to `sink`.

@@ -1,6 +1,6 @@
 //! Summarises figures over several rounds and formats them.
 
-use crate::drain::{Drained, Round};
+use crate::drain::{DrainResult, Round};
 use crate::process::Usage;
 
 /// Formats a number with three significant digits and a thousands separator. More digits would
@@ -49,7 +49,7 @@ pub(crate) fn cpu_per_million(user_seconds: f64, system_seconds: f64, rows: u32)
     format!("{} + {}", of_a_million(user_seconds), of_a_million(system_seconds))
 }
 
-impl Drained {
+impl DrainResult {
     fn of(&self, value: impl Fn(&Round) -> f64) -> f64 {
         median(self.rounds.iter().map(value))
     }

@@ -41,7 +41,7 @@ pub(crate) struct Outage {
 
 /// A workload's result.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Overcome {
+pub(crate) struct OutageResult {
     pub(crate) name: &'static str,
     pub(crate) rows: u32,
     pub(crate) keys: u32,
@@ -65,7 +65,7 @@ pub(crate) async fn run(
     server: &Server,
     outage: Outage,
     arguments: &[String],
-) -> Result<Overcome, Failure> {
+) -> Result<OutageResult, Failure> {
     let Outage { name, rows } = outage;
     let mut database = server.create(&name.replace('-', "_")).await?;
     database.load(rows).await?;
@@ -94,7 +94,7 @@ pub(crate) async fn run(
     relay.terminate().await?;
     let stored = sink.counts().await?.messages_stored;
     server.remove(database).await?;
-    Ok(Overcome {
+    Ok(OutageResult {
         name,
         rows: rows.count,
         keys: rows.aggregates,

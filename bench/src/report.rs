@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::clients::{PublishRound, Publishing};
-use crate::drain::{Drained, RelayRound};
+use crate::drain::{DrainResult, RelayRound};
 use crate::failure::Failure;
 use crate::figures::{cpu_per_million, median, number, peak_mebibytes};
 use crate::process::{Measured, Usage};
@@ -81,7 +81,7 @@ fn targets(results: &Results) -> String {
 
 fn drains(results: &Results) -> String {
     let rows = results.drains.iter().map(|drained| {
-        let last = |value: fn(&Drained) -> f64| number(value(drained));
+        let last = |value: fn(&DrainResult) -> f64| number(value(drained));
         let recvlogical = drained.rounds.iter().filter_map(|round| round.recvlogical);
         let recvlogical = median(recvlogical.map(|measured| measured.rows_per_second));
         let requests = drained.rounds.iter().map(|round| round.relay.requests_per_row);
@@ -89,15 +89,15 @@ fn drains(results: &Results) -> String {
         vec![
             drained.name.to_owned(),
             number(f64::from(drained.rows)),
-            last(Drained::rows_per_second),
+            last(DrainResult::rows_per_second),
             number(recvlogical),
             drained.share_of_recvlogical().map_or("–".to_owned(), number),
             format!(
                 "{} + {}",
-                last(Drained::user_seconds_per_million),
-                last(Drained::system_seconds_per_million)
+                last(DrainResult::user_seconds_per_million),
+                last(DrainResult::system_seconds_per_million)
             ),
-            last(Drained::sink_seconds_per_million),
+            last(DrainResult::sink_seconds_per_million),
             number(drained.peak_mebibytes()),
             number(median(requests)),
             duplicates.to_string(),

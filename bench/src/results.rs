@@ -4,15 +4,15 @@ use serde::Serialize;
 
 use crate::again::Again;
 use crate::clients::Published;
-use crate::consume::Consumed;
-use crate::consume_live::AppliedLive;
-use crate::drain::Drained;
+use crate::consume::ConsumeResult;
+use crate::consume_live::LiveConsumeResult;
+use crate::drain::DrainResult;
 use crate::live::Live;
 use crate::machine::Machine;
-use crate::outage::Overcome;
-use crate::shards::Sharded;
+use crate::outage::OutageResult;
+use crate::shards::ShardedResult;
 use crate::size::Size;
-use crate::traced::TracedDrain;
+use crate::traced::TracedResult;
 
 /// All measurements.
 #[derive(Debug, Clone, Serialize)]
@@ -23,15 +23,15 @@ pub(crate) struct Results {
     pub(crate) note: Option<String>,
     /// The load average of the last minute before the first measurement.
     pub(crate) load_before: f64,
-    pub(crate) drains: Vec<Drained>,
+    pub(crate) drains: Vec<DrainResult>,
     pub(crate) lives: Vec<Live>,
-    pub(crate) sharded: Vec<Sharded>,
-    pub(crate) traced: Vec<TracedDrain>,
-    pub(crate) outages: Vec<Overcome>,
+    pub(crate) sharded: Vec<ShardedResult>,
+    pub(crate) traced: Vec<TracedResult>,
+    pub(crate) outages: Vec<OutageResult>,
     pub(crate) again: Vec<Again>,
     pub(crate) publishers: Vec<Published>,
-    pub(crate) consumers: Vec<Consumed>,
-    pub(crate) applied_live: Vec<AppliedLive>,
+    pub(crate) consumers: Vec<ConsumeResult>,
+    pub(crate) applied_live: Vec<LiveConsumeResult>,
     pub(crate) targets: Vec<Verdict>,
 }
 

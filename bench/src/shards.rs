@@ -19,7 +19,7 @@ pub(crate) struct Shards {
 /// A workload's result. Each round holds the CPU time of all relays together and the peak memory of
 /// the largest.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Sharded {
+pub(crate) struct ShardedResult {
     pub(crate) name: &'static str,
     pub(crate) shards: u32,
     pub(crate) rows: u32,
@@ -31,7 +31,7 @@ pub(crate) async fn run(
     server: &Server,
     shards: Shards,
     arguments: &[String],
-) -> Result<Sharded, Failure> {
+) -> Result<ShardedResult, Failure> {
     let Shards { name, count, rows, rounds: rounds_count } = shards;
     let mut database = server.create_divided(&name.replace('-', "_"), count).await?;
     database.load(rows).await?;
@@ -49,5 +49,5 @@ pub(crate) async fn run(
         database.drop_slots(&slot).await?;
     }
     server.remove(database).await?;
-    Ok(Sharded { name, shards: count, rows: rows.count, rounds })
+    Ok(ShardedResult { name, shards: count, rows: rows.count, rounds })
 }

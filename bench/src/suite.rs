@@ -6,9 +6,9 @@ use clap::Args;
 
 use crate::again::{self, BACKFILL, REPLAY, RESET};
 use crate::clients::{self, Client, PublishOptions, Published, Publishing};
-use crate::consume::{self, Consume, Consumed, Reader};
+use crate::consume::{self, Consume, ConsumeResult, Reader};
 use crate::consume_live;
-use crate::database::{Commits, Rows, Server};
+use crate::database::{CommitDurability, Rows, Server};
 use crate::drain::{self, Drain};
 use crate::failure::Failure;
 use crate::live::{self, Burst, Live, Steady};
@@ -108,12 +108,12 @@ fn consumers(size: Size) -> Vec<Consume> {
         rows: Rows { count: size.rows(count), per_transaction: 10, aggregates, payload_bytes: 200 },
         poison_every: 0,
         database_millis: 0,
-        commits: Commits::Cached,
+        commits: CommitDurability::Cached,
         instances: 1,
         rounds: size.rounds(),
     };
     let far = |name, millis| Consume { database_millis: millis, ..consume(name, 300_000, 1_000) };
-    let durable = |it| Consume { commits: Commits::Durable, ..it };
+    let durable = |it| Consume { commits: CommitDurability::Durable, ..it };
     vec![
         consume(CONSUME_HOT, 500_000, 1_000),
         consume(CONSUME_MANY, 1_000_000, 0),
@@ -185,14 +185,15 @@ pub(crate) fn execute(options: &SuiteOptions) -> Result<(), Failure> {
         None => beside_us()?,
     };
     // The server starts before the runtime, because starting a server blocks.
-    let server = Server::start(relay.clone(), Commits::Cached)?;
+    let server = Server::start(relay.clone(), CommitDurability::Cached)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut results = runtime.block_on(measure(&server, options))?;
     drop(server);
-    let is_durable = |it: &Consume| it.commits == Commits::Durable && is_wanted(options, it.name);
+    let is_durable =
+        |it: &Consume| it.commits == CommitDurability::Durable && is_wanted(options, it.name);
     let durable: Vec<Consume> = consumers(options.size).into_iter().filter(is_durable).collect();
     if !durable.is_empty() {
-        let flushing = Server::start(relay, Commits::Durable)?;
+        let flushing = Server::start(relay, CommitDurability::Durable)?;
         results.consumers.extend(runtime.block_on(consumed(&flushing, durable))?);
     }
     results.targets = targets::judge(&results);
@@ -205,7 +206,7 @@ fn is_wanted(options: &SuiteOptions, name: &str) -> bool {
     options.only.is_empty() || options.only.iter().any(|text| name.contains(text))
 }
 
-async fn consumed(server: &Server, consumers: Vec<Consume>) -> Result<Vec<Consumed>, Failure> {
+async fn consumed(server: &Server, consumers: Vec<Consume>) -> Result<Vec<ConsumeResult>, Failure> {
     let mut all = Vec::new();
     for consumer in consumers {
         terminal::progress(consumer.name);
@@ -274,7 +275,7 @@ async fn measure(server: &Server, options: &SuiteOptions) -> Result<Results, Fai
         let rows = Rows { count, per_transaction: 10, aggregates: 1_000, payload_bytes: 200 };
         results.again = again::run(server, rows, arguments).await?;
     }
-    let is_cached = |it: &Consume| it.commits == Commits::Cached && is_wanted(it.name);
+    let is_cached = |it: &Consume| it.commits == CommitDurability::Cached && is_wanted(it.name);
     let cached = consumers(size).into_iter().filter(is_cached).collect();
     results.consumers = consumed(server, cached).await?;
     if is_wanted(CONSUME_STEADY) {

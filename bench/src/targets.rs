@@ -1,11 +1,11 @@
 //! The performance targets, and the verdict on each.
 
 use crate::again::{Again, BACKFILL};
-use crate::consume_live::AppliedLive;
-use crate::drain::Drained;
+use crate::consume_live::LiveConsumeResult;
+use crate::drain::DrainResult;
 use crate::figures::{median, number, peak_mebibytes};
 use crate::live::Live;
-use crate::outage::Overcome;
+use crate::outage::OutageResult;
 use crate::results::{
     BARE, CONSUME_DURABLE, CONSUME_DURABLE_OFFICIAL, CONSUME_FAR, CONSUME_FAR_OFFICIAL,
     CONSUME_HOT, CONSUME_MANY, CONSUME_POISON, CONSUME_REMOTE, CONSUME_TWO, FAR_AWAY, FAR_TLS,
@@ -22,7 +22,7 @@ pub(crate) fn judge(results: &Results) -> Vec<Verdict> {
     let drained = |name| results.drains.iter().find(|drained| drained.name == name);
     let mut verdicts = Vec::new();
     for (name, share) in [(HOT_KEYS, 0.6), (SINGLE_KEY, 0.5)] {
-        if let Some(ratio) = drained(name).and_then(Drained::share_of_recvlogical) {
+        if let Some(ratio) = drained(name).and_then(DrainResult::share_of_recvlogical) {
             verdicts.push(at_least(name, share, ratio, "× pg_recvlogical"));
         }
     }
@@ -76,7 +76,7 @@ pub(crate) fn judge(results: &Results) -> Vec<Verdict> {
     verdicts
 }
 
-fn overcome(outage: &Overcome) -> Vec<Verdict> {
+fn overcome(outage: &OutageResult) -> Vec<Verdict> {
     let name = outage.name;
     let peak = peak_mebibytes([outage.spilling, outage.redelivering]);
     let of_peak = format!("MiB peak memory, {} rows of {} keys", outage.rows, outage.keys);
@@ -130,7 +130,7 @@ fn consuming(results: &Results) -> Vec<Verdict> {
         Some(at_least(name, target, found(name)? / found(other)?, what))
     });
     let steady = results.applied_live.iter().flat_map(|live| {
-        let AppliedLive { name, p50_millis, p99_millis, .. } = *live;
+        let LiveConsumeResult { name, p50_millis, p99_millis, .. } = *live;
         [
             at_most(name, 5.0, p50_millis, "ms stored → committed, p50"),
             at_most(name, 25.0, p99_millis, "ms stored → committed, p99"),

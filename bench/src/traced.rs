@@ -34,13 +34,13 @@ pub(crate) struct Round {
 
 /// A workload's result.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct TracedDrain {
+pub(crate) struct TracedResult {
     pub(crate) name: &'static str,
     pub(crate) rows: u32,
     pub(crate) rounds: Vec<Round>,
 }
 
-impl TracedDrain {
+impl TracedResult {
     fn of(&self, value: impl Fn(&Round) -> f64) -> f64 {
         median(self.rounds.iter().map(value))
     }
@@ -65,7 +65,7 @@ pub(crate) async fn run(
     server: &Server,
     traced: Traced,
     arguments: &[String],
-) -> Result<TracedDrain, Failure> {
+) -> Result<TracedResult, Failure> {
     let Traced { name, rows, rounds: count } = traced;
     let mut database = server.create(&name.replace('-', "_")).await?;
     database.client().batch_execute(TRACEPARENTS).await?;
@@ -89,7 +89,7 @@ pub(crate) async fn run(
         rounds.push(Round { off, on, spans });
     }
     server.remove(database).await?;
-    Ok(TracedDrain { name, rows: rows.count, rounds })
+    Ok(TracedResult { name, rows: rows.count, rounds })
 }
 
 async fn drained(

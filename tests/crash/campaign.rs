@@ -13,7 +13,7 @@ use walrelay_tests::{DEADLINE, Producer, World, topic};
 
 /// The way in which a relay ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Death {
+pub(crate) enum RelayDeath {
     /// SIGKILL after some more rows.
     AtRandom,
     /// SIGKILL as soon as the relay streams.
@@ -31,17 +31,17 @@ pub(crate) enum Death {
 }
 
 /// All ways, used one after the other.
-pub(crate) const DEATHS: [Death; 7] = [
-    Death::AtRandom,
-    Death::BeforeConfirm,
-    Death::AfterPark,
-    Death::AfterUnpark,
-    Death::AfterReply,
-    Death::AtOnce,
-    Death::DuringFinalConfirm,
+pub(crate) const DEATHS: [RelayDeath; 7] = [
+    RelayDeath::AtRandom,
+    RelayDeath::BeforeConfirm,
+    RelayDeath::AfterPark,
+    RelayDeath::AfterUnpark,
+    RelayDeath::AfterReply,
+    RelayDeath::AtOnce,
+    RelayDeath::DuringFinalConfirm,
 ];
 
-impl Death {
+impl RelayDeath {
     fn failpoint(self) -> Option<&'static str> {
         match self {
             Self::AtRandom | Self::AtOnce => None,
@@ -181,7 +181,7 @@ async fn at_risk(world: &World, ledger: &Ledger) -> usize {
 }
 
 /// Runs a relay from its start to its death.
-async fn die(world: &World, death: Death) {
+async fn die(world: &World, death: RelayDeath) {
     // The relay passes the failpoint many times, and dies at a random pass.
     let command = world.relay(["--park-after", "200ms"]);
     let command = match death.failpoint() {
@@ -193,20 +193,23 @@ async fn die(world: &World, death: Death) {
         }
         None => command,
     };
-    let is_parking = death == Death::AfterPark;
+    let is_parking = death == RelayDeath::AfterPark;
     let fault = is_parking.then(|| world.pubsub.fault("key=v-3,reject=UNAVAILABLE"));
     let mut relay = command.start();
     match death {
-        Death::BeforeConfirm | Death::AfterReply | Death::AfterPark | Death::AfterUnpark => {}
-        Death::AtOnce => {
+        RelayDeath::BeforeConfirm
+        | RelayDeath::AfterReply
+        | RelayDeath::AfterPark
+        | RelayDeath::AfterUnpark => {}
+        RelayDeath::AtOnce => {
             relay.wait_for_line(DEADLINE, "\"streaming\"").await;
             relay.kill();
         }
-        Death::AtRandom => {
+        RelayDeath::AtRandom => {
             wait_for_more(world, 1 + random_below(300)).await;
             relay.kill();
         }
-        Death::DuringFinalConfirm => {
+        RelayDeath::DuringFinalConfirm => {
             wait_for_more(world, 1 + random_below(100)).await;
             relay.signal(Signal::Terminate);
         }

@@ -17,9 +17,9 @@ async fn world() -> Option<World> {
 }
 
 /// Writes the same rows as the SQL handler of these tests, and fails if an event demands it.
-struct Adding;
+struct AddHandler;
 
-impl Handler for Adding {
+impl Handler for AddHandler {
     async fn handle(
         &self,
         transaction: &Transaction<'_>,
@@ -52,9 +52,9 @@ impl Handler for Adding {
 }
 
 /// A handler that leaves changed session settings behind.
-struct Unsettling;
+struct SessionChanger;
 
-impl Handler for Unsettling {
+impl Handler for SessionChanger {
     async fn handle(
         &self,
         transaction: &Transaction<'_>,
@@ -66,14 +66,14 @@ impl Handler for Unsettling {
         if !is_fresh {
             return Err(HandlerError::dead("another batch has left something"));
         }
-        Adding.handle(transaction, events).await?;
+        AddHandler.handle(transaction, events).await?;
         let leave = "SET search_path = effect; SET lock_timeout = 1; SET test.batch = 'left'; SET ROLE pg_monitor";
         Ok(transaction.batch_execute(leave).await?)
     }
 }
 
 async fn consume(world: &World, until: Until) {
-    consume_by(world, Effect::handler(Adding), until).await;
+    consume_by(world, Effect::handler(AddHandler), until).await;
 }
 
 async fn consume_by(world: &World, effect: Effect, until: Until) {
@@ -163,7 +163,7 @@ async fn a_gap_behind_what_a_handler_in_rust_fails_on_uses_up_no_attempt() {
     world.catch_up().await;
     let hold = || Settings {
         on_gap: OnGap::Hold,
-        ..settings(&world, Effect::handler(Adding), Until::CaughtUp)
+        ..settings(&world, Effect::handler(AddHandler), Until::CaughtUp)
     };
     consume_with(hold()).await;
     let waiting = "SELECT string_agg(concat_ws(' ', ordering_key, version, status, attempts, error_code), ', '
@@ -195,7 +195,7 @@ async fn what_a_handler_in_rust_sets_for_its_session_is_gone_before_anything_els
     insert(&world, "key-1", r#"{"never": 1}"#).await;
     world.insert_events(10, 100).await;
     world.catch_up().await;
-    let consuming = consume_by(&world, Effect::handler(Unsettling), Until::CaughtUp);
+    let consuming = consume_by(&world, Effect::handler(SessionChanger), Until::CaughtUp);
     tokio::time::timeout(DEADLINE, consuming).await.expect("nothing is in the way of any batch");
     let dead = "SELECT string_agg(error_code || ' ' || last_error, ', ') FROM app_inbox WHERE status = 'dead'";
     let dead: String = world.client().query_one(dead, &[]).await.expect("dead rows").get(0);

@@ -10,9 +10,9 @@ use walrelay_testkit::wait_until;
 use walrelay_tests::{DEADLINE, World, topic};
 
 /// Key, event id, position and index of a message's row.
-type Said = (String, String, String, String);
+type ReplayedRow = (String, String, String, String);
 
-fn published(world: &World, name: &str) -> Vec<Said> {
+fn published(world: &World, name: &str) -> Vec<ReplayedRow> {
     let messages = world.pubsub.emulator().published(&topic(name));
     let text = |value: Option<&str>| value.unwrap_or_default().to_owned();
     let said = messages.iter().map(|message| {
@@ -26,7 +26,7 @@ fn published(world: &World, name: &str) -> Vec<Said> {
     said.collect()
 }
 
-fn of_key<'a>(said: &'a [Said], key: &str) -> Vec<&'a Said> {
+fn of_key<'a>(said: &'a [ReplayedRow], key: &str) -> Vec<&'a ReplayedRow> {
     said.iter().filter(|row| row.0 == key).collect()
 }
 

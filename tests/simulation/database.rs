@@ -5,13 +5,15 @@ use std::time::Duration;
 use pgoutput_parser::Lsn;
 use tokio::io::{DuplexStream, duplex};
 use tokio::time::{sleep, timeout};
-use walrelay_core::{Retention, WalBudgetLimit};
+use walrelay_core::{WalBudgetLimit, WalRetentionLimit};
 use walrelay_pg_client::PgError;
 use walrelay_pg_replication::{ReplicationConnection, Startup, SystemIdentity};
 use walrelay_relay::error::RelayError;
-use walrelay_relay::lifecycle::server::{Connected, Database, Holder, Positions, Server, Signs};
+use walrelay_relay::lifecycle::server::{
+    Connected, Database, Holder, Positions, Server, SignsOfLife,
+};
 
-use walrelay_relay::stream::wal_end::{Measured, Teller, WalEnd};
+use walrelay_relay::stream::wal_end::{Measured, WalEnd, WalMeasurementSender};
 use walrelay_testkit::walsender::ScriptedServer;
 
 use crate::fitting::Fitting;
@@ -112,7 +114,7 @@ impl<'a, F: Fitting> Database for SimulatedDatabase<'a, F> {
 
     async fn holder(&mut self) -> Result<Option<Holder>, RelayError> {
         let server = &self.world.server;
-        let signs = Signs {
+        let signs = SignsOfLife {
             confirmed_flush: Some(Lsn::new(server.confirmed_flush())),
             replied_at: server.replied_at(),
         };
@@ -142,7 +144,7 @@ impl<'a, F: Fitting> Database for SimulatedDatabase<'a, F> {
         let server = &self.world.server;
         let confirmed_flush = Lsn::new(server.confirmed_flush());
         let wal_end = Lsn::new(server.wal_end());
-        self.answer(Positions { confirmed_flush, wal_end, retention: Retention::Unlimited })
+        self.answer(Positions { confirmed_flush, wal_end, retention: WalRetentionLimit::Unlimited })
     }
 
     fn measure_log(&self, _: WalBudgetLimit) -> WalEnd {
@@ -159,12 +161,12 @@ impl<'a, F: Fitting> Database for SimulatedDatabase<'a, F> {
 }
 
 /// Measures like the service, but always at the interval that is used near the budget.
-async fn measure_log(server: &ScriptedServer, teller: &Teller) {
+async fn measure_log(server: &ScriptedServer, teller: &WalMeasurementSender) {
     loop {
         sleep(Duration::from_millis(100)).await;
         if server.is_up() {
             let wal_end = Lsn::new(server.wal_end());
-            teller.send_replace(Measured { wal_end, retention: Retention::Unlimited });
+            teller.send_replace(Measured { wal_end, retention: WalRetentionLimit::Unlimited });
         }
     }
 }

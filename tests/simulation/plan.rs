@@ -5,9 +5,9 @@ mod outages;
 
 use std::time::Duration;
 
-use walrelay_core::{Backoff, FailureClass, LanePolicy, OnDead, WalBudgetLimit, WindowLimits};
+use walrelay_core::{Backoff, ConcurrencyLimits, FailureClass, LanePolicy, OnDead, WalBudgetLimit};
 use walrelay_testkit::seed::Seed;
-use walrelay_testkit::walsender::{InTransaction, Manners};
+use walrelay_testkit::walsender::{ConnectionBehavior, KeepalivePosition};
 
 use crate::{pubsub, table};
 
@@ -18,11 +18,11 @@ pub(crate) const RESET_STEPS: u64 = 5;
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) lanes: LanePolicy,
-    pub(crate) window: WindowLimits,
+    pub(crate) window: ConcurrencyLimits,
     pub(crate) budget_bytes: usize,
     pub(crate) wal_budget: WalBudgetLimit,
     pub(crate) socket_bytes: usize,
-    pub(crate) manners: Manners,
+    pub(crate) manners: ConnectionBehavior,
     pub(crate) pubsub: pubsub::Intervals,
     pub(crate) table: table::Intervals,
     pub(crate) per_key_rows: usize,
@@ -195,7 +195,7 @@ impl Plan {
         let take_over_after = *seed.pick(&[None, Some(ms(3_000)), Some(ms(20_000))]);
         Self {
             lanes: lanes(seed),
-            window: WindowLimits { min: seed.count(1, 8), max: seed.count(8, 64) },
+            window: ConcurrencyLimits { min: seed.count(1, 8), max: seed.count(8, 64) },
             budget_bytes: match load {
                 Load::Heavy => 64 << 10,
                 Load::Light => *seed.pick(&[16 << 10, 1 << 20]),
@@ -235,17 +235,17 @@ impl Plan {
                 parked_lanes: 1_000,
                 on_dead: OnDead::Continue,
             },
-            window: WindowLimits { min: 8, max: 64 },
+            window: ConcurrencyLimits { min: 8, max: 64 },
             budget_bytes: 1 << 20,
             wal_budget: WalBudgetLimit::Off,
             socket_bytes: 65_536,
-            manners: Manners {
+            manners: ConnectionBehavior {
                 write_bytes_max: 65_536,
                 pause_per_mille: 0,
                 pause_max: Duration::ZERO,
                 keepalive_per_mille: 0,
                 reply_patience: ms(7_500),
-                in_transaction: InTransaction::BeforeItsCommit,
+                in_transaction: KeepalivePosition::BeforeItsCommit,
             },
             pubsub: pubsub::Intervals::HEALTHY,
             table: table::Intervals::HEALTHY,
@@ -431,8 +431,8 @@ fn lanes(seed: &mut Seed) -> LanePolicy {
     }
 }
 
-fn manners(seed: &mut Seed, take_over_after: Option<Duration>) -> Manners {
-    Manners {
+fn manners(seed: &mut Seed, take_over_after: Option<Duration>) -> ConnectionBehavior {
+    ConnectionBehavior {
         write_bytes_max: *seed.pick(&[40, 1_000, 65_536, 65_536]),
         pause_per_mille: *seed.pick(&[0, 0, 5, 50]),
         pause_max: ms(*seed.pick(&[1, 30])),
@@ -440,7 +440,8 @@ fn manners(seed: &mut Seed, take_over_after: Option<Duration>) -> Manners {
         // Half of the timeout that the relay sets, or a little less.
         reply_patience: ms(*seed.pick(&[6_000, 7_500]))
             .min(take_over_after.unwrap_or(Duration::MAX) / 2),
-        in_transaction: *seed.pick(&[InTransaction::BeforeItsCommit, InTransaction::EndOfLog]),
+        in_transaction: *seed
+            .pick(&[KeepalivePosition::BeforeItsCommit, KeepalivePosition::EndOfLog]),
     }
 }
 

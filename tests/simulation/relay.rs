@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 use walrelay_core::{
-    AttributeStyle, ColumnNames, EditedMessages, LogName, Random, RouterConfig, Template,
+    AttributeStyle, ColumnNames, EditedMessages, Random, RouterConfig, SystemIdentifierMode,
+    Template,
 };
 use walrelay_outbox_store::{Outbox, Shard};
 use walrelay_relay::error::RelayError;
@@ -155,6 +156,6 @@ fn router() -> RouterConfig {
         style: AttributeStyle::Default,
         replay_id: None,
         edited: EditedMessages::default(),
-        log_name: LogName::Untold,
+        log_name: SystemIdentifierMode::Untold,
     }
 }

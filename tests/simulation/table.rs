@@ -18,7 +18,8 @@ use std::time::Duration;
 use pgoutput_parser::{Lsn, Position};
 use tokio::time::{Instant, sleep};
 use walrelay_core::{
-    Blame, ClaimKey, Claimed, Finished, Message, OnDead, Outcome, Reason, RowToRecord, Topic,
+    ClaimKey, Claimed, FailureCause, Finished, Message, OnDead, Outcome, RecordReason, RowToRecord,
+    Topic,
 };
 use walrelay_outbox_store::{
     Due, HOLDS_MAX, Head, ParkedKey, RecordedPage, Store, StoreFailure, Survey, Watch,
@@ -322,8 +323,10 @@ impl SessionTable {
         let key = message.ordering_key().to_owned();
         let delay = row_to_record.reason.next_attempt_in();
         let status = match &row_to_record.reason {
-            Reason::Dead { .. } => Status::Dead,
-            Reason::Stuck { .. } | Reason::Spilled { .. } | Reason::Queued => Status::Retrying,
+            RecordReason::Dead { .. } => Status::Dead,
+            RecordReason::Stuck { .. } | RecordReason::Spilled { .. } | RecordReason::Queued => {
+                Status::Retrying
+            }
         };
         let next_attempt = match (status, key.is_empty()) {
             (Status::Retrying, true) => Some(now + delay.unwrap_or_default()),
@@ -340,7 +343,7 @@ impl SessionTable {
             next_attempt,
             version: 0,
             updated: now,
-            is_spilled: matches!(row_to_record.reason, Reason::Spilled { .. }),
+            is_spilled: matches!(row_to_record.reason, RecordReason::Spilled { .. }),
             source: Source::Slot,
         };
         (place_of(message), entry)
@@ -372,7 +375,8 @@ impl SessionTable {
         entry.next_attempt = None;
         entry.is_spilled &= !matches!(
             finished.outcome,
-            Outcome::Dead { .. } | Outcome::Again { failure: Some(_), blame: Blame::Row, .. }
+            Outcome::Dead { .. }
+                | Outcome::Again { failure: Some(_), blame: FailureCause::Row, .. }
         );
         match &finished.outcome {
             Outcome::Published { .. } => {

@@ -7,7 +7,9 @@ use std::time::Duration;
 use pgoutput_parser::Lsn;
 use tokio::io::DuplexStream;
 use tokio::time::sleep;
-use walrelay_core::{LanePolicy, Matching, Random, Retention, Selection, Template, WalBudgetLimit};
+use walrelay_core::{
+    LanePolicy, Matching, Random, ReplaySelection, Template, WalBudgetLimit, WalRetentionLimit,
+};
 use walrelay_outbox_store::StoreFailure;
 use walrelay_pg_replication::SystemIdentity;
 use walrelay_relay::error::RelayError;
@@ -16,8 +18,10 @@ use walrelay_relay::lifecycle::session::SessionSettings;
 use walrelay_relay::lifecycle::supervisor::Supervisor;
 use walrelay_relay::observe::health::Health;
 use walrelay_relay::observe::metrics::Metrics;
-use walrelay_relay::recovery::Resumption;
-use walrelay_relay::replay::{DeadRows, Keeping, Paced, Progress, Replay, ReplayStore, Tally};
+use walrelay_relay::recovery::ResumePoint;
+use walrelay_relay::replay::{
+    DeadRows, Keeping, Progress, RateLimited, Replay, ReplayStore, Tally,
+};
 use walrelay_relay::shutdown::Shutdown;
 use walrelay_relay::stream::mode::Ended;
 use walrelay_relay::stream::wal_end::WalEnd;
@@ -100,7 +104,7 @@ impl<F: Fitting> World<F> {
         let replay = Replay {
             id,
             anchor_slot: "walrelay_anchor_a".to_owned(),
-            selection: Selection {
+            selection: ReplaySelection {
                 from: Lsn::new(from),
                 to: Lsn::new(last),
                 since: None,
@@ -126,7 +130,7 @@ impl<F: Fitting> World<F> {
         let supervisor = Supervisor {
             settings: &settings,
             server: Copies { world: self, process: number, replay: &replay, tally: &tally, noting },
-            publisher: Paced::new(Some(publisher), None, tally.clone()),
+            publisher: RateLimited::new(Some(publisher), None, tally.clone()),
             metrics: Metrics::new(),
             health: Health::new(),
             random: Random::new(seed),
@@ -186,7 +190,7 @@ impl Progress for Noting {
     async fn note(
         &mut self,
         (settled, rows): (Lsn, u64),
-        _: Option<Resumption>,
+        _: Option<ResumePoint>,
     ) -> Result<(), StoreFailure> {
         let write = || {
             let mut record = locked(&self.record);
@@ -254,7 +258,7 @@ impl Database for CopyDatabase {
 
     async fn positions(&mut self) -> Result<Positions, RelayError> {
         let (confirmed_flush, wal_end) = (Lsn::new(self.anchor), self.replay.goal);
-        Ok(Positions { confirmed_flush, wal_end, retention: Retention::Unlimited })
+        Ok(Positions { confirmed_flush, wal_end, retention: WalRetentionLimit::Unlimited })
     }
 
     fn measure_log(&self, _: WalBudgetLimit) -> WalEnd {

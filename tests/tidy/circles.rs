@@ -14,7 +14,7 @@ use crate::repository::{Files, Finding};
 const ALLOWED: &[(&str, &str, &str)] = &[];
 
 /// For each pair of files (user, used), the first line of the use.
-type Uses<'a> = BTreeMap<(&'a str, &'a str), usize>;
+type FileUses<'a> = BTreeMap<(&'a str, &'a str), usize>;
 
 pub(crate) fn files_import_in_no_circle(files: &Files) -> Vec<Finding> {
     circles(files, ALLOWED)
@@ -25,7 +25,7 @@ fn circles(files: &Files, allowed: &[(&str, &str, &str)]) -> Vec<Finding> {
     let mut needed = BTreeSet::new();
     for root in roots(files) {
         let modules = Modules::of(files, root);
-        let uses: Uses<'_> = modules.edges();
+        let uses: FileUses<'_> = modules.edges();
         needed.extend(
             edges_in_circles(&uses).into_iter().map(|(from, to)| [from, to].map(str::to_owned)),
         );
@@ -60,7 +60,7 @@ fn roots(files: &Files) -> impl Iterator<Item = &str> {
 }
 
 /// Returns one finding per set of files in a cycle, with the shortest cycle.
-fn circle_of_each_file(uses: &Uses<'_>) -> Vec<Finding> {
+fn circle_of_each_file(uses: &FileUses<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut told = BTreeSet::new();
     let files: BTreeSet<&str> = uses.keys().map(|(from, _)| *from).collect();
@@ -84,20 +84,20 @@ fn circle_of_each_file(uses: &Uses<'_>) -> Vec<Finding> {
     findings
 }
 
-fn edges_in_circles<'a>(uses: &Uses<'a>) -> Vec<(&'a str, &'a str)> {
+fn edges_in_circles<'a>(uses: &FileUses<'a>) -> Vec<(&'a str, &'a str)> {
     uses.keys().copied().filter(|(from, to)| leads_to(uses, to, from)).collect()
 }
 
-fn leads_to(uses: &Uses<'_>, from: &str, to: &str) -> bool {
+fn leads_to(uses: &FileUses<'_>, from: &str, to: &str) -> bool {
     from == to || reachable(uses, from).contains(to)
 }
 
-fn used_by<'a>(uses: &Uses<'a>, file: &str) -> Vec<&'a str> {
+fn used_by<'a>(uses: &FileUses<'a>, file: &str) -> Vec<&'a str> {
     let of_file = uses.keys().filter(|(from, _)| *from == file);
     of_file.map(|(_, to)| *to).collect()
 }
 
-fn reachable<'a>(uses: &Uses<'a>, file: &str) -> BTreeSet<&'a str> {
+fn reachable<'a>(uses: &FileUses<'a>, file: &str) -> BTreeSet<&'a str> {
     let mut found = BTreeSet::new();
     let mut open = used_by(uses, file);
     while let Some(next) = open.pop() {
@@ -109,7 +109,7 @@ fn reachable<'a>(uses: &Uses<'a>, file: &str) -> BTreeSet<&'a str> {
 }
 
 /// Returns the shortest cycle from a file back to itself. The file is at both ends.
-fn way_around<'a>(uses: &Uses<'a>, file: &'a str) -> Option<Vec<&'a str>> {
+fn way_around<'a>(uses: &FileUses<'a>, file: &'a str) -> Option<Vec<&'a str>> {
     let mut came_from: BTreeMap<&str, &str> = BTreeMap::new();
     let mut open = VecDeque::from([file]);
     while let Some(at) = open.pop_front() {

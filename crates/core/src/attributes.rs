@@ -10,7 +10,7 @@ use walrelay_envelope::attribute::{self as name, cloudevents};
 use crate::columns::{Field, PayloadType};
 use crate::fault::{Fault, RouteError};
 use crate::limits::{ATTRIBUTE_KEY_BYTES_MAX, ATTRIBUTE_VALUE_BYTES_MAX, ATTRIBUTES_MAX};
-use crate::picked::Picked;
+use crate::picked::RowView;
 use crate::timestamp::rfc3339;
 use crate::wire;
 
@@ -28,7 +28,7 @@ pub enum Style {
 
 /// Whether messages carry the system identifier of their server, `--system-identifier`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LogName {
+pub enum SystemIdentifierMode {
     /// Messages do not carry the identifier.
     Untold,
     /// Messages carry the identifier in the attribute `system_identifier`.
@@ -57,7 +57,7 @@ impl Attributes {
     }
 
     /// Collects the attributes of a row. Returns a fault if Pub/Sub would refuse them.
-    pub(crate) fn collect(&mut self, row: &Picked<'_>) -> Result<Option<Fault>, RouteError> {
+    pub(crate) fn collect(&mut self, row: &RowView<'_>) -> Result<Option<Fault>, RouteError> {
         let Self { style, replay_id, system_identifier, position, entries } = self;
         entries.clear();
         match style {
@@ -130,7 +130,7 @@ impl Entries {
         self.headers_left_out = 0;
     }
 
-    fn add_default(&mut self, row: &Picked<'_>) -> Result<(), RouteError> {
+    fn add_default(&mut self, row: &RowView<'_>) -> Result<(), RouteError> {
         const NAMES: [(&str, Field); 6] = [
             (name::EVENT_ID, Field::Id),
             (name::EVENT_TYPE, Field::EventType),
@@ -148,7 +148,7 @@ impl Entries {
         self.add_time(name::OCCURRED_AT, row)
     }
 
-    fn add_cloud_events(&mut self, row: &Picked<'_>, source: &str) -> Result<(), RouteError> {
+    fn add_cloud_events(&mut self, row: &RowView<'_>, source: &str) -> Result<(), RouteError> {
         // CloudEvents 1.0, Pub/Sub protocol binding, binary mode.
         self.add(cloudevents::SPEC_VERSION, "1.0");
         // Fields without a CloudEvents name keep the default name, because a consumer orders by the
@@ -179,7 +179,7 @@ impl Entries {
         Ok(())
     }
 
-    fn add_time(&mut self, key: &str, row: &Picked<'_>) -> Result<(), RouteError> {
+    fn add_time(&mut self, key: &str, row: &RowView<'_>) -> Result<(), RouteError> {
         let Some(value) = row.text(Field::OccurredAt)? else { return Ok(()) };
         match row.occurred_at_is_timestamp().then(|| rfc3339(value.as_bytes())).flatten() {
             Some(rfc) => self.add_bytes(key, &rfc),

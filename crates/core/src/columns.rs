@@ -14,9 +14,9 @@ use crate::template::{TEMPLATE_COLUMNS_MAX, Template};
 /// A column has several names while it is being renamed. Rows written before and after the rename
 /// have their own Relation messages, and each message contains the name of its time.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Names(Vec<String>);
+pub struct ColumnAliases(Vec<String>);
 
-impl Names {
+impl ColumnAliases {
     /// Parses `version` or `version,ver`. Ignores spaces around a name and empty names.
     #[must_use]
     pub fn parse(text: &str) -> Self {
@@ -30,7 +30,7 @@ impl Names {
     }
 }
 
-impl fmt::Display for Names {
+impl fmt::Display for ColumnAliases {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.join(","))
     }
@@ -40,31 +40,31 @@ impl fmt::Display for Names {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ColumnNames {
     /// The event id, which consumers use to drop duplicates.
-    pub id: Names,
+    pub id: ColumnAliases,
     /// The payload, published verbatim.
-    pub payload: Names,
+    pub payload: ColumnAliases,
     /// The type of the aggregate, which selects the topic.
-    pub aggregate_type: Option<Names>,
+    pub aggregate_type: Option<ColumnAliases>,
     /// The id of the aggregate, which is the ordering key.
-    pub aggregate_id: Option<Names>,
+    pub aggregate_id: Option<ColumnAliases>,
     /// The type of the event.
-    pub event_type: Option<Names>,
+    pub event_type: Option<ColumnAliases>,
     /// The version, which increases within one aggregate.
-    pub version: Option<Names>,
+    pub version: Option<ColumnAliases>,
     /// The version of the payload's schema.
-    pub schema_version: Option<Names>,
+    pub schema_version: Option<ColumnAliases>,
     /// The headers: an object of strings with further attributes.
-    pub headers: Option<Names>,
+    pub headers: Option<ColumnAliases>,
     /// The time of the event.
-    pub occurred_at: Option<Names>,
+    pub occurred_at: Option<ColumnAliases>,
 }
 
 impl Default for ColumnNames {
     fn default() -> Self {
-        let named = |name: &str| Some(Names::parse(name));
+        let named = |name: &str| Some(ColumnAliases::parse(name));
         Self {
-            id: Names::parse("id"),
-            payload: Names::parse("payload"),
+            id: ColumnAliases::parse("id"),
+            payload: ColumnAliases::parse("payload"),
             aggregate_type: named("aggregatetype"),
             aggregate_id: named("aggregateid"),
             event_type: named("event_type"),
@@ -138,7 +138,7 @@ impl Field {
 impl ColumnNames {
     /// The names that the field's column may have, if the table has such a column.
     #[must_use]
-    pub fn of(&self, field: Field) -> Option<&Names> {
+    pub fn of(&self, field: Field) -> Option<&ColumnAliases> {
         match field {
             Field::Id => Some(&self.id),
             Field::Payload => Some(&self.payload),
@@ -155,7 +155,7 @@ impl ColumnNames {
     /// The column names for a name in a template. The template may use a field's standard name or
     /// the name of any column.
     #[must_use]
-    pub fn resolve(&self, name: &str) -> Option<Names> {
+    pub fn resolve(&self, name: &str) -> Option<ColumnAliases> {
         match name {
             "id" => Some(self.id.clone()),
             "payload" => Some(self.payload.clone()),
@@ -166,7 +166,7 @@ impl ColumnNames {
             "schema_version" => self.schema_version.clone(),
             "headers" => self.headers.clone(),
             "occurred_at" => self.occurred_at.clone(),
-            _ => Some(Names(vec![name.to_owned()])),
+            _ => Some(ColumnAliases(vec![name.to_owned()])),
         }
     }
 }
@@ -238,7 +238,7 @@ impl Layout {
         ordering_key: &Template,
     ) -> Result<Self, MissingColumn> {
         let table = format!("{}.{}", relation.namespace, relation.name);
-        let index_of = |wanted: &Names, option| {
+        let index_of = |wanted: &ColumnAliases, option| {
             let index_of = |name| relation.columns.iter().position(|column| column.name == name);
             wanted.iter().find_map(index_of).ok_or_else(|| MissingColumn {
                 table: table.clone(),
@@ -261,7 +261,8 @@ impl Layout {
         }
         let mut extra = Field::ALL.len();
         let mut place_of = |name: &str, option| -> Result<usize, MissingColumn> {
-            let columns = names.resolve(name).unwrap_or_else(|| Names(vec![name.to_owned()]));
+            let columns =
+                names.resolve(name).unwrap_or_else(|| ColumnAliases(vec![name.to_owned()]));
             let index = index_of(&columns, option)?;
             if places[index] == nowhere {
                 places[index] = extra;

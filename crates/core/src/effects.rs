@@ -11,7 +11,7 @@ use crate::tracker::Ticket;
 /// The requested work. [`Lanes`](crate::Lanes) collects it, and the pipeline drains it after each
 /// call.
 #[derive(Debug, Default)]
-pub struct Effects {
+pub struct LaneOutputs {
     /// Rows from the slot that Pub/Sub stored, each with the memory that it frees, in bytes.
     pub settled: Vec<(Ticket, usize)>,
     /// Rows from the slot to record in dispatch state. They are settled once they are durable
@@ -32,12 +32,12 @@ pub struct RowToRecord {
     /// The ticket to settle once the row is durable (I2).
     pub ticket: Ticket,
     /// Why the row is recorded.
-    pub reason: Reason,
+    pub reason: RecordReason,
 }
 
 /// Why a row is recorded in dispatch state.
 #[derive(Debug, Clone)]
-pub enum Reason {
+pub enum RecordReason {
     /// The lane of the row was stuck. Only the first row of a key gets a retry time.
     Stuck {
         /// The last failure of the publish.
@@ -62,7 +62,7 @@ pub enum Reason {
     },
 }
 
-impl Reason {
+impl RecordReason {
     /// The delay until the row is retried. `None` for a dead row and for one queued behind another.
     #[must_use]
     pub const fn next_attempt_in(&self) -> Option<Duration> {
@@ -77,14 +77,14 @@ impl Reason {
 
 /// Why rows are moved out of a lane.
 #[derive(Debug, Clone)]
-pub(crate) enum Aside {
+pub(crate) enum ParkCause {
     /// Pub/Sub refuses the rows.
     Refused(Arc<PublishFailure>),
     /// The rows retain too much WAL. Holds the failure, if they were also refused.
     Spilled(Option<Arc<PublishFailure>>),
 }
 
-impl Aside {
+impl ParkCause {
     pub(crate) fn refused(failure: &PublishFailure) -> Self {
         Self::Refused(Arc::new(failure.clone()))
     }
@@ -117,7 +117,7 @@ pub enum Outcome {
         failure: Option<Arc<PublishFailure>>,
         /// Whether the row caused the failure. A spilled row stays spilled until it causes a
         /// failure itself.
-        blame: Blame,
+        blame: FailureCause,
     },
     /// The row can never be published, or has used up its attempts.
     Dead {
@@ -132,13 +132,13 @@ impl Outcome {
     /// The outcome of a row that was claimed but not tried. The number of attempts is unchanged.
     #[must_use]
     pub const fn released(attempts: u32) -> Self {
-        Self::Again { attempts, after: None, failure: None, blame: Blame::Nobody }
+        Self::Again { attempts, after: None, failure: None, blame: FailureCause::Nobody }
     }
 }
 
 /// Whether a failed delivery says something about its row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Blame {
+pub enum FailureCause {
     /// Pub/Sub refused the row itself: it stored others meanwhile, or an operator has to fix the
     /// topic.
     Row,
@@ -149,11 +149,11 @@ pub enum Blame {
 /// The meaning of a refusal for one claimed row.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Verdict {
-    Again { after: Option<Duration>, blame: Blame },
+    Again { after: Option<Duration>, blame: FailureCause },
     Dead,
 }
 
-impl Effects {
+impl LaneOutputs {
     pub(crate) fn row_stored(&mut self, row: Row, message_id: String) {
         match row.origin {
             Origin::Live(ticket) => self.settled.push((ticket, row.message.memory())),
@@ -167,21 +167,21 @@ impl Effects {
 
 impl RowToRecord {
     pub(crate) fn queued(lane: LaneId, row: Row) -> Self {
-        Self::new(Some(lane), row, Reason::Queued)
+        Self::new(Some(lane), row, RecordReason::Queued)
     }
 
     pub(crate) fn aside(
         lane: LaneId,
         row: Row,
-        why: &Aside,
+        why: &ParkCause,
         next_attempt_in: Option<Duration>,
     ) -> Self {
         let reason = match why {
-            Aside::Refused(failure) => {
-                Reason::Stuck { failure: Arc::clone(failure), next_attempt_in }
+            ParkCause::Refused(failure) => {
+                RecordReason::Stuck { failure: Arc::clone(failure), next_attempt_in }
             }
             // Only the first row of a key stores the failure: each copy would write more WAL.
-            Aside::Spilled(failure) => Reason::Spilled {
+            ParkCause::Spilled(failure) => RecordReason::Spilled {
                 failure: failure.as_ref().filter(|_| next_attempt_in.is_some()).map(Arc::clone),
                 next_attempt_in,
             },
@@ -190,10 +190,10 @@ impl RowToRecord {
     }
 
     pub(crate) fn dead(lane: Option<LaneId>, row: Row, failure: &PublishFailure) -> Self {
-        Self::new(lane, row, Reason::Dead { failure: Arc::new(failure.clone()) })
+        Self::new(lane, row, RecordReason::Dead { failure: Arc::new(failure.clone()) })
     }
 
-    fn new(lane: Option<LaneId>, row: Row, reason: Reason) -> Self {
+    fn new(lane: Option<LaneId>, row: Row, reason: RecordReason) -> Self {
         let Origin::Live(ticket) = row.origin else {
             panic!("I2: a row of dispatch state recorded there again");
         };

@@ -13,7 +13,7 @@ use crate::router::{fault_of_key, fault_of_size};
 
 /// The first part of a message that Pub/Sub would refuse, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Misfit {
+pub struct LimitViolation {
     /// The part to change.
     pub part: Part,
     /// The reason.
@@ -33,7 +33,7 @@ pub enum Part {
     Payload,
 }
 
-impl Misfit {
+impl LimitViolation {
     /// Finds the first part of `message` that Pub/Sub would refuse.
     #[must_use]
     pub fn of(message: &Message) -> Option<Self> {
@@ -82,7 +82,12 @@ mod tests {
 
     const TOPIC: &str = "projects/p/topics/orders.events";
 
-    fn misfit(topic: &str, data: usize, attributes: &[(&str, &str)], key: &str) -> Option<Misfit> {
+    fn misfit(
+        topic: &str,
+        data: usize,
+        attributes: &[(&str, &str)],
+        key: &str,
+    ) -> Option<LimitViolation> {
         let mut body = Vec::new();
         if data > 0 {
             wire::put_field(&mut body, wire::MESSAGE_DATA, &vec![b'x'; data]);
@@ -95,7 +100,7 @@ mod tests {
         }
         wire::put_field(&mut body, wire::MESSAGE_ORDERING_KEY, key.as_bytes());
         let position = Position { commit_lsn: Lsn::new(9), tx_index: 0 };
-        Misfit::of(&Message::from_encoded(topic.into(), position, "e-1", &body).unwrap())
+        LimitViolation::of(&Message::from_encoded(topic.into(), position, "e-1", &body).unwrap())
     }
 
     #[test]

@@ -27,7 +27,7 @@ use pgoutput_parser::{Lsn, PgTimestamp};
 
 use crate::message::{Message, Topic};
 use crate::pauses::Pause;
-use crate::topic_weather::WasWell;
+use crate::topic_weather::WasHealthy;
 use crate::tracker::Ticket;
 
 /// The id of a lane. Valid while the lane has queued, outstanding or parked rows.
@@ -188,23 +188,23 @@ pub(crate) struct Parked {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FailedDelivery {
     pub(crate) at: Instant,
-    pub(crate) everywhere: InPause,
-    pub(crate) of_topic: InPause,
+    pub(crate) everywhere: FailureInterval,
+    pub(crate) of_topic: FailureInterval,
 }
 
 /// The success interval in which a delivery failed, of all topics or of its own topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct InPause {
+pub(crate) struct FailureInterval {
     pub(crate) pause: Pause,
     /// The number of previously healthy keys refused in the interval that are this key.
     pub(crate) own: u32,
 }
 
-impl InPause {
+impl FailureInterval {
     /// Adds a failure of the key in `pause` to the failure `before`.
-    pub(crate) fn following(before: Option<Self>, pause: Pause, was_well: WasWell) -> Self {
+    pub(crate) fn following(before: Option<Self>, pause: Pause, was_well: WasHealthy) -> Self {
         let in_it = before.filter(|failed| failed.pause == pause).map_or(0, |failed| failed.own);
-        Self { pause, own: in_it + u32::from(was_well == WasWell::Yes) }
+        Self { pause, own: in_it + u32::from(was_well == WasHealthy::Yes) }
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Owns every row between routing and settling. Promises I3 (a lane has one outstanding batch) and
 //! I4 (a refused batch is sent again before the rows behind it). The caller does the sending, the
-//! recording and the timing. [`Effects`] collects the work for the caller.
+//! recording and the timing. [`LaneOutputs`] collects the work for the caller.
 
 mod due;
 mod failing;
@@ -14,18 +14,18 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use crate::backoff::Backoff;
-use crate::effects::{Aside, Effects, Finished, RowToRecord};
+use crate::effects::{Finished, LaneOutputs, ParkCause, RowToRecord};
 use crate::failing_topics::FailingTopics;
 use crate::failure::{FailureClass, PublishFailure};
 use crate::lane::{Batch, Behind, Lane, LaneId, Origin, Parked, Redelivery, Row, State, are_live};
 use crate::lane_table::LaneTable;
 use crate::message::{Message, Topic};
 use crate::random::Random;
-use crate::resting_keys::RestingKeys;
-use crate::topic_weather::{TopicWeather, WasWell};
+use crate::resting_keys::CompactParkedKeys;
+use crate::topic_weather::{TopicOutageDetector, WasHealthy};
 use crate::tracker::Ticket;
-use crate::wal_budget::Spill;
-use crate::weather::{Change, Delivery, Weather};
+use crate::wal_budget::SpillMode;
+use crate::weather::{Change, Delivery, OutageDetector};
 
 use due::DueLanes;
 
@@ -75,23 +75,23 @@ pub struct Lanes {
     due: DueLanes,
     /// The parked keys that may be claimed now.
     claimable: VecDeque<LaneId>,
-    weather: Weather,
-    topic_weather: TopicWeather,
+    weather: OutageDetector,
+    topic_weather: TopicOutageDetector,
     /// The time of the next probe during an outage.
     probe_at: Option<Instant>,
     failing: FailingTopics,
-    spill: Spill,
+    spill: SpillMode,
     /// Whether a key was spilled since the last moment without parked keys.
     has_spilled: bool,
     relieved_at: Option<Instant>,
     /// The latest time that a caller passed in, used for rows of a topic that is known to fail.
     now: Option<Instant>,
     random: Random,
-    effects: Effects,
+    effects: LaneOutputs,
     /// The number of parked keys with a lane.
     parked_count: usize,
     /// The parked keys without a lane.
-    resting: RestingKeys,
+    resting: CompactParkedKeys,
 }
 
 impl Lanes {
@@ -104,18 +104,18 @@ impl Lanes {
             ready: VecDeque::new(),
             due: DueLanes::new(),
             claimable: VecDeque::new(),
-            weather: Weather::new(policy.park_after),
-            topic_weather: TopicWeather::default(),
+            weather: OutageDetector::new(policy.park_after),
+            topic_weather: TopicOutageDetector::default(),
             probe_at: None,
             failing: FailingTopics::default(),
-            spill: Spill::Off,
+            spill: SpillMode::Off,
             has_spilled: false,
             relieved_at: None,
             now: None,
             random: Random::new(seed),
-            effects: Effects::default(),
+            effects: LaneOutputs::default(),
             parked_count: 0,
-            resting: RestingKeys::new(seed),
+            resting: CompactParkedKeys::new(seed),
         }
     }
 
@@ -132,8 +132,8 @@ impl Lanes {
             Some(parked) if !lane.ordering_key.is_empty() => {
                 parked.append();
                 self.effects.rows_to_record.push(match (parked.behind, self.spill) {
-                    (Behind::Spilled, _) | (_, Spill::Everything) => {
-                        RowToRecord::aside(id, row, &Aside::Spilled(None), None)
+                    (Behind::Spilled, _) | (_, SpillMode::Everything) => {
+                        RowToRecord::aside(id, row, &ParkCause::Spilled(None), None)
                     }
                     (Behind::Queued, _) => RowToRecord::queued(id, row),
                 });
@@ -150,7 +150,7 @@ impl Lanes {
     }
 
     /// Adds a row that is recorded without being tried.
-    fn push_aside(&mut self, id: LaneId, row: Row, why: &Aside) {
+    fn push_aside(&mut self, id: LaneId, row: Row, why: &ParkCause) {
         self.table[id].enqueue(row);
         if let Some(now) = self.now {
             self.set_aside(id, why, now);
@@ -217,7 +217,7 @@ impl Lanes {
     }
 
     /// The work that the calls since the last drain request from the caller.
-    pub fn effects(&mut self) -> &mut Effects {
+    pub fn effects(&mut self) -> &mut LaneOutputs {
         &mut self.effects
     }
 
@@ -341,13 +341,13 @@ impl Lanes {
         let lane = &mut self.table[id];
         if lane.refusals.attempts == 0 && failure.class == FailureClass::Transient {
             self.weather.failure_of_the_well();
-            self.topic_weather.failed(&lane.topic, WasWell::Yes, now);
+            self.topic_weather.failed(&lane.topic, WasHealthy::Yes, now);
         }
         lane.refusals.attempts += 1;
         let attempts = lane.refusals.attempts;
         let parked = lane.parked.is_some();
         lane.put_back(batch.rows);
-        if parked || is_stuck || self.spill != Spill::Off {
+        if parked || is_stuck || self.spill != SpillMode::Off {
             let why = self.aside_of(failure);
             self.park(id, &why, now);
             return;
@@ -411,7 +411,7 @@ impl Lanes {
         if lane.parked.is_some() && lane.holds_live_rows() {
             // The key was parked while the batch was outstanding, because an operator retries
             // earlier rows. The table restores the order.
-            return self.park(id, &Aside::refused(failure), now);
+            return self.park(id, &ParkCause::refused(failure), now);
         }
         lane.state = State::Ready;
         self.ready.push_back(id);

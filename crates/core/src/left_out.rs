@@ -18,7 +18,7 @@ use crate::fault::Fault;
 use crate::limits::{
     ATTRIBUTE_KEY_BYTES_MAX, ATTRIBUTE_VALUE_BYTES_MAX, ATTRIBUTES_MAX, REQUEST_BYTES_MAX,
 };
-use crate::picked::Picked;
+use crate::picked::RowView;
 use crate::wire;
 
 /// The parts that a message lacks, each with its size in bytes. Zero means that the part is
@@ -34,7 +34,7 @@ pub(crate) struct LeftOut {
 
 impl LeftOut {
     /// Finds the parts that the row's message has to omit.
-    pub(crate) fn of(row: &Picked<'_>) -> Self {
+    pub(crate) fn of(row: &RowView<'_>) -> Self {
         match row.may_lack_values() {
             true => Self::of_large(row),
             false => Self::default(),
@@ -42,7 +42,7 @@ impl LeftOut {
     }
 
     #[cold]
-    fn of_large(row: &Picked<'_>) -> Self {
+    fn of_large(row: &RowView<'_>) -> Self {
         let mut left_out = Self::default();
         for (place, column) in row.picked.iter().enumerate() {
             if let Some(Column::TooLarge { bytes }) = column {
@@ -52,7 +52,7 @@ impl LeftOut {
         left_out
     }
 
-    fn add(&mut self, row: &Picked<'_>, (place, bytes): (usize, usize)) {
+    fn add(&mut self, row: &RowView<'_>, (place, bytes): (usize, usize)) {
         let layout = row.layout;
         let is_in = |parts: &[Part]| parts.contains(&Part::Place(place));
         let is_payload = layout.fields[Field::Payload.place()] == place;

@@ -12,7 +12,7 @@ pub struct Pause(u64);
 
 /// Success intervals, of which the current one is still open.
 #[derive(Debug)]
-pub(crate) struct Pauses {
+pub(crate) struct SuccessIntervals {
     current: Pause,
     /// The send time of the latest-sent request that was stored.
     newest_stored: Option<Instant>,
@@ -21,7 +21,7 @@ pub(crate) struct Pauses {
     bad_max: usize,
 }
 
-impl Pauses {
+impl SuccessIntervals {
     /// Starts with interval number `first`, and remembers at most `bad_max` intervals with
     /// failures.
     pub(crate) const fn new(first: u64, bad_max: usize) -> Self {
@@ -72,7 +72,7 @@ mod tests {
     fn keys_that_were_well_and_are_refused_are_counted_by_the_pause_between_two_successes() {
         const BAD_MAX: usize = 100;
         let start = Instant::now();
-        let mut pauses = Pauses::new(7, BAD_MAX);
+        let mut pauses = SuccessIntervals::new(7, BAD_MAX);
         let mut seen = Vec::new();
         for refused in [0, 2, 0, 1] {
             (0..refused).for_each(|_| pauses.fell_ill());

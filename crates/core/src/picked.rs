@@ -17,14 +17,14 @@ const FIELD_BYTES_MAX: usize = 64 << 10;
 const HEADERS_BYTES_MAX: usize = 1 << 20;
 
 /// The wanted columns of one row.
-pub(crate) struct Picked<'a> {
+pub(crate) struct RowView<'a> {
     pub(crate) picked: [Option<Column<'a>>; PLACES],
     pub(crate) layout: &'a Layout,
     pub(crate) insert: &'a Insert<'a>,
     pub(crate) names: &'a ColumnNames,
 }
 
-impl<'a> Picked<'a> {
+impl<'a> RowView<'a> {
     pub(crate) fn of(
         insert: &'a Insert<'a>,
         (layout, names): (&'a Layout, &'a ColumnNames),

@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 /// The times of a loop's last heartbeat and last progress. The loop writes them without a lock, and
 /// health probes read them.
 #[derive(Debug)]
-pub struct Pulse {
+pub struct Heartbeat {
     began: Instant,
     /// Milliseconds since `began`.
     beat_at: AtomicU64,
     progress_at: AtomicU64,
 }
 
-impl Pulse {
+impl Heartbeat {
     /// The silence after which a probe may restart the process. A loop beats at least every few
     /// seconds, so a minute of silence means a blocked loop, not a slow disk.
     pub const SILENCE_MAX: Duration = Duration::from_secs(60);
@@ -63,7 +63,7 @@ mod tests {
     #[test]
     fn a_beat_ends_the_silence_and_is_no_progress() {
         let start = Instant::now();
-        let pulse = Pulse::new(start);
+        let pulse = Heartbeat::new(start);
         let later = start + Duration::from_secs(5);
         assert_eq!(pulse.silence(later), Duration::from_secs(5));
         pulse.beat(later);

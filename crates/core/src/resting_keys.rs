@@ -11,12 +11,12 @@ use crate::message::Topic;
 /// A fingerprint has 128 bits from two keyed hashes. Among a million keys, a collision is less
 /// likely than a memory error. A key that collides would only be parked for a moment.
 #[derive(Debug)]
-pub(crate) struct RestingKeys {
+pub(crate) struct CompactParkedKeys {
     fingerprints: HashTable<u128>,
     hashers: [foldhash::quality::SeedableRandomState; 2],
 }
 
-impl RestingKeys {
+impl CompactParkedKeys {
     pub(crate) fn new(seed: u64) -> Self {
         let shared = foldhash::SharedSeed::global_fixed();
         let hasher = |key| foldhash::quality::SeedableRandomState::with_seed(key, shared);

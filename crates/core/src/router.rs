@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use pgoutput_parser::{Insert, Relation};
 
-use crate::attributes::{Attributes, LogName, Style};
+use crate::attributes::{Attributes, Style, SystemIdentifierMode};
 use crate::columns::{ColumnNames, Field, Layout, MissingColumn, Part};
 use crate::fault::{Fault, RouteError};
 use crate::left_out::LeftOut;
 use crate::limits::{self, ORDERING_KEY_BYTES_MAX, REQUEST_BYTES_MAX};
 use crate::message::{Message, Topic};
-use crate::picked::{Payload, Picked};
+use crate::picked::{Payload, RowView};
 use crate::selection::Matching;
 use crate::template::Template;
 use crate::wire;
@@ -34,7 +34,7 @@ pub struct RouterConfig {
     /// The mark on every message of an explicit replay.
     pub replay_id: Option<String>,
     /// `--system-identifier`.
-    pub log_name: LogName,
+    pub log_name: SystemIdentifierMode,
     /// The messages that `dispatch edit` has substituted for rows.
     pub edited: EditedMessages,
 }
@@ -112,11 +112,11 @@ impl Router {
         }
     }
 
-    /// Sets the server whose WAL is read from now on. With [`LogName::Told`], messages carry its
+    /// Sets the server whose WAL is read from now on. With [`SystemIdentifierMode::Told`], messages carry its
     /// system identifier.
     #[must_use]
     pub fn of_server(mut self, system_identifier: String) -> Self {
-        if self.config.log_name == LogName::Told {
+        if self.config.log_name == SystemIdentifierMode::Told {
             self.attributes.tell_log_name(system_identifier);
         }
         self
@@ -148,7 +148,7 @@ impl Router {
             return Ok(Routed { message, fault: None, headers_left_out: 0 });
         }
         let layout = &self.layouts[index];
-        let row = Picked::of(insert, (layout, &self.config.columns));
+        let row = RowView::of(insert, (layout, &self.config.columns));
 
         let mut left_out = LeftOut::of(&row);
         expand(&layout.topic, &row, &mut self.topic)?;
@@ -165,7 +165,8 @@ impl Router {
         let KnownTopic { topic, is_named } =
             topic_of(&mut self.topics, &self.config.project, &self.topic);
         let ordering_key = &self.ordering_key;
-        let mut parts = Parts { payload, attributes: self.attributes.encoded(), ordering_key };
+        let mut parts =
+            MessageParts { payload, attributes: self.attributes.encoded(), ordering_key };
         let size = wire::field_len(topic.len()) + wire::field_len(parts.encoded_len());
         if size > REQUEST_BYTES_MAX && parts.payload.len() > 0 {
             left_out.add_payload(parts.payload.len(), (layout.table.as_str(), size));
@@ -197,7 +198,7 @@ impl Router {
             return Ok(None);
         }
         let layout = &self.layouts[index];
-        let row = Picked::of(insert, (layout, columns));
+        let row = RowView::of(insert, (layout, columns));
         let event_id = row.text(Field::Id)?.unwrap_or_default();
         let Some(body) = edited.0.get(event_id) else { return Ok(None) };
         expand(&layout.topic, &row, &mut self.topic)?;
@@ -220,7 +221,7 @@ impl Router {
         }
         let index = self.layout_of(insert.relation)?;
         let layout = &self.layouts[index];
-        let row = Picked::of(insert, (layout, &self.config.columns));
+        let row = RowView::of(insert, (layout, &self.config.columns));
         Ok(matching.has(
             row.text(Field::AggregateType)?,
             row.text(Field::AggregateId)?,
@@ -236,7 +237,7 @@ impl Router {
     pub fn event_id<'a>(&'a mut self, insert: &'a Insert<'a>) -> Result<&'a str, RouteError> {
         let index = self.layout_of(insert.relation)?;
         let layout = &self.layouts[index];
-        let row = Picked::of(insert, (layout, &self.config.columns));
+        let row = RowView::of(insert, (layout, &self.config.columns));
         Ok(row.text(Field::Id)?.unwrap_or_default())
     }
 
@@ -253,14 +254,14 @@ impl Router {
 }
 
 /// The parts of a message before encoding.
-struct Parts<'a> {
+struct MessageParts<'a> {
     payload: Payload<'a>,
     /// The encoded attribute fields.
     attributes: &'a [u8],
     ordering_key: &'a str,
 }
 
-impl Parts<'_> {
+impl MessageParts<'_> {
     fn encoded_len(&self) -> usize {
         let field = |len: usize| if len == 0 { 0 } else { wire::field_len(len) };
         field(self.payload.len()) + self.attributes.len() + field(self.ordering_key.len())
@@ -342,7 +343,7 @@ fn fault_of_id(event_id: Option<&str>) -> Option<Fault> {
     }
 }
 
-fn expand(parts: &[Part], row: &Picked<'_>, out: &mut String) -> Result<(), RouteError> {
+fn expand(parts: &[Part], row: &RowView<'_>, out: &mut String) -> Result<(), RouteError> {
     out.clear();
     for part in parts {
         match part {

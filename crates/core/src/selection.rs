@@ -4,7 +4,7 @@ use pgoutput_parser::{Lsn, PgTimestamp};
 
 /// The conditions of a replay. A row has to meet all of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Selection {
+pub struct ReplaySelection {
     /// The earliest commit position, inclusive.
     pub from: Lsn,
     /// The latest commit position, inclusive.
@@ -28,7 +28,7 @@ pub struct Matching {
     pub event_types: Vec<String>,
 }
 
-impl Selection {
+impl ReplaySelection {
     /// Whether the selection contains a transaction with this commit position and time.
     #[must_use]
     pub fn has_commit(&self, commit_lsn: Lsn, committed_at: PgTimestamp) -> bool {
@@ -70,7 +70,7 @@ mod tests {
     #[test]
     fn both_ends_of_a_stretch_belong_to_it() {
         let at = PgTimestamp::from_micros;
-        let selection = Selection {
+        let selection = ReplaySelection {
             from: Lsn::new(10),
             to: Lsn::new(20),
             since: Some(at(100)),

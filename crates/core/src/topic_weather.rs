@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use crate::message::Topic;
-use crate::pauses::{Pause, Pauses};
+use crate::pauses::{Pause, SuccessIntervals};
 
 /// The number of topics that are remembered. Topics come from rows, so their number has no bound.
 /// If more topics fail at once, the one that failed longest ago is forgotten until it fails again.
@@ -19,34 +19,34 @@ const BAD_PAUSES_MAX: usize = 256;
 
 /// Topics with a failure, and the successes of each topic since.
 #[derive(Debug, Default)]
-pub(crate) struct TopicWeather {
-    topics: BTreeMap<Topic, OfTopic>,
+pub(crate) struct TopicOutageDetector {
+    topics: BTreeMap<Topic, TopicIntervals>,
     /// Successes of all topics. A topic that was forgotten therefore never reuses an interval
     /// number.
     pauses_ended: u64,
 }
 
 #[derive(Debug)]
-struct OfTopic {
+struct TopicIntervals {
     last_failure: Instant,
-    pauses: Pauses,
+    pauses: SuccessIntervals,
 }
 
-impl TopicWeather {
+impl TopicOutageDetector {
     /// Notes a refused publish, and whether its key was healthy before. Returns the current
     /// interval.
-    pub(crate) fn failed(&mut self, topic: &Topic, was_well: WasWell, now: Instant) -> Pause {
+    pub(crate) fn failed(&mut self, topic: &Topic, was_well: WasHealthy, now: Instant) -> Pause {
         if !self.topics.contains_key(topic) && self.topics.len() == TOPICS_MAX {
             self.forget_one();
         }
         self.pauses_ended += u64::from(!self.topics.contains_key(topic));
         let first = self.pauses_ended;
-        let of_topic = self.topics.entry(Topic::clone(topic)).or_insert_with(|| OfTopic {
+        let of_topic = self.topics.entry(Topic::clone(topic)).or_insert_with(|| TopicIntervals {
             last_failure: now,
-            pauses: Pauses::new(first, BAD_PAUSES_MAX),
+            pauses: SuccessIntervals::new(first, BAD_PAUSES_MAX),
         });
         of_topic.last_failure = now;
-        if was_well == WasWell::Yes {
+        if was_well == WasHealthy::Yes {
             of_topic.pauses.fell_ill();
         }
         of_topic.pauses.current()
@@ -71,7 +71,7 @@ impl TopicWeather {
         moment: Instant,
         (pause, own): (Pause, u32),
     ) -> bool {
-        self.topics.get(topic).is_some_and(|OfTopic { pauses, .. }| {
+        self.topics.get(topic).is_some_and(|TopicIntervals { pauses, .. }| {
             pauses.has_stored_what_was_sent_after(moment) && pauses.ill_in(pause) <= own
         })
     }
@@ -86,7 +86,7 @@ impl TopicWeather {
 
 /// Whether the key was healthy until this refusal, as far as is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum WasWell {
+pub(crate) enum WasHealthy {
     Yes,
     No,
 }
@@ -102,8 +102,8 @@ mod tests {
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
         let (sick, other) = (Topic::from("sick"), Topic::from("other"));
-        let mut weather = TopicWeather::default();
-        let pause = weather.failed(&sick, WasWell::Yes, start);
+        let mut weather = TopicOutageDetector::default();
+        let pause = weather.failed(&sick, WasHealthy::Yes, start);
         weather.stored(&other, after(1));
         assert!(!weather.is_fair(&sick, start, (pause, 1)), "another topic flows");
         weather.stored(&sick, start);
@@ -118,14 +118,14 @@ mod tests {
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
         let topic = |number: u64| Topic::from(format!("t{number}"));
-        let mut weather = TopicWeather::default();
-        let first = weather.failed(&topic(0), WasWell::No, start);
+        let mut weather = TopicOutageDetector::default();
+        let first = weather.failed(&topic(0), WasHealthy::No, start);
         for number in 1..=TOPICS_MAX as u64 {
-            weather.failed(&topic(number), WasWell::No, after(number));
+            weather.failed(&topic(number), WasHealthy::No, after(number));
         }
         assert_eq!(weather.topics.len(), TOPICS_MAX);
         weather.stored(&topic(0), after(1_000));
         assert!(!weather.is_fair(&topic(0), start, (first, 0)));
-        assert!(weather.failed(&topic(0), WasWell::No, after(1_000)) > first);
+        assert!(weather.failed(&topic(0), WasHealthy::No, after(1_000)) > first);
     }
 }

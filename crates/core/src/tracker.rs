@@ -55,7 +55,7 @@ impl Ticket {
 
 /// Whether a transaction's rows prove that the server skipped no rows before them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Evidence {
+pub enum ContinuityProof {
     /// The server skipped no rows since the previous transaction.
     Unbroken,
     /// No proof: rows may have been skipped, until [`Tracker::intact`] confirms the publication.
@@ -69,7 +69,7 @@ pub enum Evidence {
 /// span, it is the highest keepalive.
 ///
 /// Postgres silently skips rows that the publication does not publish. Keepalives, and commits
-/// without [`Evidence`], therefore count only as far as the publication is known to be intact.
+/// without [`ContinuityProof`], therefore count only as far as the publication is known to be intact.
 #[derive(Debug)]
 pub struct Tracker {
     /// Unconfirmed spans in commit order. Only the last one may be unsealed.
@@ -172,12 +172,12 @@ impl Tracker {
     /// # Panics
     ///
     /// No transaction is open.
-    pub fn seal(&mut self, boundary: Boundary, evidence: Evidence) {
+    pub fn seal(&mut self, boundary: Boundary, evidence: ContinuityProof) {
         let open = self.spans.back_mut().filter(|span| span.sealed.is_none());
         let Some(span) = open else { panic!("I1: sealed at {boundary:?} without a transaction") };
         span.wants_intact = match evidence {
-            Evidence::Unbroken => Lsn::ZERO,
-            Evidence::None => boundary.lsn(),
+            ContinuityProof::Unbroken => Lsn::ZERO,
+            ContinuityProof::None => boundary.lsn(),
         };
         span.sealed = Some(boundary);
         self.advance();

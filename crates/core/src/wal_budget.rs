@@ -19,7 +19,7 @@ use crate::weather::Delivery;
 
 /// The rows that are recorded in dispatch state because the slot retains too much WAL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub enum Spill {
+pub enum SpillMode {
     /// No rows. The slot retains their WAL.
     #[default]
     Off,
@@ -48,14 +48,14 @@ impl Held {
 
 /// The server's limit on retained WAL. A slot beyond the limit is invalidated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Retention {
+pub enum WalRetentionLimit {
     /// No limit but the disk (`max_slot_wal_keep_size = -1`).
     Unlimited,
     /// The limit in bytes. A slot that retains more WAL is lost.
     Bytes(u64),
 }
 
-impl Retention {
+impl WalRetentionLimit {
     /// The limit in bytes, or `None` without a limit.
     #[must_use]
     pub const fn bytes(self) -> Option<u64> {
@@ -83,12 +83,12 @@ impl WalBudgetLimit {
 
     /// The budget on a server with this limit, in bytes. `None` for no budget.
     #[must_use]
-    pub fn bytes(self, retention: Retention) -> Option<u64> {
+    pub fn bytes(self, retention: WalRetentionLimit) -> Option<u64> {
         match (self, retention) {
             (Self::Off, _) => None,
             (Self::Bytes(bytes), _) => Some(bytes),
-            (Self::Auto, Retention::Unlimited) => Some(Self::UNLIMITED),
-            (Self::Auto, Retention::Bytes(room)) => Some((room / 2).min(Self::AUTO_MAX)),
+            (Self::Auto, WalRetentionLimit::Unlimited) => Some(Self::UNLIMITED),
+            (Self::Auto, WalRetentionLimit::Bytes(room)) => Some((room / 2).min(Self::AUTO_MAX)),
         }
     }
 }
@@ -100,12 +100,12 @@ pub struct WalBudget {
     /// The budget on this server now, in bytes.
     limit: Option<u64>,
     /// The server's limit as last read. An operator may change it at any time.
-    retention: Retention,
+    retention: WalRetentionLimit,
     /// The start of the stream. The relay retains no WAL before this position, even if no watermark
     /// is known yet.
     from: Lsn,
-    spill: Spill,
-    effort: Effort,
+    spill: SpillMode,
+    effort: SpillCost,
     /// The WAL cost of recorded rows, by the section of WAL in which the rows were committed.
     /// Sections behind the watermark are removed.
     recorded: BTreeMap<u64, u64>,
@@ -120,7 +120,7 @@ pub struct WalBudget {
 /// WAL. They can therefore be compared at any time, however far ahead of the watermark rows are
 /// recorded.
 #[derive(Debug, Clone, Copy)]
-struct Effort {
+struct SpillCost {
     /// The first section that counts.
     from: u64,
     /// The end of the WAL when spilling began. Later WAL is partly written by the relay itself.
@@ -130,7 +130,7 @@ struct Effort {
     allowed: u64,
 }
 
-impl Effort {
+impl SpillCost {
     const NONE: Self = Self { from: 0, to: Lsn::ZERO, written: 0, allowed: 0 };
 
     /// The excess of cost over released WAL in bytes, after all sections before `passed` were
@@ -151,34 +151,34 @@ const STRETCHES: u64 = 256;
 impl WalBudget {
     /// Creates the budget for a server with this limit and a stream that starts at `from`.
     #[must_use]
-    pub fn new(setting: WalBudgetLimit, retention: Retention, from: Lsn) -> Self {
+    pub fn new(setting: WalBudgetLimit, retention: WalRetentionLimit, from: Lsn) -> Self {
         Self {
             setting,
             limit: setting.bytes(retention),
             retention,
             from,
-            spill: Spill::Off,
-            effort: Effort::NONE,
+            spill: SpillMode::Off,
+            effort: SpillCost::NONE,
             recorded: BTreeMap::new(),
             rests_since: None,
         }
     }
 
     /// Applies the server's limit as just read. Returns the previous limit if it was different.
-    pub fn follow(&mut self, retention: Retention) -> Option<Retention> {
+    pub fn follow(&mut self, retention: WalRetentionLimit) -> Option<WalRetentionLimit> {
         if retention == self.retention {
             return None;
         }
         self.limit = self.setting.bytes(retention);
         // Both were counted in sections of the previous budget.
         self.recorded.clear();
-        self.effort = Effort::NONE;
+        self.effort = SpillCost::NONE;
         Some(std::mem::replace(&mut self.retention, retention))
     }
 
     /// The server's limit as last read.
     #[must_use]
-    pub const fn retention(&self) -> Retention {
+    pub const fn retention(&self) -> WalRetentionLimit {
         self.retention
     }
 
@@ -212,11 +212,11 @@ impl WalBudget {
     pub fn gives_up(&self, call: &Batch, read_to: Lsn, now: Instant) -> bool {
         let holds_back = |from: Lsn| read_to.as_u64().saturating_sub(from.as_u64());
         let is_meant = match (self.spill, self.limit) {
-            (Spill::Off, _) | (_, None) => false,
-            (Spill::Failing, Some(limit)) => {
+            (SpillMode::Off, _) | (_, None) => false,
+            (SpillMode::Failing, Some(limit)) => {
                 call.committed_from().is_some_and(|from| holds_back(from) >= limit / 2)
             }
-            (Spill::Everything, Some(_)) => true,
+            (SpillMode::Everything, Some(_)) => true,
         };
         is_meant && now.saturating_duration_since(call.sent_at()) >= Self::PATIENCE
     }
@@ -232,7 +232,7 @@ impl WalBudget {
     /// matter on a server that would drop the slot, because using disk is better than losing the
     /// slot.
     fn stretch(&self) -> Option<u64> {
-        let limit = self.limit.filter(|_| self.retention == Retention::Unlimited)?;
+        let limit = self.limit.filter(|_| self.retention == WalRetentionLimit::Unlimited)?;
         Some((limit / STRETCHES).max(1))
     }
 
@@ -246,8 +246,8 @@ impl WalBudget {
     }
 
     /// Decides which rows to record from now on.
-    pub fn judge(&mut self, held: Held, delivery: Delivery) -> Spill {
-        let Some(limit) = self.limit else { return Spill::Off };
+    pub fn judge(&mut self, held: Held, delivery: Delivery) -> SpillMode {
+        let Some(limit) = self.limit else { return SpillMode::Off };
         self.pass(held.watermark);
         let bytes = held.bytes();
         let before = self.spill;
@@ -261,27 +261,27 @@ impl WalBudget {
         let rests_since = rested_since
             .filter(|_| delivery == Delivery::Stalled && !is_relieved && grown < limit / 8);
         self.spill = match (before, delivery) {
-            (_, _) if is_relieved => Spill::Off,
-            (Spill::Off, _) if !is_near => Spill::Off,
-            (Spill::Failing, Delivery::Stalled) if !is_near => Spill::Failing,
-            (_, Delivery::Stalled) if rests_since.is_some() => Spill::Off,
-            (_, Delivery::Stalled) => Spill::Everything,
-            (_, Delivery::Flowing) => Spill::Failing,
+            (_, _) if is_relieved => SpillMode::Off,
+            (SpillMode::Off, _) if !is_near => SpillMode::Off,
+            (SpillMode::Failing, Delivery::Stalled) if !is_near => SpillMode::Failing,
+            (_, Delivery::Stalled) if rests_since.is_some() => SpillMode::Off,
+            (_, Delivery::Stalled) => SpillMode::Everything,
+            (_, Delivery::Flowing) => SpillMode::Failing,
         };
         self.rests_since = rests_since;
-        if let (Spill::Everything, Some(stretch)) = (self.spill, self.stretch()) {
+        if let (SpillMode::Everything, Some(stretch)) = (self.spill, self.stretch()) {
             let passed = held.watermark.as_u64() / stretch;
-            let (is_new, goes_on) = (before != Spill::Everything, rested_since.is_some());
+            let (is_new, goes_on) = (before != SpillMode::Everything, rested_since.is_some());
             if is_new && !goes_on || held.watermark >= self.effort.to {
                 self.effort =
-                    Effort { from: passed, to: held.wal_end, written: 0, allowed: limit / 8 };
+                    SpillCost { from: passed, to: held.wal_end, written: 0, allowed: limit / 8 };
             } else if is_new {
                 self.effort.allowed = self.effort.loss(passed, stretch) + grown;
             }
             // If outbox rows are most of the WAL, recording them writes more WAL than it releases.
             if self.effort.loss(passed, stretch) > self.effort.allowed {
                 self.rests_since = Some(held.wal_end);
-                self.spill = Spill::Off;
+                self.spill = SpillMode::Off;
             }
         }
         self.spill
@@ -302,7 +302,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn budget(limit: u64) -> WalBudget {
-        WalBudget::new(WalBudgetLimit::Bytes(limit), Retention::Unlimited, Lsn::ZERO)
+        WalBudget::new(WalBudgetLimit::Bytes(limit), WalRetentionLimit::Unlimited, Lsn::ZERO)
     }
 
     fn held(bytes: u64) -> Held {
@@ -317,12 +317,12 @@ mod tests {
     fn spilling_begins_at_three_quarters_and_ends_at_half() {
         let mut budget = budget(64 * MIB);
         let steps = [
-            (47, Spill::Off),
-            (48, Spill::Everything),
-            (33, Spill::Everything),
-            (32, Spill::Off),
-            (47, Spill::Off),
-            (70, Spill::Everything),
+            (47, SpillMode::Off),
+            (48, SpillMode::Everything),
+            (33, SpillMode::Everything),
+            (32, SpillMode::Off),
+            (47, SpillMode::Off),
+            (70, SpillMode::Everything),
         ];
         for (mebibytes, spill) in steps {
             assert_eq!(
@@ -336,11 +336,11 @@ mod tests {
     #[test]
     fn while_something_is_stored_only_what_fails_is_recorded() {
         let mut budget = budget(64 * MIB);
-        assert_eq!(budget.judge(held(60 * MIB), Delivery::Flowing), Spill::Failing);
-        assert_eq!(budget.judge(held(60 * MIB), Delivery::Stalled), Spill::Everything);
-        assert_eq!(budget.judge(held(60 * MIB), Delivery::Flowing), Spill::Failing);
-        assert_eq!(budget.judge(held(40 * MIB), Delivery::Stalled), Spill::Failing);
-        assert_eq!(budget.judge(held(30 * MIB), Delivery::Stalled), Spill::Off);
+        assert_eq!(budget.judge(held(60 * MIB), Delivery::Flowing), SpillMode::Failing);
+        assert_eq!(budget.judge(held(60 * MIB), Delivery::Stalled), SpillMode::Everything);
+        assert_eq!(budget.judge(held(60 * MIB), Delivery::Flowing), SpillMode::Failing);
+        assert_eq!(budget.judge(held(40 * MIB), Delivery::Stalled), SpillMode::Failing);
+        assert_eq!(budget.judge(held(30 * MIB), Delivery::Stalled), SpillMode::Off);
     }
 
     /// Records rows with messages of 200 bytes, evenly distributed over the mebibytes of WAL in the
@@ -357,16 +357,22 @@ mod tests {
     #[test]
     fn rows_that_write_more_than_they_let_go_are_left_in_the_log_until_something_is_stored() {
         let mut budget = budget(64 * MIB);
-        assert_eq!(budget.judge(held_at(0, 60 * MIB), Delivery::Stalled), Spill::Everything);
+        assert_eq!(budget.judge(held_at(0, 60 * MIB), Delivery::Stalled), SpillMode::Everything);
         // 1,850 rows of 1,700 bytes: each released byte costs three written bytes.
         record(&mut budget, 0..8, 1_850);
-        assert_eq!(budget.judge(held_at(3 * MIB, 57 * MIB), Delivery::Stalled), Spill::Everything);
-        assert_eq!(budget.judge(held_at(5 * MIB, 55 * MIB), Delivery::Stalled), Spill::Off);
+        assert_eq!(
+            budget.judge(held_at(3 * MIB, 57 * MIB), Delivery::Stalled),
+            SpillMode::Everything
+        );
+        assert_eq!(budget.judge(held_at(5 * MIB, 55 * MIB), Delivery::Stalled), SpillMode::Off);
         assert!(budget.is_futile());
-        assert_eq!(budget.judge(held_at(5 * MIB, 62 * MIB), Delivery::Stalled), Spill::Off);
-        assert_eq!(budget.judge(held_at(5 * MIB, 62 * MIB), Delivery::Flowing), Spill::Failing);
+        assert_eq!(budget.judge(held_at(5 * MIB, 62 * MIB), Delivery::Stalled), SpillMode::Off);
+        assert_eq!(budget.judge(held_at(5 * MIB, 62 * MIB), Delivery::Flowing), SpillMode::Failing);
         assert!(!budget.is_futile());
-        assert_eq!(budget.judge(held_at(5 * MIB, 62 * MIB), Delivery::Stalled), Spill::Everything);
+        assert_eq!(
+            budget.judge(held_at(5 * MIB, 62 * MIB), Delivery::Stalled),
+            SpillMode::Everything
+        );
     }
 
     #[test]
@@ -378,11 +384,11 @@ mod tests {
         while wal_end < 1_000 {
             let held = held_at(passed * MIB, (wal_end - passed) * MIB);
             match budget.judge(held, Delivery::Stalled) {
-                Spill::Everything => {
+                SpillMode::Everything => {
                     record(&mut budget, passed..passed + 1, rows_at(passed));
                     passed += 1;
                 }
-                Spill::Off | Spill::Failing => wal_end += 1,
+                SpillMode::Off | SpillMode::Failing => wal_end += 1,
             }
             held_most = held_most.max(wal_end - passed);
         }
@@ -397,7 +403,7 @@ mod tests {
         let (mut passed, mut written) = (0, 0);
         for wal_end in 48..1_000 {
             let held = |from| held_at(from * MIB, (wal_end - from) * MIB);
-            while budget.judge(held(passed), Delivery::Stalled) == Spill::Everything {
+            while budget.judge(held(passed), Delivery::Stalled) == SpillMode::Everything {
                 record(&mut budget, passed..passed + 1, 1_850);
                 written += 1_850 * 1_700;
                 passed += 1;
@@ -413,12 +419,15 @@ mod tests {
     #[test]
     fn what_is_recorded_ahead_of_the_watermark_is_compared_with_the_log_it_lies_in() {
         let mut budget = budget(64 * MIB);
-        assert_eq!(budget.judge(held_at(0, 60 * MIB), Delivery::Stalled), Spill::Everything);
+        assert_eq!(budget.judge(held_at(0, 60 * MIB), Delivery::Stalled), SpillMode::Everything);
         // Recording writes 16 MB for 48 MiB of WAL, and the watermark waits for one row at the
         // beginning.
         record(&mut budget, 0..48, 200);
-        assert_eq!(budget.judge(held_at(0, 60 * MIB), Delivery::Stalled), Spill::Everything);
-        assert_eq!(budget.judge(held_at(24 * MIB, 36 * MIB), Delivery::Stalled), Spill::Everything);
+        assert_eq!(budget.judge(held_at(0, 60 * MIB), Delivery::Stalled), SpillMode::Everything);
+        assert_eq!(
+            budget.judge(held_at(24 * MIB, 36 * MIB), Delivery::Stalled),
+            SpillMode::Everything
+        );
         assert_eq!(budget.effort.written, 24 * 200 * 1_700);
         assert!(!budget.is_futile());
     }
@@ -428,7 +437,10 @@ mod tests {
         for (rows_per_mebibyte, is_futile) in [(100, false), (600, false), (800, true)] {
             let mut budget = budget(64 * MIB);
             let mut watermark = 0;
-            assert_eq!(budget.judge(held_at(0, 60 * MIB), Delivery::Stalled), Spill::Everything);
+            assert_eq!(
+                budget.judge(held_at(0, 60 * MIB), Delivery::Stalled),
+                SpillMode::Everything
+            );
             while watermark < 59 && !budget.is_futile() {
                 record(&mut budget, watermark..watermark + 1, rows_per_mebibyte);
                 watermark += 1;
@@ -440,19 +452,28 @@ mod tests {
 
     #[test]
     fn a_slot_that_would_be_lost_is_relieved_whatever_it_costs() {
-        let mut budget =
-            WalBudget::new(WalBudgetLimit::Bytes(64 * MIB), Retention::Bytes(128 * MIB), Lsn::ZERO);
-        assert_eq!(budget.judge(held_at(0, 60 * MIB), Delivery::Stalled), Spill::Everything);
+        let mut budget = WalBudget::new(
+            WalBudgetLimit::Bytes(64 * MIB),
+            WalRetentionLimit::Bytes(128 * MIB),
+            Lsn::ZERO,
+        );
+        assert_eq!(budget.judge(held_at(0, 60 * MIB), Delivery::Stalled), SpillMode::Everything);
         record(&mut budget, 0..4, 100_000);
-        assert_eq!(budget.judge(held_at(4 * MIB, 56 * MIB), Delivery::Stalled), Spill::Everything);
+        assert_eq!(
+            budget.judge(held_at(4 * MIB, 56 * MIB), Delivery::Stalled),
+            SpillMode::Everything
+        );
     }
 
     #[test]
     fn a_pass_through_the_log_is_judged_by_the_log_it_began_with() {
         let mut budget = budget(64 * MIB);
-        assert_eq!(budget.judge(held_at(0, 50 * MIB), Delivery::Stalled), Spill::Everything);
+        assert_eq!(budget.judge(held_at(0, 50 * MIB), Delivery::Stalled), SpillMode::Everything);
         record(&mut budget, 0..51, 200);
-        assert_eq!(budget.judge(held_at(51 * MIB, 40 * MIB), Delivery::Stalled), Spill::Everything);
+        assert_eq!(
+            budget.judge(held_at(51 * MIB, 40 * MIB), Delivery::Stalled),
+            SpillMode::Everything
+        );
         assert_eq!(budget.effort.written, 0);
     }
 
@@ -506,41 +527,42 @@ mod tests {
     #[test]
     fn the_default_leaves_half_of_what_the_server_allows() {
         let auto = |retention| WalBudgetLimit::Auto.bytes(retention);
-        assert_eq!(auto(Retention::Unlimited), Some(1 << 30));
-        assert_eq!(auto(Retention::Bytes(2 << 30)), Some(1 << 30));
-        assert_eq!(auto(Retention::Bytes(100 << 30)), Some(4 << 30));
-        assert_eq!(WalBudgetLimit::Off.bytes(Retention::Unlimited), None);
-        assert_eq!(WalBudgetLimit::Bytes(5).bytes(Retention::Unlimited), Some(5));
+        assert_eq!(auto(WalRetentionLimit::Unlimited), Some(1 << 30));
+        assert_eq!(auto(WalRetentionLimit::Bytes(2 << 30)), Some(1 << 30));
+        assert_eq!(auto(WalRetentionLimit::Bytes(100 << 30)), Some(4 << 30));
+        assert_eq!(WalBudgetLimit::Off.bytes(WalRetentionLimit::Unlimited), None);
+        assert_eq!(WalBudgetLimit::Bytes(5).bytes(WalRetentionLimit::Unlimited), Some(5));
     }
 
     #[test]
     fn the_default_follows_the_server_when_its_bound_changes() {
-        let bound = Retention::Bytes(512 * MIB);
+        let bound = WalRetentionLimit::Bytes(512 * MIB);
         let mut budget = WalBudget::new(WalBudgetLimit::Auto, bound, Lsn::ZERO);
         assert_eq!(budget.limit(), Some(256 * MIB));
-        assert_eq!(budget.judge(held(60 * MIB), Delivery::Stalled), Spill::Off);
+        assert_eq!(budget.judge(held(60 * MIB), Delivery::Stalled), SpillMode::Off);
         assert_eq!(budget.follow(bound), None);
-        assert_eq!(budget.follow(Retention::Bytes(96 * MIB)), Some(bound));
+        assert_eq!(budget.follow(WalRetentionLimit::Bytes(96 * MIB)), Some(bound));
         assert_eq!(budget.limit(), Some(48 * MIB));
-        assert_eq!(budget.judge(held(60 * MIB), Delivery::Stalled), Spill::Everything);
-        budget.follow(Retention::Unlimited);
+        assert_eq!(budget.judge(held(60 * MIB), Delivery::Stalled), SpillMode::Everything);
+        budget.follow(WalRetentionLimit::Unlimited);
         assert_eq!(budget.limit(), Some(1 << 30));
-        assert_eq!(budget.judge(held(60 * MIB), Delivery::Stalled), Spill::Off);
+        assert_eq!(budget.judge(held(60 * MIB), Delivery::Stalled), SpillMode::Off);
         let mut fixed = WalBudget::new(WalBudgetLimit::Bytes(5), bound, Lsn::ZERO);
-        fixed.follow(Retention::Unlimited);
+        fixed.follow(WalRetentionLimit::Unlimited);
         assert_eq!(fixed.limit(), Some(5));
     }
 
     #[test]
     fn without_a_budget_nothing_is_spilled() {
-        let mut budget = WalBudget::new(WalBudgetLimit::Off, Retention::Unlimited, Lsn::ZERO);
-        assert_eq!(budget.judge(held(1 << 40), Delivery::Stalled), Spill::Off);
+        let mut budget =
+            WalBudget::new(WalBudgetLimit::Off, WalRetentionLimit::Unlimited, Lsn::ZERO);
+        assert_eq!(budget.judge(held(1 << 40), Delivery::Stalled), SpillMode::Off);
     }
 
     #[test]
     fn before_anything_is_settled_the_stream_holds_what_lies_behind_its_start() {
         let limit = WalBudgetLimit::Bytes(MIB);
-        let budget = WalBudget::new(limit, Retention::Unlimited, Lsn::new(1 << 40));
+        let budget = WalBudget::new(limit, WalRetentionLimit::Unlimited, Lsn::new(1 << 40));
         let held = budget.held(Lsn::new((1 << 40) + 5), Tracker::new().watermark());
         assert_eq!(held.bytes(), 5);
     }

@@ -7,11 +7,11 @@
 
 use std::time::{Duration, Instant};
 
-use crate::pauses::{Pause, Pauses};
+use crate::pauses::{Pause, SuccessIntervals};
 
 /// The stopwatch of healthy time, and the outcomes of recent publishes.
 #[derive(Debug)]
-pub struct Weather {
+pub struct OutageDetector {
     fair: Duration,
     /// The longest time between two successes that counts as healthy.
     gap: Duration,
@@ -19,7 +19,7 @@ pub struct Weather {
     /// Failures since the last success. They distinguish an outage from an idle stream.
     failures: u32,
     last_failure: Option<Instant>,
-    pauses: Pauses,
+    pauses: SuccessIntervals,
     /// The number of outstanding requests.
     out: usize,
     /// The time since which no reply has arrived although a request is outstanding.
@@ -44,7 +44,7 @@ pub enum Change {
     OutageOver,
 }
 
-impl Weather {
+impl OutageDetector {
     /// Creates a stopwatch for lanes that are parked after `park_after` of healthy time.
     #[must_use]
     pub fn new(park_after: Duration) -> Self {
@@ -54,7 +54,7 @@ impl Weather {
             last_success: None,
             failures: 0,
             last_failure: None,
-            pauses: Pauses::new(0, Self::BAD_PAUSES_MAX),
+            pauses: SuccessIntervals::new(0, Self::BAD_PAUSES_MAX),
             out: 0,
             silent_since: None,
         }
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn an_outage_adds_at_most_one_gap_of_fair_weather() {
         let start = Instant::now();
-        let mut weather = Weather::new(PARK_AFTER);
+        let mut weather = OutageDetector::new(PARK_AFTER);
         weather.success(start, start);
         let before = weather.fair(start);
         for _ in 0..100 {
@@ -191,7 +191,7 @@ mod tests {
     fn requests_that_nobody_answers_are_a_stall_until_one_is() {
         let start = Instant::now();
         let after = |millis| start + Duration::from_millis(millis);
-        let mut weather = Weather::new(PARK_AFTER);
+        let mut weather = OutageDetector::new(PARK_AFTER);
         assert_eq!(weather.delivery(after(60_000)), Delivery::Flowing, "nothing is out");
         weather.sent(start);
         weather.sent(after(3_000));
@@ -208,7 +208,7 @@ mod tests {
     fn refusals_are_a_stall_when_nothing_was_stored_for_a_second() {
         let start = Instant::now();
         let after = |millis| start + Duration::from_millis(millis);
-        let mut weather = Weather::new(PARK_AFTER);
+        let mut weather = OutageDetector::new(PARK_AFTER);
         weather.success(start, start);
         weather.failure(start);
         assert_eq!(weather.delivery(after(999)), Delivery::Flowing);
@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn refusals_are_no_stall_any_more_once_nothing_has_been_tried_for_two_minutes() {
         let start = Instant::now();
-        let mut weather = Weather::new(PARK_AFTER);
+        let mut weather = OutageDetector::new(PARK_AFTER);
         weather.failure(start);
         let later = start + Duration::from_secs(119);
         assert_eq!(weather.delivery(later), Delivery::Stalled);
@@ -230,7 +230,7 @@ mod tests {
     #[test]
     fn steady_successes_run_the_stopwatch_in_real_time() {
         let start = Instant::now();
-        let mut weather = Weather::new(PARK_AFTER);
+        let mut weather = OutageDetector::new(PARK_AFTER);
         weather.success(start, start);
         let before = weather.fair(start);
         for tenth in 1..=50 {

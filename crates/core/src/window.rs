@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 /// Bounds of the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WindowLimits {
+pub struct ConcurrencyLimits {
     /// The smallest window. With fewer requests, one late reply stalls everything.
     pub min: usize,
     /// The largest window, `--max-outstanding-requests`.
@@ -17,8 +17,8 @@ pub struct WindowLimits {
 
 /// The adaptive limit on outstanding requests.
 #[derive(Debug)]
-pub struct Window {
-    limits: WindowLimits,
+pub struct ConcurrencyWindow {
+    limits: ConcurrencyLimits,
     /// Fractional, so that growth below one request per reply adds up.
     size: f64,
     shortest: Option<Duration>,
@@ -27,7 +27,7 @@ pub struct Window {
     reduced_at: Option<Instant>,
 }
 
-impl Window {
+impl ConcurrencyWindow {
     /// Round trips within this distance of the shortest are noise: schedulers cause as much.
     const NOISE: Duration = Duration::from_millis(1);
     /// The lifetime of the shortest round trip.
@@ -37,7 +37,7 @@ impl Window {
 
     /// Creates a window of four times the minimum.
     #[must_use]
-    pub fn new(limits: WindowLimits) -> Self {
+    pub fn new(limits: ConcurrencyLimits) -> Self {
         let size = (limits.min * 4).min(limits.max).max(1);
         Self {
             limits,
@@ -93,9 +93,9 @@ impl Window {
 mod tests {
     use super::*;
 
-    const LIMITS: WindowLimits = WindowLimits { min: 16, max: 1_600 };
+    const LIMITS: ConcurrencyLimits = ConcurrencyLimits { min: 16, max: 1_600 };
 
-    fn replies(window: &mut Window, count: u32, round_trip: Duration) {
+    fn replies(window: &mut ConcurrencyWindow, count: u32, round_trip: Duration) {
         let start = Instant::now();
         for i in 0..count {
             window.stored(round_trip, window.size(), start + Duration::from_micros(u64::from(i)));
@@ -104,14 +104,14 @@ mod tests {
 
     #[test]
     fn a_long_round_trip_that_holds_opens_the_window_to_its_limit() {
-        let mut window = Window::new(LIMITS);
+        let mut window = ConcurrencyWindow::new(LIMITS);
         replies(&mut window, 2_000, Duration::from_millis(50));
         assert_eq!(window.size(), 1_600);
     }
 
     #[test]
     fn a_round_trip_that_grows_closes_the_window() {
-        let mut window = Window::new(LIMITS);
+        let mut window = ConcurrencyWindow::new(LIMITS);
         replies(&mut window, 1_000, Duration::from_millis(2));
         let opened = window.size();
         replies(&mut window, 20_000, Duration::from_millis(40));
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn an_idle_window_does_not_grow() {
-        let mut window = Window::new(LIMITS);
+        let mut window = ConcurrencyWindow::new(LIMITS);
         let before = window.size();
         for _ in 0..1_000 {
             window.stored(Duration::from_millis(1), 3, Instant::now());
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn congestion_is_answered_once_for_replies_that_come_together() {
-        let mut window = Window::new(LIMITS);
+        let mut window = ConcurrencyWindow::new(LIMITS);
         replies(&mut window, 2_000, Duration::from_millis(50));
         let now = Instant::now();
         for _ in 0..100 {

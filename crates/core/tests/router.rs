@@ -9,8 +9,8 @@ use pgoutput_parser::{
     Begin, Change, Column, Decoder, Lsn, PgTimestamp, RelationColumn, ReplicaIdentity, encode,
 };
 use walrelay_core::{
-    AttributeStyle, ColumnNames, EditedMessages, Fault, IncompleteMessage, LogName, Message,
-    MessagePart, Names, REQUEST_BYTES_MAX, Routed, Router, RouterConfig, Template,
+    AttributeStyle, ColumnAliases, ColumnNames, EditedMessages, Fault, IncompleteMessage, Message,
+    MessagePart, REQUEST_BYTES_MAX, Routed, Router, RouterConfig, SystemIdentifierMode, Template,
 };
 use walrelay_envelope::attribute;
 
@@ -28,8 +28,8 @@ fn small() -> ColumnNames {
     }
 }
 
-fn named(name: &str) -> Option<Names> {
-    Some(Names::parse(name))
+fn named(name: &str) -> Option<ColumnAliases> {
+    Some(ColumnAliases::parse(name))
 }
 
 /// A router, and the decoder of the open transaction.
@@ -40,21 +40,21 @@ struct Table {
 
 impl Table {
     fn new(columns: ColumnNames, ordering_key: &str) -> Self {
-        Self::of((columns, AttributeStyle::Default), ordering_key, LogName::Untold)
+        Self::of((columns, AttributeStyle::Default), ordering_key, SystemIdentifierMode::Untold)
     }
 
     fn styled(columns: ColumnNames, style: AttributeStyle) -> Self {
-        Self::of((columns, style), "", LogName::Untold)
+        Self::of((columns, style), "", SystemIdentifierMode::Untold)
     }
 
-    fn telling(columns: ColumnNames, log_name: LogName) -> Self {
+    fn telling(columns: ColumnNames, log_name: SystemIdentifierMode) -> Self {
         Self::of((columns, AttributeStyle::Default), "", log_name)
     }
 
     fn of(
         (columns, style): (ColumnNames, AttributeStyle),
         ordering_key: &str,
-        log_name: LogName,
+        log_name: SystemIdentifierMode,
     ) -> Self {
         Self::with(RouterConfig {
             project: "p".into(),
@@ -148,7 +148,7 @@ fn only_the_relay_says_whose_positions_they_are() {
     untold.router = untold.router.of_server("7/1".to_owned());
     assert_eq!(attributes(&untold.row(&row)).get("system_identifier"), None);
 
-    let mut told = Table::telling(columns(), LogName::Told);
+    let mut told = Table::telling(columns(), SystemIdentifierMode::Told);
     told.router = told.router.of_server("7/1".to_owned());
     assert_eq!(attributes(&told.row(&row))["system_identifier"], "7/1");
 }
@@ -189,7 +189,7 @@ fn headers_that_cannot_be_attributes_are_refused_with_their_own_reason() {
 
 #[test]
 fn the_payload_may_be_a_field_too() {
-    let columns = ColumnNames { payload: Names::parse("id"), ..small() };
+    let columns = ColumnNames { payload: ColumnAliases::parse("id"), ..small() };
     let routed = Table::new(columns, "").row(&[("id", Some("e-1"))]);
     assert_eq!((routed.message.event_id(), routed.message.data()), ("e-1", &b"e-1"[..]));
 }
@@ -336,7 +336,7 @@ fn a_row_whose_message_was_edited_gives_that_message_whatever_is_wrong_with_the_
         columns: small(),
         style: AttributeStyle::Default,
         replay_id: None,
-        log_name: LogName::Untold,
+        log_name: SystemIdentifierMode::Untold,
         edited,
     });
     let row = |id| [("id", Some(id)), ("route", Some("no topic!")), ("payload", Some("broken"))];

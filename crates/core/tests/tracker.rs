@@ -2,7 +2,7 @@
 //! the watermark.
 
 use pgoutput_parser::{Lsn, PgTimestamp, encode};
-use walrelay_core::{Evidence, Ticket, Tracker};
+use walrelay_core::{ContinuityProof, Ticket, Tracker};
 
 fn committed_at(micros: i64) -> PgTimestamp {
     PgTimestamp::from_micros(micros)
@@ -15,7 +15,7 @@ fn a_ticket_knows_when_its_transaction_was_committed() {
     for (micros, end) in [(5, 10), (7, 20)] {
         tracker.begin(committed_at(micros));
         tickets.push(tracker.open());
-        tracker.seal(encode::boundary(Lsn::new(end)), Evidence::Unbroken);
+        tracker.seal(encode::boundary(Lsn::new(end)), ContinuityProof::Unbroken);
     }
     let times: Vec<_> = tickets.iter().map(Ticket::committed_at).collect();
     assert_eq!(times, [committed_at(5), committed_at(7)]);
@@ -32,7 +32,7 @@ fn it_knows_what_is_open_and_what_is_not_settled() {
     assert_eq!(state(&tracker), (true, true, false), "begun");
     let ticket = tracker.open();
     assert_eq!(state(&tracker), (true, false, false), "a row is in flight");
-    tracker.seal(encode::boundary(Lsn::new(10)), Evidence::Unbroken);
+    tracker.seal(encode::boundary(Lsn::new(10)), ContinuityProof::Unbroken);
     assert_eq!(state(&tracker), (false, false, false), "committed");
     tracker.settle(ticket);
     assert_eq!(state(&tracker), (false, true, true), "settled");
@@ -68,8 +68,8 @@ fn a_row_before_any_transaction_is_a_lie() {
 fn a_commit_without_a_begin_is_a_lie() {
     let mut tracker = Tracker::new();
     tracker.begin(committed_at(0));
-    tracker.seal(encode::boundary(Lsn::new(10)), Evidence::Unbroken);
-    tracker.seal(encode::boundary(Lsn::new(20)), Evidence::Unbroken);
+    tracker.seal(encode::boundary(Lsn::new(10)), ContinuityProof::Unbroken);
+    tracker.seal(encode::boundary(Lsn::new(20)), ContinuityProof::Unbroken);
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn a_commit_behind_the_watermark_is_a_lie() {
     tracker.observe(encode::boundary(Lsn::new(20)));
     tracker.intact(Lsn::new(20));
     tracker.begin(committed_at(0));
-    tracker.seal(encode::boundary(Lsn::new(10)), Evidence::Unbroken);
+    tracker.seal(encode::boundary(Lsn::new(10)), ContinuityProof::Unbroken);
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn settled_neighbours_are_merged_once_there_are_many_spans() {
 fn transaction(tracker: &mut Tracker, end: u64) -> Ticket {
     tracker.begin(committed_at(0));
     let ticket = tracker.open();
-    tracker.seal(encode::boundary(Lsn::new(end)), Evidence::Unbroken);
+    tracker.seal(encode::boundary(Lsn::new(end)), ContinuityProof::Unbroken);
     ticket
 }
 

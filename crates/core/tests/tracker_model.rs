@@ -3,7 +3,7 @@
 
 use pgoutput_parser::{Lsn, PgTimestamp, encode};
 use proptest::prelude::*;
-use walrelay_core::{Evidence, Ticket, Tracker};
+use walrelay_core::{ContinuityProof, Ticket, Tracker};
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -94,7 +94,7 @@ proptest! {
                 Step::Commit | Step::CommitInDoubt if open => {
                     open = false;
                     let is_in_doubt = matches!(step, Step::CommitInDoubt);
-                    let evidence = if is_in_doubt { Evidence::None } else { Evidence::Unbroken };
+                    let evidence = if is_in_doubt { ContinuityProof::None } else { ContinuityProof::Unbroken };
                     tracker.seal(encode::boundary(Lsn::new(wal + 5)), evidence);
                     if let Some(last) = model.transactions.last_mut() {
                         last.end = Some(wal + 5);
@@ -130,7 +130,7 @@ proptest! {
     }
 }
 
-fn transaction(tracker: &mut Tracker, end: u64, evidence: Evidence) -> Ticket {
+fn transaction(tracker: &mut Tracker, end: u64, evidence: ContinuityProof) -> Ticket {
     tracker.begin(PgTimestamp::from_micros(0));
     let ticket = tracker.open();
     tracker.seal(encode::boundary(Lsn::new(end)), evidence);
@@ -144,8 +144,8 @@ fn a_position_the_server_may_have_passed_over_rows_before_is_not_confirmed() {
     assert_eq!(tracker.watermark().lsn(), Lsn::ZERO);
     tracker.intact(Lsn::new(7));
     assert_eq!(tracker.watermark().lsn(), Lsn::new(7));
-    let first = transaction(&mut tracker, 20, Evidence::None);
-    let second = transaction(&mut tracker, 30, Evidence::Unbroken);
+    let first = transaction(&mut tracker, 20, ContinuityProof::None);
+    let second = transaction(&mut tracker, 30, ContinuityProof::Unbroken);
     tracker.settle(first);
     tracker.settle(second);
     tracker.intact(Lsn::new(19));
@@ -162,9 +162,9 @@ fn a_position_the_server_may_have_passed_over_rows_before_is_not_confirmed() {
 #[test]
 fn transactions_behind_a_row_that_does_not_settle_take_no_memory() {
     let mut tracker = Tracker::new();
-    let stuck = transaction(&mut tracker, 1, Evidence::Unbroken);
+    let stuck = transaction(&mut tracker, 1, ContinuityProof::Unbroken);
     for end in 2..500_000 {
-        let evidence = if end % 2 == 0 { Evidence::None } else { Evidence::Unbroken };
+        let evidence = if end % 2 == 0 { ContinuityProof::None } else { ContinuityProof::Unbroken };
         let ticket = transaction(&mut tracker, end, evidence);
         tracker.settle(ticket);
         assert!(tracker.spans() <= 4_097, "I6: {} spans for one row", tracker.spans());

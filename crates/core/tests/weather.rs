@@ -2,17 +2,17 @@
 
 use std::time::{Duration, Instant};
 
-use walrelay_core::{Weather, WeatherChange};
+use walrelay_core::{OutageDetector, WeatherChange};
 
 /// Half of `--park-after`.
 const GAP: Duration = Duration::from_secs(1);
 
-fn weather() -> Weather {
-    Weather::new(GAP * 2)
+fn weather() -> OutageDetector {
+    OutageDetector::new(GAP * 2)
 }
 
 /// Notes a request that was sent and stored at the same moment.
-fn stored(weather: &mut Weather, now: Instant) -> WeatherChange {
+fn stored(weather: &mut OutageDetector, now: Instant) -> WeatherChange {
     weather.success(now, now)
 }
 

@@ -6,9 +6,9 @@
 
 use std::time::{Duration, Instant};
 
-use walrelay_core::{Window, WindowLimits};
+use walrelay_core::{ConcurrencyLimits, ConcurrencyWindow};
 
-const LIMITS: WindowLimits = WindowLimits { min: 16, max: 1_600 };
+const LIMITS: ConcurrencyLimits = ConcurrencyLimits { min: 16, max: 1_600 };
 const START: usize = 64;
 
 fn micros(count: u64) -> Duration {
@@ -16,22 +16,22 @@ fn micros(count: u64) -> Duration {
 }
 
 /// A window that knows a shortest round trip and has not grown.
-fn knowing(shortest: Duration, now: Instant) -> Window {
-    let mut window = Window::new(LIMITS);
+fn knowing(shortest: Duration, now: Instant) -> ConcurrencyWindow {
+    let mut window = ConcurrencyWindow::new(LIMITS);
     window.stored(shortest, 0, now);
     assert_eq!(window.size(), START);
     window
 }
 
 /// The size after one more reply, while the whole window is in use.
-fn after(mut window: Window, round_trip: Duration, now: Instant) -> usize {
+fn after(mut window: ConcurrencyWindow, round_trip: Duration, now: Instant) -> usize {
     window.stored(round_trip, START, now);
     window.size()
 }
 
 #[test]
 fn it_starts_at_four_times_its_minimum_within_its_bounds() {
-    let start = |min, max| Window::new(WindowLimits { min, max }).size();
+    let start = |min, max| ConcurrencyWindow::new(ConcurrencyLimits { min, max }).size();
     assert_eq!((start(16, 1_600), start(16, 40), start(0, 10)), (64, 40, 1));
 }
 
@@ -72,7 +72,7 @@ fn it_shrinks_slowly_while_many_requests_are_queued() {
 fn it_grows_when_half_of_it_is_used() {
     let now = Instant::now();
     let grown_with = |out| {
-        let mut window = Window::new(LIMITS);
+        let mut window = ConcurrencyWindow::new(LIMITS);
         window.stored(micros(10_000), out, now);
         window.size()
     };
@@ -108,7 +108,7 @@ fn the_same_round_trip_again_is_not_believed_for_longer() {
 #[test]
 fn congestion_takes_three_tenths_at_most_every_tenth_of_a_second() {
     let now = Instant::now();
-    let mut window = Window::new(LIMITS);
+    let mut window = ConcurrencyWindow::new(LIMITS);
     window.congested(now);
     assert_eq!(window.size(), 44);
     window.congested(now + Duration::from_millis(99));
@@ -123,7 +123,7 @@ fn congestion_takes_three_tenths_at_most_every_tenth_of_a_second() {
 
 #[test]
 fn a_window_without_a_minimum_lets_one_request_out() {
-    let mut window = Window::new(WindowLimits { min: 0, max: 0 });
+    let mut window = ConcurrencyWindow::new(ConcurrencyLimits { min: 0, max: 0 });
     window.congested(Instant::now());
     assert_eq!(window.size(), 1);
 }

@@ -36,7 +36,7 @@ mod store;
 mod wire;
 
 pub use emulator::{Emulator, Options, Stats, SubscriptionOptions};
-pub use faults::fault::{Call, Effect, Fault, Unconfirmed};
+pub use faults::fault::{AckFailure, Call, Effect, Fault};
 pub use faults::in_force::{FaultId, FaultReport};
 pub use faults::text::FaultSyntaxError;
 pub use serve::tls::Tls;

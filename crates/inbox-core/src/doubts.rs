@@ -24,7 +24,7 @@ use walrelay_core::Random;
 use crate::backoff::Backoff;
 use crate::failure::Failure;
 use crate::leases::Ticket;
-use crate::pace::Portion;
+use crate::pace::AdaptiveBatchSize;
 
 /// The wait between probes of doubtful messages while no event passes. The wait grows.
 const PROBE_WAIT_FIRST: Duration = Duration::from_millis(100);
@@ -40,20 +40,20 @@ const UNPROVEN_EVERY: Duration = Duration::from_mins(1);
 const ACCIDENTS_MAX: u32 = 3;
 
 #[derive(Debug, Clone, Copy)]
-struct Doubt {
+struct IsolationRecord {
     /// The last failure.
     failure: Failure,
     /// The number of failures.
     times: u32,
     /// The number of failures in a batch of one key.
     alone: u32,
-    /// The value of [`Doubts::passed`] at the last failure.
+    /// The value of [`PoisonIsolation::passed`] at the last failure.
     passed: u64,
 }
 
 /// The way a doubtful message is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Trial {
+pub(crate) enum IsolationStep {
     /// With other doubtful messages. The server tries the handler on each, and one that passes
     /// proves that the others are at fault.
     Together,
@@ -65,10 +65,10 @@ pub(crate) enum Trial {
 
 /// The messages in doubt.
 #[derive(Debug)]
-pub(crate) struct Doubts {
+pub(crate) struct PoisonIsolation {
     /// The number of batches in which an event passed, since the start.
     passed: u64,
-    of: BTreeMap<Ticket, Doubt>,
+    of: BTreeMap<Ticket, IsolationRecord>,
     /// The number of messages stored without proof since `unproven_since`, to free capacity while
     /// no event passed.
     unproven: usize,
@@ -76,13 +76,13 @@ pub(crate) struct Doubts {
     wait: Backoff,
     not_before: Option<Instant>,
     /// The number of doubtful messages tried together. The number shrinks when failures are slow.
-    together: Portion,
+    together: AdaptiveBatchSize,
 }
 
-impl Doubts {
+impl PoisonIsolation {
     pub(crate) const fn new(batch: usize) -> Self {
         Self {
-            together: Portion::of(batch),
+            together: AdaptiveBatchSize::of(batch),
             passed: 0,
             of: BTreeMap::new(),
             unproven: 0,
@@ -103,13 +103,13 @@ impl Doubts {
     /// Notes the failure of a message that was the first of its key. Its batch had `keys` keys.
     pub(crate) fn note(&mut self, first: Ticket, failure: Failure, keys: usize) {
         let before = self.of.get(&first).copied();
-        let Doubt { times, alone, .. } =
-            before.unwrap_or(Doubt { failure, times: 0, alone: 0, passed: 0 });
+        let IsolationRecord { times, alone, .. } =
+            before.unwrap_or(IsolationRecord { failure, times: 0, alone: 0, passed: 0 });
         // If the server refuses the handler's actions, the database has tried each event of the
         // batch alone.
         let is_tried = keys == 1 || failure == Failure::Operator;
         let alone = alone + u32::from(is_tried);
-        let doubt = Doubt { failure, times: times + 1, alone, passed: self.passed };
+        let doubt = IsolationRecord { failure, times: times + 1, alone, passed: self.passed };
         self.of.insert(first, doubt);
     }
 
@@ -119,23 +119,23 @@ impl Doubts {
     }
 
     pub(crate) fn contains(&self, ticket: Ticket) -> bool {
-        self.of.get(&ticket).is_some_and(Doubt::is_serious)
+        self.of.get(&ticket).is_some_and(IsolationRecord::is_serious)
     }
 
     /// Returns whether the message has failed alone, or its next attempt probes whether the
     /// database is reachable.
     pub(crate) fn was_tried(&self, ticket: Ticket) -> bool {
-        self.of.get(&ticket).is_some_and(Doubt::was_tried)
+        self.of.get(&ticket).is_some_and(IsolationRecord::was_tried)
     }
 
     /// Returns the way to send the message. `None` while it has to wait, because nothing suggests a
     /// better result yet.
-    pub(crate) fn trial(&self, ticket: Ticket, now: Instant) -> Option<Trial> {
+    pub(crate) fn trial(&self, ticket: Ticket, now: Instant) -> Option<IsolationStep> {
         let doubt = self.of.get(&ticket)?;
         let enough = if doubt.failure.may_be_an_accident() { ACCIDENTS_MAX } else { 1 };
         let is_proven = doubt.passed < self.passed && doubt.alone >= enough;
         if is_proven {
-            return Some(Trial::Last);
+            return Some(IsolationStep::Last);
         }
         // If others have passed since, the message may go at once. A message that failed only in a
         // batch with others may also go at once. It may be healthy, and the database has answered.
@@ -143,7 +143,11 @@ impl Doubts {
         if has_to_wait && self.not_before.is_some_and(|at| at > now) {
             return None;
         }
-        Some(if doubt.failure == Failure::Operator { Trial::Together } else { Trial::Alone })
+        Some(if doubt.failure == Failure::Operator {
+            IsolationStep::Together
+        } else {
+            IsolationStep::Alone
+        })
     }
 
     /// Returns whether one message may be stored without proof. All held messages are in doubt, and
@@ -178,7 +182,7 @@ impl Doubts {
     }
 }
 
-impl Doubt {
+impl IsolationRecord {
     fn was_tried(&self) -> bool {
         self.alone > 0 || self.failure == Failure::Outage
     }

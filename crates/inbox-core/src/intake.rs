@@ -24,7 +24,7 @@ use walrelay_core::Random;
 
 use crate::backoff::jittered;
 use crate::batch::{BatchId, Fate, Outcome};
-use crate::doubts::Doubts;
+use crate::doubts::PoisonIsolation;
 use crate::failure::Failure;
 use crate::leases::{Lease, Leases, Look, Ticket};
 use crate::pace::{PATIENCE, Pace};
@@ -43,7 +43,7 @@ const OUTAGE_MESSAGES: usize = 100;
 
 /// The limits on the held messages, and on the time for which each is held.
 #[derive(Debug, Clone, Copy)]
-pub struct Bounds {
+pub struct IntakeLimits {
     /// The messages in a batch, at most.
     pub batch: usize,
     /// The batches in flight at once, at most.
@@ -73,7 +73,7 @@ pub struct Delivery<'a> {
 
 /// Whether a delivery brings a new message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Arrival {
+pub enum DeliveryKind {
     /// The message was not held before.
     New,
     /// The message was held already. It is acknowledged by the newer delivery's name.
@@ -146,7 +146,7 @@ struct Out {
 /// The messages that a consumer holds. Generic in the message, which only passes through.
 #[derive(Debug)]
 pub struct Intake<M> {
-    bounds: Bounds,
+    bounds: IntakeLimits,
     random: Random,
     held: BTreeMap<Ticket, Held<M>>,
     by_message: HashMap<Arc<str>, Ticket>,
@@ -160,7 +160,7 @@ pub struct Intake<M> {
     /// With one worker, the time until which the trusted queue has the worker. The trusted queue
     /// gets as much time as the last doubtful batch took.
     doubtful_after: Option<Instant>,
-    doubts: Doubts,
+    doubts: PoisonIsolation,
     /// Whether a message is stored to free capacity. No more is read until an eighth of the
     /// capacity is free.
     is_making_room: bool,
@@ -175,7 +175,7 @@ pub struct Intake<M> {
 impl<M> Intake<M> {
     /// Creates an intake that holds no message.
     #[must_use]
-    pub fn new(bounds: Bounds, random: Random) -> Self {
+    pub fn new(bounds: IntakeLimits, random: Random) -> Self {
         Self {
             bounds,
             random,
@@ -189,7 +189,7 @@ impl<M> Intake<M> {
             batches: BTreeMap::new(),
             last: Line::Doubtful,
             doubtful_after: None,
-            doubts: Doubts::new(bounds.batch),
+            doubts: PoisonIsolation::new(bounds.batch),
             leases: Leases::new(bounds.lease, bounds.max_lease),
             pace: Pace::new(bounds.batch, bounds.workers),
             acknowledgements: VecDeque::new(),
@@ -204,14 +204,14 @@ impl<M> Intake<M> {
     /// never notice that the outage is over, or that only some events fail.
     #[must_use]
     pub fn has_room(&self) -> bool {
-        let Bounds { messages, bytes, .. } = self.bounds;
+        let IntakeLimits { messages, bytes, .. } = self.bounds;
         let is_wanted = !self.pace.is_away() || self.held.len() < OUTAGE_MESSAGES;
         self.held.len() < messages && self.bytes < bytes && is_wanted && !self.is_making_room
     }
 
     /// Returns whether an eighth or less of the capacity is left.
     fn is_nearly_full(&self) -> bool {
-        let Bounds { messages, bytes, .. } = self.bounds;
+        let IntakeLimits { messages, bytes, .. } = self.bounds;
         self.held.len() >= messages / 8 * 7 || self.bytes >= bytes / 8 * 7
     }
 
@@ -260,7 +260,12 @@ impl<M> Intake<M> {
     }
 
     /// Adds a delivery to the held messages.
-    pub fn arrive(&mut self, delivery: Delivery<'_>, message: &Arc<M>, now: Instant) -> Arrival {
+    pub fn arrive(
+        &mut self,
+        delivery: Delivery<'_>,
+        message: &Arc<M>,
+        now: Instant,
+    ) -> DeliveryKind {
         let Delivery { message_id, ack_id, ordering_key, bytes } = delivery;
         if let Some(ticket) = self.by_message.get(message_id).copied() {
             if let Some(held) = self.held.get_mut(&ticket) {
@@ -268,7 +273,7 @@ impl<M> Intake<M> {
                 self.leases.end(ticket, &held.lease);
                 held.lease = self.leases.begin(ticket, held.since, now, &mut self.random);
             }
-            return Arrival::Again;
+            return DeliveryKind::Again;
         }
         let ticket = self.next_ticket;
         self.next_ticket += 1;
@@ -284,7 +289,7 @@ impl<M> Intake<M> {
         let held =
             Held { message, message_id, ack_id, key, bytes, since: now, lease, is_out: false };
         self.held.insert(ticket, held);
-        Arrival::New
+        DeliveryKind::New
     }
 
     fn enqueue(&mut self, ordering_key: &str, ticket: Ticket) -> Arc<str> {

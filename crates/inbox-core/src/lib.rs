@@ -26,5 +26,5 @@ mod pace;
 pub use backoff::Backoff;
 pub use batch::{Batch, BatchId, Fate, Outcome, Standing};
 pub use failure::{Failure, beginnings_of_no_attempt, is_no_attempt, is_of_surroundings};
-pub use intake::{Arrival, Bounds, Delivery, Intake};
-pub use pace::{PATIENCE, Portion};
+pub use intake::{Delivery, DeliveryKind, Intake, IntakeLimits};
+pub use pace::{AdaptiveBatchSize, PATIENCE};

@@ -28,12 +28,12 @@ pub const PATIENCE: Duration = Duration::from_secs(1);
 
 /// An adaptive batch size: halved after a failure, doubled after each success.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Portion {
+pub struct AdaptiveBatchSize {
     most: usize,
     size: usize,
 }
 
-impl Portion {
+impl AdaptiveBatchSize {
     /// Creates a size that starts at its maximum.
     #[must_use]
     pub const fn of(most: usize) -> Self {
@@ -75,7 +75,7 @@ fn in_patience(size: usize, time: Duration) -> usize {
 #[derive(Debug)]
 pub(crate) struct Pace {
     workers: usize,
-    limit: Portion,
+    limit: AdaptiveBatchSize,
     conflict: Backoff,
     outage: Backoff,
     /// The failure that caused the outage, or the last known failure.
@@ -87,7 +87,7 @@ impl Pace {
     pub(crate) fn new(batch_max: usize, workers: usize) -> Self {
         Self {
             workers,
-            limit: Portion::of(batch_max),
+            limit: AdaptiveBatchSize::of(batch_max),
             conflict: Backoff::new(CONFLICT_WAIT_FIRST, CONFLICT_WAIT_LONGEST),
             outage: Backoff::new(OUTAGE_WAIT_FIRST, OUTAGE_WAIT_LONGEST),
             last: Failure::Outage,

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use walrelay_core::Random;
-use walrelay_inbox_core::{Batch, Bounds, Delivery, Failure, Fate, Intake, Outcome, Standing};
+use walrelay_inbox_core::{
+    Batch, Delivery, Failure, Fate, Intake, IntakeLimits, Outcome, Standing,
+};
 
 /// Longer than any wait between two batches, shorter than a lease.
 const LATER: Duration = Duration::from_secs(6);
@@ -29,7 +31,7 @@ struct World {
 
 impl World {
     fn new(batch: usize, workers: usize) -> Self {
-        let bounds = Bounds {
+        let bounds = IntakeLimits {
             batch,
             workers,
             messages: 1_000,

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use crate::migrations::inbox_tables;
 use serde_json::{Map, Value, json};
 use tokio_postgres::error::SqlState;
-use walrelay_pg_client::{RowUse, SqlClient, SqlError, quote_literal, refuse_hidden_rows};
+use walrelay_pg_client::{SqlClient, SqlError, TableAccess, quote_literal, refuse_hidden_rows};
 
 use crate::error::InboxError;
 use crate::unfinished::{self, UnfinishedRebuild};
@@ -29,20 +29,20 @@ pub(crate) fn unknown(consumer: &str) -> InboxError {
 
 /// Refuses to read an inbox whose rows row level security hides. Such an inbox would look empty.
 pub(crate) async fn refuse_hidden(client: &SqlClient) -> Result<(), InboxError> {
-    Ok(refuse_hidden_rows(client, &inbox_tables(), RowUse::Read).await?)
+    Ok(refuse_hidden_rows(client, &inbox_tables(), TableAccess::Read).await?)
 }
 
 /// Refuses to change events and keys of an inbox with hidden rows, which would silently stay
 /// unchanged.
 pub(crate) async fn refuse_hidden_changes(client: &SqlClient) -> Result<(), InboxError> {
-    Ok(refuse_hidden_rows(client, &inbox_tables()[1..], RowUse::Update).await?)
+    Ok(refuse_hidden_rows(client, &inbox_tables()[1..], TableAccess::Update).await?)
 }
 
 /// Refuses to apply events to an inbox with hidden rows. One error reports all tables, so that one
 /// fix suffices.
 pub(crate) async fn refuse_hidden_writes(client: &SqlClient) -> Result<(), InboxError> {
-    let consumers = refuse_hidden_rows(client, &inbox_tables()[..1], RowUse::Read).await;
-    let events = refuse_hidden_rows(client, &inbox_tables()[1..], RowUse::Write).await;
+    let consumers = refuse_hidden_rows(client, &inbox_tables()[..1], TableAccess::Read).await;
+    let events = refuse_hidden_rows(client, &inbox_tables()[1..], TableAccess::Write).await;
     Ok(match (consumers, events) {
         (
             Err(SqlError::RowsHidden { tables, role, policies }),
@@ -59,7 +59,7 @@ pub(crate) async fn refuse_hidden_writes(client: &SqlClient) -> Result<(), Inbox
 /// Refuses consumers' rows that row level security hides.
 pub(crate) async fn refuse_hidden_consumers(
     client: &SqlClient,
-    rows: RowUse,
+    rows: TableAccess,
 ) -> Result<(), InboxError> {
     Ok(refuse_hidden_rows(client, &inbox_tables()[..1], rows).await?)
 }
@@ -112,7 +112,7 @@ async fn refuse_other_subscription(
 ///
 /// Fails if there is no such consumer, or if the database reports an error.
 pub async fn subscription(client: &SqlClient, consumer: &str) -> Result<String, InboxError> {
-    refuse_hidden_consumers(client, RowUse::Read).await?;
+    refuse_hidden_consumers(client, TableAccess::Read).await?;
     let sql = "SELECT subscription FROM public.app_inbox_consumer WHERE consumer = $1";
     let row = client.query_opt(sql, &[&consumer]).await.map_err(failed("read the consumer"))?;
     row.map(|row| row.get(0)).ok_or_else(|| unknown(consumer))
@@ -120,7 +120,7 @@ pub async fn subscription(client: &SqlClient, consumer: &str) -> Result<String, 
 
 /// A consumer that is registered in a database.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Registered {
+pub struct RegisteredConsumer {
     /// The consumer's name.
     pub consumer: String,
     /// The full name of its subscription.
@@ -139,11 +139,11 @@ pub struct Registered {
 pub async fn registered(
     client: &SqlClient,
     name: Option<&str>,
-) -> Result<Vec<Registered>, InboxError> {
+) -> Result<Vec<RegisteredConsumer>, InboxError> {
     if !has_inbox(client).await? {
         return Ok(Vec::new());
     }
-    refuse_hidden_consumers(client, RowUse::Read).await?;
+    refuse_hidden_consumers(client, TableAccess::Read).await?;
     // Read by name from JSON, because inboxes of an earlier version lack the column.
     let sql = format!(
         "SELECT consumer, subscription,
@@ -152,7 +152,7 @@ pub async fn registered(
         unfinished::COLUMNS
     );
     let rows = client.query(&sql, &[&name]).await.map_err(failed("read the consumers"))?;
-    let of = |row: &tokio_postgres::Row| Registered {
+    let of = |row: &tokio_postgres::Row| RegisteredConsumer {
         consumer: row.get(0),
         subscription: row.get(1),
         pruned_ago: row
@@ -296,7 +296,7 @@ pub async fn rebuild(
     new: NewGeneration<'_>,
 ) -> Result<i32, InboxError> {
     let NewGeneration { subscription, reset, filling } = new;
-    refuse_hidden_consumers(client, RowUse::Update).await?;
+    refuse_hidden_consumers(client, TableAccess::Update).await?;
     let transaction = client.transaction().await.map_err(failed("begin a transaction"))?;
     transaction.batch_execute(LOCK_TIMEOUT).await.map_err(failed("limit the wait"))?;
     // First, because it waits for running batches, whose effects the reset must also remove.
@@ -338,7 +338,7 @@ async fn update(
     consumer: &str,
     (verb, set): (&str, &str),
 ) -> Result<(), InboxError> {
-    refuse_hidden_consumers(client, RowUse::Update).await?;
+    refuse_hidden_consumers(client, TableAccess::Update).await?;
     let sql = format!(
         "UPDATE public.app_inbox_consumer SET {set}, updated_at = now() WHERE consumer = $1"
     );
@@ -556,8 +556,8 @@ pub async fn prune(
                    AND i.received_at < $2) LIMIT {BATCH_ROWS})) \
            AND consumer = $1 AND (generation < $3 OR status IN ('done', 'late', 'discarded'))"
     );
-    refuse_hidden_consumers(client, RowUse::Update).await?;
-    refuse_hidden_rows(client, &inbox_tables()[1..], RowUse::Delete).await?;
+    refuse_hidden_consumers(client, TableAccess::Update).await?;
+    refuse_hidden_rows(client, &inbox_tables()[1..], TableAccess::Delete).await?;
     // Recorded first, because an audit must not report rows as missing that are about to be
     // deleted. If no row is that old, the horizon stays, because the inbox is still complete.
     let note = "UPDATE public.app_inbox_consumer AS c SET pruned_before = greatest(c.pruned_before, b.cutoff) \

@@ -10,14 +10,14 @@ use std::time::SystemTime;
 use serde_json::Value;
 use tokio_postgres::Row;
 use walrelay_pg_client::{
-    QualifiedName, RowUse, SqlClient, SqlError, quote_identifier, quote_literal, read_columns,
+    QualifiedName, SqlClient, SqlError, TableAccess, quote_identifier, quote_literal, read_columns,
     refuse_hidden_rows,
 };
 
 use crate::admin::failed;
 use crate::error::InboxError;
 use crate::messages::Messages;
-use crate::operate::{InConsumer, object};
+use crate::operate::{ConsumerGeneration, object};
 
 /// The number of ids compared at once.
 const PAGE: usize = 10_000;
@@ -151,14 +151,14 @@ impl Seen {
 
 /// The side that the outbox is compared with.
 #[derive(Debug, Clone, Copy)]
-pub enum Against<'a> {
+pub enum AuditTarget<'a> {
     /// The inbox of a consumer.
-    Inbox(&'a SqlClient, &'a InConsumer),
+    Inbox(&'a SqlClient, &'a ConsumerGeneration),
     /// The messages of a subscription.
     Subscription(&'a Messages),
 }
 
-impl Against<'_> {
+impl AuditTarget<'_> {
     async fn pruned_before(self) -> Result<Option<SystemTime>, InboxError> {
         match self {
             Self::Inbox(client, consumer) => consumer.pruned_before(client).await,
@@ -193,7 +193,7 @@ impl Against<'_> {
 /// Fails if one of the databases reports an error.
 pub async fn audit(
     outbox: &SqlClient,
-    against: Against<'_>,
+    against: AuditTarget<'_>,
     scope: &Scope,
 ) -> Result<Findings, InboxError> {
     scope.refuse_hidden(outbox).await?;
@@ -216,7 +216,7 @@ pub async fn audit(
             continue;
         }
         for table in &scope.tables {
-            let of = Minute { table, minute: *minute, scope: &scope };
+            let of = AuditedMinute { table, minute: *minute, scope: &scope };
             of.compare(outbox, against, &mut findings).await?;
         }
     }
@@ -344,18 +344,18 @@ fn is_held_back(table: &AuditedTable) -> String {
 }
 
 /// The settled rows of one minute in one table.
-struct Minute<'a> {
+struct AuditedMinute<'a> {
     table: &'a AuditedTable,
     minute: i64,
     scope: &'a Scope,
 }
 
-impl Minute<'_> {
+impl AuditedMinute<'_> {
     /// Compares the ids of the minute with the other side.
     async fn compare(
         &self,
         outbox: &SqlClient,
-        against: Against<'_>,
+        against: AuditTarget<'_>,
         findings: &mut Findings,
     ) -> Result<(), InboxError> {
         let AuditedTable { id, occurred_at, .. } = self.table;
@@ -396,7 +396,7 @@ impl Scope {
     /// those rows.
     async fn refuse_hidden(&self, outbox: &SqlClient) -> Result<(), InboxError> {
         let tables: Vec<_> = self.tables.iter().map(|it| it.table.clone()).collect();
-        refuse_hidden_rows(outbox, &tables, RowUse::Read).await.map_err(InboxError::Outbox)
+        refuse_hidden_rows(outbox, &tables, TableAccess::Read).await.map_err(InboxError::Outbox)
     }
 
     /// Returns the parameters of [`settled_rows`].
@@ -422,7 +422,7 @@ pub async fn trace_outbox(
 ) -> Result<Value, InboxError> {
     let id = quote_identifier(id);
     let read = std::slice::from_ref(table);
-    refuse_hidden_rows(outbox, read, RowUse::Read).await.map_err(InboxError::Outbox)?;
+    refuse_hidden_rows(outbox, read, TableAccess::Read).await.map_err(InboxError::Outbox)?;
     let (_, columns) = read_columns(outbox, table).await.map_err(InboxError::Outbox)?;
     let values: Vec<String> = columns
         .iter()
@@ -463,7 +463,7 @@ pub async fn trace_dispatch(
     Ok(object_of(row.map_err(outbox_failed("read dispatch state"))?.as_ref()))
 }
 
-impl InConsumer {
+impl ConsumerGeneration {
     /// Returns an event's row in the inbox, without its message. Null if there is no row.
     ///
     /// # Errors

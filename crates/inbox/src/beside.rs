@@ -8,7 +8,7 @@
 use std::time::SystemTime;
 
 use tokio_postgres::Transaction;
-use walrelay_pg_client::{RowUse, SqlClient, quote_literal};
+use walrelay_pg_client::{SqlClient, TableAccess, quote_literal};
 
 use crate::admin::{contained, failed, refuse_hidden_consumers, unknown};
 use crate::error::InboxError;
@@ -42,7 +42,7 @@ pub struct StagedTable {
 
 /// The events that the new generation lacks compared with the current one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Difference {
+pub struct GenerationDifference {
     /// The events that the current generation has applied and the new one has not received.
     pub missing: i64,
     /// The events that are pending or dead in the new generation.
@@ -118,7 +118,7 @@ impl Beside<'_> {
     /// an error.
     pub async fn begin(&self, client: &mut SqlClient) -> Result<i32, InboxError> {
         const FAILED: &str = "note the rebuild";
-        refuse_hidden_consumers(client, RowUse::Update).await?;
+        refuse_hidden_consumers(client, TableAccess::Update).await?;
         let transaction = client.transaction().await.map_err(failed(FAILED))?;
         let sql = "UPDATE public.app_inbox_consumer \
               SET rebuilding = generation + 1, rebuilding_in = $2, rebuilding_since = now(), updated_at = now() \
@@ -151,7 +151,7 @@ impl Beside<'_> {
         &self,
         client: &SqlClient,
         (generation, moment): (i32, SystemTime),
-    ) -> Result<Difference, InboxError> {
+    ) -> Result<GenerationDifference, InboxError> {
         let sql = "SELECT (SELECT count(*) FROM public.app_inbox AS o \
                    WHERE o.consumer = $1 AND o.generation = $2 AND o.status IN ('done', 'late') AND o.done_at < $3 \
                      AND NOT EXISTS (SELECT FROM public.app_inbox AS n \
@@ -160,7 +160,7 @@ impl Beside<'_> {
                    WHERE n.consumer = $1 AND n.generation = $2 + 1 AND n.status IN ('retrying', 'dead'))";
         let row = client.query_one(sql, &[&self.consumer, &generation, &moment]).await;
         let row = row.map_err(failed("compare the generations"))?;
-        Ok(Difference { missing: row.get(0), unfinished: row.get(1) })
+        Ok(GenerationDifference { missing: row.get(0), unfinished: row.get(1) })
     }
 
     /// Waits until no batch of this consumer is being applied, and blocks further batches until the
@@ -216,7 +216,7 @@ pub async fn abandon(
     usual: &str,
 ) -> Result<(), InboxError> {
     const FAILED: &str = "give the rebuild up";
-    refuse_hidden_consumers(client, RowUse::Update).await?;
+    refuse_hidden_consumers(client, TableAccess::Update).await?;
     let transaction = client.transaction().await.map_err(failed(FAILED))?;
     let lock = "SELECT pg_advisory_xact_lock(hashtextextended('walrelay inbox ' || $1, 0))";
     transaction.execute(lock, &[&consumer]).await.map_err(failed(FAILED))?;

@@ -17,12 +17,12 @@ use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::observed::Observed;
 use crate::plan::Plan;
-use crate::remark::Remark;
+use crate::remark::SubscriptionWarning;
 use crate::rights::{refuse_without_handler, refuse_without_inbox};
 use crate::run::Run;
 use crate::settings::{Dedupe, OnGap, Settings};
 use crate::trace::Tracer;
-use crate::unapplied::{Unapplied, chain};
+use crate::unapplied::{ApplyError, chain};
 
 /// The wait before the next attempt to follow the consumer to another subscription.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
@@ -54,7 +54,7 @@ impl Consumer {
         let Some(is) = subscriber.subscription(&subscription).await? else {
             return Err(InboxError::SubscriptionMissing { subscription });
         };
-        for remark in Remark::of(&is) {
+        for remark in SubscriptionWarning::of(&is) {
             tracing::warn!(subscription, "the subscription {}; {}", remark.told(), remark.fix());
         }
         if settings.dedupe == Dedupe::Position {
@@ -189,13 +189,13 @@ async fn refuse_older(client: &SqlClient) -> Result<(), InboxError> {
 
 /// Returns the same error as every other command that reads the consumer's row, so that one cause
 /// has one hint.
-fn unusable(error: Unapplied) -> InboxError {
+fn unusable(error: ApplyError) -> InboxError {
     match error {
-        Unapplied::Connect(error) => InboxError::Connect(error),
-        Unapplied::Sql(error) => failed("read the consumer")(error),
-        Unapplied::Silent => InboxError::Connect(PgError::Silent { limit: LOOK_TIMEOUT }),
-        Unapplied::Severed(cause) => unusable(*cause),
-        Unapplied::Handler(..) | Unapplied::Overdue | Unapplied::Garbled => {
+        ApplyError::Connect(error) => InboxError::Connect(error),
+        ApplyError::Sql(error) => failed("read the consumer")(error),
+        ApplyError::Silent => InboxError::Connect(PgError::Silent { limit: LOOK_TIMEOUT }),
+        ApplyError::Severed(cause) => unusable(*cause),
+        ApplyError::Handler(..) | ApplyError::Overdue | ApplyError::Garbled => {
             InboxError::Inbox { problem: error.to_string() }
         }
     }

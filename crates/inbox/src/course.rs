@@ -16,12 +16,12 @@ pub(crate) const QUIET: Duration = Duration::from_secs(3);
 
 /// A task that the loop runs periodically.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Chore {
+pub(crate) enum PeriodicTask {
     Due(Instant),
     Running,
 }
 
-impl Chore {
+impl PeriodicTask {
     pub(crate) fn is_due(self, now: Instant) -> bool {
         matches!(self, Self::Due(at) if at <= now)
     }
@@ -36,9 +36,9 @@ impl Chore {
 
 /// A failing condition, reported only once it lasts.
 #[derive(Debug, Default)]
-pub(crate) struct Spell(Option<Instant>);
+pub(crate) struct Debounce(Option<Instant>);
 
-impl Spell {
+impl Debounce {
     /// Notes a failure. Returns whether the condition has failed for `patience`.
     pub(crate) fn lasts(&mut self, now: Instant, patience: Duration) -> bool {
         now - *self.0.get_or_insert(now) >= patience
@@ -84,7 +84,7 @@ impl Lines {
 
 /// Whether the loop continues or ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Course {
+pub(crate) enum LoopState {
     /// The loop continues.
     On,
     /// No new batch starts, and batches in flight may finish until `until`.
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn what_goes_right_in_between_does_not_last() {
         let (mut spell, start, patience) =
-            (Spell::default(), Instant::now(), Duration::from_secs(2));
+            (Debounce::default(), Instant::now(), Duration::from_secs(2));
         assert!(!spell.lasts(start, patience));
         assert!(spell.lasts(start + patience, patience));
         spell.over();

@@ -19,7 +19,7 @@ use crate::error::InboxError;
 use crate::event::Event;
 use crate::plan::{Plan, VERSION_GAP};
 use crate::settings::OnGap;
-use crate::unapplied::{Unapplied, chain};
+use crate::unapplied::{ApplyError, chain};
 use crate::unfinished::{self, UnfinishedRebuild};
 use crate::waiting::{IMPLAUSIBLE, STUCK, WAITING, Waiting, stuck};
 
@@ -232,7 +232,7 @@ impl Connection {
         &mut self,
         plan: &Plan,
         (events, standing): (&[Arc<Event>], Standing),
-    ) -> Result<Vec<Applied>, Unapplied> {
+    ) -> Result<Vec<Applied>, ApplyError> {
         // The last attempt waits for locks as long as usual, because another batch may have held
         // the lock before.
         let doubtful = (standing == Standing::Doubtful).then(|| plan.doubtful());
@@ -241,7 +241,7 @@ impl Connection {
             Kind::Function(name) => self.apply_by(name, trial, events).await,
             Kind::Handler(handler) => self.apply_with(&**handler, trial, events).await,
         };
-        let is_its_own = |cause: &Unapplied| {
+        let is_its_own = |cause: &ApplyError| {
             cause.is_timeout() || (standing == Standing::ToBeStored && cause.may_be_its_own())
         };
         let mut applied = match (ended, events) {
@@ -250,7 +250,7 @@ impl Connection {
             (ended, _) => ended,
         }?;
         if applied.len() != events.len() {
-            return Err(Unapplied::Garbled);
+            return Err(ApplyError::Garbled);
         }
         // No other event is dead without an attempt.
         for it in applied.iter_mut().filter(|it| it.result == "dead") {
@@ -261,11 +261,11 @@ impl Connection {
 
     /// Checks a new session. If the new session may write, the database is reachable, and a handler
     /// caused the error in the old session.
-    async fn tell_apart(&mut self, cause: Unapplied) -> Unapplied {
+    async fn tell_apart(&mut self, cause: ApplyError) -> ApplyError {
         let Ok(client) = self.client().await else { return cause };
         let sql = "SELECT pg_catalog.current_setting('transaction_read_only')";
         match timeout(WRITABLE_TIMEOUT, client.query_typed_one(sql, &[])).await {
-            Ok(Ok(row)) if row.get::<_, &str>(0) == "off" => Unapplied::Severed(Box::new(cause)),
+            Ok(Ok(row)) if row.get::<_, &str>(0) == "off" => ApplyError::Severed(Box::new(cause)),
             Ok(Ok(_) | Err(_)) | Err(_) => cause,
         }
     }
@@ -275,7 +275,7 @@ impl Connection {
         function: &str,
         plan: &Plan,
         events: &[Arc<Event>],
-    ) -> Result<Vec<Applied>, Unapplied> {
+    ) -> Result<Vec<Applied>, ApplyError> {
         let columns = Columns::of(events);
         let mut parameters = columns.parameters(plan);
         parameters.push((Box::new(function), Type::TEXT));
@@ -290,7 +290,7 @@ impl Connection {
         &mut self,
         plan: &Plan,
         limit: i32,
-    ) -> Result<Vec<Applied>, Unapplied> {
+    ) -> Result<Vec<Applied>, ApplyError> {
         let ended = match &plan.effect.0 {
             Kind::Function(name) => self.redeliver_by(name, plan, limit).await,
             Kind::Handler(handler) => self.redeliver_with(&**handler, plan, limit).await,
@@ -310,7 +310,7 @@ impl Connection {
         function: &str,
         plan: &Plan,
         limit: i32,
-    ) -> Result<Vec<Applied>, Unapplied> {
+    ) -> Result<Vec<Applied>, ApplyError> {
         let on_dead = plan.on_dead.name();
         let parameters: [Parameter<'_>; 6] = [
             (&plan.consumer, Type::TEXT),
@@ -329,7 +329,7 @@ impl Connection {
         plan: &Plan,
         sql: &str,
         parameters: &[Parameter<'_>],
-    ) -> Result<Vec<Applied>, Unapplied> {
+    ) -> Result<Vec<Applied>, ApplyError> {
         let begin = format!("{BEGIN}; {}", settings(plan));
         let client = self.client().await?;
         let exchange = async {
@@ -341,25 +341,25 @@ impl Connection {
         };
         let Ok((begun, rows, committed)) = timeout(exchange_timeout(plan), exchange).await else {
             self.client = None;
-            return Err(Unapplied::Silent);
+            return Err(ApplyError::Silent);
         };
         // After a failed statement, COMMIT rolls back and returns no error. The statement's own
         // error therefore comes first.
         let outcome = match (begun, rows, committed) {
             (Ok(()), Ok(applied), Ok(())) => Ok(applied),
-            (Err(error), ..) | (_, Err(error), _) | (.., Err(error)) => Err(Unapplied::Sql(error)),
+            (Err(error), ..) | (_, Err(error), _) | (.., Err(error)) => Err(ApplyError::Sql(error)),
         };
         if client.is_closed() {
             self.client = None;
         }
-        if outcome.as_ref().is_err_and(Unapplied::is_read_only) {
+        if outcome.as_ref().is_err_and(ApplyError::is_read_only) {
             self.leave().await;
         }
         outcome.map(|applied| applied.iter().flat_map(Applied::of_row).collect())
     }
 
     /// Reads the consumer's row, and counts pending and dead rows.
-    pub(crate) async fn look(&mut self, plan: &Plan) -> Result<Found, Unapplied> {
+    pub(crate) async fn look(&mut self, plan: &Plan) -> Result<Found, ApplyError> {
         let registration = self.registration(&plan.consumer).await?;
         let hidden = match registration {
             Some(_) => None,
@@ -383,9 +383,9 @@ impl Connection {
         if client.is_closed() || answer.is_err() {
             self.client = None;
         }
-        let (rows, waiting, implausible) = answer.map_err(|_| Unapplied::Silent)?;
-        let (rows, waiting) = (rows.map_err(Unapplied::Sql)?, waiting.map_err(Unapplied::Sql)?);
-        let implausible = or_none_in_earlier(implausible).map_err(Unapplied::Sql)?;
+        let (rows, waiting, implausible) = answer.map_err(|_| ApplyError::Silent)?;
+        let (rows, waiting) = (rows.map_err(ApplyError::Sql)?, waiting.map_err(ApplyError::Sql)?);
+        let implausible = or_none_in_earlier(implausible).map_err(ApplyError::Sql)?;
         let stuck = rows.first().map(|row| stuck(&plan.consumer, row));
         let waiting = waiting.first().map(Waiting::of_row).unwrap_or_default();
         let waiting = waiting.with_implausible(implausible.first());
@@ -402,7 +402,7 @@ impl Connection {
     pub(crate) async fn registration(
         &mut self,
         consumer: &str,
-    ) -> Result<Option<Registration>, Unapplied> {
+    ) -> Result<Option<Registration>, ApplyError> {
         let client = self.client().await?;
         let sql = format!(
             "SELECT subscription, generation, paused, {} FROM public.app_inbox_consumer AS c WHERE consumer = $1",
@@ -413,7 +413,7 @@ impl Connection {
         if client.is_closed() || answer.is_err() {
             self.client = None;
         }
-        let rows = answer.map_err(|_| Unapplied::Silent)?.map_err(Unapplied::Sql)?;
+        let rows = answer.map_err(|_| ApplyError::Silent)?.map_err(ApplyError::Sql)?;
         Ok(rows.first().map(|row| Registration {
             subscription: row.get(0),
             generation: row.get(1),
@@ -434,10 +434,10 @@ impl Connection {
         self.client = None;
     }
 
-    pub(crate) async fn client(&mut self) -> Result<&mut SqlClient, Unapplied> {
+    pub(crate) async fn client(&mut self) -> Result<&mut SqlClient, ApplyError> {
         let client = match self.client.take().filter(|client| !client.is_closed()) {
             Some(client) => client,
-            None => connect_sql(&self.config).await.map_err(Unapplied::Connect)?,
+            None => connect_sql(&self.config).await.map_err(ApplyError::Connect)?,
         };
         Ok(self.client.insert(client))
     }

@@ -59,7 +59,7 @@ impl Event {
         let commit_lsn: Option<Lsn> = number(&attributes, attribute::COMMIT_LSN);
         let tx_index: Option<i32> = number(&attributes, attribute::TX_INDEX);
         let position = commit_lsn.zip(tx_index.filter(|index| *index >= 0));
-        let description = Description::of(&attributes);
+        let description = EventFields::of(&attributes);
         Self {
             event_id: text(&attributes, &[attribute::EVENT_ID, cloudevents::ID])
                 .unwrap_or_else(|| storable(message_id)),
@@ -110,7 +110,7 @@ impl std::fmt::Debug for Event {
 
 /// The fields that attributes describe, without the event's identity.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Description {
+pub(crate) struct EventFields {
     pub(crate) event_type: Option<String>,
     pub(crate) aggregate_type: Option<String>,
     pub(crate) aggregate_id: Option<String>,
@@ -119,7 +119,7 @@ pub(crate) struct Description {
     pub(crate) occurred_at: Option<SystemTime>,
 }
 
-impl Description {
+impl EventFields {
     /// Reads the relay's or the CloudEvents style of attributes.
     pub(crate) fn of(attributes: &Pairs<'_>) -> Self {
         let occurred_at = attributes

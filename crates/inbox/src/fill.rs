@@ -28,13 +28,13 @@ const REDELIVERED_MAX: i32 = 200;
 
 /// Applies events to one generation of a consumer.
 #[derive(Debug)]
-pub struct Fill {
+pub struct OutboxApplier {
     plan: Plan,
     handler: String,
     schema: Option<String>,
 }
 
-impl Fill {
+impl OutboxApplier {
     /// Finds the handler. With a schema, the handler finds its tables in that schema first, and may
     /// write no other table.
     ///

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use walrelay_core::Pulse;
+use walrelay_core::Heartbeat;
 
 use crate::waiting::Waiting;
 
@@ -39,7 +39,7 @@ impl Phase {
 
 /// The messages held at the moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Holdings {
+pub(crate) struct HeldTotals {
     /// The number of messages.
     pub(crate) messages: usize,
     /// The bytes of the messages.
@@ -59,7 +59,7 @@ pub struct Health(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     /// Outside the mutex, so that the loop beats without a lock.
-    pulse: Pulse,
+    pulse: Heartbeat,
     state: Mutex<State>,
 }
 
@@ -99,7 +99,7 @@ struct State {
     stuck: Option<String>,
     /// The counts of pending and dead rows, after the first check.
     waiting: Option<Waiting>,
-    holdings: Holdings,
+    holdings: HeldTotals,
 }
 
 impl Health {
@@ -107,7 +107,7 @@ impl Health {
     #[must_use]
     pub fn new(consumer: &str) -> Self {
         Self(Arc::new(Shared {
-            pulse: Pulse::new(Instant::now()),
+            pulse: Heartbeat::new(Instant::now()),
             state: Mutex::new(State {
                 phase: Phase::Starting,
                 consumer: consumer.to_owned(),
@@ -119,7 +119,7 @@ impl Health {
                 rebuild: Rebuild::None,
                 stuck: None,
                 waiting: None,
-                holdings: Holdings::default(),
+                holdings: HeldTotals::default(),
             }),
         }))
     }
@@ -204,7 +204,7 @@ impl Health {
         self.state().waiting
     }
 
-    pub(crate) fn set_holdings(&self, holdings: Holdings) {
+    pub(crate) fn set_holdings(&self, holdings: HeldTotals) {
         self.state().holdings = holdings;
     }
 
@@ -263,7 +263,7 @@ impl Health {
         let reasons = self.reasons_not_ready();
         let since_progress = self.since_progress().as_secs_f64();
         let state = self.state();
-        let Holdings { messages, bytes, keys, batches, oldest } = state.holdings;
+        let HeldTotals { messages, bytes, keys, batches, oldest } = state.holdings;
         json!({
             "consumer": state.consumer,
             "subscription": state.subscription,

@@ -3,11 +3,11 @@
 
 use crate::migrations::inbox_tables;
 use tokio_postgres::Transaction;
-use walrelay_pg_client::{QualifiedName, RowUse, SqlClient, refuse_hidden_rows};
+use walrelay_pg_client::{QualifiedName, SqlClient, TableAccess, refuse_hidden_rows};
 
 use crate::admin::failed;
 use crate::error::InboxError;
-use crate::operate::Decided;
+use crate::operate::OperatorDecisions;
 
 /// Some keys of a consumer, in one generation.
 #[derive(Debug, Clone, Copy)]
@@ -27,7 +27,7 @@ impl Keys<'_> {
     ///
     /// Fails if row level security hides rows, or if the database reports an error.
     pub async fn refuse_hidden(client: &SqlClient) -> Result<(), InboxError> {
-        Ok(refuse_hidden_rows(client, &inbox_tables()[1..], RowUse::Write).await?)
+        Ok(refuse_hidden_rows(client, &inbox_tables()[1..], TableAccess::Write).await?)
     }
 
     /// Waits for every transaction that applies an event of these keys, then sets the keys' inbox
@@ -38,7 +38,10 @@ impl Keys<'_> {
     ///
     /// Fails if the consumer is paused or in another generation, or if the database reports an
     /// error.
-    pub async fn set_aside(&self, transaction: &Transaction<'_>) -> Result<Decided, InboxError> {
+    pub async fn set_aside(
+        &self,
+        transaction: &Transaction<'_>,
+    ) -> Result<OperatorDecisions, InboxError> {
         let Self { consumer, generation, keys } = self;
         let check = "SELECT public.app_inbox_check($1, $2)";
         transaction
@@ -65,7 +68,7 @@ impl Keys<'_> {
               WHERE consumer = $1 AND generation = $2 AND ordering_key = ANY ($3)";
         let unplaced = transaction.execute(unplace, &[consumer, generation, keys]).await;
         unplaced.map_err(failed("forget the keys' positions"))?;
-        Ok(Decided { edited: row.get(0), discarded: row.get(1), unfinished: row.get(2) })
+        Ok(OperatorDecisions { edited: row.get(0), discarded: row.get(1), unfinished: row.get(2) })
     }
 
     /// Calls the function that resets these keys in the read model: `f(text[])`, or `f(text)` for

@@ -44,7 +44,7 @@ pub(crate) enum Wanted {
 
 /// An event on the stream.
 #[derive(Debug)]
-pub(crate) enum Heard {
+pub(crate) enum StreamEvent {
     /// A response. An error is the end of the stream.
     Response(Box<Result<Delivered, Status>>),
     /// The stream has capacity for queued requests.
@@ -53,7 +53,7 @@ pub(crate) enum Heard {
 
 /// The stream with its queued requests.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct PullStream {
     subscriber: Subscriber,
     first: StreamingPullRequest,
     state: State,
@@ -64,7 +64,7 @@ pub(crate) struct Link {
     spoke_at: Instant,
 }
 
-impl Link {
+impl PullStream {
     pub(crate) fn new(subscriber: Subscriber, first: StreamingPullRequest) -> Self {
         let first = StreamingPullRequest { stream_ack_deadline_seconds: LEASE_SECONDS, ..first };
         let now = Instant::now();
@@ -108,7 +108,7 @@ impl Link {
     /// # Cancel safety
     ///
     /// No data is lost if the future is dropped.
-    pub(crate) async fn heard(&mut self, wanted: Wanted) -> Heard {
+    pub(crate) async fn heard(&mut self, wanted: Wanted) -> StreamEvent {
         let is_waiting = self.is_waiting();
         let wants_responses = wanted == Wanted::Responses;
         let State::Open(pull) = &mut self.state else { return std::future::pending().await };
@@ -119,11 +119,11 @@ impl Link {
         tokio::select! {
             biased;
             response = pull.responses.next(), if wants_responses => {
-                Heard::Response(Box::new(response.unwrap_or_else(closed)))
+                StreamEvent::Response(Box::new(response.unwrap_or_else(closed)))
             }
             permit = pull.requests.reserve(), if is_waiting => match permit {
-                Ok(_) => Heard::Room,
-                Err(_) => Heard::Response(Box::new(closed())),
+                Ok(_) => StreamEvent::Room,
+                Err(_) => StreamEvent::Response(Box::new(closed())),
             }
         }
     }

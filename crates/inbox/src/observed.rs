@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use walrelay_inbox_core::Failure;
 
-use crate::course::{Lines, REFUSED_LASTS, Spell};
+use crate::course::{Debounce, Lines, REFUSED_LASTS};
 use crate::database::{Applied, Registration};
 use crate::event::Event;
 use crate::health::{Health, Rebuild};
@@ -30,9 +30,9 @@ pub(crate) struct Observed {
     pub(crate) metrics: Metrics,
     pub(crate) health: Health,
     pub(crate) tracer: Option<Arc<dyn Tracer>>,
-    outage: Spell,
-    refusal: Spell,
-    conflict: Spell,
+    outage: Debounce,
+    refusal: Debounce,
+    conflict: Debounce,
     lines: Lines,
     /// The last logged error, until events are applied again. Probes with other events would log
     /// the same error again.
@@ -42,7 +42,8 @@ pub(crate) struct Observed {
 
 impl Observed {
     pub(crate) fn new(metrics: Metrics, health: Health, tracer: Option<Arc<dyn Tracer>>) -> Self {
-        let (outage, refusal, conflict) = (Spell::default(), Spell::default(), Spell::default());
+        let (outage, refusal, conflict) =
+            (Debounce::default(), Debounce::default(), Debounce::default());
         let (lines, said) = (Lines::default(), None);
         Self { metrics, health, tracer, outage, refusal, conflict, lines, said, is_refused: false }
     }

@@ -13,7 +13,7 @@ use walrelay_pg_client::SqlClient;
 use crate::admin::{failed, has_inbox, refuse_hidden, refuse_hidden_changes, unknown};
 use crate::attributes::Attributes;
 use crate::error::InboxError;
-use crate::event::Description;
+use crate::event::EventFields;
 
 /// The rows to list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub struct Replacement {
 
 /// A consumer and its current generation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InConsumer {
+pub struct ConsumerGeneration {
     consumer: String,
     generation: i32,
 }
@@ -67,7 +67,7 @@ const ROWS: &str = "FROM public.app_inbox AS i LEFT JOIN public.app_inbox_key AS
       ON k.consumer = i.consumer AND k.generation = i.generation AND k.ordering_key = i.ordering_key
    WHERE i.consumer = $1 AND i.generation = $2";
 
-impl InConsumer {
+impl ConsumerGeneration {
     /// Finds the consumer of this name, or the only consumer if no name is given.
     ///
     /// # Errors
@@ -235,7 +235,7 @@ impl InConsumer {
         );
         let attributes = replacement.attributes.as_ref().map(Attributes::of);
         let attributes = attributes.as_ref().map(Attributes::as_json);
-        let says = replacement.attributes.as_ref().map(|map| Description::of(&map.into()));
+        let says = replacement.attributes.as_ref().map(|map| EventFields::of(&map.into()));
         let says = says.unwrap_or_default();
         let parts: [&(dyn tokio_postgres::types::ToSql + Sync); 8] = [
             &replacement.data,
@@ -335,7 +335,7 @@ impl InConsumer {
     /// # Errors
     ///
     /// Fails if the database reports an error.
-    pub async fn decided(&self, client: &SqlClient) -> Result<Decided, InboxError> {
+    pub async fn decided(&self, client: &SqlClient) -> Result<OperatorDecisions, InboxError> {
         // The error history may have dropped old lines. In an inbox of an earlier version, only the
         // history shows an edit. Events that `--dedupe position` skipped do not count, because
         // nobody decided on them.
@@ -346,7 +346,7 @@ impl InConsumer {
                      FROM public.app_inbox AS i WHERE consumer = $1 AND generation = $2";
         let row = client.query_one(sql, &[&self.consumer, &self.generation]).await;
         let row = row.map_err(failed("count what was decided"))?;
-        Ok(Decided { edited: row.get(0), discarded: row.get(1), unfinished: row.get(2) })
+        Ok(OperatorDecisions { edited: row.get(0), discarded: row.get(1), unfinished: row.get(2) })
     }
 
     /// Returns the generation's events from before a time.
@@ -401,7 +401,7 @@ async fn edited_mark(client: &SqlClient) -> Result<&'static str, InboxError> {
 
 /// The operators' decisions about events of a generation, and its unfinished events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Decided {
+pub struct OperatorDecisions {
     /// The events whose payload or attributes were replaced.
     pub edited: i64,
     /// The events that were discarded.

@@ -4,14 +4,14 @@ use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::Subscription;
 
 /// A setting of a subscription that harms its consumer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Remark {
+pub enum SubscriptionWarning {
     /// The subscription has no message ordering.
     Unordered,
     /// Pub/Sub dead-letters messages after some deliveries without an acknowledgement.
     DeadLetters,
 }
 
-impl Remark {
+impl SubscriptionWarning {
     /// Returns the warnings for this subscription.
     pub fn of(subscription: &Subscription) -> impl Iterator<Item = Self> {
         let unordered = (!subscription.enable_message_ordering).then_some(Self::Unordered);

@@ -13,22 +13,23 @@ use tokio::time::{Instant, sleep_until};
 use tonic::Status;
 use walrelay_core::Random;
 use walrelay_inbox_core::{
-    Arrival, Batch, BatchId, Bounds, Delivery, Failure, Intake, Outcome, Portion,
+    AdaptiveBatchSize, Batch, BatchId, Delivery, DeliveryKind, Failure, Intake, IntakeLimits,
+    Outcome,
 };
 use walrelay_pg_client::ConnectConfig;
 use walrelay_pubsub::{Delivered, Subscriber};
 
-use crate::course::{Chore, Course, End, PAUSED_TURN, QUIET, Stored, TURN, seed};
+use crate::course::{End, LoopState, PAUSED_TURN, PeriodicTask, QUIET, Stored, TURN, seed};
 use crate::database::{Applied, Connection, Found, Registration};
 use crate::event::Event;
-use crate::health::{Holdings, Phase};
-use crate::link::{Heard, LEASE, Link, Wanted, code_name, operator_hint};
+use crate::health::{HeldTotals, Phase};
+use crate::link::{LEASE, PullStream, StreamEvent, Wanted, code_name, operator_hint};
 use crate::metrics::{OutcomeLabel, ReasonLabel};
 use crate::observed::Observed;
 use crate::plan::Plan;
 use crate::settings::{Settings, Until};
 use crate::trace::{BatchFailure, TraceEnd};
-use crate::unapplied::Unapplied;
+use crate::unapplied::ApplyError;
 
 /// The interval of checks for stored events that are due.
 const REDELIVER_EVERY: Duration = Duration::from_secs(1);
@@ -48,10 +49,10 @@ enum Done {
         began: Instant,
         events: Vec<Arc<Event>>,
         traced: Option<TraceEnd>,
-        ended: Result<Vec<Applied>, Unapplied>,
+        ended: Result<Vec<Applied>, ApplyError>,
     },
-    Redelivered(Instant, Result<Vec<Applied>, Unapplied>),
-    Looked(Result<Found, Unapplied>),
+    Redelivered(Instant, Result<Vec<Applied>, ApplyError>),
+    Looked(Result<Found, ApplyError>),
 }
 
 /// A running consumer.
@@ -59,19 +60,19 @@ pub(crate) struct Run {
     settings: Settings,
     connect: Arc<ConnectConfig>,
     intake: Intake<Event>,
-    link: Link,
+    link: PullStream,
     plan: Arc<Plan>,
     subscription: String,
     jobs: FuturesUnordered<Job>,
     idle: Vec<Connection>,
-    look: Chore,
-    redeliver: Chore,
+    look: PeriodicTask,
+    redeliver: PeriodicTask,
     stored: Stored,
     /// The number of stored events to retry at once.
-    portion: Portion,
+    portion: AdaptiveBatchSize,
     wanted_end: End,
     is_paused: bool,
-    course: Course,
+    course: LoopState,
     quiet_since: Instant,
     random: Random,
     observed: Observed,
@@ -86,7 +87,7 @@ impl Run {
         observed: Observed,
     ) -> Self {
         let mut random = Random::new(seed());
-        let bounds = Bounds {
+        let bounds = IntakeLimits {
             batch: settings.batch as usize,
             workers: settings.workers as usize,
             messages: settings.messages_held(),
@@ -109,18 +110,18 @@ impl Run {
         Self {
             connect: Arc::new(settings.connect.clone()),
             intake: Intake::new(bounds, Random::new(random.fork())),
-            link: Link::new(subscriber, first),
+            link: PullStream::new(subscriber, first),
             plan: Arc::new(plan),
             subscription: subscription.to_owned(),
             jobs: FuturesUnordered::new(),
             idle: Vec::new(),
-            look: Chore::Due(now), // An earlier run may have left rows.
-            redeliver: Chore::Due(now),
+            look: PeriodicTask::Due(now), // An earlier run may have left rows.
+            redeliver: PeriodicTask::Due(now),
             stored: Stored::Perhaps,
-            portion: Portion::of(settings.batch as usize),
+            portion: AdaptiveBatchSize::of(settings.batch as usize),
             wanted_end: End::Over,
             is_paused: false,
-            course: Course::On,
+            course: LoopState::On,
             quiet_since: now,
             settings,
             random,
@@ -131,7 +132,7 @@ impl Run {
     /// Makes the run start paused.
     pub(crate) fn paused(mut self) -> Self {
         self.is_paused = true;
-        self.look = Chore::Due(Instant::now() + LOOK_OFTEN);
+        self.look = PeriodicTask::Due(Instant::now() + LOOK_OFTEN);
         self
     }
 
@@ -156,14 +157,14 @@ impl Run {
             let (wanted, wake_at) = (self.wanted(), self.wake_at(now));
             tokio::select! {
                 biased;
-                () = &mut stop, if self.course == Course::On => self.drain("asked to stop"),
+                () = &mut stop, if self.course == LoopState::On => self.drain("asked to stop"),
                 Some((connection, done)) = self.jobs.next(), if !self.jobs.is_empty() => {
                     self.idle.push(connection);
                     self.done(done);
                 }
                 heard = self.link.heard(wanted) => match heard {
-                    Heard::Response(response) => self.received(*response),
-                    Heard::Room => {}
+                    StreamEvent::Response(response) => self.received(*response),
+                    StreamEvent::Room => {}
                 },
                 () = sleep_until(wake_at) => {}
             }
@@ -176,7 +177,7 @@ impl Run {
     /// Does all work that is possible without waiting.
     fn turn(&mut self, now: Instant) {
         self.keep_stream(now);
-        if self.course == Course::On {
+        if self.course == LoopState::On {
             self.begin_jobs(now);
             if self.settings.until == Until::CaughtUp && self.is_caught_up(now) {
                 self.drain("caught up");
@@ -198,7 +199,7 @@ impl Run {
     }
 
     fn keep_stream(&mut self, now: Instant) {
-        if self.course == Course::On && !self.is_paused && self.link.open(now) {
+        if self.course == LoopState::On && !self.is_paused && self.link.open(now) {
             let renewed = self.intake.reopened(now.into_std());
             self.link.renew(renewed);
         } else if self.link.is_open() {
@@ -212,7 +213,7 @@ impl Run {
 
     fn begin_jobs(&mut self, now: Instant) {
         if self.look.is_due(now) {
-            self.look = Chore::Running;
+            self.look = PeriodicTask::Running;
             self.begin(|mut connection, plan| async move {
                 let found = connection.look(&plan).await;
                 (connection, Done::Looked(found))
@@ -222,7 +223,7 @@ impl Run {
             return;
         }
         if self.redeliver.is_due(now) && self.may_redeliver() {
-            self.redeliver = Chore::Running;
+            self.redeliver = PeriodicTask::Running;
             let limit = i32::try_from(self.portion.size()).unwrap_or(i32::MAX);
             self.begin(move |mut connection, plan| async move {
                 let ended = connection.redeliver(&plan, limit).await;
@@ -281,7 +282,7 @@ impl Run {
         events: &[Arc<Event>],
         began: Instant,
         now: Instant,
-        ended: Result<Vec<Applied>, Unapplied>,
+        ended: Result<Vec<Applied>, ApplyError>,
     ) -> Outcome {
         self.observed.metrics.batch_seconds.observe((now - began).as_secs_f64());
         let (name, outcome) = match ended {
@@ -327,14 +328,14 @@ impl Run {
         if failure == Failure::Paused {
             self.pause();
         }
-        if self.look != Chore::Running {
-            self.look = Chore::Due(now);
+        if self.look != PeriodicTask::Running {
+            self.look = PeriodicTask::Due(now);
         }
     }
 
     fn redelivered(
         &mut self,
-        ended: &Result<Vec<Applied>, Unapplied>,
+        ended: &Result<Vec<Applied>, ApplyError>,
         (began, now): (Instant, Instant),
     ) -> Option<Failure> {
         let mut next = now + REDELIVER_EVERY;
@@ -377,11 +378,11 @@ impl Run {
                 Some(failure)
             }
         };
-        self.redeliver = Chore::Due(next);
+        self.redeliver = PeriodicTask::Due(next);
         failure
     }
 
-    fn looked(&mut self, found: Result<Found, Unapplied>, now: Instant) {
+    fn looked(&mut self, found: Result<Found, ApplyError>, now: Instant) {
         match found {
             Ok(Found { registration, hidden, stuck, waiting }) => {
                 self.observed.health.set_stuck(stuck);
@@ -397,7 +398,7 @@ impl Run {
         // A run that catches up logs the pending rows of the last check at its end.
         let is_often = self.is_paused || self.settings.until == Until::CaughtUp;
         let every = if is_often { LOOK_OFTEN } else { LOOK_EVERY };
-        self.look = Chore::Due(now + every);
+        self.look = PeriodicTask::Due(now + every);
     }
 
     /// Stops applying events until an operator resumes the consumer.
@@ -405,7 +406,7 @@ impl Run {
         if !std::mem::replace(&mut self.is_paused, true) {
             Observed::note_pause(&self.plan.consumer);
         }
-        if self.settings.until == Until::CaughtUp && self.course == Course::On {
+        if self.settings.until == Until::CaughtUp && self.course == LoopState::On {
             self.wanted_end = End::Paused;
             self.drain("the consumer is paused, and will not catch up");
         }
@@ -425,7 +426,7 @@ impl Run {
         }
         let is_moved =
             self.settings.subscription.is_none() && row.subscription != self.subscription;
-        if is_moved && self.course == Course::On {
+        if is_moved && self.course == LoopState::On {
             self.wanted_end = End::Moved;
             self.drain("the consumer reads another subscription now");
         }
@@ -466,7 +467,7 @@ impl Run {
                 bytes: event.bytes(),
             };
             self.observed.metrics.messages_received.inc();
-            if self.intake.arrive(delivery, &event, now.into_std()) == Arrival::Again {
+            if self.intake.arrive(delivery, &event, now.into_std()) == DeliveryKind::Again {
                 tracing::trace!("delivered again while it is held");
             }
         }
@@ -491,7 +492,7 @@ impl Run {
     }
 
     fn wanted(&self) -> Wanted {
-        match self.course == Course::On && !self.is_paused && self.intake.has_room() {
+        match self.course == LoopState::On && !self.is_paused && self.intake.has_room() {
             true => Wanted::Responses,
             false => Wanted::Nothing,
         }
@@ -519,14 +520,14 @@ impl Run {
     fn drain(&mut self, why: &'static str) {
         let until = Instant::now() + self.settings.drain_timeout;
         tracing::info!(why, out = self.jobs.len(), "draining: finishing what is out");
-        self.course = Course::Draining { until };
+        self.course = LoopState::Draining { until };
         self.observed.health.set_phase(Phase::Draining);
     }
 
     fn is_over(&self, now: Instant) -> bool {
         match self.course {
-            Course::On => false,
-            Course::Draining { until } => self.jobs.is_empty() || until <= now,
+            LoopState::On => false,
+            LoopState::Draining { until } => self.jobs.is_empty() || until <= now,
         }
     }
 
@@ -560,7 +561,7 @@ impl Run {
         let mut at = now + LOOK_OFTEN;
         let mut sooner = |other: Option<Instant>| at = other.map_or(at, |other| at.min(other));
         sooner(self.intake.wake_at(now.into_std()).map(Instant::from_std));
-        if let Course::Draining { until } = self.course {
+        if let LoopState::Draining { until } = self.course {
             sooner(Some(until));
             return at;
         }
@@ -572,14 +573,14 @@ impl Run {
 
     fn observe(&self, now: Instant) {
         self.observed.health.beat();
-        if self.course == Course::On {
+        if self.course == LoopState::On {
             self.observed.health.set_phase(if self.is_paused {
                 Phase::Paused
             } else {
                 Phase::Consuming
             });
         }
-        let holdings = Holdings {
+        let holdings = HeldTotals {
             messages: self.intake.messages(),
             bytes: self.intake.bytes(),
             keys: self.intake.keys(),

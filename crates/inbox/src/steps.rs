@@ -14,7 +14,7 @@ use crate::event::Event;
 use crate::handler::{AnyHandler, Found, Stopped, Verdict, run};
 use crate::plan::{Plan, VERSION_GAP};
 use crate::settings::OnGap;
-use crate::unapplied::Unapplied;
+use crate::unapplied::ApplyError;
 
 /// The source of an event: this batch, or the inbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,14 +31,14 @@ impl Connection {
         handler: &dyn AnyHandler,
         plan: &Plan,
         events: &[Arc<Event>],
-    ) -> Result<Vec<Applied>, Unapplied> {
+    ) -> Result<Vec<Applied>, ApplyError> {
         self.in_transaction(plan, async |transaction| {
             let mut applied = take(transaction, plan, events).await?;
             let chosen: Vec<usize> = (0..events.len()).filter(|i| applied[*i].is_new()).collect();
             let batch: Vec<Event> = chosen.iter().map(|i| Event::clone(&events[*i])).collect();
             let verdicts = judge(handler, transaction, plan, (&batch, From::Subscription)).await?;
             let settling =
-                Settling { events: &batch, verdicts: &verdicts, from: From::Subscription };
+                VerdictWriter { events: &batch, verdicts: &verdicts, from: From::Subscription };
             for (index, settled) in settling.settle(transaction, plan).await? {
                 applied[chosen[index]] = settled;
             }
@@ -53,11 +53,12 @@ impl Connection {
         handler: &dyn AnyHandler,
         plan: &Plan,
         limit: i32,
-    ) -> Result<Vec<Applied>, Unapplied> {
+    ) -> Result<Vec<Applied>, ApplyError> {
         self.in_transaction(plan, async |transaction| {
             let events = take_due(transaction, plan, limit).await?;
             let verdicts = judge(handler, transaction, plan, (&events, From::Inbox)).await?;
-            let settling = Settling { events: &events, verdicts: &verdicts, from: From::Inbox };
+            let settling =
+                VerdictWriter { events: &events, verdicts: &verdicts, from: From::Inbox };
             let settled = settling.settle(transaction, plan).await?;
             Ok(named(&events, settled))
         })
@@ -70,15 +71,18 @@ impl Connection {
         &mut self,
         plan: &Plan,
         event: &Arc<Event>,
-        cause: &Unapplied,
-    ) -> Result<Vec<Applied>, Unapplied> {
+        cause: &ApplyError,
+    ) -> Result<Vec<Applied>, ApplyError> {
         let verdicts = [cause.verdict()];
         self.in_transaction(plan, async |transaction| {
             let events = [Event::clone(event)];
             let mut applied = take(transaction, plan, &events).await?;
             if applied.iter().all(Applied::is_new) {
-                let settling =
-                    Settling { events: &events, verdicts: &verdicts, from: From::Subscription };
+                let settling = VerdictWriter {
+                    events: &events,
+                    verdicts: &verdicts,
+                    from: From::Subscription,
+                };
                 let settled = settling.settle(transaction, plan).await?;
                 applied = settled.into_iter().map(|(_, settled)| settled).collect();
             }
@@ -91,12 +95,13 @@ impl Connection {
     pub(crate) async fn refuse_due(
         &mut self,
         plan: &Plan,
-        cause: &Unapplied,
-    ) -> Result<Vec<Applied>, Unapplied> {
+        cause: &ApplyError,
+    ) -> Result<Vec<Applied>, ApplyError> {
         self.in_transaction(plan, async |transaction| {
             let events = take_due(transaction, plan, 1).await?;
             let verdicts: Vec<Verdict> = events.iter().map(|_| cause.verdict()).collect();
-            let settling = Settling { events: &events, verdicts: &verdicts, from: From::Inbox };
+            let settling =
+                VerdictWriter { events: &events, verdicts: &verdicts, from: From::Inbox };
             let settled = settling.settle(transaction, plan).await?;
             Ok(named(&events, settled))
         })
@@ -107,7 +112,7 @@ impl Connection {
         &mut self,
         plan: &Plan,
         work: impl AsyncFnOnce(&mut Transaction<'_>) -> Result<T, Stopped>,
-    ) -> Result<T, Unapplied> {
+    ) -> Result<T, ApplyError> {
         let client = self.client().await?;
         let builder = client.build_transaction().isolation_level(IsolationLevel::ReadCommitted);
         let exchange = async {
@@ -122,16 +127,16 @@ impl Connection {
         let is_closed = client.is_closed();
         let done = match ended {
             Ok(Ok(done)) => Ok(done),
-            Ok(Err(Stopped::Sql(error))) => Err(Unapplied::Sql(error)),
-            Ok(Err(Stopped::Handler(error, failure))) => Err(Unapplied::Handler(error, failure)),
-            Ok(Err(Stopped::Overdue)) => Err(Unapplied::Overdue),
-            Err(_) => Err(Unapplied::Silent),
+            Ok(Err(Stopped::Sql(error))) => Err(ApplyError::Sql(error)),
+            Ok(Err(Stopped::Handler(error, failure))) => Err(ApplyError::Handler(error, failure)),
+            Ok(Err(Stopped::Overdue)) => Err(ApplyError::Overdue),
+            Err(_) => Err(ApplyError::Silent),
         };
         // A statement of an abandoned handler may still run on this connection.
-        if is_closed || matches!(done, Err(Unapplied::Overdue | Unapplied::Silent)) {
+        if is_closed || matches!(done, Err(ApplyError::Overdue | ApplyError::Silent)) {
             self.forget();
         }
-        if done.as_ref().is_err_and(Unapplied::is_read_only) {
+        if done.as_ref().is_err_and(ApplyError::is_read_only) {
             self.leave().await;
         }
         done
@@ -265,13 +270,13 @@ async fn take_due(
 }
 
 /// The verdicts on events, before they are written.
-struct Settling<'a> {
+struct VerdictWriter<'a> {
     events: &'a [Event],
     verdicts: &'a [Verdict],
     from: From,
 }
 
-impl Settling<'_> {
+impl VerdictWriter<'_> {
     /// Writes the verdicts. Returns the changed rows by the event's index, without rows that stay
     /// as they were taken.
     async fn settle(

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::database::Applied;
 use crate::event::Event;
-use crate::unapplied::Unapplied;
+use crate::unapplied::ApplyError;
 
 /// Receives each transaction that applies a batch of deliveries. Retries from the inbox, and checks
 /// that find no due row, are not reported.
@@ -30,7 +30,7 @@ pub struct BatchFailure {
 
 impl BatchFailure {
     /// Returns the failure that a tracer receives for a transaction.
-    pub(crate) fn of(ended: &Result<Vec<Applied>, Unapplied>) -> Option<Self> {
+    pub(crate) fn of(ended: &Result<Vec<Applied>, ApplyError>) -> Option<Self> {
         match ended {
             Ok(applied) => Self::of_events(applied),
             Err(error) => Some(Self::of_batch(error)),
@@ -46,7 +46,7 @@ impl BatchFailure {
     }
 
     /// Returns the failure of a batch that is not known to be committed.
-    fn of_batch(error: &Unapplied) -> Self {
+    fn of_batch(error: &ApplyError) -> Self {
         let reason = error.failure().name();
         match error.sqlstate() {
             Some(code) => Self {
@@ -90,9 +90,9 @@ mod tests {
     #[test]
     fn what_a_handler_says_stays_here() {
         let said = HandlerError::retry("card 4111 of A-17 was refused");
-        let failure = BatchFailure::of(&Err(Unapplied::Handler(said, Failure::Operator))).unwrap();
+        let failure = BatchFailure::of(&Err(ApplyError::Handler(said, Failure::Operator))).unwrap();
         assert_eq!((&*failure.code, &*failure.text), ("operator", "not committed: operator"));
-        let silent = BatchFailure::of(&Err(Unapplied::Silent)).unwrap();
+        let silent = BatchFailure::of(&Err(ApplyError::Silent)).unwrap();
         assert_eq!(silent.code, "outage");
     }
 }

@@ -10,7 +10,7 @@ use crate::handler::{HandlerError, Verdict};
 
 /// The reason why a transaction is not known to have committed.
 #[derive(Debug)]
-pub(crate) enum Unapplied {
+pub(crate) enum ApplyError {
     /// The connection could not be opened.
     Connect(PgError),
     /// The server reported an error, or the connection broke.
@@ -27,7 +27,7 @@ pub(crate) enum Unapplied {
     Garbled,
 }
 
-impl Unapplied {
+impl ApplyError {
     pub(crate) fn failure(&self) -> Failure {
         match self {
             Self::Connect(error) => match error.server() {
@@ -100,7 +100,7 @@ impl Unapplied {
     }
 }
 
-impl std::fmt::Display for Unapplied {
+impl std::fmt::Display for ApplyError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Connect(error) => write!(f, "{}", chain(error)),

@@ -20,11 +20,11 @@ impl<A> Default for Encoded<A> {
 impl<A: Message + Default + 'static> Codec for Encoded<A> {
     type Encode = Bytes;
     type Decode = A;
-    type Encoder = AsItIs;
+    type Encoder = RawEncoder;
     type Decoder = Self;
 
-    fn encoder(&mut self) -> AsItIs {
-        AsItIs
+    fn encoder(&mut self) -> RawEncoder {
+        RawEncoder
     }
 
     fn decoder(&mut self) -> Self {
@@ -34,9 +34,9 @@ impl<A: Message + Default + 'static> Codec for Encoded<A> {
 
 /// Writes the bytes unchanged.
 #[derive(Debug)]
-pub(crate) struct AsItIs;
+pub(crate) struct RawEncoder;
 
-impl Encoder for AsItIs {
+impl Encoder for RawEncoder {
     type Item = Bytes;
     type Error = Status;
 

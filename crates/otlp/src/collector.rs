@@ -38,7 +38,7 @@ pub(crate) struct Collector {
 /// The collector did not accept all of the data.
 #[derive(Debug, thiserror::Error)]
 #[error("{text}")]
-pub(crate) struct NotTaken {
+pub(crate) struct ExportError {
     text: String,
     /// Whether the same data may be accepted a moment later.
     pub(crate) may_pass: bool,
@@ -67,10 +67,10 @@ impl Collector {
         &self.settings.endpoint
     }
 
-    pub(crate) async fn send_spans(&mut self, spans: &[EncodedSpan]) -> Result<(), NotTaken> {
+    pub(crate) async fn send_spans(&mut self, spans: &[EncodedSpan]) -> Result<(), ExportError> {
         let answer = self.call(SPANS, self.spans_request(spans)).await;
         let sent = match answer.map(|answer| answer.partial_success) {
-            Ok(Some(partial)) if partial.rejected_spans > 0 => Err(NotTaken {
+            Ok(Some(partial)) if partial.rejected_spans > 0 => Err(ExportError {
                 text: format!(
                     "{} spans are rejected: {}",
                     partial.rejected_spans, partial.error_message
@@ -79,7 +79,7 @@ impl Collector {
                 spans: usize::try_from(partial.rejected_spans).unwrap_or(0).min(spans.len()),
             }),
             Ok(_) => Ok(()),
-            Err(status) => Err(NotTaken { spans: spans.len(), ..refused(&status) }),
+            Err(status) => Err(ExportError { spans: spans.len(), ..refused(&status) }),
         };
         self.judged(sent)
     }
@@ -103,13 +103,13 @@ impl Collector {
     }
 
     /// Sends metrics from the text that `/metrics` writes.
-    pub(crate) async fn send_metrics(&mut self, text: &str) -> Result<(), NotTaken> {
+    pub(crate) async fn send_metrics(&mut self, text: &str) -> Result<(), ExportError> {
         let times = Times { start: nanos(self.started), now: nanos(SystemTime::now()) };
         let request = self.request(self.metrics_request(text, times));
         let mut client = MetricsServiceClient::new(self.channel.clone());
         let answer = client.export(request).await;
         let sent = match answer.map(|answer| answer.into_inner().partial_success) {
-            Ok(Some(partial)) if partial.rejected_data_points > 0 => Err(NotTaken {
+            Ok(Some(partial)) if partial.rejected_data_points > 0 => Err(ExportError {
                 text: format!(
                     "{} data points are rejected: {}",
                     partial.rejected_data_points, partial.error_message
@@ -125,7 +125,7 @@ impl Collector {
 
     /// Opens a new connection for the attempt after a failure. A connection whose peer is silently
     /// gone would hang for a quarter of an hour.
-    fn judged(&mut self, sent: Result<(), NotTaken>) -> Result<(), NotTaken> {
+    fn judged(&mut self, sent: Result<(), ExportError>) -> Result<(), ExportError> {
         if sent.is_err()
             && let Ok(channel) = channel(&self.settings)
         {
@@ -181,7 +181,7 @@ fn scope() -> InstrumentationScope {
 
 /// Converts a status. The retryable codes are those of the OTLP specification. A retry may succeed
 /// because the server was only busy.
-fn refused(status: &Status) -> NotTaken {
+fn refused(status: &Status) -> ExportError {
     let may_pass = matches!(
         status.code(),
         Code::Cancelled
@@ -191,7 +191,7 @@ fn refused(status: &Status) -> NotTaken {
             | Code::Unavailable
             | Code::DataLoss
     );
-    NotTaken { text: format!("{:?}: {}", status.code(), status.message()), may_pass, spans: 0 }
+    ExportError { text: format!("{:?}: {}", status.code(), status.message()), may_pass, spans: 0 }
 }
 
 /// The longest time that opening a connection may take.

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
 
-use crate::collector::{Collector, NotTaken};
+use crate::collector::{Collector, ExportError};
 use crate::settings::Settings;
 use crate::spans::{EncodedSpan, Spans};
 
@@ -28,7 +28,7 @@ const PAUSES: [Duration; 3] =
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A function that writes the text of `/metrics`.
-pub type Figures = Box<dyn Fn() -> Result<String, fmt::Error> + Send>;
+pub type MetricsText = Box<dyn Fn() -> Result<String, fmt::Error> + Send>;
 
 /// A running exporter. Dropping it ends the task without sending the remaining telemetry.
 #[derive(Debug)]
@@ -54,14 +54,14 @@ impl Exporter {
     /// The certificate cannot be used.
     pub fn start(
         settings: Settings,
-        figures: Figures,
+        figures: MetricsText,
         dropped: Counter,
     ) -> Result<Self, StartError> {
         let (sender, queue) = channel(QUEUE);
         let sampling = settings.sampling.clone().filter(|sampling| !sampling.is_never());
         let spans = sampling.map(|sampling| Spans::new(sampling, sender, dropped.clone()));
         let (stop, stopping) = watch::channel(false);
-        let sending = Sending {
+        let sending = ExportLoop {
             metrics_interval: settings.metrics_interval,
             collector: Collector::new(settings)?,
             queue,
@@ -90,7 +90,7 @@ impl Exporter {
     }
 }
 
-async fn run(mut sending: Sending, mut stopping: watch::Receiver<bool>) {
+async fn run(mut sending: ExportLoop, mut stopping: watch::Receiver<bool>) {
     let told = stopping.clone();
     let too_late = async {
         asked(&mut stopping).await;
@@ -116,10 +116,10 @@ async fn tick(due: Option<&mut Interval>) {
     }
 }
 
-struct Sending {
+struct ExportLoop {
     collector: Collector,
     queue: Receiver<EncodedSpan>,
-    figures: Figures,
+    figures: MetricsText,
     metrics_interval: Option<Duration>,
     dropped: Counter,
     /// The number of spans in the current request.
@@ -127,7 +127,7 @@ struct Sending {
     is_failing: bool,
 }
 
-impl Sending {
+impl ExportLoop {
     /// Sends telemetry until the stop signal, then sends the rest once.
     async fn serve(&mut self, mut stopping: watch::Receiver<bool>) {
         let mut spans_due = interval(SPANS_INTERVAL);
@@ -175,7 +175,7 @@ impl Sending {
         }
     }
 
-    async fn send_batch(&mut self, batch: &[EncodedSpan]) -> Result<(), NotTaken> {
+    async fn send_batch(&mut self, batch: &[EncodedSpan]) -> Result<(), ExportError> {
         let mut pauses = PAUSES.into_iter();
         loop {
             let sent = self.collector.send_spans(batch).await;
@@ -205,7 +205,7 @@ impl Sending {
     }
 
     /// Logs one message when sending starts to fail, and one when it works again.
-    fn tell(&mut self, sent: Result<(), NotTaken>) {
+    fn tell(&mut self, sent: Result<(), ExportError>) {
         match sent {
             Ok(()) if self.is_failing => {
                 self.is_failing = false;

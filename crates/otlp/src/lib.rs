@@ -26,9 +26,9 @@ mod trial;
 mod wire;
 
 pub use endpoint::{Endpoint, EndpointError};
-pub use exporter::{Exporter, Figures, StartError};
-pub use pairs::{NotPairs, pairs};
-pub use sampling::{Root, Sampling, SamplingError};
+pub use exporter::{Exporter, MetricsText, StartError};
+pub use pairs::{PairsError, pairs};
+pub use sampling::{RootSampler, Sampling, SamplingError};
 pub use settings::{Headers, HeadersError, Settings};
 pub use spans::{Failed, OpenSpan, Spans};
 pub use trial::{Unfit, try_out};

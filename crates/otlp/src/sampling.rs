@@ -10,13 +10,13 @@ use opentelemetry_sdk::trace::{Sampler, SamplingDecision, ShouldSample as _};
 pub struct Sampling {
     /// Whether the traces of the rows decide, if rows have traces.
     follows_rows: bool,
-    root: Root,
+    root: RootSampler,
 }
 
 /// The rule for requests without traces in their rows.
 #[derive(Debug, Clone, PartialEq)]
 #[expect(missing_docs, reason = "the standard's names")]
-pub enum Root {
+pub enum RootSampler {
     AlwaysOn,
     AlwaysOff,
     /// A share of all requests, from 0 to 1.
@@ -50,9 +50,9 @@ impl Sampling {
             None => (false, name),
         };
         let root = match root {
-            "always_on" => Root::AlwaysOn,
-            "always_off" => Root::AlwaysOff,
-            "traceidratio" => Root::TraceIdRatio(share.map_or(Ok(1.0), read_share)?),
+            "always_on" => RootSampler::AlwaysOn,
+            "always_off" => RootSampler::AlwaysOff,
+            "traceidratio" => RootSampler::TraceIdRatio(share.map_or(Ok(1.0), read_share)?),
             _ => return Err(SamplingError::Name),
         };
         Ok(Self { follows_rows, root })
@@ -60,7 +60,7 @@ impl Sampling {
 
     /// Whether no request ever gets a span.
     pub(crate) fn is_never(&self) -> bool {
-        !self.follows_rows && self.root == Root::AlwaysOff
+        !self.follows_rows && self.root == RootSampler::AlwaysOff
     }
 
     /// Whether a request with these rows gets a span. The rows are the only parents of a request,
@@ -87,7 +87,7 @@ pub(crate) enum RowTraces {
     Sampled,
 }
 
-impl Root {
+impl RootSampler {
     fn wants(&self, trace_id: TraceId) -> bool {
         match self {
             Self::AlwaysOn => true,

@@ -4,11 +4,11 @@ use walrelay_outbox_store::{Shard, StoreError};
 use walrelay_pg_client::{ServerErrorKind, SqlError};
 use walrelay_pg_replication::SlotError;
 
-/// What to do about a slot that is lost, in every place that says so.
+/// The fix for a lost slot, in every message that names one.
 pub const LOST_SLOT_FIX: &str = "walrelay slot recover, which has what may be missing published from the table: \
      docs/operations.md, Lost slot; or give that up and start anew: walrelay init --accept-loss";
 
-/// What to do about a slot that was dropped for an upgrade, before it, after it and without it.
+/// The fix for a slot that was dropped for an upgrade: before it, after it and without it.
 pub const UPGRADE_FIX: &str = "upgrade the server, then walrelay slot recover, which has what was written meanwhile \
      published from the table, or walrelay run --on-slot-lost recover; without an upgrade slot recover goes on here";
 
@@ -32,7 +32,7 @@ pub enum AdminError {
     SlotLost {
         /// Its name.
         slot: String,
-        /// What became of it.
+        /// The state of the slot.
         problem: String,
     },
 
@@ -85,12 +85,12 @@ pub enum AdminError {
         slot: String,
     },
 
-    /// Something was begun with the slot, and stands in the way until it is finished.
+    /// An unfinished operation on the slot blocks this command.
     #[error("{what} was begun with slot {slot:?} and is not finished")]
     OperationUnfinished {
         /// The slot.
         slot: String,
-        /// What was begun.
+        /// The unfinished operation.
         what: String,
     },
 
@@ -99,7 +99,7 @@ pub enum AdminError {
     UpgradeBegun {
         /// The slot.
         slot: String,
-        /// What was begun, and whether somebody is at it.
+        /// The unfinished operation, and whether a process works on it.
         what: String,
     },
 
@@ -115,11 +115,11 @@ pub enum AdminError {
     SlotHeld {
         /// The slot.
         slot: String,
-        /// Who holds it, and what it does.
+        /// The holder of the slot, and its activity.
         holder: String,
     },
 
-    /// A new slot was begun by a process that is gone, and the server does not let us end what is left.
+    /// A process that is gone began a new slot, and the server does not let this role end its session.
     #[error(
         "slot {slot:?} is still being made by server process {pid}, whose client is gone; end it as a superuser \
          or as its role: SELECT pg_terminate_backend({pid})"
@@ -161,7 +161,7 @@ pub enum AdminError {
     #[error("the server is in recovery")]
     InRecovery,
 
-    /// The server has no room for what was asked for.
+    /// The server has no capacity for another slot.
     #[error("{0}")]
     NoRoom(String),
 }
@@ -192,7 +192,7 @@ impl AdminError {
         }
     }
 
-    /// What the server's refusal means.
+    /// The meaning of the server's refusal.
     #[must_use]
     pub fn server_kind(&self) -> Option<ServerErrorKind> {
         self.as_sql().and_then(SqlError::server_kind)

@@ -10,7 +10,7 @@ use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 
 use crate::admin_error::AdminError;
-use crate::gap::GapTable;
+use crate::gap::SourceTable;
 use walrelay_outbox_store::DispatchStatus;
 use walrelay_outbox_store::{Outbox, Shard};
 use walrelay_pg_client::{quote_identifier, quote_literal};
@@ -70,7 +70,7 @@ impl OutboxSlots {
     /// Returns a row filter for an outbox table: rows that dispatch state has with one of these
     /// statuses.
     #[must_use]
-    pub fn having(&self, table: &GapTable, statuses: &[DispatchStatus]) -> String {
+    pub fn having(&self, table: &SourceTable, statuses: &[DispatchStatus]) -> String {
         let list = |values: Vec<&str>| {
             let quoted: Vec<String> = values.into_iter().map(quote_literal).collect();
             format!("ARRAY[{}]::text[]", quoted.join(", "))

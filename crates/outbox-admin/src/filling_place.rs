@@ -7,12 +7,12 @@ use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 
 use crate::admin_error::AdminError;
-use crate::gap::{AggregateKey, GapTable, RowPlace};
+use crate::gap::{AggregateKey, RowCursor, SourceTable};
 use crate::operation::Filling;
 
 /// The row at which a recovery continues. Every row before it is settled.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FillingPlace {
+pub struct RecoveryCursor {
     /// The tables that were read, in order. The row is in the last one.
     pub tables: Vec<String>,
     /// The columns that order the last table.
@@ -20,14 +20,14 @@ pub struct FillingPlace {
     /// Number of rows before this row.
     pub number: u32,
     /// The row.
-    pub row: RowPlace,
+    pub row: RowCursor,
 }
 
-impl FillingPlace {
+impl RecoveryCursor {
     /// Returns the columns that order a table: aggregate type, aggregate id, and the order within
     /// an aggregate.
     #[must_use]
-    pub fn columns_of(table: &GapTable) -> Vec<String> {
+    pub fn columns_of(table: &SourceTable) -> Vec<String> {
         let key = [&table.aggregate_type, &table.aggregate_id];
         let key = key.map(|column| column.clone().unwrap_or_default());
         key.into_iter().chain(table.order.iter().cloned()).collect()
@@ -36,7 +36,7 @@ impl FillingPlace {
     /// Returns the index of the row's table in `tables`. None if the recovery read other tables, or
     /// read them in another order, because then the place is not valid.
     #[must_use]
-    pub fn table_among(&self, tables: &[GapTable]) -> Option<usize> {
+    pub fn table_among(&self, tables: &[SourceTable]) -> Option<usize> {
         let last = self.tables.len().checked_sub(1)?;
         let read = tables.get(..self.tables.len())?;
         let is_same =
@@ -56,9 +56,9 @@ impl FillingPlace {
 pub async fn note_place(
     client: &Client,
     (slot, filling): (&str, &Filling),
-    place: &FillingPlace,
+    place: &RecoveryCursor,
 ) -> Result<bool, AdminError> {
-    let FillingPlace { tables, columns, number, row: RowPlace { key, order } } = place;
+    let RecoveryCursor { tables, columns, number, row: RowCursor { key, order } } = place;
     let written = client
         .execute_typed(
             "UPDATE public.app_outbox_relay
@@ -94,7 +94,7 @@ pub async fn note_place(
 pub async fn read_place(
     client: &Client,
     (slot, filling): (&str, &Filling),
-) -> Result<Option<FillingPlace>, AdminError> {
+) -> Result<Option<RecoveryCursor>, AdminError> {
     let row = client
         .query_typed_opt(
             "SELECT ARRAY(SELECT jsonb_array_elements_text(place -> 'tables')) AS tables,
@@ -111,11 +111,11 @@ pub async fn read_place(
         .await
         .map_err(AdminError::sql("read how far the recovery has come"))?;
     Ok(row.and_then(|row| {
-        Some(FillingPlace {
+        Some(RecoveryCursor {
             tables: row.get("tables"),
             columns: row.get("columns"),
             number: u32::try_from(row.get::<_, Option<i64>>("number")?).ok()?,
-            row: RowPlace {
+            row: RowCursor {
                 key: AggregateKey {
                     aggregate_type: row.get("aggregate_type"),
                     aggregate_id: row.get("aggregate_id"),

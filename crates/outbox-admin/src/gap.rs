@@ -15,7 +15,7 @@ use walrelay_pg_client::{QualifiedName, quote_identifier, quote_literal};
 
 /// The rows of the outbox tables that are read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Gap {
+pub struct UnsettledRows {
     /// The transactions that the new slot does not stream: visible in this snapshot
     /// (`pg_snapshot`).
     pub snapshot: String,
@@ -35,15 +35,15 @@ pub struct Scope {
     /// Rows with these event ids.
     pub event_ids: Vec<String>,
     /// Rows from this place on, in reading order.
-    pub from: Option<RowPlace>,
+    pub from: Option<RowCursor>,
 }
 
 /// A place in the reading order: an aggregate, or a row of an aggregate.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct RowPlace {
+pub struct RowCursor {
     /// The aggregate.
     pub key: AggregateKey,
-    /// The row's values of [`GapTable::order`]. Empty for the first row of the aggregate.
+    /// The row's values of [`SourceTable::order`]. Empty for the first row of the aggregate.
     pub order: Vec<Option<String>>,
 }
 
@@ -69,7 +69,7 @@ pub enum SettledRows {
 
 /// An outbox table, described as in the stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GapTable {
+pub struct SourceTable {
     /// Name of the table.
     pub name: QualifiedName,
     /// Oid of the table.
@@ -90,7 +90,7 @@ pub struct GapTable {
     pub row_filter: Option<String>,
 }
 
-impl GapTable {
+impl SourceTable {
     /// Returns SQL for the type and id of a row's aggregate as text, in an order that every
     /// database has.
     fn key(&self) -> [String; 2] {
@@ -129,7 +129,7 @@ fn from_row(order: &[String], values: &[Option<String>]) -> String {
     condition
 }
 
-impl Gap {
+impl UnsettledRows {
     /// Returns a condition on the rows of a table called `t`. A row has only the low half of its
     /// transaction id. The high half is that of the nearest transaction before now. An id that
     /// seems younger than now is ancient, and is settled if any row is.
@@ -140,7 +140,7 @@ impl Gap {
     /// query's own snapshot, would be wrong. Sessions that began or committed in between would
     /// shift the ids, and the condition would leave out a row whose transaction seems to be
     /// running.
-    fn condition(&self, table: &GapTable) -> Result<String, AdminError> {
+    fn condition(&self, table: &SourceTable) -> Result<String, AdminError> {
         let snapshot = quote_literal(&self.snapshot);
         let end = format!("pg_snapshot_xmax({snapshot}::pg_snapshot)");
         let of_row = format!("{end}::text::bigint - (age(t.xmin)::bigint - age({end}::xid))");
@@ -169,7 +169,7 @@ impl Gap {
 
     /// Returns a condition on the columns of the rows, with `AND` before it. Empty if all rows are
     /// wanted.
-    fn wanted(&self, table: &GapTable) -> String {
+    fn wanted(&self, table: &SourceTable) -> String {
         let Scope { aggregate_types, aggregate_ids, event_ids, from } = &self.scope;
         let [by_type, by_id] = table.key();
         let mut text = match &table.row_filter {
@@ -185,7 +185,7 @@ impl Gap {
                 text.push_str(&format!(" AND {expression} IN ({})", values.join(", ")));
             }
         }
-        if let Some(RowPlace { key, order }) = from {
+        if let Some(RowCursor { key, order }) = from {
             let AggregateKey { aggregate_type, aggregate_id } = key;
             let (first, second) = (quote_literal(aggregate_type), quote_literal(aggregate_id));
             let of_key = |operator| format!("({by_type}, {by_id}) {operator} ({first}, {second})");
@@ -202,7 +202,7 @@ impl Gap {
 
     /// Returns SQL for the rows in order, with their key after their columns. The outer query
     /// measures and converts values. In this query, the sort would contain the whole values.
-    pub(crate) fn ordered(&self, table: &GapTable) -> Result<String, AdminError> {
+    pub(crate) fn ordered(&self, table: &SourceTable) -> Result<String, AdminError> {
         let mut selected = String::new();
         for column in &table.columns {
             selected.push_str(&format!("t.{}, ", quote_identifier(&column.name)));
@@ -212,7 +212,7 @@ impl Gap {
     }
 
     /// Returns SQL for the rows of a table in order, as the simple protocol sends them.
-    fn query(&self, table: &GapTable, selected: &str) -> Result<String, AdminError> {
+    fn query(&self, table: &SourceTable, selected: &str) -> Result<String, AdminError> {
         let mut order = format!("{}, ", table.key().join(", "));
         for column in &table.order {
             order.push_str(&format!("t.{}, ", quote_identifier(column)));
@@ -233,7 +233,7 @@ impl Gap {
     pub async fn recorded(
         &self,
         client: &Client,
-        (table, slot): (&GapTable, &str),
+        (table, slot): (&SourceTable, &str),
     ) -> Result<Vec<(u32, String)>, AdminError> {
         let id = format!("t.{}::text AS id", quote_identifier(&table.id));
         let sql = format!(
@@ -257,7 +257,7 @@ impl Gap {
     /// # Errors
     ///
     /// The role may not read the table, the server refused the statement, or the connection ended.
-    pub async fn count(&self, client: &Client, table: &GapTable) -> Result<u64, AdminError> {
+    pub async fn count(&self, client: &Client, table: &SourceTable) -> Result<u64, AdminError> {
         let name = &table.name;
         let sql = format!(
             "SELECT count(*) AS rows FROM {name} t WHERE {}{}",
@@ -279,7 +279,7 @@ impl Gap {
     pub async fn ids(
         &self,
         client: &Client,
-        table: &GapTable,
+        table: &SourceTable,
         limit: usize,
     ) -> Result<Vec<String>, AdminError> {
         let id = format!("coalesce(t.{}::text, '') AS id", quote_identifier(&table.id));

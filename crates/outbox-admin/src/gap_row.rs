@@ -11,12 +11,12 @@ use pgoutput_parser::Column;
 use tokio_postgres::{Client, SimpleQueryMessage, SimpleQueryRow};
 
 use crate::admin_error::AdminError;
-use crate::gap::{AggregateKey, Gap, GapTable, KEY_COLUMNS};
-use crate::large_values::{ServerText, as_sent};
+use crate::gap::{AggregateKey, KEY_COLUMNS, SourceTable, UnsettledRows};
+use crate::large_values::{ServerEncoding, as_sent};
 
 /// A value of a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum GapValue {
+pub enum SourceValue {
     /// SQL null.
     Null,
     /// The text form. It is UTF-8 unless the database has no encoding.
@@ -28,7 +28,7 @@ pub enum GapValue {
     },
 }
 
-impl GapValue {
+impl SourceValue {
     /// Returns the value as a column of the replication stream.
     #[must_use]
     pub fn as_column(&self) -> Column<'_> {
@@ -42,9 +42,9 @@ impl GapValue {
 
 /// A row of the table, in the reading order of a recovery.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GapRow {
+pub struct SourceRow {
     /// Values of the table's columns.
-    pub values: Vec<GapValue>,
+    pub values: Vec<SourceValue>,
     /// The row's aggregate, which orders the rows. None if it is not valid UTF-8.
     pub key: Option<AggregateKey>,
 }
@@ -54,14 +54,14 @@ pub struct GapRow {
 /// # Errors
 ///
 /// The server refused the statement, or the connection ended.
-pub async fn read_server_text(client: &Client) -> Result<ServerText, AdminError> {
+pub async fn read_server_text(client: &Client) -> Result<ServerEncoding, AdminError> {
     let sql = "SELECT current_setting('server_encoding') = 'SQL_ASCII'";
     let row = client.query_typed_one(sql, &[]).await;
     let row = row.map_err(AdminError::sql("read the encoding of the server"))?;
-    Ok(if row.get(0) { ServerText::Unknown } else { ServerText::Utf8 })
+    Ok(if row.get(0) { ServerEncoding::Unknown } else { ServerEncoding::Utf8 })
 }
 
-impl Gap {
+impl UnsettledRows {
     /// Returns the rows, without values that are too large for a message.
     ///
     /// # Errors
@@ -70,8 +70,8 @@ impl Gap {
     pub async fn rows(
         &self,
         client: &Client,
-        (table, text): (&GapTable, ServerText),
-    ) -> Result<BoxStream<'static, Result<GapRow, AdminError>>, AdminError> {
+        (table, text): (&SourceTable, ServerEncoding),
+    ) -> Result<BoxStream<'static, Result<SourceRow, AdminError>>, AdminError> {
         let [key_type, key_id] = KEY_COLUMNS.map(|column| as_sent(&format!("t.{column}"), text));
         let sql = format!(
             "SELECT {}, {key_type}, {key_id} FROM ({} OFFSET 0) AS t",
@@ -83,7 +83,7 @@ impl Gap {
         let table = table.clone();
         let rows = sent.filter_map(move |message| {
             ready(match message {
-                Ok(SimpleQueryMessage::Row(row)) => Some(GapRow::read(&row, (&table, text))),
+                Ok(SimpleQueryMessage::Row(row)) => Some(SourceRow::read(&row, (&table, text))),
                 Ok(_) => None,
                 Err(source) => Some(Err(AdminError::sql(action.clone())(source))),
             })
@@ -92,17 +92,17 @@ impl Gap {
     }
 }
 
-impl GapRow {
+impl SourceRow {
     fn read(
         row: &SimpleQueryRow,
-        (table, text): (&GapTable, ServerText),
+        (table, text): (&SourceTable, ServerEncoding),
     ) -> Result<Self, AdminError> {
         let values = table.values(row)?;
         let value = |(value, column): (Column<'_>, _)| match value {
-            Column::Null | Column::UnchangedToast => Ok(GapValue::Null),
-            Column::TooLarge { bytes } => Ok(GapValue::TooLarge { bytes }),
+            Column::Null | Column::UnchangedToast => Ok(SourceValue::Null),
+            Column::TooLarge { bytes } => Ok(SourceValue::TooLarge { bytes }),
             Column::Text(bytes) | Column::Binary(bytes) => {
-                text.sent(column, bytes).map(GapValue::Text)
+                text.sent(column, bytes).map(SourceValue::Text)
             }
         };
         let values = values.into_iter().zip(&table.columns).map(value).collect::<Result<_, _>>()?;

@@ -18,12 +18,12 @@ pub struct SlotUser {
     /// Application name. Empty if the server does not show it.
     pub application: String,
     /// The session's use of the slot.
-    pub does: SlotUse,
+    pub does: HolderActivity,
 }
 
 /// How a session uses the slot that it holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SlotUse {
+pub enum HolderActivity {
     /// It streams the slot, as a relay.
     Streams,
     /// It creates the slot, and waits until the open transactions have ended.
@@ -37,10 +37,10 @@ pub enum SlotUse {
 impl fmt::Display for SlotUser {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = match self.does {
-            SlotUse::Streams => "a relay that streams it",
-            SlotUse::Makes => "a command that makes it",
-            SlotUse::Reads => "a command that reads it",
-            SlotUse::Unknown => "a session",
+            HolderActivity::Streams => "a relay that streams it",
+            HolderActivity::Makes => "a command that makes it",
+            HolderActivity::Reads => "a command that reads it",
+            HolderActivity::Unknown => "a session",
         };
         write!(f, "{what} (server process {}", self.pid)?;
         if !self.application.is_empty() {
@@ -70,10 +70,10 @@ pub async fn read_slot_user(client: &Client, pid: i32) -> Result<SlotUser, Admin
         .map_err(AdminError::sql("ask who holds the slot"))?;
     let text = |column| row.as_ref().map(|row| row.get::<_, String>(column)).unwrap_or_default();
     let does = match text("does").as_str() {
-        "streams" => SlotUse::Streams,
-        "makes" => SlotUse::Makes,
-        "reads" => SlotUse::Reads,
-        _ => SlotUse::Unknown,
+        "streams" => HolderActivity::Streams,
+        "makes" => HolderActivity::Makes,
+        "reads" => HolderActivity::Reads,
+        _ => HolderActivity::Unknown,
     };
     Ok(SlotUser { pid, application: text("application"), does })
 }
@@ -86,7 +86,7 @@ async fn read_waited_for(client: &Client, slot: &str) -> Result<Option<String>, 
         return Ok(None);
     };
     let holder = read_slot_user(client, pid).await?;
-    if holder.does != SlotUse::Makes {
+    if holder.does != HolderActivity::Makes {
         return Ok(Some(format!("the slot is held by {holder}")));
     }
     let waited_for = blockers(client, pid).await?;
@@ -150,9 +150,9 @@ mod tests {
             SlotUser { pid: 7, application: application.to_owned(), does }.to_string()
         };
         assert_eq!(
-            holder(SlotUse::Streams, "walrelay"),
+            holder(HolderActivity::Streams, "walrelay"),
             "a relay that streams it (server process 7, application walrelay)"
         );
-        assert_eq!(holder(SlotUse::Makes, ""), "a command that makes it (server process 7)");
+        assert_eq!(holder(HolderActivity::Makes, ""), "a command that makes it (server process 7)");
     }
 }

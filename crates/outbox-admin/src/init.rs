@@ -29,14 +29,14 @@ pub struct InitOptions {
     /// Whether the slot is synchronised to standbys.
     pub failover: Failover,
     /// How to handle a lost slot, which existed and is now missing or invalidated.
-    pub on_lost: OnLost,
+    pub on_lost: LostSlotPolicy,
     /// Whether `init` creates the slot.
-    pub making: Making,
+    pub making: SlotCreation,
 }
 
 /// Whether `init` creates the slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Making {
+pub enum SlotCreation {
     /// `init` creates the slot.
     #[default]
     Slot,
@@ -46,7 +46,7 @@ pub enum Making {
 
 /// How to handle a lost slot, which existed and is now missing or invalidated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum OnLost {
+pub enum LostSlotPolicy {
     /// Refuse, because a new slot would hide that rows are missing.
     #[default]
     Refuse,
@@ -98,7 +98,7 @@ impl InitPlan {
             title: format!("publication {}", options.outbox.publication),
             sql: publication_sql(options),
         });
-        if options.on_lost == OnLost::Refuse {
+        if options.on_lost == LostSlotPolicy::Refuse {
             let title = format!("slot {}: not in place of one that was lost", options.outbox.slot);
             steps.push(InitStep { title, sql: guard_sql(options) });
         }
@@ -106,7 +106,7 @@ impl InitPlan {
             let title = format!("slot {}: a failover slot, if it is there", options.outbox.slot);
             steps.push(InitStep { title, sql: failover_guard_sql(options) });
         }
-        if options.making == Making::Slot {
+        if options.making == SlotCreation::Slot {
             steps.push(InitStep {
                 title: format!("slot {}", options.outbox.slot),
                 sql: slot_sql(options),
@@ -189,7 +189,7 @@ async fn give_up(
     lost: &LostSlot,
 ) -> Result<(), AdminError> {
     let slot = &options.outbox.slot;
-    if options.on_lost == OnLost::Refuse {
+    if options.on_lost == LostSlotPolicy::Refuse {
         // A recovery would publish all missing rows.
         if lost.is_for_an_upgrade() {
             return Err(AdminError::UpgradePrepared { slot: slot.clone() });

@@ -12,7 +12,7 @@ use walrelay_core::REQUEST_BYTES_MAX;
 use walrelay_pg_client::SqlError;
 
 use crate::admin_error::AdminError;
-use crate::gap::GapTable;
+use crate::gap::SourceTable;
 use walrelay_pg_client::{TableColumn, quote_identifier};
 
 /// A stored value up to this size never has a text of [`REQUEST_BYTES_MAX`]. The lz4 format stores
@@ -36,7 +36,7 @@ mod oid {
 
 /// How the server sends text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ServerText {
+pub enum ServerEncoding {
     /// The server guarantees valid UTF-8.
     Utf8,
     /// The server has no encoding (`SQL_ASCII`), and refuses to send bytes that are not UTF-8.
@@ -44,17 +44,17 @@ pub enum ServerText {
 }
 
 /// Returns SQL for a text in its sent form: hexadecimal digits if the server has no encoding.
-pub(crate) fn as_sent(value: &str, text: ServerText) -> String {
+pub(crate) fn as_sent(value: &str, text: ServerEncoding) -> String {
     match text {
-        ServerText::Utf8 => value.to_owned(),
-        ServerText::Unknown => format!(
+        ServerEncoding::Utf8 => value.to_owned(),
+        ServerEncoding::Unknown => format!(
             "CASE WHEN ({value}) IS NOT NULL THEN pg_catalog.encode(pg_catalog.convert_to(\
              pg_catalog.format('%s', {value}), 'SQL_ASCII'), 'hex') END"
         ),
     }
 }
 
-impl ServerText {
+impl ServerEncoding {
     /// Decodes the sent form of a column's value.
     pub(crate) fn sent(self, column: &TableColumn, sent: &[u8]) -> Result<Vec<u8>, AdminError> {
         match is_text(column) {
@@ -111,10 +111,10 @@ fn too_large(column: &TableColumn) -> Option<String> {
     }
 }
 
-impl GapTable {
+impl SourceTable {
     /// Returns the select list of table `t`. It has the columns, null where the value is too large,
     /// and then a column with the sizes of these values, such as `3:140000000,5:20000000`.
-    pub(crate) fn selected(&self, text: ServerText) -> String {
+    pub(crate) fn selected(&self, text: ServerEncoding) -> String {
         let mut selected = String::new();
         let mut sizes: Vec<String> = Vec::new();
         for (index, column) in self.columns.iter().enumerate() {
@@ -139,7 +139,7 @@ impl GapTable {
         selected
     }
 
-    /// Returns the values of a row that [`Gap::rows`](crate::Gap::rows) returns.
+    /// Returns the values of a row that [`UnsettledRows::rows`](crate::Gap::rows) returns.
     ///
     /// # Errors
     ///
@@ -197,10 +197,10 @@ mod tests {
     #[test]
     fn digits_are_the_bytes_of_a_text_where_the_server_knows_no_encoding() {
         let (text, uuid) = (column(25), column(2950));
-        assert_eq!(ServerText::Unknown.sent(&text, b"fffe61").unwrap(), b"\xff\xfea");
-        assert_eq!(ServerText::Unknown.sent(&uuid, b"fffe61").unwrap(), b"fffe61");
-        assert_eq!(ServerText::Utf8.sent(&text, b"fffe61").unwrap(), b"fffe61");
-        assert!(ServerText::Unknown.sent(&text, b"fx").is_err());
+        assert_eq!(ServerEncoding::Unknown.sent(&text, b"fffe61").unwrap(), b"\xff\xfea");
+        assert_eq!(ServerEncoding::Unknown.sent(&uuid, b"fffe61").unwrap(), b"fffe61");
+        assert_eq!(ServerEncoding::Utf8.sent(&text, b"fffe61").unwrap(), b"fffe61");
+        assert!(ServerEncoding::Unknown.sent(&text, b"fx").is_err());
     }
 
     #[test]

@@ -25,27 +25,27 @@ pub use admin_error::{AdminError, LOST_SLOT_FIX, UPGRADE_FIX};
 pub use carried_over::{adopt_slot, take_recovery_along};
 pub use edited::OutboxSlots;
 pub use encoding::{SQL_ASCII_FIX, SQL_ASCII_RISK, read_unchecked_database};
-pub use filling_place::{FillingPlace, note_place, read_place};
-pub use gap::{AggregateKey, Gap, GapTable, RowPlace, Scope, SettledRows};
-pub use gap_row::{GapRow, GapValue, read_server_text};
+pub use filling_place::{RecoveryCursor, note_place, read_place};
+pub use gap::{AggregateKey, RowCursor, Scope, SettledRows, SourceTable, UnsettledRows};
+pub use gap_row::{SourceRow, SourceValue, read_server_text};
 pub use holder::{
-    SlotUse, SlotUser, describe_unfinished, end_session, new_slot_waits_for, read_slot_user,
+    HolderActivity, SlotUser, describe_unfinished, end_session, new_slot_waits_for, read_slot_user,
 };
-pub use init::{InitOptions, InitPlan, InitReport, InitStep, Making, OnLost, init};
-pub use large_values::ServerText;
+pub use init::{InitOptions, InitPlan, InitReport, InitStep, LostSlotPolicy, SlotCreation, init};
+pub use large_values::ServerEncoding;
 pub use lost::{LostSlot, Settled, loss, read_loss, rows_at_risk};
 pub use open_replay::{
-    HoldingReplay, OpenReplay, TopicReplay, open_topic_replays, replay_that_needs,
+    OpenReplay, PausingReplay, TopicReplay, open_topic_replays, replay_that_needs,
     replay_to_be_published, replays_that_hold, unfinished_replay,
 };
 pub use operation::{
-    Again, Bound, Filling, Recovery, Reset, Resharding, SlotOperation, Upgrade, UpgradeStage,
-    begin_backfill, begin_recovery, begin_reset, begin_upgrade, finish_recovery, finish_reset,
-    give_up_operation, is_operation_taken, note_filling, read_operation, release_operation,
-    take_operation, try_decoding,
+    Again, Filling, Recovery, Reset, Resharding, SettledBound, SlotOperation, Upgrade,
+    UpgradeStage, begin_backfill, begin_recovery, begin_reset, begin_upgrade, finish_recovery,
+    finish_reset, give_up_operation, is_operation_taken, note_filling, read_operation,
+    release_operation, take_operation, try_decoding,
 };
 pub use preflight::{
-    ColumnRole, ExpectedColumn, Facts, Finding, FoundTable, Neighbours, PreflightRequest,
+    ColumnRole, ExistingNames, ExpectedColumn, Facts, Finding, FoundTable, PreflightRequest,
     RelationKind, RoleFacts, ServerFacts, ServerHost, ServerMode, Severity, TableFacts,
     UpgradeFacts, assess, code, gather, preflight,
 };
@@ -54,9 +54,9 @@ pub use replay_row::{
     note_resumption, note_skip_dead, read_replay, take_replay,
 };
 pub use resharding::{
-    Begun, ReshardingPhase, ReshardingRefusal, ReshardingStep, begin_resharding, choose_switch,
-    hold_shards, read_resharding, release_shards, switch_shards,
+    ReshardingPhase, ReshardingRefusal, ReshardingStep, UnfinishedResharding, begin_resharding,
+    choose_switch, hold_shards, read_resharding, release_shards, switch_shards,
 };
 pub use sharding::{FoundShards, Sharding, expected_filter, read_sharding};
 pub use unsendable::{TransactionRow, TransactionRows, rows_of_transaction};
-pub use waiting::{WaitingTransaction, rows_since, waiting_transactions};
+pub use waiting::{UnconfirmedTransaction, rows_since, waiting_transactions};

@@ -109,7 +109,7 @@ pub async fn replay_that_needs(
 
 /// An in-place replay or backfill that holds keys of a slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HoldingReplay {
+pub struct PausingReplay {
     /// Name of the replay.
     pub id: String,
     /// The command that continues it.
@@ -128,7 +128,7 @@ pub struct HoldingReplay {
 pub async fn replays_that_hold(
     client: &Client,
     slot: &str,
-) -> Result<Vec<HoldingReplay>, AdminError> {
+) -> Result<Vec<PausingReplay>, AdminError> {
     let failed = || AdminError::sql("look which keys are held");
     // The tables are missing if only an earlier version has set up its tables, and a role may lack
     // privileges.
@@ -158,7 +158,7 @@ pub async fn replays_that_hold(
           GROUP BY replay_id ORDER BY keys DESC, id"
     );
     let rows = client.query_typed(&sql, &[(&slot, Type::TEXT)]).await.map_err(failed())?;
-    let holding = rows.iter().map(|row| HoldingReplay {
+    let holding = rows.iter().map(|row| PausingReplay {
         id: row.get("id"),
         command: row.get("command"),
         keys: row.get::<_, i64>("keys").unsigned_abs(),

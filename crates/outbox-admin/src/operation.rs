@@ -37,7 +37,7 @@ pub struct Recovery {
     /// Whether the lost slot was a failover slot.
     pub failover: Failover,
     /// The rows that are known to be settled.
-    pub bound: Bound,
+    pub bound: SettledBound,
     /// Set once the new slot exists, which fixes the rows that it does not stream.
     pub filling: Option<Filling>,
 }
@@ -45,7 +45,7 @@ pub struct Recovery {
 /// The settled part of the rows that a new slot does not stream. The rest is published from the
 /// table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Bound {
+pub enum SettledBound {
     /// No rows, because there was no slot before.
     Nothing,
     /// Every transaction below the recorded horizon.
@@ -121,8 +121,8 @@ impl SlotOperation {
             Self::Reset(reset) => reset.describe(slot),
             Self::Recovery(Recovery { filling, bound, .. }) => {
                 let what = match bound {
-                    Bound::Nothing => "a backfill",
-                    Bound::Horizon | Bound::Since(_) => "a recovery",
+                    SettledBound::Nothing => "a backfill",
+                    SettledBound::Horizon | SettledBound::Since(_) => "a recovery",
                 };
                 match filling {
                     None => what.to_owned(),
@@ -244,9 +244,9 @@ pub async fn read_operation(
                 .zip(text("snapshot"))
                 .map(|(consistent_point, snapshot)| Filling { consistent_point, snapshot });
             let bound = match (text("bound").as_deref(), row.get("since")) {
-                (_, Some(since)) => Bound::Since(since),
-                (Some("nothing"), None) => Bound::Nothing,
-                (Some(_) | None, None) => Bound::Horizon,
+                (_, Some(since)) => SettledBound::Since(since),
+                (Some("nothing"), None) => SettledBound::Nothing,
+                (Some(_) | None, None) => SettledBound::Horizon,
             };
             SlotOperation::Recovery(Recovery { id, failover, bound, filling })
         }),
@@ -420,7 +420,7 @@ pub async fn begin_backfill(
     Ok(written == 1)
 }
 
-impl Bound {
+impl SettledBound {
     fn columns(self) -> (&'static str, Option<SystemTime>) {
         match self {
             Self::Nothing => ("nothing", None),

@@ -21,7 +21,7 @@ use crate::admin_error::AdminError;
 
 pub use assess::assess;
 pub use facts::{
-    Facts, FoundTable, Neighbours, RelationKind, RoleFacts, ServerFacts, ServerHost, ServerMode,
+    ExistingNames, Facts, FoundTable, RelationKind, RoleFacts, ServerFacts, ServerHost, ServerMode,
     TableFacts, UpgradeFacts,
 };
 pub use finding::{Finding, Severity, code};

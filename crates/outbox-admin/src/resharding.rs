@@ -24,7 +24,7 @@ use walrelay_outbox_store::{Outbox, Shard};
 
 /// An unfinished change of the number of shards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Begun {
+pub struct UnfinishedResharding {
     /// The old and the new number of shards.
     pub change: Resharding,
     /// Progress of the change.
@@ -86,10 +86,10 @@ impl ReshardingStep {
     /// The number cannot be changed in this state.
     pub fn next(
         sharding: &Sharding,
-        begun: Option<Begun>,
+        begun: Option<UnfinishedResharding>,
         wanted: u32,
     ) -> Result<Self, ReshardingRefusal> {
-        if let Some(Begun { change, phase }) = begun {
+        if let Some(UnfinishedResharding { change, phase }) = begun {
             return match phase {
                 ReshardingPhase::Switched if wanted == change.to => Ok(Self::CleanUp(change)),
                 ReshardingPhase::Preparing if wanted == change.to => Ok(Self::GoOn(change)),
@@ -123,7 +123,7 @@ impl ReshardingStep {
 pub async fn read_resharding(
     client: &Client,
     outbox: &Outbox,
-) -> Result<Option<Begun>, AdminError> {
+) -> Result<Option<UnfinishedResharding>, AdminError> {
     let base = outbox.base_slot();
     let rows = client
         .query_typed(
@@ -144,7 +144,7 @@ pub async fn read_resharding(
         false => ReshardingPhase::Preparing,
     };
     let change = Resharding { from: count("before"), to: count("after") };
-    Ok(Some(Begun { change, phase }))
+    Ok(Some(UnfinishedResharding { change, phase }))
 }
 
 /// Records the new slots before they exist, so that no relay takes one too early. Slots that are
@@ -363,8 +363,8 @@ mod tests {
 
     const CHANGE: Resharding = Resharding { from: 2, to: 4 };
 
-    fn begun(phase: ReshardingPhase) -> Option<Begun> {
-        Some(Begun { change: CHANGE, phase })
+    fn begun(phase: ReshardingPhase) -> Option<UnfinishedResharding> {
+        Some(UnfinishedResharding { change: CHANGE, phase })
     }
 
     #[test]

@@ -7,11 +7,11 @@ use tokio_postgres::Client;
 use tokio_postgres::types::{PgLsn, Type};
 
 use crate::admin_error::AdminError;
-use walrelay_pg_client::{QualifiedName, RowUse, quote_identifier, refuse_hidden_rows};
+use walrelay_pg_client::{QualifiedName, TableAccess, quote_identifier, refuse_hidden_rows};
 
 /// A committed transaction that the slot has not confirmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WaitingTransaction {
+pub struct UnconfirmedTransaction {
     /// Position just after the commit. Advancing the slot to it skips the transaction.
     pub end_lsn: Lsn,
     /// Number of rows: inserts into published tables, without other changes.
@@ -28,7 +28,7 @@ pub async fn waiting_transactions(
     client: &Client,
     slot: &str,
     publication: &str,
-) -> Result<Vec<WaitingTransaction>, AdminError> {
+) -> Result<Vec<UnconfirmedTransaction>, AdminError> {
     // The first byte of a message is its kind. A commit's position is its end.
     let sql = "
         SELECT max(lsn) FILTER (WHERE kind = 'C') AS end_lsn,
@@ -43,7 +43,7 @@ pub async fn waiting_transactions(
         .query_typed(sql, &[(&slot, Type::TEXT), (&quote_identifier(publication), Type::TEXT)])
         .await
         .map_err(AdminError::sql(format!("look at what slot {slot:?} holds")))?;
-    let transactions = rows.iter().map(|row| WaitingTransaction {
+    let transactions = rows.iter().map(|row| UnconfirmedTransaction {
         end_lsn: Lsn::new(row.get::<_, PgLsn>("end_lsn").into()),
         rows: row.get::<_, i64>("rows").unsigned_abs(),
     });
@@ -61,7 +61,7 @@ pub async fn rows_since(
     table: &QualifiedName,
     settled_xid: u64,
 ) -> Result<u64, AdminError> {
-    refuse_hidden_rows(client, std::slice::from_ref(table), RowUse::Read).await?;
+    refuse_hidden_rows(client, std::slice::from_ref(table), TableAccess::Read).await?;
     let sql =
         format!("SELECT count(*) AS rows FROM {table} WHERE age(xmin) <= age($1::text::xid8::xid)");
     let row = client

@@ -2,17 +2,18 @@
 
 use futures_util::TryStreamExt as _;
 use walrelay_outbox_admin::{
-    Gap, GapRow, GapTable, GapValue, RowPlace, Scope, ServerText, SettledRows, read_server_text,
+    RowCursor, Scope, ServerEncoding, SettledRows, SourceRow, SourceTable, SourceValue,
+    UnsettledRows, read_server_text,
 };
 use walrelay_pg_client::{QualifiedName, read_columns};
 use walrelay_testkit::postgres::{TestClient, TestDatabase, installed_majors};
 
 const EVENTS: &str = "CREATE TABLE events (id int PRIMARY KEY)";
 
-async fn events(session: &TestClient) -> GapTable {
+async fn events(session: &TestClient) -> SourceTable {
     let name = QualifiedName::new("public", "events");
     let (oid, columns) = read_columns(session, &name).await.expect("columns");
-    GapTable {
+    SourceTable {
         name,
         oid,
         columns,
@@ -27,7 +28,7 @@ async fn events(session: &TestClient) -> GapTable {
 
 async fn count(session: &TestClient, snapshot: &str, settled: SettledRows) -> u64 {
     let table = events(session).await;
-    let gap = Gap { snapshot: snapshot.to_owned(), settled, scope: Scope::default() };
+    let gap = UnsettledRows { snapshot: snapshot.to_owned(), settled, scope: Scope::default() };
     gap.count(session, &table).await.expect("a count")
 }
 
@@ -88,15 +89,15 @@ async fn a_value_that_is_too_large_is_measured_by_the_server_and_not_read() {
             .await;
         session.run("SET bytea_output = 'hex'").await;
         let snapshot = session.text("SELECT pg_current_snapshot()::text").await;
-        let table = GapTable { order: vec!["id".to_owned()], ..events(&session).await };
-        let gap = Gap { snapshot, settled: SettledRows::None, scope: Scope::default() };
-        let read = gap.rows(&session, (&table, ServerText::Utf8)).await.expect("rows");
-        let rows: Vec<GapRow> = read.try_collect().await.expect("rows");
+        let table = SourceTable { order: vec!["id".to_owned()], ..events(&session).await };
+        let gap = UnsettledRows { snapshot, settled: SettledRows::None, scope: Scope::default() };
+        let read = gap.rows(&session, (&table, ServerEncoding::Utf8)).await.expect("rows");
+        let rows: Vec<SourceRow> = read.try_collect().await.expect("rows");
         let rows: Vec<_> = rows.into_iter().map(|row| row.values).collect();
-        let text = |bytes: &[u8]| GapValue::Text(bytes.to_vec());
+        let text = |bytes: &[u8]| SourceValue::Text(bytes.to_vec());
         assert_eq!(rows[0], [text(b"1"), text(b"small"), text(b"\\x726177"), text(b"{\"a\": 1}")]);
-        let large = |bytes| GapValue::TooLarge { bytes };
-        let second = [text(b"2"), large(10_000_001), GapValue::Null, large(10_000_009)];
+        let large = |bytes| SourceValue::TooLarge { bytes };
+        let second = [text(b"2"), large(10_000_001), SourceValue::Null, large(10_000_009)];
         assert_eq!(rows[1], second, "{major}");
         let note = text("x".repeat(10_000_000).as_bytes());
         assert_eq!(rows[2], [text(b"3"), note, large(20_000_004), text(b"null")], "{major}");
@@ -112,10 +113,10 @@ INSERT INTO outbox SELECT 'e' || n, CASE n % 3 WHEN 0 THEN 'a' WHEN 1 THEN 'b' E
                           'body', '\\x00', '{}' FROM generate_series(1, 60) AS n;
 INSERT INTO outbox VALUES ('e\\''s', 'a', 'NaN', 'infinity', NULL, NULL, NULL)";
 
-async fn outbox(session: &TestClient) -> GapTable {
+async fn outbox(session: &TestClient) -> SourceTable {
     let name = QualifiedName::new("public", "outbox");
     let (oid, columns) = read_columns(session, &name).await.expect("columns");
-    GapTable {
+    SourceTable {
         name,
         oid,
         columns,
@@ -130,20 +131,20 @@ async fn outbox(session: &TestClient) -> GapTable {
 
 async fn rows_from(
     session: &TestClient,
-    (table, snapshot): (&GapTable, &str),
-    from: Option<RowPlace>,
-) -> Vec<GapRow> {
+    (table, snapshot): (&SourceTable, &str),
+    from: Option<RowCursor>,
+) -> Vec<SourceRow> {
     let scope = Scope { from, ..Scope::default() };
-    let gap = Gap { snapshot: snapshot.to_owned(), settled: SettledRows::None, scope };
+    let gap = UnsettledRows { snapshot: snapshot.to_owned(), settled: SettledRows::None, scope };
     let text = read_server_text(session).await.expect("an encoding");
     let rows = gap.rows(session, (table, text)).await.expect("rows");
     rows.try_collect().await.expect("all rows")
 }
 
-fn text(value: &GapValue) -> Option<String> {
+fn text(value: &SourceValue) -> Option<String> {
     match value {
-        GapValue::Text(text) => Some(String::from_utf8(text.clone()).expect("UTF-8")),
-        GapValue::Null | GapValue::TooLarge { .. } => None,
+        SourceValue::Text(text) => Some(String::from_utf8(text.clone()).expect("UTF-8")),
+        SourceValue::Null | SourceValue::TooLarge { .. } => None,
     }
 }
 
@@ -159,7 +160,7 @@ async fn rows_are_read_from_every_place_in_their_order_as_they_would_have_been_f
         assert_eq!(all.len(), 61);
         for (number, row) in all.iter().enumerate() {
             let order = [2, 3, 0].map(|column| text(&row.values[column])).to_vec();
-            let place = RowPlace { key: row.key.clone().expect("a key"), order };
+            let place = RowCursor { key: row.key.clone().expect("a key"), order };
             let rest = rows_from(&session, (&table, &snapshot), Some(place)).await;
             assert_eq!(rest, all[number..], "{major}, from row {number}");
         }
@@ -193,7 +194,7 @@ async fn bytes_that_are_not_utf8_are_read_where_the_server_knows_no_encoding() {
                 (outbox(&ascii).await, ascii.text("SELECT pg_current_snapshot()::text").await);
             let rows = rows_from(&ascii, (&table, &snapshot), None).await;
             let ids: Vec<_> = rows.iter().map(|row| row.values[0].clone()).collect();
-            let ids_wanted = [&b"e1"[..], b"\xffa", b"e2"].map(|id| GapValue::Text(id.to_vec()));
+            let ids_wanted = [&b"e1"[..], b"\xffa", b"e2"].map(|id| SourceValue::Text(id.to_vec()));
             assert_eq!(ids, ids_wanted, "{major}");
             assert_eq!(text(&rows[0].values[1]).as_deref(), Some("a   "), "{major}");
             assert_eq!(rows[2].key.as_ref().map(|key| key.aggregate_id.as_str()), Some("b"));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pgoutput_parser::Lsn;
-use walrelay_outbox_admin::{InitOptions, Making, OnLost, init};
+use walrelay_outbox_admin::{InitOptions, LostSlotPolicy, SlotCreation, init};
 use walrelay_outbox_store::{
     DispatchStore, Horizon, Outbox, RetrySelection, SessionStore, Shard, Store, read_horizon,
     read_relay_row, take_relay_row,
@@ -30,8 +30,8 @@ async fn init_again(database: &TestDatabase, session: &TestClient) {
         },
         shard_key: None,
         failover: Failover::No,
-        on_lost: OnLost::Refuse,
-        making: Making::Slot,
+        on_lost: LostSlotPolicy::Refuse,
+        making: SlotCreation::Slot,
     };
     init(session, &options).await.expect("init succeeds");
 }

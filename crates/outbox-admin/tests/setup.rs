@@ -2,8 +2,8 @@
 
 use walrelay_core::OnDead;
 use walrelay_outbox_admin::{
-    AdminError, ColumnRole, ExpectedColumn, Finding, InitOptions, InitPlan, Making, OnLost,
-    PreflightRequest, Severity, code, init, preflight,
+    AdminError, ColumnRole, ExpectedColumn, Finding, InitOptions, InitPlan, LostSlotPolicy,
+    PreflightRequest, Severity, SlotCreation, code, init, preflight,
 };
 use walrelay_outbox_store::{KeyPiece, Outbox, Shard, ShardKey, delete_relay_row, migrate};
 use walrelay_pg_client::{QualifiedName, ServerErrorKind};
@@ -31,8 +31,8 @@ fn options(database: &TestDatabase) -> InitOptions {
         },
         shard_key: None,
         failover: Failover::No,
-        on_lost: OnLost::Refuse,
-        making: Making::Slot,
+        on_lost: LostSlotPolicy::Refuse,
+        making: SlotCreation::Slot,
     }
 }
 

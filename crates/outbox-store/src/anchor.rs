@@ -32,7 +32,7 @@ pub struct Anchor {
 
 /// The state of an anchor, as status and metrics show it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct AnchorState {
+pub struct AnchorStatus {
     /// The operator's name for the anchor.
     pub name: String,
     /// The state of the anchor's replication slot.
@@ -43,7 +43,7 @@ pub struct AnchorState {
 
 /// The server's limits for replication slots, and the number of slots in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SlotRoom {
+pub struct SlotCapacity {
     /// The number of slots that exist.
     pub used: i64,
     /// The setting `max_replication_slots`.
@@ -71,7 +71,7 @@ pub fn anchor_slot(slot: &str, name: &str) -> Result<String, StoreError> {
     }
 }
 
-/// What the operator calls the anchor that is this slot.
+/// The operator's name for the anchor that is this slot.
 #[must_use]
 pub fn anchor_of<'a>(slot: &str, anchor_slot: &'a str) -> &'a str {
     let name = anchor_slot.strip_prefix(slot).and_then(|rest| rest.strip_prefix(BETWEEN));
@@ -113,7 +113,7 @@ pub async fn read_anchors(client: &Client, slot: &str) -> Result<Vec<Anchor>, St
 pub async fn read_anchor_states(
     client: &Client,
     slot: &str,
-) -> Result<Vec<AnchorState>, StoreError> {
+) -> Result<Vec<AnchorStatus>, StoreError> {
     let prefix = format!("{slot}{BETWEEN}");
     let slots = read_slots(client, &prefix).await?;
     if slots.is_empty() {
@@ -133,7 +133,7 @@ pub async fn read_anchor_states(
             Ok(noted) => noted,
         };
         let age = noted.map(|noted| noted.at.elapsed().unwrap_or_default());
-        states.push(AnchorState { name, slot: state, age });
+        states.push(AnchorStatus { name, slot: state, age });
     }
     states.sort_by_key(|anchor| anchor.slot.confirmed_flush_lsn);
     Ok(states)
@@ -168,7 +168,7 @@ pub async fn read_anchor(client: &Client, slot: &str, name: &str) -> Result<Anch
 }
 
 /// Reads the server's limits for replication slots.
-pub async fn read_slot_room(client: &Client) -> Result<SlotRoom, StoreError> {
+pub async fn read_slot_room(client: &Client) -> Result<SlotCapacity, StoreError> {
     let row = client
         .query_typed_one(
             "SELECT (SELECT count(*) FROM pg_replication_slots) AS used,
@@ -180,12 +180,12 @@ pub async fn read_slot_room(client: &Client) -> Result<SlotRoom, StoreError> {
         .map_err(StoreError::sql("read how many slots there may be"))?;
     // `max_slot_wal_keep_size` is in megabytes, and -1 means no limit.
     let keep_bytes = u64::try_from(row.get::<_, i64>("keep")).ok().map(|mebibytes| mebibytes << 20);
-    Ok(SlotRoom { used: row.get("used"), max: row.get("max"), keep_bytes })
+    Ok(SlotCapacity { used: row.get("used"), max: row.get("max"), keep_bytes })
 }
 
 /// How long a slot exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SlotLife {
+pub enum CopyLifetime {
     /// Until it is dropped.
     Kept,
     /// Until the session ends, for any reason.
@@ -201,13 +201,17 @@ pub enum SlotLife {
 pub async fn copy_slot(
     client: &Client,
     (from, to): (&str, &str),
-    life: SlotLife,
+    life: CopyLifetime,
 ) -> Result<Lsn, StoreError> {
     check_slot_name(to)?;
     let row = client
         .query_typed_one(
             "SELECT lsn FROM pg_copy_logical_replication_slot($1, $2, $3)",
-            &[(&from, Type::TEXT), (&to, Type::TEXT), (&(life == SlotLife::Session), Type::BOOL)],
+            &[
+                (&from, Type::TEXT),
+                (&to, Type::TEXT),
+                (&(life == CopyLifetime::Session), Type::BOOL),
+            ],
         )
         .await
         .map_err(StoreError::sql(format!("copy slot {from:?} as {to:?}")))?;

@@ -43,7 +43,7 @@ impl Condition {
 
 /// A condition that a relay has stored.
 #[derive(Debug, Clone, PartialEq)]
-pub struct NotedCondition {
+pub struct StoredCondition {
     /// Phase of the relay.
     pub phase: String,
     /// Reasons why rows were not flowing. Empty if rows were flowing.
@@ -66,9 +66,9 @@ pub(crate) const COLUMNS: &str = "
       AS condition_age";
 
 /// Returns the condition from a row that was read with [`COLUMNS`]. None if none is stored.
-pub(crate) fn noted_in(row: &Row) -> Option<NotedCondition> {
+pub(crate) fn noted_in(row: &Row) -> Option<StoredCondition> {
     let age: Option<f64> = row.get("condition_age");
-    Some(NotedCondition {
+    Some(StoredCondition {
         phase: row.get::<_, Option<String>>("condition_phase")?,
         reasons: row.get("condition_reasons"),
         streaming_pid: row.get("condition_pid"),

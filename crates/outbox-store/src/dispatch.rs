@@ -54,12 +54,12 @@ use walrelay_core::{ClaimKey, OnDead};
 
 use crate::store_error::StoreError;
 
-pub use browse::{DispatchPlace, DispatchQuery, DispatchRoute, DispatchState};
+pub use browse::{DispatchQuery, NewDestination, PageStart, StateFilter};
 pub use claim::{ClaimLimits, ClaimedRow};
-pub use counting::{Counting, DispatchCounts, DispatchWaiting, Refused};
+pub use counting::{DispatchCounts, IncrementalCount, Refused, RetryingReasons};
 pub use due::DueKeys;
 pub use heads::Head;
-pub use hold::{HeldKey, History, HistorySource, ReplayHolds, ReplayedRows};
+pub use hold::{HeldKey, History, HistorySource, KeyPauseCounts, ReplayedRows};
 pub use keys::ParkedKey;
 pub use operate::{DispatchDetail, DispatchFilter, DispatchRow, RetrySelection};
 pub use park::{ParkRow, ParkStatus};

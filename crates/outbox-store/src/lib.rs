@@ -15,22 +15,24 @@ mod wal_time;
 mod watch;
 
 pub use anchor::{
-    Anchor, AnchorState, SlotLife, SlotRoom, advance_anchor, anchor_of, anchor_slot, copy_slot,
-    find_anchor, read_anchor, read_anchor_states, read_anchors, read_history, read_slot_room,
+    Anchor, AnchorStatus, CopyLifetime, SlotCapacity, advance_anchor, anchor_of, anchor_slot,
+    copy_slot, find_anchor, read_anchor, read_anchor_states, read_anchors, read_history,
+    read_slot_room,
 };
-pub use condition::{Condition, NotedCondition};
+pub use condition::{Condition, StoredCondition};
 pub use dispatch::{
-    Claim, ClaimLimits, ClaimedRow, Counting, DISPATCH_CHANNEL, DispatchCounts, DispatchDetail,
-    DispatchFilter, DispatchPlace, DispatchQuery, DispatchRoute, DispatchRow, DispatchState,
-    DispatchStatus, DispatchStore, DispatchWaiting, DueKeys, Head, HeldKey, History, HistorySource,
-    Key, ParkRow, ParkStatus, ParkedKey, RecordedPage, RecordedRow, Refused, ReplayHolds,
-    ReplayedRows, RetrySelection,
+    Claim, ClaimLimits, ClaimedRow, DISPATCH_CHANNEL, DispatchCounts, DispatchDetail,
+    DispatchFilter, DispatchQuery, DispatchRow, DispatchStatus, DispatchStore, DueKeys, Head,
+    HeldKey, History, HistorySource, IncrementalCount, Key, KeyPauseCounts, NewDestination,
+    PageStart, ParkRow, ParkStatus, ParkedKey, RecordedPage, RecordedRow, Refused, ReplayedRows,
+    RetrySelection, RetryingReasons, StateFilter,
 };
 pub use migrations::{Migration, RELAY_TABLES, REPLAY_TABLES, migrate, migrations, relay_tables};
 pub use outbox::Outbox;
 pub use relay_row::{
-    Horizon, OwnRow, RelayRow, SLOT_WITH_OLDEST, Written, advance_relay_row, delete_relay_row,
-    is_same_origin, read_horizon, read_relay_row, read_wal_end, recovering_slot, take_relay_row,
+    Horizon, RelayRow, RelayRowOwner, RelayRowWritten, SLOT_WITH_OLDEST, advance_relay_row,
+    delete_relay_row, is_same_origin, read_horizon, read_relay_row, read_wal_end, recovering_slot,
+    take_relay_row,
 };
 pub use report::read_survey;
 pub use session_store::SessionStore;

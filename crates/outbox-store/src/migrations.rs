@@ -18,7 +18,7 @@ const DISPATCH: &str = include_str!("../../../migrations/0002_dispatch.sql");
 /// The tables the relay keeps for itself, in the order they are created.
 pub const RELAY_TABLES: [&str; 3] = ["app_outbox_dispatch", "app_outbox_relay", "app_outbox_hold"];
 
-/// The tables a replay needs besides; a relay works without them.
+/// The additional tables of a replay. A relay works without them.
 pub const REPLAY_TABLES: [&str; 2] = ["app_outbox_relay_time", "app_outbox_replay"];
 
 /// One file, rendered for one table.

@@ -8,7 +8,7 @@ use pgoutput_parser::Lsn;
 use tokio_postgres::types::{PgLsn, Type};
 use tokio_postgres::{Client, Row};
 
-use crate::condition::{self, Condition, NotedCondition, noted_in};
+use crate::condition::{self, Condition, StoredCondition, noted_in};
 use crate::store_error::StoreError;
 use walrelay_pg_replication::SlotState;
 
@@ -33,7 +33,7 @@ pub struct RelayRow {
     /// Kind of the unfinished operation on the slot.
     pub operation: Option<String>,
     /// The relay's condition at its last change.
-    pub condition: Option<NotedCondition>,
+    pub condition: Option<StoredCondition>,
 }
 
 impl RelayRow {
@@ -101,7 +101,7 @@ pub async fn read_relay_row(client: &Client, slot: &str) -> Result<Option<RelayR
 
 /// The row that a session writes, identified by slot, timeline and generation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OwnRow {
+pub struct RelayRowOwner {
     /// The slot.
     pub slot: String,
     /// Timeline of the session's server.
@@ -112,14 +112,14 @@ pub struct OwnRow {
 
 /// The server's answer after the row was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Written {
+pub struct RelayRowWritten {
     /// Confirmed position of the slot.
     pub confirmed: Lsn,
     /// The current horizon.
     pub horizon: Horizon,
 }
 
-impl OwnRow {
+impl RelayRowOwner {
     /// Records the settled position, and the transaction id if one is known. Returns None and
     /// writes nothing if the row no longer belongs to the session.
     ///
@@ -134,7 +134,7 @@ impl OwnRow {
         client: &Client,
         settled_lsn: Lsn,
         settled_xid: Option<u64>,
-    ) -> Result<Option<Written>, StoreError> {
+    ) -> Result<Option<RelayRowWritten>, StoreError> {
         let (timeline, generation) = self.columns()?;
         let written = client
             .query_typed_opt(
@@ -158,7 +158,7 @@ impl OwnRow {
             .map_err(StoreError::sql("write app_outbox_relay"))?;
         let written = written.as_ref();
         written
-            .map(|row| Ok(Written { confirmed: confirmed(row), horizon: horizon(row)? }))
+            .map(|row| Ok(RelayRowWritten { confirmed: confirmed(row), horizon: horizon(row)? }))
             .transpose()
     }
 
@@ -272,8 +272,8 @@ pub async fn take_relay_row(
     slot: &str,
     system_identifier: &str,
     timeline: u32,
-) -> Result<OwnRow, StoreError> {
-    let row = OwnRow { slot: slot.to_owned(), timeline, generation: 0 };
+) -> Result<RelayRowOwner, StoreError> {
+    let row = RelayRowOwner { slot: slot.to_owned(), timeline, generation: 0 };
     let (on_timeline, _) = row.columns()?;
     let generation: i64 = client
         .query_typed_one(
@@ -298,7 +298,7 @@ pub async fn take_relay_row(
         .await
         .map_err(StoreError::sql("take the row in app_outbox_relay"))?
         .get(0);
-    Ok(OwnRow { generation: u64::try_from(generation).unwrap_or_default(), ..row })
+    Ok(RelayRowOwner { generation: u64::try_from(generation).unwrap_or_default(), ..row })
 }
 
 /// SQL for the oids of this database and these tables, which show where recorded transaction ids

@@ -4,7 +4,7 @@ use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 
 use crate::anchor::read_anchor_states;
-use crate::dispatch::{Counting, DispatchStore};
+use crate::dispatch::{DispatchStore, IncrementalCount};
 use crate::relay_row::read_relay_row;
 use crate::store::Survey;
 use crate::store_error::StoreError;
@@ -18,7 +18,7 @@ use walrelay_pg_replication::{SlotState, Writer, read_slot};
 pub async fn read_survey(
     client: &Client,
     store: &DispatchStore,
-    counting: &mut Counting,
+    counting: &mut IncrementalCount,
 ) -> Result<Survey, StoreError> {
     let relay_row = read_relay_row(client, store.slot()).await?;
     let slot = read_slot(client, store.slot()).await?;

@@ -18,12 +18,12 @@ use walrelay_core::{
 
 use crate::condition::Condition;
 use crate::dispatch::{
-    Claim, ClaimLimits, ClaimedRow, Counting, DispatchStore, Head, Key, ParkRow, ParkedKey,
+    Claim, ClaimLimits, ClaimedRow, DispatchStore, Head, IncrementalCount, Key, ParkRow, ParkedKey,
     RecordedPage,
 };
 use crate::relay_row::{
-    Horizon, OwnRow, Written, note_origin, read_confirmed, read_horizon, read_relay_row,
-    take_relay_row,
+    Horizon, RelayRowOwner, RelayRowWritten, note_origin, read_confirmed, read_horizon,
+    read_relay_row, take_relay_row,
 };
 use crate::report::read_survey;
 use crate::store::{
@@ -47,7 +47,7 @@ pub struct SessionStore {
     /// The server of the replication session.
     server: ServerIdentity,
     /// The relay's row, once the session has taken it.
-    own_row: Option<OwnRow>,
+    own_row: Option<RelayRowOwner>,
     /// The row's generation before the session checked for unfinished operations. None if there was
     /// no row.
     generation: Option<u64>,
@@ -62,7 +62,7 @@ pub struct SessionStore {
     /// The newest horizon whose WAL end the watermark has not passed yet.
     horizon: Option<Horizon>,
     lease: Duration,
-    counting: Counting,
+    counting: IncrementalCount,
     /// None if nothing streams.
     watch: Option<PublicationWatch>,
     /// Time of the next recorded position, for conversions from times. None after a failure.
@@ -109,7 +109,7 @@ impl SessionStore {
             spilled: Spilled::NONE,
             horizon: None,
             lease,
-            counting: Counting::default(),
+            counting: IncrementalCount::default(),
             watch: None,
             wal_time_at: Some(Instant::now()),
         })
@@ -361,7 +361,7 @@ impl Store for SessionStore {
         let xmin = passed.map(|horizon| horizon.xmin);
         let client = self.client().await?;
         let written = own_row.write(client, settled, xmin).await.map_err(store_failure)?;
-        let Some(Written { confirmed, horizon }) = written else {
+        let Some(RelayRowWritten { confirmed, horizon }) = written else {
             return Err(StoreFailure::OtherHistory(OTHER_GENERATION));
         };
         self.spilled.passed(settled, confirmed);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use pgoutput_parser::{Lsn, Position};
 use walrelay_core::{ClaimKey, Claimed, Finished, RowToRecord, Topic};
 
-use crate::anchor::AnchorState;
+use crate::anchor::AnchorStatus;
 use crate::condition::Condition;
 use crate::dispatch::{DispatchCounts, Head, ParkedKey, RecordedPage};
 use crate::relay_row::RelayRow;
@@ -88,7 +88,7 @@ pub struct Survey {
     /// The relay's row, with the slot's settled position.
     pub relay_row: Option<RelayRow>,
     /// The anchors of the slot, oldest position first.
-    pub anchors: Vec<AnchorState>,
+    pub anchors: Vec<AnchorStatus>,
 }
 
 /// The result of one query for due keys.

@@ -29,7 +29,7 @@ pub enum StoreError {
     #[error(transparent)]
     Slot(#[from] SlotError),
 
-    /// No free event id was found for a row; only rows made to provoke this get here.
+    /// No free event id was found for a row. Only rows that are made to provoke this error cause it.
     #[error("no free id for event {event_id:?} in dispatch state after {tries} tries")]
     NoFreeEventId {
         /// The last id tried.
@@ -56,7 +56,7 @@ pub enum StoreError {
         event_id: String,
         /// `published` or `discarded`.
         status: String,
-        /// What was asked for, as a participle.
+        /// The refused action, as a participle.
         action: &'static str,
     },
 

@@ -21,7 +21,7 @@ pub struct TableColumn {
 ///
 /// # Errors
 ///
-/// There is no such table; the server refused, or the connection ended.
+/// There is no such table, the server refused, or the connection ended.
 pub async fn read_columns(
     client: &Client,
     table: &QualifiedName,

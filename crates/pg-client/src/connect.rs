@@ -51,7 +51,7 @@ const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xD2, 0x16, 0x2F];
 /// No address answers, TLS or authentication fails, or no listed server is of the requested kind. A
 /// server's answer is returned in preference to a network error.
 pub async fn connect_sql(config: &ConnectConfig) -> Result<SqlClient, PgError> {
-    open_session(config, &SqlGreeting).await
+    open_session(config, &SqlStartup).await
 }
 
 /// A client for ordinary SQL, with the task that drives its socket. Dropping the client ends the
@@ -98,7 +98,7 @@ impl DerefMut for SqlClient {
 }
 
 /// The startup that turns a new stream into a session.
-pub trait Greeting: Sync {
+pub trait SessionStartup: Sync {
     /// The type of the session.
     type Session: Send;
 
@@ -112,7 +112,7 @@ pub trait Greeting: Sync {
 }
 
 /// Tries every address until one session is established.
-pub async fn open_session<G: Greeting>(
+pub async fn open_session<G: SessionStartup>(
     config: &ConnectConfig,
     greeting: &G,
 ) -> Result<G::Session, PgError> {
@@ -210,7 +210,7 @@ impl std::fmt::Display for Attempt<'_> {
 }
 
 impl Attempt<'_> {
-    async fn establish<G: Greeting>(&self, greeting: &G) -> Result<G::Session, PgError> {
+    async fn establish<G: SessionStartup>(&self, greeting: &G) -> Result<G::Session, PgError> {
         let stream = self.open(&self.config.encryption).await?;
         let is_encrypted = matches!(stream, Stream::Tls(_));
         let failure = match greeting.greet(stream, self.config, self.endpoint).await {
@@ -273,7 +273,7 @@ impl Attempt<'_> {
 
 /// What [`TargetSession`] asks of a server, as a query and its answer. `None`: anything will do.
 #[derive(Debug, Clone, Copy)]
-pub struct SessionQuestion {
+pub struct SessionCheck {
     /// The query.
     pub sql: &'static str,
     /// The answer of a server that will do.
@@ -283,9 +283,9 @@ pub struct SessionQuestion {
 }
 
 impl TargetSession {
-    /// The question that finds it out; none where any server will do.
+    /// The query that checks the server. None if any server will do.
     #[must_use]
-    pub fn question(self) -> Option<SessionQuestion> {
+    pub fn question(self) -> Option<SessionCheck> {
         let (sql, answer, wanted) = match self {
             Self::Any => return None,
             Self::ReadWrite => ("SHOW transaction_read_only", "off", "read-write"),
@@ -293,13 +293,13 @@ impl TargetSession {
             Self::Primary => ("SELECT pg_catalog.pg_is_in_recovery()", "f", "a primary"),
             Self::Standby => ("SELECT pg_catalog.pg_is_in_recovery()", "t", "a standby"),
         };
-        Some(SessionQuestion { sql, answer, wanted })
+        Some(SessionCheck { sql, answer, wanted })
     }
 }
 
-struct SqlGreeting;
+struct SqlStartup;
 
-impl Greeting for SqlGreeting {
+impl SessionStartup for SqlStartup {
     type Session = SqlClient;
 
     async fn greet(

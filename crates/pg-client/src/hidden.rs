@@ -12,7 +12,7 @@ use crate::sql_error::SqlError;
 
 /// How the caller uses the rows of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RowUse {
+pub enum TableAccess {
     /// Reads rows.
     Read,
     /// Reads and updates rows.
@@ -23,7 +23,7 @@ pub enum RowUse {
     Write,
 }
 
-impl RowUse {
+impl TableAccess {
     const fn commands(self) -> &'static [&'static str] {
         match self {
             Self::Read => &["SELECT"],
@@ -44,7 +44,7 @@ impl RowUse {
 pub async fn refuse_hidden_rows(
     client: &Client,
     tables: &[QualifiedName],
-    rows: RowUse,
+    rows: TableAccess,
 ) -> Result<(), SqlError> {
     let schemas: Vec<&str> = tables.iter().map(QualifiedName::schema).collect();
     let names: Vec<&str> = tables.iter().map(QualifiedName::table).collect();
@@ -101,7 +101,7 @@ impl Hidden {
             };
             format!("CREATE POLICY {name} ON {table} FOR {command} TO {to} {shown}")
         };
-        match commands.len() == RowUse::Write.commands().len() {
+        match commands.len() == TableAccess::Write.commands().len() {
             true => {
                 format!("CREATE POLICY {to} ON {table} TO {to} USING (true) WITH CHECK (true)")
             }
@@ -186,7 +186,7 @@ mod tests {
             "{pruned}"
         );
 
-        let all = hidden("app_inbox", RowUse::Write.commands());
+        let all = hidden("app_inbox", TableAccess::Write.commands());
         let text = refusal("c", &[all]).expect("hidden").to_string();
         assert!(
             text.ends_with(

@@ -16,12 +16,12 @@ mod tls;
 
 pub use blocked::{Blockers, backend_pid, blockers, cancel_statement};
 pub use columns::{TableColumn, read_columns};
-pub use connect::{Greeting, SessionQuestion, SqlClient, connect_sql, open_session};
+pub use connect::{SessionCheck, SessionStartup, SqlClient, connect_sql, open_session};
 pub use conninfo::{
     CONNECT_TIMEOUT_DEFAULT, ConnectConfig, ConninfoProblem, Endpoint, PgEnv, TargetSession,
 };
 pub use error::{PgError, ServerError, ServerErrorKind, TlsError};
-pub use hidden::{IS_HIDDEN, RowUse, refuse_hidden_rows};
+pub use hidden::{IS_HIDDEN, TableAccess, refuse_hidden_rows};
 pub use names::{ParseNameError, QualifiedName, quote_identifier, quote_literal};
 pub use secret::Secret;
 pub use session_lock::lock_is_taken;

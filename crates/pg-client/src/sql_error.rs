@@ -10,34 +10,34 @@ pub enum SqlError {
     /// The server refused a statement, or the connection ended.
     #[error("{action}")]
     Sql {
-        /// What was being done, and to what.
+        /// The failed action and its object.
         action: String,
-        /// What the server said.
+        /// The server's error.
         #[source]
         source: tokio_postgres::Error,
     },
 
-    /// A column holds what this version does not understand.
+    /// A column holds a value that this version does not know.
     #[error("{column} holds {value:?}, which is not {expected}")]
     UnexpectedValue {
         /// The column, with its table.
         column: &'static str,
-        /// What it holds.
+        /// The value.
         value: String,
-        /// What it should hold.
+        /// The expected values.
         expected: &'static str,
     },
 
     /// A number that the table cannot hold.
     #[error("{what} {value} is more than the table can hold")]
     OutOfRange {
-        /// What the number counts.
+        /// The counted things.
         what: &'static str,
         /// The number.
         value: u64,
     },
 
-    /// What would be read is not what is there.
+    /// Row level security hides rows, so a read would be incomplete.
     #[error(
         "row level security hides the rows of {tables} from role {role}: nothing can be said of them; as their \
          owner: {policies}"
@@ -53,7 +53,7 @@ pub enum SqlError {
 }
 
 impl SqlError {
-    /// For `map_err`: names what was being done.
+    /// For `map_err`: names the failed action.
     pub fn sql(action: impl Into<String>) -> impl FnOnce(tokio_postgres::Error) -> Self {
         let action = action.into();
         |source| Self::Sql { action, source }
@@ -70,7 +70,7 @@ impl SqlError {
         }
     }
 
-    /// What the server's refusal means.
+    /// The meaning of the server's refusal.
     #[must_use]
     pub fn server_kind(&self) -> Option<ServerErrorKind> {
         self.server_answer().map(|answer| answer.kind())

@@ -25,9 +25,9 @@ pub(crate) fn client_config(
 ) -> Result<Option<Arc<ClientConfig>>, TlsError> {
     let trust = match encryption {
         Encryption::Disable => return Ok(None),
-        Encryption::Prefer | Encryption::Require => Trust::Anybody,
-        Encryption::VerifyCa(source) => Trust::SignedBy(roots(source)?),
-        Encryption::VerifyFull(source) => Trust::SignedByAndNamed(roots(source)?),
+        Encryption::Prefer | Encryption::Require => CertificateCheck::Anybody,
+        Encryption::VerifyCa(source) => CertificateCheck::SignedBy(roots(source)?),
+        Encryption::VerifyFull(source) => CertificateCheck::SignedByAndNamed(roots(source)?),
     };
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let verifier = Arc::new(Verifier { trust, provider: Arc::clone(&provider) });
@@ -103,7 +103,7 @@ struct Roots {
 }
 
 #[derive(Debug)]
-enum Trust {
+enum CertificateCheck {
     Anybody,
     SignedBy(Roots),
     SignedByAndNamed(Roots),
@@ -112,7 +112,7 @@ enum Trust {
 /// The checks of libpq in addition to webpki's.
 #[derive(Debug)]
 struct Verifier {
-    trust: Trust,
+    trust: CertificateCheck,
     provider: Arc<CryptoProvider>,
 }
 
@@ -148,9 +148,11 @@ impl ServerCertVerifier for Verifier {
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
         match &self.trust {
-            Trust::Anybody => {}
-            Trust::SignedBy(roots) => self.verify_chain(roots, end_entity, intermediates, now)?,
-            Trust::SignedByAndNamed(roots) => {
+            CertificateCheck::Anybody => {}
+            CertificateCheck::SignedBy(roots) => {
+                self.verify_chain(roots, end_entity, intermediates, now)?
+            }
+            CertificateCheck::SignedByAndNamed(roots) => {
                 self.verify_chain(roots, end_entity, intermediates, now)?;
                 verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
             }

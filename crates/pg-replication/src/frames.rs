@@ -20,14 +20,14 @@ use postgres_protocol::message::backend;
 use tokio::io::AsyncRead;
 use tokio::time::{Instant, Sleep, sleep};
 
-use crate::incoming::{Incoming, Located};
+use crate::incoming::{LocatedMessage, ReceiveBuffer};
 use crate::stream_settings::StreamSettings;
 
 /// The frames of a stream, in order.
 #[derive(Debug)]
 pub struct Frames<R> {
     reader: R,
-    incoming: Incoming,
+    incoming: ReceiveBuffer,
     large: LargeFrame,
     limits: CondenseLimits,
     silence_limit: Duration,
@@ -58,7 +58,7 @@ impl fmt::Debug for LargeFrame {
 }
 
 /// The progress of a large frame.
-enum Large {
+enum LargeFrameProgress {
     Nothing,
     Arriving,
     Complete,
@@ -71,7 +71,7 @@ enum Place {
 }
 
 impl<R: AsyncRead + Unpin> Frames<R> {
-    pub(crate) fn new(reader: R, incoming: Incoming, settings: &StreamSettings) -> Self {
+    pub(crate) fn new(reader: R, incoming: ReceiveBuffer, settings: &StreamSettings) -> Self {
         Self {
             reader,
             incoming,
@@ -140,7 +140,7 @@ impl<R: AsyncRead + Unpin> Frames<R> {
                 continue;
             }
             match self.incoming.take() {
-                Ok(Some(Located { tag: backend::READY_FOR_QUERY_TAG, .. })) => return Ok(()),
+                Ok(Some(LocatedMessage { tag: backend::READY_FOR_QUERY_TAG, .. })) => return Ok(()),
                 Ok(Some(located)) if located.tag == backend::ERROR_RESPONSE_TAG => {
                     return Err(self.server_error(located));
                 }
@@ -158,13 +158,13 @@ impl<R: AsyncRead + Unpin> Frames<R> {
     fn take_frame(&mut self) -> Result<Option<Place>, PgError> {
         loop {
             let large = match &self.large {
-                LargeFrame::None => Large::Nothing,
+                LargeFrame::None => LargeFrameProgress::Nothing,
                 LargeFrame::Arriving(_) | LargeFrame::Condensed(_) => self.take_large()?,
             };
             match large {
-                Large::Nothing => {}
-                Large::Arriving => return Ok(None),
-                Large::Complete => return Ok(Some(Place::Condensed)),
+                LargeFrameProgress::Nothing => {}
+                LargeFrameProgress::Arriving => return Ok(None),
+                LargeFrameProgress::Complete => return Ok(Some(Place::Condensed)),
             }
             match self.incoming.take() {
                 Ok(Some(located)) if located.tag == backend::COPY_DATA_TAG => {
@@ -184,19 +184,19 @@ impl<R: AsyncRead + Unpin> Frames<R> {
     /// Moves the bytes that were read of a large frame into the condenser. Drops the previous large
     /// frame.
     #[cold]
-    fn take_large(&mut self) -> Result<Large, PgError> {
+    fn take_large(&mut self) -> Result<LargeFrameProgress, PgError> {
         match std::mem::replace(&mut self.large, LargeFrame::None) {
-            LargeFrame::None | LargeFrame::Condensed(_) => Ok(Large::Nothing),
+            LargeFrame::None | LargeFrame::Condensed(_) => Ok(LargeFrameProgress::Nothing),
             LargeFrame::Arriving(mut condenser) => {
                 let part = self.incoming.take_part(condenser.missing());
                 condenser.push(self.incoming.bytes(part)).map_err(PgError::Frame)?;
                 if condenser.missing() > 0 {
                     self.large = LargeFrame::Arriving(condenser);
-                    return Ok(Large::Arriving);
+                    return Ok(LargeFrameProgress::Arriving);
                 }
                 let frame = condenser.finish().map_err(PgError::Frame)?;
                 self.large = LargeFrame::Condensed(frame);
-                Ok(Large::Complete)
+                Ok(LargeFrameProgress::Complete)
             }
         }
     }
@@ -212,7 +212,7 @@ impl<R: AsyncRead + Unpin> Frames<R> {
 
     /// Handles messages between frames (manual: "Streaming Replication Protocol").
     #[cold]
-    fn take_other(&self, located: Located) -> Result<(), PgError> {
+    fn take_other(&self, located: LocatedMessage) -> Result<(), PgError> {
         match located.tag {
             backend::NOTICE_RESPONSE_TAG => self.take_notice(located),
             backend::ERROR_RESPONSE_TAG => Err(self.server_error(located)),
@@ -224,7 +224,7 @@ impl<R: AsyncRead + Unpin> Frames<R> {
         }
     }
 
-    fn take_notice(&self, located: Located) -> Result<(), PgError> {
+    fn take_notice(&self, located: LocatedMessage) -> Result<(), PgError> {
         let notice = self.server_message(located)?;
         if notice.says_publication_skipped() {
             return Err(PgError::PublicationSkipped(Box::new(notice)));
@@ -233,12 +233,12 @@ impl<R: AsyncRead + Unpin> Frames<R> {
         Ok(())
     }
 
-    fn server_error(&self, located: Located) -> PgError {
+    fn server_error(&self, located: LocatedMessage) -> PgError {
         self.server_message(located)
             .map_or_else(|error| error, |error| PgError::Server(Box::new(error)))
     }
 
-    fn server_message(&self, located: Located) -> Result<ServerError, PgError> {
+    fn server_message(&self, located: LocatedMessage) -> Result<ServerError, PgError> {
         let mut bytes = BytesMut::from(self.incoming.bytes(located.whole));
         match backend::Message::parse(&mut bytes) {
             Ok(Some(backend::Message::ErrorResponse(body))) => {

@@ -35,7 +35,7 @@ const HEADER_BYTES: usize = 5;
 const PROTOCOL_BYTES_MAX: usize = (1 << 30) + (64 << 10);
 
 #[derive(Debug)]
-pub(crate) struct Incoming {
+pub(crate) struct ReceiveBuffer {
     buffer: Vec<u8>,
     start: usize,
     end: usize,
@@ -45,19 +45,19 @@ pub(crate) struct Incoming {
 
 /// The location of a complete message in the buffer, until the next read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Located {
+pub(crate) struct LocatedMessage {
     pub(crate) tag: u8,
     /// The message with its tag and length.
     pub(crate) whole: Range<usize>,
 }
 
-impl Located {
+impl LocatedMessage {
     pub(crate) fn body(&self) -> Range<usize> {
         self.whole.start + HEADER_BYTES..self.whole.end
     }
 }
 
-impl Incoming {
+impl ReceiveBuffer {
     pub(crate) fn new(message_bytes_max: usize) -> Self {
         Self { buffer: vec![0; BUFFER_BYTES], start: 0, end: 0, message_bytes_max, small_reads: 0 }
     }
@@ -73,18 +73,18 @@ impl Incoming {
 
     /// Takes the next complete message, if it has been read.
     #[inline]
-    pub(crate) fn take(&mut self) -> Result<Option<Located>, PgError> {
+    pub(crate) fn take(&mut self) -> Result<Option<LocatedMessage>, PgError> {
         let Some((tag, len)) = self.header()? else { return Ok(None) };
         if self.end - self.start < len {
             return Ok(None);
         }
         let whole = self.start..self.start + len;
         self.start = whole.end;
-        Ok(Some(Located { tag, whole }))
+        Ok(Some(LocatedMessage { tag, whole }))
     }
 
     /// Takes the tag and the length of the next message, if it has this tag and is too large for
-    /// the buffer. Returns the number of bytes that follow, for [`Incoming::take_part`].
+    /// the buffer. Returns the number of bytes that follow, for [`ReceiveBuffer::take_part`].
     #[cold]
     pub(crate) fn take_head_of_large(&mut self, tag: u8) -> Option<usize> {
         let unread = self.buffer.get(self.start..self.end).unwrap_or_default();
@@ -132,7 +132,7 @@ impl Incoming {
         Poll::Ready(Ok(count))
     }
 
-    /// [`Incoming::poll_read`] as a future, with the same cancel safety.
+    /// [`ReceiveBuffer::poll_read`] as a future, with the same cancel safety.
     pub(crate) async fn read<R: AsyncRead + Unpin>(&mut self, reader: &mut R) -> io::Result<usize> {
         std::future::poll_fn(|cx| self.poll_read(reader, cx)).await
     }
@@ -196,7 +196,10 @@ mod tests {
     }
 
     /// Takes the next message, and reads as often as needed.
-    async fn next(incoming: &mut Incoming, reader: &mut &[u8]) -> Result<Located, PgError> {
+    async fn next(
+        incoming: &mut ReceiveBuffer,
+        reader: &mut &[u8],
+    ) -> Result<LocatedMessage, PgError> {
         loop {
             if let Some(located) = incoming.take()? {
                 return Ok(located);
@@ -210,7 +213,7 @@ mod tests {
         let mut bytes = message(b'd', 3_000_000);
         let small = message(b'k', 10);
         bytes.extend_from_slice(&small);
-        let mut incoming = Incoming::new(4_000_000);
+        let mut incoming = ReceiveBuffer::new(4_000_000);
         let mut reader = bytes.as_slice();
         let large = next(&mut incoming, &mut reader).await.unwrap();
         assert_eq!((large.tag, large.body().len()), (b'd', 3_000_000));
@@ -225,7 +228,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_buffer_grows_with_what_arrives_not_with_what_is_announced() {
-        let mut incoming = Incoming::new(1 << 30);
+        let mut incoming = ReceiveBuffer::new(1 << 30);
         let mut reader: &[u8] = &[b'd', 0x3F, 0xFF, 0xFF, 0x00, 1, 2, 3];
         assert!(next(&mut incoming, &mut reader).await.is_err());
         assert_eq!(incoming.memory(), BUFFER_BYTES);
@@ -233,10 +236,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_message_above_the_limit_and_one_below_the_minimum_are_refused() {
-        let mut incoming = Incoming::new(1_000);
+        let mut incoming = ReceiveBuffer::new(1_000);
         let large = next(&mut incoming, &mut message(b'd', 1_000).as_slice()).await;
         assert!(matches!(large, Err(PgError::MessageTooLarge { bytes: 1_005, limit: 1_000 })));
-        let mut fresh = Incoming::new(1_000);
+        let mut fresh = ReceiveBuffer::new(1_000);
         let small = next(&mut fresh, &mut [b'd', 0, 0, 0, 3].as_slice()).await;
         assert!(matches!(small, Err(PgError::Protocol { .. })));
     }

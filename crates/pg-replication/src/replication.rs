@@ -25,11 +25,11 @@ use tokio_postgres::fallible_iterator::FallibleIterator as _;
 
 use crate::feedback::Feedback;
 use crate::frames::Frames;
-use crate::incoming::{Incoming, Located};
+use crate::incoming::{LocatedMessage, ReceiveBuffer};
 use crate::server_identity::{ServerIdentity, TIMELINE_AND_START};
 use crate::stream_settings::StreamSettings;
 use walrelay_pg_client::{
-    ConnectConfig, Endpoint, Greeting, PgError, Secret, ServerError, ServerErrorKind, Stream,
+    ConnectConfig, Endpoint, PgError, Secret, ServerError, ServerErrorKind, SessionStartup, Stream,
     open_session,
 };
 
@@ -92,7 +92,7 @@ impl SystemIdentity {
 #[derive(Debug)]
 pub struct ReplicationConnection<S> {
     stream: S,
-    incoming: Incoming,
+    incoming: ReceiveBuffer,
 }
 
 impl ReplicationConnection<Stream> {
@@ -107,15 +107,15 @@ impl ReplicationConnection<Stream> {
         settings: &[(&str, &str)],
     ) -> Result<Self, PgError> {
         let options = server_options(config.options(), settings);
-        open_session(config, &ReplicationGreeting { options }).await
+        open_session(config, &ReplicationStartup { options }).await
     }
 }
 
-struct ReplicationGreeting {
+struct ReplicationStartup {
     options: String,
 }
 
-impl Greeting for ReplicationGreeting {
+impl SessionStartup for ReplicationStartup {
     type Session = ReplicationConnection<Stream>;
 
     async fn greet(
@@ -151,7 +151,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> ReplicationConnection<S> {
     ///
     /// The server refuses the connection, asks for an unsupported method, or breaks the protocol.
     pub async fn handshake(stream: S, startup: &Startup<'_>) -> Result<Self, PgError> {
-        let mut connection = Self { stream, incoming: Incoming::new(ANSWER_BYTES_MAX) };
+        let mut connection = Self { stream, incoming: ReceiveBuffer::new(ANSWER_BYTES_MAX) };
         let parameters = [
             ("user", startup.user),
             ("database", startup.database),
@@ -372,7 +372,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> ReplicationConnection<S> {
         self.send(&message).await
     }
 
-    async fn located(&mut self) -> Result<Located, PgError> {
+    async fn located(&mut self) -> Result<LocatedMessage, PgError> {
         loop {
             if let Some(located) = self.incoming.take()? {
                 return Ok(located);
@@ -392,7 +392,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> ReplicationConnection<S> {
         }
     }
 
-    fn message(&self, located: Located) -> Result<Option<backend::Message>, PgError> {
+    fn message(&self, located: LocatedMessage) -> Result<Option<backend::Message>, PgError> {
         let mut bytes = BytesMut::from(self.incoming.bytes(located.whole));
         let parsed = backend::Message::parse(&mut bytes);
         match parsed.map_err(PgError::io("read a message of the server"))? {

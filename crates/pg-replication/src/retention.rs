@@ -1,7 +1,7 @@
 //! The amount of WAL that the server retains for a slot: `max_slot_wal_keep_size`.
 
 use tokio_postgres::Client;
-use walrelay_core::Retention;
+use walrelay_core::WalRetentionLimit;
 
 use crate::slot_error::SlotError;
 
@@ -12,8 +12,8 @@ pub const RETENTION: &str =
 
 /// Converts the server's answer to a limit. -1 means no limit.
 #[must_use]
-pub fn retention_of(bytes: i64) -> Retention {
-    u64::try_from(bytes).map_or(Retention::Unlimited, Retention::Bytes)
+pub fn retention_of(bytes: i64) -> WalRetentionLimit {
+    u64::try_from(bytes).map_or(WalRetentionLimit::Unlimited, WalRetentionLimit::Bytes)
 }
 
 /// Reads the limit.
@@ -21,7 +21,7 @@ pub fn retention_of(bytes: i64) -> Retention {
 /// # Errors
 ///
 /// The server refuses the statement.
-pub async fn read_retention(client: &Client) -> Result<Retention, SlotError> {
+pub async fn read_retention(client: &Client) -> Result<WalRetentionLimit, SlotError> {
     let row = client
         .query_typed_one(&format!("SELECT {RETENTION}"), &[])
         .await

@@ -23,10 +23,10 @@ pub enum SlotError {
         name: String,
     },
 
-    /// The server is too old for what was asked.
+    /// The server is too old for the requested feature.
     #[error("{feature} needs Postgres {needs}; this server is {has}")]
     ServerTooOld {
-        /// What was asked for.
+        /// The requested feature.
         feature: &'static str,
         /// The first version that has it.
         needs: u32,

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use pgoutput_parser::{Change, Decoder, Frame, Lsn};
-use walrelay_core::{Evidence, Tracker, Watermark};
+use walrelay_core::{ContinuityProof, Tracker, Watermark};
 use walrelay_pg_client::{
     ConnectConfig, PgEnv, PgError, ServerError, ServerErrorKind, SqlClient, connect_sql,
 };
@@ -152,7 +152,7 @@ impl Reader {
                         Change::Insert(_) => self.bodies.push(data.data.len()),
                         Change::Commit(commit) => {
                             self.feedback.received(commit.boundary().lsn());
-                            self.tracker.seal(commit.boundary(), Evidence::Unbroken);
+                            self.tracker.seal(commit.boundary(), ContinuityProof::Unbroken);
                         }
                         _ => {}
                     },

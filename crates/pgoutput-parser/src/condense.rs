@@ -16,7 +16,7 @@
 
 use std::fmt;
 
-use crate::error::{DecodeError, Expected, Found, MessageKind};
+use crate::error::{DecodeError, ExpectedBytes, Found, MessageKind};
 
 /// The limits on the values that are kept of a large frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -170,7 +170,7 @@ impl Condenser {
             | Place::Length { .. }
             | Place::Kept { .. }
             | Place::LeftOut { .. } => {
-                Err(self.wrong(Expected::Rule("whole tuples"), Found::Bytes(0)))
+                Err(self.wrong(ExpectedBytes::Rule("whole tuples"), Found::Bytes(0)))
             }
         }
     }
@@ -189,10 +189,11 @@ impl Condenser {
     fn header(&mut self) -> Result<Place, DecodeError> {
         let (frame, message) = (self.field.byte(0), self.field.byte(MESSAGE_AT));
         if frame != b'w' {
-            return Err(self.wrong(Expected::Rule("'w' (XLogData)"), Found::Byte(frame)));
+            return Err(self.wrong(ExpectedBytes::Rule("'w' (XLogData)"), Found::Byte(frame)));
         }
         if !matches!(message, b'I' | b'U' | b'D') {
-            let expected = Expected::Rule("an Insert, Update or Delete in a frame of this size");
+            let expected =
+                ExpectedBytes::Rule("an Insert, Update or Delete in a frame of this size");
             return Err(self.wrong(expected, Found::Byte(message)));
         }
         self.keep_field();
@@ -202,10 +203,10 @@ impl Condenser {
     fn tuple(&mut self) -> Result<Place, DecodeError> {
         let tag = self.field.byte(0);
         if !matches!(tag, b'N' | b'K' | b'O') {
-            return Err(self.wrong(Expected::Rule("a tuple"), Found::Byte(tag)));
+            return Err(self.wrong(ExpectedBytes::Rule("a tuple"), Found::Byte(tag)));
         }
         if self.tuples == TUPLES_MAX {
-            let expected = Expected::AtMost { what: "tuples", max: TUPLES_MAX.into() };
+            let expected = ExpectedBytes::AtMost { what: "tuples", max: TUPLES_MAX.into() };
             return Err(self.wrong(expected, Found::What("one more")));
         }
         self.tuples = self.tuples.saturating_add(1);
@@ -222,7 +223,7 @@ impl Condenser {
             }
             kind @ (b't' | b'b') => Ok(Place::Length { columns, kind }),
             other => {
-                let expected = Expected::Rule("a column of kind 'n', 'u', 't' or 'b'");
+                let expected = ExpectedBytes::Rule("a column of kind 'n', 'u', 't' or 'b'");
                 Err(self.wrong(expected, Found::Byte(other)))
             }
         }
@@ -232,7 +233,7 @@ impl Condenser {
         let [a, b, c, d] = [0, 1, 2, 3].map(|at| self.field.byte(at));
         let bytes = usize::try_from(u32::from_be_bytes([a, b, c, d])).unwrap_or(usize::MAX);
         if bytes > self.missing() {
-            let expected = Expected::Field { name: "column value", bytes };
+            let expected = ExpectedBytes::Field { name: "column value", bytes };
             return Err(self.wrong(expected, Found::Bytes(self.missing())));
         }
         let CondenseLimits { value_bytes_max, values_bytes_max } = self.limits;
@@ -270,7 +271,7 @@ impl Condenser {
     }
 
     #[cold]
-    fn wrong(&self, expected: Expected, found: Found) -> DecodeError {
+    fn wrong(&self, expected: ExpectedBytes, found: Found) -> DecodeError {
         DecodeError::new(MessageKind::XLogData, self.pushed, expected, found)
     }
 }

@@ -3,7 +3,7 @@
 //! Owns the read position within a message. Promises an error with the field's name for a read past
 //! the end, a text without its NUL, and leftover bytes. Every integer on the wire is big-endian.
 
-use crate::error::{DecodeError, Expected, Found, MessageKind};
+use crate::error::{DecodeError, ExpectedBytes, Found, MessageKind};
 use crate::lsn::Lsn;
 use crate::time::PgTimestamp;
 
@@ -70,7 +70,7 @@ impl<'a> Cursor<'a> {
     /// Reads a boolean byte. Any value but 0 and 1 is an error.
     pub(crate) fn flag(&mut self, field: &'static str) -> Result<bool, DecodeError> {
         match self.peek() {
-            Some(byte @ 2..) => Err(self.wrong(Expected::Rule("0 or 1"), Found::Byte(byte))),
+            Some(byte @ 2..) => Err(self.wrong(ExpectedBytes::Rule("0 or 1"), Found::Byte(byte))),
             Some(_) | None => Ok(self.u8(field)? == 1),
         }
     }
@@ -82,7 +82,7 @@ impl<'a> Cursor<'a> {
         let flags = self.u8("flags")?;
         match flags & !known {
             0 => Ok(flags),
-            _ => Err(at_flags.wrong(Expected::Rule("no unknown flag"), Found::Byte(flags))),
+            _ => Err(at_flags.wrong(ExpectedBytes::Rule("no unknown flag"), Found::Byte(flags))),
         }
     }
 
@@ -100,12 +100,12 @@ impl<'a> Cursor<'a> {
         let end = self.rest.iter().position(|byte| *byte == 0);
         let split = end.and_then(|end| self.rest.split_at_checked(end));
         let Some((text, [_nul, rest @ ..])) = split else {
-            let expected = Expected::Rule("a text ended by NUL");
+            let expected = ExpectedBytes::Rule("a text ended by NUL");
             return Err(self.wrong(expected, Found::What("no NUL up to the end")));
         };
         let valid = str::from_utf8(text).map_err(|error| {
             let offset = self.offset().saturating_add(error.valid_up_to());
-            let expected = Expected::Rule("a text in UTF-8");
+            let expected = ExpectedBytes::Rule("a text in UTF-8");
             DecodeError::new(self.message, offset, expected, Found::What("another encoding"))
         })?;
         self.rest = rest;
@@ -125,13 +125,13 @@ impl<'a> Cursor<'a> {
     pub(crate) fn finish(self) -> Result<(), DecodeError> {
         match self.rest {
             [] => Ok(()),
-            more => Err(self.wrong(Expected::Rule("the end"), Found::Bytes(more.len()))),
+            more => Err(self.wrong(ExpectedBytes::Rule("the end"), Found::Bytes(more.len()))),
         }
     }
 
     /// Creates an error about the bytes at the cursor.
     #[cold]
-    pub(crate) fn wrong(&self, expected: Expected, found: Found) -> DecodeError {
+    pub(crate) fn wrong(&self, expected: ExpectedBytes, found: Found) -> DecodeError {
         DecodeError::new(self.message, self.offset(), expected, found)
     }
 
@@ -139,7 +139,7 @@ impl<'a> Cursor<'a> {
     #[cold]
     pub(crate) fn wrong_byte(&self, expected: &'static str) -> DecodeError {
         let found = self.peek().map_or(Found::Bytes(0), Found::Byte);
-        self.wrong(Expected::Rule(expected), found)
+        self.wrong(ExpectedBytes::Rule(expected), found)
     }
 
     fn array<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N], DecodeError> {
@@ -152,6 +152,6 @@ impl<'a> Cursor<'a> {
 
     #[cold]
     fn too_short(&self, name: &'static str, bytes: usize) -> DecodeError {
-        self.wrong(Expected::Field { name, bytes }, Found::Bytes(self.rest.len()))
+        self.wrong(ExpectedBytes::Field { name, bytes }, Found::Bytes(self.rest.len()))
     }
 }

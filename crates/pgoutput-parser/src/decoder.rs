@@ -13,7 +13,7 @@
 //! ```
 
 use crate::cursor::Cursor;
-use crate::error::{DecodeError, Expected, Found, MessageKind};
+use crate::error::{DecodeError, ExpectedBytes, Found, MessageKind};
 use crate::frame::Keepalive;
 use crate::lsn::{Boundary, Lsn, Position};
 use crate::message::{
@@ -137,12 +137,13 @@ impl Decoder {
 
     fn begin(&mut self, cursor: Cursor<'_>) -> Result<Begin, DecodeError> {
         if self.open.is_some() {
-            let expected = Expected::Rule("the open transaction's Commit before another Begin");
+            let expected =
+                ExpectedBytes::Rule("the open transaction's Commit before another Begin");
             return Err(at_tag(&cursor, expected, Found::What("a second Begin")));
         }
         let begin = whole(cursor, Begin::parse)?;
         if let Some(lsn) = self.last_end_lsn.filter(|last| begin.final_lsn < *last) {
-            let expected = Expected::NotBelow { what: "final_lsn", lsn };
+            let expected = ExpectedBytes::NotBelow { what: "final_lsn", lsn };
             return Err(cursor.wrong(expected, Found::Lsn(begin.final_lsn)));
         }
         let inserts = std::mem::take(&mut self.first_index);
@@ -158,11 +159,11 @@ impl Decoder {
         at_lsn.u8("flags")?;
         if commit.commit_lsn != announced {
             let found = Found::Lsn(commit.commit_lsn);
-            return Err(at_lsn.wrong(Expected::CommitLsn(announced), found));
+            return Err(at_lsn.wrong(ExpectedBytes::CommitLsn(announced), found));
         }
         at_lsn.lsn("commit_lsn")?;
         if commit.end_lsn <= commit.commit_lsn {
-            let expected = Expected::Above { what: "end_lsn", lsn: commit.commit_lsn };
+            let expected = ExpectedBytes::Above { what: "end_lsn", lsn: commit.commit_lsn };
             return Err(at_lsn.wrong(expected, Found::Lsn(commit.end_lsn)));
         }
         self.open = None;
@@ -189,7 +190,7 @@ impl Decoder {
         let position = Position { commit_lsn: open.commit_lsn, tx_index: open.inserts };
         open.inserts = open.inserts.checked_add(1).ok_or_else(|| {
             let max = usize::try_from(u32::MAX).unwrap_or(usize::MAX);
-            let expected = Expected::AtMost { what: "inserts in a transaction", max };
+            let expected = ExpectedBytes::AtMost { what: "inserts in a transaction", max };
             cursor.wrong(expected, Found::What("one more"))
         })?;
         Ok(Insert { relation, tuple, position })
@@ -280,7 +281,7 @@ fn unknown_tag(cursor: &Cursor<'_>, tag: u8) -> DecodeError {
         b'p' => Found::What("Stream Prepare ('p', of options streaming and two_phase)"),
         other => Found::Byte(other),
     };
-    cursor.wrong(Expected::Rule("the tag of a message of proto_version 1"), found)
+    cursor.wrong(ExpectedBytes::Rule("the tag of a message of proto_version 1"), found)
 }
 
 /// Parses a message and checks that no bytes follow.
@@ -302,12 +303,12 @@ fn inside<'a>(
 
 #[cold]
 fn outside(cursor: &Cursor<'_>) -> DecodeError {
-    at_tag(cursor, Expected::Rule("a Begin first"), Found::What("no open transaction"))
+    at_tag(cursor, ExpectedBytes::Rule("a Begin first"), Found::What("no open transaction"))
 }
 
 /// Creates an error about the whole message, with the offset of its tag.
 #[cold]
-fn at_tag(cursor: &Cursor<'_>, expected: Expected, found: Found) -> DecodeError {
+fn at_tag(cursor: &Cursor<'_>, expected: ExpectedBytes, found: Found) -> DecodeError {
     DecodeError::new(cursor.message(), 0, expected, found)
 }
 
@@ -329,7 +330,7 @@ fn known<'a>(
     cursor: &Cursor<'_>,
 ) -> Result<&'a Relation, DecodeError> {
     relations.get(id).ok_or_else(|| {
-        let expected = Expected::Rule("the id of a relation described before");
+        let expected = ExpectedBytes::Rule("the id of a relation described before");
         cursor.wrong(expected, Found::Number(id.into()))
     })
 }

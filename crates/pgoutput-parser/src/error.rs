@@ -17,7 +17,7 @@ use crate::lsn::Lsn;
 pub struct DecodeError {
     message: MessageKind,
     offset: usize,
-    expected: Expected,
+    expected: ExpectedBytes,
     found: Found,
 }
 
@@ -26,7 +26,7 @@ impl DecodeError {
     pub(crate) fn new(
         message: MessageKind,
         offset: usize,
-        expected: Expected,
+        expected: ExpectedBytes,
         found: Found,
     ) -> Self {
         Self { message, offset, expected, found }
@@ -103,7 +103,7 @@ impl fmt::Display for MessageKind {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Expected {
+pub(crate) enum ExpectedBytes {
     /// A field of this size.
     Field { name: &'static str, bytes: usize },
     /// A rule in words.
@@ -120,7 +120,7 @@ pub(crate) enum Expected {
     NotBelow { what: &'static str, lsn: Lsn },
 }
 
-impl fmt::Display for Expected {
+impl fmt::Display for ExpectedBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Field { name, bytes } => write!(f, "{name} ({bytes} bytes)"),

@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::cursor::Cursor;
-use crate::error::{DecodeError, Expected, Found};
+use crate::error::{DecodeError, ExpectedBytes, Found};
 use crate::limits::{COLUMNS_KEPT_MAX, COLUMNS_MAX, NAME_BYTES_MAX, RELATIONS_MAX};
 
 /// A table, as the server last described it.
@@ -194,5 +194,5 @@ fn bounded_name<'a>(
 #[cold]
 fn too_many(at: &Cursor<'_>, what: &'static str, max: usize, found: usize) -> DecodeError {
     let found = u64::try_from(found).unwrap_or(u64::MAX);
-    at.wrong(Expected::AtMost { what, max }, Found::Number(found))
+    at.wrong(ExpectedBytes::AtMost { what, max }, Found::Number(found))
 }

@@ -18,7 +18,7 @@ use std::iter::FusedIterator;
 
 use crate::condense::TOO_LARGE_KIND;
 use crate::cursor::Cursor;
-use crate::error::{DecodeError, Expected, Found};
+use crate::error::{DecodeError, ExpectedBytes, Found};
 use crate::relations::Relation;
 
 /// The values of a row, in the order of its relation's columns.
@@ -48,7 +48,7 @@ impl<'a> Tuple<'a> {
         let len = cursor.u16("column count")?;
         if usize::from(len) != relation.columns.len() {
             let expected =
-                Expected::ColumnsOf { relation: relation.id, columns: relation.columns.len() };
+                ExpectedBytes::ColumnsOf { relation: relation.id, columns: relation.columns.len() };
             return Err(at_count.wrong(expected, Found::Number(len.into())));
         }
         let start = cursor.rest();

@@ -11,7 +11,7 @@ use h2::client::{Connection, SendRequest};
 use h2::{Ping, PingPong};
 use tokio::time::{sleep, timeout};
 
-use crate::cork::{Corked, Drain};
+use crate::cork::{BufferedWire, Drain};
 
 /// The number of requests on a connection before another is opened: Google's limit of streams.
 pub(crate) const STREAMS_PER_CONNECTION: usize = 100;
@@ -82,12 +82,12 @@ impl Live {
 
 /// The future that transfers a connection's bytes. Ends with the connection.
 pub(crate) struct Driver {
-    connection: Connection<Corked, Bytes>,
+    connection: Connection<BufferedWire, Bytes>,
     drain: Drain,
 }
 
 impl Driver {
-    pub(crate) fn new(connection: Connection<Corked, Bytes>, drain: Drain) -> Self {
+    pub(crate) fn new(connection: Connection<BufferedWire, Bytes>, drain: Drain) -> Self {
         Self { connection, drain }
     }
 }

@@ -18,31 +18,31 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 const GATHERED_BYTES_MAX: usize = 64 * 1024;
 
 /// A byte stream, plain or encrypted.
-pub(crate) trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Wire for T {}
+pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
 /// The stream as `h2` uses it.
-pub(crate) struct Corked {
-    shared: Arc<Mutex<Gathered>>,
+pub(crate) struct BufferedWire {
+    shared: Arc<Mutex<WriteBuffer>>,
 }
 
 /// The driver's handle of the same stream. Both live in one task, so the lock is never contended.
 pub(crate) struct Drain {
-    shared: Arc<Mutex<Gathered>>,
+    shared: Arc<Mutex<WriteBuffer>>,
 }
 
-struct Gathered {
-    wire: Box<dyn Wire>,
+struct WriteBuffer {
+    wire: Box<dyn ByteStream>,
     bytes: BytesMut,
     /// Whether the wire may still buffer written bytes, as TLS does.
     is_flush_due: bool,
 }
 
 /// Corks a wire. The caller must call [`Drain::poll`] after each poll of the returned stream.
-pub(crate) fn cork(wire: Box<dyn Wire>) -> (Corked, Drain) {
-    let gathered = Gathered { wire, bytes: BytesMut::new(), is_flush_due: false };
+pub(crate) fn cork(wire: Box<dyn ByteStream>) -> (BufferedWire, Drain) {
+    let gathered = WriteBuffer { wire, bytes: BytesMut::new(), is_flush_due: false };
     let shared = Arc::new(Mutex::new(gathered));
-    (Corked { shared: Arc::clone(&shared) }, Drain { shared })
+    (BufferedWire { shared: Arc::clone(&shared) }, Drain { shared })
 }
 
 impl Drain {
@@ -52,7 +52,7 @@ impl Drain {
     }
 }
 
-impl Gathered {
+impl WriteBuffer {
     fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.bytes.is_empty() {
             let written = ready!(Pin::new(&mut self.wire).poll_write(cx, &self.bytes))?;
@@ -70,7 +70,7 @@ impl Gathered {
     }
 }
 
-impl AsyncRead for Corked {
+impl AsyncRead for BufferedWire {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -80,7 +80,7 @@ impl AsyncRead for Corked {
     }
 }
 
-impl AsyncWrite for Corked {
+impl AsyncWrite for BufferedWire {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -106,6 +106,6 @@ impl AsyncWrite for Corked {
     }
 }
 
-fn lock(shared: &Mutex<Gathered>) -> MutexGuard<'_, Gathered> {
+fn lock(shared: &Mutex<WriteBuffer>) -> MutexGuard<'_, WriteBuffer> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }

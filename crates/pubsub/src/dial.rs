@@ -16,7 +16,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::config::{Endpoint, PublisherConfig};
 use crate::connection::Driver;
-use crate::cork::{Wire, cork};
+use crate::cork::{ByteStream, cork};
 use crate::error::PubsubError;
 
 /// The receive window of a stream: more than the largest response that is read.
@@ -81,7 +81,7 @@ impl Dialer {
 
     async fn handshake(&self, deadline: Instant) -> Result<(SendRequest<Bytes>, Driver), String> {
         let tcp = self.tcp(deadline).await?;
-        let wire: Box<dyn Wire> = match &self.tls {
+        let wire: Box<dyn ByteStream> = match &self.tls {
             None => Box::new(tcp),
             Some(connector) => {
                 let name = ServerName::try_from(self.endpoint.host().to_owned())

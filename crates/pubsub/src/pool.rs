@@ -67,7 +67,7 @@ impl Drop for Lease {
     }
 }
 
-enum Pick {
+enum LeaseAttempt {
     Place(Lease),
     Wait(watch::Receiver<()>),
     Down(ConnectFailure),
@@ -91,9 +91,9 @@ impl Pool {
         let mut waiting = None;
         loop {
             let mut attempt_ended = match self.pick() {
-                Pick::Place(lease) => return Ok(lease),
-                Pick::Down(failure) => return Err(failure),
-                Pick::Wait(attempt_ended) => attempt_ended,
+                LeaseAttempt::Place(lease) => return Ok(lease),
+                LeaseAttempt::Down(failure) => return Err(failure),
+                LeaseAttempt::Wait(attempt_ended) => attempt_ended,
             };
             waiting.get_or_insert_with(|| Waiting::count(&self.waiting));
             // The sender lives in `self`, so this cannot fail.
@@ -101,7 +101,7 @@ impl Pool {
         }
     }
 
-    fn pick(&self) -> Pick {
+    fn pick(&self) -> LeaseAttempt {
         let mut state = self.shared.state();
         if let Some(live) = state.filling.as_ref().filter(|live| live.has_room()) {
             return place(live);
@@ -116,12 +116,12 @@ impl Pool {
         self.grow(&mut state);
         if state.opening > 0 {
             // Subscribed under the lock, so that the end of the attempt is not missed.
-            return Pick::Wait(self.shared.attempt_ended.subscribe());
+            return LeaseAttempt::Wait(self.shared.attempt_ended.subscribe());
         }
         match (&least, &state.failure) {
             // At the connection limit, the request queues inside `h2`.
             (Some(live), _) => place(live),
-            (None, Some((_, failure))) => Pick::Down(failure.clone()),
+            (None, Some((_, failure))) => LeaseAttempt::Down(failure.clone()),
             (None, None) => unreachable!("without a connection or a failure one is being opened"),
         }
     }
@@ -147,9 +147,9 @@ impl Pool {
     }
 }
 
-fn place(live: &Arc<Live>) -> Pick {
+fn place(live: &Arc<Live>) -> LeaseAttempt {
     live.begin();
-    Pick::Place(Lease(Arc::clone(live)))
+    LeaseAttempt::Place(Lease(Arc::clone(live)))
 }
 
 impl Shared {

@@ -5,7 +5,7 @@ use walrelay_outbox_store::StoreError;
 use walrelay_outbox_store::StoreFailure;
 use walrelay_pg_client::{PgError, ServerError};
 
-use crate::policy::{Disposition, Exit, Kind, Met};
+use crate::policy::{Disposition, ErrorContext, Exit, Kind};
 use crate::stream::pipeline_error::{PipelineError, Unsent};
 
 /// An error that ends a session, or that prevents a new one.
@@ -111,11 +111,11 @@ impl RelayError {
         Self::Survey(error.into())
     }
 
-    /// What the supervisor does about it.
+    /// The supervisor's reaction to the error.
     #[must_use]
     pub fn disposition(&self) -> Disposition {
         match self {
-            Self::AtFirst(error) => error.kind().disposition(Met::AtFirst),
+            Self::AtFirst(error) => error.kind().disposition(ErrorContext::AtFirst),
             Self::Connect(_)
             | Self::Session(_)
             | Self::Unsendable(_)
@@ -125,7 +125,7 @@ impl RelayError {
             | Self::Sql { .. }
             | Self::TakeOver { .. }
             | Self::InRecovery
-            | Self::Setup { .. } => self.kind().disposition(Met::Running),
+            | Self::Setup { .. } => self.kind().disposition(ErrorContext::Running),
         }
     }
 

@@ -1,12 +1,10 @@
 //! The reaction to an error: stop with an exit code and a hint, wait, or retry.
 //!
-//! One table decides. An error reports its [`Kind`] and the place where it occurred ([`Met`]). No
+//! One table decides. An error reports its [`Kind`] and the place where it occurred ([`ErrorContext`]). No
 //! other code inspects an error, so that `run`, `check` and every other command agree.
 
 mod postgres;
 
-use walrelay_pg_client::PgError;
-use walrelay_pg_client::TlsError;
 use std::fmt;
 use std::io;
 use std::process::ExitCode;
@@ -80,7 +78,7 @@ pub enum Disposition {
 
 /// The place where an error occurred.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Met {
+pub enum ErrorContext {
     /// In `run`, before the first success. A wrong address is more likely than an outage.
     AtFirst,
     /// In `run`, after the first success.
@@ -372,12 +370,12 @@ impl Disposition {
 impl Kind {
     /// Returns the reaction to this kind of error. No other code decides it.
     #[must_use]
-    pub const fn disposition(self, met: Met) -> Disposition {
+    pub const fn disposition(self, met: ErrorContext) -> Disposition {
         let ([first, running, command], hint) = self.row();
         let then = match met {
-            Met::AtFirst => first,
-            Met::Running => running,
-            Met::ByCommand => command,
+            ErrorContext::AtFirst => first,
+            ErrorContext::Running => running,
+            ErrorContext::ByCommand => command,
         };
         match then {
             Then::Reconnect => Disposition::Reconnect,
@@ -396,7 +394,7 @@ impl Kind {
     /// Returns the exit code of a command that fails with this kind.
     #[must_use]
     pub const fn exit(self) -> Exit {
-        match self.disposition(Met::ByCommand) {
+        match self.disposition(ErrorContext::ByCommand) {
             Disposition::Stop { exit, .. } => exit,
             Disposition::Reconnect | Disposition::StandBy | Disposition::Wait { .. } => {
                 Exit::Unexpected
@@ -453,7 +451,7 @@ impl Kind {
     /// other fixes may lose its rows. A kind that stops outweighs one that ends by itself.
     #[must_use]
     pub fn gravest(kinds: impl Iterator<Item = Self>) -> Option<Self> {
-        kinds.min_by_key(|kind| match (kind, kind.disposition(Met::AtFirst)) {
+        kinds.min_by_key(|kind| match (kind, kind.disposition(ErrorContext::AtFirst)) {
             (Self::InRecovery, _) => 0,
             (_, Disposition::Stop { exit: Exit::SlotLost, .. }) => 1,
             (_, Disposition::Stop { .. }) => 2,
@@ -488,16 +486,18 @@ impl fmt::Display for Chain<'_> {
 mod tests {
     use std::time::Duration;
 
+    use walrelay_pg_client::{PgError, TlsError};
+
     use super::*;
 
     #[test]
     fn check_exits_with_what_run_would_stop_with_for_every_kind() {
         for kind in Kind::ALL {
-            let by_check = kind.disposition(Met::ByCommand);
+            let by_check = kind.disposition(ErrorContext::ByCommand);
             let Disposition::Stop { exit: checked, .. } = by_check else {
                 panic!("{kind:?}: a command that does one thing cannot wait");
             };
-            match kind.disposition(Met::AtFirst) {
+            match kind.disposition(ErrorContext::AtFirst) {
                 Disposition::Stop { exit, .. } => assert_eq!(checked, exit, "{kind:?}"),
                 // `run` waits for this kind. `check` must not report a lost slot or a usage error.
                 Disposition::Reconnect | Disposition::StandBy | Disposition::Wait { .. } => {
@@ -513,8 +513,11 @@ mod tests {
     #[test]
     fn what_stops_a_running_relay_stops_its_start_too() {
         for kind in Kind::ALL {
-            let Disposition::Stop { exit, .. } = kind.disposition(Met::Running) else { continue };
-            let Disposition::Stop { exit: first, .. } = kind.disposition(Met::AtFirst) else {
+            let Disposition::Stop { exit, .. } = kind.disposition(ErrorContext::Running) else {
+                continue;
+            };
+            let Disposition::Stop { exit: first, .. } = kind.disposition(ErrorContext::AtFirst)
+            else {
                 panic!("{kind:?} stops later and not at first");
             };
             assert_eq!(exit, first, "{kind:?}");
@@ -523,7 +526,7 @@ mod tests {
 
     #[test]
     fn a_first_start_waits_for_a_server_that_may_answer_and_ends_where_nothing_listens() {
-        let first = |error: &PgError| Kind::of_postgres(error).disposition(Met::AtFirst);
+        let first = |error: &PgError| Kind::of_postgres(error).disposition(ErrorContext::AtFirst);
         let stops = |error: &PgError| matches!(first(error), Disposition::Stop { .. });
         let io = |kind: io::ErrorKind| io::Error::from(kind);
         let address = || "10.0.0.1:5432".to_owned();
@@ -568,11 +571,11 @@ mod tests {
             Kind::PasswordFile,
         ];
         for kind in Kind::ALL {
-            let then = kind.disposition(Met::Running).awaiting_a_lost_slot();
+            let then = kind.disposition(ErrorContext::Running).awaiting_a_lost_slot();
             let waits = matches!(then, Disposition::Wait { .. });
             assert_eq!(waits, waits_for.contains(kind), "{kind:?}");
         }
-        let first = Kind::Authentication.disposition(Met::AtFirst).awaiting_a_lost_slot();
+        let first = Kind::Authentication.disposition(ErrorContext::AtFirst).awaiting_a_lost_slot();
         assert!(matches!(first, Disposition::Stop { exit: Exit::PostgresSetup, .. }), "{first:?}");
     }
 

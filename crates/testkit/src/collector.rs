@@ -23,7 +23,7 @@ use crate::background::Background;
 /// A collector that keeps all received data.
 #[derive(Debug)]
 pub struct Collector {
-    kept: Keeper,
+    kept: TelemetryStore,
     server: Background,
 }
 
@@ -41,13 +41,13 @@ pub struct Kept {
 }
 
 #[derive(Debug, Clone, Default)]
-struct Keeper(Arc<Mutex<Kept>>);
+struct TelemetryStore(Arc<Mutex<Kept>>);
 
 impl Collector {
     /// Starts a collector on a random port.
     #[must_use]
     pub fn start() -> Self {
-        let kept = Keeper::default();
+        let kept = TelemetryStore::default();
         let keeper = kept.clone();
         Self { kept, server: Background::start("the collector", |at| serve(keeper, at)) }
     }
@@ -79,7 +79,7 @@ pub fn texts(attributes: &[KeyValue]) -> BTreeMap<String, String> {
     attributes.iter().map(text).collect()
 }
 
-impl Keeper {
+impl TelemetryStore {
     fn lock(&self) -> MutexGuard<'_, Kept> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -117,7 +117,7 @@ const METRICS: &str = "/opentelemetry.proto.collector.metrics.v1.MetricsService/
 /// The length of the gRPC message prefix: a compression flag and four bytes of length.
 const PREFIX: usize = 5;
 
-async fn serve(keeper: Keeper, listener: TcpListener) {
+async fn serve(keeper: TelemetryStore, listener: TcpListener) {
     let mut connections = JoinSet::new();
     loop {
         let (tcp, _) = listener.accept().await.expect("a connection");
@@ -126,7 +126,7 @@ async fn serve(keeper: Keeper, listener: TcpListener) {
 }
 
 /// Serves one connection until the client disconnects.
-async fn connection(keeper: Keeper, tcp: TcpStream) {
+async fn connection(keeper: TelemetryStore, tcp: TcpStream) {
     let Ok(mut connection) = server::handshake(tcp).await else { return };
     let mut requests = JoinSet::new();
     while let Some(Ok((request, respond))) = connection.accept().await {
@@ -135,7 +135,7 @@ async fn connection(keeper: Keeper, tcp: TcpStream) {
 }
 
 async fn answer(
-    keeper: Keeper,
+    keeper: TelemetryStore,
     request: Request<RecvStream>,
     mut respond: SendResponse<Bytes>,
 ) -> Result<(), h2::Error> {

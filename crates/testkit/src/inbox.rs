@@ -32,7 +32,7 @@ pub struct Message {
 
 /// A bug planted in the model, which the checker must find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Planted {
+pub enum PlantedBug {
     /// Redelivery from the inbox ignores missing versions.
     RedeliversOverGaps,
     /// One missing version is accepted.
@@ -84,7 +84,7 @@ pub struct Rules {
     /// The number of failed attempts after which an event is dead.
     pub max_attempts: u32,
     /// The planted bug, if any.
-    pub planted: Option<Planted>,
+    pub planted: Option<PlantedBug>,
 }
 
 /// The status of a row.
@@ -384,7 +384,7 @@ impl Inbox {
         };
         if row.status == Status::Dead && on_dead == OnDead::Continue {
             self.give_up(message.key.clone(), message.version);
-        } else if is_without_gap && planted != Some(Planted::ForgetsRelease) {
+        } else if is_without_gap && planted != Some(PlantedBug::ForgetsRelease) {
             self.give_up(message.key.clone(), message.version.map(|version| version - 1));
         }
     }

@@ -116,7 +116,7 @@ impl TestClient {
         row.unwrap_or_else(|error| panic!("{sql}: {error:?}")).get(0)
     }
 
-    /// Runs statements; panics when one fails.
+    /// Runs statements. Panics if one fails.
     pub async fn run(&self, sql: &str) {
         self.client.batch_execute(sql).await.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
     }

@@ -84,7 +84,7 @@ pub type Watcher = Box<dyn FnMut(Seen) + Send>;
 
 /// The write and read behaviour of a connection.
 #[derive(Debug, Clone, Copy)]
-pub struct Manners {
+pub struct ConnectionBehavior {
     /// The maximum size of one write in bytes. Each size is drawn from 1 to this maximum.
     pub write_bytes_max: usize,
     /// The number of writes in a thousand after which the server pauses.
@@ -96,12 +96,12 @@ pub struct Manners {
     /// The time without a message from the client after which a keepalive requests a reply.
     pub reply_patience: Duration,
     /// The position in a keepalive inside a transaction.
-    pub in_transaction: InTransaction,
+    pub in_transaction: KeepalivePosition,
 }
 
 /// The position of a keepalive that is sent inside a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum InTransaction {
+pub enum KeepalivePosition {
     /// A position before the transaction's commit, as every known version sends.
     BeforeItsCommit,
     /// The end of the WAL. No version rules this position out.
@@ -117,7 +117,7 @@ pub struct ScriptedServer {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Power {
+enum ServerState {
     Up,
     Stopping,
     Down,
@@ -125,7 +125,7 @@ enum Power {
 
 /// Whether an object exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Presence {
+enum ObjectState {
     There,
     Gone,
 }
@@ -133,7 +133,7 @@ enum Presence {
 struct State {
     log: Log,
     /// Whether the slot exists. It is missing between its drop and its next creation.
-    slot: Presence,
+    slot: ObjectState,
     /// The anchor's position.
     anchor: u64,
     /// `confirmed_flush_lsn`.
@@ -142,7 +142,7 @@ struct State {
     confirmed_flush_written: u64,
     /// The number of cuts and crashes. Connections of an earlier generation are over.
     generation: u64,
-    power: Power,
+    power: ServerState,
     /// The time until which the server is up but read-only, as a standby before its promotion.
     recovering_until: Option<Instant>,
     connections: usize,
@@ -171,12 +171,12 @@ impl ScriptedServer {
         let start = log.end();
         let state = State {
             log,
-            slot: Presence::There,
+            slot: ObjectState::There,
             anchor: start,
             confirmed_flush: start,
             confirmed_flush_written: start,
             generation: 0,
-            power: Power::Up,
+            power: ServerState::Up,
             recovering_until: None,
             connections: 0,
             pid: 0,
@@ -228,7 +228,7 @@ impl ScriptedServer {
         self.change(|state| match &state.holder {
             Some(holder) => Err(holder.clone()),
             None => {
-                state.slot = Presence::Gone;
+                state.slot = ObjectState::Gone;
                 Ok(())
             }
         })
@@ -241,9 +241,9 @@ impl ScriptedServer {
     /// The slot exists already.
     pub fn make_slot(&self, at: u64) -> Result<(), SlotExists> {
         self.change(|state| match state.slot {
-            Presence::There => Err(SlotExists),
-            Presence::Gone => {
-                state.slot = Presence::There;
+            ObjectState::There => Err(SlotExists),
+            ObjectState::Gone => {
+                state.slot = ObjectState::There;
                 (state.confirmed_flush, state.confirmed_flush_written) = (at, at);
                 Ok(())
             }
@@ -265,7 +265,7 @@ impl ScriptedServer {
     pub fn crash(&self) {
         self.change(|state| {
             state.generation += 1;
-            state.power = Power::Down;
+            state.power = ServerState::Down;
             state.confirmed_flush = state.confirmed_flush_written;
         });
     }
@@ -273,7 +273,7 @@ impl ScriptedServer {
     /// Accepts connections again.
     pub fn start(&self) {
         self.change(|state| {
-            state.power = Power::Up;
+            state.power = ServerState::Up;
             state.recovering_until = None;
         });
     }
@@ -288,12 +288,12 @@ impl ScriptedServer {
     /// disconnects. Stops waiting after `limit`, and returns whether the limit was reached.
     pub async fn shut_down(&self, limit: Duration) -> bool {
         let mut changes = self.changes.subscribe();
-        self.change(|state| state.power = Power::Stopping);
+        self.change(|state| state.power = ServerState::Stopping);
         let gone = changes.wait_for(|_| self.state().connections == 0);
         let was_blocked = timeout(limit, gone).await.is_err();
         self.change(|state| {
             state.generation += 1;
-            state.power = Power::Down;
+            state.power = ServerState::Down;
             state.confirmed_flush_written = state.confirmed_flush;
         });
         was_blocked
@@ -308,7 +308,7 @@ impl ScriptedServer {
     /// Reports whether connections are accepted.
     #[must_use]
     pub fn is_up(&self) -> bool {
-        self.state().power == Power::Up
+        self.state().power == ServerState::Up
     }
 
     /// Reports whether streaming and writing are still refused.
@@ -338,7 +338,7 @@ impl ScriptedServer {
     /// Reports whether a shutdown waits for the client.
     #[must_use]
     pub fn is_stopping(&self) -> bool {
-        self.state().power == Power::Stopping
+        self.state().power == ServerState::Stopping
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -367,7 +367,7 @@ impl ScriptedServer {
                 code: "0A000",
                 text: "logical decoding cannot be used while in recovery".into(),
             }),
-            None if state.slot == Presence::Gone => Err(Refusal {
+            None if state.slot == ObjectState::Gone => Err(Refusal {
                 code: "42704",
                 text: "replication slot \"walrelay\" does not exist".into(),
             }),
@@ -410,7 +410,7 @@ impl State {
         let streams = self.holder.as_ref().is_some_and(|holder| holder.pid == pid);
         self.generation != generation
             || self.ended.contains(&pid)
-            || (self.power == Power::Stopping && !streams)
+            || (self.power == ServerState::Stopping && !streams)
     }
 }
 
@@ -428,9 +428,9 @@ struct Refusal {
 }
 
 /// Decrements the connection count on drop, however the connection ends.
-struct Leave<'a>(&'a ScriptedServer, i32);
+struct ConnectionCount<'a>(&'a ScriptedServer, i32);
 
-impl Drop for Leave<'_> {
+impl Drop for ConnectionCount<'_> {
     fn drop(&mut self) {
         self.0.change(|state| {
             state.connections -= 1;

@@ -43,23 +43,24 @@ pub(crate) use actions::STATES;
 pub use build::Config;
 pub(crate) use build::SHELLS;
 pub use command::{
-    AlreadyThere, AnchorAction, AnchorConfig, AuditConfig, CheckConfig, Chosen, Command,
-    CreateTopics, DatabaseConfig, DemoConfig, DemoOutput, DispatchAction, DispatchConfig,
-    DispatchEdit, DispatchList, EmulatorConfig, InboxPlace, InitConfig, OnSlotLost, PruneConfig,
-    Pruning, ReshardConfig, Resharded, RunConfig, Shell, SlotAction, SlotConfig, SlotKind,
+    AnchorAction, AnchorConfig, AuditConfig, CheckConfig, Command, CreateTopics, DatabaseConfig,
+    DemoConfig, DemoOutput, DispatchAction, DispatchConfig, DispatchEdit, DispatchList,
+    EmulatorConfig, ExistingRows, InboxPlace, InitConfig, OnSlotLost, PruneConfig, PruneMode,
+    ReshardConfig, ReshardMode, RowSelection, RunConfig, Shell, SlotAction, SlotConfig, SlotKind,
     StatusConfig, TraceConfig,
 };
 pub use consent::Consent;
 pub use consuming::{
-    BesideConfig, ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, InboxAction,
-    InboxConfig, KeyReset, KeysConfig, NewSubscription, Rebuild, RefillConfig, Source,
+    ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, InboxAction, InboxConfig,
+    KeyReset, NewSubscription, OutboxRowsConfig, Rebuild, RebuildIntoConfig, RebuildKeysConfig,
+    Source,
 };
 pub(crate) use layers::is_section;
 pub use layers::{CommandLine, Environment, Refusal};
 pub use log::{LogConfig, LogFormat};
 pub use orders::{
     AdvanceOrder, BackfillAction, BackfillConfig, BackfillOrder, Place, RecoverOrder, ReplayAction,
-    ReplayConfig, ReplayOrder, ResetOrder, Skipping,
+    ReplayConfig, ReplayOrder, ResetOrder, SkipConsent,
 };
 pub use output_format::OutputFormat;
 pub use problem::Problem;

@@ -105,7 +105,7 @@ pub enum Error {
     #[error("{side} may not be looked at")]
     MayNotLook {
         /// The database.
-        side: Side,
+        side: DatabaseSide,
         /// The refused action.
         #[source]
         source: Box<Error>,
@@ -255,14 +255,14 @@ pub enum Error {
 
 /// One of the two databases of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Side {
+pub enum DatabaseSide {
     /// The outbox's database.
     Outbox,
     /// A consumer's database.
     Inbox,
 }
 
-impl fmt::Display for Side {
+impl fmt::Display for DatabaseSide {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Outbox => "the outbox",
@@ -293,8 +293,8 @@ impl Error {
             return self;
         }
         let side = match &self {
-            Self::Inbox(error) if !matches!(error, InboxError::Outbox(_)) => Side::Inbox,
-            _ => Side::Outbox,
+            Self::Inbox(error) if !matches!(error, InboxError::Outbox(_)) => DatabaseSide::Inbox,
+            _ => DatabaseSide::Outbox,
         };
         Self::MayNotLook { side, source: Box::new(self) }
     }
@@ -403,8 +403,8 @@ impl Error {
             },
             Self::Findings { .. } => "each finding above names its fix",
             Self::PruneDenied { .. } => PRUNE_RIGHTS,
-            Self::MayNotLook { side: Side::Outbox, .. } => OUTBOX_RIGHTS,
-            Self::MayNotLook { side: Side::Inbox, .. } => INBOX_RIGHTS,
+            Self::MayNotLook { side: DatabaseSide::Outbox, .. } => OUTBOX_RIGHTS,
+            Self::MayNotLook { side: DatabaseSide::Inbox, .. } => INBOX_RIGHTS,
             Self::Inbox(InboxError::Rights { hint, .. }) => hint,
             Self::Inbox(InboxError::Refused { .. }) => REFUSED,
             Self::Inbox(InboxError::Store(error)) if Kind::from(error) == Kind::Privilege => {

@@ -18,7 +18,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use walrelay_core::Pulse;
+use walrelay_core::Heartbeat;
 use walrelay_relay::observe::health::Health;
 use walrelay_relay::observe::metrics::Metrics;
 
@@ -41,9 +41,9 @@ trait Observe: std::fmt::Debug + Send + Sync {
 }
 
 #[derive(Debug)]
-struct OfRelay(Health, Metrics);
+struct RelayService(Health, Metrics);
 
-impl Observe for OfRelay {
+impl Observe for RelayService {
     fn silence(&self) -> Duration {
         self.0.silence()
     }
@@ -64,9 +64,9 @@ impl Observe for OfRelay {
 }
 
 #[derive(Debug)]
-struct OfConsumer(walrelay_inbox::Health, walrelay_inbox::Metrics);
+struct ConsumerService(walrelay_inbox::Health, walrelay_inbox::Metrics);
 
-impl Observe for OfConsumer {
+impl Observe for ConsumerService {
     fn silence(&self) -> Duration {
         self.0.silence()
     }
@@ -94,13 +94,13 @@ impl Observed {
     /// Observes a relay.
     #[must_use]
     pub fn of_relay(health: Health, metrics: Metrics) -> Self {
-        Self(Arc::new(OfRelay(health, metrics)))
+        Self(Arc::new(RelayService(health, metrics)))
     }
 
     /// Observes a consumer.
     #[must_use]
     pub fn of_consumer(health: walrelay_inbox::Health, metrics: walrelay_inbox::Metrics) -> Self {
-        Self(Arc::new(OfConsumer(health, metrics)))
+        Self(Arc::new(ConsumerService(health, metrics)))
     }
 }
 
@@ -137,7 +137,7 @@ fn router(observed: Observed) -> Router {
 
 async fn livez(State(observed): State<Observed>) -> Response {
     let silence = observed.0.silence();
-    let live = silence <= Pulse::SILENCE_MAX;
+    let live = silence <= Heartbeat::SILENCE_MAX;
     let code = if live { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     answer(code, &json!({ "live": live, "silent_seconds": silence.as_secs_f64() }))
 }

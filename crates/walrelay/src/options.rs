@@ -10,7 +10,7 @@ use std::time::Duration;
 pub mod declaration;
 pub mod units;
 
-use declaration::{Bytes, Fallback, Group, Parted, Setting, group, options};
+use declaration::{Bytes, Fallback, Group, ListSeparator, Setting, group, options};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_mins(1);
@@ -75,7 +75,7 @@ options! {
         .shown_as("NAME")
         .means("Publication the slot is read through");
     OUTBOX_TABLE: Vec<String> = Setting::list("outbox-table", Fallback::Value("public.app_outbox"),
-            "`table` or `schema.table`", Parted::ByCommas)
+            "`table` or `schema.table`", ListSeparator::ByCommas)
         .shown_as("TABLE")
         .means("Outbox table, `schema.table`; may be given several times")
         .detail("Quote parts as Postgres does.");
@@ -273,7 +273,7 @@ options! {
     /// Options of `init` alone.
     InitOptions "This command"
     CREATE_TOPICS: Vec<String> = Setting::list("create-topics", Fallback::Nothing("`false`"),
-            "bare, or `=NAME,NAME`", Parted::ByCommasOrBare)
+            "bare, or `=NAME,NAME`", ListSeparator::ByCommasOrBare)
         .shown_as("TOPIC")
         .means("Create the topics the outbox's rows lead to through --topic, and those named here")
         .detail("As in --create-topics=order.events,video.events.");
@@ -329,7 +329,7 @@ options! {
     CONTROL_LISTEN: String = Setting::text("control-listen", "off", "an address, `off`")
         .shown_as("ADDRESS")
         .means("Address of the HTTP control port, or `off`");
-    FAULT: Vec<String> = Setting::list("fault", Fallback::Nothing(""), "repeatable", Parted::BySemicolons)
+    FAULT: Vec<String> = Setting::list("fault", Fallback::Nothing(""), "repeatable", ListSeparator::BySemicolons)
         .shown_as("FAULT")
         .means("A fault to begin with, conditions and one effect; may be given several times")
         .detail("It strikes what `on` says: on=publish (the default), pull, streaming-pull, delivery, acknowledge or \

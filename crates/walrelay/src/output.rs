@@ -88,7 +88,7 @@ fn shown_characters(line: &str) -> usize {
     plain.chars().count()
 }
 
-/// Every sequence that [`Paint`] writes.
+/// Every sequence that [`ColourMode`] writes.
 const COLOURS: [&str; 5] = ["\x1b[32m", "\x1b[33m", "\x1b[31;1m", "\x1b[1m", "\x1b[0m"];
 
 /// Escapes control characters, because text from producers must not control the terminal. Our own
@@ -214,12 +214,12 @@ pub(crate) enum Tone {
 
 /// Colours on a terminal, and plain text elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Paint {
+pub(crate) enum ColourMode {
     Plain,
     Coloured,
 }
 
-impl Paint {
+impl ColourMode {
     /// Returns colours if standard output is a terminal that supports them, unless the user
     /// disabled colours (<https://no-color.org>).
     pub(crate) fn of_output() -> Self {
@@ -323,7 +323,7 @@ mod tests {
             serde_json::from_str(&harmless(&format!("{json:#}"))).unwrap();
         assert_eq!(read, json);
         let tones = [Tone::Good, Tone::Attention, Tone::Bad, Tone::Heading];
-        for painted in tones.map(|tone| Paint::Coloured.text(tone, "ok")) {
+        for painted in tones.map(|tone| ColourMode::Coloured.text(tone, "ok")) {
             assert_eq!(harmless(&painted), painted, "our own colours stay");
         }
     }
@@ -341,7 +341,7 @@ mod tests {
         assert_eq!(frame(&text, size(80, 31)), text);
         assert_eq!(frame(&text, None), text);
 
-        let headline = Paint::Coloured.text(Tone::Bad, &"h".repeat(200));
+        let headline = ColourMode::Coloured.text(Tone::Bad, &"h".repeat(200));
         let wrapped = frame(&format!("{headline}\n  advice\n{text}"), size(80, 24));
         assert_eq!(rows(&wrapped), 23, "lines that wrap take several rows: {wrapped}");
         let tiny = frame(&format!("{headline}\n  advice\n{text}"), size(80, 3));
@@ -368,7 +368,7 @@ mod tests {
     fn what_is_cut_is_marked_and_colours_are_for_terminals() {
         assert_eq!(shortened("äöü", 3), "äöü");
         assert_eq!(shortened("äöüß", 3), "äö…");
-        assert_eq!(Paint::Plain.text(Tone::Bad, "dead"), "dead");
-        assert_eq!(Paint::Coloured.text(Tone::Good, "ok"), "\x1b[32mok\x1b[0m");
+        assert_eq!(ColourMode::Plain.text(Tone::Bad, "dead"), "dead");
+        assert_eq!(ColourMode::Coloured.text(Tone::Good, "ok"), "\x1b[32mok\x1b[0m");
     }
 }

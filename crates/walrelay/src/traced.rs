@@ -43,9 +43,9 @@ impl<P: Publisher> Publisher for Traced<P> {
 
 /// Creates a span for each transaction of a consumer.
 #[derive(Debug)]
-pub struct TracedBatches(pub Spans);
+pub struct TransactionTracer(pub Spans);
 
-impl Tracer for TracedBatches {
+impl Tracer for TransactionTracer {
     fn begin(&self, subscription: &str, events: &[Arc<Event>]) -> Option<TraceEnd> {
         let span = self.0.process(subscription, events.iter().map(|event| event.traceparent()))?;
         Some(Box::new(|failure| {

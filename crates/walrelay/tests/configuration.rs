@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use walrelay::config::{Command, CommandLine, Config, Environment, Problem, Refusal, RunConfig};
-use walrelay_core::Names;
+use walrelay_core::ColumnAliases;
 use walrelay_relay::settings::Until;
 
 const URL: &str = "postgresql://relay:hunter2@db.example:5432/app";
@@ -118,12 +118,12 @@ fn switches_and_lists_are_read_from_every_layer() {
 #[test]
 fn the_debezium_preset_gives_way_to_what_is_set() {
     let columns = run_config(&["--preset", "debezium"], &[]).settings.relay.router.columns;
-    assert_eq!(columns.event_type, Some(Names::parse("type")));
-    assert_eq!(columns.occurred_at, Some(Names::parse("timestamp")));
+    assert_eq!(columns.event_type, Some(ColumnAliases::parse("type")));
+    assert_eq!(columns.occurred_at, Some(ColumnAliases::parse("timestamp")));
     assert_eq!((columns.version, columns.schema_version, columns.headers), (None, None, None));
     let set = [("WALRELAY_COLUMN_HEADERS", "headers"), ("WALRELAY_COLUMN_OCCURRED_AT", "")];
     let columns = run_config(&["--preset", "debezium"], &set).settings.relay.router.columns;
-    assert_eq!(columns.headers, Some(Names::parse("headers")));
+    assert_eq!(columns.headers, Some(ColumnAliases::parse("headers")));
     assert_eq!(columns.occurred_at, None);
 }
 

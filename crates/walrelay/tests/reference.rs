@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::CommandFactory;
 use walrelay::cli::{ARGUMENTS, Cli};
 use walrelay::config::{CommandLine, Config, Environment, Problem, Refusal};
-use walrelay::options::declaration::{Declaration, Fallback, Kind, Nature, Parted};
+use walrelay::options::declaration::{Declaration, Fallback, Kind, ListSeparator, OptionScope};
 use walrelay::options::{GROUPS, find};
 use walrelay::reference;
 
@@ -68,8 +68,8 @@ fn every_option_is_named_once_taken_by_a_command_and_explained() {
     for option in options() {
         assert!(names.insert(option.name), "{} is declared twice", option.name);
         assert!(!option.meaning.is_empty(), "{} means nothing", option.name);
-        let is_taken =
-            option.nature == Nature::Everywhere || !reference::commands_of(option.name).is_empty();
+        let is_taken = option.nature == OptionScope::Everywhere
+            || !reference::commands_of(option.name).is_empty();
         assert!(is_taken, "no command takes --{}", option.name);
     }
 }
@@ -194,7 +194,7 @@ fn the_schema_has_every_key_of_the_file_and_no_other() {
     let expected: BTreeSet<_> =
         options().map(|option| option.name).filter(|name| *name != "config").collect();
     assert_eq!(keys, expected);
-    let lists =
-        options().filter(|option| matches!(option.kind, Kind::List(_, Parted::BySemicolons)));
+    let lists = options()
+        .filter(|option| matches!(option.kind, Kind::List(_, ListSeparator::BySemicolons)));
     assert_eq!(lists.count(), 1, "a list in the file is an array of strings");
 }

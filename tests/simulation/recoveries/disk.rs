@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard};
 
 use tokio::sync::Notify;
-use walrelay_outbox_admin::FillingPlace;
+use walrelay_outbox_admin::RecoveryCursor;
 
 use super::bug::Bug;
 use crate::world::locked;
@@ -40,7 +40,7 @@ struct State {
     slots: u64,
     slot: Option<u64>,
     on_record: Option<Made>,
-    place: Option<(String, FillingPlace)>,
+    place: Option<(String, RecoveryCursor)>,
     is_finished: bool,
 }
 
@@ -85,11 +85,11 @@ impl Disk {
         self.state().slot = None;
     }
 
-    pub(super) fn note_place(&self, snapshot: String, place: FillingPlace) {
+    pub(super) fn note_place(&self, snapshot: String, place: RecoveryCursor) {
         self.state().place = Some((snapshot, place));
     }
 
-    pub(super) fn place(&self, snapshot: &str, bug: Option<Bug>) -> Option<FillingPlace> {
+    pub(super) fn place(&self, snapshot: &str, bug: Option<Bug>) -> Option<RecoveryCursor> {
         let keeps = bug == Some(Bug::KeepsThePlaceOfAnotherSlot);
         let noted = self.state().place.clone();
         noted.filter(|(of, _)| keeps || of == snapshot).map(|(_, place)| place)

@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 use walrelay_core::{Random, WalBudgetLimit};
-use walrelay_outbox_admin::FillingPlace;
+use walrelay_outbox_admin::RecoveryCursor;
 use walrelay_relay::error::RelayError;
 use walrelay_relay::lifecycle::supervisor::Supervisor;
 use walrelay_relay::observe::health::Health;
 use walrelay_relay::observe::metrics::Metrics;
-use walrelay_relay::recovery::{Followed, NotePlace, Progress, Serving, run_noting};
+use walrelay_relay::recovery::{
+    PlaceStore, Progress, ProgressReporting, TableStreamServer, run_noting,
+};
 use walrelay_relay::settings::Until;
 use walrelay_relay::shutdown::Shutdown;
 use walrelay_relay::stream::mode::Ended;
@@ -114,9 +116,9 @@ impl Processes {
                 process,
                 made: made.clone(),
                 progress: progress.clone(),
-                serving: Serving::default(),
+                serving: TableStreamServer::default(),
             },
-            publisher: Followed::new(topic, progress.clone()),
+            publisher: ProgressReporting::new(topic, progress.clone()),
             metrics: Metrics::new(),
             health: Health::new(),
             random: Random::new(seed),
@@ -141,8 +143,8 @@ struct Noting {
     made: Made,
 }
 
-impl NotePlace for Noting {
-    async fn note(&self, place: &FillingPlace) -> Result<(), RelayError> {
+impl PlaceStore for Noting {
+    async fn note(&self, place: &RecoveryCursor) -> Result<(), RelayError> {
         let World { disk, judge, steps, bug, .. } = &*self.world;
         steps.pass().await;
         let mut place = place.clone();

@@ -6,15 +6,18 @@ use futures_util::StreamExt as _;
 use futures_util::stream;
 use pgoutput_parser::{Lsn, Position};
 use tokio::io::DuplexStream;
-use walrelay_core::{Retention, WalBudgetLimit};
-use walrelay_outbox_admin::{AggregateKey, Gap, GapRow, GapTable, GapValue, Scope, SettledRows};
+use walrelay_core::{WalBudgetLimit, WalRetentionLimit};
+use walrelay_outbox_admin::{
+    AggregateKey, Scope, SettledRows, SourceRow, SourceTable, SourceValue, UnsettledRows,
+};
 use walrelay_outbox_store::RecordedRow;
 use walrelay_pg_client::{QualifiedName, TableColumn};
 use walrelay_pg_replication::SystemIdentity;
 use walrelay_relay::error::RelayError;
 use walrelay_relay::lifecycle::server::{Connected, Database, Holder, Positions, Server};
 use walrelay_relay::recovery::{
-    Batches, Followed, Progress, RowReader, Rows, Serving, TableStream,
+    Progress, ProgressReporting, RowReader, Rows, TableStream, TableStreamServer,
+    TransactionGrouping,
 };
 use walrelay_relay::stream::wal_end::WalEnd;
 
@@ -26,13 +29,13 @@ use crate::table::SessionTable;
 use crate::world::locked;
 
 /// Returns the description of the table.
-pub(super) fn described() -> GapTable {
+pub(super) fn described() -> SourceTable {
     let column = |(name, type_oid): &(&str, u32)| TableColumn {
         name: (*name).to_owned(),
         type_oid: *type_oid,
         type_modifier: -1,
     };
-    GapTable {
+    SourceTable {
         name: QualifiedName::new(TABLE.schema, TABLE.name),
         oid: TABLE.relation_id,
         columns: TABLE.columns.iter().map(column).collect(),
@@ -49,7 +52,7 @@ fn key_of(row: &Row) -> AggregateKey {
     AggregateKey { aggregate_type: "video".to_owned(), aggregate_id: format!("k{:03}", row.key) }
 }
 
-fn gap_row(row: &Row) -> GapRow {
+fn gap_row(row: &Row) -> SourceRow {
     let key = key_of(row);
     let version = row.version.to_string();
     let id = format!("e{}", row.number);
@@ -64,8 +67,8 @@ fn gap_row(row: &Row) -> GapRow {
         "{}",
         "2026-01-01 12:00:00.000001+00",
     ];
-    let values = values.map(|value| GapValue::Text(value.as_bytes().to_vec())).into();
-    GapRow { values, key: Some(key) }
+    let values = values.map(|value| SourceValue::Text(value.as_bytes().to_vec())).into();
+    SourceRow { values, key: Some(key) }
 }
 
 /// The rows of a slot, as one session reads them.
@@ -78,12 +81,12 @@ pub(super) struct Reader {
 const ROWS_OF_STEP: u32 = 16;
 
 impl RowReader for Reader {
-    async fn is_visible(&self, _: &Gap) -> Result<bool, RelayError> {
+    async fn is_visible(&self, _: &UnsettledRows) -> Result<bool, RelayError> {
         self.world.steps.pass().await;
         Ok(true)
     }
 
-    async fn rows(&self, gap: &Gap, _: &GapTable) -> Result<Rows, RelayError> {
+    async fn rows(&self, gap: &UnsettledRows, _: &SourceTable) -> Result<Rows, RelayError> {
         let from = gap.scope.from.clone();
         let is_wanted = |row: &&Row| {
             from.as_ref().is_none_or(|from| {
@@ -113,7 +116,7 @@ async fn send(
     world: Arc<World>,
     row: Row,
     failure: Option<RelayError>,
-) -> Result<GapRow, RelayError> {
+) -> Result<SourceRow, RelayError> {
     if row.number.is_multiple_of(ROWS_OF_STEP) {
         world.steps.pass().await;
     }
@@ -126,7 +129,7 @@ pub(super) struct TableServer {
     pub(super) process: u64,
     pub(super) made: Made,
     pub(super) progress: Progress,
-    pub(super) serving: Serving,
+    pub(super) serving: TableStreamServer,
 }
 
 impl Server for TableServer {
@@ -152,10 +155,13 @@ impl Server for TableServer {
         let first_read = progress.number();
         world.judge.recorded(known);
         world.judge.reads_from(first_read);
-        let gap =
-            Gap { snapshot: made.snapshot(), settled: SettledRows::None, scope: Scope::default() };
+        let gap = UnsettledRows {
+            snapshot: made.snapshot(),
+            settled: SettledRows::None,
+            scope: Scope::default(),
+        };
         let reader = Reader { world: Arc::clone(world), made: made.clone() };
-        let batches = Batches::One { commit_lsn, progress: progress.clone() };
+        let batches = TransactionGrouping::One { commit_lsn, progress: progress.clone() };
         let end = Lsn::new(made.consistent_point);
         let stream = TableStream::new(reader, (gap, vec![described()]), end, batches);
         let replication = self.serving.serve(stream).await?;
@@ -180,7 +186,7 @@ pub(super) struct TableDatabase {
 }
 
 impl Database for TableDatabase {
-    type Store = Followed<SessionTable>;
+    type Store = ProgressReporting<SessionTable>;
 
     fn first_index(&self) -> u32 {
         self.first_index
@@ -205,7 +211,7 @@ impl Database for TableDatabase {
     async fn positions(&mut self) -> Result<Positions, RelayError> {
         let wal_end = self.consistent_point;
         let confirmed_flush = Lsn::new(wal_end.as_u64() - 1);
-        Ok(Positions { confirmed_flush, wal_end, retention: Retention::Unlimited })
+        Ok(Positions { confirmed_flush, wal_end, retention: WalRetentionLimit::Unlimited })
     }
 
     fn measure_log(&self, _: WalBudgetLimit) -> WalEnd {
@@ -215,6 +221,6 @@ impl Database for TableDatabase {
     async fn into_store(self, _: SystemIdentity) -> Result<Self::Store, RelayError> {
         self.world.steps.pass().await;
         let table = SessionTable::new(self.world.dispatch.clone(), self.process);
-        Ok(Followed::new(table, self.progress))
+        Ok(ProgressReporting::new(table, self.progress))
     }
 }

@@ -9,8 +9,8 @@ use pgoutput_parser::{Lsn, PgTimestamp, Position};
 use proptest::prelude::*;
 use prost::Message as _;
 use walrelay_core::{
-    Backoff, Blame, ClaimKey, Claimed, FailureClass, Finished, LanePolicy, Lanes, Message, OnDead,
-    Outcome, PublishFailure, Reason, RowToRecord, Topic, Tracker,
+    Backoff, ClaimKey, Claimed, FailureCause, FailureClass, Finished, LanePolicy, Lanes, Message,
+    OnDead, Outcome, PublishFailure, RecordReason, RowToRecord, Topic, Tracker,
 };
 
 /// Due times are odd multiples of five minutes, and time passes in even ones. The seconds of real
@@ -63,7 +63,7 @@ pub(crate) enum Why {
 pub(crate) enum What {
     Published,
     Released,
-    Failed(Option<Duration>, Blame),
+    Failed(Option<Duration>, FailureCause),
     Dead,
     /// The reply is never recorded.
     Forgotten,
@@ -131,7 +131,7 @@ fn what() -> impl Strategy<Value = What> {
     prop_oneof![
         3 => Just(What::Published),
         2 => Just(What::Released),
-        3 => (a_delay(), prop_oneof![Just(Blame::Row), Just(Blame::Nobody)])
+        3 => (a_delay(), prop_oneof![Just(FailureCause::Row), Just(FailureCause::Nobody)])
             .prop_map(|(after, blame)| What::Failed(after, blame)),
         2 => Just(What::Dead),
         1 => Just(What::Forgotten),
@@ -280,12 +280,12 @@ fn failure() -> Arc<PublishFailure> {
     Arc::new(PublishFailure::new(FailureClass::Transient, "UNAVAILABLE", "made up"))
 }
 
-fn reason(why: Why) -> Reason {
+fn reason(why: Why) -> RecordReason {
     match why {
-        Why::Stuck(next_attempt_in) => Reason::Stuck { failure: failure(), next_attempt_in },
-        Why::Spilled(next_attempt_in) => Reason::Spilled { failure: None, next_attempt_in },
-        Why::Queued => Reason::Queued,
-        Why::Dead => Reason::Dead { failure: failure() },
+        Why::Stuck(next_attempt_in) => RecordReason::Stuck { failure: failure(), next_attempt_in },
+        Why::Spilled(next_attempt_in) => RecordReason::Spilled { failure: None, next_attempt_in },
+        Why::Queued => RecordReason::Queued,
+        Why::Dead => RecordReason::Dead { failure: failure() },
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::budget::BudgetLimits;
-use crate::effects::Aside;
+use crate::effects::ParkCause;
 use crate::failure::FailureClass;
 use crate::lane::{LaneId, State};
 use crate::message::Topic;
@@ -61,7 +61,7 @@ impl Lanes {
         // Marks the topic as failing, because otherwise its next keys would fill the budget again.
         // One heavy lane is a failing key and says nothing about the topic.
         failing.is_sick |= failing.operator_since.is_some() && lanes.len() > 1;
-        let why = Aside::Refused(Arc::clone(&failing.failure));
+        let why = ParkCause::Refused(Arc::clone(&failing.failure));
         for id in lanes {
             self.set_aside(id, &why, now);
         }
@@ -84,15 +84,15 @@ impl Lanes {
     }
 
     /// Moves the rows of a lane into dispatch state, even if a request is outstanding.
-    pub(super) fn set_aside(&mut self, id: LaneId, why: &Aside, now: Instant) {
+    pub(super) fn set_aside(&mut self, id: LaneId, why: &ParkCause, now: Instant) {
         if self.table[id].state != State::Out {
             self.park(id, why, now);
         } else if self.table[id].is_ordered() {
             // The outstanding batch may still be stored. If it is refused, it goes into the table
             // before these rows.
             let (delay, aside) = match why {
-                Aside::Refused(_) => (self.policy.redelivery.base, None),
-                Aside::Spilled(_) => (Self::SPILLED_DUE, Some((why, Self::SPILLED_DUE))),
+                ParkCause::Refused(_) => (self.policy.redelivery.base, None),
+                ParkCause::Spilled(_) => (Self::SPILLED_DUE, Some((why, Self::SPILLED_DUE))),
             };
             self.pause(id, now + delay);
             self.append_queue(id, aside);

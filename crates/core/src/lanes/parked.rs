@@ -7,14 +7,15 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use crate::effects::{Aside, Blame, Finished, RowToRecord, Verdict};
+use crate::effects::{FailureCause, Finished, ParkCause, RowToRecord, Verdict};
 use crate::failure::{FailureClass, PublishFailure};
 use crate::lane::{
-    Batch, Behind, FailedDelivery, InPause, Lane, LaneId, Origin, Parked, Redelivery, Row, State,
+    Batch, Behind, FailedDelivery, FailureInterval, Lane, LaneId, Origin, Parked, Redelivery, Row,
+    State,
 };
 use crate::message::{Message, Topic};
-use crate::topic_weather::WasWell;
-use crate::wal_budget::Spill;
+use crate::topic_weather::WasHealthy;
+use crate::wal_budget::SpillMode;
 
 use super::Lanes;
 
@@ -204,7 +205,7 @@ impl Lanes {
         let (failures, before) = self.note_failed_delivery(id, failure.class, now);
         let counts = was_alone
             && failure.class == FailureClass::Transient
-            && self.spill == Spill::Off
+            && self.spill == SpillMode::Off
             && before.is_some_and(|failed| self.was_its_own(batch.topic(), failed))
             && !self.weather.is_outage(now);
         let delay = self.policy.redelivery.delay(failures, self.random.next_u32());
@@ -213,8 +214,10 @@ impl Lanes {
         let mut rows = batch.rows;
         rows.append(&mut self.table[id].take_queue());
         let blame = match failure.class {
-            FailureClass::Transient if !counts => Blame::Nobody,
-            FailureClass::Transient | FailureClass::Operator | FailureClass::Row => Blame::Row,
+            FailureClass::Transient if !counts => FailureCause::Nobody,
+            FailureClass::Transient | FailureClass::Operator | FailureClass::Row => {
+                FailureCause::Row
+            }
         };
         let mut is_timed = false;
         for (index, row) in rows.into_iter().enumerate() {
@@ -230,7 +233,7 @@ impl Lanes {
             let verdict = match was_tried {
                 true if counts && attempts >= self.policy.max_attempts => Verdict::Dead,
                 true => Verdict::Again { after: Some(delay), blame },
-                false => Verdict::Again { after: None, blame: Blame::Nobody },
+                false => Verdict::Again { after: None, blame: FailureCause::Nobody },
             };
             is_timed |= matches!(verdict, Verdict::Again { after: Some(_), .. });
             self.effects.finished.push(Finished::refused(row.message, attempts, failure, verdict));
@@ -272,17 +275,17 @@ impl Lanes {
         match of_key.and_then(|key| self.table[key].parked.as_mut()) {
             Some(parked) => {
                 let was_well = match class {
-                    FailureClass::Transient if parked.failures == 0 => WasWell::Yes,
+                    FailureClass::Transient if parked.failures == 0 => WasHealthy::Yes,
                     FailureClass::Transient | FailureClass::Operator | FailureClass::Row => {
-                        WasWell::No
+                        WasHealthy::No
                     }
                 };
-                if was_well == WasWell::Yes {
+                if was_well == WasHealthy::Yes {
                     self.weather.failure_of_the_well();
                 }
                 let (anywhere, of_topic) =
                     (self.weather.pause(), self.topic_weather.failed(&topic, was_well, now));
-                let following = |before, pause| InPause::following(before, pause, was_well);
+                let following = |before, pause| FailureInterval::following(before, pause, was_well);
                 let failed = FailedDelivery {
                     at: now,
                     everywhere: following(parked.failed.map(|failed| failed.everywhere), anywhere),
@@ -296,7 +299,7 @@ impl Lanes {
     }
 
     /// Moves a stuck lane into dispatch state, in order.
-    pub(super) fn park(&mut self, id: LaneId, why: &Aside, now: Instant) {
+    pub(super) fn park(&mut self, id: LaneId, why: &ParkCause, now: Instant) {
         let delay = self.delay_of(why);
         let lane = &mut self.table[id];
         lane.rest();
@@ -328,14 +331,14 @@ impl Lanes {
     }
 
     /// Hands the queue of a parked lane over to dispatch state.
-    pub(super) fn append_queue(&mut self, id: LaneId, aside: Option<(&Aside, Duration)>) {
+    pub(super) fn append_queue(&mut self, id: LaneId, aside: Option<(&ParkCause, Duration)>) {
         if !self.table[id].is_ordered() {
             return;
         }
         if self.table[id].state != State::Out {
             self.table[id].rest();
         }
-        if matches!(aside, Some((Aside::Spilled(_), _))) {
+        if matches!(aside, Some((ParkCause::Spilled(_), _))) {
             self.note_spilled(id);
         }
         let rows = self.table[id].take_queue();

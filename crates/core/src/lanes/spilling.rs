@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use crate::failure::PublishFailure;
 use crate::lane::{Behind, LaneId, State};
 use crate::message::Topic;
-use crate::wal_budget::Spill;
+use crate::wal_budget::SpillMode;
 
-use super::{Aside, Lanes};
+use super::{Lanes, ParkCause};
 
 impl Lanes {
     /// The delay until the head of a spilled key is due. The table is queried for it when Pub/Sub
@@ -20,7 +20,7 @@ impl Lanes {
     pub(super) const SPILLED_DUE: Duration = Duration::from_secs(1);
 
     /// Records the rows that must not retain WAL any longer, now and from now on.
-    pub fn spill(&mut self, spill: Spill, now: Instant) {
+    pub fn spill(&mut self, spill: SpillMode, now: Instant) {
         self.now = Some(now);
         if self.spill == spill {
             return;
@@ -29,7 +29,7 @@ impl Lanes {
         let mut spilled: Vec<_> = self.table.ids().filter(|id| self.must_spill(*id)).collect();
         spilled.sort_by_key(|id| self.table[*id].queue.front().map(|row| row.message.position()));
         for id in spilled {
-            let why = Aside::Spilled(self.last_refusal(id));
+            let why = ParkCause::Spilled(self.last_refusal(id));
             self.set_aside(id, &why, now);
         }
     }
@@ -48,32 +48,34 @@ impl Lanes {
         let lane = &self.table[id];
         let has_failed = lane.refusals.attempts > 0;
         let is_meant = match self.spill {
-            Spill::Off => false,
-            Spill::Failing => has_failed,
-            Spill::Everything => true,
+            SpillMode::Off => false,
+            SpillMode::Failing => has_failed,
+            SpillMode::Everything => true,
         };
         is_meant && lane.sends_live_rows() && lane.holds_live_rows()
     }
 
     /// Why a new row for this lane is recorded without being tried, if it is.
-    pub(super) fn reason_to_set_aside(&self, id: LaneId) -> Option<Aside> {
-        if self.spill == Spill::Off && self.failing.is_empty() {
+    pub(super) fn reason_to_set_aside(&self, id: LaneId) -> Option<ParkCause> {
+        if self.spill == SpillMode::Off && self.failing.is_empty() {
             return None;
         }
         let lane = &self.table[id];
-        let sickness = || self.failing.sickness(&lane.topic).map(Aside::Refused);
+        let sickness = || self.failing.sickness(&lane.topic).map(ParkCause::Refused);
         match self.spill {
             _ if !lane.sends_live_rows() => None,
-            Spill::Everything => Some(Aside::Spilled(None)),
-            Spill::Failing | Spill::Off => sickness(),
+            SpillMode::Everything => Some(ParkCause::Spilled(None)),
+            SpillMode::Failing | SpillMode::Off => sickness(),
         }
     }
 
     /// Why the rows of a refused batch are recorded.
-    pub(super) fn aside_of(&self, failure: &PublishFailure) -> Aside {
+    pub(super) fn aside_of(&self, failure: &PublishFailure) -> ParkCause {
         match self.spill {
-            Spill::Off => Aside::refused(failure),
-            Spill::Failing | Spill::Everything => Aside::Spilled(Some(Arc::new(failure.clone()))),
+            SpillMode::Off => ParkCause::refused(failure),
+            SpillMode::Failing | SpillMode::Everything => {
+                ParkCause::Spilled(Some(Arc::new(failure.clone())))
+            }
         }
     }
 
@@ -101,10 +103,10 @@ impl Lanes {
         }
     }
 
-    pub(super) fn delay_of(&mut self, why: &Aside) -> Duration {
+    pub(super) fn delay_of(&mut self, why: &ParkCause) -> Duration {
         match why {
-            Aside::Refused(_) => self.policy.redelivery.delay(1, self.random.next_u32()),
-            Aside::Spilled(_) => Self::SPILLED_DUE,
+            ParkCause::Refused(_) => self.policy.redelivery.delay(1, self.random.next_u32()),
+            ParkCause::Spilled(_) => Self::SPILLED_DUE,
         }
     }
 }

@@ -10,7 +10,7 @@ use walrelay_core::{
 
 pub(crate) const PARK_AFTER: Duration = Duration::from_secs(5);
 
-pub(crate) struct Bench {
+pub(crate) struct LaneHarness {
     pub(crate) lanes: Lanes,
     pub(crate) tracker: Tracker,
     pub(crate) now: Instant,
@@ -37,7 +37,7 @@ pub(crate) fn policy() -> LanePolicy {
     }
 }
 
-impl Bench {
+impl LaneHarness {
     pub(crate) fn new() -> Self {
         Self::with(policy())
     }

@@ -3,9 +3,11 @@
 
 use std::time::Duration;
 
-use walrelay_core::{Backoff, BudgetLimits, FailureClass, LanePolicy, Reason, RowToRecord, Topic};
+use walrelay_core::{
+    Backoff, BudgetLimits, FailureClass, LanePolicy, RecordReason, RowToRecord, Topic,
+};
 
-use crate::bench::{Bench, message_of, policy, steady};
+use crate::bench::{LaneHarness, message_of, policy, steady};
 
 const MOMENT: Duration = Duration::from_nanos(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -16,7 +18,7 @@ fn eager() -> LanePolicy {
     LanePolicy { operator: steady(MOMENT * 10), transient: steady(MOMENT * 10), ..policy() }
 }
 
-fn topics_recorded(bench: &mut Bench) -> Vec<Topic> {
+fn topics_recorded(bench: &mut LaneHarness) -> Vec<Topic> {
     let mut topics: Vec<_> =
         bench.taken_to_record().iter().map(|row| Topic::clone(row.message.topic())).collect();
     topics.dedup();
@@ -24,7 +26,7 @@ fn topics_recorded(bench: &mut Bench) -> Vec<Topic> {
 }
 
 /// Pushes rows with `payload` bytes, each with a key of its own, and refuses all of them.
-fn refused(bench: &mut Bench, topic: &str, rows: u32, payload: u8) {
+fn refused(bench: &mut LaneHarness, topic: &str, rows: u32, payload: u8) {
     for row in 0..rows {
         let ticket = bench.tracker.open();
         bench.lanes.push(message_of(row, topic, &format!("k{row}"), payload), ticket);
@@ -34,7 +36,7 @@ fn refused(bench: &mut Bench, topic: &str, rows: u32, payload: u8) {
 
 #[test]
 fn failing_rows_are_looked_for_every_tenth_of_a_second_at_most() {
-    let mut bench = Bench::new();
+    let mut bench = LaneHarness::new();
     bench.lanes.relieve(NOTHING, bench.now);
     refused(&mut bench, "a", 1, 1);
     bench.lanes.relieve(NOTHING, bench.now);
@@ -51,7 +53,7 @@ fn failing_rows_are_looked_for_every_tenth_of_a_second_at_most() {
 #[test]
 fn the_heaviest_topics_are_recorded_until_the_rest_fits_its_share() {
     let recorded = |share| {
-        let mut bench = Bench::new();
+        let mut bench = LaneHarness::new();
         refused(&mut bench, "few", 10, 20);
         refused(&mut bench, "many", 30, 20);
         refused(&mut bench, "some", 20, 20);
@@ -80,7 +82,7 @@ fn what_a_failing_lane_holds_is_what_its_rows_take_in_the_budget_or_a_little_mor
         let key = "k".repeat(100);
         let memory: usize = (0..rows).map(|row| message_of(row, "t", &key, payload).memory()).sum();
         let is_recorded_with = |bytes| {
-            let mut bench = Bench::new();
+            let mut bench = LaneHarness::new();
             for row in 0..rows {
                 let ticket = bench.tracker.open();
                 bench.lanes.push(message_of(row, "t", &key, payload), ticket);
@@ -96,7 +98,7 @@ fn what_a_failing_lane_holds_is_what_its_rows_take_in_the_budget_or_a_little_mor
 
 #[test]
 fn rows_that_were_sent_are_no_longer_held() {
-    let mut bench = Bench::with(LanePolicy { batch_messages: 2, ..eager() });
+    let mut bench = LaneHarness::with(LanePolicy { batch_messages: 2, ..eager() });
     bench.push("orders", "k", 40);
     for _ in 0..18 {
         let batch = bench.batch().unwrap();
@@ -113,7 +115,7 @@ fn a_topic_is_known_sick_when_several_keys_were_answered_and_not_for_a_heavy_one
     use FailureClass::{Operator, Transient};
     for (keys, class, is_sick) in [(1, Operator, false), (2, Operator, true), (2, Transient, false)]
     {
-        let mut bench = Bench::with(eager());
+        let mut bench = LaneHarness::with(eager());
         for key in 0..keys {
             bench.push("orders", &format!("k{key}"), 3);
         }
@@ -133,7 +135,7 @@ fn a_topic_is_known_sick_when_several_keys_were_answered_and_not_for_a_heavy_one
 
 #[test]
 fn a_topic_is_known_sick_when_it_was_answered_for_the_time_until_parking() {
-    let mut bench = Bench::with(eager());
+    let mut bench = LaneHarness::with(eager());
     bench.push("orders", "a", 1);
     bench.push("orders", "late", 1);
     let mut out = bench.batches();
@@ -155,7 +157,7 @@ fn a_topic_is_known_sick_when_it_was_answered_for_the_time_until_parking() {
 
 #[test]
 fn a_key_that_was_answered_for_the_time_until_parking_is_parked_though_others_of_its_topic_flow() {
-    let mut bench = Bench::with(eager());
+    let mut bench = LaneHarness::with(eager());
     bench.push("orders", "k", 1);
     bench.refuse_all(FailureClass::Operator);
     bench.pass(SECOND * 4);
@@ -170,7 +172,7 @@ fn a_key_that_was_answered_for_the_time_until_parking_is_parked_though_others_of
 
 #[test]
 fn rows_of_a_topic_that_stores_again_are_left_alone() {
-    let mut bench = Bench::with(eager());
+    let mut bench = LaneHarness::with(eager());
     for topic in ["mended", "missing"] {
         refused(&mut bench, topic, 2, 1);
     }
@@ -183,7 +185,7 @@ fn rows_of_a_topic_that_stores_again_are_left_alone() {
 
 #[test]
 fn rows_on_their_way_from_the_table_are_not_recorded_again() {
-    let mut bench = Bench::with(eager());
+    let mut bench = LaneHarness::with(eager());
     bench.park("orders", "parked", None);
     bench.pass(Duration::ZERO);
     let claims = bench.claims();
@@ -197,7 +199,7 @@ fn rows_on_their_way_from_the_table_are_not_recorded_again() {
 
 #[test]
 fn rows_without_a_key_that_fail_are_recorded_though_others_are_in_the_table() {
-    let mut bench = Bench::with(eager());
+    let mut bench = LaneHarness::with(eager());
     bench.park("orders", "", Some(SECOND));
     bench.push("orders", "", 3);
     bench.refuse_all(FailureClass::Operator);
@@ -207,14 +209,14 @@ fn rows_without_a_key_that_fail_are_recorded_though_others_are_in_the_table() {
 
 #[test]
 fn rows_behind_a_request_that_is_out_are_recorded_and_come_behind_it() {
-    let mut bench = Bench::with(LanePolicy { batch_messages: 2, ..eager() });
+    let mut bench = LaneHarness::with(LanePolicy { batch_messages: 2, ..eager() });
     bench.push("orders", "k", 10);
     bench.refuse_all(FailureClass::Operator);
     bench.pass(MOMENT * 10);
     let batch = bench.batch().unwrap();
     bench.lanes.relieve(NOTHING, bench.now);
     let recorded = bench.taken_to_record();
-    let is_queued = |row: &RowToRecord| matches!(row.reason, Reason::Queued);
+    let is_queued = |row: &RowToRecord| matches!(row.reason, RecordReason::Queued);
     assert_eq!((recorded.len(), recorded.iter().all(is_queued)), (8, true));
     assert_eq!(bench.due_in(), Some(policy().redelivery.base));
     bench.refuse_as(batch, FailureClass::Operator);
@@ -223,7 +225,7 @@ fn rows_behind_a_request_that_is_out_are_recorded_and_come_behind_it() {
 
 #[test]
 fn a_request_that_is_out_with_nothing_behind_it_is_left_alone() {
-    let mut bench = Bench::with(eager());
+    let mut bench = LaneHarness::with(eager());
     bench.push("orders", "out", 1);
     bench.refuse_all(FailureClass::Operator);
     bench.pass(MOMENT * 10);
@@ -236,8 +238,8 @@ fn a_request_that_is_out_with_nothing_behind_it_is_left_alone() {
 
 #[test]
 fn of_a_topic_that_waits_for_an_operator_one_parked_key_is_tried_at_a_time() {
-    let mut bench = Bench::with(LanePolicy { operator: steady(SECOND), ..policy() });
-    let at_rest = |of: &Bench, now| !of.lanes.topics_at_rest(now).is_empty();
+    let mut bench = LaneHarness::with(LanePolicy { operator: steady(SECOND), ..policy() });
+    let at_rest = |of: &LaneHarness, now| !of.lanes.topics_at_rest(now).is_empty();
     refused(&mut bench, "orders", 1, 1);
     for key in ["a", "b"] {
         bench.park("orders", key, None);
@@ -258,7 +260,7 @@ fn of_a_topic_that_waits_for_an_operator_one_parked_key_is_tried_at_a_time() {
 #[test]
 fn probes_of_a_topic_become_rare() {
     let operator = Backoff { base: Duration::from_millis(100), cap: SECOND * 600 };
-    let mut bench = Bench::with(LanePolicy { operator, ..policy() });
+    let mut bench = LaneHarness::with(LanePolicy { operator, ..policy() });
     refused(&mut bench, "orders", 1, 1);
     let mut rests = Vec::new();
     for probe in 0..10 {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use pgoutput_parser::{Lsn, PgTimestamp, Position};
 use walrelay_core::{
     Backoff, Batch, Claimed, FailureClass, LanePolicy, Lanes, Message, OnDead, Outcome,
-    PublishFailure, Reason, Spill, Ticket, Topic, Tracker,
+    PublishFailure, RecordReason, SpillMode, Ticket, Topic, Tracker,
 };
 
 struct Rng(u64);
@@ -227,7 +227,7 @@ impl World {
         let row = TableRow {
             key: row_to_record.message.ordering_key().to_owned(),
             event_id: row_to_record.message.event_id().to_owned(),
-            dead: matches!(row_to_record.reason, Reason::Dead { .. }),
+            dead: matches!(row_to_record.reason, RecordReason::Dead { .. }),
             due: row_to_record.reason.next_attempt_in().map(|wait| self.now + wait),
         };
         self.table.insert(row_to_record.message.position(), row);
@@ -306,9 +306,9 @@ impl World {
     /// Changes the spill mode at random.
     fn spill(&mut self) {
         let spill = match self.rng.below(4) {
-            0 => Spill::Failing,
-            1 => Spill::Everything,
-            _ => Spill::Off,
+            0 => SpillMode::Failing,
+            1 => SpillMode::Everything,
+            _ => SpillMode::Off,
         };
         self.lanes.spill(spill, self.now);
         self.effects();
@@ -333,7 +333,7 @@ impl World {
 
     fn heal_and_finish(&mut self) {
         self.sick.clear();
-        self.lanes.spill(Spill::Off, self.now);
+        self.lanes.spill(SpillMode::Off, self.now);
         for round in 0.. {
             assert!(round < 20_000, "parked for ever: {} in the table", self.table.len());
             if round % 100 == 50 {

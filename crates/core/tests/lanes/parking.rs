@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use walrelay_core::{
-    Backoff, Batch, Claimed, FailureClass, LaneId, LanePolicy, Outcome, Reason, RowToRecord, Spill,
-    Topic,
+    Backoff, Batch, Claimed, FailureClass, LaneId, LanePolicy, Outcome, RecordReason, RowToRecord,
+    SpillMode, Topic,
 };
 
-use crate::bench::{Bench, message, policy, steady};
+use crate::bench::{LaneHarness, message, policy, steady};
 
 const MOMENT: Duration = Duration::from_nanos(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -19,8 +19,8 @@ fn nothing(held_for: Option<Duration>) -> Claimed {
 }
 
 /// A bench with one parked key that is being claimed.
-fn claiming(policy: LanePolicy, key: &str) -> (Bench, LaneId) {
-    let mut bench = Bench::with(policy);
+fn claiming(policy: LanePolicy, key: &str) -> (LaneHarness, LaneId) {
+    let mut bench = LaneHarness::with(policy);
     bench.succeed("well", "k");
     bench.park("orders", key, None);
     bench.pass(Duration::ZERO);
@@ -28,7 +28,7 @@ fn claiming(policy: LanePolicy, key: &str) -> (Bench, LaneId) {
     (bench, lane)
 }
 
-fn answer(bench: &mut Bench, lane: LaneId, key: &str, rows: &[(u32, u32)]) {
+fn answer(bench: &mut LaneHarness, lane: LaneId, key: &str, rows: &[(u32, u32)]) {
     let rows = rows.iter().map(|(row, attempts)| (message(*row, "orders", key), *attempts));
     let claimed = Claimed { rows: rows.collect(), held_for: None };
     bench.lanes.claimed(lane, claimed, bench.now);
@@ -37,7 +37,7 @@ fn answer(bench: &mut Bench, lane: LaneId, key: &str, rows: &[(u32, u32)]) {
 
 /// The outcomes of claimed rows after a failed delivery: attempts, and whether the row has a retry
 /// time. `None` marks dead rows.
-fn verdicts(bench: &mut Bench) -> Vec<(u32, Option<bool>)> {
+fn verdicts(bench: &mut LaneHarness) -> Vec<(u32, Option<bool>)> {
     let finished = bench.finished().into_iter();
     finished
         .map(|row| match row.outcome {
@@ -53,15 +53,15 @@ fn verdicts(bench: &mut Bench) -> Vec<(u32, Option<bool>)> {
 
 fn is_stuck_with_time(row: &RowToRecord) -> Option<bool> {
     match &row.reason {
-        Reason::Stuck { next_attempt_in, .. } => Some(next_attempt_in.is_some()),
-        Reason::Queued | Reason::Spilled { .. } | Reason::Dead { .. } => None,
+        RecordReason::Stuck { next_attempt_in, .. } => Some(next_attempt_in.is_some()),
+        RecordReason::Queued | RecordReason::Spilled { .. } | RecordReason::Dead { .. } => None,
     }
 }
 
 #[test]
 fn after_a_start_a_parked_key_is_looked_at_when_its_head_is_due() {
     for due_in in [3, 30] {
-        let mut bench = Bench::new();
+        let mut bench = LaneHarness::new();
         bench.park("orders", "k", Some(SECOND * due_in));
         assert_eq!(bench.due_in(), Some(SECOND * due_in));
         bench.pass(SECOND * due_in - MOMENT);
@@ -73,7 +73,7 @@ fn after_a_start_a_parked_key_is_looked_at_when_its_head_is_due() {
 
 #[test]
 fn so_many_keys_are_claimed_at_once_and_the_others_later() {
-    let mut bench = Bench::new();
+    let mut bench = LaneHarness::new();
     for key in ["a", "b", "c"] {
         bench.park("orders", key, None);
     }
@@ -87,7 +87,7 @@ fn so_many_keys_are_claimed_at_once_and_the_others_later() {
 
 #[test]
 fn a_key_that_is_put_off_before_it_was_claimed_waits() {
-    let mut bench = Bench::new();
+    let mut bench = LaneHarness::new();
     bench.park("orders", "k", None);
     bench.pass(Duration::ZERO);
     bench.park("orders", "k", Some(SECOND));
@@ -98,7 +98,7 @@ fn a_key_that_is_put_off_before_it_was_claimed_waits() {
 
 #[test]
 fn an_operator_makes_a_parked_key_due_at_once() {
-    let mut bench = Bench::new();
+    let mut bench = LaneHarness::new();
     bench.park("orders", "k", Some(SECOND));
     bench.mark_due("orders", "k");
     bench.pass(Duration::ZERO);
@@ -107,7 +107,7 @@ fn an_operator_makes_a_parked_key_due_at_once() {
 
 #[test]
 fn a_key_that_is_due_already_or_on_its_way_is_not_noted_twice() {
-    let mut bench = Bench::new();
+    let mut bench = LaneHarness::new();
     bench.park("orders", "k", None);
     bench.pass(Duration::ZERO);
     bench.mark_due("orders", "k");
@@ -121,11 +121,11 @@ fn a_key_that_is_due_already_or_on_its_way_is_not_noted_twice() {
 
 #[test]
 fn a_live_key_whose_rows_are_retried_goes_behind_them() {
-    let mut bench = Bench::new();
+    let mut bench = LaneHarness::new();
     bench.push("orders", "k", 2);
     bench.mark_due("orders", "k");
     let recorded = bench.taken_to_record();
-    assert!(recorded.iter().all(|row| matches!(row.reason, Reason::Queued)));
+    assert!(recorded.iter().all(|row| matches!(row.reason, RecordReason::Queued)));
     assert_eq!((recorded.len(), bench.batch().is_none()), (2, true));
     bench.pass(Duration::ZERO);
     assert_eq!(bench.claims().len(), 1, "what is recorded comes behind what is claimed");
@@ -133,7 +133,7 @@ fn a_live_key_whose_rows_are_retried_goes_behind_them() {
 
 #[test]
 fn a_key_is_not_claimed_while_a_batch_of_it_is_out() {
-    let mut bench = Bench::new();
+    let mut bench = LaneHarness::new();
     bench.push("orders", "k", 1);
     let batch = bench.batch().unwrap();
     bench.mark_due("orders", "k");
@@ -148,7 +148,7 @@ fn a_key_is_not_claimed_while_a_batch_of_it_is_out() {
 #[test]
 fn a_batch_refused_after_its_key_was_parked_goes_into_the_table() {
     for class in [FailureClass::Transient, FailureClass::Row] {
-        let mut bench = Bench::new();
+        let mut bench = LaneHarness::new();
         bench.push("orders", "k", 2);
         let batch = bench.batch().unwrap();
         bench.mark_due("orders", "k");
@@ -161,7 +161,7 @@ fn a_batch_refused_after_its_key_was_parked_goes_into_the_table() {
 
 #[test]
 fn rows_without_a_key_flow_while_others_of_the_topic_are_in_the_table() {
-    let mut bench = Bench::new();
+    let mut bench = LaneHarness::new();
     bench.park("orders", "", None);
     bench.push("orders", "", 2);
     bench.pass(Duration::ZERO);
@@ -172,14 +172,14 @@ fn rows_without_a_key_flow_while_others_of_the_topic_are_in_the_table() {
 
 /// A lane that is refused every half second while another one succeeds. The lane was refused once
 /// at the start and then `halves` times. Its last batch is returned unanswered.
-fn stuck_for(halves: u32, key: &str) -> (Bench, Batch) {
+fn stuck_for(halves: u32, key: &str) -> (LaneHarness, Batch) {
     let policy = LanePolicy {
         park_after: SECOND * 2,
         transient: steady(MOMENT * 10),
         redelivery: steady(SECOND),
         ..policy()
     };
-    let mut bench = Bench::with(policy);
+    let mut bench = LaneHarness::with(policy);
     bench.succeed("well", "k");
     bench.push("orders", key, 2);
     let mut sick = bench.batch().unwrap();
@@ -220,7 +220,7 @@ fn a_lane_is_parked_when_its_time_is_over_neither_sooner_nor_a_back_off_later() 
             operator: steady(SECOND * 60),
             ..policy()
         };
-        let mut bench = Bench::with(policy);
+        let mut bench = LaneHarness::with(policy);
         bench.succeed("well", "k");
         // A silence before the first attempt does not count as stuck.
         bench.pass(Duration::from_millis(900));
@@ -255,7 +255,7 @@ fn an_outage_parks_nobody_however_long_a_lane_was_stuck_before() {
 #[test]
 fn a_parked_key_is_claimed_when_its_rows_are_durable() {
     let policy = LanePolicy { operator: steady(MOMENT * 10), park_after: SECOND * 2, ..policy() };
-    let mut bench = Bench::with(policy);
+    let mut bench = LaneHarness::with(policy);
     bench.push("orders", "k", 2);
     bench.refuse_all(FailureClass::Operator);
     bench.pass(SECOND * 2 - MOMENT);
@@ -307,7 +307,7 @@ fn an_answer_is_stale_when_rows_were_recorded_after_the_question() {
 
 #[test]
 fn an_answer_is_stale_while_rows_are_on_their_way_into_the_table() {
-    let mut bench = Bench::new();
+    let mut bench = LaneHarness::new();
     bench.park("orders", "k", None);
     bench.push("orders", "k", 1);
     bench.pass(Duration::ZERO);
@@ -331,8 +331,8 @@ fn a_claim_that_failed_is_tried_again_at_the_time_told() {
 
 #[test]
 fn a_key_rests_when_nothing_of_it_is_on_its_way() {
-    let mut bench = Bench::new();
-    let rests = |of: &Bench| of.lanes.rests(&Topic::from("orders"), "k", of.now);
+    let mut bench = LaneHarness::new();
+    let rests = |of: &LaneHarness| of.lanes.rests(&Topic::from("orders"), "k", of.now);
     assert!(rests(&bench), "nobody knows it");
     bench.park("orders", "k", Some(SECOND));
     assert!(rests(&bench), "it is not due");
@@ -376,7 +376,7 @@ fn only_a_row_that_failed_alone_and_by_itself_counts_an_attempt() {
 
 /// Fails one delivery of the key, then stores a row of another key of the topic. Returns the lane
 /// of the key's next claim.
-fn failed_while_others_succeed(bench: &mut Bench, lane: LaneId) -> LaneId {
+fn failed_while_others_succeed(bench: &mut LaneHarness, lane: LaneId) -> LaneId {
     answer(bench, lane, "k", &[(0, 0)]);
     bench.refuse_all(FailureClass::Transient);
     assert_eq!(verdicts(bench), [(0, Some(true))], "nobody knows yet whose fault it is");
@@ -520,18 +520,20 @@ fn in_an_outage_a_parked_key_may_be_the_one_that_tries() {
 
 #[test]
 fn what_comes_behind_a_spilled_row_of_its_key_is_spilled_too() {
-    let mut bench = Bench::new();
+    let mut bench = LaneHarness::new();
     bench.push("orders", "k", 1);
-    bench.lanes.spill(Spill::Everything, bench.now);
-    bench.lanes.spill(Spill::Off, bench.now);
+    bench.lanes.spill(SpillMode::Everything, bench.now);
+    bench.lanes.spill(SpillMode::Off, bench.now);
     bench.push("orders", "k", 1);
     bench.push("orders", "live", 1);
     let recorded = bench.taken_to_record();
     let times: Vec<_> = recorded
         .iter()
         .map(|row| match &row.reason {
-            Reason::Spilled { next_attempt_in, .. } => next_attempt_in.is_some(),
-            Reason::Stuck { .. } | Reason::Queued | Reason::Dead { .. } => panic!("{row:?}"),
+            RecordReason::Spilled { next_attempt_in, .. } => next_attempt_in.is_some(),
+            RecordReason::Stuck { .. } | RecordReason::Queued | RecordReason::Dead { .. } => {
+                panic!("{row:?}")
+            }
         })
         .collect();
     assert_eq!(times, [true, false], "the first has a time, and the other key flows");
@@ -541,22 +543,24 @@ fn what_comes_behind_a_spilled_row_of_its_key_is_spilled_too() {
 fn what_is_spilled_after_a_refusal_says_so_of_the_first_row_of_its_key() {
     // Rows that are refused before spilling starts, and rows that are refused during it.
     for spills_before in [false, true] {
-        let mut bench = Bench::new();
+        let mut bench = LaneHarness::new();
         bench.push("orders", "k", 2);
         if spills_before {
-            bench.lanes.spill(Spill::Failing, bench.now);
+            bench.lanes.spill(SpillMode::Failing, bench.now);
         }
         bench.refuse_all(FailureClass::Operator);
-        bench.lanes.spill(Spill::Everything, bench.now);
+        bench.lanes.spill(SpillMode::Everything, bench.now);
         bench.push("orders", "untried", 1);
         let recorded = bench.taken_to_record();
         let refused: Vec<_> = recorded
             .iter()
             .map(|row| match &row.reason {
-                Reason::Spilled { failure, .. } => {
+                RecordReason::Spilled { failure, .. } => {
                     failure.as_ref().map(|failure| failure.class) == Some(FailureClass::Operator)
                 }
-                Reason::Stuck { .. } | Reason::Queued | Reason::Dead { .. } => panic!("{row:?}"),
+                RecordReason::Stuck { .. } | RecordReason::Queued | RecordReason::Dead { .. } => {
+                    panic!("{row:?}")
+                }
             })
             .collect();
         assert_eq!(refused, [true, false, false], "{spills_before}");
@@ -565,7 +569,7 @@ fn what_is_spilled_after_a_refusal_says_so_of_the_first_row_of_its_key() {
 
 #[test]
 fn what_comes_behind_a_spilled_row_is_spilled_after_a_restart_too() {
-    let mut bench = Bench::new();
+    let mut bench = LaneHarness::new();
     let topic = Topic::from("orders");
     bench.lanes.load_spilled(&topic, "k", Some(SECOND), bench.now);
     bench.lanes.load_parked(&topic, "failed", Some(SECOND), bench.now);
@@ -573,6 +577,6 @@ fn what_comes_behind_a_spilled_row_is_spilled_after_a_restart_too() {
         bench.push("orders", key, 1);
     }
     let recorded = bench.taken_to_record();
-    assert!(matches!(recorded[0].reason, Reason::Spilled { next_attempt_in: None, .. }));
-    assert!(matches!(recorded[1].reason, Reason::Queued));
+    assert!(matches!(recorded[0].reason, RecordReason::Spilled { next_attempt_in: None, .. }));
+    assert!(matches!(recorded[1].reason, RecordReason::Queued));
 }

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use walrelay_core::{FailureClass, LaneId, LanePolicy};
 
-use crate::bench::{Bench, policy, steady};
+use crate::bench::{LaneHarness, policy, steady};
 
 const MOMENT: Duration = Duration::from_nanos(1);
 const SECOND: Duration = Duration::from_secs(1);
 
 /// A bench in which one parked key has the only lane and another key is resting.
-fn crowded() -> Bench {
-    let mut bench = Bench::with(LanePolicy { parked_lanes: 1, ..policy() });
+fn crowded() -> LaneHarness {
+    let mut bench = LaneHarness::with(LanePolicy { parked_lanes: 1, ..policy() });
     bench.park("orders", "first", Some(SECOND * 3_600));
     assert_eq!(counts(&bench), (1, 0));
     bench.park("orders", "resting", Some(SECOND * 3_600));
@@ -20,12 +20,12 @@ fn crowded() -> Bench {
 }
 
 /// The number of lanes, and the number of resting keys.
-fn counts(bench: &Bench) -> (usize, usize) {
+fn counts(bench: &LaneHarness) -> (usize, usize) {
     (bench.lanes.len(), bench.lanes.resting_keys())
 }
 
 /// Pushes rows of the resting key, which wakes the key. Returns its lane.
-fn woken(bench: &mut Bench, rows: u32) -> LaneId {
+fn woken(bench: &mut LaneHarness, rows: u32) -> LaneId {
     bench.push("orders", "resting", rows);
     assert_eq!(counts(bench), (2, 0));
     let recorded = bench.taken_to_record();
@@ -35,7 +35,7 @@ fn woken(bench: &mut Bench, rows: u32) -> LaneId {
 
 #[test]
 fn a_fingerprint_takes_a_few_bytes() {
-    let mut bench = Bench::with(LanePolicy { parked_lanes: 0, ..policy() });
+    let mut bench = LaneHarness::with(LanePolicy { parked_lanes: 0, ..policy() });
     assert_eq!(bench.lanes.resting_memory(), 0);
     for key in 0..1_000 {
         bench.park("orders", &format!("k{key}"), Some(SECOND));
@@ -108,7 +108,7 @@ fn a_key_that_backs_off_rests_where_lanes_are_scarce() {
     // The delay is never below half a second, for any random number.
     let redelivery = steady(SECOND * 10);
     for (parked_lanes, expected) in [(1, (1, 1)), (2, (2, 0))] {
-        let mut bench = Bench::with(LanePolicy { parked_lanes, redelivery, ..policy() });
+        let mut bench = LaneHarness::with(LanePolicy { parked_lanes, redelivery, ..policy() });
         bench.park("orders", "first", Some(SECOND * 3_600));
         bench.park("orders", "failing", None);
         bench.pass(Duration::ZERO);
@@ -123,7 +123,7 @@ fn a_key_that_backs_off_rests_where_lanes_are_scarce() {
 #[test]
 fn more_keys_are_woken_when_half_of_the_lanes_are_left() {
     assert!(!crowded().lanes.has_room_to_wake(), "no lane is left");
-    let mut bench = Bench::with(LanePolicy { parked_lanes: 1, ..policy() });
+    let mut bench = LaneHarness::with(LanePolicy { parked_lanes: 1, ..policy() });
     bench.park("orders", "first", Some(SECOND * 5));
     bench.park("orders", "resting", Some(SECOND * 5));
     bench.pass(SECOND * 5);
@@ -131,7 +131,7 @@ fn more_keys_are_woken_when_half_of_the_lanes_are_left() {
     bench.answer(&claims[0], &[]);
     assert_eq!(counts(&bench), (0, 1), "a lane is left");
     assert!(bench.lanes.has_room_to_wake());
-    assert!(!Bench::new().lanes.has_room_to_wake(), "none rests");
+    assert!(!LaneHarness::new().lanes.has_room_to_wake(), "none rests");
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn a_key_that_rests_is_claimed_when_its_head_has_no_time_of_its_own() {
 #[test]
 fn a_key_whose_rows_nobody_knew_of_is_claimed_when_its_head_has_no_time_and_live_rows_wait_behind()
 {
-    let mut bench = Bench::new();
+    let mut bench = LaneHarness::new();
     bench.push("orders", "k", 1);
     bench.lanes.mark_untimed(&walrelay_core::Topic::from("orders"), "k", bench.now);
     assert!(bench.batch().is_none(), "it goes behind what is in the table");

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use walrelay_core::{BudgetLimits, Claimed, FailureClass, Message, Outcome, RowToRecord, Topic};
 
-use crate::bench::{Bench, PARK_AFTER, failure, message};
+use crate::bench::{LaneHarness, PARK_AFTER, failure, message};
 
 const SHARE: BudgetLimits = BudgetLimits { bytes: 16 << 20, rows: 5_000 };
 
 #[test]
 fn a_sick_key_that_fills_the_budget_is_recorded_at_its_first_refusal() {
     for key in ["sick", ""] {
-        let mut bench = Bench::new();
+        let mut bench = LaneHarness::new();
         bench.push("orders", key, 20_000);
         bench.refuse_all(FailureClass::Operator);
         assert!(bench.taken_to_record().is_empty(), "not before somebody needs the room");
@@ -23,7 +23,7 @@ fn a_sick_key_that_fills_the_budget_is_recorded_at_its_first_refusal() {
 
 #[test]
 fn a_sick_key_is_recorded_for_its_weight_while_others_succeed() {
-    let mut bench = Bench::new();
+    let mut bench = LaneHarness::new();
     bench.push("orders", "sick", 6_000);
     bench.refuse_all(FailureClass::Transient);
     bench.lanes.relieve(SHARE, bench.now);
@@ -46,7 +46,7 @@ fn a_sick_key_is_recorded_for_its_weight_while_others_succeed() {
 
 #[test]
 fn a_topic_known_sick_has_its_new_keys_recorded_at_once() {
-    let mut bench = Bench::new();
+    let mut bench = LaneHarness::new();
     for key in 0..6_000 {
         bench.push("missing", &format!("k{key}"), 1);
     }
@@ -66,7 +66,7 @@ fn a_topic_known_sick_has_its_new_keys_recorded_at_once() {
 
 #[test]
 fn an_answer_is_judged_by_the_clock_though_nothing_else_is_published() {
-    let mut bench = Bench::new();
+    let mut bench = LaneHarness::new();
     bench.push("missing", "quiet", 3);
     for _ in 0..200 {
         bench.refuse_all(FailureClass::Operator);
@@ -77,7 +77,7 @@ fn an_answer_is_judged_by_the_clock_though_nothing_else_is_published() {
 
 #[test]
 fn an_outage_records_nothing_however_long_and_full() {
-    let mut bench = Bench::new();
+    let mut bench = LaneHarness::new();
     bench.push("orders", "before", 1);
     let batch = bench.batch().unwrap();
     bench.store(batch);
@@ -95,7 +95,7 @@ fn an_outage_records_nothing_however_long_and_full() {
 
 #[test]
 fn a_run_of_rows_that_are_refused_costs_about_a_request_each() {
-    let mut bench = Bench::new();
+    let mut bench = LaneHarness::new();
     bench.push("orders", "poison", 3_000);
     let mut requests = 0;
     while let Some(batch) = bench.batch() {
@@ -109,7 +109,7 @@ fn a_run_of_rows_that_are_refused_costs_about_a_request_each() {
 
 #[test]
 fn every_other_row_refused_costs_three_requests_each() {
-    let mut bench = Bench::new();
+    let mut bench = LaneHarness::new();
     bench.push("orders", "poison", 3_000);
     let mut requests = 0;
     while let Some(batch) = bench.batch() {
@@ -128,7 +128,7 @@ fn every_other_row_refused_costs_three_requests_each() {
 
 #[test]
 fn good_rows_after_a_dead_one_are_soon_sent_in_full_requests_again() {
-    let mut bench = Bench::new();
+    let mut bench = LaneHarness::new();
     bench.push("orders", "k", 20_000);
     let mut requests = 0;
     while let Some(batch) = bench.batch() {
@@ -145,7 +145,7 @@ fn good_rows_after_a_dead_one_are_soon_sent_in_full_requests_again() {
 #[test]
 fn a_row_dies_only_of_what_it_did_alone() {
     for key in ["k", ""] {
-        let mut bench = Bench::new();
+        let mut bench = LaneHarness::new();
         bench.lanes.load_parked(&Topic::from("orders"), key, None, bench.now);
         bench.pass(Duration::ZERO);
         // Another key keeps succeeding.
@@ -189,7 +189,7 @@ fn a_row_dies_only_of_what_it_did_alone() {
 
 #[test]
 fn parked_keys_of_a_sick_topic_are_tried_one_at_a_time() {
-    let mut bench = Bench::new();
+    let mut bench = LaneHarness::new();
     for key in 0..500 {
         bench.lanes.load_parked(&Topic::from("orders"), &format!("k{key}"), None, bench.now);
     }
@@ -207,7 +207,7 @@ fn parked_keys_of_a_sick_topic_are_tried_one_at_a_time() {
 
 #[test]
 fn parked_keys_beyond_a_number_take_a_few_bytes_and_are_still_known() {
-    let mut bench = Bench::new();
+    let mut bench = LaneHarness::new();
     let topic = Topic::from("orders");
     for key in 0..100_000 {
         // Half of the keys are overdue. After a long failure, all of them are.

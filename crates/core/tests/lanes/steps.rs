@@ -3,9 +3,11 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use walrelay_core::{Backoff, Batch, FailureClass, LanePolicy, OnDead, Outcome, Reason, Topic};
+use walrelay_core::{
+    Backoff, Batch, FailureClass, LanePolicy, OnDead, Outcome, RecordReason, Topic,
+};
 
-use crate::bench::{Bench, failure, message_of, policy, steady};
+use crate::bench::{LaneHarness, failure, message_of, policy, steady};
 
 const MOMENT: Duration = Duration::from_nanos(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -35,7 +37,7 @@ fn topics(names: &[&str]) -> BTreeSet<Topic> {
 
 #[test]
 fn a_batch_tells_where_it_goes_and_since_when_it_waits() {
-    let mut bench = Bench::new();
+    let mut bench = LaneHarness::new();
     bench.push("orders", "k", 1);
     let batch = bench.batch().unwrap();
     assert_eq!((&**batch.topic(), batch.ordering_key()), ("orders", "k"));
@@ -52,7 +54,7 @@ fn a_batch_tells_where_it_goes_and_since_when_it_waits() {
 fn a_request_takes_as_many_bytes_as_it_may_and_one_row_at_least() {
     let row = message_of(0, "orders", "k", 40).size();
     let rows_of = |batch_bytes: usize, payloads: &[u8]| -> Vec<usize> {
-        let mut bench = Bench::with(LanePolicy { batch_bytes, ..policy() });
+        let mut bench = LaneHarness::with(LanePolicy { batch_bytes, ..policy() });
         for (index, payload) in (0..).zip(payloads) {
             let ticket = bench.tracker.open();
             bench.lanes.push(message_of(index, "orders", "k", *payload), ticket);
@@ -73,7 +75,7 @@ fn a_request_takes_as_many_bytes_as_it_may_and_one_row_at_least() {
 
 #[test]
 fn a_request_takes_as_many_rows_as_it_may() {
-    let mut bench = Bench::with(LanePolicy { batch_messages: 2, ..policy() });
+    let mut bench = LaneHarness::with(LanePolicy { batch_messages: 2, ..policy() });
     bench.push("orders", "k", 5);
     bench.push("orders", "", 3);
     let first = bench.batches();
@@ -86,7 +88,7 @@ fn a_request_takes_as_many_rows_as_it_may() {
 
 /// The sizes of the requests for `rows` rows, if Pub/Sub always refuses the rows in `bad`.
 fn requests_of(batch_messages: usize, rows: u32, bad: &[&str]) -> Vec<usize> {
-    let mut bench = Bench::with(LanePolicy { batch_messages, ..policy() });
+    let mut bench = LaneHarness::with(LanePolicy { batch_messages, ..policy() });
     bench.push("orders", "k", rows);
     let mut sizes = Vec::new();
     while let Some(batch) = bench.batch() {
@@ -101,7 +103,7 @@ fn requests_of(batch_messages: usize, rows: u32, bad: &[&str]) -> Vec<usize> {
     let recorded = bench.taken_to_record();
     let dead: Vec<_> = recorded.iter().map(|row| row.message.event_id()).collect();
     assert_eq!(dead, bad, "those and no others are recorded");
-    assert!(recorded.iter().all(|row| matches!(row.reason, Reason::Dead { .. })));
+    assert!(recorded.iter().all(|row| matches!(row.reason, RecordReason::Dead { .. })));
     sizes
 }
 
@@ -118,7 +120,7 @@ fn after_a_dead_row_requests_double_until_they_are_full() {
 
 #[test]
 fn while_a_row_is_searched_for_requests_do_not_grow_and_grow_again_from_there() {
-    let mut bench = Bench::with(LanePolicy { batch_messages: 8, ..policy() });
+    let mut bench = LaneHarness::with(LanePolicy { batch_messages: 8, ..policy() });
     bench.push("orders", "k", 40);
     let mut sizes = Vec::new();
     // The first row dies. In a later request, one row is refused and then stored a moment later.
@@ -136,7 +138,7 @@ fn while_a_row_is_searched_for_requests_do_not_grow_and_grow_again_from_there() 
 
 #[test]
 fn a_row_that_is_refused_for_ever_stops_nothing_and_parks_nothing() {
-    let mut bench = Bench::new();
+    let mut bench = LaneHarness::new();
     bench.push("orders", "k", 3);
     let batch = bench.batch().unwrap();
     bench.refuse_as(batch, FailureClass::Row);
@@ -149,7 +151,7 @@ fn a_row_that_is_refused_for_ever_stops_nothing_and_parks_nothing() {
 
 #[test]
 fn a_dead_row_holds_the_rows_behind_it_where_that_is_asked_for() {
-    let mut bench = Bench::with(LanePolicy { on_dead: OnDead::Hold, ..policy() });
+    let mut bench = LaneHarness::with(LanePolicy { on_dead: OnDead::Hold, ..policy() });
     bench.push("orders", "k", 2);
     bench.push_dead("orders", "k");
     let recorded = bench.taken_to_record();
@@ -163,7 +165,7 @@ fn a_dead_row_holds_the_rows_behind_it_where_that_is_asked_for() {
 
 #[test]
 fn a_dead_row_does_not_disturb_a_claim_of_its_key() {
-    let mut bench = Bench::with(LanePolicy { on_dead: OnDead::Hold, ..policy() });
+    let mut bench = LaneHarness::with(LanePolicy { on_dead: OnDead::Hold, ..policy() });
     bench.park("orders", "k", None);
     bench.pass(Duration::ZERO);
     let claims = bench.claims();
@@ -175,7 +177,7 @@ fn a_dead_row_does_not_disturb_a_claim_of_its_key() {
 #[test]
 fn a_claimed_row_that_is_refused_for_ever_is_dead_with_one_attempt_more() {
     for on_dead in [OnDead::Continue, OnDead::Hold] {
-        let mut bench = Bench::with(LanePolicy { on_dead, ..policy() });
+        let mut bench = LaneHarness::with(LanePolicy { on_dead, ..policy() });
         bench.park("orders", "k", None);
         bench.pass(Duration::ZERO);
         bench.claim(&[(7, 3), (8, 0)]);
@@ -196,7 +198,7 @@ fn a_claimed_row_that_is_refused_for_ever_is_dead_with_one_attempt_more() {
 
 #[test]
 fn a_refused_lane_waits_until_its_time_and_no_longer() {
-    let mut bench = Bench::with(LanePolicy { transient: steady(SECOND), ..policy() });
+    let mut bench = LaneHarness::with(LanePolicy { transient: steady(SECOND), ..policy() });
     bench.push("orders", "k", 1);
     bench.refuse_all(FailureClass::Transient);
     let wait = bench.due_in().unwrap();
@@ -211,7 +213,7 @@ fn a_refused_lane_waits_until_its_time_and_no_longer() {
 #[test]
 fn each_refusal_of_the_same_rows_doubles_the_wait() {
     let transient = Backoff { base: Duration::from_millis(100), cap: SECOND * 60 };
-    let mut bench = Bench::with(LanePolicy { transient, ..slow_and_patient() });
+    let mut bench = LaneHarness::with(LanePolicy { transient, ..slow_and_patient() });
     bench.succeed("orders", "well");
     bench.push("orders", "k", 1);
     for doublings in 0..8 {
@@ -224,13 +226,13 @@ fn each_refusal_of_the_same_rows_doubles_the_wait() {
 
 #[test]
 fn a_sick_lane_does_not_sleep_through_the_time_until_it_is_parked() {
-    let mut fair = Bench::with(slow());
+    let mut fair = LaneHarness::with(slow());
     fair.succeed("orders", "well");
     fair.push("orders", "k", 1);
     fair.refuse_all(FailureClass::Transient);
     assert_eq!(fair.due_in(), Some(SECOND), "half of it");
 
-    let mut answered = Bench::with(slow());
+    let mut answered = LaneHarness::with(slow());
     answered.push("orders", "k", 1);
     answered.refuse_all(FailureClass::Operator);
     assert_eq!(answered.due_in(), Some(SECOND), "no outage, though nothing is stored");
@@ -238,7 +240,7 @@ fn a_sick_lane_does_not_sleep_through_the_time_until_it_is_parked() {
 
 #[test]
 fn in_an_outage_one_lane_tries_every_two_seconds_and_the_others_wait() {
-    let mut bench = Bench::with(slow());
+    let mut bench = LaneHarness::with(slow());
     for key in ["a", "b", "c"] {
         bench.push("orders", key, 1);
     }
@@ -255,7 +257,7 @@ fn in_an_outage_one_lane_tries_every_two_seconds_and_the_others_wait() {
 
 #[test]
 fn an_outage_is_over_for_everybody_within_a_second() {
-    let mut bench = Bench::with(slow());
+    let mut bench = LaneHarness::with(slow());
     bench.succeed("orders", "before");
     bench.pass(SECOND * 3);
     for key in 0..20 {
@@ -279,7 +281,7 @@ fn an_outage_is_over_for_everybody_within_a_second() {
 #[test]
 fn who_would_try_sooner_anyway_is_not_kept_waiting_by_the_end_of_an_outage() {
     let soon = Duration::from_micros(10);
-    let mut bench = Bench::with(LanePolicy { transient: steady(soon), ..slow() });
+    let mut bench = LaneHarness::with(LanePolicy { transient: steady(soon), ..slow() });
     for key in 0..10 {
         bench.push("orders", &format!("k{key}"), 1);
     }
@@ -297,7 +299,7 @@ fn who_would_try_sooner_anyway_is_not_kept_waiting_by_the_end_of_an_outage() {
 
 #[test]
 fn a_success_beside_failures_calls_nobody_back() {
-    let mut bench = Bench::with(slow_and_patient());
+    let mut bench = LaneHarness::with(slow_and_patient());
     bench.succeed("orders", "well");
     bench.push("orders", "k", 1);
     bench.refuse_all(FailureClass::Transient);
@@ -311,7 +313,7 @@ fn a_success_beside_failures_calls_nobody_back() {
 
 #[test]
 fn a_topic_that_an_operator_has_put_right_is_tried_again_within_a_second_and_no_other() {
-    let mut bench = Bench::with(slow_and_patient());
+    let mut bench = LaneHarness::with(slow_and_patient());
     bench.succeed("well", "before");
     for topic in ["mended", "missing"] {
         for key in 0..5 {
@@ -330,7 +332,7 @@ fn a_topic_that_an_operator_has_put_right_is_tried_again_within_a_second_and_no_
 
 #[test]
 fn rows_of_a_topic_that_fails_are_tried_while_it_is_not_known_sick() {
-    let mut bench = Bench::new();
+    let mut bench = LaneHarness::new();
     bench.push("orders", "a", 1);
     bench.refuse_all(FailureClass::Transient);
     bench.push("orders", "b", 1);
@@ -340,7 +342,7 @@ fn rows_of_a_topic_that_fails_are_tried_while_it_is_not_known_sick() {
 
 #[test]
 fn topics_are_told_by_what_waits_for_them() {
-    let mut bench = Bench::new();
+    let mut bench = LaneHarness::new();
     bench.push("out", "k", 1);
     let _out = bench.batch().unwrap();
     bench.push("waiting", "k", 1);
@@ -350,14 +352,14 @@ fn topics_are_told_by_what_waits_for_them() {
     bench.park("parked", "k", Some(SECOND));
     assert_eq!(bench.lanes.topics_queued(), topics(&["out", "waiting", "ready"]));
     assert_eq!(bench.lanes.topics_held(), topics(&["out", "waiting", "ready", "parked"]));
-    assert!(!bench.lanes.is_empty() && Bench::new().lanes.is_empty());
+    assert!(!bench.lanes.is_empty() && LaneHarness::new().lanes.is_empty());
 }
 
 #[test]
 fn a_row_dead_before_it_was_sent_says_why() {
-    let mut bench = Bench::new();
+    let mut bench = LaneHarness::new();
     bench.push_dead("orders", "k");
     let recorded = bench.taken_to_record();
-    let Reason::Dead { failure: why } = &recorded[0].reason else { panic!("{recorded:?}") };
+    let RecordReason::Dead { failure: why } = &recorded[0].reason else { panic!("{recorded:?}") };
     assert_eq!((&**why, recorded[0].lane), (&failure(FailureClass::Row), None));
 }

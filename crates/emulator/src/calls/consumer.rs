@@ -13,7 +13,7 @@ use crate::emulator::Emulator;
 use crate::faults::fault::Call;
 use crate::faults::in_force::Outcome;
 use crate::store::consuming::Taken;
-use crate::store::queue::{Allowance, ConsumerId, Delivery, Stay};
+use crate::store::queue::{Allowance, ConsumerId, ConsumerLifetime, Delivery};
 
 pub(crate) struct Consumer {
     emulator: Emulator,
@@ -28,7 +28,7 @@ pub(crate) struct Consumer {
 }
 
 /// The request of a consumer that opens.
-pub(crate) struct Opening<'a> {
+pub(crate) struct ConsumerRequest<'a> {
     pub(crate) call: Call,
     pub(crate) subscription: &'a str,
     /// The client's id, with which a stream can be reopened as the same consumer. Empty if the
@@ -51,12 +51,19 @@ pub(crate) enum Outgoing {
 
 impl Consumer {
     /// Opens a consumer once the faults allow it.
-    pub(crate) async fn open(emulator: &Emulator, wanted: Opening<'_>) -> Result<Self, Status> {
+    pub(crate) async fn open(
+        emulator: &Emulator,
+        wanted: ConsumerRequest<'_>,
+    ) -> Result<Self, Status> {
         arrive(emulator, wanted.call, wanted.subscription).await?;
         let mut broker = emulator.broker();
         let new = broker.new_consumer();
         let its = broker.subscription_mut(wanted.subscription)?;
-        let stay = if wanted.call == Call::Pull { Stay::Call } else { Stay::Stream };
+        let stay = if wanted.call == Call::Pull {
+            ConsumerLifetime::Call
+        } else {
+            ConsumerLifetime::Stream
+        };
         let id = its.open(wanted.client_id, new, stay, wanted.allowance);
         Ok(Self {
             emulator: emulator.clone(),

@@ -7,7 +7,7 @@ use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
 use tokio::time::Instant;
 use tonic::Status;
 
-use crate::calls::consumer::{Consumer, Opening, Outgoing};
+use crate::calls::consumer::{Consumer, ConsumerRequest, Outgoing};
 use crate::calls::responses::encode_received;
 use crate::emulator::Emulator;
 use crate::faults::fault::Call;
@@ -29,7 +29,7 @@ pub(crate) async fn pull(emulator: &Emulator, frame: &Bytes) -> Result<BytesMut,
     }
     #[expect(deprecated, reason = "clients still send it")]
     let wait = if request.return_immediately { Duration::ZERO } else { PULL_WAIT };
-    let wanted = Opening {
+    let wanted = ConsumerRequest {
         call: Call::Pull,
         subscription: &request.subscription,
         client_id: "",

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use crate::calls::acknowledge::{Answer, ack_deadline, change};
-use crate::calls::consumer::{Consumer, Opening, Outgoing};
+use crate::calls::consumer::{Consumer, ConsumerRequest, Outgoing};
 use crate::calls::responses::encode_received;
 use crate::emulator::Emulator;
 use crate::faults::fault::Call;
@@ -72,7 +72,7 @@ async fn open(emulator: &Emulator, first: &StreamingPullRequest) -> Result<Consu
         messages: bound(first.max_outstanding_messages),
         bytes: bound(first.max_outstanding_bytes),
     };
-    let wanted = Opening {
+    let wanted = ConsumerRequest {
         call: Call::StreamingPull,
         subscription: &first.subscription,
         client_id: &first.client_id,

@@ -44,7 +44,7 @@ impl Call {
 
 /// The reason why ack ids are not confirmed on a subscription with exactly-once delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unconfirmed {
+pub enum AckFailure {
     /// The ids are malformed or have expired. A retry cannot succeed.
     Invalid,
     /// An earlier message of the key has to be acknowledged first.
@@ -78,7 +78,7 @@ pub enum Effect {
     /// redelivered to any consumer.
     Expire,
     /// The call is not performed. The reply reports the failure only with exactly-once delivery.
-    FailIds(Unconfirmed),
+    FailIds(AckFailure),
 }
 
 impl Effect {

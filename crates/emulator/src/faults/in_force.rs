@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tonic::Code;
 
-use crate::faults::fault::{Call, Effect, Fault, Unconfirmed};
+use crate::faults::fault::{AckFailure, Call, Effect, Fault};
 use crate::wire::limits;
 
 /// The id of an active fault.
@@ -62,7 +62,7 @@ pub(crate) enum Outcome {
     BlackHole,
     Lose,
     Expire,
-    FailIds(Unconfirmed),
+    FailIds(AckFailure),
 }
 
 /// Waits until the fault that holds a call is released or removed.
@@ -77,7 +77,7 @@ impl Release {
 }
 
 #[derive(Debug)]
-struct Active {
+struct ActiveFault {
     id: FaultId,
     fault: Fault,
     random: SplitMix,
@@ -88,7 +88,7 @@ struct Active {
 
 #[derive(Debug)]
 pub(crate) struct Faults {
-    active: Vec<Active>,
+    active: Vec<ActiveFault>,
     next_id: u64,
     seed: u64,
 }
@@ -104,7 +104,7 @@ impl Faults {
         // Each fault has a generator of its own, so that its draws do not depend on other faults.
         let random = SplitMix(self.seed ^ id.0.wrapping_mul(0x9E37_79B9_7F4A_7C15));
         let release = watch::Sender::new(());
-        self.active.push(Active { id, fault, random, matched: 0, hits: 0, release });
+        self.active.push(ActiveFault { id, fault, random, matched: 0, hits: 0, release });
         id
     }
 
@@ -125,7 +125,8 @@ impl Faults {
     }
 
     pub(crate) fn report(&self) -> Vec<FaultReport> {
-        let report = |a: &Active| FaultReport { id: a.id, fault: a.fault.clone(), hits: a.hits };
+        let report =
+            |a: &ActiveFault| FaultReport { id: a.id, fault: a.fault.clone(), hits: a.hits };
         self.active.iter().map(report).collect()
     }
 
@@ -164,7 +165,7 @@ impl Faults {
     }
 }
 
-impl Active {
+impl ActiveFault {
     fn hits(&mut self, subject: &Subject<'_>) -> bool {
         if !matches(&self.fault, subject) {
             return false;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::faults::fault::{Call, Effect, Fault, Unconfirmed};
+use crate::faults::fault::{AckFailure, Call, Effect, Fault};
 use crate::wire::codes::{error_code, name_of};
 
 /// All problems in a fault's text.
@@ -54,10 +54,10 @@ impl FromStr for Fault {
 const EFFECTS: &str = "reject=CODE, fail-after=CODE, hold, hold-before, delay=TIME, black-hole, \
                        lose, expire, fail-ids=REASON";
 
-const REASONS: [(Unconfirmed, &str); 3] = [
-    (Unconfirmed::Invalid, "invalid"),
-    (Unconfirmed::Unordered, "unordered"),
-    (Unconfirmed::Temporary, "temporary"),
+const REASONS: [(AckFailure, &str); 3] = [
+    (AckFailure::Invalid, "invalid"),
+    (AckFailure::Unordered, "unordered"),
+    (AckFailure::Temporary, "temporary"),
 ];
 
 /// Parses a term that is an effect. Returns `None` for any other term.
@@ -170,7 +170,7 @@ fn call_of(text: &str) -> Result<Call, String> {
     })
 }
 
-fn reason_of(text: &str) -> Result<Unconfirmed, String> {
+fn reason_of(text: &str) -> Result<AckFailure, String> {
     let found = REASONS.iter().find(|(_, name)| *name == text);
     found.map(|(reason, _)| *reason).ok_or_else(|| {
         format!("fail-ids={text} is none of {}", REASONS.map(|(_, name)| name).join(", "))
@@ -276,7 +276,7 @@ mod tests {
             Fault::all(Effect::FailAfter(Code::Aborted)).first(3),
             Fault::all(Effect::Expire).on(Call::Delivery).on_key("k"),
             Fault::all(Effect::Lose).on(Call::ModifyAckDeadline),
-            Fault::all(Effect::FailIds(Unconfirmed::Temporary)).on(Call::Acknowledge),
+            Fault::all(Effect::FailIds(AckFailure::Temporary)).on(Call::Acknowledge),
             Fault::all(Effect::Reject(Code::NotFound)).on(Call::StreamingPull),
             Fault::all(Effect::BlackHole).on(Call::Pull),
         ] {

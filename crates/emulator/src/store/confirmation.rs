@@ -1,6 +1,6 @@
 //! The results of the ack ids of a request.
 
-use crate::faults::fault::Unconfirmed;
+use crate::faults::fault::AckFailure;
 
 /// The result of each ack id. The client receives the results only with exactly-once delivery.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -12,18 +12,18 @@ pub(crate) struct Confirmation {
 }
 
 impl Confirmation {
-    pub(crate) fn add(&mut self, ack_id: &str, outcome: Result<(), Unconfirmed>) {
+    pub(crate) fn add(&mut self, ack_id: &str, outcome: Result<(), AckFailure>) {
         let list = match outcome {
             Ok(()) => &mut self.confirmed,
-            Err(Unconfirmed::Invalid) => &mut self.invalid,
-            Err(Unconfirmed::Unordered) => &mut self.unordered,
-            Err(Unconfirmed::Temporary) => &mut self.temporary,
+            Err(AckFailure::Invalid) => &mut self.invalid,
+            Err(AckFailure::Unordered) => &mut self.unordered,
+            Err(AckFailure::Temporary) => &mut self.temporary,
         };
         list.push(ack_id.to_owned());
     }
 
     /// Creates a confirmation with the same result for all ids.
-    pub(crate) fn of_all(ack_ids: &[String], outcome: Result<(), Unconfirmed>) -> Self {
+    pub(crate) fn of_all(ack_ids: &[String], outcome: Result<(), AckFailure>) -> Self {
         let mut confirmation = Self::default();
         ack_ids.iter().for_each(|id| confirmation.add(id, outcome));
         confirmation

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tonic::Status;
 
-use crate::faults::fault::{Call, Unconfirmed};
+use crate::faults::fault::{AckFailure, Call};
 use crate::faults::in_force::{Outcome, Plan, Subject};
 use crate::store::broker::{Broker, subscription_in};
 use crate::store::confirmation::Confirmation;
@@ -187,7 +187,7 @@ impl Broker {
         &mut self,
         name: &str,
         ack_ids: &[String],
-        outcome: Result<(), Unconfirmed>,
+        outcome: Result<(), AckFailure>,
     ) -> Result<Option<Confirmation>, Status> {
         let is_told = self.subscription_mut(name)?.is_exactly_once();
         Ok(is_told.then(|| Confirmation::of_all(ack_ids, outcome)))

@@ -9,11 +9,11 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tonic::Status;
 
-use crate::faults::fault::Unconfirmed;
+use crate::faults::fault::AckFailure;
 use crate::store::confirmation::Confirmation;
 use crate::store::filter::Filter;
 use crate::store::message::StoredMessage;
-use crate::store::queue::{Allowance, ConsumerId, Ordering, Queue, Stay};
+use crate::store::queue::{Allowance, ConsumerId, ConsumerLifetime, Ordering, Queue};
 use crate::store::retained::Retained;
 use crate::wire::limits;
 
@@ -68,7 +68,7 @@ impl Subscription {
         &mut self,
         client_id: &str,
         new: ConsumerId,
-        stay: Stay,
+        stay: ConsumerLifetime,
         allowance: Allowance,
     ) -> ConsumerId {
         let queue = &mut self.queue;
@@ -135,9 +135,9 @@ impl Subscription {
         let is_exactly_once = self.is_exactly_once();
         self.change(ack_ids, |queue, id| {
             if is_exactly_once && queue.is_behind_another(id) {
-                return Err(Unconfirmed::Unordered);
+                return Err(AckFailure::Unordered);
             }
-            queue.acknowledge(id).then_some(()).ok_or(Unconfirmed::Invalid)
+            queue.acknowledge(id).then_some(()).ok_or(AckFailure::Invalid)
         })
     }
 
@@ -153,7 +153,7 @@ impl Subscription {
                 true => queue.give_back(id),
                 false => queue.extend(id, until),
             };
-            is_known.then_some(()).ok_or(Unconfirmed::Invalid)
+            is_known.then_some(()).ok_or(AckFailure::Invalid)
         })
     }
 
@@ -163,7 +163,7 @@ impl Subscription {
     fn change(
         &mut self,
         ack_ids: &[String],
-        mut one: impl FnMut(&mut Queue, u64) -> Result<(), Unconfirmed>,
+        mut one: impl FnMut(&mut Queue, u64) -> Result<(), AckFailure>,
     ) -> Result<Changed, Status> {
         // Ack ids are decimals in this emulator.
         let mut ids: Vec<_> = ack_ids.iter().map(|id| (id.parse::<u64>().ok(), id)).collect();
@@ -179,7 +179,7 @@ impl Subscription {
         for (parsed, id) in ids {
             let outcome = match parsed {
                 Some(parsed) => one(&mut self.queue, parsed),
-                None => Err(Unconfirmed::Invalid),
+                None => Err(AckFailure::Invalid),
             };
             count += u64::from(outcome.is_ok());
             if let Some(confirmation) = &mut confirmation {

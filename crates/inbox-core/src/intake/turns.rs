@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::{Doubtful, Intake, Line, Out, State, Turn};
 use crate::batch::{Batch, Standing};
-use crate::doubts::Trial;
+use crate::doubts::IsolationStep;
 use crate::leases::Ticket;
 
 /// The maximum bytes of messages in a batch. More would make one transaction long, and gain
@@ -88,29 +88,29 @@ impl<M> Intake<M> {
                 continue;
             };
             let Some(trial) = self.trial(first, now) else { break };
-            if trial != Trial::Together && !together.is_empty() {
+            if trial != IsolationStep::Together && !together.is_empty() {
                 break;
             }
             line(&mut self.doubtful).pop_front();
             self.take_first(&turn, &mut together);
             let standing = match trial {
-                Trial::Together => continue,
-                Trial::Alone => Standing::Doubtful,
-                Trial::Last => Standing::ToBeStored,
+                IsolationStep::Together => continue,
+                IsolationStep::Alone => Standing::Doubtful,
+                IsolationStep::Last => Standing::ToBeStored,
             };
             return Some((together, standing));
         }
         (!together.is_empty()).then_some((together, Standing::Unknown))
     }
 
-    fn trial(&mut self, first: Ticket, now: Instant) -> Option<Trial> {
+    fn trial(&mut self, first: Ticket, now: Instant) -> Option<IsolationStep> {
         let trial = self.doubts.trial(first, now);
         if trial.is_some() || !self.is_stuffed() {
             return trial;
         }
         // No healthy message can arrive, and prove the fault.
         self.is_making_room = self.doubts.give_up_one(self.bounds.messages, now);
-        self.is_making_room.then_some(Trial::Last)
+        self.is_making_room.then_some(IsolationStep::Last)
     }
 
     fn doubtful_out(&self) -> usize {

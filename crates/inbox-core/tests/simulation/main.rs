@@ -12,7 +12,7 @@ mod pubsub;
 mod store;
 mod world;
 
-use walrelay_testkit::inbox::Planted;
+use walrelay_testkit::inbox::PlantedBug;
 use world::{Plan, World};
 
 /// Enough seeds for every combination of faults. The run takes some seconds.
@@ -86,12 +86,12 @@ fn what_waits_for_a_version_goes_on_by_itself_when_that_comes() {
 #[should_panic(expected = "not everything was acknowledged and applied")]
 fn the_judge_notices_what_waits_for_ever_because_it_is_looked_for_by_position() {
     for seed in 0..SEEDS {
-        let planted = Some(Planted::WaitsByPosition);
+        let planted = Some(PlantedBug::WaitsByPosition);
         World::new(seed, Plan { planted, ..Plan::FILLED }).run();
     }
 }
 
-fn judge_gaps_of(planted: Planted) {
+fn judge_gaps_of(planted: PlantedBug) {
     for seed in 0..SEEDS {
         let mut world = World::new(seed, Plan { planted: Some(planted), ..Plan::LEFT });
         world.run();
@@ -102,25 +102,25 @@ fn judge_gaps_of(planted: Planted) {
 #[test]
 #[should_panic(expected = "was applied before version")]
 fn the_judge_notices_what_comes_out_of_the_inbox_without_a_look_at_versions() {
-    judge_gaps_of(Planted::RedeliversOverGaps);
+    judge_gaps_of(PlantedBug::RedeliversOverGaps);
 }
 
 #[test]
 #[should_panic(expected = "was applied before version")]
 fn the_judge_notices_that_one_missing_version_is_overlooked() {
-    judge_gaps_of(Planted::OverlooksOne);
+    judge_gaps_of(PlantedBug::OverlooksOne);
 }
 
 #[test]
 #[should_panic(expected = "was applied before version")]
 fn the_judge_notices_that_what_waits_counts_as_applied() {
-    judge_gaps_of(Planted::CountsWhatWaits);
+    judge_gaps_of(PlantedBug::CountsWhatWaits);
 }
 
 #[test]
 #[should_panic(expected = "was released and waits again")]
 fn the_judge_notices_that_what_was_released_waits_again_after_a_failure() {
-    judge_gaps_of(Planted::ForgetsRelease);
+    judge_gaps_of(PlantedBug::ForgetsRelease);
 }
 
 #[test]

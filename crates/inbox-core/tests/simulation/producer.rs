@@ -9,7 +9,7 @@ const LATE_TURNS_MAX: u32 = 400;
 
 /// The fate of versions that the producer withholds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Gaps {
+pub(crate) enum GapMode {
     /// The producer withholds no version.
     Absent,
     /// All withheld versions are published in the end. No handler fails, and nobody has to act.
@@ -49,18 +49,18 @@ impl Producer {
         }
     }
 
-    /// Withholds a version for a while, or for ever under [`Gaps::Left`]. Alternatively the next
+    /// Withholds a version for a while, or for ever under [`GapMode::Left`]. Alternatively the next
     /// version commits first.
     pub(crate) fn stumble(
         &mut self,
-        (pubsub, gaps): (&mut PubSub, Gaps),
+        (pubsub, gaps): (&mut PubSub, GapMode),
         key: usize,
         random: &mut Random,
     ) {
         self.versions[key] += 1;
         let version = self.versions[key];
         match random.next_u32() % 4 {
-            0 if gaps == Gaps::Left => {}
+            0 if gaps == GapMode::Left => {}
             1 => {
                 self.publish(pubsub, key, 1);
                 self.publish_version(pubsub, (key, version), 1);

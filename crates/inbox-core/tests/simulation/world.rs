@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use walrelay_core::Random;
-use walrelay_inbox_core::{Arrival, Batch, Bounds, Delivery, Failure, Fate, Intake, Outcome};
-use walrelay_testkit::inbox::{OnDead, OnGap, Planted, Rules};
+use walrelay_inbox_core::{
+    Batch, Delivery, DeliveryKind, Failure, Fate, Intake, IntakeLimits, Outcome,
+};
+use walrelay_testkit::inbox::{OnDead, OnGap, PlantedBug, Rules};
 
-use crate::producer::{Gaps, Producer};
+use crate::producer::{GapMode, Producer};
 use crate::pubsub::{KEYS, LEASE, Message, PubSub};
 use crate::store::Store;
 
@@ -22,16 +24,16 @@ pub(crate) struct Plan {
     pub(crate) instances: usize,
     pub(crate) breaks_percent: u32,
     /// With gaps, an event waits for the version before its own.
-    pub(crate) gaps: Gaps,
-    pub(crate) planted: Option<Planted>,
+    pub(crate) gaps: GapMode,
+    pub(crate) planted: Option<PlantedBug>,
 }
 
 impl Plan {
     pub(crate) const ROUGH: Self =
-        Self { instances: 1, breaks_percent: 12, gaps: Gaps::Absent, planted: None };
+        Self { instances: 1, breaks_percent: 12, gaps: GapMode::Absent, planted: None };
     pub(crate) const CALM: Self = Self { breaks_percent: 0, ..Self::ROUGH };
-    pub(crate) const FILLED: Self = Self { gaps: Gaps::Filled, ..Self::ROUGH };
-    pub(crate) const LEFT: Self = Self { gaps: Gaps::Left, ..Self::ROUGH };
+    pub(crate) const FILLED: Self = Self { gaps: GapMode::Filled, ..Self::ROUGH };
+    pub(crate) const LEFT: Self = Self { gaps: GapMode::Left, ..Self::ROUGH };
 }
 
 /// A batch in flight.
@@ -65,7 +67,7 @@ pub(crate) struct World {
     arrival: u64,
 }
 
-const BOUNDS: Bounds = Bounds {
+const BOUNDS: IntakeLimits = IntakeLimits {
     batch: 3,
     workers: 3,
     messages: 40,
@@ -81,7 +83,7 @@ impl World {
         for _ in 0..EVENTS {
             let key = random.next_u32() as usize % KEYS;
             let times = if plan.breaks_percent > random.next_u32() % 100 { 2 } else { 1 };
-            if plan.gaps != Gaps::Absent && random.next_u32().is_multiple_of(8) {
+            if plan.gaps != GapMode::Absent && random.next_u32().is_multiple_of(8) {
                 producer.stumble((&mut pubsub, plan.gaps), key, &mut random);
             } else {
                 producer.publish(&mut pubsub, key, times);
@@ -97,7 +99,7 @@ impl World {
         });
         let instances = instances.collect();
         let rules = Rules {
-            on_gap: if plan.gaps == Gaps::Absent { OnGap::Accept } else { OnGap::Hold },
+            on_gap: if plan.gaps == GapMode::Absent { OnGap::Accept } else { OnGap::Hold },
             on_dead: OnDead::Hold,
             max_attempts: 10,
             planted: plan.planted,
@@ -121,7 +123,7 @@ impl World {
             }
             self.now += TURN;
             self.producer.make_up(&mut self.pubsub, turn);
-            if self.plan.gaps == Gaps::Left && self.random.next_u32().is_multiple_of(50) {
+            if self.plan.gaps == GapMode::Left && self.random.next_u32().is_multiple_of(50) {
                 self.store.operate(&mut self.random);
             }
             self.pubsub.expire(self.now);
@@ -139,7 +141,7 @@ impl World {
 
     /// Returns whether the handler fails this time. It fails only in runs with an operator.
     fn fails(plan: Plan, random: &mut Random) -> bool {
-        plan.gaps == Gaps::Left && random.next_u32().is_multiple_of(12)
+        plan.gaps == GapMode::Left && random.next_u32().is_multiple_of(12)
     }
 
     fn commit<'a>(&mut self, messages: impl Iterator<Item = &'a Message>) {
@@ -202,7 +204,7 @@ impl World {
                 ordering_key: &format!("key-{}", name.0),
                 bytes: 50,
             };
-            if instance.intake.arrive(delivery, &Arc::new(message), self.now) == Arrival::New {
+            if instance.intake.arrive(delivery, &Arc::new(message), self.now) == DeliveryKind::New {
                 self.arrival += 1;
                 instance.arrivals.insert(name, self.arrival);
             }
@@ -301,7 +303,7 @@ impl World {
             expected.retain(|event| !self.store.discarded.contains_key(event));
             let of_key = all.iter().filter(|(its_key, ..)| *its_key == key);
             let mut applied: Vec<u64> = of_key.map(|(_, _, event)| *event).collect();
-            if self.store.late() > 0 || self.plan.gaps != Gaps::Absent {
+            if self.store.late() > 0 || self.plan.gaps != GapMode::Absent {
                 applied.sort_unstable();
                 expected.sort_unstable();
             }

@@ -33,7 +33,7 @@ pub struct Facts {
     /// table cannot be sharded. Empty if the outbox is not a shard.
     pub filters: Vec<Option<String>>,
     /// Existing names, for suggestions. Empty if nothing is missing.
-    pub neighbours: Neighbours,
+    pub neighbours: ExistingNames,
 }
 
 /// A recorded upgrade.
@@ -142,7 +142,7 @@ pub enum RelationKind {
 
 /// Existing names, as suggestions for a misspelled name.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Neighbours {
+pub struct ExistingNames {
     /// Publications of this database.
     pub publications: Vec<String>,
     /// Logical slots of this database.

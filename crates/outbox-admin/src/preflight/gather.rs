@@ -6,7 +6,7 @@ use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Row};
 
 use super::facts::{
-    Facts, FoundTable, Neighbours, RelationKind, RoleFacts, ServerFacts, ServerHost, ServerMode,
+    ExistingNames, Facts, FoundTable, RelationKind, RoleFacts, ServerFacts, ServerHost, ServerMode,
     TableFacts, UpgradeFacts,
 };
 use super::request::PreflightRequest;
@@ -44,7 +44,7 @@ pub async fn gather(client: &Client, request: &PreflightRequest) -> Result<Facts
         && publication.is_some()
         && outbox_tables.iter().all(|table| table.found.is_some());
     let neighbours = match is_complete {
-        true => Neighbours::default(),
+        true => ExistingNames::default(),
         false => neighbours(client).await?,
     };
     Ok(Facts {
@@ -175,12 +175,12 @@ async fn upgrade(
 }
 
 /// Reads existing names as suggestions, only if something is missing.
-async fn neighbours(client: &Client) -> Result<Neighbours, AdminError> {
+async fn neighbours(client: &Client) -> Result<ExistingNames, AdminError> {
     let row = client
         .query_typed_one(NEIGHBOURS, &[])
         .await
         .map_err(AdminError::sql("look for names that resemble those that are missing"))?;
-    Ok(Neighbours {
+    Ok(ExistingNames {
         publications: row.get("publications"),
         slots: row.get("slots"),
         tables: row.get("tables"),

@@ -101,7 +101,7 @@ fn facts() -> Facts {
         upgrade: None,
         sharding: Sharding::default(),
         filters: Vec::new(),
-        neighbours: Neighbours::default(),
+        neighbours: ExistingNames::default(),
     }
 }
 

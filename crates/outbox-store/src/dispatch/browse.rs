@@ -15,7 +15,7 @@ use crate::store_error::StoreError;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DispatchQuery {
     /// Only rows in these states.
-    pub state: DispatchState,
+    pub state: StateFilter,
     /// Only rows of this topic, by its full name.
     pub topic: Option<String>,
     /// Only rows with this ordering key.
@@ -31,7 +31,7 @@ pub struct DispatchQuery {
 
 /// The states that an operator asks for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum DispatchState {
+pub enum StateFilter {
     /// Rows that only a person can fix: dead rows, and rows whose topic or permission is missing.
     #[default]
     NeedsPerson,
@@ -54,7 +54,7 @@ macro_rules! needs_operator {
 /// gRPC codes of failures that only an operator can fix.
 pub(super) const NEEDS_OPERATOR: &str = needs_operator!();
 
-impl DispatchState {
+impl StateFilter {
     const fn sql(self) -> &'static str {
         match self {
             Self::NeedsPerson => {
@@ -77,14 +77,14 @@ impl DispatchState {
 
 /// The row after which a page begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DispatchPlace {
+pub struct PageStart {
     /// Position of the row.
     pub position: Position,
     /// Id of the row. None starts the page after all rows of the position.
     pub event_id: Option<String>,
 }
 
-impl From<&DispatchRow> for DispatchPlace {
+impl From<&DispatchRow> for PageStart {
     fn from(row: &DispatchRow) -> Self {
         Self { position: row.position, event_id: Some(row.event_id.clone()) }
     }
@@ -92,7 +92,7 @@ impl From<&DispatchRow> for DispatchPlace {
 
 /// The new destination of a row that could not be published.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DispatchRoute {
+pub struct NewDestination {
     /// Full name of the topic.
     pub topic: String,
     /// The ordering key.
@@ -141,7 +141,7 @@ impl DispatchStore {
         &self,
         client: &Client,
         query: &DispatchQuery,
-        behind: Option<&DispatchPlace>,
+        behind: Option<&PageStart>,
         limit: u32,
     ) -> Result<Vec<DispatchRow>, StoreError> {
         let sql = format!(
@@ -183,7 +183,7 @@ impl DispatchStore {
         &self,
         client: &mut Client,
         event_id: &str,
-        (message, route): (&[u8], &DispatchRoute),
+        (message, route): (&[u8], &NewDestination),
     ) -> Result<(), StoreError> {
         let failed = "edit a row of dispatch state";
         let transaction = client.transaction().await.map_err(StoreError::sql(failed))?;

@@ -21,12 +21,12 @@ pub struct DispatchCounts {
     /// Rows that an operator has discarded.
     pub discarded: u64,
     /// Reasons why the retrying rows are not published yet.
-    pub waiting: DispatchWaiting,
+    pub waiting: RetryingReasons,
 }
 
 /// Reasons why the retrying rows are not published yet.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct DispatchWaiting {
+pub struct RetryingReasons {
     /// Spilled rows, which have no problem of their own.
     pub spilled: u64,
     /// Time when the first spilled row was recorded.
@@ -54,7 +54,7 @@ pub struct Refused {
     pub code: String,
 }
 
-impl DispatchWaiting {
+impl RetryingReasons {
     fn plus(self, other: Self) -> Self {
         let earlier = |one: Option<SystemTime>, two| one.into_iter().chain(two).min();
         Self {
@@ -83,13 +83,13 @@ impl DispatchCounts {
 
 /// A count that reads the table in steps, repeatedly.
 #[derive(Debug, Clone, Default)]
-pub struct Counting {
+pub struct IncrementalCount {
     next_block: i64,
     so_far: DispatchCounts,
     last: Option<DispatchCounts>,
 }
 
-impl Counting {
+impl IncrementalCount {
     /// Returns the last complete count, or before the first one the partial count.
     #[must_use]
     pub fn counts(&self) -> DispatchCounts {
@@ -125,7 +125,7 @@ impl DispatchStore {
     pub async fn count_further(
         &self,
         client: &Client,
-        counting: &mut Counting,
+        counting: &mut IncrementalCount,
     ) -> Result<(), StoreError> {
         let from = counting.next_block;
         let row = client
@@ -150,7 +150,7 @@ impl DispatchStore {
     ///
     /// The server refused the statement, or the connection ended.
     pub async fn counts(&self, client: &Client) -> Result<DispatchCounts, StoreError> {
-        let mut counting = Counting::default();
+        let mut counting = IncrementalCount::default();
         self.count_further(client, &mut counting).await?;
         while counting.is_under_way() {
             self.count_further(client, &mut counting).await?;
@@ -198,7 +198,7 @@ fn counts(row: &Row) -> DispatchCounts {
         dead: count("dead"),
         published: count("published"),
         discarded: count("discarded"),
-        waiting: DispatchWaiting {
+        waiting: RetryingReasons {
             spilled: count("spilled"),
             spilled_since: row.get("spilled_since"),
             refused_at: row.get("refused_at"),
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn what_rows_wait_for_is_put_together_from_the_parts_of_the_table() {
         let at = |seconds| Some(SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(seconds));
-        let part = |spilled, since, refused_at, until| DispatchWaiting {
+        let part = |spilled, since, refused_at, until| RetryingReasons {
             spilled,
             spilled_since: since,
             refused_at,
@@ -236,15 +236,15 @@ mod tests {
             not_due_until: until,
         };
         let sum = part(2, at(5), None, at(9)).plus(part(3, at(4), at(8), at(7)));
-        assert_eq!(sum, DispatchWaiting { not_due: 2, ..part(5, at(4), at(8), at(9)) });
-        let none = DispatchWaiting::default();
+        assert_eq!(sum, RetryingReasons { not_due: 2, ..part(5, at(4), at(8), at(9)) });
+        let none = RetryingReasons::default();
         assert_eq!(none.clone().plus(sum.clone()).plus(none), sum);
     }
 
     #[test]
     fn figures_stand_until_the_table_has_been_gone_through_again() {
         let seen = |retrying| DispatchCounts { retrying, ..DispatchCounts::default() };
-        let mut counting = Counting::default();
+        let mut counting = IncrementalCount::default();
         counting.counted(seen(3), BLOCKS_MAX + 1);
         assert!(counting.is_under_way());
         assert_eq!(counting.counts(), seen(3), "better than nothing");

@@ -4,10 +4,10 @@ use std::time::SystemTime;
 
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
-use walrelay_core::{Blame, Outcome, PublishFailure};
+use walrelay_core::{FailureCause, Outcome, PublishFailure};
 
 use super::history::{
-    CODE_BYTES_MAX, Characters, ERROR_BYTES_MAX, attempt_line, prepend_line, storable,
+    AllowedCharacters, CODE_BYTES_MAX, ERROR_BYTES_MAX, attempt_line, prepend_line, storable,
     storable_line,
 };
 use super::{Claim, DispatchStatus, DispatchStore, SPILLED, seconds, signed};
@@ -33,8 +33,8 @@ impl DispatchStore {
         if outcomes.is_empty() {
             return Ok(0);
         }
-        let written = self.finish_with(client, outcomes, Characters::All).await;
-        match written.as_ref().err().and_then(|error| Characters::All.after(error)) {
+        let written = self.finish_with(client, outcomes, AllowedCharacters::All).await;
+        match written.as_ref().err().and_then(|error| AllowedCharacters::All.after(error)) {
             Some(fewer) => self.finish_with(client, outcomes, fewer).await,
             None => written,
         }
@@ -44,7 +44,7 @@ impl DispatchStore {
         &self,
         client: &Client,
         outcomes: &[(Claim, &Outcome)],
-        characters: Characters,
+        characters: AllowedCharacters,
     ) -> Result<u64, StoreError> {
         let columns = Columns::of(outcomes, characters)?;
         client
@@ -86,7 +86,10 @@ struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    fn of(outcomes: &'a [(Claim, &Outcome)], characters: Characters) -> Result<Self, StoreError> {
+    fn of(
+        outcomes: &'a [(Claim, &Outcome)],
+        characters: AllowedCharacters,
+    ) -> Result<Self, StoreError> {
         let mut columns = Self::default();
         outcomes
             .iter()
@@ -98,7 +101,7 @@ impl<'a> Columns<'a> {
         &mut self,
         claim: &'a Claim,
         outcome: &Outcome,
-        characters: Characters,
+        characters: AllowedCharacters,
     ) -> Result<(), StoreError> {
         let attempts = |count: u32| signed(count, "number of attempts").map(Some);
         let (mut tried, mut delay, mut message_id) = (None, None, None);
@@ -111,7 +114,7 @@ impl<'a> Columns<'a> {
             }
             Outcome::Again { failure: None, .. } => DispatchStatus::Retrying,
             Outcome::Again { attempts: count, after, failure: Some(failure), blame } => {
-                is_own_fault = *blame == Blame::Row;
+                is_own_fault = *blame == FailureCause::Row;
                 tried = attempts(*count)?;
                 delay = after.map(seconds);
                 failed = Some(failure);

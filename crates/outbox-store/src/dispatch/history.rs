@@ -59,12 +59,12 @@ pub(super) fn storable_line(text: &str, bytes_max: usize) -> String {
 /// The characters that a text for people may contain. The database's encoding may lack some, which
 /// only its refusal shows. Every encoding has ASCII.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Characters {
+pub(super) enum AllowedCharacters {
     All,
     Ascii,
 }
 
-impl Characters {
+impl AllowedCharacters {
     /// Returns one line for people, at most `bytes_max` long.
     pub(super) fn line(self, text: &str, bytes_max: usize) -> String {
         let line = storable_line(text, bytes_max);

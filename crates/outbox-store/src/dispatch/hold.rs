@@ -44,7 +44,7 @@ impl std::fmt::Debug for HeldKey {
 
 /// The holds of one replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ReplayHolds {
+pub struct KeyPauseCounts {
     /// Number of holds that the relay has not confirmed.
     pub wanted: u64,
     /// Number of holds that the relay has confirmed.
@@ -233,7 +233,7 @@ impl DispatchStore {
         &self,
         client: &Client,
         replay_id: &str,
-    ) -> Result<ReplayHolds, StoreError> {
+    ) -> Result<KeyPauseCounts, StoreError> {
         let row = client
             .query_typed_one(
                 "SELECT count(*) FILTER (WHERE state = 'wanted') AS wanted,
@@ -244,7 +244,7 @@ impl DispatchStore {
             .await
             .map_err(StoreError::sql("read which keys are held"))?;
         let through: Option<PgLsn> = row.get("through");
-        Ok(ReplayHolds {
+        Ok(KeyPauseCounts {
             wanted: row.get::<_, i64>("wanted").unsigned_abs(),
             held: row.get::<_, i64>("held").unsigned_abs(),
             through: through.map_or(Lsn::ZERO, |lsn| Lsn::new(lsn.into())),

@@ -7,10 +7,10 @@ use std::time::Duration;
 use pgoutput_parser::Position;
 use tokio_postgres::types::{PgLsn, ToSql, Type};
 use tokio_postgres::{Client, Transaction};
-use walrelay_core::{Reason, RowToRecord};
+use walrelay_core::{RecordReason, RowToRecord};
 
 use super::history::{
-    CODE_BYTES_MAX, Characters, ERROR_BYTES_MAX, NAME_BYTES_MAX, attempt_line, storable,
+    AllowedCharacters, CODE_BYTES_MAX, ERROR_BYTES_MAX, NAME_BYTES_MAX, attempt_line, storable,
     storable_line,
 };
 use super::recorded::taken_suffix;
@@ -46,16 +46,16 @@ pub struct ParkRow<'a> {
 impl<'a> From<&'a RowToRecord> for ParkRow<'a> {
     fn from(row: &'a RowToRecord) -> Self {
         let (status, failure) = match &row.reason {
-            Reason::Stuck { failure, next_attempt_in } => {
+            RecordReason::Stuck { failure, next_attempt_in } => {
                 (ParkStatus::Retrying { next_attempt_in: *next_attempt_in }, Some(failure))
             }
-            Reason::Queued => (ParkStatus::Retrying { next_attempt_in: None }, None),
-            Reason::Spilled { failure, next_attempt_in } => {
+            RecordReason::Queued => (ParkStatus::Retrying { next_attempt_in: None }, None),
+            RecordReason::Spilled { failure, next_attempt_in } => {
                 (ParkStatus::Retrying { next_attempt_in: *next_attempt_in }, failure.as_ref())
             }
-            Reason::Dead { failure } => (ParkStatus::Dead, Some(failure)),
+            RecordReason::Dead { failure } => (ParkStatus::Dead, Some(failure)),
         };
-        let is_spilled = matches!(row.reason, Reason::Spilled { .. });
+        let is_spilled = matches!(row.reason, RecordReason::Spilled { .. });
         Self {
             event_id: row.message.event_id(),
             position: row.message.position(),
@@ -125,8 +125,8 @@ impl DispatchStore {
     /// The server refused the statement, or the connection ended. Then the rows may or may not be
     /// recorded, and the caller may park them again.
     pub async fn park(&self, client: &mut Client, rows: &[ParkRow<'_>]) -> Result<(), StoreError> {
-        let parked = self.park_with(client, rows, Characters::All).await;
-        match parked.as_ref().err().and_then(|error| Characters::All.after(error)) {
+        let parked = self.park_with(client, rows, AllowedCharacters::All).await;
+        match parked.as_ref().err().and_then(|error| AllowedCharacters::All.after(error)) {
             Some(fewer) => self.park_with(client, rows, fewer).await,
             None => parked,
         }
@@ -136,7 +136,7 @@ impl DispatchStore {
         &self,
         client: &mut Client,
         rows: &[ParkRow<'_>],
-        characters: Characters,
+        characters: AllowedCharacters,
     ) -> Result<(), StoreError> {
         let mut unrecorded: Vec<Candidate<'_>> = rows.iter().map(Candidate::new).collect();
         if unrecorded.is_empty() {
@@ -159,7 +159,7 @@ impl DispatchStore {
         &self,
         transaction: &Transaction<'_>,
         candidates: Vec<Candidate<'a>>,
-        characters: Characters,
+        characters: AllowedCharacters,
     ) -> Result<Vec<Candidate<'a>>, StoreError> {
         let mut taken = Vec::new();
         let mut rest = candidates.as_slice();
@@ -184,7 +184,7 @@ impl DispatchStore {
         &self,
         transaction: &Transaction<'_>,
         chunk: &[Candidate<'_>],
-        characters: Characters,
+        characters: AllowedCharacters,
     ) -> Result<u64, StoreError> {
         let columns = Columns::of(chunk, characters)?;
         transaction
@@ -293,7 +293,7 @@ struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    fn of(chunk: &'a [Candidate<'a>], characters: Characters) -> Result<Self, StoreError> {
+    fn of(chunk: &'a [Candidate<'a>], characters: AllowedCharacters) -> Result<Self, StoreError> {
         let mut columns = Self::default();
         for Candidate { row, event_id } in chunk {
             let (status, delay) = match row.status {

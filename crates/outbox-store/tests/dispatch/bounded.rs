@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use walrelay_core::OnDead;
-use walrelay_outbox_store::{Counting, DispatchStore};
+use walrelay_outbox_store::{DispatchStore, IncrementalCount};
 use walrelay_testkit::postgres::{TestClient, TestDatabase, installed_majors};
 
 use crate::rows::{LIMITS, TOPIC, due, key, store};
@@ -100,7 +100,7 @@ async fn cost(
     note("due keys of other topics").await;
     store.claim(&session, &[key("hot"), key("held"), key("fresh")], LIMITS).await.expect("a claim");
     note("claim").await;
-    store.count_further(&session, &mut Counting::default()).await.expect("counts");
+    store.count_further(&session, &mut IncrementalCount::default()).await.expect("counts");
     note("count").await;
     assert!(store.prune(&session, Duration::ZERO).await.expect("pruned") > 0);
     note("prune").await;

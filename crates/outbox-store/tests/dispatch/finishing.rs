@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use walrelay_core::{Blame, OnDead, Outcome};
+use walrelay_core::{FailureCause, OnDead, Outcome};
 use walrelay_outbox_store::{
     ClaimLimits, DispatchStatus, ParkRow, ParkStatus, RetrySelection, StoreError,
 };
@@ -30,7 +30,7 @@ async fn outcomes_are_written_down() {
             attempts: 4,
             after: Some(Duration::from_secs(100)),
             failure: Some(failure("INTERNAL", "again\nand again")),
-            blame: Blame::Row,
+            blame: FailureCause::Row,
         },
         Outcome::Dead { attempts: 20, failure: failure("INTERNAL", "no") },
         RELEASED,
@@ -80,7 +80,7 @@ async fn the_history_of_errors_is_bounded() {
             attempts: attempt,
             after: Some(Duration::ZERO),
             failure: Some(failure("INTERNAL", &"x".repeat(error_bytes))),
-            blame: Blame::Row,
+            blame: FailureCause::Row,
         };
         assert_eq!(store.finish(&session, &all(claimed, &outcome)).await.unwrap(), 1);
         let history = store.show(&session, "a").await.unwrap().row.last_error.unwrap();

@@ -3,7 +3,7 @@
 
 use pgoutput_parser::{Lsn, Position};
 use walrelay_core::OnDead;
-use walrelay_outbox_store::{DispatchStore, History, HistorySource, ParkStatus, ReplayHolds};
+use walrelay_outbox_store::{DispatchStore, History, HistorySource, KeyPauseCounts, ParkStatus};
 use walrelay_testkit::postgres::TestClient;
 
 use crate::rows::{BEHIND, LIMITS, NOW, at, due, ids, key, row, store};
@@ -63,7 +63,7 @@ async fn a_key_is_held_through_what_was_read_or_through_what_lies_before_the_fir
         assert_eq!(answer(&store, &session, at(20, 0)).await, 0);
         let holds = store.replay_holds(&session, "r1").await.unwrap();
         let through: Lsn = expected.split('#').next().unwrap().parse().unwrap();
-        assert_eq!(holds, ReplayHolds { wanted: 0, held: 1, through });
+        assert_eq!(holds, KeyPauseCounts { wanted: 0, held: 1, through });
     }
 }
 

@@ -8,8 +8,8 @@ use tokio::task::JoinSet;
 use tokio_postgres::tls::NoTlsStream;
 use tokio_postgres::{AsyncMessage, Connection, Notification, Socket};
 use walrelay_outbox_store::{
-    DispatchFilter, DispatchQuery, DispatchState, DispatchStatus, DispatchStore, ParkRow,
-    ParkStatus, RetrySelection, StoreError,
+    DispatchFilter, DispatchQuery, DispatchStatus, DispatchStore, ParkRow, ParkStatus,
+    RetrySelection, StateFilter, StoreError,
 };
 
 use crate::rows::{
@@ -40,7 +40,7 @@ async fn rows_that_are_parked_later_are_not_gone_through_with_those_that_were_co
     let moment = store.moment(&session).await.unwrap();
     store.park(&mut session, &[row("after", at(2, 0), "l", LATER)]).await.unwrap();
 
-    let all = DispatchQuery { state: DispatchState::Open, ..DispatchQuery::default() };
+    let all = DispatchQuery { state: StateFilter::Open, ..DispatchQuery::default() };
     let counted = DispatchQuery { until: Some(moment), ..all.clone() };
     let old = DispatchQuery { older_than: Some(Duration::from_secs(60)), ..counted.clone() };
     for (query, expected) in

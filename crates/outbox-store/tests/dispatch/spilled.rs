@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pgoutput_parser::Lsn;
-use walrelay_core::{Blame, OnDead, Outcome};
+use walrelay_core::{FailureCause, OnDead, Outcome};
 use walrelay_outbox_store::{
     ClaimLimits, ClaimedRow, DispatchStatus, DispatchStore, ParkRow, ParkStatus,
 };
@@ -178,7 +178,7 @@ async fn a_spilled_row_that_fails_in_an_outage_stays_one_and_backs_off() {
     let (_database, mut session) = migrated().await;
     let store = store();
     park_mixed(&store, &mut session).await;
-    let after_an_hour = failed(Duration::from_secs(3_600), Blame::Nobody);
+    let after_an_hour = failed(Duration::from_secs(3_600), FailureCause::Nobody);
     let claim = read(&store, &session).await.remove(0).claim;
     store.finish_past(&session, &[(claim, &after_an_hour)], Lsn::new(9)).await.unwrap();
     assert!(read(&store, &session).await.is_empty(), "it is not due");
@@ -209,7 +209,7 @@ async fn spilled_rows_wait_until_they_are_stored_have_failed_themselves_or_need_
     assert!(!holding.has_spilled_before(&session, Lsn::new(9)).await.unwrap());
 
     let claim = read(&store, &session).await.remove(0).claim;
-    let by_itself = failed(Duration::ZERO, Blame::Row);
+    let by_itself = failed(Duration::ZERO, FailureCause::Row);
     store.finish_past(&session, &[(claim, &by_itself)], Lsn::new(9)).await.unwrap();
     assert!(!waits(&session, 9).await, "it has had its turn, and those behind it");
 
@@ -218,7 +218,7 @@ async fn spilled_rows_wait_until_they_are_stored_have_failed_themselves_or_need_
     assert!(waits(&session, 9).await && !waits(&session, 6).await);
 }
 
-fn failed(after: Duration, blame: Blame) -> Outcome {
+fn failed(after: Duration, blame: FailureCause) -> Outcome {
     let failure = Some(failure("UNAVAILABLE", "no route"));
     Outcome::Again { attempts: 0, after: Some(after), failure, blame }
 }
@@ -255,7 +255,7 @@ async fn the_last_failure_of_spilled_rows_and_of_topics_that_wait_for_an_operato
         attempts: 0,
         after: Some(Duration::from_secs(9)),
         failure: Some(failure("PERMISSION_DENIED", "no: right")),
-        blame: Blame::Row,
+        blame: FailureCause::Row,
     };
     store.finish_past(&session, &[(claim, &denied)], Lsn::new(9)).await.unwrap();
     let refused = waiting(&session).await;
@@ -279,7 +279,7 @@ async fn a_spilled_row_that_fails_by_itself_is_one_like_any_other() {
         attempts: 1,
         after: Some(Duration::ZERO),
         failure: Some(failure("UNAVAILABLE", "no route")),
-        blame: Blame::Row,
+        blame: FailureCause::Row,
     };
     assert_eq!(store.finish_past(&session, &[(claim, &again)], Lsn::new(9)).await.unwrap(), 1);
 

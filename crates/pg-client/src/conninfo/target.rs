@@ -36,11 +36,12 @@ impl ConnectConfig {
     }
 }
 
-/// One host of the list and what belongs to it alone.
+/// One host of the list, with its own port and password.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
     /// A name, an address, or the directory of a Unix socket.
     pub host: String,
+    /// The TCP port, or the number in the name of the socket.
     pub port: u16,
     /// The host's own password, because a password file has one line per host. None until that file
     /// is read.

@@ -5,7 +5,7 @@ use pgoutput_parser::encode;
 use tokio::io::{AsyncReadExt as _, DuplexStream, ReadHalf, WriteHalf, duplex, split};
 use walrelay_core::Tracker;
 
-use crate::incoming::Incoming;
+use crate::incoming::ReceiveBuffer;
 
 use super::*;
 
@@ -169,7 +169,7 @@ async fn a_server_that_takes_nothing_in_is_given_up() {
 async fn finish_confirms_ends_the_copy_and_says_goodbye() {
     let ((mut feedback, reader), mut server) = stream(100_000);
     feedback.received(Lsn::new(7));
-    let frames = Frames::new(reader, Incoming::new(1_000), &StreamSettings::default());
+    let frames = Frames::new(reader, ReceiveBuffer::new(1_000), &StreamSettings::default());
     let script = async {
         assert_eq!(read_update(&mut server).await.flush, Lsn::new(7));
         let mut copy_done = [0; 5];
@@ -190,7 +190,7 @@ async fn finish_confirms_ends_the_copy_and_says_goodbye() {
 #[tokio::test(start_paused = true)]
 async fn finish_does_not_wait_for_ever() {
     let ((feedback, reader), _server) = stream(100_000);
-    let frames = Frames::new(reader, Incoming::new(1_000), &StreamSettings::default());
+    let frames = Frames::new(reader, ReceiveBuffer::new(1_000), &StreamSettings::default());
     let since = Instant::now();
     let error = feedback.finish(frames, watermark(0)).await.unwrap_err();
     assert!(matches!(error, PgError::FinishTimeout { .. }), "{error}");

@@ -19,7 +19,7 @@ fn stream(capacity: usize) -> (Frames<DuplexStream>, DuplexStream) {
         silence_limit: LIMIT,
         ..StreamSettings::default()
     };
-    (Frames::new(ours, Incoming::new(FRAME_BYTES_MAX), &settings), theirs)
+    (Frames::new(ours, ReceiveBuffer::new(FRAME_BYTES_MAX), &settings), theirs)
 }
 
 fn message(tag: u8, body: &[u8]) -> Vec<u8> {

@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use walrelay_testkit::tls::{CERTIFICATE, KEY};
 
-use crate::cork::Wire;
+use crate::cork::ByteStream;
 
 /// The server's answer to one request.
 #[derive(Clone)]
@@ -169,7 +169,7 @@ async fn listen(listener: TcpListener, tls: Option<TlsAcceptor>, shared: Arc<Sha
         let number = shared.connections.fetch_add(1, Ordering::SeqCst);
         let (tls, shared) = (tls.clone(), Arc::clone(&shared));
         connections.spawn(async move {
-            let wire: Box<dyn Wire> = match tls {
+            let wire: Box<dyn ByteStream> = match tls {
                 None => Box::new(tcp),
                 Some(tls) => match tls.accept(tcp).await {
                     Ok(stream) => Box::new(stream),
@@ -198,7 +198,7 @@ fn tls() -> TlsAcceptor {
     TlsAcceptor::from(Arc::new(config))
 }
 
-async fn serve(wire: Box<dyn Wire>, number: usize, shared: Arc<Shared>) {
+async fn serve(wire: Box<dyn ByteStream>, number: usize, shared: Arc<Shared>) {
     let Ok(mut connection) = Builder::new()
         .max_concurrent_streams(100)
         .initial_window_size(1024 * 1024)
@@ -226,7 +226,7 @@ async fn serve(wire: Box<dyn Wire>, number: usize, shared: Arc<Shared>) {
 type Accepted = (Request<RecvStream>, SendResponse<Bytes>);
 
 async fn next(
-    connection: &mut Connection<Box<dyn Wire>, Bytes>,
+    connection: &mut Connection<Box<dyn ByteStream>, Bytes>,
     requests: &mut JoinSet<Next>,
 ) -> Option<Result<Accepted, h2::Error>> {
     loop {

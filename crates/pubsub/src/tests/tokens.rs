@@ -88,7 +88,7 @@ async fn missing_credentials_are_the_operators_and_a_hiccup_is_not() {
 
 /// The behaviour of credentials that are asked for a token.
 #[derive(Debug, Clone)]
-enum Does {
+enum TokenBehaviour {
     /// Return this token.
     Give(String),
     /// Return the newest token.
@@ -99,7 +99,7 @@ enum Does {
     Wait,
 }
 
-impl CredentialsProvider for Does {
+impl CredentialsProvider for TokenBehaviour {
     async fn headers(
         &self,
         _: Extensions,
@@ -123,7 +123,7 @@ impl CredentialsProvider for Does {
 /// Creates credentials whose behaviour depends on the number of earlier creations. Also returns the
 /// number of creations.
 fn making(
-    does: impl Fn(usize) -> Does + Send + Sync + 'static,
+    does: impl Fn(usize) -> TokenBehaviour + Send + Sync + 'static,
 ) -> (MakeCredentials, Arc<AtomicUsize>) {
     let made = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&made);
@@ -144,7 +144,7 @@ async fn a_token_that_is_refused_over_tls_is_replaced_and_no_request_fails() {
     let server = Server::start_with_tls(answer).await;
     let endpoint = Endpoint::regional(&format!("https://localhost:{}", server.address().port()));
     let config = PublisherConfig::new(endpoint.unwrap().trusting(CERTIFICATE).unwrap());
-    let (make, made) = making(|made| Does::Give(token(made)));
+    let (make, made) = making(|made| TokenBehaviour::Give(token(made)));
     let publisher = with_credentials(&config, make);
     publish(&publisher, &["a"]).await.unwrap();
 
@@ -158,7 +158,7 @@ async fn a_token_that_is_refused_over_tls_is_replaced_and_no_request_fails() {
 #[tokio::test(start_paused = true)]
 async fn while_every_token_is_refused_credentials_are_made_again_every_half_minute() {
     let server = Server::start(|_| Answer::IdsFor(token(2))).await;
-    let (make, made) = making(|made| Does::Give(token(made)));
+    let (make, made) = making(|made| TokenBehaviour::Give(token(made)));
     let publisher = with_credentials(&config(&server), make);
     for _ in 0..20 {
         let failure = publish(&publisher, &["a"]).await.unwrap_err();
@@ -176,8 +176,8 @@ async fn while_every_token_is_refused_credentials_are_made_again_every_half_minu
 async fn credentials_that_have_failed_for_ever_are_made_again() {
     let server = Server::start(|_| Answer::IdsFor(token(1))).await;
     let (make, made) = making(|made| match made {
-        0 => Does::FailForEver,
-        made => Does::Give(token(made)),
+        0 => TokenBehaviour::FailForEver,
+        made => TokenBehaviour::Give(token(made)),
     });
     let publisher = with_credentials(&config(&server), make);
     let failure = publish(&publisher, &["a"]).await.unwrap_err();
@@ -191,7 +191,7 @@ async fn credentials_that_have_failed_for_ever_are_made_again() {
 #[tokio::test(start_paused = true)]
 async fn a_token_endpoint_that_does_not_answer_holds_a_request_for_15_seconds() {
     let server = Server::start(|_| Answer::Ids).await;
-    let (make, _) = making(|_| Does::Wait);
+    let (make, _) = making(|_| TokenBehaviour::Wait);
     let publisher = with_credentials(&config(&server), make);
     let begin = Instant::now();
 
@@ -209,7 +209,7 @@ async fn a_token_that_the_library_has_renewed_goes_out_a_second_later() {
     let server = Server::start(|_| Answer::Ids).await;
     let (make, made) = making({
         let renewed = Arc::clone(&renewed);
-        move |_| Does::GiveNewest(Arc::clone(&renewed))
+        move |_| TokenBehaviour::GiveNewest(Arc::clone(&renewed))
     });
     let publisher = with_credentials(&config(&server), make);
     publish(&publisher, &["a"]).await.unwrap();

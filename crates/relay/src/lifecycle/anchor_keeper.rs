@@ -6,10 +6,10 @@ use std::time::{Duration, SystemTime};
 
 use pgoutput_parser::Lsn;
 use tokio::time::sleep;
-use walrelay_core::{Retention, WalBudgetLimit};
+use walrelay_core::{WalBudgetLimit, WalRetentionLimit};
 use walrelay_outbox_admin::{AdminError, read_operation};
 use walrelay_outbox_store::{
-    Anchor, SlotLife, advance_anchor, anchor_slot, copy_slot, position_at, read_anchors,
+    Anchor, CopyLifetime, advance_anchor, anchor_slot, copy_slot, position_at, read_anchors,
     read_history, read_slot_room,
 };
 use walrelay_pg_client::{ConnectConfig, SqlClient, connect_sql};
@@ -49,7 +49,7 @@ pub fn share_of_an_anchor(keep_bytes: Option<u64>, wal_budget: WalBudgetLimit) -
     let keep = keep_bytes?;
     // Without a budget, nothing is known about how far the relay may fall behind. It gets half of
     // the space.
-    let budget = wal_budget.bytes(Retention::Bytes(keep)).unwrap_or(keep / 2);
+    let budget = wal_budget.bytes(WalRetentionLimit::Bytes(keep)).unwrap_or(keep / 2);
     Some(keep.saturating_sub(budget))
 }
 
@@ -146,7 +146,7 @@ impl AnchorKeeper {
                 room.max
             )));
         }
-        let at = copy_slot(client, (&self.slot, name), SlotLife::Kept).await?;
+        let at = copy_slot(client, (&self.slot, name), CopyLifetime::Kept).await?;
         tracing::info!(anchor = name, %at, "an anchor is kept from here on");
         Ok(())
     }
@@ -191,7 +191,7 @@ mod tests {
                 [WalBudgetLimit::Auto, WalBudgetLimit::Off, WalBudgetLimit::Bytes(GIB / 2)]
             {
                 let share = share_of_an_anchor(Some(keep), budget).unwrap();
-                let own = budget.bytes(Retention::Bytes(keep)).unwrap_or(keep / 2);
+                let own = budget.bytes(WalRetentionLimit::Bytes(keep)).unwrap_or(keep / 2);
                 assert!(share > 0 && share + own <= keep, "{keep} {budget:?}");
             }
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use walrelay_pg_replication::{SlotError, drop_slot, read_slot};
 
 use tokio::time::{Instant, sleep};
-use walrelay_outbox_admin::{AdminError, SlotUse, end_session, read_slot_user};
+use walrelay_outbox_admin::{AdminError, HolderActivity, end_session, read_slot_user};
 use walrelay_pg_client::{ConnectConfig, ServerErrorKind, SqlClient};
 
 use crate::error::RelayError;
@@ -20,7 +20,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// Finishes an operation that was begun with a slot.
 #[derive(Debug)]
-pub struct Finisher<'a> {
+pub struct OperationResumer<'a> {
     /// A separate session, which holds the lock of the operation.
     pub client: &'a SqlClient,
     /// Opens the additional connections.
@@ -33,7 +33,7 @@ pub struct Finisher<'a> {
     pub stop: &'a Shutdown,
 }
 
-impl Finisher<'_> {
+impl OperationResumer<'_> {
     /// Drops the slot as soon as no session holds it.
     ///
     /// A streaming relay releases the slot by itself once it sees the new generation. If a dead
@@ -69,7 +69,7 @@ impl Finisher<'_> {
         let Some(pid) = state.and_then(|state| state.active_pid) else { return Ok(()) };
         let holder = read_slot_user(client, pid).await.map_err(RelayError::survey)?;
         health.waits_for(&format!("the slot is held by {holder}"));
-        if holder.does == SlotUse::Makes {
+        if holder.does == HolderActivity::Makes {
             return self.end_abandoned(pid).await;
         }
         match Instant::now() < until {

@@ -1,6 +1,6 @@
 //! The preflight check before a session: does the server match the configuration?
 
-use walrelay_core::{Field, Names, RouterConfig};
+use walrelay_core::{ColumnAliases, Field, RouterConfig};
 use walrelay_outbox_admin::{
     ColumnRole, ExpectedColumn, Finding, PreflightRequest, Severity, preflight,
 };
@@ -8,7 +8,7 @@ use walrelay_outbox_store::{KeyPiece, ShardKey};
 use walrelay_pg_client::SqlClient;
 
 use crate::error::RelayError;
-use crate::policy::{Disposition, Kind, Met};
+use crate::policy::{Disposition, ErrorContext, Kind};
 use crate::settings::RelaySettings;
 
 /// Rejects a server that is not set up for this relay, and logs warnings about possible problems.
@@ -22,7 +22,7 @@ pub async fn gate(sql: &SqlClient, relay: &RelaySettings) -> Result<(), RelayErr
         tracing::debug!(subject = finding.subject, fix = finding.fix, "{}", finding.message);
     }
     let Some(kind) = Kind::of_findings(&findings) else { return Ok(()) };
-    match kind.disposition(Met::AtFirst) {
+    match kind.disposition(ErrorContext::AtFirst) {
         // A promotion fixes this finding and every finding that follows from it.
         Disposition::Reconnect if kind == Kind::InRecovery => Err(RelayError::InRecovery),
         // A later step waits for conditions that end by themselves.
@@ -82,7 +82,7 @@ pub fn preflight_request(relay: &RelaySettings) -> PreflightRequest {
 /// have no ordering key. Returns `None` if all rows share one key.
 #[must_use]
 pub fn shard_key(router: &RouterConfig) -> Option<ShardKey> {
-    let names = |names: Names| names.iter().map(str::to_owned).collect();
+    let names = |names: ColumnAliases| names.iter().map(str::to_owned).collect();
     let parts = router.ordering_key.parts();
     if parts.is_empty() {
         return Some(ShardKey { pieces: vec![KeyPiece::Column(names(router.columns.id.clone()))] });

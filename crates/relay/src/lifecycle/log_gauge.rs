@@ -14,7 +14,7 @@ use walrelay_pg_client::{ConnectConfig, SqlClient, connect_sql};
 use walrelay_pg_replication::{RETENTION, retention_of};
 
 use crate::policy::Chain;
-use crate::stream::wal_end::{Measured, Teller, WalEnd};
+use crate::stream::wal_end::{Measured, WalEnd, WalMeasurementSender};
 
 /// The interval while retained WAL is far below the budget.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -39,7 +39,12 @@ pub(super) fn start(connect: ConnectConfig, slot: String, budget: WalBudgetLimit
     })
 }
 
-async fn measure(connect: &ConnectConfig, slot: &str, budget: WalBudgetLimit, teller: &Teller) {
+async fn measure(
+    connect: &ConnectConfig,
+    slot: &str,
+    budget: WalBudgetLimit,
+    teller: &WalMeasurementSender,
+) {
     loop {
         match connect_sql(connect).await {
             Ok(client) => follow(&client, slot, budget, teller).await,
@@ -53,7 +58,12 @@ async fn measure(connect: &ConnectConfig, slot: &str, budget: WalBudgetLimit, te
 
 /// Reads the server's limit each time, because an operator may lower it while the relay runs. The
 /// query is cheap.
-async fn follow(client: &SqlClient, slot: &str, budget: WalBudgetLimit, teller: &Teller) {
+async fn follow(
+    client: &SqlClient,
+    slot: &str,
+    budget: WalBudgetLimit,
+    teller: &WalMeasurementSender,
+) {
     let sql = format!(
         "SELECT pg_current_wal_lsn(),
                 (SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = $1),

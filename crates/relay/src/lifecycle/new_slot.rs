@@ -14,7 +14,7 @@ use walrelay_pg_replication::{Failover, ReplicationConnection};
 
 use crate::error::RelayError;
 use crate::failpoint;
-use crate::lifecycle::finisher::Finisher;
+use crate::lifecycle::finisher::OperationResumer;
 use crate::policy::{Chain, Kind};
 
 /// Reads the snapshot as text that Postgres can parse again. If transactions rolled back during
@@ -39,10 +39,10 @@ const TOLD_EVERY: Duration = Duration::from_secs(5);
 /// Creates the slot and records its snapshot. Like every slot creation, this waits until all open
 /// transactions have ended.
 pub(crate) async fn create(
-    finisher: &Finisher<'_>,
+    finisher: &OperationResumer<'_>,
     recovery: &Recovery,
 ) -> Result<Filling, RelayError> {
-    let Finisher { client, connect, slot, .. } = finisher;
+    let OperationResumer { client, connect, slot, .. } = finisher;
     tracing::info!(slot, "making a new slot");
     finisher.drop_when_free().await?;
     let mut replication =
@@ -93,7 +93,7 @@ pub(crate) async fn create(
 /// it. Without these reports the wait looks like a hang. After a shutdown request it cancels the
 /// statement, because the server would otherwise create a slot that no client uses.
 async fn telling<T>(
-    Finisher { client, health, stop, .. }: &Finisher<'_>,
+    OperationResumer { client, health, stop, .. }: &OperationResumer<'_>,
     pid: Option<i32>,
     work: impl Future<Output = Result<T, PgError>>,
 ) -> Result<T, PgError> {

@@ -5,12 +5,12 @@ use walrelay_outbox_admin::{
     Filling, Recovery, Reset, SlotOperation, Upgrade, UpgradeStage, describe_unfinished,
     finish_reset, give_up_operation, read_operation, release_operation, take_operation,
 };
-use walrelay_outbox_store::{SlotLife, copy_slot, read_history};
+use walrelay_outbox_store::{CopyLifetime, copy_slot, read_history};
 use walrelay_pg_client::{ConnectConfig, PgError, quote_identifier};
 use walrelay_pg_replication::{Failover, ReplicationConnection, read_slot, read_version};
 
 use crate::error::RelayError;
-use crate::lifecycle::finisher::Finisher;
+use crate::lifecycle::finisher::OperationResumer;
 use crate::lifecycle::new_slot;
 use crate::lifecycle::reset::{ResetEnd, ResetSteps, carry_out};
 
@@ -34,7 +34,7 @@ pub enum Outcome {
     },
 }
 
-impl Finisher<'_> {
+impl OperationResumer<'_> {
     /// Finishes the operation on record, unless another process works on it.
     ///
     /// # Errors
@@ -160,7 +160,7 @@ impl Finisher<'_> {
 
 /// The steps of a reset, on a real server.
 struct OnServer<'a> {
-    finisher: &'a Finisher<'a>,
+    finisher: &'a OperationResumer<'a>,
     reset: &'a Reset,
 }
 
@@ -174,13 +174,13 @@ impl ResetSteps for OnServer<'_> {
     }
 
     async fn copy_anchor(&mut self) -> Result<(), RelayError> {
-        let Finisher { client, slot, .. } = self.finisher;
-        let copied = copy_slot(client, (&self.reset.anchor_slot, slot), SlotLife::Kept).await;
+        let OperationResumer { client, slot, .. } = self.finisher;
+        let copied = copy_slot(client, (&self.reset.anchor_slot, slot), CopyLifetime::Kept).await;
         copied.map(drop).map_err(RelayError::survey)
     }
 
     async fn restore_failover(&mut self) -> Result<(), RelayError> {
-        let Finisher { connect, slot, .. } = self.finisher;
+        let OperationResumer { connect, slot, .. } = self.finisher;
         match self.reset.failover {
             Failover::Yes => mark_failover(connect, slot).await.map_err(RelayError::Connect),
             Failover::No => Ok(()),
@@ -188,12 +188,12 @@ impl ResetSteps for OnServer<'_> {
     }
 
     async fn finish(&mut self) -> Result<(), RelayError> {
-        let Finisher { client, slot, .. } = self.finisher;
+        let OperationResumer { client, slot, .. } = self.finisher;
         finish_reset(client, slot, self.reset).await.map_err(RelayError::survey)
     }
 
     async fn give_up(&mut self) -> Result<(), RelayError> {
-        let Finisher { client, slot, .. } = self.finisher;
+        let OperationResumer { client, slot, .. } = self.finisher;
         give_up_operation(client, slot).await.map_err(RelayError::survey)
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use pgoutput_parser::Lsn;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_postgres::types::PgLsn;
-use walrelay_core::{Retention, WalBudgetLimit};
+use walrelay_core::{WalBudgetLimit, WalRetentionLimit};
 use walrelay_outbox_admin::AdminError;
 use walrelay_outbox_store::{DispatchStore, PublicationWatch, SessionStore, Store, read_relay_row};
 use walrelay_pg_client::{ConnectConfig, SqlClient, Stream, connect_sql};
@@ -19,7 +19,7 @@ use walrelay_pg_replication::{
 };
 
 use crate::error::RelayError;
-use crate::lifecycle::finisher::Finisher;
+use crate::lifecycle::finisher::OperationResumer;
 use crate::lifecycle::operation::Outcome;
 use crate::lifecycle::{gate, log_gauge};
 use crate::observe::health::Health;
@@ -106,7 +106,7 @@ pub struct Positions {
     /// The end of WAL.
     pub wal_end: Lsn,
     /// The amount of WAL that the server retains for a slot.
-    pub retention: Retention,
+    pub retention: WalRetentionLimit,
 }
 
 /// The holder of the slot.
@@ -117,12 +117,12 @@ pub struct Holder {
     /// The holder's `application_name`, if our role may read it.
     pub application_name: Option<String>,
     /// Values that change while the holder is alive.
-    pub signs: Signs,
+    pub signs: SignsOfLife,
 }
 
 /// A holder's signs of life. A change of any of them proves that the holder is alive.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Signs {
+pub struct SignsOfLife {
     /// The confirmed position of the slot.
     pub confirmed_flush: Option<Lsn>,
     /// The time of the holder's last status update, if our role may read it.
@@ -148,13 +148,13 @@ pub(crate) fn lease_of(pubsub: &PubSubSettings) -> Duration {
 pub struct Postgres<'a> {
     settings: &'a Settings,
     health: Health,
-    purpose: Purpose,
+    purpose: SessionPurpose,
     watch: PublicationWatch,
 }
 
 /// The purpose of streaming the slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Purpose {
+enum SessionPurpose {
     /// The service. It finishes an operation on record first.
     Service,
     /// A command that has begun an operation. The session is a part of that operation.
@@ -167,13 +167,13 @@ impl<'a> Postgres<'a> {
     pub fn new(settings: &'a Settings, health: Health) -> Self {
         let outbox = &settings.relay.outbox;
         let watch = PublicationWatch::new(outbox.publication.clone(), outbox.tables.clone());
-        Self { settings, health, purpose: Purpose::Service, watch }
+        Self { settings, health, purpose: SessionPurpose::Service, watch }
     }
 
     /// Returns the same server for the command that has begun the operation on record.
     #[must_use]
     pub fn for_a_command(self) -> Self {
-        Self { purpose: Purpose::Command, ..self }
+        Self { purpose: SessionPurpose::Command, ..self }
     }
 }
 
@@ -238,7 +238,7 @@ pub struct PostgresDatabase {
     connect: ConnectConfig,
     relay: RelaySettings,
     health: Health,
-    purpose: Purpose,
+    purpose: SessionPurpose,
     store: DispatchStore,
     /// The server that the replication connection reached.
     server: ServerIdentity,
@@ -256,16 +256,16 @@ impl Database for PostgresDatabase {
         let slot = &self.relay.outbox.slot;
         match read_relay_row(&self.sql, slot).await {
             Ok(row) => self.generation = row.map(|row| row.generation),
-            // The look at everything else, which comes next, says what is missing.
+            // The check of everything else comes next and reports the missing part.
             Err(error) if matches!(Kind::from(&error), Kind::TableMissing | Kind::Privilege) => {
                 return Ok(());
             }
             Err(error) => return Err(RelayError::survey(error)),
         }
-        if self.purpose == Purpose::Command {
+        if self.purpose == SessionPurpose::Command {
             return Ok(());
         }
-        let finisher = Finisher {
+        let finisher = OperationResumer {
             client: &self.sql,
             connect: &self.connect,
             slot,
@@ -309,7 +309,7 @@ impl Database for PostgresDatabase {
             .map_err(RelayError::sql("read who holds the slot"))?;
         Ok(row.map(|row| {
             let confirmed_flush = row.get::<_, Option<PgLsn>>(2).map(|lsn| Lsn::new(lsn.into()));
-            let signs = Signs { confirmed_flush, replied_at: row.get(3) };
+            let signs = SignsOfLife { confirmed_flush, replied_at: row.get(3) };
             Holder { pid: row.get(0), application_name: row.get(1), signs }
         }))
     }

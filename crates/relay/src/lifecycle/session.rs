@@ -8,9 +8,9 @@ use pgoutput_parser::{Decoder, Lsn, Position};
 use tokio::io::{ReadHalf, WriteHalf};
 use tokio::time::Instant;
 use walrelay_core::{
-    Backoff, Behind, Budget, BudgetLimits, LanePolicy, Lanes, REQUEST_BYTES_MAX,
-    REQUEST_MESSAGES_MAX, Random, Router, RouterConfig, Selection, Topic, Tracker, WalBudget,
-    WalBudgetLimit, Window, WindowLimits,
+    Backoff, Behind, Budget, BudgetLimits, ConcurrencyLimits, ConcurrencyWindow, LanePolicy, Lanes,
+    REQUEST_BYTES_MAX, REQUEST_MESSAGES_MAX, Random, ReplaySelection, Router, RouterConfig, Topic,
+    Tracker, WalBudget, WalBudgetLimit,
 };
 use walrelay_outbox_store::{Outbox, ParkedKey, Store as _};
 use walrelay_pg_client::PgError;
@@ -20,16 +20,16 @@ use crate::error::RelayError;
 use crate::lifecycle::opening::with_status_updates;
 use crate::lifecycle::server::{Connected, Database, Holder, Positions, Server};
 use crate::observe::observer::Observer;
-use crate::policy::{Disposition, Kind, Met};
+use crate::policy::{Disposition, ErrorContext, Kind};
 use crate::settings::{RelaySettings, Until};
 use crate::stream::continuity::Continuity;
-use crate::stream::extent::Extent;
+use crate::stream::extent::StopPosition;
 use crate::stream::pipeline::{Flow, Session, Source};
-use crate::stream::publishes::Publishes;
-use crate::stream::recorded_rows::RecordedRows;
-use crate::stream::recorder::{Intervals, Recorder};
+use crate::stream::publishes::PublishCalls;
+use crate::stream::recorded_rows::AlreadyRecorded;
+use crate::stream::recorder::{DispatchWriter, Intervals};
 use crate::stream::seams::Publisher;
-use crate::stream::selected::Selected;
+use crate::stream::selected::ReplayFilter;
 
 /// The settings of a session, and the constants that go with them.
 #[derive(Debug, Clone)]
@@ -47,7 +47,7 @@ pub struct SessionSettings {
     /// The limit of retained WAL (I10).
     pub wal_budget: WalBudgetLimit,
     /// Limits on the number of concurrent Publish calls.
-    pub window: WindowLimits,
+    pub window: ConcurrencyLimits,
     /// The intervals of periodic reads of dispatch state.
     pub intervals: Intervals,
     /// How long a stop waits for requests in flight.
@@ -59,7 +59,7 @@ pub struct SessionSettings {
     /// The reaction to a lost slot.
     pub lost_slot: LostSlot,
     /// The part of the stream that is published. `None` publishes everything, `Some` is a replay.
-    pub selection: Option<Selection>,
+    pub selection: Option<ReplaySelection>,
 }
 
 /// The effect of a lost slot on a run.
@@ -100,7 +100,7 @@ impl SessionSettings {
             lanes: lane_policy(relay),
             budget: BudgetLimits::of_bytes(relay.max_in_flight_bytes),
             wal_budget: relay.wal_budget,
-            window: WindowLimits { min: WINDOW_MIN.min(requests_max), max: requests_max },
+            window: ConcurrencyLimits { min: WINDOW_MIN.min(requests_max), max: requests_max },
             intervals: Intervals::with_retention(relay.dispatch_retention),
             drain_timeout: relay.drain_timeout,
             take_over_after: relay.take_over_after,
@@ -123,14 +123,14 @@ pub type SessionOf<C, P> = Session<
 #[derive(Debug)]
 pub enum Opened<S, D> {
     /// This relay holds the slot.
-    Session(Box<S>, StartedAt),
+    Session(Box<S>, SessionStart),
     /// Another session holds the slot. The connection is for watching that session.
     Held(Holder, D),
 }
 
 /// The starting point of a session.
 #[derive(Debug, Clone)]
-pub struct StartedAt {
+pub struct SessionStart {
     /// The position of the slot and the end of WAL.
     pub positions: Positions,
     /// The number of keys with rows in dispatch state.
@@ -195,34 +195,34 @@ pub async fn open<C: Server, P: Publisher>(
     let decoder = Decoder::counting_from(database.first_index());
     let mut store = database.into_store(identity).await?;
     let mut lanes = Lanes::new(settings.lanes, random.fork());
-    let mut loading = Loading::into(&mut lanes, settings.until);
+    let mut loading = ParkedKeyLoader::into(&mut lanes, settings.until);
     let mut load = |key: ParkedKey| loading.load(&key);
     let reading = store.parked_keys(&mut load);
     let read = with_status_updates(&mut feedback, reading).await.map_err(RelayError::Connect)?;
     let parked_keys = read.map_err(RelayError::Store)?;
-    let Loading { due, not_due, .. } = loading;
+    let ParkedKeyLoader { due, not_due, .. } = loading;
     let source = match &settings.selection {
-        Some(selection) => Source::Replay(Selected::new(selection.clone())),
+        Some(selection) => Source::Replay(ReplayFilter::new(selection.clone())),
         None => Source::Slot,
     };
-    let recorder = Recorder::new(store, settings.intervals).reporting_to(observer.health());
+    let recorder = DispatchWriter::new(store, settings.intervals).reporting_to(observer.health());
     let session = Session {
         frames,
         feedback,
-        publishes: Publishes::new(publisher, Window::new(settings.window)),
+        publishes: PublishCalls::new(publisher, ConcurrencyWindow::new(settings.window)),
         recorder,
         decoder,
         wal_end,
         flow: Flow {
             router,
-            recorded_rows: RecordedRows::unread(from),
+            recorded_rows: AlreadyRecorded::unread(from),
             continuity: Continuity::new(settings.outbox.tables.len()),
             tracker: Tracker::new(),
             budget: Budget::new(settings.budget),
             wal_budget,
             lanes,
             source,
-            extent: Extent::of(settings.until),
+            extent: StopPosition::of(settings.until),
             through: before(from),
             may_find_more: false,
             observer,
@@ -230,12 +230,12 @@ pub async fn open<C: Server, P: Publisher>(
         goal: None,
         drain_timeout: settings.drain_timeout,
     };
-    let at = StartedAt { positions, parked_keys, due, not_due };
+    let at = SessionStart { positions, parked_keys, due, not_due };
     Ok(Opened::Session(Box::new(session), at))
 }
 
 /// Loads parked keys into the lanes, one at a time as they are read.
-struct Loading<'a> {
+struct ParkedKeyLoader<'a> {
     lanes: &'a mut Lanes,
     until: Until,
     now: std::time::Instant,
@@ -243,7 +243,7 @@ struct Loading<'a> {
     not_due: (usize, Duration),
 }
 
-impl<'a> Loading<'a> {
+impl<'a> ParkedKeyLoader<'a> {
     fn into(lanes: &'a mut Lanes, until: Until) -> Self {
         let now = Instant::now().into_std();
         Self { lanes, until, now, due: Vec::new(), not_due: (0, Duration::ZERO) }
@@ -302,7 +302,7 @@ async fn held_or<S, D: Database>(
     error: PgError,
     mut database: D,
 ) -> Result<Opened<S, D>, RelayError> {
-    let active = match Kind::of_stream(&error).disposition(Met::Running) {
+    let active = match Kind::of_stream(&error).disposition(ErrorContext::Running) {
         Disposition::StandBy => database.holder().await?,
         Disposition::Reconnect | Disposition::Wait { .. } | Disposition::Stop { .. } => {
             return Err(RelayError::Connect(error));

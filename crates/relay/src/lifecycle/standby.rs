@@ -98,12 +98,12 @@ mod tests {
     use pgoutput_parser::Lsn;
 
     use super::*;
-    use crate::lifecycle::server::Signs;
+    use crate::lifecycle::server::SignsOfLife;
 
     const LIMIT: Duration = Duration::from_secs(3);
 
     fn holder(pid: i32, flush: u64) -> Holder {
-        let signs = Signs { confirmed_flush: Some(Lsn::new(flush)), replied_at: None };
+        let signs = SignsOfLife { confirmed_flush: Some(Lsn::new(flush)), replied_at: None };
         Holder { pid, application_name: None, signs }
     }
 

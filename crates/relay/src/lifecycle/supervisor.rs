@@ -15,7 +15,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use walrelay_core::{Backoff, Pulse, Random};
+use walrelay_core::{Backoff, Heartbeat, Random};
 
 use crate::error::{RECONNECT_REASONS, RelayError};
 use crate::lifecycle::server::{Holder, Positions, Server};
@@ -29,7 +29,7 @@ use crate::observe::observer::Observer;
 use crate::policy::{Chain, Disposition};
 use crate::settings::Until;
 use crate::shutdown::Shutdown;
-use crate::stream::goal::Goal;
+use crate::stream::goal::CatchUpTarget;
 use crate::stream::mode::Ended;
 use crate::stream::pipeline::{self, Over};
 use crate::stream::pipeline_error::PipelineError;
@@ -73,9 +73,9 @@ enum Turn {
 
 /// The values that one session passes on to the next.
 #[derive(Debug, Default)]
-struct Memory {
+struct SupervisorState {
     /// The rest of the `--until-caught-up` goal, set when the first session starts.
-    goal: Option<Goal>,
+    goal: Option<CatchUpTarget>,
     reached: Reached,
     /// Publish calls of earlier sessions that have no reply yet.
     unanswered: Unanswered,
@@ -104,7 +104,7 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
     /// An error that only a person can fix.
     pub async fn run(mut self, shutdown: &Shutdown) -> Result<Option<Ended>, RelayError> {
         let mut failures = 0;
-        let mut memory = Memory::default();
+        let mut memory = SupervisorState::default();
         loop {
             let began = Instant::now();
             let error = match self.turn(&mut memory, shutdown).await {
@@ -167,7 +167,11 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
         delay
     }
 
-    async fn turn(&mut self, memory: &mut Memory, shutdown: &Shutdown) -> Result<Turn, RelayError> {
+    async fn turn(
+        &mut self,
+        memory: &mut SupervisorState,
+        shutdown: &Shutdown,
+    ) -> Result<Turn, RelayError> {
         let Self { settings, server, publisher, metrics, health, random } = self;
         let observer = Observer::new(metrics.clone(), health.clone())
             .of_publication(&settings.outbox.publication);
@@ -203,8 +207,8 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
         if memory.reached < Reached::Stream {
             memory.goal = match settings.until {
                 Until::Stopped => None,
-                Until::CaughtUp => Some(Goal::new(at.positions.wal_end, at.due)),
-                Until::Position(end) => Some(Goal::settled(end)),
+                Until::CaughtUp => Some(CatchUpTarget::new(at.positions.wal_end, at.due)),
+                Until::Position(end) => Some(CatchUpTarget::settled(end)),
             };
         }
         memory.reached = Reached::Stream;
@@ -241,7 +245,7 @@ async fn beating<T>(health: &Health, work: impl Future<Output = T>) -> T {
         tokio::select! {
             biased;
             done = &mut work => return done,
-            () = sleep(Pulse::SILENCE_MAX / 12) => health.beat(),
+            () = sleep(Heartbeat::SILENCE_MAX / 12) => health.beat(),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Reports anchors to operators. Anchors retain WAL on purpose, and are easily forgotten.
 
-use walrelay_outbox_store::AnchorState;
+use walrelay_outbox_store::AnchorStatus;
 
 use crate::observe::health::Health;
 use crate::observe::metrics::Metrics;
@@ -12,12 +12,12 @@ const SAFE_WAL_BYTES_LOW: i64 = 256 << 20;
 pub const REASON: &str = "anchor at risk: ";
 
 /// Reports each anchor to the metrics. Anchors that may be lost soon make the relay not ready.
-pub(super) fn observe(anchors: &[AnchorState], metrics: &Metrics, health: &Health) {
+pub(super) fn observe(anchors: &[AnchorStatus], metrics: &Metrics, health: &Health) {
     metrics.set_anchors(anchors);
     health.set_anchors_at_risk(anchors.iter().filter_map(risk_of).collect());
 }
 
-fn risk_of(AnchorState { name, slot, age }: &AnchorState) -> Option<String> {
+fn risk_of(AnchorStatus { name, slot, age }: &AnchorStatus) -> Option<String> {
     let left = slot.safe_wal_size.filter(|_| slot.has_less_room_than(SAFE_WAL_BYTES_LOW))?;
     let retained = slot.retained_bytes().unwrap_or(0);
     let since = age.map_or_else(String::new, |age| format!(" of the last {} s", age.as_secs()));
@@ -36,7 +36,7 @@ mod tests {
     use pgoutput_parser::Lsn;
     use walrelay_pg_replication::{SlotState, SlotType};
 
-    fn anchor(name: &str, safe_wal_size: Option<i64>, age: Option<Duration>) -> AnchorState {
+    fn anchor(name: &str, safe_wal_size: Option<i64>, age: Option<Duration>) -> AnchorStatus {
         let slot = SlotState {
             name: format!("walrelay_anchor_{name}"),
             plugin: Some("pgoutput".into()),
@@ -53,7 +53,7 @@ mod tests {
             conflicting: None,
             wal_end: Lsn::new(1_000 + (512 << 20)),
         };
-        AnchorState { name: name.into(), slot, age }
+        AnchorStatus { name: name.into(), slot, age }
     }
 
     #[test]

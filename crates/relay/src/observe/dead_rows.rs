@@ -31,7 +31,7 @@ pub(super) struct DeadRows {
     causes: Vec<Cause>,
     /// Rows of causes that are not counted separately.
     others: Option<Tally>,
-    pushes: Option<Pushes>,
+    pushes: Option<Evictions>,
     counted: Option<Counted>,
 }
 
@@ -44,7 +44,7 @@ struct Counted {
 
 /// The number of causes that evicted another cause.
 #[derive(Debug, Clone, Copy)]
-struct Pushes {
+struct Evictions {
     count: u32,
     since: Instant,
 }
@@ -101,7 +101,7 @@ impl DeadRows {
         let pushes = self
             .pushes
             .filter(|pushes| now.saturating_duration_since(pushes.since) < QUIET)
-            .unwrap_or(Pushes { count: 0, since: now });
+            .unwrap_or(Evictions { count: 0, since: now });
         if !is_topic_name(newcomer) || pushes.count >= PUSHES_MAX {
             return false;
         }
@@ -112,7 +112,7 @@ impl DeadRows {
         if untold > 0 {
             self.others.get_or_insert(Tally::begun(now)).add(untold, died_at);
         }
-        self.pushes = Some(Pushes { count: pushes.count + 1, ..pushes });
+        self.pushes = Some(Evictions { count: pushes.count + 1, ..pushes });
         true
     }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use pgoutput_parser::Lsn;
 use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
-use walrelay_core::{HeavyKey, Pulse, Retention, Spill, Topic};
+use walrelay_core::{Heartbeat, HeavyKey, SpillMode, Topic, WalRetentionLimit};
 use walrelay_outbox_store::Condition;
 
 use crate::observe::supply::Service;
@@ -96,7 +96,7 @@ pub struct Health(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     /// Outside the mutex, so that the event loop updates its heartbeat without a lock.
-    pulse: Pulse,
+    pulse: Heartbeat,
     state: Mutex<State>,
     /// True if the condition may differ from the noted one. Readable without the lock.
     has_news: AtomicBool,
@@ -116,7 +116,7 @@ struct State {
     outage: Option<String>,
     /// The dispatch commands whose last attempt failed, with the reason.
     store_failures: BTreeMap<&'static str, String>,
-    log: Option<LogHeld>,
+    log: Option<RetainedWalStatus>,
     report: Map<String, Value>,
     heavy_keys: Vec<HeavyKey>,
     /// The condition at the last change.
@@ -131,7 +131,7 @@ impl State {
     /// would be news.
     fn condition(&self) -> Condition {
         let ending = matches!(self.phase, Phase::Ending { .. }).then_some(ENDING);
-        let held = self.log.as_ref().and_then(LogHeld::reason_in_short);
+        let held = self.log.as_ref().and_then(RetainedWalStatus::reason_in_short);
         let reasons = self.store_failures.values().cloned().chain(ending.map(str::to_owned));
         let reasons = reasons.chain(self.outage.iter().cloned()).chain(held);
         Condition::new(self.phase.name(), reasons.chain(self.topic_problems()))
@@ -175,7 +175,7 @@ impl Health {
     #[must_use]
     pub fn new() -> Self {
         Self(Arc::new(Shared {
-            pulse: Pulse::new(Instant::now()),
+            pulse: Heartbeat::new(Instant::now()),
             state: Mutex::new(State {
                 phase: Phase::Starting,
                 operator_problems: BTreeMap::new(),
@@ -270,7 +270,7 @@ impl Health {
     }
 
     /// Sets the last measurement of retained WAL.
-    pub fn set_log(&self, log: LogHeld) {
+    pub fn set_log(&self, log: RetainedWalStatus) {
         self.change(|state| state.log = Some(log));
     }
 
@@ -403,7 +403,7 @@ impl Health {
     #[must_use]
     pub fn reasons_not_ready(&self) -> Vec<String> {
         let state = self.state();
-        let exceeded = state.log.as_ref().and_then(LogHeld::reason_not_ready);
+        let exceeded = state.log.as_ref().and_then(RetainedWalStatus::reason_not_ready);
         // During an operation the phase says little, because there may be no slot to stream.
         let phase = match (&state.phase, &state.operation) {
             (phase @ Phase::Waiting { .. }, _) | (phase, None) => phase.reason_not_ready(),
@@ -432,7 +432,7 @@ impl Health {
                 "reasons": reasons,
                 "operation": state.operation.as_ref().map(Operation::text),
                 "seconds_since_progress": since_progress,
-                "wal_budget": state.log.as_ref().map(LogHeld::json),
+                "wal_budget": state.log.as_ref().map(RetainedWalStatus::json),
                 "heaviest_keys": state.heavy_keys.iter().map(key_json).collect::<Vec<_>>(),
             }),
         );
@@ -461,20 +461,20 @@ impl Health {
 
 /// The WAL that is retained for the relay, and the state of spilling.
 #[derive(Debug, Clone, Copy)]
-pub struct LogHeld {
+pub struct RetainedWalStatus {
     /// The bytes of WAL between the settled position and the end of WAL.
     pub held: u64,
     /// `--wal-budget` in bytes.
     pub budget: u64,
     /// The amount of WAL that the server retains for a slot.
-    pub bound: Retention,
+    pub bound: WalRetentionLimit,
     /// The current spilling.
-    pub spill: Spill,
+    pub spill: SpillMode,
     /// Whether spilling is paused because it writes more WAL than it releases.
     pub is_futile: bool,
 }
 
-impl LogHeld {
+impl RetainedWalStatus {
     fn reason_not_ready(&self) -> Option<String> {
         let Self { held, budget, is_futile, .. } = *self;
         (held > budget).then(|| {
@@ -499,7 +499,7 @@ impl LogHeld {
             "held_bytes": self.held,
             "budget_bytes": self.budget,
             "bound_bytes": self.bound.bytes(),
-            "spilling": self.spill != Spill::Off,
+            "spilling": self.spill != SpillMode::Off,
             "futile": self.is_futile,
         })
     }
@@ -572,8 +572,14 @@ mod tests {
         health.condition_noted(health.condition_to_note().unwrap());
         assert!(!health.has_news() && health.condition_to_note().is_none());
 
-        let bound = Retention::Unlimited;
-        let log = |held| LogHeld { held, budget: 100, bound, spill: Spill::Off, is_futile: false };
+        let bound = WalRetentionLimit::Unlimited;
+        let log = |held| RetainedWalStatus {
+            held,
+            budget: 100,
+            bound,
+            spill: SpillMode::Off,
+            is_futile: false,
+        };
         health.set_log(log(99));
         health.set_outage(None);
         assert!(!health.has_news(), "nothing is wrong");

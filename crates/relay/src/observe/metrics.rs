@@ -16,7 +16,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 use walrelay_core::Topic;
-use walrelay_outbox_store::{AnchorState, Outbox};
+use walrelay_outbox_store::{AnchorStatus, Outbox};
 
 use crate::error::RECONNECT_REASONS;
 use crate::observe::health::Phase;
@@ -274,11 +274,11 @@ impl Metrics {
     }
 
     /// Sets the anchors of the slot. Dropped or lost anchors have no series.
-    pub fn set_anchors(&self, anchors: &[AnchorState]) {
+    pub fn set_anchors(&self, anchors: &[AnchorStatus]) {
         self.anchor_retained_bytes.clear();
         self.anchor_safe_wal_bytes.clear();
         self.anchor_age_seconds.clear();
-        for AnchorState { name, slot, age } in anchors.iter().filter(|it| !it.slot.is_lost()) {
+        for AnchorStatus { name, slot, age } in anchors.iter().filter(|it| !it.slot.is_lost()) {
             let label = AnchorLabel { anchor: name.clone() };
             let retained = slot.retained_bytes().unwrap_or(0);
             self.anchor_retained_bytes.get_or_create(&label).set(retained);

@@ -8,8 +8,8 @@ use pgoutput_parser::{Lsn, Position};
 use prometheus_client::metrics::counter::Counter;
 use walrelay_core::{
     Batch, Budget, FailureClass, Finished, HeavyKey, HeavyKeys, Held, KEY_BYTES_PER_SECOND_MAX,
-    Lanes, Message, Outcome, PublishFailure, Reason, Retention, RowToRecord, Spill, Topic,
-    WalBudget, Watermark,
+    Lanes, Message, Outcome, PublishFailure, RecordReason, RowToRecord, SpillMode, Topic,
+    WalBudget, WalRetentionLimit, Watermark,
 };
 use walrelay_outbox_store::{DispatchCounts, Survey};
 use walrelay_pg_client::quote_identifier;
@@ -17,13 +17,13 @@ use walrelay_pg_replication::SlotState;
 
 use crate::observe::anchors;
 use crate::observe::dead_rows::{DeadRows, Untold};
-use crate::observe::health::{Health, LogHeld, Phase};
+use crate::observe::health::{Health, Phase, RetainedWalStatus};
 use crate::observe::ignored_changes::{IgnoredChanges, OtherChange};
 use crate::observe::metrics::{Metrics, ReasonLabel, StatusLabel};
 use crate::observe::refusals::Refusals;
 use crate::observe::report::report_of;
 use crate::observe::spill_log::{Line, SpillLog, Sum};
-use crate::observe::supply::{Service, Supply};
+use crate::observe::supply::{PublishAvailability, Service};
 use crate::policy::Chain;
 use crate::seed::random_seed;
 use crate::stream::publishes::Answer;
@@ -40,7 +40,7 @@ pub struct Observer {
     watermark: Option<Watermark>,
     /// The confirmed position of the slot, as last sent to the server or read from it.
     confirmed: Option<Lsn>,
-    supply: Supply,
+    supply: PublishAvailability,
     problems_at: Option<Instant>,
     /// The refusing topics that the metrics currently show.
     refused: Option<Vec<(Topic, &'static str)>>,
@@ -94,7 +94,7 @@ impl Observer {
     /// Creates an observer that reports to `metrics` and `health`.
     #[must_use]
     pub fn new(metrics: Metrics, health: Health) -> Self {
-        let supply = Supply::after(health.service());
+        let supply = PublishAvailability::after(health.service());
         let ignored_changes = IgnoredChanges::new(&metrics.ignored_changes);
         Self {
             metrics,
@@ -280,14 +280,14 @@ impl Observer {
     pub fn rows_to_record(&mut self, rows_to_record: &[RowToRecord]) {
         for row_to_record in rows_to_record {
             let (family, reason) = match &row_to_record.reason {
-                Reason::Stuck { failure, .. } => (&self.metrics.parked, failure.code),
-                Reason::Spilled { .. } => {
+                RecordReason::Stuck { failure, .. } => (&self.metrics.parked, failure.code),
+                RecordReason::Spilled { .. } => {
                     self.metrics.spilled.inc();
                     self.spill_log.row();
                     continue;
                 }
-                Reason::Queued => (&self.metrics.parked, "BEHIND_PARKED"),
-                Reason::Dead { failure } => {
+                RecordReason::Queued => (&self.metrics.parked, "BEHIND_PARKED"),
+                RecordReason::Dead { failure } => {
                     let dead_rows = self.dead_rows.as_mut();
                     tell_death(dead_rows, (&row_to_record.message, failure), None);
                     (&self.metrics.dead, failure.code)
@@ -363,7 +363,7 @@ impl Observer {
 
     /// Records a change of the server's WAL limit for slots. `--wal-budget auto` follows the new
     /// limit.
-    pub fn retention_changed(&self, before: Retention, budget: &WalBudget) {
+    pub fn retention_changed(&self, before: WalRetentionLimit, budget: &WalBudget) {
         let bytes = budget.limit();
         self.metrics.set_wal_budget(bytes);
         tracing::warn!(
@@ -376,14 +376,20 @@ impl Observer {
 
     /// Reports the WAL that the relay retains, and the current spilling. Settled but unconfirmed
     /// WAL is retained also.
-    pub fn log_measured(&mut self, settled: Held, budget: &WalBudget, spill: Spill) {
+    pub fn log_measured(&mut self, settled: Held, budget: &WalBudget, spill: SpillMode) {
         let Some(limit) = budget.limit() else { return };
         let watermark = self.confirmed.map_or(settled.watermark, |lsn| lsn.min(settled.watermark));
         let held = Held { watermark, ..settled };
         self.metrics.slot_lag_bytes.set(held.bytes());
         let is_futile = budget.is_futile();
         let bound = budget.retention();
-        self.health.set_log(LogHeld { held: held.bytes(), budget: limit, bound, spill, is_futile });
+        self.health.set_log(RetainedWalStatus {
+            held: held.bytes(),
+            budget: limit,
+            bound,
+            spill,
+            is_futile,
+        });
         let (now, held) = (now(), held.bytes());
         let is_futile_before = std::mem::replace(&mut self.is_spilling_futile, is_futile);
         if is_futile && !is_futile_before && self.spill_log.is_futile(now) {

@@ -5,11 +5,11 @@ use std::time::SystemTime;
 
 use serde_json::{Map, Value, json};
 use walrelay_outbox_admin::{
-    AdminError, HoldingReplay, SlotOperation, TopicReplay, describe_unfinished, open_topic_replays,
+    AdminError, PausingReplay, SlotOperation, TopicReplay, describe_unfinished, open_topic_replays,
     read_operation, replays_that_hold,
 };
 use walrelay_outbox_store::{
-    AnchorState, Counting, DispatchStore, NotedCondition, Survey, read_survey,
+    AnchorStatus, DispatchStore, IncrementalCount, StoredCondition, Survey, read_survey,
 };
 use walrelay_pg_client::SqlClient;
 use walrelay_pg_replication::{SlotError, SlotState, WalStatus, Writer};
@@ -38,7 +38,7 @@ pub enum ReportError {
 /// state.
 pub async fn report(client: &SqlClient, slot: &str) -> Result<Map<String, Value>, ReportError> {
     let store = DispatchStore::new(slot.to_owned());
-    let mut counting = Counting::default();
+    let mut counting = IncrementalCount::default();
     let mut survey = read_survey(client, &store, &mut counting).await.map_err(AdminError::from)?;
     while survey.is_counting {
         survey = read_survey(client, &store, &mut counting).await.map_err(AdminError::from)?;
@@ -163,7 +163,7 @@ fn put_the_rest(report: &mut Map<String, Value>, survey: &Survey) {
 }
 
 /// Returns the noted condition of the relay, and the server process that streamed for it then.
-fn noted(NotedCondition { phase, reasons, streaming_pid, age }: &NotedCondition) -> Value {
+fn noted(StoredCondition { phase, reasons, streaming_pid, age }: &StoredCondition) -> Value {
     json!({
         "phase": phase,
         "reasons": reasons,
@@ -172,7 +172,7 @@ fn noted(NotedCondition { phase, reasons, streaming_pid, age }: &NotedCondition)
     })
 }
 
-fn anchor(AnchorState { name, slot, age }: &AnchorState) -> Value {
+fn anchor(AnchorStatus { name, slot, age }: &AnchorStatus) -> Value {
     json!({
         "anchor": name,
         "lost": slot.is_lost(),
@@ -182,7 +182,7 @@ fn anchor(AnchorState { name, slot, age }: &AnchorState) -> Value {
     })
 }
 
-fn held(HoldingReplay { id, command, keys, is_being_done }: &HoldingReplay) -> Value {
+fn held(PausingReplay { id, command, keys, is_being_done }: &PausingReplay) -> Value {
     json!({ "id": id, "command": command, "keys": keys, "is_being_done": is_being_done })
 }
 

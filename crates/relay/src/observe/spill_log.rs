@@ -10,7 +10,7 @@
 
 use std::time::{Duration, Instant};
 
-use walrelay_core::Spill;
+use walrelay_core::SpillMode;
 
 /// The time between two messages of one event, and the time without spilling that ends an event.
 const QUIET: Duration = Duration::from_mins(1);
@@ -80,13 +80,13 @@ impl SpillLog {
     /// message that is due.
     pub(super) fn measured(
         &mut self,
-        spill: Spill,
+        spill: SpillMode,
         stored_at: Option<Instant>,
         now: Instant,
     ) -> Option<Line> {
         let since = |moment: Instant| now.saturating_duration_since(moment);
         let rows = std::mem::take(&mut self.rows);
-        let is_of_the_log = spill != Spill::Off;
+        let is_of_the_log = spill != SpillMode::Off;
         if !is_of_the_log && rows == 0 && self.event.is_none() {
             return None;
         }
@@ -157,10 +157,10 @@ mod tests {
             let now = start + Duration::from_secs(second);
             // Spilling is on every other second for three minutes.
             let spill = match second % 2 == 1 && second < 180 {
-                true => Spill::Everything,
-                false => Spill::Off,
+                true => SpillMode::Everything,
+                false => SpillMode::Off,
             };
-            if spill != Spill::Off {
+            if spill != SpillMode::Off {
                 log.row();
             }
             told.extend(log.measured(spill, None, now).map(|line| (second, line)));
@@ -177,7 +177,7 @@ mod tests {
     }
 
     /// Returns the log messages of so many seconds, with the spilling of each second.
-    fn told(seconds: u64, at: impl Fn(u64) -> (Spill, u64)) -> Vec<(u64, Line)> {
+    fn told(seconds: u64, at: impl Fn(u64) -> (SpillMode, u64)) -> Vec<(u64, Line)> {
         let start = Instant::now();
         let mut log = SpillLog::default();
         let line = |second| {
@@ -193,12 +193,12 @@ mod tests {
         let sum = |rows, seconds| Sum { rows, lasts: Duration::from_secs(seconds) };
         // Spilling stops after ten seconds.
         let stops = told(200, |second| match second < 10 {
-            true => (Spill::Everything, 4_000),
-            false => (Spill::Off, 0),
+            true => (SpillMode::Everything, 4_000),
+            false => (SpillMode::Off, 0),
         });
         assert_eq!(stops, [(0, Line::Begins), (69, Line::IsOver(sum(40_000, 69)))]);
         // There is nothing to spill.
-        let idle = told(200, |_| (Spill::Everything, 0));
+        let idle = told(200, |_| (SpillMode::Everything, 0));
         assert_eq!(idle, [(0, Line::Begins)]);
     }
 
@@ -206,9 +206,9 @@ mod tests {
     fn rows_that_only_come_behind_spilled_ones_are_told_as_such() {
         let sum = |rows, seconds| Sum { rows, lasts: Duration::from_secs(seconds) };
         let behind = told(200, |second| match second {
-            0..5 => (Spill::Off, 7),
-            5..9 => (Spill::Everything, 7),
-            _ => (Spill::Off, 0),
+            0..5 => (SpillMode::Off, 7),
+            5..9 => (SpillMode::Everything, 7),
+            _ => (SpillMode::Off, 0),
         });
         let over = (68, Line::IsOver(sum(63, 68)));
         assert_eq!(behind, [(0, Line::Follows), (5, Line::Begins), over]);
@@ -224,8 +224,8 @@ mod tests {
             // Twenty seconds of an outage, then thirty without. Rows follow spilled ones all the
             // time.
             let (spill, stored_at) = match second % 50 < 20 {
-                true => (Spill::Everything, None),
-                false => (Spill::Off, Some(after(second))),
+                true => (SpillMode::Everything, None),
+                false => (SpillMode::Off, Some(after(second))),
             };
             log.row();
             told.extend(log.measured(spill, stored_at, after(second)).map(|line| (second, line)));

@@ -28,7 +28,7 @@ pub enum Service {
 
 /// Detects outages from pending rows, stored messages and failed attempts.
 #[derive(Debug, Default)]
-pub struct Supply {
+pub struct PublishAvailability {
     rows: usize,
     /// The last time at which a message was stored or recorded, or no row was pending.
     moved_at: Option<Instant>,
@@ -42,7 +42,7 @@ pub struct Supply {
     service: Service,
 }
 
-impl Supply {
+impl PublishAvailability {
     /// Starts with the state in which the previous session left the service.
     #[must_use]
     pub fn after(service: Service) -> Self {
@@ -118,7 +118,7 @@ mod tests {
     fn rows_that_wait_while_nothing_is_stored_are_an_outage_until_one_is_stored() {
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
-        let mut supply = Supply::default();
+        let mut supply = PublishAvailability::default();
         supply.look(5, start);
         assert_eq!(supply.outage(after(9), Service::Up), None);
         supply.failed("UNAVAILABLE", start);
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn a_session_that_holds_nothing_yet_does_not_end_an_outage() {
         let start = Instant::now();
-        let mut supply = Supply::default();
+        let mut supply = PublishAvailability::default();
         supply.look(1, start);
         assert!(supply.outage(start, Service::Down).is_some());
         supply.look(0, start);
@@ -150,7 +150,7 @@ mod tests {
     fn an_outage_goes_on_between_two_tries_though_everything_is_spilled() {
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
-        let mut supply = Supply::default();
+        let mut supply = PublishAvailability::default();
         // Every ten seconds a row is attempted for a moment, and fails.
         for second in 0..100 {
             supply.look(usize::from(second % 10 == 0), after(second));
@@ -166,7 +166,7 @@ mod tests {
     fn a_row_that_is_refused_between_two_looks_did_wait() {
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
-        let mut supply = Supply::default();
+        let mut supply = PublishAvailability::default();
         supply.look(0, start);
         supply.failed("UNAVAILABLE", start);
         supply.look(0, after(2));
@@ -180,7 +180,7 @@ mod tests {
     fn tries_that_fail_for_ten_seconds_are_an_outage_though_rows_are_recorded_all_the_while() {
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
-        let mut supply = Supply::default();
+        let mut supply = PublishAvailability::default();
         // Each second rows are refused and recorded, so they are no longer pending in memory.
         for second in 0..10 {
             supply.failed("UNAVAILABLE", after(second));

@@ -50,8 +50,8 @@ impl Kind {
         }
     }
 
-    /// The same while a slot is streamed, where "not in a state" can only mean that it was
-    /// invalidated: everything else about the slot has been looked at before.
+    /// The kind of an error while a slot is streamed. "Not in a state" then means that the slot was
+    /// invalidated, because everything else about the slot was checked before.
     #[must_use]
     pub fn of_stream(error: &PgError) -> Self {
         match error.server().map(ServerError::kind) {

@@ -13,12 +13,12 @@ use crate::stream::seams::Publisher;
 
 /// Wraps a publisher or a store, and reports settled rows.
 #[derive(Debug, Clone)]
-pub struct Followed<T> {
+pub struct ProgressReporting<T> {
     inner: T,
     progress: Progress,
 }
 
-impl<T> Followed<T> {
+impl<T> ProgressReporting<T> {
     /// Wraps `inner`, and reports the rows that it settles to `progress`.
     #[must_use]
     pub const fn new(inner: T, progress: Progress) -> Self {
@@ -26,7 +26,7 @@ impl<T> Followed<T> {
     }
 }
 
-impl<P: Publisher> Publisher for Followed<P> {
+impl<P: Publisher> Publisher for ProgressReporting<P> {
     fn publish(
         &self,
         batch: &Batch,
@@ -48,7 +48,7 @@ impl<P: Publisher> Publisher for Followed<P> {
     }
 }
 
-impl<S: Store> Store for Followed<S> {
+impl<S: Store> Store for ProgressReporting<S> {
     async fn parked_keys(
         &mut self,
         each: &mut (dyn FnMut(ParkedKey) + Send),

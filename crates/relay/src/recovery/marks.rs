@@ -10,7 +10,7 @@ use walrelay_outbox_admin::AggregateKey;
 /// The point at which a backfill resumes: everything before this aggregate of this table is
 /// published.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Resumption {
+pub struct ResumePoint {
     /// The table, as an index into the list of `--outbox-table`.
     pub table: usize,
     /// The aggregate.
@@ -20,38 +20,38 @@ pub struct Resumption {
 /// The last aggregate of each transaction, until that transaction is settled. Clones share the
 /// state.
 #[derive(Debug, Clone, Default)]
-pub struct Marks(Arc<Mutex<Marked>>);
+pub struct ResumePoints(Arc<Mutex<Marked>>);
 
 #[derive(Debug, Default)]
 struct Marked {
-    settled: Option<Resumption>,
-    later: BTreeMap<Lsn, Resumption>,
+    settled: Option<ResumePoint>,
+    later: BTreeMap<Lsn, ResumePoint>,
 }
 
-impl Marks {
+impl ResumePoints {
     /// Creates the marks of a backfill that resumes there.
     #[must_use]
-    pub fn from(resumption: Option<Resumption>) -> Self {
+    pub fn from(resumption: Option<ResumePoint>) -> Self {
         let marked = Marked { settled: resumption, later: BTreeMap::new() };
         Self(Arc::new(Mutex::new(marked)))
     }
 
     /// Starts a stream, and returns where it resumes. Marks of an earlier stream are discarded.
-    pub(crate) fn begin(&self) -> Option<Resumption> {
+    pub(crate) fn begin(&self) -> Option<ResumePoint> {
         let mut marked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         marked.later.clear();
         marked.settled.clone()
     }
 
     /// Records the last aggregate of the transaction that ends at `end_lsn`.
-    pub(crate) fn ends_with(&self, end_lsn: Lsn, resumption: Resumption) {
+    pub(crate) fn ends_with(&self, end_lsn: Lsn, resumption: ResumePoint) {
         let mut marked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         marked.later.insert(end_lsn, resumption);
     }
 
     /// Returns the point to resume at once everything before `settled` is settled, if that point
     /// has moved.
-    pub(crate) fn settled_to(&self, settled: Lsn) -> Option<Resumption> {
+    pub(crate) fn settled_to(&self, settled: Lsn) -> Option<ResumePoint> {
         let mut marked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let later = marked.later.split_off(&Lsn::new(settled.as_u64() + 1));
         let passed = std::mem::replace(&mut marked.later, later);
@@ -67,8 +67,8 @@ mod tests {
 
     #[test]
     fn a_backfill_goes_on_with_the_last_aggregate_of_what_is_settled() {
-        let marks = Marks::default();
-        let at = |id: &str| Resumption {
+        let marks = ResumePoints::default();
+        let at = |id: &str| ResumePoint {
             table: 0,
             key: AggregateKey { aggregate_type: "t".into(), aggregate_id: id.into() },
         };

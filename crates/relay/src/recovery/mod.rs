@@ -26,21 +26,22 @@ use std::time::{Duration, SystemTime};
 
 use pgoutput_parser::PgTimestamp;
 use tokio::time::sleep;
-use walrelay_core::{ColumnNames, Names, Random, WalBudgetLimit};
+use walrelay_core::{ColumnAliases, ColumnNames, Random, WalBudgetLimit};
 use walrelay_outbox_admin::{
-    AdminError, Bound, Gap, GapTable, Recovery, Scope, SettledRows, SlotOperation, begin_backfill,
-    begin_recovery, finish_recovery, read_loss, read_operation, read_place, release_operation,
-    take_operation, take_recovery_along,
+    AdminError, Recovery, Scope, SettledBound, SettledRows, SlotOperation, SourceTable,
+    UnsettledRows, begin_backfill, begin_recovery, finish_recovery, read_loss, read_operation,
+    read_place, release_operation, take_operation, take_recovery_along,
 };
 use walrelay_outbox_store::{Outbox, is_same_origin, read_history, read_relay_row};
 use walrelay_pg_client::{
-    QualifiedName, RowUse, SqlClient, TableColumn, connect_sql, read_columns, refuse_hidden_rows,
+    QualifiedName, SqlClient, TableAccess, TableColumn, connect_sql, read_columns,
+    refuse_hidden_rows,
 };
 use walrelay_pg_replication::{Failover, read_publication, read_server_identity, read_slot};
 
 use crate::error::RelayError;
 use crate::failpoint;
-use crate::lifecycle::finisher::Finisher;
+use crate::lifecycle::finisher::OperationResumer;
 use crate::lifecycle::operation::Outcome;
 use crate::lifecycle::session::SessionSettings;
 use crate::lifecycle::supervisor::Supervisor;
@@ -52,17 +53,17 @@ use crate::settings::{Settings, Until};
 use crate::shutdown::Shutdown;
 use crate::stream::mode::Ended;
 use crate::stream::seams::Publisher;
-pub use batches::Batches;
-pub use followed::Followed;
-pub use marks::{Marks, Resumption};
-use noting::PlaceOnRecord;
-pub use noting::{NotePlace, run_noting};
+pub use batches::TransactionGrouping;
+pub use followed::ProgressReporting;
+pub use marks::{ResumePoint, ResumePoints};
+use noting::PlaceInRelayRow;
+pub use noting::{PlaceStore, run_noting};
 pub use progress::Progress;
-pub(crate) use reader::SqlRows;
+pub(crate) use reader::PostgresRowReader;
 pub use reader::{RowReader, Rows};
-pub use rest::Rest;
-pub use source::Serving;
+pub use rest::RecoveryWork;
 use source::TableSource;
+pub use source::TableStreamServer;
 pub(crate) use source::reading;
 pub use stream::TableStream;
 pub(crate) use stream::{insert_of, relation_of};
@@ -106,8 +107,8 @@ pub async fn begin(
     };
     let here = read_history(client, slot).await.map_err(RelayError::survey)?;
     let bound = match since {
-        Some(since) => Bound::Since(since),
-        None if here == row.system_identifier => Bound::Horizon,
+        Some(since) => SettledBound::Since(since),
+        None if here == row.system_identifier => SettledBound::Horizon,
         None => bound_elsewhere(client, outbox).await?,
     };
     let recovery = recovery(client, outbox, bound).await?;
@@ -132,8 +133,8 @@ async fn take_along(
         return Ok(());
     }
     match begun.bound {
-        Bound::Horizon => drop(bound_elsewhere(client, outbox).await?),
-        Bound::Nothing | Bound::Since(_) => {}
+        SettledBound::Horizon => drop(bound_elsewhere(client, outbox).await?),
+        SettledBound::Nothing | SettledBound::Since(_) => {}
     }
     refuse_hidden(client, &outbox.tables).await?;
     let server = read_server_identity(client).await.map_err(RelayError::survey)?;
@@ -143,11 +144,11 @@ async fn take_along(
 
 /// Returns the bound on another server. Positions are not valid there. Transaction ids are valid if
 /// that server is an upgrade of the recorded one.
-async fn bound_elsewhere(client: &SqlClient, outbox: &Outbox) -> Result<Bound, RelayError> {
+async fn bound_elsewhere(client: &SqlClient, outbox: &Outbox) -> Result<SettledBound, RelayError> {
     let slot = &outbox.slot;
     let is_same = is_same_origin(client, slot, &outbox.tables).await.map_err(RelayError::survey)?;
     match is_same {
-        true => Ok(Bound::Horizon),
+        true => Ok(SettledBound::Horizon),
         false => Err(RelayError::Survey(AdminError::OtherDatabase { slot: slot.clone() })),
     }
 }
@@ -164,7 +165,7 @@ pub async fn begin_first(
     failover: Failover,
 ) -> Result<bool, RelayError> {
     let slot = &outbox.slot;
-    let recovery = Recovery { failover, ..recovery(client, outbox, Bound::Nothing).await? };
+    let recovery = Recovery { failover, ..recovery(client, outbox, SettledBound::Nothing).await? };
     let here = read_history(client, slot).await.map_err(RelayError::survey)?;
     let server = read_server_identity(client).await.map_err(RelayError::survey)?;
     let whose = (here.as_str(), server.timeline);
@@ -176,7 +177,7 @@ pub async fn begin_first(
 async fn recovery(
     client: &SqlClient,
     outbox: &Outbox,
-    bound: Bound,
+    bound: SettledBound,
 ) -> Result<Recovery, RelayError> {
     let Outbox { slot, publication, tables, .. } = outbox;
     refuse_hidden(client, tables).await?;
@@ -198,19 +199,25 @@ async fn recovery(
 /// # Errors
 ///
 /// The server refused, or the connection ended.
-pub async fn rest(client: &SqlClient, slot: &str) -> Result<Option<(Recovery, Rest)>, RelayError> {
+pub async fn rest(
+    client: &SqlClient,
+    slot: &str,
+) -> Result<Option<(Recovery, RecoveryWork)>, RelayError> {
     let operation = read_operation(client, slot).await.map_err(RelayError::survey)?;
     let row = read_relay_row(client, slot).await.map_err(RelayError::survey)?;
     match (operation, row) {
         (Some(SlotOperation::Recovery(recovery)), Some(row)) => {
             let Some(filling) = recovery.filling.clone() else { return Ok(None) };
             let settled = match recovery.bound {
-                Bound::Nothing => SettledRows::None,
-                Bound::Horizon => SettledRows::Below(row.settled_xid),
-                Bound::Since(since) => SettledRows::Before(PgTimestamp::from_system_time(since)),
+                SettledBound::Nothing => SettledRows::None,
+                SettledBound::Horizon => SettledRows::Below(row.settled_xid),
+                SettledBound::Since(since) => {
+                    SettledRows::Before(PgTimestamp::from_system_time(since))
+                }
             };
-            let gap = Gap { snapshot: filling.snapshot, settled, scope: Scope::default() };
-            Ok(Some((recovery, Rest { consistent_point: filling.consistent_point, gap })))
+            let gap =
+                UnsettledRows { snapshot: filling.snapshot, settled, scope: Scope::default() };
+            Ok(Some((recovery, RecoveryWork { consistent_point: filling.consistent_point, gap })))
         }
         (
             Some(
@@ -255,7 +262,7 @@ pub async fn fill<P: Publisher>(
             return Ok(Filled::Done);
         }
     }
-    let finisher = Finisher {
+    let finisher = OperationResumer {
         client: &client,
         connect: &settings.connect,
         slot,
@@ -306,7 +313,7 @@ async fn publish<P: Publisher>(
     settings: &Settings,
     publisher: P,
     (metrics, health, shutdown): (&Metrics, &Health, &Shutdown),
-    (client, recovery, rest): (&SqlClient, &Recovery, &Rest),
+    (client, recovery, rest): (&SqlClient, &Recovery, &RecoveryWork),
 ) -> Result<Option<Ended>, RelayError> {
     let outbox = &settings.relay.outbox;
     let mut tables = Vec::new();
@@ -329,12 +336,12 @@ async fn publish<P: Publisher>(
     let supervisor = Supervisor {
         settings: &SessionSettings::of(&relay, requests_max, Until::CaughtUp),
         server: TableSource::new(settings, rest.clone(), (tables, progress.clone())),
-        publisher: Followed::new(publisher, progress.clone()),
+        publisher: ProgressReporting::new(publisher, progress.clone()),
         metrics: metrics.clone(),
         health: health.clone(),
         random: Random::new(random_seed()),
     };
-    let noting = PlaceOnRecord { client, slot: &outbox.slot, filling };
+    let noting = PlaceInRelayRow { client, slot: &outbox.slot, filling };
     let stop = Shutdown::new();
     let running = Box::pin(supervisor.run(&stop));
     run_noting(running, (noting, &progress), (&stop, shutdown)).await
@@ -342,7 +349,7 @@ async fn publish<P: Publisher>(
 
 /// Rejects hidden rows: a recovery would see no rows, and would count all of them as settled.
 async fn refuse_hidden(client: &SqlClient, tables: &[QualifiedName]) -> Result<(), RelayError> {
-    refuse_hidden_rows(client, tables, RowUse::Read).await.map_err(RelayError::survey)
+    refuse_hidden_rows(client, tables, TableAccess::Read).await.map_err(RelayError::survey)
 }
 
 /// Returns an outbox table as a recovery reads it.
@@ -354,14 +361,15 @@ pub async fn table(
     client: &SqlClient,
     name: &QualifiedName,
     names: &ColumnNames,
-) -> Result<GapTable, RelayError> {
+) -> Result<SourceTable, RelayError> {
     refuse_hidden(client, std::slice::from_ref(name)).await?;
     let (oid, columns) = read_columns(client, name).await.map_err(RelayError::survey)?;
     let ColumnNames { id, aggregate_type, aggregate_id, version, occurred_at, .. } = names;
-    let found = |named: &Option<Names>| named.as_ref().and_then(|one| present(one, &columns));
+    let found =
+        |named: &Option<ColumnAliases>| named.as_ref().and_then(|one| present(one, &columns));
     let occurred_at = found(occurred_at);
     let order = [found(version), occurred_at.clone(), present(id, &columns)];
-    Ok(GapTable {
+    Ok(SourceTable {
         name: name.clone(),
         oid,
         aggregate_type: found(aggregate_type),
@@ -384,16 +392,16 @@ pub async fn published_table(
     client: &SqlClient,
     (outbox, name): (&Outbox, &QualifiedName),
     names: &ColumnNames,
-) -> Result<GapTable, RelayError> {
+) -> Result<SourceTable, RelayError> {
     let table = table(client, name, names).await?;
     let publication = read_publication(client, &outbox.publication).await;
     let publication = publication.map_err(RelayError::survey)?;
     let row_filter = publication.and_then(|it| it.listed(name)?.row_filter.clone());
-    Ok(GapTable { row_filter, ..table })
+    Ok(SourceTable { row_filter, ..table })
 }
 
 /// Returns the first of a column's names that exists in the table.
-fn present(names: &Names, columns: &[TableColumn]) -> Option<String> {
+fn present(names: &ColumnAliases, columns: &[TableColumn]) -> Option<String> {
     let is_there = |name: &&str| columns.iter().any(|column| column.name == *name);
     names.iter().find(is_there).map(str::to_owned)
 }

@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use walrelay_outbox_admin::{AdminError, Filling, FillingPlace, note_place};
+use walrelay_outbox_admin::{AdminError, Filling, RecoveryCursor, note_place};
 use walrelay_pg_client::SqlClient;
 
 use super::progress::Progress;
@@ -23,22 +23,22 @@ const ROWS: u32 = 1_000;
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Stores the place of a recovery.
-pub trait NotePlace: Sync {
+pub trait PlaceStore: Sync {
     /// Stores the place. It is durable when this returns.
-    fn note(&self, place: &FillingPlace) -> impl Future<Output = Result<(), RelayError>> + Send;
+    fn note(&self, place: &RecoveryCursor) -> impl Future<Output = Result<(), RelayError>> + Send;
 }
 
 /// Stores the place in `app_outbox_relay.operation`, over the session that holds the operation's
 /// lock.
 #[derive(Debug)]
-pub(super) struct PlaceOnRecord<'a> {
+pub(super) struct PlaceInRelayRow<'a> {
     pub(super) client: &'a SqlClient,
     pub(super) slot: &'a str,
     pub(super) filling: &'a Filling,
 }
 
-impl NotePlace for PlaceOnRecord<'_> {
-    async fn note(&self, place: &FillingPlace) -> Result<(), RelayError> {
+impl PlaceStore for PlaceInRelayRow<'_> {
+    async fn note(&self, place: &RecoveryCursor) -> Result<(), RelayError> {
         let Self { client, slot, filling } = *self;
         let noted = note_place(client, (slot, filling), place).await.map_err(RelayError::survey)?;
         match noted {
@@ -60,7 +60,7 @@ impl NotePlace for PlaceOnRecord<'_> {
 /// Errors of the sessions, or of recording the place.
 pub async fn run_noting<R>(
     running: R,
-    (on_record, progress): (impl NotePlace, &Progress),
+    (on_record, progress): (impl PlaceStore, &Progress),
     (stop, shutdown): (&Shutdown, &Shutdown),
 ) -> Result<Option<Ended>, RelayError>
 where
@@ -91,7 +91,7 @@ where
 }
 
 /// Records the place until that fails.
-async fn keep_noting(on_record: &impl NotePlace, progress: &Progress) -> RelayError {
+async fn keep_noting(on_record: &impl PlaceStore, progress: &Progress) -> RelayError {
     let (mut noted, mut noted_at) = (progress.number(), Instant::now());
     loop {
         sleep(PAUSE).await;

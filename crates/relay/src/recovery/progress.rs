@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pgoutput_parser::{Lsn, Position};
-use walrelay_outbox_admin::{FillingPlace, RowPlace};
+use walrelay_outbox_admin::{RecoveryCursor, RowCursor};
 use walrelay_outbox_store::RecordedRow;
 
 /// The progress of a recovery. Clones share it.
@@ -28,7 +28,7 @@ struct State {
     /// The rows in dispatch state, by position.
     recorded: Arc<[RecordedRow]>,
     /// The last known place.
-    place: Option<FillingPlace>,
+    place: Option<RecoveryCursor>,
 }
 
 impl Default for State {
@@ -48,13 +48,13 @@ impl Default for State {
 struct ReadRow {
     event_id: String,
     /// `None` if its values are too long to be recorded.
-    place: Option<RowPlace>,
-    in_table: Arc<InTable>,
+    place: Option<RowCursor>,
+    in_table: Arc<SharedPlace>,
 }
 
 /// The part of a place that all rows of a table share.
 #[derive(Debug, Default)]
-pub(crate) struct InTable {
+pub(crate) struct SharedPlace {
     /// The names of the tables that were read, up to this one.
     pub(crate) tables: Vec<String>,
     /// The columns that define the order of the table.
@@ -64,7 +64,7 @@ pub(crate) struct InTable {
 impl Progress {
     /// Creates the progress of a recovery that resumes at `place`.
     #[must_use]
-    pub fn from(place: Option<FillingPlace>) -> Self {
+    pub fn from(place: Option<RecoveryCursor>) -> Self {
         Self(Arc::new(Mutex::new(State { place, ..State::default() })))
     }
 
@@ -80,7 +80,12 @@ impl Progress {
     }
 
     /// Records the next row that was read.
-    pub(crate) fn read(&self, event_id: String, place: Option<RowPlace>, in_table: &Arc<InTable>) {
+    pub(crate) fn read(
+        &self,
+        event_id: String,
+        place: Option<RowCursor>,
+        in_table: &Arc<SharedPlace>,
+    ) {
         let mut state = self.state();
         let row = ReadRow { event_id, place, in_table: Arc::clone(in_table) };
         let number = state.next;
@@ -112,7 +117,7 @@ impl Progress {
 
     /// Returns the row to resume at, or `None` before any row was read.
     #[must_use]
-    pub fn place(&self) -> Option<FillingPlace> {
+    pub fn place(&self) -> Option<RecoveryCursor> {
         let mut state = self.state();
         state.update_place();
         state.place.clone()
@@ -150,10 +155,10 @@ impl State {
         if self.place.as_ref().is_some_and(|place| place.number == number) {
             return;
         }
-        let InTable { tables, columns } = &*row.in_table;
+        let SharedPlace { tables, columns } = &*row.in_table;
         let (tables, columns) = (tables.clone(), columns.clone());
         if let Some(row) = row.place.clone() {
-            self.place = Some(FillingPlace { tables, columns, number, row });
+            self.place = Some(RecoveryCursor { tables, columns, number, row });
         }
     }
 }
@@ -169,10 +174,10 @@ mod tests {
     fn progress(rows: u32) -> Progress {
         let progress = Progress::default();
         progress.begin(COMMIT, Arc::default());
-        let in_table = Arc::new(InTable { tables: vec!["t".into()], columns: Vec::new() });
+        let in_table = Arc::new(SharedPlace { tables: vec!["t".into()], columns: Vec::new() });
         for number in 0..rows {
             let key = AggregateKey { aggregate_id: number.to_string(), ..AggregateKey::default() };
-            let place = Some(RowPlace { key, order: Vec::new() });
+            let place = Some(RowCursor { key, order: Vec::new() });
             progress.read(format!("e{number}"), place, &in_table);
         }
         progress
@@ -210,7 +215,7 @@ mod tests {
         let recorded = RecordedRow { position, event_id: "e1".into(), parks: None };
         progress.begin(COMMIT, [recorded].into());
         for number in 0..3 {
-            progress.read(format!("e{number}"), Some(RowPlace::default()), &in_table);
+            progress.read(format!("e{number}"), Some(RowCursor::default()), &in_table);
         }
         settle(&progress, 0);
         assert_eq!(progress.number(), 2);

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use walrelay_outbox_admin::{GapRow, GapTable, GapValue};
+use walrelay_outbox_admin::{SourceRow, SourceTable, SourceValue};
 use walrelay_pg_client::ServerError;
 
 use crate::error::RelayError;
@@ -57,7 +57,7 @@ impl ReadFailures {
     }
 
     /// Records a row that was read.
-    pub(crate) fn read(&self, row: &GapRow, table: &GapTable) {
+    pub(crate) fn read(&self, row: &SourceRow, table: &SourceTable) {
         let id = event_id(row, table);
         if row.values.iter().any(|value| !is_utf8(value)) {
             tracing::warn!(event_id = id, table = %table.name, "the row has a value that is not valid UTF-8");
@@ -91,18 +91,18 @@ impl ReadFailures {
 }
 
 /// Returns the event id of a row, or an empty string without one.
-pub(super) fn event_id<'a>(row: &'a GapRow, table: &GapTable) -> &'a str {
+pub(super) fn event_id<'a>(row: &'a SourceRow, table: &SourceTable) -> &'a str {
     let value = table.column(Some(&table.id)).and_then(|index| row.values.get(index));
     match value {
-        Some(GapValue::Text(id)) => str::from_utf8(id).unwrap_or_default(),
-        Some(GapValue::Null | GapValue::TooLarge { .. }) | None => "",
+        Some(SourceValue::Text(id)) => str::from_utf8(id).unwrap_or_default(),
+        Some(SourceValue::Null | SourceValue::TooLarge { .. }) | None => "",
     }
 }
 
-fn is_utf8(value: &GapValue) -> bool {
+fn is_utf8(value: &SourceValue) -> bool {
     match value {
-        GapValue::Text(text) => str::from_utf8(text).is_ok(),
-        GapValue::Null | GapValue::TooLarge { .. } => true,
+        SourceValue::Text(text) => str::from_utf8(text).is_ok(),
+        SourceValue::Null | SourceValue::TooLarge { .. } => true,
     }
 }
 

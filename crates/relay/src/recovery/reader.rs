@@ -2,7 +2,7 @@
 
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt as _, TryStreamExt as _};
-use walrelay_outbox_admin::{Gap, GapRow, GapTable, ServerText};
+use walrelay_outbox_admin::{ServerEncoding, SourceRow, SourceTable, UnsettledRows};
 use walrelay_pg_client::SqlClient;
 
 use crate::error::RelayError;
@@ -10,32 +10,35 @@ use crate::error::RelayError;
 /// Reads rows.
 pub trait RowReader: Send + Sync + 'static {
     /// Returns whether every transaction in the snapshot is visible to readers.
-    fn is_visible(&self, gap: &Gap) -> impl Future<Output = Result<bool, RelayError>> + Send;
+    fn is_visible(
+        &self,
+        gap: &UnsettledRows,
+    ) -> impl Future<Output = Result<bool, RelayError>> + Send;
 
     /// Returns the rows of a table, in their order.
     fn rows(
         &self,
-        gap: &Gap,
-        table: &GapTable,
+        gap: &UnsettledRows,
+        table: &SourceTable,
     ) -> impl Future<Output = Result<Rows, RelayError>> + Send;
 }
 
 /// A stream of rows.
-pub type Rows = BoxStream<'static, Result<GapRow, RelayError>>;
+pub type Rows = BoxStream<'static, Result<SourceRow, RelayError>>;
 
 /// The tables in Postgres.
 #[derive(Debug)]
-pub(crate) struct SqlRows {
+pub(crate) struct PostgresRowReader {
     pub(crate) client: SqlClient,
-    pub(crate) text: ServerText,
+    pub(crate) text: ServerEncoding,
 }
 
-impl RowReader for SqlRows {
-    async fn is_visible(&self, gap: &Gap) -> Result<bool, RelayError> {
+impl RowReader for PostgresRowReader {
+    async fn is_visible(&self, gap: &UnsettledRows) -> Result<bool, RelayError> {
         gap.is_visible(&self.client).await.map_err(RelayError::survey)
     }
 
-    async fn rows(&self, gap: &Gap, table: &GapTable) -> Result<Rows, RelayError> {
+    async fn rows(&self, gap: &UnsettledRows, table: &SourceTable) -> Result<Rows, RelayError> {
         let rows = gap.rows(&self.client, (table, self.text)).await.map_err(RelayError::survey)?;
         Ok(rows.map_err(RelayError::survey).boxed())
     }

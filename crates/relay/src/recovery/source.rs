@@ -7,20 +7,20 @@ use std::time::Duration;
 use pgoutput_parser::{Lsn, Position};
 use tokio::io::DuplexStream;
 use tokio::task::JoinSet;
-use walrelay_core::{Retention, WalBudgetLimit};
-use walrelay_outbox_admin::{GapTable, read_server_text};
+use walrelay_core::{WalBudgetLimit, WalRetentionLimit};
+use walrelay_outbox_admin::{SourceTable, read_server_text};
 use walrelay_outbox_store::{DispatchStore, RecordedRow, SessionStore, read_relay_row};
 use walrelay_pg_client::{ConnectConfig, SqlClient, connect_sql};
 use walrelay_pg_replication::{
     ReplicationConnection, ServerIdentity, Startup, SystemIdentity, read_server_identity,
 };
 
-use super::batches::Batches;
-use super::followed::Followed;
+use super::batches::TransactionGrouping;
+use super::followed::ProgressReporting;
 use super::progress::Progress;
 use super::read_failures::ReadFailures;
-use super::reader::{RowReader, SqlRows};
-use super::rest::Rest;
+use super::reader::{PostgresRowReader, RowReader};
+use super::rest::RecoveryWork;
 use super::stream::TableStream;
 use crate::error::RelayError;
 use crate::lifecycle::server::{Connected, Database, Holder, Positions, Server, lease_of};
@@ -35,20 +35,20 @@ const SOCKET_BYTES: usize = 256 << 10;
 #[derive(Debug)]
 pub(super) struct TableSource<'a> {
     settings: &'a Settings,
-    rest: Rest,
-    tables: Vec<GapTable>,
+    rest: RecoveryWork,
+    tables: Vec<SourceTable>,
     progress: Progress,
     /// Serves the other side of the socket, one stream at a time.
-    serving: Serving,
+    serving: TableStreamServer,
 }
 
 impl<'a> TableSource<'a> {
     pub(super) fn new(
         settings: &'a Settings,
-        rest: Rest,
-        (tables, progress): (Vec<GapTable>, Progress),
+        rest: RecoveryWork,
+        (tables, progress): (Vec<SourceTable>, Progress),
     ) -> Self {
-        Self { settings, rest, tables, progress, serving: Serving::default() }
+        Self { settings, rest, tables, progress, serving: TableStreamServer::default() }
     }
 
     /// Returns the rows to read that dispatch state already has, at their positions in the stream.
@@ -94,7 +94,7 @@ impl Server for TableSource<'_> {
         self.progress.begin(commit_lsn, recorded);
         let first_index = self.progress.number();
         let read = (self.rest.gap.clone(), self.tables.clone());
-        let batches = Batches::One { commit_lsn, progress: self.progress.clone() };
+        let batches = TransactionGrouping::One { commit_lsn, progress: self.progress.clone() };
         let stream = TableStream::new(reading, read, self.rest.consistent_point, batches);
         let replication = self.serving.serve(stream).await?;
         let store = DispatchStore::new(relay.outbox.slot.clone()).with_on_dead(relay.on_dead);
@@ -117,24 +117,24 @@ impl Server for TableSource<'_> {
 
 /// Opens a connection that reads rows as text in the formats that the router reads, as a
 /// replication connection does.
-pub(crate) async fn reading(connect: &ConnectConfig) -> Result<SqlRows, RelayError> {
+pub(crate) async fn reading(connect: &ConnectConfig) -> Result<PostgresRowReader, RelayError> {
     let client = connect_sql(connect).await.map_err(RelayError::Connect)?;
     let settings = "SET DateStyle = 'ISO'; SET TimeZone = 'UTC'; SET bytea_output = 'hex';
                     SET IntervalStyle = 'postgres'; SET extra_float_digits = 1;
                     SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0";
     client.batch_execute(settings).await.map_err(RelayError::sql("set up the session"))?;
     let text = read_server_text(&client).await.map_err(RelayError::survey)?;
-    Ok(SqlRows { client, text })
+    Ok(PostgresRowReader { client, text })
 }
 
 /// Serves the other side of an in-memory socket, one stream at a time.
 #[derive(Debug, Default)]
-pub struct Serving {
+pub struct TableStreamServer {
     streams: Mutex<JoinSet<()>>,
     failures: ReadFailures,
 }
 
-impl Serving {
+impl TableStreamServer {
     /// Serves a stream, and connects to it. The stream of the previous session is dropped.
     ///
     /// # Errors
@@ -180,7 +180,7 @@ pub(super) struct TableDatabase {
 }
 
 impl Database for TableDatabase {
-    type Store = Followed<SessionStore>;
+    type Store = ProgressReporting<SessionStore>;
 
     fn first_index(&self) -> u32 {
         self.first_index
@@ -205,17 +205,20 @@ impl Database for TableDatabase {
     async fn positions(&mut self) -> Result<Positions, RelayError> {
         let wal_end = self.consistent_point;
         let confirmed_flush = Lsn::new(wal_end.as_u64() - 1);
-        Ok(Positions { confirmed_flush, wal_end, retention: Retention::Unlimited })
+        Ok(Positions { confirmed_flush, wal_end, retention: WalRetentionLimit::Unlimited })
     }
 
     fn measure_log(&self, _: WalBudgetLimit) -> WalEnd {
         WalEnd::measured(async |_| {})
     }
 
-    async fn into_store(self, _: SystemIdentity) -> Result<Followed<SessionStore>, RelayError> {
+    async fn into_store(
+        self,
+        _: SystemIdentity,
+    ) -> Result<ProgressReporting<SessionStore>, RelayError> {
         let Self { sql, connect, store, server, lease, generation, progress, .. } = self;
         let begun = SessionStore::begin(connect, sql, store, server, lease).await;
         let begun = begun.map_err(RelayError::Store)?;
-        Ok(Followed::new(begun.of_generation(generation), progress))
+        Ok(ProgressReporting::new(begun.of_generation(generation), progress))
     }
 }

@@ -19,11 +19,11 @@ use pgoutput_parser::{
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, ReadHalf, WriteHalf};
 use tokio::time::{Instant, interval, sleep};
-use walrelay_outbox_admin::{Gap, GapRow, GapTable, GapValue};
+use walrelay_outbox_admin::{SourceRow, SourceTable, SourceValue, UnsettledRows};
 use walrelay_pg_client::ServerError;
 use walrelay_pg_replication::SystemIdentity;
 
-use super::batches::{Batches, Open};
+use super::batches::{Open, TransactionGrouping};
 use super::read_failures::ReadFailures;
 use super::reader::RowReader;
 use crate::error::RelayError;
@@ -39,12 +39,12 @@ const VISIBLE_PAUSE: Duration = Duration::from_millis(100);
 pub struct TableStream<R> {
     /// Reads the rows.
     reader: R,
-    gap: Gap,
-    tables: Vec<GapTable>,
+    gap: UnsettledRows,
+    tables: Vec<SourceTable>,
     /// The end of the last transaction and of the stream.
     end: Lsn,
     /// Groups the rows into transactions.
-    batches: Batches,
+    batches: TransactionGrouping,
     /// Records the row at which reading failed.
     failures: ReadFailures,
 }
@@ -55,7 +55,12 @@ const COPY_BOTH: &[u8] = &[0, 0, 0];
 impl<R: RowReader> TableStream<R> {
     /// Creates a stream of these rows of these tables, which ends at `end`.
     #[must_use]
-    pub fn new(reader: R, (gap, tables): (Gap, Vec<GapTable>), end: Lsn, batches: Batches) -> Self {
+    pub fn new(
+        reader: R,
+        (gap, tables): (UnsettledRows, Vec<SourceTable>),
+        end: Lsn,
+        batches: TransactionGrouping,
+    ) -> Self {
         Self { reader, gap, tables, end, batches, failures: ReadFailures::default() }
     }
 
@@ -119,7 +124,7 @@ impl<R: RowReader> TableStream<R> {
     async fn send_table(
         &self,
         writer: &mut WriteHalf<DuplexStream>,
-        (number, table, gap): (usize, &GapTable, &Gap),
+        (number, table, gap): (usize, &SourceTable, &UnsettledRows),
         open: &mut Open,
     ) -> Result<(), RelayError> {
         let io = |source| RelayError::TableStream { source };
@@ -156,7 +161,7 @@ impl<R: RowReader> TableStream<R> {
 }
 
 /// Encodes the table as the server would describe it in the stream.
-pub(crate) fn relation_of(table: &GapTable) -> Vec<u8> {
+pub(crate) fn relation_of(table: &SourceTable) -> Vec<u8> {
     let columns: Vec<RelationColumn> = table
         .columns
         .iter()
@@ -172,8 +177,8 @@ pub(crate) fn relation_of(table: &GapTable) -> Vec<u8> {
 }
 
 /// Encodes a row as the server would stream it.
-pub(crate) fn insert_of(table: &GapTable, row: &GapRow) -> Vec<u8> {
-    let values: Vec<Column<'_>> = row.values.iter().map(GapValue::as_column).collect();
+pub(crate) fn insert_of(table: &SourceTable, row: &SourceRow) -> Vec<u8> {
+    let values: Vec<Column<'_>> = row.values.iter().map(SourceValue::as_column).collect();
     encode::insert(table.oid, &values)
 }
 

@@ -22,13 +22,13 @@ mod tally;
 use std::time::Duration;
 
 use pgoutput_parser::Lsn;
-use walrelay_core::{OnDead, Selection, WalBudgetLimit};
+use walrelay_core::{OnDead, ReplaySelection, WalBudgetLimit};
 
 pub use in_place::{HELD_KEYS_MAX, HistoryWriter, KeysSeen};
-pub use paced::Paced;
+pub use paced::RateLimited;
 pub use request::{Destination, Rate, Request, UnreadableRequest};
 pub use routed_rows::RoutedRows;
-pub use rows::{BACKFILL_END, Beginning, RowsRequest, TableRows};
+pub use rows::{BACKFILL_END, BackfillRequest, BackfillServer, Beginning};
 pub use server::AnchorCopy;
 pub use store::{DeadRows, Keeping, Progress, ReplayStore};
 pub use tally::Tally;
@@ -44,7 +44,7 @@ pub struct Replay {
     /// The slot of the anchor.
     pub anchor_slot: String,
     /// The selection of the rows.
-    pub selection: Selection,
+    pub selection: ReplaySelection,
     /// Everything before this position is already published.
     pub start: Lsn,
     /// The replay is done once everything before this position is settled.

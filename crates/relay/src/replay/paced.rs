@@ -12,7 +12,7 @@ use crate::stream::seams::Publisher;
 
 /// Publishes at a limited rate.
 #[derive(Debug, Clone)]
-pub struct Paced<P> {
+pub struct RateLimited<P> {
     /// `None` in a dry run.
     publisher: Option<P>,
     pace: Option<Arc<Pace>>,
@@ -37,7 +37,7 @@ impl Pace {
     }
 }
 
-impl<P> Paced<P> {
+impl<P> RateLimited<P> {
     /// Limits `publisher` to `rate`. Without a publisher, every row counts as published at once.
     #[must_use]
     pub fn new(publisher: Option<P>, rate: Option<Rate>, tally: Tally) -> Self {
@@ -46,7 +46,7 @@ impl<P> Paced<P> {
     }
 }
 
-impl<P: Publisher + Sync> Publisher for Paced<P> {
+impl<P: Publisher + Sync> Publisher for RateLimited<P> {
     fn publish(
         &self,
         batch: &Batch,

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use pgoutput_parser::{Lsn, PgTimestamp};
 use serde_json::{Value, json};
-use walrelay_core::{Matching, Selection};
+use walrelay_core::{Matching, ReplaySelection};
 
 use super::store::DeadRows;
 
@@ -99,9 +99,9 @@ impl UnreadableRequest {
 impl Request {
     /// Returns the selection of the requested rows between two positions.
     #[must_use]
-    pub fn selection(&self, from: Lsn, to: Lsn) -> Selection {
+    pub fn selection(&self, from: Lsn, to: Lsn) -> ReplaySelection {
         let Self { since, until, matching, .. } = self;
-        Selection { from, to, since: *since, until: *until, matching: matching.clone() }
+        ReplaySelection { from, to, since: *since, until: *until, matching: matching.clone() }
     }
 
     /// Returns the stored form.

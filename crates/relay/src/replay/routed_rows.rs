@@ -8,11 +8,11 @@ use futures_util::TryStreamExt as _;
 use pgoutput_parser::{Begin, Change, Decoder, Lsn, PgTimestamp, encode};
 use tokio::time::sleep;
 use walrelay_core::{Routed, Router, RouterConfig};
-use walrelay_outbox_admin::{Gap, GapTable};
+use walrelay_outbox_admin::{SourceTable, UnsettledRows};
 use walrelay_pg_client::ConnectConfig;
 
 use crate::error::RelayError;
-use crate::recovery::{SqlRows, insert_of, reading, relation_of};
+use crate::recovery::{PostgresRowReader, insert_of, reading, relation_of};
 use crate::stream::pipeline_error::PipelineError;
 
 /// The interval at which commits that wait for a synchronous standby are checked for visibility.
@@ -21,9 +21,9 @@ const VISIBLE_PAUSE: Duration = Duration::from_millis(100);
 /// Reads the tables in the order of aggregate and version.
 #[derive(Debug)]
 pub struct RoutedRows {
-    rows: SqlRows,
-    gap: Gap,
-    tables: Vec<GapTable>,
+    rows: PostgresRowReader,
+    gap: UnsettledRows,
+    tables: Vec<SourceTable>,
     router: RouterConfig,
 }
 
@@ -36,7 +36,7 @@ impl RoutedRows {
     pub async fn connect(
         connect: &ConnectConfig,
         router: RouterConfig,
-        (gap, tables): (Gap, Vec<GapTable>),
+        (gap, tables): (UnsettledRows, Vec<SourceTable>),
     ) -> Result<Self, RelayError> {
         Ok(Self { rows: reading(connect).await?, gap, tables, router })
     }
@@ -69,11 +69,11 @@ impl RoutedRows {
 
     async fn each_of<E: From<RelayError>>(
         &self,
-        table: &GapTable,
+        table: &SourceTable,
         (decoder, router): (&mut Decoder, &mut Router),
         visit: &mut impl AsyncFnMut(Routed) -> Result<(), E>,
     ) -> Result<(), E> {
-        let SqlRows { client, text } = &self.rows;
+        let PostgresRowReader { client, text } = &self.rows;
         let rows = self.gap.rows(client, (table, *text)).await.map_err(RelayError::survey)?;
         let mut rows = pin!(rows);
         while let Some(row) = rows.try_next().await.map_err(RelayError::survey)? {

@@ -7,8 +7,8 @@
 use pgoutput_parser::{Lsn, PgTimestamp};
 use serde_json::{Value, json};
 use tokio::io::DuplexStream;
-use walrelay_core::{Matching, Retention, Selection, WalBudgetLimit};
-use walrelay_outbox_admin::{AggregateKey, Gap, GapTable, advance_replay};
+use walrelay_core::{Matching, ReplaySelection, WalBudgetLimit, WalRetentionLimit};
+use walrelay_outbox_admin::{AggregateKey, SourceTable, UnsettledRows, advance_replay};
 use walrelay_outbox_store::DispatchStore;
 use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_pg_replication::{ServerIdentity, SystemIdentity, read_server_identity};
@@ -19,13 +19,15 @@ use super::store::{DeadRows, Keeping, OnRecord, ReplayStore};
 use super::tally::Tally;
 use crate::error::RelayError;
 use crate::lifecycle::server::{Connected, Database, Holder, Positions, Server};
-use crate::recovery::{Batches, Marks, Resumption, Serving, TableStream};
+use crate::recovery::{
+    ResumePoint, ResumePoints, TableStream, TableStreamServer, TransactionGrouping,
+};
 use crate::settings::Settings;
 use crate::stream::wal_end::WalEnd;
 
 /// The request of a backfill.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RowsRequest {
+pub struct BackfillRequest {
     /// The destination.
     pub destination: Destination,
     /// The snapshot (`pg_snapshot`) that sees the rows to publish.
@@ -43,10 +45,10 @@ pub struct RowsRequest {
     /// The treatment of rows that Pub/Sub never accepts.
     pub dead_rows: DeadRows,
     /// The point to resume at. `None` is the first row.
-    pub resumption: Option<Resumption>,
+    pub resumption: Option<ResumePoint>,
 }
 
-impl RowsRequest {
+impl BackfillRequest {
     /// Returns the stored form.
     #[must_use]
     pub fn to_json(&self) -> String {
@@ -85,7 +87,7 @@ impl RowsRequest {
         let leaves_out = value.get("skip_dead").and_then(Value::as_bool).unwrap_or(false);
         let resumption = value.get("from").and_then(|from| {
             let part = |name| from.get(name).and_then(Value::as_str).map(str::to_owned);
-            Some(Resumption {
+            Some(ResumePoint {
                 table: usize::try_from(from.get("table")?.as_u64()?).ok()?,
                 key: AggregateKey {
                     aggregate_type: part("aggregate_type")?,
@@ -112,9 +114,9 @@ impl RowsRequest {
 
     /// Returns a selection of the whole stream. The query on the table already excludes other rows.
     #[must_use]
-    pub fn selection() -> Selection {
+    pub fn selection() -> ReplaySelection {
         let (from, to) = (Lsn::ZERO, Lsn::new(u64::MAX));
-        Selection { from, to, since: None, until: None, matching: Matching::default() }
+        ReplaySelection { from, to, since: None, until: None, matching: Matching::default() }
     }
 }
 
@@ -123,38 +125,38 @@ pub const BACKFILL_END: Lsn = Lsn::new(1 << 40);
 
 /// The tables in place of an anchor's copy.
 #[derive(Debug)]
-pub struct TableRows<'a> {
+pub struct BackfillServer<'a> {
     /// The connection and relay settings.
     pub settings: &'a Settings,
     /// The backfill as a replay.
     pub replay: &'a Replay,
     /// The selection of the rows.
-    pub gap: Gap,
+    pub gap: UnsettledRows,
     /// The tables.
-    pub tables: Vec<GapTable>,
+    pub tables: Vec<SourceTable>,
     /// The progress.
     pub tally: Tally,
     /// Where each connection starts.
     pub beginning: Beginning,
     /// Serves the other side of the socket.
-    pub serving: Serving,
+    pub serving: TableStreamServer,
 }
 
 /// Where each connection starts.
 #[derive(Debug, Clone)]
 pub enum Beginning {
     /// At the aggregate at which the previous connection stopped.
-    Marked(Marks),
+    Marked(ResumePoints),
     /// At the first row. Rows that earlier connections inserted are removed, so rows have the same
     /// positions every time.
     Anew(DispatchStore),
 }
 
-impl Server for TableRows<'_> {
+impl Server for BackfillServer<'_> {
     type Socket = DuplexStream;
-    type Database = RowsDatabase;
+    type Database = BackfillDatabase;
 
-    async fn connect(&self) -> Result<Connected<DuplexStream, RowsDatabase>, RelayError> {
+    async fn connect(&self) -> Result<Connected<DuplexStream, BackfillDatabase>, RelayError> {
         let connect = &self.settings.connect;
         let sql = connect_sql(connect).await.map_err(RelayError::Connect)?;
         let server = read_server_identity(&sql).await.map_err(RelayError::survey)?;
@@ -167,7 +169,8 @@ impl Server for TableRows<'_> {
                 (Lsn::ZERO, None)
             }
         };
-        let batches = Batches::Many { after: start, marks: marks.clone().unwrap_or_default() };
+        let batches =
+            TransactionGrouping::Many { after: start, marks: marks.clone().unwrap_or_default() };
         if marks.is_some() {
             self.note_beginning(&sql, batches.first(BACKFILL_END).commit_lsn()).await?;
         }
@@ -176,7 +179,7 @@ impl Server for TableRows<'_> {
         let stream = TableStream::new(reader, read, BACKFILL_END, batches);
         Ok(Connected {
             replication: self.serving.serve(stream).await?,
-            database: RowsDatabase {
+            database: BackfillDatabase {
                 sql,
                 server,
                 settings: self.settings.clone(),
@@ -189,7 +192,7 @@ impl Server for TableRows<'_> {
     }
 }
 
-impl TableRows<'_> {
+impl BackfillServer<'_> {
     /// Records the first position before any row uses it. A backfill that resumes after a crash
     /// uses greater positions, even if no progress was recorded. Published positions are therefore
     /// never reused for other rows.
@@ -217,7 +220,7 @@ impl TableRows<'_> {
 
 /// The ordinary connection beside the stream.
 #[derive(Debug)]
-pub struct RowsDatabase {
+pub struct BackfillDatabase {
     sql: SqlClient,
     server: ServerIdentity,
     settings: Settings,
@@ -225,10 +228,10 @@ pub struct RowsDatabase {
     tally: Tally,
     /// The start of this connection.
     start: Lsn,
-    marks: Option<Marks>,
+    marks: Option<ResumePoints>,
 }
 
-impl Database for RowsDatabase {
+impl Database for BackfillDatabase {
     type Store = ReplayStore<OnRecord>;
 
     async fn check(&mut self) -> Result<(), RelayError> {
@@ -249,7 +252,7 @@ impl Database for RowsDatabase {
 
     async fn positions(&mut self) -> Result<Positions, RelayError> {
         let (confirmed_flush, wal_end) = (self.start, BACKFILL_END);
-        Ok(Positions { confirmed_flush, wal_end, retention: Retention::Unlimited })
+        Ok(Positions { confirmed_flush, wal_end, retention: WalRetentionLimit::Unlimited })
     }
 
     fn measure_log(&self, _: WalBudgetLimit) -> WalEnd {
@@ -271,7 +274,7 @@ mod tests {
 
     #[test]
     fn what_was_asked_for_is_read_back_as_it_was() {
-        let request = RowsRequest {
+        let request = BackfillRequest {
             destination: Destination::InPlace,
             snapshot: "5:9:7".into(),
             since: Some(PgTimestamp::from_micros(-5)),
@@ -282,7 +285,7 @@ mod tests {
             dead_rows: DeadRows::Stop,
             resumption: None,
         };
-        assert_eq!(RowsRequest::from_json(&request.to_json()), Ok(request));
-        assert!(RowsRequest::from_json("{}").is_err());
+        assert_eq!(BackfillRequest::from_json(&request.to_json()), Ok(request));
+        assert!(BackfillRequest::from_json("{}").is_err());
     }
 }

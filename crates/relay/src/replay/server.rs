@@ -2,7 +2,7 @@
 
 use pgoutput_parser::Lsn;
 use tokio_postgres::types::PgLsn;
-use walrelay_core::{Retention, WalBudgetLimit};
+use walrelay_core::{WalBudgetLimit, WalRetentionLimit};
 use walrelay_outbox_store::StoreError;
 use walrelay_pg_client::{
     ConnectConfig, PgError, ServerErrorKind, SqlClient, Stream, connect_sql, quote_literal,
@@ -118,7 +118,7 @@ impl Database for CopyDatabase {
             .map_err(RelayError::sql("read the position of the anchor's copy"))?;
         let confirmed_flush = Lsn::new(row.get::<_, PgLsn>(0).into());
         let wal_end = self.replay.goal;
-        Ok(Positions { confirmed_flush, wal_end, retention: Retention::Unlimited })
+        Ok(Positions { confirmed_flush, wal_end, retention: WalRetentionLimit::Unlimited })
     }
 
     fn measure_log(&self, _: WalBudgetLimit) -> WalEnd {

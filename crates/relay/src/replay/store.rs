@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pgoutput_parser::{Lsn, Position};
-use walrelay_core::{ClaimKey, Claimed, Finished, Reason, RowToRecord, Topic};
+use walrelay_core::{ClaimKey, Claimed, Finished, RecordReason, RowToRecord, Topic};
 use walrelay_outbox_admin::{advance_replay, note_resumption};
 use walrelay_outbox_store::{
     Due, Head, ParkedKey, RecordedPage, Store, StoreFailure, Survey, Watch,
@@ -12,7 +12,7 @@ use walrelay_pg_client::{ConnectConfig, SqlClient, connect_sql};
 use walrelay_pg_replication::{ServerIdentity, read_server_identity};
 
 use super::tally::Tally;
-use crate::recovery::{Marks, Resumption};
+use crate::recovery::{ResumePoint, ResumePoints};
 
 /// The treatment of a row that Pub/Sub never accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub trait Progress: Send + 'static {
     fn note(
         &mut self,
         settled: (Lsn, u64),
-        passed: Option<Resumption>,
+        passed: Option<ResumePoint>,
     ) -> impl Future<Output = Result<(), StoreFailure>> + Send;
 }
 
@@ -53,7 +53,7 @@ pub struct ReplayStore<P> {
     /// The progress for display.
     pub tally: Tally,
     /// In a backfill: the aggregates to resume at.
-    pub marks: Option<Marks>,
+    pub marks: Option<ResumePoints>,
 }
 
 /// Stores progress in `app_outbox_replay`.
@@ -70,12 +70,12 @@ impl Progress for OnRecord {
     async fn note(
         &mut self,
         settled: (Lsn, u64),
-        passed: Option<Resumption>,
+        passed: Option<ResumePoint>,
     ) -> Result<(), StoreFailure> {
         let id = self.id.clone();
         let noted = advance_replay(self.client().await?, &id, settled).await;
         noted.map_err(|error| StoreFailure::Unavailable(Box::new(error)))?;
-        if let Some(Resumption { table, key }) = passed {
+        if let Some(ResumePoint { table, key }) = passed {
             let place = note_resumption(self.client().await?, &id, (table, &key)).await;
             place.map_err(|error| StoreFailure::Unavailable(Box::new(error)))?;
         }
@@ -104,12 +104,12 @@ impl OnRecord {
 fn not_recorded(row: &RowToRecord) -> StoreFailure {
     let (event_id, position) = (row.message.event_id(), row.message.position());
     StoreFailure::NotRecorded(match &row.reason {
-        Reason::Dead { failure } => {
+        RecordReason::Dead { failure } => {
             format!(
                 "the replay stops at {position}: row {event_id} can never be published: {failure}"
             )
         }
-        Reason::Stuck { .. } | Reason::Spilled { .. } | Reason::Queued => {
+        RecordReason::Stuck { .. } | RecordReason::Spilled { .. } | RecordReason::Queued => {
             format!("the replay stops at {position}: row {event_id} was to be parked")
         }
     })
@@ -130,7 +130,7 @@ impl<P: Progress> Store for ReplayStore<P> {
     async fn park(&mut self, rows_to_record: &[RowToRecord]) -> Result<(), StoreFailure> {
         for row in rows_to_record {
             match (&row.reason, self.dead_rows) {
-                (Reason::Dead { failure }, DeadRows::LeaveOut) => {
+                (RecordReason::Dead { failure }, DeadRows::LeaveOut) => {
                     let (event_id, position) = (row.message.event_id(), row.message.position());
                     tracing::warn!(event_id, %position, error = %failure, "row is left out");
                     self.tally.left_out_more(1);

@@ -11,14 +11,14 @@
 //!    ▲────────────────────── a description ───────────────────┘
 //! ```
 
-use walrelay_core::Evidence;
+use walrelay_core::ContinuityProof;
 
 /// The evidence in the stream since the last commit with rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Continuity {
     tables: Tables,
     has_rows: bool,
-    evidence: Evidence,
+    evidence: ContinuityProof,
 }
 
 /// The tables that rows come from.
@@ -34,12 +34,12 @@ impl Continuity {
     #[must_use]
     pub const fn new(tables: usize) -> Self {
         let tables = if tables > 1 { Tables::Several } else { Tables::One(None) };
-        Self { tables, has_rows: false, evidence: Evidence::None }
+        Self { tables, has_rows: false, evidence: ContinuityProof::None }
     }
 
     /// Records that the server described the table with this id.
     pub fn relation(&mut self, id: u32) {
-        self.evidence = Evidence::None;
+        self.evidence = ContinuityProof::None;
         self.tables = match self.tables {
             Tables::One(None) => Tables::One(Some(id)),
             Tables::One(Some(known)) if known == id => self.tables,
@@ -53,11 +53,11 @@ impl Continuity {
     }
 
     /// Records that the open transaction committed. Returns its evidence.
-    pub fn commit(&mut self) -> Evidence {
+    pub fn commit(&mut self) -> ContinuityProof {
         if self.tables == Tables::Several || !std::mem::take(&mut self.has_rows) {
-            return Evidence::None;
+            return ContinuityProof::None;
         }
-        std::mem::replace(&mut self.evidence, Evidence::Unbroken)
+        std::mem::replace(&mut self.evidence, ContinuityProof::Unbroken)
     }
 }
 
@@ -65,7 +65,7 @@ impl Continuity {
 mod tests {
     use super::*;
 
-    fn transaction(continuity: &mut Continuity) -> Evidence {
+    fn transaction(continuity: &mut Continuity) -> ContinuityProof {
         continuity.row();
         continuity.commit()
     }
@@ -74,15 +74,15 @@ mod tests {
     fn only_a_row_without_a_new_description_shows_that_none_was_passed_over() {
         let mut continuity = Continuity::new(1);
         continuity.relation(1);
-        assert_eq!(transaction(&mut continuity), Evidence::None);
-        assert_eq!(transaction(&mut continuity), Evidence::Unbroken);
+        assert_eq!(transaction(&mut continuity), ContinuityProof::None);
+        assert_eq!(transaction(&mut continuity), ContinuityProof::Unbroken);
         // A commit without rows has no evidence. The next row continues from the earlier row.
-        assert_eq!(continuity.commit(), Evidence::None);
-        assert_eq!(transaction(&mut continuity), Evidence::Unbroken);
+        assert_eq!(continuity.commit(), ContinuityProof::None);
+        assert_eq!(transaction(&mut continuity), ContinuityProof::Unbroken);
         continuity.row();
         continuity.relation(1);
-        assert_eq!(transaction(&mut continuity), Evidence::None);
-        assert_eq!(transaction(&mut continuity), Evidence::Unbroken);
+        assert_eq!(transaction(&mut continuity), ContinuityProof::None);
+        assert_eq!(transaction(&mut continuity), ContinuityProof::Unbroken);
     }
 
     #[test]
@@ -90,20 +90,20 @@ mod tests {
         let mut continuity = Continuity::new(1);
         transaction(&mut continuity);
         continuity.relation(1);
-        assert_eq!(continuity.commit(), Evidence::None);
-        assert_eq!(transaction(&mut continuity), Evidence::None);
+        assert_eq!(continuity.commit(), ContinuityProof::None);
+        assert_eq!(transaction(&mut continuity), ContinuityProof::None);
     }
 
     #[test]
     fn with_several_tables_a_row_speaks_for_its_own_only() {
         let mut configured = Continuity::new(2);
         transaction(&mut configured);
-        assert_eq!(transaction(&mut configured), Evidence::None);
+        assert_eq!(transaction(&mut configured), ContinuityProof::None);
         let mut added = Continuity::new(1);
         added.relation(1);
         transaction(&mut added);
         added.relation(2);
         transaction(&mut added);
-        assert_eq!(transaction(&mut added), Evidence::None);
+        assert_eq!(transaction(&mut added), ContinuityProof::None);
     }
 }

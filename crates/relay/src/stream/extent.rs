@@ -6,7 +6,7 @@ use crate::settings::Until;
 
 /// The range of the stream that a run reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Extent {
+pub enum StopPosition {
     /// The whole stream.
     Open,
     /// Commits before this position. Another process publishes the rest.
@@ -15,7 +15,7 @@ pub enum Extent {
     Reached,
 }
 
-impl Extent {
+impl StopPosition {
     /// Returns the extent of a run that ends like this.
     #[must_use]
     pub const fn of(until: Until) -> Self {
@@ -42,9 +42,9 @@ mod tests {
 
     #[test]
     fn what_is_committed_at_the_end_or_behind_it_is_not_taken_in() {
-        let ends = |extent: Extent| [19, 20, 21].map(|at| extent.ends_at(Lsn::new(at)));
-        assert_eq!(ends(Extent::of(Until::Position(Lsn::new(20)))), [false, true, true]);
-        assert_eq!(ends(Extent::of(Until::CaughtUp)), [false; 3]);
-        assert_eq!(ends(Extent::Reached), [true; 3]);
+        let ends = |extent: StopPosition| [19, 20, 21].map(|at| extent.ends_at(Lsn::new(at)));
+        assert_eq!(ends(StopPosition::of(Until::Position(Lsn::new(20)))), [false, true, true]);
+        assert_eq!(ends(StopPosition::of(Until::CaughtUp)), [false; 3]);
+        assert_eq!(ends(StopPosition::Reached), [true; 3]);
     }
 }

@@ -8,7 +8,7 @@ use walrelay_core::{Topic, Watermark};
 /// The end of WAL at the start, the parked keys that were due then, and the spilled rows before
 /// that end.
 #[derive(Debug)]
-pub struct Goal {
+pub struct CatchUpTarget {
     end: Lsn,
     due: BTreeSet<(Topic, String)>,
     spilled: Spilled,
@@ -23,7 +23,7 @@ enum Spilled {
     NotWaitedFor,
 }
 
-impl Goal {
+impl CatchUpTarget {
     /// Creates the goal of everything committed before `end`, including spilled rows, and of these
     /// keys.
     #[must_use]
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn only_keys_that_were_due_at_the_start_are_waited_for() {
-        let mut goal = Goal::new(Lsn::ZERO, [key("a"), key("b")]);
+        let mut goal = CatchUpTarget::new(Lsn::ZERO, [key("a"), key("b")]);
         goal.looked(&[key("a"), key("new")], |_, _| true);
         assert_eq!(goal.due.iter().collect::<Vec<_>>(), [&key("a")]);
         goal.looked(&[key("new")], |_, _| false);
@@ -105,18 +105,18 @@ mod tests {
 
     #[test]
     fn it_is_reached_when_the_log_of_the_start_is_settled_and_no_key_is_waited_for() {
-        let mut goal = Goal::new(Lsn::new(9), [key("a")]);
+        let mut goal = CatchUpTarget::new(Lsn::new(9), [key("a")]);
         goal.found_nothing_spilled();
         assert!(!goal.is_reached(watermark(9)), "a key is waited for");
         goal.looked(&[], |_, _| true);
         assert!(!goal.is_reached(watermark(8)));
         assert!(goal.is_reached(watermark(9)) && goal.is_reached(watermark(10)));
-        assert!(Goal::settled(Lsn::new(9)).is_reached(watermark(9)));
+        assert!(CatchUpTarget::settled(Lsn::new(9)).is_reached(watermark(9)));
     }
 
     #[test]
     fn what_was_spilled_of_the_log_of_the_start_is_waited_for_once_that_is_settled() {
-        let mut goal = Goal::new(Lsn::new(9), [key("a")]);
+        let mut goal = CatchUpTarget::new(Lsn::new(9), [key("a")]);
         assert_eq!(goal.looks_for_spilled_before(watermark(9)), None, "a key is waited for");
         goal.looked(&[], |_, _| true);
         assert_eq!(goal.looks_for_spilled_before(watermark(8)), None);
@@ -128,7 +128,7 @@ mod tests {
         assert_eq!(goal.looks_for_spilled_before(watermark(10)), None);
         goal.redelivered();
         assert!(!goal.is_reached(watermark(10)), "what stood behind it is looked for");
-        let mut settled = Goal::settled(Lsn::new(9));
+        let mut settled = CatchUpTarget::settled(Lsn::new(9));
         settled.redelivered();
         assert!(settled.is_reached(watermark(9)));
     }

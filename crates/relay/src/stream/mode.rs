@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use walrelay_core::Watermark;
 
-use crate::stream::goal::Goal;
+use crate::stream::goal::CatchUpTarget;
 
 /// The reason for a regular end of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub enum Ended {
 ///     └── a row cannot be read ▶ Finishing ──────────────┴ or out of time ──▶ (ended)
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Mode {
+pub(super) enum SessionMode {
     Streaming,
     /// Reads no new transaction, but reads the open transaction to its commit. Otherwise its rows
     /// that are already stored would be published twice.
@@ -40,7 +40,7 @@ pub(super) enum Mode {
     },
 }
 
-impl Mode {
+impl SessionMode {
     pub(super) fn draining(ended: Ended, timeout: Duration) -> Self {
         Self::Draining { ended, until: Instant::now() + timeout }
     }
@@ -56,7 +56,7 @@ impl Mode {
     /// Starts or cancels the drain for a goal, depending on whether the goal is reached.
     pub(super) fn of_goal(
         self,
-        goal: Option<&Goal>,
+        goal: Option<&CatchUpTarget>,
         watermark: Watermark,
         timeout: Duration,
     ) -> Self {

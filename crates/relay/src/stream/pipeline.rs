@@ -26,16 +26,16 @@ use crate::observe::ignored_changes::OtherChange;
 use crate::observe::observer::Observer;
 use crate::shutdown::Shutdown;
 use crate::stream::continuity::Continuity;
-use crate::stream::extent::Extent;
-use crate::stream::goal::Goal;
-use crate::stream::mode::{Ended, Mode};
+use crate::stream::extent::StopPosition;
+use crate::stream::goal::CatchUpTarget;
+use crate::stream::mode::{Ended, SessionMode};
 use crate::stream::pipeline_error::PipelineError;
-use crate::stream::publishes::{Answer, Answered, Publishes, Unanswered};
+use crate::stream::publishes::{Answer, Answered, PublishCalls, Unanswered};
 use crate::stream::record::InFlight;
-use crate::stream::recorded_rows::{Recorded, RecordedRows};
-use crate::stream::recorder::{Claiming, Recorder, RecorderEvent};
+use crate::stream::recorded_rows::{AlreadyRecorded, Recorded};
+use crate::stream::recorder::{Claiming, DispatchEvent, DispatchWriter};
 use crate::stream::seams::Publisher;
-use crate::stream::selected::Selected;
+use crate::stream::selected::ReplayFilter;
 use crate::stream::wal_end::{Measured, WalEnd};
 
 /// The state of one connection, which the next connection rebuilds from the slot.
@@ -46,9 +46,9 @@ pub struct Session<R, W, P, S> {
     /// The writing half of the socket.
     pub feedback: Feedback<W>,
     /// The Publish calls in flight.
-    pub publishes: Publishes<P>,
+    pub publishes: PublishCalls<P>,
     /// The commands to dispatch state.
-    pub recorder: Recorder<S>,
+    pub recorder: DispatchWriter<S>,
     /// Knows the relations and the open transaction of the slot.
     pub decoder: Decoder,
     /// The end of WAL, measured beside the stream.
@@ -56,7 +56,7 @@ pub struct Session<R, W, P, S> {
     /// The rows between the socket and Pub/Sub.
     pub flow: Flow,
     /// The session stops once this goal is reached, `--until-caught-up`.
-    pub goal: Option<Goal>,
+    pub goal: Option<CatchUpTarget>,
     /// How long the end waits for rows in flight, `--drain-timeout`.
     pub drain_timeout: Duration,
 }
@@ -67,7 +67,7 @@ pub struct Flow {
     /// Turns rows into messages.
     pub router: Router,
     /// The rows that dispatch state already has.
-    pub recorded_rows: RecordedRows,
+    pub recorded_rows: AlreadyRecorded,
     /// Detects skipped rows.
     pub continuity: Continuity,
     /// The rows in flight, in commit order.
@@ -81,7 +81,7 @@ pub struct Flow {
     /// The source of the rows.
     pub source: Source,
     /// The range of the stream to read.
-    pub extent: Extent,
+    pub extent: StopPosition,
     /// The position of the last row that was read, or the start of the stream.
     pub through: Position,
     /// Whether the last query for due keys woke compact parked keys, so there may be more.
@@ -98,7 +98,7 @@ pub struct Over {
     /// The Publish calls without a reply. No row of their keys may be sent before the replies (I3).
     pub unanswered: Unanswered,
     /// The rest of the goal.
-    pub goal: Option<Goal>,
+    pub goal: Option<CatchUpTarget>,
 }
 
 /// The source of rows. It decides how rows are settled, and whether a known position needs
@@ -109,7 +109,7 @@ pub enum Source {
     Slot,
     /// A copy of an anchor. Settling moves the progress of the replay, and rows outside of the
     /// selection are settled. Nothing is recorded in dispatch state.
-    Replay(Selected),
+    Replay(ReplayFilter),
 }
 
 /// The maximum number of frames and replies per loop iteration. It bounds the delay of status
@@ -154,7 +154,7 @@ where
         goal,
         drain_timeout,
     } = session;
-    let mut mode = Mode::Streaming;
+    let mut mode = SessionMode::Streaming;
     let mut broken = None;
     let mut stop = pin!(shutdown.requested());
     flow.observer.began(publishes.waits_for(), flow.wal_budget.limit());
@@ -175,9 +175,9 @@ where
             }
 
             // Reads no new rows. The rest of the loop finishes the rows in flight.
-            () = &mut stop, if mode == Mode::Streaming => {
+            () = &mut stop, if mode == SessionMode::Streaming => {
                 flow.observer.draining();
-                mode = Mode::draining(Ended::Stopped, *drain_timeout);
+                mode = SessionMode::draining(Ended::Stopped, *drain_timeout);
             }
 
             // Pub/Sub stored or refused a batch. Finished work comes before new work.
@@ -192,7 +192,7 @@ where
             }
 
             // A new measurement of retained WAL. If it is too much, rows are recorded (I10).
-            measured = wal_end.next(), if mode == Mode::Streaming => flow.log_measured(measured, publishes),
+            measured = wal_end.next(), if mode == SessionMode::Streaming => flow.log_measured(measured, publishes),
 
             // A back-off ends.
             () = sleep_until(alarm.unwrap_or_else(Instant::now)), if alarm.is_some() => {}
@@ -260,7 +260,7 @@ impl Flow {
                 self.admit(&row)?;
             }
             Change::Begin(begin) if extent.ends_at(begin.final_lsn) => {
-                *extent = Extent::Reached;
+                *extent = StopPosition::Reached;
                 feedback.received(begin.final_lsn);
                 tracker.observe(begin.boundary_before());
                 recorded_rows.reached(begin.final_lsn);
@@ -296,7 +296,7 @@ impl Flow {
         frames: &mut Frames<R>,
         decoder: &mut Decoder,
         feedback: &mut Feedback<W>,
-        mode: Mode,
+        mode: SessionMode,
     ) -> Result<(), PipelineError> {
         for _ in 1..TURN_MAX {
             if !self.may_read(mode) {
@@ -356,9 +356,9 @@ impl Flow {
     /// Sends every row that may be sent: the second half of a row's path.
     fn send<P: Publisher, S: Store>(
         &mut self,
-        publishes: &mut Publishes<P>,
-        recorder: &mut Recorder<S>,
-        mode: Mode,
+        publishes: &mut PublishCalls<P>,
+        recorder: &mut DispatchWriter<S>,
+        mode: SessionMode,
     ) {
         let Self { recorded_rows, tracker, budget, lanes, observer, source, through, .. } = self;
         let now = Instant::now().into_std();
@@ -390,7 +390,7 @@ impl Flow {
             recorder.read_recorded(from);
         }
         // A row that cannot be sent yet is not claimed, because its lease would end while it waits.
-        let may_claim = mode == Mode::Streaming
+        let may_claim = mode == SessionMode::Streaming
             && publishes.waits_for() == 0
             && recorded_rows.have_come()
             && recorder.may_claim();
@@ -405,7 +405,7 @@ impl Flow {
     }
 
     /// Takes a reply, and further replies that have already arrived.
-    fn take_answers<P: Publisher>(&mut self, first: Answered, publishes: &mut Publishes<P>) {
+    fn take_answers<P: Publisher>(&mut self, first: Answered, publishes: &mut PublishCalls<P>) {
         match first {
             Answered::Ours(answer) => self.answered(answer),
             Answered::Before(answer) => {
@@ -434,7 +434,7 @@ impl Flow {
     }
 
     /// Takes a measurement of the end of WAL.
-    fn log_measured<P: Publisher>(&mut self, measured: Measured, publishes: &mut Publishes<P>) {
+    fn log_measured<P: Publisher>(&mut self, measured: Measured, publishes: &mut PublishCalls<P>) {
         let Self { tracker, wal_budget, lanes, observer, through, .. } = self;
         let now = Instant::now().into_std();
         if let Some(before) = wal_budget.follow(measured.retention) {
@@ -453,31 +453,31 @@ impl Flow {
     /// Takes a result of dispatch state.
     fn recorder_answered(
         &mut self,
-        event: RecorderEvent,
-        goal: Option<&mut Goal>,
+        event: DispatchEvent,
+        goal: Option<&mut CatchUpTarget>,
     ) -> Result<(), PipelineError> {
         let now = Instant::now().into_std();
         match event {
-            RecorderEvent::Parked(rows_to_record) => {
+            DispatchEvent::Parked(rows_to_record) => {
                 failpoint::hit("after-park");
                 rows_to_record.into_iter().for_each(|row_to_record| self.parked(row_to_record));
             }
-            RecorderEvent::Finished(finished) => {
+            DispatchEvent::Finished(finished) => {
                 finished.iter().for_each(|row| self.budget.release(row.message.memory()));
                 let is_stored = |row: &Finished| matches!(row.outcome, Outcome::Published { .. });
                 if let Some(goal) = goal.filter(|_| finished.iter().any(is_stored)) {
                     goal.redelivered();
                 }
             }
-            RecorderEvent::Claimed(claims) => {
+            DispatchEvent::Claimed(claims) => {
                 claims.into_iter().for_each(|(lane, claimed)| self.claimed(lane, claimed, now));
             }
-            RecorderEvent::NotClaimed(lanes) => {
+            DispatchEvent::NotClaimed(lanes) => {
                 let again_at = now + CLAIM_PAUSE;
                 lanes.into_iter().for_each(|lane| self.lanes.claim_failed(lane, again_at));
             }
-            RecorderEvent::Recorded(page) => self.recorded_rows.learn(page, &self.lanes),
-            RecorderEvent::Due(Due { keys, has_more }) => {
+            DispatchEvent::Recorded(page) => self.recorded_rows.learn(page, &self.lanes),
+            DispatchEvent::Due(Due { keys, has_more }) => {
                 let resting_keys = self.lanes.resting_keys();
                 for (topic, ordering_key) in &keys {
                     self.lanes.mark_due(topic, ordering_key, now);
@@ -490,27 +490,27 @@ impl Flow {
                     goal.looked(&keys, |topic, key| self.lanes.rests(topic, key, now));
                 }
             }
-            RecorderEvent::Heads(heads) => {
+            DispatchEvent::Heads(heads) => {
                 for head in heads.iter().filter(|head| !head.is_timed) {
                     let topic = Topic::from(head.topic.as_str());
                     self.lanes.mark_untimed(&topic, &head.ordering_key, now);
                 }
             }
-            RecorderEvent::Spilled(waits) => {
+            DispatchEvent::Spilled(waits) => {
                 if let Some(goal) = goal.filter(|_| !waits) {
                     goal.found_nothing_spilled();
                 }
             }
-            RecorderEvent::Surveyed(survey) => self.observer.surveyed(*survey),
-            RecorderEvent::Watched(Watch::Intact { up_to }) => self.tracker.intact(up_to),
-            RecorderEvent::Watched(Watch::Changed { what }) => {
+            DispatchEvent::Surveyed(survey) => self.observer.surveyed(*survey),
+            DispatchEvent::Watched(Watch::Intact { up_to }) => self.tracker.intact(up_to),
+            DispatchEvent::Watched(Watch::Changed { what }) => {
                 return Err(PipelineError::PublicationChanged { what });
             }
-            RecorderEvent::Watched(Watch::Changing)
-            | RecorderEvent::Settled(_)
-            | RecorderEvent::Pruned(_)
-            | RecorderEvent::Condition
-            | RecorderEvent::Noted => {}
+            DispatchEvent::Watched(Watch::Changing)
+            | DispatchEvent::Settled(_)
+            | DispatchEvent::Pruned(_)
+            | DispatchEvent::Condition
+            | DispatchEvent::Noted => {}
         }
         Ok(())
     }
@@ -551,35 +551,35 @@ impl Flow {
         self.budget.hold_beside(keys_and_rows + read_buffer_bytes);
     }
 
-    fn may_read(&self, mode: Mode) -> bool {
-        let can_take_in = self.extent != Extent::Reached
+    fn may_read(&self, mode: SessionMode) -> bool {
+        let can_take_in = self.extent != StopPosition::Reached
             && self.budget.has_room()
             && self.recorded_rows.know_the_next();
         match mode {
             // New rows of parked keys would otherwise still be recorded.
-            Mode::Streaming => can_take_in && !self.wal_budget.is_futile(),
-            Mode::Draining { .. } => can_take_in && self.tracker.has_open_transaction(),
-            Mode::Finishing { .. } => false,
+            SessionMode::Streaming => can_take_in && !self.wal_budget.is_futile(),
+            SessionMode::Draining { .. } => can_take_in && self.tracker.has_open_transaction(),
+            SessionMode::Finishing { .. } => false,
         }
     }
 
-    fn next_alarm(&self, mode: Mode) -> Option<Instant> {
+    fn next_alarm(&self, mode: SessionMode) -> Option<Instant> {
         let due = self.lanes.next_due().map(Instant::from_std);
         match mode {
-            Mode::Streaming => due,
-            Mode::Draining { until, .. } | Mode::Finishing { until } => {
+            SessionMode::Streaming => due,
+            SessionMode::Draining { until, .. } | SessionMode::Finishing { until } => {
                 Some(due.map_or(until, |due| due.min(until)))
             }
         }
     }
 
     /// Returns whether all rows that the end waits for are settled and on record.
-    fn is_over<S: Store>(&self, mode: Mode, recorder: &Recorder<S>) -> bool {
+    fn is_over<S: Store>(&self, mode: SessionMode, recorder: &DispatchWriter<S>) -> bool {
         let is_settled = match mode {
-            Mode::Streaming => false,
-            Mode::Draining { .. } => self.tracker.is_settled(),
+            SessionMode::Streaming => false,
+            SessionMode::Draining { .. } => self.tracker.is_settled(),
             // The transaction of the unreadable row stays open.
-            Mode::Finishing { .. } => self.budget.rows() == 0,
+            SessionMode::Finishing { .. } => self.budget.rows() == 0,
         };
         is_settled && recorder.is_idle()
     }

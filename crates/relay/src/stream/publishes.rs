@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
-use walrelay_core::{Batch, PublishFailure, Window};
+use walrelay_core::{Batch, ConcurrencyWindow, PublishFailure};
 
 use crate::stream::seams::Publisher;
 
@@ -49,16 +49,16 @@ pub enum Answered {
 /// The set of Publish calls in flight, bounded by an adaptive window.
 ///
 /// No call starts while an earlier session has calls without a reply (I3).
-pub struct Publishes<P> {
+pub struct PublishCalls<P> {
     publisher: P,
     before: Unanswered,
     calls: FuturesUnordered<Call>,
-    window: Window,
+    window: ConcurrencyWindow,
 }
 
-impl<P: Publisher> Publishes<P> {
+impl<P: Publisher> PublishCalls<P> {
     /// Creates an empty set.
-    pub fn new(publisher: P, window: Window) -> Self {
+    pub fn new(publisher: P, window: ConcurrencyWindow) -> Self {
         Self { publisher, before: Unanswered::default(), calls: FuturesUnordered::new(), window }
     }
 
@@ -155,7 +155,7 @@ impl std::fmt::Debug for Unanswered {
     }
 }
 
-impl<P> std::fmt::Debug for Publishes<P> {
+impl<P> std::fmt::Debug for PublishCalls<P> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Publishes").field("out", &self.calls.len()).finish_non_exhaustive()
     }

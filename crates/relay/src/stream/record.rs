@@ -31,7 +31,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// The intervals between writes of the record.
 #[derive(Debug, Clone, Copy)]
-pub struct RecordIntervals {
+pub struct JournalIntervals {
     /// Between two writes while rows are in flight.
     pub busy: Duration,
     /// Between the last row's settling and the write.
@@ -52,7 +52,7 @@ pub enum InFlight {
 /// The settled position, and the recorded one.
 #[derive(Debug)]
 pub(crate) struct Record {
-    intervals: RecordIntervals,
+    intervals: JournalIntervals,
     settled: Watermark,
     noted: Watermark,
     rows: UnrecordedRows,
@@ -83,7 +83,7 @@ struct LastWrite {
 
 impl Record {
     /// Creates a record without any settled or written position.
-    pub(crate) fn new(now: Instant, intervals: RecordIntervals) -> Self {
+    pub(crate) fn new(now: Instant, intervals: JournalIntervals) -> Self {
         Self {
             intervals,
             settled: Watermark::NONE,
@@ -149,7 +149,7 @@ impl Record {
         if self.noted == Watermark::NONE || wal >= WAL_MAX {
             return last;
         }
-        let RecordIntervals { busy, quiet, idle } = self.intervals;
+        let JournalIntervals { busy, quiet, idle } = self.intervals;
         match self.rows {
             UnrecordedRows::InFlight => last + busy,
             UnrecordedRows::Settled { since, .. } => (last + busy).min(since + quiet),
@@ -174,7 +174,7 @@ mod tests {
     const BUSY: Duration = Duration::from_millis(100);
     const QUIET: Duration = Duration::from_millis(25);
     const IDLE: Duration = Duration::from_secs(5);
-    const INTERVALS: RecordIntervals = RecordIntervals { busy: BUSY, quiet: QUIET, idle: IDLE };
+    const INTERVALS: JournalIntervals = JournalIntervals { busy: BUSY, quiet: QUIET, idle: IDLE };
     const MILLISECOND: Duration = Duration::from_millis(1);
 
     fn watermark(lsn: u64) -> Watermark {

@@ -26,7 +26,7 @@ use walrelay_outbox_store::{RecordedPage, RecordedRow};
 /// Rows that this session records are before the next row, and so before any later page of the
 /// table.
 #[derive(Debug)]
-pub struct RecordedRows {
+pub struct AlreadyRecorded {
     /// In commit order, in which the slot sends them.
     rows: VecDeque<RecordedRow>,
     /// The memory of the rows in bytes.
@@ -53,7 +53,7 @@ pub enum Recorded {
     OtherRows,
 }
 
-impl RecordedRows {
+impl AlreadyRecorded {
     /// The rows of a page. Reading one takes a few milliseconds, in which the stream passes a few
     /// hundred rows.
     pub const PAGE_ROWS: u32 = 2_000;
@@ -223,14 +223,14 @@ mod tests {
     }
 
     /// Returns recorded rows with this single page.
-    fn rows(ids: &[(u64, u32, &str)]) -> RecordedRows {
-        let mut recorded = RecordedRows::unread(Lsn::ZERO);
+    fn rows(ids: &[(u64, u32, &str)]) -> AlreadyRecorded {
+        let mut recorded = AlreadyRecorded::unread(Lsn::ZERO);
         assert_eq!(recorded.next_page(), Some(position(0, 0)));
         recorded.learn(page(ids, None), &lanes(&[]));
         recorded
     }
 
-    fn at(recorded: &mut RecordedRows, position: Position, id: &str) -> Recorded {
+    fn at(recorded: &mut AlreadyRecorded, position: Position, id: &str) -> Recorded {
         let Ok(found) = recorded.at(position, || Ok::<_, Infallible>(id));
         found
     }
@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn a_row_is_not_read_before_the_page_that_tells_of_it() {
-        let mut recorded = RecordedRows::unread(Lsn::new(10));
+        let mut recorded = AlreadyRecorded::unread(Lsn::new(10));
         assert!(recorded.know_the_next(), "between transactions nothing is a row");
         recorded.begin(Lsn::new(10));
         assert!(!recorded.know_the_next() && !recorded.have_come());
@@ -303,9 +303,9 @@ mod tests {
 
     #[test]
     fn the_next_page_is_asked_for_while_half_of_one_is_left() {
-        let mut recorded = RecordedRows::unread(Lsn::ZERO);
+        let mut recorded = AlreadyRecorded::unread(Lsn::ZERO);
         assert!(recorded.next_page().is_some());
-        let half = u64::from(RecordedRows::PAGE_ROWS / 2);
+        let half = u64::from(AlreadyRecorded::PAGE_ROWS / 2);
         let all: Vec<_> = (1..=half * 2).map(|lsn| (lsn, 0, "e")).collect();
         recorded.learn(page(&all, Some(position(half * 2, 1))), &lanes(&[]));
         recorded.reached(Lsn::new(half + 1));
@@ -317,7 +317,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "I2: 0/A#0 was taken in before it was known")]
     fn a_row_that_is_read_before_its_page_is_found() {
-        at(&mut RecordedRows::unread(Lsn::new(10)), position(10, 0), "a");
+        at(&mut AlreadyRecorded::unread(Lsn::new(10)), position(10, 0), "a");
     }
 
     #[test]
@@ -326,7 +326,7 @@ mod tests {
             parks: Some(("t".to_owned(), key.to_owned())),
             ..row(&(lsn, 0, "e"))
         };
-        let mut recorded = RecordedRows::unread(Lsn::ZERO);
+        let mut recorded = AlreadyRecorded::unread(Lsn::ZERO);
         let rows = vec![parks(1, "parked"), parks(2, "rests"), parks(3, "live"), row(&(4, 0, "e"))];
         recorded.learn(RecordedPage { rows, next: None }, &lanes(&["parked", "rests"]));
         let found = [1, 2, 3, 4].map(|lsn| at(&mut recorded, position(lsn, 0), "e"));

@@ -13,8 +13,8 @@ use walrelay_core::{Finished, RowToRecord, Topic, Watermark};
 use walrelay_outbox_store::{HEADS_MAX, Head, Store, StoreFailure, Watch};
 
 use crate::observe::health::Health;
-use crate::stream::record::{InFlight, Record, RecordIntervals};
-pub use crate::stream::store_command::{Claiming, RecorderEvent};
+use crate::stream::record::{InFlight, JournalIntervals, Record};
+pub use crate::stream::store_command::{Claiming, DispatchEvent};
 use crate::stream::store_command::{StoreCommand, until_done};
 
 /// The maximum number of rows per command: a quarter of the rows that may be in flight. Other rows
@@ -31,7 +31,7 @@ const PRUNE_PAUSE: Duration = Duration::from_millis(100);
 /// refusal and success changes the condition each time.
 const CONDITION_PAUSE: Duration = Duration::from_secs(1);
 
-type Running<S> = Pin<Box<dyn Future<Output = (S, Result<RecorderEvent, StoreFailure>)> + Send>>;
+type Running<S> = Pin<Box<dyn Future<Output = (S, Result<DispatchEvent, StoreFailure>)> + Send>>;
 
 enum State<S> {
     Idle(S),
@@ -48,7 +48,7 @@ pub struct Intervals {
     /// Reading the heads of all keys.
     pub heads: Duration,
     /// Recording the watermark.
-    pub record: RecordIntervals,
+    pub record: JournalIntervals,
     /// Counting rows and measuring lag.
     pub survey: Duration,
     /// Checking the publication while no confirmation waits for it.
@@ -68,7 +68,7 @@ impl Intervals {
         Self {
             due: Duration::from_secs(1),
             heads: Duration::from_secs(30),
-            record: RecordIntervals {
+            record: JournalIntervals {
                 busy: Duration::from_millis(100),
                 quiet: Duration::from_millis(25),
                 idle: Duration::from_secs(5),
@@ -86,7 +86,7 @@ impl Intervals {
 const CLOSE_PAUSE: Duration = Duration::from_millis(50);
 
 /// Runs the commands of the store one after the other.
-pub struct Recorder<S> {
+pub struct DispatchWriter<S> {
     state: State<S>,
     intervals: Intervals,
     rows_to_record: Vec<RowToRecord>,
@@ -114,7 +114,7 @@ pub struct Recorder<S> {
     prune_at: Instant,
 }
 
-impl<S: Store> Recorder<S> {
+impl<S: Store> DispatchWriter<S> {
     /// Creates a recorder without pending commands.
     pub fn new(store: S, intervals: Intervals) -> Self {
         let now = Instant::now();
@@ -234,7 +234,7 @@ impl<S: Store> Recorder<S> {
     /// # Cancel safety
     ///
     /// Dropping the future loses nothing: the running command lives in `self`.
-    pub async fn next(&mut self) -> Result<RecorderEvent, StoreFailure> {
+    pub async fn next(&mut self) -> Result<DispatchEvent, StoreFailure> {
         loop {
             if let State::Running(running) = &mut self.state {
                 let (store, recorded) = running.await;
@@ -293,22 +293,22 @@ impl<S: Store> Recorder<S> {
     fn ended(
         &mut self,
         store: S,
-        recorded: Result<RecorderEvent, StoreFailure>,
-    ) -> Result<RecorderEvent, StoreFailure> {
+        recorded: Result<DispatchEvent, StoreFailure>,
+    ) -> Result<DispatchEvent, StoreFailure> {
         self.state = State::Idle(store);
         let now = Instant::now();
         match &recorded {
-            Ok(RecorderEvent::Settled(watermark)) => self.record.written(*watermark, now),
+            Ok(DispatchEvent::Settled(watermark)) => self.record.written(*watermark, now),
             // A command that no row waits for has failed. It may have been the write of the
             // watermark.
-            Ok(RecorderEvent::Noted) => self.record.failed(now),
+            Ok(DispatchEvent::Noted) => self.record.failed(now),
             // These commands run in steps, so that rows to record wait for at most one step.
-            Ok(RecorderEvent::Due(due)) if due.has_more => self.due_at = now,
-            Ok(RecorderEvent::Surveyed(survey)) if survey.is_counting => {
+            Ok(DispatchEvent::Due(due)) if due.has_more => self.due_at = now,
+            Ok(DispatchEvent::Surveyed(survey)) if survey.is_counting => {
                 self.survey_at = now + COUNT_PAUSE;
             }
-            Ok(RecorderEvent::Pruned(1..)) => self.prune_at = now + PRUNE_PAUSE,
-            Ok(RecorderEvent::Heads(heads)) if heads.len() >= HEADS_MAX => {
+            Ok(DispatchEvent::Pruned(1..)) => self.prune_at = now + PRUNE_PAUSE,
+            Ok(DispatchEvent::Heads(heads)) if heads.len() >= HEADS_MAX => {
                 self.heads_after = heads.last().cloned();
                 self.heads_at = now;
             }
@@ -412,7 +412,7 @@ impl<S: Store> Recorder<S> {
     }
 }
 
-impl<S> std::fmt::Debug for Recorder<S> {
+impl<S> std::fmt::Debug for DispatchWriter<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Recorder")
             .field("rows_to_record", &self.rows_to_record.len())

@@ -1,19 +1,19 @@
 //! Selects the rows of a replay from the stream, by transaction and by row.
 
 use pgoutput_parser::{Begin, Insert};
-use walrelay_core::{RouteError, Router, Selection};
+use walrelay_core::{ReplaySelection, RouteError, Router};
 
 /// A selection, and whether it includes the open transaction.
 #[derive(Debug)]
-pub struct Selected {
-    selection: Selection,
+pub struct ReplayFilter {
+    selection: ReplaySelection,
     has_commit: bool,
 }
 
-impl Selected {
+impl ReplayFilter {
     /// Creates the state before the first transaction.
     #[must_use]
-    pub const fn new(selection: Selection) -> Self {
+    pub const fn new(selection: ReplaySelection) -> Self {
         Self { selection, has_commit: false }
     }
 

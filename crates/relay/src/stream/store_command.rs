@@ -13,11 +13,11 @@ use walrelay_outbox_store::{
 };
 
 use crate::observe::health::Health;
-use crate::stream::recorded_rows::RecordedRows;
+use crate::stream::recorded_rows::AlreadyRecorded;
 
 /// The result of a command.
 #[derive(Debug)]
-pub enum RecorderEvent {
+pub enum DispatchEvent {
     /// These rows are durable in dispatch state.
     Parked(Vec<RowToRecord>),
     /// These outcomes are written.
@@ -81,7 +81,7 @@ pub(super) async fn until_done<S: Store>(
     mut store: S,
     command: StoreCommand,
     (retention, health): (Duration, Health),
-) -> (S, Result<RecorderEvent, StoreFailure>) {
+) -> (S, Result<DispatchEvent, StoreFailure>) {
     const PAUSE: Backoff =
         Backoff { base: Duration::from_millis(200), cap: Duration::from_secs(10) };
     let (mut attempts, name) = (0, command.name());
@@ -120,13 +120,13 @@ pub(super) async fn until_done<S: Store>(
             StoreCommand::Claim(claiming) => {
                 tracing::warn!(command = name, error, "dispatch state failed");
                 let lanes = claiming.keys.into_iter().map(|key| key.lane).collect();
-                return (store, Ok(RecorderEvent::NotClaimed(lanes)));
+                return (store, Ok(DispatchEvent::NotClaimed(lanes)));
             }
             // Nothing depends on the note. The commands that fail for the same cause report it.
             StoreCommand::NoteCondition(_) => {
                 tracing::debug!(command = name, error, "dispatch state failed");
                 health.condition_not_noted();
-                return (store, Ok(RecorderEvent::Condition));
+                return (store, Ok(DispatchEvent::Condition));
             }
             StoreCommand::Due(_)
             | StoreCommand::Heads(_)
@@ -136,7 +136,7 @@ pub(super) async fn until_done<S: Store>(
             | StoreCommand::Watch
             | StoreCommand::Prune => {
                 tracing::warn!(command = name, error, "dispatch state failed");
-                return (store, Ok(RecorderEvent::Noted));
+                return (store, Ok(DispatchEvent::Noted));
             }
         }
         pause(&mut store, PAUSE.delay(attempts, u32::MAX), &health).await;
@@ -194,7 +194,7 @@ async fn execute<S: Store>(
             store.claim(keys, *bytes_max, *through).await.map(Found::Claimed)
         }
         StoreCommand::Recorded(from) => {
-            let page = store.recorded_from(*from, RecordedRows::PAGE_ROWS).await;
+            let page = store.recorded_from(*from, AlreadyRecorded::PAGE_ROWS).await;
             page.map(Found::Recorded)
         }
         StoreCommand::Due(except) => store.due_keys(except).await.map(Found::Due),
@@ -256,24 +256,24 @@ impl StoreCommand {
         }
     }
 
-    fn event(self, found: Found) -> RecorderEvent {
+    fn event(self, found: Found) -> DispatchEvent {
         match (self, found) {
-            (Self::Park(rows_to_record), _) => RecorderEvent::Parked(rows_to_record),
-            (Self::Finish(finished), _) => RecorderEvent::Finished(finished),
+            (Self::Park(rows_to_record), _) => DispatchEvent::Parked(rows_to_record),
+            (Self::Finish(finished), _) => DispatchEvent::Finished(finished),
             (Self::Claim(Claiming { keys, .. }), Found::Claimed(claimed)) => {
                 assert_eq!(keys.len(), claimed.len(), "I4: one answer a key");
-                RecorderEvent::Claimed(keys.into_iter().map(|key| key.lane).zip(claimed).collect())
+                DispatchEvent::Claimed(keys.into_iter().map(|key| key.lane).zip(claimed).collect())
             }
-            (Self::NoteSettled(settled), _) => RecorderEvent::Settled(settled),
-            (Self::NoteCondition(_), _) => RecorderEvent::Condition,
-            (_, Found::Recorded(page)) => RecorderEvent::Recorded(page),
-            (_, Found::Due(due)) => RecorderEvent::Due(due),
-            (_, Found::Pruned(rows)) => RecorderEvent::Pruned(rows),
-            (_, Found::Heads(heads)) => RecorderEvent::Heads(heads),
-            (_, Found::Spilled(waits)) => RecorderEvent::Spilled(waits),
-            (_, Found::Surveyed(survey)) => RecorderEvent::Surveyed(survey),
-            (_, Found::Watched(watch)) => RecorderEvent::Watched(watch),
-            (_, Found::Nothing | Found::Claimed(_)) => RecorderEvent::Noted,
+            (Self::NoteSettled(settled), _) => DispatchEvent::Settled(settled),
+            (Self::NoteCondition(_), _) => DispatchEvent::Condition,
+            (_, Found::Recorded(page)) => DispatchEvent::Recorded(page),
+            (_, Found::Due(due)) => DispatchEvent::Due(due),
+            (_, Found::Pruned(rows)) => DispatchEvent::Pruned(rows),
+            (_, Found::Heads(heads)) => DispatchEvent::Heads(heads),
+            (_, Found::Spilled(waits)) => DispatchEvent::Spilled(waits),
+            (_, Found::Surveyed(survey)) => DispatchEvent::Surveyed(survey),
+            (_, Found::Watched(watch)) => DispatchEvent::Watched(watch),
+            (_, Found::Nothing | Found::Claimed(_)) => DispatchEvent::Noted,
         }
     }
 }

@@ -6,7 +6,7 @@
 use pgoutput_parser::Lsn;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use walrelay_core::Retention;
+use walrelay_core::WalRetentionLimit;
 
 /// One measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub struct Measured {
     /// The end of WAL.
     pub wal_end: Lsn,
     /// The server's WAL limit for slots.
-    pub retention: Retention,
+    pub retention: WalRetentionLimit,
 }
 
 /// The last measured end of WAL.
@@ -26,16 +26,16 @@ pub struct WalEnd {
 }
 
 /// Sends measurements.
-pub type Teller = watch::Sender<Measured>;
+pub type WalMeasurementSender = watch::Sender<Measured>;
 
 impl WalEnd {
     /// Starts to measure. Stops when the returned value is dropped.
-    pub fn measured<F>(measure: impl FnOnce(Teller) -> F) -> Self
+    pub fn measured<F>(measure: impl FnOnce(WalMeasurementSender) -> F) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
     {
         // No reader sees this value, because a receiver waits for the first change.
-        let nothing = Measured { wal_end: Lsn::ZERO, retention: Retention::Unlimited };
+        let nothing = Measured { wal_end: Lsn::ZERO, retention: WalRetentionLimit::Unlimited };
         let (teller, told) = watch::channel(nothing);
         let mut measuring = JoinSet::new();
         measuring.spawn(measure(teller));

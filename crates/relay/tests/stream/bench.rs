@@ -8,7 +8,7 @@ use pgoutput_parser::{Lsn, PgTimestamp, Position};
 use tokio::time::{Instant, sleep, sleep_until};
 use walrelay_core::{
     Backoff, Batch, ClaimKey, Claimed, Finished, LanePolicy, Lanes, Message, OnDead, Outcome,
-    Reason, RowToRecord, Topic, Tracker,
+    RecordReason, RowToRecord, Topic, Tracker,
 };
 use walrelay_outbox_store::{
     Condition, Due, Head, ParkedKey, RecordedPage, Store, StoreFailure, Survey, Watch,
@@ -227,7 +227,7 @@ pub(crate) fn rows_to_record(rows: &[u32]) -> Vec<RowToRecord> {
         lane: None,
         message: message(*row, "k"),
         ticket: tracker.open(),
-        reason: Reason::Queued,
+        reason: RecordReason::Queued,
     };
     rows.iter().map(row).collect()
 }

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
-use walrelay_core::{Batch, FailureClass, PublishFailure, Window, WindowLimits};
-use walrelay_relay::stream::publishes::{Answered, Publishes};
+use walrelay_core::{Batch, ConcurrencyLimits, ConcurrencyWindow, FailureClass, PublishFailure};
+use walrelay_relay::stream::publishes::{Answered, PublishCalls};
 use walrelay_relay::stream::seams::Publisher;
 
 use crate::bench::batches;
@@ -33,16 +33,16 @@ impl Publisher for Script {
     }
 }
 
-fn publishes(max: usize, answers: impl IntoIterator<Item = Scripted>) -> Publishes<Script> {
+fn publishes(max: usize, answers: impl IntoIterator<Item = Scripted>) -> PublishCalls<Script> {
     let script = Script(Arc::new(Mutex::new(answers.into_iter().collect())));
-    Publishes::new(script, Window::new(WindowLimits { min: 1, max }))
+    PublishCalls::new(script, ConcurrencyWindow::new(ConcurrencyLimits { min: 1, max }))
 }
 
 fn refusal() -> PublishFailure {
     PublishFailure::new(FailureClass::Transient, "TEST", "")
 }
 
-async fn ours(publishes: &mut Publishes<Script>) -> Batch {
+async fn ours(publishes: &mut PublishCalls<Script>) -> Batch {
     match publishes.next().await {
         Answered::Ours((batch, _)) => batch,
         Answered::Before(_) => panic!("nobody was before"),

@@ -8,7 +8,7 @@ use walrelay_core::{ClaimKey, Topic, Tracker, Watermark};
 use walrelay_outbox_store::StoreFailure;
 use walrelay_relay::observe::health::{Health, Phase};
 use walrelay_relay::stream::record::InFlight;
-use walrelay_relay::stream::recorder::{Claiming, Intervals, Recorder, RecorderEvent};
+use walrelay_relay::stream::recorder::{Claiming, DispatchEvent, DispatchWriter, Intervals};
 
 use crate::bench::{Desk, LATENCY, claims, finished, rows_to_record};
 
@@ -16,12 +16,12 @@ const SECOND: Duration = Duration::from_secs(1);
 const RETENTION: Duration = Duration::from_secs(77);
 
 /// Returns a recorder that has checked the publication once and does not check it again.
-async fn recorder() -> (Recorder<Desk>, Desk) {
+async fn recorder() -> (DispatchWriter<Desk>, Desk) {
     let desk = Desk::new();
     let intervals = Intervals::with_retention(RETENTION);
     let intervals = Intervals { watch: Duration::from_secs(1 << 30), ..intervals };
-    let mut recorder = Recorder::new(desk.clone(), intervals);
-    assert!(matches!(recorder.next().await, Ok(RecorderEvent::Watched(_))), "at once");
+    let mut recorder = DispatchWriter::new(desk.clone(), intervals);
+    assert!(matches!(recorder.next().await, Ok(DispatchEvent::Watched(_))), "at once");
     (recorder, desk)
 }
 
@@ -38,7 +38,7 @@ fn watermark(lsn: u64) -> Watermark {
 }
 
 /// Runs the recorder for so long, and returns its events.
-async fn run(recorder: &mut Recorder<Desk>, time: Duration) -> Vec<RecorderEvent> {
+async fn run(recorder: &mut DispatchWriter<Desk>, time: Duration) -> Vec<DispatchEvent> {
     let mut events = Vec::new();
     let until = Instant::now() + time;
     while let Ok(event) = tokio::time::timeout_at(until, recorder.next()).await {
@@ -75,11 +75,11 @@ async fn outcomes_are_written_first_then_rows_then_keys_are_claimed() {
     let events = run(&mut recorder, SECOND / 2).await;
     assert_eq!(desk.told(), ["finish 3", "park 1,2,4", "claim a,b 99", "due", "survey"]);
     let [
-        RecorderEvent::Finished(written),
-        RecorderEvent::Parked(rows),
-        RecorderEvent::Claimed(claimed),
-        RecorderEvent::Due(due),
-        RecorderEvent::Surveyed(survey),
+        DispatchEvent::Finished(written),
+        DispatchEvent::Parked(rows),
+        DispatchEvent::Claimed(claimed),
+        DispatchEvent::Due(due),
+        DispatchEvent::Surveyed(survey),
     ] = &events[..]
     else {
         panic!("{events:?}")
@@ -178,8 +178,8 @@ async fn rows_and_outcomes_are_written_until_it_succeeds_with_growing_pauses() {
         }
         let event = recorder.next().await.unwrap();
         let is_done = match command {
-            "park" => matches!(&event, RecorderEvent::Parked(rows) if rows.len() == 2),
-            _ => matches!(&event, RecorderEvent::Finished(rows) if rows.len() == 2),
+            "park" => matches!(&event, DispatchEvent::Parked(rows) if rows.len() == 2),
+            _ => matches!(&event, DispatchEvent::Finished(rows) if rows.len() == 2),
         };
         assert!(is_done, "{event:?}");
         let times = desk.times_of(&format!("{command} 1,2"));
@@ -247,7 +247,7 @@ async fn nothing_else_is_repeated_since_rows_would_wait_for_it() {
     let keys = claims(&["a", "b"]);
     let lanes: Vec<_> = keys.iter().map(|key| key.lane).collect();
     recorder.claim(claiming(keys));
-    let RecorderEvent::NotClaimed(given_up) = recorder.next().await.unwrap() else {
+    let DispatchEvent::NotClaimed(given_up) = recorder.next().await.unwrap() else {
         panic!("the claim has failed")
     };
     assert_eq!(given_up, lanes);
@@ -255,8 +255,8 @@ async fn nothing_else_is_repeated_since_rows_would_wait_for_it() {
     let mut failed = 0;
     while failed < 2 {
         let event = recorder.next().await.unwrap();
-        assert!(matches!(event, RecorderEvent::Noted | RecorderEvent::Condition), "{event:?}");
-        failed += usize::from(matches!(event, RecorderEvent::Noted));
+        assert!(matches!(event, DispatchEvent::Noted | DispatchEvent::Condition), "{event:?}");
+        failed += usize::from(matches!(event, DispatchEvent::Noted));
     }
     let commands = desk.told();
     let repeatable = commands.iter().filter(|command| !command.starts_with("condition"));
@@ -401,6 +401,6 @@ async fn a_future_that_is_dropped_loses_no_command() {
     for _ in 0..3 {
         assert!(timeout(SECOND / 4, recorder.next()).await.is_err());
     }
-    assert!(matches!(recorder.next().await, Ok(RecorderEvent::Parked(_))));
+    assert!(matches!(recorder.next().await, Ok(DispatchEvent::Parked(_))));
     assert_eq!(desk.told(), ["park 1"]);
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Code, From, Inbox, Message, OnDead, Outcome, Planted};
+use super::{Code, From, Inbox, Message, OnDead, Outcome, PlantedBug};
 
 #[derive(Debug, Clone, Copy)]
 struct Reached {
@@ -15,7 +15,7 @@ impl Inbox {
     /// any applied event, every version is accepted as the first.
     pub(super) fn gaps(&self, messages: &[Message], from: From) -> Vec<Option<Outcome>> {
         let planted = self.rules.planted;
-        if planted == Some(Planted::RedeliversOverGaps) && from == From::Inbox {
+        if planted == Some(PlantedBug::RedeliversOverGaps) && from == From::Inbox {
             return vec![None; messages.len()];
         }
         let mut keys: BTreeMap<&str, Reached> = BTreeMap::new();
@@ -25,7 +25,7 @@ impl Inbox {
             let reached = keys.entry(&message.key).or_insert_with(begin);
             let outcome = self.gap_before(message, from, *reached);
             reached.has_gap |= outcome.is_some();
-            if outcome.is_none() || planted == Some(Planted::CountsWhatWaits) {
+            if outcome.is_none() || planted == Some(PlantedBug::CountsWhatWaits) {
                 reached.version = reached.version.max(message.version);
             }
             outcomes.push(outcome);
@@ -34,7 +34,7 @@ impl Inbox {
     }
 
     fn gap_before(&self, message: &Message, from: From, reached: Reached) -> Option<Outcome> {
-        let passes = if self.rules.planted == Some(Planted::OverlooksOne) { 2 } else { 1 };
+        let passes = if self.rules.planted == Some(PlantedBug::OverlooksOne) { 2 } else { 1 };
         let (version, last) = (message.version?, reached.version?);
         let may_pass = !reached.has_gap && self.is_let_through(message, from);
         if version <= last + passes || may_pass {

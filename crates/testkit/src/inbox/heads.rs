@@ -1,6 +1,6 @@
 //! Selects the event that blocks a key, as `app_inbox_heads` does.
 
-use super::{Code, Due, Inbox, Planted, Status};
+use super::{Code, Due, Inbox, PlantedBug, Status};
 
 impl Inbox {
     /// Finds the first waiting or blocking event of each key. That event becomes due, and all
@@ -36,7 +36,7 @@ impl Inbox {
         let has_gap = |event: u32| self.rows[&event].code == Some(Code::VersionGap);
         let waits_for_version =
             foremost.code == Some(Code::VersionGap) || former.is_some_and(has_gap);
-        if !waits_for_version || self.rules.planted == Some(Planted::WaitsByPosition) {
+        if !waits_for_version || self.rules.planted == Some(PlantedBug::WaitsByPosition) {
             return Some(foremost.message.event);
         }
         let lowest = self.waiting(key).min_by_key(|row| row.by_version())?;

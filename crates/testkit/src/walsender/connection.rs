@@ -15,7 +15,8 @@ use tokio::time::{Instant, sleep_until};
 
 use super::log::{NOON, Part, Relation};
 use super::{
-    InTransaction, LIVE_SLOT, Leave, Manners, Power, Refusal, ScriptedServer, Seen, SlotHolder,
+    ConnectionBehavior, ConnectionCount, KeepalivePosition, LIVE_SLOT, Refusal, ScriptedServer,
+    Seen, ServerState, SlotHolder,
 };
 use crate::seed::Seed;
 
@@ -24,7 +25,7 @@ impl ScriptedServer {
     pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
         &self,
         stream: S,
-        manners: Manners,
+        manners: ConnectionBehavior,
         seed: Seed,
     ) {
         let (generation, pid) = self.change(|state| {
@@ -32,7 +33,7 @@ impl ScriptedServer {
             state.pid += 1;
             (state.generation, state.pid)
         });
-        let _leave = Leave(self, pid);
+        let _leave = ConnectionCount(self, pid);
         let mut changes = self.changes.subscribe();
         let cut = async {
             // `changed` cannot fail, because `self` holds the sender.
@@ -56,12 +57,12 @@ struct Connection<'a, S> {
     server: &'a ScriptedServer,
     reader: ReadHalf<S>,
     writer: WriteHalf<S>,
-    manners: Manners,
+    manners: ConnectionBehavior,
     seed: Seed,
     incoming: Vec<u8>,
     outgoing: Outgoing,
     position: SendPosition,
-    of: Streamed,
+    of: StreamSource,
 }
 
 /// The streamed slot or copy, and the session that streams it.
@@ -71,7 +72,7 @@ enum Streams {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Streamed {
+enum StreamSource {
     Slot,
     /// A copy of the anchor. Only its own session sees the copy.
     Copy,
@@ -148,7 +149,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         server: &'a ScriptedServer,
         pid: i32,
         stream: S,
-        manners: Manners,
+        manners: ConnectionBehavior,
         seed: Seed,
     ) -> io::Result<Self> {
         let (mut reader, mut writer) = tokio::io::split(stream);
@@ -182,8 +183,8 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             (from, state.log.first_at(from))
         };
         let of = match &streams {
-            Streams::Slot(_) => Streamed::Slot,
-            Streams::Copy(_) => Streamed::Copy,
+            Streams::Slot(_) => StreamSource::Slot,
+            Streams::Copy(_) => StreamSource::Copy,
         };
         server.tell(match streams {
             Streams::Slot(holder) => Seen::Started { confirmed_flush, holder },
@@ -295,7 +296,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
 
     /// Queues the next frame for sending. Returns false when there is no frame.
     fn next_frame(&mut self) -> bool {
-        let Manners { keepalive_per_mille, .. } = self.manners;
+        let ConnectionBehavior { keepalive_per_mille, .. } = self.manners;
         if self.position.stage == Stage::Ending && self.position.open.is_empty() {
             return false;
         }
@@ -345,7 +346,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         let Outgoing { bytes, written, .. } = &self.outgoing;
         let is_idle = self.position.open.is_empty() && *written == bytes.len();
         let state = self.server.state();
-        state.power == Power::Stopping
+        state.power == ServerState::Stopping
             && is_idle
             && state.log.transaction(self.position.next).is_none()
             && state.confirmed_flush >= self.position.sent
@@ -384,8 +385,8 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     fn keepalive(&mut self) {
         let in_transaction = self.position.has_sent_begin;
         let wal_end = match (in_transaction, self.manners.in_transaction) {
-            (true, InTransaction::EndOfLog) => self.server.wal_end(),
-            (true, InTransaction::BeforeItsCommit) | (false, _) => self.position.sent,
+            (true, KeepalivePosition::EndOfLog) => self.server.wal_end(),
+            (true, KeepalivePosition::BeforeItsCommit) | (false, _) => self.position.sent,
         };
         self.position.told = self.position.told.max(wal_end);
         let is_silent = self.position.heard_at.elapsed() >= self.manners.reply_patience;
@@ -406,13 +407,13 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     }
 
     fn confirm(&self, flush: u64) {
-        if self.of == Streamed::Slot {
+        if self.of == StreamSource::Slot {
             self.server.confirm(flush);
         }
     }
 
     fn tell(&self, seen: Seen) {
-        if self.of == Streamed::Slot {
+        if self.of == StreamSource::Slot {
             self.server.tell(seen);
         }
     }

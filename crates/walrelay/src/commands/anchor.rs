@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use walrelay_core::WalBudgetLimit;
 use walrelay_outbox_admin::{AdminError, read_loss, replay_that_needs};
 use walrelay_outbox_store::{
-    Anchor, Outbox, SlotLife, SlotRoom, advance_anchor, anchor_slot, copy_slot, find_anchor,
-    note_wal_time, read_anchor, read_anchors, read_history, read_slot_room,
+    Anchor, CopyLifetime, Outbox, SlotCapacity, advance_anchor, anchor_slot, copy_slot,
+    find_anchor, note_wal_time, read_anchor, read_anchors, read_history, read_slot_room,
 };
 use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_pg_replication::{SlotError, SlotState, drop_slot, read_slot};
@@ -103,7 +103,7 @@ async fn create(
     }
     let room = read_slot_room(client).await?;
     refuse_without_room(&room, &state, wal_budget)?;
-    let at = copy_slot(client, (live, &slot), SlotLife::Kept).await?;
+    let at = copy_slot(client, (live, &slot), CopyLifetime::Kept).await?;
     let system = read_history(client, live).await?;
     // Without this entry, the anchor's age is unknown until the relay records a time.
     if let Err(error) = note_wal_time(client, &system).await {
@@ -129,7 +129,7 @@ async fn create(
 }
 
 fn refuse_without_room(
-    room: &SlotRoom,
+    room: &SlotCapacity,
     live: &SlotState,
     wal_budget: WalBudgetLimit,
 ) -> Result<(), Error> {

@@ -5,7 +5,9 @@ use std::time::SystemTime;
 
 use serde_json::{Value, json};
 use walrelay_inbox::Messages;
-use walrelay_inbox::audit::{Against, AuditedTable, Findings, Scope, audit, held_back, settled_by};
+use walrelay_inbox::audit::{
+    AuditTarget, AuditedTable, Findings, Scope, audit, held_back, settled_by,
+};
 use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_pubsub::Subscriber;
 use walrelay_relay::observe::report::rfc3339;
@@ -38,7 +40,7 @@ async fn execute_plainly(config: AuditConfig) -> Result<(), Error> {
     let mut reports: Vec<(String, Findings)> = Vec::new();
     if let Some((subscription, endpoint)) = &config.subscription {
         let messages = Messages::read(&Subscriber::connect(endpoint)?, subscription).await?;
-        let findings = audit(&outbox, Against::Subscription(&messages), &scope).await?;
+        let findings = audit(&outbox, AuditTarget::Subscription(&messages), &scope).await?;
         reports.push((subscription.clone(), findings));
     } else {
         let inboxes = open_inboxes(&outbox, &config.inboxes).await?;
@@ -51,7 +53,7 @@ async fn execute_plainly(config: AuditConfig) -> Result<(), Error> {
             });
         }
         for inbox in inboxes {
-            let against = Against::Inbox(inbox.client(&outbox), &inbox.consumer);
+            let against = AuditTarget::Inbox(inbox.client(&outbox), &inbox.consumer);
             reports
                 .push((inbox.consumer.name().to_owned(), audit(&outbox, against, &scope).await?));
             inbox.close().await;

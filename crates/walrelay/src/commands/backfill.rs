@@ -4,16 +4,17 @@
 use pgoutput_parser::{Lsn, PgTimestamp};
 use walrelay_core::Matching;
 use walrelay_outbox_admin::{
-    Gap, GapTable, ReplayRow, Scope, SettledRows, begin_replay, give_up_replay, read_replay,
-    take_replay,
+    ReplayRow, Scope, SettledRows, SourceTable, UnsettledRows, begin_replay, give_up_replay,
+    read_replay, take_replay,
 };
 use walrelay_outbox_store::{HistorySource, read_history};
 use walrelay_pg_client::SqlError;
-use walrelay_pg_client::{QualifiedName, RowUse, SqlClient, connect_sql, refuse_hidden_rows};
+use walrelay_pg_client::{QualifiedName, SqlClient, TableAccess, connect_sql, refuse_hidden_rows};
 use walrelay_relay::policy::Chain;
-use walrelay_relay::recovery::{Marks, Serving, published_table, table};
+use walrelay_relay::recovery::{ResumePoints, TableStreamServer, published_table, table};
 use walrelay_relay::replay::{
-    BACKFILL_END, Beginning, Destination, Keeping, KeysSeen, Replay, RowsRequest, TableRows, Tally,
+    BACKFILL_END, BackfillRequest, BackfillServer, Beginning, Destination, Keeping, KeysSeen,
+    Replay, Tally,
 };
 use walrelay_relay::settings::Settings;
 use walrelay_relay::shutdown::Shutdown;
@@ -21,17 +22,17 @@ use walrelay_relay::stream::seams::Publisher;
 
 use super::before::refuse_other_shards;
 use super::replay::in_place::InPlace;
-use super::replay::{By, Run, record};
+use super::replay::{ReplayCaller, Run, record};
 use super::rows_check::{LeftOut, RowsToApply};
 use super::topics;
-use crate::config::{BackfillAction, BackfillConfig, BackfillOrder, RefillConfig};
+use crate::config::{BackfillAction, BackfillConfig, BackfillOrder, OutboxRowsConfig};
 use crate::error::Error;
 use crate::output::print;
 
 /// A backfill that is ready to start.
 struct Prepared {
     id: String,
-    request: RowsRequest,
+    request: BackfillRequest,
     keeping: Keeping,
     /// The position up to which every row is published, and the number of those rows.
     settled: (Lsn, u64),
@@ -84,7 +85,7 @@ async fn act(
     };
     match prepared.request.destination.clone() {
         Destination::Topic(topic) => {
-            let published = (prepared, topic.as_str(), By::Command("backfill"));
+            let published = (prepared, topic.as_str(), ReplayCaller::Command("backfill"));
             to_topic(client, settings, published, shutdown).await.map(|(_, told)| told)
         }
         Destination::InPlace => in_place(client, &settings, &prepared, shutdown).await,
@@ -107,7 +108,7 @@ async fn in_place(
     let in_place = in_place_of(settings, id);
     if !prepared.is_resumed() {
         let (seen, tally) = (KeysSeen::default(), Tally::resumed(0, Lsn::ZERO));
-        let beginning = Beginning::Marked(Marks::default());
+        let beginning = Beginning::Marked(ResumePoints::default());
         let reading = Reading { request, keeping: Keeping::Nothing, beginning, tally: &tally };
         reading.read(client, (settings, id), seen.clone(), shutdown).await?;
         let (rows, keys) = (tally.published(), seen.keys());
@@ -123,7 +124,7 @@ async fn in_place(
     let holds = in_place.held(client, shutdown).await?;
     if holds.held > 0 {
         let snapshot = in_place.snapshot(client, shutdown).await?;
-        let request = RowsRequest { snapshot, ..request.clone() };
+        let request = BackfillRequest { snapshot, ..request.clone() };
         let writer = in_place.writer(client, HistorySource::Table).await?;
         let tally = Tally::resumed(0, Lsn::ZERO);
         let beginning = Beginning::Anew(in_place.store());
@@ -137,7 +138,7 @@ async fn in_place(
 
 /// One pass over the rows of the tables.
 struct Reading<'a> {
-    request: &'a RowsRequest,
+    request: &'a BackfillRequest,
     keeping: Keeping,
     beginning: Beginning,
     tally: &'a Tally,
@@ -153,27 +154,27 @@ impl Reading<'_> {
     ) -> Result<(), Error> {
         let Self { request, keeping, beginning, tally } = self;
         let replay = replay_of((id, Lsn::ZERO), request, keeping);
-        let server = TableRows {
+        let server = BackfillServer {
             settings,
             replay: &replay,
             gap: gap(request),
             tables: tables(client, settings, request).await?,
             tally: tally.clone(),
             beginning,
-            serving: Serving::default(),
+            serving: TableStreamServer::default(),
         };
-        let by = By::Command("backfill");
+        let by = ReplayCaller::Command("backfill");
         let run = Run { by, settings, replay: &replay, rate: None, tally };
         let read = Box::pin(run.sessions(server, Some(publisher), shutdown)).await;
         run.ended(read)
     }
 }
 
-fn replay_of((id, start): (&str, Lsn), request: &RowsRequest, keeping: Keeping) -> Replay {
+fn replay_of((id, start): (&str, Lsn), request: &BackfillRequest, keeping: Keeping) -> Replay {
     Replay {
         id: id.to_owned(),
         anchor_slot: String::new(),
-        selection: RowsRequest::selection(),
+        selection: BackfillRequest::selection(),
         start,
         goal: BACKFILL_END,
         dead_rows: request.dead_rows,
@@ -184,7 +185,7 @@ fn replay_of((id, start): (&str, Lsn), request: &RowsRequest, keeping: Keeping) 
 async fn to_topic(
     client: &SqlClient,
     mut settings: Settings,
-    (prepared, topic, by): (Prepared, &str, By),
+    (prepared, topic, by): (Prepared, &str, ReplayCaller),
     shutdown: &Shutdown,
 ) -> Result<(u64, String), Error> {
     settings.relay.router.topic = topics::template(topic)?;
@@ -200,19 +201,19 @@ async fn to_topic(
         rows += gap.count(client, one).await?;
     }
     match by {
-        By::Command(_) => tracing::info!(id, rows, "backfill begins"),
-        By::Step => tracing::info!(rows, topic, "publishing the rows of the outbox"),
+        ReplayCaller::Command(_) => tracing::info!(id, rows, "backfill begins"),
+        ReplayCaller::Step => tracing::info!(rows, topic, "publishing the rows of the outbox"),
     }
     let replay = replay_of((id, *start), request, *keeping);
     let tally = Tally::resumed(*before, *start);
-    let server = TableRows {
+    let server = BackfillServer {
         settings,
         replay: &replay,
         gap,
         tables,
         tally: tally.clone(),
-        beginning: Beginning::Marked(Marks::from(request.resumption.clone())),
-        serving: Serving::default(),
+        beginning: Beginning::Marked(ResumePoints::from(request.resumption.clone())),
+        serving: TableStreamServer::default(),
     };
     let run = Run { by, settings, replay: &replay, rate: request.rate, tally: &tally };
     Box::pin(run.to_the_end(server, shutdown)).await?;
@@ -227,7 +228,7 @@ async fn to_topic(
 /// Returns the errors of [`execute`].
 pub(super) async fn refill(to_apply: &RowsToApply, shutdown: &Shutdown) -> Result<u64, Error> {
     let RowsToApply { refill, left_out, .. } = to_apply;
-    let RefillConfig { settings, topic, aggregate_types, dead_rows } = refill.clone();
+    let OutboxRowsConfig { settings, topic, aggregate_types, dead_rows } = refill.clone();
     let order = BackfillOrder {
         since: None,
         matching: Matching { aggregate_types, ..Matching::default() },
@@ -243,7 +244,8 @@ pub(super) async fn refill(to_apply: &RowsToApply, shutdown: &Shutdown) -> Resul
         let mut prepared = begin(&client, &settings, order).await?;
         prepared.left_out = Some(left_out.clone());
         let id = prepared.id.clone();
-        let done = to_topic(&client, settings, (prepared, &topic, By::Step), shutdown).await;
+        let done =
+            to_topic(&client, settings, (prepared, &topic, ReplayCaller::Step), shutdown).await;
         if done.is_err() {
             give_up(&client, &id).await;
         }
@@ -275,8 +277,8 @@ async fn give_up(client: &SqlClient, id: &str) {
 /// # Errors
 ///
 /// The outbox has no rows, the topic does not exist, or Postgres or Pub/Sub cannot be reached.
-pub(super) async fn may_refill(config: &RefillConfig) -> Result<(), Error> {
-    let RefillConfig { settings, topic, .. } = config;
+pub(super) async fn may_refill(config: &OutboxRowsConfig) -> Result<(), Error> {
+    let OutboxRowsConfig { settings, topic, .. } = config;
     let client = connect_sql(&settings.connect).await?;
     let look = async {
         refuse_without_rows(&client, &settings.relay.outbox.tables).await?;
@@ -293,7 +295,7 @@ async fn refuse_without_rows(client: &SqlClient, tables: &[QualifiedName]) -> Re
     let failed = |source| SqlError::Sql { action: "look for rows".to_owned(), source };
     let replays = "SELECT to_regclass('public.app_outbox_replay') IS NOT NULL";
     let mut has_rows = false;
-    refuse_hidden_rows(client, tables, RowUse::Read).await?;
+    refuse_hidden_rows(client, tables, TableAccess::Read).await?;
     if client.query_one(replays, &[]).await.map_err(failed)?.get(0) {
         for name in tables {
             let sql = format!("SELECT EXISTS (SELECT FROM {name})");
@@ -309,12 +311,12 @@ async fn refuse_without_rows(client: &SqlClient, tables: &[QualifiedName]) -> Re
     }
 }
 
-fn gap(request: &RowsRequest) -> Gap {
+fn gap(request: &BackfillRequest) -> UnsettledRows {
     let Matching { aggregate_types, aggregate_ids, .. } = request.matching.clone();
     let settled = request.since.map_or(SettledRows::None, SettledRows::Before);
     let event_ids = request.event_ids.clone();
     let scope = Scope { aggregate_types, aggregate_ids, event_ids, from: None };
-    Gap { snapshot: request.snapshot.clone(), settled, scope }
+    UnsettledRows { snapshot: request.snapshot.clone(), settled, scope }
 }
 
 /// Returns the outbox tables with the requested order within an aggregate. In place, a shard reads
@@ -323,8 +325,8 @@ fn gap(request: &RowsRequest) -> Gap {
 async fn tables(
     client: &SqlClient,
     settings: &Settings,
-    RowsRequest { destination, order_by, .. }: &RowsRequest,
-) -> Result<Vec<GapTable>, Error> {
+    BackfillRequest { destination, order_by, .. }: &BackfillRequest,
+) -> Result<Vec<SourceTable>, Error> {
     let (outbox, columns) = (&settings.relay.outbox, &settings.relay.router.columns);
     let mut tables = Vec::new();
     for name in &outbox.tables {
@@ -352,7 +354,7 @@ async fn begin(
     order: BackfillOrder,
 ) -> Result<Prepared, Error> {
     let slot = slot_of(settings, &order.destination);
-    refuse_hidden_rows(client, &settings.relay.outbox.tables, RowUse::Read).await?;
+    refuse_hidden_rows(client, &settings.relay.outbox.tables, TableAccess::Read).await?;
     if order.destination == Destination::InPlace {
         refuse_other_shards(client, &settings.relay.outbox).await?;
     }
@@ -364,7 +366,7 @@ async fn begin(
     let BackfillOrder {
         since, matching, event_ids, destination, order_by, rate, dead_rows, ..
     } = order;
-    let request = RowsRequest {
+    let request = BackfillRequest {
         destination,
         snapshot: snapshot.get("snapshot"),
         since: since.map(PgTimestamp::from_system_time),
@@ -420,7 +422,7 @@ async fn resume(client: &SqlClient, settings: &Settings, id: String) -> Result<P
         );
         return Err(unfit(what, "begin a new one"));
     }
-    let request = RowsRequest::from_json(&row.request)
+    let request = BackfillRequest::from_json(&row.request)
         .map_err(|error| unfit(error.to_string(), "begin a new one"))?;
     if let Destination::Topic(topic) = &request.destination {
         topics::refuse_missing(client, settings, topic).await?;
@@ -429,7 +431,7 @@ async fn resume(client: &SqlClient, settings: &Settings, id: String) -> Result<P
     Ok(Prepared { id, request, keeping, settled, row: None, left_out: None })
 }
 
-fn summary((prepared, topic, by): (&Prepared, &str, By), tally: &Tally) -> String {
+fn summary((prepared, topic, by): (&Prepared, &str, ReplayCaller), tally: &Tally) -> String {
     let Prepared { id, keeping, .. } = prepared;
     let rows = tally.published();
     let left_out = record::left_out(tally);
@@ -437,10 +439,12 @@ fn summary((prepared, topic, by): (&Prepared, &str, By), tally: &Tally) -> Strin
         (Keeping::Nothing, _) => {
             format!("would publish {rows} row(s); nothing was published\n{left_out}")
         }
-        (Keeping::OnRecord, By::Command(_)) => {
+        (Keeping::OnRecord, ReplayCaller::Command(_)) => {
             let copies = record::COPIES;
             format!("backfill {id}: {rows} row(s) are in {topic}\n{left_out}{copies}")
         }
-        (Keeping::OnRecord, By::Step) => format!("published: {rows} row(s) to {topic}\n{left_out}"),
+        (Keeping::OnRecord, ReplayCaller::Step) => {
+            format!("published: {rows} row(s) to {topic}\n{left_out}")
+        }
     }
 }

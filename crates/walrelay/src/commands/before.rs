@@ -7,14 +7,14 @@ use walrelay_pg_client::SqlError;
 use pgoutput_parser::Lsn;
 use walrelay_core::ColumnNames;
 use walrelay_outbox_admin::{
-    AdminError, Begun, HoldingReplay, OpenReplay, Reset, SlotOperation, UpgradeStage,
-    describe_unfinished, read_loss, read_operation, read_resharding, read_sharding, read_slot_user,
-    replays_that_hold, unfinished_replay,
+    AdminError, OpenReplay, PausingReplay, Reset, SlotOperation, UnfinishedResharding,
+    UpgradeStage, describe_unfinished, read_loss, read_operation, read_resharding, read_sharding,
+    read_slot_user, replays_that_hold, unfinished_replay,
 };
 use walrelay_outbox_store::{
     Outbox, WalTime, first_position_after, position_at, read_history, read_relay_row, relay_tables,
 };
-use walrelay_pg_client::{RowUse, ServerErrorKind, SqlClient, refuse_hidden_rows};
+use walrelay_pg_client::{ServerErrorKind, SqlClient, TableAccess, refuse_hidden_rows};
 use walrelay_relay::observe::report::rfc3339;
 use walrelay_relay::recovery;
 
@@ -62,7 +62,7 @@ pub(super) fn unfinished_as((slot, operation): (&str, &SlotOperation), what: Str
 /// and publish the rows that are queued behind them.
 pub(super) async fn refuse_while_held(client: &SqlClient, slot: &str) -> Result<(), Error> {
     let holding = replays_that_hold(client, slot).await?;
-    let Some(HoldingReplay { id, command, keys, .. }) = holding.first() else { return Ok(()) };
+    let Some(PausingReplay { id, command, keys, .. }) = holding.first() else { return Ok(()) };
     Err(Error::Unfinished {
         what: format!(
             "{keys} key(s) of slot {slot:?} are held for {command} {id}, which is not over"
@@ -89,7 +89,7 @@ pub(super) async fn refuse_resharding(client: &SqlClient, outbox: &Outbox) -> Re
         Err(error) if error.server_kind() == Some(ServerErrorKind::TableMissing) => None,
         read => read?,
     };
-    let Some(Begun { change, .. }) = begun else { return Ok(()) };
+    let Some(UnfinishedResharding { change, .. }) = begun else { return Ok(()) };
     let slot = outbox.slot.clone();
     let what = SlotOperation::Resharding(change).describe(&slot);
     Err(AdminError::OperationUnfinished { slot, what }.into())
@@ -98,7 +98,7 @@ pub(super) async fn refuse_resharding(client: &SqlClient, outbox: &Outbox) -> Re
 /// Refuses if row level security hides the relay's own tables. Callers check this before they
 /// report about the outbox or change it.
 pub(super) async fn refuse_hidden_state(client: &SqlClient) -> Result<(), AdminError> {
-    Ok(refuse_hidden_rows(client, &relay_tables(), RowUse::Read).await?)
+    Ok(refuse_hidden_rows(client, &relay_tables(), TableAccess::Read).await?)
 }
 
 /// Returns every shard that exists or is recorded, whichever shard was named. Without shards it

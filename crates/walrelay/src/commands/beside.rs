@@ -15,7 +15,9 @@ use walrelay_pg_client::SqlError;
 use tokio::time::sleep;
 use walrelay_core::Routed;
 use walrelay_inbox::admin::{self, registered};
-use walrelay_inbox::{Beside, Difference, Event, Fill, InboxError, StagedTable, UnfinishedRebuild};
+use walrelay_inbox::{
+    Beside, Event, GenerationDifference, InboxError, OutboxApplier, StagedTable, UnfinishedRebuild,
+};
 use walrelay_outbox_admin::SettledRows;
 use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_relay::failpoint;
@@ -25,7 +27,7 @@ use super::attended::unless_stopped;
 use super::dispatch::edit::read;
 use super::rebuild::usual;
 use super::rows_check::{self, RowsToApply, Wanted};
-use crate::config::{BesideConfig, Consent, Rebuild};
+use crate::config::{Consent, Rebuild, RebuildIntoConfig};
 use crate::error::Error;
 use crate::output::print;
 
@@ -39,7 +41,7 @@ const AGAIN_AFTER: Duration = Duration::from_millis(500);
 /// Fills the schema and puts it in use.
 pub(super) async fn rebuild(
     client: &mut SqlClient,
-    (order, config): (&Rebuild, &BesideConfig),
+    (order, config): (&Rebuild, &RebuildIntoConfig),
     shutdown: &Shutdown,
 ) -> Result<(), Error> {
     let switch_sql = config.switch_sql.as_ref().map(|path| read(path)).transpose()?;
@@ -57,7 +59,8 @@ pub(super) async fn rebuild(
         ))?;
         failpoint::hit("beside-begun");
         let target = (order.name.as_str(), generation + 1);
-        let fill = Fill::new(client, target, (&config.handler, Some(&config.schema))).await?;
+        let fill =
+            OutboxApplier::new(client, target, (&config.handler, Some(&config.schema))).await?;
         let mut filling =
             Filling { place, fill, rows: &rows, settled: SettledRows::None, round: 0 };
         filling.catch_up(client).await?;
@@ -150,9 +153,9 @@ async fn begin(
 /// Refuses to switch without `--yes` if the new generation lacks events. The command does not
 /// prompt, because it may have run unattended for hours. With `--yes`, a second run only has to
 /// switch.
-fn refuse_less(order: &Rebuild, generation: i32, found: Difference) -> Result<(), Error> {
-    let Difference { missing, unfinished } = found;
-    if found == Difference::default() || order.consent == Consent::Given {
+fn refuse_less(order: &Rebuild, generation: i32, found: GenerationDifference) -> Result<(), Error> {
+    let GenerationDifference { missing, unfinished } = found;
+    if found == GenerationDifference::default() || order.consent == Consent::Given {
         return Ok(());
     }
     Err(Error::Unfinished {
@@ -172,7 +175,7 @@ fn refuse_less(order: &Rebuild, generation: i32, found: Difference) -> Result<()
 /// A schema that is being filled.
 struct Filling<'a> {
     place: Beside<'a>,
-    fill: Fill,
+    fill: OutboxApplier,
     rows: &'a RowsToApply,
     /// The rows that are already applied.
     settled: SettledRows,
@@ -263,7 +266,11 @@ fn committing(source: tokio_postgres::Error) -> Error {
 }
 
 /// Applies events and commits. Retries while other sessions hold a lock.
-async fn apply(client: &mut SqlClient, fill: &Fill, events: &[Event]) -> Result<(), Error> {
+async fn apply(
+    client: &mut SqlClient,
+    fill: &OutboxApplier,
+    events: &[Event],
+) -> Result<(), Error> {
     if events.is_empty() {
         return Ok(());
     }

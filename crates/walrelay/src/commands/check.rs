@@ -26,10 +26,10 @@ pub(super) use self::finding::PATIENCE;
 use self::finding::finding;
 use self::schemas::Payload;
 use super::attended::{attended, unless_stopped};
-use super::topics::{self, Nowhere, Routes};
+use super::topics::{self, InvalidTopicRows, Routes};
 use crate::config::{CheckConfig, InboxPlace, OutputFormat};
 use crate::error::Error;
-use crate::output::{Paint, Tone, print, visible};
+use crate::output::{ColourMode, Tone, print, visible};
 
 /// Codes of findings about Pub/Sub and connections. `walrelay_postgres::code` has the other codes.
 const CONNECTION: &str = "connection";
@@ -89,7 +89,7 @@ pub async fn execute(config: CheckConfig, shutdown: &Shutdown) -> Result<(), Err
     findings.extend(collector);
     print(&match config.format {
         OutputFormat::Json => format!("{:#}\n", json!({ "findings": json_of(&findings) })),
-        OutputFormat::Text => text_of(&findings, Paint::of_output()),
+        OutputFormat::Text => text_of(&findings, ColourMode::of_output()),
     })?;
     let count = kinds.len();
     match Kind::gravest(kinds.into_iter()) {
@@ -319,16 +319,16 @@ fn topic_finding(topic: &str, answer: Result<bool, PubsubError>) -> Finding {
         }
         Err(error) if error.is_about_the_name() => {
             let message = Chain(&error).to_string();
-            finding(TOPIC_NAME, Severity::Warning, subject, &message, Nowhere::FIX)
+            finding(TOPIC_NAME, Severity::Warning, subject, &message, InvalidTopicRows::FIX)
         }
         Err(error) => no_access(&error),
     }
 }
 
 /// A warning only: `run` starts, and continues past such rows.
-fn nowhere_finding(nowhere: &Nowhere) -> Finding {
+fn nowhere_finding(nowhere: &InvalidTopicRows) -> Finding {
     let subject = "outbox rows".to_owned();
-    finding(TOPIC_NAME, Severity::Warning, subject, &nowhere.told(), Nowhere::FIX)
+    finding(TOPIC_NAME, Severity::Warning, subject, &nowhere.told(), InvalidTopicRows::FIX)
 }
 
 /// Warns about the global endpoint: order holds only while all instances publish into one region.
@@ -372,7 +372,7 @@ fn json_of(findings: &[Finding]) -> Vec<Value> {
 }
 
 /// Lists errors first, then warnings, then successful checks.
-fn text_of(findings: &[Finding], paint: Paint) -> String {
+fn text_of(findings: &[Finding], paint: ColourMode) -> String {
     let mut text = String::new();
     let mut counts = Vec::new();
     let groups = [
@@ -416,7 +416,7 @@ mod tests {
     #[test]
     fn what_a_producer_wrote_cannot_break_a_line_of_a_finding() {
         let hostile = finding(CONNECTION, Severity::Error, "a\nfine".to_owned(), "b\x1b[2J", "");
-        let text = text_of(&[hostile], Paint::Plain);
+        let text = text_of(&[hostile], ColourMode::Plain);
         assert!(text.contains("  a\\nfine: b\\u{1b}[2J\n"), "{text}");
     }
 
@@ -431,11 +431,11 @@ mod tests {
             of(Severity::Error, "c"),
             of(Severity::Ok, "d"),
         ];
-        let text = text_of(&findings, Paint::Plain);
+        let text = text_of(&findings, ColourMode::Plain);
         let order: Vec<_> = text.lines().filter(|line| line.contains(": is so")).collect();
         assert_eq!(order, ["  c: is so", "  b: is so", "  a: is so", "  d: is so"]);
         assert_eq!(text.lines().next(), Some("to mend"));
         assert_eq!(text.lines().last(), Some("1 to mend, 1 to look at, 2 fine"));
-        assert!(!text_of(&findings[..1], Paint::Plain).contains("to mend\n  "));
+        assert!(!text_of(&findings[..1], ColourMode::Plain).contains("to mend\n  "));
     }
 }

@@ -1,6 +1,6 @@
 //! Resolves which of a column's possible names a table has.
 
-use walrelay_core::Names;
+use walrelay_core::ColumnAliases;
 use walrelay_pg_client::{PgError, QualifiedName, SqlClient};
 
 /// Returns the first of the names that is a column of the table. If the table has none of them, it
@@ -12,7 +12,7 @@ use walrelay_pg_client::{PgError, QualifiedName, SqlClient};
 pub(super) async fn column_of(
     client: &SqlClient,
     table: &QualifiedName,
-    names: &Names,
+    names: &ColumnAliases,
 ) -> Result<String, PgError> {
     let names: Vec<&str> = names.iter().collect();
     let first = names.first().copied().unwrap_or_default().to_owned();

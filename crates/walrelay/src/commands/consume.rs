@@ -8,7 +8,7 @@ use tokio::time::sleep;
 use walrelay_core::{Backoff, Random};
 use walrelay_inbox::{Consumer, Health, InboxError, Metrics, Settings};
 use walrelay_otlp::{Exporter, Spans};
-use walrelay_relay::policy::{Chain, Disposition, Met};
+use walrelay_relay::policy::{Chain, Disposition, ErrorContext};
 use walrelay_relay::seed::random_seed;
 use walrelay_relay::shutdown::Shutdown;
 
@@ -16,7 +16,7 @@ use super::exporting::{figures, with_telemetry};
 use crate::config::ConsumeConfig;
 use crate::error::Error;
 use crate::http::{self, Observed};
-use crate::traced::TracedBatches;
+use crate::traced::TransactionTracer;
 
 /// Delays between attempts to start: the same values that the relay uses between sessions.
 const TRY_AGAIN: Backoff =
@@ -58,7 +58,7 @@ async fn consume(
         prepared = prepare(&config.settings, &health) => prepared?,
     };
     let consumer = match spans {
-        Some(spans) => consumer.traced(Arc::new(TracedBatches(spans))),
+        Some(spans) => consumer.traced(Arc::new(TransactionTracer(spans))),
         None => consumer,
     };
     let stop = shutdown.requested();
@@ -91,7 +91,7 @@ async fn prepare(settings: &Settings, health: &Health) -> Result<Consumer, Error
 }
 
 fn passes(error: &InboxError) -> bool {
-    match crate::error::kind_of_inbox(error).disposition(Met::AtFirst) {
+    match crate::error::kind_of_inbox(error).disposition(ErrorContext::AtFirst) {
         Disposition::Reconnect | Disposition::StandBy | Disposition::Wait { .. } => true,
         Disposition::Stop { .. } => false,
     }

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use walrelay_inbox::admin::{self, Made};
-use walrelay_inbox::operate::InConsumer;
+use walrelay_inbox::operate::ConsumerGeneration;
 use walrelay_inbox::{INBOX_MIGRATIONS, migrate_inbox};
 use walrelay_inbox::{InboxError, Scaffold};
 use walrelay_pg_client::{QualifiedName, SqlClient, connect_sql};
@@ -273,7 +273,7 @@ async fn moved_to(
         Err(InboxError::Unregistered { .. }) => return Ok(None),
         Err(error) => return Err(Error::Inbox(error)),
     };
-    let generation = InConsumer::find(client, Some(name)).await?.generation();
+    let generation = ConsumerGeneration::find(client, Some(name)).await?.generation();
     Ok(succeeds(&reads, (subscription, generation.into())).then_some(reads))
 }
 

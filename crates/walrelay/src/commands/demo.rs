@@ -17,7 +17,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use walrelay_emulator::{Emulator, Options, SubscriptionOptions};
-use walrelay_outbox_admin::{InitOptions, Making, OnLost};
+use walrelay_outbox_admin::{InitOptions, LostSlotPolicy, SlotCreation};
 use walrelay_outbox_store::{Outbox, Shard};
 use walrelay_pg_client::{ConnectConfig, PgEnv, QualifiedName, connect_sql};
 use walrelay_pg_replication::Failover;
@@ -126,8 +126,8 @@ async fn prepare(url: &str) -> Result<(), Error> {
         },
         shard_key: None,
         failover: Failover::No,
-        on_lost: OnLost::Refuse,
-        making: Making::Slot,
+        on_lost: LostSlotPolicy::Refuse,
+        making: SlotCreation::Slot,
     };
     walrelay_outbox_admin::init(&client, &options).await?;
     client

@@ -7,13 +7,12 @@ mod show;
 
 use serde_json::Value;
 use walrelay_outbox_store::{
-    DispatchPlace, DispatchQuery, DispatchRow, DispatchState, DispatchStatus, DispatchStore,
-    relay_tables,
+    DispatchQuery, DispatchRow, DispatchStatus, DispatchStore, PageStart, StateFilter, relay_tables,
 };
-use walrelay_pg_client::{RowUse, SqlClient, connect_sql, refuse_hidden_rows};
+use walrelay_pg_client::{SqlClient, TableAccess, connect_sql, refuse_hidden_rows};
 use walrelay_relay::shutdown::Shutdown;
 
-use self::bulk::Verb;
+use self::bulk::BulkAction;
 use self::show::{detail_json, detail_text, pretty, row_json, table};
 use super::attended::unless_stopped;
 use super::before::refuse_other_shards;
@@ -62,7 +61,7 @@ async fn act(
         }
         DispatchAction::Retry(chosen) => {
             refuse_hidden_changes(client).await?;
-            bulk::act(store, client, (Verb::Retry, chosen), shutdown).await
+            bulk::act(store, client, (BulkAction::Retry, chosen), shutdown).await
         }
         DispatchAction::Edit(asked) => {
             refuse_hidden_changes(client).await?;
@@ -70,14 +69,14 @@ async fn act(
         }
         DispatchAction::Discard { chosen, reason } => {
             refuse_hidden_changes(client).await?;
-            bulk::act(store, client, (Verb::Discard(reason), chosen), shutdown).await
+            bulk::act(store, client, (BulkAction::Discard(reason), chosen), shutdown).await
         }
     }
 }
 
 /// Refuses if row level security hides rows from UPDATE: such rows would silently stay unchanged.
 async fn refuse_hidden_changes(client: &SqlClient) -> Result<(), Error> {
-    Ok(refuse_hidden_rows(client, &relay_tables()[..1], RowUse::Update).await?)
+    Ok(refuse_hidden_rows(client, &relay_tables()[..1], TableAccess::Update).await?)
 }
 
 /// Lists one page and the number of further rows, or all pages.
@@ -86,7 +85,7 @@ async fn list(
     client: &SqlClient,
     asked: &DispatchList,
 ) -> Result<String, Error> {
-    let behind = asked.after.map(|position| DispatchPlace { position, event_id: None });
+    let behind = asked.after.map(|position| PageStart { position, event_id: None });
     let Some(limit) = asked.limit else {
         return list_all(store, client, (asked, behind)).await;
     };
@@ -104,14 +103,14 @@ async fn list(
 async fn list_all(
     store: &DispatchStore,
     client: &SqlClient,
-    (asked, mut behind): (&DispatchList, Option<DispatchPlace>),
+    (asked, mut behind): (&DispatchList, Option<PageStart>),
 ) -> Result<String, Error> {
     let mut all = Vec::new();
     let mut count = 0;
     loop {
         let page = store.page(client, &asked.query, behind.as_ref(), PAGE_ROWS).await?;
         let Some(last) = page.last() else { break };
-        behind = Some(DispatchPlace::from(last));
+        behind = Some(PageStart::from(last));
         count += page.len();
         match asked.format {
             // JSON output is one value, so all rows are collected first. Without their messages
@@ -148,20 +147,19 @@ async fn footer(
         ));
     } else if rows.is_empty() {
         text.push_str(match query.state {
-            DispatchState::NeedsPerson => "no row needs a person\n",
-            DispatchState::Open
-            | DispatchState::Queued
-            | DispatchState::Only(_)
-            | DispatchState::Any => "no row matches\n",
+            StateFilter::NeedsPerson => "no row needs a person\n",
+            StateFilter::Open | StateFilter::Queued | StateFilter::Only(_) | StateFilter::Any => {
+                "no row matches\n"
+            }
         });
     }
-    if query.state == DispatchState::NeedsPerson {
+    if query.state == StateFilter::NeedsPerson {
         let count =
             async |state| store.count(client, &DispatchQuery { state, ..query.clone() }).await;
-        let open = count(DispatchState::Only(DispatchStatus::Retrying)).await?
-            + count(DispatchState::Only(DispatchStatus::Dead)).await?;
-        let queued = count(DispatchState::Queued).await?;
-        let needs_person = count(DispatchState::NeedsPerson).await?;
+        let open = count(StateFilter::Only(DispatchStatus::Retrying)).await?
+            + count(StateFilter::Only(DispatchStatus::Dead)).await?;
+        let queued = count(StateFilter::Queued).await?;
+        let needs_person = count(StateFilter::NeedsPerson).await?;
         let retried = open.saturating_sub(needs_person + queued);
         if retried > 0 {
             text.push_str(&format!(

@@ -1,6 +1,6 @@
 //! Sends telemetry while a command runs.
 
-use walrelay_otlp::{Exporter, Figures, Spans, StartError};
+use walrelay_otlp::{Exporter, MetricsText, Spans, StartError};
 use walrelay_relay::policy::Kind;
 
 use crate::config::Problem;
@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::http::Observed;
 
 /// Returns a function that updates and returns the text of `/metrics`.
-pub(super) fn figures(observed: Observed) -> Figures {
+pub(super) fn figures(observed: Observed) -> MetricsText {
     Box::new(move || observed.metrics())
 }
 

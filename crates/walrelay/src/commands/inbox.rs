@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-use walrelay_inbox::operate::{InConsumer, Replacement};
+use walrelay_inbox::operate::{ConsumerGeneration, Replacement};
 use walrelay_pg_client::{SqlClient, connect_sql};
 
 use super::dispatch::attributes::replace;
@@ -26,7 +26,7 @@ pub async fn execute(config: InboxConfig) -> Result<(), Error> {
 }
 
 async fn act(client: &mut SqlClient, config: &InboxConfig) -> Result<String, Error> {
-    let place = InConsumer::find(client, config.consumer.as_deref()).await?;
+    let place = ConsumerGeneration::find(client, config.consumer.as_deref()).await?;
     match &config.action {
         InboxAction::List { filter, format } => {
             let rows = place.list(client, filter).await?;

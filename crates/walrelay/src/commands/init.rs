@@ -4,15 +4,16 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 use walrelay_outbox_admin::{
-    AdminError, Bound, InitOptions, InitPlan, InitReport, LostSlot, Making, OnLost, Recovery,
-    SQL_ASCII_FIX, SQL_ASCII_RISK, Settled, SlotOperation, Upgrade, UpgradeStage,
-    describe_unfinished, finish_recovery, give_up_operation, init, read_loss, read_operation,
-    read_slot_user, read_unchecked_database, release_operation, rows_at_risk, take_operation,
+    AdminError, InitOptions, InitPlan, InitReport, LostSlot, LostSlotPolicy, Recovery,
+    SQL_ASCII_FIX, SQL_ASCII_RISK, Settled, SettledBound, SlotCreation, SlotOperation, Upgrade,
+    UpgradeStage, describe_unfinished, finish_recovery, give_up_operation, init, read_loss,
+    read_operation, read_slot_user, read_unchecked_database, release_operation, rows_at_risk,
+    take_operation,
 };
 use walrelay_pg_client::{ConnectConfig, ServerErrorKind, SqlClient, connect_sql};
 use walrelay_pg_replication::{Failover, read_slot};
 use walrelay_pubsub::{Admin, PubsubError};
-use walrelay_relay::lifecycle::finisher::Finisher;
+use walrelay_relay::lifecycle::finisher::OperationResumer;
 use walrelay_relay::lifecycle::gate::shard_key;
 use walrelay_relay::lifecycle::operation::{Outcome, mark_failover};
 use walrelay_relay::observe::health::Health;
@@ -22,8 +23,8 @@ use walrelay_relay::shutdown::Shutdown;
 
 use super::attended::attended;
 use super::before::{naming_the_holder, rest_of, unfinished_as};
-use super::topics::{self, Nowhere, Routes};
-use crate::config::{AlreadyThere, CreateTopics, InitConfig, SlotKind};
+use super::topics::{self, InvalidTopicRows, Routes};
+use crate::config::{CreateTopics, ExistingRows, InitConfig, SlotKind};
 use crate::error::Error;
 use crate::output::print;
 
@@ -58,7 +59,7 @@ fn options(config: &InitConfig) -> Vec<InitOptions> {
         shard_key: shard_key.clone(),
         failover: failover(config.slot_kind),
         on_lost: config.on_lost,
-        making: Making::Slot,
+        making: SlotCreation::Slot,
     };
     config.outbox.shards(config.shards).into_iter().map(of_shard).collect()
 }
@@ -100,7 +101,7 @@ async fn set_up_slot(
     let (slot, health) = (options.outbox.slot.as_str(), &Health::new());
     if let Some(operation) = unfinished(client, slot).await? {
         match (&operation, options.on_lost) {
-            (recovery @ SlotOperation::Recovery(_), OnLost::Accept) => {
+            (recovery @ SlotOperation::Recovery(_), LostSlotPolicy::Accept) => {
                 give_up(client, slot, recovery).await?;
             }
             // Preparing the upgrade dropped the slot. Without a slot, `init` below fails with the
@@ -113,20 +114,22 @@ async fn set_up_slot(
                 | SlotOperation::Resharding(_),
                 _,
             ) => {
-                finish(&Finisher { client, connect, slot, health, stop }, &operation).await?;
+                finish(&OperationResumer { client, connect, slot, health, stop }, &operation)
+                    .await?;
             }
         }
     }
-    if options.on_lost == OnLost::Accept
+    if options.on_lost == LostSlotPolicy::Accept
         && let Some(lost) = read_loss(client, slot).await?
     {
         print(&told(client, options, &lost).await?)?;
     }
     convert(client, connect, options).await?;
     match config.already_there {
-        AlreadyThere::Left => Ok(init(client, options).await?),
-        AlreadyThere::Published => {
-            backfill(&Finisher { client, connect, slot, health, stop }, config, options).await
+        ExistingRows::Left => Ok(init(client, options).await?),
+        ExistingRows::Published => {
+            backfill(&OperationResumer { client, connect, slot, health, stop }, config, options)
+                .await
         }
     }
 }
@@ -184,7 +187,7 @@ async fn create_topics(client: &SqlClient, config: &InitConfig) -> Result<(), Er
         }
     }
     if let Some(nowhere) = nowhere {
-        print(&format!("no topic: {}\n  fix: {}\n", nowhere.told(), Nowhere::FIX))?;
+        print(&format!("no topic: {}\n  fix: {}\n", nowhere.told(), InvalidTopicRows::FIX))?;
     }
     refused.map_or(Ok(()), |error| Err(error.into()))
 }
@@ -208,7 +211,7 @@ async fn unfinished(client: &SqlClient, slot: &str) -> Result<Option<SlotOperati
 
 /// Finishes an operation that an operator began. In the middle of one the slot may be missing, and
 /// a new slot would undo the operation.
-async fn finish(finisher: &Finisher<'_>, operation: &SlotOperation) -> Result<(), Error> {
+async fn finish(finisher: &OperationResumer<'_>, operation: &SlotOperation) -> Result<(), Error> {
     let slot = finisher.slot;
     match finisher.finish().await? {
         // After a cancelled operation, the caller checks the slot again.
@@ -229,14 +232,14 @@ async fn finish(finisher: &Finisher<'_>, operation: &SlotOperation) -> Result<()
 /// Creates the slot together with a snapshot of the existing rows. If an earlier run began the
 /// backfill, this run only does the missing steps.
 async fn backfill(
-    finisher: &Finisher<'_>,
+    finisher: &OperationResumer<'_>,
     config: &InitConfig,
     options: &InitOptions,
 ) -> Result<InitReport, Error> {
-    let Finisher { client, slot, .. } = finisher;
+    let OperationResumer { client, slot, .. } = finisher;
     let is_begun = matches!(
         unfinished(client, slot).await?,
-        Some(SlotOperation::Recovery(Recovery { bound: Bound::Nothing, .. }))
+        Some(SlotOperation::Recovery(Recovery { bound: SettledBound::Nothing, .. }))
     );
     if !is_begun && read_slot(client, slot).await?.is_some() {
         return Err(Error::Unfit {
@@ -246,7 +249,7 @@ async fn backfill(
             hint: "`walrelay backfill` publishes rows of the table to another topic",
         });
     }
-    let all_but_slot = InitOptions { making: Making::AllButSlot, ..options.clone() };
+    let all_but_slot = InitOptions { making: SlotCreation::AllButSlot, ..options.clone() };
     let made = init(client, &all_but_slot).await?;
     if !is_begun {
         recovery::begin_first(client, &options.outbox, options.failover).await?;

@@ -7,8 +7,8 @@ use walrelay_pg_client::SqlError;
 
 use tokio::time::sleep;
 use walrelay_core::Routed;
-use walrelay_inbox::operate::{Decided, InConsumer};
-use walrelay_inbox::{Fill, InboxError, Keys};
+use walrelay_inbox::operate::{ConsumerGeneration, OperatorDecisions};
+use walrelay_inbox::{InboxError, Keys, OutboxApplier};
 use walrelay_outbox_admin::{Scope, SettledRows};
 use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_relay::failpoint;
@@ -17,7 +17,7 @@ use walrelay_relay::shutdown::Shutdown;
 use super::attended::unless_stopped;
 use super::beside::EventBatch;
 use super::rows_check::{self, RowsToApply, Wanted};
-use crate::config::{Consent, KeysConfig, Rebuild};
+use crate::config::{Consent, Rebuild, RebuildKeysConfig};
 use crate::error::Error;
 use crate::output::print;
 
@@ -27,16 +27,16 @@ const AGAIN_AFTER: Duration = Duration::from_millis(500);
 /// Rebuilds all keys or none.
 pub(super) async fn rebuild(
     client: &mut SqlClient,
-    (order, config): (&Rebuild, &KeysConfig),
+    (order, config): (&Rebuild, &RebuildKeysConfig),
     shutdown: &Shutdown,
 ) -> Result<(), Error> {
     let work = async {
         Keys::refuse_hidden(client).await?;
         let wanted = wanted(config);
         let rows = Box::pin(rows_check::check(&config.rows, &wanted)).await?;
-        let generation = InConsumer::find(client, Some(&order.name)).await?.generation();
+        let generation = ConsumerGeneration::find(client, Some(&order.name)).await?.generation();
         let target = (order.name.as_str(), generation);
-        let fill = Fill::new(client, target, (&config.handler, None)).await?;
+        let fill = OutboxApplier::new(client, target, (&config.handler, None)).await?;
         let keys = Keys { consumer: &order.name, generation, keys: &config.keys };
         let once = Once { order, config, keys, fill: &fill, rows: &rows, wanted: &wanted };
         let events = loop {
@@ -60,7 +60,7 @@ pub(super) async fn rebuild(
 
 /// Returns the filter for rows of these keys. If the ordering key is the aggregate id, Postgres
 /// filters the rows. Otherwise the command reads all rows.
-fn wanted(config: &KeysConfig) -> Wanted {
+fn wanted(config: &RebuildKeysConfig) -> Wanted {
     let is_aggregate =
         config.rows.settings.relay.router.ordering_key.to_string() == "{aggregateid}";
     let aggregate_ids = if is_aggregate { config.keys.clone() } else { Vec::new() };
@@ -70,9 +70,9 @@ fn wanted(config: &KeysConfig) -> Wanted {
 /// One attempt to rebuild the keys.
 struct Once<'a> {
     order: &'a Rebuild,
-    config: &'a KeysConfig,
+    config: &'a RebuildKeysConfig,
     keys: Keys<'a>,
-    fill: &'a Fill,
+    fill: &'a OutboxApplier,
     rows: &'a RowsToApply,
     wanted: &'a Wanted,
 }
@@ -114,8 +114,12 @@ impl Once<'_> {
 
     /// Refuses a rebuild without rows, or one that would lose edits, discards or applied events
     /// without `--yes`. The error rolls back the transaction.
-    fn refuse_less(&self, events: u64, (decided, lost): (Decided, i64)) -> Result<(), Error> {
-        let Decided { edited, discarded, .. } = decided;
+    fn refuse_less(
+        &self,
+        events: u64,
+        (decided, lost): (OperatorDecisions, i64),
+    ) -> Result<(), Error> {
+        let OperatorDecisions { edited, discarded, .. } = decided;
         if events == 0 {
             return Err(Error::Unfit {
                 what: "the outbox has no rows of these keys; nothing has changed".to_owned(),

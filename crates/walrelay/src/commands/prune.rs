@@ -7,14 +7,14 @@
 use walrelay_outbox_admin::{AdminError, read_operation};
 use walrelay_outbox_store::{read_history, recovering_slot};
 use walrelay_pg_client::{
-    PgError, QualifiedName, RowUse, ServerError, ServerErrorKind, SqlClient, connect_sql,
+    PgError, QualifiedName, ServerError, ServerErrorKind, SqlClient, TableAccess, connect_sql,
     quote_identifier, refuse_hidden_rows,
 };
 
 use super::before::{every_shard, refuse_unrecorded};
 use super::columns::column_of;
 use super::replay::record;
-use crate::config::{PruneConfig, Pruning};
+use crate::config::{PruneConfig, PruneMode};
 use crate::error::Error;
 use crate::output::print;
 
@@ -53,8 +53,8 @@ async fn prune(client: &mut SqlClient, config: &PruneConfig) -> Result<(), Error
         refuse_other_history(client, &shard.slot).await?;
     }
     let rows = match config.pruning {
-        Pruning::Counted => RowUse::Read,
-        Pruning::Done => RowUse::Delete,
+        PruneMode::Counted => TableAccess::Read,
+        PruneMode::Done => TableAccess::Delete,
     };
     refuse_hidden_rows(client, &config.database.outbox.tables, rows).await?;
     // An unfinished recovery reads rows that are below `settled_xid`.
@@ -78,8 +78,8 @@ async fn prune(client: &mut SqlClient, config: &PruneConfig) -> Result<(), Error
             seconds: config.older_than.as_secs_f64(),
         };
         match config.pruning {
-            Pruning::Counted => count(client, &condition).await?,
-            Pruning::Done => {
+            PruneMode::Counted => count(client, &condition).await?,
+            PruneMode::Done => {
                 drop_partitions(client, &condition).await?;
                 delete(client, &condition).await?;
             }

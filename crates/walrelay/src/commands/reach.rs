@@ -3,7 +3,7 @@
 
 use std::time::SystemTime;
 
-use walrelay_inbox::operate::{Earlier, InConsumer};
+use walrelay_inbox::operate::{ConsumerGeneration, Earlier};
 use walrelay_pg_client::SqlClient;
 use walrelay_relay::observe::report::rfc3339;
 
@@ -21,7 +21,7 @@ pub(super) async fn tell(
         // Without a reset nothing is emptied.
         return Ok(());
     }
-    let place = InConsumer::find(client, Some(&order.name)).await?;
+    let place = ConsumerGeneration::find(client, Some(&order.name)).await?;
     let earlier = place.earlier(client, since).await?;
     if let Some(text) = lost(earlier, place.generation()) {
         tracing::warn!("{text}");

@@ -17,7 +17,7 @@ use std::time::{Duration, SystemTime};
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::Subscription;
 use tokio::time::sleep;
 use walrelay_inbox::admin::{self, Filling, NewGeneration};
-use walrelay_inbox::operate::{Decided, InConsumer};
+use walrelay_inbox::operate::{ConsumerGeneration, OperatorDecisions};
 use walrelay_pg_client::{ConnectConfig, SqlClient, backend_pid, connect_sql};
 use walrelay_pubsub::Subscriber;
 use walrelay_relay::failpoint;
@@ -55,7 +55,7 @@ pub(super) async fn rebuild(
     agree(client, (order, at_risk(order, since)), shutdown).await?;
     let prepared = Box::pin(unless_stopped(prepare(client, (order, since)), shutdown));
     let (subscriber, successor) = prepared.await?;
-    let Successor { old, name: new, is_new } = &successor;
+    let ReplacementSubscription { old, name: new, is_new } = &successor;
     print(&format!("{}: subscription {new}\n", if *is_new { "created" } else { "already there" }))?;
     failpoint::hit("rebuild-subscribed");
     let begun = async {
@@ -107,7 +107,7 @@ fn at_risk(order: &Rebuild, since: SystemTime) -> Option<String> {
 }
 
 /// A subscription that replaces another one.
-struct Successor {
+struct ReplacementSubscription {
     old: String,
     name: String,
     /// Whether this command has created the subscription.
@@ -118,7 +118,7 @@ struct Successor {
 async fn prepare(
     client: &SqlClient,
     (order, since): (&Rebuild, SystemTime),
-) -> Result<(Subscriber, Successor), Error> {
+) -> Result<(Subscriber, ReplacementSubscription), Error> {
     let Rebuild { name, endpoint, .. } = order;
     let status = admin::status(client, name).await.map_err(Error::Inbox)?;
     let generation = status["generation"].as_i64().unwrap_or_default();
@@ -141,7 +141,7 @@ async fn prepare(
     if !is_new {
         refuse_other(subscriber.subscription(&new).await?, &wanted)?;
     }
-    Ok((subscriber, Successor { old, name: new, is_new }))
+    Ok((subscriber, ReplacementSubscription { old, name: new, is_new }))
 }
 
 /// Returns the subscription of this name, or an error if it does not exist.
@@ -186,7 +186,7 @@ pub(super) async fn agree(
     (order, at_risk): (&Rebuild, Option<String>),
     shutdown: &Shutdown,
 ) -> Result<(), Error> {
-    let place = InConsumer::find(client, Some(&order.name)).await?;
+    let place = ConsumerGeneration::find(client, Some(&order.name)).await?;
     let decided = place.decided(client).await?;
     if let Some(text) = forgotten(decided, place.generation()) {
         print(&text)?;
@@ -194,7 +194,7 @@ pub(super) async fn agree(
     if let Some(text) = &at_risk {
         print(&format!("{text}\n"))?;
     }
-    let Decided { edited, discarded, .. } = decided;
+    let OperatorDecisions { edited, discarded, .. } = decided;
     let (what, question, hint) = match (edited + discarded, at_risk) {
         (0, None) => return Ok(()),
         (0, Some(text)) => (
@@ -215,9 +215,9 @@ pub(super) async fn agree(
 }
 
 /// Describes the events of a generation whose state the next generation does not take over.
-fn forgotten(decided: Decided, generation: i32) -> Option<String> {
-    let Decided { edited, discarded, unfinished } = decided;
-    if decided == Decided::default() {
+fn forgotten(decided: OperatorDecisions, generation: i32) -> Option<String> {
+    let OperatorDecisions { edited, discarded, unfinished } = decided;
+    if decided == OperatorDecisions::default() {
         return None;
     }
     let mut parts = Vec::new();
@@ -280,7 +280,10 @@ pub(super) async fn is_moved(
 }
 
 /// Deletes the new subscription, which nobody has pulled from.
-async fn take_back(subscriber: &Subscriber, Successor { name, is_new, .. }: &Successor) {
+async fn take_back(
+    subscriber: &Subscriber,
+    ReplacementSubscription { name, is_new, .. }: &ReplacementSubscription,
+) {
     if !is_new {
         return;
     }
@@ -400,12 +403,13 @@ mod tests {
 
     #[test]
     fn what_was_decided_is_counted_before_it_is_forgotten() {
-        assert_eq!(forgotten(Decided::default(), 1), None);
-        let text =
-            forgotten(Decided { edited: 2, discarded: 1, unfinished: 3 }, 4).expect("a text");
+        assert_eq!(forgotten(OperatorDecisions::default(), 1), None);
+        let text = forgotten(OperatorDecisions { edited: 2, discarded: 1, unfinished: 3 }, 4)
+            .expect("a text");
         assert!(text.starts_with("in generation 4: 2 edited and 1 discarded event(s)"), "{text}");
         let waiting =
-            forgotten(Decided { unfinished: 3, ..Decided::default() }, 1).expect("a text");
+            forgotten(OperatorDecisions { unfinished: 3, ..OperatorDecisions::default() }, 1)
+                .expect("a text");
         assert_eq!(
             waiting,
             "in generation 1: 3 event(s) that wait or are dead, which come again too\n"

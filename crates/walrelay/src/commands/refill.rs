@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 use walrelay_inbox::admin::{self, Filling, NewGeneration};
-use walrelay_inbox::operate::InConsumer;
+use walrelay_inbox::operate::ConsumerGeneration;
 use walrelay_pg_client::{ConnectConfig, SqlClient, backend_pid, connect_sql};
 use walrelay_pubsub::Subscriber;
 use walrelay_relay::failpoint;
@@ -26,7 +26,7 @@ use super::attended::{attended_in, unless_stopped};
 use super::backfill;
 use super::rebuild::{agree, begin, described, is_moved, reset, successor, usual};
 use super::rows_check::{self, RowsToApply, Wanted};
-use crate::config::{Rebuild, RefillConfig};
+use crate::config::{OutboxRowsConfig, Rebuild};
 use crate::error::Error;
 use crate::output::print;
 
@@ -39,7 +39,7 @@ const QUIET: Duration = Duration::from_secs(15);
 /// Rebuilds the read model, and prints each step.
 pub(super) async fn refill(
     (connect, client): (&ConnectConfig, &mut SqlClient),
-    (order, outbox): (&Rebuild, &RefillConfig),
+    (order, outbox): (&Rebuild, &OutboxRowsConfig),
     shutdown: &Shutdown,
 ) -> Result<(), Error> {
     let reset = reset(order)?;
@@ -47,7 +47,7 @@ pub(super) async fn refill(
     let rows =
         Box::pin(unless_stopped(rows_check::check(outbox, &Wanted::all()), shutdown)).await?;
     agree(client, (order, at_risk(order, &rows)), shutdown).await?;
-    let refill = Refill { order, reset: &reset, rows: &rows };
+    let refill = OutboxRebuild { order, reset: &reset, rows: &rows };
     refill.rebuild((connect, client), shutdown).await
 }
 
@@ -62,7 +62,7 @@ fn at_risk(order: &Rebuild, rows: &RowsToApply) -> Option<String> {
 }
 
 /// A rebuild from the outbox.
-struct Refill<'a> {
+struct OutboxRebuild<'a> {
     order: &'a Rebuild,
     reset: &'a str,
     rows: &'a RowsToApply,
@@ -74,7 +74,7 @@ struct Subscriptions {
     refill: String,
 }
 
-impl Refill<'_> {
+impl OutboxRebuild<'_> {
     async fn rebuild(
         &self,
         (connect, client): (&ConnectConfig, &mut SqlClient),
@@ -105,7 +105,7 @@ impl Refill<'_> {
                 hint: "somebody else has moved it: look with `walrelay consumer status`",
             });
         }
-        let place = InConsumer::find(client, Some(name)).await?;
+        let place = ConsumerGeneration::find(client, Some(name)).await?;
         let unfinished = match place.decided(client).await?.unfinished {
             0 => String::new(),
             count => format!(

@@ -22,7 +22,7 @@ use walrelay_relay::observe::health::Health;
 use walrelay_relay::observe::metrics::Metrics;
 use walrelay_relay::observe::report::rfc3339;
 use walrelay_relay::replay::{
-    AnchorCopy, Destination, Keeping, KeysSeen, Paced, Rate, Replay, Request, Tally,
+    AnchorCopy, Destination, Keeping, KeysSeen, Rate, RateLimited, Replay, Request, Tally,
 };
 use walrelay_relay::seed::random_seed;
 use walrelay_relay::settings::Settings;
@@ -103,8 +103,13 @@ async fn to_topic(
     settings.relay.router.topic = topics::template(topic)?;
     let Prepared { replay, request, tally } = &prepared;
     let server = AnchorCopy { settings: &settings, replay, tally: tally.clone() };
-    let run =
-        Run { by: By::Command("replay"), settings: &settings, replay, rate: request.rate, tally };
+    let run = Run {
+        by: ReplayCaller::Command("replay"),
+        settings: &settings,
+        replay,
+        rate: request.rate,
+        tally,
+    };
     Box::pin(run.to_the_end(server, shutdown)).await?;
     Ok(summary((replay, topic), tally))
 }
@@ -120,12 +125,17 @@ async fn begin_in_place(
     shutdown: &Shutdown,
 ) -> Result<String, Error> {
     let keeping = order.keeping;
-    let Stretch { row, request, anchor, end } = stretch(client, settings, order).await?;
+    let ReplayRange { row, request, anchor, end } = stretch(client, settings, order).await?;
     let tally = Tally::resumed(0, row.from);
     let replay = replay_of(&row, &request, (&anchor, end, Keeping::Nothing));
     let server = AnchorCopy { settings, replay: &replay, tally: tally.clone() };
-    let run =
-        Run { by: By::Command("replay"), settings, replay: &replay, rate: None, tally: &tally };
+    let run = Run {
+        by: ReplayCaller::Command("replay"),
+        settings,
+        replay: &replay,
+        rate: None,
+        tally: &tally,
+    };
     let seen = KeysSeen::default();
     let read = Box::pin(run.sessions(server, Some(seen.clone()), shutdown)).await;
     run.ended(read)?;
@@ -157,8 +167,13 @@ async fn go_on_in_place(
         let replay = replay_of(&through, request, (&anchor, end, Keeping::OnRecord));
         let tally = Tally::resumed(row.rows, row.settled);
         let server = AnchorCopy { settings, replay: &replay, tally: tally.clone() };
-        let run =
-            Run { by: By::Command("replay"), settings, replay: &replay, rate: None, tally: &tally };
+        let run = Run {
+            by: ReplayCaller::Command("replay"),
+            settings,
+            replay: &replay,
+            rate: None,
+            tally: &tally,
+        };
         let writer = in_place.writer(client, HistorySource::Log).await?;
         let read = Box::pin(run.sessions(server, Some(writer), shutdown)).await;
         run.ended(read)?;
@@ -169,14 +184,14 @@ async fn go_on_in_place(
 
 /// The command, or the step of a command, that publishes rows again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum By {
+pub(super) enum ReplayCaller {
     /// A command that can be resumed after an interruption.
     Command(&'static str),
     /// A step of a command that always starts again from scratch.
     Step,
 }
 
-impl By {
+impl ReplayCaller {
     /// Returns the verb for progress messages.
     fn doing(self) -> &'static str {
         match self {
@@ -189,7 +204,7 @@ impl By {
 
 /// A replay that is ready to be published, from any source of rows.
 pub(super) struct Run<'a> {
-    pub(super) by: By,
+    pub(super) by: ReplayCaller,
     pub(super) settings: &'a Settings,
     pub(super) replay: &'a Replay,
     pub(super) rate: Option<Rate>,
@@ -220,8 +235,8 @@ impl Run<'_> {
     pub(super) fn ended(&self, ended: Result<Option<Ended>, Error>) -> Result<(), Error> {
         let Self { by, replay, tally, .. } = self;
         let resumed_by = match *by {
-            By::Command(command) if replay.keeping == Keeping::OnRecord => Some(command),
-            By::Command(_) | By::Step => None,
+            ReplayCaller::Command(command) if replay.keeping == Keeping::OnRecord => Some(command),
+            ReplayCaller::Command(_) | ReplayCaller::Step => None,
         };
         match ended {
             Ok(Some(Ended::CaughtUp)) => Ok(()),
@@ -276,7 +291,7 @@ impl Run<'_> {
         let supervisor = Supervisor {
             settings: &sessions,
             server,
-            publisher: Paced::new(publisher, rate, tally.clone()),
+            publisher: RateLimited::new(publisher, rate, tally.clone()),
             metrics: Metrics::new(),
             health: Health::new(),
             random: Random::new(random_seed()),
@@ -297,7 +312,7 @@ impl Run<'_> {
 }
 
 /// The range of a replay, before the replay is recorded.
-struct Stretch {
+struct ReplayRange {
     row: ReplayRow,
     request: Request,
     anchor: Anchor,
@@ -310,7 +325,7 @@ async fn begin(
     order: ReplayOrder,
 ) -> Result<Prepared, Error> {
     let keeping = order.keeping;
-    let Stretch { row, request, anchor, end } = stretch(client, settings, order).await?;
+    let ReplayRange { row, request, anchor, end } = stretch(client, settings, order).await?;
     if let (Keeping::OnRecord, Destination::Topic(topic)) = (keeping, &request.destination) {
         topics::refuse_missing(client, settings, topic).await?;
         take_replay(client, &row.id).await?;
@@ -326,7 +341,7 @@ async fn stretch(
     client: &SqlClient,
     settings: &Settings,
     order: ReplayOrder,
-) -> Result<Stretch, Error> {
+) -> Result<ReplayRange, Error> {
     let slot = settings.relay.outbox.slot.as_str();
     let end = read_wal_end(client).await?.ok_or(AdminError::InRecovery)?;
     let from = match order.from {
@@ -373,7 +388,7 @@ async fn stretch(
         rows: 0,
         end: None,
     };
-    Ok(Stretch { row, request, anchor, end })
+    Ok(ReplayRange { row, request, anchor, end })
 }
 
 fn reach(anchor: &Anchor) -> Lsn {
@@ -515,7 +530,12 @@ mod tests {
 
     #[test]
     fn a_backfill_is_not_called_a_replay() {
-        let doing = [By::Command("backfill"), By::Command("replay"), By::Step].map(By::doing);
+        let doing = [
+            ReplayCaller::Command("backfill"),
+            ReplayCaller::Command("replay"),
+            ReplayCaller::Step,
+        ]
+        .map(ReplayCaller::doing);
         assert_eq!(doing, ["backfilling", "replaying", "publishing"]);
     }
 }

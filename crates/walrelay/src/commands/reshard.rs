@@ -13,9 +13,9 @@
 
 use std::time::Duration;
 use walrelay_outbox_admin::{
-    AdminError, InitOptions, InitPlan, Making, OnLost, Resharding, ReshardingRefusal,
-    ReshardingStep, begin_resharding, choose_switch, hold_shards, read_resharding, read_sharding,
-    release_shards, switch_shards, take_operation,
+    AdminError, InitOptions, InitPlan, LostSlotPolicy, Resharding, ReshardingRefusal,
+    ReshardingStep, SlotCreation, begin_resharding, choose_switch, hold_shards, read_resharding,
+    read_sharding, release_shards, switch_shards, take_operation,
 };
 use walrelay_outbox_store::{
     Outbox, delete_relay_row, read_anchors, read_history, read_relay_row, take_relay_row,
@@ -30,7 +30,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use walrelay_pg_client::{ServerErrorKind, SqlClient, connect_sql};
 use walrelay_relay::failpoint;
-use walrelay_relay::lifecycle::finisher::Finisher;
+use walrelay_relay::lifecycle::finisher::OperationResumer;
 use walrelay_relay::lifecycle::gate::{gate, shard_key};
 use walrelay_relay::observe::health::Health;
 use walrelay_relay::policy::Chain;
@@ -40,7 +40,7 @@ use walrelay_relay::shutdown::Shutdown;
 use super::attended::attended;
 use super::before::{refuse_hidden_state, refuse_open_replay};
 use super::draining::{drain, publisher, wait_until_free};
-use crate::config::{ReshardConfig, Resharded};
+use crate::config::{ReshardConfig, ReshardMode};
 use crate::error::Error;
 use crate::output::print;
 
@@ -87,7 +87,7 @@ async fn reshard(
         false => read_resharding(client, outbox).await?,
     };
     let step = ReshardingStep::next(&sharding, begun, *shards).map_err(refused)?;
-    if *resharded == Resharded::Told {
+    if *resharded == ReshardMode::Told {
         return told(client, settings, step).await;
     }
     match step {
@@ -298,8 +298,8 @@ fn plan(change: &Change<'_>, outbox: &Outbox, failover: Failover) -> Result<Init
         shard_key: shard_key(&change.settings.relay.router),
         failover,
         // The slots are recorded before they exist, so their absence is no loss.
-        on_lost: OnLost::Accept,
-        making: Making::Slot,
+        on_lost: LostSlotPolicy::Accept,
+        making: SlotCreation::Slot,
     };
     Ok(InitPlan::new(&options)?)
 }
@@ -320,7 +320,7 @@ async fn make(
         });
         if !is_usable {
             let health = &Health::new();
-            Finisher { client, connect, slot, health, stop }.drop_when_free().await?;
+            OperationResumer { client, connect, slot, health, stop }.drop_when_free().await?;
         }
         for step in plan.steps() {
             let failed =
@@ -411,7 +411,7 @@ async fn remove(
     let connect = &change.settings.connect;
     for Outbox { slot, publication, .. } in outboxes {
         let health = &Health::new();
-        Finisher { client, connect, slot, health, stop }.drop_when_free().await?;
+        OperationResumer { client, connect, slot, health, stop }.drop_when_free().await?;
         failpoint::hit("reshard-dropped");
         let dropped = drop_publication(client, publication).await;
         let is_left = dropped

@@ -6,15 +6,15 @@
 //! rebuild.
 
 use walrelay_core::EditedMessages;
-use walrelay_outbox_admin::{Gap, GapTable, OutboxSlots, Scope, SettledRows};
+use walrelay_outbox_admin::{OutboxSlots, Scope, SettledRows, SourceTable, UnsettledRows};
 use walrelay_outbox_store::DispatchStatus;
 use walrelay_pg_client::SqlError;
-use walrelay_pg_client::{QualifiedName, RowUse, SqlClient, connect_sql, refuse_hidden_rows};
+use walrelay_pg_client::{QualifiedName, SqlClient, TableAccess, connect_sql, refuse_hidden_rows};
 use walrelay_relay::recovery::table;
 use walrelay_relay::replay::{DeadRows, RoutedRows};
 
 use super::topics;
-use crate::config::RefillConfig;
+use crate::config::OutboxRowsConfig;
 use crate::error::Error;
 
 /// Most rows that an error names.
@@ -24,7 +24,7 @@ const NAMED_MAX: usize = 20;
 #[derive(Debug, Clone)]
 pub(super) struct RowsToApply {
     /// The checked configuration, with the messages that users have edited.
-    pub(super) refill: RefillConfig,
+    pub(super) refill: OutboxRowsConfig,
     /// Rows that are not applied.
     pub(super) left_out: LeftOut,
     /// Number of rows found.
@@ -40,9 +40,9 @@ pub(super) struct LeftOut {
 
 impl LeftOut {
     /// Returns the table without these rows.
-    pub(super) fn of(&self, table: GapTable) -> GapTable {
+    pub(super) fn of(&self, table: SourceTable) -> SourceTable {
         let filter = format!("NOT {}", self.slots.having(&table, &self.statuses));
-        GapTable { row_filter: Some(filter), ..table }
+        SourceTable { row_filter: Some(filter), ..table }
     }
 }
 
@@ -67,7 +67,7 @@ impl Wanted {
 /// # Errors
 ///
 /// Rows are dead or can never be published, or a table cannot be read.
-pub(super) async fn check(order: &RefillConfig, wanted: &Wanted) -> Result<RowsToApply, Error> {
+pub(super) async fn check(order: &OutboxRowsConfig, wanted: &Wanted) -> Result<RowsToApply, Error> {
     let client = connect_sql(&order.settings.connect).await?;
     let checked = Box::pin(check_with(&client, order, wanted)).await;
     client.close().await;
@@ -76,13 +76,13 @@ pub(super) async fn check(order: &RefillConfig, wanted: &Wanted) -> Result<RowsT
 
 async fn check_with(
     client: &SqlClient,
-    order: &RefillConfig,
+    order: &OutboxRowsConfig,
     wanted: &Wanted,
 ) -> Result<RowsToApply, Error> {
     // If row level security hid these rows, edited and dead rows would go unnoticed.
     let tables = ["app_outbox_dispatch", "app_outbox_relay"];
     let tables = tables.map(|table| QualifiedName::new("public", table));
-    refuse_hidden_rows(client, &tables, RowUse::Read).await?;
+    refuse_hidden_rows(client, &tables, TableAccess::Read).await?;
     let slots = OutboxSlots::read(client, &order.settings.relay.outbox).await?;
     let mut refill = order.clone();
     refill.settings.relay.router.edited = EditedMessages::new(slots.edited(client).await?);
@@ -119,7 +119,7 @@ async fn check_with(
 /// Returns a reader of the rows that a snapshot sees.
 pub(super) async fn reader(
     client: &SqlClient,
-    (refill, left_out): (&RefillConfig, &LeftOut),
+    (refill, left_out): (&OutboxRowsConfig, &LeftOut),
     (snapshot, wanted): (String, &Wanted),
 ) -> Result<RoutedRows, Error> {
     let relay = &refill.settings.relay;
@@ -137,10 +137,10 @@ pub(super) async fn reader(
     reader.await.map_err(Error::Relay)
 }
 
-fn gap(refill: &RefillConfig, (snapshot, wanted): (String, &Wanted)) -> Gap {
+fn gap(refill: &OutboxRowsConfig, (snapshot, wanted): (String, &Wanted)) -> UnsettledRows {
     let aggregate_types = refill.aggregate_types.clone();
     let Wanted { scope, settled } = wanted.clone();
-    Gap { snapshot, settled, scope: Scope { aggregate_types, ..scope } }
+    UnsettledRows { snapshot, settled, scope: Scope { aggregate_types, ..scope } }
 }
 
 /// Returns a snapshot of the outbox's database.
@@ -171,14 +171,14 @@ impl Problems {
     async fn dead(
         &mut self,
         client: &SqlClient,
-        (order, wanted): (&RefillConfig, &Wanted),
+        (order, wanted): (&OutboxRowsConfig, &Wanted),
         slots: &OutboxSlots,
     ) -> Result<(), Error> {
         let relay = &order.settings.relay;
         for name in &relay.outbox.tables {
             let found = table(client, name, &relay.router.columns).await?;
             let filter = slots.having(&found, &[DispatchStatus::Dead]);
-            let dead = GapTable { row_filter: Some(filter), ..found };
+            let dead = SourceTable { row_filter: Some(filter), ..found };
             let gap = gap(order, (now(client).await?, wanted));
             self.rows += gap.count(client, &dead).await?;
             for event_id in gap.ids(client, &dead, NAMED_MAX).await? {

@@ -20,15 +20,15 @@ use walrelay_pg_replication::{
     read_slot,
 };
 use walrelay_relay::error::RelayError;
-use walrelay_relay::lifecycle::finisher::Finisher;
+use walrelay_relay::lifecycle::finisher::OperationResumer;
 use walrelay_relay::lifecycle::operation::Outcome;
-use walrelay_relay::lookahead::{Question, Reach, look_ahead};
+use walrelay_relay::lookahead::{MoveTarget, Question, look_ahead};
 use walrelay_relay::observe::health::Health;
 use walrelay_relay::observe::report::slot_report;
 use walrelay_relay::recovery;
 use walrelay_relay::shutdown::Shutdown;
 
-use self::giving_up::{FIRST_XID, Losses, settled_of};
+use self::giving_up::{FIRST_XID, SkippedRows, settled_of};
 use super::attended::attended;
 use super::before::{
     given_up, naming_the_holder, not_finished, refuse_other_shards, refuse_resharding,
@@ -107,17 +107,23 @@ fn finisher<'a>(
     client: &'a SqlClient,
     database: &'a DatabaseConfig,
     (health, stop): (&'a Health, &'a Shutdown),
-) -> Finisher<'a> {
-    Finisher { client, connect: &database.connect, slot: &database.outbox.slot, health, stop }
+) -> OperationResumer<'a> {
+    OperationResumer {
+        client,
+        connect: &database.connect,
+        slot: &database.outbox.slot,
+        health,
+        stop,
+    }
 }
 
 /// Creates the new slot. The relay then publishes the rows that the new slot does not stream.
 async fn recover(
-    finisher: &Finisher<'_>,
+    finisher: &OperationResumer<'_>,
     outbox: &Outbox,
     order: &RecoverOrder,
 ) -> Result<String, Error> {
-    let Finisher { client, slot, .. } = finisher;
+    let OperationResumer { client, slot, .. } = finisher;
     if let Some(begun @ SlotOperation::Upgrade(Upgrade { stage: UpgradeStage::Preparing, .. })) =
         read_operation(client, slot).await?
     {
@@ -286,9 +292,9 @@ async fn advance(
         publication,
         id: &columns.id,
         from: settled_of(client, slot).await?,
-        reach: Reach::Transaction(to),
+        reach: MoveTarget::Transaction(to),
     });
-    let losses = Losses::of(client, outbox, &columns, found.await?).await?;
+    let losses = SkippedRows::of(client, outbox, &columns, found.await?).await?;
     losses.refuse_unless(discard_rows)?;
     // The slot moves without decoding, and so also passes a row that the server cannot send.
     let lsn = advance_slot(client, slot, losses.target).await?;

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use walrelay_pg_replication::is_little_room;
 
 use self::waiting::{Cause, cause, left_undone, noted, replays, what_they_wait_for};
-use crate::output::{Paint, Tone, human_bytes, shortened, visible};
+use crate::output::{ColourMode, Tone, human_bytes, shortened, visible};
 
 /// Below this much WAL until the slot is lost, or below a quarter of the slot's limit, somebody has
 /// to act now. `check` and the alert use the same thresholds.
@@ -234,7 +234,7 @@ impl Standing {
     }
 
     /// Formats headline and advice for printing.
-    pub(super) fn text(&self, paint: Paint) -> String {
+    pub(super) fn text(&self, paint: ColourMode) -> String {
         let headline = paint.text(self.tone, &self.headline);
         match &self.advice {
             Some(advice) => format!("{headline}\n  {advice}\n"),
@@ -265,7 +265,7 @@ fn for_a_person(report: &Map<String, Value>, dead: u64) -> String {
 }
 
 /// Formats the details of a report in sections. Missing fields are left out.
-pub(super) fn sections(report: &Map<String, Value>, paint: Paint) -> String {
+pub(super) fn sections(report: &Map<String, Value>, paint: ColourMode) -> String {
     let mut text = shards(report, paint);
     let is_divided = !text.is_empty();
     let mut section = |title: &str, lines: Vec<(&str, String)>| {
@@ -309,7 +309,7 @@ fn rebuilds(report: &Map<String, Value>) -> Vec<(&str, String)> {
 }
 
 /// Returns a line for each shard, or nothing without shards. `--shard` shows the details of one.
-fn shards(report: &Map<String, Value>, paint: Paint) -> String {
+fn shards(report: &Map<String, Value>, paint: ColourMode) -> String {
     let Some(all) = report.get("shards").and_then(Value::as_array) else { return String::new() };
     let mut text = format!("{}\n", paint.text(Tone::Heading, "shards"));
     for shard in all.iter().filter_map(Value::as_object) {
@@ -694,7 +694,7 @@ mod tests {
         let both = Standing::of(&report(json!({ "anchors": [anchor], "active": false })));
         assert_eq!(both.tone, Tone::Bad);
         assert!(both.advice.unwrap().contains("walrelay run; then walrelay anchor advance daily"));
-        let text = sections(&report(json!({ "anchors": [anchor] })), Paint::Plain);
+        let text = sections(&report(json!({ "anchors": [anchor] })), ColourMode::Plain);
         assert!(text.contains("anchors\n  daily            retains 490 MiB"), "{text}");
         // The relay's own reason for the same anchor adds no second cause.
         let reason = "anchor at risk: daily retains 513802240 bytes of WAL";
@@ -719,7 +719,7 @@ mod tests {
         }
         let running = Standing::of(&held(true)).advice.unwrap();
         assert!(running.starts_with("they go on when it is done"), "{running}");
-        let text = sections(&held(true), Paint::Plain);
+        let text = sections(&held(true), ColourMode::Plain);
         assert!(
             text.contains("  held             2 key(s) wait for backfill 5f3a9c01\n"),
             "{text}"
@@ -769,7 +769,7 @@ mod tests {
         let all = json!({ "headline": "h", "shards": [first, missing] });
         let all = all.as_object().unwrap();
         assert_eq!(Standing::told(all).tone, Tone::Bad);
-        let text = sections(all, Paint::Plain);
+        let text = sections(all, ColourMode::Plain);
         assert!(text.contains("  0/2    two dead\n  1/2    slot is missing\n"), "{text}");
     }
 
@@ -797,7 +797,7 @@ mod tests {
     fn confirmed_log_that_is_kept_is_told_with_the_transaction_that_keeps_it() {
         let pinned = |bytes: u64, by: Value| {
             let changes = json!({ "pinned_bytes": bytes, "pinned_by": by });
-            let text = sections(&report(changes), Paint::Plain);
+            let text = sections(&report(changes), ColourMode::Plain);
             text.lines().find(|line| line.contains("of that confirmed")).map(str::to_owned)
         };
         assert_eq!(pinned(1 << 20, json!({ "pid": 7, "seconds": 3.0 })), None);
@@ -823,7 +823,7 @@ mod tests {
             "heaviest_keys": [{ "topic": "projects/p/topics/orders", "ordering_key": "a\nb".repeat(30),
                                 "bytes_per_second": 800_000, "rows_per_second": 12 }],
         }});
-        let text = sections(&report(relay), Paint::Plain);
+        let text = sections(&report(relay), ColourMode::Plain);
         for expected in [
             "slot\n",
             "  held by          server process 7\n",
@@ -836,7 +836,7 @@ mod tests {
         }
         assert!(text.lines().all(|line| line.chars().count() < 100), "{text}");
         assert!(text.contains('…'), "{text}");
-        let alone = sections(&report(json!({})), Paint::Plain);
+        let alone = sections(&report(json!({})), ColourMode::Plain);
         assert!(!alone.contains("heaviest"), "{alone}");
     }
 }

@@ -24,7 +24,7 @@ use super::before::{every_shard, refuse_other_shards};
 use super::standing::{Standing, finishing, sections};
 use crate::config::{OutputFormat, StatusConfig};
 use crate::error::Error;
-use crate::output::{Paint, Reader, Tone, print, print_on, show};
+use crate::output::{ColourMode, Reader, Tone, print, print_on, show};
 
 /// Timeout for the relay's answer, which comes from memory.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -56,7 +56,7 @@ async fn once(config: &StatusConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let report = look(&client, config, shutdown).await;
     client.close().await;
     let report = report.map_err(Error::met_looking)?;
-    print(&text(&report, config.format, Paint::of_output()))?;
+    print(&text(&report, config.format, ColourMode::of_output()))?;
     let shards = report.get("shards").and_then(Value::as_array);
     let mut all = shards.into_iter().flatten().filter_map(Value::as_object).chain([&report]);
     let Some(lost) = all.find(|one| one.get("lost") == Some(&Value::Bool(true))) else {
@@ -97,7 +97,7 @@ async fn report_now(
         [one] => {
             refuse_other_shards(client, outbox).await?;
             let mut report = standing_report(client, (one, config.wal_budget)).await?;
-            put_standing(&mut report, Naming::Shard);
+            put_standing(&mut report, ShardNaming::Shard);
             report
         }
         all => report_of_all(client, (outbox, all), config.wal_budget).await?,
@@ -114,7 +114,7 @@ async fn report_now(
         };
         report.insert("relay".into(), told);
         if !report.contains_key("shards") {
-            put_standing(&mut report, Naming::Shard);
+            put_standing(&mut report, ShardNaming::Shard);
         }
     }
     Ok(report)
@@ -143,23 +143,23 @@ async fn standing_report(
     if !outbox.shard.is_whole() {
         report.insert("shard".into(), json!(outbox.shard.to_string()));
     }
-    put_standing(&mut report, Naming::Nothing);
+    put_standing(&mut report, ShardNaming::Nothing);
     Ok(report)
 }
 
 /// Whether the advice names the shard.
 #[derive(Clone, Copy)]
-enum Naming {
+enum ShardNaming {
     /// The advice names no shard, because the summary of all shards names one.
     Nothing,
     /// The advice names the shard, if the report is about a shard.
     Shard,
 }
 
-fn put_standing(report: &mut Map<String, Value>, naming: Naming) {
+fn put_standing(report: &mut Map<String, Value>, naming: ShardNaming) {
     let standing = match (naming, report.get("shard").and_then(Value::as_str)) {
-        (Naming::Shard, Some(shard)) => Standing::of(report).of_shard(shard),
-        (Naming::Shard, None) | (Naming::Nothing, _) => Standing::of(report),
+        (ShardNaming::Shard, Some(shard)) => Standing::of(report).of_shard(shard),
+        (ShardNaming::Shard, None) | (ShardNaming::Nothing, _) => Standing::of(report),
     };
     report.insert("headline".into(), json!(standing.headline));
     report.insert("advice".into(), json!(standing.advice));
@@ -234,7 +234,7 @@ async fn watch(
     shutdown: &Shutdown,
 ) -> Result<(), Error> {
     let place = match std::io::stdout().is_terminal() {
-        true => Place::Terminal(Paint::of_output()),
+        true => Place::Terminal(ColourMode::of_output()),
         false => Place::Pipe,
     };
     let mut client = None;
@@ -259,7 +259,7 @@ async fn watch(
 #[derive(Clone, Copy)]
 enum Place {
     /// Each report replaces the one before.
-    Terminal(Paint),
+    Terminal(ColourMode),
     /// Each report follows the one before.
     Pipe,
 }
@@ -271,14 +271,14 @@ fn watched(
     format: OutputFormat,
     (place, now): (Place, SystemTime),
 ) -> String {
-    let shown = |paint: Paint| match report {
+    let shown = |paint: ColourMode| match report {
         Ok(report) => text(report, format, paint),
         Err(error) => format!("{}\n", paint.text(Tone::Bad, &error.report())),
     };
     match (place, format) {
         (Place::Terminal(paint), _) => shown(paint),
         (Place::Pipe, OutputFormat::Text) => {
-            format!("--- {}\n{}", rfc3339(now), shown(Paint::Plain))
+            format!("--- {}\n{}", rfc3339(now), shown(ColourMode::Plain))
         }
         (Place::Pipe, OutputFormat::Json) => {
             let mut line = match report {
@@ -303,7 +303,7 @@ async fn refresh(
     look(client, config, shutdown).await
 }
 
-fn text(report: &Map<String, Value>, format: OutputFormat, paint: Paint) -> String {
+fn text(report: &Map<String, Value>, format: OutputFormat, paint: ColourMode) -> String {
     match format {
         OutputFormat::Json => format!("{:#}\n", Value::Object(report.clone())),
         OutputFormat::Text => {
@@ -316,7 +316,7 @@ fn text(report: &Map<String, Value>, format: OutputFormat, paint: Paint) -> Stri
 pub(super) fn render(report: &Map<String, Value>, format: OutputFormat) -> String {
     match format {
         OutputFormat::Json => format!("{:#}\n", Value::Object(report.clone())),
-        OutputFormat::Text => sections(report, Paint::of_output()),
+        OutputFormat::Text => sections(report, ColourMode::of_output()),
     }
 }
 

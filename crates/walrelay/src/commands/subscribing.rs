@@ -4,7 +4,7 @@ use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::{
     DeadLetterPolicy, ExpirationPolicy, Subscription,
 };
 use tokio::time::timeout;
-use walrelay_inbox::{InboxError, Remark};
+use walrelay_inbox::{InboxError, SubscriptionWarning};
 use walrelay_pubsub::{Admin, Endpoint, PubsubError, Subscriber};
 use walrelay_relay::policy::Chain;
 
@@ -64,7 +64,7 @@ pub(super) async fn exists(endpoint: &Endpoint, name: &str) -> Option<bool> {
 
 /// Logs warnings about settings that harm its consumer.
 fn remark(subscription: &Subscription) {
-    for it in Remark::of(subscription) {
+    for it in SubscriptionWarning::of(subscription) {
         let name = &subscription.name;
         tracing::warn!(subscription = name, "the subscription {}; {}", it.told(), it.fix());
     }

@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 
 use walrelay_core::limits::is_topic_name;
-use walrelay_core::{Names, RouterConfig, Template};
+use walrelay_core::{ColumnAliases, RouterConfig, Template};
 use walrelay_pg_client::{
-    PgError, QualifiedName, RowUse, SqlClient, quote_identifier, refuse_hidden_rows,
+    PgError, QualifiedName, SqlClient, TableAccess, quote_identifier, refuse_hidden_rows,
 };
 use walrelay_pubsub::{Admin, PubsubError};
 use walrelay_relay::settings::Settings;
@@ -28,20 +28,20 @@ pub(super) struct Routes {
     /// Full names of the topics.
     pub(super) topics: BTreeSet<String>,
     /// Rows whose topic can never exist.
-    pub(super) nowhere: Option<Nowhere>,
+    pub(super) nowhere: Option<InvalidTopicRows>,
 }
 
 /// Rows whose topic name is invalid. The relay records them as dead and continues, so such rows do
 /// not prevent a start.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Nowhere {
+pub(super) struct InvalidTopicRows {
     /// Number of rows.
     pub(super) rows: u64,
     /// One of the invalid names.
     pub(super) example: String,
 }
 
-impl Nowhere {
+impl InvalidTopicRows {
     /// The fix. The finding stays until the rows are deleted, because outbox rows never change.
     pub(super) const FIX: &'static str = "mend --topic, or what writes those rows; `walrelay dispatch list` has the ones \
          that are dead, and `walrelay dispatch edit ID --topic NAME` gives one its way; this is told until they are deleted \
@@ -68,7 +68,7 @@ impl Routes {
             self.topics.insert(name);
             return;
         }
-        let nowhere = self.nowhere.get_or_insert(Nowhere { rows: 0, example: name });
+        let nowhere = self.nowhere.get_or_insert(InvalidTopicRows { rows: 0, example: name });
         nowhere.rows += rows;
     }
 }
@@ -95,12 +95,12 @@ pub(super) async fn of_rows(
     if let Some(routes) = without_rows(router) {
         return Ok(routes);
     }
-    refuse_hidden_rows(client, tables, RowUse::Read).await?;
+    refuse_hidden_rows(client, tables, TableAccess::Read).await?;
     let mut routes = Routes::default();
     for table in tables {
         let mut selected = Vec::new();
         for name in &columns {
-            let names = router.columns.resolve(name).unwrap_or_else(|| Names::parse(name));
+            let names = router.columns.resolve(name).unwrap_or_else(|| ColumnAliases::parse(name));
             let column = column_of(client, table, &names).await?;
             selected.push(format!("left({}::text, {READ_CHARACTERS})", quote_identifier(&column)));
         }
@@ -194,7 +194,7 @@ mod tests {
         let told = routes.nowhere.unwrap().told();
         let begins = "3 rows lead to a name that no topic can have, as in \"projects/p/topics/bad topic!.events\"";
         assert!(told.starts_with(begins), "{told}");
-        let one = Nowhere { rows: 1, example: "a\nb".into() }.told();
+        let one = InvalidTopicRows { rows: 1, example: "a\nb".into() }.told();
         assert!(one.starts_with("1 row leads") && one.contains("a\\nb"), "{one}");
     }
 

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 use walrelay_inbox::InboxError;
 use walrelay_inbox::audit::{trace_dispatch, trace_outbox};
-use walrelay_inbox::operate::InConsumer;
+use walrelay_inbox::operate::ConsumerGeneration;
 use walrelay_pg_client::{SqlClient, connect_sql};
 
 use super::before::{every_shard, refuse_without_outbox};
@@ -140,7 +140,7 @@ fn part(text: &mut String, heading: &str, row: &Value, absent: &str) {
 
 /// A consumer to search, and its database unless that is the outbox's own.
 pub(super) struct Inbox {
-    pub(super) consumer: InConsumer,
+    pub(super) consumer: ConsumerGeneration,
     client: Option<SqlClient>,
 }
 
@@ -165,11 +165,11 @@ pub(super) async fn open_inboxes(
     let mut inboxes = Vec::new();
     for place in places {
         let client = connect_sql(&place.connect).await.map_err(InboxError::Connect)?;
-        let consumer = InConsumer::find(&client, Some(&place.consumer)).await?;
+        let consumer = ConsumerGeneration::find(&client, Some(&place.consumer)).await?;
         inboxes.push(Inbox { consumer, client: Some(client) });
     }
     if places.is_empty() {
-        let here = InConsumer::all(outbox).await?;
+        let here = ConsumerGeneration::all(outbox).await?;
         inboxes.extend(here.into_iter().map(|consumer| Inbox { consumer, client: None }));
     }
     Ok(inboxes)

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use pgoutput_parser::{Lsn, Position};
-use walrelay_outbox_store::{DispatchQuery, DispatchState, DispatchStatus};
+use walrelay_outbox_store::{DispatchQuery, DispatchStatus, StateFilter};
 
-use super::builder::Builder;
+use super::builder::ConfigBuilder;
 use super::command::{
-    Chosen, DispatchAction, DispatchConfig, DispatchEdit, DispatchList, SlotAction, SlotConfig,
-    SlotKind,
+    DispatchAction, DispatchConfig, DispatchEdit, DispatchList, RowSelection, SlotAction,
+    SlotConfig, SlotKind,
 };
 use super::consent::Consent;
 use super::orders::{AdvanceOrder, RecoverOrder};
@@ -22,18 +22,18 @@ pub(super) const FORMATS: [(&str, OutputFormat); 2] =
 /// Rows on one page of `list`.
 const LIMIT: u32 = 100;
 
-const DEAD: DispatchState = DispatchState::Only(DispatchStatus::Dead);
+const DEAD: StateFilter = StateFilter::Only(DispatchStatus::Dead);
 
 /// The values of `dispatch --status`.
-pub(crate) const STATES: [(&str, DispatchState); 5] = [
-    ("retrying", DispatchState::Only(DispatchStatus::Retrying)),
+pub(crate) const STATES: [(&str, StateFilter); 5] = [
+    ("retrying", StateFilter::Only(DispatchStatus::Retrying)),
     ("dead", DEAD),
-    ("published", DispatchState::Only(DispatchStatus::Published)),
-    ("discarded", DispatchState::Only(DispatchStatus::Discarded)),
-    ("all", DispatchState::Any),
+    ("published", StateFilter::Only(DispatchStatus::Published)),
+    ("discarded", StateFilter::Only(DispatchStatus::Discarded)),
+    ("all", StateFilter::Any),
 ];
 
-impl Builder<'_> {
+impl ConfigBuilder<'_> {
     pub(super) fn dispatch(&mut self, action: &cli::DispatchActionArgs) -> Option<DispatchConfig> {
         let action = match action {
             cli::DispatchActionArgs::List(args) => {
@@ -49,7 +49,7 @@ impl Builder<'_> {
                     let allowed = "not with --all-dead, which says that the rows are dead";
                     self.problems.wrong("status", status, allowed);
                 }
-                let state = if args.all_dead { DEAD } else { DispatchState::Open };
+                let state = if args.all_dead { DEAD } else { StateFilter::Open };
                 let chosen = self.chosen((&args.ids, &args.rows), (args.all_dead, state));
                 chosen.map(DispatchAction::Retry)
             }
@@ -66,8 +66,8 @@ impl Builder<'_> {
         let formats = [("table", OutputFormat::Text), ("json", OutputFormat::Json)];
         // With `--error`, rows in every state are listed: rows with the error may need no person.
         let state = match args.rows.error {
-            Some(_) => DispatchState::Any,
-            None => DispatchState::NeedsPerson,
+            Some(_) => StateFilter::Any,
+            None => StateFilter::NeedsPerson,
         };
         let query = self.query(&args.rows, state);
         let after = args.after.as_deref().and_then(|text| {
@@ -91,7 +91,7 @@ impl Builder<'_> {
     }
 
     /// Returns the query for the filters. `state` applies if no status is given.
-    fn query(&mut self, args: &cli::DispatchRowsArgs, state: DispatchState) -> DispatchQuery {
+    fn query(&mut self, args: &cli::DispatchRowsArgs, state: StateFilter) -> DispatchQuery {
         let decade = Duration::from_hours(24 * 3650);
         let status = args.status.as_deref();
         let age = args.older_than.as_deref();
@@ -111,15 +111,17 @@ impl Builder<'_> {
     fn chosen(
         &mut self,
         (ids, rows): (&[String], &cli::BulkArgs),
-        (all_dead, state): (bool, DispatchState),
-    ) -> Option<Chosen> {
+        (all_dead, state): (bool, StateFilter),
+    ) -> Option<RowSelection> {
         let is_filtered = rows.filters.is_given() || all_dead;
         match (ids, is_filtered) {
-            ([_, ..], false) => Some(Chosen::Ids(ids.iter().map(|id| as_recorded(id)).collect())),
+            ([_, ..], false) => {
+                Some(RowSelection::Ids(ids.iter().map(|id| as_recorded(id)).collect()))
+            }
             ([], true) => {
                 let query = self.query(&rows.filters, state);
                 let consent = if rows.yes { Consent::Given } else { Consent::Asked };
-                Some(Chosen::Matching { query, consent })
+                Some(RowSelection::Matching { query, consent })
             }
             ([], false) | ([_, ..], true) => {
                 let allowed =

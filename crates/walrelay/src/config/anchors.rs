@@ -6,15 +6,15 @@ use pgoutput_parser::Position;
 use walrelay_outbox_admin::Again;
 use walrelay_relay::observe::report::parse_rfc3339;
 
-use super::builder::Builder;
+use super::builder::ConfigBuilder;
 use super::command::{AnchorAction, AnchorConfig, SlotAction};
 use super::names::is_slot_name;
-use super::orders::{Place, ResetOrder, Skipping};
+use super::orders::{Place, ResetOrder, SkipConsent};
 use super::settings::wal_budget;
 use crate::cli;
 use crate::options::units::parse_duration;
 
-impl Builder<'_> {
+impl ConfigBuilder<'_> {
     pub(super) fn anchor(&mut self, action: &cli::AnchorActionArgs) -> Option<AnchorConfig> {
         let action = match action {
             cli::AnchorActionArgs::Create(args) => {
@@ -52,7 +52,7 @@ impl Builder<'_> {
             true => Again::PublishedAndDead,
             false => Again::Published,
         };
-        let skipping = if args.skip_events { Skipping::Agreed } else { Skipping::Refused };
+        let skipping = if args.skip_events { SkipConsent::Agreed } else { SkipConsent::Refused };
         let anchor = self.anchor_name("to-anchor", name);
         let discard_rows = self.problems.count("discard-rows", &args.discard_rows, 0..=u64::MAX);
         let columns = Box::new(self.columns());

@@ -4,11 +4,11 @@ use walrelay_core::Matching;
 use walrelay_relay::replay::{DeadRows, Destination, Keeping, Rate};
 use walrelay_relay::settings::{Settings, Until};
 
-use super::builder::Builder;
+use super::builder::ConfigBuilder;
 use super::orders::{BackfillAction, BackfillConfig, BackfillOrder};
 use crate::cli::BackfillArgs;
 
-impl Builder<'_> {
+impl ConfigBuilder<'_> {
     pub(super) fn backfill(&mut self, args: &BackfillArgs) -> Option<BackfillConfig> {
         let connect = self.connect();
         let relay = self.relay_of_a_replay();

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use walrelay_emulator::FaultSyntaxError;
-use walrelay_outbox_admin::OnLost;
+use walrelay_outbox_admin::LostSlotPolicy;
 use walrelay_relay::lifecycle::gate::shard_key;
 use walrelay_relay::settings::Until;
 
-use super::builder::Builder;
+use super::builder::ConfigBuilder;
 use super::command::{
-    AlreadyThere, CheckConfig, Command, CreateTopics, DemoConfig, DemoOutput, EmulatorConfig,
-    InitConfig, OnSlotLost, PruneConfig, Pruning, ReshardConfig, Resharded, RunConfig, Shell,
+    CheckConfig, Command, CreateTopics, DemoConfig, DemoOutput, EmulatorConfig, ExistingRows,
+    InitConfig, OnSlotLost, PruneConfig, PruneMode, ReshardConfig, ReshardMode, RunConfig, Shell,
     SlotKind, StatusConfig,
 };
 use super::layers::{CommandLine, Environment};
@@ -37,7 +37,7 @@ impl Config {
     /// Returns all problems at once.
     pub fn new(line: &CommandLine, environment: &Environment) -> Result<Self, Vec<Problem>> {
         let problems = Problems::new(&line.given, line.problems.clone());
-        let mut builder = Builder { problems, environment };
+        let mut builder = ConfigBuilder { problems, environment };
         let log = builder.log();
         let command = builder.command(&line.cli.command);
         builder.problems.check_options();
@@ -63,7 +63,7 @@ const ONE_KEY: &str = "names no column, so all rows have one key and cannot be d
 pub(crate) const SHELLS: [(&str, Shell); 3] =
     [("bash", Shell::Bash), ("zsh", Shell::Zsh), ("fish", Shell::Fish)];
 
-impl Builder<'_> {
+impl ConfigBuilder<'_> {
     fn log(&mut self) -> LogConfig {
         let format = self.problems.read(options::LOG_FORMAT);
         let filter = self.problems.read(options::LOG_LEVEL);
@@ -191,8 +191,8 @@ impl Builder<'_> {
             pubsub,
             create_topics,
             slot_kind,
-            on_lost: if args.accept_loss { OnLost::Accept } else { OnLost::Refuse },
-            already_there: if args.backfill { AlreadyThere::Published } else { AlreadyThere::Left },
+            on_lost: if args.accept_loss { LostSlotPolicy::Accept } else { LostSlotPolicy::Refuse },
+            already_there: if args.backfill { ExistingRows::Published } else { ExistingRows::Left },
         })
     }
 
@@ -203,7 +203,7 @@ impl Builder<'_> {
         if shards > 1 && shard_key(router).is_none() {
             self.problems.wrong("ordering-key", &router.ordering_key.to_string(), ONE_KEY);
         }
-        let resharded = if args.dry_run { Resharded::Told } else { Resharded::Done };
+        let resharded = if args.dry_run { ReshardMode::Told } else { ReshardMode::Done };
         Some(ReshardConfig { settings, shards, resharded })
     }
 
@@ -215,7 +215,7 @@ impl Builder<'_> {
             self.problems.wrong_unseen("column-occurred-at", allowed);
         }
         let database = self.database()?;
-        let pruning = if args.dry_run { Pruning::Counted } else { Pruning::Done };
+        let pruning = if args.dry_run { PruneMode::Counted } else { PruneMode::Done };
         Some(PruneConfig { database, columns, older_than, pruning })
     }
 

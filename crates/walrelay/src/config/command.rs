@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use pgoutput_parser::Position;
-use walrelay_core::{ColumnNames, Names, RouterConfig, WalBudgetLimit};
+use walrelay_core::{ColumnAliases, ColumnNames, RouterConfig, WalBudgetLimit};
 use walrelay_emulator::Fault;
-use walrelay_outbox_admin::OnLost;
+use walrelay_outbox_admin::LostSlotPolicy;
 use walrelay_outbox_store::{DispatchQuery, Outbox};
 use walrelay_pg_client::ConnectConfig;
 use walrelay_pubsub::Endpoint;
@@ -94,12 +94,12 @@ pub struct ReshardConfig {
     /// The new number of shards.
     pub shards: u32,
     /// Whether to change the number, or only to describe the change.
-    pub resharded: Resharded,
+    pub resharded: ReshardMode,
 }
 
 /// Whether `reshard` changes the number of shards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Resharded {
+pub enum ReshardMode {
     /// Change the number.
     Done,
     /// Only describe the change.
@@ -136,14 +136,14 @@ pub struct InitConfig {
     /// Whether the slot is synchronised to standbys.
     pub slot_kind: SlotKind,
     /// The reaction to a lost slot.
-    pub on_lost: OnLost,
+    pub on_lost: LostSlotPolicy,
     /// The treatment of rows that are older than the slot.
-    pub already_there: AlreadyThere,
+    pub already_there: ExistingRows,
 }
 
 /// The treatment of rows that are in the table before the slot exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AlreadyThere {
+pub enum ExistingRows {
     /// The relay does not publish them.
     Left,
     /// The relay publishes them before every row that the slot streams.
@@ -219,13 +219,13 @@ pub enum DispatchAction {
         format: OutputFormat,
     },
     /// Make rows due at once.
-    Retry(Chosen),
+    Retry(RowSelection),
     /// Replace parts of a message.
     Edit(DispatchEdit),
     /// Discard rows for good.
     Discard {
         /// The rows.
-        chosen: Chosen,
+        chosen: RowSelection,
         /// The reason, which the table keeps.
         reason: String,
     },
@@ -261,7 +261,7 @@ pub struct DispatchEdit {
 
 /// The rows to act on.
 #[derive(Debug, Clone)]
-pub enum Chosen {
+pub enum RowSelection {
     /// Rows with these event ids.
     Ids(Vec<String>),
     /// Rows that match filters.
@@ -356,12 +356,12 @@ pub struct PruneConfig {
     /// Minimum age of rows to delete.
     pub older_than: Duration,
     /// Whether to delete rows.
-    pub pruning: Pruning,
+    pub pruning: PruneMode,
 }
 
 /// Whether old rows are deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pruning {
+pub enum PruneMode {
     /// Delete them.
     Done,
     /// Only print their number.
@@ -383,11 +383,11 @@ pub struct AuditConfig {
     /// The database of the outbox.
     pub database: DatabaseConfig,
     /// Column of the event id.
-    pub id: Names,
+    pub id: ColumnAliases,
     /// Column of the time of the event.
-    pub occurred_at: Names,
+    pub occurred_at: ColumnAliases,
     /// Column of the aggregate type.
-    pub aggregate_type: Option<Names>,
+    pub aggregate_type: Option<ColumnAliases>,
     /// The consumers. Empty means those in the outbox's own database.
     pub inboxes: Vec<InboxPlace>,
     /// Full name and endpoint of a subscription to compare with instead.

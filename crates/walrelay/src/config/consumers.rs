@@ -3,11 +3,11 @@
 use walrelay_inbox::{Dedupe, Effect, OnDead, OnGap, Settings, Until};
 use walrelay_relay::replay::DeadRows;
 
-use super::builder::Builder;
+use super::builder::ConfigBuilder;
 use super::consent::Consent;
 use super::consuming::{
-    BesideConfig, ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, KeyReset,
-    KeysConfig, NewSubscription, Rebuild, RefillConfig, Source,
+    ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, KeyReset, NewSubscription,
+    OutboxRowsConfig, Rebuild, RebuildIntoConfig, RebuildKeysConfig, Source,
 };
 use super::orders::Place;
 use crate::{cli, options};
@@ -18,7 +18,7 @@ const UNPUBLISHED: &str = "projects/none/topics/unpublished";
 /// Longest consumer name. A longer name is a mistake, and may not fit into an index.
 const NAME_BYTES_MAX: usize = 200;
 
-impl Builder<'_> {
+impl ConfigBuilder<'_> {
     pub(super) fn consume(&mut self, name: &str) -> Option<ConsumeConfig> {
         let consumer = self.consumer_name(name);
         let subscription = self.subscription();
@@ -178,7 +178,7 @@ impl Builder<'_> {
         let handler = args.handler.clone()?;
         if let Some(schema) = args.into.clone() {
             let switch_sql = args.switch_sql.clone();
-            return Some(Source::Beside(Box::new(BesideConfig {
+            return Some(Source::Beside(Box::new(RebuildIntoConfig {
                 rows,
                 handler,
                 schema,
@@ -203,7 +203,7 @@ impl Builder<'_> {
             );
             return None;
         }
-        Some(Source::Keys(Box::new(KeysConfig { rows, handler, keys, reset })))
+        Some(Source::Keys(Box::new(RebuildKeysConfig { rows, handler, keys, reset })))
     }
 
     /// Reads the source of a rebuild that publishes all outbox rows to a topic.
@@ -211,7 +211,7 @@ impl Builder<'_> {
         &mut self,
         args: &cli::ConsumerRebuildArgs,
         topic: &str,
-    ) -> Option<Box<RefillConfig>> {
+    ) -> Option<Box<OutboxRowsConfig>> {
         self.rows(args, Some(topic))
     }
 
@@ -220,7 +220,7 @@ impl Builder<'_> {
         &mut self,
         args: &cli::ConsumerRebuildArgs,
         topic: Option<&str>,
-    ) -> Option<Box<RefillConfig>> {
+    ) -> Option<Box<OutboxRowsConfig>> {
         let connect = match &args.outbox_url {
             Some(url) => self.connect_to("outbox-url", url),
             None => self.connect(),
@@ -239,7 +239,7 @@ impl Builder<'_> {
             walrelay_relay::settings::Settings { connect: connect?, relay, pubsub, until };
         let aggregate_types = args.aggregate_type.clone();
         let dead_rows = if args.skip_dead { DeadRows::LeaveOut } else { DeadRows::Stop };
-        Some(Box::new(RefillConfig { settings, topic, aggregate_types, dead_rows }))
+        Some(Box::new(OutboxRowsConfig { settings, topic, aggregate_types, dead_rows }))
     }
 
     fn consumer_name(&mut self, name: &str) -> String {

@@ -159,20 +159,20 @@ pub enum Source {
     /// Messages published since this time, as far as the topic retains them.
     Topic(SystemTime),
     /// Outbox rows, published to a topic of their own.
-    Outbox(Box<RefillConfig>),
+    Outbox(Box<OutboxRowsConfig>),
     /// Outbox rows, which the command itself applies in another schema.
-    Beside(Box<BesideConfig>),
+    Beside(Box<RebuildIntoConfig>),
     /// Rows of some ordering keys, which the command itself applies.
-    Keys(Box<KeysConfig>),
+    Keys(Box<RebuildKeysConfig>),
     /// No source: an unfinished rebuild is abandoned.
     Abandon,
 }
 
 /// A rebuild in tables of another schema.
 #[derive(Debug, Clone)]
-pub struct BesideConfig {
+pub struct RebuildIntoConfig {
     /// The outbox rows.
-    pub rows: RefillConfig,
+    pub rows: OutboxRowsConfig,
     /// The function that applies the rows.
     pub handler: String,
     /// The schema with the handler's tables.
@@ -184,9 +184,9 @@ pub struct BesideConfig {
 
 /// A rebuild of some ordering keys.
 #[derive(Debug, Clone)]
-pub struct KeysConfig {
+pub struct RebuildKeysConfig {
     /// The outbox rows.
-    pub rows: RefillConfig,
+    pub rows: OutboxRowsConfig,
     /// The function that applies the rows.
     pub handler: String,
     /// The ordering keys.
@@ -197,7 +197,7 @@ pub struct KeysConfig {
 
 /// All outbox rows, to be published to a topic of their own.
 #[derive(Debug, Clone)]
-pub struct RefillConfig {
+pub struct OutboxRowsConfig {
     /// The relay's settings, as far as a backfill uses them.
     pub settings: walrelay_relay::settings::Settings,
     /// Full name of the topic.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use walrelay_inbox::operate::{InboxFilter, InboxSelection};
 
-use super::builder::Builder;
+use super::builder::ConfigBuilder;
 use super::consuming::{InboxAction, InboxConfig};
 use super::output_format::OutputFormat;
 use crate::cli;
@@ -13,7 +13,7 @@ use crate::cli;
 const FORMATS: [(&str, OutputFormat); 2] =
     [("text", OutputFormat::Text), ("json", OutputFormat::Json)];
 
-impl Builder<'_> {
+impl ConfigBuilder<'_> {
     pub(super) fn inbox(&mut self, action: &cli::InboxActionArgs) -> Option<InboxConfig> {
         let (place, action) = match action {
             cli::InboxActionArgs::List(args) => (&args.place, Some(self.inbox_list(args))),

@@ -15,7 +15,7 @@ use super::given::{Given, Origin};
 use super::problem::Problem;
 use crate::cli::{ARGUMENTS, Cli};
 use crate::options;
-use crate::options::declaration::{Declaration, Kind, Parted};
+use crate::options::declaration::{Declaration, Kind, ListSeparator};
 
 /// The environment of the process. Only `main` reads the real one.
 #[derive(Clone, Default)]
@@ -212,8 +212,8 @@ impl Layers<'_> {
 /// commas.
 fn split(option: &Declaration, value: &str) -> Vec<String> {
     let separator = match option.kind {
-        Kind::List(_, Parted::ByCommas | Parted::ByCommasOrBare) => ',',
-        Kind::List(_, Parted::BySemicolons) => ';',
+        Kind::List(_, ListSeparator::ByCommas | ListSeparator::ByCommasOrBare) => ',',
+        Kind::List(_, ListSeparator::BySemicolons) => ';',
         Kind::Text(_)
         | Kind::Words(_)
         | Kind::Switch

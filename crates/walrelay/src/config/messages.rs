@@ -2,10 +2,11 @@
 
 use walrelay_core::limits::is_topic_name;
 use walrelay_core::{
-    AttributeStyle, ColumnNames, EditedMessages, LogName, Names, RouterConfig, Template,
+    AttributeStyle, ColumnAliases, ColumnNames, EditedMessages, RouterConfig, SystemIdentifierMode,
+    Template,
 };
 
-use super::builder::Builder;
+use super::builder::ConfigBuilder;
 use super::names::is_identifier;
 use crate::options;
 use crate::options::declaration::Setting;
@@ -17,7 +18,7 @@ enum Preset {
     Debezium,
 }
 
-impl Builder<'_> {
+impl ConfigBuilder<'_> {
     pub(super) fn router(&mut self) -> RouterConfig {
         let columns = self.columns();
         let style = match self.problems.read(options::ATTRIBUTES) {
@@ -29,8 +30,8 @@ impl Builder<'_> {
             self.require_topic_name("topic", &topic.to_string());
         }
         let log_name = match self.problems.read(options::SYSTEM_IDENTIFIER) {
-            true => LogName::Told,
-            false => LogName::Untold,
+            true => SystemIdentifierMode::Told,
+            false => SystemIdentifierMode::Untold,
         };
         RouterConfig {
             project: self.project(),
@@ -131,9 +132,9 @@ impl Builder<'_> {
         }
     }
 
-    fn column(&mut self, setting: Setting<String>) -> Names {
+    fn column(&mut self, setting: Setting<String>) -> ColumnAliases {
         let text = self.problems.read(setting);
-        let names = Names::parse(&text);
+        let names = ColumnAliases::parse(&text);
         if names.iter().next().is_none() || !names.iter().all(is_identifier) {
             let allowed = "the name of a column, 1 to 63 bytes, or several with commas";
             self.problems.wrong(setting.declaration.name, &text, allowed);
@@ -148,10 +149,10 @@ impl Builder<'_> {
         setting: Setting<String>,
         preset: Preset,
         debezium: &str,
-    ) -> Option<Names> {
+    ) -> Option<ColumnAliases> {
         let is_default = self.problems.is_default(setting.declaration.name);
         if preset == Preset::Debezium && is_default {
-            return (!debezium.is_empty()).then(|| Names::parse(debezium));
+            return (!debezium.is_empty()).then(|| ColumnAliases::parse(debezium));
         }
         let is_given = !self.problems.read(setting).is_empty();
         is_given.then(|| self.column(setting))

@@ -38,7 +38,7 @@ pub struct ResetOrder {
     /// The rows of dispatch state that are also published again.
     pub again: Again,
     /// Whether rows may be skipped.
-    pub skipping: Skipping,
+    pub skipping: SkipConsent,
     /// The number of rows that the user has agreed to lose.
     pub discard_rows: u64,
     /// The names of the outbox columns.
@@ -47,7 +47,7 @@ pub struct ResetOrder {
 
 /// Whether rows may be skipped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Skipping {
+pub enum SkipConsent {
     /// Refuse to skip rows.
     Refused,
     /// The user gave `--skip-events`.

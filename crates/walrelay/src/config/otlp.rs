@@ -7,7 +7,7 @@ use std::time::Duration;
 use walrelay_otlp::{EndpointError, Headers, Sampling, SamplingError, Settings, pairs};
 use walrelay_pubsub::Endpoint;
 
-use super::builder::Builder;
+use super::builder::ConfigBuilder;
 
 const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 const PREFIX: &str = "OTEL_EXPORTER_OTLP_";
@@ -21,7 +21,7 @@ const OF_BOTH_SIGNALS: [(&str, &str); 6] = [
     ("COMPRESSION", "none"),
 ];
 
-impl Builder<'_> {
+impl ConfigBuilder<'_> {
     /// Returns the telemetry settings. None if no collector is named, or telemetry is disabled.
     pub(super) fn otlp(&mut self) -> Option<Settings> {
         let endpoint = self.environment.get(ENDPOINT)?;

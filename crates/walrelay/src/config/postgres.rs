@@ -5,12 +5,12 @@ use walrelay_pg_client::{
     ConnectConfig, ConninfoProblem, ParseNameError, PgEnv, QualifiedName, Secret,
 };
 
-use super::builder::Builder;
+use super::builder::ConfigBuilder;
 use super::command::DatabaseConfig;
 use super::names::{is_identifier, is_slot_name};
 use crate::options;
 
-impl Builder<'_> {
+impl ConfigBuilder<'_> {
     /// Returns the connection and the outbox. `None` without a valid connection string.
     pub(super) fn database(&mut self) -> Option<DatabaseConfig> {
         let outbox = self.outbox();

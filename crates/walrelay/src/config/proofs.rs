@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use walrelay_pg_client::ConnectConfig;
 
-use super::builder::Builder;
+use super::builder::ConfigBuilder;
 use super::command::{AuditConfig, InboxPlace, TraceConfig};
 use super::orders::Place;
 use crate::cli;
@@ -12,7 +12,7 @@ use crate::cli;
 /// Longest grace period. An event that takes longer has another problem.
 const GRACE_MAX: Duration = Duration::from_hours(24 * 7);
 
-impl Builder<'_> {
+impl ConfigBuilder<'_> {
     pub(super) fn audit(&mut self, args: &cli::AuditArgs) -> Option<AuditConfig> {
         let since = match self.place(("since", None), ("since", args.since.as_deref())) {
             Some(Place::Time(moment)) => moment,

@@ -5,10 +5,10 @@ use std::fs;
 use walrelay_pubsub::{Endpoint, PublisherConfig};
 use walrelay_relay::settings::PubSubSettings;
 
-use super::builder::Builder;
+use super::builder::ConfigBuilder;
 use crate::options;
 
-impl Builder<'_> {
+impl ConfigBuilder<'_> {
     pub(super) fn pubsub(&mut self) -> PubSubSettings {
         let endpoint = self.endpoint();
         let problems = &mut self.problems;

@@ -6,12 +6,12 @@ use walrelay_core::{Matching, OnDead, RouterConfig, Template, WalBudgetLimit};
 use walrelay_relay::replay::{DeadRows, Destination, Keeping, Rate};
 use walrelay_relay::settings::{RelaySettings, Settings, Until};
 
-use super::builder::Builder;
+use super::builder::ConfigBuilder;
 use super::orders::{ReplayAction, ReplayConfig, ReplayOrder};
 use crate::cli::ReplayArgs;
 use crate::options;
 
-impl Builder<'_> {
+impl ConfigBuilder<'_> {
     pub(super) fn replay(&mut self, args: &ReplayArgs) -> Option<ReplayConfig> {
         let connect = self.connect();
         let relay = self.relay_of_a_replay();

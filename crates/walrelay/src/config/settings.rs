@@ -5,13 +5,13 @@ use std::net::{Ipv4Addr, SocketAddr};
 use walrelay_core::{OnDead, WalBudgetLimit};
 use walrelay_relay::settings::{RelaySettings, Settings, Until};
 
-use super::builder::Builder;
+use super::builder::ConfigBuilder;
 use super::command::{OnSlotLost, RunConfig};
 use super::problem::Problems;
 use crate::options;
 use crate::options::units::{parse_size, show_duration};
 
-impl Builder<'_> {
+impl ConfigBuilder<'_> {
     /// Reads the configuration of `run`, which `check` also uses.
     pub(super) fn run(&mut self, until: Until, on_slot_lost: OnSlotLost) -> Option<RunConfig> {
         let connect = self.connect();

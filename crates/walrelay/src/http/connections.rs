@@ -124,7 +124,7 @@ impl Order {
 
 /// The next event of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Awaits {
+enum NextInput {
     /// The rest of a request. A new connection must send its first request at once.
     Request,
     /// The next request, after the last one was answered.
@@ -134,7 +134,7 @@ enum Awaits {
 /// A connection that ends when its time is over, or when a new connection replaces it.
 pub(super) struct BoundedConnection {
     stream: TcpStream,
-    awaits: Awaits,
+    awaits: NextInput,
     /// Latest end of the connection.
     end: Instant,
     timer: Pin<Box<Sleep>>,
@@ -150,7 +150,7 @@ impl BoundedConnection {
         let (number, closing) = open.add();
         Self {
             stream,
-            awaits: Awaits::Request,
+            awaits: NextInput::Request,
             end: now + CONNECTION_LIFE,
             timer: Box::pin(tokio::time::sleep_until(now + REQUEST_TIME)),
             closing: Some(closing),
@@ -173,15 +173,15 @@ impl BoundedConnection {
     }
 
     fn has_read(&mut self) {
-        if self.awaits == Awaits::NextRequest {
-            self.awaits = Awaits::Request;
+        if self.awaits == NextInput::NextRequest {
+            self.awaits = NextInput::Request;
             self.timer.as_mut().reset((Instant::now() + REQUEST_TIME).min(self.end));
         }
     }
 
     fn has_written(&mut self) {
-        if self.awaits == Awaits::Request {
-            self.awaits = Awaits::NextRequest;
+        if self.awaits == NextInput::Request {
+            self.awaits = NextInput::NextRequest;
             self.timer.as_mut().reset(self.end);
             self.number = self.open.answered(self.number);
         }

@@ -49,12 +49,12 @@ pub struct Declaration {
     /// A heading, and another default for the commands that take the option under this heading.
     pub elsewhere: Option<(&'static str, &'static str)>,
     /// Special behaviour.
-    pub nature: Nature,
+    pub nature: OptionScope,
 }
 
 /// Special behaviour of an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Nature {
+pub enum OptionScope {
     /// A flag of the commands that declare it, a variable, and a key of the file.
     Ordinary,
     /// A flag of every command, which may also come before the command.
@@ -78,7 +78,7 @@ pub enum Kind {
     /// Text. Holds a description, because `config` checks the value.
     Text(&'static str),
     /// Several texts. Holds a description of each, and the separator.
-    List(&'static str, Parted),
+    List(&'static str, ListSeparator),
     /// One of these words.
     Words(&'static [&'static str]),
     /// On or off.
@@ -93,7 +93,7 @@ pub enum Kind {
 
 /// How one text is split into several values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Parted {
+pub enum ListSeparator {
     /// At commas, also on the command line.
     ByCommas,
     /// At commas. The bare flag means `true`, and values need an equals sign.
@@ -119,7 +119,7 @@ impl<T> Setting<T> {
             detail: "",
             besides: "",
             elsewhere: None,
-            nature: Nature::Ordinary,
+            nature: OptionScope::Ordinary,
         };
         Self { declaration, value: PhantomData }
     }
@@ -169,14 +169,14 @@ impl<T> Setting<T> {
     /// Makes it a flag of every command, which may also come before the command.
     #[must_use]
     pub const fn everywhere(mut self) -> Self {
-        self.declaration.nature = Nature::Everywhere;
+        self.declaration.nature = OptionScope::Everywhere;
         self
     }
 
     /// Marks the value as a possible secret.
     #[must_use]
     pub const fn secret(mut self) -> Self {
-        self.declaration.nature = Nature::Secret;
+        self.declaration.nature = OptionScope::Secret;
         self
     }
 }
@@ -208,7 +208,7 @@ impl Setting<Vec<String>> {
         name: &'static str,
         default: Fallback,
         allowed: &'static str,
-        parted: Parted,
+        parted: ListSeparator,
     ) -> Self {
         Self::of(name, Kind::List(allowed, parted), default, "TEXT")
     }
@@ -329,8 +329,8 @@ impl Declaration {
         let argument = Arg::new(self.name)
             .long(self.name)
             .value_name(self.value_name)
-            .global(self.nature == Nature::Everywhere)
-            .hide_default_value(self.nature == Nature::Secret || self.kind == Kind::Switch)
+            .global(self.nature == OptionScope::Everywhere)
+            .hide_default_value(self.nature == OptionScope::Secret || self.kind == Kind::Switch)
             .help(self.help());
         let argument = match self.detail {
             "" => argument,
@@ -368,7 +368,7 @@ impl Declaration {
     }
 }
 
-impl Parted {
+impl ListSeparator {
     fn shape(self, argument: Arg) -> Arg {
         match self {
             Self::ByCommas => argument.value_delimiter(','),

@@ -13,7 +13,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use bytes::Bytes;
 
-use super::{ConsumerId, Queue, Stay, Usage};
+use super::{ConsumerId, ConsumerLifetime, Queue, Usage};
 
 /// The id of a key's oldest waiting message, and the key.
 type Front = (u64, Bytes);
@@ -33,7 +33,9 @@ impl Queue {
             let (key, stay) = (usage.owned.front()?.clone(), usage.stay);
             let next = self.next_of(&key, Some(consumer));
             // A Pull call ends before any of its messages is acknowledged.
-            if next.is_some() && (stay == Stay::Call || !self.is_wanted_at_home(&key, consumer)) {
+            if next.is_some()
+                && (stay == ConsumerLifetime::Call || !self.is_wanted_at_home(&key, consumer))
+            {
                 return next.map(|id| (id, key));
             }
             self.consumers.get_mut(&consumer)?.owned.pop_front();
@@ -106,7 +108,7 @@ impl Queue {
         for (consumer, usage) in &mut self.consumers {
             usage.owned.clear();
             usage.at_home.clear();
-            if usage.stay == Stay::Stream {
+            if usage.stay == ConsumerLifetime::Stream {
                 self.streams.push(*consumer);
             }
         }
@@ -205,7 +207,7 @@ mod tests {
 
         fn open(&mut self, consumer: ConsumerId, messages: usize) {
             let allowance = Allowance { messages, bytes: usize::MAX };
-            self.queue.open(consumer, Stay::Stream, allowance);
+            self.queue.open(consumer, ConsumerLifetime::Stream, allowance);
         }
 
         /// Takes messages and returns their keys and ack ids.

@@ -128,7 +128,7 @@ enum LeasedMessage {
 
 /// The lifetime of a consumer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Stay {
+pub(crate) enum ConsumerLifetime {
     /// A stream. Streams share the keys.
     Stream,
     /// A single Pull call.
@@ -137,7 +137,7 @@ pub(crate) enum Stay {
 
 #[derive(Debug)]
 struct Usage {
-    stay: Stay,
+    stay: ConsumerLifetime,
     allowance: Allowance,
     /// The number of streams that are this consumer. Two for a moment, if a client reconnects
     /// before the server notices the loss of the first stream.
@@ -264,7 +264,12 @@ impl Queue {
         }
     }
 
-    pub(crate) fn open(&mut self, consumer: ConsumerId, stay: Stay, allowance: Allowance) {
+    pub(crate) fn open(
+        &mut self,
+        consumer: ConsumerId,
+        stay: ConsumerLifetime,
+        allowance: Allowance,
+    ) {
         let usage = Usage {
             stay,
             allowance,
@@ -276,7 +281,7 @@ impl Queue {
             is_stuck: false,
         };
         self.consumers.insert(consumer, usage);
-        if stay == Stay::Stream {
+        if stay == ConsumerLifetime::Stream {
             self.share_out();
         }
     }
@@ -289,7 +294,7 @@ impl Queue {
             usage.allowance = allowance;
             return;
         }
-        self.open(consumer, Stay::Stream, allowance);
+        self.open(consumer, ConsumerLifetime::Stream, allowance);
         let Some(usage) = self.consumers.get_mut(&consumer) else { return };
         for lease in self.leases.values().filter(|lease| lease.consumer == consumer) {
             usage.messages += 1;
@@ -307,7 +312,7 @@ impl Queue {
         }
         let stay = usage.stay;
         self.consumers.remove(&consumer);
-        if stay == Stay::Stream {
+        if stay == ConsumerLifetime::Stream {
             self.share_out();
         }
     }
@@ -594,8 +599,8 @@ mod tests {
     impl Fixture {
         fn new(ordering: Ordering) -> Self {
             let mut queue = Queue::new(ordering, Retained::default());
-            queue.open(ONE, Stay::Call, ANY);
-            queue.open(TWO, Stay::Call, ANY);
+            queue.open(ONE, ConsumerLifetime::Call, ANY);
+            queue.open(TWO, ConsumerLifetime::Call, ANY);
             Self { queue, now: Instant::now() }
         }
 
@@ -705,8 +710,12 @@ mod tests {
     #[test]
     fn a_consumer_gets_no_more_than_its_allowance() {
         let mut fixture = Fixture::new(Ordering::PerKey);
-        fixture.queue.open(ONE, Stay::Call, Allowance { messages: 2, bytes: usize::MAX });
-        fixture.queue.open(TWO, Stay::Call, Allowance { messages: 10, bytes: 150 });
+        fixture.queue.open(
+            ONE,
+            ConsumerLifetime::Call,
+            Allowance { messages: 2, bytes: usize::MAX },
+        );
+        fixture.queue.open(TWO, ConsumerLifetime::Call, Allowance { messages: 10, bytes: 150 });
         for id in 1..=6 {
             fixture.push(id, "");
         }
@@ -722,7 +731,11 @@ mod tests {
     #[test]
     fn an_allowance_of_one_walks_through_a_key_in_order() {
         let mut fixture = Fixture::new(Ordering::PerKey);
-        fixture.queue.open(ONE, Stay::Call, Allowance { messages: 1, bytes: usize::MAX });
+        fixture.queue.open(
+            ONE,
+            ConsumerLifetime::Call,
+            Allowance { messages: 1, bytes: usize::MAX },
+        );
         for id in 1..=3 {
             fixture.push(id, "a");
         }

@@ -67,7 +67,7 @@ mod tests {
     use bytes::Bytes;
     use tokio::time::Instant;
 
-    use super::super::{Allowance, ConsumerId, Ordering, Stay};
+    use super::super::{Allowance, ConsumerId, ConsumerLifetime, Ordering};
     use super::*;
     use crate::store::retained::Retained;
 
@@ -88,7 +88,7 @@ mod tests {
     /// and 4 are leased.
     fn queue() -> (Queue, Vec<u64>) {
         let mut queue = Queue::new(Ordering::PerKey, Retained::new(Some(Duration::from_secs(99))));
-        queue.open(ONE, Stay::Call, Allowance { messages: 5, bytes: usize::MAX });
+        queue.open(ONE, ConsumerLifetime::Call, Allowance { messages: 5, bytes: usize::MAX });
         for (id, key) in [(1, "a"), (2, ""), (3, "a"), (4, ""), (5, "a"), (6, "b")] {
             queue.push(message(id, key));
         }
@@ -102,7 +102,7 @@ mod tests {
     }
 
     fn take(queue: &mut Queue) -> Vec<u64> {
-        queue.open(ONE, Stay::Call, Allowance { messages: 100, bytes: usize::MAX });
+        queue.open(ONE, ConsumerLifetime::Call, Allowance { messages: 100, bytes: usize::MAX });
         queue.take(ONE, Instant::now()).iter().map(|delivery| delivery.message.id()).collect()
     }
 

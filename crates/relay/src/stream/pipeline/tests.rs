@@ -2,9 +2,9 @@
 
 use pgoutput_parser::{Lsn, PgTimestamp, Position, encode};
 use walrelay_core::{
-    AttributeStyle, Backoff, Batch, BudgetLimits, ColumnNames, Delivery, EditedMessages, Evidence,
-    Held, LanePolicy, LogName, Message, OnDead, Retention, RouterConfig, Template, WalBudgetLimit,
-    Window, WindowLimits,
+    AttributeStyle, Backoff, Batch, BudgetLimits, ColumnNames, ConcurrencyLimits,
+    ConcurrencyWindow, ContinuityProof, Delivery, EditedMessages, Held, LanePolicy, Message,
+    OnDead, RouterConfig, SystemIdentifierMode, Template, WalBudgetLimit, WalRetentionLimit,
 };
 use walrelay_outbox_store::{Head, RecordedPage};
 
@@ -40,19 +40,19 @@ fn with_parked_lanes(parked_lanes: usize, budget_bytes: usize) -> Flow {
         style: AttributeStyle::Default,
         replay_id: None,
         edited: EditedMessages::default(),
-        log_name: LogName::Untold,
+        log_name: SystemIdentifierMode::Untold,
     };
     Flow {
         router: Router::new(router),
-        recorded_rows: RecordedRows::unread(Lsn::ZERO),
+        recorded_rows: AlreadyRecorded::unread(Lsn::ZERO),
         may_find_more: false,
         source: Source::Slot,
-        extent: Extent::Open,
+        extent: StopPosition::Open,
         through: Position { commit_lsn: Lsn::ZERO, tx_index: 0 },
         continuity: Continuity::new(1),
         tracker: Tracker::new(),
         budget: Budget::new(BudgetLimits::of_bytes(budget_bytes)),
-        wal_budget: WalBudget::new(WalBudgetLimit::Off, Retention::Unlimited, Lsn::ZERO),
+        wal_budget: WalBudget::new(WalBudgetLimit::Off, WalRetentionLimit::Unlimited, Lsn::ZERO),
         lanes: Lanes::new(policy, 1),
         observer: Observer::new(Metrics::new(), Health::new()),
     }
@@ -64,9 +64,9 @@ fn the_read_buffer_and_parked_keys_known_by_name_leave_less_room_for_rows() {
     let mut flow = flow(8_000);
     flow.budget.take(5_999);
     flow.hold_beside(1_000);
-    assert!(flow.may_read(Mode::Streaming));
+    assert!(flow.may_read(SessionMode::Streaming));
     flow.hold_beside(1_001);
-    assert!(!flow.may_read(Mode::Streaming));
+    assert!(!flow.may_read(SessionMode::Streaming));
 
     let now = Instant::now().into_std();
     let topic = Topic::from("t");
@@ -74,16 +74,16 @@ fn the_read_buffer_and_parked_keys_known_by_name_leave_less_room_for_rows() {
     (0..10).for_each(|key| flow.lanes.load_parked(&topic, &format!("k{key}"), Some(HOUR), now));
     assert!(flow.lanes.resting_memory() > 0);
     flow.hold_beside(1_000 - flow.lanes.resting_memory());
-    assert!(flow.may_read(Mode::Streaming));
+    assert!(flow.may_read(SessionMode::Streaming));
     flow.hold_beside(1_001 - flow.lanes.resting_memory());
-    assert!(!flow.may_read(Mode::Streaming));
+    assert!(!flow.may_read(SessionMode::Streaming));
 }
 
 #[test]
 fn draining_reads_the_open_transaction_to_its_end_and_nothing_after_it() {
     let mut flow = flow(8_000);
-    let draining = Mode::draining(Ended::Stopped, HOUR);
-    assert!(flow.may_read(Mode::Streaming) && !flow.may_read(draining));
+    let draining = SessionMode::draining(Ended::Stopped, HOUR);
+    assert!(flow.may_read(SessionMode::Streaming) && !flow.may_read(draining));
     flow.tracker.begin(PgTimestamp::from_micros(0));
     assert!(flow.may_read(draining));
     flow.budget.take(7_000);
@@ -93,23 +93,23 @@ fn draining_reads_the_open_transaction_to_its_end_and_nothing_after_it() {
 #[test]
 fn nothing_is_read_behind_the_end_of_the_extent() {
     let mut flow = flow(8_000);
-    flow.extent = Extent::Before(Lsn::new(20));
-    assert!(flow.may_read(Mode::Streaming));
-    flow.extent = Extent::Reached;
-    assert!(!flow.may_read(Mode::Streaming));
+    flow.extent = StopPosition::Before(Lsn::new(20));
+    assert!(flow.may_read(SessionMode::Streaming));
+    flow.extent = StopPosition::Reached;
+    assert!(!flow.may_read(SessionMode::Streaming));
 }
 
 #[test]
 fn draining_ends_at_its_time_though_nothing_is_due() {
     let flow = flow(8_000);
-    assert_eq!(flow.next_alarm(Mode::Streaming), None);
+    assert_eq!(flow.next_alarm(SessionMode::Streaming), None);
     let until = Instant::now() + HOUR;
-    let draining = Mode::Draining { ended: Ended::Stopped, until };
+    let draining = SessionMode::Draining { ended: Ended::Stopped, until };
     assert_eq!(flow.next_alarm(draining), Some(until));
 }
 
 /// Passes a result of dispatch state to the flow.
-fn told(flow: &mut Flow, event: RecorderEvent, goal: Option<&mut Goal>) {
+fn told(flow: &mut Flow, event: DispatchEvent, goal: Option<&mut CatchUpTarget>) {
     flow.recorder_answered(event, goal).expect("nothing is wrong with the publication");
 }
 
@@ -131,7 +131,7 @@ fn a_key_that_rests_or_is_not_known_is_looked_at_when_its_head_has_no_time_and_o
         head("unknown", false),
         head("timed and unknown", true),
     ];
-    told(&mut flow, RecorderEvent::Heads(heads), None);
+    told(&mut flow, DispatchEvent::Heads(heads), None);
     let after = Instant::now().into_std();
     let keys = ["timed", "untimed", "unknown", "timed and unknown"];
     let rests = keys.map(|key| flow.lanes.rests(&topic, key, after));
@@ -144,28 +144,28 @@ fn nothing_is_read_while_recording_it_would_write_more_than_it_lets_go() {
     let mut flow = flow(8_000);
     let held = |watermark: u64| Held { wal_end: Lsn::new(1 << 30), watermark: Lsn::new(watermark) };
     flow.wal_budget =
-        WalBudget::new(WalBudgetLimit::Bytes(1 << 20), Retention::Unlimited, Lsn::ZERO);
+        WalBudget::new(WalBudgetLimit::Bytes(1 << 20), WalRetentionLimit::Unlimited, Lsn::ZERO);
     flow.recorded_rows.learn(RecordedPage::default(), &flow.lanes);
     flow.wal_budget.judge(held(0), Delivery::Stalled);
-    assert!(flow.may_read(Mode::Streaming));
+    assert!(flow.may_read(SessionMode::Streaming));
     (0..100).for_each(|_| flow.wal_budget.recorded(Lsn::new(1), 1_000));
     flow.wal_budget.judge(held(8 << 10), Delivery::Stalled);
-    assert!(flow.wal_budget.is_futile() && !flow.may_read(Mode::Streaming));
+    assert!(flow.wal_budget.is_futile() && !flow.may_read(SessionMode::Streaming));
     flow.wal_budget.judge(held(8 << 10), Delivery::Flowing);
-    assert!(flow.may_read(Mode::Streaming), "something is stored");
+    assert!(flow.may_read(SessionMode::Streaming), "something is stored");
 }
 
 #[test]
 fn a_goal_looks_at_what_is_due_only_when_all_of_it_was_told() {
     let mut flow = flow(8_000);
     let topic = Topic::from("t");
-    let mut goal = Goal::new(Lsn::ZERO, [(Topic::clone(&topic), "awaited".to_owned())]);
+    let mut goal = CatchUpTarget::new(Lsn::ZERO, [(Topic::clone(&topic), "awaited".to_owned())]);
     let due = |count: usize, has_more| {
         let keys = (0..count).map(|key| (Topic::clone(&topic), format!("k{key}")));
-        RecorderEvent::Due(Due { keys: keys.collect(), has_more })
+        DispatchEvent::Due(Due { keys: keys.collect(), has_more })
     };
     let watermark = flow.tracker.watermark();
-    told(&mut flow, RecorderEvent::Spilled(false), Some(&mut goal));
+    told(&mut flow, DispatchEvent::Spilled(false), Some(&mut goal));
     for part in [due(0, true), due(1, true), due(DUE_KEYS_MAX / 2, false)] {
         told(&mut flow, part, Some(&mut goal));
         assert!(!goal.is_reached(watermark), "the awaited key may be in the other part");
@@ -182,7 +182,7 @@ fn keys_that_could_not_be_read_back_are_let_alone_for_a_moment() {
     flow.lanes.wake(now);
     let lanes: Vec<_> = flow.lanes.claims(1, now).into_iter().map(|claim| claim.lane).collect();
     assert_eq!(lanes.len(), 1);
-    told(&mut flow, RecorderEvent::NotClaimed(lanes), None);
+    told(&mut flow, DispatchEvent::NotClaimed(lanes), None);
     let after = Instant::now().into_std();
     flow.lanes.wake(after);
     assert!(flow.lanes.claims(1, after).is_empty(), "it failed a moment ago");
@@ -209,7 +209,7 @@ fn send_row(flow: &mut Flow, commit_lsn: u64, key: u8, sent_at: std::time::Insta
     let message = Message::from_encoded("t".into(), position, "e", &[0x2A, 1, key]);
     flow.tracker.begin(PgTimestamp::from_micros(0));
     let ticket = flow.tracker.open();
-    flow.tracker.seal(encode::boundary(Lsn::new(commit_lsn + 1)), Evidence::Unbroken);
+    flow.tracker.seal(encode::boundary(Lsn::new(commit_lsn + 1)), ContinuityProof::Unbroken);
     flow.lanes.push(message.expect("a message"), ticket);
     flow.through = position;
     flow.lanes.next_batch(sent_at).expect("a batch")
@@ -221,12 +221,12 @@ fn with_a_call_without_an_answer(
     budget: Option<u64>,
     delivery: Delivery,
     age: Duration,
-) -> (Flow, Publishes<BlackHole>) {
+) -> (Flow, PublishCalls<BlackHole>) {
     let mut flow = flow(8_000);
     let setting = budget.map_or(WalBudgetLimit::Off, WalBudgetLimit::Bytes);
-    flow.wal_budget = WalBudget::new(setting, Retention::Unlimited, Lsn::ZERO);
-    let limits = WindowLimits { min: 1, max: 1 };
-    let mut publishes = Publishes::new(BlackHole, Window::new(limits));
+    flow.wal_budget = WalBudget::new(setting, WalRetentionLimit::Unlimited, Lsn::ZERO);
+    let limits = ConcurrencyLimits { min: 1, max: 1 };
+    let mut publishes = PublishCalls::new(BlackHole, ConcurrencyWindow::new(limits));
     let now = Instant::now().into_std();
     let sent_at = now.checked_sub(age).expect("the clock began earlier");
     publishes.start(send_row(&mut flow, 1, b'k', sent_at));
@@ -252,7 +252,8 @@ fn calls_without_an_answer_are_given_up_near_the_budget_whether_others_are_answe
     ];
     for (budget, delivery, age, is_given_up) in cases {
         let (mut flow, mut publishes) = with_a_call_without_an_answer(budget, delivery, age);
-        let measured = Measured { wal_end: Lsn::new(1_000), retention: Retention::Unlimited };
+        let measured =
+            Measured { wal_end: Lsn::new(1_000), retention: WalRetentionLimit::Unlimited };
         flow.log_measured(measured, &mut publishes);
         assert_eq!(publishes.is_empty(), is_given_up, "{budget:?}, {delivery:?}, {age:?}");
         let recorded = &flow.lanes.effects().rows_to_record;

@@ -1,7 +1,7 @@
 //! Findings about anchors: each with its age and the WAL it retains.
 
 use walrelay_outbox_admin::{Finding, Severity};
-use walrelay_outbox_store::{AnchorState, read_anchor_states};
+use walrelay_outbox_store::{AnchorStatus, read_anchor_states};
 use walrelay_pg_client::SqlClient;
 
 use super::finding::finding;
@@ -21,7 +21,7 @@ pub(super) async fn of(client: &SqlClient, slot: &str) -> Vec<Finding> {
     anchors.iter().map(of_one).collect()
 }
 
-fn of_one(AnchorState { name, slot, age }: &AnchorState) -> Finding {
+fn of_one(AnchorStatus { name, slot, age }: &AnchorStatus) -> Finding {
     let subject = format!("anchor {name}");
     if slot.is_lost() {
         let fix = format!("walrelay anchor drop {name}");

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::Subscription;
 use tokio::time::timeout;
-use walrelay_inbox::admin::{Registered, registered};
-use walrelay_inbox::{InboxError, Remark};
+use walrelay_inbox::admin::{RegisteredConsumer, registered};
+use walrelay_inbox::{InboxError, SubscriptionWarning};
 use walrelay_outbox_admin::{Finding, Severity};
 use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_pubsub::{Endpoint, Subscriber};
@@ -23,7 +23,7 @@ const CONSUMER: &str = "consumer";
 /// The registered consumers, and findings about databases that cannot be read.
 #[derive(Debug, Default)]
 pub(super) struct Consumers {
-    registered: Vec<Registered>,
+    registered: Vec<RegisteredConsumer>,
     findings: Vec<Finding>,
 }
 
@@ -57,7 +57,7 @@ impl Consumers {
         found
     }
 
-    fn add(&mut self, subject: &str, answer: Result<Vec<Registered>, InboxError>) {
+    fn add(&mut self, subject: &str, answer: Result<Vec<RegisteredConsumer>, InboxError>) {
         match answer {
             Ok(registered) => self.registered.extend(registered),
             Err(error) => self.findings.push(finding(
@@ -96,7 +96,7 @@ impl Consumers {
 }
 
 /// Returns a finding if a rebuild of the consumer is unfinished.
-fn unfinished(consumer: &Registered) -> Option<Finding> {
+fn unfinished(consumer: &RegisteredConsumer) -> Option<Finding> {
     let rebuild = consumer.rebuild.as_ref()?;
     let report = rebuild.report(&consumer.consumer);
     let (message, fix) = report.rsplit_once("; ").unwrap_or((&report, ""));
@@ -104,7 +104,7 @@ fn unfinished(consumer: &Registered) -> Option<Finding> {
 }
 
 /// Returns findings about one consumer and its subscription.
-fn about(consumer: &Registered, subscription: Option<&Subscription>) -> Vec<Finding> {
+fn about(consumer: &RegisteredConsumer, subscription: Option<&Subscription>) -> Vec<Finding> {
     let name = &consumer.subscription;
     let Some(subscription) = subscription else {
         let fix = format!(
@@ -113,7 +113,7 @@ fn about(consumer: &Registered, subscription: Option<&Subscription>) -> Vec<Find
         );
         return vec![warning(consumer, &format!("{name} does not exist"), &fix)];
     };
-    let mut findings: Vec<Finding> = Remark::of(subscription)
+    let mut findings: Vec<Finding> = SubscriptionWarning::of(subscription)
         .map(|remark| warning(consumer, &format!("{name} {}", remark.told()), remark.fix()))
         .collect();
     let kept = kept(subscription);
@@ -137,11 +137,11 @@ fn about(consumer: &Registered, subscription: Option<&Subscription>) -> Vec<Find
     findings
 }
 
-fn warning(consumer: &Registered, message: &str, fix: &str) -> Finding {
+fn warning(consumer: &RegisteredConsumer, message: &str, fix: &str) -> Finding {
     finding(CONSUMER, Severity::Warning, subject(consumer), message, fix)
 }
 
-fn subject(consumer: &Registered) -> String {
+fn subject(consumer: &RegisteredConsumer) -> String {
     format!("consumer {}", consumer.consumer)
 }
 
@@ -156,8 +156,8 @@ mod tests {
 
     use super::*;
 
-    fn billing(pruned_ago: Option<Duration>) -> Registered {
-        Registered {
+    fn billing(pruned_ago: Option<Duration>) -> RegisteredConsumer {
+        RegisteredConsumer {
             consumer: "billing".into(),
             subscription: "s".into(),
             pruned_ago,
@@ -165,7 +165,7 @@ mod tests {
         }
     }
 
-    fn messages(consumer: &Registered, subscription: Option<&Subscription>) -> Vec<String> {
+    fn messages(consumer: &RegisteredConsumer, subscription: Option<&Subscription>) -> Vec<String> {
         about(consumer, subscription).into_iter().map(|it| it.message).collect()
     }
 

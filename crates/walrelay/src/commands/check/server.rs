@@ -1,6 +1,6 @@
 //! Findings about the server that depend on the relay's configuration.
 
-use walrelay_core::{Retention, WalBudgetLimit};
+use walrelay_core::{WalBudgetLimit, WalRetentionLimit};
 use walrelay_outbox_admin::{AdminError, Finding, Severity};
 use walrelay_pg_client::SqlClient;
 use walrelay_pg_client::SqlError;
@@ -30,7 +30,7 @@ pub(super) async fn findings(
 }
 
 /// Compares `--wal-budget` with the server's limit.
-fn budget_finding(setting: WalBudgetLimit, retention: Retention) -> Finding {
+fn budget_finding(setting: WalBudgetLimit, retention: WalRetentionLimit) -> Finding {
     let shown = |bytes: Option<u64>, none: &str| bytes.map_or_else(|| none.to_owned(), human_bytes);
     let budget = setting.bytes(retention);
     let message = format!(
@@ -76,25 +76,25 @@ mod tests {
         for (setting, retention, severity, message) in [
             (
                 WalBudgetLimit::Auto,
-                Retention::Bytes(96 * MIB),
+                WalRetentionLimit::Bytes(96 * MIB),
                 Severity::Ok,
                 "is 48 MiB; the server's bound is 96 MiB (max_slot_wal_keep_size)",
             ),
             (
                 WalBudgetLimit::Bytes(256 * MIB),
-                Retention::Bytes(96 * MIB),
+                WalRetentionLimit::Bytes(96 * MIB),
                 Severity::Warning,
                 "is 256 MiB; the server's bound is 96 MiB (max_slot_wal_keep_size)",
             ),
             (
                 WalBudgetLimit::Off,
-                Retention::Bytes(96 * MIB),
+                WalRetentionLimit::Bytes(96 * MIB),
                 Severity::Warning,
                 "is off; the server's bound is 96 MiB (max_slot_wal_keep_size)",
             ),
             (
                 WalBudgetLimit::Auto,
-                Retention::Unlimited,
+                WalRetentionLimit::Unlimited,
                 Severity::Ok,
                 "is 1.0 GiB; the server's bound is unlimited (max_slot_wal_keep_size)",
             ),

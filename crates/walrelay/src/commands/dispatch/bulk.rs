@@ -3,8 +3,8 @@
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
 use walrelay_outbox_store::{
-    DispatchPlace, DispatchQuery, DispatchRow, DispatchState, DispatchStatus, DispatchStore,
-    RetrySelection, StoreError,
+    DispatchQuery, DispatchRow, DispatchStatus, DispatchStore, PageStart, RetrySelection,
+    StateFilter, StoreError,
 };
 
 use tokio::time::sleep;
@@ -13,7 +13,7 @@ use walrelay_relay::shutdown::Shutdown;
 
 use super::super::attended::unless_stopped;
 use super::super::consent;
-use crate::config::{Chosen, Consent};
+use crate::config::{Consent, RowSelection};
 use crate::error::Error;
 
 /// Rows in one transaction. Progress is shown after each.
@@ -23,13 +23,13 @@ const BATCH_ROWS: u32 = 500;
 const BATCH_GRACE: Duration = Duration::from_secs(5);
 
 /// The action on the rows.
-pub(super) enum Verb<'a> {
+pub(super) enum BulkAction<'a> {
     Retry,
     /// Holds the reason.
     Discard(&'a str),
 }
 
-impl Verb<'_> {
+impl BulkAction<'_> {
     const fn word(&self) -> &'static str {
         match self {
             Self::Retry => "retry",
@@ -63,7 +63,7 @@ const NEED_EDIT: &str = "they were recorded without headers that could not be re
      `--attributes-file FILE` or `--payload-file FILE` completes one";
 
 /// The number of rows that an action changed, and the number that it had to skip.
-struct Acted {
+struct BulkResult {
     rows: u64,
     /// Matching rows that only an edit can complete.
     left: u64,
@@ -78,14 +78,14 @@ struct Acted {
 pub(super) async fn act(
     store: &DispatchStore,
     client: &mut SqlClient,
-    (verb, chosen): (Verb<'_>, &Chosen),
+    (verb, chosen): (BulkAction<'_>, &RowSelection),
     shutdown: &Shutdown,
 ) -> Result<String, Error> {
     let (query, consent) = match chosen {
-        Chosen::Ids(ids) => {
+        RowSelection::Ids(ids) => {
             return unless_stopped(of_ids(store, client, (&verb, ids)), shutdown).await;
         }
-        Chosen::Matching { query, consent } => (query, *consent),
+        RowSelection::Matching { query, consent } => (query, *consent),
     };
     let (query, count) = &unless_stopped(counted(store, client, query), shutdown).await?;
     if *count == 0 {
@@ -94,7 +94,7 @@ pub(super) async fn act(
     }
     agreed(&verb, (*count, consent), shutdown).await?;
     let asked = (&verb, query, *count);
-    let Acted { rows, left } = through_all(store, client, asked, shutdown).await?;
+    let BulkResult { rows, left } = through_all(store, client, asked, shutdown).await?;
     let left = match left {
         0 => String::new(),
         left => format!("{left} row(s) are left as they are: {NEED_EDIT}\n"),
@@ -105,14 +105,14 @@ pub(super) async fn act(
 async fn of_ids(
     store: &DispatchStore,
     client: &mut SqlClient,
-    (verb, ids): (&Verb<'_>, &[String]),
+    (verb, ids): (&BulkAction<'_>, &[String]),
 ) -> Result<String, Error> {
     match verb {
-        Verb::Retry => {
+        BulkAction::Retry => {
             let count = store.retry(client, &RetrySelection::Events(ids.to_vec())).await?;
             Ok(format!("{count} row(s) are {}\n", verb.done()))
         }
-        Verb::Discard(reason) => {
+        BulkAction::Discard(reason) => {
             for id in ids {
                 store.discard(client, id, reason).await?;
             }
@@ -142,16 +142,16 @@ async fn counted(
 async fn others(
     store: &DispatchStore,
     client: &SqlClient,
-    (verb, query): (&Verb<'_>, &DispatchQuery),
+    (verb, query): (&BulkAction<'_>, &DispatchQuery),
 ) -> Result<String, Error> {
-    if query.state != DispatchState::Only(DispatchStatus::Dead) {
+    if query.state != StateFilter::Only(DispatchStatus::Dead) {
         return Ok("no row matches\n".to_owned());
     }
-    let state = DispatchState::Only(DispatchStatus::Retrying);
+    let state = StateFilter::Only(DispatchStatus::Retrying);
     let count = store.count(client, &DispatchQuery { state, ..query.clone() }).await?;
     let instead = match verb {
-        Verb::Retry => "--status retrying in place of --all-dead or --status dead",
-        Verb::Discard(_) => "--status retrying",
+        BulkAction::Retry => "--status retrying in place of --all-dead or --status dead",
+        BulkAction::Discard(_) => "--status retrying",
     };
     Ok(match count {
         0 => "no dead row matches\n".to_owned(),
@@ -164,14 +164,14 @@ async fn others(
 /// Asks the user at the terminal. Without a terminal a retry goes ahead, but a discard needs
 /// `--yes`.
 async fn agreed(
-    verb: &Verb<'_>,
+    verb: &BulkAction<'_>,
     (count, consent): (u64, Consent),
     shutdown: &Shutdown,
 ) -> Result<(), Error> {
     let question = format!("{} {count} row(s)?", verb.word());
     let alone = || match verb {
-        Verb::Retry => Ok(()),
-        Verb::Discard(_) => Err(Error::Unfit {
+        BulkAction::Retry => Ok(()),
+        BulkAction::Discard(_) => Err(Error::Unfit {
             what: format!("{count} row(s) match, and nobody can be asked whether to give them up"),
             hint: "look at them with `walrelay dispatch list`, then add --yes",
         }),
@@ -184,9 +184,9 @@ async fn agreed(
 async fn through_all(
     store: &DispatchStore,
     client: &mut SqlClient,
-    (verb, query, count): (&Verb<'_>, &DispatchQuery, u64),
+    (verb, query, count): (&BulkAction<'_>, &DispatchQuery, u64),
     shutdown: &Shutdown,
-) -> Result<Acted, Error> {
+) -> Result<BulkResult, Error> {
     let mut left = 0;
     let mut progress = Progress::new(verb.word(), count);
     let mut behind = None;
@@ -200,31 +200,31 @@ async fn through_all(
         left += batch.acted.left;
         progress.went_on(batch.acted.rows);
     }
-    Ok(Acted { rows: progress.done(), left })
+    Ok(BulkResult { rows: progress.done(), left })
 }
 
 /// The result of one transaction.
 struct Batch {
-    acted: Acted,
-    last: DispatchPlace,
+    acted: BulkResult,
+    last: PageStart,
 }
 
 async fn batch(
     store: &DispatchStore,
     client: &mut SqlClient,
-    (verb, query, behind): (&Verb<'_>, &DispatchQuery, Option<&DispatchPlace>),
+    (verb, query, behind): (&BulkAction<'_>, &DispatchQuery, Option<&PageStart>),
 ) -> Result<Option<Batch>, Error> {
     let page = store.page(client, query, behind, BATCH_ROWS).await?;
-    let Some(last) = page.last().map(DispatchPlace::from) else { return Ok(None) };
+    let Some(last) = page.last().map(PageStart::from) else { return Ok(None) };
     let acted = match verb {
-        Verb::Retry => {
+        BulkAction::Retry => {
             let (without, whole): (Vec<_>, Vec<_>) =
                 page.into_iter().partition(DispatchRow::needs_edit);
             let left = without.len() as u64;
-            Acted { rows: retry(store, client, ids(whole)).await?, left }
+            BulkResult { rows: retry(store, client, ids(whole)).await?, left }
         }
-        Verb::Discard(reason) => {
-            Acted { rows: store.discard_all(client, &ids(page), reason).await?, left: 0 }
+        BulkAction::Discard(reason) => {
+            BulkResult { rows: store.discard_all(client, &ids(page), reason).await?, left: 0 }
         }
     };
     Ok(Some(Batch { acted, last }))
@@ -316,7 +316,7 @@ mod tests {
 
     #[test]
     fn what_a_signal_has_stopped_says_how_far_it_came_and_nothing_of_the_slot() {
-        let told = Verb::Discard("x").stopped(5_000, 20_000);
+        let told = BulkAction::Discard("x").stopped(5_000, 20_000);
         assert_eq!(told.exit(), Error::Interrupted.exit());
         let text = told.report();
         assert!(text.contains("discarded 5000 of 20000 row(s)"), "{text}");

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::PubsubMessage;
 use prost::Message as _;
 use walrelay_core::limits::{ORDERING_KEY_BYTES_MAX, is_topic_name};
-use walrelay_core::{IncompleteMessage, Message, MessagePart, Misfit};
-use walrelay_outbox_store::{DispatchDetail, DispatchRoute, DispatchStore};
+use walrelay_core::{IncompleteMessage, LimitViolation, Message, MessagePart};
+use walrelay_outbox_store::{DispatchDetail, DispatchStore, NewDestination};
 use walrelay_pg_client::SqlClient;
 
 use super::attributes::{follow_key, replace};
@@ -38,7 +38,7 @@ pub(super) async fn edit(
     let id = &edit.id;
     let detail = store.show(client, id).await?;
     let route = route(edit, &detail)?;
-    let Edited { message, changed } = files.put_into(&detail, route.as_ref())?;
+    let EditedMessage { message, changed } = files.put_into(&detail, route.as_ref())?;
     match &route {
         None => store.edit(client, id, &message).await?,
         Some(route) => store.reroute(client, id, (&message, route)).await?,
@@ -58,7 +58,7 @@ fn refuse_misfit(detail: &DispatchDetail, topic: &str, body: &[u8]) -> Result<()
     let row = &detail.row;
     let message = Message::from_encoded(topic.into(), row.position, &row.event_id, body);
     let message = message.map_err(|_| undecodable(detail))?;
-    let Some(Misfit { part, fault }) = Misfit::of(&message) else { return Ok(()) };
+    let Some(LimitViolation { part, fault }) = LimitViolation::of(&message) else { return Ok(()) };
     Err(Error::Unfit {
         what: format!("{} would be dead again, and is left as it is: {fault}", row.event_id),
         hint: match part {
@@ -90,7 +90,7 @@ const KEPT_TOPIC: &str = "create that topic, and the row goes out by itself; whe
 
 /// Returns the row's new topic and key, if the edit asks for one. Only invalid values may change: a
 /// row that has a place in the order of a key keeps it.
-fn route(edit: &DispatchEdit, detail: &DispatchDetail) -> Result<Option<DispatchRoute>, Error> {
+fn route(edit: &DispatchEdit, detail: &DispatchDetail) -> Result<Option<NewDestination>, Error> {
     let row = &detail.row;
     if edit.topic.is_none() && edit.key.is_none() {
         return Ok(None);
@@ -150,7 +150,7 @@ fn route(edit: &DispatchEdit, detail: &DispatchDetail) -> Result<Option<Dispatch
         }
         None => row.ordering_key.clone(),
     };
-    Ok(Some(DispatchRoute { topic, ordering_key }))
+    Ok(Some(NewDestination { topic, ordering_key }))
 }
 
 /// The replacements that `edit` puts into a message.
@@ -162,7 +162,7 @@ struct Files {
 
 /// The edited message.
 #[derive(Debug)]
-struct Edited {
+struct EditedMessage {
     message: Vec<u8>,
     /// The relay's own attributes that changed.
     changed: Vec<String>,
@@ -183,7 +183,7 @@ impl Files {
     fn refuse_lacking(
         &self,
         detail: &DispatchDetail,
-        route: Option<&DispatchRoute>,
+        route: Option<&NewDestination>,
     ) -> Result<(), Error> {
         let Some(incomplete) = IncompleteMessage::of(&detail.message) else { return Ok(()) };
         let lacking = incomplete.lacks.iter().find(|(part, _)| match part {
@@ -214,8 +214,8 @@ impl Files {
     fn put_into(
         self,
         detail: &DispatchDetail,
-        route: Option<&DispatchRoute>,
-    ) -> Result<Edited, Error> {
+        route: Option<&NewDestination>,
+    ) -> Result<EditedMessage, Error> {
         let mut message: PubsubMessage = decode(detail).ok_or_else(|| undecodable(detail))?;
         self.refuse_lacking(detail, route)?;
         if detail.row.lacks_headers() && self.attributes.is_none() {
@@ -234,14 +234,14 @@ impl Files {
             Some(given) => replace(&mut message.attributes, given)?,
             None => Vec::new(),
         };
-        if let Some(DispatchRoute { ordering_key, .. }) = route {
+        if let Some(NewDestination { ordering_key, .. }) = route {
             let before = std::mem::replace(&mut message.ordering_key, ordering_key.clone());
             changed.extend(follow_key(&mut message.attributes, (&before, ordering_key)));
         }
         let topic = route.map_or(&detail.row.topic, |route| &route.topic);
         let message = message.encode_to_vec();
         refuse_misfit(detail, topic, &message)?;
-        Ok(Edited { message, changed })
+        Ok(EditedMessage { message, changed })
     }
 }
 
@@ -282,7 +282,7 @@ mod tests {
     }
 
     fn edited(files: Files, detail: &DispatchDetail, key: Option<&str>) -> PubsubMessage {
-        let route = key.map(|key| DispatchRoute {
+        let route = key.map(|key| NewDestination {
             topic: detail.row.topic.clone(),
             ordering_key: key.to_owned(),
         });
@@ -328,7 +328,7 @@ mod tests {
         let long = "t".repeat(2_000);
         let refused = |files: Files, row: &DispatchDetail, key: Option<&str>| {
             let topic = row.row.topic.clone();
-            let route = key.map(|key| DispatchRoute { topic, ordering_key: key.to_owned() });
+            let route = key.map(|key| NewDestination { topic, ordering_key: key.to_owned() });
             files.put_into(row, route.as_ref()).unwrap_err().report()
         };
         let payload = || Files { payload: Some(Bytes::from_static(b"new")), attributes: None };

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep};
 use walrelay_core::Topic;
 use walrelay_outbox_admin::{ReplayRow, begin_replay, finish_replay, take_replay};
 use walrelay_outbox_store::{
-    DispatchStore, HistorySource, Key, ReplayHolds, ReplayedRows, read_relay_row,
+    DispatchStore, HistorySource, Key, KeyPauseCounts, ReplayedRows, read_relay_row,
 };
 use walrelay_pg_client::SqlClient;
 use walrelay_pg_replication::read_server_identity;
@@ -86,8 +86,8 @@ impl InPlace<'_> {
         &self,
         client: &SqlClient,
         shutdown: &Shutdown,
-    ) -> Result<ReplayHolds, Error> {
-        let mut told = Telling::new();
+    ) -> Result<KeyPauseCounts, Error> {
+        let mut told = WaitMessageTimer::new();
         loop {
             let holds = self.store().replay_holds(client, self.id).await?;
             if holds.wanted == 0 {
@@ -115,7 +115,7 @@ impl InPlace<'_> {
                           (pg_current_wal_insert_lsn() - '0/0')::text AS wal_end";
         let row = client.query_typed_one(sql, &[]).await.map_err(failed("take a snapshot"))?;
         let end = Lsn::new(row.get::<_, &str>("wal_end").parse().unwrap_or(u64::MAX));
-        let mut told = Telling::new();
+        let mut told = WaitMessageTimer::new();
         loop {
             let relay = read_relay_row(client, &self.settings.relay.outbox.slot).await?;
             let settled = relay.map_or(Lsn::ZERO, |relay| relay.settled_lsn);
@@ -159,7 +159,7 @@ impl InPlace<'_> {
         client: &SqlClient,
         shutdown: &Shutdown,
     ) -> Result<String, Error> {
-        let mut told = Telling::new();
+        let mut told = WaitMessageTimer::new();
         loop {
             let rows = self.store().replayed_rows(client, self.id).await?;
             if rows.retrying == 0 {
@@ -218,11 +218,11 @@ impl InPlace<'_> {
 }
 
 /// The time of the next message while the replay waits.
-struct Telling {
+struct WaitMessageTimer {
     next: Instant,
 }
 
-impl Telling {
+impl WaitMessageTimer {
     fn new() -> Self {
         Self { next: Instant::now() + PATIENCE }
     }

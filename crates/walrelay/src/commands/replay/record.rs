@@ -5,7 +5,7 @@ use walrelay_outbox_admin::{
     AdminError, ReplayEnd, ReplayRow, end_session, give_up_replay, note_skip_dead, read_replay,
     take_replay,
 };
-use walrelay_outbox_store::{DispatchStore, Outbox, ReplayHolds};
+use walrelay_outbox_store::{DispatchStore, KeyPauseCounts, Outbox};
 use walrelay_pg_client::SqlError;
 use walrelay_pg_client::{ServerErrorKind, SqlClient};
 use walrelay_pg_replication::{drop_slot, read_slot};
@@ -128,7 +128,7 @@ pub(in crate::commands) async fn abandon(
         Some(row) => refuse_over((command, id), row)?,
         // If somebody deleted the record, its keys are still paused.
         None => {
-            let ReplayHolds { wanted, held, .. } = store.replay_holds(client, id).await?;
+            let KeyPauseCounts { wanted, held, .. } = store.replay_holds(client, id).await?;
             if wanted + held == 0 {
                 return Err(missing((command, id), &outbox.slot));
             }

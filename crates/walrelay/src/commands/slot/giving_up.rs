@@ -17,7 +17,7 @@ use crate::error::Error;
 const ROWS_PRINTED_MAX: usize = 100;
 
 /// The skipped inserts, as far as they are known.
-pub(super) struct Losses {
+pub(super) struct SkippedRows {
     pub(super) target: Lsn,
     transactions: u64,
     inserts: u64,
@@ -26,7 +26,7 @@ pub(super) struct Losses {
     notes: Vec<String>,
 }
 
-impl Losses {
+impl SkippedRows {
     /// Collects the inserts that the slot would deliver. If the server cannot send a transaction,
     /// the transaction's remaining rows come from the table.
     pub(super) async fn of(
@@ -226,10 +226,10 @@ mod tests {
         RowGivenUp { event_id: Some(id.to_owned()), at: at.to_owned(), is_sendable: true }
     }
 
-    fn losses(rows: Vec<RowGivenUp>) -> Losses {
+    fn losses(rows: Vec<RowGivenUp>) -> SkippedRows {
         let inserts = rows.len() as u64;
         let (target, notes) = (Lsn::new(108), Vec::new());
-        Losses { target, transactions: 1, inserts, other_changes: 2, rows, notes }
+        SkippedRows { target, transactions: 1, inserts, other_changes: 2, rows, notes }
     }
 
     fn of_table(rows: &[(&str, bool)]) -> TransactionRows {

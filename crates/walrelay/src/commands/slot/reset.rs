@@ -12,14 +12,14 @@ use walrelay_outbox_store::{
 use walrelay_pg_client::{ConnectConfig, SqlClient, quote_identifier};
 use walrelay_pg_replication::SlotError;
 use walrelay_pg_replication::{Failover, read_server_identity, read_slot};
-use walrelay_relay::lifecycle::finisher::Finisher;
+use walrelay_relay::lifecycle::finisher::OperationResumer;
 use walrelay_relay::lifecycle::operation::Outcome;
-use walrelay_relay::lookahead::{Question, Reach, look_ahead};
+use walrelay_relay::lookahead::{MoveTarget, Question, look_ahead};
 
 use super::super::before::{at_time, given_up, not_finished, refuse_resharding, refuse_while_held};
 use super::super::replay::record;
-use super::giving_up::Losses;
-use crate::config::{Place, ResetOrder, Skipping};
+use super::giving_up::SkippedRows;
+use crate::config::{Place, ResetOrder, SkipConsent};
 use crate::error::Error;
 use crate::output::print;
 
@@ -30,11 +30,11 @@ use crate::output::print;
 /// The anchor does not exist, it does not reach back to the target, rows would be skipped, or the
 /// server refuses. A relay also finishes a recorded reset.
 pub(super) async fn reset(
-    finisher: &Finisher<'_>,
+    finisher: &OperationResumer<'_>,
     outbox: &Outbox,
     order: &ResetOrder,
 ) -> Result<String, Error> {
-    let Finisher { client, slot, .. } = finisher;
+    let OperationResumer { client, slot, .. } = finisher;
     let whose = match read_operation(client, slot).await? {
         Some(
             other @ (SlotOperation::Recovery(_)
@@ -73,7 +73,11 @@ pub(super) async fn reset(
     }
 }
 
-async fn begin(finisher: &Finisher<'_>, outbox: &Outbox, order: &ResetOrder) -> Result<(), Error> {
+async fn begin(
+    finisher: &OperationResumer<'_>,
+    outbox: &Outbox,
+    order: &ResetOrder,
+) -> Result<(), Error> {
     let client = finisher.client;
     let Outbox { slot, publication, .. } = outbox;
     refuse_resharding(client, outbox).await?;
@@ -161,16 +165,16 @@ async fn refuse_skipping(
         publication: &outbox.publication,
         id: &order.columns.id,
         from: settled,
-        reach: Reach::Position(target),
+        reach: MoveTarget::Position(target),
     });
-    let losses = Losses::of(client, outbox, &order.columns, found.await?).await?;
+    let losses = SkippedRows::of(client, outbox, &order.columns, found.await?).await?;
     match order.skipping {
-        Skipping::Agreed => {
+        SkipConsent::Agreed => {
             losses.refuse_unless(order.discard_rows)?;
             tracing::warn!(%target, "rows before the target are skipped");
             print(&losses.told())
         }
-        Skipping::Refused => Err(Error::Unfit {
+        SkipConsent::Refused => Err(Error::Unfit {
             what: format!(
                 "{target} lies past {settled}, up to where the slot is settled; --skip-events and --discard-rows accept \
                  that this is skipped:\n{}",
