@@ -74,6 +74,7 @@ BEGIN
       settled_lsn       pg_lsn      NOT NULL, -- the watermark
       settled_xid       xid8        NOT NULL, -- every committed transaction below this one is settled
       origin            jsonb,                -- oids of the database and tables whose transaction ids these are
+      written_xid       xid8        DEFAULT pg_current_xact_id(), -- the transaction that wrote this row version
       condition         jsonb,                -- what the relay does, and why rows do not flow: for `walrelay status`
       updated_at        timestamptz NOT NULL DEFAULT now()
     );
@@ -101,5 +102,38 @@ BEGIN
   END IF;
   ALTER TABLE public.app_outbox_relay ADD COLUMN IF NOT EXISTS origin jsonb;
   ALTER TABLE public.app_outbox_relay ADD COLUMN IF NOT EXISTS condition jsonb;
+  IF NOT EXISTS (SELECT FROM pg_catalog.pg_attribute
+                  WHERE attrelid = 'public.app_outbox_relay'::regclass AND attname = 'written_xid') THEN
+    -- Without a default at first, so that existing rows prove nothing.
+    ALTER TABLE public.app_outbox_relay ADD COLUMN written_xid xid8;
+    ALTER TABLE public.app_outbox_relay ALTER COLUMN written_xid SET DEFAULT pg_current_xact_id();
+  END IF;
+
+  -- A row version that was written here has the xmin that it names. An upgrade copies the files and keeps
+  -- that. A restored dump has another xmin, and no later update on the other server may hide that.
+  IF to_regprocedure('public.app_outbox_relay_proof()') IS NULL THEN
+    CREATE FUNCTION public.app_outbox_relay_proof() RETURNS trigger
+      LANGUAGE plpgsql
+      SET search_path = ''
+    AS $proof$
+    BEGIN
+      IF OLD.xmin = OLD.written_xid::pg_catalog.xid THEN
+        NEW.written_xid := pg_catalog.pg_current_xact_id();
+      END IF;
+      RETURN NEW;
+    END
+    $proof$;
+    REVOKE ALL ON FUNCTION public.app_outbox_relay_proof() FROM PUBLIC;
+    FOR web_role IN
+      SELECT rolname FROM pg_catalog.pg_roles WHERE rolname IN ('anon', 'authenticated')
+    LOOP
+      EXECUTE format('REVOKE ALL ON FUNCTION public.app_outbox_relay_proof() FROM %I', web_role);
+    END LOOP;
+  END IF;
+  IF NOT EXISTS (SELECT FROM pg_catalog.pg_trigger
+                  WHERE tgrelid = 'public.app_outbox_relay'::regclass AND tgname = 'proof') THEN
+    CREATE TRIGGER proof BEFORE UPDATE ON public.app_outbox_relay
+      FOR EACH ROW EXECUTE FUNCTION public.app_outbox_relay_proof();
+  END IF;
 END
 $walrelay$;

@@ -1,5 +1,4 @@
-//! Dispatch state in memory, with the semantics of the statements in `walrelay_postgres`. Commands
-//! are delayed at random, and fail at random before or after their effect.
+//! Dispatch state in memory, with the semantics of `outbox-store`. Commands are delayed and fail at random.
 
 mod begun;
 mod heads;

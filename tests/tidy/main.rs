@@ -4,6 +4,7 @@
 //! findings, so that unit tests can plant a violation of each rule.
 
 mod circles;
+mod language;
 mod layers;
 mod modules;
 mod places;
@@ -23,6 +24,9 @@ const RULES: &[Rule] = &[
     text::modules_are_documented,
     text::nothing_is_left_behind,
     text::glossary_words_have_no_synonyms,
+    language::comments_have_short_sentences,
+    language::comments_use_the_words_of_the_field,
+    language::comments_name_their_actors,
     places::files_are_in_a_module_tree,
     places::test_files_are_targets,
     places::members_inherit_the_lints,

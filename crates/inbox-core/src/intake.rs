@@ -518,8 +518,7 @@ impl<M> Intake<M> {
         }
     }
 
-    /// Returns the deliveries to renew at once because the stream is open again, which is all of
-    /// them.
+    /// Returns all deliveries, which need renewal because the stream is open again.
     pub fn reopened(&mut self, now: Instant) -> Vec<String> {
         self.lapse(now);
         let mut renewed = Vec::new();

@@ -6,6 +6,7 @@ use tokio_postgres::types::{PgLsn, Type};
 
 use crate::admin_error::AdminError;
 use crate::operation::timeline_column;
+use crate::positions::with_positions_before;
 
 /// Records the slot of an upgraded server. The slot's confirmed position becomes the settled
 /// position.
@@ -40,11 +41,15 @@ pub async fn take_recovery_along(
 ) -> Result<(), AdminError> {
     client
         .execute_typed(
-            "UPDATE public.app_outbox_relay
-                SET operation = operation - '{consistent_point,snapshot}'::text[], settled_lsn = '0/0',
+            &format!(
+                "WITH {}
+             UPDATE public.app_outbox_relay
+                SET operation = operation - '{{consistent_point,snapshot}}'::text[], settled_lsn = '0/0',
                     system_identifier = $2, timeline = $3,
                     generation = generation + 1, updated_at = now()
               WHERE slot = $1 AND operation ->> 'kind' = 'recovery' AND system_identifier <> $2",
+                with_positions_before("$2")
+            ),
             &[
                 (&slot, Type::TEXT),
                 (&system_identifier, Type::TEXT),

@@ -14,6 +14,7 @@ mod large_values;
 mod lost;
 mod open_replay;
 mod operation;
+mod positions;
 mod preflight;
 mod replay_row;
 mod resharding;

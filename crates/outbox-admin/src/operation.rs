@@ -12,6 +12,7 @@ use tokio_postgres::Client;
 use tokio_postgres::types::{PgLsn, ToSql, Type};
 
 use crate::admin_error::{AdminError, shards};
+use crate::positions::with_positions_before;
 use walrelay_outbox_store::{SLOT_WITH_OLDEST, anchor_of};
 use walrelay_pg_replication::{Failover, read_slot};
 
@@ -360,7 +361,9 @@ pub async fn begin_recovery(
     let (bound, since) = recovery.bound.columns();
     let written = client
         .execute_typed(
-            "UPDATE public.app_outbox_relay
+            &format!(
+                "WITH {}
+             UPDATE public.app_outbox_relay
                 SET operation = jsonb_build_object('kind', 'recovery', 'id', $2,
                                                    'failover', $3 OR coalesce((operation ->> 'failover')::bool, false),
                                                    'bound', $6, 'since', $7, 'begun_at', now()),
@@ -368,6 +371,8 @@ pub async fn begin_recovery(
                     system_identifier = $4, timeline = $5,
                     generation = generation + 1, updated_at = now()
               WHERE slot = $1 AND (operation IS NULL OR operation ->> 'kind' = 'upgrade')",
+                with_positions_before("$4")
+            ),
             &[
                 (&slot, Type::TEXT),
                 (&recovery.id, Type::TEXT),

@@ -3,10 +3,13 @@
 use std::time::Duration;
 
 use pgoutput_parser::Lsn;
-use walrelay_outbox_admin::{InitOptions, LostSlotPolicy, SlotCreation, init};
+use walrelay_outbox_admin::{
+    InitOptions, LostSlotPolicy, Recovery, SettledBound, SlotCreation, begin_recovery, init,
+    take_recovery_along,
+};
 use walrelay_outbox_store::{
-    DispatchStore, Horizon, Outbox, RetrySelection, SessionStore, Shard, Store, read_horizon,
-    read_relay_row, take_relay_row,
+    DispatchStore, Horizon, Outbox, RetrySelection, SessionStore, Shard, Store, is_same_origin,
+    read_horizon, read_relay_row, take_relay_row,
 };
 use walrelay_pg_client::{ConnectConfig, PgEnv, QualifiedName, connect_sql};
 use walrelay_pg_replication::{Failover, read_server_identity};
@@ -199,4 +202,66 @@ async fn a_horizon_stays_below_transactions_that_are_open() {
         },
     )
     .await;
+}
+
+#[tokio::test]
+async fn a_record_from_a_dump_is_of_another_origin_however_alike_the_servers_are() {
+    let (database, session) = initialised().await;
+    let slot = database.name();
+    let tables = [QualifiedName::new("public", "app_outbox")];
+    let is_same = async || is_same_origin(&session, slot, &tables).await.unwrap();
+    let own = take_relay_row(&session, slot, "77", 1).await.unwrap();
+    assert!(!is_same().await, "no session has recorded the origin");
+    let origin = "UPDATE app_outbox_relay SET origin = jsonb_build_object(
+           'database', (SELECT oid::text FROM pg_database WHERE datname = current_database()),
+           'tables', jsonb_build_object('public.app_outbox', 'app_outbox'::regclass::oid::text))";
+    session.run(origin).await;
+    assert!(is_same().await);
+    assert!(own.write(&session, Lsn::new(u64::MAX / 2), None).await.unwrap().is_some());
+    session.run("VACUUM (FULL, FREEZE) app_outbox_relay").await;
+    assert!(is_same().await, "a frozen record is as good, and an upgrade copies it");
+
+    // A dump has each value of the record, and a restore writes them in a transaction of its own.
+    let restore =
+        "CREATE TABLE dump AS SELECT * FROM app_outbox_relay; DELETE FROM app_outbox_relay;
+         INSERT INTO app_outbox_relay SELECT * FROM dump";
+    session.run(restore).await;
+    assert!(!is_same().await);
+    assert!(own.write(&session, Lsn::new(u64::MAX / 2 + 8), None).await.unwrap().is_some());
+    assert!(!is_same().await, "a later write does not hide it");
+}
+
+#[tokio::test]
+async fn rows_that_another_server_recorded_are_before_every_position_of_this_one() {
+    let (database, session) = initialised().await;
+    let slot = database.name();
+    take_relay_row(&session, slot, "77", 1).await.unwrap();
+    let recorded = format!(
+        "INSERT INTO app_outbox_dispatch (slot, event_id, commit_lsn, tx_index, topic, ordering_key, message, status)
+         VALUES ('{slot}', 'third', 'FFFFFF/9', 0, 't', 'k', '', 'retrying'),
+                ('{slot}', 'first', '1/7', 1, 't', 'k', '', 'retrying'),
+                ('{slot}', 'second', '1/7', 2, 't', 'k', '', 'dead'),
+                ('other', 'kept', '1/7', 0, 't', 'k', '', 'retrying')"
+    );
+    session.run(&recorded).await;
+    let order = "SELECT string_agg(format('%s %s.%s', event_id, commit_lsn, tx_index), ', '
+                        ORDER BY slot <> 'other', commit_lsn, tx_index) FROM app_outbox_dispatch";
+    let recovery = Recovery {
+        id: "1".to_owned(),
+        failover: Failover::No,
+        bound: SettledBound::Since(std::time::SystemTime::now()),
+        filling: None,
+    };
+    let here = |id| (id, 1);
+    assert!(begin_recovery(&session, slot, &recovery, here("78")).await.unwrap());
+    let moved = "kept 1/7.0, first 0/1.1, second 0/1.2, third 0/2.0";
+    assert_eq!(session.text(order).await, moved);
+
+    // On the same server the positions stay valid.
+    session.run("UPDATE app_outbox_dispatch SET commit_lsn = '5/5' WHERE event_id = 'third'").await;
+    session.run("UPDATE app_outbox_relay SET operation = NULL").await;
+    assert!(begin_recovery(&session, slot, &recovery, here("78")).await.unwrap());
+    assert!(session.text(order).await.ends_with("third 5/5.0"));
+    take_recovery_along(&session, slot, here("79")).await.unwrap();
+    assert_eq!(session.text(order).await, moved);
 }

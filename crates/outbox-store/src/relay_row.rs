@@ -320,8 +320,9 @@ pub(crate) async fn note_origin(
 ) -> Result<(), StoreError> {
     let names: Vec<String> = tables.iter().map(ToString::to_string).collect();
     let sql = format!(
-        "UPDATE public.app_outbox_relay SET origin = {ORIGIN}
-          WHERE slot = $1 AND origin IS DISTINCT FROM {ORIGIN}"
+        "UPDATE public.app_outbox_relay SET origin = {ORIGIN}, written_xid = pg_current_xact_id()
+          WHERE slot = $1
+            AND (origin IS DISTINCT FROM {ORIGIN} OR written_xid IS NULL OR xmin <> written_xid::xid)"
     );
     client
         .execute_typed(&sql, &[(&slot, Type::TEXT), (&names, Type::TEXT_ARRAY)])
@@ -331,7 +332,10 @@ pub(crate) async fn note_origin(
 }
 
 /// Returns whether the recorded transaction ids are valid here. The database and its tables must be
-/// the same, and the database must have passed these ids.
+/// the same, and the database must have passed these ids. The record must also still be the version
+/// that the named transaction wrote. Oids alone prove nothing, because two clusters that were set up
+/// in the same way have the same oids. An upgrade copies the record with its `xmin`. A restored dump
+/// does not.
 ///
 /// # Errors
 ///
@@ -344,7 +348,8 @@ pub async fn is_same_origin(
     let names: Vec<String> = tables.iter().map(ToString::to_string).collect();
     let sql = format!(
         "SELECT to_jsonb(r) -> 'origin' = {ORIGIN}
-                AND pg_snapshot_xmax(pg_current_snapshot()) >= settled_xid AS is_same
+                AND pg_snapshot_xmax(pg_current_snapshot()) >= settled_xid
+                AND coalesce(r.xmin = (to_jsonb(r) ->> 'written_xid')::xid8::xid, false) AS is_same
            FROM public.app_outbox_relay r WHERE slot = $1"
     );
     let row = client

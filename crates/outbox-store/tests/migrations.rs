@@ -94,7 +94,7 @@ async fn an_outbox_that_exists_is_left_alone() {
     session
         .run("CREATE TABLE app_outbox (id uuid PRIMARY KEY, aggregatetype text, aggregateid text, type text, payload jsonb)")
         .await;
-    let table = "SELECT c.xmin || ' ' || c::text || (SELECT count(*) FROM pg_trigger) FROM pg_class c WHERE relname = 'app_outbox'";
+    let table = "SELECT c.xmin || ' ' || c::text || (SELECT count(*) FROM pg_trigger WHERE tgrelid = c.oid) FROM pg_class c WHERE relname = 'app_outbox'";
     let before = session.text(table).await;
 
     migrate(&session, &[outbox()]).await.unwrap();

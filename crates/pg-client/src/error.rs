@@ -202,8 +202,8 @@ impl PgError {
         }
     }
 
-    /// A pooler that is told what only a server can do refuses the parameter of the greeting
-    /// (PgBouncer: 08P01, "unsupported startup parameter: replication"). No server does that.
+    /// Returns the error as one of a pooler, if a pooler refused a startup parameter that only a server
+    /// knows (PgBouncer: 08P01, "unsupported startup parameter: replication"). No server does that.
     #[must_use]
     pub fn or_pooler(self) -> Self {
         match self.server() {

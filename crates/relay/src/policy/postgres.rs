@@ -50,7 +50,7 @@ impl Kind {
         }
     }
 
-    /// The kind of an error while a slot is streamed. "Not in a state" then means that the slot was
+    /// The kind of an error while a slot is streamed. A slot that is "not in a state" was then
     /// invalidated, because everything else about the slot was checked before.
     #[must_use]
     pub fn of_stream(error: &PgError) -> Self {

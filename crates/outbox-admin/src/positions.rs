@@ -1,0 +1,18 @@
+//! Positions in dispatch state that another server recorded.
+
+/// Returns a CTE that moves the recorded rows of slot `$1` before every position of this server, if
+/// the slot's record is of another server. The rows keep their order.
+///
+/// The WAL of another server can be at higher positions than the WAL here. Rows at such positions
+/// would wait for this server's WAL to get there, and newer rows of their keys would overtake them.
+pub(crate) fn with_positions_before(system_identifier: &str) -> String {
+    format!(
+        "moved AS (
+           UPDATE public.app_outbox_dispatch AS d SET commit_lsn = '0/0'::pg_lsn + place::numeric
+             FROM (SELECT event_id, dense_rank() OVER (ORDER BY commit_lsn) AS place
+                     FROM public.app_outbox_dispatch WHERE slot = $1) AS places,
+                  public.app_outbox_relay AS relay
+            WHERE d.slot = $1 AND d.event_id = places.event_id
+              AND relay.slot = $1 AND relay.system_identifier <> {system_identifier})"
+    )
+}
