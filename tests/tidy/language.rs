@@ -60,9 +60,9 @@ fn comments(text: &str) -> Vec<(usize, String)> {
             continue;
         }
         match found.last_mut().filter(|_| is_open && !begins) {
-            Some((_, comment)) => {
-                comment.push(' ');
-                comment.push_str(words);
+            Some((_, open)) => {
+                open.push(' ');
+                open.push_str(words);
             }
             None => found.push((index + 1, words.to_owned())),
         }

@@ -150,7 +150,7 @@ impl ServerCertVerifier for Verifier {
         match &self.trust {
             CertificateCheck::Anybody => {}
             CertificateCheck::SignedBy(roots) => {
-                self.verify_chain(roots, end_entity, intermediates, now)?
+                self.verify_chain(roots, end_entity, intermediates, now)?;
             }
             CertificateCheck::SignedByAndNamed(roots) => {
                 self.verify_chain(roots, end_entity, intermediates, now)?;
