@@ -1,7 +1,7 @@
 //! The consumer's tables and functions, as SQL that is safe to run again.
 //!
-//! The files in `migrations/inbox` are the source. They are embedded here, so that `psql -f` and a program that
-//! links this crate do the same. Each file is one `DO` statement, so it is atomic however it is run.
+//! The files in `migrations/inbox` are the source. They are embedded here, so that `psql -f` and a
+//! program that links this crate do the same. Each file is one `DO` statement, so it is atomic.
 
 use tokio_postgres::Client;
 use walrelay_pg_client::{QualifiedName, SqlError};
@@ -56,7 +56,7 @@ pub fn inbox_tables() -> Vec<QualifiedName> {
 ///
 /// # Errors
 ///
-/// The server refused; the action names the file. Files before it have taken effect.
+/// The server refused a file, which the error names. Earlier files have taken effect.
 pub async fn migrate_inbox(client: &Client) -> Result<(), SqlError> {
     for InboxMigration { file, sql } in INBOX_MIGRATIONS {
         let action = format!("run migration {file}");

@@ -9,10 +9,10 @@ pub(crate) fn with_positions_before(system_identifier: &str) -> String {
     format!(
         "moved AS (
            UPDATE public.app_outbox_dispatch AS d SET commit_lsn = '0/0'::pg_lsn + place::numeric
-             FROM (SELECT event_id, dense_rank() OVER (ORDER BY commit_lsn) AS place
-                     FROM public.app_outbox_dispatch WHERE slot = $1) AS places,
+             FROM (SELECT commit_lsn, row_number() OVER (ORDER BY commit_lsn) AS place
+                     FROM public.app_outbox_dispatch WHERE slot = $1 GROUP BY commit_lsn) AS places,
                   public.app_outbox_relay AS relay
-            WHERE d.slot = $1 AND d.event_id = places.event_id
+            WHERE d.slot = $1 AND d.commit_lsn = places.commit_lsn
               AND relay.slot = $1 AND relay.system_identifier <> {system_identifier})"
     )
 }

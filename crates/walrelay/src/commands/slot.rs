@@ -14,10 +14,9 @@ use walrelay_outbox_store::{
     Outbox, advance_relay_row, delete_relay_row, is_same_origin, read_history, read_relay_row,
 };
 use walrelay_pg_client::{ServerErrorKind, SqlClient, connect_sql};
-use walrelay_pg_replication::SlotError;
 use walrelay_pg_replication::{
-    Failover, advance_slot, create_slot, drop_slot, read_publication, read_server_identity,
-    read_slot,
+    Failover, SlotError, advance_slot, create_slot, drop_slot, read_publication,
+    read_server_identity, read_slot,
 };
 use walrelay_relay::error::RelayError;
 use walrelay_relay::lifecycle::finisher::OperationResumer;
