@@ -86,7 +86,7 @@ pub enum AdminError {
     },
 
     /// An unfinished operation on the slot blocks this command.
-    #[error("{what} was begun with slot {slot:?} and is not finished")]
+    #[error("slot {slot:?} has an unfinished operation: {what}")]
     OperationUnfinished {
         /// The slot.
         slot: String,
@@ -95,7 +95,7 @@ pub enum AdminError {
     },
 
     /// An upgrade of the server is being prepared, and the slot is still there.
-    #[error("{what} was begun with slot {slot:?}")]
+    #[error("slot {slot:?} has an unfinished operation: {what}")]
     UpgradeBegun {
         /// The slot.
         slot: String,

@@ -414,7 +414,14 @@ impl Health {
         let risk = risk.chain(unsendable);
         let store = state.store_failures.values().cloned();
         let reasons = phase.into_iter().chain(store).chain(risk.cloned()).chain(exceeded);
-        reasons.chain(state.topic_problems()).collect()
+        // Several commands can fail for the same reason.
+        let mut distinct = Vec::new();
+        for reason in reasons.chain(state.topic_problems()) {
+            if !distinct.contains(&reason) {
+                distinct.push(reason);
+            }
+        }
+        distinct
     }
 
     /// Returns the answer of `/status`: the latest report, and the state of this instance.
@@ -605,6 +612,9 @@ mod tests {
         health.store_failed("park", "rows cannot be recorded".into());
         health.store_worked("due");
         assert_eq!(health.reasons_not_ready(), ["rows cannot be recorded"]);
+        health.store_failed("finish", "rows cannot be recorded".into());
+        assert_eq!(health.reasons_not_ready(), ["rows cannot be recorded"], "each reason once");
+        health.store_worked("finish");
         health.store_worked("park");
         assert!(health.reasons_not_ready().is_empty());
         health.store_failed("park", "rows cannot be recorded".into());

@@ -3,6 +3,7 @@
 
 mod anchors;
 mod consumers;
+mod dead_rows;
 mod finding;
 mod schemas;
 mod server;
@@ -218,8 +219,10 @@ async fn findings(client: &SqlClient, relay: &RelaySettings) -> Result<Vec<Findi
         let is_of_it = |finding: &Finding| {
             ["slot ", "publication ", "shard "].iter().any(|it| finding.subject.starts_with(it))
         };
+        let slot = outbox.slot.clone();
         let found = preflight(client, &PreflightRequest { outbox, ..request.clone() }).await?;
         findings.extend(found.into_iter().filter(|finding| number == 0 || is_of_it(finding)));
+        findings.extend(dead_rows::of(client, &slot).await);
     }
     findings.extend(server::findings(client, relay.wal_budget).await?);
     Ok(findings)

@@ -122,8 +122,10 @@ impl Once<'_> {
         let OperatorDecisions { edited, discarded, .. } = decided;
         if events == 0 {
             return Err(Error::Unfit {
-                what: "the outbox has no rows of these keys; nothing has changed".to_owned(),
-                hint: "--key is the ordering key, as `walrelay inbox show` and `walrelay trace` show it",
+                what: "the outbox has no published rows of these keys; nothing has changed"
+                    .to_owned(),
+                hint: "--key is the ordering key, as `walrelay inbox show` and `walrelay trace` show it; rows that are \
+                       dead or discarded at the relay are not rebuilt: `walrelay dispatch list`",
             });
         }
         if self.order.consent == Consent::Given || edited + discarded + lost == 0 {

@@ -97,7 +97,8 @@ impl Standing {
         };
 
         if report.get("lost") == Some(&Value::Bool(true)) {
-            let advice = Some("do not run init: docs/operations.md, Lost slot, has the way back");
+            let advice =
+                Some("walrelay slot recover (do not run init, which would give its rows up)");
             return stands(Tone::Bad, "the slot is lost".to_owned(), advice);
         }
         if let Some(what) = report.get("operation").and_then(Value::as_str) {

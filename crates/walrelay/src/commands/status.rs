@@ -55,8 +55,11 @@ async fn once(config: &StatusConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let client = connect_sql(&config.database.connect).await?;
     let report = look(&client, config, shutdown).await;
     client.close().await;
-    let report = report.map_err(Error::met_looking)?;
+    let StatusReport { fields: report, failure } = report.map_err(Error::met_looking)?;
     print(&text(&report, config.format, ColourMode::of_output()))?;
+    if let Some(failure) = failure {
+        return Err(failure);
+    }
     let shards = report.get("shards").and_then(Value::as_array);
     let mut all = shards.into_iter().flatten().filter_map(Value::as_object).chain([&report]);
     let Some(lost) = all.find(|one| one.get("lost") == Some(&Value::Bool(true))) else {
@@ -78,29 +81,34 @@ async fn look(
     client: &SqlClient,
     config: &StatusConfig,
     shutdown: &Shutdown,
-) -> Result<Map<String, Value>, Error> {
+) -> Result<StatusReport, Error> {
     let connect = &config.database.connect;
     attended((connect, client), Box::pin(report_now(client, config)), shutdown).await
 }
 
 /// Reads the report of the slot or of all shards, and asks the relay if `--relay` was given.
-async fn report_now(
-    client: &SqlClient,
-    config: &StatusConfig,
-) -> Result<Map<String, Value>, Error> {
+async fn report_now(client: &SqlClient, config: &StatusConfig) -> Result<StatusReport, Error> {
     let outbox = &config.database.outbox;
     let shards = match outbox.shard.is_whole() {
         true => every_shard(client, outbox).await?,
         false => vec![outbox.clone()],
     };
-    let mut report = match shards.as_slice() {
+    let (mut report, failure) = match shards.as_slice() {
         [one] => {
             refuse_other_shards(client, outbox).await?;
-            let mut report = standing_report(client, (one, config.wal_budget)).await?;
-            put_standing(&mut report, ShardNaming::Shard);
-            report
+            match standing_report(client, (one, config.wal_budget)).await {
+                Ok(mut report) => {
+                    put_standing(&mut report, ShardNaming::Shard);
+                    (report, None)
+                }
+                Err(error @ (Error::Store(AdminError::Sql { .. }) | Error::Postgres(_))) => {
+                    return Err(error);
+                }
+                // Without a slot the report is its state and the next step. The command still fails.
+                Err(error) => (report_without_slot(client, one, &error).await?, Some(error)),
+            }
         }
-        all => report_of_all(client, (outbox, all), config.wal_budget).await?,
+        all => (report_of_all(client, (outbox, all), config.wal_budget).await?, None),
     };
     let rebuilds = unfinished_rebuilds(client).await;
     if !rebuilds.is_empty() {
@@ -113,11 +121,18 @@ async fn report_now(
             Err(error) => json!({ "unreachable": format!("{address}: {error}") }),
         };
         report.insert("relay".into(), told);
-        if !report.contains_key("shards") {
+        if !report.contains_key("shards") && failure.is_none() {
             put_standing(&mut report, ShardNaming::Shard);
         }
     }
-    Ok(report)
+    Ok(StatusReport { fields: report, failure })
+}
+
+/// A report to print, and the error that the command ends with.
+struct StatusReport {
+    fields: Map<String, Value>,
+    /// Why the slot could not be reported on, if it is missing, lost or being replaced.
+    failure: Option<Error>,
 }
 
 /// Returns unfinished rebuilds of consumers in this database, or none if the role may not read
@@ -179,24 +194,7 @@ async fn report_of_all(
             Err(error @ (Error::Store(AdminError::Sql { .. }) | Error::Postgres(_))) => {
                 return Err(error);
             }
-            Err(error) => {
-                let mut advice = error.hint().to_owned();
-                // The general hint covers every kind of operation, so it is replaced by the next
-                // step for this one.
-                if let Error::Store(AdminError::OperationUnfinished { slot, .. }) = &error
-                    && let Some(begun) = read_operation(client, slot).await?
-                {
-                    advice = finishing(&begun.finished_by());
-                }
-                let report = json!({
-                    "slot": shard.slot,
-                    "active": false,
-                    "lost": error.kind() == Kind::SlotLost,
-                    "headline": Chain(&error).to_string(),
-                    "advice": advice,
-                });
-                report.as_object().cloned().unwrap_or_default()
-            }
+            Err(error) => report_without_slot(client, shard, &error).await?,
         };
         report.insert("shard".into(), json!(name));
         standings.push((name, Standing::told(&report)));
@@ -210,6 +208,30 @@ async fn report_of_all(
     report.insert("advice".into(), json!(standing.advice));
     report.insert("shards".into(), Value::Array(reports));
     Ok(report)
+}
+
+/// Reports a slot that is missing, lost or being replaced: its state and the next step.
+async fn report_without_slot(
+    client: &SqlClient,
+    shard: &Outbox,
+    error: &Error,
+) -> Result<Map<String, Value>, Error> {
+    let mut advice = error.hint().to_owned();
+    // The general hint covers every kind of operation, so it is replaced by the next step for this
+    // one.
+    if let Error::Store(AdminError::OperationUnfinished { slot, .. }) = error
+        && let Some(begun) = read_operation(client, slot).await?
+    {
+        advice = finishing(&begun.finished_by());
+    }
+    let report = json!({
+        "slot": shard.slot,
+        "active": false,
+        "lost": error.kind() == Kind::SlotLost,
+        "headline": Chain(error).to_string(),
+        "advice": advice,
+    });
+    Ok(report.as_object().cloned().unwrap_or_default())
 }
 
 /// Reads the relay's own state from its `/status`.
@@ -300,7 +322,7 @@ async fn refresh(
         Some(connected) => connected,
         None => client.insert(connect_sql(&config.database.connect).await?),
     };
-    look(client, config, shutdown).await
+    look(client, config, shutdown).await.map(|report| report.fields)
 }
 
 fn text(report: &Map<String, Value>, format: OutputFormat, paint: ColourMode) -> String {
