@@ -5,24 +5,24 @@
 //! the comparison clients. The clients and the sink are this program under another subcommand. The
 //! suite owns these processes and ends them. The results are ratios, because the machine is shared.
 
-mod again;
 mod clients;
 mod consume;
 mod consume_live;
 mod database;
 mod drain;
 mod failure;
-mod figures;
 mod live;
 mod machine;
 mod outage;
 mod process;
 mod raw_codec;
 mod report;
+mod republish;
 mod results;
 mod shards;
 mod sink;
 mod size;
+mod statistics;
 mod suite;
 mod targets;
 mod terminal;

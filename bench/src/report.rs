@@ -7,12 +7,12 @@ use std::path::Path;
 use crate::clients::{PublishRound, Publishing};
 use crate::drain::{DrainResult, RelayRound};
 use crate::failure::Failure;
-use crate::figures::{cpu_per_million, median, number, peak_mebibytes};
 use crate::process::{Measured, Usage};
 use crate::results::{
     CONSUME_DURABLE, CONSUME_DURABLE_OFFICIAL, CONSUME_FAR, CONSUME_FAR_OFFICIAL, CONSUME_HOT,
     CONSUME_OFFICIAL, Results,
 };
+use crate::statistics::{cpu_per_million, median, number, peak_mebibytes};
 use crate::targets::consumed_per_second;
 
 /// Writes the JSON file.

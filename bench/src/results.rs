@@ -2,7 +2,6 @@
 
 use serde::Serialize;
 
-use crate::again::Again;
 use crate::clients::Published;
 use crate::consume::ConsumeResult;
 use crate::consume_live::LiveConsumeResult;
@@ -10,6 +9,7 @@ use crate::drain::DrainResult;
 use crate::live::Live;
 use crate::machine::Machine;
 use crate::outage::OutageResult;
+use crate::republish::Again;
 use crate::shards::ShardedResult;
 use crate::size::Size;
 use crate::traced::TracedResult;

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::again::{self, BACKFILL, REPLAY, RESET};
 use crate::clients::{self, Client, PublishOptions, Published, Publishing};
 use crate::consume::{self, Consume, ConsumeResult, Reader};
 use crate::consume_live;
@@ -14,6 +13,7 @@ use crate::failure::Failure;
 use crate::live::{self, Burst, Live, Steady};
 use crate::machine::{self, Machine};
 use crate::outage::{self, Outage};
+use crate::republish::{self, BACKFILL, REPLAY, RESET};
 use crate::results::{
     BARE, CONSUME_DURABLE, CONSUME_DURABLE_OFFICIAL, CONSUME_FAR, CONSUME_FAR_OFFICIAL,
     CONSUME_HOT, CONSUME_MANY, CONSUME_OFFICIAL, CONSUME_POISON, CONSUME_REMOTE, CONSUME_STEADY,
@@ -273,7 +273,7 @@ async fn measure(server: &Server, options: &SuiteOptions) -> Result<Results, Fai
         terminal::progress("again");
         let count = size.rows(1_000_000);
         let rows = Rows { count, per_transaction: 10, aggregates: 1_000, payload_bytes: 200 };
-        results.again = again::run(server, rows, arguments).await?;
+        results.again = republish::run(server, rows, arguments).await?;
     }
     let is_cached = |it: &Consume| it.commits == CommitDurability::Cached && is_wanted(it.name);
     let cached = consumers(size).into_iter().filter(is_cached).collect();

@@ -1,17 +1,17 @@
 //! The performance targets, and the verdict on each.
 
-use crate::again::{Again, BACKFILL};
 use crate::consume_live::LiveConsumeResult;
 use crate::drain::DrainResult;
-use crate::figures::{median, number, peak_mebibytes};
 use crate::live::Live;
 use crate::outage::OutageResult;
+use crate::republish::{Again, BACKFILL};
 use crate::results::{
     BARE, CONSUME_DURABLE, CONSUME_DURABLE_OFFICIAL, CONSUME_FAR, CONSUME_FAR_OFFICIAL,
     CONSUME_HOT, CONSUME_MANY, CONSUME_POISON, CONSUME_REMOTE, CONSUME_TWO, FAR_AWAY, FAR_TLS,
     HOT_KEYS, MANY_KEYS, OFFICIAL, ONE_TRANSACTION, OUTAGE, OUTAGE_MANY, Results, SINGLE_KEY,
     STEADY, Verdict,
 };
+use crate::statistics::{median, number, peak_mebibytes};
 
 /// The target of 60,000 rows/s, where a near sink takes 98,000, as a ratio so that it holds on
 /// every machine.

@@ -7,8 +7,8 @@ use walrelay_testkit::collector::Collector;
 use crate::database::{Database, Rows, Server};
 use crate::drain::{self, RelayRound, start_relay_in};
 use crate::failure::Failure;
-use crate::figures::median;
 use crate::sink::{Sink, SinkOptions};
+use crate::statistics::median;
 
 /// Puts every row into a sampled trace, which is the highest load for the exporter.
 const TRACEPARENTS: &str = "ALTER TABLE app_outbox ALTER COLUMN headers SET DEFAULT

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use walrelay_private_postgres::PrivatePostgres;
-use walrelay_testkit::background::Background;
+use walrelay_testkit::background_server::Background;
 use walrelay_testkit::postgres::{TestClient, installation_or_skip};
 use walrelay_testkit::relay::binary;
 use walrelay_testkit::{skip, wait_until};

@@ -16,7 +16,7 @@ use walrelay_relay::lifecycle::server::{
 use walrelay_relay::stream::wal_end::{Measured, WalEnd, WalMeasurementSender};
 use walrelay_testkit::walsender::ScriptedServer;
 
-use crate::fitting::Fitting;
+use crate::harness::Fitting;
 use crate::judge::Event;
 use crate::table::SessionTable;
 use crate::world::{World, locked};

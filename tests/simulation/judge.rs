@@ -2,9 +2,9 @@
 //! confirmed row to the judge at the instant it happens. The judge knows no type and no rule of the
 //! relay's code.
 
-mod again;
 mod connection;
 mod facts;
+mod republished;
 mod requests;
 mod state;
 mod topic_replay;

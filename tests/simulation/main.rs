@@ -7,12 +7,12 @@
 
 mod bugs;
 mod database;
-mod fitting;
-mod happenings;
+mod events;
+mod harness;
 mod instance;
 mod judge;
+mod mutants;
 mod plan;
-mod planted;
 mod pubsub;
 mod recoveries;
 mod relay;
@@ -27,13 +27,13 @@ mod topic_replays;
 mod world;
 
 use bugs::{ReplayBug, ResetBug};
-use fitting::Fitting;
-use fitting::Plain::{
+use harness::Fitting;
+use harness::Plain::{
     DisregardsTheRecord, Faithful, ReadsParkedKeysEarly, Replay, Reset, Unbudgeted, UntilCaughtUp,
 };
 use judge::Fault;
+use mutants::{ConfirmingKeepalivesInTransactions, Impatient, PublisherBug, StoreBug};
 use plan::{Plan, RESET_STEPS};
-use planted::{ConfirmingKeepalivesInTransactions, Impatient, PublisherBug, StoreBug};
 use run::Outcome;
 use walrelay_core::WalBudgetLimit;
 

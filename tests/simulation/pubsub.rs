@@ -8,7 +8,7 @@ use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::PubsubMessage;
 use prost::Message as _;
 use tokio::time::{Instant, sleep};
 use walrelay_core::{Batch, FailureClass, PublishFailure, WalBudget};
-use walrelay_relay::stream::seams::Publisher;
+use walrelay_relay::stream::publisher::Publisher;
 use walrelay_testkit::seed::Seed;
 
 use crate::judge::{Answer, Judge, Landing, RowNumber};

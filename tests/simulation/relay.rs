@@ -21,7 +21,7 @@ use walrelay_relay::stream::mode::Ended;
 use walrelay_testkit::walsender::LIVE_SLOT;
 
 use crate::database::SimulatedServer;
-use crate::fitting::Fitting;
+use crate::harness::Fitting;
 use crate::instance::Instance;
 use crate::judge::{End, Fault};
 use crate::plan::Plan;

@@ -2,7 +2,7 @@
 
 use walrelay_testkit::seed::Seed;
 
-use crate::fitting::Fitting;
+use crate::harness::Fitting;
 use crate::judge::{Event, Row};
 use crate::rows::RowPlanNames;
 use crate::table::HeldKey;

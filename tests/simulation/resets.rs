@@ -10,7 +10,7 @@ use walrelay_relay::lifecycle::reset::{ResetSteps, carry_out};
 
 use crate::bugs::ResetBug;
 use crate::database::gone;
-use crate::fitting::Fitting;
+use crate::harness::Fitting;
 use crate::judge::Event;
 use crate::world::{World, locked};
 

@@ -3,7 +3,7 @@
 use walrelay_testkit::seed::Seed;
 use walrelay_testkit::walsender::{Log, OpenTransaction, OutboxTable, RowRecord};
 
-use crate::fitting::Fitting;
+use crate::harness::Fitting;
 use crate::judge::Row;
 use crate::plan::{RowKind, RowSpec};
 use crate::world::{World, locked};

@@ -10,8 +10,8 @@ use walrelay_relay::shutdown::Shutdown;
 use walrelay_testkit::seed::Seed;
 use walrelay_testkit::walsender::ScriptedServer;
 
-use crate::fitting::Fitting;
-use crate::happenings::PATIENCE;
+use crate::events::PATIENCE;
+use crate::harness::Fitting;
 use crate::instance::Instance;
 use crate::judge::{self, Event, Fault, Judge};
 use crate::plan::Plan;

@@ -4,7 +4,7 @@
 mod postgres;
 mod script;
 mod simulated;
-mod subject;
+mod store_under_test;
 
 use pgoutput_parser::{Lsn, Position};
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
@@ -16,7 +16,7 @@ use walrelay_testkit::postgres::installed_majors;
 use postgres::InPostgres;
 use script::{Actor, Keys, Step, an_on_dead, steps};
 use simulated::Simulated;
-use subject::Subject;
+use store_under_test::Subject;
 
 /// The number of random scripts per version of Postgres.
 const SCRIPTS: u32 = 60;

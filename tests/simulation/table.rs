@@ -1,6 +1,5 @@
 //! Dispatch state in memory, with the semantics of `outbox-store`. Commands are delayed and fail at random.
 
-mod begun;
 mod heads;
 mod held;
 mod holds;
@@ -8,6 +7,7 @@ mod keys;
 mod operation;
 mod operator;
 mod recorded;
+mod reset_state;
 mod spilled;
 
 use std::collections::{BTreeMap, HashMap};
@@ -28,9 +28,9 @@ use walrelay_testkit::walsender::ScriptedServer;
 
 use crate::judge::{Event, Judge, RowNumber, Status};
 use crate::pubsub::number_of;
-use begun::Reset;
 pub(crate) use held::HeldKey;
 use held::Hold;
+use reset_state::Reset;
 
 /// The fault rates of commands in per mille, and the longest latency.
 #[derive(Debug, Clone, Copy)]

@@ -28,9 +28,9 @@ use walrelay_relay::stream::wal_end::WalEnd;
 use walrelay_testkit::walsender::LIVE_SLOT;
 
 use crate::bugs::ReplayBug;
-use crate::fitting::Fitting;
+use crate::harness::Fitting;
 use crate::judge::{End, Fault, Judge};
-use crate::planted::ReplayPublisher;
+use crate::mutants::ReplayPublisher;
 use crate::relay::{relay_settings, story_of};
 use crate::replayer::Record;
 use crate::table::Table;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 use walrelay_emulator::{Emulator, Fault, FaultId, Log, Options};
-use walrelay_testkit::background::Background;
+use walrelay_testkit::background_server::Background;
 use walrelay_testkit::checker::Stored;
 
 /// The project of all topics.

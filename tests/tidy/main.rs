@@ -3,11 +3,11 @@
 //! Each finding names file, line and fix. A rule receives the text of all files and returns
 //! findings, so that unit tests can plant a violation of each rule.
 
-mod circles;
+mod file_places;
+mod import_cycles;
 mod language;
 mod layers;
 mod modules;
-mod places;
 mod repository;
 mod source;
 mod text;
@@ -27,12 +27,12 @@ const RULES: &[Rule] = &[
     language::comments_have_short_sentences,
     language::comments_use_the_words_of_the_field,
     language::comments_name_their_actors,
-    places::files_are_in_a_module_tree,
-    places::test_files_are_targets,
-    places::members_inherit_the_lints,
-    places::pages_are_linked,
+    file_places::files_are_in_a_module_tree,
+    file_places::test_files_are_targets,
+    file_places::members_inherit_the_lints,
+    file_places::pages_are_linked,
     layers::crates_import_downwards,
-    circles::files_import_in_no_circle,
+    import_cycles::files_import_in_no_circle,
 ];
 
 #[test]

@@ -10,7 +10,7 @@ use walrelay_envelope::attribute::{self as name, cloudevents};
 use crate::columns::{Field, PayloadType};
 use crate::fault::{Fault, RouteError};
 use crate::limits::{ATTRIBUTE_KEY_BYTES_MAX, ATTRIBUTE_VALUE_BYTES_MAX, ATTRIBUTES_MAX};
-use crate::picked::RowView;
+use crate::row_view::RowView;
 use crate::timestamp::rfc3339;
 use crate::wire;
 

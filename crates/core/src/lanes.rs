@@ -4,28 +4,28 @@
 //! I4 (a refused batch is sent again before the rows behind it). The caller does the sending, the
 //! recording and the timing. [`LaneOutputs`] collects the work for the caller.
 
+mod compact_parked_keys;
 mod due;
 mod failing;
 mod parked;
-mod resting;
 mod spilling;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use crate::backoff::Backoff;
-use crate::effects::{Finished, LaneOutputs, ParkCause, RowToRecord};
+use crate::compact_parked_keys::CompactParkedKeys;
 use crate::failing_topics::FailingTopics;
 use crate::failure::{FailureClass, PublishFailure};
 use crate::lane::{Batch, Behind, Lane, LaneId, Origin, Parked, Redelivery, Row, State, are_live};
+use crate::lane_outputs::{Finished, LaneOutputs, ParkCause, RowToRecord};
 use crate::lane_table::LaneTable;
 use crate::message::{Message, Topic};
+use crate::outage_detector::{Change, Delivery, OutageDetector};
 use crate::random::Random;
-use crate::resting_keys::CompactParkedKeys;
-use crate::topic_weather::{TopicOutageDetector, WasHealthy};
+use crate::topic_outage_detector::{TopicOutageDetector, WasHealthy};
 use crate::tracker::Ticket;
 use crate::wal_budget::SpillMode;
-use crate::weather::{Change, Delivery, OutageDetector};
 
 use due::DueLanes;
 

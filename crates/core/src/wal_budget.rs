@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use pgoutput_parser::Lsn;
 
 use crate::lane::Batch;
+use crate::outage_detector::Delivery;
 use crate::tracker::Watermark;
-use crate::weather::Delivery;
 
 /// The rows that are recorded in dispatch state because the slot retains too much WAL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]

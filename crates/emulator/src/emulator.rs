@@ -10,8 +10,8 @@ use serde::Serialize;
 use tokio::sync::Notify;
 use tonic::{Code, Status};
 
+use crate::faults::active_faults::{FaultId, FaultReport};
 use crate::faults::fault::Fault;
-use crate::faults::in_force::{FaultId, FaultReport};
 use crate::store::broker::{Broker, Log, TopicKey};
 use crate::store::message::StoredMessage;
 use crate::store::queue::Ordering;

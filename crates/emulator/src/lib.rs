@@ -36,8 +36,8 @@ mod store;
 mod wire;
 
 pub use emulator::{Emulator, Options, Stats, SubscriptionOptions};
+pub use faults::active_faults::{FaultId, FaultReport};
 pub use faults::fault::{AckFailure, Call, Effect, Fault};
-pub use faults::in_force::{FaultId, FaultReport};
 pub use faults::text::FaultSyntaxError;
 pub use serve::tls::Tls;
 pub use store::broker::Log;

@@ -10,11 +10,11 @@
 //! ```
 //!
 //! The states belong to a key, which has one batch in flight at a time (C3). A message without a
-//! key takes its turn alone. Messages in [doubt](crate::doubts) wait in a queue of their own. When
+//! key takes its turn alone. Messages in [doubt](crate::poison_isolation) wait in a queue of their own. When
 //! a lease runs out, the unsent messages of its key are dropped. Pub/Sub redelivers these messages,
 //! and they queue behind the batch that is still in flight.
 
-mod turns;
+mod scheduler;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -22,12 +22,12 @@ use std::time::{Duration, Instant};
 
 use walrelay_core::Random;
 
+use crate::adaptive_concurrency::{PATIENCE, Pace};
 use crate::backoff::jittered;
 use crate::batch::{BatchId, Fate, Outcome};
-use crate::doubts::PoisonIsolation;
 use crate::failure::Failure;
 use crate::leases::{Lease, Leases, Look, Ticket};
-use crate::pace::{PATIENCE, Pace};
+use crate::poison_isolation::PoisonIsolation;
 
 /// The pause of a key after its first deferral. The pause doubles up to `REST_LONGEST`.
 const REST_FIRST: Duration = Duration::from_millis(5);

@@ -15,16 +15,16 @@
 //!
 //! The functions in the database keep C1, C4, C5 and C6.
 
+mod adaptive_concurrency;
 mod backoff;
 mod batch;
-mod doubts;
 mod failure;
 mod intake;
 mod leases;
-mod pace;
+mod poison_isolation;
 
+pub use adaptive_concurrency::{AdaptiveBatchSize, PATIENCE};
 pub use backoff::Backoff;
 pub use batch::{Batch, BatchId, Fate, Outcome, Standing};
 pub use failure::{Failure, beginnings_of_no_attempt, is_no_attempt, is_of_surroundings};
 pub use intake::{Delivery, DeliveryKind, Intake, IntakeLimits};
-pub use pace::{AdaptiveBatchSize, PATIENCE};

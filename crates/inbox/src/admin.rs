@@ -8,7 +8,7 @@ use tokio_postgres::error::SqlState;
 use walrelay_pg_client::{SqlClient, SqlError, TableAccess, quote_literal, refuse_hidden_rows};
 
 use crate::error::InboxError;
-use crate::unfinished::{self, UnfinishedRebuild};
+use crate::unfinished_rebuild::{self, UnfinishedRebuild};
 
 /// The rows deleted in one transaction, few enough to hold locks only for moments.
 const BATCH_ROWS: u64 = 10_000;
@@ -149,7 +149,7 @@ pub async fn registered(
         "SELECT consumer, subscription,
                       extract(epoch FROM now() - (to_jsonb(c) ->> 'pruned_before')::timestamptz)::float8, {}
                  FROM public.app_inbox_consumer AS c WHERE consumer = $1 OR $1 IS NULL ORDER BY consumer",
-        unfinished::COLUMNS
+        unfinished_rebuild::COLUMNS
     );
     let rows = client.query(&sql, &[&name]).await.map_err(failed("read the consumers"))?;
     let of = |row: &tokio_postgres::Row| RegisteredConsumer {
@@ -305,7 +305,7 @@ pub async fn rebuild(
     let generation = row.map_err(failed("begin a generation"))?.get(0);
     transaction.batch_execute(&contained(reset)).await.map_err(reset_failed)?;
     let noted = match filling {
-        Filling::Nothing => unfinished::NONE,
+        Filling::Nothing => unfinished_rebuild::NONE,
         Filling::Unfinished => {
             "rebuilding = generation, rebuilding_in = NULL, rebuilding_since = now()"
         }
@@ -413,7 +413,7 @@ const STATUS: &str = "SELECT c.subscription, c.generation, c.paused, \
 /// Fails if there is no such consumer, or if the database reports an error.
 pub async fn status(client: &SqlClient, consumer: &str) -> Result<Map<String, Value>, InboxError> {
     refuse_hidden(client).await?;
-    let sql = STATUS.replace("UNFINISHED", unfinished::COLUMNS);
+    let sql = STATUS.replace("UNFINISHED", unfinished_rebuild::COLUMNS);
     let row = client.query_opt(&sql, &[&consumer]).await.map_err(failed("read the consumer"))?;
     let row = row.ok_or_else(|| unknown(consumer))?;
     let (subscription, generation): (String, i32) = (row.get(0), row.get(1));
@@ -531,7 +531,7 @@ pub async fn read_from(
     let sql = format!(
         "UPDATE public.app_inbox_consumer SET subscription = $3, {} \
          WHERE consumer = $1 AND subscription = $2",
-        unfinished::NONE
+        unfinished_rebuild::NONE
     );
     let moved = client.execute(&sql, &[&consumer, &former, &next]).await;
     Ok(moved.map_err(failed("record the subscription"))? == 1)

@@ -16,8 +16,8 @@ use walrelay_pg_client::{
 
 use crate::admin::failed;
 use crate::error::InboxError;
-use crate::messages::Messages;
-use crate::operate::{ConsumerGeneration, object};
+use crate::event_commands::{ConsumerGeneration, object};
+use crate::subscription_messages::Messages;
 
 /// The number of ids compared at once.
 const PAGE: usize = 10_000;

@@ -10,9 +10,9 @@ use tokio_postgres::Row;
 use tokio_postgres::types::{PgLsn, ToSql, Type};
 use walrelay_envelope::Lsn;
 
+use crate::apply_options::Plan;
 use crate::attributes::Attributes;
 use crate::event::Event;
-use crate::plan::Plan;
 
 /// A parameter with its type, so that no statement has to be prepared.
 pub(crate) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);

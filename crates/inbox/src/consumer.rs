@@ -9,20 +9,20 @@ use walrelay_pg_client::{PgError, SqlClient};
 use walrelay_pubsub::Subscriber;
 
 use crate::admin::{failed, is_current, unknown};
-use crate::course::End;
+use crate::apply_error::{ApplyError, chain};
+use crate::apply_options::Plan;
 use crate::database::{Connection, LOOK_TIMEOUT, Registration, resolve_handler};
-use crate::effect::{Effect, Kind};
 use crate::error::InboxError;
+use crate::handler_kind::{Effect, Kind};
 use crate::health::Health;
+use crate::loop_reporter::Observed;
+use crate::loop_state::End;
 use crate::metrics::Metrics;
-use crate::observed::Observed;
-use crate::plan::Plan;
-use crate::remark::SubscriptionWarning;
-use crate::rights::{refuse_without_handler, refuse_without_inbox};
+use crate::privileges::{refuse_without_handler, refuse_without_inbox};
 use crate::run::Run;
 use crate::settings::{Dedupe, OnGap, Settings};
+use crate::subscription_warning::SubscriptionWarning;
 use crate::trace::Tracer;
-use crate::unapplied::{ApplyError, chain};
 
 /// The wait before the next attempt to follow the consumer to another subscription.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);

@@ -13,15 +13,15 @@ use walrelay_inbox_core::{Fate, Standing, beginnings_of_no_attempt, is_no_attemp
 use walrelay_pg_client::{ConnectConfig, SqlClient, connect_sql};
 
 use crate::admin::{or_none_in_earlier, refuse_hidden_writes};
+use crate::apply_error::{ApplyError, chain};
+use crate::apply_options::{Plan, VERSION_GAP};
 use crate::columns::{Columns, MESSAGES, Parameter, borrowed};
-use crate::effect::Kind;
 use crate::error::InboxError;
 use crate::event::Event;
-use crate::plan::{Plan, VERSION_GAP};
+use crate::handler_kind::Kind;
+use crate::pending_counts::{IMPLAUSIBLE, STUCK, WAITING, Waiting, stuck};
 use crate::settings::OnGap;
-use crate::unapplied::{ApplyError, chain};
-use crate::unfinished::{self, UnfinishedRebuild};
-use crate::waiting::{IMPLAUSIBLE, STUCK, WAITING, Waiting, stuck};
+use crate::unfinished_rebuild::{self, UnfinishedRebuild};
 
 /// The time to wait beyond the server's own time-out. After that the connection is dead, and the
 /// commit is unknown.
@@ -406,7 +406,7 @@ impl Connection {
         let client = self.client().await?;
         let sql = format!(
             "SELECT subscription, generation, paused, {} FROM public.app_inbox_consumer AS c WHERE consumer = $1",
-            unfinished::COLUMNS
+            unfinished_rebuild::COLUMNS
         );
         let parameters: [Parameter<'_>; 1] = [(&consumer, Type::TEXT)];
         let answer = timeout(LOOK_TIMEOUT, client.query_typed(&sql, &parameters)).await;

@@ -12,7 +12,7 @@ use tokio_postgres::error::SqlState;
 use walrelay_inbox_core::{Failure, PATIENCE, is_no_attempt, is_of_surroundings};
 
 use crate::event::Event;
-use crate::fault::failure_of;
+use crate::sql_failure::failure_of;
 
 /// A server caches 64 subtransactions per transaction. Beyond that, every snapshot of every session
 /// has to read the others from disk.

@@ -19,17 +19,17 @@ use walrelay_inbox_core::{
 use walrelay_pg_client::ConnectConfig;
 use walrelay_pubsub::{Delivered, Subscriber};
 
-use crate::course::{End, LoopState, PAUSED_TURN, PeriodicTask, QUIET, Stored, TURN, seed};
+use crate::apply_error::ApplyError;
+use crate::apply_options::Plan;
 use crate::database::{Applied, Connection, Found, Registration};
 use crate::event::Event;
 use crate::health::{HeldTotals, Phase};
-use crate::link::{LEASE, PullStream, StreamEvent, Wanted, code_name, operator_hint};
+use crate::loop_reporter::Observed;
+use crate::loop_state::{End, LoopState, PAUSED_TURN, PeriodicTask, QUIET, Stored, TURN, seed};
 use crate::metrics::{OutcomeLabel, ReasonLabel};
-use crate::observed::Observed;
-use crate::plan::Plan;
+use crate::pull_stream::{LEASE, PullStream, StreamEvent, Wanted, code_name, operator_hint};
 use crate::settings::{Settings, Until};
 use crate::trace::{BatchFailure, TraceEnd};
-use crate::unapplied::ApplyError;
 
 /// The interval of checks for stored events that are due.
 const REDELIVER_EVERY: Duration = Duration::from_secs(1);

@@ -8,13 +8,13 @@ use tokio::time::timeout;
 use tokio_postgres::types::Type;
 use tokio_postgres::{IsolationLevel, Transaction};
 
+use crate::apply_error::ApplyError;
+use crate::apply_options::{Plan, VERSION_GAP};
 use crate::columns::{Columns, FIELDS, MESSAGES, Parameter, borrowed, of_row};
 use crate::database::{Applied, Connection, exchange_timeout, settings};
 use crate::event::Event;
 use crate::handler::{AnyHandler, Found, Stopped, Verdict, run};
-use crate::plan::{Plan, VERSION_GAP};
 use crate::settings::OnGap;
-use crate::unapplied::ApplyError;
 
 /// The source of an event: this batch, or the inbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

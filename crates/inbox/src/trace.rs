@@ -3,9 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::apply_error::ApplyError;
 use crate::database::Applied;
 use crate::event::Event;
-use crate::unapplied::ApplyError;
 
 /// Receives each transaction that applies a batch of deliveries. Retries from the inbox, and checks
 /// that find no due row, are not reported.

@@ -22,7 +22,7 @@ use tonic::{Code, Request, Response, Status};
 
 use crate::codec::Encoded;
 use crate::endpoint::Endpoint;
-use crate::figures::{Times, metrics};
+use crate::metrics_text::{Times, metrics};
 use crate::settings::Settings;
 use crate::spans::EncodedSpan;
 use crate::wire::{Writer, nanos};

@@ -14,21 +14,21 @@
 
 mod codec;
 mod collector;
+mod collector_check;
 mod endpoint;
 mod exporter;
-mod figures;
+mod metrics_text;
 mod pairs;
 mod sampling;
 mod settings;
 mod spans;
 mod trace_parent;
-mod trial;
 mod wire;
 
+pub use collector_check::{Unfit, try_out};
 pub use endpoint::{Endpoint, EndpointError};
 pub use exporter::{Exporter, MetricsText, StartError};
 pub use pairs::{PairsError, pairs};
 pub use sampling::{RootSampler, Sampling, SamplingError};
 pub use settings::{Headers, HeadersError, Settings};
 pub use spans::{Failed, OpenSpan, Spans};
-pub use trial::{Unfit, try_out};

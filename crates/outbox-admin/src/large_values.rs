@@ -12,7 +12,7 @@ use walrelay_core::REQUEST_BYTES_MAX;
 use walrelay_pg_client::SqlError;
 
 use crate::admin_error::AdminError;
-use crate::gap::SourceTable;
+use crate::unsettled_rows::SourceTable;
 use walrelay_pg_client::{TableColumn, quote_identifier};
 
 /// A stored value up to this size never has a text of [`REQUEST_BYTES_MAX`]. The lz4 format stores

@@ -2,54 +2,45 @@
 //! and upgrades.
 
 mod admin_error;
-mod carried_over;
-mod edited;
 mod encoding;
-mod filling_place;
-mod gap;
-mod gap_row;
-mod holder;
 mod init;
 mod large_values;
-mod lost;
-mod open_replay;
+mod lost_slot;
 mod operation;
+mod outbox_state;
+mod pg_upgrade;
 mod positions;
 mod preflight;
+mod recovery_cursor;
 mod replay_row;
 mod resharding;
 mod sharding;
+mod slot_holder;
+mod source_row;
+mod unconfirmed;
+mod unfinished_replay;
 mod unsendable;
-mod waiting;
+mod unsettled_rows;
 
 pub use admin_error::{AdminError, LOST_SLOT_FIX, UPGRADE_FIX};
-pub use carried_over::{adopt_slot, take_recovery_along};
-pub use edited::OutboxSlots;
 pub use encoding::{SQL_ASCII_FIX, SQL_ASCII_RISK, read_unchecked_database};
-pub use filling_place::{RecoveryCursor, note_place, read_place};
-pub use gap::{AggregateKey, RowCursor, Scope, SettledRows, SourceTable, UnsettledRows};
-pub use gap_row::{SourceRow, SourceValue, read_server_text};
-pub use holder::{
-    HolderActivity, SlotUser, describe_unfinished, end_session, new_slot_waits_for, read_slot_user,
-};
 pub use init::{InitOptions, InitPlan, InitReport, InitStep, LostSlotPolicy, SlotCreation, init};
 pub use large_values::ServerEncoding;
-pub use lost::{LostSlot, Settled, loss, read_loss, rows_at_risk};
-pub use open_replay::{
-    OpenReplay, PausingReplay, TopicReplay, open_topic_replays, replay_that_needs,
-    replay_to_be_published, replays_that_hold, unfinished_replay,
-};
+pub use lost_slot::{LostSlot, Settled, loss, read_loss, rows_at_risk};
 pub use operation::{
     Again, Filling, Recovery, Reset, Resharding, SettledBound, SlotOperation, Upgrade,
     UpgradeStage, begin_backfill, begin_recovery, begin_reset, begin_upgrade, finish_recovery,
     finish_reset, give_up_operation, is_operation_taken, note_filling, read_operation,
     release_operation, take_operation, try_decoding,
 };
+pub use outbox_state::OutboxSlots;
+pub use pg_upgrade::{adopt_slot, take_recovery_along};
 pub use preflight::{
     ColumnRole, ExistingNames, ExpectedColumn, Facts, Finding, FoundTable, PreflightRequest,
     RelationKind, RoleFacts, ServerFacts, ServerHost, ServerMode, Severity, TableFacts,
     UpgradeFacts, assess, code, gather, preflight,
 };
+pub use recovery_cursor::{RecoveryCursor, note_place, read_place};
 pub use replay_row::{
     ReplayEnd, ReplayRow, advance_replay, begin_replay, finish_replay, give_up_replay,
     note_resumption, note_skip_dead, read_replay, take_replay,
@@ -59,5 +50,14 @@ pub use resharding::{
     choose_switch, hold_shards, read_resharding, release_shards, switch_shards,
 };
 pub use sharding::{FoundShards, Sharding, expected_filter, read_sharding};
+pub use slot_holder::{
+    HolderActivity, SlotUser, describe_unfinished, end_session, new_slot_waits_for, read_slot_user,
+};
+pub use source_row::{SourceRow, SourceValue, read_server_text};
+pub use unconfirmed::{UnconfirmedTransaction, rows_since, waiting_transactions};
+pub use unfinished_replay::{
+    OpenReplay, PausingReplay, TopicReplay, open_topic_replays, replay_that_needs,
+    replay_to_be_published, replays_that_hold, unfinished_replay,
+};
 pub use unsendable::{TransactionRow, TransactionRows, rows_of_transaction};
-pub use waiting::{UnconfirmedTransaction, rows_since, waiting_transactions};
+pub use unsettled_rows::{AggregateKey, RowCursor, Scope, SettledRows, SourceTable, UnsettledRows};

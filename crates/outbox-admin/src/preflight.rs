@@ -9,8 +9,8 @@ mod facts;
 mod finding;
 mod gather;
 mod request;
-mod resemble;
 mod shards;
+mod similar_names;
 mod tables;
 #[cfg(test)]
 mod tests;

@@ -17,9 +17,9 @@ use tokio_postgres::{Client, Transaction};
 use walrelay_pg_client::{SqlClient, SqlError};
 
 use crate::admin_error::{AdminError, shards};
-use crate::open_replay::{OpenReplay, replay_of};
 use crate::operation::Resharding;
 use crate::sharding::Sharding;
+use crate::unfinished_replay::{OpenReplay, replay_of};
 use walrelay_outbox_store::{Outbox, Shard};
 
 /// An unfinished change of the number of shards.

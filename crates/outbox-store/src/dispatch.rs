@@ -28,16 +28,16 @@
 //!
 //! Fails with [`StoreError`]. A method that fails has changed nothing.
 
-mod browse;
 mod claim;
 mod counting;
 mod due;
-mod finish;
 mod heads;
 mod history;
-mod hold;
+mod key_pause;
 mod keys;
-mod operate;
+mod operator_commands;
+mod operator_pages;
+mod outcomes;
 mod park;
 mod recorded;
 mod spilled;
@@ -54,14 +54,14 @@ use walrelay_core::{ClaimKey, OnDead};
 
 use crate::store_error::StoreError;
 
-pub use browse::{DispatchQuery, NewDestination, PageStart, StateFilter};
 pub use claim::{ClaimLimits, ClaimedRow};
 pub use counting::{DispatchCounts, IncrementalCount, Refused, RetryingReasons};
 pub use due::DueKeys;
 pub use heads::Head;
-pub use hold::{HeldKey, History, HistorySource, KeyPauseCounts, ReplayedRows};
+pub use key_pause::{HeldKey, History, HistorySource, KeyPauseCounts, ReplayedRows};
 pub use keys::ParkedKey;
-pub use operate::{DispatchDetail, DispatchFilter, DispatchRow, RetrySelection};
+pub use operator_commands::{DispatchDetail, DispatchFilter, DispatchRow, RetrySelection};
+pub use operator_pages::{DispatchQuery, NewDestination, PageStart, StateFilter};
 pub use park::{ParkRow, ParkStatus};
 pub use recorded::{RecordedPage, RecordedRow};
 

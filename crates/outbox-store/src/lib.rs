@@ -1,25 +1,24 @@
 //! The tables of the outbox: dispatch state, the relay's own row, shards and migrations.
 
 mod anchor;
-mod condition;
 mod dispatch;
 mod migrations;
 mod outbox;
+mod publication_watch;
+mod relay_condition;
 mod relay_row;
-mod report;
 mod session_store;
 mod shard;
+mod slot_figures;
 mod store;
 mod store_error;
 mod wal_time;
-mod watch;
 
 pub use anchor::{
     Anchor, AnchorStatus, CopyLifetime, SlotCapacity, advance_anchor, anchor_of, anchor_slot,
     copy_slot, find_anchor, read_anchor, read_anchor_states, read_anchors, read_history,
     read_slot_room,
 };
-pub use condition::{Condition, StoredCondition};
 pub use dispatch::{
     Claim, ClaimLimits, ClaimedRow, DISPATCH_CHANNEL, DispatchCounts, DispatchDetail,
     DispatchFilter, DispatchQuery, DispatchRow, DispatchStatus, DispatchStore, DueKeys, Head,
@@ -29,17 +28,18 @@ pub use dispatch::{
 };
 pub use migrations::{Migration, RELAY_TABLES, REPLAY_TABLES, migrate, migrations, relay_tables};
 pub use outbox::Outbox;
+pub use publication_watch::{PublicationWatch, Watch};
+pub use relay_condition::{Condition, StoredCondition};
 pub use relay_row::{
     Horizon, RelayRow, RelayRowOwner, RelayRowWritten, SLOT_WITH_OLDEST, advance_relay_row,
     delete_relay_row, is_same_origin, read_horizon, read_relay_row, read_wal_end, recovering_slot,
     take_relay_row,
 };
-pub use report::read_survey;
 pub use session_store::SessionStore;
 pub use shard::{KeyPiece, ParseShardError, Shard, ShardKey};
+pub use slot_figures::read_survey;
 pub use store::{
     DUE_KEYS_MAX, Due, HEADS_MAX, HOLDS_MAX, NEXT_STEP, Store, StoreFailure, Survey, TABLE_REASON,
 };
 pub use store_error::{StoreError, grant_on};
 pub use wal_time::{WalTime, first_position_after, first_time_behind, note_wal_time, position_at};
-pub use watch::{PublicationWatch, Watch};

@@ -8,7 +8,7 @@ use pgoutput_parser::Lsn;
 use tokio_postgres::types::{PgLsn, Type};
 use tokio_postgres::{Client, Row};
 
-use crate::condition::{self, Condition, StoredCondition, noted_in};
+use crate::relay_condition::{self, Condition, StoredCondition, noted_in};
 use crate::store_error::StoreError;
 use walrelay_pg_replication::SlotState;
 
@@ -77,7 +77,7 @@ pub async fn read_relay_row(client: &Client, slot: &str) -> Result<Option<RelayR
                     extract(epoch FROM clock_timestamp() - updated_at)::float8 AS age,
                     {}
                FROM public.app_outbox_relay r WHERE slot = $1",
-                condition::COLUMNS
+                relay_condition::COLUMNS
             ),
             &[(&slot, Type::TEXT)],
         )

@@ -16,22 +16,22 @@ use walrelay_core::{
     Outcome, PublishFailure, RowToRecord, Topic,
 };
 
-use crate::condition::Condition;
 use crate::dispatch::{
     Claim, ClaimLimits, ClaimedRow, DispatchStore, Head, IncrementalCount, Key, ParkRow, ParkedKey,
     RecordedPage,
 };
+use crate::publication_watch::{PublicationWatch, Watch};
+use crate::relay_condition::Condition;
 use crate::relay_row::{
     Horizon, RelayRowOwner, RelayRowWritten, note_origin, read_confirmed, read_horizon,
     read_relay_row, take_relay_row,
 };
-use crate::report::read_survey;
+use crate::slot_figures::read_survey;
 use crate::store::{
     DUE_KEYS_MAX, Due, HEADS_MAX, HOLDS_MAX, NEXT_STEP, Store, StoreFailure, Survey, TABLE_REASON,
 };
 use crate::store_error::{StoreError, grant_on};
 use crate::wal_time::note_wal_time;
-use crate::watch::{PublicationWatch, Watch};
 use walrelay_pg_client::{ConnectConfig, PgError, SqlClient, connect_sql};
 use walrelay_pg_replication::{ServerIdentity, read_server_identity};
 

@@ -10,11 +10,11 @@ use pgoutput_parser::{Lsn, Position};
 use walrelay_core::{ClaimKey, Claimed, Finished, RowToRecord, Topic};
 
 use crate::anchor::AnchorStatus;
-use crate::condition::Condition;
 use crate::dispatch::{DispatchCounts, Head, ParkedKey, RecordedPage};
+use crate::publication_watch::Watch;
+use crate::relay_condition::Condition;
 use crate::relay_row::RelayRow;
 use crate::store_error::StoreError;
-use crate::watch::Watch;
 use walrelay_pg_replication::{SlotState, Writer};
 
 /// Why dispatch state could not be used.

@@ -20,7 +20,7 @@ use postgres_protocol::message::backend;
 use tokio::io::AsyncRead;
 use tokio::time::{Instant, Sleep, sleep};
 
-use crate::incoming::{LocatedMessage, ReceiveBuffer};
+use crate::receive_buffer::{LocatedMessage, ReceiveBuffer};
 use crate::stream_settings::StreamSettings;
 
 /// The frames of a stream, in order.

@@ -7,8 +7,8 @@
 
 mod feedback;
 mod frames;
-mod incoming;
 mod publication;
+mod receive_buffer;
 mod replication;
 mod retention;
 mod server_identity;

@@ -25,7 +25,7 @@ use tokio_postgres::fallible_iterator::FallibleIterator as _;
 
 use crate::feedback::Feedback;
 use crate::frames::Frames;
-use crate::incoming::{LocatedMessage, ReceiveBuffer};
+use crate::receive_buffer::{LocatedMessage, ReceiveBuffer};
 use crate::server_identity::{ServerIdentity, TIMELINE_AND_START};
 use crate::stream_settings::StreamSettings;
 use walrelay_pg_client::{

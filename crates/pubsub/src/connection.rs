@@ -11,7 +11,7 @@ use h2::client::{Connection, SendRequest};
 use h2::{Ping, PingPong};
 use tokio::time::{sleep, timeout};
 
-use crate::cork::{BufferedWire, Drain};
+use crate::buffered_wire::{BufferedWire, Drain};
 
 /// The number of requests on a connection before another is opened: Google's limit of streams.
 pub(crate) const STREAMS_PER_CONNECTION: usize = 100;

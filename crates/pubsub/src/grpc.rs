@@ -21,7 +21,7 @@ use crate::config::PublisherConfig;
 use crate::credentials::{
     MakeCredentials, Renewal, RequestHeaders, TokenNumber, application_default,
 };
-use crate::dial::Dialer;
+use crate::dialer::Dialer;
 use crate::error::PubsubError;
 use crate::pool::{Lease, Pool};
 use crate::wire;

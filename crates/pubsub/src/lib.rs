@@ -11,18 +11,18 @@
 //! The caller decides everything else: lanes, back-off and parking are in `walrelay-core`.
 
 mod admin;
+mod buffered_wire;
 mod channel;
 mod classify;
 mod config;
 mod connection;
-mod cork;
 mod credentials;
-mod delivered;
-mod dial;
+mod dialer;
 mod error;
 mod grpc;
 mod pool;
 mod protobuf;
+mod pull_response;
 mod roots;
 mod subscriber;
 mod wire;
@@ -33,9 +33,9 @@ mod tests;
 pub use admin::Admin;
 pub use classify::{classify, operator_fix, operator_hint};
 pub use config::{Endpoint, PublisherConfig};
-pub use delivered::{Delivered, MessageRef, ReceivedMessage, Unreadable};
 pub use error::{Answer, PubsubError};
 pub use grpc::GrpcPublisher;
+pub use pull_response::{Delivered, MessageRef, ReceivedMessage, Unreadable};
 pub use subscriber::{StreamingPull, Subscriber};
 
 /// Installs ring as the process's cryptography provider for TLS and credentials.

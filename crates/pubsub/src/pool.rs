@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::connection::{Live, STREAMS_PER_CONNECTION, drive};
-use crate::dial::{ConnectFailure, Dialer};
+use crate::dialer::{ConnectFailure, Dialer};
 
 /// The time for which a failure to connect is cached. It limits 4,000 lanes that retry against a
 /// dead endpoint to ten attempts a second.

@@ -20,8 +20,8 @@ use tonic_prost::ProstCodec;
 
 use crate::channel::AuthorisedChannel;
 use crate::config::Endpoint;
-use crate::delivered::Delivered;
 use crate::error::{Answer, PubsubError};
+use crate::pull_response::Delivered;
 
 /// The time limit of a short call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);

@@ -16,7 +16,7 @@ use tokio::sync::Barrier;
 use tokio::time::{Instant, timeout};
 use walrelay_core::{FailureClass, Message, PublishFailure, Topic};
 
-use crate::dial::Dialer;
+use crate::dialer::Dialer;
 use crate::{Endpoint, GrpcPublisher, PublisherConfig, PubsubError};
 use server::{Answer, Server};
 

@@ -18,7 +18,7 @@ use prost::Message as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-use crate::background::Background;
+use crate::background_server::Background;
 
 /// A collector that keeps all received data.
 #[derive(Debug)]

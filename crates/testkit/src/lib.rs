@@ -8,13 +8,13 @@
 //! The testkit uses no code of the relay: its statements about the relay come from outside
 //! observation.
 
-pub mod background;
+pub mod background_server;
 pub mod checker;
 pub mod collector;
 pub mod emulator;
 mod environment;
 mod http;
-pub mod inbox;
+pub mod inbox_model;
 pub mod metadata;
 pub mod outbox;
 pub mod postgres;

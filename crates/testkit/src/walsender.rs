@@ -18,7 +18,7 @@
 //! ```
 
 mod connection;
-mod log;
+mod wal;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,7 +27,7 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-pub use log::{Log, OpenTransaction, OutboxTable, RowRecord, Transaction};
+pub use wal::{Log, OpenTransaction, OutboxTable, RowRecord, Transaction};
 
 /// An event of a connection, as the server reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -15,26 +15,26 @@
 
 mod actions;
 mod anchors;
+mod audit_and_trace;
 mod backfills;
 mod build;
 mod builder;
 mod command;
 mod consent;
+mod consumer_commands;
 mod consumers;
-mod consuming;
-mod given;
 mod inbox;
 mod layers;
 mod log;
 mod messages;
 mod names;
-mod orders;
+mod option_values;
 mod otlp;
 mod output_format;
 mod postgres;
 mod problem;
-mod proofs;
 mod pubsub;
+mod replay_orders;
 mod replays;
 mod settings;
 mod values;
@@ -50,7 +50,7 @@ pub use command::{
     StatusConfig, TraceConfig,
 };
 pub use consent::Consent;
-pub use consuming::{
+pub use consumer_commands::{
     ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, InboxAction, InboxConfig,
     KeyReset, NewSubscription, OutboxRowsConfig, Rebuild, RebuildIntoConfig, RebuildKeysConfig,
     Source,
@@ -58,9 +58,9 @@ pub use consuming::{
 pub(crate) use layers::is_section;
 pub use layers::{CommandLine, Environment, Refusal};
 pub use log::{LogConfig, LogFormat};
-pub use orders::{
+pub use output_format::OutputFormat;
+pub use problem::Problem;
+pub use replay_orders::{
     AdvanceOrder, BackfillAction, BackfillConfig, BackfillOrder, Place, RecoverOrder, ReplayAction,
     ReplayConfig, ReplayOrder, ResetOrder, SkipConsent,
 };
-pub use output_format::OutputFormat;
-pub use problem::Problem;

@@ -9,5 +9,5 @@ pub mod http;
 pub mod options;
 mod output;
 pub mod reference;
+pub mod request_spans;
 pub mod telemetry;
-pub mod traced;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 use walrelay_core::{Batch, FailureClass, PublishFailure};
-use walrelay_relay::stream::seams::Publisher;
+use walrelay_relay::stream::publisher::Publisher;
 
 use super::world::{Topic, World};
 use crate::pubsub::number_of;

@@ -15,7 +15,7 @@ use walrelay_pg_replication::read_server_identity;
 use walrelay_testkit::postgres::TestDatabase;
 
 use super::script;
-use super::subject::{LEASE, Subject};
+use super::store_under_test::{LEASE, Subject};
 
 pub(crate) struct InPostgres {
     database: TestDatabase,

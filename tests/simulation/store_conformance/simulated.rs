@@ -8,7 +8,7 @@ use walrelay_testkit::seed::Seed;
 use walrelay_testkit::walsender::ScriptedServer;
 
 use super::script;
-use super::subject::{LEASE, Subject};
+use super::store_under_test::{LEASE, Subject};
 use crate::judge::{self, Judge, Row};
 use crate::rows::TABLE;
 use crate::table::{Intervals, Rules, SessionTable, Table};

@@ -1,7 +1,7 @@
 //! The operation that an operator has begun with the slot, and the generation that sessions
 //! compare.
 
-use super::begun::Reset;
+use super::reset_state::Reset;
 use super::{Source, State, Table};
 use crate::bugs::ResetBug;
 use crate::judge::Status;

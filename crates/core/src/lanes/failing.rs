@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::budget::BudgetLimits;
-use crate::effects::ParkCause;
 use crate::failure::FailureClass;
 use crate::lane::{LaneId, State};
+use crate::lane_outputs::ParkCause;
 use crate::message::Topic;
 
 use super::Lanes;

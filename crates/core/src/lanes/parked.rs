@@ -7,14 +7,14 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use crate::effects::{FailureCause, Finished, ParkCause, RowToRecord, Verdict};
 use crate::failure::{FailureClass, PublishFailure};
 use crate::lane::{
     Batch, Behind, FailedDelivery, FailureInterval, Lane, LaneId, Origin, Parked, Redelivery, Row,
     State,
 };
+use crate::lane_outputs::{FailureCause, Finished, ParkCause, RowToRecord, Verdict};
 use crate::message::{Message, Topic};
-use crate::topic_weather::WasHealthy;
+use crate::topic_outage_detector::WasHealthy;
 use crate::wal_budget::SpillMode;
 
 use super::Lanes;

@@ -8,7 +8,7 @@ use tonic::Status;
 
 use crate::calls::error_info;
 use crate::emulator::Emulator;
-use crate::faults::in_force::Outcome;
+use crate::faults::active_faults::Outcome;
 use crate::store::confirmation::Confirmation;
 use crate::store::consuming::Change;
 use crate::wire::grpc;

@@ -10,8 +10,8 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use crate::emulator::Emulator;
+use crate::faults::active_faults::Outcome;
 use crate::faults::fault::Call;
-use crate::faults::in_force::Outcome;
 use crate::store::consuming::Taken;
 use crate::store::queue::{Allowance, ConsumerId, ConsumerLifetime, Delivery};
 

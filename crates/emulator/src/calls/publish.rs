@@ -7,8 +7,8 @@ use tonic::{Code, Status};
 
 use crate::calls::responses::encode_publish_response;
 use crate::emulator::{Emulator, InFlight};
+use crate::faults::active_faults::{Faults, Outcome, Plan, Subject};
 use crate::faults::fault::Call;
-use crate::faults::in_force::{Faults, Outcome, Plan, Subject};
 use crate::wire::limits::PublishRequest;
 
 /// The reply, and the count to drop once the reply is on its way.

@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use crate::emulator::Emulator;
+use crate::faults::active_faults::{FaultId, FaultReport};
 use crate::faults::fault::Fault;
-use crate::faults::in_force::{FaultId, FaultReport};
 use crate::store::message::StoredMessage;
 
 impl Emulator {

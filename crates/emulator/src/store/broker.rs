@@ -8,7 +8,7 @@ use bytes::Bytes;
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
 use tonic::Status;
 
-use crate::faults::in_force::Faults;
+use crate::faults::active_faults::Faults;
 use crate::store::message::StoredMessage;
 use crate::store::queue::ConsumerId;
 use crate::store::snapshot::Snapshot;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tonic::Status;
 
+use crate::faults::active_faults::{Outcome, Plan, Subject};
 use crate::faults::fault::{AckFailure, Call};
-use crate::faults::in_force::{Outcome, Plan, Subject};
 use crate::store::broker::{Broker, subscription_in};
 use crate::store::confirmation::Confirmation;
 use crate::store::queue::{ConsumerId, Delivery};

@@ -12,7 +12,7 @@ mod pubsub;
 mod store;
 mod world;
 
-use walrelay_testkit::inbox::PlantedBug;
+use walrelay_testkit::inbox_model::PlantedBug;
 use world::{Plan, World};
 
 /// Enough seeds for every combination of faults. The run takes some seconds.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use walrelay_core::Random;
-use walrelay_testkit::inbox::{self, Code, Due, Inbox, Rules, Status};
+use walrelay_testkit::inbox_model::{self, Code, Due, Inbox, Rules, Status};
 
 use crate::pubsub::Message;
 
@@ -19,8 +19,8 @@ pub(crate) struct Store {
     pub(crate) tried: BTreeMap<u64, usize>,
 }
 
-fn stored(message: &Message) -> inbox::Message {
-    inbox::Message {
+fn stored(message: &Message) -> inbox_model::Message {
+    inbox_model::Message {
         event: u32::try_from(message.event).unwrap(),
         key: message.key.to_string(),
         version: Some(message.version),
@@ -40,7 +40,7 @@ impl Store {
         messages: impl Iterator<Item = &'a Message>,
         fails: impl FnMut() -> bool,
     ) {
-        let batch: Vec<inbox::Message> = messages.map(stored).collect();
+        let batch: Vec<inbox_model::Message> = messages.map(stored).collect();
         let mut fails = fails;
         self.inbox.apply(&batch, |_| fails());
     }

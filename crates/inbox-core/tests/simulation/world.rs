@@ -8,7 +8,7 @@ use walrelay_core::Random;
 use walrelay_inbox_core::{
     Batch, Delivery, DeliveryKind, Failure, Fate, Intake, IntakeLimits, Outcome,
 };
-use walrelay_testkit::inbox::{OnDead, OnGap, PlantedBug, Rules};
+use walrelay_testkit::inbox_model::{OnDead, OnGap, PlantedBug, Rules};
 
 use crate::producer::{GapMode, Producer};
 use crate::pubsub::{KEYS, LEASE, Message, PubSub};

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use walrelay_core::Random;
-use walrelay_testkit::inbox::{self, Answer, Code, Due, Inbox, OnDead, OnGap, Rules, Status};
+use walrelay_testkit::inbox_model::{self, Answer, Code, Due, Inbox, OnDead, OnGap, Rules, Status};
 
 use crate::messages::{Message, event};
 use crate::world::{BOTH, World, worlds};
@@ -44,7 +44,7 @@ struct Script<'a> {
     versions: [i64; KEYS as usize],
     left_out: Vec<(usize, i64)>,
     /// Delivered events in order, and the events on which the handler fails.
-    known: Vec<inbox::Message>,
+    known: Vec<inbox_model::Message>,
     failing: BTreeSet<u32>,
 }
 
@@ -59,7 +59,7 @@ impl Script<'_> {
 
     /// Draws the next delivery: a new version, one that was left out, one too early, or a
     /// redelivery.
-    fn draw(&mut self) -> inbox::Message {
+    fn draw(&mut self) -> inbox_model::Message {
         let key = self.below(KEYS as usize);
         let (key, version) = match self.below(8) {
             0 if !self.known.is_empty() => {
@@ -88,12 +88,13 @@ impl Script<'_> {
         let version = if self.below(12) == 0 { None } else { Some(version) };
         let position =
             if self.below(8) == 0 { 5000 - u64::from(number) } else { 5000 + u64::from(number) };
-        let drawn = inbox::Message { event: number, key: format!("k{key}"), version, position };
+        let drawn =
+            inbox_model::Message { event: number, key: format!("k{key}"), version, position };
         self.known.push(drawn.clone());
         drawn
     }
 
-    fn in_sql(&self, message: &inbox::Message) -> Message {
+    fn in_sql(&self, message: &inbox_model::Message) -> Message {
         let it = event(message.event, &message.key).id(&id(message.event));
         let it = it.version(message.version).at(message.position, 0);
         if self.failing.contains(&message.event) { it.failing("P0001") } else { it }
@@ -101,7 +102,7 @@ impl Script<'_> {
 
     async fn apply(&mut self) {
         let size = self.below(6) + 1;
-        let batch: Vec<inbox::Message> = (0..size).map(|_| self.draw()).collect();
+        let batch: Vec<inbox_model::Message> = (0..size).map(|_| self.draw()).collect();
         let in_sql: Vec<Message> = batch.iter().map(|it| self.in_sql(it)).collect();
         let told = self.world.apply_with(self.handler, &in_sql, &self.options).await;
         let failing = &self.failing;
@@ -180,7 +181,7 @@ impl Script<'_> {
             format!("{key} {position} {}{held_by}", told(it.version))
         });
         assert_eq!(self.world.lines(KEY_ROWS).await, keys.collect::<Vec<_>>(), "keys");
-        let mut effects: Vec<&inbox::Message> = self.model.applied.iter().collect();
+        let mut effects: Vec<&inbox_model::Message> = self.model.applied.iter().collect();
         effects.sort_by(|a, b| a.key.cmp(&b.key));
         let effects: Vec<String> =
             effects.into_iter().map(|it| format!("{} {}", it.key, id(it.event))).collect();
@@ -205,7 +206,7 @@ fn name(status: Status) -> &'static str {
     }
 }
 
-fn row(row: &inbox::Row) -> String {
+fn row(row: &inbox_model::Row) -> String {
     let due = match row.due {
         Due::Never => "never",
         Due::Timed => "timed",

@@ -5,13 +5,13 @@ use super::facts::{
 };
 use super::finding::{Finding, Findings, code};
 use super::request::{ColumnRole, PreflightRequest};
-use super::resemble::or_resembling;
 use super::shards::{is_of_another_number, shard_findings};
+use super::similar_names::or_resembling;
 use super::tables::{outbox_findings, relay_table_findings};
 use crate::admin_error::LOST_SLOT_FIX;
 use crate::admin_error::UPGRADE_FIX;
 use crate::encoding::{SQL_ASCII_FIX, SQL_ASCII_RISK, UNCHECKED_ENCODING};
-use crate::lost::loss;
+use crate::lost_slot::loss;
 use crate::operation::UpgradeStage;
 use walrelay_pg_replication::{
     Operation, PublicationScope, PublicationState, SlotState, WalStatus,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::lost::Settled;
+use crate::lost_slot::Settled;
 use crate::operation::Upgrade;
 use crate::sharding::Sharding;
 use walrelay_pg_client::QualifiedName;

@@ -3,7 +3,7 @@
 use super::facts::{Facts, FoundTable, RelationKind, TableFacts};
 use super::finding::{Findings, code};
 use super::request::{ColumnRole, ExpectedColumn, PreflightRequest};
-use super::resemble::or_resembling;
+use super::similar_names::or_resembling;
 use walrelay_outbox_store::{RELAY_TABLES, REPLAY_TABLES};
 use walrelay_pg_client::{QualifiedName, quote_identifier};
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use pgoutput_parser::Lsn;
 
 use super::*;
-use crate::lost::Settled;
+use crate::lost_slot::Settled;
 use crate::operation::{Upgrade, UpgradeStage};
 use crate::sharding::Sharding;
 use walrelay_outbox_store::{Outbox, Shard};

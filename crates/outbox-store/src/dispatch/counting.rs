@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Row};
 
-use super::browse::NEEDS_OPERATOR;
+use super::operator_pages::NEEDS_OPERATOR;
 use super::{DispatchStore, SPILLED};
 use crate::store_error::StoreError;
 

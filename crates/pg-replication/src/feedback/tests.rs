@@ -5,7 +5,7 @@ use pgoutput_parser::encode;
 use tokio::io::{AsyncReadExt as _, DuplexStream, ReadHalf, WriteHalf, duplex, split};
 use walrelay_core::Tracker;
 
-use crate::incoming::ReceiveBuffer;
+use crate::receive_buffer::ReceiveBuffer;
 
 use super::*;
 

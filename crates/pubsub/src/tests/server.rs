@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use walrelay_testkit::tls::{CERTIFICATE, KEY};
 
-use crate::cork::ByteStream;
+use crate::buffered_wire::ByteStream;
 
 /// The server's answer to one request.
 #[derive(Clone)]

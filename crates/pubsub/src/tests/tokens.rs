@@ -17,7 +17,7 @@ use walrelay_testkit::tls::CERTIFICATE;
 use super::server::{Answer, Server};
 use super::{config, publish};
 use crate::credentials::MakeCredentials;
-use crate::dial::Dialer;
+use crate::dialer::Dialer;
 use crate::{Endpoint, GrpcPublisher, PublisherConfig};
 
 fn with_credentials(config: &PublisherConfig, make: MakeCredentials) -> GrpcPublisher {

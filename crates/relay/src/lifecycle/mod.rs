@@ -1,12 +1,11 @@
 //! How sessions start, end and follow each other. Read [`supervisor`] first.
 
 pub mod anchor_keeper;
-pub mod finisher;
-pub mod gate;
-mod log_gauge;
 mod new_slot;
 pub mod opening;
 pub mod operation;
+pub mod operation_resumer;
+pub mod preflight_check;
 pub mod reset;
 pub mod server;
 pub mod session;
@@ -14,3 +13,4 @@ pub mod standby;
 pub mod supervisor;
 mod unsendable;
 mod wait_log;
+mod wal_monitor;

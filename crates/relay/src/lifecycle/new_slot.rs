@@ -14,7 +14,7 @@ use walrelay_pg_replication::{Failover, ReplicationConnection};
 
 use crate::error::RelayError;
 use crate::failpoint;
-use crate::lifecycle::finisher::OperationResumer;
+use crate::lifecycle::operation_resumer::OperationResumer;
 use crate::policy::{Chain, Kind};
 
 /// Reads the snapshot as text that Postgres can parse again. If transactions rolled back during

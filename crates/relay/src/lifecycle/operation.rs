@@ -10,8 +10,8 @@ use walrelay_pg_client::{ConnectConfig, PgError, quote_identifier};
 use walrelay_pg_replication::{Failover, ReplicationConnection, read_slot, read_version};
 
 use crate::error::RelayError;
-use crate::lifecycle::finisher::OperationResumer;
 use crate::lifecycle::new_slot;
+use crate::lifecycle::operation_resumer::OperationResumer;
 use crate::lifecycle::reset::{ResetEnd, ResetSteps, carry_out};
 
 /// The result of finishing an operation.

@@ -19,9 +19,9 @@ use walrelay_pg_replication::{
 };
 
 use crate::error::RelayError;
-use crate::lifecycle::finisher::OperationResumer;
 use crate::lifecycle::operation::Outcome;
-use crate::lifecycle::{gate, log_gauge};
+use crate::lifecycle::operation_resumer::OperationResumer;
+use crate::lifecycle::{preflight_check, wal_monitor};
 use crate::observe::health::Health;
 use crate::policy::Kind;
 use crate::settings::{PubSubSettings, RelaySettings, Settings};
@@ -290,7 +290,7 @@ impl Database for PostgresDatabase {
     }
 
     async fn check(&mut self) -> Result<(), RelayError> {
-        gate::gate(&self.sql, &self.relay).await
+        preflight_check::gate(&self.sql, &self.relay).await
     }
 
     async fn holder(&mut self) -> Result<Option<Holder>, RelayError> {
@@ -349,7 +349,7 @@ impl Database for PostgresDatabase {
     }
 
     fn measure_log(&self, budget: WalBudgetLimit) -> WalEnd {
-        log_gauge::start(self.connect.clone(), self.relay.outbox.slot.clone(), budget)
+        wal_monitor::start(self.connect.clone(), self.relay.outbox.slot.clone(), budget)
     }
 
     async fn into_store(self, _: SystemIdentity) -> Result<SessionStore, RelayError> {

@@ -22,14 +22,14 @@ use crate::lifecycle::server::{Connected, Database, Holder, Positions, Server};
 use crate::observe::observer::Observer;
 use crate::policy::{Disposition, ErrorContext, Kind};
 use crate::settings::{RelaySettings, Until};
+use crate::stream::already_recorded::AlreadyRecorded;
 use crate::stream::continuity::Continuity;
-use crate::stream::extent::StopPosition;
+use crate::stream::dispatch_writer::{DispatchWriter, Intervals};
 use crate::stream::pipeline::{Flow, Session, Source};
-use crate::stream::publishes::PublishCalls;
-use crate::stream::recorded_rows::AlreadyRecorded;
-use crate::stream::recorder::{DispatchWriter, Intervals};
-use crate::stream::seams::Publisher;
-use crate::stream::selected::ReplayFilter;
+use crate::stream::publish_calls::PublishCalls;
+use crate::stream::publisher::Publisher;
+use crate::stream::replay_filter::ReplayFilter;
+use crate::stream::stop_position::StopPosition;
 
 /// The settings of a session, and the constants that go with them.
 #[derive(Debug, Clone)]

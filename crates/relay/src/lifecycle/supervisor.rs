@@ -29,12 +29,12 @@ use crate::observe::observer::Observer;
 use crate::policy::{Chain, Disposition};
 use crate::settings::Until;
 use crate::shutdown::Shutdown;
-use crate::stream::goal::CatchUpTarget;
+use crate::stream::catch_up_target::CatchUpTarget;
 use crate::stream::mode::Ended;
 use crate::stream::pipeline::{self, Over};
 use crate::stream::pipeline_error::PipelineError;
-use crate::stream::publishes::Unanswered;
-use crate::stream::seams::Publisher;
+use crate::stream::publish_calls::Unanswered;
+use crate::stream::publisher::Publisher;
 
 /// The delays between sessions that end with an error. The slot retains new rows meanwhile. A retry
 /// is cheap, and the relay notices within two seconds that the database is back.

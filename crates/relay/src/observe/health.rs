@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use walrelay_core::{Heartbeat, HeavyKey, SpillMode, Topic, WalRetentionLimit};
 use walrelay_outbox_store::Condition;
 
-use crate::observe::supply::Service;
+use crate::observe::publish_availability::Service;
 
 /// The maximum number of topics whose problem is stored. Topics come from rows, so their number is
 /// unbounded. The first hundred are enough for an operator.

@@ -20,13 +20,13 @@ use crate::observe::dead_rows::{DeadRows, Untold};
 use crate::observe::health::{Health, Phase, RetainedWalStatus};
 use crate::observe::ignored_changes::{IgnoredChanges, OtherChange};
 use crate::observe::metrics::{Metrics, ReasonLabel, StatusLabel};
+use crate::observe::publish_availability::{PublishAvailability, Service};
 use crate::observe::refusals::Refusals;
 use crate::observe::report::report_of;
 use crate::observe::spill_log::{Line, SpillLog, Sum};
-use crate::observe::supply::{PublishAvailability, Service};
 use crate::policy::Chain;
 use crate::seed::random_seed;
-use crate::stream::publishes::Answer;
+use crate::stream::publish_calls::Answer;
 
 /// Reports events of the data path to the metrics, the health state and the log.
 #[derive(Debug)]

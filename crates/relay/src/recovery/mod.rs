@@ -11,16 +11,16 @@
 //! the recovery starts again with another slot. After a later crash, it resumes with the first row
 //! that is not recorded as settled.
 
-mod batches;
-mod followed;
-mod marks;
-mod noting;
+mod place_recording;
 mod progress;
+mod progress_reporting;
 mod read_failures;
 mod reader;
-mod rest;
+mod recovery_work;
+mod resume_points;
 mod source;
 mod stream;
+mod transaction_grouping;
 
 use std::time::{Duration, SystemTime};
 
@@ -41,8 +41,8 @@ use walrelay_pg_replication::{Failover, read_publication, read_server_identity, 
 
 use crate::error::RelayError;
 use crate::failpoint;
-use crate::lifecycle::finisher::OperationResumer;
 use crate::lifecycle::operation::Outcome;
+use crate::lifecycle::operation_resumer::OperationResumer;
 use crate::lifecycle::session::SessionSettings;
 use crate::lifecycle::supervisor::Supervisor;
 use crate::observe::health::Health;
@@ -52,21 +52,21 @@ use crate::seed::random_seed;
 use crate::settings::{Settings, Until};
 use crate::shutdown::Shutdown;
 use crate::stream::mode::Ended;
-use crate::stream::seams::Publisher;
-pub use batches::TransactionGrouping;
-pub use followed::ProgressReporting;
-pub use marks::{ResumePoint, ResumePoints};
-use noting::PlaceInRelayRow;
-pub use noting::{PlaceStore, run_noting};
+use crate::stream::publisher::Publisher;
+use place_recording::PlaceInRelayRow;
+pub use place_recording::{PlaceStore, run_noting};
 pub use progress::Progress;
+pub use progress_reporting::ProgressReporting;
 pub(crate) use reader::PostgresRowReader;
 pub use reader::{RowReader, Rows};
-pub use rest::RecoveryWork;
+pub use recovery_work::RecoveryWork;
+pub use resume_points::{ResumePoint, ResumePoints};
 use source::TableSource;
 pub use source::TableStreamServer;
 pub(crate) use source::reading;
 pub use stream::TableStream;
 pub(crate) use stream::{insert_of, relation_of};
+pub use transaction_grouping::TransactionGrouping;
 
 /// How the publishing of a recovery's rows ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -15,13 +15,13 @@ use walrelay_pg_replication::{
     ReplicationConnection, ServerIdentity, Startup, SystemIdentity, read_server_identity,
 };
 
-use super::batches::TransactionGrouping;
-use super::followed::ProgressReporting;
 use super::progress::Progress;
+use super::progress_reporting::ProgressReporting;
 use super::read_failures::ReadFailures;
 use super::reader::{PostgresRowReader, RowReader};
-use super::rest::RecoveryWork;
+use super::recovery_work::RecoveryWork;
 use super::stream::TableStream;
+use super::transaction_grouping::TransactionGrouping;
 use crate::error::RelayError;
 use crate::lifecycle::server::{Connected, Database, Holder, Positions, Server, lease_of};
 use crate::policy::Chain;

@@ -23,9 +23,9 @@ use walrelay_outbox_admin::{SourceRow, SourceTable, SourceValue, UnsettledRows};
 use walrelay_pg_client::ServerError;
 use walrelay_pg_replication::SystemIdentity;
 
-use super::batches::{Open, TransactionGrouping};
 use super::read_failures::ReadFailures;
 use super::reader::RowReader;
+use super::transaction_grouping::{Open, TransactionGrouping};
 use crate::error::RelayError;
 
 /// The interval between keepalives of a silent stream.

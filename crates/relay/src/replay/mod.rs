@@ -10,28 +10,28 @@
 //! retried. A row that Pub/Sub never accepts ends the replay or is skipped. An [in-place](in_place)
 //! replay instead writes its rows into dispatch state, from where the relay publishes them.
 
+mod backfill_rows;
 mod in_place;
-mod paced;
+mod rate_limited;
+mod replay_progress;
 mod request;
 mod routed_rows;
-mod rows;
 mod server;
 mod store;
-mod tally;
 
 use std::time::Duration;
 
 use pgoutput_parser::Lsn;
 use walrelay_core::{OnDead, ReplaySelection, WalBudgetLimit};
 
+pub use backfill_rows::{BACKFILL_END, BackfillRequest, BackfillServer, Beginning};
 pub use in_place::{HELD_KEYS_MAX, HistoryWriter, KeysSeen};
-pub use paced::RateLimited;
+pub use rate_limited::RateLimited;
+pub use replay_progress::Tally;
 pub use request::{Destination, Rate, Request, UnreadableRequest};
 pub use routed_rows::RoutedRows;
-pub use rows::{BACKFILL_END, BackfillRequest, BackfillServer, Beginning};
 pub use server::AnchorCopy;
 pub use store::{DeadRows, Keeping, Progress, ReplayStore};
-pub use tally::Tally;
 
 use crate::lifecycle::session::SessionSettings;
 use crate::settings::{RelaySettings, Until};

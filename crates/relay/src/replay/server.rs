@@ -9,8 +9,8 @@ use walrelay_pg_client::{
 };
 use walrelay_pg_replication::{ServerIdentity, SystemIdentity};
 
+use super::replay_progress::Tally;
 use super::store::{Keeping, OnRecord, ReplayStore};
-use super::tally::Tally;
 use super::{Replay, copy_of_anchor};
 use crate::error::RelayError;
 use crate::lifecycle::server::{Connected, Database, Holder, Positions, Server, open_replication};

@@ -11,7 +11,7 @@ use walrelay_outbox_store::{
 use walrelay_pg_client::{ConnectConfig, SqlClient, connect_sql};
 use walrelay_pg_replication::{ServerIdentity, read_server_identity};
 
-use super::tally::Tally;
+use super::replay_progress::Tally;
 use crate::recovery::{ResumePoint, ResumePoints};
 
 /// The treatment of a row that Pub/Sub never accepts.

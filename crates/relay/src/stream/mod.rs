@@ -1,17 +1,17 @@
 //! The data path of one session. Read [`pipeline`] first.
 
+pub mod already_recorded;
+pub mod catch_up_target;
 pub mod continuity;
-mod ending;
-pub mod extent;
-pub mod goal;
+pub mod dispatch_writer;
 pub mod mode;
 pub mod pipeline;
 pub mod pipeline_error;
-pub mod publishes;
-pub mod record;
-pub mod recorded_rows;
-pub mod recorder;
-pub mod seams;
-pub mod selected;
+pub mod publish_calls;
+pub mod publisher;
+pub mod replay_filter;
+mod session_end;
+pub mod stop_position;
 mod store_command;
 pub mod wal_end;
+pub mod watermark_journal;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use walrelay_core::Watermark;
 
-use crate::stream::goal::CatchUpTarget;
+use crate::stream::catch_up_target::CatchUpTarget;
 
 /// The reason for a regular end of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

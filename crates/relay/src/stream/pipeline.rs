@@ -25,18 +25,18 @@ use crate::failpoint;
 use crate::observe::ignored_changes::OtherChange;
 use crate::observe::observer::Observer;
 use crate::shutdown::Shutdown;
+use crate::stream::already_recorded::{AlreadyRecorded, Recorded};
+use crate::stream::catch_up_target::CatchUpTarget;
 use crate::stream::continuity::Continuity;
-use crate::stream::extent::StopPosition;
-use crate::stream::goal::CatchUpTarget;
+use crate::stream::dispatch_writer::{Claiming, DispatchEvent, DispatchWriter};
 use crate::stream::mode::{Ended, SessionMode};
 use crate::stream::pipeline_error::PipelineError;
-use crate::stream::publishes::{Answer, Answered, PublishCalls, Unanswered};
-use crate::stream::record::InFlight;
-use crate::stream::recorded_rows::{AlreadyRecorded, Recorded};
-use crate::stream::recorder::{Claiming, DispatchEvent, DispatchWriter};
-use crate::stream::seams::Publisher;
-use crate::stream::selected::ReplayFilter;
+use crate::stream::publish_calls::{Answer, Answered, PublishCalls, Unanswered};
+use crate::stream::publisher::Publisher;
+use crate::stream::replay_filter::ReplayFilter;
+use crate::stream::stop_position::StopPosition;
 use crate::stream::wal_end::{Measured, WalEnd};
+use crate::stream::watermark_journal::InFlight;
 
 /// The state of one connection, which the next connection rebuilds from the slot.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use walrelay_outbox_store::{
 };
 
 use crate::observe::health::Health;
-use crate::stream::recorded_rows::AlreadyRecorded;
+use crate::stream::already_recorded::AlreadyRecorded;
 
 /// The result of a command.
 #[derive(Debug)]

@@ -3,6 +3,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
-mod bench;
+mod fake_store;
 mod publishes;
 mod recorder;

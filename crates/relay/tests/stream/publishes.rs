@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 use walrelay_core::{Batch, ConcurrencyLimits, ConcurrencyWindow, FailureClass, PublishFailure};
-use walrelay_relay::stream::publishes::{Answered, PublishCalls};
-use walrelay_relay::stream::seams::Publisher;
+use walrelay_relay::stream::publish_calls::{Answered, PublishCalls};
+use walrelay_relay::stream::publisher::Publisher;
 
-use crate::bench::batches;
+use crate::fake_store::batches;
 
 const MOMENT: Duration = Duration::from_millis(1);
 

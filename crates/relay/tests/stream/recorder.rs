@@ -7,10 +7,10 @@ use tokio::time::{Instant, timeout};
 use walrelay_core::{ClaimKey, Topic, Tracker, Watermark};
 use walrelay_outbox_store::StoreFailure;
 use walrelay_relay::observe::health::{Health, Phase};
-use walrelay_relay::stream::record::InFlight;
-use walrelay_relay::stream::recorder::{Claiming, DispatchEvent, DispatchWriter, Intervals};
+use walrelay_relay::stream::dispatch_writer::{Claiming, DispatchEvent, DispatchWriter, Intervals};
+use walrelay_relay::stream::watermark_journal::InFlight;
 
-use crate::bench::{Desk, LATENCY, claims, finished, rows_to_record};
+use crate::fake_store::{Desk, LATENCY, claims, finished, rows_to_record};
 
 const SECOND: Duration = Duration::from_secs(1);
 const RETENTION: Duration = Duration::from_secs(77);

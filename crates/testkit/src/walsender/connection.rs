@@ -13,7 +13,7 @@ use tokio::io::{
 };
 use tokio::time::{Instant, sleep_until};
 
-use super::log::{NOON, Part, Relation};
+use super::wal::{NOON, Part, Relation};
 use super::{
     ConnectionBehavior, ConnectionCount, KeepalivePosition, LIVE_SLOT, Refusal, ScriptedServer,
     Seen, ServerState, SlotHolder,

@@ -12,8 +12,8 @@ use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_pubsub::Subscriber;
 use walrelay_relay::observe::report::rfc3339;
 
-use super::before::{every_shard, refuse_unrecorded, refuse_without_outbox};
 use super::columns::column_of;
+use super::preconditions::{every_shard, refuse_unrecorded, refuse_without_outbox};
 use super::trace::open_inboxes;
 use crate::config::{AuditConfig, OutputFormat};
 use crate::error::Error;

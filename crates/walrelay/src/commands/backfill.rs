@@ -18,12 +18,12 @@ use walrelay_relay::replay::{
 };
 use walrelay_relay::settings::Settings;
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_relay::stream::seams::Publisher;
+use walrelay_relay::stream::publisher::Publisher;
 
-use super::before::refuse_other_shards;
+use super::outbox_row_check::{LeftOut, RowsToApply};
+use super::preconditions::refuse_other_shards;
 use super::replay::in_place::InPlace;
 use super::replay::{ReplayCaller, Run, record};
-use super::rows_check::{LeftOut, RowsToApply};
 use super::topics;
 use crate::config::{BackfillAction, BackfillConfig, BackfillOrder, OutboxRowsConfig};
 use crate::error::Error;

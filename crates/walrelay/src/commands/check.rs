@@ -17,7 +17,7 @@ use walrelay_outbox_admin::{
 use walrelay_pg_client::{ConnectConfig, PgError, SqlClient, SqlError, connect_sql};
 use walrelay_pg_replication::ReplicationConnection;
 use walrelay_pubsub::{Admin, Endpoint, PubsubError};
-use walrelay_relay::lifecycle::gate::preflight_request;
+use walrelay_relay::lifecycle::preflight_check::preflight_request;
 use walrelay_relay::policy::{Chain, Kind};
 use walrelay_relay::settings::{PubSubSettings, RelaySettings, Settings};
 use walrelay_relay::shutdown::Shutdown;
@@ -26,7 +26,7 @@ use self::consumers::Consumers;
 pub(super) use self::finding::PATIENCE;
 use self::finding::finding;
 use self::schemas::Payload;
-use super::attended::{attended, unless_stopped};
+use super::cancellable::{attended, unless_stopped};
 use super::topics::{self, InvalidTopicRows, Routes};
 use crate::config::{CheckConfig, InboxPlace, OutputFormat};
 use crate::error::Error;

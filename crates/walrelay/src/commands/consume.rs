@@ -12,11 +12,11 @@ use walrelay_relay::policy::{Chain, Disposition, ErrorContext};
 use walrelay_relay::seed::random_seed;
 use walrelay_relay::shutdown::Shutdown;
 
-use super::exporting::{figures, with_telemetry};
+use super::telemetry_export::{figures, with_telemetry};
 use crate::config::ConsumeConfig;
 use crate::error::Error;
 use crate::http::{self, Observed};
-use crate::traced::TransactionTracer;
+use crate::request_spans::TransactionTracer;
 
 /// Delays between attempts to start: the same values that the relay uses between sessions.
 const TRY_AGAIN: Backoff =

@@ -5,17 +5,17 @@ use serde_json::{Map, Value};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use walrelay_inbox::admin::{self, Made};
-use walrelay_inbox::operate::ConsumerGeneration;
+use walrelay_inbox::event_commands::ConsumerGeneration;
 use walrelay_inbox::{INBOX_MIGRATIONS, migrate_inbox};
 use walrelay_inbox::{InboxError, Scaffold};
 use walrelay_pg_client::{QualifiedName, SqlClient, connect_sql};
 use walrelay_pubsub::{Endpoint, Subscriber};
 use walrelay_relay::shutdown::Shutdown;
 
-use super::attended::{attended, unless_stopped};
+use super::cancellable::{attended, unless_stopped};
 use super::rebuild::{rebuild, succeeds};
-use super::refill::refill;
-use super::{beside, of_keys, reset_key, subscribing};
+use super::rebuild_from_outbox::refill;
+use super::{key_rebuild, rebuild_into, reset_key, subscription_setup};
 use crate::config::{ConsumerAction, ConsumerConfig, ConsumerSetUp, OutputFormat, Source};
 use crate::error::Error;
 use crate::options::units::show_duration;
@@ -77,12 +77,12 @@ pub async fn execute(config: ConsumerConfig, shutdown: &Shutdown) -> Result<(), 
                 Box::pin(refill(here, (order, outbox), shutdown)).await
             }
             Source::Beside(of) => {
-                Box::pin(beside::rebuild(&mut client, (order, of), shutdown)).await
+                Box::pin(rebuild_into::rebuild(&mut client, (order, of), shutdown)).await
             }
             Source::Keys(of) => {
-                Box::pin(of_keys::rebuild(&mut client, (order, of), shutdown)).await
+                Box::pin(key_rebuild::rebuild(&mut client, (order, of), shutdown)).await
             }
-            Source::Abandon => beside::give_up(&mut client, &order.name).await,
+            Source::Abandon => rebuild_into::give_up(&mut client, &order.name).await,
         }
     } else if let ConsumerAction::ResetKey(order) = &config.action {
         Box::pin(unless_stopped(reset_key::execute(&mut client, order, shutdown), shutdown)).await
@@ -168,7 +168,7 @@ async fn init(client: &SqlClient, set_up: &ConsumerSetUp) -> Result<(), Error> {
     match create {
         // The subscription is created before the consumer is registered, so that it retains every
         // message from now on.
-        Some(new) => subscribing::create(endpoint, subscription, new).await?,
+        Some(new) => subscription_setup::create(endpoint, subscription, new).await?,
         None => standing.refuse_missing(endpoint, subscription).await?,
     }
     let done = standing.settle(client, (name, subscription)).await?;
@@ -218,7 +218,7 @@ impl Standing {
     /// for good. If the consumer already reads the subscription, it only warns.
     async fn refuse_missing(&self, endpoint: &Endpoint, subscription: &str) -> Result<(), Error> {
         let subscription = subscription.to_owned();
-        match (subscribing::exists(endpoint, &subscription).await, self) {
+        match (subscription_setup::exists(endpoint, &subscription).await, self) {
             (Some(true) | None, _) => {}
             (Some(false), Self::Same) => tracing::warn!(
                 subscription,

@@ -13,16 +13,16 @@ use walrelay_outbox_admin::{
 use walrelay_pg_client::{ConnectConfig, ServerErrorKind, SqlClient, connect_sql};
 use walrelay_pg_replication::{Failover, read_slot};
 use walrelay_pubsub::{Admin, PubsubError};
-use walrelay_relay::lifecycle::finisher::OperationResumer;
-use walrelay_relay::lifecycle::gate::shard_key;
 use walrelay_relay::lifecycle::operation::{Outcome, mark_failover};
+use walrelay_relay::lifecycle::operation_resumer::OperationResumer;
+use walrelay_relay::lifecycle::preflight_check::shard_key;
 use walrelay_relay::observe::health::Health;
 use walrelay_relay::policy::Chain;
 use walrelay_relay::recovery;
 use walrelay_relay::shutdown::Shutdown;
 
-use super::attended::attended;
-use super::before::{naming_the_holder, rest_of, unfinished_as};
+use super::cancellable::attended;
+use super::preconditions::{naming_the_holder, rest_of, unfinished_as};
 use super::topics::{self, InvalidTopicRows, Routes};
 use crate::config::{CreateTopics, ExistingRows, InitConfig, SlotKind};
 use crate::error::Error;

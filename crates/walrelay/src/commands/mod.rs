@@ -3,16 +3,14 @@
 
 use walrelay_relay::shutdown::Shutdown;
 
-use self::attended::unless_stopped;
+use self::cancellable::unless_stopped;
 use crate::config::Command;
 use crate::error::Error;
 
 pub mod anchor;
-mod attended;
 pub mod audit;
 pub mod backfill;
-mod before;
-mod beside;
+mod cancellable;
 pub mod check;
 mod columns;
 pub mod completions;
@@ -23,24 +21,26 @@ pub mod demo;
 pub mod dispatch;
 mod draining;
 pub mod emulator;
-mod exporting;
 pub mod inbox;
 pub mod init;
-mod of_keys;
+mod key_rebuild;
+mod outbox_row_check;
+mod preconditions;
 pub mod prepare_upgrade;
 pub mod prune;
-mod reach;
 mod rebuild;
-mod refill;
+mod rebuild_from_outbox;
+mod rebuild_into;
+mod rebuild_reach;
 pub mod replay;
 mod reset_key;
 pub mod reshard;
-mod rows_check;
 pub mod run;
 pub mod slot;
-mod standing;
 pub mod status;
-mod subscribing;
+mod status_summary;
+mod subscription_setup;
+mod telemetry_export;
 mod topics;
 pub mod trace;
 

@@ -11,8 +11,8 @@ use walrelay_pg_client::{
     quote_identifier, refuse_hidden_rows,
 };
 
-use super::before::{every_shard, refuse_unrecorded};
 use super::columns::column_of;
+use super::preconditions::{every_shard, refuse_unrecorded};
 use super::replay::record;
 use crate::config::{PruneConfig, PruneMode};
 use crate::error::Error;

@@ -17,17 +17,17 @@ use std::time::{Duration, SystemTime};
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::Subscription;
 use tokio::time::sleep;
 use walrelay_inbox::admin::{self, Filling, NewGeneration};
-use walrelay_inbox::operate::{ConsumerGeneration, OperatorDecisions};
+use walrelay_inbox::event_commands::{ConsumerGeneration, OperatorDecisions};
 use walrelay_pg_client::{ConnectConfig, SqlClient, backend_pid, connect_sql};
 use walrelay_pubsub::Subscriber;
 use walrelay_relay::failpoint;
 use walrelay_relay::observe::report::rfc3339;
 use walrelay_relay::shutdown::Shutdown;
 
-use super::attended::{attended_in, unless_stopped};
+use super::cancellable::{attended_in, unless_stopped};
 use super::consent::agreed;
 use super::dispatch::edit::read;
-use super::reach;
+use super::rebuild_reach;
 use crate::config::Rebuild;
 use crate::error::Error;
 use crate::options::units::show_duration;
@@ -51,7 +51,7 @@ pub(super) async fn rebuild(
     shutdown: &Shutdown,
 ) -> Result<(), Error> {
     let reset = reset(order)?;
-    reach::tell(client, (order, since)).await?;
+    rebuild_reach::tell(client, (order, since)).await?;
     agree(client, (order, at_risk(order, since)), shutdown).await?;
     let prepared = Box::pin(unless_stopped(prepare(client, (order, since)), shutdown));
     let (subscriber, successor) = prepared.await?;

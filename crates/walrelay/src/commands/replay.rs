@@ -28,9 +28,9 @@ use walrelay_relay::seed::random_seed;
 use walrelay_relay::settings::Settings;
 use walrelay_relay::shutdown::Shutdown;
 use walrelay_relay::stream::mode::Ended;
-use walrelay_relay::stream::seams::Publisher;
+use walrelay_relay::stream::publisher::Publisher;
 
-use super::before::{at_time, refuse_other_shards};
+use super::preconditions::{at_time, refuse_other_shards};
 use super::topics;
 use crate::config::{Place, ReplayAction, ReplayConfig, ReplayOrder};
 use crate::error::Error;

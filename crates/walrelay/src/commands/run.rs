@@ -24,11 +24,11 @@ use walrelay_relay::settings::{Settings, Until};
 use walrelay_relay::shutdown::Shutdown;
 use walrelay_relay::stream::pipeline_error::Unsent;
 
-use super::exporting::{figures, with_telemetry};
+use super::telemetry_export::{figures, with_telemetry};
 use crate::config::{OnSlotLost, RunConfig};
 use crate::error::Error;
 use crate::http::{self, Observed};
-use crate::traced::Traced;
+use crate::request_spans::Traced;
 
 /// Runs until `shutdown` is requested, or until the relay has caught up if the configuration asks
 /// for that.

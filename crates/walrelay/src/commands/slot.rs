@@ -2,8 +2,8 @@
 //! commands create or drop slots (I9).
 
 mod carry_over;
-mod giving_up;
 mod reset;
+mod skipped_rows;
 
 use tokio_postgres::error::SqlState;
 use walrelay_outbox_admin::{
@@ -19,21 +19,21 @@ use walrelay_pg_replication::{
     read_server_identity, read_slot,
 };
 use walrelay_relay::error::RelayError;
-use walrelay_relay::lifecycle::finisher::OperationResumer;
 use walrelay_relay::lifecycle::operation::Outcome;
+use walrelay_relay::lifecycle::operation_resumer::OperationResumer;
 use walrelay_relay::lookahead::{MoveTarget, Question, look_ahead};
 use walrelay_relay::observe::health::Health;
 use walrelay_relay::observe::report::slot_report;
 use walrelay_relay::recovery;
 use walrelay_relay::shutdown::Shutdown;
 
-use self::giving_up::{FIRST_XID, SkippedRows, settled_of};
-use super::attended::attended;
-use super::before::{
+use self::skipped_rows::{FIRST_XID, SkippedRows, settled_of};
+use super::cancellable::attended;
+use super::init::failover;
+use super::preconditions::{
     given_up, naming_the_holder, not_finished, refuse_other_shards, refuse_resharding,
     refuse_unfinished, refuse_while_held, rest_of,
 };
-use super::init::failover;
 use super::status;
 use crate::config::{AdvanceOrder, DatabaseConfig, RecoverOrder, SlotAction, SlotConfig};
 use crate::error::Error;

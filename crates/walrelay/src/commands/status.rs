@@ -19,9 +19,9 @@ use walrelay_relay::observe::report::{replays_of, report, rfc3339};
 use walrelay_relay::policy::{Chain, Kind};
 use walrelay_relay::shutdown::Shutdown;
 
-use super::attended::attended;
-use super::before::{every_shard, refuse_other_shards};
-use super::standing::{Standing, finishing, sections};
+use super::cancellable::attended;
+use super::preconditions::{every_shard, refuse_other_shards};
+use super::status_summary::{Standing, finishing, sections};
 use crate::config::{OutputFormat, StatusConfig};
 use crate::error::Error;
 use crate::output::{ColourMode, Reader, Tone, print, print_on, show};

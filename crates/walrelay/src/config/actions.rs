@@ -11,8 +11,8 @@ use super::command::{
     SlotConfig, SlotKind,
 };
 use super::consent::Consent;
-use super::orders::{AdvanceOrder, RecoverOrder};
 use super::output_format::OutputFormat;
+use super::replay_orders::{AdvanceOrder, RecoverOrder};
 use crate::{cli, options};
 
 /// Output formats of every command except `list`.

@@ -9,7 +9,7 @@ use walrelay_relay::observe::report::parse_rfc3339;
 use super::builder::ConfigBuilder;
 use super::command::{AnchorAction, AnchorConfig, SlotAction};
 use super::names::is_slot_name;
-use super::orders::{Place, ResetOrder, SkipConsent};
+use super::replay_orders::{Place, ResetOrder, SkipConsent};
 use super::settings::wal_budget;
 use crate::cli;
 use crate::options::units::parse_duration;

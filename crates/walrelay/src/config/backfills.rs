@@ -5,7 +5,7 @@ use walrelay_relay::replay::{DeadRows, Destination, Keeping, Rate};
 use walrelay_relay::settings::{Settings, Until};
 
 use super::builder::ConfigBuilder;
-use super::orders::{BackfillAction, BackfillConfig, BackfillOrder};
+use super::replay_orders::{BackfillAction, BackfillConfig, BackfillOrder};
 use crate::cli::BackfillArgs;
 
 impl ConfigBuilder<'_> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use walrelay_emulator::FaultSyntaxError;
 use walrelay_outbox_admin::LostSlotPolicy;
-use walrelay_relay::lifecycle::gate::shard_key;
+use walrelay_relay::lifecycle::preflight_check::shard_key;
 use walrelay_relay::settings::Until;
 
 use super::builder::ConfigBuilder;

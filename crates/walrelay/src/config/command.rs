@@ -14,9 +14,11 @@ use walrelay_pubsub::Endpoint;
 use walrelay_relay::settings::{PubSubSettings, Settings};
 
 use super::consent::Consent;
-use super::consuming::{ConsumeConfig, ConsumerConfig, InboxConfig};
-use super::orders::{AdvanceOrder, BackfillConfig, Place, RecoverOrder, ReplayConfig, ResetOrder};
+use super::consumer_commands::{ConsumeConfig, ConsumerConfig, InboxConfig};
 use super::output_format::OutputFormat;
+use super::replay_orders::{
+    AdvanceOrder, BackfillConfig, Place, RecoverOrder, ReplayConfig, ResetOrder,
+};
 
 /// A command and its configuration.
 #[derive(Debug, Clone)]

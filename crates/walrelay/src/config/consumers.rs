@@ -5,11 +5,11 @@ use walrelay_relay::replay::DeadRows;
 
 use super::builder::ConfigBuilder;
 use super::consent::Consent;
-use super::consuming::{
+use super::consumer_commands::{
     ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, KeyReset, NewSubscription,
     OutboxRowsConfig, Rebuild, RebuildIntoConfig, RebuildKeysConfig, Source,
 };
-use super::orders::Place;
+use super::replay_orders::Place;
 use crate::{cli, options};
 
 /// Topic of messages that a rebuild applies without publishing them.

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use walrelay_inbox::operate::{InboxFilter, InboxSelection};
+use walrelay_inbox::event_commands::{InboxFilter, InboxSelection};
 
 use super::builder::ConfigBuilder;
-use super::consuming::{InboxAction, InboxConfig};
+use super::consumer_commands::{InboxAction, InboxConfig};
 use super::output_format::OutputFormat;
 use crate::cli;
 

@@ -11,7 +11,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches};
 use walrelay_relay::policy::Kind as PolicyKind;
 
-use super::given::{Given, Origin};
+use super::option_values::{Given, Origin};
 use super::problem::Problem;
 use crate::cli::{ARGUMENTS, Cli};
 use crate::options;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use walrelay_relay::policy::Kind;
 
-use super::given::{Given, Origin};
+use super::option_values::{Given, Origin};
 use crate::options::units::{parse_duration, parse_size, show_duration, show_size};
 
 /// One problem, and the allowed values.

@@ -7,7 +7,7 @@ use walrelay_relay::replay::{DeadRows, Destination, Keeping, Rate};
 use walrelay_relay::settings::{RelaySettings, Settings, Until};
 
 use super::builder::ConfigBuilder;
-use super::orders::{ReplayAction, ReplayConfig, ReplayOrder};
+use super::replay_orders::{ReplayAction, ReplayConfig, ReplayOrder};
 use crate::cli::ReplayArgs;
 use crate::options;
 

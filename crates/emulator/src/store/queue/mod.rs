@@ -13,7 +13,7 @@
 //! for a key without leased messages. This module reads no clock, and takes the time as an
 //! argument.
 
-mod homes;
+mod key_assignment;
 mod seek;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};

@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use walrelay_pg_client::SqlClient;
 use walrelay_relay::shutdown::Shutdown;
 
-use super::super::attended::unless_stopped;
+use super::super::cancellable::unless_stopped;
 use super::super::consent;
 use crate::config::{Consent, RowSelection};
 use crate::error::Error;

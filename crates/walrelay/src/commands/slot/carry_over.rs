@@ -14,7 +14,9 @@ use walrelay_pg_client::SqlError;
 use walrelay_pg_client::{ServerErrorKind, SqlClient};
 use walrelay_pg_replication::{SlotError, advance_slot, read_slot, read_version};
 
-use super::super::before::{every_shard, refuse_open_replay, refuse_resharding, refuse_unfinished};
+use super::super::preconditions::{
+    every_shard, refuse_open_replay, refuse_resharding, refuse_unfinished,
+};
 use crate::error::Error;
 
 /// The first version whose pg_upgrade carries slots over, as a `server_version_num`.

@@ -12,13 +12,15 @@ use walrelay_outbox_store::{
 use walrelay_pg_client::{ConnectConfig, SqlClient, quote_identifier};
 use walrelay_pg_replication::SlotError;
 use walrelay_pg_replication::{Failover, read_server_identity, read_slot};
-use walrelay_relay::lifecycle::finisher::OperationResumer;
 use walrelay_relay::lifecycle::operation::Outcome;
+use walrelay_relay::lifecycle::operation_resumer::OperationResumer;
 use walrelay_relay::lookahead::{MoveTarget, Question, look_ahead};
 
-use super::super::before::{at_time, given_up, not_finished, refuse_resharding, refuse_while_held};
+use super::super::preconditions::{
+    at_time, given_up, not_finished, refuse_resharding, refuse_while_held,
+};
 use super::super::replay::record;
-use super::giving_up::SkippedRows;
+use super::skipped_rows::SkippedRows;
 use crate::config::{Place, ResetOrder, SkipConsent};
 use crate::error::Error;
 use crate::output::print;

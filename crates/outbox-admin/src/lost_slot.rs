@@ -1,0 +1,177 @@
+//! Lost slots, and the rows at risk.
+
+use pgoutput_parser::Lsn;
+use tokio_postgres::Client;
+
+use crate::admin_error::AdminError;
+use crate::unconfirmed::rows_since;
+use walrelay_outbox_store::{read_relay_row, read_wal_end};
+use walrelay_pg_client::QualifiedName;
+use walrelay_pg_replication::{SlotState, read_slot};
+
+/// A slot that was lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LostSlot {
+    /// The reason for the loss.
+    pub problem: String,
+    /// The settled position, if it is recorded.
+    pub settled: Option<Settled>,
+}
+
+impl LostSlot {
+    /// Returns whether `prepare-upgrade` dropped the slot on purpose.
+    #[must_use]
+    pub fn is_for_an_upgrade(&self) -> bool {
+        let begun = self.settled.as_ref().and_then(|row| row.operation.as_deref());
+        begun == Some("upgrade")
+    }
+}
+
+/// The settled position of a slot, as `app_outbox_relay` records it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settled {
+    /// System identifier of the server that the positions belong to.
+    pub system_identifier: String,
+    /// Timeline on which the row was written. Zero if it is not recorded.
+    pub timeline: u32,
+    /// The watermark.
+    pub lsn: Lsn,
+    /// Every committed transaction below this one is settled.
+    pub xid: u64,
+    /// End of the WAL on disk, read after the watermark. None in recovery.
+    pub wal_end: Option<Lsn>,
+    /// Kind of the unfinished operation on the slot.
+    pub operation: Option<String>,
+}
+
+/// Returns why no relay can continue with this slot although one has used it. None if nothing is
+/// lost.
+#[must_use]
+pub fn loss(
+    slot: Option<&SlotState>,
+    settled: Option<&Settled>,
+    system_identifier: Option<&str>,
+) -> Option<LostSlot> {
+    // During an operation the slot may be missing, and the session that finishes the operation
+    // creates it again. An upgrade is different: its slot is dropped, and nothing creates it again
+    // automatically.
+    let begun = settled.and_then(|row| row.operation.as_deref());
+    if begun.is_some_and(|kind| kind != "upgrade") {
+        return None;
+    }
+    let problem = match (slot, settled) {
+        (Some(slot), _) if slot.is_lost() => {
+            let reason = slot.invalidation_reason.as_deref();
+            format!("is invalidated: {}", reason.unwrap_or("the log it needs was removed"))
+        }
+        (None, Some(row)) => format!(
+            "is gone, and was settled up to {}: an upgrade, a restore or a person dropped it",
+            row.lsn
+        ),
+        (Some(_), Some(row)) if system_identifier.is_some_and(|id| id != row.system_identifier) => {
+            format!(
+                "is on record as one of the server {}, which is another; where pg_upgrade has carried it over: \
+                 walrelay slot adopt",
+                row.system_identifier
+            )
+        }
+        (Some(slot), Some(row)) => lost_ground(slot, row)?,
+        (Some(_) | None, None) => return None,
+    };
+    Some(LostSlot { problem, settled: settled.cloned() })
+}
+
+/// Returns why this slot is not the one that the relay's row describes, or why the row is not from
+/// this server's history.
+///
+/// The relay writes the row before it confirms the slot, so the slot's WAL never begins after the
+/// recorded position. The row's own commit comes after the recorded position. A history that
+/// contains the row therefore contains everything up to that position.
+fn lost_ground(slot: &SlotState, row: &Settled) -> Option<String> {
+    // A row without a timeline is older than this rule.
+    if row.timeline == 0 {
+        return None;
+    }
+    let settled = row.lsn;
+    if let Some(end) = row.wal_end.filter(|end| settled > *end) {
+        return Some(format!(
+            "was settled up to {settled}, and the log of this server ends at {end}: it lost what was published"
+        ));
+    }
+    let restart = slot.restart_lsn.filter(|restart| *restart > settled)?;
+    Some(format!(
+        "begins at {restart}, and was settled up to {settled}: it is another slot of the same name, and what \
+         was committed in between is not in it"
+    ))
+}
+
+/// Reads the settled position of a slot. None if nothing is recorded.
+///
+/// # Errors
+///
+/// The server refused the statement, or the connection ended.
+pub(crate) async fn read_settled(
+    client: &Client,
+    slot: &str,
+) -> Result<Option<Settled>, AdminError> {
+    let Some(row) = read_relay_row(client, slot).await? else { return Ok(None) };
+    // In this order, because a running relay moves the row, and the WAL's end moves before it.
+    let wal_end = read_wal_end(client).await?;
+    Ok(Some(Settled {
+        system_identifier: row.system_identifier,
+        timeline: row.timeline,
+        lsn: row.settled_lsn,
+        xid: row.settled_xid,
+        wal_end,
+        operation: row.operation,
+    }))
+}
+
+/// Reads from the server whether this slot is lost.
+///
+/// # Errors
+///
+/// The server refused the statement, or the connection ended.
+pub async fn read_loss(client: &Client, slot: &str) -> Result<Option<LostSlot>, AdminError> {
+    let state = read_slot(client, slot).await?;
+    let relation = client
+        .query_typed_one(
+            "SELECT to_regclass('public.app_outbox_relay') IS NOT NULL AS is_there,
+                    has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE') AS may_ask",
+            &[],
+        )
+        .await
+        .map_err(AdminError::sql("look for app_outbox_relay"))?;
+    let row = match relation.get("is_there") {
+        true => read_settled(client, slot).await?,
+        false => None,
+    };
+    let identifier = match relation.get("may_ask") {
+        true => Some(system_identifier(client).await?),
+        false => None,
+    };
+    Ok(loss(state.as_ref(), row.as_ref(), identifier.as_deref()))
+}
+
+async fn system_identifier(client: &Client) -> Result<String, AdminError> {
+    let sql = "SELECT system_identifier::text AS id FROM pg_control_system()";
+    let row = client.query_typed_one(sql, &[]);
+    Ok(row.await.map_err(AdminError::sql("read the system identifier"))?.get("id"))
+}
+
+/// Counts the rows of each table that may be lost with the slot, rather too many than too few.
+///
+/// # Errors
+///
+/// A table cannot be read, or the connection ended.
+pub async fn rows_at_risk(
+    client: &Client,
+    tables: &[QualifiedName],
+    settled: &Settled,
+) -> Result<Vec<(QualifiedName, u64)>, AdminError> {
+    let mut counted = Vec::with_capacity(tables.len());
+    for table in tables {
+        counted.push((table.clone(), rows_since(client, table, settled.xid).await?));
+    }
+    Ok(counted)
+}

@@ -1,0 +1,86 @@
+//! State of rows that are read from the outbox table again, as dispatch state records it.
+//!
+//! The table has each row as it was written. Dispatch state shows whether somebody edited the row's
+//! message, discarded the row, or whether it was never published.
+
+use std::collections::BTreeMap;
+use walrelay_pg_client::SqlError;
+
+use tokio_postgres::Client;
+use tokio_postgres::types::Type;
+
+use crate::admin_error::AdminError;
+use crate::unsettled_rows::SourceTable;
+use walrelay_outbox_store::DispatchStatus;
+use walrelay_outbox_store::{Outbox, Shard};
+use walrelay_pg_client::{quote_identifier, quote_literal};
+
+/// Maximum bytes of edited messages in memory. People edit few rows by hand.
+const EDITED_BYTES_MAX: i64 = 64 << 20;
+
+/// The slots of an outbox that may have rows in dispatch state: its own slot, and its shards'
+/// slots.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutboxSlots(Vec<String>);
+
+impl OutboxSlots {
+    /// Reads the slots of this outbox.
+    ///
+    /// # Errors
+    ///
+    /// The server refused the statement, or the connection ended.
+    pub async fn read(client: &Client, outbox: &Outbox) -> Result<Self, AdminError> {
+        let base = outbox.base_slot();
+        let sql = "SELECT slot FROM public.app_outbox_relay WHERE starts_with(slot, $1) ORDER BY 1";
+        let rows = client.query_typed(sql, &[(&base, Type::TEXT)]).await;
+        let rows = rows.map_err(AdminError::sql("read the slots of the outbox"))?;
+        let names = rows.iter().map(|row| row.get::<_, String>("slot"));
+        Ok(Self(names.filter(|name| Shard::of_name(name, base).is_some()).collect()))
+    }
+
+    /// Returns the edited messages by event id. The rows are published or retrying.
+    ///
+    /// # Errors
+    ///
+    /// The messages need too much memory, the server refused the statement, or the connection
+    /// ended.
+    pub async fn edited(&self, client: &Client) -> Result<BTreeMap<String, Vec<u8>>, AdminError> {
+        const EDITED: &str = "FROM public.app_outbox_dispatch AS d
+            WHERE d.slot = ANY ($1) AND d.replay_id = '' AND d.edited_at IS NOT NULL
+              AND d.status IN ('published', 'retrying')";
+        const FAILED: &str = "read edited messages";
+        let slots = [(&self.0 as &(dyn tokio_postgres::types::ToSql + Sync), Type::TEXT_ARRAY)];
+        let size =
+            format!("SELECT coalesce(sum(octet_length(d.message)), 0)::int8 AS bytes {EDITED}");
+        let sum = client.query_typed_one(&size, &slots).await.map_err(AdminError::sql(FAILED))?;
+        let bytes: i64 = sum.get("bytes");
+        if bytes > EDITED_BYTES_MAX {
+            return Err(AdminError::Sql(SqlError::UnexpectedValue {
+                column: "app_outbox_dispatch.message",
+                value: format!("{bytes} bytes of edited messages"),
+                expected: "at most 64 MiB of edited messages",
+            }));
+        }
+        // Only an edit of the row itself counts, not the edit of a copy that a replay added.
+        let sql = format!("SELECT d.event_id, d.message {EDITED} ORDER BY d.edited_at");
+        let rows = client.query_typed(&sql, &slots).await.map_err(AdminError::sql(FAILED))?;
+        Ok(rows.iter().map(|row| (row.get("event_id"), row.get("message"))).collect())
+    }
+
+    /// Returns a row filter for an outbox table: rows that dispatch state has with one of these
+    /// statuses.
+    #[must_use]
+    pub fn having(&self, table: &SourceTable, statuses: &[DispatchStatus]) -> String {
+        let list = |values: Vec<&str>| {
+            let quoted: Vec<String> = values.into_iter().map(quote_literal).collect();
+            format!("ARRAY[{}]::text[]", quoted.join(", "))
+        };
+        format!(
+            "EXISTS (SELECT FROM public.app_outbox_dispatch AS d WHERE d.slot = ANY ({}) \
+               AND d.replay_id = '' AND d.event_id = t.{}::text AND d.status = ANY ({}))",
+            list(self.0.iter().map(String::as_str).collect()),
+            quote_identifier(&table.id),
+            list(statuses.iter().map(|status| status.as_str()).collect())
+        )
+    }
+}

@@ -1,0 +1,227 @@
+//! The configuration of `consume`, `consumer` and `inbox`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use walrelay_inbox::event_commands::{InboxFilter, InboxSelection};
+use walrelay_pg_client::{ConnectConfig, QualifiedName};
+use walrelay_pubsub::Endpoint;
+use walrelay_relay::replay::DeadRows;
+
+use super::consent::Consent;
+use super::output_format::OutputFormat;
+
+/// Configuration of `walrelay consume`.
+#[derive(Debug, Clone)]
+pub struct ConsumeConfig {
+    /// Settings of the consumer.
+    pub settings: walrelay_inbox::Settings,
+    /// The address that serves `/livez` and the other endpoints, if any.
+    pub http: Option<SocketAddr>,
+    /// The OpenTelemetry collector for spans and metrics, if any.
+    pub otlp: Option<walrelay_otlp::Settings>,
+}
+
+/// Configuration of `walrelay consumer`.
+#[derive(Debug, Clone)]
+pub struct ConsumerConfig {
+    /// The consumer's database, or `None` if the command only prints SQL.
+    pub connect: Option<ConnectConfig>,
+    /// The action.
+    pub action: ConsumerAction,
+}
+
+/// An action on a consumer.
+#[derive(Debug, Clone)]
+pub enum ConsumerAction {
+    /// Set up the consumer.
+    Init(ConsumerSetUp),
+    /// Print a handler for a table.
+    Scaffold(QualifiedName),
+    /// Print the consumer's status.
+    Status {
+        /// Name of the consumer.
+        name: String,
+        /// Output format.
+        format: OutputFormat,
+    },
+    /// Pause or resume the consumer.
+    Pause {
+        /// Name of the consumer.
+        name: String,
+        /// True to pause, false to resume.
+        paused: bool,
+    },
+    /// Apply everything again.
+    Rebuild(Rebuild),
+    /// Forget the position of an ordering key.
+    ResetKey(KeyReset),
+    /// Delete old inbox rows.
+    Prune {
+        /// Name of the consumer.
+        name: String,
+        /// Minimum age of rows to delete.
+        older_than: Duration,
+        /// Endpoint of Pub/Sub, which reports its message retention.
+        endpoint: Endpoint,
+    },
+}
+
+/// A reset of one ordering key.
+#[derive(Debug, Clone)]
+pub struct KeyReset {
+    /// Name of the consumer.
+    pub name: String,
+    /// The ordering key.
+    pub key: String,
+    /// Whether the user has agreed already.
+    pub consent: Consent,
+}
+
+/// Configuration of `walrelay inbox`.
+#[derive(Debug, Clone)]
+pub struct InboxConfig {
+    /// The consumer's database.
+    pub connect: ConnectConfig,
+    /// Name of the consumer. `None` means the only one in the database.
+    pub consumer: Option<String>,
+    /// The action.
+    pub action: InboxAction,
+}
+
+/// An action on failed events.
+#[derive(Debug, Clone)]
+pub enum InboxAction {
+    /// Print events.
+    List {
+        /// The events.
+        filter: InboxFilter,
+        /// Output format.
+        format: OutputFormat,
+    },
+    /// Print one event, decoded.
+    Show {
+        /// Event id.
+        id: String,
+        /// Output format.
+        format: OutputFormat,
+    },
+    /// Make events due at once.
+    Retry(InboxSelection),
+    /// Replace parts of a stored message.
+    Edit {
+        /// Event id.
+        id: String,
+        /// File with the new payload.
+        payload_file: Option<PathBuf>,
+        /// File with the new attributes.
+        attributes_file: Option<PathBuf>,
+    },
+    /// Discard an event for good.
+    Discard {
+        /// Event id.
+        id: String,
+        /// The reason, which the table keeps.
+        reason: String,
+    },
+}
+
+/// A consumer to set up.
+#[derive(Debug, Clone)]
+pub struct ConsumerSetUp {
+    /// Name of the consumer.
+    pub name: String,
+    /// Full name of its subscription.
+    pub subscription: String,
+    /// Endpoint of Pub/Sub.
+    pub endpoint: Endpoint,
+    /// The subscription to create, if any.
+    pub create: Option<NewSubscription>,
+}
+
+/// A subscription to create.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewSubscription {
+    /// Full name of its topic.
+    pub topic: String,
+    /// Full name of the dead-letter topic.
+    pub dead_letter_topic: Option<String>,
+    /// Whether delivery is exactly-once.
+    pub exactly_once: bool,
+    /// Filter in Pub/Sub's syntax. Empty accepts every message.
+    pub filter: String,
+}
+
+/// The source of a rebuild.
+#[derive(Debug, Clone)]
+pub enum Source {
+    /// Messages published since this time, as far as the topic retains them.
+    Topic(SystemTime),
+    /// Outbox rows, published to a topic of their own.
+    Outbox(Box<OutboxRowsConfig>),
+    /// Outbox rows, which the command itself applies in another schema.
+    Beside(Box<RebuildIntoConfig>),
+    /// Rows of some ordering keys, which the command itself applies.
+    Keys(Box<RebuildKeysConfig>),
+    /// No source: an unfinished rebuild is abandoned.
+    Abandon,
+}
+
+/// A rebuild in tables of another schema.
+#[derive(Debug, Clone)]
+pub struct RebuildIntoConfig {
+    /// The outbox rows.
+    pub rows: OutboxRowsConfig,
+    /// The function that applies the rows.
+    pub handler: String,
+    /// The schema with the handler's tables.
+    pub schema: String,
+    /// File with the SQL that puts the tables in use. Without it, the rebuilt rows replace those of
+    /// the tables in use.
+    pub switch_sql: Option<PathBuf>,
+}
+
+/// A rebuild of some ordering keys.
+#[derive(Debug, Clone)]
+pub struct RebuildKeysConfig {
+    /// The outbox rows.
+    pub rows: OutboxRowsConfig,
+    /// The function that applies the rows.
+    pub handler: String,
+    /// The ordering keys.
+    pub keys: Vec<String>,
+    /// The function that undoes the handler's changes of these keys.
+    pub reset: QualifiedName,
+}
+
+/// All outbox rows, to be published to a topic of their own.
+#[derive(Debug, Clone)]
+pub struct OutboxRowsConfig {
+    /// The relay's settings, as far as a backfill uses them.
+    pub settings: walrelay_relay::settings::Settings,
+    /// Full name of the topic.
+    pub topic: String,
+    /// Only these aggregate types. Empty means all.
+    pub aggregate_types: Vec<String>,
+    /// The treatment of rows that can never be published.
+    pub dead_rows: DeadRows,
+}
+
+/// A rebuild of a consumer's read model.
+#[derive(Debug, Clone)]
+pub struct Rebuild {
+    /// Name of the consumer.
+    pub name: String,
+    /// The source of the events.
+    pub source: Source,
+    /// File with the SQL that empties the handler's tables.
+    pub reset_sql: Option<PathBuf>,
+    /// Full name of the subscription to create. `None` derives the name from the old one and the
+    /// generation.
+    pub subscription: Option<String>,
+    /// Whether the user has agreed already to lose edits and discards.
+    pub consent: Consent,
+    /// Endpoint of Pub/Sub.
+    pub endpoint: Endpoint,
+}

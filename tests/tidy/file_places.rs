@@ -1,0 +1,159 @@
+//! Checks that each file is in the right place: compiled, run, linked, and under the workspace's
+//! lints.
+
+use crate::repository::{Files, Finding, rust_files};
+
+/// Finds files that no `mod` names. Such a file is not compiled, and its tests never run.
+pub(crate) fn files_are_in_a_module_tree(files: &Files) -> Vec<Finding> {
+    let is_root = |path: &str| {
+        let name = path.rsplit('/').next().unwrap_or(path);
+        let has_folder_of_roots = ["bin", "benches", "tests", "examples", "fuzz_targets", "checks"]
+            .iter()
+            .any(|folder| path.rsplit('/').nth(1) == Some(folder));
+        ["lib.rs", "main.rs", "build.rs"].contains(&name) || has_folder_of_roots
+    };
+    rust_files(files)
+        .filter(|(path, _)| !is_root(path) && !is_declared(files, path))
+        .map(|(path, _)| {
+            Finding::new(path, 1, "no module names this file: add `mod`, or delete it")
+        })
+        .collect()
+}
+
+fn is_declared(files: &Files, path: &str) -> bool {
+    let path = path.trim_end_matches(".rs").trim_end_matches("/mod");
+    let Some((dir, module)) = path.rsplit_once('/') else { return false };
+    let parents = [
+        format!("{dir}/lib.rs"),
+        format!("{dir}/main.rs"),
+        format!("{dir}/mod.rs"),
+        format!("{dir}.rs"),
+    ];
+    let declaration = format!("mod {module};");
+    let declares = |text: &String| {
+        text.lines().any(|line| {
+            line.trim_end().ends_with(&declaration) && !line.trim_start().starts_with("//")
+        })
+    };
+    // Integration tests share modules, so any file in the folder may declare this one.
+    let is_shared = dir.ends_with("/tests") || dir.ends_with("/benches");
+    let beside = rust_files(files)
+        .filter(|(beside, _)| is_shared && beside.rsplit_once('/').is_some_and(|it| it.0 == dir))
+        .map(|(beside, _)| beside.to_owned());
+    parents.into_iter().chain(beside).filter_map(|parent| files.get(&parent)).any(declares)
+}
+
+/// Checks that each test file of the package `tests` is named in its manifest. Cargo finds tests
+/// only in a package's `tests/` folder, and this package keeps its tests in its root.
+pub(crate) fn test_files_are_targets(files: &Files) -> Vec<Finding> {
+    let Some(manifest) = files.get("tests/Cargo.toml") else { return Vec::new() };
+    let is_target = |path: &str| manifest.contains(&format!("path = \"{path}\""));
+    rust_files(files)
+        .filter_map(|(path, _)| Some((path, path.strip_prefix("tests/")?)))
+        .filter(|(_, inner)| !inner.contains('/') || inner.ends_with("/main.rs"))
+        .filter(|(_, inner)| !inner.starts_with("src/") && !is_target(inner))
+        .map(|(path, inner)| {
+            let remedy =
+                format!("never run: add a [[test]] with path = \"{inner}\" to tests/Cargo.toml");
+            Finding::new(path, 1, remedy)
+        })
+        .collect()
+}
+
+pub(crate) fn members_inherit_the_lints(files: &Files) -> Vec<Finding> {
+    let is_member = |path: &str| {
+        ["tests/Cargo.toml", "bench/Cargo.toml"].contains(&path)
+            || (path.starts_with("crates/")
+                && path.ends_with("/Cargo.toml")
+                && path.matches('/').count() == 2)
+    };
+    let inherits = |text: &str| {
+        text.contains("[lints]\nworkspace = true") || text.contains("lints.workspace = true")
+    };
+    files
+        .iter()
+        .filter(|(path, text)| is_member(path) && !inherits(text))
+        .map(|(path, _)| {
+            Finding::new(
+                path,
+                1,
+                "the workspace's lints do not apply: add `lints.workspace = true`",
+            )
+        })
+        .collect()
+}
+
+pub(crate) fn pages_are_linked(files: &Files) -> Vec<Finding> {
+    let index = files.get("docs/README.md").map_or("", String::as_str);
+    files
+        .keys()
+        .filter_map(|path| Some((path, path.strip_prefix("docs/")?)))
+        .filter(|(_, inner)| inner.ends_with(".md") && *inner != "README.md")
+        .filter(|(_, inner)| !index.contains(&format!("({inner}")))
+        .map(|(path, inner)| {
+            Finding::new(
+                path,
+                1,
+                format!("nobody finds this page: link ({inner}) in docs/README.md"),
+            )
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod planted_faults {
+    use super::*;
+    use crate::repository::{files, places};
+
+    #[test]
+    fn a_file_in_no_module_tree_is_found() {
+        let all = files(&[
+            ("crates/a/src/lib.rs", "mod used;\npub mod folder;\n// mod orphan;"),
+            ("crates/a/src/used.rs", "mod inner;"),
+            ("crates/a/src/used/inner.rs", ""),
+            ("crates/a/src/folder/mod.rs", ""),
+            ("crates/a/src/orphan.rs", ""),
+            ("crates/a/src/bin/tool.rs", ""),
+            ("crates/a/tests/whole.rs", "mod support;"),
+            ("crates/a/tests/support/mod.rs", ""),
+            ("crates/a/tests/unused/mod.rs", ""),
+        ]);
+        let expected = [("crates/a/src/orphan.rs", 1), ("crates/a/tests/unused/mod.rs", 1)];
+        assert_eq!(places(&files_are_in_a_module_tree(&all)), expected);
+    }
+
+    #[test]
+    fn a_test_file_that_is_no_target_is_found() {
+        let all = files(&[
+            ("tests/Cargo.toml", "[[test]]\nname = \"tidy\"\npath = \"tidy.rs\"\n"),
+            ("tests/planted_violations.rs.rs", ""),
+            ("tests/forgotten.rs", ""),
+            ("tests/e2e/main.rs", ""),
+            ("tests/src/lib.rs", ""),
+        ]);
+        let expected = [("tests/e2e/main.rs", 1), ("tests/forgotten.rs", 1)];
+        assert_eq!(places(&test_files_are_targets(&all)), expected);
+    }
+
+    #[test]
+    fn a_member_without_the_lints_is_found() {
+        let all = files(&[
+            ("bench/Cargo.toml", "[package]\n"),
+            ("crates/a/Cargo.toml", "[lints]\nworkspace = true\n"),
+            ("crates/b/Cargo.toml", "[package]\n"),
+            ("crates/a/fuzz/Cargo.toml", "[package]\n"),
+        ]);
+        let expected = [("bench/Cargo.toml", 1), ("crates/b/Cargo.toml", 1)];
+        assert_eq!(places(&members_inherit_the_lints(&all)), expected);
+    }
+
+    #[test]
+    fn a_page_that_nobody_links_is_found() {
+        let all = files(&[
+            ("docs/README.md", "[Guarantees](guarantees.md)"),
+            ("docs/guarantees.md", ""),
+            ("docs/decisions/one.md", ""),
+        ]);
+        assert_eq!(places(&pages_are_linked(&all)), [("docs/decisions/one.md", 1)]);
+    }
+}
