@@ -6,8 +6,8 @@
 
 use pgoutput_parser::Position;
 
-use crate::columns::MissingColumn;
 use crate::failure::{FailureClass, PublishFailure};
+use crate::routing::columns::MissingColumn;
 
 /// The reason why Pub/Sub would always refuse a row.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -26,8 +26,8 @@ use std::time::{Duration, Instant};
 use pgoutput_parser::{Lsn, PgTimestamp};
 
 use crate::message::{Message, Topic};
-use crate::success_intervals::Pause;
-use crate::topic_outage_detector::WasHealthy;
+use crate::publish_health::success_intervals::Pause;
+use crate::publish_health::topic_outage_detector::WasHealthy;
 use crate::tracker::Ticket;
 
 /// The id of a lane. Valid while the lane has queued, outstanding or parked rows.

@@ -15,17 +15,17 @@ use std::time::{Duration, Instant};
 
 use crate::backoff::Backoff;
 use crate::compact_parked_keys::CompactParkedKeys;
-use crate::failing_topics::FailingTopics;
 use crate::failure::{FailureClass, PublishFailure};
+use crate::flow_control::wal_budget::SpillMode;
 use crate::lane::{Batch, Behind, Lane, LaneId, Origin, Parked, Redelivery, Row, State, are_live};
 use crate::lane_outputs::{Finished, LaneOutputs, ParkCause, RowToRecord};
 use crate::lane_table::LaneTable;
 use crate::message::{Message, Topic};
-use crate::outage_detector::{Change, Delivery, OutageDetector};
+use crate::publish_health::failing_topics::FailingTopics;
+use crate::publish_health::outage_detector::{Change, Delivery, OutageDetector};
+use crate::publish_health::topic_outage_detector::{TopicOutageDetector, WasHealthy};
 use crate::random::Random;
-use crate::topic_outage_detector::{TopicOutageDetector, WasHealthy};
 use crate::tracker::Ticket;
-use crate::wal_budget::SpillMode;
 
 use due::DueLanes;
 

@@ -45,60 +45,46 @@
 
 #![warn(clippy::iter_over_hash_type)]
 
-mod attributes;
 mod backoff;
-mod budget;
-mod columns;
 mod compact_parked_keys;
-mod failing_topics;
 mod failure;
 mod fault;
-mod heartbeat;
-mod heavy_keys;
-mod incomplete_message;
+mod flow_control;
 mod lane;
 mod lane_outputs;
 mod lane_table;
 mod lanes;
-mod limit_violation;
 pub mod limits;
 mod message;
-mod omitted_parts;
-mod outage_detector;
+mod publish_health;
 mod random;
-mod router;
-mod row_view;
+mod routing;
 mod selection;
-mod success_intervals;
-mod template;
-mod timestamp;
-mod topic_outage_detector;
 mod tracker;
-mod wal_budget;
-mod window;
-mod wire;
 
-pub use attributes::{Style as AttributeStyle, SystemIdentifierMode};
 pub use backoff::Backoff;
-pub use budget::{Budget, BudgetLimits};
-pub use columns::{ColumnAliases, ColumnNames, Field, MissingColumn};
 pub use failure::{FailureClass, PublishFailure};
 pub use fault::{Fault, RouteError};
-pub use heartbeat::Heartbeat;
-pub use heavy_keys::{HOT_KEY_BYTES_PER_SECOND, HeavyKey, HeavyKeys, KEY_BYTES_PER_SECOND_MAX};
-pub use incomplete_message::IncompleteMessage;
+pub use flow_control::budget::{Budget, BudgetLimits};
+pub use flow_control::heavy_keys::{
+    HOT_KEY_BYTES_PER_SECOND, HeavyKey, HeavyKeys, KEY_BYTES_PER_SECOND_MAX,
+};
+pub use flow_control::wal_budget::{Held, SpillMode, WalBudget, WalBudgetLimit, WalRetentionLimit};
+pub use flow_control::window::{ConcurrencyLimits, ConcurrencyWindow};
 pub use lane::{Batch, Behind, LaneId, Origin, Row};
 pub use lane_outputs::{FailureCause, Finished, LaneOutputs, Outcome, RecordReason, RowToRecord};
 pub use lanes::{ClaimKey, Claimed, LanePolicy, Lanes, OnDead};
-pub use limit_violation::{LimitViolation, Part as MessagePart};
 pub use limits::{ATTRIBUTE_VALUE_BYTES_MAX, REQUEST_BYTES_MAX, REQUEST_MESSAGES_MAX};
 pub use message::{Message, NotAMessage, Topic};
-pub use outage_detector::{Change as WeatherChange, Delivery, OutageDetector};
+pub use publish_health::heartbeat::Heartbeat;
+pub use publish_health::outage_detector::{Change as WeatherChange, Delivery, OutageDetector};
+pub use publish_health::success_intervals::Pause as WeatherPause;
 pub use random::Random;
-pub use router::{EditedMessages, Routed, Router, RouterConfig};
+pub use routing::attributes::{Style as AttributeStyle, SystemIdentifierMode};
+pub use routing::columns::{ColumnAliases, ColumnNames, Field, MissingColumn};
+pub use routing::incomplete_message::IncompleteMessage;
+pub use routing::limit_violation::{LimitViolation, Part as MessagePart};
+pub use routing::router::{EditedMessages, Routed, Router, RouterConfig};
+pub use routing::template::{Template, TemplateError};
 pub use selection::{Matching, ReplaySelection};
-pub use success_intervals::Pause as WeatherPause;
-pub use template::{Template, TemplateError};
 pub use tracker::{ContinuityProof, Ticket, Tracker, Watermark};
-pub use wal_budget::{Held, SpillMode, WalBudget, WalBudgetLimit, WalRetentionLimit};
-pub use window::{ConcurrencyLimits, ConcurrencyWindow};

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use pgoutput_parser::Position;
 
-use crate::wire;
+use crate::routing::wire;
 
 /// The full name of a topic, `projects/P/topics/T`. Cheap to clone.
 pub type Topic = Arc<str>;

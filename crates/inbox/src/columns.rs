@@ -10,7 +10,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::{PgLsn, ToSql, Type};
 use walrelay_envelope::Lsn;
 
-use crate::apply_options::Plan;
+use crate::apply::apply_options::Plan;
 use crate::attributes::Attributes;
 use crate::event::Event;
 

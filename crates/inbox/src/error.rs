@@ -3,7 +3,7 @@
 use walrelay_pg_client::{PgError, SqlError};
 use walrelay_pubsub::PubsubError;
 
-use crate::loop_state::REFUSED_LASTS;
+use crate::apply::loop_state::REFUSED_LASTS;
 
 /// A problem that a person has to fix.
 #[derive(Debug, thiserror::Error)]

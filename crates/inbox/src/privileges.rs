@@ -4,9 +4,9 @@
 use tokio_postgres::types::Type;
 use walrelay_pg_client::SqlClient;
 
-use crate::admin::failed;
 use crate::columns::Parameter;
 use crate::error::InboxError;
+use crate::operator::admin::failed;
 
 /// The functions that consuming calls, most of them indirectly. All are SECURITY INVOKER, so the
 /// role needs EXECUTE on each.
@@ -62,7 +62,7 @@ const OF_THE_INBOX: &str = "SELECT 'USAGE', 'SCHEMA public' \
     HAVING count(*) > 0";
 
 /// Missing privileges on the handler, whose name has the form that
-/// [`resolve_handler`](crate::database::resolve_handler) returns.
+/// [`resolve_handler`](crate::apply::database::resolve_handler) returns.
 const OF_THE_HANDLER: &str = "SELECT v.privilege, v.object \
       FROM pg_catalog.pg_proc AS p JOIN pg_catalog.pg_namespace AS n ON n.oid = p.pronamespace \
      CROSS JOIN LATERAL (VALUES \

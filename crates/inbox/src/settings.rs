@@ -5,7 +5,7 @@ use std::time::Duration;
 use walrelay_pg_client::ConnectConfig;
 use walrelay_pubsub::Endpoint;
 
-use crate::handler_kind::Effect;
+use crate::apply::handler_kind::Effect;
 
 /// The messages held, in rounds of batches: one round is in flight, one is next. Two more rounds
 /// cover messages and acknowledgements that are on their way. More would only keep keys from other

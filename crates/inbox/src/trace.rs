@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::apply_error::ApplyError;
-use crate::database::Applied;
+use crate::apply::apply_error::ApplyError;
+use crate::apply::database::Applied;
 use crate::event::Event;
 
 /// Receives each transaction that applies a batch of deliveries. Retries from the inbox, and checks
@@ -63,7 +63,7 @@ mod tests {
     use walrelay_inbox_core::Failure;
 
     use super::*;
-    use crate::handler::HandlerError;
+    use crate::apply::handler::HandlerError;
 
     #[test]
     fn a_batch_that_took_effect_has_not_failed() {

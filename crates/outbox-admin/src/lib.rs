@@ -2,9 +2,7 @@
 //! and upgrades.
 
 mod admin_error;
-mod encoding;
 mod init;
-mod large_values;
 mod lost_slot;
 mod operation;
 mod outbox_state;
@@ -14,18 +12,14 @@ mod preflight;
 mod recovery_cursor;
 mod replay_row;
 mod resharding;
+mod rows;
 mod sharding;
 mod slot_holder;
-mod source_row;
 mod unconfirmed;
 mod unfinished_replay;
-mod unsendable;
-mod unsettled_rows;
 
 pub use admin_error::{AdminError, LOST_SLOT_FIX, UPGRADE_FIX};
-pub use encoding::{SQL_ASCII_FIX, SQL_ASCII_RISK, read_unchecked_database};
 pub use init::{InitOptions, InitPlan, InitReport, InitStep, LostSlotPolicy, SlotCreation, init};
-pub use large_values::ServerEncoding;
 pub use lost_slot::{LostSlot, Settled, loss, read_loss, rows_at_risk};
 pub use operation::{
     Again, Filling, Recovery, Reset, Resharding, SettledBound, SlotOperation, Upgrade,
@@ -49,15 +43,19 @@ pub use resharding::{
     ReshardingPhase, ReshardingRefusal, ReshardingStep, UnfinishedResharding, begin_resharding,
     choose_switch, hold_shards, read_resharding, release_shards, switch_shards,
 };
+pub use rows::encoding::{SQL_ASCII_FIX, SQL_ASCII_RISK, read_unchecked_database};
+pub use rows::large_values::ServerEncoding;
+pub use rows::source_row::{SourceRow, SourceValue, read_server_text};
+pub use rows::unsendable::{TransactionRow, TransactionRows, rows_of_transaction};
+pub use rows::unsettled_rows::{
+    AggregateKey, RowCursor, Scope, SettledRows, SourceTable, UnsettledRows,
+};
 pub use sharding::{FoundShards, Sharding, expected_filter, read_sharding};
 pub use slot_holder::{
     HolderActivity, SlotUser, describe_unfinished, end_session, new_slot_waits_for, read_slot_user,
 };
-pub use source_row::{SourceRow, SourceValue, read_server_text};
 pub use unconfirmed::{UnconfirmedTransaction, rows_since, waiting_transactions};
 pub use unfinished_replay::{
     OpenReplay, PausingReplay, TopicReplay, open_topic_replays, replay_that_needs,
     replay_to_be_published, replays_that_hold, unfinished_replay,
 };
-pub use unsendable::{TransactionRow, TransactionRows, rows_of_transaction};
-pub use unsettled_rows::{AggregateKey, RowCursor, Scope, SettledRows, SourceTable, UnsettledRows};

@@ -10,7 +10,7 @@ use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 
 use crate::admin_error::AdminError;
-use crate::unsettled_rows::SourceTable;
+use crate::rows::unsettled_rows::SourceTable;
 use walrelay_outbox_store::DispatchStatus;
 use walrelay_outbox_store::{Outbox, Shard};
 use walrelay_pg_client::{quote_identifier, quote_literal};

@@ -8,7 +8,7 @@ use tokio_postgres::types::Type;
 
 use crate::admin_error::AdminError;
 use crate::operation::Filling;
-use crate::unsettled_rows::{AggregateKey, RowCursor, SourceTable};
+use crate::rows::unsettled_rows::{AggregateKey, RowCursor, SourceTable};
 
 /// The row at which a recovery continues. Every row before it is settled.
 #[derive(Debug, Clone, PartialEq, Eq)]

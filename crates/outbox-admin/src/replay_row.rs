@@ -5,7 +5,7 @@ use tokio_postgres::Client;
 use tokio_postgres::types::{PgLsn, Type};
 
 use crate::admin_error::AdminError;
-use crate::unsettled_rows::AggregateKey;
+use crate::rows::unsettled_rows::AggregateKey;
 
 /// One replay.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::budget::BudgetLimits;
 use crate::failure::FailureClass;
+use crate::flow_control::budget::BudgetLimits;
 use crate::lane::{LaneId, State};
 use crate::lane_outputs::ParkCause;
 use crate::message::Topic;

@@ -8,14 +8,14 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use crate::failure::{FailureClass, PublishFailure};
+use crate::flow_control::wal_budget::SpillMode;
 use crate::lane::{
     Batch, Behind, FailedDelivery, FailureInterval, Lane, LaneId, Origin, Parked, Redelivery, Row,
     State,
 };
 use crate::lane_outputs::{FailureCause, Finished, ParkCause, RowToRecord, Verdict};
 use crate::message::{Message, Topic};
-use crate::topic_outage_detector::WasHealthy;
-use crate::wal_budget::SpillMode;
+use crate::publish_health::topic_outage_detector::WasHealthy;
 
 use super::Lanes;
 

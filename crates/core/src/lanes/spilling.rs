@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::failure::PublishFailure;
+use crate::flow_control::wal_budget::SpillMode;
 use crate::lane::{Behind, LaneId, State};
 use crate::message::Topic;
-use crate::wal_budget::SpillMode;
 
 use super::{Lanes, ParkCause};
 

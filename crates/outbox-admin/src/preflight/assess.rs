@@ -10,9 +10,9 @@ use super::similar_names::or_resembling;
 use super::tables::{outbox_findings, relay_table_findings};
 use crate::admin_error::LOST_SLOT_FIX;
 use crate::admin_error::UPGRADE_FIX;
-use crate::encoding::{SQL_ASCII_FIX, SQL_ASCII_RISK, UNCHECKED_ENCODING};
 use crate::lost_slot::loss;
 use crate::operation::UpgradeStage;
+use crate::rows::encoding::{SQL_ASCII_FIX, SQL_ASCII_RISK, UNCHECKED_ENCODING};
 use walrelay_pg_replication::{
     Operation, PublicationScope, PublicationState, SlotState, WalStatus,
 };

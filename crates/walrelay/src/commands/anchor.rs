@@ -13,8 +13,8 @@ use walrelay_pg_replication::{SlotError, SlotState, drop_slot, read_slot};
 use walrelay_relay::lifecycle::anchor_keeper::share_of_an_anchor;
 use walrelay_relay::observe::report::{rfc3339, slot_report};
 
-use super::preconditions::{at_time, refuse_other_shards, refuse_unfinished};
 use super::replay::record;
+use super::shared::preconditions::{at_time, refuse_other_shards, refuse_unfinished};
 use crate::config::{AnchorAction, AnchorConfig, OutputFormat, Place};
 use crate::error::Error;
 use crate::output::{human_bytes, print};

@@ -5,15 +5,15 @@ use std::time::SystemTime;
 
 use serde_json::{Value, json};
 use walrelay_inbox::Messages;
-use walrelay_inbox::audit::{
+use walrelay_inbox::operator::audit::{
     AuditTarget, AuditedTable, Findings, Scope, audit, held_back, settled_by,
 };
 use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_pubsub::Subscriber;
 use walrelay_relay::observe::report::rfc3339;
 
-use super::columns::column_of;
-use super::preconditions::{every_shard, refuse_unrecorded, refuse_without_outbox};
+use super::shared::columns::column_of;
+use super::shared::preconditions::{every_shard, refuse_unrecorded, refuse_without_outbox};
 use super::trace::open_inboxes;
 use crate::config::{AuditConfig, OutputFormat};
 use crate::error::Error;

@@ -20,11 +20,11 @@ use walrelay_relay::settings::Settings;
 use walrelay_relay::shutdown::Shutdown;
 use walrelay_relay::stream::publisher::Publisher;
 
-use super::outbox_row_check::{LeftOut, RowsToApply};
-use super::preconditions::refuse_other_shards;
+use super::rebuild::outbox_row_check::{LeftOut, RowsToApply};
 use super::replay::in_place::InPlace;
 use super::replay::{ReplayCaller, Run, record};
-use super::topics;
+use super::shared::preconditions::refuse_other_shards;
+use super::shared::topics;
 use crate::config::{BackfillAction, BackfillConfig, BackfillOrder, OutboxRowsConfig};
 use crate::error::Error;
 use crate::output::print;

@@ -14,8 +14,8 @@ use walrelay_relay::shutdown::Shutdown;
 
 use self::bulk::BulkAction;
 use self::show::{detail_json, detail_text, pretty, row_json, table};
-use super::cancellable::unless_stopped;
-use super::preconditions::refuse_other_shards;
+use super::shared::cancellable::unless_stopped;
+use super::shared::preconditions::refuse_other_shards;
 use crate::config::{DispatchAction, DispatchConfig, DispatchList, OutputFormat};
 use crate::error::Error;
 use crate::output::{Reader, print, print_on};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-use walrelay_inbox::event_commands::{ConsumerGeneration, Replacement};
+use walrelay_inbox::operator::event_commands::{ConsumerGeneration, Replacement};
 use walrelay_pg_client::{SqlClient, connect_sql};
 
 use super::dispatch::attributes::replace;

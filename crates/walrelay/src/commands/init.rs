@@ -21,9 +21,9 @@ use walrelay_relay::policy::Chain;
 use walrelay_relay::recovery;
 use walrelay_relay::shutdown::Shutdown;
 
-use super::cancellable::attended;
-use super::preconditions::{naming_the_holder, rest_of, unfinished_as};
-use super::topics::{self, InvalidTopicRows, Routes};
+use super::shared::cancellable::attended;
+use super::shared::preconditions::{naming_the_holder, rest_of, unfinished_as};
+use super::shared::topics::{self, InvalidTopicRows, Routes};
 use crate::config::{CreateTopics, ExistingRows, InitConfig, SlotKind};
 use crate::error::Error;
 use crate::output::print;

@@ -3,45 +3,33 @@
 
 use walrelay_relay::shutdown::Shutdown;
 
-use self::cancellable::unless_stopped;
+use self::shared::cancellable::unless_stopped;
 use crate::config::Command;
 use crate::error::Error;
 
 pub mod anchor;
 pub mod audit;
 pub mod backfill;
-mod cancellable;
 pub mod check;
-mod columns;
 pub mod completions;
-mod consent;
 pub mod consume;
 pub mod consumer;
 pub mod demo;
 pub mod dispatch;
-mod draining;
 pub mod emulator;
 pub mod inbox;
 pub mod init;
-mod key_rebuild;
-mod outbox_row_check;
-mod preconditions;
 pub mod prepare_upgrade;
 pub mod prune;
 mod rebuild;
-mod rebuild_from_outbox;
-mod rebuild_into;
-mod rebuild_reach;
 pub mod replay;
 mod reset_key;
 pub mod reshard;
 pub mod run;
+mod shared;
 pub mod slot;
 pub mod status;
 mod status_summary;
-mod subscription_setup;
-mod telemetry_export;
-mod topics;
 pub mod trace;
 
 /// Runs the command of the command line.

@@ -27,8 +27,8 @@ use walrelay_relay::failpoint;
 use walrelay_relay::settings::{Settings, Until};
 use walrelay_relay::shutdown::Shutdown;
 
-use super::draining::{drain, publisher, wait_until_free};
-use super::preconditions::{refuse_open_replay, refuse_other_shards, refuse_unfinished};
+use super::shared::draining::{drain, publisher, wait_until_free};
+use super::shared::preconditions::{refuse_open_replay, refuse_other_shards, refuse_unfinished};
 use crate::config::RunConfig;
 use crate::error::Error;
 use crate::output::print;

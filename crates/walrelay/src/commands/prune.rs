@@ -11,9 +11,9 @@ use walrelay_pg_client::{
     quote_identifier, refuse_hidden_rows,
 };
 
-use super::columns::column_of;
-use super::preconditions::{every_shard, refuse_unrecorded};
 use super::replay::record;
+use super::shared::columns::column_of;
+use super::shared::preconditions::{every_shard, refuse_unrecorded};
 use crate::config::{PruneConfig, PruneMode};
 use crate::error::Error;
 use crate::output::print;

@@ -12,22 +12,27 @@
 //! Until that transaction commits the consumer continues as before, and a failure leaves the
 //! database unchanged. After the commit nothing is left to do.
 
+pub(super) mod key_rebuild;
+pub(super) mod outbox_row_check;
+pub(super) mod rebuild_from_outbox;
+pub(super) mod rebuild_into;
+pub(super) mod rebuild_reach;
+
 use std::time::{Duration, SystemTime};
 
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::Subscription;
 use tokio::time::sleep;
-use walrelay_inbox::admin::{self, Filling, NewGeneration};
-use walrelay_inbox::event_commands::{ConsumerGeneration, OperatorDecisions};
+use walrelay_inbox::operator::admin::{self, Filling, NewGeneration};
+use walrelay_inbox::operator::event_commands::{ConsumerGeneration, OperatorDecisions};
 use walrelay_pg_client::{ConnectConfig, SqlClient, backend_pid, connect_sql};
 use walrelay_pubsub::Subscriber;
 use walrelay_relay::failpoint;
 use walrelay_relay::observe::report::rfc3339;
 use walrelay_relay::shutdown::Shutdown;
 
-use super::cancellable::{attended_in, unless_stopped};
-use super::consent::agreed;
 use super::dispatch::edit::read;
-use super::rebuild_reach;
+use super::shared::cancellable::{attended_in, unless_stopped};
+use super::shared::consent::agreed;
 use crate::config::Rebuild;
 use crate::error::Error;
 use crate::options::units::show_duration;

@@ -30,8 +30,8 @@ use walrelay_relay::shutdown::Shutdown;
 use walrelay_relay::stream::mode::Ended;
 use walrelay_relay::stream::publisher::Publisher;
 
-use super::preconditions::{at_time, refuse_other_shards};
-use super::topics;
+use super::shared::preconditions::{at_time, refuse_other_shards};
+use super::shared::topics;
 use crate::config::{Place, ReplayAction, ReplayConfig, ReplayOrder};
 use crate::error::Error;
 use crate::output::print;

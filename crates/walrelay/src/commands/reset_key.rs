@@ -4,7 +4,7 @@ use walrelay_inbox::{KeyPosition, reset_key};
 use walrelay_pg_client::SqlClient;
 use walrelay_relay::shutdown::Shutdown;
 
-use super::consent::agreed;
+use super::shared::consent::agreed;
 use crate::config::KeyReset;
 use crate::error::Error;
 use crate::output::{print, visible};

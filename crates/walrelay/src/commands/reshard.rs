@@ -37,9 +37,9 @@ use walrelay_relay::policy::Chain;
 use walrelay_relay::settings::{Settings, Until};
 use walrelay_relay::shutdown::Shutdown;
 
-use super::cancellable::attended;
-use super::draining::{drain, publisher, wait_until_free};
-use super::preconditions::{refuse_hidden_state, refuse_open_replay};
+use super::shared::cancellable::attended;
+use super::shared::draining::{drain, publisher, wait_until_free};
+use super::shared::preconditions::{refuse_hidden_state, refuse_open_replay};
 use crate::config::{ReshardConfig, ReshardMode};
 use crate::error::Error;
 use crate::output::print;

@@ -24,7 +24,7 @@ use walrelay_relay::settings::{Settings, Until};
 use walrelay_relay::shutdown::Shutdown;
 use walrelay_relay::stream::pipeline_error::Unsent;
 
-use super::telemetry_export::{figures, with_telemetry};
+use super::shared::telemetry_export::{figures, with_telemetry};
 use crate::config::{OnSlotLost, RunConfig};
 use crate::error::Error;
 use crate::http::{self, Observed};

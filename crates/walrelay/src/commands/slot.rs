@@ -28,9 +28,9 @@ use walrelay_relay::recovery;
 use walrelay_relay::shutdown::Shutdown;
 
 use self::skipped_rows::{FIRST_XID, SkippedRows, settled_of};
-use super::cancellable::attended;
 use super::init::failover;
-use super::preconditions::{
+use super::shared::cancellable::attended;
+use super::shared::preconditions::{
     given_up, naming_the_holder, not_finished, refuse_other_shards, refuse_resharding,
     refuse_unfinished, refuse_while_held, rest_of,
 };

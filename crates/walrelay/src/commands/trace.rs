@@ -2,12 +2,12 @@
 
 use serde_json::{Map, Value, json};
 use walrelay_inbox::InboxError;
-use walrelay_inbox::audit::{trace_dispatch, trace_outbox};
-use walrelay_inbox::event_commands::ConsumerGeneration;
+use walrelay_inbox::operator::audit::{trace_dispatch, trace_outbox};
+use walrelay_inbox::operator::event_commands::ConsumerGeneration;
 use walrelay_pg_client::{SqlClient, connect_sql};
 
-use super::columns::column_of;
-use super::preconditions::{every_shard, refuse_without_outbox};
+use super::shared::columns::column_of;
+use super::shared::preconditions::{every_shard, refuse_without_outbox};
 use crate::config::{InboxPlace, OutputFormat, TraceConfig};
 use crate::error::{Error, NAME_INBOXES};
 use crate::output::{print, visible};

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use walrelay_inbox::event_commands::{InboxFilter, InboxSelection};
+use walrelay_inbox::operator::event_commands::{InboxFilter, InboxSelection};
 use walrelay_pg_client::{ConnectConfig, QualifiedName};
 use walrelay_pubsub::Endpoint;
 use walrelay_relay::replay::DeadRows;

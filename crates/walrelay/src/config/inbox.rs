@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use walrelay_inbox::event_commands::{InboxFilter, InboxSelection};
+use walrelay_inbox::operator::event_commands::{InboxFilter, InboxSelection};
 
 use super::builder::ConfigBuilder;
 use super::consumer_commands::{InboxAction, InboxConfig};

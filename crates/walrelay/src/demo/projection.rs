@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 use walrelay_inbox::migrate_inbox;
 use walrelay_inbox::{
     Consumer, Effect, Endpoint, Event, Handler, HandlerError, Health, InboxError, Metrics,
-    Settings, Transaction, admin,
+    Settings, Transaction, operator::admin,
 };
 use walrelay_pg_client::{ConnectConfig, PgEnv, SqlClient, connect_sql};
 use walrelay_relay::policy::{Chain, Exit};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::Subscription;
 use tokio::time::timeout;
-use walrelay_inbox::admin::{RegisteredConsumer, registered};
+use walrelay_inbox::operator::admin::{RegisteredConsumer, registered};
 use walrelay_inbox::{InboxError, SubscriptionWarning};
 use walrelay_outbox_admin::{Finding, Severity};
 use walrelay_pg_client::{SqlClient, connect_sql};

@@ -6,7 +6,7 @@ use walrelay_core::RouterConfig;
 use walrelay_outbox_admin::{Finding, Severity};
 use walrelay_pg_client::{PgError, QualifiedName, SqlClient};
 
-use super::super::columns::column_of;
+use super::super::shared::columns::column_of;
 use super::finding::finding;
 
 const SCHEMA: &str = "topic_schema";

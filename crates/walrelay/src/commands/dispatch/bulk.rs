@@ -11,8 +11,8 @@ use tokio::time::sleep;
 use walrelay_pg_client::SqlClient;
 use walrelay_relay::shutdown::Shutdown;
 
-use super::super::cancellable::unless_stopped;
-use super::super::consent;
+use super::super::shared::cancellable::unless_stopped;
+use super::super::shared::consent;
 use crate::config::{Consent, RowSelection};
 use crate::error::Error;
 

@@ -26,7 +26,7 @@ use walrelay_relay::settings::Settings;
 use walrelay_relay::shutdown::Shutdown;
 
 use super::record;
-use crate::commands::preconditions::refuse_unfinished;
+use crate::commands::shared::preconditions::refuse_unfinished;
 use crate::error::Error;
 
 /// One replay in place.

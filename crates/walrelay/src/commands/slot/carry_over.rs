@@ -14,7 +14,7 @@ use walrelay_pg_client::SqlError;
 use walrelay_pg_client::{ServerErrorKind, SqlClient};
 use walrelay_pg_replication::{SlotError, advance_slot, read_slot, read_version};
 
-use super::super::preconditions::{
+use super::super::shared::preconditions::{
     every_shard, refuse_open_replay, refuse_resharding, refuse_unfinished,
 };
 use crate::error::Error;

@@ -16,10 +16,10 @@ use walrelay_relay::lifecycle::operation::Outcome;
 use walrelay_relay::lifecycle::operation_resumer::OperationResumer;
 use walrelay_relay::lookahead::{MoveTarget, Question, look_ahead};
 
-use super::super::preconditions::{
+use super::super::replay::record;
+use super::super::shared::preconditions::{
     at_time, given_up, not_finished, refuse_resharding, refuse_while_held,
 };
-use super::super::replay::record;
 use super::skipped_rows::SkippedRows;
 use crate::config::{Place, ResetOrder, SkipConsent};
 use crate::error::Error;

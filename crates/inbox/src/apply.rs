@@ -1,0 +1,13 @@
+//! The consumer's loop: pull events, apply them in transactions, acknowledge them.
+
+pub(super) mod apply_error;
+pub(super) mod apply_options;
+pub(super) mod database;
+pub(super) mod handler;
+pub(super) mod handler_kind;
+pub(super) mod loop_reporter;
+pub(super) mod loop_state;
+pub(super) mod pull_stream;
+pub(super) mod run;
+pub(super) mod sql_failure;
+pub(super) mod steps;

@@ -1,0 +1,48 @@
+//! The handler of a consumer: a function in the database, or Rust code.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::apply::handler::{AnyHandler, Handler};
+
+/// The handler that processes events, in the transaction that records them.
+#[derive(Clone)]
+pub struct Effect(pub(crate) Kind);
+
+#[derive(Clone)]
+pub(crate) enum Kind {
+    /// The name as given, and after the look-up in the form that `regprocedure` reads.
+    Function(String),
+    Handler(Arc<dyn AnyHandler>),
+}
+
+impl Effect {
+    /// Creates the handler from a SQL function: `schema.function`, with its argument's type if two
+    /// functions share the name.
+    #[must_use]
+    pub fn function(name: impl Into<String>) -> Self {
+        Self(Kind::Function(name.into()))
+    }
+
+    /// Creates the handler from Rust code.
+    #[must_use]
+    pub fn handler(handler: impl Handler + 'static) -> Self {
+        Self(Kind::Handler(Arc::new(handler)))
+    }
+}
+
+/// Prints the handler's name for logs.
+impl fmt::Display for Effect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Kind::Function(name) => f.write_str(name),
+            Kind::Handler(_) => f.write_str("a handler in Rust"),
+        }
+    }
+}
+
+impl fmt::Debug for Effect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Effect({self})")
+    }
+}

@@ -1,0 +1,12 @@
+//! What an operator does with a consumer: register, inspect, retry, audit, reset and rebuild.
+
+pub mod admin;
+pub mod audit;
+pub mod event_commands;
+pub(super) mod key_rebuild;
+pub(super) mod outbox_applier;
+pub(super) mod pending_counts;
+pub(super) mod reset_key;
+pub(super) mod scaffold;
+pub(super) mod side_rebuild;
+pub(super) mod unfinished_rebuild;

@@ -1,0 +1,588 @@
+//! The operators' commands on a consumer's database.
+
+use std::time::{Duration, SystemTime};
+
+use crate::migrations::inbox_tables;
+use serde_json::{Map, Value, json};
+use tokio_postgres::error::SqlState;
+use walrelay_pg_client::{SqlClient, SqlError, TableAccess, quote_literal, refuse_hidden_rows};
+
+use crate::error::InboxError;
+use crate::operator::unfinished_rebuild::{self, UnfinishedRebuild};
+
+/// The rows deleted in one transaction, few enough to hold locks only for moments.
+const BATCH_ROWS: u64 = 10_000;
+
+/// The status text if the functions are older than the program.
+const OLDER: &str = "its functions are of an earlier version: run `walrelay consumer init` again, which replaces them";
+
+type Sql = tokio_postgres::Error;
+
+pub(crate) fn failed(action: &str) -> impl FnOnce(Sql) -> InboxError {
+    let action = action.to_owned();
+    move |source| InboxError::Store(SqlError::Sql { action, source })
+}
+
+pub(crate) fn unknown(consumer: &str) -> InboxError {
+    InboxError::Unregistered { consumer: consumer.to_owned() }
+}
+
+/// Refuses to read an inbox whose rows row level security hides. Such an inbox would look empty.
+pub(crate) async fn refuse_hidden(client: &SqlClient) -> Result<(), InboxError> {
+    Ok(refuse_hidden_rows(client, &inbox_tables(), TableAccess::Read).await?)
+}
+
+/// Refuses to change events and keys of an inbox with hidden rows, which would silently stay
+/// unchanged.
+pub(crate) async fn refuse_hidden_changes(client: &SqlClient) -> Result<(), InboxError> {
+    Ok(refuse_hidden_rows(client, &inbox_tables()[1..], TableAccess::Update).await?)
+}
+
+/// Refuses to apply events to an inbox with hidden rows. One error reports all tables, so that one
+/// fix suffices.
+pub(crate) async fn refuse_hidden_writes(client: &SqlClient) -> Result<(), InboxError> {
+    let consumers = refuse_hidden_rows(client, &inbox_tables()[..1], TableAccess::Read).await;
+    let events = refuse_hidden_rows(client, &inbox_tables()[1..], TableAccess::Write).await;
+    Ok(match (consumers, events) {
+        (
+            Err(SqlError::RowsHidden { tables, role, policies }),
+            Err(SqlError::RowsHidden { tables: others, policies: more, .. }),
+        ) => Err(SqlError::RowsHidden {
+            tables: format!("{tables}, {others}"),
+            role,
+            policies: format!("{policies}; {more}"),
+        }),
+        (consumers, events) => consumers.and(events),
+    }?)
+}
+
+/// Refuses consumers' rows that row level security hides.
+pub(crate) async fn refuse_hidden_consumers(
+    client: &SqlClient,
+    rows: TableAccess,
+) -> Result<(), InboxError> {
+    Ok(refuse_hidden_rows(client, &inbox_tables()[..1], rows).await?)
+}
+
+/// Returns the statement that registers a consumer.
+#[must_use]
+pub fn registering(consumer: &str, subscription: &str) -> String {
+    format!(
+        "INSERT INTO public.app_inbox_consumer (consumer, subscription) VALUES ({}, {}) ON CONFLICT DO NOTHING",
+        quote_literal(consumer),
+        quote_literal(subscription)
+    )
+}
+
+/// Registers a consumer. Returns false if it is already registered with this subscription.
+///
+/// # Errors
+///
+/// Fails if the consumer reads another subscription, or if the database reports an error.
+pub async fn register(
+    client: &SqlClient,
+    consumer: &str,
+    subscription: &str,
+) -> Result<bool, InboxError> {
+    let sql = registering(consumer, subscription);
+    let is_new = client.execute(&sql, &[]).await.map_err(failed("record the consumer"))? == 1;
+    refuse_other_subscription(client, consumer, subscription).await?;
+    Ok(is_new)
+}
+
+/// Refuses a registered consumer that reads another subscription.
+async fn refuse_other_subscription(
+    client: &SqlClient,
+    consumer: &str,
+    subscription: &str,
+) -> Result<(), InboxError> {
+    match self::subscription(client, consumer).await {
+        Ok(found) if found != subscription => Err(InboxError::OtherSubscription {
+            consumer: consumer.to_owned(),
+            subscription: found,
+        }),
+        Ok(_) | Err(InboxError::Unregistered { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns the subscription of a consumer.
+///
+/// # Errors
+///
+/// Fails if there is no such consumer, or if the database reports an error.
+pub async fn subscription(client: &SqlClient, consumer: &str) -> Result<String, InboxError> {
+    refuse_hidden_consumers(client, TableAccess::Read).await?;
+    let sql = "SELECT subscription FROM public.app_inbox_consumer WHERE consumer = $1";
+    let row = client.query_opt(sql, &[&consumer]).await.map_err(failed("read the consumer"))?;
+    row.map(|row| row.get(0)).ok_or_else(|| unknown(consumer))
+}
+
+/// A consumer that is registered in a database.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RegisteredConsumer {
+    /// The consumer's name.
+    pub consumer: String,
+    /// The full name of its subscription.
+    pub subscription: String,
+    /// The time since the latest prune horizon, or `None` if no finished event was ever deleted.
+    pub pruned_ago: Option<Duration>,
+    /// A rebuild of the consumer that is not finished.
+    pub rebuild: Option<UnfinishedRebuild>,
+}
+
+/// Returns the consumer of this name, or all consumers. Empty if the database has no inbox.
+///
+/// # Errors
+///
+/// Fails if the database reports an error.
+pub async fn registered(
+    client: &SqlClient,
+    name: Option<&str>,
+) -> Result<Vec<RegisteredConsumer>, InboxError> {
+    if !has_inbox(client).await? {
+        return Ok(Vec::new());
+    }
+    refuse_hidden_consumers(client, TableAccess::Read).await?;
+    // Read by name from JSON, because inboxes of an earlier version lack the column.
+    let sql = format!(
+        "SELECT consumer, subscription,
+                      extract(epoch FROM now() - (to_jsonb(c) ->> 'pruned_before')::timestamptz)::float8, {}
+                 FROM public.app_inbox_consumer AS c WHERE consumer = $1 OR $1 IS NULL ORDER BY consumer",
+        unfinished_rebuild::COLUMNS
+    );
+    let rows = client.query(&sql, &[&name]).await.map_err(failed("read the consumers"))?;
+    let of = |row: &tokio_postgres::Row| RegisteredConsumer {
+        consumer: row.get(0),
+        subscription: row.get(1),
+        pruned_ago: row
+            .get::<_, Option<f64>>(2)
+            .map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default()),
+        rebuild: UnfinishedRebuild::of_row(row, 3),
+    };
+    Ok(rows.iter().map(of).collect())
+}
+
+/// Pauses a consumer.
+///
+/// # Errors
+///
+/// Fails if there is no such consumer, or if the database reports an error.
+pub async fn pause(client: &SqlClient, consumer: &str) -> Result<(), InboxError> {
+    update(client, consumer, ("pause", "paused = true")).await
+}
+
+/// The wait of one attempt. Batches queued behind the lock also wait, and the pause refuses them
+/// anyway.
+const PAUSE_TIMEOUT: &str = "SET LOCAL lock_timeout = '5s'";
+
+/// Waits, in one attempt, until no batch from before a pause is being applied.
+///
+/// # Errors
+///
+/// Fails with [`InboxError::is_in_the_way`] if a batch is still being applied, or if the database
+/// reports an error.
+pub async fn quiesce(client: &SqlClient, consumer: &str) -> Result<(), InboxError> {
+    let waiting = format!(
+        "BEGIN; {PAUSE_TIMEOUT}; SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended( \
+           'walrelay inbox ' || {}, 0)); COMMIT",
+        quote_literal(consumer)
+    );
+    let waited = client.batch_execute(&waiting).await;
+    if waited.is_err() {
+        client.batch_execute("ROLLBACK").await.map_err(failed("end the transaction"))?;
+    }
+    waited.map_err(failed("wait for batches that began before"))
+}
+
+/// Moves a consumer that has applied no event to this subscription. Returns whether the consumer
+/// was moved.
+///
+/// # Errors
+///
+/// Fails if the database reports an error.
+pub async fn move_unused(
+    client: &SqlClient,
+    consumer: &str,
+    subscription: &str,
+) -> Result<bool, InboxError> {
+    let sql = format!(
+        "UPDATE public.app_inbox_consumer AS c SET subscription = $2, updated_at = now() \
+          WHERE c.consumer = $1 AND {UNUSED}"
+    );
+    let moved = client.execute(&sql, &[&consumer, &subscription]).await;
+    Ok(moved.map_err(failed("record the subscription"))? == 1)
+}
+
+/// Returns whether a consumer has applied no event.
+///
+/// # Errors
+///
+/// Fails if row level security hides rows, or if the database reports an error.
+pub async fn is_unused(client: &SqlClient, consumer: &str) -> Result<bool, InboxError> {
+    refuse_hidden(client).await?;
+    let sql = format!(
+        "SELECT EXISTS (SELECT FROM public.app_inbox_consumer AS c WHERE c.consumer = $1 AND {UNUSED})"
+    );
+    let row = client.query_one(&sql, &[&consumer]).await;
+    Ok(row.map_err(failed("look whether the inbox is empty"))?.get(0))
+}
+
+/// The inbox is empty and was never pruned. Otherwise another subscription might not redeliver
+/// events already read.
+const UNUSED: &str = "c.generation = 1 AND c.pruned_before IS NULL \
+    AND NOT EXISTS (SELECT FROM public.app_inbox AS i WHERE i.consumer = c.consumer) \
+    AND NOT EXISTS (SELECT FROM public.app_inbox_key AS k WHERE k.consumer = c.consumer)";
+
+/// Returns the other consumers of this database that read the subscription.
+///
+/// # Errors
+///
+/// Fails if the database reports an error.
+pub async fn other_readers(
+    client: &SqlClient,
+    consumer: &str,
+    subscription: &str,
+) -> Result<Vec<String>, InboxError> {
+    let sql = "SELECT consumer FROM public.app_inbox_consumer \
+                WHERE subscription = $2 AND consumer <> $1 ORDER BY 1";
+    let rows = client.query(sql, &[&consumer, &subscription]).await;
+    let rows = rows.map_err(failed("look for other consumers"))?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
+}
+
+/// Resumes a consumer.
+///
+/// # Errors
+///
+/// Fails if there is no such consumer, or if the database reports an error.
+pub async fn resume(client: &SqlClient, consumer: &str) -> Result<(), InboxError> {
+    update(client, consumer, ("resume", "paused = false")).await
+}
+
+/// The wait of one lock attempt of a rebuild. Batches and readers queued behind the lock also wait.
+const LOCK_TIMEOUT: &str = "SET LOCAL lock_timeout = '5s'";
+
+/// A new generation, in the tables in use.
+#[derive(Debug, Clone, Copy)]
+pub struct NewGeneration<'a> {
+    /// The subscription that the generation reads.
+    pub subscription: &'a str,
+    /// The SQL that empties the tables.
+    pub reset: &'a str,
+    /// Whether this finishes the rebuild, or the generation is still to be filled.
+    pub filling: Filling,
+}
+
+/// The work left after a generation has begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Filling {
+    /// No work is left, because the subscription delivers every event.
+    Nothing,
+    /// The same command fills the generation. Until then, the rebuild is recorded as unfinished.
+    Unfinished,
+}
+
+/// Begins a new generation that reads another subscription, and runs the reset in the same
+/// transaction. Waits until no batch of the consumer is being applied. Returns the generation.
+///
+/// # Errors
+///
+/// Fails if there is no such consumer, or if the reset or another statement fails. After
+/// [`InboxError::is_in_the_way`], the caller may retry.
+pub async fn rebuild(
+    client: &mut SqlClient,
+    consumer: &str,
+    new: NewGeneration<'_>,
+) -> Result<i32, InboxError> {
+    let NewGeneration { subscription, reset, filling } = new;
+    refuse_hidden_consumers(client, TableAccess::Update).await?;
+    let transaction = client.transaction().await.map_err(failed("begin a transaction"))?;
+    transaction.batch_execute(LOCK_TIMEOUT).await.map_err(failed("limit the wait"))?;
+    // First, because it waits for running batches, whose effects the reset must also remove.
+    let beginning = "SELECT public.app_inbox_new_generation($1)";
+    let row = transaction.query_one(beginning, &[&consumer]).await;
+    let generation = row.map_err(failed("begin a generation"))?.get(0);
+    transaction.batch_execute(&contained(reset)).await.map_err(reset_failed)?;
+    let noted = match filling {
+        Filling::Nothing => unfinished_rebuild::NONE,
+        Filling::Unfinished => {
+            "rebuilding = generation, rebuilding_in = NULL, rebuilding_since = now()"
+        }
+    };
+    let moving = format!(
+        "UPDATE public.app_inbox_consumer SET subscription = $2, {noted} WHERE consumer = $1"
+    );
+    let moved = transaction.execute(&moving, &[&consumer, &subscription]).await;
+    moved.map_err(failed("record the subscription"))?;
+    transaction.commit().await.map_err(failed("commit the generation"))?;
+    Ok(generation)
+}
+
+/// Wraps statements into one in which the server refuses transaction control, so that no part takes
+/// effect alone.
+pub(crate) fn contained(statements: &str) -> String {
+    format!("DO {}", quote_literal(&format!("BEGIN EXECUTE {}; END", quote_literal(statements))))
+}
+
+/// Blames an error on the reset SQL, unless another transaction or the server caused the error.
+fn reset_failed(source: Sql) -> InboxError {
+    let code = source.code().map_or("", SqlState::code);
+    let is_others =
+        code == "55P03" || ["08", "25", "40", "53", "57"].contains(&code.get(..2).unwrap_or("08"));
+    if is_others { failed("run the reset")(source) } else { InboxError::Reset(source) }
+}
+
+async fn update(
+    client: &SqlClient,
+    consumer: &str,
+    (verb, set): (&str, &str),
+) -> Result<(), InboxError> {
+    refuse_hidden_consumers(client, TableAccess::Update).await?;
+    let sql = format!(
+        "UPDATE public.app_inbox_consumer SET {set}, updated_at = now() WHERE consumer = $1"
+    );
+    let changed = client.execute(&sql, &[&consumer]).await;
+    match changed.map_err(failed(&format!("{verb} the consumer")))? {
+        0 => Err(unknown(consumer)),
+        _ => Ok(()),
+    }
+}
+
+/// The state of the inbox in a database.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Made {
+    /// No tables.
+    Nothing,
+    /// Tables, and functions of an earlier version.
+    Earlier,
+    /// Tables and functions of this version.
+    Current,
+}
+
+/// Returns the state of the inbox's tables and functions.
+///
+/// # Errors
+///
+/// Fails if the database reports an error.
+pub async fn made(client: &SqlClient) -> Result<Made, InboxError> {
+    Ok(match (has_inbox(client).await?, is_current(client).await?) {
+        (false, _) => Made::Nothing,
+        (true, false) => Made::Earlier,
+        (true, true) => Made::Current,
+    })
+}
+
+/// Returns whether the database has the inbox's tables, of any version.
+pub(crate) async fn has_inbox(client: &SqlClient) -> Result<bool, InboxError> {
+    let sql = "SELECT to_regclass('public.app_inbox_consumer') IS NOT NULL";
+    let row = client.query_one(sql, &[]).await.map_err(failed("look for an inbox"))?;
+    Ok(row.get(0))
+}
+
+/// Returns whether the functions of the inbox are of this version.
+///
+/// # Errors
+///
+/// Fails if the database reports an error.
+pub(crate) async fn is_current(client: &SqlClient) -> Result<bool, InboxError> {
+    let sql = "SELECT EXISTS (SELECT FROM pg_catalog.pg_proc AS p \
+          WHERE p.pronamespace = 'public'::pg_catalog.regnamespace AND p.proname = 'app_inbox_gaps_behind')";
+    let row = client.query_one(sql, &[]).await.map_err(failed("look at the inbox's functions"))?;
+    Ok(row.get(0))
+}
+
+const STATUS: &str = "SELECT c.subscription, c.generation, c.paused, \
+          (SELECT count(*) FROM public.app_inbox_key AS k \
+            WHERE k.consumer = c.consumer AND k.generation = c.generation AND k.held_by IS NOT NULL), \
+          (SELECT extract(epoch FROM now() - min(i.received_at))::float8 FROM public.app_inbox AS i \
+            WHERE i.consumer = c.consumer AND i.generation = c.generation \
+              AND (i.status = 'retrying' OR i.next_attempt_at = 'infinity')), \
+          (SELECT count(*) FROM public.app_inbox AS i \
+            WHERE i.consumer = c.consumer AND i.generation = c.generation \
+              AND i.received_at > now() - interval '1 minute'), \
+          (SELECT count(DISTINCT i.ordering_key) FROM public.app_inbox AS i \
+            WHERE i.consumer = c.consumer AND i.generation = c.generation AND i.error_code = 'VERSION_GAP' \
+              AND (i.status = 'retrying' OR i.next_attempt_at = 'infinity')), UNFINISHED \
+     FROM public.app_inbox_consumer AS c WHERE c.consumer = $1";
+
+/// Returns the status of a consumer, as its database shows it.
+///
+/// # Errors
+///
+/// Fails if there is no such consumer, or if the database reports an error.
+pub async fn status(client: &SqlClient, consumer: &str) -> Result<Map<String, Value>, InboxError> {
+    refuse_hidden(client).await?;
+    let sql = STATUS.replace("UNFINISHED", unfinished_rebuild::COLUMNS);
+    let row = client.query_opt(&sql, &[&consumer]).await.map_err(failed("read the consumer"))?;
+    let row = row.ok_or_else(|| unknown(consumer))?;
+    let (subscription, generation): (String, i32) = (row.get(0), row.get(1));
+    let (paused, held, last_minute): (bool, i64, i64) = (row.get(2), row.get(3), row.get(5));
+    let (oldest, for_version): (Option<f64>, i64) = (row.get(4), row.get(6));
+    let counting = "SELECT status, count(*) FROM public.app_inbox \
+         WHERE consumer = $1 AND generation = $2 GROUP BY status";
+    let counted = client
+        .query(counting, &[&consumer, &generation])
+        .await
+        .map_err(failed("count the inbox"))?;
+    let mut events: Map<String, Value> = ["done", "late", "retrying", "dead", "discarded"]
+        .map(|it| (it.to_owned(), json!(0)))
+        .into_iter()
+        .collect();
+    for count in counted {
+        events.insert(count.get(0), json!(count.get::<_, i64>(1)));
+    }
+    let implausible = implausible(client, (consumer, generation)).await?;
+    let report = json!({
+        "consumer": consumer,
+        "subscription": subscription,
+        "generation": generation,
+        "paused": paused,
+        "events": events,
+        "keys_held": held,
+        "keys_waiting_for_a_version": for_version,
+        "oldest_waiting_seconds": oldest,
+        "received_last_minute": last_minute,
+        "implausible_positions": implausible.len(),
+        "rebuild": UnfinishedRebuild::of_row(&row, 7).map(|it| it.report(consumer)),
+    });
+    match report {
+        Value::Object(mut fields) => {
+            if !is_current(client).await? {
+                fields.insert("inbox".to_owned(), json!(OLDER));
+            }
+            fields.extend(finding(consumer, implausible));
+            Ok(fields)
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+            unreachable!("an object was written")
+        }
+    }
+}
+
+/// Returns the fields that `consumer status` adds if positions are proved wrong.
+fn finding(consumer: &str, keys: Vec<String>) -> impl Iterator<Item = (String, Value)> {
+    let next = format!(
+        "the position of these keys cannot be right, and their events may be skipped: \
+         walrelay consumer reset-key {consumer} --key KEY"
+    );
+    let is_there = !keys.is_empty();
+    let fields = [("implausible_keys", json!(keys)), ("next_step", json!(next))];
+    fields.into_iter().filter(move |_| is_there).map(|(name, value)| (name.to_owned(), value))
+}
+
+/// Replaces the error of an inbox of an earlier version, which lacks the column, by no rows.
+pub(crate) fn or_none_in_earlier(
+    answer: Result<Vec<tokio_postgres::Row>, Sql>,
+) -> Result<Vec<tokio_postgres::Row>, Sql> {
+    match answer {
+        Err(error) if error.code() == Some(&SqlState::UNDEFINED_COLUMN) => Ok(Vec::new()),
+        answer => answer,
+    }
+}
+
+/// Returns at most a hundred keys whose position is proved wrong. Empty for an inbox of an earlier
+/// version.
+async fn implausible(
+    client: &SqlClient,
+    (consumer, generation): (&str, i32),
+) -> Result<Vec<String>, InboxError> {
+    let sql = "SELECT k.ordering_key FROM public.app_inbox_key AS k \
+         WHERE k.consumer = $1 AND k.generation = $2 AND k.implausible > 0 ORDER BY 1 LIMIT 100";
+    let rows = or_none_in_earlier(client.query(sql, &[&consumer, &generation]).await);
+    let rows = rows.map_err(failed("read the keys"))?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
+}
+
+/// Returns the number of events of a generation in the inbox. `None` if another generation has
+/// begun.
+///
+/// # Errors
+///
+/// Fails if there is no such consumer, or if the database reports an error.
+pub async fn received(
+    client: &SqlClient,
+    consumer: &str,
+    generation: i32,
+) -> Result<Option<u64>, InboxError> {
+    let sql = "SELECT c.generation, (SELECT count(*) FROM public.app_inbox AS i \
+            WHERE i.consumer = c.consumer AND i.generation = $2) \
+         FROM public.app_inbox_consumer AS c WHERE c.consumer = $1";
+    let row = client
+        .query_opt(sql, &[&consumer, &generation])
+        .await
+        .map_err(failed("count the inbox"))?;
+    let row = row.ok_or_else(|| unknown(consumer))?;
+    let is_current = row.get::<_, i32>(0) == generation;
+    Ok(is_current.then(|| u64::try_from(row.get::<_, i64>(1)).unwrap_or_default()))
+}
+
+/// Moves the consumer from one subscription to another, which finishes a rebuild. Returns whether
+/// it read the former one.
+///
+/// # Errors
+///
+/// Fails if the database reports an error.
+pub async fn read_from(
+    client: &SqlClient,
+    consumer: &str,
+    (former, next): (&str, &str),
+) -> Result<bool, InboxError> {
+    let sql = format!(
+        "UPDATE public.app_inbox_consumer SET subscription = $3, {} \
+         WHERE consumer = $1 AND subscription = $2",
+        unfinished_rebuild::NONE
+    );
+    let moved = client.execute(&sql, &[&consumer, &former, &next]).await;
+    Ok(moved.map_err(failed("record the subscription"))? == 1)
+}
+
+/// Deletes finished rows older than this, and all rows of earlier generations, which no command
+/// reads any more. Returns the number of rows.
+///
+/// # Errors
+///
+/// Fails if the database reports an error.
+pub async fn prune(
+    client: &SqlClient,
+    consumer: &str,
+    older_than: Duration,
+) -> Result<u64, InboxError> {
+    let sql = format!(
+        "DELETE FROM public.app_inbox WHERE ctid = ANY (ARRAY( \
+           SELECT i.ctid FROM public.app_inbox AS i \
+            WHERE i.consumer = $1 \
+              AND (i.generation < $3 OR i.status IN ('done', 'late', 'discarded') \
+                   AND i.received_at < $2) LIMIT {BATCH_ROWS})) \
+           AND consumer = $1 AND (generation < $3 OR status IN ('done', 'late', 'discarded'))"
+    );
+    refuse_hidden_consumers(client, TableAccess::Update).await?;
+    refuse_hidden_rows(client, &inbox_tables()[1..], TableAccess::Delete).await?;
+    // Recorded first, because an audit must not report rows as missing that are about to be
+    // deleted. If no row is that old, the horizon stays, because the inbox is still complete.
+    let note = "UPDATE public.app_inbox_consumer AS c SET pruned_before = greatest(c.pruned_before, b.cutoff) \
+           FROM (SELECT max(o.cutoff) AS cutoff FROM public.app_inbox_consumer AS k \
+                  CROSS JOIN (VALUES (now() - make_interval(secs => $2))) AS o(cutoff) \
+                  WHERE k.consumer = $1 AND EXISTS ( \
+                    SELECT FROM public.app_inbox AS i \
+                     WHERE i.consumer = k.consumer AND i.generation = k.generation \
+                       AND i.status IN ('done', 'late', 'discarded') AND i.received_at < o.cutoff)) AS b \
+          WHERE c.consumer = $1 RETURNING c.generation, b.cutoff";
+    let noted = client.query_opt(note, &[&consumer, &older_than.as_secs_f64()]).await;
+    let noted = noted.map_err(failed("note how far the inbox is pruned"))?;
+    let noted = noted.ok_or_else(|| unknown(consumer))?;
+    let (generation, cutoff): (i32, Option<SystemTime>) = (noted.get(0), noted.get(1));
+    let mut total = 0;
+    loop {
+        let deleted = client.execute(&sql, &[&consumer, &cutoff, &generation]).await;
+        let deleted = deleted.map_err(failed("delete old rows of the inbox"))?;
+        total += deleted;
+        if deleted < BATCH_ROWS {
+            break;
+        }
+    }
+    let keys = "DELETE FROM public.app_inbox_key WHERE consumer = $1 AND generation < $2";
+    let forgotten = client.execute(keys, &[&consumer, &generation]).await;
+    forgotten.map_err(failed("delete keys of earlier generations"))?;
+    Ok(total)
+}

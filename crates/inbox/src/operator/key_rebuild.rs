@@ -1,0 +1,122 @@
+//! A rebuild of single ordering keys, in one transaction. The inbox rows of the keys are set aside,
+//! the read model's rows are reset, and the keys' events are applied again.
+
+use crate::migrations::inbox_tables;
+use tokio_postgres::Transaction;
+use walrelay_pg_client::{QualifiedName, SqlClient, TableAccess, refuse_hidden_rows};
+
+use crate::error::InboxError;
+use crate::operator::admin::failed;
+use crate::operator::event_commands::OperatorDecisions;
+
+/// Some keys of a consumer, in one generation.
+#[derive(Debug, Clone, Copy)]
+pub struct Keys<'a> {
+    /// The consumer.
+    pub consumer: &'a str,
+    /// The current generation.
+    pub generation: i32,
+    /// The ordering keys.
+    pub keys: &'a [String],
+}
+
+impl Keys<'_> {
+    /// Refuses a role that does not see all rows.
+    ///
+    /// # Errors
+    ///
+    /// Fails if row level security hides rows, or if the database reports an error.
+    pub async fn refuse_hidden(client: &SqlClient) -> Result<(), InboxError> {
+        Ok(refuse_hidden_rows(client, &inbox_tables()[1..], TableAccess::Write).await?)
+    }
+
+    /// Waits for every transaction that applies an event of these keys, then sets the keys' inbox
+    /// rows aside. All events of the keys count as unseen from then on. Returns the counts of
+    /// edited, discarded and unfinished events.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the consumer is paused or in another generation, or if the database reports an
+    /// error.
+    pub async fn set_aside(
+        &self,
+        transaction: &Transaction<'_>,
+    ) -> Result<OperatorDecisions, InboxError> {
+        let Self { consumer, generation, keys } = self;
+        let check = "SELECT public.app_inbox_check($1, $2)";
+        transaction
+            .execute(check, &[consumer, generation])
+            .await
+            .map_err(failed("lock the consumer"))?;
+        let lock = "SELECT cardinality(public.app_inbox_lock($1, $2, $3, true))";
+        let mut sorted = keys.to_vec();
+        sorted.sort_unstable();
+        let locked = transaction.execute(lock, &[consumer, generation, &sorted]).await;
+        locked.map_err(failed("lock the keys"))?;
+        let decided = "SELECT count(*) FILTER (WHERE status <> 'discarded' AND edited_at IS NOT NULL), \
+                  count(*) FILTER (WHERE status = 'discarded' AND error_code IS DISTINCT FROM 'BEHIND_POSITION'), \
+                  count(*) FILTER (WHERE status IN ('retrying', 'dead')) \
+             FROM public.app_inbox WHERE consumer = $1 AND generation = $2 AND ordering_key = ANY ($3)";
+        let row = transaction.query_one(decided, &[consumer, generation, keys]).await;
+        let row = row.map_err(failed("count what was decided"))?;
+        let aside = "UPDATE public.app_inbox SET generation = -generation \
+              WHERE consumer = $1 AND generation = $2 AND ordering_key = ANY ($3)";
+        let set_aside = transaction.execute(aside, &[consumer, generation, keys]).await;
+        set_aside.map_err(failed("set the inbox's rows aside"))?;
+        let unplace = "UPDATE public.app_inbox_key \
+                SET commit_lsn = NULL, tx_index = NULL, system_identifier = NULL, version = NULL, held_by = NULL \
+              WHERE consumer = $1 AND generation = $2 AND ordering_key = ANY ($3)";
+        let unplaced = transaction.execute(unplace, &[consumer, generation, keys]).await;
+        unplaced.map_err(failed("forget the keys' positions"))?;
+        Ok(OperatorDecisions { edited: row.get(0), discarded: row.get(1), unfinished: row.get(2) })
+    }
+
+    /// Calls the function that resets these keys in the read model: `f(text[])`, or `f(text)` for
+    /// each.
+    ///
+    /// # Errors
+    ///
+    /// Fails if there is no such function, or if the function fails.
+    pub async fn reset(
+        &self,
+        transaction: &Transaction<'_>,
+        function: &QualifiedName,
+    ) -> Result<(), InboxError> {
+        let name = function.to_string();
+        let sql = "SELECT to_regprocedure($1 || '(text[])') IS NOT NULL, to_regprocedure($1 || '(text)') IS NOT NULL";
+        let row =
+            transaction.query_one(sql, &[&name]).await.map_err(failed("find the function"))?;
+        let call = match (row.get(0), row.get(1)) {
+            (true, _) => format!("SELECT {name}($1::text[])"),
+            (false, true) => format!("SELECT {name}(k) FROM unnest($1::text[]) AS k"),
+            (false, false) => {
+                return Err(InboxError::Handler {
+                    handler: name,
+                    problem:
+                        "there is no function f(text[]) or f(text) of this name to reset the keys"
+                            .to_owned(),
+                });
+            }
+        };
+        let done = transaction.execute(&call, &[&self.keys]).await;
+        done.map(drop).map_err(failed("reset the keys"))
+    }
+
+    /// Deletes the rows that were set aside. Returns the number of applied events among them that
+    /// were not applied again.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database reports an error.
+    pub async fn forget(&self, transaction: &Transaction<'_>) -> Result<i64, InboxError> {
+        let Self { consumer, generation, keys } = self;
+        let sql = "WITH old AS (DELETE FROM public.app_inbox AS o \
+                    WHERE o.consumer = $1 AND o.generation = 0 - $2::int4 AND o.ordering_key = ANY ($3) \
+                    RETURNING o.event_id, o.status) \
+             SELECT count(*) FROM old WHERE old.status IN ('done', 'late') \
+                AND NOT EXISTS (SELECT FROM public.app_inbox AS n \
+                      WHERE n.consumer = $1 AND n.generation = $2 AND n.event_id = old.event_id)";
+        let row = transaction.query_one(sql, &[consumer, generation, keys]).await;
+        Ok(row.map_err(failed("delete the inbox's old rows"))?.get(0))
+    }
+}

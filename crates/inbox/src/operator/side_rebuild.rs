@@ -1,0 +1,303 @@
+//! A rebuild beside the read model in use. The next generation fills tables in another schema, and
+//! one transaction moves the rows into the tables in use.
+//!
+//! ```text
+//! rebuild recorded ──▶ events applied in the schema ──▶ rows moved, new generation current
+//! ```
+
+use std::time::SystemTime;
+
+use tokio_postgres::Transaction;
+use walrelay_pg_client::{SqlClient, TableAccess, quote_literal};
+
+use crate::error::InboxError;
+use crate::operator::admin::{contained, failed, refuse_hidden_consumers, unknown};
+use crate::operator::unfinished_rebuild;
+
+/// A rebuild of one consumer in one schema.
+#[derive(Debug, Clone, Copy)]
+pub struct Beside<'a> {
+    /// The consumer.
+    pub consumer: &'a str,
+    /// The schema with the tables to fill.
+    pub schema: &'a str,
+}
+
+/// A table that the rebuild fills, and the table in use that it replaces.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StagedTable {
+    /// The table's name.
+    pub name: String,
+    /// The table's name with its schema.
+    pub staged: String,
+    /// The table in use with its schema. `None` if the search path has no table of this name.
+    pub live: Option<String>,
+    /// The names and types of the writable columns.
+    pub columns: Vec<String>,
+    /// The names and types of the writable columns of the table in use.
+    pub live_columns: Vec<String>,
+    /// The names of the writable columns, quoted for SQL.
+    pub quoted: Vec<String>,
+}
+
+/// The events that the new generation lacks compared with the current one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct GenerationDifference {
+    /// The events that the current generation has applied and the new one has not received.
+    pub missing: i64,
+    /// The events that are pending or dead in the new generation.
+    pub unfinished: i64,
+}
+
+impl Beside<'_> {
+    /// Returns the tables of the schema.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database reports an error.
+    pub async fn tables(&self, client: &SqlClient) -> Result<Vec<StagedTable>, InboxError> {
+        const COLUMNS: &str = "FROM pg_catalog.pg_attribute AS a WHERE a.attnum > 0 AND NOT a.attisdropped \
+              AND a.attgenerated = '' AND a.attrelid";
+        let sql = format!(
+            "SELECT c.relname::text, format('%I.%I', n.nspname, c.relname), \
+                    (SELECT format('%I.%I', ln.nspname, lc.relname) FROM pg_catalog.pg_class AS lc \
+                       JOIN pg_catalog.pg_namespace AS ln ON ln.oid = lc.relnamespace WHERE lc.oid = u.oid), \
+                    ARRAY(SELECT a.attname || ' ' || format_type(a.atttypid, a.atttypmod) {COLUMNS} = c.oid ORDER BY 1), \
+                    ARRAY(SELECT a.attname || ' ' || format_type(a.atttypid, a.atttypmod) {COLUMNS} = u.oid ORDER BY 1), \
+                    ARRAY(SELECT quote_ident(a.attname) {COLUMNS} = c.oid ORDER BY 1) \
+               FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace \
+              CROSS JOIN LATERAL (SELECT to_regclass(quote_ident(c.relname))::oid AS oid) AS u \
+              WHERE n.nspname = $1 AND c.relkind IN ('r', 'p') AND NOT c.relispartition ORDER BY 1"
+        );
+        let rows = client.query(&sql, &[&self.schema]).await;
+        let rows = rows.map_err(failed("list the tables of the schema"))?;
+        let of = |row: &tokio_postgres::Row| StagedTable {
+            name: row.get(0),
+            staged: row.get(1),
+            live: row.get(2),
+            columns: row.get(3),
+            live_columns: row.get(4),
+            quoted: row.get(5),
+        };
+        Ok(rows.iter().map(of).collect())
+    }
+
+    /// Returns whether a table of the schema has rows.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database reports an error.
+    pub async fn has_rows(
+        &self,
+        client: &SqlClient,
+        table: &StagedTable,
+    ) -> Result<bool, InboxError> {
+        let sql = format!("SELECT EXISTS (SELECT FROM {})", table.staged);
+        let row = client.query_one(&sql, &[]).await;
+        Ok(row.map_err(failed("check whether the schema's tables are empty"))?.get(0))
+    }
+
+    /// Locks the rebuild against other processes until the session ends. Returns false if another
+    /// process has the lock.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database reports an error.
+    pub async fn claim(&self, client: &SqlClient) -> Result<bool, InboxError> {
+        let sql = "SELECT pg_try_advisory_lock(hashtextextended('walrelay rebuild ' || $1, 0))";
+        let row = client.query_one(sql, &[&self.consumer]).await;
+        Ok(row.map_err(failed("claim the rebuild"))?.get(0))
+    }
+
+    /// Records the rebuild in the consumer's row if no rebuild is recorded, and returns the current
+    /// generation. Deletes the inbox rows of an abandoned rebuild.
+    ///
+    /// # Errors
+    ///
+    /// Fails if there is no such consumer, another rebuild is unfinished, or the database reports
+    /// an error.
+    pub async fn begin(&self, client: &mut SqlClient) -> Result<i32, InboxError> {
+        const FAILED: &str = "note the rebuild";
+        refuse_hidden_consumers(client, TableAccess::Update).await?;
+        let transaction = client.transaction().await.map_err(failed(FAILED))?;
+        let sql = "UPDATE public.app_inbox_consumer \
+              SET rebuilding = generation + 1, rebuilding_in = $2, rebuilding_since = now(), updated_at = now() \
+            WHERE consumer = $1 AND rebuilding IS NULL RETURNING generation";
+        let row = transaction.query_opt(sql, &[&self.consumer, &self.schema]).await;
+        let row = row.map_err(failed(FAILED))?.ok_or_else(|| unknown(self.consumer))?;
+        let generation: i32 = row.get(0);
+        forget(&transaction, (self.consumer, generation + 1)).await?;
+        transaction.commit().await.map_err(failed(FAILED))?;
+        Ok(generation)
+    }
+
+    /// Returns the server's time, the end of the time range to compare.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database reports an error.
+    pub async fn moment(&self, client: &SqlClient) -> Result<SystemTime, InboxError> {
+        let row = client.query_one("SELECT now()", &[]).await;
+        Ok(row.map_err(failed("read the server's clock"))?.get(0))
+    }
+
+    /// Compares the new generation with the current one. Only events from before `moment` count,
+    /// because both generations have received those.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database reports an error.
+    pub async fn compare(
+        &self,
+        client: &SqlClient,
+        (generation, moment): (i32, SystemTime),
+    ) -> Result<GenerationDifference, InboxError> {
+        let sql = "SELECT (SELECT count(*) FROM public.app_inbox AS o \
+                   WHERE o.consumer = $1 AND o.generation = $2 AND o.status IN ('done', 'late') AND o.done_at < $3 \
+                     AND NOT EXISTS (SELECT FROM public.app_inbox AS n \
+                           WHERE n.consumer = $1 AND n.generation = $2 + 1 AND n.event_id = o.event_id)), \
+                 (SELECT count(*) FROM public.app_inbox AS n \
+                   WHERE n.consumer = $1 AND n.generation = $2 + 1 AND n.status IN ('retrying', 'dead'))";
+        let row = client.query_one(sql, &[&self.consumer, &generation, &moment]).await;
+        let row = row.map_err(failed("compare the generations"))?;
+        Ok(GenerationDifference { missing: row.get(0), unfinished: row.get(1) })
+    }
+
+    /// Waits until no batch of this consumer is being applied, and blocks further batches until the
+    /// transaction ends.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`InboxError::is_in_the_way`] if a batch is still being applied, or if the
+    /// database reports an error.
+    pub async fn stop_others(&self, transaction: &Transaction<'_>) -> Result<(), InboxError> {
+        let sql = "SELECT pg_advisory_xact_lock(hashtextextended('walrelay inbox ' || $1, 0))";
+        let waited = transaction.execute(sql, &[&self.consumer]).await;
+        waited.map(drop).map_err(failed("wait for batches of the consumer"))
+    }
+
+    /// Moves the rows, or runs `switch_sql` instead, and makes the new generation current.
+    ///
+    /// # Errors
+    ///
+    /// Fails without any change if the database reports an error.
+    pub async fn switch(
+        &self,
+        transaction: &Transaction<'_>,
+        (tables, switch_sql): (&[StagedTable], Option<&str>),
+    ) -> Result<(), InboxError> {
+        let moved = match switch_sql {
+            Some(sql) => transaction.batch_execute(&contained(sql)).await,
+            None => transaction.batch_execute(&moving(tables)).await,
+        };
+        moved.map_err(failed("put the new tables in use"))?;
+        let sql = format!(
+            "UPDATE public.app_inbox_consumer SET generation = rebuilding, {} \
+              WHERE consumer = $1 AND rebuilding_in = $2",
+            unfinished_rebuild::NONE
+        );
+        let changed = transaction.execute(&sql, &[&self.consumer, &self.schema]).await;
+        match changed.map_err(failed("put the new generation in use"))? {
+            0 => Err(unknown(self.consumer)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Abandons an unfinished rebuild and deletes the inbox rows of its generation. After a rebuild in
+/// place, the consumer reads its former subscription again. The tables remain unchanged.
+///
+/// # Errors
+///
+/// Fails if there is no such consumer, or if the database reports an error.
+pub async fn abandon(
+    client: &mut SqlClient,
+    consumer: &str,
+    usual: &str,
+) -> Result<(), InboxError> {
+    const FAILED: &str = "give the rebuild up";
+    refuse_hidden_consumers(client, TableAccess::Update).await?;
+    let transaction = client.transaction().await.map_err(failed(FAILED))?;
+    let lock = "SELECT pg_advisory_xact_lock(hashtextextended('walrelay inbox ' || $1, 0))";
+    transaction.execute(lock, &[&consumer]).await.map_err(failed(FAILED))?;
+    let sql = format!(
+        "UPDATE public.app_inbox_consumer SET subscription = $2, {} WHERE consumer = $1 RETURNING generation",
+        unfinished_rebuild::NONE
+    );
+    let row = transaction.query_opt(&sql, &[&consumer, &usual]).await;
+    let row = row.map_err(failed(FAILED))?.ok_or_else(|| unknown(consumer))?;
+    forget(&transaction, (consumer, row.get::<_, i32>(0) + 1)).await?;
+    transaction.commit().await.map_err(failed(FAILED))
+}
+
+/// Deletes the inbox rows of a generation.
+async fn forget(
+    transaction: &Transaction<'_>,
+    (consumer, generation): (&str, i32),
+) -> Result<(), InboxError> {
+    for table in ["app_inbox", "app_inbox_key"] {
+        let sql = format!("DELETE FROM public.{table} WHERE consumer = $1 AND generation = $2");
+        let deleted = transaction.execute(&sql, &[&consumer, &generation]).await;
+        deleted.map_err(failed("delete the rows of an abandoned generation"))?;
+    }
+    Ok(())
+}
+
+/// Returns the statements that move each table's rows into the table in use. Readers see all old
+/// rows or all new rows, and never wait. Grants, indexes, views and policies are unaffected,
+/// because the tables in use remain.
+fn moving(tables: &[StagedTable]) -> String {
+    let mut sql = "SET CONSTRAINTS ALL DEFERRED; ".to_owned();
+    let live = |table: &StagedTable| table.live.clone().unwrap_or_default();
+    for table in tables.iter().rev() {
+        sql.push_str(&format!("DELETE FROM {}; ", live(table)));
+    }
+    for table in tables {
+        let (into, from, columns) = (live(table), &table.staged, table.quoted.join(", "));
+        sql.push_str(&format!(
+            "INSERT INTO {into} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns} FROM {from}; \
+             TRUNCATE {from}; "
+        ));
+        // An identity column continues after the highest value of the moved rows.
+        sql.push_str(&format!(
+            "DO {}; ",
+            quote_literal(&format!(
+                "DECLARE c record; BEGIN \
+                   FOR c IN SELECT a.attname FROM pg_catalog.pg_attribute AS a \
+                             WHERE a.attrelid = {0}::pg_catalog.regclass AND a.attidentity <> '' LOOP \
+                     EXECUTE pg_catalog.format('SELECT pg_catalog.setval(pg_catalog.pg_get_serial_sequence(%L, %L), m.v) \
+                       FROM (SELECT max(%I) AS v FROM {1}) AS m WHERE m.v IS NOT NULL', {0}, c.attname, c.attname); \
+                   END LOOP; END",
+                quote_literal(&into),
+                into
+            ))
+        ));
+    }
+    sql
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_moved_without_touching_the_tables_themselves() {
+        let table = StagedTable {
+            name: "balances".into(),
+            staged: "fresh.balances".into(),
+            live: Some("shop.balances".into()),
+            columns: vec!["id text".into()],
+            live_columns: vec!["id text".into()],
+            quoted: vec!["id".into()],
+        };
+        let sql = moving(&[table]);
+        for part in [
+            "DELETE FROM shop.balances;",
+            "INSERT INTO shop.balances (id) OVERRIDING SYSTEM VALUE SELECT id FROM fresh.balances;",
+            "TRUNCATE fresh.balances;",
+        ] {
+            assert!(sql.contains(part), "{part} is missing in {sql}");
+        }
+        assert!(!sql.contains("TRUNCATE shop"), "readers would wait: {sql}");
+    }
+}

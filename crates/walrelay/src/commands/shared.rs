@@ -1,0 +1,10 @@
+//! Parts of several commands.
+
+pub(super) mod cancellable;
+pub(super) mod columns;
+pub(super) mod consent;
+pub(super) mod draining;
+pub(super) mod preconditions;
+pub(super) mod subscription_setup;
+pub(super) mod telemetry_export;
+pub(super) mod topics;

@@ -1,0 +1,163 @@
+//! The subscription of a new consumer: creates it, or checks an existing one.
+
+use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::{
+    DeadLetterPolicy, ExpirationPolicy, Subscription,
+};
+use tokio::time::timeout;
+use walrelay_inbox::{InboxError, SubscriptionWarning};
+use walrelay_pubsub::{Admin, Endpoint, PubsubError, Subscriber};
+use walrelay_relay::policy::Chain;
+
+use super::super::check::PATIENCE;
+use crate::config::NewSubscription;
+use crate::error::Error;
+use crate::output::print;
+
+/// Pub/Sub's maximum, so that an outage does not send healthy messages to the dead-letter topic.
+const DELIVERY_ATTEMPTS: i32 = 100;
+/// Time between redeliveries without a consumer. A consumer sets its own deadline on the stream.
+const ACK_DEADLINE_SECONDS: i32 = 60;
+
+/// Creates the subscription. An existing subscription must have the same topic, ordering and
+/// filter.
+///
+/// # Errors
+///
+/// An existing subscription differs, a topic is missing, or Pub/Sub refuses or does not answer.
+pub(in crate::commands) async fn create(
+    endpoint: &Endpoint,
+    name: &str,
+    new: &NewSubscription,
+) -> Result<(), Error> {
+    let subscriber = Subscriber::connect(endpoint)?;
+    let wanted = wanted(name, new);
+    let is_new = match subscriber.create_subscription(wanted.clone()).await {
+        Ok(is_new) => is_new,
+        Err(error) => return Err(lacking(error, endpoint, new).await),
+    };
+    if is_new {
+        return print(&format!("created: subscription {name}\n"));
+    }
+    if let Some(found) = subscriber.subscription(name).await? {
+        refuse_other(&found, &wanted)?;
+        remark(&found);
+    }
+    print(&format!("already there: subscription {name}\n"))
+}
+
+/// Returns whether the subscription exists. If Pub/Sub cannot be asked, logs a warning and returns
+/// `None`.
+pub(in crate::commands) async fn exists(endpoint: &Endpoint, name: &str) -> Option<bool> {
+    let asked =
+        timeout(PATIENCE, async { Subscriber::connect(endpoint)?.subscription(name).await });
+    let problem = match asked.await {
+        Ok(Ok(found)) => {
+            found.iter().for_each(remark);
+            return Some(found.is_some());
+        }
+        Ok(Err(error)) => Chain(&error).to_string(),
+        Err(_) => format!("no answer within {} s", PATIENCE.as_secs()),
+    };
+    tracing::warn!(subscription = name, problem, "whether the subscription exists cannot be told");
+    None
+}
+
+/// Logs warnings about settings that harm its consumer.
+fn remark(subscription: &Subscription) {
+    for it in SubscriptionWarning::of(subscription) {
+        let name = &subscription.name;
+        tracing::warn!(subscription = name, "the subscription {}; {}", it.told(), it.fix());
+    }
+}
+
+/// Returns a subscription that is ordered and never expires.
+fn wanted(name: &str, new: &NewSubscription) -> Subscription {
+    Subscription {
+        name: name.to_owned(),
+        topic: new.topic.clone(),
+        ack_deadline_seconds: ACK_DEADLINE_SECONDS,
+        enable_message_ordering: true,
+        // Without a TTL a subscription never expires.
+        expiration_policy: Some(ExpirationPolicy { ttl: None }),
+        filter: new.filter.clone(),
+        dead_letter_policy: new.dead_letter_topic.clone().map(|topic| DeadLetterPolicy {
+            dead_letter_topic: topic,
+            max_delivery_attempts: DELIVERY_ATTEMPTS,
+        }),
+        enable_exactly_once_delivery: new.exactly_once,
+        ..Subscription::default()
+    }
+}
+
+/// Replaces Pub/Sub's NOT_FOUND by an error that names the missing topic. Pub/Sub returns the same
+/// code for a missing topic and a wrong project.
+async fn lacking(error: PubsubError, endpoint: &Endpoint, new: &NewSubscription) -> Error {
+    if !matches!(error, PubsubError::Subscription { code: "NOT_FOUND", .. }) {
+        return error.into();
+    }
+    let Ok(admin) = Admin::connect(endpoint) else { return error.into() };
+    let admin = admin.with_patience(PATIENCE);
+    for topic in [Some(&new.topic), new.dead_letter_topic.as_ref()].into_iter().flatten() {
+        if matches!(admin.topic_exists(topic).await, Ok(false)) {
+            return Error::TopicMissing { topic: topic.clone() };
+        }
+    }
+    error.into()
+}
+
+/// Refuses an existing subscription unless it delivers the same messages in the same order.
+fn refuse_other(found: &Subscription, wanted: &Subscription) -> Result<(), Error> {
+    let mut differs = Vec::new();
+    if found.topic != wanted.topic {
+        differs.push(format!("its topic is {}, not {}", found.topic, wanted.topic));
+    }
+    if !found.enable_message_ordering {
+        differs.push("it does not deliver in order".to_owned());
+    }
+    if found.filter != wanted.filter {
+        differs.push(match found.filter.as_str() {
+            "" => "it has no filter".to_owned(),
+            filter => format!("its filter is {filter:?}"),
+        });
+    }
+    match differs.is_empty() {
+        true => Ok(()),
+        false => Err(Error::Inbox(InboxError::OtherKind {
+            subscription: wanted.name.clone(),
+            differs: differs.join("; "),
+        })),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_differs_from_what_would_have_been_created_is_named() {
+        let new = NewSubscription {
+            topic: "projects/p/topics/order.events".to_owned(),
+            dead_letter_topic: None,
+            exactly_once: false,
+            filter: String::new(),
+        };
+        let asked = wanted("s", &new);
+        assert!(refuse_other(&asked, &asked).is_ok());
+        let other = Subscription {
+            topic: "_deleted-topic_".to_owned(),
+            enable_message_ordering: false,
+            filter: "attributes:x".to_owned(),
+            ..asked.clone()
+        };
+        let error = refuse_other(&other, &asked).expect_err("it is another one");
+        assert_eq!(error.exit().code(), 3);
+        let text = error.report();
+        for part in [
+            "its topic is _deleted-topic_, not",
+            "not deliver in order",
+            "its filter is \"attributes:x\"",
+        ] {
+            assert!(text.contains(part), "{part} is missing in {text}");
+        }
+    }
+}
