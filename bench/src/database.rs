@@ -99,11 +99,11 @@ impl Server {
     /// Creates a database with `walrelay init`. Its slot never moves: readers use copies of the
     /// slot.
     pub(crate) async fn create(&self, name: &str) -> Result<Database, Failure> {
-        self.create_divided(name, 1).await
+        self.create_with_shards(name, 1).await
     }
 
     /// Creates a database that is divided into `shards` shards, each with its own slot.
-    pub(crate) async fn create_divided(
+    pub(crate) async fn create_with_shards(
         &self,
         name: &str,
         shards: u32,

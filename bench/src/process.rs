@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cpu_time_is_read_whatever_the_program_is_called() {
+    fn cpu_time_is_read_for_any_program_name() {
         let text = "7 (a ) b) S 1 7 7 0 -1 4194560 1 0 0 0 230 15 0 0 20 0 1 0 9 1 1";
         let expected = ('S', Duration::from_millis(2_300), Duration::from_millis(150));
         assert_eq!(parse_stat(text), Some(expected));

@@ -33,7 +33,7 @@ pub(crate) async fn run(
     arguments: &[String],
 ) -> Result<ShardedResult, Failure> {
     let Shards { name, count, rows, rounds: rounds_count } = shards;
-    let mut database = server.create_divided(&name.replace('-', "_"), count).await?;
+    let mut database = server.create_with_shards(&name.replace('-', "_"), count).await?;
     database.load(rows).await?;
     let mut rounds = Vec::new();
     for _ in 0..rounds_count {

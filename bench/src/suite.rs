@@ -182,7 +182,7 @@ fn publishers(size: Size) -> Vec<Publishing> {
 pub(crate) fn execute(options: &SuiteOptions) -> Result<(), Failure> {
     let relay = match &options.relay {
         Some(relay) => relay.clone(),
-        None => beside_us()?,
+        None => default_binary()?,
     };
     // The server starts before the runtime, because starting a server blocks.
     let server = Server::start(relay.clone(), CommitDurability::Cached)?;
@@ -215,7 +215,7 @@ async fn consumed(server: &Server, consumers: Vec<Consume>) -> Result<Vec<Consum
     Ok(all)
 }
 
-fn beside_us() -> Result<PathBuf, Failure> {
+fn default_binary() -> Result<PathBuf, Failure> {
     let relay = std::env::current_exe()?.with_file_name("walrelay");
     if relay.is_file() {
         return Ok(relay);

@@ -63,7 +63,7 @@ async fn messages_of_a_key_come_in_the_order_they_were_published() {
 }
 
 #[tokio::test]
-async fn what_is_given_back_comes_again_in_order_and_what_is_acknowledged_does_not() {
+async fn rejected_messages_are_redelivered_in_order_and_acknowledged_ones_are_not() {
     for mut service in services().await {
         let messages = (0..4).map(|n| message("a", &n.to_string())).collect();
         service.publish("orders", messages).await.unwrap();

@@ -6,14 +6,14 @@ use std::time::Duration;
 use walrelay_testkit::emulator::official_or_skip;
 use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::wait_until;
-use walrelay_tests::{DEADLINE, World};
+use walrelay_tests::{DEADLINE, InboxDatabase};
 
 use crate::service::{Kind, Service};
 
 #[tokio::test]
 async fn the_relay_works_with_the_official_emulator() {
     let Some(address) = official_or_skip() else { return };
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let mut service = Service::connect(Kind::Official, address, None).await;
     service.create_topic("video.events").await.unwrap();
     service.subscribe("video.events", "videos").await.unwrap();

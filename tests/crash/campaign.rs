@@ -9,7 +9,7 @@ use walrelay_testkit::checker::{self, Verdict};
 use walrelay_testkit::process::Signal;
 use walrelay_testkit::relay::Relay;
 use walrelay_testkit::wait_until;
-use walrelay_tests::{DEADLINE, Producer, World, topic};
+use walrelay_tests::{DEADLINE, InboxDatabase, Producer, topic};
 
 /// The way in which a relay ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,7 +106,7 @@ struct Ledger {
 }
 
 impl Ledger {
-    fn read_on(&mut self, world: &World) {
+    fn read_on(&mut self, world: &InboxDatabase) {
         let messages = world.pubsub.emulator().published(&topic("video.events"));
         for message in &messages[self.read_count..] {
             let id = message.attribute("event_id").unwrap_or_default();
@@ -139,7 +139,7 @@ fn random_below(limit: u64) -> u64 {
 
 /// Kills relays under load until `is_enough`, then waits until every row has arrived.
 pub(crate) async fn kill_until(
-    world: &World,
+    world: &InboxDatabase,
     pace: Duration,
     mut is_enough: impl FnMut(usize) -> bool,
 ) -> Account {
@@ -172,7 +172,7 @@ pub(crate) async fn kill_until(
 
 /// Returns the number of rows that may be republished: stored, but neither confirmed nor recorded
 /// as published.
-async fn at_risk(world: &World, ledger: &Ledger) -> usize {
+async fn at_risk(world: &InboxDatabase, ledger: &Ledger) -> usize {
     let sql = "SELECT event_id FROM app_outbox_dispatch WHERE status = 'retrying'";
     let parked = world.client().query(sql, &[]).await.expect("dispatch state can be read");
     let redelivered =
@@ -181,7 +181,7 @@ async fn at_risk(world: &World, ledger: &Ledger) -> usize {
 }
 
 /// Runs a relay from its start to its death.
-async fn die(world: &World, death: RelayDeath) {
+async fn die(world: &InboxDatabase, death: RelayDeath) {
     // The relay passes the failpoint many times, and dies at a random pass.
     let command = world.relay(["--park-after", "200ms"]);
     let command = match death.failpoint() {
@@ -225,13 +225,13 @@ async fn wait_dead(relay: &mut Relay) -> Option<i32> {
     relay.wait_ended(DEADLINE).await.code()
 }
 
-pub(crate) async fn wait_for_more(world: &World, count: u64) {
+pub(crate) async fn wait_for_more(world: &InboxDatabase, count: u64) {
     let goal = world.pubsub.stored_count() + count;
     world.pubsub.wait_stored(DEADLINE, goal).await;
 }
 
 /// Returns the longest time without a stored message.
-fn longest_pause(world: &World) -> Duration {
+fn longest_pause(world: &InboxDatabase) -> Duration {
     let messages = world.pubsub.emulator().published(&topic("video.events"));
     let times = messages.windows(2).map(|pair| {
         pair[1].publish_time().duration_since(pair[0].publish_time()).unwrap_or_default()
@@ -240,7 +240,7 @@ fn longest_pause(world: &World) -> Duration {
 }
 
 /// Waits until all rows are confirmed and dispatch state is empty, and then checks the result.
-pub(crate) async fn settle_and_check(world: &World, producer: Producer) -> Verdict {
+pub(crate) async fn settle_and_check(world: &InboxDatabase, producer: Producer) -> Verdict {
     let rows_count = producer.stop().await;
     assert!(rows_count > 0, "the producer has committed nothing");
     world.wait_confirmed(DEADLINE).await;

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use walrelay_private_postgres::PrivatePostgres;
 use walrelay_testkit::postgres::installation_or_skip;
-use walrelay_tests::{CONSUMER, Producer, World};
+use walrelay_tests::{CONSUMER, InboxDatabase, Producer};
 
 const PACE: Duration = Duration::from_millis(50);
 
 #[tokio::test]
 async fn consumer_and_relay_are_killed_again_and_again() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     world.set_up_consumer().await;
     // A killed consumer acknowledges no leased message, and 30 % of the other acknowledgements are
     // lost.
@@ -42,7 +42,7 @@ async fn consumer_and_relay_are_killed_again_and_again() {
 async fn a_database_that_crashes_under_the_consumer_has_every_event_once() {
     let Some(installation) = installation_or_skip() else { return };
     let mut server = PrivatePostgres::start(&installation, &[]).expect("a server starts");
-    let Some(mut world) = World::create_at(&server.url("postgres")).await else { return };
+    let Some(mut world) = InboxDatabase::create_at(&server.url("postgres")).await else { return };
     world.set_up_consumer().await;
     world.insert_events(20, 4000).await;
     world.catch_up().await;
@@ -61,7 +61,7 @@ async fn a_database_that_crashes_under_the_consumer_has_every_event_once() {
 
 #[tokio::test]
 async fn a_lost_answer_to_a_commit_is_found_in_the_inbox() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     world.set_up_consumer().await;
     world.insert_events(10, 2000).await;
     world.catch_up().await;

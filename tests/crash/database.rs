@@ -6,28 +6,28 @@ use walrelay_private_postgres::PrivatePostgres;
 use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::postgres::installation_or_skip;
 use walrelay_testkit::wait_until;
-use walrelay_tests::{DEADLINE, Producer, World};
+use walrelay_tests::{DEADLINE, InboxDatabase, Producer};
 
 use crate::campaign::settle_and_check;
 
 const PACE: Duration = Duration::from_millis(20);
 
 /// Starts a private server with a test environment on it.
-async fn own_server(settings: &[(&str, &str)]) -> Option<(World, PrivatePostgres)> {
+async fn own_server(settings: &[(&str, &str)]) -> Option<(InboxDatabase, PrivatePostgres)> {
     let installation = installation_or_skip()?;
     let server = PrivatePostgres::start(&installation, settings).expect("a server starts");
-    let world = World::create_at(&server.url("postgres")).await?;
+    let world = InboxDatabase::create_at(&server.url("postgres")).await?;
     Some((world, server))
 }
 
 #[tokio::test]
 async fn a_database_that_restarts_is_followed() {
-    is_followed_through(|server| server.restart().unwrap()).await;
+    survives_server_event(|server| server.restart().unwrap()).await;
 }
 
 #[tokio::test]
 async fn a_database_that_crashes_is_followed() {
-    is_followed_through(|server| {
+    survives_server_event(|server| {
         server.crash().unwrap();
         server.restart().unwrap();
     })
@@ -35,7 +35,7 @@ async fn a_database_that_crashes_is_followed() {
 }
 
 /// Applies `happening` to the server twice under load, and checks that no row is lost.
-async fn is_followed_through(happening: fn(&mut PrivatePostgres)) {
+async fn survives_server_event(happening: fn(&mut PrivatePostgres)) {
     let Some((mut world, mut server)) = own_server(&[]).await else { return };
     let _relay = world.start_relay([]).await;
     let producer = Producer::start(world.url(), PACE);

@@ -5,19 +5,19 @@ use std::time::Duration;
 
 use walrelay_testkit::process::Signal;
 use walrelay_testkit::wait_until;
-use walrelay_tests::{DEADLINE, Producer, World};
+use walrelay_tests::{DEADLINE, InboxDatabase, Producer};
 
 use crate::campaign::settle_and_check;
 
 const PACE: Duration = Duration::from_millis(20);
 
 /// Options that make the server drop a silent relay after one second.
-const IMPATIENT: [&str; 4] = ["--wal-sender-timeout", "1s", "--status-interval", "300ms"];
+const SHORT_TIMEOUTS: [&str; 4] = ["--wal-sender-timeout", "1s", "--status-interval", "300ms"];
 
 #[tokio::test]
 async fn a_relay_frozen_for_longer_than_the_sender_timeout_loses_its_slot_and_comes_back() {
-    let Some(world) = World::create().await else { return };
-    let relay = world.start_relay(IMPATIENT).await;
+    let Some(world) = InboxDatabase::create().await else { return };
+    let relay = world.start_relay(SHORT_TIMEOUTS).await;
     let producer = Producer::start(world.url(), PACE);
     world.pubsub.wait_stored(DEADLINE, 100).await;
 
@@ -32,13 +32,13 @@ async fn a_relay_frozen_for_longer_than_the_sender_timeout_loses_its_slot_and_co
 
 #[tokio::test]
 async fn a_frozen_relay_that_thaws_beside_its_successor_breaks_nothing() {
-    let Some(world) = World::create().await else { return };
-    let first = world.start_relay(IMPATIENT).await;
+    let Some(world) = InboxDatabase::create().await else { return };
+    let first = world.start_relay(SHORT_TIMEOUTS).await;
     let producer = Producer::start(world.url(), PACE);
     world.pubsub.wait_stored(DEADLINE, 100).await;
 
     first.signal(Signal::Stop);
-    let second = world.start_relay(IMPATIENT).await;
+    let second = world.start_relay(SHORT_TIMEOUTS).await;
     let goal = world.pubsub.stored_count() + 100;
     world.pubsub.wait_stored(DEADLINE, goal).await;
     first.signal(Signal::Continue);
@@ -50,7 +50,7 @@ async fn a_frozen_relay_that_thaws_beside_its_successor_breaks_nothing() {
 
 #[tokio::test]
 async fn sessions_ended_by_an_administrator_are_opened_again() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let relay = world.start_relay([]).await;
     let producer = Producer::start(world.url(), PACE);
     for _ in 0..3 {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use walrelay_testkit::checker;
 use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::wait_until;
-use walrelay_tests::{DEADLINE, Producer, World};
+use walrelay_tests::{DEADLINE, InboxDatabase, Producer};
 
 use crate::campaign::settle_and_check;
 
@@ -21,7 +21,7 @@ const EMPTY_DISK: &str = "DROP TRIGGER full_disk ON app_outbox_dispatch";
 
 #[tokio::test]
 async fn while_dispatch_state_cannot_be_written_nothing_is_confirmed_past_what_belongs_there() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let id = "00000000-0000-4000-8000-00000000dead";
     world.pubsub.fault(&format!("event_id={id},reject=INVALID_ARGUMENT"));
     world.execute(FILL_DISK).await;
@@ -57,7 +57,7 @@ async fn while_dispatch_state_cannot_be_written_nothing_is_confirmed_past_what_b
 
 #[tokio::test]
 async fn while_rows_cannot_be_parked_everything_else_flows_and_the_order_holds() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     world.execute(FILL_DISK).await;
     let relay = world.start_relay(["--park-after", "300ms"]).await;
     world.pubsub.fault("key=v-3,reject=UNAVAILABLE");

@@ -2,7 +2,7 @@
 //! lost.
 
 use walrelay_testkit::outbox::Workload;
-use walrelay_tests::{DEADLINE, World};
+use walrelay_tests::{DEADLINE, InboxDatabase};
 
 /// The failpoints of a recovery with the command that reaches them: first the commands that create
 /// the slot, then those that publish.
@@ -17,7 +17,7 @@ const STEPS: [(&str, &[&str]); 5] = [
 #[tokio::test]
 async fn a_recovery_that_dies_at_any_step_is_finished_and_loses_nothing() {
     for (step, command) in STEPS {
-        let Some(world) = World::create().await else { return };
+        let Some(world) = InboxDatabase::create().await else { return };
         Workload::of_rows(60).insert(world.client()).await.expect("rows");
         world.catch_up().await;
         world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
@@ -45,7 +45,7 @@ async fn a_recovery_that_dies_at_any_step_is_finished_and_loses_nothing() {
 
 #[tokio::test]
 async fn rows_that_a_recovery_parked_before_it_died_keep_their_place_in_their_key() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     Workload::of_rows(30).insert(world.client()).await.expect("rows");
     world.catch_up().await;
     world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
@@ -79,7 +79,7 @@ const FIRST_STEPS: [(&str, &[&str]); 5] = [
 async fn a_first_start_over_a_table_with_rows_that_dies_at_any_step_is_finished_and_loses_nothing()
 {
     for (step, command) in FIRST_STEPS {
-        let Some(world) = World::create().await else { return };
+        let Some(world) = InboxDatabase::create().await else { return };
         world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
         Workload::of_rows(200).insert(world.client()).await.expect("rows");
         if command[0] == "run" {

@@ -1,7 +1,7 @@
 //! A reset that dies at each of its steps. The next command finishes the reset, and no row is lost.
 
 use walrelay_testkit::outbox::Workload;
-use walrelay_tests::{DEADLINE, World, topic};
+use walrelay_tests::{DEADLINE, InboxDatabase, topic};
 
 /// The failpoints of a reset, in order.
 const STEPS: [&str; 5] =
@@ -12,7 +12,7 @@ const FINISHERS: [&[&str]; 3] =
     [&["run", "--until-caught-up"], &["slot", "reset", "--to-anchor", "a"], &["init"]];
 
 /// Returns the event ids of a key in the order of storing.
-fn stored(world: &World, key: &str) -> Vec<String> {
+fn stored(world: &InboxDatabase, key: &str) -> Vec<String> {
     let messages = world.pubsub.emulator().published(&topic("video.events"));
     let of_key = messages.iter().filter(|message| message.key() == key);
     of_key.map(|message| message.attribute("event_id").unwrap_or_default().to_owned()).collect()
@@ -20,7 +20,7 @@ fn stored(world: &World, key: &str) -> Vec<String> {
 
 #[tokio::test]
 async fn a_reset_that_dies_at_any_step_is_finished_by_the_relay_the_command_or_init() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     world.succeed(["anchor", "create", "a"]).await;
     let committed = Workload::of_rows(60).insert(world.client()).await.expect("rows");
     world.catch_up().await;

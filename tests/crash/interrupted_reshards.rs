@@ -2,7 +2,7 @@
 //! change.
 
 use walrelay_testkit::outbox::Workload;
-use walrelay_tests::{DEADLINE, World};
+use walrelay_tests::{DEADLINE, InboxDatabase};
 
 /// The failpoints in order, and whether the change can be cancelled there.
 const STEPS: [(&str, bool); 11] = [
@@ -22,7 +22,7 @@ const STEPS: [(&str, bool); 11] = [
 #[tokio::test]
 async fn a_change_that_dies_at_any_step_is_finished_by_the_same_command_and_loses_nothing() {
     for (step, _) in STEPS {
-        let Some(world) = World::create_empty().await else { return };
+        let Some(world) = InboxDatabase::create_empty().await else { return };
         die(&world, step).await;
         world.succeed(["reshard", "--shards", "4"]).await;
         assert_goes_on(&world, step, 4).await;
@@ -36,7 +36,7 @@ async fn before_the_switch_it_is_called_off_by_the_number_that_there_was_and_not
         if step == "reshard-removed=2" {
             continue;
         }
-        let Some(world) = World::create_empty().await else { return };
+        let Some(world) = InboxDatabase::create_empty().await else { return };
         die(&world, step).await;
         let other = world.run(["reshard", "--shards", "1"]).await;
         assert_eq!(other.code, Some(2), "{step}: {}", other.text);
@@ -59,7 +59,7 @@ async fn before_the_switch_it_is_called_off_by_the_number_that_there_was_and_not
 #[tokio::test]
 async fn calling_it_off_may_die_too() {
     for step in ["reshard-released", "reshard-dropped", "reshard-removed=3"] {
-        let Some(world) = World::create_empty().await else { return };
+        let Some(world) = InboxDatabase::create_empty().await else { return };
         die(&world, "reshard-drained").await;
         let dying = world.command(["reshard", "--shards", "2"]).env("WALRELAY_FAILPOINT", step);
         let died = dying.finish(DEADLINE).await;
@@ -71,7 +71,7 @@ async fn calling_it_off_may_die_too() {
 
 /// Changes 2 shards to 4 and dies at `step`. Some rows are published before, some are pending, and
 /// some are inserted afterwards.
-async fn die(world: &World, step: &str) {
+async fn die(world: &InboxDatabase, step: &str) {
     world.succeed(["init", "--shards", "2"]).await;
     let workload = Workload { aggregates_count: 12, ..Workload::of_rows(60) };
     workload.insert(world.client()).await.expect("rows");
@@ -90,14 +90,14 @@ async fn die(world: &World, step: &str) {
     }
 }
 
-async fn catch_up(world: &World, count: u32) {
+async fn catch_up(world: &InboxDatabase, count: u32) {
     for index in 0..count {
         let shard = format!("{index}/{count}");
         world.succeed(["run", "--until-caught-up", "--shard", &shard]).await;
     }
 }
 
-async fn assert_goes_on(world: &World, step: &str, count: u32) {
+async fn assert_goes_on(world: &InboxDatabase, step: &str, count: u32) {
     catch_up(world, count).await;
     let verdict = world.check(&world.committed().await);
     assert!(verdict.lost.is_empty() && verdict.reordered.is_empty(), "{step}: {verdict}");

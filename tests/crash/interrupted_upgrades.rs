@@ -2,7 +2,7 @@
 //! the slot continues.
 
 use walrelay_testkit::outbox::Workload;
-use walrelay_tests::{DEADLINE, World};
+use walrelay_tests::{DEADLINE, InboxDatabase};
 
 /// The failpoints, and whether the slot still exists there.
 const STEPS: [(&str, bool); 4] = [
@@ -19,12 +19,12 @@ const FINISHERS: [&[&str]; 2] = [&["prepare-upgrade"], &["slot", "recover"]];
 async fn a_prepared_upgrade_that_dies_at_any_step_is_finished_or_called_off_and_loses_nothing() {
     let cases = STEPS.iter().flat_map(|step| FINISHERS.map(|finisher| (*step, finisher)));
     for (step, finisher) in cases {
-        let Some(world) = World::create().await else { return };
+        let Some(world) = InboxDatabase::create().await else { return };
         die_and_finish(&world, step, finisher).await;
     }
 }
 
-async fn die_and_finish(world: &World, (step, has_slot): (&str, bool), finisher: &[&str]) {
+async fn die_and_finish(world: &InboxDatabase, (step, has_slot): (&str, bool), finisher: &[&str]) {
     world.succeed(["anchor", "create", "a"]).await;
     Workload::of_rows(60).insert(world.client()).await.expect("rows");
     world.catch_up().await;

@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use walrelay_tests::{DEADLINE, Producer, World};
+use walrelay_tests::{DEADLINE, InboxDatabase, Producer};
 
 use crate::campaign::{DEATHS, kill_until, wait_for_more};
 
 #[tokio::test]
 async fn killed_at_random_and_at_every_failpoint_nothing_is_lost_and_order_holds() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let account =
         kill_until(&world, Duration::from_millis(10), |kills| kills == 2 * DEATHS.len()).await;
     eprintln!("{account}");
@@ -18,7 +18,7 @@ async fn killed_at_random_and_at_every_failpoint_nothing_is_lost_and_order_holds
 /// A relay records its settled position ten times a second, and restarts from that position.
 #[tokio::test]
 async fn five_kills_at_500_rows_a_second_repeat_at_most_400_rows_together() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     // The producer inserts ten rows per transaction.
     let producer = Producer::start(world.url(), Duration::from_millis(20));
     for _ in 0..5 {
@@ -41,7 +41,7 @@ async fn five_kills_at_500_rows_a_second_repeat_at_most_400_rows_together() {
 async fn soak_killed_again_and_again_under_load() {
     let minutes = setting("WALRELAY_SOAK_MINUTES").unwrap_or(10);
     let kills_max = setting("WALRELAY_SOAK_KILLS").unwrap_or(u64::MAX);
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let until = Instant::now() + Duration::from_secs(60 * minutes);
     let account = kill_until(&world, Duration::from_millis(20), |kills| {
         kills as u64 >= kills_max || Instant::now() >= until

@@ -5,7 +5,7 @@ use std::time::Duration;
 use walrelay_testkit::proxy::{Network, Proxy};
 use walrelay_testkit::relay::Relay;
 use walrelay_testkit::wait_until;
-use walrelay_tests::{DEADLINE, Producer, World};
+use walrelay_tests::{DEADLINE, InboxDatabase, Producer};
 
 use crate::campaign::settle_and_check;
 
@@ -13,7 +13,7 @@ const PACE: Duration = Duration::from_millis(20);
 
 /// Starts a relay whose database connections pass through a proxy. The test's own connections do
 /// not.
-async fn behind_postgres(world: &World) -> (Proxy, Relay) {
+async fn relay_behind_postgres_proxy(world: &InboxDatabase) -> (Proxy, Relay) {
     let (_, address) = world.url().split_once('@').expect("a user");
     let (upstream, database) = address.split_once('/').expect("a database");
     let proxy = Proxy::start(upstream).await;
@@ -24,7 +24,7 @@ async fn behind_postgres(world: &World) -> (Proxy, Relay) {
     (proxy, relay)
 }
 
-async fn behind_pubsub(world: &World) -> (Proxy, Relay) {
+async fn relay_behind_pubsub_proxy(world: &InboxDatabase) -> (Proxy, Relay) {
     let proxy = Proxy::start(world.pubsub.address()).await;
     let command = world.relay(["--publish-timeout", "1s"]);
     let relay = command.env("PUBSUB_EMULATOR_HOST", &proxy.address().to_string()).start();
@@ -32,7 +32,7 @@ async fn behind_pubsub(world: &World) -> (Proxy, Relay) {
     (proxy, relay)
 }
 
-async fn wait_for_more(world: &World, count: u64) {
+async fn wait_for_more(world: &InboxDatabase, count: u64) {
     let goal = world.pubsub.stored_count() + count;
     world.pubsub.wait_stored(DEADLINE, goal).await;
 }
@@ -48,8 +48,8 @@ async fn wait_for_lines(relay: &Relay, text: &str, count: usize) {
 
 #[tokio::test]
 async fn connections_to_postgres_that_are_cut_are_opened_again() {
-    let Some(world) = World::create().await else { return };
-    let (proxy, relay) = behind_postgres(&world).await;
+    let Some(world) = InboxDatabase::create().await else { return };
+    let (proxy, relay) = relay_behind_postgres_proxy(&world).await;
     let producer = Producer::start(world.url(), PACE);
     for cut in 1..=3 {
         wait_for_more(&world, 100).await;
@@ -62,8 +62,8 @@ async fn connections_to_postgres_that_are_cut_are_opened_again() {
 
 #[tokio::test]
 async fn a_black_hole_before_postgres_is_noticed_and_left() {
-    let Some(world) = World::create().await else { return };
-    let (proxy, relay) = behind_postgres(&world).await;
+    let Some(world) = InboxDatabase::create().await else { return };
+    let (proxy, relay) = relay_behind_postgres_proxy(&world).await;
     let producer = Producer::start(world.url(), PACE);
     wait_for_more(&world, 100).await;
 
@@ -79,8 +79,8 @@ async fn a_black_hole_before_postgres_is_noticed_and_left() {
 
 #[tokio::test]
 async fn a_postgres_that_refuses_connections_for_a_while_is_waited_for() {
-    let Some(world) = World::create().await else { return };
-    let (proxy, relay) = behind_postgres(&world).await;
+    let Some(world) = InboxDatabase::create().await else { return };
+    let (proxy, relay) = relay_behind_postgres_proxy(&world).await;
     let producer = Producer::start(world.url(), PACE);
     wait_for_more(&world, 50).await;
 
@@ -95,8 +95,8 @@ async fn a_postgres_that_refuses_connections_for_a_while_is_waited_for() {
 
 #[tokio::test]
 async fn connections_to_pubsub_that_are_cut_are_opened_again() {
-    let Some(world) = World::create().await else { return };
-    let (proxy, _relay) = behind_pubsub(&world).await;
+    let Some(world) = InboxDatabase::create().await else { return };
+    let (proxy, _relay) = relay_behind_pubsub_proxy(&world).await;
     let producer = Producer::start(world.url(), PACE);
     for _ in 0..5 {
         wait_for_more(&world, 100).await;
@@ -108,8 +108,8 @@ async fn connections_to_pubsub_that_are_cut_are_opened_again() {
 
 #[tokio::test]
 async fn a_black_hole_before_pubsub_is_noticed_and_left() {
-    let Some(world) = World::create().await else { return };
-    let (proxy, relay) = behind_pubsub(&world).await;
+    let Some(world) = InboxDatabase::create().await else { return };
+    let (proxy, relay) = relay_behind_pubsub_proxy(&world).await;
     let producer = Producer::start(world.url(), PACE);
     wait_for_more(&world, 100).await;
 
@@ -127,7 +127,7 @@ async fn a_black_hole_before_pubsub_is_noticed_and_left() {
 
 #[tokio::test]
 async fn keys_that_fail_in_every_way_at_once_keep_their_order() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let _relay = world.start_relay(["--park-after", "300ms", "--publish-timeout", "1s"]).await;
     let producer = Producer::start(world.url(), PACE);
     for fault in [

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use walrelay_testkit::relay::Relay;
 use walrelay_testkit::wait_until;
-use walrelay_tests::{DEADLINE, PgBouncer, World};
+use walrelay_tests::{DEADLINE, InboxDatabase, PgBouncer};
 
 use crate::kills::setting;
 
@@ -19,7 +19,7 @@ const OPTIONS: [&str; 6] = ["--max-attempts", "2", "--on-dead", "continue", "--b
 
 /// The published events and the number of poison events.
 struct Campaign {
-    world: World,
+    world: InboxDatabase,
     events: i64,
     poison: i64,
     /// The database URL for the consumers.
@@ -30,7 +30,7 @@ impl Campaign {
     async fn begin() -> Option<Self> {
         let events = setting("WALRELAY_CAMPAIGN_EVENTS").unwrap_or(10_000);
         let events = i64::try_from(events).expect("a number of events");
-        let world = World::create().await?;
+        let world = InboxDatabase::create().await?;
         world.set_up_consumer().await;
         world
             .execute(&format!(

@@ -8,18 +8,18 @@ use walrelay_testkit::checker::Committed;
 use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::postgres::{TestClient, installation_or_skip};
 use walrelay_testkit::wait_until;
-use walrelay_tests::{DEADLINE, World};
+use walrelay_tests::{DEADLINE, InboxDatabase};
 
 const SETTLED: &str = "SELECT (settled_lsn - '0/0')::int8 FROM app_outbox_relay";
 
-async fn own_server() -> Option<(World, PrivatePostgres)> {
+async fn own_server() -> Option<(InboxDatabase, PrivatePostgres)> {
     own_server_with(&[]).await
 }
 
-async fn own_server_with(settings: &[(&str, &str)]) -> Option<(World, PrivatePostgres)> {
+async fn own_server_with(settings: &[(&str, &str)]) -> Option<(InboxDatabase, PrivatePostgres)> {
     let installation = installation_or_skip()?;
     let server = PrivatePostgres::start(&installation, settings).expect("a server starts");
-    let world = World::create_at(&server.url("postgres")).await?;
+    let world = InboxDatabase::create_at(&server.url("postgres")).await?;
     Some((world, server))
 }
 
@@ -28,7 +28,7 @@ fn rows_from(first_number: u32, rows_count: u32) -> Workload {
 }
 
 /// Publishes these rows with a relay, and then stops the relay gracefully.
-async fn publish_and_stop(world: &World, rows: Workload) {
+async fn publish_and_stop(world: &InboxDatabase, rows: Workload) {
     let mut relay = world.start_relay([]).await;
     let inserted = rows.insert(world.client()).await.expect("rows are inserted");
     wait_published(world, &inserted).await;
@@ -37,7 +37,7 @@ async fn publish_and_stop(world: &World, rows: Workload) {
 
 /// Waits for these specific rows. A count could be reached by duplicates of earlier rows, which a
 /// relay may publish again after a crash.
-async fn wait_published(world: &World, rows: &[Committed]) {
+async fn wait_published(world: &InboxDatabase, rows: &[Committed]) {
     wait_until(DEADLINE, "these rows to be published", async || {
         let stored = world.pubsub.stored();
         let published: HashSet<&str> = stored.iter().map(|it| it.event_id.as_str()).collect();
@@ -178,7 +178,7 @@ async fn a_slot_made_by_hand_in_place_of_the_old_one_is_a_gap() {
 }
 
 #[tokio::test]
-async fn a_record_beyond_the_end_of_the_log_is_not_of_this_history() {
+async fn a_record_beyond_the_end_of_wal_belongs_to_another_history() {
     let Some((world, server)) = own_server().await else { return };
     publish_and_stop(&world, rows_from(0, 10)).await;
     world.execute("UPDATE app_outbox_relay SET settled_lsn = settled_lsn + 1000000000").await;
@@ -192,7 +192,7 @@ async fn a_record_beyond_the_end_of_the_log_is_not_of_this_history() {
 }
 
 #[tokio::test]
-async fn what_was_skipped_by_advancing_the_slot_is_no_gap() {
+async fn rows_skipped_by_advancing_the_slot_are_no_gap() {
     let Some((world, server)) = own_server().await else { return };
     publish_and_stop(&world, rows_from(0, 10)).await;
     rows_from(10, 10).insert(world.client()).await.unwrap();
@@ -214,7 +214,7 @@ async fn what_was_skipped_by_advancing_the_slot_is_no_gap() {
 /// with the next cycle of the WAL writer. This test has neither. The server writes the slot itself
 /// to disk when it is confirmed, because its `restart_lsn` moves to the checkpoint.
 #[tokio::test]
-async fn a_recorded_row_outlives_a_crash_whatever_synchronous_commit_says() {
+async fn a_recorded_row_survives_a_crash_with_synchronous_commit_off() {
     let lazy = [("wal_writer_delay", "10s"), ("checkpoint_timeout", "1d"), ("autovacuum", "off")];
     let Some((mut world, mut server)) = own_server_with(&lazy).await else { return };
     let name = world.name().to_owned();

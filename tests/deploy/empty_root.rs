@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 
 use walrelay_testkit::process::clean_command;
 use walrelay_testkit::relay;
-use walrelay_tests::World;
+use walrelay_tests::InboxDatabase;
 
 use crate::skipped;
 
@@ -86,7 +86,7 @@ async fn the_binary_runs_in_an_empty_root_and_as_nobody() {
     }
     assert!(version.status.success(), "{told}");
 
-    let Some(world) = World::create_empty().await else { return };
+    let Some(world) = InboxDatabase::create_empty().await else { return };
     let settings = [
         ("DATABASE_URL", world.url()),
         ("PUBSUB_EMULATOR_HOST", world.pubsub.address()),

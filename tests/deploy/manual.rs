@@ -74,7 +74,7 @@ fn every_exit_code_has_an_entry() {
 }
 
 #[test]
-fn the_rights_name_every_table_that_init_makes() {
+fn the_documented_grants_cover_every_table_of_init() {
     let folder = std::fs::read_dir(crate::root().join("migrations")).unwrap();
     let files = folder.flatten().map(|entry| entry.path());
     let scripts = files.filter(|path| path.extension().is_some_and(|it| it == "sql"));

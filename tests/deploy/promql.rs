@@ -28,7 +28,7 @@ pub(crate) struct Selector {
 const FUNCTIONS: [&str; 6] =
     ["rate", "increase", "deriv", "absent", "histogram_quantile", "vector"];
 /// Functions over a range vector.
-const OF_RANGES: [&str; 3] = ["rate", "increase", "deriv"];
+const RANGE_FUNCTIONS: [&str; 3] = ["rate", "increase", "deriv"];
 const AGGREGATIONS: [&str; 4] = ["sum", "max", "min", "avg"];
 const OPERATORS: [&str; 13] =
     ["and", "or", "unless", "==", "!=", ">=", "<=", ">", "<", "+", "-", "*", "/"];
@@ -103,8 +103,9 @@ impl<'a> Parser<'a> {
             self.expression()?;
         }
         let argument = &before[..before.len() - self.rest.len()];
-        if OF_RANGES.contains(&function) != argument.contains('[') {
-            let is_nested = OF_RANGES.iter().any(|inner| argument.contains(&format!("{inner}(")));
+        if RANGE_FUNCTIONS.contains(&function) != argument.contains('[') {
+            let is_nested =
+                RANGE_FUNCTIONS.iter().any(|inner| argument.contains(&format!("{inner}(")));
             if !is_nested {
                 return Err(format!("{function} of {argument:?}: ranges are for rates"));
             }
@@ -183,7 +184,7 @@ impl<'a> Parser<'a> {
 }
 
 #[test]
-fn what_is_asked_for_is_found_and_what_is_wrong_is_refused() {
+fn selectors_are_found_and_invalid_queries_are_refused() {
     let query =
         "sum by (topic, code) (rate(a_total{code=~\"A|B\",topic!=\"x\"}[5m])) > 0 and b < 1e9";
     let parsed = parse(query).unwrap();

@@ -12,7 +12,7 @@ use crate::promql::parse;
 use crate::{documents, mappings, text_of};
 
 /// The labels that Prometheus adds when it scrapes.
-const OF_THE_TARGET: [&str; 2] = ["job", "instance"];
+const SCRAPE_LABELS: [&str; 2] = ["job", "instance"];
 
 /// The monitoring files of a program, and the manual page that describes them.
 struct Watched {
@@ -29,7 +29,7 @@ const RELAY: Watched = Watched {
     dashboard: "deploy/grafana/walrelay.json",
     page: "docs/operations.md",
     prefix: "walrelay_",
-    text: of_the_relay,
+    text: relay_metrics,
 };
 
 const CONSUMER: Watched = Watched {
@@ -37,7 +37,7 @@ const CONSUMER: Watched = Watched {
     dashboard: "deploy/grafana/walrelay-consumer.json",
     page: "docs/consumer-operations.md",
     prefix: "walrelay_inbox_",
-    text: of_a_consumer,
+    text: consumer_metrics,
 };
 
 /// Returns the program that exports a metric.
@@ -45,13 +45,13 @@ fn owner(metric: &str) -> &'static Watched {
     if metric.starts_with(CONSUMER.prefix) { &CONSUMER } else { &RELAY }
 }
 
-fn of_a_consumer() -> String {
+fn consumer_metrics() -> String {
     let metrics = walrelay_inbox::Metrics::new();
     metrics.observe(walrelay_inbox::Phase::Consuming, 0.0);
     metrics.encode().expect("metrics are written")
 }
 
-fn of_the_relay() -> String {
+fn relay_metrics() -> String {
     let metrics = Metrics::new();
     let topic = String::new();
     metrics.messages_published.get_or_create(&TopicLabel { topic: topic.clone() }).inc();
@@ -88,7 +88,7 @@ fn series(text: &str) -> BTreeMap<String, BTreeSet<String>> {
 fn takes(metric: &str, label: &str, value: &str) -> bool {
     match label {
         _ if metric.starts_with(CONSUMER.prefix) => {
-            let text = of_a_consumer();
+            let text = consumer_metrics();
             let sample = format!("{label}=\"{value}\"");
             text.lines().any(|line| line.starts_with(metric) && line.contains(&sample))
         }
@@ -108,16 +108,16 @@ fn assert_asks_for_what_there_is(text: &str, place: &str) {
         let name = selector.metric.as_str();
         let labels = series.get(name).unwrap_or_else(|| panic!("{place}: there is no {name}"));
         for (label, operator, value) in &selector.conditions {
-            let is_there = labels.contains(label) || OF_THE_TARGET.contains(&label.as_str());
+            let is_there = labels.contains(label) || SCRAPE_LABELS.contains(&label.as_str());
             assert!(is_there, "{place}: {name} has no label {label}");
-            let is_of_the_target = OF_THE_TARGET.contains(&label.as_str());
+            let is_of_the_target = SCRAPE_LABELS.contains(&label.as_str());
             let can_be = operator != "=" || is_of_the_target || takes(name, label, value);
             assert!(can_be, "{place}: {label} is never {value}");
         }
     }
     for label in &query.grouped_by {
         let label = label.as_str();
-        let is_there = known.contains(label) || OF_THE_TARGET.contains(&label) || label == "le";
+        let is_there = known.contains(label) || SCRAPE_LABELS.contains(&label) || label == "le";
         assert!(is_there, "{place}: nothing has the label {label}");
     }
 }

@@ -57,7 +57,7 @@ fn server() -> Option<PrivatePostgres> {
 }
 
 #[tokio::test]
-async fn the_services_together_end_with_an_event_and_check_finds_nothing_to_mend() {
+async fn the_services_deliver_an_event_and_check_finds_no_problem() {
     if binary().is_none() {
         return skipped("the binary is not built");
     }

@@ -126,7 +126,7 @@ fn a_block_is_left_out_with_a_reason_only() {
 }
 
 #[test]
-fn placeholders_are_replaced_and_have_to_stand_there() {
+fn placeholders_are_replaced_and_must_exist() {
     let page = |mark: &str| format!("{mark}\n```sql\nSELECT 'ID', '…';\n```\n");
     let blocks = runnable(&page("<!-- tested with: 'ID' -> 'x'; … -> 1 -->")).expect("replaced");
     assert_eq!(blocks[0].text, "SELECT 'x', '1';\n");

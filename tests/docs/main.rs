@@ -89,7 +89,7 @@ fn blocks_of(path: &str, text: &str) -> Vec<Block> {
 }
 
 #[tokio::test]
-async fn every_block_of_the_pages_runs_as_it_stands() {
+async fn every_block_of_the_pages_runs_unchanged() {
     let Some(binary) = binary() else { return skip_unbuilt() };
     let mut ran = 0;
     for (path, text) in pages().iter().filter(|(path, _)| path != README) {
@@ -218,8 +218,9 @@ impl Page {
         for row in &found {
             let database: String = row.get(0);
             let there = TestClient::connect(&self.server.url(&database)).await;
-            let open: String = there.query_one(web::OPEN, &[]).await.expect("the rights").get(0);
-            let meant = web::MEANT.iter().find(|(path, _)| *path == self.path);
+            let open: String =
+                there.query_one(web::OPEN_OBJECTS, &[]).await.expect("the rights").get(0);
+            let meant = web::INTENDED_GRANTS.iter().find(|(path, _)| *path == self.path);
             let meant = meant.map_or("", |(_, rights)| rights);
             assert_eq!(open, meant, "{}: open to the internet in {database}", self.path);
         }

@@ -19,7 +19,7 @@ pub(crate) const DATABASES: &str =
 /// Lists the tables and functions that `anon` or `authenticated` may use, regardless of their
 /// creator. Row-level security is ignored here: a page that relies on row-level security must
 /// create policies.
-pub(crate) const OPEN: &str = "
+pub(crate) const OPEN_OBJECTS: &str = "
     SELECT coalesce(string_agg(web || ' ' || it, ', ' ORDER BY web, it), '') FROM (
       SELECT web, c.oid::regclass::text AS it
         FROM unnest(ARRAY['anon', 'authenticated']) AS web, pg_class AS c
@@ -36,5 +36,5 @@ pub(crate) const OPEN: &str = "
        WHERE p.pronamespace = 'public'::regnamespace AND has_function_privilege(web, p.oid, 'EXECUTE')) AS open";
 
 /// Functions that a page opens on purpose.
-pub(crate) const MEANT: &[(&str, &str)] =
+pub(crate) const INTENDED_GRANTS: &[(&str, &str)] =
     &[("docs/producing.md", "authenticated place_order(text,numeric)")];

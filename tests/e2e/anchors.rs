@@ -6,23 +6,23 @@ use walrelay_private_postgres::PrivatePostgres;
 use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::postgres::{installation_or_skip, installed_majors};
 use walrelay_testkit::wait_until;
-use walrelay_tests::{DEADLINE, World};
+use walrelay_tests::{DEADLINE, InboxDatabase};
 
-async fn listed(world: &World) -> Vec<Value> {
+async fn listed(world: &InboxDatabase) -> Vec<Value> {
     let text = world.succeed(["anchor", "list", "--format", "json"]).await;
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-async fn slots(world: &World) -> i64 {
+async fn slots(world: &InboxDatabase) -> i64 {
     world
         .number("SELECT count(*) FROM pg_replication_slots WHERE database = current_database()")
         .await
 }
 
 #[tokio::test]
-async fn an_anchor_stays_where_the_slot_stood_until_it_is_moved_or_dropped() {
+async fn an_anchor_keeps_the_slots_position_until_it_is_moved_or_dropped() {
     for major in installed_majors() {
-        let Some(world) = World::create_on(major).await else { continue };
+        let Some(world) = InboxDatabase::create_on(major).await else { continue };
         // The slot may be active.
         let relay = world.start_relay([]).await;
         let created = world.succeed(["anchor", "create", "daily"]).await;
@@ -56,7 +56,7 @@ async fn an_anchor_stays_where_the_slot_stood_until_it_is_moved_or_dropped() {
 
 #[tokio::test]
 async fn a_running_relay_notes_times_so_that_an_anchor_can_be_moved_to_one() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let _relay = world.start_relay([]).await;
     world.succeed(["anchor", "create", "a"]).await;
     Workload::of_rows(5).insert(world.client()).await.expect("rows");
@@ -79,7 +79,7 @@ async fn a_running_relay_notes_times_so_that_an_anchor_can_be_moved_to_one() {
 }
 
 #[tokio::test]
-async fn an_anchor_is_refused_when_slots_or_log_are_short() {
+async fn an_anchor_is_refused_when_slots_or_wal_headroom_are_short() {
     let Some(installation) = installation_or_skip() else { return };
     let settings = [
         ("wal_level", "logical"),
@@ -88,7 +88,7 @@ async fn an_anchor_is_refused_when_slots_or_log_are_short() {
         ("max_slot_wal_keep_size", "128MB"),
     ];
     let server = PrivatePostgres::start(&installation, &settings).expect("a server");
-    let Some(world) = World::create_at(&server.url("postgres")).await else { return };
+    let Some(world) = InboxDatabase::create_at(&server.url("postgres")).await else { return };
     assert!(world.succeed(["anchor", "create", "a"]).await.contains("no replication slot is left"));
     let full = world.run(["anchor", "create", "b"]).await;
     assert_eq!(full.code, Some(3), "{}", full.text);
@@ -121,7 +121,7 @@ async fn an_anchor_is_refused_when_slots_or_log_are_short() {
 
 #[tokio::test]
 async fn an_anchor_that_does_not_exist_is_answered_with_those_that_do() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     world.succeed(["anchor", "create", "one"]).await;
     let done = world.run(["anchor", "drop", "two"]).await;
     assert_eq!(done.code, Some(2), "{}", done.text);

@@ -4,11 +4,11 @@ use serde_json::Value;
 use walrelay_emulator::{Ordering, SubscriptionOptions};
 use walrelay_testkit::relay::Relay;
 use walrelay_testkit::wait_until;
-use walrelay_tests::{CONSUMER, DEADLINE, World, topic};
+use walrelay_tests::{CONSUMER, DEADLINE, InboxDatabase, topic};
 
 /// Creates `events` events that are published, recorded as settled, and applied.
-async fn world(events: u32) -> Option<World> {
-    let world = World::create().await?;
+async fn world(events: u32) -> Option<InboxDatabase> {
+    let world = InboxDatabase::create().await?;
     world.set_up_consumer().await;
     world.insert_events(20, events).await;
     let mut relay = world.start_relay([]).await;
@@ -25,7 +25,7 @@ async fn world(events: u32) -> Option<World> {
 }
 
 /// Returns the audit's report on the only consumer, for any exit code.
-async fn audited(world: &World, options: &[&str]) -> Value {
+async fn audited(world: &InboxDatabase, options: &[&str]) -> Value {
     let audit = ["audit", "--grace", "0s", "--format", "json"];
     let done = world.run(audit.into_iter().chain(options.iter().copied())).await;
     // The report starts and ends with a line of a single brace. Other output, such as the error,
@@ -107,8 +107,8 @@ const AGAINST: [&str; 2] = ["--subscription", "audit"];
 
 /// Creates 300 events that are published and recorded as settled, a subscription that holds them,
 /// and the relay.
-async fn world_with_a_subscription() -> Option<(World, Relay)> {
-    let world = World::create().await?;
+async fn world_with_a_subscription() -> Option<(InboxDatabase, Relay)> {
+    let world = InboxDatabase::create().await?;
     let name = "projects/test/subscriptions/audit";
     let ordered =
         SubscriptionOptions { ordering: Ordering::PerKey, ..SubscriptionOptions::default() };
@@ -168,7 +168,7 @@ async fn a_subscription_of_its_own_proves_it_without_an_inbox_and_keeps_what_it_
 }
 
 #[tokio::test]
-async fn what_is_too_young_to_be_audited_is_counted() {
+async fn rows_too_young_to_be_audited_are_counted() {
     let Some(world) = world(30).await else { return };
     let report = world.succeed(["audit", "--grace", "1h", "--format", "json"]).await;
     assert!(report.contains("\"left_out\": 30") && report.contains("\"rows\": 0"), "{report}");
@@ -207,7 +207,7 @@ async fn a_prune_that_finds_nothing_old_leaves_the_inbox_whole_on_record() {
 }
 
 #[tokio::test]
-async fn what_the_inbox_was_pruned_of_is_not_missing() {
+async fn pruned_events_are_not_missing() {
     let Some(world) = world(60).await else { return };
     world.execute("DELETE FROM app_inbox").await;
     world.execute("UPDATE app_inbox_consumer SET pruned_before = now()").await;
@@ -223,7 +223,7 @@ async fn what_the_inbox_was_pruned_of_is_not_missing() {
 }
 
 #[tokio::test]
-async fn what_the_relay_holds_back_is_told_apart() {
+async fn rows_retained_by_the_relay_are_reported_separately() {
     let Some(world) = world(20).await else { return };
     world
         .execute(
@@ -265,14 +265,14 @@ async fn figures_are_of_the_time_and_the_aggregates_that_were_asked_for() {
     assert_eq!(relay.terminate(DEADLINE).await, Some(0));
     let (hour, video) = (["--since", "1h"], ["--aggregate-type", "video"]);
     let both = [hour, video].concat();
-    for (options, held_back) in [
+    for (options, count_in_dispatch) in [
         (&[][..], serde_json::json!({ "dead": 2 })),
         (&hour, serde_json::json!({ "dead": 1 })),
         (&video, serde_json::json!({ "dead": 1 })),
         (&both, serde_json::json!({})),
     ] {
         let report = audited(&world, options).await;
-        assert_eq!(report["held_back"], held_back, "{options:?}: {report}");
+        assert_eq!(report["held_back"], count_in_dispatch, "{options:?}: {report}");
         assert_eq!((&report["rows"], &report["left_out"]), (&20.into(), &0.into()), "{report}");
         assert_eq!(report["inbox"], serde_json::json!({ "done": 20 }), "{report}");
     }
@@ -280,7 +280,7 @@ async fn figures_are_of_the_time_and_the_aggregates_that_were_asked_for() {
 
 #[tokio::test]
 async fn without_an_inbox_a_trace_shows_the_rest_and_an_audit_proves_nothing() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     world.insert_events(1, 1).await;
     world.catch_up().await;
     let id = "SELECT id::text FROM app_outbox";

@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, HashSet};
 use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::postgres::installed_majors;
 use walrelay_testkit::process::Signal;
-use walrelay_tests::{DEADLINE, World, topic};
+use walrelay_tests::{DEADLINE, InboxDatabase, topic};
 
 /// Returns the key and version of each message in the order of storing.
-fn published(world: &World, name: &str) -> Vec<(String, i64)> {
+fn published(world: &InboxDatabase, name: &str) -> Vec<(String, i64)> {
     let messages = world.pubsub.emulator().published(&topic(name));
     let version = |text: Option<&str>| text.and_then(|text| text.parse().ok()).unwrap_or(-1);
     let told = messages.iter().map(|m| (m.key().to_owned(), version(m.attribute("version"))));
@@ -28,7 +28,7 @@ fn by_key(rows: &[(String, i64)]) -> BTreeMap<&str, Vec<i64>> {
 async fn all_rows_of_the_table_come_once_by_version_per_aggregate_and_the_live_slot_does_not_move()
 {
     for major in installed_majors() {
-        let Some(world) = World::create_on(major).await else { continue };
+        let Some(world) = InboxDatabase::create_on(major).await else { continue };
         world.pubsub.create_topic("again");
         Workload::of_rows(2_500).insert(world.client()).await.expect("rows");
         world.catch_up().await;
@@ -65,7 +65,7 @@ async fn all_rows_of_the_table_come_once_by_version_per_aggregate_and_the_live_s
 
 #[tokio::test]
 async fn a_topic_that_does_not_exist_is_refused_before_anything_is_begun() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     Workload::of_rows(30).insert(world.client()).await.expect("rows");
     world.succeed(["anchor", "create", "a"]).await;
     let nowhere = ["--to-topic", "nowhere"];
@@ -84,7 +84,7 @@ async fn a_topic_that_does_not_exist_is_refused_before_anything_is_begun() {
 
 #[tokio::test]
 async fn an_aggregate_a_type_or_a_time_is_backfilled_alone_in_the_order_that_is_asked_for() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     world.pubsub.create_topic("again");
     Workload::of_rows(90).insert(world.client()).await.expect("rows");
     let one = ["--aggregate-id", "v-1", "--aggregate-type", "video"];
@@ -111,7 +111,7 @@ async fn an_aggregate_a_type_or_a_time_is_backfilled_alone_in_the_order_that_is_
 
 #[tokio::test]
 async fn an_interrupted_backfill_goes_on_with_the_aggregate_where_it_stopped() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     world.pubsub.create_topic("again");
     world
         .execute(
@@ -161,7 +161,7 @@ async fn an_interrupted_backfill_goes_on_with_the_aggregate_where_it_stopped() {
 
 #[tokio::test]
 async fn a_backfill_that_is_killed_before_its_first_note_gives_no_position_to_two_rows() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     world.pubsub.create_topic("again");
     Workload::of_rows(300).insert(world.client()).await.expect("rows");
     let first = world.command(["backfill", "--to-topic", "again", "--rate", "100"]).start();
@@ -195,7 +195,7 @@ async fn a_backfill_that_is_killed_before_its_first_note_gives_no_position_to_tw
 
 #[tokio::test]
 async fn a_backfill_to_a_topic_that_is_given_up_is_over() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     world.pubsub.create_topic("again");
     Workload::of_rows(600).insert(world.client()).await.expect("rows");
     let begin = ["backfill", "--to-topic", "again", "--rate", "100"];

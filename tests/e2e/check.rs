@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use walrelay_testkit::collector::Collector;
 use walrelay_testkit::wait_until;
-use walrelay_tests::{CONSUMER, World};
+use walrelay_tests::{CONSUMER, InboxDatabase};
 
 #[tokio::test]
 async fn a_dead_pubsub_is_found_although_the_outbox_is_empty_and_without_a_long_wait() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     // One port without a listener, and one port whose listener never replies.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = silent.local_addr().unwrap().to_string();
@@ -22,8 +22,8 @@ async fn a_dead_pubsub_is_found_although_the_outbox_is_empty_and_without_a_long_
 }
 
 #[tokio::test]
-async fn pubsub_is_looked_at_although_postgres_cannot_be_reached() {
-    let Some(world) = World::create_empty().await else { return };
+async fn pubsub_is_checked_although_postgres_cannot_be_reached() {
+    let Some(world) = InboxDatabase::create_empty().await else { return };
     let dead = "postgresql://postgres@127.0.0.1:1/app";
     let done = world.run(["check", "--database-url", dead]).await;
     assert_eq!(done.code, Some(3), "{}", done.text);
@@ -38,8 +38,8 @@ async fn pubsub_is_looked_at_although_postgres_cannot_be_reached() {
 }
 
 #[tokio::test]
-async fn consumers_are_looked_at_beside_the_outbox_and_where_they_are_named() {
-    let Some(world) = World::create().await else { return };
+async fn consumers_are_checked_in_the_outbox_database_and_in_named_databases() {
+    let Some(world) = InboxDatabase::create().await else { return };
     world.set_up_consumer().await;
     let well = world.succeed(["check"]).await;
     let reads = format!("consumer {CONSUMER}: reads ");
@@ -56,7 +56,7 @@ async fn consumers_are_looked_at_beside_the_outbox_and_where_they_are_named() {
 
 #[tokio::test]
 async fn addresses_that_swallow_everything_cost_their_patience_once() {
-    let Some(world) = World::create_empty().await else { return };
+    let Some(world) = InboxDatabase::create_empty().await else { return };
     // A listener that accepts connections and never replies.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap().to_string();
@@ -79,7 +79,7 @@ async fn addresses_that_swallow_everything_cost_their_patience_once() {
 
 #[tokio::test]
 async fn a_collector_is_tried_out_and_never_more_than_a_warning() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let collector = Collector::start();
     // One port without a listener, and one port whose listener never replies.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -110,8 +110,8 @@ async fn a_collector_is_tried_out_and_never_more_than_a_warning() {
 }
 
 #[tokio::test]
-async fn status_begins_with_how_it_stands_and_asks_the_relay_where_it_is_named() {
-    let Some(world) = World::create().await else { return };
+async fn status_begins_with_a_summary_and_queries_the_named_relay() {
+    let Some(world) = InboxDatabase::create().await else { return };
     let stopped = world.succeed(["status"]).await;
     assert!(stopped.starts_with("nothing streams, "), "{stopped}");
     assert!(stopped.contains("walrelay run"), "{stopped}");
@@ -142,7 +142,7 @@ async fn status_begins_with_how_it_stands_and_asks_the_relay_where_it_is_named()
 
 #[tokio::test]
 async fn a_watched_status_ends_when_nobody_reads_it_any_more() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let binary = walrelay_testkit::relay::binary().expect("the binary was there before");
     let status = std::process::Command::new(binary)
         .args(["status", "--watch=100ms", "--database-url", world.url(), "--slot", world.name()])
@@ -166,7 +166,7 @@ async fn a_watched_status_ends_when_nobody_reads_it_any_more() {
 
 #[tokio::test]
 async fn a_check_of_a_consumers_database_asks_for_the_outboxs() {
-    let Some(world) = World::create_empty().await else { return };
+    let Some(world) = InboxDatabase::create_empty().await else { return };
     world.set_up_consumer().await;
     let checked = world.run(["check"]).await;
     assert_eq!(checked.code, Some(3), "{}", checked.text);

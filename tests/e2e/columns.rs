@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use walrelay_tests::{DEADLINE, World, topic};
+use walrelay_tests::{DEADLINE, InboxDatabase, topic};
 
 /// Returns attributes, key and data of each message of a topic.
-fn messages(world: &World, name: &str) -> Vec<(BTreeMap<String, String>, String, Vec<u8>)> {
+fn messages(world: &InboxDatabase, name: &str) -> Vec<(BTreeMap<String, String>, String, Vec<u8>)> {
     let published = world.pubsub.emulator().published(&topic(name));
     let parts = published.iter().map(|message| {
         let attributes = message.attributes().into_iter();
@@ -17,8 +17,8 @@ fn messages(world: &World, name: &str) -> Vec<(BTreeMap<String, String>, String,
 }
 
 /// Returns a test environment whose outbox tables exist before `init`.
-async fn world_with(tables: &str, init: &[&str]) -> Option<World> {
-    let world = World::create_empty().await?;
+async fn world_with(tables: &str, init: &[&str]) -> Option<InboxDatabase> {
+    let world = InboxDatabase::create_empty().await?;
     world.execute(tables).await;
     world.succeed(["init"].into_iter().chain(init.iter().copied())).await;
     Some(world)
@@ -139,7 +139,7 @@ async fn several_outbox_tables_feed_one_relay() {
 
 #[tokio::test]
 async fn topic_and_ordering_key_follow_their_templates() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     world.pubsub.create_topic("app-video-Uploaded");
     let _relay = world
         .start_relay([
@@ -161,7 +161,7 @@ async fn topic_and_ordering_key_follow_their_templates() {
 
 #[tokio::test]
 async fn cloudevents_attributes_follow_the_binding() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let _relay = world
         .start_relay([
             "--attributes",
@@ -201,7 +201,7 @@ async fn cloudevents_attributes_follow_the_binding() {
 
 #[tokio::test]
 async fn without_an_ordering_key_everything_arrives_all_the_same() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let _relay = world.start_relay(["--ordering-key", ""]).await;
     world
         .execute(

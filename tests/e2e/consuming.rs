@@ -3,10 +3,10 @@
 use walrelay_testkit::process::Signal;
 use walrelay_testkit::proxy::{Network, Proxy};
 use walrelay_testkit::wait_until;
-use walrelay_tests::{CONSUMER, DEADLINE, PgBouncer, World};
+use walrelay_tests::{CONSUMER, DEADLINE, InboxDatabase, PgBouncer};
 
-async fn world() -> Option<World> {
-    let world = World::create().await?;
+async fn world() -> Option<InboxDatabase> {
+    let world = InboxDatabase::create().await?;
     world.set_up_consumer().await;
     Some(world)
 }
@@ -147,7 +147,7 @@ async fn edited_attributes_are_what_the_handler_reads_and_which_event_it_is_stay
 }
 
 #[tokio::test]
-async fn who_has_caught_up_is_told_what_waits_or_is_dead() {
+async fn until_caught_up_reports_pending_and_dead_events() {
     let Some(world) = world().await else { return };
     world
         .execute(
@@ -203,7 +203,7 @@ async fn a_pause_holds_everything_until_it_is_resumed() {
 }
 
 /// Checks that `pause` waits for a batch that started before the pause. The batch may still commit.
-async fn waits_for_what_began_before(world: &World) {
+async fn waits_for_what_began_before(world: &InboxDatabase) {
     let lock =
         format!("SELECT pg_advisory_lock_shared(hashtextextended('walrelay inbox {CONSUMER}', 0))");
     world.execute(&lock).await;
@@ -221,7 +221,7 @@ async fn waits_for_what_began_before(world: &World) {
 }
 
 #[tokio::test]
-async fn what_a_consumer_left_running_is_rolled_back_whether_it_was_drained_or_killed() {
+async fn a_drained_or_killed_consumers_open_transaction_is_rolled_back() {
     let Some(world) = world().await else { return };
     world
         .execute(
@@ -319,15 +319,15 @@ async fn a_consumer_works_through_a_pooler_in_transaction_mode() {
 }
 
 /// Checks that a command exits with this code and prints this text.
-async fn ends(world: &World, arguments: &[&str], code: i32, says: &str) {
+async fn ends(world: &InboxDatabase, arguments: &[&str], code: i32, says: &str) {
     let done = world.run(arguments.iter().copied()).await;
     assert_eq!(done.code, Some(code), "{arguments:?}: {}", done.text);
     assert!(done.text.contains(says), "{arguments:?}: {}", done.text);
 }
 
 #[tokio::test]
-async fn what_is_missing_is_named_with_its_exit_code() {
-    let Some(world) = World::create().await else { return };
+async fn missing_objects_are_named_with_their_exit_code() {
+    let Some(world) = InboxDatabase::create().await else { return };
     let nobody = ["consume", "nobody", "--handler", "effect.add"];
     ends(&world, &nobody, 3, "walrelay consumer init").await;
     world.set_up_consumer().await;
@@ -360,7 +360,7 @@ async fn what_is_missing_is_named_with_its_exit_code() {
 
 #[tokio::test]
 async fn a_scaffold_takes_a_row_as_a_trigger_writes_it_arrays_and_all() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     world.set_up_consumer().await;
     world
         .execute(
@@ -401,7 +401,7 @@ async fn a_consumer_that_reads_another_subscription_is_refused_before_one_is_cre
 
 #[tokio::test]
 async fn an_inbox_that_is_made_is_said_to_be_created_and_one_elsewhere_is_asked_for() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     ends(&world, &["inbox", "list"], 3, "--database-url").await;
     ends(&world, &["consumer", "pause", CONSUMER], 3, "consumer init").await;
     let create = ["--subscription", CONSUMER, "--create", "--topic", "video.events"];
@@ -421,7 +421,7 @@ async fn an_inbox_that_is_made_is_said_to_be_created_and_one_elsewhere_is_asked_
 }
 
 /// Returns the URL of this database through a proxy that closes new connections at once.
-async fn behind_a_refusing_proxy(world: &World) -> (Proxy, String) {
+async fn behind_a_refusing_proxy(world: &InboxDatabase) -> (Proxy, String) {
     let (_, address) = world.url().split_once('@').expect("a user");
     let (upstream, database) = address.split_once('/').expect("a database");
     let proxy = Proxy::start(upstream).await;
@@ -432,7 +432,7 @@ async fn behind_a_refusing_proxy(world: &World) -> (Proxy, String) {
 
 #[tokio::test]
 async fn relay_and_consumer_wait_for_a_first_connection_that_is_cut_or_not_answered() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     world.set_up_consumer().await;
     world.insert_events(3, 30).await;
     let (proxy, url) = behind_a_refusing_proxy(&world).await;
@@ -458,7 +458,7 @@ async fn relay_and_consumer_wait_for_a_first_connection_that_is_cut_or_not_answe
 
 #[tokio::test]
 async fn a_first_start_where_nothing_listens_or_the_database_is_unknown_ends() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     world.set_up_consumer().await;
     let (proxy, _) = behind_a_refusing_proxy(&world).await;
     let port = proxy.port();

@@ -2,7 +2,7 @@
 //! the same WAL history.
 
 use walrelay_emulator::{Ordering, SubscriptionOptions};
-use walrelay_tests::{CONSUMER, DEADLINE, World, topic};
+use walrelay_tests::{CONSUMER, DEADLINE, InboxDatabase, topic};
 
 /// The subscription that receives replays.
 const AGAIN: &str = "projects/test/subscriptions/again";
@@ -11,7 +11,7 @@ const AGAIN: &str = "projects/test/subscriptions/again";
 const PRUNE: &str = "DELETE FROM app_inbox WHERE version <= 40";
 
 /// Publishes all events again, and applies them.
-async fn replay(world: &World, options: &[&str]) {
+async fn replay(world: &InboxDatabase, options: &[&str]) {
     let replay = ["replay", "--from-anchor", "start", "--to-topic", "again"];
     world.succeed(replay.into_iter().chain(options.iter().copied())).await;
     let consume = ["--dedupe", "position", "--subscription", "again", "--until-caught-up"];
@@ -19,13 +19,13 @@ async fn replay(world: &World, options: &[&str]) {
     assert_eq!(done.code, Some(0), "{}", done.text);
 }
 
-async fn with_status(world: &World, status: &str) -> i64 {
+async fn with_status(world: &InboxDatabase, status: &str) -> i64 {
     world.number(&format!("SELECT count(*) FROM app_inbox WHERE status = '{status}'")).await
 }
 
 #[tokio::test]
-async fn a_replay_of_what_was_pruned_is_skipped_until_positions_are_of_another_log() {
-    let Some(world) = World::create().await else { return };
+async fn a_replay_of_pruned_events_is_skipped_within_one_wal_history() {
+    let Some(world) = InboxDatabase::create().await else { return };
     world.set_up_consumer().await;
     world.pubsub.create_topic("again");
     let ordered =
@@ -73,7 +73,7 @@ const APPLIED: &str = "SELECT count(*) FILTER (WHERE a.is_next) FROM (
 
 #[tokio::test]
 async fn a_key_at_a_forged_position_is_named_and_reset_and_what_it_skipped_is_applied() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     world.set_up_consumer().await;
     let relay = world.start_relay(["--system-identifier"]).await;
     let consumer = world.start_consumer(["--dedupe", "position"]).await;

@@ -7,7 +7,7 @@ use serde_json::Value;
 use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::relay::Relay;
 use walrelay_testkit::wait_until;
-use walrelay_tests::{DEADLINE, World, topic};
+use walrelay_tests::{DEADLINE, InboxDatabase, topic};
 
 /// The time in which an operator's command takes effect.
 const EFFECT_DEADLINE: Duration = Duration::from_secs(4);
@@ -15,7 +15,7 @@ const EFFECT_DEADLINE: Duration = Duration::from_secs(4);
 const MEBIBYTE: u64 = 1 << 20;
 
 /// Starts a relay and inserts one row that Pub/Sub always refuses. Returns the row's id.
-async fn with_poison(world: &World, options: &[&str], rows_count: u32) -> (Relay, String) {
+async fn with_poison(world: &InboxDatabase, options: &[&str], rows_count: u32) -> (Relay, String) {
     let id = "00000000-0000-4000-8000-00000000dead".to_owned();
     world.pubsub.fault(&format!("event_id={id},reject=INVALID_ARGUMENT"));
     let relay = world.start_relay(options.iter().copied()).await;
@@ -35,7 +35,7 @@ async fn with_poison(world: &World, options: &[&str], rows_count: u32) -> (Relay
 
 #[tokio::test]
 async fn one_poison_row_among_a_thousand_is_dead_alone_and_a_retry_publishes_it() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let (_relay, id) = with_poison(&world, &[], 1_000).await;
 
     world.pubsub.wait_stored(DEADLINE, 1_000).await;
@@ -60,7 +60,7 @@ async fn one_poison_row_among_a_thousand_is_dead_alone_and_a_retry_publishes_it(
 
 #[tokio::test]
 async fn an_operator_lists_shows_edits_and_discards_while_the_relay_runs() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let (_relay, id) = with_poison(&world, &[], 40).await;
     world.wait_dispatch(DEADLINE, "dead", 1).await;
 
@@ -117,7 +117,7 @@ async fn an_operator_lists_shows_edits_and_discards_while_the_relay_runs() {
 
 #[tokio::test]
 async fn a_discarded_row_is_never_published_and_keeps_its_reason() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let (_relay, id) = with_poison(&world, &[], 40).await;
     world.wait_dispatch(DEADLINE, "dead", 1).await;
 
@@ -136,7 +136,7 @@ async fn a_discarded_row_is_never_published_and_keeps_its_reason() {
 
 #[tokio::test]
 async fn with_on_dead_hold_a_key_waits_behind_its_dead_row_and_goes_on_in_order() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let (_relay, id) = with_poison(&world, &["--on-dead", "hold"], 120).await;
     world.wait_dispatch(DEADLINE, "dead", 1).await;
     world.wait_confirmed(DEADLINE).await;
@@ -163,7 +163,7 @@ async fn with_on_dead_hold_a_key_waits_behind_its_dead_row_and_goes_on_in_order(
 
 #[tokio::test]
 async fn a_message_over_ten_megabytes_is_one_dead_row_and_the_others_flow() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let _relay = world.start_relay([]).await;
     Workload::of_rows(20).insert(world.client()).await.unwrap();
     world
@@ -189,7 +189,7 @@ async fn a_message_over_ten_megabytes_is_one_dead_row_and_the_others_flow() {
 struct File(String);
 
 impl File {
-    fn of(world: &World, ending: &str) -> Self {
+    fn of(world: &InboxDatabase, ending: &str) -> Self {
         let path = std::env::temp_dir().join(format!("{}.{ending}", world.name()));
         Self(path.display().to_string())
     }
@@ -205,14 +205,14 @@ impl Drop for File {
     }
 }
 
-async fn json(world: &World, arguments: &[&str]) -> Value {
+async fn json(world: &InboxDatabase, arguments: &[&str]) -> Value {
     let done = world.succeed(arguments.iter().copied()).await;
     serde_json::from_str(&done).unwrap_or_else(|error| panic!("{error}: {done}"))
 }
 
 #[tokio::test]
-async fn what_is_dead_or_parked_is_seen_in_status_and_metrics() {
-    let Some(world) = World::create().await else { return };
+async fn dead_and_parked_rows_are_shown_in_status_and_metrics() {
+    let Some(world) = InboxDatabase::create().await else { return };
     let (relay, _) = with_poison(&world, &[], 20).await;
     world.wait_dispatch(DEADLINE, "dead", 1).await;
 
@@ -232,8 +232,8 @@ async fn what_is_dead_or_parked_is_seen_in_status_and_metrics() {
 }
 
 /// Creates `count` dead rows with one cause, and one row with a scheduled retry.
-async fn with_many_dead(count: u32) -> Option<World> {
-    let world = World::create().await?;
+async fn with_many_dead(count: u32) -> Option<InboxDatabase> {
+    let world = InboxDatabase::create().await?;
     world
         .execute(&format!(
             "INSERT INTO app_outbox_dispatch
@@ -318,7 +318,7 @@ async fn many_rows_are_retried_and_given_up_by_filter_and_never_without_consent(
 
 #[tokio::test]
 async fn a_row_whose_topic_cannot_exist_gets_another_and_is_published_there() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let _relay = world.start_relay([]).await;
     world
         .execute(
@@ -337,7 +337,7 @@ async fn a_row_whose_topic_cannot_exist_gets_another_and_is_published_there() {
 
 #[tokio::test]
 async fn the_manuals_recipe_for_a_key_that_is_too_long_publishes_the_row() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let _relay = world.start_relay([]).await;
     let id = "00000000-0000-4000-8000-0000000000ab";
     world
@@ -372,7 +372,7 @@ async fn the_manuals_recipe_for_a_key_that_is_too_long_publishes_the_row() {
 #[tokio::test]
 async fn a_row_whose_headers_cannot_be_read_is_published_with_headers_that_are_given_and_not_without()
  {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let _relay = world.start_relay([]).await;
     let id = "00000000-0000-4000-8000-0000000000ac";
     world
@@ -399,7 +399,7 @@ async fn a_row_whose_headers_cannot_be_read_is_published_with_headers_that_are_g
 
 #[tokio::test]
 async fn a_run_of_dead_rows_is_a_line_and_a_number() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let mut relay = world.start_relay([]).await;
     world
         .execute(

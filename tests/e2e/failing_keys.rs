@@ -4,19 +4,19 @@ use std::time::Duration;
 
 use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::{http_get, wait_until};
-use walrelay_tests::{DEADLINE, World};
+use walrelay_tests::{DEADLINE, InboxDatabase};
 
 /// The time in which healthy keys must be published.
 const SOON: Duration = Duration::from_secs(20);
 
-async fn insert_in_large_transactions(world: &World, workload: Workload) {
+async fn insert_in_large_transactions(world: &InboxDatabase, workload: Workload) {
     let large = Workload { rows_per_transaction: 1_000, rollback_every: 0, ..workload };
     large.insert(world.client()).await.expect("the rows are inserted");
 }
 
 #[tokio::test]
-async fn a_sick_key_with_more_rows_than_the_budget_is_recorded_and_others_flow() {
-    let Some(world) = World::create().await else { return };
+async fn a_failing_key_larger_than_the_budget_is_recorded_and_others_flow() {
+    let Some(world) = InboxDatabase::create().await else { return };
     let relay = world.start_relay(["--park-after", "3s"]).await;
     world.pubsub.fault("key=sick-0,reject=NOT_FOUND");
     let (prefix, sick) = ("sick-".to_owned(), Workload::of_rows(23_000));
@@ -31,8 +31,8 @@ async fn a_sick_key_with_more_rows_than_the_budget_is_recorded_and_others_flow()
 }
 
 #[tokio::test]
-async fn a_missing_topic_with_more_rows_than_the_budget_stops_nobody_at_default_settings() {
-    let Some(world) = World::create().await else { return };
+async fn a_missing_topic_larger_than_the_budget_stops_no_other_topic_by_default() {
+    let Some(world) = InboxDatabase::create().await else { return };
     let relay = world.start_relay([]).await;
     let missing = Workload { aggregate_type: "audio".into(), ..Workload::of_rows(24_000) };
     insert_in_large_transactions(&world, Workload { aggregates_count: 700, ..missing }).await;

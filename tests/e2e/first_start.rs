@@ -6,20 +6,20 @@ use std::time::Duration;
 use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::postgres::installed_majors;
 use walrelay_testkit::wait_until;
-use walrelay_tests::{DEADLINE, Producer, World, topic};
+use walrelay_tests::{DEADLINE, InboxDatabase, Producer, topic};
 
 /// Creates a database with the tables and without a slot.
-async fn without_slot(major: Option<u32>) -> Option<World> {
+async fn without_slot(major: Option<u32>) -> Option<InboxDatabase> {
     let world = match major {
-        Some(major) => World::create_empty_on(major).await?,
-        None => World::create_empty().await?,
+        Some(major) => InboxDatabase::create_empty_on(major).await?,
+        None => InboxDatabase::create_empty().await?,
     };
     world.succeed(["init"]).await;
     world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
     Some(world)
 }
 
-async fn assert_complete(world: &World) {
+async fn assert_complete(world: &InboxDatabase) {
     let committed = world.committed().await;
     let verdict = world.check(&committed);
     assert!(verdict.lost.is_empty() && verdict.reordered.is_empty(), "{verdict}");

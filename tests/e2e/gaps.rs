@@ -1,14 +1,14 @@
 //! `--on-gap hold`: an event waits for the preceding version.
 
 use walrelay_testkit::wait_until;
-use walrelay_tests::{CONSUMER, DEADLINE, World};
+use walrelay_tests::{CONSUMER, DEADLINE, InboxDatabase};
 
 /// Counts the events that wait for a version.
 const WAITING: &str =
     "SELECT count(*) FROM app_inbox WHERE status = 'retrying' AND error_code = 'VERSION_GAP'";
 
 /// Inserts these versions of two keys. The first key has gaps.
-async fn publish(world: &World, versions: &[i64]) {
+async fn publish(world: &InboxDatabase, versions: &[i64]) {
     for version in versions {
         world
             .execute(&format!(
@@ -20,13 +20,13 @@ async fn publish(world: &World, versions: &[i64]) {
     }
 }
 
-async fn world() -> Option<World> {
-    let world = World::create().await?;
+async fn world() -> Option<InboxDatabase> {
+    let world = InboxDatabase::create().await?;
     world.set_up_consumer().await;
     Some(world)
 }
 
-async fn versions(world: &World, key: &str) -> Vec<i64> {
+async fn versions(world: &InboxDatabase, key: &str) -> Vec<i64> {
     let sql =
         "SELECT o.version FROM effect.applied AS a JOIN app_outbox AS o ON o.id::text = a.event_id
                 WHERE a.key = $1 ORDER BY a.n";
@@ -35,7 +35,7 @@ async fn versions(world: &World, key: &str) -> Vec<i64> {
 }
 
 #[tokio::test]
-async fn what_comes_before_a_missing_version_waits_for_it_and_other_keys_do_not() {
+async fn events_after_a_missing_version_wait_and_other_keys_do_not() {
     let Some(world) = world().await else { return };
     let consumer = world.start_consumer(["--on-gap", "hold"]).await;
     publish(&world, &[1, 2]).await;
@@ -75,7 +75,7 @@ async fn what_comes_before_a_missing_version_waits_for_it_and_other_keys_do_not(
     drop(consumer);
 }
 
-async fn publish_one(world: &World, key: &str, version: i64) {
+async fn publish_one(world: &InboxDatabase, key: &str, version: i64) {
     world
         .execute(&format!(
             "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
@@ -116,9 +116,8 @@ async fn an_event_whose_version_never_comes_is_dead_until_somebody_applies_it_wi
 const EARLIER: &str = include_str!("../../crates/inbox/tests/sql_functions/earlier.sql");
 
 #[tokio::test]
-async fn an_inbox_of_an_earlier_version_goes_on_without_it_and_is_told_the_command_that_brings_it()
-{
-    let Some(world) = World::create().await else { return };
+async fn an_inbox_of_an_earlier_version_works_and_the_upgrade_command_is_reported() {
+    let Some(world) = InboxDatabase::create().await else { return };
     world.set_up_earlier_consumer(EARLIER).await;
     publish(&world, &[1, 3]).await;
     world.catch_up().await;

@@ -8,10 +8,10 @@ use walrelay_inbox::{
     OnGap, PgEnv, Settings, Transaction, Until,
 };
 use walrelay_testkit::wait_until;
-use walrelay_tests::{CONSUMER, DEADLINE, World};
+use walrelay_tests::{CONSUMER, DEADLINE, InboxDatabase};
 
-async fn world() -> Option<World> {
-    let world = World::create().await?;
+async fn world() -> Option<InboxDatabase> {
+    let world = InboxDatabase::create().await?;
     world.set_up_consumer().await;
     Some(world)
 }
@@ -72,15 +72,15 @@ impl Handler for SessionChanger {
     }
 }
 
-async fn consume(world: &World, until: Until) {
+async fn consume(world: &InboxDatabase, until: Until) {
     consume_by(world, Effect::handler(AddHandler), until).await;
 }
 
-async fn consume_by(world: &World, effect: Effect, until: Until) {
+async fn consume_by(world: &InboxDatabase, effect: Effect, until: Until) {
     consume_with(settings(world, effect, until)).await;
 }
 
-fn settings(world: &World, effect: Effect, until: Until) -> Settings {
+fn settings(world: &InboxDatabase, effect: Effect, until: Until) -> Settings {
     let connect = ConnectConfig::parse(world.url(), &PgEnv::default()).expect("a URL");
     let endpoint = Endpoint::emulator(world.pubsub.address()).expect("an address");
     Settings {
@@ -98,7 +98,7 @@ async fn consume_with(settings: Settings) {
     consumer.run(stop, Metrics::new(), Health::new(CONSUMER)).await.expect("it is caught up");
 }
 
-async fn insert(world: &World, key: &str, payload: &str) {
+async fn insert(world: &InboxDatabase, key: &str, payload: &str) {
     world
         .execute(&format!(
             "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
@@ -118,7 +118,7 @@ async fn with_a_handler_in_rust_every_event_takes_effect_once_and_in_order() {
 }
 
 #[tokio::test]
-async fn what_a_handler_in_rust_fails_on_is_isolated_and_its_key_waits() {
+async fn an_event_that_fails_in_a_rust_handler_is_isolated_and_its_key_waits() {
     let Some(world) = world().await else { return };
     world.insert_events(10, 100).await;
     insert(&world, "key-1", r#"{"fails": 1}"#).await;
@@ -188,7 +188,7 @@ async fn a_gap_behind_what_a_handler_in_rust_fails_on_uses_up_no_attempt() {
 }
 
 #[tokio::test]
-async fn what_a_handler_in_rust_sets_for_its_session_is_gone_before_anything_else_runs_there() {
+async fn session_settings_of_a_rust_handler_are_reset_before_the_next_statement() {
     let Some(world) = world().await else { return };
     world.insert_events(10, 100).await;
     // The consumer's own role records failures, although the handler changed the session's role.

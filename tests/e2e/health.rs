@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::proxy::{Network, Proxy};
 use walrelay_testkit::wait_until;
-use walrelay_tests::{DEADLINE, World};
+use walrelay_tests::{DEADLINE, InboxDatabase};
 
 /// The time to notice the end of an outage: two seconds, plus slack for a busy machine.
 const SOON: Duration = Duration::from_secs(6);
 
 #[tokio::test]
 async fn a_total_outage_is_not_ready_and_its_end_is_noticed_within_seconds() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let proxy = Proxy::start(world.pubsub.address()).await;
     let command = world.relay([]).env("PUBSUB_EMULATOR_HOST", &proxy.address().to_string());
     let relay = command.start();
@@ -41,7 +41,7 @@ async fn a_total_outage_is_not_ready_and_its_end_is_noticed_within_seconds() {
 
 #[tokio::test]
 async fn without_credentials_run_exits_with_the_code_of_pubsub() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     Workload::of_rows(5).insert(world.client()).await.unwrap();
     let nothing = "/nonexistent/credentials.json";
     let command = world
@@ -55,7 +55,7 @@ async fn without_credentials_run_exits_with_the_code_of_pubsub() {
 
 #[tokio::test]
 async fn a_discarded_last_row_of_a_refused_topic_makes_it_ready_again() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let relay = world.start_relay(["--park-after", "300ms"]).await;
     let missing = Workload { aggregate_type: "audio".into(), ..Workload::of_rows(1) };
     let committed = missing.insert(world.client()).await.unwrap();
@@ -67,7 +67,7 @@ async fn a_discarded_last_row_of_a_refused_topic_makes_it_ready_again() {
 
 #[tokio::test]
 async fn a_topic_refused_in_one_session_and_published_to_in_the_next_is_ready() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let relay = world.start_relay(["--park-after", "1h"]).await;
     let missing = Workload { aggregate_type: "audio".into(), ..Workload::of_rows(5) };
     missing.insert(world.client()).await.unwrap();

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use walrelay_tests::{DEADLINE, World};
+use walrelay_tests::{DEADLINE, InboxDatabase};
 
 /// One second of load: 45 rows of 20 kB for one aggregate, and one row for each of 200 others.
 const A_SECOND: &str =
@@ -15,7 +15,7 @@ const A_SECOND: &str =
 
 #[tokio::test]
 async fn a_key_near_pubsubs_bound_is_named_within_ten_seconds() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let relay = world.start_relay([]).await;
 
     let began = Instant::now();

@@ -5,10 +5,10 @@ use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::postgres::installed_majors;
 use walrelay_testkit::relay::Relay;
 use walrelay_testkit::wait_until;
-use walrelay_tests::{DEADLINE, World, topic};
+use walrelay_tests::{DEADLINE, InboxDatabase, topic};
 
 /// Returns the stored messages of a key in order: the version and the replay id.
-fn stored(world: &World, key: &str) -> Vec<(i64, Option<String>)> {
+fn stored(world: &InboxDatabase, key: &str) -> Vec<(i64, Option<String>)> {
     let messages = world.pubsub.emulator().published(&topic("video.events"));
     let of_key = messages.iter().filter(|message| message.key() == key);
     let said = of_key.map(|message| {
@@ -19,7 +19,7 @@ fn stored(world: &World, key: &str) -> Vec<(i64, Option<String>)> {
 }
 
 /// Returns the committed versions of a key.
-async fn committed(world: &World, key: &str) -> Vec<i64> {
+async fn committed(world: &InboxDatabase, key: &str) -> Vec<i64> {
     let sql = "SELECT version FROM app_outbox WHERE aggregateid = $1 ORDER BY version";
     let rows = world.client().query(sql, &[&key]).await.expect("the outbox can be read");
     rows.iter().map(|row| row.get(0)).collect()
@@ -27,7 +27,7 @@ async fn committed(world: &World, key: &str) -> Vec<i64> {
 
 /// Checks that the key received every row once live, and the rows before the replay again in one
 /// piece.
-async fn assert_in_place(world: &World, key: &str, id: &str) {
+async fn assert_in_place(world: &InboxDatabase, key: &str, id: &str) {
     let (all, said) = (committed(world, key).await, stored(world, key));
     let is_replayed = |row: &(i64, Option<String>)| row.1.as_deref() == Some(id);
     let first = said.iter().position(is_replayed).unwrap_or_else(|| panic!("{key}: {said:?}"));
@@ -43,13 +43,13 @@ async fn assert_in_place(world: &World, key: &str, id: &str) {
 }
 
 /// Checks that a key outside the replay received every row once.
-async fn assert_undisturbed(world: &World, key: &str) {
+async fn assert_undisturbed(world: &InboxDatabase, key: &str) {
     let live: Vec<_> = committed(world, key).await.into_iter().map(|it| (it, None)).collect();
     assert_eq!(stored(world, key), live, "{key}");
 }
 
 /// Starts a relay that has published `rows` rows over three keys, all after the anchor `a`.
-async fn world_with_history(world: &World, rows: u32) -> Relay {
+async fn world_with_history(world: &InboxDatabase, rows: u32) -> Relay {
     world.succeed(["anchor", "create", "a"]).await;
     let relay = world.start_relay([]).await;
     insert(world, 0, rows).await;
@@ -57,7 +57,7 @@ async fn world_with_history(world: &World, rows: u32) -> Relay {
     relay
 }
 
-async fn insert(world: &World, first_number: u32, rows: u32) {
+async fn insert(world: &InboxDatabase, first_number: u32, rows: u32) {
     let workload = Workload { first_number, ..Workload::of_rows(rows) };
     workload.insert(world.client()).await.expect("rows are inserted");
 }
@@ -69,7 +69,7 @@ fn replay_of(key: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Returns the id of the last started replay.
-async fn last_id(world: &World) -> String {
+async fn last_id(world: &InboxDatabase) -> String {
     let sql = "SELECT id FROM app_outbox_replay ORDER BY started_at DESC LIMIT 1";
     world.client().query_one(sql, &[]).await.expect("a replay is on record").get(0)
 }
@@ -78,7 +78,7 @@ const HOLDS: &str = "SELECT count(*) FROM app_outbox_hold";
 const WANTED: &str = "SELECT count(*) FROM app_outbox_hold WHERE state = 'wanted'";
 
 /// Runs a replay of a key that dies at a failpoint. Returns the replay's id.
-async fn killed_at(world: &World, place: &str, key: &str) -> String {
+async fn killed_at(world: &InboxDatabase, place: &str, key: &str) -> String {
     let mut killed = world.command(replay_of(key)).env("WALRELAY_FAILPOINT", place).start();
     killed.wait_ended(DEADLINE).await;
     last_id(world).await
@@ -87,7 +87,7 @@ async fn killed_at(world: &World, place: &str, key: &str) -> String {
 #[tokio::test]
 async fn in_place_for_one_aggregate_under_live_traffic_on_it() {
     for major in installed_majors() {
-        let Some(world) = World::create_on(major).await else { continue };
+        let Some(world) = InboxDatabase::create_on(major).await else { continue };
         let relay = world_with_history(&world, 300).await;
         let producer = world.connect().await;
         let traffic = Workload { first_number: 300, ..Workload::of_rows(3_000) };
@@ -116,7 +116,7 @@ async fn in_place_for_one_aggregate_under_live_traffic_on_it() {
 
 #[tokio::test]
 async fn a_replay_in_place_that_is_killed_anywhere_goes_on_where_it_stopped() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let _relay = world_with_history(&world, 90).await;
     let mut rows = 90;
     for place in ["replay-placed", "replay-held", "replay-added", "replay-lifted"] {
@@ -161,7 +161,7 @@ async fn a_replay_in_place_that_is_killed_anywhere_goes_on_where_it_stopped() {
 
 #[tokio::test]
 async fn a_key_that_is_held_stays_so_over_a_restart_of_the_relay_and_a_second_replay_is_refused() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let mut relay = world_with_history(&world, 90).await;
     world.wait_confirmed(DEADLINE).await;
     let id = killed_at(&world, "replay-held", "v-1").await;
@@ -196,7 +196,7 @@ async fn a_key_that_is_held_stays_so_over_a_restart_of_the_relay_and_a_second_re
 
 #[tokio::test]
 async fn without_a_relay_a_replay_in_place_says_so_and_goes_on_once_one_runs() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let mut first = world_with_history(&world, 60).await;
     world.wait_confirmed(DEADLINE).await;
     assert_eq!(first.terminate(DEADLINE).await, Some(0));
@@ -219,7 +219,7 @@ async fn without_a_relay_a_replay_in_place_says_so_and_goes_on_once_one_runs() {
 
 #[tokio::test]
 async fn a_replay_in_place_that_is_given_up_leaves_nothing_behind_and_lets_its_keys_go_on() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let _relay = world_with_history(&world, 90).await;
     let id = killed_at(&world, "replay-added", "v-1").await;
     insert(&world, 90, 30).await;
@@ -244,7 +244,7 @@ async fn a_replay_in_place_that_is_given_up_leaves_nothing_behind_and_lets_its_k
 
 #[tokio::test]
 async fn a_replayed_row_that_is_dead_holds_its_key_where_dead_rows_do_and_the_command_says_so() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     world.succeed(["anchor", "create", "a"]).await;
     let _relay = world.start_relay(["--on-dead", "hold"]).await;
     insert(&world, 0, 30).await;
@@ -277,7 +277,7 @@ async fn a_replayed_row_that_is_dead_holds_its_key_where_dead_rows_do_and_the_co
 
 #[tokio::test]
 async fn rows_of_the_table_go_out_again_in_place_before_what_the_key_has_had_meanwhile() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let _relay = world_with_history(&world, 300).await;
     let producer = world.connect().await;
     let traffic = Workload { first_number: 300, ..Workload::of_rows(1_500) };
@@ -304,7 +304,7 @@ async fn rows_of_the_table_go_out_again_in_place_before_what_the_key_has_had_mea
 
 #[tokio::test]
 async fn rows_without_a_key_come_again_too() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     world.succeed(["anchor", "create", "a"]).await;
     let _relay = world.start_relay(["--ordering-key", ""]).await;
     insert(&world, 0, 60).await;
@@ -325,7 +325,7 @@ async fn a_replay_in_place_that_cannot_go_on_any_more_is_given_up_all_the_same()
     let forgotten = "DELETE FROM app_outbox_replay";
     let of_another_server = "UPDATE app_outbox_replay SET system_identifier = '1'";
     for change in [forgotten, of_another_server] {
-        let Some(world) = World::create().await else { return };
+        let Some(world) = InboxDatabase::create().await else { return };
         let _relay = world_with_history(&world, 90).await;
         let id = killed_at(&world, "replay-added", "v-1").await;
         insert(&world, 90, 30).await;
@@ -345,7 +345,7 @@ async fn a_replay_in_place_that_cannot_go_on_any_more_is_given_up_all_the_same()
 
 #[tokio::test]
 async fn a_slot_is_not_reset_before_the_history_of_a_replay_in_place_has_gone_out() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let mut first = world_with_history(&world, 60).await;
     world.wait_confirmed(DEADLINE).await;
     let id = killed_at(&world, "replay-held", "v-1").await;
@@ -369,7 +369,7 @@ async fn a_slot_is_not_reset_before_the_history_of_a_replay_in_place_has_gone_ou
 
 #[tokio::test]
 async fn a_slot_whose_keys_are_held_is_neither_dropped_nor_let_go_for_an_upgrade() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let mut relay = world_with_history(&world, 60).await;
     world.wait_confirmed(DEADLINE).await;
     let id = killed_at(&world, "replay-held", "v-1").await;
@@ -392,7 +392,7 @@ async fn a_slot_whose_keys_are_held_is_neither_dropped_nor_let_go_for_an_upgrade
 
 /// Checks that the key received `before` rows, then its history, and then the rest without a gap.
 /// The rest may start with duplicates, as after any recovery.
-async fn assert_nothing_left_out(world: &World, (key, before): (&str, usize), id: &str) {
+async fn assert_nothing_left_out(world: &InboxDatabase, (key, before): (&str, usize), id: &str) {
     let (all, said) = (committed(world, key).await, stored(world, key));
     let is_replayed = |row: &&(i64, Option<String>)| row.1.as_deref() == Some(id);
     let versions =
@@ -415,7 +415,7 @@ async fn a_slot_that_is_lost_while_keys_are_held_is_recovered_and_they_go_on_whe
         ("replay-held", "--abandon"),
         ("replay-placed", "--abandon"),
     ] {
-        let Some(world) = World::create().await else { return };
+        let Some(world) = InboxDatabase::create().await else { return };
         let mut relay = world_with_history(&world, 60).await;
         world.wait_confirmed(DEADLINE).await;
         let id = match step {

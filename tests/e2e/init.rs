@@ -3,10 +3,10 @@
 use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::process::Signal;
 use walrelay_testkit::wait_until;
-use walrelay_tests::{DEADLINE, World, topic};
+use walrelay_tests::{DEADLINE, InboxDatabase, topic};
 
 /// Describes everything in the catalog that `init` creates, one line per object.
-async fn catalog(world: &World) -> Vec<String> {
+async fn catalog(world: &InboxDatabase) -> Vec<String> {
     let sql = "
         SELECT 'column ' || c.relname || '.' || a.attname || ' ' || format_type(a.atttypid, a.atttypmod)
                || ' ' || a.attnotnull || ' ' || coalesce(pg_get_expr(d.adbin, d.adrelid), '')
@@ -37,7 +37,7 @@ async fn catalog(world: &World) -> Vec<String> {
 
 #[tokio::test]
 async fn a_second_init_changes_nothing() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     Workload::of_rows(10).insert(world.client()).await.unwrap();
     let before = (catalog(&world).await, world.confirmed_flush().await);
 
@@ -49,7 +49,9 @@ async fn a_second_init_changes_nothing() {
 
 #[tokio::test]
 async fn the_printed_sql_makes_the_same_and_printing_touches_nothing() {
-    let (Some(by_init), Some(by_sql)) = (World::create().await, World::create_empty().await) else {
+    let (Some(by_init), Some(by_sql)) =
+        (InboxDatabase::create().await, InboxDatabase::create_empty().await)
+    else {
         return;
     };
 
@@ -98,9 +100,8 @@ fn statements(script: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn init_creates_the_topics_that_rows_lead_to_and_those_it_is_told_beside_a_row_that_leads_to_none()
- {
-    let Some(world) = World::create().await else { return };
+async fn init_creates_the_topics_of_rows_and_the_topics_of_options() {
+    let Some(world) = InboxDatabase::create().await else { return };
     world
         .execute(
             "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
@@ -137,7 +138,7 @@ async fn init_creates_the_topics_that_rows_lead_to_and_those_it_is_told_beside_a
 
 #[tokio::test]
 async fn updating_and_truncating_the_outbox_is_refused_and_deleting_is_not() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     Workload::of_rows(5).insert(world.client()).await.unwrap();
     for refused in ["UPDATE app_outbox SET version = 0", "TRUNCATE app_outbox"] {
         let error = world.client().batch_execute(refused).await.unwrap_err();
@@ -149,7 +150,7 @@ async fn updating_and_truncating_the_outbox_is_refused_and_deleting_is_not() {
 
 #[tokio::test]
 async fn a_database_that_is_set_up_passes_the_check() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     world.succeed(["check"]).await;
 
     let done = world.succeed(["check", "--format", "json"]).await;
@@ -158,7 +159,7 @@ async fn a_database_that_is_set_up_passes_the_check() {
 
 #[tokio::test]
 async fn an_init_that_waits_for_an_open_transaction_says_so_and_can_be_interrupted() {
-    let Some(world) = World::create_empty().await else { return };
+    let Some(world) = InboxDatabase::create_empty().await else { return };
     let writer = world.connect().await;
     writer.batch_execute("BEGIN; CREATE TABLE held (n int)").await.unwrap();
     let pid = writer.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get::<_, i32>(0);

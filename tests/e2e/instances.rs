@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use walrelay_testkit::proxy::{Network, Proxy};
 use walrelay_testkit::relay::Relay;
 use walrelay_testkit::wait_until;
-use walrelay_tests::{DEADLINE, World};
+use walrelay_tests::{DEADLINE, InboxDatabase};
 
 const EVENTS: u32 = 1_500;
 /// The number of applied events after which every instance has started up.
@@ -24,7 +24,7 @@ struct Applied {
 }
 
 async fn apply(instances: usize) -> Option<Applied> {
-    let world = World::create().await?;
+    let world = InboxDatabase::create().await?;
     world.set_up_consumer().await;
     let (at, name) = world.url().split_once('@')?.1.split_once('/')?;
     let proxy = Proxy::start(at).await;

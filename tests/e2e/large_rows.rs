@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::relay::Relay;
-use walrelay_tests::{DEADLINE, World};
+use walrelay_tests::{DEADLINE, InboxDatabase};
 
 /// Less than half of the memory limit in the shipped manifests, and less than twice the size of the
 /// row.
@@ -18,7 +18,7 @@ const LARGE_ROW_DEADLINE: Duration = Duration::from_secs(120);
 const LARGE: &str = "00000000-0000-4000-8000-00000000b16b";
 
 /// Inserts a row of 140 MB that the server generates.
-async fn insert_large(world: &World) {
+async fn insert_large(world: &InboxDatabase) {
     world
         .execute(&format!(
             "INSERT INTO app_outbox (id, aggregatetype, aggregateid, event_type, version, payload)
@@ -34,13 +34,13 @@ fn assert_light(relay: &Relay) {
     assert!(peak < MEMORY_MAX_BYTES, "the relay took {} MiB", peak >> 20);
 }
 
-async fn json(world: &World, arguments: &[&str]) -> Value {
+async fn json(world: &InboxDatabase, arguments: &[&str]) -> Value {
     let text = world.succeed(arguments.iter().copied()).await;
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
 /// Checks that the row is recorded with its identity and without its payload.
-async fn assert_recorded_without_payload(world: &World) {
+async fn assert_recorded_without_payload(world: &InboxDatabase) {
     let row = json(world, &["dispatch", "show", LARGE, "--format", "json"]).await;
     assert_eq!(row["status"], "dead", "{row}");
     assert_eq!(row["error_code"], "TOO_LARGE", "{row}");
@@ -55,7 +55,7 @@ async fn assert_recorded_without_payload(world: &World) {
 
 #[tokio::test]
 async fn a_row_of_140_megabytes_is_dead_in_bounded_memory_and_its_neighbours_are_published() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let relay = world.start_relay([]).await;
     Workload::of_rows(20).insert(world.client()).await.unwrap();
     insert_large(&world).await;
@@ -96,7 +96,7 @@ async fn a_row_of_140_megabytes_is_dead_in_bounded_memory_and_its_neighbours_are
 
 #[tokio::test]
 async fn a_row_of_140_megabytes_is_not_read_from_the_table_and_its_neighbours_are_backfilled() {
-    let Some(world) = World::create_empty().await else { return };
+    let Some(world) = InboxDatabase::create_empty().await else { return };
     world.succeed(["init"]).await;
     world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
     Workload::of_rows(20).insert(world.client()).await.unwrap();

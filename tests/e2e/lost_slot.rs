@@ -2,7 +2,7 @@
 
 use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::relay::Finished;
-use walrelay_tests::{DEADLINE, World};
+use walrelay_tests::{DEADLINE, InboxDatabase};
 
 fn assert_refused(done: &Finished, code: i32, words: &[&str]) {
     assert_eq!(done.code, Some(code), "{}", done.text);
@@ -12,8 +12,8 @@ fn assert_refused(done: &Finished, code: i32, words: &[&str]) {
 }
 
 /// Publishes rows, drops the slot, and inserts rows that no slot covers.
-async fn world_that_lost_its_slot() -> Option<World> {
-    let world = World::create().await?;
+async fn environment_with_lost_slot() -> Option<InboxDatabase> {
+    let world = InboxDatabase::create().await?;
     Workload::of_rows(5).insert(world.client()).await.expect("the rows are inserted");
     world.catch_up().await;
     world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
@@ -22,14 +22,14 @@ async fn world_that_lost_its_slot() -> Option<World> {
     Some(world)
 }
 
-async fn on_record(world: &World) -> String {
+async fn on_record(world: &InboxDatabase) -> String {
     let sql = "SELECT settled_lsn || ' ' || settled_xid FROM app_outbox_relay";
     world.client().query_one(sql, &[]).await.expect("the record is there").get(0)
 }
 
 #[tokio::test]
 async fn every_command_refuses_to_go_on_over_a_lost_slot_and_keeps_the_record() {
-    let Some(world) = world_that_lost_its_slot().await else { return };
+    let Some(world) = environment_with_lost_slot().await else { return };
     let before = on_record(&world).await;
     let commands: [&[&str]; 6] = [
         &["run", "--on-slot-lost", "stop"],
@@ -56,8 +56,8 @@ async fn every_command_refuses_to_go_on_over_a_lost_slot_and_keeps_the_record() 
 }
 
 #[tokio::test]
-async fn a_slot_made_by_hand_in_place_of_a_lost_one_is_told_as_lost() {
-    let Some(world) = world_that_lost_its_slot().await else { return };
+async fn a_slot_created_by_hand_after_a_loss_is_reported_as_lost() {
+    let Some(world) = environment_with_lost_slot().await else { return };
     let made = format!("SELECT pg_create_logical_replication_slot('{}', 'pgoutput')", world.name());
     world.execute(&made).await;
     for command in ["run", "check", "init", "status"] {
@@ -71,7 +71,7 @@ async fn a_slot_made_by_hand_in_place_of_a_lost_one_is_told_as_lost() {
 
 #[tokio::test]
 async fn an_accepted_loss_is_counted_before_a_new_slot_is_made() {
-    let Some(world) = world_that_lost_its_slot().await else { return };
+    let Some(world) = environment_with_lost_slot().await else { return };
     let before = on_record(&world).await;
     let (_, settled_xid) = before.split_once(' ').unwrap();
 
@@ -92,7 +92,7 @@ async fn an_accepted_loss_is_counted_before_a_new_slot_is_made() {
 
 #[tokio::test]
 async fn run_check_and_init_agree_about_another_servers_record() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     world.catch_up().await;
     world.execute("UPDATE app_outbox_relay SET system_identifier = '1'").await;
     for command in ["run", "check", "init"] {
@@ -104,7 +104,7 @@ async fn run_check_and_init_agree_about_another_servers_record() {
 
 #[tokio::test]
 async fn a_mistyped_publication_is_answered_with_the_one_that_exists() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let typed = format!("{}x", world.name());
     Workload::of_rows(3).insert(world.client()).await.expect("the rows are inserted");
     for command in ["run", "check"] {
@@ -119,7 +119,7 @@ async fn a_mistyped_publication_is_answered_with_the_one_that_exists() {
 
 #[tokio::test]
 async fn a_slot_that_holds_rows_is_dropped_only_with_their_number() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let mut relay = world.start_relay([]).await;
     let held = world.run(["slot", "drop", "--yes"]).await;
     assert_refused(&held, 6, &["a relay that streams it"]);
@@ -142,7 +142,7 @@ async fn a_slot_that_holds_rows_is_dropped_only_with_their_number() {
 #[tokio::test]
 async fn advancing_names_each_insert_that_is_given_up_and_the_command_that_publishes_it_after_all()
 {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     world.catch_up().await;
     alter_publication(&world, "insert, delete").await;
     Workload::of_rows(2).insert(world.client()).await.expect("the rows are inserted");
@@ -185,7 +185,7 @@ async fn advancing_names_each_insert_that_is_given_up_and_the_command_that_publi
     drop(relay);
 }
 
-async fn alter_publication(world: &World, publish: &str) {
+async fn alter_publication(world: &InboxDatabase, publish: &str) {
     let name = world.name();
     world.execute(&format!("ALTER PUBLICATION {name} SET (publish = '{publish}')")).await;
 }

@@ -2,31 +2,31 @@
 
 use walrelay_testkit::checker::{self, Committed};
 use walrelay_testkit::outbox::Workload;
-use walrelay_tests::{DEADLINE, World};
+use walrelay_tests::{DEADLINE, InboxDatabase};
 
 #[tokio::test]
-async fn postgres_15_is_read_whatever_sql_does_to_the_outbox() {
+async fn postgres_15_outbox_is_read_after_any_sql() {
     on_version(15).await;
 }
 
 #[tokio::test]
-async fn postgres_16_is_read_whatever_sql_does_to_the_outbox() {
+async fn postgres_16_outbox_is_read_after_any_sql() {
     on_version(16).await;
 }
 
 #[tokio::test]
-async fn postgres_17_is_read_whatever_sql_does_to_the_outbox() {
+async fn postgres_17_outbox_is_read_after_any_sql() {
     on_version(17).await;
 }
 
 #[tokio::test]
-async fn postgres_18_is_read_whatever_sql_does_to_the_outbox() {
+async fn postgres_18_outbox_is_read_after_any_sql() {
     on_version(18).await;
 }
 
 /// Runs every case on one relay and one table, and compares the published rows.
 async fn on_version(major: u32) {
-    let Some(world) = World::create_on(major).await else { return };
+    let Some(world) = InboxDatabase::create_on(major).await else { return };
     let mut relay = world.start_relay([]).await;
     let mut committed = Vec::new();
     let basics = Workload::of_rows(500).insert(world.client()).await.expect("rows are inserted");
@@ -51,7 +51,7 @@ async fn on_version(major: u32) {
 
 /// Inserts and deletes rows in one transaction. They are published although they never stay in the
 /// table.
-async fn inserted_and_deleted(world: &World) -> Vec<Committed> {
+async fn inserted_and_deleted(world: &InboxDatabase) -> Vec<Committed> {
     world.execute("BEGIN").await;
     let sql = "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
                SELECT 'video', 'passing', 'test.inserted', 1000 + n, jsonb_build_object('n', n)
@@ -68,7 +68,7 @@ async fn inserted_and_deleted(world: &World) -> Vec<Committed> {
 
 /// Inserts rows around a savepoint. Rows rolled back to the savepoint are not published, and all
 /// others are.
-async fn savepoints(world: &World) {
+async fn savepoints(world: &InboxDatabase) {
     let insert = |first: u32| {
         format!(
             "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
@@ -90,7 +90,7 @@ async fn savepoints(world: &World) {
 }
 
 /// Inserts rows by COPY, which writes many rows in one WAL record.
-async fn copied(world: &World) {
+async fn copied(world: &InboxDatabase) {
     world
         .execute(
             "CREATE TEMP TABLE draft AS
@@ -111,7 +111,7 @@ async fn copied(world: &World) {
 }
 
 /// Adds and drops columns. The relay reads columns by name from the latest Relation message.
-async fn columns_come_and_go(world: &World) {
+async fn columns_come_and_go(world: &InboxDatabase) {
     let insert = |version: u32| {
         format!(
             "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
@@ -132,7 +132,7 @@ async fn columns_come_and_go(world: &World) {
 
 /// Inserts compressed out-of-line rows of over a megabyte, whose payload size differs from their
 /// size in the WAL.
-async fn large_and_compressible(world: &World) {
+async fn large_and_compressible(world: &InboxDatabase) {
     world
         .execute(
             "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
@@ -151,13 +151,13 @@ async fn large_and_compressible(world: &World) {
 #[tokio::test]
 async fn a_partitioned_outbox_is_read_through_its_root_on_every_version() {
     for major in [15, 17, 18] {
-        if let Some(world) = World::create_empty_on(major).await {
+        if let Some(world) = InboxDatabase::create_empty_on(major).await {
             partitioned(&world).await;
         }
     }
 }
 
-async fn partitioned(world: &World) {
+async fn partitioned(world: &InboxDatabase) {
     world
         .execute(
             "CREATE TABLE app_outbox (

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use walrelay_testkit::checker;
 use walrelay_testkit::relay::Relay;
-use walrelay_tests::{DEADLINE, World};
+use walrelay_tests::{DEADLINE, InboxDatabase};
 
 const MEMORY_MAX_BYTES: u64 = 100 << 20;
 
@@ -14,7 +14,7 @@ fn assert_light(relay: &Relay) {
     assert!(peak < MEMORY_MAX_BYTES, "the relay took {} MiB", peak >> 20);
 }
 
-async fn insert_one_transaction(world: &World, rows_count: u32) {
+async fn insert_one_transaction(world: &InboxDatabase, rows_count: u32) {
     world
         .execute(&format!(
             "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
@@ -27,7 +27,7 @@ async fn insert_one_transaction(world: &World, rows_count: u32) {
 
 #[tokio::test]
 async fn two_hundred_thousand_aggregates_in_one_transaction_fit_into_a_hundred_mebibytes() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let relay = world.start_relay([]).await;
 
     insert_one_transaction(&world, 200_000).await;
@@ -46,7 +46,7 @@ async fn two_million_rows_in_one_transaction_fit_into_a_hundred_mebibytes() {
         walrelay_testkit::skip::<()>("takes minutes; set WALRELAY_LONG=1");
         return;
     }
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let relay = world.start_relay([]).await;
 
     insert_one_transaction(&world, 2_000_000).await;
@@ -61,7 +61,7 @@ async fn two_million_rows_in_one_transaction_fit_into_a_hundred_mebibytes() {
 
 #[tokio::test]
 async fn an_outage_in_the_middle_of_a_large_transaction_does_not_fill_the_memory() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let relay = world.start_relay([]).await;
     world.pubsub.fault("reject=UNAVAILABLE");
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use walrelay_testkit::process::Signal;
 use walrelay_testkit::relay::{Finished, Relay};
 use walrelay_testkit::wait_until;
-use walrelay_tests::{CONSUMER, DEADLINE, World};
+use walrelay_tests::{CONSUMER, DEADLINE, InboxDatabase};
 
 /// Waits until `/readyz` reports this reason.
 async fn told(consumer: &Relay, reason: &str) -> String {
@@ -18,8 +18,8 @@ async fn told(consumer: &Relay, reason: &str) -> String {
 }
 
 #[tokio::test]
-async fn an_event_that_alone_lacks_a_right_is_named_and_every_other_key_goes_on() {
-    let Some(world) = World::create().await else { return };
+async fn an_event_without_permission_is_named_and_other_keys_continue() {
+    let Some(world) = InboxDatabase::create().await else { return };
     world.set_up_consumer().await;
     world
         .execute(
@@ -65,7 +65,7 @@ async fn an_event_that_alone_lacks_a_right_is_named_and_every_other_key_goes_on(
 
 #[tokio::test]
 async fn a_read_only_server_and_a_row_that_is_gone_are_waited_for() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     world.set_up_consumer().await;
     let consumer = world.start_consumer([]).await;
 
@@ -106,7 +106,7 @@ async fn a_read_only_server_and_a_row_that_is_gone_are_waited_for() {
 
 #[tokio::test]
 async fn a_lock_that_somebody_keeps_is_a_reason_and_no_attempt_of_any_event() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     world.set_up_consumer().await;
     let somebody = world.connect().await;
     let lock = "BEGIN; LOCK TABLE effect.balance IN ACCESS EXCLUSIVE MODE";
@@ -145,7 +145,7 @@ BEGIN
   PERFORM effect.add(events);
 END $$";
 
-async fn insert(world: &World, (keys, prefix): (u32, &str), events: u32) {
+async fn insert(world: &InboxDatabase, (keys, prefix): (u32, &str), events: u32) {
     world
         .execute(&format!(
             "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
@@ -154,7 +154,7 @@ async fn insert(world: &World, (keys, prefix): (u32, &str), events: u32) {
         .await;
 }
 
-async fn lack(world: &World, prefix: &str, code: &str) {
+async fn lack(world: &InboxDatabase, prefix: &str, code: &str) {
     world
         .execute(&format!(
             "INSERT INTO effect.failing SELECT DISTINCT aggregateid, '{code}' FROM app_outbox
@@ -164,8 +164,8 @@ async fn lack(world: &World, prefix: &str, code: &str) {
 }
 
 #[tokio::test]
-async fn a_tenant_whose_hundreds_of_keys_lack_a_right_keeps_nobody_else_waiting() {
-    let Some(world) = World::create().await else { return };
+async fn hundreds_of_keys_without_permission_block_no_other_key() {
+    let Some(world) = InboxDatabase::create().await else { return };
     world.set_up_consumer().await;
     world.execute(FAILING).await;
     // More events than the consumer can hold, of many keys and of one key. The healthy keys are
@@ -191,8 +191,8 @@ async fn a_tenant_whose_hundreds_of_keys_lack_a_right_keeps_nobody_else_waiting(
     world.assert_applied_exactly_once().await;
 }
 
-async fn hundreds_that_take_their_batches_along(code: &str) {
-    let Some(world) = World::create().await else { return };
+async fn many_keys_fail_their_batches(code: &str) {
+    let Some(world) = InboxDatabase::create().await else { return };
     world.set_up_consumer().await;
     world.execute(FAILING).await;
     insert(&world, (300, "sick"), 300).await;
@@ -217,22 +217,22 @@ async fn hundreds_that_take_their_batches_along(code: &str) {
 
 #[tokio::test]
 async fn hundreds_of_keys_that_meet_others_keep_those_behind_them_seconds() {
-    hundreds_that_take_their_batches_along("55P03").await;
+    many_keys_fail_their_batches("55P03").await;
 }
 
 #[tokio::test]
 async fn hundreds_of_keys_that_end_their_session_keep_those_behind_them_seconds() {
-    hundreds_that_take_their_batches_along("gone").await;
+    many_keys_fail_their_batches("gone").await;
 }
 
 #[tokio::test]
 async fn hundreds_of_keys_that_may_not_write_keep_those_behind_them_seconds() {
-    hundreds_that_take_their_batches_along("25006").await;
+    many_keys_fail_their_batches("25006").await;
 }
 
 #[tokio::test]
-async fn what_is_only_stored_to_make_room_is_no_progress_and_the_reason_is_told_on() {
-    let Some(world) = World::create().await else { return };
+async fn storing_events_for_capacity_is_no_progress_and_keeps_the_reason() {
+    let Some(world) = InboxDatabase::create().await else { return };
     world.set_up_consumer().await;
     world.execute(FAILING).await;
     // More events than the consumer can hold.
@@ -264,7 +264,7 @@ async fn what_is_only_stored_to_make_room_is_no_progress_and_the_reason_is_told_
 
 #[tokio::test]
 async fn keys_whose_events_fail_slowly_keep_nobody_else_waiting_for_all_of_them() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     world.set_up_consumer().await;
     world.execute(FAILING).await;
     // Simulates a remote server that does not reply: the handler waits and then fails.
@@ -292,8 +292,8 @@ async fn keys_whose_events_fail_slowly_keep_nobody_else_waiting_for_all_of_them(
     world.assert_applied_exactly_once().await;
 }
 
-async fn one_that_takes_its_whole_batch_along(code: &str) {
-    let Some(world) = World::create().await else { return };
+async fn one_event_fails_its_batch(code: &str) {
+    let Some(world) = InboxDatabase::create().await else { return };
     world.set_up_consumer().await;
     world.execute(FAILING).await;
     insert(&world, (3, "sick"), 6).await;
@@ -331,22 +331,22 @@ async fn one_that_takes_its_whole_batch_along(code: &str) {
 
 #[tokio::test]
 async fn one_that_never_serializes_is_stored_and_named_and_the_others_go_on() {
-    one_that_takes_its_whole_batch_along("40001").await;
+    one_event_fails_its_batch("40001").await;
 }
 
 #[tokio::test]
 async fn one_that_may_not_write_is_stored_and_named_and_the_others_go_on() {
-    one_that_takes_its_whole_batch_along("25006").await;
+    one_event_fails_its_batch("25006").await;
 }
 
 #[tokio::test]
 async fn one_that_ends_its_session_is_stored_and_named_and_the_others_go_on() {
-    one_that_takes_its_whole_batch_along("gone").await;
+    one_event_fails_its_batch("gone").await;
 }
 
 #[tokio::test]
-async fn what_comes_while_a_consumer_drains_does_not_wait_for_its_lease_to_run_out() {
-    let Some(world) = World::create().await else { return };
+async fn events_received_while_draining_are_redelivered_before_their_lease_ends() {
+    let Some(world) = InboxDatabase::create().await else { return };
     world.set_up_consumer().await;
     world
         .execute(
@@ -390,7 +390,7 @@ async fn what_comes_while_a_consumer_drains_does_not_wait_for_its_lease_to_run_o
 
 /// Creates a role with the manual's grants and the handler's grants. Returns the role and its
 /// connection URL.
-async fn reader(world: &World) -> (String, String) {
+async fn reader(world: &InboxDatabase) -> (String, String) {
     let role = format!("{}_reader", world.name());
     let manual = include_str!("../../migrations/README.md");
     let (_, section) = manual.split_once("### A role for a consumer").expect("the section");
@@ -408,13 +408,13 @@ async fn reader(world: &World) -> (String, String) {
     (role, url)
 }
 
-async fn catches_up(world: &World, url: &str) -> Finished {
+async fn catches_up(world: &InboxDatabase, url: &str) -> Finished {
     world.consumer(["--until-caught-up", "--database-url", url]).finish(DEADLINE * 2).await
 }
 
 #[tokio::test]
-async fn a_right_that_consuming_needs_is_named_at_the_start_with_the_statement_that_gives_it() {
-    let Some(world) = World::create().await else { return };
+async fn a_missing_permission_is_reported_at_start_with_its_grant() {
+    let Some(world) = InboxDatabase::create().await else { return };
     world.set_up_consumer().await;
     let (role, url) = reader(&world).await;
     let redeliver = "EXECUTE ON FUNCTION public.app_inbox_redeliver";
@@ -441,8 +441,8 @@ async fn a_right_that_consuming_needs_is_named_at_the_start_with_the_statement_t
 }
 
 #[tokio::test]
-async fn who_is_to_catch_up_ends_when_the_server_refuses_everything_the_handler_does() {
-    let Some(world) = World::create().await else { return };
+async fn until_caught_up_exits_when_the_server_refuses_every_statement_of_the_handler() {
+    let Some(world) = InboxDatabase::create().await else { return };
     world.set_up_consumer().await;
     let (role, url) = reader(&world).await;
     world.execute(&format!("REVOKE INSERT ON effect.applied FROM {role}")).await;
@@ -463,8 +463,8 @@ async fn who_is_to_catch_up_ends_when_the_server_refuses_everything_the_handler_
 }
 
 #[tokio::test]
-async fn a_dead_event_of_an_earlier_run_is_told_at_the_start_and_in_every_figure() {
-    let Some(world) = World::create().await else { return };
+async fn a_dead_event_of_an_earlier_run_is_reported_at_start_and_in_every_metric() {
+    let Some(world) = InboxDatabase::create().await else { return };
     world.set_up_consumer().await;
     world
         .execute(

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::wait_until;
-use walrelay_tests::{DEADLINE, Producer, World, topic};
+use walrelay_tests::{DEADLINE, InboxDatabase, Producer, topic};
 
 const MEBIBYTE: u64 = 1 << 20;
 
 #[tokio::test]
 async fn five_thousand_rows_with_rollbacks_among_them_arrive_once_in_order_and_the_slot_follows() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let mut relay = world.start_relay([]).await;
 
     let workload =
@@ -32,7 +32,7 @@ async fn five_thousand_rows_with_rollbacks_among_them_arrive_once_in_order_and_t
 
 #[tokio::test]
 async fn every_attribute_and_every_byte_is_as_the_row_says() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let _relay = world.start_relay([]).await;
     world
         .execute(
@@ -94,8 +94,8 @@ async fn every_attribute_and_every_byte_is_as_the_row_says() {
 }
 
 #[tokio::test]
-async fn replies_held_back_keep_the_slot_where_it_is() {
-    let Some(world) = World::create().await else { return };
+async fn delayed_replies_keep_the_slot_at_its_position() {
+    let Some(world) = InboxDatabase::create().await else { return };
     let _relay = world.start_relay(["--status-interval", "100ms"]).await;
     world.pubsub.fault("hold");
     let workload = Workload { rows_per_transaction: 1, ..Workload::of_rows(1) };
@@ -125,7 +125,7 @@ async fn replies_held_back_keep_the_slot_where_it_is() {
 }
 
 /// Returns the commit position in the first message.
-fn held_commit(world: &World) -> (u64, String) {
+fn held_commit(world: &InboxDatabase) -> (u64, String) {
     let stored = world.pubsub.stored();
     let text = stored[0].commit_lsn.clone();
     let (high, low) = text.split_once('/').expect("a position");
@@ -134,8 +134,8 @@ fn held_commit(world: &World) -> (u64, String) {
 }
 
 #[tokio::test]
-async fn an_idle_outbox_does_not_pin_the_log_of_a_busy_database() {
-    let Some(world) = World::create().await else { return };
+async fn an_idle_outbox_does_not_pin_the_wal_of_a_busy_database() {
+    let Some(world) = InboxDatabase::create().await else { return };
     let _relay = world.start_relay([]).await;
     world
         .execute(
@@ -160,7 +160,7 @@ async fn an_idle_outbox_does_not_pin_the_log_of_a_busy_database() {
 
 #[tokio::test]
 async fn until_caught_up_ends_with_success_when_everything_before_it_is_confirmed() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let committed = Workload::of_rows(500).insert(world.client()).await.unwrap();
 
     world.catch_up().await;
@@ -172,7 +172,7 @@ async fn until_caught_up_ends_with_success_when_everything_before_it_is_confirme
 
 #[tokio::test]
 async fn until_caught_up_waits_for_what_is_due_in_dispatch_state() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let mut relay = world.start_relay(["--park-after", "300ms"]).await;
     world.pubsub.fault("key=v-0,reject=UNAVAILABLE");
     let producer = Producer::start(world.url(), Duration::from_millis(20));
@@ -195,7 +195,7 @@ async fn until_caught_up_waits_for_what_is_due_in_dispatch_state() {
 
 #[tokio::test]
 async fn until_caught_up_ends_under_traffic_and_slow_replies_with_many_keys_due() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     // More keys than lanes.
     world.pubsub.fault("reject=NOT_FOUND");
     let many =

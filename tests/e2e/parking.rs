@@ -8,13 +8,13 @@ use tokio_postgres::types::ToSql;
 use walrelay_testkit::checker::Committed;
 use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::wait_until;
-use walrelay_tests::{DEADLINE, Producer, World, topic};
+use walrelay_tests::{DEADLINE, InboxDatabase, Producer, topic};
 
 const MEBIBYTE: u64 = 1 << 20;
 
 #[tokio::test]
 async fn a_failing_aggregate_is_parked_and_returns_in_order_while_everything_else_flows() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let relay = world.start_relay(["--park-after", "2s"]).await;
     world.pubsub.fault("key=v-3,reject=UNAVAILABLE");
     let producer = Producer::start(world.url(), Duration::from_millis(20));
@@ -62,7 +62,7 @@ async fn a_failing_aggregate_is_parked_and_returns_in_order_while_everything_els
 
 #[tokio::test]
 async fn an_outage_of_everything_parks_nothing_and_loses_nothing() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let _relay = world.start_relay(["--park-after", "2s"]).await;
     let producer = Producer::start(world.url(), Duration::from_millis(20));
     world.pubsub.wait_stored(DEADLINE, 100).await;
@@ -84,7 +84,7 @@ async fn an_outage_of_everything_parks_nothing_and_loses_nothing() {
 
 #[tokio::test]
 async fn a_topic_that_is_missing_makes_it_unready_and_flows_once_it_is_created() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let relay = world.start_relay(["--park-after", "1h"]).await;
     let audio = Workload { aggregate_type: "audio".into(), ..Workload::of_rows(60) };
     let mut committed = audio.insert(world.client()).await.unwrap();
@@ -103,7 +103,7 @@ async fn a_topic_that_is_missing_makes_it_unready_and_flows_once_it_is_created()
 
 #[tokio::test]
 async fn a_dead_topic_among_healthy_ones_parks_its_own_keys_only() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     world.pubsub.create_topic("audio.events");
     let relay = world.start_relay(["--park-after", "500ms"]).await;
     world.pubsub.fault("topic=audio.events,reject=PERMISSION_DENIED");
@@ -138,8 +138,8 @@ async fn a_dead_topic_among_healthy_ones_parks_its_own_keys_only() {
 
 #[tokio::test]
 async fn a_hundred_thousand_parked_rows_reload_within_the_byte_budget() {
-    let Some(world) = World::create().await else { return };
-    let parked = park_behind_its_back(&world, 100_000).await;
+    let Some(world) = InboxDatabase::create().await else { return };
+    let parked = insert_parked_rows(&world, 100_000).await;
 
     let relay = world.start_relay(["--max-in-flight-bytes", "16MiB"]).await;
     let long = Duration::from_secs(150);
@@ -155,7 +155,7 @@ async fn a_hundred_thousand_parked_rows_reload_within_the_byte_budget() {
 
 /// Inserts parked rows of one kilobyte over a thousand keys, as an earlier relay would have
 /// recorded them.
-async fn park_behind_its_back(world: &World, rows_count: u32) -> Vec<Committed> {
+async fn insert_parked_rows(world: &InboxDatabase, rows_count: u32) -> Vec<Committed> {
     let sql = "INSERT INTO app_outbox_dispatch
                  (slot, event_id, commit_lsn, tx_index, topic, ordering_key, message, status, next_attempt_at)
                SELECT $1, id, '0/100'::pg_lsn + n, 0, $2, key, message, 'retrying',

@@ -6,7 +6,7 @@ use std::time::Duration;
 use walrelay_testkit::checker::{self, Committed};
 use walrelay_testkit::postgres::installed_majors;
 use walrelay_testkit::wait_until;
-use walrelay_tests::{DEADLINE, Producer, World};
+use walrelay_tests::{DEADLINE, InboxDatabase, Producer};
 
 /// The versions per partition, which the producer writes in about a second. Three partitions exist
 /// in advance, for a busy machine.
@@ -30,7 +30,7 @@ fn partition(n: u32) -> String {
 
 /// Attaches a partition as the manual recommends. `PARTITION OF` would lock the outbox until every
 /// open transaction on it has ended.
-async fn attach(world: &World, n: u32) {
+async fn attach(world: &InboxDatabase, n: u32) {
     let (name, from, to) = (partition(n), n * SPAN, (n + 1) * SPAN);
     world
         .execute(&format!(
@@ -42,7 +42,7 @@ async fn attach(world: &World, n: u32) {
 
 /// Copies the rows of a partition that receives no more writes into `kept`, and removes the
 /// partition.
-async fn remove(world: &World, n: u32) {
+async fn remove(world: &InboxDatabase, n: u32) {
     let name = partition(n);
     let keep = "INSERT INTO kept SELECT version, id::text, aggregateid, payload::text FROM";
     world.execute(&format!("{keep} {name}")).await;
@@ -63,7 +63,7 @@ async fn wait_written(producer: &Producer, rows: u32) {
     .await;
 }
 
-async fn committed(world: &World) -> Vec<Committed> {
+async fn committed(world: &InboxDatabase) -> Vec<Committed> {
     let sql = "SELECT event_id, key, data FROM (
                  SELECT * FROM kept
                  UNION ALL SELECT version, id::text, aggregateid, payload::text FROM app_outbox) AS o
@@ -77,7 +77,7 @@ async fn committed(world: &World) -> Vec<Committed> {
     rows.iter().map(row).collect()
 }
 
-async fn come_and_go(world: &World) {
+async fn come_and_go(world: &InboxDatabase) {
     world.execute(TABLES).await;
     for n in 0..3 {
         attach(world, n).await;
@@ -116,7 +116,7 @@ async fn come_and_go(world: &World) {
 #[tokio::test]
 async fn partitions_attached_detached_and_dropped_under_traffic_lose_and_reorder_nothing() {
     for major in installed_majors() {
-        let Some(world) = World::create_empty_on(major).await else { continue };
+        let Some(world) = InboxDatabase::create_empty_on(major).await else { continue };
         eprintln!("on Postgres {major}");
         come_and_go(&world).await;
     }
@@ -125,7 +125,7 @@ async fn partitions_attached_detached_and_dropped_under_traffic_lose_and_reorder
 #[tokio::test]
 async fn rows_that_a_partition_brings_along_are_not_published_and_those_written_to_it_are() {
     for major in installed_majors() {
-        let Some(world) = World::create_empty_on(major).await else { continue };
+        let Some(world) = InboxDatabase::create_empty_on(major).await else { continue };
         world.execute(TABLES).await;
         attach(&world, 0).await;
         world.succeed(["init"]).await;

@@ -6,20 +6,20 @@ use walrelay_private_postgres::{PrivatePostgres, StartError};
 use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::postgres::upgrade_or_skip;
 use walrelay_testkit::wait_until;
-use walrelay_tests::{DEADLINE, Producer, World};
+use walrelay_tests::{DEADLINE, InboxDatabase, Producer};
 
 const LOGICAL: [(&str, &str); 1] = [("wal_level", "logical")];
 
 const FAILOVER: &str = "SELECT count(*) FROM pg_replication_slots WHERE failover";
 
-async fn rows_from(world: &World, first_number: u32, count: u32) {
+async fn rows_from(world: &InboxDatabase, first_number: u32, count: u32) {
     let rows = Workload { first_number, ..Workload::of_rows(count) };
     rows.insert(world.client()).await.expect("rows");
 }
 
 /// Creates a test environment on the old server, with a failover slot.
-async fn with_failover_slot(server: &PrivatePostgres) -> Option<World> {
-    let world = World::create_at(&server.url("postgres")).await?;
+async fn with_failover_slot(server: &PrivatePostgres) -> Option<InboxDatabase> {
+    let world = InboxDatabase::create_at(&server.url("postgres")).await?;
     world.succeed(["slot", "drop", "--yes"]).await;
     world.succeed(["init", "--failover"]).await;
     assert_eq!(world.number(FAILOVER).await, 1);

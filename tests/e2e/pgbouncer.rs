@@ -1,11 +1,11 @@
 //! PgBouncer in front of the database: the relay detects the pooler by its behaviour and prints the
 //! fix, and `check` still runs the other checks.
 
-use walrelay_tests::{PgBouncer, World};
+use walrelay_tests::{InboxDatabase, PgBouncer};
 
 #[tokio::test]
 async fn a_pooler_is_recognised_in_every_mode_and_the_rest_is_checked() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let few = "extra_float_digits";
     let many = "replication,options,extra_float_digits";
     let modes = [("transaction", few), ("transaction", many), ("session", few), ("session", many)];

@@ -7,7 +7,7 @@ use walrelay_testkit::metadata::MetadataServer;
 use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::relay::RelayCommand;
 use walrelay_testkit::tls::{CERTIFICATE, CERTIFICATE_FILE, KEY};
-use walrelay_tests::{DEADLINE, World, topic};
+use walrelay_tests::{DEADLINE, InboxDatabase, topic};
 
 /// A Pub/Sub that accepts only TLS, and a metadata server that issues its tokens.
 struct Private {
@@ -34,7 +34,7 @@ impl Private {
 
     fn command<'a>(
         &self,
-        world: &World,
+        world: &InboxDatabase,
         arguments: impl IntoIterator<Item = &'a str>,
     ) -> RelayCommand {
         world
@@ -48,7 +48,7 @@ impl Private {
 
 #[tokio::test]
 async fn a_private_authority_is_trusted_for_topics_rows_and_subscriptions() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let private = Private::start().await;
     Workload::of_rows(100).insert(world.client()).await.unwrap();
 
@@ -75,7 +75,7 @@ async fn a_private_authority_is_trusted_for_topics_rows_and_subscriptions() {
 
 #[tokio::test]
 async fn a_certificate_of_an_unknown_authority_is_named_and_nothing_is_lost() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let private = Private::start().await;
     private.emulator.create_topic(&topic("video.events")).unwrap();
     Workload::of_rows(5).insert(world.client()).await.unwrap();

@@ -7,19 +7,19 @@ use walrelay_private_postgres::PrivatePostgres;
 use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::postgres::installation_or_skip;
 use walrelay_testkit::wait_until;
-use walrelay_tests::{DEADLINE, World};
+use walrelay_tests::{DEADLINE, InboxDatabase};
 
 /// The time until `status` shows the state of `/readyz`: one write of the relay's record, and slack
 /// for a busy machine. An earlier version needed 30 s.
 const SOON: Duration = Duration::from_secs(8);
 
-async fn status(world: &World) -> Value {
+async fn status(world: &InboxDatabase) -> Value {
     let text = world.succeed(["status", "--format", "json"]).await;
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
 /// Waits until the headline of `status` contains `words`.
-async fn wait_headline(world: &World, words: &str) -> Value {
+async fn wait_headline(world: &InboxDatabase, words: &str) -> Value {
     wait_until(DEADLINE, &format!("{words:?} in the headline"), async || {
         let report = status(world).await;
         report["headline"].as_str().is_some_and(|it| it.contains(words)).then_some(report)
@@ -29,7 +29,7 @@ async fn wait_headline(world: &World, words: &str) -> Value {
 
 #[tokio::test]
 async fn a_dispatch_table_that_cannot_be_written_is_named_with_its_grant_everywhere() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let role = format!("{}_relay", world.name());
     let tables = "app_outbox_dispatch, app_outbox_relay, app_outbox_hold, app_outbox_relay_time";
     world
@@ -80,7 +80,7 @@ async fn a_dispatch_table_that_cannot_be_written_is_named_with_its_grant_everywh
 
 #[tokio::test]
 async fn status_names_a_refused_topic_as_soon_as_readiness_does_and_an_idle_relay_notes_nothing() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let relay = world.start_relay(["--park-after", "1h"]).await;
     relay.wait_for_http(DEADLINE, "/readyz", 200).await;
     let noted = "SELECT count(*) FROM app_outbox_relay WHERE condition ->> 'phase' = 'streaming'";
@@ -110,7 +110,7 @@ async fn a_forgotten_anchor_near_its_loss_is_named_everywhere() {
     let settings =
         [("wal_level", "logical"), ("max_wal_size", "512MB"), ("max_slot_wal_keep_size", "128MB")];
     let server = PrivatePostgres::start(&installation, &settings).expect("a server");
-    let Some(world) = World::create_at(&server.url("postgres")).await else { return };
+    let Some(world) = InboxDatabase::create_at(&server.url("postgres")).await else { return };
     world.succeed(["anchor", "create", "daily"]).await;
     let relay = world.start_relay([]).await;
     relay.wait_for_http(DEADLINE, "/readyz", 200).await;

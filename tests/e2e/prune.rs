@@ -3,12 +3,12 @@
 
 use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::wait_until;
-use walrelay_tests::{DEADLINE, World};
+use walrelay_tests::{DEADLINE, InboxDatabase};
 
 const ROWS: &str = "SELECT count(*) FROM app_outbox";
 
 /// Waits until all committed rows are recorded as settled.
-async fn settle(world: &World) {
+async fn settle(world: &InboxDatabase) {
     world.catch_up().await;
     // The horizon is recorded once the WAL has moved past it.
     let behind = "SELECT count(*) FROM app_outbox WHERE age(xmin) <=
@@ -22,8 +22,8 @@ async fn settle(world: &World) {
 }
 
 #[tokio::test]
-async fn a_dry_run_tells_how_many_rows_would_go_and_deletes_none() {
-    let Some(world) = World::create().await else { return };
+async fn a_dry_run_reports_the_number_of_rows_and_deletes_none() {
+    let Some(world) = InboxDatabase::create().await else { return };
     Workload::of_rows(30).insert(world.client()).await.expect("rows");
     settle(&world).await;
     let told = world.succeed(["prune", "--older-than", "1s", "--dry-run"]).await;
@@ -50,7 +50,7 @@ async fn a_dry_run_tells_how_many_rows_would_go_and_deletes_none() {
 
 #[tokio::test]
 async fn of_a_partitioned_outbox_whole_partitions_go_and_those_for_rows_to_come_stay() {
-    let Some(world) = World::create_empty().await else { return };
+    let Some(world) = InboxDatabase::create_empty().await else { return };
     world
         .execute(
             "CREATE TABLE app_outbox (
@@ -90,7 +90,7 @@ async fn of_a_partitioned_outbox_whole_partitions_go_and_those_for_rows_to_come_
 
 #[tokio::test]
 async fn nothing_is_pruned_where_transaction_ids_on_record_are_of_another_server() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     Workload::of_rows(9).insert(world.client()).await.expect("rows");
     settle(&world).await;
     world.execute("UPDATE app_outbox_relay SET system_identifier = '1'").await;
@@ -101,7 +101,7 @@ async fn nothing_is_pruned_where_transaction_ids_on_record_are_of_another_server
 
 #[tokio::test]
 async fn a_relay_keeps_an_anchor_of_its_own_and_finds_it_again() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     for _ in 0..2 {
         let mut relay = world.start_relay(["--anchor-keep", "6h"]).await;
         let kept = format!(

@@ -7,11 +7,11 @@ use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::postgres::installed_majors;
 use walrelay_testkit::relay::Relay;
 use walrelay_testkit::wait_until;
-use walrelay_tests::{DEADLINE, Producer, World};
+use walrelay_tests::{DEADLINE, InboxDatabase, Producer};
 
 /// Creates a test environment whose relay has published and confirmed rows.
-async fn streaming_world(options: &[&str]) -> Option<(World, Relay)> {
-    let world = World::create().await?;
+async fn streaming_world(options: &[&str]) -> Option<(InboxDatabase, Relay)> {
+    let world = InboxDatabase::create().await?;
     let relay = world.start_relay(options.iter().copied()).await;
     Workload::of_rows(10).insert(world.client()).await.expect("the rows are inserted");
     world.pubsub.wait_stored(DEADLINE, 10).await;
@@ -19,12 +19,17 @@ async fn streaming_world(options: &[&str]) -> Option<(World, Relay)> {
     Some((world, relay))
 }
 
-async fn alter(world: &World, change: &str) {
+async fn alter(world: &InboxDatabase, change: &str) {
     world.execute(&format!("ALTER PUBLICATION {} {change}", world.name())).await;
 }
 
 /// Checks that the relay ended because of the change, and confirmed nothing from `lost_from` on.
-async fn assert_stopped_before(world: &World, mut relay: Relay, lost_from: u64, word: &str) {
+async fn assert_stopped_before(
+    world: &InboxDatabase,
+    mut relay: Relay,
+    lost_from: u64,
+    word: &str,
+) {
     assert_eq!(relay.wait_ended(DEADLINE).await.code(), Some(3));
     let told = relay.lines().join("\n");
     assert!(told.contains(word) && told.contains("The publication was changed"), "{told}");
@@ -33,7 +38,7 @@ async fn assert_stopped_before(world: &World, mut relay: Relay, lost_from: u64, 
 }
 
 /// Inserts a row that reaches only the table, followed by enough other WAL for keepalives.
-async fn insert_lost(world: &World, number: u32) {
+async fn insert_lost(world: &InboxDatabase, number: u32) {
     let one = Workload { first_number: number, ..Workload::of_rows(1) };
     one.insert(world.client()).await.expect("the row is inserted");
     world
@@ -77,7 +82,7 @@ async fn a_table_taken_out_and_put_back_under_traffic_stops_the_relay_before_the
 
 #[tokio::test]
 async fn one_of_two_tables_taken_out_stops_the_relay_before_the_change() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     world.execute("CREATE TABLE second_outbox (LIKE app_outbox INCLUDING ALL)").await;
     alter(&world, "ADD TABLE second_outbox").await;
     let tables = ["--outbox-table", "public.app_outbox", "--outbox-table", "public.second_outbox"];
@@ -151,7 +156,7 @@ async fn a_change_that_is_not_committed_holds_keepalives_back_and_then_stops_not
 
 #[tokio::test]
 async fn a_row_that_comes_where_another_one_is_recorded_is_published() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let one_table = format!("{}_one", world.name());
     world.execute("CREATE TABLE second_outbox (LIKE app_outbox INCLUDING ALL)").await;
     alter(&world, "ADD TABLE second_outbox").await;
@@ -186,7 +191,7 @@ async fn a_row_that_comes_where_another_one_is_recorded_is_published() {
 #[tokio::test]
 async fn inserts_beside_deletes_updates_and_truncates_are_published_and_the_rest_is_ignored() {
     for major in installed_majors() {
-        let Some(world) = World::create_on(major).await else { continue };
+        let Some(world) = InboxDatabase::create_on(major).await else { continue };
         world.execute("ALTER TABLE app_outbox DISABLE TRIGGER USER").await;
         alter(&world, "SET (publish = 'insert, update, delete, truncate')").await;
         let rows = |first_number| Workload { first_number, ..Workload::of_rows(4) };

@@ -5,29 +5,29 @@ use std::time::Duration;
 use walrelay_emulator::SubscriptionOptions;
 use walrelay_testkit::process::Signal;
 use walrelay_testkit::wait_until;
-use walrelay_tests::{CONSUMER, DEADLINE, World, topic};
+use walrelay_tests::{CONSUMER, DEADLINE, InboxDatabase, topic};
 
 /// The content of these tests' read model.
 const READ_MODEL: &str =
     "SELECT coalesce(string_agg(key || '=' || events, ',' ORDER BY key), '') FROM effect.balance";
 
-async fn read_model(world: &World) -> String {
+async fn read_model(world: &InboxDatabase) -> String {
     world.client().query_one(READ_MODEL, &[]).await.expect("the read model").get(0)
 }
 
 /// Creates a topic that retains messages, and a consumer of it.
-async fn world() -> Option<World> {
-    let world = World::create().await?;
+async fn world() -> Option<InboxDatabase> {
+    let world = InboxDatabase::create().await?;
     keep_messages(&world, Duration::from_hours(1));
     world.set_up_consumer().await;
     Some(world)
 }
 
-fn keep_messages(world: &World, period: Duration) {
+fn keep_messages(world: &InboxDatabase, period: Duration) {
     world.pubsub.emulator().retain(&topic("video.events"), period).expect("it keeps them");
 }
 
-fn reset_file(world: &World, sql: &str) -> String {
+fn reset_file(world: &InboxDatabase, sql: &str) -> String {
     let file = std::env::temp_dir().join(format!("{}-reset.sql", world.name()));
     std::fs::write(&file, sql).expect("a file");
     file.to_str().expect("a plain name").to_owned()
@@ -99,7 +99,7 @@ async fn a_rebuild_gives_the_same_read_model_while_an_instance_runs_and_events_c
 
 #[tokio::test]
 async fn a_rebuild_that_cannot_be_whole_changes_nothing() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     world.set_up_consumer().await;
     world.insert_events(5, 50).await;
     world.catch_up().await;
@@ -179,13 +179,13 @@ async fn an_edit_is_counted_however_often_the_handler_has_failed_since() {
 }
 
 /// Returns the id of the only dead event.
-async fn dead(world: &World) -> Option<String> {
+async fn dead(world: &InboxDatabase) -> Option<String> {
     let sql = "SELECT event_id FROM app_inbox WHERE status = 'dead'";
     world.client().query_opt(sql, &[]).await.expect("a row or none").map(|row| row.get(0))
 }
 
 /// Checks that the state is as before any rebuild, and that the rebuild's subscription is deleted.
-async fn assert_unchanged(world: &World) {
+async fn assert_unchanged(world: &InboxDatabase) {
     assert_eq!(world.number("SELECT sum(events)::bigint FROM effect.balance").await, 50);
     let status = world.succeed(["consumer", "status", CONSUMER, "--format", "json"]).await;
     assert!(status.contains("\"paused\": false"), "{status}");
@@ -193,7 +193,7 @@ async fn assert_unchanged(world: &World) {
     assert!(!has_successor(world), "a subscription is left behind");
 }
 
-fn has_successor(world: &World) -> bool {
+fn has_successor(world: &InboxDatabase) -> bool {
     world.pubsub.emulator().subscriptions().iter().any(|name| name.ends_with("/ledger-g2"))
 }
 
@@ -304,7 +304,7 @@ async fn a_rebuild_that_is_killed_anywhere_leaves_the_consumer_at_work_and_is_ru
 }
 
 #[tokio::test]
-async fn what_a_rebuild_does_not_reach_is_said_before_it_begins() {
+async fn events_out_of_reach_of_a_rebuild_are_reported_before_it_begins() {
     let Some(world) = world().await else { return };
     let _consumer = world.start_consumer([]).await;
     world.insert_events(5, 40).await;

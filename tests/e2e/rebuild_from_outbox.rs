@@ -1,6 +1,6 @@
 //! `consumer rebuild --from-outbox`: rebuilds the same read model from the rows of the outbox.
 
-use walrelay_tests::{CONSUMER, DEADLINE, World};
+use walrelay_tests::{CONSUMER, DEADLINE, InboxDatabase};
 
 /// The content of these tests' read model.
 const READ_MODEL: &str =
@@ -8,19 +8,19 @@ const READ_MODEL: &str =
 
 const READS: &str = "SELECT subscription FROM app_inbox_consumer WHERE consumer = 'ledger'";
 
-async fn text(world: &World, sql: &str) -> String {
+async fn text(world: &InboxDatabase, sql: &str) -> String {
     world.client().query_one(sql, &[]).await.expect("one row").get(0)
 }
 
 /// Creates a consumer of a topic without message retention, and a topic for the rows.
-async fn world() -> Option<World> {
-    let world = World::create().await?;
+async fn world() -> Option<InboxDatabase> {
+    let world = InboxDatabase::create().await?;
     world.set_up_consumer().await;
     world.pubsub.create_topic("refill");
     Some(world)
 }
 
-fn reset_file(world: &World) -> String {
+fn reset_file(world: &InboxDatabase) -> String {
     let file = std::env::temp_dir().join(format!("{}-refill.sql", world.name()));
     std::fs::write(&file, "TRUNCATE effect.balance, effect.applied").expect("a file");
     file.to_str().expect("a plain name").to_owned()
@@ -32,7 +32,7 @@ fn from_outbox(reset: &str) -> [&str; 8] {
 }
 
 /// Checks that every event of the outbox was applied once, in the order of its key's versions.
-async fn assert_each_once(world: &World) {
+async fn assert_each_once(world: &InboxDatabase) {
     let wrong = "SELECT count(*) FROM app_outbox AS o
           FULL JOIN (SELECT event_id, count(*) AS times FROM effect.applied GROUP BY 1) AS a
             ON a.event_id = o.id::text

@@ -1,7 +1,7 @@
 //! `consumer rebuild --into`: rebuilds the read model in another schema, while the current one is
 //! read and written.
 
-use walrelay_tests::{CONSUMER, DEADLINE, World};
+use walrelay_tests::{CONSUMER, DEADLINE, InboxDatabase};
 
 /// The content of these tests' read model.
 const READ_MODEL: &str =
@@ -24,24 +24,24 @@ CREATE VIEW effect.total AS SELECT sum(events)::bigint AS events FROM effect.bal
 const INTO: [&str; 7] =
     ["consumer", "rebuild", CONSUMER, "--into", "fresh", "--handler", "effect.add_plain"];
 
-async fn world() -> Option<World> {
-    let world = World::create().await?;
+async fn world() -> Option<InboxDatabase> {
+    let world = InboxDatabase::create().await?;
     world.set_up_consumer().await;
     world.execute(PLAIN).await;
     Some(world)
 }
 
-async fn read_model(world: &World) -> String {
+async fn read_model(world: &InboxDatabase) -> String {
     world.client().query_one(READ_MODEL, &[]).await.expect("the read model").get(0)
 }
 
-async fn generation(world: &World) -> i64 {
+async fn generation(world: &InboxDatabase) -> i64 {
     world.number("SELECT generation::bigint FROM app_inbox_consumer").await
 }
 
 /// Checks that every event of the outbox is in the read model once, in the order of its key's
 /// versions.
-async fn assert_each_once(world: &World) {
+async fn assert_each_once(world: &InboxDatabase) {
     let wrong = "SELECT count(*) FROM app_outbox AS o
           FULL JOIN (SELECT event_id, count(*) AS times FROM effect.applied GROUP BY 1) AS a
             ON a.event_id = o.id::text

@@ -1,6 +1,6 @@
 //! `consumer rebuild --key`: applies single ordering keys again, and affects no other key.
 
-use walrelay_tests::{CONSUMER, DEADLINE, World};
+use walrelay_tests::{CONSUMER, DEADLINE, InboxDatabase};
 
 const RESET: &str = "
 CREATE FUNCTION effect.reset(keys text[]) RETURNS void LANGUAGE sql AS $$
@@ -22,14 +22,14 @@ const REBUILD: [&str; 11] = [
     "effect.reset",
 ];
 
-async fn world() -> Option<World> {
-    let world = World::create().await?;
+async fn world() -> Option<InboxDatabase> {
+    let world = InboxDatabase::create().await?;
     world.set_up_consumer().await;
     world.execute(RESET).await;
     Some(world)
 }
 
-async fn assert_each_once(world: &World) {
+async fn assert_each_once(world: &InboxDatabase) {
     let wrong = "SELECT count(*) FROM app_outbox AS o
           FULL JOIN (SELECT event_id, count(*) AS times FROM effect.applied GROUP BY 1) AS a
             ON a.event_id = o.id::text
@@ -40,7 +40,7 @@ async fn assert_each_once(world: &World) {
 }
 
 /// Makes two keys of the read model wrong.
-async fn damage(world: &World) {
+async fn damage(world: &InboxDatabase) {
     let damage = "UPDATE effect.balance SET events = 77 WHERE key = 'key-3';
         DELETE FROM effect.balance WHERE key = 'key-4'; DELETE FROM effect.applied WHERE key = 'key-4'";
     world.execute(damage).await;

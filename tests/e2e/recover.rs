@@ -8,10 +8,10 @@ use walrelay_private_postgres::PrivatePostgres;
 use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::postgres::{TestClient, installation_or_skip, installed_majors};
 use walrelay_testkit::wait_until;
-use walrelay_tests::{DEADLINE, Producer, World, topic};
+use walrelay_tests::{DEADLINE, InboxDatabase, Producer, topic};
 
 /// Publishes rows, drops the slot, and inserts rows that no slot covers.
-async fn lose_the_slot(world: &World, missed: u32) {
+async fn drop_slot_and_insert(world: &InboxDatabase, missed: u32) {
     Workload::of_rows(100).insert(world.client()).await.expect("rows");
     world.catch_up().await;
     world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
@@ -19,15 +19,15 @@ async fn lose_the_slot(world: &World, missed: u32) {
     more.insert(world.client()).await.expect("rows");
 }
 
-fn stored(world: &World) -> usize {
+fn stored(world: &InboxDatabase) -> usize {
     world.pubsub.emulator().published(&topic("video.events")).len()
 }
 
 #[tokio::test]
 async fn four_hundred_rows_that_no_slot_has_are_published_in_order_with_little_overlap() {
     for major in installed_majors() {
-        let Some(world) = World::create_on(major).await else { continue };
-        lose_the_slot(&world, 400).await;
+        let Some(world) = InboxDatabase::create_on(major).await else { continue };
+        drop_slot_and_insert(&world, 400).await;
         let told = world.succeed(["slot", "recover"]).await;
         assert!(told.contains("row(s) of public.app_outbox"), "{told}");
         // Rows committed after the recovery are streamed.
@@ -61,8 +61,8 @@ async fn roll_back(client: TestClient, rounds: u32) {
 #[tokio::test]
 async fn transactions_that_roll_back_while_the_new_slot_is_made_are_no_obstacle() {
     for major in installed_majors() {
-        let Some(world) = World::create_on(major).await else { continue };
-        lose_the_slot(&world, 50).await;
+        let Some(world) = InboxDatabase::create_on(major).await else { continue };
+        drop_slot_and_insert(&world, 50).await;
         let mut rolling = JoinSet::new();
         for _ in 0..3 {
             rolling.spawn(roll_back(world.connect().await, 150));
@@ -76,9 +76,9 @@ async fn transactions_that_roll_back_while_the_new_slot_is_made_are_no_obstacle(
 }
 
 #[tokio::test]
-async fn what_the_new_slot_waits_for_is_told() {
-    let Some(world) = World::create().await else { return };
-    lose_the_slot(&world, 10).await;
+async fn the_transaction_that_delays_the_new_slot_is_reported() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    drop_slot_and_insert(&world, 10).await;
     let open = world.connect().await;
     open.batch_execute("BEGIN; SELECT pg_current_xact_id()").await.expect("a transaction");
     let recover = world.command(["slot", "recover"]).start();
@@ -90,7 +90,7 @@ async fn what_the_new_slot_waits_for_is_told() {
 
 #[tokio::test]
 async fn a_relay_that_may_recovers_by_itself_while_producers_write() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let producer = Producer::start(world.url(), Duration::from_millis(5));
     world.catch_up().await;
     world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
@@ -115,7 +115,7 @@ async fn a_relay_that_may_recovers_by_itself_while_producers_write() {
 
 #[tokio::test]
 async fn rows_that_are_parked_or_dead_are_not_published_again_by_a_recovery() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let bad = "00000000-0000-4000-8000-00000000dead";
     world.pubsub.fault(&format!("event_id={bad},reject=INVALID_ARGUMENT"));
     world.pubsub.fault("key=v-1,reject=PERMISSION_DENIED");
@@ -160,7 +160,7 @@ async fn a_slot_that_the_server_invalidated_is_recovered() {
         ("max_slot_wal_keep_size", "32MB"),
     ];
     let server = PrivatePostgres::start(&installation, &settings).expect("a server");
-    let Some(world) = World::create_at(&server.url("postgres")).await else { return };
+    let Some(world) = InboxDatabase::create_at(&server.url("postgres")).await else { return };
     Workload::of_rows(30).insert(world.client()).await.expect("rows");
     world.catch_up().await;
     let more = Workload { first_number: 30, ..Workload::of_rows(70) };
@@ -181,8 +181,8 @@ async fn a_slot_that_the_server_invalidated_is_recovered() {
 
 #[tokio::test]
 async fn a_recovery_that_is_killed_continues_with_the_first_row_that_is_not_on_record_as_settled() {
-    let Some(world) = World::create().await else { return };
-    lose_the_slot(&world, 12_000).await;
+    let Some(world) = InboxDatabase::create().await else { return };
+    drop_slot_and_insert(&world, 12_000).await;
     world.succeed(["slot", "recover"]).await;
     let before = stored(&world);
     // Slow enough that the progress is recorded before the kill.
@@ -205,8 +205,8 @@ async fn a_recovery_that_is_killed_continues_with_the_first_row_that_is_not_on_r
 #[tokio::test]
 async fn a_row_that_no_message_can_hold_is_dead_after_a_recovery_and_no_other_row_comes_twice() {
     for major in installed_majors() {
-        let Some(world) = World::create_on(major).await else { continue };
-        lose_the_slot(&world, 100).await;
+        let Some(world) = InboxDatabase::create_on(major).await else { continue };
+        drop_slot_and_insert(&world, 100).await;
         world
             .execute(
                 "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
@@ -230,7 +230,7 @@ async fn a_row_that_no_message_can_hold_is_dead_after_a_recovery_and_no_other_ro
 
 #[tokio::test]
 async fn a_slot_that_is_not_lost_is_left_alone() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     world.catch_up().await;
     let done = world.run(["slot", "recover"]).await;
     assert_eq!(done.code, Some(2), "{}", done.text);

@@ -6,7 +6,7 @@ use walrelay_private_postgres::PrivatePostgres;
 use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::postgres::installation_or_skip;
 use walrelay_testkit::relay::Finished;
-use walrelay_tests::{DEADLINE, World};
+use walrelay_tests::{DEADLINE, InboxDatabase};
 
 fn assert_refused(done: &Finished, code: i32, words: &[&str]) {
     assert_eq!(done.code, Some(code), "{}", done.text);
@@ -17,14 +17,16 @@ fn assert_refused(done: &Finished, code: i32, words: &[&str]) {
 
 #[tokio::test]
 async fn run_without_init_says_to_run_init() {
-    let Some(world) = World::create_empty().await else { return };
+    let Some(world) = InboxDatabase::create_empty().await else { return };
     let done = world.relay([]).finish(DEADLINE).await;
     assert_refused(&done, 3, &["walrelay init"]);
 }
 
 #[tokio::test]
 async fn a_slot_of_another_plugin_or_database_is_refused() {
-    let (Some(world), Some(other)) = (World::create().await, World::create_empty().await) else {
+    let (Some(world), Some(other)) =
+        (InboxDatabase::create().await, InboxDatabase::create_empty().await)
+    else {
         return;
     };
     let slot = format!("{}_text", world.name());
@@ -42,7 +44,7 @@ async fn a_slot_of_another_plugin_or_database_is_refused() {
 
 #[tokio::test]
 async fn a_publication_that_publishes_more_than_inserts_is_a_warning_with_its_fix() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     world
         .execute(&format!("ALTER PUBLICATION {} SET (publish = 'insert, update')", world.name()))
         .await;
@@ -54,7 +56,7 @@ async fn a_publication_that_publishes_more_than_inserts_is_a_warning_with_its_fi
 
 #[tokio::test]
 async fn a_missing_publication_or_slot_is_named() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let done = world.relay(["--publication", "nowhere"]).finish(DEADLINE).await;
     assert_refused(&done, 3, &["nowhere"]);
     let slotless = world.relay(["--slot", "nowhere"]).finish(DEADLINE).await;
@@ -63,14 +65,14 @@ async fn a_missing_publication_or_slot_is_named() {
 
 #[tokio::test]
 async fn a_missing_column_is_named_with_its_table_and_option() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let done = world.relay(["--column-event-type", "kind"]).finish(DEADLINE).await;
     assert_refused(&done, 3, &["app_outbox", "kind", "--column-event-type"]);
 }
 
 #[tokio::test]
-async fn a_column_renamed_while_it_runs_stops_it_and_the_rows_come_once_it_is_mended() {
-    let Some(world) = World::create().await else { return };
+async fn a_column_renamed_at_run_time_stops_the_relay_until_it_is_fixed() {
+    let Some(world) = InboxDatabase::create().await else { return };
     let mut relay = world.start_relay([]).await;
     Workload::of_rows(10).insert(world.client()).await.unwrap();
     world.pubsub.wait_stored(DEADLINE, 10).await;
@@ -97,7 +99,7 @@ async fn a_column_renamed_while_it_runs_stops_it_and_the_rows_come_once_it_is_me
 #[tokio::test]
 async fn a_server_without_logical_decoding_is_refused() {
     let Some(installation) = installation_or_skip() else { return };
-    let Some(world) = World::create_empty().await else { return };
+    let Some(world) = InboxDatabase::create_empty().await else { return };
     let server = PrivatePostgres::start(&installation, &[("wal_level", "replica")]).unwrap();
     let url = server.url("postgres");
     for command in ["run", "init"] {
@@ -107,9 +109,9 @@ async fn a_server_without_logical_decoding_is_refused() {
 }
 
 #[tokio::test]
-async fn a_wrong_address_name_or_password_is_told_clearly() {
+async fn a_wrong_address_name_or_password_is_reported_clearly() {
     let Some(installation) = installation_or_skip() else { return };
-    let Some(world) = World::create_empty().await else { return };
+    let Some(world) = InboxDatabase::create_empty().await else { return };
     let server =
         PrivatePostgres::start(&installation, &[("password_encryption", "scram-sha-256")]).unwrap();
     let client = walrelay_testkit::postgres::TestClient::connect(&server.url("postgres")).await;
@@ -145,8 +147,8 @@ async fn a_wrong_address_name_or_password_is_told_clearly() {
 }
 
 #[tokio::test]
-async fn all_problems_of_a_configuration_are_told_at_once() {
-    let Some(world) = World::create_empty().await else { return };
+async fn all_problems_of_a_configuration_are_reported_at_once() {
+    let Some(world) = InboxDatabase::create_empty().await else { return };
     let done = world
         .relay([
             "--park-after",
@@ -166,7 +168,7 @@ async fn all_problems_of_a_configuration_are_told_at_once() {
 
 #[tokio::test]
 async fn a_template_that_names_an_unknown_column_is_refused_at_the_start() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     for option in ["--topic", "--ordering-key"] {
         let done = world.relay([option, "{nonsense}"]).finish(DEADLINE).await;
         assert_refused(&done, 3, &["nonsense", "app_outbox"]);
@@ -175,7 +177,7 @@ async fn a_template_that_names_an_unknown_column_is_refused_at_the_start() {
 
 #[tokio::test]
 async fn a_generated_column_is_refused_at_the_start_where_a_template_names_it() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     world
         .execute(
             "ALTER TABLE app_outbox ADD COLUMN tenant text GENERATED ALWAYS AS (aggregateid || '!') STORED",
@@ -189,8 +191,8 @@ async fn a_generated_column_is_refused_at_the_start_where_a_template_names_it() 
 }
 
 #[tokio::test]
-async fn a_prune_that_is_denied_names_the_rights_it_needs() {
-    let Some(world) = World::create().await else { return };
+async fn a_denied_prune_names_the_missing_permissions() {
+    let Some(world) = InboxDatabase::create().await else { return };
     world.catch_up().await;
     let role = format!("{}_weak", world.name());
     world
@@ -209,8 +211,8 @@ async fn a_prune_that_is_denied_names_the_rights_it_needs() {
 }
 
 #[tokio::test]
-async fn where_row_level_security_hides_dispatch_state_nothing_is_said_of_it() {
-    let Some(world) = World::create().await else { return };
+async fn commands_refuse_dispatch_state_hidden_by_row_level_security() {
+    let Some(world) = InboxDatabase::create().await else { return };
     world.catch_up().await;
     let role = format!("{}_blind", world.name());
     world
@@ -237,14 +239,14 @@ async fn where_row_level_security_hides_dispatch_state_nothing_is_said_of_it() {
 
 #[tokio::test]
 async fn an_unknown_option_is_a_usage_error() {
-    let Some(world) = World::create_empty().await else { return };
+    let Some(world) = InboxDatabase::create_empty().await else { return };
     let done = world.run(["run", "--colour", "red"]).await;
     assert_refused(&done, 2, &["--colour"]);
 }
 
 #[tokio::test]
-async fn a_second_relay_stands_by_and_continues_within_a_second_of_the_release() {
-    let Some(world) = World::create().await else { return };
+async fn a_standby_relay_continues_within_a_second_of_the_release() {
+    let Some(world) = InboxDatabase::create().await else { return };
     let mut first = world.start_relay([]).await;
     let second = world.relay([]).start();
     second.wait_for_line(DEADLINE, "standing by").await;
@@ -270,7 +272,7 @@ async fn a_second_relay_stands_by_and_continues_within_a_second_of_the_release()
 
 #[tokio::test]
 async fn a_holder_that_does_not_let_go_is_ended_when_that_is_allowed() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let first = world.start_relay([]).await;
     // A frozen relay holds the slot and does nothing.
     first.signal(walrelay_testkit::process::Signal::Stop);
@@ -286,7 +288,7 @@ async fn a_holder_that_does_not_let_go_is_ended_when_that_is_allowed() {
 
 #[tokio::test]
 async fn a_slot_that_was_dropped_after_it_was_used_is_lost() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     Workload::of_rows(10).insert(world.client()).await.unwrap();
     world.catch_up().await;
     world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;

@@ -9,7 +9,7 @@ use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::postgres::installation_or_skip;
 use walrelay_testkit::relay::Relay;
 use walrelay_testkit::wait_until;
-use walrelay_tests::{DEADLINE, World};
+use walrelay_tests::{DEADLINE, InboxDatabase};
 
 /// Waits until `/readyz` reports this reason.
 async fn wait_for_reason(relay: &Relay, reason: &str) -> String {
@@ -20,14 +20,14 @@ async fn wait_for_reason(relay: &Relay, reason: &str) -> String {
     .await
 }
 
-async fn rows_from(world: &World, first_number: u32, count: u32) {
+async fn rows_from(world: &InboxDatabase, first_number: u32, count: u32) {
     let rows = Workload { first_number, ..Workload::of_rows(count) };
     rows.insert(world.client()).await.expect("rows");
 }
 
 #[tokio::test]
 async fn a_relay_waits_for_the_recovery_of_a_lost_slot_and_then_streams() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     rows_from(&world, 0, 10).await;
     world.catch_up().await;
     world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
@@ -60,7 +60,7 @@ async fn a_relay_that_was_started_to_wait_for_an_upgrade_survives_the_restart_of
     let Some(installation) = installation_or_skip() else { return };
     let settings = [("wal_level", "logical")];
     let mut server = PrivatePostgres::start(&installation, &settings).expect("a server");
-    let Some(mut world) = World::create_at(&server.url("postgres")).await else { return };
+    let Some(mut world) = InboxDatabase::create_at(&server.url("postgres")).await else { return };
     rows_from(&world, 0, 10).await;
     world.catch_up().await;
     world.succeed(["prepare-upgrade"]).await;
@@ -108,11 +108,11 @@ impl Drop for PasswordFile {
 }
 
 /// Starts a server that requires a password from the role `rotating`, with an outbox.
-async fn server_with_passwords() -> Option<(PrivatePostgres, World)> {
+async fn server_with_passwords() -> Option<(PrivatePostgres, InboxDatabase)> {
     let installation = installation_or_skip()?;
     let settings = [("wal_level", "logical"), ("password_encryption", "scram-sha-256")];
     let server = PrivatePostgres::start(&installation, &settings).expect("a server");
-    let world = World::create_at(&server.url("postgres")).await?;
+    let world = InboxDatabase::create_at(&server.url("postgres")).await?;
     world.execute("CREATE ROLE rotating SUPERUSER LOGIN PASSWORD 'first'").await;
     world
         .execute(
@@ -161,7 +161,7 @@ async fn a_rotated_password_is_read_from_the_file_before_the_next_connection() {
 
 #[tokio::test]
 async fn a_relay_streams_for_a_role_whose_transactions_are_read_only() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let name = world.name();
     let alter = format!("ALTER DATABASE \"{name}\" SET default_transaction_read_only = on");
     world.execute(&alter).await;

@@ -7,12 +7,12 @@ use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::postgres::installed_majors;
 use walrelay_testkit::process::Signal;
 use walrelay_testkit::wait_until;
-use walrelay_tests::{DEADLINE, World, topic};
+use walrelay_tests::{DEADLINE, InboxDatabase, topic};
 
 /// Key, event id, position and index of a message's row.
 type ReplayedRow = (String, String, String, String);
 
-fn published(world: &World, name: &str) -> Vec<ReplayedRow> {
+fn published(world: &InboxDatabase, name: &str) -> Vec<ReplayedRow> {
     let messages = world.pubsub.emulator().published(&topic(name));
     let text = |value: Option<&str>| value.unwrap_or_default().to_owned();
     let said = messages.iter().map(|message| {
@@ -30,7 +30,7 @@ fn of_key<'a>(said: &'a [ReplayedRow], key: &str) -> Vec<&'a ReplayedRow> {
     said.iter().filter(|row| row.0 == key).collect()
 }
 
-fn replay_ids(world: &World, name: &str) -> Vec<Option<String>> {
+fn replay_ids(world: &InboxDatabase, name: &str) -> Vec<Option<String>> {
     let messages = world.pubsub.emulator().published(&topic(name));
     let mut ids: Vec<_> =
         messages.iter().map(|message| message.attribute("replay_id").map(str::to_owned)).collect();
@@ -40,7 +40,7 @@ fn replay_ids(world: &World, name: &str) -> Vec<Option<String>> {
 
 /// Waits until `count` slots exist. The server drops a temporary slot shortly after its connection
 /// ends.
-async fn wait_slots(world: &World, count: i64) {
+async fn wait_slots(world: &InboxDatabase, count: i64) {
     let sql = "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()";
     wait_until(DEADLINE, "the slots that stay", async || {
         (world.number(sql).await == count).then_some(())
@@ -49,7 +49,7 @@ async fn wait_slots(world: &World, count: i64) {
 }
 
 /// Creates an anchor, rows after the anchor, and a topic for a replay of the rows.
-async fn world_with_an_anchor(world: &World, rows: u32) {
+async fn world_with_an_anchor(world: &InboxDatabase, rows: u32) {
     world.succeed(["anchor", "create", "a"]).await;
     world.pubsub.create_topic("again");
     Workload::of_rows(rows).insert(world.client()).await.expect("rows");
@@ -59,7 +59,7 @@ async fn world_with_an_anchor(world: &World, rows: u32) {
 async fn a_replay_repeats_rows_positions_and_order_on_another_topic_and_the_live_slot_does_not_notice()
  {
     for major in installed_majors() {
-        let Some(world) = World::create_on(major).await else { continue };
+        let Some(world) = InboxDatabase::create_on(major).await else { continue };
         let mut relay = world.start_relay([]).await;
         world_with_an_anchor(&world, 1_000).await;
         world.pubsub.wait_stored(DEADLINE, 1_000).await;
@@ -86,7 +86,7 @@ async fn a_replay_repeats_rows_positions_and_order_on_another_topic_and_the_live
 
 #[tokio::test]
 async fn a_replay_runs_beside_a_live_relay_that_goes_on() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let relay = world.start_relay([]).await;
     world_with_an_anchor(&world, 400).await;
     let arguments = ["replay", "--from-anchor", "a", "--to-topic", "again", "--rate", "400"];
@@ -105,8 +105,8 @@ async fn a_replay_runs_beside_a_live_relay_that_goes_on() {
 }
 
 #[tokio::test]
-async fn a_stretch_of_the_log_an_aggregate_or_a_type_is_replayed_alone_and_a_dry_run_only_counts() {
-    let Some(world) = World::create().await else { return };
+async fn a_wal_range_an_aggregate_or_a_type_is_replayed_and_a_dry_run_only_counts() {
+    let Some(world) = InboxDatabase::create().await else { return };
     world_with_an_anchor(&world, 90).await;
     world.catch_up().await;
     let live = published(&world, "video.events");
@@ -139,7 +139,7 @@ async fn a_stretch_of_the_log_an_aggregate_or_a_type_is_replayed_alone_and_a_dry
 
 #[tokio::test]
 async fn times_select_by_the_moment_of_the_commit() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     world_with_an_anchor(&world, 20).await;
     let moment =
         "SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')";
@@ -165,7 +165,7 @@ fn resume_id(text: &str) -> String {
 
 #[tokio::test]
 async fn a_replay_that_is_interrupted_or_killed_goes_on_where_it_stopped() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     world_with_an_anchor(&world, 1_200).await;
     world.catch_up().await;
     let live = published(&world, "video.events");
@@ -201,7 +201,7 @@ async fn a_replay_that_is_interrupted_or_killed_goes_on_where_it_stopped() {
 
 #[tokio::test]
 async fn an_anchor_that_an_unfinished_replay_goes_on_from_is_neither_dropped_nor_moved_past_it() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     world_with_an_anchor(&world, 600).await;
     world.catch_up().await;
     // Slow enough that even on a busy machine the replay is stopped before it settles all rows
@@ -245,8 +245,8 @@ async fn an_anchor_that_an_unfinished_replay_goes_on_from_is_neither_dropped_nor
 }
 
 #[tokio::test]
-async fn a_replay_to_a_topic_that_is_given_up_stands_in_nobodys_way_and_leaves_no_slot() {
-    let Some(world) = World::create().await else { return };
+async fn an_abandoned_replay_to_a_topic_blocks_nothing_and_leaves_no_slot() {
+    let Some(world) = InboxDatabase::create().await else { return };
     world_with_an_anchor(&world, 600).await;
     world.catch_up().await;
     let arguments = ["replay", "--from-anchor", "a", "--to-topic", "again", "--rate", "200"];
@@ -279,7 +279,7 @@ async fn a_replay_to_a_topic_that_is_given_up_stands_in_nobodys_way_and_leaves_n
 
 #[tokio::test]
 async fn a_row_that_is_never_taken_ends_a_replay_or_is_left_out_and_named() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     world_with_an_anchor(&world, 30).await;
     world.catch_up().await;
     let live = published(&world, "video.events");
@@ -312,7 +312,7 @@ async fn a_row_that_is_never_taken_ends_a_replay_or_is_left_out_and_named() {
 
 #[tokio::test]
 async fn a_topic_of_the_relay_itself_and_a_place_before_the_anchor_are_refused() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     world_with_an_anchor(&world, 3).await;
     let cases: [(&[&str], &str); 4] = [
         (&["--from-anchor", "a", "--to-topic", "video.events"], "does not lead to"),

@@ -6,13 +6,13 @@ use walrelay_testkit::checker::Committed;
 use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::postgres::installed_majors;
 use walrelay_testkit::wait_until;
-use walrelay_tests::{DEADLINE, World, topic};
+use walrelay_tests::{DEADLINE, InboxDatabase, topic};
 
 fn ids(committed: &[Committed], key: &str) -> Vec<String> {
     committed.iter().filter(|row| row.key == key).map(|row| row.event_id.clone()).collect()
 }
 
-fn stored(world: &World, key: &str) -> Vec<String> {
+fn stored(world: &InboxDatabase, key: &str) -> Vec<String> {
     let messages = world.pubsub.emulator().published(&topic("video.events"));
     let of_key = messages.iter().filter(|message| message.key() == key);
     of_key.map(|message| message.attribute("event_id").unwrap_or_default().to_owned()).collect()
@@ -24,7 +24,7 @@ const KEYS: [&str; 3] = ["v-0", "v-1", "v-2"];
 async fn a_reset_under_live_traffic_repeats_everything_since_the_anchor_contiguous_with_what_follows()
  {
     for major in installed_majors() {
-        let Some(world) = World::create_on(major).await else { continue };
+        let Some(world) = InboxDatabase::create_on(major).await else { continue };
         let before = Workload::of_rows(30).insert(world.client()).await.expect("rows");
         let relay = world.start_relay([]).await;
         world.pubsub.wait_stored(DEADLINE, 30).await;
@@ -67,7 +67,7 @@ async fn a_reset_under_live_traffic_repeats_everything_since_the_anchor_contiguo
 
 #[tokio::test]
 async fn a_reset_to_a_place_behind_the_anchor_repeats_what_lies_behind_that_place() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     world.succeed(["anchor", "create", "a"]).await;
     Workload::of_rows(30).insert(world.client()).await.expect("rows");
     let middle = Lsn::new(world.wal_end().await).to_string();
@@ -88,8 +88,8 @@ async fn a_reset_to_a_place_behind_the_anchor_repeats_what_lies_behind_that_plac
 }
 
 #[tokio::test]
-async fn what_was_published_from_dispatch_state_comes_again_and_what_is_dead_only_when_asked_for() {
-    let Some(world) = World::create().await else { return };
+async fn a_reset_republishes_published_dispatch_rows_and_dead_rows_only_on_request() {
+    let Some(world) = InboxDatabase::create().await else { return };
     world.succeed(["anchor", "create", "a"]).await;
     world.pubsub.fault("key=v-1,reject=PERMISSION_DENIED");
     let relay = world.start_relay(["--park-after", "200ms"]).await;
@@ -125,8 +125,8 @@ async fn what_was_published_from_dispatch_state_comes_again_and_what_is_dead_onl
 }
 
 #[tokio::test]
-async fn a_reset_past_what_is_settled_counts_what_it_skips_and_wants_to_be_told_so() {
-    let Some(world) = World::create().await else { return };
+async fn a_reset_past_the_settled_position_counts_skipped_rows_and_needs_consent() {
+    let Some(world) = InboxDatabase::create().await else { return };
     world.catch_up().await;
     world.succeed(["anchor", "create", "a"]).await;
     Workload::of_rows(14).insert(world.client()).await.expect("rows");
@@ -150,7 +150,7 @@ async fn a_reset_past_what_is_settled_counts_what_it_skips_and_wants_to_be_told_
 #[tokio::test]
 async fn a_failover_slot_is_one_again_after_a_reset() {
     for major in installed_majors().into_iter().filter(|major| *major >= 17) {
-        let Some(world) = World::create_empty_on(major).await else { continue };
+        let Some(world) = InboxDatabase::create_empty_on(major).await else { continue };
         world.succeed(["init", "--failover"]).await;
         world.succeed(["anchor", "create", "a"]).await;
         world.succeed(["slot", "reset", "--to-anchor", "a"]).await;
@@ -165,7 +165,7 @@ async fn a_failover_slot_is_one_again_after_a_reset() {
 #[tokio::test]
 async fn init_converts_the_slot_that_is_there_into_a_failover_slot_or_fails() {
     for major in installed_majors() {
-        let Some(world) = World::create_on(major).await else { continue };
+        let Some(world) = InboxDatabase::create_on(major).await else { continue };
         if major < 17 {
             let refused = world.run(["init", "--failover"]).await;
             assert_eq!(refused.code, Some(3), "{major}: {}", refused.text);
@@ -202,7 +202,7 @@ async fn init_converts_the_slot_that_is_there_into_a_failover_slot_or_fails() {
 
 #[tokio::test]
 async fn an_anchor_heals_a_slot_that_was_dropped_and_one_that_is_gone_leaves_the_slot_alone() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     world.succeed(["anchor", "create", "a"]).await;
     let committed = Workload::of_rows(20).insert(world.client()).await.expect("rows");
     world.catch_up().await;

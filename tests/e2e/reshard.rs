@@ -8,15 +8,15 @@ use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::process::Signal;
 use walrelay_testkit::relay::Relay;
 use walrelay_testkit::wait_until;
-use walrelay_tests::{DEADLINE, Producer, World};
+use walrelay_tests::{DEADLINE, InboxDatabase, Producer};
 
 const UNFINISHED: &str = "SELECT count(*) FROM app_outbox_relay WHERE operation IS NOT NULL";
 const SLOTS: &str = "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()";
 const PUBLICATIONS: &str = "SELECT count(*) FROM pg_publication";
 
 /// Creates a test environment whose outbox has `count` shards.
-async fn divided(count: u32) -> Option<World> {
-    let world = World::create_empty().await?;
+async fn divided(count: u32) -> Option<InboxDatabase> {
+    let world = InboxDatabase::create_empty().await?;
     world.succeed(["init", "--shards", &count.to_string()]).await;
     Some(world)
 }
@@ -29,7 +29,7 @@ fn shards(count: u32) -> Vec<Option<String>> {
     }
 }
 
-async fn start_all(world: &World, count: u32, options: &[&str]) -> Vec<Relay> {
+async fn start_all(world: &InboxDatabase, count: u32, options: &[&str]) -> Vec<Relay> {
     let mut relays = Vec::new();
     for shard in shards(count) {
         let named = shard.as_deref().map(|name| ["--shard", name]);
@@ -45,7 +45,7 @@ async fn stop_all(relays: Vec<Relay>) {
     }
 }
 
-async fn catch_up(world: &World, count: u32) {
+async fn catch_up(world: &InboxDatabase, count: u32) {
     for shard in shards(count) {
         let named = shard.as_deref().map(|name| ["--shard", name]);
         world
@@ -58,14 +58,14 @@ async fn catch_up(world: &World, count: u32) {
 
 /// Removes findings of shared positions. A row's index counts only the rows of its shard, so rows
 /// of two shards may share a position.
-fn besides_positions(verdict: &Verdict) -> Verdict {
+fn without_position_findings(verdict: &Verdict) -> Verdict {
     let shared = "position belongs to another row too";
     let altered = verdict.altered.iter().filter(|(_, what)| *what != shared).cloned().collect();
     Verdict { altered, ..verdict.clone() }
 }
 
 /// Checks that `count` shards exist and that nothing is left of any other count.
-async fn assert_all_that_there_is(world: &World, count: u32) {
+async fn assert_only_shards(world: &InboxDatabase, count: u32) {
     let count = i64::from(count);
     assert_eq!(world.number(UNFINISHED).await, 0);
     assert_eq!(world.number(SLOTS).await, count);
@@ -85,7 +85,7 @@ async fn more_rows(producer: &Producer) {
 }
 
 /// Writes rows until `keys` keys are parked. A key is parked only while other keys are published.
-async fn park_while_others_flow(world: &World, keys: i64) {
+async fn park_while_others_flow(world: &InboxDatabase, keys: i64) {
     let producer = Producer::start(world.url(), Duration::from_millis(20));
     let parked =
         "SELECT count(DISTINCT ordering_key) FROM app_outbox_dispatch WHERE status = 'retrying'";
@@ -107,7 +107,7 @@ async fn on_postgres_17_the_number_changes_under_relays_and_producers_and_nothin
 }
 
 async fn changes_under_traffic(major: u32) {
-    let Some(world) = World::create_on(major).await else { return };
+    let Some(world) = InboxDatabase::create_on(major).await else { return };
     let producer = Producer::start(world.url(), Duration::from_millis(10));
     let mut relays = start_all(&world, 1, &[]).await;
     for count in [2, 4, 2, 1] {
@@ -124,13 +124,13 @@ async fn changes_under_traffic(major: u32) {
             assert_eq!(ended.code, Some(3), "{}", ended.text);
             assert!(ended.text.contains(&next), "{}", ended.text);
         }
-        assert_all_that_there_is(&world, count).await;
+        assert_only_shards(&world, count).await;
         relays = start_all(&world, count, &[]).await;
     }
     more_rows(&producer).await;
     producer.stop().await;
     world.wait_confirmed(DEADLINE).await;
-    besides_positions(&world.check(&world.committed().await)).assert_clean();
+    without_position_findings(&world.check(&world.committed().await)).assert_clean();
     stop_all(relays).await;
 }
 
@@ -140,20 +140,20 @@ async fn without_relays_the_command_publishes_what_is_left_and_every_row_goes_ou
     let workload = Workload { aggregates_count: 40, ..Workload::of_rows(300) };
     workload.insert(world.client()).await.expect("rows");
     world.succeed(["reshard", "--shards", "8"]).await;
-    assert_all_that_there_is(&world, 8).await;
+    assert_only_shards(&world, 8).await;
     assert_eq!(world.pubsub.stored_count(), 300);
     let more = Workload { first_number: 300, ..workload };
     more.insert(world.client()).await.expect("rows");
     catch_up(&world, 8).await;
-    besides_positions(&world.check(&world.committed().await)).assert_exactly_once();
+    without_position_findings(&world.check(&world.committed().await)).assert_exactly_once();
     world.succeed(["check"]).await;
     let again = world.succeed(["reshard", "--shards", "8"]).await;
     assert!(again.contains("nothing to do"), "{again}");
 }
 
 #[tokio::test]
-async fn what_is_committed_while_the_command_publishes_is_left_to_the_new_shards() {
-    let Some(world) = World::create().await else { return };
+async fn rows_committed_during_the_drain_are_published_by_the_new_shards() {
+    let Some(world) = InboxDatabase::create().await else { return };
     let producer = Producer::start(world.url(), Duration::from_millis(5));
     more_rows(&producer).await;
     for count in [4, 2] {
@@ -164,11 +164,11 @@ async fn what_is_committed_while_the_command_publishes_is_left_to_the_new_shards
     catch_up(&world, 2).await;
     let committed = world.committed().await;
     assert_eq!(committed.len(), rows as usize);
-    besides_positions(&world.check(&committed)).assert_exactly_once();
+    without_position_findings(&world.check(&committed)).assert_exactly_once();
 }
 
 #[tokio::test]
-async fn what_is_parked_and_dead_goes_to_the_shard_of_its_key_and_stays_in_front_of_later_rows() {
+async fn parked_and_dead_rows_move_to_the_shard_of_their_key_before_later_rows() {
     let Some(world) = divided(2).await else { return };
     let poison = "00000000-0000-4000-8000-00000000dead";
     world.pubsub.fault(&format!("event_id={poison},reject=INVALID_ARGUMENT"));
@@ -193,7 +193,7 @@ async fn what_is_parked_and_dead_goes_to_the_shard_of_its_key_and_stays_in_front
         let more = Workload { first_number: number, ..workload.clone() };
         more.insert(world.client()).await.expect("rows");
         number += 200;
-        assert_all_that_there_is(&world, count).await;
+        assert_only_shards(&world, count).await;
         assert_eq!(world.dispatch_count("dead").await, 1);
         assert!(world.dispatch_count("retrying").await >= parked);
     }
@@ -213,7 +213,7 @@ async fn what_is_parked_and_dead_goes_to_the_shard_of_its_key_and_stays_in_front
     }
     catch_up(&world, 4).await;
     let committed: Vec<_> = world.committed().await;
-    let verdict = besides_positions(&world.check(&committed));
+    let verdict = without_position_findings(&world.check(&committed));
     // The key continued behind its dead row, so reorderings with this row are expected.
     let passed: Vec<_> = verdict.reordered.iter().filter(|(early, _)| early != poison).collect();
     assert!(passed.is_empty() && verdict.lost.is_empty(), "{verdict}");
@@ -250,16 +250,16 @@ async fn relays_of_the_new_number_wait_for_the_switch_and_those_of_the_old_go_on
         assert_eq!(relay.finish(DEADLINE).await.code, Some(3));
     }
     drop(new);
-    assert_all_that_there_is(&world, 4).await;
+    assert_only_shards(&world, 4).await;
     let last = Workload { first_number: 200, ..workload };
     last.insert(world.client()).await.expect("rows");
     catch_up(&world, 4).await;
-    besides_positions(&world.check(&world.committed().await)).assert_clean();
+    without_position_findings(&world.check(&world.committed().await)).assert_clean();
 }
 
 #[tokio::test]
 async fn an_anchor_that_is_made_meanwhile_is_noticed_before_the_switch() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let blocker = world.connect().await;
     blocker.batch_execute("BEGIN; SELECT txid_current()").await.expect("a transaction");
     let command = world.command(["reshard", "--shards", "2"]).start();
@@ -293,7 +293,7 @@ async fn an_anchor_that_is_made_meanwhile_is_noticed_before_the_switch() {
 
 #[tokio::test]
 async fn a_key_of_several_columns_is_handed_over_by_its_text() {
-    let Some(world) = World::create_empty().await else { return };
+    let Some(world) = InboxDatabase::create_empty().await else { return };
     let key = ["--ordering-key", "{aggregatetype}-{schema_version}-{aggregateid}"];
     world.succeed(["init"].into_iter().chain(key)).await;
     world.pubsub.fault("key=video-1-v-3,reject=UNAVAILABLE");
@@ -313,12 +313,12 @@ async fn a_key_of_several_columns_is_handed_over_by_its_text() {
     }
     let mut committed = world.committed().await;
     committed.iter_mut().for_each(|row| row.key = format!("video-1-{}", row.key));
-    besides_positions(&world.check(&committed)).assert_clean();
+    without_position_findings(&world.check(&committed)).assert_clean();
 }
 
 #[tokio::test]
-async fn what_stands_in_the_way_is_named_and_nothing_is_changed() {
-    let Some(world) = World::create_empty().await else { return };
+async fn obstacles_are_named_and_nothing_is_changed() {
+    let Some(world) = InboxDatabase::create_empty().await else { return };
     let refused = async |arguments: &[&str], code: i32, told: &str| {
         let done = world.run(arguments.iter().copied()).await;
         assert_eq!(done.code, Some(code), "{arguments:?}: {}", done.text);
@@ -351,13 +351,13 @@ async fn what_stands_in_the_way_is_named_and_nothing_is_changed() {
     world.succeed(["replay", "--abandon", "5f3a9c01"]).await;
     let told = world.succeed(["reshard", "--shards", "2", "--dry-run"]).await;
     assert!(told.contains(&format!("{0}_0_of_2, {0}_1_of_2", world.name())), "{told}");
-    assert_all_that_there_is(&world, 1).await;
+    assert_only_shards(&world, 1).await;
     world.catch_up().await;
 }
 
 #[tokio::test]
 async fn a_publication_of_somebody_else_is_left_and_is_there_for_the_way_back() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let role = format!("{}_own", world.name());
     world
         .execute(&format!(
@@ -385,11 +385,11 @@ async fn a_publication_of_somebody_else_is_left_and_is_there_for_the_way_back() 
     workload.insert(world.client()).await.expect("rows");
     catch_up(&world, 2).await;
     world.succeed(["reshard", "--shards", "1"]).await;
-    assert_all_that_there_is(&world, 1).await;
+    assert_only_shards(&world, 1).await;
     let more = Workload { first_number: 60, ..workload };
     more.insert(world.client()).await.expect("rows");
     world.catch_up().await;
-    besides_positions(&world.check(&world.committed().await)).assert_exactly_once();
+    without_position_findings(&world.check(&world.committed().await)).assert_exactly_once();
 }
 
 #[tokio::test]
@@ -406,7 +406,7 @@ async fn rows_of_one_event_id_that_come_together_are_both_kept() {
         .await;
     let told = world.succeed(["reshard", "--shards", "1"]).await;
     assert!(told.contains("handed over: 2 row(s)"), "{told}");
-    assert_all_that_there_is(&world, 1).await;
+    assert_only_shards(&world, 1).await;
     let rows = world
         .client()
         .query("SELECT event_id, ordering_key FROM app_outbox_dispatch ORDER BY ordering_key", &[])

@@ -7,17 +7,17 @@ use std::path::Path;
 use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::relay::Finished;
 use walrelay_testkit::wait_until;
-use walrelay_tests::{CONSUMER, DEADLINE, World};
+use walrelay_tests::{CONSUMER, DEADLINE, InboxDatabase};
 
 /// A database role for one test.
 struct Role<'a> {
-    world: &'a World,
+    world: &'a InboxDatabase,
     name: String,
     url: String,
 }
 
 impl<'a> Role<'a> {
-    async fn create(world: &'a World, attributes: &str) -> Self {
+    async fn create(world: &'a InboxDatabase, attributes: &str) -> Self {
         let name = format!("{}_seer", world.name());
         world
             .execute(&format!(
@@ -57,7 +57,7 @@ impl<'a> Role<'a> {
 
     /// Checks that the command is refused because rows are hidden, and that the error contains
     /// these words.
-    async fn assert_blind(&self, command: &[&str], words: &[&str]) {
+    async fn assert_refused_as_hidden(&self, command: &[&str], words: &[&str]) {
         let done = self.run(command).await;
         assert_eq!(done.code, Some(3), "{command:?}: {}", done.text);
         assert!(
@@ -94,7 +94,7 @@ fn relay_grants() -> String {
 
 #[tokio::test]
 async fn a_recovery_refuses_an_outbox_that_it_does_not_see_and_loses_nothing() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     Workload::of_rows(100).insert(world.client()).await.expect("rows");
     world.catch_up().await;
     world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
@@ -105,8 +105,12 @@ async fn a_recovery_refuses_an_outbox_that_it_does_not_see_and_loses_nothing() {
     role.grant("GRANT SELECT ON app_outbox TO walrelay", "walrelay").await;
 
     let words = ["public.app_outbox from role", "FOR SELECT TO"];
-    role.assert_blind(&["slot", "recover"], &words).await;
-    role.assert_blind(&["run", "--until-caught-up", "--on-slot-lost", "recover"], &words).await;
+    role.assert_refused_as_hidden(&["slot", "recover"], &words).await;
+    role.assert_refused_as_hidden(
+        &["run", "--until-caught-up", "--on-slot-lost", "recover"],
+        &words,
+    )
+    .await;
     let begun = "SELECT count(*) FROM app_outbox_relay WHERE operation IS NOT NULL";
     assert_eq!(world.number(begun).await, 0, "nothing is begun");
 
@@ -114,7 +118,7 @@ async fn a_recovery_refuses_an_outbox_that_it_does_not_see_and_loses_nothing() {
     role.succeed(&["slot", "recover"]).await;
     // A started recovery also needs the policy to finish.
     world.execute("DROP POLICY shown ON app_outbox").await;
-    role.assert_blind(&["run", "--until-caught-up"], &words).await;
+    role.assert_refused_as_hidden(&["run", "--until-caught-up"], &words).await;
     role.show("app_outbox").await;
     role.succeed(&["run", "--until-caught-up"]).await;
     role.drop().await;
@@ -124,7 +128,7 @@ async fn a_recovery_refuses_an_outbox_that_it_does_not_see_and_loses_nothing() {
 
 #[tokio::test]
 async fn every_outbox_table_counts_partitioned_ones_too() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     world.catch_up().await;
     world
         .execute(
@@ -140,18 +144,19 @@ async fn every_outbox_table_counts_partitioned_ones_too() {
     let both = ["--outbox-table", "app_outbox", "--outbox-table", "parted"];
     for command in [&["prune", "--dry-run"][..], &["backfill", "--to-topic", "again"]] {
         let all: Vec<&str> = command.iter().chain(&both).copied().collect();
-        role.assert_blind(&all, &["hides the rows of public.parted from role"]).await;
+        role.assert_refused_as_hidden(&all, &["hides the rows of public.parted from role"]).await;
     }
     // The role can read the rows but not delete them. "0 row(s) deleted" would suggest that no row
     // is old.
     role.succeed(&["prune", "--dry-run"]).await;
-    role.assert_blind(&["prune"], &["public.app_outbox (for DELETE)", "FOR DELETE TO"]).await;
+    role.assert_refused_as_hidden(&["prune"], &["public.app_outbox (for DELETE)", "FOR DELETE TO"])
+        .await;
     role.drop().await;
 }
 
 /// Creates events that are published, applied and recorded as settled.
-async fn applied() -> Option<World> {
-    let world = World::create().await?;
+async fn applied() -> Option<InboxDatabase> {
+    let world = InboxDatabase::create().await?;
     world.set_up_consumer().await;
     world.pubsub.create_topic("refill");
     world.insert_events(5, 18).await;
@@ -177,7 +182,8 @@ async fn nothing_is_said_of_an_outbox_whose_rows_are_hidden() {
         &["backfill", "--in-place", "--aggregate-id", "key-1"],
         &rebuild,
     ] {
-        role.assert_blind(command, &["hides the rows of public.app_outbox from role"]).await;
+        role.assert_refused_as_hidden(command, &["hides the rows of public.app_outbox from role"])
+            .await;
     }
     let checked = role.run(&["check"]).await.text;
     assert!(checked.contains("whether the topics are there is not known"), "{checked}");
@@ -205,7 +211,7 @@ async fn nothing_is_said_of_an_inbox_whose_rows_are_hidden() {
     for (place, table) in hidden.into_iter().enumerate() {
         let word = format!("public.{table}");
         for command in &looking {
-            role.assert_blind(command, &[&word]).await;
+            role.assert_refused_as_hidden(command, &[&word]).await;
         }
         role.show(table).await;
         assert_eq!(place < 2, !is_whole(&role).await, "{table}");
@@ -214,7 +220,7 @@ async fn nothing_is_said_of_an_inbox_whose_rows_are_hidden() {
     // consumer.
     let pause = ["consumer", "pause", CONSUMER];
     role.grant("GRANT UPDATE ON app_inbox_consumer TO auditor", "auditor").await;
-    role.assert_blind(&pause, &["public.app_inbox_consumer (for UPDATE)"]).await;
+    role.assert_refused_as_hidden(&pause, &["public.app_inbox_consumer (for UPDATE)"]).await;
     role.drop().await;
 }
 
@@ -224,7 +230,7 @@ async fn is_whole(role: &Role<'_>) -> bool {
 }
 
 #[tokio::test]
-async fn an_auditor_with_the_grants_of_the_page_looks_at_both_sides() {
+async fn an_auditor_with_the_documented_grants_reads_outbox_and_inbox() {
     let Some(world) = applied().await else { return };
     let role = Role::create(&world, "LOGIN").await;
     let [of_outbox, of_inbox, of_both] = &page("A role that only looks")[..] else {
@@ -278,7 +284,7 @@ async fn an_auditor_with_the_grants_of_the_page_looks_at_both_sides() {
 }
 
 #[tokio::test]
-async fn a_consumer_without_rights_is_told_all_that_it_lacks_at_once() {
+async fn all_missing_permissions_of_a_consumer_are_reported_at_once() {
     let Some(world) = applied().await else { return };
     let role = Role::create(&world, "LOGIN").await;
     let name = &role.name;

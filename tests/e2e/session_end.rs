@@ -8,10 +8,10 @@ use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::postgres::installation_or_skip;
 use walrelay_testkit::relay::Relay;
 use walrelay_testkit::{http_get, wait_until};
-use walrelay_tests::{DEADLINE, World};
+use walrelay_tests::{DEADLINE, InboxDatabase};
 
 /// Starts a relay with publish requests that never receive a reply.
-async fn before_a_black_hole(world: &World) -> Relay {
+async fn relay_with_unanswered_requests(world: &InboxDatabase) -> Relay {
     let relay = world.start_relay(["--publish-timeout", "20s"]).await;
     world.pubsub.fault("black-hole");
     Workload::of_rows(60).insert(world.client()).await.expect("the rows are inserted");
@@ -22,8 +22,8 @@ async fn before_a_black_hole(world: &World) -> Relay {
 
 #[tokio::test]
 async fn a_session_cut_off_before_a_black_hole_is_seen_to_end_and_the_next_begins_at_once() {
-    let Some(world) = World::create().await else { return };
-    let relay = before_a_black_hole(&world).await;
+    let Some(world) = InboxDatabase::create().await else { return };
+    let relay = relay_with_unanswered_requests(&world).await;
     let began = Instant::now();
     let end_sessions = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
                          WHERE datname = current_database() AND pid <> pg_backend_pid()";
@@ -55,8 +55,8 @@ async fn a_session_cut_off_before_a_black_hole_is_seen_to_end_and_the_next_begin
 async fn a_fast_shutdown_of_the_server_does_not_wait_for_a_black_hole() {
     let Some(installation) = installation_or_skip() else { return };
     let mut server = PrivatePostgres::start(&installation, &[]).expect("a server");
-    let Some(world) = World::create_at(&server.url("postgres")).await else { return };
-    let relay = before_a_black_hole(&world).await;
+    let Some(world) = InboxDatabase::create_at(&server.url("postgres")).await else { return };
+    let relay = relay_with_unanswered_requests(&world).await;
     let began = Instant::now();
     server.stop_fast().expect("it stops");
     assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());

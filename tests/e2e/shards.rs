@@ -6,17 +6,17 @@ use tokio::task::JoinSet;
 use walrelay_testkit::checker::{Committed, Verdict};
 use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::relay::Finished;
-use walrelay_tests::{DEADLINE, World};
+use walrelay_tests::{DEADLINE, InboxDatabase};
 
 /// Creates a test environment whose outbox has `count` shards.
-async fn divided(count: u32) -> Option<World> {
-    let world = World::create_empty().await?;
+async fn divided(count: u32) -> Option<InboxDatabase> {
+    let world = InboxDatabase::create_empty().await?;
     world.succeed(["init", "--shards", &count.to_string()]).await;
     Some(world)
 }
 
 /// Runs a relay for each shard until it has caught up. Returns the outputs.
-async fn catch_up(world: &World, count: u32, options: &[&str]) -> Vec<Finished> {
+async fn catch_up(world: &InboxDatabase, count: u32, options: &[&str]) -> Vec<Finished> {
     let mut running = JoinSet::new();
     for index in 0..count {
         let shard = format!("{index}/{count}");
@@ -27,7 +27,7 @@ async fn catch_up(world: &World, count: u32, options: &[&str]) -> Vec<Finished> 
     running.join_all().await
 }
 
-async fn assert_caught_up(world: &World, count: u32) {
+async fn assert_caught_up(world: &InboxDatabase, count: u32) {
     for done in catch_up(world, count, &[]).await {
         assert_eq!(done.code, Some(0), "{}", done.text);
     }
@@ -59,7 +59,7 @@ async fn every_row_goes_out_once_and_in_order_over_two_and_four_shards() {
 
 #[tokio::test]
 async fn rows_without_a_key_are_on_exactly_one_shard() {
-    let Some(world) = World::create_empty().await else { return };
+    let Some(world) = InboxDatabase::create_empty().await else { return };
     world.succeed(["init"]).await;
     world.execute("ALTER TABLE app_outbox ALTER aggregateid DROP NOT NULL").await;
     world.succeed(["slot", "drop", "--yes"]).await;
@@ -77,7 +77,7 @@ async fn rows_without_a_key_are_on_exactly_one_shard() {
 
 #[tokio::test]
 async fn the_key_may_be_a_template_of_several_columns_of_other_types() {
-    let Some(world) = World::create_empty().await else { return };
+    let Some(world) = InboxDatabase::create_empty().await else { return };
     let key = ["--ordering-key", "{aggregatetype}-{schema_version}-{aggregateid}"];
     world.succeed(["init", "--shards", "4"].into_iter().chain(key)).await;
     let workload = Workload { aggregates_count: 30, ..Workload::of_rows(300) };
@@ -145,7 +145,7 @@ async fn a_backfill_in_place_of_a_shard_has_the_rows_of_that_shard_alone() {
 }
 
 #[tokio::test]
-async fn check_looks_at_all_shards_and_finds_a_filter_that_was_changed() {
+async fn check_covers_all_shards_and_finds_a_changed_filter() {
     let Some(world) = divided(2).await else { return };
     let fine = world.run(["check"]).await;
     for index in 0..2 {
@@ -173,7 +173,7 @@ async fn check_looks_at_all_shards_and_finds_a_filter_that_was_changed() {
 }
 
 #[tokio::test]
-async fn status_tells_all_shards_and_is_as_bad_as_the_worst() {
+async fn status_shows_all_shards_and_the_worst_summary() {
     let Some(world) = divided(2).await else { return };
     let running = world.start_relay(["--shard", "0/2"]).await;
     let text = world.succeed(["status"]).await;

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use walrelay_testkit::process::Signal;
 use walrelay_testkit::wait_until;
-use walrelay_tests::{DEADLINE, Producer, World};
+use walrelay_tests::{DEADLINE, InboxDatabase, Producer};
 
 #[tokio::test]
 async fn stopped_in_the_middle_of_load_and_started_again_no_row_comes_twice() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let producer = Producer::start(world.url(), Duration::from_millis(5));
     for turn in 1..=4 {
         let mut relay = world.start_relay([]).await;
@@ -26,7 +26,7 @@ async fn stopped_in_the_middle_of_load_and_started_again_no_row_comes_twice() {
 
 #[tokio::test]
 async fn stopped_in_the_middle_of_a_large_transaction_no_row_comes_twice() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let mut relay = world.start_relay([]).await;
     world
         .execute(
@@ -47,7 +47,7 @@ async fn stopped_in_the_middle_of_a_large_transaction_no_row_comes_twice() {
 
 #[tokio::test]
 async fn signals_that_mean_nothing_here_leave_it_running() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let mut relay = world.start_relay([]).await;
     let signals =
         [(Signal::HangUp, "SIGHUP"), (Signal::User1, "SIGUSR1"), (Signal::User2, "SIGUSR2")];
@@ -68,7 +68,7 @@ async fn signals_that_mean_nothing_here_leave_it_running() {
 
 #[tokio::test]
 async fn a_second_signal_ends_it_at_once() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     world.pubsub.fault("black-hole");
     let mut relay = world.start_relay(["--drain-timeout", "1h"]).await;
     a_row_is_out(&world).await;
@@ -92,7 +92,7 @@ async fn a_second_signal_ends_it_at_once() {
 
 #[tokio::test]
 async fn a_drain_that_gets_no_answer_ends_at_its_deadline_with_success() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     world.pubsub.fault("key=v-1,black-hole");
     let mut relay = world.start_relay(["--drain-timeout", "500ms"]).await;
     a_row_is_out(&world).await;
@@ -105,7 +105,7 @@ async fn a_drain_that_gets_no_answer_ends_at_its_deadline_with_success() {
 }
 
 /// Inserts a row, and waits until the publish request is in flight.
-async fn a_row_is_out(world: &World) {
+async fn a_row_is_out(world: &InboxDatabase) {
     world
         .execute(
             "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)

@@ -3,18 +3,18 @@
 
 use walrelay_emulator::{Ordering, SubscriptionOptions};
 use walrelay_testkit::wait_until;
-use walrelay_tests::{CONSUMER, DEADLINE, World, topic};
+use walrelay_tests::{CONSUMER, DEADLINE, InboxDatabase, topic};
 
 const OTHER: &str = "projects/test/subscriptions/other";
 
-fn subscribe(world: &World, name: &str, topic_name: &str, ordering: Ordering) {
+fn subscribe(world: &InboxDatabase, name: &str, topic_name: &str, ordering: Ordering) {
     let options = SubscriptionOptions { ordering, ..SubscriptionOptions::default() };
     let emulator = world.pubsub.emulator();
     emulator.create_subscription(name, &topic(topic_name), options).expect("a subscription");
 }
 
 /// Runs `consumer init` with these options, and checks the exit code and the output.
-async fn init(world: &World, options: &[&str], code: i32, says: &[&str]) {
+async fn init(world: &InboxDatabase, options: &[&str], code: i32, says: &[&str]) {
     let done = world.run(["consumer", "init", CONSUMER].iter().chain(options).copied()).await;
     assert_eq!(done.code, Some(code), "{options:?}: {}", done.text);
     for part in says {
@@ -22,13 +22,13 @@ async fn init(world: &World, options: &[&str], code: i32, says: &[&str]) {
     }
 }
 
-async fn consumers(world: &World) -> i64 {
+async fn consumers(world: &InboxDatabase) -> i64 {
     world.number("SELECT count(*) FROM app_inbox_consumer").await
 }
 
 #[tokio::test]
 async fn a_subscription_that_exists_and_is_another_one_is_refused_with_what_differs() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     world.pubsub.create_topic("other.events");
     let create = ["--create", "--topic", "video.events", "--subscription"];
     let create = |name| [&create[..], &[name]].concat();
@@ -50,7 +50,7 @@ async fn a_subscription_that_exists_and_is_another_one_is_refused_with_what_diff
 
 #[tokio::test]
 async fn a_topic_that_does_not_exist_is_named_with_what_creates_it() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let create = |name| ["--subscription", CONSUMER, "--create", "--topic", name];
     let says = ["topic projects/test/topics/nosuch does not exist", "gcloud pubsub topics create"];
     init(&world, &create("nosuch"), 4, &says).await;
@@ -61,7 +61,7 @@ async fn a_topic_that_does_not_exist_is_named_with_what_creates_it() {
 
 #[tokio::test]
 async fn a_mistyped_subscription_is_refused_and_an_empty_inbox_may_be_given_another_one() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let with = |name| ["--subscription", name];
     init(&world, &with("legder"), 4, &["legder does not exist", "--create --topic T"]).await;
     assert_eq!(consumers(&world).await, 0, "a consumer was set up all the same");
@@ -89,7 +89,7 @@ async fn a_mistyped_subscription_is_refused_and_an_empty_inbox_may_be_given_anot
 
 #[tokio::test]
 async fn a_consumer_that_has_applied_something_is_not_moved_by_a_set_up() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     world.set_up_consumer().await;
     subscribe(&world, OTHER, "video.events", Ordering::PerKey);
     world.insert_events(1, 1).await;
@@ -105,7 +105,7 @@ async fn a_consumer_that_has_applied_something_is_not_moved_by_a_set_up() {
 /// The steps in docs/consumer-operations.md, Another subscription.
 #[tokio::test]
 async fn a_consumer_that_is_moved_to_an_ordered_subscription_loses_nothing() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     world.set_up_consumer().await;
     let unordered = "projects/test/subscriptions/unordered";
     subscribe(&world, unordered, "video.events", Ordering::Ignored);

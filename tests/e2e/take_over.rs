@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use walrelay_testkit::process::Signal;
 use walrelay_testkit::wait_until;
-use walrelay_tests::{DEADLINE, Producer, World};
+use walrelay_tests::{DEADLINE, InboxDatabase, Producer};
 
 const TAKE_OVER: [&str; 2] = ["--take-over-after", "3s"];
 
 #[tokio::test]
 async fn a_holder_that_is_alive_is_left_alone_and_a_frozen_one_is_ended() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let first = world.start_relay(TAKE_OVER).await;
     let second = world.relay(TAKE_OVER).start();
     second.wait_for_line(DEADLINE, "standing by").await;

@@ -12,7 +12,7 @@ use walrelay_testkit::collector::{
 use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::relay::Relay;
 use walrelay_testkit::{http_get, wait_until};
-use walrelay_tests::{DEADLINE, World, topic};
+use walrelay_tests::{DEADLINE, InboxDatabase, topic};
 
 const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 const TRACE_ID: &str = "0af7651916cd43dd8448eb211c80319c";
@@ -21,14 +21,14 @@ const NOT_RECORDED: &str = "00-1af7651916cd43dd8448eb211c80319c-b7ad6b7169203331
 
 const NOT_TAKEN: &str = "the collector does not take telemetry";
 
-async fn start(world: &World, variables: &[(&str, &str)]) -> Relay {
+async fn start(world: &InboxDatabase, variables: &[(&str, &str)]) -> Relay {
     let command = variables.iter().fold(world.relay([]), |it, (name, value)| it.env(name, value));
     let relay = command.start();
     relay.wait_for_line(DEADLINE, "\"streaming\"").await;
     relay
 }
 
-async fn start_consumer(world: &World, variables: &[(&str, &str)]) -> Relay {
+async fn start_consumer(world: &InboxDatabase, variables: &[(&str, &str)]) -> Relay {
     let command = world.consumer([]).with_http();
     let command = variables.iter().fold(command, |it, (name, value)| it.env(name, value));
     let consumer = command.start();
@@ -36,7 +36,7 @@ async fn start_consumer(world: &World, variables: &[(&str, &str)]) -> Relay {
     consumer
 }
 
-async fn insert(world: &World, aggregate: (&str, &str), traceparent: &str) {
+async fn insert(world: &InboxDatabase, aggregate: (&str, &str), traceparent: &str) {
     let sql = format!(
         "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload, headers)
          VALUES ('{}', '{}', 'test.inserted', 1, '{{}}', jsonb_build_object('traceparent', '{traceparent}'))",
@@ -70,7 +70,7 @@ fn counted(kept: &Kept, name: &str) -> Option<i64> {
 
 #[tokio::test]
 async fn a_publish_span_is_linked_to_the_trace_of_its_row_which_is_carried_on() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let collector = Collector::start();
     let variables = [
         ("OTEL_EXPORTER_OTLP_ENDPOINT", &*collector.endpoint()),
@@ -127,7 +127,7 @@ async fn a_publish_span_is_linked_to_the_trace_of_its_row_which_is_carried_on() 
 
 #[tokio::test]
 async fn metrics_have_the_names_and_the_figures_of_the_metrics_endpoint() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let collector = Collector::start();
     let variables = [
         ("OTEL_EXPORTER_OTLP_ENDPOINT", &*collector.endpoint()),
@@ -165,7 +165,7 @@ async fn metrics_have_the_names_and_the_figures_of_the_metrics_endpoint() {
 
 #[tokio::test]
 async fn levels_are_up_to_date_though_nobody_scrapes() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let collector = Collector::start();
     let endpoint = collector.endpoint();
     let variables =
@@ -186,7 +186,7 @@ async fn levels_are_up_to_date_though_nobody_scrapes() {
 
 #[tokio::test]
 async fn a_consumers_transaction_has_a_span_that_is_linked_to_the_traces_of_its_events() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     world.set_up_consumer().await;
     let collector = Collector::start();
     let variables = [
@@ -231,7 +231,7 @@ async fn a_consumers_transaction_has_a_span_that_is_linked_to_the_traces_of_its_
 
 #[tokio::test]
 async fn a_transaction_that_fails_has_the_servers_code_and_nothing_of_its_text() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     world.set_up_consumer().await;
     let collector = Collector::start();
     let endpoint = collector.endpoint();
@@ -268,7 +268,7 @@ async fn a_transaction_that_fails_has_the_servers_code_and_nothing_of_its_text()
 
 #[tokio::test]
 async fn a_collector_that_is_gone_costs_a_consumer_a_line_and_no_event() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     world.set_up_consumer().await;
     let endpoint = {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -295,8 +295,8 @@ async fn a_collector_that_is_gone_costs_a_consumer_a_line_and_no_event() {
 }
 
 #[tokio::test]
-async fn a_consumer_that_is_told_of_no_collector_connects_to_nobody() {
-    let Some(world) = World::create().await else { return };
+async fn a_consumer_without_a_collector_opens_no_connection() {
+    let Some(world) = InboxDatabase::create().await else { return };
     world.set_up_consumer().await;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
@@ -317,7 +317,7 @@ async fn a_consumer_that_is_told_of_no_collector_connects_to_nobody() {
 
 #[tokio::test]
 async fn a_collector_that_is_gone_costs_a_line_and_no_row() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let endpoint = {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         format!("http://{}", listener.local_addr().unwrap())
@@ -345,7 +345,7 @@ async fn a_collector_that_is_gone_costs_a_line_and_no_row() {
 
 #[tokio::test]
 async fn a_collector_that_never_answers_holds_the_end_up_for_two_seconds_at_most() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     // The kernel accepts connections, and no process reads from them.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
@@ -361,7 +361,7 @@ async fn a_collector_that_never_answers_holds_the_end_up_for_two_seconds_at_most
 
 #[tokio::test]
 async fn switched_off_nobody_is_connected_to() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
     for (name, value) in [
@@ -385,8 +385,8 @@ async fn switched_off_nobody_is_connected_to() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_a_collector_is_refused_at_the_start() {
-    let Some(world) = World::create().await else { return };
+async fn an_invalid_collector_is_refused_at_start() {
+    let Some(world) = InboxDatabase::create().await else { return };
     let done = world
         .command(["run"])
         .env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://me:hunter2@localhost:4317")

@@ -2,7 +2,7 @@
 //! printed commands skip the row without losing any other row.
 
 use walrelay_testkit::postgres::installed_majors;
-use walrelay_tests::{DEADLINE, World};
+use walrelay_tests::{DEADLINE, InboxDatabase};
 
 const BAD: &str = "00000000-0000-4000-8000-0000000000bd";
 
@@ -29,7 +29,7 @@ fn word_behind<'a>(text: &'a str, before: &str) -> &'a str {
 
 /// Checks that the relay stops at the row, and that the printed commands skip it when run
 /// literally.
-async fn stops_and_is_passed(world: &World, error: &str, bad: &str) {
+async fn stops_and_is_passed(world: &InboxDatabase, error: &str, bad: &str) {
     let good = |number| insert(&id_of(number), "payload", "'{}'");
     world.execute(&good(1)).await;
     world.execute(&format!("BEGIN; {} {bad} {} COMMIT", good(2), good(3))).await;
@@ -67,7 +67,7 @@ async fn stops_and_is_passed(world: &World, error: &str, bad: &str) {
 #[tokio::test]
 async fn a_value_beyond_what_the_server_allocates_stops_the_relay_and_is_passed_without_decoding() {
     for major in installed_majors() {
-        let Some(world) = World::create_on(major).await else { continue };
+        let Some(world) = InboxDatabase::create_on(major).await else { continue };
         // The server sends bytea as hexadecimal text of twice the size. Compressed, the value takes
         // little disk space.
         let to_bytes = "ALTER TABLE app_outbox ALTER payload TYPE bytea USING payload::text::bytea";
@@ -80,7 +80,7 @@ async fn a_value_beyond_what_the_server_allocates_stops_the_relay_and_is_passed_
 #[tokio::test]
 async fn invalid_bytes_of_a_sql_ascii_database_stop_the_relay_and_are_warned_about_before() {
     for major in installed_majors() {
-        let Some(world) = World::create_unchecked_on(major).await else { continue };
+        let Some(world) = InboxDatabase::create_unchecked_on(major).await else { continue };
         for command in ["init", "check"] {
             let told = world.succeed([command]).await;
             assert!(told.contains("SQL_ASCII"), "{command}: {told}");

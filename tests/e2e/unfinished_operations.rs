@@ -7,12 +7,12 @@ use walrelay_testkit::postgres::TestClient;
 use walrelay_testkit::process::Signal;
 use walrelay_testkit::relay::Relay;
 use walrelay_testkit::{http_get, wait_until};
-use walrelay_tests::{DEADLINE, World, topic};
+use walrelay_tests::{DEADLINE, InboxDatabase, topic};
 
 /// Drops the slot, inserts rows that no slot covers, and opens a transaction that delays the
 /// creation of a new slot.
-async fn lost_and_blocked() -> Option<(World, TestClient)> {
-    let world = World::create().await?;
+async fn lost_slot_with_open_transaction() -> Option<(InboxDatabase, TestClient)> {
+    let world = InboxDatabase::create().await?;
     Workload::of_rows(30).insert(world.client()).await.expect("rows");
     world.catch_up().await;
     world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
@@ -25,13 +25,13 @@ async fn lost_and_blocked() -> Option<(World, TestClient)> {
 
 const WAITS: &str = "the new slot waits for a transaction to end: process";
 
-async fn recovering(world: &World) -> Relay {
+async fn recovering(world: &InboxDatabase) -> Relay {
     let recover = world.command(["slot", "recover"]).start();
     recover.wait_for_line(DEADLINE, WAITS).await;
     recover
 }
 
-async fn assert_nothing_lost(world: &World) {
+async fn assert_nothing_lost(world: &InboxDatabase) {
     let verdict = world.check(&world.committed().await);
     assert!(verdict.lost.is_empty() && verdict.reordered.is_empty(), "{verdict}");
     let unfinished = "SELECT count(*) FROM app_outbox_relay WHERE operation IS NOT NULL";
@@ -40,7 +40,7 @@ async fn assert_nothing_lost(world: &World) {
 
 #[tokio::test]
 async fn status_and_probes_name_the_recovery_and_the_transaction_that_it_waits_for() {
-    let Some((world, open)) = lost_and_blocked().await else { return };
+    let Some((world, open)) = lost_slot_with_open_transaction().await else { return };
     let relay = world.relay(["--on-slot-lost", "recover"]).start();
     for path in ["/readyz", "/status"] {
         wait_until(DEADLINE, "the operation and what it waits for", async || {
@@ -73,7 +73,7 @@ async fn status_and_probes_name_the_recovery_and_the_transaction_that_it_waits_f
 
 #[tokio::test]
 async fn a_new_slot_that_nobody_waits_for_any_more_is_ended_by_the_next_start() {
-    let Some((world, open)) = lost_and_blocked().await else { return };
+    let Some((world, open)) = lost_slot_with_open_transaction().await else { return };
     let mut killed = recovering(&world).await;
     killed.kill();
 
@@ -90,7 +90,7 @@ async fn a_new_slot_that_nobody_waits_for_any_more_is_ended_by_the_next_start() 
 
 #[tokio::test]
 async fn an_interrupted_recovery_ends_at_once_and_leaves_no_half_made_slot() {
-    let Some((world, open)) = lost_and_blocked().await else { return };
+    let Some((world, open)) = lost_slot_with_open_transaction().await else { return };
     let mut recover = recovering(&world).await;
     let asked = Instant::now();
     recover.signal(Signal::Interrupt);
@@ -104,8 +104,8 @@ async fn an_interrupted_recovery_ends_at_once_and_leaves_no_half_made_slot() {
 }
 
 /// Creates a reset that died at this step and whose anchor was dropped since.
-async fn reset_without_anchor(step: &str) -> Option<World> {
-    let world = World::create().await?;
+async fn reset_without_anchor(step: &str) -> Option<InboxDatabase> {
+    let world = InboxDatabase::create().await?;
     world.succeed(["anchor", "create", "a"]).await;
     Workload::of_rows(30).insert(world.client()).await.expect("rows");
     world.catch_up().await;
@@ -130,7 +130,7 @@ async fn a_reset_whose_anchor_is_gone_is_given_up_and_the_slot_goes_on() {
 
 #[tokio::test]
 async fn status_in_the_middle_of_a_reset_shows_what_there_is_and_what_finishes_it() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     world.succeed(["anchor", "create", "a"]).await;
     Workload::of_rows(30).insert(world.client()).await.expect("rows");
     world.catch_up().await;
@@ -155,7 +155,7 @@ async fn status_in_the_middle_of_a_reset_shows_what_there_is_and_what_finishes_i
 
 #[tokio::test]
 async fn a_first_backfill_that_is_begun_twice_says_that_the_first_is_not_finished() {
-    let Some(world) = World::create_empty().await else { return };
+    let Some(world) = InboxDatabase::create_empty().await else { return };
     world.succeed(["init"]).await;
     world.succeed(["slot", "drop", "--yes"]).await;
     Workload::of_rows(30).insert(world.client()).await.expect("rows");
@@ -188,7 +188,7 @@ async fn a_reset_whose_anchor_is_gone_after_the_slot_was_dropped_is_a_lost_slot(
 #[tokio::test]
 async fn a_recovery_whose_slot_is_lost_again_makes_another_and_keeps_its_bound() {
     for command in [&["init"][..], &["slot", "recover"], &["run", "--until-caught-up"]] {
-        let Some((world, open)) = lost_and_blocked().await else { return };
+        let Some((world, open)) = lost_slot_with_open_transaction().await else { return };
         open.batch_execute("COMMIT").await.expect("it ends");
         world.succeed(["slot", "recover"]).await;
         world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
@@ -203,7 +203,7 @@ async fn a_recovery_whose_slot_is_lost_again_makes_another_and_keeps_its_bound()
 #[tokio::test]
 async fn an_accepted_loss_gives_up_a_recovery_that_is_not_finished() {
     for has_slot in [true, false] {
-        let Some((world, open)) = lost_and_blocked().await else { return };
+        let Some((world, open)) = lost_slot_with_open_transaction().await else { return };
         open.batch_execute("COMMIT").await.expect("it ends");
         world.succeed(["slot", "recover"]).await;
         if !has_slot {
@@ -222,8 +222,8 @@ async fn an_accepted_loss_gives_up_a_recovery_that_is_not_finished() {
 }
 
 #[tokio::test]
-async fn who_holds_a_slot_is_told_by_what_it_does() {
-    let Some(world) = World::create_empty().await else { return };
+async fn the_holder_of_a_slot_is_named_with_its_activity() {
+    let Some(world) = InboxDatabase::create_empty().await else { return };
     let open = world.connect().await;
     open.batch_execute("BEGIN; CREATE TABLE held (n int)").await.expect("a transaction");
     let init = world.command(["init"]).start();
@@ -242,8 +242,8 @@ async fn who_holds_a_slot_is_told_by_what_it_does() {
 }
 
 #[tokio::test]
-async fn a_replay_that_is_being_done_is_not_taken_up_by_a_second_process() {
-    let Some(world) = World::create().await else { return };
+async fn a_running_replay_is_not_resumed_by_a_second_process() {
+    let Some(world) = InboxDatabase::create().await else { return };
     world.succeed(["anchor", "create", "a"]).await;
     world.pubsub.create_topic("again");
     Workload::of_rows(200).insert(world.client()).await.expect("rows");
@@ -261,8 +261,8 @@ async fn a_replay_that_is_being_done_is_not_taken_up_by_a_second_process() {
 }
 
 #[tokio::test]
-async fn what_is_begun_while_a_relay_looks_at_the_server_is_noticed_before_it_streams() {
-    let Some(world) = World::create().await else { return };
+async fn an_operation_started_during_the_preflight_check_is_noticed() {
+    let Some(world) = InboxDatabase::create().await else { return };
     world.catch_up().await;
     let beginning = world.connect().await;
     let lock = "BEGIN; LOCK TABLE pg_catalog.pg_publication IN ACCESS EXCLUSIVE MODE";

@@ -7,9 +7,9 @@ use walrelay_private_postgres::PrivatePostgres;
 use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::postgres::installation_or_skip;
 use walrelay_testkit::wait_until;
-use walrelay_tests::{DEADLINE, Producer, World};
+use walrelay_tests::{DEADLINE, InboxDatabase, Producer};
 
-async fn assert_nothing_lost(world: &World) {
+async fn assert_nothing_lost(world: &InboxDatabase) {
     let verdict = world.check(&world.committed().await);
     assert!(verdict.lost.is_empty() && verdict.reordered.is_empty(), "{verdict}");
     let unfinished = "SELECT count(*) FROM app_outbox_relay WHERE operation IS NOT NULL";
@@ -20,7 +20,7 @@ const SLOTS: &str = "SELECT count(*) FROM pg_replication_slots WHERE database = 
 
 /// Simulates `pg_upgrade`: the same database with the same transaction ids, and another system
 /// identifier.
-async fn as_if_upgraded(world: &World) {
+async fn as_if_upgraded(world: &InboxDatabase) {
     world
         .execute(
             "UPDATE app_outbox_relay SET system_identifier = '1',
@@ -43,7 +43,7 @@ async fn an_upgrade_is_prepared_under_a_running_relay_and_nothing_is_lost_with_p
     let Some(installation) = installation_or_skip() else { return };
     let settings = [("wal_level", "logical")];
     let mut server = PrivatePostgres::start(&installation, &settings).expect("a server");
-    let Some(mut world) = World::create_at(&server.url("postgres")).await else { return };
+    let Some(mut world) = InboxDatabase::create_at(&server.url("postgres")).await else { return };
     world.succeed(["anchor", "create", "a"]).await;
     let producer = Producer::start(world.url(), Duration::from_millis(20));
     let relay = world.start_relay(["--on-slot-lost", "recover"]).await;
@@ -72,7 +72,7 @@ async fn an_upgrade_is_prepared_under_a_running_relay_and_nothing_is_lost_with_p
 }
 
 /// Checks that the command recommends a recovery of the dropped slot, and never an accepted loss.
-async fn assert_leads_to_recovery(world: &World, command: &[&str], code: i32) {
+async fn assert_leads_to_recovery(world: &InboxDatabase, command: &[&str], code: i32) {
     let refused = world.run(command.iter().copied()).await;
     assert_eq!(refused.code, Some(code), "{command:?}: {}", refused.text);
     assert!(refused.text.contains("walrelay slot recover"), "{}", refused.text);
@@ -82,7 +82,7 @@ async fn assert_leads_to_recovery(world: &World, command: &[&str], code: i32) {
 #[tokio::test]
 async fn after_an_upgrade_the_command_recovers_and_without_one_it_goes_on_here() {
     for is_upgraded in [true, false] {
-        let Some(world) = World::create().await else { return };
+        let Some(world) = InboxDatabase::create().await else { return };
         Workload::of_rows(60).insert(world.client()).await.expect("rows");
         world.succeed(["run", "--until-caught-up"]).await;
         let told = world.succeed(["prepare-upgrade"]).await;
@@ -126,7 +126,7 @@ async fn after_an_upgrade_the_command_recovers_and_without_one_it_goes_on_here()
 
 #[tokio::test]
 async fn a_prepared_upgrade_that_cannot_drain_leaves_everything_as_it_was() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     world.catch_up().await;
     let held = world.connect().await;
     Workload::of_rows(30).insert(&held).await.expect("rows");
@@ -152,9 +152,9 @@ async fn a_prepared_upgrade_that_cannot_drain_leaves_everything_as_it_was() {
 }
 
 #[tokio::test]
-async fn a_preparation_that_was_killed_is_told_as_it_is_and_called_off_by_whoever_goes_on() {
+async fn a_killed_preparation_is_reported_and_cancelled_by_the_next_command() {
     for next in [&["run", "--until-caught-up"][..], &["init"]] {
-        let Some(world) = World::create().await else { return };
+        let Some(world) = InboxDatabase::create().await else { return };
         world.succeed(["anchor", "create", "a"]).await;
         Workload::of_rows(30).insert(world.client()).await.expect("rows");
         world.catch_up().await;
@@ -185,7 +185,7 @@ async fn a_preparation_that_was_killed_is_told_as_it_is_and_called_off_by_whoeve
 
 #[tokio::test]
 async fn a_slot_that_the_upgrade_carried_over_is_adopted() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     Workload::of_rows(30).insert(world.client()).await.expect("rows");
     world.catch_up().await;
     let refused = world.run(["slot", "adopt"]).await;
@@ -208,7 +208,7 @@ async fn a_slot_that_the_upgrade_carried_over_is_adopted() {
 #[tokio::test]
 async fn a_database_that_is_not_the_one_on_record_is_refused_and_a_moment_takes_the_place_of_the_horizon()
  {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     Workload::of_rows(30).insert(world.client()).await.expect("rows");
     world.catch_up().await;
     let at =
@@ -239,7 +239,7 @@ async fn a_database_that_is_not_the_one_on_record_is_refused_and_a_moment_takes_
 async fn a_failover_slot_that_was_dropped_for_an_upgrade_is_one_again_afterwards() {
     let failover = "SELECT count(*) FROM pg_replication_slots WHERE failover AND database = current_database()";
     for is_upgraded in [true, false] {
-        let Some(world) = World::create_empty_on(17).await else { return };
+        let Some(world) = InboxDatabase::create_empty_on(17).await else { return };
         world.succeed(["init", "--failover"]).await;
         world.catch_up().await;
         world.succeed(["prepare-upgrade"]).await;
@@ -261,7 +261,7 @@ const COMMITS: &str =
 
 #[tokio::test]
 async fn a_slot_is_moved_past_what_the_relay_noted_last_and_never_past_a_row() {
-    let Some(world) = World::create_empty_on(17).await else { return };
+    let Some(world) = InboxDatabase::create_empty_on(17).await else { return };
     world.execute("CREATE PUBLICATION everything FOR ALL TABLES").await;
     world.succeed(["init"]).await;
     let unused = world.run(["slot", "carry-over"]).await;
@@ -288,8 +288,8 @@ async fn a_slot_is_moved_past_what_the_relay_noted_last_and_never_past_a_row() {
 }
 
 #[tokio::test]
-async fn a_slot_whose_log_begins_behind_the_record_after_it_was_moved_is_not_taken_for_another() {
-    let Some(world) = World::create_on(17).await else { return };
+async fn a_moved_slot_whose_wal_starts_after_the_record_is_recognised() {
+    let Some(world) = InboxDatabase::create_on(17).await else { return };
     Workload::of_rows(30).insert(world.client()).await.expect("rows");
     world.catch_up().await;
     // Each statement writes a list of running transactions, from which the slot's WAL may start.
@@ -308,7 +308,7 @@ async fn a_slot_whose_log_begins_behind_the_record_after_it_was_moved_is_not_tak
 
 #[tokio::test]
 async fn every_slot_of_a_divided_outbox_is_moved_at_once() {
-    let Some(world) = World::create_empty_on(17).await else { return };
+    let Some(world) = InboxDatabase::create_empty_on(17).await else { return };
     world.succeed(["init", "--shards", "2"]).await;
     Workload::of_rows(30).insert(world.client()).await.expect("rows");
     for shard in ["0/2", "1/2"] {
@@ -321,7 +321,7 @@ async fn every_slot_of_a_divided_outbox_is_moved_at_once() {
 
 #[tokio::test]
 async fn no_slot_is_carried_over_from_a_server_whose_pg_upgrade_does_not_do_it() {
-    let Some(world) = World::create_on(15).await else { return };
+    let Some(world) = InboxDatabase::create_on(15).await else { return };
     let refused = world.run(["slot", "carry-over"]).await;
     assert_eq!(refused.code, Some(2), "{}", refused.text);
     assert!(refused.text.contains("prepare-upgrade"), "{}", refused.text);
@@ -329,7 +329,7 @@ async fn no_slot_is_carried_over_from_a_server_whose_pg_upgrade_does_not_do_it()
 
 #[tokio::test]
 async fn a_recovery_that_is_not_finished_is_not_forgotten_when_a_slot_is_adopted() {
-    let Some(world) = World::create().await else { return };
+    let Some(world) = InboxDatabase::create().await else { return };
     Workload::of_rows(30).insert(world.client()).await.expect("rows");
     world.catch_up().await;
     world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;

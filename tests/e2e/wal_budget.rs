@@ -10,7 +10,7 @@ use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::postgres::installation_or_skip;
 use walrelay_testkit::relay::Relay;
 use walrelay_testkit::wait_until;
-use walrelay_tests::{DEADLINE, World};
+use walrelay_tests::{DEADLINE, InboxDatabase};
 
 const MIB: u64 = 1 << 20;
 
@@ -19,18 +19,18 @@ const FOREIGN: &str = "SELECT pg_logical_emit_message(false, 'foreign', repeat('
 
 /// Starts a private server, because on a shared server the slot would also retain the WAL of other
 /// tests.
-async fn own_server() -> Option<(PrivatePostgres, World)> {
+async fn own_server() -> Option<(PrivatePostgres, InboxDatabase)> {
     let installation = installation_or_skip()?;
     let settings =
         [("wal_level", "logical"), ("max_wal_size", "256MB"), ("max_prepared_transactions", "2")];
     let server = PrivatePostgres::start(&installation, &settings).expect("a server");
-    let world = World::create_at(&server.url("postgres")).await?;
+    let world = InboxDatabase::create_at(&server.url("postgres")).await?;
     Some((server, world))
 }
 
 /// Writes this much foreign WAL in steps, ten times a second. Returns the highest amount of
 /// retained WAL.
-async fn write_foreign_log(world: &World, mebibytes: u64, rows: u32) -> u64 {
+async fn write_foreign_log(world: &InboxDatabase, mebibytes: u64, rows: u32) -> u64 {
     let mut most = 0;
     let mut pace = interval(Duration::from_millis(100));
     for step in 1..=u32::try_from(mebibytes).expect("few") {
@@ -45,7 +45,7 @@ async fn write_foreign_log(world: &World, mebibytes: u64, rows: u32) -> u64 {
     most
 }
 
-async fn assert_all_came_in_order(world: &World) {
+async fn assert_all_came_in_order(world: &InboxDatabase) {
     let committed = world.committed().await;
     world.pubsub.wait_stored(DEADLINE, committed.len() as u64).await;
     world.wait_dispatch(DEADLINE, "retrying", 0).await;
@@ -54,7 +54,7 @@ async fn assert_all_came_in_order(world: &World) {
 }
 
 #[tokio::test]
-async fn one_quiet_key_that_is_refused_does_not_pin_the_log() {
+async fn one_refused_idle_key_does_not_pin_the_wal() {
     let Some((_server, world)) = own_server().await else { return };
     let relay = world.start_relay(["--wal-budget", "32MiB"]).await;
     world.pubsub.fault("reject=UNAVAILABLE");
@@ -72,7 +72,7 @@ async fn one_quiet_key_that_is_refused_does_not_pin_the_log() {
 }
 
 #[tokio::test]
-async fn an_outage_under_load_holds_no_more_log_than_the_budget_and_everything_follows_in_order() {
+async fn an_outage_under_load_retains_wal_within_the_budget_and_keeps_order() {
     let Some((_server, world)) = own_server().await else { return };
     let relay = world.start_relay(["--wal-budget", "32MiB"]).await;
     Workload::of_rows(20).insert(world.client()).await.expect("rows");
@@ -95,7 +95,7 @@ async fn an_outage_under_load_holds_no_more_log_than_the_budget_and_everything_f
 }
 
 #[tokio::test]
-async fn calls_that_nobody_answers_do_not_pin_the_log_for_the_whole_publish_timeout() {
+async fn calls_without_a_reply_do_not_pin_the_wal_for_the_publish_timeout() {
     let Some((_server, world)) = own_server().await else { return };
     let _relay = world.start_relay(["--wal-budget", "16MiB"]).await;
     world.pubsub.fault("black-hole");
@@ -110,7 +110,7 @@ async fn calls_that_nobody_answers_do_not_pin_the_log_for_the_whole_publish_time
 }
 
 #[tokio::test]
-async fn one_key_that_is_never_answered_does_not_pin_the_log_while_others_flow() {
+async fn one_key_without_replies_does_not_pin_the_wal_while_others_flow() {
     let Some((_server, world)) = own_server().await else { return };
     // In ten seconds, more WAL is written than the budget allows.
     let options = ["--wal-budget", "64MiB", "--publish-timeout", "10s"];
@@ -155,7 +155,7 @@ async fn status_of(relay: &Relay) -> Value {
 }
 
 /// Inserts two thousand rows without any foreign WAL.
-async fn write_rows(world: &World, first_number: u32) {
+async fn write_rows(world: &InboxDatabase, first_number: u32) {
     let workload = Workload {
         first_number,
         aggregates_count: 40,
@@ -167,8 +167,7 @@ async fn write_rows(world: &World, first_number: u32) {
 }
 
 #[tokio::test]
-async fn where_outbox_rows_are_most_of_the_log_spilling_rests_and_log_of_others_is_passed_all_the_same()
- {
+async fn spilling_pauses_where_outbox_rows_dominate_the_wal_and_foreign_wal_is_confirmed() {
     let Some((_server, world)) = own_server().await else { return };
     let relay = world.start_relay(["--wal-budget", "8MiB"]).await;
     world.pubsub.fault("reject=UNAVAILABLE");
@@ -203,7 +202,7 @@ async fn held_bytes(relay: &Relay) -> u64 {
 }
 
 #[tokio::test]
-async fn without_a_budget_the_log_waits() {
+async fn without_a_budget_the_wal_is_retained() {
     let Some((_server, world)) = own_server().await else { return };
     let _relay = world.start_relay(["--wal-budget", "off"]).await;
     world.pubsub.fault("reject=UNAVAILABLE");
@@ -243,7 +242,7 @@ async fn wait_pinned_by(relay: &Relay, what: &str, is_so: impl Fn(&Value) -> boo
 }
 
 #[tokio::test]
-async fn who_keeps_log_that_is_confirmed_is_named() {
+async fn the_cause_of_retained_confirmed_wal_is_named() {
     let Some((_server, world)) = own_server().await else { return };
     let relay = world.start_relay([]).await;
 

@@ -16,20 +16,20 @@ use walrelay_relay::lifecycle::server::{
 use walrelay_relay::stream::wal_end::{Measured, WalEnd, WalMeasurementSender};
 use walrelay_testkit::walsender::ScriptedServer;
 
-use crate::harness::Fitting;
+use crate::harness::Harness;
 use crate::judge::Event;
 use crate::table::SessionTable;
-use crate::world::{World, locked};
+use crate::world::{InboxDatabase, locked};
 
 /// The scripted server, as one process connects to it.
 pub(crate) struct SimulatedServer<'a, F> {
-    pub(crate) world: &'a World<F>,
+    pub(crate) world: &'a InboxDatabase<F>,
     pub(crate) process: u64,
 }
 
 /// An ordinary connection to the scripted server.
 pub(crate) struct SimulatedDatabase<'a, F> {
-    world: &'a World<F>,
+    world: &'a InboxDatabase<F>,
     process: u64,
     /// The generation on record, read before the check for an operation on record.
     generation: u64,
@@ -42,7 +42,7 @@ pub(crate) fn gone() -> RelayError {
     RelayError::Connect(PgError::EndedByServer)
 }
 
-impl<'a, F: Fitting> Server for SimulatedServer<'a, F> {
+impl<'a, F: Harness> Server for SimulatedServer<'a, F> {
     type Socket = DuplexStream;
     type Database = SimulatedDatabase<'a, F>;
 
@@ -54,7 +54,7 @@ impl<'a, F: Fitting> Server for SimulatedServer<'a, F> {
     }
 }
 
-impl<F: Fitting> World<F> {
+impl<F: Harness> InboxDatabase<F> {
     /// Opens a replication connection for this process.
     pub(crate) async fn connect(
         &self,
@@ -85,7 +85,7 @@ impl<F: Fitting> World<F> {
     }
 }
 
-impl<F: Fitting> SimulatedDatabase<'_, F> {
+impl<F: Harness> SimulatedDatabase<'_, F> {
     fn answer<T>(&self, answer: T) -> Result<T, RelayError> {
         match self.world.server.is_up() {
             true => Ok(answer),
@@ -94,7 +94,7 @@ impl<F: Fitting> SimulatedDatabase<'_, F> {
     }
 }
 
-impl<'a, F: Fitting> Database for SimulatedDatabase<'a, F> {
+impl<'a, F: Harness> Database for SimulatedDatabase<'a, F> {
     type Store = F::Store;
 
     async fn finish_operation(&mut self) -> Result<(), RelayError> {
@@ -147,9 +147,9 @@ impl<'a, F: Fitting> Database for SimulatedDatabase<'a, F> {
         self.answer(Positions { confirmed_flush, wal_end, retention: WalRetentionLimit::Unlimited })
     }
 
-    fn measure_log(&self, _: WalBudgetLimit) -> WalEnd {
+    fn measure_wal(&self, _: WalBudgetLimit) -> WalEnd {
         let server = self.world.server.clone();
-        WalEnd::measured(async move |teller| measure_log(&server, &teller).await)
+        WalEnd::measured(async move |teller| measure_wal(&server, &teller).await)
     }
 
     async fn into_store(self, _: SystemIdentity) -> Result<F::Store, RelayError> {
@@ -161,7 +161,7 @@ impl<'a, F: Fitting> Database for SimulatedDatabase<'a, F> {
 }
 
 /// Measures like the service, but always at the interval that is used near the budget.
-async fn measure_log(server: &ScriptedServer, teller: &WalMeasurementSender) {
+async fn measure_wal(server: &ScriptedServer, teller: &WalMeasurementSender) {
     loop {
         sleep(Duration::from_millis(100)).await;
         if server.is_up() {

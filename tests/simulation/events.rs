@@ -5,13 +5,13 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 use walrelay_testkit::seed::Seed;
 
-use crate::harness::Fitting;
+use crate::harness::Harness;
 use crate::instance::Instance;
 use crate::judge::{Event, Fault, Hex, RowNumber, Status};
 use crate::plan::{Action, RowKind, Scope};
-use crate::pubsub::Sickness;
+use crate::pubsub::InjectedFailure;
 use crate::rows::RowPlanNames;
-use crate::world::{World, locked};
+use crate::world::{InboxDatabase, locked};
 
 /// The relay must release a server that shuts down within this time, even if Pub/Sub is down. The
 /// time covers the requests in flight and the detection of a stalled socket.
@@ -23,13 +23,13 @@ const FLOW_LAG: u64 = 32 << 10;
 /// After all faults are healed, this time is enough for every back-off.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(15 * 60);
 
-impl<F: Fitting> World<F> {
+impl<F: Harness> InboxDatabase<F> {
     pub(crate) async fn happen(&self, mut seed: Seed) {
         let started = Instant::now();
         for (at, action) in self.plan.timeline.clone() {
             sleep_until(started + at).await;
             self.land();
-            self.go_on_with_replays(&mut seed);
+            self.continue_replays(&mut seed);
             self.act(action, &mut seed).await;
             if self.judge.has_findings() {
                 break;
@@ -53,8 +53,8 @@ impl<F: Fitting> World<F> {
     }
 
     fn land(&self) {
-        self.pubsub.land_strays();
-        self.table.land_late();
+        self.pubsub.deliver_abandoned_requests();
+        self.table.apply_late_commands();
     }
 
     /// Ends the run after all faults are healed. The relay must finish in time and stop in time,
@@ -67,7 +67,7 @@ impl<F: Fitting> World<F> {
             }
             sleep(Duration::from_secs(1)).await;
             self.land();
-            self.go_on_with_replays(seed);
+            self.continue_replays(seed);
             self.attend(seed);
         }
         // A graceful stop and a restart must not publish any row twice.
@@ -161,18 +161,18 @@ impl<F: Fitting> World<F> {
             Action::StopAll => {
                 self.instances.iter().for_each(|instance| locked(&instance.shutdown).request());
             }
-            Action::Sick { scope, class, time } => {
+            Action::InjectFailure { scope, class, time } => {
                 let RowPlanNames { topic, key } = self.names(seed);
-                self.pubsub.falls_sick(Sickness {
+                self.pubsub.inject_failure(InjectedFailure {
                     topic: (scope != Scope::Everything).then_some(topic),
                     key: (scope == Scope::Key).then_some(key),
                     until: now + time,
                     class,
                 });
             }
-            Action::SickBurst { key, rows, class, time } => {
+            Action::FailingBurst { key, rows, class, time } => {
                 let names = self.named_or_drawn(key, seed);
-                self.pubsub.falls_sick(Sickness {
+                self.pubsub.inject_failure(InjectedFailure {
                     topic: Some(names.topic.clone()),
                     key: Some(names.key.clone()),
                     until: now + time,
@@ -189,7 +189,7 @@ impl<F: Fitting> World<F> {
             Action::ExpectNoneDead => {
                 let dead = self.table.rows(&[Status::Dead]);
                 if !dead.is_empty() {
-                    self.judge.find(Fault::DiedOfAnOutage, format!("rows {dead:?}"));
+                    self.judge.find(Fault::DiedInOutage, format!("rows {dead:?}"));
                 }
             }
             Action::TableDown { time } => self.table.goes_down(now + time),
@@ -227,11 +227,11 @@ impl<F: Fitting> World<F> {
     fn expect_flow(&self, key: u64) {
         let late = self.judge.rows_not_stored(&format!("k{key}"), FLOW_PATIENCE);
         if !late.is_empty() {
-            self.judge.find(Fault::HeldUp, format!("rows {late:?} of a key that is well"));
+            self.judge.find(Fault::DelayedByOthers, format!("rows {late:?} of a key that is well"));
         }
         let lag = self.server.wal_end().saturating_sub(self.server.confirmed_flush());
         if lag > FLOW_LAG {
-            self.judge.find(Fault::HeldUp, format!("the slot is {lag} bytes behind"));
+            self.judge.find(Fault::DelayedByOthers, format!("the slot is {lag} bytes behind"));
         }
     }
 

@@ -13,7 +13,7 @@ use crate::pubsub::PubSub;
 use crate::table::SessionTable;
 
 /// The test harness between the relay and the simulated world: transparent, or with a planted bug.
-pub(crate) trait Fitting: Clone + Send + Sync + 'static {
+pub(crate) trait Harness: Clone + Send + Sync + 'static {
     type Publisher: Publisher;
     type Store: Store;
 
@@ -58,7 +58,7 @@ pub(crate) trait Fitting: Clone + Send + Sync + 'static {
 /// A harness that uses the world itself. At most its settings, its order or one of its steps are
 /// different.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Plain {
+pub(crate) enum PlainHarness {
     /// No planted bug.
     Faithful,
     /// No planted bug. Each process runs until it has caught up.
@@ -75,7 +75,7 @@ pub(crate) enum Plain {
     Replay(ReplayBug),
 }
 
-impl Fitting for Plain {
+impl Harness for PlainHarness {
     type Publisher = PubSub;
     type Store = SessionTable;
 

@@ -12,7 +12,9 @@ mod topic_replay;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-pub(crate) use facts::{Answer, End, Event, Fault, Hex, Landing, Row, RowNumber, Rules, Status};
+pub(crate) use facts::{
+    AbandonedFate, Answer, End, Event, Fault, Hex, Row, RowNumber, Rules, Status,
+};
 use state::{Repeat, RowOf, RowState, State};
 use tokio::time::Instant;
 use walrelay_testkit::walsender::Seen;
@@ -72,7 +74,7 @@ impl Judge {
     pub(crate) fn given_up(&self, call: u64) {
         let mut state = self.state();
         state.allow_repeats(call);
-        state.answers_nobody(call);
+        state.abandon_call(call);
     }
 
     /// Records that the future of the request was dropped.
@@ -81,9 +83,9 @@ impl Judge {
     }
 
     /// Records that an abandoned request was stored after all, or was lost.
-    pub(crate) fn landed(&self, call: u64, landing: Landing) {
+    pub(crate) fn landed(&self, call: u64, landing: AbandonedFate) {
         let mut state = self.state();
-        if landing == Landing::Stored {
+        if landing == AbandonedFate::Stored {
             state.note(Event::StoredLate { call });
             state.calls.entry(call).and_modify(|call| call.is_late = true);
             state.allow_repeats(call);

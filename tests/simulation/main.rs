@@ -27,8 +27,8 @@ mod topic_replays;
 mod world;
 
 use bugs::{ReplayBug, ResetBug};
-use harness::Fitting;
-use harness::Plain::{
+use harness::Harness;
+use harness::PlainHarness::{
     DisregardsTheRecord, Faithful, ReadsParkedKeysEarly, Replay, Reset, Unbudgeted, UntilCaughtUp,
 };
 use judge::Fault;
@@ -43,7 +43,7 @@ const SEEDS_DEFAULT: u64 = 2_400;
 /// The number of test functions that share the seeds, so that every processor has work.
 const RANGES: u64 = 4;
 
-fn simulate<F: Fitting>(seed: u64, plan: Option<Plan>, fitting: F, lines: usize) -> Outcome {
+fn simulate<F: Harness>(seed: u64, plan: Option<Plan>, fitting: F, lines: usize) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -171,9 +171,11 @@ fn a_replay_to_a_topic_that_is_killed_again_and_again_has_each_row_there_in_the_
 }
 
 #[test]
-fn one_sick_key_beyond_the_budget_stops_nobody() {
+fn one_failing_key_beyond_the_budget_delays_no_other() {
     for seed in 0..10 {
-        for plan in [Plan::one_sick_key_beyond_the_budget(), Plan::one_sick_key_and_a_restart()] {
+        for plan in
+            [Plan::one_failing_key_beyond_the_budget(), Plan::one_failing_key_and_a_restart()]
+        {
             let outcome = simulate(seed, Some(plan), Faithful, STORY_LINES);
             let Outcome { findings, story, .. } = outcome;
             assert!(findings.is_empty(), "seed {seed}: {findings:#?}\n{story}");
@@ -214,7 +216,7 @@ fn no_row_dies_of_an_outage_of_its_topic_while_another_topic_flows() {
 fn a_wal_budget_that_nobody_keeps_is_found() {
     let mut plan = Plan::outage_beyond_the_wal_budget(0);
     plan.wal_budget = WalBudgetLimit::Off;
-    the_judge_objects(&Faithful, Some(&plan), &[Fault::OverWalBudget]);
+    assert_judge_finds(&Faithful, Some(&plan), &[Fault::OverWalBudget]);
 }
 
 #[test]
@@ -257,7 +259,7 @@ fn the_promise_holds_for_runs_until_caught_up() {
 }
 
 /// Runs seeds with a planted bug until the judge finds a fault, and checks which one.
-fn the_judge_objects<F: Fitting>(fitting: &F, plan: Option<&Plan>, expected: &[Fault]) {
+fn assert_judge_finds<F: Harness>(fitting: &F, plan: Option<&Plan>, expected: &[Fault]) {
     const SEEDS_MAX: u64 = 400;
     let found = (0..SEEDS_MAX).find_map(|seed| {
         let outcome = simulate(seed, plan.cloned(), fitting.clone(), STORY_LINES);
@@ -270,101 +272,101 @@ fn the_judge_objects<F: Fitting>(fitting: &F, plan: Option<&Plan>, expected: &[F
 #[test]
 fn a_keepalive_confirmed_inside_a_transaction_is_found() {
     let faults = [Fault::ConfirmedEarly, Fault::ConfirmedBeyond];
-    the_judge_objects(&ConfirmingKeepalivesInTransactions, None, &faults);
+    assert_judge_finds(&ConfirmingKeepalivesInTransactions, None, &faults);
 }
 
 #[test]
 fn a_refused_batch_taken_for_stored_is_found() {
     let faults = [Fault::ConfirmedEarly, Fault::Lost, Fault::Reordered];
-    the_judge_objects(&PublisherBug::TakesRefusedForStored, None, &faults);
+    assert_judge_finds(&PublisherBug::TakesRefusedForStored, None, &faults);
 }
 
 #[test]
 fn a_batch_retried_behind_the_next_one_is_found() {
     let faults = [Fault::Reordered, Fault::ConfirmedEarly];
-    the_judge_objects(&PublisherBug::RetriesBehindTheNext, None, &faults);
+    assert_judge_finds(&PublisherBug::RetriesBehindTheNext, None, &faults);
 }
 
 #[test]
 fn rows_settled_before_their_park_is_durable_are_found() {
     let faults = [Fault::ConfirmedEarly, Fault::Reordered];
-    the_judge_objects(&StoreBug::SettlesBeforeDurable, None, &faults);
+    assert_judge_finds(&StoreBug::SettlesBeforeDurable, None, &faults);
 }
 
 #[test]
 fn parked_keys_forgotten_at_a_restart_are_found() {
     // Behind a reset, the slot sends parked rows also.
     let faults = [Fault::Reordered, Fault::Repeated];
-    the_judge_objects(&StoreBug::ForgetsParkedKeys, None, &faults);
+    assert_judge_finds(&StoreBug::ForgetsParkedKeys, None, &faults);
 }
 
 #[test]
 fn parked_keys_read_before_the_slot_is_taken_are_found() {
     // A key that is not known to be parked is overtaken, and is never claimed.
     let faults = [Fault::Reordered, Fault::ParkedForEver];
-    the_judge_objects(&ReadsParkedKeysEarly, None, &faults);
+    assert_judge_finds(&ReadsParkedKeysEarly, None, &faults);
 }
 
 #[test]
 fn a_start_that_disregards_the_record_is_found() {
-    the_judge_objects(&DisregardsTheRecord, None, &[Fault::Repeated]);
+    assert_judge_finds(&DisregardsTheRecord, None, &[Fault::Repeated]);
 }
 
 #[test]
 fn recorded_rows_forgotten_at_a_restart_are_found() {
     let faults = [Fault::Repeated, Fault::Reordered];
-    the_judge_objects(&StoreBug::ForgetsRecordedRows, None, &faults);
+    assert_judge_finds(&StoreBug::ForgetsRecordedRows, None, &faults);
 }
 
 #[test]
 fn a_session_that_does_not_await_the_requests_of_the_one_before_is_found() {
     let faults = [Fault::TwoOutstanding, Fault::Repeated];
-    the_judge_objects(&Impatient::default(), None, &faults);
+    assert_judge_finds(&Impatient::default(), None, &faults);
 }
 
 #[test]
 fn a_budget_that_nobody_keeps_is_found() {
-    the_judge_objects(&Unbudgeted, Some(&Plan::flood()), &[Fault::OverBudget]);
+    assert_judge_finds(&Unbudgeted, Some(&Plan::flood()), &[Fault::OverBudget]);
 }
 
 #[test]
 fn holds_forgotten_at_a_restart_are_found() {
     let plan = Plan::held_over_a_restart();
-    the_judge_objects(&StoreBug::ForgetsHolds, Some(&plan), &[Fault::Reordered]);
+    assert_judge_finds(&StoreBug::ForgetsHolds, Some(&plan), &[Fault::Reordered]);
 }
 
 #[test]
 fn rows_claimed_backwards_are_found() {
-    the_judge_objects(&StoreBug::ClaimsBackwards, None, &[Fault::Reordered]);
+    assert_judge_finds(&StoreBug::ClaimsBackwards, None, &[Fault::Reordered]);
 }
 
 #[test]
 fn a_held_key_taken_for_a_live_one_is_found() {
-    the_judge_objects(&StoreBug::ForgetsWhatIsHeld, None, &[Fault::Reordered]);
+    assert_judge_finds(&StoreBug::ForgetsWhatIsHeld, None, &[Fault::Reordered]);
 }
 
 #[test]
 fn a_key_that_stays_parked_is_found() {
-    the_judge_objects(&StoreBug::HoldsForEver, None, &[Fault::ParkedForEver]);
+    assert_judge_finds(&StoreBug::HoldsForEver, None, &[Fault::ParkedForEver]);
 }
 
 #[test]
 fn outcomes_that_are_not_written_down_are_found() {
     let faults = [Fault::Repeated, Fault::ParkedForEver];
-    the_judge_objects(&StoreBug::ForgetsOutcomes, None, &faults);
+    assert_judge_finds(&StoreBug::ForgetsOutcomes, None, &faults);
 }
 
 #[test]
 fn resets_with_a_planted_bug_are_found() {
     let plan = Plan::resets_under_traffic(None);
     let gap = [Fault::Reordered, Fault::Lost];
-    the_judge_objects(&Reset(ResetBug::KeepsWhatWasPublished), Some(&plan), &gap);
-    the_judge_objects(&Reset(ResetBug::KeepsWhatIsSettled), Some(&plan), &gap);
+    assert_judge_finds(&Reset(ResetBug::KeepsWhatWasPublished), Some(&plan), &gap);
+    assert_judge_finds(&Reset(ResetBug::KeepsWhatIsSettled), Some(&plan), &gap);
     let passed_over = [Fault::Reordered, Fault::Lost, Fault::ConfirmedEarly];
-    the_judge_objects(&Reset(ResetBug::BeginsAtTheEnd), Some(&plan), &passed_over);
-    the_judge_objects(&Reset(ResetBug::BeginsAtTheAnchor), Some(&plan), &[Fault::Repeated]);
+    assert_judge_finds(&Reset(ResetBug::BeginsAtTheEnd), Some(&plan), &passed_over);
+    assert_judge_finds(&Reset(ResetBug::BeginsAtTheAnchor), Some(&plan), &[Fault::Repeated]);
     let never = [Fault::Unfinished, Fault::GaveUp];
-    the_judge_objects(&Reset(ResetBug::IsForgotten), Some(&plan), &never);
+    assert_judge_finds(&Reset(ResetBug::IsForgotten), Some(&plan), &never);
 }
 
 #[test]
@@ -378,6 +380,6 @@ fn replays_to_a_topic_with_a_planted_bug_are_found() {
         (ReplayBug::StreamsTheLiveSlot, Fault::TookLiveSlot),
         (ReplayBug::RetriesBehindTheNext, Fault::Reordered),
     ] {
-        the_judge_objects(&Replay(bug), Some(&plan), &[fault]);
+        assert_judge_finds(&Replay(bug), Some(&plan), &[fault]);
     }
 }

@@ -18,7 +18,7 @@ use walrelay_outbox_store::{
 use walrelay_relay::stream::publisher::Publisher;
 use walrelay_testkit::walsender::{Seen, Watcher};
 
-use crate::harness::Fitting;
+use crate::harness::Harness;
 use crate::judge::Judge;
 use crate::pubsub::{PubSub, Request};
 use crate::table::SessionTable;
@@ -31,7 +31,7 @@ pub(crate) struct Impatient {
     cut: Arc<Notify>,
 }
 
-impl Fitting for Impatient {
+impl Harness for Impatient {
     type Publisher = ImpatientPublisher;
     type Store = SessionTable;
 
@@ -79,7 +79,7 @@ impl Publisher for ImpatientPublisher {
 #[derive(Clone, Copy)]
 pub(crate) struct ConfirmingKeepalivesInTransactions;
 
-impl Fitting for ConfirmingKeepalivesInTransactions {
+impl Harness for ConfirmingKeepalivesInTransactions {
     type Publisher = PubSub;
     type Store = SessionTable;
 
@@ -126,7 +126,7 @@ pub(crate) struct BuggyPublisher {
     postponed: Arc<Mutex<BTreeMap<(String, String), Request>>>,
 }
 
-impl Fitting for PublisherBug {
+impl Harness for PublisherBug {
     type Publisher = BuggyPublisher;
     type Store = SessionTable;
 
@@ -196,7 +196,7 @@ pub(crate) struct BuggyStore {
     table: SessionTable,
 }
 
-impl Fitting for StoreBug {
+impl Harness for StoreBug {
     type Publisher = PubSub;
     type Store = BuggyStore;
 

@@ -80,13 +80,13 @@ pub(crate) enum Action {
     },
     Stop,
     StopAll,
-    Sick {
+    InjectFailure {
         scope: Scope,
         class: FailureClass,
         time: Duration,
     },
     /// One key is refused, and gets so many rows at once.
-    SickBurst {
+    FailingBurst {
         key: Option<u64>,
         rows: usize,
         class: FailureClass,
@@ -267,7 +267,7 @@ impl Plan {
     /// An outage with far more rows than the budget.
     pub(crate) fn flood() -> Self {
         let class = FailureClass::Transient;
-        let outage = Action::Sick { scope: Scope::Everything, class, time: ms(20_000) };
+        let outage = Action::InjectFailure { scope: Scope::Everything, class, time: ms(20_000) };
         let mut plan = Self::calm(vec![
             (100, outage),
             (500, Action::Commit { rows: vec![200; 3] }),
@@ -280,13 +280,13 @@ impl Plan {
 
     /// A refused key with several times the rows of the budget, beside a healthy key with two rows
     /// a second.
-    pub(crate) fn one_sick_key_beyond_the_budget() -> Self {
+    pub(crate) fn one_failing_key_beyond_the_budget() -> Self {
         let class = FailureClass::Operator;
         let time = Duration::from_secs(3_600);
         let healthy = || Action::CommitRows { rows: vec![RowSpec { key: 2, kind: RowKind::Good }] };
         let mut timeline: Vec<_> = (0..60).map(|half| (half * 500, healthy())).collect();
-        timeline.push((1_100, Action::SickBurst { key: Some(1), rows: 700, class, time }));
-        timeline.push((5_100, Action::SickBurst { key: Some(1), rows: 700, class, time }));
+        timeline.push((1_100, Action::FailingBurst { key: Some(1), rows: 700, class, time }));
+        timeline.push((5_100, Action::FailingBurst { key: Some(1), rows: 700, class, time }));
         timeline.push((29_900, Action::ExpectFlow { key: 2 }));
         let mut plan = Self::calm(timeline);
         plan.budget_bytes = 64 << 10;
@@ -298,7 +298,7 @@ impl Plan {
     pub(crate) fn outage_beyond_the_wal_budget(seed: u64) -> Self {
         const BUDGET: u64 = 256 << 10;
         let class = FailureClass::Transient;
-        let outage = Action::Sick { scope: Scope::Everything, class, time: ms(60_000) };
+        let outage = Action::InjectFailure { scope: Scope::Everything, class, time: ms(60_000) };
         let mut timeline = vec![(1_000, outage)];
         for tenth in 0..600 {
             timeline.push((1_500 + tenth * 100, Action::Foreign { bytes: 8 << 10 }));
@@ -320,8 +320,8 @@ impl Plan {
     }
 
     /// The same plan with restarts of the process in the middle.
-    pub(crate) fn one_sick_key_and_a_restart() -> Self {
-        let mut plan = Self::one_sick_key_beyond_the_budget();
+    pub(crate) fn one_failing_key_and_a_restart() -> Self {
+        let mut plan = Self::one_failing_key_beyond_the_budget();
         plan.timeline.push((ms(1_200), Action::ProcessCrash));
         plan.timeline.push((ms(9_000), Action::ProcessCrash));
         plan.timeline.sort_by_key(|(at, _)| *at);
@@ -347,11 +347,11 @@ impl Plan {
         let class = FailureClass::Operator;
         let timeline =
             (0..120).map(|half| (half * 500, Action::Commit { rows: vec![4, 2] })).chain([
-                (1_100, Action::SickBurst { key: Some(1), rows: 30, class, time: ms(15_000) }),
+                (1_100, Action::FailingBurst { key: Some(1), rows: 30, class, time: ms(15_000) }),
                 // The next process finds these rows due.
                 (5_100, Action::ProcessCrash),
                 (5_101, Action::RetryTopic),
-                (12_100, Action::SickBurst { key: Some(2), rows: 3, class, time: ms(9_000) }),
+                (12_100, Action::FailingBurst { key: Some(2), rows: 3, class, time: ms(9_000) }),
                 (26_100, Action::RetryTopic),
                 (40_100, Action::Cut),
             ]);
@@ -463,7 +463,7 @@ fn timeline(seed: &mut Seed, load: Load) -> Vec<(Duration, Action)> {
     }
     if load == Load::Heavy {
         let class = FailureClass::Transient;
-        at(seed, Action::Sick { scope: Scope::Everything, class, time: length });
+        at(seed, Action::InjectFailure { scope: Scope::Everything, class, time: length });
         at(seed, Action::Commit { rows: vec![250] });
     }
     for _ in 0..seed.count(0, 6) {
@@ -477,13 +477,13 @@ fn timeline(seed: &mut Seed, load: Load) -> Vec<(Duration, Action)> {
         let class = *seed.pick(&[FailureClass::Transient, FailureClass::Operator]);
         let scope = *seed.pick(&[Scope::Everything, Scope::Topic, Scope::Key, Scope::Key]);
         let time = seed.time(ms(500), ms(20_000));
-        at(seed, Action::Sick { scope, class, time });
+        at(seed, Action::InjectFailure { scope, class, time });
     }
     if seed.chance(300) {
         let class = *seed.pick(&[FailureClass::Transient, FailureClass::Operator]);
         let time = seed.time(ms(500), ms(20_000));
         let rows = seed.count(20, 400);
-        at(seed, Action::SickBurst { key: None, rows, class, time });
+        at(seed, Action::FailingBurst { key: None, rows, class, time });
     }
     if seed.chance(150) {
         let rows = seed.count(2, 120);

@@ -11,7 +11,7 @@ use walrelay_core::{Batch, FailureClass, PublishFailure, WalBudget};
 use walrelay_relay::stream::publisher::Publisher;
 use walrelay_testkit::seed::Seed;
 
-use crate::judge::{Answer, Judge, Landing, RowNumber};
+use crate::judge::{AbandonedFate, Answer, Judge, RowNumber};
 
 /// The fault rates of healthy requests in per mille, and the longest latency.
 #[derive(Debug, Clone, Copy)]
@@ -35,7 +35,7 @@ impl Intervals {
 
 /// A scope that is refused for a while.
 #[derive(Debug, Clone)]
-pub(crate) struct Sickness {
+pub(crate) struct InjectedFailure {
     /// `None` means every topic.
     pub(crate) topic: Option<String>,
     /// `None` means every key.
@@ -47,10 +47,10 @@ pub(crate) struct Sickness {
 struct State {
     seed: Seed,
     intervals: Intervals,
-    sick: Vec<Sickness>,
+    sick: Vec<InjectedFailure>,
     poison: BTreeSet<RowNumber>,
     /// Abandoned requests: the time at which each arrives, and its fate.
-    strays: Vec<(Instant, u64, Landing)>,
+    abandoned: Vec<(Instant, u64, AbandonedFate)>,
 }
 
 /// The service. Clones share its state.
@@ -80,8 +80,8 @@ struct Fate {
 
 impl PubSub {
     pub(crate) fn new(intervals: Intervals, seed: Seed, judge: Judge) -> Self {
-        let (sick, poison, strays) = (Vec::new(), BTreeSet::new(), Vec::new());
-        let state = State { seed, intervals, sick, poison, strays };
+        let (sick, poison, abandoned) = (Vec::new(), BTreeSet::new(), Vec::new());
+        let state = State { seed, intervals, sick, poison, abandoned };
         Self { state: Arc::new(Mutex::new(state)), judge, process: 0 }
     }
 
@@ -94,7 +94,7 @@ impl PubSub {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn falls_sick(&self, sickness: Sickness) {
+    pub(crate) fn inject_failure(&self, sickness: InjectedFailure) {
         self.state().sick.push(sickness);
     }
 
@@ -114,10 +114,10 @@ impl PubSub {
     }
 
     /// Lets requests whose sender is gone arrive or disappear.
-    pub(crate) fn land_strays(&self) {
+    pub(crate) fn deliver_abandoned_requests(&self) {
         let now = Instant::now();
         let mut due = Vec::new();
-        self.state().strays.retain(|(at, call, landing)| {
+        self.state().abandoned.retain(|(at, call, landing)| {
             if *at <= now {
                 due.push((*call, *landing));
             }
@@ -127,19 +127,19 @@ impl PubSub {
     }
 
     /// Records an abandoned request. `before` is its fate so far.
-    fn lose(&self, call: u64, before: Landing) {
+    fn lose(&self, call: u64, before: AbandonedFate) {
         self.judge.dropped(call);
         let mut state = self.state();
         let delay = state.seed.time(Duration::ZERO, Duration::from_secs(3));
-        let landing = match before == Landing::Lost && state.seed.chance(500) {
-            true => Landing::Stored,
-            false => Landing::Lost,
+        let landing = match before == AbandonedFate::Lost && state.seed.chance(500) {
+            true => AbandonedFate::Stored,
+            false => AbandonedFate::Lost,
         };
         let at = match state.seed.chance(500) {
             true => Instant::now(),
             false => Instant::now() + delay,
         };
-        state.strays.push((at, call, landing));
+        state.abandoned.push((at, call, landing));
     }
 }
 
@@ -227,8 +227,8 @@ impl Drop for Out {
             self.pubsub.judge.given_up(self.call);
         }
         match self.state {
-            OutState::Unstored => self.pubsub.lose(self.call, Landing::Lost),
-            OutState::Stored => self.pubsub.lose(self.call, Landing::Stored),
+            OutState::Unstored => self.pubsub.lose(self.call, AbandonedFate::Lost),
+            OutState::Stored => self.pubsub.lose(self.call, AbandonedFate::Stored),
             OutState::Answered => {}
         }
     }
@@ -266,7 +266,7 @@ impl PubSub {
         &self,
         request: &Request,
     ) -> impl Future<Output = Result<Vec<String>, PublishFailure>> + Send + use<> {
-        self.land_strays();
+        self.deliver_abandoned_requests();
         let call = self.judge.sent(self.process, &request.topic, &request.messages);
         let rows = request.rows();
         let fate = self.state().fate(&request.topic, request.key(), &rows);

@@ -20,7 +20,7 @@ use walrelay_testkit::seed::Seed;
 use crate::judge::Fault;
 use bug::Bug;
 use process::{Outcome, Processes};
-use world::World;
+use world::InboxDatabase;
 
 /// Runs the recovery of a seed. Its first process is killed at `dies_at`, later ones at random
 /// steps.
@@ -32,7 +32,7 @@ fn recover(seed: u64, dies_at: Option<u64>, bug: Option<Bug>) -> Outcome {
         .expect("a runtime");
     runtime.block_on(async {
         let mut seed = Seed::new(seed);
-        let world = World::new(&mut seed, bug);
+        let world = InboxDatabase::new(&mut seed, bug);
         Processes::new(Arc::new(world)).run(dies_at).await
     })
 }
@@ -55,7 +55,7 @@ fn a_recovery_that_is_killed_at_any_step_is_finished_in_order_and_repeats_little
 }
 
 /// Runs seeds with a planted bug until the judge finds a fault, and checks which one.
-fn the_judge_objects(bug: Bug, expected: &[Fault]) {
+fn assert_judge_finds(bug: Bug, expected: &[Fault]) {
     const SEEDS_MAX: u64 = 300;
     let found = (0..SEEDS_MAX).find_map(|seed| {
         let outcome = recover(seed, Some(20 + seed % 100), Some(bug));
@@ -67,21 +67,21 @@ fn the_judge_objects(bug: Bug, expected: &[Fault]) {
 
 #[test]
 fn a_recovery_that_begins_with_the_first_row_each_time_is_found() {
-    the_judge_objects(Bug::ForgetsItsPlace, &[Fault::Repeated]);
+    assert_judge_finds(Bug::ForgetsItsPlace, &[Fault::Repeated]);
 }
 
 #[test]
 fn a_place_that_outlives_its_slot_is_found() {
     let faults = [Fault::Lost, Fault::Reordered, Fault::Altered];
-    the_judge_objects(Bug::KeepsThePlaceOfAnotherSlot, &faults);
+    assert_judge_finds(Bug::KeepsThePlaceOfAnotherSlot, &faults);
 }
 
 #[test]
 fn a_place_behind_rows_that_are_only_read_is_found() {
-    the_judge_objects(Bug::NotesWhatIsOnlyRead, &[Fault::Lost, Fault::Reordered]);
+    assert_judge_finds(Bug::NotesWhatIsOnlyRead, &[Fault::Lost, Fault::Reordered]);
 }
 
 #[test]
 fn rows_that_have_other_positions_after_a_kill_are_found() {
-    the_judge_objects(Bug::NumbersFromZero, &[Fault::Altered]);
+    assert_judge_finds(Bug::NumbersFromZero, &[Fault::Altered]);
 }

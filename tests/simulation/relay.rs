@@ -21,16 +21,16 @@ use walrelay_relay::stream::mode::Ended;
 use walrelay_testkit::walsender::LIVE_SLOT;
 
 use crate::database::SimulatedServer;
-use crate::harness::Fitting;
+use crate::harness::Harness;
 use crate::instance::Instance;
 use crate::judge::{End, Fault};
 use crate::plan::Plan;
-use crate::world::{World, locked};
+use crate::world::{InboxDatabase, locked};
 
 pub(crate) const SENDER_TIMEOUT: Duration = Duration::from_secs(15);
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(7);
 
-impl<F: Fitting> World<F> {
+impl<F: Harness> InboxDatabase<F> {
     /// Runs the processes of one instance, one after the other.
     pub(crate) async fn relay(&self, instance: &Instance) {
         loop {

@@ -2,13 +2,13 @@
 
 use walrelay_testkit::seed::Seed;
 
-use crate::harness::Fitting;
+use crate::harness::Harness;
 use crate::judge::{Event, Row};
 use crate::rows::RowPlanNames;
 use crate::table::HeldKey;
-use crate::world::{World, locked};
+use crate::world::{InboxDatabase, locked};
 
-impl<F: Fitting> World<F> {
+impl<F: Harness> InboxDatabase<F> {
     /// Requests the hold of a key.
     pub(crate) fn begin_replay(&self, RowPlanNames { topic, key }: &RowPlanNames) {
         // As in the command, an operation that was begun with the slot comes first.
@@ -18,11 +18,11 @@ impl<F: Fitting> World<F> {
 
     /// Continues the replays whose keys are held: adds more history, and finally ends them. Some
     /// are cancelled.
-    pub(crate) fn go_on_with_replays(&self, seed: &mut Seed) {
-        self.table.held().iter().for_each(|held| self.go_on_with(held, seed));
+    pub(crate) fn continue_replays(&self, seed: &mut Seed) {
+        self.table.held().iter().for_each(|held| self.continue_replay(held, seed));
     }
 
-    fn go_on_with(&self, held: &HeldKey, seed: &mut Seed) {
+    fn continue_replay(&self, held: &HeldKey, seed: &mut Seed) {
         let HeldKey { topic, key, through, added } = held;
         let history = self.judge.history(topic, key, *through);
         if *added == history.len() {

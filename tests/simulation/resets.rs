@@ -6,20 +6,20 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use walrelay_outbox_admin::AdminError;
 use walrelay_relay::error::RelayError;
-use walrelay_relay::lifecycle::reset::{ResetSteps, carry_out};
+use walrelay_relay::lifecycle::reset::{ResetSteps, run_reset};
 
 use crate::bugs::ResetBug;
 use crate::database::gone;
-use crate::harness::Fitting;
+use crate::harness::Harness;
 use crate::judge::Event;
-use crate::world::{World, locked};
+use crate::world::{InboxDatabase, locked};
 
 /// How long the holder may take to release the slot, as in production.
-const LETTING_GO: Duration = Duration::from_secs(30);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(30);
 
 const PAUSE: Duration = Duration::from_millis(200);
 
-impl<F: Fitting> World<F> {
+impl<F: Harness> InboxDatabase<F> {
     /// Requests a reset to a position at this per mille between the anchor and the settled
     /// position. All processes end after `dies_after` steps.
     pub(crate) fn begin_reset(&self, per_mille: u64, dies_after: Option<u64>) {
@@ -43,7 +43,7 @@ impl<F: Fitting> World<F> {
         match taken {
             Some(taken) if bug != Some(ResetBug::IsForgotten) => {
                 let mut steps = Steps { world: self, target: taken.target, bug, done: 0 };
-                carry_out(&mut steps).await.map(drop)
+                run_reset(&mut steps).await.map(drop)
             }
             Some(_) | None => Ok(()),
         }
@@ -51,13 +51,13 @@ impl<F: Fitting> World<F> {
 }
 
 struct Steps<'a, F> {
-    world: &'a World<F>,
+    world: &'a InboxDatabase<F>,
     target: u64,
     bug: Option<ResetBug>,
     done: u64,
 }
 
-impl<F: Fitting> Steps<'_, F> {
+impl<F: Harness> Steps<'_, F> {
     async fn command<T>(
         &self,
         name: &'static str,
@@ -79,7 +79,7 @@ impl<F: Fitting> Steps<'_, F> {
     }
 }
 
-impl<F: Fitting> ResetSteps for Steps<'_, F> {
+impl<F: Harness> ResetSteps for Steps<'_, F> {
     async fn has_anchor(&mut self) -> Result<bool, RelayError> {
         self.command("look for the anchor", || ()).await?;
         self.done().await?;
@@ -87,7 +87,7 @@ impl<F: Fitting> ResetSteps for Steps<'_, F> {
     }
 
     async fn drop_live(&mut self) -> Result<(), RelayError> {
-        let until = Instant::now() + LETTING_GO;
+        let until = Instant::now() + RELEASE_TIMEOUT;
         let server = self.world.server.clone();
         while let Err(holder) = self.command("drop the slot", || server.drop_slot()).await? {
             if Instant::now() >= until {

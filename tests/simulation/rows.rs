@@ -3,10 +3,10 @@
 use walrelay_testkit::seed::Seed;
 use walrelay_testkit::walsender::{Log, OpenTransaction, OutboxTable, RowRecord};
 
-use crate::harness::Fitting;
+use crate::harness::Harness;
 use crate::judge::Row;
 use crate::plan::{RowKind, RowSpec};
-use crate::world::{World, locked};
+use crate::world::{InboxDatabase, locked};
 
 pub(crate) const TABLE: OutboxTable = OutboxTable {
     relation_id: 16_400,
@@ -25,7 +25,7 @@ pub(crate) const TABLE: OutboxTable = OutboxTable {
     ],
 };
 
-impl<F: Fitting> World<F> {
+impl<F: Harness> InboxDatabase<F> {
     pub(crate) fn commit_rows(&self, specs: &[RowSpec]) {
         let mut transaction = self.server.write(Log::begin);
         let rows: Vec<_> = specs.iter().map(|spec| self.row_of(*spec)).collect();

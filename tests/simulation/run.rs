@@ -11,7 +11,7 @@ use walrelay_testkit::seed::Seed;
 use walrelay_testkit::walsender::ScriptedServer;
 
 use crate::events::PATIENCE;
-use crate::harness::Fitting;
+use crate::harness::Harness;
 use crate::instance::Instance;
 use crate::judge::{self, Event, Fault, Judge};
 use crate::plan::Plan;
@@ -20,7 +20,7 @@ use crate::relay::{SENDER_TIMEOUT, settings};
 use crate::replayer::Replayer;
 use crate::rows::TABLE;
 use crate::table::{self, Table};
-use crate::world::{World, locked};
+use crate::world::{InboxDatabase, locked};
 
 /// The outcome of a run.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ pub(crate) struct Outcome {
 const READ_BUFFER_BYTES: usize = 256 << 10;
 
 /// Runs a seed to its end.
-pub(crate) async fn run<F: Fitting>(
+pub(crate) async fn run<F: Harness>(
     seed: u64,
     plan: Option<Plan>,
     fitting: F,
@@ -72,7 +72,7 @@ pub(crate) async fn run<F: Fitting>(
     let table = Table::new(rules, plan.table, seed.fork(), judge.clone(), server.clone());
     let mut settings = settings(&plan);
     fitting.adjust(&mut settings);
-    let world = Arc::new(World {
+    let world = Arc::new(InboxDatabase {
         fitting,
         judge: judge.clone(),
         server,

@@ -14,16 +14,16 @@ use walrelay_outbox_store::{ParkedKey, Store as _, StoreFailure};
 use walrelay_testkit::postgres::installed_majors;
 
 use postgres::InPostgres;
-use script::{Actor, Keys, Step, an_on_dead, steps};
+use script::{Keys, ScriptedRelay, Step, any_on_dead, steps};
 use simulated::Simulated;
-use store_under_test::Subject;
+use store_under_test::StoreUnderTest;
 
 /// The number of random scripts per version of Postgres.
 const SCRIPTS: u32 = 60;
 
 /// Runs the steps. Returns the answers of the store, and its contents after each step.
-async fn answers<S: Subject>(subject: &mut S, steps: &[Step]) -> Vec<String> {
-    let (keys, mut actor) = (Keys::new(), Actor::new());
+async fn answers<S: StoreUnderTest>(subject: &mut S, steps: &[Step]) -> Vec<String> {
+    let (keys, mut actor) = (Keys::new(), ScriptedRelay::new());
     let mut answers = Vec::new();
     for step in steps {
         let answer = answer(subject, &keys, &mut actor, step).await;
@@ -34,10 +34,10 @@ async fn answers<S: Subject>(subject: &mut S, steps: &[Step]) -> Vec<String> {
     answers
 }
 
-async fn answer<S: Subject>(
+async fn answer<S: StoreUnderTest>(
     subject: &mut S,
     keys: &Keys,
-    actor: &mut Actor,
+    actor: &mut ScriptedRelay,
     step: &Step,
 ) -> Result<String, StoreFailure> {
     match step {
@@ -50,7 +50,7 @@ async fn answer<S: Subject>(
             let wanted = keys.to_claim(*chosen, *bytes_max);
             let claimed = subject.store().claim(&wanted, *bytes_max, actor.through()).await?;
             let told = claimed.iter().zip(&wanted).map(|(claimed, key)| {
-                format!("{} {}: {}", key.topic, key.ordering_key, told_of_claim(claimed))
+                format!("{} {}: {}", key.topic, key.ordering_key, describe_claim(claimed))
             });
             let told = told.collect::<Vec<_>>().join("; ");
             actor.take(claimed);
@@ -68,7 +68,7 @@ async fn answer<S: Subject>(
         }
         Step::Open { from, page } => {
             let mut parked = Vec::new();
-            let mut tell = |key: ParkedKey| parked.push(told_of_key(&key));
+            let mut tell = |key: ParkedKey| parked.push(describe_key(&key));
             subject.store().parked_keys(&mut tell).await?;
             parked.sort();
             let from = Position { commit_lsn: Lsn::new(*from), tx_index: 0 };
@@ -90,21 +90,21 @@ async fn answer<S: Subject>(
     Ok(String::new())
 }
 
-fn told_of_claim(claimed: &Claimed) -> String {
+fn describe_claim(claimed: &Claimed) -> String {
     let mut rows: Vec<_> =
         claimed.rows.iter().map(|(message, attempts)| (message.position(), *attempts)).collect();
     // Unordered rows may arrive in any order. Rows with a key must arrive in commit order.
     if claimed.rows.iter().all(|(message, _)| message.ordering_key().is_empty()) {
         rows.sort();
     }
-    format!("{rows:?}, held {}", script::rough(claimed.held_for))
+    format!("{rows:?}, held {}", script::rounded_minutes(claimed.held_for))
 }
 
-fn told_of_key(key: &ParkedKey) -> String {
+fn describe_key(key: &ParkedKey) -> String {
     let ParkedKey { topic, ordering_key, is_held, behind, next_attempt_in, attempts } = key;
     // Unordered rows have no first row.
     let attempts = if ordering_key.is_empty() { &0 } else { attempts };
-    let due = script::rough(*next_attempt_in);
+    let due = script::rounded_minutes(*next_attempt_in);
     format!("{topic} {ordering_key}: {is_held} {behind:?} {due} {attempts}")
 }
 
@@ -129,7 +129,7 @@ fn the_simulated_table_answers_as_postgres_does() {
             failure_persistence: None,
             ..Config::default()
         });
-        let ran = runner.run(&(an_on_dead(), steps()), |(on_dead, steps)| {
+        let ran = runner.run(&(any_on_dead(), steps()), |(on_dead, steps)| {
             let expected = runtime.block_on(async {
                 let mut postgres = postgres.lock().await;
                 postgres.begin(on_dead).await;

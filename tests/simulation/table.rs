@@ -176,7 +176,7 @@ impl Table {
     }
 
     /// Applies commands of ended sessions that the server had already begun.
-    pub(crate) fn land_late(&self) {
+    pub(crate) fn apply_late_commands(&self) {
         let late = std::mem::take(&mut self.state().late);
         for rows in late {
             rows.iter().for_each(|(_, entry)| self.judge.recorded_late(entry.row));

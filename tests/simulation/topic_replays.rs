@@ -28,15 +28,15 @@ use walrelay_relay::stream::wal_end::WalEnd;
 use walrelay_testkit::walsender::LIVE_SLOT;
 
 use crate::bugs::ReplayBug;
-use crate::harness::Fitting;
+use crate::harness::Harness;
 use crate::judge::{End, Fault, Judge};
 use crate::mutants::ReplayPublisher;
 use crate::relay::{relay_settings, story_of};
 use crate::replayer::Record;
 use crate::table::Table;
-use crate::world::{World, locked};
+use crate::world::{InboxDatabase, locked};
 
-impl<F: Fitting> World<F> {
+impl<F: Harness> InboxDatabase<F> {
     /// Begins a replay of a range between the anchor and the end of WAL, unless one is unfinished.
     pub(crate) fn begin_topic_replay(&self, (first, last): (u64, u64)) {
         let mut record = locked(&self.replayer.record);
@@ -70,12 +70,12 @@ impl<F: Fitting> World<F> {
                 () = self.last.requested() => return,
                 () = self.replayer.begun.notified() => {}
             }
-            while !self.last.is_requested() && self.take_up_replay().await {}
+            while !self.last.is_requested() && self.resume_replay().await {}
         }
     }
 
     /// Runs a process that resumes the replay on record. Returns false if there is none.
-    async fn take_up_replay(&self) -> bool {
+    async fn resume_replay(&self) -> bool {
         let Some(record) = locked(&self.replayer.record).clone() else { return false };
         let shutdown = Shutdown::new();
         *locked(&self.replayer.shutdown) = shutdown.clone();
@@ -210,7 +210,7 @@ impl Progress for Noting {
 
 /// The scripted server, with a separate copy of the anchor for each connection.
 struct Copies<'a, F> {
-    world: &'a World<F>,
+    world: &'a InboxDatabase<F>,
     process: u64,
     replay: &'a Replay,
     tally: &'a Tally,
@@ -225,7 +225,7 @@ struct CopyDatabase {
     noting: Noting,
 }
 
-impl<F: Fitting> Server for Copies<'_, F> {
+impl<F: Harness> Server for Copies<'_, F> {
     type Socket = DuplexStream;
     type Database = CopyDatabase;
 
@@ -261,7 +261,7 @@ impl Database for CopyDatabase {
         Ok(Positions { confirmed_flush, wal_end, retention: WalRetentionLimit::Unlimited })
     }
 
-    fn measure_log(&self, _: WalBudgetLimit) -> WalEnd {
+    fn measure_wal(&self, _: WalBudgetLimit) -> WalEnd {
         WalEnd::measured(async |_| {})
     }
 

@@ -16,7 +16,7 @@ use crate::replayer::Replayer;
 use crate::table::Table;
 
 /// The world of a run, without the relay.
-pub(crate) struct World<F> {
+pub(crate) struct InboxDatabase<F> {
     pub(crate) fitting: F,
     pub(crate) plan: Plan,
     pub(crate) judge: Judge,

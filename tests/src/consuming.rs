@@ -6,7 +6,7 @@ use walrelay_testkit::relay::{Relay, RelayCommand};
 use walrelay_testkit::wait_until;
 
 use crate::pubsub::{PROJECT, topic};
-use crate::world::{DEADLINE, World};
+use crate::world::{DEADLINE, InboxDatabase};
 
 /// The name of the consumer and of its subscription.
 pub const CONSUMER: &str = "ledger";
@@ -37,7 +37,7 @@ BEGIN
 END $$;
 ";
 
-impl World {
+impl InboxDatabase {
     /// Creates a subscription to `video.events`, a consumer in this database, and its handler.
     pub async fn set_up_consumer(&self) {
         let create = ["--create", "--topic", "video.events"];

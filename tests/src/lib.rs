@@ -1,6 +1,6 @@
 //! The shared environment for tests of walrelay as a whole.
 //!
-//! A [`World`] is one test's own database, slot, publication, Pub/Sub and topic, around the real
+//! A [`InboxDatabase`] is one test's own database, slot, publication, Pub/Sub and topic, around the real
 //! binary. Tests share only the Postgres server, so they can run in parallel. Errors panic, because
 //! all callers are tests.
 
@@ -14,4 +14,4 @@ pub use consuming::CONSUMER;
 pub use pgbouncer::PgBouncer;
 pub use producer::Producer;
 pub use pubsub::{PROJECT, PubSub, topic};
-pub use world::{DEADLINE, World};
+pub use world::{DEADLINE, InboxDatabase};

@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 
 use walrelay_testkit::{skip, wait_until};
 
-use crate::world::{DEADLINE, World};
+use crate::world::{DEADLINE, InboxDatabase};
 
 /// A running PgBouncer. Dropping the value ends the process.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ impl PgBouncer {
     /// # Panics
     ///
     /// PgBouncer does not start.
-    pub async fn start(world: &World, mode: &str, ignored: &str) -> Option<Self> {
+    pub async fn start(world: &InboxDatabase, mode: &str, ignored: &str) -> Option<Self> {
         let is_there = Command::new("pgbouncer").arg("--version").stdout(Stdio::null()).status();
         if !is_there.is_ok_and(|status| status.success()) {
             return skip("pgbouncer is not installed");
@@ -62,7 +62,7 @@ impl PgBouncer {
 
     /// Returns the connection string of the test's database through PgBouncer.
     #[must_use]
-    pub fn url(&self, world: &World) -> String {
+    pub fn url(&self, world: &InboxDatabase) -> String {
         format!("postgresql://postgres@127.0.0.1:{}/{}", self.port, world.name())
     }
 }

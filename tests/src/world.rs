@@ -15,14 +15,14 @@ pub const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A database that `walrelay init` has set up, and a Pub/Sub with the topic `video.events`.
 #[derive(Debug)]
-pub struct World {
+pub struct InboxDatabase {
     /// The embedded Pub/Sub.
     pub pubsub: PubSub,
     client: TestClient,
     database: TestDatabase,
 }
 
-impl World {
+impl InboxDatabase {
     /// Creates an environment on the default server. Reports the test as skipped without a server.
     pub async fn create() -> Option<Self> {
         Self::create_empty().await?.initialised().await

@@ -16,7 +16,7 @@ const ALLOWED: &[(&str, &str, &str)] = &[];
 /// For each pair of files (user, used), the first line of the use.
 type FileUses<'a> = BTreeMap<(&'a str, &'a str), usize>;
 
-pub(crate) fn files_import_in_no_circle(files: &Files) -> Vec<Finding> {
+pub(crate) fn files_have_no_import_cycles(files: &Files) -> Vec<Finding> {
     circles(files, ALLOWED)
 }
 
@@ -27,12 +27,12 @@ fn circles(files: &Files, allowed: &[(&str, &str, &str)]) -> Vec<Finding> {
         let modules = Modules::of(files, root);
         let uses: FileUses<'_> = modules.edges();
         needed.extend(
-            edges_in_circles(&uses).into_iter().map(|(from, to)| [from, to].map(str::to_owned)),
+            edges_in_cycles(&uses).into_iter().map(|(from, to)| [from, to].map(str::to_owned)),
         );
         let is_allowed =
             |edge: &(&str, &str)| allowed.iter().any(|(from, to, _)| (*from, *to) == *edge);
         let judged = uses.into_iter().filter(|(edge, _)| !is_allowed(edge)).collect();
-        findings.extend(circle_of_each_file(&judged));
+        findings.extend(cycles(&judged));
     }
     findings.sort_by(|a, b| (&a.path, a.line).cmp(&(&b.path, b.line)));
     findings.dedup();
@@ -60,7 +60,7 @@ fn roots(files: &Files) -> impl Iterator<Item = &str> {
 }
 
 /// Returns one finding per set of files in a cycle, with the shortest cycle.
-fn circle_of_each_file(uses: &FileUses<'_>) -> Vec<Finding> {
+fn cycles(uses: &FileUses<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut told = BTreeSet::new();
     let files: BTreeSet<&str> = uses.keys().map(|(from, _)| *from).collect();
@@ -68,7 +68,7 @@ fn circle_of_each_file(uses: &FileUses<'_>) -> Vec<Finding> {
         if told.contains(file) {
             continue;
         }
-        let Some(way) = way_around(uses, file) else { continue };
+        let Some(way) = shortest_cycle(uses, file) else { continue };
         told.extend(reachable(uses, file).into_iter().filter(|other| leads_to(uses, other, file)));
         let steps = way.windows(2).map(|step| {
             let line = uses.get(&(step[0], step[1])).copied().unwrap_or(1);
@@ -84,7 +84,7 @@ fn circle_of_each_file(uses: &FileUses<'_>) -> Vec<Finding> {
     findings
 }
 
-fn edges_in_circles<'a>(uses: &FileUses<'a>) -> Vec<(&'a str, &'a str)> {
+fn edges_in_cycles<'a>(uses: &FileUses<'a>) -> Vec<(&'a str, &'a str)> {
     uses.keys().copied().filter(|(from, to)| leads_to(uses, to, from)).collect()
 }
 
@@ -109,7 +109,7 @@ fn reachable<'a>(uses: &FileUses<'a>, file: &str) -> BTreeSet<&'a str> {
 }
 
 /// Returns the shortest cycle from a file back to itself. The file is at both ends.
-fn way_around<'a>(uses: &FileUses<'a>, file: &'a str) -> Option<Vec<&'a str>> {
+fn shortest_cycle<'a>(uses: &FileUses<'a>, file: &'a str) -> Option<Vec<&'a str>> {
     let mut came_from: BTreeMap<&str, &str> = BTreeMap::new();
     let mut open = VecDeque::from([file]);
     while let Some(at) = open.pop_front() {
@@ -194,7 +194,7 @@ mod planted_faults {
     }
 
     #[test]
-    fn what_is_exported_again_belongs_to_where_it_stands() {
+    fn a_reexport_belongs_to_its_defining_file() {
         let texts = [
             (LIB, "mod b;\nmod c;\npub use b::B;\npub use c::C;"),
             ("crates/a/src/b.rs", "use crate::C;\npub struct B(C);"),
@@ -217,7 +217,7 @@ mod planted_faults {
     }
 
     #[test]
-    fn an_allowed_circle_that_is_mended_is_found() {
+    fn an_allowed_cycle_that_no_longer_exists_is_found() {
         let both = [
             (LIB, "mod b;\nmod c;"),
             ("crates/a/src/b.rs", "use crate::c::C;\npub struct B;"),

@@ -22,7 +22,7 @@ const LAYERS: &[&[&str]] = &[
 /// Crates that the tests of any crate may use.
 const FOR_TESTS: &[&str] = &["walrelay-testkit", "walrelay-emulator", "walrelay-private-postgres"];
 
-pub(crate) fn crates_import_downwards(files: &Files) -> Vec<Finding> {
+pub(crate) fn crates_depend_downwards(files: &Files) -> Vec<Finding> {
     let manifests = files.iter().filter(|(path, text)| {
         path.ends_with("Cargo.toml") && !path.contains("/fuzz/") && text.contains("[package]")
     });
@@ -75,22 +75,22 @@ mod planted_faults {
         let pubsub = "[package]\nname = \"walrelay-pubsub\"\n[dev-dependencies]\nwalrelay-pg-client.workspace = true\n";
         let all = files(&[("crates/core/Cargo.toml", core), ("crates/pubsub/Cargo.toml", pubsub)]);
         let expected = [("crates/core/Cargo.toml", 5), ("crates/pubsub/Cargo.toml", 4)];
-        assert_eq!(places(&crates_import_downwards(&all)), expected);
+        assert_eq!(places(&crates_depend_downwards(&all)), expected);
     }
 
     #[test]
     fn tests_of_every_crate_may_use_the_testkit() {
         let manifest = "[package]\nname = \"pgoutput-parser\"\n[dev-dependencies]\nwalrelay-testkit.workspace = true\n";
         let parser = "crates/pgoutput-parser/Cargo.toml";
-        assert_eq!(crates_import_downwards(&files(&[(parser, manifest)])), []);
+        assert_eq!(crates_depend_downwards(&files(&[(parser, manifest)])), []);
         let built_in = manifest.replace("dev-dependencies", "dependencies");
         let all = files(&[(parser, &built_in)]);
-        assert_eq!(places(&crates_import_downwards(&all)), [(parser, 4)]);
+        assert_eq!(places(&crates_depend_downwards(&all)), [(parser, 4)]);
     }
 
     #[test]
     fn a_crate_in_no_layer_is_found() {
         let all = files(&[("crates/new/Cargo.toml", "[package]\nname = \"walrelay-new\"\n")]);
-        assert_eq!(places(&crates_import_downwards(&all)), [("crates/new/Cargo.toml", 1)]);
+        assert_eq!(places(&crates_depend_downwards(&all)), [("crates/new/Cargo.toml", 1)]);
     }
 }

@@ -22,7 +22,7 @@ type Rule = fn(&Files) -> Vec<Finding>;
 const RULES: &[Rule] = &[
     text::files_are_short,
     text::modules_are_documented,
-    text::nothing_is_left_behind,
+    text::no_leftovers,
     text::glossary_words_have_no_synonyms,
     language::comments_have_short_sentences,
     language::comments_use_the_words_of_the_field,
@@ -31,8 +31,8 @@ const RULES: &[Rule] = &[
     file_places::test_files_are_targets,
     file_places::members_inherit_the_lints,
     file_places::pages_are_linked,
-    layers::crates_import_downwards,
-    import_cycles::files_import_in_no_circle,
+    layers::crates_depend_downwards,
+    import_cycles::files_have_no_import_cycles,
 ];
 
 #[test]

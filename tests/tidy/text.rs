@@ -62,7 +62,7 @@ pub(crate) fn modules_are_documented(files: &Files) -> Vec<Finding> {
         .collect()
 }
 
-pub(crate) fn nothing_is_left_behind(files: &Files) -> Vec<Finding> {
+pub(crate) fn no_leftovers(files: &Files) -> Vec<Finding> {
     // Concatenated, so that the rule does not find this file.
     let leftovers = [
         (concat!("FIX", "ME"), "fix it, or write a TODO that says what happens until then"),
@@ -163,7 +163,7 @@ mod planted_faults {
         let text =
             format!("fine\n// {}: later\n{}1);\n", concat!("FIX", "ME"), concat!("dbg", "!("));
         let all = files(&[("tests/a.rs", &text)]);
-        assert_eq!(places(&nothing_is_left_behind(&all)), [("tests/a.rs", 2), ("tests/a.rs", 3)]);
+        assert_eq!(places(&no_leftovers(&all)), [("tests/a.rs", 2), ("tests/a.rs", 3)]);
     }
 
     #[test]

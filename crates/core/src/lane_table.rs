@@ -80,7 +80,7 @@ impl LaneTable {
     }
 
     /// Removes a lane that has no rows and no state worth keeping.
-    pub(crate) fn evict_if_spent(&mut self, id: LaneId) {
+    pub(crate) fn remove_if_unused(&mut self, id: LaneId) {
         if !self[id].is_spent() {
             return;
         }
@@ -182,8 +182,8 @@ mod tests {
         let others = others.map(|(topic, key)| out(&mut table, topic, key));
         assert!(!others.contains(&id) && others[1] != others[2]);
         table[id].rest();
-        table.evict_if_spent(id);
-        table.evict_if_spent(others[0]);
+        table.remove_if_unused(id);
+        table.remove_if_unused(others[0]);
         table.check();
         let found = ["k", "other"].map(|key| table.find(&Topic::from("t"), key));
         assert_eq!((table.len(), found), (3, [None, Some(others[0])]));

@@ -83,7 +83,7 @@ pub struct Lanes {
     spill: SpillMode,
     /// Whether a key was spilled since the last moment without parked keys.
     has_spilled: bool,
-    relieved_at: Option<Instant>,
+    next_relief_at: Option<Instant>,
     /// The latest time that a caller passed in, used for rows of a topic that is known to fail.
     now: Option<Instant>,
     random: Random,
@@ -110,7 +110,7 @@ impl Lanes {
             failing: FailingTopics::default(),
             spill: SpillMode::Off,
             has_spilled: false,
-            relieved_at: None,
+            next_relief_at: None,
             now: None,
             random: Random::new(seed),
             effects: LaneOutputs::default(),
@@ -123,8 +123,8 @@ impl Lanes {
     pub fn push(&mut self, message: Message, ticket: Ticket) {
         let id = self.lane_of(message.topic(), message.ordering_key());
         let row = Row { message, origin: Origin::Live(ticket) };
-        if let Some(why) = self.reason_to_set_aside(id) {
-            return self.push_aside(id, row, &why);
+        if let Some(why) = self.park_cause(id) {
+            return self.push_to_record(id, row, &why);
         }
         let lane = &mut self.table[id];
         match &mut lane.parked {
@@ -150,7 +150,7 @@ impl Lanes {
     }
 
     /// Adds a row that is recorded without being tried.
-    fn push_aside(&mut self, id: LaneId, row: Row, why: &ParkCause) {
+    fn push_to_record(&mut self, id: LaneId, row: Row, why: &ParkCause) {
         self.table[id].enqueue(row);
         if let Some(now) = self.now {
             self.set_aside(id, why, now);
@@ -168,7 +168,7 @@ impl Lanes {
     ) {
         let id = self.lane_of(message.topic(), message.ordering_key());
         self.dead(id, Row { message, origin: Origin::Live(ticket) }, failure, now);
-        self.table.evict_if_spent(id);
+        self.table.remove_if_unused(id);
     }
 
     /// The next batch to publish. Lanes take turns.
@@ -340,7 +340,7 @@ impl Lanes {
         let is_stuck = self.is_stuck(id, failure.class, now);
         let lane = &mut self.table[id];
         if lane.refusals.attempts == 0 && failure.class == FailureClass::Transient {
-            self.weather.failure_of_the_well();
+            self.weather.note_healthy_key_failure();
             self.topic_weather.failed(&lane.topic, WasHealthy::Yes, now);
         }
         lane.refusals.attempts += 1;
@@ -348,7 +348,7 @@ impl Lanes {
         let parked = lane.parked.is_some();
         lane.put_back(batch.rows);
         if parked || is_stuck || self.spill != SpillMode::Off {
-            let why = self.aside_of(failure);
+            let why = self.park_cause_of(failure);
             self.park(id, &why, now);
             return;
         }
@@ -460,7 +460,7 @@ impl Lanes {
                 (*failures, *failed) = (0, None);
                 self.pause(id, now);
             }
-            self.table.evict_if_spent(id);
+            self.table.remove_if_unused(id);
         } else {
             lane.state = State::Ready;
             self.ready.push_back(id);
@@ -507,7 +507,7 @@ impl Lanes {
             self.ready.push_back(id);
         }
         let loose = self.table.insert(loose);
-        self.table.evict_if_spent(id);
+        self.table.remove_if_unused(id);
         loose
     }
 }

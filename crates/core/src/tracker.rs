@@ -97,7 +97,7 @@ struct Span {
     /// The commit's `end_lsn`. `None` while the transaction is open.
     sealed: Option<Boundary>,
     /// The span counts only once the publication is known to be intact up to here.
-    wants_intact: Lsn,
+    needs_intact_up_to: Lsn,
 }
 
 impl Span {
@@ -150,7 +150,7 @@ impl Tracker {
             committed_at,
             rows_unsettled: 0,
             sealed: None,
-            wants_intact: Lsn::ZERO,
+            needs_intact_up_to: Lsn::ZERO,
         });
     }
 
@@ -175,7 +175,7 @@ impl Tracker {
     pub fn seal(&mut self, boundary: Boundary, evidence: ContinuityProof) {
         let open = self.spans.back_mut().filter(|span| span.sealed.is_none());
         let Some(span) = open else { panic!("I1: sealed at {boundary:?} without a transaction") };
-        span.wants_intact = match evidence {
+        span.needs_intact_up_to = match evidence {
             ContinuityProof::Unbroken => Lsn::ZERO,
             ContinuityProof::None => boundary.lsn(),
         };
@@ -221,7 +221,7 @@ impl Tracker {
 
     /// Whether an intact publication would move the watermark forward.
     #[must_use]
-    pub fn waits_for_intact(&self) -> bool {
+    pub fn needs_publication_check(&self) -> bool {
         match self.spans.front() {
             Some(span) => span.is_done(),
             None => self.keepalive > self.intact,
@@ -275,7 +275,7 @@ impl Tracker {
             match self.spans.back_mut() {
                 Some(last) if last.is_done() && span.is_done() => {
                     last.sealed = span.sealed;
-                    last.wants_intact = last.wants_intact.max(span.wants_intact);
+                    last.needs_intact_up_to = last.needs_intact_up_to.max(span.needs_intact_up_to);
                 }
                 _ => self.spans.push_back(span),
             }
@@ -284,9 +284,10 @@ impl Tracker {
     }
 
     fn advance(&mut self) {
-        while let Some(Span { rows_unsettled: 0, sealed: Some(boundary), wants_intact, .. }) =
-            self.spans.front()
-            && *wants_intact <= self.intact
+        while let Some(Span {
+            rows_unsettled: 0, sealed: Some(boundary), needs_intact_up_to, ..
+        }) = self.spans.front()
+            && *needs_intact_up_to <= self.intact
         {
             let end = boundary.lsn();
             assert!(end >= self.watermark.0, "I1: {end} is behind {}", self.watermark);

@@ -32,13 +32,13 @@ fn rows_are_bounded_however_small_they_are() {
 #[test]
 fn a_reload_gets_an_eighth_or_what_is_left() {
     let mut budget = Budget::new(LIMITS);
-    assert_eq!(budget.room_for_reload(), 100);
+    assert_eq!(budget.reload_capacity(), 100);
     budget.take(703);
-    assert_eq!(budget.room_for_reload(), 100);
+    assert_eq!(budget.reload_capacity(), 100);
     budget.take(2);
-    assert_eq!(budget.room_for_reload(), 99);
+    assert_eq!(budget.reload_capacity(), 99);
     budget.take(600);
-    assert_eq!(budget.room_for_reload(), 0, "the last row may go beyond the limit");
+    assert_eq!(budget.reload_capacity(), 0, "the last row may go beyond the limit");
 }
 
 #[test]

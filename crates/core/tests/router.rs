@@ -155,8 +155,11 @@ fn only_the_relay_says_whose_positions_they_are() {
 
 #[test]
 fn no_header_takes_a_name_of_the_relays_in_either_style() {
-    let headers: BTreeMap<&str, &str> =
-        attribute::OURS.iter().map(|name| (*name, "forged")).chain([("tenant", "a")]).collect();
+    let headers: BTreeMap<&str, &str> = attribute::RESERVED_NAMES
+        .iter()
+        .map(|name| (*name, "forged"))
+        .chain([("tenant", "a")])
+        .collect();
     let headers = serde_json::to_string(&headers).unwrap();
     let row = [("id", Some("e-1")), ("payload", Some("x")), ("headers", Some(&*headers))];
     let cloud = AttributeStyle::CloudEvents { source: String::new() };
@@ -164,7 +167,7 @@ fn no_header_takes_a_name_of_the_relays_in_either_style() {
         let columns = ColumnNames { headers: named("headers"), ..small() };
         let routed = Table::styled(columns, style).row(&row);
         assert_eq!(routed.fault, None);
-        assert_eq!(routed.headers_left_out, attribute::OURS.len());
+        assert_eq!(routed.headers_left_out, attribute::RESERVED_NAMES.len());
         let attributes = attributes(&routed);
         assert_eq!(attributes["tenant"], "a");
         assert!(!attributes.values().any(|value| *value == "forged"), "{attributes:?}");

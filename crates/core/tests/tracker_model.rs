@@ -150,12 +150,12 @@ fn a_position_the_server_may_have_passed_over_rows_before_is_not_confirmed() {
     tracker.settle(second);
     tracker.intact(Lsn::new(19));
     assert_eq!(tracker.watermark().lsn(), Lsn::new(7), "a table may have been left out before 20");
-    assert!(tracker.waits_for_intact());
+    assert!(tracker.needs_publication_check());
     tracker.intact(Lsn::new(20));
     assert_eq!(tracker.watermark().lsn(), Lsn::new(30));
-    assert!(!tracker.waits_for_intact() && tracker.is_settled());
+    assert!(!tracker.needs_publication_check() && tracker.is_settled());
     tracker.observe(encode::boundary(Lsn::new(40)));
-    assert!(tracker.waits_for_intact());
+    assert!(tracker.needs_publication_check());
     assert_eq!(tracker.watermark().lsn(), Lsn::new(30));
 }
 

@@ -31,7 +31,7 @@ pub const REPLAY_ID: &str = "replay_id";
 
 /// Every name that the relay writes itself, in either attribute style. Consumers trust these
 /// attributes, so only the relay may set them.
-pub const OURS: [&str; 19] = [
+pub const RESERVED_NAMES: [&str; 19] = [
     EVENT_ID,
     EVENT_TYPE,
     AGGREGATE_TYPE,
@@ -56,7 +56,7 @@ pub const OURS: [&str; 19] = [
 /// Whether only the relay may set this attribute, in any attribute style.
 #[must_use]
 pub fn is_ours(name: &str) -> bool {
-    OURS.contains(&name)
+    RESERVED_NAMES.contains(&name)
 }
 
 /// The W3C trace context, if the headers column contains one.

@@ -144,7 +144,7 @@ impl Pace {
     }
 
     /// Notes that a batch of this size was cut short after this time, with messages left over.
-    pub(crate) fn was_cut(&mut self, size: usize, time: Duration) {
+    pub(crate) fn note_cut_short(&mut self, size: usize, time: Duration) {
         if time > PATIENCE {
             self.limit.took(size, time);
         }
@@ -176,7 +176,7 @@ impl Pace {
         if failure != Failure::Outage {
             self.last = failure;
         }
-        if failure.may_be_an_accident() {
+        if failure.may_be_transient() {
             self.outage.worked();
         }
     }

@@ -56,7 +56,7 @@ impl Failure {
     /// Returns whether a healthy event meets this failure now and then, because of a concurrent
     /// transaction or a terminated session. The database is reachable and has answered.
     #[must_use]
-    pub const fn may_be_an_accident(self) -> bool {
+    pub const fn may_be_transient(self) -> bool {
         match self {
             Self::Conflict | Self::Locked | Self::Severed => true,
             Self::Outage | Self::Operator | Self::Paused | Self::Rebuilt | Self::Unregistered => {
@@ -80,7 +80,8 @@ impl Failure {
 }
 
 /// Prefixes of the codes for something that the handler needs. `app_inbox_fault` has the same list.
-const SURROUNDINGS: [&str; 10] = ["08", "0A", "28", "3D", "3F", "42", "53", "57P", "58", "HV"];
+const DEPENDENCY_CODE_PREFIXES: [&str; 10] =
+    ["08", "0A", "28", "3D", "3F", "42", "53", "57P", "58", "HV"];
 /// Codes for a conflict with another transaction, or for a read-only server.
 const MOMENT: [&str; 4] = ["25006", "40001", "40P01", "55P03"];
 
@@ -88,19 +89,19 @@ const MOMENT: [&str; 4] = ["25006", "40001", "40P01", "55P03"];
 /// pass.
 #[must_use]
 pub fn is_of_surroundings(code: &str) -> bool {
-    SURROUNDINGS.iter().any(|beginning| code.starts_with(beginning))
+    DEPENDENCY_CODE_PREFIXES.iter().any(|beginning| code.starts_with(beginning))
 }
 
 /// Returns the prefixes of codes that say nothing about an event. Something that the event needs is
 /// missing, or another transaction conflicts. Neither counts as an attempt.
-pub fn beginnings_of_no_attempt() -> impl Iterator<Item = &'static str> {
-    SURROUNDINGS.into_iter().chain(MOMENT)
+pub fn uncounted_code_prefixes() -> impl Iterator<Item = &'static str> {
+    DEPENDENCY_CODE_PREFIXES.into_iter().chain(MOMENT)
 }
 
 /// Returns whether an error with this code says nothing about an event.
 #[must_use]
-pub fn is_no_attempt(code: &str) -> bool {
-    beginnings_of_no_attempt().any(|beginning| code.starts_with(beginning))
+pub fn is_uncounted_failure(code: &str) -> bool {
+    uncounted_code_prefixes().any(|beginning| code.starts_with(beginning))
 }
 
 #[cfg(test)]
@@ -113,13 +114,13 @@ mod tests {
             "08006", "0A000", "28000", "3D000", "3F000", "42501", "42883", "53200", "57P03",
             "58P01", "HV00N",
         ] {
-            assert!(is_of_surroundings(code) && is_no_attempt(code), "{code}");
+            assert!(is_of_surroundings(code) && is_uncounted_failure(code), "{code}");
         }
         for code in ["25006", "40001", "40P01", "55P03"] {
-            assert!(is_no_attempt(code) && !is_of_surroundings(code), "{code}");
+            assert!(is_uncounted_failure(code) && !is_of_surroundings(code), "{code}");
         }
         for code in ["57014", "22012", "P0001", "WR001"] {
-            assert!(!is_no_attempt(code), "{code}");
+            assert!(!is_uncounted_failure(code), "{code}");
         }
     }
 

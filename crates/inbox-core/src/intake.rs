@@ -163,7 +163,7 @@ pub struct Intake<M> {
     doubts: PoisonIsolation,
     /// Whether a message is stored to free capacity. No more is read until an eighth of the
     /// capacity is free.
-    is_making_room: bool,
+    is_freeing_capacity: bool,
     leases: Leases,
     pace: Pace,
     acknowledgements: VecDeque<String>,
@@ -184,7 +184,7 @@ impl<M> Intake<M> {
             lanes: HashMap::new(),
             ready: VecDeque::new(),
             doubtful: Doubtful::default(),
-            is_making_room: false,
+            is_freeing_capacity: false,
             resting: BTreeSet::new(),
             batches: BTreeMap::new(),
             last: Line::Doubtful,
@@ -206,7 +206,7 @@ impl<M> Intake<M> {
     pub fn has_room(&self) -> bool {
         let IntakeLimits { messages, bytes, .. } = self.bounds;
         let is_wanted = !self.pace.is_away() || self.held.len() < OUTAGE_MESSAGES;
-        self.held.len() < messages && self.bytes < bytes && is_wanted && !self.is_making_room
+        self.held.len() < messages && self.bytes < bytes && is_wanted && !self.is_freeing_capacity
     }
 
     /// Returns whether an eighth or less of the capacity is left.
@@ -225,7 +225,7 @@ impl<M> Intake<M> {
     /// itself.
     pub fn others_passed(&mut self) {
         self.doubts.others_passed();
-        self.is_making_room = false;
+        self.is_freeing_capacity = false;
     }
 
     /// Returns the number of messages held.
@@ -328,7 +328,7 @@ impl<M> Intake<M> {
                     self.pace.recorded();
                 }
                 if line == Line::Trusted && fates.contains(&Fate::Deferred) {
-                    self.pace.was_cut(tickets.len(), time);
+                    self.pace.note_cut_short(tickets.len(), time);
                 }
                 self.settle_each(&tickets, fates, now);
             }
@@ -372,7 +372,7 @@ impl<M> Intake<M> {
     fn slow_down(&mut self, failure: Failure, (size, time): (usize, Duration), now: Instant) {
         match failure {
             // Each attempt takes long anyway, and the next attempt has other events.
-            Failure::Operator if time > PATIENCE => self.pace.was_cut(size, time),
+            Failure::Operator if time > PATIENCE => self.pace.note_cut_short(size, time),
             Failure::Conflict if size > 1 => self.pace.conflicted(size, now, &mut self.random),
             // A message that waits for a lock, conflicts alone or ends its session waits in doubt
             // from now on. For the other failures, the consumer only reads the generation's number
@@ -421,7 +421,7 @@ impl<M> Intake<M> {
         self.doubts.forget(ticket);
         self.leases.end(ticket, &held.lease);
         self.bytes -= held.bytes;
-        self.is_making_room &= self.is_nearly_full();
+        self.is_freeing_capacity &= self.is_nearly_full();
         Some(held)
     }
 
@@ -433,7 +433,7 @@ impl<M> Intake<M> {
             self.forget(ticket);
             return;
         }
-        self.line_up(Turn::Single(ticket), Some(ticket));
+        self.enqueue_turn(Turn::Single(ticket), Some(ticket));
     }
 
     /// Puts the messages that were not applied back at the front of their key. The key pauses if
@@ -499,7 +499,7 @@ impl<M> Intake<M> {
                     self.leases.renew(ticket, &mut held.lease, now, &mut self.random);
                     renewed.push(held.ack_id.clone());
                 }
-                Look::LetGo => self.leases.let_go(ticket, &mut held.lease),
+                Look::LetGo => self.leases.let_expire(ticket, &mut held.lease),
                 Look::Lost => self.lost(ticket),
             }
         }
@@ -512,7 +512,7 @@ impl<M> Intake<M> {
         while let Some(ticket) = self.leases.next_due(now) {
             let Some(held) = self.held.get_mut(&ticket) else { continue };
             match self.leases.look(&held.lease, now) {
-                Look::Renew | Look::LetGo => self.leases.let_go(ticket, &mut held.lease),
+                Look::Renew | Look::LetGo => self.leases.let_expire(ticket, &mut held.lease),
                 Look::Lost => self.lost(ticket),
             }
         }

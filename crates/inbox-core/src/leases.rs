@@ -109,7 +109,7 @@ impl Leases {
     }
 
     /// Schedules the next check for the time at which the lease runs out.
-    pub(crate) fn let_go(&mut self, ticket: Ticket, lease: &mut Lease) {
+    pub(crate) fn let_expire(&mut self, ticket: Ticket, lease: &mut Lease) {
         lease.look_at = lease.until;
         self.due.insert((lease.look_at, ticket));
     }

@@ -26,5 +26,5 @@ mod poison_isolation;
 pub use adaptive_concurrency::{AdaptiveBatchSize, PATIENCE};
 pub use backoff::Backoff;
 pub use batch::{Batch, BatchId, Fate, Outcome, Standing};
-pub use failure::{Failure, beginnings_of_no_attempt, is_no_attempt, is_of_surroundings};
+pub use failure::{Failure, is_of_surroundings, is_uncounted_failure, uncounted_code_prefixes};
 pub use intake::{Delivery, DeliveryKind, Intake, IntakeLimits};

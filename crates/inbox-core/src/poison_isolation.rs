@@ -132,7 +132,7 @@ impl PoisonIsolation {
     /// better result yet.
     pub(crate) fn trial(&self, ticket: Ticket, now: Instant) -> Option<IsolationStep> {
         let doubt = self.of.get(&ticket)?;
-        let enough = if doubt.failure.may_be_an_accident() { ACCIDENTS_MAX } else { 1 };
+        let enough = if doubt.failure.may_be_transient() { ACCIDENTS_MAX } else { 1 };
         let is_proven = doubt.passed < self.passed && doubt.alone >= enough;
         if is_proven {
             return Some(IsolationStep::Last);
@@ -152,7 +152,7 @@ impl PoisonIsolation {
 
     /// Returns whether one message may be stored without proof. All held messages are in doubt, and
     /// no capacity is left for a message that could prove the fault.
-    pub(crate) fn give_up_one(&mut self, at_most: usize, now: Instant) -> bool {
+    pub(crate) fn store_without_proof(&mut self, at_most: usize, now: Instant) -> bool {
         if self.unproven_since.is_none_or(|since| now >= since + UNPROVEN_EVERY) {
             (self.unproven, self.unproven_since) = (0, Some(now));
         }

@@ -15,7 +15,7 @@ const LATER: Duration = Duration::from_secs(6);
 
 type Name = String;
 
-struct World {
+struct InboxDatabase {
     intake: Intake<Name>,
     began: Instant,
     now: Instant,
@@ -29,7 +29,7 @@ struct World {
     stored: Vec<Name>,
 }
 
-impl World {
+impl InboxDatabase {
     fn new(batch: usize, workers: usize) -> Self {
         let bounds = IntakeLimits {
             batch,
@@ -62,7 +62,7 @@ impl World {
         self.intake.arrive(delivery, &Arc::new(name.to_owned()), self.now);
     }
 
-    fn deliver_sick(&mut self, name: &str, key: &str) {
+    fn deliver_failing(&mut self, name: &str, key: &str) {
         self.sick.insert(name.to_owned());
         self.deliver(name, key);
     }
@@ -73,20 +73,21 @@ impl World {
     fn end(&mut self, batch: &Batch<Name>) {
         let names = || batch.messages.iter().map(|it| it.as_str());
         let is_held = |name: &str| self.keys.get(name).is_some_and(|key| self.held.contains(key));
-        let is_sick = |name: &str| self.sick.contains(name);
+        let is_failing_topic = |name: &str| self.sick.contains(name);
         let tried = || names().filter(|it| !is_held(it));
         let is_told_apart = batch.standing == Standing::ToBeStored
-            || self.failure == Failure::Operator && !tried().all(is_sick);
-        let outcome = match tried().any(is_sick) && !is_told_apart {
+            || self.failure == Failure::Operator && !tried().all(is_failing_topic);
+        let outcome = match tried().any(is_failing_topic) && !is_told_apart {
             true => Outcome::Failed(self.failure),
             false => Outcome::Committed(
                 names()
-                    .map(|it| if is_sick(it) { Fate::Recorded } else { Fate::Applied })
+                    .map(|it| if is_failing_topic(it) { Fate::Recorded } else { Fate::Applied })
                     .collect(),
             ),
         };
         if let Outcome::Committed(_) = outcome {
-            let (stored, applied): (Vec<&str>, Vec<&str>) = names().partition(|it| is_sick(it));
+            let (stored, applied): (Vec<&str>, Vec<&str>) =
+                names().partition(|it| is_failing_topic(it));
             let keys: Vec<String> =
                 stored.iter().filter_map(|it| self.keys.get(*it)).cloned().collect();
             self.held.extend(keys);
@@ -132,8 +133,8 @@ fn what_fails_alone_while_others_pass_is_to_be_stored_and_nothing_else_is() {
     for (failure, in_doubt) in
         [(Failure::Operator, Standing::Unknown), (Failure::Outage, Standing::Doubtful)]
     {
-        let mut world = World { failure, ..World::new(1, 1) };
-        world.deliver_sick("bad", "a");
+        let mut world = InboxDatabase { failure, ..InboxDatabase::new(1, 1) };
+        world.deliver_failing("bad", "a");
         assert_eq!(world.turn(), alone("bad", Standing::Unknown));
         assert_eq!(world.turn(), alone("bad", in_doubt), "nothing passes: {failure:?}");
 
@@ -146,13 +147,13 @@ fn what_fails_alone_while_others_pass_is_to_be_stored_and_nothing_else_is() {
 
 #[test]
 fn a_stored_event_is_no_proof_that_others_pass() {
-    let mut world = World::new(1, 1);
-    world.deliver_sick("first", "a");
+    let mut world = InboxDatabase::new(1, 1);
+    world.deliver_failing("first", "a");
     world.turn();
     world.deliver("good", "b");
     world.turn();
     // From here on no event passes.
-    world.deliver_sick("second", "c");
+    world.deliver_failing("second", "c");
     world.run(LATER);
     assert_eq!(world.stored, ["first"]);
 }
@@ -160,8 +161,8 @@ fn a_stored_event_is_no_proof_that_others_pass() {
 #[test]
 fn what_meets_others_is_in_doubt_when_it_does_so_again_and_again_alone() {
     for failure in [Failure::Conflict, Failure::Locked] {
-        let mut world = World { failure, ..World::new(8, 1) };
-        world.deliver_sick("bad", "a");
+        let mut world = InboxDatabase { failure, ..InboxDatabase::new(8, 1) };
+        world.deliver_failing("bad", "a");
         let mut tries = 0;
         while world.stored.is_empty() {
             world.deliver(&format!("good-{tries}"), "b");
@@ -175,10 +176,10 @@ fn what_meets_others_is_in_doubt_when_it_does_so_again_and_again_alone() {
 
 #[test]
 fn what_is_in_doubt_goes_without_what_stands_behind_it_in_its_key() {
-    let mut world = World::new(4, 1);
-    world.deliver_sick("bad", "a");
+    let mut world = InboxDatabase::new(4, 1);
+    world.deliver_failing("bad", "a");
     for name in ["second", "third"] {
-        world.deliver_sick(name, "a");
+        world.deliver_failing(name, "a");
     }
     world.turn();
     world.intake.others_passed();
@@ -188,9 +189,9 @@ fn what_is_in_doubt_goes_without_what_stands_behind_it_in_its_key() {
 #[test]
 fn what_has_not_failed_does_not_go_with_what_has() {
     for failure in [Failure::Locked, Failure::Outage, Failure::Conflict] {
-        let mut world = World { failure, ..World::new(100, 2) };
+        let mut world = InboxDatabase { failure, ..InboxDatabase::new(100, 2) };
         for n in 0..20 {
-            world.deliver_sick(&format!("bad-{n}"), &format!("a-{n}"));
+            world.deliver_failing(&format!("bad-{n}"), &format!("a-{n}"));
         }
         world.run(Duration::from_secs(2));
         for n in 0..500 {
@@ -205,9 +206,9 @@ fn what_has_not_failed_does_not_go_with_what_has() {
 fn what_was_beside_others_that_failed_does_not_wait_until_they_are_tried_again() {
     for failure in [Failure::Locked, Failure::Conflict, Failure::Severed] {
         for workers in [1, 4] {
-            let mut world = World { failure, ..World::new(200, workers) };
+            let mut world = InboxDatabase { failure, ..InboxDatabase::new(200, workers) };
             for n in 0..600 {
-                world.deliver_sick(&format!("bad-{n}"), &format!("a-{n}"));
+                world.deliver_failing(&format!("bad-{n}"), &format!("a-{n}"));
             }
             for n in 0..20 {
                 world.deliver(&format!("good-{n}"), &format!("b-{n}"));
@@ -220,10 +221,10 @@ fn what_was_beside_others_that_failed_does_not_wait_until_they_are_tried_again()
 
 #[test]
 fn hundreds_of_sick_keys_before_the_healthy_ones_do_not_keep_them_waiting() {
-    let mut world = World::new(200, 4);
+    let mut world = InboxDatabase::new(200, 4);
     for n in 0..300 {
         for event in 0..3 {
-            world.deliver_sick(&format!("bad-{n}-{event}"), &format!("a-{n}"));
+            world.deliver_failing(&format!("bad-{n}-{event}"), &format!("a-{n}"));
         }
     }
     for n in 0..100 {
@@ -236,9 +237,9 @@ fn hundreds_of_sick_keys_before_the_healthy_ones_do_not_keep_them_waiting() {
 #[test]
 fn a_refusal_that_takes_long_is_that_of_the_first_two_keys_and_the_others_go_on_in_smaller_batches()
 {
-    let mut world = World::new(200, 1);
+    let mut world = InboxDatabase::new(200, 1);
     for name in ["bad-1", "bad-2"] {
-        world.deliver_sick(name, name);
+        world.deliver_failing(name, name);
     }
     for n in 0..198 {
         world.deliver(&format!("good-{n}"), &format!("b-{n}"));
@@ -259,7 +260,7 @@ fn a_refusal_that_takes_long_is_that_of_the_first_two_keys_and_the_others_go_on_
 #[test]
 fn a_batch_that_was_cut_short_makes_the_next_one_smaller_and_a_quick_one_does_not() {
     for (seconds, most) in [(10, 20), (1, 200)] {
-        let mut world = World::new(200, 1);
+        let mut world = InboxDatabase::new(200, 1);
         for n in 0..400 {
             world.deliver(&format!("m{n}"), "");
         }
@@ -275,9 +276,9 @@ fn a_batch_that_was_cut_short_makes_the_next_one_smaller_and_a_quick_one_does_no
 
 #[test]
 fn one_worker_is_shared_by_time_between_what_is_in_doubt_and_what_is_not() {
-    let mut world = World::new(1, 1);
+    let mut world = InboxDatabase::new(1, 1);
     for n in 0..20 {
-        world.deliver_sick(&format!("bad-{n}"), &format!("a-{n}"));
+        world.deliver_failing(&format!("bad-{n}"), &format!("a-{n}"));
     }
     for n in 0..5_000 {
         world.deliver(&format!("good-{n}"), &format!("b-{n}"));
@@ -298,7 +299,7 @@ fn one_worker_is_shared_by_time_between_what_is_in_doubt_and_what_is_not() {
 #[test]
 fn where_all_that_is_held_is_sick_room_is_made_for_others() {
     for keys in [1_000, 1] {
-        let mut world = World::new(200, 4);
+        let mut world = InboxDatabase::new(200, 4);
         let sick = (0..1_500).map(|n| (format!("bad-{n}"), format!("a-{}", n % keys)));
         let healthy = (0..50).map(|n| (format!("good-{n}"), format!("b-{n}")));
         let mut coming = sick.chain(healthy);
@@ -317,10 +318,10 @@ fn where_all_that_is_held_is_sick_room_is_made_for_others() {
 
 #[test]
 fn where_nothing_passes_no_more_is_stored_than_may_be_held() {
-    let mut world = World::new(200, 4);
+    let mut world = InboxDatabase::new(200, 4);
     for n in 0..100_000 {
         match world.intake.has_room() {
-            true => world.deliver_sick(&format!("bad-{n}"), &format!("a-{n}")),
+            true => world.deliver_failing(&format!("bad-{n}"), &format!("a-{n}")),
             false => world.run(Duration::from_millis(20)),
         }
     }
@@ -331,7 +332,7 @@ fn where_nothing_passes_no_more_is_stored_than_may_be_held() {
 #[test]
 fn however_many_sick_keys_come_before_them_the_healthy_are_reached() {
     for failure in [Failure::Operator, Failure::Severed] {
-        let mut world = World { failure, ..World::new(200, 1) };
+        let mut world = InboxDatabase { failure, ..InboxDatabase::new(200, 1) };
         let sick = (0..5_000).map(|n| (format!("bad-{n}"), format!("a-{n}")));
         let healthy = (0..50).map(|n| (format!("good-{n}"), format!("b-{n}")));
         let mut coming = sick.chain(healthy);
@@ -350,12 +351,12 @@ fn however_many_sick_keys_come_before_them_the_healthy_are_reached() {
 
 #[test]
 fn in_an_outage_a_few_are_read_on_and_where_the_server_refuses_as_many_as_ever() {
-    let mut world = World { failure: Failure::Outage, ..World::new(10, 1) };
-    world.deliver_sick("bad", "a");
+    let mut world = InboxDatabase { failure: Failure::Outage, ..InboxDatabase::new(10, 1) };
+    world.deliver_failing("bad", "a");
     world.turn();
     assert!(world.intake.has_room(), "or nothing else could ever pass");
     for n in 0..100 {
-        world.deliver_sick(&format!("m{n}"), "");
+        world.deliver_failing(&format!("m{n}"), "");
     }
     assert!(!world.intake.has_room());
     world.failure = Failure::Operator;

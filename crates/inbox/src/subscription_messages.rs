@@ -17,7 +17,7 @@ use crate::event::Event;
 const QUIET: Duration = Duration::from_secs(5);
 /// The maximum lead of the service's clock over ours. Messages published before the start then
 /// still count as such.
-const CLOCKS_APART: Duration = Duration::from_secs(5);
+const CLOCK_LEAD_MAX: Duration = Duration::from_secs(5);
 /// The longest lease that Pub/Sub offers. No message should be redelivered before the nack.
 const LEASE_SECONDS: i32 = 600;
 /// The ids in one request. A request may have 512 KiB, and an id has about 200 bytes.
@@ -54,7 +54,7 @@ impl Messages {
             ..StreamingPullRequest::default()
         });
         let mut leased = Vec::new();
-        let began = SystemTime::now() + CLOCKS_APART;
+        let began = SystemTime::now() + CLOCK_LEAD_MAX;
         let mut news_at = Instant::now();
         while let Ok(heard) = timeout_at(news_at + QUIET, stream.responses.next()).await {
             let closed = || Err(Status::unavailable("the service has closed the stream"));

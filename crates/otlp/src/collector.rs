@@ -41,7 +41,7 @@ pub(crate) struct Collector {
 pub(crate) struct ExportError {
     text: String,
     /// Whether the same data may be accepted a moment later.
-    pub(crate) may_pass: bool,
+    pub(crate) is_retryable: bool,
     /// The number of spans that were not accepted.
     pub(crate) spans: usize,
 }
@@ -75,7 +75,7 @@ impl Collector {
                     "{} spans are rejected: {}",
                     partial.rejected_spans, partial.error_message
                 ),
-                may_pass: false,
+                is_retryable: false,
                 spans: usize::try_from(partial.rejected_spans).unwrap_or(0).min(spans.len()),
             }),
             Ok(_) => Ok(()),
@@ -114,7 +114,7 @@ impl Collector {
                     "{} data points are rejected: {}",
                     partial.rejected_data_points, partial.error_message
                 ),
-                may_pass: false,
+                is_retryable: false,
                 spans: 0,
             }),
             Ok(_) => Ok(()),
@@ -182,7 +182,7 @@ fn scope() -> InstrumentationScope {
 /// Converts a status. The retryable codes are those of the OTLP specification. A retry may succeed
 /// because the server was only busy.
 fn refused(status: &Status) -> ExportError {
-    let may_pass = matches!(
+    let is_retryable = matches!(
         status.code(),
         Code::Cancelled
             | Code::DeadlineExceeded
@@ -191,7 +191,11 @@ fn refused(status: &Status) -> ExportError {
             | Code::Unavailable
             | Code::DataLoss
     );
-    ExportError { text: format!("{:?}: {}", status.code(), status.message()), may_pass, spans: 0 }
+    ExportError {
+        text: format!("{:?}: {}", status.code(), status.message()),
+        is_retryable,
+        spans: 0,
+    }
 }
 
 /// The longest time that opening a connection may take.

@@ -180,7 +180,7 @@ impl ExportLoop {
         loop {
             let sent = self.collector.send_spans(batch).await;
             match (&sent, pauses.next()) {
-                (Err(error), Some(pause)) if error.may_pass => sleep(pause).await,
+                (Err(error), Some(pause)) if error.is_retryable => sleep(pause).await,
                 (Ok(()) | Err(_), _) => return sent,
             }
         }

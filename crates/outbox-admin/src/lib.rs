@@ -24,24 +24,24 @@ pub use lost_slot::{LostSlot, Settled, loss, read_loss, rows_at_risk};
 pub use operation::{
     Again, Filling, Recovery, Reset, Resharding, SettledBound, SlotOperation, Upgrade,
     UpgradeStage, begin_backfill, begin_recovery, begin_reset, begin_upgrade, finish_recovery,
-    finish_reset, give_up_operation, is_operation_taken, note_filling, read_operation,
-    release_operation, take_operation, try_decoding,
+    finish_reset, give_up_operation, is_operation_taken, read_operation, release_operation,
+    store_slot_snapshot, take_operation, try_decoding,
 };
 pub use outbox_state::OutboxSlots;
-pub use pg_upgrade::{adopt_slot, take_recovery_along};
+pub use pg_upgrade::{adopt_slot, move_recovery_to_server};
 pub use preflight::{
     ColumnRole, ExistingNames, ExpectedColumn, Facts, Finding, FoundTable, PreflightRequest,
     RelationKind, RoleFacts, ServerFacts, ServerHost, ServerMode, Severity, TableFacts,
     UpgradeFacts, assess, code, gather, preflight,
 };
-pub use recovery_cursor::{RecoveryCursor, note_place, read_place};
+pub use recovery_cursor::{RecoveryCursor, note_place, read_recovery_cursor};
 pub use replay_row::{
     ReplayEnd, ReplayRow, advance_replay, begin_replay, finish_replay, give_up_replay,
     note_resumption, note_skip_dead, read_replay, take_replay,
 };
 pub use resharding::{
     ReshardingPhase, ReshardingRefusal, ReshardingStep, UnfinishedResharding, begin_resharding,
-    choose_switch, hold_shards, read_resharding, release_shards, switch_shards,
+    block_shards, choose_switch, read_resharding, release_shards, switch_shards,
 };
 pub use rows::encoding::{SQL_ASCII_FIX, SQL_ASCII_RISK, read_unchecked_database};
 pub use rows::large_values::ServerEncoding;
@@ -52,10 +52,11 @@ pub use rows::unsettled_rows::{
 };
 pub use sharding::{FoundShards, Sharding, expected_filter, read_sharding};
 pub use slot_holder::{
-    HolderActivity, SlotUser, describe_unfinished, end_session, new_slot_waits_for, read_slot_user,
+    HolderActivity, SlotUser, describe_slot_blockers, describe_unfinished, end_session,
+    read_slot_holder,
 };
-pub use unconfirmed::{UnconfirmedTransaction, rows_since, waiting_transactions};
+pub use unconfirmed::{UnconfirmedTransaction, count_unsettled_rows, unconfirmed_transactions};
 pub use unfinished_replay::{
-    OpenReplay, PausingReplay, TopicReplay, open_topic_replays, replay_that_needs,
-    replay_to_be_published, replays_that_hold, unfinished_replay,
+    OpenReplay, PausingReplay, TopicReplay, open_topic_replays, pausing_replays,
+    replay_that_needs_anchor, replay_to_be_published, unfinished_replay,
 };

@@ -4,7 +4,7 @@ use pgoutput_parser::Lsn;
 use tokio_postgres::Client;
 
 use crate::admin_error::AdminError;
-use crate::unconfirmed::rows_since;
+use crate::unconfirmed::count_unsettled_rows;
 use walrelay_outbox_store::{read_relay_row, read_wal_end};
 use walrelay_pg_client::QualifiedName;
 use walrelay_pg_replication::{SlotState, read_slot};
@@ -75,7 +75,7 @@ pub fn loss(
                 row.system_identifier
             )
         }
-        (Some(slot), Some(row)) => lost_ground(slot, row)?,
+        (Some(slot), Some(row)) => history_mismatch(slot, row)?,
         (Some(_) | None, None) => return None,
     };
     Some(LostSlot { problem, settled: settled.cloned() })
@@ -87,7 +87,7 @@ pub fn loss(
 /// The relay writes the row before it confirms the slot, so the slot's WAL never begins after the
 /// recorded position. The row's own commit comes after the recorded position. A history that
 /// contains the row therefore contains everything up to that position.
-fn lost_ground(slot: &SlotState, row: &Settled) -> Option<String> {
+fn history_mismatch(slot: &SlotState, row: &Settled) -> Option<String> {
     // A row without a timeline is older than this rule.
     if row.timeline == 0 {
         return None;
@@ -171,7 +171,7 @@ pub async fn rows_at_risk(
 ) -> Result<Vec<(QualifiedName, u64)>, AdminError> {
     let mut counted = Vec::with_capacity(tables.len());
     for table in tables {
-        counted.push((table.clone(), rows_since(client, table, settled.xid).await?));
+        counted.push((table.clone(), count_unsettled_rows(client, table, settled.xid).await?));
     }
     Ok(counted)
 }

@@ -150,7 +150,7 @@ impl SlotOperation {
 
     /// Returns the command that finishes the operation.
     #[must_use]
-    pub fn finished_by(&self) -> String {
+    pub fn finishing_command(&self) -> String {
         match self {
             Self::Reset(_) | Self::Recovery(_) => "walrelay run".to_owned(),
             Self::Upgrade(upgrade) => match upgrade.stage {
@@ -478,7 +478,7 @@ pub async fn begin_upgrade(
 /// # Errors
 ///
 /// The server refused the statement, or the connection ended.
-pub async fn note_filling(
+pub async fn store_slot_snapshot(
     client: &Client,
     slot: &str,
     filling: &Filling,

@@ -34,7 +34,7 @@ pub async fn adopt_slot(
 }
 
 /// Moves a recovery that began on another server to this one. The recovery creates its slot again.
-pub async fn take_recovery_along(
+pub async fn move_recovery_to_server(
     client: &Client,
     slot: &str,
     (system_identifier, timeline): (&str, u32),

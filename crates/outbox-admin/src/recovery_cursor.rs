@@ -91,7 +91,7 @@ pub async fn note_place(
 /// # Errors
 ///
 /// The server refused the statement, or the connection ended.
-pub async fn read_place(
+pub async fn read_recovery_cursor(
     client: &Client,
     (slot, filling): (&str, &Filling),
 ) -> Result<Option<RecoveryCursor>, AdminError> {

@@ -188,7 +188,7 @@ pub async fn begin_resharding(
 /// # Errors
 ///
 /// The server refused the statement, or the connection ended.
-pub async fn hold_shards(
+pub async fn block_shards(
     client: &Client,
     old: &[String],
     change: Resharding,

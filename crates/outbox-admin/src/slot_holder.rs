@@ -55,7 +55,7 @@ impl fmt::Display for SlotUser {
 /// # Errors
 ///
 /// The server refused the statement, or the connection ended.
-pub async fn read_slot_user(client: &Client, pid: i32) -> Result<SlotUser, AdminError> {
+pub async fn read_slot_holder(client: &Client, pid: i32) -> Result<SlotUser, AdminError> {
     let row = client
         .query_typed_opt(
             "SELECT coalesce(application_name, '') AS application,
@@ -81,18 +81,21 @@ pub async fn read_slot_user(client: &Client, pid: i32) -> Result<SlotUser, Admin
 /// Returns the reason why an unfinished operation on this slot waits. The reason is open
 /// transactions that block a new slot, or the holder of the old slot. None if nobody holds the
 /// slot.
-async fn read_waited_for(client: &Client, slot: &str) -> Result<Option<String>, AdminError> {
+async fn unfinished_operation_cause(
+    client: &Client,
+    slot: &str,
+) -> Result<Option<String>, AdminError> {
     let Some(pid) = read_slot(client, slot).await?.and_then(|slot| slot.active_pid) else {
         return Ok(None);
     };
-    let holder = read_slot_user(client, pid).await?;
+    let holder = read_slot_holder(client, pid).await?;
     if holder.does != HolderActivity::Makes {
         return Ok(Some(format!("the slot is held by {holder}")));
     }
     let waited_for = blockers(client, pid).await?;
     Ok(Some(match waited_for.is_empty() {
         true => format!("the new slot is being made (server process {pid})"),
-        false => new_slot_waits_for(&waited_for),
+        false => describe_slot_blockers(&waited_for),
     }))
 }
 
@@ -115,7 +118,7 @@ pub async fn describe_unfinished(
             }
         });
     }
-    Ok(match read_waited_for(client, slot).await? {
+    Ok(match unfinished_operation_cause(client, slot).await? {
         Some(waited_for) => format!("{what}; {waited_for}"),
         None => what,
     })
@@ -123,7 +126,7 @@ pub async fn describe_unfinished(
 
 /// Describes why the creation of a slot waits.
 #[must_use]
-pub fn new_slot_waits_for(blockers: &Blockers) -> String {
+pub fn describe_slot_blockers(blockers: &Blockers) -> String {
     format!("the new slot waits for a transaction to end: {blockers}")
 }
 

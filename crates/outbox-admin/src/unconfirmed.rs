@@ -24,7 +24,7 @@ pub struct UnconfirmedTransaction {
 ///
 /// The slot is in use, lost or missing, the publication cannot be used for decoding, or the
 /// connection ended.
-pub async fn waiting_transactions(
+pub async fn unconfirmed_transactions(
     client: &Client,
     slot: &str,
     publication: &str,
@@ -56,7 +56,7 @@ pub async fn waiting_transactions(
 /// # Errors
 ///
 /// The table cannot be read, its rows are hidden, or the connection ended.
-pub async fn rows_since(
+pub async fn count_unsettled_rows(
     client: &Client,
     table: &QualifiedName,
     settled_xid: u64,

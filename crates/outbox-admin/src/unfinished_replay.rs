@@ -5,7 +5,7 @@ use tokio_postgres::types::{PgLsn, Type};
 use tokio_postgres::{Client, GenericClient};
 
 use crate::admin_error::AdminError;
-use walrelay_outbox_store::read_history;
+use walrelay_outbox_store::read_recorded_system_identifier;
 use walrelay_pg_client::lock_is_taken;
 
 /// A replay or a backfill that has begun and is not finished.
@@ -73,7 +73,7 @@ pub(crate) async fn replay_of<C: GenericClient + Sync>(
 /// # Errors
 ///
 /// The server refused the statement, or the connection ended.
-pub async fn replay_that_needs(
+pub async fn replay_that_needs_anchor(
     client: &Client,
     slot: &str,
     (anchor, up_to): (&str, Lsn),
@@ -85,7 +85,7 @@ pub async fn replay_that_needs(
     if client.query_typed_opt(are_there, &[]).await.map_err(failed())?.is_none() {
         return Ok(None);
     }
-    let system = read_history(client, slot).await?;
+    let system = read_recorded_system_identifier(client, slot).await?;
     let row = client
         .query_typed_opt(
             "SELECT id FROM public.app_outbox_replay r
@@ -125,7 +125,7 @@ pub struct PausingReplay {
 /// # Errors
 ///
 /// The server refused the statement, or the connection ended.
-pub async fn replays_that_hold(
+pub async fn pausing_replays(
     client: &Client,
     slot: &str,
 ) -> Result<Vec<PausingReplay>, AdminError> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use pgoutput_parser::Lsn;
 use walrelay_outbox_admin::{
     InitOptions, LostSlotPolicy, Recovery, SettledBound, SlotCreation, begin_recovery, init,
-    take_recovery_along,
+    move_recovery_to_server,
 };
 use walrelay_outbox_store::{
     DispatchStore, Horizon, Outbox, RetrySelection, SessionStore, Shard, Store, is_same_origin,
@@ -83,7 +83,7 @@ async fn a_row_of_another_timeline_or_generation_is_not_written() {
 }
 
 /// Records the settings of the last transaction that wrote the relay's row.
-const KEEP_SETTINGS: &str = "
+const RECORD_SETTINGS_SQL: &str = "
     CREATE TABLE public.settings_seen (name text PRIMARY KEY, setting text NOT NULL);
     CREATE FUNCTION public.keep_settings() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN
@@ -97,7 +97,7 @@ const KEEP_SETTINGS: &str = "
 #[tokio::test]
 async fn a_session_that_writes_sets_what_it_depends_on() {
     let (database, session) = initialised().await;
-    session.run(KEEP_SETTINGS).await;
+    session.run(RECORD_SETTINGS_SQL).await;
     let name = database.name();
     // Settings of one role in one database have the highest priority.
     for setting in [
@@ -262,6 +262,6 @@ async fn rows_that_another_server_recorded_are_before_every_position_of_this_one
     session.run("UPDATE app_outbox_relay SET operation = NULL").await;
     assert!(begin_recovery(&session, slot, &recovery, here("78")).await.unwrap());
     assert!(session.text(order).await.ends_with("third 5/5.0"));
-    take_recovery_along(&session, slot, here("79")).await.unwrap();
+    move_recovery_to_server(&session, slot, here("79")).await.unwrap();
     assert_eq!(session.text(order).await, moved);
 }

@@ -13,7 +13,7 @@ use pgoutput_parser::Lsn;
 use tokio_postgres::Client;
 use tokio_postgres::types::{PgLsn, Type};
 
-use crate::wal_time::first_time_behind;
+use crate::wal_time::first_time_at;
 use walrelay_pg_replication::{
     SlotState, advance_slot, check_slot_name, read_slot, read_slots, read_system_identifier,
 };
@@ -85,14 +85,14 @@ pub fn anchor_of<'a>(slot: &str, anchor_slot: &'a str) -> &'a str {
 /// The server refused the statement, or the connection ended.
 pub async fn read_anchors(client: &Client, slot: &str) -> Result<Vec<Anchor>, StoreError> {
     let prefix = format!("{slot}{BETWEEN}");
-    let system = read_history(client, slot).await?;
+    let system = read_recorded_system_identifier(client, slot).await?;
     let mut anchors = Vec::new();
     for state in read_slots(client, &prefix).await? {
         let name = state.name.strip_prefix(&prefix).unwrap_or_default().to_owned();
         let from = state.confirmed_flush_lsn.filter(|_| !state.is_lost());
         let reaches_back_to = match from {
             Some(from) => {
-                let noted = first_time_behind(client, &system, from).await?;
+                let noted = first_time_at(client, &system, from).await?;
                 // No time is recorded: the anchor still includes everything committed from now on.
                 Some(noted.map_or_else(SystemTime::now, |noted| noted.at))
             }
@@ -119,13 +119,13 @@ pub async fn read_anchor_states(
     if slots.is_empty() {
         return Ok(Vec::new());
     }
-    let system = read_history(client, slot).await?;
+    let system = read_recorded_system_identifier(client, slot).await?;
     let mut states = Vec::new();
     for state in slots {
         let name = state.name.strip_prefix(&prefix).unwrap_or_default().to_owned();
         let noted = match state.confirmed_flush_lsn.filter(|_| !state.is_lost()) {
             None => Ok(None),
-            Some(from) => first_time_behind(client, &system, from).await,
+            Some(from) => first_time_at(client, &system, from).await,
         };
         let noted = match noted {
             Err(error) if error.is_disconnected() => return Err(error),
@@ -168,7 +168,7 @@ pub async fn read_anchor(client: &Client, slot: &str, name: &str) -> Result<Anch
 }
 
 /// Reads the server's limits for replication slots.
-pub async fn read_slot_room(client: &Client) -> Result<SlotCapacity, StoreError> {
+pub async fn read_slot_capacity(client: &Client) -> Result<SlotCapacity, StoreError> {
     let row = client
         .query_typed_one(
             "SELECT (SELECT count(*) FROM pg_replication_slots) AS used,
@@ -242,7 +242,10 @@ pub async fn advance_anchor(
 /// # Errors
 ///
 /// The server refused the statement, or the connection ended.
-pub async fn read_history(client: &Client, slot: &str) -> Result<String, StoreError> {
+pub async fn read_recorded_system_identifier(
+    client: &Client,
+    slot: &str,
+) -> Result<String, StoreError> {
     if let Some(system) = read_system_identifier(client).await? {
         return Ok(system);
     }

@@ -16,8 +16,8 @@ mod wal_time;
 
 pub use anchor::{
     Anchor, AnchorStatus, CopyLifetime, SlotCapacity, advance_anchor, anchor_of, anchor_slot,
-    copy_slot, find_anchor, read_anchor, read_anchor_states, read_anchors, read_history,
-    read_slot_room,
+    copy_slot, find_anchor, read_anchor, read_anchor_states, read_anchors,
+    read_recorded_system_identifier, read_slot_capacity,
 };
 pub use dispatch::{
     Claim, ClaimLimits, ClaimedRow, DISPATCH_CHANNEL, DispatchCounts, DispatchDetail,
@@ -39,7 +39,8 @@ pub use session_store::SessionStore;
 pub use shard::{KeyPiece, ParseShardError, Shard, ShardKey};
 pub use slot_figures::read_survey;
 pub use store::{
-    DUE_KEYS_MAX, Due, HEADS_MAX, HOLDS_MAX, NEXT_STEP, Store, StoreFailure, Survey, TABLE_REASON,
+    DUE_KEYS_MAX, Due, HEADS_MAX, HOLDS_MAX, NEXT_STEP_SEPARATOR, Store, StoreFailure, Survey,
+    TABLE_FAILURE_PREFIX,
 };
 pub use store_error::{StoreError, grant_on};
-pub use wal_time::{WalTime, first_position_after, first_time_behind, note_wal_time, position_at};
+pub use wal_time::{WalTime, first_position_after, first_time_at, note_wal_time, position_at};

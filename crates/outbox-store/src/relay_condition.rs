@@ -66,7 +66,7 @@ pub(crate) const COLUMNS: &str = "
       AS condition_age";
 
 /// Returns the condition from a row that was read with [`COLUMNS`]. None if none is stored.
-pub(crate) fn noted_in(row: &Row) -> Option<StoredCondition> {
+pub(crate) fn condition_of_row(row: &Row) -> Option<StoredCondition> {
     let age: Option<f64> = row.get("condition_age");
     Some(StoredCondition {
         phase: row.get::<_, Option<String>>("condition_phase")?,

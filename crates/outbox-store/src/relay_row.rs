@@ -8,7 +8,7 @@ use pgoutput_parser::Lsn;
 use tokio_postgres::types::{PgLsn, Type};
 use tokio_postgres::{Client, Row};
 
-use crate::relay_condition::{self, Condition, StoredCondition, noted_in};
+use crate::relay_condition::{self, Condition, StoredCondition, condition_of_row};
 use crate::store_error::StoreError;
 use walrelay_pg_replication::SlotState;
 
@@ -40,7 +40,7 @@ impl RelayRow {
     /// Returns whether this row describes another slot of the same name, because this slot's WAL
     /// begins after the settled position. A streaming slot was checked when its session began.
     #[must_use]
-    pub fn is_of_another_slot(&self, slot: &SlotState) -> bool {
+    pub fn describes_another_slot(&self, slot: &SlotState) -> bool {
         // A row without a timeline may have been written after the slot was confirmed.
         self.timeline != 0
             && self.operation.is_none()
@@ -93,7 +93,7 @@ pub async fn read_relay_row(client: &Client, slot: &str) -> Result<Option<RelayR
             updated_at: row.get("updated_at"),
             age: Duration::try_from_secs_f64(row.get("age")).unwrap_or_default(),
             operation: row.get("operation"),
-            condition: noted_in(&row),
+            condition: condition_of_row(&row),
         })
     })
     .transpose()

@@ -28,7 +28,8 @@ use crate::relay_row::{
 };
 use crate::slot_figures::read_survey;
 use crate::store::{
-    DUE_KEYS_MAX, Due, HEADS_MAX, HOLDS_MAX, NEXT_STEP, Store, StoreFailure, Survey, TABLE_REASON,
+    DUE_KEYS_MAX, Due, HEADS_MAX, HOLDS_MAX, NEXT_STEP_SEPARATOR, Store, StoreFailure, Survey,
+    TABLE_FAILURE_PREFIX,
 };
 use crate::store_error::{StoreError, grant_on};
 use crate::wal_time::note_wal_time;
@@ -274,7 +275,7 @@ impl Store for SessionStore {
         let outcomes: Vec<_> =
             finished.iter().filter_map(|row| Some((claim(row)?, &row.outcome))).collect();
         let (store, past) = (self.store.clone(), self.spilled.past);
-        store.finish_past(self.client().await?, &outcomes, past).await.map_err(store_failure)?;
+        store.finish_before(self.client().await?, &outcomes, past).await.map_err(store_failure)?;
         for row in finished {
             let removed = self.claims.remove(row.message.event_id());
             let was_spilled = removed.is_some_and(|of_row| of_row.is_spilled());
@@ -322,7 +323,7 @@ impl Store for SessionStore {
                 unreadable.iter().map(|(claim, outcome)| (Claim::clone(claim), outcome)).collect();
             let past = self.spilled.past;
             store
-                .finish_past(self.client().await?, &outcomes, past)
+                .finish_before(self.client().await?, &outcomes, past)
                 .await
                 .map_err(store_failure)?;
         }
@@ -392,10 +393,10 @@ impl Store for SessionStore {
         let role = self.connect.user();
         match refused.and_then(StoreError::closed_table) {
             Some(table) => format!(
-                "{TABLE_REASON}role {role} lacks a privilege or a policy on {table}{NEXT_STEP}{}",
+                "{TABLE_FAILURE_PREFIX}role {role} lacks a privilege or a policy on {table}{NEXT_STEP_SEPARATOR}{}",
                 grant_on(table, role)
             ),
-            None => format!("{TABLE_REASON}{}", failure.in_short()),
+            None => format!("{TABLE_FAILURE_PREFIX}{}", failure.in_short()),
         }
     }
 
@@ -484,7 +485,7 @@ impl SessionStore {
     /// only cleanup. If it fails, they stay as ordinary published rows.
     async fn delete_stored(&mut self) -> Result<(), StoreFailure> {
         let (store, past) = (self.store.clone(), self.spilled.past);
-        if self.spilled.looks_for_left() {
+        if self.spilled.begins_leftover_search() {
             match store.stored_spilled(self.client().await?).await {
                 Ok(Some((from, to))) => self.spilled.left(from, to),
                 Ok(None) => {}

@@ -39,10 +39,10 @@ pub enum StoreFailure {
 }
 
 /// Prefix of the reason for a failed command to dispatch state.
-pub const TABLE_REASON: &str = "a dispatch table cannot be used: ";
+pub const TABLE_FAILURE_PREFIX: &str = "a dispatch table cannot be used: ";
 
 /// Text between such a reason and its next step.
-pub const NEXT_STEP: &str = "; as its owner: ";
+pub const NEXT_STEP_SEPARATOR: &str = "; as its owner: ";
 
 impl StoreFailure {
     /// Returns the first line of the error and of each of its causes.
@@ -197,7 +197,7 @@ pub trait Store: Send + 'static {
     /// Returns why a command failed and the next step, as one line for `/readyz` and
     /// `walrelay status`. Omits the server's details, because they may quote rows.
     fn why_not(&self, failure: &StoreFailure) -> String {
-        format!("{TABLE_REASON}{}", failure.in_short())
+        format!("{TABLE_FAILURE_PREFIX}{}", failure.in_short())
     }
 
     /// Counts rows, one part of the table at a time, and reads the slot, for operators.

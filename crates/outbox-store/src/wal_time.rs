@@ -70,7 +70,7 @@ pub async fn position_at(
 /// # Errors
 ///
 /// The server refused the statement, or the connection ended.
-pub async fn first_time_behind(
+pub async fn first_time_at(
     client: &Client,
     system_identifier: &str,
     lsn: Lsn,

@@ -53,7 +53,7 @@ impl Blockers {
 
     /// Returns whether both name the same sessions. Open times are ignored.
     #[must_use]
-    pub fn are_those_of(&self, other: &Self) -> bool {
+    pub fn has_same_sessions(&self, other: &Self) -> bool {
         let pids = |it: &Self| it.0.iter().map(|blocker| blocker.pid).collect::<Vec<_>>();
         pids(self) == pids(other)
     }

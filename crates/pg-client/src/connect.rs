@@ -185,7 +185,7 @@ fn socket_path(directory: &Path, port: u16) -> PathBuf {
 }
 
 /// Makes the operating system end a connection whose peer has vanished, while we wait or write.
-fn notice_silence(stream: &TcpStream) -> std::io::Result<()> {
+fn detect_dead_peer(stream: &TcpStream) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let socket = SockRef::from(stream);
     socket.set_tcp_keepalive(&KEEPALIVE)?;
@@ -239,12 +239,12 @@ impl Attempt<'_> {
             Address::Tcp(address) => address,
         };
         let stream = TcpStream::connect(address).await.map_err(failed)?;
-        notice_silence(&stream).map_err(failed)?;
+        detect_dead_peer(&stream).map_err(failed)?;
         match (self.encrypt(stream, encryption).await, encryption) {
             (Ok(stream), _) => Ok(stream),
             (Err(_), Encryption::Prefer) => {
                 let plain = TcpStream::connect(address).await.map_err(failed)?;
-                notice_silence(&plain).map_err(failed)?;
+                detect_dead_peer(&plain).map_err(failed)?;
                 Ok(Stream::Tcp(plain))
             }
             (Err(source), _) => Err(PgError::Tls { host: self.endpoint.host.clone(), source }),
@@ -324,7 +324,7 @@ impl SessionStartup for SqlStartup {
         let (client, connection) = client_config
             .connect_raw(stream, NoTls)
             .await
-            .map_err(|error| refused_greeting(error, endpoint))?;
+            .map_err(|error| failed_startup(error, endpoint))?;
         let mut tasks = JoinSet::new();
         let notified = Arc::new(Notify::new());
         tasks.spawn(drive(connection, Arc::clone(&notified)));
@@ -344,7 +344,7 @@ impl SessionStartup for SqlStartup {
 
 /// Converts a failed startup. The SQL client reports a missing password as a configuration error,
 /// which only its text identifies.
-fn refused_greeting(error: tokio_postgres::Error, endpoint: &Endpoint) -> PgError {
+fn failed_startup(error: tokio_postgres::Error, endpoint: &Endpoint) -> PgError {
     let wants_password = endpoint.password.is_none()
         && std::error::Error::source(&error)
             .is_some_and(|cause| cause.to_string().contains("password missing"));
@@ -380,7 +380,7 @@ mod tests {
     async fn a_statement_to_a_server_that_has_vanished_fails_within_half_a_minute() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        notice_silence(&stream).unwrap();
+        detect_dead_peer(&stream).unwrap();
         let socket = SockRef::from(&stream);
         assert_eq!(socket.tcp_user_timeout().unwrap(), Some(Duration::from_secs(30)));
         assert!(socket.keepalive().unwrap());

@@ -29,7 +29,8 @@ pub use retention::{RETENTION, read_retention, retention_of};
 pub use server_identity::{ServerIdentity, read_server_identity, read_system_identifier};
 pub use slot::{
     Failover, PLUGIN, SlotState, SlotType, WalStatus, Writer, advance_slot, check_failover,
-    check_slot_name, create_slot, drop_slot, is_little_room, read_slot, read_slots, read_version,
+    check_slot_name, create_slot, drop_slot, is_little_headroom, read_slot, read_slots,
+    read_version,
 };
 pub use slot_error::SlotError;
 pub use stream_settings::{FRAME_BYTES_MAX_DEFAULT, StreamSettings, VALUE_BYTES_MAX_DEFAULT};

@@ -120,7 +120,7 @@ impl ReceiveBuffer {
         reader: &mut R,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
-        self.make_room();
+        self.reserve_space();
         let room = self.buffer.get_mut(self.end..).unwrap_or_default();
         let mut room = ReadBuf::new(room);
         ready!(Pin::new(reader).poll_read(cx, &mut room))?;
@@ -156,7 +156,7 @@ impl ReceiveBuffer {
 
     /// Moves the unread bytes, at most one message's part, to the front. Ensures free space after
     /// them.
-    fn make_room(&mut self) {
+    fn reserve_space(&mut self) {
         let unread = self.end - self.start;
         if unread == 0 {
             self.shrink();

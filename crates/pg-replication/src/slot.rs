@@ -54,7 +54,7 @@ pub struct SlotState {
 /// capacity if that is less. The capacity is `left` plus the `retained` WAL. Without the quarter, a
 /// slot with a small capacity would be at risk while it retains nothing.
 #[must_use]
-pub fn is_little_room(left: i64, retained: Option<u64>, bytes: i64) -> bool {
+pub fn is_little_headroom(left: i64, retained: Option<u64>, bytes: i64) -> bool {
     let whole = retained.and_then(|kept| left.checked_add_unsigned(kept));
     let quarter = whole.map_or(bytes, |whole| whole / 4);
     left <= 0 || left < bytes.min(quarter)
@@ -118,7 +118,8 @@ impl SlotState {
     /// capacity is less than four times `bytes`, the limit is a quarter of the capacity.
     #[must_use]
     pub fn has_less_room_than(&self, bytes: i64) -> bool {
-        self.safe_wal_size.is_some_and(|left| is_little_room(left, self.retained_bytes(), bytes))
+        self.safe_wal_size
+            .is_some_and(|left| is_little_headroom(left, self.retained_bytes(), bytes))
     }
 
     /// Returns whether the slot can never be streamed from again.
@@ -358,7 +359,7 @@ mod tests {
     fn room_is_little_below_a_bound_or_a_quarter_of_all_that_the_slot_may_hold() {
         const MIB: i64 = 1 << 20;
         let is_little = |left, retained: i64| {
-            is_little_room(left * MIB, Some((retained * MIB).unsigned_abs()), 256 * MIB)
+            is_little_headroom(left * MIB, Some((retained * MIB).unsigned_abs()), 256 * MIB)
         };
         // Cases of 64 MiB and of 10 GiB, and lost slots.
         let cases = [
@@ -373,6 +374,6 @@ mod tests {
         for (left, retained, expected) in cases {
             assert_eq!(is_little(left, retained), expected, "{left} of {}", left + retained);
         }
-        assert!(is_little_room(MIB, None, 256 * MIB), "what it may hold is not known");
+        assert!(is_little_headroom(MIB, None, 256 * MIB), "what it may hold is not known");
     }
 }

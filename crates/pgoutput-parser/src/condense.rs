@@ -207,7 +207,7 @@ impl Condenser {
         }
         if self.tuples == TUPLES_MAX {
             let expected = ExpectedBytes::AtMost { what: "tuples", max: TUPLES_MAX.into() };
-            return Err(self.wrong(expected, Found::What("one more")));
+            return Err(self.wrong(expected, Found::ClaimFate("one more")));
         }
         self.tuples = self.tuples.saturating_add(1);
         let columns = u16::from_be_bytes([self.field.byte(1), self.field.byte(2)]);

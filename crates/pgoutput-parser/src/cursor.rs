@@ -101,12 +101,12 @@ impl<'a> Cursor<'a> {
         let split = end.and_then(|end| self.rest.split_at_checked(end));
         let Some((text, [_nul, rest @ ..])) = split else {
             let expected = ExpectedBytes::Rule("a text ended by NUL");
-            return Err(self.wrong(expected, Found::What("no NUL up to the end")));
+            return Err(self.wrong(expected, Found::ClaimFate("no NUL up to the end")));
         };
         let valid = str::from_utf8(text).map_err(|error| {
             let offset = self.offset().saturating_add(error.valid_up_to());
             let expected = ExpectedBytes::Rule("a text in UTF-8");
-            DecodeError::new(self.message, offset, expected, Found::What("another encoding"))
+            DecodeError::new(self.message, offset, expected, Found::ClaimFate("another encoding"))
         })?;
         self.rest = rest;
         Ok(valid)

@@ -139,7 +139,7 @@ impl Decoder {
         if self.open.is_some() {
             let expected =
                 ExpectedBytes::Rule("the open transaction's Commit before another Begin");
-            return Err(at_tag(&cursor, expected, Found::What("a second Begin")));
+            return Err(at_tag(&cursor, expected, Found::ClaimFate("a second Begin")));
         }
         let begin = whole(cursor, Begin::parse)?;
         if let Some(lsn) = self.last_end_lsn.filter(|last| begin.final_lsn < *last) {
@@ -191,7 +191,7 @@ impl Decoder {
         open.inserts = open.inserts.checked_add(1).ok_or_else(|| {
             let max = usize::try_from(u32::MAX).unwrap_or(usize::MAX);
             let expected = ExpectedBytes::AtMost { what: "inserts in a transaction", max };
-            cursor.wrong(expected, Found::What("one more"))
+            cursor.wrong(expected, Found::ClaimFate("one more"))
         })?;
         Ok(Insert { relation, tuple, position })
     }
@@ -270,15 +270,15 @@ fn kind_of(cursor: &Cursor<'_>) -> Result<(MessageKind, Form), DecodeError> {
 #[cold]
 fn unknown_tag(cursor: &Cursor<'_>, tag: u8) -> DecodeError {
     let found = match tag {
-        b'S' => Found::What("Stream Start ('S', of option streaming)"),
-        b'E' => Found::What("Stream Stop ('E', of option streaming)"),
-        b'c' => Found::What("Stream Commit ('c', of option streaming)"),
-        b'A' => Found::What("Stream Abort ('A', of option streaming)"),
-        b'b' => Found::What("Begin Prepare ('b', of option two_phase)"),
-        b'P' => Found::What("Prepare ('P', of option two_phase)"),
-        b'K' => Found::What("Commit Prepared ('K', of option two_phase)"),
-        b'r' => Found::What("Rollback Prepared ('r', of option two_phase)"),
-        b'p' => Found::What("Stream Prepare ('p', of options streaming and two_phase)"),
+        b'S' => Found::ClaimFate("Stream Start ('S', of option streaming)"),
+        b'E' => Found::ClaimFate("Stream Stop ('E', of option streaming)"),
+        b'c' => Found::ClaimFate("Stream Commit ('c', of option streaming)"),
+        b'A' => Found::ClaimFate("Stream Abort ('A', of option streaming)"),
+        b'b' => Found::ClaimFate("Begin Prepare ('b', of option two_phase)"),
+        b'P' => Found::ClaimFate("Prepare ('P', of option two_phase)"),
+        b'K' => Found::ClaimFate("Commit Prepared ('K', of option two_phase)"),
+        b'r' => Found::ClaimFate("Rollback Prepared ('r', of option two_phase)"),
+        b'p' => Found::ClaimFate("Stream Prepare ('p', of options streaming and two_phase)"),
         other => Found::Byte(other),
     };
     cursor.wrong(ExpectedBytes::Rule("the tag of a message of proto_version 1"), found)
@@ -303,7 +303,7 @@ fn inside<'a>(
 
 #[cold]
 fn outside(cursor: &Cursor<'_>) -> DecodeError {
-    at_tag(cursor, ExpectedBytes::Rule("a Begin first"), Found::What("no open transaction"))
+    at_tag(cursor, ExpectedBytes::Rule("a Begin first"), Found::ClaimFate("no open transaction"))
 }
 
 /// Creates an error about the whole message, with the offset of its tag.

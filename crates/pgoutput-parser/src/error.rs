@@ -145,7 +145,7 @@ pub(crate) enum Found {
     /// A count, an oid or a length.
     Number(u64),
     Lsn(Lsn),
-    What(&'static str),
+    ClaimFate(&'static str),
 }
 
 impl fmt::Display for Found {
@@ -159,7 +159,7 @@ impl fmt::Display for Found {
             Self::Byte(byte) => write!(f, "0x{byte:02X}"),
             Self::Number(number) => write!(f, "{number}"),
             Self::Lsn(lsn) => write!(f, "{lsn}"),
-            Self::What(what) => f.write_str(what),
+            Self::ClaimFate(what) => f.write_str(what),
         }
     }
 }

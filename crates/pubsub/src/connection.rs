@@ -22,7 +22,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 /// The number of idle checks after which a connection is closed: 4 minutes. NAT gateways silently
 /// forget a connection after a longer idle time.
-const IDLE_LOOKS_MAX: u32 = 24;
+const IDLE_CHECKS_MAX: u32 = 24;
 
 /// An open connection as requests see it.
 #[derive(Debug)]
@@ -132,7 +132,7 @@ async fn watch(mut pings: PingPong, live: &Live, close_if_idle: impl Fn() -> boo
         sleep(LOOK_EVERY).await;
         if live.in_flight() == 0 {
             idle_looks += 1;
-            if (idle_looks >= IDLE_LOOKS_MAX || live.is_retired()) && close_if_idle() {
+            if (idle_looks >= IDLE_CHECKS_MAX || live.is_retired()) && close_if_idle() {
                 return "idle";
             }
             continue;

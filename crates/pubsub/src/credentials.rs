@@ -110,7 +110,7 @@ impl RequestHeaders {
             }
             let asked = timeout(TOKEN_TIMEOUT, credentials.headers(extensions)).await;
             let answer = asked.map_err(|_| too_late())?;
-            let headers = match answer.map_err(|error| self.not_obtained(&error))? {
+            let headers = match answer.map_err(|error| self.token_failure(&error))? {
                 // The cache is empty if the service refused the token meanwhile.
                 CacheableResource::NotModified => self.kept().copy(),
                 CacheableResource::New { entity_tag, data } => Some(self.keep(entity_tag, &data)),
@@ -122,7 +122,7 @@ impl RequestHeaders {
     }
 
     /// Recreates the credentials after a permanent error, because the library never retries then.
-    fn not_obtained(&self, error: &CredentialsError) -> PublishFailure {
+    fn token_failure(&self, error: &CredentialsError) -> PublishFailure {
         if !error.is_transient() {
             self.renew(None);
         }

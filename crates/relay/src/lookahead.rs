@@ -255,7 +255,7 @@ impl<'a> Reading<'a> {
 
     /// Records the row, if the message is an insert.
     fn name(&mut self, data: &[u8]) {
-        let Some(decoder) = &mut self.decoder else { return self.name_unread(data) };
+        let Some(decoder) = &mut self.decoder else { return self.record_unreadable(data) };
         let has_room = self.all.rows.len() < ROWS_NAMED_MAX;
         match decoder.decode(data) {
             Ok(Change::Insert(insert)) if has_room => {
@@ -264,13 +264,13 @@ impl<'a> Reading<'a> {
             Ok(_) => {}
             Err(_) => {
                 self.decoder = None;
-                self.name_unread(data);
+                self.record_unreadable(data);
             }
         }
     }
 
     /// Records a row whose columns cannot be decoded.
-    fn name_unread(&mut self, data: &[u8]) {
+    fn record_unreadable(&mut self, data: &[u8]) {
         let Some(open) = &self.open else { return };
         if data.first() == Some(&b'I') && self.all.rows.len() < ROWS_NAMED_MAX {
             let tx_index = open.inserts.saturating_sub(1);

@@ -60,7 +60,7 @@ impl Shutdown {
                 shutdown.request();
             }
             let asked_at = Instant::now();
-            while asked_at.elapsed() < ECHO {
+            while asked_at.elapsed() < REPEAT_WINDOW {
                 signals.asked_to_stop().await;
             }
         })
@@ -87,7 +87,7 @@ impl Told {
 
 /// A second signal this soon after the first is the same request: a shell or `timeout` signals the
 /// process and also its group.
-const ECHO: Duration = Duration::from_millis(500);
+const REPEAT_WINDOW: Duration = Duration::from_millis(500);
 
 /// The signals that the process handles.
 struct Signals {

@@ -115,7 +115,7 @@ mod tests {
     use crate::postgres::TestDatabase;
 
     #[tokio::test]
-    async fn what_a_workload_returns_is_what_the_table_holds() {
+    async fn a_workload_returns_the_rows_in_the_table() {
         let Some(database) = TestDatabase::create_or_skip().await else { return };
         let client = database.client();
         let table = "CREATE TABLE app_outbox (

@@ -53,14 +53,14 @@ pub fn installation_or_skip() -> Option<Installation> {
 }
 
 /// The first version whose `pg_upgrade` preserves logical slots.
-const CARRIES_SLOTS_SINCE: u32 = 17;
+const SLOT_UPGRADE_SINCE: u32 = 17;
 
 /// Returns the oldest and the newest installation between which `pg_upgrade` preserves logical
 /// slots. Both may be the same installation. Reports the test as skipped when none is installed.
 #[must_use]
 pub fn upgrade_or_skip() -> Option<(Installation, Installation)> {
     let mut found = installations_in(&[servers_dir()]);
-    found.retain(|one| one.major >= CARRIES_SLOTS_SINCE && one.pg_upgrade().is_some());
+    found.retain(|one| one.major >= SLOT_UPGRADE_SINCE && one.pg_upgrade().is_some());
     match (found.first(), found.last()) {
         (Some(oldest), Some(newest)) => Some((oldest.clone(), newest.clone())),
         (None, _) | (_, None) => skip("no pg_upgrade of Postgres 17 or newer found"),

@@ -116,7 +116,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(10);
 
     #[test]
-    fn what_configures_a_relay_is_not_inherited() {
+    fn variables_that_configure_a_relay_are_not_inherited() {
         for name in ["WALRELAY_SLOT", "PGPASSWORD", "PORT", "PUBSUB_EMULATOR_HOST", "RUST_LOG"] {
             assert!(configures(name), "{name}");
         }

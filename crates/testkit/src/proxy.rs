@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_black_hole_holds_everything_back_and_loses_nothing() {
+    async fn a_black_hole_delays_all_data_and_loses_none() {
         let (upstream, _server) = echo().await;
         let proxy = Proxy::start(&upstream).await;
         let mut socket = TcpStream::connect(proxy.address()).await.unwrap();

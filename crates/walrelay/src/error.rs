@@ -288,7 +288,7 @@ impl Error {
         clippy::wildcard_enum_match_arm,
         reason = "whatever is not an inbox's is met at the outbox"
     )]
-    pub fn met_looking(self) -> Self {
+    pub fn for_read_only_command(self) -> Self {
         if self.kind() != Kind::Privilege {
             return self;
         }
@@ -402,13 +402,13 @@ impl Error {
                 _ => Kind::Configuration.hint(),
             },
             Self::Findings { .. } => "each finding above names its fix",
-            Self::PruneDenied { .. } => PRUNE_RIGHTS,
-            Self::MayNotLook { side: DatabaseSide::Outbox, .. } => OUTBOX_RIGHTS,
-            Self::MayNotLook { side: DatabaseSide::Inbox, .. } => INBOX_RIGHTS,
+            Self::PruneDenied { .. } => PRUNE_PERMISSIONS,
+            Self::MayNotLook { side: DatabaseSide::Outbox, .. } => OUTBOX_PERMISSIONS,
+            Self::MayNotLook { side: DatabaseSide::Inbox, .. } => INBOX_PERMISSIONS,
             Self::Inbox(InboxError::Rights { hint, .. }) => hint,
             Self::Inbox(InboxError::Refused { .. }) => REFUSED,
             Self::Inbox(InboxError::Store(error)) if Kind::from(error) == Kind::Privilege => {
-                CONSUMER_RIGHTS
+                CONSUMER_PERMISSIONS
             }
             Self::Unfit { hint, .. } | Self::Stopped { hint, .. } => hint,
             Self::Unfinished { hint, .. } => hint,
@@ -459,15 +459,15 @@ const REFUSED: &str = "mend the handler, or grant the role what it needs: handle
      again: what was not applied comes again";
 
 /// Hint for the permissions of consumer commands.
-const CONSUMER_RIGHTS: &str = "run it as the owner of the app_inbox tables, or grant this role what the command needs, with \
+const CONSUMER_PERMISSIONS: &str = "run it as the owner of the app_inbox tables, or grant this role what the command needs, with \
      policies: migrations/README.md, A role for a consumer; A role that only looks";
 
 /// Hint for the permissions to read an outbox.
-const OUTBOX_RIGHTS: &str = "run it as the owner of the outbox, or let the owner run the grants and policies of its first \
+const OUTBOX_PERMISSIONS: &str = "run it as the owner of the outbox, or let the owner run the grants and policies of its first \
      half: migrations/README.md, A role that only looks";
 
 /// Hint for the permissions to read an inbox.
-const INBOX_RIGHTS: &str = "run it as the owner of the app_inbox tables, or let the owner run the grants and policies of its \
+const INBOX_PERMISSIONS: &str = "run it as the owner of the app_inbox tables, or let the owner run the grants and policies of its \
      second half, in the consumer's database: migrations/README.md, A role that only looks";
 
 /// Hint for consumers in another database.
@@ -487,7 +487,7 @@ const NO_OUTBOX: &str = "name the outbox's database with --database-url, and con
      --inbox NAME=URL; if it is the outbox's, correct --outbox-table, or run `walrelay init`, which creates it";
 
 /// Hint for the additional permissions of `prune`.
-const PRUNE_RIGHTS: &str = "run it as the outbox table's owner, or GRANT SELECT, DELETE on the outbox table, and \
+const PRUNE_PERMISSIONS: &str = "run it as the outbox table's owner, or GRANT SELECT, DELETE on the outbox table, and \
      SELECT on app_outbox_relay, app_outbox_dispatch, app_outbox_hold and app_outbox_replay, to this role, with a policy for \
      each, as in CREATE POLICY … ON app_outbox FOR SELECT TO role USING (true): docs/operations.md, Rights";
 

@@ -9,7 +9,7 @@ use crate::error::Error;
 
 /// Prints the result of a command. A closed reader, such as `head`, is no error.
 pub(crate) fn print(text: &str) -> Result<(), Error> {
-    print_on(text).map(drop)
+    print_part(text).map(drop)
 }
 
 /// Whether the reader of standard output is still there.
@@ -21,7 +21,7 @@ pub(crate) enum Reader {
 }
 
 /// Prints a part of the result.
-pub(crate) fn print_on(text: &str) -> Result<Reader, Error> {
+pub(crate) fn print_part(text: &str) -> Result<Reader, Error> {
     write_out(&harmless(text))
 }
 
@@ -117,7 +117,7 @@ fn harmless(text: &str) -> Cow<'_, str> {
 }
 
 /// How a table shrinks on a narrow terminal.
-pub(crate) struct Fitting<const N: usize> {
+pub(crate) struct Harness<const N: usize> {
     /// Smallest width of each column. None for a column that is never cut.
     pub(crate) least: [Option<usize>; N],
     /// The columns to leave out afterwards, in this order.
@@ -127,7 +127,7 @@ pub(crate) struct Fitting<const N: usize> {
 /// Formats a table that fits into `width`. Returns the names of the columns that were left out.
 pub(crate) fn fitted<const N: usize>(
     (heading, rows): ([&'static str; N], &[[String; N]]),
-    fitting: &Fitting<N>,
+    fitting: &Harness<N>,
     width: usize,
 ) -> (String, Vec<&'static str>) {
     let mut widths = widths_of(heading, rows);
@@ -215,7 +215,7 @@ pub(crate) enum Tone {
 /// Colours on a terminal, and plain text elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ColourMode {
-    Plain,
+    PlainHarness,
     Coloured,
 }
 
@@ -227,7 +227,7 @@ impl ColourMode {
         let is_dumb = std::env::var_os("TERM").is_none_or(|terminal| terminal == "dumb");
         match io::stdout().is_terminal() && !is_set("NO_COLOR") && !is_dumb {
             true => Self::Coloured,
-            false => Self::Plain,
+            false => Self::PlainHarness,
         }
     }
 
@@ -239,7 +239,7 @@ impl ColourMode {
             Tone::Heading => "1",
         };
         match self {
-            Self::Plain => text.to_owned(),
+            Self::PlainHarness => text.to_owned(),
             Self::Coloured => format!("\x1b[{code}m{text}\x1b[0m"),
         }
     }
@@ -352,7 +352,7 @@ mod tests {
     fn a_table_gives_way_to_a_narrow_terminal_and_keeps_its_ids_whole() {
         let heading = ["WHEN", "ID", "ERROR"];
         let rows = [["2026".to_owned(), "i".repeat(20), "e".repeat(40)]];
-        let fitting = Fitting { least: [None, None, Some(5)], left_out: &[0] };
+        let fitting = Harness { least: [None, None, Some(5)], left_out: &[0] };
         let shown = |width| fitted((heading, &rows), &fitting, width);
         assert_eq!(shown(100), (columns(heading, &rows), vec![]));
         let (cut, gone) = shown(40);
@@ -368,7 +368,7 @@ mod tests {
     fn what_is_cut_is_marked_and_colours_are_for_terminals() {
         assert_eq!(shortened("äöü", 3), "äöü");
         assert_eq!(shortened("äöüß", 3), "äö…");
-        assert_eq!(ColourMode::Plain.text(Tone::Bad, "dead"), "dead");
+        assert_eq!(ColourMode::PlainHarness.text(Tone::Bad, "dead"), "dead");
         assert_eq!(ColourMode::Coloured.text(Tone::Good, "ok"), "\x1b[32mok\x1b[0m");
     }
 }

@@ -11,7 +11,7 @@ use super::facts::{End, Event, Fault, Hex, Status};
 use super::state::{RowOf, RowState, State};
 
 /// The longest interval between two signs of life of a living holder.
-const LIVELY: Duration = Duration::from_secs(6);
+const SIGN_OF_LIFE_INTERVAL: Duration = Duration::from_secs(6);
 
 impl State {
     pub(super) fn seen(&mut self, seen: Seen) {
@@ -20,7 +20,7 @@ impl State {
                 self.copy_started(application_name.parse().unwrap_or_default());
             }
             Seen::Started { confirmed_flush, holder } => {
-                self.takes_the_slot(&holder);
+                self.slot_taken(&holder);
                 self.connection_started(confirmed_flush);
             }
             Seen::Row { commit_lsn, tx_index } => {
@@ -41,7 +41,7 @@ impl State {
 
     /// Records a new holder. Requests of other processes may be stored beside the requests of this
     /// one.
-    fn takes_the_slot(&mut self, holder: &SlotHolder) {
+    fn slot_taken(&mut self, holder: &SlotHolder) {
         self.streaming = holder.application_name.parse().unwrap_or_default();
         self.streaming_pid = holder.pid;
         self.rounds.insert(self.streaming, self.round);
@@ -54,11 +54,15 @@ impl State {
         let replaying: BTreeSet<u64> = self.calls.values().map(|call| call.process).collect();
         let replaying: BTreeSet<u64> =
             replaying.into_iter().filter(|process| self.replay_of(*process).is_some()).collect();
-        self.others_are_late(streaming, |process| !replaying.contains(&process));
+        self.excuse_calls_in_flight(streaming, |process| !replaying.contains(&process));
     }
 
     /// Records that a session of this process starts while earlier requests may be in flight.
-    pub(super) fn others_are_late(&mut self, beginning: u64, concerns: impl Fn(u64) -> bool) {
+    pub(super) fn excuse_calls_in_flight(
+        &mut self,
+        beginning: u64,
+        concerns: impl Fn(u64) -> bool,
+    ) {
         let calls = self.calls.iter().map(|(call, of)| (*call, of.process));
         let concerned = calls.filter(|(_, process)| *process == beginning || concerns(*process));
         for (call, process) in concerned.collect::<Vec<_>>() {
@@ -69,7 +73,7 @@ impl State {
                     self.allow_repeats(call);
                     self.calls.entry(call).and_modify(|call| call.is_late = true);
                 }
-                false => self.cannot_be_fenced_off(call),
+                false => self.allow_any_repeats(call),
             }
         }
     }
@@ -78,7 +82,7 @@ impl State {
         self.note(Event::TookOver { from: self.streaming });
         let quiet = self.moved_at.max(self.status_at).elapsed();
         // A holder that was neither frozen nor disconnected lately is alive.
-        let may_be_dead = self.silence_excused_until + LIVELY >= Instant::now();
+        let may_be_dead = self.silence_excused_until + SIGN_OF_LIFE_INTERVAL >= Instant::now();
         let is_quiet = quiet >= self.rules.take_over_after && may_be_dead;
         if pid == self.streaming_pid && !is_quiet {
             let text = format!("process {}, {quiet:?} after a sign of life", self.streaming);

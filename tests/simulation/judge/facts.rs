@@ -22,7 +22,7 @@ pub(crate) enum Fault {
     /// A row stays in dispatch state although all faults are healed.
     ParkedForEver,
     /// A healthy key or the slot waits for a failing key.
-    HeldUp,
+    DelayedByOthers,
     /// Two concurrent requests of one key.
     TwoOutstanding,
     /// A request with several keys, or with too many or too large messages.
@@ -52,7 +52,7 @@ pub(crate) enum Fault {
     /// The relay ended the session of a holder that made progress.
     TookOverProgress,
     /// A row died although only outages refused it.
-    DiedOfAnOutage,
+    DiedInOutage,
     /// The relay ended as caught up, but rows of its start were unfinished.
     EndedEarly,
     /// The relay did not stop although a stop was requested, or although it had caught up.
@@ -150,7 +150,7 @@ pub(crate) enum End {
 
 /// The fate of an abandoned request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Landing {
+pub(crate) enum AbandonedFate {
     Stored,
     Lost,
 }

@@ -149,6 +149,6 @@ impl State {
                 row.allow_repeat();
             }
         }
-        self.others_are_late(process, |other| others.contains(&other));
+        self.excuse_calls_in_flight(process, |other| others.contains(&other));
     }
 }

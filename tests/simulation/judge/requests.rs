@@ -66,7 +66,7 @@ impl State {
         let round = self.rounds.get(&process).copied().unwrap_or_default();
         self.calls.insert(call, Call { is_late: false, process, lane, rows, round });
         if self.is_superseded(process) {
-            self.cannot_be_fenced_off(call);
+            self.allow_any_repeats(call);
         }
         call
     }
@@ -184,18 +184,18 @@ impl State {
 
     /// Records that another process publishes the same rows, because the sender of this request
     /// lost the slot.
-    pub(super) fn cannot_be_fenced_off(&mut self, call: u64) {
+    pub(super) fn allow_any_repeats(&mut self, call: u64) {
         let rows = self.rows_of(call);
         rows.into_iter().for_each(|index| self.rows[index].repeat = Repeat::Always);
     }
 
     pub(super) fn close(&mut self, call: u64) {
-        self.answers_nobody(call);
+        self.abandon_call(call);
         self.calls.remove(&call);
     }
 
     /// Records that the request has no receiver. Its key may have another request in flight.
-    pub(super) fn answers_nobody(&mut self, call: u64) {
+    pub(super) fn abandon_call(&mut self, call: u64) {
         let Some(Call { lane, process, .. }) = self.calls.get(&call) else { return };
         if let Some(lane) = *lane
             && self.lanes[lane].outstanding.get(process) == Some(&call)

@@ -12,7 +12,7 @@ impl Plan {
         let commits = (0..120).map(|half| (half * 500, Action::Commit { rows: vec![4, 2] }));
         let sick = (0..12).map(|at| {
             let key = Some(1 + at % 3);
-            (2_100 + at * 4_000, Action::SickBurst { key, rows: 5, class, time: ms(3_000) })
+            (2_100 + at * 4_000, Action::FailingBurst { key, rows: 5, class, time: ms(3_000) })
         });
         let resets = [(9_900, 0), (24_300, 500), (41_700, 900)]
             .map(|(at, per_mille)| (at, Action::Reset { per_mille, dies_after }));

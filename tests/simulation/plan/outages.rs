@@ -8,7 +8,7 @@ impl Plan {
     /// An outage with spilled rows, and then an intermittent outage of two minutes.
     pub(crate) fn outage_that_comes_and_goes() -> Self {
         let class = FailureClass::Transient;
-        let outage = |time| Action::Sick { scope: Scope::Everything, class, time };
+        let outage = |time| Action::InjectFailure { scope: Scope::Everything, class, time };
         let mut timeline = vec![(1_000, outage(ms(20_000)))];
         timeline
             .extend((0..20).map(|step| (2_000 + step * 500, Action::Foreign { bytes: 8 << 10 })));
@@ -28,7 +28,7 @@ impl Plan {
     /// while the other topic flows.
     pub(crate) fn outage_of_one_topic() -> Self {
         let class = FailureClass::Transient;
-        let outage = |time| Action::Sick { scope: Scope::Topic, class, time };
+        let outage = |time| Action::InjectFailure { scope: Scope::Topic, class, time };
         let mut timeline = vec![(1_000, outage(ms(60_000)))];
         timeline.extend((0..15).map(|turn| (62_000 + turn * 4_000, outage(ms(3_000)))));
         timeline.extend((0..1_200).map(|tenth| (tenth * 100, Action::Commit { rows: vec![2] })));

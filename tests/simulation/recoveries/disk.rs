@@ -19,7 +19,7 @@ pub(super) struct Row {
 
 /// A slot that was created, and the rows that it does not stream.
 #[derive(Debug, Clone)]
-pub(super) struct Made {
+pub(super) struct CreatedSlot {
     /// The number of this slot, counted from 1.
     pub(super) slot: u64,
     pub(super) consistent_point: u64,
@@ -27,7 +27,7 @@ pub(super) struct Made {
     pub(super) rows: Vec<Row>,
 }
 
-impl Made {
+impl CreatedSlot {
     /// Returns the snapshot as it is on record.
     pub(super) fn snapshot(&self) -> String {
         format!("snapshot {}", self.slot)
@@ -39,7 +39,7 @@ struct State {
     rows: Vec<Row>,
     slots: u64,
     slot: Option<u64>,
-    on_record: Option<Made>,
+    on_record: Option<CreatedSlot>,
     place: Option<(String, RecoveryCursor)>,
     is_finished: bool,
 }
@@ -61,22 +61,22 @@ impl Disk {
     }
 
     /// Returns the slot on record, unless it was lost.
-    pub(super) fn made(&self) -> Option<Made> {
+    pub(super) fn made(&self) -> Option<CreatedSlot> {
         let state = self.state();
         state.on_record.clone().filter(|made| state.slot == Some(made.slot))
     }
 
-    pub(super) fn make_slot(&self) -> Made {
+    pub(super) fn make_slot(&self) -> CreatedSlot {
         let mut state = self.state();
         state.slots += 1;
         let slot = state.slots;
         state.slot = Some(slot);
         let mut rows = state.rows.clone();
         rows.sort_by_key(|row| (row.key, row.version));
-        Made { slot, consistent_point: 10_000 + 1_000 * slot, rows }
+        CreatedSlot { slot, consistent_point: 10_000 + 1_000 * slot, rows }
     }
 
-    pub(super) fn note_made(&self, made: Made) {
+    pub(super) fn note_made(&self, made: CreatedSlot) {
         self.state().on_record = Some(made);
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::disk::{Made, Row};
+use super::disk::{CreatedSlot, Row};
 use crate::judge::Fault;
 use crate::world::locked;
 
@@ -17,7 +17,7 @@ const NOTED_WITHIN: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Default)]
 struct State {
-    made: Option<Made>,
+    made: Option<CreatedSlot>,
     /// The number of rows of that slot that are on record as settled.
     noted: u32,
     /// The same number at the start of the running process.
@@ -73,7 +73,7 @@ impl RecoveryJudge {
     }
 
     /// Records that a process publishes the rows of this slot.
-    pub(super) fn begins(&self, made: &Made) {
+    pub(super) fn begins(&self, made: &CreatedSlot) {
         let mut state = self.state();
         if state.made.as_ref().is_none_or(|before| before.slot != made.slot) {
             (state.noted, state.made) = (0, Some(made.clone()));

@@ -11,17 +11,17 @@ use walrelay_relay::lifecycle::supervisor::Supervisor;
 use walrelay_relay::observe::health::Health;
 use walrelay_relay::observe::metrics::Metrics;
 use walrelay_relay::recovery::{
-    PlaceStore, Progress, ProgressReporting, TableStreamServer, run_noting,
+    PlaceStore, Progress, ProgressReporting, TableStreamServer, run_recording_place,
 };
 use walrelay_relay::settings::Until;
 use walrelay_relay::shutdown::Shutdown;
 use walrelay_relay::stream::mode::Ended;
 
 use super::bug::Bug;
-use super::disk::Made;
+use super::disk::CreatedSlot;
 use super::publisher::TopicOf;
 use super::table::{TableServer, described};
-use super::world::{World, a_key};
+use super::world::{InboxDatabase, random_key};
 use crate::judge::Fault;
 use crate::relay::{settings, story_of};
 use crate::world::locked;
@@ -40,17 +40,17 @@ pub(super) struct Outcome {
 }
 
 pub(super) struct Processes {
-    world: Arc<World>,
+    world: Arc<InboxDatabase>,
 }
 
 impl Processes {
-    pub(super) fn new(world: Arc<World>) -> Self {
+    pub(super) fn new(world: Arc<InboxDatabase>) -> Self {
         Self { world }
     }
 
     /// Runs processes until the recovery is finished.
     pub(super) async fn run(&self, mut dies_at: Option<u64>) -> Outcome {
-        let World { disk, judge, steps, .. } = &*self.world;
+        let InboxDatabase { disk, judge, steps, .. } = &*self.world;
         for process in 1..=PROCESSES_MAX {
             steps.arm(dies_at);
             tokio::select! {
@@ -66,7 +66,7 @@ impl Processes {
             let mut seed = locked(&self.world.seed).fork();
             if process < KILLED_MAX && seed.chance(250) {
                 disk.lose_slot();
-                (0..seed.count(1, 40)).for_each(|_| disk.commit(a_key(&mut seed)));
+                (0..seed.count(1, 40)).for_each(|_| disk.commit(random_key(&mut seed)));
             }
             let is_killed = process < KILLED_MAX && seed.chance(700);
             dies_at = is_killed.then(|| seed.between(1, 300));
@@ -80,8 +80,8 @@ impl Processes {
     }
 
     /// Creates the slot, unless a recorded slot exists.
-    async fn slot(&self) -> Made {
-        let World { disk, steps, .. } = &*self.world;
+    async fn slot(&self) -> CreatedSlot {
+        let InboxDatabase { disk, steps, .. } = &*self.world;
         if let Some(made) = disk.made() {
             return made;
         }
@@ -95,7 +95,7 @@ impl Processes {
 
     /// Runs one process.
     async fn recover(&self, process: u64) {
-        let World { disk, judge, steps, bug, plan, .. } = &*self.world;
+        let InboxDatabase { disk, judge, steps, bug, plan, .. } = &*self.world;
         let made = self.slot().await;
         let place = disk.place(&made.snapshot(), *bug);
         let place = place.filter(|place| place.table_among(&[described()]).is_some());
@@ -126,7 +126,7 @@ impl Processes {
         let noting = Noting { world: Arc::clone(&self.world), made };
         let (stop, shutdown) = (Shutdown::new(), Shutdown::new());
         let running = Box::pin(supervisor.run(&stop));
-        match run_noting(running, (noting, &progress), (&stop, &shutdown)).await {
+        match run_recording_place(running, (noting, &progress), (&stop, &shutdown)).await {
             Ok(Some(Ended::CaughtUp)) => {
                 steps.pass().await;
                 disk.finish();
@@ -139,13 +139,13 @@ impl Processes {
 
 /// The record of the recovery, as one process writes it.
 struct Noting {
-    world: Arc<World>,
-    made: Made,
+    world: Arc<InboxDatabase>,
+    made: CreatedSlot,
 }
 
 impl PlaceStore for Noting {
     async fn note(&self, place: &RecoveryCursor) -> Result<(), RelayError> {
-        let World { disk, judge, steps, bug, .. } = &*self.world;
+        let InboxDatabase { disk, judge, steps, bug, .. } = &*self.world;
         steps.pass().await;
         let mut place = place.clone();
         if *bug == Some(Bug::NotesWhatIsOnlyRead) {

@@ -7,14 +7,14 @@ use tokio::time::{Instant, sleep};
 use walrelay_core::{Batch, FailureClass, PublishFailure};
 use walrelay_relay::stream::publisher::Publisher;
 
-use super::world::{Topic, World};
+use super::world::{InboxDatabase, Topic};
 use crate::pubsub::number_of;
 use crate::world::locked;
 
 /// The service, as one process publishes to it.
 #[derive(Clone)]
 pub(super) struct TopicOf {
-    pub(super) world: Arc<World>,
+    pub(super) world: Arc<InboxDatabase>,
     /// The commit position of the stream's rows.
     pub(super) commit_lsn: u64,
 }
@@ -46,9 +46,10 @@ impl Publisher for TopicOf {
             sleep(before).await;
             world.steps.pass().await;
             let refused = |class, code| Err(PublishFailure::new(class, code, "made up"));
-            let Topic { sick_key, sick_until, poison } = &world.topic;
-            let is_sick = messages.iter().any(|(.., key)| Some(key) == sick_key.as_ref());
-            if is_sick && Instant::now() < *sick_until {
+            let Topic { failing_key, failing_until, poison } = &world.topic;
+            let is_failing_topic =
+                messages.iter().any(|(.., key)| Some(key) == failing_key.as_ref());
+            if is_failing_topic && Instant::now() < *failing_until {
                 return refused(FailureClass::Operator, "PERMISSION_DENIED");
             }
             let has_poison = messages.iter().any(|(number, ..)| poison.contains(number));

@@ -22,8 +22,8 @@ use walrelay_relay::recovery::{
 use walrelay_relay::stream::wal_end::WalEnd;
 
 use super::bug::Bug;
-use super::disk::{Made, Row};
-use super::world::World;
+use super::disk::{CreatedSlot, Row};
+use super::world::InboxDatabase;
 use crate::rows::TABLE;
 use crate::table::SessionTable;
 use crate::world::locked;
@@ -73,8 +73,8 @@ fn gap_row(row: &Row) -> SourceRow {
 
 /// The rows of a slot, as one session reads them.
 pub(super) struct Reader {
-    world: Arc<World>,
-    made: Made,
+    world: Arc<InboxDatabase>,
+    made: CreatedSlot,
 }
 
 /// The number of rows between two steps of reading.
@@ -113,7 +113,7 @@ impl RowReader for Reader {
 
 /// Returns a row, or the failure in its place.
 async fn send(
-    world: Arc<World>,
+    world: Arc<InboxDatabase>,
     row: Row,
     failure: Option<RelayError>,
 ) -> Result<SourceRow, RelayError> {
@@ -125,9 +125,9 @@ async fn send(
 
 /// The table in place of the slot.
 pub(super) struct TableServer {
-    pub(super) world: Arc<World>,
+    pub(super) world: Arc<InboxDatabase>,
     pub(super) process: u64,
-    pub(super) made: Made,
+    pub(super) made: CreatedSlot,
     pub(super) progress: Progress,
     pub(super) serving: TableStreamServer,
 }
@@ -178,7 +178,7 @@ impl Server for TableServer {
 
 /// The ordinary connection beside the stream.
 pub(super) struct TableDatabase {
-    world: Arc<World>,
+    world: Arc<InboxDatabase>,
     process: u64,
     consistent_point: Lsn,
     first_index: u32,
@@ -214,7 +214,7 @@ impl Database for TableDatabase {
         Ok(Positions { confirmed_flush, wal_end, retention: WalRetentionLimit::Unlimited })
     }
 
-    fn measure_log(&self, _: WalBudgetLimit) -> WalEnd {
+    fn measure_wal(&self, _: WalBudgetLimit) -> WalEnd {
         WalEnd::measured(async |_| {})
     }
 

@@ -22,13 +22,13 @@ const KEYS: u32 = 6;
 /// The key and the rows that Pub/Sub refuses.
 #[derive(Debug)]
 pub(super) struct Topic {
-    pub(super) sick_key: Option<String>,
-    pub(super) sick_until: Instant,
+    pub(super) failing_key: Option<String>,
+    pub(super) failing_until: Instant,
     pub(super) poison: BTreeSet<u32>,
 }
 
 /// The world of a run, without its processes.
-pub(super) struct World {
+pub(super) struct InboxDatabase {
     pub(super) disk: Disk,
     pub(super) topic: Topic,
     pub(super) judge: RecoveryJudge,
@@ -40,11 +40,11 @@ pub(super) struct World {
     pub(super) dispatch: Table,
 }
 
-impl World {
+impl InboxDatabase {
     pub(super) fn new(seed: &mut Seed, bug: Option<Bug>) -> Self {
         let disk = Disk::default();
         let rows = seed.count(100, 500);
-        (0..rows).for_each(|_| disk.commit(a_key(seed)));
+        (0..rows).for_each(|_| disk.commit(random_key(seed)));
         let mut plan = Plan::calm([]);
         plan.lanes.batch_messages = 5;
         let server = ScriptedServer::new(TABLE, Box::new(|_| {}));
@@ -64,8 +64,8 @@ impl World {
         });
         let dispatch = Table::new(rules, table::Intervals::HEALTHY, seed.fork(), others, server);
         let topic = Topic {
-            sick_key: seed.chance(500).then(|| format!("k{:03}", a_key(seed))),
-            sick_until: Instant::now() + seed.time(Duration::ZERO, Duration::from_secs(20)),
+            failing_key: seed.chance(500).then(|| format!("k{:03}", random_key(seed))),
+            failing_until: Instant::now() + seed.time(Duration::ZERO, Duration::from_secs(20)),
             poison: (0..seed.count(0, 2))
                 .map(|_| u32::try_from(seed.count(0, rows)).expect("few rows"))
                 .collect(),
@@ -83,6 +83,6 @@ impl World {
 }
 
 /// Draws the key of a new row.
-pub(super) fn a_key(seed: &mut Seed) -> u32 {
+pub(super) fn random_key(seed: &mut Seed) -> u32 {
     u32::try_from(seed.between(0, u64::from(KEYS) - 1)).expect("few keys")
 }

@@ -15,7 +15,7 @@ use walrelay_pg_replication::read_server_identity;
 use walrelay_testkit::postgres::TestDatabase;
 
 use super::script;
-use super::store_under_test::{LEASE, Subject};
+use super::store_under_test::{LEASE, StoreUnderTest};
 
 pub(crate) struct InPostgres {
     database: TestDatabase,
@@ -71,7 +71,7 @@ impl InPostgres {
     }
 }
 
-impl Subject for InPostgres {
+impl StoreUnderTest for InPostgres {
     type Store = SessionStore;
 
     fn store(&mut self) -> &mut SessionStore {
@@ -112,7 +112,7 @@ impl Subject for InPostgres {
         let id = format!("{:03}", self.replay_count + 1);
         let (topic, ordering_key) = script::key(key);
         let keys = [Key { topic, ordering_key }];
-        let placed = self.operated().place_holds(&transaction, &id, &keys).await;
+        let placed = self.operated().request_pauses(&transaction, &id, &keys).await;
         if placed.expect("an answer").is_none() {
             transaction.commit().await.expect("a hold");
             self.replays.insert(key, id);
@@ -136,7 +136,7 @@ impl Subject for InPostgres {
         let Some(id) = self.replays.get(&key) else { return };
         let mut client = connect_sql(&self.config).await.expect("a connection");
         let transaction = client.transaction().await.expect("a transaction");
-        self.operated().lift_holds(&transaction, id).await.expect("it goes on");
+        self.operated().lift_pauses(&transaction, id).await.expect("it goes on");
         transaction.commit().await.expect("it goes on");
     }
 
@@ -150,7 +150,7 @@ impl Subject for InPostgres {
         let line = |row: &tokio_postgres::Row| {
             let status: DispatchStatus = row.get::<_, &str>("status").parse().expect("a status");
             let due_in: Option<f64> = row.get("due_in");
-            let due = script::rough(due_in.map(Duration::from_secs_f64));
+            let due = script::rounded_minutes(due_in.map(Duration::from_secs_f64));
             let (number, attempts): (i64, i32) = (row.get("number"), row.get("attempts"));
             format!("  {number} {status} {attempts} {due}")
         };

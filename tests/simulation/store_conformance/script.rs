@@ -21,13 +21,13 @@ const LATE: Duration = Duration::from_secs(3_900);
 /// One step of a script.
 #[derive(Debug, Clone)]
 pub(crate) enum Step {
-    Park(Vec<(usize, Why)>),
+    Park(Vec<(usize, ParkReason)>),
     ParkAgain,
     Claim {
         chosen: u8,
         bytes_max: usize,
     },
-    Finish(Vec<What>),
+    Finish(Vec<ClaimFate>),
     Due,
     /// Queries whether spilled rows that were committed before this position are pending.
     Spilled(u64),
@@ -51,7 +51,7 @@ pub(crate) enum Step {
 
 /// The reason for recording a row.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Why {
+pub(crate) enum ParkReason {
     Stuck(Option<Duration>),
     Spilled(Option<Duration>),
     Queued,
@@ -60,7 +60,7 @@ pub(crate) enum Why {
 
 /// The fate of a claimed row.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum What {
+pub(crate) enum ClaimFate {
     Published,
     Released,
     Failed(Option<Duration>, FailureCause),
@@ -82,7 +82,7 @@ pub(crate) fn topic(index: usize) -> &'static str {
     TOPICS[index % TOPICS.len()]
 }
 
-pub(crate) fn an_on_dead() -> impl Strategy<Value = OnDead> {
+pub(crate) fn any_on_dead() -> impl Strategy<Value = OnDead> {
     prop_oneof![Just(OnDead::Continue), Just(OnDead::Hold)]
 }
 
@@ -118,28 +118,28 @@ fn a_delay() -> impl Strategy<Value = Option<Duration>> {
     prop_oneof![Just(None), Just(Some(Duration::ZERO)), Just(Some(SOON)), Just(Some(LATE))]
 }
 
-fn why() -> impl Strategy<Value = Why> {
+fn why() -> impl Strategy<Value = ParkReason> {
     prop_oneof![
-        4 => a_delay().prop_map(Why::Stuck),
-        4 => a_delay().prop_map(Why::Spilled),
-        3 => Just(Why::Queued),
-        2 => Just(Why::Dead),
+        4 => a_delay().prop_map(ParkReason::Stuck),
+        4 => a_delay().prop_map(ParkReason::Spilled),
+        3 => Just(ParkReason::Queued),
+        2 => Just(ParkReason::Dead),
     ]
 }
 
-fn what() -> impl Strategy<Value = What> {
+fn what() -> impl Strategy<Value = ClaimFate> {
     prop_oneof![
-        3 => Just(What::Published),
-        2 => Just(What::Released),
+        3 => Just(ClaimFate::Published),
+        2 => Just(ClaimFate::Released),
         3 => (a_delay(), prop_oneof![Just(FailureCause::Row), Just(FailureCause::Nobody)])
-            .prop_map(|(after, blame)| What::Failed(after, blame)),
-        2 => Just(What::Dead),
-        1 => Just(What::Forgotten),
+            .prop_map(|(after, blame)| ClaimFate::Failed(after, blame)),
+        2 => Just(ClaimFate::Dead),
+        1 => Just(ClaimFate::Forgotten),
     ]
 }
 
 /// Formats a time rounded to minutes.
-pub(crate) fn rough(time: Option<Duration>) -> String {
+pub(crate) fn rounded_minutes(time: Option<Duration>) -> String {
     match time {
         None => "-".to_owned(),
         Some(time) => format!("{}", (time.as_secs() + 30) / 60),
@@ -190,17 +190,17 @@ impl Keys {
 }
 
 /// The relay's side of a script: the recorded rows and the claimed rows.
-pub(crate) struct Actor {
+pub(crate) struct ScriptedRelay {
     tracker: Tracker,
     last_row: u64,
-    last_rows: Vec<(u64, usize, Why)>,
+    last_rows: Vec<(u64, usize, ParkReason)>,
     /// By position and id: a replayed row has the position of its original.
     held: BTreeMap<(Position, String), Message>,
     /// The key of each recorded row.
     keys: BTreeMap<u64, usize>,
 }
 
-impl Actor {
+impl ScriptedRelay {
     pub(crate) fn new() -> Self {
         let mut tracker = Tracker::new();
         tracker.begin(PgTimestamp::from_system_time(std::time::SystemTime::UNIX_EPOCH));
@@ -211,7 +211,7 @@ impl Actor {
     pub(crate) fn rows_to_record(
         &mut self,
         keys: &Keys,
-        rows: &[(usize, Why)],
+        rows: &[(usize, ParkReason)],
     ) -> Vec<RowToRecord> {
         let numbers = self.last_row + 1..;
         self.last_row += rows.len() as u64;
@@ -250,7 +250,7 @@ impl Actor {
     }
 
     /// Returns an outcome for every claimed row, in turn.
-    pub(crate) fn finish(&mut self, outcomes: &[What]) -> Vec<Finished> {
+    pub(crate) fn finish(&mut self, outcomes: &[ClaimFate]) -> Vec<Finished> {
         let held = std::mem::take(&mut self.held);
         let finished = held.into_values().zip(outcomes.iter().cycle());
         finished
@@ -280,23 +280,27 @@ fn failure() -> Arc<PublishFailure> {
     Arc::new(PublishFailure::new(FailureClass::Transient, "UNAVAILABLE", "made up"))
 }
 
-fn reason(why: Why) -> RecordReason {
+fn reason(why: ParkReason) -> RecordReason {
     match why {
-        Why::Stuck(next_attempt_in) => RecordReason::Stuck { failure: failure(), next_attempt_in },
-        Why::Spilled(next_attempt_in) => RecordReason::Spilled { failure: None, next_attempt_in },
-        Why::Queued => RecordReason::Queued,
-        Why::Dead => RecordReason::Dead { failure: failure() },
+        ParkReason::Stuck(next_attempt_in) => {
+            RecordReason::Stuck { failure: failure(), next_attempt_in }
+        }
+        ParkReason::Spilled(next_attempt_in) => {
+            RecordReason::Spilled { failure: None, next_attempt_in }
+        }
+        ParkReason::Queued => RecordReason::Queued,
+        ParkReason::Dead => RecordReason::Dead { failure: failure() },
     }
 }
 
-fn outcome(what: What) -> Option<Outcome> {
+fn outcome(what: ClaimFate) -> Option<Outcome> {
     Some(match what {
-        What::Published => Outcome::Published { message_id: "m".to_owned() },
-        What::Released => Outcome::released(9),
-        What::Failed(after, blame) => {
+        ClaimFate::Published => Outcome::Published { message_id: "m".to_owned() },
+        ClaimFate::Released => Outcome::released(9),
+        ClaimFate::Failed(after, blame) => {
             Outcome::Again { attempts: 3, after, failure: Some(failure()), blame }
         }
-        What::Dead => Outcome::Dead { attempts: 4, failure: failure() },
-        What::Forgotten => return None,
+        ClaimFate::Dead => Outcome::Dead { attempts: 4, failure: failure() },
+        ClaimFate::Forgotten => return None,
     })
 }

@@ -8,7 +8,7 @@ use walrelay_testkit::seed::Seed;
 use walrelay_testkit::walsender::ScriptedServer;
 
 use super::script;
-use super::store_under_test::{LEASE, Subject};
+use super::store_under_test::{LEASE, StoreUnderTest};
 use crate::judge::{self, Judge, Row};
 use crate::rows::TABLE;
 use crate::table::{Intervals, Rules, SessionTable, Table};
@@ -40,7 +40,7 @@ impl Simulated {
     }
 }
 
-impl Subject for Simulated {
+impl StoreUnderTest for Simulated {
     type Store = SessionTable;
 
     fn store(&mut self) -> &mut SessionTable {
@@ -102,7 +102,7 @@ impl Subject for Simulated {
         let contents = self.table.contents();
         let lines = contents.into_iter().map(|(commit_lsn, status, attempts, due_in)| {
             let status = format!("{status:?}").to_lowercase();
-            format!("  {commit_lsn} {status} {attempts} {}", script::rough(due_in))
+            format!("  {commit_lsn} {status} {attempts} {}", script::rounded_minutes(due_in))
         });
         let holds = self.table.holds().into_iter().map(|(topic, key, through)| {
             let (number, index) = through.unzip();

@@ -8,7 +8,7 @@ use walrelay_outbox_store::Store;
 pub(crate) const LEASE: Duration = Duration::from_secs(900);
 
 /// A store, and the changes that other sessions make to its rows.
-pub(super) trait Subject {
+pub(super) trait StoreUnderTest {
     type Store: Store;
 
     fn store(&mut self) -> &mut Self::Store;

@@ -1,13 +1,13 @@
 //! The state of a key that is held for a replay in place.
 
 /// A position through which a key is held. The index may be negative, before the first row.
-pub(super) type Through = (u64, i64);
+pub(super) type HoldPosition = (u64, i64);
 
 /// A key that is held, or will be.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Hold {
     /// `None` until the relay has answered.
-    pub(super) through: Option<Through>,
+    pub(super) through: Option<HoldPosition>,
     /// The number of history rows in the table.
     pub(super) added: usize,
 }
@@ -17,6 +17,6 @@ pub(super) struct Hold {
 pub(crate) struct HeldKey {
     pub(crate) topic: String,
     pub(crate) key: String,
-    pub(crate) through: Through,
+    pub(crate) through: HoldPosition,
     pub(crate) added: usize,
 }

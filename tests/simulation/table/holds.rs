@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use walrelay_core::{Behind, ClaimKey, OnDead};
 use walrelay_outbox_store::ParkedKey;
 
-use super::held::{HeldKey, Hold, Through};
+use super::held::{HeldKey, Hold, HoldPosition};
 use super::{Entry, Key, Source, State, Table};
 use crate::judge::{Row, Status};
 
@@ -148,7 +148,7 @@ impl Table {
     }
 
     /// Returns every hold with its key and position.
-    pub(crate) fn holds(&self) -> Vec<(String, String, Option<Through>)> {
+    pub(crate) fn holds(&self) -> Vec<(String, String, Option<HoldPosition>)> {
         let state = self.state();
         let holds = state.holds.iter();
         holds.map(|((topic, key), hold)| (topic.clone(), key.clone(), hold.through)).collect()
@@ -185,7 +185,7 @@ impl State {
     }
 
     /// Returns the first row of a key that is pending, or that holds the key.
-    fn first_waiting(&self, on_dead: OnDead, topic: &str, key: &str) -> Option<Through> {
+    fn first_waiting(&self, on_dead: OnDead, topic: &str, key: &str) -> Option<HoldPosition> {
         if key.is_empty() {
             return None;
         }

@@ -74,7 +74,7 @@ impl Budget {
 
     /// The number of bytes that may be reloaded from dispatch state now.
     #[must_use]
-    pub const fn room_for_reload(&self) -> usize {
+    pub const fn reload_capacity(&self) -> usize {
         let share = self.limits.bytes / 8;
         let left = self.limits.bytes.saturating_sub(self.bytes);
         if left < share { left } else { share }

@@ -62,7 +62,7 @@ const WIDTH: usize = 1_024;
 /// The names kept during a window: more than are reported, because the ranking changes.
 const CANDIDATES: usize = 16;
 /// The number of keys that are reported.
-const TOLD: usize = 10;
+const REPORTED_MAX: usize = 10;
 /// The time for which bytes are counted before the keys are ranked. A key that becomes hot within a
 /// window is reported after at most two windows, within ten seconds.
 const WINDOW: Duration = Duration::from_secs(4);
@@ -126,7 +126,7 @@ impl HeavyKeys {
         let per_second = |count| u64::try_from(per_second(count)).unwrap_or(u64::MAX);
         self.candidates
             .sort_unstable_by(|a, b| (b.bytes, &*a.ordering_key).cmp(&(a.bytes, &*b.ordering_key)));
-        self.candidates.truncate(TOLD);
+        self.candidates.truncate(REPORTED_MAX);
         let ranked = self.candidates.drain(..).map(|candidate| HeavyKey {
             bytes_per_second: per_second(candidate.bytes),
             rows_per_second: per_second(candidate.rows),
@@ -192,7 +192,7 @@ mod tests {
         }
         assert!(keys.tick(start + Duration::from_secs(4)));
         let heaviest = keys.heaviest();
-        assert_eq!(heaviest.len(), TOLD);
+        assert_eq!(heaviest.len(), REPORTED_MAX);
         assert_eq!(&*heaviest[0].ordering_key, "hot");
         assert!(heaviest[0].is_hot() && heaviest[0].bytes_per_second <= 950_000, "{heaviest:?}");
         assert_eq!(heaviest[0].rows_per_second, 90);

@@ -113,7 +113,7 @@ pub struct WalBudget {
     ///
     /// Spilling resumes when a row is stored, or when enough WAL has been written since. Other
     /// tables may have written that WAL, and then only the earlier outbox rows retain it.
-    rests_since: Option<Lsn>,
+    paused_at: Option<Lsn>,
 }
 
 /// The cost of spilling so far, and the WAL that it released. Both cover the same sections of the
@@ -142,11 +142,11 @@ impl SpillCost {
 
 /// The WAL that one recorded row writes in addition to its message, in bytes: the row, its index
 /// entries, and its deletion.
-const ROW_LOG_BYTES: u64 = 1_500;
+const ROW_WAL_BYTES: u64 = 1_500;
 
 /// The number of WAL sections in a budget: the resolution at which cost and released WAL are
 /// compared.
-const STRETCHES: u64 = 256;
+const SECTIONS: u64 = 256;
 
 impl WalBudget {
     /// Creates the budget for a server with this limit and a stream that starts at `from`.
@@ -160,7 +160,7 @@ impl WalBudget {
             spill: SpillMode::Off,
             effort: SpillCost::NONE,
             recorded: BTreeMap::new(),
-            rests_since: None,
+            paused_at: None,
         }
     }
 
@@ -197,7 +197,7 @@ impl WalBudget {
     /// Whether spilling is paused because it writes more WAL than it releases.
     #[must_use]
     pub const fn is_futile(&self) -> bool {
-        self.rests_since.is_some()
+        self.paused_at.is_some()
     }
 
     /// The time after which a call that retains WAL near the budget may be abandoned. Google's own
@@ -209,7 +209,7 @@ impl WalBudget {
     /// Either nothing is stored at all, or others are answered and this call alone retains half of
     /// the budget. WAL that has not been read yet does not count against outstanding calls.
     #[must_use]
-    pub fn gives_up(&self, call: &Batch, read_to: Lsn, now: Instant) -> bool {
+    pub fn must_abandon(&self, call: &Batch, read_to: Lsn, now: Instant) -> bool {
         let holds_back = |from: Lsn| read_to.as_u64().saturating_sub(from.as_u64());
         let is_meant = match (self.spill, self.limit) {
             (SpillMode::Off, _) | (_, None) => false,
@@ -224,7 +224,7 @@ impl WalBudget {
     /// Notes that a row committed at this position was recorded with a message of this size.
     pub fn recorded(&mut self, commit_lsn: Lsn, message_bytes: usize) {
         let Some(stretch) = self.stretch() else { return };
-        let cost = ROW_LOG_BYTES + message_bytes as u64;
+        let cost = ROW_WAL_BYTES + message_bytes as u64;
         *self.recorded.entry(commit_lsn.as_u64() / stretch).or_default() += cost;
     }
 
@@ -233,7 +233,7 @@ impl WalBudget {
     /// slot.
     fn stretch(&self) -> Option<u64> {
         let limit = self.limit.filter(|_| self.retention == WalRetentionLimit::Unlimited)?;
-        Some((limit / STRETCHES).max(1))
+        Some((limit / SECTIONS).max(1))
     }
 
     /// Adds up the cost of rows that the watermark has passed.
@@ -253,22 +253,22 @@ impl WalBudget {
         let before = self.spill;
         let is_near = bytes >= limit / 4 * 3;
         let is_relieved = bytes <= limit / 2;
-        let rested_since = self.rests_since.take();
+        let rested_since = self.paused_at.take();
         // After a pause, spilling may lose as much more as the WAL grew during the pause. The total
         // is then at most about twice the WAL alone, and the watermark still passes the WAL of
         // other tables in the end.
         let grown = rested_since.map_or(0, |since| held.wal_end.bytes_since(since));
-        let rests_since = rested_since
+        let paused_at = rested_since
             .filter(|_| delivery == Delivery::Stalled && !is_relieved && grown < limit / 8);
         self.spill = match (before, delivery) {
             (_, _) if is_relieved => SpillMode::Off,
             (SpillMode::Off, _) if !is_near => SpillMode::Off,
             (SpillMode::Failing, Delivery::Stalled) if !is_near => SpillMode::Failing,
-            (_, Delivery::Stalled) if rests_since.is_some() => SpillMode::Off,
+            (_, Delivery::Stalled) if paused_at.is_some() => SpillMode::Off,
             (_, Delivery::Stalled) => SpillMode::Everything,
             (_, Delivery::Flowing) => SpillMode::Failing,
         };
-        self.rests_since = rests_since;
+        self.paused_at = paused_at;
         if let (SpillMode::Everything, Some(stretch)) = (self.spill, self.stretch()) {
             let passed = held.watermark.as_u64() / stretch;
             let (is_new, goes_on) = (before != SpillMode::Everything, rested_since.is_some());
@@ -280,7 +280,7 @@ impl WalBudget {
             }
             // If outbox rows are most of the WAL, recording them writes more WAL than it releases.
             if self.effort.loss(passed, stretch) > self.effort.allowed {
-                self.rests_since = Some(held.wal_end);
+                self.paused_at = Some(held.wal_end);
                 self.spill = SpillMode::Off;
             }
         }
@@ -481,7 +481,7 @@ mod tests {
     fn what_is_remembered_of_recorded_rows_does_not_grow_with_their_number() {
         let mut budget = budget(64 * MIB);
         record(&mut budget, 0..64, 5_000);
-        assert_eq!(budget.recorded.len() as u64, STRETCHES);
+        assert_eq!(budget.recorded.len() as u64, SECTIONS);
         budget.judge(held_at(64 * MIB, MIB), Delivery::Flowing);
         assert!(budget.recorded.is_empty());
     }
@@ -518,7 +518,7 @@ mod tests {
             (32, Delivery::Stalled, [false; 4]),
         ] {
             budget.judge(held(held_mebibytes * MIB), delivery);
-            let found = |now| all.each_ref().map(|call| budget.gives_up(call, read_to, now));
+            let found = |now| all.each_ref().map(|call| budget.must_abandon(call, read_to, now));
             assert_eq!(found(late), given_up, "{held_mebibytes} MiB, {delivery:?}");
             assert_eq!(found(early), [false; 4], "{held_mebibytes} MiB, {delivery:?}");
         }

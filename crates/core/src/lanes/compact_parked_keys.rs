@@ -17,7 +17,7 @@ impl Lanes {
     const REST_MIN: Duration = Duration::from_millis(500);
 
     /// The longest time for which a key that a new row has woken keeps its lane.
-    const LOOK_PAUSE: Duration = Duration::from_secs(60);
+    const WOKEN_LANE_MAX: Duration = Duration::from_secs(60);
 
     /// The memory of parked keys without a lane, in bytes, for the budget.
     #[must_use]
@@ -41,7 +41,7 @@ impl Lanes {
     /// Whether keys are resting and half of the lanes for parked keys are free. The next query for
     /// due keys may then return more at once.
     #[must_use]
-    pub fn has_room_to_wake(&self) -> bool {
+    pub fn has_lanes_to_wake(&self) -> bool {
         !self.resting.is_empty() && self.parked_count <= self.policy.parked_lanes / 2
     }
 
@@ -50,7 +50,7 @@ impl Lanes {
     /// An operator or an ended session has removed the rows before the head. A resting key is woken.
     /// A key not known to be parked is parked, because an ended session has put the row there. A
     /// parked key with a lane checks the table by itself.
-    pub fn mark_untimed(&mut self, topic: &Topic, ordering_key: &str, now: Instant) {
+    pub fn mark_without_due_time(&mut self, topic: &Topic, ordering_key: &str, now: Instant) {
         let lane = self.table.find(topic, ordering_key).map(|id| &self.table[id]);
         if lane.is_some_and(|lane| lane.parked.is_some()) {
             return;
@@ -65,8 +65,8 @@ impl Lanes {
     /// The topics whose due keys need not be queried now. An operator has to act, and one of the
     /// topic's keys was tried a moment ago.
     #[must_use]
-    pub fn topics_at_rest(&self, now: Instant) -> Vec<Topic> {
-        self.failing.at_rest(now)
+    pub fn paused_topics(&self, now: Instant) -> Vec<Topic> {
+        self.failing.paused_topics(now)
     }
 
     /// The lane of a key, created on first use. A resting key is parked again.
@@ -76,7 +76,7 @@ impl Lanes {
             && self.table[id].is_spent()
             && self.resting.remove(topic, ordering_key)
         {
-            let until = self.now.map(|now| now + Self::LOOK_PAUSE);
+            let until = self.now.map(|now| now + Self::WOKEN_LANE_MAX);
             self.park_again(id, until);
         }
         id
@@ -96,19 +96,19 @@ impl Lanes {
     }
 
     /// Lets a parked key rest if there are too many lanes and the key is not due soon.
-    pub(super) fn rest_if_crowded(&mut self, id: LaneId, now: Instant) {
+    pub(super) fn rest_if_lanes_scarce(&mut self, id: LaneId, now: Instant) {
         let Some(Parked { redelivery: Redelivery::Pausing { until }, .. }) = self.table[id].parked
         else {
             return;
         };
         if until >= now + Self::REST_MIN {
-            self.rest_until_told(id);
+            self.rest_until_due_query(id);
         }
     }
 
     /// Lets a parked key rest if there are too many lanes, due or not. The next query for due keys
     /// finds it.
-    pub(super) fn rest_until_told(&mut self, id: LaneId) {
+    pub(super) fn rest_until_due_query(&mut self, id: LaneId) {
         if self.parked_count <= self.policy.parked_lanes {
             return;
         }

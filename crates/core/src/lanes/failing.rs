@@ -29,13 +29,13 @@ impl Lanes {
     /// Records failing rows while the budget is nearly full and the service is up. Starts with the
     /// heaviest topic and stops when failing rows use no more than `share`.
     pub fn relieve(&mut self, share: BudgetLimits, now: Instant) {
-        if self.failing.is_empty() || self.relieved_at.is_some_and(|at| now < at) {
+        if self.failing.is_empty() || self.next_relief_at.is_some_and(|at| now < at) {
             return;
         }
-        self.relieved_at = Some(now + Self::RELIEF_PAUSE);
+        self.next_relief_at = Some(now + Self::RELIEF_PAUSE);
         let mut held: BTreeMap<Topic, Held> = BTreeMap::new();
         let mut total = BudgetLimits { bytes: 0, rows: 0 };
-        for id in self.table.ids().filter(|id| self.fails_in_fair_weather(*id)) {
+        for id in self.table.ids().filter(|id| self.fails_while_others_succeed(*id)) {
             let lane = &self.table[id];
             let of_topic = held.entry(Topic::clone(&lane.topic)).or_default();
             of_topic.lanes.push(id);
@@ -60,7 +60,7 @@ impl Lanes {
         let Some(failing) = self.failing.topics.get_mut(topic) else { return };
         // Marks the topic as failing, because otherwise its next keys would fill the budget again.
         // One heavy lane is a failing key and says nothing about the topic.
-        failing.is_sick |= failing.operator_since.is_some() && lanes.len() > 1;
+        failing.is_failing_topic |= failing.operator_since.is_some() && lanes.len() > 1;
         let why = ParkCause::Refused(Arc::clone(&failing.failure));
         for id in lanes {
             self.set_aside(id, &why, now);
@@ -68,7 +68,7 @@ impl Lanes {
     }
 
     /// Whether the lane's live rows fail although other rows are stored.
-    fn fails_in_fair_weather(&self, id: LaneId) -> bool {
+    fn fails_while_others_succeed(&self, id: LaneId) -> bool {
         let lane = &self.table[id];
         let waits = lane.sends_live_rows() && lane.holds_live_rows();
         if !waits || !self.failing.topics.contains_key(&lane.topic) {
@@ -134,7 +134,7 @@ impl Lanes {
 
     /// Whether a parked key may be claimed now. If the topic waits for an operator, only one key is
     /// tried at a time. The other keys get the time of their next check as the error.
-    pub(super) fn may_probe(&mut self, topic: &Topic, now: Instant) -> Result<(), Instant> {
+    pub(super) fn try_probe(&mut self, topic: &Topic, now: Instant) -> Result<(), Instant> {
         let random = self.random.next_u32();
         let is_outage = self.weather.is_outage(now);
         let Some(failing) = self.failing.topics.get_mut(topic) else { return Ok(()) };

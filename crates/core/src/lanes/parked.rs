@@ -57,7 +57,7 @@ impl Lanes {
         if let Some(parked) = &mut self.table[id].parked {
             parked.is_timed = due_in.is_some();
         }
-        self.rest_until_told(id);
+        self.rest_until_due_query(id);
     }
 
     /// Makes a key due that changed in the table without the relay: an operator retries its rows.
@@ -98,9 +98,9 @@ impl Lanes {
                 continue;
             }
             let topic = Topic::clone(&lane.topic);
-            if let Err(again_at) = self.may_probe(&topic, now) {
+            if let Err(again_at) = self.try_probe(&topic, now) {
                 self.pause(id, again_at);
-                self.rest_if_crowded(id, now);
+                self.rest_if_lanes_scarce(id, now);
                 continue;
             }
             let ordering_key = self.table[id].ordering_key.clone();
@@ -191,7 +191,7 @@ impl Lanes {
             parked.durable += 1;
         }
         if let Some(now) = self.now {
-            self.rest_if_crowded(id, now);
+            self.rest_if_lanes_scarce(id, now);
         }
     }
 
@@ -206,7 +206,7 @@ impl Lanes {
         let counts = was_alone
             && failure.class == FailureClass::Transient
             && self.spill == SpillMode::Off
-            && before.is_some_and(|failed| self.was_its_own(batch.topic(), failed))
+            && before.is_some_and(|failed| self.was_caused_by_row(batch.topic(), failed))
             && !self.weather.is_outage(now);
         let delay = self.policy.redelivery.delay(failures, self.random.next_u32());
         let delay = self.probing(delay, now);
@@ -243,9 +243,9 @@ impl Lanes {
         if let Some(parked) = &mut lane.parked {
             parked.is_timed = is_timed;
             self.pause(id, now + delay);
-            self.rest_if_crowded(id, now);
+            self.rest_if_lanes_scarce(id, now);
         }
-        self.table.evict_if_spent(id);
+        self.table.remove_if_unused(id);
     }
 
     /// Whether the failed delivery was caused by its row. A request of the topic that was sent
@@ -253,9 +253,9 @@ impl Lanes {
     /// interval.
     ///
     /// An intermittent outage, of one topic or of all, makes several healthy keys fail each time.
-    fn was_its_own(&self, topic: &Topic, failed: FailedDelivery) -> bool {
+    fn was_caused_by_row(&self, topic: &Topic, failed: FailedDelivery) -> bool {
         let FailedDelivery { at, everywhere, of_topic } = failed;
-        self.topic_weather.is_fair(topic, at, (of_topic.pause, of_topic.own))
+        self.topic_weather.has_only_own_failures(topic, at, (of_topic.pause, of_topic.own))
             && self.weather.refused_in(everywhere.pause) <= everywhere.own
     }
 
@@ -281,7 +281,7 @@ impl Lanes {
                     }
                 };
                 if was_well == WasHealthy::Yes {
-                    self.weather.failure_of_the_well();
+                    self.weather.note_healthy_key_failure();
                 }
                 let (anywhere, of_topic) =
                     (self.weather.pause(), self.topic_weather.failed(&topic, was_well, now));
@@ -327,7 +327,7 @@ impl Lanes {
             self.note_append(listed);
             self.effects.rows_to_record.push(RowToRecord::aside(listed, row, why, Some(delay)));
         }
-        self.table.evict_if_spent(id);
+        self.table.remove_if_unused(id);
     }
 
     /// Hands the queue of a parked lane over to dispatch state.
@@ -395,7 +395,7 @@ impl Lanes {
         self.table[id].parked = None;
         self.parked_count -= 1;
         self.has_spilled &= self.parked_keys() > 0;
-        self.table.evict_if_spent(id);
+        self.table.remove_if_unused(id);
     }
 }
 

@@ -56,7 +56,7 @@ impl Lanes {
     }
 
     /// Why a new row for this lane is recorded without being tried, if it is.
-    pub(super) fn reason_to_set_aside(&self, id: LaneId) -> Option<ParkCause> {
+    pub(super) fn park_cause(&self, id: LaneId) -> Option<ParkCause> {
         if self.spill == SpillMode::Off && self.failing.is_empty() {
             return None;
         }
@@ -70,7 +70,7 @@ impl Lanes {
     }
 
     /// Why the rows of a refused batch are recorded.
-    pub(super) fn aside_of(&self, failure: &PublishFailure) -> ParkCause {
+    pub(super) fn park_cause_of(&self, failure: &PublishFailure) -> ParkCause {
         match self.spill {
             SpillMode::Off => ParkCause::refused(failure),
             SpillMode::Failing | SpillMode::Everything => {

@@ -28,7 +28,7 @@ pub(crate) struct FailingTopic {
     /// that the service is up.
     pub(crate) operator_since: Option<Instant>,
     /// Whether rows for this topic are recorded without being tried first.
-    pub(crate) is_sick: bool,
+    pub(crate) is_failing_topic: bool,
     /// The time before which no parked key of the topic is tried.
     pub(crate) probe_at: Instant,
     pub(crate) probes: u32,
@@ -47,7 +47,7 @@ impl FailingTopics {
             refused_at: now,
             failure: Arc::new(failure.clone()),
             operator_since: None,
-            is_sick: false,
+            is_failing_topic: false,
             probe_at: now,
             probes: 0,
         });
@@ -75,7 +75,7 @@ impl FailingTopics {
 
     /// The failure with which new rows of the topic are recorded without being tried, if they are.
     pub(crate) fn sickness(&self, topic: &Topic) -> Option<Arc<PublishFailure>> {
-        let failing = self.topics.get(topic).filter(|failing| failing.is_sick)?;
+        let failing = self.topics.get(topic).filter(|failing| failing.is_failing_topic)?;
         Some(Arc::clone(&failing.failure))
     }
 
@@ -86,12 +86,12 @@ impl FailingTopics {
             && let Some(since) = failing.operator_since
             && now.saturating_duration_since(since) >= park_after
         {
-            failing.is_sick = true;
+            failing.is_failing_topic = true;
         }
     }
 
     /// The topics whose parked keys are not tried now.
-    pub(crate) fn at_rest(&self, now: Instant) -> Vec<Topic> {
+    pub(crate) fn paused_topics(&self, now: Instant) -> Vec<Topic> {
         let rests =
             |failing: &FailingTopic| failing.operator_since.is_some() && now < failing.probe_at;
         let resting = self.topics.iter().filter(|(_, failing)| rests(failing));

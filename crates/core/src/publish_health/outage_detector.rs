@@ -99,8 +99,8 @@ impl OutageDetector {
 
     /// Notes that the refused key was healthy before. That suggests a failing service, not a
     /// failing key.
-    pub fn failure_of_the_well(&mut self) {
-        self.pauses.fell_ill();
+    pub fn note_healthy_key_failure(&mut self) {
+        self.pauses.note_healthy_key_failure();
     }
 
     /// The current success interval.
@@ -112,7 +112,7 @@ impl OutageDetector {
     /// The number of previously healthy keys that were refused in this interval.
     #[must_use]
     pub fn refused_in(&self, pause: Pause) -> u32 {
-        self.pauses.ill_in(pause)
+        self.pauses.failed_keys_in(pause)
     }
 
     /// The healthy time up to now. The time since the last success counts up to one gap, as the

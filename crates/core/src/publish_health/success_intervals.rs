@@ -45,7 +45,7 @@ impl SuccessIntervals {
     }
 
     /// Notes the refusal of a key that was healthy as far as is known.
-    pub(crate) fn fell_ill(&mut self) {
+    pub(crate) fn note_healthy_key_failure(&mut self) {
         match self.bad.back_mut() {
             Some((pause, keys)) if *pause == self.current => *keys = keys.saturating_add(1),
             Some(_) | None => {
@@ -58,7 +58,7 @@ impl SuccessIntervals {
     }
 
     /// The number of previously healthy keys that were refused in the interval.
-    pub(crate) fn ill_in(&self, pause: Pause) -> u32 {
+    pub(crate) fn failed_keys_in(&self, pause: Pause) -> u32 {
         let found = self.bad.binary_search_by_key(&pause, |(bad, _)| *bad);
         found.map_or(0, |index| self.bad[index].1)
     }
@@ -75,17 +75,17 @@ mod tests {
         let mut pauses = SuccessIntervals::new(7, BAD_MAX);
         let mut seen = Vec::new();
         for refused in [0, 2, 0, 1] {
-            (0..refused).for_each(|_| pauses.fell_ill());
+            (0..refused).for_each(|_| pauses.note_healthy_key_failure());
             seen.push(pauses.current());
             pauses.stored(start);
         }
-        let counts: Vec<_> = seen.iter().map(|pause| pauses.ill_in(*pause)).collect();
+        let counts: Vec<_> = seen.iter().map(|pause| pauses.failed_keys_in(*pause)).collect();
         assert_eq!(counts, [0, 2, 0, 1]);
         for _ in 0..BAD_MAX {
-            pauses.fell_ill();
+            pauses.note_healthy_key_failure();
             pauses.stored(start);
         }
-        assert_eq!(pauses.ill_in(seen[1]), 0, "it is forgotten");
+        assert_eq!(pauses.failed_keys_in(seen[1]), 0, "it is forgotten");
         assert_eq!(pauses.bad.len(), BAD_MAX);
     }
 }

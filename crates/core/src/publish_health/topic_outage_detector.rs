@@ -47,7 +47,7 @@ impl TopicOutageDetector {
         });
         of_topic.last_failure = now;
         if was_well == WasHealthy::Yes {
-            of_topic.pauses.fell_ill();
+            of_topic.pauses.note_healthy_key_failure();
         }
         of_topic.pauses.current()
     }
@@ -65,14 +65,14 @@ impl TopicOutageDetector {
 
     /// Whether a request of the topic that was sent after `moment` was stored, and at most `own`
     /// previously healthy keys failed in the interval `pause`.
-    pub(crate) fn is_fair(
+    pub(crate) fn has_only_own_failures(
         &self,
         topic: &Topic,
         moment: Instant,
         (pause, own): (Pause, u32),
     ) -> bool {
         self.topics.get(topic).is_some_and(|TopicIntervals { pauses, .. }| {
-            pauses.has_stored_what_was_sent_after(moment) && pauses.ill_in(pause) <= own
+            pauses.has_stored_what_was_sent_after(moment) && pauses.failed_keys_in(pause) <= own
         })
     }
 
@@ -105,12 +105,18 @@ mod tests {
         let mut weather = TopicOutageDetector::default();
         let pause = weather.failed(&sick, WasHealthy::Yes, start);
         weather.stored(&other, after(1));
-        assert!(!weather.is_fair(&sick, start, (pause, 1)), "another topic flows");
+        assert!(!weather.has_only_own_failures(&sick, start, (pause, 1)), "another topic flows");
         weather.stored(&sick, start);
-        assert!(!weather.is_fair(&sick, start, (pause, 1)), "it had been sent before");
+        assert!(
+            !weather.has_only_own_failures(&sick, start, (pause, 1)),
+            "it had been sent before"
+        );
         weather.stored(&sick, after(2));
-        assert!(weather.is_fair(&sick, start, (pause, 1)));
-        assert!(!weather.is_fair(&sick, start, (pause, 0)), "another key fell ill with it");
+        assert!(weather.has_only_own_failures(&sick, start, (pause, 1)));
+        assert!(
+            !weather.has_only_own_failures(&sick, start, (pause, 0)),
+            "another key fell ill with it"
+        );
     }
 
     #[test]
@@ -125,7 +131,7 @@ mod tests {
         }
         assert_eq!(weather.topics.len(), TOPICS_MAX);
         weather.stored(&topic(0), after(1_000));
-        assert!(!weather.is_fair(&topic(0), start, (first, 0)));
+        assert!(!weather.has_only_own_failures(&topic(0), start, (first, 0)));
         assert!(weather.failed(&topic(0), WasHealthy::No, after(1_000)) > first);
     }
 }

@@ -52,7 +52,7 @@ impl Attributes {
     }
 
     /// Adds this system identifier to each message from now on.
-    pub(crate) fn tell_log_name(&mut self, system_identifier: String) {
+    pub(crate) fn set_system_identifier(&mut self, system_identifier: String) {
         self.system_identifier = Some(system_identifier);
     }
 

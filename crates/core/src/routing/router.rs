@@ -117,7 +117,7 @@ impl Router {
     #[must_use]
     pub fn of_server(mut self, system_identifier: String) -> Self {
         if self.config.log_name == SystemIdentifierMode::Told {
-            self.attributes.tell_log_name(system_identifier);
+            self.attributes.set_system_identifier(system_identifier);
         }
         self
     }

@@ -113,7 +113,8 @@ fn rows_that_were_sent_are_no_longer_held() {
 #[test]
 fn a_topic_is_known_sick_when_several_keys_were_answered_and_not_for_a_heavy_one() {
     use FailureClass::{Operator, Transient};
-    for (keys, class, is_sick) in [(1, Operator, false), (2, Operator, true), (2, Transient, false)]
+    for (keys, class, is_failing_topic) in
+        [(1, Operator, false), (2, Operator, true), (2, Transient, false)]
     {
         let mut bench = LaneHarness::with(eager());
         for key in 0..keys {
@@ -129,7 +130,7 @@ fn a_topic_is_known_sick_when_several_keys_were_answered_and_not_for_a_heavy_one
         bench.lanes.relieve(NOTHING, bench.now);
         assert_eq!(bench.taken_to_record().len(), 3 * keys, "{class:?}");
         bench.push("orders", "new", 1);
-        assert_eq!(bench.batch().is_none(), is_sick, "{keys} keys, {class:?}");
+        assert_eq!(bench.batch().is_none(), is_failing_topic, "{keys} keys, {class:?}");
     }
 }
 
@@ -239,21 +240,21 @@ fn a_request_that_is_out_with_nothing_behind_it_is_left_alone() {
 #[test]
 fn of_a_topic_that_waits_for_an_operator_one_parked_key_is_tried_at_a_time() {
     let mut bench = LaneHarness::with(LanePolicy { operator: steady(SECOND), ..policy() });
-    let at_rest = |of: &LaneHarness, now| !of.lanes.topics_at_rest(now).is_empty();
+    let paused_topics = |of: &LaneHarness, now| !of.lanes.paused_topics(now).is_empty();
     refused(&mut bench, "orders", 1, 1);
     for key in ["a", "b"] {
         bench.park("orders", key, None);
     }
-    assert!(!at_rest(&bench, bench.now), "nobody has tried a parked key yet");
+    assert!(!paused_topics(&bench, bench.now), "nobody has tried a parked key yet");
     bench.lanes.wake(bench.now);
     assert_eq!(bench.claims().len(), 1);
-    assert_eq!(bench.lanes.topics_at_rest(bench.now), [Topic::from("orders")]);
+    assert_eq!(bench.lanes.paused_topics(bench.now), [Topic::from("orders")]);
     // The other key has to wait for a while after that pause.
     let millisecond = Duration::from_millis(1);
     while !bench.lanes.has_claims() {
         bench.pass(millisecond);
     }
-    assert!(!at_rest(&bench, bench.now - millisecond * 99));
+    assert!(!paused_topics(&bench, bench.now - millisecond * 99));
     assert_eq!(bench.claims().len(), 1);
 }
 
@@ -268,7 +269,7 @@ fn probes_of_a_topic_become_rare() {
         bench.pass(Duration::ZERO);
         assert_eq!(bench.claims().len(), 1, "probe {probe}");
         let millis = (1..).map(Duration::from_millis);
-        let is_over = |rest: &Duration| bench.lanes.topics_at_rest(bench.now + *rest).is_empty();
+        let is_over = |rest: &Duration| bench.lanes.paused_topics(bench.now + *rest).is_empty();
         let rest = millis.take(10_000).find(is_over).unwrap();
         rests.push(rest);
         bench.now += rest;

@@ -34,7 +34,7 @@ struct TableRow {
     due: Option<Instant>,
 }
 
-struct World {
+struct InboxDatabase {
     rng: Rng,
     lanes: Lanes,
     tracker: Tracker,
@@ -97,7 +97,7 @@ fn number(message: &Message) -> u32 {
     message.event_id().parse().unwrap()
 }
 
-impl World {
+impl InboxDatabase {
     fn new(seed: u64, on_dead: OnDead) -> Self {
         let mut tracker = Tracker::new();
         tracker.begin(PgTimestamp::from_micros(0));
@@ -369,7 +369,7 @@ impl World {
 
 fn run(seed: u64, on_dead: OnDead) {
     let _name = NameSeed(seed);
-    let mut world = World::new(seed, on_dead);
+    let mut world = InboxDatabase::new(seed, on_dead);
     for _ in 0..1_500 {
         world.step();
     }

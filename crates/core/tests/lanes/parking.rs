@@ -443,7 +443,7 @@ fn an_outage_of_one_topic_that_comes_and_goes_counts_no_attempt_beside_one_that_
 fn an_outage_that_comes_and_goes_counts_no_attempt_where_keys_that_were_well_are_refused_with_the_row()
  {
     let policy = LanePolicy { park_after: SECOND * 1_000, ..policy() };
-    for falls_ill_with_it in [true, false] {
+    for other_key_fails_too in [true, false] {
         let (mut bench, mut lane) = claiming(policy, "k");
         let mut counted = 0;
         for _ in 0..4 {
@@ -455,7 +455,7 @@ fn an_outage_that_comes_and_goes_counts_no_attempt_where_keys_that_were_well_are
                 _ => panic!("one row was claimed"),
             }
             bench.push("orders", "well", 1);
-            if falls_ill_with_it {
+            if other_key_fails_too {
                 assert_eq!(bench.refuse_all(FailureClass::Transient), 1);
             }
             // The service is up again.
@@ -468,7 +468,7 @@ fn an_outage_that_comes_and_goes_counts_no_attempt_where_keys_that_were_well_are
                 break;
             }
         }
-        assert_eq!(counted, if falls_ill_with_it { 0 } else { 2 });
+        assert_eq!(counted, if other_key_fails_too { 0 } else { 2 });
     }
 }
 

@@ -122,7 +122,7 @@ fn a_key_that_backs_off_rests_where_lanes_are_scarce() {
 
 #[test]
 fn more_keys_are_woken_when_half_of_the_lanes_are_left() {
-    assert!(!crowded().lanes.has_room_to_wake(), "no lane is left");
+    assert!(!crowded().lanes.has_lanes_to_wake(), "no lane is left");
     let mut bench = LaneHarness::with(LanePolicy { parked_lanes: 1, ..policy() });
     bench.park("orders", "first", Some(SECOND * 5));
     bench.park("orders", "resting", Some(SECOND * 5));
@@ -130,18 +130,18 @@ fn more_keys_are_woken_when_half_of_the_lanes_are_left() {
     let claims = bench.claims();
     bench.answer(&claims[0], &[]);
     assert_eq!(counts(&bench), (0, 1), "a lane is left");
-    assert!(bench.lanes.has_room_to_wake());
-    assert!(!LaneHarness::new().lanes.has_room_to_wake(), "none rests");
+    assert!(bench.lanes.has_lanes_to_wake());
+    assert!(!LaneHarness::new().lanes.has_lanes_to_wake(), "none rests");
 }
 
 #[test]
 fn a_key_that_rests_is_claimed_when_its_head_has_no_time_of_its_own() {
     let mut bench = crowded();
     let topic = walrelay_core::Topic::from("orders");
-    bench.lanes.mark_untimed(&topic, "first", bench.now);
+    bench.lanes.mark_without_due_time(&topic, "first", bench.now);
     bench.pass(Duration::ZERO);
     assert!(!bench.lanes.has_claims(), "it does not rest, and has a time at which it looks");
-    bench.lanes.mark_untimed(&topic, "resting", bench.now);
+    bench.lanes.mark_without_due_time(&topic, "resting", bench.now);
     bench.pass(Duration::ZERO);
     assert!(bench.lanes.has_claims());
     assert_eq!(counts(&bench), (2, 0));
@@ -152,7 +152,7 @@ fn a_key_whose_rows_nobody_knew_of_is_claimed_when_its_head_has_no_time_and_live
 {
     let mut bench = LaneHarness::new();
     bench.push("orders", "k", 1);
-    bench.lanes.mark_untimed(&walrelay_core::Topic::from("orders"), "k", bench.now);
+    bench.lanes.mark_without_due_time(&walrelay_core::Topic::from("orders"), "k", bench.now);
     assert!(bench.batch().is_none(), "it goes behind what is in the table");
     let recorded = bench.taken_to_record();
     bench.lanes.appended(recorded[0].lane.unwrap());

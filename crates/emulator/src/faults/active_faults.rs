@@ -25,7 +25,7 @@ pub struct FaultReport {
 
 /// The parts of a call that conditions match.
 #[derive(Debug)]
-pub(crate) struct Subject<'a> {
+pub(crate) struct StoreUnderTest<'a> {
     pub(crate) call: Call,
     pub(crate) topic: &'a str,
     /// Empty for Publish.
@@ -138,7 +138,7 @@ impl Faults {
 
     /// Returns the treatment of a call. Delays add up, and the first matching fault with another
     /// effect decides.
-    pub(crate) fn plan(&mut self, subject: &Subject<'_>) -> Plan {
+    pub(crate) fn plan(&mut self, subject: &StoreUnderTest<'_>) -> Plan {
         let mut delay = Duration::ZERO;
         for active in &mut self.active {
             if !active.hits(subject) {
@@ -166,7 +166,7 @@ impl Faults {
 }
 
 impl ActiveFault {
-    fn hits(&mut self, subject: &Subject<'_>) -> bool {
+    fn hits(&mut self, subject: &StoreUnderTest<'_>) -> bool {
         if !matches(&self.fault, subject) {
             return false;
         }
@@ -182,7 +182,7 @@ impl ActiveFault {
     }
 }
 
-fn matches(fault: &Fault, subject: &Subject<'_>) -> bool {
+fn matches(fault: &Fault, subject: &StoreUnderTest<'_>) -> bool {
     let is_named = |wanted: &Option<String>, name: &str| {
         wanted.as_ref().is_none_or(|its| name == its || name.rsplit('/').next() == Some(its))
     };
@@ -218,9 +218,9 @@ mod tests {
     // attributes { event_type: "Paid" }, data "x".
     const PAID: &[u8] = b"\x12\x12\x0A\x0Aevent_type\x12\x04Paid\x0A\x01x";
 
-    fn request<'a>(topic: &'a str, key: &'a str) -> Subject<'a> {
+    fn request<'a>(topic: &'a str, key: &'a str) -> StoreUnderTest<'a> {
         let messages = vec![(key, &b"\x0A\x01x"[..]), (key, PAID)];
-        Subject { call: Call::Publish, topic, subscription: "", messages }
+        StoreUnderTest { call: Call::Publish, topic, subscription: "", messages }
     }
 
     fn is_hit(faults: &mut Faults, topic: &str, key: &str) -> bool {
@@ -250,7 +250,7 @@ mod tests {
         assert!(faults.strike(Call::Acknowledge) && !faults.strike(Call::Publish));
         let mut is_hit = |call, subscription, keys: &[&'static str]| {
             let messages = keys.iter().map(|key| (*key, PAID)).collect();
-            let plan = faults.plan(&Subject { call, topic: "t", subscription, messages });
+            let plan = faults.plan(&StoreUnderTest { call, topic: "t", subscription, messages });
             !plan.is_undisturbed()
         };
         let billing = "projects/p/subscriptions/billing";

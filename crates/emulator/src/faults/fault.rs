@@ -83,7 +83,7 @@ pub enum Effect {
 
 impl Effect {
     /// Returns whether this effect is possible for the call.
-    pub(crate) fn goes_with(self, call: Call) -> bool {
+    pub(crate) fn is_possible_for(self, call: Call) -> bool {
         match self {
             Self::Reject(_) | Self::HoldBefore | Self::Delay(_) | Self::BlackHole => true,
             Self::FailAfter(_) | Self::Hold => call.has_messages(),

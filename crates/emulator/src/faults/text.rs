@@ -120,7 +120,9 @@ fn condition(fault: &mut Fault, name: &str, value: Option<&str>) -> Result<(), S
 fn misfits(fault: &Fault, effect: &str) -> Vec<String> {
     let call = fault.call;
     let mut problems = Vec::new();
-    if !fault.effect.goes_with(call) || (effect == "fail-after-publish" && call != Call::Publish) {
+    if !fault.effect.is_possible_for(call)
+        || (effect == "fail-after-publish" && call != Call::Publish)
+    {
         problems.push(format!("{effect} does not go with on={}", call.name()));
     }
     if fault.subscription.is_some() && call == Call::Publish {

@@ -134,7 +134,7 @@ impl Subscription {
     pub(crate) fn acknowledge(&mut self, ack_ids: &[String]) -> Result<Changed, Status> {
         let is_exactly_once = self.is_exactly_once();
         self.change(ack_ids, |queue, id| {
-            if is_exactly_once && queue.is_behind_another(id) {
+            if is_exactly_once && queue.has_unacknowledged_predecessor(id) {
                 return Err(AckFailure::Unordered);
             }
             queue.acknowledge(id).then_some(()).ok_or(AckFailure::Invalid)

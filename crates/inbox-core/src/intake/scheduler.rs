@@ -105,12 +105,12 @@ impl<M> Intake<M> {
 
     fn trial(&mut self, first: Ticket, now: Instant) -> Option<IsolationStep> {
         let trial = self.doubts.trial(first, now);
-        if trial.is_some() || !self.is_stuffed() {
+        if trial.is_some() || !self.is_full_of_doubtful() {
             return trial;
         }
         // No healthy message can arrive, and prove the fault.
-        self.is_making_room = self.doubts.give_up_one(self.bounds.messages, now);
-        self.is_making_room.then_some(IsolationStep::Last)
+        self.is_freeing_capacity = self.doubts.store_without_proof(self.bounds.messages, now);
+        self.is_freeing_capacity.then_some(IsolationStep::Last)
     }
 
     fn doubtful_out(&self) -> usize {
@@ -118,7 +118,7 @@ impl<M> Intake<M> {
     }
 
     /// Returns whether all held messages are in doubt, and hardly any capacity is left for others.
-    fn is_stuffed(&self) -> bool {
+    fn is_full_of_doubtful(&self) -> bool {
         let is_idle = self.ready.is_empty() && self.batches.is_empty();
         self.is_nearly_full() && is_idle && !self.pace.is_away()
     }
@@ -191,10 +191,10 @@ impl<M> Intake<M> {
         }
         lane.state = State::Ready;
         let first = lane.queue.front().copied();
-        self.line_up(Turn::Key(Arc::clone(key)), first);
+        self.enqueue_turn(Turn::Key(Arc::clone(key)), first);
     }
 
-    pub(super) fn line_up(&mut self, turn: Turn, first: Option<Ticket>) {
+    pub(super) fn enqueue_turn(&mut self, turn: Turn, first: Option<Ticket>) {
         let line = match first.filter(|first| self.doubts.contains(*first)) {
             Some(first) if self.doubts.was_tried(first) => &mut self.doubtful.tried,
             Some(_) => &mut self.doubtful.untried,

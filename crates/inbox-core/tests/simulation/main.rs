@@ -13,7 +13,7 @@ mod store;
 mod world;
 
 use walrelay_testkit::inbox_model::PlantedBug;
-use world::{Plan, World};
+use world::{InboxDatabase, Plan};
 
 /// Enough seeds for every combination of faults. The run takes some seconds.
 const SEEDS: u64 = 300;
@@ -21,7 +21,7 @@ const SEEDS: u64 = 300;
 #[test]
 fn one_instance_applies_everything_once_and_in_order_whatever_breaks() {
     for seed in 0..SEEDS {
-        let mut world = World::new(seed, Plan { instances: 1, ..Plan::ROUGH });
+        let mut world = InboxDatabase::new(seed, Plan { instances: 1, ..Plan::WITH_FAULTS });
         world.run();
         world.judge();
         assert_eq!(world.store.late(), 0, "seed {seed}: an event was overtaken in one instance");
@@ -32,7 +32,7 @@ fn one_instance_applies_everything_once_and_in_order_whatever_breaks() {
 fn two_instances_lose_nothing_and_double_nothing_also_when_leases_are_lost() {
     let mut late = 0;
     for seed in 0..SEEDS {
-        let mut world = World::new(seed, Plan { instances: 2, ..Plan::ROUGH });
+        let mut world = InboxDatabase::new(seed, Plan { instances: 2, ..Plan::WITH_FAULTS });
         world.run();
         world.judge();
         late += world.store.late();
@@ -43,7 +43,7 @@ fn two_instances_lose_nothing_and_double_nothing_also_when_leases_are_lost() {
 #[test]
 fn while_nothing_breaks_no_lease_runs_out_and_nothing_is_delivered_twice() {
     for seed in 0..SEEDS {
-        let mut world = World::new(seed, Plan { instances: 2, ..Plan::CALM });
+        let mut world = InboxDatabase::new(seed, Plan { instances: 2, ..Plan::EMPTIED_TABLE });
         world.run();
         world.judge();
         assert_eq!(world.pubsub.expired, 0, "C8: seed {seed}");
@@ -56,7 +56,7 @@ fn no_event_is_applied_before_a_missing_version_of_its_key_comes_or_somebody_say
     let (mut behind, mut released, mut discarded) = (0, 0, 0);
     for seed in 0..SEEDS {
         for instances in [1, 2] {
-            let mut world = World::new(seed, Plan { instances, ..Plan::LEFT });
+            let mut world = InboxDatabase::new(seed, Plan { instances, ..Plan::LEFT });
             world.run();
             world.judge();
             behind += world.judge_gaps();
@@ -74,7 +74,7 @@ fn no_event_is_applied_before_a_missing_version_of_its_key_comes_or_somebody_say
 fn what_waits_for_a_version_goes_on_by_itself_when_that_comes() {
     for seed in 0..SEEDS {
         for instances in [1, 2] {
-            let mut world = World::new(seed, Plan { instances, ..Plan::FILLED });
+            let mut world = InboxDatabase::new(seed, Plan { instances, ..Plan::FILLED });
             world.run();
             world.judge();
             world.judge_gaps();
@@ -87,13 +87,13 @@ fn what_waits_for_a_version_goes_on_by_itself_when_that_comes() {
 fn the_judge_notices_what_waits_for_ever_because_it_is_looked_for_by_position() {
     for seed in 0..SEEDS {
         let planted = Some(PlantedBug::WaitsByPosition);
-        World::new(seed, Plan { planted, ..Plan::FILLED }).run();
+        InboxDatabase::new(seed, Plan { planted, ..Plan::FILLED }).run();
     }
 }
 
 fn judge_gaps_of(planted: PlantedBug) {
     for seed in 0..SEEDS {
-        let mut world = World::new(seed, Plan { planted: Some(planted), ..Plan::LEFT });
+        let mut world = InboxDatabase::new(seed, Plan { planted: Some(planted), ..Plan::LEFT });
         world.run();
         world.judge_gaps();
     }
@@ -126,7 +126,7 @@ fn the_judge_notices_that_what_was_released_waits_again_after_a_failure() {
 #[test]
 #[should_panic(expected = "seed 1: key")]
 fn the_judge_misses_an_event_that_is_gone() {
-    let mut world = World::new(1, Plan { instances: 1, ..Plan::CALM });
+    let mut world = InboxDatabase::new(1, Plan { instances: 1, ..Plan::EMPTIED_TABLE });
     world.run();
     world.store.lose_an_effect();
     world.judge();

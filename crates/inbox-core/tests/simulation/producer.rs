@@ -73,7 +73,7 @@ impl Producer {
     }
 
     /// Publishes the versions withheld until this turn.
-    pub(crate) fn make_up(&mut self, pubsub: &mut PubSub, turn: u32) {
+    pub(crate) fn publish_withheld(&mut self, pubsub: &mut PubSub, turn: u32) {
         let due: Vec<Withheld> = self.withheld.extract_if(.., |it| it.turn <= turn).collect();
         for Withheld { key, version, .. } in due {
             self.publish_version(pubsub, (key, version), 1);

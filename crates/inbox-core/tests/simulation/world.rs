@@ -29,11 +29,11 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    pub(crate) const ROUGH: Self =
+    pub(crate) const WITH_FAULTS: Self =
         Self { instances: 1, breaks_percent: 12, gaps: GapMode::Absent, planted: None };
-    pub(crate) const CALM: Self = Self { breaks_percent: 0, ..Self::ROUGH };
-    pub(crate) const FILLED: Self = Self { gaps: GapMode::Filled, ..Self::ROUGH };
-    pub(crate) const LEFT: Self = Self { gaps: GapMode::Left, ..Self::ROUGH };
+    pub(crate) const EMPTIED_TABLE: Self = Self { breaks_percent: 0, ..Self::WITH_FAULTS };
+    pub(crate) const FILLED: Self = Self { gaps: GapMode::Filled, ..Self::WITH_FAULTS };
+    pub(crate) const LEFT: Self = Self { gaps: GapMode::Left, ..Self::WITH_FAULTS };
 }
 
 /// A batch in flight.
@@ -53,7 +53,7 @@ struct Instance {
     acknowledged: BTreeMap<usize, u64>,
 }
 
-pub(crate) struct World {
+pub(crate) struct InboxDatabase {
     plan: Plan,
     seed: u64,
     random: Random,
@@ -76,7 +76,7 @@ const BOUNDS: IntakeLimits = IntakeLimits {
     max_lease: Duration::from_secs(60),
 };
 
-impl World {
+impl InboxDatabase {
     pub(crate) fn new(seed: u64, plan: Plan) -> Self {
         let mut random = Random::new(seed);
         let (mut pubsub, mut producer) = (PubSub::default(), Producer::default());
@@ -122,7 +122,7 @@ impl World {
                 return;
             }
             self.now += TURN;
-            self.producer.make_up(&mut self.pubsub, turn);
+            self.producer.publish_withheld(&mut self.pubsub, turn);
             if self.plan.gaps == GapMode::Left && self.random.next_u32().is_multiple_of(50) {
                 self.store.operate(&mut self.random);
             }

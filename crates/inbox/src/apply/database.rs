@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
-use walrelay_inbox_core::{Fate, Standing, beginnings_of_no_attempt, is_no_attempt};
+use walrelay_inbox_core::{Fate, Standing, is_uncounted_failure, uncounted_code_prefixes};
 use walrelay_pg_client::{ConnectConfig, SqlClient, connect_sql};
 
 use crate::apply::apply_error::{ApplyError, chain};
@@ -25,7 +25,7 @@ use crate::settings::OnGap;
 
 /// The time to wait beyond the server's own time-out. After that the connection is dead, and the
 /// commit is unknown.
-const SLACK: Duration = Duration::from_secs(15);
+const ANSWER_GRACE: Duration = Duration::from_secs(15);
 
 /// The time in which a new session must report whether it may write.
 const WRITABLE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -154,7 +154,7 @@ impl Applied {
         match self.error_code.as_deref() {
             Some(VERSION_GAP) => "a version of its key is missing before an event",
             Some(ID_COLLISION) => "a different event has the id of an event",
-            Some(code) if is_no_attempt(code) => {
+            Some(code) if is_uncounted_failure(code) => {
                 "an event is stored for what is no attempt: it waits with its key until that is mended"
             }
             Some(_) | None => "the handler failed on an event",
@@ -169,7 +169,7 @@ impl Applied {
     /// Returns whether a redelivery has changed any row. An event that failed again counts, because
     /// it now has a later due time. Each redelivery takes a limited number of rows. With one
     /// redelivery per second, hundreds of failing keys would delay the others by minutes.
-    pub(crate) fn have_moved(found: &[Self]) -> bool {
+    pub(crate) fn any_row_changed(found: &[Self]) -> bool {
         found.iter().any(|it| it.fate() != Fate::Deferred)
     }
 
@@ -204,7 +204,7 @@ pub(crate) fn settings(plan: &Plan) -> String {
 }
 
 pub(crate) fn exchange_timeout(plan: &Plan) -> Duration {
-    plan.handler_timeout + SLACK
+    plan.handler_timeout + ANSWER_GRACE
 }
 
 /// A connection that is opened on first use, and again after it broke.
@@ -246,7 +246,9 @@ impl Connection {
         };
         let mut applied = match (ended, events) {
             (Err(cause), [event]) if is_its_own(&cause) => self.refuse(plan, event, &cause).await,
-            (Err(cause), _) if cause.is_of_the_session() => Err(self.tell_apart(cause).await),
+            (Err(cause), _) if cause.is_of_the_session() => {
+                Err(self.check_new_session(cause).await)
+            }
             (ended, _) => ended,
         }?;
         if applied.len() != events.len() {
@@ -261,7 +263,7 @@ impl Connection {
 
     /// Checks a new session. If the new session may write, the database is reachable, and a handler
     /// caused the error in the old session.
-    async fn tell_apart(&mut self, cause: ApplyError) -> ApplyError {
+    async fn check_new_session(&mut self, cause: ApplyError) -> ApplyError {
         let Ok(client) = self.client().await else { return cause };
         let sql = "SELECT pg_catalog.current_setting('transaction_read_only')";
         match timeout(WRITABLE_TIMEOUT, client.query_typed_one(sql, &[])).await {
@@ -366,7 +368,7 @@ impl Connection {
             None => self.refuse_hidden().await.err().map(|error| chain(&error)),
         };
         let client = self.client().await?;
-        let no_attempt: Vec<&str> = beginnings_of_no_attempt().collect();
+        let no_attempt: Vec<&str> = uncounted_code_prefixes().collect();
         let parameters: [Parameter<'_>; 3] = [
             (&plan.consumer, Type::TEXT),
             (&plan.generation, Type::INT4),
@@ -473,7 +475,7 @@ mod tests {
 
     fn found(results: &[&str]) -> bool {
         let found: Vec<Applied> = results.iter().map(|it| Applied::of(it, None)).collect();
-        Applied::have_moved(&found)
+        Applied::any_row_changed(&found)
     }
 
     #[test]

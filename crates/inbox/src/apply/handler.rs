@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use tokio_postgres::Transaction;
 use tokio_postgres::error::SqlState;
-use walrelay_inbox_core::{Failure, PATIENCE, is_no_attempt, is_of_surroundings};
+use walrelay_inbox_core::{Failure, PATIENCE, is_of_surroundings, is_uncounted_failure};
 
 use crate::apply::sql_failure::failure_of;
 use crate::event::Event;
@@ -77,7 +77,7 @@ impl HandlerError {
         let code = error.code().map_or("", SqlState::code);
         let failure = failure_of(error);
         // As in the functions of the database, an error of any other class is the event's fault.
-        (is_no_attempt(code) || code == "57014").then_some(failure)
+        (is_uncounted_failure(code) || code == "57014").then_some(failure)
     }
 
     /// Returns whether other events may pass in spite of this error.

@@ -199,13 +199,13 @@ impl Observed {
 
     /// Returns whether the server refuses the handlers' actions, and no stored event has passed
     /// yet.
-    pub(crate) fn is_troubled(&self) -> bool {
+    pub(crate) fn is_refusing(&self) -> bool {
         self.refusal.is_on() && self.metrics.row(ROWS_RETRYING).get() > 0
     }
 
     /// Notes that the database is reachable and no message is held that could test the handler.
     pub(crate) fn note_idle(&mut self) {
-        if !self.is_troubled() {
+        if !self.is_refusing() {
             self.note_working();
         }
     }

@@ -22,7 +22,7 @@ const IDS_MAX: usize = 1_000;
 /// The interval of keepalives on a quiet stream, as in the official clients.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 /// The time that the service has to take the last requests.
-const GOODBYE: Duration = Duration::from_secs(2);
+const STREAM_CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 const BACKOFF_FIRST: Duration = Duration::from_millis(100);
 const BACKOFF_LONGEST: Duration = Duration::from_secs(30);
@@ -215,7 +215,7 @@ impl PullStream {
             }
             Ok::<(), Status>(())
         };
-        match tokio::time::timeout(GOODBYE, goodbye).await {
+        match tokio::time::timeout(STREAM_CLOSE_TIMEOUT, goodbye).await {
             Ok(Ok(())) => {}
             Ok(Err(status)) => tracing::debug!(%status, "what came last could not be handed back"),
             Err(_) => tracing::debug!("the stream did not end in time"),

@@ -360,7 +360,7 @@ impl Run {
                     // No held message could show that the outage is over.
                     self.observed.note_idle();
                 }
-                if Applied::have_moved(applied) {
+                if Applied::any_row_changed(applied) {
                     // Events queued behind these, or beyond the limit, may follow at once.
                     next = now;
                 }
@@ -589,7 +589,7 @@ impl Run {
             batches: self.intake.batches_out(),
             oldest: self.intake.oldest(now.into_std()),
         };
-        if holdings.messages == 0 && !self.observed.is_troubled() {
+        if holdings.messages == 0 && !self.observed.is_refusing() {
             self.observed.health.progress();
         }
         self.observed.metrics.held_messages.set(holdings.messages as u64);

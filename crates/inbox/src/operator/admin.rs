@@ -351,7 +351,7 @@ async fn update(
 
 /// The state of the inbox in a database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Made {
+pub enum CreatedSlot {
     /// No tables.
     Nothing,
     /// Tables, and functions of an earlier version.
@@ -365,11 +365,11 @@ pub enum Made {
 /// # Errors
 ///
 /// Fails if the database reports an error.
-pub async fn made(client: &SqlClient) -> Result<Made, InboxError> {
+pub async fn made(client: &SqlClient) -> Result<CreatedSlot, InboxError> {
     Ok(match (has_inbox(client).await?, is_current(client).await?) {
-        (false, _) => Made::Nothing,
-        (true, false) => Made::Earlier,
-        (true, true) => Made::Current,
+        (false, _) => CreatedSlot::Nothing,
+        (true, false) => CreatedSlot::Earlier,
+        (true, true) => CreatedSlot::Current,
     })
 }
 

@@ -230,7 +230,7 @@ pub async fn audit(
 /// # Errors
 ///
 /// Fails if the database reports an error.
-pub async fn held_back(
+pub async fn count_in_dispatch(
     outbox: &SqlClient,
     scope: &Scope,
 ) -> Result<BTreeMap<String, i64>, InboxError> {

@@ -120,7 +120,7 @@ impl OutboxApplier {
             }
             rest = left;
         }
-        self.refuse_strays(transaction).await
+        self.refuse_writes_outside_schema(transaction).await
     }
 
     async fn apply_once(
@@ -157,13 +157,16 @@ impl OutboxApplier {
         let rows = transaction.query_typed(&REDELIVER[0], &parameters).await;
         let rows = rows.map_err(failed("apply stored events"))?;
         let tried: Vec<Applied> = rows.iter().flat_map(Applied::of_row).collect();
-        self.refuse_strays(transaction).await?;
-        Ok(Applied::have_moved(&tried))
+        self.refuse_writes_outside_schema(transaction).await?;
+        Ok(Applied::any_row_changed(&tried))
     }
 
     /// Refuses writes outside the schema. A transaction keeps its lock on every table that it
     /// writes. The check therefore also finds writes through a schema-qualified name or a trigger.
-    async fn refuse_strays(&self, transaction: &Transaction<'_>) -> Result<(), InboxError> {
+    async fn refuse_writes_outside_schema(
+        &self,
+        transaction: &Transaction<'_>,
+    ) -> Result<(), InboxError> {
         let Some(schema) = &self.schema else { return Ok(()) };
         let sql = "SELECT pg_catalog.string_agg(DISTINCT pg_catalog.format('%I.%I', n.nspname, c.relname), ', ') \
               FROM pg_catalog.pg_locks AS l \
@@ -176,8 +179,8 @@ impl OutboxApplier {
                AND NOT (n.nspname = 'public' AND c.relname IN ('app_inbox', 'app_inbox_key'))";
         let row = transaction.query_typed(sql, &[(schema, Type::TEXT)]).await;
         let row = row.map_err(failed("check which tables were written"))?;
-        let strays: Option<String> = row.first().and_then(|row| row.get(0));
-        match strays {
+        let abandoned: Option<String> = row.first().and_then(|row| row.get(0));
+        match abandoned {
             None => Ok(()),
             Some(tables) => Err(InboxError::Handler {
                 handler: self.handler.clone(),

@@ -5,7 +5,7 @@ use tokio::task::JoinSet;
 use tokio_postgres::error::SqlState;
 
 use crate::messages::event;
-use crate::world::{EACH, World, worlds};
+use crate::world::{EACH, InboxDatabase, worlds};
 
 const E1: &str = "SELECT app_inbox_accept('c', 'e1', 'a', 1, '0/1', 0)::text";
 
@@ -62,7 +62,7 @@ async fn who_comes_second_waits_for_the_first_and_then_skips() {
 }
 
 /// Returns the answer to the second session that accepts the same event, after the first has ended.
-async fn second_answer(world: &World, sql: String, first_ends: &str) -> String {
+async fn second_answer(world: &InboxDatabase, sql: String, first_ends: &str) -> String {
     let first = world.session().await;
     first.run("BEGIN").await;
     assert_eq!(first.text(&sql).await, "true");

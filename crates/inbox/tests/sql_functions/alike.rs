@@ -8,7 +8,7 @@ use walrelay_core::Random;
 use walrelay_testkit::inbox_model::{self, Answer, Code, Due, Inbox, OnDead, OnGap, Rules, Status};
 
 use crate::messages::{Message, event};
-use crate::world::{BOTH, World, worlds};
+use crate::world::{BOTH, InboxDatabase, worlds};
 
 /// Number of scripts for each version of Postgres.
 const SCRIPTS: u64 = 60;
@@ -35,7 +35,7 @@ const DISCARD: &str =
 
 /// A random script with both subjects.
 struct Script<'a> {
-    world: &'a World,
+    world: &'a InboxDatabase,
     model: Inbox,
     handler: &'static str,
     options: String,
@@ -238,7 +238,7 @@ fn options(rules: Rules) -> String {
 }
 
 /// Runs one script. Returns the number of events that wait for a version at the end.
-async fn play(world: &World, seed: u64) -> usize {
+async fn play(world: &InboxDatabase, seed: u64) -> usize {
     world.run("TRUNCATE app_inbox, app_inbox_key, balance, applied").await;
     let rules = rules(seed);
     let mut script = Script {

@@ -1,7 +1,7 @@
 //! A batch takes effect once despite redeliveries, and returns the result of each message.
 
 use crate::messages::event;
-use crate::world::{BOTH, EACH, SET, World, worlds};
+use crate::world::{BOTH, EACH, InboxDatabase, SET, worlds};
 
 #[tokio::test]
 async fn a_batch_takes_effect_in_order_and_moves_its_keys() {
@@ -130,7 +130,7 @@ async fn by_position_an_overtaken_event_is_skipped_only_where_the_server_is_know
 }
 
 /// Returns the count of events that contradict the key's position, and the position.
-async fn implausible(world: &World, key: &str) -> String {
+async fn implausible(world: &InboxDatabase, key: &str) -> String {
     let sql = "SELECT concat_ws(' ', implausible, commit_lsn) FROM app_inbox_key WHERE ordering_key = '{key}'";
     world.text(&sql.replace("{key}", key)).await
 }

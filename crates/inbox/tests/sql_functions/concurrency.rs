@@ -12,7 +12,7 @@ use walrelay_testkit::seed::Seed;
 use walrelay_testkit::wait_until;
 
 use crate::messages::event;
-use crate::world::{BOTH, EACH, World, apply_sql, worlds};
+use crate::world::{BOTH, EACH, InboxDatabase, apply_sql, worlds};
 
 const EVENTS: usize = 1_500;
 const KEYS: usize = 40;
@@ -92,7 +92,7 @@ END $$;
 CREATE FUNCTION sum_each(event app_inbox_event) RETURNS void LANGUAGE sql AS 'SELECT sum_all(ARRAY[event])';
 ";
 
-async fn fill(world: &World, subscription: &Subscription) {
+async fn fill(world: &InboxDatabase, subscription: &Subscription) {
     world.run(FEED).await;
     for (key, (events, _, _)) in subscription.keys.iter().enumerate() {
         let rows: Vec<String> = events.iter().map(|n| format!("({n})")).collect();
@@ -226,7 +226,7 @@ async fn each_event_takes_effect_once_and_in_order_whoever_is_killed() {
 /// Terminates a working session once this many events have taken effect, each time at another
 /// stage.
 async fn kill_one(
-    world: &World,
+    world: &InboxDatabase,
     subscription: &Mutex<Subscription>,
     applied_before: usize,
     place: usize,
@@ -246,7 +246,7 @@ async fn kill_one(
         .await;
 }
 
-async fn judge(world: &World, expected: &[(Vec<usize>, usize, bool)]) {
+async fn judge(world: &InboxDatabase, expected: &[(Vec<usize>, usize, bool)]) {
     let statuses = world
         .lines("SELECT status || ' ' || count(*) FROM app_inbox GROUP BY status ORDER BY status")
         .await;

@@ -2,7 +2,7 @@
 //! pages, which do not depend on the machine's load.
 
 use crate::messages::{Message, array, event};
-use crate::world::{SET, World, worlds};
+use crate::world::{InboxDatabase, SET, worlds};
 use walrelay_testkit::postgres::TestClient;
 
 /// Returns the number of pages that this statement touches.
@@ -50,7 +50,7 @@ fn apply(messages: &[Message]) -> String {
 }
 
 /// Inserts 50,000 rows into each table, as after months of work, without updating the statistics.
-async fn grow(world: &World) {
+async fn grow(world: &InboxDatabase) {
     world
         .run(
             "INSERT INTO app_inbox (consumer, generation, event_id, ordering_key, status)
@@ -61,7 +61,7 @@ async fn grow(world: &World) {
         .await;
 }
 
-async fn prepare(world: &World) {
+async fn prepare(world: &InboxDatabase) {
     world
         .run(
             "CREATE FUNCTION nothing(app_inbox_event[]) RETURNS void LANGUAGE plpgsql AS 'BEGIN END';

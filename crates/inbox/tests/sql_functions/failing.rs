@@ -1,7 +1,7 @@
 //! A handler that fails: only the failing event is stored, and every other event takes effect.
 
 use crate::messages::{Message, array, event};
-use crate::world::{BOTH, EACH, SET, World, worlds};
+use crate::world::{BOTH, EACH, InboxDatabase, SET, worlds};
 
 #[tokio::test]
 async fn a_culprit_is_stored_with_its_reason_and_everything_else_takes_effect() {
@@ -57,7 +57,7 @@ async fn any_error_that_is_nobody_elses_is_the_events() {
     }
 }
 
-async fn fails_alone(world: &World, n: u32, code: &str, handler: &str) {
+async fn fails_alone(world: &InboxDatabase, n: u32, code: &str, handler: &str) {
     let batch = [event(n, &format!("bad{n}")).failing(code), event(n + 100, "good")];
     let reported = if code == "assert" { "P0004" } else { code };
     let expected = [format!("retrying {reported}"), "done".to_owned()];
@@ -75,7 +75,7 @@ async fn what_fails_for_its_surroundings_while_others_pass_is_stored_and_never_d
     }
 }
 
-async fn holds_its_key_alone(world: &World, code: &str, handler: &str) {
+async fn holds_its_key_alone(world: &InboxDatabase, code: &str, handler: &str) {
     let batch =
         [event(1, "a"), event(2, "b").failing(code), event(3, "b"), event(4, ""), event(5, "c")];
     let stored = format!("retrying {code}");
@@ -133,7 +133,7 @@ async fn many_culprits_are_each_found() {
     }
 }
 
-async fn finds_every_culprit(world: &World, handler: &str) {
+async fn finds_every_culprit(world: &InboxDatabase, handler: &str) {
     let is_bad = |n: u32| n % 17 == 3 || n.is_multiple_of(29);
     let one = |n: &u32| {
         let message = event(*n, &format!("k{}", n % 70));
@@ -212,7 +212,11 @@ async fn once_something_is_known_of_a_batch_no_more_of_it_is_tried_than_there_is
 }
 
 /// Runs a batch, returns its outcomes, and rolls it back.
-async fn outcomes(world: &World, (handler, batch): (&str, &[Message]), patience: &str) -> String {
+async fn outcomes(
+    world: &InboxDatabase,
+    (handler, batch): (&str, &[Message]),
+    patience: &str,
+) -> String {
     let batch = array(batch);
     world.run("BEGIN").await;
     let sql = format!(
@@ -224,7 +228,7 @@ async fn outcomes(world: &World, (handler, batch): (&str, &[Message]), patience:
 }
 
 /// Checks the savepoints of the open transaction. Before version 16 the server does not show them.
-async fn has_few_savepoints(world: &World) {
+async fn has_few_savepoints(world: &InboxDatabase) {
     if world.database.server_version() < 16 {
         return;
     }
@@ -235,7 +239,7 @@ async fn has_few_savepoints(world: &World) {
     assert_eq!(world.text(sql).await, "true false");
 }
 
-async fn with_deferred_constraints(world: &World) {
+async fn with_deferred_constraints(world: &InboxDatabase) {
     world
         .run(
             "CREATE TABLE parent (id text PRIMARY KEY);

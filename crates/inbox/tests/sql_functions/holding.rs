@@ -1,7 +1,7 @@
 //! No event of a key is applied behind a waiting or dead event, and the key drains in order.
 
 use crate::messages::event;
-use crate::world::{BOTH, EACH, SET, World, apply_sql, worlds};
+use crate::world::{BOTH, EACH, InboxDatabase, SET, apply_sql, worlds};
 
 #[tokio::test]
 async fn what_follows_a_failed_event_is_stored_behind_it_and_drains_in_order() {
@@ -26,7 +26,7 @@ async fn what_follows_a_failed_event_is_stored_behind_it_and_drains_in_order() {
                     format!("{} retrying", id(4))
                 ]
             );
-            world.run(&mend(&id(2))).await;
+            world.run(&fix_message_sql(&id(2))).await;
             assert_eq!(
                 world.redeliver(handler).await,
                 [format!("{} done", id(2)), format!("{} done", id(3)), format!("{} done", id(4))]
@@ -42,7 +42,7 @@ async fn what_follows_a_failed_event_is_stored_behind_it_and_drains_in_order() {
 }
 
 /// Returns SQL that fixes a stored message, as an operator's edit does.
-fn mend(event_id: &str) -> String {
+fn fix_message_sql(event_id: &str) -> String {
     format!(
         "UPDATE app_inbox SET message = convert_to((convert_from(message, 'UTF8')::jsonb
             || jsonb_build_object('data', encode('{{\"amount\": 100}}', 'base64')))::text, 'UTF8')
@@ -118,7 +118,7 @@ async fn an_event_that_comes_late_goes_before_what_holds_its_key() {
 
             // 3 and 4 are due at once, and the events that waited for them are tried right after
             // them.
-            world.run(&mend("e5")).await;
+            world.run(&fix_message_sql("e5")).await;
             let due = format!(
                 "SELECT concat_ws(' ', event_id, result) FROM app_inbox_redeliver('c', 1, '{handler}')"
             );
@@ -139,7 +139,7 @@ async fn without_positions_a_key_drains_in_the_order_of_arrival() {
         );
         assert_eq!(world.apply(SET, &[one("w"), one("v"), one("u")]).await, ["retrying"; 3]);
 
-        world.run(&mend("z")).await;
+        world.run(&fix_message_sql("z")).await;
         world.redeliver(SET).await;
         assert_eq!(world.applied("a").await, ["z", "y", "x", "w", "v", "u"]);
     }
@@ -164,7 +164,7 @@ async fn not_parked_what_follows_is_left_to_the_subscription() {
                 ["duplicate", "deferred", "duplicate"]
             );
         }
-        world.run(&mend("e1")).await;
+        world.run(&fix_message_sql("e1")).await;
         world.redeliver(EACH).await;
         assert_eq!(world.apply_with(EACH, &batch[1..], STAY).await, ["done", "duplicate"]);
     }
@@ -215,7 +215,7 @@ async fn a_long_key_drains_batch_by_batch() {
         let mut batch = vec![event(1, "a").failing("P0001")];
         batch.extend((2..=25).map(|n| event(n, "a")));
         world.apply(SET, &batch).await;
-        world.run(&mend("e1")).await;
+        world.run(&fix_message_sql("e1")).await;
 
         assert_eq!(world.redeliver_with(SET, ", batch => 10").await.len(), 10);
         assert_eq!(world.key("a").await, "0/A/0 10 held by e11");
@@ -230,7 +230,7 @@ async fn a_long_key_drains_batch_by_batch() {
 }
 
 /// Does the update of `walrelay inbox retry` for an event that waits for a version.
-async fn release(world: &World, event_id: &str) {
+async fn release(world: &InboxDatabase, event_id: &str) {
     world
         .run(&format!(
             "BEGIN; SELECT app_inbox_lock('c', 1, ARRAY['a'], true);
@@ -259,7 +259,7 @@ async fn an_event_released_from_a_gap_waits_for_no_version_also_after_its_handle
             let failed = ["e3 retrying P0001", "e4 retrying"];
             assert_eq!(world.redeliver_with(handler, HOLD).await, failed);
             assert_eq!(world.redeliver_with(handler, HOLD).await, failed);
-            world.run(&mend("e3")).await;
+            world.run(&fix_message_sql("e3")).await;
             assert_eq!(world.redeliver_with(handler, HOLD).await, ["e3 done", "e4 done"]);
             assert_eq!(world.applied("a").await, ["e1", "e3", "e4"]);
             // The missing event may still arrive.
@@ -314,7 +314,7 @@ async fn an_event_that_comes_too_soon_uses_up_no_attempt_behind_one_that_fails()
 
             // The event is now the head. The missing versions follow from the applied events, and
             // each attempt counts.
-            world.run(&mend("e2")).await;
+            world.run(&fix_message_sql("e2")).await;
             world.redeliver_with(handler, HOLD_3).await;
             assert_eq!(
                 world.lines(ATTEMPTS).await,
@@ -345,7 +345,7 @@ async fn what_is_missing_before_an_event_and_fails_behind_it_in_one_batch_holds_
                 world.lines(ATTEMPTS).await,
                 ["e2 retrying 1 P0001 timed", "e3 retrying 0 VERSION_GAP"]
             );
-            world.run(&mend("e2")).await;
+            world.run(&fix_message_sql("e2")).await;
             assert_eq!(world.redeliver_with(handler, HOLD).await, ["e2 done", "e3 done"]);
         }
     }

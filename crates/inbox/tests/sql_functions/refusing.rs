@@ -3,7 +3,7 @@
 use tokio_postgres::error::{DbError, SqlState};
 
 use crate::messages::event;
-use crate::world::{BOTH, EACH, World, apply_sql, worlds};
+use crate::world::{BOTH, EACH, InboxDatabase, apply_sql, worlds};
 
 /// Returns one of walrelay's own error codes.
 fn own(code: &str) -> SqlState {
@@ -19,7 +19,7 @@ async fn only_read_committed_will_do() {
     }
 }
 
-async fn refuses_level(world: &World, level: &str) {
+async fn refuses_level(world: &InboxDatabase, level: &str) {
     for sql in [
         apply_sql(EACH, &[event(1, "a")], ""),
         format!("SELECT event_id FROM app_inbox_redeliver('c', 1, '{EACH}')"),
@@ -115,7 +115,7 @@ async fn what_says_nothing_about_an_event_costs_no_attempt() {
     }
 }
 
-async fn costs_no_attempt(world: &World, handler: &str) {
+async fn costs_no_attempt(world: &InboxDatabase, handler: &str) {
     for code in OF_THE_MOMENT {
         let batch = [event(1, "a"), event(2, "b").failing(code), event(3, "c")];
         assert_eq!(world.refused(handler, &batch).await, own(code));

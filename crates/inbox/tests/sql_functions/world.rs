@@ -44,12 +44,12 @@ END $$;
 CREATE FUNCTION add(event app_inbox_event) RETURNS void LANGUAGE sql AS 'SELECT add_all(ARRAY[event])';
 ";
 
-pub(crate) struct World {
+pub(crate) struct InboxDatabase {
     pub(crate) database: TestDatabase,
     session: TestClient,
 }
 
-impl Deref for World {
+impl Deref for InboxDatabase {
     type Target = TestClient;
 
     fn deref(&self) -> &TestClient {
@@ -58,7 +58,7 @@ impl Deref for World {
 }
 
 /// Returns one world for each installed version, with consumer `c` in generation 1.
-pub(crate) async fn worlds() -> Vec<World> {
+pub(crate) async fn worlds() -> Vec<InboxDatabase> {
     let mut worlds = Vec::new();
     for major in installed_majors() {
         let Some(database) = TestDatabase::create_on(major).await else { continue };
@@ -69,12 +69,12 @@ pub(crate) async fn worlds() -> Vec<World> {
             .run("INSERT INTO app_inbox_consumer (consumer, subscription) VALUES ('c', 's')")
             .await;
         eprintln!("on Postgres {major}");
-        worlds.push(World { database, session });
+        worlds.push(InboxDatabase { database, session });
     }
     worlds
 }
 
-impl World {
+impl InboxDatabase {
     /// Opens another session.
     pub(crate) async fn session(&self) -> TestClient {
         self.database.connect().await

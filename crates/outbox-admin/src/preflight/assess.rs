@@ -6,7 +6,7 @@ use super::facts::{
 use super::finding::{Finding, Findings, code};
 use super::request::{ColumnRole, PreflightRequest};
 use super::shards::{is_of_another_number, shard_findings};
-use super::similar_names::or_resembling;
+use super::similar_names::or_similar_name;
 use super::tables::{outbox_findings, relay_table_findings};
 use crate::admin_error::LOST_SLOT_FIX;
 use crate::admin_error::UPGRADE_FIX;
@@ -220,7 +220,7 @@ fn publication_findings(findings: &mut Findings, request: &PreflightRequest, fac
             "walrelay init"
         };
         let names = &facts.neighbours.publications;
-        let fix = or_resembling("--publication", &request.outbox.publication, names, otherwise);
+        let fix = or_similar_name("--publication", &request.outbox.publication, names, otherwise);
         findings.error(code::PUBLICATION_MISSING, &subject, "does not exist", fix);
         return;
     };
@@ -362,7 +362,7 @@ fn slot_findings(findings: &mut Findings, request: &PreflightRequest, facts: &Fa
     }
     let Some(slot) = &facts.slot else {
         if lost.is_none() && begun.is_none() {
-            let fix = or_resembling(
+            let fix = or_similar_name(
                 "--slot",
                 &request.outbox.slot,
                 &facts.neighbours.slots,

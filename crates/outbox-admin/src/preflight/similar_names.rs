@@ -7,7 +7,12 @@ const DISTANCE_SHARE: usize = 3;
 const NAME_CHARS_MAX: usize = 64;
 
 /// Returns the fix for a name that does not exist. It suggests a similar name before `otherwise`.
-pub(super) fn or_resembling(option: &str, name: &str, names: &[String], otherwise: &str) -> String {
+pub(super) fn or_similar_name(
+    option: &str,
+    name: &str,
+    names: &[String],
+    otherwise: &str,
+) -> String {
     match resembling(name, names.iter().map(String::as_str)) {
         Some(meant) => format!("{option} {meant}, which exists; or {otherwise}"),
         None => otherwise.to_owned(),

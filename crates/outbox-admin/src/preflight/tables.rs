@@ -3,7 +3,7 @@
 use super::facts::{Facts, FoundTable, RelationKind, TableFacts};
 use super::finding::{Findings, code};
 use super::request::{ColumnRole, ExpectedColumn, PreflightRequest};
-use super::similar_names::or_resembling;
+use super::similar_names::or_similar_name;
 use walrelay_outbox_store::{RELAY_TABLES, REPLAY_TABLES};
 use walrelay_pg_client::{QualifiedName, quote_identifier};
 
@@ -56,7 +56,7 @@ fn missing_outbox(name: &QualifiedName, there: &[String]) -> (&'static str, Stri
     let otherwise =
         format!("walrelay init --outbox-table {name}, or name the right one with --outbox-table");
     let others: Vec<String> = there.iter().filter(|it| !is_ours(it)).cloned().collect();
-    let fix = or_resembling("--outbox-table", &name.to_string(), &others, &otherwise);
+    let fix = or_similar_name("--outbox-table", &name.to_string(), &others, &otherwise);
     ("does not exist", fix)
 }
 

@@ -44,7 +44,7 @@ pub enum ServerEncoding {
 }
 
 /// Returns SQL for a text in its sent form: hexadecimal digits if the server has no encoding.
-pub(crate) fn as_sent(value: &str, text: ServerEncoding) -> String {
+pub(crate) fn sent_form_sql(value: &str, text: ServerEncoding) -> String {
     match text {
         ServerEncoding::Utf8 => value.to_owned(),
         ServerEncoding::Unknown => format!(
@@ -58,13 +58,13 @@ impl ServerEncoding {
     /// Decodes the sent form of a column's value.
     pub(crate) fn sent(self, column: &TableColumn, sent: &[u8]) -> Result<Vec<u8>, AdminError> {
         match is_text(column) {
-            true => self.of_digits(sent),
+            true => self.decode_text(sent),
             false => Ok(sent.to_vec()),
         }
     }
 
     /// Decodes the sent form of a text.
-    pub(crate) fn of_digits(self, sent: &[u8]) -> Result<Vec<u8>, AdminError> {
+    pub(crate) fn decode_text(self, sent: &[u8]) -> Result<Vec<u8>, AdminError> {
         let byte = |pair: &[u8]| u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok();
         let bytes = match self {
             Self::Utf8 => Some(sent.to_vec()),
@@ -124,7 +124,7 @@ impl SourceTable {
                 Some(bytes) => {
                     let kept = format!("CASE WHEN {bytes} IS NULL THEN {value} END");
                     let sent = match is_text(column) {
-                        true => as_sent(&kept, text),
+                        true => sent_form_sql(&kept, text),
                         false => kept,
                     };
                     selected.push_str(&format!("{sent}, "));

@@ -11,7 +11,7 @@ use pgoutput_parser::Column;
 use tokio_postgres::{Client, SimpleQueryMessage, SimpleQueryRow};
 
 use crate::admin_error::AdminError;
-use crate::rows::large_values::{ServerEncoding, as_sent};
+use crate::rows::large_values::{ServerEncoding, sent_form_sql};
 use crate::rows::unsettled_rows::{AggregateKey, KEY_COLUMNS, SourceTable, UnsettledRows};
 
 /// A value of a row.
@@ -72,7 +72,8 @@ impl UnsettledRows {
         client: &Client,
         (table, text): (&SourceTable, ServerEncoding),
     ) -> Result<BoxStream<'static, Result<SourceRow, AdminError>>, AdminError> {
-        let [key_type, key_id] = KEY_COLUMNS.map(|column| as_sent(&format!("t.{column}"), text));
+        let [key_type, key_id] =
+            KEY_COLUMNS.map(|column| sent_form_sql(&format!("t.{column}"), text));
         let sql = format!(
             "SELECT {}, {key_type}, {key_id} FROM ({} OFFSET 0) AS t",
             table.selected(text),
@@ -110,7 +111,7 @@ impl SourceRow {
         let first = table.columns.len() + 1;
         let part = |index: usize| {
             let sent = row.get(index).unwrap_or_default();
-            let bytes = text.of_digits(sent.as_bytes()).ok()?;
+            let bytes = text.decode_text(sent.as_bytes()).ok()?;
             String::from_utf8(bytes).ok()
         };
         let key = part(first)

@@ -192,7 +192,7 @@ impl DispatchStore {
     /// # Errors
     ///
     /// The server refused the statement, or the connection ended.
-    pub async fn place_holds(
+    pub async fn request_pauses(
         &self,
         transaction: &Transaction<'_>,
         replay_id: &str,
@@ -298,7 +298,7 @@ impl DispatchStore {
     /// # Errors
     ///
     /// The server refused the statement, or the connection ended.
-    pub async fn lift_holds(
+    pub async fn lift_pauses(
         &self,
         transaction: &Transaction<'_>,
         replay_id: &str,

@@ -238,7 +238,7 @@ impl DispatchStore {
         let sql = format!(
             "UPDATE public.app_outbox_dispatch AS d
                 SET message = $3, status = 'retrying', attempts = 0, next_attempt_at = now(),
-                    error_code = NULL, last_error = {}, updated_at = {BUMPED},
+                    error_code = NULL, last_error = {}, updated_at = {NEW_UPDATED_AT},
                     edited_at = now()
               WHERE slot = $1 AND event_id = $2",
             prepend_line(&format!("format('edited at %s', {MOMENT})"), "d.last_error"),
@@ -274,7 +274,7 @@ impl DispatchStore {
         refuse(event_id, status, &finished, "discarded")?;
         let sql = format!(
             "UPDATE public.app_outbox_dispatch AS d
-                SET status = 'discarded', next_attempt_at = NULL, last_error = {}, updated_at = {BUMPED}
+                SET status = 'discarded', next_attempt_at = NULL, last_error = {}, updated_at = {NEW_UPDATED_AT}
               WHERE slot = $1 AND event_id = $2",
             prepend_line(&format!("format('discarded at %s: %s', {MOMENT}, $3)"), "d.last_error"),
         );
@@ -373,7 +373,7 @@ pub(super) const COLUMNS: &str = "event_id, commit_lsn, tx_index, topic, orderin
     parked_at, updated_at";
 
 /// SQL for a value of `updated_at` that no claim has.
-pub(super) const BUMPED: &str =
+pub(super) const NEW_UPDATED_AT: &str =
     "greatest(clock_timestamp(), updated_at + interval '1 microsecond')";
 
 /// After a discard, makes the key's first row due. A row whose outcome the relay is writing is in
@@ -475,7 +475,7 @@ fn retry_sql(condition: &str) -> String {
               AND d.event_id NOT IN (SELECT event_id FROM chosen)
          )
          SELECT count(*) AS retried FROM retried",
-        bumped = BUMPED.replace("updated_at", "d.updated_at"),
+        bumped = NEW_UPDATED_AT.replace("updated_at", "d.updated_at"),
     )
 }
 

@@ -7,7 +7,7 @@ use tokio_postgres::types::{PgLsn, ToSql, Type};
 use tokio_postgres::{Client, Row};
 
 use super::history::{ERROR_BYTES_MAX, MOMENT, prepend_line, storable_line};
-use super::operator_commands::{BUMPED, COLUMNS, dispatch_row, refuse};
+use super::operator_commands::{COLUMNS, NEW_UPDATED_AT, dispatch_row, refuse};
 use super::{DispatchRow, DispatchStatus, DispatchStore, seconds, signed};
 use crate::store_error::StoreError;
 
@@ -192,7 +192,7 @@ impl DispatchStore {
         let sql = format!(
             "UPDATE public.app_outbox_dispatch AS d
                 SET message = $3, topic = $4, ordering_key = $5, status = 'retrying', attempts = 0,
-                    next_attempt_at = now(), error_code = NULL, last_error = {}, updated_at = {BUMPED},
+                    next_attempt_at = now(), error_code = NULL, last_error = {}, updated_at = {NEW_UPDATED_AT},
                     edited_at = now()
               WHERE slot = $1 AND event_id = $2",
             prepend_line(&format!("format('edited and routed anew at %s', {MOMENT})"), "d.last_error"),
@@ -239,7 +239,7 @@ impl DispatchStore {
                FROM chosen
               WHERE d.slot = $1 AND d.event_id = chosen.event_id",
             prepend_line(&format!("format('discarded at %s: %s', {MOMENT}, $3)"), "d.last_error"),
-            BUMPED.replace("updated_at", "d.updated_at"),
+            NEW_UPDATED_AT.replace("updated_at", "d.updated_at"),
         );
         let reason = storable_line(reason, ERROR_BYTES_MAX);
         let rows: [(&(dyn ToSql + Sync), Type); 2] =

@@ -164,7 +164,7 @@ impl DispatchStore {
     ///
     /// The server refused the statement, or the connection ended. The caller may write the outcomes
     /// again.
-    pub async fn finish_past(
+    pub async fn finish_before(
         &self,
         client: &Client,
         outcomes: &[(Claim, &Outcome)],

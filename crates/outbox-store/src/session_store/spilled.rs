@@ -64,7 +64,7 @@ impl Spilled {
 
     /// Returns true at the first call only, when the rows that another session left must be
     /// searched.
-    pub(super) fn looks_for_left(&mut self) -> bool {
+    pub(super) fn begins_leftover_search(&mut self) -> bool {
         !std::mem::replace(&mut self.has_looked, true)
     }
 
@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn what_another_session_has_left_is_looked_for_once_and_deleted_once_it_is_passed() {
         let mut spilled = Spilled::NONE;
-        assert!(spilled.looks_for_left() && !spilled.looks_for_left());
+        assert!(spilled.begins_leftover_search() && !spilled.begins_leftover_search());
         spilled.passed(Lsn::new(10), Lsn::new(10));
         spilled.left(Lsn::new(5), Lsn::new(15));
         assert_eq!(spilled.published_from, Some(Lsn::new(5)));

@@ -65,7 +65,7 @@ async fn buffers(session: &TestClient) -> u64 {
 }
 
 /// Dispatch state in normal operation, without pending rows. It is analyzed and then emptied.
-const CALM: &str = "
+const EMPTIED_TABLE: &str = "
 INSERT INTO app_outbox_dispatch
   (slot, event_id, commit_lsn, tx_index, topic, ordering_key, message, status)
 SELECT 'walrelay', status || n, '0/1'::pg_lsn + n, 0, 'projects/p/topics/t', 'k-' || status, 'message', status
@@ -119,7 +119,7 @@ async fn no_command_costs_more_where_more_is_parked() {
         for (name, when) in [
             ("never analyzed", ("", "")),
             ("analyzed", ("", analyze)),
-            ("analyzed when nothing was parked", (CALM, "")),
+            ("analyzed when nothing was parked", (EMPTIED_TABLE, "")),
         ] {
             let small = cost(&database, 3_000, when).await;
             let large = cost(&database, 30_000, when).await;

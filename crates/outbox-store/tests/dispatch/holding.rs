@@ -13,7 +13,7 @@ use crate::support::migrated;
 async fn place(session: &mut TestClient, replay: &str, keys: &[&str]) -> Option<String> {
     let transaction = session.transaction().await.expect("a transaction");
     let keys: Vec<_> = keys.iter().map(|name| key(name)).collect();
-    let other = store().place_holds(&transaction, replay, &keys).await.expect("an answer");
+    let other = store().request_pauses(&transaction, replay, &keys).await.expect("an answer");
     if other.is_none() {
         transaction.commit().await.expect("it is committed");
     }
@@ -22,7 +22,7 @@ async fn place(session: &mut TestClient, replay: &str, keys: &[&str]) -> Option<
 
 async fn lift(session: &mut TestClient, replay: &str) {
     let transaction = session.transaction().await.expect("a transaction");
-    store().lift_holds(&transaction, replay).await.expect("it goes on");
+    store().lift_pauses(&transaction, replay).await.expect("it goes on");
     transaction.commit().await.expect("it is committed");
 }
 

@@ -127,7 +127,7 @@ async fn outcomes_of_a_few_thousand_of_a_hundred_thousand_rows_read_only_those()
     let outcomes = all(rows, &published);
     let before = rows_read(&session).await;
     let settled = at(u64::MAX, 0).commit_lsn;
-    let written = timed("outcomes", store().finish_past(&session, &outcomes, settled)).await;
+    let written = timed("outcomes", store().finish_before(&session, &outcomes, settled)).await;
     let read = rows_read(&session).await - before;
     assert_eq!(written, 4_000);
     assert!(read < 30_000, "{read} rows read to write 4,000 outcomes");

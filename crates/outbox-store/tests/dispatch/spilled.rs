@@ -51,7 +51,7 @@ async fn spilled_rows_are_read_up_to_one_that_was_not_and_nothing_is_written() {
     assert_eq!(ids(&read(&store, &session).await), ["a", "b"]);
     assert!(store.claim(&session, &[key("k")], LIMITS).await.unwrap().is_empty());
     let released = all(read(&store, &session).await, &RELEASED);
-    assert_eq!(store.finish_past(&session, &released, Lsn::ZERO).await.unwrap(), 0);
+    assert_eq!(store.finish_before(&session, &released, Lsn::ZERO).await.unwrap(), 0);
 
     assert_eq!(session.text(versions).await, before);
     let shown = store.show(&session, "a").await.unwrap().row;
@@ -66,7 +66,7 @@ async fn a_spilled_row_that_is_stored_is_gone_once_the_slot_is_past_it() {
     let published = published();
     let outcomes = all(read(&store, &session).await, &published);
 
-    assert_eq!(store.finish_past(&session, &outcomes, Lsn::new(2)).await.unwrap(), 2);
+    assert_eq!(store.finish_before(&session, &outcomes, Lsn::new(2)).await.unwrap(), 2);
     assert_eq!(rows_left(&session).await, "b c d");
     assert_eq!(status_of(&store, &session, "b").await, DispatchStatus::Published);
     let recorded = store.recorded_from(&mut session, at(0, 0), 100).await.unwrap();
@@ -86,7 +86,7 @@ async fn a_spilled_row_that_is_stored_is_gone_once_the_slot_is_past_it() {
     let claimed = store.claim(&session, &[key("k")], LIMITS).await.unwrap();
     assert_eq!(ids(&claimed), ["c"], "up to one that was spilled");
     let behind = all(claimed, &published);
-    assert_eq!(store.finish_past(&session, &behind, Lsn::new(9)).await.unwrap(), 1);
+    assert_eq!(store.finish_before(&session, &behind, Lsn::new(9)).await.unwrap(), 1);
     assert_eq!(rows_left(&session).await, "c d", "what was tried and failed is kept");
     assert_eq!(ids(&read(&store, &session).await), ["d"]);
 }
@@ -108,7 +108,7 @@ async fn a_stored_row_is_gone_although_it_was_moved_in_the_table_meanwhile() {
         session.run(moved).await;
 
         assert_eq!(
-            store.finish_past(&session, &outcomes, Lsn::new(9)).await.unwrap(),
+            store.finish_before(&session, &outcomes, Lsn::new(9)).await.unwrap(),
             1,
             "{moved}"
         );
@@ -133,7 +133,7 @@ async fn a_row_that_lies_where_a_stored_one_was_read_stays() {
     session.run("VACUUM FULL app_outbox_dispatch").await;
     assert_eq!(session.text(place).await, before, "there is another row now");
 
-    assert_eq!(store.finish_past(&session, &outcomes, Lsn::new(9)).await.unwrap(), 0);
+    assert_eq!(store.finish_before(&session, &outcomes, Lsn::new(9)).await.unwrap(), 0);
     assert_eq!(rows_left(&session).await, "b");
 }
 
@@ -149,7 +149,7 @@ async fn rows_without_a_key_are_leased_and_deleted_alike() {
     assert!(store.claim(&session, &[key("")], LIMITS).await.unwrap().is_empty());
     let published = published();
     let outcomes = all(claimed, &published);
-    assert_eq!(store.finish_past(&session, &outcomes, Lsn::new(9)).await.unwrap(), 1);
+    assert_eq!(store.finish_before(&session, &outcomes, Lsn::new(9)).await.unwrap(), 1);
     assert_eq!(rows_left(&session).await, "");
 }
 
@@ -164,7 +164,7 @@ async fn what_an_operator_does_to_a_spilled_row_on_its_way_is_not_lost() {
 
     let published = published();
     let outcomes = all(on_their_way, &published);
-    assert_eq!(store.finish_past(&session, &outcomes, Lsn::new(9)).await.unwrap(), 0);
+    assert_eq!(store.finish_before(&session, &outcomes, Lsn::new(9)).await.unwrap(), 0);
 
     assert_eq!(rows_left(&session).await, "a b c d");
     assert_eq!(status_of(&store, &session, "b").await, DispatchStatus::Discarded);
@@ -180,7 +180,7 @@ async fn a_spilled_row_that_fails_in_an_outage_stays_one_and_backs_off() {
     park_mixed(&store, &mut session).await;
     let after_an_hour = failed(Duration::from_secs(3_600), FailureCause::Nobody);
     let claim = read(&store, &session).await.remove(0).claim;
-    store.finish_past(&session, &[(claim, &after_an_hour)], Lsn::new(9)).await.unwrap();
+    store.finish_before(&session, &[(claim, &after_an_hour)], Lsn::new(9)).await.unwrap();
     assert!(read(&store, &session).await.is_empty(), "it is not due");
 
     session.execute("UPDATE app_outbox_dispatch SET next_attempt_at = now()", &[]).await.unwrap();
@@ -210,7 +210,7 @@ async fn spilled_rows_wait_until_they_are_stored_have_failed_themselves_or_need_
 
     let claim = read(&store, &session).await.remove(0).claim;
     let by_itself = failed(Duration::ZERO, FailureCause::Row);
-    store.finish_past(&session, &[(claim, &by_itself)], Lsn::new(9)).await.unwrap();
+    store.finish_before(&session, &[(claim, &by_itself)], Lsn::new(9)).await.unwrap();
     assert!(!waits(&session, 9).await, "it has had its turn, and those behind it");
 
     let loose = [row("x", at(5, 0), "", NOW), spilled(row("y", at(6, 0), "", NOW))];
@@ -257,7 +257,7 @@ async fn the_last_failure_of_spilled_rows_and_of_topics_that_wait_for_an_operato
         failure: Some(failure("PERMISSION_DENIED", "no: right")),
         blame: FailureCause::Row,
     };
-    store.finish_past(&session, &[(claim, &denied)], Lsn::new(9)).await.unwrap();
+    store.finish_before(&session, &[(claim, &denied)], Lsn::new(9)).await.unwrap();
     let refused = waiting(&session).await;
     assert!(refused.refused_at > refused.unanswered_at, "{refused:?}");
     let last = refused.refused.unwrap();
@@ -281,7 +281,7 @@ async fn a_spilled_row_that_fails_by_itself_is_one_like_any_other() {
         failure: Some(failure("UNAVAILABLE", "no route")),
         blame: FailureCause::Row,
     };
-    assert_eq!(store.finish_past(&session, &[(claim, &again)], Lsn::new(9)).await.unwrap(), 1);
+    assert_eq!(store.finish_before(&session, &[(claim, &again)], Lsn::new(9)).await.unwrap(), 1);
 
     assert!(read(&store, &session).await.is_empty(), "it stands before the others");
     let claimed = store.claim(&session, &[key("k")], LIMITS).await.unwrap();

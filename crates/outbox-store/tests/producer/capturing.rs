@@ -3,9 +3,9 @@
 use tokio_postgres::error::SqlState;
 use walrelay_testkit::postgres::TestClient;
 
-use crate::world::{World, refused, worlds};
+use crate::world::{InboxDatabase, refused, worlds};
 
-async fn with_orders(world: &World, capture: &str) {
+async fn with_orders(world: &InboxDatabase, capture: &str) {
     world
         .run(&format!(
             "CREATE TABLE orders (id text PRIMARY KEY, status text, total numeric, secret text);

@@ -5,29 +5,29 @@
 #[error("{text}")]
 pub struct ConninfoProblem {
     text: String,
-    subject: Subject,
+    subject: StoreUnderTest,
 }
 
 /// The part of the string that has the problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Subject {
+enum StoreUnderTest {
     Text,
     Roots,
 }
 
 impl ConninfoProblem {
     pub(super) fn new(text: impl Into<String>) -> Self {
-        Self { text: text.into(), subject: Subject::Text }
+        Self { text: text.into(), subject: StoreUnderTest::Text }
     }
 
     /// Creates a problem of the root certificates that the string names.
     pub(super) fn of_roots(text: impl Into<String>) -> Self {
-        Self { text: text.into(), subject: Subject::Roots }
+        Self { text: text.into(), subject: StoreUnderTest::Roots }
     }
 
     /// Returns whether the root certificates cannot be read.
     #[must_use]
     pub fn is_about_roots(&self) -> bool {
-        self.subject == Subject::Roots
+        self.subject == StoreUnderTest::Roots
     }
 }

@@ -10,7 +10,7 @@ use walrelay_core::{WalBudgetLimit, WalRetentionLimit};
 use walrelay_outbox_admin::{AdminError, read_operation};
 use walrelay_outbox_store::{
     Anchor, CopyLifetime, advance_anchor, anchor_slot, copy_slot, position_at, read_anchors,
-    read_history, read_slot_room,
+    read_recorded_system_identifier, read_slot_capacity,
 };
 use walrelay_pg_client::{ConnectConfig, SqlClient, connect_sql};
 use walrelay_pg_replication::{drop_slot, read_slot};
@@ -45,7 +45,7 @@ pub struct AnchorKeeper {
 /// Returns the bytes of WAL that an anchor may retain so that the relay's own budget still fits
 /// after a reset. Returns `None` if the server sets no limit.
 #[must_use]
-pub fn share_of_an_anchor(keep_bytes: Option<u64>, wal_budget: WalBudgetLimit) -> Option<u64> {
+pub fn anchor_wal_share(keep_bytes: Option<u64>, wal_budget: WalBudgetLimit) -> Option<u64> {
     let keep = keep_bytes?;
     // Without a budget, nothing is known about how far the relay may fall behind. It gets half of
     // the space.
@@ -93,7 +93,7 @@ impl AnchorKeeper {
         loop {
             let pause = match health.phase() {
                 Phase::Streaming => {
-                    self.keep_or_tell().await;
+                    self.keep_or_log().await;
                     PACE
                 }
                 Phase::Starting
@@ -107,7 +107,7 @@ impl AnchorKeeper {
         }
     }
 
-    async fn keep_or_tell(&self) {
+    async fn keep_or_log(&self) {
         if let Err(error) = self.keep().await {
             tracing::warn!(error = %Chain(&error), "the anchor of --anchor-keep is not kept");
         }
@@ -139,7 +139,7 @@ impl AnchorKeeper {
     }
 
     async fn create(&self, client: &SqlClient, name: &str) -> Result<(), AdminError> {
-        let room = read_slot_room(client).await?;
+        let room = read_slot_capacity(client).await?;
         if room.used >= room.max {
             return Err(AdminError::NoRoom(format!(
                 "all {} replication slots are in use, and an anchor is one (max_replication_slots)",
@@ -153,17 +153,17 @@ impl AnchorKeeper {
 
     async fn advance(&self, client: &SqlClient, anchor: &Anchor) -> Result<(), AdminError> {
         let Some(live) = read_slot(client, &self.slot).await? else { return Ok(()) };
-        let system = read_history(client, &self.slot).await?;
+        let system = read_recorded_system_identifier(client, &self.slot).await?;
         let since = SystemTime::now().checked_sub(self.keep).unwrap_or(SystemTime::UNIX_EPOCH);
         let wanted = position_at(client, &system, since).await?;
-        let room = read_slot_room(client).await?;
+        let room = read_slot_capacity(client).await?;
         let standing = Standing {
             at: anchor.slot.confirmed_flush_lsn.unwrap_or(Lsn::ZERO),
             wanted: wanted.map(|noted| noted.lsn),
             live: live.confirmed_flush_lsn.unwrap_or(Lsn::ZERO),
             end: live.wal_end,
             kept: anchor.slot.retained_bytes().unwrap_or(0),
-            share: share_of_an_anchor(room.keep_bytes, self.wal_budget),
+            share: anchor_wal_share(room.keep_bytes, self.wal_budget),
         };
         let Some(target) = standing.target() else { return Ok(()) };
         if standing.wanted.is_none_or(|of_time| of_time < target) {
@@ -190,14 +190,14 @@ mod tests {
             for budget in
                 [WalBudgetLimit::Auto, WalBudgetLimit::Off, WalBudgetLimit::Bytes(GIB / 2)]
             {
-                let share = share_of_an_anchor(Some(keep), budget).unwrap();
+                let share = anchor_wal_share(Some(keep), budget).unwrap();
                 let own = budget.bytes(WalRetentionLimit::Bytes(keep)).unwrap_or(keep / 2);
                 assert!(share > 0 && share + own <= keep, "{keep} {budget:?}");
             }
         }
-        let all = share_of_an_anchor(Some(GIB), WalBudgetLimit::Bytes(2 * GIB));
+        let all = anchor_wal_share(Some(GIB), WalBudgetLimit::Bytes(2 * GIB));
         assert_eq!(all, Some(0), "it takes it all");
-        assert_eq!(share_of_an_anchor(None, WalBudgetLimit::Auto), None);
+        assert_eq!(anchor_wal_share(None, WalBudgetLimit::Auto), None);
     }
 
     #[test]

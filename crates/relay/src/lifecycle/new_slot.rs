@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pgoutput_parser::Lsn;
 use tokio::time::{Instant, sleep, timeout};
-use walrelay_outbox_admin::{Filling, Recovery, new_slot_waits_for, note_filling};
+use walrelay_outbox_admin::{Filling, Recovery, describe_slot_blockers, store_slot_snapshot};
 use walrelay_pg_client::{
     PgError, blockers, cancel_statement, connect_sql, quote_identifier, quote_literal,
 };
@@ -28,7 +28,7 @@ const SNAPSHOT: &str = "
       FROM pg_current_snapshot() AS s";
 
 /// The delay before the first check. A slot that waits for no transaction is created sooner.
-const LOOK_AT_FIRST: Duration = Duration::from_millis(500);
+const FIRST_CHECK_DELAY: Duration = Duration::from_millis(500);
 
 /// The interval at which the transactions that block slot creation are checked.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -84,7 +84,7 @@ pub(crate) async fn create(
     importing.batch_execute("COMMIT").await.map_err(&failed)?;
     importing.close().await;
     let filling = Filling { consistent_point, snapshot };
-    note_filling(client, slot, &filling).await.map_err(RelayError::survey)?;
+    store_slot_snapshot(client, slot, &filling).await.map_err(RelayError::survey)?;
     failpoint::hit("recovery-noted");
     Ok(filling)
 }
@@ -98,8 +98,8 @@ async fn telling<T>(
     work: impl Future<Output = Result<T, PgError>>,
 ) -> Result<T, PgError> {
     let mut work = pin!(work);
-    let mut pause = LOOK_AT_FIRST;
-    let mut told_at: Option<Instant> = None;
+    let mut pause = FIRST_CHECK_DELAY;
+    let mut logged_at: Option<Instant> = None;
     loop {
         tokio::select! {
             biased;
@@ -112,10 +112,10 @@ async fn telling<T>(
         match blockers(client, pid).await {
             Ok(waited_for) if waited_for.is_empty() => {}
             Ok(waited_for) => {
-                let text = new_slot_waits_for(&waited_for);
-                if told_at.is_none_or(|at| at.elapsed() >= TOLD_EVERY) {
+                let text = describe_slot_blockers(&waited_for);
+                if logged_at.is_none_or(|at| at.elapsed() >= TOLD_EVERY) {
                     tracing::warn!("{text}");
-                    told_at = Some(Instant::now());
+                    logged_at = Some(Instant::now());
                 }
                 health.waits_for(&text);
             }
@@ -127,7 +127,7 @@ async fn telling<T>(
         if let Err(error) = cancel_statement(client, pid).await {
             tracing::debug!(error = %Chain(&error), "the new slot cannot be given up");
         }
-        if let Ok(done) = timeout(LOOK_AT_FIRST, &mut work).await {
+        if let Ok(done) = timeout(FIRST_CHECK_DELAY, &mut work).await {
             return done;
         }
     }

@@ -5,14 +5,14 @@ use walrelay_outbox_admin::{
     Filling, Recovery, Reset, SlotOperation, Upgrade, UpgradeStage, describe_unfinished,
     finish_reset, give_up_operation, read_operation, release_operation, take_operation,
 };
-use walrelay_outbox_store::{CopyLifetime, copy_slot, read_history};
+use walrelay_outbox_store::{CopyLifetime, copy_slot, read_recorded_system_identifier};
 use walrelay_pg_client::{ConnectConfig, PgError, quote_identifier};
 use walrelay_pg_replication::{Failover, ReplicationConnection, read_slot, read_version};
 
 use crate::error::RelayError;
 use crate::lifecycle::new_slot;
 use crate::lifecycle::operation_resumer::OperationResumer;
-use crate::lifecycle::reset::{ResetEnd, ResetSteps, carry_out};
+use crate::lifecycle::reset::{ResetEnd, ResetSteps, run_reset};
 
 /// The result of finishing an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,7 +91,7 @@ impl OperationResumer<'_> {
                     ..begun
                 })))
             }
-            Some(SlotOperation::Upgrade(begun)) => self.look_for(begun).await,
+            Some(SlotOperation::Upgrade(begun)) => self.check_upgrade(begun).await,
             // Only the command sees the slots of both shard counts.
             Some(begun @ SlotOperation::Resharding(_)) => {
                 Ok(Outcome::Elsewhere { what: begun.describe(self.slot) })
@@ -104,8 +104,10 @@ impl OperationResumer<'_> {
     /// because a slot would block `pg_upgrade`. The process that prepares an upgrade holds the
     /// lock. This process now has the lock, so that process is gone, and an upgrade in preparation
     /// is cancelled.
-    async fn look_for(&self, upgrade: Upgrade) -> Result<Outcome, RelayError> {
-        let here = read_history(self.client, self.slot).await.map_err(RelayError::survey)?;
+    async fn check_upgrade(&self, upgrade: Upgrade) -> Result<Outcome, RelayError> {
+        let here = read_recorded_system_identifier(self.client, self.slot)
+            .await
+            .map_err(RelayError::survey)?;
         let version = read_version(self.client).await.map_err(RelayError::survey)?;
         if upgrade.has_happened(&here, version) {
             return Ok(Outcome::Nothing);
@@ -141,7 +143,7 @@ impl OperationResumer<'_> {
         let what = reset.describe(slot);
         tracing::info!(slot, "finishing {what}");
         let mut steps = OnServer { finisher: self, reset: &reset };
-        match carry_out(&mut steps).await? {
+        match run_reset(&mut steps).await? {
             ResetEnd::Done => {
                 tracing::info!(slot, target = %reset.target, "the slot is reset");
                 Ok(Outcome::Finished(SlotOperation::Reset(reset)))

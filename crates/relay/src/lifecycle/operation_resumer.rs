@@ -5,7 +5,7 @@ use std::time::Duration;
 use walrelay_pg_replication::{SlotError, drop_slot, read_slot};
 
 use tokio::time::{Instant, sleep};
-use walrelay_outbox_admin::{AdminError, HolderActivity, end_session, read_slot_user};
+use walrelay_outbox_admin::{AdminError, HolderActivity, end_session, read_slot_holder};
 use walrelay_pg_client::{ConnectConfig, ServerErrorKind, SqlClient};
 
 use crate::error::RelayError;
@@ -13,7 +13,7 @@ use crate::observe::health::Health;
 use crate::shutdown::Shutdown;
 
 /// How long a relay may take to notice that it lost the slot and to release it.
-const LETTING_GO: Duration = Duration::from_secs(30);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The interval at which the finisher checks whether the slot was released.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -45,7 +45,7 @@ impl OperationResumer<'_> {
     /// ended.
     pub async fn drop_when_free(&self) -> Result<(), RelayError> {
         let Self { client, slot, .. } = self;
-        let until = Instant::now() + LETTING_GO;
+        let until = Instant::now() + RELEASE_TIMEOUT;
         loop {
             let error = match drop_slot(client, slot).await {
                 Ok(()) | Err(SlotError::SlotMissing { .. }) => return Ok(()),
@@ -57,17 +57,17 @@ impl OperationResumer<'_> {
                 Some(ServerErrorKind::Missing) => return Ok(()),
                 Some(_) | None => return Err(RelayError::survey(error)),
             }
-            self.look_at_holder(until).await?;
+            self.check_holder(until).await?;
             sleep(PAUSE).await;
         }
     }
 
     /// Reports the session that holds the slot. Fails if the slot is still held at `until`.
-    async fn look_at_holder(&self, until: Instant) -> Result<(), RelayError> {
+    async fn check_holder(&self, until: Instant) -> Result<(), RelayError> {
         let Self { client, slot, health, .. } = self;
         let state = read_slot(client, slot).await.map_err(RelayError::survey)?;
         let Some(pid) = state.and_then(|state| state.active_pid) else { return Ok(()) };
-        let holder = read_slot_user(client, pid).await.map_err(RelayError::survey)?;
+        let holder = read_slot_holder(client, pid).await.map_err(RelayError::survey)?;
         health.waits_for(&format!("the slot is held by {holder}"));
         if holder.does == HolderActivity::Makes {
             return self.end_abandoned(pid).await;

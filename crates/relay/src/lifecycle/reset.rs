@@ -47,7 +47,7 @@ pub enum ResetEnd {
 /// # Errors
 ///
 /// A step failed. The reset stays on record and is run again.
-pub async fn carry_out<S: ResetSteps>(steps: &mut S) -> Result<ResetEnd, RelayError> {
+pub async fn run_reset<S: ResetSteps>(steps: &mut S) -> Result<ResetEnd, RelayError> {
     failpoint::hit("reset-begun");
     if !steps.has_anchor().await? {
         steps.give_up().await?;

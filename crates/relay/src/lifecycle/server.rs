@@ -89,7 +89,7 @@ pub trait Database: Send {
 
     /// Starts to measure the end of WAL until the receiver is dropped. The measurements become more
     /// frequent near `budget`.
-    fn measure_log(&self, budget: WalBudgetLimit) -> WalEnd;
+    fn measure_wal(&self, budget: WalBudgetLimit) -> WalEnd;
 
     /// Opens dispatch state for the new session, on this server.
     fn into_store(
@@ -348,7 +348,7 @@ impl Database for PostgresDatabase {
         Ok(Positions { confirmed_flush: lsn(row.get(0)), wal_end: lsn(row.get(1)), retention })
     }
 
-    fn measure_log(&self, budget: WalBudgetLimit) -> WalEnd {
+    fn measure_wal(&self, budget: WalBudgetLimit) -> WalEnd {
         wal_monitor::start(self.connect.clone(), self.relay.outbox.slot.clone(), budget)
     }
 

@@ -180,13 +180,13 @@ pub async fn open<C: Server, P: Publisher>(
     let (frames, mut feedback) = match replication.start(slot, &publications, settled, stream).await
     {
         Ok(halves) => halves,
-        Err(error) => return held_or(error, database).await,
+        Err(error) => return holder_or_error(error, database).await,
     };
 
     let positions = database.positions().await?;
     let from = positions.confirmed_flush.max(settled);
     feedback.received(from);
-    let wal_end = database.measure_log(settings.wal_budget);
+    let wal_end = database.measure_wal(settings.wal_budget);
     let wal_budget = WalBudget::new(settings.wal_budget, positions.retention, from);
     let mut router = Router::new(settings.router.clone());
     if let Some(log) = identity.log() {
@@ -224,7 +224,7 @@ pub async fn open<C: Server, P: Publisher>(
             source,
             extent: StopPosition::of(settings.until),
             through: before(from),
-            may_find_more: false,
+            may_have_more_due_keys: false,
             observer,
         },
         goal: None,
@@ -298,7 +298,7 @@ fn lane_policy(relay: &RelaySettings) -> LanePolicy {
 }
 
 /// Returns the holder if another relay took the slot between the check and `START_REPLICATION`.
-async fn held_or<S, D: Database>(
+async fn holder_or_error<S, D: Database>(
     error: PgError,
     mut database: D,
 ) -> Result<Opened<S, D>, RelayError> {

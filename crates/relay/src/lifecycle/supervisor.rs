@@ -215,7 +215,7 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
         session.goal = memory.goal.take();
         session.publishes.wait_for(mem::take(&mut memory.unanswered));
         health.progress();
-        tell_begun(settings, (&at.positions, at.parked_keys));
+        log_streaming_start(settings, (&at.positions, at.parked_keys));
         if let (keys @ 1.., last_due_in) = at.not_due {
             tracing::info!(
                 keys,
@@ -230,7 +230,7 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
 }
 
 /// Logs the start of streaming. The command of a replay logs its own progress.
-fn tell_begun(settings: &SessionSettings, (positions, keys): (&Positions, usize)) {
+fn log_streaming_start(settings: &SessionSettings, (positions, keys): (&Positions, usize)) {
     let (slot, from) = (&settings.outbox.slot, positions.confirmed_flush);
     match settings.selection {
         None => tracing::info!(slot, confirmed_flush = %from, parked_keys = keys, "streaming"),

@@ -20,7 +20,7 @@ const TOPIC_BYTES_MAX: usize = 1 << 10;
 
 /// The maximum number of evictions within [`QUIET`]. Without it, rows of many causes would log one
 /// message each.
-const PUSHES_MAX: u32 = 64;
+const EVICTIONS_MAX: u32 = 64;
 
 /// The usual time until a dead row is recorded. An earlier count may not include the row.
 const RECORDED: Duration = Duration::from_secs(10);
@@ -60,7 +60,7 @@ struct Cause {
 #[derive(Debug, Clone, Copy)]
 struct Tally {
     untold: u64,
-    told_at: Instant,
+    logged_at: Instant,
     died_at: Instant,
 }
 
@@ -87,7 +87,7 @@ impl DeadRows {
         }
         // An invalid topic name may be as long as a row.
         let is_long = topic.len() > TOPIC_BYTES_MAX;
-        if is_long || (self.causes.len() >= CAUSES_MAX && !self.push_one_out(topic, now)) {
+        if is_long || (self.causes.len() >= CAUSES_MAX && !self.evict_cause(topic, now)) {
             self.others.get_or_insert(Tally::begun(now)).add(1, now);
             return false;
         }
@@ -97,12 +97,12 @@ impl DeadRows {
 
     /// Evicts a cause in favour of a new one. A valid topic must be reported even among many
     /// invalid topic names. Invalid names evict no other cause, and are evicted first.
-    fn push_one_out(&mut self, newcomer: &Topic, now: Instant) -> bool {
+    fn evict_cause(&mut self, newcomer: &Topic, now: Instant) -> bool {
         let pushes = self
             .pushes
             .filter(|pushes| now.saturating_duration_since(pushes.since) < QUIET)
             .unwrap_or(Evictions { count: 0, since: now });
-        if !is_topic_name(newcomer) || pushes.count >= PUSHES_MAX {
+        if !is_topic_name(newcomer) || pushes.count >= EVICTIONS_MAX {
             return false;
         }
         let causes = self.causes.iter().enumerate();
@@ -127,16 +127,16 @@ impl DeadRows {
     pub(super) fn due(&mut self, now: Instant) -> Vec<Untold> {
         let (mut told, counted) = (Vec::new(), self.counted);
         self.causes.retain_mut(|cause| {
-            if now.saturating_duration_since(cause.tally.told_at) < QUIET {
+            if now.saturating_duration_since(cause.tally.logged_at) < QUIET {
                 return true;
             }
             let untold = cause.untold(counted);
             let goes_on = untold.is_some();
-            cause.tally = Tally { untold: 0, told_at: now, ..cause.tally };
+            cause.tally = Tally { untold: 0, logged_at: now, ..cause.tally };
             told.extend(untold);
             goes_on
         });
-        let is_due = |tally: &mut Tally| now.saturating_duration_since(tally.told_at) >= QUIET;
+        let is_due = |tally: &mut Tally| now.saturating_duration_since(tally.logged_at) >= QUIET;
         let others = self.others.take_if(is_due);
         told.extend(others.and_then(|tally| tally.untold(None, counted)));
         told
@@ -159,7 +159,7 @@ impl Cause {
 
 impl Tally {
     const fn begun(now: Instant) -> Self {
-        Self { untold: 0, told_at: now, died_at: now }
+        Self { untold: 0, logged_at: now, died_at: now }
     }
 
     fn add(&mut self, rows: u64, died_at: Instant) {
@@ -298,7 +298,7 @@ mod tests {
             let rows = (0..20).flat_map(|_| &topics);
             rows.filter(|topic| dead.died(topic, "LOCAL_LIMIT", at)).count()
         };
-        assert_eq!(died(now), CAUSES_MAX + PUSHES_MAX as usize);
-        assert_eq!(died(now + QUIET), PUSHES_MAX as usize, "those of the next minute");
+        assert_eq!(died(now), CAUSES_MAX + EVICTIONS_MAX as usize);
+        assert_eq!(died(now + QUIET), EVICTIONS_MAX as usize, "those of the next minute");
     }
 }

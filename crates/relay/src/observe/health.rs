@@ -99,7 +99,7 @@ struct Shared {
     pulse: Heartbeat,
     state: Mutex<State>,
     /// True if the condition may differ from the noted one. Readable without the lock.
-    has_news: AtomicBool,
+    has_condition_change: AtomicBool,
     news: Notify,
 }
 
@@ -131,7 +131,7 @@ impl State {
     /// would be news.
     fn condition(&self) -> Condition {
         let ending = matches!(self.phase, Phase::Ending { .. }).then_some(ENDING);
-        let held = self.log.as_ref().and_then(RetainedWalStatus::reason_in_short);
+        let held = self.log.as_ref().and_then(RetainedWalStatus::short_reason);
         let reasons = self.store_failures.values().cloned().chain(ending.map(str::to_owned));
         let reasons = reasons.chain(self.outage.iter().cloned()).chain(held);
         Condition::new(self.phase.name(), reasons.chain(self.topic_problems()))
@@ -191,7 +191,7 @@ impl Health {
                 condition: None,
                 noted: None,
             }),
-            has_news: AtomicBool::new(false),
+            has_condition_change: AtomicBool::new(false),
             news: Notify::new(),
         }))
     }
@@ -270,7 +270,7 @@ impl Health {
     }
 
     /// Sets the last measurement of retained WAL.
-    pub fn set_log(&self, log: RetainedWalStatus) {
+    pub fn set_retained_wal(&self, log: RetainedWalStatus) {
         self.change(|state| state.log = Some(log));
     }
 
@@ -307,23 +307,23 @@ impl Health {
     }
 
     /// Starts a session: no failure of its dispatch state is known, and no condition is noted.
-    pub fn begin_noting(&self) {
+    pub fn start_condition_notes(&self) {
         self.state().noted = None;
         self.change(|state| state.store_failures.clear());
-        self.0.has_news.store(true, Ordering::Release);
+        self.0.has_condition_change.store(true, Ordering::Release);
     }
 
     /// Returns whether the condition may differ from the noted one. Cheap enough for each loop
     /// iteration.
     #[must_use]
-    pub fn has_news(&self) -> bool {
-        self.0.has_news.load(Ordering::Acquire)
+    pub fn has_condition_change(&self) -> bool {
+        self.0.has_condition_change.load(Ordering::Acquire)
     }
 
     /// Returns the condition if it differs from the noted one.
     #[must_use]
     pub fn condition_to_note(&self) -> Option<Condition> {
-        self.0.has_news.store(false, Ordering::Release);
+        self.0.has_condition_change.store(false, Ordering::Release);
         let state = self.state();
         let condition = state.condition();
         (state.noted.as_ref() != Some(&condition)).then_some(condition)
@@ -336,10 +336,10 @@ impl Health {
 
     /// Records that writing the condition failed. The condition stays news, but wakes no task.
     pub fn condition_not_noted(&self) {
-        self.0.has_news.store(true, Ordering::Release);
+        self.0.has_condition_change.store(true, Ordering::Release);
     }
 
-    /// Waits until there is news. Cancel-safe, because [`has_news`](Self::has_news) stays true.
+    /// Waits until there is news. Cancel-safe, because [`has_condition_change`](Self::has_news) stays true.
     pub async fn news(&self) {
         self.0.news.notified().await;
     }
@@ -456,7 +456,7 @@ impl Health {
         }
         state.condition = condition;
         drop(state);
-        self.0.has_news.store(true, Ordering::Release);
+        self.0.has_condition_change.store(true, Ordering::Release);
         self.0.news.notify_one();
     }
 
@@ -496,7 +496,7 @@ impl RetainedWalStatus {
     }
 
     /// Returns the reason without the growing number.
-    fn reason_in_short(&self) -> Option<String> {
+    fn short_reason(&self) -> Option<String> {
         let Self { held, budget, .. } = *self;
         (held > budget).then(|| format!("more log waits than --wal-budget ({budget} bytes)"))
     }
@@ -577,7 +577,7 @@ mod tests {
         let health = Health::new();
         health.set_phase(Phase::Streaming);
         health.condition_noted(health.condition_to_note().unwrap());
-        assert!(!health.has_news() && health.condition_to_note().is_none());
+        assert!(!health.has_condition_change() && health.condition_to_note().is_none());
 
         let bound = WalRetentionLimit::Unlimited;
         let log = |held| RetainedWalStatus {
@@ -587,22 +587,22 @@ mod tests {
             spill: SpillMode::Off,
             is_futile: false,
         };
-        health.set_log(log(99));
+        health.set_retained_wal(log(99));
         health.set_outage(None);
-        assert!(!health.has_news(), "nothing is wrong");
-        health.set_log(log(101));
-        assert!(health.has_news());
+        assert!(!health.has_condition_change(), "nothing is wrong");
+        health.set_retained_wal(log(101));
+        assert!(health.has_condition_change());
         let condition = health.condition_to_note().unwrap();
         let short = "more log waits than --wal-budget (100 bytes)".to_owned();
         assert_eq!(condition, Condition::new("streaming", std::iter::once(short)));
         health.condition_noted(condition);
-        health.set_log(log(9_000_000));
-        assert!(!health.has_news(), "a number alone is none");
+        health.set_retained_wal(log(9_000_000));
+        assert!(!health.has_condition_change(), "a number alone is none");
 
         // A condition that ended before it was noted is no news either.
         health.set_outage(Some("nothing is being stored".into()));
         health.set_outage(None);
-        assert!(health.has_news() && health.condition_to_note().is_none());
+        assert!(health.has_condition_change() && health.condition_to_note().is_none());
     }
 
     #[test]
@@ -618,7 +618,7 @@ mod tests {
         health.store_worked("park");
         assert!(health.reasons_not_ready().is_empty());
         health.store_failed("park", "rows cannot be recorded".into());
-        health.begin_noting();
+        health.start_condition_notes();
         assert!(health.reasons_not_ready().is_empty(), "another session, another connection");
     }
 

@@ -223,13 +223,13 @@ impl Metrics {
         };
         metrics.registry = Arc::new(metrics.describe());
         metrics.slot_safe_wal_bytes.set(UNKNOWN);
-        metrics.begin_counters();
+        metrics.initialize_counters();
         metrics
     }
 
     /// Creates the expected series at zero. A series that starts with its first event shows no
     /// increase at that event, so an alert would miss the event.
-    fn begin_counters(&self) {
+    fn initialize_counters(&self) {
         let begin = |family: &Family<ReasonLabel, Counter>, reasons: &[&'static str]| {
             for reason in reasons {
                 drop(family.get_or_create(&ReasonLabel { reason }));

@@ -58,7 +58,7 @@ pub struct Observer {
     /// Logs once that rows have positions at which dispatch state has other rows.
     misplaced_rows: Once,
     /// Logs once that rows have headers with reserved names.
-    forged_headers: Once,
+    reserved_headers_log: Once,
     ignored_changes: IgnoredChanges,
     /// The name of the publication, for log messages.
     publication: String,
@@ -115,7 +115,7 @@ impl Observer {
             refusals: Refusals::default(),
             dead_rows: Some(DeadRows::default()),
             misplaced_rows: Once::default(),
-            forged_headers: Once::default(),
+            reserved_headers_log: Once::default(),
             ignored_changes,
             publication: String::new(),
         }
@@ -153,7 +153,7 @@ impl Observer {
     #[cold]
     fn headers_left_out(&mut self, count: usize) {
         self.metrics.headers_left_out.inc_by(u64::try_from(count).unwrap_or(u64::MAX));
-        if self.forged_headers.is_first() {
+        if self.reserved_headers_log.is_first() {
             tracing::warn!(
                 "a row has headers whose names only the relay writes: they are left out of its message, and the metric \
                  headers_left_out_total counts them"
@@ -163,7 +163,7 @@ impl Observer {
 
     /// Logs that dispatch state has another row at this position. Logs once per session, because
     /// such rows rarely come alone.
-    pub fn stands_where_others_did(&mut self, position: Position) {
+    pub fn misplaced_row(&mut self, position: Position) {
         if self.misplaced_rows.is_first() {
             tracing::warn!(
                 %position,
@@ -212,7 +212,7 @@ impl Observer {
     }
 
     /// Records a reply to a call of the previous session. `left` calls still have no reply.
-    pub fn answered_late(&mut self, (batch, answer): &Answer, left: usize) {
+    pub fn late_reply(&mut self, (batch, answer): &Answer, left: usize) {
         self.answered(batch, answer, now());
         match (left, self.health.phase()) {
             (0, Phase::Ending { .. }) => {
@@ -289,7 +289,7 @@ impl Observer {
                 RecordReason::Queued => (&self.metrics.parked, "BEHIND_PARKED"),
                 RecordReason::Dead { failure } => {
                     let dead_rows = self.dead_rows.as_mut();
-                    tell_death(dead_rows, (&row_to_record.message, failure), None);
+                    log_dead_row(dead_rows, (&row_to_record.message, failure), None);
                     (&self.metrics.dead, failure.code)
                 }
             };
@@ -301,7 +301,7 @@ impl Observer {
     pub fn finished(&mut self, finished: &[Finished]) {
         for row in finished {
             if let Outcome::Dead { failure, attempts } = &row.outcome {
-                tell_death(self.dead_rows.as_mut(), (&row.message, failure), Some(*attempts));
+                log_dead_row(self.dead_rows.as_mut(), (&row.message, failure), Some(*attempts));
                 self.metrics.dead.get_or_create(&ReasonLabel { reason: failure.code }).inc();
             }
         }
@@ -341,19 +341,19 @@ impl Observer {
             };
             self.health.keep_operator_problems(&topics);
         }
-        self.refused_measured();
+        self.update_refused_gauge();
         self.health.settled(watermark.lsn());
         if self.watermark.replace(watermark) != Some(watermark) || budget.rows() == 0 {
             self.health.progress();
         }
         self.metrics.seconds_since_progress.set(self.health.since_progress().as_secs_f64());
         if self.heavy_keys.tick(now) {
-            self.keys_ranked();
+            self.report_busiest_keys();
         }
     }
 
     /// Updates the gauge of refusing topics. It is a gauge, so that an alert ends with the problem.
-    fn refused_measured(&mut self) {
+    fn update_refused_gauge(&mut self) {
         let refused = self.health.refused_topics();
         if self.refused.as_ref() != Some(&refused) {
             self.metrics.set_refused(&refused);
@@ -376,14 +376,14 @@ impl Observer {
 
     /// Reports the WAL that the relay retains, and the current spilling. Settled but unconfirmed
     /// WAL is retained also.
-    pub fn log_measured(&mut self, settled: Held, budget: &WalBudget, spill: SpillMode) {
+    pub fn wal_measured(&mut self, settled: Held, budget: &WalBudget, spill: SpillMode) {
         let Some(limit) = budget.limit() else { return };
         let watermark = self.confirmed.map_or(settled.watermark, |lsn| lsn.min(settled.watermark));
         let held = Held { watermark, ..settled };
         self.metrics.slot_lag_bytes.set(held.bytes());
         let is_futile = budget.is_futile();
         let bound = budget.retention();
-        self.health.set_log(RetainedWalStatus {
+        self.health.set_retained_wal(RetainedWalStatus {
             held: held.bytes(),
             budget: limit,
             bound,
@@ -470,7 +470,7 @@ impl Observer {
     }
 
     /// Reports the busiest keys, and logs keys that come close to Pub/Sub's limit for one key.
-    fn keys_ranked(&mut self) {
+    fn report_busiest_keys(&mut self) {
         let heaviest = self.heavy_keys.heaviest();
         let bytes_per_second = heaviest.first().map_or(0, |key| key.bytes_per_second);
         self.metrics.heaviest_key_bytes_per_second.set(bytes_per_second);
@@ -559,7 +559,7 @@ impl Drop for Observer {
 }
 
 /// Logs the first row that dies of a cause.
-fn tell_death(
+fn log_dead_row(
     dead_rows: Option<&mut DeadRows>,
     (message, failure): (&Message, &PublishFailure),
     attempts: Option<u32>,

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use serde_json::{Map, Value, json};
 use walrelay_outbox_admin::{
     AdminError, PausingReplay, SlotOperation, TopicReplay, describe_unfinished, open_topic_replays,
-    read_operation, replays_that_hold,
+    pausing_replays, read_operation,
 };
 use walrelay_outbox_store::{
     AnchorStatus, DispatchStore, IncrementalCount, StoredCondition, Survey, read_survey,
@@ -58,14 +58,14 @@ pub async fn report(client: &SqlClient, slot: &str) -> Result<Map<String, Value>
     match found {
         Some(mut report) => {
             report.insert("operation".into(), json!(begun));
-            let finished_by = operation.as_ref().map(SlotOperation::finished_by);
-            report.insert("finished_by".into(), json!(finished_by));
+            let finishing_command = operation.as_ref().map(SlotOperation::finishing_command);
+            report.insert("finished_by".into(), json!(finishing_command));
             let is_vain = match &operation {
                 Some(SlotOperation::Reset(reset)) => !reset.has_anchor(client).await?,
                 Some(_) | None => false,
             };
             report.insert("is_vain".into(), json!(is_vain));
-            let holding = replays_that_hold(client, slot).await?;
+            let holding = pausing_replays(client, slot).await?;
             report.insert("held".into(), holding.iter().map(held).collect());
             report.insert("replays".into(), replays_of(client, slot).await?);
             Ok(report)
@@ -107,10 +107,10 @@ pub fn report_of(survey: &Survey) -> Option<Map<String, Value>> {
     let mut report = slot_report(slot.as_ref()?);
     report.insert("pinned_by".into(), json!(oldest_writer.as_ref().map(writer)));
     let row = relay_row.as_ref();
-    if slot.as_ref().zip(row).is_some_and(|(slot, row)| row.is_of_another_slot(slot)) {
+    if slot.as_ref().zip(row).is_some_and(|(slot, row)| row.describes_another_slot(slot)) {
         report.insert("lost".into(), json!(true));
     }
-    put_the_rest(&mut report, survey);
+    insert_common_fields(&mut report, survey);
     Some(report)
 }
 
@@ -119,12 +119,12 @@ fn report_without_slot(slot: &str, survey: &Survey) -> Map<String, Value> {
     let fields = [("slot", json!(slot)), ("active", json!(false)), ("lost", json!(false))];
     let named = fields.into_iter().map(|(name, value)| (name.to_owned(), value));
     let mut report: Map<String, Value> = named.collect();
-    put_the_rest(&mut report, survey);
+    insert_common_fields(&mut report, survey);
     report
 }
 
 /// Adds the record of the slot and the counts of dispatch state.
-fn put_the_rest(report: &mut Map<String, Value>, survey: &Survey) {
+fn insert_common_fields(report: &mut Map<String, Value>, survey: &Survey) {
     let Survey { counts, lag_seconds, relay_row, anchors, .. } = survey;
     let row = relay_row.as_ref();
     let condition = row.and_then(|row| row.condition.as_ref());

@@ -36,10 +36,10 @@ struct Event {
     /// The last time at which spilling was on, or a row was spilled.
     last: Instant,
     /// The last time at which too much WAL was retained.
-    last_of_the_log: Instant,
+    last_over_budget: Instant,
     /// Whether too much WAL was retained. Otherwise rows only follow spilled rows of their keys.
-    is_of_the_log: bool,
-    told_at: Instant,
+    is_over_budget: bool,
+    logged_at: Instant,
     rows_told: u64,
     rows: u64,
 }
@@ -86,38 +86,38 @@ impl SpillLog {
     ) -> Option<Line> {
         let since = |moment: Instant| now.saturating_duration_since(moment);
         let rows = std::mem::take(&mut self.rows);
-        let is_of_the_log = spill != SpillMode::Off;
-        if !is_of_the_log && rows == 0 && self.event.is_none() {
+        let is_over_budget = spill != SpillMode::Off;
+        if !is_over_budget && rows == 0 && self.event.is_none() {
             return None;
         }
         let is_new = self.event.is_none();
         let event = self.event.get_or_insert(Event {
             began: now,
             last: now,
-            last_of_the_log: now,
-            is_of_the_log: false,
-            told_at: now,
+            last_over_budget: now,
+            is_over_budget: false,
+            logged_at: now,
             rows_told: 0,
             rows: 0,
         });
         event.rows += rows;
-        if is_of_the_log && !std::mem::replace(&mut event.is_of_the_log, true) {
-            (event.last, event.last_of_the_log, event.told_at) = (now, now, now);
+        if is_over_budget && !std::mem::replace(&mut event.is_over_budget, true) {
+            (event.last, event.last_over_budget, event.logged_at) = (now, now, now);
             return Some(Line::Begins);
         }
         if is_new {
             return Some(Line::Follows);
         }
-        if is_of_the_log || rows > 0 {
+        if is_over_budget || rows > 0 {
             event.last = now;
         }
-        if is_of_the_log {
-            event.last_of_the_log = now;
+        if is_over_budget {
+            event.last_over_budget = now;
         }
         let sum = Sum { rows: event.rows, lasts: since(event.began) };
-        let is_healthy = stored_at.is_some_and(|at| at > event.last_of_the_log)
-            && since(event.last_of_the_log) >= HEALTHY;
-        if event.is_of_the_log && is_healthy {
+        let is_healthy = stored_at.is_some_and(|at| at > event.last_over_budget)
+            && since(event.last_over_budget) >= HEALTHY;
+        if event.is_over_budget && is_healthy {
             self.event = None;
             return Some(Line::LogIsOver(sum));
         }
@@ -126,11 +126,11 @@ impl SpillLog {
             return Some(Line::IsOver(sum));
         }
         let is_going_on = event.rows > event.rows_told && since(event.last) < PAUSE;
-        if !is_going_on || since(event.told_at) < QUIET {
+        if !is_going_on || since(event.logged_at) < QUIET {
             return None;
         }
-        (event.told_at, event.rows_told) = (now, event.rows);
-        Some(if event.is_of_the_log { Line::GoesOn(sum) } else { Line::FollowsOn(sum) })
+        (event.logged_at, event.rows_told) = (now, event.rows);
+        Some(if event.is_over_budget { Line::GoesOn(sum) } else { Line::FollowsOn(sum) })
     }
 
     /// Records that spilling was stopped as futile. Returns whether to log it.

@@ -29,10 +29,12 @@ use tokio::time::sleep;
 use walrelay_core::{ColumnAliases, ColumnNames, Random, WalBudgetLimit};
 use walrelay_outbox_admin::{
     AdminError, Recovery, Scope, SettledBound, SettledRows, SlotOperation, SourceTable,
-    UnsettledRows, begin_backfill, begin_recovery, finish_recovery, read_loss, read_operation,
-    read_place, release_operation, take_operation, take_recovery_along,
+    UnsettledRows, begin_backfill, begin_recovery, finish_recovery, move_recovery_to_server,
+    read_loss, read_operation, read_recovery_cursor, release_operation, take_operation,
 };
-use walrelay_outbox_store::{Outbox, is_same_origin, read_history, read_relay_row};
+use walrelay_outbox_store::{
+    Outbox, is_same_origin, read_recorded_system_identifier, read_relay_row,
+};
 use walrelay_pg_client::{
     QualifiedName, SqlClient, TableAccess, TableColumn, connect_sql, read_columns,
     refuse_hidden_rows,
@@ -54,7 +56,7 @@ use crate::shutdown::Shutdown;
 use crate::stream::mode::Ended;
 use crate::stream::publisher::Publisher;
 use place_recording::PlaceInRelayRow;
-pub use place_recording::{PlaceStore, run_noting};
+pub use place_recording::{PlaceStore, run_recording_place};
 pub use progress::Progress;
 pub use progress_reporting::ProgressReporting;
 pub(crate) use reader::PostgresRowReader;
@@ -93,7 +95,9 @@ pub async fn begin(
     let slot = &outbox.slot;
     match read_operation(client, slot).await.map_err(RelayError::survey)? {
         Some(SlotOperation::Reset(_)) => return Ok(()),
-        Some(SlotOperation::Recovery(begun)) => return take_along(client, outbox, &begun).await,
+        Some(SlotOperation::Recovery(begun)) => {
+            return carry_over_recovery(client, outbox, &begun).await;
+        }
         Some(begun @ SlotOperation::Resharding(_)) => {
             let (slot, what) = (slot.clone(), begun.describe(slot));
             return Err(RelayError::Survey(AdminError::OperationUnfinished { slot, what }));
@@ -105,11 +109,11 @@ pub async fn begin(
     let (Some(_), Some(row)) = (lost, row) else {
         return Err(RelayError::Survey(AdminError::NotLost { slot: slot.clone() }));
     };
-    let here = read_history(client, slot).await.map_err(RelayError::survey)?;
+    let here = read_recorded_system_identifier(client, slot).await.map_err(RelayError::survey)?;
     let bound = match since {
         Some(since) => SettledBound::Since(since),
         None if here == row.system_identifier => SettledBound::Horizon,
-        None => bound_elsewhere(client, outbox).await?,
+        None => bound_on_other_server(client, outbox).await?,
     };
     let recovery = recovery(client, outbox, bound).await?;
     let server = read_server_identity(client).await.map_err(RelayError::survey)?;
@@ -121,30 +125,33 @@ pub async fn begin(
 
 /// Restarts a recovery after a server upgrade, if it was begun on the old server. Its bound remains
 /// valid, but its slot and its positions do not.
-async fn take_along(
+async fn carry_over_recovery(
     client: &SqlClient,
     outbox: &Outbox,
     begun: &Recovery,
 ) -> Result<(), RelayError> {
     let slot = &outbox.slot;
     let row = read_relay_row(client, slot).await.map_err(RelayError::survey)?;
-    let here = read_history(client, slot).await.map_err(RelayError::survey)?;
+    let here = read_recorded_system_identifier(client, slot).await.map_err(RelayError::survey)?;
     if row.is_none_or(|row| row.system_identifier == here) {
         return Ok(());
     }
     match begun.bound {
-        SettledBound::Horizon => drop(bound_elsewhere(client, outbox).await?),
+        SettledBound::Horizon => drop(bound_on_other_server(client, outbox).await?),
         SettledBound::Nothing | SettledBound::Since(_) => {}
     }
     refuse_hidden(client, &outbox.tables).await?;
     let server = read_server_identity(client).await.map_err(RelayError::survey)?;
     let whose = (here.as_str(), server.timeline);
-    take_recovery_along(client, slot, whose).await.map_err(RelayError::survey)
+    move_recovery_to_server(client, slot, whose).await.map_err(RelayError::survey)
 }
 
 /// Returns the bound on another server. Positions are not valid there. Transaction ids are valid if
 /// that server is an upgrade of the recorded one.
-async fn bound_elsewhere(client: &SqlClient, outbox: &Outbox) -> Result<SettledBound, RelayError> {
+async fn bound_on_other_server(
+    client: &SqlClient,
+    outbox: &Outbox,
+) -> Result<SettledBound, RelayError> {
     let slot = &outbox.slot;
     let is_same = is_same_origin(client, slot, &outbox.tables).await.map_err(RelayError::survey)?;
     match is_same {
@@ -166,7 +173,7 @@ pub async fn begin_first(
 ) -> Result<bool, RelayError> {
     let slot = &outbox.slot;
     let recovery = Recovery { failover, ..recovery(client, outbox, SettledBound::Nothing).await? };
-    let here = read_history(client, slot).await.map_err(RelayError::survey)?;
+    let here = read_recorded_system_identifier(client, slot).await.map_err(RelayError::survey)?;
     let server = read_server_identity(client).await.map_err(RelayError::survey)?;
     let whose = (here.as_str(), server.timeline);
     let begun = begin_backfill(client, slot, &recovery, whose).await.map_err(RelayError::survey)?;
@@ -322,7 +329,8 @@ async fn publish<P: Publisher>(
         tables.push(published_table(client, (outbox, name), columns).await?);
     }
     let Some(filling) = &recovery.filling else { return Ok(None) };
-    let place = read_place(client, (&outbox.slot, filling)).await.map_err(RelayError::survey)?;
+    let place =
+        read_recovery_cursor(client, (&outbox.slot, filling)).await.map_err(RelayError::survey)?;
     let place = place.filter(|place| place.table_among(&tables).is_some());
     if let Some(place) = &place {
         tracing::info!(settled = place.number, "continuing behind the rows that are settled");
@@ -344,7 +352,7 @@ async fn publish<P: Publisher>(
     let noting = PlaceInRelayRow { client, slot: &outbox.slot, filling };
     let stop = Shutdown::new();
     let running = Box::pin(supervisor.run(&stop));
-    run_noting(running, (noting, &progress), (&stop, shutdown)).await
+    run_recording_place(running, (noting, &progress), (&stop, shutdown)).await
 }
 
 /// Rejects hidden rows: a recovery would see no rows, and would count all of them as settled.

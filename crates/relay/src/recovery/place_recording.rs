@@ -58,7 +58,7 @@ impl PlaceStore for PlaceInRelayRow<'_> {
 /// # Errors
 ///
 /// Errors of the sessions, or of recording the place.
-pub async fn run_noting<R>(
+pub async fn run_recording_place<R>(
     running: R,
     (on_record, progress): (impl PlaceStore, &Progress),
     (stop, shutdown): (&Shutdown, &Shutdown),
@@ -67,7 +67,7 @@ where
     R: Future<Output = Result<Option<Ended>, RelayError>>,
 {
     let mut running = pin!(running);
-    let noting = keep_noting(&on_record, progress);
+    let noting = keep_recording_place(&on_record, progress);
     let ended = tokio::select! {
         biased;
         ended = &mut running => ended,
@@ -91,7 +91,7 @@ where
 }
 
 /// Records the place until that fails.
-async fn keep_noting(on_record: &impl PlaceStore, progress: &Progress) -> RelayError {
+async fn keep_recording_place(on_record: &impl PlaceStore, progress: &Progress) -> RelayError {
     let (mut noted, mut noted_at) = (progress.number(), Instant::now());
     loop {
         sleep(PAUSE).await;

@@ -208,7 +208,7 @@ impl Database for TableDatabase {
         Ok(Positions { confirmed_flush, wal_end, retention: WalRetentionLimit::Unlimited })
     }
 
-    fn measure_log(&self, _: WalBudgetLimit) -> WalEnd {
+    fn measure_wal(&self, _: WalBudgetLimit) -> WalEnd {
         WalEnd::measured(async |_| {})
     }
 

@@ -255,7 +255,7 @@ impl Database for BackfillDatabase {
         Ok(Positions { confirmed_flush, wal_end, retention: WalRetentionLimit::Unlimited })
     }
 
-    fn measure_log(&self, _: WalBudgetLimit) -> WalEnd {
+    fn measure_wal(&self, _: WalBudgetLimit) -> WalEnd {
         WalEnd::measured(async |_| {})
     }
 

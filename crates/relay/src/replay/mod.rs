@@ -59,7 +59,7 @@ pub struct Replay {
 /// connection. Only one process at a time can have the slot, so a replay that is resumed twice runs
 /// once.
 #[must_use]
-pub fn copy_of_anchor(live: &str, id: &str) -> String {
+pub fn replay_slot_name(live: &str, id: &str) -> String {
     const SUFFIX_MAX: usize = "_replay_".len() + 8;
     let kept = live.get(..live.len().min(63 - SUFFIX_MAX)).unwrap_or_default();
     format!("{kept}_replay_{id}")
@@ -77,7 +77,7 @@ impl Replay {
         rate: Option<Rate>,
     ) -> SessionSettings {
         let mut relay = live.clone();
-        relay.outbox.slot = copy_of_anchor(&live.outbox.slot, &self.id);
+        relay.outbox.slot = replay_slot_name(&live.outbox.slot, &self.id);
         relay.router.replay_id = Some(self.id.clone());
         relay.park_after = NEVER;
         // If a dead row ends the replay, the rows behind it follow only after it is fixed.

@@ -63,7 +63,7 @@ impl<P: Publisher + Sync> Publisher for RateLimited<P> {
                 Some(published) => published.await?,
                 None => vec![String::new(); rows],
             };
-            tally.published_more(rows as u64);
+            tally.add_published(rows as u64);
             Ok(ids)
         }
     }

@@ -28,11 +28,11 @@ impl Tally {
         tally
     }
 
-    pub(super) fn published_more(&self, rows: u64) {
+    pub(super) fn add_published(&self, rows: u64) {
         self.counts.published.fetch_add(rows, Ordering::Relaxed);
     }
 
-    pub(super) fn left_out_more(&self, rows: u64) {
+    pub(super) fn add_skipped(&self, rows: u64) {
         self.counts.dead.fetch_add(rows, Ordering::Relaxed);
     }
 

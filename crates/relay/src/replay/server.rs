@@ -11,7 +11,7 @@ use walrelay_pg_replication::{ServerIdentity, SystemIdentity};
 
 use super::replay_progress::Tally;
 use super::store::{Keeping, OnRecord, ReplayStore};
-use super::{Replay, copy_of_anchor};
+use super::{Replay, replay_slot_name};
 use crate::error::RelayError;
 use crate::lifecycle::server::{Connected, Database, Holder, Positions, Server, open_replication};
 use crate::settings::Settings;
@@ -40,7 +40,7 @@ impl Server for AnchorCopy<'_> {
         let server = replication.server_identity(&system).await.map_err(RelayError::Connect)?;
         // The streaming connection creates the temporary slot, so the slot ends with that
         // connection.
-        let slot = copy_of_anchor(&relay.outbox.slot, &self.replay.id);
+        let slot = replay_slot_name(&relay.outbox.slot, &self.replay.id);
         let copy = format!(
             "SELECT pg_copy_logical_replication_slot({}, {}, true)",
             quote_literal(&self.replay.anchor_slot),
@@ -121,7 +121,7 @@ impl Database for CopyDatabase {
         Ok(Positions { confirmed_flush, wal_end, retention: WalRetentionLimit::Unlimited })
     }
 
-    fn measure_log(&self, _: WalBudgetLimit) -> WalEnd {
+    fn measure_wal(&self, _: WalBudgetLimit) -> WalEnd {
         WalEnd::measured(async |_| {})
     }
 

@@ -133,7 +133,7 @@ impl<P: Progress> Store for ReplayStore<P> {
                 (RecordReason::Dead { failure }, DeadRows::LeaveOut) => {
                     let (event_id, position) = (row.message.event_id(), row.message.position());
                     tracing::warn!(event_id, %position, error = %failure, "row is left out");
-                    self.tally.left_out_more(1);
+                    self.tally.add_skipped(1);
                 }
                 (_, DeadRows::Stop | DeadRows::LeaveOut) => return Err(not_recorded(row)),
             }

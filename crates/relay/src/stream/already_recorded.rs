@@ -107,7 +107,7 @@ impl AlreadyRecorded {
 
     /// Returns whether the next frame may be read: if it is a row, its record must be known.
     #[must_use]
-    pub fn know_the_next(&self) -> bool {
+    pub fn next_is_known(&self) -> bool {
         self.known_before.is_none_or(|known| self.next.is_none_or(|next| next < known))
     }
 
@@ -152,7 +152,7 @@ impl AlreadyRecorded {
 
     /// Returns whether the slot has passed all recorded rows, and so every row before them.
     #[must_use]
-    pub fn have_come(&self) -> bool {
+    pub fn all_passed(&self) -> bool {
         self.known_before.is_none() && self.rows.is_empty()
     }
 
@@ -241,22 +241,22 @@ mod tests {
         assert_eq!(at(&mut recorded, position(9, 7), "z"), Recorded::Nothing);
         assert_eq!(at(&mut recorded, position(10, 0), "a"), Recorded::ThisRow);
         assert_eq!(at(&mut recorded, position(20, 0), "y"), Recorded::Nothing);
-        assert!(!recorded.have_come() && recorded.memory() > 0);
+        assert!(!recorded.all_passed() && recorded.memory() > 0);
         assert_eq!(at(&mut recorded, position(20, 1), "b"), Recorded::ThisRow);
-        assert!(recorded.have_come() && recorded.memory() == 0);
+        assert!(recorded.all_passed() && recorded.memory() == 0);
     }
 
     #[test]
     fn recorded_rows_that_never_come_are_not_waited_for_beyond_their_place() {
         let mut recorded = rows(&[(10, 0, "a"), (20, 1, "b")]);
         recorded.reached(Lsn::new(20));
-        assert!(!recorded.have_come());
+        assert!(!recorded.all_passed());
         recorded.reached(Lsn::new(21));
-        assert!(recorded.have_come());
+        assert!(recorded.all_passed());
         let mut passed = rows(&[(10, 0, "a"), (10, 1, "b"), (10, 2, "c")]);
         assert_eq!(at(&mut passed, position(10, 1), "b"), Recorded::ThisRow);
         assert_eq!(at(&mut passed, position(11, 0), "d"), Recorded::Nothing);
-        assert!(passed.have_come());
+        assert!(passed.all_passed());
     }
 
     #[test]
@@ -277,28 +277,28 @@ mod tests {
     #[test]
     fn a_row_is_not_read_before_the_page_that_tells_of_it() {
         let mut recorded = AlreadyRecorded::unread(Lsn::new(10));
-        assert!(recorded.know_the_next(), "between transactions nothing is a row");
+        assert!(recorded.next_is_known(), "between transactions nothing is a row");
         recorded.begin(Lsn::new(10));
-        assert!(!recorded.know_the_next() && !recorded.have_come());
+        assert!(!recorded.next_is_known() && !recorded.all_passed());
         assert_eq!(recorded.next_page(), Some(position(10, 0)));
         assert_eq!(recorded.next_page(), None, "it is asked for once");
 
         recorded.learn(page(&[(10, 1, "b")], Some(position(10, 2))), &lanes(&[]));
-        assert!(recorded.know_the_next());
+        assert!(recorded.next_is_known());
         assert_eq!(at(&mut recorded, position(10, 0), "a"), Recorded::Nothing);
-        assert!(recorded.know_the_next());
+        assert!(recorded.next_is_known());
         assert_eq!(at(&mut recorded, position(10, 1), "b"), Recorded::ThisRow);
-        assert!(!recorded.know_the_next() && !recorded.have_come(), "there is another page");
+        assert!(!recorded.next_is_known() && !recorded.all_passed(), "there is another page");
         recorded.reached(Lsn::new(15));
-        assert!(recorded.know_the_next());
+        assert!(recorded.next_is_known());
 
         assert_eq!(recorded.next_page(), Some(position(10, 2)));
         recorded.learn(page(&[(12, 0, "never comes"), (20, 0, "c")], None), &lanes(&[]));
         assert_eq!(recorded.next_page(), None, "that was the last");
         recorded.begin(Lsn::new(20));
-        assert!(recorded.know_the_next() && !recorded.have_come());
+        assert!(recorded.next_is_known() && !recorded.all_passed());
         assert_eq!(at(&mut recorded, position(20, 0), "c"), Recorded::ThisRow);
-        assert!(recorded.have_come());
+        assert!(recorded.all_passed());
     }
 
     #[test]

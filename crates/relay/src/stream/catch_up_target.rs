@@ -46,13 +46,13 @@ impl CatchUpTarget {
     /// Returns the position before which spilled rows must be queried. `Some` only once all those
     /// rows are settled, because no further one can then be spilled.
     #[must_use]
-    pub fn looks_for_spilled_before(&self, watermark: Watermark) -> Option<Lsn> {
+    pub fn spilled_query_position(&self, watermark: Watermark) -> Option<Lsn> {
         let is_next = self.is_settled(watermark) && self.spilled == Spilled::MayWait;
         is_next.then_some(self.end)
     }
 
     /// Records that dispatch state has no spilled rows before the end.
-    pub const fn found_nothing_spilled(&mut self) {
+    pub const fn no_spilled_rows(&mut self) {
         self.spilled = Spilled::NoneFound;
     }
 
@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn it_is_reached_when_the_log_of_the_start_is_settled_and_no_key_is_waited_for() {
         let mut goal = CatchUpTarget::new(Lsn::new(9), [key("a")]);
-        goal.found_nothing_spilled();
+        goal.no_spilled_rows();
         assert!(!goal.is_reached(watermark(9)), "a key is waited for");
         goal.looked(&[], |_, _| true);
         assert!(!goal.is_reached(watermark(8)));
@@ -117,15 +117,15 @@ mod tests {
     #[test]
     fn what_was_spilled_of_the_log_of_the_start_is_waited_for_once_that_is_settled() {
         let mut goal = CatchUpTarget::new(Lsn::new(9), [key("a")]);
-        assert_eq!(goal.looks_for_spilled_before(watermark(9)), None, "a key is waited for");
+        assert_eq!(goal.spilled_query_position(watermark(9)), None, "a key is waited for");
         goal.looked(&[], |_, _| true);
-        assert_eq!(goal.looks_for_spilled_before(watermark(8)), None);
-        assert_eq!(goal.looks_for_spilled_before(watermark(10)), Some(Lsn::new(9)));
+        assert_eq!(goal.spilled_query_position(watermark(8)), None);
+        assert_eq!(goal.spilled_query_position(watermark(10)), Some(Lsn::new(9)));
         assert!(!goal.is_reached(watermark(10)));
-        assert_eq!(goal.looks_for_spilled_before(watermark(10)), Some(Lsn::new(9)), "asked again");
-        goal.found_nothing_spilled();
+        assert_eq!(goal.spilled_query_position(watermark(10)), Some(Lsn::new(9)), "asked again");
+        goal.no_spilled_rows();
         assert!(goal.is_reached(watermark(10)));
-        assert_eq!(goal.looks_for_spilled_before(watermark(10)), None);
+        assert_eq!(goal.spilled_query_position(watermark(10)), None);
         goal.redelivered();
         assert!(!goal.is_reached(watermark(10)), "what stood behind it is looked for");
         let mut settled = CatchUpTarget::settled(Lsn::new(9));

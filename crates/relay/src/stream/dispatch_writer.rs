@@ -14,7 +14,7 @@ use walrelay_outbox_store::{HEADS_MAX, Head, Store, StoreFailure, Watch};
 
 use crate::observe::health::Health;
 pub use crate::stream::store_command::{Claiming, DispatchEvent};
-use crate::stream::store_command::{StoreCommand, until_done};
+use crate::stream::store_command::{StoreCommand, run_with_retries};
 use crate::stream::watermark_journal::{InFlight, JournalIntervals, Record};
 
 /// The maximum number of rows per command: a quarter of the rows that may be in flight. Other rows
@@ -95,7 +95,7 @@ pub struct DispatchWriter<S> {
     /// The start of the requested page of recorded rows.
     recorded_from: Option<Position>,
     /// Topics whose due keys are not queried, as set last.
-    topics_at_rest: Vec<Topic>,
+    paused_topics: Vec<Topic>,
     record: Record,
     /// Receives the failing commands, and provides the condition to note.
     health: Health,
@@ -106,7 +106,7 @@ pub struct DispatchWriter<S> {
     /// The head after which the next read of heads continues.
     heads_after: Option<Head>,
     /// The position before which spilled rows are queried, if requested.
-    spilled_before: Option<Lsn>,
+    spilled_query_before: Option<Lsn>,
     spilled_at: Instant,
     survey_at: Instant,
     watched_at: Instant,
@@ -125,14 +125,14 @@ impl<S: Store> DispatchWriter<S> {
             finished: Vec::new(),
             claims: None,
             recorded_from: None,
-            topics_at_rest: Vec::new(),
+            paused_topics: Vec::new(),
             record: Record::new(now, intervals.record),
             health: Health::new(),
             condition_at: now,
             due_at: now,
             heads_at: now + intervals.heads,
             heads_after: None,
-            spilled_before: None,
+            spilled_query_before: None,
             spilled_at: now,
             survey_at: now,
             watched_at: now,
@@ -144,7 +144,7 @@ impl<S: Store> DispatchWriter<S> {
     /// Reports failures to `health`, and notes its condition in the relay's own row.
     #[must_use]
     pub fn reporting_to(self, health: Health) -> Self {
-        health.begin_noting();
+        health.start_condition_notes();
         Self { health, ..self }
     }
 
@@ -174,32 +174,32 @@ impl<S: Store> DispatchWriter<S> {
     }
 
     /// Returns whether due keys are queried next, unless a more urgent command is pending.
-    pub fn looks_for_due(&self) -> bool {
+    pub fn is_due_query_next(&self) -> bool {
         self.due_at <= Instant::now()
     }
 
     /// Sets the topics whose due keys need no query.
     pub fn leave_out(&mut self, topics: Vec<Topic>) {
-        self.topics_at_rest = topics;
+        self.paused_topics = topics;
     }
 
     /// Repeats the query for due keys at once: more keys were due than it returned, and there is
     /// capacity for them.
-    pub fn look_again(&mut self) {
+    pub fn requery_due_keys(&mut self) {
         self.due_at = Instant::now();
     }
 
     /// Starts or stops the periodic query for spilled rows that were committed before this
     /// position.
-    pub fn look_for_spilled(&mut self, before: Option<Lsn>) {
-        self.spilled_before = before;
+    pub fn query_spilled_before(&mut self, before: Option<Lsn>) {
+        self.spilled_query_before = before;
     }
 
     /// Starts the same query, and queries the due keys of every topic, because a goal waits for all
     /// of them.
-    pub fn look_for_all_spilled(&mut self, before: Option<Lsn>) {
+    pub fn query_all_spilled_before(&mut self, before: Option<Lsn>) {
         self.leave_out(Vec::new());
-        self.look_for_spilled(before);
+        self.query_spilled_before(before);
     }
 
     /// Checks the publication soon, because a confirmation waits for it.
@@ -242,9 +242,9 @@ impl<S: Store> DispatchWriter<S> {
             }
             match self.next_command() {
                 Some(command) => self.start(command),
-                None if self.was_told_until(self.next_interval()).await => {
+                None if self.notified_before(self.next_interval()).await => {
                     // The operator may have changed any topic, so all are queried at once.
-                    self.topics_at_rest.clear();
+                    self.paused_topics.clear();
                     self.due_at = Instant::now();
                 }
                 None => {}
@@ -253,7 +253,7 @@ impl<S: Store> DispatchWriter<S> {
     }
 
     /// Waits until the given time. Returns true if an operator reports a change before that.
-    async fn was_told_until(&mut self, until: Instant) -> bool {
+    async fn notified_before(&mut self, until: Instant) -> bool {
         let State::Idle(store) = &mut self.state else { return false };
         tokio::select! {
             biased;
@@ -351,7 +351,7 @@ impl<S: Store> DispatchWriter<S> {
         if let Some(watermark) = self.record.take_due(now) {
             return Some(StoreCommand::NoteSettled(watermark));
         }
-        if self.health.has_news() && self.condition_at <= now {
+        if self.health.has_condition_change() && self.condition_at <= now {
             self.condition_at = now + CONDITION_PAUSE;
             if let Some(condition) = self.health.condition_to_note() {
                 return Some(StoreCommand::NoteCondition(condition));
@@ -372,9 +372,9 @@ impl<S: Store> DispatchWriter<S> {
         }
         if self.due_at <= now {
             self.due_at = now + self.intervals.due;
-            return Some(StoreCommand::Due(std::mem::take(&mut self.topics_at_rest)));
+            return Some(StoreCommand::Due(std::mem::take(&mut self.paused_topics)));
         }
-        if let Some(before) = self.spilled_before.filter(|_| self.spilled_at <= now) {
+        if let Some(before) = self.spilled_query_before.filter(|_| self.spilled_at <= now) {
             self.spilled_at = now + self.intervals.due;
             return Some(StoreCommand::Spilled(before));
         }
@@ -396,8 +396,8 @@ impl<S: Store> DispatchWriter<S> {
     fn next_interval(&self) -> Instant {
         let settle_at = self.record.due_at().unwrap_or(self.due_at);
         let always = [settle_at, self.heads_at, self.survey_at, self.watch_at, self.prune_at];
-        let spilled_at = self.spilled_before.map(|_| self.spilled_at);
-        let condition_at = self.health.has_news().then_some(self.condition_at);
+        let spilled_at = self.spilled_query_before.map(|_| self.spilled_at);
+        let condition_at = self.health.has_condition_change().then_some(self.condition_at);
         always.into_iter().chain(spilled_at).chain(condition_at).fold(self.due_at, Instant::min)
     }
 
@@ -405,7 +405,7 @@ impl<S: Store> DispatchWriter<S> {
         match std::mem::replace(&mut self.state, State::Between) {
             State::Idle(store) => {
                 let told = (self.intervals.retention, self.health.clone());
-                self.state = State::Running(Box::pin(until_done(store, command, told)));
+                self.state = State::Running(Box::pin(run_with_retries(store, command, told)));
             }
             State::Running(_) | State::Between => panic!("I2: two commands at once"),
         }

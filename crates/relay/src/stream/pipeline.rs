@@ -85,7 +85,7 @@ pub struct Flow {
     /// The position of the last row that was read, or the start of the stream.
     pub through: Position,
     /// Whether the last query for due keys woke compact parked keys, so there may be more.
-    pub may_find_more: bool,
+    pub may_have_more_due_keys: bool,
     /// Metrics and health.
     pub observer: Observer,
 }
@@ -163,7 +163,7 @@ where
         // The position is recorded before it is confirmed, so that a start can recognise another
         // slot.
         let noted = recorder.noted();
-        let alarm = flow.next_alarm(mode);
+        let alarm = flow.next_timer(mode);
         tokio::select! {
             biased;
 
@@ -181,18 +181,18 @@ where
             }
 
             // Pub/Sub stored or refused a batch. Finished work comes before new work.
-            answer = publishes.next() => flow.take_answers(answer, publishes),
+            answer = publishes.next() => flow.take_replies(answer, publishes),
 
             // Rows are durable in dispatch state, or are loaded from it.
             event = recorder.next() => {
-                flow.recorder_answered(event.map_err(PipelineError::of_store)?, goal.as_mut())?;
-                if flow.takes_another_look() {
-                    recorder.look_again();
+                flow.dispatch_event(event.map_err(PipelineError::of_store)?, goal.as_mut())?;
+                if flow.requeries_due_keys() {
+                    recorder.requery_due_keys();
                 }
             }
 
             // A new measurement of retained WAL. If it is too much, rows are recorded (I10).
-            measured = wal_end.next(), if mode == SessionMode::Streaming => flow.log_measured(measured, publishes),
+            measured = wal_end.next(), if mode == SessionMode::Streaming => flow.wal_measured(measured, publishes),
 
             // A back-off ends.
             () = sleep_until(alarm.unwrap_or_else(Instant::now)), if alarm.is_some() => {}
@@ -200,11 +200,11 @@ where
             // Reads only while the budget has capacity. Not reading is the back-pressure (I6).
             frame = frames.next(), if flow.may_read(mode) => {
                 let taken = match frame {
-                    Ok(frame) => flow.take_in(frame, decoder, feedback),
+                    Ok(frame) => flow.process_frame(frame, decoder, feedback),
                     Err(error) => Err(flow.broken_off(error, decoder)),
                 };
-                match taken.and_then(|()| flow.take_in_buffered(frames, decoder, feedback, mode)) {
-                    Err(error) if error.is_of_a_row() => {
+                match taken.and_then(|()| flow.process_buffered_frames(frames, decoder, feedback, mode)) {
+                    Err(error) if error.is_row_error() => {
                         flow.observer.finishing();
                         mode = mode.finishing(*drain_timeout);
                         broken = Some(error);
@@ -223,7 +223,8 @@ where
         flow.hold_beside(frames.buffered_bytes());
         flow.send(publishes, recorder, mode);
         if let Some(goal) = goal {
-            recorder.look_for_all_spilled(goal.looks_for_spilled_before(flow.tracker.watermark()));
+            recorder
+                .query_all_spilled_before(goal.spilled_query_position(flow.tracker.watermark()));
         }
         let Some((ended, until)) = mode.end() else { continue };
         if publishes.is_empty() && flow.is_over(mode, recorder) || Instant::now() >= until {
@@ -234,7 +235,7 @@ where
 
 impl Flow {
     /// Takes one frame of the slot: the first half of a row's path.
-    fn take_in<W: AsyncWrite + Unpin>(
+    fn process_frame<W: AsyncWrite + Unpin>(
         &mut self,
         frame: Frame<'_>,
         decoder: &mut Decoder,
@@ -291,7 +292,7 @@ impl Flow {
     }
 
     /// Takes frames that are already in the buffer, up to the limit of one iteration.
-    fn take_in_buffered<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
+    fn process_buffered_frames<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
         &mut self,
         frames: &mut Frames<R>,
         decoder: &mut Decoder,
@@ -304,7 +305,7 @@ impl Flow {
             }
             let another = frames.buffered().map_err(|error| self.broken_off(error, decoder))?;
             let Some(another) = another else { break };
-            self.take_in(another, decoder, feedback)?;
+            self.process_frame(another, decoder, feedback)?;
         }
         Ok(())
     }
@@ -346,7 +347,7 @@ impl Flow {
             // status (I2).
             Recorded::ThisRow => Ok(true),
             Recorded::OtherRows => {
-                observer.stands_where_others_did(row.position);
+                observer.misplaced_row(row.position);
                 Ok(false)
             }
             Recorded::Nothing => Ok(false),
@@ -380,11 +381,11 @@ impl Flow {
         recorder.finish(&mut effects.finished);
         let in_flight = if tracker.is_settled() { InFlight::Nothing } else { InFlight::Rows };
         recorder.settled(tracker.watermark(), in_flight);
-        if tracker.waits_for_intact() {
+        if tracker.needs_publication_check() {
             recorder.watch_soon();
         }
-        if recorder.looks_for_due() {
-            recorder.leave_out(lanes.topics_at_rest(now));
+        if recorder.is_due_query_next() {
+            recorder.leave_out(lanes.paused_topics(now));
         }
         if let Some(from) = recorded_rows.next_page() {
             recorder.read_recorded(from);
@@ -392,10 +393,10 @@ impl Flow {
         // A row that cannot be sent yet is not claimed, because its lease would end while it waits.
         let may_claim = mode == SessionMode::Streaming
             && publishes.waits_for() == 0
-            && recorded_rows.have_come()
+            && recorded_rows.all_passed()
             && recorder.may_claim();
         if may_claim && lanes.has_claims() {
-            let room = budget.room_for_reload();
+            let room = budget.reload_capacity();
             let keys = if room > 0 { lanes.claims(CLAIM_KEYS_MAX, now) } else { Vec::new() };
             if !keys.is_empty() {
                 recorder.claim(Claiming { keys, bytes_max: room, through: *through });
@@ -405,11 +406,11 @@ impl Flow {
     }
 
     /// Takes a reply, and further replies that have already arrived.
-    fn take_answers<P: Publisher>(&mut self, first: Answered, publishes: &mut PublishCalls<P>) {
+    fn take_replies<P: Publisher>(&mut self, first: Answered, publishes: &mut PublishCalls<P>) {
         match first {
             Answered::Ours(answer) => self.answered(answer),
             Answered::Before(answer) => {
-                self.observer.answered_late(&answer, publishes.waits_for());
+                self.observer.late_reply(&answer, publishes.waits_for());
             }
         }
         for _ in 1..TURN_MAX {
@@ -434,7 +435,7 @@ impl Flow {
     }
 
     /// Takes a measurement of the end of WAL.
-    fn log_measured<P: Publisher>(&mut self, measured: Measured, publishes: &mut PublishCalls<P>) {
+    fn wal_measured<P: Publisher>(&mut self, measured: Measured, publishes: &mut PublishCalls<P>) {
         let Self { tracker, wal_budget, lanes, observer, through, .. } = self;
         let now = Instant::now().into_std();
         if let Some(before) = wal_budget.follow(measured.retention) {
@@ -443,15 +444,15 @@ impl Flow {
         let held = wal_budget.held(measured.wal_end, tracker.watermark());
         let spill = wal_budget.judge(held, lanes.delivery(now));
         lanes.spill(spill, now);
-        observer.log_measured(held, wal_budget, spill);
+        observer.wal_measured(held, wal_budget, spill);
         // A call without a reply retains WAL just like a pending row.
         let read_to = tracker.observed().max(through.commit_lsn);
-        let overdue = publishes.give_up(|call| wal_budget.gives_up(call, read_to, now));
+        let overdue = publishes.give_up(|call| wal_budget.must_abandon(call, read_to, now));
         overdue.into_iter().for_each(|batch| self.answered((batch, Err(given_up()))));
     }
 
     /// Takes a result of dispatch state.
-    fn recorder_answered(
+    fn dispatch_event(
         &mut self,
         event: DispatchEvent,
         goal: Option<&mut CatchUpTarget>,
@@ -482,7 +483,7 @@ impl Flow {
                 for (topic, ordering_key) in &keys {
                     self.lanes.mark_due(topic, ordering_key, now);
                 }
-                self.may_find_more = self.lanes.resting_keys() < resting_keys;
+                self.may_have_more_due_keys = self.lanes.resting_keys() < resting_keys;
                 if let Some(goal) = goal
                     && !has_more
                     && keys.len() < DUE_KEYS_MAX / 2
@@ -493,12 +494,12 @@ impl Flow {
             DispatchEvent::Heads(heads) => {
                 for head in heads.iter().filter(|head| !head.is_timed) {
                     let topic = Topic::from(head.topic.as_str());
-                    self.lanes.mark_untimed(&topic, &head.ordering_key, now);
+                    self.lanes.mark_without_due_time(&topic, &head.ordering_key, now);
                 }
             }
             DispatchEvent::Spilled(waits) => {
                 if let Some(goal) = goal.filter(|_| !waits) {
-                    goal.found_nothing_spilled();
+                    goal.no_spilled_rows();
                 }
             }
             DispatchEvent::Surveyed(survey) => self.observer.surveyed(*survey),
@@ -517,9 +518,9 @@ impl Flow {
 
     /// Returns whether to query due keys again now: the last query found some, and there is
     /// capacity again.
-    fn takes_another_look(&mut self) -> bool {
-        let looks = self.may_find_more && self.lanes.has_room_to_wake();
-        self.may_find_more &= !looks;
+    fn requeries_due_keys(&mut self) -> bool {
+        let looks = self.may_have_more_due_keys && self.lanes.has_lanes_to_wake();
+        self.may_have_more_due_keys &= !looks;
         looks
     }
 
@@ -554,7 +555,7 @@ impl Flow {
     fn may_read(&self, mode: SessionMode) -> bool {
         let can_take_in = self.extent != StopPosition::Reached
             && self.budget.has_room()
-            && self.recorded_rows.know_the_next();
+            && self.recorded_rows.next_is_known();
         match mode {
             // New rows of parked keys would otherwise still be recorded.
             SessionMode::Streaming => can_take_in && !self.wal_budget.is_futile(),
@@ -563,7 +564,7 @@ impl Flow {
         }
     }
 
-    fn next_alarm(&self, mode: SessionMode) -> Option<Instant> {
+    fn next_timer(&self, mode: SessionMode) -> Option<Instant> {
         let due = self.lanes.next_due().map(Instant::from_std);
         match mode {
             SessionMode::Streaming => due,

@@ -108,7 +108,7 @@ impl PipelineError {
     }
 
     /// Returns whether the cause is a row or message, while the server and the connection work.
-    pub(crate) const fn is_of_a_row(&self) -> bool {
+    pub(crate) const fn is_row_error(&self) -> bool {
         match self {
             Self::Unsendable { .. } | Self::Decode { .. } | Self::Columns(_) | Self::Row(_) => true,
             Self::Stream(_)

@@ -27,8 +27,8 @@ where
     /// Sends the last status update and releases the slot.
     pub(super) async fn end(self, ended: Result<Ended, PipelineError>) -> Over {
         let Self { frames, feedback, publishes, mut recorder, mut flow, goal, .. } = self;
-        if ended.as_ref().is_err_and(PipelineError::is_of_a_row)
-            && flow.tracker.waits_for_intact()
+        if ended.as_ref().is_err_and(PipelineError::is_row_error)
+            && flow.tracker.needs_publication_check()
             && let Some(Watch::Intact { up_to }) = recorder.look(Self::CLOSE_TIMEOUT).await
         {
             // Rows published before the unreadable row must not be republished once that row is
@@ -49,7 +49,7 @@ where
                 Ok(())
             }
             // A server that waits for us is released before anything else.
-            Err(error) if !error.is_of_a_row() => {
+            Err(error) if !error.is_row_error() => {
                 let finished = feedback.finish(frames, watermark).await;
                 recorder.close(Self::CLOSE_TIMEOUT).await;
                 finished

@@ -77,7 +77,7 @@ pub(super) enum StoreCommand {
 
 /// Runs a command, and repeats it until it succeeds if rows wait for it: those rows, and the slot,
 /// settle only then. Other commands end after one failure, because they would delay the first kind.
-pub(super) async fn until_done<S: Store>(
+pub(super) async fn run_with_retries<S: Store>(
     mut store: S,
     command: StoreCommand,
     (retention, health): (Duration, Health),
@@ -101,7 +101,7 @@ pub(super) async fn until_done<S: Store>(
                 | StoreFailure::TablesOutdated(_)),
             ) => return (store, Err(ended)),
             Err(error @ StoreFailure::Unavailable(_)) => {
-                if command.holds_rows() {
+                if command.blocks_rows() {
                     health.store_failed(name, store.why_not(&error));
                 }
                 crate::policy::Chain(&error).to_string()
@@ -151,7 +151,7 @@ const NOTE_TIMEOUT: Duration = Duration::from_secs(2);
 async fn pause<S: Store>(store: &mut S, length: Duration, health: &Health) {
     let until = Instant::now() + length;
     loop {
-        if health.has_news()
+        if health.has_condition_change()
             && let Some(condition) = health.condition_to_note()
         {
             match timeout(NOTE_TIMEOUT, store.note_condition(&condition)).await {
@@ -222,7 +222,7 @@ async fn execute<S: Store>(
 
 impl StoreCommand {
     /// Returns whether rows or the slot wait for this command.
-    const fn holds_rows(&self) -> bool {
+    const fn blocks_rows(&self) -> bool {
         match self {
             Self::Park(_)
             | Self::Finish(_)

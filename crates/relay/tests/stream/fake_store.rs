@@ -19,7 +19,7 @@ pub(crate) const LATENCY: Duration = Duration::from_millis(1);
 
 /// A fake dispatch state. Clones share it.
 #[derive(Clone)]
-pub(crate) struct Desk(Arc<Mutex<State>>);
+pub(crate) struct FakeStore(Arc<Mutex<State>>);
 
 struct State {
     opened: Instant,
@@ -35,7 +35,7 @@ struct State {
     steps_left: BTreeMap<String, u32>,
 }
 
-impl Desk {
+impl FakeStore {
     pub(crate) fn new() -> Self {
         Self(Arc::new(Mutex::new(State {
             opened: Instant::now(),
@@ -125,7 +125,7 @@ fn ids<'a>(messages: impl Iterator<Item = &'a Message>) -> String {
     messages.map(Message::event_id).collect::<Vec<_>>().join(",")
 }
 
-impl Store for Desk {
+impl Store for FakeStore {
     async fn parked_keys(
         &mut self,
         _each: &mut (dyn FnMut(ParkedKey) + Send),

@@ -10,14 +10,14 @@ use walrelay_relay::observe::health::{Health, Phase};
 use walrelay_relay::stream::dispatch_writer::{Claiming, DispatchEvent, DispatchWriter, Intervals};
 use walrelay_relay::stream::watermark_journal::InFlight;
 
-use crate::fake_store::{Desk, LATENCY, claims, finished, rows_to_record};
+use crate::fake_store::{FakeStore, LATENCY, claims, finished, rows_to_record};
 
 const SECOND: Duration = Duration::from_secs(1);
 const RETENTION: Duration = Duration::from_secs(77);
 
 /// Returns a recorder that has checked the publication once and does not check it again.
-async fn recorder() -> (DispatchWriter<Desk>, Desk) {
-    let desk = Desk::new();
+async fn recorder() -> (DispatchWriter<FakeStore>, FakeStore) {
+    let desk = FakeStore::new();
     let intervals = Intervals::with_retention(RETENTION);
     let intervals = Intervals { watch: Duration::from_secs(1 << 30), ..intervals };
     let mut recorder = DispatchWriter::new(desk.clone(), intervals);
@@ -38,7 +38,7 @@ fn watermark(lsn: u64) -> Watermark {
 }
 
 /// Runs the recorder for so long, and returns its events.
-async fn run(recorder: &mut DispatchWriter<Desk>, time: Duration) -> Vec<DispatchEvent> {
+async fn run(recorder: &mut DispatchWriter<FakeStore>, time: Duration) -> Vec<DispatchEvent> {
     let mut events = Vec::new();
     let until = Instant::now() + time;
     while let Ok(event) = tokio::time::timeout_at(until, recorder.next()).await {
@@ -119,10 +119,10 @@ async fn it_is_idle_when_nothing_is_to_be_written_and_nothing_runs() {
 #[tokio::test(start_paused = true)]
 async fn topics_at_rest_are_left_out_of_the_next_look_only() {
     let (mut recorder, desk) = recorder().await;
-    assert!(recorder.looks_for_due());
+    assert!(recorder.is_due_query_next());
     recorder.leave_out(vec![Topic::from("sick")]);
     run(&mut recorder, SECOND / 2).await;
-    assert!(!recorder.looks_for_due(), "it has just looked");
+    assert!(!recorder.is_due_query_next(), "it has just looked");
     run(&mut recorder, SECOND).await;
     assert_eq!(desk.told(), ["due sick", "survey", "due"]);
 }
@@ -148,8 +148,8 @@ async fn what_is_done_in_steps_goes_on_soon_until_it_is_done() {
 async fn keys_that_are_left_are_looked_for_at_once() {
     let (mut recorder, desk) = recorder().await;
     run(&mut recorder, SECOND / 2).await;
-    recorder.look_again();
-    assert!(recorder.looks_for_due());
+    recorder.requery_due_keys();
+    assert!(recorder.is_due_query_next());
     run(&mut recorder, SECOND / 4).await;
     assert_eq!(desk.times_of("due"), [Duration::ZERO, SECOND / 2]);
 }

@@ -3,14 +3,15 @@
 use pgoutput_parser::Lsn;
 use serde_json::{Value, json};
 use walrelay_core::WalBudgetLimit;
-use walrelay_outbox_admin::{AdminError, read_loss, replay_that_needs};
+use walrelay_outbox_admin::{AdminError, read_loss, replay_that_needs_anchor};
 use walrelay_outbox_store::{
     Anchor, CopyLifetime, Outbox, SlotCapacity, advance_anchor, anchor_slot, copy_slot,
-    find_anchor, note_wal_time, read_anchor, read_anchors, read_history, read_slot_room,
+    find_anchor, note_wal_time, read_anchor, read_anchors, read_recorded_system_identifier,
+    read_slot_capacity,
 };
 use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_pg_replication::{SlotError, SlotState, drop_slot, read_slot};
-use walrelay_relay::lifecycle::anchor_keeper::share_of_an_anchor;
+use walrelay_relay::lifecycle::anchor_keeper::anchor_wal_share;
 use walrelay_relay::observe::report::{rfc3339, slot_report};
 
 use super::replay::record;
@@ -46,9 +47,9 @@ async fn act(client: &SqlClient, outbox: &Outbox, action: AnchorAction) -> Resul
             create(client, outbox, (&name, wal_budget)).await
         }
         AnchorAction::List { wal_budget, format } => {
-            let room = read_slot_room(client).await?;
+            let room = read_slot_capacity(client).await?;
             let anchors = read_anchors(client, &outbox.slot).await?;
-            let share = share_of_an_anchor(room.keep_bytes, wal_budget);
+            let share = anchor_wal_share(room.keep_bytes, wal_budget);
             Ok(match format {
                 OutputFormat::Json => format!("{:#}\n", as_json(&anchors, share)),
                 OutputFormat::Text => as_table(&anchors, share, &outbox.slot),
@@ -101,16 +102,16 @@ async fn create(
             hint: "choose another name, or move it with `walrelay anchor advance`",
         });
     }
-    let room = read_slot_room(client).await?;
+    let room = read_slot_capacity(client).await?;
     refuse_without_room(&room, &state, wal_budget)?;
     let at = copy_slot(client, (live, &slot), CopyLifetime::Kept).await?;
-    let system = read_history(client, live).await?;
+    let system = read_recorded_system_identifier(client, live).await?;
     // Without this entry, the anchor's age is unknown until the relay records a time.
     if let Err(error) = note_wal_time(client, &system).await {
         tracing::warn!(%error, "times cannot be turned into positions: run `walrelay init`");
     }
     let mut text = format!("created: anchor {name} (slot {slot}), from {at}\n");
-    match share_of_an_anchor(room.keep_bytes, wal_budget) {
+    match anchor_wal_share(room.keep_bytes, wal_budget) {
         Some(share) => text.push_str(&format!(
             "advance it before it keeps {} of log: beyond that the relay's own --wal-budget has no room\n",
             human_bytes(share)
@@ -141,7 +142,7 @@ fn refuse_without_room(
         .into());
     }
     let (Some(keep), Some(share)) =
-        (room.keep_bytes, share_of_an_anchor(room.keep_bytes, wal_budget))
+        (room.keep_bytes, anchor_wal_share(room.keep_bytes, wal_budget))
     else {
         return Ok(());
     };
@@ -198,12 +199,12 @@ async fn refuse_needed(
     outbox: &Outbox,
     (name, up_to): (&str, Lsn),
 ) -> Result<(), Error> {
-    let Some(id) = replay_that_needs(client, &outbox.slot, (name, up_to)).await? else {
+    let Some(id) = replay_that_needs_anchor(client, &outbox.slot, (name, up_to)).await? else {
         return Ok(());
     };
     Err(Error::Unfinished {
         what: format!("replay {id} is not finished, and needs what anchor {name:?} keeps"),
-        hint: record::how_to_end("replay", &id),
+        hint: record::unfinished_hint("replay", &id),
     })
 }
 

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use serde_json::{Value, json};
 use walrelay_inbox::Messages;
 use walrelay_inbox::operator::audit::{
-    AuditTarget, AuditedTable, Findings, Scope, audit, held_back, settled_by,
+    AuditTarget, AuditedTable, Findings, Scope, audit, count_in_dispatch, settled_by,
 };
 use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_pubsub::Subscriber;
@@ -29,14 +29,14 @@ const LISTED: usize = 1_000;
 ///
 /// A database cannot be reached or refuses, no row is known to be settled, or an event is missing.
 pub async fn execute(config: AuditConfig) -> Result<(), Error> {
-    execute_plainly(config).await.map_err(Error::met_looking)
+    execute_plainly(config).await.map_err(Error::for_read_only_command)
 }
 
 async fn execute_plainly(config: AuditConfig) -> Result<(), Error> {
     let outbox = connect_sql(&config.database.connect).await?;
     refuse_without_outbox(&outbox, &config.database.outbox).await?;
     let scope = scope(&outbox, &config).await?;
-    let held_back = held_back(&outbox, &scope).await?;
+    let count_in_dispatch = count_in_dispatch(&outbox, &scope).await?;
     let mut reports: Vec<(String, Findings)> = Vec::new();
     if let Some((subscription, endpoint)) = &config.subscription {
         let messages = Messages::read(&Subscriber::connect(endpoint)?, subscription).await?;
@@ -61,9 +61,9 @@ async fn execute_plainly(config: AuditConfig) -> Result<(), Error> {
     }
     outbox.close().await;
     print(&match config.format {
-        OutputFormat::Json => format!("{:#}\n", as_json(&reports, &held_back)),
+        OutputFormat::Json => format!("{:#}\n", as_json(&reports, &count_in_dispatch)),
         OutputFormat::Text => {
-            as_text(&reports, &held_back, if config.all { usize::MAX } else { NAMED })
+            as_text(&reports, &count_in_dispatch, if config.all { usize::MAX } else { NAMED })
         }
     })?;
     let lacking = reports.iter().filter(|(_, findings)| findings.missing_count > 0);
@@ -106,7 +106,7 @@ async fn scope(outbox: &SqlClient, config: &AuditConfig) -> Result<Scope, Error>
     })
 }
 
-fn as_json(reports: &[(String, Findings)], held_back: &BTreeMap<String, i64>) -> Value {
+fn as_json(reports: &[(String, Findings)], count_in_dispatch: &BTreeMap<String, i64>) -> Value {
     let consumers = reports.iter().map(|(name, findings)| {
         let missing = findings.missing.iter();
         let missing =
@@ -122,12 +122,12 @@ fn as_json(reports: &[(String, Findings)], held_back: &BTreeMap<String, i64>) ->
             "inbox": findings.inbox,
         })
     });
-    json!({ "consumers": consumers.collect::<Vec<_>>(), "held_back": held_back })
+    json!({ "consumers": consumers.collect::<Vec<_>>(), "held_back": count_in_dispatch })
 }
 
 fn as_text(
     reports: &[(String, Findings)],
-    held_back: &BTreeMap<String, i64>,
+    count_in_dispatch: &BTreeMap<String, i64>,
     named: usize,
 ) -> String {
     let mut text = String::new();
@@ -164,7 +164,7 @@ fn as_text(
             ));
         }
     }
-    text.push_str(&counted("held back by the relay, in no inbox", held_back));
+    text.push_str(&counted("held back by the relay, in no inbox", count_in_dispatch));
     text
 }
 

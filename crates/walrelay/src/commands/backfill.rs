@@ -7,7 +7,7 @@ use walrelay_outbox_admin::{
     ReplayRow, Scope, SettledRows, SourceTable, UnsettledRows, begin_replay, give_up_replay,
     read_replay, take_replay,
 };
-use walrelay_outbox_store::{HistorySource, read_history};
+use walrelay_outbox_store::{HistorySource, read_recorded_system_identifier};
 use walrelay_pg_client::SqlError;
 use walrelay_pg_client::{QualifiedName, SqlClient, TableAccess, connect_sql, refuse_hidden_rows};
 use walrelay_relay::policy::Chain;
@@ -76,7 +76,7 @@ async fn act(
         BackfillAction::Resume { id, dead_rows } => {
             let mut prepared = resume(client, &settings, id.clone()).await?;
             let now = &mut prepared.request.dead_rows;
-            record::deal_with_dead_rows(client, (&id, dead_rows), now).await?;
+            record::record_skip_dead(client, (&id, dead_rows), now).await?;
             prepared
         }
         BackfillAction::Abandon { id } => {
@@ -216,7 +216,7 @@ async fn to_topic(
         serving: TableStreamServer::default(),
     };
     let run = Run { by, settings, replay: &replay, rate: request.rate, tally: &tally };
-    Box::pin(run.to_the_end(server, shutdown)).await?;
+    Box::pin(run.run_to_completion(server, shutdown)).await?;
     // No consumer receives the rows that were left out.
     Ok((rows.saturating_sub(tally.left_out()), summary((&prepared, topic, by), &tally)))
 }
@@ -277,7 +277,7 @@ async fn give_up(client: &SqlClient, id: &str) {
 /// # Errors
 ///
 /// The outbox has no rows, the topic does not exist, or Postgres or Pub/Sub cannot be reached.
-pub(super) async fn may_refill(config: &OutboxRowsConfig) -> Result<(), Error> {
+pub(super) async fn check_refill(config: &OutboxRowsConfig) -> Result<(), Error> {
     let OutboxRowsConfig { settings, topic, .. } = config;
     let client = connect_sql(&settings.connect).await?;
     let look = async {
@@ -384,7 +384,7 @@ async fn begin(
             id: id.clone(),
             slot: slot.to_owned(),
             anchor: String::new(),
-            system_identifier: read_history(client, slot).await?,
+            system_identifier: read_recorded_system_identifier(client, slot).await?,
             request: request.to_json(),
             from: Lsn::ZERO,
             to: BACKFILL_END,
@@ -416,7 +416,7 @@ async fn resume(client: &SqlClient, settings: &Settings, id: String) -> Result<P
     let slots = [outbox.base_slot(), slot];
     let unfit = |what, hint| Error::Unfit { what, hint };
     let row = record::take_up(client, ("backfill", &id), (slot, &slots)).await?;
-    if row.system_identifier != read_history(client, slot).await? {
+    if row.system_identifier != read_recorded_system_identifier(client, slot).await? {
         let what = format!(
             "backfill {id} was begun on another server, whose transaction ids may mean nothing here"
         );

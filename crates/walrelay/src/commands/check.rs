@@ -26,7 +26,7 @@ use self::consumers::Consumers;
 pub(super) use self::finding::PATIENCE;
 use self::finding::finding;
 use self::schemas::Payload;
-use super::shared::cancellable::{attended, unless_stopped};
+use super::shared::cancellable::{attended, run_until_shutdown};
 use super::shared::topics::{self, InvalidTopicRows, Routes};
 use crate::config::{CheckConfig, InboxPlace, OutputFormat};
 use crate::error::Error;
@@ -86,7 +86,7 @@ pub async fn execute(config: CheckConfig, shutdown: &Shutdown) -> Result<(), Err
     let looking = look(&config.run.settings, &config.inboxes, shutdown);
     let looked = async { Ok(tokio::join!(looking, telemetry)) };
     let (Found { mut findings, kinds }, collector) =
-        Box::pin(unless_stopped(looked, shutdown)).await?;
+        Box::pin(run_until_shutdown(looked, shutdown)).await?;
     findings.extend(collector);
     print(&match config.format {
         OutputFormat::Json => format!("{:#}\n", json!({ "findings": json_of(&findings) })),
@@ -113,7 +113,7 @@ async fn look(config: &Settings, inboxes: &[InboxPlace], shutdown: &Shutdown) ->
     }
     match (&replication, sql) {
         (_, Ok(client)) => {
-            let looked = async { Ok(look_at_postgres(&client, config, &mut found).await) };
+            let looked = async { Ok(check_postgres(&client, config, &mut found).await) };
             let looked = attended((&connect, &client), looked, shutdown).await;
             client.close().await;
             match looked {
@@ -125,12 +125,12 @@ async fn look(config: &Settings, inboxes: &[InboxPlace], shutdown: &Shutdown) ->
         (Err(_), Err(_)) if !is_pooler => {}
         (_, Err(error)) => found.unusable("connection", Kind::of_postgres(&error), &error),
     }
-    there.routes = there.routes.or_else(|| topics::without_rows(&config.relay.router));
+    there.routes = there.routes.or_else(|| topics::constant_topic(&config.relay.router));
     if !inboxes.is_empty() {
         there.consumers = Consumers::at(inboxes).await;
     }
     let consumers = std::mem::take(&mut there.consumers);
-    look_at_pubsub(config, admin, there, &mut found).await;
+    check_pubsub(config, admin, there, &mut found).await;
     found.findings.extend(consumers.findings(&config.pubsub.publisher.endpoint).await);
     found
 }
@@ -169,7 +169,7 @@ async fn replicates(connect: &ConnectConfig) -> Result<(), PgError> {
     replication.identify_system().await.map(drop)
 }
 
-async fn look_at_postgres(client: &SqlClient, config: &Settings, found: &mut Found) -> There {
+async fn check_postgres(client: &SqlClient, config: &Settings, found: &mut Found) -> There {
     match findings(client, &config.relay).await {
         Ok(findings) => {
             for finding in findings {
@@ -228,7 +228,7 @@ async fn findings(client: &SqlClient, relay: &RelaySettings) -> Result<Vec<Findi
     Ok(findings)
 }
 
-async fn look_at_pubsub(
+async fn check_pubsub(
     config: &Settings,
     admin: Result<Admin, Finding>,
     There { routes, hidden, payloads, .. }: There,
@@ -241,7 +241,7 @@ async fn look_at_pubsub(
     };
     let Routes { topics, nowhere } = routes.unwrap_or_default();
     if let Some(nowhere) = nowhere {
-        found.add(Kind::PubSub, nowhere_finding(&nowhere));
+        found.add(Kind::PubSub, invalid_topic_finding(&nowhere));
     }
     if let Some(finding) = region(&config.pubsub, &config.relay.router) {
         found.add(Kind::PubSub, finding);
@@ -329,7 +329,7 @@ fn topic_finding(topic: &str, answer: Result<bool, PubsubError>) -> Finding {
 }
 
 /// A warning only: `run` starts, and continues past such rows.
-fn nowhere_finding(nowhere: &InvalidTopicRows) -> Finding {
+fn invalid_topic_finding(nowhere: &InvalidTopicRows) -> Finding {
     let subject = "outbox rows".to_owned();
     finding(TOPIC_NAME, Severity::Warning, subject, &nowhere.told(), InvalidTopicRows::FIX)
 }
@@ -419,7 +419,7 @@ mod tests {
     #[test]
     fn what_a_producer_wrote_cannot_break_a_line_of_a_finding() {
         let hostile = finding(CONNECTION, Severity::Error, "a\nfine".to_owned(), "b\x1b[2J", "");
-        let text = text_of(&[hostile], ColourMode::Plain);
+        let text = text_of(&[hostile], ColourMode::PlainHarness);
         assert!(text.contains("  a\\nfine: b\\u{1b}[2J\n"), "{text}");
     }
 
@@ -434,11 +434,11 @@ mod tests {
             of(Severity::Error, "c"),
             of(Severity::Ok, "d"),
         ];
-        let text = text_of(&findings, ColourMode::Plain);
+        let text = text_of(&findings, ColourMode::PlainHarness);
         let order: Vec<_> = text.lines().filter(|line| line.contains(": is so")).collect();
         assert_eq!(order, ["  c: is so", "  b: is so", "  a: is so", "  d: is so"]);
         assert_eq!(text.lines().next(), Some("to mend"));
         assert_eq!(text.lines().last(), Some("1 to mend, 1 to look at, 2 fine"));
-        assert!(!text_of(&findings[..1], ColourMode::Plain).contains("to mend\n  "));
+        assert!(!text_of(&findings[..1], ColourMode::PlainHarness).contains("to mend\n  "));
     }
 }

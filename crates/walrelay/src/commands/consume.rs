@@ -19,7 +19,7 @@ use crate::http::{self, Observed};
 use crate::request_spans::TransactionTracer;
 
 /// Delays between attempts to start: the same values that the relay uses between sessions.
-const TRY_AGAIN: Backoff =
+const START_BACKOFF: Backoff =
     Backoff { base: Duration::from_millis(200), cap: Duration::from_secs(2) };
 
 /// Runs until `shutdown` is requested, or until the consumer has caught up if the configuration
@@ -82,7 +82,7 @@ async fn prepare(settings: &Settings, health: &Health) -> Result<Consumer, Error
             return Err(Error::Inbox(error));
         }
         failures += 1;
-        let delay = TRY_AGAIN.delay(failures, random.next_u32());
+        let delay = START_BACKOFF.delay(failures, random.next_u32());
         let hint = crate::error::kind_of_inbox(&error).hint();
         tracing::warn!(error = %Chain(&error), hint, ?delay, "cannot start yet; trying again");
         health.set_start_problem(Some(Chain(&error).to_string()));

@@ -4,7 +4,7 @@ use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::Subscription;
 use serde_json::{Map, Value};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
-use walrelay_inbox::operator::admin::{self, Made};
+use walrelay_inbox::operator::admin::{self, CreatedSlot};
 use walrelay_inbox::operator::event_commands::ConsumerGeneration;
 use walrelay_inbox::{INBOX_MIGRATIONS, migrate_inbox};
 use walrelay_inbox::{InboxError, Scaffold};
@@ -14,7 +14,7 @@ use walrelay_relay::shutdown::Shutdown;
 
 use super::rebuild::rebuild_from_outbox::refill;
 use super::rebuild::{rebuild, succeeds};
-use super::shared::cancellable::{attended, unless_stopped};
+use super::shared::cancellable::{attended, run_until_shutdown};
 use super::{rebuild::key_rebuild, rebuild::rebuild_into, reset_key, shared::subscription_setup};
 use crate::config::{ConsumerAction, ConsumerConfig, ConsumerSetUp, OutputFormat, Source};
 use crate::error::Error;
@@ -26,7 +26,7 @@ const MARGIN: Duration = Duration::from_hours(24);
 /// Pub/Sub's default message retention.
 const RETENTION_DEFAULT: Duration = Duration::from_hours(7 * 24);
 /// Longest time that a pause waits for running batches. By default a handler may run for a minute.
-const PAUSE_HOLDS: Duration = Duration::from_mins(2);
+const PAUSE_WAIT_MAX: Duration = Duration::from_mins(2);
 /// Pause between attempts to get the lock.
 const AGAIN_AFTER: Duration = Duration::from_millis(200);
 
@@ -64,7 +64,7 @@ pub async fn execute(config: ConsumerConfig, shutdown: &Shutdown) -> Result<(), 
             | ConsumerAction::Prune { .. } => unreachable!("only init prints without a database"),
         };
     };
-    let connected = unless_stopped(async { Ok(connect_sql(connect).await?) }, shutdown);
+    let connected = run_until_shutdown(async { Ok(connect_sql(connect).await?) }, shutdown);
     let mut client = connected.await?;
     let done = if let ConsumerAction::Rebuild(order) = &config.action {
         match &order.source {
@@ -85,11 +85,12 @@ pub async fn execute(config: ConsumerConfig, shutdown: &Shutdown) -> Result<(), 
             Source::Abandon => rebuild_into::give_up(&mut client, &order.name).await,
         }
     } else if let ConsumerAction::ResetKey(order) = &config.action {
-        Box::pin(unless_stopped(reset_key::execute(&mut client, order, shutdown), shutdown)).await
+        Box::pin(run_until_shutdown(reset_key::execute(&mut client, order, shutdown), shutdown))
+            .await
     } else if let ConsumerAction::Pause { name, paused: true } = &config.action {
         Box::pin(attended((connect, &client), pause(&client, name), shutdown)).await
     } else {
-        Box::pin(unless_stopped(act(&client, &config.action), shutdown)).await
+        Box::pin(run_until_shutdown(act(&client, &config.action), shutdown)).await
     };
     client.close().await;
     done
@@ -117,7 +118,7 @@ async fn act(client: &SqlClient, action: &ConsumerAction) -> Result<(), Error> {
 /// Pauses the consumer, and waits for batches that began before: they may still commit.
 async fn pause(client: &SqlClient, name: &str) -> Result<(), Error> {
     admin::pause(client, name).await.map_err(Error::Inbox)?;
-    let deadline = Instant::now() + PAUSE_HOLDS;
+    let deadline = Instant::now() + PAUSE_WAIT_MAX;
     loop {
         match admin::quiesce(client, name).await {
             Ok(()) => return print(&format!("paused: consumer {name}\n")),
@@ -128,7 +129,7 @@ async fn pause(client: &SqlClient, name: &str) -> Result<(), Error> {
                 return Err(Error::Unfit {
                     what: format!(
                         "consumer {name} is paused, but a batch that began before has not ended within {}",
-                        show_duration(PAUSE_HOLDS)
+                        show_duration(PAUSE_WAIT_MAX)
                     ),
                     hint: "nothing else is applied; run it again to wait for that one",
                 });
@@ -151,9 +152,9 @@ fn script(set_up: &ConsumerSetUp) -> String {
 async fn init(client: &SqlClient, set_up: &ConsumerSetUp) -> Result<(), Error> {
     let ConsumerSetUp { name, subscription, endpoint, create } = set_up;
     let made = match admin::made(client).await.map_err(Error::Inbox)? {
-        Made::Nothing => "created",
-        Made::Earlier => "brought up to date",
-        Made::Current => "already there",
+        CreatedSlot::Nothing => "created",
+        CreatedSlot::Earlier => "brought up to date",
+        CreatedSlot::Current => "already there",
     };
     migrate_inbox(client).await.map_err(InboxError::Store)?;
     print(&format!("{made}: tables and functions of the inbox\n"))?;

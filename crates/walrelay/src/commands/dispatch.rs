@@ -14,11 +14,11 @@ use walrelay_relay::shutdown::Shutdown;
 
 use self::bulk::BulkAction;
 use self::show::{detail_json, detail_text, pretty, row_json, table};
-use super::shared::cancellable::unless_stopped;
+use super::shared::cancellable::run_until_shutdown;
 use super::shared::preconditions::refuse_other_shards;
 use crate::config::{DispatchAction, DispatchConfig, DispatchList, OutputFormat};
 use crate::error::Error;
-use crate::output::{Reader, print, print_on};
+use crate::output::{Reader, print, print_part};
 
 /// Rows per query when all rows are listed. This bounds memory to some megabytes.
 const PAGE_ROWS: u32 = 1_000;
@@ -31,16 +31,16 @@ const PAGE_ROWS: u32 = 1_000;
 /// read.
 pub async fn execute(config: DispatchConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let connecting = async { Ok(connect_sql(&config.database.connect).await?) };
-    let mut client = unless_stopped(connecting, shutdown).await?;
+    let mut client = run_until_shutdown(connecting, shutdown).await?;
     let store = DispatchStore::new(config.database.outbox.slot.clone());
     let fits = refuse_other_shards(&client, &config.database.outbox);
-    let done = match unless_stopped(fits, shutdown).await {
+    let done = match run_until_shutdown(fits, shutdown).await {
         Ok(()) => act(&store, &mut client, &config.action, shutdown).await,
         Err(error) => Err(error),
     };
     client.close().await;
     let looks = matches!(config.action, DispatchAction::List(_) | DispatchAction::Show { .. });
-    print(&done.map_err(|error| if looks { error.met_looking() } else { error })?)
+    print(&done.map_err(|error| if looks { error.for_read_only_command() } else { error })?)
 }
 
 async fn act(
@@ -50,10 +50,12 @@ async fn act(
     shutdown: &Shutdown,
 ) -> Result<String, Error> {
     match action {
-        DispatchAction::List(asked) => unless_stopped(list(store, client, asked), shutdown).await,
+        DispatchAction::List(asked) => {
+            run_until_shutdown(list(store, client, asked), shutdown).await
+        }
         DispatchAction::Show { id, format } => {
             let shown = async { Ok(store.show(client, id).await?) };
-            let detail = unless_stopped(shown, shutdown).await?;
+            let detail = run_until_shutdown(shown, shutdown).await?;
             Ok(match format {
                 OutputFormat::Json => pretty(&detail_json(&detail)),
                 OutputFormat::Text => detail_text(&detail),
@@ -65,7 +67,7 @@ async fn act(
         }
         DispatchAction::Edit(asked) => {
             refuse_hidden_changes(client).await?;
-            unless_stopped(edit::edit(store, client, asked), shutdown).await
+            run_until_shutdown(edit::edit(store, client, asked), shutdown).await
         }
         DispatchAction::Discard { chosen, reason } => {
             refuse_hidden_changes(client).await?;
@@ -116,7 +118,7 @@ async fn list_all(
             // JSON output is one value, so all rows are collected first. Without their messages
             // rows are small.
             OutputFormat::Json => all.extend(page),
-            OutputFormat::Text if print_on(&table(&page))? == Reader::Gone => break,
+            OutputFormat::Text if print_part(&table(&page))? == Reader::Gone => break,
             OutputFormat::Text => {}
         }
     }

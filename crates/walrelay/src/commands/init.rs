@@ -7,7 +7,7 @@ use walrelay_outbox_admin::{
     AdminError, InitOptions, InitPlan, InitReport, LostSlot, LostSlotPolicy, Recovery,
     SQL_ASCII_FIX, SQL_ASCII_RISK, Settled, SettledBound, SlotCreation, SlotOperation, Upgrade,
     UpgradeStage, describe_unfinished, finish_recovery, give_up_operation, init, read_loss,
-    read_operation, read_slot_user, read_unchecked_database, release_operation, rows_at_risk,
+    read_operation, read_slot_holder, read_unchecked_database, release_operation, rows_at_risk,
     take_operation,
 };
 use walrelay_pg_client::{ConnectConfig, ServerErrorKind, SqlClient, connect_sql};
@@ -22,7 +22,7 @@ use walrelay_relay::recovery;
 use walrelay_relay::shutdown::Shutdown;
 
 use super::shared::cancellable::attended;
-use super::shared::preconditions::{naming_the_holder, rest_of, unfinished_as};
+use super::shared::preconditions::{unfinished_as, unpublished_rows_text, with_slot_holder};
 use super::shared::topics::{self, InvalidTopicRows, Routes};
 use crate::config::{CreateTopics, ExistingRows, InitConfig, SlotKind};
 use crate::error::Error;
@@ -46,7 +46,7 @@ pub async fn execute(config: InitConfig, shutdown: &Shutdown) -> Result<(), Erro
     };
     let work = set_up(&client, (&config, connect), &shards, shutdown);
     let done = attended((connect, &client), work, shutdown).await;
-    let done = naming_the_holder(&client, done).await;
+    let done = with_slot_holder(&client, done).await;
     client.close().await;
     done
 }
@@ -66,7 +66,7 @@ fn options(config: &InitConfig) -> Vec<InitOptions> {
 
 pub(super) fn failover(kind: SlotKind) -> Failover {
     match kind {
-        SlotKind::Plain => Failover::No,
+        SlotKind::PlainHarness => Failover::No,
         SlotKind::Failover => Failover::Yes,
     }
 }
@@ -153,7 +153,7 @@ async fn convert(
     }
     let held = |holder| Error::Store(AdminError::SlotHeld { slot: slot.to_owned(), holder });
     if let Some(pid) = state.active_pid {
-        return Err(held(read_slot_user(client, pid).await?.to_string()));
+        return Err(held(read_slot_holder(client, pid).await?.to_string()));
     }
     let converted = timeout(CONVERTING_MAX, mark_failover(connect, slot)).await;
     converted.map_err(|_| held("a process that has taken it since".to_owned()))??;
@@ -259,7 +259,7 @@ async fn backfill(
         return Ok(made);
     };
     print(&format!("slot {slot}: {}\n", pending.describe(slot)))?;
-    print(&rest_of(client, &options.outbox, &config.router.columns).await?)?;
+    print(&unpublished_rows_text(client, &options.outbox, &config.router.columns).await?)?;
     if is_begun {
         print("that backfill was begun before and is not finished: nothing new is begun\n")?;
     }

@@ -3,7 +3,7 @@
 
 use walrelay_relay::shutdown::Shutdown;
 
-use self::shared::cancellable::unless_stopped;
+use self::shared::cancellable::run_until_shutdown;
 use crate::config::Command;
 use crate::error::Error;
 
@@ -43,9 +43,13 @@ pub async fn execute(command: Command, shutdown: &Shutdown) -> Result<(), Error>
         Command::Run(config) => Box::pin(run::execute(*config, shutdown)).await,
         Command::Consume(config) => Box::pin(consume::execute(*config, shutdown)).await,
         Command::Consumer(config) => Box::pin(consumer::execute(*config, shutdown)).await,
-        Command::Audit(config) => Box::pin(unless_stopped(audit::execute(*config), shutdown)).await,
-        Command::Trace(config) => Box::pin(unless_stopped(trace::execute(*config), shutdown)).await,
-        Command::Inbox(config) => unless_stopped(inbox::execute(config), shutdown).await,
+        Command::Audit(config) => {
+            Box::pin(run_until_shutdown(audit::execute(*config), shutdown)).await
+        }
+        Command::Trace(config) => {
+            Box::pin(run_until_shutdown(trace::execute(*config), shutdown)).await
+        }
+        Command::Inbox(config) => run_until_shutdown(inbox::execute(config), shutdown).await,
         Command::Demo(config) => demo::execute(config, shutdown).await,
         Command::Completions(shell) => completions::print_for(shell),
         Command::Man(directory) => completions::write_pages(&directory),
@@ -54,7 +58,7 @@ pub async fn execute(command: Command, shutdown: &Shutdown) -> Result<(), Error>
         // their statement when they are interrupted.
         Command::Init(config) => Box::pin(init::execute(*config, shutdown)).await,
         Command::Slot(config) => Box::pin(slot::execute(config, shutdown)).await,
-        Command::Anchor(config) => unless_stopped(anchor::execute(config), shutdown).await,
+        Command::Anchor(config) => run_until_shutdown(anchor::execute(config), shutdown).await,
         Command::PrepareUpgrade(config) => {
             Box::pin(prepare_upgrade::execute(*config, shutdown)).await
         }
@@ -65,6 +69,6 @@ pub async fn execute(command: Command, shutdown: &Shutdown) -> Result<(), Error>
         Command::Check(config) => Box::pin(check::execute(*config, shutdown)).await,
         Command::Status(config) => status::execute(config, shutdown).await,
         Command::Dispatch(config) => dispatch::execute(config, shutdown).await,
-        Command::Prune(config) => unless_stopped(prune::execute(config), shutdown).await,
+        Command::Prune(config) => run_until_shutdown(prune::execute(config), shutdown).await,
     }
 }

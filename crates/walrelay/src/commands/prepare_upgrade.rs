@@ -20,7 +20,7 @@ use walrelay_outbox_admin::{
     AdminError, SlotOperation, Upgrade, UpgradeStage, begin_upgrade, give_up_operation, read_loss,
     read_operation, take_operation,
 };
-use walrelay_outbox_store::{read_anchors, read_history, read_relay_row};
+use walrelay_outbox_store::{read_anchors, read_recorded_system_identifier, read_relay_row};
 use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_pg_replication::{drop_slot, read_slot, read_version};
 use walrelay_relay::failpoint;
@@ -68,7 +68,8 @@ async fn prepare(
     if let Some(upgrade) = begun
         && read_slot(client, slot).await?.is_none()
     {
-        let (here, version) = (read_history(client, slot).await?, read_version(client).await?);
+        let (here, version) =
+            (read_recorded_system_identifier(client, slot).await?, read_version(client).await?);
         return match upgrade.has_happened(&here, version) {
             true => Ok(UPGRADED.to_owned()),
             // An earlier run died between dropping the slot and recording the drop.
@@ -87,7 +88,7 @@ async fn prepare(
     if !is_begun {
         refuse_open_replay(client, &[slot.to_owned()]).await?;
     }
-    let system_identifier = read_history(client, slot).await?;
+    let system_identifier = read_recorded_system_identifier(client, slot).await?;
     let (version, stage) = (read_version(client).await?, UpgradeStage::Preparing);
     let upgrade = Upgrade { system_identifier, version, stage };
     begin_upgrade(client, slot, &upgrade).await?;

@@ -5,7 +5,7 @@
 //! is settled. Rows whose transaction id cannot be compared with `settled_xid` stay.
 
 use walrelay_outbox_admin::{AdminError, read_operation};
-use walrelay_outbox_store::{read_history, recovering_slot};
+use walrelay_outbox_store::{read_recorded_system_identifier, recovering_slot};
 use walrelay_pg_client::{
     PgError, QualifiedName, ServerError, ServerErrorKind, SqlClient, TableAccess, connect_sql,
     quote_identifier, refuse_hidden_rows,
@@ -104,7 +104,7 @@ async fn refuse_while_any_is_held(
                 what: format!(
                     "keys of slot {whose:?} are held for {command} {id}, which is not over"
                 ),
-                hint: record::how_to_end(command, id),
+                hint: record::unfinished_hint(command, id),
             })
         }
     }
@@ -131,7 +131,7 @@ async fn refuse_while_any_is_backfilled(
             let (whose, id): (&str, &str) = (open.get("slot"), open.get("id"));
             Err(Error::Unfinished {
                 what: format!("backfill {id} of slot {whose:?} is not over, and has rows to read"),
-                hint: record::how_to_end("backfill", id),
+                hint: record::unfinished_hint("backfill", id),
             })
         }
     }
@@ -139,7 +139,7 @@ async fn refuse_while_any_is_backfilled(
 
 /// Refuses if a relay's record is from another server: its transaction ids mean nothing here.
 async fn refuse_other_history(client: &SqlClient, slot: &str) -> Result<(), Error> {
-    let here = read_history(client, slot).await?;
+    let here = read_recorded_system_identifier(client, slot).await?;
     let sql = "SELECT slot FROM public.app_outbox_relay WHERE system_identifier <> $1 LIMIT 1";
     let other = client.query_opt(sql, &[&here]).await.map_err(PgError::from)?;
     match other {

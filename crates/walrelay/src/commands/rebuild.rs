@@ -31,7 +31,7 @@ use walrelay_relay::observe::report::rfc3339;
 use walrelay_relay::shutdown::Shutdown;
 
 use super::dispatch::edit::read;
-use super::shared::cancellable::{attended_in, unless_stopped};
+use super::shared::cancellable::{run_cancellable_in, run_until_shutdown};
 use super::shared::consent::agreed;
 use crate::config::Rebuild;
 use crate::error::Error;
@@ -40,7 +40,7 @@ use crate::output::print;
 
 /// Time until a seek has taken effect everywhere. A reader that pulls sooner receives new messages
 /// before old ones.
-const SEEK_SETTLES: Duration = Duration::from_secs(60);
+const SEEK_DELAY: Duration = Duration::from_secs(60);
 
 /// Tolerance in the comparison with the retention: `--seek-to 7d` is already a little more than
 /// seven days ago.
@@ -58,18 +58,20 @@ pub(super) async fn rebuild(
     let reset = reset(order)?;
     rebuild_reach::tell(client, (order, since)).await?;
     agree(client, (order, at_risk(order, since)), shutdown).await?;
-    let prepared = Box::pin(unless_stopped(prepare(client, (order, since)), shutdown));
+    let prepared = Box::pin(run_until_shutdown(prepare(client, (order, since)), shutdown));
     let (subscriber, successor) = prepared.await?;
     let ReplacementSubscription { old, name: new, is_new } = &successor;
     print(&format!("{}: subscription {new}\n", if *is_new { "created" } else { "already there" }))?;
     failpoint::hit("rebuild-subscribed");
     let begun = async {
-        unless_stopped(settle(&subscriber, new, (order, since)), shutdown).await?;
+        run_until_shutdown(settle(&subscriber, new, (order, since)), shutdown).await?;
         failpoint::hit("rebuild-sought");
         let pid = backend_pid(client).await?;
         let generation =
             NewGeneration { subscription: new, reset: &reset, filling: Filling::Nothing };
-        attended_in((connect, pid), begin(client, order, generation), shutdown).await.map(drop)
+        run_cancellable_in((connect, pid), begin(client, order, generation), shutdown)
+            .await
+            .map(drop)
     };
     if let Err(error) = begun.await {
         match is_moved(connect, &order.name, new).await {
@@ -249,7 +251,7 @@ async fn settle(
         print(
             "sought; waiting a minute until that is in effect everywhere, the consumer goes on meanwhile\n",
         )?;
-        sleep(SEEK_SETTLES).await;
+        sleep(SEEK_DELAY).await;
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use walrelay_outbox_admin::{AdminError, ReplayRow, begin_replay, finish_replay, take_replay};
 use walrelay_outbox_store::{
     Anchor, HistorySource, StoreError, first_position_after, read_anchor, read_anchors,
-    read_history, read_wal_end,
+    read_recorded_system_identifier, read_wal_end,
 };
 
 use pgoutput_parser::{Lsn, PgTimestamp};
@@ -77,10 +77,10 @@ async fn act(
         },
         ReplayAction::Resume { id, dead_rows } => {
             let (row, mut request) = take_up(client, &settings, &id).await?;
-            record::deal_with_dead_rows(client, (&id, dead_rows), &mut request.dead_rows).await?;
+            record::record_skip_dead(client, (&id, dead_rows), &mut request.dead_rows).await?;
             match request.destination.clone() {
                 Destination::InPlace => {
-                    go_on_in_place(client, &settings, (&row, &request), shutdown).await
+                    continue_in_place(client, &settings, (&row, &request), shutdown).await
                 }
                 Destination::Topic(topic) => {
                     topics::refuse_missing(client, &settings, &topic).await?;
@@ -110,7 +110,7 @@ async fn to_topic(
         rate: request.rate,
         tally,
     };
-    Box::pin(run.to_the_end(server, shutdown)).await?;
+    Box::pin(run.run_to_completion(server, shutdown)).await?;
     Ok(summary((replay, topic), tally))
 }
 
@@ -147,12 +147,12 @@ async fn begin_in_place(
         ));
     }
     in_place_of(settings, &row.id).place(client, &row, &keys).await?;
-    go_on_in_place(client, settings, (&row, &request), shutdown).await
+    continue_in_place(client, settings, (&row, &request), shutdown).await
 }
 
 /// Continues once the key pauses are recorded: reads the WAL again, up to the position where the
 /// last key was paused.
-async fn go_on_in_place(
+async fn continue_in_place(
     client: &mut SqlClient,
     settings: &Settings,
     (row, request): (&ReplayRow, &Request),
@@ -214,7 +214,7 @@ pub(super) struct Run<'a> {
 impl Run<'_> {
     /// Publishes the replay, and records that it is finished. After an interruption the error names
     /// the command that resumes it.
-    pub(super) async fn to_the_end<C: Server>(
+    pub(super) async fn run_to_completion<C: Server>(
         &self,
         server: C,
         shutdown: &Shutdown,
@@ -352,7 +352,7 @@ async fn stretch(
     let anchor = anchor(client, slot, (order.anchor.as_deref(), from)).await?;
     let from = from.unwrap_or(reach(&anchor));
     refuse_too_early(&anchor, (from, reach(&anchor)))?;
-    let system = read_history(client, slot).await?;
+    let system = read_recorded_system_identifier(client, slot).await?;
     let to = match order.to {
         None => end,
         Some(Place::Lsn(lsn)) => lsn,
@@ -482,7 +482,7 @@ async fn take_up(
     let slot = settings.relay.outbox.slot.as_str();
     let unfit = |what, hint| Error::Unfit { what, hint };
     let row = record::take_up(client, ("replay", id), (slot, &[slot])).await?;
-    if row.system_identifier != read_history(client, slot).await? {
+    if row.system_identifier != read_recorded_system_identifier(client, slot).await? {
         let what =
             format!("replay {id} was begun on another server, whose positions mean nothing here");
         return Err(unfit(what, "begin a new one"));

@@ -14,11 +14,12 @@
 use std::time::Duration;
 use walrelay_outbox_admin::{
     AdminError, InitOptions, InitPlan, LostSlotPolicy, Resharding, ReshardingRefusal,
-    ReshardingStep, SlotCreation, begin_resharding, choose_switch, hold_shards, read_resharding,
+    ReshardingStep, SlotCreation, begin_resharding, block_shards, choose_switch, read_resharding,
     read_sharding, release_shards, switch_shards, take_operation,
 };
 use walrelay_outbox_store::{
-    Outbox, delete_relay_row, read_anchors, read_history, read_relay_row, take_relay_row,
+    Outbox, delete_relay_row, read_anchors, read_recorded_system_identifier, read_relay_row,
+    take_relay_row,
 };
 use walrelay_pg_client::SqlError;
 use walrelay_pg_replication::{
@@ -79,7 +80,7 @@ async fn reshard(
 ) -> Result<String, Error> {
     let ReshardConfig { settings, shards, resharded } = config;
     let outbox = &settings.relay.outbox;
-    be_the_only_one(client, outbox, shutdown).await?;
+    lock_shard_count(client, outbox, shutdown).await?;
     refuse_hidden_state(client).await?;
     let sharding = read_sharding(client, outbox).await?;
     let begun = match sharding.of_count.is_empty() {
@@ -94,29 +95,31 @@ async fn reshard(
         ReshardingStep::Nothing => Ok(format!("nothing to do: shards: {shards}\n")),
         ReshardingStep::Begin(of) | ReshardingStep::GoOn(of) => {
             let change = Change::new(settings, of);
-            refuse_in_the_way(client, &change).await?;
+            check_preconditions(client, &change).await?;
             let handed_over = Box::pin(switch(client, &change, shutdown)).await?;
             Ok(handed_over + &clean_up(client, &change, shutdown).await?)
         }
-        ReshardingStep::CallOff(of) => call_off(client, &Change::new(settings, of), shutdown).await,
+        ReshardingStep::CallOff(of) => {
+            cancel_change(client, &Change::new(settings, of), shutdown).await
+        }
         ReshardingStep::CleanUp(of) => clean_up(client, &Change::new(settings, of), shutdown).await,
     }
 }
 
 /// Longest wait for the lock of a killed process, whose end the server notices with a delay.
-const GOING: Duration = Duration::from_secs(10);
+const SHARD_LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Interval between lock attempts.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Locks the change of the shard count until the connection ends.
-async fn be_the_only_one(
+async fn lock_shard_count(
     client: &SqlClient,
     outbox: &Outbox,
     shutdown: &Shutdown,
 ) -> Result<(), Error> {
     let name = format!("shards of {}", outbox.base_slot());
-    let until = Instant::now() + GOING;
+    let until = Instant::now() + SHARD_LOCK_TIMEOUT;
     while !take_operation(client, &name).await? {
         if Instant::now() >= until {
             return Err(Error::Unfit {
@@ -164,7 +167,7 @@ async fn told(
         ReshardingStep::Nothing => "nothing to do\n".to_owned(),
         ReshardingStep::Begin(of) | ReshardingStep::GoOn(of) => {
             let change = Change::new(settings, of);
-            refuse_in_the_way(client, &change).await?;
+            check_preconditions(client, &change).await?;
             format!(
                 "would make, where missing: publications and slots {}\nwould drain and drop: {}\n",
                 names(&change.new),
@@ -182,7 +185,7 @@ async fn told(
 
 /// Refuses a lost slot, an unfinished operation, an unfinished replay, and anchors: dropping the
 /// old slots would break each of them.
-async fn refuse_in_the_way(client: &SqlClient, change: &Change<'_>) -> Result<(), Error> {
+async fn check_preconditions(client: &SqlClient, change: &Change<'_>) -> Result<(), Error> {
     for Outbox { slot, .. } in &change.old {
         let state = read_slot(client, slot).await?;
         let Some(state) = state else {
@@ -233,7 +236,7 @@ async fn switch(
 ) -> Result<String, Error> {
     let (old, new) = (slots(&change.old), slots(&change.new));
     let server = read_server_identity(client).await?;
-    let system = read_history(client, &old[0]).await?;
+    let system = read_recorded_system_identifier(client, &old[0]).await?;
     for slot in &old {
         // A slot that no relay has used has no row yet.
         take_relay_row(client, slot, &system, server.timeline).await?;
@@ -247,7 +250,7 @@ async fn switch(
     let making = make(client, change, &plans, shutdown);
     attended((connect, client), making, shutdown).await?;
     failpoint::hit("reshard-made");
-    if !hold_shards(client, &old, change.of).await? {
+    if !block_shards(client, &old, change.of).await? {
         release_shards(client, &old).await?;
         let what = "something else".to_owned();
         return Err(AdminError::OperationUnfinished { slot: old.join(", "), what }.into());
@@ -388,7 +391,7 @@ async fn clean_up(
 }
 
 /// Cancels the change, and drops the new slots and publications.
-async fn call_off(
+async fn cancel_change(
     client: &SqlClient,
     change: &Change<'_>,
     shutdown: &Shutdown,

@@ -100,7 +100,7 @@ async fn relay(
             match Box::pin(filling).await {
                 Ok(Filled::Done) => {}
                 Ok(Filled::Stopped) => return Ok(()),
-                Err(failed) => again_after(failed, lost_slot, shutdown).await?,
+                Err(failed) => wait_before_retry(failed, lost_slot, shutdown).await?,
             }
         } else if matches!(kind, Kind::SlotLost | Kind::OtherServer)
             && on_slot_lost == OnSlotLost::Recover
@@ -108,7 +108,7 @@ async fn relay(
             tracing::error!(error = %Chain(&error), "the slot is lost; recovering it");
             on_slot_lost = recover_lost_slot(config, shutdown).await?;
         } else {
-            return Err(Error::Relay(naming_the_row(error, &config.settings).await));
+            return Err(Error::Relay(with_event_ids(error, &config.settings).await));
         }
     }
 }
@@ -129,7 +129,7 @@ async fn recover_lost_slot(config: &RunConfig, shutdown: &Shutdown) -> Result<On
     let Err(failed) = begin_recovery(&config.settings).await else { return Ok(OnSlotLost::Wait) };
     let is_lost = failed.kind().exit() == Exit::SlotLost;
     let lost_slot = lost_slot(config.settings.until, OnSlotLost::Wait);
-    again_after(failed, lost_slot, shutdown).await?;
+    wait_before_retry(failed, lost_slot, shutdown).await?;
     // This recovery needs a `--since` from the operator, so further attempts would also fail.
     Ok(if is_lost { OnSlotLost::Wait } else { OnSlotLost::Recover })
 }
@@ -143,7 +143,7 @@ async fn begin_recovery(settings: &Settings) -> Result<(), RelayError> {
 
 /// Adds the event ids to the error about a row that the server cannot send. The search compares
 /// only lengths. It fails if the role may not read the table.
-async fn naming_the_row(error: RelayError, settings: &Settings) -> RelayError {
+async fn with_event_ids(error: RelayError, settings: &Settings) -> RelayError {
     let RelayError::Unsendable(mut failure) = error else { return error };
     let Unsent::Row { xid, .. } = failure.at else { return RelayError::Unsendable(failure) };
     failure.rows = match unsendable_rows(settings, xid).await {
@@ -182,7 +182,7 @@ async fn unsendable_rows(settings: &Settings, xid: u32) -> Result<Vec<String>, R
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Waits before another attempt at a failed recovery. Returns an error that a retry cannot fix.
-async fn again_after(
+async fn wait_before_retry(
     error: RelayError,
     lost_slot: LostSlot,
     shutdown: &Shutdown,

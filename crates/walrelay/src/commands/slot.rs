@@ -7,11 +7,12 @@ mod skipped_rows;
 
 use tokio_postgres::error::SqlState;
 use walrelay_outbox_admin::{
-    AdminError, LostSlot, SlotOperation, Upgrade, UpgradeStage, adopt_slot, read_loss,
-    read_operation, rows_since, waiting_transactions,
+    AdminError, LostSlot, SlotOperation, Upgrade, UpgradeStage, adopt_slot, count_unsettled_rows,
+    read_loss, read_operation, unconfirmed_transactions,
 };
 use walrelay_outbox_store::{
-    Outbox, advance_relay_row, delete_relay_row, is_same_origin, read_history, read_relay_row,
+    Outbox, advance_relay_row, delete_relay_row, is_same_origin, read_recorded_system_identifier,
+    read_relay_row,
 };
 use walrelay_pg_client::{ServerErrorKind, SqlClient, connect_sql};
 use walrelay_pg_replication::{
@@ -31,8 +32,8 @@ use self::skipped_rows::{FIRST_XID, SkippedRows, settled_of};
 use super::init::failover;
 use super::shared::cancellable::attended;
 use super::shared::preconditions::{
-    given_up, naming_the_holder, not_finished, refuse_other_shards, refuse_resharding,
-    refuse_unfinished, refuse_while_held, rest_of,
+    given_up, not_finished, refuse_other_shards, refuse_resharding, refuse_unfinished,
+    refuse_while_held, unpublished_rows_text, with_slot_holder,
 };
 use super::status;
 use crate::config::{AdvanceOrder, DatabaseConfig, RecoverOrder, SlotAction, SlotConfig};
@@ -52,7 +53,7 @@ pub async fn execute(config: SlotConfig, shutdown: &Shutdown) -> Result<(), Erro
     };
     let work = act(&client, (&config.database, config.action), shutdown);
     let done = attended((connect, &client), work, shutdown).await;
-    let done = naming_the_holder(&client, done).await;
+    let done = with_slot_holder(&client, done).await;
     client.close().await;
     print(&done?)
 }
@@ -86,7 +87,7 @@ async fn act(
             Ok(status::render(&slot_report(&state), format))
         }
         SlotAction::Create(kind) => create(client, outbox, failover(kind)).await,
-        SlotAction::Drop { discard_rows } => drop_it(client, outbox, discard_rows).await,
+        SlotAction::Drop { discard_rows } => drop_checked(client, outbox, discard_rows).await,
         SlotAction::Advance(order) => advance(client, database, order).await,
         SlotAction::Reset(order) => {
             let health = Health::new();
@@ -160,7 +161,7 @@ async fn recover(
         }
     };
     let mut text = format!("slot {slot}: {what}\n");
-    text.push_str(&rest_of(client, outbox, &order.columns).await?);
+    text.push_str(&unpublished_rows_text(client, outbox, &order.columns).await?);
     text.push_str("start the relay: it publishes them first, and then what the slot streams\n");
     Ok(text)
 }
@@ -183,7 +184,7 @@ async fn adopt(client: &SqlClient, outbox: &Outbox) -> Result<String, Error> {
         return Err(AdminError::SlotLost { slot: slot.to_owned(), problem }.into());
     };
     let row = read_relay_row(client, slot).await?;
-    let here = read_history(client, slot).await?;
+    let here = read_recorded_system_identifier(client, slot).await?;
     if row.is_none_or(|row| row.system_identifier == here) {
         return Err(Error::Unfit {
             what: format!(
@@ -221,7 +222,11 @@ async fn create(client: &SqlClient, outbox: &Outbox, failover: Failover) -> Resu
     Ok(format!("created: slot {slot}, from {lsn}\n"))
 }
 
-async fn drop_it(client: &SqlClient, outbox: &Outbox, discard_rows: u64) -> Result<String, Error> {
+async fn drop_checked(
+    client: &SqlClient,
+    outbox: &Outbox,
+    discard_rows: u64,
+) -> Result<String, Error> {
     let slot = outbox.slot.as_str();
     let missing = || AdminError::Slot(SlotError::SlotMissing { slot: slot.to_owned() });
     let state = read_slot(client, slot).await?.ok_or_else(missing)?;
@@ -261,14 +266,14 @@ async fn drop_it(client: &SqlClient, outbox: &Outbox, discard_rows: u64) -> Resu
 /// the rows are counted in the tables.
 async fn waiting_rows(client: &SqlClient, outbox: &Outbox) -> Result<u64, Error> {
     let Outbox { slot, publication, tables, .. } = outbox;
-    match waiting_transactions(client, slot, publication).await {
+    match unconfirmed_transactions(client, slot, publication).await {
         Ok(transactions) => Ok(transactions.iter().map(|transaction| transaction.rows).sum()),
         Err(error) if error.server_kind() == Some(ServerErrorKind::Missing) => {
             let row = read_relay_row(client, slot).await?;
             let settled_xid = row.map_or(FIRST_XID, |row| row.settled_xid);
             let mut rows = 0;
             for table in tables {
-                rows += rows_since(client, table, settled_xid).await?;
+                rows += count_unsettled_rows(client, table, settled_xid).await?;
             }
             Ok(rows)
         }

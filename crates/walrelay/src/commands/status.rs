@@ -24,7 +24,7 @@ use super::shared::preconditions::{every_shard, refuse_other_shards};
 use super::status_summary::{Standing, finishing, sections};
 use crate::config::{OutputFormat, StatusConfig};
 use crate::error::Error;
-use crate::output::{ColourMode, Reader, Tone, print, print_on, show};
+use crate::output::{ColourMode, Reader, Tone, print, print_part, show};
 
 /// Timeout for the relay's answer, which comes from memory.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -55,7 +55,7 @@ async fn once(config: &StatusConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let client = connect_sql(&config.database.connect).await?;
     let report = look(&client, config, shutdown).await;
     client.close().await;
-    let StatusReport { fields: report, failure } = report.map_err(Error::met_looking)?;
+    let StatusReport { fields: report, failure } = report.map_err(Error::for_read_only_command)?;
     print(&text(&report, config.format, ColourMode::of_output()))?;
     if let Some(failure) = failure {
         return Err(failure);
@@ -96,9 +96,9 @@ async fn report_now(client: &SqlClient, config: &StatusConfig) -> Result<StatusR
     let (mut report, failure) = match shards.as_slice() {
         [one] => {
             refuse_other_shards(client, outbox).await?;
-            match standing_report(client, (one, config.wal_budget)).await {
+            match slot_report_with_summary(client, (one, config.wal_budget)).await {
                 Ok(mut report) => {
-                    put_standing(&mut report, ShardNaming::Shard);
+                    insert_summary(&mut report, ShardNaming::Shard);
                     (report, None)
                 }
                 Err(error @ (Error::Store(AdminError::Sql { .. }) | Error::Postgres(_))) => {
@@ -122,7 +122,7 @@ async fn report_now(client: &SqlClient, config: &StatusConfig) -> Result<StatusR
         };
         report.insert("relay".into(), told);
         if !report.contains_key("shards") && failure.is_none() {
-            put_standing(&mut report, ShardNaming::Shard);
+            insert_summary(&mut report, ShardNaming::Shard);
         }
     }
     Ok(StatusReport { fields: report, failure })
@@ -147,7 +147,7 @@ async fn unfinished_rebuilds(client: &SqlClient) -> Vec<Value> {
 }
 
 /// Reads the report of one slot, with its summary.
-async fn standing_report(
+async fn slot_report_with_summary(
     client: &SqlClient,
     (outbox, wal_budget): (&Outbox, WalBudgetLimit),
 ) -> Result<Map<String, Value>, Error> {
@@ -158,7 +158,7 @@ async fn standing_report(
     if !outbox.shard.is_whole() {
         report.insert("shard".into(), json!(outbox.shard.to_string()));
     }
-    put_standing(&mut report, ShardNaming::Nothing);
+    insert_summary(&mut report, ShardNaming::Nothing);
     Ok(report)
 }
 
@@ -171,7 +171,7 @@ enum ShardNaming {
     Shard,
 }
 
-fn put_standing(report: &mut Map<String, Value>, naming: ShardNaming) {
+fn insert_summary(report: &mut Map<String, Value>, naming: ShardNaming) {
     let standing = match (naming, report.get("shard").and_then(Value::as_str)) {
         (ShardNaming::Shard, Some(shard)) => Standing::of(report).of_shard(shard),
         (ShardNaming::Shard, None) | (ShardNaming::Nothing, _) => Standing::of(report),
@@ -189,7 +189,7 @@ async fn report_of_all(
     let (mut reports, mut standings) = (Vec::new(), Vec::new());
     for shard in shards {
         let name = shard.shard.to_string();
-        let mut report = match standing_report(client, (shard, wal_budget)).await {
+        let mut report = match slot_report_with_summary(client, (shard, wal_budget)).await {
             Ok(report) => report,
             Err(error @ (Error::Store(AdminError::Sql { .. }) | Error::Postgres(_))) => {
                 return Err(error);
@@ -203,7 +203,7 @@ async fn report_of_all(
     let mut report = Map::new();
     // A replay that reads the whole outbox belongs to no single shard.
     report.insert("replays".into(), replays_of(client, &outbox.slot).await?);
-    let standing = Standing::of_shards(&standings).or_left_undone(&report);
+    let standing = Standing::worst_of_shards(&standings).or_abandoned_replay(&report);
     report.insert("headline".into(), json!(standing.headline));
     report.insert("advice".into(), json!(standing.advice));
     report.insert("shards".into(), Value::Array(reports));
@@ -222,7 +222,7 @@ async fn report_without_slot(
     if let Error::Store(AdminError::OperationUnfinished { slot, .. }) = error
         && let Some(begun) = read_operation(client, slot).await?
     {
-        advice = finishing(&begun.finished_by());
+        advice = finishing(&begun.finishing_command());
     }
     let report = json!({
         "slot": shard.slot,
@@ -268,7 +268,7 @@ async fn watch(
         let shown = watched(&report, config.format, (place, SystemTime::now()));
         let reader = match place {
             Place::Terminal(_) => show(&shown)?,
-            Place::Pipe => print_on(&shown)?,
+            Place::Pipe => print_part(&shown)?,
         };
         if reader == Reader::Gone {
             return Ok(());
@@ -300,7 +300,7 @@ fn watched(
     match (place, format) {
         (Place::Terminal(paint), _) => shown(paint),
         (Place::Pipe, OutputFormat::Text) => {
-            format!("--- {}\n{}", rfc3339(now), shown(ColourMode::Plain))
+            format!("--- {}\n{}", rfc3339(now), shown(ColourMode::PlainHarness))
         }
         (Place::Pipe, OutputFormat::Json) => {
             let mut line = match report {

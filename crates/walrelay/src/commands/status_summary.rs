@@ -5,9 +5,9 @@ mod anchors;
 mod stall_cause;
 
 use serde_json::{Map, Value};
-use walrelay_pg_replication::is_little_room;
+use walrelay_pg_replication::is_little_headroom;
 
-use self::stall_cause::{Cause, cause, left_undone, noted, replays, what_they_wait_for};
+use self::stall_cause::{Cause, cause, first_abandoned_replay, noted, pending_row_counts, replays};
 use crate::output::{ColourMode, Tone, human_bytes, shortened, visible};
 
 /// Below this much WAL until the slot is lost, or below a quarter of the slot's limit, somebody has
@@ -69,7 +69,7 @@ impl Standing {
     fn with_dead_rows(self, report: &Map<String, Value>) -> Self {
         let dead = report.get("dispatch").and_then(|counts| counts.get("dead")?.as_u64());
         let Some(dead) = dead.filter(|dead| *dead > 0) else { return self };
-        let told = for_a_person(report, dead);
+        let told = needs_person_text(report, dead);
         if self.headline.contains(&told) {
             return self;
         }
@@ -106,7 +106,7 @@ impl Standing {
             return stands(Tone::Bad, format!("not finished: {what}"), Some(&advice));
         }
         let retained = report.get("retained_bytes").and_then(Value::as_u64);
-        let is_little = |room: &i64| is_little_room(*room, retained, ROOM_BYTES_MIN);
+        let is_little = |room: &i64| is_little_headroom(*room, retained, ROOM_BYTES_MIN);
         if let Some(room) = number("safe_wal_bytes").filter(is_little) {
             let left = human_bytes(u64::try_from(room).unwrap_or(0));
             let raise = "walrelay check, which says how to raise max_slot_wal_keep_size";
@@ -124,7 +124,7 @@ impl Standing {
             return stands(tone, format!("{flow}; {told}"), Some(&advice));
         }
         match (streams, count("dead"), count("retrying")) {
-            (false, ..) if let Some(seconds) = recorded_just_now(report) => stands(
+            (false, ..) if let Some(seconds) = seconds_since_recent_record(report) => stands(
                 Tone::Attention,
                 format!("{flow}; the record of the slot was written {seconds:.0} s ago"),
                 Some(
@@ -136,7 +136,7 @@ impl Standing {
                 let headline = format!("{flow}{}", held.told_with(parked));
                 stands(Tone::Attention, headline, Some(&held.advice()))
             }
-            (true, 0, 0) if let Some((told, advice)) = left_undone(report) => {
+            (true, 0, 0) if let Some((told, advice)) = first_abandoned_replay(report) => {
                 stands(Tone::Attention, format!("{flow}, nothing parked; {told}"), Some(&advice))
             }
             (true, 0, 0) => stands(Tone::Good, format!("{flow}, nothing parked"), None),
@@ -149,7 +149,7 @@ impl Standing {
                 Some("to see why: walrelay dispatch list --status retrying"),
             ),
             (true, dead, _) => {
-                let headline = format!("{flow}, {}", for_a_person(report, dead));
+                let headline = format!("{flow}, {}", needs_person_text(report, dead));
                 stands(Tone::Attention, headline, Some(LIST))
             }
         }
@@ -173,7 +173,7 @@ impl Standing {
     }
 
     /// Summarizes all shards: the worst problem, and how many shards have one as bad.
-    pub(super) fn of_shards(shards: &[(String, Self)]) -> Self {
+    pub(super) fn worst_of_shards(shards: &[(String, Self)]) -> Self {
         let gravest = shards.iter().map(|(_, standing)| standing.rank()).max().unwrap_or(0);
         let concerned = shards.iter().filter(|(_, standing)| standing.rank() == gravest);
         let mut concerned: Vec<_> = concerned.collect();
@@ -209,8 +209,8 @@ impl Standing {
 
     /// Returns the summary unchanged if it reports a problem. Otherwise adds an unfinished replay
     /// or backfill of the whole outbox that no process runs.
-    pub(super) fn or_left_undone(self, report: &Map<String, Value>) -> Self {
-        match left_undone(report).filter(|_| self.rank() == 0) {
+    pub(super) fn or_abandoned_replay(self, report: &Map<String, Value>) -> Self {
+        match first_abandoned_replay(report).filter(|_| self.rank() == 0) {
             Some((told, advice)) => Self {
                 tone: Tone::Attention,
                 headline: format!("{}; {told}", self.headline),
@@ -249,13 +249,13 @@ const RECONNECTS_WITHIN_SECONDS: f64 = 15.0;
 
 /// Returns the seconds since the slot's record was written, if a running relay may still be
 /// reconnecting.
-fn recorded_just_now(report: &Map<String, Value>) -> Option<f64> {
+fn seconds_since_recent_record(report: &Map<String, Value>) -> Option<f64> {
     let seconds = report.get("settled_seconds")?.as_f64()?;
     (seconds < RECONNECTS_WITHIN_SECONDS).then_some(seconds)
 }
 
 /// Describes the dead rows, and keys paused for a replay that no process runs. Both need a person.
-fn for_a_person(report: &Map<String, Value>, dead: u64) -> String {
+fn needs_person_text(report: &Map<String, Value>, dead: u64) -> String {
     let dead = match dead {
         1 => "1 dead row waits".to_owned(),
         _ => format!("{dead} dead rows wait"),
@@ -411,7 +411,7 @@ fn dispatch(report: &Map<String, Value>) -> Vec<(&'static str, String)> {
     let statuses = ["dead", "retrying", "published", "discarded"];
     let mut lines: Vec<(&str, String)> =
         statuses.iter().filter_map(|name| Some((*name, count(name)?))).collect();
-    lines.extend(what_they_wait_for(report));
+    lines.extend(pending_row_counts(report));
     lines.extend(held(report).map(|held| ("held", held.text())));
     lines
 }
@@ -695,7 +695,7 @@ mod tests {
         let both = Standing::of(&report(json!({ "anchors": [anchor], "active": false })));
         assert_eq!(both.tone, Tone::Bad);
         assert!(both.advice.unwrap().contains("walrelay run; then walrelay anchor advance daily"));
-        let text = sections(&report(json!({ "anchors": [anchor] })), ColourMode::Plain);
+        let text = sections(&report(json!({ "anchors": [anchor] })), ColourMode::PlainHarness);
         assert!(text.contains("anchors\n  daily            retains 490 MiB"), "{text}");
         // The relay's own reason for the same anchor adds no second cause.
         let reason = "anchor at risk: daily retains 513802240 bytes of WAL";
@@ -720,7 +720,7 @@ mod tests {
         }
         let running = Standing::of(&held(true)).advice.unwrap();
         assert!(running.starts_with("they go on when it is done"), "{running}");
-        let text = sections(&held(true), ColourMode::Plain);
+        let text = sections(&held(true), ColourMode::PlainHarness);
         assert!(
             text.contains("  held             2 key(s) wait for backfill 5f3a9c01\n"),
             "{text}"
@@ -743,7 +743,7 @@ mod tests {
         let of = |changes: [Value; 3]| {
             let names = ["0/4", "1/4", "2/4"].map(str::to_owned);
             let shards: Vec<_> = names.into_iter().zip(changes.map(standing)).collect();
-            let Standing { headline, advice, .. } = Standing::of_shards(&shards);
+            let Standing { headline, advice, .. } = Standing::worst_of_shards(&shards);
             (headline, advice.is_some())
         };
         let (good, gone) = (json!({}), json!({ "active": false }));
@@ -770,7 +770,7 @@ mod tests {
         let all = json!({ "headline": "h", "shards": [first, missing] });
         let all = all.as_object().unwrap();
         assert_eq!(Standing::told(all).tone, Tone::Bad);
-        let text = sections(all, ColourMode::Plain);
+        let text = sections(all, ColourMode::PlainHarness);
         assert!(text.contains("  0/2    two dead\n  1/2    slot is missing\n"), "{text}");
     }
 
@@ -781,24 +781,24 @@ mod tests {
         };
         let reshard = "this finishes it: walrelay reshard --shards 4";
         assert_eq!(standing("walrelay reshard --shards 4").advice.as_deref(), Some(reshard));
-        let of_shards = |command| {
+        let worst_of_shards = |command| {
             let idle = ("0/2".to_owned(), Standing::of(&report(json!({ "active": false }))));
-            Standing::of_shards(&[idle, ("1/2".to_owned(), standing(command))]).advice
+            Standing::worst_of_shards(&[idle, ("1/2".to_owned(), standing(command))]).advice
         };
-        assert_eq!(of_shards("walrelay reshard --shards 4").as_deref(), Some(reshard));
+        assert_eq!(worst_of_shards("walrelay reshard --shards 4").as_deref(), Some(reshard));
         let vain =
             json!({ "operation": "a reset", "finished_by": "walrelay run", "is_vain": true });
-        let gives_up = "its anchor is gone, so this gives it up: walrelay run";
-        assert_eq!(Standing::of(&report(vain)).advice.as_deref(), Some(gives_up));
+        let must_abandon = "its anchor is gone, so this gives it up: walrelay run";
+        assert_eq!(Standing::of(&report(vain)).advice.as_deref(), Some(must_abandon));
         let run = "with --shard 0/2: start the relay: walrelay run";
-        assert_eq!(of_shards("walrelay run").as_deref(), Some(run));
+        assert_eq!(worst_of_shards("walrelay run").as_deref(), Some(run));
     }
 
     #[test]
     fn confirmed_log_that_is_kept_is_told_with_the_transaction_that_keeps_it() {
         let pinned = |bytes: u64, by: Value| {
             let changes = json!({ "pinned_bytes": bytes, "pinned_by": by });
-            let text = sections(&report(changes), ColourMode::Plain);
+            let text = sections(&report(changes), ColourMode::PlainHarness);
             text.lines().find(|line| line.contains("of that confirmed")).map(str::to_owned)
         };
         assert_eq!(pinned(1 << 20, json!({ "pid": 7, "seconds": 3.0 })), None);
@@ -824,7 +824,7 @@ mod tests {
             "heaviest_keys": [{ "topic": "projects/p/topics/orders", "ordering_key": "a\nb".repeat(30),
                                 "bytes_per_second": 800_000, "rows_per_second": 12 }],
         }});
-        let text = sections(&report(relay), ColourMode::Plain);
+        let text = sections(&report(relay), ColourMode::PlainHarness);
         for expected in [
             "slot\n",
             "  held by          server process 7\n",
@@ -837,7 +837,7 @@ mod tests {
         }
         assert!(text.lines().all(|line| line.chars().count() < 100), "{text}");
         assert!(text.contains('…'), "{text}");
-        let alone = sections(&report(json!({})), ColourMode::Plain);
+        let alone = sections(&report(json!({})), ColourMode::PlainHarness);
         assert!(!alone.contains("heaviest"), "{alone}");
     }
 }

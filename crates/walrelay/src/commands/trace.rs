@@ -19,7 +19,7 @@ use crate::output::{print, visible};
 /// A database cannot be reached or refuses, the event is nowhere, an inbox lacks it, or there is no
 /// inbox to search.
 pub async fn execute(config: TraceConfig) -> Result<(), Error> {
-    execute_plainly(config).await.map_err(Error::met_looking)
+    execute_plainly(config).await.map_err(Error::for_read_only_command)
 }
 
 async fn execute_plainly(config: TraceConfig) -> Result<(), Error> {

@@ -126,7 +126,7 @@ impl ConfigBuilder<'_> {
             ([], false) | ([_, ..], true) => {
                 let allowed =
                     "give event ids, or filters such as --status dead and --topic, not both";
-                self.problems.wrong_unseen("id", allowed);
+                self.problems.report_without_value("id", allowed);
                 None
             }
         }
@@ -150,7 +150,7 @@ impl ConfigBuilder<'_> {
         let routes = [&args.topic, &args.key];
         if files.into_iter().chain(routes).all(Option::is_none) {
             let allowed = "not set; give --payload-file, --attributes-file, --topic or --key";
-            self.problems.wrong_unseen("payload-file", allowed);
+            self.problems.report_without_value("payload-file", allowed);
             return None;
         }
         Some(DispatchEdit {
@@ -170,7 +170,7 @@ impl ConfigBuilder<'_> {
             }
             None => {
                 let allowed = "not set; say why, for whoever finds the row later";
-                self.problems.wrong_unseen("reason", allowed);
+                self.problems.report_without_value("reason", allowed);
                 None
             }
         }
@@ -183,7 +183,7 @@ impl ConfigBuilder<'_> {
                 Some(SlotAction::Show(format))
             }
             cli::SlotActionArgs::Create(args) => {
-                let kind = if args.failover { SlotKind::Failover } else { SlotKind::Plain };
+                let kind = if args.failover { SlotKind::Failover } else { SlotKind::PlainHarness };
                 Some(SlotAction::Create(kind))
             }
             cli::SlotActionArgs::Drop(args) => self.slot_drop(args),
@@ -205,7 +205,7 @@ impl ConfigBuilder<'_> {
         if !args.yes {
             let allowed =
                 "not given; what the slot has not confirmed can then not be read from the log";
-            self.problems.wrong_unseen("yes", allowed);
+            self.problems.report_without_value("yes", allowed);
         }
         let discard_rows = self.problems.count("discard-rows", &args.discard_rows, 0..=u64::MAX);
         args.yes.then_some(SlotAction::Drop { discard_rows })
@@ -214,7 +214,7 @@ impl ConfigBuilder<'_> {
     fn slot_advance(&mut self, args: &cli::SlotAdvanceArgs) -> Option<SlotAction> {
         if !args.skip_events {
             let allowed = "not given; the rows of that transaction are then never published";
-            self.problems.wrong_unseen("skip-events", allowed);
+            self.problems.report_without_value("skip-events", allowed);
         }
         let discard_rows = self.problems.count("discard-rows", &args.discard_rows, 0..=u64::MAX);
         let text = args.to_lsn.as_deref().unwrap_or_default();

@@ -45,7 +45,7 @@ impl ConfigBuilder<'_> {
             self.place(("to-lsn", args.to_lsn.as_deref()), ("to-time", args.to_time.as_deref()));
         let Some(name) = &args.to_anchor else {
             let allowed = "not set; `walrelay anchor list` shows what there is";
-            self.problems.wrong_unseen("to-anchor", allowed);
+            self.problems.report_without_value("to-anchor", allowed);
             return None;
         };
         let again = match args.include_dead {

@@ -23,7 +23,7 @@ impl ConfigBuilder<'_> {
         let columns = self.columns();
         if columns.occurred_at.is_none() {
             let allowed = "not set; an audit goes by the time at which events occurred";
-            self.problems.wrong_unseen("column-occurred-at", allowed);
+            self.problems.report_without_value("column-occurred-at", allowed);
         }
         let format = self.format();
         let subscription = args.subscription.as_ref().map(|given| {
@@ -69,7 +69,7 @@ impl ConfigBuilder<'_> {
         let Some((consumer, url)) = text.split_once('=').filter(|(name, _)| !name.is_empty())
         else {
             let allowed = "a consumer and its database, NAME=postgresql://user@host:port/database";
-            self.problems.wrong_unseen("inbox", allowed);
+            self.problems.report_without_value("inbox", allowed);
             return None;
         };
         let connect = self.connect_to("inbox", url)?;
@@ -82,7 +82,7 @@ impl ConfigBuilder<'_> {
             Ok(connect) => Some(connect),
             Err(found) => {
                 for problem in found {
-                    self.problems.wrong_unseen(option, problem.to_string());
+                    self.problems.report_without_value(option, problem.to_string());
                 }
                 None
             }

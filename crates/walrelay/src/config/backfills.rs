@@ -11,7 +11,7 @@ use crate::cli::BackfillArgs;
 impl ConfigBuilder<'_> {
     pub(super) fn backfill(&mut self, args: &BackfillArgs) -> Option<BackfillConfig> {
         let connect = self.connect();
-        let relay = self.relay_of_a_replay();
+        let relay = self.replay_relay_settings();
         let pubsub = self.pubsub();
         let action = match (&args.resume, &args.abandon) {
             (Some(id), _) => {
@@ -32,7 +32,7 @@ impl ConfigBuilder<'_> {
         };
         if args.since.is_some() && relay.router.columns.occurred_at.is_none() {
             let allowed = "needed by --since: the time of an event is read from it";
-            self.problems.wrong_unseen("column-occurred-at", allowed);
+            self.problems.report_without_value("column-occurred-at", allowed);
         }
         let settings = Settings { connect: connect?, relay, pubsub, until: Until::CaughtUp };
         Some(BackfillConfig { settings, action: action? })

@@ -159,7 +159,7 @@ impl ConfigBuilder<'_> {
         let prints_only = self.problems.read(options::SQL);
         let slot_kind = match self.problems.read(options::FAILOVER) {
             true => SlotKind::Failover,
-            false => SlotKind::Plain,
+            false => SlotKind::PlainHarness,
         };
         let create_topics = create_topics(&self.problems.read(options::CREATE_TOPICS));
         if let CreateTopics::Yes { named } = &create_topics {
@@ -177,7 +177,7 @@ impl ConfigBuilder<'_> {
         if prints_only && args.backfill {
             let allowed =
                 "not with --sql: the slot is made together with a snapshot, by this command alone";
-            self.problems.wrong_unseen("backfill", allowed);
+            self.problems.report_without_value("backfill", allowed);
         }
         let connect = match prints_only {
             true => None,
@@ -212,7 +212,7 @@ impl ConfigBuilder<'_> {
         let columns = self.columns();
         if columns.occurred_at.is_none() {
             let allowed = "needed: a row's age is read from it";
-            self.problems.wrong_unseen("column-occurred-at", allowed);
+            self.problems.report_without_value("column-occurred-at", allowed);
         }
         let database = self.database()?;
         let pruning = if args.dry_run { PruneMode::Counted } else { PruneMode::Done };
@@ -232,7 +232,9 @@ impl ConfigBuilder<'_> {
         for text in problems.read(options::FAULT) {
             match text.parse() {
                 Ok(fault) => faults.push(fault),
-                Err(error) => problems.wrong_unseen("fault", FaultSyntaxError::to_string(&error)),
+                Err(error) => {
+                    problems.report_without_value("fault", FaultSyntaxError::to_string(&error));
+                }
             }
         }
         let max_stored_bytes = problems.read(options::MAX_STORED_BYTES).0;

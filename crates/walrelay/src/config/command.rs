@@ -168,7 +168,7 @@ pub enum CreateTopics {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SlotKind {
     /// The slot exists only on this server.
-    Plain,
+    PlainHarness,
     /// The slot survives a failover. Needs Postgres 17 or newer.
     Failover,
 }

@@ -25,7 +25,7 @@ impl ConfigBuilder<'_> {
         let handler = self.problems.read(options::HANDLER);
         if handler.is_none() {
             let allowed = "not set; a SQL function, such as shop.apply";
-            self.problems.wrong_unseen("handler", allowed);
+            self.problems.report_without_value("handler", allowed);
         }
         let connect = self.connect();
         let endpoint = self.endpoint();
@@ -126,7 +126,7 @@ impl ConfigBuilder<'_> {
         let endpoint = self.endpoint();
         let subscription = self.subscription();
         if subscription.is_none() && self.problems.read(options::SUBSCRIPTION).is_none() {
-            self.problems.wrong_unseen("subscription", "not set; the one to read from");
+            self.problems.report_without_value("subscription", "not set; the one to read from");
         }
         let project = self.project();
         let mut topic = |given: &Option<String>| {
@@ -154,7 +154,7 @@ impl ConfigBuilder<'_> {
             None if args.handler.is_some() => self.direct(args),
             None if args.seek_to.is_none() => {
                 let allowed = "not set; since when, or --from-outbox TOPIC where the topic does not reach that far";
-                self.problems.wrong_unseen("seek-to", allowed);
+                self.problems.report_without_value("seek-to", allowed);
                 None
             }
             None => match self.place(("seek-to", None), ("seek-to", args.seek_to.as_deref())) {
@@ -225,12 +225,12 @@ impl ConfigBuilder<'_> {
             Some(url) => self.connect_to("outbox-url", url),
             None => self.connect(),
         };
-        let relay = self.relay_of_a_replay();
+        let relay = self.replay_relay_settings();
         let pubsub = self.pubsub();
         let topic = match topic {
             Some(topic) => {
                 let topic = self.full_name("from-outbox", topic, &relay.router.project, "topics");
-                self.beside_the_live(("from-outbox", &topic?), &relay.router)?
+                self.require_separate_topic(("from-outbox", &topic?), &relay.router)?
             }
             None => UNPUBLISHED.to_owned(),
         };
@@ -274,7 +274,7 @@ impl ConfigBuilder<'_> {
             [name] if is_id(name) => {
                 if project.is_empty() {
                     let allowed = format!("not set; needed for the short name of a {option}");
-                    self.problems.wrong_unseen("project", allowed);
+                    self.problems.report_without_value("project", allowed);
                     return None;
                 }
                 Some(format!("projects/{project}/{kind}/{name}"))

@@ -53,12 +53,12 @@ impl ConfigBuilder<'_> {
             ([_, ..], false) => Some(InboxAction::Retry(InboxSelection::Events(args.ids.clone()))),
             ([], false) => {
                 let allowed = "not set; name the events to retry, or give --all-dead";
-                self.problems.wrong_unseen("ID", allowed);
+                self.problems.report_without_value("ID", allowed);
                 None
             }
             ([_, ..], true) => {
                 let allowed = "given together with event ids: give one of them";
-                self.problems.wrong_unseen("all-dead", allowed);
+                self.problems.report_without_value("all-dead", allowed);
                 None
             }
         }
@@ -67,7 +67,7 @@ impl ConfigBuilder<'_> {
     fn inbox_edit(&mut self, args: &cli::InboxEditArgs) -> Option<InboxAction> {
         if args.payload_file.is_none() && args.attributes_file.is_none() {
             let allowed = "not set; give --payload-file, --attributes-file, or both";
-            self.problems.wrong_unseen("payload-file", allowed);
+            self.problems.report_without_value("payload-file", allowed);
             return None;
         }
         Some(InboxAction::Edit {
@@ -84,7 +84,7 @@ impl ConfigBuilder<'_> {
             }
             None => {
                 let allowed = "not set; say why, for whoever finds the row later";
-                self.problems.wrong_unseen("reason", allowed);
+                self.problems.report_without_value("reason", allowed);
                 None
             }
         }

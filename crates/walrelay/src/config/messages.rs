@@ -102,7 +102,7 @@ impl ConfigBuilder<'_> {
     pub(super) fn require_project(&mut self, router: &RouterConfig) {
         if router.project.is_empty() && !router.topic.to_string().starts_with("projects/") {
             let allowed = "not set; needed unless --topic is a full projects/…/topics/… name";
-            self.problems.wrong_unseen("project", allowed);
+            self.problems.report_without_value("project", allowed);
         }
     }
 

@@ -28,8 +28,8 @@ impl ConfigBuilder<'_> {
         if self.is_true("OTEL_SDK_DISABLED") {
             return None;
         }
-        self.of_one_signal("TRACES");
-        self.of_one_signal("METRICS");
+        self.refuse_signal_variables("TRACES");
+        self.refuse_signal_variables("METRICS");
         self.only("OTEL_EXPORTER_OTLP_PROTOCOL", &["grpc"]);
         self.only("OTEL_EXPORTER_OTLP_COMPRESSION", &["none"]);
         let sends_spans = self.only("OTEL_TRACES_EXPORTER", &["otlp", "none"]) != Some("none");
@@ -87,7 +87,7 @@ impl ConfigBuilder<'_> {
 
     /// Refuses settings for a single signal. One connection serves both signals, so such a setting
     /// would be silently ignored.
-    fn of_one_signal(&mut self, signal: &str) {
+    fn refuse_signal_variables(&mut self, signal: &str) {
         for (setting, default) in OF_BOTH_SIGNALS {
             let (name, both) =
                 (format!("{PREFIX}{signal}_{setting}"), format!("{PREFIX}{setting}"));

@@ -20,7 +20,7 @@ impl ConfigBuilder<'_> {
     pub(super) fn connect(&mut self) -> Option<ConnectConfig> {
         let Some(url) = self.problems.read(options::DATABASE_URL) else {
             let allowed = "not set; postgresql://user@host:port/database, also as DATABASE_URL";
-            self.problems.wrong_unseen("database-url", allowed);
+            self.problems.report_without_value("database-url", allowed);
             return None;
         };
         match ConnectConfig::parse(&url, &self.postgres_environment()) {
@@ -37,8 +37,8 @@ impl ConfigBuilder<'_> {
     /// Reports a problem of a connection string without its value, which may contain a password.
     pub(super) fn wrong_conninfo(&mut self, option: &str, problem: &ConninfoProblem) {
         match problem.is_about_roots() {
-            true => self.problems.wrong_roots(option, problem.to_string()),
-            false => self.problems.wrong_unseen(option, problem.to_string()),
+            true => self.problems.report_root_certificates(option, problem.to_string()),
+            false => self.problems.report_without_value(option, problem.to_string()),
         }
     }
 
@@ -95,7 +95,7 @@ impl ConfigBuilder<'_> {
     pub(super) fn number_of_shards(&mut self, text: &str) -> u32 {
         if self.problems.read(options::SHARD).is_some() {
             let allowed = "not with this command, which is about all shards: leave it out";
-            self.problems.wrong_unseen("shard", allowed);
+            self.problems.report_without_value("shard", allowed);
         }
         let Some(count) = text.trim().parse().ok().filter(|count| Shard::is_count(*count)) else {
             self.problems.wrong("shards", text, "a power of two, from 1 to 64");
@@ -119,7 +119,7 @@ impl ConfigBuilder<'_> {
             }
         }
         if given.is_empty() {
-            self.problems.wrong_unseen("outbox-table", "at least one table");
+            self.problems.report_without_value("outbox-table", "at least one table");
         }
         tables
     }

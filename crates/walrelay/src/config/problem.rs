@@ -75,7 +75,7 @@ impl<'a> Problems<'a> {
     }
 
     /// Reports that `option` is missing, or that its value is wrong and may be a secret.
-    pub(crate) fn wrong_unseen(&mut self, option: &str, allowed: impl Into<String>) {
+    pub(crate) fn report_without_value(&mut self, option: &str, allowed: impl Into<String>) {
         self.add(option, None, allowed.into());
     }
 
@@ -91,7 +91,7 @@ impl<'a> Problems<'a> {
     }
 
     /// Reports that the root certificates of a connection string cannot be read.
-    pub(crate) fn wrong_roots(&mut self, option: &str, allowed: String) {
+    pub(crate) fn report_root_certificates(&mut self, option: &str, allowed: String) {
         let found = self.found.len();
         self.add(option, None, allowed);
         self.found.iter_mut().skip(found).for_each(|problem| problem.kind = Kind::TlsRoots);

@@ -27,11 +27,11 @@ impl ConfigBuilder<'_> {
         let endpoint = match (pinned, emulator) {
             (Some(_), Some(_)) => {
                 let allowed = "PUBSUB_EMULATOR_HOST is set too; unset one of them";
-                self.problems.wrong_unseen("endpoint", allowed);
+                self.problems.report_without_value("endpoint", allowed);
                 None
             }
             (Some(url), None) => Endpoint::regional(&url)
-                .map_err(|error| self.problems.wrong_unseen("endpoint", error.to_string()))
+                .map_err(|error| self.problems.report_without_value("endpoint", error.to_string()))
                 .ok(),
             (None, Some(host)) => Endpoint::emulator(host)
                 .map_err(|error| {

@@ -14,7 +14,7 @@ use crate::options;
 impl ConfigBuilder<'_> {
     pub(super) fn replay(&mut self, args: &ReplayArgs) -> Option<ReplayConfig> {
         let connect = self.connect();
-        let relay = self.relay_of_a_replay();
+        let relay = self.replay_relay_settings();
         let pubsub = self.pubsub();
         let action = match (&args.resume, &args.abandon) {
             (Some(id), _) => {
@@ -32,7 +32,7 @@ impl ConfigBuilder<'_> {
 
     /// Returns the settings that a replay shares with the relay. A replay parks no rows and takes
     /// over no slot, so the other settings have no effect.
-    pub(super) fn relay_of_a_replay(&mut self) -> RelaySettings {
+    pub(super) fn replay_relay_settings(&mut self) -> RelaySettings {
         let outbox = self.outbox();
         let router = self.router();
         let problems = &mut self.problems;
@@ -53,7 +53,7 @@ impl ConfigBuilder<'_> {
             wal_sender_timeout: problems.read(options::WAL_SENDER_TIMEOUT),
             dispatch_retention: Duration::MAX,
         };
-        self.keeps_the_session(&relay);
+        self.require_status_interval(&relay);
         relay
     }
 
@@ -75,7 +75,7 @@ impl ConfigBuilder<'_> {
         let anchor = args.from_anchor.as_deref().map(|name| self.anchor_name("from-anchor", name));
         if anchor.is_none() && args.from_lsn.is_none() && args.from_time.is_none() {
             let allowed = "not set; give --from-anchor, --from-lsn or --from-time";
-            self.problems.wrong_unseen("from-anchor", allowed);
+            self.problems.report_without_value("from-anchor", allowed);
         }
         let keeping = if args.dry_run { Keeping::Nothing } else { Keeping::OnRecord };
         let asked = (args.to_topic.as_deref(), args.dry_run);
@@ -103,13 +103,13 @@ impl ConfigBuilder<'_> {
     }
 
     /// Requires a topic that the relay does not publish to.
-    pub(super) fn beside_the_live(
+    pub(super) fn require_separate_topic(
         &mut self,
         (option, topic): (&'static str, &str),
         router: &RouterConfig,
     ) -> Option<String> {
         let live = router.topic.to_string();
-        if may_lead_to(&full(&router.project, &live), &full(&router.project, topic)) {
+        if can_publish_to(&full(&router.project, &live), &full(&router.project, topic)) {
             let allowed = format!("a topic that --topic {live} does not lead to");
             self.problems.wrong(option, topic, allowed);
             return None;
@@ -128,15 +128,17 @@ impl ConfigBuilder<'_> {
             if is_dry_run {
                 return Some(live);
             }
-            self.problems
-                .wrong_unseen("to-topic", "not set; the topic to publish to, or --in-place");
+            self.problems.report_without_value(
+                "to-topic",
+                "not set; the topic to publish to, or --in-place",
+            );
             return None;
         };
         if router.project.is_empty() && !text.starts_with("projects/") && !is_dry_run {
             let allowed = "not set; needed unless --to-topic is a full projects/…/topics/… name";
-            self.problems.wrong_unseen("project", allowed);
+            self.problems.report_without_value("project", allowed);
         }
-        self.beside_the_live(("to-topic", text), router);
+        self.require_separate_topic(("to-topic", text), router);
         let template = Template::parse(text);
         let unknown = |parsed: &Template| {
             let names = parsed.columns();
@@ -164,7 +166,7 @@ fn full(project: &str, name: &str) -> String {
 
 /// Returns whether the live relay may publish to this topic. A template of columns alone may lead
 /// to any topic, so it proves nothing.
-fn may_lead_to(live: &str, topic: &str) -> bool {
+fn can_publish_to(live: &str, topic: &str) -> bool {
     if live == topic {
         return true;
     }
@@ -200,11 +202,11 @@ mod tests {
             ("projects/p/topics/video.again", false),
             ("projects/q/topics/video.events", false),
         ] {
-            assert_eq!(may_lead_to(live, topic), is_live, "{topic}");
+            assert_eq!(can_publish_to(live, topic), is_live, "{topic}");
         }
-        assert!(may_lead_to("projects/p/topics/all", "projects/p/topics/all"));
-        assert!(!may_lead_to("projects/p/topics/all", "projects/p/topics/all2"));
-        assert!(!may_lead_to("projects/p/topics/{a}", "projects/p/topics/x"), "nobody can tell");
-        assert!(may_lead_to("projects/p/topics/{a}.{b}.v1", "projects/p/topics/x.y.v1"));
+        assert!(can_publish_to("projects/p/topics/all", "projects/p/topics/all"));
+        assert!(!can_publish_to("projects/p/topics/all", "projects/p/topics/all2"));
+        assert!(!can_publish_to("projects/p/topics/{a}", "projects/p/topics/x"), "nobody can tell");
+        assert!(can_publish_to("projects/p/topics/{a}.{b}.v1", "projects/p/topics/x.y.v1"));
     }
 }

@@ -44,13 +44,13 @@ impl ConfigBuilder<'_> {
             wal_sender_timeout: problems.read(options::WAL_SENDER_TIMEOUT),
             dispatch_retention: problems.read(options::DISPATCH_RETENTION),
         };
-        self.keeps_the_session(&relay);
+        self.require_status_interval(&relay);
         relay
     }
 
     /// Requires three status updates per `wal_sender_timeout`, because the server ends a silent
     /// session. Two updates may then be lost.
-    pub(super) fn keeps_the_session(&mut self, relay: &RelaySettings) {
+    pub(super) fn require_status_interval(&mut self, relay: &RelaySettings) {
         if relay.status_interval > relay.wal_sender_timeout / 3 {
             let allowed = "at most a third of --wal-sender-timeout";
             let interval = show_duration(relay.status_interval);

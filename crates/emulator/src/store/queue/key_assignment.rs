@@ -22,7 +22,7 @@ impl Queue {
     /// Returns the oldest front that this consumer may take.
     pub(super) fn front_for(&mut self, consumer: ConsumerId) -> Option<Front> {
         let fronts =
-            [self.front_owned(consumer), self.front_at_home(consumer), self.front_of_anybodys()];
+            [self.front_owned(consumer), self.front_at_home(consumer), self.front_unassigned()];
         fronts.into_iter().flatten().min().or_else(|| self.front_of_others(consumer))
     }
 
@@ -52,7 +52,7 @@ impl Queue {
         }
     }
 
-    fn front_of_anybodys(&mut self) -> Option<Front> {
+    fn front_unassigned(&mut self) -> Option<Front> {
         loop {
             let key = self.anybodys.front()?.clone();
             if let Some(id) = self.next_of(&key, None) {
@@ -103,7 +103,7 @@ impl Queue {
     }
 
     /// Rebuilds the lists of all waiting keys after a stream has opened or closed.
-    pub(super) fn share_out(&mut self) {
+    pub(super) fn reassign_keys(&mut self) {
         self.streams.clear();
         for (consumer, usage) in &mut self.consumers {
             usage.owned.clear();
@@ -142,7 +142,7 @@ impl Queue {
 
     /// Handles requeued messages of a key. Without leased messages, any consumer may take the key.
     /// Returns whether this is the case.
-    pub(super) fn is_anybodys_now(&mut self, key: &Bytes) -> bool {
+    pub(super) fn release_if_unleased(&mut self, key: &Bytes) -> bool {
         let is_free = self.settle_owner(key);
         if is_free {
             self.anybodys.push_back(key.clone());

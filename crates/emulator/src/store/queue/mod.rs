@@ -167,7 +167,7 @@ impl Usage {
 
     /// Moves the key behind this consumer's other keys. Otherwise a key that always has messages
     /// would block the others for ever.
-    fn let_others_pass(&mut self, key: &Bytes) {
+    fn rotate_key(&mut self, key: &Bytes) {
         if self.owned.front() == Some(key) {
             self.owned.rotate_left(1);
         }
@@ -282,7 +282,7 @@ impl Queue {
         };
         self.consumers.insert(consumer, usage);
         if stay == ConsumerLifetime::Stream {
-            self.share_out();
+            self.reassign_keys();
         }
     }
 
@@ -313,7 +313,7 @@ impl Queue {
         let stay = usage.stay;
         self.consumers.remove(&consumer);
         if stay == ConsumerLifetime::Stream {
-            self.share_out();
+            self.reassign_keys();
         }
     }
 
@@ -354,7 +354,7 @@ impl Queue {
     }
 
     /// Returns whether an earlier message of the key has to be acknowledged first.
-    pub(crate) fn is_behind_another(&self, ack_id: u64) -> bool {
+    pub(crate) fn has_unacknowledged_predecessor(&self, ack_id: u64) -> bool {
         match self.leases.get(&ack_id).map(|lease| &lease.message) {
             Some(LeasedMessage::Keyed(key)) => {
                 let first = self.keys.get(key).and_then(|queue| queue.leased.front());
@@ -409,7 +409,7 @@ impl Queue {
             leased.waiting.attempts -= 1;
             queue.waiting.push_front(leased.waiting);
         }
-        if !self.is_anybodys_now(key) && !had_waiting {
+        if !self.release_if_unleased(key) && !had_waiting {
             self.schedule(key);
         }
     }
@@ -472,7 +472,7 @@ impl Queue {
         if was_free && has_more {
             self.schedule(key);
         } else if has_more && let Some(usage) = self.consumers.get_mut(&consumer) {
-            usage.let_others_pass(key);
+            usage.rotate_key(key);
         }
         waiting
     }
@@ -541,7 +541,7 @@ impl Queue {
         if let Some(its) = self.keys.get_mut(key) {
             again.into_iter().rev().for_each(|waiting| its.waiting.push_front(waiting));
         }
-        if !self.is_anybodys_now(key) && !had_waiting {
+        if !self.release_if_unleased(key) && !had_waiting {
             self.schedule(key);
         }
     }

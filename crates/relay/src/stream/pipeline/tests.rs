@@ -45,7 +45,7 @@ fn with_parked_lanes(parked_lanes: usize, budget_bytes: usize) -> Flow {
     Flow {
         router: Router::new(router),
         recorded_rows: AlreadyRecorded::unread(Lsn::ZERO),
-        may_find_more: false,
+        may_have_more_due_keys: false,
         source: Source::Slot,
         extent: StopPosition::Open,
         through: Position { commit_lsn: Lsn::ZERO, tx_index: 0 },
@@ -102,15 +102,15 @@ fn nothing_is_read_behind_the_end_of_the_extent() {
 #[test]
 fn draining_ends_at_its_time_though_nothing_is_due() {
     let flow = flow(8_000);
-    assert_eq!(flow.next_alarm(SessionMode::Streaming), None);
+    assert_eq!(flow.next_timer(SessionMode::Streaming), None);
     let until = Instant::now() + HOUR;
     let draining = SessionMode::Draining { ended: Ended::Stopped, until };
-    assert_eq!(flow.next_alarm(draining), Some(until));
+    assert_eq!(flow.next_timer(draining), Some(until));
 }
 
 /// Passes a result of dispatch state to the flow.
 fn told(flow: &mut Flow, event: DispatchEvent, goal: Option<&mut CatchUpTarget>) {
-    flow.recorder_answered(event, goal).expect("nothing is wrong with the publication");
+    flow.dispatch_event(event, goal).expect("nothing is wrong with the publication");
 }
 
 #[test]
@@ -254,7 +254,7 @@ fn calls_without_an_answer_are_given_up_near_the_budget_whether_others_are_answe
         let (mut flow, mut publishes) = with_a_call_without_an_answer(budget, delivery, age);
         let measured =
             Measured { wal_end: Lsn::new(1_000), retention: WalRetentionLimit::Unlimited };
-        flow.log_measured(measured, &mut publishes);
+        flow.wal_measured(measured, &mut publishes);
         assert_eq!(publishes.is_empty(), is_given_up, "{budget:?}, {delivery:?}, {age:?}");
         let recorded = &flow.lanes.effects().rows_to_record;
         let positions: Vec<_> =

@@ -88,7 +88,7 @@ pub(in crate::commands) fn replace(
             (true, None) => {}
             // An event without an id may get one.
             (false, None) if identity[0] == attribute => {}
-            (false, _) => return Err(not_yours(attribute, identity)),
+            (false, _) => return Err(reserved_attribute(attribute, identity)),
         }
     }
     attributes.retain(|known, _| {
@@ -103,7 +103,7 @@ pub(in crate::commands) fn replace(
 }
 
 /// The error for a file that sets an attribute which only the relay may write.
-fn not_yours(attribute: &str, identity: &[&str]) -> Error {
+fn reserved_attribute(attribute: &str, identity: &[&str]) -> Error {
     match identity.contains(&attribute) {
         true => Error::Unfit {
             what: format!("the attribute {attribute} says which event this is, and is kept"),
@@ -118,7 +118,7 @@ fn not_yours(attribute: &str, identity: &[&str]) -> Error {
 
 /// Replaces overlong attribute values that repeat the old ordering key by the new key, because
 /// Pub/Sub would refuse such a value. Returns the names of the changed attributes.
-pub(super) fn follow_key(
+pub(super) fn replace_repeated_key(
     attributes: &mut BTreeMap<String, String>,
     (before, after): (&str, &str),
 ) -> Vec<String> {
@@ -212,9 +212,9 @@ mod tests {
         let long = "k".repeat(2_000);
         let mut attributes =
             map(&[("aggregate_id", &long), ("event_type", "a"), ("tenant", &long)]);
-        assert_eq!(follow_key(&mut attributes, (&long, "short")), ["aggregate_id"]);
+        assert_eq!(replace_repeated_key(&mut attributes, (&long, "short")), ["aggregate_id"]);
         assert_eq!(attributes["aggregate_id"], "short");
         assert_eq!(attributes["tenant"], long, "a header is told, and not guessed");
-        assert!(follow_key(&mut attributes, ("short", "other")).is_empty());
+        assert!(replace_repeated_key(&mut attributes, ("short", "other")).is_empty());
     }
 }

@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use walrelay_pg_client::SqlClient;
 use walrelay_relay::shutdown::Shutdown;
 
-use super::super::shared::cancellable::unless_stopped;
+use super::super::shared::cancellable::run_until_shutdown;
 use super::super::shared::consent;
 use crate::config::{Consent, RowSelection};
 use crate::error::Error;
@@ -83,18 +83,18 @@ pub(super) async fn act(
 ) -> Result<String, Error> {
     let (query, consent) = match chosen {
         RowSelection::Ids(ids) => {
-            return unless_stopped(of_ids(store, client, (&verb, ids)), shutdown).await;
+            return run_until_shutdown(of_ids(store, client, (&verb, ids)), shutdown).await;
         }
         RowSelection::Matching { query, consent } => (query, *consent),
     };
-    let (query, count) = &unless_stopped(counted(store, client, query), shutdown).await?;
+    let (query, count) = &run_until_shutdown(counted(store, client, query), shutdown).await?;
     if *count == 0 {
         let others = others(store, client, (&verb, query));
-        return unless_stopped(others, shutdown).await;
+        return run_until_shutdown(others, shutdown).await;
     }
     agreed(&verb, (*count, consent), shutdown).await?;
     let asked = (&verb, query, *count);
-    let BulkResult { rows, left } = through_all(store, client, asked, shutdown).await?;
+    let BulkResult { rows, left } = act_page_by_page(store, client, asked, shutdown).await?;
     let left = match left {
         0 => String::new(),
         left => format!("{left} row(s) are left as they are: {NEED_EDIT}\n"),
@@ -181,7 +181,7 @@ async fn agreed(
 
 /// Acts on the rows page by page in position order, so that neither one transaction nor memory has
 /// to hold all of them. A signal stops the loop between two pages.
-async fn through_all(
+async fn act_page_by_page(
     store: &DispatchStore,
     client: &mut SqlClient,
     (verb, query, count): (&BulkAction<'_>, &DispatchQuery, u64),
@@ -192,13 +192,13 @@ async fn through_all(
     let mut behind = None;
     loop {
         let batch = batch(store, client, (verb, query, behind.as_ref()));
-        let Some(batch) = before_the_end(batch, shutdown).await else {
+        let Some(batch) = run_unless_shutting_down(batch, shutdown).await else {
             return Err(verb.stopped(progress.done(), count));
         };
         let Some(batch) = batch? else { break };
         behind = Some(batch.last);
         left += batch.acted.left;
-        progress.went_on(batch.acted.rows);
+        progress.add_done(batch.acted.rows);
     }
     Ok(BulkResult { rows: progress.done(), left })
 }
@@ -232,7 +232,10 @@ async fn batch(
 
 /// Runs `work` unless a signal came before. Work in progress may finish, so that its rows are
 /// counted.
-async fn before_the_end<T>(work: impl Future<Output = T>, shutdown: &Shutdown) -> Option<T> {
+async fn run_unless_shutting_down<T>(
+    work: impl Future<Output = T>,
+    shutdown: &Shutdown,
+) -> Option<T> {
     if shutdown.is_requested() {
         return None;
     }
@@ -294,7 +297,7 @@ impl Progress {
         Self { verb, total, acted: 0, is_seen: io::stderr().is_terminal() }
     }
 
-    fn went_on(&mut self, acted: u64) {
+    fn add_done(&mut self, acted: u64) {
         self.acted += acted;
         if self.is_seen {
             // An error is ignored, because standard error may be closed.
@@ -331,13 +334,17 @@ mod tests {
             sleep(BATCH_GRACE / 2).await;
             7
         };
-        assert_eq!(before_the_end(batch, &shutdown).await, Some(7));
-        assert_eq!(before_the_end(async { 8 }, &shutdown).await, None);
+        assert_eq!(run_unless_shutting_down(batch, &shutdown).await, Some(7));
+        assert_eq!(run_unless_shutting_down(async { 8 }, &shutdown).await, None);
         let waiting = Shutdown::new();
         let stuck = async {
             waiting.request();
             std::future::pending::<()>().await;
         };
-        assert_eq!(before_the_end(stuck, &waiting).await, None, "a lock holds nothing up for ever");
+        assert_eq!(
+            run_unless_shutting_down(stuck, &waiting).await,
+            None,
+            "a lock holds nothing up for ever"
+        );
     }
 }

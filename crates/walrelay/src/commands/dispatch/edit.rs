@@ -11,7 +11,7 @@ use walrelay_core::{IncompleteMessage, LimitViolation, Message, MessagePart};
 use walrelay_outbox_store::{DispatchDetail, DispatchStore, NewDestination};
 use walrelay_pg_client::SqlClient;
 
-use super::attributes::{follow_key, replace};
+use super::attributes::{replace, replace_repeated_key};
 use super::show::decode;
 use crate::config::DispatchEdit;
 use crate::error::Error;
@@ -38,7 +38,7 @@ pub(super) async fn edit(
     let id = &edit.id;
     let detail = store.show(client, id).await?;
     let route = route(edit, &detail)?;
-    let EditedMessage { message, changed } = files.put_into(&detail, route.as_ref())?;
+    let EditedMessage { message, changed } = files.apply_to(&detail, route.as_ref())?;
     match &route {
         None => store.edit(client, id, &message).await?,
         Some(route) => store.reroute(client, id, (&message, route)).await?,
@@ -54,7 +54,7 @@ pub(super) async fn edit(
 
 /// Refuses a message that Pub/Sub would refuse: the row would be dead again at once, and its key
 /// would continue without it.
-fn refuse_misfit(detail: &DispatchDetail, topic: &str, body: &[u8]) -> Result<(), Error> {
+fn refuse_over_limit(detail: &DispatchDetail, topic: &str, body: &[u8]) -> Result<(), Error> {
     let row = &detail.row;
     let message = Message::from_encoded(topic.into(), row.position, &row.event_id, body);
     let message = message.map_err(|_| undecodable(detail))?;
@@ -180,7 +180,7 @@ impl Files {
 
     /// Refuses to publish a message whose missing part the edit does not supply. Such a part was
     /// too large to be recorded.
-    fn refuse_lacking(
+    fn refuse_missing_part(
         &self,
         detail: &DispatchDetail,
         route: Option<&NewDestination>,
@@ -211,13 +211,13 @@ impl Files {
 
     /// Returns the row's message with these parts replaced. Its ordering key stays unless `route`
     /// has another.
-    fn put_into(
+    fn apply_to(
         self,
         detail: &DispatchDetail,
         route: Option<&NewDestination>,
     ) -> Result<EditedMessage, Error> {
         let mut message: PubsubMessage = decode(detail).ok_or_else(|| undecodable(detail))?;
-        self.refuse_lacking(detail, route)?;
+        self.refuse_missing_part(detail, route)?;
         if detail.row.lacks_headers() && self.attributes.is_none() {
             return Err(Error::Unfit {
                 what: format!(
@@ -236,11 +236,11 @@ impl Files {
         };
         if let Some(NewDestination { ordering_key, .. }) = route {
             let before = std::mem::replace(&mut message.ordering_key, ordering_key.clone());
-            changed.extend(follow_key(&mut message.attributes, (&before, ordering_key)));
+            changed.extend(replace_repeated_key(&mut message.attributes, (&before, ordering_key)));
         }
         let topic = route.map_or(&detail.row.topic, |route| &route.topic);
         let message = message.encode_to_vec();
-        refuse_misfit(detail, topic, &message)?;
+        refuse_over_limit(detail, topic, &message)?;
         Ok(EditedMessage { message, changed })
     }
 }
@@ -286,7 +286,7 @@ mod tests {
             topic: detail.row.topic.clone(),
             ordering_key: key.to_owned(),
         });
-        let edited = files.put_into(detail, route.as_ref()).unwrap();
+        let edited = files.apply_to(detail, route.as_ref()).unwrap();
         PubsubMessage::decode(edited.message.as_slice()).unwrap()
     }
 
@@ -329,7 +329,7 @@ mod tests {
         let refused = |files: Files, row: &DispatchDetail, key: Option<&str>| {
             let topic = row.row.topic.clone();
             let route = key.map(|key| NewDestination { topic, ordering_key: key.to_owned() });
-            files.put_into(row, route.as_ref()).unwrap_err().report()
+            files.apply_to(row, route.as_ref()).unwrap_err().report()
         };
         let payload = || Files { payload: Some(Bytes::from_static(b"new")), attributes: None };
         let mut lost = detail(b"x");
@@ -358,7 +358,7 @@ mod tests {
     fn a_row_that_lacks_its_headers_is_edited_with_headers_only() {
         let mut row = detail(b"x");
         row.row.error_code = Some("BAD_HEADERS".into());
-        let told = Files::default().put_into(&row, None).unwrap_err().report();
+        let told = Files::default().apply_to(&row, None).unwrap_err().report();
         assert!(
             told.contains("without its headers") && told.contains("--attributes-file"),
             "{told}"
@@ -370,7 +370,7 @@ mod tests {
     #[test]
     fn a_row_that_lacks_its_payload_is_published_with_one_that_fits_and_not_without() {
         let row = detail_without_payload();
-        let told = Files::default().put_into(&row, None).unwrap_err().report();
+        let told = Files::default().apply_to(&row, None).unwrap_err().report();
         assert!(told.contains("without its payload of 140000000 bytes"), "{told}");
         assert!(told.contains("--payload-file"), "{told}");
         let files = || Files { payload: Some(Bytes::from_static(b"small")), attributes: None };
@@ -381,7 +381,7 @@ mod tests {
         let mut keyless = detail_without_payload();
         let at = keyless.message.len() - 5;
         keyless.message.splice(at..at, [0x2A, 0xF0, 0xA2, 0x04]);
-        let keyless_told = files().put_into(&keyless, None).unwrap_err().report();
+        let keyless_told = files().apply_to(&keyless, None).unwrap_err().report();
         assert!(keyless_told.contains("without its ordering key of 70000 bytes"), "{keyless_told}");
         assert!(route(&asked(None, Some("k")), &keyless).unwrap().is_some());
         assert_eq!(edited(files(), &keyless, Some("k")).ordering_key, "k");

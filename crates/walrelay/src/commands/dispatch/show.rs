@@ -7,7 +7,7 @@ use walrelay_core::{IncompleteMessage, MessagePart};
 use walrelay_outbox_store::{DispatchDetail, DispatchRow};
 use walrelay_relay::observe::report::rfc3339;
 
-use crate::output::{Fitting, columns, fitted, shortened, terminal, visible};
+use crate::output::{Harness, columns, fitted, shortened, terminal, visible};
 
 /// Returns the message, without the parts that were too large to be recorded.
 pub(super) fn decode(detail: &DispatchDetail) -> Option<PubsubMessage> {
@@ -97,7 +97,7 @@ const COLUMNS: [(&str, usize); 8] = [
 
 /// On a narrow terminal the last error is cut first, then key and topic, and then whole columns are
 /// left out. Ids and positions stay whole, because users type them again.
-const FITTING: Fitting<8> = Fitting {
+const FITTING: Harness<8> = Harness {
     least: [None, None, None, None, Some(12), Some(8), None, Some(12)],
     left_out: &[1, 2, 5, 4, 7, 3],
 };

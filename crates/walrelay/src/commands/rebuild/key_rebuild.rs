@@ -14,7 +14,7 @@ use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_relay::failpoint;
 use walrelay_relay::shutdown::Shutdown;
 
-use super::super::shared::cancellable::unless_stopped;
+use super::super::shared::cancellable::run_until_shutdown;
 use super::outbox_row_check::{self, RowsToApply, Wanted};
 use super::rebuild_into::EventBatch;
 use crate::config::{Consent, Rebuild, RebuildKeysConfig};
@@ -55,7 +55,7 @@ pub(in crate::commands) async fn rebuild(
             "rebuilt: {events} event(s) of {count} key(s), in generation {generation}\n"
         ))
     };
-    Box::pin(unless_stopped(work, shutdown)).await
+    Box::pin(run_until_shutdown(work, shutdown)).await
 }
 
 /// Returns the filter for rows of these keys. If the ordering key is the aggregate id, Postgres

@@ -23,7 +23,7 @@ use walrelay_relay::failpoint;
 use walrelay_relay::shutdown::Shutdown;
 
 use super::super::backfill;
-use super::super::shared::cancellable::{attended_in, unless_stopped};
+use super::super::shared::cancellable::{run_cancellable_in, run_until_shutdown};
 use super::outbox_row_check::{self, RowsToApply, Wanted};
 use super::{agree, begin, described, is_moved, reset, successor, usual};
 use crate::config::{OutboxRowsConfig, Rebuild};
@@ -43,9 +43,10 @@ pub(in crate::commands) async fn refill(
     shutdown: &Shutdown,
 ) -> Result<(), Error> {
     let reset = reset(order)?;
-    backfill::may_refill(outbox).await?;
+    backfill::check_refill(outbox).await?;
     let rows =
-        Box::pin(unless_stopped(outbox_row_check::check(outbox, &Wanted::all()), shutdown)).await?;
+        Box::pin(run_until_shutdown(outbox_row_check::check(outbox, &Wanted::all()), shutdown))
+            .await?;
     agree(client, (order, at_risk(order, &rows)), shutdown).await?;
     let refill = OutboxRebuild { order, reset: &reset, rows: &rows };
     refill.rebuild((connect, client), shutdown).await
@@ -80,14 +81,14 @@ impl OutboxRebuild<'_> {
         (connect, client): (&ConnectConfig, &mut SqlClient),
         shutdown: &Shutdown,
     ) -> Result<(), Error> {
-        let names = Box::pin(unless_stopped(self.prepare(client), shutdown)).await?;
+        let names = Box::pin(run_until_shutdown(self.prepare(client), shutdown)).await?;
         let generation = self.begin((connect, client), &names, shutdown).await?;
         print(&format!("begun: generation {generation}, which reads {}\n", names.refill))?;
         failpoint::hit("refill-begun");
         let filled = async {
             let rows = Box::pin(backfill::refill(self.rows, shutdown)).await?;
             failpoint::hit("refill-published");
-            unless_stopped(self.applied(client, generation, rows), shutdown).await
+            run_until_shutdown(self.applied(client, generation, rows), shutdown).await
         };
         if let Err(error) = filled.await {
             tracing::warn!(
@@ -162,7 +163,7 @@ impl OutboxRebuild<'_> {
         let filling = Filling::Unfinished;
         let new = NewGeneration { subscription: &names.refill, reset: self.reset, filling };
         let beginning = begin(client, self.order, new);
-        let error = match attended_in((connect, pid), beginning, shutdown).await {
+        let error = match run_cancellable_in((connect, pid), beginning, shutdown).await {
             Ok(generation) => return Ok(generation),
             Err(error) => error,
         };

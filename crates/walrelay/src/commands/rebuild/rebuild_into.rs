@@ -24,7 +24,7 @@ use walrelay_relay::failpoint;
 use walrelay_relay::shutdown::Shutdown;
 
 use super::super::dispatch::edit::read;
-use super::super::shared::cancellable::unless_stopped;
+use super::super::shared::cancellable::run_until_shutdown;
 use super::outbox_row_check::{self, RowsToApply, Wanted};
 use super::usual;
 use crate::config::{Consent, Rebuild, RebuildIntoConfig};
@@ -79,7 +79,7 @@ pub(in crate::commands) async fn rebuild(
             generation + 1
         ))
     };
-    Box::pin(unless_stopped(work, shutdown)).await
+    Box::pin(run_until_shutdown(work, shutdown)).await
 }
 
 /// Returns the tables of the schema, each with the table in use that it replaces.

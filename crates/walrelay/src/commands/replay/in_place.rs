@@ -68,11 +68,11 @@ impl InPlace<'_> {
             keys.iter().map(|(topic, ordering_key)| Key { topic, ordering_key }).collect();
         let transaction = client.transaction().await.map_err(failed("begin a replay"))?;
         begin_replay(transaction.client(), row).await?;
-        if let Some(other) = self.store().place_holds(&transaction, self.id, &named).await? {
+        if let Some(other) = self.store().request_pauses(&transaction, self.id, &named).await? {
             let command = record::command_of(transaction.client(), &other).await;
             let what =
                 format!("{command} {other} of one of these keys is not over; nothing was begun");
-            return Err(Error::Unfinished { what, hint: record::how_to_end(command, &other) });
+            return Err(Error::Unfinished { what, hint: record::unfinished_hint(command, &other) });
         }
         transaction.commit().await.map_err(failed("begin a replay"))?;
         tracing::info!(id = self.id, keys = keys.len(), "replay in place begins");
@@ -145,7 +145,7 @@ impl InPlace<'_> {
     pub(in crate::commands) async fn lift(&self, client: &mut SqlClient) -> Result<(), Error> {
         failpoint::hit("replay-added");
         let transaction = client.transaction().await.map_err(failed("let keys go on"))?;
-        self.store().lift_holds(&transaction, self.id).await?;
+        self.store().lift_pauses(&transaction, self.id).await?;
         transaction.commit().await.map_err(failed("let keys go on"))?;
         tracing::info!(id = self.id, "the history is in dispatch state, and its keys go on");
         failpoint::hit("replay-lifted");

@@ -10,13 +10,13 @@ use walrelay_pg_client::SqlError;
 use walrelay_pg_client::{ServerErrorKind, SqlClient};
 use walrelay_pg_replication::{drop_slot, read_slot};
 use walrelay_relay::policy::Chain;
-use walrelay_relay::replay::{DeadRows, Destination, Tally, copy_of_anchor};
+use walrelay_relay::replay::{DeadRows, Destination, Tally, replay_slot_name};
 use walrelay_relay::seed::random_seed;
 
 use crate::error::Error;
 
 /// Returns the hint for an unfinished replay that blocks another command.
-pub(in crate::commands) fn how_to_end(command: &str, id: &str) -> String {
+pub(in crate::commands) fn unfinished_hint(command: &str, id: &str) -> String {
     format!(
         "let it finish (`walrelay {command} --resume {id}`), or give it up: `walrelay {command} --abandon {id}`"
     )
@@ -43,7 +43,7 @@ pub(in crate::commands) async fn take_up(
             hint: format!("take it up with `walrelay {own} --resume {id}`"),
         });
     }
-    refuse_over((command, id), &row)?;
+    refuse_finished((command, id), &row)?;
     Ok(row)
 }
 
@@ -59,7 +59,7 @@ async fn take(client: &SqlClient, id: &str, slots: &[&str]) -> Result<Option<Rep
 
 /// Records `--skip-dead`, so that this run and all later runs leave out rows that Pub/Sub would
 /// never accept.
-pub(in crate::commands) async fn deal_with_dead_rows(
+pub(in crate::commands) async fn record_skip_dead(
     client: &SqlClient,
     (id, said): (&str, Option<DeadRows>),
     now: &mut DeadRows,
@@ -90,7 +90,7 @@ fn missing((command, id): (&str, &str), slot: &str) -> Error {
     }
 }
 
-fn refuse_over((command, id): (&str, &str), row: &ReplayRow) -> Result<(), Error> {
+fn refuse_finished((command, id): (&str, &str), row: &ReplayRow) -> Result<(), Error> {
     let ended = match row.end {
         None => return Ok(()),
         Some(ReplayEnd::Done) => "is done",
@@ -125,7 +125,7 @@ pub(in crate::commands) async fn abandon(
     let slot = row.as_ref().map_or(&outbox.slot, |row| &row.slot).clone();
     let store = DispatchStore::new(slot);
     match &row {
-        Some(row) => refuse_over((command, id), row)?,
+        Some(row) => refuse_finished((command, id), row)?,
         // If somebody deleted the record, its keys are still paused.
         None => {
             let KeyPauseCounts { wanted, held, .. } = store.replay_holds(client, id).await?;
@@ -134,7 +134,7 @@ pub(in crate::commands) async fn abandon(
             }
         }
     }
-    end_copy(client, &copy_of_anchor(store.slot(), id)).await?;
+    end_copy(client, &replay_slot_name(store.slot(), id)).await?;
     let request = row.as_ref().map(|row| Destination::from_json(&row.request));
     let told = match (request, &row) {
         (Some(Ok(Destination::Topic(topic))), Some(row)) => {
@@ -145,7 +145,7 @@ pub(in crate::commands) async fn abandon(
             let failed = |source| SqlError::Sql { action: "give a replay up".to_owned(), source };
             let transaction = client.transaction().await.map_err(failed)?;
             let removed = store.remove_replayed(&transaction, id).await?;
-            store.lift_holds(&transaction, id).await?;
+            store.lift_pauses(&transaction, id).await?;
             let published = store.replayed_rows(transaction.client(), id).await?.finished;
             give_up_replay(transaction.client(), id, published).await?;
             transaction.commit().await.map_err(failed)?;

@@ -27,7 +27,7 @@ const CANCEL_TIMEOUT: Duration = Duration::from_secs(5);
 /// # Errors
 ///
 /// Returns the errors of the command, or that it was interrupted.
-pub(in crate::commands) async fn unless_stopped<T>(
+pub(in crate::commands) async fn run_until_shutdown<T>(
     command: impl Future<Output = Result<T, Error>>,
     shutdown: &Shutdown,
 ) -> Result<T, Error> {
@@ -47,7 +47,7 @@ pub(in crate::commands) async fn attended<T>(
     work: impl Future<Output = Result<T, Error>>,
     shutdown: &Shutdown,
 ) -> Result<T, Error> {
-    attended_in((connect, backend_pid(client).await?), work, shutdown).await
+    run_cancellable_in((connect, backend_pid(client).await?), work, shutdown).await
 }
 
 /// Like [`attended`], for work that borrows the client: `pid` is the server process of its session.
@@ -55,7 +55,7 @@ pub(in crate::commands) async fn attended<T>(
 /// # Errors
 ///
 /// Returns the errors of the work, or that it was interrupted.
-pub(in crate::commands) async fn attended_in<T>(
+pub(in crate::commands) async fn run_cancellable_in<T>(
     (connect, pid): (&ConnectConfig, i32),
     work: impl Future<Output = Result<T, Error>>,
     shutdown: &Shutdown,
@@ -102,7 +102,7 @@ async fn watch(client: &SqlClient, pid: i32) -> Result<(), AdminError> {
     let mut told = Blockers::default();
     loop {
         let who = blockers(client, pid).await?;
-        if !who.is_empty() && !who.are_those_of(&told) {
+        if !who.is_empty() && !who.has_same_sessions(&told) {
             tracing::warn!(
                 "waiting for a transaction to end: {who}; end it, or press Ctrl-C and come back later"
             );

@@ -6,7 +6,7 @@ use walrelay_pg_replication::{SlotError, read_slot};
 
 use tokio::time::{Instant, sleep};
 use walrelay_core::Random;
-use walrelay_outbox_admin::{AdminError, read_slot_user};
+use walrelay_outbox_admin::{AdminError, read_slot_holder};
 use walrelay_pg_client::SqlClient;
 use walrelay_pubsub::GrpcPublisher;
 use walrelay_relay::lifecycle::server::Postgres;
@@ -22,7 +22,7 @@ use walrelay_relay::stream::mode::Ended;
 use crate::error::Error;
 
 /// Longest time for a relay to release the slot.
-const LETTING_GO: Duration = Duration::from_secs(30);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Interval between checks whether the slot is free.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -39,13 +39,13 @@ pub(in crate::commands) async fn wait_until_free(
     slot: &str,
     shutdown: &Shutdown,
 ) -> Result<(), Error> {
-    let until = Instant::now() + LETTING_GO;
+    let until = Instant::now() + RELEASE_TIMEOUT;
     loop {
         let missing = || AdminError::Slot(SlotError::SlotMissing { slot: slot.to_owned() });
         let state = read_slot(client, slot).await?.ok_or_else(missing)?;
         let Some(pid) = state.active_pid else { return Ok(()) };
         if Instant::now() >= until {
-            let holder = read_slot_user(client, pid).await?.to_string();
+            let holder = read_slot_holder(client, pid).await?.to_string();
             return Err(AdminError::SlotHeld { slot: slot.to_owned(), holder }.into());
         }
         tokio::select! {

@@ -8,11 +8,12 @@ use pgoutput_parser::Lsn;
 use walrelay_core::ColumnNames;
 use walrelay_outbox_admin::{
     AdminError, OpenReplay, PausingReplay, Reset, SlotOperation, UnfinishedResharding,
-    UpgradeStage, describe_unfinished, read_loss, read_operation, read_resharding, read_sharding,
-    read_slot_user, replays_that_hold, unfinished_replay,
+    UpgradeStage, describe_unfinished, pausing_replays, read_loss, read_operation, read_resharding,
+    read_sharding, read_slot_holder, unfinished_replay,
 };
 use walrelay_outbox_store::{
-    Outbox, WalTime, first_position_after, position_at, read_history, read_relay_row, relay_tables,
+    Outbox, WalTime, first_position_after, position_at, read_recorded_system_identifier,
+    read_relay_row, relay_tables,
 };
 use walrelay_pg_client::{ServerErrorKind, SqlClient, TableAccess, refuse_hidden_rows};
 use walrelay_relay::observe::report::rfc3339;
@@ -70,13 +71,13 @@ pub(in crate::commands) async fn refuse_while_held(
     client: &SqlClient,
     slot: &str,
 ) -> Result<(), Error> {
-    let holding = replays_that_hold(client, slot).await?;
+    let holding = pausing_replays(client, slot).await?;
     let Some(PausingReplay { id, command, keys, .. }) = holding.first() else { return Ok(()) };
     Err(Error::Unfinished {
         what: format!(
             "{keys} key(s) of slot {slot:?} are held for {command} {id}, which is not over"
         ),
-        hint: record::how_to_end(command, id),
+        hint: record::unfinished_hint(command, id),
     })
 }
 
@@ -91,7 +92,7 @@ pub(in crate::commands) async fn refuse_open_replay(
     let command = if is_backfill { "backfill" } else { "replay" };
     let what =
         format!("{command} {id} of slot {slot:?} is not finished, and could not go on afterwards");
-    Err(Error::Unfinished { what, hint: record::how_to_end(command, &id) })
+    Err(Error::Unfinished { what, hint: record::unfinished_hint(command, &id) })
 }
 
 /// Refuses while `walrelay reshard` runs: the command needs the old slots unchanged, even before it
@@ -187,7 +188,7 @@ pub(in crate::commands) async fn at_time(
     slot: &str,
     time: SystemTime,
 ) -> Result<Lsn, Error> {
-    let system = read_history(client, slot).await?;
+    let system = read_recorded_system_identifier(client, slot).await?;
     match position_at(client, &system, time).await? {
         Some(noted) => Ok(noted.lsn),
         None => {
@@ -217,7 +218,7 @@ fn unknown_time(time: SystemTime, earliest: Option<WalTime>) -> String {
 
 /// Adds the session that holds the slot to an error. A relay and another command need different
 /// next steps.
-pub(in crate::commands) async fn naming_the_holder<T>(
+pub(in crate::commands) async fn with_slot_holder<T>(
     client: &SqlClient,
     done: Result<T, Error>,
 ) -> Result<T, Error> {
@@ -226,7 +227,7 @@ pub(in crate::commands) async fn naming_the_holder<T>(
         Err(error) => error,
     };
     let Some(pid) = error.holder_pid() else { return Err(error) };
-    match read_slot_user(client, pid).await {
+    match read_slot_holder(client, pid).await {
         Ok(holder) => {
             let holder = holder.to_string();
             Err(Error::Held { holder, source: Box::new(error) })
@@ -253,7 +254,7 @@ pub(in crate::commands) async fn given_up(client: &SqlClient, slot: &str, reset:
 }
 
 /// Reports how many rows of each table are published before the slot streams.
-pub(in crate::commands) async fn rest_of(
+pub(in crate::commands) async fn unpublished_rows_text(
     client: &SqlClient,
     outbox: &Outbox,
     columns: &ColumnNames,

@@ -74,7 +74,7 @@ impl Routes {
 }
 
 /// Returns the topic if all rows have the same one, independent of their columns.
-pub(in crate::commands) fn without_rows(router: &RouterConfig) -> Option<Routes> {
+pub(in crate::commands) fn constant_topic(router: &RouterConfig) -> Option<Routes> {
     let is_one = router.topic.columns().next().is_none();
     let name = || full_name(&router.project, &router.topic.to_string());
     is_one.then(|| Routes { topics: [name()].into(), nowhere: None })
@@ -92,7 +92,7 @@ pub(in crate::commands) async fn of_rows(
 ) -> Result<Routes, Error> {
     let template = router.topic.to_string();
     let columns: Vec<&str> = router.topic.columns().collect();
-    if let Some(routes) = without_rows(router) {
+    if let Some(routes) = constant_topic(router) {
         return Ok(routes);
     }
     refuse_hidden_rows(client, tables, TableAccess::Read).await?;

@@ -6,7 +6,7 @@
 //! commit of the record is always unconsumed.
 
 use pgoutput_parser::Lsn;
-use walrelay_outbox_admin::{AdminError, read_loss, waiting_transactions};
+use walrelay_outbox_admin::{AdminError, read_loss, unconfirmed_transactions};
 use walrelay_outbox_store::{
     Outbox, advance_relay_row, read_anchors, read_relay_row, read_wal_end,
 };
@@ -96,7 +96,7 @@ async fn refuse_unready(client: &SqlClient, outbox: &Outbox) -> Result<(), Error
 /// before the check, so rows committed after the check are after `end`.
 async fn move_to(client: &SqlClient, outbox: &Outbox, end: Lsn) -> Result<(), Error> {
     let Outbox { slot, publication, .. } = outbox;
-    let waiting = match waiting_transactions(client, slot, publication).await {
+    let waiting = match unconfirmed_transactions(client, slot, publication).await {
         Err(error) if error.server_kind() == Some(ServerErrorKind::Missing) => {
             return Err(Error::PublicationMissing { publication: publication.clone() });
         }

@@ -7,7 +7,8 @@ use walrelay_outbox_admin::{
     try_decoding,
 };
 use walrelay_outbox_store::{
-    Outbox, read_anchor, read_history, read_relay_row, read_slot_room, read_wal_end, take_relay_row,
+    Outbox, read_anchor, read_recorded_system_identifier, read_relay_row, read_slot_capacity,
+    read_wal_end, take_relay_row,
 };
 use walrelay_pg_client::{ConnectConfig, SqlClient, quote_identifier};
 use walrelay_pg_replication::SlotError;
@@ -113,7 +114,7 @@ async fn begin(
     }
     // These checks come before the reset is recorded: the publication may be younger than the
     // anchor, or the WAL may be gone.
-    let room = read_slot_room(client).await?;
+    let room = read_slot_capacity(client).await?;
     try_decoding(client, &anchor.slot.name, &quote_identifier(publication)).await?;
     let live = read_slot(client, slot).await?;
     if live.is_none() && room.used >= room.max {
@@ -146,7 +147,7 @@ async fn settled(client: &SqlClient, slot: &str) -> Result<Lsn, Error> {
     if let Some(row) = read_relay_row(client, slot).await? {
         return Ok(row.settled_lsn);
     }
-    let system = read_history(client, slot).await?;
+    let system = read_recorded_system_identifier(client, slot).await?;
     let server = read_server_identity(client).await?;
     take_relay_row(client, slot, &system, server.timeline).await?;
     let missing = || AdminError::Slot(SlotError::SlotMissing { slot: slot.to_owned() });

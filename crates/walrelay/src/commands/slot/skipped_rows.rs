@@ -59,14 +59,16 @@ impl SkippedRows {
                 Chain(&unsendable.source)
             ));
             losses.transactions = losses.transactions.max(1);
-            losses.add_of_tables(client, (outbox, columns), (unsendable.xid, commit_lsn)).await;
+            losses
+                .add_rows_from_tables(client, (outbox, columns), (unsendable.xid, commit_lsn))
+                .await;
         }
         Ok(losses)
     }
 
     /// Adds the rows of the transaction that the server did not send. Notes explain the rows that
     /// cannot be counted.
-    async fn add_of_tables(
+    async fn add_rows_from_tables(
         &mut self,
         client: &SqlClient,
         (outbox, columns): (&Outbox, &ColumnNames),

@@ -2,7 +2,7 @@
 //! near its loss.
 
 use serde_json::{Map, Value};
-use walrelay_pg_replication::is_little_room;
+use walrelay_pg_replication::is_little_headroom;
 
 use crate::output::{human_age, human_bytes, visible};
 
@@ -29,7 +29,7 @@ impl Anchor<'_> {
     }
 
     fn has_less_room_than(&self, bytes: i64) -> bool {
-        let is_little = |room| is_little_room(room, Some(self.retained()), bytes);
+        let is_little = |room| is_little_headroom(room, Some(self.retained()), bytes);
         self.room().is_some_and(is_little)
     }
 

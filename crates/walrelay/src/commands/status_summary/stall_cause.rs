@@ -2,7 +2,7 @@
 //! time.
 
 use serde_json::{Map, Value};
-use walrelay_outbox_store::{NEXT_STEP, TABLE_REASON};
+use walrelay_outbox_store::{NEXT_STEP_SEPARATOR, TABLE_FAILURE_PREFIX};
 use walrelay_relay::observe::anchors;
 
 use crate::output::{Tone, visible};
@@ -46,8 +46,8 @@ fn not_ready(report: &Map<String, Value>, reasons: &[String]) -> Cause {
         }
     };
     // This fix comes first, because rows must be recorded before another fix can help.
-    if let Some(table) = reasons.iter().find_map(|it| it.strip_prefix(TABLE_REASON)) {
-        let step = table.split_once(NEXT_STEP).map(|(_, step)| step);
+    if let Some(table) = reasons.iter().find_map(|it| it.strip_prefix(TABLE_FAILURE_PREFIX)) {
+        let step = table.split_once(NEXT_STEP_SEPARATOR).map(|(_, step)| step);
         let symptom = "docs/operations.md, Symptoms, \"dispatch state failed\", has the next step";
         let advice =
             step.map_or_else(|| symptom.to_owned(), |step| format!("as its owner: {step}"));
@@ -81,7 +81,7 @@ fn not_ready(report: &Map<String, Value>, reasons: &[String]) -> Cause {
 /// Shortens a reason by its fix. The advice repeats the fix, and the relay section shows the whole
 /// reason.
 fn in_short(reason: &str) -> String {
-    if let Some((table, _step)) = reason.split_once(NEXT_STEP) {
+    if let Some((table, _step)) = reason.split_once(NEXT_STEP_SEPARATOR) {
         return table.to_owned();
     }
     match reason.split_once(": ").filter(|(topic, _)| topic.starts_with("projects/")) {
@@ -214,7 +214,7 @@ pub(super) fn replays(report: &Map<String, Value>) -> Vec<(&'static str, String)
 }
 
 /// Returns the first unfinished replay that no process runs, and the next step.
-pub(super) fn left_undone(report: &Map<String, Value>) -> Option<(String, String)> {
+pub(super) fn first_abandoned_replay(report: &Map<String, Value>) -> Option<(String, String)> {
     let Open { command, id, topic, .. } = open(report).find(|open| !open.is_being_done)?;
     Some((
         format!("{command} {id} to {} is not finished, and nobody does it", visible(topic)),
@@ -245,7 +245,7 @@ fn open(report: &Map<String, Value>) -> impl Iterator<Item = Open<'_>> {
 
 /// Returns the number of spilled rows with the oldest time, and the number of rows that are not yet
 /// due with the latest time.
-pub(super) fn what_they_wait_for(
+pub(super) fn pending_row_counts(
     report: &Map<String, Value>,
 ) -> impl Iterator<Item = (&'static str, String)> {
     let line = |shown, name: &str, (moment, word): (&str, &str)| {
@@ -321,7 +321,7 @@ mod tests {
     #[test]
     fn a_table_that_cannot_be_written_is_told_with_its_grant_before_everything_else() {
         let lacking = format!(
-            "{TABLE_REASON}role r lacks a privilege on app_outbox_dispatch{NEXT_STEP}GRANT x TO r"
+            "{TABLE_FAILURE_PREFIX}role r lacks a privilege on app_outbox_dispatch{NEXT_STEP_SEPARATOR}GRANT x TO r"
         );
         let noted = json!({
             "phase": "streaming", "streaming_pid": 7,
@@ -337,7 +337,8 @@ mod tests {
                     app_outbox_dispatch; and 1 more";
         assert_eq!(cause.told, told);
         assert_eq!(cause.advice, "as its owner: GRANT x TO r");
-        report["noted"]["reasons"] = json!([format!("{TABLE_REASON}no space left on device")]);
+        report["noted"]["reasons"] =
+            json!([format!("{TABLE_FAILURE_PREFIX}no space left on device")]);
         assert!(cause_of(&report).advice.contains("dispatch state failed"));
     }
 
