@@ -1,6 +1,8 @@
 //! Checks that each file is in the right place: compiled, run, linked, and under the workspace's
 //! lints.
 
+use std::collections::BTreeMap;
+
 use crate::repository::{Files, Finding, rust_files};
 
 /// Finds files that no `mod` names. Such a file is not compiled, and its tests never run.
@@ -41,6 +43,28 @@ fn is_declared(files: &Files, path: &str) -> bool {
         .filter(|(beside, _)| is_shared && beside.rsplit_once('/').is_some_and(|it| it.0 == dir))
         .map(|(beside, _)| beside.to_owned());
     parents.into_iter().chain(beside).filter_map(|parent| files.get(&parent)).any(declares)
+}
+
+/// Most Rust files in one folder of source. A reader finds a file by its name only among few.
+const FOLDER_FILES_MAX: usize = 25;
+
+/// Finds folders of source with too many files. Tests are exempt, because each is read alone.
+pub(crate) fn folders_are_small(files: &Files) -> Vec<Finding> {
+    let mut folders: BTreeMap<&str, usize> = BTreeMap::new();
+    for (path, _) in rust_files(files) {
+        if let Some((folder, _)) = path.rsplit_once('/') {
+            *folders.entry(folder).or_default() += 1;
+        }
+    }
+    let is_source = |folder: &str| folder.contains("/src");
+    folders
+        .into_iter()
+        .filter(|(folder, count)| is_source(folder) && *count > FOLDER_FILES_MAX)
+        .map(|(folder, count)| {
+            let remedy = format!("{count} files: group those that change together");
+            Finding::new(folder, 1, remedy)
+        })
+        .collect()
 }
 
 /// Checks that each test file of the package `tests` is named in its manifest. Cargo finds tests
@@ -123,10 +147,22 @@ mod planted_faults {
     }
 
     #[test]
+    fn a_folder_with_too_many_files_is_found() {
+        let names = |folder: &str, count: usize| -> Vec<String> {
+            (0..count).map(|number| format!("{folder}/f{number}.rs")).collect()
+        };
+        let mut all = names("crates/a/src", FOLDER_FILES_MAX + 1);
+        all.extend(names("crates/b/src", FOLDER_FILES_MAX));
+        all.extend(names("tests/e2e", FOLDER_FILES_MAX + 1));
+        let all: Vec<(&str, &str)> = all.iter().map(|path| (path.as_str(), "")).collect();
+        assert_eq!(places(&folders_are_small(&files(&all))), [("crates/a/src", 1)]);
+    }
+
+    #[test]
     fn a_test_file_that_is_no_target_is_found() {
         let all = files(&[
             ("tests/Cargo.toml", "[[test]]\nname = \"tidy\"\npath = \"tidy.rs\"\n"),
-            ("tests/planted_violations.rs.rs", ""),
+            ("tests/tidy.rs", ""),
             ("tests/forgotten.rs", ""),
             ("tests/e2e/main.rs", ""),
             ("tests/src/lib.rs", ""),

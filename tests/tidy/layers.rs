@@ -35,9 +35,7 @@ fn upward_dependencies(path: &str, text: &str) -> Vec<Finding> {
     };
     let name = name.trim().trim_matches('"');
     let Some(own) = layer(name) else {
-        let remedy = format!(
-            "`{name}` is in no layer: add it to LAYERS in tests/planted_violations.rs/layers.rs"
-        );
+        let remedy = format!("`{name}` is in no layer: add it to LAYERS in tests/tidy/layers.rs");
         return vec![Finding::new(path, 1, remedy)];
     };
     let mut findings = Vec::new();

@@ -28,6 +28,7 @@ const RULES: &[Rule] = &[
     language::comments_use_the_words_of_the_field,
     language::comments_name_their_actors,
     file_places::files_are_in_a_module_tree,
+    file_places::folders_are_small,
     file_places::test_files_are_targets,
     file_places::members_inherit_the_lints,
     file_places::pages_are_linked,

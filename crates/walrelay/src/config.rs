@@ -13,17 +13,11 @@
 //! Reports all problems at once, each with the option, its value and the allowed values, and never
 //! a secret. `check`, not this module, asks Postgres and Pub/Sub about valid values.
 
-mod actions;
-mod anchors;
-mod audit_and_trace;
-mod backfills;
 mod build;
 mod builder;
 mod command;
+mod commands;
 mod consent;
-mod consumer_commands;
-mod consumers;
-mod inbox;
 mod layers;
 mod log;
 mod messages;
@@ -34,12 +28,9 @@ mod output_format;
 mod postgres;
 mod problem;
 mod pubsub;
-mod replay_orders;
-mod replays;
 mod settings;
 mod values;
 
-pub(crate) use actions::STATES;
 pub use build::Config;
 pub(crate) use build::SHELLS;
 pub use command::{
@@ -49,18 +40,19 @@ pub use command::{
     ReshardConfig, ReshardMode, RowSelection, RunConfig, Shell, SlotAction, SlotConfig, SlotKind,
     StatusConfig, TraceConfig,
 };
-pub use consent::Consent;
-pub use consumer_commands::{
+pub(crate) use commands::actions::STATES;
+pub use commands::consumer_commands::{
     ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, InboxAction, InboxConfig,
     KeyReset, NewSubscription, OutboxRowsConfig, Rebuild, RebuildIntoConfig, RebuildKeysConfig,
     Source,
 };
+pub use commands::replay_orders::{
+    AdvanceOrder, BackfillAction, BackfillConfig, BackfillOrder, Place, RecoverOrder, ReplayAction,
+    ReplayConfig, ReplayOrder, ResetOrder, SkipConsent,
+};
+pub use consent::Consent;
 pub(crate) use layers::is_section;
 pub use layers::{CommandLine, Environment, Refusal};
 pub use log::{LogConfig, LogFormat};
 pub use output_format::OutputFormat;
 pub use problem::Problem;
-pub use replay_orders::{
-    AdvanceOrder, BackfillAction, BackfillConfig, BackfillOrder, Place, RecoverOrder, ReplayAction,
-    ReplayConfig, ReplayOrder, ResetOrder, SkipConsent,
-};

@@ -242,8 +242,7 @@ impl Run {
         }
     }
 
-    /// Returns whether stored events may be retried. In an outage a single batch probes the
-    /// database. Without a held message, the redelivery is the probe.
+    /// Returns whether to retry stored events. In an outage, one batch or a redelivery is the probe.
     fn may_redeliver(&self) -> bool {
         !self.intake.is_away() || self.intake.messages() == 0
     }

@@ -516,8 +516,7 @@ impl Flow {
         Ok(())
     }
 
-    /// Returns whether to query due keys again now: the last query found some, and there is
-    /// capacity again.
+    /// Returns whether to query due keys again now: some were found, and there is capacity again.
     fn requeries_due_keys(&mut self) -> bool {
         let looks = self.may_have_more_due_keys && self.lanes.has_lanes_to_wake();
         self.may_have_more_due_keys &= !looks;

@@ -13,12 +13,12 @@ use walrelay_pg_client::ConnectConfig;
 use walrelay_pubsub::Endpoint;
 use walrelay_relay::settings::{PubSubSettings, Settings};
 
-use super::consent::Consent;
-use super::consumer_commands::{ConsumeConfig, ConsumerConfig, InboxConfig};
-use super::output_format::OutputFormat;
-use super::replay_orders::{
+use super::commands::consumer_commands::{ConsumeConfig, ConsumerConfig, InboxConfig};
+use super::commands::replay_orders::{
     AdvanceOrder, BackfillConfig, Place, RecoverOrder, ReplayConfig, ResetOrder,
 };
+use super::consent::Consent;
+use super::output_format::OutputFormat;
 
 /// A command and its configuration.
 #[derive(Debug, Clone)]

@@ -3,8 +3,8 @@
 use walrelay_inbox::{Dedupe, Effect, OnDead, OnGap, Settings, Until};
 use walrelay_relay::replay::DeadRows;
 
-use super::builder::ConfigBuilder;
-use super::consent::Consent;
+use super::super::builder::ConfigBuilder;
+use super::super::consent::Consent;
 use super::consumer_commands::{
     ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, KeyReset, NewSubscription,
     OutboxRowsConfig, Rebuild, RebuildIntoConfig, RebuildKeysConfig, Source,
@@ -19,7 +19,7 @@ const UNPUBLISHED: &str = "projects/none/topics/unpublished";
 const NAME_BYTES_MAX: usize = 200;
 
 impl ConfigBuilder<'_> {
-    pub(super) fn consume(&mut self, name: &str) -> Option<ConsumeConfig> {
+    pub(in crate::config) fn consume(&mut self, name: &str) -> Option<ConsumeConfig> {
         let consumer = self.consumer_name(name);
         let subscription = self.subscription();
         let handler = self.problems.read(options::HANDLER);
@@ -65,7 +65,10 @@ impl ConfigBuilder<'_> {
         Some(ConsumeConfig { settings, http, otlp })
     }
 
-    pub(super) fn consumer(&mut self, action: &cli::ConsumerActionArgs) -> Option<ConsumerConfig> {
+    pub(in crate::config) fn consumer(
+        &mut self,
+        action: &cli::ConsumerActionArgs,
+    ) -> Option<ConsumerConfig> {
         let prints_only = match action {
             cli::ConsumerActionArgs::Init(_) => self.problems.read(options::SQL),
             cli::ConsumerActionArgs::Scaffold(_)
@@ -257,7 +260,7 @@ impl ConfigBuilder<'_> {
         self.full_name("subscription", &given, &project, "subscriptions")
     }
 
-    pub(super) fn full_name(
+    pub(in crate::config) fn full_name(
         &mut self,
         option: &str,
         given: &str,

@@ -6,13 +6,13 @@ use walrelay_core::{Matching, OnDead, RouterConfig, Template, WalBudgetLimit};
 use walrelay_relay::replay::{DeadRows, Destination, Keeping, Rate};
 use walrelay_relay::settings::{RelaySettings, Settings, Until};
 
-use super::builder::ConfigBuilder;
+use super::super::builder::ConfigBuilder;
 use super::replay_orders::{ReplayAction, ReplayConfig, ReplayOrder};
 use crate::cli::ReplayArgs;
 use crate::options;
 
 impl ConfigBuilder<'_> {
-    pub(super) fn replay(&mut self, args: &ReplayArgs) -> Option<ReplayConfig> {
+    pub(in crate::config) fn replay(&mut self, args: &ReplayArgs) -> Option<ReplayConfig> {
         let connect = self.connect();
         let relay = self.replay_relay_settings();
         let pubsub = self.pubsub();
@@ -32,7 +32,7 @@ impl ConfigBuilder<'_> {
 
     /// Returns the settings that a replay shares with the relay. A replay parks no rows and takes
     /// over no slot, so the other settings have no effect.
-    pub(super) fn replay_relay_settings(&mut self) -> RelaySettings {
+    pub(in crate::config) fn replay_relay_settings(&mut self) -> RelaySettings {
         let outbox = self.outbox();
         let router = self.router();
         let problems = &mut self.problems;
@@ -57,7 +57,11 @@ impl ConfigBuilder<'_> {
         relay
     }
 
-    pub(super) fn replay_id(&mut self, option: &'static str, id: &str) -> Option<String> {
+    pub(in crate::config) fn replay_id(
+        &mut self,
+        option: &'static str,
+        id: &str,
+    ) -> Option<String> {
         let is_id = id.len() == 8 && id.bytes().all(|b| b.is_ascii_hexdigit());
         if !is_id {
             self.problems.wrong(option, id, "the id that the replay printed, eight hex digits");
@@ -103,7 +107,7 @@ impl ConfigBuilder<'_> {
     }
 
     /// Requires a topic that the relay does not publish to.
-    pub(super) fn require_separate_topic(
+    pub(in crate::config) fn require_separate_topic(
         &mut self,
         (option, topic): (&'static str, &str),
         router: &RouterConfig,
@@ -118,7 +122,7 @@ impl ConfigBuilder<'_> {
     }
 
     /// Returns the topic of a replay. A dry run without `--to-topic` uses the relay's own topic.
-    pub(super) fn topic_of_a_replay(
+    pub(in crate::config) fn topic_of_a_replay(
         &mut self,
         (to_topic, is_dry_run): (Option<&str>, bool),
         router: &RouterConfig,

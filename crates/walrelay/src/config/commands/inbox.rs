@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use walrelay_inbox::operator::event_commands::{InboxFilter, InboxSelection};
 
-use super::builder::ConfigBuilder;
+use super::super::builder::ConfigBuilder;
+use super::super::output_format::OutputFormat;
 use super::consumer_commands::{InboxAction, InboxConfig};
-use super::output_format::OutputFormat;
 use crate::cli;
 
 /// Output formats of every command except `list`.
@@ -14,7 +14,10 @@ const FORMATS: [(&str, OutputFormat); 2] =
     [("text", OutputFormat::Text), ("json", OutputFormat::Json)];
 
 impl ConfigBuilder<'_> {
-    pub(super) fn inbox(&mut self, action: &cli::InboxActionArgs) -> Option<InboxConfig> {
+    pub(in crate::config) fn inbox(
+        &mut self,
+        action: &cli::InboxActionArgs,
+    ) -> Option<InboxConfig> {
         let (place, action) = match action {
             cli::InboxActionArgs::List(args) => (&args.place, Some(self.inbox_list(args))),
             cli::InboxActionArgs::Show(args) => {

@@ -4,12 +4,12 @@ use walrelay_core::Matching;
 use walrelay_relay::replay::{DeadRows, Destination, Keeping, Rate};
 use walrelay_relay::settings::{Settings, Until};
 
-use super::builder::ConfigBuilder;
+use super::super::builder::ConfigBuilder;
 use super::replay_orders::{BackfillAction, BackfillConfig, BackfillOrder};
 use crate::cli::BackfillArgs;
 
 impl ConfigBuilder<'_> {
-    pub(super) fn backfill(&mut self, args: &BackfillArgs) -> Option<BackfillConfig> {
+    pub(in crate::config) fn backfill(&mut self, args: &BackfillArgs) -> Option<BackfillConfig> {
         let connect = self.connect();
         let relay = self.replay_relay_settings();
         let pubsub = self.pubsub();

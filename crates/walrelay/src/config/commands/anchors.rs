@@ -6,16 +6,19 @@ use pgoutput_parser::Position;
 use walrelay_outbox_admin::Again;
 use walrelay_relay::observe::report::parse_rfc3339;
 
-use super::builder::ConfigBuilder;
-use super::command::{AnchorAction, AnchorConfig, SlotAction};
-use super::names::is_slot_name;
+use super::super::builder::ConfigBuilder;
+use super::super::command::{AnchorAction, AnchorConfig, SlotAction};
+use super::super::names::is_slot_name;
+use super::super::settings::wal_budget;
 use super::replay_orders::{Place, ResetOrder, SkipConsent};
-use super::settings::wal_budget;
 use crate::cli;
 use crate::options::units::parse_duration;
 
 impl ConfigBuilder<'_> {
-    pub(super) fn anchor(&mut self, action: &cli::AnchorActionArgs) -> Option<AnchorConfig> {
+    pub(in crate::config) fn anchor(
+        &mut self,
+        action: &cli::AnchorActionArgs,
+    ) -> Option<AnchorConfig> {
         let action = match action {
             cli::AnchorActionArgs::Create(args) => {
                 let name = self.anchor_name("name", &args.name);
@@ -40,7 +43,10 @@ impl ConfigBuilder<'_> {
         Some(AnchorConfig { database: self.database()?, action })
     }
 
-    pub(super) fn slot_reset(&mut self, args: &cli::SlotResetArgs) -> Option<SlotAction> {
+    pub(in crate::config) fn slot_reset(
+        &mut self,
+        args: &cli::SlotResetArgs,
+    ) -> Option<SlotAction> {
         let to =
             self.place(("to-lsn", args.to_lsn.as_deref()), ("to-time", args.to_time.as_deref()));
         let Some(name) = &args.to_anchor else {
@@ -60,7 +66,7 @@ impl ConfigBuilder<'_> {
         Some(SlotAction::Reset(order))
     }
 
-    pub(super) fn anchor_name(&mut self, argument: &str, name: &str) -> String {
+    pub(in crate::config) fn anchor_name(&mut self, argument: &str, name: &str) -> String {
         if !is_slot_name(name) {
             self.problems.wrong(argument, name, "lower-case letters, digits and underscores");
         }
@@ -68,7 +74,7 @@ impl ConfigBuilder<'_> {
     }
 
     /// Reads a position or a time, depending on the option given.
-    pub(super) fn place(
+    pub(in crate::config) fn place(
         &mut self,
         (lsn_option, lsn): (&str, Option<&str>),
         (time_option, time): (&str, Option<&str>),
@@ -91,7 +97,11 @@ impl ConfigBuilder<'_> {
     }
 
     /// Reads a time or an age.
-    pub(super) fn moment(&mut self, option: &str, time: Option<&str>) -> Option<SystemTime> {
+    pub(in crate::config) fn moment(
+        &mut self,
+        option: &str,
+        time: Option<&str>,
+    ) -> Option<SystemTime> {
         let text = time?;
         let ago = parse_duration(text).filter(|ago| *ago <= LONGEST_AGO);
         let moment = match ago {

@@ -4,8 +4,8 @@ use std::time::{Duration, SystemTime};
 
 use walrelay_pg_client::ConnectConfig;
 
-use super::builder::ConfigBuilder;
-use super::command::{AuditConfig, InboxPlace, TraceConfig};
+use super::super::builder::ConfigBuilder;
+use super::super::command::{AuditConfig, InboxPlace, TraceConfig};
 use super::replay_orders::Place;
 use crate::cli;
 
@@ -13,7 +13,7 @@ use crate::cli;
 const GRACE_MAX: Duration = Duration::from_hours(24 * 7);
 
 impl ConfigBuilder<'_> {
-    pub(super) fn audit(&mut self, args: &cli::AuditArgs) -> Option<AuditConfig> {
+    pub(in crate::config) fn audit(&mut self, args: &cli::AuditArgs) -> Option<AuditConfig> {
         let since = match self.place(("since", None), ("since", args.since.as_deref())) {
             Some(Place::Time(moment)) => moment,
             Some(Place::Lsn(_)) | None => SystemTime::UNIX_EPOCH,
@@ -46,7 +46,7 @@ impl ConfigBuilder<'_> {
         })
     }
 
-    pub(super) fn trace(&mut self, args: &cli::TraceArgs) -> Option<TraceConfig> {
+    pub(in crate::config) fn trace(&mut self, args: &cli::TraceArgs) -> Option<TraceConfig> {
         let inboxes = self.inbox_places(&args.places);
         let columns = self.columns();
         let format = self.format();
@@ -59,7 +59,10 @@ impl ConfigBuilder<'_> {
         })
     }
 
-    pub(super) fn inbox_places(&mut self, args: &cli::InboxPlaces) -> Option<Vec<InboxPlace>> {
+    pub(in crate::config) fn inbox_places(
+        &mut self,
+        args: &cli::InboxPlaces,
+    ) -> Option<Vec<InboxPlace>> {
         args.inbox.iter().map(|text| self.inbox_place(text)).collect()
     }
 
@@ -77,7 +80,11 @@ impl ConfigBuilder<'_> {
     }
 
     /// Reads the URL of a database other than `--database-url`.
-    pub(super) fn connect_to(&mut self, option: &'static str, url: &str) -> Option<ConnectConfig> {
+    pub(in crate::config) fn connect_to(
+        &mut self,
+        option: &'static str,
+        url: &str,
+    ) -> Option<ConnectConfig> {
         match ConnectConfig::parse(url, &self.postgres_environment()) {
             Ok(connect) => Some(connect),
             Err(found) => {

@@ -9,8 +9,8 @@ use walrelay_pg_client::{ConnectConfig, QualifiedName};
 use walrelay_pubsub::Endpoint;
 use walrelay_relay::replay::DeadRows;
 
-use super::consent::Consent;
-use super::output_format::OutputFormat;
+use super::super::consent::Consent;
+use super::super::output_format::OutputFormat;
 
 /// Configuration of `walrelay consume`.
 #[derive(Debug, Clone)]

@@ -5,18 +5,18 @@ use std::time::Duration;
 use pgoutput_parser::{Lsn, Position};
 use walrelay_outbox_store::{DispatchQuery, DispatchStatus, StateFilter};
 
-use super::builder::ConfigBuilder;
-use super::command::{
+use super::super::builder::ConfigBuilder;
+use super::super::command::{
     DispatchAction, DispatchConfig, DispatchEdit, DispatchList, RowSelection, SlotAction,
     SlotConfig, SlotKind,
 };
-use super::consent::Consent;
-use super::output_format::OutputFormat;
+use super::super::consent::Consent;
+use super::super::output_format::OutputFormat;
 use super::replay_orders::{AdvanceOrder, RecoverOrder};
 use crate::{cli, options};
 
 /// Output formats of every command except `list`.
-pub(super) const FORMATS: [(&str, OutputFormat); 2] =
+pub(in crate::config) const FORMATS: [(&str, OutputFormat); 2] =
     [("text", OutputFormat::Text), ("json", OutputFormat::Json)];
 
 /// Rows on one page of `list`.
@@ -34,7 +34,10 @@ pub(crate) const STATES: [(&str, StateFilter); 5] = [
 ];
 
 impl ConfigBuilder<'_> {
-    pub(super) fn dispatch(&mut self, action: &cli::DispatchActionArgs) -> Option<DispatchConfig> {
+    pub(in crate::config) fn dispatch(
+        &mut self,
+        action: &cli::DispatchActionArgs,
+    ) -> Option<DispatchConfig> {
         let action = match action {
             cli::DispatchActionArgs::List(args) => {
                 Some(DispatchAction::List(self.dispatch_list(args)))
@@ -176,7 +179,7 @@ impl ConfigBuilder<'_> {
         }
     }
 
-    pub(super) fn slot(&mut self, action: &cli::SlotActionArgs) -> Option<SlotConfig> {
+    pub(in crate::config) fn slot(&mut self, action: &cli::SlotActionArgs) -> Option<SlotConfig> {
         let action = match action {
             cli::SlotActionArgs::Show(args) => {
                 let format = self.problems.choice("format", &args.format, &FORMATS);

@@ -1,0 +1,11 @@
+//! The settings of each command, built from its options.
+
+pub(super) mod actions;
+pub(super) mod anchors;
+pub(super) mod audit_and_trace;
+pub(super) mod backfills;
+pub(super) mod consumer_commands;
+pub(super) mod consumers;
+pub(super) mod inbox;
+pub(super) mod replay_orders;
+pub(super) mod replays;
