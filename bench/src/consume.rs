@@ -63,7 +63,7 @@ const EVENTS_PER_TRANSACTION: &str = "
 
 /// A backlog of events and the reader that applies them.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub(crate) struct Consume {
+pub(crate) struct ConsumeWorkload {
     pub(crate) name: &'static str,
     pub(crate) reader: Reader,
     #[serde(skip)]
@@ -93,7 +93,7 @@ pub(crate) enum Reader {
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct ConsumeResult {
     #[serde(flatten)]
-    pub(crate) consume: Consume,
+    pub(crate) consume: ConsumeWorkload,
     pub(crate) events: u32,
     /// The commit settings and the commit time that the server reports.
     pub(crate) server: String,
@@ -103,7 +103,10 @@ pub(crate) struct ConsumeResult {
 }
 
 /// Fills a subscription and applies it, once per round.
-pub(crate) async fn run(server: &Server, consume: Consume) -> Result<ConsumeResult, Failure> {
+pub(crate) async fn run(
+    server: &Server,
+    consume: ConsumeWorkload,
+) -> Result<ConsumeResult, Failure> {
     let (mut rounds_measured, mut events_per_transaction) = (Vec::new(), Vec::new());
     let mut commits = String::new();
     for _ in 0..consume.rounds {
@@ -122,7 +125,7 @@ pub(crate) async fn run(server: &Server, consume: Consume) -> Result<ConsumeResu
 async fn round(
     server: &Server,
     database: &mut Database,
-    consume: Consume,
+    consume: ConsumeWorkload,
 ) -> Result<Measured, Failure> {
     let events = consume.rows.count;
     let slot = database.copy_slot().await?;
@@ -206,7 +209,7 @@ fn start_official(url: &str, sink: &Sink, events: u32) -> Result<Process, Failur
 async fn wait_applied(
     client: &Client,
     readers: &[Process],
-    consume: Consume,
+    consume: ConsumeWorkload,
 ) -> Result<Duration, Failure> {
     let first = readers.first().ok_or("somebody has to read")?;
     let poison = match consume.poison_every {

@@ -16,7 +16,7 @@ use crate::consume::{set_up, start_consumer};
 use crate::database::Server;
 use crate::drain::start_relay;
 use crate::failure::Failure;
-use crate::live::{Steady, insert_steadily};
+use crate::live::{SteadyWorkload, insert_steadily};
 use crate::process::{Process, Usage};
 use crate::sink::{Keeping, Sink, SinkOptions};
 
@@ -36,7 +36,10 @@ pub(crate) struct LiveConsumeResult {
 }
 
 /// Inserts rows at a steady pace, with the relay and a consumer at work.
-pub(crate) async fn run(server: &Server, steady: Steady) -> Result<LiveConsumeResult, Failure> {
+pub(crate) async fn run(
+    server: &Server,
+    steady: SteadyWorkload,
+) -> Result<LiveConsumeResult, Failure> {
     let mut database = server.create(&steady.name.replace('-', "_")).await?;
     let slot = database.copy_slot().await?;
     let keeping = SinkOptions { keeping: Keeping::Subscription, ..SinkOptions::default() };

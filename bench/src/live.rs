@@ -33,7 +33,7 @@ const WARM_UP_ROWS: u32 = 1;
 
 /// Rows inserted at a steady rate.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Steady {
+pub(crate) struct SteadyWorkload {
     pub(crate) name: &'static str,
     pub(crate) rows_per_second: u32,
     pub(crate) seconds: u32,
@@ -42,7 +42,7 @@ pub(crate) struct Steady {
 
 /// Many rows inserted at once after a silence.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Burst {
+pub(crate) struct BurstWorkload {
     pub(crate) name: &'static str,
     pub(crate) rows: Rows,
     pub(crate) idle: Duration,
@@ -134,7 +134,7 @@ impl Running {
 
 pub(crate) async fn steady(
     server: &Server,
-    steady: Steady,
+    steady: SteadyWorkload,
     arguments: &[String],
 ) -> Result<Live, Failure> {
     let mut running = Running::start(server, steady.name, steady.delay_millis, arguments).await?;
@@ -145,7 +145,10 @@ pub(crate) async fn steady(
 }
 
 /// Inserts the rows over several connections. Returns the number of rows.
-pub(crate) async fn insert_steadily(database: &Database, steady: Steady) -> Result<u32, Failure> {
+pub(crate) async fn insert_steadily(
+    database: &Database,
+    steady: SteadyWorkload,
+) -> Result<u32, Failure> {
     let per_producer = steady.rows_per_second * steady.seconds / PRODUCERS;
     let mut producers = JoinSet::new();
     for producer in 0..PRODUCERS {
@@ -182,7 +185,7 @@ async fn produce(
 
 pub(crate) async fn burst(
     server: &Server,
-    burst: Burst,
+    burst: BurstWorkload,
     arguments: &[String],
 ) -> Result<Live, Failure> {
     let mut running = Running::start(server, burst.name, 0, arguments).await?;

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::clients::{self, Client, PublishOptions, Published, Publishing};
-use crate::consume::{self, Consume, ConsumeResult, Reader};
+use crate::consume::{self, ConsumeResult, ConsumeWorkload, Reader};
 use crate::consume_live;
 use crate::database::{CommitDurability, Rows, Server};
 use crate::drain::{self, Drain};
 use crate::failure::Failure;
-use crate::live::{self, Burst, Live, Steady};
+use crate::live::{self, BurstWorkload, Live, SteadyWorkload};
 use crate::machine::{self, Machine};
 use crate::outage::{self, Outage};
 use crate::republish::{self, BACKFILL, REPLAY, RESET};
@@ -101,8 +101,8 @@ fn outages(size: Size) -> [Outage; 2] {
     [outage(OUTAGE, size.rows(300_000), 1_000), outage(OUTAGE_MANY, many, many / 10)]
 }
 
-fn consumers(size: Size) -> Vec<Consume> {
-    let consume = |name, count, aggregates| Consume {
+fn consumers(size: Size) -> Vec<ConsumeWorkload> {
+    let consume = |name, count, aggregates| ConsumeWorkload {
         name,
         reader: Reader::Walrelay,
         rows: Rows { count: size.rows(count), per_transaction: 10, aggregates, payload_bytes: 200 },
@@ -112,25 +112,26 @@ fn consumers(size: Size) -> Vec<Consume> {
         instances: 1,
         rounds: size.rounds(),
     };
-    let far = |name, millis| Consume { database_millis: millis, ..consume(name, 300_000, 1_000) };
-    let durable = |it| Consume { commits: CommitDurability::Durable, ..it };
+    let far =
+        |name, millis| ConsumeWorkload { database_millis: millis, ..consume(name, 300_000, 1_000) };
+    let durable = |it| ConsumeWorkload { commits: CommitDurability::Durable, ..it };
     vec![
         consume(CONSUME_HOT, 500_000, 1_000),
         consume(CONSUME_MANY, 1_000_000, 0),
         far(CONSUME_FAR, 3),
         // A distance at which the CPUs idle, so that the gain from a second instance is visible.
         far(CONSUME_REMOTE, 30),
-        Consume { instances: 2, ..far(CONSUME_TWO, 30) },
-        Consume { poison_every: 100, ..consume(CONSUME_POISON, 300_000, 1_000) },
-        Consume { reader: Reader::Official, ..consume(CONSUME_OFFICIAL, 100_000, 1_000) },
+        ConsumeWorkload { instances: 2, ..far(CONSUME_TWO, 30) },
+        ConsumeWorkload { poison_every: 100, ..consume(CONSUME_POISON, 300_000, 1_000) },
+        ConsumeWorkload { reader: Reader::Official, ..consume(CONSUME_OFFICIAL, 100_000, 1_000) },
         // Few events, because each transaction takes as long as its round trips.
-        Consume {
+        ConsumeWorkload {
             reader: Reader::Official,
             database_millis: 3,
             ..consume(CONSUME_FAR_OFFICIAL, 10_000, 1_000)
         },
         durable(consume(CONSUME_DURABLE, 500_000, 1_000)),
-        Consume {
+        ConsumeWorkload {
             reader: Reader::Official,
             ..durable(consume(CONSUME_DURABLE_OFFICIAL, 100_000, 1_000))
         },
@@ -189,9 +190,11 @@ pub(crate) fn execute(options: &SuiteOptions) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut results = runtime.block_on(measure(&server, options))?;
     drop(server);
-    let is_durable =
-        |it: &Consume| it.commits == CommitDurability::Durable && is_wanted(options, it.name);
-    let durable: Vec<Consume> = consumers(options.size).into_iter().filter(is_durable).collect();
+    let is_durable = |it: &ConsumeWorkload| {
+        it.commits == CommitDurability::Durable && is_wanted(options, it.name)
+    };
+    let durable: Vec<ConsumeWorkload> =
+        consumers(options.size).into_iter().filter(is_durable).collect();
     if !durable.is_empty() {
         let flushing = Server::start(relay, CommitDurability::Durable)?;
         results.consumers.extend(runtime.block_on(consumed(&flushing, durable))?);
@@ -206,7 +209,10 @@ fn is_wanted(options: &SuiteOptions, name: &str) -> bool {
     options.only.is_empty() || options.only.iter().any(|text| name.contains(text))
 }
 
-async fn consumed(server: &Server, consumers: Vec<Consume>) -> Result<Vec<ConsumeResult>, Failure> {
+async fn consumed(
+    server: &Server,
+    consumers: Vec<ConsumeWorkload>,
+) -> Result<Vec<ConsumeResult>, Failure> {
     let mut all = Vec::new();
     for consumer in consumers {
         terminal::progress(consumer.name);
@@ -275,14 +281,19 @@ async fn measure(server: &Server, options: &SuiteOptions) -> Result<Results, Fai
         let rows = Rows { count, per_transaction: 10, aggregates: 1_000, payload_bytes: 200 };
         results.again = republish::run(server, rows, arguments).await?;
     }
-    let is_cached = |it: &Consume| it.commits == CommitDurability::Cached && is_wanted(it.name);
+    let is_cached =
+        |it: &ConsumeWorkload| it.commits == CommitDurability::Cached && is_wanted(it.name);
     let cached = consumers(size).into_iter().filter(is_cached).collect();
     results.consumers = consumed(server, cached).await?;
     if is_wanted(CONSUME_STEADY) {
         terminal::progress(CONSUME_STEADY);
         let seconds = size.steady_seconds();
-        let steady =
-            Steady { name: CONSUME_STEADY, rows_per_second: 1_000, seconds, delay_millis: 0 };
+        let steady = SteadyWorkload {
+            name: CONSUME_STEADY,
+            rows_per_second: 1_000,
+            seconds,
+            delay_millis: 0,
+        };
         results.applied_live.push(consume_live::run(server, steady).await?);
     }
     Ok(results)
@@ -299,7 +310,7 @@ async fn lives(
     for (name, delay_millis) in [(STEADY, 0), ("steady-2000-50ms", 50)] {
         if is_wanted(name) {
             terminal::progress(name);
-            let steady = Steady { name, rows_per_second: 2_000, seconds, delay_millis };
+            let steady = SteadyWorkload { name, rows_per_second: 2_000, seconds, delay_millis };
             measured.push(live::steady(server, steady, arguments).await?);
         }
     }
@@ -307,7 +318,7 @@ async fn lives(
         terminal::progress("burst");
         let count = size.rows(100_000);
         let rows = Rows { count, per_transaction: 10, aggregates: 1_000, payload_bytes: 200 };
-        let burst = Burst { name: "burst", rows, idle: size.idle() };
+        let burst = BurstWorkload { name: "burst", rows, idle: size.idle() };
         measured.push(live::burst(server, burst, arguments).await?);
     }
     Ok(measured)

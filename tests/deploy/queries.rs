@@ -15,7 +15,7 @@ use crate::{documents, mappings, text_of};
 const SCRAPE_LABELS: [&str; 2] = ["job", "instance"];
 
 /// The monitoring files of a program, and the manual page that describes them.
-struct Watched {
+struct MonitoringFiles {
     rules: &'static str,
     dashboard: &'static str,
     page: &'static str,
@@ -24,7 +24,7 @@ struct Watched {
     text: fn() -> String,
 }
 
-const RELAY: Watched = Watched {
+const RELAY: MonitoringFiles = MonitoringFiles {
     rules: "deploy/prometheus/walrelay.rules.yaml",
     dashboard: "deploy/grafana/walrelay.json",
     page: "docs/operations.md",
@@ -32,7 +32,7 @@ const RELAY: Watched = Watched {
     text: relay_metrics,
 };
 
-const CONSUMER: Watched = Watched {
+const CONSUMER: MonitoringFiles = MonitoringFiles {
     rules: "deploy/prometheus/walrelay-consumer.rules.yaml",
     dashboard: "deploy/grafana/walrelay-consumer.json",
     page: "docs/consumer-operations.md",
@@ -41,7 +41,7 @@ const CONSUMER: Watched = Watched {
 };
 
 /// Returns the program that exports a metric.
-fn owner(metric: &str) -> &'static Watched {
+fn owner(metric: &str) -> &'static MonitoringFiles {
     if metric.starts_with(CONSUMER.prefix) { &CONSUMER } else { &RELAY }
 }
 
@@ -139,7 +139,7 @@ fn every_alert_asks_for_metrics_that_exist_and_has_its_entry_in_the_manual() {
     }
 }
 
-fn assert_has_its_entries(watched: &Watched, at_least: usize) {
+fn assert_has_its_entries(watched: &MonitoringFiles, at_least: usize) {
     let documents = documents(watched.rules);
     let rules: Vec<_> =
         mappings(&documents[0]).into_iter().filter(|value| value.get("alert").is_some()).collect();
@@ -209,7 +209,7 @@ fn no_alert_fires_for_what_its_window_alone_remembers() {
 
 #[test]
 fn every_metric_has_its_row_in_the_manual_and_every_row_its_metric() {
-    for Watched { page, prefix, text, .. } in [RELAY, CONSUMER] {
+    for MonitoringFiles { page, prefix, text, .. } in [RELAY, CONSUMER] {
         let (told, exported) = (told(page), exported(&text(), prefix));
         assert_eq!(told, exported, "{page}");
     }
@@ -238,7 +238,7 @@ fn exported(text: &str, prefix: &str) -> BTreeSet<String> {
 
 #[test]
 fn every_panel_asks_for_metrics_that_exist() {
-    for Watched { dashboard, .. } in [RELAY, CONSUMER] {
+    for MonitoringFiles { dashboard, .. } in [RELAY, CONSUMER] {
         assert_asks_with_every_panel(dashboard);
     }
 }

@@ -10,10 +10,10 @@ use pgoutput_parser::{Lsn, Position};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use walrelay_core::{
-    Batch, ClaimKey, Claimed, FailureClass, Finished, PublishFailure, RowToRecord, Topic,
+    Batch, ClaimAnswer, ClaimKey, FailureClass, Finished, PublishFailure, RowToRecord, Topic,
 };
 use walrelay_outbox_store::{
-    Due, Head, ParkedKey, RecordedPage, Store, StoreFailure, Survey, Watch,
+    Due, Head, ParkedKey, PublicationCheck, RecordedPage, SlotFigures, Store, StoreFailure,
 };
 use walrelay_relay::stream::publisher::Publisher;
 use walrelay_testkit::walsender::{Seen, Watcher};
@@ -279,7 +279,7 @@ impl Store for BuggyStore {
         keys: &[ClaimKey],
         bytes_max: usize,
         through: Position,
-    ) -> Result<Vec<Claimed>, StoreFailure> {
+    ) -> Result<Vec<ClaimAnswer>, StoreFailure> {
         let answers = match self.bug {
             StoreBug::HoldsForEver => Vec::new(),
             StoreBug::ClaimsBackwards
@@ -293,7 +293,7 @@ impl Store for BuggyStore {
         let held_for = Some(Duration::from_secs(1));
         Ok(match self.bug {
             StoreBug::HoldsForEver => {
-                keys.iter().map(|_| Claimed { rows: Vec::new(), held_for }).collect()
+                keys.iter().map(|_| ClaimAnswer { rows: Vec::new(), held_for }).collect()
             }
             StoreBug::ClaimsBackwards => answers
                 .into_iter()
@@ -304,7 +304,7 @@ impl Store for BuggyStore {
                 .collect(),
             StoreBug::ForgetsWhatIsHeld => answers
                 .into_iter()
-                .map(|Claimed { rows, .. }| Claimed { rows, held_for: None })
+                .map(|ClaimAnswer { rows, .. }| ClaimAnswer { rows, held_for: None })
                 .collect(),
             StoreBug::ForgetsOutcomes
             | StoreBug::SettlesBeforeDurable
@@ -326,7 +326,7 @@ impl Store for BuggyStore {
         self.table.heads_after(after).await
     }
 
-    async fn watch(&mut self) -> Result<Watch, StoreFailure> {
+    async fn watch(&mut self) -> Result<PublicationCheck, StoreFailure> {
         self.table.watch().await
     }
 
@@ -338,7 +338,7 @@ impl Store for BuggyStore {
         self.table.notice().await;
     }
 
-    async fn survey(&mut self) -> Result<Survey, StoreFailure> {
+    async fn survey(&mut self) -> Result<SlotFigures, StoreFailure> {
         self.table.survey().await
     }
 

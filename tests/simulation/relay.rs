@@ -17,7 +17,7 @@ use walrelay_relay::observe::health::Health;
 use walrelay_relay::observe::metrics::Metrics;
 use walrelay_relay::settings::{RelaySettings, Until};
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_relay::stream::mode::Ended;
+use walrelay_relay::stream::mode::StopReason;
 use walrelay_testkit::walsender::LIVE_SLOT;
 
 use crate::database::SimulatedServer;
@@ -88,8 +88,8 @@ impl<F: Harness> InboxDatabase<F> {
         let asked_at = *locked(&asked);
         let is_drained = asked_at.is_some_and(|at: Instant| at.elapsed() < DRAIN_TIMEOUT);
         match result {
-            Ok(Some(Ended::Stopped)) if is_drained => End::Graceful,
-            Ok(Some(Ended::CaughtUp)) => {
+            Ok(Some(StopReason::Stopped)) if is_drained => End::Graceful,
+            Ok(Some(StopReason::CaughtUp)) => {
                 *locked(&self.caught_up) += 1;
                 self.judge.caught_up(began, &self.table.untouched(due, began));
                 if self.table.has_spilled_before(log_end) {
@@ -108,7 +108,7 @@ impl<F: Harness> InboxDatabase<F> {
     }
 }
 
-type RunResult = Result<Option<Ended>, RelayError>;
+type RunResult = Result<Option<StopReason>, RelayError>;
 
 /// Returns the settings of the service, with the values that the plan draws.
 pub(crate) fn settings(plan: &Plan) -> SessionSettings {

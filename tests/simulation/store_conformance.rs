@@ -9,7 +9,7 @@ mod store_under_test;
 use pgoutput_parser::{Lsn, Position};
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use tokio::sync::Mutex;
-use walrelay_core::{Claimed, OnDead};
+use walrelay_core::{ClaimAnswer, OnDead};
 use walrelay_outbox_store::{ParkedKey, Store as _, StoreFailure};
 use walrelay_testkit::postgres::installed_majors;
 
@@ -90,7 +90,7 @@ async fn answer<S: StoreUnderTest>(
     Ok(String::new())
 }
 
-fn describe_claim(claimed: &Claimed) -> String {
+fn describe_claim(claimed: &ClaimAnswer) -> String {
     let mut rows: Vec<_> =
         claimed.rows.iter().map(|(message, attempts)| (message.position(), *attempts)).collect();
     // Unordered rows may arrive in any order. Rows with a key must arrive in commit order.

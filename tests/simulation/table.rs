@@ -17,11 +17,12 @@ use std::time::Duration;
 use pgoutput_parser::{Lsn, Position};
 use tokio::time::{Instant, sleep};
 use walrelay_core::{
-    ClaimKey, Claimed, FailureCause, Finished, Message, OnDead, Outcome, RecordReason, RowToRecord,
-    Topic,
+    ClaimAnswer, ClaimKey, FailureCause, Finished, Message, OnDead, Outcome, RecordReason,
+    RowToRecord, Topic,
 };
 use walrelay_outbox_store::{
-    Due, HOLDS_MAX, Head, ParkedKey, RecordedPage, Store, StoreFailure, Survey, Watch,
+    Due, HOLDS_MAX, Head, ParkedKey, PublicationCheck, RecordedPage, SlotFigures, Store,
+    StoreFailure,
 };
 use walrelay_testkit::seed::Seed;
 use walrelay_testkit::walsender::ScriptedServer;
@@ -62,8 +63,7 @@ struct Entry {
     next_attempt: Option<Instant>,
     version: u64,
     updated: Instant,
-    /// The row was spilled because of retained WAL. It is read without a lease, and deleted once
-    /// stored.
+    /// Spilled because of retained WAL. The row is read without a lease, and deleted once stored.
     is_spilled: bool,
     source: Source,
 }
@@ -483,7 +483,7 @@ impl Store for SessionTable {
         keys: &[ClaimKey],
         bytes_max: usize,
         through: Position,
-    ) -> Result<Vec<Claimed>, StoreFailure> {
+    ) -> Result<Vec<ClaimAnswer>, StoreFailure> {
         let table = self.table.clone();
         let rules = table.rules;
         // A session that no longer streams does not answer.
@@ -506,8 +506,8 @@ impl Store for SessionTable {
             let rows =
                 rows.into_iter().map(|at| self.claimed(key, at)).collect::<Result<_, _>>()?;
             answers.push(match rows {
-                rows if Vec::is_empty(&rows) => Claimed { rows, held_for },
-                rows => Claimed { rows, held_for: None },
+                rows if Vec::is_empty(&rows) => ClaimAnswer { rows, held_for },
+                rows => ClaimAnswer { rows, held_for: None },
             });
         }
         Ok(answers)
@@ -546,10 +546,10 @@ impl Store for SessionTable {
         self.table.command("heads", || self.table.state().heads_after(after)).await
     }
 
-    async fn watch(&mut self) -> Result<Watch, StoreFailure> {
+    async fn watch(&mut self) -> Result<PublicationCheck, StoreFailure> {
         let up_to = Lsn::new(self.table.server.wal_end());
         self.table.command("watch", || self.refuse_other_generation()).await??;
-        Ok(Watch::Intact { up_to })
+        Ok(PublicationCheck::Intact { up_to })
     }
 
     async fn note_settled(&mut self, settled: Lsn) -> Result<(), StoreFailure> {
@@ -565,8 +565,8 @@ impl Store for SessionTable {
         std::future::pending::<()>().await;
     }
 
-    async fn survey(&mut self) -> Result<Survey, StoreFailure> {
-        self.table.command("survey", Survey::default).await
+    async fn survey(&mut self) -> Result<SlotFigures, StoreFailure> {
+        self.table.command("survey", SlotFigures::default).await
     }
 
     async fn prune(&mut self, retention: Duration) -> Result<u64, StoreFailure> {

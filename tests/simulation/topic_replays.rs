@@ -8,7 +8,7 @@ use pgoutput_parser::Lsn;
 use tokio::io::DuplexStream;
 use tokio::time::sleep;
 use walrelay_core::{
-    LanePolicy, Matching, Random, ReplaySelection, Template, WalBudgetLimit, WalRetentionLimit,
+    ColumnFilter, LanePolicy, Random, ReplaySelection, Template, WalBudgetLimit, WalRetentionLimit,
 };
 use walrelay_outbox_store::StoreFailure;
 use walrelay_pg_replication::SystemIdentity;
@@ -23,7 +23,7 @@ use walrelay_relay::replay::{
     DeadRows, Keeping, Progress, RateLimited, Replay, ReplayStore, Tally,
 };
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_relay::stream::mode::Ended;
+use walrelay_relay::stream::mode::StopReason;
 use walrelay_relay::stream::wal_end::WalEnd;
 use walrelay_testkit::walsender::LIVE_SLOT;
 
@@ -109,7 +109,7 @@ impl<F: Harness> InboxDatabase<F> {
                 to: Lsn::new(last),
                 since: None,
                 until: None,
-                matching: Matching::default(),
+                matching: ColumnFilter::default(),
             },
             start: Lsn::new(if bug == Some(ReplayBug::ForgetsItsPlace) { from } else { settled }),
             goal: Lsn::new((to + 1).min(end)),
@@ -136,10 +136,10 @@ impl<F: Harness> InboxDatabase<F> {
             random: Random::new(seed),
         };
         match Box::pin(supervisor.run(shutdown)).await {
-            Ok(Some(Ended::CaughtUp)) => true,
+            Ok(Some(StopReason::CaughtUp)) => true,
             // The process was stopped, or its first connection failed. Another process resumes the
             // replay.
-            Ok(Some(Ended::Stopped) | None) | Err(RelayError::AtFirst(_)) => false,
+            Ok(Some(StopReason::Stopped) | None) | Err(RelayError::AtFirst(_)) => false,
             Err(error) => {
                 self.judge.find(Fault::GaveUp, story_of(&error));
                 false

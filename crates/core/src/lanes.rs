@@ -29,7 +29,7 @@ use crate::tracker::Ticket;
 
 use due::DueLanes;
 
-pub use parked::{ClaimKey, Claimed};
+pub use parked::{ClaimAnswer, ClaimKey};
 
 /// The treatment of a key after one of its rows is found unpublishable, `--on-dead`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -73,7 +73,7 @@ pub use flow_control::wal_budget::{Held, SpillMode, WalBudget, WalBudgetLimit, W
 pub use flow_control::window::{ConcurrencyLimits, ConcurrencyWindow};
 pub use lane::{Batch, Behind, LaneId, Origin, Row};
 pub use lane_outputs::{FailureCause, Finished, LaneOutputs, Outcome, RecordReason, RowToRecord};
-pub use lanes::{ClaimKey, Claimed, LanePolicy, Lanes, OnDead};
+pub use lanes::{ClaimAnswer, ClaimKey, LanePolicy, Lanes, OnDead};
 pub use limits::{ATTRIBUTE_VALUE_BYTES_MAX, REQUEST_BYTES_MAX, REQUEST_MESSAGES_MAX};
 pub use message::{Message, NotAMessage, Topic};
 pub use publish_health::heartbeat::Heartbeat;
@@ -86,5 +86,5 @@ pub use routing::incomplete_message::IncompleteMessage;
 pub use routing::limit_violation::{LimitViolation, Part as MessagePart};
 pub use routing::router::{EditedMessages, Routed, Router, RouterConfig};
 pub use routing::template::{Template, TemplateError};
-pub use selection::{Matching, ReplaySelection};
+pub use selection::{ColumnFilter, ReplaySelection};
 pub use tracker::{ContinuityProof, Ticket, Tracker, Watermark};

@@ -14,12 +14,12 @@ pub struct ReplaySelection {
     /// The latest commit time, inclusive.
     pub until: Option<PgTimestamp>,
     /// The column values that a row must have.
-    pub matching: Matching,
+    pub matching: ColumnFilter,
 }
 
 /// The values that a row's columns must have. An empty list accepts any value.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Matching {
+pub struct ColumnFilter {
     /// Aggregate types.
     pub aggregate_types: Vec<String>,
     /// Aggregate ids.
@@ -38,7 +38,7 @@ impl ReplaySelection {
     }
 }
 
-impl Matching {
+impl ColumnFilter {
     /// Whether every list is empty, so that every row matches.
     #[must_use]
     pub const fn is_everything(&self) -> bool {
@@ -75,7 +75,7 @@ mod tests {
             to: Lsn::new(20),
             since: Some(at(100)),
             until: Some(at(200)),
-            matching: Matching::default(),
+            matching: ColumnFilter::default(),
         };
         for (lsn, time, is_in) in [
             (10, 100, true),
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn a_row_has_to_have_one_of_the_values_of_each_column_that_is_named() {
-        let matching = Matching {
+        let matching = ColumnFilter {
             aggregate_types: vec!["order".into(), "video".into()],
             aggregate_ids: Vec::new(),
             event_types: vec!["made".into()],
@@ -99,6 +99,6 @@ mod tests {
         assert!(matching.has(Some("video"), None, Some("made")));
         assert!(!matching.has(Some("video"), None, Some("gone")));
         assert!(!matching.has(None, None, Some("made")));
-        assert!(Matching::default().has(None, None, None));
+        assert!(ColumnFilter::default().has(None, None, None));
     }
 }

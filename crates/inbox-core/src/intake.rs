@@ -119,7 +119,7 @@ enum Turn {
 
 /// The turns that are in doubt.
 #[derive(Debug, Default)]
-struct Doubtful {
+struct IsolatedTurns {
     /// Turns that failed in a batch with others, and may be healthy.
     untried: VecDeque<Turn>,
     /// Turns that failed alone.
@@ -152,7 +152,7 @@ pub struct Intake<M> {
     by_message: HashMap<Arc<str>, Ticket>,
     lanes: HashMap<Arc<str>, Lane>,
     ready: VecDeque<Turn>,
-    doubtful: Doubtful,
+    doubtful: IsolatedTurns,
     resting: BTreeSet<(Instant, Arc<str>)>,
     batches: BTreeMap<BatchId, Out>,
     /// The queue that the last batch came from. The two queues alternate.
@@ -183,7 +183,7 @@ impl<M> Intake<M> {
             by_message: HashMap::new(),
             lanes: HashMap::new(),
             ready: VecDeque::new(),
-            doubtful: Doubtful::default(),
+            doubtful: IsolatedTurns::default(),
             is_freeing_capacity: false,
             resting: BTreeSet::new(),
             batches: BTreeMap::new(),
@@ -578,7 +578,7 @@ impl<M> Intake<M> {
         let waiting: Vec<Ticket> =
             self.held.iter().filter(|(_, held)| !held.is_out).map(|(ticket, _)| *ticket).collect();
         self.ready.clear();
-        self.doubtful = Doubtful::default();
+        self.doubtful = IsolatedTurns::default();
         self.resting.clear();
         self.lanes.retain(|_, lane| {
             lane.queue.clear();
@@ -592,7 +592,7 @@ impl<M> Intake<M> {
     pub fn wake_at(&self, now: Instant) -> Option<Instant> {
         let rested = self.resting.first().map(|(at, _)| *at);
         let pace = if self.ready.is_empty() { None } else { self.pace.wake_at(now) };
-        let Doubtful { tried, untried, .. } = &self.doubtful;
+        let IsolatedTurns { tried, untried, .. } = &self.doubtful;
         let is_waiting = !tried.is_empty() || !untried.is_empty();
         let doubts = self.doubts.wake_at(now).filter(|_| is_waiting);
         [rested, pace, doubts, self.leases.wake_at()].into_iter().flatten().min()

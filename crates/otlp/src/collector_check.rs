@@ -11,7 +11,7 @@ use crate::settings::Settings;
 /// The reason why a collector would accept nothing. It omits the collector's own text, which may
 /// quote a header.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Unfit {
+pub enum CollectorCheckError {
     /// The settings are invalid.
     #[error("cannot be used: {0}")]
     Settings(String),
@@ -28,16 +28,16 @@ pub enum Unfit {
 /// # Errors
 ///
 /// The collector would not accept telemetry.
-pub async fn try_out(settings: Settings, patience: Duration) -> Result<(), Unfit> {
+pub async fn try_out(settings: Settings, patience: Duration) -> Result<(), CollectorCheckError> {
     let collector = Collector::new(settings);
-    let collector = collector.map_err(|error| Unfit::Settings(error.to_string()))?;
+    let collector = collector.map_err(|error| CollectorCheckError::Settings(error.to_string()))?;
     match timeout(patience, collector.try_out()).await {
-        Ok(answer) => answer.map_err(|status| Unfit::of(&status)),
-        Err(_) => Err(Unfit::Away("in time")),
+        Ok(answer) => answer.map_err(|status| CollectorCheckError::of(&status)),
+        Err(_) => Err(CollectorCheckError::Away("in time")),
     }
 }
 
-impl Unfit {
+impl CollectorCheckError {
     fn of(status: &Status) -> Self {
         match status.code() {
             Code::Unauthenticated => Self::Refused("UNAUTHENTICATED"),
@@ -72,7 +72,7 @@ mod tests {
             (Code::Unimplemented, "does not answer (nothing of OTLP over gRPC is there)"),
             (Code::Internal, "does not answer (not as a collector does)"),
         ] {
-            let unfit = Unfit::of(&Status::new(code, "no such token: hunter2"));
+            let unfit = CollectorCheckError::of(&Status::new(code, "no such token: hunter2"));
             assert_eq!(unfit.to_string(), what);
         }
     }

@@ -25,7 +25,7 @@ mod spans;
 mod trace_parent;
 mod wire;
 
-pub use collector_check::{Unfit, try_out};
+pub use collector_check::{CollectorCheckError, try_out};
 pub use endpoint::{Endpoint, EndpointError};
 pub use exporter::{Exporter, MetricsText, StartError};
 pub use pairs::{PairsError, pairs};

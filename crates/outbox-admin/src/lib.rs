@@ -20,12 +20,12 @@ mod unfinished_replay;
 
 pub use admin_error::{AdminError, LOST_SLOT_FIX, UPGRADE_FIX};
 pub use init::{InitOptions, InitPlan, InitReport, InitStep, LostSlotPolicy, SlotCreation, init};
-pub use lost_slot::{LostSlot, Settled, loss, read_loss, rows_at_risk};
+pub use lost_slot::{LostSlot, SettledRecord, loss, read_loss, rows_at_risk};
 pub use operation::{
-    Again, Filling, Recovery, Reset, Resharding, SettledBound, SlotOperation, Upgrade,
-    UpgradeStage, begin_backfill, begin_recovery, begin_reset, begin_upgrade, finish_recovery,
-    finish_reset, give_up_operation, is_operation_taken, read_operation, release_operation,
-    store_slot_snapshot, take_operation, try_decoding,
+    Again, Filling, Reset, Resharding, SettledBound, SlotOperation, SlotRecovery,
+    UpgradePreparation, UpgradeStage, begin_backfill, begin_recovery, begin_reset, begin_upgrade,
+    finish_recovery, finish_reset, give_up_operation, is_operation_taken, read_operation,
+    release_operation, store_slot_snapshot, take_operation, try_decoding,
 };
 pub use outbox_state::OutboxSlots;
 pub use pg_upgrade::{adopt_slot, move_recovery_to_server};

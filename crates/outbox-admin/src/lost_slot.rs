@@ -15,7 +15,7 @@ pub struct LostSlot {
     /// The reason for the loss.
     pub problem: String,
     /// The settled position, if it is recorded.
-    pub settled: Option<Settled>,
+    pub settled: Option<SettledRecord>,
 }
 
 impl LostSlot {
@@ -29,7 +29,7 @@ impl LostSlot {
 
 /// The settled position of a slot, as `app_outbox_relay` records it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settled {
+pub struct SettledRecord {
     /// System identifier of the server that the positions belong to.
     pub system_identifier: String,
     /// Timeline on which the row was written. Zero if it is not recorded.
@@ -49,7 +49,7 @@ pub struct Settled {
 #[must_use]
 pub fn loss(
     slot: Option<&SlotState>,
-    settled: Option<&Settled>,
+    settled: Option<&SettledRecord>,
     system_identifier: Option<&str>,
 ) -> Option<LostSlot> {
     // During an operation the slot may be missing, and the session that finishes the operation
@@ -87,7 +87,7 @@ pub fn loss(
 /// The relay writes the row before it confirms the slot, so the slot's WAL never begins after the
 /// recorded position. The row's own commit comes after the recorded position. A history that
 /// contains the row therefore contains everything up to that position.
-fn history_mismatch(slot: &SlotState, row: &Settled) -> Option<String> {
+fn history_mismatch(slot: &SlotState, row: &SettledRecord) -> Option<String> {
     // A row without a timeline is older than this rule.
     if row.timeline == 0 {
         return None;
@@ -113,11 +113,11 @@ fn history_mismatch(slot: &SlotState, row: &Settled) -> Option<String> {
 pub(crate) async fn read_settled(
     client: &Client,
     slot: &str,
-) -> Result<Option<Settled>, AdminError> {
+) -> Result<Option<SettledRecord>, AdminError> {
     let Some(row) = read_relay_row(client, slot).await? else { return Ok(None) };
     // In this order, because a running relay moves the row, and the WAL's end moves before it.
     let wal_end = read_wal_end(client).await?;
-    Ok(Some(Settled {
+    Ok(Some(SettledRecord {
         system_identifier: row.system_identifier,
         timeline: row.timeline,
         lsn: row.settled_lsn,
@@ -167,7 +167,7 @@ async fn system_identifier(client: &Client) -> Result<String, AdminError> {
 pub async fn rows_at_risk(
     client: &Client,
     tables: &[QualifiedName],
-    settled: &Settled,
+    settled: &SettledRecord,
 ) -> Result<Vec<(QualifiedName, u64)>, AdminError> {
     let mut counted = Vec::with_capacity(tables.len());
     for table in tables {

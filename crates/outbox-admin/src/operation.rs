@@ -32,7 +32,7 @@ pub struct Reset {
 /// A recovery: a new slot replaces a lost one, after publishing the rows that may not have been
 /// settled.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Recovery {
+pub struct SlotRecovery {
     /// Id that marks the rows published from the table.
     pub id: String,
     /// Whether the lost slot was a failover slot.
@@ -57,7 +57,7 @@ pub enum SettledBound {
 
 /// An upgrade of the server. Once its slot is dropped, nothing is created before the upgrade.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Upgrade {
+pub struct UpgradePreparation {
     /// System identifier of the server to upgrade.
     pub system_identifier: String,
     /// Version of that server, as `server_version_num`.
@@ -66,7 +66,7 @@ pub struct Upgrade {
     pub stage: UpgradeStage,
 }
 
-impl Upgrade {
+impl UpgradePreparation {
     /// Returns whether the server has been upgraded or replaced.
     #[must_use]
     pub fn has_happened(&self, system_identifier: &str, version: i32) -> bool {
@@ -98,9 +98,9 @@ pub enum SlotOperation {
     /// A copy of an anchor replaces the slot.
     Reset(Reset),
     /// A new slot replaces a lost slot.
-    Recovery(Recovery),
+    Recovery(SlotRecovery),
     /// The server is being upgraded.
-    Upgrade(Upgrade),
+    Upgrade(UpgradePreparation),
     /// The number of shards is being changed, and this slot belongs to the old or the new number.
     Resharding(Resharding),
 }
@@ -120,7 +120,7 @@ impl SlotOperation {
     pub fn describe(&self, slot: &str) -> String {
         match self {
             Self::Reset(reset) => reset.describe(slot),
-            Self::Recovery(Recovery { filling, bound, .. }) => {
+            Self::Recovery(SlotRecovery { filling, bound, .. }) => {
                 let what = match bound {
                     SettledBound::Nothing => "a backfill",
                     SettledBound::Horizon | SettledBound::Since(_) => "a recovery",
@@ -133,10 +133,10 @@ impl SlotOperation {
                     ),
                 }
             }
-            Self::Upgrade(Upgrade { stage: UpgradeStage::Preparing, .. }) => {
+            Self::Upgrade(UpgradePreparation { stage: UpgradeStage::Preparing, .. }) => {
                 "an upgrade that is being prepared (the slot is still there)".to_owned()
             }
-            Self::Upgrade(Upgrade { stage: UpgradeStage::Prepared, .. }) => {
+            Self::Upgrade(UpgradePreparation { stage: UpgradeStage::Prepared, .. }) => {
                 "an upgrade (the slot is dropped for it; after it, or without it, `walrelay slot recover` goes on)"
                     .to_owned()
             }
@@ -249,7 +249,7 @@ pub async fn read_operation(
                 (Some("nothing"), None) => SettledBound::Nothing,
                 (Some(_) | None, None) => SettledBound::Horizon,
             };
-            SlotOperation::Recovery(Recovery { id, failover, bound, filling })
+            SlotOperation::Recovery(SlotRecovery { id, failover, bound, filling })
         }),
         Some("upgrade") => {
             let stage = match row.get("has_slot") {
@@ -257,7 +257,7 @@ pub async fn read_operation(
                 false => UpgradeStage::Prepared,
             };
             text("system_identifier").zip(row.get("version")).map(|(system_identifier, version)| {
-                SlotOperation::Upgrade(Upgrade { system_identifier, version, stage })
+                SlotOperation::Upgrade(UpgradePreparation { system_identifier, version, stage })
             })
         }
         Some("resharding") => {
@@ -355,7 +355,7 @@ pub async fn finish_reset(client: &Client, slot: &str, reset: &Reset) -> Result<
 pub async fn begin_recovery(
     client: &Client,
     slot: &str,
-    recovery: &Recovery,
+    recovery: &SlotRecovery,
     (system_identifier, timeline): (&str, u32),
 ) -> Result<bool, AdminError> {
     let (bound, since) = recovery.bound.columns();
@@ -396,7 +396,7 @@ pub async fn begin_recovery(
 pub async fn begin_backfill(
     client: &Client,
     slot: &str,
-    recovery: &Recovery,
+    recovery: &SlotRecovery,
     (system_identifier, timeline): (&str, u32),
 ) -> Result<bool, AdminError> {
     let (bound, since) = recovery.bound.columns();
@@ -450,7 +450,7 @@ pub(crate) fn timeline_column(timeline: u32) -> Result<i32, AdminError> {
 pub async fn begin_upgrade(
     client: &Client,
     slot: &str,
-    upgrade: &Upgrade,
+    upgrade: &UpgradePreparation,
 ) -> Result<bool, AdminError> {
     let written = client
         .execute_typed(

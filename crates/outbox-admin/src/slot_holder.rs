@@ -6,7 +6,7 @@ use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 
 use crate::admin_error::AdminError;
-use crate::operation::{SlotOperation, Upgrade, UpgradeStage, is_operation_taken};
+use crate::operation::{SlotOperation, UpgradePreparation, UpgradeStage, is_operation_taken};
 use walrelay_pg_client::{Blockers, blockers};
 use walrelay_pg_replication::read_slot;
 
@@ -110,7 +110,9 @@ pub async fn describe_unfinished(
     operation: &SlotOperation,
 ) -> Result<String, AdminError> {
     let mut what = operation.describe(slot);
-    if let SlotOperation::Upgrade(Upgrade { stage: UpgradeStage::Preparing, .. }) = operation {
+    if let SlotOperation::Upgrade(UpgradePreparation { stage: UpgradeStage::Preparing, .. }) =
+        operation
+    {
         what.push_str(match is_operation_taken(client, slot).await? {
             true => "; `walrelay prepare-upgrade` is at it",
             false => {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pgoutput_parser::Lsn;
 use walrelay_outbox_admin::{
-    InitOptions, LostSlotPolicy, Recovery, SettledBound, SlotCreation, begin_recovery, init,
+    InitOptions, LostSlotPolicy, SettledBound, SlotCreation, SlotRecovery, begin_recovery, init,
     move_recovery_to_server,
 };
 use walrelay_outbox_store::{
@@ -246,7 +246,7 @@ async fn rows_that_another_server_recorded_are_before_every_position_of_this_one
     session.run(&recorded).await;
     let order = "SELECT string_agg(format('%s %s.%s', event_id, commit_lsn, tx_index), ', '
                         ORDER BY slot <> 'other', commit_lsn, tx_index) FROM app_outbox_dispatch";
-    let recovery = Recovery {
+    let recovery = SlotRecovery {
         id: "1".to_owned(),
         failover: Failover::No,
         bound: SettledBound::Since(std::time::SystemTime::now()),

@@ -55,7 +55,7 @@ use walrelay_core::{ClaimKey, OnDead};
 use crate::store_error::StoreError;
 
 pub use claim::{ClaimLimits, ClaimedRow};
-pub use counting::{DispatchCounts, IncrementalCount, Refused, RetryingReasons};
+pub use counting::{DispatchCounts, IncrementalCount, OperatorFailure, RetryingReasons};
 pub use due::DueKeys;
 pub use heads::Head;
 pub use key_pause::{HeldKey, History, HistorySource, KeyPauseCounts, ReplayedRows};

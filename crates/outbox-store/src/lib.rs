@@ -23,12 +23,12 @@ pub use dispatch::{
     Claim, ClaimLimits, ClaimedRow, DISPATCH_CHANNEL, DispatchCounts, DispatchDetail,
     DispatchFilter, DispatchQuery, DispatchRow, DispatchStatus, DispatchStore, DueKeys, Head,
     HeldKey, History, HistorySource, IncrementalCount, Key, KeyPauseCounts, NewDestination,
-    PageStart, ParkRow, ParkStatus, ParkedKey, RecordedPage, RecordedRow, Refused, ReplayedRows,
-    RetrySelection, RetryingReasons, StateFilter,
+    OperatorFailure, PageStart, ParkRow, ParkStatus, ParkedKey, RecordedPage, RecordedRow,
+    ReplayedRows, RetrySelection, RetryingReasons, StateFilter,
 };
 pub use migrations::{Migration, RELAY_TABLES, REPLAY_TABLES, migrate, migrations, relay_tables};
 pub use outbox::Outbox;
-pub use publication_watch::{PublicationWatch, Watch};
+pub use publication_watch::{PublicationCheck, PublicationWatch};
 pub use relay_condition::{Condition, StoredCondition};
 pub use relay_row::{
     Horizon, RelayRow, RelayRowOwner, RelayRowWritten, SLOT_WITH_OLDEST, advance_relay_row,
@@ -39,7 +39,7 @@ pub use session_store::SessionStore;
 pub use shard::{KeyPiece, ParseShardError, Shard, ShardKey};
 pub use slot_figures::read_survey;
 pub use store::{
-    DUE_KEYS_MAX, Due, HEADS_MAX, HOLDS_MAX, NEXT_STEP_SEPARATOR, Store, StoreFailure, Survey,
+    DUE_KEYS_MAX, Due, HEADS_MAX, HOLDS_MAX, NEXT_STEP_SEPARATOR, SlotFigures, Store, StoreFailure,
     TABLE_FAILURE_PREFIX,
 };
 pub use store_error::{StoreError, grant_on};

@@ -14,7 +14,7 @@ use walrelay_pg_client::{QualifiedName, quote_identifier};
 
 /// The result of a check of the publication.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Watch {
+pub enum PublicationCheck {
     /// No change of the publication was committed before this position.
     Intact {
         /// The position.
@@ -55,7 +55,7 @@ impl PublicationWatch {
     /// # Errors
     ///
     /// The server refused the statement, or the connection ended.
-    pub async fn look(&self, client: &Client) -> Result<Watch, StoreError> {
+    pub async fn look(&self, client: &Client) -> Result<PublicationCheck, StoreError> {
         // The position is read first. A transaction that commits a change before it has already
         // marked the catalog's rows. We then see either the change or the mark. Only the mark is
         // visible while the commit waits for a standby after it is in the WAL.
@@ -69,18 +69,18 @@ impl PublicationWatch {
             let rows = self.read(client).await?;
             let marks: Vec<Mark> = rows.iter().flat_map(marks).collect();
             if marks.iter().any(|mark| mark.is_in_progress) {
-                return Ok(Watch::Changing);
+                return Ok(PublicationCheck::Changing);
             }
             // The transaction ended after we had read the row, so the next check sees its change. A
             // mark that is seen twice only locked the row.
             if marks.iter().all(|mark| finished.contains(&mark.of)) {
                 return Ok(match self.compare(&rows) {
-                    Ok(()) => Watch::Intact { up_to },
-                    Err(what) => Watch::Changed { what },
+                    Ok(()) => PublicationCheck::Intact { up_to },
+                    Err(what) => PublicationCheck::Changed { what },
                 });
             }
             if !finished.is_empty() {
-                return Ok(Watch::Changing);
+                return Ok(PublicationCheck::Changing);
             }
             finished = marks.into_iter().map(|mark| mark.of).collect();
         }

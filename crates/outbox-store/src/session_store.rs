@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use pgoutput_parser::{Lsn, Position};
 use tokio_postgres::error::SqlState;
 use walrelay_core::{
-    ClaimKey, Claimed, FailureClass, Fault, Finished, IncompleteMessage, Message, NotAMessage,
+    ClaimAnswer, ClaimKey, FailureClass, Fault, Finished, IncompleteMessage, Message, NotAMessage,
     Outcome, PublishFailure, RowToRecord, Topic,
 };
 
@@ -20,7 +20,7 @@ use crate::dispatch::{
     Claim, ClaimLimits, ClaimedRow, DispatchStore, Head, IncrementalCount, Key, ParkRow, ParkedKey,
     RecordedPage,
 };
-use crate::publication_watch::{PublicationWatch, Watch};
+use crate::publication_watch::{PublicationCheck, PublicationWatch};
 use crate::relay_condition::Condition;
 use crate::relay_row::{
     Horizon, RelayRowOwner, RelayRowWritten, note_origin, read_confirmed, read_horizon,
@@ -28,7 +28,7 @@ use crate::relay_row::{
 };
 use crate::slot_figures::read_survey;
 use crate::store::{
-    DUE_KEYS_MAX, Due, HEADS_MAX, HOLDS_MAX, NEXT_STEP_SEPARATOR, Store, StoreFailure, Survey,
+    DUE_KEYS_MAX, Due, HEADS_MAX, HOLDS_MAX, NEXT_STEP_SEPARATOR, SlotFigures, Store, StoreFailure,
     TABLE_FAILURE_PREFIX,
 };
 use crate::store_error::{StoreError, grant_on};
@@ -291,7 +291,7 @@ impl Store for SessionStore {
         keys: &[ClaimKey],
         bytes_max: usize,
         through: Position,
-    ) -> Result<Vec<Claimed>, StoreFailure> {
+    ) -> Result<Vec<ClaimAnswer>, StoreFailure> {
         self.answer_holds(keys, through).await?;
         let wanted: Vec<_> = keys.iter().map(Key::from).collect();
         // A row in memory costs more than twice its bytes.
@@ -315,7 +315,7 @@ impl Store for SessionStore {
             .iter()
             .map(|key| match claimed.remove(&owned(key)) {
                 Some(of_key) => self.readable(key, of_key, &mut unreadable),
-                None => Claimed { rows: Vec::new(), held_for: held_for(key, &held) },
+                None => ClaimAnswer { rows: Vec::new(), held_for: held_for(key, &held) },
             })
             .collect();
         if !unreadable.is_empty() {
@@ -407,7 +407,7 @@ impl Store for SessionStore {
         }
     }
 
-    async fn survey(&mut self) -> Result<Survey, StoreFailure> {
+    async fn survey(&mut self) -> Result<SlotFigures, StoreFailure> {
         let store = self.store.clone();
         let mut counting = self.counting.clone();
         let client = self.client().await?;
@@ -417,11 +417,11 @@ impl Store for SessionStore {
         Ok(survey)
     }
 
-    async fn watch(&mut self) -> Result<Watch, StoreFailure> {
+    async fn watch(&mut self) -> Result<PublicationCheck, StoreFailure> {
         self.refuse_other_generation().await?;
         match self.watch.clone() {
             Some(watch) => watch.look(self.client().await?).await.map_err(store_failure),
-            None => Ok(Watch::Intact { up_to: Lsn::new(u64::MAX) }),
+            None => Ok(PublicationCheck::Intact { up_to: Lsn::new(u64::MAX) }),
         }
     }
 
@@ -510,7 +510,7 @@ impl SessionStore {
         key: &ClaimKey,
         rows: Vec<ClaimedRow>,
         unreadable: &mut Vec<(Claim, Outcome)>,
-    ) -> Claimed {
+    ) -> ClaimAnswer {
         let mut messages = Vec::with_capacity(rows.len());
         let mut is_broken = false;
         for row in rows {
@@ -536,7 +536,7 @@ impl SessionStore {
             }
         }
         let held_for = messages.is_empty().then_some(HELD_PAUSE);
-        Claimed { rows: messages, held_for }
+        ClaimAnswer { rows: messages, held_for }
     }
 }
 

@@ -6,7 +6,7 @@ use tokio_postgres::types::Type;
 use crate::anchor::read_anchor_states;
 use crate::dispatch::{DispatchStore, IncrementalCount};
 use crate::relay_row::read_relay_row;
-use crate::store::Survey;
+use crate::store::SlotFigures;
 use crate::store_error::StoreError;
 use walrelay_pg_replication::{SlotState, Writer, read_slot};
 
@@ -19,7 +19,7 @@ pub async fn read_survey(
     client: &Client,
     store: &DispatchStore,
     counting: &mut IncrementalCount,
-) -> Result<Survey, StoreError> {
+) -> Result<SlotFigures, StoreError> {
     let relay_row = read_relay_row(client, store.slot()).await?;
     let slot = read_slot(client, store.slot()).await?;
     let lag_seconds = match &slot {
@@ -30,7 +30,7 @@ pub async fn read_survey(
     let anchors = read_anchor_states(client, store.slot()).await?;
     store.count_further(client, counting).await?;
     let (counts, is_counting) = (counting.counts(), counting.is_under_way());
-    Ok(Survey { counts, is_counting, slot, lag_seconds, oldest_writer, relay_row, anchors })
+    Ok(SlotFigures { counts, is_counting, slot, lag_seconds, oldest_writer, relay_row, anchors })
 }
 
 async fn oldest_writer(client: &Client) -> Result<Option<Writer>, StoreError> {

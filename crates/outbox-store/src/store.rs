@@ -7,11 +7,11 @@
 use std::time::Duration;
 
 use pgoutput_parser::{Lsn, Position};
-use walrelay_core::{ClaimKey, Claimed, Finished, RowToRecord, Topic};
+use walrelay_core::{ClaimAnswer, ClaimKey, Finished, RowToRecord, Topic};
 
 use crate::anchor::AnchorStatus;
 use crate::dispatch::{DispatchCounts, Head, ParkedKey, RecordedPage};
-use crate::publication_watch::Watch;
+use crate::publication_watch::PublicationCheck;
 use crate::relay_condition::Condition;
 use crate::relay_row::RelayRow;
 use crate::store_error::StoreError;
@@ -74,7 +74,7 @@ fn first_lines(error: &(dyn std::error::Error + 'static)) -> String {
 
 /// Figures for operators.
 #[derive(Debug, Clone, Default)]
-pub struct Survey {
+pub struct SlotFigures {
     /// Rows in dispatch state.
     pub counts: DispatchCounts,
     /// Whether the count is not complete yet.
@@ -150,7 +150,7 @@ pub trait Store: Send + 'static {
         keys: &[ClaimKey],
         bytes_max: usize,
         through: Position,
-    ) -> impl Future<Output = Result<Vec<Claimed>, StoreFailure>> + Send;
+    ) -> impl Future<Output = Result<Vec<ClaimAnswer>, StoreFailure>> + Send;
 
     /// Returns keys with rows that became due, also through an operator, at most [`DUE_KEYS_MAX`].
     /// Keys of the topics in `except` are left out. The result includes [some](HOLDS_MAX) keys with
@@ -201,10 +201,10 @@ pub trait Store: Send + 'static {
     }
 
     /// Counts rows, one part of the table at a time, and reads the slot, for operators.
-    fn survey(&mut self) -> impl Future<Output = Result<Survey, StoreFailure>> + Send;
+    fn survey(&mut self) -> impl Future<Output = Result<SlotFigures, StoreFailure>> + Send;
 
     /// Returns whether the publication still publishes the outbox tables.
-    fn watch(&mut self) -> impl Future<Output = Result<Watch, StoreFailure>> + Send;
+    fn watch(&mut self) -> impl Future<Output = Result<PublicationCheck, StoreFailure>> + Send;
 
     /// Deletes some of the rows whose retention is over, and returns their number. 0 means that
     /// none are left.

@@ -59,19 +59,19 @@ pub async fn refuse_hidden_rows(
         )
         .await
         .map_err(SqlError::sql("look whether rows are hidden"))?;
-    let hidden: Vec<Hidden> = found.iter().filter_map(Hidden::of).collect();
+    let hidden: Vec<HiddenTable> = found.iter().filter_map(HiddenTable::of).collect();
     let role = found.first().map_or("", |row| row.get("role"));
     refusal(role, &hidden).map_or(Ok(()), Err)
 }
 
 /// A table whose rows are hidden from some commands.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Hidden {
+struct HiddenTable {
     table: QualifiedName,
     commands: Vec<String>,
 }
 
-impl Hidden {
+impl HiddenTable {
     fn of(row: &Row) -> Option<Self> {
         let commands: Vec<String> = row.get("hidden_from");
         let name = |column| row.get::<_, String>(column);
@@ -110,13 +110,13 @@ impl Hidden {
     }
 }
 
-fn refusal(role: &str, hidden: &[Hidden]) -> Option<SqlError> {
+fn refusal(role: &str, hidden: &[HiddenTable]) -> Option<SqlError> {
     if hidden.is_empty() {
         return None;
     }
     let joined = |texts: Vec<String>, by| texts.join(by);
     Some(SqlError::RowsHidden {
-        tables: joined(hidden.iter().map(Hidden::told).collect(), ", "),
+        tables: joined(hidden.iter().map(HiddenTable::told).collect(), ", "),
         role: role.to_owned(),
         policies: joined(hidden.iter().map(|one| one.policies(role)).collect(), "; "),
     })
@@ -153,9 +153,9 @@ fn question() -> String {
 mod tests {
     use super::*;
 
-    fn hidden(table: &str, commands: &[&str]) -> Hidden {
+    fn hidden(table: &str, commands: &[&str]) -> HiddenTable {
         let commands = commands.iter().map(|&command| command.to_owned()).collect();
-        Hidden { table: QualifiedName::new("public", table), commands }
+        HiddenTable { table: QualifiedName::new("public", table), commands }
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::message::{
     Begin, Commit, Delete, Insert, LogicalMessage, OldTuple, Origin, Truncate, Type, Update,
 };
 use crate::relations::{Relation, Relations};
-use crate::tuple::{Form, Tuple};
+use crate::tuple::{MessageForm, Tuple};
 
 /// Decodes the data of XLogData frames into changes. One decoder serves one connection.
 #[derive(Debug, Default)]
@@ -180,7 +180,7 @@ impl Decoder {
     fn insert<'a>(
         &'a mut self,
         mut cursor: Cursor<'a>,
-        form: Form,
+        form: MessageForm,
     ) -> Result<Insert<'a>, DecodeError> {
         let Some(open) = &mut self.open else { return Err(outside(&cursor)) };
         let relation = next_relation(&mut self.relations, &mut cursor)?;
@@ -199,7 +199,7 @@ impl Decoder {
     fn update<'a>(
         &'a mut self,
         mut cursor: Cursor<'a>,
-        form: Form,
+        form: MessageForm,
     ) -> Result<Update<'a>, DecodeError> {
         inside(&self.open, &cursor)?;
         let relation = next_relation(&mut self.relations, &mut cursor)?;
@@ -212,7 +212,7 @@ impl Decoder {
     fn delete<'a>(
         &'a mut self,
         mut cursor: Cursor<'a>,
-        form: Form,
+        form: MessageForm,
     ) -> Result<Delete<'a>, DecodeError> {
         inside(&self.open, &cursor)?;
         let relation = next_relation(&mut self.relations, &mut cursor)?;
@@ -245,7 +245,7 @@ impl Decoder {
 
 /// Reads the message kind from the tag, and whether the message may be condensed.
 #[inline]
-fn kind_of(cursor: &Cursor<'_>) -> Result<(MessageKind, Form), DecodeError> {
+fn kind_of(cursor: &Cursor<'_>) -> Result<(MessageKind, MessageForm), DecodeError> {
     let kind = match cursor.peek() {
         Some(b'I') => MessageKind::Insert,
         Some(b'B') => MessageKind::Begin,
@@ -257,13 +257,13 @@ fn kind_of(cursor: &Cursor<'_>) -> Result<(MessageKind, Form), DecodeError> {
         Some(b'D') => MessageKind::Delete,
         Some(b'T') => MessageKind::Truncate,
         Some(b'M') => MessageKind::Message,
-        Some(b'i') => return Ok((MessageKind::Insert, Form::Condensed)),
-        Some(b'u') => return Ok((MessageKind::Update, Form::Condensed)),
-        Some(b'd') => return Ok((MessageKind::Delete, Form::Condensed)),
+        Some(b'i') => return Ok((MessageKind::Insert, MessageForm::Condensed)),
+        Some(b'u') => return Ok((MessageKind::Update, MessageForm::Condensed)),
+        Some(b'd') => return Ok((MessageKind::Delete, MessageForm::Condensed)),
         Some(tag) => return Err(unknown_tag(cursor, tag)),
         None => return Err(cursor.wrong_byte("the tag of a pgoutput message")),
     };
-    Ok((kind, Form::Whole))
+    Ok((kind, MessageForm::Whole))
 }
 
 /// The error names streaming and two-phase messages, because only a wrong option can produce them.
@@ -338,7 +338,7 @@ fn known<'a>(
 #[inline]
 fn new_tuple<'a>(
     cursor: &mut Cursor<'a>,
-    described: (&Relation, Form),
+    described: (&Relation, MessageForm),
 ) -> Result<Tuple<'a>, DecodeError> {
     if cursor.peek() != Some(b'N') {
         return Err(cursor.wrong_byte("a new tuple, 'N'"));

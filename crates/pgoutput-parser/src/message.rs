@@ -27,7 +27,7 @@ use crate::error::DecodeError;
 use crate::lsn::{Boundary, Lsn, Position};
 use crate::relations::Relation;
 use crate::time::PgTimestamp;
-use crate::tuple::{Form, Tuple};
+use crate::tuple::{MessageForm, Tuple};
 
 /// The start of a committed transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -164,7 +164,7 @@ impl<'a> OldTuple<'a> {
     /// Parses the old tuple at the cursor, or returns `None` if its tag is not there.
     pub(crate) fn parse(
         cursor: &mut Cursor<'a>,
-        described: (&Relation, Form),
+        described: (&Relation, MessageForm),
     ) -> Result<Option<Self>, DecodeError> {
         let of_kind: fn(Tuple<'a>) -> Self = match cursor.peek() {
             Some(b'K') => Self::Key,

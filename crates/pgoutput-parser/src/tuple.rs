@@ -27,12 +27,12 @@ pub struct Tuple<'a> {
     /// Checked bytes: exactly `len` well-formed columns.
     columns: &'a [u8],
     len: u16,
-    form: Form,
+    form: MessageForm,
 }
 
 /// Whether values may have been dropped from a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum MessageForm {
     /// The message is unchanged from the server.
     Whole,
     /// A [`Condenser`](crate::Condenser) may have dropped values.
@@ -42,7 +42,7 @@ pub(crate) enum Form {
 impl<'a> Tuple<'a> {
     pub(crate) fn parse(
         cursor: &mut Cursor<'a>,
-        (relation, form): (&Relation, Form),
+        (relation, form): (&Relation, MessageForm),
     ) -> Result<Self, DecodeError> {
         let at_count = *cursor;
         let len = cursor.u16("column count")?;
@@ -76,7 +76,7 @@ impl<'a> Tuple<'a> {
     /// Whether values may have been dropped.
     #[must_use]
     pub fn is_condensed(&self) -> bool {
-        self.form == Form::Condensed
+        self.form == MessageForm::Condensed
     }
 
     /// The number of columns, equal to that of its relation.
@@ -206,7 +206,7 @@ fn split_length(bytes: &[u8]) -> Option<(Column<'_>, &[u8])> {
     Some((Column::TooLarge { bytes: value_bytes }, rest))
 }
 
-impl Form {
+impl MessageForm {
     /// Whether the form allows the column. The server never drops a value.
     #[inline]
     fn may_have(self, column: &Column<'_>) -> bool {

@@ -35,7 +35,7 @@ pub use classify::{classify, operator_fix, operator_hint};
 pub use config::{Endpoint, PublisherConfig};
 pub use error::{Answer, PubsubError};
 pub use grpc::GrpcPublisher;
-pub use pull_response::{Delivered, MessageRef, ReceivedMessage, Unreadable};
+pub use pull_response::{Delivered, MalformedMessage, MessageRef, ReceivedMessage};
 pub use subscriber::{StreamingPull, Subscriber};
 
 /// Installs ring as the process's cryptography provider for TLS and credentials.

@@ -57,7 +57,7 @@ pub struct ReceivedMessage {
 /// The bytes are not a `PubsubMessage`, or the message has no id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a message was delivered that cannot be read")]
-pub struct Unreadable;
+pub struct MalformedMessage;
 
 impl ReceivedMessage {
     /// Reads the message.
@@ -65,7 +65,7 @@ impl ReceivedMessage {
     /// # Errors
     ///
     /// The bytes are not a `PubsubMessage`, or the message has no id.
-    pub fn message(&self) -> Result<MessageRef<'_>, Unreadable> {
+    pub fn message(&self) -> Result<MessageRef<'_>, MalformedMessage> {
         MessageRef::of(&self.message)
     }
 }
@@ -99,8 +99,8 @@ impl<'a> MessageRef<'a> {
     /// # Errors
     ///
     /// The bytes are not a `PubsubMessage`, or the message has no id.
-    pub fn of(bytes: &'a [u8]) -> Result<Self, Unreadable> {
-        Self::read(bytes).ok_or(Unreadable)
+    pub fn of(bytes: &'a [u8]) -> Result<Self, MalformedMessage> {
+        Self::read(bytes).ok_or(MalformedMessage)
     }
 
     fn read(mut bytes: &'a [u8]) -> Option<Self> {
@@ -203,7 +203,7 @@ mod tests {
         assert_eq!((message.publish_time, message.ordering_key), (Some((-5, 999_999_999)), "key"));
         let expected = [("empty", ""), ("name", "value"), ("é", "\u{1f600}\"")];
         assert_eq!(message.attributes, expected);
-        assert_eq!(second.message(), Err(Unreadable), "there is none");
+        assert_eq!(second.message(), Err(MalformedMessage), "there is none");
         let shown = format!("{read:?} {message:?}");
         assert!(!shown.contains("value") && !shown.contains("key"), "{shown}");
     }
@@ -232,7 +232,7 @@ mod tests {
             &[0x0B],
             &[0x0A, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0x7F],
         ] {
-            assert_eq!(MessageRef::of(bytes), Err(Unreadable), "{bytes:?}");
+            assert_eq!(MessageRef::of(bytes), Err(MalformedMessage), "{bytes:?}");
         }
     }
 }

@@ -6,7 +6,7 @@ use walrelay_outbox_store::StoreFailure;
 use walrelay_pg_client::{PgError, ServerError};
 
 use crate::policy::{Disposition, ErrorContext, Exit, Kind};
-use crate::stream::pipeline_error::{PipelineError, Unsent};
+use crate::stream::pipeline_error::{PipelineError, SendFailurePosition};
 
 /// An error that ends a session, or that prevents a new one.
 #[derive(Debug, thiserror::Error)]
@@ -74,7 +74,7 @@ pub enum RelayError {
 #[error("the server cannot send {at}{rows}: {attempts} sessions ended there, one after the other")]
 pub struct RepeatedSendFailure {
     /// The place at which the sessions ended.
-    pub at: Unsent,
+    pub at: SendFailurePosition,
     /// The number of sessions.
     pub attempts: u32,
     /// The rows as error text, if the relay found them in the table: `, which is event …`.

@@ -18,7 +18,7 @@ use walrelay_pg_replication::{
 };
 
 use crate::error::RelayError;
-use crate::stream::pipeline_error::Unsent;
+use crate::stream::pipeline_error::SendFailurePosition;
 
 /// The parameters of a lookahead.
 #[derive(Debug, Clone, Copy)]
@@ -51,11 +51,11 @@ pub enum MoveTarget {
 #[derive(Debug)]
 pub enum Lookahead {
     /// The move skips these changes.
-    Reaches(GivenUp),
+    Reaches(SkippedChanges),
     /// Before the position, the server cannot send a row.
     Blocked {
         /// The place of that row.
-        at: Unsent,
+        at: SendFailurePosition,
         /// The answer of the server.
         source: PgError,
     },
@@ -63,7 +63,7 @@ pub enum Lookahead {
 
 /// The changes before the new position of a slot.
 #[derive(Debug)]
-pub struct GivenUp {
+pub struct SkippedChanges {
     /// The new position of the slot.
     pub target: Lsn,
     /// The number of transactions with changes.
@@ -78,7 +78,7 @@ pub struct GivenUp {
     pub unsendable: Option<UnsendableTransaction>,
 }
 
-impl GivenUp {
+impl SkippedChanges {
     const fn nothing() -> Self {
         Self {
             target: Lsn::ZERO,
@@ -184,7 +184,7 @@ struct Reading<'a> {
     decoder: Option<Decoder>,
     open: Option<OpenTransaction>,
     /// All changes that were read.
-    all: GivenUp,
+    all: SkippedChanges,
     /// The counts of the changes before the position.
     before: Counts,
 }
@@ -213,7 +213,7 @@ impl Counts {
 impl<'a> Reading<'a> {
     fn new(question: Question<'a>, end: Lsn) -> Self {
         let (open, decoder) = (None, Some(Decoder::new()));
-        let (all, before) = (GivenUp::nothing(), Counts::NONE);
+        let (all, before) = (SkippedChanges::nothing(), Counts::NONE);
         Self { question, end, decoder, open, all, before }
     }
 
@@ -287,7 +287,7 @@ impl<'a> Reading<'a> {
         }
         let (MoveTarget::Transaction(to) | MoveTarget::Position(to)) = self.question.reach;
         if end_lsn <= to {
-            let GivenUp { transactions, inserts, other_changes, .. } = self.all;
+            let SkippedChanges { transactions, inserts, other_changes, .. } = self.all;
             self.before = Counts { end_lsn, transactions, inserts, other_changes };
         }
         None
@@ -300,9 +300,9 @@ impl<'a> Reading<'a> {
     }
 
     fn reaches(&mut self, target: Lsn) -> Lookahead {
-        Lookahead::Reaches(GivenUp {
+        Lookahead::Reaches(SkippedChanges {
             target,
-            ..std::mem::replace(&mut self.all, GivenUp::nothing())
+            ..std::mem::replace(&mut self.all, SkippedChanges::nothing())
         })
     }
 
@@ -313,7 +313,7 @@ impl<'a> Reading<'a> {
         let mut rows = std::mem::take(&mut self.all.rows);
         rows.truncate(usize::try_from(inserts).unwrap_or(usize::MAX));
         let unsendable = None;
-        Lookahead::Reaches(GivenUp {
+        Lookahead::Reaches(SkippedChanges {
             target,
             transactions,
             inserts,
@@ -335,12 +335,15 @@ impl<'a> Reading<'a> {
         }
         let Some(open) = self.open.take() else {
             let position = Position { commit_lsn: self.before.end_lsn, tx_index: 0 };
-            return Ok(Lookahead::Blocked { at: Unsent::Behind(position), source });
+            return Ok(Lookahead::Blocked { at: SendFailurePosition::Behind(position), source });
         };
         let position = Position { commit_lsn: open.commit_lsn, tx_index: open.inserts };
         let xid = open.xid;
         if !open.is_meant {
-            return Ok(Lookahead::Blocked { at: Unsent::Row { position, xid }, source });
+            return Ok(Lookahead::Blocked {
+                at: SendFailurePosition::Row { position, xid },
+                source,
+            });
         }
         self.count(&open);
         let target = Lsn::new(open.commit_lsn.as_u64() + WITHIN_COMMIT_RECORD);
@@ -472,7 +475,7 @@ mod tests {
     #[test]
     fn a_transaction_that_cannot_be_sent_is_passed_within_its_commit_record() {
         let meant = answer(MoveTarget::Transaction(Lsn::new(100)), Some(70));
-        let Lookahead::Reaches(GivenUp { target, inserts, unsendable, .. }) = meant else {
+        let Lookahead::Reaches(SkippedChanges { target, inserts, unsendable, .. }) = meant else {
             panic!("it is meant");
         };
         assert_eq!((target.as_u64(), inserts), (108, 1));

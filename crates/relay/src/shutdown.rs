@@ -50,7 +50,7 @@ impl Shutdown {
     /// # Errors
     ///
     /// The handlers cannot be installed.
-    pub fn on_signals(&self, told: Told) -> io::Result<impl Future<Output = ()> + use<>> {
+    pub fn on_signals(&self, told: SignalLogging) -> io::Result<impl Future<Output = ()> + use<>> {
         let mut signals = Signals::listen()?;
         let shutdown = self.clone();
         Ok(async move {
@@ -69,14 +69,14 @@ impl Shutdown {
 
 /// Whether a stop by a signal is logged at level info.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Told {
+pub enum SignalLogging {
     /// The process finishes its current work first.
     Yes,
     /// The process has no work to finish, and a signal is its normal end.
     No,
 }
 
-impl Told {
+impl SignalLogging {
     fn tell(self, signal: &str) {
         match self {
             Self::Yes => tracing::info!(signal, "asked to stop; a second signal stops at once"),

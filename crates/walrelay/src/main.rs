@@ -7,7 +7,7 @@ use walrelay::config::{CommandLine, Config, Environment, Refusal};
 use walrelay::error::Error;
 use walrelay::telemetry;
 use walrelay_relay::policy::Exit;
-use walrelay_relay::shutdown::{Shutdown, Told};
+use walrelay_relay::shutdown::{Shutdown, SignalLogging};
 
 fn main() -> ExitCode {
     // After a panic, even in a task, the process must stop, so that a relay with a broken invariant
@@ -42,7 +42,8 @@ fn execute() -> Result<(), Error> {
         .enable_all()
         .build()
         .map_err(|error| io("start the runtime", error))?;
-    let told = if config.command.is_ended_by_a_signal() { Told::No } else { Told::Yes };
+    let told =
+        if config.command.is_ended_by_a_signal() { SignalLogging::No } else { SignalLogging::Yes };
     let done = runtime.block_on(async {
         let shutdown = Shutdown::new();
         let second_signal =

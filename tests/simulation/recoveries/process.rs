@@ -15,7 +15,7 @@ use walrelay_relay::recovery::{
 };
 use walrelay_relay::settings::Until;
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_relay::stream::mode::Ended;
+use walrelay_relay::stream::mode::StopReason;
 
 use super::bug::Bug;
 use super::disk::CreatedSlot;
@@ -127,11 +127,11 @@ impl Processes {
         let (stop, shutdown) = (Shutdown::new(), Shutdown::new());
         let running = Box::pin(supervisor.run(&stop));
         match run_recording_place(running, (noting, &progress), (&stop, &shutdown)).await {
-            Ok(Some(Ended::CaughtUp)) => {
+            Ok(Some(StopReason::CaughtUp)) => {
                 steps.pass().await;
                 disk.finish();
             }
-            Ok(Some(Ended::Stopped) | None) => judge.find(Fault::GaveUp, "stopped"),
+            Ok(Some(StopReason::Stopped) | None) => judge.find(Fault::GaveUp, "stopped"),
             Err(error) => judge.find(Fault::GaveUp, story_of(&error)),
         }
     }

@@ -9,8 +9,8 @@ use pgoutput_parser::{Lsn, PgTimestamp, Position};
 use proptest::prelude::*;
 use prost::Message as _;
 use walrelay_core::{
-    Backoff, ClaimKey, Claimed, FailureCause, FailureClass, Finished, LanePolicy, Lanes, Message,
-    OnDead, Outcome, PublishFailure, RecordReason, RowToRecord, Topic, Tracker,
+    Backoff, ClaimAnswer, ClaimKey, FailureCause, FailureClass, Finished, LanePolicy, Lanes,
+    Message, OnDead, Outcome, PublishFailure, RecordReason, RowToRecord, Topic, Tracker,
 };
 
 /// Due times are odd multiples of five minutes, and time passes in even ones. The seconds of real
@@ -232,7 +232,7 @@ impl ScriptedRelay {
             .collect()
     }
 
-    pub(crate) fn take(&mut self, claimed: Vec<Claimed>) {
+    pub(crate) fn take(&mut self, claimed: Vec<ClaimAnswer>) {
         for (message, _) in claimed.into_iter().flat_map(|claimed| claimed.rows) {
             self.held.insert((message.position(), message.event_id().to_owned()), message);
         }

@@ -32,7 +32,7 @@ pub struct ClaimKey {
 
 /// The store's answer to a [`ClaimKey`].
 #[derive(Debug)]
-pub struct Claimed {
+pub struct ClaimAnswer {
     /// Rows in order, each with its attempts so far.
     pub rows: Vec<(Message, u32)>,
     /// If no row was returned: the delay until the next check. `None` if the table holds no more
@@ -128,7 +128,7 @@ impl Lanes {
     /// # Panics
     ///
     /// The key was not being claimed.
-    pub fn claimed(&mut self, id: LaneId, claimed: Claimed, now: Instant) {
+    pub fn claimed(&mut self, id: LaneId, claimed: ClaimAnswer, now: Instant) {
         let lane = &mut self.table[id];
         let Some(Parked {
             redelivery: Redelivery::Claiming { appended },

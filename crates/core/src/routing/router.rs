@@ -16,7 +16,7 @@ use crate::routing::omitted_parts::LeftOut;
 use crate::routing::row_view::{Payload, RowView};
 use crate::routing::template::Template;
 use crate::routing::wire;
-use crate::selection::Matching;
+use crate::selection::ColumnFilter;
 
 /// The settings that turn rows into messages.
 #[derive(Debug, Clone)]
@@ -214,7 +214,7 @@ impl Router {
     pub fn matches(
         &mut self,
         insert: &Insert<'_>,
-        matching: &Matching,
+        matching: &ColumnFilter,
     ) -> Result<bool, RouteError> {
         if matching.is_everything() {
             return Ok(true);

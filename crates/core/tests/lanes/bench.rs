@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use pgoutput_parser::{Lsn, PgTimestamp, Position};
 use walrelay_core::{
-    Backoff, Batch, ClaimKey, Claimed, FailureClass, Finished, LanePolicy, Lanes, Message, OnDead,
-    PublishFailure, RowToRecord, Topic, Tracker,
+    Backoff, Batch, ClaimAnswer, ClaimKey, FailureClass, Finished, LanePolicy, Lanes, Message,
+    OnDead, PublishFailure, RowToRecord, Topic, Tracker,
 };
 
 pub(crate) const PARK_AFTER: Duration = Duration::from_secs(5);
@@ -146,7 +146,7 @@ impl LaneHarness {
             .iter()
             .map(|(row, attempts)| (message(*row, &key.topic, &key.ordering_key), *attempts))
             .collect();
-        self.lanes.claimed(key.lane, Claimed { rows, held_for: None }, self.now);
+        self.lanes.claimed(key.lane, ClaimAnswer { rows, held_for: None }, self.now);
         self.lanes.check();
     }
 

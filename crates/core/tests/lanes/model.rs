@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use pgoutput_parser::{Lsn, PgTimestamp, Position};
 use walrelay_core::{
-    Backoff, Batch, Claimed, FailureClass, LanePolicy, Lanes, Message, OnDead, Outcome,
+    Backoff, Batch, ClaimAnswer, FailureClass, LanePolicy, Lanes, Message, OnDead, Outcome,
     PublishFailure, RecordReason, SpillMode, Ticket, Topic, Tracker,
 };
 
@@ -251,7 +251,7 @@ impl InboxDatabase {
         }
     }
 
-    fn claim(&mut self, key: &str) -> Claimed {
+    fn claim(&mut self, key: &str) -> ClaimAnswer {
         let hold = self.on_dead == OnDead::Hold && !key.is_empty();
         let of_key = self.table.iter().filter(|(_, row)| row.key == key);
         let claimable =
@@ -263,7 +263,7 @@ impl InboxDatabase {
             .collect();
         let holds = self.table.values().any(|row| row.key == key && (!row.dead || hold));
         let held_for = (rows.is_empty() && holds).then_some(Duration::from_millis(100));
-        Claimed { rows, held_for }
+        ClaimAnswer { rows, held_for }
     }
 
     fn ask_for_claims(&mut self) {

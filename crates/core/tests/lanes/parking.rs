@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use walrelay_core::{
-    Backoff, Batch, Claimed, FailureClass, LaneId, LanePolicy, Outcome, RecordReason, RowToRecord,
-    SpillMode, Topic,
+    Backoff, Batch, ClaimAnswer, FailureClass, LaneId, LanePolicy, Outcome, RecordReason,
+    RowToRecord, SpillMode, Topic,
 };
 
 use crate::bench::{LaneHarness, message, policy, steady};
@@ -14,8 +14,8 @@ const SECOND: Duration = Duration::from_secs(1);
 /// The delay after which a key that was not ready is checked again.
 const SETTLE_PAUSE: Duration = Duration::from_millis(20);
 
-fn nothing(held_for: Option<Duration>) -> Claimed {
-    Claimed { rows: Vec::new(), held_for }
+fn nothing(held_for: Option<Duration>) -> ClaimAnswer {
+    ClaimAnswer { rows: Vec::new(), held_for }
 }
 
 /// A bench with one parked key that is being claimed.
@@ -30,7 +30,7 @@ fn claiming(policy: LanePolicy, key: &str) -> (LaneHarness, LaneId) {
 
 fn answer(bench: &mut LaneHarness, lane: LaneId, key: &str, rows: &[(u32, u32)]) {
     let rows = rows.iter().map(|(row, attempts)| (message(*row, "orders", key), *attempts));
-    let claimed = Claimed { rows: rows.collect(), held_for: None };
+    let claimed = ClaimAnswer { rows: rows.collect(), held_for: None };
     bench.lanes.claimed(lane, claimed, bench.now);
     bench.lanes.check();
 }

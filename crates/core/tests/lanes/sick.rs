@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use walrelay_core::{BudgetLimits, Claimed, FailureClass, Message, Outcome, RowToRecord, Topic};
+use walrelay_core::{
+    BudgetLimits, ClaimAnswer, FailureClass, Message, Outcome, RowToRecord, Topic,
+};
 
 use crate::bench::{LaneHarness, PARK_AFTER, failure, message};
 
@@ -198,7 +200,7 @@ fn parked_keys_of_a_sick_topic_are_tried_one_at_a_time() {
         bench.pass(Duration::from_millis(100));
         for key in bench.lanes.claims(100, bench.now) {
             let rows = vec![(message(1, "orders", &key.ordering_key), 0)];
-            bench.lanes.claimed(key.lane, Claimed { rows, held_for: None }, bench.now);
+            bench.lanes.claimed(key.lane, ClaimAnswer { rows, held_for: None }, bench.now);
         }
         requests += bench.refuse_all(FailureClass::Operator);
     }
@@ -232,7 +234,7 @@ fn parked_keys_beyond_a_number_take_a_few_bytes_and_are_still_known() {
     bench.pass(Duration::ZERO);
     let keys = bench.lanes.claims(2_000, bench.now);
     let woken = keys.iter().find(|key| &*key.ordering_key == "k99999").unwrap();
-    bench.lanes.claimed(woken.lane, Claimed { rows: Vec::new(), held_for: None }, bench.now);
+    bench.lanes.claimed(woken.lane, ClaimAnswer { rows: Vec::new(), held_for: None }, bench.now);
     bench.lanes.check();
     assert_eq!(bench.lanes.parked_keys(), 99_999);
     bench.push("orders", "k99999", 1);

@@ -57,8 +57,8 @@ pub(crate) enum Outcome {
     Undisturbed,
     Reject(Code),
     FailAfter(Code),
-    Hold(Release),
-    HoldBefore(Release),
+    Hold(HoldRelease),
+    HoldBefore(HoldRelease),
     BlackHole,
     Lose,
     Expire,
@@ -67,9 +67,9 @@ pub(crate) enum Outcome {
 
 /// Waits until the fault that holds a call is released or removed.
 #[derive(Debug)]
-pub(crate) struct Release(watch::Receiver<()>);
+pub(crate) struct HoldRelease(watch::Receiver<()>);
 
-impl Release {
+impl HoldRelease {
     pub(crate) async fn wait(mut self) {
         // An error means that the fault was removed, which releases its calls.
         drop(self.0.changed().await);
@@ -144,7 +144,7 @@ impl Faults {
             if !active.hits(subject) {
                 continue;
             }
-            let release = || Release(active.release.subscribe());
+            let release = || HoldRelease(active.release.subscribe());
             let outcome = match active.fault.effect {
                 Effect::Delay(time) => {
                     delay = delay.saturating_add(time);

@@ -131,7 +131,7 @@ impl Subscription {
 
     /// Acknowledges messages. With exactly-once delivery, messages of a key must be acknowledged in
     /// order.
-    pub(crate) fn acknowledge(&mut self, ack_ids: &[String]) -> Result<Changed, Status> {
+    pub(crate) fn acknowledge(&mut self, ack_ids: &[String]) -> Result<LeaseChangeResult, Status> {
         let is_exactly_once = self.is_exactly_once();
         self.change(ack_ids, |queue, id| {
             if is_exactly_once && queue.has_unacknowledged_predecessor(id) {
@@ -146,7 +146,7 @@ impl Subscription {
         &mut self,
         ack_ids: &[String],
         deadline: Duration,
-    ) -> Result<Changed, Status> {
+    ) -> Result<LeaseChangeResult, Status> {
         let until = Instant::now() + deadline;
         self.change(ack_ids, |queue, id| {
             let is_known = match deadline.is_zero() {
@@ -164,7 +164,7 @@ impl Subscription {
         &mut self,
         ack_ids: &[String],
         mut one: impl FnMut(&mut Queue, u64) -> Result<(), AckFailure>,
-    ) -> Result<Changed, Status> {
+    ) -> Result<LeaseChangeResult, Status> {
         // Ack ids are decimals in this emulator.
         let mut ids: Vec<_> = ack_ids.iter().map(|id| (id.parse::<u64>().ok(), id)).collect();
         if self.is_exactly_once() {
@@ -187,7 +187,7 @@ impl Subscription {
             }
         }
         self.wake.notify_waiters();
-        Ok(Changed { count, confirmation })
+        Ok(LeaseChangeResult { count, confirmation })
     }
 }
 
@@ -204,7 +204,7 @@ fn attempts_max(attempts: i32) -> Result<i32, Status> {
 
 /// The result of a change.
 #[derive(Debug)]
-pub(crate) struct Changed {
+pub(crate) struct LeaseChangeResult {
     /// The number of changed messages.
     pub(crate) count: u64,
     /// The confirmation, only with exactly-once delivery.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{Doubtful, Intake, Line, Out, State, Turn};
+use super::{Intake, IsolatedTurns, Line, Out, State, Turn};
 use crate::batch::{Batch, Standing};
 use crate::leases::Ticket;
 use crate::poison_isolation::IsolationStep;
@@ -18,7 +18,7 @@ const BATCH_BYTES_MAX: usize = 4 << 20;
 const TRIED_EVERY: u64 = 4;
 
 /// One of the two queues of doubtful turns.
-type OfDoubtful = fn(&mut Doubtful) -> &mut VecDeque<Turn>;
+type OfDoubtful = fn(&mut IsolatedTurns) -> &mut VecDeque<Turn>;
 
 impl<M> Intake<M> {
     /// Returns the next batch, if one may start now.

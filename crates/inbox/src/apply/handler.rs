@@ -156,7 +156,7 @@ impl Verdict {
 
 /// The reason why a batch has no verdicts.
 #[derive(Debug)]
-pub(crate) enum Stopped {
+pub(crate) enum RunError {
     /// A statement failed, and the transaction cannot continue.
     Sql(tokio_postgres::Error),
     /// The handler's error is about the whole batch.
@@ -165,7 +165,7 @@ pub(crate) enum Stopped {
     Overdue,
 }
 
-impl From<tokio_postgres::Error> for Stopped {
+impl From<tokio_postgres::Error> for RunError {
     fn from(error: tokio_postgres::Error) -> Self {
         Self::Sql(error)
     }
@@ -183,10 +183,10 @@ pub(crate) struct Found {
 impl Found {
     /// Returns the verdicts, or the error about something that an event needs if no event passes.
     /// Only an event that passes proves that the other events are at fault.
-    pub(crate) fn unless_all_fail(self) -> Result<Vec<Verdict>, Stopped> {
+    pub(crate) fn unless_all_fail(self) -> Result<Vec<Verdict>, RunError> {
         match self.lacking {
             Some((error, failure)) if !self.verdicts.contains(&Verdict::Applied) => {
-                Err(Stopped::Handler(error, failure))
+                Err(RunError::Handler(error, failure))
             }
             Some(_) | None => Ok(self.verdicts),
         }
@@ -201,7 +201,7 @@ pub(crate) async fn run(
     (handler, settings): (&dyn AnyHandler, &str),
     transaction: &mut Transaction<'_>,
     events: &[Event],
-) -> Result<Found, Stopped> {
+) -> Result<Found, RunError> {
     // Deferred constraints would fail at COMMIT. Here they fail while the failing event is still
     // known. The settings that the handler changed are then reset, because later statements and
     // batches must not inherit them.
@@ -236,7 +236,7 @@ pub(crate) async fn run(
         };
         let failure = error.of_batch();
         if let Some(failure) = failure.filter(|_| !error.is_of_surroundings()) {
-            return Err(Stopped::Handler(error, failure));
+            return Err(RunError::Handler(error, failure));
         }
         if let [index] = chosen[..] {
             let key = events[index].ordering_key.as_str();

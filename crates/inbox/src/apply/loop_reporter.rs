@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use walrelay_inbox_core::Failure;
 
 use crate::apply::database::{Applied, Registration};
-use crate::apply::loop_state::{Debounce, Lines, REFUSED_LASTS};
+use crate::apply::loop_state::{Debounce, LogRateLimit, REFUSED_LASTS};
 use crate::event::Event;
 use crate::health::{Health, Rebuild};
 use crate::metrics::{Metrics, ROWS_DEAD, ROWS_RETRYING};
@@ -33,7 +33,7 @@ pub(crate) struct Observed {
     outage: Debounce,
     refusal: Debounce,
     conflict: Debounce,
-    lines: Lines,
+    lines: LogRateLimit,
     /// The last logged error, until events are applied again. Probes with other events would log
     /// the same error again.
     said: Option<String>,
@@ -44,7 +44,7 @@ impl Observed {
     pub(crate) fn new(metrics: Metrics, health: Health, tracer: Option<Arc<dyn Tracer>>) -> Self {
         let (outage, refusal, conflict) =
             (Debounce::default(), Debounce::default(), Debounce::default());
-        let (lines, said) = (Lines::default(), None);
+        let (lines, said) = (LogRateLimit::default(), None);
         Self { metrics, health, tracer, outage, refusal, conflict, lines, said, is_refused: false }
     }
 

@@ -57,7 +57,7 @@ impl Debounce {
 
 /// A rate limit for log messages of one kind.
 #[derive(Debug, Default)]
-pub(crate) struct Lines {
+pub(crate) struct LogRateLimit {
     second: Option<Instant>,
     told: u32,
     untold: u64,
@@ -66,7 +66,7 @@ pub(crate) struct Lines {
 /// The maximum number of messages of one kind per second.
 const LINES_MAX: u32 = 5;
 
-impl Lines {
+impl LogRateLimit {
     /// Returns whether one message may be logged now, with the number of messages suppressed since
     /// the last one.
     pub(crate) fn may_go(&mut self, now: Instant) -> Option<u64> {

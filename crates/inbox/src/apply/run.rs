@@ -42,10 +42,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 const LOOK_OFTEN: Duration = Duration::from_secs(1);
 
 /// A transaction that runs beside the loop, on a connection of its own.
-type Job = Pin<Box<dyn Future<Output = (Connection, Done)> + Send>>;
+type Job = Pin<Box<dyn Future<Output = (Connection, JobResult)> + Send>>;
 
 /// The result of a job.
-enum Done {
+enum JobResult {
     Batch {
         id: BatchId,
         began: Instant,
@@ -218,7 +218,7 @@ impl Run {
             self.look = PeriodicTask::Running;
             self.begin(|mut connection, plan| async move {
                 let found = connection.look(&plan).await;
-                (connection, Done::Looked(found))
+                (connection, JobResult::Looked(found))
             });
         }
         if self.is_paused {
@@ -229,7 +229,7 @@ impl Run {
             let limit = i32::try_from(self.portion.size()).unwrap_or(i32::MAX);
             self.begin(move |mut connection, plan| async move {
                 let ended = connection.redeliver(&plan, limit).await;
-                (connection, Done::Redelivered(now, ended))
+                (connection, JobResult::Redelivered(now, ended))
             });
         }
         while let Some(batch) = self.intake.next_batch(now.into_std()) {
@@ -237,7 +237,7 @@ impl Run {
             let traced = self.observed.begin(&self.subscription, &messages);
             self.begin(move |mut connection, plan| async move {
                 let ended = connection.apply(&plan, (&messages, standing)).await;
-                (connection, Done::Batch { id, began: now, events: messages, traced, ended })
+                (connection, JobResult::Batch { id, began: now, events: messages, traced, ended })
             });
         }
     }
@@ -249,17 +249,17 @@ impl Run {
 
     fn begin<F>(&mut self, job: impl FnOnce(Connection, Arc<Plan>) -> F)
     where
-        F: Future<Output = (Connection, Done)> + Send + 'static,
+        F: Future<Output = (Connection, JobResult)> + Send + 'static,
     {
         let connection =
             self.idle.pop().unwrap_or_else(|| Connection::new(Arc::clone(&self.connect)));
         self.jobs.push(Box::pin(job(connection, Arc::clone(&self.plan))));
     }
 
-    fn done(&mut self, done: Done) {
+    fn done(&mut self, done: JobResult) {
         let now = Instant::now();
         match done {
-            Done::Batch { id, began, events, traced, ended } => {
+            JobResult::Batch { id, began, events, traced, ended } => {
                 if let Some(end) = traced {
                     end(BatchFailure::of(&ended));
                 }
@@ -269,12 +269,12 @@ impl Run {
                     self.failed(failure, now);
                 }
             }
-            Done::Redelivered(began, ended) => {
+            JobResult::Redelivered(began, ended) => {
                 if let Some(failure) = self.redelivered(&ended, (began, now)) {
                     self.failed(failure, now);
                 }
             }
-            Done::Looked(found) => self.looked(found, now),
+            JobResult::Looked(found) => self.looked(found, now),
         }
     }
 

@@ -11,7 +11,7 @@ use tokio_postgres::{IsolationLevel, Transaction};
 use crate::apply::apply_error::ApplyError;
 use crate::apply::apply_options::{Plan, VERSION_GAP};
 use crate::apply::database::{Applied, Connection, exchange_timeout, settings};
-use crate::apply::handler::{AnyHandler, Found, Stopped, Verdict, run};
+use crate::apply::handler::{AnyHandler, Found, RunError, Verdict, run};
 use crate::columns::{Columns, FIELDS, MESSAGES, Parameter, borrowed, of_row};
 use crate::event::Event;
 use crate::settings::OnGap;
@@ -111,7 +111,7 @@ impl Connection {
     async fn in_transaction<T>(
         &mut self,
         plan: &Plan,
-        work: impl AsyncFnOnce(&mut Transaction<'_>) -> Result<T, Stopped>,
+        work: impl AsyncFnOnce(&mut Transaction<'_>) -> Result<T, RunError>,
     ) -> Result<T, ApplyError> {
         let client = self.client().await?;
         let builder = client.build_transaction().isolation_level(IsolationLevel::ReadCommitted);
@@ -127,9 +127,9 @@ impl Connection {
         let is_closed = client.is_closed();
         let done = match ended {
             Ok(Ok(done)) => Ok(done),
-            Ok(Err(Stopped::Sql(error))) => Err(ApplyError::Sql(error)),
-            Ok(Err(Stopped::Handler(error, failure))) => Err(ApplyError::Handler(error, failure)),
-            Ok(Err(Stopped::Overdue)) => Err(ApplyError::Overdue),
+            Ok(Err(RunError::Sql(error))) => Err(ApplyError::Sql(error)),
+            Ok(Err(RunError::Handler(error, failure))) => Err(ApplyError::Handler(error, failure)),
+            Ok(Err(RunError::Overdue)) => Err(ApplyError::Overdue),
             Err(_) => Err(ApplyError::Silent),
         };
         // A statement of an abandoned handler may still run on this connection.
@@ -155,7 +155,7 @@ async fn judge(
     transaction: &mut Transaction<'_>,
     plan: &Plan,
     (events, from): (&[Event], From),
-) -> Result<Vec<Verdict>, Stopped> {
+) -> Result<Vec<Verdict>, RunError> {
     let mut verdicts = match plan.on_gap {
         OnGap::Accept => vec![None; events.len()],
         OnGap::Hold => gaps(transaction, plan, (events, from)).await?,
@@ -186,7 +186,7 @@ async fn behind(
     transaction: &Transaction<'_>,
     plan: &Plan,
     (events, verdicts): (&[Event], Vec<Verdict>),
-) -> Result<Vec<Verdict>, Stopped> {
+) -> Result<Vec<Verdict>, RunError> {
     let gap = |verdict: &Verdict| matches!(verdict, Verdict::TooSoon { .. }).then_some("gap");
     let gaps: Vec<Option<&str>> = verdicts.iter().map(gap).collect();
     let outcomes: Vec<&str> = verdicts.iter().map(Verdict::name).collect();
@@ -210,7 +210,7 @@ async fn gaps(
     transaction: &Transaction<'_>,
     plan: &Plan,
     (events, from): (&[Event], From),
-) -> Result<Vec<Option<Verdict>>, Stopped> {
+) -> Result<Vec<Option<Verdict>>, RunError> {
     let columns = Columns::of(events);
     let mut parameters = columns.parameters(plan);
     parameters.push((Box::new(from == From::Inbox), Type::BOOL));
@@ -234,16 +234,16 @@ async fn gaps(
 /// time-out applies.
 async fn run_in_time(
     plan: &Plan,
-    running: impl Future<Output = Result<Found, Stopped>>,
-) -> Result<Found, Stopped> {
-    timeout(plan.handler_timeout, running).await.unwrap_or(Err(Stopped::Overdue))
+    running: impl Future<Output = Result<Found, RunError>>,
+) -> Result<Found, RunError> {
+    timeout(plan.handler_timeout, running).await.unwrap_or(Err(RunError::Overdue))
 }
 
 async fn take<E: std::borrow::Borrow<Event>>(
     transaction: &Transaction<'_>,
     plan: &Plan,
     events: &[E],
-) -> Result<Vec<Applied>, Stopped> {
+) -> Result<Vec<Applied>, RunError> {
     let columns = Columns::of(events);
     let mut parameters = columns.parameters(plan);
     parameters.push((Box::new(plan.dedupe.name()), Type::TEXT));
@@ -257,7 +257,7 @@ async fn take_due(
     transaction: &Transaction<'_>,
     plan: &Plan,
     limit: i32,
-) -> Result<Vec<Event>, Stopped> {
+) -> Result<Vec<Event>, RunError> {
     let due = match plan.on_gap {
         OnGap::Accept => "public.app_inbox_take_due($1, $2, $3)",
         OnGap::Hold => "public.app_inbox_take_due($1, $2, $3, on_gap => 'hold')",
@@ -283,7 +283,7 @@ impl VerdictWriter<'_> {
         &self,
         transaction: &Transaction<'_>,
         plan: &Plan,
-    ) -> Result<Vec<(usize, Applied)>, Stopped> {
+    ) -> Result<Vec<(usize, Applied)>, RunError> {
         let is_final =
             |index: &usize| matches!(self.verdicts[*index], Verdict::Failed { is_final: true, .. });
         let (last, rest): (Vec<usize>, Vec<usize>) = (0..self.events.len()).partition(is_final);
@@ -305,7 +305,7 @@ impl VerdictWriter<'_> {
         transaction: &Transaction<'_>,
         plan: &Plan,
         (chosen, max_attempts): (&[usize], i32),
-    ) -> Result<Vec<Option<Applied>>, Stopped> {
+    ) -> Result<Vec<Option<Applied>>, RunError> {
         let events: Vec<&Event> = chosen.iter().map(|index| &self.events[*index]).collect();
         let columns = Columns::of(&events);
         let mut parameters = columns.parameters(plan);

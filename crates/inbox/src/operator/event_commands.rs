@@ -358,7 +358,7 @@ impl ConsumerGeneration {
         &self,
         client: &SqlClient,
         than: SystemTime,
-    ) -> Result<Earlier, InboxError> {
+    ) -> Result<EarlierEvents, InboxError> {
         // Read by name from JSON, because inboxes of an earlier version lack the column.
         let sql = "SELECT count(*), min(coalesce(i.occurred_at, i.received_at)),
                           (SELECT (to_jsonb(c) ->> 'pruned_before')::timestamptz
@@ -368,7 +368,7 @@ impl ConsumerGeneration {
                       AND coalesce(i.occurred_at, i.received_at) < $3";
         let row = client.query_one(sql, &[&self.consumer, &self.generation, &than]).await;
         let row = row.map_err(failed("look for earlier events"))?;
-        Ok(Earlier { events: row.get(0), first: row.get(1), pruned_before: row.get(2) })
+        Ok(EarlierEvents { events: row.get(0), first: row.get(1), pruned_before: row.get(2) })
     }
 
     fn missing(&self, event_id: &str) -> InboxError {
@@ -412,7 +412,7 @@ pub struct OperatorDecisions {
 
 /// The events of a generation from before a time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Earlier {
+pub struct EarlierEvents {
     /// The events that occurred before the time and are not discarded. Events without a time count
     /// by their arrival.
     pub events: i64,

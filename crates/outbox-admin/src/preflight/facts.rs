@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::lost_slot::Settled;
-use crate::operation::Upgrade;
+use crate::lost_slot::SettledRecord;
+use crate::operation::UpgradePreparation;
 use crate::sharding::Sharding;
 use walrelay_pg_client::QualifiedName;
 use walrelay_pg_replication::{PublicationState, SlotState};
@@ -24,7 +24,7 @@ pub struct Facts {
     /// The relay's own tables.
     pub relay_tables: Vec<TableFacts>,
     /// The slot's record. None if there is none, or the role may not read it.
-    pub relay_row: Option<Settled>,
+    pub relay_row: Option<SettledRecord>,
     /// The upgrade for which the slot was or will be dropped.
     pub upgrade: Option<UpgradeFacts>,
     /// The shards of the outbox that exist.
@@ -40,7 +40,7 @@ pub struct Facts {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UpgradeFacts {
     /// The upgrade.
-    pub upgrade: Upgrade,
+    pub upgrade: UpgradePreparation,
     /// Description of the upgrade, and whether somebody is working on it.
     pub what: String,
 }

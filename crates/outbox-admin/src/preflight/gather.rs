@@ -11,7 +11,7 @@ use super::facts::{
 };
 use super::request::PreflightRequest;
 use crate::admin_error::AdminError;
-use crate::lost_slot::{Settled, read_settled};
+use crate::lost_slot::{SettledRecord, read_settled};
 use crate::operation::{SlotOperation, read_operation};
 use crate::sharding::{expected_filter, read_sharding};
 use crate::slot_holder::describe_unfinished;
@@ -145,7 +145,7 @@ async fn relay_row(
     client: &Client,
     slot: &str,
     relay_tables: &[TableFacts],
-) -> Result<Option<Settled>, AdminError> {
+) -> Result<Option<SettledRecord>, AdminError> {
     let is_readable = relay_tables
         .iter()
         .find(|table| table.name.table() == "app_outbox_relay")
@@ -159,7 +159,7 @@ async fn relay_row(
 
 async fn upgrade(
     client: &Client,
-    (slot, row): (&str, Option<&Settled>),
+    (slot, row): (&str, Option<&SettledRecord>),
 ) -> Result<Option<UpgradeFacts>, AdminError> {
     if row.and_then(|row| row.operation.as_deref()) != Some("upgrade") {
         return Ok(None);

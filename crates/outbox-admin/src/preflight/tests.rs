@@ -7,8 +7,8 @@ use std::time::Duration;
 use pgoutput_parser::Lsn;
 
 use super::*;
-use crate::lost_slot::Settled;
-use crate::operation::{Upgrade, UpgradeStage};
+use crate::lost_slot::SettledRecord;
+use crate::operation::{UpgradePreparation, UpgradeStage};
 use crate::sharding::Sharding;
 use walrelay_outbox_store::{Outbox, Shard};
 use walrelay_pg_client::QualifiedName;
@@ -90,7 +90,7 @@ fn facts() -> Facts {
         }),
         outbox_tables: vec![table("app_outbox")],
         relay_tables: vec![table("app_outbox_dispatch"), table("app_outbox_relay")],
-        relay_row: Some(Settled {
+        relay_row: Some(SettledRecord {
             system_identifier: "7".to_owned(),
             timeline: 1,
             lsn: Lsn::new(2),
@@ -375,7 +375,7 @@ fn an_upgrade_is_no_loss_until_it_has_happened_and_never_leads_to_giving_rows_up
             }
             facts.relay_row.as_mut().unwrap().operation = Some("upgrade".to_owned());
             let system_identifier = "7".to_owned();
-            let upgrade = Upgrade { system_identifier, version, stage };
+            let upgrade = UpgradePreparation { system_identifier, version, stage };
             facts.upgrade = Some(UpgradeFacts { upgrade, what: "an upgrade".to_owned() });
         })
     };

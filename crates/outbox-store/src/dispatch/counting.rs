@@ -34,7 +34,7 @@ pub struct RetryingReasons {
     /// Time of the last recent failure of a spilled row, or of a row whose topic needs an operator.
     pub refused_at: Option<SystemTime>,
     /// The last recent failure that only an operator can fix.
-    pub refused: Option<Refused>,
+    pub refused: Option<OperatorFailure>,
     /// Time of the last recent failure of a spilled row without an answer.
     pub unanswered_at: Option<SystemTime>,
     /// Rows that are not due yet, because they back off or a relay has claimed them.
@@ -45,7 +45,7 @@ pub struct RetryingReasons {
 
 /// A failed attempt that only an operator can fix.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Refused {
+pub struct OperatorFailure {
     /// Time of the failure, such as `2026-01-31T12:00:00Z`.
     pub at: String,
     /// Full name of the topic.
@@ -210,9 +210,9 @@ fn counts(row: &Row) -> DispatchCounts {
     }
 }
 
-fn refused(columns: Option<Vec<String>>) -> Option<Refused> {
+fn refused(columns: Option<Vec<String>>) -> Option<OperatorFailure> {
     let [at, topic, code] = columns?.try_into().ok()?;
-    Some(Refused { at, topic, code })
+    Some(OperatorFailure { at, topic, code })
 }
 
 #[cfg(test)]
@@ -226,7 +226,7 @@ mod tests {
             spilled,
             spilled_since: since,
             refused_at,
-            refused: refused_at.map(|moment| Refused {
+            refused: refused_at.map(|moment| OperatorFailure {
                 at: format!("{moment:?}"),
                 topic: "t".to_owned(),
                 code: "NOT_FOUND".to_owned(),

@@ -28,7 +28,7 @@ const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 
 /// The server's side of one connection.
-struct Raw(TcpStream);
+struct RawConnection(TcpStream);
 
 /// A request: its stream, and the test message that it carries.
 struct Request {
@@ -36,7 +36,7 @@ struct Request {
     data: String,
 }
 
-impl Raw {
+impl RawConnection {
     async fn accept(listener: &TcpListener) -> Self {
         let (mut tcp, _) = listener.accept().await.unwrap();
         let mut preface = [0; PREFACE.len()];
@@ -127,11 +127,11 @@ async fn publish_each(
 async fn requests_above_the_last_stream_are_sent_again_and_the_others_awaited() {
     let (listener, publisher) = listen().await;
     let serving = async {
-        let mut leaving = Raw::accept(&listener).await;
+        let mut leaving = RawConnection::accept(&listener).await;
         let first = leaving.request().await;
         let (second, third) = (leaving.request().await, leaving.request().await);
         leaving.go_away(first.stream, Reason::NO_ERROR).await;
-        let mut next = Raw::accept(&listener).await;
+        let mut next = RawConnection::accept(&listener).await;
         let mut again = [next.request().await, next.request().await];
         for request in &again {
             next.store(request).await;
@@ -153,7 +153,7 @@ async fn requests_above_the_last_stream_are_sent_again_and_the_others_awaited() 
 async fn a_request_at_the_last_stream_that_is_never_answered_may_be_stored_and_is_not_sent_again() {
     let (listener, publisher) = listen().await;
     let serving = async {
-        let mut leaving = Raw::accept(&listener).await;
+        let mut leaving = RawConnection::accept(&listener).await;
         let request = leaving.request().await;
         leaving.go_away(request.stream, Reason::NO_ERROR).await;
     };
@@ -172,7 +172,7 @@ async fn a_service_that_wants_calm_gets_it_from_the_caller_and_few_connections()
         // The connections are kept, because closing one may lose its last frame.
         let mut left = Vec::new();
         loop {
-            let mut connection = Raw::accept(&listener).await;
+            let mut connection = RawConnection::accept(&listener).await;
             accepted.fetch_add(1, Ordering::SeqCst);
             connection.request().await;
             connection.go_away(0, Reason::ENHANCE_YOUR_CALM).await;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pgoutput_parser::Lsn;
 use tokio::time::{Instant, sleep, timeout};
-use walrelay_outbox_admin::{Filling, Recovery, describe_slot_blockers, store_slot_snapshot};
+use walrelay_outbox_admin::{Filling, SlotRecovery, describe_slot_blockers, store_slot_snapshot};
 use walrelay_pg_client::{
     PgError, blockers, cancel_statement, connect_sql, quote_identifier, quote_literal,
 };
@@ -40,7 +40,7 @@ const TOLD_EVERY: Duration = Duration::from_secs(5);
 /// transactions have ended.
 pub(crate) async fn create(
     finisher: &OperationResumer<'_>,
-    recovery: &Recovery,
+    recovery: &SlotRecovery,
 ) -> Result<Filling, RelayError> {
     let OperationResumer { client, connect, slot, .. } = finisher;
     tracing::info!(slot, "making a new slot");

@@ -2,8 +2,9 @@
 //! new slot of a recovery.
 
 use walrelay_outbox_admin::{
-    Filling, Recovery, Reset, SlotOperation, Upgrade, UpgradeStage, describe_unfinished,
-    finish_reset, give_up_operation, read_operation, release_operation, take_operation,
+    Filling, Reset, SlotOperation, SlotRecovery, UpgradePreparation, UpgradeStage,
+    describe_unfinished, finish_reset, give_up_operation, read_operation, release_operation,
+    take_operation,
 };
 use walrelay_outbox_store::{CopyLifetime, copy_slot, read_recorded_system_identifier};
 use walrelay_pg_client::{ConnectConfig, PgError, quote_identifier};
@@ -86,7 +87,7 @@ impl OperationResumer<'_> {
                     // No slot was created yet, or it was lost again. The lower bound remains valid.
                     Some(_) | None => new_slot::create(self, &begun).await?,
                 };
-                Ok(Outcome::Pending(SlotOperation::Recovery(Recovery {
+                Ok(Outcome::Pending(SlotOperation::Recovery(SlotRecovery {
                     filling: Some(filling),
                     ..begun
                 })))
@@ -104,7 +105,7 @@ impl OperationResumer<'_> {
     /// because a slot would block `pg_upgrade`. The process that prepares an upgrade holds the
     /// lock. This process now has the lock, so that process is gone, and an upgrade in preparation
     /// is cancelled.
-    async fn check_upgrade(&self, upgrade: Upgrade) -> Result<Outcome, RelayError> {
+    async fn check_upgrade(&self, upgrade: UpgradePreparation) -> Result<Outcome, RelayError> {
         let here = read_recorded_system_identifier(self.client, self.slot)
             .await
             .map_err(RelayError::survey)?;

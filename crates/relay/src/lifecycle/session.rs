@@ -121,7 +121,7 @@ pub type SessionOf<C, P> = Session<
 
 /// The result of opening a session.
 #[derive(Debug)]
-pub enum Opened<S, D> {
+pub enum OpenResult<S, D> {
     /// This relay holds the slot.
     Session(Box<S>, SessionStart),
     /// Another session holds the slot. The connection is for watching that session.
@@ -164,14 +164,14 @@ pub async fn open<C: Server, P: Publisher>(
     server: &C,
     beginning: Beginning<'_, P>,
     random: &mut Random,
-) -> Result<Opened<SessionOf<C, P>, C::Database>, RelayError> {
+) -> Result<OpenResult<SessionOf<C, P>, C::Database>, RelayError> {
     let Beginning { settings, publisher, observer } = beginning;
     let Connected { mut replication, mut database } = server.connect().await?;
     let identity = replication.identify_system().await.map_err(RelayError::Connect)?;
     database.finish_operation().await?;
     database.check().await?;
     if let Some(holder) = database.holder().await? {
-        return Ok(Opened::Held(holder, database));
+        return Ok(OpenResult::Held(holder, database));
     }
 
     let settled = database.settled().await?;
@@ -231,7 +231,7 @@ pub async fn open<C: Server, P: Publisher>(
         drain_timeout: settings.drain_timeout,
     };
     let at = SessionStart { positions, parked_keys, due, not_due };
-    Ok(Opened::Session(Box::new(session), at))
+    Ok(OpenResult::Session(Box::new(session), at))
 }
 
 /// Loads parked keys into the lanes, one at a time as they are read.
@@ -301,7 +301,7 @@ fn lane_policy(relay: &RelaySettings) -> LanePolicy {
 async fn holder_or_error<S, D: Database>(
     error: PgError,
     mut database: D,
-) -> Result<Opened<S, D>, RelayError> {
+) -> Result<OpenResult<S, D>, RelayError> {
     let active = match Kind::of_stream(&error).disposition(ErrorContext::Running) {
         Disposition::StandBy => database.holder().await?,
         Disposition::Reconnect | Disposition::Wait { .. } | Disposition::Stop { .. } => {
@@ -309,7 +309,7 @@ async fn holder_or_error<S, D: Database>(
         }
     };
     match active {
-        Some(holder) => Ok(Opened::Held(holder, database)),
+        Some(holder) => Ok(OpenResult::Held(holder, database)),
         // The slot is free again. The next attempt takes it.
         None => Err(RelayError::Connect(error)),
     }

@@ -19,7 +19,7 @@ use walrelay_core::{Backoff, Heartbeat, Random};
 
 use crate::error::{RECONNECT_REASONS, RelayError};
 use crate::lifecycle::server::{Holder, Positions, Server};
-use crate::lifecycle::session::{self, Beginning, Opened, SessionSettings};
+use crate::lifecycle::session::{self, Beginning, OpenResult, SessionSettings};
 use crate::lifecycle::standby::stand_by;
 use crate::lifecycle::unsendable::UnsendableRow;
 use crate::lifecycle::wait_log::WaitLog;
@@ -30,10 +30,10 @@ use crate::policy::{Chain, Disposition};
 use crate::settings::Until;
 use crate::shutdown::Shutdown;
 use crate::stream::catch_up_target::CatchUpTarget;
-use crate::stream::mode::Ended;
-use crate::stream::pipeline::{self, Over};
+use crate::stream::mode::StopReason;
+use crate::stream::pipeline::{self, SessionEnd};
 use crate::stream::pipeline_error::PipelineError;
-use crate::stream::publish_calls::Unanswered;
+use crate::stream::publish_calls::UnansweredCalls;
 use crate::stream::publisher::Publisher;
 
 /// The delays between sessions that end with an error. The slot retains new rows meanwhile. A retry
@@ -67,7 +67,7 @@ pub struct Supervisor<'a, C, P> {
 /// The result of one iteration that did not fail.
 enum Turn {
     /// The run is over. Contains the end of its last session, if there was one.
-    Done(Option<Ended>),
+    Done(Option<StopReason>),
     Again,
 }
 
@@ -78,7 +78,7 @@ struct SupervisorState {
     goal: Option<CatchUpTarget>,
     reached: Reached,
     /// Publish calls of earlier sessions that have no reply yet.
-    unanswered: Unanswered,
+    unanswered: UnansweredCalls,
     unsendable_row: UnsendableRow,
     waits: WaitLog,
 }
@@ -102,7 +102,7 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
     /// # Errors
     ///
     /// An error that only a person can fix.
-    pub async fn run(mut self, shutdown: &Shutdown) -> Result<Option<Ended>, RelayError> {
+    pub async fn run(mut self, shutdown: &Shutdown) -> Result<Option<StopReason>, RelayError> {
         let mut failures = 0;
         let mut memory = SupervisorState::default();
         loop {
@@ -188,8 +188,8 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
         memory.reached = memory.reached.max(Reached::Server);
         memory.waits = WaitLog::default();
         let (mut session, at) = match opened {
-            Opened::Session(session, at) => (session, at),
-            Opened::Held(holder, mut database) => {
+            OpenResult::Session(session, at) => (session, at),
+            OpenResult::Held(holder, mut database) => {
                 // Each check also updates the heartbeat: a standby is alive however long it waits.
                 let told = |current: &Holder| {
                     health.stand_by(current.to_string());
@@ -223,7 +223,7 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
                 "parked keys are not due yet: they back off, or a relay before had claimed rows of theirs"
             );
         }
-        let Over { ended, unanswered, goal } = pipeline::run(*session, shutdown).await;
+        let SessionEnd { ended, unanswered, goal } = pipeline::run(*session, shutdown).await;
         (memory.unanswered, memory.goal) = (unanswered, goal);
         Ok(Turn::Done(Some(ended?)))
     }

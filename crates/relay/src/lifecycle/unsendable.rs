@@ -5,7 +5,7 @@
 //! about the row. They neither count nor reset the count.
 
 use crate::error::{RelayError, RepeatedSendFailure};
-use crate::stream::pipeline_error::{PipelineError, Unsent};
+use crate::stream::pipeline_error::{PipelineError, SendFailurePosition};
 
 /// The number of sessions that end at one place before the relay stops. One may be an accident of
 /// the server, and two may have the same cause.
@@ -17,7 +17,7 @@ pub(super) struct UnsendableRow(Option<Place>);
 
 #[derive(Debug)]
 struct Place {
-    at: Unsent,
+    at: SendFailurePosition,
     error: String,
     attempts: u32,
 }

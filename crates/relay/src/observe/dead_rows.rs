@@ -66,7 +66,7 @@ struct Tally {
 
 /// Dead rows of one cause, or of all other causes, that were not logged yet.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Untold {
+pub(super) struct UnloggedDeadRows {
     /// The full topic name and the code. `None` for rows of several causes.
     pub(super) cause: Option<(Topic, &'static str)>,
     /// The number of rows.
@@ -124,7 +124,7 @@ impl DeadRows {
 
     /// Returns the counts that are due now. A cause without new dead rows is forgotten, so its next
     /// row gets a full log message again.
-    pub(super) fn due(&mut self, now: Instant) -> Vec<Untold> {
+    pub(super) fn due(&mut self, now: Instant) -> Vec<UnloggedDeadRows> {
         let (mut told, counted) = (Vec::new(), self.counted);
         self.causes.retain_mut(|cause| {
             if now.saturating_duration_since(cause.tally.logged_at) < QUIET {
@@ -143,7 +143,7 @@ impl DeadRows {
     }
 
     /// Returns all remaining counts, for the last log messages.
-    fn rest(&mut self) -> Vec<Untold> {
+    fn rest(&mut self) -> Vec<UnloggedDeadRows> {
         let counted = self.counted;
         let others = self.others.take().and_then(|tally| tally.untold(None, counted));
         let causes = self.causes.drain(..).filter_map(|cause| cause.untold(counted));
@@ -152,7 +152,7 @@ impl DeadRows {
 }
 
 impl Cause {
-    fn untold(&self, counted: Option<Counted>) -> Option<Untold> {
+    fn untold(&self, counted: Option<Counted>) -> Option<UnloggedDeadRows> {
         self.tally.untold(Some((Topic::clone(&self.topic), self.code)), counted)
     }
 }
@@ -171,14 +171,14 @@ impl Tally {
         self,
         cause: Option<(Topic, &'static str)>,
         counted: Option<Counted>,
-    ) -> Option<Untold> {
+    ) -> Option<UnloggedDeadRows> {
         let counted = counted.filter(|counted| counted.at >= self.died_at + RECORDED);
         let dead = counted.map(|counted| counted.rows);
-        (self.untold > 0).then_some(Untold { cause, rows: self.untold, dead })
+        (self.untold > 0).then_some(UnloggedDeadRows { cause, rows: self.untold, dead })
     }
 }
 
-impl Untold {
+impl UnloggedDeadRows {
     /// Logs one message. It is not an error if no row is dead any more.
     pub(super) fn log(&self) {
         let Self { cause, rows, dead } = self;
@@ -212,7 +212,7 @@ impl Untold {
 
 impl Drop for DeadRows {
     fn drop(&mut self) {
-        self.rest().iter().for_each(Untold::log);
+        self.rest().iter().for_each(UnloggedDeadRows::log);
     }
 }
 
@@ -234,7 +234,7 @@ mod tests {
 
         let later = began + QUIET;
         let cause = Some((Topic::clone(&topic), "INVALID_ARGUMENT"));
-        let untold = Untold { cause, rows: 19_999, dead: None };
+        let untold = UnloggedDeadRows { cause, rows: 19_999, dead: None };
         assert_eq!(dead.due(later), [untold]);
         assert!(!dead.died(&topic, "INVALID_ARGUMENT", later), "it still goes on");
         assert!(dead.died(&other, "INVALID_ARGUMENT", later), "that one had ended");
@@ -266,7 +266,7 @@ mod tests {
             dead.died(&topic, "UNROUTABLE", now);
         }
         assert_eq!(dead.causes.len(), CAUSES_MAX);
-        assert_eq!(dead.due(now + QUIET), [Untold { cause: None, rows: 10, dead: None }]);
+        assert_eq!(dead.due(now + QUIET), [UnloggedDeadRows { cause: None, rows: 10, dead: None }]);
     }
 
     #[test]
@@ -282,7 +282,7 @@ mod tests {
         assert!(dead.died(&topic, "LOCAL_LIMIT", now), "it has a line of its own");
         assert!(!dead.died(&topic, "LOCAL_LIMIT", now));
         let rest = dead.rest();
-        let own = Untold { cause: Some((topic, "LOCAL_LIMIT")), rows: 1, dead: None };
+        let own = UnloggedDeadRows { cause: Some((topic, "LOCAL_LIMIT")), rows: 1, dead: None };
         assert!(rest.contains(&own), "{rest:?}");
         let lines = CAUSES_MAX as u64 + 2;
         assert_eq!(rest.iter().map(|untold| untold.rows).sum::<u64>() + lines, 2_003);

@@ -11,12 +11,12 @@ use walrelay_core::{
     Lanes, Message, Outcome, PublishFailure, RecordReason, RowToRecord, SpillMode, Topic,
     WalBudget, WalRetentionLimit, Watermark,
 };
-use walrelay_outbox_store::{DispatchCounts, Survey};
+use walrelay_outbox_store::{DispatchCounts, SlotFigures};
 use walrelay_pg_client::quote_identifier;
 use walrelay_pg_replication::SlotState;
 
 use crate::observe::anchors;
-use crate::observe::dead_rows::{DeadRows, Untold};
+use crate::observe::dead_rows::{DeadRows, UnloggedDeadRows};
 use crate::observe::health::{Health, Phase, RetainedWalStatus};
 use crate::observe::ignored_changes::{IgnoredChanges, OtherChange};
 use crate::observe::metrics::{Metrics, ReasonLabel, StatusLabel};
@@ -315,7 +315,7 @@ impl Observer {
         }
         self.levels_at = Some(now);
         let due = self.dead_rows.as_mut().map(|rows| rows.due(now)).unwrap_or_default();
-        due.iter().for_each(Untold::log);
+        due.iter().for_each(UnloggedDeadRows::log);
         for (topic, lasted) in self.refusals.over(now) {
             tracing::info!(topic = &*topic, ?lasted, "publish succeeds again");
         }
@@ -438,11 +438,11 @@ impl Observer {
     }
 
     /// Reports the results of a database survey.
-    pub fn surveyed(&mut self, survey: Survey) {
+    pub fn surveyed(&mut self, survey: SlotFigures) {
         if let Some(report) = report_of(&survey) {
             self.health.set_report(report);
         }
-        let Survey { counts, slot, anchors, .. } = survey;
+        let SlotFigures { counts, slot, anchors, .. } = survey;
         anchors::observe(&anchors, &self.metrics, &self.health);
         let DispatchCounts { retrying, dead, published, discarded, waiting: _ } = counts;
         self.retrying = Some(retrying);

@@ -9,7 +9,7 @@ use walrelay_outbox_admin::{
     pausing_replays, read_operation,
 };
 use walrelay_outbox_store::{
-    AnchorStatus, DispatchStore, IncrementalCount, StoredCondition, Survey, read_survey,
+    AnchorStatus, DispatchStore, IncrementalCount, SlotFigures, StoredCondition, read_survey,
 };
 use walrelay_pg_client::SqlClient;
 use walrelay_pg_replication::{SlotError, SlotState, WalStatus, Writer};
@@ -94,7 +94,7 @@ pub async fn replays_of(client: &SqlClient, slot: &str) -> Result<Value, AdminEr
 async fn operation(
     client: &SqlClient,
     slot: &str,
-    survey: &Survey,
+    survey: &SlotFigures,
 ) -> Result<Option<SlotOperation>, AdminError> {
     let has_begun = survey.relay_row.as_ref().is_some_and(|row| row.operation.is_some());
     if has_begun { read_operation(client, slot).await } else { Ok(None) }
@@ -102,8 +102,8 @@ async fn operation(
 
 /// Returns the report for `/status`, or `None` if the slot does not exist.
 #[must_use]
-pub fn report_of(survey: &Survey) -> Option<Map<String, Value>> {
-    let Survey { slot, oldest_writer, relay_row, .. } = survey;
+pub fn report_of(survey: &SlotFigures) -> Option<Map<String, Value>> {
+    let SlotFigures { slot, oldest_writer, relay_row, .. } = survey;
     let mut report = slot_report(slot.as_ref()?);
     report.insert("pinned_by".into(), json!(oldest_writer.as_ref().map(writer)));
     let row = relay_row.as_ref();
@@ -115,7 +115,7 @@ pub fn report_of(survey: &Survey) -> Option<Map<String, Value>> {
 }
 
 /// Returns the report while an operation replaces the slot.
-fn report_without_slot(slot: &str, survey: &Survey) -> Map<String, Value> {
+fn report_without_slot(slot: &str, survey: &SlotFigures) -> Map<String, Value> {
     let fields = [("slot", json!(slot)), ("active", json!(false)), ("lost", json!(false))];
     let named = fields.into_iter().map(|(name, value)| (name.to_owned(), value));
     let mut report: Map<String, Value> = named.collect();
@@ -124,8 +124,8 @@ fn report_without_slot(slot: &str, survey: &Survey) -> Map<String, Value> {
 }
 
 /// Adds the record of the slot and the counts of dispatch state.
-fn insert_common_fields(report: &mut Map<String, Value>, survey: &Survey) {
-    let Survey { counts, lag_seconds, relay_row, anchors, .. } = survey;
+fn insert_common_fields(report: &mut Map<String, Value>, survey: &SlotFigures) {
+    let SlotFigures { counts, lag_seconds, relay_row, anchors, .. } = survey;
     let row = relay_row.as_ref();
     let condition = row.and_then(|row| row.condition.as_ref());
     report.insert("noted".into(), json!(condition.map(noted)));

@@ -28,7 +28,7 @@ use pgoutput_parser::PgTimestamp;
 use tokio::time::sleep;
 use walrelay_core::{ColumnAliases, ColumnNames, Random, WalBudgetLimit};
 use walrelay_outbox_admin::{
-    AdminError, Recovery, Scope, SettledBound, SettledRows, SlotOperation, SourceTable,
+    AdminError, Scope, SettledBound, SettledRows, SlotOperation, SlotRecovery, SourceTable,
     UnsettledRows, begin_backfill, begin_recovery, finish_recovery, move_recovery_to_server,
     read_loss, read_operation, read_recovery_cursor, release_operation, take_operation,
 };
@@ -53,7 +53,7 @@ use crate::policy::Kind;
 use crate::seed::random_seed;
 use crate::settings::{Settings, Until};
 use crate::shutdown::Shutdown;
-use crate::stream::mode::Ended;
+use crate::stream::mode::StopReason;
 use crate::stream::publisher::Publisher;
 use place_recording::PlaceInRelayRow;
 pub use place_recording::{PlaceStore, run_recording_place};
@@ -72,7 +72,7 @@ pub use transaction_grouping::TransactionGrouping;
 
 /// How the publishing of a recovery's rows ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Filled {
+pub enum RecoveryEnd {
     /// No row is left to publish.
     Done,
     /// A stop was requested. The next run resumes with the unsettled rows.
@@ -128,7 +128,7 @@ pub async fn begin(
 async fn carry_over_recovery(
     client: &SqlClient,
     outbox: &Outbox,
-    begun: &Recovery,
+    begun: &SlotRecovery,
 ) -> Result<(), RelayError> {
     let slot = &outbox.slot;
     let row = read_relay_row(client, slot).await.map_err(RelayError::survey)?;
@@ -172,7 +172,8 @@ pub async fn begin_first(
     failover: Failover,
 ) -> Result<bool, RelayError> {
     let slot = &outbox.slot;
-    let recovery = Recovery { failover, ..recovery(client, outbox, SettledBound::Nothing).await? };
+    let recovery =
+        SlotRecovery { failover, ..recovery(client, outbox, SettledBound::Nothing).await? };
     let here = read_recorded_system_identifier(client, slot).await.map_err(RelayError::survey)?;
     let server = read_server_identity(client).await.map_err(RelayError::survey)?;
     let whose = (here.as_str(), server.timeline);
@@ -185,7 +186,7 @@ async fn recovery(
     client: &SqlClient,
     outbox: &Outbox,
     bound: SettledBound,
-) -> Result<Recovery, RelayError> {
+) -> Result<SlotRecovery, RelayError> {
     let Outbox { slot, publication, tables, .. } = outbox;
     refuse_hidden(client, tables).await?;
     if read_publication(client, publication).await.map_err(RelayError::survey)?.is_none() {
@@ -198,7 +199,7 @@ async fn recovery(
         Some(false) | None => Failover::No,
     };
     let id = format!("{:08x}", random_seed() & u64::from(u32::MAX));
-    Ok(Recovery { id, failover, bound, filling: None })
+    Ok(SlotRecovery { id, failover, bound, filling: None })
 }
 
 /// Returns the unsettled rows of a recovery whose slot is created.
@@ -209,7 +210,7 @@ async fn recovery(
 pub async fn rest(
     client: &SqlClient,
     slot: &str,
-) -> Result<Option<(Recovery, RecoveryWork)>, RelayError> {
+) -> Result<Option<(SlotRecovery, RecoveryWork)>, RelayError> {
     let operation = read_operation(client, slot).await.map_err(RelayError::survey)?;
     let row = read_relay_row(client, slot).await.map_err(RelayError::survey)?;
     match (operation, row) {
@@ -253,7 +254,7 @@ pub async fn fill<P: Publisher>(
     publisher: P,
     (metrics, health): (&Metrics, &Health),
     shutdown: &Shutdown,
-) -> Result<Filled, RelayError> {
+) -> Result<RecoveryEnd, RelayError> {
     let slot = &settings.relay.outbox.slot;
     let client = connect_sql(&settings.connect).await.map_err(RelayError::Connect)?;
     match read_operation(&client, slot).await {
@@ -266,7 +267,7 @@ pub async fn fill<P: Publisher>(
             | None,
         )
         | Err(_) => {
-            return Ok(Filled::Done);
+            return Ok(RecoveryEnd::Done);
         }
     }
     let finisher = OperationResumer {
@@ -283,7 +284,7 @@ pub async fn fill<P: Publisher>(
             | Outcome::Finished(_)
             | Outcome::GivenUp(_)
             | Outcome::CalledOff(_) => {
-                return Ok(Filled::Done);
+                return Ok(RecoveryEnd::Done);
             }
             Outcome::Pending(_)
                 if take_operation(&client, slot).await.map_err(RelayError::survey)? =>
@@ -295,17 +296,17 @@ pub async fn fill<P: Publisher>(
         tracing::info!(slot, "waiting: another process recovers the slot");
         tokio::select! {
             biased;
-            () = shutdown.requested() => return Ok(Filled::Stopped),
+            () = shutdown.requested() => return Ok(RecoveryEnd::Stopped),
             () = sleep(PAUSE) => {}
         }
     }
     // Reads the operation again, now that this process has the lock.
-    let Some((recovery, rest)) = rest(&client, slot).await? else { return Ok(Filled::Done) };
+    let Some((recovery, rest)) = rest(&client, slot).await? else { return Ok(RecoveryEnd::Done) };
     let filled =
         publish(settings, publisher, (metrics, health, shutdown), (&client, &recovery, &rest));
     let ended = Box::pin(filled).await?;
-    if ended != Some(Ended::CaughtUp) {
-        return Ok(Filled::Stopped);
+    if ended != Some(StopReason::CaughtUp) {
+        return Ok(RecoveryEnd::Stopped);
     }
     failpoint::hit("recovery-filled");
     finish_recovery(&client, slot).await.map_err(RelayError::survey)?;
@@ -313,15 +314,15 @@ pub async fn fill<P: Publisher>(
     health.set_operation(None);
     client.close().await;
     tracing::info!(slot, "the slot is recovered");
-    Ok(Filled::Done)
+    Ok(RecoveryEnd::Done)
 }
 
 async fn publish<P: Publisher>(
     settings: &Settings,
     publisher: P,
     (metrics, health, shutdown): (&Metrics, &Health, &Shutdown),
-    (client, recovery, rest): (&SqlClient, &Recovery, &RecoveryWork),
-) -> Result<Option<Ended>, RelayError> {
+    (client, recovery, rest): (&SqlClient, &SlotRecovery, &RecoveryWork),
+) -> Result<Option<StopReason>, RelayError> {
     let outbox = &settings.relay.outbox;
     let mut tables = Vec::new();
     for name in &outbox.tables {

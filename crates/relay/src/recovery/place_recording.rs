@@ -10,7 +10,7 @@ use walrelay_pg_client::SqlClient;
 use super::progress::Progress;
 use crate::error::RelayError;
 use crate::shutdown::Shutdown;
-use crate::stream::mode::Ended;
+use crate::stream::mode::StopReason;
 
 /// The longest interval between two records of the place while rows settle.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -62,9 +62,9 @@ pub async fn run_recording_place<R>(
     running: R,
     (on_record, progress): (impl PlaceStore, &Progress),
     (stop, shutdown): (&Shutdown, &Shutdown),
-) -> Result<Option<Ended>, RelayError>
+) -> Result<Option<StopReason>, RelayError>
 where
-    R: Future<Output = Result<Option<Ended>, RelayError>>,
+    R: Future<Output = Result<Option<StopReason>, RelayError>>,
 {
     let mut running = pin!(running);
     let noting = keep_recording_place(&on_record, progress);
@@ -82,7 +82,7 @@ where
         }
     }?;
     // Rows have settled since the place was last recorded.
-    if ended != Some(Ended::CaughtUp)
+    if ended != Some(StopReason::CaughtUp)
         && let Some(place) = progress.place()
     {
         on_record.note(&place).await?;

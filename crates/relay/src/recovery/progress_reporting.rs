@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use pgoutput_parser::{Lsn, Position};
-use walrelay_core::{Batch, ClaimKey, Claimed, Finished, PublishFailure, RowToRecord, Topic};
+use walrelay_core::{Batch, ClaimAnswer, ClaimKey, Finished, PublishFailure, RowToRecord, Topic};
 use walrelay_outbox_store::{
-    Due, Head, ParkedKey, RecordedPage, Store, StoreFailure, Survey, Watch,
+    Due, Head, ParkedKey, PublicationCheck, RecordedPage, SlotFigures, Store, StoreFailure,
 };
 
 use super::progress::Progress;
@@ -83,7 +83,7 @@ impl<S: Store> Store for ProgressReporting<S> {
         keys: &[ClaimKey],
         bytes_max: usize,
         through: Position,
-    ) -> Result<Vec<Claimed>, StoreFailure> {
+    ) -> Result<Vec<ClaimAnswer>, StoreFailure> {
         self.inner.claim(keys, bytes_max, through).await
     }
 
@@ -108,11 +108,11 @@ impl<S: Store> Store for ProgressReporting<S> {
         self.inner.note_settled(settled).await
     }
 
-    async fn survey(&mut self) -> Result<Survey, StoreFailure> {
+    async fn survey(&mut self) -> Result<SlotFigures, StoreFailure> {
         self.inner.survey().await
     }
 
-    async fn watch(&mut self) -> Result<Watch, StoreFailure> {
+    async fn watch(&mut self) -> Result<PublicationCheck, StoreFailure> {
         self.inner.watch().await
     }
 

@@ -7,7 +7,7 @@
 use pgoutput_parser::{Lsn, PgTimestamp};
 use serde_json::{Value, json};
 use tokio::io::DuplexStream;
-use walrelay_core::{Matching, ReplaySelection, WalBudgetLimit, WalRetentionLimit};
+use walrelay_core::{ColumnFilter, ReplaySelection, WalBudgetLimit, WalRetentionLimit};
 use walrelay_outbox_admin::{AggregateKey, SourceTable, UnsettledRows, advance_replay};
 use walrelay_outbox_store::DispatchStore;
 use walrelay_pg_client::{SqlClient, connect_sql};
@@ -16,7 +16,7 @@ use walrelay_pg_replication::{ServerIdentity, SystemIdentity, read_server_identi
 use super::Replay;
 use super::replay_progress::Tally;
 use super::request::{Destination, Rate, UnreadableRequest};
-use super::store::{DeadRows, Keeping, OnRecord, ReplayStore};
+use super::store::{DeadRows, Keeping, ProgressTable, ReplayStore};
 use crate::error::RelayError;
 use crate::lifecycle::server::{Connected, Database, Holder, Positions, Server};
 use crate::recovery::{
@@ -35,7 +35,7 @@ pub struct BackfillRequest {
     /// Only events of this time or later.
     pub since: Option<PgTimestamp>,
     /// Only rows with these values.
-    pub matching: Matching,
+    pub matching: ColumnFilter,
     /// Only rows with these event ids. Empty selects all rows.
     pub event_ids: Vec<String>,
     /// The columns that order the rows of an aggregate. Empty means version, time and id.
@@ -99,7 +99,7 @@ impl BackfillRequest {
             destination: Destination::of(&value)?,
             snapshot: snapshot.ok_or(UnreadableRequest::of("snapshot"))?,
             since: value.get("since").and_then(Value::as_i64).map(PgTimestamp::from_micros),
-            matching: Matching {
+            matching: ColumnFilter {
                 aggregate_types: words("aggregate_types")?,
                 aggregate_ids: words("aggregate_ids")?,
                 event_types: Vec::new(),
@@ -116,7 +116,7 @@ impl BackfillRequest {
     #[must_use]
     pub fn selection() -> ReplaySelection {
         let (from, to) = (Lsn::ZERO, Lsn::new(u64::MAX));
-        ReplaySelection { from, to, since: None, until: None, matching: Matching::default() }
+        ReplaySelection { from, to, since: None, until: None, matching: ColumnFilter::default() }
     }
 }
 
@@ -232,7 +232,7 @@ pub struct BackfillDatabase {
 }
 
 impl Database for BackfillDatabase {
-    type Store = ReplayStore<OnRecord>;
+    type Store = ReplayStore<ProgressTable>;
 
     async fn check(&mut self) -> Result<(), RelayError> {
         Ok(())
@@ -259,10 +259,10 @@ impl Database for BackfillDatabase {
         WalEnd::measured(async |_| {})
     }
 
-    async fn into_store(self, _: SystemIdentity) -> Result<ReplayStore<OnRecord>, RelayError> {
+    async fn into_store(self, _: SystemIdentity) -> Result<ReplayStore<ProgressTable>, RelayError> {
         let Self { sql, server, settings, replay, tally, marks, .. } = self;
         let Replay { id, dead_rows, keeping, .. } = replay;
-        let record = OnRecord { connect: settings.connect, client: Some(sql), server, id };
+        let record = ProgressTable { connect: settings.connect, client: Some(sql), server, id };
         let progress = (keeping == Keeping::OnRecord).then_some(record);
         Ok(ReplayStore { progress, dead_rows, tally, marks })
     }
@@ -278,7 +278,10 @@ mod tests {
             destination: Destination::InPlace,
             snapshot: "5:9:7".into(),
             since: Some(PgTimestamp::from_micros(-5)),
-            matching: Matching { aggregate_ids: vec!["a\"b".into()], ..Matching::default() },
+            matching: ColumnFilter {
+                aggregate_ids: vec!["a\"b".into()],
+                ..ColumnFilter::default()
+            },
             event_ids: vec!["e-1".into()],
             order_by: vec!["n".into()],
             rate: Rate::new(250),

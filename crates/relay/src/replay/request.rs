@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use pgoutput_parser::{Lsn, PgTimestamp};
 use serde_json::{Value, json};
-use walrelay_core::{Matching, ReplaySelection};
+use walrelay_core::{ColumnFilter, ReplaySelection};
 
 use super::store::DeadRows;
 
@@ -78,7 +78,7 @@ pub struct Request {
     /// Only commits at this time or earlier.
     pub until: Option<PgTimestamp>,
     /// Only rows with these values.
-    pub matching: Matching,
+    pub matching: ColumnFilter,
     /// The rate limit.
     pub rate: Option<Rate>,
     /// The treatment of rows that Pub/Sub never accepts.
@@ -140,7 +140,7 @@ impl Request {
             destination: Destination::of(&value)?,
             since: time("since"),
             until: time("until"),
-            matching: Matching {
+            matching: ColumnFilter {
                 aggregate_types: words("aggregate_types")?,
                 aggregate_ids: words("aggregate_ids")?,
                 event_types: words("event_types")?,
@@ -164,9 +164,9 @@ mod tests {
             destination: Destination::Topic("{aggregatetype}.again".into()),
             since: Some(PgTimestamp::from_micros(-5)),
             until: None,
-            matching: Matching {
+            matching: ColumnFilter {
                 aggregate_ids: vec!["a\"b".into(), "c".into()],
-                ..Matching::default()
+                ..ColumnFilter::default()
             },
             rate: Rate::new(250),
             dead_rows: DeadRows::LeaveOut,

@@ -10,7 +10,7 @@ use walrelay_pg_client::{
 use walrelay_pg_replication::{ServerIdentity, SystemIdentity};
 
 use super::replay_progress::Tally;
-use super::store::{Keeping, OnRecord, ReplayStore};
+use super::store::{Keeping, ProgressTable, ReplayStore};
 use super::{Replay, replay_slot_name};
 use crate::error::RelayError;
 use crate::lifecycle::server::{Connected, Database, Holder, Positions, Server, open_replication};
@@ -87,7 +87,7 @@ pub struct CopyDatabase {
 }
 
 impl Database for CopyDatabase {
-    type Store = ReplayStore<OnRecord>;
+    type Store = ReplayStore<ProgressTable>;
 
     /// A replay has fewer requirements than `run`, so there is nothing to check.
     async fn check(&mut self) -> Result<(), RelayError> {
@@ -125,10 +125,10 @@ impl Database for CopyDatabase {
         WalEnd::measured(async |_| {})
     }
 
-    async fn into_store(self, _: SystemIdentity) -> Result<ReplayStore<OnRecord>, RelayError> {
+    async fn into_store(self, _: SystemIdentity) -> Result<ReplayStore<ProgressTable>, RelayError> {
         let Self { sql, connect, server, replay, tally, .. } = self;
         let Replay { id, dead_rows, keeping, .. } = replay;
-        let record = OnRecord { connect, client: Some(sql), server, id };
+        let record = ProgressTable { connect, client: Some(sql), server, id };
         let progress = (keeping == Keeping::OnRecord).then_some(record);
         Ok(ReplayStore { progress, dead_rows, tally, marks: None })
     }

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use pgoutput_parser::{Lsn, Position};
-use walrelay_core::{ClaimKey, Claimed, Finished, RecordReason, RowToRecord, Topic};
+use walrelay_core::{ClaimAnswer, ClaimKey, Finished, RecordReason, RowToRecord, Topic};
 use walrelay_outbox_admin::{advance_replay, note_resumption};
 use walrelay_outbox_store::{
-    Due, Head, ParkedKey, RecordedPage, Store, StoreFailure, Survey, Watch,
+    Due, Head, ParkedKey, PublicationCheck, RecordedPage, SlotFigures, Store, StoreFailure,
 };
 use walrelay_pg_client::{ConnectConfig, SqlClient, connect_sql};
 use walrelay_pg_replication::{ServerIdentity, read_server_identity};
@@ -58,7 +58,7 @@ pub struct ReplayStore<P> {
 
 /// Stores progress in `app_outbox_replay`.
 #[derive(Debug)]
-pub struct OnRecord {
+pub struct ProgressTable {
     pub(super) connect: ConnectConfig,
     /// A session proven to be on `server` (I11).
     pub(super) client: Option<SqlClient>,
@@ -66,7 +66,7 @@ pub struct OnRecord {
     pub(super) id: String,
 }
 
-impl Progress for OnRecord {
+impl Progress for ProgressTable {
     async fn note(
         &mut self,
         settled: (Lsn, u64),
@@ -83,7 +83,7 @@ impl Progress for OnRecord {
     }
 }
 
-impl OnRecord {
+impl ProgressTable {
     async fn client(&mut self) -> Result<&SqlClient, StoreFailure> {
         if self.client.as_ref().is_none_or(|client| client.is_closed()) {
             let unavailable = |error| StoreFailure::Unavailable(Box::new(error));
@@ -150,8 +150,8 @@ impl<P: Progress> Store for ReplayStore<P> {
         keys: &[ClaimKey],
         _: usize,
         _: Position,
-    ) -> Result<Vec<Claimed>, StoreFailure> {
-        Ok(keys.iter().map(|_| Claimed { rows: Vec::new(), held_for: None }).collect())
+    ) -> Result<Vec<ClaimAnswer>, StoreFailure> {
+        Ok(keys.iter().map(|_| ClaimAnswer { rows: Vec::new(), held_for: None }).collect())
     }
 
     async fn due_keys(&mut self, _: &[Topic]) -> Result<Due, StoreFailure> {
@@ -179,13 +179,13 @@ impl<P: Progress> Store for ReplayStore<P> {
         }
     }
 
-    async fn survey(&mut self) -> Result<Survey, StoreFailure> {
-        Ok(Survey::default())
+    async fn survey(&mut self) -> Result<SlotFigures, StoreFailure> {
+        Ok(SlotFigures::default())
     }
 
     /// The live relay watches the publication. An anchor is no younger than its slot.
-    async fn watch(&mut self) -> Result<Watch, StoreFailure> {
-        Ok(Watch::Intact { up_to: Lsn::new(u64::MAX) })
+    async fn watch(&mut self) -> Result<PublicationCheck, StoreFailure> {
+        Ok(PublicationCheck::Intact { up_to: Lsn::new(u64::MAX) })
     }
 
     async fn prune(&mut self, _: Duration) -> Result<u64, StoreFailure> {

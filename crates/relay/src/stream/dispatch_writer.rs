@@ -10,10 +10,10 @@ use std::time::Duration;
 use pgoutput_parser::{Lsn, Position};
 use tokio::time::{Instant, sleep, sleep_until};
 use walrelay_core::{Finished, RowToRecord, Topic, Watermark};
-use walrelay_outbox_store::{HEADS_MAX, Head, Store, StoreFailure, Watch};
+use walrelay_outbox_store::{HEADS_MAX, Head, PublicationCheck, Store, StoreFailure};
 
 use crate::observe::health::Health;
-pub use crate::stream::store_command::{Claiming, DispatchEvent};
+pub use crate::stream::store_command::{ClaimRequest, DispatchEvent};
 use crate::stream::store_command::{StoreCommand, run_with_retries};
 use crate::stream::watermark_journal::{InFlight, JournalIntervals, Record};
 
@@ -91,7 +91,7 @@ pub struct DispatchWriter<S> {
     intervals: Intervals,
     rows_to_record: Vec<RowToRecord>,
     finished: Vec<Finished>,
-    claims: Option<Claiming>,
+    claims: Option<ClaimRequest>,
     /// The start of the requested page of recorded rows.
     recorded_from: Option<Position>,
     /// Topics whose due keys are not queried, as set last.
@@ -164,7 +164,7 @@ impl<S: Store> DispatchWriter<S> {
     }
 
     /// Requests the next rows of parked keys.
-    pub fn claim(&mut self, claiming: Claiming) {
+    pub fn claim(&mut self, claiming: ClaimRequest) {
         self.claims = Some(claiming);
     }
 
@@ -318,7 +318,7 @@ impl<S: Store> DispatchWriter<S> {
     }
 
     /// Checks the publication a last time within a time limit, because the session is over.
-    pub async fn look(&mut self, limit: Duration) -> Option<Watch> {
+    pub async fn look(&mut self, limit: Duration) -> Option<PublicationCheck> {
         let looking = async {
             self.end_running().await;
             match &mut self.state {

@@ -9,7 +9,7 @@ use crate::stream::catch_up_target::CatchUpTarget;
 
 /// The reason for a regular end of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
+pub enum StopReason {
     /// A stop was requested.
     Stopped,
     /// All rows of the start are confirmed. Those in dispatch state are delivered, dead, or not
@@ -30,7 +30,7 @@ pub(super) enum SessionMode {
     /// Reads no new transaction, but reads the open transaction to its commit. Otherwise its rows
     /// that are already stored would be published twice.
     Draining {
-        ended: Ended,
+        ended: StopReason,
         until: Instant,
     },
     /// Reads nothing. Earlier rows are finished and confirmed: they must not be republished at each
@@ -41,7 +41,7 @@ pub(super) enum SessionMode {
 }
 
 impl SessionMode {
-    pub(super) fn draining(ended: Ended, timeout: Duration) -> Self {
+    pub(super) fn draining(ended: StopReason, timeout: Duration) -> Self {
         Self::Draining { ended, until: Instant::now() + timeout }
     }
 
@@ -62,18 +62,18 @@ impl SessionMode {
     ) -> Self {
         let Some(goal) = goal else { return self };
         match (self, goal.is_reached(watermark)) {
-            (Self::Streaming, true) => Self::draining(Ended::CaughtUp, timeout),
-            (Self::Draining { ended: Ended::CaughtUp, .. }, false) => Self::Streaming,
+            (Self::Streaming, true) => Self::draining(StopReason::CaughtUp, timeout),
+            (Self::Draining { ended: StopReason::CaughtUp, .. }, false) => Self::Streaming,
             (Self::Streaming | Self::Draining { .. } | Self::Finishing { .. }, _) => self,
         }
     }
 
     /// Returns how the session ends and its deadline, or `None` while it continues.
-    pub(super) fn end(self) -> Option<(Ended, Instant)> {
+    pub(super) fn end(self) -> Option<(StopReason, Instant)> {
         match self {
             Self::Streaming => None,
             Self::Draining { ended, until } => Some((ended, until)),
-            Self::Finishing { until } => Some((Ended::Stopped, until)),
+            Self::Finishing { until } => Some((StopReason::Stopped, until)),
         }
     }
 }

@@ -14,10 +14,10 @@ use pgoutput_parser::{Change, Decoder, Frame, Insert, Position, XLogData};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, sleep_until};
 use walrelay_core::{
-    Budget, Claimed, FailureClass, Finished, LaneId, Lanes, Outcome, PublishFailure, Routed,
-    Router, RowToRecord, Topic, Tracker, WalBudget,
+    Budget, ClaimAnswer, Finished, LaneId, Lanes, Outcome, Routed, Router, RowToRecord, Topic,
+    Tracker, WalBudget,
 };
-use walrelay_outbox_store::{DUE_KEYS_MAX, Due, Store, Watch};
+use walrelay_outbox_store::{DUE_KEYS_MAX, Due, PublicationCheck, Store};
 use walrelay_pg_client::PgError;
 use walrelay_pg_replication::{Feedback, Frames};
 
@@ -28,10 +28,12 @@ use crate::shutdown::Shutdown;
 use crate::stream::already_recorded::{AlreadyRecorded, Recorded};
 use crate::stream::catch_up_target::CatchUpTarget;
 use crate::stream::continuity::Continuity;
-use crate::stream::dispatch_writer::{Claiming, DispatchEvent, DispatchWriter};
-use crate::stream::mode::{Ended, SessionMode};
+use crate::stream::dispatch_writer::{ClaimRequest, DispatchEvent, DispatchWriter};
+use crate::stream::mode::{SessionMode, StopReason};
 use crate::stream::pipeline_error::PipelineError;
-use crate::stream::publish_calls::{Answer, Answered, PublishCalls, Unanswered};
+use crate::stream::publish_calls::{
+    Answer, CallReply, PublishCalls, UnansweredCalls, cancelled_for_wal,
+};
 use crate::stream::publisher::Publisher;
 use crate::stream::replay_filter::ReplayFilter;
 use crate::stream::stop_position::StopPosition;
@@ -92,11 +94,11 @@ pub struct Flow {
 
 /// A session that is over, and the state for the next one.
 #[derive(Debug)]
-pub struct Over {
+pub struct SessionEnd {
     /// How the session ended.
-    pub ended: Result<Ended, PipelineError>,
+    pub ended: Result<StopReason, PipelineError>,
     /// The Publish calls without a reply. No row of their keys may be sent before the replies (I3).
-    pub unanswered: Unanswered,
+    pub unanswered: UnansweredCalls,
     /// The rest of the goal.
     pub goal: Option<CatchUpTarget>,
 }
@@ -118,7 +120,7 @@ const TURN_MAX: usize = 256;
 
 /// Runs a session to its end. The database connection is released at once. Publish calls without a
 /// reply are handed to the next session, because the slot sends their rows again.
-pub async fn run<R, W, P, S>(session: Session<R, W, P, S>, shutdown: &Shutdown) -> Over
+pub async fn run<R, W, P, S>(session: Session<R, W, P, S>, shutdown: &Shutdown) -> SessionEnd
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
@@ -136,7 +138,7 @@ where
 async fn stream<R, W, P, S>(
     session: &mut Session<R, W, P, S>,
     shutdown: &Shutdown,
-) -> Result<Ended, PipelineError>
+) -> Result<StopReason, PipelineError>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin,
@@ -177,7 +179,7 @@ where
             // Reads no new rows. The rest of the loop finishes the rows in flight.
             () = &mut stop, if mode == SessionMode::Streaming => {
                 flow.observer.draining();
-                mode = SessionMode::draining(Ended::Stopped, *drain_timeout);
+                mode = SessionMode::draining(StopReason::Stopped, *drain_timeout);
             }
 
             // Pub/Sub stored or refused a batch. Finished work comes before new work.
@@ -399,17 +401,17 @@ impl Flow {
             let room = budget.reload_capacity();
             let keys = if room > 0 { lanes.claims(CLAIM_KEYS_MAX, now) } else { Vec::new() };
             if !keys.is_empty() {
-                recorder.claim(Claiming { keys, bytes_max: room, through: *through });
+                recorder.claim(ClaimRequest { keys, bytes_max: room, through: *through });
             }
         }
         observer.levels(tracker.watermark(), budget, lanes);
     }
 
     /// Takes a reply, and further replies that have already arrived.
-    fn take_replies<P: Publisher>(&mut self, first: Answered, publishes: &mut PublishCalls<P>) {
+    fn take_replies<P: Publisher>(&mut self, first: CallReply, publishes: &mut PublishCalls<P>) {
         match first {
-            Answered::Ours(answer) => self.answered(answer),
-            Answered::Before(answer) => {
+            CallReply::Ours(answer) => self.answered(answer),
+            CallReply::Before(answer) => {
                 self.observer.late_reply(&answer, publishes.waits_for());
             }
         }
@@ -448,7 +450,7 @@ impl Flow {
         // A call without a reply retains WAL just like a pending row.
         let read_to = tracker.observed().max(through.commit_lsn);
         let overdue = publishes.give_up(|call| wal_budget.must_abandon(call, read_to, now));
-        overdue.into_iter().for_each(|batch| self.answered((batch, Err(given_up()))));
+        overdue.into_iter().for_each(|batch| self.answered((batch, Err(cancelled_for_wal()))));
     }
 
     /// Takes a result of dispatch state.
@@ -503,11 +505,13 @@ impl Flow {
                 }
             }
             DispatchEvent::Surveyed(survey) => self.observer.surveyed(*survey),
-            DispatchEvent::Watched(Watch::Intact { up_to }) => self.tracker.intact(up_to),
-            DispatchEvent::Watched(Watch::Changed { what }) => {
+            DispatchEvent::Watched(PublicationCheck::Intact { up_to }) => {
+                self.tracker.intact(up_to);
+            }
+            DispatchEvent::Watched(PublicationCheck::Changed { what }) => {
                 return Err(PipelineError::PublicationChanged { what });
             }
-            DispatchEvent::Watched(Watch::Changing)
+            DispatchEvent::Watched(PublicationCheck::Changing)
             | DispatchEvent::Settled(_)
             | DispatchEvent::Pruned(_)
             | DispatchEvent::Condition
@@ -524,7 +528,7 @@ impl Flow {
     }
 
     /// Takes the next rows of a parked key. Without rows the key is live again.
-    fn claimed(&mut self, lane: LaneId, claimed: Claimed, now: std::time::Instant) {
+    fn claimed(&mut self, lane: LaneId, claimed: ClaimAnswer, now: std::time::Instant) {
         let memories = claimed.rows.iter().map(|(message, _)| message.memory());
         memories.for_each(|memory| self.budget.take(memory));
         let parked_keys = self.lanes.parked_keys();
@@ -590,13 +594,6 @@ const CLAIM_KEYS_MAX: usize = 256;
 
 /// How long keys wait after a failed claim.
 const CLAIM_PAUSE: Duration = Duration::from_secs(1);
-
-/// Returns the failure of a call that is cancelled to release WAL. It equals the failure of a call
-/// that exceeded `--publish-timeout`.
-fn given_up() -> PublishFailure {
-    let why = "no answer, and the log that waits nears --wal-budget";
-    PublishFailure::new(FailureClass::Transient, "DEADLINE_EXCEEDED", why)
-}
 
 #[cfg(test)]
 mod tests;

@@ -17,7 +17,7 @@ pub enum PipelineError {
     #[error("the server cannot send {at}")]
     Unsendable {
         /// The place at which the stream ends.
-        at: Unsent,
+        at: SendFailurePosition,
         /// The answer of the server.
         #[source]
         source: PgError,
@@ -64,7 +64,7 @@ pub enum PipelineError {
 
 /// The place of a stream that the server cannot continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unsent {
+pub enum SendFailurePosition {
     /// At this row of a transaction.
     Row {
         /// The position that the row would have.
@@ -76,7 +76,7 @@ pub enum Unsent {
     Behind(Position),
 }
 
-impl fmt::Display for Unsent {
+impl fmt::Display for SendFailurePosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Row { position, xid } => write!(f, "the row at {position} of transaction {xid}"),
@@ -85,7 +85,7 @@ impl fmt::Display for Unsent {
     }
 }
 
-impl Unsent {
+impl SendFailurePosition {
     /// Returns the position of the row, or of the last one before it.
     #[must_use]
     pub const fn position(self) -> Position {
@@ -103,8 +103,8 @@ impl PipelineError {
         if !is_permanent {
             return Self::Stream(error);
         }
-        let row = next.map(|(position, xid)| Unsent::Row { position, xid });
-        Self::Unsendable { at: row.unwrap_or(Unsent::Behind(last)), source: error }
+        let row = next.map(|(position, xid)| SendFailurePosition::Row { position, xid });
+        Self::Unsendable { at: row.unwrap_or(SendFailurePosition::Behind(last)), source: error }
     }
 
     /// Returns whether the cause is a row or message, while the server and the connection work.

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
-use walrelay_core::{Batch, ConcurrencyWindow, PublishFailure};
+use walrelay_core::{Batch, ConcurrencyWindow, FailureClass, PublishFailure};
 
 use crate::stream::publisher::Publisher;
 
@@ -35,11 +35,11 @@ impl Future for Call {
 
 /// Calls of earlier sessions that have no reply yet.
 #[derive(Default)]
-pub struct Unanswered(FuturesUnordered<Call>);
+pub struct UnansweredCalls(FuturesUnordered<Call>);
 
 /// A reply, and the session whose batch it belongs to.
 #[derive(Debug)]
-pub enum Answered {
+pub enum CallReply {
     /// A reply to a batch of this session.
     Ours(Answer),
     /// A reply to a batch of an earlier session. The slot has sent its rows again.
@@ -51,7 +51,7 @@ pub enum Answered {
 /// No call starts while an earlier session has calls without a reply (I3).
 pub struct PublishCalls<P> {
     publisher: P,
-    before: Unanswered,
+    before: UnansweredCalls,
     calls: FuturesUnordered<Call>,
     window: ConcurrencyWindow,
 }
@@ -59,11 +59,16 @@ pub struct PublishCalls<P> {
 impl<P: Publisher> PublishCalls<P> {
     /// Creates an empty set.
     pub fn new(publisher: P, window: ConcurrencyWindow) -> Self {
-        Self { publisher, before: Unanswered::default(), calls: FuturesUnordered::new(), window }
+        Self {
+            publisher,
+            before: UnansweredCalls::default(),
+            calls: FuturesUnordered::new(),
+            window,
+        }
     }
 
     /// Starts no call before these calls of an earlier session have a reply.
-    pub fn wait_for(&mut self, before: Unanswered) {
+    pub fn wait_for(&mut self, before: UnansweredCalls) {
         self.before = before;
     }
 
@@ -73,10 +78,10 @@ impl<P: Publisher> PublishCalls<P> {
     }
 
     /// Ends the session. Returns all calls without a reply, for the next session to wait for.
-    pub fn into_unanswered(self) -> Unanswered {
-        let Unanswered(mut calls) = self.before;
+    pub fn into_unanswered(self) -> UnansweredCalls {
+        let UnansweredCalls(mut calls) = self.before;
         calls.extend(self.calls);
-        Unanswered(calls)
+        UnansweredCalls(calls)
     }
 
     /// Returns whether another call may start.
@@ -117,13 +122,13 @@ impl<P: Publisher> PublishCalls<P> {
     /// # Cancel safety
     ///
     /// Dropping the future loses no reply: calls live in `self`.
-    pub async fn next(&mut self) -> Answered {
+    pub async fn next(&mut self) -> CallReply {
         if let Some(answer) = self.before.0.next().await {
-            return Answered::Before(answer);
+            return CallReply::Before(answer);
         }
         let out = self.calls.len();
         match self.calls.next().await {
-            Some(answer) => Answered::Ours(self.observed(answer, out)),
+            Some(answer) => CallReply::Ours(self.observed(answer, out)),
             None => std::future::pending().await,
         }
     }
@@ -149,7 +154,7 @@ impl<P: Publisher> PublishCalls<P> {
     }
 }
 
-impl std::fmt::Debug for Unanswered {
+impl std::fmt::Debug for UnansweredCalls {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Unanswered").field(&self.0.len()).finish()
     }
@@ -159,4 +164,11 @@ impl<P> std::fmt::Debug for PublishCalls<P> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Publishes").field("out", &self.calls.len()).finish_non_exhaustive()
     }
+}
+
+/// Returns the failure of a call that is cancelled to release WAL. It equals the failure of a call
+/// that exceeded `--publish-timeout`.
+pub fn cancelled_for_wal() -> PublishFailure {
+    let why = "no answer, and the log that waits nears --wal-budget";
+    PublishFailure::new(FailureClass::Transient, "DEADLINE_EXCEEDED", why)
 }

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use walrelay_core::Watermark;
-use walrelay_outbox_store::{Store, Watch};
+use walrelay_outbox_store::{PublicationCheck, Store};
 use walrelay_pg_client::PgError;
 
 use crate::failpoint;
-use crate::stream::mode::Ended;
-use crate::stream::pipeline::{Over, Session, Source};
+use crate::stream::mode::StopReason;
+use crate::stream::pipeline::{Session, SessionEnd, Source};
 use crate::stream::pipeline_error::PipelineError;
 use crate::stream::publisher::Publisher;
 use crate::stream::watermark_journal::InFlight;
@@ -25,11 +25,12 @@ where
     const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
     /// Sends the last status update and releases the slot.
-    pub(super) async fn end(self, ended: Result<Ended, PipelineError>) -> Over {
+    pub(super) async fn end(self, ended: Result<StopReason, PipelineError>) -> SessionEnd {
         let Self { frames, feedback, publishes, mut recorder, mut flow, goal, .. } = self;
         if ended.as_ref().is_err_and(PipelineError::is_row_error)
             && flow.tracker.needs_publication_check()
-            && let Some(Watch::Intact { up_to }) = recorder.look(Self::CLOSE_TIMEOUT).await
+            && let Some(PublicationCheck::Intact { up_to }) =
+                recorder.look(Self::CLOSE_TIMEOUT).await
         {
             // Rows published before the unreadable row must not be republished once that row is
             // fixed.
@@ -69,7 +70,7 @@ where
             }
             (ended, _) => ended,
         };
-        Over { ended, unanswered: publishes.into_unanswered(), goal }
+        SessionEnd { ended, unanswered: publishes.into_unanswered(), goal }
     }
 }
 

@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use pgoutput_parser::{Lsn, Position};
 use tokio::time::{Instant, sleep_until, timeout};
-use walrelay_core::{Backoff, ClaimKey, Claimed, Finished, LaneId, RowToRecord, Topic, Watermark};
+use walrelay_core::{
+    Backoff, ClaimAnswer, ClaimKey, Finished, LaneId, RowToRecord, Topic, Watermark,
+};
 use walrelay_outbox_store::{
-    Condition, Due, Head, RecordedPage, Store, StoreFailure, Survey, Watch,
+    Condition, Due, Head, PublicationCheck, RecordedPage, SlotFigures, Store, StoreFailure,
 };
 
 use crate::observe::health::Health;
@@ -23,7 +25,7 @@ pub enum DispatchEvent {
     /// These outcomes are written.
     Finished(Vec<Finished>),
     /// The next rows of parked keys.
-    Claimed(Vec<(LaneId, Claimed)>),
+    Claimed(Vec<(LaneId, ClaimAnswer)>),
     /// The rows of these keys could not be read. The keys pause briefly.
     NotClaimed(Vec<LaneId>),
     /// Rows that were recorded before this session.
@@ -35,13 +37,13 @@ pub enum DispatchEvent {
     /// Whether spilled rows of the goal are pending.
     Spilled(bool),
     /// The results of a survey for operators.
-    Surveyed(Box<Survey>),
+    Surveyed(Box<SlotFigures>),
     /// The settled position is on record and may be confirmed.
     Settled(Watermark),
     /// This many rows past their retention were deleted. There may be more.
     Pruned(u64),
     /// The result of a check of the publication.
-    Watched(Watch),
+    Watched(PublicationCheck),
     /// The condition was noted, or will be retried.
     Condition,
     /// A failed command that no row waits for.
@@ -50,7 +52,7 @@ pub enum DispatchEvent {
 
 /// Parked keys whose next rows are requested.
 #[derive(Debug, Clone)]
-pub struct Claiming {
+pub struct ClaimRequest {
     /// The keys. None of their rows is in flight.
     pub keys: Vec<ClaimKey>,
     /// The free capacity for rows in bytes.
@@ -63,7 +65,7 @@ pub struct Claiming {
 pub(super) enum StoreCommand {
     Park(Vec<RowToRecord>),
     Finish(Vec<Finished>),
-    Claim(Claiming),
+    Claim(ClaimRequest),
     Recorded(Position),
     Due(Vec<Topic>),
     Heads(Option<Head>),
@@ -170,14 +172,14 @@ async fn pause<S: Store>(store: &mut S, length: Duration, health: &Health) {
 /// The result of the store, before it is combined with the command.
 enum Found {
     Nothing,
-    Claimed(Vec<Claimed>),
+    Claimed(Vec<ClaimAnswer>),
     Recorded(RecordedPage),
     Due(Due),
     Pruned(u64),
     Heads(Vec<Head>),
     Spilled(bool),
-    Surveyed(Box<Survey>),
-    Watched(Watch),
+    Surveyed(Box<SlotFigures>),
+    Watched(PublicationCheck),
 }
 
 async fn execute<S: Store>(
@@ -190,7 +192,7 @@ async fn execute<S: Store>(
             store.park(rows_to_record).await.map(|()| Found::Nothing)
         }
         StoreCommand::Finish(finished) => store.finish(finished).await.map(|()| Found::Nothing),
-        StoreCommand::Claim(Claiming { keys, bytes_max, through }) => {
+        StoreCommand::Claim(ClaimRequest { keys, bytes_max, through }) => {
             store.claim(keys, *bytes_max, *through).await.map(Found::Claimed)
         }
         StoreCommand::Recorded(from) => {
@@ -260,7 +262,7 @@ impl StoreCommand {
         match (self, found) {
             (Self::Park(rows_to_record), _) => DispatchEvent::Parked(rows_to_record),
             (Self::Finish(finished), _) => DispatchEvent::Finished(finished),
-            (Self::Claim(Claiming { keys, .. }), Found::Claimed(claimed)) => {
+            (Self::Claim(ClaimRequest { keys, .. }), Found::Claimed(claimed)) => {
                 assert_eq!(keys.len(), claimed.len(), "I4: one answer a key");
                 DispatchEvent::Claimed(keys.into_iter().map(|key| key.lane).zip(claimed).collect())
             }

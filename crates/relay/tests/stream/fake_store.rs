@@ -7,11 +7,12 @@ use std::time::Duration;
 use pgoutput_parser::{Lsn, PgTimestamp, Position};
 use tokio::time::{Instant, sleep, sleep_until};
 use walrelay_core::{
-    Backoff, Batch, ClaimKey, Claimed, Finished, LanePolicy, Lanes, Message, OnDead, Outcome,
+    Backoff, Batch, ClaimAnswer, ClaimKey, Finished, LanePolicy, Lanes, Message, OnDead, Outcome,
     RecordReason, RowToRecord, Topic, Tracker,
 };
 use walrelay_outbox_store::{
-    Condition, Due, Head, ParkedKey, RecordedPage, Store, StoreFailure, Survey, Watch,
+    Condition, Due, Head, ParkedKey, PublicationCheck, RecordedPage, SlotFigures, Store,
+    StoreFailure,
 };
 
 /// The latency of every store command.
@@ -155,11 +156,11 @@ impl Store for FakeStore {
         keys: &[ClaimKey],
         max: usize,
         _: Position,
-    ) -> Result<Vec<Claimed>, StoreFailure> {
+    ) -> Result<Vec<ClaimAnswer>, StoreFailure> {
         let names: Vec<_> = keys.iter().map(|key| &*key.ordering_key).collect();
         self.command("claim", format!("{} {max}", names.join(","))).await?;
         let rows = |key: &ClaimKey| vec![(message(9, &key.ordering_key), 0)];
-        Ok(keys.iter().map(|key| Claimed { rows: rows(key), held_for: None }).collect())
+        Ok(keys.iter().map(|key| ClaimAnswer { rows: rows(key), held_for: None }).collect())
     }
 
     async fn has_spilled_before(&mut self, _: Lsn) -> Result<bool, StoreFailure> {
@@ -193,16 +194,16 @@ impl Store for FakeStore {
         self.0.lock().unwrap().notice_at = None;
     }
 
-    async fn watch(&mut self) -> Result<Watch, StoreFailure> {
-        Ok(Watch::Changing)
+    async fn watch(&mut self) -> Result<PublicationCheck, StoreFailure> {
+        Ok(PublicationCheck::Changing)
     }
 
-    async fn survey(&mut self) -> Result<Survey, StoreFailure> {
+    async fn survey(&mut self) -> Result<SlotFigures, StoreFailure> {
         self.command("survey", String::new()).await?;
-        Ok(Survey {
+        Ok(SlotFigures {
             is_counting: self.has_more("survey"),
             lag_seconds: Some(7.0),
-            ..Survey::default()
+            ..SlotFigures::default()
         })
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 use walrelay_core::{Batch, ConcurrencyLimits, ConcurrencyWindow, FailureClass, PublishFailure};
-use walrelay_relay::stream::publish_calls::{Answered, PublishCalls};
+use walrelay_relay::stream::publish_calls::{CallReply, PublishCalls};
 use walrelay_relay::stream::publisher::Publisher;
 
 use crate::fake_store::batches;
@@ -44,8 +44,8 @@ fn refusal() -> PublishFailure {
 
 async fn ours(publishes: &mut PublishCalls<Script>) -> Batch {
     match publishes.next().await {
-        Answered::Ours((batch, _)) => batch,
-        Answered::Before(_) => panic!("nobody was before"),
+        CallReply::Ours((batch, _)) => batch,
+        CallReply::Before(_) => panic!("nobody was before"),
     }
 }
 
@@ -75,7 +75,7 @@ async fn nothing_goes_out_while_a_session_before_has_calls_without_an_answer() {
     let mut second = publishes(2, [(60, None)]);
     second.wait_for(first.into_unanswered());
     assert_eq!((second.waits_for(), second.has_room(), second.is_empty()), (2, false, true));
-    assert!(matches!(second.next().await, Answered::Before(_)));
+    assert!(matches!(second.next().await, CallReply::Before(_)));
     assert_eq!((second.waits_for(), second.has_room()), (1, false));
 
     // This session also ends before all calls have a reply.
@@ -84,7 +84,7 @@ async fn nothing_goes_out_while_a_session_before_has_calls_without_an_answer() {
     third.wait_for(second.into_unanswered());
     assert_eq!(third.waits_for(), 2, "those of both");
     for _ in 0..2 {
-        assert!(matches!(third.next().await, Answered::Before(_)));
+        assert!(matches!(third.next().await, CallReply::Before(_)));
     }
     assert!(third.has_room());
 }

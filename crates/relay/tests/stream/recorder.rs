@@ -7,7 +7,9 @@ use tokio::time::{Instant, timeout};
 use walrelay_core::{ClaimKey, Topic, Tracker, Watermark};
 use walrelay_outbox_store::StoreFailure;
 use walrelay_relay::observe::health::{Health, Phase};
-use walrelay_relay::stream::dispatch_writer::{Claiming, DispatchEvent, DispatchWriter, Intervals};
+use walrelay_relay::stream::dispatch_writer::{
+    ClaimRequest, DispatchEvent, DispatchWriter, Intervals,
+};
 use walrelay_relay::stream::watermark_journal::InFlight;
 
 use crate::fake_store::{FakeStore, LATENCY, claims, finished, rows_to_record};
@@ -25,9 +27,9 @@ async fn recorder() -> (DispatchWriter<FakeStore>, FakeStore) {
     (recorder, desk)
 }
 
-fn claiming(keys: Vec<ClaimKey>) -> Claiming {
+fn claiming(keys: Vec<ClaimKey>) -> ClaimRequest {
     let through = Position { commit_lsn: Lsn::new(7), tx_index: 0 };
-    Claiming { keys, bytes_max: 99, through }
+    ClaimRequest { keys, bytes_max: 99, through }
 }
 
 fn watermark(lsn: u64) -> Watermark {

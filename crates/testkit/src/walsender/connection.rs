@@ -66,7 +66,7 @@ struct Connection<'a, S> {
 }
 
 /// The streamed slot or copy, and the session that streams it.
-enum Streams {
+enum StreamOwner {
     Slot(SlotHolder),
     Copy(String),
 }
@@ -176,19 +176,19 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         let (confirmed_flush, next) = {
             let state = server.state();
             let stands = match streams {
-                Streams::Slot(_) => state.confirmed_flush,
-                Streams::Copy(_) => state.anchor,
+                StreamOwner::Slot(_) => state.confirmed_flush,
+                StreamOwner::Copy(_) => state.anchor,
             };
             let from = stands.max(start);
             (from, state.log.first_at(from))
         };
         let of = match &streams {
-            Streams::Slot(_) => StreamSource::Slot,
-            Streams::Copy(_) => StreamSource::Copy,
+            StreamOwner::Slot(_) => StreamSource::Slot,
+            StreamOwner::Copy(_) => StreamSource::Copy,
         };
         server.tell(match streams {
-            Streams::Slot(holder) => Seen::Started { confirmed_flush, holder },
-            Streams::Copy(application_name) => {
+            StreamOwner::Slot(holder) => Seen::Started { confirmed_flush, holder },
+            StreamOwner::Copy(application_name) => {
                 Seen::CopyStarted { from: confirmed_flush, application_name }
             }
         });
@@ -489,13 +489,13 @@ impl ScriptedServer {
         &self,
         pid: i32,
         (slot, application_name): (&str, String),
-    ) -> Result<Streams, Refusal> {
+    ) -> Result<StreamOwner, Refusal> {
         if slot == LIVE_SLOT {
-            return self.take_slot(pid, application_name).map(Streams::Slot);
+            return self.take_slot(pid, application_name).map(StreamOwner::Slot);
         }
         match self.refuse_copy() {
             Some(refusal) => Err(refusal),
-            None => Ok(Streams::Copy(application_name)),
+            None => Ok(StreamOwner::Copy(application_name)),
         }
     }
 

@@ -2,7 +2,7 @@
 //! running relay. The rows go to another topic, or through dispatch state to their own topics.
 
 use pgoutput_parser::{Lsn, PgTimestamp};
-use walrelay_core::Matching;
+use walrelay_core::ColumnFilter;
 use walrelay_outbox_admin::{
     ReplayRow, Scope, SettledRows, SourceTable, UnsettledRows, begin_replay, give_up_replay,
     read_replay, take_replay,
@@ -231,7 +231,7 @@ pub(super) async fn refill(to_apply: &RowsToApply, shutdown: &Shutdown) -> Resul
     let OutboxRowsConfig { settings, topic, aggregate_types, dead_rows } = refill.clone();
     let order = BackfillOrder {
         since: None,
-        matching: Matching { aggregate_types, ..Matching::default() },
+        matching: ColumnFilter { aggregate_types, ..ColumnFilter::default() },
         event_ids: Vec::new(),
         destination: Destination::Topic(topic.clone()),
         order_by: Vec::new(),
@@ -312,7 +312,7 @@ async fn refuse_without_rows(client: &SqlClient, tables: &[QualifiedName]) -> Re
 }
 
 fn gap(request: &BackfillRequest) -> UnsettledRows {
-    let Matching { aggregate_types, aggregate_ids, .. } = request.matching.clone();
+    let ColumnFilter { aggregate_types, aggregate_ids, .. } = request.matching.clone();
     let settled = request.since.map_or(SettledRows::None, SettledRows::Before);
     let event_ids = request.event_ids.clone();
     let scope = Scope { aggregate_types, aggregate_ids, event_ids, from: None };

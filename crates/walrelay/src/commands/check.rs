@@ -10,7 +10,7 @@ mod server;
 
 use serde_json::{Value, json};
 use walrelay_core::RouterConfig;
-use walrelay_otlp::{Settings as OtlpSettings, Unfit, try_out};
+use walrelay_otlp::{CollectorCheckError, Settings as OtlpSettings, try_out};
 use walrelay_outbox_admin::{
     AdminError, Finding, PreflightRequest, Severity, code, preflight, read_sharding,
 };
@@ -43,7 +43,7 @@ const COLLECTOR: &str = "collector";
 
 /// Facts from Postgres that the checks of Pub/Sub and of the consumers need.
 #[derive(Debug, Default)]
-struct There {
+struct PostgresFacts {
     /// None if the rows cannot be read.
     routes: Option<Routes>,
     /// The error, if row level security hides the rows.
@@ -103,7 +103,7 @@ pub async fn execute(config: CheckConfig, shutdown: &Shutdown) -> Result<(), Err
 /// connections open at the same time, so that an unreachable address costs its timeout once.
 async fn look(config: &Settings, inboxes: &[InboxPlace], shutdown: &Shutdown) -> Found {
     let mut found = Found::default();
-    let mut there = There::default();
+    let mut there = PostgresFacts::default();
     let connect = config.connect.clone().with_patience(PATIENCE);
     let (replication, sql) = tokio::join!(replicates(&connect), connect_sql(&connect));
     let admin = administration(&config.pubsub.publisher.endpoint);
@@ -144,14 +144,16 @@ async fn collector(settings: Option<OtlpSettings>) -> Option<Finding> {
     Some(collector_finding(subject, answer))
 }
 
-fn collector_finding(subject: String, answer: Result<(), Unfit>) -> Finding {
+fn collector_finding(subject: String, answer: Result<(), CollectorCheckError>) -> Finding {
     let fix = match &answer {
         Ok(()) => "",
-        Err(Unfit::Settings(_)) => {
+        Err(CollectorCheckError::Settings(_)) => {
             "correct OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_CERTIFICATE"
         }
-        Err(Unfit::Refused(_)) => "what authenticates goes into OTEL_EXPORTER_OTLP_HEADERS",
-        Err(Unfit::Away(_)) => {
+        Err(CollectorCheckError::Refused(_)) => {
+            "what authenticates goes into OTEL_EXPORTER_OTLP_HEADERS"
+        }
+        Err(CollectorCheckError::Away(_)) => {
             "start it, or correct OTEL_EXPORTER_OTLP_ENDPOINT: the port of OTLP over gRPC, mostly 4317, with http:// \
              without TLS and https:// with it; rows are published all the same"
         }
@@ -169,7 +171,7 @@ async fn replicates(connect: &ConnectConfig) -> Result<(), PgError> {
     replication.identify_system().await.map(drop)
 }
 
-async fn check_postgres(client: &SqlClient, config: &Settings, found: &mut Found) -> There {
+async fn check_postgres(client: &SqlClient, config: &Settings, found: &mut Found) -> PostgresFacts {
     match findings(client, &config.relay).await {
         Ok(findings) => {
             for finding in findings {
@@ -199,7 +201,7 @@ async fn check_postgres(client: &SqlClient, config: &Settings, found: &mut Found
             None
         }
     };
-    There { routes, hidden, payloads, consumers }
+    PostgresFacts { routes, hidden, payloads, consumers }
 }
 
 /// Returns the findings about the slot, and with shards about all of them: a row that one shard's
@@ -231,13 +233,13 @@ async fn findings(client: &SqlClient, relay: &RelaySettings) -> Result<Vec<Findi
 async fn check_pubsub(
     config: &Settings,
     admin: Result<Admin, Finding>,
-    There { routes, hidden, payloads, .. }: There,
+    PostgresFacts { routes, hidden, payloads, .. }: PostgresFacts,
     found: &mut Found,
 ) {
     let looked = match (&routes, hidden) {
-        (Some(_), _) => Looked::Rows,
-        (None, Some(hidden)) => Looked::Hidden(hidden.to_string()),
-        (None, None) => Looked::NoRows,
+        (Some(_), _) => RowsReadable::Rows,
+        (None, Some(hidden)) => RowsReadable::Hidden(hidden.to_string()),
+        (None, None) => RowsReadable::NoRows,
     };
     let Routes { topics, nowhere } = routes.unwrap_or_default();
     if let Some(nowhere) = nowhere {
@@ -275,7 +277,7 @@ async fn check_pubsub(
 
 /// Whether the check could read the outbox rows, from which the topics are derived.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Looked {
+enum RowsReadable {
     Rows,
     NoRows,
     /// Row level security hides the rows. Holds the message.
@@ -283,21 +285,21 @@ enum Looked {
 }
 
 /// The finding when Pub/Sub answers but the needed topics are unknown.
-fn without_topics(looked: &Looked) -> Finding {
+fn without_topics(looked: &RowsReadable) -> Finding {
     let subject = "Pub/Sub".to_owned();
     let unknown = "answers; which topics are needed is told by the rows of the outbox, and those could not be read: \
                    whether the topics are there is not known";
     match looked {
-        Looked::Rows => {
+        RowsReadable::Rows => {
             let message = "answers; which topics are needed is told by rows, and none leads to one";
             finding(PUBSUB_ACCESS, Severity::Ok, subject, message, "")
         }
-        Looked::NoRows => {
+        RowsReadable::NoRows => {
             let fix = "mend what is named above, or GRANT SELECT on the outbox table to this role, with CREATE POLICY … \
                        ON app_outbox FOR SELECT TO role USING (true), and look again";
             finding(PUBSUB_ACCESS, Severity::Warning, subject, unknown, fix)
         }
-        Looked::Hidden(told) => {
+        RowsReadable::Hidden(told) => {
             let message = format!("{unknown}: {told}");
             let fix = "create the policy, and look again; streaming needs none";
             finding(PUBSUB_ACCESS, Severity::Warning, subject, &message, fix)
@@ -406,14 +408,14 @@ mod tests {
 
     #[test]
     fn what_could_not_be_looked_at_is_not_told_as_fine() {
-        let unread = without_topics(&Looked::NoRows);
+        let unread = without_topics(&RowsReadable::NoRows);
         assert_eq!(unread.severity, Severity::Warning);
         assert!(unread.message.contains("could not be read") && !unread.fix.is_empty());
         assert!(unread.fix.contains("GRANT SELECT") && unread.fix.contains("CREATE POLICY"));
-        let hidden = without_topics(&Looked::Hidden("row level security hides …".to_owned()));
+        let hidden = without_topics(&RowsReadable::Hidden("row level security hides …".to_owned()));
         assert_eq!(hidden.severity, Severity::Warning);
         assert!(hidden.message.ends_with("row level security hides …"), "{}", hidden.message);
-        assert_eq!(without_topics(&Looked::Rows).severity, Severity::Ok);
+        assert_eq!(without_topics(&RowsReadable::Rows).severity, Severity::Ok);
     }
 
     #[test]

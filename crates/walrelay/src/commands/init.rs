@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 use walrelay_outbox_admin::{
-    AdminError, InitOptions, InitPlan, InitReport, LostSlot, LostSlotPolicy, Recovery,
-    SQL_ASCII_FIX, SQL_ASCII_RISK, Settled, SettledBound, SlotCreation, SlotOperation, Upgrade,
-    UpgradeStage, describe_unfinished, finish_recovery, give_up_operation, init, read_loss,
-    read_operation, read_slot_holder, read_unchecked_database, release_operation, rows_at_risk,
-    take_operation,
+    AdminError, InitOptions, InitPlan, InitReport, LostSlot, LostSlotPolicy, SQL_ASCII_FIX,
+    SQL_ASCII_RISK, SettledBound, SettledRecord, SlotCreation, SlotOperation, SlotRecovery,
+    UpgradePreparation, UpgradeStage, describe_unfinished, finish_recovery, give_up_operation,
+    init, read_loss, read_operation, read_slot_holder, read_unchecked_database, release_operation,
+    rows_at_risk, take_operation,
 };
 use walrelay_pg_client::{ConnectConfig, ServerErrorKind, SqlClient, connect_sql};
 use walrelay_pg_replication::{Failover, read_slot};
@@ -106,7 +106,12 @@ async fn set_up_slot(
             }
             // Preparing the upgrade dropped the slot. Without a slot, `init` below fails with the
             // right hint.
-            (SlotOperation::Upgrade(Upgrade { stage: UpgradeStage::Prepared, .. }), _) => {}
+            (
+                SlotOperation::Upgrade(UpgradePreparation {
+                    stage: UpgradeStage::Prepared, ..
+                }),
+                _,
+            ) => {}
             (
                 SlotOperation::Recovery(_)
                 | SlotOperation::Reset(_)
@@ -239,7 +244,7 @@ async fn backfill(
     let OperationResumer { client, slot, .. } = finisher;
     let is_begun = matches!(
         unfinished(client, slot).await?,
-        Some(SlotOperation::Recovery(Recovery { bound: SettledBound::Nothing, .. }))
+        Some(SlotOperation::Recovery(SlotRecovery { bound: SettledBound::Nothing, .. }))
     );
     if !is_begun && read_slot(client, slot).await?.is_some() {
         return Err(Error::Unfit {
@@ -297,7 +302,7 @@ async fn told(client: &SqlClient, options: &InitOptions, lost: &LostSlot) -> Res
     for (table, rows) in rows_at_risk(client, &options.outbox.tables, settled).await? {
         text.push_str(&format!("may not have been published: {rows} row(s) of {table}\n"));
     }
-    let Settled { system_identifier, lsn, xid, .. } = settled;
+    let SettledRecord { system_identifier, lsn, xid, .. } = settled;
     text.push_str(&format!(
         "keep this, it is forgotten now: settled_lsn {lsn}, settled_xid {xid}, server {system_identifier}\n"
     ));

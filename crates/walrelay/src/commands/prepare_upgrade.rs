@@ -17,8 +17,8 @@ use walrelay_pg_client::SqlError;
 
 use tokio::time::{Instant, sleep};
 use walrelay_outbox_admin::{
-    AdminError, SlotOperation, Upgrade, UpgradeStage, begin_upgrade, give_up_operation, read_loss,
-    read_operation, take_operation,
+    AdminError, SlotOperation, UpgradePreparation, UpgradeStage, begin_upgrade, give_up_operation,
+    read_loss, read_operation, take_operation,
 };
 use walrelay_outbox_store::{read_anchors, read_recorded_system_identifier, read_relay_row};
 use walrelay_pg_client::{SqlClient, connect_sql};
@@ -90,7 +90,7 @@ async fn prepare(
     }
     let system_identifier = read_recorded_system_identifier(client, slot).await?;
     let (version, stage) = (read_version(client).await?, UpgradeStage::Preparing);
-    let upgrade = Upgrade { system_identifier, version, stage };
+    let upgrade = UpgradePreparation { system_identifier, version, stage };
     begin_upgrade(client, slot, &upgrade).await?;
     failpoint::hit("upgrade-begun");
     match Box::pin(drain_slot(client, settings, shutdown)).await {

@@ -27,7 +27,7 @@ use walrelay_relay::replay::{
 use walrelay_relay::seed::random_seed;
 use walrelay_relay::settings::Settings;
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_relay::stream::mode::Ended;
+use walrelay_relay::stream::mode::StopReason;
 use walrelay_relay::stream::publisher::Publisher;
 
 use super::shared::preconditions::{at_time, refuse_other_shards};
@@ -232,15 +232,15 @@ impl Run<'_> {
 
     /// Returns an error unless the replay is complete. The error, or a warning, names the command
     /// that resumes the replay.
-    pub(super) fn ended(&self, ended: Result<Option<Ended>, Error>) -> Result<(), Error> {
+    pub(super) fn ended(&self, ended: Result<Option<StopReason>, Error>) -> Result<(), Error> {
         let Self { by, replay, tally, .. } = self;
         let resumed_by = match *by {
             ReplayCaller::Command(command) if replay.keeping == Keeping::OnRecord => Some(command),
             ReplayCaller::Command(_) | ReplayCaller::Step => None,
         };
         match ended {
-            Ok(Some(Ended::CaughtUp)) => Ok(()),
-            Ok(Some(Ended::Stopped) | None) => Err(match resumed_by {
+            Ok(Some(StopReason::CaughtUp)) => Ok(()),
+            Ok(Some(StopReason::Stopped) | None) => Err(match resumed_by {
                 Some(command) => {
                     let (id, published) = (replay.id.clone(), tally.published());
                     Error::ReplayStopped { command, id, published }
@@ -260,7 +260,7 @@ impl Run<'_> {
         &self,
         server: C,
         shutdown: &Shutdown,
-    ) -> Result<Option<Ended>, Error> {
+    ) -> Result<Option<StopReason>, Error> {
         let Self { settings, replay, .. } = *self;
         let publisher = match replay.keeping {
             Keeping::Nothing => None,
@@ -284,7 +284,7 @@ impl Run<'_> {
         server: C,
         publisher: Option<P>,
         shutdown: &Shutdown,
-    ) -> Result<Option<Ended>, Error> {
+    ) -> Result<Option<StopReason>, Error> {
         let Self { by, settings, replay, rate, tally } = *self;
         let requests_max = settings.pubsub.max_outstanding_requests;
         let sessions = replay.session_settings((&settings.relay, requests_max), rate);

@@ -18,11 +18,11 @@ use walrelay_relay::lifecycle::supervisor::Supervisor;
 use walrelay_relay::observe::health::Health;
 use walrelay_relay::observe::metrics::Metrics;
 use walrelay_relay::policy::{Chain, Disposition, Exit, Kind};
-use walrelay_relay::recovery::{self, Filled, fill};
+use walrelay_relay::recovery::{self, RecoveryEnd, fill};
 use walrelay_relay::seed::random_seed;
 use walrelay_relay::settings::{Settings, Until};
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_relay::stream::pipeline_error::Unsent;
+use walrelay_relay::stream::pipeline_error::SendFailurePosition;
 
 use super::shared::telemetry_export::{figures, with_telemetry};
 use crate::config::{OnSlotLost, RunConfig};
@@ -98,8 +98,8 @@ async fn relay(
             // come first.
             let filling = fill(&config.settings, publisher.clone(), observed, shutdown);
             match Box::pin(filling).await {
-                Ok(Filled::Done) => {}
-                Ok(Filled::Stopped) => return Ok(()),
+                Ok(RecoveryEnd::Done) => {}
+                Ok(RecoveryEnd::Stopped) => return Ok(()),
                 Err(failed) => wait_before_retry(failed, lost_slot, shutdown).await?,
             }
         } else if matches!(kind, Kind::SlotLost | Kind::OtherServer)
@@ -145,7 +145,9 @@ async fn begin_recovery(settings: &Settings) -> Result<(), RelayError> {
 /// only lengths. It fails if the role may not read the table.
 async fn with_event_ids(error: RelayError, settings: &Settings) -> RelayError {
     let RelayError::Unsendable(mut failure) = error else { return error };
-    let Unsent::Row { xid, .. } = failure.at else { return RelayError::Unsendable(failure) };
+    let SendFailurePosition::Row { xid, .. } = failure.at else {
+        return RelayError::Unsendable(failure);
+    };
     failure.rows = match unsendable_rows(settings, xid).await {
         Ok(ids) if ids.is_empty() => ", which was not found in the table".to_owned(),
         Ok(ids) => format!(", which is event {}", ids.join(" or ")),

@@ -7,8 +7,8 @@ mod skipped_rows;
 
 use tokio_postgres::error::SqlState;
 use walrelay_outbox_admin::{
-    AdminError, LostSlot, SlotOperation, Upgrade, UpgradeStage, adopt_slot, count_unsettled_rows,
-    read_loss, read_operation, unconfirmed_transactions,
+    AdminError, LostSlot, SlotOperation, UpgradePreparation, UpgradeStage, adopt_slot,
+    count_unsettled_rows, read_loss, read_operation, unconfirmed_transactions,
 };
 use walrelay_outbox_store::{
     Outbox, advance_relay_row, delete_relay_row, is_same_origin, read_recorded_system_identifier,
@@ -124,8 +124,11 @@ async fn recover(
     order: &RecoverOrder,
 ) -> Result<String, Error> {
     let OperationResumer { client, slot, .. } = finisher;
-    if let Some(begun @ SlotOperation::Upgrade(Upgrade { stage: UpgradeStage::Preparing, .. })) =
-        read_operation(client, slot).await?
+    if let Some(
+        begun @ SlotOperation::Upgrade(UpgradePreparation {
+            stage: UpgradeStage::Preparing, ..
+        }),
+    ) = read_operation(client, slot).await?
     {
         match finisher.finish().await? {
             Outcome::Elsewhere { .. } => {

@@ -4,7 +4,8 @@ use pgoutput_parser::{Lsn, PgTimestamp, Position, encode};
 use walrelay_core::{
     AttributeStyle, Backoff, Batch, BudgetLimits, ColumnNames, ConcurrencyLimits,
     ConcurrencyWindow, ContinuityProof, Delivery, EditedMessages, Held, LanePolicy, Message,
-    OnDead, RouterConfig, SystemIdentifierMode, Template, WalBudgetLimit, WalRetentionLimit,
+    OnDead, PublishFailure, RouterConfig, SystemIdentifierMode, Template, WalBudgetLimit,
+    WalRetentionLimit,
 };
 use walrelay_outbox_store::{Head, RecordedPage};
 
@@ -82,7 +83,7 @@ fn the_read_buffer_and_parked_keys_known_by_name_leave_less_room_for_rows() {
 #[test]
 fn draining_reads_the_open_transaction_to_its_end_and_nothing_after_it() {
     let mut flow = flow(8_000);
-    let draining = SessionMode::draining(Ended::Stopped, HOUR);
+    let draining = SessionMode::draining(StopReason::Stopped, HOUR);
     assert!(flow.may_read(SessionMode::Streaming) && !flow.may_read(draining));
     flow.tracker.begin(PgTimestamp::from_micros(0));
     assert!(flow.may_read(draining));
@@ -104,7 +105,7 @@ fn draining_ends_at_its_time_though_nothing_is_due() {
     let flow = flow(8_000);
     assert_eq!(flow.next_timer(SessionMode::Streaming), None);
     let until = Instant::now() + HOUR;
-    let draining = SessionMode::Draining { ended: Ended::Stopped, until };
+    let draining = SessionMode::Draining { ended: StopReason::Stopped, until };
     assert_eq!(flow.next_timer(draining), Some(until));
 }
 

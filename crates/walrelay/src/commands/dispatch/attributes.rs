@@ -52,12 +52,12 @@ const CLOUDEVENTS_DESCRIPTION: [&str; 7] = [
 ];
 
 /// The relay's own attributes, grouped by whether an edit may change them.
-struct Own {
+struct RelayAttributes {
     identity: &'static [&'static str],
     description: &'static [&'static str],
 }
 
-impl Own {
+impl RelayAttributes {
     fn of(attributes: &BTreeMap<String, String>) -> Self {
         match attributes.contains_key(cloudevents::SPEC_VERSION) {
             true => Self { identity: &CLOUDEVENTS_IDENTITY, description: &CLOUDEVENTS_DESCRIPTION },
@@ -76,7 +76,7 @@ pub(in crate::commands) fn replace(
     attributes: &mut BTreeMap<String, String>,
     given: BTreeMap<String, String>,
 ) -> Result<Vec<String>, Error> {
-    let Own { identity, description } = Own::of(attributes);
+    let RelayAttributes { identity, description } = RelayAttributes::of(attributes);
     let mut corrected = Vec::new();
     for (attribute, value) in &given {
         let known = attributes.get(attribute).filter(|known| !known.is_empty());
@@ -125,7 +125,7 @@ pub(super) fn replace_repeated_key(
     if before.len() <= ATTRIBUTE_VALUE_BYTES_MAX {
         return Vec::new();
     }
-    let Own { description, .. } = Own::of(attributes);
+    let RelayAttributes { description, .. } = RelayAttributes::of(attributes);
     let mut followed = Vec::new();
     for name in description {
         if let Some(value) = attributes.get_mut(*name).filter(|value| *value == before) {

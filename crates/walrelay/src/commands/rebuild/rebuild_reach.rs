@@ -3,7 +3,7 @@
 
 use std::time::SystemTime;
 
-use walrelay_inbox::operator::event_commands::{ConsumerGeneration, Earlier};
+use walrelay_inbox::operator::event_commands::{ConsumerGeneration, EarlierEvents};
 use walrelay_pg_client::SqlClient;
 use walrelay_relay::observe::report::rfc3339;
 
@@ -39,7 +39,7 @@ fn reach(since: SystemTime) -> String {
 }
 
 /// Describes the events that are known to be too old.
-fn lost(earlier: Earlier, generation: i32) -> Option<String> {
+fn lost(earlier: EarlierEvents, generation: i32) -> Option<String> {
     let counted = earlier.first.map(|first| {
         format!(
             "generation {generation} has {} event(s) that occurred before that, the first at {}: they are not applied again",
@@ -60,15 +60,15 @@ mod tests {
 
     #[test]
     fn what_a_rebuild_does_not_reach_is_counted_and_what_was_pruned_is_said() {
-        assert_eq!(lost(Earlier::default(), 1), None);
+        assert_eq!(lost(EarlierEvents::default(), 1), None);
         let moment = Some(SystemTime::UNIX_EPOCH);
-        let counted = Earlier { events: 3, first: moment, pruned_before: None };
+        let counted = EarlierEvents { events: 3, first: moment, pruned_before: None };
         let text = lost(counted, 2).expect("three");
         assert!(
             text.starts_with("generation 2 has 3 event(s)") && text.contains("1970-01-01"),
             "{text}"
         );
-        let pruned = lost(Earlier { pruned_before: moment, ..Earlier::default() }, 1);
+        let pruned = lost(EarlierEvents { pruned_before: moment, ..EarlierEvents::default() }, 1);
         assert!(pruned.is_some_and(|it| it.starts_with("events of before 1970")));
     }
 }

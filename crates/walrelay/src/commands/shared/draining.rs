@@ -17,7 +17,7 @@ use walrelay_relay::observe::metrics::Metrics;
 use walrelay_relay::seed::random_seed;
 use walrelay_relay::settings::{Settings, Until};
 use walrelay_relay::shutdown::Shutdown;
-use walrelay_relay::stream::mode::Ended;
+use walrelay_relay::stream::mode::StopReason;
 
 use crate::error::Error;
 
@@ -99,7 +99,7 @@ pub(in crate::commands) async fn drain(
     };
     tracing::info!(slot, "draining: what is committed is published and confirmed");
     match Box::pin(supervisor.run(shutdown)).await.map_err(Error::Relay)? {
-        Some(Ended::CaughtUp) => Ok(()),
-        Some(Ended::Stopped) | None => Err(Error::Interrupted),
+        Some(StopReason::CaughtUp) => Ok(()),
+        Some(StopReason::Stopped) | None => Err(Error::Interrupted),
     }
 }

@@ -7,7 +7,7 @@ use walrelay_core::ColumnNames;
 use walrelay_outbox_admin::{TransactionRow, TransactionRows, rows_of_transaction};
 use walrelay_outbox_store::{Outbox, read_relay_row};
 use walrelay_pg_client::SqlClient;
-use walrelay_relay::lookahead::{GivenUp, Lookahead, ROWS_NAMED_MAX, RowGivenUp};
+use walrelay_relay::lookahead::{Lookahead, ROWS_NAMED_MAX, RowGivenUp, SkippedChanges};
 use walrelay_relay::policy::Chain;
 use walrelay_relay::recovery;
 
@@ -47,7 +47,8 @@ impl SkippedRows {
                 });
             }
         };
-        let GivenUp { target, transactions, inserts, other_changes, rows, unsendable } = found;
+        let SkippedChanges { target, transactions, inserts, other_changes, rows, unsendable } =
+            found;
         let mut losses =
             Self { target, transactions, inserts, other_changes, rows, notes: Vec::new() };
         if let Some(unsendable) = unsendable {

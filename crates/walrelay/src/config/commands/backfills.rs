@@ -1,6 +1,6 @@
 //! The arguments of `backfill`.
 
-use walrelay_core::Matching;
+use walrelay_core::ColumnFilter;
 use walrelay_relay::replay::{DeadRows, Destination, Keeping, Rate};
 use walrelay_relay::settings::{Settings, Until};
 
@@ -45,7 +45,7 @@ impl ConfigBuilder<'_> {
     ) -> Option<BackfillAction> {
         let since = self.moment("since", args.since.as_deref());
         let rate = args.rate.as_deref().map(|text| self.problems.count("rate", text, 1..=u32::MAX));
-        let matching = Matching {
+        let matching = ColumnFilter {
             aggregate_types: args.aggregate_type.clone(),
             aggregate_ids: args.aggregate_id.clone(),
             event_types: Vec::new(),

@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use pgoutput_parser::Lsn;
-use walrelay_core::{ColumnNames, Matching};
+use walrelay_core::{ColumnFilter, ColumnNames};
 use walrelay_outbox_admin::Again;
 use walrelay_relay::replay::{DeadRows, Destination, Keeping, Rate};
 use walrelay_relay::settings::Settings;
@@ -101,7 +101,7 @@ pub struct ReplayOrder {
     /// The end. None means the end of the WAL.
     pub to: Option<Place>,
     /// The rows.
-    pub matching: Matching,
+    pub matching: ColumnFilter,
     /// The destination.
     pub destination: Destination,
     /// The rate limit.
@@ -146,7 +146,7 @@ pub struct BackfillOrder {
     /// Only events of this time or later.
     pub since: Option<SystemTime>,
     /// The rows.
-    pub matching: Matching,
+    pub matching: ColumnFilter,
     /// Only rows with these event ids. Empty means all.
     pub event_ids: Vec<String>,
     /// The destination.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use walrelay_core::{Matching, OnDead, RouterConfig, Template, WalBudgetLimit};
+use walrelay_core::{ColumnFilter, OnDead, RouterConfig, Template, WalBudgetLimit};
 use walrelay_relay::replay::{DeadRows, Destination, Keeping, Rate};
 use walrelay_relay::settings::{RelaySettings, Settings, Until};
 
@@ -88,7 +88,7 @@ impl ConfigBuilder<'_> {
             false => Destination::Topic(self.topic_of_a_replay(asked, router)?),
         };
         let rate = args.rate.as_deref().map(|text| self.problems.count("rate", text, 1..=u32::MAX));
-        let matching = Matching {
+        let matching = ColumnFilter {
             aggregate_types: args.aggregate_type.clone(),
             aggregate_ids: args.aggregate_id.clone(),
             event_types: args.event_type.clone(),
