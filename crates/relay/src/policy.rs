@@ -108,7 +108,7 @@ const HELD: Then = Then::Stop(Exit::SlotHeld);
 
 /// Generates [`Kind`], the list of all kinds and the table from one list.
 macro_rules! policy {
-    ($($(#[$doc:meta])+ $kind:ident: $first:ident, $running:ident, $command:ident, $hint:literal;)+) => {
+    ($($(#[$doc:meta])+ $kind:ident $code:literal: $first:ident, $running:ident, $command:ident, $hint:literal;)+) => {
         /// The kind of an error, as far as it decides the reaction.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Kind { $($(#[$doc])+ $kind,)+ }
@@ -116,6 +116,13 @@ macro_rules! policy {
         impl Kind {
             /// All kinds.
             pub const ALL: &[Self] = &[$(Self::$kind,)+];
+
+            /// Returns the stable code of the error, in kebab case. `walrelay explain` prints its
+            /// entry of docs/errors.md.
+            #[must_use]
+            pub const fn code(self) -> &'static str {
+                match self { $(Self::$kind => $code,)+ }
+            }
 
             const fn row(self) -> ([Then; 3], &'static str) {
                 match self { $(Self::$kind => ([$first, $running, $command], $hint),)+ }
@@ -128,231 +135,231 @@ macro_rules! policy {
 policy! {
     // Connecting to the server.
     /// No address of the server accepts connections, or its name has no address.
-    Unreachable: POSTGRES, RECONNECT, POSTGRES,
+    Unreachable "postgres-unreachable": POSTGRES, RECONNECT, POSTGRES,
         "check host, port and network; Supabase's direct host has IPv6 addresses only, unless the IPv4 \
          add-on is bought; once they were connected, `run` and `consume` reconnect by themselves";
     /// The server does not offer TLS.
-    TlsNotOffered: POSTGRES, RECONNECT, POSTGRES,
+    TlsNotOffered "tls-not-offered": POSTGRES, RECONNECT, POSTGRES,
         "turn TLS on in the server, or use sslmode=disable";
     /// The certificate is not trusted, or the handshake fails.
-    TlsUntrusted: POSTGRES, RECONNECT, POSTGRES,
+    TlsUntrusted "tls-untrusted": POSTGRES, RECONNECT, POSTGRES,
         "sslrootcert must name the authority that signed the server's certificate (Supabase: Database \
          Settings, SSL), and with verify-full the certificate must name the host";
     /// The configured root certificates cannot be read.
-    TlsRoots: USAGE, RECONNECT, USAGE,
+    TlsRoots "tls-roots": USAGE, RECONNECT, USAGE,
         "sslrootcert takes a PEM file; WALRELAY_SSLROOTCERT_PEM takes its text";
     /// An address does not answer in time: a server under load, or a firewall that drops packets.
-    Unanswered: RECONNECT, RECONNECT, POSTGRES,
+    Unanswered "postgres-timeout": RECONNECT, RECONNECT, POSTGRES,
         "check host, port and firewall; `run` and `consume` try again until the server answers";
     /// TLS fails for another reason.
-    Tls: POSTGRES, RECONNECT, POSTGRES, "check sslmode, and that the address is Postgres' own";
+    Tls "tls-failed": POSTGRES, RECONNECT, POSTGRES, "check sslmode, and that the address is Postgres' own";
     /// A connection pooler answers.
-    Pooler: POSTGRES, POSTGRES, POSTGRES,
+    Pooler "connection-pooler": POSTGRES, POSTGRES, POSTGRES,
         "connect to the database itself, not through a pooler such as PgBouncer: on Supabase to the \
          direct connection db.<ref>.supabase.co:5432";
     /// Wrong role or password, or a rejection by `pg_hba.conf`.
-    Authentication: POSTGRES, WAIT, POSTGRES,
+    Authentication "authentication-failed": POSTGRES, WAIT, POSTGRES,
         "check user, password and the server's pg_hba.conf";
     /// The server requires an authentication method that this client does not support.
-    AuthenticationMethod: POSTGRES, POSTGRES, POSTGRES,
+    AuthenticationMethod "authentication-method-unsupported": POSTGRES, POSTGRES, POSTGRES,
         "let pg_hba.conf ask this role for scram-sha-256, md5 or password";
     /// The server requires a password and none is configured.
-    PasswordMissing: POSTGRES, WAIT, POSTGRES,
+    PasswordMissing "password-missing": POSTGRES, WAIT, POSTGRES,
         "put it into the connection string, PGPASSWORD or PGPASSFILE";
     /// The password file cannot be read.
-    PasswordFile: USAGE, WAIT, USAGE,
+    PasswordFile "password-file-unreadable": USAGE, WAIT, USAGE,
         "correct PGPASSFILE, and let this process read the file; it is read again before every connection";
     /// The server cannot prove that it knows the password.
-    ServerUnproven: POSTGRES, RECONNECT, POSTGRES,
+    ServerUnproven "server-unproven": POSTGRES, RECONNECT, POSTGRES,
         "make sure that the address is your server's: it does not know the role's password";
     /// The server does not match `target_session_attrs`.
-    WrongSession: POSTGRES, RECONNECT, POSTGRES,
+    WrongSession "wrong-session-attributes": POSTGRES, RECONNECT, POSTGRES,
         "name the primary's host, or correct target_session_attrs";
     /// The database does not exist.
-    DatabaseMissing: POSTGRES, POSTGRES, POSTGRES,
+    DatabaseMissing "database-missing": POSTGRES, POSTGRES, POSTGRES,
         "check the database's name in the connection string";
     /// All connections or walsenders are in use.
-    ConnectionsExhausted: RECONNECT, RECONNECT, POSTGRES,
+    ConnectionsExhausted "connections-exhausted": RECONNECT, RECONNECT, POSTGRES,
         "raise max_wal_senders or max_connections, or end sessions that nobody needs";
     /// The server is starting up or shutting down.
-    NotAccepting: RECONNECT, RECONNECT, UNEXPECTED,
+    NotAccepting "server-not-accepting": RECONNECT, RECONNECT, UNEXPECTED,
         "wait until the server has started and try again; the relay does so by itself";
     /// The server is a standby.
-    InRecovery: RECONNECT, RECONNECT, POSTGRES,
+    InRecovery "server-is-standby": RECONNECT, RECONNECT, POSTGRES,
         "connect to the primary; a relay that met a standby waits for its promotion";
     /// The session is read-only.
-    ReadOnly: RECONNECT, RECONNECT, POSTGRES,
+    ReadOnly "session-read-only": RECONNECT, RECONNECT, POSTGRES,
         "connect to the primary, or run `ALTER ROLE … RESET default_transaction_read_only` (`ALTER DATABASE …` if the \
          database sets it)";
     /// The connection broke.
-    Broken: RECONNECT, RECONNECT, POSTGRES,
+    Broken "connection-broken": RECONNECT, RECONNECT, POSTGRES,
         "check network and firewall, and that the address is Postgres' own";
     /// The peer violates the protocol.
-    Protocol: POSTGRES, RECONNECT, POSTGRES,
+    Protocol "protocol-violation": POSTGRES, RECONNECT, POSTGRES,
         "check that the address is Postgres' own; if it is, keep the log and report this";
     /// The server refuses with an error that has no kind of its own.
-    Refused: RECONNECT, RECONNECT, UNEXPECTED,
+    Refused "server-error": RECONNECT, RECONNECT, UNEXPECTED,
         "the text is the server's: its log tells more";
 
     // The setup of the server.
     /// The server is too old, or a setting is wrong.
-    ServerUnfit: POSTGRES, POSTGRES, POSTGRES, "run `walrelay check`, which names the setting to change";
+    ServerUnfit "server-unsuitable": POSTGRES, POSTGRES, POSTGRES, "run `walrelay check`, which names the setting to change";
     /// The catalog contains a value that this version does not know.
-    ServerUnknown: POSTGRES, POSTGRES, POSTGRES, "use a release of walrelay that knows this Postgres";
+    ServerUnknown "server-unknown": POSTGRES, POSTGRES, POSTGRES, "use a release of walrelay that knows this Postgres";
     /// The role lacks a permission.
-    Privilege: POSTGRES, POSTGRES, POSTGRES,
+    Privilege "permission-missing": POSTGRES, POSTGRES, POSTGRES,
         "the text names what the role lacks: streaming and making slots needs REPLICATION, each table a grant and a \
          policy: docs/operations.md, Rights";
     /// Row level security hides all rows from the role.
-    RowsHidden: POSTGRES, POSTGRES, POSTGRES,
+    RowsHidden "rows-hidden": POSTGRES, POSTGRES, POSTGRES,
         "a table takes a grant and a policy for each role; what each needs for what: migrations/README.md, Rights";
     /// A slot or publication that a command names does not exist.
-    Missing: POSTGRES, POSTGRES, POSTGRES,
+    Missing "slot-or-publication-missing": POSTGRES, POSTGRES, POSTGRES,
         "run `walrelay check`, which names what is missing and what resembles it";
     /// A table or column is missing.
-    TableMissing: POSTGRES, POSTGRES, POSTGRES,
+    TableMissing "table-missing": POSTGRES, POSTGRES, POSTGRES,
         "run `walrelay init` in the outbox's database, which creates what is missing, or correct --database-url, if that \
          names another one";
     /// An outbox table does not meet the requirements.
-    OutboxUnfit: POSTGRES, POSTGRES, POSTGRES,
+    OutboxUnfit "outbox-table-unsuitable": POSTGRES, POSTGRES, POSTGRES,
         "run `walrelay check`, and mend the table or the --column-… options";
     /// The relay's tables do not meet the requirements.
-    DispatchUnfit: POSTGRES, POSTGRES, POSTGRES,
+    DispatchUnfit "dispatch-tables-unsuitable": POSTGRES, POSTGRES, POSTGRES,
         "run `walrelay check`; migrations/README.md has the tables and their grants";
     /// The publication does not exist.
-    PublicationMissing: POSTGRES, POSTGRES, POSTGRES,
+    PublicationMissing "publication-missing": POSTGRES, POSTGRES, POSTGRES,
         "correct --publication, or run `walrelay init`, which creates the publication before the slot";
     /// The publication publishes too much or too little.
-    PublicationUnfit: POSTGRES, POSTGRES, POSTGRES,
+    PublicationUnfit "publication-unsuitable": POSTGRES, POSTGRES, POSTGRES,
         "run `walrelay check`, which names the ALTER PUBLICATION to run";
     /// The server ignored the publication during decoding, so rows are missing.
-    PublicationSkipped: POSTGRES, POSTGRES, POSTGRES,
+    PublicationSkipped "publication-skipped": POSTGRES, POSTGRES, POSTGRES,
         "the publication did not exist when these rows were written; it must be created before the slot \
          and never be dropped while the slot lives: docs/operations.md, Lost slot";
     /// The publication or its tables were changed while the relay was running.
-    PublicationChanged: POSTGRES, POSTGRES, POSTGRES,
+    PublicationChanged "publication-changed": POSTGRES, POSTGRES, POSTGRES,
         "rows inserted since the change are not in the stream: docs/operations.md, The publication was \
          changed";
     /// The name is not a valid slot name.
-    InvalidName: POSTGRES, POSTGRES, POSTGRES,
+    InvalidName "slot-name-invalid": POSTGRES, POSTGRES, POSTGRES,
         "slot names take lower-case letters, digits and _ only";
     /// The server does not understand a statement.
-    Syntax: POSTGRES, POSTGRES, POSTGRES,
+    Syntax "statement-not-understood": POSTGRES, POSTGRES, POSTGRES,
         "check that this is Postgres 15 or later, and no pooler in between";
     /// All replication slots are in use.
-    SlotsExhausted: POSTGRES, POSTGRES, POSTGRES,
+    SlotsExhausted "slots-exhausted": POSTGRES, POSTGRES, POSTGRES,
         "raise max_replication_slots, or free a slot that is known to be of no use";
     /// The server has too few slots or too little WAL retention for the request.
-    NoRoom: POSTGRES, POSTGRES, POSTGRES,
+    NoRoom "no-capacity": POSTGRES, POSTGRES, POSTGRES,
         "raise the setting that the text names, or make room: docs/replay.md, What an anchor costs";
     /// The slot does not exist and never existed.
-    SlotMissing: POSTGRES, POSTGRES, POSTGRES,
+    SlotMissing "slot-missing": POSTGRES, POSTGRES, POSTGRES,
         "correct --slot, or run `walrelay init`, which creates it";
     /// The shards on the server do not match the shard in the command.
-    ShardsDiffer: POSTGRES, POSTGRES, POSTGRES,
+    ShardsDiffer "shards-differ": POSTGRES, POSTGRES, POSTGRES,
         "name the shard as in --shard 0/4; `walrelay reshard` changes their number: docs/shards.md";
     /// The slot has another type, plugin or database, or is older than its publication.
-    SlotUnfit: POSTGRES, POSTGRES, POSTGRES, "choose another name with --slot";
+    SlotUnfit "slot-unsuitable": POSTGRES, POSTGRES, POSTGRES, "choose another name with --slot";
     /// The slot existed, and is missing or invalidated.
-    SlotLost: LOST, LOST, LOST,
+    SlotLost "slot-lost": LOST, LOST, LOST,
         "run `walrelay slot recover`: it creates a new slot, and the relay then republishes unsettled rows from the \
          outbox table: docs/operations.md, Lost slot";
     /// The positions on record belong to another server.
-    OtherServer: LOST, LOST, LOST,
+    OtherServer "positions-of-another-server": LOST, LOST, LOST,
         "positions on record mean nothing on this server: after an upgrade run `walrelay slot recover`, or \
          `walrelay slot adopt` if pg_upgrade has carried the slot over: docs/operations.md, Lost slot";
     /// The transaction ids on record belong to another database.
-    OtherDatabase: LOST, LOST, LOST,
+    OtherDatabase "positions-of-another-database": LOST, LOST, LOST,
         "name a moment with a margin: `walrelay slot recover --since 2026-01-31T12:00:00Z` publishes everything \
          since then: docs/operations.md, Lost slot";
     /// An operation on the slot is unfinished, or another process works on it.
-    OperationUnfinished: WAIT, WAIT, POSTGRES,
+    OperationUnfinished "operation-unfinished": WAIT, WAIT, POSTGRES,
         "the command that began it finishes it when it is run again; so does `walrelay run`, unless it is a change of the \
          number of shards: docs/replay.md, docs/shards.md";
     /// An upgrade is being prepared, or its process is gone.
-    UpgradeBegun: WAIT, WAIT, POSTGRES,
+    UpgradeBegun "upgrade-in-progress": WAIT, WAIT, POSTGRES,
         "wait for `walrelay prepare-upgrade`, or run it again: it finishes; `walrelay slot recover` calls it off, and so \
          does a relay, where nobody is at it";
     /// The slot was dropped for an upgrade.
-    UpgradePrepared: WAIT, WAIT, POSTGRES,
+    UpgradePrepared "upgrade-prepared": WAIT, WAIT, POSTGRES,
         "upgrade the server, then run `walrelay slot recover`, which goes on; without an upgrade it goes on here";
     /// The slot is not lost.
-    NotLost: USAGE, USAGE, USAGE,
+    NotLost "slot-not-lost": USAGE, USAGE, USAGE,
         "nothing is left to do if it was recovered already: `walrelay status` shows how the slot stands";
     /// Rows that the lost slot may not have settled must still be published.
-    RecoveryPending: POSTGRES, POSTGRES, POSTGRES,
+    RecoveryPending "recovery-pending": POSTGRES, POSTGRES, POSTGRES,
         "start `walrelay run`, which publishes those rows first: docs/operations.md, Lost slot";
     /// Another session holds the slot.
-    SlotHeld: STAND_BY, STAND_BY, HELD,
+    SlotHeld "slot-held": STAND_BY, STAND_BY, HELD,
         "stop what holds the slot first: a relay, or another command, as the text says";
     /// The role may not end the holder's session.
-    TakeOverRefused: HELD, HELD, HELD,
+    TakeOverRefused "take-over-refused": HELD, HELD, HELD,
         "only the same role, or a member of pg_signal_backend, may end the holder's session";
 
     // The contents of the stream.
     /// A change or row that cannot be read.
-    Unreadable: POSTGRES, POSTGRES, POSTGRES,
+    Unreadable "row-unreadable": POSTGRES, POSTGRES, POSTGRES,
         "nothing was confirmed past this row; mend the table or the --column-… options and start again";
 
     /// A row that the server fails to send at every attempt.
-    Unsendable: POSTGRES, POSTGRES, POSTGRES,
+    Unsendable "row-unsendable": POSTGRES, POSTGRES, POSTGRES,
         "`walrelay slot advance --to-lsn POSITION --skip-events` passes the transaction without decoding it, and names its \
          rows: docs/operations.md, A row that the server cannot send";
 
     /// Another process runs this replay.
-    ReplayTaken: HELD, HELD, HELD,
+    ReplayTaken "replay-running": HELD, HELD, HELD,
         "wait until it is done, or stop it: then it goes on here with the same --resume";
     /// A replay reached a row that Pub/Sub never accepts.
-    NotReplayed: UNEXPECTED, UNEXPECTED, UNEXPECTED,
+    NotReplayed "replay-row-refused": UNEXPECTED, UNEXPECTED, UNEXPECTED,
         "mend what the row's error names, or leave such rows out with --skip-dead: docs/replay.md";
 
     // The consumer.
     /// A consumer's database lacks tables, functions or permissions.
-    InboxUnfit: POSTGRES, POSTGRES, POSTGRES,
+    InboxUnfit "inbox-unsuitable": POSTGRES, POSTGRES, POSTGRES,
         "run `walrelay consumer init` in the consumer's database, which creates what is missing, or correct \
          --database-url or --inbox, if that names another one; migrations/README.md has the grants";
     /// The consumer does not exist.
-    ConsumerMissing: POSTGRES, POSTGRES, POSTGRES,
+    ConsumerMissing "consumer-missing": POSTGRES, POSTGRES, POSTGRES,
         "correct the name or --database-url, or set it up: `walrelay consumer init NAME --subscription S`";
     /// The handler function is missing or unsuitable.
-    HandlerUnfit: POSTGRES, POSTGRES, POSTGRES,
+    HandlerUnfit "handler-unsuitable": POSTGRES, POSTGRES, POSTGRES,
         "create the function in the consumer's database, or correct --handler";
     /// The SQL that empties a read model failed.
-    ResetUnfit: USAGE, USAGE, USAGE,
+    ResetUnfit "reset-sql-failed": USAGE, USAGE, USAGE,
         "mend the SQL of --reset-sql, and run it again; it runs inside one transaction: leave BEGIN, COMMIT and \
          ROLLBACK out of it, and what psql alone understands";
     /// The subscription does not exist.
-    SubscriptionMissing: PUBSUB, PUBSUB, PUBSUB,
+    SubscriptionMissing "subscription-missing": PUBSUB, PUBSUB, PUBSUB,
         "correct --subscription, or create it: `walrelay consumer init NAME --subscription S --create --topic T`";
     /// The subscription exists with settings that cannot be changed as required.
-    SubscriptionUnfit: POSTGRES, POSTGRES, POSTGRES,
+    SubscriptionUnfit "subscription-differs": POSTGRES, POSTGRES, POSTGRES,
         "name another --subscription, which is then created, or correct --topic and --filter: what differs is chosen when \
          a subscription is created; docs/consumer-operations.md, Another subscription";
 
     // Pub/Sub, and the command line.
     /// The topic for republished rows does not exist.
-    TopicMissing: PUBSUB, PUBSUB, PUBSUB,
+    TopicMissing "topic-missing": PUBSUB, PUBSUB, PUBSUB,
         "create it: `gcloud pubsub topics create TOPIC`, or `walrelay init --create-topics=TOPIC`; or correct --to-topic, \
          of `consumer rebuild` --from-outbox, of `consumer init` --topic";
     /// Pub/Sub cannot be used.
-    PubSub: PUBSUB, PUBSUB, PUBSUB,
+    PubSub "pubsub-unusable": PUBSUB, PUBSUB, PUBSUB,
         "check credentials, --project, --endpoint, --pubsub-ca and network; roles/pubsub.viewer lets check look";
     /// The configuration is invalid.
-    Configuration: USAGE, USAGE, USAGE, "see `walrelay <command> --help` and docs/configuration.md";
+    Configuration "configuration-invalid": USAGE, USAGE, USAGE, "see `walrelay <command> --help` and docs/configuration.md";
     /// An argument names an object that does not exist or cannot exist.
-    Argument: USAGE, USAGE, USAGE, "correct the argument; `--help` shows what it takes";
+    Argument "argument-invalid": USAGE, USAGE, USAGE, "correct the argument; `--help` shows what it takes";
     /// A file cannot be read.
-    File: USAGE, USAGE, USAGE, "name a file that can be read";
+    File "file-unreadable": USAGE, USAGE, USAGE, "name a file that can be read";
     /// Another process already uses a listen address.
-    PortTaken: UNEXPECTED, UNEXPECTED, UNEXPECTED,
+    PortTaken "address-in-use": UNEXPECTED, UNEXPECTED, UNEXPECTED,
         "another process listens there: stop it, or choose another address with --http (PORT sets it too), \
          --listen or --control-listen";
     /// This machine lacks a resource.
-    Machine: UNEXPECTED, UNEXPECTED, UNEXPECTED, "check ports, descriptors and rights of this process";
+    Machine "local-resource-unavailable": UNEXPECTED, UNEXPECTED, UNEXPECTED, "check ports, descriptors and rights of this process";
     /// The tables cannot store a number or text.
-    Unrecordable: UNEXPECTED, UNEXPECTED, UNEXPECTED, "keep the log and report this";
+    Unrecordable "value-not-recordable": UNEXPECTED, UNEXPECTED, UNEXPECTED, "keep the log and report this";
     /// A signal ended the command early.
-    Interrupted: UNEXPECTED, UNEXPECTED, UNEXPECTED,
+    Interrupted "interrupted": UNEXPECTED, UNEXPECTED, UNEXPECTED,
         "run it again; what it has done by then stays";
 }
 

@@ -178,6 +178,9 @@ pub enum CommandArgs {
     /// when nothing was lost and nothing was out of order.
     #[command(after_help = "Example:\n  walrelay demo --rows 1000")]
     Demo(DemoOptions),
+    /// Explain an error code: cause, exit code and fix.
+    #[command(after_help = "Examples:\n  walrelay explain slot-lost\n  walrelay explain")]
+    Explain(ExplainArgs),
     /// Prints the completions of a shell.
     #[command(after_help = "Examples:\n  \
         walrelay completions bash > /etc/bash_completion.d/walrelay\n  \
@@ -187,6 +190,14 @@ pub enum CommandArgs {
     /// Writes the man pages, one for each command.
     #[command(after_help = "Example:\n  walrelay man /usr/local/share/man/man1")]
     Man(ManArgs),
+}
+
+/// `walrelay explain`.
+#[derive(Debug, Args)]
+pub struct ExplainArgs {
+    /// The code, as an error shows it in `error[CODE]`. Without a code, all codes are listed.
+    #[arg(value_name = "CODE", help_heading = ARGUMENTS)]
+    pub code: Option<String>,
 }
 
 /// `walrelay completions`.

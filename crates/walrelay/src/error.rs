@@ -416,6 +416,24 @@ impl Error {
         }
     }
 
+    /// Returns the code that `walrelay explain` knows. Results of a check have none.
+    #[must_use]
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "results are listed; every other error has a kind"
+    )]
+    pub fn code(&self) -> Option<&'static str> {
+        match self {
+            Self::Demo { .. }
+            | Self::Missing { .. }
+            | Self::NoTrace { .. }
+            | Self::NotArrived { .. }
+            | Self::ReplayHeld { .. }
+            | Self::Findings { .. } => None,
+            other => Some(other.kind().code()),
+        }
+    }
+
     /// Returns the error, its causes and its hint as text.
     #[must_use]
     pub fn report(&self) -> String {

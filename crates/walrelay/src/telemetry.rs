@@ -75,12 +75,13 @@ fn ends_in_a_level(directive: &str) -> bool {
 /// Reports the error that ends the process: to the log if there is one, otherwise as plain text.
 pub fn report_error(error: &Error) {
     if !tracing::dispatcher::has_been_set() || io::stderr().is_terminal() {
-        return write_plainly(&format!("walrelay: {}", error.report()));
+        let code = error.code().map_or_else(String::new, |code| format!("[{code}]"));
+        return write_plainly(&format!("error{code}: {}", error.report()));
     }
-    let exit = error.exit().code();
+    let (exit, error_code) = (error.exit().code(), error.code());
     match error.hint() {
-        "" => tracing::error!(exit, "{}", Chain(error)),
-        hint => tracing::error!(exit, hint, "{}", Chain(error)),
+        "" => tracing::error!(exit, error_code, "{}", Chain(error)),
+        hint => tracing::error!(exit, error_code, hint, "{}", Chain(error)),
     }
 }
 

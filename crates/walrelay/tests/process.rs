@@ -50,6 +50,7 @@ fn help_exits_with_0_for_every_command() {
         "prune",
         "emulator",
         "demo",
+        "explain",
         "completions",
         "man",
     ];

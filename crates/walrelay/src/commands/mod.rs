@@ -17,6 +17,7 @@ pub mod consumer;
 pub mod demo;
 pub mod dispatch;
 pub mod emulator;
+pub mod explain;
 pub mod inbox;
 pub mod init;
 pub mod prepare_upgrade;
@@ -51,6 +52,7 @@ pub async fn execute(command: Command, shutdown: &Shutdown) -> Result<(), Error>
         }
         Command::Inbox(config) => run_until_shutdown(inbox::execute(config), shutdown).await,
         Command::Demo(config) => demo::execute(config, shutdown).await,
+        Command::Explain(code) => explain::execute(code.as_deref()),
         Command::Completions(shell) => completions::print_for(shell),
         Command::Man(directory) => completions::write_pages(&directory),
         Command::Emulator(config) => emulator::execute(config, shutdown).await,

@@ -131,6 +131,7 @@ impl ConfigBuilder<'_> {
             cli::CommandArgs::Trace(args) => Some(Command::Trace(Box::new(self.trace(args)?))),
             cli::CommandArgs::Emulator(_) => self.emulator().map(Command::Emulator),
             cli::CommandArgs::Demo(_) => Some(Command::Demo(self.demo())),
+            cli::CommandArgs::Explain(args) => Some(Command::Explain(args.code.clone())),
             cli::CommandArgs::Completions(args) => {
                 Some(Command::Completions(self.problems.choice("shell", &args.shell, &SHELLS)))
             }

@@ -43,6 +43,7 @@ pub enum Command {
     Trace(Box<TraceConfig>),
     Emulator(EmulatorConfig),
     Demo(DemoConfig),
+    Explain(Option<String>),
     Completions(Shell),
     Man(PathBuf),
 }
