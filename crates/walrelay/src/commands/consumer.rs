@@ -13,9 +13,9 @@ use walrelay_pubsub::{Endpoint, Subscriber};
 use walrelay_relay::shutdown::Shutdown;
 
 use super::rebuild::rebuild_from_outbox::refill;
-use super::rebuild::{rebuild, succeeds};
+use super::rebuild::{key_rebuild, rebuild, rebuild_into, reset_key, succeeds};
 use super::shared::cancellable::{attended, run_until_shutdown};
-use super::{rebuild::key_rebuild, rebuild::rebuild_into, reset_key, shared::subscription_setup};
+use super::shared::subscription_setup;
 use crate::config::{ConsumerAction, ConsumerConfig, ConsumerSetUp, OutputFormat, Source};
 use crate::error::Error;
 use crate::options::units::show_duration;

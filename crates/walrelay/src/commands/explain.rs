@@ -44,12 +44,14 @@ fn list() -> String {
     codes.into_iter().map(line).collect()
 }
 
-/// Returns the codes that contain a word of the wanted code.
+/// Returns the codes that contain words of the wanted code, the one with the most words first.
 fn similar(wanted: &str) -> String {
     let words: Vec<&str> = wanted.split(['-', '_', ' ']).filter(|word| word.len() > 3).collect();
+    let common = |code: &str| words.iter().filter(|word| code.contains(**word)).count();
     let all = Kind::ALL.iter().map(|kind| kind.code());
-    let codes: Vec<&str> =
-        all.filter(|code| words.iter().any(|word| code.contains(word))).take(5).collect();
+    let mut codes: Vec<&str> = all.filter(|code| common(code) > 0).collect();
+    codes.sort_by_key(|code| std::cmp::Reverse(common(code)));
+    codes.truncate(5);
     match codes.is_empty() {
         true => String::new(),
         false => format!("; similar: {}", codes.join(", ")),

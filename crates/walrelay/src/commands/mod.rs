@@ -24,7 +24,6 @@ pub mod prepare_upgrade;
 pub mod prune;
 mod rebuild;
 pub mod replay;
-mod reset_key;
 pub mod reshard;
 pub mod run;
 mod shared;

@@ -12,6 +12,8 @@
 //! Until that transaction commits the consumer continues as before, and a failure leaves the
 //! database unchanged. After the commit nothing is left to do.
 
+pub(super) mod reset_key;
+
 pub(super) mod key_rebuild;
 pub(super) mod outbox_row_check;
 pub(super) mod rebuild_from_outbox;

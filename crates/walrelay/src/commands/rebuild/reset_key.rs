@@ -4,7 +4,7 @@ use walrelay_inbox::{KeyPosition, reset_key};
 use walrelay_pg_client::SqlClient;
 use walrelay_relay::shutdown::Shutdown;
 
-use super::shared::consent::agreed;
+use crate::commands::shared::consent::agreed;
 use crate::config::KeyReset;
 use crate::error::Error;
 use crate::output::{print, visible};
@@ -15,7 +15,7 @@ use crate::output::{print, visible};
 ///
 /// The consumer or key does not exist, the user did not agree, or the key has moved since it was
 /// shown.
-pub(super) async fn execute(
+pub(in crate::commands) async fn execute(
     client: &mut SqlClient,
     order: &KeyReset,
     shutdown: &Shutdown,
