@@ -101,9 +101,7 @@ async fn report_now(client: &SqlClient, config: &StatusConfig) -> Result<StatusR
                     insert_summary(&mut report, ShardNaming::Shard);
                     (report, None)
                 }
-                Err(error @ (Error::Store(AdminError::Sql { .. }) | Error::Postgres(_))) => {
-                    return Err(error);
-                }
+                Err(error) if !is_about_the_slot(&error) => return Err(error),
                 // Without a slot the report is its state and the next step. The command still fails.
                 Err(error) => (report_without_slot(client, one, &error).await?, Some(error)),
             }
@@ -126,6 +124,19 @@ async fn report_now(client: &SqlClient, config: &StatusConfig) -> Result<StatusR
         }
     }
     Ok(StatusReport { fields: report, failure })
+}
+
+/// Returns whether the error reports the state of the slot. Any other error, such as a missing
+/// permission, says nothing about the slot.
+fn is_about_the_slot(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        Kind::SlotMissing
+            | Kind::SlotLost
+            | Kind::UpgradeBegun
+            | Kind::UpgradePrepared
+            | Kind::OperationUnfinished
+    )
 }
 
 /// A report to print, and the error that the command ends with.
