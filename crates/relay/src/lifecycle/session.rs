@@ -20,7 +20,6 @@ use crate::error::RelayError;
 use crate::lifecycle::opening::with_status_updates;
 use crate::lifecycle::server::{Connected, Database, Holder, Positions, Server};
 use crate::observe::observer::Observer;
-use crate::policy::{Disposition, ErrorContext, Kind};
 use crate::settings::{RelaySettings, Until};
 use crate::stream::already_recorded::AlreadyRecorded;
 use crate::stream::continuity::Continuity;
@@ -30,6 +29,7 @@ use crate::stream::publish_calls::PublishCalls;
 use crate::stream::publisher::Publisher;
 use crate::stream::replay_filter::ReplayFilter;
 use crate::stream::stop_position::StopPosition;
+use walrelay_errors::{Action, Code, ErrorContext};
 
 /// The settings of a session, and the constants that go with them.
 #[derive(Debug, Clone)]
@@ -58,9 +58,14 @@ pub struct SessionSettings {
     pub until: Until,
     /// The reaction to a lost slot.
     pub lost_slot: LostSlot,
+    /// The fix of a code, for the log and `/readyz`. Only the caller knows its own commands.
+    pub fix_of: FixText,
     /// The part of the stream that is published. `None` publishes everything, `Some` is a replay.
     pub selection: Option<ReplaySelection>,
 }
+
+/// Returns the fix of a code, in words for an operator.
+pub type FixText = fn(Code) -> &'static str;
 
 /// The effect of a lost slot on a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,10 +79,10 @@ pub enum LostSlot {
 impl LostSlot {
     /// Returns the reaction to an error.
     #[must_use]
-    pub fn disposition(self, error: &RelayError) -> Disposition {
+    pub fn action(self, error: &RelayError) -> Action {
         match self {
-            Self::Ends => error.disposition(),
-            Self::Awaited => error.disposition().awaiting_a_lost_slot(),
+            Self::Ends => error.action(),
+            Self::Awaited => error.action().awaiting_a_lost_slot(),
         }
     }
 }
@@ -106,6 +111,7 @@ impl SessionSettings {
             take_over_after: relay.take_over_after,
             until,
             lost_slot: LostSlot::Ends,
+            fix_of: |_| "",
             selection: None,
         }
     }
@@ -302,9 +308,9 @@ async fn holder_or_error<S, D: Database>(
     error: PgError,
     mut database: D,
 ) -> Result<OpenResult<S, D>, RelayError> {
-    let active = match Kind::of_stream(&error).disposition(ErrorContext::Running) {
-        Disposition::StandBy => database.holder().await?,
-        Disposition::Reconnect | Disposition::Wait { .. } | Disposition::Stop { .. } => {
+    let active = match error.code_while_streaming().action(ErrorContext::Running) {
+        Action::StandBy => database.holder().await?,
+        Action::Reconnect | Action::Wait | Action::Stop(_) => {
             return Err(RelayError::Connect(error));
         }
     };
