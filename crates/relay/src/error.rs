@@ -1,5 +1,6 @@
 //! The errors that end a session of the relay, and whether the relay may open another one.
 
+use pgoutput_parser::Lsn;
 use walrelay_outbox_admin::AdminError;
 use walrelay_outbox_store::StoreError;
 use walrelay_outbox_store::StoreFailure;
@@ -58,6 +59,17 @@ pub enum RelayError {
     },
     /// The server is a standby, or has just started as one. It may be promoted at any moment.
     #[error("the server is in recovery: it is a standby, or is not promoted yet")]
+    /// The server was restored from a disk snapshot while this process was running.
+    #[error(
+        "the server's WAL ended at {wal_end}, before {read_to}, which this relay has read from it: the server was \
+         restored from a disk snapshot"
+    )]
+    ServerRestored {
+        /// The end of the server's WAL.
+        wal_end: Lsn,
+        /// The last position that was read from the server.
+        read_to: Lsn,
+    },
     InRecovery,
     /// The server does not match the configuration, or the slot is lost.
     #[error("{}: {summary}", if kind.exit() == Exit::SlotLost { "the slot is lost" } else { "postgres is not set up for this relay" })]
@@ -124,6 +136,7 @@ impl RelayError {
             | Self::TableStream { .. }
             | Self::Sql { .. }
             | Self::TakeOver { .. }
+            | Self::ServerRestored { .. }
             | Self::InRecovery
             | Self::Setup { .. } => self.kind().disposition(ErrorContext::Running),
         }
@@ -156,6 +169,7 @@ impl RelayError {
             },
             Self::TableStream { .. } => Kind::Broken,
             Self::TakeOver { .. } => Kind::TakeOverRefused,
+            Self::ServerRestored { .. } => Kind::ServerRestored,
             Self::InRecovery => Kind::InRecovery,
             Self::Setup { kind, .. } => *kind,
         }
@@ -175,7 +189,7 @@ impl RelayError {
             Self::Session(PipelineError::Stream(PgError::EndedByServer)) => "ended_by_server",
             Self::Session(PipelineError::Stream(_)) => "disconnected",
             Self::Session(PipelineError::ServerStops) => "server_shutdown",
-            Self::Session(PipelineError::Store(_)) => "other_history",
+            Self::Session(PipelineError::Store(_)) | Self::ServerRestored { .. } => "other_history",
             Self::Session(_) => "stream",
             Self::Survey(AdminError::OperationUnfinished { .. }) => "operation",
             Self::Store(_) | Self::Survey(_) | Self::Sql { .. } | Self::TableStream { .. } => "sql",

@@ -268,6 +268,10 @@ policy! {
     OtherServer "positions-of-another-server": LOST, LOST, LOST,
         "positions on record mean nothing on this server: after an upgrade run `walrelay slot recover`, or \
          `walrelay slot adopt` if pg_upgrade has carried the slot over: docs/operations.md, Lost slot";
+    /// The server was restored from a disk snapshot while the relay was running.
+    ServerRestored "server-restored": LOST, LOST, LOST,
+        "restart consumers without `--dedupe position`, then restart the relay, which publishes the rows of the restored \
+         database: docs/operations.md, A restored disk snapshot";
     /// The transaction ids on record belong to another database.
     OtherDatabase "positions-of-another-database": LOST, LOST, LOST,
         "name a moment with a margin: `walrelay slot recover --since 2026-01-31T12:00:00Z` publishes everything \

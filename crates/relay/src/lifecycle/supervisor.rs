@@ -19,6 +19,7 @@ use walrelay_core::{Backoff, Heartbeat, Random};
 
 use crate::error::{RECONNECT_REASONS, RelayError};
 use crate::lifecycle::server::{Holder, Positions, Server};
+use crate::lifecycle::server_history::ServerHistory;
 use crate::lifecycle::session::{self, Beginning, OpenResult, SessionSettings};
 use crate::lifecycle::standby::stand_by;
 use crate::lifecycle::unsendable::UnsendableRow;
@@ -80,6 +81,7 @@ struct SupervisorState {
     /// Publish calls of earlier sessions that have no reply yet.
     unanswered: UnansweredCalls,
     unsendable_row: UnsendableRow,
+    history: ServerHistory,
     waits: WaitLog,
 }
 
@@ -179,7 +181,9 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
             Some(_) => observer.of_a_replay(),
             None => observer,
         };
-        let beginning = Beginning { settings, publisher: publisher.clone(), observer };
+        let publisher = publisher.clone();
+        let history = &mut memory.history;
+        let beginning = Beginning { settings, publisher, observer, history };
         let opened = tokio::select! {
             biased;
             () = shutdown.requested() => return Ok(Turn::Done(None)),
@@ -189,7 +193,10 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
         memory.waits = WaitLog::default();
         let (mut session, at) = match opened {
             OpenResult::Session(session, at) => (session, at),
-            OpenResult::Held(holder, mut database) => {
+            OpenResult::Held(holder, mut database, log) => {
+                    if let Some(confirmed) = current.signs.confirmed_flush {
+                        memory.history.read(log.as_deref(), confirmed);
+                    }
                 // Each check also updates the heartbeat: a standby is alive however long it waits.
                 let told = |current: &Holder| {
                     health.stand_by(current.to_string());
@@ -222,8 +229,10 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
                 ?last_due_in,
                 "parked keys are not due yet: they back off, or a relay before had claimed rows of theirs"
             );
+        memory.history.read(at.log.as_deref(), read_to);
         }
-        let SessionEnd { ended, unanswered, goal } = pipeline::run(*session, shutdown).await;
+        let SessionEnd { ended, unanswered, goal, read_to } =
+            pipeline::run(*session, shutdown).await;
         (memory.unanswered, memory.goal) = (unanswered, goal);
         Ok(Turn::Done(Some(ended?)))
     }

@@ -70,7 +70,8 @@ where
             }
             (ended, _) => ended,
         };
-        SessionEnd { ended, unanswered: publishes.into_unanswered(), goal }
+        let read_to = settled.lsn().max(flow.through.commit_lsn);
+        SessionEnd { ended, unanswered: publishes.into_unanswered(), goal, read_to }
     }
 }
 
