@@ -33,7 +33,6 @@ use crate::shutdown::Shutdown;
 use crate::stream::catch_up_target::CatchUpTarget;
 use crate::stream::mode::StopReason;
 use crate::stream::pipeline::{self, SessionEnd};
-use crate::stream::pipeline_error::PipelineError;
 use crate::stream::publish_calls::UnansweredCalls;
 use crate::stream::publisher::Publisher;
 
@@ -121,9 +120,6 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
                 // Any answer proves that the server exists. A relay that waits for an upgrade must
                 // survive the restart of the server.
                 memory.reached = memory.reached.max(Reached::Server);
-            }
-            if let RelayError::Session(PipelineError::Unsendable { at, .. }) = &error {
-                self.health.set_unsendable(at.position().commit_lsn, Chain(&error).to_string());
             }
             failures = if began.elapsed() >= GOOD_SESSION { 1 } else { failures + 1 };
             let delay = match self.settings.lost_slot.disposition(&error) {

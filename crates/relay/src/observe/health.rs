@@ -132,7 +132,9 @@ impl State {
     fn condition(&self) -> Condition {
         let ending = matches!(self.phase, Phase::Ending { .. }).then_some(ENDING);
         let held = self.log.as_ref().and_then(RetainedWalStatus::short_reason);
-        let reasons = self.store_failures.values().cloned().chain(ending.map(str::to_owned));
+        let unsendable = self.unsendable.iter().map(|(_, why)| why.clone());
+        let reasons = unsendable.chain(self.store_failures.values().cloned());
+        let reasons = reasons.chain(ending.map(str::to_owned));
         let reasons = reasons.chain(self.outage.iter().cloned()).chain(held);
         Condition::new(self.phase.name(), reasons.chain(self.topic_problems()))
     }
@@ -347,7 +349,7 @@ impl Health {
     /// Records that the server cannot send the row `after` this position of the stream. The error
     /// stays until a session gets past the row.
     pub fn set_unsendable(&self, after: Lsn, why: String) {
-        self.state().unsendable = Some((after, why));
+        self.change(|state| state.unsendable = Some((after, why)));
     }
 
     /// Records the settled position. The server has sent everything before it.
