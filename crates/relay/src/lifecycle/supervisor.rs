@@ -161,7 +161,7 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
         if log.is_due(error.kind(), Instant::now()) {
             tracing::warn!(error = %cause, hint, "waiting: nothing is published until this is fixed");
         }
-        self.health.set_phase(Phase::Waiting { reason: format!("{cause}; {hint}") });
+        self.health.wait_for(format!("{cause}; {hint}"));
         delay
     }
 
