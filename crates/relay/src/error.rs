@@ -15,8 +15,7 @@ pub enum RelayError {
     /// Connecting or starting replication failed.
     #[error("no replication connection")]
     Connect(#[source] PgError),
-    /// The first connection of this process failed. Fewer kinds of errors are retried at that
-    /// point.
+    /// The first error of this process. Fewer kinds of errors are retried at that point.
     #[error(transparent)]
     AtFirst(Box<RelayError>),
     /// The session ended with an error.
@@ -59,6 +58,7 @@ pub enum RelayError {
     },
     /// The server is a standby, or has just started as one. It may be promoted at any moment.
     #[error("the server is in recovery: it is a standby, or is not promoted yet")]
+    InRecovery,
     /// The server was restored from a disk snapshot while this process was running.
     #[error(
         "the server's WAL ended at {wal_end}, before {read_to}, which this relay has read from it: the server was \
@@ -70,7 +70,6 @@ pub enum RelayError {
         /// The last position that was read from the server.
         read_to: Lsn,
     },
-    InRecovery,
     /// The server does not match the configuration, or the slot is lost.
     #[error("{}: {summary}", if kind.exit() == Exit::SlotLost { "the slot is lost" } else { "postgres is not set up for this relay" })]
     Setup {
@@ -136,8 +135,8 @@ impl RelayError {
             | Self::TableStream { .. }
             | Self::Sql { .. }
             | Self::TakeOver { .. }
-            | Self::ServerRestored { .. }
             | Self::InRecovery
+            | Self::ServerRestored { .. }
             | Self::Setup { .. } => self.kind().disposition(ErrorContext::Running),
         }
     }
@@ -169,8 +168,8 @@ impl RelayError {
             },
             Self::TableStream { .. } => Kind::Broken,
             Self::TakeOver { .. } => Kind::TakeOverRefused,
-            Self::ServerRestored { .. } => Kind::ServerRestored,
             Self::InRecovery => Kind::InRecovery,
+            Self::ServerRestored { .. } => Kind::ServerRestored,
             Self::Setup { kind, .. } => *kind,
         }
     }
@@ -198,12 +197,21 @@ impl RelayError {
         }
     }
 
-    /// Marks a connection error as the first one of this process: an unreachable server is then
-    /// most likely misnamed. A server that answers that it is starting up or shutting down is
-    /// retried as usual.
+    /// Marks the first error of this process. An unreachable server is then most likely misnamed,
+    /// and a missing table was never created. A server that answers that it is starting up or
+    /// shutting down is retried as usual.
     #[must_use]
     pub fn at_first(self) -> Self {
-        if matches!(self, Self::Connect(_)) { Self::AtFirst(Box::new(self)) } else { self }
+        match self {
+            Self::Connect(_) | Self::Setup { .. } => Self::AtFirst(Box::new(self)),
+            other => other,
+        }
+    }
+
+    /// Returns whether the first connection of this process failed.
+    #[must_use]
+    pub fn is_first_connection(&self) -> bool {
+        matches!(self, Self::AtFirst(error) if matches!(**error, Self::Connect(_)))
     }
 }
 

@@ -224,7 +224,7 @@ policy! {
     OutboxUnfit "outbox-table-unsuitable": POSTGRES, POSTGRES, POSTGRES,
         "run `walrelay check`, and mend the table or the --column-… options";
     /// The relay's tables do not meet the requirements.
-    DispatchUnfit "dispatch-tables-unsuitable": POSTGRES, POSTGRES, POSTGRES,
+    DispatchUnfit "dispatch-tables-unsuitable": POSTGRES, WAIT, POSTGRES,
         "run `walrelay check`; migrations/README.md has the tables and their grants";
     /// The publication does not exist.
     PublicationMissing "publication-missing": POSTGRES, POSTGRES, POSTGRES,

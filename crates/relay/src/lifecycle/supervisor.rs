@@ -80,8 +80,8 @@ struct SupervisorState {
     /// Publish calls of earlier sessions that have no reply yet.
     unanswered: UnansweredCalls,
     unsendable_row: UnsendableRow,
-    history: ServerHistory,
     waits: WaitLog,
+    history: ServerHistory,
 }
 
 /// The farthest point that any session has reached.
@@ -116,7 +116,7 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
                     Reached::Server | Reached::Stream => memory.unsendable_row.count(error),
                 },
             };
-            if !matches!(error, RelayError::AtFirst(_)) {
+            if !error.is_first_connection() {
                 // Any answer proves that the server exists. A relay that waits for an upgrade must
                 // survive the restart of the server.
                 memory.reached = memory.reached.max(Reached::Server);
@@ -190,13 +190,13 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
         let (mut session, at) = match opened {
             OpenResult::Session(session, at) => (session, at),
             OpenResult::Held(holder, mut database, log) => {
-                    if let Some(confirmed) = current.signs.confirmed_flush {
-                        memory.history.read(log.as_deref(), confirmed);
-                    }
                 // Each check also updates the heartbeat: a standby is alive however long it waits.
                 let told = |current: &Holder| {
                     health.stand_by(current.to_string());
                     metrics.stand_by();
+                    if let Some(confirmed) = current.signs.confirmed_flush {
+                        memory.history.read(log.as_deref(), confirmed);
+                    }
                 };
                 return tokio::select! {
                     biased;
@@ -225,11 +225,11 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
                 ?last_due_in,
                 "parked keys are not due yet: they back off, or a relay before had claimed rows of theirs"
             );
-        memory.history.read(at.log.as_deref(), read_to);
         }
         let SessionEnd { ended, unanswered, goal, read_to } =
             pipeline::run(*session, shutdown).await;
         (memory.unanswered, memory.goal) = (unanswered, goal);
+        memory.history.read(at.log.as_deref(), read_to);
         Ok(Turn::Done(Some(ended?)))
     }
 }
