@@ -2,7 +2,9 @@
 //! count as settled in the next (I11). Rows known to be settled are not published again.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
+use tokio::time::sleep;
 use walrelay_private_postgres::PrivatePostgres;
 use walrelay_testkit::checker::Committed;
 use walrelay_testkit::outbox::Workload;
@@ -154,6 +156,56 @@ async fn an_older_backup_goes_on_from_its_own_record() {
     publish_and_stop(&world, rows_from(1_000, 20)).await;
 
     assert_eq!(world.pubsub.stored_count(), goal, "every row of the restored history, once");
+    drop(world);
+    drop(server);
+}
+
+/// A relay that waits makes a first few attempts in this time.
+const SEVERAL_ATTEMPTS: Duration = Duration::from_secs(4);
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A disk snapshot keeps system identifier and timeline, so new rows get positions that were
+/// published before. Only a relay that ran before the restore can know that.
+#[tokio::test]
+async fn a_running_relay_waits_after_a_restored_disk_snapshot_until_it_is_restarted() {
+    let Some((mut world, mut server)) = own_server().await else { return };
+    publish_and_stop(&world, rows_from(0, 10)).await;
+    server.stop_fast().unwrap();
+    let snapshot = server.backup().unwrap();
+    server.restart().unwrap();
+    world.reconnect().await;
+    let mut relay = world.relay([]).start();
+    relay.wait_for_line(DEADLINE, "streaming").await;
+    let inserted = rows_from(10, 500).insert(world.client()).await.unwrap();
+    wait_published(&world, &inserted).await;
+    world.wait_confirmed(DEADLINE).await;
+
+    server.stop_fast().unwrap();
+    server.restore(&snapshot).unwrap();
+    server.restart().unwrap();
+    world.reconnect().await;
+    let stored = world.pubsub.stored_count();
+    let restored = rows_from(1_000, 20).insert(world.client()).await.unwrap();
+    let reason = wait_until(DEADLINE, "the relay to wait", async || {
+        let body = relay.wait_for_http(DEADLINE, "/readyz", 503).await;
+        body.contains("waiting: ").then_some(body)
+    })
+    .await;
+    for words in ["restored from a disk snapshot", "without `--dedupe position`"] {
+        assert!(reason.contains(words), "{words:?} is not in {reason}");
+    }
+    // Once the end of WAL has passed the position, it alone proves nothing.
+    rows_from(2_000, 2_000).insert(world.client()).await.unwrap();
+    for _ in 0..SEVERAL_ATTEMPTS.as_millis() / PAUSE.as_millis() {
+        relay.wait_for_http(DEADLINE, "/readyz", 503).await;
+        sleep(PAUSE).await;
+    }
+    relay.wait_for_http(DEADLINE, "/livez", 200).await;
+    assert_eq!(world.pubsub.stored_count(), stored, "nothing is published meanwhile");
+    assert_eq!(relay.terminate(DEADLINE).await, Some(0));
+
+    publish_and_stop(&world, rows_from(5_000, 1)).await;
+    wait_published(&world, &restored).await;
     drop(world);
     drop(server);
 }

@@ -79,6 +79,59 @@ async fn a_dispatch_table_that_cannot_be_written_is_named_with_its_grant_everywh
 }
 
 #[tokio::test]
+async fn a_dropped_policy_and_a_revoked_grant_on_the_record_are_both_waited_for() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    let role = format!("{}_relay", world.name());
+    let tables = "app_outbox_dispatch, app_outbox_relay, app_outbox_hold, app_outbox_relay_time";
+    let policy = format!(
+        "CREATE POLICY walrelay ON app_outbox_relay TO {role} USING (true) WITH CHECK (true)"
+    );
+    world
+        .execute(&format!(
+            "CREATE ROLE {role} LOGIN REPLICATION; GRANT USAGE ON SCHEMA public TO {role};
+             GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO {role};
+             CREATE POLICY walrelay ON app_outbox_dispatch TO {role} USING (true) WITH CHECK (true);
+             CREATE POLICY walrelay ON app_outbox_hold TO {role} USING (true) WITH CHECK (true);
+             CREATE POLICY walrelay ON app_outbox_relay_time TO {role} USING (true) WITH CHECK (true)"
+        ))
+        .await;
+    let url = world.url().replacen("postgres@", &format!("{role}@"), 1);
+    // The first start is more likely to be a mistake in the setup.
+    let refused = world.run(["run", "--database-url", &url]).await;
+    assert_eq!(refused.code, Some(3), "{}", refused.text);
+    assert!(refused.text.contains("CREATE POLICY"), "{}", refused.text);
+    world.execute(&policy).await;
+    let relay = world.relay(["--database-url", &url]).start();
+    relay.wait_for_http(DEADLINE, "/readyz", 200).await;
+
+    let revoke = format!("REVOKE UPDATE ON app_outbox_relay FROM {role}");
+    let grant = format!("GRANT UPDATE ON app_outbox_relay TO {role}");
+    let steps = [
+        ("DROP POLICY walrelay ON app_outbox_relay".to_owned(), &policy, "CREATE POLICY walrelay"),
+        (revoke, &grant, "GRANT SELECT, INSERT, UPDATE, DELETE ON"),
+    ];
+    for (number, (take, give, fix)) in steps.into_iter().enumerate() {
+        world.execute(&take).await;
+        let first_number = u32::try_from(number).unwrap() * 10;
+        let rows = Workload { first_number, ..Workload::of_rows(10) };
+        rows.insert(world.client()).await.unwrap();
+        wait_until(DEADLINE, "readiness to name the fix", async || {
+            let reasons = relay.wait_for_http(DEADLINE, "/readyz", 503).await;
+            reasons.contains(fix).then_some(())
+        })
+        .await;
+        relay.wait_for_http(DEADLINE, "/livez", 200).await;
+        world.execute(give).await;
+        relay.wait_for_http(DEADLINE, "/readyz", 200).await;
+        world.wait_confirmed(DEADLINE).await;
+    }
+    drop(relay);
+    world.wait_slot_free(DEADLINE).await;
+    assert!(world.check(&world.committed().await).lost.is_empty());
+    world.execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
+}
+
+#[tokio::test]
 async fn status_names_a_refused_topic_as_soon_as_readiness_does_and_an_idle_relay_notes_nothing() {
     let Some(world) = InboxDatabase::create().await else { return };
     let relay = world.start_relay(["--park-after", "1h"]).await;

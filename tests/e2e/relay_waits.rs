@@ -3,10 +3,11 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use walrelay_private_postgres::PrivatePostgres;
 use walrelay_testkit::outbox::Workload;
-use walrelay_testkit::postgres::installation_or_skip;
+use walrelay_testkit::postgres::{TestClient, installation_or_skip};
 use walrelay_testkit::relay::Relay;
 use walrelay_testkit::wait_until;
 use walrelay_tests::{DEADLINE, InboxDatabase};
@@ -157,6 +158,36 @@ async fn a_rotated_password_is_read_from_the_file_before_the_next_connection() {
     consumer.wait_for_http(DEADLINE, "/readyz", 200).await;
     drop((relay, consumer));
     drop(world);
+}
+
+/// Long enough for the check of the consumer's row, and for two failures of it.
+const NOTICED_WITHIN: Duration = Duration::from_secs(20);
+
+#[tokio::test]
+async fn an_idle_consumer_with_a_wrong_password_or_without_its_database_is_soon_not_ready() {
+    let Some((server, world)) = server_with_passwords().await else { return };
+    let (port, name) = (server.port(), world.name().to_owned());
+    world.set_up_consumer().await;
+    let start = |password: &str| {
+        let url =
+            format!("postgresql://rotating:{password}@127.0.0.1:{port}/{name}?sslmode=disable");
+        world.consumer([]).with_http().env("DATABASE_URL", &url).start()
+    };
+    let consumer = start("first");
+    consumer.wait_for_http(DEADLINE, "/readyz", 200).await;
+    world.execute(ROTATE).await;
+    let reason = consumer.wait_for_http(NOTICED_WITHIN, "/readyz", 503).await;
+    assert!(reason.contains("password authentication failed"), "{reason}");
+    drop(consumer);
+
+    let consumer = start("second");
+    consumer.wait_for_http(DEADLINE, "/readyz", 200).await;
+    let elsewhere = TestClient::connect(&server.url("postgres")).await;
+    world.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots").await;
+    elsewhere.run(&format!("DROP DATABASE \"{name}\" WITH (FORCE)")).await;
+    let reason = consumer.wait_for_http(NOTICED_WITHIN, "/readyz", 503).await;
+    assert!(reason.contains("does not exist"), "{reason}");
+    drop((consumer, elsewhere, world));
 }
 
 #[tokio::test]

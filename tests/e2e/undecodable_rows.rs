@@ -27,8 +27,8 @@ fn word_behind<'a>(text: &'a str, before: &str) -> &'a str {
     behind.split([' ', ',', '\n']).next().unwrap_or_default()
 }
 
-/// Checks that the relay stops at the row, and that the printed commands skip it when run
-/// literally.
+/// Checks that the relay stops at the row, that `status` names the command that passes it, and that
+/// the printed commands skip it when run literally.
 async fn stops_and_is_passed(world: &InboxDatabase, error: &str, bad: &str) {
     let good = |number| insert(&id_of(number), "payload", "'{}'");
     world.execute(&good(1)).await;
@@ -42,6 +42,10 @@ async fn stops_and_is_passed(world: &InboxDatabase, error: &str, bad: &str) {
     }
     let position = word_behind(&stopped.text, "the server cannot send the row at ");
     assert!(position.ends_with("#1"), "{position}");
+    let command = format!("walrelay slot advance --to-lsn {position} --skip-events");
+    let status = world.succeed(["status"]).await;
+    assert!(status.contains(&command), "{command:?} is not in {status}");
+    assert!(!status.contains("walrelay run"), "no relay can pass the row: {status}");
 
     let advance = ["slot", "advance", "--skip-events", "--to-lsn", position];
     let refused = world.run(advance).await;
@@ -50,6 +54,8 @@ async fn stops_and_is_passed(world: &InboxDatabase, error: &str, bad: &str) {
     let told = world.succeed(advance.into_iter().chain(["--discard-rows", "3"])).await;
     let named = told.lines().find(|line| line.contains(BAD)).unwrap_or_default();
     assert!(named.contains("the server cannot send it"), "{told}");
+    let status = world.succeed(["status"]).await;
+    assert!(status.contains("walrelay run") && !status.contains("slot advance"), "{status}");
 
     let relay = world.start_relay([]).await;
     let (_, command) = told.split_once("walrelay backfill").expect("a command");

@@ -15,7 +15,7 @@ const HELD: Action = Action::Stop(Exit::SlotHeld);
 /// Generates [`Code`], the list of all codes and the table of reactions from one list.
 macro_rules! codes {
     ($($(#[$doc:meta])+ $code:ident $name:literal: $first:ident, $running:ident, $command:ident;)+) => {
-        /// The stable code of an error. One code stands for one kind of fix.
+        /// The stable code of an error. Each code is for one kind of fix.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Code { $($(#[$doc])+ $code,)+ }
 
@@ -135,11 +135,11 @@ codes! {
     /// A column of an outbox table is missing, or generated and therefore not published.
     OutboxColumnMissing "outbox-column-missing": POSTGRES, POSTGRES, POSTGRES;
     /// A table of the relay does not exist.
-    DispatchTableMissing "dispatch-table-missing": POSTGRES, POSTGRES, POSTGRES;
+    DispatchTableMissing "dispatch-table-missing": POSTGRES, WAIT, POSTGRES;
     /// The role lacks a permission on a table of the relay.
-    DispatchPermissionMissing "dispatch-permission-missing": POSTGRES, POSTGRES, POSTGRES;
+    DispatchPermissionMissing "dispatch-permission-missing": POSTGRES, WAIT, POSTGRES;
     /// Row level security hides rows of the relay's tables from the role.
-    DispatchRowsHidden "dispatch-rows-hidden": POSTGRES, POSTGRES, POSTGRES;
+    DispatchRowsHidden "dispatch-rows-hidden": POSTGRES, WAIT, POSTGRES;
     /// The publication does not exist.
     PublicationMissing "publication-missing": POSTGRES, POSTGRES, POSTGRES;
     /// The publication publishes too much or too little.
@@ -168,6 +168,8 @@ codes! {
     SlotLost "slot-lost": LOST, LOST, LOST;
     /// The positions on record belong to another server.
     PositionsOfAnotherServer "positions-of-another-server": LOST, LOST, LOST;
+    /// The server was restored from a disk snapshot while the relay was running.
+    ServerRestored "server-restored": LOST, LOST, LOST;
     /// The transaction ids on record belong to another database.
     PositionsOfAnotherDatabase "positions-of-another-database": LOST, LOST, LOST;
     /// An operation on the slot is unfinished, or another process works on it.
@@ -376,6 +378,10 @@ mod tests {
     #[test]
     fn a_running_relay_waits_for_a_state_that_another_command_ends_and_for_another_password() {
         let waits_for = [
+            Code::DispatchTableMissing,
+            Code::DispatchPermissionMissing,
+            Code::DispatchRowsHidden,
+            Code::ServerRestored,
             Code::OperationUnfinished,
             Code::UpgradeInProgress,
             Code::UpgradePrepared,

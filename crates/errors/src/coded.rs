@@ -10,8 +10,8 @@ pub trait Coded: std::error::Error + Send + Sync + 'static {
     /// Returns the code, which selects the reaction and the fix.
     fn code(&self) -> Code;
 
-    /// Returns the fix of this case if it is more precise than the fix of the code, for example a
-    /// `GRANT` statement with the names of role and table.
+    /// Returns the fix of this case, if it is more precise than the fix of the code. An example is
+    /// a `GRANT` statement with the names of role and table.
     fn fix(&self) -> Option<String> {
         None
     }

@@ -70,8 +70,7 @@ pub fn loss(
         ),
         (Some(_), Some(row)) if system_identifier.is_some_and(|id| id != row.system_identifier) => {
             format!(
-                "is on record as one of the server {}, which is another; where pg_upgrade has carried it over: \
-                 walrelay slot adopt",
+                "is on record as one of the server {}, and this is another",
                 row.system_identifier
             )
         }

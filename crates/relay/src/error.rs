@@ -1,5 +1,6 @@
 //! The errors that end a session of the relay, and whether the relay may open another one.
 
+use pgoutput_parser::Lsn;
 use walrelay_errors::{Action, Code, Coded, ErrorContext, Exit};
 use walrelay_outbox_admin::AdminError;
 use walrelay_outbox_store::StoreFailure;
@@ -13,8 +14,7 @@ pub enum RelayError {
     /// Connecting or starting replication failed.
     #[error("no replication connection")]
     Connect(#[source] PgError),
-    /// The first connection of this process failed. Fewer kinds of errors are retried at that
-    /// point.
+    /// The first error of this process. Fewer kinds of errors are retried at that point.
     #[error(transparent)]
     AtFirst(Box<RelayError>),
     /// The session ended with an error.
@@ -58,6 +58,17 @@ pub enum RelayError {
     /// The server is a standby, or has just started as one. It may be promoted at any moment.
     #[error("the server is in recovery: it is a standby, or is not promoted yet")]
     InRecovery,
+    /// The server was restored from a disk snapshot while this process was running.
+    #[error(
+        "the server's WAL ended at {wal_end}, before {read_to}, which this relay has read from it: the server was \
+         restored from a disk snapshot"
+    )]
+    ServerRestored {
+        /// The end of the server's WAL.
+        wal_end: Lsn,
+        /// The last position that was read from the server.
+        read_to: Lsn,
+    },
     /// The server does not match the configuration, or the slot is lost.
     #[error("{}: {summary}", if code.exit() == Exit::SlotLost { "the slot is lost" } else { "postgres is not set up for this relay" })]
     Setup {
@@ -124,6 +135,7 @@ impl RelayError {
             | Self::Sql { .. }
             | Self::TakeOver { .. }
             | Self::InRecovery
+            | Self::ServerRestored { .. }
             | Self::Setup { .. } => ErrorContext::Running,
         };
         self.code().action(context)
@@ -143,7 +155,7 @@ impl RelayError {
             Self::Session(PipelineError::Stream(PgError::EndedByServer)) => "ended_by_server",
             Self::Session(PipelineError::Stream(_)) => "disconnected",
             Self::Session(PipelineError::ServerStops) => "server_shutdown",
-            Self::Session(PipelineError::Store(_)) => "other_history",
+            Self::Session(PipelineError::Store(_)) | Self::ServerRestored { .. } => "other_history",
             Self::Session(_) => "stream",
             Self::Survey(AdminError::OperationUnfinished { .. }) => "operation",
             Self::Store(_) | Self::Survey(_) | Self::Sql { .. } | Self::TableStream { .. } => "sql",
@@ -152,12 +164,21 @@ impl RelayError {
         }
     }
 
-    /// Marks a connection error as the first one of this process: an unreachable server is then
-    /// most likely misnamed. A server that answers that it is starting up or shutting down is
-    /// retried as usual.
+    /// Marks the first error of this process. An unreachable server is then most likely misnamed,
+    /// and a missing table was never created. A server that answers that it is starting up or
+    /// shutting down is retried as usual.
     #[must_use]
     pub fn at_first(self) -> Self {
-        if matches!(self, Self::Connect(_)) { Self::AtFirst(Box::new(self)) } else { self }
+        match self {
+            Self::Connect(_) | Self::Setup { .. } => Self::AtFirst(Box::new(self)),
+            other => other,
+        }
+    }
+
+    /// Returns whether the first connection of this process failed.
+    #[must_use]
+    pub fn is_first_connection(&self) -> bool {
+        matches!(self, Self::AtFirst(error) if matches!(**error, Self::Connect(_)))
     }
 }
 
@@ -176,6 +197,7 @@ impl Coded for RelayError {
             Self::TableStream { .. } => Code::ConnectionBroken,
             Self::TakeOver { .. } => Code::TakeOverRefused,
             Self::InRecovery => Code::ServerIsStandby,
+            Self::ServerRestored { .. } => Code::ServerRestored,
             Self::Setup { code, .. } => *code,
         }
     }

@@ -458,7 +458,7 @@ fn identity_findings(findings: &mut Findings, facts: &Facts) {
     } else {
         let fix = match may_be_carried_over(facts) {
             true => format!(
-                "where pg_upgrade has carried the slot over: walrelay slot adopt; otherwise {}",
+                "{}; or walrelay slot adopt, if pg_upgrade has carried the slot over",
                 lost_slot_fix(facts)
             ),
             false => lost_slot_fix(facts).to_owned(),

@@ -8,6 +8,7 @@ pub mod operation_resumer;
 pub mod preflight_check;
 pub mod reset;
 pub mod server;
+pub mod server_history;
 pub mod session;
 pub mod standby;
 pub mod supervisor;

@@ -19,6 +19,7 @@ use walrelay_pg_replication::StreamSettings;
 use crate::error::RelayError;
 use crate::lifecycle::opening::with_status_updates;
 use crate::lifecycle::server::{Connected, Database, Holder, Positions, Server};
+use crate::lifecycle::server_history::ServerHistory;
 use crate::observe::observer::Observer;
 use crate::settings::{RelaySettings, Until};
 use crate::stream::already_recorded::AlreadyRecorded;
@@ -130,8 +131,9 @@ pub type SessionOf<C, P> = Session<
 pub enum OpenResult<S, D> {
     /// This relay holds the slot.
     Session(Box<S>, SessionStart),
-    /// Another session holds the slot. The connection is for watching that session.
-    Held(Holder, D),
+    /// Another session holds the slot. The connection is for watching that session. The text is
+    /// the identity of the server's WAL.
+    Held(Holder, D, Option<String>),
 }
 
 /// The starting point of a session.
@@ -146,6 +148,8 @@ pub struct SessionStart {
     /// The number of parked keys that are not due yet, and the time until the last of them is due.
     /// Such a key backs off, or a previous relay holds a lease on its rows.
     pub not_due: (usize, Duration),
+    /// The identity of the server's WAL. `None` for rows of a table.
+    pub log: Option<String>,
 }
 
 /// The inputs of a new session other than the server.
@@ -157,6 +161,8 @@ pub struct Beginning<'a, P> {
     pub publisher: P,
     /// The observer that the session reports to.
     pub observer: Observer,
+    /// The positions that earlier sessions of this process have read.
+    pub history: &'a mut ServerHistory,
 }
 
 /// Opens a session: connects, checks the server, takes the slot, and only then reads the parked
@@ -171,13 +177,16 @@ pub async fn open<C: Server, P: Publisher>(
     beginning: Beginning<'_, P>,
     random: &mut Random,
 ) -> Result<OpenResult<SessionOf<C, P>, C::Database>, RelayError> {
-    let Beginning { settings, publisher, observer } = beginning;
+    let Beginning { settings, publisher, observer, history } = beginning;
     let Connected { mut replication, mut database } = server.connect().await?;
-    let identity = replication.identify_system().await.map_err(RelayError::Connect)?;
     database.finish_operation().await?;
     database.check().await?;
+    // After the check, because a standby of the same timeline may be behind its primary.
+    let identity = replication.identify_system().await.map_err(RelayError::Connect)?;
+    let (log, end_of_wal) = (identity.log(), identity.xlogpos);
+    history.reject_restored(log.as_deref())?;
     if let Some(holder) = database.holder().await? {
-        return Ok(OpenResult::Held(holder, database));
+        return Ok(OpenResult::Held(holder, database, log));
     }
 
     let settled = database.settled().await?;
@@ -186,7 +195,7 @@ pub async fn open<C: Server, P: Publisher>(
     let (frames, mut feedback) = match replication.start(slot, &publications, settled, stream).await
     {
         Ok(halves) => halves,
-        Err(error) => return holder_or_error(error, database).await,
+        Err(error) => return holder_or_error(error, database, log).await,
     };
 
     let positions = database.positions().await?;
@@ -195,11 +204,13 @@ pub async fn open<C: Server, P: Publisher>(
     let wal_end = database.measure_wal(settings.wal_budget);
     let wal_budget = WalBudget::new(settings.wal_budget, positions.retention, from);
     let mut router = Router::new(settings.router.clone());
-    if let Some(log) = identity.log() {
+    if let Some(log) = log.clone() {
         router = router.of_server(log);
     }
     let decoder = Decoder::counting_from(database.first_index());
     let mut store = database.into_store(identity).await?;
+    // Only now is it proven that both connections are to one server.
+    history.check(log.as_deref(), end_of_wal)?;
     let mut lanes = Lanes::new(settings.lanes, random.fork());
     let mut loading = ParkedKeyLoader::into(&mut lanes, settings.until);
     let mut load = |key: ParkedKey| loading.load(&key);
@@ -236,7 +247,7 @@ pub async fn open<C: Server, P: Publisher>(
         goal: None,
         drain_timeout: settings.drain_timeout,
     };
-    let at = SessionStart { positions, parked_keys, due, not_due };
+    let at = SessionStart { positions, parked_keys, due, not_due, log };
     Ok(OpenResult::Session(Box::new(session), at))
 }
 
@@ -307,6 +318,7 @@ fn lane_policy(relay: &RelaySettings) -> LanePolicy {
 async fn holder_or_error<S, D: Database>(
     error: PgError,
     mut database: D,
+    log: Option<String>,
 ) -> Result<OpenResult<S, D>, RelayError> {
     let active = match error.code_while_streaming().action(ErrorContext::Running) {
         Action::StandBy => database.holder().await?,
@@ -315,7 +327,7 @@ async fn holder_or_error<S, D: Database>(
         }
     };
     match active {
-        Some(holder) => Ok(OpenResult::Held(holder, database)),
+        Some(holder) => Ok(OpenResult::Held(holder, database, log)),
         // The slot is free again. The next attempt takes it.
         None => Err(RelayError::Connect(error)),
     }

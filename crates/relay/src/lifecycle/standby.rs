@@ -25,7 +25,7 @@ pub async fn stand_by<D: Database>(
     database: &mut D,
     first: Holder,
     take_over_after: Option<Duration>,
-    told: impl Fn(&Holder),
+    mut told: impl FnMut(&Holder),
 ) -> Result<(), RelayError> {
     let mut watch = HolderWatch::new(first, Instant::now());
     tracing::info!(holder = %watch.holder, "standing by: the slot is held");

@@ -19,6 +19,7 @@ use walrelay_core::{Backoff, Heartbeat, Random};
 
 use crate::error::{RECONNECT_REASONS, RelayError};
 use crate::lifecycle::server::{Holder, Positions, Server};
+use crate::lifecycle::server_history::ServerHistory;
 use crate::lifecycle::session::{self, Beginning, OpenResult, SessionSettings};
 use crate::lifecycle::standby::stand_by;
 use crate::lifecycle::unsendable::UnsendableRow;
@@ -31,7 +32,6 @@ use crate::shutdown::Shutdown;
 use crate::stream::catch_up_target::CatchUpTarget;
 use crate::stream::mode::StopReason;
 use crate::stream::pipeline::{self, SessionEnd};
-use crate::stream::pipeline_error::PipelineError;
 use crate::stream::publish_calls::UnansweredCalls;
 use crate::stream::publisher::Publisher;
 use walrelay_errors::{Action, Chain, Coded};
@@ -81,6 +81,7 @@ struct SupervisorState {
     unanswered: UnansweredCalls,
     unsendable_row: UnsendableRow,
     waits: WaitLog,
+    history: ServerHistory,
 }
 
 /// The farthest point that any session has reached.
@@ -115,13 +116,10 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
                     Reached::Server | Reached::Stream => memory.unsendable_row.count(error),
                 },
             };
-            if !matches!(error, RelayError::AtFirst(_)) {
+            if !error.is_first_connection() {
                 // Any answer proves that the server exists. A relay that waits for an upgrade must
                 // survive the restart of the server.
                 memory.reached = memory.reached.max(Reached::Server);
-            }
-            if let RelayError::Session(PipelineError::Unsendable { at, .. }) = &error {
-                self.health.set_unsendable(at.position().commit_lsn, Chain(&error).to_string());
             }
             failures = if began.elapsed() >= GOOD_SESSION { 1 } else { failures + 1 };
             let delay = match self.settings.lost_slot.action(&error) {
@@ -166,7 +164,7 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
                 "waiting: nothing is published until this is fixed"
             );
         }
-        self.health.set_phase(Phase::Waiting { reason: format!("{cause}; {fix}") });
+        self.health.wait_for(format!("{cause}; {fix}"));
         delay
     }
 
@@ -182,7 +180,9 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
             Some(_) => observer.of_a_replay(),
             None => observer,
         };
-        let beginning = Beginning { settings, publisher: publisher.clone(), observer };
+        let publisher = publisher.clone();
+        let history = &mut memory.history;
+        let beginning = Beginning { settings, publisher, observer, history };
         let opened = tokio::select! {
             biased;
             () = shutdown.requested() => return Ok(Turn::Done(None)),
@@ -192,11 +192,14 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
         memory.waits = WaitLog::default();
         let (mut session, at) = match opened {
             OpenResult::Session(session, at) => (session, at),
-            OpenResult::Held(holder, mut database) => {
+            OpenResult::Held(holder, mut database, log) => {
                 // Each check also updates the heartbeat: a standby is alive however long it waits.
                 let told = |current: &Holder| {
                     health.stand_by(current.to_string());
                     metrics.stand_by();
+                    if let Some(confirmed) = current.signs.confirmed_flush {
+                        memory.history.read(log.as_deref(), confirmed);
+                    }
                 };
                 return tokio::select! {
                     biased;
@@ -226,8 +229,10 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
                 "parked keys are not due yet: they back off, or a relay before had claimed rows of theirs"
             );
         }
-        let SessionEnd { ended, unanswered, goal } = pipeline::run(*session, shutdown).await;
+        let SessionEnd { ended, unanswered, goal, read_to } =
+            pipeline::run(*session, shutdown).await;
         (memory.unanswered, memory.goal) = (unanswered, goal);
+        memory.history.read(at.log.as_deref(), read_to);
         Ok(Turn::Done(Some(ended?)))
     }
 }

@@ -132,7 +132,9 @@ impl State {
     fn condition(&self) -> Condition {
         let ending = matches!(self.phase, Phase::Ending { .. }).then_some(ENDING);
         let held = self.log.as_ref().and_then(RetainedWalStatus::short_reason);
-        let reasons = self.store_failures.values().cloned().chain(ending.map(str::to_owned));
+        let unsendable = self.unsendable.iter().map(|(_, why)| why.clone());
+        let reasons = unsendable.chain(self.store_failures.values().cloned());
+        let reasons = reasons.chain(ending.map(str::to_owned));
         let reasons = reasons.chain(self.outage.iter().cloned()).chain(held);
         Condition::new(self.phase.name(), reasons.chain(self.topic_problems()))
     }
@@ -221,6 +223,18 @@ impl Health {
         self.set_slot_at_risk(None);
         self.set_anchors_at_risk(Vec::new());
         self.set_phase(Phase::Standby { holder });
+    }
+
+    /// Records that the relay waits for a condition that another command ends. The findings of the
+    /// last session are outdated, because nothing measures them meanwhile.
+    pub fn wait_for(&self, reason: String) {
+        self.change(|state| {
+            state.store_failures.clear();
+            state.log = None;
+        });
+        self.set_slot_at_risk(None);
+        self.set_anchors_at_risk(Vec::new());
+        self.set_phase(Phase::Waiting { reason });
     }
 
     /// Returns the current phase.
@@ -347,7 +361,7 @@ impl Health {
     /// Records that the server cannot send the row `after` this position of the stream. The error
     /// stays until a session gets past the row.
     pub fn set_unsendable(&self, after: Lsn, why: String) {
-        self.state().unsendable = Some((after, why));
+        self.change(|state| state.unsendable = Some((after, why)));
     }
 
     /// Records the settled position. The server has sent everything before it.
@@ -403,11 +417,14 @@ impl Health {
     #[must_use]
     pub fn reasons_not_ready(&self) -> Vec<String> {
         let state = self.state();
+        if let Phase::Waiting { .. } = state.phase {
+            return state.phase.reason_not_ready().into_iter().collect();
+        }
         let exceeded = state.log.as_ref().and_then(RetainedWalStatus::reason_not_ready);
         // During an operation the phase says little, because there may be no slot to stream.
-        let phase = match (&state.phase, &state.operation) {
-            (phase @ Phase::Waiting { .. }, _) | (phase, None) => phase.reason_not_ready(),
-            (_, Some(operation)) => Some(format!("not finished: {}", operation.text())),
+        let phase = match &state.operation {
+            None => state.phase.reason_not_ready(),
+            Some(operation) => Some(format!("not finished: {}", operation.text())),
         };
         let risk = state.slot_at_risk.iter().chain(&state.anchors_at_risk).chain(&state.outage);
         let unsendable = state.unsendable.iter().map(|(_, why)| why);
@@ -570,6 +587,23 @@ mod tests {
         health.set_phase(Phase::Reconnecting { reason: "server_error".into() });
         health.set_operation(None);
         assert_eq!(health.reasons_not_ready(), ["reconnecting: server_error"]);
+    }
+
+    #[test]
+    fn a_relay_that_waits_reports_only_the_wait_and_forgets_what_the_last_session_found() {
+        let health = Health::new();
+        health.set_phase(Phase::Streaming);
+        let risk = || Some("slot at risk: 3 bytes of log until it is lost".to_owned());
+        health.set_slot_at_risk(risk());
+        health.set_anchors_at_risk(vec!["anchor at risk: daily".into()]);
+        health.store_failed("park", "rows cannot be recorded".into());
+        health.set_outage(Some("nothing is being stored".into()));
+        health.wait_for("the slot is lost; run `walrelay slot recover`".into());
+        let waiting = "waiting: the slot is lost; run `walrelay slot recover`";
+        assert_eq!(health.reasons_not_ready(), [waiting]);
+        health.set_outage(None);
+        health.set_phase(Phase::Streaming);
+        assert!(health.reasons_not_ready().is_empty(), "{:?}", health.reasons_not_ready());
     }
 
     #[test]

@@ -235,6 +235,11 @@ impl Observer {
         self.health.set_phase(Phase::Ending { unanswered });
     }
 
+    /// Records that the server cannot send the row after this position.
+    pub fn unsendable(&self, after: Lsn, error: &(dyn std::error::Error + 'static)) {
+        self.health.set_unsendable(after, Chain(error).to_string());
+    }
+
     /// Records that the session reads no new rows.
     pub fn draining(&mut self) {
         self.health.set_phase(Phase::Draining);

@@ -195,6 +195,7 @@ fn answer_in(error: &RelayError) -> Option<ServerError> {
         | RelayError::TableStream { .. }
         | RelayError::TakeOver { .. }
         | RelayError::InRecovery
+        | RelayError::ServerRestored { .. }
         | RelayError::Setup { .. } => None,
     }
 }

@@ -329,6 +329,23 @@ impl<S: Store> DispatchWriter<S> {
         tokio::time::timeout(limit, looking).await.ok().flatten()
     }
 
+    /// Notes the condition within a time limit, because the session is over. `status` shows it while
+    /// no relay streams.
+    pub async fn note_condition(&mut self, limit: Duration) {
+        let noting = async {
+            self.end_running().await;
+            if let State::Idle(store) = &mut self.state
+                && let Some(condition) = self.health.condition_to_note()
+                && let Err(error) = store.note_condition(&condition).await
+            {
+                tracing::debug!(%error, "the condition is not noted");
+            }
+        };
+        if tokio::time::timeout(limit, noting).await.is_err() {
+            tracing::debug!("dispatch state did not answer at the end of the session");
+        }
+    }
+
     async fn end_running(&mut self) {
         while let State::Running(running) = &mut self.state {
             let (store, recorded) = running.await;

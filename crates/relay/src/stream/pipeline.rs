@@ -10,7 +10,7 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use pgoutput_parser::{Change, Decoder, Frame, Insert, Position, XLogData};
+use pgoutput_parser::{Change, Decoder, Frame, Insert, Lsn, Position, XLogData};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, sleep_until};
 use walrelay_core::{
@@ -101,6 +101,8 @@ pub struct SessionEnd {
     pub unanswered: UnansweredCalls,
     /// The rest of the goal.
     pub goal: Option<CatchUpTarget>,
+    /// The last position that was read or settled.
+    pub read_to: Lsn,
 }
 
 /// The source of rows. It decides how rows are settled, and whether a known position needs
@@ -127,8 +129,7 @@ where
     P: Publisher,
     S: Store,
 {
-    // Boxed, because the future would otherwise contain the session three times: argument, local
-    // and `end`.
+    // Boxed, because the future would otherwise contain the session three times.
     let mut session = Box::new(session);
     let ended = stream(&mut session, shutdown).await;
     Box::pin(session.end(ended)).await

@@ -63,6 +63,9 @@ pub enum PipelineError {
     Store(#[source] StoreFailure),
 }
 
+/// The beginning of the text about a row that the server cannot send. The row's position follows.
+pub const UNSENDABLE_ROW: &str = "the server cannot send the row at ";
+
 /// The place of a stream that the server cannot continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SendFailurePosition {

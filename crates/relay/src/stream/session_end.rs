@@ -36,6 +36,10 @@ where
             // fixed.
             flow.tracker.intact(up_to);
         }
+        if let Err(error @ PipelineError::Unsendable { at, .. }) = &ended {
+            flow.observer.unsendable(at.position().commit_lsn, error);
+            recorder.note_condition(Self::CLOSE_TIMEOUT).await;
+        }
         let settled = flow.tracker.watermark();
         recorder.settled(settled, InFlight::Nothing);
         let mut watermark = recorder.noted();
@@ -70,7 +74,8 @@ where
             }
             (ended, _) => ended,
         };
-        SessionEnd { ended, unanswered: publishes.into_unanswered(), goal }
+        let read_to = settled.lsn().max(flow.through.commit_lsn);
+        SessionEnd { ended, unanswered: publishes.into_unanswered(), goal, read_to }
     }
 }
 

@@ -111,9 +111,9 @@ impl Standing {
             let left = human_bytes(u64::try_from(room).unwrap_or(0));
             let raise = "walrelay check, which says how to raise max_slot_wal_keep_size";
             let (why, advice) = match (streams, cause(report)) {
-                (false, _) => (String::new(), "start the relay: walrelay run".to_owned()),
+                (false, None) => (String::new(), "start the relay: walrelay run".to_owned()),
                 (true, None) => (String::new(), raise.to_owned()),
-                (true, Some(Cause { told, advice, .. })) => {
+                (_, Some(Cause { told, advice, .. })) => {
                     (format!("; {told}"), format!("{raise}; then {advice}"))
                 }
             };

@@ -1,9 +1,11 @@
 //! Finds out from a report why rows are pending: the relay's own reasons, Pub/Sub, or their retry
 //! time.
 
+use pgoutput_parser::Lsn;
 use serde_json::{Map, Value};
 use walrelay_outbox_store::{NEXT_STEP_SEPARATOR, TABLE_FAILURE_PREFIX};
 use walrelay_relay::observe::anchors;
+use walrelay_relay::stream::pipeline_error::UNSENDABLE_ROW;
 
 use crate::output::{Tone, visible};
 
@@ -18,6 +20,9 @@ pub(super) struct Cause {
 /// Returns the known reason why rows do not flow. The relay's own reasons come first, then spilled
 /// rows, then a settled position that does not advance.
 pub(super) fn cause(report: &Map<String, Value>) -> Option<Cause> {
+    if let Some(cause) = unsendable(report) {
+        return Some(cause);
+    }
     let reasons = reasons_not_ready(report);
     if !reasons.is_empty() {
         return Some(not_ready(report, &reasons));
@@ -26,6 +31,26 @@ pub(super) fn cause(report: &Map<String, Value>) -> Option<Cause> {
         return None;
     }
     refused(report).or_else(|| spilled(report)).or_else(|| unsettled(report))
+}
+
+/// Reports a row that the server cannot send, until the slot has passed it. No relay can pass it by
+/// itself, so the note counts also when no relay streams any more.
+fn unsendable(report: &Map<String, Value>) -> Option<Cause> {
+    let reasons = report.get("noted")?["reasons"].as_array()?;
+    let mut reasons = reasons.iter().filter_map(Value::as_str);
+    let (reason, behind) =
+        reasons.find_map(|it| it.strip_prefix(UNSENDABLE_ROW).map(|behind| (it, behind)))?;
+    let position = behind.split(' ').next()?;
+    let commit_lsn: Lsn = position.split('#').next()?.parse().ok()?;
+    let settled: Lsn = report.get("settled_lsn")?.as_str()?.parse().ok()?;
+    (settled <= commit_lsn).then(|| Cause {
+        tone: Tone::Bad,
+        told: visible(reason),
+        advice: format!(
+            "walrelay slot advance --to-lsn {} --skip-events, which first names the rows that are given up",
+            visible(position)
+        ),
+    })
 }
 
 /// Advice during an outage, which only a change at Pub/Sub can end.
@@ -295,6 +320,23 @@ mod tests {
         assert!(passing.advice.starts_with("they follow by themselves"), "{}", passing.advice);
         let other = cause_of(&of(json!(["draining: asked to stop"]), json!(null)));
         assert!(other.advice.starts_with("docs/operations.md"), "{}", other.advice);
+    }
+
+    #[test]
+    fn a_row_that_the_server_cannot_send_is_reported_with_the_command_that_passes_it() {
+        let reason = "the server cannot send the row at 16/B374D848#1 of transaction 77: XX000";
+        let of = |settled: &str, active: bool| {
+            let noted = json!({ "phase": "streaming", "reasons": [reason], "streaming_pid": 7 });
+            json!({ "active": active, "noted": noted, "settled_lsn": settled })
+        };
+        for active in [false, true] {
+            let cause = cause_of(&of("16/B374D000", active));
+            assert_eq!(cause.told, reason);
+            let command = "walrelay slot advance --to-lsn 16/B374D848#1 --skip-events";
+            assert!(cause.advice.starts_with(command), "{}", cause.advice);
+        }
+        let passed = of("16/B374D900", false);
+        assert!(cause(passed.as_object().unwrap()).is_none(), "the slot was advanced");
     }
 
     #[test]
