@@ -32,8 +32,6 @@ impl LostSlot {
 pub struct SettledRecord {
     /// System identifier of the server that the positions belong to.
     pub system_identifier: String,
-    /// Timeline on which the row was written. Zero if it is not recorded.
-    pub timeline: u32,
     /// The watermark.
     pub lsn: Lsn,
     /// Every committed transaction below this one is settled.
@@ -88,10 +86,6 @@ pub fn loss(
 /// recorded position. The row's own commit comes after the recorded position. A history that
 /// contains the row therefore contains everything up to that position.
 fn history_mismatch(slot: &SlotState, row: &SettledRecord) -> Option<String> {
-    // A row without a timeline is older than this rule.
-    if row.timeline == 0 {
-        return None;
-    }
     let settled = row.lsn;
     if let Some(end) = row.wal_end.filter(|end| settled > *end) {
         return Some(format!(
@@ -119,7 +113,6 @@ pub(crate) async fn read_settled(
     let wal_end = read_wal_end(client).await?;
     Ok(Some(SettledRecord {
         system_identifier: row.system_identifier,
-        timeline: row.timeline,
         lsn: row.settled_lsn,
         xid: row.settled_xid,
         wal_end,

@@ -221,9 +221,7 @@ pub async fn read_operation(
                     (operation ->> 'consistent_point')::pg_lsn AS consistent_point,
                     (operation ->> 'from')::int AS before, (operation ->> 'to')::int AS after,
                     EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = $1) AS has_slot
-               FROM (SELECT to_jsonb(r) -> 'operation' AS operation
-                       FROM public.app_outbox_relay r WHERE slot = $1) AS row
-              WHERE jsonb_typeof(operation) = 'object'",
+               FROM public.app_outbox_relay WHERE slot = $1 AND operation IS NOT NULL",
             &[(&slot, Type::TEXT)],
         )
         .await
@@ -240,17 +238,20 @@ pub async fn read_operation(
             };
             SlotOperation::Reset(Reset { anchor_slot, target, failover, again })
         }),
-        Some("recovery") => text("id").map(|id| {
+        Some("recovery") => {
+            let bound = match (text("bound").as_deref(), row.get("since")) {
+                (Some("since"), Some(since)) => Some(SettledBound::Since(since)),
+                (Some("nothing"), None) => Some(SettledBound::Nothing),
+                (Some("horizon"), None) => Some(SettledBound::Horizon),
+                (Some(_) | None, Some(_) | None) => None,
+            };
             let filling = lsn("consistent_point")
                 .zip(text("snapshot"))
                 .map(|(consistent_point, snapshot)| Filling { consistent_point, snapshot });
-            let bound = match (text("bound").as_deref(), row.get("since")) {
-                (_, Some(since)) => SettledBound::Since(since),
-                (Some("nothing"), None) => SettledBound::Nothing,
-                (Some(_) | None, None) => SettledBound::Horizon,
-            };
-            SlotOperation::Recovery(SlotRecovery { id, failover, bound, filling })
-        }),
+            text("id").zip(bound).map(|(id, bound)| {
+                SlotOperation::Recovery(SlotRecovery { id, failover, bound, filling })
+            })
+        }
         Some("upgrade") => {
             let stage = match row.get("has_slot") {
                 true => UpgradeStage::Preparing,

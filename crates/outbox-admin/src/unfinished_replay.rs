@@ -36,34 +36,23 @@ pub(crate) async fn replay_of<C: GenericClient + Sync>(
     client: &C,
     slots: &[String],
 ) -> Result<Option<OpenReplay>, AdminError> {
-    let failed = || AdminError::sql("look for replays that are not finished");
-    for (table, unfinished) in [
-        (
-            "public.app_outbox_replay",
-            "SELECT id, slot, anchor = '' AS is_backfill FROM public.app_outbox_replay
-              WHERE finished_at IS NULL AND",
-        ),
-        (
-            "public.app_outbox_hold",
-            "SELECT replay_id AS id, slot, false AS is_backfill FROM public.app_outbox_hold WHERE",
-        ),
-    ] {
-        // If only an earlier version has set up its tables, there is no replay.
-        let is_there = client
-            .query_typed("SELECT WHERE to_regclass($1) IS NOT NULL", &[(&table, Type::TEXT)])
-            .await
-            .map_err(failed())?;
-        if is_there.is_empty() {
-            continue;
-        }
-        let sql = format!("{unfinished} slot = ANY ($1) ORDER BY id LIMIT 1");
-        let found = client.query_typed(&sql, &[(&slots, Type::TEXT_ARRAY)]).await;
-        if let Some(row) = found.map_err(failed())?.first() {
-            let (id, slot) = (row.get("id"), row.get("slot"));
-            return Ok(Some(OpenReplay { id, slot, is_backfill: row.get("is_backfill") }));
-        }
-    }
-    Ok(None)
+    let found = client
+        .query_typed(
+            "(SELECT id, slot, anchor = '' AS is_backfill FROM public.app_outbox_replay
+               WHERE finished_at IS NULL AND slot = ANY ($1) ORDER BY id LIMIT 1)
+             UNION ALL
+             (SELECT replay_id, slot, false FROM public.app_outbox_hold
+               WHERE slot = ANY ($1) ORDER BY replay_id LIMIT 1)
+             LIMIT 1",
+            &[(&slots, Type::TEXT_ARRAY)],
+        )
+        .await
+        .map_err(AdminError::sql("look for replays that are not finished"))?;
+    Ok(found.first().map(|row| OpenReplay {
+        id: row.get("id"),
+        slot: row.get("slot"),
+        is_backfill: row.get("is_backfill"),
+    }))
 }
 
 /// Returns an unfinished replay of this slot that needs the anchor's WAL before `up_to`, if there
@@ -78,20 +67,13 @@ pub async fn replay_that_needs_anchor(
     slot: &str,
     (anchor, up_to): (&str, Lsn),
 ) -> Result<Option<String>, AdminError> {
-    let failed = || AdminError::sql("look for replays that need the anchor");
-    // If only an earlier version has set up its tables, there is no replay.
-    let are_there = "SELECT WHERE to_regclass('public.app_outbox_replay') IS NOT NULL
-                              AND to_regclass('public.app_outbox_hold') IS NOT NULL";
-    if client.query_typed_opt(are_there, &[]).await.map_err(failed())?.is_none() {
-        return Ok(None);
-    }
     let system = read_recorded_system_identifier(client, slot).await?;
     let row = client
         .query_typed_opt(
             "SELECT id FROM public.app_outbox_replay r
               WHERE slot = $1 AND anchor = $2 AND system_identifier = $3 AND finished_at IS NULL
                 AND settled_lsn < $4
-                AND (NOT coalesce((request ->> 'in_place')::bool, false)
+                AND (NOT (request ->> 'in_place')::bool
                      OR EXISTS (SELECT FROM public.app_outbox_hold h
                                  WHERE h.slot = r.slot AND h.replay_id = r.id))
               ORDER BY started_at, id LIMIT 1",
@@ -103,7 +85,7 @@ pub async fn replay_that_needs_anchor(
             ],
         )
         .await
-        .map_err(failed())?;
+        .map_err(AdminError::sql("look for replays that need the anchor"))?;
     Ok(row.map(|row| row.get("id")))
 }
 
@@ -130,8 +112,7 @@ pub async fn pausing_replays(
     slot: &str,
 ) -> Result<Vec<PausingReplay>, AdminError> {
     let failed = || AdminError::sql("look which keys are held");
-    // The tables are missing if only an earlier version has set up its tables, and a role may lack
-    // privileges.
+    // The tables are missing before `walrelay init`, and a role may lack privileges.
     let may_read = client
         .query_typed_one(
             "SELECT coalesce(has_table_privilege(to_regclass('public.app_outbox_hold'), 'SELECT'), false)
@@ -190,8 +171,7 @@ pub async fn open_topic_replays(
     slot: &str,
 ) -> Result<Vec<TopicReplay>, AdminError> {
     let failed = || AdminError::sql("look which replays are not finished");
-    // The table is missing if only an earlier version has set up its tables, and a role may lack
-    // privileges.
+    // The table is missing before `walrelay init`, and a role may lack privileges.
     let may_read = client
         .query_typed_one(
             "SELECT coalesce(has_table_privilege(to_regclass('public.app_outbox_replay'), 'SELECT'), false)
@@ -231,8 +211,7 @@ fn is_being_done(id: &str) -> String {
 ///
 /// # Errors
 ///
-/// There is no dispatch state of this version, the server refused the statement, or the connection
-/// ended.
+/// The server refused the statement, or the connection ended.
 pub async fn replay_to_be_published(
     client: &Client,
     slot: &str,

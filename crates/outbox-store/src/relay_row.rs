@@ -18,7 +18,7 @@ pub struct RelayRow {
     /// System identifier of the server that the positions belong to. They are not valid on another
     /// server.
     pub system_identifier: String,
-    /// Timeline on which the row was written. Zero if the row is older than this column.
+    /// Timeline on which the row was written.
     pub timeline: u32,
     /// Number that every operator's change of the slot's position raises.
     pub generation: u64,
@@ -41,9 +41,7 @@ impl RelayRow {
     /// begins after the settled position. A streaming slot was checked when its session began.
     #[must_use]
     pub fn describes_another_slot(&self, slot: &SlotState) -> bool {
-        // A row without a timeline may have been written after the slot was confirmed.
-        self.timeline != 0
-            && self.operation.is_none()
+        self.operation.is_none()
             && slot.active_pid.is_none()
             && slot.restart_lsn.is_some_and(|restart| restart > self.settled_lsn)
     }
@@ -68,15 +66,12 @@ pub struct Horizon {
 pub async fn read_relay_row(client: &Client, slot: &str) -> Result<Option<RelayRow>, StoreError> {
     let row = client
         .query_typed_opt(
-            // Goes through jsonb, which returns null for a column that the table lacks.
             &format!(
-                "SELECT system_identifier, settled_lsn, settled_xid::text AS settled_xid, updated_at,
-                    coalesce((to_jsonb(r) ->> 'timeline')::int, 0) AS timeline,
-                    coalesce((to_jsonb(r) ->> 'generation')::int8, 0) AS generation,
-                    to_jsonb(r) -> 'operation' ->> 'kind' AS operation,
+                "SELECT system_identifier, timeline, generation, settled_lsn,
+                    settled_xid::text AS settled_xid, updated_at, operation ->> 'kind' AS operation,
                     extract(epoch FROM clock_timestamp() - updated_at)::float8 AS age,
                     {}
-               FROM public.app_outbox_relay r WHERE slot = $1",
+               FROM public.app_outbox_relay WHERE slot = $1",
                 relay_condition::COLUMNS
             ),
             &[(&slot, Type::TEXT)],
@@ -184,7 +179,7 @@ impl RelayRowOwner {
     ///
     /// # Errors
     ///
-    /// The column is missing, the server refused the statement, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub(crate) async fn note_condition(
         &self,
         client: &Client,
@@ -312,7 +307,7 @@ const ORIGIN: &str = "
 ///
 /// # Errors
 ///
-/// The column is missing, the server refused the statement, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub(crate) async fn note_origin(
     client: &Client,
     slot: &str,
@@ -322,7 +317,7 @@ pub(crate) async fn note_origin(
     let sql = format!(
         "UPDATE public.app_outbox_relay SET origin = {ORIGIN}, written_xid = pg_current_xact_id()
           WHERE slot = $1
-            AND (origin IS DISTINCT FROM {ORIGIN} OR written_xid IS NULL OR xmin <> written_xid::xid)"
+            AND (origin IS DISTINCT FROM {ORIGIN} OR xmin <> written_xid::xid)"
     );
     client
         .execute_typed(&sql, &[(&slot, Type::TEXT), (&names, Type::TEXT_ARRAY)])
@@ -347,10 +342,10 @@ pub async fn is_same_origin(
 ) -> Result<bool, StoreError> {
     let names: Vec<String> = tables.iter().map(ToString::to_string).collect();
     let sql = format!(
-        "SELECT to_jsonb(r) -> 'origin' = {ORIGIN}
+        "SELECT origin = {ORIGIN}
                 AND pg_snapshot_xmax(pg_current_snapshot()) >= settled_xid
-                AND coalesce(r.xmin = (to_jsonb(r) ->> 'written_xid')::xid8::xid, false) AS is_same
-           FROM public.app_outbox_relay r WHERE slot = $1"
+                AND xmin = written_xid::xid AS is_same
+           FROM public.app_outbox_relay WHERE slot = $1"
     );
     let row = client
         .query_typed_opt(&sql, &[(&slot, Type::TEXT), (&names, Type::TEXT_ARRAY)])
@@ -383,8 +378,8 @@ pub async fn advance_relay_row(client: &Client, slot: &str, to: Lsn) -> Result<(
 ///
 /// The server refused the statement, or the connection ended.
 pub async fn recovering_slot(client: &Client) -> Result<Option<String>, StoreError> {
-    let sql = "SELECT slot FROM public.app_outbox_relay r
-                WHERE to_jsonb(r) -> 'operation' ->> 'kind' = 'recovery' LIMIT 1";
+    let sql =
+        "SELECT slot FROM public.app_outbox_relay WHERE operation ->> 'kind' = 'recovery' LIMIT 1";
     let row = client.query_typed_opt(sql, &[]).await;
     Ok(row.map_err(StoreError::sql("read app_outbox_relay"))?.map(|row| row.get("slot")))
 }

@@ -170,24 +170,13 @@ impl SessionStore {
         Ok(())
     }
 
-    /// Records the origin. Only a recovery on another server needs it, and `--since` can replace
-    /// it.
+    /// Records the origin, which a recovery on another server needs.
     async fn note_origin(&mut self) -> Result<(), StoreFailure> {
         let Some(tables) = self.watch.as_ref().map(|watch| watch.tables().to_vec()) else {
             return Ok(());
         };
         let slot = self.store.slot().to_owned();
-        match note_origin(self.client().await?, &slot, &tables).await {
-            Err(error) if !error.is_disconnected() => {
-                let error = error.to_string();
-                tracing::warn!(
-                    error,
-                    "a recovery after an upgrade will need --since: run `walrelay init`"
-                );
-                Ok(())
-            }
-            Ok(()) | Err(_) => Ok(()),
-        }
+        note_origin(self.client().await?, &slot, &tables).await.map_err(store_failure)
     }
 
     async fn read_horizon(&mut self) -> Result<Horizon, StoreFailure> {
@@ -377,7 +366,7 @@ impl Store for SessionStore {
         let Some(own_row) = self.own_row.clone() else { return Ok(()) };
         let pid = self.streaming_pid;
         let client = self.client().await?;
-        // A failure never ends the session, because tables of an earlier version lack the column.
+        // A failure never ends the session, because only `walrelay status` reads the condition.
         let noted = own_row.note_condition(client, pid, condition).await;
         noted.map_err(|error| StoreFailure::Unavailable(Box::new(error)))
     }
@@ -388,7 +377,7 @@ impl Store for SessionStore {
             StoreFailure::ShuttingDown
             | StoreFailure::OtherHistory(_)
             | StoreFailure::NotRecorded(_)
-            | StoreFailure::TablesOutdated(_) => None,
+            | StoreFailure::TablesMissing(_) => None,
         };
         let role = self.connect.user();
         match refused.and_then(StoreError::closed_table) {
@@ -580,7 +569,7 @@ fn store_failure(error: impl Into<StoreError>) -> StoreFailure {
     match error.sql_state() {
         Some(state) if *state == SqlState::CANNOT_CONNECT_NOW => StoreFailure::ShuttingDown,
         Some(state) if [SqlState::UNDEFINED_COLUMN, SqlState::UNDEFINED_TABLE].contains(state) => {
-            StoreFailure::TablesOutdated(error)
+            StoreFailure::TablesMissing(error)
         }
         _ => StoreFailure::Unavailable(Box::new(error)),
     }

@@ -33,9 +33,9 @@ pub enum StoreFailure {
     /// A replay has no dispatch state, and read a row that it would have to record there.
     #[error("{0}")]
     NotRecorded(String),
-    /// The tables are from an earlier version.
-    #[error("the tables of an earlier version are still in place")]
-    TablesOutdated(#[source] StoreError),
+    /// A table, or one of its columns, does not exist.
+    #[error("a table of the relay is missing or lacks a column")]
+    TablesMissing(#[source] StoreError),
 }
 
 /// Prefix of the reason for a failed command to dispatch state.
@@ -52,7 +52,7 @@ impl StoreFailure {
             Self::ShuttingDown
             | Self::OtherHistory(_)
             | Self::NotRecorded(_)
-            | Self::TablesOutdated(_) => first_lines(self),
+            | Self::TablesMissing(_) => first_lines(self),
         }
     }
 }

@@ -201,6 +201,6 @@ fn of_failure(failure: &StoreFailure) -> Kind {
         StoreFailure::ShuttingDown => Kind::NotAccepting,
         StoreFailure::OtherHistory(_) => Kind::Refused,
         StoreFailure::NotRecorded(_) => Kind::NotReplayed,
-        StoreFailure::TablesOutdated(_) => Kind::TableMissing,
+        StoreFailure::TablesMissing(_) => Kind::TableMissing,
     }
 }

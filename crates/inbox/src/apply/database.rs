@@ -18,10 +18,9 @@ use crate::apply::handler_kind::Kind;
 use crate::columns::{Columns, MESSAGES, Parameter, borrowed};
 use crate::error::InboxError;
 use crate::event::Event;
-use crate::operator::admin::{or_none_in_earlier, refuse_hidden_writes};
-use crate::operator::pending_counts::{IMPLAUSIBLE, STUCK, WAITING, Waiting, stuck};
+use crate::operator::admin::refuse_hidden_writes;
+use crate::operator::pending_counts::{STUCK, WAITING, Waiting, stuck};
 use crate::operator::unfinished_rebuild::{self, UnfinishedRebuild};
-use crate::settings::OnGap;
 
 /// The time to wait beyond the server's own time-out. After that the connection is dead, and the
 /// commit is unknown.
@@ -37,43 +36,22 @@ pub(crate) const LOOK_TIMEOUT: Duration = Duration::from_secs(60);
 /// `settings` enables `synchronous_commit`, because only a durable commit may be acknowledged (C2).
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
 
-pub(crate) static APPLY: LazyLock<[String; 2]> = LazyLock::new(|| {
-    HOLDS.map(|hold| {
-        format!(
-            "SELECT array_agg(a.result), array_agg(a.error_code) FROM (SELECT o.result, o.error_code \
+pub(crate) static APPLY: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "SELECT array_agg(a.result), array_agg(a.error_code) FROM (SELECT o.result, o.error_code \
          FROM public.app_inbox_apply($1, $2, $18::text::pg_catalog.regprocedure, {MESSAGES}, \
-           on_dead => $19, max_attempts => $20, dedupe => $21{hold}) AS o ORDER BY o.index) AS a"
-        )
-    })
+           on_dead => $19, max_attempts => $20, dedupe => $21, on_gap => $22) AS o ORDER BY o.index) AS a"
+    )
 });
 
-pub(crate) static REDELIVER: LazyLock<[String; 2]> = LazyLock::new(|| {
-    HOLDS.map(|hold| {
-        format!(
-            "SELECT array_agg(r.result), array_agg(r.error_code), array_agg(r.event_id) \
-               FROM public.app_inbox_redeliver( \
-               $1, $2, $3::text::pg_catalog.regprocedure, on_dead => $4, max_attempts => $5, \
-               batch => $6{hold}) AS r"
-        )
-    })
-});
+pub(crate) const REDELIVER: &str = "SELECT array_agg(r.result), array_agg(r.error_code), array_agg(r.event_id) \
+       FROM public.app_inbox_redeliver( \
+              $1, $2, $3::text::pg_catalog.regprocedure, on_dead => $4, max_attempts => $5, \
+              batch => $6, on_gap => $7) AS r";
 
 /// Ends the transaction and resets the session settings that a handler made, so that every batch
 /// starts from the same settings.
 const COMMIT: &str = "COMMIT; RESET ROLE; RESET ALL";
-
-/// The `on_gap` argument is passed only for `hold`, because an inbox of an earlier version does not
-/// know it.
-const HOLDS: [&str; 2] = ["", ", on_gap => 'hold'"];
-
-/// Returns the plan's statement: the one without `on_gap`, or the one with it.
-fn of_plan<'a>(plan: &Plan, statements: &'a [String; 2]) -> &'a str {
-    let [accepts, holds] = statements;
-    match plan.on_gap {
-        OnGap::Accept => accepts,
-        OnGap::Hold => holds,
-    }
-}
 
 /// The results that an event can have.
 pub(crate) const RESULTS: [&str; 7] =
@@ -284,7 +262,8 @@ impl Connection {
         parameters.push((Box::new(plan.on_dead.name()), Type::TEXT));
         parameters.push((Box::new(plan.max_attempts), Type::INT4));
         parameters.push((Box::new(plan.dedupe.name()), Type::TEXT));
-        self.transact(plan, of_plan(plan, &APPLY), &borrowed(&parameters)).await
+        parameters.push((Box::new(plan.on_gap.name()), Type::TEXT));
+        self.transact(plan, &APPLY, &borrowed(&parameters)).await
     }
 
     /// Retries failed events that are due, at most `limit`.
@@ -313,16 +292,17 @@ impl Connection {
         plan: &Plan,
         limit: i32,
     ) -> Result<Vec<Applied>, ApplyError> {
-        let on_dead = plan.on_dead.name();
-        let parameters: [Parameter<'_>; 6] = [
+        let (on_dead, on_gap) = (plan.on_dead.name(), plan.on_gap.name());
+        let parameters: [Parameter<'_>; 7] = [
             (&plan.consumer, Type::TEXT),
             (&plan.generation, Type::INT4),
             (&function, Type::TEXT),
             (&on_dead, Type::TEXT),
             (&plan.max_attempts, Type::INT4),
             (&limit, Type::INT4),
+            (&on_gap, Type::TEXT),
         ];
-        self.transact(plan, of_plan(plan, &REDELIVER), &parameters).await
+        self.transact(plan, REDELIVER, &parameters).await
     }
 
     /// Runs a transaction in one round trip. All statements are sent before the first answer.
@@ -378,19 +358,16 @@ impl Connection {
             tokio::join!(
                 client.query_typed(&STUCK, &parameters),
                 client.query_typed(&WAITING, &parameters[..2]),
-                client.query_typed(&IMPLAUSIBLE, &parameters[..2]),
             )
         };
         let answer = timeout(LOOK_TIMEOUT, all).await;
         if client.is_closed() || answer.is_err() {
             self.client = None;
         }
-        let (rows, waiting, implausible) = answer.map_err(|_| ApplyError::Silent)?;
+        let (rows, waiting) = answer.map_err(|_| ApplyError::Silent)?;
         let (rows, waiting) = (rows.map_err(ApplyError::Sql)?, waiting.map_err(ApplyError::Sql)?);
-        let implausible = or_none_in_earlier(implausible).map_err(ApplyError::Sql)?;
         let stuck = rows.first().map(|row| stuck(&plan.consumer, row));
         let waiting = waiting.first().map(Waiting::of_row).unwrap_or_default();
-        let waiting = waiting.with_implausible(implausible.first());
         Ok(Found { registration, hidden, stuck, waiting })
     }
 
@@ -407,7 +384,7 @@ impl Connection {
     ) -> Result<Option<Registration>, ApplyError> {
         let client = self.client().await?;
         let sql = format!(
-            "SELECT subscription, generation, paused, {} FROM public.app_inbox_consumer AS c WHERE consumer = $1",
+            "SELECT subscription, generation, paused, {} FROM public.app_inbox_consumer WHERE consumer = $1",
             unfinished_rebuild::COLUMNS
         );
         let parameters: [Parameter<'_>; 1] = [(&consumer, Type::TEXT)];

@@ -258,13 +258,16 @@ async fn take_due(
     plan: &Plan,
     limit: i32,
 ) -> Result<Vec<Event>, RunError> {
-    let due = match plan.on_gap {
-        OnGap::Accept => "public.app_inbox_take_due($1, $2, $3)",
-        OnGap::Hold => "public.app_inbox_take_due($1, $2, $3, on_gap => 'hold')",
-    };
-    let sql = format!("SELECT {FIELDS} FROM unnest({due}) AS m");
-    let parameters: [Parameter<'_>; 3] =
-        [(&plan.consumer, Type::TEXT), (&plan.generation, Type::INT4), (&limit, Type::INT4)];
+    let sql = format!(
+        "SELECT {FIELDS} FROM unnest(public.app_inbox_take_due($1, $2, $3, on_gap => $4)) AS m"
+    );
+    let on_gap = plan.on_gap.name();
+    let parameters: [Parameter<'_>; 4] = [
+        (&plan.consumer, Type::TEXT),
+        (&plan.generation, Type::INT4),
+        (&limit, Type::INT4),
+        (&on_gap, Type::TEXT),
+    ];
     let rows = transaction.query_typed(&sql, &parameters).await?;
     Ok(rows.iter().map(of_row).collect())
 }

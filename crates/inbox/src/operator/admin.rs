@@ -13,9 +13,6 @@ use crate::operator::unfinished_rebuild::{self, UnfinishedRebuild};
 /// The rows deleted in one transaction, few enough to hold locks only for moments.
 const BATCH_ROWS: u64 = 10_000;
 
-/// The status text if the functions are older than the program.
-const OLDER: &str = "its functions are of an earlier version: run `walrelay consumer init` again, which replaces them";
-
 type Sql = tokio_postgres::Error;
 
 pub(crate) fn failed(action: &str) -> impl FnOnce(Sql) -> InboxError {
@@ -144,11 +141,9 @@ pub async fn registered(
         return Ok(Vec::new());
     }
     refuse_hidden_consumers(client, TableAccess::Read).await?;
-    // Read by name from JSON, because inboxes of an earlier version lack the column.
     let sql = format!(
-        "SELECT consumer, subscription,
-                      extract(epoch FROM now() - (to_jsonb(c) ->> 'pruned_before')::timestamptz)::float8, {}
-                 FROM public.app_inbox_consumer AS c WHERE consumer = $1 OR $1 IS NULL ORDER BY consumer",
+        "SELECT consumer, subscription, extract(epoch FROM now() - pruned_before)::float8, {}
+           FROM public.app_inbox_consumer WHERE consumer = $1 OR $1 IS NULL ORDER BY consumer",
         unfinished_rebuild::COLUMNS
     );
     let rows = client.query(&sql, &[&name]).await.map_err(failed("read the consumers"))?;
@@ -349,46 +344,14 @@ async fn update(
     }
 }
 
-/// The state of the inbox in a database.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CreatedSlot {
-    /// No tables.
-    Nothing,
-    /// Tables, and functions of an earlier version.
-    Earlier,
-    /// Tables and functions of this version.
-    Current,
-}
-
-/// Returns the state of the inbox's tables and functions.
+/// Returns whether the database has the inbox's tables.
 ///
 /// # Errors
 ///
 /// Fails if the database reports an error.
-pub async fn made(client: &SqlClient) -> Result<CreatedSlot, InboxError> {
-    Ok(match (has_inbox(client).await?, is_current(client).await?) {
-        (false, _) => CreatedSlot::Nothing,
-        (true, false) => CreatedSlot::Earlier,
-        (true, true) => CreatedSlot::Current,
-    })
-}
-
-/// Returns whether the database has the inbox's tables, of any version.
-pub(crate) async fn has_inbox(client: &SqlClient) -> Result<bool, InboxError> {
+pub async fn has_inbox(client: &SqlClient) -> Result<bool, InboxError> {
     let sql = "SELECT to_regclass('public.app_inbox_consumer') IS NOT NULL";
     let row = client.query_one(sql, &[]).await.map_err(failed("look for an inbox"))?;
-    Ok(row.get(0))
-}
-
-/// Returns whether the functions of the inbox are of this version.
-///
-/// # Errors
-///
-/// Fails if the database reports an error.
-pub(crate) async fn is_current(client: &SqlClient) -> Result<bool, InboxError> {
-    let sql = "SELECT EXISTS (SELECT FROM pg_catalog.pg_proc AS p \
-          WHERE p.pronamespace = 'public'::pg_catalog.regnamespace AND p.proname = 'app_inbox_gaps_behind')";
-    let row = client.query_one(sql, &[]).await.map_err(failed("look at the inbox's functions"))?;
     Ok(row.get(0))
 }
 
@@ -448,9 +411,6 @@ pub async fn status(client: &SqlClient, consumer: &str) -> Result<Map<String, Va
     });
     match report {
         Value::Object(mut fields) => {
-            if !is_current(client).await? {
-                fields.insert("inbox".to_owned(), json!(OLDER));
-            }
             fields.extend(finding(consumer, implausible));
             Ok(fields)
         }
@@ -471,26 +431,15 @@ fn finding(consumer: &str, keys: Vec<String>) -> impl Iterator<Item = (String, V
     fields.into_iter().filter(move |_| is_there).map(|(name, value)| (name.to_owned(), value))
 }
 
-/// Replaces the error of an inbox of an earlier version, which lacks the column, by no rows.
-pub(crate) fn or_none_in_earlier(
-    answer: Result<Vec<tokio_postgres::Row>, Sql>,
-) -> Result<Vec<tokio_postgres::Row>, Sql> {
-    match answer {
-        Err(error) if error.code() == Some(&SqlState::UNDEFINED_COLUMN) => Ok(Vec::new()),
-        answer => answer,
-    }
-}
-
-/// Returns at most a hundred keys whose position is proved wrong. Empty for an inbox of an earlier
-/// version.
+/// Returns at most a hundred keys whose position is proved wrong.
 async fn implausible(
     client: &SqlClient,
     (consumer, generation): (&str, i32),
 ) -> Result<Vec<String>, InboxError> {
     let sql = "SELECT k.ordering_key FROM public.app_inbox_key AS k \
          WHERE k.consumer = $1 AND k.generation = $2 AND k.implausible > 0 ORDER BY 1 LIMIT 100";
-    let rows = or_none_in_earlier(client.query(sql, &[&consumer, &generation]).await);
-    let rows = rows.map_err(failed("read the keys"))?;
+    let rows =
+        client.query(sql, &[&consumer, &generation]).await.map_err(failed("read the keys"))?;
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 

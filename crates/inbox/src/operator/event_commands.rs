@@ -221,9 +221,8 @@ impl ConsumerGeneration {
         event_id: &str,
         replacement: &Replacement,
     ) -> Result<(), InboxError> {
-        let mark = edited_mark(client).await?;
         let set = format!(
-            "last_error = left(concat_ws(E'\\n', {EDITED_AT}, last_error), 4000), {mark}
+            "last_error = left(concat_ws(E'\\n', {EDITED_AT}, last_error), 4000), edited_at = now(),
              message = convert_to((convert_from(message, 'UTF8')::jsonb || jsonb_strip_nulls(
                jsonb_build_object('data', translate(encode($4::bytea, 'base64'), E'\\n', ''),
                                   'attributes', $5::text, 'event_type', $6::text,
@@ -336,14 +335,11 @@ impl ConsumerGeneration {
     ///
     /// Fails if the database reports an error.
     pub async fn decided(&self, client: &SqlClient) -> Result<OperatorDecisions, InboxError> {
-        // The error history may have dropped old lines. In an inbox of an earlier version, only the
-        // history shows an edit. Events that `--dedupe position` skipped do not count, because
-        // nobody decided on them.
-        let sql = r"SELECT count(*) FILTER (WHERE status <> 'discarded' AND last_error IS NOT NULL AND (
-                             last_error ~ '(^|\n)edited at ' OR to_jsonb(i) ->> 'edited_at' IS NOT NULL)),
+        // Events that `--dedupe position` skipped do not count, because nobody decided on them.
+        let sql = "SELECT count(*) FILTER (WHERE status <> 'discarded' AND edited_at IS NOT NULL),
                           count(*) FILTER (WHERE status = 'discarded' AND error_code IS DISTINCT FROM 'BEHIND_POSITION'),
                           count(*) FILTER (WHERE status IN ('retrying', 'dead'))
-                     FROM public.app_inbox AS i WHERE consumer = $1 AND generation = $2";
+                     FROM public.app_inbox WHERE consumer = $1 AND generation = $2";
         let row = client.query_one(sql, &[&self.consumer, &self.generation]).await;
         let row = row.map_err(failed("count what was decided"))?;
         Ok(OperatorDecisions { edited: row.get(0), discarded: row.get(1), unfinished: row.get(2) })
@@ -359,10 +355,8 @@ impl ConsumerGeneration {
         client: &SqlClient,
         than: SystemTime,
     ) -> Result<EarlierEvents, InboxError> {
-        // Read by name from JSON, because inboxes of an earlier version lack the column.
         let sql = "SELECT count(*), min(coalesce(i.occurred_at, i.received_at)),
-                          (SELECT (to_jsonb(c) ->> 'pruned_before')::timestamptz
-                             FROM public.app_inbox_consumer AS c WHERE c.consumer = $1)
+                          (SELECT c.pruned_before FROM public.app_inbox_consumer AS c WHERE c.consumer = $1)
                      FROM public.app_inbox AS i
                     WHERE i.consumer = $1 AND i.generation = $2 AND i.status <> 'discarded'
                       AND coalesce(i.occurred_at, i.received_at) < $3";
@@ -389,15 +383,6 @@ const DISCARDED: &str = "discarded";
 /// A line of the error history. A handler's errors cannot imitate the line, because their lines
 /// begin with the attempt.
 const EDITED_AT: &str = "'edited at ' || to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"')";
-
-/// Returns the assignment that marks a row as edited. Empty for an inbox of an earlier version,
-/// which lacks the column.
-async fn edited_mark(client: &SqlClient) -> Result<&'static str, InboxError> {
-    let sql = "SELECT EXISTS (SELECT FROM pg_catalog.pg_attribute \
-          WHERE attrelid = 'public.app_inbox'::regclass AND attname = 'edited_at' AND NOT attisdropped)";
-    let row = client.query_one(sql, &[]).await.map_err(failed("look at the inbox's columns"))?;
-    Ok(if row.get(0) { "edited_at = now()," } else { "" })
-}
 
 /// The operators' decisions about events of a generation, and its unfinished events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

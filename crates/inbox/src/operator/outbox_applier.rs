@@ -134,7 +134,8 @@ impl OutboxApplier {
         parameters.push((Box::new(self.plan.on_dead.name()), Type::TEXT));
         parameters.push((Box::new(self.plan.max_attempts), Type::INT4));
         parameters.push((Box::new(self.plan.dedupe.name()), Type::TEXT));
-        let rows = transaction.query_typed(&APPLY[0], &borrowed(&parameters)).await;
+        parameters.push((Box::new(self.plan.on_gap.name()), Type::TEXT));
+        let rows = transaction.query_typed(&APPLY, &borrowed(&parameters)).await;
         let rows = rows.map_err(failed("apply events"))?;
         Ok(rows.iter().flat_map(Applied::of_row).collect())
     }
@@ -145,16 +146,18 @@ impl OutboxApplier {
     ///
     /// Fails like [`apply`](Self::apply).
     pub async fn redeliver(&self, transaction: &Transaction<'_>) -> Result<bool, InboxError> {
-        let (on_dead, plan) = (self.plan.on_dead.name(), &self.plan);
-        let parameters: [Parameter<'_>; 6] = [
+        let plan = &self.plan;
+        let (on_dead, on_gap) = (plan.on_dead.name(), plan.on_gap.name());
+        let parameters: [Parameter<'_>; 7] = [
             (&plan.consumer, Type::TEXT),
             (&plan.generation, Type::INT4),
             (&self.handler, Type::TEXT),
             (&on_dead, Type::TEXT),
             (&plan.max_attempts, Type::INT4),
             (&REDELIVERED_MAX, Type::INT4),
+            (&on_gap, Type::TEXT),
         ];
-        let rows = transaction.query_typed(&REDELIVER[0], &parameters).await;
+        let rows = transaction.query_typed(REDELIVER, &parameters).await;
         let rows = rows.map_err(failed("apply stored events"))?;
         let tried: Vec<Applied> = rows.iter().flat_map(Applied::of_row).collect();
         self.refuse_writes_outside_schema(transaction).await?;

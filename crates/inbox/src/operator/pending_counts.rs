@@ -10,7 +10,7 @@ use tokio_postgres::Row;
 pub(crate) const COUNTED_MAX: i64 = 10_000;
 
 /// Each count reads one partial index in index order, so that the limit bounds the cost:
-/// `app_inbox_waiting`, `app_inbox_due` and `app_inbox_dead`. `app_inbox_key` has no index for held
+/// `app_inbox_waiting`, `app_inbox_due`, `app_inbox_dead` and `app_inbox_implausible`. `app_inbox_key` has no index for held
 /// keys. However, the first event of each held key is due at some time, or is dead for ever. An
 /// event waits no longer than the first event of its key.
 pub(crate) static WAITING: LazyLock<String> = LazyLock::new(|| {
@@ -28,16 +28,9 @@ pub(crate) static WAITING: LazyLock<String> = LazyLock::new(|| {
                   ORDER BY i.ordering_key, i.commit_lsn, i.tx_index, i.arrival LIMIT {COUNTED_MAX}) AS r), \
                 (SELECT count(*) FROM dead), \
                 (SELECT count(DISTINCT ordering_key) FROM holding WHERE ordering_key <> ''), \
-                (SELECT extract(epoch FROM pg_catalog.now() - min(received_at))::float8 FROM holding)"
-    )
-});
-
-/// Keys whose position is proved wrong by events. A separate query, because an inbox of an earlier
-/// version lacks the column.
-pub(crate) static IMPLAUSIBLE: LazyLock<String> = LazyLock::new(|| {
-    format!(
-        "SELECT count(*) FROM (SELECT FROM public.app_inbox_key AS k \
-            WHERE k.consumer = $1 AND k.generation = $2 AND k.implausible > 0 LIMIT {COUNTED_MAX}) AS k"
+                (SELECT extract(epoch FROM pg_catalog.now() - min(received_at))::float8 FROM holding), \
+                (SELECT count(*) FROM (SELECT FROM public.app_inbox_key AS k \
+                  WHERE k.consumer = $1 AND k.generation = $2 AND k.implausible > 0 LIMIT {COUNTED_MAX}) AS i)"
     )
 });
 
@@ -79,14 +72,8 @@ impl Waiting {
             dead: count(1),
             keys_held: count(2),
             oldest_seconds: row.get::<_, Option<f64>>(3).map(|seconds| seconds.max(0.0)),
-            implausible_positions: 0,
+            implausible_positions: count(4),
         }
-    }
-
-    /// Returns the counts with the result of [`IMPLAUSIBLE`].
-    pub(crate) fn with_implausible(self, row: Option<&Row>) -> Self {
-        let count = row.map_or(0, |row| row.get::<_, i64>(0));
-        Self { implausible_positions: u64::try_from(count).unwrap_or_default(), ..self }
     }
 
     pub(crate) fn is_nothing(&self) -> bool {

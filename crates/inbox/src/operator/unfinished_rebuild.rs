@@ -3,10 +3,9 @@
 
 use tokio_postgres::Row;
 
-/// The columns of the rebuild in the consumer's row `c`. Read by name from JSON, because inboxes of
-/// an earlier version lack them.
-pub(crate) const COLUMNS: &str = "(to_jsonb(c) ->> 'rebuilding')::int4, to_jsonb(c) ->> 'rebuilding_in', \
-     extract(epoch FROM now() - (to_jsonb(c) ->> 'rebuilding_since')::timestamptz)::float8";
+/// The columns of the rebuild in the consumer's row.
+pub(crate) const COLUMNS: &str =
+    "rebuilding, rebuilding_in, extract(epoch FROM now() - rebuilding_since)::float8";
 
 /// The assignments that clear the rebuild.
 pub(crate) const NONE: &str =
