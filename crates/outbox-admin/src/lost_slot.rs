@@ -6,7 +6,7 @@ use tokio_postgres::Client;
 use crate::admin_error::AdminError;
 use crate::unconfirmed::count_unsettled_rows;
 use walrelay_outbox_store::{read_relay_row, read_wal_end};
-use walrelay_pg_client::QualifiedName;
+use walrelay_pg_client::{QualifiedName, sql};
 use walrelay_pg_replication::{SlotState, read_slot};
 
 /// A slot that was lost.
@@ -128,11 +128,7 @@ pub(crate) async fn read_settled(
 pub async fn read_loss(client: &Client, slot: &str) -> Result<Option<LostSlot>, AdminError> {
     let state = read_slot(client, slot).await?;
     let relation = client
-        .query_typed_one(
-            "SELECT to_regclass('public.app_outbox_relay') IS NOT NULL AS is_there,
-                    has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE') AS may_ask",
-            &[],
-        )
+        .query_typed_one(sql!("lost_slot.sql", "read_loss"), &[])
         .await
         .map_err(AdminError::sql("look for app_outbox_relay"))?;
     let row = match relation.get("is_there") {

@@ -6,7 +6,7 @@ use tokio_postgres::{Client, GenericClient};
 
 use crate::admin_error::AdminError;
 use walrelay_outbox_store::read_recorded_system_identifier;
-use walrelay_pg_client::lock_is_taken;
+use walrelay_pg_client::{lock_is_taken, sql};
 
 /// A replay or a backfill that has begun and is not finished.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,15 +37,7 @@ pub(crate) async fn replay_of<C: GenericClient + Sync>(
     slots: &[String],
 ) -> Result<Option<OpenReplay>, AdminError> {
     let found = client
-        .query_typed(
-            "(SELECT id, slot, anchor = '' AS is_backfill FROM public.app_outbox_replay
-               WHERE finished_at IS NULL AND slot = ANY ($1) ORDER BY id LIMIT 1)
-             UNION ALL
-             (SELECT replay_id, slot, false FROM public.app_outbox_hold
-               WHERE slot = ANY ($1) ORDER BY replay_id LIMIT 1)
-             LIMIT 1",
-            &[(&slots, Type::TEXT_ARRAY)],
-        )
+        .query_typed(sql!("unfinished_replay.sql", "replay_of"), &[(&slots, Type::TEXT_ARRAY)])
         .await
         .map_err(AdminError::sql("look for replays that are not finished"))?;
     Ok(found.first().map(|row| OpenReplay {
@@ -70,13 +62,7 @@ pub async fn replay_that_needs_anchor(
     let system = read_recorded_system_identifier(client, slot).await?;
     let row = client
         .query_typed_opt(
-            "SELECT id FROM public.app_outbox_replay r
-              WHERE slot = $1 AND anchor = $2 AND system_identifier = $3 AND finished_at IS NULL
-                AND settled_lsn < $4
-                AND (NOT (request ->> 'in_place')::bool
-                     OR EXISTS (SELECT FROM public.app_outbox_hold h
-                                 WHERE h.slot = r.slot AND h.replay_id = r.id))
-              ORDER BY started_at, id LIMIT 1",
+            sql!("unfinished_replay.sql", "replay_that_needs_anchor"),
             &[
                 (&slot, Type::TEXT),
                 (&anchor, Type::TEXT),
@@ -114,13 +100,7 @@ pub async fn pausing_replays(
     let failed = || AdminError::sql("look which keys are held");
     // The tables are missing before `walrelay init`, and a role may lack privileges.
     let may_read = client
-        .query_typed_one(
-            "SELECT coalesce(has_table_privilege(to_regclass('public.app_outbox_hold'), 'SELECT'), false)
-                      AS holds,
-                    coalesce(has_table_privilege(to_regclass('public.app_outbox_replay'), 'SELECT'), false)
-                      AS replays",
-            &[],
-        )
+        .query_typed_one(sql!("unfinished_replay.sql", "may_read"), &[])
         .await
         .map_err(failed())?;
     if !may_read.get::<_, bool>("holds") {
@@ -131,6 +111,7 @@ pub async fn pausing_replays(
         false => "SELECT ''",
     };
     let done = is_being_done("replay_id");
+    // spliced: the table of replays, if the role may read it, and a test of a lock.
     let sql = format!(
         "SELECT replay_id AS id, count(*) AS keys,
                 CASE WHEN replay_id IN ({backfills}) THEN 'backfill' ELSE 'replay' END AS command,
@@ -173,16 +154,13 @@ pub async fn open_topic_replays(
     let failed = || AdminError::sql("look which replays are not finished");
     // The table is missing before `walrelay init`, and a role may lack privileges.
     let may_read = client
-        .query_typed_one(
-            "SELECT coalesce(has_table_privilege(to_regclass('public.app_outbox_replay'), 'SELECT'), false)
-                      AS replays",
-            &[],
-        )
+        .query_typed_one(sql!("unfinished_replay.sql", "may_read_replays"), &[])
         .await
         .map_err(failed())?;
     if !may_read.get::<_, bool>("replays") {
         return Ok(Vec::new());
     }
+    // spliced: a test of a lock.
     let sql = format!(
         "SELECT id, CASE anchor WHEN '' THEN 'backfill' ELSE 'replay' END AS command,
                 request ->> 'to_topic' AS topic, {} AS is_being_done
@@ -218,8 +196,7 @@ pub async fn replay_to_be_published(
 ) -> Result<Option<String>, AdminError> {
     let row = client
         .query_typed_opt(
-            "SELECT replay_id FROM public.app_outbox_dispatch
-              WHERE slot = $1 AND replay_id <> '' AND status = 'retrying' LIMIT 1",
+            sql!("unfinished_replay.sql", "replay_to_be_published"),
             &[(&slot, Type::TEXT)],
         )
         .await

@@ -54,14 +54,7 @@ pub struct StoredCondition {
     pub age: Duration,
 }
 
-/// Select list that reads a condition from `app_outbox_relay`.
-pub(crate) const COLUMNS: &str = "
-    condition ->> 'phase' AS condition_phase,
-    ARRAY(SELECT jsonb_array_elements_text(condition -> 'reasons')) AS condition_reasons,
-    (condition ->> 'pid')::int AS condition_pid,
-    extract(epoch FROM clock_timestamp() - (condition ->> 'at')::timestamptz)::float8 AS condition_age";
-
-/// Returns the condition from a row that was read with [`COLUMNS`]. None if none is stored.
+/// Returns the condition from a row of `app_outbox_relay`. None if none is stored.
 pub(crate) fn condition_of_row(row: &Row) -> Option<StoredCondition> {
     let age: Option<f64> = row.get("condition_age");
     Some(StoredCondition {

@@ -33,7 +33,7 @@ use crate::store::{
 };
 use crate::store_error::{StoreError, grant_on};
 use crate::wal_time::note_wal_time;
-use walrelay_pg_client::{ConnectConfig, PgError, SqlClient, connect_sql};
+use walrelay_pg_client::{ConnectConfig, PgError, SqlClient, connect_sql, sql};
 use walrelay_pg_replication::{ServerIdentity, read_server_identity};
 
 use spilled::{PER_KEY_ROWS, Spilled};
@@ -203,15 +203,7 @@ async fn prepare(client: &SqlClient, server: &ServerIdentity) -> Result<(), Stor
 /// Settings that recorded rows depend on, and the subscription to changes ([`DISPATCH_CHANNEL`]). A
 /// commit that returns before it is on disk may be lost with the server, after its rows were
 /// confirmed. Stronger settings stay. An endless lock or statement would block every key.
-const SESSION_SETTINGS: &str = "
-SELECT set_config('synchronous_commit', 'on', false)
- WHERE current_setting('synchronous_commit') NOT IN ('on', 'remote_apply');
-SET statement_timeout = '60s';
-SET lock_timeout = '10s';
-SET idle_in_transaction_session_timeout = '60s';
-SET default_transaction_read_only = off;
-SET search_path = pg_catalog, pg_temp;
-LISTEN walrelay_dispatch;";
+const SESSION_SETTINGS: &str = sql!("session_store.sql", "session_settings");
 
 impl Store for SessionStore {
     async fn parked_keys(

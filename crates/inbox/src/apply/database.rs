@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 use walrelay_inbox_core::{Fate, Standing, is_uncounted_failure, uncounted_code_prefixes};
-use walrelay_pg_client::{ConnectConfig, SqlClient, connect_sql};
+use walrelay_pg_client::{ConnectConfig, SqlClient, connect_sql, sql};
 
 use crate::apply::apply_error::{ApplyError, chain};
 use crate::apply::apply_options::{Plan, VERSION_GAP};
@@ -19,8 +19,8 @@ use crate::columns::{Columns, MESSAGES, Parameter, borrowed};
 use crate::error::InboxError;
 use crate::event::Event;
 use crate::operator::admin::refuse_hidden_writes;
-use crate::operator::pending_counts::{STUCK, WAITING, Waiting, stuck};
-use crate::operator::unfinished_rebuild::{self, UnfinishedRebuild};
+use crate::operator::pending_counts::{COUNTED_MAX, STUCK, STUCK_COUNTED, WAITING, Waiting, stuck};
+use crate::operator::unfinished_rebuild::UnfinishedRebuild;
 
 /// The time to wait beyond the server's own time-out. After that the connection is dead, and the
 /// commit is unknown.
@@ -37,6 +37,7 @@ pub(crate) const LOOK_TIMEOUT: Duration = Duration::from_secs(60);
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
 
 pub(crate) static APPLY: LazyLock<String> = LazyLock::new(|| {
+    // spliced: MESSAGES.
     format!(
         "SELECT array_agg(a.result), array_agg(a.error_code) FROM (SELECT o.result, o.error_code \
          FROM public.app_inbox_apply($1, $2, $18::text::pg_catalog.regprocedure, {MESSAGES}, \
@@ -44,10 +45,7 @@ pub(crate) static APPLY: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-pub(crate) const REDELIVER: &str = "SELECT array_agg(r.result), array_agg(r.error_code), array_agg(r.event_id) \
-       FROM public.app_inbox_redeliver( \
-              $1, $2, $3::text::pg_catalog.regprocedure, on_dead => $4, max_attempts => $5, \
-              batch => $6, on_gap => $7) AS r";
+pub(crate) const REDELIVER: &str = sql!("database.sql", "redeliver");
 
 /// Ends the transaction and resets the session settings that a handler made, so that every batch
 /// starts from the same settings.
@@ -170,6 +168,7 @@ const ID_COLLISION: &str = "ID_COLLISION";
 pub(crate) fn settings(plan: &Plan) -> String {
     let most = plan.handler_timeout.as_millis();
     let (lock, idle) = (plan.lock_timeout.as_millis().max(1), most + 30_000);
+    // spliced: the time-outs, because a batch of statements takes no parameters.
     format!(
         "SELECT pg_catalog.set_config('statement_timeout', '{most}', true), \
                 pg_catalog.set_config('lock_timeout', '{lock}', true), \
@@ -349,15 +348,19 @@ impl Connection {
         };
         let client = self.client().await?;
         let no_attempt: Vec<&str> = uncounted_code_prefixes().collect();
-        let parameters: [Parameter<'_>; 3] = [
-            (&plan.consumer, Type::TEXT),
-            (&plan.generation, Type::INT4),
+        let consumer: Parameter<'_> = (&plan.consumer, Type::TEXT);
+        let generation: Parameter<'_> = (&plan.generation, Type::INT4);
+        let of_stuck = [
+            consumer.clone(),
+            generation.clone(),
             (&no_attempt, Type::TEXT_ARRAY),
+            (&STUCK_COUNTED, Type::INT8),
         ];
+        let of_waiting = [consumer, generation, (&COUNTED_MAX, Type::INT8)];
         let all = async {
             tokio::join!(
-                client.query_typed(&STUCK, &parameters),
-                client.query_typed(&WAITING, &parameters[..2]),
+                client.query_typed(STUCK, &of_stuck),
+                client.query_typed(WAITING, &of_waiting),
             )
         };
         let answer = timeout(LOOK_TIMEOUT, all).await;
@@ -383,12 +386,9 @@ impl Connection {
         consumer: &str,
     ) -> Result<Option<Registration>, ApplyError> {
         let client = self.client().await?;
-        let sql = format!(
-            "SELECT subscription, generation, paused, {} FROM public.app_inbox_consumer WHERE consumer = $1",
-            unfinished_rebuild::COLUMNS
-        );
+        let sql = sql!("database.sql", "registration");
         let parameters: [Parameter<'_>; 1] = [(&consumer, Type::TEXT)];
-        let answer = timeout(LOOK_TIMEOUT, client.query_typed(&sql, &parameters)).await;
+        let answer = timeout(LOOK_TIMEOUT, client.query_typed(sql, &parameters)).await;
         if client.is_closed() || answer.is_err() {
             self.client = None;
         }
@@ -427,20 +427,7 @@ pub(crate) async fn resolve_handler(
     client: &SqlClient,
     name: &str,
 ) -> Result<Vec<String>, tokio_postgres::Error> {
-    let sql = "SELECT pg_catalog.format('%I.%I(%s)', n.nspname, p.proname, \
-                 CASE WHEN p.proargtypes[0] = 'public.app_inbox_event'::pg_catalog.regtype \
-                      THEN 'public.app_inbox_event' ELSE 'public.app_inbox_event[]' END) \
-          FROM pg_catalog.pg_proc AS p JOIN pg_catalog.pg_namespace AS n ON n.oid = p.pronamespace \
-         WHERE p.pronargs = 1 AND p.prokind = 'f' AND p.prorettype = 'void'::pg_catalog.regtype \
-           AND NOT p.proretset \
-           AND p.proargtypes[0] IN ('public.app_inbox_event'::pg_catalog.regtype, \
-                                    'public.app_inbox_event[]'::pg_catalog.regtype) \
-           AND CASE WHEN pg_catalog.cardinality(pg_catalog.parse_ident($1)) = 1 \
-                    THEN pg_catalog.pg_function_is_visible(p.oid) \
-                     AND p.proname = (pg_catalog.parse_ident($1))[1] \
-                    ELSE n.nspname = (pg_catalog.parse_ident($1))[1] \
-                     AND p.proname = (pg_catalog.parse_ident($1))[2] END \
-         ORDER BY 1";
+    let sql = sql!("database.sql", "resolve_handler");
     let parameters: [Parameter<'_>; 1] = [(&name, Type::TEXT)];
     let rows = client.query_typed(sql, &parameters).await?;
     Ok(rows.iter().map(|row| row.get(0)).collect())

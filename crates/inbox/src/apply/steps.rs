@@ -216,6 +216,7 @@ async fn gaps(
     parameters.push((Box::new(from == From::Inbox), Type::BOOL));
     parameters.push((Box::new(plan.on_dead.name()), Type::TEXT));
     parameters.push((Box::new(plan.max_attempts), Type::INT4));
+    // spliced: MESSAGES.
     let sql = format!(
         "SELECT outcomes, reasons FROM public.app_inbox_gaps( \
            $1, $2, {MESSAGES}, $18, on_dead => $19, max_attempts => $20)"
@@ -326,6 +327,7 @@ impl VerdictWriter<'_> {
         parameters.push((Box::new(self.from == From::Inbox), Type::BOOL));
         parameters.push((Box::new(plan.on_dead.name()), Type::TEXT));
         parameters.push((Box::new(max_attempts), Type::INT4));
+        // spliced: MESSAGES.
         let sql = format!(
             "SELECT public.app_inbox_settle( \
                $1, $2, {MESSAGES}, $18, $19, $20, $21, on_dead => $22, max_attempts => $23)"

@@ -9,7 +9,7 @@ use tokio_postgres::types::Type;
 use tokio_postgres::{IsolationLevel, Transaction};
 use walrelay_core::Message;
 use walrelay_inbox_core::Fate;
-use walrelay_pg_client::{SqlClient, quote_identifier, quote_literal};
+use walrelay_pg_client::{SqlClient, quote_identifier, quote_literal, sql};
 use walrelay_pubsub::MessageRef;
 
 use crate::apply::apply_options::Plan;
@@ -83,9 +83,7 @@ impl OutboxApplier {
     ) -> Result<Transaction<'a>, InboxError> {
         let builder = client.build_transaction().isolation_level(IsolationLevel::ReadCommitted);
         let transaction = builder.start().await.map_err(failed("begin a transaction"))?;
-        let mut sql = "SELECT set_config('lock_timeout', '5s', true), \
-                              set_config('statement_timeout', '0', true)"
-            .to_owned();
+        let mut sql = sql!("outbox_applier.sql", "begin").to_owned();
         if let Some(schema) = &self.schema {
             let first = quote_literal(&format!("{}, ", quote_identifier(schema)));
             sql.push_str(&format!(
@@ -171,15 +169,7 @@ impl OutboxApplier {
         transaction: &Transaction<'_>,
     ) -> Result<(), InboxError> {
         let Some(schema) = &self.schema else { return Ok(()) };
-        let sql = "SELECT pg_catalog.string_agg(DISTINCT pg_catalog.format('%I.%I', n.nspname, c.relname), ', ') \
-              FROM pg_catalog.pg_locks AS l \
-              JOIN pg_catalog.pg_class AS c ON c.oid = l.relation \
-              JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace \
-             WHERE l.pid = pg_catalog.pg_backend_pid() AND l.locktype = 'relation' AND l.granted \
-               AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()) \
-               AND l.mode NOT IN ('AccessShareLock', 'RowShareLock') \
-               AND c.relkind IN ('r', 'p', 'f') AND n.nspname <> $1 AND n.nspname NOT LIKE 'pg\\_%' \
-               AND NOT (n.nspname = 'public' AND c.relname IN ('app_inbox', 'app_inbox_key'))";
+        let sql = sql!("outbox_applier.sql", "refuse_writes_outside_schema");
         let row = transaction.query_typed(sql, &[(schema, Type::TEXT)]).await;
         let row = row.map_err(failed("check which tables were written"))?;
         let abandoned: Option<String> = row.first().and_then(|row| row.get(0));
