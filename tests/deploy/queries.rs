@@ -188,7 +188,8 @@ fn a_forgotten_anchor_is_an_alert_that_names_it_and_the_anchor_of_the_relay_is_n
         assert!(rule["annotations"]["summary"].as_str().unwrap().contains("$labels.anchor"));
     }
     let expression = named("WalrelayAnchorForgotten")["expr"].as_str().unwrap();
-    let kept = format!("anchor!=\"{}\"", walrelay_relay::lifecycle::anchor_keeper::KEPT_ANCHOR);
+    let kept =
+        format!("anchor!=\"{}\"", walrelay_outbox_admin::lifecycle::anchor_keeper::KEPT_ANCHOR);
     assert!(expression.contains(&kept), "{expression}");
 }
 

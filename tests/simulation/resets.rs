@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 use walrelay_outbox_admin::AdminError;
+use walrelay_outbox_admin::lifecycle::reset::{ResetSteps, run_reset};
 use walrelay_relay::error::RelayError;
-use walrelay_relay::lifecycle::reset::{ResetSteps, run_reset};
 
 use crate::bugs::ResetBug;
 use crate::database::gone;
@@ -38,7 +38,7 @@ impl<F: Harness> InboxDatabase<F> {
         let slot = || "walrelay".to_owned();
         let taken = self.table.take_reset(process).map_err(|_| {
             let what = "a reset".to_owned();
-            RelayError::Survey(AdminError::OperationUnfinished { slot: slot(), what })
+            RelayError::survey(AdminError::OperationUnfinished { slot: slot(), what })
         })?;
         match taken {
             Some(taken) if bug != Some(ResetBug::IsForgotten) => {
@@ -92,7 +92,7 @@ impl<F: Harness> ResetSteps for Steps<'_, F> {
         while let Err(holder) = self.command("drop the slot", || server.drop_slot()).await? {
             if Instant::now() >= until {
                 let (slot, holder) = ("walrelay".to_owned(), holder.application_name);
-                return Err(RelayError::Survey(AdminError::SlotHeld { slot, holder }));
+                return Err(RelayError::survey(AdminError::SlotHeld { slot, holder }));
             }
             sleep(PAUSE).await;
         }

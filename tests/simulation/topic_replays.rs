@@ -10,6 +10,10 @@ use tokio::time::sleep;
 use walrelay_core::{
     ColumnFilter, LanePolicy, Random, ReplaySelection, Template, WalBudgetLimit, WalRetentionLimit,
 };
+use walrelay_outbox_admin::recovery::ResumePoint;
+use walrelay_outbox_admin::replay::{
+    DeadRows, Keeping, Progress, RateLimited, Replay, ReplayStore, Tally,
+};
 use walrelay_outbox_store::StoreFailure;
 use walrelay_pg_replication::SystemIdentity;
 use walrelay_relay::error::RelayError;
@@ -18,10 +22,6 @@ use walrelay_relay::lifecycle::session::SessionSettings;
 use walrelay_relay::lifecycle::supervisor::Supervisor;
 use walrelay_relay::observe::health::Health;
 use walrelay_relay::observe::metrics::Metrics;
-use walrelay_relay::recovery::ResumePoint;
-use walrelay_relay::replay::{
-    DeadRows, Keeping, Progress, RateLimited, Replay, ReplayStore, Tally,
-};
 use walrelay_relay::shutdown::Shutdown;
 use walrelay_relay::stream::mode::StopReason;
 use walrelay_relay::stream::wal_end::WalEnd;

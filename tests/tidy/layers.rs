@@ -13,8 +13,8 @@ const LAYERS: &[&[&str]] = &[
     &["walrelay-pg-client", "walrelay-pubsub", "walrelay-inbox-core", "walrelay-otlp"],
     &["walrelay-pg-replication", "walrelay-inbox"],
     &["walrelay-outbox-store"],
-    &["walrelay-outbox-admin"],
     &["walrelay-relay"],
+    &["walrelay-outbox-admin"],
     &["walrelay"],
     &["walrelay-bench", "walrelay-tests"],
 ];

@@ -8,11 +8,13 @@
 //! fix of each code, and `walrelay explain CODE` prints them.
 
 mod action;
+mod boxed_error;
 mod chain;
 mod code;
 mod coded;
 
 pub use action::{Action, ErrorContext, Exit};
+pub use boxed_error::BoxedError;
 pub use chain::Chain;
 pub use code::Code;
 pub use coded::Coded;

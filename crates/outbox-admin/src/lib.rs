@@ -1,20 +1,31 @@
-//! Everything an operator starts on the Postgres side: set-up, preflight, anchors, recovery, replay, resharding
-//! and upgrades.
+//! Everything that an operator starts: set-up, preflight check, recovery, replay, resharding, upgrades.
+//!
+//! | Module | Contents |
+//! | --- | --- |
+//! | [`lifecycle`] | the server of a relay: preflight check, operations on the slot, anchors of the relay |
+//! | [`recovery`] | a lost slot: publishes unsettled rows from the table, before the new slot |
+//! | [`replay`] | the relay's event loop over a copy of an anchor, into another topic |
+//! | [`lookahead`] | the rows that a moved slot would skip |
 
 mod admin_error;
 mod init;
+pub mod lifecycle;
+pub mod lookahead;
 mod lost_slot;
 mod operation;
 mod outbox_state;
 mod pg_upgrade;
 mod positions;
 mod preflight;
+pub mod recovery;
 mod recovery_cursor;
+pub mod replay;
 mod replay_row;
 mod resharding;
 mod rows;
 mod sharding;
 mod slot_holder;
+mod status_report;
 mod unconfirmed;
 mod unfinished_replay;
 
@@ -55,6 +66,7 @@ pub use slot_holder::{
     HolderActivity, SlotUser, describe_slot_blockers, describe_unfinished, end_session,
     read_slot_holder,
 };
+pub use status_report::{ReportError, replays_of, report};
 pub use unconfirmed::{UnconfirmedTransaction, count_unsettled_rows, unconfirmed_transactions};
 pub use unfinished_replay::{
     OpenReplay, PausingReplay, TopicReplay, open_topic_replays, pausing_replays,

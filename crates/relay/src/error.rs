@@ -1,8 +1,7 @@
 //! The errors that end a session of the relay, and whether the relay may open another one.
 
 use pgoutput_parser::Lsn;
-use walrelay_errors::{Action, Code, Coded, ErrorContext, Exit};
-use walrelay_outbox_admin::AdminError;
+use walrelay_errors::{Action, BoxedError, Code, Coded, ErrorContext, Exit};
 use walrelay_outbox_store::StoreFailure;
 use walrelay_pg_client::{PgError, ServerError};
 
@@ -28,7 +27,7 @@ pub enum RelayError {
     Store(#[source] StoreFailure),
     /// Reading the setup of the server failed.
     #[error("the set-up of the server cannot be read")]
-    Survey(#[source] AdminError),
+    Survey(#[source] BoxedError),
     /// Streaming the outbox table failed.
     #[error("the table could not be streamed")]
     TableStream {
@@ -117,8 +116,8 @@ impl RelayError {
     }
 
     /// For `map_err`: an operator's step was refused, or failed.
-    pub fn survey(error: impl Into<AdminError>) -> Self {
-        Self::Survey(error.into())
+    pub fn survey(error: impl Coded) -> Self {
+        Self::Survey(BoxedError::new(error))
     }
 
     /// The supervisor's reaction to the error.
@@ -157,7 +156,7 @@ impl RelayError {
             Self::Session(PipelineError::ServerStops) => "server_shutdown",
             Self::Session(PipelineError::Store(_)) | Self::ServerRestored { .. } => "other_history",
             Self::Session(_) => "stream",
-            Self::Survey(AdminError::OperationUnfinished { .. }) => "operation",
+            Self::Survey(error) if error.code() == Code::OperationUnfinished => "operation",
             Self::Store(_) | Self::Survey(_) | Self::Sql { .. } | Self::TableStream { .. } => "sql",
             Self::InRecovery => "in_recovery",
             Self::TakeOver { .. } | Self::Setup { .. } => "setup",

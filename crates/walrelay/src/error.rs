@@ -9,10 +9,10 @@ use walrelay_pg_replication::SlotError;
 use walrelay_errors::{Action, Chain, Code, Coded, Exit};
 use walrelay_inbox::InboxError;
 use walrelay_outbox_admin::AdminError;
+use walrelay_outbox_admin::ReportError;
 use walrelay_pg_client::{PgError, ServerError, ServerErrorKind};
 use walrelay_pubsub::PubsubError;
 use walrelay_relay::error::RelayError;
-use walrelay_relay::observe::report::ReportError;
 
 use crate::config::Problem;
 use crate::explain;

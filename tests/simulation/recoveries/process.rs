@@ -6,13 +6,13 @@ use std::time::Duration;
 use tokio::time::sleep;
 use walrelay_core::{Random, WalBudgetLimit};
 use walrelay_outbox_admin::RecoveryCursor;
+use walrelay_outbox_admin::recovery::{
+    PlaceStore, Progress, ProgressReporting, TableStreamServer, run_recording_place,
+};
 use walrelay_relay::error::RelayError;
 use walrelay_relay::lifecycle::supervisor::Supervisor;
 use walrelay_relay::observe::health::Health;
 use walrelay_relay::observe::metrics::Metrics;
-use walrelay_relay::recovery::{
-    PlaceStore, Progress, ProgressReporting, TableStreamServer, run_recording_place,
-};
 use walrelay_relay::settings::Until;
 use walrelay_relay::shutdown::Shutdown;
 use walrelay_relay::stream::mode::StopReason;

@@ -7,6 +7,10 @@ use futures_util::stream;
 use pgoutput_parser::{Lsn, Position};
 use tokio::io::DuplexStream;
 use walrelay_core::{WalBudgetLimit, WalRetentionLimit};
+use walrelay_outbox_admin::recovery::{
+    Progress, ProgressReporting, RowReader, Rows, TableStream, TableStreamServer,
+    TransactionGrouping,
+};
 use walrelay_outbox_admin::{
     AggregateKey, Scope, SettledRows, SourceRow, SourceTable, SourceValue, UnsettledRows,
 };
@@ -15,10 +19,6 @@ use walrelay_pg_client::{QualifiedName, TableColumn};
 use walrelay_pg_replication::SystemIdentity;
 use walrelay_relay::error::RelayError;
 use walrelay_relay::lifecycle::server::{Connected, Database, Holder, Positions, Server};
-use walrelay_relay::recovery::{
-    Progress, ProgressReporting, RowReader, Rows, TableStream, TableStreamServer,
-    TransactionGrouping,
-};
 use walrelay_relay::stream::wal_end::WalEnd;
 
 use super::bug::Bug;

@@ -1,32 +1,21 @@
-//! The trait between the start of a session and the database, and its implementation for Postgres.
+//! The traits between the start of a session and the database. The crate outbox-admin implements
+//! them for Postgres.
 //!
 //! Everything here is thin: each method sends one query and returns its answer. The decisions are
 //! in [`session`](super::session), [`standby`](super::standby) and
 //! [`supervisor`](super::supervisor), which the simulation runs over a scripted server.
 
 use std::fmt;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use pgoutput_parser::Lsn;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio_postgres::types::PgLsn;
 use walrelay_core::{WalBudgetLimit, WalRetentionLimit};
-use walrelay_outbox_admin::AdminError;
-use walrelay_outbox_store::{DispatchStore, PublicationWatch, SessionStore, Store, read_relay_row};
-use walrelay_pg_client::{ConnectConfig, SqlClient, Stream, connect_sql};
-use walrelay_pg_replication::{
-    RETENTION, ReplicationConnection, ServerIdentity, SystemIdentity, retention_of,
-};
+use walrelay_outbox_store::Store;
+use walrelay_pg_replication::{ReplicationConnection, SystemIdentity};
 
 use crate::error::RelayError;
-use crate::lifecycle::operation::Outcome;
-use crate::lifecycle::operation_resumer::OperationResumer;
-use crate::lifecycle::{preflight_check, wal_monitor};
-use crate::observe::health::Health;
-use crate::settings::{PubSubSettings, RelaySettings, Settings};
-use crate::shutdown::Shutdown;
 use crate::stream::wal_end::WalEnd;
-use walrelay_errors::{Code, Coded};
 
 /// Opens the connections of a session.
 pub trait Server: Sync {
@@ -135,223 +124,5 @@ impl fmt::Display for Holder {
             Some(name) => write!(f, "{name} (server process {})", self.pid),
             None => write!(f, "server process {}", self.pid),
         }
-    }
-}
-
-/// Returns the lease of claimed rows, which is longer than a publish call may take.
-pub(crate) fn lease_of(pubsub: &PubSubSettings) -> Duration {
-    pubsub.publisher.request_timeout + Duration::from_secs(15)
-}
-
-/// The Postgres server of the service.
-#[derive(Debug)]
-pub struct Postgres<'a> {
-    settings: &'a Settings,
-    health: Health,
-    purpose: SessionPurpose,
-    watch: PublicationWatch,
-}
-
-/// The purpose of streaming the slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum SessionPurpose {
-    /// The service. It finishes an operation on record first.
-    Service,
-    /// A command that has begun an operation. The session is a part of that operation.
-    Command,
-}
-
-impl<'a> Postgres<'a> {
-    /// Connects to the server in `settings`. `health` receives the operation on record.
-    #[must_use]
-    pub fn new(settings: &'a Settings, health: Health) -> Self {
-        let outbox = &settings.relay.outbox;
-        let watch = PublicationWatch::new(outbox.publication.clone(), outbox.tables.clone());
-        Self { settings, health, purpose: SessionPurpose::Service, watch }
-    }
-
-    /// Returns the same server for the command that has begun the operation on record.
-    #[must_use]
-    pub fn for_a_command(self) -> Self {
-        Self { purpose: SessionPurpose::Command, ..self }
-    }
-}
-
-impl Server for Postgres<'_> {
-    type Socket = Stream;
-    type Database = PostgresDatabase;
-
-    async fn connect(&self) -> Result<Connected<Stream, PostgresDatabase>, RelayError> {
-        let Settings { connect, relay, pubsub, .. } = self.settings;
-        let sql = connect_sql(connect).await.map_err(RelayError::Connect)?;
-        // The relay must write its position wherever the role may write. Otherwise the slot would
-        // retain WAL for ever.
-        sql.batch_execute("SET default_transaction_read_only = off")
-            .await
-            .map_err(RelayError::sql("let the session write"))?;
-        let mut replication = open_replication(connect, relay).await?;
-        // This comes first, because it recognises a pooler.
-        let system = replication.identify_system().await.map_err(RelayError::Connect)?;
-        let server = replication.server_identity(&system).await.map_err(RelayError::Connect)?;
-        let store = DispatchStore::new(relay.outbox.slot.clone()).with_on_dead(relay.on_dead);
-        let lease = lease_of(pubsub);
-        let (connect, relay, watch) = (connect.clone(), relay.clone(), self.watch.clone());
-        Ok(Connected {
-            replication,
-            database: PostgresDatabase {
-                sql,
-                connect,
-                relay,
-                health: self.health.clone(),
-                purpose: self.purpose,
-                store,
-                server,
-                lease,
-                watch,
-                generation: None,
-            },
-        })
-    }
-}
-
-/// Opens a replication connection with the session settings of the relay.
-pub(crate) async fn open_replication(
-    connect: &ConnectConfig,
-    relay: &RelaySettings,
-) -> Result<ReplicationConnection<Stream>, RelayError> {
-    let sender_timeout = format!("{}ms", relay.sender_timeout().as_millis());
-    // Rows must arrive as text in the formats that the router reads, independent of the settings of
-    // the role or the database.
-    let settings = [
-        ("wal_sender_timeout", sender_timeout.as_str()),
-        ("DateStyle", "ISO"),
-        ("TimeZone", "UTC"),
-        ("bytea_output", "hex"),
-    ];
-    ReplicationConnection::connect(connect, &settings).await.map_err(RelayError::Connect)
-}
-
-/// An ordinary connection to the server.
-#[derive(Debug)]
-pub struct PostgresDatabase {
-    sql: SqlClient,
-    connect: ConnectConfig,
-    relay: RelaySettings,
-    health: Health,
-    purpose: SessionPurpose,
-    store: DispatchStore,
-    /// The server that the replication connection reached.
-    server: ServerIdentity,
-    lease: Duration,
-    watch: PublicationWatch,
-    /// The generation of the relay's row, read before the check for an operation on record. An
-    /// operation that begins later has another generation.
-    generation: Option<u64>,
-}
-
-impl Database for PostgresDatabase {
-    type Store = SessionStore;
-
-    async fn finish_operation(&mut self) -> Result<(), RelayError> {
-        let slot = &self.relay.outbox.slot;
-        match read_relay_row(&self.sql, slot).await {
-            Ok(row) => self.generation = row.map(|row| row.generation),
-            // The check of everything else comes next and reports the missing part.
-            Err(error) if matches!(error.code(), Code::TableMissing | Code::PermissionMissing) => {
-                return Ok(());
-            }
-            Err(error) => return Err(RelayError::survey(error)),
-        }
-        if self.purpose == SessionPurpose::Command {
-            return Ok(());
-        }
-        let finisher = OperationResumer {
-            client: &self.sql,
-            connect: &self.connect,
-            slot,
-            health: &self.health,
-            // The caller drops this future if the start is cancelled, so no stop signal is needed.
-            stop: &Shutdown::new(),
-        };
-        match finisher.finish().await? {
-            Outcome::Nothing
-            | Outcome::Finished(_)
-            | Outcome::GivenUp(_)
-            | Outcome::CalledOff(_) => Ok(()),
-            Outcome::Pending(recovery) => Err(RelayError::Setup {
-                code: Code::RecoveryPending,
-                summary: recovery.describe(slot),
-            }),
-            Outcome::Elsewhere { what } => {
-                let slot = slot.clone();
-                Err(RelayError::Survey(AdminError::OperationUnfinished { slot, what }))
-            }
-        }
-    }
-
-    async fn check(&mut self) -> Result<(), RelayError> {
-        preflight_check::gate(&self.sql, &self.relay).await
-    }
-
-    async fn holder(&mut self) -> Result<Option<Holder>, RelayError> {
-        let row = self
-            .sql
-            .query_opt(
-                "SELECT s.active_pid, nullif(a.application_name, ''), s.confirmed_flush_lsn,
-                        r.reply_time
-                   FROM pg_replication_slots s
-                   LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid
-                   LEFT JOIN pg_stat_replication r ON r.pid = s.active_pid
-                  WHERE s.slot_name = $1 AND s.active_pid IS NOT NULL",
-                &[&self.relay.outbox.slot],
-            )
-            .await
-            .map_err(RelayError::sql("read who holds the slot"))?;
-        Ok(row.map(|row| {
-            let confirmed_flush = row.get::<_, Option<PgLsn>>(2).map(|lsn| Lsn::new(lsn.into()));
-            let signs = SignsOfLife { confirmed_flush, replied_at: row.get(3) };
-            Holder { pid: row.get(0), application_name: row.get(1), signs }
-        }))
-    }
-
-    async fn end_holder(&mut self, holder: &Holder) -> Result<(), RelayError> {
-        self.sql
-            .execute("SELECT pg_terminate_backend($1)", &[&holder.pid])
-            .await
-            .map(drop)
-            .map_err(|source| RelayError::TakeOver { holder: holder.to_string(), source })
-    }
-
-    async fn settled(&mut self) -> Result<Lsn, RelayError> {
-        let row =
-            read_relay_row(&self.sql, &self.relay.outbox.slot).await.map_err(RelayError::survey)?;
-        Ok(row.map_or(Lsn::ZERO, |row| row.settled_lsn))
-    }
-
-    async fn positions(&mut self) -> Result<Positions, RelayError> {
-        let row = self
-            .sql
-            .query_one(
-                &format!(
-                    "SELECT confirmed_flush_lsn, pg_current_wal_flush_lsn(), {RETENTION}
-                       FROM pg_replication_slots WHERE slot_name = $1"
-                ),
-                &[&self.relay.outbox.slot],
-            )
-            .await
-            .map_err(RelayError::sql("read the slot's position"))?;
-        let lsn = |at: PgLsn| Lsn::new(at.into());
-        let retention = retention_of(row.get(2));
-        Ok(Positions { confirmed_flush: lsn(row.get(0)), wal_end: lsn(row.get(1)), retention })
-    }
-
-    fn measure_wal(&self, budget: WalBudgetLimit) -> WalEnd {
-        wal_monitor::start(self.connect.clone(), self.relay.outbox.slot.clone(), budget)
-    }
-
-    async fn into_store(self, _: SystemIdentity) -> Result<SessionStore, RelayError> {
-        let Self { sql, connect, store, server, lease, watch, generation, .. } = self;
-        let begun = SessionStore::begin(connect, sql, store, server, lease).await;
-        Ok(begun.map_err(RelayError::Store)?.watching(watch).of_generation(generation))
     }
 }

@@ -3,6 +3,7 @@
 use pgoutput_parser::Lsn;
 use serde_json::{Value, json};
 use walrelay_core::WalBudgetLimit;
+use walrelay_outbox_admin::lifecycle::anchor_keeper::anchor_wal_share;
 use walrelay_outbox_admin::{AdminError, read_loss, replay_that_needs_anchor};
 use walrelay_outbox_store::{
     Anchor, CopyLifetime, Outbox, SlotCapacity, advance_anchor, anchor_slot, copy_slot,
@@ -11,7 +12,6 @@ use walrelay_outbox_store::{
 };
 use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_pg_replication::{SlotError, SlotState, drop_slot, read_slot};
-use walrelay_relay::lifecycle::anchor_keeper::anchor_wal_share;
 use walrelay_relay::observe::report::{rfc3339, slot_report};
 
 use super::replay::record;

@@ -11,13 +11,13 @@ use serde_json::{Value, json};
 use walrelay_core::RouterConfig;
 use walrelay_errors::{Chain, Code, Coded};
 use walrelay_otlp::{CollectorCheckError, Settings as OtlpSettings, try_out};
+use walrelay_outbox_admin::lifecycle::preflight_check::preflight_request;
 use walrelay_outbox_admin::{
     AdminError, CheckResult, Finding, PreflightRequest, preflight, read_sharding,
 };
 use walrelay_pg_client::{ConnectConfig, PgError, SqlClient, SqlError, connect_sql};
 use walrelay_pg_replication::ReplicationConnection;
 use walrelay_pubsub::{Admin, Endpoint, PubsubError};
-use walrelay_relay::lifecycle::preflight_check::preflight_request;
 use walrelay_relay::settings::{PubSubSettings, RelaySettings, Settings};
 use walrelay_relay::shutdown::Shutdown;
 

@@ -4,6 +4,10 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 use walrelay_errors::Chain;
+use walrelay_outbox_admin::lifecycle::operation_resumer::OperationResumer;
+use walrelay_outbox_admin::lifecycle::outcome::{Outcome, mark_failover};
+use walrelay_outbox_admin::lifecycle::preflight_check::shard_key;
+use walrelay_outbox_admin::recovery;
 use walrelay_outbox_admin::{
     AdminError, InitOptions, InitPlan, InitReport, LostSlot, LostSlotPolicy, SQL_ASCII_FIX,
     SQL_ASCII_RISK, SettledBound, SettledRecord, SlotCreation, SlotOperation, SlotRecovery,
@@ -14,11 +18,7 @@ use walrelay_outbox_admin::{
 use walrelay_pg_client::{ConnectConfig, ServerErrorKind, SqlClient, connect_sql};
 use walrelay_pg_replication::{Failover, read_slot};
 use walrelay_pubsub::{Admin, PubsubError};
-use walrelay_relay::lifecycle::operation::{Outcome, mark_failover};
-use walrelay_relay::lifecycle::operation_resumer::OperationResumer;
-use walrelay_relay::lifecycle::preflight_check::shard_key;
 use walrelay_relay::observe::health::Health;
-use walrelay_relay::recovery;
 use walrelay_relay::shutdown::Shutdown;
 
 use super::shared::cancellable::attended;

@@ -14,6 +14,9 @@ use walrelay_outbox_store::{
 
 use pgoutput_parser::{Lsn, PgTimestamp};
 use walrelay_core::Random;
+use walrelay_outbox_admin::replay::{
+    AnchorCopy, Destination, Keeping, KeysSeen, Rate, RateLimited, Replay, Request, Tally,
+};
 use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_pubsub::GrpcPublisher;
 use walrelay_relay::lifecycle::server::Server;
@@ -21,9 +24,6 @@ use walrelay_relay::lifecycle::supervisor::Supervisor;
 use walrelay_relay::observe::health::Health;
 use walrelay_relay::observe::metrics::Metrics;
 use walrelay_relay::observe::report::rfc3339;
-use walrelay_relay::replay::{
-    AnchorCopy, Destination, Keeping, KeysSeen, Rate, RateLimited, Replay, Request, Tally,
-};
 use walrelay_relay::seed::random_seed;
 use walrelay_relay::settings::Settings;
 use walrelay_relay::shutdown::Shutdown;

@@ -6,6 +6,11 @@ mod reset;
 mod skipped_rows;
 
 use tokio_postgres::error::SqlState;
+use walrelay_errors::{Code, Coded};
+use walrelay_outbox_admin::lifecycle::operation_resumer::OperationResumer;
+use walrelay_outbox_admin::lifecycle::outcome::Outcome;
+use walrelay_outbox_admin::lookahead::{MoveTarget, Question, look_ahead};
+use walrelay_outbox_admin::recovery;
 use walrelay_outbox_admin::{
     AdminError, LostSlot, SlotOperation, UpgradePreparation, UpgradeStage, adopt_slot,
     count_unsettled_rows, read_loss, read_operation, unconfirmed_transactions,
@@ -19,13 +24,8 @@ use walrelay_pg_replication::{
     Failover, SlotError, advance_slot, create_slot, drop_slot, read_publication,
     read_server_identity, read_slot,
 };
-use walrelay_relay::error::RelayError;
-use walrelay_relay::lifecycle::operation::Outcome;
-use walrelay_relay::lifecycle::operation_resumer::OperationResumer;
-use walrelay_relay::lookahead::{MoveTarget, Question, look_ahead};
 use walrelay_relay::observe::health::Health;
 use walrelay_relay::observe::report::slot_report;
-use walrelay_relay::recovery;
 use walrelay_relay::shutdown::Shutdown;
 
 use self::skipped_rows::{FIRST_XID, SkippedRows, settled_of};
@@ -148,8 +148,10 @@ async fn recover(
     }
     match recovery::begin(client, outbox, order.since).await {
         Ok(()) => {}
-        // The slot is not lost. The setup is fine, so the error keeps its own kind.
-        Err(RelayError::Survey(refusal @ AdminError::NotLost { .. })) => return Err(refusal.into()),
+        // The setup could be read, so the error does not say otherwise.
+        Err(error) if error.code() == Code::SlotNotLost => {
+            return Err(AdminError::NotLost { slot: outbox.slot.clone() }.into());
+        }
         Err(error) => return Err(error.into()),
     }
     let what = match finisher.finish().await? {

@@ -13,10 +13,11 @@ use walrelay_core::WalBudgetLimit;
 use walrelay_errors::{Chain, Code, Coded};
 use walrelay_inbox::operator::admin::registered;
 use walrelay_outbox_admin::{AdminError, read_operation};
+use walrelay_outbox_admin::{replays_of, report};
 use walrelay_outbox_store::Outbox;
 use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_pg_replication::read_retention;
-use walrelay_relay::observe::report::{replays_of, report, rfc3339};
+use walrelay_relay::observe::report::rfc3339;
 use walrelay_relay::shutdown::Shutdown;
 
 use super::shared::cancellable::attended;

@@ -2,7 +2,7 @@
 
 use walrelay_core::RouterConfig;
 use walrelay_outbox_admin::LostSlotPolicy;
-use walrelay_relay::lifecycle::preflight_check::shard_key;
+use walrelay_outbox_admin::lifecycle::preflight_check::shard_key;
 use walrelay_relay::settings::Until;
 
 use super::command::{

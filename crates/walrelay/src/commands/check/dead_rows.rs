@@ -2,8 +2,8 @@
 
 use walrelay_errors::Code;
 use walrelay_outbox_admin::Finding;
+use walrelay_outbox_admin::report;
 use walrelay_pg_client::SqlClient;
-use walrelay_relay::observe::report::report;
 
 /// Returns a finding if rows of this slot are dead. If dispatch state cannot be read, other findings
 /// report that.

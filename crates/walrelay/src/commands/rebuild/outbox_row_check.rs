@@ -6,12 +6,12 @@
 //! rebuild.
 
 use walrelay_core::EditedMessages;
+use walrelay_outbox_admin::recovery::table;
+use walrelay_outbox_admin::replay::{DeadRows, RoutedRows};
 use walrelay_outbox_admin::{OutboxSlots, Scope, SettledRows, SourceTable, UnsettledRows};
 use walrelay_outbox_store::DispatchStatus;
 use walrelay_pg_client::SqlError;
 use walrelay_pg_client::{QualifiedName, SqlClient, TableAccess, connect_sql, refuse_hidden_rows};
-use walrelay_relay::recovery::table;
-use walrelay_relay::replay::{DeadRows, RoutedRows};
 
 use super::super::shared::topics;
 use crate::config::OutboxRowsConfig;

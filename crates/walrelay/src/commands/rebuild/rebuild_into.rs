@@ -210,7 +210,9 @@ impl Filling<'_> {
 
     /// Returns a reader of the rows committed since the last pass, and the rows that are settled
     /// after this pass.
-    async fn reader(&mut self) -> Result<(walrelay_relay::replay::RoutedRows, SettledRows), Error> {
+    async fn reader(
+        &mut self,
+    ) -> Result<(walrelay_outbox_admin::replay::RoutedRows, SettledRows), Error> {
         self.round += 1;
         let RowsToApply { refill, left_out, .. } = self.rows;
         let client = connect_sql(&refill.settings.connect).await?;

@@ -14,6 +14,7 @@ use walrelay_pg_client::SqlError;
 use pgoutput_parser::Lsn;
 use tokio::time::{Instant, sleep};
 use walrelay_core::Topic;
+use walrelay_outbox_admin::replay::{HELD_KEYS_MAX, HistoryWriter};
 use walrelay_outbox_admin::{ReplayRow, begin_replay, finish_replay, take_replay};
 use walrelay_outbox_store::{
     DispatchStore, HistorySource, Key, KeyPauseCounts, ReplayedRows, read_relay_row,
@@ -21,7 +22,6 @@ use walrelay_outbox_store::{
 use walrelay_pg_client::SqlClient;
 use walrelay_pg_replication::read_server_identity;
 use walrelay_relay::failpoint;
-use walrelay_relay::replay::{HELD_KEYS_MAX, HistoryWriter};
 use walrelay_relay::settings::Settings;
 use walrelay_relay::shutdown::Shutdown;
 

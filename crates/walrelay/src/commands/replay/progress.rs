@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pgoutput_parser::Lsn;
 use tokio::time::{Instant, sleep_until};
-use walrelay_relay::replay::Tally;
+use walrelay_outbox_admin::replay::Tally;
 
 /// Interval between redraws on a terminal.
 const REDRAWN_EVERY: Duration = Duration::from_millis(200);

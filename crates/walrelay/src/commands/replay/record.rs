@@ -2,6 +2,7 @@
 //! it.
 
 use walrelay_errors::Chain;
+use walrelay_outbox_admin::replay::{DeadRows, Destination, Tally, replay_slot_name};
 use walrelay_outbox_admin::{
     AdminError, ReplayEnd, ReplayRow, end_session, give_up_replay, note_skip_dead, read_replay,
     take_replay,
@@ -10,7 +11,6 @@ use walrelay_outbox_store::{DispatchStore, KeyPauseCounts, Outbox};
 use walrelay_pg_client::SqlError;
 use walrelay_pg_client::{ServerErrorKind, SqlClient};
 use walrelay_pg_replication::{drop_slot, read_slot};
-use walrelay_relay::replay::{DeadRows, Destination, Tally, replay_slot_name};
 use walrelay_relay::seed::random_seed;
 
 use crate::error::Error;

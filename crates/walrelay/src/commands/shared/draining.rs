@@ -6,10 +6,10 @@ use walrelay_pg_replication::{SlotError, read_slot};
 
 use tokio::time::{Instant, sleep};
 use walrelay_core::Random;
+use walrelay_outbox_admin::lifecycle::postgres_server::Postgres;
 use walrelay_outbox_admin::{AdminError, read_slot_holder};
 use walrelay_pg_client::SqlClient;
 use walrelay_pubsub::GrpcPublisher;
-use walrelay_relay::lifecycle::server::Postgres;
 use walrelay_relay::lifecycle::session::SessionSettings;
 use walrelay_relay::lifecycle::supervisor::Supervisor;
 use walrelay_relay::observe::health::Health;

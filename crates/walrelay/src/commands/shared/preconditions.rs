@@ -6,6 +6,7 @@ use walrelay_pg_client::SqlError;
 
 use pgoutput_parser::Lsn;
 use walrelay_core::ColumnNames;
+use walrelay_outbox_admin::recovery;
 use walrelay_outbox_admin::{
     AdminError, OpenReplay, PausingReplay, Reset, SlotOperation, UnfinishedResharding,
     UpgradeStage, describe_unfinished, pausing_replays, read_loss, read_operation, read_resharding,
@@ -17,7 +18,6 @@ use walrelay_outbox_store::{
 };
 use walrelay_pg_client::{ServerErrorKind, SqlClient, TableAccess, refuse_hidden_rows};
 use walrelay_relay::observe::report::rfc3339;
-use walrelay_relay::recovery;
 
 use super::super::replay::record;
 use crate::error::Error;

@@ -2,6 +2,9 @@
 //! published again.
 
 use pgoutput_parser::Lsn;
+use walrelay_outbox_admin::lifecycle::operation_resumer::OperationResumer;
+use walrelay_outbox_admin::lifecycle::outcome::Outcome;
+use walrelay_outbox_admin::lookahead::{MoveTarget, Question, look_ahead};
 use walrelay_outbox_admin::{
     AdminError, Reset, SlotOperation, begin_reset, read_operation, replay_to_be_published,
     try_decoding,
@@ -13,9 +16,6 @@ use walrelay_outbox_store::{
 use walrelay_pg_client::{ConnectConfig, SqlClient, quote_identifier};
 use walrelay_pg_replication::SlotError;
 use walrelay_pg_replication::{Failover, read_server_identity, read_slot};
-use walrelay_relay::lifecycle::operation::Outcome;
-use walrelay_relay::lifecycle::operation_resumer::OperationResumer;
-use walrelay_relay::lookahead::{MoveTarget, Question, look_ahead};
 
 use super::super::replay::record;
 use super::super::shared::preconditions::{

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use walrelay_inbox::operator::event_commands::{InboxFilter, InboxSelection};
+use walrelay_outbox_admin::replay::DeadRows;
 use walrelay_pg_client::{ConnectConfig, QualifiedName};
 use walrelay_pubsub::Endpoint;
-use walrelay_relay::replay::DeadRows;
 
 use super::super::command::{Consent, OutputFormat};
 

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use pgoutput_parser::Lsn;
 use walrelay_core::{ColumnFilter, ColumnNames};
 use walrelay_outbox_admin::Again;
-use walrelay_relay::replay::{DeadRows, Destination, Keeping, Rate};
+use walrelay_outbox_admin::replay::{DeadRows, Destination, Keeping, Rate};
 use walrelay_relay::settings::Settings;
 
 /// The recovery of a lost slot.

@@ -1,7 +1,7 @@
 //! The arguments of `replay`.
 
 use walrelay_core::{ColumnFilter, RouterConfig, Template};
-use walrelay_relay::replay::{DeadRows, Destination, Keeping, Rate};
+use walrelay_outbox_admin::replay::{DeadRows, Destination, Keeping, Rate};
 use walrelay_relay::settings::{Settings, Until};
 
 use super::super::problem::ConfigBuilder;

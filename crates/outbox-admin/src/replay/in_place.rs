@@ -14,7 +14,7 @@ use walrelay_outbox_store::{DispatchStore, History, HistorySource, Key};
 use walrelay_pg_client::{ConnectConfig, SqlClient, connect_sql};
 use walrelay_pg_replication::{ServerIdentity, read_server_identity};
 
-use crate::stream::publisher::Publisher;
+use walrelay_relay::stream::publisher::Publisher;
 
 /// The maximum number of keys that one replay holds. The relay has a lane for each of them
 /// meanwhile.

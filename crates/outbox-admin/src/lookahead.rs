@@ -17,8 +17,8 @@ use walrelay_pg_replication::{
     NetworkFeedback, NetworkFrames, ReplicationConnection, StreamSettings,
 };
 
-use crate::error::RelayError;
-use crate::stream::pipeline_error::SendFailurePosition;
+use walrelay_relay::error::RelayError;
+use walrelay_relay::stream::pipeline_error::SendFailurePosition;
 
 /// The parameters of a lookahead.
 #[derive(Debug, Clone, Copy)]

@@ -1,11 +1,13 @@
 //! Reads the rows of the tables: from Postgres in production, from memory in the simulation.
 
+use crate::rows::large_values::ServerEncoding;
+use crate::rows::source_row::SourceRow;
+use crate::rows::unsettled_rows::{SourceTable, UnsettledRows};
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt as _, TryStreamExt as _};
-use walrelay_outbox_admin::{ServerEncoding, SourceRow, SourceTable, UnsettledRows};
 use walrelay_pg_client::SqlClient;
 
-use crate::error::RelayError;
+use walrelay_relay::error::RelayError;
 
 /// Reads rows.
 pub trait RowReader: Send + Sync + 'static {

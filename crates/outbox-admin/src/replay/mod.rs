@@ -1,4 +1,4 @@
-//! A replay: the loop of [`stream`](crate::stream) over a temporary copy of an anchor, into another
+//! A replay: the loop of [`stream`](walrelay_relay::stream) over a temporary copy of an anchor, into another
 //! topic.
 //!
 //! ```text
@@ -33,8 +33,8 @@ pub use routed_rows::RoutedRows;
 pub use server::AnchorCopy;
 pub use store::{DeadRows, Keeping, Progress, ReplayStore};
 
-use crate::lifecycle::session::SessionSettings;
-use crate::settings::{RelaySettings, Until};
+use walrelay_relay::lifecycle::session::SessionSettings;
+use walrelay_relay::settings::{RelaySettings, Until};
 
 /// A replay whose times are resolved to positions.
 #[derive(Debug, Clone)]

@@ -6,8 +6,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::recovery_cursor::RecoveryCursor;
+use crate::rows::unsettled_rows::RowCursor;
 use pgoutput_parser::{Lsn, Position};
-use walrelay_outbox_admin::{RecoveryCursor, RowCursor};
 use walrelay_outbox_store::RecordedRow;
 
 /// The progress of a recovery. Clones share it.
@@ -165,7 +166,7 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use walrelay_outbox_admin::AggregateKey;
+    use crate::rows::unsettled_rows::AggregateKey;
 
     use super::*;
 

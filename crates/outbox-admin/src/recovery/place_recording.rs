@@ -3,14 +3,16 @@
 use std::pin::pin;
 use std::time::Duration;
 
+use crate::admin_error::AdminError;
+use crate::operation::Filling;
+use crate::recovery_cursor::{RecoveryCursor, note_place};
 use tokio::time::{Instant, sleep};
-use walrelay_outbox_admin::{AdminError, Filling, RecoveryCursor, note_place};
 use walrelay_pg_client::SqlClient;
 
 use super::progress::Progress;
-use crate::error::RelayError;
-use crate::shutdown::Shutdown;
-use crate::stream::mode::StopReason;
+use walrelay_relay::error::RelayError;
+use walrelay_relay::shutdown::Shutdown;
+use walrelay_relay::stream::mode::StopReason;
 
 /// The longest interval between two records of the place while rows settle.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -44,7 +46,7 @@ impl PlaceStore for PlaceInRelayRow<'_> {
         match noted {
             true => Ok(()),
             // Another process has created another slot meanwhile.
-            false => Err(RelayError::Survey(AdminError::OperationUnfinished {
+            false => Err(RelayError::survey(AdminError::OperationUnfinished {
                 slot: slot.to_owned(),
                 what: "another recovery".to_owned(),
             })),

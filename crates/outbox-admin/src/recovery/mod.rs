@@ -24,14 +24,18 @@ mod transaction_grouping;
 
 use std::time::{Duration, SystemTime};
 
+use crate::admin_error::AdminError;
+use crate::lost_slot::read_loss;
+use crate::operation::{
+    SettledBound, SlotOperation, SlotRecovery, begin_backfill, begin_recovery, finish_recovery,
+    read_operation, release_operation, take_operation,
+};
+use crate::pg_upgrade::move_recovery_to_server;
+use crate::recovery_cursor::read_recovery_cursor;
+use crate::rows::unsettled_rows::{Scope, SettledRows, SourceTable, UnsettledRows};
 use pgoutput_parser::PgTimestamp;
 use tokio::time::sleep;
 use walrelay_core::{ColumnAliases, ColumnNames, Random, WalBudgetLimit};
-use walrelay_outbox_admin::{
-    AdminError, Scope, SettledBound, SettledRows, SlotOperation, SlotRecovery, SourceTable,
-    UnsettledRows, begin_backfill, begin_recovery, finish_recovery, move_recovery_to_server,
-    read_loss, read_operation, read_recovery_cursor, release_operation, take_operation,
-};
 use walrelay_outbox_store::{
     Outbox, is_same_origin, read_recorded_system_identifier, read_relay_row,
 };
@@ -41,19 +45,8 @@ use walrelay_pg_client::{
 };
 use walrelay_pg_replication::{Failover, read_publication, read_server_identity, read_slot};
 
-use crate::error::RelayError;
-use crate::failpoint;
-use crate::lifecycle::operation::Outcome;
 use crate::lifecycle::operation_resumer::OperationResumer;
-use crate::lifecycle::session::SessionSettings;
-use crate::lifecycle::supervisor::Supervisor;
-use crate::observe::health::Health;
-use crate::observe::metrics::Metrics;
-use crate::seed::random_seed;
-use crate::settings::{Settings, Until};
-use crate::shutdown::Shutdown;
-use crate::stream::mode::StopReason;
-use crate::stream::publisher::Publisher;
+use crate::lifecycle::outcome::Outcome;
 use place_recording::PlaceInRelayRow;
 pub use place_recording::{PlaceStore, run_recording_place};
 pub use progress::Progress;
@@ -69,6 +62,17 @@ pub use stream::TableStream;
 pub(crate) use stream::{insert_of, relation_of};
 pub use transaction_grouping::TransactionGrouping;
 use walrelay_errors::Code;
+use walrelay_relay::error::RelayError;
+use walrelay_relay::failpoint;
+use walrelay_relay::lifecycle::session::SessionSettings;
+use walrelay_relay::lifecycle::supervisor::Supervisor;
+use walrelay_relay::observe::health::Health;
+use walrelay_relay::observe::metrics::Metrics;
+use walrelay_relay::seed::random_seed;
+use walrelay_relay::settings::{Settings, Until};
+use walrelay_relay::shutdown::Shutdown;
+use walrelay_relay::stream::mode::StopReason;
+use walrelay_relay::stream::publisher::Publisher;
 
 /// How the publishing of a recovery's rows ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,14 +104,14 @@ pub async fn begin(
         }
         Some(begun @ SlotOperation::Resharding(_)) => {
             let (slot, what) = (slot.clone(), begun.describe(slot));
-            return Err(RelayError::Survey(AdminError::OperationUnfinished { slot, what }));
+            return Err(RelayError::survey(AdminError::OperationUnfinished { slot, what }));
         }
         Some(SlotOperation::Upgrade(_)) | None => {}
     }
     let lost = read_loss(client, slot).await.map_err(RelayError::survey)?;
     let row = read_relay_row(client, slot).await.map_err(RelayError::survey)?;
     let (Some(_), Some(row)) = (lost, row) else {
-        return Err(RelayError::Survey(AdminError::NotLost { slot: slot.clone() }));
+        return Err(RelayError::survey(AdminError::NotLost { slot: slot.clone() }));
     };
     let here = read_recorded_system_identifier(client, slot).await.map_err(RelayError::survey)?;
     let bound = match since {
@@ -156,7 +160,7 @@ async fn bound_on_other_server(
     let is_same = is_same_origin(client, slot, &outbox.tables).await.map_err(RelayError::survey)?;
     match is_same {
         true => Ok(SettledBound::Horizon),
-        false => Err(RelayError::Survey(AdminError::OtherDatabase { slot: slot.clone() })),
+        false => Err(RelayError::survey(AdminError::OtherDatabase { slot: slot.clone() })),
     }
 }
 

@@ -4,18 +4,19 @@
 use std::pin::pin;
 use std::time::Duration;
 
+use crate::operation::{Filling, SlotRecovery, store_slot_snapshot};
+use crate::slot_holder::describe_slot_blockers;
 use pgoutput_parser::Lsn;
 use tokio::time::{Instant, sleep, timeout};
-use walrelay_outbox_admin::{Filling, SlotRecovery, describe_slot_blockers, store_slot_snapshot};
 use walrelay_pg_client::{
     PgError, blockers, cancel_statement, connect_sql, quote_identifier, quote_literal,
 };
 use walrelay_pg_replication::{Failover, ReplicationConnection};
 
-use crate::error::RelayError;
-use crate::failpoint;
 use crate::lifecycle::operation_resumer::OperationResumer;
 use walrelay_errors::{Chain, Code};
+use walrelay_relay::error::RelayError;
+use walrelay_relay::failpoint;
 
 /// Reads the snapshot as text that Postgres can parse again. If transactions rolled back during
 /// slot creation, the `xmax` of the exported snapshot may be below its `xmin`, and `pg_snapshot`

@@ -4,11 +4,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::rows::source_row::read_server_text;
+use crate::rows::unsettled_rows::SourceTable;
 use pgoutput_parser::{Lsn, Position};
 use tokio::io::DuplexStream;
 use tokio::task::JoinSet;
 use walrelay_core::{WalBudgetLimit, WalRetentionLimit};
-use walrelay_outbox_admin::{SourceTable, read_server_text};
 use walrelay_outbox_store::{DispatchStore, RecordedRow, SessionStore, read_relay_row};
 use walrelay_pg_client::{ConnectConfig, SqlClient, connect_sql};
 use walrelay_pg_replication::{
@@ -22,11 +23,12 @@ use super::reader::{PostgresRowReader, RowReader};
 use super::recovery_work::RecoveryWork;
 use super::stream::TableStream;
 use super::transaction_grouping::TransactionGrouping;
-use crate::error::RelayError;
-use crate::lifecycle::server::{Connected, Database, Holder, Positions, Server, lease_of};
-use crate::settings::Settings;
-use crate::stream::wal_end::WalEnd;
+use crate::lifecycle::postgres_server::lease_of;
 use walrelay_errors::Chain;
+use walrelay_relay::error::RelayError;
+use walrelay_relay::lifecycle::server::{Connected, Database, Holder, Positions, Server};
+use walrelay_relay::settings::Settings;
+use walrelay_relay::stream::wal_end::WalEnd;
 
 /// The buffer of the in-memory socket in bytes. A full buffer creates back-pressure.
 const SOCKET_BYTES: usize = 256 << 10;

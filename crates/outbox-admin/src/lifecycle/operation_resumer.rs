@@ -4,13 +4,14 @@
 use std::time::Duration;
 use walrelay_pg_replication::{SlotError, drop_slot, read_slot};
 
+use crate::admin_error::AdminError;
+use crate::slot_holder::{HolderActivity, end_session, read_slot_holder};
 use tokio::time::{Instant, sleep};
-use walrelay_outbox_admin::{AdminError, HolderActivity, end_session, read_slot_holder};
 use walrelay_pg_client::{ConnectConfig, ServerErrorKind, SqlClient};
 
-use crate::error::RelayError;
-use crate::observe::health::Health;
-use crate::shutdown::Shutdown;
+use walrelay_relay::error::RelayError;
+use walrelay_relay::observe::health::Health;
+use walrelay_relay::shutdown::Shutdown;
 
 /// How long a relay may take to notice that it lost the slot and to release it.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -74,7 +75,7 @@ impl OperationResumer<'_> {
         }
         match Instant::now() < until {
             true => Ok(()),
-            false => Err(RelayError::Survey(AdminError::SlotHeld {
+            false => Err(RelayError::survey(AdminError::SlotHeld {
                 slot: (*slot).to_owned(),
                 holder: holder.to_string(),
             })),
@@ -92,7 +93,7 @@ impl OperationResumer<'_> {
             Ok(_) => Ok(()),
             Err(error) if error.server_kind() == Some(ServerErrorKind::Privilege) => {
                 let slot = self.slot.to_owned();
-                Err(RelayError::Survey(AdminError::Abandoned { slot, pid }))
+                Err(RelayError::survey(AdminError::Abandoned { slot, pid }))
             }
             Err(error) => Err(RelayError::survey(error)),
         }

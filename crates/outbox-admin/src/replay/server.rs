@@ -12,10 +12,11 @@ use walrelay_pg_replication::{ServerIdentity, SystemIdentity};
 use super::replay_progress::Tally;
 use super::store::{Keeping, ProgressTable, ReplayStore};
 use super::{Replay, replay_slot_name};
-use crate::error::RelayError;
-use crate::lifecycle::server::{Connected, Database, Holder, Positions, Server, open_replication};
-use crate::settings::Settings;
-use crate::stream::wal_end::WalEnd;
+use crate::lifecycle::postgres_server::open_replication;
+use walrelay_relay::error::RelayError;
+use walrelay_relay::lifecycle::server::{Connected, Database, Holder, Positions, Server};
+use walrelay_relay::settings::Settings;
+use walrelay_relay::stream::wal_end::WalEnd;
 
 /// The server of a replay. Each connection has its own copy of the anchor.
 #[derive(Debug)]
@@ -66,9 +67,11 @@ impl AnchorCopy<'_> {
         let kind = error.server().map(walrelay_pg_client::ServerError::kind);
         let anchor = self.replay.anchor_slot.clone();
         match kind {
-            Some(ServerErrorKind::NotInState) => RelayError::Survey(
-                walrelay_outbox_admin::AdminError::Store(StoreError::AnchorLost { anchor }),
-            ),
+            Some(ServerErrorKind::NotInState) => {
+                RelayError::survey(crate::admin_error::AdminError::Store(StoreError::AnchorLost {
+                    anchor,
+                }))
+            }
             Some(_) | None => RelayError::Connect(error),
         }
     }

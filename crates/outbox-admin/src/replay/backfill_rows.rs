@@ -4,11 +4,12 @@
 //! and precede every position in the WAL. The last aggregate of each transaction marks the settled
 //! rows, and a backfill resumes there.
 
+use crate::replay_row::advance_replay;
+use crate::rows::unsettled_rows::{AggregateKey, SourceTable, UnsettledRows};
 use pgoutput_parser::{Lsn, PgTimestamp};
 use serde_json::{Value, json};
 use tokio::io::DuplexStream;
 use walrelay_core::{ColumnFilter, ReplaySelection, WalBudgetLimit, WalRetentionLimit};
-use walrelay_outbox_admin::{AggregateKey, SourceTable, UnsettledRows, advance_replay};
 use walrelay_outbox_store::DispatchStore;
 use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_pg_replication::{ServerIdentity, SystemIdentity, read_server_identity};
@@ -17,13 +18,13 @@ use super::Replay;
 use super::replay_progress::Tally;
 use super::request::{Destination, Rate, UnreadableRequest};
 use super::store::{DeadRows, Keeping, ProgressTable, ReplayStore};
-use crate::error::RelayError;
-use crate::lifecycle::server::{Connected, Database, Holder, Positions, Server};
 use crate::recovery::{
     ResumePoint, ResumePoints, TableStream, TableStreamServer, TransactionGrouping,
 };
-use crate::settings::Settings;
-use crate::stream::wal_end::WalEnd;
+use walrelay_relay::error::RelayError;
+use walrelay_relay::lifecycle::server::{Connected, Database, Holder, Positions, Server};
+use walrelay_relay::settings::Settings;
+use walrelay_relay::stream::wal_end::WalEnd;
 
 /// The request of a backfill.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,15 +1,15 @@
 //! The preflight check before a session: does the server match the configuration?
 
-use walrelay_core::{ColumnAliases, Field, RouterConfig};
-use walrelay_outbox_admin::{
+use crate::preflight::{
     CheckResult, ColumnRole, ExpectedColumn, Finding, PreflightRequest, preflight,
 };
+use walrelay_core::{ColumnAliases, Field, RouterConfig};
 use walrelay_outbox_store::{KeyPiece, ShardKey};
 use walrelay_pg_client::SqlClient;
 
-use crate::error::RelayError;
-use crate::settings::RelaySettings;
 use walrelay_errors::{Action, Code, ErrorContext};
+use walrelay_relay::error::RelayError;
+use walrelay_relay::settings::RelaySettings;
 
 /// Rejects a server that is not set up for this relay, and logs warnings about possible problems.
 ///

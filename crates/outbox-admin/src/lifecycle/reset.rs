@@ -8,8 +8,8 @@
 //! again loses nothing, because the anchor remains. The steps are behind a trait, because the
 //! simulation kills processes at each of them.
 
-use crate::error::RelayError;
-use crate::failpoint;
+use walrelay_relay::error::RelayError;
+use walrelay_relay::failpoint;
 
 /// The steps of a reset. Each step is durable when it returns.
 pub trait ResetSteps: Send {

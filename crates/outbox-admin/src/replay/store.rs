@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use crate::replay_row::{advance_replay, note_resumption};
 use pgoutput_parser::{Lsn, Position};
 use walrelay_core::{ClaimAnswer, ClaimKey, Finished, RecordReason, RowToRecord, Topic};
-use walrelay_outbox_admin::{advance_replay, note_resumption};
 use walrelay_outbox_store::{
     Due, Head, ParkedKey, PublicationCheck, RecordedPage, SlotFigures, Store, StoreFailure,
 };

@@ -8,7 +8,7 @@ use walrelay_core::{Batch, PublishFailure};
 
 use super::replay_progress::Tally;
 use super::request::Rate;
-use crate::stream::publisher::Publisher;
+use walrelay_relay::stream::publisher::Publisher;
 
 /// Publishes at a limited rate.
 #[derive(Debug, Clone)]

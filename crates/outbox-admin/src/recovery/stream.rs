@@ -8,10 +8,13 @@
 //! greeting ─▶ IDENTIFY_SYSTEM ─▶ START_REPLICATION ─▶ Begin ─▶ Relation, Insert … ─▶ Commit ─▶ keepalives
 //! ```
 
+use crate::admin_error::AdminError;
 use std::io;
 use std::time::{Duration, SystemTime};
 use walrelay_pg_client::SqlError;
 
+use crate::rows::source_row::{SourceRow, SourceValue};
+use crate::rows::unsettled_rows::{SourceTable, UnsettledRows};
 use futures_util::TryStreamExt as _;
 use pgoutput_parser::{
     Begin, Column, Commit, Keepalive, Lsn, PgTimestamp, RelationColumn, ReplicaIdentity, XLogData,
@@ -19,14 +22,13 @@ use pgoutput_parser::{
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, ReadHalf, WriteHalf};
 use tokio::time::{Instant, interval, sleep};
-use walrelay_outbox_admin::{SourceRow, SourceTable, SourceValue, UnsettledRows};
 use walrelay_pg_client::ServerError;
 use walrelay_pg_replication::SystemIdentity;
 
 use super::read_failures::ReadFailures;
 use super::reader::RowReader;
 use super::transaction_grouping::{Open, TransactionGrouping};
-use crate::error::RelayError;
+use walrelay_relay::error::RelayError;
 
 /// The interval between keepalives of a silent stream.
 const KEEPALIVE: Duration = Duration::from_secs(1);
@@ -185,7 +187,10 @@ pub(crate) fn insert_of(table: &SourceTable, row: &SourceRow) -> Vec<u8> {
 /// Returns the server's answer, if it ended reading.
 fn answer_in(error: &RelayError) -> Option<ServerError> {
     match error {
-        RelayError::Survey(error) => error.as_sql().and_then(SqlError::server_answer),
+        RelayError::Survey(error) => {
+            let statement = error.downcast_ref().and_then(AdminError::as_sql);
+            statement.and_then(SqlError::server_answer)
+        }
         RelayError::Sql { source, .. } => source.as_db_error().map(ServerError::from),
         RelayError::AtFirst(_)
         | RelayError::Connect(_)

@@ -9,7 +9,7 @@ use walrelay_outbox_store::{
 };
 
 use super::progress::Progress;
-use crate::stream::publisher::Publisher;
+use walrelay_relay::stream::publisher::Publisher;
 
 /// Wraps a publisher or a store, and reports settled rows.
 #[derive(Debug, Clone)]

@@ -4,10 +4,11 @@
 
 use std::time::{Duration, SystemTime};
 
+use crate::admin_error::AdminError;
+use crate::operation::read_operation;
 use pgoutput_parser::Lsn;
 use tokio::time::sleep;
 use walrelay_core::{WalBudgetLimit, WalRetentionLimit};
-use walrelay_outbox_admin::{AdminError, read_operation};
 use walrelay_outbox_store::{
     Anchor, CopyLifetime, advance_anchor, anchor_slot, copy_slot, position_at, read_anchors,
     read_recorded_system_identifier, read_slot_capacity,
@@ -15,9 +16,9 @@ use walrelay_outbox_store::{
 use walrelay_pg_client::{ConnectConfig, SqlClient, connect_sql};
 use walrelay_pg_replication::{drop_slot, read_slot};
 
-use crate::error::RelayError;
-use crate::observe::health::{Health, Phase};
 use walrelay_errors::Chain;
+use walrelay_relay::error::RelayError;
+use walrelay_relay::observe::health::{Health, Phase};
 
 /// The name of the anchor.
 pub const KEPT_ANCHOR: &str = "kept";

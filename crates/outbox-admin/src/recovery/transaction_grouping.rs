@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use crate::recovery_cursor::RecoveryCursor;
+use crate::rows::source_row::{SourceRow, SourceValue};
+use crate::rows::unsettled_rows::{RowCursor, SourceTable};
 use pgoutput_parser::Lsn;
-use walrelay_outbox_admin::{RecoveryCursor, RowCursor, SourceRow, SourceTable, SourceValue};
 
 use super::progress::{Progress, SharedPlace};
 use super::read_failures::event_id;
