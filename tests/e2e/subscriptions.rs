@@ -116,7 +116,7 @@ async fn a_consumer_that_is_moved_to_an_ordered_subscription_loses_nothing() {
     };
     world.execute(&read(unordered)).await;
     let consumer = world.start_consumer([]).await;
-    consumer.wait_for_line(DEADLINE, "docs/consumer-operations.md, Another subscription").await;
+    consumer.wait_for_line(DEADLINE, "create an ordered subscription").await;
     world.insert_events(5, 100).await;
     world.catch_up().await;
 

@@ -3,6 +3,7 @@
 //! Each finding names file, line and fix. A rule receives the text of all files and returns
 //! findings, so that unit tests can plant a violation of each rule.
 
+mod error_codes;
 mod file_places;
 mod import_cycles;
 mod language;
@@ -33,6 +34,9 @@ const RULES: &[Rule] = &[
     file_places::test_files_are_targets,
     file_places::members_inherit_the_lints,
     file_places::pages_are_linked,
+    error_codes::error_codes_are_used,
+    error_codes::logged_errors_have_codes,
+    error_codes::messages_name_no_files,
     layers::crates_depend_downwards,
     import_cycles::files_have_no_import_cycles,
     sql_statements::long_statements_are_in_sql_files,

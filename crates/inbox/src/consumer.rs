@@ -59,8 +59,8 @@ impl Consumer {
         }
         if settings.dedupe == Dedupe::Position {
             tracing::info!(
-                "what is behind its key's position is skipped only where it has the attribute system_identifier, which \
-                 `walrelay run --system-identifier` writes: docs/consuming.md"
+                "an event behind the position of its key is skipped only if it has the attribute system_identifier, \
+                 which `walrelay run --system-identifier` writes"
             );
         }
         let plan = Plan {

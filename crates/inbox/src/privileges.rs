@@ -118,10 +118,7 @@ fn lacks(
     let grants =
         lacking.iter().map(|(right, object)| format!("GRANT {right} ON {object} TO {quoted}"));
     let statements: Vec<String> = grants.chain(policies).collect();
-    let hint = format!(
-        "as the owner of what it names: {}; migrations/README.md, A role for a consumer, has all that the role needs",
-        statements.join("; ")
-    );
+    let hint = format!("as the owner of these objects: {}", statements.join("; "));
     InboxError::Rights { role, lacks: told.join("; "), hint }
 }
 

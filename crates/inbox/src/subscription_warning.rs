@@ -35,11 +35,11 @@ impl SubscriptionWarning {
     pub const fn fix(self) -> &'static str {
         match self {
             Self::Unordered => {
-                "order is chosen when a subscription is created: create another one, and move the consumer to it without \
-                 losing anything: docs/consumer-operations.md, Another subscription"
+                "create an ordered subscription, and move the consumer to it: ordering is chosen when a subscription is \
+                 created"
             }
             Self::DeadLetters => {
-                "take the dead-letter policy away, or read its topic too, as the same consumer: docs/consumer-operations.md"
+                "remove the dead-letter policy, or let the same consumer read the dead-letter topic also"
             }
         }
     }

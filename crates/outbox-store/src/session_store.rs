@@ -15,6 +15,7 @@ use walrelay_core::{
     ClaimAnswer, ClaimKey, FailureClass, Fault, Finished, IncompleteMessage, Message, NotAMessage,
     Outcome, PublishFailure, RowToRecord, Topic,
 };
+use walrelay_errors::Code;
 
 use crate::dispatch::{
     Claim, ClaimLimits, ClaimedRow, DispatchStore, Head, IncrementalCount, Key, ParkRow, ParkedKey,
@@ -510,7 +511,13 @@ impl SessionStore {
                     is_broken = true;
                     let failure = Arc::new(unreadable_failure(&row.message, &error));
                     let why = failure.message.as_str();
-                    tracing::error!(event_id, why, "row is dead: its message cannot be published");
+                    let error_code = Code::DeadRows.name();
+                    tracing::error!(
+                        error_code,
+                        event_id,
+                        why,
+                        "row is dead: its message cannot be published"
+                    );
                     let dead = Outcome::Dead { attempts: row.attempts, failure };
                     unreadable.push((row.claim, dead));
                 }

@@ -63,7 +63,7 @@ const fn row(code: Code) -> Row {
 ///
 /// `topic` is the full name, `projects/P/topics/T`.
 #[must_use]
-pub fn operator_hint(failure: &PublishFailure, topic: &str) -> Option<String> {
+pub fn operator_fix_of(failure: &PublishFailure, topic: &str) -> Option<String> {
     if failure.class != FailureClass::Operator {
         return None;
     }
@@ -148,22 +148,22 @@ mod tests {
     }
 
     #[test]
-    fn a_hint_names_the_fix_and_the_topic() {
-        let hint = |code| operator_hint(&classify(code, ""), "projects/shop/topics/orders");
-        let missing = hint(Code::NotFound).unwrap();
+    fn a_fix_names_the_command_and_the_topic() {
+        let fix = |code| operator_fix_of(&classify(code, ""), "projects/shop/topics/orders");
+        let missing = fix(Code::NotFound).unwrap();
         assert!(missing.contains("gcloud pubsub topics create orders --project=shop"), "{missing}");
-        let denied = hint(Code::PermissionDenied).unwrap();
+        let denied = fix(Code::PermissionDenied).unwrap();
         assert!(denied.contains("roles/pubsub.publisher") && denied.contains("orders"), "{denied}");
-        assert!(hint(Code::Unauthenticated).unwrap().contains("GOOGLE_APPLICATION_CREDENTIALS"));
-        assert!(hint(Code::FailedPrecondition).unwrap().contains("message storage policy"));
-        assert!(hint(Code::Unimplemented).unwrap().contains("--endpoint"));
-        assert!(hint(Code::DataLoss).unwrap().contains("DATA_LOSS"));
+        assert!(fix(Code::Unauthenticated).unwrap().contains("GOOGLE_APPLICATION_CREDENTIALS"));
+        assert!(fix(Code::FailedPrecondition).unwrap().contains("message storage policy"));
+        assert!(fix(Code::Unimplemented).unwrap().contains("--endpoint"));
+        assert!(fix(Code::DataLoss).unwrap().contains("DATA_LOSS"));
     }
 
     #[test]
-    fn what_no_operator_can_mend_has_no_hint() {
+    fn a_code_that_no_operator_can_fix_has_no_fix() {
         for code in [Code::Unavailable, Code::ResourceExhausted, Code::InvalidArgument] {
-            assert_eq!(operator_hint(&classify(code, ""), "projects/p/topics/t"), None);
+            assert_eq!(operator_fix_of(&classify(code, ""), "projects/p/topics/t"), None);
         }
     }
 }

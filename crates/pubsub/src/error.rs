@@ -106,6 +106,7 @@ impl Coded for PubsubError {
             Self::NoAuthorities => Code::CertificateAuthoritiesMissing,
             Self::Roots { .. } => Code::PubsubRootsUnreadable,
             Self::Topic { code: "INVALID_ARGUMENT", .. } => Code::TopicNameInvalid,
+            Self::Subscription { code: "NOT_FOUND", .. } => Code::SubscriptionNotFound,
             Self::Topic { code, .. } | Self::Subscription { code, .. } => code_of_call(code),
             Self::NoAnswer { .. } => Code::PubsubUnreachable,
             Self::Setting { .. } | Self::Tls(_) | Self::Channel(_) => Code::PubsubUnusable,
@@ -113,9 +114,12 @@ impl Coded for PubsubError {
     }
 }
 
-/// Returns our code for a gRPC code.
-fn code_of_call(grpc_code: &str) -> Code {
+/// Returns the error code for a gRPC code. A code that the documentation does not mention has the
+/// general error code.
+#[must_use]
+pub fn code_of_call(grpc_code: &str) -> Code {
     match grpc_code {
+        "NOT_FOUND" => Code::TopicNotFound,
         "PERMISSION_DENIED" => Code::PubsubPermissionMissing,
         "UNAUTHENTICATED" => Code::PubsubCredentialsMissing,
         "UNAVAILABLE" | "DEADLINE_EXCEEDED" => Code::PubsubUnreachable,

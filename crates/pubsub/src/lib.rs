@@ -31,9 +31,9 @@ mod wire;
 mod tests;
 
 pub use admin::Admin;
-pub use classify::{classify, operator_fix, operator_hint};
+pub use classify::{classify, operator_fix, operator_fix_of};
 pub use config::{Endpoint, PublisherConfig};
-pub use error::{Answer, PubsubError};
+pub use error::{Answer, PubsubError, code_of_call};
 pub use grpc::GrpcPublisher;
 pub use pull_response::{Delivered, MalformedMessage, MessageRef, ReceivedMessage};
 pub use subscriber::{StreamingPull, Subscriber};

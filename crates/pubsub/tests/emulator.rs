@@ -10,7 +10,7 @@ use walrelay_core::{FailureClass, Message, Topic};
 use walrelay_emulator::{Emulator, Log, Options};
 use walrelay_pubsub::{
     Admin, Endpoint, GrpcPublisher, PublisherConfig, PubsubError, install_crypto_provider,
-    operator_hint,
+    operator_fix_of,
 };
 
 const TOPIC: &str = "projects/p/topics/orders.events";
@@ -65,8 +65,8 @@ async fn a_message_is_stored_once_its_topic_exists() {
 
     let failure = timeout(PATIENCE, publish()).await.unwrap().unwrap_err();
     assert_eq!(failure.class, FailureClass::Operator);
-    let hint = operator_hint(&failure, TOPIC).unwrap();
-    assert!(hint.contains("topics create orders.events"), "{hint}");
+    let fix = operator_fix_of(&failure, TOPIC).unwrap();
+    assert!(fix.contains("topics create orders.events"), "{fix}");
 
     emulator.create_topic(TOPIC).unwrap();
     let ids = timeout(PATIENCE, publish()).await.unwrap().unwrap();

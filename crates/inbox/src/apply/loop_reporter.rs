@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use walrelay_errors::Code;
 use walrelay_inbox_core::Failure;
 
 use crate::apply::database::{Applied, Registration};
@@ -114,13 +115,19 @@ impl Observed {
              --subscription S` sets it up again"
             )
         };
+        let code = if hidden.is_some() { Code::RowsHidden } else { Code::ConsumerNotFound };
         let problem = row.is_none().then(|| hidden.unwrap_or_else(gone));
         if !self.health.set_row_problem(problem.clone()) {
             return;
         }
         match problem {
             Some(problem) => {
-                tracing::error!(problem, "events cannot be applied until somebody acts");
+                let error_code = code.name();
+                tracing::error!(
+                    error_code,
+                    problem,
+                    "events cannot be applied until somebody acts"
+                );
             }
             None => tracing::info!("the consumer is known again"),
         }
@@ -281,6 +288,7 @@ impl Observed {
                 "others are in the way of every batch{whom}; no attempts are counted"
             ),
             Failure::Operator => tracing::error!(
+                error_code = Code::HandlerFailed.name(),
                 error,
                 "events cannot be applied until somebody acts{whom}; no attempts are counted"
             ),

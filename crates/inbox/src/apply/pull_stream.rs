@@ -9,6 +9,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::time::Instant;
 use tonic::{Code, Status};
 use walrelay_core::Random;
+use walrelay_errors::Code as ErrorCode;
 use walrelay_inbox_core::Backoff;
 use walrelay_pubsub::{Delivered, StreamingPull, Subscriber};
 
@@ -250,7 +251,7 @@ fn returning(ids: &[String]) -> StreamingPullRequest {
 }
 
 /// Returns the fix for the end of a stream. `None` if the cause passes by itself.
-pub(crate) fn operator_hint(status: &Status, subscription: &str) -> Option<String> {
+pub(crate) fn operator_fix(status: &Status, subscription: &str) -> Option<String> {
     match status.code() {
         Code::NotFound => Some(format!(
             "subscription {subscription} does not exist: correct it, or create it with `walrelay consumer init … --create`"
@@ -278,6 +279,14 @@ pub(crate) fn operator_hint(status: &Status, subscription: &str) -> Option<Strin
         | Code::Internal
         | Code::Unavailable
         | Code::DataLoss => None,
+    }
+}
+
+/// Returns the error code for the end of a stream.
+pub(crate) fn error_code(status: &Status) -> ErrorCode {
+    match code_name(status) {
+        "NOT_FOUND" => ErrorCode::SubscriptionNotFound,
+        name => walrelay_pubsub::code_of_call(name),
     }
 }
 

@@ -26,7 +26,9 @@ use crate::apply::loop_reporter::Observed;
 use crate::apply::loop_state::{
     End, LoopState, PAUSED_TURN, PeriodicTask, QUIET, Stored, TURN, seed,
 };
-use crate::apply::pull_stream::{LEASE, PullStream, StreamEvent, Wanted, code_name, operator_hint};
+use crate::apply::pull_stream::{
+    LEASE, PullStream, StreamEvent, Wanted, code_name, error_code, operator_fix,
+};
 use crate::event::Event;
 use crate::health::{HeldTotals, Phase};
 use crate::metrics::{OutcomeLabel, ReasonLabel};
@@ -478,9 +480,15 @@ impl Run {
         self.link.ended(now, &mut self.random);
         let reason = code_name(status);
         self.observed.metrics.streams_ended.get_or_create(&ReasonLabel { reason }).inc();
-        if let Some(hint) = operator_hint(status, &self.subscription) {
-            if self.observed.health.set_stream_problem(Some(format!("{reason}: {hint}"))) {
-                tracing::error!(reason, hint, "nothing is delivered until somebody acts");
+        if let Some(fix) = operator_fix(status, &self.subscription) {
+            if self.observed.health.set_stream_problem(Some(format!("{reason}: {fix}"))) {
+                let error_code = error_code(status).name();
+                tracing::error!(
+                    error_code,
+                    reason,
+                    fix,
+                    "nothing is delivered until somebody acts"
+                );
             }
             return;
         }

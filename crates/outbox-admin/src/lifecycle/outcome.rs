@@ -13,6 +13,7 @@ use walrelay_pg_replication::{Failover, ReplicationConnection, read_slot, read_v
 use crate::lifecycle::new_slot;
 use crate::lifecycle::operation_resumer::OperationResumer;
 use crate::lifecycle::reset::{ResetEnd, ResetSteps, run_reset};
+use walrelay_errors::Code;
 use walrelay_relay::error::RelayError;
 
 /// The result of finishing an operation.
@@ -151,9 +152,10 @@ impl OperationResumer<'_> {
             }
             ResetEnd::GivenUp => {
                 tracing::error!(
+                    error_code = Code::AnchorLost.name(),
                     slot,
-                    "{what} is given up: the anchor is gone. Where the slot still is, it goes on where it was; \
-                     where not, it is lost, and `walrelay slot recover` brings it back from the table"
+                    "{what} is abandoned, because the anchor is gone. If the slot still exists, it continues \
+                     where it was. Otherwise it is lost"
                 );
                 Ok(Outcome::GivenUp(reset))
             }

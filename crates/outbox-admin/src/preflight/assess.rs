@@ -215,8 +215,8 @@ fn publication_findings(findings: &mut Findings, request: &PreflightRequest, fac
     let subject = format!("publication {}", request.outbox.publication);
     let Some(publication) = &facts.publication else {
         let otherwise = if facts.slot.is_some() {
-            "name the one that the slot was made for with --publication; one made now would be younger than the \
-             slot, which fails on every change in between: docs/operations.md, Lost slot"
+            "name the publication of the slot with --publication; a publication that is created now would be younger \
+             than the slot, which then fails on every change in between"
         } else {
             "walrelay init"
         };

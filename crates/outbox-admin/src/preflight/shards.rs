@@ -94,8 +94,8 @@ fn key_findings(
             subject,
             format!("publication {name} has {has} on {table}, and --ordering-key needs {expected}: rows would be on no shard, or those of a key on several"),
             format!(
-                "if --ordering-key was changed, put it back; if the publication was, ALTER PUBLICATION {name} SET TABLE \
-                 … WHERE …, and look for rows that were inserted meanwhile: docs/shards.md"
+                "if --ordering-key was changed, restore it; if the publication was changed, run ALTER PUBLICATION {name} \
+                 SET TABLE … WHERE …, and check for rows that were inserted meanwhile"
             ),
         );
     }

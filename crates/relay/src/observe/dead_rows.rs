@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use walrelay_core::Topic;
 use walrelay_core::limits::is_topic_name;
+use walrelay_errors::Code;
 
 /// The time between two log messages about the same cause.
 const QUIET: Duration = Duration::from_mins(1);
@@ -191,6 +192,7 @@ impl UnloggedDeadRows {
                 "more rows died of the same cause, and are settled by now: no row is dead any more"
             ),
             Some((topic, code)) => tracing::error!(
+                error_code = Code::DeadRows.name(),
                 topic = &**topic,
                 code,
                 rows,
@@ -202,6 +204,7 @@ impl UnloggedDeadRows {
                 "more rows died, of other topics and causes, and are settled by now: no row is dead any more"
             ),
             None => tracing::error!(
+                error_code = Code::DeadRows.name(),
                 rows,
                 dead,
                 "more rows are dead, of other topics and causes: `walrelay dispatch list` has them"

@@ -26,7 +26,7 @@ use crate::observe::report::report_of;
 use crate::observe::spill_log::{Line, SpillLog, Sum};
 use crate::seed::random_seed;
 use crate::stream::publish_calls::Answer;
-use walrelay_errors::Chain;
+use walrelay_errors::{Chain, Code};
 
 /// Reports events of the data path to the metrics, the health state and the log.
 #[derive(Debug)]
@@ -494,8 +494,7 @@ impl Observer {
                 bytes_per_second = key.bytes_per_second,
                 rows_per_second = key.rows_per_second,
                 limit = KEY_BYTES_PER_SECOND_MAX,
-                "an ordering key nears what Pub/Sub takes of one key; /status names it, and \
-                 docs/operations.md, \"Hot keys\", says what to do"
+                "an ordering key approaches Pub/Sub's limit for one key; /status names the key"
             );
             tracing::debug!(ordering_key = &*key.ordering_key, "the hot key");
         }
@@ -518,18 +517,19 @@ impl Observer {
             return;
         }
         if failure.class == FailureClass::Operator {
-            let hint = walrelay_pubsub::operator_hint(failure, topic)
+            let fix = walrelay_pubsub::operator_fix_of(failure, topic)
                 .unwrap_or_else(|| failure.message.clone());
-            self.health.operator_problem(topic, failure.code, hint);
+            self.health.operator_problem(topic, failure.code, fix);
         }
         if self.refusals.refused(topic, failure, now) {
-            let hint = walrelay_pubsub::operator_hint(failure, topic);
+            let fix = walrelay_pubsub::operator_fix_of(failure, topic);
             tracing::warn!(
+                error_code = walrelay_pubsub::code_of_call(failure.code).name(),
                 topic = &**topic,
                 code = failure.code,
                 error = failure.message,
-                hint,
-                "publish refused; it is tried again until it succeeds"
+                fix,
+                "publish refused; retrying until it succeeds"
             );
         }
     }
@@ -574,6 +574,7 @@ fn log_dead_row(
         return;
     }
     tracing::error!(
+        error_code = Code::DeadRows.name(),
         event_id = message.event_id(),
         topic = &**message.topic(),
         position = %message.position(),

@@ -106,7 +106,8 @@ async fn relay(
         } else if matches!(code, Code::SlotLost | Code::PositionsOfAnotherServer)
             && on_slot_lost == OnSlotLost::Recover
         {
-            tracing::error!(error = %Chain(&error), "the slot is lost; recovering it");
+            let error_code = code.name();
+            tracing::error!(error_code, error = %Chain(&error), "the slot is lost; recovering it");
             on_slot_lost = recover_lost_slot(config, shutdown).await?;
         } else {
             return Err(Error::Relay(with_event_ids(error, &config.settings).await));
