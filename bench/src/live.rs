@@ -222,24 +222,10 @@ impl Latencies {
     }
 }
 
-/// Parses an RFC 3339 time in UTC, in the format of the relay's `occurred_at`.
+/// Parses an RFC 3339 time, as in the relay's `occurred_at`.
 fn unix_seconds(text: &str) -> Option<f64> {
-    let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
-    let mut date = date.split('-').map(|part| part.parse::<i64>().ok());
-    let (year, month, day) = (date.next()??, date.next()??, date.next()??);
-    let mut time = time.split(':').map(|part| part.parse::<f64>().ok());
-    let (hours, minutes, seconds) = (time.next()??, time.next()??, time.next()??);
-    // Days since 1970 in the proleptic Gregorian calendar, with years that start in March.
-    let shifted = if month > 2 { year } else { year - 1 };
-    let month_from_march = (month + 9) % 12;
-    let days = 365 * shifted + shifted / 4 - shifted / 100
-        + shifted / 400
-        + (153 * month_from_march + 2) / 5
-        + day
-        - 1
-        - 719_468;
-    let days = f64::from(i32::try_from(days).ok()?);
-    Some(days * 86_400.0 + hours * 3_600.0 + minutes * 60.0 + seconds)
+    let prost_types::Timestamp { seconds, nanos } = text.parse().ok()?;
+    Some(seconds as f64 + f64::from(nanos) / 1e9)
 }
 
 #[cfg(test)]

@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
-/// Delays `base`, `2·base`, `4·base` … up to `cap`, each scaled by a random fraction.
+/// Delays `base`, `2·base`, `4·base` … up to `cap`, each scaled by a random fraction between a tenth
+/// and one. The relay and the consumer use the same delays.
 ///
-/// Full jitter spreads the retries of lanes that failed together (AWS Architecture Blog,
-/// "Exponential Backoff And Jitter").
+/// Lanes, keys and processes often fail at the same moment. Full jitter spreads their retries over
+/// the whole delay, so the service that recovers is not flooded. With half of the delay fixed,
+/// the retries would meet in the other half. (AWS Architecture Blog, "Exponential Backoff And
+/// Jitter".)
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backoff {
     /// The first delay before jitter.

@@ -26,8 +26,7 @@ use std::time::{Duration, Instant};
 use pgoutput_parser::{Lsn, PgTimestamp};
 
 use crate::message::{Message, Topic};
-use crate::publish_health::success_intervals::Pause;
-use crate::publish_health::topic_outage_detector::WasHealthy;
+use crate::publish_health::FailedDelivery;
 use crate::tracker::Ticket;
 
 /// The id of a lane. Valid while the lane has queued, outstanding or parked rows.
@@ -182,30 +181,6 @@ pub(crate) struct Parked {
     pub(crate) is_timed: bool,
     /// Why rows behind the existing ones are recorded.
     pub(crate) behind: Behind,
-}
-
-/// A failed delivery from dispatch state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct FailedDelivery {
-    pub(crate) at: Instant,
-    pub(crate) everywhere: FailureInterval,
-    pub(crate) of_topic: FailureInterval,
-}
-
-/// The success interval in which a delivery failed, of all topics or of its own topic.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct FailureInterval {
-    pub(crate) pause: Pause,
-    /// The number of previously healthy keys refused in the interval that are this key.
-    pub(crate) own: u32,
-}
-
-impl FailureInterval {
-    /// Adds a failure of the key in `pause` to the failure `before`.
-    pub(crate) fn following(before: Option<Self>, pause: Pause, was_well: WasHealthy) -> Self {
-        let in_it = before.filter(|failed| failed.pause == pause).map_or(0, |failed| failed.own);
-        Self { pause, own: in_it + u32::from(was_well == WasHealthy::Yes) }
-    }
 }
 
 /// Why rows behind others of their key are recorded in dispatch state.

@@ -21,9 +21,7 @@ use crate::lane::{Batch, Behind, Lane, LaneId, Origin, Parked, Redelivery, Row, 
 use crate::lane_outputs::{Finished, LaneOutputs, ParkCause, RowToRecord};
 use crate::lane_table::LaneTable;
 use crate::message::{Message, Topic};
-use crate::publish_health::failing_topics::FailingTopics;
-use crate::publish_health::outage_detector::{Change, Delivery, OutageDetector};
-use crate::publish_health::topic_outage_detector::{TopicOutageDetector, WasHealthy};
+use crate::publish_health::{Delivery, KeyBefore, PublishHealth, Recovery, RefusedRows};
 use crate::random::Random;
 use crate::tracker::Ticket;
 
@@ -75,11 +73,7 @@ pub struct Lanes {
     due: DueLanes,
     /// The parked keys that may be claimed now.
     claimable: VecDeque<LaneId>,
-    weather: OutageDetector,
-    topic_weather: TopicOutageDetector,
-    /// The time of the next probe during an outage.
-    probe_at: Option<Instant>,
-    failing: FailingTopics,
+    health: PublishHealth,
     spill: SpillMode,
     /// Whether a key was spilled since the last moment without parked keys.
     has_spilled: bool,
@@ -104,10 +98,7 @@ impl Lanes {
             ready: VecDeque::new(),
             due: DueLanes::new(),
             claimable: VecDeque::new(),
-            weather: OutageDetector::new(policy.park_after),
-            topic_weather: TopicOutageDetector::default(),
-            probe_at: None,
-            failing: FailingTopics::default(),
+            health: PublishHealth::new(policy.park_after, policy.operator),
             spill: SpillMode::Off,
             has_spilled: false,
             next_relief_at: None,
@@ -180,18 +171,18 @@ impl Lanes {
                 break id;
             }
         };
-        let fair = self.weather.fair(now);
+        let healthy_time = self.health.healthy_time(now);
         let policy = self.policy;
         let lane = &mut self.table[id];
         let rows = lane.take_front(lane.rows_max(policy.batch_messages), policy.batch_bytes);
         let id = if lane.is_ordered() || !lane.listed {
             lane.state = State::Out;
-            lane.refusals.since.get_or_insert(fair);
+            lane.refusals.since.get_or_insert(healthy_time);
             id
         } else {
-            self.detach(id, fair)
+            self.detach(id, healthy_time)
         };
-        self.weather.sent(now);
+        self.health.sent(now);
         Some(Batch { lane: id, rows, sent_at: now })
     }
 
@@ -286,25 +277,24 @@ impl Lanes {
     /// Whether publishes are tried and none succeeds.
     #[must_use]
     pub fn is_outage(&self, now: Instant) -> bool {
-        self.weather.is_outage(now)
+        self.health.is_outage(now)
     }
 
     /// Whether Pub/Sub is storing rows.
     #[must_use]
     pub fn delivery(&self, now: Instant) -> Delivery {
-        self.weather.delivery(now)
+        self.health.delivery(now)
     }
 
     /// Notes that Pub/Sub stored the batch under these message ids.
     pub fn stored(&mut self, batch: Batch, message_ids: Vec<String>, now: Instant) {
-        self.weather.answered(now);
-        self.topic_weather.stored(batch.topic(), batch.sent_at);
-        if self.weather.success(batch.sent_at, now) == Change::OutageOver {
-            self.retry_soon(now, |_| true);
-        }
-        if !self.failing.is_empty() && self.failing.stored(batch.topic()) {
-            let topic = Topic::clone(batch.topic());
-            self.retry_soon(now, |lane| lane.topic == topic);
+        match self.health.stored(batch.topic(), batch.sent_at, now) {
+            Recovery::Nothing => {}
+            Recovery::Topic => {
+                let topic = Topic::clone(batch.topic());
+                self.retry_soon(now, |lane| lane.topic == topic);
+            }
+            Recovery::Everything => self.retry_soon(now, |_| true),
         }
         let (id, count) = (batch.lane, batch.rows.len());
         debug_assert_eq!(message_ids.len(), count, "one message id a row");
@@ -327,22 +317,17 @@ impl Lanes {
 
     fn take_refusal(&mut self, batch: Batch, failure: &PublishFailure, now: Instant) {
         self.now = Some(now);
-        self.weather.answered(now);
+        let rows = self.refused_rows(&batch);
+        let failed = self.health.refused(batch.topic(), failure, rows, now);
         if failure.class == FailureClass::Row {
             return self.refused_row(batch, failure, now);
         }
-        self.failing.refused(batch.topic(), failure, now);
-        self.weather.failure(now);
-        let id = batch.lane;
         if !are_live(&batch.rows) {
-            return self.delivery_failed(batch, failure, now);
+            return self.delivery_failed(batch, failure, failed, now);
         }
+        let id = batch.lane;
         let is_stuck = self.is_stuck(id, failure.class, now);
         let lane = &mut self.table[id];
-        if lane.refusals.attempts == 0 && failure.class == FailureClass::Transient {
-            self.weather.note_healthy_key_failure();
-            self.topic_weather.failed(&lane.topic, WasHealthy::Yes, now);
-        }
         lane.refusals.attempts += 1;
         let attempts = lane.refusals.attempts;
         let parked = lane.parked.is_some();
@@ -357,14 +342,27 @@ impl Lanes {
             FailureClass::Transient | FailureClass::Row => self.policy.transient,
         };
         let mut delay = backoff.delay(attempts, self.random.next_u32());
-        if failure.class == FailureClass::Operator || !self.weather.is_outage(now) {
+        if failure.class == FailureClass::Operator || !self.health.is_outage(now) {
             // A longer delay would let the lane sleep past the time at which it is parked.
             let rest = self.until_stuck(id, failure.class, now);
             delay = delay.min(self.policy.park_after / 2).min(rest);
         }
-        let delay = self.probing(delay, now);
+        let delay = self.health.retry_delay(delay, now);
         self.table[id].state = State::Waiting { until: now + delay };
         self.look_at(now + delay, id);
+    }
+
+    /// The rows of a refused batch, and what is known of their key.
+    fn refused_rows(&self, batch: &Batch) -> RefusedRows {
+        if are_live(&batch.rows) {
+            let attempts = self.table[batch.lane].refusals.attempts;
+            return RefusedRows::Live(KeyBefore::after(attempts));
+        }
+        let parked = self.parked_key(batch.lane).and_then(|id| self.table[id].parked.as_ref());
+        parked.map_or(RefusedRows::Unparked, |parked| RefusedRows::Parked {
+            key: KeyBefore::after(parked.failures),
+            last: parked.failed,
+        })
     }
 
     /// Schedules a check of the lane at this time.
@@ -378,21 +376,6 @@ impl Lanes {
         if cfg!(debug_assertions) {
             self.table.check_lane(id);
         }
-    }
-
-    /// The longest pause between probes in an outage. A probe costs one request and detects that
-    /// the service is back. All other lanes are woken when a probe succeeds.
-    const PROBE_EVERY: Duration = Duration::from_secs(2);
-
-    /// Shortens the delay for the lane that probes.
-    fn probing(&mut self, delay: Duration, now: Instant) -> Duration {
-        let is_probed = self.probe_at.is_some_and(|at| at > now);
-        if is_probed || !self.weather.is_outage(now) {
-            return delay;
-        }
-        let delay = delay.min(Self::PROBE_EVERY);
-        self.probe_at = Some(now + delay);
-        delay
     }
 
     fn refused_row(&mut self, mut batch: Batch, failure: &PublishFailure, now: Instant) {
@@ -496,11 +479,11 @@ impl Lanes {
 
     /// Moves a batch of unordered rows to a lane of its own. The topic's lane collects the next
     /// rows.
-    fn detach(&mut self, id: LaneId, fair: Duration) -> LaneId {
+    fn detach(&mut self, id: LaneId, healthy_time: Duration) -> LaneId {
         let lane = &mut self.table[id];
         let mut loose = Lane::loose(Topic::clone(&lane.topic));
         loose.state = State::Out;
-        loose.refusals.since = Some(fair);
+        loose.refusals.since = Some(healthy_time);
         if lane.queue.is_empty() {
             lane.state = State::Empty;
         } else {

@@ -12,6 +12,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use pgoutput_parser::Position;
+use walrelay_protobuf::{Malformed, header_len, put_header};
 
 use crate::routing::wire;
 
@@ -40,7 +41,7 @@ impl Message {
         event_id: &str,
         body: &[u8],
     ) -> Result<Self, NotAMessage> {
-        let ordering_key = wire::check(body).map_err(|wire::Malformed| NotAMessage)?;
+        let ordering_key = wire::check(body).map_err(|Malformed| NotAMessage)?;
         Ok(Self::build(topic, position, event_id, body.len(), |buffer| {
             let start = buffer.len();
             buffer.extend_from_slice(body);
@@ -57,11 +58,10 @@ impl Message {
         body_len: usize,
         write_body: impl FnOnce(&mut Vec<u8>) -> Range<usize>,
     ) -> Self {
-        let header_len = 1 + wire::varint_len(body_len);
+        let header_len = header_len(body_len);
         let mut buffer = Vec::with_capacity(event_id.len() + header_len + body_len);
         buffer.extend_from_slice(event_id.as_bytes());
-        buffer.push(wire::REQUEST_MESSAGES);
-        wire::put_varint(&mut buffer, body_len);
+        put_header(&mut buffer, wire::REQUEST_MESSAGES, body_len);
         let ordering_key = write_body(&mut buffer);
         assert_eq!(buffer.len(), event_id.len() + header_len + body_len, "body length was wrong");
         Self {
@@ -135,16 +135,13 @@ impl Message {
         self.request_field().len()
     }
 
-    /// The contents of the body's fields with this tag. [`Router`] wrote the body or
+    /// The contents of the body's fields with this number. [`Router`] wrote the body or
     /// [`from_encoded`](Self::from_encoded) checked it, so no field is malformed.
     ///
     /// [`Router`]: crate::Router
-    fn fields(&self, tag: u8) -> impl Iterator<Item = &[u8]> {
-        let body = self.body();
-        wire::Fields::of(body)
-            .filter_map(Result::ok)
-            .filter(move |(found, _)| *found == usize::from(tag))
-            .map(|(_, range)| &body[range])
+    fn fields(&self, number: u8) -> impl Iterator<Item = &[u8]> {
+        let fields = wire::contents(self.body()).filter_map(Result::ok);
+        fields.filter(move |(found, _)| *found == number).map(|(_, content)| content)
     }
 
     /// The memory that the budget counts, in bytes. It covers the message, a second copy in an

@@ -3,18 +3,17 @@
 
 use std::time::{Duration, Instant};
 
-use walrelay_core::Random;
+use walrelay_core::{Backoff, Random};
 
-use crate::backoff::Backoff;
 use crate::failure::Failure;
 
 /// The wait after a conflict, long enough for the other transaction to end.
-const CONFLICT_WAIT_FIRST: Duration = Duration::from_millis(10);
-const CONFLICT_WAIT_LONGEST: Duration = Duration::from_secs(1);
+const CONFLICT_WAIT: Backoff =
+    Backoff { base: Duration::from_millis(10), cap: Duration::from_secs(1) };
 /// The wait in an outage. A failover takes seconds, so one more second costs little, and a server
 /// that starts is not flooded.
-const OUTAGE_WAIT_FIRST: Duration = Duration::from_millis(100);
-const OUTAGE_WAIT_LONGEST: Duration = Duration::from_secs(5);
+const OUTAGE_WAIT: Backoff =
+    Backoff { base: Duration::from_millis(100), cap: Duration::from_secs(5) };
 /// Batch sizes of successive probes in an outage. The last is 1, which separates a poison event
 /// from a dead database.
 const PROBES: [usize; 4] = [10, 5, 2, 1];
@@ -76,8 +75,10 @@ fn in_patience(size: usize, time: Duration) -> usize {
 pub(crate) struct Pace {
     workers: usize,
     limit: AdaptiveBatchSize,
-    conflict: Backoff,
-    outage: Backoff,
+    /// Consecutive conflicts.
+    conflicts: u32,
+    /// Consecutive failed attempts to reach the database, or refusals.
+    outages: u32,
     /// The failure that caused the outage, or the last known failure.
     last: Failure,
     not_before: Option<Instant>,
@@ -88,8 +89,8 @@ impl Pace {
         Self {
             workers,
             limit: AdaptiveBatchSize::of(batch_max),
-            conflict: Backoff::new(CONFLICT_WAIT_FIRST, CONFLICT_WAIT_LONGEST),
-            outage: Backoff::new(OUTAGE_WAIT_FIRST, OUTAGE_WAIT_LONGEST),
+            conflicts: 0,
+            outages: 0,
             last: Failure::Outage,
             not_before: None,
         }
@@ -97,7 +98,7 @@ impl Pace {
 
     /// Returns whether one more batch may start while `out` batches are in flight.
     pub(crate) fn may_begin(&self, now: Instant, out: usize) -> bool {
-        let workers = match self.is_outage() || self.conflict.tries() >= CONFLICTS_MAX {
+        let workers = match self.is_outage() || self.conflicts >= CONFLICTS_MAX {
             true => 1,
             false => self.workers,
         };
@@ -106,14 +107,14 @@ impl Pace {
 
     /// Returns the maximum number of messages of the next batch.
     pub(crate) fn batch_size(&self) -> usize {
-        match self.outage.tries().checked_sub(1).filter(|_| self.is_away()) {
+        match self.outages.checked_sub(1).filter(|_| self.is_away()) {
             None => self.limit.size(),
             Some(tries) => self.limit.size().min(PROBES[tries as usize % PROBES.len()]),
         }
     }
 
     pub(crate) fn is_outage(&self) -> bool {
-        self.outage.tries() > 0
+        self.outages > 0
     }
 
     /// Returns whether no event passes because the database is unreachable. Refusing the handler's
@@ -131,14 +132,13 @@ impl Pace {
     /// the handler's actions.
     pub(crate) fn recorded(&mut self) {
         match self.is_outage() && self.last == Failure::Operator {
-            true => self.conflict.worked(),
+            true => self.conflicts = 0,
             false => self.worked(),
         }
     }
 
     pub(crate) fn worked(&mut self) {
-        self.outage.worked();
-        self.conflict.worked();
+        (self.outages, self.conflicts) = (0, 0);
         self.not_before = None;
         self.limit.worked();
     }
@@ -153,7 +153,8 @@ impl Pace {
     /// Notes that a batch of this size conflicted with other transactions.
     pub(crate) fn conflicted(&mut self, size: usize, now: Instant, random: &mut Random) {
         self.limit.failed(size);
-        let wait = self.conflict.failed(random);
+        self.conflicts = self.conflicts.saturating_add(1);
+        let wait = CONFLICT_WAIT.delay(self.conflicts, random.next_u32());
         self.wait_until(now + wait);
     }
 
@@ -165,9 +166,10 @@ impl Pace {
         if self.is_outage() && self.not_before.is_some_and(|at| at > now) {
             return;
         }
-        let wait = self.outage.failed(random);
+        self.outages = self.outages.saturating_add(1);
+        let wait = OUTAGE_WAIT.delay(self.outages, random.next_u32());
         let is_refused = failure == Failure::Operator;
-        self.wait_until(now + if is_refused { wait.min(OUTAGE_WAIT_FIRST) } else { wait });
+        self.wait_until(now + if is_refused { wait.min(OUTAGE_WAIT.base) } else { wait });
     }
 
     /// Notes an answer of the server. A refusal or a conflict proves that the database is
@@ -177,7 +179,7 @@ impl Pace {
             self.last = failure;
         }
         if failure.may_be_transient() {
-            self.outage.worked();
+            self.outages = 0;
         }
     }
 
@@ -196,7 +198,7 @@ mod tests {
         pace.conflicted(200, now, &mut random);
         assert_eq!(pace.batch_size(), 100);
         assert!(!pace.may_begin(now, 0), "it waits a moment");
-        let later = now + CONFLICT_WAIT_LONGEST;
+        let later = now + CONFLICT_WAIT.cap;
         assert!(pace.may_begin(later, 3));
         pace.conflicted(100, now, &mut random);
         pace.conflicted(1, now, &mut random);
@@ -213,7 +215,7 @@ mod tests {
         for _ in 0..4 {
             pace.failed(Failure::Outage, now, &mut random);
         }
-        let soon = now + OUTAGE_WAIT_FIRST;
+        let soon = now + OUTAGE_WAIT.base;
         assert!(pace.may_begin(soon, 0), "four workers that fail at once are one failure");
         assert!(!pace.may_begin(soon, 1));
         assert_eq!(pace.batch_size(), 10);
@@ -228,7 +230,7 @@ mod tests {
         for _ in 0..5 {
             pace.failed(Failure::Outage, now, &mut random);
             sizes.push(pace.batch_size());
-            now += OUTAGE_WAIT_LONGEST;
+            now += OUTAGE_WAIT.cap;
         }
         assert_eq!(sizes, [10, 5, 2, 1, 10]);
         assert!(pace.is_outage() && pace.is_away());
@@ -239,7 +241,7 @@ mod tests {
         let (mut pace, mut random, mut now) = (Pace::new(200, 4), Random::new(1), Instant::now());
         for _ in 0..5 {
             pace.failed(Failure::Operator, now, &mut random);
-            now += OUTAGE_WAIT_FIRST;
+            now += OUTAGE_WAIT.base;
             assert!(pace.may_begin(now, 0) && !pace.may_begin(now, 1));
             assert_eq!(pace.batch_size(), 200);
         }

@@ -20,18 +20,17 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use walrelay_core::Random;
+use walrelay_core::{Backoff, Random};
 
 use crate::adaptive_concurrency::{PATIENCE, Pace};
-use crate::backoff::jittered;
 use crate::batch::{BatchId, Fate, Outcome};
 use crate::failure::Failure;
 use crate::leases::{Lease, Leases, Look, Ticket};
 use crate::poison_isolation::PoisonIsolation;
 
-/// The pause of a key after its first deferral. The pause doubles up to `REST_LONGEST`.
-const REST_FIRST: Duration = Duration::from_millis(5);
-const REST_LONGEST: Duration = Duration::from_secs(1);
+/// The pause of a key after a deferral. It is short at first, because most deferred events wait for
+/// another transaction that ends soon.
+const KEY_PAUSE: Backoff = Backoff { base: Duration::from_millis(5), cap: Duration::from_secs(1) };
 
 /// The keys that `app_inbox_run` has certainly tried when it gives up a batch in which no event
 /// passed.
@@ -468,9 +467,8 @@ impl<M> Intake<M> {
             self.make_ready(key);
             return;
         }
-        let rest = REST_FIRST.saturating_mul(1 << lane.deferrals.min(20)).min(REST_LONGEST);
         lane.deferrals += 1;
-        let until = now + jittered(rest, &mut self.random);
+        let until = now + KEY_PAUSE.delay(lane.deferrals, self.random.next_u32());
         lane.state = State::Resting(until);
         self.resting.insert((until, Arc::clone(key)));
     }

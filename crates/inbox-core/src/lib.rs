@@ -16,7 +16,6 @@
 //! The functions in the database keep C1, C4, C5 and C6.
 
 mod adaptive_concurrency;
-mod backoff;
 mod batch;
 mod failure;
 mod intake;
@@ -24,7 +23,6 @@ mod leases;
 mod poison_isolation;
 
 pub use adaptive_concurrency::{AdaptiveBatchSize, PATIENCE};
-pub use backoff::Backoff;
 pub use batch::{Batch, BatchId, Fate, Outcome, Standing};
 pub use failure::{Failure, is_of_surroundings, is_uncounted_failure, uncounted_code_prefixes};
 pub use intake::{Delivery, DeliveryKind, Intake, IntakeLimits};

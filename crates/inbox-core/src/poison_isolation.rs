@@ -19,16 +19,15 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use walrelay_core::Random;
+use walrelay_core::{Backoff, Random};
 
 use crate::adaptive_concurrency::AdaptiveBatchSize;
-use crate::backoff::Backoff;
 use crate::failure::Failure;
 use crate::leases::Ticket;
 
 /// The wait between probes of doubtful messages while no event passes. The wait grows.
-const PROBE_WAIT_FIRST: Duration = Duration::from_millis(100);
-const PROBE_WAIT_LONGEST: Duration = Duration::from_secs(5);
+const PROBE_WAIT: Backoff =
+    Backoff { base: Duration::from_millis(100), cap: Duration::from_secs(5) };
 /// Conflicts after which a message is in doubt. Batches halve with each conflict, so the message
 /// has conflicted in batches of several sizes by then.
 const CONFLICTS_MAX: u32 = 4;
@@ -73,7 +72,8 @@ pub(crate) struct PoisonIsolation {
     /// no event passed.
     unproven: usize,
     unproven_since: Option<Instant>,
-    wait: Backoff,
+    /// Consecutive batches of doubtful messages that failed.
+    failed_probes: u32,
     not_before: Option<Instant>,
     /// The number of doubtful messages tried together. The number shrinks when failures are slow.
     together: AdaptiveBatchSize,
@@ -87,7 +87,7 @@ impl PoisonIsolation {
             of: BTreeMap::new(),
             unproven: 0,
             unproven_since: None,
-            wait: Backoff::new(PROBE_WAIT_FIRST, PROBE_WAIT_LONGEST),
+            failed_probes: 0,
             not_before: None,
         }
     }
@@ -96,7 +96,7 @@ impl PoisonIsolation {
     pub(crate) fn others_passed(&mut self) {
         self.passed += 1;
         self.unproven_since = None;
-        self.wait.worked();
+        self.failed_probes = 0;
         self.not_before = None;
     }
 
@@ -173,7 +173,8 @@ impl PoisonIsolation {
 
     /// Notes that a batch of doubtful messages failed.
     pub(crate) fn failed(&mut self, now: Instant, random: &mut Random) {
-        self.not_before = Some(now + self.wait.failed(random));
+        self.failed_probes = self.failed_probes.saturating_add(1);
+        self.not_before = Some(now + PROBE_WAIT.delay(self.failed_probes, random.next_u32()));
     }
 
     /// Returns the time at which doubtful messages may be tried again, if that is not now.

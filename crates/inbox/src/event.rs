@@ -74,8 +74,7 @@ impl Event {
             tx_index: position.map(|(_, index)| index),
             system_identifier: text(&attributes, &[attribute::SYSTEM_IDENTIFIER]),
             message_id: storable(message_id),
-            publish_time: publish_time
-                .and_then(|(seconds, nanos)| at(seconds, u32::try_from(nanos).unwrap_or(0))),
+            publish_time: publish_time.and_then(|(seconds, nanos)| at(seconds, nanos)),
             attributes: Attributes::of_pairs(&attributes),
             data: Bytes::copy_from_slice(data),
         }

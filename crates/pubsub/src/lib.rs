@@ -21,7 +21,6 @@ mod dialer;
 mod error;
 mod grpc;
 mod pool;
-mod protobuf;
 mod pull_response;
 mod roots;
 mod subscriber;

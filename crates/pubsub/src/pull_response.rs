@@ -10,20 +10,20 @@ use bytes::Bytes;
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::streaming_pull_response::{
     AcknowledgeConfirmation, ModifyAckDeadlineConfirmation,
 };
+use walrelay_protobuf::{Fields, Value};
 
-use crate::protobuf::{Field, field};
-
-const DATA: u64 = 1 << 3 | 2;
-const ATTRIBUTES: u64 = 2 << 3 | 2;
-const MESSAGE_ID: u64 = 3 << 3 | 2;
-const PUBLISH_TIME: u64 = 4 << 3 | 2;
-const ORDERING_KEY: u64 = 5 << 3 | 2;
+/// Fields of a message.
+const DATA: u64 = 1;
+const ATTRIBUTES: u64 = 2;
+const MESSAGE_ID: u64 = 3;
+const PUBLISH_TIME: u64 = 4;
+const ORDERING_KEY: u64 = 5;
 /// Fields of an attribute entry.
-const NAME: u64 = 1 << 3 | 2;
-const VALUE: u64 = 2 << 3 | 2;
+const NAME: u64 = 1;
+const VALUE: u64 = 2;
 /// Fields of a timestamp.
-const SECONDS: u64 = 1 << 3;
-const NANOS: u64 = 2 << 3;
+const SECONDS: u64 = 1;
+const NANOS: u64 = 2;
 
 /// As many attributes as the relay writes, and a few headers.
 const ATTRIBUTES_EXPECTED: usize = 16;
@@ -103,18 +103,17 @@ impl<'a> MessageRef<'a> {
         Self::read(bytes).ok_or(MalformedMessage)
     }
 
-    fn read(mut bytes: &'a [u8]) -> Option<Self> {
+    fn read(bytes: &'a [u8]) -> Option<Self> {
         let attributes = Vec::with_capacity(ATTRIBUTES_EXPECTED);
         let mut message = Self { attributes, ..Self::default() };
-        while !bytes.is_empty() {
-            let Field { tag, content, .. } = field(&mut bytes)?;
-            match tag {
-                DATA => message.data = content,
-                ATTRIBUTES => message.attributes.push(attribute(content)?),
-                MESSAGE_ID => message.message_id = text(content)?,
-                PUBLISH_TIME => message.publish_time = Some(timestamp(content)?),
-                ORDERING_KEY => message.ordering_key = text(content)?,
-                _ => {}
+        for field in Fields::of(bytes) {
+            match field.ok()? {
+                (DATA, Value::Bytes(data)) => message.data = data,
+                (ATTRIBUTES, Value::Bytes(entry)) => message.attributes.push(attribute(entry)?),
+                (MESSAGE_ID, Value::Bytes(id)) => message.message_id = text(id)?,
+                (PUBLISH_TIME, Value::Bytes(time)) => message.publish_time = Some(timestamp(time)?),
+                (ORDERING_KEY, Value::Bytes(key)) => message.ordering_key = text(key)?,
+                (_, Value::Bytes(_) | Value::Number(_) | Value::Fixed(_)) => {}
             }
         }
         // The service assigns an id to every message.
@@ -128,27 +127,25 @@ impl std::fmt::Debug for MessageRef<'_> {
     }
 }
 
-fn attribute(mut entry: &[u8]) -> Option<(&str, &str)> {
+fn attribute(entry: &[u8]) -> Option<(&str, &str)> {
     let (mut name, mut value) = ("", "");
-    while !entry.is_empty() {
-        let Field { tag, content, .. } = field(&mut entry)?;
-        match tag {
-            NAME => name = text(content)?,
-            VALUE => value = text(content)?,
-            _ => {}
+    for field in Fields::of(entry) {
+        match field.ok()? {
+            (NAME, Value::Bytes(bytes)) => name = text(bytes)?,
+            (VALUE, Value::Bytes(bytes)) => value = text(bytes)?,
+            (_, Value::Bytes(_) | Value::Number(_) | Value::Fixed(_)) => {}
         }
     }
     Some((name, value))
 }
 
-fn timestamp(mut bytes: &[u8]) -> Option<(i64, i32)> {
+fn timestamp(bytes: &[u8]) -> Option<(i64, i32)> {
     let (mut seconds, mut nanos) = (0, 0);
-    while !bytes.is_empty() {
-        let Field { tag, varint, .. } = field(&mut bytes)?;
-        match tag {
-            SECONDS => seconds = varint.cast_signed(),
-            NANOS => nanos = i32::try_from(varint.cast_signed()).ok()?,
-            _ => {}
+    for field in Fields::of(bytes) {
+        match field.ok()? {
+            (SECONDS, Value::Number(number)) => seconds = number.cast_signed(),
+            (NANOS, Value::Number(number)) => nanos = i32::try_from(number.cast_signed()).ok()?,
+            (_, Value::Bytes(_) | Value::Number(_) | Value::Fixed(_)) => {}
         }
     }
     Some((seconds, nanos))

@@ -9,15 +9,14 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use walrelay_core::Message;
-
-use crate::protobuf::{Field, field};
+use walrelay_protobuf::{Fields, Value, field_len, put_field};
 
 /// The size of the compression flag and the length before every gRPC message.
 const PREFIX_LEN: usize = 5;
-/// `PublishRequest.topic`, length-delimited.
-const REQUEST_TOPIC: u8 = 1 << 3 | 2;
-/// `PublishResponse.message_ids`, length-delimited.
-const RESPONSE_MESSAGE_IDS: u64 = 1 << 3 | 2;
+/// `PublishRequest.topic`.
+const REQUEST_TOPIC: u8 = 1;
+/// `PublishResponse.message_ids`.
+const RESPONSE_MESSAGE_IDS: u64 = 1;
 
 /// The largest response that is read, in bytes. 1,000 ids take about 25 KB.
 pub(crate) const RESPONSE_BYTES_MAX: usize = 1024 * 1024;
@@ -27,35 +26,19 @@ pub(crate) fn request<'a>(
     topic: &str,
     messages: impl Iterator<Item = &'a Message> + Clone,
 ) -> Bytes {
-    let mut header = [0; 10];
-    let header_len = varint(&mut header, topic.len());
     let fields: usize = messages.clone().map(|message| message.request_field().len()).sum();
-    let body_len = 1 + header_len + topic.len() + fields;
+    let body_len = field_len(topic.len()) + fields;
     // The byte budget keeps rows in flight far below this limit.
     let length = u32::try_from(body_len).expect("a batch fits into a gRPC message");
 
     let mut frame = BytesMut::with_capacity(PREFIX_LEN + body_len);
     frame.put_u8(0);
     frame.put_u32(length);
-    frame.put_u8(REQUEST_TOPIC);
-    frame.put_slice(&header[..header_len]);
-    frame.put_slice(topic.as_bytes());
+    put_field(&mut frame, REQUEST_TOPIC, topic.as_bytes());
     for message in messages {
         frame.put_slice(message.request_field());
     }
     frame.freeze()
-}
-
-/// Writes `value` as a varint and returns its length.
-fn varint(buffer: &mut [u8; 10], mut value: usize) -> usize {
-    let mut len = 0;
-    while value >= 0x80 {
-        buffer[len] = value.to_le_bytes()[0] | 0x80;
-        value >>= 7;
-        len += 1;
-    }
-    buffer[len] = value.to_le_bytes()[0];
-    len + 1
 }
 
 /// The reason why a response cannot be read.
@@ -71,7 +54,7 @@ pub(crate) enum BadResponse {
 
 /// Reads the message ids of a response, in the order of the request's messages.
 pub(crate) fn message_ids(frame: &[u8]) -> Result<Vec<String>, BadResponse> {
-    let (prefix, mut body) = frame.split_at_checked(PREFIX_LEN).ok_or(BadResponse::Framing)?;
+    let (prefix, body) = frame.split_at_checked(PREFIX_LEN).ok_or(BadResponse::Framing)?;
     if prefix[0] != 0 {
         return Err(BadResponse::Compressed);
     }
@@ -80,10 +63,11 @@ pub(crate) fn message_ids(frame: &[u8]) -> Result<Vec<String>, BadResponse> {
         return Err(BadResponse::Framing);
     }
     let mut ids = Vec::new();
-    while !body.is_empty() {
-        let Field { tag, content, .. } = field(&mut body).ok_or(BadResponse::Encoding)?;
-        if tag == RESPONSE_MESSAGE_IDS {
-            let id = std::str::from_utf8(content).map_err(|_| BadResponse::Encoding)?;
+    for field in Fields::of(body) {
+        if let (RESPONSE_MESSAGE_IDS, Value::Bytes(id)) =
+            field.map_err(|_| BadResponse::Encoding)?
+        {
+            let id = std::str::from_utf8(id).map_err(|_| BadResponse::Encoding)?;
             ids.push(id.to_owned());
         }
     }

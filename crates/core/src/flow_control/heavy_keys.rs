@@ -16,7 +16,7 @@ use crate::message::Topic;
 pub const KEY_BYTES_PER_SECOND_MAX: u64 = 1_000_000;
 
 /// The throughput from which a key should be split, in bytes per second: 70 % of the limit.
-pub const HOT_KEY_BYTES_PER_SECOND: u64 = KEY_BYTES_PER_SECOND_MAX / 10 * 7;
+const HOT_KEY_BYTES_PER_SECOND: u64 = KEY_BYTES_PER_SECOND_MAX / 10 * 7;
 
 /// One of the heaviest keys of the last window.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use pgoutput_parser::Lsn;
 
 use crate::lane::Batch;
-use crate::publish_health::outage_detector::Delivery;
+use crate::publish_health::Delivery;
 use crate::tracker::Watermark;
 
 /// The rows that are recorded in dispatch state because the slot retains too much WAL.

@@ -66,7 +66,7 @@ impl Lanes {
     /// topic's keys was tried a moment ago.
     #[must_use]
     pub fn paused_topics(&self, now: Instant) -> Vec<Topic> {
-        self.failing.paused_topics(now)
+        self.health.paused_topics(now)
     }
 
     /// The lane of a key, created on first use. A resting key is parked again.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::failure::FailureClass;
 use crate::flow_control::budget::BudgetLimits;
-use crate::lane::{LaneId, State};
+use crate::lane::{Lane, LaneId, State};
 use crate::lane_outputs::ParkCause;
 use crate::message::Topic;
 
@@ -22,14 +22,10 @@ impl Lanes {
     /// The shortest pause between two scans for failing rows.
     const RELIEF_PAUSE: Duration = Duration::from_millis(100);
 
-    /// The longest pause between probes of a topic that an operator has to fix. A probe tries one
-    /// key.
-    const PROBE_PAUSE_MAX: Duration = Duration::from_secs(5);
-
     /// Records failing rows while the budget is nearly full and the service is up. Starts with the
     /// heaviest topic and stops when failing rows use no more than `share`.
     pub fn relieve(&mut self, share: BudgetLimits, now: Instant) {
-        if self.failing.is_empty() || self.next_relief_at.is_some_and(|at| now < at) {
+        if !self.health.has_failing_topics() || self.next_relief_at.is_some_and(|at| now < at) {
             return;
         }
         self.next_relief_at = Some(now + Self::RELIEF_PAUSE);
@@ -57,11 +53,12 @@ impl Lanes {
     }
 
     fn record_failing(&mut self, topic: &Topic, lanes: Vec<LaneId>, now: Instant) {
-        let Some(failing) = self.failing.topics.get_mut(topic) else { return };
-        // Marks the topic as failing, because otherwise its next keys would fill the budget again.
-        // One heavy lane is a failing key and says nothing about the topic.
-        failing.is_failing_topic |= failing.operator_since.is_some() && lanes.len() > 1;
+        let Some(failing) = self.health.failing(topic) else { return };
         let why = ParkCause::Refused(Arc::clone(&failing.failure));
+        // One heavy lane is a failing key and says nothing about the topic.
+        if lanes.len() > 1 {
+            self.health.record_untried(topic);
+        }
         for id in lanes {
             self.set_aside(id, &why, now);
         }
@@ -71,14 +68,14 @@ impl Lanes {
     fn fails_while_others_succeed(&self, id: LaneId) -> bool {
         let lane = &self.table[id];
         let waits = lane.sends_live_rows() && lane.holds_live_rows();
-        if !waits || !self.failing.topics.contains_key(&lane.topic) {
+        if !waits || self.health.failing(&lane.topic).is_none() {
             return false;
         }
         // A failure that an operator has to fix is an answer of the service. For any other failure,
         // a request sent later must have been stored.
         let others_succeed = || {
             let first = lane.refusals.first;
-            first.is_some_and(|moment| self.weather.has_stored_what_was_sent_after(moment))
+            first.is_some_and(|moment| self.health.has_stored_since(moment))
         };
         lane.refusals.operator_since.is_some() || others_succeed()
     }
@@ -102,25 +99,23 @@ impl Lanes {
     /// Notes a refused live row. Returns whether its lane or its topic has been stuck for long
     /// enough.
     pub(super) fn is_stuck(&mut self, id: LaneId, class: FailureClass, now: Instant) -> bool {
-        let (topic, park_after) = (Topic::clone(&self.table[id].topic), self.policy.park_after);
-        let refusals = &mut self.table[id].refusals;
+        let Lane { topic, refusals, .. } = &mut self.table[id];
         refusals.first.get_or_insert(now);
         if class == FailureClass::Operator {
             refusals.operator_since.get_or_insert(now);
-            self.failing.judge(&topic, park_after, now);
         }
-        let is_known_sick =
-            class == FailureClass::Operator && self.failing.sickness(&topic).is_some();
-        is_known_sick || self.until_stuck(id, class, now) == Duration::ZERO
+        let is_recorded_untried = class == FailureClass::Operator
+            && self.health.failing(topic).is_some_and(|failing| failing.is_recorded_untried);
+        is_recorded_untried || self.until_stuck(id, class, now) == Duration::ZERO
     }
 
     /// The remaining time until a refused lane is parked, if others keep succeeding.
     pub(super) fn until_stuck(&self, id: LaneId, class: FailureClass, now: Instant) -> Duration {
-        let (refusals, fair) = (&self.table[id].refusals, self.weather.fair(now));
+        let (refusals, healthy_time) = (&self.table[id].refusals, self.health.healthy_time(now));
         let rest = |stuck: Duration| self.policy.park_after.saturating_sub(stuck);
-        let in_fair_weather = match self.weather.is_outage(now) {
+        let by_healthy_time = match self.health.is_outage(now) {
             true => Duration::MAX,
-            false => rest(fair.saturating_sub(refusals.since.unwrap_or(fair))),
+            false => rest(healthy_time.saturating_sub(refusals.since.unwrap_or(healthy_time))),
         };
         // The service answered, so there is no outage and wall time counts.
         let by_the_clock = match (class, refusals.operator_since) {
@@ -129,40 +124,7 @@ impl Lanes {
                 Duration::MAX
             }
         };
-        in_fair_weather.min(by_the_clock)
-    }
-
-    /// Whether a parked key may be claimed now. If the topic waits for an operator, only one key is
-    /// tried at a time. The other keys get the time of their next check as the error.
-    pub(super) fn try_probe(&mut self, topic: &Topic, now: Instant) -> Result<(), Instant> {
-        let random = self.random.next_u32();
-        let is_outage = self.weather.is_outage(now);
-        let Some(failing) = self.failing.topics.get_mut(topic) else { return Ok(()) };
-        if failing.operator_since.is_none() {
-            return if is_outage { self.may_probe_in_outage(random, now) } else { Ok(()) };
-        }
-        if now < failing.probe_at {
-            let spread = self.policy.operator.delay(failing.probes, random);
-            return Err(failing.probe_at + spread.min(Self::PROBE_PAUSE_MAX));
-        }
-        failing.probes += 1;
-        let pause = self.policy.operator.delay(failing.probes, random);
-        failing.probe_at = now + pause.min(Self::PROBE_PAUSE_MAX);
-        Ok(())
-    }
-
-    /// Allows one probe per interval while nothing is stored at all, by a lane or a parked key.
-    fn may_probe_in_outage(&mut self, random: u32, now: Instant) -> Result<(), Instant> {
-        match self.probe_at {
-            Some(at) if at > now => {
-                let spread = Duration::from_millis(u64::from(random % 1_000));
-                Err(at + spread)
-            }
-            _ => {
-                self.probe_at = Some(now + Self::PROBE_EVERY);
-                Ok(())
-            }
-        }
+        by_healthy_time.min(by_the_clock)
     }
 }
 

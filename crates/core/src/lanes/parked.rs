@@ -9,13 +9,10 @@ use std::time::{Duration, Instant};
 
 use crate::failure::{FailureClass, PublishFailure};
 use crate::flow_control::wal_budget::SpillMode;
-use crate::lane::{
-    Batch, Behind, FailedDelivery, FailureInterval, Lane, LaneId, Origin, Parked, Redelivery, Row,
-    State,
-};
+use crate::lane::{Batch, Behind, Lane, LaneId, Origin, Parked, Redelivery, Row, State};
 use crate::lane_outputs::{FailureCause, Finished, ParkCause, RowToRecord, Verdict};
 use crate::message::{Message, Topic};
-use crate::publish_health::topic_outage_detector::WasHealthy;
+use crate::publish_health::FailedDelivery;
 
 use super::Lanes;
 
@@ -98,7 +95,8 @@ impl Lanes {
                 continue;
             }
             let topic = Topic::clone(&lane.topic);
-            if let Err(again_at) = self.try_probe(&topic, now) {
+            let random = self.random.next_u32();
+            if let Err(again_at) = self.health.may_claim(&topic, random, now) {
                 self.pause(id, again_at);
                 self.rest_if_lanes_scarce(id, now);
                 continue;
@@ -196,20 +194,27 @@ impl Lanes {
     }
 
     /// Handles a failed delivery from dispatch state: returns the rows and backs off.
-    pub(super) fn delivery_failed(&mut self, batch: Batch, failure: &PublishFailure, now: Instant) {
+    /// `failed` is the delivery, if the key is parked.
+    pub(super) fn delivery_failed(
+        &mut self,
+        batch: Batch,
+        failure: &PublishFailure,
+        failed: Option<FailedDelivery>,
+        now: Instant,
+    ) {
         let id = batch.lane;
         let ordered = self.table[id].is_ordered();
         // Only a row that failed alone counts an attempt. An outage or a missing permission must
         // not kill the row.
         let was_alone = batch.rows.len() == 1;
-        let (failures, before) = self.note_failed_delivery(id, failure.class, now);
+        let (failures, before) = self.count_failed_delivery(id, failed);
         let counts = was_alone
             && failure.class == FailureClass::Transient
             && self.spill == SpillMode::Off
-            && before.is_some_and(|failed| self.was_caused_by_row(batch.topic(), failed))
-            && !self.weather.is_outage(now);
+            && before.is_some_and(|before| self.health.is_row_at_fault(batch.topic(), &before))
+            && !self.health.is_outage(now);
         let delay = self.policy.redelivery.delay(failures, self.random.next_u32());
-        let delay = self.probing(delay, now);
+        let delay = self.health.retry_delay(delay, now);
         let tried = if ordered { 1 } else { batch.rows.len() };
         let mut rows = batch.rows;
         rows.append(&mut self.table[id].take_queue());
@@ -248,53 +253,29 @@ impl Lanes {
         self.table.remove_if_unused(id);
     }
 
-    /// Whether the failed delivery was caused by its row. A request of the topic that was sent
-    /// later must have been stored. And no other healthy key may have failed in the same success
-    /// interval.
-    ///
-    /// An intermittent outage, of one topic or of all, makes several healthy keys fail each time.
-    fn was_caused_by_row(&self, topic: &Topic, failed: FailedDelivery) -> bool {
-        let FailedDelivery { at, everywhere, of_topic } = failed;
-        self.topic_weather.has_only_own_failures(topic, at, (of_topic.pause, of_topic.own))
-            && self.weather.refused_in(everywhere.pause) <= everywhere.own
+    /// The parked key of a delivery from dispatch state. Rows without a key count with their topic.
+    pub(super) fn parked_key(&self, id: LaneId) -> Option<LaneId> {
+        let lane = &self.table[id];
+        match lane.is_ordered() {
+            true => Some(id),
+            false => self.table.find(&lane.topic, ""),
+        }
     }
 
     /// Counts a failed delivery of the key. Returns the consecutive failures and the previous
-    /// failure. Rows without a key count with their topic.
-    fn note_failed_delivery(
+    /// failure.
+    fn count_failed_delivery(
         &mut self,
         id: LaneId,
-        class: FailureClass,
-        now: Instant,
+        failed: Option<FailedDelivery>,
     ) -> (u32, Option<FailedDelivery>) {
-        let topic = Topic::clone(&self.table[id].topic);
-        let of_key = match self.table[id].is_ordered() {
-            true => Some(id),
-            false => self.table.find(&topic, ""),
-        };
-        match of_key.and_then(|key| self.table[key].parked.as_mut()) {
-            Some(parked) => {
-                let was_well = match class {
-                    FailureClass::Transient if parked.failures == 0 => WasHealthy::Yes,
-                    FailureClass::Transient | FailureClass::Operator | FailureClass::Row => {
-                        WasHealthy::No
-                    }
-                };
-                if was_well == WasHealthy::Yes {
-                    self.weather.note_healthy_key_failure();
-                }
-                let (anywhere, of_topic) =
-                    (self.weather.pause(), self.topic_weather.failed(&topic, was_well, now));
-                let following = |before, pause| FailureInterval::following(before, pause, was_well);
-                let failed = FailedDelivery {
-                    at: now,
-                    everywhere: following(parked.failed.map(|failed| failed.everywhere), anywhere),
-                    of_topic: following(parked.failed.map(|failed| failed.of_topic), of_topic),
-                };
+        let key = self.parked_key(id);
+        match (key.and_then(|key| self.table[key].parked.as_mut()), failed) {
+            (Some(parked), Some(failed)) => {
                 parked.failures += 1;
                 (parked.failures, parked.failed.replace(failed))
             }
-            None => (1, None),
+            (None, _) | (_, None) => (1, None),
         }
     }
 

@@ -39,7 +39,7 @@ impl Lanes {
     fn last_refusal(&self, id: LaneId) -> Option<Arc<PublishFailure>> {
         let lane = &self.table[id];
         let was_refused = lane.refusals.attempts > 0 && lane.state != State::Out;
-        let failing = self.failing.topics.get(&lane.topic).filter(|_| was_refused)?;
+        let failing = self.health.failing(&lane.topic).filter(|_| was_refused)?;
         Some(Arc::clone(&failing.failure))
     }
 
@@ -57,15 +57,19 @@ impl Lanes {
 
     /// Why a new row for this lane is recorded without being tried, if it is.
     pub(super) fn park_cause(&self, id: LaneId) -> Option<ParkCause> {
-        if self.spill == SpillMode::Off && self.failing.is_empty() {
+        if self.spill == SpillMode::Off && !self.health.has_failing_topics() {
             return None;
         }
         let lane = &self.table[id];
-        let sickness = || self.failing.sickness(&lane.topic).map(ParkCause::Refused);
+        let topic_failure = || {
+            let failing = self.health.failing(&lane.topic)?;
+            let failure = || ParkCause::Refused(Arc::clone(&failing.failure));
+            failing.is_recorded_untried.then(failure)
+        };
         match self.spill {
             _ if !lane.sends_live_rows() => None,
             SpillMode::Everything => Some(ParkCause::Spilled(None)),
-            SpillMode::Failing | SpillMode::Off => sickness(),
+            SpillMode::Failing | SpillMode::Off => topic_failure(),
         }
     }
 

@@ -8,16 +8,20 @@ use crate::failure::{FailureClass, PublishFailure};
 use crate::message::Topic;
 
 /// The number of failing topics that are remembered. Topics come from rows, so their number has no
-/// bound. If more topics fail at once, the one with the oldest last refusal is forgotten until it
-/// refuses again.
-const TOPICS_MAX: usize = 1_024;
+/// bound. With the longest error text, this many topics take about 2 MiB.
+///
+/// If more topics fail at once, the one with the oldest last refusal is forgotten until it refuses
+/// again. Order and parking do not depend on the entry: they are states of each key. A forgotten
+/// topic only costs requests, because its keys are tried first and its probes start again.
+pub(super) const TOPICS_MAX: usize = 1_024;
 
 /// The topics that have refused a row since they last stored one.
 #[derive(Debug, Default)]
-pub(crate) struct FailingTopics {
-    pub(crate) topics: BTreeMap<Topic, FailingTopic>,
+pub(super) struct FailingTopics {
+    pub(super) topics: BTreeMap<Topic, FailingTopic>,
 }
 
+/// A topic that has refused a row since it last stored one.
 #[derive(Debug)]
 pub(crate) struct FailingTopic {
     /// The time of the last refusal.
@@ -26,20 +30,28 @@ pub(crate) struct FailingTopic {
     pub(crate) failure: Arc<PublishFailure>,
     /// The time since which the topic answers that an operator has to act. Such an answer proves
     /// that the service is up.
-    pub(crate) operator_since: Option<Instant>,
+    pub(super) operator_since: Option<Instant>,
     /// Whether rows for this topic are recorded without being tried first.
-    pub(crate) is_failing_topic: bool,
+    pub(crate) is_recorded_untried: bool,
     /// The time before which no parked key of the topic is tried.
-    pub(crate) probe_at: Instant,
-    pub(crate) probes: u32,
+    pub(super) probe_at: Instant,
+    pub(super) probes: u32,
 }
 
 impl FailingTopics {
-    pub(crate) fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.topics.is_empty()
     }
 
-    pub(crate) fn refused(&mut self, topic: &Topic, failure: &PublishFailure, now: Instant) {
+    pub(super) fn get(&self, topic: &Topic) -> Option<&FailingTopic> {
+        self.topics.get(topic)
+    }
+
+    pub(super) fn get_mut(&mut self, topic: &Topic) -> Option<&mut FailingTopic> {
+        self.topics.get_mut(topic)
+    }
+
+    pub(super) fn refused(&mut self, topic: &Topic, failure: &PublishFailure, now: Instant) {
         if self.topics.len() >= TOPICS_MAX && !self.topics.contains_key(topic) {
             self.forget_one();
         }
@@ -47,7 +59,7 @@ impl FailingTopics {
             refused_at: now,
             failure: Arc::new(failure.clone()),
             operator_since: None,
-            is_failing_topic: false,
+            is_recorded_untried: false,
             probe_at: now,
             probes: 0,
         });
@@ -69,33 +81,27 @@ impl FailingTopics {
 
     /// Notes that the topic stored a row. Returns whether this ends a failure that an operator had
     /// to fix.
-    pub(crate) fn stored(&mut self, topic: &Topic) -> bool {
+    pub(super) fn stored(&mut self, topic: &Topic) -> bool {
         self.topics.remove(topic).is_some_and(|failing| failing.operator_since.is_some())
     }
 
-    /// The failure with which new rows of the topic are recorded without being tried, if they are.
-    pub(crate) fn sickness(&self, topic: &Topic) -> Option<Arc<PublishFailure>> {
-        let failing = self.topics.get(topic).filter(|failing| failing.is_failing_topic)?;
-        Some(Arc::clone(&failing.failure))
-    }
-
-    /// Marks the topic as failing once an operator has been needed for `park_after`. New keys are
-    /// then not tried first.
-    pub(crate) fn judge(&mut self, topic: &Topic, park_after: Duration, now: Instant) {
+    /// Has rows of the topic recorded without being tried, once an operator has been needed for
+    /// `park_after`.
+    pub(super) fn judge(&mut self, topic: &Topic, park_after: Duration, now: Instant) {
         if let Some(failing) = self.topics.get_mut(topic)
             && let Some(since) = failing.operator_since
             && now.saturating_duration_since(since) >= park_after
         {
-            failing.is_failing_topic = true;
+            failing.is_recorded_untried = true;
         }
     }
 
     /// The topics whose parked keys are not tried now.
-    pub(crate) fn paused_topics(&self, now: Instant) -> Vec<Topic> {
-        let rests =
+    pub(super) fn paused_topics(&self, now: Instant) -> Vec<Topic> {
+        let is_paused =
             |failing: &FailingTopic| failing.operator_since.is_some() && now < failing.probe_at;
-        let resting = self.topics.iter().filter(|(_, failing)| rests(failing));
-        resting.map(|(topic, _)| Topic::clone(topic)).collect()
+        let paused = self.topics.iter().filter(|(_, failing)| is_paused(failing));
+        paused.map(|(topic, _)| Topic::clone(topic)).collect()
     }
 }
 
@@ -104,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn topics_without_end_do_not_fill_the_memory_and_the_last_refused_are_remembered() {
+    fn memory_stays_bounded_with_any_number_of_refused_topics_and_the_last_refused_are_kept() {
         let start = Instant::now();
         let missing = PublishFailure::new(FailureClass::Operator, "NOT_FOUND", "made up");
         let topic = |number: u64| Topic::from(format!("t{number}"));
@@ -117,7 +123,8 @@ mod tests {
             failing.judge(&topic(0), Duration::from_secs(10), now);
         }
         assert_eq!(failing.topics.len(), TOPICS_MAX);
-        assert!(failing.sickness(&topic(0)).is_some(), "it goes on refusing");
+        let first = failing.get(&topic(0)).expect("it still refuses");
+        assert!(first.is_recorded_untried);
         assert!(failing.stored(&topic(last)), "the last one is known");
         assert!(!failing.stored(&topic(1)), "the first one is forgotten");
     }

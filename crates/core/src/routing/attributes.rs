@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 
 use pgoutput_parser::{Lsn, Position};
 use walrelay_envelope::attribute::{self as name, cloudevents};
+use walrelay_protobuf::{field_len, put_field, put_header};
 
 use crate::fault::{Fault, RouteError};
 use crate::limits::{ATTRIBUTE_KEY_BYTES_MAX, ATTRIBUTE_VALUE_BYTES_MAX, ATTRIBUTES_MAX};
@@ -246,11 +247,10 @@ impl Entries {
             self.too_long = fault_of_attribute(key, value.len());
         }
         self.count += 1;
-        let content_len = wire::field_len(key.len()) + wire::field_len(value.len());
-        self.encoded.push(wire::MESSAGE_ATTRIBUTES);
-        wire::put_varint(&mut self.encoded, content_len);
-        wire::put_field(&mut self.encoded, wire::ENTRY_KEY, key.as_bytes());
-        wire::put_field(&mut self.encoded, wire::ENTRY_VALUE, value);
+        let content_len = field_len(key.len()) + field_len(value.len());
+        put_header(&mut self.encoded, wire::MESSAGE_ATTRIBUTES, content_len);
+        put_field(&mut self.encoded, wire::ENTRY_KEY, key.as_bytes());
+        put_field(&mut self.encoded, wire::ENTRY_VALUE, value);
     }
 
     fn fault(&mut self) -> Option<Fault> {

@@ -18,16 +18,15 @@ impl<'a> IncompleteMessage<'a> {
     #[must_use]
     pub fn of(body: &'a [u8]) -> Option<Self> {
         let (end, announced) = wire::announced(body)?;
-        let part = |(tag, bytes): (usize, usize)| {
-            let parts = [
-                (wire::MESSAGE_ATTRIBUTES, Part::Attributes),
-                (wire::MESSAGE_ORDERING_KEY, Part::OrderingKey),
-                (wire::MESSAGE_DATA, Part::Payload),
-            ];
-            let part = parts.iter().find(|(known, _)| usize::from(*known) == tag);
-            part.map(|(_, part)| (*part, bytes))
-        };
-        let lacks: Option<Vec<_>> = announced.into_iter().map(part).collect();
+        let lacks: Option<Vec<_>> = announced
+            .into_iter()
+            .map(|(number, bytes)| match number {
+                wire::MESSAGE_ATTRIBUTES => Some((Part::Attributes, bytes)),
+                wire::MESSAGE_ORDERING_KEY => Some((Part::OrderingKey, bytes)),
+                wire::MESSAGE_DATA => Some((Part::Payload, bytes)),
+                _ => None,
+            })
+            .collect();
         Some(Self { has: &body[..end], lacks: lacks? })
     }
 

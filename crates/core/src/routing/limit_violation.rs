@@ -79,6 +79,7 @@ mod tests {
     use super::*;
     use crate::limits::{ATTRIBUTES_MAX, ORDERING_KEY_BYTES_MAX, REQUEST_BYTES_MAX};
     use crate::routing::wire;
+    use walrelay_protobuf::put_field;
 
     const TOPIC: &str = "projects/p/topics/orders.events";
 
@@ -90,15 +91,15 @@ mod tests {
     ) -> Option<LimitViolation> {
         let mut body = Vec::new();
         if data > 0 {
-            wire::put_field(&mut body, wire::MESSAGE_DATA, &vec![b'x'; data]);
+            put_field(&mut body, wire::MESSAGE_DATA, &vec![b'x'; data]);
         }
         for (name, value) in attributes {
             let mut entry = Vec::new();
-            wire::put_field(&mut entry, wire::ENTRY_KEY, name.as_bytes());
-            wire::put_field(&mut entry, wire::ENTRY_VALUE, value.as_bytes());
-            wire::put_field(&mut body, wire::MESSAGE_ATTRIBUTES, &entry);
+            put_field(&mut entry, wire::ENTRY_KEY, name.as_bytes());
+            put_field(&mut entry, wire::ENTRY_VALUE, value.as_bytes());
+            put_field(&mut body, wire::MESSAGE_ATTRIBUTES, &entry);
         }
-        wire::put_field(&mut body, wire::MESSAGE_ORDERING_KEY, key.as_bytes());
+        put_field(&mut body, wire::MESSAGE_ORDERING_KEY, key.as_bytes());
         let position = Position { commit_lsn: Lsn::new(9), tx_index: 0 };
         LimitViolation::of(&Message::from_encoded(topic.into(), position, "e-1", &body).unwrap())
     }

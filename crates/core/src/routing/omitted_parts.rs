@@ -12,6 +12,7 @@
 //! message without its part, not even after an operator makes the row due by hand.
 
 use pgoutput_parser::Column;
+use walrelay_protobuf::{header_len, put_header};
 
 use crate::fault::Fault;
 use crate::limits::{
@@ -121,14 +122,13 @@ impl LeftOut {
 
     /// The number of bytes that [`append_to`](Self::append_to) appends.
     pub(crate) fn encoded_len(&self) -> usize {
-        self.parts().map(|(_, bytes)| 1 + wire::varint_len(bytes)).sum()
+        self.parts().map(|(_, bytes)| header_len(bytes)).sum()
     }
 
     /// Appends the tags and lengths of the missing parts to the message.
     pub(crate) fn append_to(&self, buffer: &mut Vec<u8>) {
-        for (tag, bytes) in self.parts() {
-            buffer.push(tag);
-            wire::put_varint(buffer, bytes);
+        for (number, bytes) in self.parts() {
+            put_header(buffer, number, bytes);
         }
     }
 }

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use pgoutput_parser::{Insert, Relation};
+use walrelay_protobuf::{field_len, put_field, put_header};
 
 use crate::fault::{Fault, RouteError};
 use crate::limits::{self, ORDERING_KEY_BYTES_MAX, REQUEST_BYTES_MAX};
@@ -167,7 +168,7 @@ impl Router {
         let ordering_key = &self.ordering_key;
         let mut parts =
             MessageParts { payload, attributes: self.attributes.encoded(), ordering_key };
-        let size = wire::field_len(topic.len()) + wire::field_len(parts.encoded_len());
+        let size = field_len(topic.len()) + field_len(parts.encoded_len());
         if size > REQUEST_BYTES_MAX && parts.payload.len() > 0 {
             left_out.add_payload(parts.payload.len(), (layout.table.as_str(), size));
             parts.payload = Payload::NONE;
@@ -263,22 +264,21 @@ struct MessageParts<'a> {
 
 impl MessageParts<'_> {
     fn encoded_len(&self) -> usize {
-        let field = |len: usize| if len == 0 { 0 } else { wire::field_len(len) };
+        let field = |len: usize| if len == 0 { 0 } else { field_len(len) };
         field(self.payload.len()) + self.attributes.len() + field(self.ordering_key.len())
     }
 
     /// Appends the message and returns the range of its ordering key in the buffer.
     fn append_to(&self, buffer: &mut Vec<u8>) -> Range<usize> {
         if self.payload.len() > 0 {
-            buffer.push(wire::MESSAGE_DATA);
-            wire::put_varint(buffer, self.payload.len());
+            put_header(buffer, wire::MESSAGE_DATA, self.payload.len());
             self.payload.append_to(buffer);
         }
         buffer.extend_from_slice(self.attributes);
         if self.ordering_key.is_empty() {
             return 0..0;
         }
-        wire::put_field(buffer, wire::MESSAGE_ORDERING_KEY, self.ordering_key.as_bytes());
+        put_field(buffer, wire::MESSAGE_ORDERING_KEY, self.ordering_key.as_bytes());
         buffer.len() - self.ordering_key.len()..buffer.len()
     }
 }
@@ -323,7 +323,7 @@ fn topic_of(
 }
 
 pub(crate) fn fault_of_size(message: &Message) -> Option<Fault> {
-    let size = wire::field_len(message.topic().len()) + message.size();
+    let size = field_len(message.topic().len()) + message.size();
     limit("the message in bytes", size, REQUEST_BYTES_MAX)
 }
 

@@ -1,6 +1,7 @@
 //! Topics that refuse rows, step by step: the budget share of their rows, and the frequency of
 //! probes.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use walrelay_core::{
@@ -277,4 +278,64 @@ fn probes_of_a_topic_become_rare() {
     assert!(rests[0] <= Duration::from_millis(101), "{rests:?}");
     assert!(rests[6..].iter().all(|rest| *rest >= Duration::from_millis(640)), "{rests:?}");
     assert!(rests.iter().all(|rest| *rest <= SECOND * 5), "{rests:?}");
+}
+
+/// The rows of each topic, by their number.
+type RowsOfTopics = BTreeMap<Topic, Vec<u32>>;
+
+fn row_number(event_id: &str) -> u32 {
+    event_id.parse().unwrap()
+}
+
+/// Adds the recorded rows to the table, which makes them durable.
+fn record(bench: &mut LaneHarness, table: &mut RowsOfTopics) {
+    for row in bench.taken_to_record() {
+        let rows = table.entry(Topic::clone(row.message.topic())).or_default();
+        let is_head = row.reason.next_attempt_in().is_some();
+        assert_eq!(is_head, rows.is_empty(), "only the head has a time");
+        rows.push(row_number(row.message.event_id()));
+        bench.lanes.appended(row.lane.unwrap());
+    }
+}
+
+/// Claims the rows of the table and stores them, until every key is live again.
+fn publish_from_table(bench: &mut LaneHarness, mut table: RowsOfTopics) -> RowsOfTopics {
+    let mut published = RowsOfTopics::new();
+    while bench.lanes.parked_keys() > 0 {
+        bench.pass(SECOND * 10);
+        for claim in bench.lanes.claims(usize::MAX, bench.now) {
+            let rows = table.remove(&claim.topic).unwrap_or_default();
+            let rows: Vec<_> = rows.into_iter().map(|row| (row, 0)).collect();
+            bench.answer(&claim, &rows);
+        }
+        for batch in bench.batches() {
+            let rows = published.entry(Topic::clone(batch.topic())).or_default();
+            rows.extend(batch.messages().map(|message| row_number(message.event_id())));
+            bench.store(batch);
+        }
+    }
+    published
+}
+
+#[test]
+fn order_and_parking_stay_right_with_more_failing_topics_than_are_remembered() {
+    const TOPICS: usize = 1_500;
+    let policy = LanePolicy { operator: steady(SECOND), parked_lanes: TOPICS, ..policy() };
+    let mut bench = LaneHarness::with(LanePolicy { park_after: SECOND * 2, ..policy });
+    let topics: Vec<_> = (0..TOPICS).map(|topic| format!("t{topic}")).collect();
+    topics.iter().for_each(|topic| bench.push(topic, "k", 2));
+    let mut table = RowsOfTopics::new();
+    for second in 0..3 {
+        assert!(table.is_empty(), "parked after {second} of 2 seconds");
+        assert_eq!(bench.refuse_all(FailureClass::Operator), TOPICS);
+        record(&mut bench, &mut table);
+        bench.pass(SECOND);
+    }
+    assert_eq!((bench.lanes.parked_keys(), table.len()), (TOPICS, TOPICS));
+    topics.iter().for_each(|topic| bench.push(topic, "k", 1));
+    assert!(bench.batch().is_none(), "they go behind the rows of their key in the table");
+    record(&mut bench, &mut table);
+    let published = publish_from_table(&mut bench, table.clone());
+    assert_eq!(published, table);
+    assert!(published.values().all(|rows| rows.len() == 3 && rows.is_sorted()));
 }

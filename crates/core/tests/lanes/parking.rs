@@ -196,7 +196,7 @@ fn stuck_for(halves: u32, key: &str) -> (LaneHarness, Batch) {
 }
 
 #[test]
-fn a_lane_is_parked_once_it_was_stuck_long_enough_in_fair_weather() {
+fn a_lane_is_parked_once_it_was_stuck_long_enough_in_healthy_time() {
     for key in ["k", ""] {
         let (mut early, batch) = stuck_for(3, key);
         early.refuse(batch);

@@ -226,11 +226,11 @@ fn each_refusal_of_the_same_rows_doubles_the_wait() {
 
 #[test]
 fn a_sick_lane_does_not_sleep_through_the_time_until_it_is_parked() {
-    let mut fair = LaneHarness::with(slow());
-    fair.succeed("orders", "well");
-    fair.push("orders", "k", 1);
-    fair.refuse_all(FailureClass::Transient);
-    assert_eq!(fair.due_in(), Some(SECOND), "half of it");
+    let mut healthy = LaneHarness::with(slow());
+    healthy.succeed("orders", "well");
+    healthy.push("orders", "k", 1);
+    healthy.refuse_all(FailureClass::Transient);
+    assert_eq!(healthy.due_in(), Some(SECOND), "half of it");
 
     let mut answered = LaneHarness::with(slow());
     answered.push("orders", "k", 1);

@@ -3,9 +3,9 @@
 
 use bytes::{BufMut, BytesMut};
 use tonic::{Code, Status};
+use walrelay_protobuf::{put_field, put_varint};
 
 use crate::store::confirmation::Confirmation;
-use crate::wire::protobuf::{put_field, put_varint};
 
 const TYPE_URL: &[u8] = b"type.googleapis.com/google.rpc.ErrorInfo";
 

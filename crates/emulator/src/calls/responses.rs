@@ -3,17 +3,18 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::{BufMut, BytesMut};
+use walrelay_protobuf::{field_len, put_field, put_header, put_varint};
 
 use crate::store::queue::Delivery;
+use crate::wire::decimal::Decimal;
 use crate::wire::grpc::FRAME_HEADER_BYTES;
-use crate::wire::protobuf::{self, Decimal};
 
 /// Encodes a `PublishResponse` with ids from `first` on, with space for the frame header in front.
 pub(crate) fn encode_publish_response(first: u64, count: usize) -> BytesMut {
     let mut buffer = BytesMut::with_capacity(FRAME_HEADER_BYTES + count * 22);
     buffer.put_bytes(0, FRAME_HEADER_BYTES);
     for id in (first..).take(count) {
-        protobuf::put_field(&mut buffer, 1, Decimal::of(id).as_bytes());
+        put_field(&mut buffer, 1, Decimal::of(id).as_bytes());
     }
     buffer
 }
@@ -38,20 +39,17 @@ pub(crate) fn encode_received(deliveries: &[Delivery]) -> BytesMut {
         let ack_id = Decimal::of(delivery.ack_id);
         let id = Decimal::of(message.id());
         let time = encode_timestamp(message.publish_time());
-        let body_len =
-            body.len() + protobuf::field_len(id.as_bytes().len()) + protobuf::field_len(time.len());
+        let body_len = body.len() + field_len(id.as_bytes().len()) + field_len(time.len());
         let mut attempt = BytesMut::with_capacity(6);
-        protobuf::put_varint(&mut attempt, u64::from(delivery.attempt));
-        let received_len = protobuf::field_len(ack_id.as_bytes().len())
-            + protobuf::field_len(body_len)
-            + 1
-            + attempt.len();
-        protobuf::put_header(&mut buffer, 1, received_len);
-        protobuf::put_field(&mut buffer, 1, ack_id.as_bytes());
-        protobuf::put_header(&mut buffer, 2, body_len);
+        put_varint(&mut attempt, u64::from(delivery.attempt));
+        let received_len =
+            field_len(ack_id.as_bytes().len()) + field_len(body_len) + 1 + attempt.len();
+        put_header(&mut buffer, 1, received_len);
+        put_field(&mut buffer, 1, ack_id.as_bytes());
+        put_header(&mut buffer, 2, body_len);
         buffer.put_slice(body);
-        protobuf::put_field(&mut buffer, 3, id.as_bytes());
-        protobuf::put_field(&mut buffer, 4, &time);
+        put_field(&mut buffer, 3, id.as_bytes());
+        put_field(&mut buffer, 4, &time);
         buffer.put_u8(3 << 3);
         buffer.put_slice(&attempt);
     }
@@ -64,9 +62,9 @@ fn encode_timestamp(time: SystemTime) -> BytesMut {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     let mut buffer = BytesMut::with_capacity(16);
     buffer.put_u8(1 << 3);
-    protobuf::put_varint(&mut buffer, since.as_secs());
+    put_varint(&mut buffer, since.as_secs());
     buffer.put_u8(2 << 3);
-    protobuf::put_varint(&mut buffer, u64::from(since.subsec_nanos()));
+    put_varint(&mut buffer, u64::from(since.subsec_nanos()));
     buffer
 }
 

@@ -3,9 +3,9 @@
 use std::time::SystemTime;
 
 use bytes::{Bytes, BytesMut};
+use walrelay_protobuf::put_field;
 
 use crate::wire::limits;
-use crate::wire::protobuf::put_field;
 
 /// A published message. Cheap to clone, because the bytes are shared.
 #[derive(Debug, Clone)]

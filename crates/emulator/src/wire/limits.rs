@@ -6,8 +6,7 @@
 use std::time::Duration;
 
 use tonic::Status;
-
-use crate::wire::protobuf::{Fields, Malformed, Value};
+use walrelay_protobuf::{Fields, Malformed, Value};
 
 /// The maximum bytes of one encoded request. The limit for a single message is the same number.
 pub const REQUEST_BYTES_MAX: usize = 10_000_000;
@@ -58,9 +57,8 @@ impl<'a> PublishRequest<'a> {
         }
         let mut topic = "";
         let mut messages = Vec::new();
-        let mut fields = Fields::of(request);
-        while let Some((number, value)) = fields.next()? {
-            match (number, value) {
+        for field in Fields::of(request) {
+            match field.map_err(malformed)? {
                 (1, Value::Bytes(name)) => topic = text(name, || "the topic name".to_owned())?,
                 (2, Value::Bytes(message)) => messages.push(message),
                 _ => {}
@@ -92,9 +90,8 @@ impl<'a> PublishRequest<'a> {
 /// because the message was checked before.
 pub(crate) fn attributes(message: &[u8]) -> Vec<(&str, &str)> {
     let mut found = Vec::new();
-    let mut fields = Fields::of(message);
-    while let Ok(Some((number, field))) = fields.next() {
-        if let (2, Value::Bytes(entry)) = (number, field)
+    for field in Fields::of(message) {
+        if let Ok((2, Value::Bytes(entry))) = field
             && let Ok((key, value)) = entry_of(entry)
             && let (Ok(key), Ok(value)) = (std::str::from_utf8(key), std::str::from_utf8(value))
         {
@@ -113,9 +110,8 @@ pub(crate) fn attribute<'a>(message: &'a [u8], name: &str) -> Option<&'a str> {
 /// Returns the payload of a message.
 pub(crate) fn data(message: &[u8]) -> &[u8] {
     let mut data: &[u8] = &[];
-    let mut fields = Fields::of(message);
-    while let Ok(Some((number, value))) = fields.next() {
-        if let (1, Value::Bytes(bytes)) = (number, value) {
+    for field in Fields::of(message) {
+        if let Ok((1, Value::Bytes(bytes))) = field {
             data = bytes;
         }
     }
@@ -134,9 +130,8 @@ fn check_message(index: usize, message: &[u8]) -> Result<&str, Status> {
     let mut has_data = false;
     let mut attribute_count = 0;
     let mut ordering_key = "";
-    let mut fields = Fields::of(message);
-    while let Some((number, value)) = fields.next()? {
-        match (number, value) {
+    for field in Fields::of(message) {
+        match field.map_err(malformed)? {
             (1, Value::Bytes(data)) => has_data = !data.is_empty(),
             (2, Value::Bytes(entry)) => {
                 attribute_count += 1;
@@ -169,7 +164,7 @@ fn check_message(index: usize, message: &[u8]) -> Result<&str, Status> {
 }
 
 fn check_attribute(index: usize, entry: &[u8]) -> Result<(), Status> {
-    let (key, value) = entry_of(entry)?;
+    let (key, value) = entry_of(entry).map_err(malformed)?;
     let key = text(key, || format!("an attribute key of message {index}"))?;
     let value = text(value, || format!("an attribute value of message {index}"))?;
     if key.is_empty() || key.len() > ATTRIBUTE_KEY_BYTES_MAX {
@@ -196,9 +191,8 @@ fn check_attribute(index: usize, entry: &[u8]) -> Result<(), Status> {
 
 fn entry_of(entry: &[u8]) -> Result<(&[u8], &[u8]), Malformed> {
     let (mut key, mut value): (&[u8], &[u8]) = (&[], &[]);
-    let mut fields = Fields::of(entry);
-    while let Some((number, content)) = fields.next()? {
-        match (number, content) {
+    for field in Fields::of(entry) {
+        match field? {
             (1, Value::Bytes(bytes)) => key = bytes,
             (2, Value::Bytes(bytes)) => value = bytes,
             _ => {}
@@ -222,10 +216,8 @@ fn refused(message: impl Into<String>) -> Status {
     Status::invalid_argument(message)
 }
 
-impl From<Malformed> for Status {
-    fn from(_: Malformed) -> Self {
-        refused("the request is not a well-formed protobuf message")
-    }
+fn malformed(_: Malformed) -> Status {
+    refused("the request is not a well-formed protobuf message")
 }
 
 #[cfg(test)]

@@ -8,9 +8,8 @@ use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::time::Instant;
 use tonic::{Code, Status};
-use walrelay_core::Random;
+use walrelay_core::{Backoff, Random};
 use walrelay_errors::Code as ErrorCode;
-use walrelay_inbox_core::Backoff;
 use walrelay_pubsub::{Delivered, StreamingPull, Subscriber};
 
 /// The lease on the stream. Renewals may be seconds late, and another consumer soon receives the
@@ -25,8 +24,9 @@ const KEEPALIVE: Duration = Duration::from_secs(30);
 /// The time that the service has to take the last requests.
 const STREAM_CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-const BACKOFF_FIRST: Duration = Duration::from_millis(100);
-const BACKOFF_LONGEST: Duration = Duration::from_secs(30);
+/// The wait before the stream is opened again.
+const REOPEN_WAIT: Backoff =
+    Backoff { base: Duration::from_millis(100), cap: Duration::from_secs(30) };
 
 #[derive(Debug)]
 enum State {
@@ -58,7 +58,8 @@ pub(crate) struct PullStream {
     subscriber: Subscriber,
     first: StreamingPullRequest,
     state: State,
-    backoff: Backoff,
+    /// Consecutive streams that ended without a response.
+    failures: u32,
     /// Acknowledgements to send, in order.
     acknowledgements: Vec<String>,
     renewals: Vec<String>,
@@ -73,7 +74,7 @@ impl PullStream {
             subscriber,
             first,
             state: State::Closed { until: now },
-            backoff: Backoff::new(BACKOFF_FIRST, BACKOFF_LONGEST),
+            failures: 0,
             acknowledgements: Vec::new(),
             renewals: Vec::new(),
             spoke_at: now,
@@ -131,19 +132,21 @@ impl PullStream {
 
     /// Notes a response, which proves that the stream works.
     pub(crate) fn worked(&mut self) {
-        self.backoff.worked();
+        self.failures = 0;
     }
 
     /// Closes the stream until the back-off is over.
     pub(crate) fn ended(&mut self, now: Instant, random: &mut Random) {
-        self.state = State::Closed { until: now + self.backoff.failed(random) };
+        self.failures = self.failures.saturating_add(1);
+        let wait = REOPEN_WAIT.delay(self.failures, random.next_u32());
+        self.state = State::Closed { until: now + wait };
         // All held leases are renewed when the stream opens again.
         self.renewals.clear();
     }
 
     /// Returns whether the stream has failed several times in a row.
     pub(crate) const fn is_failing(&self) -> bool {
-        self.backoff.tries() >= 3
+        self.failures >= 3
     }
 
     /// Returns whether all acknowledgements are sent.

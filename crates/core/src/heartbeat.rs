@@ -18,7 +18,7 @@ impl Heartbeat {
     /// seconds, so a minute of silence means a blocked loop, not a slow disk.
     pub const SILENCE_MAX: Duration = Duration::from_secs(60);
 
-    /// Creates a pulse whose first heartbeat and progress are at `now`.
+    /// Creates a heartbeat whose first heartbeat and progress are at `now`.
     #[must_use]
     pub const fn new(now: Instant) -> Self {
         Self { began: now, beat_at: AtomicU64::new(0), progress_at: AtomicU64::new(0) }
@@ -63,15 +63,15 @@ mod tests {
     #[test]
     fn a_beat_ends_the_silence_and_is_no_progress() {
         let start = Instant::now();
-        let pulse = Heartbeat::new(start);
+        let heartbeat = Heartbeat::new(start);
         let later = start + Duration::from_secs(5);
-        assert_eq!(pulse.silence(later), Duration::from_secs(5));
-        pulse.beat(later);
-        assert_eq!(pulse.silence(later), Duration::ZERO);
-        assert_eq!(pulse.since_progress(later), Duration::from_secs(5));
-        pulse.progress(later);
+        assert_eq!(heartbeat.silence(later), Duration::from_secs(5));
+        heartbeat.beat(later);
+        assert_eq!(heartbeat.silence(later), Duration::ZERO);
+        assert_eq!(heartbeat.since_progress(later), Duration::from_secs(5));
+        heartbeat.progress(later);
         assert_eq!(
-            pulse.since_progress(later + Duration::from_millis(7)),
+            heartbeat.since_progress(later + Duration::from_millis(7)),
             Duration::from_millis(7)
         );
     }
