@@ -444,6 +444,7 @@ impl Kind {
             | code::OUTBOX_PAYLOAD_TYPE
             | code::OUTBOX => Self::OutboxUnfit,
             code::DISPATCH_MISSING
+            | code::DISPATCH_UNLOGGED
             | code::DISPATCH_RIGHTS
             | code::DISPATCH_ROW_SECURITY
             | code::DISPATCH => Self::DispatchUnfit,

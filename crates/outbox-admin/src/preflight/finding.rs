@@ -98,6 +98,8 @@ pub mod code {
     pub const OUTBOX: &str = "outbox_table";
     /// A table of the relay is missing.
     pub const DISPATCH_MISSING: &str = "dispatch_table_missing";
+    /// A table of the relay is not in the WAL, so a crash of the server empties it.
+    pub const DISPATCH_UNLOGGED: &str = "dispatch_table_unlogged";
     /// The role lacks a privilege on a table of the relay.
     pub const DISPATCH_RIGHTS: &str = "dispatch_table_rights";
     /// Row level security would hide rows from the role.

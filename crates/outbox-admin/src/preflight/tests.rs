@@ -343,6 +343,15 @@ fn partitions_need_their_root() {
 }
 
 #[test]
+fn a_table_of_the_relay_that_a_crash_would_empty_is_refused() {
+    let (code, severity, fix) = only(|f| {
+        f.relay_tables[0].found.as_mut().unwrap().kind = RelationKind::Unlogged;
+    });
+    assert_eq!((code, severity), (code::DISPATCH_UNLOGGED, Severity::Error));
+    assert!(fix.ends_with("SET LOGGED"), "{fix}");
+}
+
+#[test]
 fn positions_of_another_server_are_refused() {
     let (code, severity, _) = only(|f| f.server.system_identifier = Some("8".to_owned()));
     assert_eq!((code, severity), (code::SYSTEM_IDENTIFIER, Severity::Error));
