@@ -308,13 +308,18 @@ fn lane_policy(relay: &RelaySettings) -> LanePolicy {
     }
 }
 
-/// Returns the holder if another relay took the slot between the check and `START_REPLICATION`.
+/// Returns the holder if another relay took the slot between the check and `START_REPLICATION`. If
+/// the slot was dropped in between, a second check finds out what that means.
 async fn holder_or_error<S, D: Database>(
     error: PgError,
     mut database: D,
     log: Option<String>,
 ) -> Result<OpenResult<S, D>, RelayError> {
-    let active = match Kind::of_stream(&error).disposition(ErrorContext::Running) {
+    let kind = Kind::of_stream(&error);
+    if kind == Kind::Missing {
+        database.check().await?;
+    }
+    let active = match kind.disposition(ErrorContext::Running) {
         Disposition::StandBy => database.holder().await?,
         Disposition::Reconnect | Disposition::Wait { .. } | Disposition::Stop { .. } => {
             return Err(RelayError::Connect(error));
