@@ -1,10 +1,8 @@
-//! Checks that the manual has an entry for every hint and exit code that an operator can receive.
+//! Checks that the manual has an entry for every exit code that an operator can receive.
 
-use std::fs;
+use walrelay_errors::Exit;
 
-use walrelay_relay::policy::{Exit, Kind};
-
-use crate::{root, text_of};
+use crate::text_of;
 
 /// Returns the cells of the table below a heading, row by row.
 pub(crate) fn table(page: &str, heading: &str) -> Vec<Vec<String>> {
@@ -15,47 +13,6 @@ pub(crate) fn table(page: &str, heading: &str) -> Vec<Vec<String>> {
         row.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>()
     };
     rows.map(cells).collect()
-}
-
-#[test]
-fn every_hint_has_an_entry_with_its_exit_code_and_what_to_do_first() {
-    let entries = table(&text_of("docs/operations.md"), "Hints");
-    let errors = text_of("docs/errors.md");
-    for kind in Kind::ALL {
-        let (_, section) =
-            errors.split_once(&format!("\n## {}\n", kind.code())).expect("a section");
-        let section = section.split("\n## ").next().unwrap_or_default();
-        let (_, after_fix) = section.split_once("\nFix: ").expect("a fix");
-        let (_, details) = after_fix.split_once("\n\n").expect("details");
-        assert!(details.trim().len() > 30, "{kind:?} does not say what to do first");
-    }
-    let sources = sources();
-    for hint in entries.iter().map(|cells| &cells[0]) {
-        // Some hints contain names. The text before a name is in the source.
-        let begin: String = hint.chars().take(HINT_BEGINS).collect();
-        assert!(sources.contains(&begin), "an entry for a hint that nobody is given: {hint}");
-    }
-}
-
-/// The number of characters at the start of a hint that contain no inserted name.
-const HINT_BEGINS: usize = 25;
-
-/// Returns the program's sources, with continued string literals joined.
-fn sources() -> String {
-    let mut text = String::new();
-    let mut folders = vec![root().join("crates")];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).expect("a folder that can be read").flatten() {
-            let path = entry.path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|ending| ending == "rs") {
-                text.push_str(&fs::read_to_string(path).expect("a source"));
-            }
-        }
-    }
-    let lines = text.split("\\\n").map(str::trim_start);
-    lines.collect()
 }
 
 #[test]

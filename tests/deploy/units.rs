@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::process::Command;
 
 use walrelay::config;
-use walrelay_relay::policy::Kind;
+use walrelay_errors::Code;
 
 use crate::manifests::{config, filled, is_variable};
 use crate::{root, skipped, text_of};
@@ -48,9 +48,9 @@ fn the_unit_gives_up_only_where_starting_again_cannot_help() {
         .split(' ')
         .map(|code| code.parse().unwrap())
         .collect();
-    let given_up = [Kind::Configuration.exit().code(), Kind::SlotLost.exit().code()];
+    let given_up = [Code::ConfigurationInvalid.exit().code(), Code::SlotLost.exit().code()];
     assert_eq!(codes, given_up);
-    assert!(!codes.contains(&Kind::Unreachable.exit().code()));
+    assert!(!codes.contains(&Code::PostgresUnreachable.exit().code()));
 }
 
 /// Verifies the unit with systemd where it is installed. systemd prints nothing for a correct unit.

@@ -51,7 +51,7 @@ async fn consumers_are_checked_in_the_outbox_database_and_in_named_databases() {
     assert!(forgetful.contains("is applied again"), "{forgetful}");
 
     let unknown = world.succeed(["check", "--inbox", &place.replace(CONSUMER, "nobody")]).await;
-    assert!(unknown.contains("consumer nobody: cannot be looked at"), "{unknown}");
+    assert!(unknown.contains("consumer nobody: cannot be checked"), "{unknown}");
 }
 
 #[tokio::test]

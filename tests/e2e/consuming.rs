@@ -340,7 +340,7 @@ async fn missing_objects_are_named_with_their_exit_code() {
     let nowhere = world.url().replacen(world.name(), "nowhere_at_all", 1);
     for (url, hint) in [
         (nowhere.as_str(), "does not exist"),
-        ("postgresql://u@127.0.0.1:1/d", "check host, port and network"),
+        ("postgresql://u@127.0.0.1:1/d", "[postgres-unreachable]"),
     ] {
         for command in [&consume("effect.add")[..], &["consumer", "status", CONSUMER]] {
             let command = [command, &["--database-url", url]].concat();
@@ -413,7 +413,7 @@ async fn an_inbox_that_is_made_is_said_to_be_created_and_one_elsewhere_is_asked_
         let done = world.run(command.iter().copied()).await;
         assert_eq!(done.code, Some(3), "{}", done.text);
         assert!(
-            done.text.contains("name the outbox's database with --database-url"),
+            done.text.contains("Set `--database-url` to the outbox's database"),
             "{}",
             done.text
         );

@@ -42,7 +42,7 @@ async fn every_command_refuses_to_go_on_over_a_lost_slot_and_keeps_the_record() 
     ];
     for command in commands {
         let done = world.run(command.iter().copied()).await;
-        assert_refused(&done, 5, &[world.name(), "Lost slot"]);
+        assert_refused(&done, 5, &[world.name(), "walrelay slot recover"]);
     }
     let printed = world.succeed(["init", "--sql"]).await;
     let step = printed.split("-- slot ").nth(1).expect("a guard before the slot");
@@ -98,7 +98,7 @@ async fn run_check_and_init_agree_about_another_servers_record() {
     for command in ["run", "check", "init"] {
         let command = world.command([command]).env("WALRELAY_ON_SLOT_LOST", "stop");
         let done = command.finish(DEADLINE).await;
-        assert_refused(&done, 5, &["Lost slot"]);
+        assert_refused(&done, 5, &["[positions-of-another-server]"]);
     }
 }
 

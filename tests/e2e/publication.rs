@@ -32,7 +32,7 @@ async fn assert_stopped_before(
 ) {
     assert_eq!(relay.wait_ended(DEADLINE).await.code(), Some(3));
     let told = relay.lines().join("\n");
-    assert!(told.contains(word) && told.contains("The publication was changed"), "{told}");
+    assert!(told.contains(word) && told.contains("publication-changed"), "{told}");
     let confirmed = world.confirmed_flush().await;
     assert!(confirmed <= lost_from, "{confirmed} is beyond {lost_from}");
 }

@@ -224,7 +224,11 @@ async fn a_reset_that_fails_or_would_commit_has_no_effect_and_the_hint_is_about_
         let refused = world.run(rebuild).await;
         assert_eq!(refused.code, Some(2), "{sql}: {}", refused.text);
         assert!(refused.text.contains("nothing has changed"), "{sql}: {}", refused.text);
-        assert!(refused.text.contains("mend the SQL of --reset-sql"), "{sql}: {}", refused.text);
+        assert!(
+            refused.text.contains("Correct the SQL of `--reset-sql`"),
+            "{sql}: {}",
+            refused.text
+        );
         assert_unchanged(&world).await;
         std::fs::remove_file(&file).expect("it is there");
     }

@@ -36,7 +36,7 @@ async fn a_relay_waits_for_the_recovery_of_a_lost_slot_and_then_streams() {
 
     let relay = world.relay([]).start();
     let reason = wait_for_reason(&relay, "waiting:").await;
-    assert!(reason.contains("run `walrelay slot recover`"), "{reason}");
+    assert!(reason.contains("Run `walrelay slot recover`"), "{reason}");
     relay.wait_for_http(DEADLINE, "/livez", 200).await;
     let phase = "walrelay_phase{phase=\"waiting\"} 1";
     assert!(relay.wait_for_http(DEADLINE, "/metrics", 200).await.contains(phase));

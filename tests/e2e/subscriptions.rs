@@ -34,7 +34,7 @@ async fn a_subscription_that_exists_and_is_another_one_is_refused_with_what_diff
     let create = |name| [&create[..], &[name]].concat();
 
     subscribe(&world, OTHER, "video.events", Ordering::Ignored);
-    let hint = "docs/consumer-operations.md, Another subscription";
+    let hint = "[subscription-differs]";
     init(&world, &create("other"), 3, &["it does not deliver in order", hint]).await;
     subscribe(&world, "projects/test/subscriptions/elsewhere", "other.events", Ordering::PerKey);
     let differs =
@@ -63,7 +63,7 @@ async fn a_topic_that_does_not_exist_is_named_with_what_creates_it() {
 async fn a_mistyped_subscription_is_refused_and_an_empty_inbox_may_be_given_another_one() {
     let Some(world) = InboxDatabase::create().await else { return };
     let with = |name| ["--subscription", name];
-    init(&world, &with("legder"), 4, &["legder does not exist", "--create --topic T"]).await;
+    init(&world, &with("legder"), 4, &["legder does not exist", "--create --topic TOPIC"]).await;
     assert_eq!(consumers(&world).await, 0, "a consumer was set up all the same");
     // Without a reachable Pub/Sub, the name is accepted unchecked.
     let nobody = world.command(["consumer", "init", CONSUMER, "--subscription", "legder"]);

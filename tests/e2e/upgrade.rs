@@ -141,7 +141,7 @@ async fn a_prepared_upgrade_that_cannot_drain_leaves_everything_as_it_was() {
         let refused = world.run(command.iter().copied()).await;
         assert_eq!(refused.code, Some(3), "{}", refused.text);
         assert!(refused.text.contains("is being prepared"), "{}", refused.text);
-        assert!(refused.text.contains("wait for `walrelay prepare-upgrade`"), "{}", refused.text);
+        assert!(refused.text.contains("Wait for `walrelay prepare-upgrade`"), "{}", refused.text);
     }
     prepare.signal(walrelay_testkit::process::Signal::Interrupt);
     assert_eq!(prepare.wait_ended(DEADLINE).await.code(), Some(1));

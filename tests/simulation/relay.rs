@@ -144,7 +144,7 @@ pub(crate) fn relay_settings(plan: &Plan) -> RelaySettings {
 }
 
 pub(crate) fn story_of(error: &RelayError) -> String {
-    walrelay_relay::policy::Chain(error).to_string()
+    walrelay_errors::Chain(error).to_string()
 }
 
 fn router() -> RouterConfig {

@@ -1,5 +1,6 @@
 //! The reasons why a consumer does not start, or stops unasked.
 
+use walrelay_errors::{Code, Coded};
 use walrelay_pg_client::{PgError, SqlError};
 use walrelay_pubsub::PubsubError;
 
@@ -157,5 +158,46 @@ impl InboxError {
     #[must_use]
     pub fn is_in_the_way(&self) -> bool {
         matches!(self, Self::Store(error) if error.is_transient_conflict())
+    }
+}
+
+impl Coded for InboxError {
+    fn code(&self) -> Code {
+        match self {
+            Self::Connect(error) => error.code(),
+            Self::Store(error) => match error.code() {
+                // An earlier check found the outbox's tables, so a missing table belongs to the
+                // inbox.
+                Code::TableMissing => Code::InboxUnsuitable,
+                Code::PermissionMissing => Code::ConsumerPermissionMissing,
+                code => code,
+            },
+            Self::Outbox(error) => error.code(),
+            Self::Rights { .. } => Code::PermissionMissing,
+            Self::Inbox { .. } => Code::InboxUnsuitable,
+            Self::Paused { .. } => Code::ConsumerPaused,
+            Self::Refused { .. } => Code::HandlerFailed,
+            Self::Unregistered { .. } => Code::ConsumerNotFound,
+            Self::SeveralConsumers { .. } => Code::ConsumerAmbiguous,
+            Self::OtherSubscription { .. } => Code::ConsumerReadsAnotherSubscription,
+            Self::Handler { .. } => Code::HandlerUnsuitable,
+            Self::Reset(_) => Code::ResetSqlFailed,
+            Self::AlreadyFinished { .. } => Code::EventAlreadyFinished,
+            Self::UnknownEvent { .. } => Code::EventNotFound,
+            Self::UnknownKey { .. } => Code::OrderingKeyNotFound,
+            Self::KeyMoved { .. } => Code::OrderingKeyChanged,
+            Self::Table { .. } => Code::ScaffoldTableUnsuitable,
+            Self::PubSub(error) => error.code(),
+            Self::Pull { .. } => Code::PubsubUnusable,
+            Self::SubscriptionMissing { .. } => Code::SubscriptionNotFound,
+            Self::OtherKind { .. } => Code::SubscriptionDiffers,
+        }
+    }
+
+    fn fix(&self) -> Option<String> {
+        match self {
+            Self::Rights { hint, .. } => Some(hint.clone()),
+            _ => None,
+        }
     }
 }

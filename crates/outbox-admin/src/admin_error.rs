@@ -1,5 +1,6 @@
 //! A refusal or a failure of a command that an operator starts.
 
+use walrelay_errors::{Code, Coded};
 use walrelay_outbox_store::{Shard, StoreError};
 use walrelay_pg_client::{ServerErrorKind, SqlError};
 use walrelay_pg_replication::SlotError;
@@ -202,5 +203,27 @@ impl AdminError {
     #[must_use]
     pub fn is_disconnected(&self) -> bool {
         self.as_sql().is_some_and(SqlError::is_disconnected)
+    }
+}
+
+impl Coded for AdminError {
+    fn code(&self) -> Code {
+        match self {
+            Self::Sql(error) => error.code(),
+            Self::Slot(error) => error.code(),
+            Self::Store(error) => error.code(),
+            Self::SlotLost { .. } => Code::SlotLost,
+            Self::SlotUnusable { .. } | Self::SlotBeforePublication { .. } => Code::SlotUnsuitable,
+            Self::OtherNumber { .. } | Self::OtherShard { .. } => Code::ShardsDiffer,
+            Self::NoTimeColumn { .. } => Code::TimeColumnMissing,
+            Self::NotLost { .. } => Code::SlotNotLost,
+            Self::UpgradeBegun { .. } => Code::UpgradeInProgress,
+            Self::UpgradePrepared { .. } => Code::UpgradePrepared,
+            Self::OtherDatabase { .. } => Code::PositionsOfAnotherDatabase,
+            Self::OperationUnfinished { .. } | Self::Abandoned { .. } => Code::OperationUnfinished,
+            Self::SlotHeld { .. } => Code::SlotHeld,
+            Self::InRecovery => Code::ServerIsStandby,
+            Self::NoRoom(_) => Code::NoCapacity,
+        }
     }
 }

@@ -30,9 +30,9 @@ pub use operation::{
 pub use outbox_state::OutboxSlots;
 pub use pg_upgrade::{adopt_slot, move_recovery_to_server};
 pub use preflight::{
-    ColumnRole, ExistingNames, ExpectedColumn, Facts, Finding, FoundTable, PreflightRequest,
-    RelationKind, RoleFacts, ServerFacts, ServerHost, ServerMode, Severity, TableFacts,
-    UpgradeFacts, assess, code, gather, preflight,
+    CheckResult, ColumnRole, ExistingNames, ExpectedColumn, Facts, Finding, FoundTable,
+    PreflightRequest, RelationKind, RoleFacts, ServerFacts, ServerHost, ServerMode, TableFacts,
+    UpgradeFacts, assess, gather, preflight,
 };
 pub use recovery_cursor::{RecoveryCursor, note_place, read_recovery_cursor};
 pub use replay_row::{

@@ -2,7 +2,7 @@
 //! fix.
 //!
 //! [`gather`] reads facts from the server. [`assess`] converts the facts into findings without I/O.
-//! The caller maps codes to exit codes, and a code never changes its meaning.
+//! The code of a finding decides the exit code.
 
 mod assess;
 mod facts;
@@ -24,7 +24,7 @@ pub use facts::{
     ExistingNames, Facts, FoundTable, RelationKind, RoleFacts, ServerFacts, ServerHost, ServerMode,
     TableFacts, UpgradeFacts,
 };
-pub use finding::{Finding, Severity, code};
+pub use finding::{CheckResult, Finding};
 pub use gather::gather;
 pub use request::{ColumnRole, ExpectedColumn, PreflightRequest};
 

@@ -1,9 +1,10 @@
 //! Slot, publication, `init` and preflight on a real server.
 
 use walrelay_core::OnDead;
+use walrelay_errors::Code;
 use walrelay_outbox_admin::{
-    AdminError, ColumnRole, ExpectedColumn, Finding, InitOptions, InitPlan, LostSlotPolicy,
-    PreflightRequest, Severity, SlotCreation, code, init, preflight,
+    AdminError, CheckResult, ColumnRole, ExpectedColumn, Finding, InitOptions, InitPlan,
+    LostSlotPolicy, PreflightRequest, SlotCreation, init, preflight,
 };
 use walrelay_outbox_store::{KeyPiece, Outbox, Shard, ShardKey, delete_relay_row, migrate};
 use walrelay_pg_client::{QualifiedName, ServerErrorKind};
@@ -65,12 +66,14 @@ async fn findings(session: &TestClient, options: &InitOptions) -> Vec<Finding> {
 }
 
 /// Returns the codes of all errors. Warnings about the shared server's settings are left out.
-fn problems(findings: &[Finding]) -> Vec<&'static str> {
-    findings.iter().filter(|f| f.severity == Severity::Error).map(|f| f.code).collect()
+fn problems(findings: &[Finding]) -> Vec<Code> {
+    findings.iter().filter_map(Finding::error_code).collect()
 }
 
-fn found<'a>(findings: &'a [Finding], code: &str) -> &'a Finding {
-    findings.iter().find(|f| f.code == code).unwrap_or_else(|| panic!("no {code} in {findings:#?}"))
+/// Returns the finding with this result whose message contains the text.
+fn found<'a>(findings: &'a [Finding], result: CheckResult, text: &str) -> &'a Finding {
+    let is_it = |f: &&Finding| f.result == result && f.message.contains(text);
+    findings.iter().find(is_it).unwrap_or_else(|| panic!("no {result:?} {text} in {findings:#?}"))
 }
 
 const INSERT: &str =
@@ -157,7 +160,7 @@ async fn init_adds_tables_to_a_publication_and_never_replaces_it() {
         .await;
     options.outbox.tables.push(QualifiedName::new("billing", "events"));
     let lacking = findings(&session, &options).await;
-    assert!(problems(&lacking).contains(&code::PUBLICATION_TABLE), "{lacking:#?}");
+    assert!(problems(&lacking).contains(&Code::PublicationUnsuitable), "{lacking:#?}");
 
     let report = init(&session, &options).await.unwrap();
 
@@ -226,7 +229,11 @@ async fn a_slot_of_another_kind_is_refused() {
         assert!(matches!(refused, AdminError::SlotUnusable { .. }), "{refused:?}");
         assert!(refused.to_string().contains(problem), "{refused}");
         let finding = findings(&session, &options).await;
-        assert!(found(&finding, code::SLOT_UNUSABLE).message.contains(problem));
+        assert!(
+            found(&finding, CheckResult::Error(Code::SlotUnsuitable), problem)
+                .fix
+                .contains("--slot")
+        );
         drop_slot(&session, &options.outbox.slot).await.unwrap();
     }
     let elsewhere = TestDatabase::create().await;
@@ -388,13 +395,13 @@ async fn a_key_that_no_filter_takes_is_refused_and_another_filter_is_found() {
         ))
         .await;
     let found = findings(&session, tampered).await;
-    assert_eq!(problems(&found), [code::SHARDS]);
+    assert_eq!(problems(&found), [Code::ShardsDiffer]);
     // The filters belong to another key than the configured key.
     let other_key = Some(ShardKey { pieces: vec![column("aggregatetype")] });
     let other = InitOptions { shard_key: other_key, ..shards[0].clone() };
-    assert_eq!(problems(&findings(&session, &other).await), [code::SHARDS]);
+    assert_eq!(problems(&findings(&session, &other).await), [Code::ShardsDiffer]);
     let no_key = InitOptions { shard_key: None, ..shards[0].clone() };
-    assert_eq!(problems(&findings(&session, &no_key).await), [code::SHARDS]);
+    assert_eq!(problems(&findings(&session, &no_key).await), [Code::ShardsDiffer]);
 }
 
 #[tokio::test]
@@ -409,7 +416,7 @@ async fn another_number_of_shards_is_refused_beside_those_that_are_there() {
         let refused = init(&session, &other).await.unwrap_err();
         assert!(matches!(refused, AdminError::OtherNumber { count: 4, .. }), "{refused:?}");
         let found = findings(&session, &other).await;
-        assert_eq!(problems(&found), [code::SHARDS], "{found:#?}");
+        assert_eq!(problems(&found), [Code::ShardsDiffer], "{found:#?}");
     }
 }
 
@@ -421,17 +428,20 @@ async fn preflight_reports_everything_at_once() {
     assert_eq!(
         problems(&empty),
         [
-            code::OUTBOX_MISSING,
-            code::PUBLICATION_MISSING,
-            code::SLOT_MISSING,
-            code::DISPATCH_MISSING,
-            code::DISPATCH_MISSING,
-            code::DISPATCH_MISSING,
+            Code::OutboxTableMissing,
+            Code::PublicationMissing,
+            Code::SlotMissing,
+            Code::DispatchTableMissing,
+            Code::DispatchTableMissing,
+            Code::DispatchTableMissing,
         ]
     );
-    assert!(empty.iter().all(|f| f.severity == Severity::Ok || !f.fix.is_empty()), "{empty:#?}");
-    assert_eq!(found(&empty, code::WAL_LEVEL).severity, Severity::Ok);
-    assert_eq!(found(&empty, code::WAL_SENDERS).severity, Severity::Ok);
+    assert!(
+        empty.iter().all(|f| matches!(f.result, CheckResult::Passed(_)) || !f.fix.is_empty()),
+        "{empty:#?}"
+    );
+    found(&empty, CheckResult::Passed("wal-level"), "is logical");
+    found(&empty, CheckResult::Passed("wal-senders"), "in use");
 }
 
 #[tokio::test]
@@ -443,12 +453,12 @@ async fn preflight_tells_a_lost_slot_from_a_first_start() {
     write_relay_row(&session, &options.outbox.slot, &here, "0/10").await;
     drop_slot(&session, &options.outbox.slot).await.unwrap();
 
-    assert_eq!(problems(&findings(&session, &options).await), [code::SLOT_LOST]);
+    assert_eq!(problems(&findings(&session, &options).await), [Code::SlotLost]);
     delete_relay_row(&session, &options.outbox.slot).await.unwrap();
-    assert_eq!(problems(&findings(&session, &options).await), [code::SLOT_MISSING]);
+    assert_eq!(problems(&findings(&session, &options).await), [Code::SlotMissing]);
     write_relay_row(&session, &options.outbox.slot, "1", "0/10").await;
     let restored = findings(&session, &options).await;
-    assert_eq!(problems(&restored), [code::SLOT_LOST, code::SYSTEM_IDENTIFIER]);
+    assert_eq!(problems(&restored), [Code::SlotLost, Code::PositionsOfAnotherServer]);
 }
 
 #[tokio::test]
@@ -473,29 +483,25 @@ async fn preflight_names_what_is_wrong_with_tables_and_publication() {
 
     let all = findings(&session, &options).await;
 
-    let column = found(&all, code::OUTBOX_COLUMN);
+    let column =
+        found(&all, CheckResult::Error(Code::OutboxColumnMissing), "has no column event_type");
     assert_eq!(column.subject, "table public.app_outbox");
     assert_eq!(column.message, "has no column event_type");
     assert_eq!(
         column.fix,
         "name the right one with --column-event-type; there are id, type, payload, noise"
     );
-    assert_eq!(found(&all, code::OUTBOX_PAYLOAD_TYPE).severity, Severity::Warning);
-    assert!(
-        found(&all, code::PUBLICATION_OPERATIONS).message.starts_with("publishes update, truncate")
-    );
-    assert!(found(&all, code::PUBLICATION_COLUMNS).message.contains("event_type"));
-    assert!(found(&all, code::PUBLICATION_SCOPE).message.contains("public.other"));
+    found(&all, CheckResult::Warning(Code::PayloadTypeConverted), "text form");
+    let publication = CheckResult::Error(Code::PublicationUnsuitable);
+    let surplus = CheckResult::Warning(Code::PublicationUnsuitable);
+    found(&all, surplus, "publishes update, truncate");
+    found(&all, publication, "leaves out column event_type");
+    found(&all, publication, "also publishes public.other");
     session.run("DROP PUBLICATION walrelay; CREATE PUBLICATION walrelay FOR ALL TABLES WITH (publish = 'insert')").await;
-    assert!(
-        found(&findings(&session, &options).await, code::PUBLICATION_SCOPE)
-            .message
-            .contains("ALL TABLES")
-    );
+    found(&findings(&session, &options).await, publication, "ALL TABLES");
     session.run("DROP TABLE app_outbox; CREATE UNLOGGED TABLE app_outbox (id int)").await;
-    assert!(
-        found(&findings(&session, &options).await, code::OUTBOX_KIND).message.contains("unlogged")
-    );
+    let unlogged = CheckResult::Error(Code::OutboxTableUnsuitable);
+    found(&findings(&session, &options).await, unlogged, "unlogged");
 }
 
 #[tokio::test]
@@ -511,13 +517,13 @@ async fn preflight_sees_what_a_role_may_not_do() {
     assert_eq!(
         problems(&bare),
         [
-            code::ROLE_REPLICATION,
-            code::DISPATCH_RIGHTS,
-            code::DISPATCH_ROW_SECURITY,
-            code::DISPATCH_RIGHTS,
-            code::DISPATCH_ROW_SECURITY,
-            code::DISPATCH_RIGHTS,
-            code::DISPATCH_ROW_SECURITY,
+            Code::ReplicationPermissionMissing,
+            Code::DispatchPermissionMissing,
+            Code::DispatchRowsHidden,
+            Code::DispatchPermissionMissing,
+            Code::DispatchRowsHidden,
+            Code::DispatchPermissionMissing,
+            Code::DispatchRowsHidden,
         ]
     );
     // The statements from the findings and from migrations/README.md are enough.
@@ -536,16 +542,15 @@ async fn preflight_sees_what_a_role_may_not_do() {
     let store = walrelay_outbox_store::DispatchStore::new(options.outbox.slot.clone())
         .with_on_dead(OnDead::Hold);
     assert!(store.parked_keys(&relay).await.unwrap().is_empty());
-    assert_eq!(problems(&findings(&relay, &options).await), [code::SYSTEM_IDENTIFIER]);
+    assert_eq!(problems(&findings(&relay, &options).await), [Code::PositionsOfAnotherServer]);
     // A policy for SELECT only is not enough.
     session.run("ALTER POLICY walrelay ON app_outbox_dispatch RENAME TO x; DROP POLICY x ON app_outbox_dispatch").await;
     session
         .run(&format!("CREATE POLICY w ON app_outbox_dispatch FOR SELECT TO {role} USING (true)"))
         .await;
     let narrow = findings(&relay, &options).await;
-    assert!(
-        found(&narrow, code::DISPATCH_ROW_SECURITY).message.ends_with("for INSERT, UPDATE, DELETE")
-    );
+    let hidden = CheckResult::Error(Code::DispatchRowsHidden);
+    found(&narrow, hidden, "for INSERT, UPDATE, DELETE");
     drop(relay);
     session.run(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
 }
@@ -571,7 +576,7 @@ async fn a_slot_that_fell_too_far_behind_is_lost() {
     let options = options(&database);
     init(&session, &options).await.unwrap();
     let capped = findings(&session, &options).await;
-    assert_eq!(found(&capped, code::SLOT_WAL_KEEP_SIZE).severity, Severity::Warning);
+    found(&capped, CheckResult::Warning(Code::WalRetentionUnsuitable), "the slot is lost");
 
     for _ in 0..3 {
         session.run("SELECT pg_logical_emit_message(false, 'x', 'y'), pg_switch_wal()").await;
@@ -580,7 +585,7 @@ async fn a_slot_that_fell_too_far_behind_is_lost() {
 
     let slot = read_slot(&session, &options.outbox.slot).await.unwrap().unwrap();
     assert!(slot.is_lost(), "{slot:?}");
-    assert_eq!(problems(&findings(&session, &options).await), [code::SLOT_LOST]);
+    assert_eq!(problems(&findings(&session, &options).await), [Code::SlotLost]);
     let refused = init(&session, &options).await.unwrap_err();
     assert!(matches!(refused, AdminError::SlotLost { .. }), "{refused:?}");
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use pgoutput_parser::{Lsn, Position};
 use walrelay_core::{ClaimAnswer, ClaimKey, Finished, RowToRecord, Topic};
+use walrelay_errors::{Code, Coded};
 
 use crate::anchor::AnchorStatus;
 use crate::dispatch::{DispatchCounts, Head, ParkedKey, RecordedPage};
@@ -36,6 +37,20 @@ pub enum StoreFailure {
     /// The tables are from an earlier version.
     #[error("the tables of an earlier version are still in place")]
     TablesOutdated(#[source] StoreError),
+}
+
+impl Coded for StoreFailure {
+    fn code(&self) -> Code {
+        match self {
+            Self::Unavailable(cause) => {
+                cause.downcast_ref::<StoreError>().map_or(Code::ServerError, StoreError::code)
+            }
+            Self::ShuttingDown => Code::ServerNotAccepting,
+            Self::OtherHistory(_) => Code::ServerError,
+            Self::NotRecorded(_) => Code::ReplayRowRefused,
+            Self::TablesOutdated(_) => Code::TableMissing,
+        }
+    }
 }
 
 /// Prefix of the reason for a failed command to dispatch state.

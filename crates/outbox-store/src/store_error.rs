@@ -1,6 +1,7 @@
 //! A failure to read or write the tables of the outbox.
 
 use tokio_postgres::error::SqlState;
+use walrelay_errors::{Code, Coded};
 use walrelay_pg_client::{ServerErrorKind, SqlError, quote_identifier};
 use walrelay_pg_replication::SlotError;
 
@@ -155,5 +156,20 @@ impl StoreError {
         let is_named = |table: &&&str| refusal.message().contains(**table);
         let closed = *refusal.code() == SqlState::INSUFFICIENT_PRIVILEGE;
         SESSION_TABLES.iter().find(is_named).filter(|_| closed).copied()
+    }
+}
+
+impl Coded for StoreError {
+    fn code(&self) -> Code {
+        match self {
+            Self::Sql(error) => error.code(),
+            Self::Slot(error) => error.code(),
+            Self::NoFreeEventId { .. } => Code::ValueNotRecordable,
+            Self::UnknownEvent { .. } => Code::EventNotFound,
+            Self::AlreadyFinished { .. } => Code::EventAlreadyFinished,
+            Self::WithoutHeaders { .. } | Self::WithoutValue { .. } => Code::EventIncomplete,
+            Self::AnchorMissing { .. } => Code::AnchorNotFound,
+            Self::AnchorLost { .. } => Code::AnchorLost,
+        }
     }
 }

@@ -21,7 +21,8 @@ use tokio::time::{Instant, timeout};
 use tokio_postgres::{AsyncMessage, Client, Connection, NoTls, SimpleQueryMessage, tls};
 
 use crate::conninfo::{ConnectConfig, Encryption, Endpoint, TargetSession};
-use crate::error::{PgError, ServerErrorKind, TlsError};
+use crate::error::{PgError, TlsError};
+use crate::server_error::ServerErrorKind;
 use crate::stream::Stream;
 use crate::tls::{client_config, server_name};
 

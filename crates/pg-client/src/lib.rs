@@ -9,6 +9,7 @@ mod error;
 mod names;
 mod row_security;
 mod secret;
+mod server_error;
 mod session_lock;
 mod sql_error;
 mod stream;
@@ -20,10 +21,11 @@ pub use connect::{SessionCheck, SessionStartup, SqlClient, connect_sql, open_ses
 pub use conninfo::{
     CONNECT_TIMEOUT_DEFAULT, ConnectConfig, ConninfoProblem, Endpoint, PgEnv, TargetSession,
 };
-pub use error::{PgError, ServerError, ServerErrorKind, TlsError};
+pub use error::{PgError, TlsError};
 pub use names::{ParseNameError, QualifiedName, quote_identifier, quote_literal};
 pub use row_security::{IS_HIDDEN, TableAccess, refuse_hidden_rows};
 pub use secret::Secret;
+pub use server_error::{ServerError, ServerErrorKind};
 pub use session_lock::lock_is_taken;
 pub use sql_error::SqlError;
 pub use stream::Stream;

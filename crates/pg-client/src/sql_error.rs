@@ -2,7 +2,9 @@
 
 use tokio_postgres::error::SqlState;
 
-use crate::error::{ServerError, ServerErrorKind};
+use walrelay_errors::{Code, Coded};
+
+use crate::server_error::{ServerError, ServerErrorKind};
 
 /// A statement failed, or its answer cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -101,5 +103,18 @@ impl SqlError {
     #[must_use]
     pub fn is_disconnected(&self) -> bool {
         matches!(self, Self::Sql { source, .. } if source.is_closed() || source.code().is_none())
+    }
+}
+
+impl Coded for SqlError {
+    fn code(&self) -> Code {
+        match self {
+            Self::Sql { .. } => {
+                self.server_kind().map_or(Code::ConnectionBroken, ServerErrorKind::code)
+            }
+            Self::RowsHidden { .. } => Code::RowsHidden,
+            Self::UnexpectedValue { .. } => Code::ServerUnknown,
+            Self::OutOfRange { .. } => Code::ValueNotRecordable,
+        }
     }
 }

@@ -240,15 +240,18 @@ impl<R: AsyncRead + Unpin> Frames<R> {
 
     fn server_message(&self, located: LocatedMessage) -> Result<ServerError, PgError> {
         let mut bytes = BytesMut::from(self.incoming.bytes(located.whole));
-        match backend::Message::parse(&mut bytes) {
+        let read = match backend::Message::parse(&mut bytes) {
             Ok(Some(backend::Message::ErrorResponse(body))) => {
                 ServerError::from_fields(body.fields())
             }
             Ok(Some(backend::Message::NoticeResponse(body))) => {
                 ServerError::from_fields(body.fields())
             }
-            Ok(_) | Err(_) => Err(PgError::protocol("an error or notice cannot be read")),
-        }
+            Ok(_) | Err(_) => {
+                return Err(PgError::protocol("an error or notice cannot be read"));
+            }
+        };
+        read.map_err(PgError::io("read an error of the server"))
     }
 
     /// Reads once, as much as is available. Returns an error if nothing arrived for too long.

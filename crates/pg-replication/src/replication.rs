@@ -397,10 +397,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> ReplicationConnection<S> {
         let parsed = backend::Message::parse(&mut bytes);
         match parsed.map_err(PgError::io("read a message of the server"))? {
             Some(backend::Message::ErrorResponse(body)) => {
-                Err(PgError::Server(Box::new(ServerError::from_fields(body.fields())?)))
+                Err(PgError::Server(Box::new(read_answer(body.fields())?)))
             }
             Some(backend::Message::NoticeResponse(body)) => {
-                let notice = ServerError::from_fields(body.fields())?;
+                let notice = read_answer(body.fields())?;
                 tracing::debug!(severity = notice.severity, %notice, "notice of the server");
                 Ok(None)
             }
@@ -409,6 +409,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> ReplicationConnection<S> {
             None => Err(PgError::protocol("a message ends before its length says")),
         }
     }
+}
+
+fn read_answer(fields: backend::ErrorFields<'_>) -> Result<ServerError, PgError> {
+    ServerError::from_fields(fields).map_err(PgError::io("read an error of the server"))
 }
 
 fn password<'a>(startup: &Startup<'a>) -> Result<&'a [u8], PgError> {

@@ -1,5 +1,6 @@
 //! A failure of a statement about a slot or a publication.
 
+use walrelay_errors::{Code, Coded};
 use walrelay_pg_client::{ServerErrorKind, SqlError};
 
 /// A slot or a publication cannot be read or changed.
@@ -48,6 +49,17 @@ impl SlotError {
         match self {
             Self::Sql(error) => error.server_kind(),
             Self::SlotMissing { .. } | Self::SlotName { .. } | Self::ServerTooOld { .. } => None,
+        }
+    }
+}
+
+impl Coded for SlotError {
+    fn code(&self) -> Code {
+        match self {
+            Self::Sql(error) => error.code(),
+            Self::SlotMissing { .. } => Code::SlotMissing,
+            Self::SlotName { .. } => Code::ArgumentInvalid,
+            Self::ServerTooOld { .. } => Code::ServerUnsuitable,
         }
     }
 }

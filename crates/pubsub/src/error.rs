@@ -4,6 +4,8 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
+use walrelay_errors::{Code, Coded};
+
 /// A problem that the operator has to fix before the relay can use Pub/Sub.
 #[derive(Debug, thiserror::Error)]
 pub enum PubsubError {
@@ -93,6 +95,31 @@ impl PubsubError {
     #[must_use]
     pub fn is_about_the_name(&self) -> bool {
         matches!(self, Self::Topic { code: "INVALID_ARGUMENT", .. })
+    }
+}
+
+impl Coded for PubsubError {
+    fn code(&self) -> Code {
+        match self {
+            Self::Endpoint { .. } => Code::PubsubEndpointInvalid,
+            Self::Credentials(_) => Code::PubsubCredentialsMissing,
+            Self::NoAuthorities => Code::CertificateAuthoritiesMissing,
+            Self::Roots { .. } => Code::PubsubRootsUnreadable,
+            Self::Topic { code: "INVALID_ARGUMENT", .. } => Code::TopicNameInvalid,
+            Self::Topic { code, .. } | Self::Subscription { code, .. } => code_of_call(code),
+            Self::NoAnswer { .. } => Code::PubsubUnreachable,
+            Self::Setting { .. } | Self::Tls(_) | Self::Channel(_) => Code::PubsubUnusable,
+        }
+    }
+}
+
+/// Returns our code for a gRPC code.
+fn code_of_call(grpc_code: &str) -> Code {
+    match grpc_code {
+        "PERMISSION_DENIED" => Code::PubsubPermissionMissing,
+        "UNAUTHENTICATED" => Code::PubsubCredentialsMissing,
+        "UNAVAILABLE" | "DEADLINE_EXCEEDED" => Code::PubsubUnreachable,
+        _ => Code::PubsubUnusable,
     }
 }
 

@@ -1,12 +1,11 @@
 //! The errors that end a session of the relay, and whether the relay may open another one.
 
 use pgoutput_parser::Lsn;
+use walrelay_errors::{Action, Code, Coded, ErrorContext, Exit};
 use walrelay_outbox_admin::AdminError;
-use walrelay_outbox_store::StoreError;
 use walrelay_outbox_store::StoreFailure;
 use walrelay_pg_client::{PgError, ServerError};
 
-use crate::policy::{Disposition, ErrorContext, Exit, Kind};
 use crate::stream::pipeline_error::{PipelineError, SendFailurePosition};
 
 /// An error that ends a session, or that prevents a new one.
@@ -71,10 +70,10 @@ pub enum RelayError {
         read_to: Lsn,
     },
     /// The server does not match the configuration, or the slot is lost.
-    #[error("{}: {summary}", if kind.exit() == Exit::SlotLost { "the slot is lost" } else { "postgres is not set up for this relay" })]
+    #[error("{}: {summary}", if code.exit() == Exit::SlotLost { "the slot is lost" } else { "postgres is not set up for this relay" })]
     Setup {
-        /// The most severe kind among the findings.
-        kind: Kind,
+        /// The gravest code among the findings.
+        code: Code,
         /// Each finding with its fix.
         summary: String,
     },
@@ -124,9 +123,9 @@ impl RelayError {
 
     /// The supervisor's reaction to the error.
     #[must_use]
-    pub fn disposition(&self) -> Disposition {
-        match self {
-            Self::AtFirst(error) => error.kind().disposition(ErrorContext::AtFirst),
+    pub fn action(&self) -> Action {
+        let context = match self {
+            Self::AtFirst(_) => ErrorContext::FirstStart,
             Self::Connect(_)
             | Self::Session(_)
             | Self::Unsendable(_)
@@ -137,41 +136,9 @@ impl RelayError {
             | Self::TakeOver { .. }
             | Self::InRecovery
             | Self::ServerRestored { .. }
-            | Self::Setup { .. } => self.kind().disposition(ErrorContext::Running),
-        }
-    }
-
-    /// Returns the kind of this error, for the policy.
-    #[must_use]
-    pub fn kind(&self) -> Kind {
-        match self {
-            Self::AtFirst(error) => error.kind(),
-            Self::Connect(error) | Self::Session(PipelineError::Stream(error)) => {
-                Kind::of_stream(error)
-            }
-            Self::Session(
-                PipelineError::Decode { .. } | PipelineError::Row(_) | PipelineError::Columns(_),
-            ) => Kind::Unreadable,
-            // A single occurrence may be an accident. The supervisor counts.
-            Self::Session(PipelineError::Unsendable { .. }) => Kind::Refused,
-            Self::Unsendable(_) => Kind::Unsendable,
-            Self::Session(PipelineError::PublicationChanged { .. }) => Kind::PublicationChanged,
-            Self::Session(PipelineError::ServerStops) => Kind::NotAccepting,
-            Self::Store(failure) | Self::Session(PipelineError::Store(failure)) => {
-                of_failure(failure)
-            }
-            Self::Session(PipelineError::NotOnRecord { .. }) => Kind::Refused,
-            Self::Survey(error) => error.into(),
-            Self::Sql { source, .. } => match source.as_db_error() {
-                Some(answer) => Kind::of_server(ServerError::from(answer).kind()),
-                None => Kind::Broken,
-            },
-            Self::TableStream { .. } => Kind::Broken,
-            Self::TakeOver { .. } => Kind::TakeOverRefused,
-            Self::InRecovery => Kind::InRecovery,
-            Self::ServerRestored { .. } => Kind::ServerRestored,
-            Self::Setup { kind, .. } => *kind,
-        }
+            | Self::Setup { .. } => ErrorContext::Running,
+        };
+        self.code().action(context)
     }
 
     /// Returns the value of the label `reason` of the metric `reconnects_total`.
@@ -215,14 +182,23 @@ impl RelayError {
     }
 }
 
-fn of_failure(failure: &StoreFailure) -> Kind {
-    match failure {
-        StoreFailure::Unavailable(cause) => {
-            cause.downcast_ref::<StoreError>().map_or(Kind::Refused, Kind::from)
+impl Coded for RelayError {
+    fn code(&self) -> Code {
+        match self {
+            Self::AtFirst(error) => error.code(),
+            Self::Connect(error) => error.code_while_streaming(),
+            Self::Session(error) => error.code(),
+            Self::Unsendable(_) => Code::RowUnsendable,
+            Self::Store(failure) => failure.code(),
+            Self::Survey(error) => error.code(),
+            Self::Sql { source, .. } => source
+                .as_db_error()
+                .map_or(Code::ConnectionBroken, |answer| ServerError::from(answer).kind().code()),
+            Self::TableStream { .. } => Code::ConnectionBroken,
+            Self::TakeOver { .. } => Code::TakeOverRefused,
+            Self::InRecovery => Code::ServerIsStandby,
+            Self::ServerRestored { .. } => Code::ServerRestored,
+            Self::Setup { code, .. } => *code,
         }
-        StoreFailure::ShuttingDown => Kind::NotAccepting,
-        StoreFailure::OtherHistory(_) => Kind::Refused,
-        StoreFailure::NotRecorded(_) => Kind::NotReplayed,
-        StoreFailure::TablesOutdated(_) => Kind::TableMissing,
     }
 }

@@ -15,7 +15,6 @@ pub mod failpoint;
 pub mod lifecycle;
 pub mod lookahead;
 pub mod observe;
-pub mod policy;
 pub mod recovery;
 pub mod replay;
 pub mod seed;

@@ -1,4 +1,4 @@
-//! The errors that end a command, with their hints and exit codes.
+//! The errors that end a command, with their codes and fixes.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -6,15 +6,16 @@ use walrelay_outbox_store::StoreError;
 use walrelay_pg_client::SqlError;
 use walrelay_pg_replication::SlotError;
 
+use walrelay_errors::{Action, Chain, Code, Coded, Exit};
 use walrelay_inbox::InboxError;
 use walrelay_outbox_admin::AdminError;
 use walrelay_pg_client::{PgError, ServerError, ServerErrorKind};
 use walrelay_pubsub::PubsubError;
 use walrelay_relay::error::RelayError;
 use walrelay_relay::observe::report::ReportError;
-use walrelay_relay::policy::{Chain, Disposition, Exit, Kind};
 
 use crate::config::Problem;
+use crate::explain;
 
 /// Every error that ends a command.
 #[derive(Debug, thiserror::Error)]
@@ -45,8 +46,8 @@ pub enum Error {
     Findings {
         /// Number of findings.
         count: usize,
-        /// The worst kind among them.
-        kind: Kind,
+        /// The gravest code among them.
+        code: Code,
     },
 
     /// A connection to Postgres failed.
@@ -102,7 +103,7 @@ pub enum Error {
     },
 
     /// The role of a read-only command lacks a permission.
-    #[error("{side} may not be looked at")]
+    #[error("the role may not read {side}")]
     MayNotLook {
         /// The database.
         side: DatabaseSide,
@@ -289,7 +290,7 @@ impl Error {
         reason = "whatever is not an inbox's is met at the outbox"
     )]
     pub fn for_read_only_command(self) -> Self {
-        if self.kind() != Kind::Privilege {
+        if !matches!(self.code(), Code::PermissionMissing | Code::ConsumerPermissionMissing) {
             return self;
         }
         let side = match &self {
@@ -299,60 +300,19 @@ impl Error {
         Self::MayNotLook { side, source: Box::new(self) }
     }
 
-    /// Returns the kind of the error, for the policy.
-    #[must_use]
-    pub fn kind(&self) -> Kind {
-        match self {
-            Self::Config(_) => Kind::Configuration,
-            Self::Findings { kind, .. } => *kind,
-            Self::Postgres(error) => Kind::of_postgres(error),
-            Self::Store(error) => error.into(),
-            Self::Relay(error) => error.kind(),
-            Self::Inbox(error) => kind_of_inbox(error),
-            Self::SlotLost { .. } => Kind::SlotLost,
-            Self::PublicationMissing { .. } => Kind::PublicationMissing,
-            Self::PubSub(_) => Kind::PubSub,
-            Self::TopicMissing { .. } => Kind::TopicMissing,
-            Self::NoOutbox { .. } => Kind::TableMissing,
-            Self::PruneDenied { .. } | Self::MayNotLook { .. } => Kind::Privilege,
-            Self::Held { .. } => Kind::SlotHeld,
-            Self::ReplayTaken { .. } => Kind::ReplayTaken,
-            Self::Listen { source, .. } if source.kind() == std::io::ErrorKind::AddrInUse => {
-                Kind::PortTaken
-            }
-            Self::Listen { .. } => Kind::Machine,
-            Self::Unfit { .. } | Self::Unfinished { .. } | Self::NoInbox { .. } => Kind::Argument,
-            Self::File { .. } => Kind::File,
-            Self::Io { .. } => Kind::Machine,
-            Self::Demo { .. }
-            | Self::Missing { .. }
-            | Self::NoTrace { .. }
-            | Self::NotArrived { .. }
-            | Self::ReplayHeld { .. } => Kind::Refused,
-            Self::SecondSignal
-            | Self::Interrupted
-            | Self::Stopped { .. }
-            | Self::ReplayStopped { .. } => Kind::Interrupted,
-        }
-    }
-
     /// Returns the exit code of the process.
     #[must_use]
-    #[expect(
-        clippy::wildcard_enum_match_arm,
-        reason = "what has no kind stands above; the table has the rest"
-    )]
     pub fn exit(&self) -> Exit {
         match self {
             Self::Demo { exit, .. } => *exit,
-            // The relay stopped because of this error, so the policy has an exit code for it.
-            Self::Relay(error) => match error.disposition() {
-                Disposition::Stop { exit, .. } => exit,
+            // The relay stopped because of this error, so the running relay's reaction counts.
+            Self::Relay(error) => match error.action() {
+                Action::Stop(exit) => exit,
                 // The relay would wait for this condition, but a command exits.
-                Disposition::Wait { .. } => error.kind().exit(),
-                Disposition::Reconnect | Disposition::StandBy => Exit::Unexpected,
+                Action::Wait => error.code().exit(),
+                Action::Reconnect | Action::StandBy => Exit::Unexpected,
             },
-            other => other.kind().exit(),
+            other => other.code().exit(),
         }
     }
 
@@ -376,138 +336,107 @@ impl Error {
 
     /// Returns the next step, or an empty text if the message already contains it.
     #[must_use]
-    #[expect(
-        clippy::wildcard_enum_match_arm,
-        reason = "what has no kind stands above; the table has the rest"
-    )]
-    pub fn hint(&self) -> &str {
-        match self {
-            Self::Demo { .. }
-            | Self::SecondSignal
-            | Self::ReplayStopped { .. }
-            | Self::Inbox(InboxError::Paused { .. }) => "",
-            Self::Missing { .. } => MISSING,
-            Self::ReplayHeld { .. } => "`walrelay dispatch list --status dead` names the rows",
-            Self::NoTrace { .. } => {
-                "compare the id with what was inserted; --outbox-table and --inbox name where to look"
-            }
-            Self::NoInbox { .. } => NAME_INBOXES,
-            Self::NotArrived { .. } => NOT_ARRIVED,
-            Self::NoOutbox { .. } => NO_OUTBOX,
-            // If all problems have the same kind, its hint applies.
-            Self::Config(problems) => match problems.as_slice() {
-                [first, rest @ ..] if rest.iter().all(|problem| problem.kind == first.kind) => {
-                    first.kind.hint()
-                }
-                _ => Kind::Configuration.hint(),
-            },
-            Self::Findings { .. } => "each finding above names its fix",
-            Self::PruneDenied { .. } => PRUNE_PERMISSIONS,
-            Self::MayNotLook { side: DatabaseSide::Outbox, .. } => OUTBOX_PERMISSIONS,
-            Self::MayNotLook { side: DatabaseSide::Inbox, .. } => INBOX_PERMISSIONS,
-            Self::Inbox(InboxError::Rights { hint, .. }) => hint,
-            Self::Inbox(InboxError::Refused { .. }) => REFUSED,
-            Self::Inbox(InboxError::Store(error)) if Kind::from(error) == Kind::Privilege => {
-                CONSUMER_PERMISSIONS
-            }
-            Self::Unfit { hint, .. } | Self::Stopped { hint, .. } => hint,
-            Self::Unfinished { hint, .. } => hint,
-            other => other.kind().hint(),
-        }
+    pub fn next_step(&self) -> String {
+        self.fix().unwrap_or_else(|| explain::fix(self.code()).to_owned())
     }
 
-    /// Returns the code that `walrelay explain` knows. Results of a check have none.
-    #[must_use]
-    #[expect(
-        clippy::wildcard_enum_match_arm,
-        reason = "results are listed; every other error has a kind"
-    )]
-    pub fn code(&self) -> Option<&'static str> {
-        match self {
-            Self::Demo { .. }
-            | Self::Missing { .. }
-            | Self::NoTrace { .. }
-            | Self::NotArrived { .. }
-            | Self::ReplayHeld { .. }
-            | Self::Findings { .. } => None,
-            other => Some(other.kind().code()),
-        }
-    }
-
-    /// Returns the error, its causes and its hint as text.
+    /// Returns the error, its causes and its fix as text.
     #[must_use]
     pub fn report(&self) -> String {
         let text = Chain(self).to_string();
-        match self.hint() {
+        match self.next_step().as_str() {
             "" => text,
-            hint => format!("{text}\nhint: {hint}"),
+            fix => format!("{text}\nfix: {fix}"),
         }
     }
 }
 
-/// Returns the kind of a consumer's error, for the policy.
-pub(crate) fn kind_of_inbox(error: &InboxError) -> Kind {
-    match error {
-        InboxError::Connect(error) => Kind::of_postgres(error),
-        // An earlier check found the outbox's tables, so a missing table belongs to the inbox.
-        InboxError::Store(error) if Kind::from(error) == Kind::TableMissing => Kind::InboxUnfit,
-        InboxError::Store(error) | InboxError::Outbox(error) => error.into(),
-        InboxError::Rights { .. } => Kind::Privilege,
-        InboxError::Inbox { .. } | InboxError::Paused { .. } | InboxError::Refused { .. } => {
-            Kind::InboxUnfit
+impl Coded for Error {
+    fn code(&self) -> Code {
+        match self {
+            Self::Config(problems) => code_of_problems(problems),
+            Self::Findings { code, .. } => *code,
+            Self::Postgres(error) => error.code(),
+            Self::Store(error) => error.code(),
+            Self::Relay(error) => error.code(),
+            Self::Inbox(error) => error.code(),
+            Self::PubSub(error) => error.code(),
+            Self::SlotLost { .. } => Code::SlotLost,
+            Self::PublicationMissing { .. } => Code::PublicationMissing,
+            Self::TopicMissing { .. } => Code::TopicNotFound,
+            Self::NoOutbox { .. } => Code::OutboxTableMissing,
+            Self::PruneDenied { .. } => Code::PrunePermissionMissing,
+            Self::MayNotLook { side: DatabaseSide::Outbox, .. } => {
+                Code::OutboxReadPermissionMissing
+            }
+            Self::MayNotLook { side: DatabaseSide::Inbox, .. } => Code::InboxReadPermissionMissing,
+            Self::Held { .. } => Code::SlotHeld,
+            Self::ReplayTaken { .. } => Code::ReplayRunning,
+            Self::Listen { source, .. } if source.kind() == std::io::ErrorKind::AddrInUse => {
+                Code::AddressInUse
+            }
+            Self::Listen { .. } | Self::Io { .. } => Code::LocalResourceUnavailable,
+            Self::Unfit { .. } | Self::Unfinished { .. } => Code::ArgumentInvalid,
+            Self::NoInbox { .. } => Code::InboxNotNamed,
+            Self::File { .. } => Code::FileUnreadable,
+            Self::Demo { .. } => Code::DemoFailed,
+            Self::Missing { .. } => Code::AuditEventsMissing,
+            Self::NoTrace { .. } => Code::TraceFoundNothing,
+            Self::NotArrived { .. } => Code::EventNotApplied,
+            Self::ReplayHeld { .. } => Code::ReplayBlocked,
+            Self::SecondSignal
+            | Self::Interrupted
+            | Self::Stopped { .. }
+            | Self::ReplayStopped { .. } => Code::Interrupted,
         }
-        InboxError::Unregistered { .. } => Kind::ConsumerMissing,
-        InboxError::Handler { .. } => Kind::HandlerUnfit,
-        InboxError::Reset(_) => Kind::ResetUnfit,
-        InboxError::AlreadyFinished { .. }
-        | InboxError::OtherSubscription { .. }
-        | InboxError::UnknownEvent { .. }
-        | InboxError::UnknownKey { .. }
-        | InboxError::KeyMoved { .. }
-        | InboxError::SeveralConsumers { .. }
-        | InboxError::Table { .. } => Kind::Argument,
-        InboxError::PubSub(_) | InboxError::Pull { .. } => Kind::PubSub,
-        InboxError::SubscriptionMissing { .. } => Kind::SubscriptionMissing,
-        InboxError::OtherKind { .. } => Kind::SubscriptionUnfit,
+    }
+
+    fn fix(&self) -> Option<String> {
+        match self {
+            Self::Inbox(error) => error.fix(),
+            Self::Unfit { hint, .. } | Self::Stopped { hint, .. } => Some((*hint).to_owned()),
+            Self::Unfinished { hint, .. } => Some(hint.clone()),
+            Self::Findings { .. } => Some("each finding above names its fix".to_owned()),
+            // The message names the next step.
+            Self::SecondSignal | Self::ReplayStopped { .. } => Some(String::new()),
+            Self::Relay(_)
+            | Self::Demo { .. }
+            | Self::PruneDenied { .. }
+            | Self::MayNotLook { .. }
+            | Self::Config(_)
+            | Self::Postgres(_)
+            | Self::Store(_)
+            | Self::PubSub(_)
+            | Self::TopicMissing { .. }
+            | Self::SlotLost { .. }
+            | Self::PublicationMissing { .. }
+            | Self::NoOutbox { .. }
+            | Self::Held { .. }
+            | Self::Listen { .. }
+            | Self::File { .. }
+            | Self::Io { .. }
+            | Self::ReplayHeld { .. }
+            | Self::ReplayTaken { .. }
+            | Self::Missing { .. }
+            | Self::NoTrace { .. }
+            | Self::NoInbox { .. }
+            | Self::NotArrived { .. }
+            | Self::Interrupted => None,
+        }
     }
 }
 
-/// Hint for a handler that fails.
-const REFUSED: &str = "mend the handler, or grant the role what it needs: handlers run with the role's rights; then run it \
-     again: what was not applied comes again";
-
-/// Hint for the permissions of consumer commands.
-const CONSUMER_PERMISSIONS: &str = "run it as the owner of the app_inbox tables, or grant this role what the command needs, with \
-     policies: migrations/README.md, A role for a consumer; A role that only looks";
-
-/// Hint for the permissions to read an outbox.
-const OUTBOX_PERMISSIONS: &str = "run it as the owner of the outbox, or let the owner run the grants and policies of its first \
-     half: migrations/README.md, A role that only looks";
-
-/// Hint for the permissions to read an inbox.
-const INBOX_PERMISSIONS: &str = "run it as the owner of the app_inbox tables, or let the owner run the grants and policies of its \
-     second half, in the consumer's database: migrations/README.md, A role that only looks";
+/// Returns the code of the problems if they share one, otherwise the code of any of them.
+fn code_of_problems(problems: &[Problem]) -> Code {
+    match problems {
+        [first, rest @ ..] if rest.iter().all(|problem| problem.code == first.code) => first.code,
+        _ => Code::ConfigurationInvalid,
+    }
+}
 
 /// Hint for consumers in another database.
 pub(crate) const NAME_INBOXES: &str =
     "name each consumer and its database: --inbox NAME=postgresql://...";
-
-/// Hint for events that an inbox lacks.
-const MISSING: &str = "a consumer that does not read all of the outbox's topics lacks the events of the others: name those that it reads, \
-     --aggregate-type T; docs/consumer-operations.md, Proof, says how to bring events back: an inbox skips what it has";
-
-/// Hint for an event that an inbox lacks.
-const NOT_ARRIVED: &str = "it may be on its way, or of a topic that the consumer does not read; `walrelay audit` tells \
-     what is missing, and docs/consumer-operations.md, Proof, what to do about it";
-
-/// Hint for a database without an outbox.
-const NO_OUTBOX: &str = "name the outbox's database with --database-url, and consumers in other ones with \
-     --inbox NAME=URL; if it is the outbox's, correct --outbox-table, or run `walrelay init`, which creates it";
-
-/// Hint for the additional permissions of `prune`.
-const PRUNE_PERMISSIONS: &str = "run it as the outbox table's owner, or GRANT SELECT, DELETE on the outbox table, and \
-     SELECT on app_outbox_relay, app_outbox_dispatch, app_outbox_hold and app_outbox_replay, to this role, with a policy for \
-     each, as in CREATE POLICY … ON app_outbox FOR SELECT TO role USING (true): docs/operations.md, Rights";
 
 struct ProblemList<'a>(&'a [Problem]);
 

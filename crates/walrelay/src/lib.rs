@@ -5,6 +5,7 @@ pub mod commands;
 pub mod config;
 pub mod demo;
 pub mod error;
+pub mod explain;
 pub mod http;
 pub mod options;
 mod output;

@@ -6,7 +6,7 @@ use walrelay::commands;
 use walrelay::config::{CommandLine, Config, Environment, Refusal};
 use walrelay::error::Error;
 use walrelay::telemetry;
-use walrelay_relay::policy::Exit;
+use walrelay_errors::Exit;
 use walrelay_relay::shutdown::{Shutdown, SignalLogging};
 
 fn main() -> ExitCode {

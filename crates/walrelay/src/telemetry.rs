@@ -18,7 +18,7 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFi
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::{LookupSpan, Scope};
 use tracing_subscriber::util::SubscriberInitExt;
-use walrelay_relay::policy::{Chain, Exit};
+use walrelay_errors::{Chain, Coded, Exit};
 
 use crate::config::{LogConfig, LogFormat};
 use crate::error::Error;
@@ -75,13 +75,13 @@ fn ends_in_a_level(directive: &str) -> bool {
 /// Reports the error that ends the process: to the log if there is one, otherwise as plain text.
 pub fn report_error(error: &Error) {
     if !tracing::dispatcher::has_been_set() || io::stderr().is_terminal() {
-        let code = error.code().map_or_else(String::new, |code| format!("[{code}]"));
-        return write_plainly(&format!("error{code}: {}", error.report()));
+        let code = error.code().name();
+        return write_plainly(&format!("error[{code}]: {}", error.report()));
     }
-    let (exit, error_code) = (error.exit().code(), error.code());
-    match error.hint() {
+    let (exit, error_code) = (error.exit().code(), error.code().name());
+    match error.next_step().as_str() {
         "" => tracing::error!(exit, error_code, "{}", Chain(error)),
-        hint => tracing::error!(exit, error_code, hint, "{}", Chain(error)),
+        fix => tracing::error!(exit, error_code, fix, "{}", Chain(error)),
     }
 }
 

@@ -386,7 +386,7 @@ fn a_place_in_the_log_is_a_transactions_and_an_index_is_refused_rather_than_drop
 }
 
 #[test]
-fn root_certificates_that_cannot_be_read_have_a_hint_of_their_own() {
+fn root_certificates_that_cannot_be_read_have_a_fix_of_their_own() {
     let broken = TemporaryFile::new("roots.pem", "garbage");
     let file = format!("{URL}?sslmode=verify-full&sslrootcert={}", broken.path());
     let gone = format!("{URL}?sslmode=verify-full&sslrootcert=/nowhere.pem");
@@ -394,7 +394,7 @@ fn root_certificates_that_cannot_be_read_have_a_hint_of_their_own() {
     let report = |url: &str, variables: &[(&str, &str)]| {
         let problems = config(&["status", "--database-url", url], variables).unwrap_err();
         let error = walrelay::error::Error::Config(problems);
-        assert_eq!(error.exit(), walrelay_relay::policy::Exit::Usage);
+        assert_eq!(error.exit(), walrelay_errors::Exit::Usage);
         error.report()
     };
     for told in [
@@ -402,7 +402,7 @@ fn root_certificates_that_cannot_be_read_have_a_hint_of_their_own() {
         report(&gone, &[]),
         report(&inline, &[("WALRELAY_SSLROOTCERT_PEM", "garbage")]),
     ] {
-        assert!(told.contains("hint: sslrootcert takes a PEM file"), "{told}");
+        assert!(told.contains("fix: Set `sslrootcert` to a readable PEM file"), "{told}");
     }
     let both = config(&["status", "--database-url", &gone, "--watch=x"], &[]).unwrap_err();
     let told = walrelay::error::Error::Config(both).report();

@@ -73,7 +73,7 @@ fn an_address_in_use_says_so_and_is_one_json_line() {
         let line: serde_json::Value = serde_json::from_str(lines.last().unwrap()).unwrap();
         assert_eq!(line["severity"], "ERROR");
         assert!(line["message"].as_str().unwrap().contains(&address), "{line}");
-        assert!(line["hint"].as_str().unwrap().contains("another process listens"), "{line}");
+        assert!(line["fix"].as_str().unwrap().contains("Stop the other process"), "{line}");
     }
 }
 

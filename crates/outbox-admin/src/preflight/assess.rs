@@ -3,7 +3,7 @@
 use super::facts::{
     Facts, RelationKind, ServerFacts, ServerHost, ServerMode, TableFacts, UpgradeFacts,
 };
-use super::finding::{Finding, Findings, code};
+use super::finding::{Finding, Findings};
 use super::request::{ColumnRole, PreflightRequest};
 use super::shards::{is_of_another_number, shard_findings};
 use super::similar_names::or_similar_name;
@@ -13,6 +13,7 @@ use crate::admin_error::UPGRADE_FIX;
 use crate::lost_slot::loss;
 use crate::operation::UpgradeStage;
 use crate::rows::encoding::{SQL_ASCII_FIX, SQL_ASCII_RISK, UNCHECKED_ENCODING};
+use walrelay_errors::Code;
 use walrelay_pg_replication::{
     Operation, PublicationScope, PublicationState, SlotState, WalStatus,
 };
@@ -52,34 +53,34 @@ fn server_findings(findings: &mut Findings, facts: &Facts) {
     let major = server.version_num / 10_000;
     if major < SERVER_VERSION_MIN {
         findings.error(
-            code::SERVER_VERSION,
+            Code::ServerTooOld,
             "server",
             format!("Postgres {major} is not supported"),
             format!("upgrade to Postgres {SERVER_VERSION_MIN} or later"),
         );
     } else {
-        findings.ok(code::SERVER_VERSION, "server", format!("Postgres {major}"));
+        findings.ok("server-version", "server", format!("Postgres {major}"));
     }
     if server.host == ServerHost::Supabase {
         findings.ok(
-            code::SUPABASE,
+            "server-host",
             "server",
             "this is Supabase: settings are changed with its CLI, and an upgrade or a restore drops the slot",
         );
     }
     if server.mode == ServerMode::Standby {
         findings.error(
-            code::IN_RECOVERY,
+            Code::ServerIsStandby,
             "server",
             "it is a standby: neither slot nor dispatch state can be written here",
             "connect to the primary",
         );
     }
     if server.wal_level == "logical" {
-        findings.ok(code::WAL_LEVEL, "setting wal_level", "is logical");
+        findings.ok("wal-level", "setting wal_level", "is logical");
     } else {
         findings.error(
-            code::WAL_LEVEL,
+            Code::WalLevelNotLogical,
             "setting wal_level",
             format!("is {}, which does not hold what decoding needs", server.wal_level),
             change_setting(server, "wal_level", "logical", Restart::Needed),
@@ -88,10 +89,10 @@ fn server_findings(findings: &mut Findings, facts: &Facts) {
     encoding_findings(findings, server);
     let subject = format!("role {}", facts.role.name);
     if facts.role.may_replicate {
-        findings.ok(code::ROLE_REPLICATION, &subject, "may replicate");
+        findings.ok("replication-permission", &subject, "may replicate");
     } else {
         findings.error(
-            code::ROLE_REPLICATION,
+            Code::ReplicationPermissionMissing,
             &subject,
             "has no REPLICATION attribute",
             replication_fix(server, &facts.role.name),
@@ -102,7 +103,7 @@ fn server_findings(findings: &mut Findings, facts: &Facts) {
 fn encoding_findings(findings: &mut Findings, server: &ServerFacts) {
     if server.encoding == UNCHECKED_ENCODING {
         findings.warning(
-            code::ENCODING,
+            Code::DatabaseEncodingUnchecked,
             &format!("database {}", server.database),
             SQL_ASCII_RISK,
             SQL_ASCII_FIX,
@@ -157,39 +158,39 @@ fn slot_count_findings(findings: &mut Findings, facts: &Facts) {
     let (used, max) = (facts.server.replication_slots, facts.server.replication_slots_max);
     let subject = "setting max_replication_slots";
     if facts.slot.is_some() || used < max {
-        findings.ok(code::REPLICATION_SLOTS, subject, format!("{used} of {max} in use"));
+        findings.ok("replication-slots", subject, format!("{used} of {max} in use"));
         return;
     }
     let more = (max + 5).to_string();
     let fix = change_setting(&facts.server, "max_replication_slots", &more, Restart::Needed);
     let message = format!("all {max} slots are in use, and ours is not among them");
-    findings.error(code::REPLICATION_SLOTS, subject, message, fix);
+    findings.error(Code::SlotsExhausted, subject, message, fix);
 }
 
 fn sender_count_findings(findings: &mut Findings, server: &ServerFacts) {
     let (used, max) = (server.wal_senders, server.wal_senders_max);
     let subject = "setting max_wal_senders";
     if used < max {
-        findings.ok(code::WAL_SENDERS, subject, format!("{used} of {max} in use"));
+        findings.ok("wal-senders", subject, format!("{used} of {max} in use"));
         return;
     }
     let fix = change_setting(server, "max_wal_senders", &(max + 5).to_string(), Restart::Needed);
     let message = format!("all {max} replication connections are in use");
-    findings.warning(code::WAL_SENDERS, subject, message, fix);
+    findings.warning(Code::ConnectionsExhausted, subject, message, fix);
 }
 
 fn retention_findings(findings: &mut Findings, server: &ServerFacts) {
     let subject = "setting max_slot_wal_keep_size";
     match server.slot_wal_keep_bytes {
         Some(bytes) if bytes < SLOT_WAL_KEEP_BYTES_MIN => findings.warning(
-            code::SLOT_WAL_KEEP_SIZE,
+            Code::WalRetentionUnsuitable,
             subject,
             format!("the slot is lost once it is {} behind", megabytes(bytes)),
             change_setting(server, "max_slot_wal_keep_size", "16GB", Restart::NotNeeded),
         ),
-        Some(bytes) => findings.ok(code::SLOT_WAL_KEEP_SIZE, subject, megabytes(bytes)),
+        Some(bytes) => findings.ok("wal-retention", subject, megabytes(bytes)),
         None => findings.warning(
-            code::SLOT_WAL_KEEP_SIZE,
+            Code::WalRetentionUnsuitable,
             subject,
             "is unlimited: a slot that nobody reads keeps log until the disk is full and the server stops",
             change_setting(server, "max_slot_wal_keep_size", "16GB", Restart::NotNeeded),
@@ -200,9 +201,9 @@ fn retention_findings(findings: &mut Findings, server: &ServerFacts) {
 fn timeout_findings(findings: &mut Findings, server: &ServerFacts) {
     let subject = "setting wal_sender_timeout";
     match server.wal_sender_timeout {
-        Some(timeout) => findings.ok(code::WAL_SENDER_TIMEOUT, subject, format!("{timeout:?}")),
+        Some(timeout) => findings.ok("wal-sender-timeout", subject, format!("{timeout:?}")),
         None => findings.warning(
-            code::WAL_SENDER_TIMEOUT,
+            Code::WalSenderTimeoutOff,
             subject,
             "is off: a relay that vanished would hold the slot for ever",
             change_setting(server, "wal_sender_timeout", "60s", Restart::NotNeeded),
@@ -221,7 +222,7 @@ fn publication_findings(findings: &mut Findings, request: &PreflightRequest, fac
         };
         let names = &facts.neighbours.publications;
         let fix = or_similar_name("--publication", &request.outbox.publication, names, otherwise);
-        findings.error(code::PUBLICATION_MISSING, &subject, "does not exist", fix);
+        findings.error(Code::PublicationMissing, &subject, "does not exist", fix);
         return;
     };
     let start = findings.len();
@@ -229,13 +230,13 @@ fn publication_findings(findings: &mut Findings, request: &PreflightRequest, fac
     let name = walrelay_pg_client::quote_identifier(&publication.name);
     match &publication.scope {
         PublicationScope::AllTables => findings.error(
-            code::PUBLICATION_SCOPE,
+            Code::PublicationUnsuitable,
             &subject,
             "is FOR ALL TABLES: rows of tables that are no outbox would reach the relay, which refuses them",
             "another publication FOR TABLE with --publication, and a slot of its own with --slot: walrelay init",
         ),
         PublicationScope::Listed { schemas } if !schemas.is_empty() => findings.error(
-            code::PUBLICATION_SCOPE,
+            Code::PublicationUnsuitable,
             &subject,
             format!("covers all tables of {}: rows of tables that are no outbox would reach the relay, which refuses them", schemas.join(", ")),
             format!("ALTER PUBLICATION {name} DROP TABLES IN SCHEMA …, ADD TABLE …"),
@@ -248,7 +249,7 @@ fn publication_findings(findings: &mut Findings, request: &PreflightRequest, fac
     for published in &publication.tables {
         if !request.outbox.tables.contains(&published.name) {
             findings.error(
-                code::PUBLICATION_SCOPE,
+                Code::PublicationUnsuitable,
                 &subject,
                 format!("also publishes {}, which is not among the outbox tables", published.name),
                 format!(
@@ -259,7 +260,7 @@ fn publication_findings(findings: &mut Findings, request: &PreflightRequest, fac
         }
     }
     if findings.is_fine_since(start) {
-        findings.ok(code::PUBLICATION, &subject, "publishes the inserts of every outbox table");
+        findings.ok("publication", &subject, "publishes the inserts of every outbox table");
     }
 }
 
@@ -267,7 +268,7 @@ fn operations_findings(findings: &mut Findings, subject: &str, publication: &Pub
     let name = walrelay_pg_client::quote_identifier(&publication.name);
     let fix = || format!("ALTER PUBLICATION {name} SET (publish = 'insert')");
     if !publication.publishes.contains(&Operation::Insert) {
-        findings.error(code::PUBLICATION_OPERATIONS, subject, "does not publish inserts", fix());
+        findings.error(Code::PublicationUnsuitable, subject, "does not publish inserts", fix());
     }
     let surplus: Vec<&str> = publication
         .publishes
@@ -284,7 +285,7 @@ fn operations_findings(findings: &mut Findings, subject: &str, publication: &Pub
             "publishes {} beside inserts: such changes carry no event, and the relay ignores them",
             surplus.join(", ")
         );
-        findings.warning(code::PUBLICATION_OPERATIONS, subject, message, fix());
+        findings.warning(Code::PublicationUnsuitable, subject, message, fix());
     }
 }
 
@@ -298,13 +299,13 @@ fn table_findings(
     if !publication.covers(&table.name) {
         let fix = format!("walrelay init, or ALTER PUBLICATION {name} ADD TABLE {}", table.name);
         let message = format!("does not publish {}", table.name);
-        findings.error(code::PUBLICATION_TABLE, subject, message, fix);
+        findings.error(Code::PublicationUnsuitable, subject, message, fix);
     }
     let is_partitioned =
         table.found.as_ref().is_some_and(|found| found.kind == RelationKind::Partitioned);
     if is_partitioned && !publication.via_root {
         findings.error(
-            code::PUBLICATION_VIA_ROOT,
+            Code::PublicationUnsuitable,
             subject,
             format!("rows of {} would come under the names of its partitions", table.name),
             format!("ALTER PUBLICATION {name} SET (publish_via_partition_root = true)"),
@@ -315,7 +316,7 @@ fn table_findings(
         && request.outbox.shard.is_whole()
     {
         let message = format!("publishes only rows of {} for which {filter}", table.name);
-        findings.ok(code::PUBLICATION_ROW_FILTER, subject, message);
+        findings.ok("publication-row-filter", subject, message);
     }
     let Some(columns) = &published.columns else { return };
     for expected in
@@ -326,10 +327,10 @@ fn table_findings(
         let fix = "publish all columns: ALTER PUBLICATION … SET TABLE, without a column list";
         match expected.role {
             ColumnRole::Payload | ColumnRole::Required => {
-                findings.error(code::PUBLICATION_COLUMNS, subject, message, fix);
+                findings.error(Code::PublicationUnsuitable, subject, message, fix);
             }
             ColumnRole::Optional => {
-                findings.warning(code::PUBLICATION_COLUMNS, subject, message, fix);
+                findings.warning(Code::PublicationUnsuitable, subject, message, fix);
             }
         }
     }
@@ -345,7 +346,7 @@ fn slot_findings(findings: &mut Findings, request: &PreflightRequest, facts: &Fa
     let lost = loss(facts.slot.as_ref(), facts.relay_row.as_ref(), None)
         .filter(|_| !may_be_carried_over(facts));
     if let Some(lost) = &lost {
-        findings.error(code::SLOT_LOST, &subject, &lost.problem, lost_slot_fix(facts));
+        findings.error(Code::SlotLost, &subject, &lost.problem, lost_slot_fix(facts));
     }
     let begun = facts.relay_row.as_ref().and_then(|row| row.operation.as_ref());
     if let Some(kind) = begun.filter(|kind| *kind != "upgrade") {
@@ -354,7 +355,7 @@ fn slot_findings(findings: &mut Findings, request: &PreflightRequest, facts: &Fa
             _ => "walrelay run finishes it, and so does the command that began it",
         };
         findings.warning(
-            code::OPERATION,
+            Code::OperationUnfinished,
             &subject,
             format!("a {kind} of it was begun and is not finished"),
             fix,
@@ -368,13 +369,13 @@ fn slot_findings(findings: &mut Findings, request: &PreflightRequest, facts: &Fa
                 &facts.neighbours.slots,
                 "walrelay init",
             );
-            findings.error(code::SLOT_MISSING, &subject, "does not exist", fix);
+            findings.error(Code::SlotMissing, &subject, "does not exist", fix);
         }
         return;
     };
     if let Some(problem) = slot.mismatch(&facts.server.database) {
         let fix = "choose another name with --slot";
-        findings.error(code::SLOT_UNUSABLE, &subject, problem, fix);
+        findings.error(Code::SlotUnsuitable, &subject, problem, fix);
         return;
     }
     if lost.is_some() {
@@ -382,7 +383,7 @@ fn slot_findings(findings: &mut Findings, request: &PreflightRequest, facts: &Fa
     }
     if let Some(pid) = slot.active_pid {
         findings.warning(
-            code::SLOT_ACTIVE,
+            Code::SlotHeld,
             &subject,
             format!("is in use by process {pid}: a relay started now waits for it"),
             "nothing, when that is the running relay; else end it, or use --take-over-after",
@@ -390,17 +391,17 @@ fn slot_findings(findings: &mut Findings, request: &PreflightRequest, facts: &Fa
     }
     safe_wal_findings(findings, &subject, slot, &facts.server);
     let lag = slot.lag_bytes().map_or_else(|| "unknown".to_owned(), megabytes);
-    findings.ok(code::SLOT, &subject, format!("is usable; {lag} not confirmed"));
+    findings.ok("slot", &subject, format!("is usable; {lag} not confirmed"));
 }
 
 /// Reports an unfinished upgrade. Relays wait until it has happened, and its slot is not lost.
 fn upgrade_finding(findings: &mut Findings, subject: &str, begun: &UpgradeFacts) {
     let (code, fix) = match begun.upgrade.stage {
         UpgradeStage::Preparing => (
-            code::UPGRADE_BEGUN,
+            Code::UpgradeInProgress,
             "walrelay prepare-upgrade finishes it; walrelay slot recover calls it off",
         ),
-        UpgradeStage::Prepared => (code::UPGRADE_PREPARED, UPGRADE_FIX),
+        UpgradeStage::Prepared => (Code::UpgradePrepared, UPGRADE_FIX),
     };
     findings.error(code, subject, format!("not finished: {}", begun.what), fix);
 }
@@ -429,7 +430,7 @@ fn safe_wal_findings(
     if slot.wal_status == Some(WalStatus::Unreserved) || room.is_some_and(|bytes| bytes <= 0) {
         let message = "is lost at the next checkpoint unless it is confirmed first";
         findings.warning(
-            code::SLOT_SAFE_WAL,
+            Code::SlotAtRisk,
             subject,
             message,
             format!("start the relay now; {}", fix()),
@@ -437,7 +438,7 @@ fn safe_wal_findings(
     } else if let Some(bytes) = room.filter(|_| slot.has_less_room_than(SAFE_WAL_BYTES_MIN)) {
         let left = megabytes(bytes.unsigned_abs());
         findings.warning(
-            code::SLOT_SAFE_WAL,
+            Code::SlotAtRisk,
             subject,
             format!("is lost after {left} more log"),
             fix(),
@@ -453,11 +454,7 @@ fn identity_findings(findings: &mut Findings, facts: &Facts) {
     };
     let there = &row.system_identifier;
     if here == there {
-        findings.ok(
-            code::SYSTEM_IDENTIFIER,
-            "system identifier",
-            format!("{here}, the one on record"),
-        );
+        findings.ok("system-identifier", "system identifier", format!("{here}, the one on record"));
     } else {
         let fix = match may_be_carried_over(facts) {
             true => format!(
@@ -467,7 +464,7 @@ fn identity_findings(findings: &mut Findings, facts: &Facts) {
             false => lost_slot_fix(facts).to_owned(),
         };
         findings.error(
-            code::SYSTEM_IDENTIFIER,
+            Code::PositionsOfAnotherServer,
             "server",
             format!("is {here}, but what is on record was settled on {there}: this is an upgrade, a copy or a restore of it"),
             fix,

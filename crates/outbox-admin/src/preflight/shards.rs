@@ -1,9 +1,10 @@
 //! Findings about shards: their number, and whether each row is on exactly one shard.
 
 use super::facts::Facts;
-use super::finding::{Findings, code};
+use super::finding::Findings;
 use super::request::PreflightRequest;
 use crate::admin_error::shards;
+use walrelay_errors::Code;
 use walrelay_outbox_store::Outbox;
 use walrelay_pg_client::quote_identifier;
 
@@ -38,15 +39,15 @@ pub(super) fn shard_findings(findings: &mut Findings, request: &PreflightRequest
             }
         };
         match is_another {
-            true => findings.error(code::SHARDS, &subject, message, fix),
-            false => findings.warning(code::SHARDS, &subject, message, fix),
+            true => findings.error(Code::ShardsDiffer, &subject, message, fix),
+            false => findings.warning(Code::ShardsDiffer, &subject, message, fix),
         }
     }
     if !shard.is_whole() && !is_of_another_number(request, facts) {
         key_findings(findings, &subject, (request, facts));
         if findings.is_fine_since(start) {
             let message = "has the rows that the ordering key gives it, and no others";
-            findings.ok(code::SHARDS, &subject, message);
+            findings.ok("shards", &subject, message);
         }
     }
 }
@@ -60,7 +61,7 @@ fn key_findings(
 ) {
     if request.shard_key.is_none() {
         findings.error(
-            code::SHARDS,
+            Code::ShardsDiffer,
             subject,
             "--ordering-key names no column: all rows have one key, and would be on one shard",
             "set the --ordering-key that the shards were made for",
@@ -73,7 +74,7 @@ fn key_findings(
         let Some(published) = publication.listed(table) else { continue };
         let Some(expected) = expected else {
             findings.error(
-                code::SHARDS,
+                Code::ShardsDiffer,
                 subject,
                 format!("rows of {table} cannot be divided by --ordering-key: it lacks a column of it, or one is of a type that no row filter takes"),
                 "the --ordering-key that the shards were made for",
@@ -89,7 +90,7 @@ fn key_findings(
             .map_or("no filter".to_owned(), |it| format!("the filter {it}"));
         let name = quote_identifier(&publication.name);
         findings.error(
-            code::SHARDS,
+            Code::ShardsDiffer,
             subject,
             format!("publication {name} has {has} on {table}, and --ordering-key needs {expected}: rows would be on no shard, or those of a key on several"),
             format!(

@@ -1,9 +1,10 @@
 //! Findings about tables: the producers' tables and the relay's own.
 
 use super::facts::{Facts, FoundTable, RelationKind, TableFacts};
-use super::finding::{Findings, code};
+use super::finding::Findings;
 use super::request::{ColumnRole, ExpectedColumn, PreflightRequest};
 use super::similar_names::or_similar_name;
+use walrelay_errors::Code;
 use walrelay_outbox_store::{RELAY_TABLES, REPLAY_TABLES};
 use walrelay_pg_client::{QualifiedName, quote_identifier};
 
@@ -15,20 +16,20 @@ pub(super) fn outbox_findings(findings: &mut Findings, request: &PreflightReques
         let subject = format!("table {name}");
         let Some(found) = found else {
             let (message, fix) = missing_outbox(name, &facts.neighbours.tables);
-            findings.error(code::OUTBOX_MISSING, &subject, message, fix);
+            findings.error(Code::OutboxTableMissing, &subject, message, fix);
             continue;
         };
         let start = findings.len();
         match found.kind {
             RelationKind::Table | RelationKind::Partitioned => {}
             RelationKind::Unlogged => findings.error(
-                code::OUTBOX_KIND,
+                Code::OutboxTableUnsuitable,
                 &subject,
                 "is unlogged: its rows never reach the log",
                 format!("ALTER TABLE {name} SET LOGGED"),
             ),
             RelationKind::Other => findings.error(
-                code::OUTBOX_KIND,
+                Code::OutboxTableUnsuitable,
                 &subject,
                 "is not a table, so it cannot be published",
                 "name the table itself with --outbox-table",
@@ -38,7 +39,7 @@ pub(super) fn outbox_findings(findings: &mut Findings, request: &PreflightReques
             column_findings(findings, &subject, found, expected);
         }
         if findings.is_fine_since(start) {
-            findings.ok(code::OUTBOX, &subject, "has every column that is needed");
+            findings.ok("outbox-table", &subject, "has every column that is needed");
         }
     }
 }
@@ -82,7 +83,7 @@ fn column_findings(
         (None, ColumnRole::Payload | ColumnRole::Required) => {
             let there: Vec<&str> = found.columns.iter().map(|(known, _)| known.as_str()).collect();
             findings.error(
-                code::OUTBOX_COLUMN,
+                Code::OutboxColumnMissing,
                 subject,
                 format!("has no column {}", names.join(" or ")),
                 format!("name the right one with {option}; there are {}", there.join(", ")),
@@ -92,7 +93,7 @@ fn column_findings(
             if found.unpublished.contains(name) =>
         {
             findings.error(
-                code::OUTBOX_COLUMN,
+                Code::OutboxColumnMissing,
                 subject,
                 format!("column {name} is generated, and generated columns are not published"),
                 format!("name another with {option}, or make it an ordinary column that the producer or a trigger fills"),
@@ -102,7 +103,7 @@ fn column_findings(
             if !PAYLOAD_TYPES.contains(&column_type.as_str()) =>
         {
             findings.warning(
-                code::OUTBOX_PAYLOAD_TYPE,
+                Code::PayloadTypeConverted,
                 subject,
                 format!("column {name} is {column_type}: its text form is published"),
                 "bytea is published verbatim; jsonb, json and text as UTF-8",
@@ -122,12 +123,12 @@ pub(super) fn relay_table_findings(findings: &mut Findings, facts: &Facts) {
                 "app_outbox_hold" => "walrelay init, or apply migrations/0005_in_place.sql",
                 _ => "walrelay init, or apply migrations/0002_dispatch.sql",
             };
-            findings.error(code::DISPATCH_MISSING, &subject, "does not exist", fix);
+            findings.error(Code::DispatchTableMissing, &subject, "does not exist", fix);
             continue;
         };
         if found.kind == RelationKind::Unlogged {
             findings.error(
-                code::DISPATCH_UNLOGGED,
+                Code::DispatchTableUnlogged,
                 &subject,
                 "is unlogged: a crash of the server empties it, and its rows are lost",
                 format!("as its owner: ALTER TABLE {name} SET LOGGED"),
@@ -136,7 +137,7 @@ pub(super) fn relay_table_findings(findings: &mut Findings, facts: &Facts) {
         if !found.missing_rights.is_empty() {
             let rights = found.missing_rights.join(", ");
             findings.error(
-                code::DISPATCH_RIGHTS,
+                Code::DispatchPermissionMissing,
                 &subject,
                 format!("role {role} lacks {rights}"),
                 format!("as its owner: GRANT SELECT, INSERT, UPDATE, DELETE ON {name} TO {role}, and GRANT USAGE ON SCHEMA public"),
@@ -145,7 +146,7 @@ pub(super) fn relay_table_findings(findings: &mut Findings, facts: &Facts) {
         if !found.hidden_from.is_empty() {
             let commands = found.hidden_from.join(", ");
             findings.error(
-                code::DISPATCH_ROW_SECURITY,
+                Code::DispatchRowsHidden,
                 &subject,
                 format!("row level security hides its rows from role {role} for {commands}"),
                 format!("as its owner: CREATE POLICY walrelay ON {name} TO {role} USING (true) WITH CHECK (true)"),
@@ -153,6 +154,6 @@ pub(super) fn relay_table_findings(findings: &mut Findings, facts: &Facts) {
         }
     }
     if findings.is_fine_since(start) {
-        findings.ok(code::DISPATCH, "dispatch tables", "exist and are accessible");
+        findings.ok("dispatch-tables", "dispatch tables", "exist and are accessible");
     }
 }

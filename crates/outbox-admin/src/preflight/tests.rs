@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use pgoutput_parser::Lsn;
 
+use walrelay_errors::Code;
+
 use super::*;
 use crate::lost_slot::SettledRecord;
 use crate::operation::{UpgradePreparation, UpgradeStage};
@@ -105,16 +107,17 @@ fn facts() -> Facts {
     }
 }
 
-/// Returns all findings except `Ok` after `change` is applied to good facts.
-fn found(change: impl FnOnce(&mut Facts)) -> Vec<(&'static str, Severity, String)> {
+/// Returns all findings except passed checks after `change` is applied to good facts.
+fn found(change: impl FnOnce(&mut Facts)) -> Vec<(CheckResult, String)> {
     let mut facts = facts();
     change(&mut facts);
     let findings = assess(&request(), &facts);
-    let bad = findings.into_iter().filter(|finding| finding.severity != Severity::Ok);
-    bad.map(|finding| (finding.code, finding.severity, finding.fix)).collect()
+    let bad =
+        findings.into_iter().filter(|finding| !matches!(finding.result, CheckResult::Passed(_)));
+    bad.map(|finding| (finding.result, finding.fix)).collect()
 }
 
-fn only(change: impl FnOnce(&mut Facts)) -> (&'static str, Severity, String) {
+fn only(change: impl FnOnce(&mut Facts)) -> (CheckResult, String) {
     let mut all = found(change);
     assert_eq!(all.len(), 1, "{all:?}");
     all.remove(0)
@@ -135,18 +138,18 @@ fn nothing_is_wrong_with_good_facts() {
 
 #[test]
 fn the_server_has_to_be_new_enough_a_primary_and_logical() {
-    let (code, severity, _) = only(|f| f.server.version_num = 140_012);
-    assert_eq!((code, severity), (code::SERVER_VERSION, Severity::Error));
-    let (code, severity, _) = only(|f| f.server.mode = ServerMode::Standby);
-    assert_eq!((code, severity), (code::IN_RECOVERY, Severity::Error));
-    let (code, severity, fix) = only(|f| f.server.wal_level = "replica".to_owned());
-    assert_eq!((code, severity), (code::WAL_LEVEL, Severity::Error));
+    let (result, _) = only(|f| f.server.version_num = 140_012);
+    assert_eq!(result, CheckResult::Error(Code::ServerTooOld));
+    let (result, _) = only(|f| f.server.mode = ServerMode::Standby);
+    assert_eq!(result, CheckResult::Error(Code::ServerIsStandby));
+    let (result, fix) = only(|f| f.server.wal_level = "replica".to_owned());
+    assert_eq!(result, CheckResult::Error(Code::WalLevelNotLogical));
     assert!(fix.contains("restart"), "{fix}");
 }
 
 #[test]
 fn on_supabase_the_fix_is_its_command() {
-    let (_, _, fix) = only(|f| {
+    let (_, fix) = only(|f| {
         f.server.host = ServerHost::Supabase;
         f.server.wal_level = "replica".to_owned();
     });
@@ -158,13 +161,15 @@ fn on_supabase_the_fix_is_its_command() {
             f.role.may_replicate = false;
         })
     };
-    assert!(without_right(150_000).2.contains("before Postgres 17"));
-    assert!(without_right(170_000).2.contains("create a role"));
-    let (code, _, fix) =
-        only(|f| f.role = RoleFacts { name: "Relay".into(), may_replicate: false });
+    assert!(without_right(150_000).1.contains("before Postgres 17"));
+    assert!(without_right(170_000).1.contains("create a role"));
+    let (result, fix) = only(|f| f.role = RoleFacts { name: "Relay".into(), may_replicate: false });
     assert_eq!(
-        (code, fix.as_str()),
-        (code::ROLE_REPLICATION, "as a superuser: ALTER ROLE \"Relay\" REPLICATION")
+        (result, fix.as_str()),
+        (
+            CheckResult::Error(Code::ReplicationPermissionMissing),
+            "as a superuser: ALTER ROLE \"Relay\" REPLICATION"
+        )
     );
 }
 
@@ -175,18 +180,21 @@ fn a_full_server_is_an_error_only_while_our_slot_is_not_there() {
         f.slot = None;
         f.relay_row = None;
     });
-    let codes: Vec<_> = full.iter().map(|(code, _, _)| *code).collect();
-    assert_eq!(codes, [code::REPLICATION_SLOTS, code::SLOT_MISSING]);
-    let (code, severity, fix) = only(|f| f.server.wal_senders = 10);
-    assert_eq!((code, severity), (code::WAL_SENDERS, Severity::Warning));
+    let results: Vec<_> = full.iter().map(|(result, _)| *result).collect();
+    assert_eq!(
+        results,
+        [CheckResult::Error(Code::SlotsExhausted), CheckResult::Error(Code::SlotMissing)]
+    );
+    let (result, fix) = only(|f| f.server.wal_senders = 10);
+    assert_eq!(result, CheckResult::Warning(Code::ConnectionsExhausted));
     assert!(fix.contains("max_wal_senders = '15'"), "{fix}");
 }
 
 #[test]
 fn log_that_is_kept_without_limit_is_a_warning_and_supabases_default_is_none() {
     for keep in [None, Some(1 << 30)] {
-        let (code, severity, fix) = only(|f| f.server.slot_wal_keep_bytes = keep);
-        assert_eq!((code, severity), (code::SLOT_WAL_KEEP_SIZE, Severity::Warning), "{keep:?}");
+        let (result, fix) = only(|f| f.server.slot_wal_keep_bytes = keep);
+        assert_eq!(result, CheckResult::Warning(Code::WalRetentionUnsuitable), "{keep:?}");
         assert!(fix.contains("max_slot_wal_keep_size"), "{fix}");
     }
     assert_eq!(found(|f| f.server.slot_wal_keep_bytes = Some(4096 << 20)), []);
@@ -199,14 +207,14 @@ fn a_generated_column_that_is_needed_is_an_error_and_another_is_not() {
     table.columns.push(("shard".to_owned(), "text".to_owned()));
     table.unpublished.push("shard".to_owned());
     let fine = assess(&request(), &facts);
-    assert!(fine.iter().all(|finding| finding.severity != Severity::Error), "{fine:?}");
+    assert!(fine.iter().all(|finding| finding.error_code().is_none()), "{fine:?}");
     let needed = ExpectedColumn {
         names: vec!["shard".to_owned()],
         option: "--ordering-key".to_owned(),
         role: ColumnRole::Required,
     };
     let findings = assess(&PreflightRequest { columns: vec![needed], ..request() }, &facts);
-    let wrong: Vec<_> = findings.iter().filter(|it| it.severity == Severity::Error).collect();
+    let wrong: Vec<_> = findings.iter().filter(|it| it.error_code().is_some()).collect();
     assert_eq!(wrong.len(), 1, "{wrong:?}");
     assert!(wrong[0].message.contains("generated"), "{wrong:?}");
     assert!(wrong[0].fix.contains("--ordering-key"), "{wrong:?}");
@@ -214,20 +222,20 @@ fn a_generated_column_that_is_needed_is_an_error_and_another_is_not() {
 
 #[test]
 fn little_room_for_an_idle_slot_is_a_warning() {
-    let (code, severity, _) = only(|f| f.server.wal_sender_timeout = None);
-    assert_eq!((code, severity), (code::WAL_SENDER_TIMEOUT, Severity::Warning));
+    let (result, _) = only(|f| f.server.wal_sender_timeout = None);
+    assert_eq!(result, CheckResult::Warning(Code::WalSenderTimeoutOff));
     for left in [-5, 0, 1 << 20] {
-        let (code, severity, _) = only(|f| {
+        let (result, _) = only(|f| {
             slot(f).safe_wal_size = Some(left);
             slot(f).wal_end = Lsn::new(16 << 30);
         });
-        assert_eq!((code, severity), (code::SLOT_SAFE_WAL, Severity::Warning), "{left}");
+        assert_eq!(result, CheckResult::Warning(Code::SlotAtRisk), "{left}");
     }
     for left in [2 << 30, 60 << 20] {
         assert_eq!(found(|f| slot(f).safe_wal_size = Some(left)), [], "of {left} bytes in all");
     }
-    let (code, _, fix) = only(|f| slot(f).wal_status = Some(WalStatus::Unreserved));
-    assert_eq!(code, code::SLOT_SAFE_WAL);
+    let (result, fix) = only(|f| slot(f).wal_status = Some(WalStatus::Unreserved));
+    assert_eq!(result, CheckResult::Warning(Code::SlotAtRisk));
     assert!(fix.starts_with("start the relay now"), "{fix}");
 }
 
@@ -239,46 +247,47 @@ fn a_lost_slot_is_told_by_each_sign_of_it() {
         |s| s.conflicting = Some(true),
     ];
     for sign in signs {
-        let (code, severity, fix) = only(|f| sign(slot(f)));
-        assert_eq!((code, severity), (code::SLOT_LOST, Severity::Error));
+        let (result, fix) = only(|f| sign(slot(f)));
+        assert_eq!(result, CheckResult::Error(Code::SlotLost));
         assert!(fix.contains("docs/operations.md, Lost slot"), "{fix}");
     }
 }
 
 #[test]
 fn a_slot_in_use_is_a_warning_because_we_would_wait() {
-    let (code, severity, _) = only(|f| slot(f).active_pid = Some(4711));
-    assert_eq!((code, severity), (code::SLOT_ACTIVE, Severity::Warning));
+    let (result, _) = only(|f| slot(f).active_pid = Some(4711));
+    assert_eq!(result, CheckResult::Warning(Code::SlotHeld));
 }
 
 #[test]
 fn a_mistyped_name_is_told_what_it_resembles_and_never_to_drop_the_slot() {
-    let (code, _, fix) = only(|f| {
+    let (result, fix) = only(|f| {
         f.publication = None;
         f.neighbours.publications = vec!["other".to_owned(), "walrelay_".to_owned()];
     });
-    assert_eq!(code, code::PUBLICATION_MISSING);
+    assert_eq!(result, CheckResult::Error(Code::PublicationMissing));
     assert!(fix.starts_with("--publication walrelay_, which exists"), "{fix}");
     let slotless = found(|f| {
         f.slot = None;
         f.relay_row = None;
         f.neighbours.slots = vec!["walreley".to_owned()];
     });
-    let missing = slotless.iter().find(|(code, _, _)| *code == code::SLOT_MISSING);
-    let fix_of_slot = missing.map(|(_, _, fix)| fix.as_str()).unwrap_or_default();
+    let missing =
+        slotless.iter().find(|(result, _)| *result == CheckResult::Error(Code::SlotMissing));
+    let fix_of_slot = missing.map(|(_, fix)| fix.as_str()).unwrap_or_default();
     assert!(fix_of_slot.starts_with("--slot walreley, which exists"), "{slotless:?}");
     let tableless = found(|f| {
         f.outbox_tables[0].found = None;
         f.neighbours.tables = vec!["public.app_outbx".to_owned()];
     });
-    assert!(tableless[0].2.starts_with("--outbox-table public.app_outbx"), "{tableless:?}");
+    assert!(tableless[0].1.starts_with("--outbox-table public.app_outbx"), "{tableless:?}");
     let of_consumer = found(|f| {
         f.outbox_tables[0].found = None;
         f.neighbours.tables = ["app_inbox", "app_inbox_consumer", "app_inbox_key"]
             .map(|table| format!("public.{table}"))
             .into();
     });
-    let (_, _, fix_there) = &of_consumer[0];
+    let (_, fix_there) = &of_consumer[0];
     assert!(
         fix_there.starts_with("name the outbox's database with --database-url"),
         "{of_consumer:?}"
@@ -290,9 +299,9 @@ fn a_mistyped_name_is_told_what_it_resembles_and_never_to_drop_the_slot() {
                 .map(|table| format!("public.{table}"))
                 .into();
     });
-    assert!(own_alone[0].2.starts_with("walrelay init --outbox-table"), "{own_alone:?}");
-    for fixes in [vec![(code, Severity::Error, fix)], found(|f| f.publication = None)] {
-        assert!(fixes.iter().all(|(_, _, fix)| !fix.contains("slot drop")), "{fixes:?}");
+    assert!(own_alone[0].1.starts_with("walrelay init --outbox-table"), "{own_alone:?}");
+    for fixes in [vec![(result, fix)], found(|f| f.publication = None)] {
+        assert!(fixes.iter().all(|(_, fix)| !fix.contains("slot drop")), "{fixes:?}");
     }
 }
 
@@ -300,32 +309,33 @@ fn a_mistyped_name_is_told_what_it_resembles_and_never_to_drop_the_slot() {
 fn a_publication_of_more_than_the_rows_of_outboxes_or_without_inserts_is_an_error() {
     type Change = fn(&mut PublicationState);
     let changes: [(&str, Change); 4] = [
-        (code::PUBLICATION_OPERATIONS, |p| p.publishes.clear()),
-        (code::PUBLICATION_SCOPE, |p| p.scope = PublicationScope::AllTables),
-        (code::PUBLICATION_SCOPE, |p| {
+        ("SET (publish = 'insert')", |p| p.publishes.clear()),
+        ("another publication FOR TABLE", |p| p.scope = PublicationScope::AllTables),
+        ("DROP TABLES IN SCHEMA", |p| {
             p.scope = PublicationScope::Listed { schemas: vec!["public".to_owned()] };
         }),
-        (code::PUBLICATION_TABLE, |p| p.tables.clear()),
+        ("ADD TABLE", |p| p.tables.clear()),
     ];
     for (expected, change) in changes {
-        let (code, severity, _) = only(|f| change(publication(f)));
-        assert_eq!((code, severity), (expected, Severity::Error));
+        let (result, fix) = only(|f| change(publication(f)));
+        assert_eq!(result, CheckResult::Error(Code::PublicationUnsuitable));
+        assert!(fix.contains(expected), "{fix}");
     }
 }
 
 #[test]
 fn a_publication_of_more_than_inserts_is_a_warning_with_its_fix() {
-    let (code, severity, fix) = only(|f| {
+    let (result, fix) = only(|f| {
         publication(f).publishes.extend([Operation::Update, Operation::Delete]);
     });
-    assert_eq!((code, severity), (code::PUBLICATION_OPERATIONS, Severity::Warning));
+    assert_eq!(result, CheckResult::Warning(Code::PublicationUnsuitable));
     assert_eq!(fix, "ALTER PUBLICATION walrelay SET (publish = 'insert')");
 }
 
 #[test]
 fn a_database_without_an_encoding_is_a_warning() {
-    let (code, severity, _) = only(|f| f.server.encoding = "SQL_ASCII".to_owned());
-    assert_eq!((code, severity), (code::ENCODING, Severity::Warning));
+    let (result, _) = only(|f| f.server.encoding = "SQL_ASCII".to_owned());
+    assert_eq!(result, CheckResult::Warning(Code::DatabaseEncodingUnchecked));
     assert_eq!(found(|f| f.server.encoding = "LATIN1".to_owned()), []);
 }
 
@@ -335,43 +345,46 @@ fn partitions_need_their_root() {
         f.outbox_tables[0].found.as_mut().unwrap().kind = RelationKind::Partitioned;
     };
     assert_eq!(found(partitioned), []);
-    let (code, _, _) = only(|f| {
+    let (result, _) = only(|f| {
         partitioned(f);
         publication(f).via_root = false;
     });
-    assert_eq!(code, code::PUBLICATION_VIA_ROOT);
+    assert_eq!(result, CheckResult::Error(Code::PublicationUnsuitable));
 }
 
 #[test]
 fn a_table_of_the_relay_that_a_crash_would_empty_is_refused() {
-    let (code, severity, fix) = only(|f| {
+    let (result, fix) = only(|f| {
         f.relay_tables[0].found.as_mut().unwrap().kind = RelationKind::Unlogged;
     });
-    assert_eq!((code, severity), (code::DISPATCH_UNLOGGED, Severity::Error));
+    assert_eq!(result, CheckResult::Error(Code::DispatchTableUnlogged));
     assert!(fix.ends_with("SET LOGGED"), "{fix}");
 }
 
 #[test]
 fn positions_of_another_server_are_refused() {
-    let (code, severity, _) = only(|f| f.server.system_identifier = Some("8".to_owned()));
-    assert_eq!((code, severity), (code::SYSTEM_IDENTIFIER, Severity::Error));
+    let (result, _) = only(|f| f.server.system_identifier = Some("8".to_owned()));
+    assert_eq!(result, CheckResult::Error(Code::PositionsOfAnotherServer));
     assert_eq!(found(|f| f.server.system_identifier = None), []);
 }
 
 #[test]
 fn a_slot_that_may_have_been_carried_over_is_not_compared_with_positions_of_another_server() {
-    let (code, _, fix) = only(|f| {
+    let (result, fix) = only(|f| {
         f.server.system_identifier = Some("8".to_owned());
         slot(f).restart_lsn = Some(Lsn::new(3));
     });
-    assert_eq!(code, code::SYSTEM_IDENTIFIER);
+    assert_eq!(result, CheckResult::Error(Code::PositionsOfAnotherServer));
     assert!(fix.starts_with("walrelay slot recover") && fix.contains("slot adopt"), "{fix}");
     let lost = found(|f| {
         f.server.system_identifier = Some("8".to_owned());
         f.slot = None;
     });
-    assert!(lost.iter().all(|(_, _, fix)| !fix.contains("slot adopt")), "{lost:?}");
-    assert!(lost.iter().any(|(code, ..)| *code == code::SLOT_LOST), "{lost:?}");
+    assert!(lost.iter().all(|(_, fix)| !fix.contains("slot adopt")), "{lost:?}");
+    assert!(
+        lost.iter().any(|(result, _)| *result == CheckResult::Error(Code::SlotLost)),
+        "{lost:?}"
+    );
 }
 
 #[test]
@@ -391,14 +404,14 @@ fn an_upgrade_is_no_loss_until_it_has_happened_and_never_leads_to_giving_rows_up
     let here = i32::try_from(facts().server.version_num).unwrap();
     let codes = |stage, version| {
         let found = with(stage, version);
-        assert!(found.iter().all(|(_, _, fix)| !fix.contains("accept-loss")), "{found:?}");
-        found.into_iter().map(|(code, severity, _)| (code, severity)).collect::<Vec<_>>()
+        assert!(found.iter().all(|(_, fix)| !fix.contains("accept-loss")), "{found:?}");
+        found.into_iter().map(|(result, _)| result).collect::<Vec<_>>()
     };
-    let begun = [(code::UPGRADE_BEGUN, Severity::Error)];
+    let begun = [CheckResult::Error(Code::UpgradeInProgress)];
     assert_eq!(codes(UpgradeStage::Preparing, here), begun);
-    let prepared = [(code::UPGRADE_PREPARED, Severity::Error)];
+    let prepared = [CheckResult::Error(Code::UpgradePrepared)];
     assert_eq!(codes(UpgradeStage::Prepared, here), prepared);
-    let happened = [(code::SLOT_LOST, Severity::Error)];
+    let happened = [CheckResult::Error(Code::SlotLost)];
     assert_eq!(codes(UpgradeStage::Prepared, here - 1), happened);
 }
 
@@ -411,7 +424,7 @@ fn a_slot_that_begins_behind_what_is_on_record_is_another_one() {
                 (Lsn::new(settled), Some(Lsn::new(wal_end)), timeline);
             slot(facts).restart_lsn = Some(Lsn::new(restart));
         });
-        found.iter().any(|(code, ..)| *code == code::SLOT_LOST)
+        found.iter().any(|(result, _)| *result == CheckResult::Error(Code::SlotLost))
     };
     assert!(!with(100, 100, 100, 1), "where it was left");
     assert!(with(100, 101, 200, 1), "a gap");

@@ -17,7 +17,7 @@ use walrelay_pg_replication::{drop_slot, read_slot};
 
 use crate::error::RelayError;
 use crate::observe::health::{Health, Phase};
-use crate::policy::Chain;
+use walrelay_errors::Chain;
 
 /// The name of the anchor.
 pub const KEPT_ANCHOR: &str = "kept";

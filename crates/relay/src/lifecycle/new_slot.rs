@@ -15,7 +15,7 @@ use walrelay_pg_replication::{Failover, ReplicationConnection};
 use crate::error::RelayError;
 use crate::failpoint;
 use crate::lifecycle::operation_resumer::OperationResumer;
-use crate::policy::{Chain, Kind};
+use walrelay_errors::{Chain, Code};
 
 /// Reads the snapshot as text that Postgres can parse again. If transactions rolled back during
 /// slot creation, the `xmax` of the exported snapshot may be below its `xmin`, and `pg_snapshot`
@@ -66,7 +66,7 @@ pub(crate) async fn create(
     let point = point.and_then(|text| text.parse::<Lsn>().ok());
     let (Some(consistent_point), Some(name)) = (point, name) else {
         return Err(RelayError::Setup {
-            kind: Kind::Protocol,
+            code: Code::ProtocolViolation,
             summary: "the server does not say where the new slot begins".to_owned(),
         });
     };

@@ -2,14 +2,14 @@
 
 use walrelay_core::{ColumnAliases, Field, RouterConfig};
 use walrelay_outbox_admin::{
-    ColumnRole, ExpectedColumn, Finding, PreflightRequest, Severity, preflight,
+    CheckResult, ColumnRole, ExpectedColumn, Finding, PreflightRequest, preflight,
 };
 use walrelay_outbox_store::{KeyPiece, ShardKey};
 use walrelay_pg_client::SqlClient;
 
 use crate::error::RelayError;
-use crate::policy::{Disposition, ErrorContext, Kind};
 use crate::settings::RelaySettings;
+use walrelay_errors::{Action, Code, ErrorContext};
 
 /// Rejects a server that is not set up for this relay, and logs warnings about possible problems.
 ///
@@ -18,19 +18,21 @@ use crate::settings::RelaySettings;
 /// All findings at once, each with its fix.
 pub async fn gate(sql: &SqlClient, relay: &RelaySettings) -> Result<(), RelayError> {
     let findings = preflight(sql, &preflight_request(relay)).await.map_err(RelayError::survey)?;
-    for finding in findings.iter().filter(|finding| finding.severity == Severity::Warning) {
+    let is_warning = |it: &&Finding| matches!(it.result, CheckResult::Warning(_));
+    for finding in findings.iter().filter(is_warning) {
         tracing::debug!(subject = finding.subject, fix = finding.fix, "{}", finding.message);
     }
-    let Some(kind) = Kind::of_findings(&findings) else { return Ok(()) };
-    match kind.disposition(ErrorContext::AtFirst) {
+    let codes = findings.iter().filter_map(Finding::error_code);
+    let Some(code) = Code::gravest(codes) else { return Ok(()) };
+    match code.action(ErrorContext::FirstStart) {
         // A promotion fixes this finding and every finding that follows from it.
-        Disposition::Reconnect if kind == Kind::InRecovery => Err(RelayError::InRecovery),
+        Action::Reconnect if code == Code::ServerIsStandby => Err(RelayError::InRecovery),
         // A later step waits for conditions that end by themselves.
-        Disposition::Reconnect | Disposition::StandBy | Disposition::Wait { .. } => Ok(()),
-        Disposition::Stop { .. } => {
-            let errors = findings.iter().filter(|finding| finding.severity == Severity::Error);
+        Action::Reconnect | Action::StandBy | Action::Wait => Ok(()),
+        Action::Stop(_) => {
+            let errors = findings.iter().filter(|finding| finding.error_code().is_some());
             let summary = errors.map(text).collect::<Vec<_>>().join("; ");
-            Err(RelayError::Setup { kind, summary })
+            Err(RelayError::Setup { code, summary })
         }
     }
 }

@@ -23,10 +23,10 @@ use crate::lifecycle::operation::Outcome;
 use crate::lifecycle::operation_resumer::OperationResumer;
 use crate::lifecycle::{preflight_check, wal_monitor};
 use crate::observe::health::Health;
-use crate::policy::Kind;
 use crate::settings::{PubSubSettings, RelaySettings, Settings};
 use crate::shutdown::Shutdown;
 use crate::stream::wal_end::WalEnd;
+use walrelay_errors::{Code, Coded};
 
 /// Opens the connections of a session.
 pub trait Server: Sync {
@@ -257,7 +257,7 @@ impl Database for PostgresDatabase {
         match read_relay_row(&self.sql, slot).await {
             Ok(row) => self.generation = row.map(|row| row.generation),
             // The check of everything else comes next and reports the missing part.
-            Err(error) if matches!(Kind::from(&error), Kind::TableMissing | Kind::Privilege) => {
+            Err(error) if matches!(error.code(), Code::TableMissing | Code::PermissionMissing) => {
                 return Ok(());
             }
             Err(error) => return Err(RelayError::survey(error)),
@@ -279,7 +279,7 @@ impl Database for PostgresDatabase {
             | Outcome::GivenUp(_)
             | Outcome::CalledOff(_) => Ok(()),
             Outcome::Pending(recovery) => Err(RelayError::Setup {
-                kind: Kind::RecoveryPending,
+                code: Code::RecoveryPending,
                 summary: recovery.describe(slot),
             }),
             Outcome::Elsewhere { what } => {

@@ -21,7 +21,6 @@ use crate::lifecycle::opening::with_status_updates;
 use crate::lifecycle::server::{Connected, Database, Holder, Positions, Server};
 use crate::lifecycle::server_history::ServerHistory;
 use crate::observe::observer::Observer;
-use crate::policy::{Disposition, ErrorContext, Kind};
 use crate::settings::{RelaySettings, Until};
 use crate::stream::already_recorded::AlreadyRecorded;
 use crate::stream::continuity::Continuity;
@@ -31,6 +30,7 @@ use crate::stream::publish_calls::PublishCalls;
 use crate::stream::publisher::Publisher;
 use crate::stream::replay_filter::ReplayFilter;
 use crate::stream::stop_position::StopPosition;
+use walrelay_errors::{Action, Code, ErrorContext};
 
 /// The settings of a session, and the constants that go with them.
 #[derive(Debug, Clone)]
@@ -59,9 +59,14 @@ pub struct SessionSettings {
     pub until: Until,
     /// The reaction to a lost slot.
     pub lost_slot: LostSlot,
+    /// The fix of a code, for the log and `/readyz`. Only the caller knows its own commands.
+    pub fix_of: FixText,
     /// The part of the stream that is published. `None` publishes everything, `Some` is a replay.
     pub selection: Option<ReplaySelection>,
 }
+
+/// Returns the fix of a code, in words for an operator.
+pub type FixText = fn(Code) -> &'static str;
 
 /// The effect of a lost slot on a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,10 +80,10 @@ pub enum LostSlot {
 impl LostSlot {
     /// Returns the reaction to an error.
     #[must_use]
-    pub fn disposition(self, error: &RelayError) -> Disposition {
+    pub fn action(self, error: &RelayError) -> Action {
         match self {
-            Self::Ends => error.disposition(),
-            Self::Awaited => error.disposition().awaiting_a_lost_slot(),
+            Self::Ends => error.action(),
+            Self::Awaited => error.action().awaiting_a_lost_slot(),
         }
     }
 }
@@ -107,6 +112,7 @@ impl SessionSettings {
             take_over_after: relay.take_over_after,
             until,
             lost_slot: LostSlot::Ends,
+            fix_of: |_| "",
             selection: None,
         }
     }
@@ -315,13 +321,13 @@ async fn holder_or_error<S, D: Database>(
     mut database: D,
     log: Option<String>,
 ) -> Result<OpenResult<S, D>, RelayError> {
-    let kind = Kind::of_stream(&error);
-    if kind == Kind::Missing {
+    let code = error.code_while_streaming();
+    if code == Code::SlotOrPublicationMissing {
         database.check().await?;
     }
-    let active = match kind.disposition(ErrorContext::Running) {
-        Disposition::StandBy => database.holder().await?,
-        Disposition::Reconnect | Disposition::Wait { .. } | Disposition::Stop { .. } => {
+    let active = match code.action(ErrorContext::Running) {
+        Action::StandBy => database.holder().await?,
+        Action::Reconnect | Action::Wait | Action::Stop(_) => {
             return Err(RelayError::Connect(error));
         }
     };

@@ -27,7 +27,6 @@ use crate::lifecycle::wait_log::WaitLog;
 use crate::observe::health::{Health, Phase};
 use crate::observe::metrics::{Metrics, ReasonLabel};
 use crate::observe::observer::Observer;
-use crate::policy::{Chain, Disposition};
 use crate::settings::Until;
 use crate::shutdown::Shutdown;
 use crate::stream::catch_up_target::CatchUpTarget;
@@ -35,6 +34,7 @@ use crate::stream::mode::StopReason;
 use crate::stream::pipeline::{self, SessionEnd};
 use crate::stream::publish_calls::UnansweredCalls;
 use crate::stream::publisher::Publisher;
+use walrelay_errors::{Action, Chain, Coded};
 
 /// The delays between sessions that end with an error. The slot retains new rows meanwhile. A retry
 /// is cheap, and the relay notices within two seconds that the database is back.
@@ -122,10 +122,10 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
                 memory.reached = memory.reached.max(Reached::Server);
             }
             failures = if began.elapsed() >= GOOD_SESSION { 1 } else { failures + 1 };
-            let delay = match self.settings.lost_slot.disposition(&error) {
-                Disposition::Stop { .. } => return Err(error),
-                Disposition::Wait { hint } => self.wait(&error, hint, &mut memory.waits, failures),
-                Disposition::Reconnect | Disposition::StandBy => self.reconnect(&error, failures),
+            let delay = match self.settings.lost_slot.action(&error) {
+                Action::Stop(_) => return Err(error),
+                Action::Wait => self.wait(&error, &mut memory.waits, failures),
+                Action::Reconnect | Action::StandBy => self.reconnect(&error, failures),
             };
             tokio::select! {
                 biased;
@@ -141,27 +141,30 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
         let reason = error.reason();
         debug_assert!(RECONNECT_REASONS.contains(&reason), "{reason} does not begin at zero");
         self.metrics.reconnects.get_or_create(&ReasonLabel { reason }).inc();
-        tracing::warn!(error = %Chain(error), ?delay, "session broke off; connecting again");
+        let error_code = error.code().name();
+        tracing::warn!(error_code, error = %Chain(error), ?delay, "session broke off; connecting again");
         self.health.set_phase(Phase::Reconnecting { reason: reason.to_owned() });
         delay
     }
 
     /// Logs a wait at most once a minute. Returns the delay before the next check.
-    fn wait(
-        &mut self,
-        error: &RelayError,
-        hint: &'static str,
-        log: &mut WaitLog,
-        failures: u32,
-    ) -> Duration {
+    fn wait(&mut self, error: &RelayError, log: &mut WaitLog, failures: u32) -> Duration {
         let delay = WAITING.delay(failures, self.random.next_u32());
         // The step that found the condition says nothing about the state of the server, so it is
         // left out.
         let cause = if let RelayError::Survey(found) = error { Chain(found) } else { Chain(error) };
-        if log.is_due(error.kind(), Instant::now()) {
-            tracing::warn!(error = %cause, hint, "waiting: nothing is published until this is fixed");
+        let code = error.code();
+        let fix = error.fix().unwrap_or_else(|| (self.settings.fix_of)(code).to_owned());
+        if log.is_due(code, Instant::now()) {
+            let error_code = code.name();
+            tracing::warn!(
+                error_code,
+                error = %cause,
+                fix,
+                "waiting: nothing is published until this is fixed"
+            );
         }
-        self.health.wait_for(format!("{cause}; {hint}"));
+        self.health.wait_for(format!("{cause}; {fix}"));
         delay
     }
 

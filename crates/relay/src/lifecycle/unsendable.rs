@@ -48,7 +48,7 @@ mod tests {
     use walrelay_pg_client::{PgError, ServerError};
 
     use super::*;
-    use crate::policy::{Disposition, Exit};
+    use walrelay_errors::{Action, Exit};
 
     fn ended_at(index: u32, code: &str) -> RelayError {
         let position = Position { commit_lsn: Lsn::new(16), tx_index: index };
@@ -61,13 +61,13 @@ mod tests {
     }
 
     fn stops(row: &mut UnsendableRow, error: RelayError) -> bool {
-        match row.count(error).disposition() {
-            Disposition::Stop { exit, .. } => {
+        match row.count(error).action() {
+            Action::Stop(exit) => {
                 assert_eq!(exit, Exit::PostgresSetup);
                 true
             }
-            Disposition::Reconnect => false,
-            Disposition::StandBy | Disposition::Wait { .. } => panic!("nothing to wait for"),
+            Action::Reconnect => false,
+            Action::StandBy | Action::Wait => panic!("nothing to wait for"),
         }
     }
 

@@ -13,8 +13,8 @@ use walrelay_core::WalBudgetLimit;
 use walrelay_pg_client::{ConnectConfig, SqlClient, connect_sql};
 use walrelay_pg_replication::{RETENTION, retention_of};
 
-use crate::policy::Chain;
 use crate::stream::wal_end::{Measured, WalEnd, WalMeasurementSender};
+use walrelay_errors::Chain;
 
 /// The interval while retained WAL is far below the budget.
 const PAUSE_MAX: Duration = Duration::from_secs(1);

@@ -24,9 +24,9 @@ use crate::observe::publish_availability::{PublishAvailability, Service};
 use crate::observe::refusals::Refusals;
 use crate::observe::report::report_of;
 use crate::observe::spill_log::{Line, SpillLog, Sum};
-use crate::policy::Chain;
 use crate::seed::random_seed;
 use crate::stream::publish_calls::Answer;
+use walrelay_errors::Chain;
 
 /// Reports events of the data path to the metrics, the health state and the log.
 #[derive(Debug)]

@@ -49,7 +49,6 @@ use crate::lifecycle::session::SessionSettings;
 use crate::lifecycle::supervisor::Supervisor;
 use crate::observe::health::Health;
 use crate::observe::metrics::Metrics;
-use crate::policy::Kind;
 use crate::seed::random_seed;
 use crate::settings::{Settings, Until};
 use crate::shutdown::Shutdown;
@@ -69,6 +68,7 @@ pub(crate) use source::reading;
 pub use stream::TableStream;
 pub(crate) use stream::{insert_of, relation_of};
 pub use transaction_grouping::TransactionGrouping;
+use walrelay_errors::Code;
 
 /// How the publishing of a recovery's rows ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -191,7 +191,7 @@ async fn recovery(
     refuse_hidden(client, tables).await?;
     if read_publication(client, publication).await.map_err(RelayError::survey)?.is_none() {
         let summary = format!("publication {publication} does not exist");
-        return Err(RelayError::Setup { kind: Kind::PublicationMissing, summary });
+        return Err(RelayError::Setup { code: Code::PublicationMissing, summary });
     }
     let state = read_slot(client, slot).await.map_err(RelayError::survey)?;
     let failover = match state.and_then(|state| state.failover) {

@@ -6,7 +6,7 @@ use walrelay_outbox_admin::{SourceRow, SourceTable, SourceValue};
 use walrelay_pg_client::ServerError;
 
 use crate::error::RelayError;
-use crate::policy::Kind;
+use walrelay_errors::Code;
 
 /// The number of equal server errors at one row before the recovery stops.
 const FAILURES_MAX: u32 = 3;
@@ -53,7 +53,7 @@ impl ReadFailures {
             "the server cannot send {place} of the outbox, in the order of aggregate and version: {message} \
              ({code}, {count} times)"
         );
-        Err(RelayError::Setup { kind: Kind::Unreadable, summary })
+        Err(RelayError::Setup { code: Code::RowUnreadable, summary })
     }
 
     /// Records a row that was read.

@@ -24,9 +24,9 @@ use super::stream::TableStream;
 use super::transaction_grouping::TransactionGrouping;
 use crate::error::RelayError;
 use crate::lifecycle::server::{Connected, Database, Holder, Positions, Server, lease_of};
-use crate::policy::Chain;
 use crate::settings::Settings;
 use crate::stream::wal_end::WalEnd;
+use walrelay_errors::Chain;
 
 /// The buffer of the in-memory socket in bytes. A full buffer creates back-pressure.
 const SOCKET_BYTES: usize = 256 << 10;

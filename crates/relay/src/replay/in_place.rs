@@ -149,5 +149,5 @@ fn not_added(error: &StoreError) -> PublishFailure {
         true => FailureClass::Transient,
         false => FailureClass::Operator,
     };
-    PublishFailure::new(class, "DISPATCH_STATE", crate::policy::Chain(error).to_string())
+    PublishFailure::new(class, "DISPATCH_STATE", walrelay_errors::Chain(error).to_string())
 }

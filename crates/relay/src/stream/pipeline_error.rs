@@ -4,6 +4,7 @@ use std::fmt;
 
 use pgoutput_parser::{DecodeError, Lsn, Position};
 use walrelay_core::{MissingColumn, RouteError, Watermark};
+use walrelay_errors::{Code, Coded};
 use walrelay_outbox_store::StoreFailure;
 use walrelay_pg_client::PgError;
 
@@ -130,6 +131,20 @@ impl PipelineError {
             | StoreFailure::OtherHistory(_)
             | StoreFailure::NotRecorded(_)
             | StoreFailure::TablesOutdated(_) => Self::Store(failure),
+        }
+    }
+}
+
+impl Coded for PipelineError {
+    fn code(&self) -> Code {
+        match self {
+            Self::Stream(error) => error.code_while_streaming(),
+            Self::Decode { .. } | Self::Row(_) | Self::Columns(_) => Code::RowUnreadable,
+            // A single occurrence may be an accident. The supervisor counts.
+            Self::Unsendable { .. } | Self::NotOnRecord { .. } => Code::ServerError,
+            Self::PublicationChanged { .. } => Code::PublicationChanged,
+            Self::ServerStops => Code::ServerNotAccepting,
+            Self::Store(failure) => failure.code(),
         }
     }
 }

@@ -99,7 +99,7 @@ fn report_end(
         ),
         Err(error) => tracing::warn!(
             watermark,
-            error = %crate::policy::Chain(error),
+            error = %walrelay_errors::Chain(error),
             "the last status update may not have been seen; rows settled since the one before may be published again"
         ),
     }

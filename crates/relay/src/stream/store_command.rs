@@ -106,7 +106,7 @@ pub(super) async fn run_with_retries<S: Store>(
                 if command.blocks_rows() {
                     health.store_failed(name, store.why_not(&error));
                 }
-                crate::policy::Chain(&error).to_string()
+                walrelay_errors::Chain(&error).to_string()
             }
         };
         attempts += 1;

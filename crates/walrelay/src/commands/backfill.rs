@@ -3,6 +3,7 @@
 
 use pgoutput_parser::{Lsn, PgTimestamp};
 use walrelay_core::ColumnFilter;
+use walrelay_errors::Chain;
 use walrelay_outbox_admin::{
     ReplayRow, Scope, SettledRows, SourceTable, UnsettledRows, begin_replay, give_up_replay,
     read_replay, take_replay,
@@ -10,7 +11,6 @@ use walrelay_outbox_admin::{
 use walrelay_outbox_store::{HistorySource, read_recorded_system_identifier};
 use walrelay_pg_client::SqlError;
 use walrelay_pg_client::{QualifiedName, SqlClient, TableAccess, connect_sql, refuse_hidden_rows};
-use walrelay_relay::policy::Chain;
 use walrelay_relay::recovery::{ResumePoints, TableStreamServer, published_table, table};
 use walrelay_relay::replay::{
     BACKFILL_END, BackfillRequest, BackfillServer, Beginning, Destination, Keeping, KeysSeen,

@@ -4,42 +4,32 @@
 mod anchors;
 mod consumers;
 mod dead_rows;
-mod finding;
 mod schemas;
 mod server;
 
 use serde_json::{Value, json};
 use walrelay_core::RouterConfig;
+use walrelay_errors::{Chain, Code, Coded};
 use walrelay_otlp::{CollectorCheckError, Settings as OtlpSettings, try_out};
 use walrelay_outbox_admin::{
-    AdminError, Finding, PreflightRequest, Severity, code, preflight, read_sharding,
+    AdminError, CheckResult, Finding, PreflightRequest, preflight, read_sharding,
 };
 use walrelay_pg_client::{ConnectConfig, PgError, SqlClient, SqlError, connect_sql};
 use walrelay_pg_replication::ReplicationConnection;
 use walrelay_pubsub::{Admin, Endpoint, PubsubError};
 use walrelay_relay::lifecycle::preflight_check::preflight_request;
-use walrelay_relay::policy::{Chain, Kind};
 use walrelay_relay::settings::{PubSubSettings, RelaySettings, Settings};
 use walrelay_relay::shutdown::Shutdown;
 
 use self::consumers::Consumers;
-pub(super) use self::finding::PATIENCE;
-use self::finding::finding;
 use self::schemas::Payload;
+use super::shared::answer_timeout::ANSWER_TIMEOUT;
 use super::shared::cancellable::{attended, run_until_shutdown};
 use super::shared::topics::{self, InvalidTopicRows, Routes};
 use crate::config::{CheckConfig, InboxPlace, OutputFormat};
 use crate::error::Error;
+use crate::explain;
 use crate::output::{ColourMode, Tone, print, visible};
-
-/// Codes of findings about Pub/Sub and connections. `walrelay_postgres::code` has the other codes.
-const CONNECTION: &str = "connection";
-const PUBSUB_REGION: &str = "pubsub_region";
-const PUBSUB_ACCESS: &str = "pubsub_access";
-const TOPIC_MISSING: &str = "topic_missing";
-const TOPIC: &str = "topic";
-const TOPIC_NAME: &str = "topic_name";
-const COLLECTOR: &str = "collector";
 
 /// Facts from Postgres that the checks of Pub/Sub and of the consumers need.
 #[derive(Debug, Default)]
@@ -52,28 +42,10 @@ struct PostgresFacts {
     consumers: Consumers,
 }
 
-/// The findings, and the kinds of the findings that are errors. The exit code follows from the
-/// kinds.
-#[derive(Debug, Default)]
-struct Found {
-    findings: Vec<Finding>,
-    kinds: Vec<Kind>,
-}
-
-impl Found {
-    fn add(&mut self, kind: Kind, finding: Finding) {
-        if finding.severity == Severity::Error {
-            self.kinds.push(kind);
-        }
-        self.findings.push(finding);
-    }
-
-    /// Adds a failure that prevents further checks of its subject.
-    fn unusable(&mut self, subject: &str, kind: Kind, error: &(dyn std::error::Error + 'static)) {
-        let code = if kind == Kind::Pooler { code::POOLER } else { CONNECTION };
-        let message = Chain(error).to_string();
-        self.add(kind, finding(code, Severity::Error, subject.into(), &message, kind.hint()));
-    }
+/// Returns the finding about a failure that prevents further checks of its subject.
+fn unusable(subject: &str, error: &impl Coded) -> Finding {
+    let fix = error.fix().unwrap_or_else(|| explain::fix(error.code()).to_owned());
+    Finding::error(error.code(), subject, Chain(error).to_string()).fix(fix)
 }
 
 /// Prints every finding.
@@ -85,31 +57,31 @@ pub async fn execute(config: CheckConfig, shutdown: &Shutdown) -> Result<(), Err
     let telemetry = collector(config.run.otlp.clone());
     let looking = look(&config.run.settings, &config.inboxes, shutdown);
     let looked = async { Ok(tokio::join!(looking, telemetry)) };
-    let (Found { mut findings, kinds }, collector) =
-        Box::pin(run_until_shutdown(looked, shutdown)).await?;
+    let (mut findings, collector) = Box::pin(run_until_shutdown(looked, shutdown)).await?;
     findings.extend(collector);
     print(&match config.format {
         OutputFormat::Json => format!("{:#}\n", json!({ "findings": json_of(&findings) })),
         OutputFormat::Text => text_of(&findings, ColourMode::of_output()),
     })?;
-    let count = kinds.len();
-    match Kind::gravest(kinds.into_iter()) {
+    let errors = findings.iter().filter_map(Finding::error_code);
+    let count = errors.clone().count();
+    match Code::gravest(errors) {
         None => Ok(()),
-        Some(kind) => Err(Error::Findings { count, kind }),
+        Some(code) => Err(Error::Findings { count, code }),
     }
 }
 
 /// Runs every check that is possible: one connection may answer where another fails. All
 /// connections open at the same time, so that an unreachable address costs its timeout once.
-async fn look(config: &Settings, inboxes: &[InboxPlace], shutdown: &Shutdown) -> Found {
-    let mut found = Found::default();
+async fn look(config: &Settings, inboxes: &[InboxPlace], shutdown: &Shutdown) -> Vec<Finding> {
+    let mut found = Vec::new();
     let mut there = PostgresFacts::default();
-    let connect = config.connect.clone().with_patience(PATIENCE);
+    let connect = config.connect.clone().with_patience(ANSWER_TIMEOUT);
     let (replication, sql) = tokio::join!(replicates(&connect), connect_sql(&connect));
     let admin = administration(&config.pubsub.publisher.endpoint);
     let is_pooler = matches!(replication, Err(PgError::Pooler));
     if let Err(error) = &replication {
-        found.unusable("replication connection", Kind::of_postgres(error), error);
+        found.push(unusable("replication connection", error));
     }
     match (&replication, sql) {
         (_, Ok(client)) => {
@@ -118,12 +90,12 @@ async fn look(config: &Settings, inboxes: &[InboxPlace], shutdown: &Shutdown) ->
             client.close().await;
             match looked {
                 Ok(looked) => there = looked,
-                Err(error) => found.unusable("connection", error.kind(), &error),
+                Err(error) => found.push(unusable("connection", &error)),
             }
         }
         // The same failure is already reported for the replication connection.
         (Err(_), Err(_)) if !is_pooler => {}
-        (_, Err(error)) => found.unusable("connection", Kind::of_postgres(&error), &error),
+        (_, Err(error)) => found.push(unusable("connection", &error)),
     }
     there.routes = there.routes.or_else(|| topics::constant_topic(&config.relay.router));
     if !inboxes.is_empty() {
@@ -131,7 +103,7 @@ async fn look(config: &Settings, inboxes: &[InboxPlace], shutdown: &Shutdown) ->
     }
     let consumers = std::mem::take(&mut there.consumers);
     check_pubsub(config, admin, there, &mut found).await;
-    found.findings.extend(consumers.findings(&config.pubsub.publisher.endpoint).await);
+    found.extend(consumers.findings(&config.pubsub.publisher.endpoint).await);
     found
 }
 
@@ -140,7 +112,7 @@ async fn look(config: &Settings, inboxes: &[InboxPlace], shutdown: &Shutdown) ->
 async fn collector(settings: Option<OtlpSettings>) -> Option<Finding> {
     let settings = settings?;
     let subject = format!("collector {}", settings.endpoint);
-    let answer = try_out(settings, PATIENCE).await;
+    let answer = try_out(settings, ANSWER_TIMEOUT).await;
     Some(collector_finding(subject, answer))
 }
 
@@ -159,8 +131,10 @@ fn collector_finding(subject: String, answer: Result<(), CollectorCheckError>) -
         }
     };
     match answer {
-        Ok(()) => finding(COLLECTOR, Severity::Ok, subject, "takes telemetry", fix),
-        Err(unfit) => finding(COLLECTOR, Severity::Warning, subject, &unfit.to_string(), fix),
+        Ok(()) => Finding::passed("collector", subject, "takes telemetry"),
+        Err(error) => {
+            Finding::warning(Code::CollectorUnusable, subject, error.to_string()).fix(fix)
+        }
     }
 }
 
@@ -171,16 +145,16 @@ async fn replicates(connect: &ConnectConfig) -> Result<(), PgError> {
     replication.identify_system().await.map(drop)
 }
 
-async fn check_postgres(client: &SqlClient, config: &Settings, found: &mut Found) -> PostgresFacts {
+async fn check_postgres(
+    client: &SqlClient,
+    config: &Settings,
+    found: &mut Vec<Finding>,
+) -> PostgresFacts {
     match findings(client, &config.relay).await {
-        Ok(findings) => {
-            for finding in findings {
-                found.add(Kind::of_finding(finding.code), finding);
-            }
-        }
-        Err(error) => found.unusable("connection", error.kind(), &error),
+        Ok(findings) => found.extend(findings),
+        Err(error) => found.push(unusable("connection", &error)),
     }
-    found.findings.extend(anchors::of(client, &config.relay.outbox.slot).await);
+    found.extend(anchors::of(client, &config.relay.outbox.slot).await);
     let tables = &config.relay.outbox.tables;
     let router = &config.relay.router;
     // A missing table is already a finding.
@@ -197,7 +171,7 @@ async fn check_postgres(client: &SqlClient, config: &Settings, found: &mut Found
         // them.
         Err(Error::Postgres(PgError::Server(_)) | Error::Store(AdminError::Sql { .. })) => None,
         Err(error) => {
-            found.unusable("connection", error.kind(), &error);
+            found.push(unusable("connection", &error));
             None
         }
     };
@@ -234,7 +208,7 @@ async fn check_pubsub(
     config: &Settings,
     admin: Result<Admin, Finding>,
     PostgresFacts { routes, hidden, payloads, .. }: PostgresFacts,
-    found: &mut Found,
+    found: &mut Vec<Finding>,
 ) {
     let looked = match (&routes, hidden) {
         (Some(_), _) => RowsReadable::Rows,
@@ -243,21 +217,22 @@ async fn check_pubsub(
     };
     let Routes { topics, nowhere } = routes.unwrap_or_default();
     if let Some(nowhere) = nowhere {
-        found.add(Kind::PubSub, invalid_topic_finding(&nowhere));
+        found.push(invalid_topic_finding(&nowhere));
     }
     if let Some(finding) = region(&config.pubsub, &config.relay.router) {
-        found.add(Kind::PubSub, finding);
+        found.push(finding);
     }
     let admin = match admin {
         Ok(admin) => admin,
-        Err(finding) => return found.add(Kind::PubSub, finding),
+        Err(finding) => return found.push(finding),
     };
     if topics.is_empty() {
         // The needed topics are unknown, but a probe still shows whether Pub/Sub answers.
         let probe = topics::full_name(&config.relay.router.project, "walrelay-check");
         let answer = admin.topic_exists(&probe).await;
-        let finding = answer.map_or_else(|error| no_access(&error), |_| without_topics(&looked));
-        found.add(Kind::PubSub, finding);
+        let finding =
+            answer.map_or_else(|error| unusable("Pub/Sub", &error), |_| without_topics(&looked));
+        found.push(finding);
     }
     for topic in topics {
         let answer = admin.topic(&topic).await;
@@ -265,9 +240,9 @@ async fn check_pubsub(
         let goes_on = answer.as_ref().map_or_else(PubsubError::is_about_the_name, |_| true);
         let schema = answer.as_ref().ok().and_then(|it| it.as_ref()?.schema_settings.as_ref());
         let schema = schema.map(|schema| schemas::about(&topic, schema, &payloads));
-        found.add(Kind::PubSub, topic_finding(&topic, answer.map(|it| it.is_some())));
+        found.push(topic_finding(&topic, answer.map(|it| it.is_some())));
         if let Some(schema) = schema {
-            found.add(Kind::PubSub, schema);
+            found.push(schema);
         }
         if !goes_on {
             break;
@@ -292,82 +267,79 @@ fn without_topics(looked: &RowsReadable) -> Finding {
     match looked {
         RowsReadable::Rows => {
             let message = "answers; which topics are needed is told by rows, and none leads to one";
-            finding(PUBSUB_ACCESS, Severity::Ok, subject, message, "")
+            Finding::passed("pubsub", subject, message)
         }
         RowsReadable::NoRows => {
             let fix = "mend what is named above, or GRANT SELECT on the outbox table to this role, with CREATE POLICY … \
                        ON app_outbox FOR SELECT TO role USING (true), and look again";
-            finding(PUBSUB_ACCESS, Severity::Warning, subject, unknown, fix)
+            Finding::warning(Code::TopicsUnknown, subject, unknown).fix(fix)
         }
         RowsReadable::Hidden(told) => {
             let message = format!("{unknown}: {told}");
             let fix = "create the policy, and look again; streaming needs none";
-            finding(PUBSUB_ACCESS, Severity::Warning, subject, &message, fix)
+            Finding::warning(Code::TopicsUnknown, subject, message).fix(fix)
         }
     }
 }
 
 fn administration(endpoint: &Endpoint) -> Result<Admin, Finding> {
     match Admin::connect(endpoint) {
-        Ok(admin) => Ok(admin.with_patience(PATIENCE)),
-        Err(error) => Err(no_access(&error)),
+        Ok(admin) => Ok(admin.with_patience(ANSWER_TIMEOUT)),
+        Err(error) => Err(unusable("Pub/Sub", &error)),
     }
 }
 
 fn topic_finding(topic: &str, answer: Result<bool, PubsubError>) -> Finding {
     let subject = format!("topic {topic}");
     match answer {
-        Ok(true) => finding(TOPIC, Severity::Ok, subject, "exists", ""),
+        Ok(true) => Finding::passed("topic", subject, "exists"),
         Ok(false) => {
             let fix = "walrelay init --create-topics, or gcloud pubsub topics create";
-            finding(TOPIC_MISSING, Severity::Error, subject, "does not exist", fix)
+            Finding::error(Code::TopicNotFound, subject, "does not exist").fix(fix)
         }
         Err(error) if error.is_about_the_name() => {
             let message = Chain(&error).to_string();
-            finding(TOPIC_NAME, Severity::Warning, subject, &message, InvalidTopicRows::FIX)
+            Finding::warning(Code::TopicNameInvalid, subject, message).fix(InvalidTopicRows::FIX)
         }
-        Err(error) => no_access(&error),
+        Err(error) => unusable("Pub/Sub", &error),
     }
 }
 
 /// A warning only: `run` starts, and continues past such rows.
 fn invalid_topic_finding(nowhere: &InvalidTopicRows) -> Finding {
-    let subject = "outbox rows".to_owned();
-    finding(TOPIC_NAME, Severity::Warning, subject, &nowhere.told(), InvalidTopicRows::FIX)
+    Finding::warning(Code::TopicNameInvalid, "outbox rows", nowhere.told())
+        .fix(InvalidTopicRows::FIX)
 }
 
 /// Warns about the global endpoint: order holds only while all instances publish into one region.
 fn region(pubsub: &PubSubSettings, router: &RouterConfig) -> Option<Finding> {
     let is_ordered = !router.ordering_key.to_string().is_empty();
     (is_ordered && pubsub.publisher.endpoint.is_global()).then(|| {
-        finding(
-            PUBSUB_REGION,
-            Severity::Warning,
-            "endpoint".into(),
+        Finding::warning(
+            Code::PubsubEndpointGlobal,
+            "endpoint",
             "rows have ordering keys and no region is pinned: order holds only within one region",
-            "set --endpoint https://REGION-pubsub.googleapis.com",
         )
+        .fix("set --endpoint https://REGION-pubsub.googleapis.com")
     })
 }
 
-fn no_access(error: &PubsubError) -> Finding {
-    let message = Chain(error).to_string();
-    finding(PUBSUB_ACCESS, Severity::Error, "Pub/Sub".into(), &message, Kind::PubSub.hint())
-}
-
-fn severity(severity: Severity) -> &'static str {
-    match severity {
-        Severity::Ok => "ok",
-        Severity::Warning => "warning",
-        Severity::Error => "error",
+/// Returns the severity, the name of a passed check, and the code of a failed one.
+fn result_of(finding: &Finding) -> (&'static str, Option<&'static str>, Option<&'static str>) {
+    match finding.result {
+        CheckResult::Passed(check) => ("ok", Some(check), None),
+        CheckResult::Warning(code) => ("warning", None, Some(code.name())),
+        CheckResult::Error(code) => ("error", None, Some(code.name())),
     }
 }
 
 fn json_of(findings: &[Finding]) -> Vec<Value> {
     let object = |finding: &Finding| {
+        let (severity, check, code) = result_of(finding);
         json!({
-            "code": finding.code,
-            "severity": severity(finding.severity),
+            "severity": severity,
+            "check": check,
+            "code": code,
             "subject": finding.subject,
             "message": finding.message,
             "fix": finding.fix,
@@ -381,19 +353,20 @@ fn text_of(findings: &[Finding], paint: ColourMode) -> String {
     let mut text = String::new();
     let mut counts = Vec::new();
     let groups = [
-        (Severity::Error, "to mend", Tone::Bad),
-        (Severity::Warning, "to look at", Tone::Attention),
-        (Severity::Ok, "fine", Tone::Good),
+        ("error", "errors", Tone::Bad),
+        ("warning", "warnings", Tone::Attention),
+        ("ok", "passed", Tone::Good),
     ];
     for (severity, title, tone) in groups {
-        let group: Vec<_> = findings.iter().filter(|it| it.severity == severity).collect();
+        let group: Vec<_> = findings.iter().filter(|it| result_of(it).0 == severity).collect();
         counts.push(format!("{} {title}", group.len()));
         if group.is_empty() {
             continue;
         }
         text.push_str(&format!("{}\n", paint.text(tone, title)));
-        for Finding { subject, message, fix, .. } in group {
-            text.push_str(&format!("  {}: {}\n", visible(subject), visible(message)));
+        for finding @ Finding { subject, message, fix, .. } in group {
+            let code = result_of(finding).2.map_or_else(String::new, |code| format!("[{code}] "));
+            text.push_str(&format!("  {code}{}: {}\n", visible(subject), visible(message)));
             if !fix.is_empty() {
                 text.push_str(&format!("    fix: {fix}\n"));
             }
@@ -409,38 +382,39 @@ mod tests {
     #[test]
     fn what_could_not_be_looked_at_is_not_told_as_fine() {
         let unread = without_topics(&RowsReadable::NoRows);
-        assert_eq!(unread.severity, Severity::Warning);
+        let unknown = CheckResult::Warning(Code::TopicsUnknown);
+        assert_eq!(unread.result, unknown);
         assert!(unread.message.contains("could not be read") && !unread.fix.is_empty());
         assert!(unread.fix.contains("GRANT SELECT") && unread.fix.contains("CREATE POLICY"));
         let hidden = without_topics(&RowsReadable::Hidden("row level security hides …".to_owned()));
-        assert_eq!(hidden.severity, Severity::Warning);
+        assert_eq!(hidden.result, unknown);
         assert!(hidden.message.ends_with("row level security hides …"), "{}", hidden.message);
-        assert_eq!(without_topics(&RowsReadable::Rows).severity, Severity::Ok);
+        assert_eq!(without_topics(&RowsReadable::Rows).result, CheckResult::Passed("pubsub"));
     }
 
     #[test]
     fn what_a_producer_wrote_cannot_break_a_line_of_a_finding() {
-        let hostile = finding(CONNECTION, Severity::Error, "a\nfine".to_owned(), "b\x1b[2J", "");
+        let hostile = Finding::error(Code::ConnectionBroken, "a\nfine", "b\x1b[2J");
         let text = text_of(&[hostile], ColourMode::PlainHarness);
-        assert!(text.contains("  a\\nfine: b\\u{1b}[2J\n"), "{text}");
+        assert!(text.contains("  [connection-broken] a\\nfine: b\\u{1b}[2J\n"), "{text}");
     }
 
     #[test]
     fn what_must_be_mended_stands_first_and_the_counts_last() {
-        let of = |severity, subject: &str| {
-            finding(CONNECTION, severity, subject.to_owned(), "is so", "do this")
-        };
         let findings = [
-            of(Severity::Ok, "a"),
-            of(Severity::Warning, "b"),
-            of(Severity::Error, "c"),
-            of(Severity::Ok, "d"),
+            Finding::passed("slot", "a", "is so"),
+            Finding::warning(Code::SlotAtRisk, "b", "is so").fix("do this"),
+            Finding::error(Code::SlotLost, "c", "is so").fix("do this"),
+            Finding::passed("slot", "d", "is so"),
         ];
         let text = text_of(&findings, ColourMode::PlainHarness);
         let order: Vec<_> = text.lines().filter(|line| line.contains(": is so")).collect();
-        assert_eq!(order, ["  c: is so", "  b: is so", "  a: is so", "  d: is so"]);
-        assert_eq!(text.lines().next(), Some("to mend"));
-        assert_eq!(text.lines().last(), Some("1 to mend, 1 to look at, 2 fine"));
-        assert!(!text_of(&findings[..1], ColourMode::PlainHarness).contains("to mend\n  "));
+        assert_eq!(
+            order,
+            ["  [slot-lost] c: is so", "  [slot-at-risk] b: is so", "  a: is so", "  d: is so"]
+        );
+        assert_eq!(text.lines().next(), Some("errors"));
+        assert_eq!(text.lines().last(), Some("1 errors, 1 warnings, 2 passed"));
+        assert!(!text_of(&findings[..1], ColourMode::PlainHarness).contains("errors\n  "));
     }
 }

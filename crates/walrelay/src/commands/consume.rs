@@ -6,15 +6,16 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use walrelay_core::{Backoff, Random};
+use walrelay_errors::{Action, Chain, Coded, ErrorContext};
 use walrelay_inbox::{Consumer, Health, InboxError, Metrics, Settings};
 use walrelay_otlp::{Exporter, Spans};
-use walrelay_relay::policy::{Chain, Disposition, ErrorContext};
 use walrelay_relay::seed::random_seed;
 use walrelay_relay::shutdown::Shutdown;
 
 use super::shared::telemetry_export::{figures, with_telemetry};
 use crate::config::ConsumeConfig;
 use crate::error::Error;
+use crate::explain;
 use crate::http::{self, Observed};
 use crate::request_spans::TransactionTracer;
 
@@ -83,16 +84,17 @@ async fn prepare(settings: &Settings, health: &Health) -> Result<Consumer, Error
         }
         failures += 1;
         let delay = START_BACKOFF.delay(failures, random.next_u32());
-        let hint = crate::error::kind_of_inbox(&error).hint();
-        tracing::warn!(error = %Chain(&error), hint, ?delay, "cannot start yet; trying again");
+        let (error_code, fix) = (error.code().name(), explain::fix(error.code()));
+        let cause = Chain(&error);
+        tracing::warn!(error_code, error = %cause, fix, ?delay, "cannot start yet; trying again");
         health.set_start_problem(Some(Chain(&error).to_string()));
         sleep(delay).await;
     }
 }
 
 fn passes(error: &InboxError) -> bool {
-    match crate::error::kind_of_inbox(error).disposition(ErrorContext::AtFirst) {
-        Disposition::Reconnect | Disposition::StandBy | Disposition::Wait { .. } => true,
-        Disposition::Stop { .. } => false,
+    match error.code().action(ErrorContext::FirstStart) {
+        Action::Reconnect | Action::StandBy | Action::Wait => true,
+        Action::Stop(_) => false,
     }
 }

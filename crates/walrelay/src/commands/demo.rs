@@ -17,13 +17,13 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use walrelay_emulator::{Emulator, Options, SubscriptionOptions};
+use walrelay_errors::Exit;
 use walrelay_outbox_admin::{InitOptions, LostSlotPolicy, SlotCreation};
 use walrelay_outbox_store::{Outbox, Shard};
 use walrelay_pg_client::{ConnectConfig, PgEnv, QualifiedName, connect_sql};
 use walrelay_pg_replication::Failover;
 use walrelay_private_postgres::{Installation, PrivatePostgres};
 use walrelay_pubsub::Endpoint;
-use walrelay_relay::policy::Exit;
 use walrelay_relay::shutdown::Shutdown;
 
 use super::run;
@@ -195,7 +195,7 @@ fn service_ended(ended: Result<Result<(), Error>, tokio::task::JoinError>) -> Re
 }
 
 fn demo_error(error: impl std::error::Error + 'static) -> Error {
-    Error::Demo { what: walrelay_relay::policy::Chain(&error).to_string(), exit: Exit::Unexpected }
+    Error::Demo { what: walrelay_errors::Chain(&error).to_string(), exit: Exit::Unexpected }
 }
 
 fn refused(status: impl std::fmt::Display) -> Error {

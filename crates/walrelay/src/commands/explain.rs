@@ -1,13 +1,10 @@
-//! `walrelay explain`: prints the entry of an error code from the errors page, which is part of the
-//! binary.
+//! `walrelay explain`: prints the entry of an error code from the errors page.
 
-use walrelay_relay::policy::Kind;
+use walrelay_errors::Code;
 
 use crate::error::Error;
+use crate::explain::{cause, section};
 use crate::output::print;
-
-/// The page with one section for each code.
-const PAGE: &str = include_str!("../../../../docs/errors.md");
 
 /// Prints the section of the code, or the list of codes.
 ///
@@ -26,29 +23,18 @@ pub fn execute(code: Option<&str>) -> Result<(), Error> {
     }
 }
 
-/// Returns the section below the heading of the code, without the heading's mark.
-fn section(code: &str) -> Option<&'static str> {
-    let sections = PAGE.split("\n## ").skip(1);
-    sections.map(str::trim).find(|section| section.lines().next() == Some(code))
-}
-
-/// Returns one line for each code, with the first sentence about it.
+/// Returns one line for each code, with its cause.
 fn list() -> String {
-    let mut codes: Vec<&str> = Kind::ALL.iter().map(|kind| kind.code()).collect();
-    codes.sort_unstable();
-    let line = |code: &str| {
-        let cause = section(code).and_then(|text| text.lines().nth(2)).unwrap_or_default();
-        let cause = cause.split_once(". ").map_or(cause, |(_, cause)| cause);
-        format!("{code:<34} {cause}\n")
-    };
-    codes.into_iter().map(line).collect()
+    let mut codes: Vec<Code> = Code::ALL.to_vec();
+    codes.sort_unstable_by_key(|code| code.name());
+    codes.into_iter().map(|code| format!("{:<36} {}\n", code.name(), cause(code))).collect()
 }
 
 /// Returns the codes that contain words of the wanted code, the one with the most words first.
 fn similar(wanted: &str) -> String {
     let words: Vec<&str> = wanted.split(['-', '_', ' ']).filter(|word| word.len() > 3).collect();
     let common = |code: &str| words.iter().filter(|word| code.contains(**word)).count();
-    let all = Kind::ALL.iter().map(|kind| kind.code());
+    let all = Code::ALL.iter().map(|code| code.name());
     let mut codes: Vec<&str> = all.filter(|code| common(code) > 0).collect();
     codes.sort_by_key(|code| std::cmp::Reverse(common(code)));
     codes.truncate(5);
@@ -60,23 +46,7 @@ fn similar(wanted: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
-
-    #[test]
-    fn every_code_has_a_section_with_exit_code_and_fix_and_no_section_lacks_a_code() {
-        for kind in Kind::ALL {
-            let text = section(kind.code()).unwrap_or_else(|| panic!("no {}", kind.code()));
-            let exit = format!("Exit code {}. ", kind.exit().code());
-            assert!(text.contains(&exit), "{text}");
-            assert!(text.contains(&format!("Fix: {}.", kind.hint())), "{text}");
-        }
-        let codes: BTreeSet<&str> = Kind::ALL.iter().map(|kind| kind.code()).collect();
-        assert_eq!(codes.len(), Kind::ALL.len(), "a code is used twice");
-        let headings = PAGE.split("\n## ").skip(1).filter_map(|section| section.lines().next());
-        assert_eq!(headings.collect::<BTreeSet<_>>(), codes);
-    }
 
     #[test]
     fn an_unknown_code_is_refused_with_similar_ones() {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tokio::time::timeout;
+use walrelay_errors::Chain;
 use walrelay_outbox_admin::{
     AdminError, InitOptions, InitPlan, InitReport, LostSlot, LostSlotPolicy, SQL_ASCII_FIX,
     SQL_ASCII_RISK, SettledBound, SettledRecord, SlotCreation, SlotOperation, SlotRecovery,
@@ -17,7 +18,6 @@ use walrelay_relay::lifecycle::operation::{Outcome, mark_failover};
 use walrelay_relay::lifecycle::operation_resumer::OperationResumer;
 use walrelay_relay::lifecycle::preflight_check::shard_key;
 use walrelay_relay::observe::health::Health;
-use walrelay_relay::policy::Chain;
 use walrelay_relay::recovery;
 use walrelay_relay::shutdown::Shutdown;
 

@@ -29,12 +29,12 @@ use walrelay_pg_replication::{
 use pgoutput_parser::Lsn;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
+use walrelay_errors::Chain;
 use walrelay_pg_client::{ServerErrorKind, SqlClient, connect_sql};
 use walrelay_relay::failpoint;
 use walrelay_relay::lifecycle::operation_resumer::OperationResumer;
 use walrelay_relay::lifecycle::preflight_check::{gate, shard_key};
 use walrelay_relay::observe::health::Health;
-use walrelay_relay::policy::Chain;
 use walrelay_relay::settings::{Settings, Until};
 use walrelay_relay::shutdown::Shutdown;
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use walrelay_core::Random;
+use walrelay_errors::{Action, Chain, Code, Coded, Exit};
 use walrelay_otlp::{Exporter, Spans};
 use walrelay_outbox_admin::rows_of_transaction;
 use walrelay_outbox_store::read_relay_row;
@@ -17,7 +18,6 @@ use walrelay_relay::lifecycle::session::{LostSlot, SessionSettings};
 use walrelay_relay::lifecycle::supervisor::Supervisor;
 use walrelay_relay::observe::health::Health;
 use walrelay_relay::observe::metrics::Metrics;
-use walrelay_relay::policy::{Chain, Disposition, Exit, Kind};
 use walrelay_relay::recovery::{self, RecoveryEnd, fill};
 use walrelay_relay::seed::random_seed;
 use walrelay_relay::settings::{Settings, Until};
@@ -27,6 +27,7 @@ use walrelay_relay::stream::pipeline_error::SendFailurePosition;
 use super::shared::telemetry_export::{figures, with_telemetry};
 use crate::config::{OnSlotLost, RunConfig};
 use crate::error::Error;
+use crate::explain;
 use crate::http::{self, Observed};
 use crate::request_spans::Traced;
 
@@ -92,8 +93,8 @@ async fn relay(
             Ok(()) => return Ok(()),
             Err(error) => error,
         };
-        let kind = error.kind();
-        if kind == Kind::RecoveryPending {
+        let code = error.code();
+        if code == Code::RecoveryPending {
             // A user, another relay, or the branch below began the recovery. Its remaining rows
             // come first.
             let filling = fill(&config.settings, publisher.clone(), observed, shutdown);
@@ -102,7 +103,7 @@ async fn relay(
                 Ok(RecoveryEnd::Stopped) => return Ok(()),
                 Err(failed) => wait_before_retry(failed, lost_slot, shutdown).await?,
             }
-        } else if matches!(kind, Kind::SlotLost | Kind::OtherServer)
+        } else if matches!(code, Code::SlotLost | Code::PositionsOfAnotherServer)
             && on_slot_lost == OnSlotLost::Recover
         {
             tracing::error!(error = %Chain(&error), "the slot is lost; recovering it");
@@ -127,7 +128,7 @@ fn lost_slot(until: Until, on_slot_lost: OnSlotLost) -> LostSlot {
 async fn recover_lost_slot(config: &RunConfig, shutdown: &Shutdown) -> Result<OnSlotLost, Error> {
     // The relay recovers only once, because a slot that is lost again at once needs a person.
     let Err(failed) = begin_recovery(&config.settings).await else { return Ok(OnSlotLost::Wait) };
-    let is_lost = failed.kind().exit() == Exit::SlotLost;
+    let is_lost = failed.code().exit() == Exit::SlotLost;
     let lost_slot = lost_slot(config.settings.until, OnSlotLost::Wait);
     wait_before_retry(failed, lost_slot, shutdown).await?;
     // This recovery needs a `--since` from the operator, so further attempts would also fail.
@@ -189,11 +190,11 @@ async fn wait_before_retry(
     lost_slot: LostSlot,
     shutdown: &Shutdown,
 ) -> Result<(), Error> {
-    if let Disposition::Stop { .. } = lost_slot.disposition(&error) {
+    if let Action::Stop(_) = lost_slot.action(&error) {
         return Err(Error::Relay(error));
     }
-    let hint = error.kind().hint();
-    tracing::warn!(error = %Chain(&error), hint, "the recovery broke off; trying again");
+    let (error_code, fix) = (error.code().name(), explain::fix(error.code()));
+    tracing::warn!(error_code, error = %Chain(&error), fix, "the recovery broke off; trying again");
     tokio::select! {
         biased;
         () = shutdown.requested() => {}
@@ -213,7 +214,7 @@ async fn stream(
 ) -> Result<(), RelayError> {
     let Settings { relay, pubsub, until, .. } = &config.settings;
     let settings = SessionSettings::of(relay, pubsub.max_outstanding_requests, *until);
-    let settings = SessionSettings { lost_slot, ..settings };
+    let settings = SessionSettings { lost_slot, fix_of: explain::fix, ..settings };
     let supervisor = Supervisor {
         settings: &settings,
         server: Postgres::new(&config.settings, health.clone()),

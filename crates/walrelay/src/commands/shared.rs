@@ -1,5 +1,6 @@
 //! Parts of several commands.
 
+pub(super) mod answer_timeout;
 pub(super) mod cancellable;
 pub(super) mod columns;
 pub(super) mod consent;

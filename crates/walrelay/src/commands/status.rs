@@ -10,13 +10,13 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 use walrelay_core::WalBudgetLimit;
+use walrelay_errors::{Chain, Code, Coded};
 use walrelay_inbox::operator::admin::registered;
 use walrelay_outbox_admin::{AdminError, read_operation};
 use walrelay_outbox_store::Outbox;
 use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_pg_replication::read_retention;
 use walrelay_relay::observe::report::{replays_of, report, rfc3339};
-use walrelay_relay::policy::{Chain, Kind};
 use walrelay_relay::shutdown::Shutdown;
 
 use super::shared::cancellable::attended;
@@ -130,12 +130,12 @@ async fn report_now(client: &SqlClient, config: &StatusConfig) -> Result<StatusR
 /// permission, says nothing about the slot.
 fn is_about_the_slot(error: &Error) -> bool {
     matches!(
-        error.kind(),
-        Kind::SlotMissing
-            | Kind::SlotLost
-            | Kind::UpgradeBegun
-            | Kind::UpgradePrepared
-            | Kind::OperationUnfinished
+        error.code(),
+        Code::SlotMissing
+            | Code::SlotLost
+            | Code::UpgradeInProgress
+            | Code::UpgradePrepared
+            | Code::OperationUnfinished
     )
 }
 
@@ -227,7 +227,7 @@ async fn report_without_slot(
     shard: &Outbox,
     error: &Error,
 ) -> Result<Map<String, Value>, Error> {
-    let mut advice = error.hint().to_owned();
+    let mut advice = error.next_step();
     // The general hint covers every kind of operation, so it is replaced by the next step for this
     // one.
     if let Error::Store(AdminError::OperationUnfinished { slot, .. }) = error
@@ -238,7 +238,7 @@ async fn report_without_slot(
     let report = json!({
         "slot": shard.slot,
         "active": false,
-        "lost": error.kind() == Kind::SlotLost,
+        "lost": error.code() == Code::SlotLost,
         "headline": Chain(error).to_string(),
         "advice": advice,
     });

@@ -9,7 +9,7 @@ use std::ffi::OsString;
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches};
-use walrelay_relay::policy::Kind as PolicyKind;
+use walrelay_errors::Code;
 
 use super::option_values::{Given, Origin};
 use super::problem::Problem;
@@ -245,7 +245,7 @@ impl ConfigFile {
             value: Some(value.to_owned()),
             origin: None,
             allowed,
-            kind: PolicyKind::Configuration,
+            code: Code::ConfigurationInvalid,
         };
         let text = std::fs::read_to_string(path)
             .map_err(|error| unusable(path, format!("a file that can be read ({error})")))?;
@@ -306,7 +306,7 @@ fn values(
                 value: None,
                 origin: Some(path.to_owned()),
                 allowed,
-                kind: PolicyKind::Configuration,
+                code: Code::ConfigurationInvalid,
             }),
         }
     }

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
 
-use walrelay_relay::policy::Kind;
+use walrelay_errors::Code;
 
 use super::option_values::{Given, Origin};
 use crate::options::units::{parse_duration, parse_size, show_duration, show_size};
@@ -22,8 +22,8 @@ pub struct Problem {
     pub origin: Option<String>,
     /// The allowed values.
     pub allowed: String,
-    /// The kind of error, which selects the hint.
-    pub kind: Kind,
+    /// The code, which selects the fix.
+    pub code: Code,
 }
 
 impl fmt::Display for Problem {
@@ -86,7 +86,7 @@ impl<'a> Problems<'a> {
             value: None,
             origin: None,
             allowed: allowed.to_owned(),
-            kind: Kind::Configuration,
+            code: Code::ConfigurationInvalid,
         });
     }
 
@@ -94,7 +94,7 @@ impl<'a> Problems<'a> {
     pub(crate) fn report_root_certificates(&mut self, option: &str, allowed: String) {
         let found = self.found.len();
         self.add(option, None, allowed);
-        self.found.iter_mut().skip(found).for_each(|problem| problem.kind = Kind::TlsRoots);
+        self.found.iter_mut().skip(found).for_each(|problem| problem.code = Code::TlsRoots);
     }
 
     fn add(&mut self, option: &str, value: Option<String>, allowed: String) {
@@ -106,7 +106,7 @@ impl<'a> Problems<'a> {
         // An argument without a flag has the name that the usage shows.
         let is_flag = !option.starts_with(char::is_uppercase);
         let option = if is_flag { format!("--{option}") } else { option.to_owned() };
-        let problem = Problem { option, value, origin, allowed, kind: Kind::Configuration };
+        let problem = Problem { option, value, origin, allowed, code: Code::ConfigurationInvalid };
         // An option may be checked more than once.
         if !self.found.contains(&problem) {
             self.found.push(problem);

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
+use walrelay_errors::Exit;
 use walrelay_pg_client::{ConnectConfig, PgEnv, SqlClient, connect_sql};
-use walrelay_relay::policy::Exit;
 
 use super::ledger::Ledger;
 use crate::config::DemoConfig;
@@ -38,7 +38,7 @@ pub async fn produce(url: &str, config: &DemoConfig, ledger: &Ledger) -> Result<
         let rows = TRANSACTION_ROWS.min(wanted - committed);
         let written = write(&mut client, turn, rows, &versions).await;
         let written = written.map_err(|error| Error::Demo {
-            what: format!("write orders: {}", walrelay_relay::policy::Chain(&error)),
+            what: format!("write orders: {}", walrelay_errors::Chain(&error)),
             exit: Exit::Unexpected,
         })?;
         if is_rolled_back(turn) {

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
+use walrelay_errors::{Chain, Exit};
 use walrelay_inbox::migrate_inbox;
 use walrelay_inbox::{
     Consumer, Effect, Endpoint, Event, Handler, HandlerError, Health, InboxError, Metrics,
     Settings, Transaction, operator::admin,
 };
 use walrelay_pg_client::{ConnectConfig, PgEnv, SqlClient, connect_sql};
-use walrelay_relay::policy::{Chain, Exit};
 use walrelay_relay::shutdown::Shutdown;
 
 use crate::error::Error;

@@ -1,14 +1,11 @@
 //! Findings about anchors: each with its age and the WAL it retains.
 
-use walrelay_outbox_admin::{Finding, Severity};
+use walrelay_errors::Code;
+use walrelay_outbox_admin::Finding;
 use walrelay_outbox_store::{AnchorStatus, read_anchor_states};
 use walrelay_pg_client::SqlClient;
 
-use super::finding::finding;
 use crate::output::{human_age, human_bytes};
-
-/// Finding code for anchors.
-const ANCHOR: &str = "anchor";
 
 /// Below this many bytes of WAL until the anchor is lost, `check` warns. `status` and the alert use
 /// the same threshold.
@@ -25,19 +22,20 @@ fn of_one(AnchorStatus { name, slot, age }: &AnchorStatus) -> Finding {
     let subject = format!("anchor {name}");
     if slot.is_lost() {
         let fix = format!("walrelay anchor drop {name}");
-        return finding(ANCHOR, Severity::Warning, subject, "is lost: its WAL was removed", &fix);
+        return Finding::warning(Code::AnchorLost, subject, "is lost: its WAL was removed")
+            .fix(fix);
     }
     let age =
         age.map_or_else(String::new, |age| format!(", reaches back {}", human_age(age.as_secs())));
     let retains = format!("retains {}{age}", human_bytes(slot.retained_bytes().unwrap_or(0)));
     match slot.safe_wal_size.filter(|_| slot.has_less_room_than(ROOM_BYTES_MIN)) {
-        None => finding(ANCHOR, Severity::Ok, subject, &retains, ""),
+        None => Finding::passed("anchor", subject, retains),
         Some(left) => {
             let left = human_bytes(u64::try_from(left).unwrap_or(0));
             let message =
                 format!("{retains}, and is lost after {left} more (max_slot_wal_keep_size)");
             let fix = format!("walrelay anchor advance {name}, or walrelay anchor drop {name}");
-            finding(ANCHOR, Severity::Warning, subject, &message, &fix)
+            Finding::warning(Code::AnchorAtRisk, subject, message).fix(fix)
         }
     }
 }

@@ -5,20 +5,18 @@ use std::time::Duration;
 
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::Subscription;
 use tokio::time::timeout;
+use walrelay_errors::{Chain, Code, Coded};
 use walrelay_inbox::operator::admin::{RegisteredConsumer, registered};
 use walrelay_inbox::{InboxError, SubscriptionWarning};
-use walrelay_outbox_admin::{Finding, Severity};
+use walrelay_outbox_admin::Finding;
 use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_pubsub::{Endpoint, Subscriber};
-use walrelay_relay::policy::Chain;
 
 use super::super::consumer::kept;
-use super::finding::{PATIENCE, finding};
+use super::super::shared::answer_timeout::ANSWER_TIMEOUT;
 use crate::config::InboxPlace;
-use crate::error::kind_of_inbox;
+use crate::explain;
 use crate::options::units::show_duration;
-
-const CONSUMER: &str = "consumer";
 
 /// The registered consumers, and findings about databases that cannot be read.
 #[derive(Debug, Default)]
@@ -39,7 +37,7 @@ impl Consumers {
     pub(super) async fn at(places: &[InboxPlace]) -> Self {
         let mut found = Self::default();
         for InboxPlace { consumer, connect } in places {
-            let connect = connect.clone().with_patience(PATIENCE);
+            let connect = connect.clone().with_patience(ANSWER_TIMEOUT);
             let answer = match connect_sql(&connect).await {
                 Ok(client) => {
                     let answer = registered(&client, Some(consumer)).await;
@@ -60,13 +58,14 @@ impl Consumers {
     fn add(&mut self, subject: &str, answer: Result<Vec<RegisteredConsumer>, InboxError>) {
         match answer {
             Ok(registered) => self.registered.extend(registered),
-            Err(error) => self.findings.push(finding(
-                CONSUMER,
-                Severity::Warning,
-                subject.to_owned(),
-                &format!("cannot be looked at: {}", Chain(&error)),
-                kind_of_inbox(&error).hint(),
-            )),
+            Err(error) => self.findings.push(
+                Finding::warning(
+                    Code::ConsumerUnchecked,
+                    subject,
+                    format!("cannot be checked: {}", Chain(&error)),
+                )
+                .fix(explain::fix(error.code())),
+            ),
         }
     }
 
@@ -80,13 +79,15 @@ impl Consumers {
         let Ok(subscriber) = Subscriber::connect(endpoint) else { return findings };
         for it in registered {
             findings.extend(unfinished(&it));
-            let answer = timeout(PATIENCE, subscriber.subscription(&it.subscription)).await;
+            let answer = timeout(ANSWER_TIMEOUT, subscriber.subscription(&it.subscription)).await;
             match answer {
                 Ok(Ok(subscription)) => findings.extend(about(&it, subscription.as_ref())),
                 Ok(Err(error)) => {
-                    let message =
-                        format!("its subscription cannot be looked at: {}", Chain(&error));
-                    findings.push(warning(&it, &message, "it needs roles/pubsub.viewer"));
+                    let message = format!("its subscription cannot be checked: {}", Chain(&error));
+                    findings.push(
+                        warning(Code::ConsumerUnchecked, &it, &message)
+                            .fix("grant the account roles/pubsub.viewer"),
+                    );
                 }
                 Err(_) => return findings,
             }
@@ -100,7 +101,7 @@ fn unfinished(consumer: &RegisteredConsumer) -> Option<Finding> {
     let rebuild = consumer.rebuild.as_ref()?;
     let report = rebuild.report(&consumer.consumer);
     let (message, fix) = report.rsplit_once("; ").unwrap_or((&report, ""));
-    Some(warning(consumer, message, fix))
+    Some(warning(Code::RebuildUnfinished, consumer, message).fix(fix))
 }
 
 /// Returns findings about one consumer and its subscription.
@@ -111,10 +112,14 @@ fn about(consumer: &RegisteredConsumer, subscription: Option<&Subscription>) -> 
             "walrelay consumer init {} --subscription {name} --create --topic TOPIC",
             consumer.consumer
         );
-        return vec![warning(consumer, &format!("{name} does not exist"), &fix)];
+        let message = format!("{name} does not exist");
+        return vec![warning(Code::SubscriptionNotFound, consumer, &message).fix(fix)];
     };
     let mut findings: Vec<Finding> = SubscriptionWarning::of(subscription)
-        .map(|remark| warning(consumer, &format!("{name} {}", remark.told()), remark.fix()))
+        .map(|remark| {
+            let message = format!("{name} {}", remark.told());
+            warning(Code::SubscriptionUnsuitable, consumer, &message).fix(remark.fix())
+        })
         .collect();
     let kept = kept(subscription);
     if let Some(ago) = consumer.pruned_ago.filter(|ago| *ago < kept) {
@@ -124,21 +129,18 @@ fn about(consumer: &RegisteredConsumer, subscription: Option<&Subscription>) -> 
             show_duration(rounded(ago)),
             show_duration(kept)
         );
-        findings.push(warning(
-            consumer,
-            &message,
-            "do not seek it back there, or give subscription and topic a shorter retention",
-        ));
+        let fix = "do not seek it back there, or give subscription and topic a shorter retention";
+        findings.push(warning(Code::InboxPrunedTooFar, consumer, &message).fix(fix));
     }
     if findings.is_empty() {
         let message = format!("reads {name}, in order");
-        findings.push(finding(CONSUMER, Severity::Ok, subject(consumer), &message, ""));
+        findings.push(Finding::passed("consumer", subject(consumer), message));
     }
     findings
 }
 
-fn warning(consumer: &RegisteredConsumer, message: &str, fix: &str) -> Finding {
-    finding(CONSUMER, Severity::Warning, subject(consumer), message, fix)
+fn warning(code: Code, consumer: &RegisteredConsumer, message: &str) -> Finding {
+    Finding::warning(code, subject(consumer), message)
 }
 
 fn subject(consumer: &RegisteredConsumer) -> String {

@@ -3,13 +3,12 @@
 
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::{Encoding, SchemaSettings};
 use walrelay_core::RouterConfig;
-use walrelay_outbox_admin::{Finding, Severity};
+use walrelay_errors::Code;
+use walrelay_outbox_admin::Finding;
 use walrelay_pg_client::{PgError, QualifiedName, SqlClient};
 
 use super::super::shared::columns::column_of;
-use super::finding::finding;
 
-const SCHEMA: &str = "topic_schema";
 /// The name that Pub/Sub returns for a deleted schema (`Topic.schema_settings`).
 const DELETED: &str = "_deleted-schema_";
 
@@ -45,59 +44,52 @@ pub(super) async fn payloads(
 
 /// Returns the finding about a topic that has a schema.
 pub(super) fn about(topic: &str, schema: &SchemaSettings, payloads: &[Payload]) -> Finding {
-    let found = |severity, message: &str, fix: &str| {
-        finding(SCHEMA, severity, format!("topic {topic}"), message, fix)
-    };
+    let subject = format!("topic {topic}");
+    let passed = |message: String| Finding::passed("topic-schema", subject.clone(), message);
     if schema.schema == DELETED {
-        let fix = format!("gcloud pubsub topics update {topic} --clear-schema-settings");
-        return found(
-            Severity::Error,
-            "its schema was deleted: Pub/Sub refuses every message",
-            &fix,
-        );
+        let message = "its schema was deleted: Pub/Sub refuses every message";
+        return Finding::error(Code::TopicSchemaDiffers, subject, message)
+            .fix(format!("gcloud pubsub topics update {topic} --clear-schema-settings"));
     }
     let name = &schema.schema;
-    let of = |kinds: &[&str]| payloads.iter().find(|it| kinds.contains(&it.kind.as_str()));
+    let of = |types: &[&str]| payloads.iter().find(|it| types.contains(&it.kind.as_str()));
     match schema.encoding() {
         Encoding::Binary => match of(&["jsonb", "json", "text", "character varying", "xml"]) {
-            Some(Payload { table, kind }) => found(
-                Severity::Error,
-                &format!(
+            Some(Payload { table, kind }) => {
+                let message = format!(
                     "its schema {name} takes messages in binary form, and the payload of {table} is {kind}: \
                      Pub/Sub refuses each of its rows, and they are recorded as dead"
-                ),
-                "give the topic the encoding JSON, or make the payload a bytea in the schema's binary form",
-            ),
-            None => found(
-                Severity::Ok,
-                &format!("its schema {name} takes bytes, as the payload is"),
-                "",
-            ),
+                );
+                Finding::error(Code::TopicSchemaDiffers, subject, message).fix(
+                    "give the topic the encoding JSON, or make the payload a bytea in the schema's binary form",
+                )
+            }
+            None => passed(format!("its schema {name} takes bytes, as the payload is")),
         },
         Encoding::Json => match of(&["bytea"]) {
-            Some(Payload { table, .. }) => found(
-                Severity::Warning,
-                &format!(
+            Some(Payload { table, .. }) => {
+                let message = format!(
                     "its schema {name} takes JSON, and the payload of {table} is bytea: Pub/Sub refuses rows whose \
                      bytes are no JSON, and they are recorded as dead"
-                ),
-                "make the payload jsonb, or give the topic the encoding BINARY",
-            ),
-            None => {
-                found(Severity::Ok, &format!("its schema {name} takes JSON, as the payload is"), "")
+                );
+                Finding::warning(Code::TopicSchemaDiffers, subject, message)
+                    .fix("make the payload jsonb, or give the topic the encoding BINARY")
             }
+            None => passed(format!("its schema {name} takes JSON, as the payload is")),
         },
-        Encoding::Unspecified => {
-            found(Severity::Ok, &format!("its schema {name} says no encoding"), "")
-        }
+        Encoding::Unspecified => passed(format!("its schema {name} names no encoding")),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use walrelay_outbox_admin::CheckResult;
+
     use super::*;
 
-    fn severity(encoding: Encoding, kinds: &[&str]) -> Severity {
+    const PASSED: CheckResult = CheckResult::Passed("topic-schema");
+
+    fn result(encoding: Encoding, kinds: &[&str]) -> CheckResult {
         let payloads: Vec<Payload> = kinds
             .iter()
             .map(|kind| Payload { table: "app_outbox".into(), kind: (*kind).to_owned() })
@@ -107,19 +99,28 @@ mod tests {
             encoding: encoding.into(),
             ..SchemaSettings::default()
         };
-        about("t", &schema, &payloads).severity
+        about("t", &schema, &payloads).result
     }
 
     #[test]
     fn a_schema_that_takes_no_payload_of_this_type_is_to_be_mended() {
-        assert_eq!(severity(Encoding::Binary, &["jsonb"]), Severity::Error);
-        assert_eq!(severity(Encoding::Binary, &["bytea", "text"]), Severity::Error);
-        assert_eq!(severity(Encoding::Binary, &["bytea"]), Severity::Ok);
-        assert_eq!(severity(Encoding::Json, &["bytea"]), Severity::Warning);
-        assert_eq!(severity(Encoding::Json, &["jsonb", "text"]), Severity::Ok);
+        assert_eq!(
+            result(Encoding::Binary, &["jsonb"]),
+            CheckResult::Error(Code::TopicSchemaDiffers)
+        );
+        assert_eq!(
+            result(Encoding::Binary, &["bytea", "text"]),
+            CheckResult::Error(Code::TopicSchemaDiffers)
+        );
+        assert_eq!(result(Encoding::Binary, &["bytea"]), PASSED);
+        assert_eq!(
+            result(Encoding::Json, &["bytea"]),
+            CheckResult::Warning(Code::TopicSchemaDiffers)
+        );
+        assert_eq!(result(Encoding::Json, &["jsonb", "text"]), PASSED);
         let deleted = SchemaSettings { schema: DELETED.into(), ..SchemaSettings::default() };
         let found = about("t", &deleted, &[]);
-        assert_eq!(found.severity, Severity::Error);
+        assert_eq!(found.result, CheckResult::Error(Code::TopicSchemaDiffers));
         assert!(found.fix.contains("--clear-schema-settings"), "{}", found.fix);
     }
 }

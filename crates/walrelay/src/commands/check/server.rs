@@ -1,16 +1,13 @@
 //! Findings about the server that depend on the relay's configuration.
 
 use walrelay_core::{WalBudgetLimit, WalRetentionLimit};
-use walrelay_outbox_admin::{AdminError, Finding, Severity};
+use walrelay_errors::Code;
+use walrelay_outbox_admin::{AdminError, Finding};
 use walrelay_pg_client::SqlClient;
 use walrelay_pg_client::SqlError;
 use walrelay_pg_replication::read_retention;
 
-use super::finding::finding;
 use crate::output::human_bytes;
-
-const WAL_BUDGET: &str = "wal_budget";
-const READ_ONLY: &str = "default_transaction_read_only";
 
 /// Returns the findings.
 ///
@@ -45,14 +42,12 @@ fn budget_finding(setting: WalBudgetLimit, retention: WalRetentionLimit) -> Find
         // of the rest.
         (Some(budget), Some(bound)) => budget >= bound,
     };
-    let (severity, fix) = match is_too_late {
-        true => (
-            Severity::Warning,
-            "set --wal-budget to `auto`, or to less than the bound: at the bound the slot is lost",
-        ),
-        false => (Severity::Ok, ""),
-    };
-    finding(WAL_BUDGET, severity, "--wal-budget".to_owned(), &message, fix)
+    let fix =
+        "set --wal-budget to `auto`, or to less than the bound: at the bound the slot is lost";
+    match is_too_late {
+        true => Finding::warning(Code::WalBudgetTooLarge, "--wal-budget", message).fix(fix),
+        false => Finding::passed("wal-budget", "--wal-budget", message),
+    }
 }
 
 /// Warns about a read-only default. The relay's sessions override the setting, but producers do
@@ -61,46 +56,48 @@ fn read_only_finding(setting: &str) -> Option<Finding> {
     let fix = "ALTER ROLE … RESET default_transaction_read_only, or ALTER DATABASE … if the database sets it";
     let message = "is on: the relay writes its own tables all the same, but producers and consumers of such a role cannot write";
     (setting == "on").then(|| {
-        let subject = "setting default_transaction_read_only".to_owned();
-        finding(READ_ONLY, Severity::Warning, subject, message, fix)
+        let subject = "setting default_transaction_read_only";
+        Finding::warning(Code::SessionReadOnly, subject, message).fix(fix)
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use walrelay_outbox_admin::CheckResult;
+
     use super::*;
 
     #[test]
     fn the_budget_is_shown_beside_the_bound_and_one_that_reaches_it_is_a_warning() {
         const MIB: u64 = 1 << 20;
-        for (setting, retention, severity, message) in [
+        for (setting, retention, result, message) in [
             (
                 WalBudgetLimit::Auto,
                 WalRetentionLimit::Bytes(96 * MIB),
-                Severity::Ok,
+                CheckResult::Passed("wal-budget"),
                 "is 48 MiB; the server's bound is 96 MiB (max_slot_wal_keep_size)",
             ),
             (
                 WalBudgetLimit::Bytes(256 * MIB),
                 WalRetentionLimit::Bytes(96 * MIB),
-                Severity::Warning,
+                CheckResult::Warning(Code::WalBudgetTooLarge),
                 "is 256 MiB; the server's bound is 96 MiB (max_slot_wal_keep_size)",
             ),
             (
                 WalBudgetLimit::Off,
                 WalRetentionLimit::Bytes(96 * MIB),
-                Severity::Warning,
+                CheckResult::Warning(Code::WalBudgetTooLarge),
                 "is off; the server's bound is 96 MiB (max_slot_wal_keep_size)",
             ),
             (
                 WalBudgetLimit::Auto,
                 WalRetentionLimit::Unlimited,
-                Severity::Ok,
+                CheckResult::Passed("wal-budget"),
                 "is 1.0 GiB; the server's bound is unlimited (max_slot_wal_keep_size)",
             ),
         ] {
             let found = budget_finding(setting, retention);
-            assert_eq!((found.severity, found.message.as_str()), (severity, message));
+            assert_eq!((found.result, found.message.as_str()), (result, message));
         }
     }
 }

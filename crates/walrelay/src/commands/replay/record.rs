@@ -1,6 +1,7 @@
 //! The record of a replay or backfill: its id, how to resume or abandon it, and the messages about
 //! it.
 
+use walrelay_errors::Chain;
 use walrelay_outbox_admin::{
     AdminError, ReplayEnd, ReplayRow, end_session, give_up_replay, note_skip_dead, read_replay,
     take_replay,
@@ -9,7 +10,6 @@ use walrelay_outbox_store::{DispatchStore, KeyPauseCounts, Outbox};
 use walrelay_pg_client::SqlError;
 use walrelay_pg_client::{ServerErrorKind, SqlClient};
 use walrelay_pg_replication::{drop_slot, read_slot};
-use walrelay_relay::policy::Chain;
 use walrelay_relay::replay::{DeadRows, Destination, Tally, replay_slot_name};
 use walrelay_relay::seed::random_seed;
 

@@ -4,11 +4,11 @@ use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::{
     DeadLetterPolicy, ExpirationPolicy, Subscription,
 };
 use tokio::time::timeout;
+use walrelay_errors::Chain;
 use walrelay_inbox::{InboxError, SubscriptionWarning};
 use walrelay_pubsub::{Admin, Endpoint, PubsubError, Subscriber};
-use walrelay_relay::policy::Chain;
 
-use super::super::check::PATIENCE;
+use super::answer_timeout::ANSWER_TIMEOUT;
 use crate::config::NewSubscription;
 use crate::error::Error;
 use crate::output::print;
@@ -49,14 +49,14 @@ pub(in crate::commands) async fn create(
 /// `None`.
 pub(in crate::commands) async fn exists(endpoint: &Endpoint, name: &str) -> Option<bool> {
     let asked =
-        timeout(PATIENCE, async { Subscriber::connect(endpoint)?.subscription(name).await });
+        timeout(ANSWER_TIMEOUT, async { Subscriber::connect(endpoint)?.subscription(name).await });
     let problem = match asked.await {
         Ok(Ok(found)) => {
             found.iter().for_each(remark);
             return Some(found.is_some());
         }
         Ok(Err(error)) => Chain(&error).to_string(),
-        Err(_) => format!("no answer within {} s", PATIENCE.as_secs()),
+        Err(_) => format!("no answer within {} s", ANSWER_TIMEOUT.as_secs()),
     };
     tracing::warn!(subscription = name, problem, "whether the subscription exists cannot be told");
     None
@@ -96,7 +96,7 @@ async fn lacking(error: PubsubError, endpoint: &Endpoint, new: &NewSubscription)
         return error.into();
     }
     let Ok(admin) = Admin::connect(endpoint) else { return error.into() };
-    let admin = admin.with_patience(PATIENCE);
+    let admin = admin.with_patience(ANSWER_TIMEOUT);
     for topic in [Some(&new.topic), new.dead_letter_topic.as_ref()].into_iter().flatten() {
         if matches!(admin.topic_exists(topic).await, Ok(false)) {
             return Error::TopicMissing { topic: topic.clone() };

@@ -1,7 +1,7 @@
 //! Sends telemetry while a command runs.
 
+use walrelay_errors::Code;
 use walrelay_otlp::{Exporter, MetricsText, Spans, StartError};
-use walrelay_relay::policy::Kind;
 
 use crate::config::Problem;
 use crate::error::Error;
@@ -38,6 +38,6 @@ fn refused(error: &StartError) -> Error {
         value: None,
         origin: None,
         allowed: error.to_string(),
-        kind: Kind::Configuration,
+        code: Code::ConfigurationInvalid,
     }])
 }

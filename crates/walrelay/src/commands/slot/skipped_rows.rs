@@ -4,11 +4,11 @@
 use pgoutput_parser::Lsn;
 use tokio_postgres::error::SqlState;
 use walrelay_core::ColumnNames;
+use walrelay_errors::Chain;
 use walrelay_outbox_admin::{TransactionRow, TransactionRows, rows_of_transaction};
 use walrelay_outbox_store::{Outbox, read_relay_row};
 use walrelay_pg_client::SqlClient;
 use walrelay_relay::lookahead::{Lookahead, ROWS_NAMED_MAX, RowGivenUp, SkippedChanges};
-use walrelay_relay::policy::Chain;
 use walrelay_relay::recovery;
 
 use crate::error::Error;
