@@ -1,19 +1,23 @@
--- The relay's own tables: rows that were not published at the first attempt, and the settled
--- position of each slot.
+-- The relay's own tables: rows that were not published at the first attempt, the settled position of
+-- each slot, and the keys that are held for a replay.
 --
 -- A single statement, so it is atomic under psql, `supabase db push` and `walrelay init`. Safe to
--- run again: an existing table keeps its rows and gets its missing columns.
+-- run again: an existing table stays unchanged.
 DO $walrelay$
 DECLARE
+  created text[] := '{}';
+  relation text;
   web_role text;
 BEGIN
   -- Concurrent runs wait for each other. The second run then finds every object in place.
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
 
   IF to_regclass('public.app_outbox_dispatch') IS NULL THEN
+    created := array_append(created, 'app_outbox_dispatch');
     CREATE TABLE public.app_outbox_dispatch (
       slot            text        NOT NULL, -- which relay owns it
       event_id        text        NOT NULL, -- the outbox id as text: uuid, bigint or text outboxes alike
+      replay_id       text        NOT NULL DEFAULT '', -- of a copy that a replay publishes; empty: the row itself
       commit_lsn      pg_lsn      NOT NULL, -- the row's position: its transaction's commit ...
       tx_index        int         NOT NULL, -- ... and its index among the inserts there, from 0
       topic           text        NOT NULL,
@@ -28,12 +32,16 @@ BEGIN
       parked_at       timestamptz NOT NULL DEFAULT now(),
       edited_at       timestamptz,          -- a person has replaced parts of the message
       updated_at      timestamptz NOT NULL DEFAULT now(), -- moves with each claim; an outcome counts only if it still stands
-      PRIMARY KEY (slot, event_id)
+      PRIMARY KEY (slot, event_id, replay_id)
     );
 
     -- Finds the first rows of a key in order, independent of the rows of other keys.
     CREATE INDEX app_outbox_dispatch_retrying ON public.app_outbox_dispatch
       (slot, topic, ordering_key, commit_lsn, tx_index) WHERE status = 'retrying';
+    -- Finds the due keys, once per second. Only the first row of a key has a due time.
+    CREATE INDEX app_outbox_dispatch_due_keys ON public.app_outbox_dispatch
+      (slot, topic, next_attempt_at)
+      WHERE status = 'retrying' AND ordering_key <> '' AND next_attempt_at IS NOT NULL;
     -- Finds the dead rows that hold a key.
     CREATE INDEX app_outbox_dispatch_dead ON public.app_outbox_dispatch
       (slot, topic, ordering_key, commit_lsn, tx_index) WHERE status = 'dead';
@@ -47,24 +55,13 @@ BEGIN
     -- Finds rows for retention.
     CREATE INDEX app_outbox_dispatch_finished ON public.app_outbox_dispatch
       (slot, status, updated_at) WHERE status IN ('published', 'discarded');
-
-    ALTER TABLE public.app_outbox_dispatch ENABLE ROW LEVEL SECURITY;
-    REVOKE ALL ON TABLE public.app_outbox_dispatch FROM PUBLIC;
-    FOR web_role IN
-      SELECT rolname FROM pg_catalog.pg_roles WHERE rolname IN ('anon', 'authenticated')
-    LOOP
-      EXECUTE format('REVOKE ALL ON TABLE %s FROM %I', 'public.app_outbox_dispatch'::regclass, web_role);
-    END LOOP;
+    -- Finds the progress of a replay.
+    CREATE INDEX app_outbox_dispatch_replay ON public.app_outbox_dispatch
+      (slot, replay_id, status) WHERE replay_id <> '';
   END IF;
 
-  -- Finds the due keys, once per second. Only the first row of a key has a due time.
-  CREATE INDEX IF NOT EXISTS app_outbox_dispatch_due_keys ON public.app_outbox_dispatch
-    (slot, topic, next_attempt_at)
-    WHERE status = 'retrying' AND ordering_key <> '' AND next_attempt_at IS NOT NULL;
-  -- The index of an earlier version.
-  DROP INDEX IF EXISTS public.app_outbox_dispatch_due;
-
   IF to_regclass('public.app_outbox_relay') IS NULL THEN
+    created := array_append(created, 'app_outbox_relay');
     CREATE TABLE public.app_outbox_relay ( -- one row per slot, written up to ten times a second while rows flow
       slot              text        PRIMARY KEY,
       system_identifier text        NOT NULL, -- whose LSNs these are
@@ -74,66 +71,63 @@ BEGIN
       settled_lsn       pg_lsn      NOT NULL, -- the watermark
       settled_xid       xid8        NOT NULL, -- every committed transaction below this one is settled
       origin            jsonb,                -- oids of the database and tables whose transaction ids these are
-      written_xid       xid8        DEFAULT pg_current_xact_id(), -- the transaction that wrote this row version
+      written_xid       xid8        NOT NULL DEFAULT pg_current_xact_id(), -- the transaction that wrote this row version
       condition         jsonb,                -- what the relay does, and why rows do not flow: for `walrelay status`
       updated_at        timestamptz NOT NULL DEFAULT now()
     );
 
-    ALTER TABLE public.app_outbox_relay ENABLE ROW LEVEL SECURITY;
-    REVOKE ALL ON TABLE public.app_outbox_relay FROM PUBLIC;
-    FOR web_role IN
-      SELECT rolname FROM pg_catalog.pg_roles WHERE rolname IN ('anon', 'authenticated')
-    LOOP
-      EXECUTE format('REVOKE ALL ON TABLE %s FROM %I', 'public.app_outbox_relay'::regclass, web_role);
-    END LOOP;
-  END IF;
-
-  -- Upgrades a table of an earlier version. A zero marks a row written before timelines were
-  -- recorded.
-  IF NOT EXISTS (SELECT FROM pg_catalog.pg_attribute
-                  WHERE attrelid = 'public.app_outbox_relay'::regclass AND attname = 'timeline') THEN
-    ALTER TABLE public.app_outbox_relay
-      ADD COLUMN timeline   int    NOT NULL DEFAULT 0,
-      ADD COLUMN generation bigint NOT NULL DEFAULT 1,
-      ADD COLUMN operation  jsonb;
-    ALTER TABLE public.app_outbox_relay
-      ALTER COLUMN timeline DROP DEFAULT,
-      ALTER COLUMN generation DROP DEFAULT;
-  END IF;
-  ALTER TABLE public.app_outbox_relay ADD COLUMN IF NOT EXISTS origin jsonb;
-  ALTER TABLE public.app_outbox_relay ADD COLUMN IF NOT EXISTS condition jsonb;
-  IF NOT EXISTS (SELECT FROM pg_catalog.pg_attribute
-                  WHERE attrelid = 'public.app_outbox_relay'::regclass AND attname = 'written_xid') THEN
-    -- Without a default at first, so that existing rows prove nothing.
-    ALTER TABLE public.app_outbox_relay ADD COLUMN written_xid xid8;
-    ALTER TABLE public.app_outbox_relay ALTER COLUMN written_xid SET DEFAULT pg_current_xact_id();
-  END IF;
-
-  -- A row version that was written here has the xmin that it names. An upgrade copies the files and keeps
-  -- that. A restored dump has another xmin, and no later update on the other server may hide that.
-  IF to_regprocedure('public.app_outbox_relay_proof()') IS NULL THEN
-    CREATE FUNCTION public.app_outbox_relay_proof() RETURNS trigger
-      LANGUAGE plpgsql
-      SET search_path = ''
-    AS $proof$
-    BEGIN
-      IF OLD.xmin = OLD.written_xid::pg_catalog.xid THEN
-        NEW.written_xid := pg_catalog.pg_current_xact_id();
-      END IF;
-      RETURN NEW;
-    END
-    $proof$;
-    REVOKE ALL ON FUNCTION public.app_outbox_relay_proof() FROM PUBLIC;
-    FOR web_role IN
-      SELECT rolname FROM pg_catalog.pg_roles WHERE rolname IN ('anon', 'authenticated')
-    LOOP
-      EXECUTE format('REVOKE ALL ON FUNCTION public.app_outbox_relay_proof() FROM %I', web_role);
-    END LOOP;
-  END IF;
-  IF NOT EXISTS (SELECT FROM pg_catalog.pg_trigger
-                  WHERE tgrelid = 'public.app_outbox_relay'::regclass AND tgname = 'proof') THEN
+    -- A row version that was written here has the xmin that it names. An upgrade copies the files and keeps
+    -- that. A restored dump has another xmin, and no later update on the other server may hide that.
+    IF to_regprocedure('public.app_outbox_relay_proof()') IS NULL THEN
+      CREATE FUNCTION public.app_outbox_relay_proof() RETURNS trigger
+        LANGUAGE plpgsql
+        SET search_path = ''
+      AS $proof$
+      BEGIN
+        IF OLD.xmin = OLD.written_xid::pg_catalog.xid THEN
+          NEW.written_xid := pg_catalog.pg_current_xact_id();
+        END IF;
+        RETURN NEW;
+      END
+      $proof$;
+      REVOKE ALL ON FUNCTION public.app_outbox_relay_proof() FROM PUBLIC;
+      FOR web_role IN
+        SELECT rolname FROM pg_catalog.pg_roles WHERE rolname IN ('anon', 'authenticated')
+      LOOP
+        EXECUTE format('REVOKE ALL ON FUNCTION public.app_outbox_relay_proof() FROM %I', web_role);
+      END LOOP;
+    END IF;
     CREATE TRIGGER proof BEFORE UPDATE ON public.app_outbox_relay
       FOR EACH ROW EXECUTE FUNCTION public.app_outbox_relay_proof();
   END IF;
+
+  IF to_regclass('public.app_outbox_hold') IS NULL THEN
+    created := array_append(created, 'app_outbox_hold');
+    CREATE TABLE public.app_outbox_hold ( -- one row per key that is held; it goes on once the row is deleted
+      slot         text        NOT NULL, -- which relay publishes the key
+      topic        text        NOT NULL,
+      ordering_key text        NOT NULL,
+      replay_id    text        NOT NULL, -- for which replay, as in app_outbox_replay
+      state        text        NOT NULL DEFAULT 'wanted' CHECK (state IN ('wanted', 'held')),
+      commit_lsn   pg_lsn,               -- held: of the key every row up to here has gone out, or never
+      tx_index     int,                  -- will, and none behind it; -1: none of that transaction
+      wanted_at    timestamptz NOT NULL DEFAULT now(),
+      held_at      timestamptz,          -- when the relay answered
+      PRIMARY KEY (slot, topic, ordering_key)
+    );
+  END IF;
+
+  FOREACH relation IN ARRAY created LOOP
+    -- Without a policy, only the owner and roles that bypass row-level security can use the table.
+    EXECUTE format('ALTER TABLE public.%I ENABLE ROW LEVEL SECURITY', relation);
+    -- On Supabase, the internet reaches the schema public through these two roles. Default
+    -- privileges have just granted them all privileges on the new table.
+    EXECUTE format('REVOKE ALL ON TABLE public.%I FROM PUBLIC', relation);
+    FOR web_role IN
+      SELECT rolname FROM pg_catalog.pg_roles WHERE rolname IN ('anon', 'authenticated')
+    LOOP
+      EXECUTE format('REVOKE ALL ON TABLE public.%I FROM %I', relation, web_role);
+    END LOOP;
+  END LOOP;
 END
 $walrelay$;

@@ -5,29 +5,25 @@
 -- position.
 DO $walrelay$
 DECLARE
+  created text[] := '{}';
+  relation text;
   web_role text;
 BEGIN
   -- Concurrent runs wait for each other. The second run then finds every object in place.
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
 
   IF to_regclass('public.app_outbox_relay_time') IS NULL THEN
+    created := array_append(created, 'app_outbox_relay_time');
     CREATE TABLE public.app_outbox_relay_time ( -- a row a minute, kept for a month; written by the relays
       system_identifier text        NOT NULL, -- whose position it is
       noted_at          timestamptz NOT NULL, -- a commit of this moment or later ...
       lsn               pg_lsn      NOT NULL, -- ... lies at this position or behind it
       PRIMARY KEY (system_identifier, noted_at)
     );
-
-    ALTER TABLE public.app_outbox_relay_time ENABLE ROW LEVEL SECURITY;
-    REVOKE ALL ON TABLE public.app_outbox_relay_time FROM PUBLIC;
-    FOR web_role IN
-      SELECT rolname FROM pg_catalog.pg_roles WHERE rolname IN ('anon', 'authenticated')
-    LOOP
-      EXECUTE format('REVOKE ALL ON TABLE %s FROM %I', 'public.app_outbox_relay_time'::regclass, web_role);
-    END LOOP;
   END IF;
 
   IF to_regclass('public.app_outbox_replay') IS NULL THEN
+    created := array_append(created, 'app_outbox_replay');
     CREATE TABLE public.app_outbox_replay ( -- one row per replay, so that it can be resumed
       id                text        PRIMARY KEY, -- the attribute replay_id
       slot              text        NOT NULL,
@@ -42,14 +38,19 @@ BEGIN
       updated_at        timestamptz NOT NULL DEFAULT now(),
       finished_at       timestamptz
     );
+  END IF;
 
-    ALTER TABLE public.app_outbox_replay ENABLE ROW LEVEL SECURITY;
-    REVOKE ALL ON TABLE public.app_outbox_replay FROM PUBLIC;
+  FOREACH relation IN ARRAY created LOOP
+    -- Without a policy, only the owner and roles that bypass row-level security can use the table.
+    EXECUTE format('ALTER TABLE public.%I ENABLE ROW LEVEL SECURITY', relation);
+    -- On Supabase, the internet reaches the schema public through these two roles. Default
+    -- privileges have just granted them all privileges on the new table.
+    EXECUTE format('REVOKE ALL ON TABLE public.%I FROM PUBLIC', relation);
     FOR web_role IN
       SELECT rolname FROM pg_catalog.pg_roles WHERE rolname IN ('anon', 'authenticated')
     LOOP
-      EXECUTE format('REVOKE ALL ON TABLE %s FROM %I', 'public.app_outbox_replay'::regclass, web_role);
+      EXECUTE format('REVOKE ALL ON TABLE public.%I FROM %I', relation, web_role);
     END LOOP;
-  END IF;
+  END LOOP;
 END
 $walrelay$;

@@ -2,7 +2,7 @@
 -- events.
 --
 -- A single statement, so it is atomic under psql, `supabase db push` and walrelay itself. Safe to
--- run again: an existing table or type keeps its content and gets its missing parts.
+-- run again: existing tables and types stay unchanged.
 DO $walrelay$
 DECLARE
   web_role text;
@@ -13,38 +13,6 @@ BEGIN
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
 
   IF to_regclass('public.app_inbox_consumer') IS NOT NULL THEN
-    ALTER TABLE public.app_inbox_consumer
-      ADD COLUMN IF NOT EXISTS pruned_before timestamptz,
-      ADD COLUMN IF NOT EXISTS rebuilding int,
-      ADD COLUMN IF NOT EXISTS rebuilding_in text,
-      ADD COLUMN IF NOT EXISTS rebuilding_since timestamptz;
-    -- The catalog is queried first, because ALTER TABLE waits for every batch even if the column
-    -- exists. All later batches would wait behind the ALTER TABLE.
-    IF NOT EXISTS (SELECT FROM pg_catalog.pg_attribute
-                    WHERE attrelid = 'public.app_inbox'::regclass AND attname = 'edited_at' AND NOT attisdropped)
-    THEN
-      ALTER TABLE public.app_inbox ADD COLUMN edited_at timestamptz;
-    END IF;
-    IF NOT EXISTS (SELECT FROM pg_catalog.pg_attribute
-                    WHERE attrelid = 'public.app_inbox_key'::regclass AND attname = 'implausible' AND NOT attisdropped)
-    THEN
-      ALTER TABLE public.app_inbox_key ADD COLUMN moved_at timestamptz, ADD COLUMN implausible int NOT NULL DEFAULT 0;
-    END IF;
-    CREATE INDEX IF NOT EXISTS app_inbox_versions ON public.app_inbox
-      ((ordering_key || ''), consumer, generation, version)
-      WHERE status = 'retrying' OR next_attempt_at = 'infinity';
-    CREATE INDEX IF NOT EXISTS app_inbox_implausible ON public.app_inbox_key
-      (consumer, generation, ordering_key) WHERE implausible > 0;
-    -- An earlier version left the sequence with the default privileges. REVOKE runs only where a
-    -- privilege exists, because every REVOKE writes to the catalog.
-    arrivals := pg_get_serial_sequence('public.app_inbox', 'arrival');
-    FOR web_role IN
-      SELECT grantee FROM unnest(ARRAY['public', 'anon', 'authenticated']) AS g(grantee)
-       WHERE (grantee = 'public' OR to_regrole(grantee) IS NOT NULL)
-         AND has_sequence_privilege(grantee, arrivals, 'USAGE, SELECT, UPDATE')
-    LOOP
-      EXECUTE format('REVOKE ALL ON SEQUENCE %s FROM %s', arrivals, web_role);
-    END LOOP;
     RETURN;
   END IF;
 

@@ -6,27 +6,22 @@
 -- mislead the planner. All functions are SECURITY INVOKER.
 --
 -- A single statement, so it is atomic under psql, `supabase db push` and walrelay itself. Safe to
--- run again: functions of this version stay unchanged, and functions of an earlier version are
--- replaced.
+-- run again: existing functions stay unchanged.
 DO $walrelay$
 DECLARE
   web_role text;
-  grantee regrole;
   function text;
 BEGIN
   -- Concurrent runs wait for each other. The second run then finds every object in place.
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
 
-  IF to_regprocedure('public.app_inbox_is_let_through(text, int, text, boolean, text, int)') IS NOT NULL THEN
+  IF to_regproc('public.app_inbox_take') IS NOT NULL THEN
     RETURN;
-  END IF;
-  IF to_regprocedure('public.app_inbox_take_due(text, int, int)') IS NOT NULL THEN
-    DROP FUNCTION public.app_inbox_take_due(text, int, int);
   END IF;
 
   -- Checks that events may be applied for this consumer, and returns the generation. SQLSTATE class
   -- WR is reserved for walrelay's own errors.
-  CREATE OR REPLACE FUNCTION public.app_inbox_check(consumer text, generation int) RETURNS int
+  CREATE FUNCTION public.app_inbox_check(consumer text, generation int) RETURNS int
     LANGUAGE plpgsql
   AS $check$
   #variable_conflict use_variable
@@ -73,7 +68,7 @@ BEGIN
 
   -- Encodes a waiting message as JSON with base64 data. The attributes stay a JSON string, so that
   -- no content of the attributes can cause an error.
-  CREATE OR REPLACE FUNCTION public.app_inbox_encode(message public.app_inbox_message) RETURNS bytea
+  CREATE FUNCTION public.app_inbox_encode(message public.app_inbox_message) RETURNS bytea
     LANGUAGE sql STABLE
   AS $encode$
     SELECT convert_to(
@@ -83,7 +78,7 @@ BEGIN
 
   -- Decodes a stored message. The row's id replaces the message's id, because the ids differ after
   -- an id collision.
-  CREATE OR REPLACE FUNCTION public.app_inbox_stored(message bytea, event_id text) RETURNS public.app_inbox_message
+  CREATE FUNCTION public.app_inbox_stored(message bytea, event_id text) RETURNS public.app_inbox_message
     LANGUAGE sql STABLE
   AS $stored$
     SELECT m FROM (SELECT convert_from(message, 'UTF8')::jsonb AS kept) AS s,
@@ -97,7 +92,7 @@ BEGIN
   -- rows. The function waits for a key that another session is creating. A key locked by another
   -- session is left out, so that it does not delay all others. With "wait", the function also
   -- waits for such keys.
-  CREATE OR REPLACE FUNCTION public.app_inbox_lock(consumer text, generation int, keys text[], wait boolean)
+  CREATE FUNCTION public.app_inbox_lock(consumer text, generation int, keys text[], wait boolean)
     RETURNS public.app_inbox_key[]
     LANGUAGE plpgsql
     SET plan_cache_mode = force_generic_plan
@@ -176,7 +171,7 @@ BEGIN
   --
   -- With "wait", the function waits for keys that another session has locked, instead of deferring
   -- their messages.
-  CREATE OR REPLACE FUNCTION public.app_inbox_take(
+  CREATE FUNCTION public.app_inbox_take(
     consumer text, generation int, messages public.app_inbox_message[],
     dedupe text DEFAULT 'event', park boolean DEFAULT true, wait boolean DEFAULT false)
     RETURNS text[]
@@ -305,7 +300,7 @@ BEGIN
 
   -- Returns take's result for each message of an unusual batch, and stores events with an id
   -- collision.
-  CREATE OR REPLACE FUNCTION public.app_inbox_verdicts(
+  CREATE FUNCTION public.app_inbox_verdicts(
     consumer text, generation int, messages public.app_inbox_message[],
     unseen text[], statuses text[], locked text[])
     RETURNS text[]
@@ -392,7 +387,7 @@ BEGIN
   -- Reports whether a message is applied although a preceding version is missing. Either an
   -- operator accepted the gap, or dead events do not block their key and this is the last attempt.
   -- In the second case no event must wait for ever.
-  CREATE OR REPLACE FUNCTION public.app_inbox_is_let_through(
+  CREATE FUNCTION public.app_inbox_is_let_through(
     consumer text, generation int, event_id text, was_stored boolean, on_dead text, max_attempts int)
     RETURNS boolean
     LANGUAGE plpgsql
@@ -417,7 +412,7 @@ BEGIN
   -- missing version as the reason. All other outcomes are null. If no event of a key was applied,
   -- every version is accepted as the first. Behind a waiting message, no message with a gap is let
   -- through.
-  CREATE OR REPLACE FUNCTION public.app_inbox_gaps(
+  CREATE FUNCTION public.app_inbox_gaps(
     consumer text, generation int, messages public.app_inbox_message[], were_stored boolean,
     on_dead text DEFAULT 'hold', max_attempts int DEFAULT 10,
     OUT outcomes text[], OUT reasons text[])
@@ -474,7 +469,7 @@ BEGIN
   -- A key that waits for a version is ordered by version, because the missing version may arrive at
   -- any position. Once that version is applied, the event that waited for it becomes due, even if
   -- it was dead.
-  CREATE OR REPLACE FUNCTION public.app_inbox_heads(
+  CREATE FUNCTION public.app_inbox_heads(
     consumer text, generation int, keys text[], failed text[] DEFAULT '{}')
     RETURNS void
     LANGUAGE plpgsql
@@ -541,7 +536,7 @@ BEGIN
   -- Returns the due stored messages and their unblocked successors, in the order to apply them. The
   -- order is by position, or by version if gaps hold a key. The keys stay locked until the
   -- transaction ends.
-  CREATE OR REPLACE FUNCTION public.app_inbox_take_due(
+  CREATE FUNCTION public.app_inbox_take_due(
     consumer text, generation int, batch int DEFAULT 200, on_gap text DEFAULT 'accept')
     RETURNS public.app_inbox_message[]
     LANGUAGE plpgsql
@@ -637,16 +632,6 @@ BEGIN
       SELECT rolname FROM pg_catalog.pg_roles WHERE rolname IN ('anon', 'authenticated')
     LOOP
       EXECUTE format('REVOKE ALL ON FUNCTION %s FROM %I', function, web_role);
-    END LOOP;
-    -- A role that may execute the functions of an earlier version may also execute the new
-    -- functions.
-    FOR grantee IN
-      SELECT a.grantee::regrole
-        FROM pg_catalog.pg_proc AS p CROSS JOIN LATERAL pg_catalog.aclexplode(p.proacl) AS a
-       WHERE p.oid = 'public.app_inbox_check(text, int)'::regprocedure
-         AND a.privilege_type = 'EXECUTE' AND a.grantee NOT IN (0, p.proowner)
-    LOOP
-      EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %s', function, grantee);
     END LOOP;
   END LOOP;
 END

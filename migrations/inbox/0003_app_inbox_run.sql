@@ -4,22 +4,17 @@
 -- handler would inherit either.
 --
 -- A single statement, so it is atomic under psql, `supabase db push` and walrelay itself. Safe to
--- run again: functions of this version stay unchanged, and functions of an earlier version are
--- replaced.
+-- run again: existing functions stay unchanged.
 DO $walrelay$
 DECLARE
   web_role text;
-  grantee regrole;
   function text;
 BEGIN
   -- Concurrent runs wait for each other. The second run then finds every object in place.
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
 
-  IF to_regprocedure('public.app_inbox_gaps_behind(public.app_inbox_message[], text[], text[])') IS NOT NULL THEN
+  IF to_regproc('public.app_inbox_run') IS NOT NULL THEN
     RETURN;
-  END IF;
-  IF to_regprocedure('public.app_inbox_run(regprocedure, public.app_inbox_message[])') IS NOT NULL THEN
-    DROP FUNCTION public.app_inbox_run(regprocedure, public.app_inbox_message[]);
   END IF;
 
   -- Returns the cause of an error with this code.
@@ -28,7 +23,7 @@ BEGIN
   -- - `surroundings`: a permission, function, table, schema, file, memory or another server. If
   --   other events pass, the cause affects only this event. Such a failure still counts no attempt.
   -- - `moment`: a conflict with other sessions, or a read-only server. The whole batch is retried.
-  CREATE OR REPLACE FUNCTION public.app_inbox_fault(code text) RETURNS text
+  CREATE FUNCTION public.app_inbox_fault(code text) RETURNS text
     LANGUAGE sql IMMUTABLE
   AS $fault$
     SELECT CASE
@@ -41,7 +36,7 @@ BEGIN
   -- Returns the data as JSON. Null for data that are not JSON, such as protobuf, Avro or plain
   -- text. JSON that jsonb cannot store, such as a zero character or a number of a million digits,
   -- is an error. With null instead, a handler would write wrong data.
-  CREATE OR REPLACE FUNCTION public.app_inbox_payload(data bytea) RETURNS jsonb
+  CREATE FUNCTION public.app_inbox_payload(data bytea) RETURNS jsonb
     LANGUAGE plpgsql IMMUTABLE
   AS $payload$
   BEGIN
@@ -52,7 +47,7 @@ BEGIN
   END
   $payload$;
 
-  CREATE OR REPLACE FUNCTION public.app_inbox_events(messages public.app_inbox_message[])
+  CREATE FUNCTION public.app_inbox_events(messages public.app_inbox_message[])
     RETURNS public.app_inbox_event[]
     LANGUAGE plpgsql STABLE
     SET plan_cache_mode = force_generic_plan
@@ -96,7 +91,7 @@ BEGIN
   --
   -- Raises errors that do not depend on an event: a deadlock, a serialization failure, an
   -- unavailable lock, or a read-only server.
-  CREATE OR REPLACE FUNCTION public.app_inbox_run(
+  CREATE FUNCTION public.app_inbox_run(
     handler regprocedure, messages public.app_inbox_message[], patience interval DEFAULT '1 second',
     OUT outcomes text[], OUT error_codes text[], OUT errors text[])
     LANGUAGE plpgsql
@@ -302,7 +297,7 @@ BEGIN
   -- app_inbox_gaps assumes that every message without a gap is applied. A message with a gap
   -- therefore waits if a message of its key was not applied and precedes it or has a lower version.
   -- This wait counts no attempt. If the other message was not even attempted, both are deferred.
-  CREATE OR REPLACE FUNCTION public.app_inbox_gaps_behind(
+  CREATE FUNCTION public.app_inbox_gaps_behind(
     messages public.app_inbox_message[], gaps text[], outcomes text[])
     RETURNS text[]
     LANGUAGE plpgsql IMMUTABLE
@@ -332,7 +327,7 @@ BEGIN
 
   -- As app_inbox_run, without the messages for which app_inbox_gaps finds a missing version.
   -- Their keys must be locked.
-  CREATE OR REPLACE FUNCTION public.app_inbox_run_without_gaps(
+  CREATE FUNCTION public.app_inbox_run_without_gaps(
     consumer text, generation int, handler regprocedure, messages public.app_inbox_message[],
     were_stored boolean, on_dead text, max_attempts int,
     OUT outcomes text[], OUT error_codes text[], OUT errors text[])
@@ -384,16 +379,6 @@ BEGIN
       SELECT rolname FROM pg_catalog.pg_roles WHERE rolname IN ('anon', 'authenticated')
     LOOP
       EXECUTE format('REVOKE ALL ON FUNCTION %s FROM %I', function, web_role);
-    END LOOP;
-    -- A role that may execute the functions of an earlier version may also execute the new
-    -- functions.
-    FOR grantee IN
-      SELECT a.grantee::regrole
-        FROM pg_catalog.pg_proc AS p CROSS JOIN LATERAL pg_catalog.aclexplode(p.proacl) AS a
-       WHERE p.oid = 'public.app_inbox_check(text, int)'::regprocedure
-         AND a.privilege_type = 'EXECUTE' AND a.grantee NOT IN (0, p.proowner)
-    LOOP
-      EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %s', function, grantee);
     END LOOP;
   END LOOP;
 END

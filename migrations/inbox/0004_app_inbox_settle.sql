@@ -2,23 +2,21 @@
 -- keys.
 --
 -- A single statement, so it is atomic under psql, `supabase db push` and walrelay itself. Safe to
--- run again: functions of this version stay unchanged, and functions of an earlier version are
--- replaced.
+-- run again: existing functions stay unchanged.
 DO $walrelay$
 DECLARE
   web_role text;
-  grantee regrole;
   function text;
 BEGIN
   -- Concurrent runs wait for each other. The second run then finds every object in place.
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
 
-  IF to_regprocedure('public.app_inbox_next_attempt(text, int, timestamptz)') IS NOT NULL THEN
+  IF to_regproc('public.app_inbox_settle') IS NOT NULL THEN
     RETURN;
   END IF;
 
   -- Moves keys to the highest position of these applied messages.
-  CREATE OR REPLACE FUNCTION public.app_inbox_advance(
+  CREATE FUNCTION public.app_inbox_advance(
     consumer text, generation int, messages public.app_inbox_message[])
     RETURNS void
     LANGUAGE plpgsql
@@ -72,7 +70,7 @@ BEGIN
 
   -- Records that a waiting row was applied. Returns `done`, or `late` if its key has already moved
   -- beyond the row.
-  CREATE OR REPLACE FUNCTION public.app_inbox_record_applied(
+  CREATE FUNCTION public.app_inbox_record_applied(
     consumer text, generation int, message public.app_inbox_message)
     RETURNS text
     LANGUAGE plpgsql
@@ -101,7 +99,7 @@ BEGIN
 
   -- Records that no event of the key waits for this version any more. Either its event is dead
   -- without blocking the key, or discarded, or the next event was attempted without it.
-  CREATE OR REPLACE FUNCTION public.app_inbox_give_up(consumer text, generation int, ordering_key text, version bigint)
+  CREATE FUNCTION public.app_inbox_give_up(consumer text, generation int, ordering_key text, version bigint)
     RETURNS void
     LANGUAGE plpgsql
     SET plan_cache_mode = force_generic_plan
@@ -125,7 +123,7 @@ BEGIN
   --
   -- For an uncounted attempt, the wait grows with the age of the message, up to a minute. At least
   -- a tenth of the wait remains.
-  CREATE OR REPLACE FUNCTION public.app_inbox_next_attempt(code text, attempts int, received_at timestamptz)
+  CREATE FUNCTION public.app_inbox_next_attempt(code text, attempts int, received_at timestamptz)
     RETURNS timestamptz
     LANGUAGE sql VOLATILE
   AS $next_attempt$
@@ -138,7 +136,7 @@ BEGIN
 
   -- Records that the handler failed on a message. Returns the row's new status: `retrying` or
   -- `dead`.
-  CREATE OR REPLACE FUNCTION public.app_inbox_record_failed(
+  CREATE FUNCTION public.app_inbox_record_failed(
     consumer text, generation int, message public.app_inbox_message, code text, error text,
     was_stored boolean, on_dead text, max_attempts int)
     RETURNS text
@@ -193,7 +191,7 @@ BEGIN
 
   -- Records that a stored row keeps waiting behind another row of its key. The code names a missing
   -- version as the reason, if there is one. An operator's GAP_ACCEPTED stays.
-  CREATE OR REPLACE FUNCTION public.app_inbox_record_held(
+  CREATE FUNCTION public.app_inbox_record_held(
     consumer text, generation int, event_id text, code text)
     RETURNS void
     LANGUAGE plpgsql
@@ -211,7 +209,7 @@ BEGIN
   -- Records the outcomes of messages from take or take_due, in the same order, and advances their
   -- keys. Returns the new status of each row. Null means that the row is as take left it, and
   -- "deferred" means that the row is no longer recorded.
-  CREATE OR REPLACE FUNCTION public.app_inbox_settle(
+  CREATE FUNCTION public.app_inbox_settle(
     consumer text, generation int, messages public.app_inbox_message[],
     outcomes text[], error_codes text[], errors text[], were_stored boolean,
     on_dead text DEFAULT 'hold', max_attempts int DEFAULT 10, park boolean DEFAULT true)
@@ -290,16 +288,6 @@ BEGIN
       SELECT rolname FROM pg_catalog.pg_roles WHERE rolname IN ('anon', 'authenticated')
     LOOP
       EXECUTE format('REVOKE ALL ON FUNCTION %s FROM %I', function, web_role);
-    END LOOP;
-    -- A role that may execute the functions of an earlier version may also execute the new
-    -- functions.
-    FOR grantee IN
-      SELECT a.grantee::regrole
-        FROM pg_catalog.pg_proc AS p CROSS JOIN LATERAL pg_catalog.aclexplode(p.proacl) AS a
-       WHERE p.oid = 'public.app_inbox_check(text, int)'::regprocedure
-         AND a.privilege_type = 'EXECUTE' AND a.grantee NOT IN (0, p.proowner)
-    LOOP
-      EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %s', function, grantee);
     END LOOP;
   END LOOP;
 END

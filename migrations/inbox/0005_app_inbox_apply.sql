@@ -1,32 +1,22 @@
 -- Functions that a consumer calls to apply events.
 --
 -- A single statement, so it is atomic under psql, `supabase db push` and walrelay itself. Safe to
--- run again: functions of this version stay unchanged, and functions of an earlier version are
--- replaced.
+-- run again: existing functions stay unchanged.
 DO $walrelay$
 DECLARE
   web_role text;
-  grantee regrole;
   function text;
 BEGIN
   -- Concurrent runs wait for each other. The second run then finds every object in place.
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
 
-  IF to_regprocedure('public.app_inbox_blame(text[], text[], text[])') IS NOT NULL THEN
+  IF to_regproc('public.app_inbox_apply') IS NOT NULL THEN
     RETURN;
-  END IF;
-  IF to_regprocedure('public.app_inbox_apply(
-       text, int, regprocedure, public.app_inbox_message[], text, int, text, boolean)') IS NOT NULL THEN
-    DROP FUNCTION public.app_inbox_apply(
-      text, int, regprocedure, public.app_inbox_message[], text, int, text, boolean);
-  END IF;
-  IF to_regprocedure('public.app_inbox_redeliver(text, int, regprocedure, text, int, int)') IS NOT NULL THEN
-    DROP FUNCTION public.app_inbox_redeliver(text, int, regprocedure, text, int, int);
   END IF;
 
   -- Raises the error of an event that failed because of its surroundings, if no event of its batch
   -- has passed. Without a passed event, the cause may affect every event.
-  CREATE OR REPLACE FUNCTION public.app_inbox_blame(outcomes text[], error_codes text[], errors text[])
+  CREATE FUNCTION public.app_inbox_blame(outcomes text[], error_codes text[], errors text[])
     RETURNS void
     LANGUAGE plpgsql
   AS $blame$
@@ -49,7 +39,7 @@ BEGIN
   -- are redelivered in a later batch, in their order.
   --
   -- No SET clause and not SECURITY DEFINER, because the handler would inherit either.
-  CREATE OR REPLACE FUNCTION public.app_inbox_apply(
+  CREATE FUNCTION public.app_inbox_apply(
     consumer text, generation int, handler regprocedure, messages public.app_inbox_message[],
     on_dead text DEFAULT 'hold', max_attempts int DEFAULT 10,
     dedupe text DEFAULT 'event', park boolean DEFAULT true, on_gap text DEFAULT 'accept')
@@ -107,7 +97,7 @@ BEGIN
 
   -- Applies failed events that are due, and the events that wait behind them. Returns the new
   -- status of each attempted row. No row means that no event is due.
-  CREATE OR REPLACE FUNCTION public.app_inbox_redeliver(
+  CREATE FUNCTION public.app_inbox_redeliver(
     consumer text, generation int, handler regprocedure,
     on_dead text DEFAULT 'hold', max_attempts int DEFAULT 10, batch int DEFAULT 200,
     on_gap text DEFAULT 'accept')
@@ -148,7 +138,7 @@ BEGIN
   -- Otherwise two such transactions deadlock.
   --
   -- A different event with an existing id is recorded as dead, and the result is false.
-  CREATE OR REPLACE FUNCTION public.app_inbox_accept(
+  CREATE FUNCTION public.app_inbox_accept(
     consumer text, event_id text, ordering_key text, version bigint, commit_lsn pg_lsn, tx_index int,
     event_type text DEFAULT NULL, occurred_at timestamptz DEFAULT NULL)
     RETURNS boolean
@@ -187,7 +177,7 @@ BEGIN
   -- Starts a new generation, in which every event is new, and returns its number. Waits until no
   -- batch of this consumer is being applied, and blocks new batches until the transaction ends.
   -- Reset the projection in the same transaction, after this call.
-  CREATE OR REPLACE FUNCTION public.app_inbox_new_generation(consumer text) RETURNS int
+  CREATE FUNCTION public.app_inbox_new_generation(consumer text) RETURNS int
     LANGUAGE plpgsql
   AS $new_generation$
   #variable_conflict use_variable
@@ -225,17 +215,6 @@ BEGIN
       SELECT rolname FROM pg_catalog.pg_roles WHERE rolname IN ('anon', 'authenticated')
     LOOP
       EXECUTE format('REVOKE ALL ON FUNCTION %s FROM %I', function, web_role);
-    END LOOP;
-    -- A role that may execute the functions of an earlier version may also execute the new
-    -- functions.
-    FOR grantee IN
-      SELECT a.grantee::regrole
-        FROM pg_catalog.pg_proc AS p CROSS JOIN LATERAL pg_catalog.aclexplode(p.proacl) AS a
-       WHERE p.oid = 'public.app_inbox_check(text, int)'::regprocedure
-         AND a.privilege_type = 'EXECUTE' AND a.grantee NOT IN (0, p.proowner)
-         AND function NOT LIKE '%app\_inbox\_new\_generation%'
-    LOOP
-      EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %s', function, grantee);
     END LOOP;
   END LOOP;
 END

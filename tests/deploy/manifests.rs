@@ -5,9 +5,11 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use serde_yaml_ng::Value;
-use walrelay::config::{Command, CommandLine, Config, Environment};
+use walrelay::config::{
+    Command, CommandLine, Config, Environment, established_variables, variable as variable_of,
+};
 use walrelay::http::PATHS;
-use walrelay::options::GROUPS;
+use walrelay::reference::options;
 
 use crate::{documents, files, mappings, root, text_of, words};
 
@@ -28,9 +30,9 @@ const NAME_LABEL: &str = "app.kubernetes.io/name";
 
 /// Reports whether walrelay reads this variable.
 pub(crate) fn is_variable(name: &str) -> bool {
-    let mut options = GROUPS.iter().flat_map(|group| group.options);
-    OTHERS.contains(&name)
-        || options.any(|option| option.variable() == name || option.variables.contains(&name))
+    let is_of =
+        |option: &str| variable_of(option) == name || established_variables(option).contains(&name);
+    OTHERS.contains(&name) || options().iter().any(|option| is_of(&option.name))
 }
 
 /// Replaces the placeholders of a manifest with example values.
@@ -48,7 +50,7 @@ pub(crate) fn config(
     let line = ["walrelay".to_owned()].into_iter().chain(arguments.iter().cloned());
     let line = CommandLine::parse(line.map(OsString::from), &environment)
         .unwrap_or_else(|refusal| panic!("{place}: {arguments:?}: {refusal:?}"));
-    Config::new(&line, &environment)
+    Config::new(line, &environment)
         .unwrap_or_else(|problems| panic!("{place}: {arguments:?}: {problems:?}"))
 }
 

@@ -112,41 +112,6 @@ async fn an_event_whose_version_never_comes_is_dead_until_somebody_applies_it_wi
     assert_eq!(versions(&world, "key-2").await, [1, 4]);
 }
 
-/// The files of `migrations/inbox/` before `--on-gap` was added.
-const EARLIER: &str = include_str!("../../crates/inbox/tests/sql_functions/earlier.sql");
-
-#[tokio::test]
-async fn an_inbox_of_an_earlier_version_works_and_the_upgrade_command_is_reported() {
-    let Some(world) = InboxDatabase::create().await else { return };
-    world.set_up_earlier_consumer(EARLIER).await;
-    publish(&world, &[1, 3]).await;
-    world.catch_up().await;
-    world.consume_all().await;
-    assert_eq!(versions(&world, "key-1").await, [1, 3]);
-
-    let hold = ["consume", CONSUMER, "--handler", "effect.add", "--on-gap", "hold"];
-    let refused = world.run(hold).await;
-    assert_eq!(refused.code, Some(3), "{}", refused.text);
-    let init = "walrelay consumer init";
-    assert!(
-        refused.text.contains("earlier version") && refused.text.contains(init),
-        "{}",
-        refused.text
-    );
-    let status = ["consumer", "status", CONSUMER];
-    let told = world.succeed(status).await;
-    assert!(told.contains("earlier version") && told.contains(init), "{told}");
-
-    world.succeed(["consumer", "init", CONSUMER, "--subscription", CONSUMER]).await;
-    let current = world.succeed(status).await;
-    assert!(!current.contains("earlier version"), "{current}");
-    let _consumer = world.start_consumer(["--on-gap", "hold"]).await;
-    publish(&world, &[5, 4]).await;
-    world.catch_up().await;
-    world.wait_applied(8).await;
-    assert_eq!(versions(&world, "key-1").await, [1, 3, 4, 5]);
-}
-
 #[tokio::test]
 async fn without_it_and_where_the_dead_let_their_key_go_on_nothing_waits_for_ever() {
     let Some(world) = world().await else { return };

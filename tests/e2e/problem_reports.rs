@@ -10,7 +10,7 @@ use walrelay_testkit::wait_until;
 use walrelay_tests::{DEADLINE, InboxDatabase};
 
 /// The time until `status` shows the state of `/readyz`: one write of the relay's record, and slack
-/// for a busy machine. An earlier version needed 30 s.
+/// for a busy machine.
 const SOON: Duration = Duration::from_secs(8);
 
 async fn status(world: &InboxDatabase) -> Value {

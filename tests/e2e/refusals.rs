@@ -147,23 +147,21 @@ async fn a_wrong_address_name_or_password_is_reported_clearly() {
 }
 
 #[tokio::test]
-async fn all_problems_of_a_configuration_are_reported_at_once() {
+async fn a_wrong_value_is_refused_and_values_that_contradict_each_other_are_all_named() {
     let Some(world) = InboxDatabase::create_empty().await else { return };
-    let done = world
-        .relay([
-            "--park-after",
-            "soon",
-            "--max-in-flight-bytes",
-            "1",
-            "--on-dead",
-            "cry",
-            "--topic",
-            "{unclosed",
-        ])
-        .finish(DEADLINE)
-        .await;
-    let options = ["--park-after", "--max-in-flight-bytes", "--on-dead", "--topic", "4 problems"];
-    assert_refused(&done, 2, &options);
+    for (option, value) in [
+        ("--park-after", "soon"),
+        ("--max-in-flight-bytes", "1"),
+        ("--on-dead", "cry"),
+        ("--topic", "{unclosed"),
+    ] {
+        let done = world.relay([option, value]).finish(DEADLINE).await;
+        assert_refused(&done, 2, &[option, value, "1 problem"]);
+    }
+    let contradicting =
+        ["--status-interval", "30s", "--column-version", "", "--topic", "{version}.events"];
+    let done = world.relay(contradicting).finish(DEADLINE).await;
+    assert_refused(&done, 2, &["--status-interval", "--topic", "2 problems"]);
 }
 
 #[tokio::test]

@@ -1,11 +1,9 @@
 //! A test consumer whose handler adds numbers. The checker verifies its effects.
 
-use walrelay_emulator::SubscriptionOptions;
 use walrelay_testkit::checker::{self, Stored};
 use walrelay_testkit::relay::{Relay, RelayCommand};
 use walrelay_testkit::wait_until;
 
-use crate::pubsub::{PROJECT, topic};
 use crate::world::{DEADLINE, InboxDatabase};
 
 /// The name of the consumer and of its subscription.
@@ -43,29 +41,6 @@ impl InboxDatabase {
         let create = ["--create", "--topic", "video.events"];
         let init = ["consumer", "init", CONSUMER, "--subscription", CONSUMER];
         self.succeed(init.into_iter().chain(create)).await;
-        self.execute(HANDLER).await;
-    }
-
-    /// As [`set_up_consumer`](Self::set_up_consumer), with an inbox of an earlier version that this
-    /// SQL creates.
-    ///
-    /// # Panics
-    ///
-    /// The subscription exists.
-    pub async fn set_up_earlier_consumer(&self, inbox: &str) {
-        let subscription = format!("projects/{PROJECT}/subscriptions/{CONSUMER}");
-        let emulator = self.pubsub.emulator();
-        let created = emulator.create_subscription(
-            &subscription,
-            &topic("video.events"),
-            SubscriptionOptions::default(),
-        );
-        created.expect("a new subscription");
-        self.execute(inbox).await;
-        self.execute(&format!(
-            "INSERT INTO app_inbox_consumer (consumer, subscription) VALUES ('{CONSUMER}', '{subscription}')"
-        ))
-        .await;
         self.execute(HANDLER).await;
     }
 

@@ -10,6 +10,7 @@ mod layers;
 mod modules;
 mod repository;
 mod source;
+mod sql_statements;
 mod text;
 
 use std::path::Path;
@@ -34,6 +35,8 @@ const RULES: &[Rule] = &[
     file_places::pages_are_linked,
     layers::crates_depend_downwards,
     import_cycles::files_have_no_import_cycles,
+    sql_statements::long_statements_are_in_sql_files,
+    sql_statements::named_statements_are_used_once,
 ];
 
 #[test]

@@ -37,7 +37,7 @@ pub(crate) fn read_dir(dir: &Path, prefix: &str, files: &mut Files) {
         let is_ours = !SKIPPED_DIRS.contains(&name.as_str());
         if path.is_dir() && is_ours {
             read_dir(&path, &format!("{prefix}{name}/"), files);
-        } else if [".rs", ".toml", ".md"].iter().any(|end| name.ends_with(end)) {
+        } else if [".rs", ".toml", ".md", ".sql"].iter().any(|end| name.ends_with(end)) {
             // A file may vanish while an editor replaces it.
             let text = fs::read_to_string(&path).unwrap_or_default();
             files.insert(format!("{prefix}{name}"), text);

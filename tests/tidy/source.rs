@@ -5,11 +5,19 @@
 
 use std::collections::BTreeSet;
 
-/// A word or sign with its line.
+/// A word, sign or string with its line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Token<'a> {
-    text: &'a str,
-    line: usize,
+pub(crate) struct Token<'a> {
+    pub(crate) text: &'a str,
+    pub(crate) line: usize,
+    is_string: bool,
+}
+
+/// Returns the string literals of a file without its unit tests.
+pub(crate) fn strings(text: &str) -> Vec<Token<'_>> {
+    let mut tokens = without_unit_tests(tokens(text));
+    tokens.retain(|token| token.is_string);
+    tokens
 }
 
 /// The references from a file to other files.
@@ -50,7 +58,8 @@ pub(crate) struct UsedPath {
 impl Source {
     /// Reads a file without its unit tests.
     pub(crate) fn read(text: &str) -> Self {
-        let tokens = without_unit_tests(tokens(text));
+        let mut tokens = without_unit_tests(tokens(text));
+        tokens.retain(|token| !token.is_string);
         let mut reader = Reader { tokens: &tokens, at: 0, depth: Depth::default() };
         let mut source = Self::default();
         while reader.at < tokens.len() {
@@ -257,7 +266,7 @@ fn end_of_item(tokens: &[Token<'_>], start: usize) -> usize {
     tokens.len()
 }
 
-/// Splits the text into words and signs, without comments, strings and characters.
+/// Splits the text into words, signs and strings, without comments and characters.
 fn tokens(text: &str) -> Vec<Token<'_>> {
     let mut found = Vec::new();
     let (mut at, mut line) = (0, 1);
@@ -271,7 +280,8 @@ fn tokens(text: &str) -> Vec<Token<'_>> {
             '\'' => character(rest),
             _ => 0,
         };
-        let skipped = length > 0 || first.is_whitespace();
+        let is_string = length > 0 && rest[..length].ends_with(['"', '#']);
+        let skipped = length > 0 && !is_string || first.is_whitespace();
         let length = match () {
             () if length > 0 => length,
             () if is_word(rest) => {
@@ -281,7 +291,7 @@ fn tokens(text: &str) -> Vec<Token<'_>> {
             () => first.len_utf8(),
         };
         if !skipped {
-            found.push(Token { text: &rest[..length], line });
+            found.push(Token { text: &rest[..length], line, is_string });
         }
         line += rest[..length].matches('\n').count();
         at += length;

@@ -115,7 +115,7 @@ impl FromStr for Position {
     type Err = ParsePositionError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        // Older tables and logs have a second slash before the index.
+        // The ids of recorded rows have a second slash before the index.
         let parts = text.split_once('#').or_else(|| text.rsplit_once('/'));
         let parsed = parts.and_then(|(commit_lsn, index)| {
             // `parse` alone would accept a sign.

@@ -13,6 +13,7 @@ use walrelay_envelope::Lsn;
 use crate::apply::apply_options::Plan;
 use crate::attributes::Attributes;
 use crate::event::Event;
+use walrelay_pg_client::sql;
 
 /// A parameter with its type, so that no statement has to be prepared.
 pub(crate) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
@@ -26,22 +27,10 @@ pub(crate) fn borrowed<'a>(owned: &'a [Owned<'a>]) -> Vec<Parameter<'a>> {
 
 /// The messages as an expression of the parameters `$3` to `$17`. `$1` is the consumer, `$2` its
 /// generation.
-pub(crate) const MESSAGES: &str = "ARRAY( \
-   SELECT ROW(m.event_id, m.event_type, m.aggregate_type, m.aggregate_id, m.ordering_key, \
-              m.version, m.schema_version, m.occurred_at, m.commit_lsn, m.tx_index, \
-              m.system_identifier, m.message_id, m.publish_time, m.attributes, m.data \
-          )::public.app_inbox_message \
-     FROM unnest($3::text[], $4::text[], $5::text[], $6::text[], $7::text[], \
-            $8::int8[], $9::int4[], $10::timestamptz[], $11::pg_lsn[], $12::int4[], \
-            $13::text[], $14::text[], $15::timestamptz[], $16::text[], $17::bytea[]) \
-       AS m(event_id, event_type, aggregate_type, aggregate_id, ordering_key, \
-            version, schema_version, occurred_at, commit_lsn, tx_index, \
-            system_identifier, message_id, publish_time, attributes, data))";
+pub(crate) const MESSAGES: &str = sql!("columns.sql", "messages");
 
 /// The columns of an `app_inbox_message`, in the order that [`of_row`] expects.
-pub(crate) const FIELDS: &str = "m.event_id, m.event_type, m.aggregate_type, m.aggregate_id, m.ordering_key, \
-   m.version, m.schema_version, m.occurred_at, m.commit_lsn, m.tx_index, \
-   m.system_identifier, m.message_id, m.publish_time, m.attributes, m.data";
+pub(crate) const FIELDS: &str = sql!("columns.sql", "fields");
 
 /// The events of a batch, column by column.
 pub(crate) struct Columns<'a, E> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::sleep;
-use walrelay_pg_client::{PgError, SqlClient};
+use walrelay_pg_client::PgError;
 use walrelay_pubsub::Subscriber;
 
 use crate::apply::apply_error::{ApplyError, chain};
@@ -18,9 +18,9 @@ use crate::apply::run::Run;
 use crate::error::InboxError;
 use crate::health::Health;
 use crate::metrics::Metrics;
-use crate::operator::admin::{failed, is_current, unknown};
+use crate::operator::admin::{failed, unknown};
 use crate::privileges::{refuse_without_handler, refuse_without_inbox};
-use crate::settings::{Dedupe, OnGap, Settings};
+use crate::settings::{Dedupe, Settings};
 use crate::subscription_warning::SubscriptionWarning;
 use crate::trace::Tracer;
 
@@ -159,9 +159,6 @@ async fn find(
     refuse_without_inbox(connection.client().await.map_err(unusable)?).await?;
     let registration = connection.registration(&settings.consumer).await.map_err(unusable)?;
     let client = connection.client().await.map_err(unusable)?;
-    if settings.on_gap == OnGap::Hold {
-        refuse_older(client).await?;
-    }
     let Some(registration) = registration else {
         return Err(unknown(&settings.consumer));
     };
@@ -175,16 +172,6 @@ async fn find(
         Kind::Handler(_) => settings.effect.clone(),
     };
     Ok((registration, effect))
-}
-
-/// Refuses an inbox whose functions are too old for `--on-gap`.
-async fn refuse_older(client: &SqlClient) -> Result<(), InboxError> {
-    match is_current(client).await? {
-        true => Ok(()),
-        false => Err(InboxError::Inbox {
-            problem: "its functions are of an earlier version, which knows no --on-gap".to_owned(),
-        }),
-    }
 }
 
 /// Returns the same error as every other command that reads the consumer's row, so that one cause

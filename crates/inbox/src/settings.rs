@@ -43,6 +43,17 @@ pub enum OnGap {
     Hold,
 }
 
+impl OnGap {
+    /// Returns the name that the inbox's functions take.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Accept => "accept",
+            Self::Hold => "hold",
+        }
+    }
+}
+
 /// The events that count as seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dedupe {

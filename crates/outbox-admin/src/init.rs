@@ -279,6 +279,7 @@ fn publication_sql(options: &InitOptions) -> String {
         .iter()
         .zip(add)
         .map(|(table, statement)| {
+            // spliced: names of the publication and its tables.
             format!(
                 "
   IF NOT EXISTS (
@@ -296,6 +297,7 @@ fn publication_sql(options: &InitOptions) -> String {
             )
         })
         .collect();
+    // spliced: names of the publication and its tables.
     format!(
         "DO $walrelay$
 {filters}BEGIN{refusal}
@@ -377,6 +379,7 @@ fn guard_sql(options: &InitOptions) -> String {
     let slot = quote_literal(&options.outbox.slot);
     let lost = quote_literal(LOST_SLOT_FIX);
     let upgrade = quote_literal(UPGRADE_FIX);
+    // spliced: the name of the slot, in a script that takes no parameters.
     format!(
         "DO $walrelay$
 BEGIN
@@ -396,6 +399,7 @@ $walrelay$;"
 fn failover_guard_sql(options: &InitOptions) -> String {
     let slot = quote_literal(&options.outbox.slot);
     let identifier = quote_literal(&quote_identifier(&options.outbox.slot));
+    // spliced: the name of the slot, in a script that takes no parameters.
     format!(
         "DO $walrelay$
 BEGIN
@@ -418,6 +422,7 @@ fn slot_sql(options: &InitOptions) -> String {
     };
     // The call is in the select list under a condition without columns. The server evaluates that
     // condition first, once, and does not call the function if the slot exists.
+    // spliced: the name of the slot, in a script that takes no parameters.
     format!(
         "SELECT pg_create_logical_replication_slot({slot}, 'pgoutput', false, false{failover}) AS created
  WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {slot});"

@@ -6,7 +6,7 @@ use tokio_postgres::Client;
 use crate::admin_error::AdminError;
 use crate::unconfirmed::count_unsettled_rows;
 use walrelay_outbox_store::{read_relay_row, read_wal_end};
-use walrelay_pg_client::QualifiedName;
+use walrelay_pg_client::{QualifiedName, sql};
 use walrelay_pg_replication::{SlotState, read_slot};
 
 /// A slot that was lost.
@@ -32,8 +32,6 @@ impl LostSlot {
 pub struct SettledRecord {
     /// System identifier of the server that the positions belong to.
     pub system_identifier: String,
-    /// Timeline on which the row was written. Zero if it is not recorded.
-    pub timeline: u32,
     /// The watermark.
     pub lsn: Lsn,
     /// Every committed transaction below this one is settled.
@@ -87,10 +85,6 @@ pub fn loss(
 /// recorded position. The row's own commit comes after the recorded position. A history that
 /// contains the row therefore contains everything up to that position.
 fn history_mismatch(slot: &SlotState, row: &SettledRecord) -> Option<String> {
-    // A row without a timeline is older than this rule.
-    if row.timeline == 0 {
-        return None;
-    }
     let settled = row.lsn;
     if let Some(end) = row.wal_end.filter(|end| settled > *end) {
         return Some(format!(
@@ -118,7 +112,6 @@ pub(crate) async fn read_settled(
     let wal_end = read_wal_end(client).await?;
     Ok(Some(SettledRecord {
         system_identifier: row.system_identifier,
-        timeline: row.timeline,
         lsn: row.settled_lsn,
         xid: row.settled_xid,
         wal_end,
@@ -134,11 +127,7 @@ pub(crate) async fn read_settled(
 pub async fn read_loss(client: &Client, slot: &str) -> Result<Option<LostSlot>, AdminError> {
     let state = read_slot(client, slot).await?;
     let relation = client
-        .query_typed_one(
-            "SELECT to_regclass('public.app_outbox_relay') IS NOT NULL AS is_there,
-                    has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE') AS may_ask",
-            &[],
-        )
+        .query_typed_one(sql!("lost_slot.sql", "read_loss"), &[])
         .await
         .map_err(AdminError::sql("look for app_outbox_relay"))?;
     let row = match relation.get("is_there") {

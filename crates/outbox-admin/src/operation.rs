@@ -5,11 +5,11 @@
 //! and every write of a session is conditional on it. A relay that was streaming therefore stops.
 
 use std::time::SystemTime;
-use walrelay_pg_client::{SqlError, lock_is_taken};
+use walrelay_pg_client::{SqlError, lock_is_taken, sql};
 
 use pgoutput_parser::Lsn;
 use tokio_postgres::Client;
-use tokio_postgres::types::{PgLsn, ToSql, Type};
+use tokio_postgres::types::{PgLsn, Type};
 
 use crate::admin_error::{AdminError, shards};
 use crate::positions::with_positions_before;
@@ -210,22 +210,7 @@ pub async fn read_operation(
     slot: &str,
 ) -> Result<Option<SlotOperation>, AdminError> {
     let row = client
-        .query_typed_opt(
-            "SELECT operation ->> 'kind' AS kind, operation ->> 'anchor_slot' AS anchor_slot,
-                    (operation ->> 'target')::pg_lsn AS target,
-                    coalesce((operation ->> 'failover')::bool, false) AS failover,
-                    coalesce((operation ->> 'include_dead')::bool, false) AS include_dead,
-                    operation ->> 'bound' AS bound, (operation ->> 'since')::timestamptz AS since,
-                    operation ->> 'system_identifier' AS system_identifier,
-                    (operation ->> 'version')::int AS version, operation ->> 'id' AS id, operation ->> 'snapshot' AS snapshot,
-                    (operation ->> 'consistent_point')::pg_lsn AS consistent_point,
-                    (operation ->> 'from')::int AS before, (operation ->> 'to')::int AS after,
-                    EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = $1) AS has_slot
-               FROM (SELECT to_jsonb(r) -> 'operation' AS operation
-                       FROM public.app_outbox_relay r WHERE slot = $1) AS row
-              WHERE jsonb_typeof(operation) = 'object'",
-            &[(&slot, Type::TEXT)],
-        )
+        .query_typed_opt(sql!("operation.sql", "read_operation"), &[(&slot, Type::TEXT)])
         .await
         .map_err(AdminError::sql("read app_outbox_relay.operation"))?;
     let Some(row) = row else { return Ok(None) };
@@ -240,17 +225,20 @@ pub async fn read_operation(
             };
             SlotOperation::Reset(Reset { anchor_slot, target, failover, again })
         }),
-        Some("recovery") => text("id").map(|id| {
+        Some("recovery") => {
+            let bound = match (text("bound").as_deref(), row.get("since")) {
+                (Some("since"), Some(since)) => Some(SettledBound::Since(since)),
+                (Some("nothing"), None) => Some(SettledBound::Nothing),
+                (Some("horizon"), None) => Some(SettledBound::Horizon),
+                (Some(_) | None, Some(_) | None) => None,
+            };
             let filling = lsn("consistent_point")
                 .zip(text("snapshot"))
                 .map(|(consistent_point, snapshot)| Filling { consistent_point, snapshot });
-            let bound = match (text("bound").as_deref(), row.get("since")) {
-                (_, Some(since)) => SettledBound::Since(since),
-                (Some("nothing"), None) => SettledBound::Nothing,
-                (Some(_) | None, None) => SettledBound::Horizon,
-            };
-            SlotOperation::Recovery(SlotRecovery { id, failover, bound, filling })
-        }),
+            text("id").zip(bound).map(|(id, bound)| {
+                SlotOperation::Recovery(SlotRecovery { id, failover, bound, filling })
+            })
+        }
         Some("upgrade") => {
             let stage = match row.get("has_slot") {
                 true => UpgradeStage::Preparing,
@@ -284,34 +272,20 @@ pub async fn read_operation(
 ///
 /// The server refused the statement, or the connection ended.
 pub async fn begin_reset(client: &Client, slot: &str, reset: &Reset) -> Result<bool, AdminError> {
-    begin(
-        client,
-        "'kind', 'reset', 'anchor_slot', $2, 'target', $3::text, 'failover', $4, 'include_dead', $5",
-        &[
-            (&slot, Type::TEXT),
-            (&reset.anchor_slot, Type::TEXT),
-            (&reset.target.to_string(), Type::TEXT),
-            (&(reset.failover == Failover::Yes), Type::BOOL),
-            (&(reset.again == Again::PublishedAndDead), Type::BOOL),
-        ],
-    )
-    .await
-}
-
-/// Records an operation on the slot `$1` with these fields.
-async fn begin(
-    client: &Client,
-    fields: &str,
-    parameters: &[(&(dyn ToSql + Sync), Type)],
-) -> Result<bool, AdminError> {
-    let sql = format!(
-        "UPDATE public.app_outbox_relay
-            SET operation = jsonb_build_object({fields}, 'begun_at', now()),
-                generation = generation + 1, updated_at = now()
-          WHERE slot = $1 AND operation IS NULL"
-    );
-    let written = client.execute_typed(&sql, parameters).await;
-    Ok(written.map_err(AdminError::sql("write app_outbox_relay.operation"))? == 1)
+    let written = client
+        .execute_typed(
+            sql!("operation.sql", "begin_reset"),
+            &[
+                (&slot, Type::TEXT),
+                (&reset.anchor_slot, Type::TEXT),
+                (&reset.target.to_string(), Type::TEXT),
+                (&(reset.failover == Failover::Yes), Type::BOOL),
+                (&(reset.again == Again::PublishedAndDead), Type::BOOL),
+            ],
+        )
+        .await
+        .map_err(AdminError::sql("write app_outbox_relay.operation"))?;
+    Ok(written == 1)
 }
 
 /// Completes a reset after the slot was copied. The settled position becomes the target, and rows
@@ -324,6 +298,7 @@ pub async fn finish_reset(client: &Client, slot: &str, reset: &Reset) -> Result<
     let statuses: Vec<&str> = reset.again.statuses().to_vec();
     client
         .execute_typed(
+            // spliced: SLOT_WITH_OLDEST.
             &format!(
             "WITH gone AS (
                DELETE FROM public.app_outbox_dispatch
@@ -361,6 +336,7 @@ pub async fn begin_recovery(
     let (bound, since) = recovery.bound.columns();
     let written = client
         .execute_typed(
+            // spliced: the CTE of `with_positions_before`.
             &format!(
                 "WITH {}
              UPDATE public.app_outbox_relay
@@ -404,12 +380,7 @@ pub async fn begin_backfill(
         .execute_typed(
             // 3 is the first transaction id. A session that finds no row creates generation 1, so 2
             // marks this row.
-            "INSERT INTO public.app_outbox_relay
-                    (slot, system_identifier, timeline, generation, settled_lsn, settled_xid, operation)
-             VALUES ($1, $4, $5, 2, '0/0', '3',
-                     jsonb_build_object('kind', 'recovery', 'id', $2, 'failover', $3,
-                                        'bound', $6, 'since', $7, 'begun_at', now()))
-             ON CONFLICT (slot) DO NOTHING",
+            sql!("operation.sql", "begin_backfill"),
             &[
                 (&slot, Type::TEXT),
                 (&recovery.id, Type::TEXT),
@@ -454,14 +425,7 @@ pub async fn begin_upgrade(
 ) -> Result<bool, AdminError> {
     let written = client
         .execute_typed(
-            "UPDATE public.app_outbox_relay
-                SET operation = jsonb_build_object('kind', 'upgrade', 'system_identifier', $2, 'version', $3,
-                                                   'failover', (SELECT to_jsonb(s) -> 'failover'
-                                                                  FROM pg_catalog.pg_replication_slots s
-                                                                 WHERE slot_name = $1),
-                                                   'begun_at', now()),
-                    generation = generation + 1, updated_at = now()
-              WHERE slot = $1 AND (operation IS NULL OR operation ->> 'kind' = 'upgrade')",
+            sql!("operation.sql", "begin_upgrade"),
             &[
                 (&slot, Type::TEXT),
                 (&upgrade.system_identifier, Type::TEXT),
@@ -485,10 +449,7 @@ pub async fn store_slot_snapshot(
 ) -> Result<(), AdminError> {
     client
         .execute_typed(
-            "UPDATE public.app_outbox_relay
-                SET operation = operation || jsonb_build_object('consistent_point', $2::text, 'snapshot', $3),
-                    updated_at = now()
-              WHERE slot = $1 AND operation ->> 'kind' = 'recovery'",
+            sql!("operation.sql", "store_slot_snapshot"),
             &[
                 (&slot, Type::TEXT),
                 (&filling.consistent_point.to_string(), Type::TEXT),
@@ -508,14 +469,7 @@ pub async fn store_slot_snapshot(
 /// The server refused the statement, or the connection ended.
 pub async fn finish_recovery(client: &Client, slot: &str) -> Result<(), AdminError> {
     client
-        .execute_typed(
-            "UPDATE public.app_outbox_relay
-                SET settled_lsn = (operation ->> 'consistent_point')::pg_lsn,
-                    settled_xid = pg_snapshot_xmin((operation ->> 'snapshot')::pg_snapshot),
-                    operation = NULL, updated_at = now()
-              WHERE slot = $1 AND operation ->> 'kind' = 'recovery' AND operation ? 'snapshot'",
-            &[(&slot, Type::TEXT)],
-        )
+        .execute_typed(sql!("operation.sql", "finish_recovery"), &[(&slot, Type::TEXT)])
         .await
         .map_err(AdminError::sql("finish the recovery in app_outbox_relay"))?;
     Ok(())
@@ -588,8 +542,7 @@ pub async fn try_decoding(
 ) -> Result<(), AdminError> {
     client
         .query_typed(
-            "SELECT count(*) FROM pg_logical_slot_peek_binary_changes($1, NULL, 1,
-                      'proto_version', '1', 'publication_names', $2)",
+            sql!("operation.sql", "try_decoding"),
             &[(&slot, Type::TEXT), (&quoted_publication, Type::TEXT)],
         )
         .await

@@ -13,7 +13,7 @@ use crate::admin_error::AdminError;
 use crate::rows::unsettled_rows::SourceTable;
 use walrelay_outbox_store::DispatchStatus;
 use walrelay_outbox_store::{Outbox, Shard};
-use walrelay_pg_client::{quote_identifier, quote_literal};
+use walrelay_pg_client::{quote_identifier, quote_literal, sql};
 
 /// Maximum bytes of edited messages in memory. People edit few rows by hand.
 const EDITED_BYTES_MAX: i64 = 64 << 20;
@@ -45,14 +45,10 @@ impl OutboxSlots {
     /// The messages need too much memory, the server refused the statement, or the connection
     /// ended.
     pub async fn edited(&self, client: &Client) -> Result<BTreeMap<String, Vec<u8>>, AdminError> {
-        const EDITED: &str = "FROM public.app_outbox_dispatch AS d
-            WHERE d.slot = ANY ($1) AND d.replay_id = '' AND d.edited_at IS NOT NULL
-              AND d.status IN ('published', 'retrying')";
         const FAILED: &str = "read edited messages";
         let slots = [(&self.0 as &(dyn tokio_postgres::types::ToSql + Sync), Type::TEXT_ARRAY)];
-        let size =
-            format!("SELECT coalesce(sum(octet_length(d.message)), 0)::int8 AS bytes {EDITED}");
-        let sum = client.query_typed_one(&size, &slots).await.map_err(AdminError::sql(FAILED))?;
+        let size = sql!("outbox_state.sql", "edited_bytes");
+        let sum = client.query_typed_one(size, &slots).await.map_err(AdminError::sql(FAILED))?;
         let bytes: i64 = sum.get("bytes");
         if bytes > EDITED_BYTES_MAX {
             return Err(AdminError::Sql(SqlError::UnexpectedValue {
@@ -62,8 +58,8 @@ impl OutboxSlots {
             }));
         }
         // Only an edit of the row itself counts, not the edit of a copy that a replay added.
-        let sql = format!("SELECT d.event_id, d.message {EDITED} ORDER BY d.edited_at");
-        let rows = client.query_typed(&sql, &slots).await.map_err(AdminError::sql(FAILED))?;
+        let sql = sql!("outbox_state.sql", "edited");
+        let rows = client.query_typed(sql, &slots).await.map_err(AdminError::sql(FAILED))?;
         Ok(rows.iter().map(|row| (row.get("event_id"), row.get("message"))).collect())
     }
 
@@ -75,6 +71,7 @@ impl OutboxSlots {
             let quoted: Vec<String> = values.into_iter().map(quote_literal).collect();
             format!("ARRAY[{}]::text[]", quoted.join(", "))
         };
+        // spliced: the name of the id's column, and values of a row filter, which takes no parameters.
         format!(
             "EXISTS (SELECT FROM public.app_outbox_dispatch AS d WHERE d.slot = ANY ({}) \
                AND d.replay_id = '' AND d.event_id = t.{}::text AND d.status = ANY ({}))",

@@ -7,6 +7,7 @@ use tokio_postgres::types::{PgLsn, Type};
 use crate::admin_error::AdminError;
 use crate::operation::timeline_column;
 use crate::positions::with_positions_before;
+use walrelay_pg_client::sql;
 
 /// Records the slot of an upgraded server. The slot's confirmed position becomes the settled
 /// position.
@@ -17,10 +18,7 @@ pub async fn adopt_slot(
 ) -> Result<(), AdminError> {
     client
         .execute_typed(
-            "UPDATE public.app_outbox_relay
-                SET system_identifier = $2, timeline = $3, settled_lsn = $4, operation = NULL,
-                    generation = generation + 1, updated_at = now()
-              WHERE slot = $1",
+            sql!("pg_upgrade.sql", "adopt_slot"),
             &[
                 (&slot, Type::TEXT),
                 (&system_identifier, Type::TEXT),
@@ -41,6 +39,7 @@ pub async fn move_recovery_to_server(
 ) -> Result<(), AdminError> {
     client
         .execute_typed(
+            // spliced: the CTE of `with_positions_before`.
             &format!(
                 "WITH {}
              UPDATE public.app_outbox_relay

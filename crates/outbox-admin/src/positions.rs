@@ -6,6 +6,7 @@
 /// The WAL of another server can be at higher positions than the WAL here. Rows at such positions
 /// would wait for this server's WAL to get there, and newer rows of their keys would overtake them.
 pub(crate) fn with_positions_before(system_identifier: &str) -> String {
+    // spliced: the parameter.
     format!(
         "moved AS (
            UPDATE public.app_outbox_dispatch AS d SET commit_lsn = '0/0'::pg_lsn + place::numeric

@@ -9,6 +9,7 @@ use tokio_postgres::types::Type;
 use crate::admin_error::AdminError;
 use crate::operation::Filling;
 use crate::rows::unsettled_rows::{AggregateKey, RowCursor, SourceTable};
+use walrelay_pg_client::sql;
 
 /// The row at which a recovery continues. Every row before it is settled.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,14 +62,7 @@ pub async fn note_place(
     let RecoveryCursor { tables, columns, number, row: RowCursor { key, order } } = place;
     let written = client
         .execute_typed(
-            "UPDATE public.app_outbox_relay
-                SET operation = operation || jsonb_build_object('place', jsonb_build_object(
-                                  'snapshot', $3, 'tables', to_jsonb($4::text[]), 'columns', to_jsonb($5::text[]),
-                                  'number', $6, 'aggregate_type', $7, 'aggregate_id', $8,
-                                  'values', to_jsonb($9::text[]))),
-                    updated_at = now()
-              WHERE slot = $1 AND operation ->> 'kind' = 'recovery'
-                AND operation ->> 'consistent_point' = $2 AND operation ->> 'snapshot' = $3",
+            sql!("recovery_cursor.sql", "note_place"),
             &[
                 (&slot, Type::TEXT),
                 (&filling.consistent_point.to_string(), Type::TEXT),
@@ -97,15 +91,7 @@ pub async fn read_recovery_cursor(
 ) -> Result<Option<RecoveryCursor>, AdminError> {
     let row = client
         .query_typed_opt(
-            "SELECT ARRAY(SELECT jsonb_array_elements_text(place -> 'tables')) AS tables,
-                    ARRAY(SELECT jsonb_array_elements_text(place -> 'columns')) AS columns,
-                    ARRAY(SELECT jsonb_array_elements_text(place -> 'values')) AS order_values,
-                    (place ->> 'number')::int8 AS number,
-                    coalesce(place ->> 'aggregate_type', '') AS aggregate_type,
-                    coalesce(place ->> 'aggregate_id', '') AS aggregate_id
-               FROM (SELECT operation -> 'place' AS place
-                       FROM public.app_outbox_relay WHERE slot = $1) AS row
-              WHERE place ->> 'snapshot' = $2",
+            sql!("recovery_cursor.sql", "read_recovery_cursor"),
             &[(&slot, Type::TEXT), (&filling.snapshot, Type::TEXT)],
         )
         .await

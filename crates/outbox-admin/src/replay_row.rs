@@ -6,6 +6,7 @@ use tokio_postgres::types::{PgLsn, Type};
 
 use crate::admin_error::AdminError;
 use crate::rows::unsettled_rows::AggregateKey;
+use walrelay_pg_client::sql;
 
 /// One replay.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,11 +59,7 @@ pub async fn begin_replay(client: &Client, row: &ReplayRow) -> Result<(), AdminE
     let lsn = |lsn: Lsn| PgLsn::from(lsn.as_u64());
     client
         .execute_typed(
-            "WITH gone AS (DELETE FROM public.app_outbox_replay
-                            WHERE finished_at IS NOT NULL AND updated_at < now() - interval '31 days')
-             INSERT INTO public.app_outbox_replay
-                    (id, slot, anchor, system_identifier, request, from_lsn, to_lsn, settled_lsn)
-             VALUES ($1, $2, $3, $4, $5::text::jsonb, $6, $7, $8)",
+            sql!("replay_row.sql", "begin_replay"),
             &[
                 (&row.id, Type::TEXT),
                 (&row.slot, Type::TEXT),
@@ -103,13 +100,7 @@ pub async fn take_replay(client: &Client, id: &str) -> Result<bool, AdminError> 
 /// There is no such table, the server refused the statement, or the connection ended.
 pub async fn read_replay(client: &Client, id: &str) -> Result<Option<ReplayRow>, AdminError> {
     let row = client
-        .query_typed_opt(
-            "SELECT id, slot, anchor, system_identifier, request::text AS request, from_lsn, to_lsn,
-                    settled_lsn, rows_published, finished_at IS NOT NULL AS is_over,
-                    coalesce((request ->> 'given_up')::bool, false) AS is_given_up
-               FROM public.app_outbox_replay WHERE id = $1",
-            &[(&id, Type::TEXT)],
-        )
+        .query_typed_opt(sql!("replay_row.sql", "read_replay"), &[(&id, Type::TEXT)])
         .await
         .map_err(AdminError::sql("read app_outbox_replay"))?;
     Ok(row.map(|row| {
@@ -146,9 +137,7 @@ pub async fn advance_replay(
     let rows = i64::try_from(rows).unwrap_or(i64::MAX);
     client
         .execute_typed(
-            "UPDATE public.app_outbox_replay
-                SET settled_lsn = greatest(settled_lsn, $2), rows_published = $3, updated_at = now()
-              WHERE id = $1",
+            sql!("replay_row.sql", "advance_replay"),
             &[
                 (&id, Type::TEXT),
                 (&PgLsn::from(settled.as_u64()), Type::PG_LSN),
@@ -173,11 +162,7 @@ pub async fn note_resumption(
     let table = i32::try_from(table).unwrap_or(i32::MAX);
     client
         .execute_typed(
-            "UPDATE public.app_outbox_replay
-                SET request = request || jsonb_build_object('from', jsonb_build_object(
-                      'table', $2, 'aggregate_type', $3, 'aggregate_id', $4)),
-                    updated_at = now()
-              WHERE id = $1",
+            sql!("replay_row.sql", "note_resumption"),
             &[
                 (&id, Type::TEXT),
                 (&table, Type::INT4),
@@ -197,12 +182,7 @@ pub async fn note_resumption(
 /// The server refused the statement, or the connection ended.
 pub async fn note_skip_dead(client: &Client, id: &str) -> Result<(), AdminError> {
     client
-        .execute_typed(
-            "UPDATE public.app_outbox_replay
-                SET request = request || jsonb_build_object('skip_dead', true), updated_at = now()
-              WHERE id = $1",
-            &[(&id, Type::TEXT)],
-        )
+        .execute_typed(sql!("replay_row.sql", "note_skip_dead"), &[(&id, Type::TEXT)])
         .await
         .map_err(AdminError::sql("write app_outbox_replay"))?;
     Ok(())
@@ -217,9 +197,7 @@ pub async fn finish_replay(client: &Client, id: &str, rows: u64) -> Result<(), A
     let rows = i64::try_from(rows).unwrap_or(i64::MAX);
     client
         .execute_typed(
-            "UPDATE public.app_outbox_replay
-                SET finished_at = now(), updated_at = now(), rows_published = $2
-              WHERE id = $1",
+            sql!("replay_row.sql", "finish_replay"),
             &[(&id, Type::TEXT), (&rows, Type::INT8)],
         )
         .await
@@ -236,10 +214,7 @@ pub async fn give_up_replay(client: &Client, id: &str, rows: u64) -> Result<(), 
     let rows = i64::try_from(rows).unwrap_or(i64::MAX);
     client
         .execute_typed(
-            "UPDATE public.app_outbox_replay
-                SET request = request || jsonb_build_object('given_up', true),
-                    finished_at = now(), updated_at = now(), rows_published = $2
-              WHERE id = $1",
+            sql!("replay_row.sql", "give_up_replay"),
             &[(&id, Type::TEXT), (&rows, Type::INT8)],
         )
         .await

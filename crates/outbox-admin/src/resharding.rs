@@ -14,7 +14,7 @@
 use pgoutput_parser::Lsn;
 use tokio_postgres::types::{PgLsn, Type};
 use tokio_postgres::{Client, Transaction};
-use walrelay_pg_client::{SqlClient, SqlError};
+use walrelay_pg_client::{SqlClient, SqlError, sql};
 
 use crate::admin_error::{AdminError, shards};
 use crate::operation::Resharding;
@@ -126,13 +126,7 @@ pub async fn read_resharding(
 ) -> Result<Option<UnfinishedResharding>, AdminError> {
     let base = outbox.base_slot();
     let rows = client
-        .query_typed(
-            "SELECT slot, (operation ->> 'from')::int AS before, (operation ->> 'to')::int AS after,
-                    operation ? 'switched' AS is_switched
-               FROM public.app_outbox_relay
-              WHERE starts_with(slot, $1) AND operation ->> 'kind' = 'resharding'",
-            &[(&base, Type::TEXT)],
-        )
+        .query_typed(sql!("resharding.sql", "read_resharding"), &[(&base, Type::TEXT)])
         .await
         .map_err(AdminError::sql("read app_outbox_relay.operation"))?;
     let own = |row: &&tokio_postgres::Row| Shard::of_name(row.get("slot"), base).is_some();
@@ -162,14 +156,7 @@ pub async fn begin_resharding(
         .execute_typed(
             // 3 is the first transaction id. Before the switch no transaction of the new slots is
             // settled.
-            "INSERT INTO public.app_outbox_relay
-                    (slot, system_identifier, timeline, generation, settled_lsn, settled_xid, operation)
-             SELECT new.slot, old.system_identifier, old.timeline, old.generation, '0/0', '3',
-                    jsonb_build_object('kind', 'resharding', 'from', $3, 'to', $4, 'begun_at', now())
-               FROM unnest($2) AS new(slot),
-                    (SELECT system_identifier, timeline, max(generation) OVER () + 1 AS generation
-                       FROM public.app_outbox_relay WHERE slot = ANY ($1) LIMIT 1) AS old
-             ON CONFLICT (slot) DO NOTHING",
+            sql!("resharding.sql", "begin_resharding"),
             &[
                 (&old, Type::TEXT_ARRAY),
                 (&new, Type::TEXT_ARRAY),
@@ -195,12 +182,7 @@ pub async fn block_shards(
 ) -> Result<bool, AdminError> {
     let written = client
         .execute_typed(
-            "UPDATE public.app_outbox_relay
-                SET operation = jsonb_build_object('kind', 'resharding', 'from', $2, 'to', $3, 'begun_at', now()),
-                    generation = generation + 1, updated_at = now()
-              WHERE slot = ANY ($1)
-                AND NOT EXISTS (SELECT FROM public.app_outbox_relay
-                                 WHERE slot = ANY ($1) AND operation ->> 'kind' <> 'resharding')",
+            sql!("resharding.sql", "block_shards"),
             &[
                 (&old, Type::TEXT_ARRAY),
                 (&count(change.from), Type::INT4),
@@ -219,12 +201,7 @@ pub async fn block_shards(
 /// The server refused the statement, or the connection ended.
 pub async fn release_shards(client: &Client, old: &[String]) -> Result<(), AdminError> {
     client
-        .execute_typed(
-            "UPDATE public.app_outbox_relay SET operation = NULL, updated_at = now()
-              WHERE slot = ANY ($1) AND operation ->> 'kind' = 'resharding'
-                AND NOT operation ? 'switched'",
-            &[(&old, Type::TEXT_ARRAY)],
-        )
+        .execute_typed(sql!("resharding.sql", "release_shards"), &[(&old, Type::TEXT_ARRAY)])
         .await
         .map_err(AdminError::sql("write app_outbox_relay.operation"))?;
     Ok(())
@@ -246,9 +223,7 @@ pub async fn choose_switch(client: &Client, old: &[String]) -> Result<Lsn, Admin
     let at: PgLsn = row.get("at");
     client
         .execute_typed(
-            "UPDATE public.app_outbox_relay
-                SET operation = operation || jsonb_build_object('switch_lsn', $2::text), updated_at = now()
-              WHERE slot = ANY ($1)",
+            sql!("resharding.sql", "choose_switch"),
             &[(&old, Type::TEXT_ARRAY), (&at.to_string(), Type::TEXT)],
         )
         .await
@@ -281,14 +256,7 @@ pub async fn switch_shards(
     let handed_over = hand_over(&transaction, old, new).await?;
     let begun = transaction
         .execute_typed(
-            "UPDATE public.app_outbox_relay AS new
-                SET operation = NULL, settled_lsn = $3, settled_xid = old.settled_xid,
-                    system_identifier = old.system_identifier, timeline = old.timeline,
-                    origin = old.origin, generation = greatest(new.generation, old.newest) + 1,
-                    updated_at = now()
-               FROM (SELECT *, max(generation) OVER () AS newest FROM public.app_outbox_relay
-                      WHERE slot = ANY ($1) ORDER BY settled_xid LIMIT 1) AS old
-              WHERE new.slot = ANY ($2) AND new.operation ->> 'kind' = 'resharding'",
+            sql!("resharding.sql", "switch_shards"),
             &[
                 (&old, Type::TEXT_ARRAY),
                 (&new, Type::TEXT_ARRAY),
@@ -298,12 +266,7 @@ pub async fn switch_shards(
         .await
         .map_err(failed())?;
     let ended = transaction
-        .execute_typed(
-            "UPDATE public.app_outbox_relay
-                SET operation = operation || jsonb_build_object('switched', now()), updated_at = now()
-              WHERE slot = ANY ($1) AND operation ->> 'kind' = 'resharding'",
-            &[(&old, Type::TEXT_ARRAY)],
-        )
+        .execute_typed(sql!("resharding.sql", "end_old_shards"), &[(&old, Type::TEXT_ARRAY)])
         .await
         .map_err(failed())?;
     if (begun, ended) != (new.len() as u64, old.len() as u64) {
@@ -327,16 +290,7 @@ async fn hand_over(
     let mask = count(u32::try_from(new.len()).unwrap_or(1)) - 1;
     transaction
         .execute_typed(
-            "UPDATE public.app_outbox_dispatch AS d
-                SET slot = r.new_slot,
-                    event_id = CASE WHEN r.place = 1 THEN d.event_id
-                                    ELSE d.event_id || '@' || d.commit_lsn || '/' || d.tx_index END
-               FROM (SELECT slot, event_id, new_slot,
-                            dense_rank() OVER (PARTITION BY new_slot, event_id ORDER BY slot) AS place
-                       FROM (SELECT slot, event_id,
-                                    ($2)[1 + (hashtext(ordering_key COLLATE \"C\") & $3)] AS new_slot
-                               FROM public.app_outbox_dispatch WHERE slot = ANY ($1)) AS of_old) AS r
-              WHERE d.slot = r.slot AND d.event_id = r.event_id",
+            sql!("resharding.sql", "hand_over"),
             &[(&old, Type::TEXT_ARRAY), (&new, Type::TEXT_ARRAY), (&mask, Type::INT4)],
         )
         .await

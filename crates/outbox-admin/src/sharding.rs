@@ -7,7 +7,7 @@ use tokio_postgres::types::Type;
 
 use crate::admin_error::AdminError;
 use walrelay_outbox_store::{Outbox, Shard, ShardKey};
-use walrelay_pg_client::QualifiedName;
+use walrelay_pg_client::{QualifiedName, sql};
 
 /// The existing shards: for each number, the shards with a slot and the shards with a record.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -54,20 +54,15 @@ impl Sharding {
 pub async fn read_sharding(client: &Client, outbox: &Outbox) -> Result<Sharding, AdminError> {
     let base = outbox.base_slot();
     let failed = || AdminError::sql("look which shards there are");
-    let is_there = client
-        .query_typed_one(
-            "SELECT coalesce(has_table_privilege(to_regclass('public.app_outbox_relay'), 'SELECT'), false)
-                    AND has_schema_privilege('public', 'USAGE') AS may_read",
-            &[],
-        )
-        .await
-        .map_err(failed())?;
+    let is_there =
+        client.query_typed_one(sql!("sharding.sql", "may_read"), &[]).await.map_err(failed())?;
     let on_record = match is_there.get("may_read") {
         true => {
             "UNION ALL SELECT slot, true FROM public.app_outbox_relay WHERE starts_with(slot, $1)"
         }
         false => "",
     };
+    // spliced: the table of the relay, if the role may read it.
     let sql = format!(
         "SELECT slot_name::text AS name, false AS is_record FROM pg_catalog.pg_replication_slots
           WHERE database = current_database() AND starts_with(slot_name::text, $1) {on_record}

@@ -7,7 +7,7 @@ use tokio_postgres::types::Type;
 
 use crate::admin_error::AdminError;
 use crate::operation::{SlotOperation, UpgradePreparation, UpgradeStage, is_operation_taken};
-use walrelay_pg_client::{Blockers, blockers};
+use walrelay_pg_client::{Blockers, blockers, sql};
 use walrelay_pg_replication::read_slot;
 
 /// A session that holds a slot.
@@ -57,15 +57,7 @@ impl fmt::Display for SlotUser {
 /// The server refused the statement, or the connection ended.
 pub async fn read_slot_holder(client: &Client, pid: i32) -> Result<SlotUser, AdminError> {
     let row = client
-        .query_typed_opt(
-            "SELECT coalesce(application_name, '') AS application,
-                    CASE WHEN state IS NULL THEN ''
-                         WHEN backend_type <> 'walsender' THEN 'reads'
-                         WHEN query ILIKE 'CREATE_REPLICATION_SLOT%' THEN 'makes'
-                         ELSE 'streams' END AS does
-               FROM pg_catalog.pg_stat_activity WHERE pid = $1",
-            &[(&pid, Type::INT4)],
-        )
+        .query_typed_opt(sql!("slot_holder.sql", "read_slot_holder"), &[(&pid, Type::INT4)])
         .await
         .map_err(AdminError::sql("ask who holds the slot"))?;
     let text = |column| row.as_ref().map(|row| row.get::<_, String>(column)).unwrap_or_default();

@@ -7,7 +7,7 @@ use tokio_postgres::Client;
 use tokio_postgres::types::{PgLsn, Type};
 
 use crate::admin_error::AdminError;
-use walrelay_pg_client::{QualifiedName, TableAccess, quote_identifier, refuse_hidden_rows};
+use walrelay_pg_client::{QualifiedName, TableAccess, quote_identifier, refuse_hidden_rows, sql};
 
 /// A committed transaction that the slot has not confirmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,15 +30,7 @@ pub async fn unconfirmed_transactions(
     publication: &str,
 ) -> Result<Vec<UnconfirmedTransaction>, AdminError> {
     // The first byte of a message is its kind. A commit's position is its end.
-    let sql = "
-        SELECT max(lsn) FILTER (WHERE kind = 'C') AS end_lsn,
-               count(*) FILTER (WHERE kind = 'I') AS rows
-          FROM (SELECT lsn, xid::text AS xid, chr(get_byte(data, 0)) AS kind
-                  FROM pg_logical_slot_peek_binary_changes($1, NULL, NULL,
-                         'proto_version', '1', 'publication_names', $2)) AS messages
-         GROUP BY xid
-        HAVING count(*) FILTER (WHERE kind = 'C') > 0
-         ORDER BY 1";
+    let sql = sql!("unconfirmed.sql", "unconfirmed_transactions");
     let rows = client
         .query_typed(sql, &[(&slot, Type::TEXT), (&quote_identifier(publication), Type::TEXT)])
         .await

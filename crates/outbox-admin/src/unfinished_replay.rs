@@ -6,7 +6,7 @@ use tokio_postgres::{Client, GenericClient};
 
 use crate::admin_error::AdminError;
 use walrelay_outbox_store::read_recorded_system_identifier;
-use walrelay_pg_client::lock_is_taken;
+use walrelay_pg_client::{lock_is_taken, sql};
 
 /// A replay or a backfill that has begun and is not finished.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,34 +36,15 @@ pub(crate) async fn replay_of<C: GenericClient + Sync>(
     client: &C,
     slots: &[String],
 ) -> Result<Option<OpenReplay>, AdminError> {
-    let failed = || AdminError::sql("look for replays that are not finished");
-    for (table, unfinished) in [
-        (
-            "public.app_outbox_replay",
-            "SELECT id, slot, anchor = '' AS is_backfill FROM public.app_outbox_replay
-              WHERE finished_at IS NULL AND",
-        ),
-        (
-            "public.app_outbox_hold",
-            "SELECT replay_id AS id, slot, false AS is_backfill FROM public.app_outbox_hold WHERE",
-        ),
-    ] {
-        // If only an earlier version has set up its tables, there is no replay.
-        let is_there = client
-            .query_typed("SELECT WHERE to_regclass($1) IS NOT NULL", &[(&table, Type::TEXT)])
-            .await
-            .map_err(failed())?;
-        if is_there.is_empty() {
-            continue;
-        }
-        let sql = format!("{unfinished} slot = ANY ($1) ORDER BY id LIMIT 1");
-        let found = client.query_typed(&sql, &[(&slots, Type::TEXT_ARRAY)]).await;
-        if let Some(row) = found.map_err(failed())?.first() {
-            let (id, slot) = (row.get("id"), row.get("slot"));
-            return Ok(Some(OpenReplay { id, slot, is_backfill: row.get("is_backfill") }));
-        }
-    }
-    Ok(None)
+    let found = client
+        .query_typed(sql!("unfinished_replay.sql", "replay_of"), &[(&slots, Type::TEXT_ARRAY)])
+        .await
+        .map_err(AdminError::sql("look for replays that are not finished"))?;
+    Ok(found.first().map(|row| OpenReplay {
+        id: row.get("id"),
+        slot: row.get("slot"),
+        is_backfill: row.get("is_backfill"),
+    }))
 }
 
 /// Returns an unfinished replay of this slot that needs the anchor's WAL before `up_to`, if there
@@ -78,23 +59,10 @@ pub async fn replay_that_needs_anchor(
     slot: &str,
     (anchor, up_to): (&str, Lsn),
 ) -> Result<Option<String>, AdminError> {
-    let failed = || AdminError::sql("look for replays that need the anchor");
-    // If only an earlier version has set up its tables, there is no replay.
-    let are_there = "SELECT WHERE to_regclass('public.app_outbox_replay') IS NOT NULL
-                              AND to_regclass('public.app_outbox_hold') IS NOT NULL";
-    if client.query_typed_opt(are_there, &[]).await.map_err(failed())?.is_none() {
-        return Ok(None);
-    }
     let system = read_recorded_system_identifier(client, slot).await?;
     let row = client
         .query_typed_opt(
-            "SELECT id FROM public.app_outbox_replay r
-              WHERE slot = $1 AND anchor = $2 AND system_identifier = $3 AND finished_at IS NULL
-                AND settled_lsn < $4
-                AND (NOT coalesce((request ->> 'in_place')::bool, false)
-                     OR EXISTS (SELECT FROM public.app_outbox_hold h
-                                 WHERE h.slot = r.slot AND h.replay_id = r.id))
-              ORDER BY started_at, id LIMIT 1",
+            sql!("unfinished_replay.sql", "replay_that_needs_anchor"),
             &[
                 (&slot, Type::TEXT),
                 (&anchor, Type::TEXT),
@@ -103,7 +71,7 @@ pub async fn replay_that_needs_anchor(
             ],
         )
         .await
-        .map_err(failed())?;
+        .map_err(AdminError::sql("look for replays that need the anchor"))?;
     Ok(row.map(|row| row.get("id")))
 }
 
@@ -130,16 +98,9 @@ pub async fn pausing_replays(
     slot: &str,
 ) -> Result<Vec<PausingReplay>, AdminError> {
     let failed = || AdminError::sql("look which keys are held");
-    // The tables are missing if only an earlier version has set up its tables, and a role may lack
-    // privileges.
+    // The tables are missing before `walrelay init`, and a role may lack privileges.
     let may_read = client
-        .query_typed_one(
-            "SELECT coalesce(has_table_privilege(to_regclass('public.app_outbox_hold'), 'SELECT'), false)
-                      AS holds,
-                    coalesce(has_table_privilege(to_regclass('public.app_outbox_replay'), 'SELECT'), false)
-                      AS replays",
-            &[],
-        )
+        .query_typed_one(sql!("unfinished_replay.sql", "may_read"), &[])
         .await
         .map_err(failed())?;
     if !may_read.get::<_, bool>("holds") {
@@ -150,6 +111,7 @@ pub async fn pausing_replays(
         false => "SELECT ''",
     };
     let done = is_being_done("replay_id");
+    // spliced: the table of replays, if the role may read it, and a test of a lock.
     let sql = format!(
         "SELECT replay_id AS id, count(*) AS keys,
                 CASE WHEN replay_id IN ({backfills}) THEN 'backfill' ELSE 'replay' END AS command,
@@ -190,19 +152,15 @@ pub async fn open_topic_replays(
     slot: &str,
 ) -> Result<Vec<TopicReplay>, AdminError> {
     let failed = || AdminError::sql("look which replays are not finished");
-    // The table is missing if only an earlier version has set up its tables, and a role may lack
-    // privileges.
+    // The table is missing before `walrelay init`, and a role may lack privileges.
     let may_read = client
-        .query_typed_one(
-            "SELECT coalesce(has_table_privilege(to_regclass('public.app_outbox_replay'), 'SELECT'), false)
-                      AS replays",
-            &[],
-        )
+        .query_typed_one(sql!("unfinished_replay.sql", "may_read_replays"), &[])
         .await
         .map_err(failed())?;
     if !may_read.get::<_, bool>("replays") {
         return Ok(Vec::new());
     }
+    // spliced: a test of a lock.
     let sql = format!(
         "SELECT id, CASE anchor WHEN '' THEN 'backfill' ELSE 'replay' END AS command,
                 request ->> 'to_topic' AS topic, {} AS is_being_done
@@ -231,16 +189,14 @@ fn is_being_done(id: &str) -> String {
 ///
 /// # Errors
 ///
-/// There is no dispatch state of this version, the server refused the statement, or the connection
-/// ended.
+/// The server refused the statement, or the connection ended.
 pub async fn replay_to_be_published(
     client: &Client,
     slot: &str,
 ) -> Result<Option<String>, AdminError> {
     let row = client
         .query_typed_opt(
-            "SELECT replay_id FROM public.app_outbox_dispatch
-              WHERE slot = $1 AND replay_id <> '' AND status = 'retrying' LIMIT 1",
+            sql!("unfinished_replay.sql", "replay_to_be_published"),
             &[(&slot, Type::TEXT)],
         )
         .await

@@ -19,11 +19,6 @@ use walrelay_testkit::postgres::{TestClient, TestDatabase};
 async fn initialised() -> (TestDatabase, TestClient) {
     let database = TestDatabase::create().await;
     let session = database.connect().await;
-    init_again(&database, &session).await;
-    (database, session)
-}
-
-async fn init_again(database: &TestDatabase, session: &TestClient) {
     let options = InitOptions {
         outbox: Outbox {
             slot: database.name().to_owned(),
@@ -36,7 +31,8 @@ async fn init_again(database: &TestDatabase, session: &TestClient) {
         on_lost: LostSlotPolicy::Refuse,
         making: SlotCreation::Slot,
     };
-    init(session, &options).await.expect("init succeeds");
+    init(&session, &options).await.expect("init succeeds");
+    (database, session)
 }
 
 #[tokio::test]
@@ -131,29 +127,6 @@ async fn a_session_that_writes_sets_what_it_depends_on() {
         let sql = format!("SELECT setting FROM settings_seen WHERE name = '{setting}'");
         assert_eq!(session.text(&sql).await, value, "{setting}");
     }
-}
-
-#[tokio::test]
-async fn a_relay_table_of_an_earlier_version_gets_its_columns() {
-    let (database, session) = initialised().await;
-    session
-        .run(
-            "ALTER TABLE app_outbox_relay DROP COLUMN timeline, DROP COLUMN generation, DROP COLUMN operation;
-             INSERT INTO app_outbox_relay (slot, system_identifier, settled_lsn, settled_xid)
-             VALUES ('old', '7', '0/10', '7')",
-        )
-        .await;
-    let old = read_relay_row(&session, "old").await.unwrap().unwrap();
-    assert_eq!((old.timeline, old.generation), (0, 0), "it can be read before");
-
-    init_again(&database, &session).await;
-
-    let taken = take_relay_row(&session, "old", "7", 4).await.unwrap();
-    let written = taken.write(&session, "0/20".parse().unwrap(), None).await.unwrap();
-    let confirmed = written.map(|written| written.confirmed);
-    assert_eq!(confirmed, Some(Lsn::new(u64::MAX)), "there is no slot that could send anything");
-    let row = read_relay_row(&session, "old").await.unwrap().unwrap();
-    assert_eq!((row.timeline, row.generation, row.settled_lsn.to_string()), (4, 1, "0/20".into()));
 }
 
 #[tokio::test]

@@ -91,10 +91,10 @@ async fn init_creates_what_is_missing_and_says_so() {
             "table public.app_outbox",
             "table public.app_outbox_dispatch",
             "table public.app_outbox_relay",
+            "table public.app_outbox_hold",
             "table public.app_outbox_aggregate",
             "table public.app_outbox_relay_time",
             "table public.app_outbox_replay",
-            "table public.app_outbox_hold",
             "publication walrelay",
             &slot,
         ];
@@ -538,7 +538,8 @@ async fn preflight_sees_what_a_role_may_not_do() {
         .await;
     let granted = findings(&relay, &options).await;
     assert!(problems(&granted).is_empty(), "{granted:#?}");
-    write_relay_row(&relay, &options.outbox.slot, "1", "0/10").await;
+    let settled = session.text("SELECT pg_current_wal_flush_lsn()::text").await;
+    write_relay_row(&relay, &options.outbox.slot, "1", &settled).await;
     let store = walrelay_outbox_store::DispatchStore::new(options.outbox.slot.clone())
         .with_on_dead(OnDead::Hold);
     assert!(store.parked_keys(&relay).await.unwrap().is_empty());
@@ -559,7 +560,7 @@ async fn preflight_sees_what_a_role_may_not_do() {
 async fn write_relay_row(session: &TestClient, slot: &str, system_identifier: &str, settled: &str) {
     let sql = "INSERT INTO app_outbox_relay
                       (slot, system_identifier, timeline, generation, settled_lsn, settled_xid)
-               VALUES ($1, $2, 0, 1, $3::text::pg_lsn, '7')
+               VALUES ($1, $2, 1, 1, $3::text::pg_lsn, '7')
                ON CONFLICT (slot) DO UPDATE SET system_identifier = excluded.system_identifier";
     let written = session.execute(sql, &[&slot, &system_identifier, &settled]).await;
     written.expect("the row is written");

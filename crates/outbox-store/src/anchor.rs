@@ -14,6 +14,7 @@ use tokio_postgres::Client;
 use tokio_postgres::types::{PgLsn, Type};
 
 use crate::wal_time::first_time_at;
+use walrelay_pg_client::sql;
 use walrelay_pg_replication::{
     SlotState, advance_slot, check_slot_name, read_slot, read_slots, read_system_identifier,
 };
@@ -170,12 +171,7 @@ pub async fn read_anchor(client: &Client, slot: &str, name: &str) -> Result<Anch
 /// Reads the server's limits for replication slots.
 pub async fn read_slot_capacity(client: &Client) -> Result<SlotCapacity, StoreError> {
     let row = client
-        .query_typed_one(
-            "SELECT (SELECT count(*) FROM pg_replication_slots) AS used,
-                    current_setting('max_replication_slots')::int8 AS max,
-                    (SELECT setting::int8 FROM pg_settings WHERE name = 'max_slot_wal_keep_size') AS keep",
-            &[],
-        )
+        .query_typed_one(sql!("anchor.sql", "read_slot_capacity"), &[])
         .await
         .map_err(StoreError::sql("read how many slots there may be"))?;
     // `max_slot_wal_keep_size` is in megabytes, and -1 means no limit.

@@ -10,10 +10,9 @@ use crate::store_error::StoreError;
 use walrelay_pg_client::{QualifiedName, quote_identifier, quote_literal};
 
 const APP_OUTBOX: &str = include_str!("../../../migrations/0001_app_outbox.sql");
+const DISPATCH: &str = include_str!("../../../migrations/0002_dispatch.sql");
 const PRODUCER: &str = include_str!("../../../migrations/0003_producer.sql");
 const REPLAY: &str = include_str!("../../../migrations/0004_replay.sql");
-const IN_PLACE: &str = include_str!("../../../migrations/0005_in_place.sql");
-const DISPATCH: &str = include_str!("../../../migrations/0002_dispatch.sql");
 
 /// The tables the relay keeps for itself, in the order they are created.
 pub const RELAY_TABLES: [&str; 3] = ["app_outbox_dispatch", "app_outbox_relay", "app_outbox_hold"];
@@ -42,10 +41,7 @@ pub fn migrations(outbox_tables: &[QualifiedName]) -> Vec<Migration> {
     });
     let dispatch = Migration {
         file: "0002_dispatch.sql",
-        tables: RELAY_TABLES[..2]
-            .iter()
-            .map(|table| QualifiedName::new("public", *table))
-            .collect(),
+        tables: RELAY_TABLES.map(|table| QualifiedName::new("public", table)).into(),
         sql: DISPATCH.to_owned(),
     };
     // The functions are named after the outbox, and are in its schema.
@@ -60,19 +56,10 @@ pub fn migrations(outbox_tables: &[QualifiedName]) -> Vec<Migration> {
         tables: REPLAY_TABLES.map(|table| QualifiedName::new("public", table)).into(),
         sql: REPLAY.to_owned(),
     };
-    let in_place = Migration {
-        file: "0005_in_place.sql",
-        tables: RELAY_TABLES[2..]
-            .iter()
-            .map(|table| QualifiedName::new("public", *table))
-            .collect(),
-        sql: IN_PLACE.to_owned(),
-    };
-    outboxes.chain([dispatch]).chain(producers).chain([replay, in_place]).collect()
+    outboxes.chain([dispatch]).chain(producers).chain([replay]).collect()
 }
 
-/// Returns the migrations of a consumer's database, in execution order. They are a separate set,
-/// because that database is seldom the producer's.
+/// Returns the tables that the migrations create in `public`, without the outbox.
 #[must_use]
 pub fn relay_tables() -> Vec<QualifiedName> {
     let names = RELAY_TABLES.into_iter().chain(REPLAY_TABLES);

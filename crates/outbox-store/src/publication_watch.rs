@@ -10,7 +10,7 @@ use tokio_postgres::types::{PgLsn, Type};
 use tokio_postgres::{Client, Row};
 
 use crate::store_error::StoreError;
-use walrelay_pg_client::{QualifiedName, quote_identifier};
+use walrelay_pg_client::{QualifiedName, quote_identifier, sql};
 
 /// The result of a check of the publication.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -158,29 +158,4 @@ fn marks(row: &Row) -> Vec<Mark> {
 /// `xmax` is the transaction that marked a row, and is void after a rollback. Its missing high half
 /// is that of the nearest transaction id. A transaction that is not before the snapshot cannot have
 /// ended in it.
-const LOOK: &str = "
-SELECT wanted.schema || '.' || wanted.name AS name,
-       p.oid IS NOT NULL AS has_publication, c.oid IS NOT NULL AS has_table,
-       r.oid IS NOT NULL AS has_entry, coalesce(p.pubinsert, false) AS publishes_inserts,
-       concat_ws(', ', CASE WHEN p.pubupdate THEN 'update' END, CASE WHEN p.pubdelete THEN 'delete' END,
-                 CASE WHEN p.pubtruncate THEN 'truncate' END) AS surplus,
-       format('%s %s %s %s %s', p.oid, p.xmin, c.oid, r.oid, r.xmin) AS identity,
-       marks.in_progress, marks.finished
-  FROM unnest($2::text[], $3::text[]) AS wanted(schema, name)
-  LEFT JOIN pg_catalog.pg_publication p ON p.pubname = $1
-  LEFT JOIN pg_catalog.pg_namespace n ON n.nspname = wanted.schema
-  LEFT JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = wanted.name
-  LEFT JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
- CROSS JOIN LATERAL (
-   SELECT coalesce(array_agg(xid::text) FILTER (WHERE status = 'in progress'), '{}') AS in_progress,
-          coalesce(array_agg(xid::text) FILTER (WHERE status = 'committed'), '{}') AS finished
-     FROM (SELECT xid, CASE WHEN xid >= newest THEN 'in progress'
-                            ELSE pg_catalog.pg_xact_status(greatest(xid, 0)::text::xid8) END AS status
-             FROM (SELECT newest + ((mark.xmax::text::bigint - newest) % 4294967296 + 6442450944) % 4294967296
-                                 - 2147483648 AS xid, newest
-                     FROM (VALUES (p.xmax), (r.xmax), (c.xmax)) AS mark(xmax),
-                          (SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::bigint)
-                            AS snapshot(newest)
-                    WHERE mark.xmax <> '0'::xid) AS full_ids) AS statuses
-   ) AS marks
- ORDER BY 1";
+const LOOK: &str = sql!("publication_watch.sql", "look");

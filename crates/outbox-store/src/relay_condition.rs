@@ -54,18 +54,7 @@ pub struct StoredCondition {
     pub age: Duration,
 }
 
-/// Select list that reads a condition from `app_outbox_relay r`. It goes through jsonb, because a
-/// table of an earlier version lacks the column.
-pub(crate) const COLUMNS: &str = "
-    to_jsonb(r) -> 'condition' ->> 'phase' AS condition_phase,
-    ARRAY(SELECT jsonb_array_elements_text(
-            CASE jsonb_typeof(to_jsonb(r) -> 'condition' -> 'reasons')
-            WHEN 'array' THEN to_jsonb(r) -> 'condition' -> 'reasons' ELSE '[]' END)) AS condition_reasons,
-    (to_jsonb(r) -> 'condition' ->> 'pid')::int AS condition_pid,
-    extract(epoch FROM clock_timestamp() - (to_jsonb(r) -> 'condition' ->> 'at')::timestamptz)::float8
-      AS condition_age";
-
-/// Returns the condition from a row that was read with [`COLUMNS`]. None if none is stored.
+/// Returns the condition from a row of `app_outbox_relay`. None if none is stored.
 pub(crate) fn condition_of_row(row: &Row) -> Option<StoredCondition> {
     let age: Option<f64> = row.get("condition_age");
     Some(StoredCondition {

@@ -2,13 +2,13 @@
 //! start.
 
 use std::time::{Duration, SystemTime};
-use walrelay_pg_client::{QualifiedName, SqlError};
+use walrelay_pg_client::{QualifiedName, SqlError, sql};
 
 use pgoutput_parser::Lsn;
 use tokio_postgres::types::{PgLsn, Type};
 use tokio_postgres::{Client, Row};
 
-use crate::relay_condition::{self, Condition, StoredCondition, condition_of_row};
+use crate::relay_condition::{Condition, StoredCondition, condition_of_row};
 use crate::store_error::StoreError;
 use walrelay_pg_replication::SlotState;
 
@@ -18,7 +18,7 @@ pub struct RelayRow {
     /// System identifier of the server that the positions belong to. They are not valid on another
     /// server.
     pub system_identifier: String,
-    /// Timeline on which the row was written. Zero if the row is older than this column.
+    /// Timeline on which the row was written.
     pub timeline: u32,
     /// Number that every operator's change of the slot's position raises.
     pub generation: u64,
@@ -41,9 +41,7 @@ impl RelayRow {
     /// begins after the settled position. A streaming slot was checked when its session began.
     #[must_use]
     pub fn describes_another_slot(&self, slot: &SlotState) -> bool {
-        // A row without a timeline may have been written after the slot was confirmed.
-        self.timeline != 0
-            && self.operation.is_none()
+        self.operation.is_none()
             && slot.active_pid.is_none()
             && slot.restart_lsn.is_some_and(|restart| restart > self.settled_lsn)
     }
@@ -67,20 +65,7 @@ pub struct Horizon {
 /// The server refused the statement, or the connection ended.
 pub async fn read_relay_row(client: &Client, slot: &str) -> Result<Option<RelayRow>, StoreError> {
     let row = client
-        .query_typed_opt(
-            // Goes through jsonb, which returns null for a column that the table lacks.
-            &format!(
-                "SELECT system_identifier, settled_lsn, settled_xid::text AS settled_xid, updated_at,
-                    coalesce((to_jsonb(r) ->> 'timeline')::int, 0) AS timeline,
-                    coalesce((to_jsonb(r) ->> 'generation')::int8, 0) AS generation,
-                    to_jsonb(r) -> 'operation' ->> 'kind' AS operation,
-                    extract(epoch FROM clock_timestamp() - updated_at)::float8 AS age,
-                    {}
-               FROM public.app_outbox_relay r WHERE slot = $1",
-                relay_condition::COLUMNS
-            ),
-            &[(&slot, Type::TEXT)],
-        )
+        .query_typed_opt(sql!("relay_row.sql", "read"), &[(&slot, Type::TEXT)])
         .await
         .map_err(StoreError::sql("read app_outbox_relay"))?;
     row.map(|row| {
@@ -138,14 +123,7 @@ impl RelayRowOwner {
         let (timeline, generation) = self.columns()?;
         let written = client
             .query_typed_opt(
-                &format!(
-                    "UPDATE public.app_outbox_relay
-                        SET settled_lsn = greatest(settled_lsn, $4),
-                            settled_xid = greatest(settled_xid::text::numeric, $5::numeric)::text::xid8,
-                            updated_at = now()
-                      WHERE slot = $1 AND timeline = $2 AND generation = $3
-                  RETURNING {CONFIRMED} AS confirmed, {HORIZON}"
-                ),
+                sql!("relay_row.sql", "write"),
                 &[
                     (&self.slot, Type::TEXT),
                     (&timeline, Type::INT4),
@@ -184,7 +162,7 @@ impl RelayRowOwner {
     ///
     /// # Errors
     ///
-    /// The column is missing, the server refused the statement, or the connection ended.
+    /// The server refused the statement, or the connection ended.
     pub(crate) async fn note_condition(
         &self,
         client: &Client,
@@ -194,10 +172,7 @@ impl RelayRowOwner {
         let (timeline, generation) = self.columns()?;
         client
             .execute_typed(
-                "UPDATE public.app_outbox_relay
-                    SET condition = jsonb_build_object(
-                          'phase', $4, 'reasons', to_jsonb($5), 'pid', $6, 'at', clock_timestamp())
-                  WHERE slot = $1 AND timeline = $2 AND generation = $3",
+                sql!("relay_row.sql", "note_condition"),
                 &[
                     (&self.slot, Type::TEXT),
                     (&timeline, Type::INT4),
@@ -223,38 +198,25 @@ impl RelayRowOwner {
     }
 }
 
-/// SQL for the confirmed position of slot `$1`. No session receives data before this position. If
-/// the slot does not exist, the result is the highest position.
-const CONFIRMED: &str = "
-    coalesce((SELECT confirmed_flush_lsn FROM pg_catalog.pg_replication_slots WHERE slot_name = $1),
-             'FFFFFFFF/FFFFFFFF')";
-
 fn confirmed(row: &Row) -> Lsn {
     Lsn::new(row.get::<_, PgLsn>("confirmed").into())
 }
 
-/// Reads the confirmed position of this slot. The highest position if the slot does not exist.
+/// Reads the confirmed position of this slot, before which no session receives data. The highest
+/// position if the slot does not exist.
 ///
 /// # Errors
 ///
 /// The server refused the statement, or the connection ended.
 pub(crate) async fn read_confirmed(client: &Client, slot: &str) -> Result<Lsn, StoreError> {
-    let sql = format!("SELECT {CONFIRMED} AS confirmed");
-    let row = client.query_typed_one(&sql, &[(&slot, Type::TEXT)]).await;
+    let sql = sql!("relay_row.sql", "confirmed");
+    let row = client.query_typed_one(sql, &[(&slot, Type::TEXT)]).await;
     Ok(confirmed(&row.map_err(StoreError::sql("read how far the slot is confirmed"))?))
 }
 
 /// SQL for the slot `$1`, with its `catalog_xmin` in 64 bits as `oldest`. The server shows 32 bits.
 /// The epoch is that of the newest transaction, or the one before.
-pub const SLOT_WITH_OLDEST: &str = "
-    SELECT slot_name, confirmed_flush_lsn,
-           (CASE WHEN epoch + xmin > newest THEN epoch + xmin - 4294967296
-                 ELSE epoch + xmin END)::text::xid8 AS oldest
-      FROM (SELECT slot_name, confirmed_flush_lsn, catalog_xmin::text::bigint AS xmin,
-                   newest, newest / 4294967296 * 4294967296 AS epoch
-              FROM pg_replication_slots,
-                   (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS newest) AS n
-             WHERE slot_name = $1) AS slot";
+pub const SLOT_WITH_OLDEST: &str = sql!("relay_row.sql", "slot_with_oldest");
 
 /// Takes the row of a slot for a session on this timeline, and returns its identity.
 ///
@@ -277,6 +239,7 @@ pub async fn take_relay_row(
     let (on_timeline, _) = row.columns()?;
     let generation: i64 = client
         .query_typed_one(
+            // spliced: SLOT_WITH_OLDEST, which operations on a slot also read.
             &format!(
                 "WITH begun AS (
                INSERT INTO public.app_outbox_relay
@@ -301,31 +264,23 @@ pub async fn take_relay_row(
     Ok(RelayRowOwner { generation: u64::try_from(generation).unwrap_or_default(), ..row })
 }
 
-/// SQL for the oids of this database and these tables, which show where recorded transaction ids
-/// are valid. An upgrade keeps the oids, but a copy of the data does not.
-const ORIGIN: &str = "
-    jsonb_build_object(
-      'database', (SELECT oid::text FROM pg_database WHERE datname = current_database()),
-      'tables', (SELECT jsonb_object_agg(name, to_regclass(name)::oid::text) FROM unnest($2::text[]) AS name))";
-
-/// Records the database and tables that the row describes.
+/// Records the oids of the database and tables that the row describes. They show where recorded
+/// transaction ids are valid. An upgrade keeps the oids, but a copy of the data does not.
 ///
 /// # Errors
 ///
-/// The column is missing, the server refused the statement, or the connection ended.
+/// The server refused the statement, or the connection ended.
 pub(crate) async fn note_origin(
     client: &Client,
     slot: &str,
     tables: &[QualifiedName],
 ) -> Result<(), StoreError> {
     let names: Vec<String> = tables.iter().map(ToString::to_string).collect();
-    let sql = format!(
-        "UPDATE public.app_outbox_relay SET origin = {ORIGIN}, written_xid = pg_current_xact_id()
-          WHERE slot = $1
-            AND (origin IS DISTINCT FROM {ORIGIN} OR written_xid IS NULL OR xmin <> written_xid::xid)"
-    );
     client
-        .execute_typed(&sql, &[(&slot, Type::TEXT), (&names, Type::TEXT_ARRAY)])
+        .execute_typed(
+            sql!("relay_row.sql", "note_origin"),
+            &[(&slot, Type::TEXT), (&names, Type::TEXT_ARRAY)],
+        )
         .await
         .map_err(StoreError::sql("note the origin of transaction ids in app_outbox_relay"))?;
     Ok(())
@@ -346,14 +301,11 @@ pub async fn is_same_origin(
     tables: &[QualifiedName],
 ) -> Result<bool, StoreError> {
     let names: Vec<String> = tables.iter().map(ToString::to_string).collect();
-    let sql = format!(
-        "SELECT to_jsonb(r) -> 'origin' = {ORIGIN}
-                AND pg_snapshot_xmax(pg_current_snapshot()) >= settled_xid
-                AND coalesce(r.xmin = (to_jsonb(r) ->> 'written_xid')::xid8::xid, false) AS is_same
-           FROM public.app_outbox_relay r WHERE slot = $1"
-    );
     let row = client
-        .query_typed_opt(&sql, &[(&slot, Type::TEXT), (&names, Type::TEXT_ARRAY)])
+        .query_typed_opt(
+            sql!("relay_row.sql", "is_same_origin"),
+            &[(&slot, Type::TEXT), (&names, Type::TEXT_ARRAY)],
+        )
         .await
         .map_err(StoreError::sql("compare the origin of transaction ids"))?;
     Ok(row.and_then(|row| row.get::<_, Option<bool>>("is_same")).unwrap_or(false))
@@ -368,8 +320,7 @@ pub async fn is_same_origin(
 pub async fn advance_relay_row(client: &Client, slot: &str, to: Lsn) -> Result<(), StoreError> {
     client
         .execute_typed(
-            "UPDATE public.app_outbox_relay SET settled_lsn = greatest(settled_lsn, $2), updated_at = now()
-              WHERE slot = $1",
+            sql!("relay_row.sql", "advance"),
             &[(&slot, Type::TEXT), (&PgLsn::from(to.as_u64()), Type::PG_LSN)],
         )
         .await
@@ -383,8 +334,8 @@ pub async fn advance_relay_row(client: &Client, slot: &str, to: Lsn) -> Result<(
 ///
 /// The server refused the statement, or the connection ended.
 pub async fn recovering_slot(client: &Client) -> Result<Option<String>, StoreError> {
-    let sql = "SELECT slot FROM public.app_outbox_relay r
-                WHERE to_jsonb(r) -> 'operation' ->> 'kind' = 'recovery' LIMIT 1";
+    let sql =
+        "SELECT slot FROM public.app_outbox_relay WHERE operation ->> 'kind' = 'recovery' LIMIT 1";
     let row = client.query_typed_opt(sql, &[]).await;
     Ok(row.map_err(StoreError::sql("read app_outbox_relay"))?.map(|row| row.get("slot")))
 }
@@ -431,12 +382,9 @@ pub async fn read_horizon(client: &Client) -> Result<Horizon, StoreError> {
     // commit is in the WAL before its transaction leaves the snapshot, so every commit below `xmin`
     // lies before the position. The commit may not be written out yet (synchronous_commit = off).
     // The position must therefore be the insert position, not the write position.
-    let row = client.query_typed_one(&format!("SELECT {HORIZON}"), &[]).await;
+    let row = client.query_typed_one(sql!("relay_row.sql", "horizon"), &[]).await;
     horizon(&row.map_err(StoreError::sql("read the horizon"))?)
 }
-
-const HORIZON: &str = "
-    pg_snapshot_xmin(pg_current_snapshot())::text AS xmin, pg_current_wal_insert_lsn() AS wal_end";
 
 fn horizon(row: &Row) -> Result<Horizon, StoreError> {
     Ok(Horizon {

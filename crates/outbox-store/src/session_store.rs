@@ -33,7 +33,7 @@ use crate::store::{
 };
 use crate::store_error::{StoreError, grant_on};
 use crate::wal_time::note_wal_time;
-use walrelay_pg_client::{ConnectConfig, PgError, SqlClient, connect_sql};
+use walrelay_pg_client::{ConnectConfig, PgError, SqlClient, connect_sql, sql};
 use walrelay_pg_replication::{ServerIdentity, read_server_identity};
 
 use spilled::{PER_KEY_ROWS, Spilled};
@@ -170,24 +170,13 @@ impl SessionStore {
         Ok(())
     }
 
-    /// Records the origin. Only a recovery on another server needs it, and `--since` can replace
-    /// it.
+    /// Records the origin, which a recovery on another server needs.
     async fn note_origin(&mut self) -> Result<(), StoreFailure> {
         let Some(tables) = self.watch.as_ref().map(|watch| watch.tables().to_vec()) else {
             return Ok(());
         };
         let slot = self.store.slot().to_owned();
-        match note_origin(self.client().await?, &slot, &tables).await {
-            Err(error) if !error.is_disconnected() => {
-                let error = error.to_string();
-                tracing::warn!(
-                    error,
-                    "a recovery after an upgrade will need --since: run `walrelay init`"
-                );
-                Ok(())
-            }
-            Ok(()) | Err(_) => Ok(()),
-        }
+        note_origin(self.client().await?, &slot, &tables).await.map_err(store_failure)
     }
 
     async fn read_horizon(&mut self) -> Result<Horizon, StoreFailure> {
@@ -214,15 +203,7 @@ async fn prepare(client: &SqlClient, server: &ServerIdentity) -> Result<(), Stor
 /// Settings that recorded rows depend on, and the subscription to changes ([`DISPATCH_CHANNEL`]). A
 /// commit that returns before it is on disk may be lost with the server, after its rows were
 /// confirmed. Stronger settings stay. An endless lock or statement would block every key.
-const SESSION_SETTINGS: &str = "
-SELECT set_config('synchronous_commit', 'on', false)
- WHERE current_setting('synchronous_commit') NOT IN ('on', 'remote_apply');
-SET statement_timeout = '60s';
-SET lock_timeout = '10s';
-SET idle_in_transaction_session_timeout = '60s';
-SET default_transaction_read_only = off;
-SET search_path = pg_catalog, pg_temp;
-LISTEN walrelay_dispatch;";
+const SESSION_SETTINGS: &str = sql!("session_store.sql", "session_settings");
 
 impl Store for SessionStore {
     async fn parked_keys(
@@ -377,7 +358,7 @@ impl Store for SessionStore {
         let Some(own_row) = self.own_row.clone() else { return Ok(()) };
         let pid = self.streaming_pid;
         let client = self.client().await?;
-        // A failure never ends the session, because tables of an earlier version lack the column.
+        // A failure never ends the session, because only `walrelay status` reads the condition.
         let noted = own_row.note_condition(client, pid, condition).await;
         noted.map_err(|error| StoreFailure::Unavailable(Box::new(error)))
     }
@@ -388,7 +369,7 @@ impl Store for SessionStore {
             StoreFailure::ShuttingDown
             | StoreFailure::OtherHistory(_)
             | StoreFailure::NotRecorded(_)
-            | StoreFailure::TablesOutdated(_) => None,
+            | StoreFailure::TablesMissing(_) => None,
         };
         let role = self.connect.user();
         match refused.and_then(StoreError::closed_table) {
@@ -580,7 +561,7 @@ fn store_failure(error: impl Into<StoreError>) -> StoreFailure {
     match error.sql_state() {
         Some(state) if *state == SqlState::CANNOT_CONNECT_NOW => StoreFailure::ShuttingDown,
         Some(state) if [SqlState::UNDEFINED_COLUMN, SqlState::UNDEFINED_TABLE].contains(state) => {
-            StoreFailure::TablesOutdated(error)
+            StoreFailure::TablesMissing(error)
         }
         _ => StoreFailure::Unavailable(Box::new(error)),
     }

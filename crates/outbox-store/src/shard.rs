@@ -174,6 +174,7 @@ impl KeyPiece {
             Self::Column(names) => names.iter().map(|name| quote_literal(name)).collect::<Vec<_>>(),
         };
         let (names, table) = (names.join(", "), quote_literal(&table.to_string()));
+        // spliced: the names of the column and its table.
         format!(
             "(SELECT CASE
                 WHEN t.oid = 'text'::regtype THEN format('COALESCE(%I, ''''::text)', a.attname)

@@ -8,6 +8,7 @@ use crate::dispatch::{DispatchStore, IncrementalCount};
 use crate::relay_row::read_relay_row;
 use crate::store::SlotFigures;
 use crate::store_error::StoreError;
+use walrelay_pg_client::sql;
 use walrelay_pg_replication::{SlotState, Writer, read_slot};
 
 /// Counts the next part of dispatch state, and reads the slot.
@@ -36,13 +37,7 @@ pub async fn read_survey(
 async fn oldest_writer(client: &Client) -> Result<Option<Writer>, StoreError> {
     // For sessions of other roles only the process is visible, unless the role has
     // pg_read_all_stats.
-    let sql = "SELECT pid, prepared, extract(epoch FROM clock_timestamp() - since)::float8 AS seconds
-                 FROM (SELECT pid, NULL AS prepared, xact_start AS since, backend_xid AS xid
-                         FROM pg_catalog.pg_stat_activity WHERE backend_xid IS NOT NULL
-                       UNION ALL
-                       SELECT NULL, gid, prepared, transaction FROM pg_catalog.pg_prepared_xacts) AS w
-                ORDER BY age(xid) DESC
-                LIMIT 1";
+    let sql = sql!("slot_figures.sql", "oldest_writer");
     let row = client
         .query_typed_opt(sql, &[])
         .await
@@ -58,9 +53,7 @@ async fn oldest_writer(client: &Client) -> Result<Option<Writer>, StoreError> {
 /// session. None if the slot has no session or the role may not see it.
 async fn lag_seconds(client: &Client, slot: &SlotState) -> Result<Option<f64>, StoreError> {
     let Some(pid) = slot.active_pid else { return Ok(None) };
-    let sql = "SELECT CASE WHEN state IS NOT NULL
-                      THEN coalesce(extract(epoch FROM flush_lag), 0)::float8 END AS seconds
-                 FROM pg_catalog.pg_stat_replication WHERE pid = $1";
+    let sql = sql!("slot_figures.sql", "lag_seconds");
     let row = client
         .query_typed_opt(sql, &[(&pid, Type::INT4)])
         .await

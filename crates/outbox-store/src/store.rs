@@ -34,9 +34,9 @@ pub enum StoreFailure {
     /// A replay has no dispatch state, and read a row that it would have to record there.
     #[error("{0}")]
     NotRecorded(String),
-    /// The tables are from an earlier version.
-    #[error("the tables of an earlier version are still in place")]
-    TablesOutdated(#[source] StoreError),
+    /// A table, or one of its columns, does not exist.
+    #[error("a table of the relay is missing or lacks a column")]
+    TablesMissing(#[source] StoreError),
 }
 
 impl Coded for StoreFailure {
@@ -48,7 +48,7 @@ impl Coded for StoreFailure {
             Self::ShuttingDown => Code::ServerNotAccepting,
             Self::OtherHistory(_) => Code::ServerError,
             Self::NotRecorded(_) => Code::ReplayRowRefused,
-            Self::TablesOutdated(_) => Code::TableMissing,
+            Self::TablesMissing(_) => Code::TableMissing,
         }
     }
 }
@@ -67,7 +67,7 @@ impl StoreFailure {
             Self::ShuttingDown
             | Self::OtherHistory(_)
             | Self::NotRecorded(_)
-            | Self::TablesOutdated(_) => first_lines(self),
+            | Self::TablesMissing(_) => first_lines(self),
         }
     }
 }

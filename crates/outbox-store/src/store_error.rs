@@ -13,6 +13,7 @@ const SESSION_TABLES: [&str; 4] =
 #[must_use]
 pub fn grant_on(table: &str, role: &str) -> String {
     let role = quote_identifier(role);
+    // spliced: the role's name, in a text for a person.
     format!(
         "GRANT SELECT, INSERT, UPDATE, DELETE ON {table} TO {role}, and where a policy is missing CREATE POLICY \
          walrelay ON {table} TO {role} USING (true) WITH CHECK (true)"

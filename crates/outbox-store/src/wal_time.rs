@@ -11,6 +11,7 @@ use tokio_postgres::Client;
 use tokio_postgres::types::{PgLsn, Type};
 
 use crate::store_error::StoreError;
+use walrelay_pg_client::sql;
 
 /// A position and its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,19 +32,7 @@ pub async fn note_wal_time(client: &Client, system_identifier: &str) -> Result<(
     // The position is read before the time. A transaction takes its commit time first and its place
     // in the WAL later. A commit of that time or later therefore lies after the position.
     client
-        .execute_typed(
-            "WITH here AS MATERIALIZED (SELECT pg_current_wal_insert_lsn() AS lsn),
-                  gone AS (
-                    DELETE FROM public.app_outbox_relay_time
-                     WHERE system_identifier = $1 AND noted_at < now() - interval '31 days')
-             INSERT INTO public.app_outbox_relay_time (system_identifier, noted_at, lsn)
-             SELECT $1, clock_timestamp(), here.lsn FROM here
-              WHERE NOT EXISTS (SELECT FROM public.app_outbox_relay_time
-                                 WHERE system_identifier = $1
-                                   AND noted_at > now() - interval '55 seconds')
-             ON CONFLICT DO NOTHING",
-            &[(&system_identifier, Type::TEXT)],
-        )
+        .execute_typed(sql!("wal_time.sql", "note_wal_time"), &[(&system_identifier, Type::TEXT)])
         .await
         .map_err(StoreError::sql("note the time in app_outbox_relay_time"))?;
     Ok(())
@@ -60,8 +49,7 @@ pub async fn position_at(
     system_identifier: &str,
     time: SystemTime,
 ) -> Result<Option<WalTime>, StoreError> {
-    let sql = "SELECT noted_at, lsn FROM public.app_outbox_relay_time
-                WHERE system_identifier = $1 AND noted_at <= $2 ORDER BY noted_at DESC LIMIT 1";
+    let sql = sql!("wal_time.sql", "position_at");
     one(client, sql, &[(&system_identifier, Type::TEXT), (&time, Type::TIMESTAMPTZ)]).await
 }
 
@@ -75,8 +63,7 @@ pub async fn first_time_at(
     system_identifier: &str,
     lsn: Lsn,
 ) -> Result<Option<WalTime>, StoreError> {
-    let sql = "SELECT noted_at, lsn FROM public.app_outbox_relay_time
-                WHERE system_identifier = $1 AND lsn >= $2 ORDER BY noted_at LIMIT 1";
+    let sql = sql!("wal_time.sql", "first_time_at");
     let lsn = PgLsn::from(lsn.as_u64());
     one(client, sql, &[(&system_identifier, Type::TEXT), (&lsn, Type::PG_LSN)]).await
 }
@@ -91,8 +78,7 @@ pub async fn first_position_after(
     system_identifier: &str,
     time: SystemTime,
 ) -> Result<Option<WalTime>, StoreError> {
-    let sql = "SELECT noted_at, lsn FROM public.app_outbox_relay_time
-                WHERE system_identifier = $1 AND noted_at > $2 ORDER BY noted_at LIMIT 1";
+    let sql = sql!("wal_time.sql", "first_position_after");
     one(client, sql, &[(&system_identifier, Type::TEXT), (&time, Type::TIMESTAMPTZ)]).await
 }
 

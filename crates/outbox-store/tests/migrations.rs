@@ -107,29 +107,6 @@ async fn an_outbox_that_exists_is_left_alone() {
 }
 
 #[tokio::test]
-async fn dispatch_state_of_an_earlier_version_keeps_its_rows_and_learns_of_replays() {
-    let (_database, session) = migrated().await;
-    session
-        .run(
-            "DROP TABLE app_outbox_hold;
-             ALTER TABLE app_outbox_dispatch DROP COLUMN replay_id;
-             ALTER TABLE app_outbox_dispatch ADD PRIMARY KEY (slot, event_id);
-             INSERT INTO app_outbox_dispatch
-                    (slot, event_id, commit_lsn, tx_index, topic, ordering_key, message, status)
-             VALUES ('s', 'e', '0/1', 0, 't', 'k', '', 'retrying')",
-        )
-        .await;
-
-    migrate(&session, &[outbox()]).await.unwrap();
-
-    let row = "SELECT event_id || '/' || replay_id || '/' || status FROM app_outbox_dispatch";
-    assert_eq!(session.text(row).await, "e//retrying");
-    let key = "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = 'app_outbox_dispatch_pkey'";
-    assert_eq!(session.text(key).await, "PRIMARY KEY (slot, event_id, replay_id)");
-    assert_eq!(session.text("SELECT count(*)::text FROM app_outbox_hold").await, "0");
-}
-
-#[tokio::test]
 async fn other_outbox_tables_are_created_beside() {
     let database = TestDatabase::create().await;
     let session = database.connect().await;

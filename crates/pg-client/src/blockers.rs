@@ -88,13 +88,7 @@ pub async fn backend_pid(client: &Client) -> Result<i32, SqlError> {
 ///
 /// The server refused the statement, or the connection ended.
 pub async fn blockers(client: &Client, pid: i32) -> Result<Blockers, SqlError> {
-    let sql = "
-        SELECT b.pid, coalesce(a.usename::text, '') AS role,
-               coalesce(a.application_name, '') AS application, coalesce(a.state, '') AS state,
-               greatest(0, coalesce(extract(epoch FROM now() - a.xact_start), 0))::int8 AS open_seconds
-          FROM (SELECT DISTINCT unnest(pg_catalog.pg_blocking_pids($1)) AS pid) b
-          LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = b.pid
-         ORDER BY open_seconds DESC, b.pid";
+    let sql = sql!("blockers.sql", "blockers");
     let rows = client
         .query_typed(sql, &[(&pid, Type::INT4)])
         .await

@@ -27,14 +27,7 @@ pub async fn read_columns(
     table: &QualifiedName,
 ) -> Result<(u32, Vec<TableColumn>), SqlError> {
     let rows = client
-        .query_typed(
-            "SELECT attrelid AS oid, attname::text AS name, atttypid AS type_oid, atttypmod AS type_modifier
-               FROM pg_catalog.pg_attribute
-              WHERE attrelid = $1::text::regclass AND attnum > 0 AND NOT attisdropped
-                AND attgenerated = ''
-              ORDER BY attnum",
-            &[(&table.to_string(), Type::TEXT)],
-        )
+        .query_typed(sql!("columns.sql", "read_columns"), &[(&table.to_string(), Type::TEXT)])
         .await
         .map_err(SqlError::sql(format!("read the columns of {table}")))?;
     let oid = rows.first().map_or(0, |row| row.get::<_, u32>("oid"));

@@ -1,6 +1,9 @@
 //! Connections to Postgres: connection strings, TLS, passwords, sessions, quoting of names, and checks that every
 //! user of a session needs.
 
+#[macro_use]
+mod named_sql;
+
 mod blockers;
 mod columns;
 mod connect;
@@ -22,6 +25,7 @@ pub use conninfo::{
     CONNECT_TIMEOUT_DEFAULT, ConnectConfig, ConninfoProblem, Endpoint, PgEnv, TargetSession,
 };
 pub use error::{PgError, TlsError};
+pub use named_sql::named_sql;
 pub use names::{ParseNameError, QualifiedName, quote_identifier, quote_literal};
 pub use row_security::{IS_HIDDEN, TableAccess, refuse_hidden_rows};
 pub use secret::Secret;

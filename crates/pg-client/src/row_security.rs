@@ -124,14 +124,11 @@ fn refusal(role: &str, hidden: &[HiddenTable]) -> Option<SqlError> {
 
 /// SQL condition: no policy shows the rows of table `c` to the command `p.command`. A policy shows
 /// them if it is permissive, for that command or all, and for the role or PUBLIC.
-pub const IS_HIDDEN: &str = "row_security_active(c.oid) AND NOT EXISTS (
-    SELECT FROM pg_catalog.pg_policy y
-     WHERE y.polrelid = c.oid AND y.polpermissive AND y.polcmd IN (p.command, '*')
-       AND (0 = ANY (y.polroles) OR EXISTS (
-         SELECT FROM unnest(y.polroles) AS r(oid) WHERE r.oid <> 0 AND pg_has_role(r.oid, 'USAGE'))))";
+pub const IS_HIDDEN: &str = sql!("row_security.sql", "is_hidden");
 
 /// A privilege on some columns is enough for a statement to succeed and return no rows.
 fn question() -> String {
+    // spliced: IS_HIDDEN, which other crates also ask for.
     format!(
         "WITH rights(ordinal, name, command) AS (
            VALUES (1, 'SELECT', 'r'::\"char\"), (2, 'INSERT', 'a'), (3, 'UPDATE', 'w'), (4, 'DELETE', 'd')

@@ -4,7 +4,7 @@ use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 
 use crate::slot_error::SlotError;
-use walrelay_pg_client::{QualifiedName, quote_identifier};
+use walrelay_pg_client::{QualifiedName, quote_identifier, sql};
 
 /// A publication, as in the catalog.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -98,39 +98,14 @@ pub async fn read_publication(
 ) -> Result<Option<PublicationState>, SlotError> {
     let failed = || SlotError::sql(format!("read publication {name:?}"));
     let Some(row) = client
-        .query_typed_opt(
-            "SELECT puballtables, pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot,
-                    ARRAY(SELECT n.nspname::text
-                            FROM pg_catalog.pg_publication_namespace pn
-                            JOIN pg_catalog.pg_namespace n ON n.oid = pn.pnnspid
-                           WHERE pn.pnpubid = p.oid
-                           ORDER BY 1) AS schemas
-               FROM pg_catalog.pg_publication p
-              WHERE pubname = $1",
-            &[(&name, Type::TEXT)],
-        )
+        .query_typed_opt(sql!("publication.sql", "read_publication"), &[(&name, Type::TEXT)])
         .await
         .map_err(failed())?
     else {
         return Ok(None);
     };
     let tables = client
-        .query_typed(
-            "SELECT n.nspname::text AS schema, c.relname::text AS name,
-                    pg_get_expr(r.prqual, r.prrelid) AS row_filter,
-                    CASE WHEN r.prattrs IS NOT NULL THEN
-                      ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a
-                             WHERE a.attrelid = c.oid AND a.attnum = ANY (r.prattrs::int2[])
-                             ORDER BY a.attnum)
-                    END AS columns
-               FROM pg_catalog.pg_publication p
-               JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid
-               JOIN pg_catalog.pg_class c ON c.oid = r.prrelid
-               JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-              WHERE p.pubname = $1
-              ORDER BY 1, 2",
-            &[(&name, Type::TEXT)],
-        )
+        .query_typed(sql!("publication.sql", "published_tables"), &[(&name, Type::TEXT)])
         .await
         .map_err(failed())?;
     let operations = [

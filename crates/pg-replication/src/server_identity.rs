@@ -5,7 +5,7 @@
 //! writes therefore proves first that it is on the server of the replication session.
 
 use tokio_postgres::Client;
-use walrelay_pg_client::{PgError, SqlError};
+use walrelay_pg_client::{PgError, SqlError, sql};
 
 use crate::slot_error::SlotError;
 
@@ -22,10 +22,7 @@ pub struct ServerIdentity {
 
 /// SQL for the timeline and the start time. It does not use `pg_control`, which still shows the old
 /// timeline right after a promotion.
-pub(crate) const TIMELINE_AND_START: &str = "
-SELECT CASE WHEN pg_is_in_recovery() THEN '00000000'
-            ELSE left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) END,
-       (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::int8::text";
+pub(crate) const TIMELINE_AND_START: &str = sql!("server_identity.sql", "timeline_and_start");
 
 impl ServerIdentity {
     /// Creates an identity from the two columns of [`TIMELINE_AND_START`].

@@ -6,7 +6,7 @@
 use pgoutput_parser::Lsn;
 use tokio_postgres::types::{PgLsn, Type};
 use tokio_postgres::{Client, Row};
-use walrelay_pg_client::SqlError;
+use walrelay_pg_client::{SqlError, sql};
 
 use crate::slot_error::SlotError;
 
@@ -181,6 +181,7 @@ pub async fn read_slot(client: &Client, name: &str) -> Result<Option<SlotState>,
 ///
 /// The server refused, or the connection ended.
 pub async fn read_slots(client: &Client, prefix: &str) -> Result<Vec<SlotState>, SlotError> {
+    // spliced: SLOTS, which `read_slot` also begins with.
     let sql = format!(
         "{SLOTS} WHERE starts_with(slot_name::text, $1) AND plugin = '{PLUGIN}'
            AND database = current_database()
@@ -194,16 +195,7 @@ pub async fn read_slots(client: &Client, prefix: &str) -> Result<Vec<SlotState>,
 }
 
 /// Goes through jsonb, which returns null instead of an error for a column that this version lacks.
-const SLOTS: &str = "
-SELECT slot_name::text, plugin::text, slot_type, database::text, active_pid, restart_lsn,
-       confirmed_flush_lsn, wal_status, safe_wal_size, two_phase,
-       (to_jsonb(s) ->> 'failover')::bool AS failover,
-       to_jsonb(s) ->> 'invalidation_reason' AS invalidation_reason,
-       (to_jsonb(s) ->> 'conflicting')::bool AS conflicting,
-       CASE WHEN pg_is_in_recovery() THEN coalesce(pg_last_wal_replay_lsn(), '0/0')
-            ELSE pg_current_wal_lsn()
-       END AS wal_end
-  FROM pg_catalog.pg_replication_slots s";
+const SLOTS: &str = sql!("slot.sql", "slots");
 
 /// Creates a logical slot for pgoutput and returns its start position.
 ///

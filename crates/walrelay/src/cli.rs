@@ -1,13 +1,13 @@
 //! The command line: clap types, nothing else.
 //!
 //! The types state which command takes which [`options`](crate::options), and the arguments that
-//! only the command line may give. Every value stays text here, so that `config` can report all
-//! problems at once.
+//! only the command line may give.
 
 #![expect(missing_docs, reason = "doc comments are the text of --help; groups are named by type")]
 
 mod anchor;
 mod backfill;
+mod config;
 mod dispatch;
 mod inbox;
 mod proof;
@@ -15,21 +15,32 @@ mod rebuild;
 mod replay;
 mod slot;
 
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
 pub use anchor::*;
 pub use backfill::*;
-use clap::{Args, Parser, Subcommand};
+use clap::builder::BoolishValueParser;
+use clap::{Arg, ArgAction, Args, Command, CommandFactory as _, Parser, Subcommand};
+pub use config::*;
 pub use dispatch::*;
 pub use inbox::*;
 pub use proof::*;
 pub use rebuild::*;
 pub use replay::*;
 pub use slot::*;
+use walrelay_pg_client::QualifiedName;
 
+use crate::config::Shell;
+use crate::options::values::{
+    consumer_name, duration, listen, may_hold_secret, shard_count, text_form, word,
+};
 use crate::options::{
-    ColumnOptions, ConsumerDatabaseOptions, ConsumerLoopOptions, ConsumerOptions, DatabaseOptions,
-    DemoOptions, EmulatorOptions, EndpointOption, GeneralOptions, InitOptions, LostSlotOptions,
-    MessageOptions, OutputOptions, ProjectOption, PruneOptions, PubSubOptions, RelayOptions,
-    RunOptions, SqlOption, SubscriptionOption, WalBudgetOption,
+    ColumnOptions, ConnectionOptions, ConsumerOptions, DatabaseOptions, DemoOptions,
+    EmulatorOptions, EndpointOptions, GeneralOptions, InitOptions, MessageOptions, OutputOptions,
+    ProjectOption, PruneOptions, PubSubOptions, RelayOptions, RunOptions, SqlOption,
+    SubscriptionOption, UntilOption, WalBudgetOption,
 };
 
 /// Carries a Postgres transactional outbox into Google Cloud Pub/Sub, in order, losing nothing.
@@ -53,6 +64,45 @@ for this; 4 Pub/Sub is not set up for this; 5 the slot is lost; 6 the slot is he
 
 /// Help heading of the arguments of one invocation: neither environment nor file may set them.
 pub const ARGUMENTS: &str = "Arguments";
+
+/// Returns whether environment and file may set an argument.
+#[must_use]
+pub fn is_option(argument: &Arg) -> bool {
+    argument.get_long().is_some() && argument.get_help_heading() != Some(ARGUMENTS)
+}
+
+/// Returns the declaration of the command line. The switches among its options take a value, so
+/// that a flag can turn off what the environment or the file has turned on.
+#[must_use]
+pub fn command() -> Command {
+    fn shape(command: Command) -> Command {
+        command.mut_args(shape_switch).mut_args(hide_secret).mut_subcommands(shape)
+    }
+    shape(Cli::command())
+}
+
+/// Keeps the help from showing a secret that the environment or the file has set.
+fn hide_secret(argument: Arg) -> Arg {
+    let is_secret = may_hold_secret(&argument);
+    let is_hidden = argument.is_hide_default_value_set();
+    argument.hide_default_value(is_secret || is_hidden)
+}
+
+fn shape_switch(argument: Arg) -> Arg {
+    if !is_option(&argument) || !matches!(argument.get_action(), ArgAction::SetTrue) {
+        return argument;
+    }
+    argument
+        .action(ArgAction::Set)
+        .value_name("BOOL")
+        .num_args(0..=1)
+        .require_equals(true)
+        .default_missing_value("true")
+        .default_value("false")
+        .hide_default_value(true)
+        .hide_possible_values(true)
+        .value_parser(BoolishValueParser::new())
+}
 
 /// One per command of the manual.
 #[derive(Debug, Subcommand)]
@@ -178,6 +228,8 @@ pub enum CommandArgs {
     /// when nothing was lost and nothing was out of order.
     #[command(after_help = "Example:\n  walrelay demo --rows 1000")]
     Demo(DemoOptions),
+    /// Show, check and describe the configuration.
+    Config(ConfigArgs),
     /// Explain an error code: cause, exit code and fix.
     #[command(after_help = "Examples:\n  walrelay explain slot-lost\n  walrelay explain")]
     Explain(ExplainArgs),
@@ -194,26 +246,32 @@ pub enum CommandArgs {
 
 /// `walrelay explain`.
 #[derive(Debug, Args)]
+#[command(next_help_heading = ARGUMENTS)]
 pub struct ExplainArgs {
     /// The code, as an error shows it in `error[CODE]`. Without a code, all codes are listed.
-    #[arg(value_name = "CODE", help_heading = ARGUMENTS)]
+    #[arg(value_name = "CODE")]
     pub code: Option<String>,
 }
 
+const SHELLS: &[(&str, Shell)] =
+    &[("bash", Shell::Bash), ("zsh", Shell::Zsh), ("fish", Shell::Fish)];
+
 /// `walrelay completions`.
 #[derive(Debug, Args)]
+#[command(next_help_heading = ARGUMENTS)]
 pub struct CompletionsArgs {
-    /// `bash`, `zsh` or `fish`.
-    #[arg(value_name = "SHELL", help_heading = ARGUMENTS)]
-    pub shell: String,
+    /// The shell.
+    #[arg(value_name = "SHELL", value_parser = word(SHELLS))]
+    pub shell: Shell,
 }
 
 /// `walrelay man`.
 #[derive(Debug, Args)]
+#[command(next_help_heading = ARGUMENTS)]
 pub struct ManArgs {
     /// Directory that the pages are written into; it is created when it is missing.
-    #[arg(value_name = "DIRECTORY", help_heading = ARGUMENTS)]
-    pub directory: String,
+    #[arg(value_name = "DIRECTORY")]
+    pub directory: PathBuf,
 }
 
 /// Everything the relay is configured by.
@@ -233,16 +291,17 @@ pub struct ServiceOptions {
 
 /// `walrelay init`.
 #[derive(Debug, Args)]
+#[command(next_help_heading = ARGUMENTS)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub struct InitArgs {
-    #[command(flatten)]
-    pub own: InitOptions,
     /// Make a new slot in place of one that was lost, after printing what may not have been published.
-    #[arg(long, help_heading = ARGUMENTS)]
+    #[arg(long)]
     pub accept_loss: bool,
     /// Rows that are in the table before there is a slot are published too, by `walrelay run`, first of all.
-    #[arg(long, help_heading = ARGUMENTS, conflicts_with = "accept_loss")]
+    #[arg(long, conflicts_with = "accept_loss")]
     pub backfill: bool,
+    #[command(flatten)]
+    pub own: InitOptions,
     #[command(flatten)]
     pub database: DatabaseOptions,
     #[command(flatten)]
@@ -270,8 +329,6 @@ pub struct RunArgs {
     #[command(flatten)]
     pub own: RunOptions,
     #[command(flatten)]
-    pub lost_slot: LostSlotOptions,
-    #[command(flatten)]
     pub options: ServiceOptions,
 }
 
@@ -284,12 +341,13 @@ pub struct PrepareUpgradeArgs {
 
 /// `walrelay reshard`.
 #[derive(Debug, Args)]
+#[command(next_help_heading = ARGUMENTS)]
 pub struct ReshardArgs {
     /// How many shards there are to be: a power of two, from 1, which is an outbox without shards, to 64.
-    #[arg(long, value_name = "N", required = true, help_heading = ARGUMENTS)]
-    pub shards: String,
+    #[arg(long, value_name = "N", required = true, value_parser = shard_count)]
+    pub shards: u32,
     /// Look whether it can be done and say what would be, and change nothing.
-    #[arg(long, help_heading = ARGUMENTS)]
+    #[arg(long)]
     pub dry_run: bool,
     #[command(flatten)]
     pub options: ServiceOptions,
@@ -297,15 +355,16 @@ pub struct ReshardArgs {
 
 /// `walrelay status`.
 #[derive(Debug, Args)]
+#[command(next_help_heading = ARGUMENTS)]
 pub struct StatusArgs {
     /// Show it again and again: every two seconds, or as often as given (`--watch=10s`). In place on a
     /// terminal; elsewhere each report has its time, and in JSON a line.
     #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true,
-          default_missing_value = "2s", help_heading = ARGUMENTS)]
-    pub watch: Option<String>,
+          default_missing_value = "2s", value_parser = duration("100ms", "1h"))]
+    pub watch: Option<Duration>,
     /// Where the relay serves HTTP, as in 127.0.0.1:8080: its phase, readiness and heaviest keys are shown too.
-    #[arg(long, value_name = "ADDRESS", help_heading = ARGUMENTS)]
-    pub relay: Option<String>,
+    #[arg(long, value_name = "ADDRESS", value_parser = listen)]
+    pub relay: Option<SocketAddr>,
     #[command(flatten)]
     pub output: OutputOptions,
     #[command(flatten)]
@@ -316,22 +375,21 @@ pub struct StatusArgs {
 
 /// `walrelay consume`.
 #[derive(Debug, Args)]
+#[command(next_help_heading = ARGUMENTS)]
 pub struct ConsumeArgs {
     /// Name of the consumer, as `consumer init` was given it.
-    #[arg(value_name = "NAME", help_heading = ARGUMENTS)]
+    #[arg(value_name = "NAME", value_parser = consumer_name)]
     pub name: String,
     #[command(flatten)]
-    pub until: RunOptions,
+    pub until: UntilOption,
     #[command(flatten)]
     pub own: ConsumerOptions,
     #[command(flatten)]
-    pub service: ConsumerLoopOptions,
-    #[command(flatten)]
-    pub database: ConsumerDatabaseOptions,
+    pub connection: ConnectionOptions,
     #[command(flatten)]
     pub project: ProjectOption,
     #[command(flatten)]
-    pub endpoint: EndpointOption,
+    pub endpoint: EndpointOptions,
 }
 
 /// `walrelay consumer`.
@@ -398,108 +456,115 @@ pub enum ConsumerActionArgs {
 
 /// `walrelay consumer init`.
 #[derive(Debug, Args)]
+#[command(next_help_heading = ARGUMENTS)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub struct ConsumerInitArgs {
     /// Name of the consumer: one for each thing that is kept up to date.
-    #[arg(value_name = "NAME", help_heading = ARGUMENTS)]
+    #[arg(value_name = "NAME", value_parser = consumer_name)]
     pub name: String,
     /// Create the subscription, ordered and without expiry; needs --topic.
-    #[arg(long, requires = "topic", help_heading = ARGUMENTS)]
+    #[arg(long, requires = "topic")]
     pub create: bool,
     /// Topic of a subscription to be created, short or full name.
-    #[arg(long, value_name = "TOPIC", help_heading = ARGUMENTS)]
+    #[arg(long, value_name = "TOPIC")]
     pub topic: Option<String>,
     /// Where Pub/Sub sends what was delivered 100 times; short or full name of a topic.
-    #[arg(long, value_name = "TOPIC", requires = "create", help_heading = ARGUMENTS)]
+    #[arg(long, value_name = "TOPIC", requires = "create")]
     pub dead_letter_topic: Option<String>,
     /// Create it with exactly-once delivery: fewer copies, more latency. The inbox does not need it.
-    #[arg(long, requires = "create", help_heading = ARGUMENTS)]
+    #[arg(long, requires = "create")]
     pub exactly_once: bool,
     /// Only messages with these attributes, in Pub/Sub's filter language.
-    #[arg(long, value_name = "FILTER", requires = "create", help_heading = ARGUMENTS)]
+    #[arg(long, value_name = "FILTER", requires = "create")]
     pub filter: Option<String>,
     #[command(flatten)]
     pub subscription: SubscriptionOption,
     #[command(flatten)]
     pub sql: SqlOption,
     #[command(flatten)]
-    pub database: ConsumerDatabaseOptions,
+    pub connection: ConnectionOptions,
     #[command(flatten)]
     pub project: ProjectOption,
     #[command(flatten)]
-    pub endpoint: EndpointOption,
+    pub endpoint: EndpointOptions,
 }
 
 /// `walrelay consumer scaffold`.
 #[derive(Debug, Args)]
+#[command(next_help_heading = ARGUMENTS)]
 pub struct ConsumerScaffoldArgs {
     /// The table that the handler is to keep up to date, `schema.table`.
-    #[arg(value_name = "TABLE", help_heading = ARGUMENTS)]
-    pub table: String,
+    #[arg(value_name = "TABLE", value_parser = text_form::<QualifiedName>)]
+    pub table: QualifiedName,
     #[command(flatten)]
-    pub database: ConsumerDatabaseOptions,
+    pub connection: ConnectionOptions,
 }
 
 /// `walrelay consumer status`.
 #[derive(Debug, Args)]
+#[command(next_help_heading = ARGUMENTS)]
 pub struct ConsumerStatusArgs {
     /// Name of the consumer.
-    #[arg(value_name = "NAME", help_heading = ARGUMENTS)]
+    #[arg(value_name = "NAME", value_parser = consumer_name)]
     pub name: String,
     #[command(flatten)]
     pub output: OutputOptions,
     #[command(flatten)]
-    pub database: ConsumerDatabaseOptions,
+    pub connection: ConnectionOptions,
 }
 
 /// `walrelay consumer pause` and `resume`.
 #[derive(Debug, Args)]
+#[command(next_help_heading = ARGUMENTS)]
 pub struct ConsumerNameArgs {
     /// Name of the consumer.
-    #[arg(value_name = "NAME", help_heading = ARGUMENTS)]
+    #[arg(value_name = "NAME", value_parser = consumer_name)]
     pub name: String,
     #[command(flatten)]
-    pub database: ConsumerDatabaseOptions,
+    pub connection: ConnectionOptions,
 }
 
 /// `walrelay consumer reset-key`.
 #[derive(Debug, Args)]
+#[command(next_help_heading = ARGUMENTS)]
 pub struct ConsumerResetKeyArgs {
     /// Name of the consumer.
-    #[arg(value_name = "NAME", help_heading = ARGUMENTS)]
+    #[arg(value_name = "NAME", value_parser = consumer_name)]
     pub name: String,
     /// The ordering key.
-    #[arg(long, value_name = "KEY", help_heading = ARGUMENTS)]
+    #[arg(long, value_name = "KEY")]
     pub key: String,
     /// Do not ask.
-    #[arg(long, help_heading = ARGUMENTS)]
+    #[arg(long)]
     pub yes: bool,
     #[command(flatten)]
-    pub database: ConsumerDatabaseOptions,
+    pub connection: ConnectionOptions,
 }
 
 /// `walrelay consumer prune`.
 #[derive(Debug, Args)]
+#[command(next_help_heading = ARGUMENTS)]
 pub struct ConsumerPruneArgs {
     /// Name of the consumer.
-    #[arg(value_name = "NAME", help_heading = ARGUMENTS)]
+    #[arg(value_name = "NAME", value_parser = consumer_name)]
     pub name: String,
     #[command(flatten)]
     pub own: PruneOptions,
     #[command(flatten)]
-    pub database: ConsumerDatabaseOptions,
+    pub connection: ConnectionOptions,
     #[command(flatten)]
-    pub endpoint: EndpointOption,
+    pub endpoint: EndpointOptions,
 }
 
 /// `walrelay prune`.
 #[derive(Debug, Args)]
+#[command(next_help_heading = ARGUMENTS)]
 pub struct PruneArgs {
+    /// Tell how many rows would be deleted, and delete none.
+    #[arg(long)]
+    pub dry_run: bool,
     #[command(flatten)]
     pub own: PruneOptions,
-    /// Tell how many rows would be deleted, and delete none.
-    #[arg(long, help_heading = ARGUMENTS)]
-    pub dry_run: bool,
     #[command(flatten)]
     pub database: DatabaseOptions,
     #[command(flatten)]

@@ -6,41 +6,34 @@
 //!            build      one function per command            │ calls
 //!            settings   settings of `run` and `check`       ▼
 //!            postgres, messages, pubsub   groups of options, each turned into its part
-//!            otlp     OpenTelemetry's variables
-//!            values     one option: text to value, as declared
+//!            otlp       OpenTelemetry's variables
 //! ```
 //!
-//! Reports all problems at once, each with the option, its value and the allowed values, and never
-//! a secret. `check`, not this module, asks Postgres and Pub/Sub about valid values.
+//! Clap parses single values, with the environment and the file as their defaults. This module
+//! checks values that depend on each other. A problem has the option, its value, the origin of the
+//! value and the allowed values, and never a secret. `check`, not this module, asks Postgres and
+//! Pub/Sub about valid values.
 
 mod build;
-mod builder;
 mod command;
 mod commands;
-mod consent;
+mod file;
 mod layers;
-mod log;
 mod messages;
-mod names;
-mod option_values;
 mod otlp;
-mod output_format;
 mod postgres;
 mod problem;
 mod pubsub;
 mod settings;
-mod values;
 
 pub use build::Config;
-pub(crate) use build::SHELLS;
 pub use command::{
-    AnchorAction, AnchorConfig, AuditConfig, CheckConfig, Command, CreateTopics, DatabaseConfig,
-    DemoConfig, DemoOutput, DispatchAction, DispatchConfig, DispatchEdit, DispatchList,
-    EmulatorConfig, ExistingRows, InboxPlace, InitConfig, OnSlotLost, PruneConfig, PruneMode,
-    ReshardConfig, ReshardMode, RowSelection, RunConfig, Shell, SlotAction, SlotConfig, SlotKind,
-    StatusConfig, TraceConfig,
+    AnchorAction, AnchorConfig, AuditConfig, CheckConfig, Command, ConfigAction, Consent,
+    CreateTopics, DatabaseConfig, DemoConfig, DemoOutput, DispatchAction, DispatchConfig,
+    DispatchEdit, DispatchList, EmulatorConfig, ExistingRows, InboxPlace, InitConfig, LogConfig,
+    LogFormat, OnSlotLost, OutputFormat, PruneConfig, PruneMode, ReshardConfig, ReshardMode,
+    RowSelection, RunConfig, Shell, SlotAction, SlotConfig, SlotKind, StatusConfig, TraceConfig,
 };
-pub(crate) use commands::actions::STATES;
 pub use commands::consumer_commands::{
     ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, InboxAction, InboxConfig,
     KeyReset, NewSubscription, OutboxRowsConfig, Rebuild, RebuildIntoConfig, RebuildKeysConfig,
@@ -50,9 +43,8 @@ pub use commands::replay_orders::{
     AdvanceOrder, BackfillAction, BackfillConfig, BackfillOrder, Place, RecoverOrder, ReplayAction,
     ReplayConfig, ReplayOrder, ResetOrder, SkipConsent,
 };
-pub use consent::Consent;
-pub(crate) use layers::is_section;
-pub use layers::{CommandLine, Environment, Refusal};
-pub use log::{LogConfig, LogFormat};
-pub use output_format::OutputFormat;
+pub(crate) use file::{is_section, keys};
+pub use layers::{
+    CommandLine, EffectiveValue, Environment, Refusal, established_variables, variable,
+};
 pub use problem::Problem;

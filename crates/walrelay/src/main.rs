@@ -34,7 +34,7 @@ fn execute() -> Result<(), Error> {
         Err(Refusal::Clap(error)) => error.exit(),
         Err(Refusal::Config(problems)) => return Err(Error::Config(problems)),
     };
-    let config = Config::new(&line, &environment).map_err(Error::Config)?;
+    let config = Config::new(line, &environment).map_err(Error::Config)?;
     telemetry::start(&config.log);
     walrelay_pubsub::install_crypto_provider();
     let io = |action: &str, source| Error::Io { action: action.to_owned(), source };

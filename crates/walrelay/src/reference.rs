@@ -1,13 +1,205 @@
-//! Generates files from the option declarations: the tables of docs/configuration.md, an annotated
-//! configuration file, and a JSON schema for editors. A test compares the files with the output.
+//! Generates files from the command line's declaration: the tables of docs/configuration.md, an
+//! annotated configuration file, and a JSON schema for editors. A test compares the files with the
+//! output.
 
-use clap::{Command, CommandFactory};
+use std::any::TypeId;
+use std::time::Duration;
+
+use clap::{Arg, ArgAction, Command};
 use serde_json::{Map, Value, json};
 
-use crate::cli::{ARGUMENTS, Cli};
-use crate::config::is_section;
-use crate::options::declaration::{Declaration, Fallback, Group, Kind};
-use crate::options::{CONFIG, GROUPS};
+use crate::cli::{self, is_option};
+use crate::config::{established_variables, is_section, keys, variable};
+use crate::options::units::{parse_duration, parse_size};
+use crate::options::values::{Bytes, OrNever};
+
+/// The page's heading for the options of single commands.
+const SINGLE: &str = "Single commands";
+/// The headings of options of single commands in the help.
+const SINGLE_HEADINGS: [&str; 3] = ["This command", "Emulator", "Demo"];
+
+/// An option: an argument that environment and file may set.
+#[derive(Debug, Clone)]
+pub struct OptionEntry {
+    /// The long name.
+    pub name: String,
+    /// The heading in the help.
+    pub heading: String,
+    /// The commands that take the option, as a user types them. Empty if all commands take it.
+    pub commands: Vec<String>,
+    /// The effect, without range and default.
+    pub meaning: String,
+    /// Further information, or an empty text.
+    pub detail: String,
+    /// The lowest and the highest value, if the values have a range.
+    pub range: Option<(String, String)>,
+    /// The default value.
+    pub default: Option<String>,
+    /// The meaning of an unset option, if it has no default value.
+    pub unset: Option<String>,
+    argument: Arg,
+}
+
+/// The kind of an option's values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ValueKind {
+    /// Text.
+    Text,
+    /// Several texts.
+    List,
+    /// On or off.
+    Switch,
+    /// A duration.
+    Duration,
+    /// A size in bytes.
+    Size,
+    /// A whole number.
+    Count,
+}
+
+impl OptionEntry {
+    fn new(argument: &Arg) -> Self {
+        let text = argument.get_help().map(ToString::to_string).unwrap_or_default();
+        let (text, unset) = match text.split_once(" [default: ") {
+            Some((text, unset)) => (text, Some(unset.trim_end_matches(']').to_owned())),
+            None => (text.as_str(), None),
+        };
+        let (meaning, range) = match text.rsplit_once("; ").map(|(text, end)| (text, range(end))) {
+            Some((text, Some(range))) => (text, Some(range)),
+            Some((_, None)) | None => (text, None),
+        };
+        let long = argument.get_long_help().map(ToString::to_string).unwrap_or_default();
+        let detail = long.split_once("\n\n").map(|(_, detail)| detail.replace('\n', " "));
+        let default = argument.get_default_values().first();
+        Self {
+            name: argument.get_long().unwrap_or_default().to_owned(),
+            heading: argument.get_help_heading().unwrap_or_default().to_owned(),
+            commands: Vec::new(),
+            meaning: meaning.to_owned(),
+            detail: detail.unwrap_or_default(),
+            range,
+            default: default.and_then(|value| value.to_str()).map(str::to_owned),
+            unset,
+            argument: argument.clone(),
+        }
+    }
+
+    /// Returns the kind of the values.
+    #[must_use]
+    pub fn kind(&self) -> ValueKind {
+        let value = self.argument.get_value_parser().type_id();
+        match () {
+            () if matches!(self.argument.get_action(), ArgAction::Append) => ValueKind::List,
+            () if value == TypeId::of::<bool>() => ValueKind::Switch,
+            () if value == TypeId::of::<Duration>() || value == TypeId::of::<OrNever>() => {
+                ValueKind::Duration
+            }
+            () if value == TypeId::of::<Bytes>() => ValueKind::Size,
+            () if value == TypeId::of::<u32>() => ValueKind::Count,
+            () => ValueKind::Text,
+        }
+    }
+
+    /// Returns the accepted words, or none if other values are accepted too.
+    #[must_use]
+    pub fn words(&self) -> Vec<String> {
+        let words = self.argument.get_possible_values();
+        words.iter().filter(|word| !word.is_hide_set()).map(|it| it.get_name().to_owned()).collect()
+    }
+
+    fn is_single(&self) -> bool {
+        SINGLE_HEADINGS.contains(&self.heading.as_str())
+    }
+
+    /// Returns whether both are one option, which two groups contain.
+    fn is_like(&self, other: &Self) -> bool {
+        self.name == other.name && self.meaning == other.meaning && self.default == other.default
+    }
+
+    fn values(&self) -> String {
+        let words = self.words();
+        match &self.range {
+            Some((low, high)) => format!("{low} to {high}"),
+            None if !words.is_empty() => words.join(", "),
+            None => {
+                let name = self.argument.get_value_names().unwrap_or_default();
+                name.iter().map(|name| name.to_lowercase()).collect()
+            }
+        }
+    }
+
+    fn commands_before(&self, quote: &str) -> String {
+        match self.is_single() {
+            true => {
+                let names = self.commands.iter().map(|name| format!("{quote}{name}{quote}"));
+                format!("{}: ", names.collect::<Vec<_>>().join(", "))
+            }
+            false => String::new(),
+        }
+    }
+}
+
+fn range(text: &str) -> Option<(String, String)> {
+    let (low, high) = text.split_once(" to ")?;
+    let is_value = |text: &str| {
+        let number: Option<u64> = text.parse().ok();
+        number.is_some() || parse_duration(text).is_some() || parse_size(text).is_some()
+    };
+    (is_value(low) && is_value(high)).then(|| (low.to_owned(), high.to_owned()))
+}
+
+/// Returns every option, in the order of the page. An option that two groups contain alike is
+/// listed once.
+#[must_use]
+pub fn options() -> Vec<OptionEntry> {
+    fn collect(command: &Command, path: &str, found: &mut Vec<OptionEntry>) {
+        for argument in command.get_arguments().filter(|argument| is_option(argument)) {
+            let entry = OptionEntry::new(argument);
+            let known = found.iter().position(|known| known.is_like(&entry));
+            let index = known.unwrap_or_else(|| {
+                found.push(entry);
+                found.len() - 1
+            });
+            if !path.is_empty() {
+                found[index].commands.push(path.to_owned());
+            }
+        }
+        for below in command.get_subcommands() {
+            collect(below, format!("{path} {}", below.get_name()).trim_start(), found);
+        }
+    }
+    let mut found = Vec::new();
+    collect(&cli::command(), "", &mut found);
+    let order = headings();
+    found.sort_by_key(|entry| {
+        let heading = if entry.is_single() { SINGLE } else { &entry.heading };
+        (order.iter().position(|known| *known == heading), is_late(&entry.heading))
+    });
+    found
+}
+
+/// The position of a heading among those of single commands.
+fn is_late(heading: &str) -> Option<usize> {
+    SINGLE_HEADINGS.iter().position(|known| *known == heading)
+}
+
+/// Returns the headings of the page.
+#[must_use]
+pub fn headings() -> [&'static str; 8] {
+    [
+        "General",
+        "Postgres",
+        "Columns of the outbox",
+        "Messages",
+        "Pub/Sub",
+        "Relay",
+        "Consumer",
+        SINGLE,
+    ]
+}
+
+const START: &str = "<!-- options: ";
+const END: &str = "<!-- end -->";
 
 /// Returns the page with its tables regenerated: the text between `<!-- options: HEADING -->` and
 /// `<!-- end -->` is replaced.
@@ -24,127 +216,49 @@ pub fn page(old: &str) -> String {
     new + rest
 }
 
-const START: &str = "<!-- options: ";
-const END: &str = "<!-- end -->";
-
-/// The page's heading for the options of single commands.
-const SINGLE: &str = "Single commands";
-
-fn is_single(group: &Group) -> bool {
-    ["This command", "Emulator", "Demo"].contains(&group.heading)
-}
-
 /// Returns the table of a heading, or an empty text for an unknown heading.
 #[must_use]
 pub fn table(heading: &str) -> String {
-    let groups = GROUPS.iter().filter(|group| match heading {
-        SINGLE => is_single(group),
-        _ => group.heading == heading,
-    });
-    let rows: String = groups
-        .flat_map(|group| {
-            group.options.iter().map(|option| row(option, &single_commands(option, group)))
+    let options = options();
+    let rows: String = options
+        .iter()
+        .filter(|option| match heading {
+            SINGLE => option.is_single(),
+            _ => option.heading == heading,
         })
+        .map(row)
         .collect();
     if rows.is_empty() {
         return rows;
     }
     format!(
-        "| Flag | Environment | Default | Range | Meaning |\n| --- | --- | --- | --- | --- |\n{rows}"
+        "| Flag | Environment | Default | Values | Meaning |\n| --- | --- | --- | --- | --- |\n{rows}"
     )
 }
 
-/// Returns the headings that a test expects on the page.
-#[must_use]
-pub fn headings() -> Vec<&'static str> {
-    let mut headings: Vec<_> =
-        GROUPS.iter().map(|group| if is_single(group) { SINGLE } else { group.heading }).collect();
-    headings.dedup();
-    headings
-}
-
-fn row(option: &Declaration, commands: &[String]) -> String {
-    let own = option.variable();
+fn row(option: &OptionEntry) -> String {
+    let own = variable(&option.name);
     let variables: Vec<String> = std::iter::once(own.as_str())
-        .chain(option.variables.iter().copied())
+        .chain(established_variables(&option.name).iter().copied())
         .map(|name| format!("`{name}`"))
         .collect();
-    let commands = match commands {
-        [] => String::new(),
-        some => format!("{}: ", quoted(some)),
+    let default = match (&option.default, &option.unset) {
+        (Some(value), _) => format!("`{value}`"),
+        (None, Some(unset)) => unset.clone(),
+        (None, None) => "none".to_owned(),
     };
-    let meaning = match option.detail {
-        "" => option.meaning.to_owned(),
+    let meaning = match option.detail.as_str() {
+        "" => option.meaning.clone(),
         detail => format!("{}. {}", option.meaning, detail.trim_end_matches('.')),
     };
     format!(
-        "| `--{}` | {} | {} | {} | {commands}{} |\n",
+        "| `--{}` | {} | {default} | {} | {}{} |\n",
         option.name,
         variables.join(", "),
-        default_in_words(option),
-        range_in_words(option),
+        option.values(),
+        option.commands_before("`"),
         meaning.replace('|', "\\|"),
     )
-}
-
-fn quoted<T: AsRef<str>>(words: impl IntoIterator<Item = T>) -> String {
-    let quoted: Vec<_> = words.into_iter().map(|word| format!("`{}`", word.as_ref())).collect();
-    quoted.join(", ")
-}
-
-fn default_in_words(option: &Declaration) -> String {
-    match option.default {
-        Fallback::Value(value) => format!("`{value}`"),
-        Fallback::Nothing("") => "none".to_owned(),
-        Fallback::Nothing(unset) => unset.to_owned(),
-    }
-}
-
-fn range_in_words(option: &Declaration) -> String {
-    let range = match option.kind {
-        Kind::Text(allowed) => allowed.to_owned(),
-        Kind::List(allowed, _) => format!("{allowed}; a list"),
-        Kind::Words(words) => quoted(words),
-        Kind::Switch => quoted(["true", "false"]),
-        Kind::Duration(..) | Kind::Size(..) => {
-            option.range().map(|(low, high)| format!("`{low}` to `{high}`")).unwrap_or_default()
-        }
-        Kind::Count(low, high) => format!("{low} to {high}"),
-    };
-    let never = if option.default == Fallback::Nothing("`never`") { ", `never`" } else { "" };
-    let besides = if option.besides.is_empty() { "" } else { ", " };
-    format!("{range}{never}{besides}{}", option.besides)
-}
-
-/// Returns the commands to list beside an option, if its heading does not name them.
-fn single_commands(option: &Declaration, group: &Group) -> Vec<String> {
-    if is_single(group) { commands_of(option.name) } else { Vec::new() }
-}
-
-/// Returns the commands that take an option, as a user types them.
-#[must_use]
-pub fn commands_of(option: &str) -> Vec<String> {
-    fn collect(command: &Command, path: &str, option: &str, found: &mut Vec<String>) {
-        for below in command.get_subcommands() {
-            let path = format!("{path} {}", below.get_name());
-            let takes = below.get_arguments().any(|argument| {
-                argument.get_long() == Some(option)
-                    && argument.get_help_heading() != Some(ARGUMENTS)
-            });
-            if takes {
-                found.push(path.trim_start().to_owned());
-            }
-            collect(below, &path, option, found);
-        }
-    }
-    let mut found = Vec::new();
-    collect(&Cli::command(), "", option, &mut found);
-    found
-}
-
-/// Returns the options that are keys of the file: all except `--config`.
-fn keys(group: &Group) -> impl Iterator<Item = &'static Declaration> {
-    group.options.iter().filter(|option| option.name != CONFIG.declaration.name)
 }
 
 /// Returns a configuration file with every option, its meaning and its default. All options are
@@ -157,60 +271,65 @@ pub fn example() -> String {
          # A flag beats the environment, the environment beats this file. What stands below [consume], or the name\n\
          # of another command, at the end of the file is for that command alone. docs/configuration.md says more.\n",
     );
-    let mut heading = "";
-    for group in GROUPS {
-        if group.heading != heading {
-            heading = group.heading;
-            text.extend(["\n# ", if heading == "This command" { SINGLE } else { heading }, "\n"]);
+    let mut heading = String::new();
+    let mut written = Vec::new();
+    let keys = keys();
+    for option in options().iter().filter(|option| keys.contains(&option.name)) {
+        if written.contains(&option.name) {
+            continue;
         }
-        keys(group)
-            .for_each(|option| text.push_str(&example_of(option, &single_commands(option, group))));
+        written.push(option.name.clone());
+        if option.heading != heading {
+            heading.clone_from(&option.heading);
+            let shown = if heading == SINGLE_HEADINGS[0] { SINGLE } else { &heading };
+            text.extend(["\n# ", shown, "\n"]);
+        }
+        text.push_str(&example_of(option));
     }
     text
 }
 
-fn example_of(option: &Declaration, commands: &[String]) -> String {
-    let commands = match commands {
-        [] => String::new(),
-        some => format!("{}: ", some.join(", ")),
-    };
-    let mut text = format!("\n# {commands}{}", option.meaning);
-    let range = range_in_words(option).replace('`', "");
-    text.extend([" (", &range, ").\n"]);
+fn example_of(option: &OptionEntry) -> String {
+    let mut text = format!("\n# {}{}", option.commands_before(""), option.meaning);
+    text.extend([" (", &option.values(), ").\n"]);
     if !option.detail.is_empty() {
-        text.extend(["# ", option.detail, "\n"]);
+        text.extend(["# ", &option.detail, "\n"]);
     }
-    let value = match option.default {
-        Fallback::Value(value) => Some(value),
-        Fallback::Nothing(_) => None,
-    };
-    let written = match (option.kind, value) {
+    let written = match (option.kind(), &option.default) {
         (_, None) => "…".to_owned(),
-        (Kind::Switch | Kind::Count(..), Some(value)) => value.to_owned(),
-        (Kind::List(..), Some(value)) => format!("[\"{value}\"]"),
-        (Kind::Text(_) | Kind::Words(_) | Kind::Duration(..) | Kind::Size(..), Some(value)) => {
+        (ValueKind::Switch | ValueKind::Count, Some(value)) => value.clone(),
+        (ValueKind::List, Some(value)) => format!("[\"{value}\"]"),
+        (ValueKind::Text | ValueKind::Duration | ValueKind::Size, Some(value)) => {
             format!("\"{value}\"")
         }
     };
-    text.extend(["# ", option.name, " = ", &written, "\n"]);
+    text.extend(["# ", &option.name, " = ", &written, "\n"]);
     text
 }
 
 /// Returns the JSON schema of the configuration file.
 #[must_use]
 pub fn schema() -> String {
-    let mut properties: Map<String, Value> = GROUPS
-        .iter()
-        .flat_map(keys)
-        .map(|option| (option.name.to_owned(), property(option)))
-        .collect();
+    let keys = keys();
+    let options: Vec<_> =
+        options().into_iter().filter(|option| keys.contains(&option.name)).collect();
+    let mut properties = Map::new();
+    for option in &options {
+        let mut property = property(option);
+        if options.iter().any(|other| other.name == option.name && other.default != option.default)
+        {
+            // The default depends on the command.
+            property.as_object_mut().map(|property| property.remove("default"));
+        }
+        properties.entry(option.name.clone()).or_insert(property);
+    }
     let section = json!({
         "type": "object",
         "additionalProperties": false,
         "properties": properties,
     });
     // Sections with settings for one command alone.
-    let cli = Cli::command();
+    let cli = cli::command();
     let names = cli.get_subcommands().map(|command| command.get_name().to_owned());
     let section_of = |name| (name, json!({ "$ref": "#/definitions/section" }));
     properties.extend(names.filter(|name| is_section(name)).map(section_of));
@@ -226,70 +345,55 @@ pub fn schema() -> String {
     format!("{schema:#}\n")
 }
 
-fn property(option: &Declaration) -> Value {
-    let mut property = match option.kind {
-        Kind::Text(_) => json!({ "type": "string" }),
-        Kind::List(..) => json!({
+fn property(option: &OptionEntry) -> Value {
+    let kind = option.kind();
+    let words = option.words();
+    let mut property = match kind {
+        ValueKind::Switch => json!({ "type": "boolean" }),
+        ValueKind::Count => json!({ "type": "integer" }),
+        ValueKind::List => json!({
             "anyOf": [
                 { "type": "array", "items": { "type": "string" } },
                 { "type": ["string", "boolean"] },
             ]
         }),
-        Kind::Words(words) => json!({ "enum": words }),
-        Kind::Switch => json!({ "type": "boolean" }),
-        Kind::Duration(..) => {
-            json!({ "type": "string", "pattern": "^([0-9]+ ?(ms|s|m|h|d)|never)$" })
-        }
-        Kind::Size(..) => {
-            json!({ "type": "string", "pattern": "^[0-9]+ ?(B|kB|KB|MB|GB|KiB|MiB|GiB)$" })
-        }
-        Kind::Count(low, high) => json!({ "type": "integer", "minimum": low, "maximum": high }),
+        ValueKind::Text if !words.is_empty() => json!({ "enum": words }),
+        ValueKind::Text | ValueKind::Duration | ValueKind::Size => json!({ "type": "string" }),
     };
-    let range = range_in_words(option).replace('`', "");
-    property["description"] = Value::from(format!("{} ({range})", option.meaning));
-    if let Fallback::Value(value) = option.default {
-        property["default"] = match option.kind {
-            Kind::Count(..) => value.parse::<u64>().map_or(Value::Null, Value::from),
-            Kind::Switch => Value::from(value == "true"),
-            Kind::List(..) => json!([value]),
-            Kind::Text(_) | Kind::Words(_) | Kind::Duration(..) | Kind::Size(..) => {
-                Value::from(value)
-            }
+    property["description"] = Value::from(format!("{} ({})", option.meaning, option.values()));
+    if let Some(value) = &option.default {
+        property["default"] = match kind {
+            ValueKind::Count => value.parse::<u64>().map_or(Value::Null, Value::from),
+            ValueKind::Switch => Value::from(value == "true"),
+            ValueKind::List => json!([value]),
+            ValueKind::Text | ValueKind::Duration | ValueKind::Size => Value::from(value.as_str()),
         };
     }
     property
 }
 
 #[cfg(test)]
-#[expect(unreachable_pub, reason = "options are declared for everybody")]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
-    use crate::options::declaration::{Setting, options};
-
-    options! {
-        /// An option for the tests.
-        MadeUpOptions "Made up"
-        NAP: Duration = Setting::duration("nap", "5m", Duration::ZERO, Duration::from_hours(2))
-            .means("How long the relay naps after lunch")
-            .detail("Not before noon.");
-    }
+    use crate::options::values::duration;
 
     #[test]
-    fn one_declaration_is_a_row_an_argument_a_line_of_the_file_and_a_property() {
-        let [nap] = MadeUpOptions::GROUP.options else { panic!("one option was declared") };
-        assert_eq!(nap.name, NAP.declaration.name);
+    fn one_declaration_is_a_row_a_line_of_the_file_and_a_property() {
+        let argument = Arg::new("nap")
+            .long("nap")
+            .default_value("5m")
+            .value_parser(duration("0s", "2h"))
+            .help("How long the relay naps after lunch; 0s to 2h")
+            .long_help("How long the relay naps after lunch; 0s to 2h\n\nNot before noon.");
+        let nap = OptionEntry::new(&argument);
         assert_eq!(
-            row(nap, &[]),
-            "| `--nap` | `WALRELAY_NAP` | `5m` | `0ms` to `2h` \
+            row(&nap),
+            "| `--nap` | `WALRELAY_NAP` | `5m` | 0s to 2h \
              | How long the relay naps after lunch. Not before noon |\n"
         );
-        let help = MadeUpOptions::GROUP.augment(Command::new("x")).render_help().to_string();
-        assert!(help.contains("--nap <DURATION>"), "{help}");
-        assert!(help.contains("after lunch; 0ms to 2h [default: 5m]"), "{help}");
-        let example = example_of(nap, &[]);
+        let example = example_of(&nap);
         assert!(example.ends_with("# Not before noon.\n# nap = \"5m\"\n"), "{example}");
-        assert_eq!(property(nap)["default"], "5m");
+        assert_eq!(property(&nap)["default"], "5m");
+        assert_eq!(property(&nap)["type"], "string");
     }
 }

@@ -7,6 +7,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::error::ErrorKind;
+use walrelay::cli::is_option;
 use walrelay::config::{Command, CommandLine, Config, Environment, Problem, Refusal, RunConfig};
 use walrelay_core::ColumnAliases;
 use walrelay_relay::settings::Until;
@@ -42,7 +44,7 @@ fn parse(arguments: &[&str], variables: &[(&str, &str)]) -> Result<CommandLine, 
 
 fn config(arguments: &[&str], variables: &[(&str, &str)]) -> Result<Config, Vec<Problem>> {
     match parse(arguments, variables) {
-        Ok(line) => Config::new(&line, &Environment::new(variables.iter().copied())),
+        Ok(line) => Config::new(line, &Environment::new(variables.iter().copied())),
         Err(Refusal::Config(problems)) => Err(problems),
         Err(Refusal::Clap(error)) => panic!("{error}"),
     }
@@ -138,28 +140,76 @@ fn a_column_may_have_several_names() {
 }
 
 #[test]
-fn all_problems_are_reported_at_once_with_value_origin_and_what_is_allowed() {
-    let arguments = ["run", "--slot", "Bad-Slot", "--park-after", "30", "--on-dead", "stop"];
-    let variables =
-        [("WALRELAY_MAX_IN_FLIGHT_BYTES", "1KiB"), ("PORT", "http"), ("WALRELAY_TOPIC", "{a")];
-    let problems = texts(&config(&arguments, &variables).unwrap_err());
-    let expected = [
-        "--slot \"Bad-Slot\": 1 to 63 lower-case letters",
-        "--database-url: not set",
-        "--project: not set",
-        "--topic \"{a\" (from WALRELAY_TOPIC):",
-        "PORT: \"http\" is not a port",
-        "--park-after \"30\": a duration in ms, s, m, h or d, such as 30s, from 100ms to 1d",
-        "--on-dead \"stop\": one of continue, hold",
-        "--max-in-flight-bytes \"1KiB\" (from WALRELAY_MAX_IN_FLIGHT_BYTES): a size",
-    ];
-    for start in expected {
+fn a_wrong_value_is_reported_with_its_origin_and_what_is_allowed() {
+    for (arguments, variables, expected) in [
+        (
+            &["run", "--slot", "Bad-Slot"][..],
+            &[][..],
+            "--slot \"Bad-Slot\": 1 to 63 lower-case letters",
+        ),
+        (
+            &["run", "--park-after", "30"],
+            &[("WALRELAY_PARK_AFTER", "1s")],
+            "--park-after \"30\": a duration in ms, s, m, h or d, such as 30s, from 100ms to 1d",
+        ),
+        (&["run", "--on-dead", "stop"], &[], "--on-dead \"stop\": one of continue, hold"),
+        (
+            &["run"],
+            &[("WALRELAY_ON_DEAD", "stop")],
+            "--on-dead \"stop\" (from WALRELAY_ON_DEAD): one of continue, hold",
+        ),
+        (&["run"], &[("WALRELAY_TOPIC", "{a")], "--topic \"{a\" (from WALRELAY_TOPIC):"),
+        (
+            &["run"],
+            &[("WALRELAY_MAX_IN_FLIGHT_BYTES", "1KiB")],
+            "--max-in-flight-bytes \"1KiB\" (from WALRELAY_MAX_IN_FLIGHT_BYTES): a size",
+        ),
+        (
+            &["dispatch", "list"],
+            &[("RUST_LOG", "loud")],
+            "--log-level \"loud\" (from RUST_LOG): error, warn",
+        ),
+    ] {
+        let problems = texts(&config(arguments, variables).unwrap_err());
         assert!(
-            problems.iter().any(|problem| problem.starts_with(start)),
-            "{start}: {problems:#?}"
+            matches!(problems.as_slice(), [one] if one.starts_with(expected)),
+            "{expected}: {problems:#?}"
         );
     }
+}
+
+#[test]
+fn problems_that_no_single_value_has_are_reported_at_once() {
+    let variables =
+        [("PORT", "http"), ("WALRELAY_TOPIC", "{version}"), ("WALRELAY_COLUMN_VERSION", "")];
+    let problems = texts(&config(&["run"], &variables).unwrap_err());
+    let expected = [
+        "--database-url: not set",
+        "--project: not set",
+        "--topic \"{version}\" (from WALRELAY_TOPIC): the outbox tables have no column for {version}",
+        "PORT: \"http\" is not a port",
+    ];
+    for start in expected {
+        assert!(problems.iter().any(|it| it.starts_with(start)), "{start}: {problems:#?}");
+    }
     assert_eq!(problems.len(), expected.len(), "{problems:#?}");
+}
+
+#[test]
+fn an_empty_value_means_none() {
+    let config = run_config(
+        &["--cloudevents-source", ""],
+        &[
+            ("WALRELAY_HTTP", ""),
+            ("PORT", ""),
+            ("WALRELAY_SHARD", ""),
+            ("WALRELAY_ANCHOR_KEEP", ""),
+        ],
+    );
+    assert_eq!((config.http, config.anchor_keep), (None, None));
+    assert!(config.settings.relay.outbox.shard.is_whole());
+    let problems = texts(&self::config(&["run"], &[("WALRELAY_SLOT", "")]).unwrap_err());
+    assert!(problems[0].starts_with("--slot \"\" (from WALRELAY_SLOT)"), "{problems:?}");
 }
 
 #[test]
@@ -174,6 +224,9 @@ fn unknown_keys_and_shapes_of_the_file_are_problems() {
     for option in ["--database-url: not set", "--project: not set"] {
         assert!(problems.iter().any(|problem| problem.starts_with(option)), "{problems:#?}");
     }
+    let wrong = ["run", "--config", file.path(), "--park-after", "soon"];
+    let problems = texts(&config(&wrong, &[]).unwrap_err());
+    assert!(matches!(problems.as_slice(), [one] if one.contains("soon")), "{problems:#?}");
     let missing = texts(&config(&["run", "--config", "/nowhere/x.toml"], &[]).unwrap_err());
     assert!(missing[0].starts_with("--config \"/nowhere/x.toml\": a file that can be read"));
     let broken = TemporaryFile::new("broken.toml", "slot = \"a\"\ndatabase-url = \"x:hunter2\n");
@@ -220,9 +273,10 @@ fn values_that_contradict_each_other_are_problems() {
     let template = ["run", "--topic", "{version}", "--column-version", ""];
     let problems = texts(&config(&template, &given).unwrap_err());
     assert!(problems[0].contains("the outbox tables have no column for {version}"), "{problems:?}");
-    let both = ["dispatch", "retry", "id", "--all-dead"];
-    let problems = texts(&config(&both, &given).unwrap_err());
-    assert!(problems[0].contains("not both"), "{problems:?}");
+    for both in [&["dispatch", "retry", "id", "--all-dead"][..], &["dispatch", "retry"]] {
+        let problems = texts(&config(both, &given).unwrap_err());
+        assert!(problems[0].contains("not both"), "{problems:?}");
+    }
 }
 
 #[test]
@@ -250,6 +304,23 @@ fn secrets_are_never_printed() {
     let problems = config(&["status", "--database-url", url], &[]).unwrap_err();
     assert!(!problems.is_empty());
     assert!(!format!("{problems:?} {:?}", texts(&problems)).contains("hunter2"));
+    for arguments in [
+        &["status", "--database-url", url, "--park-after"][..],
+        &["status", url],
+        &["status", "--endpoint", "http://relay:hunter2@pubsub"],
+        &["audit", "--inbox", url],
+        &["trace", "id", "--inbox", &format!("billing={url}")],
+    ] {
+        let shown = match parse(arguments, &[]) {
+            Err(Refusal::Clap(error)) => error.to_string(),
+            Err(Refusal::Config(problems)) => format!("{problems:?} {:?}", texts(&problems)),
+            Ok(line) => {
+                let config = Config::new(line, &Environment::default());
+                format!("{:?}", config.unwrap_err())
+            }
+        };
+        assert!(!shown.contains("hunter2"), "{arguments:?}: {shown}");
+    }
     let Err(Refusal::Clap(help)) = parse(&["run", "--help"], &[("DATABASE_URL", URL)]) else {
         panic!("--help is an answer of its own");
     };
@@ -357,14 +428,50 @@ fn an_error_that_is_named_is_listed_in_every_state_unless_one_is_named_too() {
 
 #[test]
 fn arguments_of_dispatch_that_contradict_each_other_are_refused() {
-    for (arguments, wrong) in [
-        (&["dispatch", "retry", "--all-dead", "--status", "discarded"], "--status \"discarded\""),
-        (&["dispatch", "retry", "--all-dead", "--status", "retrying"], "--status \"retrying\""),
-        (&["dispatch", "list", "--all", "--limit", "5"], "--limit \"5\""),
+    for arguments in [
+        &["dispatch", "retry", "--all-dead", "--status", "discarded"],
+        &["dispatch", "retry", "--all-dead", "--status", "retrying"],
+        &["dispatch", "list", "--all", "--limit", "5"],
     ] {
-        let problems = config(arguments, &[("DATABASE_URL", URL)]).unwrap_err();
-        let found = texts(&problems);
-        assert!(matches!(found.as_slice(), [one] if one.starts_with(wrong)), "{found:?}");
+        let Err(Refusal::Clap(error)) = parse(arguments, &[("DATABASE_URL", URL)]) else {
+            panic!("{arguments:?} was accepted");
+        };
+        assert_eq!(error.kind(), ErrorKind::ArgumentConflict);
+    }
+}
+
+/// Arguments that choose what is deleted, discarded or skipped, or agree to it.
+const DESTRUCTIVE: [&str; 12] = [
+    "yes",
+    "accept-loss",
+    "discard-rows",
+    "skip-events",
+    "skip-dead",
+    "all-dead",
+    "include-dead",
+    "aggregate-id",
+    "event-id",
+    "key",
+    "since",
+    "abandon",
+];
+
+#[test]
+fn neither_environment_nor_file_can_agree_to_a_loss_or_choose_rows() {
+    fn look(command: &clap::Command, found: &mut Vec<String>) {
+        for argument in command.get_arguments() {
+            let Some(long) = argument.get_long() else { continue };
+            if DESTRUCTIVE.contains(&long) {
+                assert!(!is_option(argument), "{} --{long}", command.get_name());
+                found.push(long.to_owned());
+            }
+        }
+        command.get_subcommands().for_each(|below| look(below, found));
+    }
+    let mut found = Vec::new();
+    look(&walrelay::cli::command(), &mut found);
+    for name in DESTRUCTIVE {
+        assert!(found.iter().any(|found| found == name), "no command takes --{name}");
     }
 }
 
@@ -404,7 +511,7 @@ fn root_certificates_that_cannot_be_read_have_a_fix_of_their_own() {
     ] {
         assert!(told.contains("fix: Set `sslrootcert` to a readable PEM file"), "{told}");
     }
-    let both = config(&["status", "--database-url", &gone, "--watch=x"], &[]).unwrap_err();
+    let both = config(&["run", "--database-url", &gone], &[]).unwrap_err();
     let told = walrelay::error::Error::Config(both).report();
     assert!(told.contains("docs/configuration.md"), "{told}");
 }
@@ -414,9 +521,12 @@ fn a_file_that_is_no_toml_hides_no_wrong_flag() {
     let file = TemporaryFile::new("broken.toml", "database-url = \"postgresql://db\nslot = ");
     let arguments = ["run", "--config", file.path(), "--park-after", "soon"];
     let problems = texts(&config(&arguments, &[]).unwrap_err());
-    assert_eq!(problems.len(), 2, "{problems:?}");
-    assert!(problems[0].contains("a TOML file"), "{problems:?}");
-    assert!(problems[1].starts_with("--park-after \"soon\""), "{problems:?}");
+    assert!(
+        matches!(problems.as_slice(), [one] if one.starts_with("--park-after \"soon\"")),
+        "{problems:?}"
+    );
+    let problems = texts(&config(&arguments[..3], &[]).unwrap_err());
+    assert!(matches!(problems.as_slice(), [one] if one.contains("a TOML file")), "{problems:?}");
 }
 
 #[test]

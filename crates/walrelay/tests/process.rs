@@ -29,12 +29,20 @@ fn usage_errors_exit_with_2_and_leave_standard_output_alone() {
 }
 
 #[test]
-fn a_wrong_configuration_exits_with_2_and_names_every_problem() {
-    let output = walrelay(&["run", "--park-after", "soon", "--slot", "A B"], &[("PORT", "x")]);
-    assert_eq!(output.status.code(), Some(2));
-    let message = text(&output.stderr);
-    for name in ["--park-after", "--slot", "--database-url", "--project", "PORT"] {
-        assert!(message.contains(name), "{name} is missing in {message}");
+fn a_wrong_configuration_exits_with_2_and_names_its_problems() {
+    for (arguments, names) in [
+        (
+            &["run", "--park-after", "soon"][..],
+            &["error[configuration-invalid]", "--park-after"][..],
+        ),
+        (&["run"], &["error[configuration-invalid]", "--database-url", "--project", "PORT"]),
+    ] {
+        let output = walrelay(arguments, &[("PORT", "x")]);
+        assert_eq!(output.status.code(), Some(2));
+        let message = text(&output.stderr);
+        for name in names {
+            assert!(message.contains(name), "{name} is missing in {message}");
+        }
     }
 }
 
@@ -50,6 +58,7 @@ fn help_exits_with_0_for_every_command() {
         "prune",
         "emulator",
         "demo",
+        "config",
         "explain",
         "completions",
         "man",
@@ -117,4 +126,63 @@ fn there_is_a_man_page_for_each_command() {
     assert!(page("walrelay-run.1").contains("park\\-after"));
     assert!(page("walrelay-dispatch-list.1").contains("older\\-than"));
     std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn config_show_prints_every_value_with_its_source_and_no_secret() {
+    let file = std::env::temp_dir().join(format!("walrelay-{}-show.toml", std::process::id()));
+    std::fs::write(&file, "slot = \"mine\"\n[consume]\nworkers = 7\n").unwrap();
+    let file = file.to_str().unwrap();
+    let given = [
+        ("DATABASE_URL", "postgresql://relay:hunter2@db/app"),
+        ("WALRELAY_PARK_AFTER", "1s"),
+        ("WALRELAY_CONFIG", file),
+    ];
+    let show = |arguments: &[&str]| {
+        let output = walrelay(&[&["config", "show"], arguments].concat(), &given);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        assert!(!text(&output.stdout).contains("hunter2"), "{}", text(&output.stdout));
+        text(&output.stdout).to_owned()
+    };
+    let json: serde_json::Value = serde_json::from_str(&show(&["--format", "json"])).unwrap();
+    let value = |json: &serde_json::Value, name: &str| {
+        let of = |value: &&serde_json::Value| value["option"] == name;
+        let found = json.as_array().unwrap().iter().find(of);
+        let found = found.unwrap_or_else(|| panic!("{name} is missing in {json:#}"));
+        (found["value"].clone(), found["source"].as_str().unwrap().to_owned())
+    };
+    for (name, expected, source) in [
+        ("slot", "mine", file),
+        ("park-after", "1s", "WALRELAY_PARK_AFTER"),
+        ("max-attempts", "20", "default"),
+        ("database-url", "***", "DATABASE_URL"),
+    ] {
+        assert_eq!(value(&json, name), (expected.into(), source.to_owned()), "{name}");
+    }
+    assert_eq!(value(&json, "project"), (serde_json::Value::Null, "default".to_owned()));
+    let flags = ["--format=json", "--", "run", "--slot", "flag"];
+    let json: serde_json::Value = serde_json::from_str(&show(&flags)).unwrap();
+    assert_eq!(value(&json, "slot"), ("flag".into(), "command line".to_owned()));
+    let consumer = show(&["--", "consume", "billing"]);
+    let workers = consumer.lines().find(|line| line.starts_with("workers ")).unwrap();
+    assert!(workers.contains(" 7 ") && workers.ends_with(file), "{workers}");
+    assert!(consumer.contains("max-attempts") && !consumer.contains("park-after"), "{consumer}");
+    std::fs::remove_file(file).unwrap();
+}
+
+#[test]
+fn config_check_names_problems_without_connecting_and_config_schema_prints_the_schema() {
+    let given = [("DATABASE_URL", "postgresql://relay@127.0.0.1:1/app")];
+    let refused = walrelay(&["config", "check"], &given);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("--project: not set"), "{}", text(&refused.stderr));
+    let given = [given[0], ("WALRELAY_PROJECT", "p")];
+    let valid = walrelay(&["config", "check"], &given);
+    assert_eq!(valid.status.code(), Some(0), "{}", text(&valid.stderr));
+    let wrong = walrelay(&["config", "check", "--", "run", "--workers", "2"], &given);
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(text(&wrong.stderr).contains("--workers"), "{}", text(&wrong.stderr));
+    let schema = walrelay(&["config", "schema"], &[]);
+    let schema: serde_json::Value = serde_json::from_slice(&schema.stdout).unwrap();
+    assert_eq!(schema["title"], "walrelay.toml");
 }

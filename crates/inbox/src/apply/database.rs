@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 use walrelay_inbox_core::{Fate, Standing, is_uncounted_failure, uncounted_code_prefixes};
-use walrelay_pg_client::{ConnectConfig, SqlClient, connect_sql};
+use walrelay_pg_client::{ConnectConfig, SqlClient, connect_sql, sql};
 
 use crate::apply::apply_error::{ApplyError, chain};
 use crate::apply::apply_options::{Plan, VERSION_GAP};
@@ -18,10 +18,9 @@ use crate::apply::handler_kind::Kind;
 use crate::columns::{Columns, MESSAGES, Parameter, borrowed};
 use crate::error::InboxError;
 use crate::event::Event;
-use crate::operator::admin::{or_none_in_earlier, refuse_hidden_writes};
-use crate::operator::pending_counts::{IMPLAUSIBLE, STUCK, WAITING, Waiting, stuck};
-use crate::operator::unfinished_rebuild::{self, UnfinishedRebuild};
-use crate::settings::OnGap;
+use crate::operator::admin::refuse_hidden_writes;
+use crate::operator::pending_counts::{COUNTED_MAX, STUCK, STUCK_COUNTED, WAITING, Waiting, stuck};
+use crate::operator::unfinished_rebuild::UnfinishedRebuild;
 
 /// The time to wait beyond the server's own time-out. After that the connection is dead, and the
 /// commit is unknown.
@@ -37,43 +36,20 @@ pub(crate) const LOOK_TIMEOUT: Duration = Duration::from_secs(60);
 /// `settings` enables `synchronous_commit`, because only a durable commit may be acknowledged (C2).
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
 
-pub(crate) static APPLY: LazyLock<[String; 2]> = LazyLock::new(|| {
-    HOLDS.map(|hold| {
-        format!(
-            "SELECT array_agg(a.result), array_agg(a.error_code) FROM (SELECT o.result, o.error_code \
+pub(crate) static APPLY: LazyLock<String> = LazyLock::new(|| {
+    // spliced: MESSAGES.
+    format!(
+        "SELECT array_agg(a.result), array_agg(a.error_code) FROM (SELECT o.result, o.error_code \
          FROM public.app_inbox_apply($1, $2, $18::text::pg_catalog.regprocedure, {MESSAGES}, \
-           on_dead => $19, max_attempts => $20, dedupe => $21{hold}) AS o ORDER BY o.index) AS a"
-        )
-    })
+           on_dead => $19, max_attempts => $20, dedupe => $21, on_gap => $22) AS o ORDER BY o.index) AS a"
+    )
 });
 
-pub(crate) static REDELIVER: LazyLock<[String; 2]> = LazyLock::new(|| {
-    HOLDS.map(|hold| {
-        format!(
-            "SELECT array_agg(r.result), array_agg(r.error_code), array_agg(r.event_id) \
-               FROM public.app_inbox_redeliver( \
-               $1, $2, $3::text::pg_catalog.regprocedure, on_dead => $4, max_attempts => $5, \
-               batch => $6{hold}) AS r"
-        )
-    })
-});
+pub(crate) const REDELIVER: &str = sql!("database.sql", "redeliver");
 
 /// Ends the transaction and resets the session settings that a handler made, so that every batch
 /// starts from the same settings.
 const COMMIT: &str = "COMMIT; RESET ROLE; RESET ALL";
-
-/// The `on_gap` argument is passed only for `hold`, because an inbox of an earlier version does not
-/// know it.
-const HOLDS: [&str; 2] = ["", ", on_gap => 'hold'"];
-
-/// Returns the plan's statement: the one without `on_gap`, or the one with it.
-fn of_plan<'a>(plan: &Plan, statements: &'a [String; 2]) -> &'a str {
-    let [accepts, holds] = statements;
-    match plan.on_gap {
-        OnGap::Accept => accepts,
-        OnGap::Hold => holds,
-    }
-}
 
 /// The results that an event can have.
 pub(crate) const RESULTS: [&str; 7] =
@@ -192,6 +168,7 @@ const ID_COLLISION: &str = "ID_COLLISION";
 pub(crate) fn settings(plan: &Plan) -> String {
     let most = plan.handler_timeout.as_millis();
     let (lock, idle) = (plan.lock_timeout.as_millis().max(1), most + 30_000);
+    // spliced: the time-outs, because a batch of statements takes no parameters.
     format!(
         "SELECT pg_catalog.set_config('statement_timeout', '{most}', true), \
                 pg_catalog.set_config('lock_timeout', '{lock}', true), \
@@ -284,7 +261,8 @@ impl Connection {
         parameters.push((Box::new(plan.on_dead.name()), Type::TEXT));
         parameters.push((Box::new(plan.max_attempts), Type::INT4));
         parameters.push((Box::new(plan.dedupe.name()), Type::TEXT));
-        self.transact(plan, of_plan(plan, &APPLY), &borrowed(&parameters)).await
+        parameters.push((Box::new(plan.on_gap.name()), Type::TEXT));
+        self.transact(plan, &APPLY, &borrowed(&parameters)).await
     }
 
     /// Retries failed events that are due, at most `limit`.
@@ -313,16 +291,17 @@ impl Connection {
         plan: &Plan,
         limit: i32,
     ) -> Result<Vec<Applied>, ApplyError> {
-        let on_dead = plan.on_dead.name();
-        let parameters: [Parameter<'_>; 6] = [
+        let (on_dead, on_gap) = (plan.on_dead.name(), plan.on_gap.name());
+        let parameters: [Parameter<'_>; 7] = [
             (&plan.consumer, Type::TEXT),
             (&plan.generation, Type::INT4),
             (&function, Type::TEXT),
             (&on_dead, Type::TEXT),
             (&plan.max_attempts, Type::INT4),
             (&limit, Type::INT4),
+            (&on_gap, Type::TEXT),
         ];
-        self.transact(plan, of_plan(plan, &REDELIVER), &parameters).await
+        self.transact(plan, REDELIVER, &parameters).await
     }
 
     /// Runs a transaction in one round trip. All statements are sent before the first answer.
@@ -369,28 +348,29 @@ impl Connection {
         };
         let client = self.client().await?;
         let no_attempt: Vec<&str> = uncounted_code_prefixes().collect();
-        let parameters: [Parameter<'_>; 3] = [
-            (&plan.consumer, Type::TEXT),
-            (&plan.generation, Type::INT4),
+        let consumer: Parameter<'_> = (&plan.consumer, Type::TEXT);
+        let generation: Parameter<'_> = (&plan.generation, Type::INT4);
+        let of_stuck = [
+            consumer.clone(),
+            generation.clone(),
             (&no_attempt, Type::TEXT_ARRAY),
+            (&STUCK_COUNTED, Type::INT8),
         ];
+        let of_waiting = [consumer, generation, (&COUNTED_MAX, Type::INT8)];
         let all = async {
             tokio::join!(
-                client.query_typed(&STUCK, &parameters),
-                client.query_typed(&WAITING, &parameters[..2]),
-                client.query_typed(&IMPLAUSIBLE, &parameters[..2]),
+                client.query_typed(STUCK, &of_stuck),
+                client.query_typed(WAITING, &of_waiting),
             )
         };
         let answer = timeout(LOOK_TIMEOUT, all).await;
         if client.is_closed() || answer.is_err() {
             self.client = None;
         }
-        let (rows, waiting, implausible) = answer.map_err(|_| ApplyError::Silent)?;
+        let (rows, waiting) = answer.map_err(|_| ApplyError::Silent)?;
         let (rows, waiting) = (rows.map_err(ApplyError::Sql)?, waiting.map_err(ApplyError::Sql)?);
-        let implausible = or_none_in_earlier(implausible).map_err(ApplyError::Sql)?;
         let stuck = rows.first().map(|row| stuck(&plan.consumer, row));
         let waiting = waiting.first().map(Waiting::of_row).unwrap_or_default();
-        let waiting = waiting.with_implausible(implausible.first());
         Ok(Found { registration, hidden, stuck, waiting })
     }
 
@@ -406,12 +386,9 @@ impl Connection {
         consumer: &str,
     ) -> Result<Option<Registration>, ApplyError> {
         let client = self.client().await?;
-        let sql = format!(
-            "SELECT subscription, generation, paused, {} FROM public.app_inbox_consumer AS c WHERE consumer = $1",
-            unfinished_rebuild::COLUMNS
-        );
+        let sql = sql!("database.sql", "registration");
         let parameters: [Parameter<'_>; 1] = [(&consumer, Type::TEXT)];
-        let answer = timeout(LOOK_TIMEOUT, client.query_typed(&sql, &parameters)).await;
+        let answer = timeout(LOOK_TIMEOUT, client.query_typed(sql, &parameters)).await;
         if client.is_closed() || answer.is_err() {
             self.client = None;
         }
@@ -450,20 +427,7 @@ pub(crate) async fn resolve_handler(
     client: &SqlClient,
     name: &str,
 ) -> Result<Vec<String>, tokio_postgres::Error> {
-    let sql = "SELECT pg_catalog.format('%I.%I(%s)', n.nspname, p.proname, \
-                 CASE WHEN p.proargtypes[0] = 'public.app_inbox_event'::pg_catalog.regtype \
-                      THEN 'public.app_inbox_event' ELSE 'public.app_inbox_event[]' END) \
-          FROM pg_catalog.pg_proc AS p JOIN pg_catalog.pg_namespace AS n ON n.oid = p.pronamespace \
-         WHERE p.pronargs = 1 AND p.prokind = 'f' AND p.prorettype = 'void'::pg_catalog.regtype \
-           AND NOT p.proretset \
-           AND p.proargtypes[0] IN ('public.app_inbox_event'::pg_catalog.regtype, \
-                                    'public.app_inbox_event[]'::pg_catalog.regtype) \
-           AND CASE WHEN pg_catalog.cardinality(pg_catalog.parse_ident($1)) = 1 \
-                    THEN pg_catalog.pg_function_is_visible(p.oid) \
-                     AND p.proname = (pg_catalog.parse_ident($1))[1] \
-                    ELSE n.nspname = (pg_catalog.parse_ident($1))[1] \
-                     AND p.proname = (pg_catalog.parse_ident($1))[2] END \
-         ORDER BY 1";
+    let sql = sql!("database.sql", "resolve_handler");
     let parameters: [Parameter<'_>; 1] = [(&name, Type::TEXT)];
     let rows = client.query_typed(sql, &parameters).await?;
     Ok(rows.iter().map(|row| row.get(0)).collect())

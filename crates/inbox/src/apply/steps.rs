@@ -216,6 +216,7 @@ async fn gaps(
     parameters.push((Box::new(from == From::Inbox), Type::BOOL));
     parameters.push((Box::new(plan.on_dead.name()), Type::TEXT));
     parameters.push((Box::new(plan.max_attempts), Type::INT4));
+    // spliced: MESSAGES.
     let sql = format!(
         "SELECT outcomes, reasons FROM public.app_inbox_gaps( \
            $1, $2, {MESSAGES}, $18, on_dead => $19, max_attempts => $20)"
@@ -258,13 +259,16 @@ async fn take_due(
     plan: &Plan,
     limit: i32,
 ) -> Result<Vec<Event>, RunError> {
-    let due = match plan.on_gap {
-        OnGap::Accept => "public.app_inbox_take_due($1, $2, $3)",
-        OnGap::Hold => "public.app_inbox_take_due($1, $2, $3, on_gap => 'hold')",
-    };
-    let sql = format!("SELECT {FIELDS} FROM unnest({due}) AS m");
-    let parameters: [Parameter<'_>; 3] =
-        [(&plan.consumer, Type::TEXT), (&plan.generation, Type::INT4), (&limit, Type::INT4)];
+    let sql = format!(
+        "SELECT {FIELDS} FROM unnest(public.app_inbox_take_due($1, $2, $3, on_gap => $4)) AS m"
+    );
+    let on_gap = plan.on_gap.name();
+    let parameters: [Parameter<'_>; 4] = [
+        (&plan.consumer, Type::TEXT),
+        (&plan.generation, Type::INT4),
+        (&limit, Type::INT4),
+        (&on_gap, Type::TEXT),
+    ];
     let rows = transaction.query_typed(&sql, &parameters).await?;
     Ok(rows.iter().map(of_row).collect())
 }
@@ -323,6 +327,7 @@ impl VerdictWriter<'_> {
         parameters.push((Box::new(self.from == From::Inbox), Type::BOOL));
         parameters.push((Box::new(plan.on_dead.name()), Type::TEXT));
         parameters.push((Box::new(max_attempts), Type::INT4));
+        // spliced: MESSAGES.
         let sql = format!(
             "SELECT public.app_inbox_settle( \
                $1, $2, {MESSAGES}, $18, $19, $20, $21, on_dead => $22, max_attempts => $23)"

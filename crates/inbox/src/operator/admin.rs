@@ -5,16 +5,15 @@ use std::time::{Duration, SystemTime};
 use crate::migrations::inbox_tables;
 use serde_json::{Map, Value, json};
 use tokio_postgres::error::SqlState;
-use walrelay_pg_client::{SqlClient, SqlError, TableAccess, quote_literal, refuse_hidden_rows};
+use walrelay_pg_client::{
+    SqlClient, SqlError, TableAccess, quote_literal, refuse_hidden_rows, sql,
+};
 
 use crate::error::InboxError;
-use crate::operator::unfinished_rebuild::{self, UnfinishedRebuild};
+use crate::operator::unfinished_rebuild::UnfinishedRebuild;
 
 /// The rows deleted in one transaction, few enough to hold locks only for moments.
-const BATCH_ROWS: u64 = 10_000;
-
-/// The status text if the functions are older than the program.
-const OLDER: &str = "its functions are of an earlier version: run `walrelay consumer init` again, which replaces them";
+const BATCH_ROWS: i64 = 10_000;
 
 type Sql = tokio_postgres::Error;
 
@@ -144,14 +143,8 @@ pub async fn registered(
         return Ok(Vec::new());
     }
     refuse_hidden_consumers(client, TableAccess::Read).await?;
-    // Read by name from JSON, because inboxes of an earlier version lack the column.
-    let sql = format!(
-        "SELECT consumer, subscription,
-                      extract(epoch FROM now() - (to_jsonb(c) ->> 'pruned_before')::timestamptz)::float8, {}
-                 FROM public.app_inbox_consumer AS c WHERE consumer = $1 OR $1 IS NULL ORDER BY consumer",
-        unfinished_rebuild::COLUMNS
-    );
-    let rows = client.query(&sql, &[&name]).await.map_err(failed("read the consumers"))?;
+    let sql = sql!("admin.sql", "registered");
+    let rows = client.query(sql, &[&name]).await.map_err(failed("read the consumers"))?;
     let of = |row: &tokio_postgres::Row| RegisteredConsumer {
         consumer: row.get(0),
         subscription: row.get(1),
@@ -183,6 +176,7 @@ const PAUSE_TIMEOUT: &str = "SET LOCAL lock_timeout = '5s'";
 /// Fails with [`InboxError::is_in_the_way`] if a batch is still being applied, or if the database
 /// reports an error.
 pub async fn quiesce(client: &SqlClient, consumer: &str) -> Result<(), InboxError> {
+    // spliced: the consumer, because a batch of statements takes no parameters.
     let waiting = format!(
         "BEGIN; {PAUSE_TIMEOUT}; SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended( \
            'walrelay inbox ' || {}, 0)); COMMIT",
@@ -196,7 +190,7 @@ pub async fn quiesce(client: &SqlClient, consumer: &str) -> Result<(), InboxErro
 }
 
 /// Moves a consumer that has applied no event to this subscription. Returns whether the consumer
-/// was moved.
+/// was moved. Another subscription might not redeliver events that were already read.
 ///
 /// # Errors
 ///
@@ -206,11 +200,8 @@ pub async fn move_unused(
     consumer: &str,
     subscription: &str,
 ) -> Result<bool, InboxError> {
-    let sql = format!(
-        "UPDATE public.app_inbox_consumer AS c SET subscription = $2, updated_at = now() \
-          WHERE c.consumer = $1 AND {UNUSED}"
-    );
-    let moved = client.execute(&sql, &[&consumer, &subscription]).await;
+    let sql = sql!("admin.sql", "move_unused");
+    let moved = client.execute(sql, &[&consumer, &subscription]).await;
     Ok(moved.map_err(failed("record the subscription"))? == 1)
 }
 
@@ -221,18 +212,9 @@ pub async fn move_unused(
 /// Fails if row level security hides rows, or if the database reports an error.
 pub async fn is_unused(client: &SqlClient, consumer: &str) -> Result<bool, InboxError> {
     refuse_hidden(client).await?;
-    let sql = format!(
-        "SELECT EXISTS (SELECT FROM public.app_inbox_consumer AS c WHERE c.consumer = $1 AND {UNUSED})"
-    );
-    let row = client.query_one(&sql, &[&consumer]).await;
+    let row = client.query_one(sql!("admin.sql", "is_unused"), &[&consumer]).await;
     Ok(row.map_err(failed("look whether the inbox is empty"))?.get(0))
 }
-
-/// The inbox is empty and was never pruned. Otherwise another subscription might not redeliver
-/// events already read.
-const UNUSED: &str = "c.generation = 1 AND c.pruned_before IS NULL \
-    AND NOT EXISTS (SELECT FROM public.app_inbox AS i WHERE i.consumer = c.consumer) \
-    AND NOT EXISTS (SELECT FROM public.app_inbox_key AS k WHERE k.consumer = c.consumer)";
 
 /// Returns the other consumers of this database that read the subscription.
 ///
@@ -244,8 +226,7 @@ pub async fn other_readers(
     consumer: &str,
     subscription: &str,
 ) -> Result<Vec<String>, InboxError> {
-    let sql = "SELECT consumer FROM public.app_inbox_consumer \
-                WHERE subscription = $2 AND consumer <> $1 ORDER BY 1";
+    let sql = sql!("admin.sql", "other_readers");
     let rows = client.query(sql, &[&consumer, &subscription]).await;
     let rows = rows.map_err(failed("look for other consumers"))?;
     Ok(rows.iter().map(|row| row.get(0)).collect())
@@ -304,16 +285,9 @@ pub async fn rebuild(
     let row = transaction.query_one(beginning, &[&consumer]).await;
     let generation = row.map_err(failed("begin a generation"))?.get(0);
     transaction.batch_execute(&contained(reset)).await.map_err(reset_failed)?;
-    let noted = match filling {
-        Filling::Nothing => unfinished_rebuild::NONE,
-        Filling::Unfinished => {
-            "rebuilding = generation, rebuilding_in = NULL, rebuilding_since = now()"
-        }
-    };
-    let moving = format!(
-        "UPDATE public.app_inbox_consumer SET subscription = $2, {noted} WHERE consumer = $1"
-    );
-    let moved = transaction.execute(&moving, &[&consumer, &subscription]).await;
+    let is_unfinished = filling == Filling::Unfinished;
+    let moving = sql!("admin.sql", "begin_generation");
+    let moved = transaction.execute(moving, &[&consumer, &subscription, &is_unfinished]).await;
     moved.map_err(failed("record the subscription"))?;
     transaction.commit().await.map_err(failed("commit the generation"))?;
     Ok(generation)
@@ -349,62 +323,16 @@ async fn update(
     }
 }
 
-/// The state of the inbox in a database.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CreatedSlot {
-    /// No tables.
-    Nothing,
-    /// Tables, and functions of an earlier version.
-    Earlier,
-    /// Tables and functions of this version.
-    Current,
-}
-
-/// Returns the state of the inbox's tables and functions.
+/// Returns whether the database has the inbox's tables.
 ///
 /// # Errors
 ///
 /// Fails if the database reports an error.
-pub async fn made(client: &SqlClient) -> Result<CreatedSlot, InboxError> {
-    Ok(match (has_inbox(client).await?, is_current(client).await?) {
-        (false, _) => CreatedSlot::Nothing,
-        (true, false) => CreatedSlot::Earlier,
-        (true, true) => CreatedSlot::Current,
-    })
-}
-
-/// Returns whether the database has the inbox's tables, of any version.
-pub(crate) async fn has_inbox(client: &SqlClient) -> Result<bool, InboxError> {
+pub async fn has_inbox(client: &SqlClient) -> Result<bool, InboxError> {
     let sql = "SELECT to_regclass('public.app_inbox_consumer') IS NOT NULL";
     let row = client.query_one(sql, &[]).await.map_err(failed("look for an inbox"))?;
     Ok(row.get(0))
 }
-
-/// Returns whether the functions of the inbox are of this version.
-///
-/// # Errors
-///
-/// Fails if the database reports an error.
-pub(crate) async fn is_current(client: &SqlClient) -> Result<bool, InboxError> {
-    let sql = "SELECT EXISTS (SELECT FROM pg_catalog.pg_proc AS p \
-          WHERE p.pronamespace = 'public'::pg_catalog.regnamespace AND p.proname = 'app_inbox_gaps_behind')";
-    let row = client.query_one(sql, &[]).await.map_err(failed("look at the inbox's functions"))?;
-    Ok(row.get(0))
-}
-
-const STATUS: &str = "SELECT c.subscription, c.generation, c.paused, \
-          (SELECT count(*) FROM public.app_inbox_key AS k \
-            WHERE k.consumer = c.consumer AND k.generation = c.generation AND k.held_by IS NOT NULL), \
-          (SELECT extract(epoch FROM now() - min(i.received_at))::float8 FROM public.app_inbox AS i \
-            WHERE i.consumer = c.consumer AND i.generation = c.generation \
-              AND (i.status = 'retrying' OR i.next_attempt_at = 'infinity')), \
-          (SELECT count(*) FROM public.app_inbox AS i \
-            WHERE i.consumer = c.consumer AND i.generation = c.generation \
-              AND i.received_at > now() - interval '1 minute'), \
-          (SELECT count(DISTINCT i.ordering_key) FROM public.app_inbox AS i \
-            WHERE i.consumer = c.consumer AND i.generation = c.generation AND i.error_code = 'VERSION_GAP' \
-              AND (i.status = 'retrying' OR i.next_attempt_at = 'infinity')), UNFINISHED \
-     FROM public.app_inbox_consumer AS c WHERE c.consumer = $1";
 
 /// Returns the status of a consumer, as its database shows it.
 ///
@@ -413,14 +341,13 @@ const STATUS: &str = "SELECT c.subscription, c.generation, c.paused, \
 /// Fails if there is no such consumer, or if the database reports an error.
 pub async fn status(client: &SqlClient, consumer: &str) -> Result<Map<String, Value>, InboxError> {
     refuse_hidden(client).await?;
-    let sql = STATUS.replace("UNFINISHED", unfinished_rebuild::COLUMNS);
-    let row = client.query_opt(&sql, &[&consumer]).await.map_err(failed("read the consumer"))?;
+    let sql = sql!("admin.sql", "status");
+    let row = client.query_opt(sql, &[&consumer]).await.map_err(failed("read the consumer"))?;
     let row = row.ok_or_else(|| unknown(consumer))?;
     let (subscription, generation): (String, i32) = (row.get(0), row.get(1));
     let (paused, held, last_minute): (bool, i64, i64) = (row.get(2), row.get(3), row.get(5));
     let (oldest, for_version): (Option<f64>, i64) = (row.get(4), row.get(6));
-    let counting = "SELECT status, count(*) FROM public.app_inbox \
-         WHERE consumer = $1 AND generation = $2 GROUP BY status";
+    let counting = sql!("admin.sql", "count_by_status");
     let counted = client
         .query(counting, &[&consumer, &generation])
         .await
@@ -448,9 +375,6 @@ pub async fn status(client: &SqlClient, consumer: &str) -> Result<Map<String, Va
     });
     match report {
         Value::Object(mut fields) => {
-            if !is_current(client).await? {
-                fields.insert("inbox".to_owned(), json!(OLDER));
-            }
             fields.extend(finding(consumer, implausible));
             Ok(fields)
         }
@@ -471,26 +395,14 @@ fn finding(consumer: &str, keys: Vec<String>) -> impl Iterator<Item = (String, V
     fields.into_iter().filter(move |_| is_there).map(|(name, value)| (name.to_owned(), value))
 }
 
-/// Replaces the error of an inbox of an earlier version, which lacks the column, by no rows.
-pub(crate) fn or_none_in_earlier(
-    answer: Result<Vec<tokio_postgres::Row>, Sql>,
-) -> Result<Vec<tokio_postgres::Row>, Sql> {
-    match answer {
-        Err(error) if error.code() == Some(&SqlState::UNDEFINED_COLUMN) => Ok(Vec::new()),
-        answer => answer,
-    }
-}
-
-/// Returns at most a hundred keys whose position is proved wrong. Empty for an inbox of an earlier
-/// version.
+/// Returns at most a hundred keys whose position is proved wrong.
 async fn implausible(
     client: &SqlClient,
     (consumer, generation): (&str, i32),
 ) -> Result<Vec<String>, InboxError> {
-    let sql = "SELECT k.ordering_key FROM public.app_inbox_key AS k \
-         WHERE k.consumer = $1 AND k.generation = $2 AND k.implausible > 0 ORDER BY 1 LIMIT 100";
-    let rows = or_none_in_earlier(client.query(sql, &[&consumer, &generation]).await);
-    let rows = rows.map_err(failed("read the keys"))?;
+    let sql = sql!("admin.sql", "implausible");
+    let rows =
+        client.query(sql, &[&consumer, &generation]).await.map_err(failed("read the keys"))?;
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
@@ -505,9 +417,7 @@ pub async fn received(
     consumer: &str,
     generation: i32,
 ) -> Result<Option<u64>, InboxError> {
-    let sql = "SELECT c.generation, (SELECT count(*) FROM public.app_inbox AS i \
-            WHERE i.consumer = c.consumer AND i.generation = $2) \
-         FROM public.app_inbox_consumer AS c WHERE c.consumer = $1";
+    let sql = sql!("admin.sql", "received");
     let row = client
         .query_opt(sql, &[&consumer, &generation])
         .await
@@ -528,12 +438,8 @@ pub async fn read_from(
     consumer: &str,
     (former, next): (&str, &str),
 ) -> Result<bool, InboxError> {
-    let sql = format!(
-        "UPDATE public.app_inbox_consumer SET subscription = $3, {} \
-         WHERE consumer = $1 AND subscription = $2",
-        unfinished_rebuild::NONE
-    );
-    let moved = client.execute(&sql, &[&consumer, &former, &next]).await;
+    let sql = sql!("admin.sql", "read_from");
+    let moved = client.execute(sql, &[&consumer, &former, &next]).await;
     Ok(moved.map_err(failed("record the subscription"))? == 1)
 }
 
@@ -548,36 +454,22 @@ pub async fn prune(
     consumer: &str,
     older_than: Duration,
 ) -> Result<u64, InboxError> {
-    let sql = format!(
-        "DELETE FROM public.app_inbox WHERE ctid = ANY (ARRAY( \
-           SELECT i.ctid FROM public.app_inbox AS i \
-            WHERE i.consumer = $1 \
-              AND (i.generation < $3 OR i.status IN ('done', 'late', 'discarded') \
-                   AND i.received_at < $2) LIMIT {BATCH_ROWS})) \
-           AND consumer = $1 AND (generation < $3 OR status IN ('done', 'late', 'discarded'))"
-    );
+    let sql = sql!("admin.sql", "prune");
     refuse_hidden_consumers(client, TableAccess::Update).await?;
     refuse_hidden_rows(client, &inbox_tables()[1..], TableAccess::Delete).await?;
     // Recorded first, because an audit must not report rows as missing that are about to be
     // deleted. If no row is that old, the horizon stays, because the inbox is still complete.
-    let note = "UPDATE public.app_inbox_consumer AS c SET pruned_before = greatest(c.pruned_before, b.cutoff) \
-           FROM (SELECT max(o.cutoff) AS cutoff FROM public.app_inbox_consumer AS k \
-                  CROSS JOIN (VALUES (now() - make_interval(secs => $2))) AS o(cutoff) \
-                  WHERE k.consumer = $1 AND EXISTS ( \
-                    SELECT FROM public.app_inbox AS i \
-                     WHERE i.consumer = k.consumer AND i.generation = k.generation \
-                       AND i.status IN ('done', 'late', 'discarded') AND i.received_at < o.cutoff)) AS b \
-          WHERE c.consumer = $1 RETURNING c.generation, b.cutoff";
+    let note = sql!("admin.sql", "note_pruned");
     let noted = client.query_opt(note, &[&consumer, &older_than.as_secs_f64()]).await;
     let noted = noted.map_err(failed("note how far the inbox is pruned"))?;
     let noted = noted.ok_or_else(|| unknown(consumer))?;
     let (generation, cutoff): (i32, Option<SystemTime>) = (noted.get(0), noted.get(1));
     let mut total = 0;
     loop {
-        let deleted = client.execute(&sql, &[&consumer, &cutoff, &generation]).await;
+        let deleted = client.execute(sql, &[&consumer, &cutoff, &generation, &BATCH_ROWS]).await;
         let deleted = deleted.map_err(failed("delete old rows of the inbox"))?;
         total += deleted;
-        if deleted < BATCH_ROWS {
+        if deleted < BATCH_ROWS.unsigned_abs() {
             break;
         }
     }

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio_postgres::Row;
 use walrelay_pg_client::{
     QualifiedName, SqlClient, SqlError, TableAccess, quote_identifier, quote_literal, read_columns,
-    refuse_hidden_rows,
+    refuse_hidden_rows, sql,
 };
 
 use crate::error::InboxError;
@@ -238,6 +238,7 @@ pub async fn count_in_dispatch(
     let mut statuses = BTreeMap::new();
     for table in &scope.tables {
         let AuditedTable { table: name, id, occurred_at, .. } = table;
+        // spliced: names of the outbox table and its columns.
         let sql = format!(
             "SELECT d.status, count(*)
                FROM {name} AS o JOIN public.app_outbox_dispatch AS d ON d.event_id = o.{id}::text
@@ -259,6 +260,7 @@ async fn settled_minutes(outbox: &SqlClient, scope: &Scope) -> Result<Minutes, I
     let mut minutes = Minutes::new();
     for table in &scope.tables {
         let AuditedTable { id, occurred_at, .. } = table;
+        // spliced: names of the outbox table and its columns.
         let sql = format!(
             "SELECT floor(extract(epoch FROM o.{occurred_at}) / 60)::int8, count(*),
                     bit_xor(hashtextextended(o.{id}::text, 0))
@@ -278,6 +280,7 @@ async fn left_out(outbox: &SqlClient, scope: &Scope) -> Result<u64, InboxError> 
     let mut rows = 0;
     for table in &scope.tables {
         let AuditedTable { table: name, occurred_at, .. } = table;
+        // spliced: names of the outbox table and its columns.
         let sql = format!(
             "SELECT count(*) FROM {name} AS o
               WHERE o.{occurred_at} >= $1 AND {}
@@ -301,8 +304,7 @@ pub async fn settled_by(
     outbox: &SqlClient,
     slots: &[String],
 ) -> Result<Option<String>, InboxError> {
-    let sql = "SELECT r.settled_xid::text FROM public.app_outbox_relay AS r WHERE r.slot = ANY ($1)
-                ORDER BY age(r.settled_xid::xid) DESC LIMIT 1";
+    let sql = sql!("audit.sql", "settled_by");
     let row = outbox.query_opt(sql, &[&slots]).await;
     Ok(row.map_err(outbox_failed("read how far the relay is"))?.map(|row| row.get(0)))
 }
@@ -314,6 +316,7 @@ const SETTLED: &str = "age(o.xmin) > age($5::text::xid8::xid)";
 /// Parameters: since, until, slots, aggregate types, settled by.
 fn settled_rows(table: &AuditedTable) -> String {
     let AuditedTable { table: name, occurred_at, .. } = table;
+    // spliced: names of the outbox table and its columns.
     format!(
         "{name} AS o
           WHERE o.{occurred_at} >= $1 AND o.{occurred_at} < $2
@@ -336,6 +339,7 @@ fn of_types(table: &AuditedTable) -> String {
 
 /// Returns the test for a row in dispatch state that is not published. `$3` has the slots.
 fn is_held_back(table: &AuditedTable) -> String {
+    // spliced: names of the outbox table and its columns.
     format!(
         "EXISTS (SELECT FROM public.app_outbox_dispatch AS d
                   WHERE d.slot = ANY ($3) AND d.event_id = o.{}::text AND d.status <> 'published')",
@@ -359,6 +363,7 @@ impl AuditedMinute<'_> {
         findings: &mut Findings,
     ) -> Result<(), InboxError> {
         let AuditedTable { id, occurred_at, .. } = self.table;
+        // spliced: names of the outbox table and its columns.
         let sql = format!(
             "SELECT o.{id}::text, o.{occurred_at} FROM {}
                 AND floor(extract(epoch FROM o.{occurred_at}) / 60)::int8 = $6
@@ -435,6 +440,7 @@ pub async fn trace_outbox(
             )
         })
         .collect();
+    // spliced: names of the outbox table and its columns.
     let sql = format!(
         "SELECT ((SELECT jsonb_object_agg(c.name, c.value) FROM (VALUES {}) AS c(name, value))
                  || jsonb_build_object(
@@ -457,8 +463,7 @@ pub async fn trace_dispatch(
     slots: &[String],
     event_id: &str,
 ) -> Result<Value, InboxError> {
-    let sql = "SELECT (to_jsonb(d) - 'message')::text FROM public.app_outbox_dispatch AS d
-                WHERE d.slot = ANY ($1) AND d.event_id = $2 LIMIT 1";
+    let sql = sql!("audit.sql", "trace_dispatch");
     let row = outbox.query_opt(sql, &[&slots, &event_id]).await;
     Ok(object_of(row.map_err(outbox_failed("read dispatch state"))?.as_ref()))
 }
@@ -471,11 +476,7 @@ impl ConsumerGeneration {
     /// Fails if the database reports an error.
     pub async fn trace(&self, client: &SqlClient, event_id: &str) -> Result<Value, InboxError> {
         // A dead event that holds its key has no next attempt.
-        let sql = "SELECT (to_jsonb(i) - 'message' || jsonb_build_object(
-                             'next_attempt_at', nullif(i.next_attempt_at, 'infinity'),
-                             'holds_its_key', i.next_attempt_at = 'infinity'))::text
-                     FROM public.app_inbox AS i
-                    WHERE i.consumer = $1 AND i.generation = $2 AND i.event_id = $3";
+        let sql = sql!("audit.sql", "trace");
         let (name, generation) = self.place();
         let row = client.query_opt(sql, &[&name, &generation, &event_id]).await;
         Ok(object_of(row.map_err(failed("read the inbox"))?.as_ref()))
@@ -492,9 +493,7 @@ impl ConsumerGeneration {
         client: &SqlClient,
         occurred_at: Option<&str>,
     ) -> Result<bool, InboxError> {
-        let sql =
-            "SELECT coalesce(pruned_before > coalesce($2::text::timestamptz, '-infinity'), false)
-                     FROM public.app_inbox_consumer WHERE consumer = $1";
+        let sql = sql!("audit.sql", "may_be_pruned");
         let row = client.query_one(sql, &[&self.place().0, &occurred_at]).await;
         Ok(row.map_err(failed("read the consumer"))?.get(0))
     }
@@ -505,8 +504,7 @@ impl ConsumerGeneration {
         client: &SqlClient,
         ids: &[String],
     ) -> Result<BTreeMap<String, String>, InboxError> {
-        let sql = "SELECT event_id, status FROM public.app_inbox
-                    WHERE consumer = $1 AND generation = $2 AND event_id = ANY ($3)";
+        let sql = sql!("audit.sql", "held");
         let (name, generation) = self.place();
         let rows = client.query(sql, &[&name, &generation, &ids]).await;
         let rows = rows.map_err(failed("read the inbox"))?;
@@ -519,11 +517,7 @@ impl ConsumerGeneration {
         client: &SqlClient,
         (since, until): (SystemTime, SystemTime),
     ) -> Result<Seen, InboxError> {
-        let sql = "SELECT floor(extract(epoch FROM occurred_at) / 60)::int8, count(*),
-                          bit_xor(hashtextextended(event_id, 0)), status, min(occurred_at)
-                     FROM public.app_inbox
-                    WHERE consumer = $1 AND generation = $2 AND occurred_at >= $3 AND occurred_at < $4
-                    GROUP BY 1, status";
+        let sql = sql!("audit.sql", "seen");
         let (name, generation) = self.place();
         let rows = client.query(sql, &[&name, &generation, &since, &until]).await;
         let mut seen = Seen::default();

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 use tokio_postgres::{Row, Transaction};
-use walrelay_pg_client::SqlClient;
+use walrelay_pg_client::{SqlClient, sql};
 
 use crate::attributes::Attributes;
 use crate::error::InboxError;
@@ -54,18 +54,9 @@ pub struct ConsumerGeneration {
     generation: i32,
 }
 
-const COLUMNS: &str = "json_build_object(
-    'event_id', i.event_id, 'status', i.status, 'attempts', i.attempts, 'ordering_key', i.ordering_key,
-    'event_type', i.event_type, 'version', i.version, 'commit_lsn', i.commit_lsn, 'tx_index', i.tx_index,
-    'occurred_at', i.occurred_at, 'received_at', i.received_at, 'done_at', i.done_at,
-    'next_attempt_at', CASE WHEN i.next_attempt_at < 'infinity' THEN i.next_attempt_at END,
-    'holds_its_key', coalesce(i.next_attempt_at = 'infinity' OR k.held_by = i.event_id, false),
-    'error_code', i.error_code, 'last_error', i.last_error,
-    'message_bytes', coalesce(octet_length(i.message), 0))";
+const COLUMNS: &str = sql!("event_commands.sql", "columns");
 
-const ROWS: &str = "FROM public.app_inbox AS i LEFT JOIN public.app_inbox_key AS k
-      ON k.consumer = i.consumer AND k.generation = i.generation AND k.ordering_key = i.ordering_key
-   WHERE i.consumer = $1 AND i.generation = $2";
+const ROWS: &str = sql!("event_commands.sql", "rows");
 
 impl ConsumerGeneration {
     /// Finds the consumer of this name, or the only consumer if no name is given.
@@ -75,8 +66,7 @@ impl ConsumerGeneration {
     /// Fails if no consumer or several consumers match, or if the database reports an error.
     pub async fn find(client: &SqlClient, name: Option<&str>) -> Result<Self, InboxError> {
         refuse_hidden(client).await?;
-        let sql = "SELECT consumer, generation FROM public.app_inbox_consumer
-                    WHERE consumer = $1 OR $1 IS NULL ORDER BY consumer";
+        let sql = sql!("event_commands.sql", "find");
         let rows = client.query(sql, &[&name]).await.map_err(failed("read the consumers"))?;
         match rows.as_slice() {
             [] => Err(unknown(name.unwrap_or("of any name"))),
@@ -133,6 +123,7 @@ impl ConsumerGeneration {
         client: &SqlClient,
         filter: &InboxFilter,
     ) -> Result<Vec<Value>, InboxError> {
+        // spliced: COLUMNS and ROWS, which `show` also reads.
         let sql = format!(
             "SELECT ({COLUMNS})::text {ROWS}
                 AND CASE WHEN $3::text IS NULL THEN i.status IN ('retrying', 'dead') ELSE i.status = $3 END
@@ -164,6 +155,7 @@ impl ConsumerGeneration {
     ///
     /// Fails if there is no such event, or if the database reports an error.
     pub async fn show(&self, client: &SqlClient, event_id: &str) -> Result<Value, InboxError> {
+        // spliced: COLUMNS and ROWS, which `list` also reads.
         let sql = format!(
             "SELECT (({COLUMNS})::jsonb || jsonb_build_object(
                 'message', convert_from(i.message, 'UTF8')::jsonb))::text,
@@ -196,9 +188,7 @@ impl ConsumerGeneration {
         let ids = match selection {
             InboxSelection::Events(ids) => ids.clone(),
             InboxSelection::AllDead => {
-                let sql = "SELECT event_id FROM public.app_inbox
-                    WHERE consumer = $1 AND generation = $2 AND status = 'dead' AND message IS NOT NULL
-                    ORDER BY commit_lsn, tx_index, arrival";
+                let sql = sql!("event_commands.sql", "dead_events");
                 let rows = client.query(sql, &[&self.consumer, &self.generation]).await;
                 rows.map_err(failed("find dead events"))?.iter().map(|row| row.get(0)).collect()
             }
@@ -221,9 +211,8 @@ impl ConsumerGeneration {
         event_id: &str,
         replacement: &Replacement,
     ) -> Result<(), InboxError> {
-        let mark = edited_mark(client).await?;
         let set = format!(
-            "last_error = left(concat_ws(E'\\n', {EDITED_AT}, last_error), 4000), {mark}
+            "last_error = left(concat_ws(E'\\n', {EDITED_AT}, last_error), 4000), edited_at = now(),
              message = convert_to((convert_from(message, 'UTF8')::jsonb || jsonb_strip_nulls(
                jsonb_build_object('data', translate(encode($4::bytea, 'base64'), E'\\n', ''),
                                   'attributes', $5::text, 'event_type', $6::text,
@@ -287,8 +276,7 @@ impl ConsumerGeneration {
         change: Change<'_>,
     ) -> Result<(), InboxError> {
         let broke = || failed("change an event of the inbox");
-        let find = "SELECT ordering_key FROM public.app_inbox
-                     WHERE consumer = $1 AND generation = $2 AND event_id = $3";
+        let find = sql!("event_commands.sql", "ordering_key");
         let row = transaction.query_opt(find, &[&self.consumer, &self.generation, &event_id]).await;
         let Some(row) = row.map_err(broke())? else { return Err(self.missing(event_id)) };
         let key: String = row.get(0);
@@ -298,6 +286,7 @@ impl ConsumerGeneration {
         let lock = "SELECT cardinality(public.app_inbox_lock($1, $2, $3, true))";
         let locked = transaction.query_one(lock, &[&self.consumer, &self.generation, &keys]).await;
         locked.map_err(broke())?;
+        // spliced: the assignments of the change.
         let sql = format!(
             "UPDATE public.app_inbox SET {}
               WHERE consumer = $1 AND generation = $2 AND event_id = $3
@@ -315,11 +304,7 @@ impl ConsumerGeneration {
         }
         if change.done == DISCARDED {
             // No event waits for this version any more.
-            let give_up = "UPDATE public.app_inbox_key AS k SET version = i.version
-                FROM public.app_inbox AS i
-               WHERE i.consumer = $1 AND i.generation = $2 AND i.event_id = $3
-                 AND k.consumer = $1 AND k.generation = $2 AND k.ordering_key = i.ordering_key
-                 AND k.version < i.version";
+            let give_up = sql!("event_commands.sql", "give_up_version");
             transaction
                 .execute(give_up, &[&self.consumer, &self.generation, &event_id])
                 .await
@@ -336,14 +321,8 @@ impl ConsumerGeneration {
     ///
     /// Fails if the database reports an error.
     pub async fn decided(&self, client: &SqlClient) -> Result<OperatorDecisions, InboxError> {
-        // The error history may have dropped old lines. In an inbox of an earlier version, only the
-        // history shows an edit. Events that `--dedupe position` skipped do not count, because
-        // nobody decided on them.
-        let sql = r"SELECT count(*) FILTER (WHERE status <> 'discarded' AND last_error IS NOT NULL AND (
-                             last_error ~ '(^|\n)edited at ' OR to_jsonb(i) ->> 'edited_at' IS NOT NULL)),
-                          count(*) FILTER (WHERE status = 'discarded' AND error_code IS DISTINCT FROM 'BEHIND_POSITION'),
-                          count(*) FILTER (WHERE status IN ('retrying', 'dead'))
-                     FROM public.app_inbox AS i WHERE consumer = $1 AND generation = $2";
+        // Events that `--dedupe position` skipped do not count, because nobody decided on them.
+        let sql = sql!("event_commands.sql", "decided");
         let row = client.query_one(sql, &[&self.consumer, &self.generation]).await;
         let row = row.map_err(failed("count what was decided"))?;
         Ok(OperatorDecisions { edited: row.get(0), discarded: row.get(1), unfinished: row.get(2) })
@@ -359,13 +338,7 @@ impl ConsumerGeneration {
         client: &SqlClient,
         than: SystemTime,
     ) -> Result<EarlierEvents, InboxError> {
-        // Read by name from JSON, because inboxes of an earlier version lack the column.
-        let sql = "SELECT count(*), min(coalesce(i.occurred_at, i.received_at)),
-                          (SELECT (to_jsonb(c) ->> 'pruned_before')::timestamptz
-                             FROM public.app_inbox_consumer AS c WHERE c.consumer = $1)
-                     FROM public.app_inbox AS i
-                    WHERE i.consumer = $1 AND i.generation = $2 AND i.status <> 'discarded'
-                      AND coalesce(i.occurred_at, i.received_at) < $3";
+        let sql = sql!("event_commands.sql", "earlier");
         let row = client.query_one(sql, &[&self.consumer, &self.generation, &than]).await;
         let row = row.map_err(failed("look for earlier events"))?;
         Ok(EarlierEvents { events: row.get(0), first: row.get(1), pruned_before: row.get(2) })
@@ -389,15 +362,6 @@ const DISCARDED: &str = "discarded";
 /// A line of the error history. A handler's errors cannot imitate the line, because their lines
 /// begin with the attempt.
 const EDITED_AT: &str = "'edited at ' || to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"')";
-
-/// Returns the assignment that marks a row as edited. Empty for an inbox of an earlier version,
-/// which lacks the column.
-async fn edited_mark(client: &SqlClient) -> Result<&'static str, InboxError> {
-    let sql = "SELECT EXISTS (SELECT FROM pg_catalog.pg_attribute \
-          WHERE attrelid = 'public.app_inbox'::regclass AND attname = 'edited_at' AND NOT attisdropped)";
-    let row = client.query_one(sql, &[]).await.map_err(failed("look at the inbox's columns"))?;
-    Ok(if row.get(0) { "edited_at = now()," } else { "" })
-}
 
 /// The operators' decisions about events of a generation, and its unfinished events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 
 use crate::migrations::inbox_tables;
 use tokio_postgres::Transaction;
-use walrelay_pg_client::{QualifiedName, SqlClient, TableAccess, refuse_hidden_rows};
+use walrelay_pg_client::{QualifiedName, SqlClient, TableAccess, refuse_hidden_rows, sql};
 
 use crate::error::InboxError;
 use crate::operator::admin::failed;
@@ -53,19 +53,13 @@ impl Keys<'_> {
         sorted.sort_unstable();
         let locked = transaction.execute(lock, &[consumer, generation, &sorted]).await;
         locked.map_err(failed("lock the keys"))?;
-        let decided = "SELECT count(*) FILTER (WHERE status <> 'discarded' AND edited_at IS NOT NULL), \
-                  count(*) FILTER (WHERE status = 'discarded' AND error_code IS DISTINCT FROM 'BEHIND_POSITION'), \
-                  count(*) FILTER (WHERE status IN ('retrying', 'dead')) \
-             FROM public.app_inbox WHERE consumer = $1 AND generation = $2 AND ordering_key = ANY ($3)";
+        let decided = sql!("key_rebuild.sql", "decided");
         let row = transaction.query_one(decided, &[consumer, generation, keys]).await;
         let row = row.map_err(failed("count what was decided"))?;
-        let aside = "UPDATE public.app_inbox SET generation = -generation \
-              WHERE consumer = $1 AND generation = $2 AND ordering_key = ANY ($3)";
+        let aside = sql!("key_rebuild.sql", "set_aside");
         let set_aside = transaction.execute(aside, &[consumer, generation, keys]).await;
         set_aside.map_err(failed("set the inbox's rows aside"))?;
-        let unplace = "UPDATE public.app_inbox_key \
-                SET commit_lsn = NULL, tx_index = NULL, system_identifier = NULL, version = NULL, held_by = NULL \
-              WHERE consumer = $1 AND generation = $2 AND ordering_key = ANY ($3)";
+        let unplace = sql!("key_rebuild.sql", "forget_positions");
         let unplaced = transaction.execute(unplace, &[consumer, generation, keys]).await;
         unplaced.map_err(failed("forget the keys' positions"))?;
         Ok(OperatorDecisions { edited: row.get(0), discarded: row.get(1), unfinished: row.get(2) })
@@ -110,12 +104,7 @@ impl Keys<'_> {
     /// Fails if the database reports an error.
     pub async fn forget(&self, transaction: &Transaction<'_>) -> Result<i64, InboxError> {
         let Self { consumer, generation, keys } = self;
-        let sql = "WITH old AS (DELETE FROM public.app_inbox AS o \
-                    WHERE o.consumer = $1 AND o.generation = 0 - $2::int4 AND o.ordering_key = ANY ($3) \
-                    RETURNING o.event_id, o.status) \
-             SELECT count(*) FROM old WHERE old.status IN ('done', 'late') \
-                AND NOT EXISTS (SELECT FROM public.app_inbox AS n \
-                      WHERE n.consumer = $1 AND n.generation = $2 AND n.event_id = old.event_id)";
+        let sql = sql!("key_rebuild.sql", "forget");
         let row = transaction.query_one(sql, &[consumer, generation, keys]).await;
         Ok(row.map_err(failed("delete the inbox's old rows"))?.get(0))
     }

@@ -9,7 +9,7 @@ use tokio_postgres::types::Type;
 use tokio_postgres::{IsolationLevel, Transaction};
 use walrelay_core::Message;
 use walrelay_inbox_core::Fate;
-use walrelay_pg_client::{SqlClient, quote_identifier, quote_literal};
+use walrelay_pg_client::{SqlClient, quote_identifier, quote_literal, sql};
 use walrelay_pubsub::MessageRef;
 
 use crate::apply::apply_options::Plan;
@@ -83,9 +83,7 @@ impl OutboxApplier {
     ) -> Result<Transaction<'a>, InboxError> {
         let builder = client.build_transaction().isolation_level(IsolationLevel::ReadCommitted);
         let transaction = builder.start().await.map_err(failed("begin a transaction"))?;
-        let mut sql = "SELECT set_config('lock_timeout', '5s', true), \
-                              set_config('statement_timeout', '0', true)"
-            .to_owned();
+        let mut sql = sql!("outbox_applier.sql", "begin").to_owned();
         if let Some(schema) = &self.schema {
             let first = quote_literal(&format!("{}, ", quote_identifier(schema)));
             sql.push_str(&format!(
@@ -134,7 +132,8 @@ impl OutboxApplier {
         parameters.push((Box::new(self.plan.on_dead.name()), Type::TEXT));
         parameters.push((Box::new(self.plan.max_attempts), Type::INT4));
         parameters.push((Box::new(self.plan.dedupe.name()), Type::TEXT));
-        let rows = transaction.query_typed(&APPLY[0], &borrowed(&parameters)).await;
+        parameters.push((Box::new(self.plan.on_gap.name()), Type::TEXT));
+        let rows = transaction.query_typed(&APPLY, &borrowed(&parameters)).await;
         let rows = rows.map_err(failed("apply events"))?;
         Ok(rows.iter().flat_map(Applied::of_row).collect())
     }
@@ -145,16 +144,18 @@ impl OutboxApplier {
     ///
     /// Fails like [`apply`](Self::apply).
     pub async fn redeliver(&self, transaction: &Transaction<'_>) -> Result<bool, InboxError> {
-        let (on_dead, plan) = (self.plan.on_dead.name(), &self.plan);
-        let parameters: [Parameter<'_>; 6] = [
+        let plan = &self.plan;
+        let (on_dead, on_gap) = (plan.on_dead.name(), plan.on_gap.name());
+        let parameters: [Parameter<'_>; 7] = [
             (&plan.consumer, Type::TEXT),
             (&plan.generation, Type::INT4),
             (&self.handler, Type::TEXT),
             (&on_dead, Type::TEXT),
             (&plan.max_attempts, Type::INT4),
             (&REDELIVERED_MAX, Type::INT4),
+            (&on_gap, Type::TEXT),
         ];
-        let rows = transaction.query_typed(&REDELIVER[0], &parameters).await;
+        let rows = transaction.query_typed(REDELIVER, &parameters).await;
         let rows = rows.map_err(failed("apply stored events"))?;
         let tried: Vec<Applied> = rows.iter().flat_map(Applied::of_row).collect();
         self.refuse_writes_outside_schema(transaction).await?;
@@ -168,15 +169,7 @@ impl OutboxApplier {
         transaction: &Transaction<'_>,
     ) -> Result<(), InboxError> {
         let Some(schema) = &self.schema else { return Ok(()) };
-        let sql = "SELECT pg_catalog.string_agg(DISTINCT pg_catalog.format('%I.%I', n.nspname, c.relname), ', ') \
-              FROM pg_catalog.pg_locks AS l \
-              JOIN pg_catalog.pg_class AS c ON c.oid = l.relation \
-              JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace \
-             WHERE l.pid = pg_catalog.pg_backend_pid() AND l.locktype = 'relation' AND l.granted \
-               AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()) \
-               AND l.mode NOT IN ('AccessShareLock', 'RowShareLock') \
-               AND c.relkind IN ('r', 'p', 'f') AND n.nspname <> $1 AND n.nspname NOT LIKE 'pg\\_%' \
-               AND NOT (n.nspname = 'public' AND c.relname IN ('app_inbox', 'app_inbox_key'))";
+        let sql = sql!("outbox_applier.sql", "refuse_writes_outside_schema");
         let row = transaction.query_typed(sql, &[(schema, Type::TEXT)]).await;
         let row = row.map_err(failed("check which tables were written"))?;
         let abandoned: Option<String> = row.first().and_then(|row| row.get(0));

@@ -5,7 +5,7 @@
 //! have moved the position (C5).
 
 use tokio_postgres::{GenericClient, Row};
-use walrelay_pg_client::SqlClient;
+use walrelay_pg_client::{SqlClient, sql};
 
 use crate::error::InboxError;
 use crate::operator::admin::{failed, refuse_hidden_changes, unknown};
@@ -28,10 +28,6 @@ pub struct KeyPosition {
     /// The number of events that were skipped because they are behind this position.
     pub skipped: i64,
 }
-
-/// The rows that `--dedupe position` has skipped since the key reached its position.
-const SKIPPED: &str = "i.consumer = k.consumer AND i.generation = k.generation AND i.ordering_key = k.ordering_key \
-     AND i.status = 'discarded' AND i.error_code = 'BEHIND_POSITION' AND i.received_at >= k.moved_at";
 
 impl KeyPosition {
     /// Reads the position of a key.
@@ -57,13 +53,8 @@ impl KeyPosition {
         consumer: &str,
         (generation, ordering_key): (i32, &str),
     ) -> Result<Self, InboxError> {
-        let sql = format!(
-            "SELECT k.commit_lsn::text || '/' || k.tx_index, k.system_identifier, k.moved_at::text, k.version, \
-                    k.implausible, (SELECT count(*) FROM public.app_inbox AS i WHERE {SKIPPED}) \
-               FROM public.app_inbox_key AS k \
-              WHERE k.consumer = $1 AND k.generation = $2 AND k.ordering_key = $3"
-        );
-        let row = client.query_opt(&sql, &[&consumer, &generation, &ordering_key]).await;
+        let sql = sql!("reset_key.sql", "read");
+        let row = client.query_opt(sql, &[&consumer, &generation, &ordering_key]).await;
         let row = row.map_err(failed("read the key"))?;
         let row = row.ok_or_else(|| InboxError::UnknownKey {
             consumer: consumer.to_owned(),
@@ -110,15 +101,9 @@ pub async fn reset_key(
     }
     let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 3] =
         [&consumer, &generation, &ordering_key];
-    let forget = format!(
-        "DELETE FROM public.app_inbox AS i USING public.app_inbox_key AS k \
-          WHERE k.consumer = $1 AND k.generation = $2 AND k.ordering_key = $3 AND {SKIPPED}"
-    );
-    let forgotten = transaction.execute(&forget, &parameters).await.map_err(broke())?;
-    let reset = "UPDATE public.app_inbox_key AS k \
-          SET commit_lsn = NULL, tx_index = NULL, system_identifier = NULL, version = NULL, moved_at = NULL, \
-              implausible = 0 \
-        WHERE k.consumer = $1 AND k.generation = $2 AND k.ordering_key = $3";
+    let forget = sql!("reset_key.sql", "forget_skipped");
+    let forgotten = transaction.execute(forget, &parameters).await.map_err(broke())?;
+    let reset = sql!("reset_key.sql", "reset_key");
     transaction.execute(reset, &parameters).await.map_err(broke())?;
     transaction.commit().await.map_err(broke())?;
     Ok(forgotten)

@@ -1,6 +1,6 @@
 //! Prints a SQL handler for a table, to start from.
 
-use walrelay_pg_client::{QualifiedName, SqlClient, quote_identifier, quote_literal};
+use walrelay_pg_client::{QualifiedName, SqlClient, quote_identifier, quote_literal, sql};
 
 use crate::error::InboxError;
 use crate::operator::admin::failed;
@@ -23,12 +23,7 @@ pub struct Scaffold {
 /// Fails if the table does not exist, its primary key is not one column, or the database reports an
 /// error.
 pub async fn scaffold(client: &SqlClient, table: &QualifiedName) -> Result<Scaffold, InboxError> {
-    let sql = "SELECT a.attname::text, pg_catalog.format_type(a.atttypid, a.atttypmod), \
-              coalesce(a.attnum = ANY (i.indkey), false) \
-         FROM pg_catalog.pg_attribute AS a \
-         LEFT JOIN pg_catalog.pg_index AS i ON i.indrelid = a.attrelid AND i.indisprimary \
-        WHERE a.attrelid = pg_catalog.to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped \
-          AND a.attgenerated = '' AND a.attidentity <> 'a' ORDER BY a.attnum";
+    let sql = sql!("scaffold.sql", "scaffold");
     let rows = client.query(sql, &[&table.to_string()]).await;
     let rows = rows.map_err(failed("read the table's columns"))?;
     let columns: Vec<Column> = rows
@@ -63,10 +58,7 @@ struct WebRole {
 /// Finds the web API roles of Supabase, which PostgREST setups elsewhere often copy. Default
 /// privileges of the schema grant these roles every privilege on new objects.
 async fn web_roles(client: &SqlClient, table: &QualifiedName) -> Result<Vec<WebRole>, InboxError> {
-    let sql = "SELECT r.rolname::text, NOT c.relrowsecurity AND pg_catalog.has_table_privilege( \
-              r.oid, c.oid, 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE') \
-         FROM pg_catalog.pg_roles AS r, pg_catalog.pg_class AS c \
-        WHERE r.rolname IN ('anon', 'authenticated') AND c.oid = pg_catalog.to_regclass($1) ORDER BY 1";
+    let sql = sql!("scaffold.sql", "web_roles");
     let rows = client.query(sql, &[&table.to_string()]).await;
     let rows = rows.map_err(failed("look for roles of a web API"))?;
     Ok(rows.iter().map(|row| WebRole { name: row.get(0), may_use_the_table: row.get(1) }).collect())
@@ -158,6 +150,7 @@ fn handler(table: &QualifiedName, columns: &[Column]) -> String {
     } else {
         format!("UPDATE SET\n      {}{gate}", sets.join(",\n      "))
     };
+    // spliced: names of the reader's table and columns, in a text that is printed.
     format!(
         "-- A handler for walrelay consume --handler {function}, to be edited to what your events say. A column\n\
          -- is taken from the field of its name in an event's data, and is null where there is none: an event that\n\

@@ -8,11 +8,10 @@
 use std::time::SystemTime;
 
 use tokio_postgres::Transaction;
-use walrelay_pg_client::{SqlClient, TableAccess, quote_literal};
+use walrelay_pg_client::{SqlClient, TableAccess, quote_literal, sql};
 
 use crate::error::InboxError;
 use crate::operator::admin::{contained, failed, refuse_hidden_consumers, unknown};
-use crate::operator::unfinished_rebuild;
 
 /// A rebuild of one consumer in one schema.
 #[derive(Debug, Clone, Copy)]
@@ -56,20 +55,8 @@ impl Beside<'_> {
     ///
     /// Fails if the database reports an error.
     pub async fn tables(&self, client: &SqlClient) -> Result<Vec<StagedTable>, InboxError> {
-        const COLUMNS: &str = "FROM pg_catalog.pg_attribute AS a WHERE a.attnum > 0 AND NOT a.attisdropped \
-              AND a.attgenerated = '' AND a.attrelid";
-        let sql = format!(
-            "SELECT c.relname::text, format('%I.%I', n.nspname, c.relname), \
-                    (SELECT format('%I.%I', ln.nspname, lc.relname) FROM pg_catalog.pg_class AS lc \
-                       JOIN pg_catalog.pg_namespace AS ln ON ln.oid = lc.relnamespace WHERE lc.oid = u.oid), \
-                    ARRAY(SELECT a.attname || ' ' || format_type(a.atttypid, a.atttypmod) {COLUMNS} = c.oid ORDER BY 1), \
-                    ARRAY(SELECT a.attname || ' ' || format_type(a.atttypid, a.atttypmod) {COLUMNS} = u.oid ORDER BY 1), \
-                    ARRAY(SELECT quote_ident(a.attname) {COLUMNS} = c.oid ORDER BY 1) \
-               FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace \
-              CROSS JOIN LATERAL (SELECT to_regclass(quote_ident(c.relname))::oid AS oid) AS u \
-              WHERE n.nspname = $1 AND c.relkind IN ('r', 'p') AND NOT c.relispartition ORDER BY 1"
-        );
-        let rows = client.query(&sql, &[&self.schema]).await;
+        let sql = sql!("side_rebuild.sql", "tables");
+        let rows = client.query(sql, &[&self.schema]).await;
         let rows = rows.map_err(failed("list the tables of the schema"))?;
         let of = |row: &tokio_postgres::Row| StagedTable {
             name: row.get(0),
@@ -120,9 +107,7 @@ impl Beside<'_> {
         const FAILED: &str = "note the rebuild";
         refuse_hidden_consumers(client, TableAccess::Update).await?;
         let transaction = client.transaction().await.map_err(failed(FAILED))?;
-        let sql = "UPDATE public.app_inbox_consumer \
-              SET rebuilding = generation + 1, rebuilding_in = $2, rebuilding_since = now(), updated_at = now() \
-            WHERE consumer = $1 AND rebuilding IS NULL RETURNING generation";
+        let sql = sql!("side_rebuild.sql", "begin");
         let row = transaction.query_opt(sql, &[&self.consumer, &self.schema]).await;
         let row = row.map_err(failed(FAILED))?.ok_or_else(|| unknown(self.consumer))?;
         let generation: i32 = row.get(0);
@@ -152,12 +137,7 @@ impl Beside<'_> {
         client: &SqlClient,
         (generation, moment): (i32, SystemTime),
     ) -> Result<GenerationDifference, InboxError> {
-        let sql = "SELECT (SELECT count(*) FROM public.app_inbox AS o \
-                   WHERE o.consumer = $1 AND o.generation = $2 AND o.status IN ('done', 'late') AND o.done_at < $3 \
-                     AND NOT EXISTS (SELECT FROM public.app_inbox AS n \
-                           WHERE n.consumer = $1 AND n.generation = $2 + 1 AND n.event_id = o.event_id)), \
-                 (SELECT count(*) FROM public.app_inbox AS n \
-                   WHERE n.consumer = $1 AND n.generation = $2 + 1 AND n.status IN ('retrying', 'dead'))";
+        let sql = sql!("side_rebuild.sql", "compare");
         let row = client.query_one(sql, &[&self.consumer, &generation, &moment]).await;
         let row = row.map_err(failed("compare the generations"))?;
         Ok(GenerationDifference { missing: row.get(0), unfinished: row.get(1) })
@@ -191,12 +171,8 @@ impl Beside<'_> {
             None => transaction.batch_execute(&moving(tables)).await,
         };
         moved.map_err(failed("put the new tables in use"))?;
-        let sql = format!(
-            "UPDATE public.app_inbox_consumer SET generation = rebuilding, {} \
-              WHERE consumer = $1 AND rebuilding_in = $2",
-            unfinished_rebuild::NONE
-        );
-        let changed = transaction.execute(&sql, &[&self.consumer, &self.schema]).await;
+        let sql = sql!("side_rebuild.sql", "switch");
+        let changed = transaction.execute(sql, &[&self.consumer, &self.schema]).await;
         match changed.map_err(failed("put the new generation in use"))? {
             0 => Err(unknown(self.consumer)),
             _ => Ok(()),
@@ -220,11 +196,8 @@ pub async fn abandon(
     let transaction = client.transaction().await.map_err(failed(FAILED))?;
     let lock = "SELECT pg_advisory_xact_lock(hashtextextended('walrelay inbox ' || $1, 0))";
     transaction.execute(lock, &[&consumer]).await.map_err(failed(FAILED))?;
-    let sql = format!(
-        "UPDATE public.app_inbox_consumer SET subscription = $2, {} WHERE consumer = $1 RETURNING generation",
-        unfinished_rebuild::NONE
-    );
-    let row = transaction.query_opt(&sql, &[&consumer, &usual]).await;
+    let sql = sql!("side_rebuild.sql", "abandon");
+    let row = transaction.query_opt(sql, &[&consumer, &usual]).await;
     let row = row.map_err(failed(FAILED))?.ok_or_else(|| unknown(consumer))?;
     forget(&transaction, (consumer, row.get::<_, i32>(0) + 1)).await?;
     transaction.commit().await.map_err(failed(FAILED))
@@ -254,6 +227,7 @@ fn moving(tables: &[StagedTable]) -> String {
     }
     for table in tables {
         let (into, from, columns) = (live(table), &table.staged, table.quoted.join(", "));
+        // spliced: the names of the tables and columns.
         sql.push_str(&format!(
             "INSERT INTO {into} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns} FROM {from}; \
              TRUNCATE {from}; "
@@ -261,6 +235,7 @@ fn moving(tables: &[StagedTable]) -> String {
         // An identity column continues after the highest value of the moved rows.
         sql.push_str(&format!(
             "DO {}; ",
+            // spliced: the table's name.
             quote_literal(&format!(
                 "DECLARE c record; BEGIN \
                    FOR c IN SELECT a.attname FROM pg_catalog.pg_attribute AS a \

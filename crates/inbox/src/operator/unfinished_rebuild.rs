@@ -3,15 +3,6 @@
 
 use tokio_postgres::Row;
 
-/// The columns of the rebuild in the consumer's row `c`. Read by name from JSON, because inboxes of
-/// an earlier version lack them.
-pub(crate) const COLUMNS: &str = "(to_jsonb(c) ->> 'rebuilding')::int4, to_jsonb(c) ->> 'rebuilding_in', \
-     extract(epoch FROM now() - (to_jsonb(c) ->> 'rebuilding_since')::timestamptz)::float8";
-
-/// The assignments that clear the rebuild.
-pub(crate) const NONE: &str =
-    "rebuilding = NULL, rebuilding_in = NULL, rebuilding_since = NULL, updated_at = now()";
-
 /// A rebuild that is not finished.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UnfinishedRebuild {
@@ -24,7 +15,7 @@ pub struct UnfinishedRebuild {
 }
 
 impl UnfinishedRebuild {
-    /// Reads a row in which the first of [`COLUMNS`] is column `first`.
+    /// Reads a row whose columns from `first` on are the rebuild's generation, schema and age.
     pub(crate) fn of_row(row: &Row, first: usize) -> Option<Self> {
         Some(Self {
             generation: row.get::<_, Option<i32>>(first)?,

@@ -50,35 +50,6 @@ async fn one_script_in_one_transaction_makes_the_same() {
 }
 
 #[tokio::test]
-async fn an_inbox_of_an_earlier_version_becomes_the_same_and_whoever_applied_still_may() {
-    for world in worlds().await {
-        let database = TestDatabase::create_on(world.database.server_version()).await.unwrap();
-        let earlier = database.connect().await;
-        earlier.run(include_str!("earlier.sql")).await;
-        ensure_role(&earlier, "earlier_reader").await;
-        let applying = "app_inbox_apply, app_inbox_check, app_inbox_take, app_inbox_take_due";
-        earlier.run(&format!("GRANT EXECUTE ON FUNCTION {applying} TO earlier_reader")).await;
-        let kept = "INSERT INTO app_inbox (consumer, generation, event_id, ordering_key, status)
-                    VALUES ('c', 1, 'e', 'k', 'done')";
-        earlier.run(kept).await;
-
-        migrate_inbox(&earlier).await.unwrap();
-
-        assert_eq!(earlier.text(MADE).await, world.text(MADE).await);
-        assert_eq!(earlier.text("SELECT count(*)::text FROM app_inbox").await, "1");
-        let closed =
-            "SELECT coalesce(string_agg(proname, ' ' ORDER BY proname), '') FROM pg_proc AS p
-                       WHERE proname LIKE 'app\\_inbox%'
-                         AND NOT has_function_privilege('earlier_reader', p.oid, 'EXECUTE')";
-        assert_eq!(earlier.text(closed).await, "app_inbox_new_generation");
-        let open = "SELECT count(*)::text FROM pg_proc AS p WHERE proname LIKE 'app\\_inbox%'
-                       AND has_function_privilege('public', p.oid, 'EXECUTE')";
-        assert_eq!(earlier.text(open).await, "0");
-        earlier.run("DROP OWNED BY earlier_reader").await;
-    }
-}
-
-#[tokio::test]
 async fn two_runs_at_the_same_moment_both_succeed() {
     for _ in 0..3 {
         let database = TestDatabase::create().await;
@@ -132,17 +103,6 @@ const OPEN_SEQUENCES: &str = "SELECT coalesce(string_agg(r.role || ' ' || c.reln
    FROM unnest(ARRAY['anon', 'authenticated', 'public']) AS r(role), pg_class AS c
   WHERE c.relname LIKE 'app\\_inbox%'
     AND CASE c.relkind WHEN 'S' THEN has_sequence_privilege(r.role, c.oid, 'USAGE, SELECT, UPDATE') END";
-
-#[tokio::test]
-async fn rights_on_the_sequence_that_an_earlier_version_left_open_are_taken_away() {
-    let (_database, session) = open_by_default().await;
-    session.run(include_str!("earlier.sql")).await;
-    assert!(session.text(OPEN_SEQUENCES).await.contains("app_inbox_arrival_seq"), "it is open");
-
-    migrate_inbox(&session).await.unwrap();
-
-    assert_eq!(session.text(OPEN_SEQUENCES).await, "none");
-}
 
 #[tokio::test]
 async fn the_internet_gets_no_right_whatever_the_defaults_are() {

@@ -16,7 +16,7 @@ use crate::operation::{SlotOperation, read_operation};
 use crate::sharding::{expected_filter, read_sharding};
 use crate::slot_holder::describe_unfinished;
 use walrelay_outbox_store::{Outbox, RELAY_TABLES};
-use walrelay_pg_client::{IS_HIDDEN, QualifiedName};
+use walrelay_pg_client::{IS_HIDDEN, QualifiedName, sql};
 use walrelay_pg_replication::{read_publication, read_slot, read_system_identifier};
 
 /// Reads every fact that [`super::assess`] needs. Writes nothing.
@@ -188,39 +188,15 @@ async fn neighbours(client: &Client) -> Result<ExistingNames, AdminError> {
 }
 
 /// Limited to a few thousand names, because nobody chooses among more.
-const NEIGHBOURS: &str = "
-SELECT ARRAY(SELECT pubname::text FROM pg_catalog.pg_publication ORDER BY 1 LIMIT 1000) AS publications,
-       ARRAY(SELECT slot_name::text FROM pg_catalog.pg_replication_slots
-              WHERE database = current_database() ORDER BY 1 LIMIT 1000) AS slots,
-       ARRAY(SELECT n.nspname || '.' || c.relname
-               FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-              WHERE c.relkind IN ('r', 'p') AND n.nspname NOT IN ('pg_catalog', 'information_schema')
-              ORDER BY 1 LIMIT 5000) AS tables";
+const NEIGHBOURS: &str = sql!("gather.sql", "neighbours");
 
-const SERVER: &str = "
-SELECT current_setting('server_version_num')::int8 AS version_num,
-       current_database()::text AS database,
-       getdatabaseencoding()::text AS encoding,
-       pg_is_in_recovery() AS in_recovery,
-       EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = 'supabase_admin') AS is_supabase,
-       current_setting('wal_level') AS wal_level,
-       current_setting('max_replication_slots')::int8 AS replication_slots_max,
-       (SELECT count(*) FROM pg_catalog.pg_replication_slots) AS replication_slots,
-       current_setting('max_wal_senders')::int8 AS wal_senders_max,
-       (SELECT count(*) FROM pg_catalog.pg_stat_get_wal_senders()) AS wal_senders,
-       (SELECT setting::int8 FROM pg_catalog.pg_settings WHERE name = 'max_slot_wal_keep_size')
-         AS slot_wal_keep_megabytes,
-       (SELECT setting::int8 FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout')
-         AS wal_sender_timeout_millis,
-       rolname::text AS role,
-       rolreplication OR rolsuper AS may_replicate
-  FROM pg_catalog.pg_roles
- WHERE rolname = current_user";
+const SERVER: &str = sql!("gather.sql", "server");
 
 /// Returns the query for a table. Generated columns are not published. Since Postgres 18 a
 /// publication may publish stored ones, as its column `pubgencols` shows, which older servers lack.
 /// A privilege on the table needs USAGE on its schema also.
 fn table_question() -> String {
+    // spliced: IS_HIDDEN.
     format!(
         "WITH rights(ordinal, name, command) AS (
   VALUES (1, 'SELECT', 'r'::\"char\"), (2, 'INSERT', 'a'), (3, 'UPDATE', 'w'), (4, 'DELETE', 'd')

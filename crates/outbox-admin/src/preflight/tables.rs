@@ -119,10 +119,7 @@ pub(super) fn relay_table_findings(findings: &mut Findings, facts: &Facts) {
     for TableFacts { name, found } in &facts.relay_tables {
         let subject = format!("table {name}");
         let Some(found) = found else {
-            let fix = match name.table() {
-                "app_outbox_hold" => "walrelay init, or apply migrations/0005_in_place.sql",
-                _ => "walrelay init, or apply migrations/0002_dispatch.sql",
-            };
+            let fix = "walrelay init, or apply migrations/0002_dispatch.sql";
             findings.error(Code::DispatchTableMissing, &subject, "does not exist", fix);
             continue;
         };

@@ -59,6 +59,7 @@ pub async fn rows_of_transaction(
 ) -> Result<TransactionRows, AdminError> {
     let (_, columns) = read_columns(client, table).await?;
     let id = quote_identifier(id_column);
+    // spliced: names of the outbox table and its columns.
     let sql = format!(
         "SELECT event_id, is_unsendable, count(*) OVER () AS rows
            FROM (SELECT t.{id}::text AS event_id, {} AS is_unsendable, t.cmin::text::bigint AS command, t.ctid AS place

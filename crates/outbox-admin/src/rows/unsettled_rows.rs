@@ -11,7 +11,7 @@ use tokio_postgres::{Client, Row};
 use walrelay_pg_client::TableColumn;
 
 use crate::admin_error::AdminError;
-use walrelay_pg_client::{QualifiedName, quote_identifier, quote_literal};
+use walrelay_pg_client::{QualifiedName, quote_identifier, quote_literal, sql};
 
 /// The rows of the outbox tables that are read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -236,6 +236,7 @@ impl UnsettledRows {
         (table, slot): (&SourceTable, &str),
     ) -> Result<Vec<(u32, String)>, AdminError> {
         let id = format!("t.{}::text AS id", quote_identifier(&table.id));
+        // spliced: the query of the rows.
         let sql = format!(
             "SELECT n, numbered.id FROM (SELECT (row_number() OVER () - 1)::int8 AS n, rows.id
                               FROM ({}) AS rows) AS numbered
@@ -298,8 +299,7 @@ impl UnsettledRows {
     pub async fn is_visible(&self, client: &Client) -> Result<bool, AdminError> {
         let row = client
             .query_typed_one(
-                "SELECT NOT EXISTS (SELECT FROM pg_snapshot_xip(pg_current_snapshot()) AS xip
-                                     WHERE pg_visible_in_snapshot(xip, $1::text::pg_snapshot)) AS is_visible",
+                sql!("unsettled_rows.sql", "is_visible"),
                 &[(&self.snapshot, Type::TEXT)],
             )
             .await

@@ -169,6 +169,7 @@ fn count_part() -> String {
     let failed = "status = 'retrying' AND updated_at > now() - interval '2 minutes'
                     AND last_error LIKE 'attempt %'";
     let by_operator = format!("{CODE} IN {NEEDS_OPERATOR}");
+    // spliced: the codes that only an operator can fix, and what several columns ask for.
     format!("
 SELECT count(*) FILTER (WHERE status = 'retrying') AS retrying,
        count(*) FILTER (WHERE status = 'dead') AS dead,

@@ -23,6 +23,7 @@ pub(super) const CODE_BYTES_MAX: usize = 64;
 /// Returns SQL that puts `line` before the history `old`. The result has at most 20 lines and 4
 /// KiB, in whole lines.
 pub(super) fn prepend_line(line: &str, old: &str) -> String {
+    // spliced: the line and the column.
     format!(
         "(SELECT string_agg(kept.line, E'\\n' ORDER BY kept.n)
             FROM (SELECT h.line, h.n, sum(octet_length(h.line) + 1) OVER (ORDER BY h.n) AS bytes
@@ -35,13 +36,6 @@ pub(super) fn prepend_line(line: &str, old: &str) -> String {
 /// SQL for the time of a line, in UTC.
 pub(super) const MOMENT: &str =
     "to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"')";
-
-/// Returns SQL for the line of one attempt.
-pub(super) fn attempt_line(attempts: &str, code: &str, error: &str) -> String {
-    format!(
-        "format('attempt %s at %s: %s: %s', {attempts}, {MOMENT}, coalesce({code}, '?'), coalesce({error}, ''))"
-    )
-}
 
 /// Shortens the text to `bytes_max` at a character boundary. Replaces zero bytes, which `text`
 /// cannot store.

@@ -19,6 +19,7 @@ use super::history::{NAME_BYTES_MAX, storable};
 use super::recorded::taken_suffix;
 use super::{DispatchStore, Key, signed};
 use crate::store_error::StoreError;
+use walrelay_pg_client::sql;
 
 /// A key that has a hold.
 #[derive(Clone, PartialEq, Eq)]
@@ -101,11 +102,7 @@ impl DispatchStore {
     /// The server refused the statement, or the connection ended.
     pub async fn holds(&self, client: &Client) -> Result<Vec<HeldKey>, StoreError> {
         let rows = client
-            .query_typed(
-                "SELECT topic, ordering_key, state = 'held' AS is_held FROM public.app_outbox_hold
-                  WHERE slot = $1",
-                &[(&self.slot, Type::TEXT)],
-            )
+            .query_typed(sql!("key_pause.sql", "holds"), &[(&self.slot, Type::TEXT)])
             .await
             .map_err(StoreError::sql("read which keys are held"))?;
         Ok(rows.iter().map(held_key).collect())
@@ -123,9 +120,7 @@ impl DispatchStore {
     ) -> Result<Vec<HeldKey>, StoreError> {
         let rows = client
             .query_typed(
-                "SELECT topic, ordering_key, false AS is_held FROM public.app_outbox_hold
-                  WHERE slot = $1 AND state = 'wanted'
-                  ORDER BY wanted_at, topic, ordering_key LIMIT $2",
+                sql!("key_pause.sql", "wanted_holds"),
                 &[(&self.slot, Type::TEXT), (&i64::from(limit), Type::INT8)],
             )
             .await
@@ -208,13 +203,7 @@ impl DispatchStore {
             (&ordering_keys, Type::TEXT_ARRAY),
         ];
         let placed = transaction
-            .execute_typed(
-                "INSERT INTO public.app_outbox_hold (slot, replay_id, topic, ordering_key)
-                 SELECT $1, $2, k.topic, k.ordering_key
-                   FROM unnest($3, $4) AS k(topic, ordering_key)
-                     ON CONFLICT DO NOTHING",
-                &params,
-            )
+            .execute_typed(sql!("key_pause.sql", "request_pauses"), &params)
             .await
             .map_err(StoreError::sql(failed))?;
         let all_placed = placed == keys.len() as u64;
@@ -236,9 +225,7 @@ impl DispatchStore {
     ) -> Result<KeyPauseCounts, StoreError> {
         let row = client
             .query_typed_one(
-                "SELECT count(*) FILTER (WHERE state = 'wanted') AS wanted,
-                        count(*) FILTER (WHERE state = 'held') AS held, max(commit_lsn) AS through
-                   FROM public.app_outbox_hold WHERE slot = $1 AND replay_id = $2",
+                sql!("key_pause.sql", "replay_holds"),
                 &[(&self.slot, Type::TEXT), (&replay_id, Type::TEXT)],
             )
             .await
@@ -308,12 +295,7 @@ impl DispatchStore {
             [(&self.slot, Type::TEXT), (&replay_id, Type::TEXT)];
         transaction.execute_typed(LIFT, &of_replay).await.map_err(StoreError::sql(failed))?;
         transaction
-            .execute_typed(
-                "UPDATE public.app_outbox_dispatch SET next_attempt_at = now()
-                  WHERE slot = $1 AND replay_id = $2 AND status = 'retrying' AND ordering_key = ''
-                    AND next_attempt_at IS NULL",
-                &of_replay,
-            )
+            .execute_typed(sql!("key_pause.sql", "lift_pauses"), &of_replay)
             .await
             .map_err(StoreError::sql(failed))?;
         self.notify(transaction).await
@@ -410,142 +392,22 @@ impl<'a> HistoryColumns<'a> {
 
 // The index of each state gives the first pending row. The process that streams is read from memory
 // when the statement runs. A session that takes the slot later reads the hold when it starts.
-const ANSWER: &str = "
-UPDATE public.app_outbox_hold AS o
-   SET state = 'held', held_at = now(),
-       commit_lsn = CASE WHEN f.is_before THEN f.commit_lsn ELSE $4 END,
-       tx_index = CASE WHEN f.is_before THEN f.tx_index - 1 ELSE $5 END
-  FROM (
-    SELECT h.topic, h.ordering_key, first.commit_lsn, first.tx_index,
-           coalesce((first.commit_lsn, first.tx_index) <= ($4, $5), false) AS is_before
-      FROM unnest($2, $3) AS k(topic, ordering_key)
-      JOIN public.app_outbox_hold h
-        ON h.slot = $1 AND h.topic = k.topic AND h.ordering_key = k.ordering_key
-      LEFT JOIN LATERAL (
-        SELECT commit_lsn, tx_index
-          FROM (
-            (SELECT commit_lsn, tx_index FROM public.app_outbox_dispatch
-              WHERE slot = $1 AND topic = k.topic AND ordering_key = k.ordering_key
-                AND status = 'retrying'
-              ORDER BY commit_lsn, tx_index LIMIT 1)
-            UNION ALL
-            (SELECT commit_lsn, tx_index FROM public.app_outbox_dispatch
-              WHERE $7 AND slot = $1 AND topic = k.topic AND ordering_key = k.ordering_key
-                AND status = 'dead'
-              ORDER BY commit_lsn, tx_index LIMIT 1)
-          ) AS waiting
-         WHERE k.ordering_key <> ''
-         ORDER BY commit_lsn, tx_index LIMIT 1
-      ) AS first ON true
-  ) AS f
- WHERE o.slot = $1 AND o.topic = f.topic AND o.ordering_key = f.ordering_key AND o.state = 'wanted'
-   AND (SELECT active_pid FROM pg_catalog.pg_replication_slots WHERE slot_name = $1)
-       IS NOT DISTINCT FROM $6";
+const ANSWER: &str = sql!("key_pause.sql", "answer");
 
 /// Finds another replay that holds one of the keys.
-const HELD_BY: &str = "
-SELECT h.replay_id
-  FROM unnest($3, $4) AS k(topic, ordering_key)
-  JOIN public.app_outbox_hold h
-    ON h.slot = $1 AND h.topic = k.topic AND h.ordering_key = k.ordering_key AND h.replay_id <> $2
- LIMIT 1";
+const HELD_BY: &str = sql!("key_pause.sql", "held_by");
 
 /// A key with unpublished replayed rows is still being replayed, although its hold is lifted.
-const STILL_REPLAYED: &str = "
-SELECT d.replay_id
-  FROM unnest($3, $4) AS k(topic, ordering_key)
-  JOIN public.app_outbox_dispatch d
-    ON d.slot = $1 AND d.topic = k.topic AND d.ordering_key = k.ordering_key
-   AND d.status = 'retrying' AND d.replay_id NOT IN ('', $2)
- LIMIT 1";
+const STILL_REPLAYED: &str = sql!("key_pause.sql", "still_replayed");
 
 // Two outbox tables may use equal ids. If a row of another position has the id, the position is
 // appended.
-const ADD: &str = "
-INSERT INTO public.app_outbox_dispatch
-  (slot, event_id, replay_id, commit_lsn, tx_index, topic, ordering_key, message, status)
-SELECT $1, u.event_id || CASE WHEN u.n > 1 OR EXISTS (
-           SELECT FROM public.app_outbox_dispatch d
-            WHERE d.slot = $1 AND d.event_id = u.event_id || '@' || $2 AND d.replay_id = $2
-              AND (d.commit_lsn, d.tx_index) <> (u.commit_lsn, u.tx_index)
-         ) THEN u.place ELSE '' END || '@' || $2,
-       $2, u.commit_lsn, u.tx_index, $3, $4, u.message, 'retrying'
-  FROM (SELECT *, row_number() OVER (PARTITION BY event_id ORDER BY commit_lsn, tx_index) AS n
-          FROM unnest($5, $6, $7, $8, $9) AS a(event_id, place, commit_lsn, tx_index, message)) AS u
-  JOIN public.app_outbox_hold h
-    ON h.slot = $1 AND h.topic = $3 AND h.ordering_key = $4 AND h.replay_id = $2 AND h.state = 'held'
-   AND (u.commit_lsn, u.tx_index) <= (h.commit_lsn, h.tx_index)
- WHERE NOT $10 OR NOT EXISTS (
-         SELECT FROM public.app_outbox_dispatch d
-          WHERE d.slot = $1 AND d.event_id = u.event_id AND d.replay_id = ''
-            AND (d.commit_lsn, d.tx_index) > (h.commit_lsn, h.tx_index))
-    ON CONFLICT (slot, event_id, replay_id) DO NOTHING";
+const ADD: &str = sql!("key_pause.sql", "add");
 
-const LIFT: &str = "
-WITH lifted AS (
-  DELETE FROM public.app_outbox_hold WHERE slot = $1 AND replay_id = $2
-  RETURNING topic, ordering_key
-), heads AS MATERIALIZED (
-  SELECT n.event_id
-    FROM lifted l
-   CROSS JOIN LATERAL (
-     SELECT event_id FROM public.app_outbox_dispatch
-      WHERE slot = $1 AND topic = l.topic AND ordering_key = l.ordering_key AND status = 'retrying'
-      ORDER BY commit_lsn, tx_index
-      LIMIT 1
-   ) AS n
-   WHERE l.ordering_key <> ''
-)
-UPDATE public.app_outbox_dispatch
-   SET next_attempt_at = now()
- WHERE slot = $1 AND event_id = ANY (ARRAY(SELECT event_id FROM heads))
-   AND coalesce(status, '') = 'retrying'";
+const LIFT: &str = sql!("key_pause.sql", "lift");
 
 // If the key has no other hold, the first row behind the removed rows becomes due. A head whose
 // outcome the relay is writing is in flight, and waiting for its lock could deadlock.
-const REMOVE: &str = "
-WITH doomed AS MATERIALIZED (
-  SELECT event_id FROM public.app_outbox_dispatch
-   WHERE slot = $1 AND replay_id = $2 AND status IN ('retrying', 'dead')
-   ORDER BY event_id
-     FOR UPDATE
-), removed AS (
-  DELETE FROM public.app_outbox_dispatch
-   WHERE slot = $1 AND replay_id = $2 AND event_id = ANY (ARRAY(SELECT event_id FROM doomed))
-  RETURNING topic, ordering_key
-), heads AS MATERIALIZED (
-  SELECT n.event_id
-    FROM (SELECT DISTINCT topic, ordering_key FROM removed WHERE ordering_key <> '') AS k
-   CROSS JOIN LATERAL (
-     SELECT event_id FROM public.app_outbox_dispatch
-      WHERE slot = $1 AND topic = k.topic AND ordering_key = k.ordering_key AND status = 'retrying'
-        AND replay_id <> $2
-      ORDER BY commit_lsn, tx_index
-      LIMIT 1
-   ) AS n
-), locked AS MATERIALIZED (
-  SELECT event_id FROM public.app_outbox_dispatch
-   WHERE slot = $1 AND event_id = ANY (ARRAY(SELECT event_id FROM heads))
-     AND coalesce(status, '') = 'retrying'
-     FOR UPDATE SKIP LOCKED
-), woken AS (
-  UPDATE public.app_outbox_dispatch
-     SET next_attempt_at = now()
-   WHERE slot = $1 AND event_id = ANY (ARRAY(SELECT event_id FROM locked))
-     AND next_attempt_at IS NULL
-)
-SELECT count(*) AS removed FROM removed";
+const REMOVE: &str = sql!("key_pause.sql", "remove");
 
-const REPLAYED: &str = "
-SELECT count(*) FILTER (WHERE status = 'retrying') AS retrying,
-       count(*) FILTER (WHERE status = 'retrying' AND (
-         SELECT (x.commit_lsn, x.tx_index) <= (d.commit_lsn, d.tx_index)
-           FROM public.app_outbox_dispatch x
-          WHERE $3 AND d.ordering_key <> '' AND x.slot = $1 AND x.topic = d.topic
-            AND x.ordering_key = d.ordering_key AND x.status = 'dead'
-          ORDER BY x.commit_lsn, x.tx_index
-          LIMIT 1)) AS behind_dead,
-       count(*) FILTER (WHERE status = 'dead') AS dead,
-       count(*) FILTER (WHERE status IN ('published', 'discarded')) AS finished
-  FROM public.app_outbox_dispatch d
- WHERE slot = $1 AND replay_id = $2 AND replay_id <> ''";
+const REPLAYED: &str = sql!("key_pause.sql", "replayed");

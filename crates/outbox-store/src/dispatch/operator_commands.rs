@@ -10,6 +10,7 @@ use walrelay_core::Fault;
 use super::history::{ERROR_BYTES_MAX, MOMENT, prepend_line, storable_line};
 use super::{DISPATCH_CHANNEL, DispatchStatus, DispatchStore, position_of, seconds, unsigned};
 use crate::store_error::StoreError;
+use walrelay_pg_client::sql;
 
 /// A selection of rows. A field that is None matches all rows.
 #[derive(Debug, Clone, Default)]
@@ -118,6 +119,7 @@ impl DispatchStore {
         client: &Client,
         filter: &DispatchFilter,
     ) -> Result<Vec<DispatchRow>, StoreError> {
+        // spliced: the columns that `dispatch_row` reads.
         let sql = format!(
             "SELECT {COLUMNS} FROM public.app_outbox_dispatch
               WHERE slot = $1 AND ($2 IS NULL OR status = $2) AND ($3 IS NULL OR topic = $3)
@@ -235,6 +237,7 @@ impl DispatchStore {
         let transaction = client.transaction().await.map_err(StoreError::sql(failed))?;
         let status = self.lock(&transaction, event_id).await?;
         refuse(event_id, status, &[DispatchStatus::Published], "edited")?;
+        // spliced: the history.
         let sql = format!(
             "UPDATE public.app_outbox_dispatch AS d
                 SET message = $3, status = 'retrying', attempts = 0, next_attempt_at = now(),
@@ -272,6 +275,7 @@ impl DispatchStore {
         let status = self.lock(&transaction, event_id).await?;
         let finished = [DispatchStatus::Published, DispatchStatus::Discarded];
         refuse(event_id, status, &finished, "discarded")?;
+        // spliced: the history.
         let sql = format!(
             "UPDATE public.app_outbox_dispatch AS d
                 SET status = 'discarded', next_attempt_at = NULL, last_error = {}, updated_at = {NEW_UPDATED_AT}
@@ -298,8 +302,7 @@ impl DispatchStore {
     ) -> Result<DispatchStatus, StoreError> {
         transaction
             .query_typed_opt(
-                "SELECT status FROM public.app_outbox_dispatch
-                  WHERE slot = $1 AND event_id = $2 FOR UPDATE",
+                sql!("operator_commands.sql", "lock"),
                 &[(&self.slot, Type::TEXT), (&event_id, Type::TEXT)],
             )
             .await
@@ -318,10 +321,7 @@ impl DispatchStore {
         let codes = [Fault::HEADERS_CODE, Fault::TOO_LARGE_CODE];
         let found = transaction
             .query_typed_opt(
-                "SELECT event_id, error_code FROM public.app_outbox_dispatch
-                  WHERE slot = $1 AND event_id = ANY ($2) AND error_code = ANY ($3)
-                    AND status IN ('dead', 'discarded')
-                  LIMIT 1",
+                sql!("operator_commands.sql", "refuse_incomplete"),
                 &[
                     (&self.slot, Type::TEXT),
                     (&event_ids, Type::TEXT_ARRAY),
@@ -378,29 +378,12 @@ pub(super) const NEW_UPDATED_AT: &str =
 
 /// After a discard, makes the key's first row due. A row whose outcome the relay is writing is in
 /// flight. If we waited for it while the relay waits for our row, both would deadlock.
-const WAKE_NEXT: &str = "
-WITH head AS MATERIALIZED (
-  SELECT d.event_id
-    FROM public.app_outbox_dispatch d
-   WHERE d.slot = $1 AND d.status = 'retrying' AND d.event_id = (
-     SELECT n.event_id
-       FROM public.app_outbox_dispatch g
-      CROSS JOIN LATERAL (
-        SELECT event_id FROM public.app_outbox_dispatch
-         WHERE slot = $1 AND topic = g.topic AND ordering_key = g.ordering_key AND status = 'retrying'
-         ORDER BY commit_lsn, tx_index
-         LIMIT 1
-      ) AS n
-      WHERE g.slot = $1 AND g.event_id = $2 AND g.ordering_key <> '')
-     FOR UPDATE SKIP LOCKED
-)
-UPDATE public.app_outbox_dispatch
-   SET next_attempt_at = now()
- WHERE slot = $1 AND event_id = ANY (ARRAY(SELECT event_id FROM head))";
+const WAKE_NEXT: &str = sql!("operator_commands.sql", "wake_next");
 
 /// Locks every row that a retry changes before it changes any. The order is the relay's order for
 /// writing outcomes. With another order each could wait for the other.
 fn lock_sql(condition: &str) -> String {
+    // spliced: the condition of the selection.
     format!(
         "WITH chosen AS MATERIALIZED (
            SELECT event_id, topic, ordering_key
@@ -432,6 +415,7 @@ fn lock_sql(condition: &str) -> String {
 fn retry_sql(condition: &str) -> String {
     let line = format!("format('retry asked for at %s', {MOMENT})");
     let history = prepend_line(&line, "d.last_error");
+    // spliced: the condition of the selection, and the history.
     format!(
         "WITH chosen AS MATERIALIZED (
            SELECT event_id, topic, ordering_key, commit_lsn, tx_index

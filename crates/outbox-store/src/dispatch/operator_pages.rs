@@ -10,6 +10,7 @@ use super::history::{ERROR_BYTES_MAX, MOMENT, prepend_line, storable_line};
 use super::operator_commands::{COLUMNS, NEW_UPDATED_AT, dispatch_row, refuse};
 use super::{DispatchRow, DispatchStatus, DispatchStore, seconds, signed};
 use crate::store_error::StoreError;
+use walrelay_pg_client::sql;
 
 /// A selection of rows. A field that is `None` matches all rows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -144,6 +145,7 @@ impl DispatchStore {
         behind: Option<&PageStart>,
         limit: u32,
     ) -> Result<Vec<DispatchRow>, StoreError> {
+        // spliced: the columns that `dispatch_row` reads, and the condition of the query.
         let sql = format!(
             "SELECT {COLUMNS} FROM public.app_outbox_dispatch
               WHERE {}
@@ -189,6 +191,7 @@ impl DispatchStore {
         let transaction = client.transaction().await.map_err(StoreError::sql(failed))?;
         let status = self.lock(&transaction, event_id).await?;
         refuse(event_id, status, &[DispatchStatus::Published], "edited")?;
+        // spliced: the history.
         let sql = format!(
             "UPDATE public.app_outbox_dispatch AS d
                 SET message = $3, topic = $4, ordering_key = $5, status = 'retrying', attempts = 0,
@@ -228,6 +231,7 @@ impl DispatchStore {
     ) -> Result<u64, StoreError> {
         let failed = "discard rows of dispatch state";
         let transaction = client.transaction().await.map_err(StoreError::sql(failed))?;
+        // spliced: the history.
         let sql = format!(
             "WITH chosen AS MATERIALIZED (
                SELECT event_id FROM public.app_outbox_dispatch
@@ -274,24 +278,10 @@ impl DispatchStore {
 }
 
 /// After discards, makes the first row of each key due if it was queued.
-const WAKE_NEXT_OF_ALL: &str = "
-UPDATE public.app_outbox_dispatch AS d
-   SET next_attempt_at = now()
-  FROM (
-    SELECT n.event_id
-      FROM (SELECT DISTINCT topic, ordering_key FROM public.app_outbox_dispatch
-             WHERE slot = $1 AND event_id = ANY ($2) AND ordering_key <> '') g
-     CROSS JOIN LATERAL (
-       SELECT event_id FROM public.app_outbox_dispatch
-        WHERE slot = $1 AND topic = g.topic AND ordering_key = g.ordering_key AND status = 'retrying'
-        ORDER BY commit_lsn, tx_index
-        LIMIT 1
-     ) AS n
-  ) AS next
- WHERE d.slot = $1 AND d.event_id = next.event_id AND d.status = 'retrying'
-   AND d.next_attempt_at IS NULL";
+const WAKE_NEXT_OF_ALL: &str = sql!("operator_pages.sql", "wake_next_of_all");
 
 fn condition(query: &DispatchQuery) -> String {
+    // spliced: the condition of the state.
     format!(
         "slot = $1 AND {} AND ($2 IS NULL OR topic = $2) AND ($3 IS NULL OR ordering_key = $3)
          AND ($4 IS NULL OR error_code = $4)

@@ -6,12 +6,10 @@ use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 use walrelay_core::{FailureCause, Outcome, PublishFailure};
 
-use super::history::{
-    AllowedCharacters, CODE_BYTES_MAX, ERROR_BYTES_MAX, attempt_line, prepend_line, storable,
-    storable_line,
-};
+use super::history::{AllowedCharacters, CODE_BYTES_MAX, ERROR_BYTES_MAX, storable, storable_line};
 use super::{Claim, DispatchStatus, DispatchStore, SPILLED, seconds, signed};
 use crate::store_error::StoreError;
+use walrelay_pg_client::sql;
 
 impl DispatchStore {
     /// Writes these outcomes, all or none. Returns how many counted.
@@ -49,7 +47,7 @@ impl DispatchStore {
         let columns = Columns::of(outcomes, characters)?;
         client
             .execute_typed(
-                &finish_sql(),
+                FINISH,
                 &[
                     (&self.slot, Type::TEXT),
                     (&columns.event_id, Type::TEXT_ARRAY),
@@ -139,42 +137,8 @@ impl<'a> Columns<'a> {
     }
 }
 
-// This statement and the operators' commands lock rows in the same order, so they cannot deadlock.
-// The claim is compared under the lock, because the server then checks again a row that changed
-// since our snapshot. `claim.rs` explains `coalesce(status, '')`.
-fn finish_sql() -> String {
-    let history =
-        prepend_line(&attempt_line("o.attempts", "o.error_code", "o.error"), "d.last_error");
-    format!(
-        "WITH outcome AS (
-           SELECT *
-             FROM unnest($2, $3, $4, $5, $6, $7, $8, $9, $10)
-                  AS o(event_id, version, status, attempts, delay, error_code, error, message_id, is_own_fault)
-         ), held AS MATERIALIZED (
-           SELECT event_id
-             FROM public.app_outbox_dispatch
-            WHERE slot = $1 AND event_id = ANY (ARRAY(SELECT unnest($2)))
-              AND coalesce(status, '') = 'retrying'
-            ORDER BY event_id
-              FOR UPDATE
-         )
-         UPDATE public.app_outbox_dispatch AS d
-            SET status = o.status,
-                attempts = coalesce(o.attempts, d.attempts + (o.status = 'published')::int),
-                next_attempt_at = CASE
-                  WHEN o.status <> 'retrying' THEN NULL
-                  WHEN d.ordering_key = '' THEN now() + make_interval(secs => coalesce(o.delay, 0))
-                  ELSE now() + make_interval(secs => o.delay)
-                END,
-                error_code = CASE WHEN d.error_code = $11 AND NOT o.is_own_fault THEN d.error_code
-                                  ELSE coalesce(o.error_code, d.error_code) END,
-                last_error = CASE WHEN o.error_code IS NULL THEN d.last_error ELSE {history} END,
-                message_id = coalesce(o.message_id, d.message_id),
-                updated_at = greatest(clock_timestamp(), d.updated_at + interval '1 microsecond')
-           FROM outcome AS o
-           JOIN held USING (event_id)
-          WHERE d.slot = $1 AND d.event_id = o.event_id
-            AND d.event_id = ANY (ARRAY(SELECT unnest($2)))
-            AND coalesce(d.status, '') = 'retrying' AND d.updated_at = o.version"
-    )
-}
+/// This statement and the operators' commands lock rows in the same order, so they cannot deadlock.
+/// The claim is compared under the lock, because the server then checks again a row that changed
+/// since our snapshot. `claim.rs` explains `coalesce(status, '')`. The history of errors has at most
+/// 20 lines and 4 KiB, as in `prepend_line`.
+const FINISH: &str = sql!("outcomes.sql", "finish");

@@ -10,12 +10,12 @@ use tokio_postgres::{Client, Transaction};
 use walrelay_core::{RecordReason, RowToRecord};
 
 use super::history::{
-    AllowedCharacters, CODE_BYTES_MAX, ERROR_BYTES_MAX, NAME_BYTES_MAX, attempt_line, storable,
-    storable_line,
+    AllowedCharacters, CODE_BYTES_MAX, ERROR_BYTES_MAX, NAME_BYTES_MAX, storable, storable_line,
 };
 use super::recorded::taken_suffix;
 use super::{DispatchStatus, DispatchStore, SPILLED, position_of, seconds, signed};
 use crate::store_error::StoreError;
+use walrelay_pg_client::sql;
 
 /// A row to record.
 #[derive(Clone)]
@@ -189,7 +189,7 @@ impl DispatchStore {
         let columns = Columns::of(chunk, characters)?;
         transaction
             .execute_typed(
-                &insert_sql(),
+                INSERT,
                 &[
                     (&self.slot, Type::TEXT),
                     (&columns.event_id, Type::TEXT_ARRAY),
@@ -220,11 +220,7 @@ impl DispatchStore {
         let params: [(&(dyn ToSql + Sync), Type); 2] =
             [(&self.slot, Type::TEXT), (&event_ids, Type::TEXT_ARRAY)];
         transaction
-            .query_typed(
-                "SELECT event_id, commit_lsn, tx_index FROM public.app_outbox_dispatch
-                  WHERE slot = $1 AND event_id = ANY (ARRAY(SELECT unnest($2)))",
-                &params,
-            )
+            .query_typed(sql!("park.sql", "recorded"), &params)
             .await
             .map_err(StoreError::sql("park rows"))?
             .iter()
@@ -321,35 +317,6 @@ impl<'a> Columns<'a> {
     }
 }
 
-// Probes one index to find whether a key has a head, with any statistics. With `EXISTS` the planner
-// hashes all parked rows for each statement, or scans the table for each key.
-fn insert_sql() -> String {
-    let line = attempt_line("p.attempts", "coalesce(p.failed_with, p.error_code)", "p.error");
-    format!(
-        "INSERT INTO public.app_outbox_dispatch
-           (slot, event_id, commit_lsn, tx_index, topic, ordering_key, message, status, attempts,
-            next_attempt_at, error_code, last_error)
-         SELECT $1, p.event_id, p.commit_lsn, p.tx_index, p.topic, p.ordering_key, p.message,
-                p.status, p.attempts,
-                CASE WHEN p.status <> 'retrying' THEN NULL
-                     WHEN p.ordering_key = '' THEN now() + make_interval(secs => coalesce(p.delay, 0))
-                     WHEN p.delay IS NULL AND p.place = 1 AND (
-                       SELECT (h.topic, h.ordering_key) = (p.topic, p.ordering_key)
-                         FROM public.app_outbox_dispatch h
-                        WHERE h.slot = $1 AND h.status = 'retrying'
-                          AND (h.topic, h.ordering_key) >= (p.topic, p.ordering_key)
-                        ORDER BY h.topic, h.ordering_key, h.commit_lsn, h.tx_index
-                        LIMIT 1) IS NOT TRUE
-                     THEN now()
-                     ELSE now() + make_interval(secs => p.delay)
-                END,
-                p.error_code,
-                CASE WHEN p.error IS NOT NULL THEN {line} END
-           FROM (SELECT *, row_number() OVER (PARTITION BY topic, ordering_key, status
-                                              ORDER BY commit_lsn, tx_index) AS place
-                   FROM unnest($2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
-                        AS u(event_id, commit_lsn, tx_index, topic, ordering_key, message, status,
-                             attempts, delay, error_code, error, failed_with)) AS p
-         ON CONFLICT (slot, event_id, replay_id) DO NOTHING"
-    )
-}
+/// Probes one index to find whether a key has a head, with any statistics. With `EXISTS` the planner
+/// hashes all parked rows for each statement, or scans the table for each key.
+const INSERT: &str = sql!("park.sql", "insert");

@@ -7,6 +7,7 @@ use tokio_postgres::types::{PgLsn, Type};
 use super::history::{NAME_BYTES_MAX, storable};
 use super::{DispatchStore, position_of};
 use crate::store_error::StoreError;
+use walrelay_pg_client::sql;
 
 /// A recorded row, in a form that recognises it when the server streams it again.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -135,16 +136,7 @@ fn behind(Position { commit_lsn, tx_index }: Position) -> Position {
 /// would then sort all of them.
 const IN_ORDER: &str = "SET LOCAL enable_sort = off";
 
-const RECORDED: &str = "
-SELECT commit_lsn, tx_index, event_id,
-       CASE WHEN parks THEN topic END AS topic, CASE WHEN parks THEN ordering_key END AS ordering_key
-  FROM (SELECT commit_lsn, tx_index, event_id, topic, ordering_key,
-               status = 'retrying' OR $5 AND status = 'dead' AND ordering_key <> '' AS parks
-          FROM public.app_outbox_dispatch
-         WHERE slot = $1 AND (commit_lsn, tx_index) >= ($2, $3) AND replay_id = ''
-         ORDER BY commit_lsn, tx_index
-         FETCH FIRST $4 ROWS WITH TIES) AS page
- ORDER BY commit_lsn, tx_index";
+const RECORDED: &str = sql!("recorded.sql", "recorded");
 
 #[cfg(test)]
 mod tests {

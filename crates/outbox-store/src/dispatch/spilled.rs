@@ -16,6 +16,7 @@ use walrelay_core::Outcome;
 use super::claim::ClaimedRow;
 use super::{Claim, ClaimLimits, DispatchStore, Hold, Key, Place, SPILLED, position_of, unsigned};
 use crate::store_error::StoreError;
+use walrelay_pg_client::sql;
 
 /// Maximum bytes that one key gets per read. Adding a row's bytes to it cannot overflow.
 const SHARE_BYTES_MAX: i32 = 1 << 30;
@@ -285,136 +286,25 @@ impl Claim {
 // Each row is read once, through its key's index, and its message is returned directly. Choosing
 // rows of all keys by size first, and fetching messages afterwards, costs twice as much. An
 // unreadable row uses up the whole share, so that no row behind it is returned.
-const READ: &str = "
-SELECT w.ordinal, r.place::text AS ctid, r.event_id, r.commit_lsn, r.tx_index, r.attempts, r.updated_at,
-       CASE WHEN r.bytes_to_here <= $5 THEN r.message END AS message,
-       CASE WHEN r.bytes_to_here > $5 THEN r.bytes_to_here END AS large_bytes
-  FROM unnest($2, $3) WITH ORDINALITY AS w(topic, ordering_key, ordinal)
-  LEFT JOIN LATERAL (
-     SELECT commit_lsn, tx_index
-       FROM public.app_outbox_dispatch
-      WHERE $6 AND slot = $1 AND topic = w.topic AND ordering_key = w.ordering_key AND status = 'dead'
-      ORDER BY commit_lsn, tx_index
-      LIMIT 1
-  ) AS dead ON true
- CROSS JOIN LATERAL (
-     SELECT first.*,
-            sum(CASE WHEN is_readable THEN octet_length(message) ELSE $5 + 1 END)
-              OVER (ORDER BY commit_lsn, tx_index ROWS UNBOUNDED PRECEDING) AS bytes_to_here
-       FROM (
-         SELECT ctid AS place, event_id, commit_lsn, tx_index, message, attempts, updated_at,
-                coalesce(error_code, '') = 'SPILLED'
-                  AND (next_attempt_at IS NULL OR next_attempt_at <= now()) AS is_readable
-           FROM public.app_outbox_dispatch
-          WHERE slot = $1 AND topic = w.topic AND ordering_key = w.ordering_key AND status = 'retrying'
-            AND (commit_lsn, tx_index) < (coalesce(dead.commit_lsn, 'FFFFFFFF/FFFFFFFF'),
-                                          coalesce(dead.tx_index, 2147483647))
-          ORDER BY commit_lsn, tx_index
-          LIMIT $4
-       ) AS first
-  ) AS r
- WHERE w.ordering_key <> ''
-   AND (SELECT true FROM public.app_outbox_hold h
-         WHERE h.slot = $1 AND h.topic = w.topic AND h.ordering_key = w.ordering_key
-         LIMIT 1) IS NULL
-   AND (r.bytes_to_here <= $5 OR r.is_readable AND r.bytes_to_here = octet_length(r.message))";
+const READ: &str = sql!("spilled.sql", "read");
 
-const READ_LARGE: &str = "
-SELECT event_id, message, updated_at
-  FROM public.app_outbox_dispatch
- WHERE slot = $1 AND event_id = ANY (ARRAY(SELECT unnest($2)))
-   AND coalesce(status, '') = 'retrying' AND error_code = $3";
+const READ_LARGE: &str = sql!("spilled.sql", "read_large");
 
 // Jumps from key to key, and stops at the first row that is pending.
-const HAS_SPILLED: &str = "
-WITH RECURSIVE head AS (
-  (SELECT topic, ordering_key, commit_lsn, tx_index, error_code
-     FROM public.app_outbox_dispatch
-    WHERE slot = $1 AND status = 'retrying' AND ordering_key <> ''
-    ORDER BY topic, ordering_key, commit_lsn, tx_index
-    LIMIT 1)
-  UNION ALL
-  SELECT next.*
-    FROM head
-   CROSS JOIN LATERAL (
-      SELECT d.topic, d.ordering_key, d.commit_lsn, d.tx_index, d.error_code
-        FROM public.app_outbox_dispatch d
-       WHERE d.slot = $1 AND d.status = 'retrying' AND d.ordering_key <> ''
-         AND (d.topic, d.ordering_key) > (head.topic, head.ordering_key)
-       ORDER BY d.topic, d.ordering_key, d.commit_lsn, d.tx_index
-       LIMIT 1
-   ) AS next
-), topics AS (
-  (SELECT topic FROM public.app_outbox_dispatch
-    WHERE slot = $1 AND status = 'retrying' ORDER BY topic LIMIT 1)
-  UNION ALL
-  SELECT (SELECT d.topic FROM public.app_outbox_dispatch d
-           WHERE d.slot = $1 AND d.status = 'retrying' AND d.topic > t.topic ORDER BY d.topic LIMIT 1)
-    FROM topics t
-   WHERE t.topic IS NOT NULL
-)
-SELECT (SELECT true
-          FROM head h
-         WHERE h.error_code = $4 AND h.commit_lsn < $2
-           AND ($3 AND (SELECT true FROM public.app_outbox_dispatch x
-                         WHERE x.slot = $1 AND x.topic = h.topic AND x.ordering_key = h.ordering_key
-                           AND x.status = 'dead' AND (x.commit_lsn, x.tx_index) < (h.commit_lsn, h.tx_index)
-                         ORDER BY x.topic, x.ordering_key, x.commit_lsn, x.tx_index
-                         LIMIT 1)) IS NOT TRUE
-           AND (SELECT true FROM public.app_outbox_hold o
-                 WHERE o.slot = $1 AND o.topic = h.topic AND o.ordering_key = h.ordering_key
-                 LIMIT 1) IS NULL
-         LIMIT 1) IS NOT NULL
-    OR (SELECT true
-          FROM topics t
-         CROSS JOIN LATERAL (
-            SELECT 1 FROM public.app_outbox_dispatch d
-             WHERE d.slot = $1 AND d.topic = t.topic AND d.ordering_key = '' AND d.status = 'retrying'
-               AND d.commit_lsn < $2 AND d.error_code = $4
-             LIMIT 1) AS loose
-         WHERE (SELECT true FROM public.app_outbox_hold o
-                 WHERE o.slot = $1 AND o.topic = t.topic AND o.ordering_key = ''
-                 LIMIT 1) IS NULL
-         LIMIT 1) IS NOT NULL AS is_so";
+const HAS_SPILLED: &str = sql!("spilled.sql", "has_spilled");
 
 // A row's `ctid` may hold another row after the first is gone and its page was vacuumed, so the ids
 // are compared. The array subquery and `coalesce` leave the planner no other way to find the rows.
 // A table that has just been filled has no statistics, and the planner would scan it or look up
 // each id. `claim.rs` explains `coalesce(status, '')`.
-const DELETE_AT: &str = "
-DELETE FROM public.app_outbox_dispatch
- WHERE ctid = ANY (ARRAY(SELECT unnest($5)::tid)) AND coalesce(event_id, '') = ANY ($2)
-   AND slot = $1 AND coalesce(status, '') = 'retrying' AND error_code = $3 AND updated_at <= $4";
+const DELETE_AT: &str = sql!("spilled.sql", "delete_at");
 
-const DELETE_BY_ID: &str = "
-DELETE FROM public.app_outbox_dispatch
- WHERE slot = $1 AND event_id = ANY (ARRAY(SELECT unnest($2)))
-   AND coalesce(status, '') = 'retrying' AND error_code = $3 AND updated_at <= $4";
+const DELETE_BY_ID: &str = sql!("spilled.sql", "delete_by_id");
 
 // Uses the index of finished rows. Without `OFFSET 0` the planner would search for the first
 // position among all pending rows.
-const STORED: &str = "
-SELECT min(commit_lsn) AS first, max(commit_lsn) AS last
-  FROM (SELECT commit_lsn
-          FROM public.app_outbox_dispatch
-         WHERE slot = $1 AND status = 'published' AND error_code = $2
-           AND updated_at > now() - interval '1 day'
-        OFFSET 0) AS stored";
+const STORED: &str = sql!("spilled.sql", "stored");
 
 // `claim.rs` explains `coalesce(status, '')`. Only few rows in the partial index of finished rows
 // are spilled.
-const DELETE_PUBLISHED: &str = "
-WITH past AS MATERIALIZED (
-  SELECT event_id, commit_lsn
-    FROM public.app_outbox_dispatch
-   WHERE slot = $1 AND commit_lsn >= $2 AND commit_lsn < $3
-     AND coalesce(status, '') = 'published' AND error_code = $4
-   ORDER BY commit_lsn, tx_index
-   LIMIT $5
-     FOR UPDATE SKIP LOCKED
-), deleted AS (
-  DELETE FROM public.app_outbox_dispatch
-   WHERE slot = $1 AND event_id = ANY (ARRAY(SELECT event_id FROM past))
-  RETURNING 1
-)
-SELECT count(*) AS rows, max(commit_lsn) AS last FROM past";
+const DELETE_PUBLISHED: &str = sql!("spilled.sql", "delete_published");

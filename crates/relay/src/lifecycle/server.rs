@@ -325,9 +325,6 @@ impl Database for PostgresDatabase {
     async fn settled(&mut self) -> Result<Lsn, RelayError> {
         let row =
             read_relay_row(&self.sql, &self.relay.outbox.slot).await.map_err(RelayError::survey)?;
-        // A row without a timeline was written by an older version and may belong to another
-        // history.
-        let row = row.filter(|row| row.timeline > 0);
         Ok(row.map_or(Lsn::ZERO, |row| row.settled_lsn))
     }
 

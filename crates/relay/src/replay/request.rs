@@ -59,7 +59,8 @@ impl Destination {
 
     /// Parses the destination of a stored request.
     pub(super) fn of(value: &Value) -> Result<Self, UnreadableRequest> {
-        let is_in_place = value.get("in_place").and_then(Value::as_bool).unwrap_or_default();
+        let is_in_place = value.get("in_place").and_then(Value::as_bool);
+        let is_in_place = is_in_place.ok_or(UnreadableRequest("in_place"))?;
         match (is_in_place, value.get("to_topic").and_then(Value::as_str)) {
             (true, _) => Ok(Self::InPlace),
             (false, Some(topic)) => Ok(Self::Topic(topic.to_owned())),
@@ -85,7 +86,7 @@ pub struct Request {
     pub dead_rows: DeadRows,
 }
 
-/// The stored request was written by another version, or by hand.
+/// The stored request was not written by this version.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("app_outbox_replay.request has no usable {0}")]
 pub struct UnreadableRequest(&'static str);

@@ -130,7 +130,7 @@ impl PipelineError {
             StoreFailure::Unavailable(_)
             | StoreFailure::OtherHistory(_)
             | StoreFailure::NotRecorded(_)
-            | StoreFailure::TablesOutdated(_) => Self::Store(failure),
+            | StoreFailure::TablesMissing(_) => Self::Store(failure),
         }
     }
 }

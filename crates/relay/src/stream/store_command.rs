@@ -100,7 +100,7 @@ pub(super) async fn run_with_retries<S: Store>(
                 ended @ (StoreFailure::ShuttingDown
                 | StoreFailure::OtherHistory(_)
                 | StoreFailure::NotRecorded(_)
-                | StoreFailure::TablesOutdated(_)),
+                | StoreFailure::TablesMissing(_)),
             ) => return (store, Err(ended)),
             Err(error @ StoreFailure::Unavailable(_)) => {
                 if command.blocks_rows() {

@@ -1,9 +1,13 @@
 //! The command line of `walrelay anchor`.
 
+use std::time::SystemTime;
+
 use clap::{Args, Subcommand};
+use pgoutput_parser::Lsn;
 
 use super::ARGUMENTS;
-use crate::options::{DatabaseOptions, WalBudgetOption};
+use crate::options::values::{anchor_name, lsn, time};
+use crate::options::{DatabaseOptions, OutputOptions, WalBudgetOption};
 
 /// `walrelay anchor`.
 #[derive(Debug, Args)]
@@ -35,9 +39,10 @@ pub enum AnchorActionArgs {
 
 /// `walrelay anchor create`.
 #[derive(Debug, Args)]
+#[command(next_help_heading = ARGUMENTS)]
 pub struct AnchorCreateArgs {
     /// Name of the anchor: lower-case letters, digits and `_`. Its slot is called SLOT_anchor_NAME.
-    #[arg(value_name = "NAME", help_heading = ARGUMENTS)]
+    #[arg(value_name = "NAME", value_parser = anchor_name)]
     pub name: String,
     #[command(flatten)]
     pub wal_budget: WalBudgetOption,
@@ -48,9 +53,8 @@ pub struct AnchorCreateArgs {
 /// `walrelay anchor list`.
 #[derive(Debug, Args)]
 pub struct AnchorListArgs {
-    /// `text` for people, `json` for programs.
-    #[arg(long, value_name = "FORMAT", default_value = "text", help_heading = ARGUMENTS)]
-    pub format: String,
+    #[command(flatten)]
+    pub output: OutputOptions,
     #[command(flatten)]
     pub wal_budget: WalBudgetOption,
     #[command(flatten)]
@@ -59,25 +63,27 @@ pub struct AnchorListArgs {
 
 /// `walrelay anchor advance`.
 #[derive(Debug, Args)]
+#[command(next_help_heading = ARGUMENTS)]
 pub struct AnchorAdvanceArgs {
     /// Name of the anchor.
-    #[arg(value_name = "NAME", help_heading = ARGUMENTS)]
+    #[arg(value_name = "NAME", value_parser = anchor_name)]
     pub name: String,
     /// Position to move to (16/B374D848), not past the slot.
-    #[arg(long, value_name = "LSN", conflicts_with = "to_time", help_heading = ARGUMENTS)]
-    pub to_lsn: Option<String>,
+    #[arg(long, value_name = "LSN", conflicts_with = "to_time", value_parser = lsn)]
+    pub to_lsn: Option<Lsn>,
     /// Time to move to: 2026-01-31T12:00:00Z, or how long ago (6h).
-    #[arg(long, value_name = "TIME", help_heading = ARGUMENTS)]
-    pub to_time: Option<String>,
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub to_time: Option<SystemTime>,
     #[command(flatten)]
     pub database: DatabaseOptions,
 }
 
 /// `walrelay anchor drop`.
 #[derive(Debug, Args)]
+#[command(next_help_heading = ARGUMENTS)]
 pub struct AnchorDropArgs {
     /// Name of the anchor.
-    #[arg(value_name = "NAME", help_heading = ARGUMENTS)]
+    #[arg(value_name = "NAME", value_parser = anchor_name)]
     pub name: String,
     #[command(flatten)]
     pub database: DatabaseOptions,

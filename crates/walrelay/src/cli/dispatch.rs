@@ -1,9 +1,15 @@
 //! The command line of `walrelay dispatch`.
 
+use std::path::PathBuf;
+use std::time::Duration;
+
 use clap::{Args, Subcommand};
+use pgoutput_parser::Position;
+use walrelay_outbox_store::{DispatchStatus, StateFilter};
 
 use super::ARGUMENTS;
-use crate::options::{DatabaseOptions, ProjectOption};
+use crate::options::values::{behind, count, duration, event_id, reason, word};
+use crate::options::{DatabaseOptions, OutputOptions, ProjectOption};
 
 /// `walrelay dispatch`.
 #[derive(Debug, Args)]
@@ -54,61 +60,72 @@ pub enum DispatchActionArgs {
     Discard(DispatchDiscardArgs),
 }
 
+/// The values of `dispatch --status`.
+const STATES: &[(&str, StateFilter)] = &[
+    ("retrying", StateFilter::Only(DispatchStatus::Retrying)),
+    ("dead", StateFilter::Only(DispatchStatus::Dead)),
+    ("published", StateFilter::Only(DispatchStatus::Published)),
+    ("discarded", StateFilter::Only(DispatchStatus::Discarded)),
+    ("all", StateFilter::Any),
+];
+
 /// Which rows of dispatch state.
 #[derive(Debug, Args)]
+#[command(next_help_heading = ARGUMENTS)]
 pub struct DispatchRowsArgs {
-    /// Only rows in this state: retrying, dead, published, discarded, or all.
-    #[arg(long, value_name = "STATUS", help_heading = ARGUMENTS)]
-    pub status: Option<String>,
+    /// Only rows in this state.
+    #[arg(long, value_name = "STATUS", value_parser = word(STATES))]
+    pub status: Option<StateFilter>,
     /// Only rows of this topic, short or full name.
-    #[arg(long, value_name = "TOPIC", help_heading = ARGUMENTS)]
+    #[arg(long, value_name = "TOPIC")]
     pub topic: Option<String>,
     /// Only rows of this ordering key.
-    #[arg(long, value_name = "KEY", help_heading = ARGUMENTS)]
+    #[arg(long, value_name = "KEY")]
     pub key: Option<String>,
     /// Only rows whose last failure has this code, as in NOT_FOUND.
-    #[arg(long, value_name = "CODE", help_heading = ARGUMENTS)]
+    #[arg(long, value_name = "CODE")]
     pub error: Option<String>,
     /// Only rows parked longer ago than this, as in 1h.
-    #[arg(long, value_name = "DURATION", help_heading = ARGUMENTS)]
-    pub older_than: Option<String>,
+    #[arg(long, value_name = "DURATION", value_parser = duration("0s", "3650d"))]
+    pub older_than: Option<Duration>,
 }
 
 impl DispatchRowsArgs {
     /// Returns whether at least one filter is given.
     pub(crate) fn is_given(&self) -> bool {
-        let given = [&self.status, &self.topic, &self.key, &self.error, &self.older_than];
-        given.into_iter().any(Option::is_some)
+        let texts = [&self.topic, &self.key, &self.error];
+        self.status.is_some() || self.older_than.is_some() || texts.into_iter().any(Option::is_some)
     }
 }
 
 /// What is acted on when no ids are given.
 #[derive(Debug, Args)]
+#[command(next_help_heading = ARGUMENTS)]
 pub struct BulkArgs {
     #[command(flatten)]
     pub filters: DispatchRowsArgs,
     /// Do not ask.
-    #[arg(long, help_heading = ARGUMENTS)]
+    #[arg(long)]
     pub yes: bool,
 }
 
 /// `walrelay dispatch list`.
 #[derive(Debug, Args)]
+#[command(next_help_heading = ARGUMENTS)]
 pub struct DispatchListArgs {
     #[command(flatten)]
     pub rows: DispatchRowsArgs,
     /// How many rows at most; 1 to 100000 [default: 100].
-    #[arg(long, value_name = "COUNT", help_heading = ARGUMENTS)]
-    pub limit: Option<String>,
+    #[arg(long, value_name = "COUNT", value_parser = count(1_u32, 100_000))]
+    pub limit: Option<u32>,
     /// Every row that matches, in place of a page.
-    #[arg(long, help_heading = ARGUMENTS)]
+    #[arg(long, conflicts_with = "limit")]
     pub all: bool,
     /// Only rows behind this position, which the page before it names, or of later transactions than this LSN.
-    #[arg(long, value_name = "POSITION", help_heading = ARGUMENTS)]
-    pub after: Option<String>,
-    /// `table` for people, `json` for programs.
-    #[arg(long, value_name = "FORMAT", default_value = "table", help_heading = ARGUMENTS)]
-    pub format: String,
+    #[arg(long, value_name = "POSITION", value_parser = behind)]
+    pub after: Option<Position>,
+    #[command(flatten)]
+    pub output: OutputOptions,
     #[command(flatten)]
     pub project: ProjectOption,
     #[command(flatten)]
@@ -117,25 +134,26 @@ pub struct DispatchListArgs {
 
 /// `walrelay dispatch show`.
 #[derive(Debug, Args)]
+#[command(next_help_heading = ARGUMENTS)]
 pub struct DispatchShowArgs {
     /// Event id of the row.
-    #[arg(value_name = "ID", help_heading = ARGUMENTS)]
+    #[arg(value_name = "ID", value_parser = event_id)]
     pub id: String,
-    /// `text` for people, `json` for programs.
-    #[arg(long, value_name = "FORMAT", default_value = "text", help_heading = ARGUMENTS)]
-    pub format: String,
+    #[command(flatten)]
+    pub output: OutputOptions,
     #[command(flatten)]
     pub database: DatabaseOptions,
 }
 
 /// `walrelay dispatch retry`.
 #[derive(Debug, Args)]
+#[command(next_help_heading = ARGUMENTS)]
 pub struct DispatchRetryArgs {
     /// Event ids.
-    #[arg(value_name = "ID", help_heading = ARGUMENTS)]
+    #[arg(value_name = "ID", value_parser = event_id)]
     pub ids: Vec<String>,
     /// Every dead row of this slot.
-    #[arg(long, help_heading = ARGUMENTS)]
+    #[arg(long, conflicts_with = "status")]
     pub all_dead: bool,
     #[command(flatten)]
     pub rows: BulkArgs,
@@ -147,22 +165,23 @@ pub struct DispatchRetryArgs {
 
 /// `walrelay dispatch edit`.
 #[derive(Debug, Args)]
+#[command(next_help_heading = ARGUMENTS)]
 pub struct DispatchEditArgs {
     /// Event id of the row.
-    #[arg(value_name = "ID", help_heading = ARGUMENTS)]
+    #[arg(value_name = "ID", value_parser = event_id)]
     pub id: String,
     /// File whose bytes become the payload.
-    #[arg(long, value_name = "FILE", help_heading = ARGUMENTS)]
-    pub payload_file: Option<String>,
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["attributes_file", "topic", "key"])]
+    pub payload_file: Option<PathBuf>,
     /// File with a JSON object of strings, which replaces the attributes that are not the relay's own.
-    #[arg(long, value_name = "FILE", help_heading = ARGUMENTS)]
-    pub attributes_file: Option<String>,
+    #[arg(long, value_name = "FILE")]
+    pub attributes_file: Option<PathBuf>,
     /// Another topic, short or full name, for a row whose topic cannot exist.
-    #[arg(long, value_name = "TOPIC", help_heading = ARGUMENTS)]
+    #[arg(long, value_name = "TOPIC")]
     pub topic: Option<String>,
     /// Another ordering key, for a row whose topic cannot exist or whose key is too long; an attribute that
     /// is too long because it has the same value gets it too.
-    #[arg(long, value_name = "KEY", help_heading = ARGUMENTS)]
+    #[arg(long, value_name = "KEY")]
     pub key: Option<String>,
     #[command(flatten)]
     pub project: ProjectOption,
@@ -172,17 +191,18 @@ pub struct DispatchEditArgs {
 
 /// `walrelay dispatch discard`.
 #[derive(Debug, Args)]
+#[command(next_help_heading = ARGUMENTS)]
 pub struct DispatchDiscardArgs {
     /// Event ids.
-    #[arg(value_name = "ID", help_heading = ARGUMENTS)]
+    #[arg(value_name = "ID", value_parser = event_id)]
     pub ids: Vec<String>,
+    /// Why; kept in the table.
+    #[arg(long, value_name = "TEXT", required = true, value_parser = reason)]
+    pub reason: String,
     #[command(flatten)]
     pub rows: BulkArgs,
     #[command(flatten)]
     pub project: ProjectOption,
-    /// Why; kept in the table.
-    #[arg(long, value_name = "TEXT", help_heading = ARGUMENTS)]
-    pub reason: Option<String>,
     #[command(flatten)]
     pub database: DatabaseOptions,
 }

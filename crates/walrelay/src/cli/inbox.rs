@@ -2,10 +2,14 @@
 
 #![expect(missing_docs, reason = "doc comments are the text of --help; groups are named by type")]
 
+use std::path::PathBuf;
+use std::time::Duration;
+
 use clap::{Args, Subcommand};
 
 use super::ARGUMENTS;
-use crate::options::ConsumerDatabaseOptions;
+use crate::options::values::{count, duration, reason};
+use crate::options::{ConnectionOptions, OutputOptions};
 
 /// `walrelay inbox`.
 #[derive(Debug, Args)]
@@ -16,12 +20,13 @@ pub struct InboxArgs {
 
 /// Which consumer, and where it is.
 #[derive(Debug, Args)]
+#[command(next_help_heading = ARGUMENTS)]
 pub struct InboxPlace {
     /// Name of the consumer; needed where the database has several.
-    #[arg(long, value_name = "NAME", help_heading = ARGUMENTS)]
+    #[arg(long, value_name = "NAME")]
     pub consumer: Option<String>,
     #[command(flatten)]
-    pub database: ConsumerDatabaseOptions,
+    pub connection: ConnectionOptions,
 }
 
 /// What to do with events that failed.
@@ -49,47 +54,48 @@ pub enum InboxActionArgs {
 
 /// `walrelay inbox list`.
 #[derive(Debug, Args)]
+#[command(next_help_heading = ARGUMENTS)]
 pub struct InboxListArgs {
-    /// Only events in this state: done, late, retrying, dead or discarded.
-    #[arg(long, value_name = "STATUS", help_heading = ARGUMENTS)]
+    /// Only events in this state.
+    #[arg(long, value_name = "STATUS", value_parser = ["done", "late", "retrying", "dead", "discarded"])]
     pub status: Option<String>,
     /// Only events of this ordering key.
-    #[arg(long, value_name = "KEY", help_heading = ARGUMENTS)]
+    #[arg(long, value_name = "KEY")]
     pub key: Option<String>,
     /// Only events received longer ago than this, as in 1h.
-    #[arg(long, value_name = "DURATION", help_heading = ARGUMENTS)]
-    pub older_than: Option<String>,
+    #[arg(long, value_name = "DURATION", value_parser = duration("0s", "3650d"))]
+    pub older_than: Option<Duration>,
     /// How many events at most; 1 to 100000.
-    #[arg(long, value_name = "COUNT", default_value = "100", help_heading = ARGUMENTS)]
-    pub limit: String,
-    /// `table` for people, `json` for programs.
-    #[arg(long, value_name = "FORMAT", default_value = "table", help_heading = ARGUMENTS)]
-    pub format: String,
+    #[arg(long, value_name = "COUNT", default_value = "100", value_parser = count(1_u32, 100_000))]
+    pub limit: u32,
+    #[command(flatten)]
+    pub output: OutputOptions,
     #[command(flatten)]
     pub place: InboxPlace,
 }
 
 /// `walrelay inbox show`.
 #[derive(Debug, Args)]
+#[command(next_help_heading = ARGUMENTS)]
 pub struct InboxShowArgs {
     /// Event id.
-    #[arg(value_name = "ID", help_heading = ARGUMENTS)]
+    #[arg(value_name = "ID")]
     pub id: String,
-    /// `text` for people, `json` for programs.
-    #[arg(long, value_name = "FORMAT", default_value = "text", help_heading = ARGUMENTS)]
-    pub format: String,
+    #[command(flatten)]
+    pub output: OutputOptions,
     #[command(flatten)]
     pub place: InboxPlace,
 }
 
 /// `walrelay inbox retry`.
 #[derive(Debug, Args)]
+#[command(next_help_heading = ARGUMENTS)]
 pub struct InboxRetryArgs {
     /// Event ids.
-    #[arg(value_name = "ID", help_heading = ARGUMENTS)]
+    #[arg(value_name = "ID")]
     pub ids: Vec<String>,
     /// Every dead event of this consumer.
-    #[arg(long, help_heading = ARGUMENTS)]
+    #[arg(long, conflicts_with = "ids", required_unless_present = "ids")]
     pub all_dead: bool,
     #[command(flatten)]
     pub place: InboxPlace,
@@ -97,29 +103,31 @@ pub struct InboxRetryArgs {
 
 /// `walrelay inbox edit`.
 #[derive(Debug, Args)]
+#[command(next_help_heading = ARGUMENTS)]
 pub struct InboxEditArgs {
     /// Event id.
-    #[arg(value_name = "ID", help_heading = ARGUMENTS)]
+    #[arg(value_name = "ID")]
     pub id: String,
     /// File whose bytes become the payload.
-    #[arg(long, value_name = "FILE", help_heading = ARGUMENTS)]
-    pub payload_file: Option<String>,
+    #[arg(long, value_name = "FILE", required_unless_present = "attributes_file")]
+    pub payload_file: Option<PathBuf>,
     /// File with a JSON object of strings, which becomes all the attributes.
-    #[arg(long, value_name = "FILE", help_heading = ARGUMENTS)]
-    pub attributes_file: Option<String>,
+    #[arg(long, value_name = "FILE")]
+    pub attributes_file: Option<PathBuf>,
     #[command(flatten)]
     pub place: InboxPlace,
 }
 
 /// `walrelay inbox discard`.
 #[derive(Debug, Args)]
+#[command(next_help_heading = ARGUMENTS)]
 pub struct InboxDiscardArgs {
     /// Event id.
-    #[arg(value_name = "ID", help_heading = ARGUMENTS)]
+    #[arg(value_name = "ID")]
     pub id: String,
     /// Why; kept in the table.
-    #[arg(long, value_name = "TEXT", help_heading = ARGUMENTS)]
-    pub reason: Option<String>,
+    #[arg(long, value_name = "TEXT", required = true, value_parser = reason)]
+    pub reason: String,
     #[command(flatten)]
     pub place: InboxPlace,
 }

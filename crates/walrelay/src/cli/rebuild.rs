@@ -3,71 +3,76 @@
 #![expect(missing_docs, reason = "doc comments are the text of --help; groups are named by type")]
 
 use std::path::PathBuf;
+use std::time::SystemTime;
 
 use clap::{ArgGroup, Args};
+use walrelay_pg_client::{QualifiedName, Secret};
 
 use super::ARGUMENTS;
+use crate::options::values::{consumer_name, ordering_key, secret, text_form, time};
 use crate::options::{
-    ColumnOptions, DatabaseOptions, MessageOptions, PubSubOptions, ReplayLoopOptions,
+    ColumnOptions, DatabaseOptions, MessageOptions, PubSubOptions, StreamOptions,
 };
 
 /// `walrelay consumer rebuild`.
 #[derive(Debug, Args)]
+#[command(next_help_heading = ARGUMENTS)]
 #[command(group(ArgGroup::new("source").args(["seek_to", "from_outbox", "into", "key", "abandon"]).required(true)))]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub struct ConsumerRebuildArgs {
     /// Name of the consumer.
-    #[arg(value_name = "NAME", help_heading = ARGUMENTS)]
+    #[arg(value_name = "NAME", value_parser = consumer_name)]
     pub name: String,
     /// Apply again what was published since: 2026-01-31T12:00:00Z, or how long ago (7d).
-    #[arg(long, value_name = "TIME", help_heading = ARGUMENTS)]
-    pub seek_to: Option<String>,
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub seek_to: Option<SystemTime>,
     /// Apply the rows of the outbox again, where the topic does not keep them: they are published to this
     /// topic, which nobody else uses.
-    #[arg(long, value_name = "TOPIC", help_heading = ARGUMENTS)]
+    #[arg(long, value_name = "TOPIC")]
     pub from_outbox: Option<String>,
     /// Apply the rows of the outbox in the tables of this schema, and put them in use in one transaction. The handler
     /// has to name its tables without a schema.
-    #[arg(long, value_name = "SCHEMA", requires = "handler", help_heading = ARGUMENTS)]
+    #[arg(long, value_name = "SCHEMA", requires = "handler")]
     pub into: Option<String>,
     /// Rebuild this ordering key alone, from the rows of the outbox, in one transaction; may be given several times.
-    #[arg(long, value_name = "KEY", requires = "handler", requires = "reset_function", help_heading = ARGUMENTS)]
+    #[arg(long, value_name = "KEY", requires = "handler", requires = "reset_function",
+          value_parser = ordering_key)]
     pub key: Vec<String>,
     /// Give up a rebuild that is not finished. The tables stay as they are.
-    #[arg(long, help_heading = ARGUMENTS)]
+    #[arg(long)]
     pub abandon: bool,
     /// Function that applies events, as for `walrelay consume`.
-    #[arg(long, value_name = "FUNCTION", conflicts_with_all = ["seek_to", "from_outbox", "abandon"], help_heading = ARGUMENTS)]
+    #[arg(long, value_name = "FUNCTION", conflicts_with_all = ["seek_to", "from_outbox", "abandon"])]
     pub handler: Option<String>,
     /// Function f(text[]) or f(text) that takes back what the handler has made of keys; called with --key.
-    #[arg(long, value_name = "FUNCTION", requires = "key", help_heading = ARGUMENTS)]
-    pub reset_function: Option<String>,
+    #[arg(long, value_name = "FUNCTION", requires = "key", value_parser = text_form::<QualifiedName>)]
+    pub reset_function: Option<QualifiedName>,
     /// File with the SQL that puts the tables of --into in use. Without it their rows replace those of the tables of
     /// the same names.
-    #[arg(long, value_name = "FILE", requires = "into", help_heading = ARGUMENTS)]
+    #[arg(long, value_name = "FILE", requires = "into")]
     pub switch_sql: Option<PathBuf>,
     /// Database of the outbox, if it is another than the consumer's. The password belongs in PGPASSWORD or a
     /// passfile.
-    #[arg(long, value_name = "URL", conflicts_with = "seek_to", help_heading = ARGUMENTS)]
-    pub outbox_url: Option<String>,
+    #[arg(long, value_name = "URL", conflicts_with = "seek_to", value_parser = secret)]
+    pub outbox_url: Option<Secret>,
     /// Only rows of this aggregate type, where the consumer does not read all of them; may be given several
     /// times.
-    #[arg(long, value_name = "TYPE", conflicts_with = "seek_to", help_heading = ARGUMENTS)]
+    #[arg(long, value_name = "TYPE", conflicts_with = "seek_to")]
     pub aggregate_type: Vec<String>,
     /// Leave out rows that are dead or that Pub/Sub would never take, and list them. Without it the command changes
     /// nothing if there is one.
-    #[arg(long, conflicts_with = "seek_to", help_heading = ARGUMENTS)]
+    #[arg(long, conflicts_with = "seek_to")]
     pub skip_dead: bool,
     /// File with the SQL that empties the tables of the handler, such as TRUNCATE balances; runs in the
     /// transaction that begins the generation.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["into", "key", "abandon"], help_heading = ARGUMENTS)]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["into", "key", "abandon"])]
     pub reset_sql: Option<PathBuf>,
     /// Subscription to create and to read from then on; short or full name. Without it: the name of the one
     /// read so far with -g and the number of the generation, as in billing-g2.
-    #[arg(long, value_name = "SUBSCRIPTION", conflicts_with_all = ["from_outbox", "into", "key", "abandon"], help_heading = ARGUMENTS)]
+    #[arg(long, value_name = "SUBSCRIPTION", conflicts_with_all = ["from_outbox", "into", "key", "abandon"])]
     pub subscription: Option<String>,
     /// Do not ask: rebuild without what `inbox edit` and `inbox discard` have decided, and empty the tables in use.
-    #[arg(long, help_heading = ARGUMENTS)]
+    #[arg(long)]
     pub yes: bool,
     #[command(flatten)]
     pub database: DatabaseOptions,
@@ -78,5 +83,5 @@ pub struct ConsumerRebuildArgs {
     #[command(flatten)]
     pub pubsub: PubSubOptions,
     #[command(flatten)]
-    pub service: ReplayLoopOptions,
+    pub stream: StreamOptions,
 }

@@ -1,9 +1,13 @@
 //! The command line of `walrelay slot`.
 
+use std::time::SystemTime;
+
 use clap::{Args, Subcommand};
+use pgoutput_parser::Lsn;
 
 use super::ARGUMENTS;
-use crate::options::{ColumnOptions, DatabaseOptions};
+use crate::options::values::{anchor_name, count, lsn, time, transaction};
+use crate::options::{ColumnOptions, DatabaseOptions, OutputOptions};
 
 /// `walrelay slot`.
 #[derive(Debug, Args)]
@@ -67,18 +71,18 @@ pub enum SlotActionArgs {
 /// `walrelay slot show`.
 #[derive(Debug, Args)]
 pub struct SlotShowArgs {
-    /// `text` for people, `json` for programs.
-    #[arg(long, value_name = "FORMAT", default_value = "text", help_heading = ARGUMENTS)]
-    pub format: String,
+    #[command(flatten)]
+    pub output: OutputOptions,
     #[command(flatten)]
     pub database: DatabaseOptions,
 }
 
 /// `walrelay slot create`.
 #[derive(Debug, Args)]
+#[command(next_help_heading = ARGUMENTS)]
 pub struct SlotCreateArgs {
     /// Make it a failover slot; Postgres 17 or newer.
-    #[arg(long, help_heading = ARGUMENTS)]
+    #[arg(long)]
     pub failover: bool,
     #[command(flatten)]
     pub database: DatabaseOptions,
@@ -86,30 +90,32 @@ pub struct SlotCreateArgs {
 
 /// `walrelay slot drop`.
 #[derive(Debug, Args)]
+#[command(next_help_heading = ARGUMENTS)]
 pub struct SlotDropArgs {
     /// Confirms that the slot is meant to go.
-    #[arg(long, help_heading = ARGUMENTS)]
+    #[arg(long)]
     pub yes: bool,
     /// How many rows the slot may hold that are not confirmed, and are then never published.
-    #[arg(long, value_name = "N", default_value = "0", help_heading = ARGUMENTS)]
-    pub discard_rows: String,
+    #[arg(long, value_name = "N", default_value = "0", value_parser = count(0, u64::MAX))]
+    pub discard_rows: u64,
     #[command(flatten)]
     pub database: DatabaseOptions,
 }
 
 /// `walrelay slot advance`.
 #[derive(Debug, Args)]
+#[command(next_help_heading = ARGUMENTS)]
 pub struct SlotAdvanceArgs {
     /// Position of a change or of its commit, as an error of the relay shows it (16/B374D848): its
     /// whole transaction is skipped, and nothing behind it.
-    #[arg(long, value_name = "LSN", help_heading = ARGUMENTS)]
-    pub to_lsn: Option<String>,
+    #[arg(long, value_name = "LSN", required = true, value_parser = transaction)]
+    pub to_lsn: Lsn,
     /// Confirms that the transaction at the position is skipped for good.
-    #[arg(long, help_heading = ARGUMENTS)]
+    #[arg(long)]
     pub skip_events: bool,
     /// How many rows are given up by it, exactly: without it the command counts and names them.
-    #[arg(long, value_name = "N", default_value = "0", help_heading = ARGUMENTS)]
-    pub discard_rows: String,
+    #[arg(long, value_name = "N", default_value = "0", value_parser = count(0, u64::MAX))]
+    pub discard_rows: u64,
     #[command(flatten)]
     pub database: DatabaseOptions,
     #[command(flatten)]
@@ -118,26 +124,27 @@ pub struct SlotAdvanceArgs {
 
 /// `walrelay slot reset`.
 #[derive(Debug, Args)]
+#[command(next_help_heading = ARGUMENTS)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub struct SlotResetArgs {
     /// Anchor that the slot becomes a copy of; the anchor itself stays.
-    #[arg(long, value_name = "NAME", help_heading = ARGUMENTS)]
-    pub to_anchor: Option<String>,
+    #[arg(long, value_name = "NAME", required = true, value_parser = anchor_name)]
+    pub to_anchor: String,
     /// First position that is published again (16/B374D848); where the anchor stands without it.
-    #[arg(long, value_name = "LSN", conflicts_with = "to_time", help_heading = ARGUMENTS)]
-    pub to_lsn: Option<String>,
+    #[arg(long, value_name = "LSN", conflicts_with = "to_time", value_parser = lsn)]
+    pub to_lsn: Option<Lsn>,
     /// Time from which on everything is published again: 2026-01-31T12:00:00Z, or how long ago (6h).
-    #[arg(long, value_name = "TIME", help_heading = ARGUMENTS)]
-    pub to_time: Option<String>,
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub to_time: Option<SystemTime>,
     /// Rows that are dead in dispatch state are published again too.
-    #[arg(long, help_heading = ARGUMENTS)]
+    #[arg(long)]
     pub include_dead: bool,
     /// Accept that rows are skipped, when the place lies past what is settled.
-    #[arg(long, help_heading = ARGUMENTS)]
+    #[arg(long)]
     pub skip_events: bool,
     /// How many rows are skipped, exactly: without it the command counts and names them.
-    #[arg(long, value_name = "N", default_value = "0", help_heading = ARGUMENTS)]
-    pub discard_rows: String,
+    #[arg(long, value_name = "N", default_value = "0", value_parser = count(0, u64::MAX))]
+    pub discard_rows: u64,
     #[command(flatten)]
     pub database: DatabaseOptions,
     #[command(flatten)]
@@ -146,11 +153,12 @@ pub struct SlotResetArgs {
 
 /// `walrelay slot recover`.
 #[derive(Debug, Args)]
+#[command(next_help_heading = ARGUMENTS)]
 pub struct SlotRecoverArgs {
     /// Publish every row of events since this time, where nothing on record holds any more: a moment with a
     /// margin, 2026-01-31T12:00:00Z, or how long ago (6h).
-    #[arg(long, value_name = "TIME", help_heading = ARGUMENTS)]
-    pub since: Option<String>,
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub since: Option<SystemTime>,
     #[command(flatten)]
     pub database: DatabaseOptions,
     #[command(flatten)]

@@ -4,7 +4,7 @@ use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::Subscription;
 use serde_json::{Map, Value};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
-use walrelay_inbox::operator::admin::{self, CreatedSlot};
+use walrelay_inbox::operator::admin;
 use walrelay_inbox::operator::event_commands::ConsumerGeneration;
 use walrelay_inbox::{INBOX_MIGRATIONS, migrate_inbox};
 use walrelay_inbox::{InboxError, Scaffold};
@@ -151,10 +151,9 @@ fn script(set_up: &ConsumerSetUp) -> String {
 
 async fn init(client: &SqlClient, set_up: &ConsumerSetUp) -> Result<(), Error> {
     let ConsumerSetUp { name, subscription, endpoint, create } = set_up;
-    let made = match admin::made(client).await.map_err(Error::Inbox)? {
-        CreatedSlot::Nothing => "created",
-        CreatedSlot::Earlier => "brought up to date",
-        CreatedSlot::Current => "already there",
+    let made = match admin::has_inbox(client).await.map_err(Error::Inbox)? {
+        true => "already there",
+        false => "created",
     };
     migrate_inbox(client).await.map_err(InboxError::Store)?;
     print(&format!("{made}: tables and functions of the inbox\n"))?;

@@ -143,7 +143,7 @@ fn relay_config(url: &str, pubsub: &str) -> Result<RunConfig, Error> {
     let environment = Environment::new(variables);
     let arguments = ["walrelay", "run", "--database-url", url].map(Into::into);
     let line = CommandLine::parse(arguments, &environment).map_err(|_| unfit("the options"))?;
-    let config = Config::new(&line, &environment).map_err(Error::Config)?;
+    let config = Config::new(line, &environment).map_err(Error::Config)?;
     let Command::Run(run_config) = config.command else { return Err(unfit("the command")) };
     Ok(*run_config)
 }

@@ -12,6 +12,7 @@ pub mod audit;
 pub mod backfill;
 pub mod check;
 pub mod completions;
+pub mod config;
 pub mod consume;
 pub mod consumer;
 pub mod demo;
@@ -51,6 +52,7 @@ pub async fn execute(command: Command, shutdown: &Shutdown) -> Result<(), Error>
         }
         Command::Inbox(config) => run_until_shutdown(inbox::execute(config), shutdown).await,
         Command::Demo(config) => demo::execute(config, shutdown).await,
+        Command::Config(action) => config::execute(action),
         Command::Explain(code) => explain::execute(code.as_deref()),
         Command::Completions(shell) => completions::print_for(shell),
         Command::Man(directory) => completions::write_pages(&directory),

@@ -118,13 +118,9 @@ async fn refuse_while_any_is_backfilled(
 ) -> Result<(), Error> {
     let Some(table) = tables.first() else { return Ok(()) };
     let refused = |error| refusal(table, error);
-    let is_there = "SELECT WHERE to_regclass('public.app_outbox_replay') IS NOT NULL";
-    if client.query_opt(is_there, &[]).await.map_err(refused)?.is_none() {
-        return Ok(());
-    }
     let sql = "SELECT slot, id FROM public.app_outbox_replay
                 WHERE finished_at IS NULL AND anchor = ''
-                  AND NOT coalesce((request ->> 'in_place')::bool, false) ORDER BY started_at LIMIT 1";
+                  AND NOT (request ->> 'in_place')::bool ORDER BY started_at LIMIT 1";
     match client.query_opt(sql, &[]).await.map_err(refused)? {
         None => Ok(()),
         Some(open) => {

@@ -17,8 +17,7 @@ use super::commands::consumer_commands::{ConsumeConfig, ConsumerConfig, InboxCon
 use super::commands::replay_orders::{
     AdvanceOrder, BackfillConfig, Place, RecoverOrder, ReplayConfig, ResetOrder,
 };
-use super::consent::Consent;
-use super::output_format::OutputFormat;
+use super::layers::EffectiveValue;
 
 /// A command and its configuration.
 #[derive(Debug, Clone)]
@@ -43,6 +42,7 @@ pub enum Command {
     Trace(Box<TraceConfig>),
     Emulator(EmulatorConfig),
     Demo(DemoConfig),
+    Config(ConfigAction),
     Explain(Option<String>),
     Completions(Shell),
     Man(PathBuf),
@@ -56,6 +56,25 @@ impl Command {
     }
 }
 
+/// An action on the configuration. All values are read already.
+#[derive(Debug, Clone)]
+pub enum ConfigAction {
+    /// Print the effective values.
+    Show {
+        /// The values.
+        values: Vec<EffectiveValue>,
+        /// Output format.
+        format: OutputFormat,
+    },
+    /// Print that the configuration of a command is valid.
+    Check {
+        /// The command with its options.
+        command: String,
+    },
+    /// Print the JSON schema of the file.
+    Schema,
+}
+
 /// A shell with completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say all there is")]
@@ -63,6 +82,50 @@ pub enum Shell {
     Bash,
     Zsh,
     Fish,
+}
+
+/// The logging configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogConfig {
+    /// The format of a line. `None` means text on a terminal, and JSON otherwise.
+    pub format: Option<LogFormat>,
+    /// A filter in the syntax of `RUST_LOG`.
+    pub filter: String,
+}
+
+/// The format of a log line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Text for people.
+    Text,
+    /// One JSON object per line: `severity`, `message`, `time`, `target`, and every field.
+    Json,
+}
+
+/// The format of a command's output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OutputFormat {
+    /// Text for people.
+    Text,
+    /// JSON for programs.
+    Json,
+}
+
+/// Whether the user has agreed to the action of a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Consent {
+    /// The user gave `--yes`.
+    Given,
+    /// The command asks at the terminal.
+    Asked,
+}
+
+impl Consent {
+    /// Returns the consent that the switch `--yes` expresses.
+    #[must_use]
+    pub const fn of(yes: bool) -> Self {
+        if yes { Self::Given } else { Self::Asked }
+    }
 }
 
 /// The connection to Postgres, and the objects to use there.

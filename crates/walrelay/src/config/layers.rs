@@ -1,21 +1,22 @@
 //! Precedence of sources: a flag wins over the environment, the environment over the file, the file
 //! over the default.
 //!
-//! Environment and file become the *defaults* of the clap arguments. Clap itself then lets a flag
-//! win, and `--help` shows the values in effect.
+//! Environment and file become the *defaults* of the clap arguments. Clap itself then parses every
+//! value, lets a flag win, and `--help` shows the values in effect.
 
 use std::collections::BTreeMap;
+use std::error::Error as _;
 use std::ffi::OsString;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
-use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches};
+use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches as _};
 use walrelay_errors::Code;
 
-use super::option_values::{Given, Origin};
-use super::problem::Problem;
-use crate::cli::{ARGUMENTS, Cli};
-use crate::options;
-use crate::options::declaration::{Declaration, Kind, ListSeparator};
+use super::file::{CONFIG, ConfigFile, Values};
+use super::problem::{Origin, Origins, Problem};
+use crate::cli::{self, Cli, is_option};
+use crate::options::values::may_hold_secret;
 
 /// The environment of the process. Only `main` reads the real one.
 #[derive(Clone, Default)]
@@ -42,12 +43,14 @@ impl Environment {
 
     /// Returns the variable that sets an option: its own, which may be empty, or an established
     /// one.
-    fn of_option(&self, option: &Declaration) -> Option<(String, &str)> {
-        let own = option.variable();
+    fn of_option(&self, option: &str) -> Option<(String, &str)> {
+        let own = variable(option);
         if let Some(value) = self.0.get(&own) {
             return Some((own, value));
         }
-        option.variables.iter().find_map(|name| Some(((*name).to_owned(), self.get(name)?)))
+        established_variables(option)
+            .iter()
+            .find_map(|name| Some(((*name).to_owned(), self.get(name)?)))
     }
 }
 
@@ -58,17 +61,32 @@ impl std::fmt::Debug for Environment {
     }
 }
 
+/// Returns the variable of an option: `park-after` → `WALRELAY_PARK_AFTER`.
+#[must_use]
+pub fn variable(option: &str) -> String {
+    format!("WALRELAY_{}", option.to_uppercase().replace('-', "_"))
+}
+
+/// Returns the variables of other programs that an option follows if its own variable is not set.
+#[must_use]
+pub fn established_variables(option: &str) -> &'static [&'static str] {
+    match option {
+        "database-url" => &["DATABASE_URL"],
+        "project" => &["PUBSUB_PROJECT_ID", "GOOGLE_CLOUD_PROJECT"],
+        "log-level" => &["RUST_LOG"],
+        _ => &[],
+    }
+}
+
 /// A command line together with the values from environment and file.
 #[derive(Debug)]
 pub struct CommandLine {
     /// The command and its arguments.
     pub cli: Cli,
-    /// The values of the options, still text.
-    pub(super) given: Given,
-    /// Problems in a file that could be read.
+    /// The sources of the options' values.
+    pub(super) origins: Origins,
+    /// Problems of single keys of the file.
     pub(super) problems: Vec<Problem>,
-    /// Whether the file could not be read. Then its settings are unknown.
-    pub(super) is_file_unread: bool,
 }
 
 /// The reason why there is no [`CommandLine`].
@@ -76,7 +94,7 @@ pub struct CommandLine {
 pub enum Refusal {
     /// Clap's own message: a usage error, or the requested help.
     Clap(clap::Error),
-    /// The configuration file cannot be used.
+    /// A value of an option, or the configuration file, cannot be used.
     Config(Vec<Problem>),
 }
 
@@ -92,247 +110,277 @@ impl CommandLine {
     ) -> Result<Self, Refusal> {
         let arguments: Vec<OsString> = arguments.into_iter().collect();
         let without_file = Layers { environment, file: &ConfigFile::default() };
-        let found = without_file.read(&arguments).map_err(Refusal::Clap)?;
-        let Some(path) = found.given.values(options::CONFIG.declaration.name).first() else {
-            return Ok(found);
-        };
-        let (file, problems) = match ConfigFile::read(path) {
-            Ok(read) => read,
-            // The caller reports this problem together with all others.
-            Err(problem) => {
-                return Ok(Self { problems: vec![problem], is_file_unread: true, ..found });
-            }
-        };
-        let read = Layers { environment, file: &file }.read(&arguments).map_err(Refusal::Clap)?;
-        Ok(Self { problems, ..read })
+        let found = without_file.read(&arguments)?;
+        let Some(path) = found.file() else { return Ok(found) };
+        let (file, problems) = read_file(path)?;
+        match (Layers { environment, file: &file }).read(&arguments) {
+            Ok(read) => Ok(Self { problems, ..read }),
+            Err(Refusal::Config(wrong)) => Err(Refusal::Config([wrong, problems].concat())),
+            Err(Refusal::Clap(error)) => Err(Refusal::Clap(error)),
+        }
     }
 }
 
-/// Returns the option behind an argument, if the argument is an option. See [`ARGUMENTS`].
-fn option_of(argument: &Arg) -> Option<&'static Declaration> {
-    let is_option = argument.get_help_heading() != Some(ARGUMENTS);
-    is_option.then(|| options::find(argument.get_long()?)).flatten()
+impl CommandLine {
+    /// Returns the path of the configuration file, if one is named.
+    pub(super) fn file(&self) -> Option<&str> {
+        self.cli.general.config.as_deref().filter(|path| !path.is_empty())
+    }
 }
 
+fn read_file(path: &str) -> Result<(ConfigFile, Vec<Problem>), Refusal> {
+    ConfigFile::read(path).map_err(|problem| Refusal::Config(vec![problem]))
+}
+
+/// The effective value of an option.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EffectiveValue {
+    /// The long name of the option.
+    pub option: String,
+    /// The value as text. `None` if the option is not set. A secret is masked.
+    pub value: Option<String>,
+    /// The source of the value: `command line`, a variable, the path of the file, or `default`.
+    pub source: String,
+}
+
+/// Returns the effective values of the options of a command, as `config show` prints them.
+/// `words` is a command line without the name of the program. Arguments may be missing.
+///
+/// # Errors
+///
+/// The words are no command line, or a value or the file cannot be used.
+pub(super) fn effective_values(
+    words: &[String],
+    path: Option<&str>,
+    environment: &Environment,
+) -> Result<Vec<EffectiveValue>, Refusal> {
+    fn without_required(command: Command) -> Command {
+        command.mut_args(|argument| argument.required(false)).mut_subcommands(without_required)
+    }
+    let (file, problems) = match path {
+        Some(path) => read_file(path)?,
+        None => (ConfigFile::default(), Vec::new()),
+    };
+    if !problems.is_empty() {
+        return Err(Refusal::Config(problems));
+    }
+    let layers = Layers { environment, file: &file };
+    let command = without_required(layers.lay(cli::command(), None));
+    let arguments: Vec<OsString> =
+        ["walrelay"].into_iter().chain(words.iter().map(String::as_str)).map(Into::into).collect();
+    let matches = command
+        .clone()
+        .try_get_matches_from(&arguments)
+        .map_err(|error| layers.refusal(&command, &arguments, error))?;
+    let mut values = Vec::new();
+    layers.visit((&command, None), &matches, &mut |argument, matches, origin| {
+        let option = argument.get_long().unwrap_or_default();
+        if option != CONFIG {
+            values.push(effective_value(argument, matches, origin));
+        }
+    });
+    Ok(values)
+}
+
+fn effective_value(argument: &Arg, matches: &ArgMatches, origin: Origin) -> EffectiveValue {
+    let raw = matches.get_raw(argument.get_id().as_str());
+    let texts = raw.map(|raw| raw.map(|text| text.to_string_lossy()).collect::<Vec<_>>());
+    let text = texts.map(|texts| texts.join(","));
+    EffectiveValue {
+        option: argument.get_long().unwrap_or_default().to_owned(),
+        value: text.map(|text| if may_hold_secret(argument) { "***".to_owned() } else { text }),
+        source: match origin {
+            Origin::CommandLine => "command line".to_owned(),
+            Origin::Environment(name) | Origin::File(name) => name,
+            Origin::Default => "default".to_owned(),
+        },
+    }
+}
+
+/// Environment and file, which are below the command line.
 struct Layers<'a> {
     environment: &'a Environment,
     file: &'a ConfigFile,
 }
 
 impl Layers<'_> {
-    fn read(&self, arguments: &[OsString]) -> Result<CommandLine, clap::Error> {
-        let command = self.lay(Cli::command(), None);
-        let mut matches = command.clone().try_get_matches_from(arguments)?;
-        let mut given = Given::default();
-        self.trace((&command, None), &matches, &mut given);
-        let cli = Cli::from_arg_matches_mut(&mut matches)?;
-        Ok(CommandLine { cli, given, problems: Vec::new(), is_file_unread: false })
+    fn read(&self, arguments: &[OsString]) -> Result<CommandLine, Refusal> {
+        let command = self.lay(cli::command(), None);
+        let mut matches = command
+            .clone()
+            .try_get_matches_from(arguments)
+            .map_err(|error| self.refusal(&command, arguments, error))?;
+        let mut origins = Origins::default();
+        self.visit((&command, None), &matches, &mut |argument, _, origin| {
+            origins.note(argument.get_long().unwrap_or_default(), origin);
+        });
+        let cli = Cli::from_arg_matches_mut(&mut matches).map_err(Refusal::Clap)?;
+        Ok(CommandLine { cli, origins, problems: Vec::new() })
     }
 
     /// Makes environment and file the defaults of a command and its subcommands. `section` has the
     /// file's settings for this command alone.
-    fn lay(&self, mut command: Command, section: Option<&Values>) -> Command {
-        let options: Vec<_> = command
-            .get_arguments()
-            .filter_map(|argument| Some((argument.get_id().clone(), option_of(argument)?)))
-            .collect();
-        for (id, option) in options {
-            command = command.mut_arg(id, |argument| self.lay_option(argument, option, section));
-        }
-        let names: Vec<String> =
-            command.get_subcommands().map(|command| command.get_name().to_owned()).collect();
-        for name in names {
-            let section = section.or_else(|| self.file.sections.get(&name));
-            command = command.mut_subcommand(name, |command| self.lay(command, section));
-        }
-        command
+    fn lay(&self, command: Command, section: Option<&Values>) -> Command {
+        let command = command.mut_args(|argument| match is_option(&argument) {
+            true => self.lay_option(argument, section),
+            false => argument,
+        });
+        command.mut_subcommands(|below| {
+            let section = self.section(below.get_name(), section);
+            self.lay(below, section)
+        })
     }
 
-    fn lay_option(&self, argument: Arg, option: &Declaration, section: Option<&Values>) -> Arg {
-        let argument = match self.value(option, section) {
-            Some((_, values)) => {
-                let values: Vec<String> = values.iter().flat_map(|v| split(option, v)).collect();
-                argument.default_values(values)
-            }
-            None => argument,
-        };
-        let with_variable = |text: String| format!("{text} [env: {}]", option.variable());
-        let short = argument.get_help().map(|text| with_variable(text.to_string()));
-        let long = argument.get_long_help().map(|text| with_variable(text.to_string()));
-        let argument = match short {
-            Some(short) => argument.help(short),
-            None => argument,
-        };
-        match long {
-            Some(long) => argument.long_help(long),
+    fn lay_option(&self, argument: Arg, section: Option<&Values>) -> Arg {
+        let option = argument.get_long().unwrap_or_default().to_owned();
+        let with_variable = |text: String| format!("{text} [env: {}]", variable(&option));
+        let mut argument = argument;
+        if let Some(text) = argument.get_help().map(ToString::to_string) {
+            argument = argument.help(with_variable(text));
+        }
+        if let Some(text) = argument.get_long_help().map(ToString::to_string) {
+            argument = argument.long_help(with_variable(text));
+        }
+        match self.value(&option, section) {
+            Some((_, values)) => argument_with_defaults(argument, values),
             None => argument,
         }
     }
 
     /// Returns the value of an option in environment or file, with its origin.
-    fn value(
-        &self,
-        option: &Declaration,
-        section: Option<&Values>,
-    ) -> Option<(Origin, Vec<String>)> {
+    fn value(&self, option: &str, section: Option<&Values>) -> Option<(Origin, Vec<String>)> {
         if let Some((name, value)) = self.environment.of_option(option) {
             return Some((Origin::Environment(name), vec![value.to_owned()]));
         }
-        let own = section.and_then(|section| section.get(option.name));
-        let values = own.or_else(|| self.file.values.get(option.name))?.clone();
+        let own = section.and_then(|section| section.get(option));
+        let values = own.or_else(|| self.file.values.get(option))?.clone();
         Some((Origin::File(self.file.path.clone()), values))
     }
 
-    /// Records the values of each option, from the outermost to the innermost command.
-    fn trace(
+    fn section<'s>(&'s self, name: &str, outer: Option<&'s Values>) -> Option<&'s Values> {
+        outer.or_else(|| self.file.sections.get(name))
+    }
+
+    /// Calls `visit` with each option, its matches and the origin of its value, from the outermost
+    /// to the innermost command.
+    fn visit(
         &self,
         (command, section): (&Command, Option<&Values>),
         matches: &ArgMatches,
-        given: &mut Given,
+        visit: &mut dyn FnMut(&Arg, &ArgMatches, Origin),
     ) {
-        for option in command.get_arguments().filter_map(option_of) {
-            let values = matches.get_many::<String>(option.name);
-            let values = values.map(|values| values.cloned().collect()).unwrap_or_default();
-            let origin = match matches.value_source(option.name) {
-                Some(ValueSource::CommandLine) => Origin::Flag,
+        for argument in command.get_arguments().filter(|argument| is_option(argument)) {
+            let option = argument.get_long().unwrap_or_default();
+            let origin = match matches.value_source(argument.get_id().as_str()) {
+                Some(ValueSource::CommandLine) => Origin::CommandLine,
                 _ => self.value(option, section).map_or(Origin::Default, |(origin, _)| origin),
             };
-            given.note(option.name, values, origin);
+            visit(argument, matches, origin);
         }
         if let Some((name, below)) = matches.subcommand()
             && let Some(command) = command.find_subcommand(name)
         {
-            let section = section.or_else(|| self.file.sections.get(name));
-            self.trace((command, section), below, given);
+            self.visit((command, self.section(name, section)), below, visit);
         }
     }
-}
 
-/// Splits the value of a repeatable option at commas, or at semicolons if the values contain
-/// commas.
-fn split(option: &Declaration, value: &str) -> Vec<String> {
-    let separator = match option.kind {
-        Kind::List(_, ListSeparator::ByCommas | ListSeparator::ByCommasOrBare) => ',',
-        Kind::List(_, ListSeparator::BySemicolons) => ';',
-        Kind::Text(_)
-        | Kind::Words(_)
-        | Kind::Switch
-        | Kind::Duration(..)
-        | Kind::Size(..)
-        | Kind::Count(..) => return vec![value.to_owned()],
-    };
-    let trimmed = value.split(separator).map(str::trim);
-    trimmed.filter(|part| !part.is_empty()).map(str::to_owned).collect()
-}
-
-/// The file named by `--config`.
-#[derive(Debug, Default)]
-struct ConfigFile {
-    path: String,
-    values: Values,
-    /// Settings for one command alone, by its name. They win over the general settings.
-    sections: BTreeMap<String, Values>,
-}
-
-/// Values as text, by the long name of the option.
-type Values = BTreeMap<String, Vec<String>>;
-
-impl ConfigFile {
-    /// Reads the file. Returns problems of single keys separately.
-    fn read(path: &str) -> Result<(Self, Vec<Problem>), Problem> {
-        let unusable = |value: &str, allowed: String| Problem {
-            option: "--config".into(),
-            value: Some(value.to_owned()),
-            origin: None,
+    /// Turns clap's error about the value of an argument into a problem that names the origin of
+    /// the value, and hides a value that may be a secret.
+    fn refusal(&self, root: &Command, arguments: &[OsString], error: clap::Error) -> Refusal {
+        let Some((shown, value, allowed)) = wrong_value(&error) else {
+            return Refusal::Clap(without_urls(error));
+        };
+        let name = match shown.strip_prefix("--") {
+            Some(_) => shown.split([' ', '[', '=']).next().unwrap_or_default(),
+            None => shown.trim_end_matches("...").trim_matches(['<', '>', '[', ']']),
+        };
+        let (command, section) = self.innermost(root, arguments);
+        let argument = command.get_arguments().chain(root.get_arguments()).find(|argument| {
+            argument.get_long().is_some_and(|long| name.strip_prefix("--") == Some(long))
+        });
+        let option = argument.filter(|argument| is_option(argument));
+        let is_flag = argument.is_some_and(|argument| is_given(argument, arguments));
+        let origin = match option.and_then(Arg::get_long) {
+            Some(long) if !is_flag => self.value(long, section).map(|(origin, _)| origin),
+            Some(_) | None => None,
+        };
+        Refusal::Config(vec![Problem {
+            option: name.to_owned(),
+            value: (!argument.is_some_and(may_hold_secret)).then_some(value),
+            origin: origin.and_then(|origin| origin.name()),
             allowed,
             code: Code::ConfigurationInvalid,
-        };
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| unusable(path, format!("a file that can be read ({error})")))?;
-        let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
-            // The parser's long message quotes the line, which may contain a password.
-            let line = error.span().map_or(1, |span| text[..span.start].lines().count().max(1));
-            unusable(path, format!("a TOML file; line {line}: {}", error.message()))
-        })?;
-        Ok(Self::from_table(path, table))
+        }])
     }
 
-    fn from_table(path: &str, table: toml::Table) -> (Self, Vec<Problem>) {
-        let mut file = Self { path: path.to_owned(), ..Self::default() };
-        let mut problems = Vec::new();
-        let (sections, table): (Vec<_>, Vec<_>) =
-            table.into_iter().partition(|(key, value)| value.is_table() && is_section(key));
-        file.values = values(path, table, &mut problems);
-        for (name, section) in sections {
-            let toml::Value::Table(section) = section else { continue };
-            let section = values(path, section, &mut problems);
-            file.sections.insert(name, section);
-        }
-        // `check` uses the settings of `run`, because it reports problems that would stop `run`.
-        if let Some(run) = file.sections.get("run").cloned() {
-            let check = file.sections.entry("check".to_owned()).or_default();
-            for (key, value) in run {
-                check.entry(key).or_insert(value);
+    /// Returns the command that the arguments name, as far as words name commands.
+    fn innermost<'c>(
+        &'c self,
+        root: &'c Command,
+        arguments: &[OsString],
+    ) -> (&'c Command, Option<&'c Values>) {
+        arguments.iter().skip(1).fold((root, None), |(command, section), word| {
+            match command.find_subcommand(word) {
+                Some(below) => (below, self.section(below.get_name(), section)),
+                None => (command, section),
             }
-        }
-        (file, problems)
+        })
     }
 }
 
-/// Returns whether `name` is a command and not also an option, as `slot` is.
-pub(crate) fn is_section(name: &str) -> bool {
-    Cli::command().find_subcommand(name).is_some() && options::find(name).is_none()
+/// Sets the defaults of an argument. An empty text means none, unless the argument has a default:
+/// then its parser decides what an empty text means.
+fn argument_with_defaults(argument: Arg, values: Vec<String>) -> Arg {
+    let is_list = matches!(argument.get_action(), ArgAction::Append);
+    let has_meaning = !argument.get_default_values().is_empty()
+        || argument.get_value_parser().type_id()
+            == std::any::TypeId::of::<crate::options::values::OptionalColumn>();
+    match values.as_slice() {
+        [empty] if empty.trim().is_empty() && (is_list || !has_meaning) => {
+            argument.default_values(Vec::<String>::new())
+        }
+        _ => argument.default_values(values),
+    }
 }
 
-/// Returns the keys of a table that are options.
-fn values(
-    path: &str,
-    table: impl IntoIterator<Item = (String, toml::Value)>,
-    problems: &mut Vec<Problem>,
-) -> Values {
-    let mut values = Values::new();
-    for (key, value) in table {
-        let is_key = key != options::CONFIG.declaration.name && options::find(&key).is_some();
-        let allowed = match is_key {
-            false => Err(unknown_key(&key)),
-            true => {
-                texts(&value).ok_or_else(|| "a string, a number, a boolean or a list".to_owned())
+/// Returns the argument, the value and the allowed values of an error about a value.
+fn wrong_value(error: &clap::Error) -> Option<(String, String, String)> {
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.clone()),
+        Some(_) | None => None,
+    };
+    let allowed = match error.kind() {
+        ErrorKind::ValueValidation => error.source()?.to_string(),
+        ErrorKind::InvalidValue => match error.get(ContextKind::ValidValue) {
+            Some(ContextValue::Strings(words)) if !words.is_empty() => {
+                format!("one of {}", words.join(", "))
             }
-        };
-        match allowed {
-            Ok(texts) => drop(values.insert(key, texts)),
-            Err(allowed) => problems.push(Problem {
-                option: key,
-                value: None,
-                origin: Some(path.to_owned()),
-                allowed,
-                code: Code::ConfigurationInvalid,
-            }),
-        }
-    }
-    values
+            Some(_) | None => return None,
+        },
+        _ => return None,
+    };
+    Some((text(ContextKind::InvalidArg)?, text(ContextKind::InvalidValue)?, allowed))
 }
 
-fn unknown_key(key: &str) -> String {
-    let kebab = key.replace('_', "-");
-    if options::find(&kebab).is_some() && kebab != key {
-        return format!("not an option; did you mean {kebab}?");
-    }
-    "not an option; the keys are the long names of the flags, such as park-after, also below [consume] and \
-     other commands"
-        .to_owned()
+/// Returns whether the command line gives an argument.
+fn is_given(argument: &Arg, arguments: &[OsString]) -> bool {
+    let long = argument.get_long().map(|long| format!("--{long}"));
+    let short = argument.get_short().map(|short| format!("-{short}"));
+    arguments.iter().filter_map(|given| given.to_str()).any(|given| {
+        let name = given.split('=').next();
+        name == long.as_deref() || short.as_deref().is_some_and(|short| given.starts_with(short))
+    })
 }
 
-/// Returns a value of the file as the texts of an equivalent flag.
-fn texts(value: &toml::Value) -> Option<Vec<String>> {
-    match value {
-        toml::Value::String(text) => Some(vec![text.clone()]),
-        toml::Value::Integer(number) => Some(vec![number.to_string()]),
-        toml::Value::Boolean(switch) => Some(vec![switch.to_string()]),
-        toml::Value::Array(items) => {
-            let text = |item: &toml::Value| item.as_str().map(str::to_owned);
-            items.iter().map(text).collect()
+/// Removes URLs from an error, because they may contain a password.
+fn without_urls(mut error: clap::Error) -> clap::Error {
+    for kind in [ContextKind::InvalidArg, ContextKind::InvalidValue, ContextKind::InvalidSubcommand]
+    {
+        let is_url =
+            matches!(error.get(kind), Some(ContextValue::String(text)) if text.contains("://"));
+        if is_url {
+            error.insert(kind, ContextValue::String("a URL".to_owned()));
         }
-        toml::Value::Float(_) | toml::Value::Datetime(_) | toml::Value::Table(_) => None,
     }
+    error
 }

@@ -1,160 +1,130 @@
 //! Options for messages: the column names, and how a row becomes a message.
 
-use walrelay_core::limits::is_topic_name;
 use walrelay_core::{
     AttributeStyle, ColumnAliases, ColumnNames, EditedMessages, RouterConfig, SystemIdentifierMode,
     Template,
 };
 
-use super::builder::ConfigBuilder;
-use super::names::is_identifier;
-use crate::options;
-use crate::options::declaration::Setting;
-
-/// The source of the default column names.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Preset {
-    Walrelay,
-    Debezium,
-}
+use super::problem::ConfigBuilder;
+use crate::options::values::{OptionalColumn, topic_name};
+use crate::options::{AttributeNames, ColumnOptions, MessageOptions, Preset, ProjectOption};
 
 impl ConfigBuilder<'_> {
-    pub(super) fn router(&mut self) -> RouterConfig {
-        let columns = self.columns();
-        let style = match self.problems.read(options::ATTRIBUTES) {
-            "cloudevents" => AttributeStyle::CloudEvents { source: self.cloudevents_source() },
-            _ => AttributeStyle::Default,
-        };
-        let topic = self.template(options::TOPIC, &columns);
-        if topic.columns().next().is_none() {
-            self.require_topic_name("topic", &topic.to_string());
-        }
-        let log_name = match self.problems.read(options::SYSTEM_IDENTIFIER) {
-            true => SystemIdentifierMode::Told,
-            false => SystemIdentifierMode::Untold,
-        };
+    pub(super) fn router(
+        &mut self,
+        options: &MessageOptions,
+        columns: &ColumnOptions,
+    ) -> RouterConfig {
+        let columns = column_names(columns);
+        self.require_columns("topic", &options.topic, &columns);
+        self.require_columns("ordering-key", &options.ordering_key, &columns);
+        let source = options.cloudevents_source.clone().unwrap_or_default();
         RouterConfig {
-            project: self.project(),
-            topic,
-            ordering_key: self.template(options::ORDERING_KEY, &columns),
+            project: project(&options.project),
+            topic: options.topic.clone(),
+            ordering_key: options.ordering_key.clone(),
             columns,
-            style,
+            style: match options.attributes {
+                AttributeNames::Default => AttributeStyle::Default,
+                // An empty source means the name of the row's table.
+                AttributeNames::CloudEvents => AttributeStyle::CloudEvents { source },
+            },
             replay_id: None,
             edited: EditedMessages::default(),
-            log_name,
+            log_name: match options.system_identifier {
+                true => SystemIdentifierMode::Told,
+                false => SystemIdentifierMode::Untold,
+            },
         }
     }
 
-    fn template(&mut self, setting: Setting<String>, columns: &ColumnNames) -> Template {
-        let (option, text) = (setting.declaration.name, self.problems.read(setting));
-        if option == "topic" && text.trim().is_empty() {
-            self.problems.wrong(option, &text, "a topic, columns in braces");
-        }
-        match Template::parse(&text) {
-            Ok(template) => {
-                for name in template.columns().filter(|name| columns.resolve(name).is_none()) {
-                    let allowed = format!("the outbox tables have no column for {{{name}}}");
-                    self.problems.wrong(option, &text, allowed);
-                }
-                template
-            }
-            Err(error) => {
-                self.problems.wrong(option, &text, error.to_string());
-                Template::parse("").expect("the empty template has no braces to be wrong")
-            }
+    /// Requires that the outbox tables have the columns that a template names.
+    pub(super) fn require_columns(
+        &mut self,
+        option: &str,
+        template: &Template,
+        columns: &ColumnNames,
+    ) {
+        for name in template.columns().filter(|name| columns.resolve(name).is_none()) {
+            let allowed = format!("the outbox tables have no column for {{{name}}}");
+            self.wrong(option, &template.to_string(), allowed);
         }
     }
 
-    /// Requires a valid topic name, either full or only its last part.
-    pub(super) fn require_topic_name(&mut self, option: &'static str, name: &str) {
-        let is_full = name.starts_with("projects/");
-        let in_some_project = format!("projects/p/topics/{name}");
-        // An empty name is already reported.
-        if !name.trim().is_empty() && !is_topic_name(if is_full { name } else { &in_some_project })
-        {
-            let allowed =
-                "3 to 255 letters, digits and -_.~+%, beginning with a letter and not with goog";
-            self.problems.wrong(option, name, allowed);
+    /// Requires a column for the time of an event.
+    pub(super) fn require_time(&mut self, columns: &ColumnNames, reason: &str) {
+        if columns.occurred_at.is_none() {
+            self.wrong_or_missing("column-occurred-at", reason);
         }
-    }
-
-    /// Returns the CloudEvents source. Empty means the name of the row's table.
-    fn cloudevents_source(&mut self) -> String {
-        let source = self.problems.read(options::CLOUDEVENTS_SOURCE).unwrap_or_default();
-        // Pub/Sub's limit for an attribute's value is 1,024 bytes.
-        if source.len() > 1024 || source.contains(char::is_whitespace) {
-            let allowed = "a URI reference of at most 1024 bytes";
-            self.problems.wrong("cloudevents-source", &source, allowed);
-        }
-        source
-    }
-
-    pub(super) fn project(&mut self) -> String {
-        let project = self.problems.read(options::PROJECT).unwrap_or_default();
-        let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':');
-        if !project.chars().all(fits) {
-            self.problems.wrong("project", &project, "a project id, such as my-project");
-        }
-        project
     }
 
     /// Requires a project, unless the topic template contains one.
     pub(super) fn require_project(&mut self, router: &RouterConfig) {
         if router.project.is_empty() && !router.topic.to_string().starts_with("projects/") {
             let allowed = "not set; needed unless --topic is a full projects/…/topics/… name";
-            self.problems.report_without_value("project", allowed);
+            self.wrong_or_missing("project", allowed);
         }
     }
 
-    pub(super) fn columns(&mut self) -> ColumnNames {
-        let preset = match self.problems.read(options::PRESET) {
-            "debezium" => Preset::Debezium,
-            _ => Preset::Walrelay,
-        };
-        let mut optional = |setting, debezium| self.optional_column(setting, preset, debezium);
-        let aggregate_type = optional(options::COLUMN_AGGREGATE_TYPE, "aggregatetype");
-        let aggregate_id = optional(options::COLUMN_AGGREGATE_ID, "aggregateid");
-        let event_type = optional(options::COLUMN_EVENT_TYPE, "type");
-        let version = optional(options::COLUMN_VERSION, "");
-        let schema_version = optional(options::COLUMN_SCHEMA_VERSION, "");
-        let headers = optional(options::COLUMN_HEADERS, "");
-        let occurred_at = optional(options::COLUMN_OCCURRED_AT, "timestamp");
-        ColumnNames {
-            id: self.column(options::COLUMN_ID),
-            payload: self.column(options::COLUMN_PAYLOAD),
-            aggregate_type,
-            aggregate_id,
-            event_type,
-            version,
-            schema_version,
-            headers,
-            occurred_at,
-        }
-    }
-
-    fn column(&mut self, setting: Setting<String>) -> ColumnAliases {
-        let text = self.problems.read(setting);
-        let names = ColumnAliases::parse(&text);
-        if names.iter().next().is_none() || !names.iter().all(is_identifier) {
-            let allowed = "the name of a column, 1 to 63 bytes, or several with commas";
-            self.problems.wrong(setting.declaration.name, &text, allowed);
-        }
-        names
-    }
-
-    /// Returns a column that the table may lack. The preset's name applies only if the option is
-    /// not set.
-    fn optional_column(
+    /// Returns the full name of a topic or subscription. Both have the same rule.
+    pub(super) fn full_name(
         &mut self,
-        setting: Setting<String>,
-        preset: Preset,
-        debezium: &str,
-    ) -> Option<ColumnAliases> {
-        let is_default = self.problems.is_default(setting.declaration.name);
-        if preset == Preset::Debezium && is_default {
-            return (!debezium.is_empty()).then(|| ColumnAliases::parse(debezium));
+        option: &str,
+        given: &str,
+        (project, kind): (&str, &str),
+    ) -> Option<String> {
+        let is_id = |name: &str| topic_name(&format!("projects/p/topics/{name}")).is_ok();
+        let parts: Vec<&str> = given.split('/').collect();
+        match parts.as_slice() {
+            ["projects", owner, found, name]
+                if *found == kind && !owner.is_empty() && is_id(name) =>
+            {
+                Some(given.to_owned())
+            }
+            [name] if is_id(name) => {
+                if project.is_empty() {
+                    let allowed = format!("not set; needed for the short name of a {option}");
+                    self.wrong_or_missing("project", allowed);
+                    return None;
+                }
+                Some(format!("projects/{project}/{kind}/{name}"))
+            }
+            _ => {
+                let allowed = format!(
+                    "a name, or projects/PROJECT/{kind}/NAME; a name has 3 to 255 letters, digits and -_.~+%, \
+                     and begins with a letter"
+                );
+                self.wrong(option, given, allowed);
+                None
+            }
         }
-        let is_given = !self.problems.read(setting).is_empty();
-        is_given.then(|| self.column(setting))
+    }
+}
+
+/// Returns the project, or an empty text.
+pub(super) fn project(option: &ProjectOption) -> String {
+    option.project.clone().unwrap_or_default()
+}
+
+/// Returns the column names. A column that is not set has its name from the preset.
+pub(super) fn column_names(options: &ColumnOptions) -> ColumnNames {
+    let is_debezium = options.preset == Preset::Debezium;
+    let name = |given: &Option<OptionalColumn>, walrelay: &str, debezium: &str| match given {
+        Some(given) => given.0.clone(),
+        None => {
+            let preset = if is_debezium { debezium } else { walrelay };
+            (!preset.is_empty()).then(|| ColumnAliases::parse(preset))
+        }
+    };
+    ColumnNames {
+        id: options.column_id.clone(),
+        payload: options.column_payload.clone(),
+        aggregate_type: name(&options.column_aggregate_type, "aggregatetype", "aggregatetype"),
+        aggregate_id: name(&options.column_aggregate_id, "aggregateid", "aggregateid"),
+        event_type: name(&options.column_event_type, "event_type", "type"),
+        version: name(&options.column_version, "version", ""),
+        schema_version: name(&options.column_schema_version, "schema_version", ""),
+        headers: name(&options.column_headers, "headers", ""),
+        occurred_at: name(&options.column_occurred_at, "occurred_at", "timestamp"),
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use walrelay_otlp::{EndpointError, Headers, Sampling, SamplingError, Settings, pairs};
 use walrelay_pubsub::Endpoint;
 
-use super::builder::ConfigBuilder;
+use super::problem::ConfigBuilder;
 
 const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 const PREFIX: &str = "OTEL_EXPORTER_OTLP_";
@@ -37,7 +37,7 @@ impl ConfigBuilder<'_> {
         let sampling = self.sampling();
         let interval = self.milliseconds("OTEL_METRIC_EXPORT_INTERVAL", 60_000);
         let endpoint =
-            endpoint.parse().map_err(|error: EndpointError| self.wrong(ENDPOINT, &error));
+            endpoint.parse().map_err(|error: EndpointError| self.wrong_telemetry(ENDPOINT, &error));
         let (headers, certificate, resource) =
             (self.headers(), self.certificate(), self.resource());
         let timeout = self.milliseconds("OTEL_EXPORTER_OTLP_TIMEOUT", 10_000);
@@ -59,8 +59,8 @@ impl ConfigBuilder<'_> {
         let given = (self.environment.get(NAME), self.environment.get(ARGUMENT));
         Sampling::of(given.0, given.1)
             .map_err(|error| match error {
-                SamplingError::Name => self.wrong(NAME, &error),
-                SamplingError::Share => self.wrong(ARGUMENT, &error),
+                SamplingError::Name => self.wrong_telemetry(NAME, &error),
+                SamplingError::Share => self.wrong_telemetry(ARGUMENT, &error),
             })
             .ok()
     }
@@ -69,7 +69,7 @@ impl ConfigBuilder<'_> {
         const NAME: &str = "OTEL_EXPORTER_OTLP_HEADERS";
         let text = self.environment.get(NAME).unwrap_or_default();
         Headers::parse(text).unwrap_or_else(|error| {
-            self.wrong(NAME, &error);
+            self.wrong_telemetry(NAME, &error);
             Headers::default()
         })
     }
@@ -82,7 +82,7 @@ impl ConfigBuilder<'_> {
             let read = Endpoint::production().trusting(&pem);
             read.map(|_| pem).map_err(|error| error.to_string())
         });
-        usable.map_err(|problem| self.wrong(NAME, &problem)).ok()
+        usable.map_err(|problem| self.wrong_telemetry(NAME, &problem)).ok()
     }
 
     /// Refuses settings for a single signal. One connection serves both signals, so such a setting
@@ -94,7 +94,7 @@ impl ConfigBuilder<'_> {
             let wanted = self.environment.get(&both).unwrap_or(default);
             if self.environment.get(&name).is_some_and(|value| value != wanted) {
                 let instead = format!("not read; {both} is for spans and metrics alike");
-                self.wrong(&name, &instead);
+                self.wrong_telemetry(&name, &instead);
             }
         }
     }
@@ -105,7 +105,7 @@ impl ConfigBuilder<'_> {
         const NAME: &str = "OTEL_RESOURCE_ATTRIBUTES";
         let text = self.environment.get(NAME).unwrap_or_default();
         let mut attributes = pairs(text).unwrap_or_else(|error| {
-            self.wrong(NAME, &error);
+            self.wrong_telemetry(NAME, &error);
             Vec::new()
         });
         let service = self.environment.get("OTEL_SERVICE_NAME");
@@ -120,7 +120,7 @@ impl ConfigBuilder<'_> {
         let found = words.iter().find(|word| word.eq_ignore_ascii_case(value.trim()));
         if found.is_none() {
             let allowed = format!("{value:?} is not supported here; set {}", words.join(" or "));
-            self.wrong(name, &allowed);
+            self.wrong_telemetry(name, &allowed);
         }
         found.copied()
     }
@@ -135,13 +135,16 @@ impl ConfigBuilder<'_> {
         let number = if value.is_empty() { Ok(default) } else { value.parse() };
         let number = number.ok().filter(|number| (1..=86_400_000).contains(number));
         let number = number.unwrap_or_else(|| {
-            self.wrong(name, &format!("{value:?} is not a number of milliseconds, up to a day"));
+            self.wrong_telemetry(
+                name,
+                &format!("{value:?} is not a number of milliseconds, up to a day"),
+            );
             default
         });
         Duration::from_millis(number.into())
     }
 
-    fn wrong(&mut self, name: &str, allowed: &dyn ToString) {
-        self.problems.wrong_variable(name, &allowed.to_string());
+    fn wrong_telemetry(&mut self, name: &str, allowed: &dyn ToString) {
+        self.wrong_variable(name, &allowed.to_string());
     }
 }

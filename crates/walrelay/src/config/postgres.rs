@@ -1,126 +1,94 @@
 //! Options for Postgres: the connection, the slot, the publication and the tables.
 
-use walrelay_outbox_store::{Outbox, ParseShardError, Shard};
-use walrelay_pg_client::{
-    ConnectConfig, ConninfoProblem, ParseNameError, PgEnv, QualifiedName, Secret,
-};
+use walrelay_errors::Code;
+use walrelay_outbox_store::{Outbox, Shard};
+use walrelay_pg_client::{ConnectConfig, PgEnv, QualifiedName, Secret};
 
-use super::builder::ConfigBuilder;
 use super::command::DatabaseConfig;
-use super::names::{is_identifier, is_slot_name};
-use crate::options;
+use super::problem::ConfigBuilder;
+use crate::options::values::{is_identifier, is_slot_name};
+use crate::options::{ConnectionOptions, DatabaseOptions};
 
 impl ConfigBuilder<'_> {
     /// Returns the connection and the outbox. `None` without a valid connection string.
-    pub(super) fn database(&mut self) -> Option<DatabaseConfig> {
-        let outbox = self.outbox();
-        Some(DatabaseConfig { connect: self.connect()?, outbox })
+    pub(super) fn database(&mut self, options: &DatabaseOptions) -> Option<DatabaseConfig> {
+        let outbox = self.outbox(options);
+        Some(DatabaseConfig { connect: self.connect(&options.connection)?, outbox })
     }
 
-    pub(super) fn connect(&mut self) -> Option<ConnectConfig> {
-        let Some(url) = self.problems.read(options::DATABASE_URL) else {
-            let allowed = "not set; postgresql://user@host:port/database, also as DATABASE_URL";
-            self.problems.report_without_value("database-url", allowed);
-            return None;
+    pub(super) fn connect(&mut self, options: &ConnectionOptions) -> Option<ConnectConfig> {
+        match options.database_url.as_ref().filter(|url| !url.reveal().trim().is_empty()) {
+            Some(url) => self.connect_to("database-url", url),
+            None => {
+                let allowed = "not set; postgresql://user@host:port/database, also as DATABASE_URL";
+                self.wrong_or_missing("database-url", allowed);
+                None
+            }
+        }
+    }
+
+    /// Reads a connection string. Reports a problem without the string, which may contain a
+    /// password.
+    pub(super) fn connect_to(&mut self, option: &str, url: &Secret) -> Option<ConnectConfig> {
+        let variable = |name| self.environment.get(name);
+        let environment = PgEnv {
+            user: variable("PGUSER").map(str::to_owned),
+            password: variable("PGPASSWORD").map(Secret::new),
+            passfile: variable("PGPASSFILE").map(Into::into),
+            sslrootcert_pem: variable("WALRELAY_SSLROOTCERT_PEM").map(str::to_owned),
         };
-        match ConnectConfig::parse(&url, &self.postgres_environment()) {
+        match ConnectConfig::parse(url.reveal(), &environment) {
             Ok(connect) => Some(connect),
             Err(found) => {
                 for problem in found {
-                    self.wrong_conninfo("database-url", &problem);
+                    let code = match problem.is_about_roots() {
+                        true => Code::TlsRoots,
+                        false => Code::ConfigurationInvalid,
+                    };
+                    self.report(option, None, (problem.to_string(), code));
                 }
                 None
             }
         }
     }
 
-    /// Reports a problem of a connection string without its value, which may contain a password.
-    pub(super) fn wrong_conninfo(&mut self, option: &str, problem: &ConninfoProblem) {
-        match problem.is_about_roots() {
-            true => self.problems.report_root_certificates(option, problem.to_string()),
-            false => self.problems.report_without_value(option, problem.to_string()),
-        }
+    /// Returns the outbox, or the named shard of it.
+    pub(super) fn outbox(&mut self, options: &DatabaseOptions) -> Outbox {
+        self.outbox_of(options, options.shard.unwrap_or(Shard::WHOLE))
     }
 
-    /// Returns the environment's values for parts that a URL leaves out.
-    pub(super) fn postgres_environment(&self) -> PgEnv {
-        let variable = |name| self.environment.get(name);
-        PgEnv {
-            user: variable("PGUSER").map(str::to_owned),
-            password: variable("PGPASSWORD").map(Secret::new),
-            passfile: variable("PGPASSFILE").map(Into::into),
-            sslrootcert_pem: variable("WALRELAY_SSLROOTCERT_PEM").map(str::to_owned),
+    /// Returns the whole outbox, for a command on all shards.
+    pub(super) fn whole_outbox(&mut self, options: &DatabaseOptions, shards: u32) -> Outbox {
+        if options.shard.is_some() {
+            let allowed = "not with this command, which is about all shards: leave it out";
+            self.wrong_or_missing("shard", allowed);
         }
-    }
-
-    pub(super) fn outbox(&mut self) -> Outbox {
-        let shard = self.shard();
-        self.outbox_of(shard)
+        // Checks the last shard, whose names are the longest.
+        let _: Option<Outbox> = Shard::all(shards).last().map(|last| self.outbox_of(options, last));
+        self.outbox_of(options, Shard::WHOLE)
     }
 
     /// Returns the outbox as one of its shards. The options name slot and publication of the whole
     /// outbox, and a shard adds its number to both.
-    fn outbox_of(&mut self, shard: Shard) -> Outbox {
-        let (slot, publication) =
-            (self.problems.read(options::SLOT), self.problems.read(options::PUBLICATION));
-        let with = if shard.is_whole() { "" } else { ", together with the number of the shard" };
-        if !is_slot_name(&shard.name(&slot)) {
-            let allowed = format!("1 to 63 lower-case letters, digits and underscores{with}");
-            self.problems.wrong("slot", &slot, allowed);
+    fn outbox_of(&mut self, options: &DatabaseOptions, shard: Shard) -> Outbox {
+        let (slot, publication) = (shard.name(&options.slot), shard.name(&options.publication));
+        let with = "together with the number of the shard";
+        if !is_slot_name(&slot) {
+            let allowed = format!("1 to 63 lower-case letters, digits and underscores, {with}");
+            self.wrong("slot", &options.slot, allowed);
         }
-        if !is_identifier(&shard.name(&publication)) {
-            self.problems.wrong("publication", &publication, format!("1 to 63 bytes{with}"));
+        if !is_identifier(&publication) {
+            self.wrong("publication", &options.publication, format!("1 to 63 bytes, {with}"));
         }
-        let (slot, publication) = (shard.name(&slot), shard.name(&publication));
-        Outbox { slot, publication, tables: self.outbox_tables(), shard }
-    }
-
-    /// Returns the named shard, or the whole outbox.
-    fn shard(&mut self) -> Shard {
-        let Some(text) = self.problems.read(options::SHARD) else { return Shard::WHOLE };
-        text.parse().unwrap_or_else(|error| {
-            self.problems.wrong("shard", &text, ParseShardError::to_string(&error));
-            Shard::WHOLE
-        })
-    }
-
-    /// Returns the whole outbox and its number of shards, for a command on all shards.
-    pub(super) fn divided_outbox(&mut self) -> (Outbox, u32) {
-        let given = self.problems.read(options::SHARDS).to_string();
-        let count = self.number_of_shards(&given);
-        (self.outbox_of(Shard::WHOLE), count)
-    }
-
-    /// Returns the number of shards, for a command on all shards.
-    pub(super) fn number_of_shards(&mut self, text: &str) -> u32 {
-        if self.problems.read(options::SHARD).is_some() {
-            let allowed = "not with this command, which is about all shards: leave it out";
-            self.problems.report_without_value("shard", allowed);
-        }
-        let Some(count) = text.trim().parse().ok().filter(|count| Shard::is_count(*count)) else {
-            self.problems.wrong("shards", text, "a power of two, from 1 to 64");
-            return 1;
-        };
-        // Checks the last shard, whose names are the longest.
-        let _: Option<Outbox> = Shard::all(count).last().map(|last| self.outbox_of(last));
-        count
-    }
-
-    fn outbox_tables(&mut self) -> Vec<QualifiedName> {
-        let given = self.problems.read(options::OUTBOX_TABLE);
-        let mut tables = Vec::new();
-        for text in &given {
-            match text.parse() {
-                Ok(name) if tables.contains(&name) => {}
-                Ok(name) => tables.push(name),
-                Err(error) => {
-                    self.problems.wrong("outbox-table", text, ParseNameError::to_string(&error));
-                }
+        let mut tables: Vec<QualifiedName> = Vec::new();
+        for table in &options.outbox_table {
+            if !tables.contains(table) {
+                tables.push(table.clone());
             }
         }
-        if given.is_empty() {
-            self.problems.report_without_value("outbox-table", "at least one table");
+        if tables.is_empty() {
+            self.wrong_or_missing("outbox-table", "at least one table");
         }
-        tables
+        Outbox { slot, publication, tables, shard }
     }
 }

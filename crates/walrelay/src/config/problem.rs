@@ -1,15 +1,11 @@
-//! Problems of the configuration, collected so that all of them are reported at once.
+//! Problems of the configuration.
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::net::SocketAddr;
-use std::ops::RangeInclusive;
-use std::str::FromStr;
-use std::time::Duration;
 
 use walrelay_errors::Code;
 
-use super::option_values::{Given, Origin};
-use crate::options::units::{parse_duration, parse_size, show_duration, show_size};
+use super::layers::Environment;
 
 /// One problem, and the allowed values.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,49 +35,72 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Reads values and collects their problems.
-///
-/// For a wrong value, a reader returns some value of its type, so that reading continues.
-/// [`Problems::into_result`] makes sure that no caller gets such a value.
-#[derive(Debug)]
-pub(crate) struct Problems<'a> {
-    given: &'a Given,
-    found: Vec<Problem>,
+/// The origin of an option's value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// The command line.
+    CommandLine,
+    /// This environment variable.
+    Environment(String),
+    /// The configuration file at this path.
+    File(String),
+    /// The option was not set.
+    Default,
 }
 
-impl<'a> Problems<'a> {
-    /// Creates a collection that already contains problems.
-    pub(crate) const fn new(given: &'a Given, found: Vec<Problem>) -> Self {
-        Self { given, found }
+impl Origin {
+    /// Returns the variable or the path, if the value came from there.
+    pub(super) fn name(self) -> Option<String> {
+        match self {
+            Self::Environment(name) | Self::File(name) => Some(name),
+            Self::CommandLine | Self::Default => None,
+        }
+    }
+}
+
+/// The origins of the values of a command's options, for error messages.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Origins(BTreeMap<String, Origin>);
+
+impl Origins {
+    pub(super) fn note(&mut self, option: &str, origin: Origin) {
+        self.0.insert(option.to_owned(), origin);
     }
 
-    /// Returns the values of the options.
-    pub(crate) const fn given(&self) -> &'a Given {
-        self.given
+    /// Returns the origin of an option's value.
+    pub(super) fn of(&self, option: &str) -> Origin {
+        self.0.get(option).cloned().unwrap_or(Origin::Default)
     }
+}
 
-    pub(crate) fn into_result<T>(self, value: T) -> Result<T, Vec<Problem>> {
-        if self.found.is_empty() { Ok(value) } else { Err(self.found) }
-    }
+/// Builds the parts of the configuration, and collects the problems that no single value has: those
+/// of values that contradict each other, and of files and variables. Each file in this folder adds
+/// its own parts.
+pub(super) struct ConfigBuilder<'a> {
+    /// Variables that are not options, such as those of libpq and Cloud Run.
+    pub(super) environment: &'a Environment,
+    /// Path of the configuration file.
+    pub(super) file: Option<String>,
+    /// The origins of the options' values.
+    pub(super) origins: Origins,
+    /// The problems found so far.
+    pub(super) problems: Vec<Problem>,
+}
 
-    /// Returns whether the option is not set.
-    pub(crate) fn is_default(&self, option: &str) -> bool {
-        *self.given.origin(option) == Origin::Default
-    }
-
+impl ConfigBuilder<'_> {
     /// Reports a wrong value of `option` (long name without dashes).
-    pub(crate) fn wrong(&mut self, option: &str, value: &str, allowed: impl Into<String>) {
-        self.add(option, Some(value.to_owned()), allowed.into());
+    pub(super) fn wrong(&mut self, option: &str, value: &str, allowed: impl Into<String>) {
+        self.report(option, Some(value.to_owned()), (allowed.into(), Code::ConfigurationInvalid));
     }
 
     /// Reports that `option` is missing, or that its value is wrong and may be a secret.
-    pub(crate) fn report_without_value(&mut self, option: &str, allowed: impl Into<String>) {
-        self.add(option, None, allowed.into());
+    pub(super) fn wrong_or_missing(&mut self, option: &str, allowed: impl Into<String>) {
+        self.report(option, None, (allowed.into(), Code::ConfigurationInvalid));
     }
 
     /// Reports a wrong variable that has no option of its own.
-    pub(crate) fn wrong_variable(&mut self, name: &str, allowed: &str) {
-        self.found.push(Problem {
+    pub(super) fn wrong_variable(&mut self, name: &str, allowed: &str) {
+        self.problems.push(Problem {
             option: name.to_owned(),
             value: None,
             origin: None,
@@ -90,107 +109,17 @@ impl<'a> Problems<'a> {
         });
     }
 
-    /// Reports that the root certificates of a connection string cannot be read.
-    pub(crate) fn report_root_certificates(&mut self, option: &str, allowed: String) {
-        let found = self.found.len();
-        self.add(option, None, allowed);
-        self.found.iter_mut().skip(found).for_each(|problem| problem.code = Code::TlsRoots);
-    }
-
-    fn add(&mut self, option: &str, value: Option<String>, allowed: String) {
-        let origin = match self.given.origin(option) {
-            Origin::Environment(name) => Some(name.clone()),
-            Origin::File(path) => Some(path.clone()),
-            Origin::Flag | Origin::Default => None,
-        };
-        // An argument without a flag has the name that the usage shows.
-        let is_flag = !option.starts_with(char::is_uppercase);
-        let option = if is_flag { format!("--{option}") } else { option.to_owned() };
-        let problem = Problem { option, value, origin, allowed, code: Code::ConfigurationInvalid };
-        // An option may be checked more than once.
-        if !self.found.contains(&problem) {
-            self.found.push(problem);
-        }
-    }
-
-    pub(crate) fn duration(
+    pub(super) fn report(
         &mut self,
         option: &str,
-        text: &str,
-        range: RangeInclusive<Duration>,
-    ) -> Duration {
-        match parse_duration(text).filter(|duration| range.contains(duration)) {
-            Some(duration) => duration,
-            None => {
-                let (low, high) = (show_duration(*range.start()), show_duration(*range.end()));
-                let form = "a duration in ms, s, m, h or d, such as 30s";
-                self.wrong(option, text, format!("{form}, from {low} to {high}"));
-                *range.start()
-            }
+        value: Option<String>,
+        (allowed, code): (String, Code),
+    ) {
+        let origin = self.origins.of(option).name();
+        let problem = Problem { option: format!("--{option}"), value, origin, allowed, code };
+        // An option may be checked more than once.
+        if !self.problems.contains(&problem) {
+            self.problems.push(problem);
         }
-    }
-
-    pub(crate) fn size(&mut self, option: &str, text: &str, range: RangeInclusive<u64>) -> u64 {
-        match parse_size(text).filter(|size| range.contains(size)) {
-            Some(size) => size,
-            None => {
-                let (low, high) = (show_size(*range.start()), show_size(*range.end()));
-                let form = "a size in B, kB, KiB, MB, MiB, GB or GiB, such as 64MiB";
-                self.wrong(option, text, format!("{form}, from {low} to {high}"));
-                *range.start()
-            }
-        }
-    }
-
-    pub(crate) fn count<N>(&mut self, option: &str, text: &str, range: RangeInclusive<N>) -> N
-    where
-        N: FromStr + PartialOrd + Copy + fmt::Display,
-    {
-        match text.trim().parse().ok().filter(|count| range.contains(count)) {
-            Some(count) => count,
-            None => {
-                let allowed = format!("a number from {} to {}", range.start(), range.end());
-                self.wrong(option, text, allowed);
-                *range.start()
-            }
-        }
-    }
-
-    /// Reads one of a few words. For a wrong word it returns the first.
-    pub(crate) fn choice<T: Copy>(&mut self, option: &str, text: &str, all: &[(&str, T)]) -> T {
-        match all.iter().find(|(word, _)| *word == text) {
-            Some((_, value)) => *value,
-            None => {
-                let words: Vec<&str> = all.iter().map(|(word, _)| *word).collect();
-                self.wrong(option, text, format!("one of {}", words.join(", ")));
-                all[0].1
-            }
-        }
-    }
-
-    pub(crate) fn switch(&mut self, option: &str, text: &str) -> bool {
-        let words = [
-            ("true", true),
-            ("false", false),
-            ("1", true),
-            ("0", false),
-            ("yes", true),
-            ("no", false),
-            ("on", true),
-            ("off", false),
-        ];
-        self.choice(option, text, &words)
-    }
-
-    /// Reads an address to listen on, or `off`.
-    pub(crate) fn listen_address(&mut self, option: &str, text: &str) -> Option<SocketAddr> {
-        if text == "off" {
-            return None;
-        }
-        let address = text.replacen("localhost:", "127.0.0.1:", 1).parse().ok();
-        if address.is_none() {
-            self.wrong(option, text, "an address and a port, such as 0.0.0.0:8080, or off");
-        }
-        address
     }
 }

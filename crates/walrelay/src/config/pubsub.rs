@@ -5,56 +5,51 @@ use std::fs;
 use walrelay_pubsub::{Endpoint, PublisherConfig};
 use walrelay_relay::settings::PubSubSettings;
 
-use super::builder::ConfigBuilder;
-use crate::options;
+use super::problem::ConfigBuilder;
+use crate::options::{EndpointOptions, PubSubOptions};
 
 impl ConfigBuilder<'_> {
-    pub(super) fn pubsub(&mut self) -> PubSubSettings {
-        let endpoint = self.endpoint();
-        let problems = &mut self.problems;
+    pub(super) fn pubsub(&mut self, options: &PubSubOptions) -> PubSubSettings {
         let publisher = PublisherConfig {
-            connections_max: problems.read(options::CONNECTIONS) as usize,
-            request_timeout: problems.read(options::PUBLISH_TIMEOUT),
-            ..PublisherConfig::new(endpoint)
+            connections_max: options.connections as usize,
+            request_timeout: options.publish_timeout,
+            ..PublisherConfig::new(self.endpoint(&options.endpoint))
         };
-        let max_outstanding_requests = problems.read(options::MAX_OUTSTANDING_REQUESTS) as usize;
+        let max_outstanding_requests = options.max_outstanding_requests as usize;
         PubSubSettings { publisher, max_outstanding_requests }
     }
 
-    pub(super) fn endpoint(&mut self) -> Endpoint {
-        let pinned = self.problems.read(options::ENDPOINT);
+    pub(super) fn endpoint(&mut self, options: &EndpointOptions) -> Endpoint {
         let emulator = self.environment.get("PUBSUB_EMULATOR_HOST");
-        let endpoint = match (pinned, emulator) {
+        let endpoint = match (&options.endpoint, emulator) {
             (Some(_), Some(_)) => {
                 let allowed = "PUBSUB_EMULATOR_HOST is set too; unset one of them";
-                self.problems.report_without_value("endpoint", allowed);
+                self.wrong_or_missing("endpoint", allowed);
                 None
             }
-            (Some(url), None) => Endpoint::regional(&url)
-                .map_err(|error| self.problems.report_without_value("endpoint", error.to_string()))
-                .ok(),
+            (Some(regional), None) => Some(regional.clone()),
             (None, Some(host)) => Endpoint::emulator(host)
-                .map_err(|error| {
-                    self.problems.wrong_variable("PUBSUB_EMULATOR_HOST", &error.to_string());
-                })
+                .map_err(|error| self.wrong_variable("PUBSUB_EMULATOR_HOST", &error.to_string()))
                 .ok(),
             (None, None) => None,
         };
-        self.trusting(endpoint.unwrap_or_else(Endpoint::production))
+        self.trusting(options, endpoint.unwrap_or_else(Endpoint::production))
     }
 
-    fn trusting(&mut self, endpoint: Endpoint) -> Endpoint {
-        let Some(path) = self.problems.read(options::PUBSUB_CA) else { return endpoint };
+    fn trusting(&mut self, options: &EndpointOptions, endpoint: Endpoint) -> Endpoint {
+        let path = options.pubsub_ca.as_deref().filter(|path| !path.as_os_str().is_empty());
+        let Some(path) = path else { return endpoint };
+        let shown = path.display().to_string();
         if endpoint.is_emulator() {
             let allowed = "an emulator has no certificate; unset it, or PUBSUB_EMULATOR_HOST";
-            self.problems.wrong("pubsub-ca", &path, allowed);
+            self.wrong("pubsub-ca", &shown, allowed);
             return endpoint;
         }
-        let trusting = fs::read(&path)
+        let trusting = fs::read(path)
             .map_err(|error| error.to_string())
             .and_then(|pem| endpoint.clone().trusting(&pem).map_err(|error| error.to_string()));
         trusting.unwrap_or_else(|problem| {
-            self.problems.wrong("pubsub-ca", &path, problem);
+            self.wrong("pubsub-ca", &shown, problem);
             endpoint
         })
     }

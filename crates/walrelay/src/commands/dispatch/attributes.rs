@@ -201,10 +201,10 @@ mod tests {
             assert!(error.report().contains(forged), "{}", error.report());
             assert_eq!(changed, attributes, "{forged}");
         }
-        // An attribute that an earlier relay accepted stays, unless the file changes it.
-        let mut earlier = map(&[("event_id", "e-1"), ("ce-id", "a header")]);
-        assert!(replace(&mut earlier, map(&[("ce-id", "a header")])).is_ok());
-        assert_eq!(earlier["ce-id"], "a header");
+        // An attribute that the message has stays, unless the file changes it.
+        let mut kept = map(&[("event_id", "e-1"), ("ce-id", "a header")]);
+        assert!(replace(&mut kept, map(&[("ce-id", "a header")])).is_ok());
+        assert_eq!(kept["ce-id"], "a header");
     }
 
     #[test]

@@ -4,61 +4,58 @@ use walrelay_core::ColumnFilter;
 use walrelay_relay::replay::{DeadRows, Destination, Keeping, Rate};
 use walrelay_relay::settings::{Settings, Until};
 
-use super::super::builder::ConfigBuilder;
+use super::super::problem::ConfigBuilder;
 use super::replay_orders::{BackfillAction, BackfillConfig, BackfillOrder};
 use crate::cli::BackfillArgs;
 
 impl ConfigBuilder<'_> {
-    pub(in crate::config) fn backfill(&mut self, args: &BackfillArgs) -> Option<BackfillConfig> {
-        let connect = self.connect();
-        let relay = self.replay_relay_settings();
-        let pubsub = self.pubsub();
-        let action = match (&args.resume, &args.abandon) {
+    pub(in crate::config) fn backfill(&mut self, args: BackfillArgs) -> Option<BackfillConfig> {
+        let connect = self.connect(&args.database.connection);
+        let outbox = self.outbox(&args.database);
+        let router = self.router(&args.messages, &args.columns);
+        let relay = self.streaming(&args.stream, outbox, router);
+        let pubsub = self.pubsub(&args.pubsub);
+        if args.since.is_some() {
+            let reason = "needed by --since: the time of an event is read from it";
+            self.require_time(&relay.router.columns, reason);
+        }
+        let action = match (args.resume, args.abandon) {
             (Some(id), _) => {
                 let dead_rows = args.skip_dead.then_some(DeadRows::LeaveOut);
-                self.replay_id("resume", id).map(|id| BackfillAction::Resume { id, dead_rows })
+                Some(BackfillAction::Resume { id, dead_rows })
             }
-            (None, Some(id)) => {
-                self.replay_id("abandon", id).map(|id| BackfillAction::Abandon { id })
-            }
+            (None, Some(id)) => Some(BackfillAction::Abandon { id }),
             (None, None) => {
-                let to = (args.to_topic.as_deref(), args.dry_run);
                 let destination = match args.in_place {
                     true => Some(Destination::InPlace),
-                    false => self.topic_of_a_replay(to, &relay.router).map(Destination::Topic),
+                    false => self
+                        .topic_of_a_replay((args.to_topic, args.dry_run), &relay.router)
+                        .map(Destination::Topic),
                 };
-                self.backfill_order(args, destination)
+                destination.map(|destination| {
+                    BackfillAction::Begin(BackfillOrder {
+                        since: args.since,
+                        matching: ColumnFilter {
+                            aggregate_types: args.aggregate_type,
+                            aggregate_ids: args.aggregate_id,
+                            event_types: Vec::new(),
+                        },
+                        event_ids: args.event_id,
+                        destination,
+                        order_by: args.order_by,
+                        rate: args.rate.and_then(Rate::new),
+                        dead_rows: dead_rows(args.skip_dead),
+                        keeping: if args.dry_run { Keeping::Nothing } else { Keeping::OnRecord },
+                    })
+                })
             }
         };
-        if args.since.is_some() && relay.router.columns.occurred_at.is_none() {
-            let allowed = "needed by --since: the time of an event is read from it";
-            self.problems.report_without_value("column-occurred-at", allowed);
-        }
         let settings = Settings { connect: connect?, relay, pubsub, until: Until::CaughtUp };
         Some(BackfillConfig { settings, action: action? })
     }
+}
 
-    fn backfill_order(
-        &mut self,
-        args: &BackfillArgs,
-        destination: Option<Destination>,
-    ) -> Option<BackfillAction> {
-        let since = self.moment("since", args.since.as_deref());
-        let rate = args.rate.as_deref().map(|text| self.problems.count("rate", text, 1..=u32::MAX));
-        let matching = ColumnFilter {
-            aggregate_types: args.aggregate_type.clone(),
-            aggregate_ids: args.aggregate_id.clone(),
-            event_types: Vec::new(),
-        };
-        Some(BackfillAction::Begin(BackfillOrder {
-            since,
-            matching,
-            event_ids: args.event_id.clone(),
-            destination: destination?,
-            order_by: args.order_by.clone(),
-            rate: rate.and_then(Rate::new),
-            dead_rows: if args.skip_dead { DeadRows::LeaveOut } else { DeadRows::Stop },
-            keeping: if args.dry_run { Keeping::Nothing } else { Keeping::OnRecord },
-        }))
-    }
+/// Returns the treatment of dead rows that the switch `--skip-dead` means.
+pub(super) const fn dead_rows(skip: bool) -> DeadRows {
+    if skip { DeadRows::LeaveOut } else { DeadRows::Stop }
 }

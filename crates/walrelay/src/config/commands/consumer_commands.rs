@@ -9,8 +9,7 @@ use walrelay_pg_client::{ConnectConfig, QualifiedName};
 use walrelay_pubsub::Endpoint;
 use walrelay_relay::replay::DeadRows;
 
-use super::super::consent::Consent;
-use super::super::output_format::OutputFormat;
+use super::super::command::{Consent, OutputFormat};
 
 /// Configuration of `walrelay consume`.
 #[derive(Debug, Clone)]

@@ -1,63 +1,51 @@
 //! The arguments of `consume` and `consumer`.
 
-use walrelay_inbox::{Dedupe, Effect, OnDead, OnGap, Settings, Until};
-use walrelay_relay::replay::DeadRows;
+use walrelay_inbox::{Effect, Settings, Until};
+use walrelay_relay::settings::{Settings as RelaySettings, Until as RelayUntil};
 
-use super::super::builder::ConfigBuilder;
-use super::super::consent::Consent;
+use super::super::command::Consent;
+use super::super::messages::project;
+use super::super::problem::ConfigBuilder;
+use super::backfills::dead_rows;
 use super::consumer_commands::{
     ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, KeyReset, NewSubscription,
     OutboxRowsConfig, Rebuild, RebuildIntoConfig, RebuildKeysConfig, Source,
 };
-use super::replay_orders::Place;
-use crate::{cli, options};
+use crate::cli::{ConsumeArgs, ConsumerActionArgs, ConsumerInitArgs, ConsumerRebuildArgs};
+use crate::options::{ProjectOption, SubscriptionOption};
 
 /// Topic of messages that a rebuild applies without publishing them.
 const UNPUBLISHED: &str = "projects/none/topics/unpublished";
 
-/// Longest consumer name. A longer name is a mistake, and may not fit into an index.
-const NAME_BYTES_MAX: usize = 200;
-
 impl ConfigBuilder<'_> {
-    pub(in crate::config) fn consume(&mut self, name: &str) -> Option<ConsumeConfig> {
-        let consumer = self.consumer_name(name);
-        let subscription = self.subscription();
-        let handler = self.problems.read(options::HANDLER);
+    pub(in crate::config) fn consume(&mut self, args: ConsumeArgs) -> Option<ConsumeConfig> {
+        let own = args.own;
+        let subscription = self.subscription(&own.subscription, &args.project);
+        let handler = own.handler.filter(|handler| !handler.trim().is_empty());
         if handler.is_none() {
-            let allowed = "not set; a SQL function, such as shop.apply";
-            self.problems.report_without_value("handler", allowed);
+            self.wrong_or_missing("handler", "not set; a SQL function, such as shop.apply");
         }
-        let connect = self.connect();
-        let endpoint = self.endpoint();
-        let http = self.http();
+        let connect = self.connect(&args.connection);
+        let endpoint = self.endpoint(&args.endpoint);
+        let http = self.http(&own.http);
         let otlp = self.otlp();
-        let problems = &mut self.problems;
         let settings = Settings {
-            consumer,
+            consumer: args.name,
             subscription,
             effect: Effect::function(handler?),
             connect: connect?,
             endpoint,
-            handler_timeout: problems.read(options::HANDLER_TIMEOUT),
-            batch: problems.read(options::BATCH),
-            workers: problems.read(options::WORKERS),
-            max_lease: problems.read(options::MAX_LEASE),
-            max_attempts: problems.read(options::MAX_ATTEMPTS),
-            on_dead: match problems.read(options::ON_DEAD) {
-                "continue" => OnDead::Continue,
-                _ => OnDead::Hold,
-            },
-            on_gap: match problems.read(options::ON_GAP) {
-                "hold" => OnGap::Hold,
-                _ => OnGap::Accept,
-            },
-            dedupe: match problems.read(options::DEDUPE) {
-                "position" => Dedupe::Position,
-                _ => Dedupe::Event,
-            },
-            max_in_flight_bytes: problems.read(options::MAX_IN_FLIGHT_BYTES).0,
-            drain_timeout: problems.read(options::DRAIN_TIMEOUT),
-            until: match problems.read(options::UNTIL_CAUGHT_UP) {
+            handler_timeout: own.handler_timeout,
+            batch: own.batch,
+            workers: own.workers,
+            max_lease: own.max_lease,
+            max_attempts: own.max_attempts,
+            on_dead: own.on_dead,
+            on_gap: own.on_gap,
+            dedupe: own.dedupe,
+            max_in_flight_bytes: own.in_flight.max_in_flight_bytes.0,
+            drain_timeout: own.in_flight.drain_timeout,
+            until: match args.until.until_caught_up {
                 true => Until::CaughtUp,
                 false => Until::Stopped,
             },
@@ -67,75 +55,60 @@ impl ConfigBuilder<'_> {
 
     pub(in crate::config) fn consumer(
         &mut self,
-        action: &cli::ConsumerActionArgs,
+        action: ConsumerActionArgs,
     ) -> Option<ConsumerConfig> {
-        let prints_only = match action {
-            cli::ConsumerActionArgs::Init(_) => self.problems.read(options::SQL),
-            cli::ConsumerActionArgs::Scaffold(_)
-            | cli::ConsumerActionArgs::Status(_)
-            | cli::ConsumerActionArgs::Pause(_)
-            | cli::ConsumerActionArgs::Resume(_)
-            | cli::ConsumerActionArgs::Rebuild(_)
-            | cli::ConsumerActionArgs::ResetKey(_)
-            | cli::ConsumerActionArgs::Prune(_) => false,
+        let (connection, action) = match action {
+            ConsumerActionArgs::Init(args) => {
+                let set_up = self.consumer_set_up(&args);
+                if args.sql.sql {
+                    return Some(ConsumerConfig {
+                        connect: None,
+                        action: ConsumerAction::Init(set_up?),
+                    });
+                }
+                (args.connection, set_up.map(ConsumerAction::Init))
+            }
+            ConsumerActionArgs::Scaffold(args) => {
+                (args.connection, Some(ConsumerAction::Scaffold(args.table)))
+            }
+            ConsumerActionArgs::Status(args) => {
+                let (name, format) = (args.name, args.output.format);
+                (args.connection, Some(ConsumerAction::Status { name, format }))
+            }
+            ConsumerActionArgs::Pause(args) => {
+                (args.connection, Some(ConsumerAction::Pause { name: args.name, paused: true }))
+            }
+            ConsumerActionArgs::Resume(args) => {
+                (args.connection, Some(ConsumerAction::Pause { name: args.name, paused: false }))
+            }
+            ConsumerActionArgs::Rebuild(args) => {
+                let rebuild = self.rebuild(&args).map(ConsumerAction::Rebuild);
+                (args.database.connection, rebuild)
+            }
+            ConsumerActionArgs::ResetKey(args) => {
+                let consent = Consent::of(args.yes);
+                let reset = KeyReset { name: args.name, key: args.key, consent };
+                (args.connection, Some(ConsumerAction::ResetKey(reset)))
+            }
+            ConsumerActionArgs::Prune(args) => {
+                let endpoint = self.endpoint(&args.endpoint);
+                let (name, older_than) = (args.name, args.own.older_than);
+                (args.connection, Some(ConsumerAction::Prune { name, older_than, endpoint }))
+            }
         };
-        let action = self.consumer_action(action);
-        let connect = match prints_only {
-            true => None,
-            false => Some(self.connect()?),
-        };
+        let connect = Some(self.connect(&connection)?);
         Some(ConsumerConfig { connect, action: action? })
     }
 
-    fn consumer_action(&mut self, action: &cli::ConsumerActionArgs) -> Option<ConsumerAction> {
-        Some(match action {
-            cli::ConsumerActionArgs::Init(args) => {
-                ConsumerAction::Init(self.consumer_set_up(args)?)
-            }
-            cli::ConsumerActionArgs::Scaffold(args) => match args.table.parse() {
-                Ok(table) => ConsumerAction::Scaffold(table),
-                Err(error) => {
-                    let error: walrelay_pg_client::ParseNameError = error;
-                    self.problems.wrong("TABLE", &args.table, error.to_string());
-                    return None;
-                }
-            },
-            cli::ConsumerActionArgs::Status(args) => {
-                let format = self.format();
-                ConsumerAction::Status { name: self.consumer_name(&args.name), format }
-            }
-            cli::ConsumerActionArgs::Pause(args) => {
-                ConsumerAction::Pause { name: self.consumer_name(&args.name), paused: true }
-            }
-            cli::ConsumerActionArgs::Resume(args) => {
-                ConsumerAction::Pause { name: self.consumer_name(&args.name), paused: false }
-            }
-            cli::ConsumerActionArgs::Rebuild(args) => ConsumerAction::Rebuild(self.rebuild(args)?),
-            cli::ConsumerActionArgs::ResetKey(args) => ConsumerAction::ResetKey(KeyReset {
-                name: self.consumer_name(&args.name),
-                key: args.key.clone(),
-                consent: if args.yes { Consent::Given } else { Consent::Asked },
-            }),
-            cli::ConsumerActionArgs::Prune(args) => ConsumerAction::Prune {
-                name: self.consumer_name(&args.name),
-                older_than: self.problems.read(options::OLDER_THAN),
-                endpoint: self.endpoint(),
-            },
-        })
-    }
-
-    fn consumer_set_up(&mut self, args: &cli::ConsumerInitArgs) -> Option<ConsumerSetUp> {
-        let name = self.consumer_name(&args.name);
-        let endpoint = self.endpoint();
-        let subscription = self.subscription();
-        if subscription.is_none() && self.problems.read(options::SUBSCRIPTION).is_none() {
-            self.problems.report_without_value("subscription", "not set; the one to read from");
+    fn consumer_set_up(&mut self, args: &ConsumerInitArgs) -> Option<ConsumerSetUp> {
+        let endpoint = self.endpoint(&args.endpoint);
+        if args.subscription.subscription.is_none() {
+            self.wrong_or_missing("subscription", "not set; the one to read from");
         }
-        let project = self.project();
-        let mut topic = |given: &Option<String>| {
-            let given = given.as_ref()?;
-            self.full_name("topic", given, &project, "topics")
-        };
+        let subscription = self.subscription(&args.subscription, &args.project);
+        let project = project(&args.project);
+        let mut topic =
+            |given: &Option<String>| self.full_name("topic", given.as_ref()?, (&project, "topics"));
         let dead_letter_topic = topic(&args.dead_letter_topic);
         let create = match (args.create, topic(&args.topic)) {
             (true, Some(topic)) => Some(NewSubscription {
@@ -146,156 +119,89 @@ impl ConfigBuilder<'_> {
             }),
             (true | false, _) => None,
         };
-        Some(ConsumerSetUp { name, subscription: subscription?, endpoint, create })
+        let (name, subscription) = (args.name.clone(), subscription?);
+        Some(ConsumerSetUp { name, subscription, endpoint, create })
     }
 
-    fn rebuild(&mut self, args: &cli::ConsumerRebuildArgs) -> Option<Rebuild> {
-        let name = self.consumer_name(&args.name);
+    fn rebuild(&mut self, args: &ConsumerRebuildArgs) -> Option<Rebuild> {
         let source = match &args.from_outbox {
             _ if args.abandon => Some(Source::Abandon),
-            Some(topic) => self.refill(args, topic).map(Source::Outbox),
+            Some(topic) => self.rows(args, Some(topic)).map(Source::Outbox),
             None if args.handler.is_some() => self.direct(args),
-            None if args.seek_to.is_none() => {
-                let allowed = "not set; since when, or --from-outbox TOPIC where the topic does not reach that far";
-                self.problems.report_without_value("seek-to", allowed);
-                None
+            None => {
+                if args.seek_to.is_none() {
+                    let allowed = "not set; since when, or --from-outbox TOPIC where the topic does not reach that far";
+                    self.wrong_or_missing("seek-to", allowed);
+                }
+                args.seek_to.map(Source::Topic)
             }
-            None => match self.place(("seek-to", None), ("seek-to", args.seek_to.as_deref())) {
-                Some(Place::Time(since)) => Some(Source::Topic(since)),
-                Some(Place::Lsn(_)) | None => None,
-            },
         };
-        let endpoint = self.endpoint();
+        let endpoint = self.endpoint(&args.pubsub.endpoint);
         let subscription = args.subscription.as_ref().and_then(|given| {
-            let project = self.project();
-            self.full_name("subscription", given, &project, "subscriptions")
+            let project = project(&args.messages.project);
+            self.full_name("subscription", given, (&project, "subscriptions"))
         });
-        let (source, reset_sql) = (source?, args.reset_sql.clone());
-        let consent = if args.yes { Consent::Given } else { Consent::Asked };
-        Some(Rebuild { name, source, reset_sql, subscription, consent, endpoint })
+        Some(Rebuild {
+            name: args.name.clone(),
+            source: source?,
+            reset_sql: args.reset_sql.clone(),
+            subscription,
+            consent: Consent::of(args.yes),
+            endpoint,
+        })
     }
 
     /// Reads the source of a rebuild in which the command itself applies the rows.
-    fn direct(&mut self, args: &cli::ConsumerRebuildArgs) -> Option<Source> {
+    fn direct(&mut self, args: &ConsumerRebuildArgs) -> Option<Source> {
         let rows = *self.rows(args, None)?;
         let handler = args.handler.clone()?;
         if let Some(schema) = args.into.clone() {
             let switch_sql = args.switch_sql.clone();
-            return Some(Source::Beside(Box::new(RebuildIntoConfig {
-                rows,
-                handler,
-                schema,
-                switch_sql,
-            })));
+            let config = RebuildIntoConfig { rows, handler, schema, switch_sql };
+            return Some(Source::Beside(Box::new(config)));
         }
-        let reset = args.reset_function.as_deref()?;
-        let reset = match reset.parse() {
-            Ok(name) => name,
-            Err(error) => {
-                let error: walrelay_pg_client::ParseNameError = error;
-                self.problems.wrong("reset-function", reset, error.to_string());
-                return None;
-            }
-        };
-        let keys = args.key.clone();
-        if keys.iter().any(String::is_empty) {
-            self.problems.wrong(
-                "key",
-                "",
-                "an ordering key; events without one have no order to be rebuilt in",
-            );
-            return None;
-        }
+        let (keys, reset) = (args.key.clone(), args.reset_function.clone()?);
         Some(Source::Keys(Box::new(RebuildKeysConfig { rows, handler, keys, reset })))
-    }
-
-    /// Reads the source of a rebuild that publishes all outbox rows to a topic.
-    fn refill(
-        &mut self,
-        args: &cli::ConsumerRebuildArgs,
-        topic: &str,
-    ) -> Option<Box<OutboxRowsConfig>> {
-        self.rows(args, Some(topic))
     }
 
     /// Reads the settings for all outbox rows. Without a topic the rows are not published.
     fn rows(
         &mut self,
-        args: &cli::ConsumerRebuildArgs,
+        args: &ConsumerRebuildArgs,
         topic: Option<&str>,
     ) -> Option<Box<OutboxRowsConfig>> {
         let connect = match &args.outbox_url {
             Some(url) => self.connect_to("outbox-url", url),
-            None => self.connect(),
+            None => self.connect(&args.database.connection),
         };
-        let relay = self.replay_relay_settings();
-        let pubsub = self.pubsub();
+        let outbox = self.outbox(&args.database);
+        let router = self.router(&args.messages, &args.columns);
+        let relay = self.streaming(&args.stream, outbox, router);
+        let pubsub = self.pubsub(&args.pubsub);
         let topic = match topic {
             Some(topic) => {
-                let topic = self.full_name("from-outbox", topic, &relay.router.project, "topics");
-                self.require_separate_topic(("from-outbox", &topic?), &relay.router)?
+                let names = (relay.router.project.as_str(), "topics");
+                let topic = self.full_name("from-outbox", topic, names)?;
+                self.require_separate_topic(("from-outbox", &topic), &relay.router)?
             }
             None => UNPUBLISHED.to_owned(),
         };
-        let until = walrelay_relay::settings::Until::CaughtUp;
-        let settings =
-            walrelay_relay::settings::Settings { connect: connect?, relay, pubsub, until };
-        let aggregate_types = args.aggregate_type.clone();
-        let dead_rows = if args.skip_dead { DeadRows::LeaveOut } else { DeadRows::Stop };
-        Some(Box::new(OutboxRowsConfig { settings, topic, aggregate_types, dead_rows }))
-    }
-
-    fn consumer_name(&mut self, name: &str) -> String {
-        if name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains(char::is_control) {
-            let allowed = format!("1 to {NAME_BYTES_MAX} bytes of text");
-            self.problems.wrong("NAME", name, allowed);
-        }
-        name.to_owned()
+        let until = RelayUntil::CaughtUp;
+        Some(Box::new(OutboxRowsConfig {
+            settings: RelaySettings { connect: connect?, relay, pubsub, until },
+            topic,
+            aggregate_types: args.aggregate_type.clone(),
+            dead_rows: dead_rows(args.skip_dead),
+        }))
     }
 
     /// Returns the full name of the subscription.
-    fn subscription(&mut self) -> Option<String> {
-        let given = self.problems.read(options::SUBSCRIPTION)?;
-        let project = self.project();
-        self.full_name("subscription", &given, &project, "subscriptions")
-    }
-
-    pub(in crate::config) fn full_name(
+    fn subscription(
         &mut self,
-        option: &str,
-        given: &str,
-        project: &str,
-        kind: &str,
+        option: &SubscriptionOption,
+        project_option: &ProjectOption,
     ) -> Option<String> {
-        let parts: Vec<&str> = given.split('/').collect();
-        match parts.as_slice() {
-            ["projects", owner, found, name]
-                if *found == kind && !owner.is_empty() && is_id(name) =>
-            {
-                Some(given.to_owned())
-            }
-            [name] if is_id(name) => {
-                if project.is_empty() {
-                    let allowed = format!("not set; needed for the short name of a {option}");
-                    self.problems.report_without_value("project", allowed);
-                    return None;
-                }
-                Some(format!("projects/{project}/{kind}/{name}"))
-            }
-            _ => {
-                let allowed = format!(
-                    "a name, or projects/PROJECT/{kind}/NAME; a name has 3 to 255 letters, digits and -_.~+%, \
-                     and begins with a letter"
-                );
-                self.problems.wrong(option, given, allowed);
-                None
-            }
-        }
+        let given = option.subscription.as_ref().filter(|given| !given.is_empty())?;
+        self.full_name("subscription", given, (&project(project_option), "subscriptions"))
     }
-}
-
-/// Returns whether Pub/Sub accepts the last part of a name. Topics and subscriptions have the same
-/// rule.
-fn is_id(name: &str) -> bool {
-    walrelay_core::limits::is_topic_name(&format!("projects/p/topics/{name}"))
 }

@@ -63,6 +63,13 @@ pub enum Place {
     Time(SystemTime),
 }
 
+impl Place {
+    /// Returns the place that one of two options names.
+    pub(in crate::config) fn of(lsn: Option<Lsn>, time: Option<SystemTime>) -> Option<Self> {
+        lsn.map(Self::Lsn).or(time.map(Self::Time))
+    }
+}
+
 /// Configuration of `walrelay replay`.
 #[derive(Debug, Clone)]
 pub struct ReplayConfig {

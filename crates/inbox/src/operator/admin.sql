@@ -1,0 +1,82 @@
+-- name: registered
+SELECT consumer, subscription, extract(epoch FROM now() - pruned_before)::float8,
+       rebuilding, rebuilding_in, extract(epoch FROM now() - rebuilding_since)::float8
+  FROM public.app_inbox_consumer WHERE consumer = $1 OR $1 IS NULL ORDER BY consumer
+
+-- name: move_unused
+UPDATE public.app_inbox_consumer AS c SET subscription = $2, updated_at = now()
+ WHERE c.consumer = $1 AND c.generation = 1 AND c.pruned_before IS NULL
+   AND NOT EXISTS (SELECT FROM public.app_inbox AS i WHERE i.consumer = c.consumer)
+   AND NOT EXISTS (SELECT FROM public.app_inbox_key AS k WHERE k.consumer = c.consumer)
+
+-- name: is_unused
+SELECT EXISTS (
+  SELECT FROM public.app_inbox_consumer AS c
+   WHERE c.consumer = $1 AND c.generation = 1 AND c.pruned_before IS NULL
+     AND NOT EXISTS (SELECT FROM public.app_inbox AS i WHERE i.consumer = c.consumer)
+     AND NOT EXISTS (SELECT FROM public.app_inbox_key AS k WHERE k.consumer = c.consumer))
+
+-- name: other_readers
+SELECT consumer FROM public.app_inbox_consumer
+ WHERE subscription = $2 AND consumer <> $1 ORDER BY 1
+
+-- name: begin_generation
+UPDATE public.app_inbox_consumer
+   SET subscription = $2, updated_at = now(), rebuilding_in = NULL,
+       rebuilding = CASE WHEN $3 THEN generation END,
+       rebuilding_since = CASE WHEN $3 THEN now() END
+ WHERE consumer = $1
+
+-- name: status
+SELECT c.subscription, c.generation, c.paused,
+       (SELECT count(*) FROM public.app_inbox_key AS k
+         WHERE k.consumer = c.consumer AND k.generation = c.generation AND k.held_by IS NOT NULL),
+       (SELECT extract(epoch FROM now() - min(i.received_at))::float8 FROM public.app_inbox AS i
+         WHERE i.consumer = c.consumer AND i.generation = c.generation
+           AND (i.status = 'retrying' OR i.next_attempt_at = 'infinity')),
+       (SELECT count(*) FROM public.app_inbox AS i
+         WHERE i.consumer = c.consumer AND i.generation = c.generation
+           AND i.received_at > now() - interval '1 minute'),
+       (SELECT count(DISTINCT i.ordering_key) FROM public.app_inbox AS i
+         WHERE i.consumer = c.consumer AND i.generation = c.generation AND i.error_code = 'VERSION_GAP'
+           AND (i.status = 'retrying' OR i.next_attempt_at = 'infinity')),
+       c.rebuilding, c.rebuilding_in, extract(epoch FROM now() - c.rebuilding_since)::float8
+  FROM public.app_inbox_consumer AS c WHERE c.consumer = $1
+
+-- name: count_by_status
+SELECT status, count(*) FROM public.app_inbox
+ WHERE consumer = $1 AND generation = $2 GROUP BY status
+
+-- name: implausible
+SELECT k.ordering_key FROM public.app_inbox_key AS k
+ WHERE k.consumer = $1 AND k.generation = $2 AND k.implausible > 0 ORDER BY 1 LIMIT 100
+
+-- name: received
+SELECT c.generation,
+       (SELECT count(*) FROM public.app_inbox AS i
+         WHERE i.consumer = c.consumer AND i.generation = $2)
+  FROM public.app_inbox_consumer AS c WHERE c.consumer = $1
+
+-- name: read_from
+UPDATE public.app_inbox_consumer
+   SET subscription = $3, rebuilding = NULL, rebuilding_in = NULL, rebuilding_since = NULL, updated_at = now()
+ WHERE consumer = $1 AND subscription = $2
+
+-- name: prune
+DELETE FROM public.app_inbox
+ WHERE ctid = ANY (ARRAY(
+         SELECT i.ctid FROM public.app_inbox AS i
+          WHERE i.consumer = $1
+            AND (i.generation < $3 OR i.status IN ('done', 'late', 'discarded') AND i.received_at < $2)
+          LIMIT $4))
+   AND consumer = $1 AND (generation < $3 OR status IN ('done', 'late', 'discarded'))
+
+-- name: note_pruned
+UPDATE public.app_inbox_consumer AS c SET pruned_before = greatest(c.pruned_before, b.cutoff)
+  FROM (SELECT max(o.cutoff) AS cutoff FROM public.app_inbox_consumer AS k
+         CROSS JOIN (VALUES (now() - make_interval(secs => $2))) AS o(cutoff)
+         WHERE k.consumer = $1 AND EXISTS (
+           SELECT FROM public.app_inbox AS i
+            WHERE i.consumer = k.consumer AND i.generation = k.generation
+              AND i.status IN ('done', 'late', 'discarded') AND i.received_at < o.cutoff)) AS b
+ WHERE c.consumer = $1 RETURNING c.generation, b.cutoff

@@ -1,0 +1,29 @@
+-- name: settled_by
+SELECT r.settled_xid::text FROM public.app_outbox_relay AS r WHERE r.slot = ANY ($1)
+ ORDER BY age(r.settled_xid::xid) DESC LIMIT 1
+
+-- name: trace_dispatch
+SELECT (to_jsonb(d) - 'message')::text FROM public.app_outbox_dispatch AS d
+ WHERE d.slot = ANY ($1) AND d.event_id = $2 LIMIT 1
+
+-- name: trace
+SELECT (to_jsonb(i) - 'message' || jsonb_build_object(
+          'next_attempt_at', nullif(i.next_attempt_at, 'infinity'),
+          'holds_its_key', i.next_attempt_at = 'infinity'))::text
+  FROM public.app_inbox AS i
+ WHERE i.consumer = $1 AND i.generation = $2 AND i.event_id = $3
+
+-- name: may_be_pruned
+SELECT coalesce(pruned_before > coalesce($2::text::timestamptz, '-infinity'), false)
+        FROM public.app_inbox_consumer WHERE consumer = $1
+
+-- name: held
+SELECT event_id, status FROM public.app_inbox
+ WHERE consumer = $1 AND generation = $2 AND event_id = ANY ($3)
+
+-- name: seen
+SELECT floor(extract(epoch FROM occurred_at) / 60)::int8, count(*),
+       bit_xor(hashtextextended(event_id, 0)), status, min(occurred_at)
+  FROM public.app_inbox
+ WHERE consumer = $1 AND generation = $2 AND occurred_at >= $3 AND occurred_at < $4
+ GROUP BY 1, status

@@ -1,0 +1,67 @@
+-- name: read
+SELECT system_identifier, timeline, generation, settled_lsn, settled_xid::text AS settled_xid, updated_at,
+       operation ->> 'kind' AS operation,
+       extract(epoch FROM clock_timestamp() - updated_at)::float8 AS age,
+       condition ->> 'phase' AS condition_phase,
+       ARRAY(SELECT jsonb_array_elements_text(condition -> 'reasons')) AS condition_reasons,
+       (condition ->> 'pid')::int AS condition_pid,
+       extract(epoch FROM clock_timestamp() - (condition ->> 'at')::timestamptz)::float8 AS condition_age
+  FROM public.app_outbox_relay
+ WHERE slot = $1
+
+-- name: write
+UPDATE public.app_outbox_relay
+   SET settled_lsn = greatest(settled_lsn, $4),
+       settled_xid = greatest(settled_xid::text::numeric, $5::numeric)::text::xid8,
+       updated_at = now()
+ WHERE slot = $1 AND timeline = $2 AND generation = $3
+RETURNING coalesce((SELECT confirmed_flush_lsn FROM pg_catalog.pg_replication_slots WHERE slot_name = $1),
+                   'FFFFFFFF/FFFFFFFF') AS confirmed,
+          pg_snapshot_xmin(pg_current_snapshot())::text AS xmin, pg_current_wal_insert_lsn() AS wal_end
+
+-- name: note_condition
+UPDATE public.app_outbox_relay
+   SET condition = jsonb_build_object(
+         'phase', $4::text, 'reasons', to_jsonb($5::text[]), 'pid', $6::int4, 'at', clock_timestamp())
+ WHERE slot = $1 AND timeline = $2 AND generation = $3
+
+-- name: confirmed
+SELECT coalesce((SELECT confirmed_flush_lsn FROM pg_catalog.pg_replication_slots WHERE slot_name = $1),
+                'FFFFFFFF/FFFFFFFF') AS confirmed
+
+-- name: horizon
+SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS xmin, pg_current_wal_insert_lsn() AS wal_end
+
+-- name: slot_with_oldest
+SELECT slot_name, confirmed_flush_lsn,
+       (CASE WHEN epoch + xmin > newest THEN epoch + xmin - 4294967296
+             ELSE epoch + xmin END)::text::xid8 AS oldest
+  FROM (SELECT slot_name, confirmed_flush_lsn, catalog_xmin::text::bigint AS xmin,
+               newest, newest / 4294967296 * 4294967296 AS epoch
+          FROM pg_replication_slots,
+               (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS newest) AS n
+         WHERE slot_name = $1) AS slot
+
+-- name: note_origin
+WITH here AS (
+  SELECT jsonb_build_object(
+    'database', (SELECT oid::text FROM pg_database WHERE datname = current_database()),
+    'tables', (SELECT jsonb_object_agg(name, to_regclass(name)::oid::text) FROM unnest($2::text[]) AS name)
+  ) AS origin
+)
+UPDATE public.app_outbox_relay AS r SET origin = here.origin, written_xid = pg_current_xact_id()
+  FROM here
+ WHERE r.slot = $1 AND (r.origin IS DISTINCT FROM here.origin OR r.xmin <> r.written_xid::xid)
+
+-- name: is_same_origin
+SELECT origin = jsonb_build_object(
+         'database', (SELECT oid::text FROM pg_database WHERE datname = current_database()),
+         'tables', (SELECT jsonb_object_agg(name, to_regclass(name)::oid::text) FROM unnest($2::text[]) AS name))
+       AND pg_snapshot_xmax(pg_current_snapshot()) >= settled_xid
+       AND xmin = written_xid::xid AS is_same
+  FROM public.app_outbox_relay
+ WHERE slot = $1
+
+-- name: advance
+UPDATE public.app_outbox_relay SET settled_lsn = greatest(settled_lsn, $2), updated_at = now()
+ WHERE slot = $1

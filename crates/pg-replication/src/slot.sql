@@ -1,0 +1,10 @@
+-- name: slots
+SELECT slot_name::text, plugin::text, slot_type, database::text, active_pid, restart_lsn,
+       confirmed_flush_lsn, wal_status, safe_wal_size, two_phase,
+       (to_jsonb(s) ->> 'failover')::bool AS failover,
+       to_jsonb(s) ->> 'invalidation_reason' AS invalidation_reason,
+       (to_jsonb(s) ->> 'conflicting')::bool AS conflicting,
+       CASE WHEN pg_is_in_recovery() THEN coalesce(pg_last_wal_replay_lsn(), '0/0')
+            ELSE pg_current_wal_lsn()
+       END AS wal_end
+  FROM pg_catalog.pg_replication_slots s

@@ -1,0 +1,41 @@
+//! `walrelay config`: shows, checks and describes the configuration.
+
+use serde_json::{Value, json};
+
+use crate::config::{ConfigAction, EffectiveValue, OutputFormat};
+use crate::error::Error;
+use crate::output::print;
+use crate::reference;
+
+/// Prints the configuration. It was read and checked before.
+///
+/// # Errors
+///
+/// Standard output cannot be written.
+pub fn execute(action: ConfigAction) -> Result<(), Error> {
+    match action {
+        ConfigAction::Show { values, format: OutputFormat::Text } => print(&table(&values)),
+        ConfigAction::Show { values, format: OutputFormat::Json } => print(&json(&values)),
+        ConfigAction::Check { command } => {
+            print(&format!("the configuration of `walrelay {command}` is valid\n"))
+        }
+        ConfigAction::Schema => print(&reference::schema()),
+    }
+}
+
+fn table(values: &[EffectiveValue]) -> String {
+    let shown = |value: &EffectiveValue| value.value.clone().unwrap_or_else(|| "-".to_owned());
+    let width = |text: &dyn Fn(&EffectiveValue) -> usize| values.iter().map(text).max();
+    let option = width(&|value| value.option.len()).unwrap_or_default();
+    let text = width(&|value| shown(value).chars().count()).unwrap_or_default();
+    let line = |value: &EffectiveValue| {
+        format!("{:option$}  {:text$}  {}\n", value.option, shown(value), value.source)
+    };
+    values.iter().map(line).collect()
+}
+
+fn json(values: &[EffectiveValue]) -> String {
+    let value = |value: &EffectiveValue| json!({ "option": value.option, "value": value.value, "source": value.source });
+    let all: Vec<Value> = values.iter().map(value).collect();
+    format!("{:#}\n", Value::from(all))
+}

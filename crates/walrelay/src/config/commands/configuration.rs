@@ -1,0 +1,57 @@
+//! The arguments of `config`.
+
+use std::ffi::OsString;
+
+use walrelay_errors::Code;
+
+use super::super::build::Config;
+use super::super::command::ConfigAction;
+use super::super::file::CONFIG;
+use super::super::layers::{CommandLine, Refusal, effective_values};
+use super::super::problem::{ConfigBuilder, Problem};
+use crate::cli::ConfigActionArgs;
+
+impl ConfigBuilder<'_> {
+    pub(in crate::config) fn configuration(
+        &mut self,
+        action: ConfigActionArgs,
+    ) -> Option<ConfigAction> {
+        match action {
+            ConfigActionArgs::Show(args) => {
+                let found = effective_values(&args.command, self.file.as_deref(), self.environment);
+                let values = found.map_err(|refusal| self.refuse(refusal)).ok()?;
+                Some(ConfigAction::Show { values, format: args.output.format })
+            }
+            ConfigActionArgs::Check(args) => {
+                self.check_command(&args.command).map_err(|refusal| self.refuse(refusal)).ok()?;
+                Some(ConfigAction::Check { command: args.command.join(" ") })
+            }
+            ConfigActionArgs::Schema => Some(ConfigAction::Schema),
+        }
+    }
+
+    fn check_command(&self, words: &[String]) -> Result<(), Refusal> {
+        let file = self.file.iter().map(|path| format!("--{CONFIG}={path}"));
+        let arguments = ["walrelay".to_owned()].into_iter().chain(file);
+        let arguments = arguments.chain(words.iter().cloned()).map(OsString::from);
+        let line = CommandLine::parse(arguments, self.environment)?;
+        Config::new(line, self.environment).map(|_| ()).map_err(Refusal::Config)
+    }
+
+    fn refuse(&mut self, refusal: Refusal) {
+        match refusal {
+            Refusal::Config(problems) => self.problems.extend(problems),
+            Refusal::Clap(error) => {
+                let text = error.to_string();
+                let first = text.lines().next().unwrap_or_default();
+                self.problems.push(Problem {
+                    option: "COMMAND".to_owned(),
+                    value: None,
+                    origin: None,
+                    allowed: first.trim_start_matches("error: ").to_owned(),
+                    code: Code::ConfigurationInvalid,
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,404 @@
+//! Parsers of option values. An error states the allowed values and never repeats the value,
+//! because the caller shows the value unless it may be a secret.
+
+use std::any::TypeId;
+use std::fmt::Display;
+use std::net::SocketAddr;
+use std::str::FromStr;
+use std::time::{Duration, SystemTime};
+
+use clap::Arg;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use pgoutput_parser::{Lsn, Position};
+use walrelay_core::limits::is_topic_name;
+use walrelay_core::{ColumnAliases, Template, WalBudgetLimit};
+use walrelay_pg_client::Secret;
+use walrelay_pubsub::Endpoint;
+use walrelay_relay::observe::report::parse_rfc3339;
+
+use super::units::{parse_duration, parse_size};
+
+/// The result of a parser.
+pub type Parsed<T> = Result<T, String>;
+
+/// Longest Postgres identifier in bytes (NAMEDATALEN - 1). Postgres silently truncates longer ones.
+const IDENTIFIER_BYTES_MAX: usize = 63;
+
+/// Longest consumer name. A longer name is a mistake, and may not fit into an index.
+const CONSUMER_BYTES_MAX: usize = 200;
+
+/// Longest accepted age. No WAL and no recorded time is older.
+const AGE_MAX: Duration = Duration::from_hours(24 * 3650);
+
+/// Smallest WAL budget in bytes. A smaller budget would spill rows at every short delay, because a
+/// WAL segment has 16 MiB.
+const WAL_BUDGET_MIN: u64 = 1 << 20;
+
+/// A number of bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bytes(pub usize);
+
+/// A duration, or none for `never`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OrNever(pub Option<Duration>);
+
+/// An address to listen on, or none for `off`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OrOff(pub Option<SocketAddr>);
+
+/// The names of a column that a table may lack. None for an empty text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OptionalColumn(pub Option<ColumnAliases>);
+
+/// The name of a consumer, and the URL of its database.
+#[derive(Debug, Clone)]
+pub struct NamedDatabase {
+    pub consumer: String,
+    pub url: Secret,
+}
+
+/// Returns whether values of an argument may contain a password, so that even a refused one is
+/// never shown.
+pub(crate) fn may_hold_secret(argument: &Arg) -> bool {
+    let parser = argument.get_value_parser().type_id();
+    let types = [TypeId::of::<Secret>(), TypeId::of::<NamedDatabase>(), TypeId::of::<Endpoint>()];
+    types.into_iter().any(|secret| parser == secret)
+}
+
+/// Returns a parser of one of a few words.
+pub fn word<T: Copy + Send + Sync + 'static>(
+    words: &'static [(&'static str, T)],
+) -> impl TypedValueParser<Value = T> {
+    let find = |text: String| words.iter().find(|(word, _)| *word == text);
+    PossibleValuesParser::new(words.iter().map(|(word, _)| *word))
+        .map(move |text| find(text).expect("clap has compared the word").1)
+}
+
+/// Returns a parser of a duration in a range.
+pub fn duration(
+    low: &'static str,
+    high: &'static str,
+) -> impl Fn(&str) -> Parsed<Duration> + Clone + Send + Sync + 'static {
+    let limit = |text| parse_duration(text).expect("a limit is a duration");
+    let range = limit(low)..=limit(high);
+    move |text| {
+        parse_duration(text).filter(|duration| range.contains(duration)).ok_or_else(|| {
+            format!("a duration in ms, s, m, h or d, such as 30s, from {low} to {high}")
+        })
+    }
+}
+
+/// Returns a parser of a duration in a range, or of `never`, which an empty text also means.
+pub fn duration_or_never(
+    low: &'static str,
+    high: &'static str,
+) -> impl Fn(&str) -> Parsed<OrNever> + Clone + Send + Sync + 'static {
+    let some = duration(low, high);
+    move |text| match text.trim() {
+        "never" | "" => Ok(OrNever(None)),
+        text => match some(text) {
+            Ok(duration) => Ok(OrNever(Some(duration))),
+            Err(allowed) => Err(format!("{allowed}, or never")),
+        },
+    }
+}
+
+/// Returns a parser of a size in a range.
+pub fn size(
+    low: &'static str,
+    high: &'static str,
+) -> impl Fn(&str) -> Parsed<Bytes> + Clone + Send + Sync + 'static {
+    let limit = |text| parse_size(text).expect("a limit is a size");
+    let range = limit(low)..=limit(high);
+    move |text| {
+        let size = parse_size(text).filter(|size| range.contains(size));
+        size.map(|size| Bytes(usize::try_from(size).unwrap_or(usize::MAX))).ok_or_else(|| {
+            let form = "a size in B, kB, KiB, MB, MiB, GB or GiB, such as 64MiB";
+            format!("{form}, from {low} to {high}")
+        })
+    }
+}
+
+/// Returns a parser of a whole number in a range.
+pub fn count<N>(low: N, high: N) -> impl Fn(&str) -> Parsed<N> + Clone + Send + Sync + 'static
+where
+    N: FromStr + PartialOrd + Copy + Display + Send + Sync + 'static,
+{
+    move |text| {
+        let number = text.trim().parse().ok().filter(|number| (low..=high).contains(number));
+        number.ok_or_else(|| format!("a number from {low} to {high}"))
+    }
+}
+
+/// Parses the number of shards.
+pub fn shard_count(text: &str) -> Parsed<u32> {
+    let count = text.trim().parse().ok();
+    let count = count.filter(|count| walrelay_outbox_store::Shard::is_count(*count));
+    count.ok_or_else(|| "a power of two, from 1 to 64".to_owned())
+}
+
+/// Wraps text that may contain a password.
+pub fn secret(text: &str) -> Parsed<Secret> {
+    Ok(Secret::new(text))
+}
+
+/// Parses a consumer and its database.
+pub fn named_database(text: &str) -> Parsed<NamedDatabase> {
+    match text.split_once('=').filter(|(name, _)| !name.is_empty()) {
+        Some((consumer, url)) => {
+            Ok(NamedDatabase { consumer: consumer.to_owned(), url: Secret::new(url) })
+        }
+        None => {
+            Err("a consumer and its database, NAME=postgresql://user@host:port/database".into())
+        }
+    }
+}
+
+/// Parses a regional endpoint of Pub/Sub.
+pub fn regional_endpoint(text: &str) -> Parsed<Endpoint> {
+    Endpoint::regional(text).map_err(|error| error.to_string())
+}
+
+/// Parses anything that has a text form, after removing spaces around it.
+pub fn text_form<T>(text: &str) -> Parsed<T>
+where
+    T: FromStr<Err: Display>,
+{
+    text.trim().parse().map_err(|error: T::Err| error.to_string())
+}
+
+/// Parses a log filter in the syntax of `RUST_LOG`.
+pub fn log_filter(text: &str) -> Parsed<String> {
+    let allowed = "error, warn, info, debug, trace, or target=level pairs with commas";
+    checked(text, crate::telemetry::is_filter(text), allowed)
+}
+
+/// Parses the name of a slot.
+pub fn slot_name(text: &str) -> Parsed<String> {
+    checked(text, is_slot_name(text), "1 to 63 lower-case letters, digits and underscores")
+}
+
+/// Parses the name of an anchor, which is a part of a slot's name.
+pub fn anchor_name(text: &str) -> Parsed<String> {
+    checked(text, is_slot_name(text), "lower-case letters, digits and underscores")
+}
+
+/// Parses the name of a publication, taken verbatim.
+pub fn identifier(text: &str) -> Parsed<String> {
+    checked(text, is_identifier(text), "1 to 63 bytes")
+}
+
+/// Parses the name of a consumer.
+pub fn consumer_name(text: &str) -> Parsed<String> {
+    let is_name = (1..=CONSUMER_BYTES_MAX).contains(&text.len());
+    let allowed = format!("1 to {CONSUMER_BYTES_MAX} bytes of text");
+    checked(text, is_name && !text.contains(char::is_control), &allowed)
+}
+
+/// Parses a project id. Empty means none.
+pub fn project(text: &str) -> Parsed<String> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':');
+    checked(text, text.chars().all(fits), "a project id, such as my-project")
+}
+
+/// Parses the source of CloudEvents. Empty means none.
+pub fn cloudevents_source(text: &str) -> Parsed<String> {
+    // Pub/Sub's limit for an attribute's value is 1,024 bytes.
+    let fits = text.len() <= 1024 && !text.contains(char::is_whitespace);
+    checked(text, fits, "a URI reference of at most 1024 bytes")
+}
+
+/// Parses an ordering key, which must not be empty.
+pub fn ordering_key(text: &str) -> Parsed<String> {
+    let allowed = "an ordering key; events without one have no order to be rebuilt in";
+    checked(text, !text.is_empty(), allowed)
+}
+
+/// Parses a reason, which a table keeps.
+pub fn reason(text: &str) -> Parsed<String> {
+    let text = text.trim();
+    checked(text, !text.is_empty(), "say why, for whoever finds the row later")
+}
+
+/// Parses the id of a replay.
+pub fn replay_id(text: &str) -> Parsed<String> {
+    let is_id = text.len() == 8 && text.bytes().all(|b| b.is_ascii_hexdigit());
+    checked(text, is_id, "the id that the replay printed, eight hex digits")
+}
+
+/// Parses the template of an ordering key.
+pub fn template(text: &str) -> Parsed<Template> {
+    Template::parse(text).map_err(|error| error.to_string())
+}
+
+/// Parses the template of a topic.
+pub fn topic_template(text: &str) -> Parsed<Template> {
+    if text.trim().is_empty() {
+        return Err("a topic, columns in braces".to_owned());
+    }
+    let parsed = template(text)?;
+    if parsed.columns().next().is_none() {
+        topic_name(text)?;
+    }
+    Ok(parsed)
+}
+
+/// Parses the name of a topic, either full or only its last part.
+pub fn topic_name(text: &str) -> Parsed<String> {
+    let in_some_project = format!("projects/p/topics/{text}");
+    let full = if text.starts_with("projects/") { text } else { &in_some_project };
+    let allowed = "3 to 255 letters, digits and -_.~+%, beginning with a letter and not with goog";
+    checked(text, is_topic_name(full), allowed)
+}
+
+/// Parses a topic to create, or `true` or `false`, as the bare flag means.
+pub fn topic_to_create(text: &str) -> Parsed<String> {
+    match text.trim() {
+        switch @ ("true" | "false") => Ok(switch.to_owned()),
+        name => topic_name(name),
+    }
+}
+
+/// Parses the names of a column that every table has.
+pub fn column(text: &str) -> Parsed<ColumnAliases> {
+    let names = ColumnAliases::parse(text);
+    match names.iter().next().is_some() && names.iter().all(is_identifier) {
+        true => Ok(names),
+        false => Err("the name of a column, 1 to 63 bytes, or several with commas".to_owned()),
+    }
+}
+
+/// Parses the names of a column that a table may lack. Empty means that it has no such column.
+pub fn optional_column(text: &str) -> Parsed<OptionalColumn> {
+    match text {
+        "" => Ok(OptionalColumn(None)),
+        text => column(text).map(|names| OptionalColumn(Some(names))),
+    }
+}
+
+/// Parses a WAL budget.
+pub fn wal_budget(text: &str) -> Parsed<WalBudgetLimit> {
+    match text.trim() {
+        "auto" => Ok(WalBudgetLimit::Auto),
+        "off" => Ok(WalBudgetLimit::Off),
+        size => parse_size(size)
+            .filter(|bytes| *bytes >= WAL_BUDGET_MIN)
+            .map(WalBudgetLimit::Bytes)
+            .ok_or_else(|| "`auto`, `off`, or a size from 1MiB, as in 2GiB".to_owned()),
+    }
+}
+
+/// Parses an address to listen on, or `off`.
+pub fn listen_or_off(text: &str) -> Parsed<OrOff> {
+    match text.trim() {
+        "off" => Ok(OrOff(None)),
+        text => match listen(text) {
+            Ok(address) => Ok(OrOff(Some(address))),
+            Err(_) => Err("an address and a port, such as 0.0.0.0:8080, or off".to_owned()),
+        },
+    }
+}
+
+/// Parses an address and a port.
+pub fn listen(text: &str) -> Parsed<SocketAddr> {
+    let address = text.trim().replacen("localhost:", "127.0.0.1:", 1).parse();
+    address.map_err(|_| "an address and a port, such as 127.0.0.1:8080".to_owned())
+}
+
+/// Parses the LSN of a transaction. An index of a row is refused rather than ignored.
+pub fn lsn(text: &str) -> Parsed<Lsn> {
+    text.parse().map_err(|_| match text.parse::<Position>() {
+        // Log messages and `dispatch list` show positions of rows.
+        Ok(Position { commit_lsn, .. }) => {
+            format!("{commit_lsn}, without the row's index: a transaction is taken whole")
+        }
+        Err(_) => "a position such as 16/B374D848".to_owned(),
+    })
+}
+
+/// Parses the LSN of a transaction, or the position of a row in it.
+pub fn transaction(text: &str) -> Parsed<Lsn> {
+    // Log messages, `dispatch list` and the demo show row positions, which contain the commit
+    // position.
+    let position = text.parse::<Position>().map(|position| position.commit_lsn);
+    text.parse()
+        .or(position)
+        .map_err(|_| "a position such as 16/B374D848 or 16/B374D848#3".to_owned())
+}
+
+/// Parses a position. A commit LSN alone means the position after all rows of its transaction.
+pub fn behind(text: &str) -> Parsed<Position> {
+    let whole = |commit_lsn: Lsn| Position { commit_lsn, tx_index: i32::MAX.unsigned_abs() };
+    text.parse()
+        .or_else(|_| text.parse().map(whole))
+        .map_err(|_| "a position such as 16/B374D848#3, or 16/B374D848".to_owned())
+}
+
+/// Parses a time, or how long ago it was.
+pub fn time(text: &str) -> Parsed<SystemTime> {
+    let ago = parse_duration(text).filter(|ago| *ago <= AGE_MAX);
+    let time = match ago {
+        Some(ago) => SystemTime::now().checked_sub(ago),
+        None => parse_rfc3339(text),
+    };
+    time.ok_or_else(|| {
+        "a time such as 2026-01-31T12:00:00Z, or how long ago, such as 6h".to_owned()
+    })
+}
+
+/// Parses an event id. The position in it may be written in either form.
+pub fn event_id(text: &str) -> Parsed<String> {
+    Ok(match text.rsplit_once('@') {
+        Some((event, position))
+            if position.contains('#') && position.parse::<Position>().is_ok() =>
+        {
+            format!("{event}@{}", position.replace('#', "/"))
+        }
+        Some(_) | None => text.to_owned(),
+    })
+}
+
+/// Returns whether Postgres accepts this as the name of a slot.
+pub(crate) fn is_slot_name(text: &str) -> bool {
+    let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_';
+    (1..=IDENTIFIER_BYTES_MAX).contains(&text.len()) && text.bytes().all(fits)
+}
+
+/// Returns whether this can name a publication or a column, taken verbatim.
+pub(crate) fn is_identifier(text: &str) -> bool {
+    (1..=IDENTIFIER_BYTES_MAX).contains(&text.len()) && !text.contains('\0')
+}
+
+fn checked(text: &str, is_valid: bool, allowed: &str) -> Parsed<String> {
+    if is_valid { Ok(text.to_owned()) } else { Err(allowed.to_owned()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_with_a_position_is_found_in_either_spelling() {
+        assert_eq!(event_id("e-1@16/B374D848#3").unwrap(), "e-1@16/B374D848/3");
+        for id in ["e-1", "", "e-1@16/B374D848/3", "a@b#3", "e-1@REPLAY"] {
+            assert_eq!(event_id(id).unwrap(), id);
+        }
+    }
+
+    #[test]
+    fn a_transaction_alone_is_a_place_behind_all_its_rows() {
+        let place = |text| behind(text).map(|place| (place.commit_lsn.as_u64(), place.tx_index));
+        assert_eq!(place("0/10#3"), Ok((16, 3)));
+        assert_eq!(place("0/10/3"), Ok((16, 3)));
+        assert_eq!(place("0/10"), Ok((16, 0x7FFF_FFFF)));
+        assert!(place("latest").is_err());
+    }
+
+    #[test]
+    fn slot_names_are_lower_case_letters_digits_and_underscores() {
+        assert!(slot_name("walrelay_2").is_ok());
+        for wrong in ["Walrelay", "wal-relay", "", &"x".repeat(64)] {
+            assert!(slot_name(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Every named statement of an `.sql` file is prepared on each installed version of Postgres.
+//!
+//! Parts are spliced into statements, so the tests of their modules run them.
+
+use std::fs;
+use std::path::Path;
+
+use walrelay_inbox::migrate_inbox;
+use walrelay_outbox_store::migrate;
+use walrelay_pg_client::QualifiedName;
+use walrelay_testkit::postgres::{TestDatabase, installed_majors};
+
+/// The text below one heading.
+struct NamedText {
+    /// `name`, `part` or `script`.
+    kind: String,
+    /// The file, with the name.
+    place: String,
+    text: String,
+}
+
+/// Reads the `.sql` files under a folder.
+fn read_folder(folder: &Path, found: &mut Vec<NamedText>) {
+    for entry in fs::read_dir(folder).expect("a readable folder").flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            read_folder(&path, found);
+        } else if path.extension().is_some_and(|end| end == "sql") {
+            read_file(&path, found);
+        }
+    }
+}
+
+fn read_file(path: &Path, found: &mut Vec<NamedText>) {
+    let before = found.len();
+    for line in fs::read_to_string(path).expect("a readable file").lines() {
+        let heading = line.strip_prefix("-- ").and_then(|rest| rest.split_once(": "));
+        match heading.filter(|(kind, _)| ["name", "part", "script"].contains(kind)) {
+            Some((kind, name)) => found.push(NamedText {
+                kind: kind.to_owned(),
+                place: format!("{}, {name}", path.display()),
+                text: String::new(),
+            }),
+            None => {
+                let open = found[before..].last_mut().expect("a heading above the first statement");
+                open.text.push_str(line);
+                open.text.push('\n');
+            }
+        }
+    }
+}
+
+/// Returns the statements and the scripts of all crates.
+fn statements_and_scripts() -> (Vec<NamedText>, Vec<NamedText>) {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
+    let mut found = Vec::new();
+    for entry in fs::read_dir(crates).expect("the crates").flatten() {
+        let source = entry.path().join("src");
+        if source.is_dir() {
+            read_folder(&source, &mut found);
+        }
+    }
+    found.retain(|it| it.kind != "part");
+    found.into_iter().partition(|it| it.kind == "name")
+}
+
+#[tokio::test]
+async fn every_named_statement_is_prepared_on_each_version() {
+    let (statements, scripts) = statements_and_scripts();
+    assert!(statements.len() > 100 && !scripts.is_empty(), "{} statements", statements.len());
+    let mut refused = Vec::new();
+    for major in installed_majors() {
+        let Some(database) = TestDatabase::create_on(major).await else { continue };
+        let session = database.connect().await;
+        migrate(&session, &[QualifiedName::new("public", "app_outbox")]).await.expect("an outbox");
+        migrate_inbox(&session).await.expect("an inbox");
+        let mut note = |it: &NamedText, done: Result<(), tokio_postgres::Error>| {
+            if let Err(error) = done {
+                let reason =
+                    error.as_db_error().map_or_else(|| error.to_string(), ToString::to_string);
+                refused.push(format!("Postgres {major}: {}: {reason}", it.place));
+            }
+        };
+        // A script may change the settings of its session. Some create tables that statements use.
+        for script in &scripts {
+            let own = database.connect().await;
+            note(script, own.batch_execute(&script.text).await);
+        }
+        for statement in &statements {
+            note(statement, session.prepare(&statement.text).await.map(drop));
+        }
+        eprintln!("{} statements on Postgres {major}", statements.len());
+    }
+    assert!(refused.is_empty(), "{}", refused.join("\n"));
+}
