@@ -189,3 +189,66 @@ async fn alter_publication(world: &InboxDatabase, publish: &str) {
     let name = world.name();
     world.execute(&format!("ALTER PUBLICATION {name} SET (publish = '{publish}')")).await;
 }
+
+/// Drops the free slot at one of the relay's reads of its own record. `at.read` has the number of
+/// that read.
+const DROP_AT_A_READ: &str = "
+CREATE SEQUENCE reads;
+CREATE TABLE at (read int8 NOT NULL);
+INSERT INTO at VALUES (0);
+CREATE FUNCTION read_and_drop() RETURNS bool LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = public AS $$ BEGIN
+  IF nextval('reads') = (SELECT read FROM at) THEN
+    PERFORM pg_drop_replication_slot(slot_name) FROM pg_replication_slots
+      WHERE database = current_database() AND active_pid IS NULL;
+  END IF;
+  RETURN true;
+END $$;";
+
+/// The number of reads during a start is smaller than this.
+const READS_MAX: u32 = 30;
+
+#[tokio::test]
+async fn a_slot_that_is_dropped_between_two_steps_of_a_start_is_waited_for() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    world.catch_up().await;
+    let role = format!("{}_relay", world.name());
+    let tables = "app_outbox_dispatch, app_outbox_relay, app_outbox_hold, app_outbox_relay_time";
+    world.execute(DROP_AT_A_READ).await;
+    world
+        .execute(&format!(
+            "CREATE ROLE {role} LOGIN REPLICATION; GRANT USAGE ON SCHEMA public TO {role};
+             GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO {role};
+             CREATE POLICY walrelay ON app_outbox_dispatch TO {role} USING (true) WITH CHECK (true);
+             CREATE POLICY walrelay ON app_outbox_hold TO {role} USING (true) WITH CHECK (true);
+             CREATE POLICY walrelay ON app_outbox_relay_time TO {role} USING (true) WITH CHECK (true);
+             CREATE POLICY walrelay ON app_outbox_relay TO {role} USING (read_and_drop()) WITH CHECK (true)"
+        ))
+        .await;
+    let url = world.url().replacen("postgres@", &format!("{role}@"), 1);
+    let slots = "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()";
+    let mut dropped_count = 0;
+    for read in 1..READS_MAX {
+        let next = format!("SELECT setval('reads', 1, false); UPDATE at SET read = {read}");
+        world.execute(&next).await;
+        let mut relay = world.relay(["--database-url", &url]).start();
+        let phase =
+            walrelay_testkit::wait_until(DEADLINE, "the relay to wait or stream", async || {
+                let lines = relay.lines();
+                let has = |text: &str| lines.iter().any(|line| line.contains(text));
+                assert!(!has("\"exit\":"), "read {read}: {}", lines.join("\n"));
+                ["waiting: nothing is published", "\"streaming\""].into_iter().find(|it| has(it))
+            })
+            .await;
+        assert_eq!(relay.terminate(DEADLINE).await, Some(0), "read {read}");
+        if world.number(slots).await == 1 {
+            // The slot was in use by then, so this read was behind the start.
+            assert!(phase.contains("streaming") && dropped_count > 0, "read {read}: {phase}");
+            break;
+        }
+        dropped_count += 1;
+        world.succeed(["slot", "recover"]).await;
+        world.catch_up().await;
+    }
+    world.execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
+}

@@ -127,8 +127,14 @@ async fn server_with_passwords() -> Option<(PrivatePostgres, InboxDatabase)> {
     Some((server, world))
 }
 
-const ROTATE: &str = "ALTER ROLE rotating PASSWORD 'second';
-    SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'rotating'";
+/// Changes the password and ends all sessions of the role. The change is committed first, because a
+/// new session could otherwise begin with the old password.
+async fn rotate(world: &InboxDatabase) {
+    world.execute("ALTER ROLE rotating PASSWORD 'second'").await;
+    let sessions =
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'rotating'";
+    world.execute(sessions).await;
+}
 
 #[tokio::test]
 async fn a_rotated_password_is_read_from_the_file_before_the_next_connection() {
@@ -147,7 +153,7 @@ async fn a_rotated_password_is_read_from_the_file_before_the_next_connection() {
     let consumer = with_file(world.consumer([]).with_http());
     consumer.wait_for_http(DEADLINE, "/readyz", 200).await;
 
-    world.execute(ROTATE).await;
+    rotate(&world).await;
     let reason = wait_for_reason(&relay, "waiting:").await;
     assert!(reason.contains("password authentication failed"), "{reason}");
     world.insert_events(5, 20).await;
@@ -175,7 +181,7 @@ async fn an_idle_consumer_with_a_wrong_password_or_without_its_database_is_soon_
     };
     let consumer = start("first");
     consumer.wait_for_http(DEADLINE, "/readyz", 200).await;
-    world.execute(ROTATE).await;
+    rotate(&world).await;
     let reason = consumer.wait_for_http(NOTICED_WITHIN, "/readyz", 503).await;
     assert!(reason.contains("password authentication failed"), "{reason}");
     drop(consumer);

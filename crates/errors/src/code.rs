@@ -136,6 +136,8 @@ codes! {
     OutboxColumnMissing "outbox-column-missing": POSTGRES, POSTGRES, POSTGRES;
     /// A table of the relay does not exist.
     DispatchTableMissing "dispatch-table-missing": POSTGRES, WAIT, POSTGRES;
+    /// A crash of the server would empty a table of the relay.
+    DispatchTableUnlogged "dispatch-table-unlogged": POSTGRES, WAIT, POSTGRES;
     /// The role lacks a permission on a table of the relay.
     DispatchPermissionMissing "dispatch-permission-missing": POSTGRES, WAIT, POSTGRES;
     /// Row level security hides rows of the relay's tables from the role.

@@ -123,6 +123,14 @@ pub(super) fn relay_table_findings(findings: &mut Findings, facts: &Facts) {
             findings.error(Code::DispatchTableMissing, &subject, "does not exist", fix);
             continue;
         };
+        if found.kind == RelationKind::Unlogged {
+            findings.error(
+                Code::DispatchTableUnlogged,
+                &subject,
+                "is unlogged: a crash of the server empties it, and its rows are lost",
+                format!("as its owner: ALTER TABLE {name} SET LOGGED"),
+            );
+        }
         if !found.missing_rights.is_empty() {
             let rights = found.missing_rights.join(", ");
             findings.error(

@@ -352,6 +352,15 @@ fn partitions_need_their_root() {
 }
 
 #[test]
+fn a_table_of_the_relay_that_a_crash_would_empty_is_refused() {
+    let (result, fix) = only(|f| {
+        f.relay_tables[0].found.as_mut().unwrap().kind = RelationKind::Unlogged;
+    });
+    assert_eq!(result, CheckResult::Error(Code::DispatchTableUnlogged));
+    assert!(fix.ends_with("SET LOGGED"), "{fix}");
+}
+
+#[test]
 fn positions_of_another_server_are_refused() {
     let (result, _) = only(|f| f.server.system_identifier = Some("8".to_owned()));
     assert_eq!(result, CheckResult::Error(Code::PositionsOfAnotherServer));
