@@ -5,6 +5,7 @@
 mod named_sql;
 
 mod blockers;
+mod cancellable;
 mod columns;
 mod connect;
 mod conninfo;
@@ -19,6 +20,7 @@ mod stream;
 mod tls;
 
 pub use blockers::{Blockers, backend_pid, blockers, cancel_statement};
+pub use cancellable::run_cancellable;
 pub use columns::{TableColumn, read_columns};
 pub use connect::{SessionCheck, SessionStartup, SqlClient, connect_sql, open_session};
 pub use conninfo::{
