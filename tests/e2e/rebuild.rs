@@ -134,7 +134,7 @@ async fn a_rebuild_that_cannot_be_whole_changes_nothing() {
     assert!(elsewhere.text.contains("its topic, filter or ordering"), "{}", elsewhere.text);
 
     // A rebuild undoes operators' edits and discards only with their consent.
-    let decide = "UPDATE app_inbox SET last_error = 'edited at x' WHERE version = 7;
+    let decide = "UPDATE app_inbox SET edited_at = now() WHERE version = 7;
                   UPDATE app_inbox SET status = 'discarded' WHERE version = 8";
     world.execute(decide).await;
     let unasked = world.run(rebuild.into_iter().chain(["5m"])).await;
