@@ -169,7 +169,7 @@ pub async fn registered(
 ///
 /// Fails if there is no such consumer, or if the database reports an error.
 pub async fn pause(client: &SqlClient, consumer: &str) -> Result<(), InboxError> {
-    update(client, consumer, ("pause", "paused = true")).await
+    update(client, consumer, "pause", "paused = true").await
 }
 
 /// The wait of one attempt. Batches queued behind the lock also wait, and the pause refuses them
@@ -257,7 +257,7 @@ pub async fn other_readers(
 ///
 /// Fails if there is no such consumer, or if the database reports an error.
 pub async fn resume(client: &SqlClient, consumer: &str) -> Result<(), InboxError> {
-    update(client, consumer, ("resume", "paused = false")).await
+    update(client, consumer, "resume", "paused = false").await
 }
 
 /// The wait of one lock attempt of a rebuild. Batches and readers queued behind the lock also wait.
@@ -336,7 +336,8 @@ fn reset_failed(source: Sql) -> InboxError {
 async fn update(
     client: &SqlClient,
     consumer: &str,
-    (verb, set): (&str, &str),
+    verb: &str,
+    set: &str,
 ) -> Result<(), InboxError> {
     refuse_hidden_consumers(client, TableAccess::Update).await?;
     let sql = format!(
@@ -432,7 +433,7 @@ pub async fn status(client: &SqlClient, consumer: &str) -> Result<Map<String, Va
     for count in counted {
         events.insert(count.get(0), json!(count.get::<_, i64>(1)));
     }
-    let implausible = implausible(client, (consumer, generation)).await?;
+    let implausible = implausible(client, consumer, generation).await?;
     let report = json!({
         "consumer": consumer,
         "subscription": subscription,
@@ -485,7 +486,8 @@ pub(crate) fn or_none_in_earlier(
 /// version.
 async fn implausible(
     client: &SqlClient,
-    (consumer, generation): (&str, i32),
+    consumer: &str,
+    generation: i32,
 ) -> Result<Vec<String>, InboxError> {
     let sql = "SELECT k.ordering_key FROM public.app_inbox_key AS k \
          WHERE k.consumer = $1 AND k.generation = $2 AND k.implausible > 0 ORDER BY 1 LIMIT 100";
@@ -526,7 +528,8 @@ pub async fn received(
 pub async fn read_from(
     client: &SqlClient,
     consumer: &str,
-    (former, next): (&str, &str),
+    former: &str,
+    next: &str,
 ) -> Result<bool, InboxError> {
     let sql = format!(
         "UPDATE public.app_inbox_consumer SET subscription = $3, {} \

@@ -126,7 +126,7 @@ impl Beside<'_> {
         let row = transaction.query_opt(sql, &[&self.consumer, &self.schema]).await;
         let row = row.map_err(failed(FAILED))?.ok_or_else(|| unknown(self.consumer))?;
         let generation: i32 = row.get(0);
-        forget(&transaction, (self.consumer, generation + 1)).await?;
+        forget(&transaction, self.consumer, generation + 1).await?;
         transaction.commit().await.map_err(failed(FAILED))?;
         Ok(generation)
     }
@@ -150,7 +150,8 @@ impl Beside<'_> {
     pub async fn compare(
         &self,
         client: &SqlClient,
-        (generation, moment): (i32, SystemTime),
+        generation: i32,
+        moment: SystemTime,
     ) -> Result<GenerationDifference, InboxError> {
         let sql = "SELECT (SELECT count(*) FROM public.app_inbox AS o \
                    WHERE o.consumer = $1 AND o.generation = $2 AND o.status IN ('done', 'late') AND o.done_at < $3 \
@@ -184,7 +185,8 @@ impl Beside<'_> {
     pub async fn switch(
         &self,
         transaction: &Transaction<'_>,
-        (tables, switch_sql): (&[StagedTable], Option<&str>),
+        tables: &[StagedTable],
+        switch_sql: Option<&str>,
     ) -> Result<(), InboxError> {
         let moved = match switch_sql {
             Some(sql) => transaction.batch_execute(&contained(sql)).await,
@@ -233,7 +235,8 @@ pub async fn abandon(
 /// Deletes the inbox rows of a generation.
 async fn forget(
     transaction: &Transaction<'_>,
-    (consumer, generation): (&str, i32),
+    consumer: &str,
+    generation: i32,
 ) -> Result<(), InboxError> {
     for table in ["app_inbox", "app_inbox_key"] {
         let sql = format!("DELETE FROM public.{table} WHERE consumer = $1 AND generation = $2");
