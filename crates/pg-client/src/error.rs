@@ -8,6 +8,8 @@ use std::time::Duration;
 use postgres_protocol::message::backend::ErrorFields;
 use tokio_postgres::fallible_iterator::FallibleIterator as _;
 
+use crate::error_chain::Chain;
+
 /// A failure of a connection to Postgres.
 #[derive(Debug, thiserror::Error)]
 pub enum PgError {
@@ -247,12 +249,7 @@ impl fmt::Display for Failures<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, failure) in self.0.iter().enumerate() {
             f.write_str(if index == 0 { "" } else { "; " })?;
-            write!(f, "{failure}")?;
-            let mut cause = std::error::Error::source(failure);
-            while let Some(error) = cause {
-                write!(f, ": {error}")?;
-                cause = error.source();
-            }
+            write!(f, "{}", Chain(failure))?;
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ mod columns;
 mod connect;
 mod conninfo;
 mod error;
+mod error_chain;
 mod names;
 mod row_security;
 mod secret;
@@ -21,6 +22,7 @@ pub use conninfo::{
     CONNECT_TIMEOUT_DEFAULT, ConnectConfig, ConninfoProblem, Endpoint, PgEnv, TargetSession,
 };
 pub use error::{PgError, ServerError, ServerErrorKind, TlsError};
+pub use error_chain::Chain;
 pub use names::{ParseNameError, QualifiedName, quote_identifier, quote_literal};
 pub use row_security::{IS_HIDDEN, TableAccess, refuse_hidden_rows};
 pub use secret::Secret;

@@ -5,11 +5,11 @@
 
 mod postgres;
 
-use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
 use walrelay_outbox_admin::{Finding, Severity, code};
+pub use walrelay_pg_client::Chain;
 
 /// How the process ended. The exit codes are a contract with supervisors that restart the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -471,22 +471,6 @@ impl Kind {
 fn is_cut(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
     [BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof].contains(&error.kind())
-}
-
-/// Prints an error and all its causes, `a: b: c`.
-#[derive(Debug)]
-pub struct Chain<'a>(pub &'a (dyn std::error::Error + 'static));
-
-impl fmt::Display for Chain<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)?;
-        let mut cause = self.0.source();
-        while let Some(error) = cause {
-            write!(f, ": {error}")?;
-            cause = error.source();
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]
