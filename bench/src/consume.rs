@@ -131,7 +131,7 @@ async fn round(
     let slot = database.copy_slot().await?;
     let keeping = SinkOptions { keeping: Keeping::Subscription, ..SinkOptions::default() };
     let mut sink = Sink::start(keeping).await?;
-    let relay = start_relay(server.relay(), database, (&slot, &sink), &[])?;
+    let relay = start_relay(server.relay(), database, &slot, &sink, &[])?;
     wait_stored(&mut sink, std::slice::from_ref(&relay), events).await?;
     relay.terminate().await?;
     set_up(server, database, consume.poison_every, &sink).await?;

@@ -45,7 +45,7 @@ pub(crate) async fn run(
     let keeping = SinkOptions { keeping: Keeping::Subscription, ..SinkOptions::default() };
     let sink = Sink::start(keeping).await?;
     set_up(server, &database, 0, &sink).await?;
-    let relay = start_relay(server.relay(), &database, (&slot, &sink), &[])?;
+    let relay = start_relay(server.relay(), &database, &slot, &sink, &[])?;
     let http = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
     let mut consumer = start_consumer(server, database.url(), &sink, &["--http", &http])?;
     wait(&[&relay, &consumer], async || {

@@ -81,19 +81,27 @@ pub(crate) async fn run(
 pub(crate) fn start_relay(
     relay: &Path,
     database: &Database,
-    (slot, sink): (&str, &Sink),
+    slot: &str,
+    sink: &Sink,
     arguments: &[String],
 ) -> Result<Process, Failure> {
-    start_relay_in(relay, database, (slot, sink), (arguments, &[]))
+    start_relay_in(RelayStart { relay, database, slot, sink, arguments, variables: &[] })
+}
+
+/// A relay to start.
+#[derive(Clone, Copy)]
+pub(crate) struct RelayStart<'a> {
+    pub(crate) relay: &'a Path,
+    pub(crate) database: &'a Database,
+    pub(crate) slot: &'a str,
+    pub(crate) sink: &'a Sink,
+    pub(crate) arguments: &'a [String],
+    pub(crate) variables: &'a [(&'a str, String)],
 }
 
 /// As [`start_relay`], with environment variables in addition to the arguments.
-pub(crate) fn start_relay_in(
-    relay: &Path,
-    database: &Database,
-    (slot, sink): (&str, &Sink),
-    (arguments, variables): (&[String], &[(&str, String)]),
-) -> Result<Process, Failure> {
+pub(crate) fn start_relay_in(start: RelayStart<'_>) -> Result<Process, Failure> {
+    let RelayStart { relay, database, slot, sink, arguments, variables } = start;
     let mut command = clean_command(relay);
     command.args(["run", "--project", "bench", "--log-format", "text"]);
     command.args(["--database-url", database.url(), "--slot", slot]);
@@ -112,7 +120,7 @@ pub(crate) async fn relay(
     let rows = drain.rows.count;
     let slot = database.copy_slot().await?;
     let mut sink = Sink::start(drain.sink).await?;
-    let relay = start_relay(server.relay(), database, (&slot, &sink), arguments)?;
+    let relay = start_relay(server.relay(), database, &slot, &sink, arguments)?;
     let round = by(&mut sink, vec![relay], rows).await?;
     database.drop_slots(&slot).await?;
     Ok(round)

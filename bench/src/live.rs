@@ -64,6 +64,13 @@ pub(crate) struct Live {
     pub(crate) duplicates: u64,
 }
 
+/// The beginning of a measurement.
+struct Begin {
+    at: Instant,
+    /// The relay's usage so far.
+    usage: Usage,
+}
+
 /// A relay that has published its first row.
 struct Running {
     database: Database,
@@ -82,21 +89,27 @@ impl Running {
         let slot = database.copy_slot().await?;
         let mut sink =
             Sink::start(SinkOptions { delay_millis, keeping: Keeping::Log, tls: false }).await?;
-        let relay = start_relay(server.relay(), &database, (&slot, &sink), arguments)?;
+        let relay = start_relay(server.relay(), &database, &slot, &sink, arguments)?;
         database.client().execute(INSERT, &[&-1_i64]).await?;
         wait_stored(&mut sink, std::slice::from_ref(&relay), WARM_UP_ROWS).await?;
         Ok(Self { database, sink, relay })
     }
 
-    /// Ends the measurement. `before` is the relay's usage before the first row.
+    /// Begins the measurement, before the first row.
+    fn begin(&mut self) -> Result<Begin, Failure> {
+        Ok(Begin { usage: self.relay.usage()?, at: Instant::now() })
+    }
+
+    /// Ends the measurement.
     async fn finish(
         mut self,
         server: &Server,
-        (name, rows): (&'static str, u32),
-        (begin, before): (Instant, Usage),
+        name: &'static str,
+        rows: u32,
+        begin: Begin,
     ) -> Result<Live, Failure> {
         wait_stored(&mut self.sink, std::slice::from_ref(&self.relay), rows + WARM_UP_ROWS).await?;
-        let seconds = begin.elapsed().as_secs_f64();
+        let seconds = begin.at.elapsed().as_secs_f64();
         let after = self.relay.usage()?;
         self.relay.terminate().await?;
         let requests = u32::try_from(self.sink.counts().await?.publish_requests)?;
@@ -122,8 +135,8 @@ impl Running {
             p99_millis: latencies.at(0.99),
             p999_millis: latencies.at(0.999),
             usage: Usage {
-                user_seconds: after.user_seconds - before.user_seconds,
-                system_seconds: after.system_seconds - before.system_seconds,
+                user_seconds: after.user_seconds - begin.usage.user_seconds,
+                system_seconds: after.system_seconds - begin.usage.system_seconds,
                 peak_bytes: after.peak_bytes,
             },
             requests_per_row: f64::from(requests - WARM_UP_ROWS) / f64::from(rows),
@@ -138,10 +151,9 @@ pub(crate) async fn steady(
     arguments: &[String],
 ) -> Result<Live, Failure> {
     let mut running = Running::start(server, steady.name, steady.delay_millis, arguments).await?;
-    let before = running.relay.usage()?;
-    let begin = Instant::now();
+    let begin = running.begin()?;
     let rows = insert_steadily(&running.database, steady).await?;
-    running.finish(server, (steady.name, rows), (begin, before)).await
+    running.finish(server, steady.name, rows, begin).await
 }
 
 /// Inserts the rows over several connections. Returns the number of rows.
@@ -190,12 +202,11 @@ pub(crate) async fn burst(
 ) -> Result<Live, Failure> {
     let mut running = Running::start(server, burst.name, 0, arguments).await?;
     sleep(burst.idle).await;
-    let before = running.relay.usage()?;
-    let begin = Instant::now();
+    let begin = running.begin()?;
     let Rows { count, per_transaction, aggregates, payload_bytes } = burst.rows;
     let call = format!("CALL load({count}, {per_transaction}, {aggregates}, {payload_bytes})");
     running.database.client().batch_execute(&call).await?;
-    running.finish(server, (burst.name, count), (begin, before)).await
+    running.finish(server, burst.name, count, begin).await
 }
 
 /// Sorted latencies in milliseconds.

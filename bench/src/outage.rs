@@ -79,11 +79,12 @@ pub(crate) async fn run(
     let mut sink = Sink::start(SinkOptions::default()).await?;
     sink.refuse_all().await?;
     let options = [arguments, &[WAL_BUDGET.to_owned()]].concat();
+    let (refused, refused_at) = start(server, &database, &slot, &sink, &options)?;
     let (spilled_rows_per_second, spilling) =
-        spill(server, &database, (&slot, &sink, rows.count), &options).await?;
+        spill(&database, refused, &refused_at, rows.count).await?;
 
     sink.heal().await?;
-    let (mut relay, address) = start(server, &database, (&slot, &sink), &options)?;
+    let (mut relay, address) = start(server, &database, &slot, &sink, &options)?;
     let relays = std::slice::from_ref(&relay);
     // Redelivery starts before the relay reports ready, so both events are awaited at once.
     let (ready, first) =
@@ -123,18 +124,17 @@ async fn wait_first(sink: &mut Sink, relays: &[Process]) -> Result<Instant, Fail
     Ok(Instant::now())
 }
 
-/// Starts a relay and stops it once every row is recorded. Returns the rate and the resource usage.
+/// Stops the relay once every row is recorded. Returns the rate and the resource usage.
 async fn spill(
-    server: &Server,
     database: &Database,
-    (slot, sink, rows): (&str, &Sink, u32),
-    options: &[String],
+    mut relay: Process,
+    address: &str,
+    rows: u32,
 ) -> Result<(f64, Usage), Failure> {
-    let (mut relay, address) = start(server, database, (slot, sink), options)?;
     let mut begun: Option<(Instant, i64)> = None;
     let rate = loop {
         check(&relay)?;
-        let recorded = recorded(database, &address, rows).await;
+        let recorded = recorded(database, address, rows).await;
         match begun {
             None if recorded > 0 => begun = Some((Instant::now(), recorded)),
             Some((since, first)) if recorded >= i64::from(rows) => {
@@ -169,12 +169,13 @@ async fn recorded(database: &Database, address: &str, rows: u32) -> i64 {
 fn start(
     server: &Server,
     database: &Database,
-    (slot, sink): (&str, &Sink),
+    slot: &str,
+    sink: &Sink,
     options: &[String],
 ) -> Result<(Process, String), Failure> {
     let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
     let options = [options, &[format!("--http={address}")]].concat();
-    let relay = start_relay(server.relay(), database, (slot, sink), &options)?;
+    let relay = start_relay(server.relay(), database, slot, sink, &options)?;
     Ok((relay, address))
 }
 

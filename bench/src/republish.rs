@@ -48,10 +48,10 @@ pub(crate) async fn run(
     let slot = database.copy_slot().await?;
     let mut sink = Sink::start(SinkOptions::default()).await?;
     let rows = rows.count;
-    let anchored = command(server, &database, (&slot, &sink), &["anchor", "create", ANCHOR])?;
+    let anchored = command(server, &database, &slot, &sink, &["anchor", "create", ANCHOR])?;
     anchored.finish(LIMIT).await?;
 
-    let mut relay = start_relay(server.relay(), &database, (&slot, &sink), arguments)?;
+    let mut relay = start_relay(server.relay(), &database, &slot, &sink, arguments)?;
     wait_stored(&mut sink, std::slice::from_ref(&relay), rows).await?;
     let drained = relay.started().elapsed();
     let before = relay.usage()?;
@@ -65,7 +65,7 @@ pub(crate) async fn run(
     ];
     for (name, words) in to_another_topic {
         let (elapsed, usage) =
-            command(server, &database, (&slot, &sink), words)?.finish(LIMIT).await?;
+            command(server, &database, &slot, &sink, words)?.finish(LIMIT).await?;
         let again = Measured::new(rows, elapsed, usage);
         let duplicates = beyond(rows, &mut stored, &mut sink).await?;
         all.push(Again { name, rows, live, again, duplicates });
@@ -73,7 +73,7 @@ pub(crate) async fn run(
 
     let used = relay.usage()?;
     let words = ["slot", "reset", "--to-anchor", ANCHOR];
-    let reset = command(server, &database, (&slot, &sink), &words)?;
+    let reset = command(server, &database, &slot, &sink, &words)?;
     let begun = reset.started();
     let goal = u32::try_from(stored)? + rows;
     wait_stored(&mut sink, std::slice::from_ref(&relay), goal).await?;
@@ -97,7 +97,8 @@ async fn beyond(rows: u32, stored: &mut u64, sink: &mut Sink) -> Result<u64, Fai
 fn command(
     server: &Server,
     database: &Database,
-    (slot, sink): (&str, &Sink),
+    slot: &str,
+    sink: &Sink,
     words: &[&str],
 ) -> Result<Process, Failure> {
     let mut command = clean_command(server.relay());

@@ -43,7 +43,7 @@ pub(crate) async fn run(
         for index in 0..count {
             let shard = (count > 1).then(|| format!("--shard={index}/{count}"));
             let options: Vec<String> = arguments.iter().cloned().chain(shard).collect();
-            relays.push(start_relay(server.relay(), &database, (&slot, &sink), &options)?);
+            relays.push(start_relay(server.relay(), &database, &slot, &sink, &options)?);
         }
         rounds.push(drain::by(&mut sink, relays, rows.count).await?);
         database.drop_slots(&slot).await?;

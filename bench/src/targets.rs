@@ -146,28 +146,35 @@ fn consuming(results: &Results) -> Vec<Verdict> {
 }
 
 fn at_most(workload: &'static str, target: f64, measured: f64, what: &str) -> Verdict {
-    verdict(workload, ("at most", target, what), measured, f64::le)
+    verdict(workload, Target { relation: "at most", value: target, what }, measured, f64::le)
 }
 
 fn at_least(workload: &'static str, target: f64, measured: f64, what: &str) -> Verdict {
-    verdict(workload, ("at least", target, what), measured, f64::ge)
+    verdict(workload, Target { relation: "at least", value: target, what }, measured, f64::ge)
 }
 
 fn below(workload: &'static str, target: f64, measured: f64, what: &str) -> Verdict {
-    verdict(workload, ("under", target, what), measured, f64::lt)
+    verdict(workload, Target { relation: "under", value: target, what }, measured, f64::lt)
+}
+
+/// A figure that a workload has to reach.
+struct Target<'a> {
+    relation: &'a str,
+    value: f64,
+    what: &'a str,
 }
 
 fn verdict(
     workload: &'static str,
-    (relation, target, what): (&str, f64, &str),
+    target: Target<'_>,
     measured: f64,
     holds: fn(&f64, &f64) -> bool,
 ) -> Verdict {
     Verdict {
         workload,
-        target: format!("{relation} {} {what}", number(target)),
+        target: format!("{} {} {}", target.relation, number(target.value), target.what),
         measured: number(measured),
-        is_met: holds(&measured, &target),
+        is_met: holds(&measured, &target.value),
     }
 }
 

@@ -3,6 +3,8 @@
 
 use std::error::Error;
 
+use walrelay_errors::Chain;
+
 /// Prints a line or a table.
 pub(crate) fn say(text: &str) {
     println!("{text}");
@@ -14,11 +16,6 @@ pub(crate) fn progress(name: &str) {
 }
 
 /// Prints an error with all its causes.
-pub(crate) fn complain(error: &dyn Error) {
-    eprintln!("bench: {error}");
-    let mut source = error.source();
-    while let Some(cause) = source {
-        eprintln!("  because: {cause}");
-        source = cause.source();
-    }
+pub(crate) fn complain(error: &(dyn Error + 'static)) {
+    eprintln!("bench: {}", Chain(error));
 }

@@ -5,7 +5,7 @@ use serde::Serialize;
 use walrelay_testkit::collector::Collector;
 
 use crate::database::{Database, Rows, Server};
-use crate::drain::{self, RelayRound, start_relay_in};
+use crate::drain::{self, RelayRound, RelayStart, start_relay_in};
 use crate::failure::Failure;
 use crate::sink::{Sink, SinkOptions};
 use crate::statistics::median;
@@ -76,11 +76,11 @@ pub(crate) async fn run(
         let sent = [("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint())];
         // The order alternates, so that neither variant always runs second.
         let (off, on) = if round % 2 == 0 {
-            let off = drained(server, &mut database, rows, (arguments, &[])).await?;
-            (off, drained(server, &mut database, rows, (arguments, &sent)).await?)
+            let off = drained(server, &mut database, rows, arguments, &[]).await?;
+            (off, drained(server, &mut database, rows, arguments, &sent).await?)
         } else {
-            let on = drained(server, &mut database, rows, (arguments, &sent)).await?;
-            (drained(server, &mut database, rows, (arguments, &[])).await?, on)
+            let on = drained(server, &mut database, rows, arguments, &sent).await?;
+            (drained(server, &mut database, rows, arguments, &[]).await?, on)
         };
         let spans = collector.kept().spans.len();
         if spans == 0 {
@@ -96,12 +96,19 @@ async fn drained(
     server: &Server,
     database: &mut Database,
     rows: Rows,
-    (arguments, variables): (&[String], &[(&str, String)]),
+    arguments: &[String],
+    variables: &[(&str, String)],
 ) -> Result<RelayRound, Failure> {
     let slot = database.copy_slot().await?;
     let mut sink = Sink::start(SinkOptions::default()).await?;
-    let place = (slot.as_str(), &sink);
-    let relay = start_relay_in(server.relay(), database, place, (arguments, variables))?;
+    let relay = start_relay_in(RelayStart {
+        relay: server.relay(),
+        database,
+        slot: &slot,
+        sink: &sink,
+        arguments,
+        variables,
+    })?;
     let round = drain::by(&mut sink, vec![relay], rows.count).await?;
     database.drop_slots(&slot).await?;
     Ok(round)

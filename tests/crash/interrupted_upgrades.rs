@@ -4,12 +4,19 @@
 use walrelay_testkit::outbox::Workload;
 use walrelay_tests::{DEADLINE, InboxDatabase};
 
-/// The failpoints, and whether the slot still exists there.
-const STEPS: [(&str, bool); 4] = [
-    ("upgrade-begun", true),
-    ("upgrade-drained", true),
-    ("upgrade-unanchored", true),
-    ("upgrade-dropped", false),
+/// A step of the preparation.
+#[derive(Clone, Copy)]
+struct Step {
+    failpoint: &'static str,
+    /// Whether the slot still exists there.
+    has_slot: bool,
+}
+
+const STEPS: [Step; 4] = [
+    Step { failpoint: "upgrade-begun", has_slot: true },
+    Step { failpoint: "upgrade-drained", has_slot: true },
+    Step { failpoint: "upgrade-unanchored", has_slot: true },
+    Step { failpoint: "upgrade-dropped", has_slot: false },
 ];
 
 /// The commands that can finish or cancel the preparation.
@@ -24,7 +31,8 @@ async fn a_prepared_upgrade_that_dies_at_any_step_is_finished_or_called_off_and_
     }
 }
 
-async fn die_and_finish(world: &InboxDatabase, (step, has_slot): (&str, bool), finisher: &[&str]) {
+async fn die_and_finish(world: &InboxDatabase, step: Step, finisher: &[&str]) {
+    let Step { failpoint: step, has_slot } = step;
     world.succeed(["anchor", "create", "a"]).await;
     Workload::of_rows(60).insert(world.client()).await.expect("rows");
     world.catch_up().await;

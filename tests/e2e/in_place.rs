@@ -392,7 +392,7 @@ async fn a_slot_whose_keys_are_held_is_neither_dropped_nor_let_go_for_an_upgrade
 
 /// Checks that the key received `before` rows, then its history, and then the rest without a gap.
 /// The rest may start with duplicates, as after any recovery.
-async fn assert_nothing_left_out(world: &InboxDatabase, (key, before): (&str, usize), id: &str) {
+async fn assert_nothing_left_out(world: &InboxDatabase, key: &str, before: usize, id: &str) {
     let (all, said) = (committed(world, key).await, stored(world, key));
     let is_replayed = |row: &&(i64, Option<String>)| row.1.as_deref() == Some(id);
     let versions =
@@ -442,7 +442,7 @@ async fn a_slot_that_is_lost_while_keys_are_held_is_recovered_and_they_go_on_whe
 
         world.succeed(["replay", end, &id]).await;
         world.wait_dispatch(DEADLINE, "retrying", 0).await;
-        assert_nothing_left_out(&world, ("v-1", 20), &id).await;
+        assert_nothing_left_out(&world, "v-1", 20, &id).await;
         let copies =
             stored(&world, "v-1").iter().filter(|row| row.1.as_deref() == Some(&id)).count();
         assert_eq!(copies >= 20, end == "--resume", "{step} {end}: {copies}");

@@ -145,7 +145,7 @@ BEGIN
   PERFORM effect.add(events);
 END $$";
 
-async fn insert(world: &InboxDatabase, (keys, prefix): (u32, &str), events: u32) {
+async fn insert(world: &InboxDatabase, keys: u32, prefix: &str, events: u32) {
     world
         .execute(&format!(
             "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
@@ -170,12 +170,12 @@ async fn hundreds_of_keys_without_permission_block_no_other_key() {
     world.execute(FAILING).await;
     // More events than the consumer can hold, of many keys and of one key. The healthy keys are
     // queued behind them.
-    insert(&world, (400, "sick"), 1_600).await;
-    insert(&world, (1, "long"), 2_500).await;
+    insert(&world, 400, "sick", 1_600).await;
+    insert(&world, 1, "long", 2_500).await;
     // The code of an unreachable server looks like an outage, but only these events cause it.
     lack(&world, "sick", "08001").await;
     lack(&world, "long", "42501").await;
-    insert(&world, (100, "well"), 300).await;
+    insert(&world, 100, "well", 300).await;
     world.catch_up().await;
     let consumer =
         world.command(["consume", CONSUMER, "--handler", "effect.guarded"]).with_http().start();
@@ -195,9 +195,9 @@ async fn many_keys_fail_their_batches(code: &str) {
     let Some(world) = InboxDatabase::create().await else { return };
     world.set_up_consumer().await;
     world.execute(FAILING).await;
-    insert(&world, (300, "sick"), 300).await;
+    insert(&world, 300, "sick", 300).await;
     lack(&world, "sick", code).await;
-    insert(&world, (20, "well"), 20).await;
+    insert(&world, 20, "well", 20).await;
     world.catch_up().await;
     let consume = ["consume", CONSUMER, "--handler", "effect.guarded", "--workers", "1"];
     let _consumer = world.command(consume).start();
@@ -236,7 +236,7 @@ async fn storing_events_for_capacity_is_no_progress_and_keeps_the_reason() {
     world.set_up_consumer().await;
     world.execute(FAILING).await;
     // More events than the consumer can hold.
-    insert(&world, (1, "sick"), 1_500).await;
+    insert(&world, 1, "sick", 1_500).await;
     lack(&world, "sick", "42501").await;
     world.catch_up().await;
     let consume = ["consume", CONSUMER, "--handler", "effect.guarded", "--workers", "1"];
@@ -278,9 +278,9 @@ async fn keys_whose_events_fail_slowly_keep_nobody_else_waiting_for_all_of_them(
              END $$",
         )
         .await;
-    insert(&world, (12, "sick"), 36).await;
+    insert(&world, 12, "sick", 36).await;
     lack(&world, "sick", "08001").await;
-    insert(&world, (100, "well"), 300).await;
+    insert(&world, 100, "well", 300).await;
     world.catch_up().await;
     let consume = ["consume", CONSUMER, "--handler", "effect.slowly", "--workers", "1"];
     let _consumer = world.command(consume).start();
@@ -296,16 +296,16 @@ async fn one_event_fails_its_batch(code: &str) {
     let Some(world) = InboxDatabase::create().await else { return };
     world.set_up_consumer().await;
     world.execute(FAILING).await;
-    insert(&world, (3, "sick"), 6).await;
+    insert(&world, 3, "sick", 6).await;
     lack(&world, "sick", code).await;
-    insert(&world, (100, "well"), 1_000).await;
+    insert(&world, 100, "well", 1_000).await;
     let _relay = world.start_relay([]).await;
     let consume = ["consume", CONSUMER, "--handler", "effect.guarded"];
     let consumer = world.command(consume).with_http().start();
     let stored =
         "SELECT count(*) FROM app_inbox WHERE status = 'retrying' AND next_attempt_at IS NOT NULL";
     wait_until(DEADLINE, "those that fail to be stored", async || {
-        insert(&world, (10, "more"), 10).await;
+        insert(&world, 10, "more", 10).await;
         (world.number(stored).await == 3).then_some(())
     })
     .await;
@@ -362,7 +362,7 @@ async fn events_received_while_draining_are_redelivered_before_their_lease_ends(
     somebody.batch_execute("SELECT pg_advisory_lock(7)").await.expect("it is free");
     let consume = ["consume", CONSUMER, "--handler", "effect.slow"];
     let mut consumer = world.command(consume).start();
-    insert(&world, (1, "out"), 1).await;
+    insert(&world, 1, "out", 1).await;
     wait_until(DEADLINE, "the handler to wait", async || {
         let waiting = "SELECT count(*) FROM pg_stat_activity \
                         WHERE datname = current_database() AND wait_event_type = 'Lock'";
@@ -371,7 +371,7 @@ async fn events_received_while_draining_are_redelivered_before_their_lease_ends(
     .await;
     consumer.signal(Signal::Terminate);
     consumer.wait_for_line(DEADLINE, "draining").await;
-    insert(&world, (20, "during"), 20).await;
+    insert(&world, 20, "during", 20).await;
     wait_until(DEADLINE, "the relay to publish them", async || {
         (world.pubsub.stored_count() >= 21).then_some(())
     })

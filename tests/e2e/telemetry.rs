@@ -36,11 +36,15 @@ async fn start_consumer(world: &InboxDatabase, variables: &[(&str, &str)]) -> Re
     consumer
 }
 
-async fn insert(world: &InboxDatabase, aggregate: (&str, &str), traceparent: &str) {
+async fn insert(
+    world: &InboxDatabase,
+    aggregate_type: &str,
+    aggregate_id: &str,
+    traceparent: &str,
+) {
     let sql = format!(
         "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload, headers)
-         VALUES ('{}', '{}', 'test.inserted', 1, '{{}}', jsonb_build_object('traceparent', '{traceparent}'))",
-        aggregate.0, aggregate.1
+         VALUES ('{aggregate_type}', '{aggregate_id}', 'test.inserted', 1, '{{}}', jsonb_build_object('traceparent', '{traceparent}'))"
     );
     world.execute(&sql).await;
 }
@@ -81,9 +85,9 @@ async fn a_publish_span_is_linked_to_the_trace_of_its_row_which_is_carried_on() 
         ("RUST_LOG", "debug"),
     ];
     let mut relay = start(&world, &variables).await;
-    insert(&world, ("video", "v-1"), TRACE).await;
-    insert(&world, ("video", "v-2"), NOT_RECORDED).await;
-    insert(&world, ("missing", "m-1"), TRACE).await;
+    insert(&world, "video", "v-1", TRACE).await;
+    insert(&world, "video", "v-2", NOT_RECORDED).await;
+    insert(&world, "missing", "m-1", TRACE).await;
     world.pubsub.wait_stored(DEADLINE, 2).await;
     let sent = |code: StatusCode| {
         let has = |it: &Status| it.code == i32::from(code);
@@ -195,8 +199,8 @@ async fn a_consumers_transaction_has_a_span_that_is_linked_to_the_traces_of_its_
         ("OTEL_METRIC_EXPORT_INTERVAL", "100"),
         ("RUST_LOG", "debug"),
     ];
-    insert(&world, ("video", "secret-key"), TRACE).await;
-    insert(&world, ("video", "v-2"), NOT_RECORDED).await;
+    insert(&world, "video", "secret-key", TRACE).await;
+    insert(&world, "video", "v-2", NOT_RECORDED).await;
     world.catch_up().await;
     let mut consumer = start_consumer(&world, &variables).await;
     world.wait_applied(2).await;
@@ -254,7 +258,7 @@ async fn a_transaction_that_fails_has_the_servers_code_and_nothing_of_its_text()
     assert_eq!(failed("22000").await, error("1 of 1 events failed"));
     // The transaction itself cannot commit.
     world.execute("ALTER TABLE app_inbox RENAME TO hunter2").await;
-    insert(&world, ("video", "v-2"), TRACE).await;
+    insert(&world, "video", "v-2", TRACE).await;
     world.catch_up().await;
     assert_eq!(failed("42P01").await, error("not committed: operator (SQLSTATE 42P01)"));
     world.execute("ALTER TABLE hunter2 RENAME TO app_inbox").await;
@@ -306,7 +310,7 @@ async fn a_consumer_without_a_collector_opens_no_connection() {
         ("OTEL_METRIC_EXPORT_INTERVAL", "50"),
     ];
     let mut consumer = start_consumer(&world, &variables).await;
-    insert(&world, ("video", "v-1"), TRACE).await;
+    insert(&world, "video", "v-1", TRACE).await;
     world.catch_up().await;
     world.wait_applied(1).await;
     assert_eq!(consumer.terminate(DEADLINE).await, Some(0));
@@ -350,7 +354,7 @@ async fn a_collector_that_never_answers_holds_the_end_up_for_two_seconds_at_most
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
     let mut relay = start(&world, &[("OTEL_EXPORTER_OTLP_ENDPOINT", &*endpoint)]).await;
-    insert(&world, ("video", "v-1"), TRACE).await;
+    insert(&world, "video", "v-1", TRACE).await;
     world.pubsub.wait_stored(DEADLINE, 1).await;
     let asked = Instant::now();
     assert_eq!(relay.terminate(DEADLINE).await, Some(0));
@@ -375,7 +379,7 @@ async fn switched_off_nobody_is_connected_to() {
         }
         let before = world.pubsub.stored_count();
         let mut relay = start(&world, &variables).await;
-        insert(&world, ("video", name), TRACE).await;
+        insert(&world, "video", name, TRACE).await;
         world.pubsub.wait_stored(DEADLINE, before + 1).await;
         assert_eq!(relay.terminate(DEADLINE).await, Some(0));
     }

@@ -209,7 +209,7 @@ impl<F: Harness> InboxDatabase<F> {
                 self.begin_replay(&self.named_or_drawn(key, seed));
             }
             Action::Reset { per_mille, dies_after } => self.begin_reset(per_mille, dies_after),
-            Action::ReplayToTopic { first, last } => self.begin_topic_replay((first, last)),
+            Action::ReplayToTopic { first, last } => self.begin_topic_replay(first, last),
             Action::KillReplay => self.replayer.crash.notify_waiters(),
             Action::StopReplay => locked(&self.replayer.shutdown).request(),
             Action::DiscardOne => {

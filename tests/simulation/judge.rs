@@ -23,6 +23,14 @@ use walrelay_testkit::walsender::Seen;
 #[derive(Clone)]
 pub(crate) struct Judge(Arc<Mutex<State>>);
 
+/// A message that the relay publishes.
+pub(crate) struct PublishedMessage<'a> {
+    pub(crate) position: (u64, u32),
+    pub(crate) body: &'a [u8],
+    /// The id of the replay, if the message belongs to one.
+    pub(crate) mark: Option<&'a str>,
+}
+
 impl Judge {
     pub(crate) fn new(rules: Rules) -> Self {
         Self(Arc::new(Mutex::new(State::new(rules))))
@@ -99,10 +107,11 @@ impl Judge {
     /// belongs to a replay.
     pub(crate) fn check_content(
         &self,
-        (topic, number): (&str, RowNumber),
-        position: (u64, u32),
-        (body, mark): (&[u8], Option<&str>),
+        topic: &str,
+        number: RowNumber,
+        message: PublishedMessage<'_>,
     ) {
+        let PublishedMessage { position, body, mark } = message;
         let mut state = self.state();
         if mark != state.mark_of(topic) {
             let text = format!("row {number}: {mark:?} in place of {:?}", state.mark_of(topic));

@@ -11,7 +11,7 @@ use walrelay_core::{Batch, FailureClass, PublishFailure, WalBudget};
 use walrelay_relay::stream::publisher::Publisher;
 use walrelay_testkit::seed::Seed;
 
-use crate::judge::{AbandonedFate, Answer, Judge, RowNumber};
+use crate::judge::{AbandonedFate, Answer, Judge, PublishedMessage, RowNumber};
 
 /// The fault rates of healthy requests in per mille, and the longest latency.
 #[derive(Debug, Clone, Copy)]
@@ -298,10 +298,13 @@ impl Publisher for PubSub {
         batch: &Batch,
     ) -> impl Future<Output = Result<Vec<String>, PublishFailure>> + Send + 'static {
         for message in batch.messages() {
-            let row = (&**batch.topic(), number_of(message.event_id()));
             let mark = mark_of(message.body());
-            let content = (message.body(), mark.as_deref());
-            self.judge.check_content(row, position_of(message), content);
+            let published = PublishedMessage {
+                position: position_of(message),
+                body: message.body(),
+                mark: mark.as_deref(),
+            };
+            self.judge.check_content(batch.topic(), number_of(message.event_id()), published);
         }
         self.send(&Request::of(batch))
     }

@@ -489,7 +489,7 @@ impl Store for SessionTable {
         // A session that no longer streams does not answer.
         if !self.wanted.is_empty() && !table.judge.is_superseded(self.process) {
             let wanted = &self.wanted;
-            table.command("answer holds", || table.answer_holds((keys, wanted), through)).await?;
+            table.command("answer holds", || table.answer_holds(keys, wanted, through)).await?;
         }
         let lease = || table.state().lease(rules, keys, bytes_max / 3);
         let chosen = table.command("claim", lease).await?;

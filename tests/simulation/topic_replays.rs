@@ -38,7 +38,7 @@ use crate::world::{InboxDatabase, locked};
 
 impl<F: Harness> InboxDatabase<F> {
     /// Begins a replay of a range between the anchor and the end of WAL, unless one is unfinished.
-    pub(crate) fn begin_topic_replay(&self, (first, last): (u64, u64)) {
+    pub(crate) fn begin_topic_replay(&self, first: u64, last: u64) {
         let mut record = locked(&self.replayer.record);
         if record.is_some() || !self.server.is_up() {
             return;
@@ -52,7 +52,7 @@ impl<F: Harness> InboxDatabase<F> {
         let at = |per_mille: u64| anchor + (end - anchor) * per_mille / 1_000;
         let (from, to) = (at(first), at(last));
         let (id, topic) = (format!("{number:08x}"), format!("projects/sim/topics/again{number}"));
-        self.judge.replay_begins((&topic, &id), (from, to));
+        self.judge.replay_begins(&topic, &id, from, to);
         *record = Some(Record { id, topic, from, to, settled: (from, 0) });
         self.replayer.begun.notify_one();
     }

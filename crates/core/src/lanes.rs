@@ -81,7 +81,7 @@ pub struct Lanes {
     /// The latest time that a caller passed in, used for rows of a topic that is known to fail.
     now: Option<Instant>,
     random: Random,
-    effects: LaneOutputs,
+    outputs: LaneOutputs,
     /// The number of parked keys with a lane.
     parked_count: usize,
     /// The parked keys without a lane.
@@ -104,7 +104,7 @@ impl Lanes {
             next_relief_at: None,
             now: None,
             random: Random::new(seed),
-            effects: LaneOutputs::default(),
+            outputs: LaneOutputs::default(),
             parked_count: 0,
             resting: CompactParkedKeys::new(seed),
         }
@@ -122,7 +122,7 @@ impl Lanes {
             // The row goes behind the rows of its key in the table (I4).
             Some(parked) if !lane.ordering_key.is_empty() => {
                 parked.append();
-                self.effects.rows_to_record.push(match (parked.behind, self.spill) {
+                self.outputs.rows_to_record.push(match (parked.behind, self.spill) {
                     (Behind::Spilled, _) | (_, SpillMode::Everything) => {
                         RowToRecord::aside(id, row, &ParkCause::Spilled(None), None)
                     }
@@ -208,8 +208,8 @@ impl Lanes {
     }
 
     /// The work that the calls since the last drain request from the caller.
-    pub fn effects(&mut self) -> &mut LaneOutputs {
-        &mut self.effects
+    pub fn outputs(&mut self) -> &mut LaneOutputs {
+        &mut self.outputs
     }
 
     /// The number of lanes.
@@ -299,7 +299,7 @@ impl Lanes {
         let (id, count) = (batch.lane, batch.rows.len());
         debug_assert_eq!(message_ids.len(), count, "one message id a row");
         for (row, message_id) in batch.rows.into_iter().zip(message_ids) {
-            self.effects.row_stored(row, message_id);
+            self.outputs.row_stored(row, message_id);
         }
         self.table[id].stored(count, self.policy.batch_messages);
         self.after_reply(id, now);
@@ -407,7 +407,7 @@ impl Lanes {
         let is_claimed = matches!(row.origin, Origin::Claimed { .. });
         match row.origin {
             Origin::Claimed { attempts } => {
-                self.effects.finished.push(Finished::dead(row.message, attempts + 1, failure));
+                self.outputs.finished.push(Finished::dead(row.message, attempts + 1, failure));
             }
             Origin::Live(_) => {
                 if hold && lane.parked.is_none() {
@@ -416,7 +416,7 @@ impl Lanes {
                 if hold {
                     self.note_append(id);
                 }
-                self.effects.rows_to_record.push(RowToRecord::dead(
+                self.outputs.rows_to_record.push(RowToRecord::dead(
                     hold.then_some(id),
                     row,
                     failure,

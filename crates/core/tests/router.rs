@@ -40,19 +40,20 @@ struct Table {
 
 impl Table {
     fn new(columns: ColumnNames, ordering_key: &str) -> Self {
-        Self::of((columns, AttributeStyle::Default), ordering_key, SystemIdentifierMode::Untold)
+        Self::of(columns, AttributeStyle::Default, ordering_key, SystemIdentifierMode::Untold)
     }
 
     fn styled(columns: ColumnNames, style: AttributeStyle) -> Self {
-        Self::of((columns, style), "", SystemIdentifierMode::Untold)
+        Self::of(columns, style, "", SystemIdentifierMode::Untold)
     }
 
     fn telling(columns: ColumnNames, log_name: SystemIdentifierMode) -> Self {
-        Self::of((columns, AttributeStyle::Default), "", log_name)
+        Self::of(columns, AttributeStyle::Default, "", log_name)
     }
 
     fn of(
-        (columns, style): (ColumnNames, AttributeStyle),
+        columns: ColumnNames,
+        style: AttributeStyle,
         ordering_key: &str,
         log_name: SystemIdentifierMode,
     ) -> Self {

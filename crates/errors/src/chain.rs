@@ -17,3 +17,33 @@ impl fmt::Display for Chain<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error;
+
+    use super::*;
+
+    #[derive(Debug)]
+    struct Failure(&'static str, Option<Box<Failure>>);
+
+    impl fmt::Display for Failure {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(self.0)
+        }
+    }
+
+    impl Error for Failure {
+        fn source(&self) -> Option<&(dyn Error + 'static)> {
+            let Self(_, source) = self;
+            source.as_deref().map(|cause| cause as &(dyn Error + 'static))
+        }
+    }
+
+    #[test]
+    fn an_error_is_printed_with_all_its_causes() {
+        let root = Failure("no route", None);
+        let error = Failure("read", Some(Box::new(Failure("connect", Some(Box::new(root))))));
+        assert_eq!(Chain(&error).to_string(), "read: connect: no route");
+    }
+}

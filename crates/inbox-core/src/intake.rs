@@ -336,7 +336,7 @@ impl<M> Intake<M> {
                     self.doubt(&tickets, *failure, time);
                 }
                 match line {
-                    Line::Trusted => self.slow_down(*failure, (tickets.len(), time), now),
+                    Line::Trusted => self.slow_down(*failure, tickets.len(), time, now),
                     // The failure was expected, and does not slow the trusted queue down.
                     Line::Doubtful => {
                         self.doubts.failed(now, &mut self.random);
@@ -368,7 +368,7 @@ impl<M> Intake<M> {
         }
     }
 
-    fn slow_down(&mut self, failure: Failure, (size, time): (usize, Duration), now: Instant) {
+    fn slow_down(&mut self, failure: Failure, size: usize, time: Duration, now: Instant) {
         match failure {
             // Each attempt takes long anyway, and the next attempt has other events.
             Failure::Operator if time > PATIENCE => self.pace.note_cut_short(size, time),

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::sleep;
+use walrelay_errors::Chain;
 use walrelay_pg_client::PgError;
 use walrelay_pubsub::Subscriber;
 
-use crate::apply::apply_error::{ApplyError, chain};
+use crate::apply::apply_error::ApplyError;
 use crate::apply::apply_options::Plan;
 use crate::apply::database::{Connection, LOOK_TIMEOUT, Registration, resolve_handler};
 use crate::apply::handler_kind::{Effect, Kind};
@@ -139,7 +140,7 @@ impl Consumer {
                 Err(error) => error,
             };
             health.beat();
-            let error = chain(&error);
+            let error = Chain(&error).to_string();
             let problem = format!("cannot follow to another subscription yet: {error}");
             if health.set_stream_problem(Some(problem)) {
                 tracing::warn!(error, "cannot follow to another subscription yet");

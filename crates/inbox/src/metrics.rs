@@ -137,6 +137,12 @@ impl Metrics {
         metrics
     }
 
+    /// Returns the registry of all metrics.
+    #[must_use]
+    pub fn registry(&self) -> Arc<Registry> {
+        Arc::clone(&self.registry)
+    }
+
     /// Returns the metrics in Prometheus' text format.
     ///
     /// # Errors

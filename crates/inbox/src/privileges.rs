@@ -104,12 +104,13 @@ async fn refuse(
     let named = client.query_typed(name, &[]).await.map_err(failed("look at the role"))?;
     let (role, quoted): (String, String) =
         named.first().map(|row| (row.get(0), row.get(1))).unwrap_or_default();
-    Err(lacks((role, &quoted), lacking, policies))
+    Err(lacks(role, &quoted, lacking, policies))
 }
 
 /// Returns the error with the missing privileges and the statements that grant them.
 fn lacks(
-    (role, quoted): (String, &str),
+    role: String,
+    quoted: &str,
     lacking: &[(String, String)],
     policies: Vec<String>,
 ) -> InboxError {
@@ -146,7 +147,7 @@ mod tests {
             ("INSERT, DELETE".to_owned(), "public.app_inbox".to_owned()),
             ("EXECUTE".to_owned(), "FUNCTION public.app_inbox_redeliver".to_owned()),
         ];
-        let error = lacks(("Reader".to_owned(), "\"Reader\""), &lacking, Vec::new());
+        let error = lacks("Reader".to_owned(), "\"Reader\"", &lacking, Vec::new());
         let told = error.to_string();
         assert!(
             told.contains(

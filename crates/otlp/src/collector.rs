@@ -1,5 +1,6 @@
 //! The client of an OpenTelemetry collector.
 
+use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use http::uri::PathAndQuery;
@@ -14,6 +15,7 @@ use opentelemetry_proto::transform::common::tonic::ResourceAttributesWithSchema;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::resource::TelemetryResourceDetector;
 use opentelemetry_sdk::trace::{IdGenerator as _, RandomIdGenerator};
+use prometheus_client::registry::Registry;
 use prost::Message as _;
 use prost::bytes::Bytes;
 use tonic::client::Grpc;
@@ -22,7 +24,7 @@ use tonic::{Code, Request, Response, Status};
 
 use crate::codec::Encoded;
 use crate::endpoint::Endpoint;
-use crate::metrics_text::{Times, metrics};
+use crate::metrics::{Times, metrics};
 use crate::settings::Settings;
 use crate::spans::EncodedSpan;
 use crate::wire::{Writer, nanos};
@@ -102,10 +104,11 @@ impl Collector {
         grpc.unary(self.request(message), path, codec).await.map(Response::into_inner)
     }
 
-    /// Sends metrics from the text that `/metrics` writes.
-    pub(crate) async fn send_metrics(&mut self, text: &str) -> Result<(), ExportError> {
-        let times = Times { start: nanos(self.started), now: nanos(SystemTime::now()) };
-        let request = self.request(self.metrics_request(text, times));
+    pub(crate) async fn send_metrics(
+        &mut self,
+        request: ExportMetricsServiceRequest,
+    ) -> Result<(), ExportError> {
+        let request = self.request(request);
         let mut client = MetricsServiceClient::new(self.channel.clone());
         let answer = client.export(request).await;
         let sent = match answer.map(|answer| answer.into_inner().partial_success) {
@@ -156,18 +159,27 @@ impl Collector {
         request.into_bytes().into()
     }
 
-    fn metrics_request(&self, text: &str, times: Times) -> ExportMetricsServiceRequest {
-        ExportMetricsServiceRequest {
+    /// Reads the registry of `/metrics`.
+    ///
+    /// # Errors
+    ///
+    /// A value cannot be encoded.
+    pub(crate) fn metrics_request(
+        &self,
+        registry: &Registry,
+    ) -> Result<ExportMetricsServiceRequest, fmt::Error> {
+        let times = Times { start: nanos(self.started), now: nanos(SystemTime::now()) };
+        Ok(ExportMetricsServiceRequest {
             resource_metrics: vec![ResourceMetrics {
                 resource: Some(self.resource.clone()),
                 scope_metrics: vec![ScopeMetrics {
                     scope: Some(scope()),
-                    metrics: metrics(text, times),
+                    metrics: metrics(registry, times)?,
                     schema_url: String::new(),
                 }],
                 schema_url: String::new(),
             }],
-        }
+        })
     }
 }
 
@@ -243,8 +255,8 @@ fn instance_id() -> String {
     format!("{a}-{b}-4{c}-{variant}{d}-{e}")
 }
 
-impl std::fmt::Debug for Collector {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Collector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Collector").field("settings", &self.settings).finish_non_exhaustive()
     }
 }

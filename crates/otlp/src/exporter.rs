@@ -1,9 +1,10 @@
 //! The task that sends telemetry to the collector. It never blocks the thread for long.
 
-use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use prometheus_client::metrics::counter::Counter;
+use prometheus_client::registry::Registry;
 use tokio::sync::mpsc::{Receiver, channel};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -27,8 +28,8 @@ const PAUSES: [Duration; 3] =
 /// 7 s on the rows.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A function that writes the text of `/metrics`.
-pub type MetricsText = Box<dyn Fn() -> Result<String, fmt::Error> + Send>;
+/// A function that updates the figures of `/metrics` and returns their registry.
+pub type Figures = Box<dyn Fn() -> Arc<Registry> + Send>;
 
 /// A running exporter. Dropping it ends the task without sending the remaining telemetry.
 #[derive(Debug)]
@@ -54,7 +55,7 @@ impl Exporter {
     /// The certificate cannot be used.
     pub fn start(
         settings: Settings,
-        figures: MetricsText,
+        figures: Figures,
         dropped: Counter,
     ) -> Result<Self, StartError> {
         let (sender, queue) = channel(QUEUE);
@@ -119,7 +120,7 @@ async fn tick(due: Option<&mut Interval>) {
 struct ExportLoop {
     collector: Collector,
     queue: Receiver<EncodedSpan>,
-    figures: MetricsText,
+    figures: Figures,
     metrics_interval: Option<Duration>,
     dropped: Counter,
     /// The number of spans in the current request.
@@ -197,11 +198,13 @@ impl ExportLoop {
     }
 
     async fn send_metrics(&mut self) {
-        let sent = match (self.figures)() {
-            Ok(text) => self.collector.send_metrics(&text).await,
-            Err(error) => return tracing::debug!(%error, "the metrics cannot be written"),
-        };
-        self.tell(sent);
+        match self.collector.metrics_request(&(self.figures)()) {
+            Ok(request) => {
+                let sent = self.collector.send_metrics(request).await;
+                self.tell(sent);
+            }
+            Err(error) => tracing::debug!(%error, "the metrics cannot be encoded"),
+        }
     }
 
     /// Logs one message when sending starts to fail, and one when it works again.
@@ -257,7 +260,7 @@ mod tests {
             metrics_interval: None,
             resource: Vec::new(),
         };
-        let figures = Box::new(|| Ok(String::new()));
+        let figures = Box::new(|| Arc::new(Registry::default()));
         let refused = Exporter::start(settings, figures, Counter::default()).unwrap_err();
         assert!(refused.to_string().contains("certificate cannot be used"), "{refused}");
     }

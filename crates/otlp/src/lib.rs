@@ -9,7 +9,7 @@
 //! a Publish call ── Spans::send ────┐
 //! a transaction ─── Spans::process ─┴ … OpenSpan::end ──▶ queue ─┐
 //!                                                                ├─▶ the exporter's task ──▶ collector
-//! the text of /metrics ──────────── asked for at its interval ───┘
+//! the registry of /metrics ──────── read at its interval ────────┘
 //! ```
 
 mod codec;
@@ -17,7 +17,7 @@ mod collector;
 mod collector_check;
 mod endpoint;
 mod exporter;
-mod metrics_text;
+mod metrics;
 mod pairs;
 mod sampling;
 mod settings;
@@ -27,7 +27,7 @@ mod wire;
 
 pub use collector_check::{CollectorCheckError, try_out};
 pub use endpoint::{Endpoint, EndpointError};
-pub use exporter::{Exporter, MetricsText, StartError};
+pub use exporter::{Exporter, Figures, StartError};
 pub use pairs::{PairsError, pairs};
 pub use sampling::{RootSampler, Sampling, SamplingError};
 pub use settings::{Headers, HeadersError, Settings};

@@ -100,7 +100,7 @@ impl Spans {
         messages: impl ExactSizeIterator<Item = &'a Message>,
     ) -> Option<OpenSpan> {
         let traceparents = messages.map(|message| message.attribute(attribute::TRACEPARENT));
-        self.begin((Operation::Send, topic), traceparents)
+        self.begin(Operation::Send, topic, traceparents)
     }
 
     /// Begins the span of a transaction that applies messages of this subscription. Takes the
@@ -110,12 +110,13 @@ impl Spans {
         subscription: &str,
         traceparents: impl ExactSizeIterator<Item = Option<&'a str>>,
     ) -> Option<OpenSpan> {
-        self.begin((Operation::Process, subscription), traceparents)
+        self.begin(Operation::Process, subscription, traceparents)
     }
 
     fn begin<'a>(
         &self,
-        (operation, full_name): (Operation, &str),
+        operation: Operation,
+        full_name: &str,
         traceparents: impl ExactSizeIterator<Item = Option<&'a str>>,
     ) -> Option<OpenSpan> {
         let shared = &*self.shared;
@@ -142,7 +143,7 @@ impl Spans {
         begun.message(5, |name| name.text(&[operation.name(), " ", destination]));
         begun.number(6, operation.kind());
         begun.fixed64(7, nanos(SystemTime::now()));
-        put_attributes(&mut begun, operation, (project, destination), count);
+        put_attributes(&mut begun, operation, project, destination, count);
         begun.fixed32(16, HAS_IS_REMOTE | SAMPLED);
         Some(OpenSpan { place, begun })
     }
@@ -173,7 +174,8 @@ const IS_REMOTE: u32 = SpanFlags::ContextIsRemoteMask as u32;
 fn put_attributes(
     span: &mut Writer,
     operation: Operation,
-    (project, destination): (&str, &str),
+    project: &str,
+    destination: &str,
     count: u64,
 ) {
     put_text(span, "messaging.system", "gcp_pubsub");

@@ -196,7 +196,8 @@ pub enum CopyLifetime {
 /// for another reason.
 pub async fn copy_slot(
     client: &Client,
-    (from, to): (&str, &str),
+    from: &str,
+    to: &str,
     life: CopyLifetime,
 ) -> Result<Lsn, StoreError> {
     check_slot_name(to)?;

@@ -425,9 +425,10 @@ impl SessionStore {
         if wanted.is_empty() {
             return Ok(());
         }
-        let (store, streaming) = (self.store.clone(), (through, self.streaming_pid));
+        let (store, streaming_pid) = (self.store.clone(), self.streaming_pid);
         let client = self.client().await?;
-        let held = store.answer_holds(client, &wanted, streaming).await.map_err(store_failure)?;
+        let held = store.answer_holds(client, &wanted, through, streaming_pid).await;
+        let held = held.map_err(store_failure)?;
         if held > 0 {
             tracing::info!(keys = held, "keys are held for a replay in place");
         }

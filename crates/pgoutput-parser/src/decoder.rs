@@ -184,7 +184,7 @@ impl Decoder {
     ) -> Result<Insert<'a>, DecodeError> {
         let Some(open) = &mut self.open else { return Err(outside(&cursor)) };
         let relation = next_relation(&mut self.relations, &mut cursor)?;
-        let tuple = new_tuple(&mut cursor, (relation, form))?;
+        let tuple = new_tuple(&mut cursor, relation, form)?;
         cursor.finish()?;
 
         let position = Position { commit_lsn: open.commit_lsn, tx_index: open.inserts };
@@ -203,8 +203,8 @@ impl Decoder {
     ) -> Result<Update<'a>, DecodeError> {
         inside(&self.open, &cursor)?;
         let relation = next_relation(&mut self.relations, &mut cursor)?;
-        let old = OldTuple::parse(&mut cursor, (relation, form))?;
-        let new = new_tuple(&mut cursor, (relation, form))?;
+        let old = OldTuple::parse(&mut cursor, relation, form)?;
+        let new = new_tuple(&mut cursor, relation, form)?;
         cursor.finish()?;
         Ok(Update { relation, old, new })
     }
@@ -216,7 +216,7 @@ impl Decoder {
     ) -> Result<Delete<'a>, DecodeError> {
         inside(&self.open, &cursor)?;
         let relation = next_relation(&mut self.relations, &mut cursor)?;
-        let old = OldTuple::parse(&mut cursor, (relation, form))?
+        let old = OldTuple::parse(&mut cursor, relation, form)?
             .ok_or_else(|| cursor.wrong_byte("an old tuple, 'K' or 'O'"))?;
         cursor.finish()?;
         Ok(Delete { relation, old })
@@ -338,11 +338,12 @@ fn known<'a>(
 #[inline]
 fn new_tuple<'a>(
     cursor: &mut Cursor<'a>,
-    described: (&Relation, MessageForm),
+    relation: &Relation,
+    form: MessageForm,
 ) -> Result<Tuple<'a>, DecodeError> {
     if cursor.peek() != Some(b'N') {
         return Err(cursor.wrong_byte("a new tuple, 'N'"));
     }
     cursor.u8("tuple tag")?;
-    Tuple::parse(cursor, described)
+    Tuple::parse(cursor, relation, form)
 }

@@ -164,7 +164,8 @@ impl<'a> OldTuple<'a> {
     /// Parses the old tuple at the cursor, or returns `None` if its tag is not there.
     pub(crate) fn parse(
         cursor: &mut Cursor<'a>,
-        described: (&Relation, MessageForm),
+        relation: &Relation,
+        form: MessageForm,
     ) -> Result<Option<Self>, DecodeError> {
         let of_kind: fn(Tuple<'a>) -> Self = match cursor.peek() {
             Some(b'K') => Self::Key,
@@ -172,7 +173,7 @@ impl<'a> OldTuple<'a> {
             Some(_) | None => return Ok(None),
         };
         cursor.u8("tuple tag")?;
-        Tuple::parse(cursor, described).map(of_kind).map(Some)
+        Tuple::parse(cursor, relation, form).map(of_kind).map(Some)
     }
 }
 

@@ -42,7 +42,8 @@ pub(crate) enum MessageForm {
 impl<'a> Tuple<'a> {
     pub(crate) fn parse(
         cursor: &mut Cursor<'a>,
-        (relation, form): (&Relation, MessageForm),
+        relation: &Relation,
+        form: MessageForm,
     ) -> Result<Self, DecodeError> {
         let at_count = *cursor;
         let len = cursor.u16("column count")?;

@@ -51,19 +51,20 @@ fn table() -> impl Strategy<Value = (Vec<RelationColumn>, Vec<Vec<Value>>)> {
 /// A transaction with every kind of message about one table.
 fn transaction(
     lsn: u32,
-    names: (&str, &str),
+    prefix: &str,
+    table: &str,
     columns: &[RelationColumn],
     rows: &[Vec<Value>],
 ) -> Vec<Vec<u8>> {
     let (commit_lsn, end_lsn) = (Lsn::new(lsn.into()), Lsn::new(u64::from(lsn) + 48));
     let commit_timestamp = PgTimestamp::from_micros(i64::from(lsn) - 1_000);
-    let (id, content) = (lsn ^ 0xA5A5, names.1.as_bytes());
-    let message = LogicalMessage { transactional: true, lsn: end_lsn, prefix: names.0, content };
+    let (id, content) = (lsn ^ 0xA5A5, table.as_bytes());
+    let message = LogicalMessage { transactional: true, lsn: end_lsn, prefix, content };
     let mut stream = vec![
         encode::begin(&Begin { final_lsn: commit_lsn, commit_timestamp, xid: lsn }),
-        encode::origin(&Origin { commit_lsn: end_lsn, name: names.0 }),
-        encode::type_description(&Type { id: lsn, namespace: "public", name: names.1 }),
-        encode::relation(id, "public", names.1, ReplicaIdentity::Full, columns),
+        encode::origin(&Origin { commit_lsn: end_lsn, name: prefix }),
+        encode::type_description(&Type { id: lsn, namespace: "public", name: table }),
+        encode::relation(id, "public", table, ReplicaIdentity::Full, columns),
         encode::message(&message),
     ];
     for row in rows {
@@ -118,7 +119,7 @@ proptest! {
     fn transactions_come_back_as_they_were_encoded_and_no_part_of_a_message_is_one(
         lsn in 1..u32::MAX, names in (name(), name()), (columns, rows) in table()
     ) {
-        let stream = transaction(lsn, (&names.0, &names.1), &columns, &rows);
+        let stream = transaction(lsn, &names.0, &names.1, &columns, &rows);
         let framed: Vec<u8> = stream
             .iter()
             .flat_map(|data| [&u16::try_from(data.len()).unwrap().to_be_bytes(), data.as_slice()].concat())

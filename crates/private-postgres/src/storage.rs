@@ -90,7 +90,7 @@ impl Storage {
         account: &Account,
         options: &[&str],
     ) -> Result<(), StartError> {
-        initdb(installation, account, (&self.data_dir(), options))
+        initdb(installation, account, &self.data_dir(), options)
     }
 }
 
@@ -113,7 +113,7 @@ fn template(installation: &Installation, account: &Account) -> Result<PathBuf, S
     }
 
     let workplace = Storage::create(account)?;
-    initdb(installation, account, (&workplace.data_dir(), &[]))?;
+    initdb(installation, account, &workplace.data_dir(), &[])?;
     match fs::rename(workplace.data_dir(), &template) {
         Ok(()) => Ok(template),
         Err(_) if template.join("PG_VERSION").exists() => Ok(template),
@@ -124,7 +124,8 @@ fn template(installation: &Installation, account: &Account) -> Result<PathBuf, S
 fn initdb(
     installation: &Installation,
     account: &Account,
-    (data, options): (&Path, &[&str]),
+    data: &Path,
+    options: &[&str],
 ) -> Result<(), StartError> {
     let program = installation.bin_dir.join("initdb");
     let mut command = account.command(&program);

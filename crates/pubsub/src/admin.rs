@@ -62,10 +62,10 @@ impl Admin {
     pub async fn topic(&self, topic: &str) -> Result<Option<Box<Topic>>, PubsubError> {
         let call = async || {
             let message = GetTopicRequest { topic: topic.to_owned() };
-            let request = self.authorised.request(("topic", topic), message).await?;
+            let request = self.authorised.request("topic", topic, message).await?;
             self.client().get_topic(request).await
         };
-        self.answer("look up", topic, (Code::NotFound, call)).await
+        self.answer("look up", topic, Code::NotFound, call).await
     }
 
     /// Creates `topic`. An existing topic stays unchanged.
@@ -76,10 +76,10 @@ impl Admin {
     pub async fn create_topic(&self, topic: &str) -> Result<(), PubsubError> {
         let call = async || {
             let message = Topic { name: topic.to_owned(), ..Topic::default() };
-            let request = self.authorised.request(("name", topic), message).await?;
+            let request = self.authorised.request("name", topic, message).await?;
             self.client().create_topic(request).await
         };
-        self.answer("create", topic, (Code::AlreadyExists, call)).await.map(drop)
+        self.answer("create", topic, Code::AlreadyExists, call).await.map(drop)
     }
 
     fn client(&self) -> PublisherClient<tonic::transport::Channel> {
@@ -92,7 +92,8 @@ impl Admin {
         &self,
         action: &'static str,
         topic: &str,
-        (otherwise, call): (Code, impl AsyncFn() -> Result<Response<Topic>, Status>),
+        otherwise: Code,
+        call: impl AsyncFn() -> Result<Response<Topic>, Status>,
     ) -> Result<Option<Box<Topic>>, PubsubError> {
         let mut last = None;
         // Boxed, because a topic has many fields and the future of every caller would contain them.

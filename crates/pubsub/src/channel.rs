@@ -65,7 +65,8 @@ impl AuthorisedChannel {
     /// resource's `name` under the name of its field.
     pub(crate) async fn request<T>(
         &self,
-        (field, name): (&str, &str),
+        field: &str,
+        name: &str,
         message: T,
     ) -> Result<Request<T>, Status> {
         let headers = self.headers.get().await;

@@ -201,7 +201,7 @@ impl Subscriber {
     }
 
     async fn request<T>(&self, subscription: &str, message: T) -> Result<Request<T>, Status> {
-        self.authorised.request(("subscription", subscription), message).await
+        self.authorised.request("subscription", subscription, message).await
     }
 }
 

@@ -16,6 +16,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use walrelay_core::Heartbeat;
@@ -34,8 +35,12 @@ trait Observe: std::fmt::Debug + Send + Sync {
     fn silence(&self) -> Duration;
     /// Returns the phase, and the reasons why the service is not ready.
     fn readiness(&self) -> (&'static str, Vec<String>);
+    /// Updates the figures that are computed from the state.
+    fn update_metrics(&self);
     /// Returns the metrics in Prometheus' format.
-    fn metrics(&self) -> Result<String, std::fmt::Error>;
+    fn metrics_text(&self) -> Result<String, std::fmt::Error>;
+    /// Returns the registry of the metrics.
+    fn registry(&self) -> Arc<Registry>;
     /// Returns the body of `/status`.
     fn status(&self) -> Value;
 }
@@ -52,10 +57,17 @@ impl Observe for RelayService {
         (self.0.phase().name(), self.0.reasons_not_ready())
     }
 
-    fn metrics(&self) -> Result<String, std::fmt::Error> {
+    fn update_metrics(&self) {
         self.1.seconds_since_progress.set(self.0.since_progress().as_secs_f64());
         self.1.set_phase(&self.0.phase());
+    }
+
+    fn metrics_text(&self) -> Result<String, std::fmt::Error> {
         self.1.encode()
+    }
+
+    fn registry(&self) -> Arc<Registry> {
+        self.1.registry()
     }
 
     fn status(&self) -> Value {
@@ -75,9 +87,16 @@ impl Observe for ConsumerService {
         (self.0.phase().name(), self.0.reasons_not_ready())
     }
 
-    fn metrics(&self) -> Result<String, std::fmt::Error> {
+    fn update_metrics(&self) {
         self.1.observe(self.0.phase(), self.0.since_progress().as_secs_f64());
+    }
+
+    fn metrics_text(&self) -> Result<String, std::fmt::Error> {
         self.1.encode()
+    }
+
+    fn registry(&self) -> Arc<Registry> {
+        self.1.registry()
     }
 
     fn status(&self) -> Value {
@@ -86,9 +105,16 @@ impl Observe for ConsumerService {
 }
 
 impl Observed {
-    /// Returns the metrics in Prometheus' format.
-    pub(crate) fn metrics(&self) -> Result<String, std::fmt::Error> {
-        self.0.metrics()
+    /// Updates the metrics and returns them in Prometheus' format.
+    fn metrics_text(&self) -> Result<String, std::fmt::Error> {
+        self.0.update_metrics();
+        self.0.metrics_text()
+    }
+
+    /// Updates the metrics and returns their registry.
+    pub(crate) fn registry(&self) -> Arc<Registry> {
+        self.0.update_metrics();
+        self.0.registry()
     }
 
     /// Observes a relay.
@@ -150,7 +176,7 @@ async fn readyz(State(observed): State<Observed>) -> Response {
 }
 
 async fn metrics(State(observed): State<Observed>) -> Response {
-    match observed.metrics() {
+    match observed.metrics_text() {
         Ok(text) => {
             let form = "application/openmetrics-text; version=1.0.0; charset=utf-8";
             ([(header::CONTENT_TYPE, form)], text).into_response()

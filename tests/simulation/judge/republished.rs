@@ -15,8 +15,8 @@ impl Judge {
     }
 
     /// Records the start of a replay of a range of WAL to this topic, with this mark.
-    pub(crate) fn replay_begins(&self, (topic, id): (&str, &str), (from, to): (u64, u64)) {
-        self.state().replay_begins((topic, id), (from, to));
+    pub(crate) fn replay_begins(&self, topic: &str, id: &str, from: u64, to: u64) {
+        self.state().replay_begins(topic, id, from, to);
     }
 
     /// Records that this process runs the replay from now on.
@@ -88,7 +88,7 @@ impl State {
         }
     }
 
-    fn replay_begins(&mut self, (topic, id): (&str, &str), (from, to): (u64, u64)) {
+    fn replay_begins(&mut self, topic: &str, id: &str, from: u64, to: u64) {
         let text = format!("replay {id} of {:?} to {:?} to {topic}", Hex(from), Hex(to));
         self.note(Event::Chaos(text));
         let is_selected = |state: &&RowState| {

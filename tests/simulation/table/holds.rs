@@ -125,7 +125,7 @@ impl Table {
     }
 
     /// Starts the requested holds of these keys, which have no row in flight.
-    pub(super) fn answer_holds(&self, (keys, wanted): (&[ClaimKey], &[Key]), through: Position) {
+    pub(super) fn answer_holds(&self, keys: &[ClaimKey], wanted: &[Key], through: Position) {
         let mut state = self.state();
         for key in keys {
             let (topic, ordering_key) = (key.topic.to_string(), key.ordering_key.to_string());

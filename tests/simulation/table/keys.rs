@@ -57,7 +57,7 @@ impl State {
         at.map(|at| at.saturating_duration_since(Instant::now()))
     }
 
-    fn parked_key(&self, on_dead: OnDead, (topic, ordering_key): (String, String)) -> ParkedKey {
+    fn parked_key(&self, on_dead: OnDead, topic: String, ordering_key: String) -> ParkedKey {
         let head = self.retrying(&topic, &ordering_key).next();
         let dead_at = self.held_at(on_dead, &topic, &ordering_key);
         ParkedKey {
@@ -75,7 +75,7 @@ impl State {
 
     pub(super) fn parked_keys(&self, on_dead: OnDead) -> Vec<ParkedKey> {
         let keys = self.keys(on_dead, |_| true).into_iter();
-        keys.map(|key| self.parked_key(on_dead, key)).collect()
+        keys.map(|(topic, key)| self.parked_key(on_dead, topic, key)).collect()
     }
 
     /// Returns the rows of a key that may be claimed now, in order.

@@ -241,7 +241,7 @@ impl Lanes {
                 false => Verdict::Again { after: None, blame: FailureCause::Nobody },
             };
             is_timed |= matches!(verdict, Verdict::Again { after: Some(_), .. });
-            self.effects.finished.push(Finished::refused(row.message, attempts, failure, verdict));
+            self.outputs.finished.push(Finished::refused(row.message, attempts, failure, verdict));
         }
         let lane = &mut self.table[id];
         lane.rest();
@@ -306,7 +306,7 @@ impl Lanes {
         }
         for row in rows {
             self.note_append(listed);
-            self.effects.rows_to_record.push(RowToRecord::aside(listed, row, why, Some(delay)));
+            self.outputs.rows_to_record.push(RowToRecord::aside(listed, row, why, Some(delay)));
         }
         self.table.remove_if_unused(id);
     }
@@ -333,10 +333,10 @@ impl Lanes {
                 }
                 None => RowToRecord::queued(id, row),
             };
-            self.effects.rows_to_record.push(row_to_record);
+            self.outputs.rows_to_record.push(row_to_record);
         }
         for row in claimed {
-            self.effects.finished.push(Finished::released(row));
+            self.outputs.finished.push(Finished::released(row));
         }
     }
 

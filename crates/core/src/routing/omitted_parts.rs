@@ -47,13 +47,13 @@ impl LeftOut {
         let mut left_out = Self::default();
         for (place, column) in row.picked.iter().enumerate() {
             if let Some(Column::TooLarge { bytes }) = column {
-                left_out.add(row, (place, *bytes));
+                left_out.add(row, place, *bytes);
             }
         }
         left_out
     }
 
-    fn add(&mut self, row: &RowView<'_>, (place, bytes): (usize, usize)) {
+    fn add(&mut self, row: &RowView<'_>, place: usize, bytes: usize) {
         let layout = row.layout;
         let is_in = |parts: &[Part]| parts.contains(&Part::Place(place));
         let is_payload = layout.fields[Field::Payload.place()] == place;
@@ -87,7 +87,7 @@ impl LeftOut {
 
     /// Omits the payload because the whole message is too large, even if the payload alone is not.
     #[cold]
-    pub(crate) fn add_payload(&mut self, bytes: usize, (table, size): (&str, usize)) {
+    pub(crate) fn add_payload(&mut self, bytes: usize, table: &str, size: usize) {
         self.data = bytes;
         let what = format!("the payload of {table} with its attributes");
         self.fault.get_or_insert(Fault::TooLarge { what, size, max: REQUEST_BYTES_MAX });

@@ -149,7 +149,7 @@ impl Router {
             return Ok(Routed { message, fault: None, headers_left_out: 0 });
         }
         let layout = &self.layouts[index];
-        let row = RowView::of(insert, (layout, &self.config.columns));
+        let row = RowView::of(insert, layout, &self.config.columns);
 
         let mut left_out = LeftOut::of(&row);
         expand(&layout.topic, &row, &mut self.topic)?;
@@ -170,7 +170,7 @@ impl Router {
             MessageParts { payload, attributes: self.attributes.encoded(), ordering_key };
         let size = field_len(topic.len()) + field_len(parts.encoded_len());
         if size > REQUEST_BYTES_MAX && parts.payload.len() > 0 {
-            left_out.add_payload(parts.payload.len(), (layout.table.as_str(), size));
+            left_out.add_payload(parts.payload.len(), layout.table.as_str(), size);
             parts.payload = Payload::NONE;
         }
         let event_id = given_id.unwrap_or_default();
@@ -199,7 +199,7 @@ impl Router {
             return Ok(None);
         }
         let layout = &self.layouts[index];
-        let row = RowView::of(insert, (layout, columns));
+        let row = RowView::of(insert, layout, columns);
         let event_id = row.text(Field::Id)?.unwrap_or_default();
         let Some(body) = edited.0.get(event_id) else { return Ok(None) };
         expand(&layout.topic, &row, &mut self.topic)?;
@@ -222,7 +222,7 @@ impl Router {
         }
         let index = self.layout_of(insert.relation)?;
         let layout = &self.layouts[index];
-        let row = RowView::of(insert, (layout, &self.config.columns));
+        let row = RowView::of(insert, layout, &self.config.columns);
         Ok(matching.has(
             row.text(Field::AggregateType)?,
             row.text(Field::AggregateId)?,
@@ -238,7 +238,7 @@ impl Router {
     pub fn event_id<'a>(&'a mut self, insert: &'a Insert<'a>) -> Result<&'a str, RouteError> {
         let index = self.layout_of(insert.relation)?;
         let layout = &self.layouts[index];
-        let row = RowView::of(insert, (layout, &self.config.columns));
+        let row = RowView::of(insert, layout, &self.config.columns);
         Ok(row.text(Field::Id)?.unwrap_or_default())
     }
 

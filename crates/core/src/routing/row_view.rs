@@ -25,10 +25,7 @@ pub(crate) struct RowView<'a> {
 }
 
 impl<'a> RowView<'a> {
-    pub(crate) fn of(
-        insert: &'a Insert<'a>,
-        (layout, names): (&'a Layout, &'a ColumnNames),
-    ) -> Self {
+    pub(crate) fn of(insert: &'a Insert<'a>, layout: &'a Layout, names: &'a ColumnNames) -> Self {
         let mut picked = insert.tuple.pick(&layout.places);
         if insert.tuple.encoded_bytes() > FIELD_BYTES_MAX {
             mark_too_large(&mut picked, layout);

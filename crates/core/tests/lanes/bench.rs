@@ -115,11 +115,11 @@ impl LaneHarness {
     }
 
     pub(crate) fn taken_to_record(&mut self) -> Vec<RowToRecord> {
-        std::mem::take(&mut self.lanes.effects().rows_to_record)
+        std::mem::take(&mut self.lanes.outputs().rows_to_record)
     }
 
     pub(crate) fn finished(&mut self) -> Vec<Finished> {
-        std::mem::take(&mut self.lanes.effects().finished)
+        std::mem::take(&mut self.lanes.outputs().finished)
     }
 
     /// The delay until the lanes need to be woken.

@@ -136,7 +136,7 @@ impl InboxDatabase {
         } else {
             self.lanes.push(message, ticket);
         }
-        self.effects();
+        self.outputs();
     }
 
     fn send(&mut self) {
@@ -180,7 +180,7 @@ impl InboxDatabase {
             let ids = rows.iter().map(u32::to_string).collect();
             self.lanes.stored(batch, ids, self.now);
         }
-        self.effects();
+        self.outputs();
     }
 
     fn store_rows(&mut self, key: &str, rows: &[u32]) {
@@ -192,16 +192,16 @@ impl InboxDatabase {
         }
     }
 
-    fn effects(&mut self) {
-        let effects = self.lanes.effects();
-        for (ticket, _) in effects.settled.drain(..) {
+    fn outputs(&mut self) {
+        let outputs = self.lanes.outputs();
+        for (ticket, _) in outputs.settled.drain(..) {
             self.tracker.settle(ticket);
         }
-        if !effects.rows_to_record.is_empty() {
-            self.store.push_back(StoreCommand::Park(std::mem::take(&mut effects.rows_to_record)));
+        if !outputs.rows_to_record.is_empty() {
+            self.store.push_back(StoreCommand::Park(std::mem::take(&mut outputs.rows_to_record)));
         }
-        if !effects.finished.is_empty() {
-            self.store.push_back(StoreCommand::Finish(std::mem::take(&mut effects.finished)));
+        if !outputs.finished.is_empty() {
+            self.store.push_back(StoreCommand::Finish(std::mem::take(&mut outputs.finished)));
         }
     }
 
@@ -284,7 +284,7 @@ impl InboxDatabase {
         for key in due {
             self.lanes.mark_due(&Topic::from("projects/p/topics/orders"), &key, self.now);
         }
-        self.effects();
+        self.outputs();
     }
 
     /// Simulates an operator who retries dead rows after making them harmless.
@@ -300,7 +300,7 @@ impl InboxDatabase {
         for key in keys {
             self.lanes.mark_due(&topic, &key, self.now);
         }
-        self.effects();
+        self.outputs();
     }
 
     /// Changes the spill mode at random.
@@ -311,7 +311,7 @@ impl InboxDatabase {
             _ => SpillMode::Off,
         };
         self.lanes.spill(spill, self.now);
-        self.effects();
+        self.outputs();
     }
 
     fn step(&mut self) {

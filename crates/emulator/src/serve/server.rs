@@ -91,7 +91,8 @@ impl Emulator {
                         match tls {
                             None => {
                                 let json = json.clone();
-                                connections.spawn(plain(emulator, accepted, stopped, json))
+                                let (socket, peer) = accepted;
+                                connections.spawn(plain(emulator, socket, peer, stopped, json))
                             }
                             Some(tls) => {
                                 let (socket, _) = accepted;
@@ -116,7 +117,8 @@ impl Emulator {
 
 async fn plain(
     emulator: Emulator,
-    (socket, peer): (TcpStream, SocketAddr),
+    socket: TcpStream,
+    peer: SocketAddr,
     mut stopped: watch::Receiver<()>,
     json: mpsc::Sender<(TcpStream, SocketAddr)>,
 ) {

@@ -48,7 +48,7 @@ impl<M> Intake<M> {
             let Some(turn) = self.ready.pop_front() else { break };
             match turn {
                 Turn::Single(ticket) => bytes += self.take_out(ticket, &mut tickets),
-                Turn::Key(key) => bytes += self.take_key(&key, &mut tickets, (most, bytes)),
+                Turn::Key(key) => bytes += self.take_key(&key, &mut tickets, most, bytes),
             }
         }
         self.last = Line::Trusted;
@@ -137,7 +137,7 @@ impl<M> Intake<M> {
     fn take_first(&mut self, turn: &Turn, tickets: &mut Vec<Ticket>) {
         match turn {
             Turn::Single(ticket) => self.take_out(*ticket, tickets),
-            Turn::Key(key) => self.take_key(key, tickets, (tickets.len() + 1, 0)),
+            Turn::Key(key) => self.take_key(key, tickets, tickets.len() + 1, 0),
         };
     }
 
@@ -146,7 +146,8 @@ impl<M> Intake<M> {
         &mut self,
         key: &Arc<str>,
         tickets: &mut Vec<Ticket>,
-        (most, before): (usize, usize),
+        most: usize,
+        before: usize,
     ) -> usize {
         let mut bytes = 0;
         let room = most - tickets.len();

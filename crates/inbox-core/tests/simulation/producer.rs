@@ -38,14 +38,14 @@ impl Producer {
     /// Publishes the next version of a key, perhaps twice, as after a crash of the relay.
     pub(crate) fn publish(&mut self, pubsub: &mut PubSub, key: usize, times: u32) {
         self.versions[key] += 1;
-        self.publish_version(pubsub, (key, self.versions[key]), times);
+        self.publish_version(pubsub, key, self.versions[key], times);
     }
 
-    fn publish_version(&mut self, pubsub: &mut PubSub, version: (usize, i64), times: u32) {
+    fn publish_version(&mut self, pubsub: &mut PubSub, key: usize, version: i64, times: u32) {
         let event = self.events;
         self.events += 1;
         for _ in 0..times {
-            pubsub.publish(version, event);
+            pubsub.publish(key, version, event);
         }
     }
 
@@ -53,7 +53,8 @@ impl Producer {
     /// version commits first.
     pub(crate) fn stumble(
         &mut self,
-        (pubsub, gaps): (&mut PubSub, GapMode),
+        pubsub: &mut PubSub,
+        gaps: GapMode,
         key: usize,
         random: &mut Random,
     ) {
@@ -63,7 +64,7 @@ impl Producer {
             0 if gaps == GapMode::Left => {}
             1 => {
                 self.publish(pubsub, key, 1);
-                self.publish_version(pubsub, (key, version), 1);
+                self.publish_version(pubsub, key, version, 1);
             }
             _ => {
                 let turn = random.next_u32() % LATE_TURNS_MAX;
@@ -76,7 +77,7 @@ impl Producer {
     pub(crate) fn publish_withheld(&mut self, pubsub: &mut PubSub, turn: u32) {
         let due: Vec<Withheld> = self.withheld.extract_if(.., |it| it.turn <= turn).collect();
         for Withheld { key, version, .. } in due {
-            self.publish_version(pubsub, (key, version), 1);
+            self.publish_version(pubsub, key, version, 1);
         }
     }
 

@@ -35,7 +35,7 @@ pub(crate) struct PubSub {
 }
 
 impl PubSub {
-    pub(crate) fn publish(&mut self, (key, version): (usize, i64), event: u64) {
+    pub(crate) fn publish(&mut self, key: usize, version: i64, event: u64) {
         let slots = self.keys.entry(key).or_default();
         let message = Message { key, place: slots.len(), event, version };
         slots.push(Slot { message, lease: None, is_acknowledged: false, deliveries: 0 });

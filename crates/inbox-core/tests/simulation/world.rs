@@ -84,7 +84,7 @@ impl InboxDatabase {
             let key = random.next_u32() as usize % KEYS;
             let times = if plan.breaks_percent > random.next_u32() % 100 { 2 } else { 1 };
             if plan.gaps != GapMode::Absent && random.next_u32().is_multiple_of(8) {
-                producer.stumble((&mut pubsub, plan.gaps), key, &mut random);
+                producer.stumble(&mut pubsub, plan.gaps, key, &mut random);
             } else {
                 producer.publish(&mut pubsub, key, times);
             }

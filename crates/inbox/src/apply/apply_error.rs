@@ -3,6 +3,7 @@
 use tokio_postgres::Error as SqlError;
 use tokio_postgres::error::SqlState;
 use walrelay_inbox_core::Failure;
+use walrelay_errors::Chain;
 use walrelay_pg_client::PgError;
 
 use crate::apply::handler::{HandlerError, Verdict};
@@ -103,7 +104,7 @@ impl ApplyError {
 impl std::fmt::Display for ApplyError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Connect(error) => write!(f, "{}", chain(error)),
+            Self::Connect(error) => write!(f, "{}", Chain(error)),
             Self::Sql(error) => match error.as_db_error() {
                 // The detail is left out, because it may quote data.
                 Some(answer) => {
@@ -111,7 +112,7 @@ impl std::fmt::Display for ApplyError {
                     answer.hint().map_or(Ok(()), |hint| write!(f, "; {hint}"))?;
                     if self.is_read_only() { f.write_str(READ_ONLY_FIX) } else { Ok(()) }
                 }
-                None => write!(f, "{}", chain(error)),
+                None => write!(f, "{}", Chain(error)),
             },
             Self::Handler(error, _) => write!(f, "{error}"),
             Self::Severed(cause) => write!(f, "{cause}"),
@@ -126,11 +127,3 @@ impl std::fmt::Display for ApplyError {
 /// tables.
 const READ_ONLY_FIX: &str = "; connect to the primary, or run `ALTER ROLE … RESET default_transaction_read_only` \
      (`ALTER DATABASE …` if the database sets it)";
-
-/// Returns an error with its causes.
-pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    std::iter::successors(Some(error), |error| error.source())
-        .map(ToString::to_string)
-        .collect::<Vec<_>>()
-        .join(": ")
-}

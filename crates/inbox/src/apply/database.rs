@@ -10,9 +10,10 @@ use tokio::time::timeout;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 use walrelay_inbox_core::{Fate, Standing, is_uncounted_failure, uncounted_code_prefixes};
+use walrelay_errors::Chain;
 use walrelay_pg_client::{ConnectConfig, SqlClient, connect_sql, sql};
 
-use crate::apply::apply_error::{ApplyError, chain};
+use crate::apply::apply_error::ApplyError;
 use crate::apply::apply_options::{Plan, VERSION_GAP};
 use crate::apply::handler_kind::Kind;
 use crate::columns::{Columns, MESSAGES, Parameter, borrowed};
@@ -208,7 +209,8 @@ impl Connection {
     pub(crate) async fn apply(
         &mut self,
         plan: &Plan,
-        (events, standing): (&[Arc<Event>], Standing),
+        events: &[Arc<Event>],
+        standing: Standing,
     ) -> Result<Vec<Applied>, ApplyError> {
         // The last attempt waits for locks as long as usual, because another batch may have held
         // the lock before.
@@ -344,7 +346,7 @@ impl Connection {
         let registration = self.registration(&plan.consumer).await?;
         let hidden = match registration {
             Some(_) => None,
-            None => self.refuse_hidden().await.err().map(|error| chain(&error)),
+            None => self.refuse_hidden().await.err().map(|error| Chain(&error).to_string()),
         };
         let client = self.client().await?;
         let no_attempt: Vec<&str> = uncounted_code_prefixes().collect();

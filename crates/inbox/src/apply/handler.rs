@@ -198,7 +198,8 @@ impl Found {
 ///
 /// `settings` sets the transaction's settings, from [`settings`](crate::apply::database::settings).
 pub(crate) async fn run(
-    (handler, settings): (&dyn AnyHandler, &str),
+    handler: &dyn AnyHandler,
+    settings: &str,
     transaction: &mut Transaction<'_>,
     events: &[Event],
 ) -> Result<Found, RunError> {
@@ -229,7 +230,7 @@ pub(crate) async fn run(
         }
         let batch: Vec<Event> = chosen.iter().map(|index| events[*index].clone()).collect();
         let tried = Instant::now();
-        let Err(error) = attempt(handler, transaction, (&batch, &closing)).await? else {
+        let Err(error) = attempt(handler, transaction, &batch, &closing).await? else {
             savepoints += 1;
             chosen.into_iter().for_each(|index| verdicts[index] = Verdict::Applied);
             continue;
@@ -264,7 +265,8 @@ pub(crate) async fn run(
 async fn attempt(
     handler: &dyn AnyHandler,
     transaction: &mut Transaction<'_>,
-    (events, closing): (&[Event], &str),
+    events: &[Event],
+    closing: &str,
 ) -> Result<Result<(), HandlerError>, tokio_postgres::Error> {
     let savepoint = transaction.savepoint("walrelay").await?;
     let mut done = handler.handle(&savepoint, events).await;

@@ -107,7 +107,8 @@ impl Observed {
     pub(crate) fn note_row(
         &self,
         consumer: &str,
-        (row, hidden): (Option<&Registration>, Option<String>),
+        row: Option<&Registration>,
+        hidden: Option<String>,
     ) {
         let gone = || {
             format!(
@@ -188,7 +189,7 @@ impl Observed {
     }
 
     /// Logs an event that failed and is stored. With hundreds of failures, only a few are logged.
-    pub(crate) fn note_stored(&mut self, consumer: &str, (event_id, its): (&str, &Applied)) {
+    pub(crate) fn note_stored(&mut self, consumer: &str, event_id: &str, its: &Applied) {
         if its.result == "retrying" {
             // Counted here, because the next check of the rows is seconds away.
             self.metrics.row(ROWS_RETRYING).inc();

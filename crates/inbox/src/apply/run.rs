@@ -238,7 +238,7 @@ impl Run {
             let Batch { id, messages, standing } = batch;
             let traced = self.observed.begin(&self.subscription, &messages);
             self.begin(move |mut connection, plan| async move {
-                let ended = connection.apply(&plan, (&messages, standing)).await;
+                let ended = connection.apply(&plan, &messages, standing).await;
                 (connection, JobResult::Batch { id, began: now, events: messages, traced, ended })
             });
         }
@@ -272,7 +272,7 @@ impl Run {
                 }
             }
             JobResult::Redelivered(began, ended) => {
-                if let Some(failure) = self.redelivered(&ended, (began, now)) {
+                if let Some(failure) = self.redelivered(&ended, began, now) {
                     self.failed(failure, now);
                 }
             }
@@ -316,8 +316,7 @@ impl Run {
                 }
                 "retrying" | "dead" if its.error_code.is_some() => {
                     self.stored = Stored::Perhaps;
-                    let stored = (event.event_id.as_str(), its);
-                    self.observed.note_stored(&self.plan.consumer, stored);
+                    self.observed.note_stored(&self.plan.consumer, &event.event_id, its);
                 }
                 _ => {}
             }
@@ -339,7 +338,8 @@ impl Run {
     fn redelivered(
         &mut self,
         ended: &Result<Vec<Applied>, ApplyError>,
-        (began, now): (Instant, Instant),
+        began: Instant,
+        now: Instant,
     ) -> Option<Failure> {
         let mut next = now + REDELIVER_EVERY;
         let failure = match ended {
@@ -390,7 +390,7 @@ impl Run {
             Ok(Found { registration, hidden, stuck, waiting }) => {
                 self.observed.health.set_stuck(stuck);
                 self.observed.note_waiting(&self.plan.consumer, waiting);
-                self.observed.note_row(&self.plan.consumer, (registration.as_ref(), hidden));
+                self.observed.note_row(&self.plan.consumer, registration.as_ref(), hidden);
                 if let Some(row) = registration {
                     self.observed.note_rebuild(&self.plan.consumer, row.rebuild.as_ref());
                     self.registered(&row);

@@ -36,7 +36,7 @@ impl Connection {
             let mut applied = take(transaction, plan, events).await?;
             let chosen: Vec<usize> = (0..events.len()).filter(|i| applied[*i].is_new()).collect();
             let batch: Vec<Event> = chosen.iter().map(|i| Event::clone(&events[*i])).collect();
-            let verdicts = judge(handler, transaction, plan, (&batch, From::Subscription)).await?;
+            let verdicts = judge(handler, transaction, plan, &batch, From::Subscription).await?;
             let settling =
                 VerdictWriter { events: &batch, verdicts: &verdicts, from: From::Subscription };
             for (index, settled) in settling.settle(transaction, plan).await? {
@@ -56,7 +56,7 @@ impl Connection {
     ) -> Result<Vec<Applied>, ApplyError> {
         self.in_transaction(plan, async |transaction| {
             let events = take_due(transaction, plan, limit).await?;
-            let verdicts = judge(handler, transaction, plan, (&events, From::Inbox)).await?;
+            let verdicts = judge(handler, transaction, plan, &events, From::Inbox).await?;
             let settling =
                 VerdictWriter { events: &events, verdicts: &verdicts, from: From::Inbox };
             let settled = settling.settle(transaction, plan).await?;
@@ -154,16 +154,17 @@ async fn judge(
     handler: &dyn AnyHandler,
     transaction: &mut Transaction<'_>,
     plan: &Plan,
-    (events, from): (&[Event], From),
+    events: &[Event],
+    from: From,
 ) -> Result<Vec<Verdict>, RunError> {
     let mut verdicts = match plan.on_gap {
         OnGap::Accept => vec![None; events.len()],
-        OnGap::Hold => gaps(transaction, plan, (events, from)).await?,
+        OnGap::Hold => gaps(transaction, plan, events, from).await?,
     };
     let chosen: Vec<usize> = (0..events.len()).filter(|i| verdicts[*i].is_none()).collect();
     let batch: Vec<Event> = chosen.iter().map(|i| events[*i].clone()).collect();
     let settings = settings(plan);
-    let found = run_in_time(plan, run((handler, &settings), transaction, &batch)).await?;
+    let found = run_in_time(plan, run(handler, &settings, transaction, &batch)).await?;
     let found = match from {
         From::Subscription => found.unless_all_fail(),
         // The event failed before while others passed, or it would not be stored.
@@ -175,7 +176,7 @@ async fn judge(
     let verdicts = verdicts.into_iter().map(|verdict| verdict.unwrap_or(Verdict::Deferred));
     let verdicts = verdicts.collect();
     if has_gap && has_unapplied {
-        return behind(transaction, plan, (events, verdicts)).await;
+        return behind(transaction, plan, events, verdicts).await;
     }
     Ok(verdicts)
 }
@@ -185,7 +186,8 @@ async fn judge(
 async fn behind(
     transaction: &Transaction<'_>,
     plan: &Plan,
-    (events, verdicts): (&[Event], Vec<Verdict>),
+    events: &[Event],
+    verdicts: Vec<Verdict>,
 ) -> Result<Vec<Verdict>, RunError> {
     let gap = |verdict: &Verdict| matches!(verdict, Verdict::TooSoon { .. }).then_some("gap");
     let gaps: Vec<Option<&str>> = verdicts.iter().map(gap).collect();
@@ -209,7 +211,8 @@ async fn behind(
 async fn gaps(
     transaction: &Transaction<'_>,
     plan: &Plan,
-    (events, from): (&[Event], From),
+    events: &[Event],
+    from: From,
 ) -> Result<Vec<Option<Verdict>>, RunError> {
     let columns = Columns::of(events);
     let mut parameters = columns.parameters(plan);
@@ -296,7 +299,7 @@ impl VerdictWriter<'_> {
         // events queued behind it.
         for (chosen, max_attempts) in [(last, 1), (rest, plan.max_attempts)] {
             if !chosen.is_empty() {
-                let results = self.write(transaction, plan, (&chosen, max_attempts)).await?;
+                let results = self.write(transaction, plan, &chosen, max_attempts).await?;
                 settled
                     .extend(chosen.into_iter().zip(results).filter_map(|(i, it)| Some((i, it?))));
             }
@@ -308,7 +311,8 @@ impl VerdictWriter<'_> {
         &self,
         transaction: &Transaction<'_>,
         plan: &Plan,
-        (chosen, max_attempts): (&[usize], i32),
+        chosen: &[usize],
+        max_attempts: i32,
     ) -> Result<Vec<Option<Applied>>, RunError> {
         let events: Vec<&Event> = chosen.iter().map(|index| &self.events[*index]).collect();
         let columns = Columns::of(&events);

@@ -162,7 +162,7 @@ pub async fn registered(
 ///
 /// Fails if there is no such consumer, or if the database reports an error.
 pub async fn pause(client: &SqlClient, consumer: &str) -> Result<(), InboxError> {
-    update(client, consumer, ("pause", "paused = true")).await
+    update(client, consumer, "pause", "paused = true").await
 }
 
 /// The wait of one attempt. Batches queued behind the lock also wait, and the pause refuses them
@@ -238,7 +238,7 @@ pub async fn other_readers(
 ///
 /// Fails if there is no such consumer, or if the database reports an error.
 pub async fn resume(client: &SqlClient, consumer: &str) -> Result<(), InboxError> {
-    update(client, consumer, ("resume", "paused = false")).await
+    update(client, consumer, "resume", "paused = false").await
 }
 
 /// The wait of one lock attempt of a rebuild. Batches and readers queued behind the lock also wait.
@@ -310,7 +310,8 @@ fn reset_failed(source: Sql) -> InboxError {
 async fn update(
     client: &SqlClient,
     consumer: &str,
-    (verb, set): (&str, &str),
+    verb: &str,
+    set: &str,
 ) -> Result<(), InboxError> {
     refuse_hidden_consumers(client, TableAccess::Update).await?;
     let sql = format!(
@@ -359,7 +360,7 @@ pub async fn status(client: &SqlClient, consumer: &str) -> Result<Map<String, Va
     for count in counted {
         events.insert(count.get(0), json!(count.get::<_, i64>(1)));
     }
-    let implausible = implausible(client, (consumer, generation)).await?;
+    let implausible = implausible(client, consumer, generation).await?;
     let report = json!({
         "consumer": consumer,
         "subscription": subscription,
@@ -398,7 +399,8 @@ fn finding(consumer: &str, keys: Vec<String>) -> impl Iterator<Item = (String, V
 /// Returns at most a hundred keys whose position is proved wrong.
 async fn implausible(
     client: &SqlClient,
-    (consumer, generation): (&str, i32),
+    consumer: &str,
+    generation: i32,
 ) -> Result<Vec<String>, InboxError> {
     let sql = sql!("admin.sql", "implausible");
     let rows =
@@ -436,7 +438,8 @@ pub async fn received(
 pub async fn read_from(
     client: &SqlClient,
     consumer: &str,
-    (former, next): (&str, &str),
+    former: &str,
+    next: &str,
 ) -> Result<bool, InboxError> {
     let sql = sql!("admin.sql", "read_from");
     let moved = client.execute(sql, &[&consumer, &former, &next]).await;

@@ -37,7 +37,8 @@ impl AuditedTable {
     #[must_use]
     pub fn new(
         table: QualifiedName,
-        (id, occurred_at): (&str, &str),
+        id: &str,
+        occurred_at: &str,
         aggregate_type: Option<&str>,
     ) -> Self {
         Self {
@@ -104,7 +105,7 @@ impl Findings {
         *self.inbox.entry(status.to_owned()).or_default() += count;
     }
 
-    fn miss(&mut self, (event_id, occurred_at): (String, SystemTime), listed: usize) {
+    fn miss(&mut self, event_id: String, occurred_at: SystemTime, listed: usize) {
         self.missing_count += 1;
         self.last_missing = self.last_missing.max(Some(occurred_at));
         if self.missing.len() < listed {
@@ -167,9 +168,9 @@ impl AuditTarget<'_> {
     }
 
     /// Returns the digests per minute. A subscription has none, so every id is compared.
-    async fn seen(self, time: (SystemTime, SystemTime)) -> Result<Seen, InboxError> {
+    async fn seen(self, since: SystemTime, until: SystemTime) -> Result<Seen, InboxError> {
         match self {
-            Self::Inbox(client, consumer) => consumer.seen(client, time).await,
+            Self::Inbox(client, consumer) => consumer.seen(client, since, until).await,
             Self::Subscription(_) => Ok(Seen::default()),
         }
     }
@@ -201,7 +202,7 @@ pub async fn audit(
     let since = pruned.map_or(scope.since, |pruned| pruned.max(scope.since));
     let scope = Scope { since, ..scope.clone() };
     let settled = settled_minutes(outbox, &scope).await?;
-    let seen = against.seen((scope.since, scope.until)).await?;
+    let seen = against.seen(scope.since, scope.until).await?;
     let rows = settled.values().map(|digest| u64::try_from(digest.count).unwrap_or_default()).sum();
     let mut findings = Findings {
         rows,
@@ -383,7 +384,7 @@ impl AuditedMinute<'_> {
             for row in &page {
                 match held.get(row.get::<_, &str>(0)) {
                     Some(status) => findings.has(status, 1),
-                    None => findings.miss((row.get(0), row.get(1)), self.scope.listed),
+                    None => findings.miss(row.get(0), row.get(1), self.scope.listed),
                 }
             }
             match ids.last() {
@@ -422,8 +423,10 @@ const TRACED_BYTES_MAX: u32 = 4_096;
 /// Fails if the database reports an error.
 pub async fn trace_outbox(
     outbox: &SqlClient,
-    (slots, table): (&[String], &QualifiedName),
-    (id, event_id): (&str, &str),
+    slots: &[String],
+    table: &QualifiedName,
+    id: &str,
+    event_id: &str,
 ) -> Result<Value, InboxError> {
     let id = quote_identifier(id);
     let read = std::slice::from_ref(table);
@@ -515,7 +518,8 @@ impl ConsumerGeneration {
     async fn seen(
         &self,
         client: &SqlClient,
-        (since, until): (SystemTime, SystemTime),
+        since: SystemTime,
+        until: SystemTime,
     ) -> Result<Seen, InboxError> {
         let sql = sql!("audit.sql", "seen");
         let (name, generation) = self.place();

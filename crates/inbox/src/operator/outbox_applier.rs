@@ -43,8 +43,10 @@ impl OutboxApplier {
     /// Fails if no handler or several handlers match, or if the database reports an error.
     pub async fn new(
         client: &SqlClient,
-        (consumer, generation): (&str, i32),
-        (handler, schema): (&str, Option<&str>),
+        consumer: &str,
+        generation: i32,
+        handler: &str,
+        schema: Option<&str>,
     ) -> Result<Self, InboxError> {
         let found = resolve_handler(client, handler).await.map_err(failed("find the handler"))?;
         let problem = match found.as_slice() {

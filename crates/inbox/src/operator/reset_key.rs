@@ -45,13 +45,14 @@ impl KeyPosition {
         let known = client.query_opt(known, &[&consumer]).await;
         let known = known.map_err(failed("read the consumer"))?;
         let generation = known.ok_or_else(|| unknown(consumer))?.get(0);
-        Self::read(&**client, consumer, (generation, ordering_key)).await
+        Self::read(&**client, consumer, generation, ordering_key).await
     }
 
     async fn read(
         client: &(impl GenericClient + Sync),
         consumer: &str,
-        (generation, ordering_key): (i32, &str),
+        generation: i32,
+        ordering_key: &str,
     ) -> Result<Self, InboxError> {
         let sql = sql!("reset_key.sql", "read");
         let row = client.query_opt(sql, &[&consumer, &generation, &ordering_key]).await;
@@ -85,7 +86,8 @@ impl KeyPosition {
 /// Fails if the key has moved since, or if the database reports an error.
 pub async fn reset_key(
     client: &mut SqlClient,
-    (consumer, ordering_key): (&str, &str),
+    consumer: &str,
+    ordering_key: &str,
     seen: &KeyPosition,
 ) -> Result<u64, InboxError> {
     let broke = || failed("reset the key");
@@ -95,7 +97,7 @@ pub async fn reset_key(
     let lock = "SELECT cardinality(public.app_inbox_lock($1, $2, $3, true))";
     let locked = transaction.query_one(lock, &[&consumer, &generation, &keys]).await;
     locked.map_err(broke())?;
-    let now = KeyPosition::read(&transaction, consumer, (generation, ordering_key)).await?;
+    let now = KeyPosition::read(&transaction, consumer, generation, ordering_key).await?;
     if now.position != seen.position || now.system_identifier != seen.system_identifier {
         return Err(InboxError::KeyMoved { ordering_key: ordering_key.to_owned() });
     }

@@ -111,7 +111,7 @@ impl Beside<'_> {
         let row = transaction.query_opt(sql, &[&self.consumer, &self.schema]).await;
         let row = row.map_err(failed(FAILED))?.ok_or_else(|| unknown(self.consumer))?;
         let generation: i32 = row.get(0);
-        forget(&transaction, (self.consumer, generation + 1)).await?;
+        forget(&transaction, self.consumer, generation + 1).await?;
         transaction.commit().await.map_err(failed(FAILED))?;
         Ok(generation)
     }
@@ -135,7 +135,8 @@ impl Beside<'_> {
     pub async fn compare(
         &self,
         client: &SqlClient,
-        (generation, moment): (i32, SystemTime),
+        generation: i32,
+        moment: SystemTime,
     ) -> Result<GenerationDifference, InboxError> {
         let sql = sql!("side_rebuild.sql", "compare");
         let row = client.query_one(sql, &[&self.consumer, &generation, &moment]).await;
@@ -164,7 +165,8 @@ impl Beside<'_> {
     pub async fn switch(
         &self,
         transaction: &Transaction<'_>,
-        (tables, switch_sql): (&[StagedTable], Option<&str>),
+        tables: &[StagedTable],
+        switch_sql: Option<&str>,
     ) -> Result<(), InboxError> {
         let moved = match switch_sql {
             Some(sql) => transaction.batch_execute(&contained(sql)).await,
@@ -199,14 +201,15 @@ pub async fn abandon(
     let sql = sql!("side_rebuild.sql", "abandon");
     let row = transaction.query_opt(sql, &[&consumer, &usual]).await;
     let row = row.map_err(failed(FAILED))?.ok_or_else(|| unknown(consumer))?;
-    forget(&transaction, (consumer, row.get::<_, i32>(0) + 1)).await?;
+    forget(&transaction, consumer, row.get::<_, i32>(0) + 1).await?;
     transaction.commit().await.map_err(failed(FAILED))
 }
 
 /// Deletes the inbox rows of a generation.
 async fn forget(
     transaction: &Transaction<'_>,
-    (consumer, generation): (&str, i32),
+    consumer: &str,
+    generation: i32,
 ) -> Result<(), InboxError> {
     for table in ["app_inbox", "app_inbox_key"] {
         let sql = format!("DELETE FROM public.{table} WHERE consumer = $1 AND generation = $2");

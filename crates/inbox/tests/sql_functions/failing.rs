@@ -203,9 +203,9 @@ async fn once_something_is_known_of_a_batch_no_more_of_it_is_tried_than_there_is
     ];
     for world in worlds().await {
         for (batch, [of_a_set, of_an_event]) in &cases {
-            assert_eq!(outcomes(&world, (SET, batch), ", patience => '0'").await, *of_a_set);
-            assert_eq!(outcomes(&world, (EACH, batch), ", patience => '0'").await, *of_an_event);
-            let patient = outcomes(&world, (SET, batch), "").await;
+            assert_eq!(outcomes(&world, SET, batch, ", patience => '0'").await, *of_a_set);
+            assert_eq!(outcomes(&world, EACH, batch, ", patience => '0'").await, *of_an_event);
+            let patient = outcomes(&world, SET, batch, "").await;
             assert!(!patient.contains("deferred"), "{patient}");
         }
     }
@@ -214,7 +214,8 @@ async fn once_something_is_known_of_a_batch_no_more_of_it_is_tried_than_there_is
 /// Runs a batch, returns its outcomes, and rolls it back.
 async fn outcomes(
     world: &InboxDatabase,
-    (handler, batch): (&str, &[Message]),
+    handler: &str,
+    batch: &[Message],
     patience: &str,
 ) -> String {
     let batch = array(batch);

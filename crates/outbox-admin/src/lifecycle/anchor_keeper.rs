@@ -147,7 +147,7 @@ impl AnchorKeeper {
                 room.max
             )));
         }
-        let at = copy_slot(client, (&self.slot, name), CopyLifetime::Kept).await?;
+        let at = copy_slot(client, &self.slot, name, CopyLifetime::Kept).await?;
         tracing::info!(anchor = name, %at, "an anchor is kept from here on");
         Ok(())
     }

@@ -180,7 +180,7 @@ impl ResetSteps for OnServer<'_> {
 
     async fn copy_anchor(&mut self) -> Result<(), RelayError> {
         let OperationResumer { client, slot, .. } = self.finisher;
-        let copied = copy_slot(client, (&self.reset.anchor_slot, slot), CopyLifetime::Kept).await;
+        let copied = copy_slot(client, &self.reset.anchor_slot, slot, CopyLifetime::Kept).await;
         copied.map(drop).map_err(RelayError::survey)
     }
 

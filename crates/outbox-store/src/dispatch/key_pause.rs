@@ -158,7 +158,8 @@ impl DispatchStore {
         &self,
         client: &Client,
         keys: &[Key<'_>],
-        (through, streaming_pid): (Position, Option<i32>),
+        through: Position,
+        streaming_pid: Option<i32>,
     ) -> Result<u64, StoreError> {
         let (topics, ordering_keys): (Vec<&str>, Vec<&str>) =
             keys.iter().map(|key| (key.topic, key.ordering_key)).unzip();

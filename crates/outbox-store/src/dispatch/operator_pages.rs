@@ -185,7 +185,8 @@ impl DispatchStore {
         &self,
         client: &mut Client,
         event_id: &str,
-        (message, route): (&[u8], &NewDestination),
+        message: &[u8],
+        route: &NewDestination,
     ) -> Result<(), StoreError> {
         let failed = "edit a row of dispatch state";
         let transaction = client.transaction().await.map_err(StoreError::sql(failed))?;

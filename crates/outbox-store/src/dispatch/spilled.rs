@@ -89,31 +89,22 @@ impl DispatchStore {
             }
         }
         let room = limits.bytes_max.saturating_sub(bytes);
-        claimed.extend(self.read_large(client, large, (room, claimed.is_empty())).await?);
+        let large = fitting(large, room, claimed.len());
+        claimed.extend(self.read_large(client, large).await?);
         claimed.sort_unstable_by_key(|(ordinal, row)| (*ordinal, row.position));
         Ok(claimed.into_iter().map(|(_, row)| row).collect())
     }
 
-    /// Reads those first rows of their keys that fit, and at least one if `takes_one`.
+    /// Reads the large messages of these rows.
     async fn read_large(
         &self,
         client: &Client,
-        rows: Vec<(usize, ClaimedRow, u64)>,
-        (room, takes_one): (u64, bool),
+        rows: Vec<(usize, ClaimedRow)>,
     ) -> Result<Vec<(usize, ClaimedRow)>, StoreError> {
-        let mut bytes = 0;
-        let mut is_first = takes_one;
-        let fitting = rows.into_iter().filter(|(.., of_message)| {
-            let fits = bytes + of_message <= room || is_first;
-            is_first = false;
-            bytes += if fits { *of_message } else { 0 };
-            fits
-        });
-        let fitting: Vec<_> = fitting.map(|(ordinal, row, _)| (ordinal, row)).collect();
-        if fitting.is_empty() {
-            return Ok(fitting);
+        if rows.is_empty() {
+            return Ok(rows);
         }
-        let event_ids: Vec<&str> = fitting.iter().map(|(_, row)| row.claim.event_id()).collect();
+        let event_ids: Vec<&str> = rows.iter().map(|(_, row)| row.claim.event_id()).collect();
         let messages = client
             .query_typed(
                 READ_LARGE,
@@ -126,7 +117,7 @@ impl DispatchStore {
             .map(|row| (row.get("event_id"), (row.get("updated_at"), row.get("message"))))
             .collect();
         // The next read returns rows that somebody has changed meanwhile.
-        let unchanged = fitting.into_iter().filter_map(|(ordinal, row)| {
+        let unchanged = rows.into_iter().filter_map(|(ordinal, row)| {
             let (version, message) = messages.remove(row.claim.event_id())?;
             (version == row.claim.version).then_some((ordinal, ClaimedRow { message, ..row }))
         });
@@ -308,3 +299,21 @@ const STORED: &str = sql!("spilled.sql", "stored");
 // `claim.rs` explains `coalesce(status, '')`. Only few rows in the partial index of finished rows
 // are spilled.
 const DELETE_PUBLISHED: &str = sql!("spilled.sql", "delete_published");
+
+/// Returns the large rows that fit, each without the size of its message. If no other row is
+/// claimed, at least one is returned, because a row that never fits would never be published.
+fn fitting(
+    rows: Vec<(usize, ClaimedRow, u64)>,
+    room: u64,
+    claimed: usize,
+) -> Vec<(usize, ClaimedRow)> {
+    let mut bytes = 0;
+    let mut is_first = claimed == 0;
+    let fitting = rows.into_iter().filter(|(.., of_message)| {
+        let fits = bytes + of_message <= room || is_first;
+        is_first = false;
+        bytes += if fits { *of_message } else { 0 };
+        fits
+    });
+    fitting.map(|(ordinal, row, _)| (ordinal, row)).collect()
+}

@@ -77,7 +77,8 @@ DELETE FROM app_outbox_dispatch;";
 async fn cost(
     database: &TestDatabase,
     rows: u32,
-    (before, after): (&str, &str),
+    before: &str,
+    after: &str,
 ) -> Vec<(&'static str, u64)> {
     let session = database.connect().await;
     session.run("TRUNCATE app_outbox_dispatch").await;
@@ -116,13 +117,13 @@ async fn no_command_costs_more_where_more_is_parked() {
         // Autovacuum would add to the count, and its statistics would be another case.
         session.run("ALTER TABLE app_outbox_dispatch SET (autovacuum_enabled = off)").await;
         let analyze = "ANALYZE app_outbox_dispatch";
-        for (name, when) in [
-            ("never analyzed", ("", "")),
-            ("analyzed", ("", analyze)),
-            ("analyzed when nothing was parked", (EMPTIED_TABLE, "")),
+        for (name, before, after) in [
+            ("never analyzed", "", ""),
+            ("analyzed", "", analyze),
+            ("analyzed when nothing was parked", EMPTIED_TABLE, ""),
         ] {
-            let small = cost(&database, 3_000, when).await;
-            let large = cost(&database, 30_000, when).await;
+            let small = cost(&database, 3_000, before, after).await;
+            let large = cost(&database, 30_000, before, after).await;
             assert_alike(&format!("{major}, {name}"), &small, &large);
         }
     }

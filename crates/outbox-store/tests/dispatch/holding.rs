@@ -28,7 +28,7 @@ async fn lift(session: &mut TestClient, replay: &str) {
 
 /// Confirms the hold of `k` for a slot that nobody streams.
 async fn answer(store: &DispatchStore, session: &TestClient, through: Position) -> u64 {
-    store.answer_holds(session, &[key("k")], (through, None)).await.expect("an answer")
+    store.answer_holds(session, &[key("k")], through, None).await.expect("an answer")
 }
 
 async fn add(session: &TestClient, rows: &[(Position, &str)], source: HistorySource) -> u64 {
@@ -71,8 +71,8 @@ async fn a_key_is_held_through_what_was_read_or_through_what_lies_before_the_fir
 async fn only_the_session_that_streams_the_slot_answers() {
     let (_database, mut session) = migrated().await;
     assert_eq!(place(&mut session, "r1", &["k"]).await, None);
-    let streams = (at(9, 0), Some(4_711));
-    assert_eq!(store().answer_holds(&session, &[key("k")], streams).await.unwrap(), 0);
+    let answered = store().answer_holds(&session, &[key("k")], at(9, 0), Some(4_711)).await;
+    assert_eq!(answered.unwrap(), 0);
     assert_eq!(store().replay_holds(&session, "r1").await.unwrap().wanted, 1);
 }
 

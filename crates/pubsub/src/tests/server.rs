@@ -211,7 +211,7 @@ async fn serve(wire: Box<dyn ByteStream>, number: usize, shared: Arc<Shared>) {
     let mut accepted = 0;
     // Ends when the client disconnects, or when an answer cuts the connection.
     while let Some(Ok((request, respond))) = next(&mut connection, &mut requests).await {
-        requests.spawn(answer((number, request), respond, Arc::clone(&shared)));
+        requests.spawn(answer(number, request, respond, Arc::clone(&shared)));
         accepted += 1;
         {
             let mut most = shared.most_streams.lock().unwrap();
@@ -249,7 +249,8 @@ enum Next {
 }
 
 async fn answer(
-    (connection, request): (usize, Request<RecvStream>),
+    connection: usize,
+    request: Request<RecvStream>,
     mut respond: SendResponse<Bytes>,
     shared: Arc<Shared>,
 ) -> Next {

@@ -325,6 +325,12 @@ impl Metrics {
         self.heaviest_key_bytes_per_second.set(0);
     }
 
+    /// Returns the registry of all metrics.
+    #[must_use]
+    pub fn registry(&self) -> Arc<Registry> {
+        Arc::clone(&self.registry)
+    }
+
     /// Returns the metrics in the Prometheus text format.
     ///
     /// # Errors

@@ -377,11 +377,11 @@ impl Flow {
             let Some(batch) = lanes.next_batch(now) else { break };
             publishes.start(batch);
         }
-        let effects = lanes.effects();
-        observer.rows_to_record(&effects.rows_to_record);
-        observer.finished(&effects.finished);
-        recorder.park(&mut effects.rows_to_record);
-        recorder.finish(&mut effects.finished);
+        let outputs = lanes.outputs();
+        observer.rows_to_record(&outputs.rows_to_record);
+        observer.finished(&outputs.finished);
+        recorder.park(&mut outputs.rows_to_record);
+        recorder.finish(&mut outputs.finished);
         let in_flight = if tracker.is_settled() { InFlight::Nothing } else { InFlight::Rows };
         recorder.settled(tracker.watermark(), in_flight);
         if tracker.needs_publication_check() {
@@ -430,8 +430,8 @@ impl Flow {
             Ok(message_ids) => self.lanes.stored(batch, message_ids, now),
             Err(failure) => self.lanes.refused(batch, &failure, now),
         }
-        let effects = self.lanes.effects();
-        for (ticket, memory) in effects.settled.drain(..) {
+        let outputs = self.lanes.outputs();
+        for (ticket, memory) in outputs.settled.drain(..) {
             self.tracker.settle(ticket);
             self.budget.release(memory);
         }

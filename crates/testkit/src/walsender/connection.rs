@@ -163,7 +163,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             let query = String::from_utf8_lossy(&body).into_owned();
             match tag {
                 b'Q' if query.starts_with("START_REPLICATION") => {
-                    match server.begin(pid, (slot_of(&query), application_name(&startup))) {
+                    match server.begin(pid, slot_of(&query), application_name(&startup)) {
                         Ok(streams) => break (streams, start_of(&query)),
                         Err(refusal) => writer.write_all(&refusal.message()).await?,
                     }
@@ -488,7 +488,8 @@ impl ScriptedServer {
     fn begin(
         &self,
         pid: i32,
-        (slot, application_name): (&str, String),
+        slot: &str,
+        application_name: String,
     ) -> Result<StreamOwner, Refusal> {
         if slot == LIVE_SLOT {
             return self.take_slot(pid, application_name).map(StreamOwner::Slot);

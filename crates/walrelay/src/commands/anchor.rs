@@ -104,7 +104,7 @@ async fn create(
     }
     let room = read_slot_capacity(client).await?;
     refuse_without_room(&room, &state, wal_budget)?;
-    let at = copy_slot(client, (live, &slot), CopyLifetime::Kept).await?;
+    let at = copy_slot(client, live, &slot, CopyLifetime::Kept).await?;
     let system = read_recorded_system_identifier(client, live).await?;
     // Without this entry, the anchor's age is unknown until the relay records a time.
     if let Err(error) = note_wal_time(client, &system).await {

@@ -90,7 +90,8 @@ async fn scope(outbox: &SqlClient, config: &AuditConfig) -> Result<Scope, Error>
         };
         tables.push(AuditedTable::new(
             table.clone(),
-            (&id, &occurred_at),
+            &id,
+            &occurred_at,
             aggregate_type.as_deref(),
         ));
     }

@@ -73,7 +73,7 @@ async fn trace(outbox: &SqlClient, config: &TraceConfig) -> Result<Value, Error>
     let (mut row, mut occurred_at) = (Value::Null, None);
     for table in &config.database.outbox.tables {
         let column = column_of(outbox, table, &config.columns.id).await?;
-        let found = trace_outbox(outbox, (&slots, table), (&column, id)).await?;
+        let found = trace_outbox(outbox, &slots, table, &column, id).await?;
         if !found.is_null() {
             if let Some(names) = &config.columns.occurred_at {
                 let moment = column_of(outbox, table, names).await?;

@@ -235,7 +235,7 @@ fn with_a_call_without_an_answer(
         let other = send_row(&mut flow, 900, b'o', sent_at);
         flow.lanes.stored(other, vec!["m".to_owned()], now);
         // The row bypassed the budget, so its memory must not be released to it.
-        flow.lanes.effects().settled.clear();
+        flow.lanes.outputs().settled.clear();
     }
     (flow, publishes)
 }
@@ -257,7 +257,7 @@ fn calls_without_an_answer_are_given_up_near_the_budget_whether_others_are_answe
             Measured { wal_end: Lsn::new(1_000), retention: WalRetentionLimit::Unlimited };
         flow.wal_measured(measured, &mut publishes);
         assert_eq!(publishes.is_empty(), is_given_up, "{budget:?}, {delivery:?}, {age:?}");
-        let recorded = &flow.lanes.effects().rows_to_record;
+        let recorded = &flow.lanes.outputs().rows_to_record;
         let positions: Vec<_> =
             recorded.iter().map(|row| row.message.position().commit_lsn).collect();
         let expected = [Lsn::new(1)];

@@ -41,7 +41,7 @@ pub(super) async fn edit(
     let EditedMessage { message, changed } = files.apply_to(&detail, route.as_ref())?;
     match &route {
         None => store.edit(client, id, &message).await?,
-        Some(route) => store.reroute(client, id, (&message, route)).await?,
+        Some(route) => store.reroute(client, id, &message, route).await?,
     }
     let changed = match changed.as_slice() {
         [] => String::new(),

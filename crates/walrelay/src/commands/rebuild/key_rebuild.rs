@@ -35,8 +35,8 @@ pub(in crate::commands) async fn rebuild(
         let wanted = wanted(config);
         let rows = Box::pin(outbox_row_check::check(&config.rows, &wanted)).await?;
         let generation = ConsumerGeneration::find(client, Some(&order.name)).await?.generation();
-        let target = (order.name.as_str(), generation);
-        let fill = OutboxApplier::new(client, target, (&config.handler, None)).await?;
+        let fill =
+            OutboxApplier::new(client, &order.name, generation, &config.handler, None).await?;
         let keys = Keys { consumer: &order.name, generation, keys: &config.keys };
         let once = Once { order, config, keys, fill: &fill, rows: &rows, wanted: &wanted };
         let events = loop {

@@ -100,7 +100,7 @@ impl OutboxRebuild<'_> {
         }
         let Subscriptions { usual, refill } = &names;
         let name = &self.order.name;
-        if !admin::read_from(client, name, (refill, usual)).await.map_err(Error::Inbox)? {
+        if !admin::read_from(client, name, refill, usual).await.map_err(Error::Inbox)? {
             return Err(Error::Unfit {
                 what: format!("consumer {name:?} does not read {refill} any more"),
                 hint: "somebody else has moved it: look with `walrelay consumer status`",

@@ -58,19 +58,18 @@ pub(in crate::commands) async fn rebuild(
             rows.rows
         ))?;
         failpoint::hit("beside-begun");
-        let target = (order.name.as_str(), generation + 1);
-        let fill =
-            OutboxApplier::new(client, target, (&config.handler, Some(&config.schema))).await?;
+        let schema = Some(config.schema.as_str());
+        let fill = OutboxApplier::new(client, &order.name, generation + 1, &config.handler, schema)
+            .await?;
         let mut filling =
             Filling { place, fill, rows: &rows, settled: SettledRows::None, round: 0 };
         filling.catch_up(client).await?;
         failpoint::hit("beside-filled");
         let moment = place.moment(client).await?;
         filling.catch_up(client).await?;
-        let difference = place.compare(client, (generation, moment)).await?;
+        let difference = place.compare(client, generation, moment).await?;
         refuse_less(order, generation, difference)?;
-        let using = (&tables[..], switch_sql.as_deref());
-        while !filling.switch(client, using).await? {
+        while !filling.switch(client, &tables, switch_sql.as_deref()).await? {
             sleep(AGAIN_AFTER).await;
         }
         failpoint::hit("beside-switched");
@@ -231,7 +230,8 @@ impl Filling<'_> {
     async fn switch(
         &mut self,
         client: &mut SqlClient,
-        using: (&[StagedTable], Option<&str>),
+        tables: &[StagedTable],
+        switch_sql: Option<&str>,
     ) -> Result<bool, Error> {
         let transaction = self.fill.begin(client).await?;
         match self.place.stop_others(&transaction).await {
@@ -252,7 +252,7 @@ impl Filling<'_> {
         };
         Box::pin(reader.each(self.round, visit)).await?;
         self.fill.apply(&transaction, &batch.take()).await?;
-        match self.place.switch(&transaction, using).await {
+        match self.place.switch(&transaction, tables, switch_sql).await {
             Ok(()) => {}
             Err(error) if error.is_in_the_way() => return Ok(false),
             Err(error) => return Err(error.into()),

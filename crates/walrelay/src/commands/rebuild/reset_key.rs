@@ -30,7 +30,7 @@ pub(in crate::commands) async fn execute(
         })
     };
     agreed(("reset the key?", *consent), alone, shutdown).await?;
-    let forgotten = reset_key(client, (name, key), &seen).await?;
+    let forgotten = reset_key(client, name, key, &seen).await?;
     print(&format!(
         "reset: key {} of consumer {name}; {forgotten} skipped event(s) are unseen again\n{}",
         visible(key),

@@ -1,15 +1,15 @@
 //! Sends telemetry while a command runs.
 
 use walrelay_errors::Code;
-use walrelay_otlp::{Exporter, MetricsText, Spans, StartError};
+use walrelay_otlp::{Exporter, Figures, Spans, StartError};
 
 use crate::config::Problem;
 use crate::error::Error;
 use crate::http::Observed;
 
-/// Returns a function that updates and returns the text of `/metrics`.
-pub(in crate::commands) fn figures(observed: Observed) -> MetricsText {
-    Box::new(move || observed.metrics())
+/// Returns a function that updates the figures of `/metrics` and returns their registry.
+pub(in crate::commands) fn figures(observed: Observed) -> Figures {
+    Box::new(move || observed.registry())
 }
 
 /// Runs `work` with a source of spans, and sends the remaining spans and the metrics at the end.
