@@ -165,13 +165,7 @@ impl Coded for InboxError {
     fn code(&self) -> Code {
         match self {
             Self::Connect(error) => error.code(),
-            Self::Store(error) => match error.code() {
-                // An earlier check found the outbox's tables, so a missing table belongs to the
-                // inbox.
-                Code::TableMissing => Code::InboxUnsuitable,
-                Code::PermissionMissing => Code::ConsumerPermissionMissing,
-                code => code,
-            },
+            Self::Store(error) => code_in_inbox(error),
             Self::Outbox(error) => error.code(),
             Self::Rights { .. } => Code::PermissionMissing,
             Self::Inbox { .. } => Code::InboxUnsuitable,
@@ -195,9 +189,19 @@ impl Coded for InboxError {
     }
 
     fn fix(&self) -> Option<String> {
-        match self {
-            Self::Rights { hint, .. } => Some(hint.clone()),
-            _ => None,
-        }
+        if let Self::Rights { hint, .. } = self { Some(hint.clone()) } else { None }
+    }
+}
+
+/// Returns the code of a statement's error in the consumer's database.
+fn code_in_inbox(error: &SqlError) -> Code {
+    let code = error.code();
+    // An earlier check found the outbox's tables, so a missing table belongs to the inbox.
+    if code == Code::TableMissing {
+        Code::InboxUnsuitable
+    } else if code == Code::PermissionMissing {
+        Code::ConsumerPermissionMissing
+    } else {
+        code
     }
 }

@@ -77,22 +77,22 @@ impl Times {
     fn add(self, points: &mut Points, labels: Vec<KeyValue>, value: metric_point::Value) {
         match value {
             metric_point::Value::CounterValue(counter) => {
-                let value = counter.total.map(|total| match total {
+                let total = counter.total.map(|total| match total {
                     Total::IntValue(whole) => whole_number(whole),
                     Total::DoubleValue(number) => Value::AsDouble(number),
                 });
                 let point = NumberDataPoint {
                     start_time_unix_nano: self.start,
-                    ..self.point(labels, value)
+                    ..self.point(labels, total)
                 };
                 points.counters.push(point);
             }
             metric_point::Value::GaugeValue(gauge) => {
-                let value = gauge.value.map(|value| match value {
+                let level = gauge.value.map(|level| match level {
                     gauge_value::Value::IntValue(whole) => Value::AsInt(whole),
                     gauge_value::Value::DoubleValue(number) => Value::AsDouble(number),
                 });
-                points.gauges.push(self.point(labels, value));
+                points.gauges.push(self.point(labels, level));
             }
             metric_point::Value::HistogramValue(histogram) => {
                 points.histograms.push(self.histogram(labels, histogram));

@@ -168,10 +168,8 @@ impl RelayError {
     /// shutting down is retried as usual.
     #[must_use]
     pub fn at_first(self) -> Self {
-        match self {
-            Self::Connect(_) | Self::Setup { .. } => Self::AtFirst(Box::new(self)),
-            other => other,
-        }
+        let may_be_misnamed = matches!(self, Self::Connect(_) | Self::Setup { .. });
+        if may_be_misnamed { Self::AtFirst(Box::new(self)) } else { self }
     }
 
     /// Returns whether the first connection of this process failed.

@@ -73,8 +73,8 @@ mod tests {
     fn a_server_whose_wal_ends_before_a_position_that_was_read_is_rejected_until_its_timeline_changes()
      {
         let mut history = ServerHistory::default();
-        let is_rejected = |history: &mut ServerHistory, log, wal_end| {
-            history.check(Some(log), Lsn::new(wal_end)).is_err()
+        let is_rejected = |known: &mut ServerHistory, log, wal_end| {
+            known.check(Some(log), Lsn::new(wal_end)).is_err()
         };
         assert!(!is_rejected(&mut history, "7/1", 5), "nothing was read yet");
         history.read(Some("7/1"), Lsn::new(100));

@@ -197,9 +197,8 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
                 let told = |current: &Holder| {
                     health.stand_by(current.to_string());
                     metrics.stand_by();
-                    if let Some(confirmed) = current.signs.confirmed_flush {
-                        memory.history.read(log.as_deref(), confirmed);
-                    }
+                    let confirmed = current.signs.confirmed_flush.into_iter();
+                    confirmed.for_each(|at| memory.history.read(log.as_deref(), at));
                 };
                 return tokio::select! {
                     biased;
