@@ -30,9 +30,8 @@ const NAME_LABEL: &str = "app.kubernetes.io/name";
 
 /// Reports whether walrelay reads this variable.
 pub(crate) fn is_variable(name: &str) -> bool {
-    let is_of = |option: &str| {
-        variable_of(option) == name || established_variables(option).contains(&name)
-    };
+    let is_of =
+        |option: &str| variable_of(option) == name || established_variables(option).contains(&name);
     OTHERS.contains(&name) || options().iter().any(|option| is_of(&option.name))
 }
 

@@ -19,7 +19,7 @@ pub struct LostSlot {
 }
 
 impl LostSlot {
-    /// Returns whether `prepare-upgrade` dropped the slot on purpose.
+    /// Returns whether `upgrade prepare` dropped the slot on purpose.
     #[must_use]
     pub fn is_for_an_upgrade(&self) -> bool {
         let begun = self.settled.as_ref().and_then(|row| row.operation.as_deref());
@@ -71,7 +71,7 @@ pub fn loss(
         (Some(_), Some(row)) if system_identifier.is_some_and(|id| id != row.system_identifier) => {
             format!(
                 "is on record as one of the server {}, which is another; where pg_upgrade has carried it over: \
-                 walrelay slot adopt",
+                 walrelay upgrade finish",
                 row.system_identifier
             )
         }

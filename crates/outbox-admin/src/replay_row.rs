@@ -1,8 +1,8 @@
 //! The progress of each replay, in `app_outbox_replay`, from which it resumes.
 
 use pgoutput_parser::Lsn;
-use tokio_postgres::Client;
 use tokio_postgres::types::{PgLsn, Type};
+use tokio_postgres::{Client, Row};
 
 use crate::admin_error::AdminError;
 use crate::rows::unsettled_rows::AggregateKey;
@@ -96,6 +96,12 @@ pub async fn take_replay(client: &Client, id: &str) -> Result<bool, AdminError> 
     Ok(row.get(0))
 }
 
+const COLUMNS: &str =
+    "SELECT id, slot, anchor, system_identifier, request::text AS request, from_lsn, to_lsn,
+       settled_lsn, rows_published, finished_at IS NOT NULL AS is_over,
+       coalesce((request ->> 'given_up')::bool, false) AS is_given_up
+  FROM public.app_outbox_replay";
+
 /// Reads the replay of this name.
 ///
 /// # Errors
@@ -103,34 +109,46 @@ pub async fn take_replay(client: &Client, id: &str) -> Result<bool, AdminError> 
 /// There is no such table, the server refused the statement, or the connection ended.
 pub async fn read_replay(client: &Client, id: &str) -> Result<Option<ReplayRow>, AdminError> {
     let row = client
-        .query_typed_opt(
-            "SELECT id, slot, anchor, system_identifier, request::text AS request, from_lsn, to_lsn,
-                    settled_lsn, rows_published, finished_at IS NOT NULL AS is_over,
-                    coalesce((request ->> 'given_up')::bool, false) AS is_given_up
-               FROM public.app_outbox_replay WHERE id = $1",
-            &[(&id, Type::TEXT)],
+        .query_typed_opt(&format!("{COLUMNS} WHERE id = $1"), &[(&id, Type::TEXT)])
+        .await
+        .map_err(AdminError::sql("read app_outbox_replay"))?;
+    Ok(row.as_ref().map(replay_of))
+}
+
+/// Reads the replays of these slots, newest first.
+///
+/// # Errors
+///
+/// There is no such table, the server refused the statement, or the connection ended.
+pub async fn read_replays(client: &Client, slots: &[String]) -> Result<Vec<ReplayRow>, AdminError> {
+    let rows = client
+        .query_typed(
+            &format!("{COLUMNS} WHERE slot = ANY($1) ORDER BY started_at DESC, id"),
+            &[(&slots, Type::TEXT_ARRAY)],
         )
         .await
         .map_err(AdminError::sql("read app_outbox_replay"))?;
-    Ok(row.map(|row| {
-        let lsn = |column| Lsn::new(row.get::<_, PgLsn>(column).into());
-        ReplayRow {
-            id: row.get("id"),
-            slot: row.get("slot"),
-            anchor: row.get("anchor"),
-            system_identifier: row.get("system_identifier"),
-            request: row.get("request"),
-            from: lsn("from_lsn"),
-            to: lsn("to_lsn"),
-            settled: lsn("settled_lsn"),
-            rows: u64::try_from(row.get::<_, i64>("rows_published")).unwrap_or_default(),
-            end: match (row.get("is_over"), row.get("is_given_up")) {
-                (false, _) => None,
-                (true, false) => Some(ReplayEnd::Done),
-                (true, true) => Some(ReplayEnd::GivenUp),
-            },
-        }
-    }))
+    Ok(rows.iter().map(replay_of).collect())
+}
+
+fn replay_of(row: &Row) -> ReplayRow {
+    let lsn = |column| Lsn::new(row.get::<_, PgLsn>(column).into());
+    ReplayRow {
+        id: row.get("id"),
+        slot: row.get("slot"),
+        anchor: row.get("anchor"),
+        system_identifier: row.get("system_identifier"),
+        request: row.get("request"),
+        from: lsn("from_lsn"),
+        to: lsn("to_lsn"),
+        settled: lsn("settled_lsn"),
+        rows: u64::try_from(row.get::<_, i64>("rows_published")).unwrap_or_default(),
+        end: match (row.get("is_over"), row.get("is_given_up")) {
+            (false, _) => None,
+            (true, false) => Some(ReplayEnd::Done),
+            (true, true) => Some(ReplayEnd::GivenUp),
+        },
+    }
 }
 
 /// Records the progress of a replay: its position and number of rows.

@@ -170,7 +170,7 @@ impl SessionStore {
         Ok(())
     }
 
-    /// Records the origin. Only a recovery on another server needs it, and `--since` can replace
+    /// Records the origin. Only a recovery on another server needs it, and `--from-time` can replace
     /// it.
     async fn note_origin(&mut self) -> Result<(), StoreFailure> {
         let Some(tables) = self.watch.as_ref().map(|watch| watch.tables().to_vec()) else {
@@ -182,7 +182,7 @@ impl SessionStore {
                 let error = error.to_string();
                 tracing::warn!(
                     error,
-                    "a recovery after an upgrade will need --since: run `walrelay init`"
+                    "a recovery after an upgrade will need --from-time: run `walrelay init`"
                 );
                 Ok(())
             }

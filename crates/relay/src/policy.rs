@@ -137,7 +137,7 @@ policy! {
     /// No address of the server accepts connections, or its name has no address.
     Unreachable "postgres-unreachable": POSTGRES, RECONNECT, POSTGRES,
         "check host, port and network; Supabase's direct host has IPv6 addresses only, unless the IPv4 \
-         add-on is bought; once they were connected, `run` and `consume` reconnect by themselves";
+         add-on is bought; once they were connected, `run` and `consumer run` reconnect by themselves";
     /// The server does not offer TLS.
     TlsNotOffered "tls-not-offered": POSTGRES, RECONNECT, POSTGRES,
         "turn TLS on in the server, or use sslmode=disable";
@@ -150,7 +150,7 @@ policy! {
         "sslrootcert takes a PEM file; WALRELAY_SSLROOTCERT_PEM takes its text";
     /// An address does not answer in time: a server under load, or a firewall that drops packets.
     Unanswered "postgres-timeout": RECONNECT, RECONNECT, POSTGRES,
-        "check host, port and firewall; `run` and `consume` try again until the server answers";
+        "check host, port and firewall; `run` and `consumer run` try again until the server answers";
     /// TLS fails for another reason.
     Tls "tls-failed": POSTGRES, RECONNECT, POSTGRES, "check sslmode, and that the address is Postgres' own";
     /// A connection pooler answers.
@@ -267,10 +267,10 @@ policy! {
     /// The positions on record belong to another server.
     OtherServer "positions-of-another-server": LOST, LOST, LOST,
         "positions on record mean nothing on this server: after an upgrade run `walrelay slot recover`, or \
-         `walrelay slot adopt` if pg_upgrade has carried the slot over: docs/operations.md, Lost slot";
+         `walrelay upgrade finish` if pg_upgrade has carried the slot over: docs/operations.md, Lost slot";
     /// The transaction ids on record belong to another database.
     OtherDatabase "positions-of-another-database": LOST, LOST, LOST,
-        "name a moment with a margin: `walrelay slot recover --since 2026-01-31T12:00:00Z` publishes everything \
+        "name a moment with a margin: `walrelay slot recover --from-time 2026-01-31T12:00:00Z` publishes everything \
          since then: docs/operations.md, Lost slot";
     /// An operation on the slot is unfinished, or another process works on it.
     OperationUnfinished "operation-unfinished": WAIT, WAIT, POSTGRES,
@@ -278,7 +278,7 @@ policy! {
          number of shards: docs/replay.md, docs/shards.md";
     /// An upgrade is being prepared, or its process is gone.
     UpgradeBegun "upgrade-in-progress": WAIT, WAIT, POSTGRES,
-        "wait for `walrelay prepare-upgrade`, or run it again: it finishes; `walrelay slot recover` calls it off, and so \
+        "wait for `walrelay upgrade prepare`, or run it again: it finishes; `walrelay slot recover` calls it off, and so \
          does a relay, where nobody is at it";
     /// The slot was dropped for an upgrade.
     UpgradePrepared "upgrade-prepared": WAIT, WAIT, POSTGRES,
@@ -308,7 +308,7 @@ policy! {
 
     /// Another process runs this replay.
     ReplayTaken "replay-running": HELD, HELD, HELD,
-        "wait until it is done, or stop it: then it goes on here with the same --resume";
+        "wait until it is done, or stop it: then it goes on here with the same `walrelay replay resume`";
     /// A replay reached a row that Pub/Sub never accepts.
     NotReplayed "replay-row-refused": UNEXPECTED, UNEXPECTED, UNEXPECTED,
         "mend what the row's error names, or leave such rows out with --skip-dead: docs/replay.md";

@@ -398,7 +398,7 @@ fn upgrade_finding(findings: &mut Findings, subject: &str, begun: &UpgradeFacts)
     let (code, fix) = match begun.upgrade.stage {
         UpgradeStage::Preparing => (
             code::UPGRADE_BEGUN,
-            "walrelay prepare-upgrade finishes it; walrelay slot recover calls it off",
+            "walrelay upgrade prepare finishes it; walrelay slot recover calls it off",
         ),
         UpgradeStage::Prepared => (code::UPGRADE_PREPARED, UPGRADE_FIX),
     };
@@ -461,7 +461,7 @@ fn identity_findings(findings: &mut Findings, facts: &Facts) {
     } else {
         let fix = match may_be_carried_over(facts) {
             true => format!(
-                "where pg_upgrade has carried the slot over: walrelay slot adopt; otherwise {}",
+                "where pg_upgrade has carried the slot over: walrelay upgrade finish; otherwise {}",
                 lost_slot_fix(facts)
             ),
             false => lost_slot_fix(facts).to_owned(),

@@ -159,7 +159,7 @@ fn as_text(
         if let Some(first) = findings.first_seen.filter(|_| findings.is_younger()) {
             let first = rfc3339(first);
             text.push_str(&format!(
-                "  all of them occurred before the first event that it has: if it was set up then, --since {first} \
+                "  all of them occurred before the first event that it has: if it was set up then, --from-time {first} \
                  leaves out what it never was to have\n"
             ));
         }

@@ -135,7 +135,10 @@ impl ConfigBuilder<'_> {
         let number = if value.is_empty() { Ok(default) } else { value.parse() };
         let number = number.ok().filter(|number| (1..=86_400_000).contains(number));
         let number = number.unwrap_or_else(|| {
-            self.wrong_telemetry(name, &format!("{value:?} is not a number of milliseconds, up to a day"));
+            self.wrong_telemetry(
+                name,
+                &format!("{value:?} is not a number of milliseconds, up to a day"),
+            );
             default
         });
         Duration::from_millis(number.into())

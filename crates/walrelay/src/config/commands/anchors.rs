@@ -13,7 +13,7 @@ impl ConfigBuilder<'_> {
                 (args.database, AnchorAction::Create { name: args.name, wal_budget })
             }
             AnchorActionArgs::List(args) => {
-                let (wal_budget, format) = (args.wal_budget.wal_budget, args.output.format);
+                let (wal_budget, format) = (args.wal_budget.wal_budget, args.output.output);
                 (args.database, AnchorAction::List { wal_budget, format })
             }
             AnchorActionArgs::Advance(args) => {
@@ -21,7 +21,7 @@ impl ConfigBuilder<'_> {
                 (args.database, AnchorAction::Advance { name: args.name, to })
             }
             AnchorActionArgs::Drop(args) => {
-                (args.database, AnchorAction::Drop { name: args.name })
+                (args.database, AnchorAction::Drop { name: args.name, mode: args.confirm.mode() })
             }
         };
         Some(AnchorConfig { database: self.database(&database)?, action })

@@ -35,9 +35,7 @@ fn table(values: &[EffectiveValue]) -> String {
 }
 
 fn json(values: &[EffectiveValue]) -> String {
-    let value = |value: &EffectiveValue| {
-        json!({ "option": value.option, "value": value.value, "source": value.source })
-    };
+    let value = |value: &EffectiveValue| json!({ "option": value.option, "value": value.value, "source": value.source });
     let all: Vec<Value> = values.iter().map(value).collect();
     format!("{:#}\n", Value::from(all))
 }

@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::output::print;
 
 /// The page with one section for each code.
-const PAGE: &str = include_str!("../../../../docs/errors.md");
+const PAGE: &str = include_str!("../../../../../docs/errors.md");
 
 /// Prints the section of the code, or the list of codes.
 ///
