@@ -190,12 +190,12 @@ pub(crate) fn start_consumer(
     options: &[&str],
 ) -> Result<Process, Failure> {
     let mut command = clean_command(server.relay());
-    command.args(["consume", "bench", "--handler", "bench_apply", "--log-format", "text"]);
+    command.args(["consumer", "run", "bench", "--handler", "bench_apply", "--log-format", "text"]);
     // A failing event is dead after one attempt and does not block its key. The run measures the
     // cost of failures, not the back-off.
     command.args(["--max-attempts", "1", "--on-dead", "continue", "--database-url", url]);
     command.args(options).env("PUBSUB_EMULATOR_HOST", sink.address());
-    Process::start("walrelay consume", command, Output::Log)
+    Process::start("walrelay consumer run", command, Output::Log)
 }
 
 fn start_official(url: &str, sink: &Sink, events: u32) -> Result<Process, Failure> {

@@ -60,8 +60,8 @@ pub(crate) async fn run(
     let mut all = Vec::new();
     let mut stored = sink.counts().await?.messages_stored;
     let to_another_topic: [(_, &[&str]); 2] = [
-        (REPLAY, &["replay", "--from-anchor", ANCHOR, "--to-topic", AGAIN]),
-        (BACKFILL, &["backfill", "--to-topic", AGAIN]),
+        (REPLAY, &["replay", "start", "--from-anchor", ANCHOR, "--to-topic", AGAIN]),
+        (BACKFILL, &["replay", "start", "--source", "table", "--to-topic", AGAIN]),
     ];
     for (name, words) in to_another_topic {
         let (elapsed, usage) =
@@ -72,7 +72,7 @@ pub(crate) async fn run(
     }
 
     let used = relay.usage()?;
-    let words = ["slot", "reset", "--to-anchor", ANCHOR];
+    let words = ["slot", "reset", "--yes", "--to-anchor", ANCHOR];
     let reset = command(server, &database, &slot, &sink, &words)?;
     let begun = reset.started();
     let goal = u32::try_from(stored)? + rows;

@@ -130,7 +130,7 @@ BEGIN
   END
   $redeliver$;
 
-  -- For subscribers without `walrelay consume`. Call this function first in the transaction that
+  -- For subscribers without `walrelay consumer run`. Call this function first in the transaction that
   -- writes the effect. The result true means that the event is new, so continue. The result false
   -- means that the event was recorded before, so acknowledge the message and do nothing else.
   --

@@ -33,7 +33,11 @@ async fn a_recovery_that_dies_at_any_step_is_finished_and_loses_nothing() {
         let later = Workload { first_number: 260, ..Workload::of_rows(40) };
         later.insert(world.client()).await.expect("rows");
         // Until the recovery is finished, `prune` must not delete the rows that it needs.
-        assert_eq!(world.run(["prune", "--older-than", "1s"]).await.code, Some(3), "{step}");
+        assert_eq!(
+            world.run(["prune", "--yes", "--older-than", "1s"]).await.code,
+            Some(3),
+            "{step}"
+        );
         world.catch_up().await;
 
         let verdict = world.check(&world.committed().await);
@@ -90,7 +94,11 @@ async fn a_first_start_over_a_table_with_rows_that_dies_at_any_step_is_finished_
         assert_eq!(died.code, None, "{step}: {}", died.text);
         let later = Workload { first_number: 200, ..Workload::of_rows(40) };
         later.insert(world.client()).await.expect("rows");
-        assert_eq!(world.run(["prune", "--older-than", "1s"]).await.code, Some(3), "{step}");
+        assert_eq!(
+            world.run(["prune", "--yes", "--older-than", "1s"]).await.code,
+            Some(3),
+            "{step}"
+        );
         world.catch_up().await;
 
         let verdict = world.check(&world.committed().await);

@@ -9,7 +9,7 @@ const STEPS: [&str; 5] =
 
 /// The commands that can finish the reset.
 const FINISHERS: [&[&str]; 3] =
-    [&["run", "--until-caught-up"], &["slot", "reset", "--to-anchor", "a"], &["init"]];
+    [&["run", "--until-caught-up"], &["slot", "reset", "--yes", "--to-anchor", "a"], &["init"]];
 
 /// Returns the event ids of a key in the order of storing.
 fn stored(world: &InboxDatabase, key: &str) -> Vec<String> {
@@ -26,7 +26,7 @@ async fn a_reset_that_dies_at_any_step_is_finished_by_the_relay_the_command_or_i
     world.catch_up().await;
     let mut times = 1;
     for (index, step) in STEPS.into_iter().enumerate() {
-        let dying = world.command(["slot", "reset", "--to-anchor", "a"]);
+        let dying = world.command(["slot", "reset", "--yes", "--to-anchor", "a"]);
         let died = dying.env("WALRELAY_FAILPOINT", step).finish(DEADLINE).await;
         assert_eq!(died.code, None, "{step}: {}", died.text);
         if step != "reset-finished" {
@@ -34,7 +34,7 @@ async fn a_reset_that_dies_at_any_step_is_finished_by_the_relay_the_command_or_i
             assert_eq!(world.number(unfinished).await, 1, "{step}");
             // The slot does not count as lost, and no other operation is accepted.
             assert_eq!(world.run(["check"]).await.code, Some(0), "{step}");
-            let refused = world.run(["anchor", "drop", "a"]).await;
+            let refused = world.run(["anchor", "drop", "--yes", "a"]).await;
             assert_eq!(refused.code, Some(3), "{step}: {}", refused.text);
             assert_ne!(world.run(["status"]).await.code, Some(5), "{step}");
         }

@@ -20,7 +20,7 @@ const STEPS: [Step; 4] = [
 ];
 
 /// The commands that can finish or cancel the preparation.
-const FINISHERS: [&[&str]; 2] = [&["prepare-upgrade"], &["slot", "recover"]];
+const FINISHERS: [&[&str]; 2] = [&["upgrade", "prepare", "--yes"], &["slot", "recover"]];
 
 #[tokio::test]
 async fn a_prepared_upgrade_that_dies_at_any_step_is_finished_or_called_off_and_loses_nothing() {
@@ -38,7 +38,7 @@ async fn die_and_finish(world: &InboxDatabase, step: Step, finisher: &[&str]) {
     world.catch_up().await;
     let more = Workload { first_number: 60, ..Workload::of_rows(30) };
     more.insert(world.client()).await.expect("rows");
-    let dying = world.command(["prepare-upgrade"]).env("WALRELAY_FAILPOINT", step);
+    let dying = world.command(["upgrade", "prepare", "--yes"]).env("WALRELAY_FAILPOINT", step);
     let died = dying.finish(DEADLINE).await;
     assert_eq!(died.code, None, "{step}: {}", died.text);
     let slot =

@@ -106,7 +106,7 @@ async fn event(network: &Network) -> String {
 async fn no_finding(network: &Network, _streaming: &Relay) {
     let relay = service("relay");
     let environment = relay["environment"].as_mapping().expect("settings");
-    let command = RelayCommand::new(["check", "--format", "json"]).expect("the binary");
+    let command = RelayCommand::new(["check", "--output", "json"]).expect("the binary");
     let command = environment.iter().fold(command, |command, (name, value)| {
         command.env(name.as_str().unwrap(), &network.translated(value.as_str().unwrap()))
     });

@@ -9,7 +9,7 @@ use walrelay_testkit::wait_until;
 use walrelay_tests::{DEADLINE, InboxDatabase};
 
 async fn listed(world: &InboxDatabase) -> Vec<Value> {
-    let text = world.succeed(["anchor", "list", "--format", "json"]).await;
+    let text = world.succeed(["anchor", "list", "--output", "json"]).await;
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
@@ -47,7 +47,7 @@ async fn an_anchor_keeps_the_slots_position_until_it_is_moved_or_dropped() {
         let back = world.run(["anchor", "advance", "daily", "--to-lsn", &position]).await;
         assert_eq!(back.code, Some(2), "{}", back.text);
 
-        assert!(world.succeed(["anchor", "drop", "daily"]).await.contains("dropped"));
+        assert!(world.succeed(["anchor", "drop", "--yes", "daily"]).await.contains("dropped"));
         assert_eq!(slots(&world).await, 1, "the slot itself is left");
         assert!(world.succeed(["anchor", "list"]).await.contains("no anchor"));
         drop(relay);
@@ -75,7 +75,7 @@ async fn a_running_relay_notes_times_so_that_an_anchor_can_be_moved_to_one() {
     assert_eq!(unknown.code, Some(2), "{}", unknown.text);
     assert!(unknown.text.contains("no position is known from"), "{}", unknown.text);
     assert!(unknown.text.contains("the earliest known one is "), "{}", unknown.text);
-    assert!(unknown.text.contains("walrelay backfill"), "{}", unknown.text);
+    assert!(unknown.text.contains("walrelay replay start --source table"), "{}", unknown.text);
 }
 
 #[tokio::test]
@@ -93,7 +93,7 @@ async fn an_anchor_is_refused_when_slots_or_wal_headroom_are_short() {
     let full = world.run(["anchor", "create", "b"]).await;
     assert_eq!(full.code, Some(3), "{}", full.text);
     assert!(full.text.contains("max_replication_slots"), "{}", full.text);
-    world.succeed(["anchor", "drop", "a"]).await;
+    world.succeed(["anchor", "drop", "--yes", "a"]).await;
 
     // The slot already retains so much WAL that a copy would leave no headroom for the relay's
     // budget.
@@ -123,7 +123,7 @@ async fn an_anchor_is_refused_when_slots_or_wal_headroom_are_short() {
 async fn an_anchor_that_does_not_exist_is_answered_with_those_that_do() {
     let Some(world) = InboxDatabase::create().await else { return };
     world.succeed(["anchor", "create", "one"]).await;
-    let done = world.run(["anchor", "drop", "two"]).await;
+    let done = world.run(["anchor", "drop", "--yes", "two"]).await;
     assert_eq!(done.code, Some(2), "{}", done.text);
     assert!(done.text.contains("one"), "{}", done.text);
     let again = world.run(["anchor", "create", "one"]).await;

@@ -26,7 +26,7 @@ async fn world(events: u32) -> Option<InboxDatabase> {
 
 /// Returns the audit's report on the only consumer, for any exit code.
 async fn audited(world: &InboxDatabase, options: &[&str]) -> Value {
-    let audit = ["audit", "--grace", "0s", "--format", "json"];
+    let audit = ["audit", "--grace", "0s", "--output", "json"];
     let done = world.run(audit.into_iter().chain(options.iter().copied())).await;
     // The report starts and ends with a line of a single brace. Other output, such as the error,
     // has no such line.
@@ -170,7 +170,7 @@ async fn a_subscription_of_its_own_proves_it_without_an_inbox_and_keeps_what_it_
 #[tokio::test]
 async fn rows_too_young_to_be_audited_are_counted() {
     let Some(world) = world(30).await else { return };
-    let report = world.succeed(["audit", "--grace", "1h", "--format", "json"]).await;
+    let report = world.succeed(["audit", "--grace", "1h", "--output", "json"]).await;
     assert!(report.contains("\"left_out\": 30") && report.contains("\"rows\": 0"), "{report}");
     let text = world.succeed(["audit", "--grace", "1h"]).await;
     assert!(text.contains("left out: 30 row(s)"), "{text}");
@@ -191,7 +191,7 @@ async fn the_ledger_shows_the_way_of_each_event() {
 #[tokio::test]
 async fn a_prune_that_finds_nothing_old_leaves_the_inbox_whole_on_record() {
     let Some(world) = world(20).await else { return };
-    let prune = ["consumer", "prune", CONSUMER, "--older-than", "40d"];
+    let prune = ["consumer", "prune", CONSUMER, "--yes", "--older-than", "40d"];
     let pruned =
         "SELECT count(*) FROM app_inbox_consumer WHERE pruned_before < now() - interval '39 days'";
     for (deleted, noted) in [(0, 0), (1, 1), (0, 1)] {
@@ -215,7 +215,7 @@ async fn pruned_events_are_not_missing() {
     assert_eq!((&pruned["rows"], &pruned["exit"]), (&0.into(), &0.into()), "{pruned}");
     assert!(pruned["since"].is_string(), "{pruned}");
     // `consumer prune` records the time, and never moves that time backwards.
-    let prune = ["consumer", "prune", CONSUMER, "--older-than", "40d"];
+    let prune = ["consumer", "prune", CONSUMER, "--yes", "--older-than", "40d"];
     world.succeed(prune).await;
     let later =
         "SELECT count(*) FROM app_inbox_consumer WHERE pruned_before > now() - interval '1 hour'";
@@ -242,7 +242,7 @@ async fn rows_retained_by_the_relay_are_reported_separately() {
     );
     let id = "SELECT event_id FROM app_outbox_dispatch WHERE status = 'dead'";
     let id: String = world.client().query_one(id, &[]).await.expect("one is dead").get(0);
-    let traced = world.succeed(["trace", &id, "--format", "json"]).await;
+    let traced = world.succeed(["trace", &id, "--output", "json"]).await;
     let traced: Value = serde_json::from_str(&traced).expect("JSON");
     assert_eq!(traced["dispatch"]["status"], "dead", "{traced}");
     assert!(traced["inboxes"][CONSUMER].is_null() && traced["dispatch"]["message"].is_null());
@@ -263,7 +263,7 @@ async fn figures_are_of_the_time_and_the_aggregates_that_were_asked_for() {
     let mut relay = world.start_relay([]).await;
     world.wait_dispatch(DEADLINE, "dead", 2).await;
     assert_eq!(relay.terminate(DEADLINE).await, Some(0));
-    let (hour, video) = (["--since", "1h"], ["--aggregate-type", "video"]);
+    let (hour, video) = (["--from-time", "1h"], ["--aggregate-type", "video"]);
     let both = [hour, video].concat();
     for (options, count_in_dispatch) in [
         (&[][..], serde_json::json!({ "dead": 2 })),

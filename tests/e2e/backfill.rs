@@ -34,9 +34,10 @@ async fn all_rows_of_the_table_come_once_by_version_per_aggregate_and_the_live_s
         world.catch_up().await;
         let confirmed = world.confirmed_flush().await;
 
-        let dry = world.succeed(["backfill", "--dry-run"]).await;
+        let dry = world.succeed(["replay", "start", "--source", "table", "--dry-run"]).await;
         assert!(dry.contains("would publish 2500 row(s)"), "{dry}");
-        let told = world.succeed(["backfill", "--to-topic", "again"]).await;
+        let told =
+            world.succeed(["replay", "start", "--source", "table", "--to-topic", "again"]).await;
         assert!(told.contains("2500 row(s) are in again"), "{told}");
 
         let again = published(&world, "again");
@@ -70,9 +71,10 @@ async fn a_topic_that_does_not_exist_is_refused_before_anything_is_begun() {
     world.succeed(["anchor", "create", "a"]).await;
     let nowhere = ["--to-topic", "nowhere"];
     let by_type = ["--to-topic", "{aggregatetype}.again"];
-    let replay: &[&str] = &["replay", "--from-anchor", "a"];
+    let replay: &[&str] = &["replay", "start", "--from-anchor", "a"];
+    let table: &[&str] = &["replay", "start", "--source", "table"];
     for (command, topic) in
-        [(replay, nowhere), (replay, by_type), (&["backfill"], nowhere), (&["backfill"], by_type)]
+        [(replay, nowhere), (replay, by_type), (table, nowhere), (table, by_type)]
     {
         let refused = world.run(command.iter().copied().chain(topic)).await;
         assert_eq!(refused.code, Some(4), "{}", refused.text);
@@ -90,22 +92,48 @@ async fn an_aggregate_a_type_or_a_time_is_backfilled_alone_in_the_order_that_is_
     let one = ["--aggregate-id", "v-1", "--aggregate-type", "video"];
     let told = world
         .succeed(
-            ["backfill", "--to-topic", "again", "--order-by", "occurred_at,version"]
-                .into_iter()
-                .chain(one),
+            [
+                "replay",
+                "start",
+                "--source",
+                "table",
+                "--to-topic",
+                "again",
+                "--order-by",
+                "occurred_at,version",
+            ]
+            .into_iter()
+            .chain(one),
         )
         .await;
     assert!(told.contains("30 row(s)"), "{told}");
     assert!(published(&world, "again").iter().all(|(key, _)| key == "v-1"));
-    let none = world.succeed(["backfill", "--dry-run", "--aggregate-type", "audio"]).await;
+    let none = world
+        .succeed(["replay", "start", "--source", "table", "--dry-run", "--aggregate-type", "audio"])
+        .await;
     assert!(none.contains("would publish 0 row(s)"), "{none}");
-    let recent = world.succeed(["backfill", "--dry-run", "--since", "1h"]).await;
+    let recent = world
+        .succeed(["replay", "start", "--source", "table", "--dry-run", "--from-time", "1h"])
+        .await;
     assert!(recent.contains("would publish 90 row(s)"), "{recent}");
-    let future = world.succeed(["backfill", "--dry-run", "--since", "2100-01-01T00:00:00Z"]).await;
+    let future = world
+        .succeed([
+            "replay",
+            "start",
+            "--source",
+            "table",
+            "--dry-run",
+            "--from-time",
+            "2100-01-01T00:00:00Z",
+        ])
+        .await;
     assert!(future.contains("would publish 0 row(s)"), "{future}");
-    let wrong = world.run(["backfill", "--dry-run", "--order-by", "nothing"]).await;
+    let wrong = world
+        .run(["replay", "start", "--source", "table", "--dry-run", "--order-by", "nothing"])
+        .await;
     assert_eq!(wrong.code, Some(2), "{}", wrong.text);
-    let live = world.run(["backfill", "--to-topic", "video.events"]).await;
+    let live =
+        world.run(["replay", "start", "--source", "table", "--to-topic", "video.events"]).await;
     assert_eq!(live.code, Some(2), "{}", live.text);
 }
 
@@ -122,7 +150,8 @@ async fn an_interrupted_backfill_goes_on_with_the_aggregate_where_it_stopped() {
         .await;
     for signal in [Signal::Interrupt, Signal::Kill] {
         let before = published(&world, "again").len();
-        let begin = ["backfill", "--to-topic", "again", "--rate", "3000"];
+        let begin =
+            ["replay", "start", "--source", "table", "--to-topic", "again", "--rate", "3000"];
         let mut first = world.command(begin).start();
         let line = first.wait_for_line(DEADLINE, "backfill begins").await;
         let line: serde_json::Value = serde_json::from_str(&line).expect("a line of log");
@@ -135,16 +164,17 @@ async fn an_interrupted_backfill_goes_on_with_the_aggregate_where_it_stopped() {
         .await;
         first.signal(signal);
         first.wait_ended(DEADLINE).await;
-        let wrong = world.run(["replay", "--resume", &id]).await;
-        assert_eq!(wrong.code, Some(2), "{}", wrong.text);
-        let right = format!("walrelay backfill --resume {id}");
-        assert!(wrong.text.contains(&right), "{}", wrong.text);
+        let listed = world.succeed(["replay", "list"]).await;
+        assert!(listed.contains(&id) && listed.contains("unfinished"), "{listed}");
+        let shown = world.succeed(["replay", "show", &id, "-o", "json"]).await;
+        let shown: serde_json::Value = serde_json::from_str(&shown).expect("a replay");
+        assert_eq!((&shown["source"], &shown["destination"]), (&"table".into(), &"again".into()));
         let in_the_way = world.run(["reshard", "--shards", "2", "--dry-run"]).await;
         assert_eq!(in_the_way.code, Some(2), "{}", in_the_way.text);
-        for word in [id.as_str(), "walrelay backfill --abandon"] {
+        for word in [id.as_str(), "walrelay replay cancel"] {
             assert!(in_the_way.text.contains(word), "{word:?} is not in\n{}", in_the_way.text);
         }
-        let told = world.succeed(["backfill", "--resume", &id]).await;
+        let told = world.succeed(["replay", "resume", &id]).await;
         assert!(told.contains("are in again"), "{told}");
 
         let rows = published(&world, "again").split_off(before);
@@ -164,7 +194,9 @@ async fn a_backfill_that_is_killed_before_its_first_note_gives_no_position_to_tw
     let Some(world) = InboxDatabase::create().await else { return };
     world.pubsub.create_topic("again");
     Workload::of_rows(300).insert(world.client()).await.expect("rows");
-    let first = world.command(["backfill", "--to-topic", "again", "--rate", "100"]).start();
+    let first = world
+        .command(["replay", "start", "--source", "table", "--to-topic", "again", "--rate", "100"])
+        .start();
     let line = first.wait_for_line(DEADLINE, "backfill begins").await;
     let line: serde_json::Value = serde_json::from_str(&line).expect("a line of log");
     let id = line["id"].as_str().expect("an id").to_owned();
@@ -172,7 +204,7 @@ async fn a_backfill_that_is_killed_before_its_first_note_gives_no_position_to_tw
     for _ in 0..2 {
         let before = world.pubsub.stored_count();
         let mut process =
-            running.take().unwrap_or_else(|| world.command(["backfill", "--resume", &id]).start());
+            running.take().unwrap_or_else(|| world.command(["replay", "resume", &id]).start());
         // Simulates a process that recorded no progress.
         world.pubsub.wait_stored(DEADLINE, before + 20).await;
         process.kill();
@@ -183,7 +215,7 @@ async fn a_backfill_that_is_killed_before_its_first_note_gives_no_position_to_tw
         world.execute("DELETE FROM app_outbox WHERE version % 7 = 0").await;
         world.execute("DELETE FROM app_outbox WHERE id IN (SELECT id FROM app_outbox ORDER BY version LIMIT 9)").await;
     }
-    world.succeed(["backfill", "--resume", &id]).await;
+    world.succeed(["replay", "resume", &id]).await;
     let mut rows_at: BTreeMap<(String, String), HashSet<String>> = BTreeMap::new();
     for message in world.pubsub.emulator().published(&topic("again")) {
         let of = |name| message.attribute(name).unwrap_or_default().to_owned();
@@ -198,7 +230,7 @@ async fn a_backfill_to_a_topic_that_is_given_up_is_over() {
     let Some(world) = InboxDatabase::create().await else { return };
     world.pubsub.create_topic("again");
     Workload::of_rows(600).insert(world.client()).await.expect("rows");
-    let begin = ["backfill", "--to-topic", "again", "--rate", "100"];
+    let begin = ["replay", "start", "--source", "table", "--to-topic", "again", "--rate", "100"];
     let mut first = world.command(begin).start();
     world.pubsub.wait_stored(DEADLINE, 50).await;
     first.kill();
@@ -206,24 +238,25 @@ async fn a_backfill_to_a_topic_that_is_given_up_is_over() {
     let sql = "SELECT id FROM app_outbox_replay";
     let id: String = world.client().query_one(sql, &[]).await.expect("a backfill").get(0);
     world.catch_up().await;
-    for prune in
-        [&["prune", "--older-than", "1s"][..], &["prune", "--older-than", "1s", "--dry-run"]]
-    {
+    for prune in [
+        &["prune", "--yes", "--older-than", "1s"][..],
+        &["prune", "--yes", "--older-than", "1s", "--dry-run"],
+    ] {
         let refused = world.run(prune.iter().copied()).await;
         assert_eq!(refused.code, Some(2), "{}", refused.text);
-        for way in ["--resume", "--abandon"] {
-            let told = format!("walrelay backfill {way} {id}");
+        for way in ["resume", "cancel"] {
+            let told = format!("walrelay replay {way} {id}");
             assert!(refused.text.contains(&told), "{told:?} is not in\n{}", refused.text);
         }
     }
 
-    // The id identifies the operation as a backfill, so `replay --abandon` reports a backfill.
-    let told = world.succeed(["replay", "--abandon", &id]).await;
+    // The id identifies the operation as a backfill, so `replay cancel` reports a backfill.
+    let told = world.succeed(["replay", "cancel", &id]).await;
     assert!(told.contains(&format!("backfill {id} is given up")), "{told}");
     assert!(told.contains("published to again"), "{told}");
     assert!(told.contains("at least "), "the last moment is not counted: {told}");
-    world.succeed(["prune", "--older-than", "30d"]).await;
-    let over = world.run(["backfill", "--resume", &id]).await;
+    world.succeed(["prune", "--yes", "--older-than", "30d"]).await;
+    let over = world.run(["replay", "resume", &id]).await;
     assert_eq!(over.code, Some(2), "{}", over.text);
     assert!(over.text.contains("was given up"), "{}", over.text);
     world.succeed(["reshard", "--shards", "2", "--dry-run"]).await;

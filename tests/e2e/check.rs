@@ -33,7 +33,8 @@ async fn pubsub_is_checked_although_postgres_cannot_be_reached() {
         done.text
     );
     assert!(done.text.contains("those could not be read"), "not told as fine: {}", done.text);
-    let named = world.run(["check", "--database-url", dead, "--topic", "video.events"]).await;
+    let named =
+        world.run(["check", "--database-url", dead, "--topic-template", "video.events"]).await;
     assert!(named.text.contains("video.events: exists"), "no row is needed: {}", named.text);
 }
 
@@ -63,7 +64,7 @@ async fn addresses_that_swallow_everything_cost_their_patience_once() {
     let dead = format!("postgresql://postgres@{address}/app");
     let began = Instant::now();
     let command = world
-        .command(["check", "--format", "json", "--database-url", &dead])
+        .command(["check", "--output", "json", "--database-url", &dead])
         .env("PUBSUB_EMULATOR_HOST", &address);
     let done = command.finish(walrelay_tests::DEADLINE).await;
     // `run` would wait for the database, but it exits if Pub/Sub does not reply.
@@ -120,7 +121,7 @@ async fn status_begins_with_a_summary_and_queries_the_named_relay() {
     let told = world.succeed(["status", "--relay", relay.http_address()]).await;
     assert!(told.starts_with("streaming, ") && told.contains("nothing parked"), "{told}");
     assert!(told.contains("phase            streaming"), "{told}");
-    let json = world.succeed(["status", "--format", "json", "--relay", relay.http_address()]).await;
+    let json = world.succeed(["status", "--output", "json", "--relay", relay.http_address()]).await;
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["relay"]["phase"], "streaming");
     assert_eq!(json["advice"], serde_json::Value::Null);

@@ -74,7 +74,7 @@ async fn bytes_and_other_column_names_and_types_are_published_verbatim() {
         "",
         "--column-occurred-at",
         "",
-        "--topic",
+        "--topic-template",
         "{aggregate_type}.events",
         "--ordering-key",
         "{aggregate_id}",
@@ -143,7 +143,7 @@ async fn topic_and_ordering_key_follow_their_templates() {
     world.pubsub.create_topic("app-video-Uploaded");
     let _relay = world
         .start_relay([
-            "--topic",
+            "--topic-template",
             "app-{aggregatetype}-{event_type}",
             "--ordering-key",
             "{aggregatetype}/{aggregateid}",

@@ -82,7 +82,7 @@ async fn poison_is_isolated_and_its_key_waits_while_all_others_go_on() {
     let waiting =
         "SELECT count(*) FROM app_inbox WHERE status = 'retrying' AND ordering_key = 'key-1'";
     assert_eq!(world.number(waiting).await, 10);
-    let status = world.succeed(["consumer", "status", CONSUMER, "--format", "json"]).await;
+    let status = world.succeed(["consumer", "status", CONSUMER, "--output", "json"]).await;
     assert!(status.contains("\"keys_held\": 1"), "{status}");
     let page = world.succeed(["consumer", "status", CONSUMER]).await;
     assert!(page.contains("keys held                  1") && page.contains(" 1 dead"), "{page}");
@@ -92,7 +92,7 @@ async fn poison_is_isolated_and_its_key_waits_while_all_others_go_on() {
     let dead = "SELECT event_id FROM app_inbox WHERE status = 'dead'";
     let row = world.client().query_one(dead, &[]).await.expect("one is dead");
     let id: String = row.get(0);
-    let listed = world.succeed(["inbox", "list", "--status", "dead", "--format", "json"]).await;
+    let listed = world.succeed(["inbox", "list", "--status", "dead", "--output", "json"]).await;
     assert!(listed.contains(&id) && listed.contains("\"holds_its_key\": true"), "{listed}");
     let shown = world.succeed(["inbox", "show", &id]).await;
     assert!(shown.contains("attempt 2") && shown.contains("poison"), "{shown}");
@@ -196,7 +196,7 @@ async fn a_pause_holds_everything_until_it_is_resumed() {
         (told.iter().filter(|line| line.contains("paused: ")).count() == 2).then_some(())
     })
     .await;
-    let catch_up = ["consume", CONSUMER, "--handler", "effect.add", "--until-caught-up"];
+    let catch_up = ["consumer", "run", CONSUMER, "--handler", "effect.add", "--until-caught-up"];
     ends(&world, &catch_up, 3, &format!("walrelay consumer resume {CONSUMER}")).await;
     drop(consumer);
     waits_for_what_began_before(&world).await;
@@ -234,7 +234,7 @@ async fn a_drained_or_killed_consumers_open_transaction_is_rolled_back() {
         .await;
     world.insert_events(2, 20).await;
     world.catch_up().await;
-    let endless = ["consume", CONSUMER, "--handler", "effect.endless"];
+    let endless = ["consumer", "run", CONSUMER, "--handler", "effect.endless"];
     let options = ["--handler-timeout", "10m", "--drain-timeout", "100ms"];
     let left = "SELECT count(*) FROM pg_stat_activity
                  WHERE datname = current_database() AND wait_event = 'PgSleep'";
@@ -274,7 +274,7 @@ async fn a_prune_deletes_what_earlier_generations_of_its_consumer_have_left() {
              SELECT app_inbox_accept('ledger', 'new', 'key-1', 1, NULL, NULL)",
         )
         .await;
-    let prune = ["consumer", "prune", CONSUMER, "--older-than", "40d"];
+    let prune = ["consumer", "prune", CONSUMER, "--yes", "--older-than", "40d"];
     ends(&world, &prune, 0, "21 row(s) deleted").await;
     let left = "SELECT (SELECT string_agg(concat_ws(' ', consumer, generation, event_id), ', ' ORDER BY consumer) FROM app_inbox)
                  || '; ' || (SELECT string_agg(concat_ws(' ', consumer, generation, ordering_key), ', ') FROM app_inbox_key)";
@@ -328,11 +328,11 @@ async fn ends(world: &InboxDatabase, arguments: &[&str], code: i32, says: &str) 
 #[tokio::test]
 async fn missing_objects_are_named_with_their_exit_code() {
     let Some(world) = InboxDatabase::create().await else { return };
-    let nobody = ["consume", "nobody", "--handler", "effect.add"];
+    let nobody = ["consumer", "run", "nobody", "--handler", "effect.add"];
     ends(&world, &nobody, 3, "walrelay consumer init").await;
     world.set_up_consumer().await;
     ends(&world, &nobody, 3, "not known in this database").await;
-    let consume = |handler| ["consume", CONSUMER, "--handler", handler];
+    let consume = |handler| ["consumer", "run", CONSUMER, "--handler", handler];
     ends(&world, &consume("effect.missing"), 3, "there is no such function").await;
     let elsewhere = [&consume("effect.add")[..], &["--subscription", "elsewhere"]].concat();
     ends(&world, &elsewhere, 4, "does not exist").await;
@@ -350,7 +350,7 @@ async fn missing_objects_are_named_with_their_exit_code() {
             assert!(!done.text.contains("consumer init"), "{}", done.text);
         }
     }
-    let prune = ["consumer", "prune", CONSUMER, "--older-than"];
+    let prune = ["consumer", "prune", CONSUMER, "--yes", "--older-than"];
     ends(&world, &[&prune[..], &["30d"]].concat(), 0, "0 row(s) deleted").await;
     ends(&world, &[&prune[..], &["7d"]].concat(), 2, "applied again").await;
     let retry = world.run(["inbox", "retry"]).await;

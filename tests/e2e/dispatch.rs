@@ -64,21 +64,21 @@ async fn an_operator_lists_shows_edits_and_discards_while_the_relay_runs() {
     let (_relay, id) = with_poison(&world, &[], 40).await;
     world.wait_dispatch(DEADLINE, "dead", 1).await;
 
-    let list = json(&world, &["dispatch", "list", "--status", "dead", "--format", "json"]).await;
+    let list = json(&world, &["dispatch", "list", "--status", "dead", "--output", "json"]).await;
     assert_eq!(list.as_array().map(Vec::len), Some(1), "{list}");
     assert_eq!(list[0]["event_id"], id.as_str());
     assert_eq!(list[0]["ordering_key"], "v-0");
     assert_eq!(list[0]["topic"], topic("video.events"));
     for (filter, count) in [("v-0", 1), ("v-1", 0)] {
-        let of_key = json(&world, &["dispatch", "list", "--key", filter, "--format", "json"]).await;
+        let of_key = json(&world, &["dispatch", "list", "--key", filter, "--output", "json"]).await;
         assert_eq!(of_key.as_array().map(Vec::len), Some(count), "{of_key}");
     }
-    let old = json(&world, &["dispatch", "list", "--older-than", "1h", "--format", "json"]).await;
+    let old = json(&world, &["dispatch", "list", "--older-than", "1h", "--output", "json"]).await;
     assert_eq!(old, Value::Array(Vec::new()));
     let table = world.run(["dispatch", "list", "--topic", "video.events"]).await;
     assert!(table.text.contains(&id) && table.text.contains("dead"), "{}", table.text);
 
-    let shown = json(&world, &["dispatch", "show", &id, "--format", "json"]).await;
+    let shown = json(&world, &["dispatch", "show", &id, "--output", "json"]).await;
     assert_eq!(shown["message"]["data"]["bad"], true);
     assert_eq!(shown["message"]["attributes"]["event_type"], "test.poison");
 
@@ -100,7 +100,7 @@ async fn an_operator_lists_shows_edits_and_discards_while_the_relay_runs() {
     world.wait_dispatch(EFFECT_DEADLINE, "published", 1).await;
     let mended = world.pubsub.stored().into_iter().find(|message| message.event_id == id);
     assert_eq!(mended.map(|message| message.data), Some(br#"{"bad": false}"#.to_vec()));
-    let after = json(&world, &["dispatch", "show", &id, "--format", "json"]).await;
+    let after = json(&world, &["dispatch", "show", &id, "--output", "json"]).await;
     let (before, after) = (&shown["message"]["attributes"], &after["message"]["attributes"]);
     for kept in ["event_id", "commit_lsn", "tx_index", "version", "source", "occurred_at"] {
         assert_eq!(after[kept], before[kept], "{kept}");
@@ -124,7 +124,7 @@ async fn a_discarded_row_is_never_published_and_keeps_its_reason() {
     world.succeed(["dispatch", "discard", &id, "--reason", "a test order"]).await;
     world.pubsub.heal();
 
-    let shown = json(&world, &["dispatch", "show", &id, "--format", "json"]).await;
+    let shown = json(&world, &["dispatch", "show", &id, "--output", "json"]).await;
     assert_eq!(shown["status"], "discarded");
     assert!(shown.to_string().contains("a test order"), "{shown}");
     world.succeed(["dispatch", "retry", "--all-dead"]).await;
@@ -180,7 +180,7 @@ async fn a_message_over_ten_megabytes_is_one_dead_row_and_the_others_flow() {
     world.wait_confirmed(DEADLINE).await;
     let verdict = world.check(&world.committed().await);
     assert_eq!((verdict.lost.len(), verdict.reordered.len()), (1, 0), "{verdict}");
-    let list = json(&world, &["dispatch", "list", "--format", "json"]).await;
+    let list = json(&world, &["dispatch", "list", "--output", "json"]).await;
     let error = list[0]["last_error"].to_string();
     assert!(error.contains("10000000") || error.contains("10,000,000"), "{list}");
 }
@@ -216,7 +216,7 @@ async fn dead_and_parked_rows_are_shown_in_status_and_metrics() {
     let (relay, _) = with_poison(&world, &[], 20).await;
     world.wait_dispatch(DEADLINE, "dead", 1).await;
 
-    let status = json(&world, &["status", "--format", "json"]).await;
+    let status = json(&world, &["status", "--output", "json"]).await;
     assert_eq!(status["dispatch"]["dead"], 1, "{status}");
     wait_until(DEADLINE, "the metrics to count the dead row", async || {
         let metrics = relay.wait_for_http(DEADLINE, "/metrics", 200).await;
@@ -274,14 +274,14 @@ async fn many_rows_are_listed_page_by_page_and_only_those_that_need_a_person() {
     let next = world.succeed(["dispatch", "list", "--after", after, "--limit", "1"]).await;
     assert!(next.contains(" e-100 "), "{after}: {next}");
 
-    let all = json(&world, &["dispatch", "list", "--all", "--format", "json"]).await;
+    let all = json(&world, &["dispatch", "list", "--all", "--output", "json"]).await;
     assert_eq!(all.as_array().map(Vec::len), Some(1_101));
     assert_eq!(all[1]["ordering_key"].as_str().map(str::len), Some(2_000), "JSON is not cut");
     let any =
-        json(&world, &["dispatch", "list", "--status", "all", "--all", "--format", "json"]).await;
+        json(&world, &["dispatch", "list", "--status", "all", "--all", "--output", "json"]).await;
     assert_eq!(any.as_array().map(Vec::len), Some(1_109));
     let refused =
-        json(&world, &["dispatch", "list", "--error", "NOT_FOUND", "--format", "json"]).await;
+        json(&world, &["dispatch", "list", "--error", "NOT_FOUND", "--output", "json"]).await;
     assert_eq!(refused[0]["event_id"], "refused");
 }
 
@@ -328,7 +328,7 @@ async fn a_row_whose_topic_cannot_exist_gets_another_and_is_published_there() {
         .await;
     world.wait_dispatch(DEADLINE, "dead", 1).await;
     let id = "00000000-0000-4000-8000-0000000000aa";
-    let routed = ["dispatch", "edit", id, "--topic", "video.events", "--key", "v-9"];
+    let routed = ["dispatch", "edit", id, "--set-topic", "video.events", "--set-key", "v-9"];
     world.succeed(routed).await;
     world.wait_dispatch(EFFECT_DEADLINE, "published", 1).await;
     let stored = world.pubsub.stored();
@@ -393,7 +393,7 @@ async fn a_row_whose_headers_cannot_be_read_is_published_with_headers_that_are_g
     file.write(r#"{"tenant": "a"}"#);
     world.succeed(["dispatch", "edit", id, "--attributes-file", &file.0]).await;
     world.wait_dispatch(EFFECT_DEADLINE, "published", 1).await;
-    let shown = json(&world, &["dispatch", "show", id, "--format", "json"]).await;
+    let shown = json(&world, &["dispatch", "show", id, "--output", "json"]).await;
     assert_eq!(shown["message"]["attributes"]["tenant"], "a");
 }
 

@@ -43,7 +43,7 @@ async fn rows_that_were_there_before_the_slot_are_published_once_and_before_what
         last.insert(world.client()).await.expect("rows");
         // A second run changes nothing. Until the backfill is done, `prune` is refused.
         world.succeed(["init", "--backfill"]).await;
-        assert_eq!(world.run(["prune", "--older-than", "1s"]).await.code, Some(3));
+        assert_eq!(world.run(["prune", "--yes", "--older-than", "1s"]).await.code, Some(3));
         let status = world.run(["status"]).await.text;
         assert!(status.contains("not finished: a backfill"), "{status}");
         world.catch_up().await;
@@ -90,4 +90,57 @@ async fn many_rows_before_the_first_start_survive_concurrent_writers_and_two_kil
     producer.stop().await;
     world.wait_confirmed(DEADLINE).await;
     assert_complete(&world).await;
+}
+
+#[tokio::test]
+async fn an_emitted_event_is_printed_by_tail_which_leaves_no_subscription_behind() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    let before = world.pubsub.emulator().subscriptions();
+    let tail = world.command(["tail", "video.events", "-n", "1", "--key", "v-1", "-o", "json"]);
+    let tail = tail.start();
+    wait_until(DEADLINE, "the subscription of tail", async || {
+        (world.pubsub.emulator().subscriptions().len() > before.len()).then_some(())
+    })
+    .await;
+    let emitted = world.succeed(["emit", "video", "v-2", "VideoPublished"]).await;
+    assert!(emitted.contains("version 1"), "{emitted}");
+    let event = ["emit", "video", "v-1", "VideoPublished", r#"{"title": "first"}"#, "-o", "json"];
+    let emitted = world.succeed(event).await;
+    let emitted: serde_json::Value = serde_json::from_str(&emitted).expect("an event");
+    world.catch_up().await;
+    let printed = tail.finish(DEADLINE).await;
+    assert_eq!(printed.code, Some(0), "{}", printed.text);
+    let line = printed.text.lines().find(|line| line.contains("ordering_key")).expect("a message");
+    let message: serde_json::Value = serde_json::from_str(line).expect("JSON");
+    assert_eq!(message["data"]["title"], "first");
+    assert_eq!(message["attributes"]["event_id"], emitted["event_id"]);
+    assert_eq!(message["ordering_key"], "v-1");
+    assert_eq!(world.pubsub.emulator().subscriptions(), before);
+
+    let wrong = world.run(["emit", "video", "v-1", "VideoPublished", "{"]).await;
+    assert_eq!(wrong.code, Some(2), "{}", wrong.text);
+}
+
+#[tokio::test]
+async fn a_command_that_destroys_something_needs_consent_and_shows_what_it_would_do() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    Workload::of_rows(5).insert(world.client()).await.expect("rows");
+    world.catch_up().await;
+    world.succeed(["anchor", "create", "a"]).await;
+    for command in [
+        &["anchor", "drop", "a"][..],
+        &["slot", "reset", "--to-anchor", "a"],
+        &["slot", "drop"],
+        &["prune", "--older-than", "1s"],
+        &["upgrade", "prepare"],
+    ] {
+        let refused = world.run(command.iter().copied()).await;
+        assert_eq!(refused.code, Some(2), "{command:?}: {}", refused.text);
+        assert!(refused.text.contains("--yes"), "{command:?}: {}", refused.text);
+        let shown = world.succeed(command.iter().copied().chain(["--dry-run"])).await;
+        assert!(shown.contains("would "), "{command:?}: {shown}");
+    }
+    assert_eq!(world.number("SELECT count(*) FROM app_outbox").await, 5);
+    assert!(world.succeed(["anchor", "list"]).await.contains("reaches back"), "the anchor stays");
+    world.succeed(["anchor", "drop", "-y", "a"]).await;
 }

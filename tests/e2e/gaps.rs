@@ -57,9 +57,9 @@ async fn events_after_a_missing_version_wait_and_other_keys_do_not() {
     .await;
     assert_eq!(versions(&world, "key-1").await, [1, 2]);
     assert_eq!(versions(&world, "key-2").await, [1, 2, 3]);
-    let status = world.succeed(["consumer", "status", CONSUMER, "--format", "json"]).await;
+    let status = world.succeed(["consumer", "status", CONSUMER, "--output", "json"]).await;
     assert!(status.contains("\"keys_waiting_for_a_version\": 1"), "{status}");
-    let listed = world.succeed(["inbox", "list", "--format", "json"]).await;
+    let listed = world.succeed(["inbox", "list", "--output", "json"]).await;
     assert!(listed.contains("version 3 has not come, 2 was applied last"), "{listed}");
     assert!(listed.contains("walrelay inbox retry"), "{listed}");
 

@@ -239,7 +239,7 @@ async fn an_event_whose_sql_handler_never_ends_is_parked_and_the_others_go_on() 
     world.insert_events(4, 20).await;
     world.catch_up().await;
     let options = ["--handler-timeout", "1s", "--max-attempts", "2"];
-    let consume = ["consume", CONSUMER, "--handler", "effect.slow"];
+    let consume = ["consumer", "run", CONSUMER, "--handler", "effect.slow"];
     let consumer = world.command(consume.into_iter().chain(options)).start();
     world.wait_applied(35).await;
     // The event is retried from the inbox, where many other events are due.

@@ -62,7 +62,7 @@ async fn insert(world: &InboxDatabase, first_number: u32, rows: u32) {
     workload.insert(world.client()).await.expect("rows are inserted");
 }
 
-const REPLAY: [&str; 4] = ["replay", "--from-anchor", "a", "--in-place"];
+const REPLAY: [&str; 5] = ["replay", "start", "--from-anchor", "a", "--in-place"];
 
 fn replay_of(key: &str) -> impl Iterator<Item = &str> {
     REPLAY.into_iter().chain(["--aggregate-id", key])
@@ -142,14 +142,14 @@ async fn a_replay_in_place_that_is_killed_anywhere_goes_on_where_it_stopped() {
         more.insert(world.client()).await.expect("rows are inserted");
         rows += 60;
 
-        let told = world.succeed(["replay", "--resume", &id]).await;
+        let told = world.succeed(["replay", "resume", &id]).await;
         assert!(told.contains("60 row(s) were published again in place"), "{place}: {told}");
         wait_until(DEADLINE, "the rest of the key", async || {
             (stored(&world, &key).len() == 180).then_some(())
         })
         .await;
         assert_in_place(&world, &key, &id).await;
-        let again = world.run(["replay", "--resume", &id]).await;
+        let again = world.run(["replay", "resume", &id]).await;
         assert_eq!(again.code, Some(2), "{}", again.text);
     }
     assert_eq!(world.number(HOLDS).await, 0);
@@ -171,8 +171,8 @@ async fn a_key_that_is_held_stays_so_over_a_restart_of_the_relay_and_a_second_re
 
     let second = world.run(replay_of("v-1")).await;
     assert_eq!(second.code, Some(2), "{}", second.text);
-    assert!(second.text.contains(&id) && second.text.contains("--abandon"), "{}", second.text);
-    let prune = world.run(["prune", "--older-than", "1d"]).await;
+    assert!(second.text.contains(&id) && second.text.contains("replay cancel"), "{}", second.text);
+    let prune = world.run(["prune", "--yes", "--older-than", "1d"]).await;
     assert_eq!(prune.code, Some(2), "{}", prune.text);
     assert!(prune.text.contains(&id), "{}", prune.text);
 
@@ -183,11 +183,11 @@ async fn a_key_that_is_held_stays_so_over_a_restart_of_the_relay_and_a_second_re
     world.wait_confirmed(DEADLINE).await;
     let status = world.succeed(["status"]).await;
     let waits = format!("10 rows parked; those of 1 key(s) wait for replay {id}");
-    for word in [waits.as_str(), "nobody does it", &format!("walrelay replay --resume {id}")] {
+    for word in [waits.as_str(), "nobody does it", &format!("walrelay replay resume {id}")] {
         assert!(status.contains(word), "{word:?} is not in\n{status}");
     }
     assert_eq!(stored(&world, "v-1").len(), 30);
-    world.succeed(["replay", "--resume", &id]).await;
+    world.succeed(["replay", "resume", &id]).await;
     world.wait_dispatch(DEADLINE, "retrying", 0).await;
     assert_in_place(&world, "v-1", &id).await;
     assert_undisturbed(&world, "v-0").await;
@@ -202,9 +202,9 @@ async fn without_a_relay_a_replay_in_place_says_so_and_goes_on_once_one_runs() {
     assert_eq!(first.terminate(DEADLINE).await, Some(0));
     let replay = world.command(replay_of("v-2")).start();
     replay.wait_for_line(DEADLINE, "no relay streams slot").await;
-    let reset = world.run(["slot", "reset", "--to-anchor", "a"]).await;
+    let reset = world.run(["slot", "reset", "--yes", "--to-anchor", "a"]).await;
     assert_eq!(reset.code, Some(2), "what comes again would come in between: {}", reset.text);
-    assert!(reset.text.contains("--abandon"), "{}", reset.text);
+    assert!(reset.text.contains("replay cancel"), "{}", reset.text);
     insert(&world, 60, 30).await;
     // A relay with `--until-caught-up` acknowledges the hold, and the next relay publishes.
     world.catch_up().await;
@@ -226,14 +226,14 @@ async fn a_replay_in_place_that_is_given_up_leaves_nothing_behind_and_lets_its_k
     world.wait_confirmed(DEADLINE).await;
     assert_eq!(stored(&world, "v-1").len(), 30, "the rest waits");
 
-    let told = world.succeed(["replay", "--abandon", &id]).await;
+    let told = world.succeed(["replay", "cancel", &id]).await;
     assert!(told.contains("30 row(s) were taken back, 0 were published"), "{told}");
     world.pubsub.wait_stored(DEADLINE, 120).await;
     for key in ["v-0", "v-1", "v-2"] {
         assert_undisturbed(&world, key).await;
     }
     assert_eq!(world.number(HOLDS).await, 0);
-    let over = world.run(["replay", "--resume", &id]).await;
+    let over = world.run(["replay", "resume", &id]).await;
     assert_eq!(over.code, Some(2), "{}", over.text);
     assert!(over.text.contains("was given up: 0 row(s)"), "{}", over.text);
 
@@ -256,12 +256,12 @@ async fn a_replayed_row_that_is_dead_holds_its_key_where_dead_rows_do_and_the_co
     let stopped = world.run(replay_of("v-1").chain(["--on-dead", "hold"])).await;
     assert_eq!(stopped.code, Some(1), "{}", stopped.text);
     let id = last_id(&world).await;
-    for word in ["wait behind a dead row", "--resume", &id] {
+    for word in ["wait behind a dead row", "replay resume", &id] {
         assert!(stopped.text.contains(word), "{word:?} is not in\n{}", stopped.text);
     }
     world.pubsub.heal();
     world.succeed(["dispatch", "retry", &format!("{bad}@{id}")]).await;
-    let told = world.succeed(["replay", "--resume", &id, "--on-dead", "hold"]).await;
+    let told = world.succeed(["replay", "resume", &id, "--on-dead", "hold"]).await;
     assert!(told.contains("10 row(s) were published again"), "{told}");
     assert_in_place(&world, "v-1", &id).await;
 
@@ -281,7 +281,7 @@ async fn rows_of_the_table_go_out_again_in_place_before_what_the_key_has_had_mea
     let _relay = world_with_history(&world, 300).await;
     let producer = world.connect().await;
     let traffic = Workload { first_number: 300, ..Workload::of_rows(1_500) };
-    let backfill = ["backfill", "--in-place", "--aggregate-id", "v-1"];
+    let backfill = ["replay", "start", "--source", "table", "--in-place", "--aggregate-id", "v-1"];
     let (inserted, done) = tokio::join!(traffic.insert(&producer), world.run(backfill));
     inserted.expect("rows are inserted");
     assert_eq!(done.code, Some(0), "{}", done.text);
@@ -295,7 +295,7 @@ async fn rows_of_the_table_go_out_again_in_place_before_what_the_key_has_had_mea
     let mut killed = world.command(backfill).env("WALRELAY_FAILPOINT", "replay-added").start();
     killed.wait_ended(DEADLINE).await;
     let id = last_id(&world).await;
-    let told = world.succeed(["backfill", "--resume", &id]).await;
+    let told = world.succeed(["replay", "resume", &id]).await;
     assert!(told.contains("600 row(s) were published again in place"), "{told}");
     let copies =
         "SELECT count(*) FROM app_outbox_dispatch WHERE replay_id <> '' AND event_id LIKE '%/%'";
@@ -331,10 +331,10 @@ async fn a_replay_in_place_that_cannot_go_on_any_more_is_given_up_all_the_same()
         insert(&world, 90, 30).await;
         world.wait_confirmed(DEADLINE).await;
         world.execute(change).await;
-        let stuck = world.run(["replay", "--resume", &id]).await;
+        let stuck = world.run(["replay", "resume", &id]).await;
         assert_eq!(stuck.code, Some(2), "{}", stuck.text);
 
-        world.succeed(["replay", "--abandon", &id]).await;
+        world.succeed(["replay", "cancel", &id]).await;
         world.pubsub.wait_stored(DEADLINE, 120).await;
         for key in ["v-0", "v-1", "v-2"] {
             assert_undisturbed(&world, key).await;
@@ -351,20 +351,22 @@ async fn a_slot_is_not_reset_before_the_history_of_a_replay_in_place_has_gone_ou
     let id = killed_at(&world, "replay-held", "v-1").await;
     assert_eq!(first.terminate(DEADLINE).await, Some(0));
     // The holds are lifted, and no relay is running to publish the added rows.
-    let mut lifted = world
-        .command(["replay", "--resume", &id])
-        .env("WALRELAY_FAILPOINT", "replay-lifted")
-        .start();
+    let mut lifted =
+        world.command(["replay", "resume", &id]).env("WALRELAY_FAILPOINT", "replay-lifted").start();
     lifted.wait_ended(DEADLINE).await;
     assert_eq!(world.number(HOLDS).await, 0);
-    let refused = world.run(["slot", "reset", "--to-anchor", "a"]).await;
+    let refused = world.run(["slot", "reset", "--yes", "--to-anchor", "a"]).await;
     assert_eq!(refused.code, Some(2), "{}", refused.text);
-    assert!(refused.text.contains(&id) && refused.text.contains("--abandon"), "{}", refused.text);
+    assert!(
+        refused.text.contains(&id) && refused.text.contains("replay cancel"),
+        "{}",
+        refused.text
+    );
 
     let _relay = world.start_relay([]).await;
-    world.succeed(["replay", "--resume", &id]).await;
+    world.succeed(["replay", "resume", &id]).await;
     assert_in_place(&world, "v-1", &id).await;
-    world.succeed(["slot", "reset", "--to-anchor", "a"]).await;
+    world.succeed(["slot", "reset", "--yes", "--to-anchor", "a"]).await;
 }
 
 #[tokio::test]
@@ -375,16 +377,17 @@ async fn a_slot_whose_keys_are_held_is_neither_dropped_nor_let_go_for_an_upgrade
     let id = killed_at(&world, "replay-held", "v-1").await;
     assert_eq!(relay.terminate(DEADLINE).await, Some(0));
     insert(&world, 60, 30).await;
-    for command in [&["slot", "drop", "--yes", "--discard-rows", "1000"][..], &["prepare-upgrade"]]
+    for command in
+        [&["slot", "drop", "--yes", "--discard-rows", "1000"][..], &["upgrade", "prepare", "--yes"]]
     {
         let refused = world.run(command.iter().copied()).await;
         assert_eq!(refused.code, Some(2), "{command:?}: {}", refused.text);
-        for word in [id.as_str(), "walrelay replay --abandon"] {
+        for word in [id.as_str(), "walrelay replay cancel"] {
             assert!(refused.text.contains(word), "{word:?} is not in\n{}", refused.text);
         }
     }
-    world.succeed(["replay", "--abandon", &id]).await;
-    world.succeed(["prepare-upgrade"]).await;
+    world.succeed(["replay", "cancel", &id]).await;
+    world.succeed(["upgrade", "prepare", "--yes"]).await;
     for key in ["v-0", "v-1", "v-2"] {
         assert_undisturbed(&world, key).await;
     }
@@ -410,10 +413,10 @@ async fn a_slot_that_is_lost_while_keys_are_held_is_recovered_and_they_go_on_whe
 {
     // The relay has acknowledged the hold or not, and the replay is resumed or abandoned.
     for (step, end) in [
-        ("replay-held", "--resume"),
-        ("replay-placed", "--resume"),
-        ("replay-held", "--abandon"),
-        ("replay-placed", "--abandon"),
+        ("replay-held", "resume"),
+        ("replay-placed", "resume"),
+        ("replay-held", "cancel"),
+        ("replay-placed", "cancel"),
     ] {
         let Some(world) = InboxDatabase::create().await else { return };
         let mut relay = world_with_history(&world, 60).await;
@@ -445,7 +448,7 @@ async fn a_slot_that_is_lost_while_keys_are_held_is_recovered_and_they_go_on_whe
         assert_nothing_left_out(&world, "v-1", 20, &id).await;
         let copies =
             stored(&world, "v-1").iter().filter(|row| row.1.as_deref() == Some(&id)).count();
-        assert_eq!(copies >= 20, end == "--resume", "{step} {end}: {copies}");
+        assert_eq!(copies >= 20, end == "resume", "{step} {end}: {copies}");
         assert_eq!(world.number(HOLDS).await, 0, "{step} {end}");
     }
 }

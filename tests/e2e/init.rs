@@ -153,7 +153,7 @@ async fn a_database_that_is_set_up_passes_the_check() {
     let Some(world) = InboxDatabase::create().await else { return };
     world.succeed(["check"]).await;
 
-    let done = world.succeed(["check", "--format", "json"]).await;
+    let done = world.succeed(["check", "--output", "json"]).await;
     serde_json::from_str::<serde_json::Value>(&done).unwrap();
 }
 

@@ -41,7 +41,7 @@ async fn json(world: &InboxDatabase, arguments: &[&str]) -> Value {
 
 /// Checks that the row is recorded with its identity and without its payload.
 async fn assert_recorded_without_payload(world: &InboxDatabase) {
-    let row = json(world, &["dispatch", "show", LARGE, "--format", "json"]).await;
+    let row = json(world, &["dispatch", "show", LARGE, "--output", "json"]).await;
     assert_eq!(row["status"], "dead", "{row}");
     assert_eq!(row["error_code"], "TOO_LARGE", "{row}");
     assert_eq!(row["message"]["lacks_bytes"]["data"], 140_000_009, "{row}");

@@ -41,7 +41,7 @@ async fn an_event_without_permission_is_named_and_other_keys_continue() {
     let id = "SELECT id::text FROM app_outbox WHERE aggregateid = 'forbidden'";
     let id: String = world.client().query_one(id, &[]).await.expect("one row").get(0);
     world.catch_up().await;
-    let consume = ["consume", CONSUMER, "--handler", "effect.guarded"];
+    let consume = ["consumer", "run", CONSUMER, "--handler", "effect.guarded"];
     let consumer = world.command(consume).with_http().start();
 
     // No other event has arrived, so the failure may affect every event.
@@ -177,8 +177,10 @@ async fn hundreds_of_keys_without_permission_block_no_other_key() {
     lack(&world, "long", "42501").await;
     insert(&world, 100, "well", 300).await;
     world.catch_up().await;
-    let consumer =
-        world.command(["consume", CONSUMER, "--handler", "effect.guarded"]).with_http().start();
+    let consumer = world
+        .command(["consumer", "run", CONSUMER, "--handler", "effect.guarded"])
+        .with_http()
+        .start();
     world.wait_applied(300).await;
     let why = told(&consumer, "inbox discard").await;
     assert!(why.contains("lacks something"), "{why}");
@@ -199,7 +201,7 @@ async fn many_keys_fail_their_batches(code: &str) {
     lack(&world, "sick", code).await;
     insert(&world, 20, "well", 20).await;
     world.catch_up().await;
-    let consume = ["consume", CONSUMER, "--handler", "effect.guarded", "--workers", "1"];
+    let consume = ["consumer", "run", CONSUMER, "--handler", "effect.guarded", "--workers", "1"];
     let _consumer = world.command(consume).start();
     let began = Instant::now();
     // No other event arrives that could show whether the failure is global.
@@ -239,7 +241,7 @@ async fn storing_events_for_capacity_is_no_progress_and_keeps_the_reason() {
     insert(&world, 1, "sick", 1_500).await;
     lack(&world, "sick", "42501").await;
     world.catch_up().await;
-    let consume = ["consume", CONSUMER, "--handler", "effect.guarded", "--workers", "1"];
+    let consume = ["consumer", "run", CONSUMER, "--handler", "effect.guarded", "--workers", "1"];
     let consumer = world.command(consume).with_http().start();
     let stored = "SELECT count(*) FROM app_inbox WHERE status = 'retrying'";
     wait_until(DEADLINE, "all of them to be stored, with nothing left to hold", async || {
@@ -282,7 +284,7 @@ async fn keys_whose_events_fail_slowly_keep_nobody_else_waiting_for_all_of_them(
     lack(&world, "sick", "08001").await;
     insert(&world, 100, "well", 300).await;
     world.catch_up().await;
-    let consume = ["consume", CONSUMER, "--handler", "effect.slowly", "--workers", "1"];
+    let consume = ["consumer", "run", CONSUMER, "--handler", "effect.slowly", "--workers", "1"];
     let _consumer = world.command(consume).start();
     // One attempt of each event alone takes 12 s, and twice as long in batches with others. A
     // search by halving for each would take minutes.
@@ -300,7 +302,7 @@ async fn one_event_fails_its_batch(code: &str) {
     lack(&world, "sick", code).await;
     insert(&world, 100, "well", 1_000).await;
     let _relay = world.start_relay([]).await;
-    let consume = ["consume", CONSUMER, "--handler", "effect.guarded"];
+    let consume = ["consumer", "run", CONSUMER, "--handler", "effect.guarded"];
     let consumer = world.command(consume).with_http().start();
     let stored =
         "SELECT count(*) FROM app_inbox WHERE status = 'retrying' AND next_attempt_at IS NOT NULL";
@@ -360,7 +362,7 @@ async fn events_received_while_draining_are_redelivered_before_their_lease_ends(
     let _relay = world.start_relay([]).await;
     let somebody = world.connect().await;
     somebody.batch_execute("SELECT pg_advisory_lock(7)").await.expect("it is free");
-    let consume = ["consume", CONSUMER, "--handler", "effect.slow"];
+    let consume = ["consumer", "run", CONSUMER, "--handler", "effect.slow"];
     let mut consumer = world.command(consume).start();
     insert(&world, 1, "out", 1).await;
     wait_until(DEADLINE, "the handler to wait", async || {

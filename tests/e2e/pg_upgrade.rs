@@ -43,7 +43,7 @@ async fn pg_upgrade_carries_a_slot_over_and_nothing_is_lost_or_comes_twice() {
     }
     server.restart().expect("the old server");
     world.reconnect().await;
-    world.succeed(["slot", "carry-over"]).await;
+    world.succeed(["upgrade", "prepare", "--carry-over"]).await;
     server.upgrade(&new, &LOGICAL).expect("the new server");
     world.reconnect().await;
     assert_eq!(world.number(FAILOVER).await, 1);
@@ -53,9 +53,9 @@ async fn pg_upgrade_carries_a_slot_over_and_nothing_is_lost_or_comes_twice() {
         let command = world.command([command]).env("WALRELAY_ON_SLOT_LOST", "stop");
         let refused = command.finish(DEADLINE).await;
         assert_eq!(refused.code, Some(5), "{}", refused.text);
-        assert!(refused.text.contains("walrelay slot adopt"), "{}", refused.text);
+        assert!(refused.text.contains("walrelay upgrade finish"), "{}", refused.text);
     }
-    world.succeed(["slot", "adopt"]).await;
+    world.succeed(["upgrade", "finish"]).await;
     world.catch_up().await;
     let verdict = world.check(&world.committed().await);
     assert!(verdict.lost.is_empty() && verdict.reordered.is_empty(), "{verdict}");
@@ -69,7 +69,7 @@ async fn a_slot_that_was_carried_over_may_be_recovered_instead_and_nothing_is_lo
     let Some(mut world) = with_failover_slot(&server).await else { return };
     rows_from(&world, 0, 60).await;
     world.catch_up().await;
-    world.succeed(["slot", "carry-over"]).await;
+    world.succeed(["upgrade", "prepare", "--carry-over"]).await;
     server.upgrade(&new, &LOGICAL).expect("the new server");
     world.reconnect().await;
     rows_from(&world, 60, 40).await;
@@ -93,7 +93,7 @@ async fn an_upgrade_that_was_prepared_loses_nothing_with_producers_writing_throu
     let producer = Producer::start(world.url(), Duration::from_millis(20));
     let relay = world.start_relay(["--on-slot-lost", "recover"]).await;
     world.pubsub.wait_stored(DEADLINE, 200).await;
-    world.succeed(["prepare-upgrade"]).await;
+    world.succeed(["upgrade", "prepare", "--yes"]).await;
 
     server.upgrade(&new, &LOGICAL).expect("the new server");
     relay.wait_for_line(DEADLINE, "the slot is recovered").await;

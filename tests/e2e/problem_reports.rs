@@ -14,7 +14,7 @@ use walrelay_tests::{DEADLINE, InboxDatabase};
 const SOON: Duration = Duration::from_secs(8);
 
 async fn status(world: &InboxDatabase) -> Value {
-    let text = world.succeed(["status", "--format", "json"]).await;
+    let text = world.succeed(["status", "--output", "json"]).await;
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
@@ -188,6 +188,6 @@ async fn a_forgotten_anchor_near_its_loss_is_named_everywhere() {
     assert!(line.is_some_and(|line| line.contains("retains")), "{check}");
     assert!(check.contains("walrelay anchor drop daily"), "{check}");
 
-    world.succeed(["anchor", "drop", "daily"]).await;
+    world.succeed(["anchor", "drop", "--yes", "daily"]).await;
     relay.wait_for_http(DEADLINE, "/readyz", 200).await;
 }

@@ -26,14 +26,14 @@ async fn a_dry_run_reports_the_number_of_rows_and_deletes_none() {
     let Some(world) = InboxDatabase::create().await else { return };
     Workload::of_rows(30).insert(world.client()).await.expect("rows");
     settle(&world).await;
-    let told = world.succeed(["prune", "--older-than", "1s", "--dry-run"]).await;
+    let told = world.succeed(["prune", "--yes", "--older-than", "1s", "--dry-run"]).await;
     let kept = world.number(ROWS).await;
     assert_eq!(kept, 30);
     assert!(told.contains("row(s) of public.app_outbox would be deleted"), "{told}");
     // The refusal names the unfinished operation.
     let begun = "UPDATE app_outbox_relay SET operation = '{\"kind\": \"recovery\", \"id\": \"1\", \"bound\": \"nothing\"}'";
     world.execute(begun).await;
-    let refused = world.run(["prune", "--older-than", "1s"]).await;
+    let refused = world.run(["prune", "--yes", "--older-than", "1s"]).await;
     assert_eq!(refused.code, Some(3), "{}", refused.text);
     assert!(
         refused.text.contains("a backfill") && !refused.text.contains("a recovery"),
@@ -42,7 +42,7 @@ async fn a_dry_run_reports_the_number_of_rows_and_deletes_none() {
     );
     world.execute("UPDATE app_outbox_relay SET operation = NULL").await;
     wait_until(DEADLINE, "rows old enough", async || {
-        world.succeed(["prune", "--older-than", "1s"]).await;
+        world.succeed(["prune", "--yes", "--older-than", "1s"]).await;
         (world.number(ROWS).await == 0).then_some(())
     })
     .await;
@@ -74,13 +74,13 @@ async fn of_a_partitioned_outbox_whole_partitions_go_and_those_for_rows_to_come_
         )
         .await;
     // Nothing is settled yet, so no row is deleted.
-    world.run(["prune", "--older-than", "30d"]).await;
+    world.run(["prune", "--yes", "--older-than", "30d"]).await;
     assert_eq!(world.number(ROWS).await, 25);
     settle(&world).await;
 
-    let dry = world.succeed(["prune", "--older-than", "30d", "--dry-run"]).await;
+    let dry = world.succeed(["prune", "--yes", "--older-than", "30d", "--dry-run"]).await;
     assert!(dry.contains("20 row(s)") && dry.contains("all of partition outbox_2020"), "{dry}");
-    let told = world.succeed(["prune", "--older-than", "30d"]).await;
+    let told = world.succeed(["prune", "--yes", "--older-than", "30d"]).await;
     assert!(told.contains("dropped: partition outbox_2020"), "{told}");
     assert_eq!(world.number(ROWS).await, 5);
     let left = "SELECT count(*) FROM pg_inherits WHERE inhparent = 'app_outbox'::regclass";
@@ -94,7 +94,7 @@ async fn nothing_is_pruned_where_transaction_ids_on_record_are_of_another_server
     Workload::of_rows(9).insert(world.client()).await.expect("rows");
     settle(&world).await;
     world.execute("UPDATE app_outbox_relay SET system_identifier = '1'").await;
-    let refused = world.run(["prune", "--older-than", "1s"]).await;
+    let refused = world.run(["prune", "--yes", "--older-than", "1s"]).await;
     assert_eq!(refused.code, Some(5), "{}", refused.text);
     assert_eq!(world.number(ROWS).await, 9);
 }
@@ -114,7 +114,7 @@ async fn a_relay_keeps_an_anchor_of_its_own_and_finds_it_again() {
     }
     Workload::of_rows(12).insert(world.client()).await.expect("rows");
     world.catch_up().await;
-    world.succeed(["slot", "reset", "--to-anchor", "kept"]).await;
+    world.succeed(["slot", "reset", "--yes", "--to-anchor", "kept"]).await;
     world.catch_up().await;
     assert_eq!(world.pubsub.stored_count(), 24);
 }

@@ -158,7 +158,7 @@ async fn an_edit_is_counted_however_often_the_handler_has_failed_since() {
         .await;
     world.insert_events(1, 1).await;
     world.catch_up().await;
-    let talks = ["consume", CONSUMER, "--handler", "effect.talks", "--max-attempts", "1"];
+    let talks = ["consumer", "run", CONSUMER, "--handler", "effect.talks", "--max-attempts", "1"];
     let _consumer = world.command(talks).start();
     let id = wait_until(DEADLINE, "the event to be dead", async || dead(&world).await).await;
     let payload = reset_file(&world, "{}");
@@ -187,7 +187,7 @@ async fn dead(world: &InboxDatabase) -> Option<String> {
 /// Checks that the state is as before any rebuild, and that the rebuild's subscription is deleted.
 async fn assert_unchanged(world: &InboxDatabase) {
     assert_eq!(world.number("SELECT sum(events)::bigint FROM effect.balance").await, 50);
-    let status = world.succeed(["consumer", "status", CONSUMER, "--format", "json"]).await;
+    let status = world.succeed(["consumer", "status", CONSUMER, "--output", "json"]).await;
     assert!(status.contains("\"paused\": false"), "{status}");
     assert!(status.contains("\"generation\": 1"), "{status}");
     assert!(!has_successor(world), "a subscription is left behind");

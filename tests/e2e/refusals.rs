@@ -153,21 +153,27 @@ async fn a_wrong_value_is_refused_and_values_that_contradict_each_other_are_all_
         ("--park-after", "soon"),
         ("--max-in-flight-bytes", "1"),
         ("--on-dead", "cry"),
-        ("--topic", "{unclosed"),
+        ("--topic-template", "{unclosed"),
     ] {
         let done = world.relay([option, value]).finish(DEADLINE).await;
         assert_refused(&done, 2, &[option, value, "1 problem"]);
     }
-    let contradicting =
-        ["--status-interval", "30s", "--column-version", "", "--topic", "{version}.events"];
+    let contradicting = [
+        "--status-interval",
+        "30s",
+        "--column-version",
+        "",
+        "--topic-template",
+        "{version}.events",
+    ];
     let done = world.relay(contradicting).finish(DEADLINE).await;
-    assert_refused(&done, 2, &["--status-interval", "--topic", "2 problems"]);
+    assert_refused(&done, 2, &["--status-interval", "--topic-template", "2 problems"]);
 }
 
 #[tokio::test]
 async fn a_template_that_names_an_unknown_column_is_refused_at_the_start() {
     let Some(world) = InboxDatabase::create().await else { return };
-    for option in ["--topic", "--ordering-key"] {
+    for option in ["--topic-template", "--ordering-key"] {
         let done = world.relay([option, "{nonsense}"]).finish(DEADLINE).await;
         assert_refused(&done, 3, &["nonsense", "app_outbox"]);
     }
@@ -203,7 +209,7 @@ async fn a_denied_prune_names_the_missing_permissions() {
         ))
         .await;
     let url = world.url().replacen("postgres@", &format!("{role}@"), 1);
-    let done = world.run(["prune", "--database-url", &url]).await;
+    let done = world.run(["prune", "--yes", "--older-than", "30d", "--database-url", &url]).await;
     world.execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
     assert_refused(
         &done,
@@ -226,7 +232,9 @@ async fn commands_refuse_dispatch_state_hidden_by_row_level_security() {
         .await;
     let url = world.url().replacen("postgres@", &format!("{role}@"), 1);
     let mut done = Vec::new();
-    for command in [&["status"][..], &["dispatch", "list"], &["prune"]] {
+    for command in
+        [&["status"][..], &["dispatch", "list"], &["prune", "--yes", "--older-than", "30d"]]
+    {
         done.push(world.run(command.iter().copied().chain(["--database-url", &url])).await);
     }
     world.execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;

@@ -64,7 +64,7 @@ async fn a_relay_that_was_started_to_wait_for_an_upgrade_survives_the_restart_of
     let Some(mut world) = InboxDatabase::create_at(&server.url("postgres")).await else { return };
     rows_from(&world, 0, 10).await;
     world.catch_up().await;
-    world.succeed(["prepare-upgrade"]).await;
+    world.succeed(["upgrade", "prepare", "--yes"]).await;
     let relay = world.relay([]).start();
     wait_for_reason(&relay, "an upgrade").await;
 

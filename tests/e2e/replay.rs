@@ -68,7 +68,8 @@ async fn a_replay_repeats_rows_positions_and_order_on_another_topic_and_the_live
         assert_eq!(relay.terminate(DEADLINE).await, Some(0));
         let confirmed = world.confirmed_flush().await;
 
-        let told = world.succeed(["replay", "--from-anchor", "a", "--to-topic", "again"]).await;
+        let told =
+            world.succeed(["replay", "start", "--from-anchor", "a", "--to-topic", "again"]).await;
 
         assert!(told.contains("1000 row(s)"), "{told}");
         let again = published(&world, "again");
@@ -89,7 +90,8 @@ async fn a_replay_runs_beside_a_live_relay_that_goes_on() {
     let Some(world) = InboxDatabase::create().await else { return };
     let relay = world.start_relay([]).await;
     world_with_an_anchor(&world, 400).await;
-    let arguments = ["replay", "--from-anchor", "a", "--to-topic", "again", "--rate", "400"];
+    let arguments =
+        ["replay", "start", "--from-anchor", "a", "--to-topic", "again", "--rate", "400"];
     let replay = world.command(arguments).start();
     let more = Workload { first_number: 400, ..Workload::of_rows(200) };
     more.insert(world.client()).await.expect("rows");
@@ -110,7 +112,7 @@ async fn a_wal_range_an_aggregate_or_a_type_is_replayed_and_a_dry_run_only_count
     world_with_an_anchor(&world, 90).await;
     world.catch_up().await;
     let live = published(&world, "video.events");
-    let all = ["replay", "--from-anchor", "a"];
+    let all = ["replay", "start", "--from-anchor", "a"];
 
     let told = world.succeed(all.into_iter().chain(["--dry-run", "--aggregate-id", "v-1"])).await;
     assert!(told.contains("would publish 30 row(s)"), "{told}");
@@ -131,8 +133,9 @@ async fn a_wal_range_an_aggregate_or_a_type_is_replayed_and_a_dry_run_only_count
     commits.dedup();
     let (first, last) = (commits[2].as_str(), commits[4].as_str());
     let expected = live.iter().filter(|row| commits[2..=4].contains(&row.2)).count();
-    let between =
-        world.succeed(["replay", "--dry-run", "--from-lsn", first, "--to-lsn", last]).await;
+    let between = world
+        .succeed(["replay", "start", "--dry-run", "--from-lsn", first, "--to-lsn", last])
+        .await;
     assert!(between.contains(&format!("would publish {expected} row(s)")), "{expected}: {between}");
     wait_slots(&world, 2).await;
 }
@@ -147,7 +150,7 @@ async fn times_select_by_the_moment_of_the_commit() {
     let more = Workload { first_number: 20, ..Workload::of_rows(15) };
     more.insert(world.client()).await.expect("rows");
 
-    let all = ["replay", "--dry-run", "--from-anchor", "a"];
+    let all = ["replay", "start", "--dry-run", "--from-anchor", "a"];
     let later = world.succeed(all.into_iter().chain(["--from-time", &between])).await;
     assert!(later.contains("would publish 15 row(s)"), "{later}");
     let earlier = world.succeed(all.into_iter().chain(["--to-time", &between])).await;
@@ -157,9 +160,10 @@ async fn times_select_by_the_moment_of_the_commit() {
     assert_eq!(too_early.code, Some(2), "{}", too_early.text);
 }
 
-/// Extracts the id after `--resume` from the output.
+/// Extracts the id after `replay resume` from the output.
 fn resume_id(text: &str) -> String {
-    let (_, behind) = text.rsplit_once("--resume ").unwrap_or_else(|| panic!("no id in {text}"));
+    let (_, behind) =
+        text.rsplit_once("replay resume ").unwrap_or_else(|| panic!("no id in {text}"));
     behind.chars().take_while(char::is_ascii_hexdigit).collect()
 }
 
@@ -169,7 +173,8 @@ async fn a_replay_that_is_interrupted_or_killed_goes_on_where_it_stopped() {
     world_with_an_anchor(&world, 1_200).await;
     world.catch_up().await;
     let live = published(&world, "video.events");
-    let arguments = ["replay", "--from-anchor", "a", "--to-topic", "again", "--rate", "300"];
+    let arguments =
+        ["replay", "start", "--from-anchor", "a", "--to-topic", "again", "--rate", "300"];
 
     let mut first = world.command(arguments).start();
     world.pubsub.wait_stored(DEADLINE, 1_200 + 200).await;
@@ -178,12 +183,12 @@ async fn a_replay_that_is_interrupted_or_killed_goes_on_where_it_stopped() {
     let id = resume_id(&first.lines().join("\n"));
     wait_slots(&world, 2).await;
 
-    let mut second = world.command(["replay", "--resume", &id]).start();
+    let mut second = world.command(["replay", "resume", &id]).start();
     world.pubsub.wait_stored(DEADLINE, 1_200 + 700).await;
     second.kill();
     wait_slots(&world, 2).await;
 
-    world.succeed(["replay", "--resume", &id]).await;
+    world.succeed(["replay", "resume", &id]).await;
     let again = published(&world, "again");
     for key in ["v-0", "v-1", "v-2"] {
         let mut seen = of_key(&again, key);
@@ -194,7 +199,7 @@ async fn a_replay_that_is_interrupted_or_killed_goes_on_where_it_stopped() {
     assert!(again.len() < 1_200 + 700, "{}: it did not begin anew", again.len());
     assert_eq!(replay_ids(&world, "again"), [Some(id.clone())]);
 
-    let done = world.run(["replay", "--resume", &id]).await;
+    let done = world.run(["replay", "resume", &id]).await;
     assert_eq!(done.code, Some(2), "{}", done.text);
     assert!(done.text.contains("is done"), "{}", done.text);
 }
@@ -206,7 +211,8 @@ async fn an_anchor_that_an_unfinished_replay_goes_on_from_is_neither_dropped_nor
     world.catch_up().await;
     // Slow enough that even on a busy machine the replay is stopped before it settles all rows
     // after the anchor.
-    let arguments = ["replay", "--from-anchor", "a", "--to-topic", "again", "--rate", "100"];
+    let arguments =
+        ["replay", "start", "--from-anchor", "a", "--to-topic", "again", "--rate", "100"];
     let mut first = world.command(arguments).start();
     world.pubsub.wait_stored(DEADLINE, 600 + 20).await;
     first.signal(Signal::Interrupt);
@@ -214,34 +220,32 @@ async fn an_anchor_that_an_unfinished_replay_goes_on_from_is_neither_dropped_nor
     let id = resume_id(&first.lines().join("\n"));
     let relay = world.start_relay([]).await;
     let told = world.succeed(["status"]).await;
-    for told_of_it in ["to again is not finished, and nobody does it", "--resume", "--abandon"] {
+    for told_of_it in
+        ["to again is not finished, and nobody does it", "replay resume", "replay cancel"]
+    {
         assert!(told.contains(told_of_it), "{told_of_it:?} is not in\n{told}");
     }
-    assert!(told.contains(&format!("walrelay replay --resume {id}")), "{told}");
+    assert!(told.contains(&format!("walrelay replay resume {id}")), "{told}");
     drop(relay);
 
-    for command in [["anchor", "drop", "a"], ["anchor", "advance", "a"]] {
-        let refused = world.run(command).await;
+    for command in [&["anchor", "drop", "--yes", "a"][..], &["anchor", "advance", "a"]] {
+        let refused = world.run(command.iter().copied()).await;
         assert_eq!(refused.code, Some(2), "{command:?}: {}", refused.text);
-        for word in [format!("--resume {id}"), format!("--abandon {id}")] {
+        for word in [format!("replay resume {id}"), format!("replay cancel {id}")] {
             assert!(refused.text.contains(&word), "{word:?} is not in\n{}", refused.text);
         }
     }
-    let other_command = world.run(["backfill", "--resume", &id]).await;
-    assert_eq!(other_command.code, Some(2), "{}", other_command.text);
-    let right = format!("walrelay replay --resume {id}");
-    assert!(other_command.text.contains(&right), "{}", other_command.text);
     // The replay does not use the other anchor, so that anchor can be dropped.
     world.succeed(["anchor", "create", "b"]).await;
-    world.succeed(["anchor", "drop", "b"]).await;
+    world.succeed(["anchor", "drop", "--yes", "b"]).await;
 
-    world.succeed(["replay", "--resume", &id]).await;
+    world.succeed(["replay", "resume", &id]).await;
     let later = world.start_relay([]).await;
     let over = world.succeed(["status"]).await;
     assert!(!over.contains(&id), "{over}");
     drop(later);
     world.succeed(["anchor", "advance", "a"]).await;
-    world.succeed(["anchor", "drop", "a"]).await;
+    world.succeed(["anchor", "drop", "--yes", "a"]).await;
 }
 
 #[tokio::test]
@@ -249,7 +253,8 @@ async fn an_abandoned_replay_to_a_topic_blocks_nothing_and_leaves_no_slot() {
     let Some(world) = InboxDatabase::create().await else { return };
     world_with_an_anchor(&world, 600).await;
     world.catch_up().await;
-    let arguments = ["replay", "--from-anchor", "a", "--to-topic", "again", "--rate", "200"];
+    let arguments =
+        ["replay", "start", "--from-anchor", "a", "--to-topic", "again", "--rate", "200"];
     let mut first = world.command(arguments).start();
     world.pubsub.wait_stored(DEADLINE, 600 + 100).await;
     first.signal(Signal::Interrupt);
@@ -264,16 +269,16 @@ async fn an_abandoned_replay_to_a_topic_blocks_nothing_and_leaves_no_slot() {
     );
     gone.batch_execute(&copy).await.expect("a temporary slot");
 
-    let told = world.succeed(["replay", "--abandon", &id]).await;
+    let told = world.succeed(["replay", "cancel", &id]).await;
     assert!(told.contains("is given up") && told.contains("published to again"), "{told}");
     wait_slots(&world, 2).await;
     assert!(published(&world, "again").len() >= 100, "what was published stays");
-    for again in ["--resume", "--abandon"] {
+    for again in ["resume", "cancel"] {
         let over = world.run(["replay", again, &id]).await;
         assert_eq!(over.code, Some(2), "{}", over.text);
         assert!(over.text.contains("was given up"), "{}", over.text);
     }
-    world.succeed(["anchor", "drop", "a"]).await;
+    world.succeed(["anchor", "drop", "--yes", "a"]).await;
     world.succeed(["reshard", "--shards", "2", "--dry-run"]).await;
 }
 
@@ -285,11 +290,11 @@ async fn a_row_that_is_never_taken_ends_a_replay_or_is_left_out_and_named() {
     let live = published(&world, "video.events");
     let (key, bad, ..) = live[7].clone();
     world.pubsub.fault(&format!("topic=again,event_id={bad},reject=INVALID_ARGUMENT"));
-    let arguments = ["replay", "--from-anchor", "a", "--to-topic", "again"];
+    let arguments = ["replay", "start", "--from-anchor", "a", "--to-topic", "again"];
 
     let stopped = world.run(arguments).await;
     assert_eq!(stopped.code, Some(1), "{}", stopped.text);
-    for word in [bad.as_str(), "--skip-dead", "--resume"] {
+    for word in [bad.as_str(), "--skip-dead", "replay resume"] {
         assert!(stopped.text.contains(word), "{word:?} is not in\n{}", stopped.text);
     }
     assert!(!stopped.text.contains("dispatch state"), "nothing is recorded: {}", stopped.text);
@@ -302,7 +307,7 @@ async fn a_row_that_is_never_taken_ends_a_replay_or_is_left_out_and_named() {
     // The stopped replay is resumed with `--skip-dead`, and the option is recorded for later
     // resumes.
     let id = resume_id(&stopped.text);
-    let resumed = world.succeed(["replay", "--resume", &id, "--skip-dead"]).await;
+    let resumed = world.succeed(["replay", "resume", &id, "--skip-dead"]).await;
     assert!(resumed.contains(&bad) && resumed.contains("left out: 1 row(s)"), "{resumed}");
     let skips = "SELECT count(*) FROM app_outbox_replay WHERE (request ->> 'skip_dead')::bool";
     assert_eq!(world.number(skips).await, 2);
@@ -321,7 +326,8 @@ async fn a_topic_of_the_relay_itself_and_a_place_before_the_anchor_are_refused()
         (&["--from-anchor", "a", "--to-topic", "again", "--from-lsn", "0/1"], "and no farther"),
     ];
     for (arguments, word) in cases {
-        let done = world.run(["replay"].into_iter().chain(arguments.iter().copied())).await;
+        let done =
+            world.run(["replay", "start"].into_iter().chain(arguments.iter().copied())).await;
         assert_eq!(done.code, Some(2), "{}", done.text);
         assert!(done.text.contains(word), "{word:?} is not in\n{}", done.text);
     }

@@ -37,7 +37,7 @@ async fn a_reset_under_live_traffic_repeats_everything_since_the_anchor_contiguo
         let mut since = insert(30, 300).await;
         world.pubsub.wait_stored(DEADLINE, 330).await;
 
-        let reset = world.command(["slot", "reset", "--to-anchor", "a"]).start();
+        let reset = world.command(["slot", "reset", "--yes", "--to-anchor", "a"]).start();
         for step in 0..20 {
             since.extend(insert(330 + step * 20, 20).await);
         }
@@ -75,14 +75,14 @@ async fn a_reset_to_a_place_behind_the_anchor_repeats_what_lies_behind_that_plac
     let later = more.insert(world.client()).await.expect("rows");
     world.catch_up().await;
 
-    world.succeed(["slot", "reset", "--to-anchor", "a", "--to-lsn", &middle]).await;
+    world.succeed(["slot", "reset", "--yes", "--to-anchor", "a", "--to-lsn", &middle]).await;
     world.catch_up().await;
     assert_eq!(world.pubsub.stored_count(), 42 + 12);
     for key in KEYS {
         assert!(stored(&world, key).ends_with(&ids(&later, key)), "{key}");
     }
     // A second reset repeats all rows, because the anchor has not moved.
-    world.succeed(["slot", "reset", "--to-anchor", "a"]).await;
+    world.succeed(["slot", "reset", "--yes", "--to-anchor", "a"]).await;
     world.catch_up().await;
     assert_eq!(world.pubsub.stored_count(), 42 + 12 + 42);
 }
@@ -113,12 +113,12 @@ async fn a_reset_republishes_published_dispatch_rows_and_dead_rows_only_on_reque
     drop(relay);
     world.wait_slot_free(DEADLINE).await;
 
-    world.succeed(["slot", "reset", "--to-anchor", "a"]).await;
+    world.succeed(["slot", "reset", "--yes", "--to-anchor", "a"]).await;
     world.catch_up().await;
     assert_eq!(world.pubsub.stored_count(), 60, "the dead row stays dead");
     assert_eq!(world.dispatch_count("dead").await, 1);
 
-    world.succeed(["slot", "reset", "--to-anchor", "a", "--include-dead"]).await;
+    world.succeed(["slot", "reset", "--yes", "--to-anchor", "a", "--include-dead"]).await;
     world.catch_up().await;
     assert_eq!(world.pubsub.stored_count(), 60 + 31);
     assert_eq!(world.dispatch_count("dead").await, 0);
@@ -134,7 +134,7 @@ async fn a_reset_past_the_settled_position_counts_skipped_rows_and_needs_consent
     let more = Workload { first_number: 14, ..Workload::of_rows(5) };
     let later = more.insert(world.client()).await.expect("rows");
 
-    let arguments = ["slot", "reset", "--to-anchor", "a", "--to-lsn", &here];
+    let arguments = ["slot", "reset", "--yes", "--to-anchor", "a", "--to-lsn", &here];
     let refused = world.run(arguments).await;
     assert_eq!(refused.code, Some(2), "{}", refused.text);
     assert!(refused.text.contains("14 row(s)"), "{}", refused.text);
@@ -153,7 +153,7 @@ async fn a_failover_slot_is_one_again_after_a_reset() {
         let Some(world) = InboxDatabase::create_empty_on(major).await else { continue };
         world.succeed(["init", "--failover"]).await;
         world.succeed(["anchor", "create", "a"]).await;
-        world.succeed(["slot", "reset", "--to-anchor", "a"]).await;
+        world.succeed(["slot", "reset", "--yes", "--to-anchor", "a"]).await;
         let failover = format!(
             "SELECT count(*) FROM pg_replication_slots WHERE slot_name = '{}' AND failover",
             world.name()
@@ -211,7 +211,7 @@ async fn an_anchor_heals_a_slot_that_was_dropped_and_one_that_is_gone_leaves_the
     let missed = more.insert(world.client()).await.expect("rows");
     assert_eq!(world.run(["run", "--on-slot-lost", "stop"]).await.code, Some(5));
 
-    world.succeed(["slot", "reset", "--to-anchor", "a"]).await;
+    world.succeed(["slot", "reset", "--yes", "--to-anchor", "a"]).await;
     world.catch_up().await;
     for key in KEYS {
         let (first, rest) = (ids(&committed, key), ids(&missed, key));
@@ -230,7 +230,7 @@ async fn an_anchor_heals_a_slot_that_was_dropped_and_one_that_is_gone_leaves_the
     assert!(vain.contains("its anchor is gone, so this gives it up: walrelay run"), "{vain}");
     assert!(!vain.contains("finishes it"), "{vain}");
 
-    let gone = world.run(["slot", "reset", "--to-anchor", "b"]).await;
+    let gone = world.run(["slot", "reset", "--yes", "--to-anchor", "b"]).await;
     assert_eq!(gone.code, Some(2), "{}", gone.text);
     world.catch_up().await;
 }

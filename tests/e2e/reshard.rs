@@ -241,7 +241,7 @@ async fn relays_of_the_new_number_wait_for_the_switch_and_those_of_the_old_go_on
     // switched.
     world.pubsub.wait_stored(DEADLINE, 200).await;
     // For the new shards, no row is known to be settled.
-    let pruned = world.succeed(["prune", "--older-than", "1s"]).await;
+    let pruned = world.succeed(["prune", "--yes", "--older-than", "1s"]).await;
     assert!(pruned.contains("0 row(s) deleted"), "{pruned}");
 
     world.succeed(["reshard", "--shards", "4"]).await;
@@ -266,7 +266,9 @@ async fn an_anchor_that_is_made_meanwhile_is_noticed_before_the_switch() {
     command.wait_for_line(DEADLINE, "waiting for a transaction to end").await;
     world.succeed(["anchor", "create", "mid"]).await;
     // The command protects the old slots, although the change is not recorded for them yet.
-    for action in [&["slot", "reset", "--to-anchor", "mid"][..], &["slot", "drop", "--yes"]] {
+    for action in
+        [&["slot", "reset", "--yes", "--to-anchor", "mid"][..], &["slot", "drop", "--yes"]]
+    {
         let early = world.run(action.iter().copied()).await;
         assert_eq!(early.code, Some(3), "{action:?}: {}", early.text);
         assert!(early.text.contains("walrelay reshard --shards 2"), "{}", early.text);
@@ -286,7 +288,7 @@ async fn an_anchor_that_is_made_meanwhile_is_noticed_before_the_switch() {
     assert_eq!(refused.code, Some(2), "{}", refused.text);
     assert!(refused.text.contains("mid"), "{}", refused.text);
 
-    world.succeed(["anchor", "drop", "mid"]).await;
+    world.succeed(["anchor", "drop", "--yes", "mid"]).await;
     world.succeed(["reshard", "--shards", "2"]).await;
     assert_eq!(world.number(SLOTS).await, 2, "nothing is left of the old number");
 }
@@ -337,7 +339,7 @@ async fn obstacles_are_named_and_nothing_is_changed() {
     }
     world.succeed(["anchor", "create", "a"]).await;
     refused(&["reshard", "--shards", "2"], 2, "walrelay anchor drop").await;
-    world.succeed(["anchor", "drop", "a"]).await;
+    world.succeed(["anchor", "drop", "--yes", "a"]).await;
     world
         .execute(&format!(
             "INSERT INTO app_outbox_replay
@@ -347,8 +349,8 @@ async fn obstacles_are_named_and_nothing_is_changed() {
         ))
         .await;
     refused(&["reshard", "--shards", "2"], 2, "replay 5f3a9c01 of slot").await;
-    refused(&["reshard", "--shards", "2"], 2, "walrelay replay --abandon 5f3a9c01").await;
-    world.succeed(["replay", "--abandon", "5f3a9c01"]).await;
+    refused(&["reshard", "--shards", "2"], 2, "walrelay replay cancel 5f3a9c01").await;
+    world.succeed(["replay", "cancel", "5f3a9c01"]).await;
     let told = world.succeed(["reshard", "--shards", "2", "--dry-run"]).await;
     assert!(told.contains(&format!("{0}_0_of_2, {0}_1_of_2", world.name())), "{told}");
     assert_only_shards(&world, 1).await;

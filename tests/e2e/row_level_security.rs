@@ -141,15 +141,21 @@ async fn every_outbox_table_counts_partitioned_ones_too() {
     role.grant("GRANT SELECT, DELETE ON app_outbox, parted TO walrelay", "walrelay").await;
     role.show("app_outbox").await;
     let both = ["--outbox-table", "app_outbox", "--outbox-table", "parted"];
-    for command in [&["prune", "--dry-run"][..], &["backfill", "--to-topic", "again"]] {
+    for command in [
+        &["prune", "--yes", "--older-than", "30d", "--dry-run"][..],
+        &["replay", "start", "--source", "table", "--to-topic", "again"],
+    ] {
         let all: Vec<&str> = command.iter().chain(&both).copied().collect();
         role.assert_refused_as_hidden(&all, &["hides the rows of public.parted from role"]).await;
     }
     // The role can read the rows but not delete them. "0 row(s) deleted" would suggest that no row
     // is old.
-    role.succeed(&["prune", "--dry-run"]).await;
-    role.assert_refused_as_hidden(&["prune"], &["public.app_outbox (for DELETE)", "FOR DELETE TO"])
-        .await;
+    role.succeed(&["prune", "--yes", "--older-than", "30d", "--dry-run"]).await;
+    role.assert_refused_as_hidden(
+        &["prune", "--yes", "--older-than", "30d"],
+        &["public.app_outbox (for DELETE)", "FOR DELETE TO"],
+    )
+    .await;
     role.drop().await;
 }
 
@@ -175,10 +181,10 @@ async fn nothing_is_said_of_an_outbox_whose_rows_are_hidden() {
     for command in [
         &["audit", "--grace", "0s"][..],
         &["trace", "00000000-0000-4000-8000-000000000001"],
-        &["prune", "--dry-run"],
-        &["prune"],
-        &["backfill", "--to-topic", "again"],
-        &["backfill", "--in-place", "--aggregate-id", "key-1"],
+        &["prune", "--yes", "--older-than", "30d", "--dry-run"],
+        &["prune", "--yes", "--older-than", "30d"],
+        &["replay", "start", "--source", "table", "--to-topic", "again"],
+        &["replay", "start", "--source", "table", "--in-place", "--aggregate-id", "key-1"],
         &rebuild,
     ] {
         role.assert_refused_as_hidden(command, &["hides the rows of public.app_outbox from role"])
@@ -204,7 +210,7 @@ async fn nothing_is_said_of_an_inbox_whose_rows_are_hidden() {
         &["trace", "00000000-0000-4000-8000-000000000001"],
         &["inbox", "list"],
         &["consumer", "status", CONSUMER],
-        &["consume", CONSUMER, "--handler", "effect.add", "--until-caught-up"],
+        &["consumer", "run", CONSUMER, "--handler", "effect.add", "--until-caught-up"],
     ];
     let hidden = ["app_inbox_consumer", "app_inbox", "app_inbox_key"];
     for (place, table) in hidden.into_iter().enumerate() {
@@ -272,7 +278,9 @@ async fn an_auditor_with_the_documented_grants_reads_outbox_and_inbox() {
     assert_eq!(seen.get::<_, i64>(0), 18);
     drop(its);
     // The auditor can only read.
-    for command in [&["prune"][..], &["consumer", "pause", CONSUMER]] {
+    for command in
+        [&["prune", "--yes", "--older-than", "30d"][..], &["consumer", "pause", CONSUMER]]
+    {
         assert_eq!(role.run(command).await.code, Some(3), "{command:?}");
     }
     role.drop().await;
@@ -288,7 +296,7 @@ async fn all_missing_permissions_of_a_consumer_are_reported_at_once() {
             "GRANT USAGE ON SCHEMA effect TO {name}; GRANT ALL ON ALL TABLES IN SCHEMA effect TO {name}"
         ))
         .await;
-    let consume = ["consume", CONSUMER, "--handler", "effect.add", "--until-caught-up"];
+    let consume = ["consumer", "run", CONSUMER, "--handler", "effect.add", "--until-caught-up"];
     let refused = role.run(&consume).await;
     assert_eq!(refused.code, Some(3), "{}", refused.text);
     let (_, hint) = refused.text.split_once("as the owner of these objects: ").expect("a hint");

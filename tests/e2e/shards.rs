@@ -107,13 +107,13 @@ async fn a_shard_of_another_number_and_a_relay_without_one_are_refused() {
         (&["run"], "--shard 0/4 to --shard 3/4"),
         (&["init"], "`walrelay reshard` changes the number"),
         (&["init", "--shards", "2"], "`walrelay reshard` changes the number"),
-        (&["slot", "show"], "--shard says which"),
-        (&["slot", "show", "--shard", "0/2"], "0/2 is none of them"),
+        (&["slot", "recover"], "--shard says which"),
+        (&["slot", "recover", "--shard", "0/2"], "0/2 is none of them"),
         (&["dispatch", "list"], "--shard says which"),
         (&["anchor", "create", "a"], "--shard says which"),
-        (&["replay", "--from-anchor", "a", "--to-topic", "t"], "--shard says which"),
-        (&["backfill", "--in-place"], "--shard says which"),
-        (&["prepare-upgrade"], "--shard says which"),
+        (&["replay", "start", "--from-anchor", "a", "--to-topic", "t"], "--shard says which"),
+        (&["replay", "start", "--source", "table", "--in-place"], "--shard says which"),
+        (&["upgrade", "prepare", "--yes"], "--shard says which"),
     ] {
         let refused = world.run(arguments.iter().copied()).await;
         assert_eq!(refused.code, Some(3), "{arguments:?}: {}", refused.text);
@@ -125,7 +125,6 @@ async fn a_shard_of_another_number_and_a_relay_without_one_are_refused() {
         let refused = world.run(arguments.iter().copied()).await;
         assert_eq!(refused.code, Some(2), "{arguments:?}: {}", refused.text);
     }
-    world.succeed(["slot", "show", "--shard", "3/4"]).await;
     world.succeed(["dispatch", "list", "--shard", "3/4"]).await;
 }
 
@@ -135,12 +134,23 @@ async fn a_backfill_in_place_of_a_shard_has_the_rows_of_that_shard_alone() {
     Workload::of_rows(60).insert(world.client()).await.expect("rows");
     let mut told = 0;
     for shard in ["0/2", "1/2"] {
-        let dry = world.succeed(["backfill", "--in-place", "--dry-run", "--shard", shard]).await;
+        let dry = world
+            .succeed([
+                "replay",
+                "start",
+                "--source",
+                "table",
+                "--in-place",
+                "--dry-run",
+                "--shard",
+                shard,
+            ])
+            .await;
         let rows = dry.split("would publish ").nth(1).and_then(|it| it.split(' ').next());
         told += rows.and_then(|rows| rows.parse::<u32>().ok()).expect("a number of rows");
     }
     assert_eq!(told, 60, "each row is of one shard");
-    let whole = world.succeed(["backfill", "--dry-run"]).await;
+    let whole = world.succeed(["replay", "start", "--source", "table", "--dry-run"]).await;
     assert!(whole.contains("would publish 60 row(s)"), "to a topic it has all of them: {whole}");
 }
 
@@ -180,11 +190,11 @@ async fn status_shows_all_shards_and_the_worst_summary() {
     assert!(text.starts_with("shard 1/2: nothing streams"), "{text}");
     assert!(text.contains("\n  0/2    streaming"), "{text}");
     let json: Value =
-        serde_json::from_str(&world.succeed(["status", "--format", "json"]).await).unwrap();
+        serde_json::from_str(&world.succeed(["status", "--output", "json"]).await).unwrap();
     let shards = json["shards"].as_array().expect("shards");
     assert_eq!(shards.len(), 2);
     assert_eq!((&shards[0]["shard"], &shards[0]["active"]), (&"0/2".into(), &true.into()));
-    let one = world.succeed(["status", "--shard", "0/2", "--format", "json"]).await;
+    let one = world.succeed(["status", "--shard", "0/2", "--output", "json"]).await;
     let one: Value = serde_json::from_str(&one).unwrap();
     assert_eq!((&one["shard"], one.get("shards")), (&"0/2".into(), None));
     // A replay that reads the whole outbox is shown, although it belongs to no shard.
@@ -196,7 +206,7 @@ async fn status_shows_all_shards_and_the_worst_summary() {
             world.name()
         ))
         .await;
-    let line = "backfill 5f3a9c01 to again, nobody does it: walrelay backfill --resume 5f3a9c01";
+    let line = "backfill 5f3a9c01 to again, nobody does it: walrelay replay resume 5f3a9c01";
     let left = world.succeed(["status"]).await;
     assert!(left.contains(line), "{left}");
     let second = world.start_relay(["--shard", "1/2"]).await;
@@ -220,13 +230,13 @@ async fn nothing_is_pruned_before_every_shard_has_settled_it() {
         .unwrap();
     world.succeed(["run", "--until-caught-up", "--shard", "0/2"]).await;
     // The other shard never ran, so no row is known to be settled.
-    let refused = world.run(["prune", "--older-than", "1s"]).await;
+    let refused = world.run(["prune", "--yes", "--older-than", "1s"]).await;
     assert_eq!(refused.code, Some(2), "{}", refused.text);
     world.succeed(["run", "--until-caught-up", "--shard", "1/2"]).await;
     world
         .execute("UPDATE app_outbox_relay SET settled_xid = '3' WHERE slot LIKE '%\\_1\\_of\\_2'")
         .await;
-    let none = world.succeed(["prune", "--older-than", "1s"]).await;
+    let none = world.succeed(["prune", "--yes", "--older-than", "1s"]).await;
     assert!(none.contains("0 row(s) deleted"), "{none}");
     assert_eq!(world.number("SELECT count(*) FROM app_outbox").await, 100);
 }

@@ -58,10 +58,10 @@ async fn stops_and_is_passed(world: &InboxDatabase, error: &str, bad: &str) {
     assert!(status.contains("walrelay run") && !status.contains("slot advance"), "{status}");
 
     let relay = world.start_relay([]).await;
-    let (_, command) = told.split_once("walrelay backfill").expect("a command");
+    let (_, command) = told.split_once("walrelay replay start --source table").expect("a command");
     assert!(!command.contains(BAD), "{told}");
     let words = command.lines().next().unwrap_or_default().split_whitespace();
-    world.succeed(["backfill"].into_iter().chain(words)).await;
+    world.succeed(["replay", "start", "--source", "table"].into_iter().chain(words)).await;
     walrelay_testkit::wait_until(DEADLINE, "all other rows to be stored", async || {
         let stored: Vec<_> = world.pubsub.stored().into_iter().map(|row| row.event_id).collect();
         (1..=4).all(|number| stored.contains(&id_of(number))).then_some(())

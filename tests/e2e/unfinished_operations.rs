@@ -109,7 +109,7 @@ async fn reset_without_anchor(step: &str) -> Option<InboxDatabase> {
     world.succeed(["anchor", "create", "a"]).await;
     Workload::of_rows(30).insert(world.client()).await.expect("rows");
     world.catch_up().await;
-    let dying = world.command(["slot", "reset", "--to-anchor", "a"]);
+    let dying = world.command(["slot", "reset", "--yes", "--to-anchor", "a"]);
     let died = dying.env("WALRELAY_FAILPOINT", step).finish(DEADLINE).await;
     assert_eq!(died.code, None, "{}", died.text);
     let drop = format!("SELECT pg_drop_replication_slot('{}_anchor_a')", world.name());
@@ -134,7 +134,7 @@ async fn status_in_the_middle_of_a_reset_shows_what_there_is_and_what_finishes_i
     world.succeed(["anchor", "create", "a"]).await;
     Workload::of_rows(30).insert(world.client()).await.expect("rows");
     world.catch_up().await;
-    let dying = world.command(["slot", "reset", "--to-anchor", "a"]);
+    let dying = world.command(["slot", "reset", "--yes", "--to-anchor", "a"]);
     dying.env("WALRELAY_FAILPOINT", "reset-dropped").finish(DEADLINE).await;
 
     let told = world.succeed(["status"]).await;
@@ -146,7 +146,7 @@ async fn status_in_the_middle_of_a_reset_shows_what_there_is_and_what_finishes_i
     ] {
         assert!(told.contains(part), "{part:?} is not in\n{told}");
     }
-    let json = world.succeed(["status", "--format", "json"]).await;
+    let json = world.succeed(["status", "--output", "json"]).await;
     let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
     assert_eq!((&json["lost"], &json["active"]), (&false.into(), &false.into()));
     world.catch_up().await;
@@ -174,7 +174,7 @@ async fn a_first_backfill_that_is_begun_twice_says_that_the_first_is_not_finishe
 #[tokio::test]
 async fn a_reset_whose_anchor_is_gone_after_the_slot_was_dropped_is_a_lost_slot() {
     let stops = &["run", "--on-slot-lost", "stop"][..];
-    for command in [stops, &["slot", "reset", "--to-anchor", "a"], &["init"]] {
+    for command in [stops, &["slot", "reset", "--yes", "--to-anchor", "a"], &["init"]] {
         let Some(world) = reset_without_anchor("reset-dropped").await else { return };
         let refused = world.run(command.iter().copied()).await;
         assert_eq!(refused.code, Some(5), "{command:?}: {}", refused.text);
@@ -247,12 +247,12 @@ async fn a_running_replay_is_not_resumed_by_a_second_process() {
     world.succeed(["anchor", "create", "a"]).await;
     world.pubsub.create_topic("again");
     Workload::of_rows(200).insert(world.client()).await.expect("rows");
-    let begin = ["replay", "--from-anchor", "a", "--to-topic", "again", "--rate", "100"];
+    let begin = ["replay", "start", "--from-anchor", "a", "--to-topic", "again", "--rate", "100"];
     let first = world.command(begin).start();
     let line = first.wait_for_line(DEADLINE, "replay begins").await;
     let line: serde_json::Value = serde_json::from_str(&line).expect("a line of log");
     let id = line["id"].as_str().expect("an id");
-    let second = world.run(["replay", "--resume", id]).await;
+    let second = world.run(["replay", "resume", id]).await;
     assert_eq!(second.code, Some(6), "{}", second.text);
     assert!(second.text.contains("another process"), "{}", second.text);
     let done = first.finish(DEADLINE).await;

@@ -49,7 +49,7 @@ async fn an_upgrade_is_prepared_under_a_running_relay_and_nothing_is_lost_with_p
     let relay = world.start_relay(["--on-slot-lost", "recover"]).await;
     world.pubsub.wait_stored(DEADLINE, 200).await;
 
-    let told = world.succeed(["prepare-upgrade"]).await;
+    let told = world.succeed(["upgrade", "prepare", "--yes"]).await;
     assert!(told.contains("and 1 anchor(s)") && told.contains("walrelay slot recover"), "{told}");
     more_rows(&producer).await;
     // No slot is created before the upgrade, because a slot would block the upgrade.
@@ -57,7 +57,7 @@ async fn an_upgrade_is_prepared_under_a_running_relay_and_nothing_is_lost_with_p
     assert!(body.contains("an upgrade"), "{body}");
     assert_eq!(world.number(SLOTS).await, 0);
     // A second run reports the same.
-    world.succeed(["prepare-upgrade"]).await;
+    world.succeed(["upgrade", "prepare", "--yes"]).await;
 
     server.restart().expect("the server comes back");
     world.reconnect().await;
@@ -85,9 +85,9 @@ async fn after_an_upgrade_the_command_recovers_and_without_one_it_goes_on_here()
         let Some(world) = InboxDatabase::create().await else { return };
         Workload::of_rows(60).insert(world.client()).await.expect("rows");
         world.succeed(["run", "--until-caught-up"]).await;
-        let told = world.succeed(["prepare-upgrade"]).await;
+        let told = world.succeed(["upgrade", "prepare", "--yes"]).await;
         assert!(told.contains("dropped: slot"), "{told}");
-        for command in [&["status"][..], &["slot", "create"]] {
+        for command in [&["status"][..], &["init"]] {
             let refused = world.run(command.iter().copied()).await;
             assert_eq!(refused.code, Some(3), "{}", refused.text);
             assert!(refused.text.contains("then run `walrelay slot recover`"), "{}", refused.text);
@@ -105,7 +105,7 @@ async fn after_an_upgrade_the_command_recovers_and_without_one_it_goes_on_here()
         more.insert(world.client()).await.expect("rows");
         if is_upgraded {
             as_if_upgraded(&world).await;
-            let again = world.succeed(["prepare-upgrade"]).await;
+            let again = world.succeed(["upgrade", "prepare", "--yes"]).await;
             assert!(again.contains("it is upgraded\nnext: walrelay slot recover"), "{again}");
             assert!(!again.contains("next: upgrade"), "{again}");
             assert_leads_to_recovery(&world, &["run", "--on-slot-lost", "stop"], 5).await;
@@ -131,17 +131,17 @@ async fn a_prepared_upgrade_that_cannot_drain_leaves_everything_as_it_was() {
     let held = world.connect().await;
     Workload::of_rows(30).insert(&held).await.expect("rows");
     world.pubsub.fault("reject=UNAVAILABLE");
-    let mut prepare = world.command(["prepare-upgrade"]).start();
+    let mut prepare = world.command(["upgrade", "prepare", "--yes"]).start();
     prepare.wait_for_line(DEADLINE, "draining").await;
     // No other command prepares or cancels the upgrade meanwhile, and a relay waits.
     let relay = world.relay([]).start();
-    relay.wait_for_line(DEADLINE, "`walrelay prepare-upgrade` is at it").await;
+    relay.wait_for_line(DEADLINE, "`walrelay upgrade prepare` is at it").await;
     drop(relay);
-    for command in [&["prepare-upgrade"][..], &["slot", "recover"], &["init"]] {
+    for command in [&["upgrade", "prepare", "--yes"][..], &["slot", "recover"], &["init"]] {
         let refused = world.run(command.iter().copied()).await;
         assert_eq!(refused.code, Some(3), "{}", refused.text);
         assert!(refused.text.contains("is being prepared"), "{}", refused.text);
-        assert!(refused.text.contains("Wait for `walrelay prepare-upgrade`"), "{}", refused.text);
+        assert!(refused.text.contains("Wait for `walrelay upgrade prepare`"), "{}", refused.text);
     }
     prepare.signal(walrelay_testkit::process::Signal::Interrupt);
     assert_eq!(prepare.wait_ended(DEADLINE).await.code(), Some(1));
@@ -158,11 +158,13 @@ async fn a_killed_preparation_is_reported_and_cancelled_by_the_next_command() {
         world.succeed(["anchor", "create", "a"]).await;
         Workload::of_rows(30).insert(world.client()).await.expect("rows");
         world.catch_up().await;
-        let dying = world.command(["prepare-upgrade"]).env("WALRELAY_FAILPOINT", "upgrade-drained");
+        let dying = world
+            .command(["upgrade", "prepare", "--yes"])
+            .env("WALRELAY_FAILPOINT", "upgrade-drained");
         let died = dying.finish(DEADLINE).await;
         assert_eq!(died.code, None, "{}", died.text);
 
-        let reset = &["slot", "reset", "--to-anchor", "a"];
+        let reset = &["slot", "reset", "--yes", "--to-anchor", "a"];
         for (command, code) in
             [(&["status"][..], 0), (&["check"], 3), (&["anchor", "create", "b"], 3), (reset, 3)]
         {
@@ -170,7 +172,7 @@ async fn a_killed_preparation_is_reported_and_cancelled_by_the_next_command() {
             assert_eq!(told.code, Some(code), "{command:?}: {}", told.text);
             assert!(told.text.contains("the slot is still there"), "{}", told.text);
             assert!(told.text.contains("nobody is at it"), "{}", told.text);
-            assert!(told.text.contains("walrelay prepare-upgrade"), "{}", told.text);
+            assert!(told.text.contains("walrelay upgrade prepare"), "{}", told.text);
             assert!(!told.text.contains("dropped"), "{}", told.text);
         }
         let told = world.succeed(next.iter().copied()).await;
@@ -178,7 +180,7 @@ async fn a_killed_preparation_is_reported_and_cancelled_by_the_next_command() {
         world.catch_up().await;
         assert_nothing_lost(&world).await;
         assert_eq!(world.number(SLOTS).await, 2);
-        world.succeed(["prepare-upgrade"]).await;
+        world.succeed(["upgrade", "prepare", "--yes"]).await;
         assert_eq!(world.number(SLOTS).await, 0);
     }
 }
@@ -188,16 +190,16 @@ async fn a_slot_that_the_upgrade_carried_over_is_adopted() {
     let Some(world) = InboxDatabase::create().await else { return };
     Workload::of_rows(30).insert(world.client()).await.expect("rows");
     world.catch_up().await;
-    let refused = world.run(["slot", "adopt"]).await;
+    let refused = world.run(["upgrade", "finish"]).await;
     assert_eq!(refused.code, Some(2), "{}", refused.text);
     as_if_upgraded(&world).await;
     assert_eq!(world.run(["run", "--on-slot-lost", "stop"]).await.code, Some(5));
-    let another = world.command(["slot", "adopt"]).env("WALRELAY_SLOT", "not_carried_over");
+    let another = world.command(["upgrade", "finish"]).env("WALRELAY_SLOT", "not_carried_over");
     let missing = another.finish(DEADLINE).await;
     assert_eq!(missing.code, Some(2), "{}", missing.text);
     assert!(missing.text.contains("walrelay slot recover"), "{}", missing.text);
     assert!(!missing.text.contains("walrelay init"), "{}", missing.text);
-    world.succeed(["slot", "adopt"]).await;
+    world.succeed(["upgrade", "finish"]).await;
     let more = Workload { first_number: 30, ..Workload::of_rows(10) };
     more.insert(world.client()).await.expect("rows");
     world.catch_up().await;
@@ -224,11 +226,11 @@ async fn a_database_that_is_not_the_one_on_record_is_refused_and_a_moment_takes_
 
     let refused = world.run(["slot", "recover"]).await;
     assert_eq!(refused.code, Some(5), "{}", refused.text);
-    assert!(refused.text.contains("--since"), "{}", refused.text);
+    assert!(refused.text.contains("--from-time"), "{}", refused.text);
     let relay = world.relay(["--on-slot-lost", "recover"]).start();
-    relay.wait_for_line(DEADLINE, "--since").await;
+    relay.wait_for_line(DEADLINE, "--from-time").await;
     drop(relay);
-    let told = world.succeed(["slot", "recover", "--since", &moment]).await;
+    let told = world.succeed(["slot", "recover", "--from-time", &moment]).await;
     assert!(told.contains("12 row(s)"), "{told}");
     world.catch_up().await;
     assert_nothing_lost(&world).await;
@@ -242,7 +244,7 @@ async fn a_failover_slot_that_was_dropped_for_an_upgrade_is_one_again_afterwards
         let Some(world) = InboxDatabase::create_empty_on(17).await else { return };
         world.succeed(["init", "--failover"]).await;
         world.catch_up().await;
-        world.succeed(["prepare-upgrade"]).await;
+        world.succeed(["upgrade", "prepare", "--yes"]).await;
         assert_eq!(world.number(SLOTS).await, 0);
         if is_upgraded {
             as_if_upgraded(&world).await;
@@ -264,23 +266,23 @@ async fn a_slot_is_moved_past_what_the_relay_noted_last_and_never_past_a_row() {
     let Some(world) = InboxDatabase::create_empty_on(17).await else { return };
     world.execute("CREATE PUBLICATION everything FOR ALL TABLES").await;
     world.succeed(["init"]).await;
-    let unused = world.run(["slot", "carry-over"]).await;
+    let unused = world.run(["upgrade", "prepare", "--carry-over"]).await;
     assert_eq!(unused.code, Some(2), "{}", unused.text);
     Workload::of_rows(30).insert(world.client()).await.expect("rows");
     world.catch_up().await;
     assert_ne!(world.number(COMMITS).await, 0, "the last note of the relay");
-    world.succeed(["slot", "carry-over"]).await;
+    world.succeed(["upgrade", "prepare", "--carry-over"]).await;
     assert_eq!(world.number(COMMITS).await, 0);
 
     // Without an upgrade, the relay continues.
     let more = Workload { first_number: 30, ..Workload::of_rows(10) };
     more.insert(world.client()).await.expect("rows");
-    let refused = world.run(["slot", "carry-over"]).await;
+    let refused = world.run(["upgrade", "prepare", "--carry-over"]).await;
     assert_eq!(refused.code, Some(2), "{}", refused.text);
     assert!(refused.text.contains("10 row(s)"), "{}", refused.text);
     world.catch_up().await;
     world.succeed(["anchor", "create", "a"]).await;
-    let behind = world.run(["slot", "carry-over"]).await;
+    let behind = world.run(["upgrade", "prepare", "--carry-over"]).await;
     assert_eq!(behind.code, Some(2), "{}", behind.text);
     assert!(behind.text.contains("walrelay anchor drop"), "{}", behind.text);
     assert_nothing_lost(&world).await;
@@ -298,7 +300,7 @@ async fn a_moved_slot_whose_wal_starts_after_the_record_is_recognised() {
             .execute("CREATE TABLE one (); DROP TABLE one; SELECT pg_log_standby_snapshot()")
             .await;
     }
-    world.succeed(["slot", "carry-over"]).await;
+    world.succeed(["upgrade", "prepare", "--carry-over"]).await;
     let more = Workload { first_number: 30, ..Workload::of_rows(10) };
     more.insert(world.client()).await.expect("rows");
     world.catch_up().await;
@@ -314,7 +316,7 @@ async fn every_slot_of_a_divided_outbox_is_moved_at_once() {
     for shard in ["0/2", "1/2"] {
         world.succeed(["run", "--until-caught-up", "--shard", shard]).await;
     }
-    let told = world.succeed(["slot", "carry-over"]).await;
+    let told = world.succeed(["upgrade", "prepare", "--carry-over"]).await;
     assert!(told.contains("_0_of_2") && told.contains("_1_of_2"), "{told}");
     assert_nothing_lost(&world).await;
 }
@@ -322,9 +324,9 @@ async fn every_slot_of_a_divided_outbox_is_moved_at_once() {
 #[tokio::test]
 async fn no_slot_is_carried_over_from_a_server_whose_pg_upgrade_does_not_do_it() {
     let Some(world) = InboxDatabase::create_on(15).await else { return };
-    let refused = world.run(["slot", "carry-over"]).await;
+    let refused = world.run(["upgrade", "prepare", "--carry-over"]).await;
     assert_eq!(refused.code, Some(2), "{}", refused.text);
-    assert!(refused.text.contains("prepare-upgrade"), "{}", refused.text);
+    assert!(refused.text.contains("upgrade prepare"), "{}", refused.text);
 }
 
 #[tokio::test]
@@ -337,7 +339,7 @@ async fn a_recovery_that_is_not_finished_is_not_forgotten_when_a_slot_is_adopted
     more.insert(world.client()).await.expect("rows");
     world.succeed(["slot", "recover"]).await;
     as_if_upgraded(&world).await;
-    let refused = world.run(["slot", "adopt"]).await;
+    let refused = world.run(["upgrade", "finish"]).await;
     assert_eq!(refused.code, Some(3), "{}", refused.text);
     assert!(refused.text.contains("a recovery"), "{}", refused.text);
     world.succeed(["slot", "recover"]).await;

@@ -10,7 +10,7 @@ use crate::world::{DEADLINE, InboxDatabase};
 pub const CONSUMER: &str = "ledger";
 
 /// The arguments that start the consumer.
-const CONSUME: [&str; 4] = ["consume", CONSUMER, "--handler", "effect.add"];
+const CONSUME: [&str; 5] = ["consumer", "run", CONSUMER, "--handler", "effect.add"];
 
 /// Adds, because an UPSERT would hide an event that is applied twice. The table `applied` keeps the
 /// order.
@@ -44,7 +44,7 @@ impl InboxDatabase {
         self.execute(HANDLER).await;
     }
 
-    /// Returns the command `walrelay consume` with these options.
+    /// Returns the command `walrelay consumer run` with these options.
     #[must_use]
     pub fn consumer<'a>(&self, options: impl IntoIterator<Item = &'a str>) -> RelayCommand {
         self.command(CONSUME.into_iter().chain(options))

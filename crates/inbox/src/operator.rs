@@ -6,6 +6,7 @@ pub mod event_commands;
 pub(super) mod key_rebuild;
 pub(super) mod outbox_applier;
 pub(super) mod pending_counts;
+pub mod prunable_rows;
 pub(super) mod reset_key;
 pub(super) mod scaffold;
 pub(super) mod side_rebuild;

@@ -83,7 +83,7 @@ pub enum Until {
     CaughtUp,
 }
 
-/// All settings of a consumer. [`Settings::new`] has the defaults of `walrelay consume`.
+/// All settings of a consumer. [`Settings::new`] has the defaults of `walrelay consumer run`.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// The consumer's name, as in its database row.

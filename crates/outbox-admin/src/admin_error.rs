@@ -69,7 +69,7 @@ pub enum AdminError {
 
     /// A moment was named, and the table does not say when its events were.
     #[error(
-        "{table} has no column of the event's time, so --since cannot select its rows: --column-occurred-at"
+        "{table} has no column of the event's time, so --from-time cannot select its rows: --column-occurred-at"
     )]
     NoTimeColumn {
         /// The table.

@@ -48,7 +48,7 @@ pub use preflight::{
 pub use recovery_cursor::{RecoveryCursor, note_place, read_recovery_cursor};
 pub use replay_row::{
     ReplayEnd, ReplayRow, advance_replay, begin_replay, finish_replay, give_up_replay,
-    note_resumption, note_skip_dead, read_replay, take_replay,
+    note_resumption, note_skip_dead, read_replay, read_replays, take_replay,
 };
 pub use resharding::{
     ReshardingPhase, ReshardingRefusal, ReshardingStep, UnfinishedResharding, begin_resharding,

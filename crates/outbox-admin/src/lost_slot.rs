@@ -19,7 +19,7 @@ pub struct LostSlot {
 }
 
 impl LostSlot {
-    /// Returns whether `prepare-upgrade` dropped the slot on purpose.
+    /// Returns whether `upgrade prepare` dropped the slot on purpose.
     #[must_use]
     pub fn is_for_an_upgrade(&self) -> bool {
         let begun = self.settled.as_ref().and_then(|row| row.operation.as_deref());

@@ -154,7 +154,7 @@ impl SlotOperation {
         match self {
             Self::Reset(_) | Self::Recovery(_) => "walrelay run".to_owned(),
             Self::Upgrade(upgrade) => match upgrade.stage {
-                UpgradeStage::Preparing => "walrelay prepare-upgrade".to_owned(),
+                UpgradeStage::Preparing => "walrelay upgrade prepare".to_owned(),
                 UpgradeStage::Prepared => "walrelay slot recover".to_owned(),
             },
             Self::Resharding(Resharding { to, .. }) => format!("walrelay reshard --shards {to}"),

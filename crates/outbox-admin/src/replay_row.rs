@@ -1,8 +1,8 @@
 //! The progress of each replay, in `app_outbox_replay`, from which it resumes.
 
 use pgoutput_parser::Lsn;
-use tokio_postgres::Client;
 use tokio_postgres::types::{PgLsn, Type};
+use tokio_postgres::{Client, Row};
 
 use crate::admin_error::AdminError;
 use crate::rows::unsettled_rows::AggregateKey;
@@ -103,25 +103,40 @@ pub async fn read_replay(client: &Client, id: &str) -> Result<Option<ReplayRow>,
         .query_typed_opt(sql!("replay_row.sql", "read_replay"), &[(&id, Type::TEXT)])
         .await
         .map_err(AdminError::sql("read app_outbox_replay"))?;
-    Ok(row.map(|row| {
-        let lsn = |column| Lsn::new(row.get::<_, PgLsn>(column).into());
-        ReplayRow {
-            id: row.get("id"),
-            slot: row.get("slot"),
-            anchor: row.get("anchor"),
-            system_identifier: row.get("system_identifier"),
-            request: row.get("request"),
-            from: lsn("from_lsn"),
-            to: lsn("to_lsn"),
-            settled: lsn("settled_lsn"),
-            rows: u64::try_from(row.get::<_, i64>("rows_published")).unwrap_or_default(),
-            end: match (row.get("is_over"), row.get("is_given_up")) {
-                (false, _) => None,
-                (true, false) => Some(ReplayEnd::Done),
-                (true, true) => Some(ReplayEnd::GivenUp),
-            },
-        }
-    }))
+    Ok(row.as_ref().map(replay_of))
+}
+
+/// Reads the replays of these slots, newest first.
+///
+/// # Errors
+///
+/// There is no such table, the server refused the statement, or the connection ended.
+pub async fn read_replays(client: &Client, slots: &[String]) -> Result<Vec<ReplayRow>, AdminError> {
+    let rows = client
+        .query_typed(sql!("replay_row.sql", "read_replays"), &[(&slots, Type::TEXT_ARRAY)])
+        .await
+        .map_err(AdminError::sql("read app_outbox_replay"))?;
+    Ok(rows.iter().map(replay_of).collect())
+}
+
+fn replay_of(row: &Row) -> ReplayRow {
+    let lsn = |column| Lsn::new(row.get::<_, PgLsn>(column).into());
+    ReplayRow {
+        id: row.get("id"),
+        slot: row.get("slot"),
+        anchor: row.get("anchor"),
+        system_identifier: row.get("system_identifier"),
+        request: row.get("request"),
+        from: lsn("from_lsn"),
+        to: lsn("to_lsn"),
+        settled: lsn("settled_lsn"),
+        rows: u64::try_from(row.get::<_, i64>("rows_published")).unwrap_or_default(),
+        end: match (row.get("is_over"), row.get("is_given_up")) {
+            (false, _) => None,
+            (true, false) => Some(ReplayEnd::Done),
+            (true, true) => Some(ReplayEnd::GivenUp),
+        },
+    }
 }
 
 /// Records the progress of a replay: its position and number of rows.

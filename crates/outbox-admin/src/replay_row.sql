@@ -11,6 +11,12 @@ SELECT id, slot, anchor, system_identifier, request::text AS request, from_lsn, 
        coalesce((request ->> 'given_up')::bool, false) AS is_given_up
   FROM public.app_outbox_replay WHERE id = $1
 
+-- name: read_replays
+SELECT id, slot, anchor, system_identifier, request::text AS request, from_lsn, to_lsn,
+       settled_lsn, rows_published, finished_at IS NOT NULL AS is_over,
+       coalesce((request ->> 'given_up')::bool, false) AS is_given_up
+  FROM public.app_outbox_replay WHERE slot = ANY($1) ORDER BY started_at DESC, id
+
 -- name: advance_replay
 UPDATE public.app_outbox_replay
    SET settled_lsn = greatest(settled_lsn, $2), rows_published = $3, updated_at = now()

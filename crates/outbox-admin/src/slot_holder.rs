@@ -106,9 +106,9 @@ pub async fn describe_unfinished(
         operation
     {
         what.push_str(match is_operation_taken(client, slot).await? {
-            true => "; `walrelay prepare-upgrade` is at it",
+            true => "; `walrelay upgrade prepare` is at it",
             false => {
-                "; nobody is at it: `walrelay prepare-upgrade` finishes it, `walrelay run` calls it off"
+                "; nobody is at it: `walrelay upgrade prepare` finishes it, `walrelay run` calls it off"
             }
         });
     }

@@ -171,7 +171,8 @@ impl SessionStore {
         Ok(())
     }
 
-    /// Records the origin, which a recovery on another server needs.
+    /// Records the origin. Only a recovery on another server needs it, and `--from-time` can replace
+    /// it.
     async fn note_origin(&mut self) -> Result<(), StoreFailure> {
         let Some(tables) = self.watch.as_ref().map(|watch| watch.tables().to_vec()) else {
             return Ok(());

@@ -9,7 +9,6 @@ use walrelay_errors::{Chain, Code, Coded};
 
 use crate::server_error::{ServerError, ServerErrorKind};
 
-
 /// A failure of a connection to Postgres.
 #[derive(Debug, thiserror::Error)]
 pub enum PgError {

@@ -17,6 +17,7 @@
 mod build;
 mod command;
 mod commands;
+mod environment;
 mod file;
 mod layers;
 mod messages;
@@ -28,11 +29,11 @@ mod settings;
 
 pub use build::Config;
 pub use command::{
-    AnchorAction, AnchorConfig, AuditConfig, CheckConfig, Command, ConfigAction, Consent,
-    CreateTopics, DatabaseConfig, DemoConfig, DemoOutput, DispatchAction, DispatchConfig,
-    DispatchEdit, DispatchList, EmulatorConfig, ExistingRows, InboxPlace, InitConfig, LogConfig,
-    LogFormat, OnSlotLost, OutputFormat, PruneConfig, PruneMode, ReshardConfig, ReshardMode,
-    RowSelection, RunConfig, Shell, SlotAction, SlotConfig, SlotKind, StatusConfig, TraceConfig,
+    AnchorAction, AnchorConfig, AuditConfig, CheckConfig, Command, ConfigAction, CreateTopics,
+    DatabaseConfig, DemoConfig, DemoOutput, DispatchAction, DispatchConfig, DispatchEdit,
+    DispatchList, EmitConfig, EmulatorConfig, ExistingRows, InboxPlace, InitConfig, LogConfig,
+    PruneConfig, ReplayRecordAction, ReplayRecordConfig, ReshardConfig, ReshardMode, RowSelection,
+    RunConfig, SlotAction, SlotConfig, SlotKind, StatusConfig, TailConfig, TraceConfig,
 };
 pub use commands::consumer_commands::{
     ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, InboxAction, InboxConfig,
@@ -41,10 +42,13 @@ pub use commands::consumer_commands::{
 };
 pub use commands::replay_orders::{
     AdvanceOrder, BackfillAction, BackfillConfig, BackfillOrder, Place, RecoverOrder, ReplayAction,
-    ReplayConfig, ReplayOrder, ResetOrder, SkipConsent,
+    ReplayConfig, ReplayOrder, ResetOrder, ResumeConfig, SkipConsent,
 };
+pub use environment::{Environment, established_variables, variable};
 pub(crate) use file::{is_section, keys};
-pub use layers::{
-    CommandLine, EffectiveValue, Environment, Refusal, established_variables, variable,
-};
+pub use layers::{CommandLine, EffectiveValue, Refusal};
 pub use problem::Problem;
+
+pub use crate::options::choices::{
+    ChangeMode, Consent, LogFormat, OnSlotLost, OutputFormat, Shell,
+};

@@ -175,10 +175,8 @@ pub enum Error {
     SecondSignal,
 
     /// A replay was stopped before its end.
-    #[error("stopped after {published} row(s); to go on: walrelay {command} --resume {id}")]
+    #[error("stopped after {published} row(s); to go on: walrelay replay resume {id}")]
     ReplayStopped {
-        /// `replay` or `backfill`.
-        command: &'static str,
         /// Id of the replay.
         id: String,
         /// Number of published rows.
@@ -188,7 +186,7 @@ pub enum Error {
     /// A dead row blocks the rest of a replay in place.
     #[error(
         "{rows} row(s) of {command} {id} wait behind a dead row, which holds their key; when that is retried, \
-         edited or discarded: walrelay {command} --resume {id}"
+         edited or discarded: walrelay replay resume {id}"
     )]
     ReplayHeld {
         /// `replay` or `backfill`.

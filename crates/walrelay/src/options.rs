@@ -21,11 +21,11 @@ use walrelay_outbox_store::Shard;
 use walrelay_pg_client::{QualifiedName, Secret};
 use walrelay_pubsub::Endpoint;
 
-use crate::config::{LogFormat, OnSlotLost, OutputFormat};
-
+pub mod choices;
 pub mod units;
 pub mod values;
 
+use choices::{LogFormat, OnSlotLost, OutputFormat};
 use values::{
     Bytes, OptionalColumn, OrNever, OrOff, cloudevents_source, column, count, duration,
     duration_or_never, identifier, listen, listen_or_off, log_filter, optional_column, project,
@@ -36,6 +36,7 @@ use values::{
 /// Options of every command.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "General")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub struct GeneralOptions {
     /// TOML file with the long names of these options as keys
     ///
@@ -45,11 +46,17 @@ pub struct GeneralOptions {
     /// Form of a log line: `text`, or `json` with Cloud Logging's field names [default: `text` on a terminal, else `json`]
     ///
     /// Logs go to standard error.
-    #[arg(long, global = true, value_name = "FORMAT", value_parser = word(LOG_FORMATS))]
+    #[arg(long, global = true, hide_short_help = true, value_name = "FORMAT", value_parser = word(LOG_FORMATS))]
     pub log_format: Option<LogFormat>,
-    /// What is logged: error, warn, info, debug, trace, or `target=level,…`
-    #[arg(long, global = true, value_name = "FILTER", default_value = "info", value_parser = log_filter)]
-    pub log_level: String,
+    /// What is logged: error, warn, info, debug, trace, or `target=level,…` [default: `info`]
+    #[arg(long, global = true, value_name = "FILTER", value_parser = log_filter)]
+    pub log_level: Option<String>,
+    /// Log at the level `debug`, unless --log-level is set
+    #[arg(short, long, global = true)]
+    pub verbose: bool,
+    /// Log at the level `warn`, unless --log-level is set; a demo then prints only its summary
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
 }
 
 const LOG_FORMATS: &[(&str, LogFormat)] = &[("text", LogFormat::Text), ("json", LogFormat::Json)];
@@ -146,7 +153,7 @@ pub struct ColumnOptions {
 pub struct ProjectOption {
     /// Google Cloud project of topics that do not name one
     ///
-    /// Required unless --topic is a full name.
+    /// Required unless --topic-template is a full name.
     #[arg(long, value_name = "PROJECT", value_parser = project)]
     pub project: Option<String>,
 }
@@ -167,7 +174,7 @@ const ATTRIBUTE_NAMES: &[(&str, AttributeNames)] =
 pub struct MessageOptions {
     /// Topic, with columns in braces; a full projects/…/topics/… is accepted
     #[arg(long, value_name = "TEMPLATE", default_value = "{aggregatetype}.events", value_parser = topic_template)]
-    pub topic: Template,
+    pub topic_template: Template,
     #[command(flatten)]
     pub project: ProjectOption,
     /// Ordering key, with columns in braces; empty publishes without order
@@ -179,7 +186,7 @@ pub struct MessageOptions {
     /// `ce-source` of CloudEvents attributes: a URI reference [default: the table's name]
     #[arg(long, value_name = "URI", value_parser = cloudevents_source)]
     pub cloudevents_source: Option<String>,
-    /// Write the attribute `system_identifier`, which says whose log a position is of: `walrelay consume --dedupe
+    /// Write the attribute `system_identifier`, which says whose log a position is of: `walrelay consumer run --dedupe
     /// position` needs it
     ///
     /// Some forty bytes a message.
@@ -261,14 +268,14 @@ pub struct HttpOption {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Relay")]
 pub struct StreamOptions {
-    /// After a dead row its key goes on (`continue`) or waits for a person (`hold`)
+    /// After a dead row its key continues (`continue`) or waits for a person (`hold`)
     ///
     /// A consumer's default is `hold`: a gap corrupts a read model.
     #[arg(long, value_name = "POLICY", default_value = "continue", value_parser = word(ON_DEAD))]
     pub on_dead: OnDead,
     #[command(flatten)]
     pub in_flight: InFlightOptions,
-    /// How often Postgres is told what is confirmed, at most a third of --wal-sender-timeout; 100ms to 1m
+    /// How often the relay reports the confirmed position to Postgres, at most a third of --wal-sender-timeout; 100ms to 1m
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = duration("100ms", "1m"))]
     pub status_interval: Duration,
     /// After this much silence Postgres frees the slot of a dead relay; 1s to 10m
@@ -314,7 +321,7 @@ pub struct RelayOptions {
 pub struct SubscriptionOption {
     /// Subscription to read; a full projects/…/subscriptions/… is accepted [default: what the consumer was set up with]
     ///
-    /// `consumer init` requires it. For `consume` it names another one: that of the dead letters.
+    /// `consumer init` requires it. For `consumer run` it names another one: that of the dead letters.
     #[arg(long, value_name = "SUBSCRIPTION")]
     pub subscription: Option<String>,
 }
@@ -327,7 +334,7 @@ pub struct ConsumerOptions {
     pub subscription: SubscriptionOption,
     /// SQL function that applies events: f(app_inbox_event) or f(app_inbox_event[])
     ///
-    /// Required by `consume`. It returns void. Where both forms exist, name the argument too.
+    /// Required by `consumer run`. It returns void. Where both forms exist, name the argument too.
     #[arg(long, value_name = "FUNCTION")]
     pub handler: Option<String>,
     /// Events applied in one transaction, at most; there is no waiting for more; 1 to 10000
@@ -361,7 +368,7 @@ pub struct ConsumerOptions {
     /// With back-off, five to nine minutes.
     #[arg(long, value_name = "COUNT", default_value = "10", value_parser = count(1_u32, 1_000))]
     pub max_attempts: u32,
-    /// After a dead event its key goes on (`continue`) or waits for a person (`hold`)
+    /// After a dead event its key continues (`continue`) or waits for a person (`hold`)
     ///
     /// A gap corrupts a read model.
     #[arg(long, value_name = "POLICY", default_value = "hold", value_parser = word(CONSUMER_ON_DEAD))]
@@ -392,7 +399,7 @@ pub struct SqlOption {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "This command")]
 pub struct InitOptions {
-    /// Create the topics the outbox's rows lead to through --topic, and those named here [default: `false`]
+    /// Create the topics the outbox's rows lead to through --topic-template, and those named here [default: `false`]
     ///
     /// As in --create-topics=order.events,video.events.
     #[arg(long, value_name = "TOPIC", value_delimiter = ',', num_args = 0.., require_equals = true,
@@ -414,20 +421,20 @@ pub struct InitOptions {
 #[command(next_help_heading = "This command")]
 pub struct OutputOptions {
     /// `text` for people, `json` for programs
-    #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = word(OUTPUT_FORMATS))]
-    pub format: OutputFormat,
+    #[arg(short, long, value_name = "FORMAT", default_value = "text", value_parser = word(OUTPUT_FORMATS))]
+    pub output: OutputFormat,
 }
 
 const OUTPUT_FORMATS: &[(&str, OutputFormat)] =
     &[("text", OutputFormat::Text), ("json", OutputFormat::Json)];
 
-/// The option of `run` and `consume`.
+/// The option of `run` and `consumer run`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "This command")]
 pub struct UntilOption {
     /// Stop with 0 once everything committed before the start is confirmed, none of it waits spilled, and nothing is due
     ///
-    /// `consume` stops once nothing has come for 3 s, and nothing is held or due.
+    /// `consumer run` stops once nothing has come for 3 s, and nothing is held or due.
     #[arg(long)]
     pub until_caught_up: bool,
 }
@@ -453,15 +460,6 @@ pub struct RunOptions {
 
 const ON_SLOT_LOST: &[(&str, OnSlotLost)] =
     &[("wait", OnSlotLost::Wait), ("stop", OnSlotLost::Stop), ("recover", OnSlotLost::Recover)];
-
-/// Options of `prune` and `consumer prune`.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "This command")]
-pub struct PruneOptions {
-    /// Age a row must have to be deleted; 1s to 3650d
-    #[arg(long, value_name = "DURATION", default_value = "30d", value_parser = duration("1s", "3650d"))]
-    pub older_than: Duration,
-}
 
 /// Options of `emulator`.
 #[derive(Debug, Args)]
@@ -502,7 +500,4 @@ pub struct DemoOptions {
     /// Aggregates the rows are spread over; 1 to 1000000
     #[arg(long, value_name = "COUNT", default_value = "20", value_parser = count(1_u32, 1_000_000))]
     pub aggregates: u32,
-    /// Only the summary, not every message
-    #[arg(long)]
-    pub quiet: bool,
 }

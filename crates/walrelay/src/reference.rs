@@ -141,9 +141,9 @@ impl OptionEntry {
 
 fn range(text: &str) -> Option<(String, String)> {
     let (low, high) = text.split_once(" to ")?;
-    let is_value = |text: &str| {
-        let number: Option<u64> = text.parse().ok();
-        number.is_some() || parse_duration(text).is_some() || parse_size(text).is_some()
+    let is_value = |end: &str| {
+        let number: Option<u64> = end.parse().ok();
+        number.is_some() || parse_duration(end).is_some() || parse_size(end).is_some()
     };
     (is_value(low) && is_value(high)).then(|| (low.to_owned(), high.to_owned()))
 }
@@ -268,7 +268,7 @@ pub fn example() -> String {
     let mut text = String::from(
         "#:schema ./walrelay.schema.json\n\
          # Every option with its default; take the lines you need. `walrelay run --config walrelay.toml`\n\
-         # A flag beats the environment, the environment beats this file. What stands below [consume], or the name\n\
+         # A flag beats the environment, the environment beats this file. What stands below [consumer], or the name\n\
          # of another command, at the end of the file is for that command alone. docs/configuration.md says more.\n",
     );
     let mut heading = String::new();

@@ -55,23 +55,6 @@ fn directives(filter: &str) -> Cow<'_, str> {
     }
 }
 
-/// Returns whether this is a filter in the syntax of `RUST_LOG`.
-#[must_use]
-pub fn is_filter(text: &str) -> bool {
-    // The parser takes an unknown level for a target, and would then log only that target.
-    let is_every_part_one = text.trim().is_empty() || text.split(',').all(ends_in_a_level);
-    is_every_part_one && EnvFilter::builder().parse(text).is_ok()
-}
-
-/// Returns whether a directive is a level, or ends in one after an equals sign. A comma inside a
-/// span's braces cuts a directive in two. An open bracket identifies the first half.
-fn ends_in_a_level(directive: &str) -> bool {
-    let level = directive.rsplit('=').next().unwrap_or(directive).trim();
-    let levels = ["off", "error", "warn", "info", "debug", "trace"];
-    let is_level = levels.iter().any(|known| known.eq_ignore_ascii_case(level));
-    is_level || directive.contains('[')
-}
-
 /// Reports the error that ends the process: to the log if there is one, otherwise as plain text.
 pub fn report_error(error: &Error) {
     if !tracing::dispatcher::has_been_set() || io::stderr().is_terminal() {

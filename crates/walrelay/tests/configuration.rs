@@ -158,7 +158,11 @@ fn a_wrong_value_is_reported_with_its_origin_and_what_is_allowed() {
             &[("WALRELAY_ON_DEAD", "stop")],
             "--on-dead \"stop\" (from WALRELAY_ON_DEAD): one of continue, hold",
         ),
-        (&["run"], &[("WALRELAY_TOPIC", "{a")], "--topic \"{a\" (from WALRELAY_TOPIC):"),
+        (
+            &["run"],
+            &[("WALRELAY_TOPIC_TEMPLATE", "{a")],
+            "--topic-template \"{a\" (from WALRELAY_TOPIC_TEMPLATE):",
+        ),
         (
             &["run"],
             &[("WALRELAY_MAX_IN_FLIGHT_BYTES", "1KiB")],
@@ -180,13 +184,16 @@ fn a_wrong_value_is_reported_with_its_origin_and_what_is_allowed() {
 
 #[test]
 fn problems_that_no_single_value_has_are_reported_at_once() {
-    let variables =
-        [("PORT", "http"), ("WALRELAY_TOPIC", "{version}"), ("WALRELAY_COLUMN_VERSION", "")];
+    let variables = [
+        ("PORT", "http"),
+        ("WALRELAY_TOPIC_TEMPLATE", "{version}"),
+        ("WALRELAY_COLUMN_VERSION", ""),
+    ];
     let problems = texts(&config(&["run"], &variables).unwrap_err());
     let expected = [
         "--database-url: not set",
         "--project: not set",
-        "--topic \"{version}\" (from WALRELAY_TOPIC): the outbox tables have no column for {version}",
+        "--topic-template \"{version}\" (from WALRELAY_TOPIC_TEMPLATE): the outbox tables have no column for {version}",
         "PORT: \"http\" is not a port",
     ];
     for start in expected {
@@ -238,9 +245,9 @@ fn unknown_keys_and_shapes_of_the_file_are_problems() {
 #[test]
 fn a_section_of_the_file_is_for_its_command_alone_and_beats_what_is_for_all() {
     let text = "project = \"p\"\nmax-attempts = 3\nmax-in-flight-bytes = \"1MiB\"\n\
-        [consume]\nhandler = \"a.b\"\nmax-attempts = 7\nworkers = 2\n";
+        [consumer]\nhandler = \"a.b\"\nmax-attempts = 7\nworkers = 2\n";
     let file = TemporaryFile::new("sections.toml", text);
-    let consume = ["consume", "c", "--config", file.path()];
+    let consume = ["consumer", "run", "c", "--config", file.path()];
     let settings = |given: &[(&str, &str)]| {
         let given = [&[("DATABASE_URL", URL)], given].concat();
         let Command::Consume(consumed) = config(&consume, &given).unwrap().command else {
@@ -257,8 +264,9 @@ fn a_section_of_the_file_is_for_its_command_alone_and_beats_what_is_for_all() {
     };
     assert_eq!(run.settings.relay.max_attempts, 3);
 
-    let wrong = TemporaryFile::new("section.toml", "[consume]\nworkerz = 7\n[nothing]\na = 1\n");
-    let problems = texts(&config(&["consume", "c", "--config", wrong.path()], &[]).unwrap_err());
+    let wrong = TemporaryFile::new("section.toml", "[consumer]\nworkerz = 7\n[nothing]\na = 1\n");
+    let problems =
+        texts(&config(&["consumer", "run", "c", "--config", wrong.path()], &[]).unwrap_err());
     for name in ["workerz", "nothing"] {
         assert!(problems.iter().any(|it| it.starts_with(name)), "{problems:#?}");
     }
@@ -270,7 +278,7 @@ fn values_that_contradict_each_other_are_problems() {
     let given = [("DATABASE_URL", URL), ("PUBSUB_PROJECT_ID", "p")];
     let problems = texts(&config(&slow, &given).unwrap_err());
     assert!(problems[0].contains("at most a third of --wal-sender-timeout"), "{problems:?}");
-    let template = ["run", "--topic", "{version}", "--column-version", ""];
+    let template = ["run", "--topic-template", "{version}", "--column-version", ""];
     let problems = texts(&config(&template, &given).unwrap_err());
     assert!(problems[0].contains("the outbox tables have no column for {version}"), "{problems:?}");
     for both in [&["dispatch", "retry", "id", "--all-dead"][..], &["dispatch", "retry"]] {
@@ -283,15 +291,15 @@ fn values_that_contradict_each_other_are_problems() {
 fn a_topic_that_is_named_and_cannot_exist_is_a_problem_before_anything_is_done() {
     let given = [("DATABASE_URL", URL), ("PUBSUB_PROJECT_ID", "p")];
     for arguments in [
-        &["run", "--topic", "bad topic!"][..],
-        &["check", "--topic", "projects/p/topics/goog-x"],
+        &["run", "--topic-template", "bad topic!"][..],
+        &["check", "--topic-template", "projects/p/topics/goog-x"],
         &["init", "--create-topics=good.events,bad topic!"],
     ] {
         let problems = texts(&config(arguments, &given).unwrap_err());
         let [problem] = problems.as_slice() else { panic!("{problems:?}") };
         assert!(problem.contains("3 to 255 letters"), "{problem}");
     }
-    let good = ["run", "--topic", "projects/p/topics/all.events"];
+    let good = ["run", "--topic-template", "projects/p/topics/all.events"];
     assert!(config(&good, &given).is_ok());
 }
 
@@ -478,8 +486,8 @@ fn neither_environment_nor_file_can_agree_to_a_loss_or_choose_rows() {
 #[test]
 fn a_place_in_the_log_is_a_transactions_and_an_index_is_refused_rather_than_dropped() {
     for arguments in [
-        &["replay", "--dry-run", "--from-lsn", "0/59388E0#3"][..],
-        &["replay", "--dry-run", "--from-anchor", "a", "--to-lsn", "0/59388E0/3"],
+        &["replay", "start", "--dry-run", "--from-lsn", "0/59388E0#3"][..],
+        &["replay", "start", "--dry-run", "--from-anchor", "a", "--to-lsn", "0/59388E0/3"],
         &["anchor", "advance", "a", "--to-lsn", "0/59388E0#3"],
         &["slot", "reset", "--to-anchor", "a", "--to-lsn", "0/59388E0#3"],
     ] {

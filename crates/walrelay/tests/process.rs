@@ -131,7 +131,7 @@ fn there_is_a_man_page_for_each_command() {
 #[test]
 fn config_show_prints_every_value_with_its_source_and_no_secret() {
     let file = std::env::temp_dir().join(format!("walrelay-{}-show.toml", std::process::id()));
-    std::fs::write(&file, "slot = \"mine\"\n[consume]\nworkers = 7\n").unwrap();
+    std::fs::write(&file, "slot = \"mine\"\n[consumer]\nworkers = 7\n").unwrap();
     let file = file.to_str().unwrap();
     let given = [
         ("DATABASE_URL", "postgresql://relay:hunter2@db/app"),
@@ -144,7 +144,7 @@ fn config_show_prints_every_value_with_its_source_and_no_secret() {
         assert!(!text(&output.stdout).contains("hunter2"), "{}", text(&output.stdout));
         text(&output.stdout).to_owned()
     };
-    let json: serde_json::Value = serde_json::from_str(&show(&["--format", "json"])).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&show(&["--output", "json"])).unwrap();
     let value = |json: &serde_json::Value, name: &str| {
         let of = |value: &&serde_json::Value| value["option"] == name;
         let found = json.as_array().unwrap().iter().find(of);
@@ -160,10 +160,10 @@ fn config_show_prints_every_value_with_its_source_and_no_secret() {
         assert_eq!(value(&json, name), (expected.into(), source.to_owned()), "{name}");
     }
     assert_eq!(value(&json, "project"), (serde_json::Value::Null, "default".to_owned()));
-    let flags = ["--format=json", "--", "run", "--slot", "flag"];
+    let flags = ["--output=json", "--", "run", "--slot", "flag"];
     let json: serde_json::Value = serde_json::from_str(&show(&flags)).unwrap();
     assert_eq!(value(&json, "slot"), ("flag".into(), "command line".to_owned()));
-    let consumer = show(&["--", "consume", "billing"]);
+    let consumer = show(&["--", "consumer", "run", "billing"]);
     let workers = consumer.lines().find(|line| line.starts_with("workers ")).unwrap();
     assert!(workers.contains(" 7 ") && workers.ends_with(file), "{workers}");
     assert!(consumer.contains("max-attempts") && !consumer.contains("park-after"), "{consumer}");
@@ -185,4 +185,45 @@ fn config_check_names_problems_without_connecting_and_config_schema_prints_the_s
     let schema = walrelay(&["config", "schema"], &[]);
     let schema: serde_json::Value = serde_json::from_slice(&schema.stdout).unwrap();
     assert_eq!(schema["title"], "walrelay.toml");
+}
+
+#[test]
+fn a_guess_is_refused_and_the_right_command_is_named() {
+    for (guess, command) in [
+        (&["slot", "show"][..], "walrelay status"),
+        (&["consume", "billing", "--handler", "shop.apply"], "walrelay consumer run"),
+        (&["prepare-upgrade"], "walrelay upgrade prepare"),
+        (&["--log-level", "debug", "backfill"], "walrelay replay start --source table"),
+    ] {
+        let output = walrelay(guess, &[]);
+        assert_eq!(output.status.code(), Some(2), "{guess:?}");
+        assert!(text(&output.stderr).contains(command), "{guess:?}: {}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn the_short_help_of_run_fits_on_one_screen_and_the_long_one_has_every_option() {
+    let short = walrelay(&["run", "-h"], &[]);
+    let short = text(&short.stdout);
+    assert!(short.lines().count() <= 50, "{} lines:\n{short}", short.lines().count());
+    assert!(short.contains("--topic-template") && !short.contains("--park-after"), "{short}");
+    let long = walrelay(&["run", "--help"], &[]);
+    assert!(text(&long.stdout).contains("--park-after"));
+}
+
+/// The verbs that begin the summaries of commands, in their base form.
+const VERBS: &str = "Apply Cancel Change Check Create Delete Discard Drop Explain List Make Move Pause Prepare Print \
+    Prove Publish Rebuild Replace Reset Resume Run Set Show Take Trace Write";
+
+#[test]
+fn the_summary_of_a_command_begins_with_a_verb_and_is_short() {
+    fn look(command: &clap::Command) {
+        let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+        let name = command.get_name();
+        let first = about.split(' ').next().unwrap_or_default().trim_end_matches(',');
+        assert!(VERBS.split_whitespace().any(|verb| verb == first), "{name}: {about}");
+        assert!(about.chars().count() <= 80, "{name}: {about}");
+        command.get_subcommands().for_each(look);
+    }
+    walrelay::cli::command().get_subcommands().for_each(look);
 }

@@ -88,7 +88,7 @@ fn problems_of(option: &OptionEntry, value: &str) -> Vec<Problem> {
     let arguments = ["walrelay"].into_iter().chain(command.split(' ')).chain([flag.as_str()]);
     // Arguments that the command requires, and that are no options.
     let required = match command {
-        _ if command.starts_with("consume") => Some("billing"),
+        _ if command.starts_with("consumer") => Some("billing"),
         "dispatch show" | "trace" => Some("id"),
         _ => None,
     };
@@ -189,7 +189,7 @@ fn the_schema_has_every_key_of_the_file_and_no_other() {
     let schema: serde_json::Value = serde_json::from_str(&reference::schema()).unwrap();
     let properties = schema["properties"].as_object().unwrap();
     let is_section = |name: &str| properties[name]["$ref"].is_string();
-    assert!(is_section("consume") && is_section("run") && !is_section("slot"), "{properties:#?}");
+    assert!(is_section("consumer") && is_section("run") && !is_section("slot"), "{properties:#?}");
     let keys: BTreeSet<_> =
         properties.keys().map(String::as_str).filter(|name| !is_section(name)).collect();
     let options = options();

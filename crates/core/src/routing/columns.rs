@@ -277,7 +277,7 @@ impl Layout {
             };
             template.parts().iter().map(part).collect()
         };
-        let topic = resolve(topic, "--topic")?;
+        let topic = resolve(topic, "--topic-template")?;
         let ordering_key = resolve(ordering_key, "--ordering-key")?;
         let is_timestamp = |type_oid| matches!(type_oid, oid::TIMESTAMPTZ | oid::TIMESTAMP);
         Ok(Self {

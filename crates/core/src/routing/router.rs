@@ -24,7 +24,7 @@ use crate::selection::ColumnFilter;
 pub struct RouterConfig {
     /// The project of every topic that is not named in full.
     pub project: String,
-    /// `--topic`.
+    /// `--topic-template`.
     pub topic: Template,
     /// `--ordering-key`. An empty result means unordered.
     pub ordering_key: Template,

@@ -2,8 +2,8 @@
 
 use tokio_postgres::Error as SqlError;
 use tokio_postgres::error::SqlState;
-use walrelay_inbox_core::Failure;
 use walrelay_errors::Chain;
+use walrelay_inbox_core::Failure;
 use walrelay_pg_client::PgError;
 
 use crate::apply::handler::{HandlerError, Verdict};

@@ -9,8 +9,8 @@ use std::time::Duration;
 use tokio::time::timeout;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
-use walrelay_inbox_core::{Fate, Standing, is_uncounted_failure, uncounted_code_prefixes};
 use walrelay_errors::Chain;
+use walrelay_inbox_core::{Fate, Standing, is_uncounted_failure, uncounted_code_prefixes};
 use walrelay_pg_client::{ConnectConfig, SqlClient, connect_sql, sql};
 
 use crate::apply::apply_error::ApplyError;

@@ -21,7 +21,7 @@ use crate::event::Event;
 use crate::operator::admin::failed;
 use crate::settings::{Dedupe, OnDead, OnGap};
 
-/// The attempts before an event is dead, equal to the default of `walrelay consume`.
+/// The attempts before an event is dead, equal to the default of `walrelay consumer run`.
 const ATTEMPTS_MAX: i32 = 10;
 /// The maximum number of stored events to retry at once.
 const REDELIVERED_MAX: i32 = 200;

@@ -152,7 +152,7 @@ fn handler(table: &QualifiedName, columns: &[Column]) -> String {
     };
     // spliced: names of the reader's table and columns, in a text that is printed.
     format!(
-        "-- A handler for walrelay consume --handler {function}, to be edited to what your events say. A column\n\
+        "-- A handler for walrelay consumer run --handler {function}, to be edited to what your events say. A column\n\
          -- is taken from the field of its name in an event's data, and is null where there is none: an event that\n\
          -- has not all that the table requires fails, and waits (walrelay inbox list).\n\
          -- It is called with a batch, and sees all of it or nothing: what it writes commits together with\n\

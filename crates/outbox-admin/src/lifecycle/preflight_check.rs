@@ -64,7 +64,7 @@ pub fn preflight_request(relay: &RelaySettings) -> PreflightRequest {
         Some((columns.of(*field)?.clone(), field.option(), role))
     });
     let of_templates =
-        [(&relay.router.topic, "--topic"), (&relay.router.ordering_key, "--ordering-key")];
+        [(&relay.router.topic, "--topic-template"), (&relay.router.ordering_key, "--ordering-key")];
     let templates = of_templates.into_iter().flat_map(|(template, option)| {
         let resolved = template.columns().filter_map(|name| columns.resolve(name));
         resolved.map(move |names| (names, option, ColumnRole::Required))

@@ -399,7 +399,7 @@ fn upgrade_finding(findings: &mut Findings, subject: &str, begun: &UpgradeFacts)
     let (code, fix) = match begun.upgrade.stage {
         UpgradeStage::Preparing => (
             Code::UpgradeInProgress,
-            "walrelay prepare-upgrade finishes it; walrelay slot recover calls it off",
+            "walrelay upgrade prepare finishes it; walrelay slot recover calls it off",
         ),
         UpgradeStage::Prepared => (Code::UpgradePrepared, UPGRADE_FIX),
     };
@@ -458,7 +458,7 @@ fn identity_findings(findings: &mut Findings, facts: &Facts) {
     } else {
         let fix = match may_be_carried_over(facts) {
             true => format!(
-                "{}; or walrelay slot adopt, if pg_upgrade has carried the slot over",
+                "{}; or walrelay upgrade finish, if pg_upgrade has carried the slot over",
                 lost_slot_fix(facts)
             ),
             false => lost_slot_fix(facts).to_owned(),

@@ -374,12 +374,12 @@ fn a_slot_that_may_have_been_carried_over_is_not_compared_with_positions_of_anot
         slot(f).restart_lsn = Some(Lsn::new(3));
     });
     assert_eq!(result, CheckResult::Error(Code::PositionsOfAnotherServer));
-    assert!(fix.starts_with("walrelay slot recover") && fix.contains("slot adopt"), "{fix}");
+    assert!(fix.starts_with("walrelay slot recover") && fix.contains("upgrade finish"), "{fix}");
     let lost = found(|f| {
         f.server.system_identifier = Some("8".to_owned());
         f.slot = None;
     });
-    assert!(lost.iter().all(|(_, fix)| !fix.contains("slot adopt")), "{lost:?}");
+    assert!(lost.iter().all(|(_, fix)| !fix.contains("upgrade finish")), "{lost:?}");
     assert!(
         lost.iter().any(|(result, _)| *result == CheckResult::Error(Code::SlotLost)),
         "{lost:?}"

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use clap::{Args, Subcommand};
 use pgoutput_parser::Lsn;
 
-use super::ARGUMENTS;
+use super::{ARGUMENTS, ConfirmArgs};
 use crate::options::values::{anchor_name, lsn, time};
 use crate::options::{DatabaseOptions, OutputOptions, WalBudgetOption};
 
@@ -19,20 +19,21 @@ pub struct AnchorArgs {
 /// What to do with anchors.
 #[derive(Debug, Subcommand)]
 pub enum AnchorActionArgs {
-    /// Makes an anchor where the slot stands now; the slot may be in use.
+    /// Create an anchor at the position of the slot; the slot may be in use.
     ///
     /// From then on the server keeps the log for it until it is advanced or dropped.
     #[command(after_help = "Example:\n  walrelay anchor create before_release")]
     Create(AnchorCreateArgs),
-    /// Lists the anchors of the slot: how far back each reaches, what it costs, what room is left.
-    #[command(after_help = "Example:\n  walrelay anchor list --format json")]
+    /// List the anchors of the slot, their reach and the WAL that they retain.
+    #[command(after_help = "Example:\n  walrelay anchor list --output json")]
     List(AnchorListArgs),
-    /// Moves an anchor forward, to where the slot stands unless told otherwise, and frees the log before.
+    /// Move an anchor forward, by default to the slot, and free the WAL before it.
     #[command(after_help = "Examples:\n  walrelay anchor advance daily\n  \
         walrelay anchor advance daily --to-time 6h")]
     Advance(AnchorAdvanceArgs),
-    /// Drops an anchor; the log it kept is freed, and can no longer be replayed. Refused while a replay that is
-    /// not finished needs it.
+    /// Drop an anchor: the WAL that it retains can no longer be replayed.
+    ///
+    /// Refused while an unfinished replay needs the anchor.
     #[command(after_help = "Example:\n  walrelay anchor drop before_release")]
     Drop(AnchorDropArgs),
 }
@@ -85,6 +86,8 @@ pub struct AnchorDropArgs {
     /// Name of the anchor.
     #[arg(value_name = "NAME", value_parser = anchor_name)]
     pub name: String,
+    #[command(flatten)]
+    pub confirm: ConfirmArgs,
     #[command(flatten)]
     pub database: DatabaseOptions,
 }

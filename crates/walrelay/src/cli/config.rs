@@ -20,7 +20,7 @@ pub enum ConfigActionArgs {
     /// The source is the command line, a variable, the configuration file or the default. Values that may contain a
     /// password are masked. Nothing is connected to.
     #[command(after_help = "Examples:\n  walrelay config show --config walrelay.toml\n  \
-        walrelay config show --format json -- consumer status billing")]
+        walrelay config show --output json -- consumer status billing")]
     Show(ConfigShowArgs),
     /// Check the options of a command without connecting to anything.
     ///

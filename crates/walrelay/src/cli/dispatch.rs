@@ -21,17 +21,17 @@ pub struct DispatchArgs {
 /// What to do with dispatch state.
 #[derive(Debug, Subcommand)]
 pub enum DispatchActionArgs {
-    /// Lists rows, oldest position first; unless asked otherwise those that need a person.
+    /// List rows, oldest position first; by default those that need a person.
     ///
     /// Dead rows need a person, and rows that wait for a missing topic or right.
     #[command(after_help = "Examples:\n  walrelay dispatch list\n  \
-        walrelay dispatch list --status all --all --format json\n  \
+        walrelay dispatch list --status all --all --output json\n  \
         walrelay dispatch list --error NOT_FOUND --older-than 1h")]
     List(DispatchListArgs),
-    /// Shows one row: the decoded message and its history of errors.
+    /// Show one row: the decoded message and its history of errors.
     #[command(after_help = "Example:\n  walrelay dispatch show 6f1c9a9e-…")]
     Show(DispatchShowArgs),
-    /// Makes rows due at once; dead rows get a new round of attempts.
+    /// Make rows due at once; dead rows get a new round of attempts.
     ///
     /// Not rows with BAD_HEADERS or TOO_LARGE: they were recorded without a part, and edit completes them.
     ///
@@ -40,7 +40,9 @@ pub enum DispatchActionArgs {
     #[command(after_help = "Examples:\n  walrelay dispatch retry 6f1c9a9e-…\n  \
         walrelay dispatch retry --all-dead\n  walrelay dispatch retry --topic order.events")]
     Retry(DispatchRetryArgs),
-    /// Replaces payload or attributes from files, or a topic or key that was never valid; then retries.
+    /// Replace payload, attributes, or an invalid topic or key, and retry the row.
+    ///
+    /// Payload and attributes come from files.
     ///
     /// What comes of it is held to Pub/Sub's limits first. The attributes that the relay writes stay: event_id,
     /// source, commit_lsn, tx_index and replay_id always, because consumers tell events apart by them;
@@ -48,10 +50,10 @@ pub enum DispatchActionArgs {
     /// another value for them. All others are replaced by those of the file.
     #[command(after_help = "Examples:\n  \
         walrelay dispatch edit 6f1c9a9e-… --payload-file fixed.json\n  \
-        walrelay dispatch edit 6f1c9a9e-… --key A-17\n  \
+        walrelay dispatch edit 6f1c9a9e-… --set-key A-17\n  \
         walrelay dispatch edit 6f1c9a9e-… --attributes-file headers.json")]
     Edit(DispatchEditArgs),
-    /// Gives rows up for good; the reason stays in the table.
+    /// Discard rows for good; the reason stays in the table.
     ///
     /// Rows by their ids, or all dead ones that match the filters: their number is told and asked about.
     #[command(after_help = "Examples:\n  \
@@ -105,7 +107,7 @@ pub struct BulkArgs {
     #[command(flatten)]
     pub filters: DispatchRowsArgs,
     /// Do not ask.
-    #[arg(long)]
+    #[arg(short, long)]
     pub yes: bool,
 }
 
@@ -171,18 +173,18 @@ pub struct DispatchEditArgs {
     #[arg(value_name = "ID", value_parser = event_id)]
     pub id: String,
     /// File whose bytes become the payload.
-    #[arg(long, value_name = "FILE", required_unless_present_any = ["attributes_file", "topic", "key"])]
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["attributes_file", "set_topic", "set_key"])]
     pub payload_file: Option<PathBuf>,
     /// File with a JSON object of strings, which replaces the attributes that are not the relay's own.
     #[arg(long, value_name = "FILE")]
     pub attributes_file: Option<PathBuf>,
     /// Another topic, short or full name, for a row whose topic cannot exist.
     #[arg(long, value_name = "TOPIC")]
-    pub topic: Option<String>,
+    pub set_topic: Option<String>,
     /// Another ordering key, for a row whose topic cannot exist or whose key is too long; an attribute that
     /// is too long because it has the same value gets it too.
     #[arg(long, value_name = "KEY")]
-    pub key: Option<String>,
+    pub set_key: Option<String>,
     #[command(flatten)]
     pub project: ProjectOption,
     #[command(flatten)]

@@ -32,21 +32,21 @@ pub struct InboxPlace {
 /// What to do with events that failed.
 #[derive(Debug, Subcommand)]
 pub enum InboxActionArgs {
-    /// Lists events in the order in which keys drain; those that wait or are dead, unless told otherwise.
+    /// List events in the order in which keys drain; by default waiting and dead ones.
     #[command(after_help = "Example:\n  walrelay inbox list --status dead --older-than 1h")]
     List(InboxListArgs),
-    /// Shows one event: the message as it came and its history of errors.
+    /// Show one event: the message as it came and its history of errors.
     #[command(after_help = "Example:\n  walrelay inbox show 6f1c9a9e-…")]
     Show(InboxShowArgs),
-    /// Makes events due at once; dead ones get a new round of attempts.
+    /// Make events due at once; dead ones get a new round of attempts.
     #[command(after_help = "Examples:\n  walrelay inbox retry 6f1c9a9e-…\n  \
         walrelay inbox retry --all-dead")]
     Retry(InboxRetryArgs),
-    /// Replaces payload or attributes of the stored copy from files, then retries.
+    /// Replace payload or attributes of the stored copy from files, and retry the event.
     #[command(after_help = "Example:\n  \
         walrelay inbox edit 6f1c9a9e-… --payload-file fixed.json")]
     Edit(InboxEditArgs),
-    /// Gives an event up for good; its key goes on, the reason stays in the table.
+    /// Discard an event for good: its key continues, the reason stays in the table.
     #[command(after_help = "Example:\n  \
         walrelay inbox discard 6f1c9a9e-… --reason 'test order, agreed with billing'")]
     Discard(InboxDiscardArgs),
@@ -90,6 +90,7 @@ pub struct InboxShowArgs {
 /// `walrelay inbox retry`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub struct InboxRetryArgs {
     /// Event ids.
     #[arg(value_name = "ID")]
@@ -97,6 +98,9 @@ pub struct InboxRetryArgs {
     /// Every dead event of this consumer.
     #[arg(long, conflicts_with = "ids", required_unless_present = "ids")]
     pub all_dead: bool,
+    /// Do not ask.
+    #[arg(short, long)]
+    pub yes: bool,
     #[command(flatten)]
     pub place: InboxPlace,
 }

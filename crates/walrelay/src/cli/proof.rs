@@ -28,7 +28,7 @@ pub struct InboxPlaces {
 pub struct AuditArgs {
     /// Only events that occurred at this time or later: 2026-01-31T12:00:00Z, or how long ago (7d).
     #[arg(long, value_name = "TIME", value_parser = time)]
-    pub since: Option<SystemTime>,
+    pub from_time: Option<SystemTime>,
     /// Events younger than this may be on their way, and are left out.
     #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = duration("0s", "7d"))]
     pub grace: Duration,
@@ -41,7 +41,7 @@ pub struct AuditArgs {
     /// consumers without an inbox, a subscription that nobody else reads.
     #[arg(long, value_name = "SUBSCRIPTION", conflicts_with = "inbox")]
     pub subscription: Option<String>,
-    /// Name every event that is missing: without it the first 20, with --format json the first thousand.
+    /// Name every event that is missing: without it the first 20, with --output json the first thousand.
     #[arg(long)]
     pub all: bool,
     #[command(flatten)]

@@ -41,7 +41,7 @@ pub struct ConsumerRebuildArgs {
     /// Give up a rebuild that is not finished. The tables stay as they are.
     #[arg(long)]
     pub abandon: bool,
-    /// Function that applies events, as for `walrelay consume`.
+    /// Function that applies events, as for `walrelay consumer run`.
     #[arg(long, value_name = "FUNCTION", conflicts_with_all = ["seek_to", "from_outbox", "abandon"])]
     pub handler: Option<String>,
     /// Function f(text[]) or f(text) that takes back what the handler has made of keys; called with --key.

@@ -5,9 +5,9 @@ use std::time::SystemTime;
 use clap::{Args, Subcommand};
 use pgoutput_parser::Lsn;
 
-use super::ARGUMENTS;
+use super::{ARGUMENTS, ConfirmArgs};
 use crate::options::values::{anchor_name, count, lsn, time, transaction};
-use crate::options::{ColumnOptions, DatabaseOptions, OutputOptions};
+use crate::options::{ColumnOptions, DatabaseOptions};
 
 /// `walrelay slot`.
 #[derive(Debug, Args)]
@@ -19,16 +19,10 @@ pub struct SlotArgs {
 /// What to do with the slot.
 #[derive(Debug, Subcommand)]
 pub enum SlotActionArgs {
-    /// Shows the slot as the server sees it.
-    #[command(after_help = "Example:\n  walrelay slot show --slot walrelay")]
-    Show(SlotShowArgs),
-    /// Creates the slot; the publication must exist already.
-    #[command(after_help = "Example:\n  walrelay slot create --slot walrelay_eu")]
-    Create(SlotCreateArgs),
-    /// Drops the slot: what it has not confirmed can no longer be read from the log.
+    /// Drop the slot: its unconfirmed rows can no longer be read from the WAL.
     #[command(after_help = "Example:\n  walrelay slot drop --slot walrelay_old --yes")]
     Drop(SlotDropArgs),
-    /// Move the slot past one transaction, whose rows the relay then never publishes.
+    /// Move the slot past one transaction, whose rows are then never published.
     ///
     /// It does not decode the transaction, so it also passes a row that the server cannot send. It names the rows
     /// that are given up, and refuses until --discard-rows agrees to their number.
@@ -36,68 +30,32 @@ pub enum SlotActionArgs {
         after_help = "Example:\n  walrelay slot advance --to-lsn 16/B374D848 --skip-events --discard-rows 3"
     )]
     Advance(SlotAdvanceArgs),
-    /// Replaces the slot by a copy of an anchor, so that everything behind it is published again.
+    /// Replace the slot by a copy of an anchor, and publish again from there.
     ///
     /// A relay that is running lets go of the slot and goes on from there by itself. Interrupted, it is
     /// finished by running it again, or by the relay.
     #[command(after_help = "Examples:\n  walrelay slot reset --to-anchor before_release\n  \
         walrelay slot reset --to-anchor daily --to-time 2h")]
     Reset(SlotResetArgs),
-    /// Makes a new slot in place of one that was lost, and has the rest published from the table.
+    /// Create a new slot in place of a lost one, and publish the rest from the table.
     ///
     /// What the lost slot may not have settled is in the outbox table. `walrelay run` publishes those rows
     /// first, in order per aggregate, and then what the new slot streams: a little comes twice, nothing is
     /// left out.
     #[command(after_help = "Examples:\n  walrelay slot recover && walrelay run\n  \
-        walrelay slot recover --since 2026-01-31T12:00:00Z")]
+        walrelay slot recover --from-time 2026-01-31T12:00:00Z")]
     Recover(SlotRecoverArgs),
-    /// Moves the slot to the end of the log, where pg_upgrade carries it over; Postgres 17 and newer.
-    ///
-    /// Producers and relays are stopped before. A relay's last note of what is settled lies behind what its slot
-    /// has confirmed, and pg_upgrade refuses a slot that has anything before it, whosever it is. Rows that are not
-    /// published are never skipped: with one of them this refuses. Of an outbox that is divided, all slots are moved.
-    #[command(
-        after_help = "Example:\n  walrelay run --until-caught-up && walrelay slot carry-over"
-    )]
-    CarryOver(SlotCarryOverArgs),
-    /// Takes over a slot that pg_upgrade has carried over to a new server; Postgres 17 and newer.
-    ///
-    /// Such a slot was confirmed whole before the upgrade, or pg_upgrade would have refused. Do not adopt one
-    /// that somebody made by hand: `slot recover` replaces it, and loses nothing.
-    #[command(after_help = "Example:\n  walrelay slot adopt")]
-    Adopt(SlotAdoptArgs),
-}
-
-/// `walrelay slot show`.
-#[derive(Debug, Args)]
-pub struct SlotShowArgs {
-    #[command(flatten)]
-    pub output: OutputOptions,
-    #[command(flatten)]
-    pub database: DatabaseOptions,
-}
-
-/// `walrelay slot create`.
-#[derive(Debug, Args)]
-#[command(next_help_heading = ARGUMENTS)]
-pub struct SlotCreateArgs {
-    /// Make it a failover slot; Postgres 17 or newer.
-    #[arg(long)]
-    pub failover: bool,
-    #[command(flatten)]
-    pub database: DatabaseOptions,
 }
 
 /// `walrelay slot drop`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
 pub struct SlotDropArgs {
-    /// Confirms that the slot is meant to go.
-    #[arg(long)]
-    pub yes: bool,
     /// How many rows the slot may hold that are not confirmed, and are then never published.
     #[arg(long, value_name = "N", default_value = "0", value_parser = count(0, u64::MAX))]
     pub discard_rows: u64,
+    #[command(flatten)]
+    pub confirm: ConfirmArgs,
     #[command(flatten)]
     pub database: DatabaseOptions,
 }
@@ -146,6 +104,8 @@ pub struct SlotResetArgs {
     #[arg(long, value_name = "N", default_value = "0", value_parser = count(0, u64::MAX))]
     pub discard_rows: u64,
     #[command(flatten)]
+    pub confirm: ConfirmArgs,
+    #[command(flatten)]
     pub database: DatabaseOptions,
     #[command(flatten)]
     pub columns: ColumnOptions,
@@ -155,26 +115,12 @@ pub struct SlotResetArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
 pub struct SlotRecoverArgs {
-    /// Publish every row of events since this time, where nothing on record holds any more: a moment with a
+    /// Publish every row of events from this time on, where nothing on record holds any more: a moment with a
     /// margin, 2026-01-31T12:00:00Z, or how long ago (6h).
     #[arg(long, value_name = "TIME", value_parser = time)]
-    pub since: Option<SystemTime>,
+    pub from_time: Option<SystemTime>,
     #[command(flatten)]
     pub database: DatabaseOptions,
     #[command(flatten)]
     pub columns: ColumnOptions,
-}
-
-/// `walrelay slot carry-over`.
-#[derive(Debug, Args)]
-pub struct SlotCarryOverArgs {
-    #[command(flatten)]
-    pub database: DatabaseOptions,
-}
-
-/// `walrelay slot adopt`.
-#[derive(Debug, Args)]
-pub struct SlotAdoptArgs {
-    #[command(flatten)]
-    pub database: DatabaseOptions,
 }

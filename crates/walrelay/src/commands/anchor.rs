@@ -15,6 +15,9 @@ use walrelay_pg_replication::{SlotError, SlotState, drop_slot, read_slot};
 use walrelay_relay::observe::report::{rfc3339, slot_report};
 
 use super::replay::record;
+use walrelay_relay::shutdown::Shutdown;
+
+use super::shared::consent::may_change;
 use super::shared::preconditions::{at_time, refuse_other_shards, refuse_unfinished};
 use crate::config::{AnchorAction, AnchorConfig, OutputFormat, Place};
 use crate::error::Error;
@@ -26,14 +29,18 @@ use crate::output::{human_bytes, print};
 ///
 /// Postgres cannot be reached or refuses, the anchor does not exist, or the server has no capacity
 /// for one.
-pub async fn execute(config: AnchorConfig) -> Result<(), Error> {
+pub async fn execute(config: AnchorConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let client = connect_sql(&config.database.connect).await?;
-    let done = act(&client, &config.database.outbox, config.action).await;
+    let done = act(&client, (&config.database.outbox, config.action), shutdown).await;
     client.close().await;
     print(&done?)
 }
 
-async fn act(client: &SqlClient, outbox: &Outbox, action: AnchorAction) -> Result<String, Error> {
+async fn act(
+    client: &SqlClient,
+    (outbox, action): (&Outbox, AnchorAction),
+    shutdown: &Shutdown,
+) -> Result<String, Error> {
     refuse_other_shards(client, outbox).await?;
     match &action {
         AnchorAction::List { .. } => {}
@@ -68,14 +75,18 @@ async fn act(client: &SqlClient, outbox: &Outbox, action: AnchorAction) -> Resul
                 human_bytes(before)
             ))
         }
-        AnchorAction::Drop { name } => {
+        AnchorAction::Drop { name, mode } => {
             let anchor = find_anchor(client, &outbox.slot, &name).await?;
             // No replay can use a lost anchor.
             if !anchor.slot.is_lost() {
                 refuse_needed(client, outbox, (&name, Lsn::new(u64::MAX))).await?;
             }
-            drop_slot(client, &anchor.slot.name).await?;
             let kept = human_bytes(retained(&anchor.slot));
+            let what = format!("drop anchor {name}, which keeps {kept} of log");
+            if !may_change((&what, mode), shutdown).await? {
+                return Ok(String::new());
+            }
+            drop_slot(client, &anchor.slot.name).await?;
             Ok(format!("dropped: anchor {name}, which kept {kept} of log\n"))
         }
     }
@@ -204,7 +215,7 @@ async fn refuse_needed(
     };
     Err(Error::Unfinished {
         what: format!("replay {id} is not finished, and needs what anchor {name:?} keeps"),
-        hint: record::unfinished_hint("replay", &id),
+        hint: record::unfinished_hint(&id),
     })
 }
 

@@ -88,12 +88,7 @@ async fn scope(outbox: &SqlClient, config: &AuditConfig) -> Result<Scope, Error>
             Some(names) => Some(column_of(outbox, table, names).await?),
             None => None,
         };
-        tables.push(AuditedTable::new(
-            table.clone(),
-            &id,
-            &occurred_at,
-            aggregate_type.as_deref(),
-        ));
+        tables.push(AuditedTable::new(table.clone(), &id, &occurred_at, aggregate_type.as_deref()));
     }
     let slots: Vec<String> = shards.into_iter().map(|shard| shard.slot).collect();
     Ok(Scope {
@@ -160,7 +155,7 @@ fn as_text(
         if let Some(first) = findings.first_seen.filter(|_| findings.is_younger()) {
             let first = rfc3339(first);
             text.push_str(&format!(
-                "  all of them occurred before the first event that it has: if it was set up then, --since {first} \
+                "  all of them occurred before the first event that it has: if it was set up then, --from-time {first} \
                  leaves out what it never was to have\n"
             ));
         }

@@ -1,4 +1,4 @@
-//! `walrelay backfill`: publishes rows of the outbox table by version per aggregate, beside the
+//! `walrelay replay start --source table`: publishes rows of the outbox table by version per aggregate, beside the
 //! running relay. The rows go to another topic, or through dispatch state to their own topics.
 
 use pgoutput_parser::{Lsn, PgTimestamp};
@@ -78,9 +78,6 @@ async fn act(
             let now = &mut prepared.request.dead_rows;
             record::record_skip_dead(client, (&id, dead_rows), now).await?;
             prepared
-        }
-        BackfillAction::Abandon { id } => {
-            return record::abandon(client, ("backfill", &id), &settings.relay.outbox).await;
         }
     };
     match prepared.request.destination.clone() {
@@ -267,7 +264,7 @@ async fn give_up(client: &SqlClient, id: &str) {
     };
     if let Err(error) = given_up.await {
         let error = Chain(&error);
-        tracing::warn!(%error, "to be given up by hand: walrelay backfill --abandon {id}");
+        tracing::warn!(%error, "to be given up by hand: walrelay replay cancel {id}");
     }
 }
 

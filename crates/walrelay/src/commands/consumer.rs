@@ -1,11 +1,14 @@
 //! `walrelay consumer`: setup, status, pause and resume, prune.
 
+pub mod run;
+
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::Subscription;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
-use walrelay_inbox::operator::admin;
+use walrelay_inbox::operator::admin::{self, RegisteredConsumer};
 use walrelay_inbox::operator::event_commands::ConsumerGeneration;
+use walrelay_inbox::operator::prunable_rows::prunable_rows;
 use walrelay_inbox::{INBOX_MIGRATIONS, migrate_inbox};
 use walrelay_inbox::{InboxError, Scaffold};
 use walrelay_pg_client::{QualifiedName, SqlClient, connect_sql};
@@ -15,11 +18,14 @@ use walrelay_relay::shutdown::Shutdown;
 use super::rebuild::rebuild_from_outbox::refill;
 use super::rebuild::{key_rebuild, rebuild, rebuild_into, reset_key, succeeds};
 use super::shared::cancellable::{attended, run_until_shutdown};
+use super::shared::consent::may_change;
 use super::shared::subscription_setup;
-use crate::config::{ConsumerAction, ConsumerConfig, ConsumerSetUp, OutputFormat, Source};
+use crate::config::{
+    ChangeMode, ConsumerAction, ConsumerConfig, ConsumerSetUp, OutputFormat, Source,
+};
 use crate::error::Error;
 use crate::options::units::show_duration;
-use crate::output::{print, visible};
+use crate::output::{columns, print, visible};
 
 /// Inbox rows are kept one day longer than Pub/Sub may redeliver their messages (C10).
 const MARGIN: Duration = Duration::from_hours(24);
@@ -57,6 +63,7 @@ pub async fn execute(config: ConsumerConfig, shutdown: &Shutdown) -> Result<(), 
         return match &config.action {
             ConsumerAction::Init(set_up) => print(&script(set_up)),
             ConsumerAction::Scaffold(_)
+            | ConsumerAction::List(_)
             | ConsumerAction::Status { .. }
             | ConsumerAction::Pause { .. }
             | ConsumerAction::Rebuild(_)
@@ -90,16 +97,21 @@ pub async fn execute(config: ConsumerConfig, shutdown: &Shutdown) -> Result<(), 
     } else if let ConsumerAction::Pause { name, paused: true } = &config.action {
         Box::pin(attended((connect, &client), pause(&client, name), shutdown)).await
     } else {
-        Box::pin(run_until_shutdown(act(&client, &config.action), shutdown)).await
+        Box::pin(run_until_shutdown(act(&client, &config.action, shutdown), shutdown)).await
     };
     client.close().await;
     done
 }
 
-async fn act(client: &SqlClient, action: &ConsumerAction) -> Result<(), Error> {
+async fn act(
+    client: &SqlClient,
+    action: &ConsumerAction,
+    shutdown: &Shutdown,
+) -> Result<(), Error> {
     match action {
         ConsumerAction::Init(set_up) => init(client, set_up).await,
         ConsumerAction::Scaffold(table) => scaffold(client, table).await,
+        ConsumerAction::List(format) => list(client, *format).await,
         ConsumerAction::Status { name, format } => status(client, name, *format).await,
         ConsumerAction::Pause { name, paused: true } => pause(client, name).await,
         ConsumerAction::Pause { name, paused: false } => {
@@ -109,8 +121,8 @@ async fn act(client: &SqlClient, action: &ConsumerAction) -> Result<(), Error> {
         ConsumerAction::Rebuild(_) | ConsumerAction::ResetKey(_) => {
             unreachable!("it needs the client for itself")
         }
-        ConsumerAction::Prune { name, older_than, endpoint } => {
-            prune(client, name, *older_than, endpoint).await
+        ConsumerAction::Prune { name, older_than, mode, endpoint } => {
+            prune(client, (name, *older_than, endpoint), (*mode, shutdown)).await
         }
     }
 }
@@ -277,6 +289,30 @@ async fn moved_to(
     Ok(succeeds(&reads, (subscription, generation.into())).then_some(reads))
 }
 
+async fn list(client: &SqlClient, format: OutputFormat) -> Result<(), Error> {
+    let found = admin::registered(client, None).await.map_err(Error::Inbox)?;
+    print(&match format {
+        OutputFormat::Json => {
+            let one = |it: &RegisteredConsumer| {
+                json!({
+                    "consumer": it.consumer,
+                    "subscription": it.subscription,
+                    "is_rebuilding": it.rebuild.is_some(),
+                })
+            };
+            format!("{:#}\n", Value::from(found.iter().map(one).collect::<Vec<_>>()))
+        }
+        OutputFormat::Text => {
+            let cells = |it: &RegisteredConsumer| {
+                let rebuild = if it.rebuild.is_some() { "unfinished" } else { "-" };
+                [visible(&it.consumer), visible(&it.subscription), rebuild.to_owned()]
+            };
+            let rows: Vec<_> = found.iter().map(cells).collect();
+            columns(["CONSUMER", "SUBSCRIPTION", "REBUILD"], &rows)
+        }
+    })
+}
+
 async fn status(client: &SqlClient, name: &str, format: OutputFormat) -> Result<(), Error> {
     let report: Map<String, Value> = admin::status(client, name).await.map_err(Error::Inbox)?;
     print(&match format {
@@ -305,9 +341,8 @@ fn page(report: &Map<String, Value>) -> String {
 
 async fn prune(
     client: &SqlClient,
-    name: &str,
-    older_than: Duration,
-    endpoint: &Endpoint,
+    (name, older_than, endpoint): (&str, Duration, &Endpoint),
+    (mode, shutdown): (ChangeMode, &Shutdown),
 ) -> Result<(), Error> {
     let subscription = admin::subscription(client, name).await.map_err(Error::Inbox)?;
     let kept = kept_for(endpoint, &subscription).await?;
@@ -321,6 +356,13 @@ async fn prune(
             ),
             hint: "give a greater --older-than: an event whose row is gone is applied again",
         });
+    }
+    if mode != ChangeMode::Agreed {
+        let rows = prunable_rows(client, name, older_than).await.map_err(Error::Inbox)?;
+        let what = format!("delete {rows} row(s) of the inbox of {name}");
+        if !may_change((&what, mode), shutdown).await? {
+            return Ok(());
+        }
     }
     let deleted = admin::prune(client, name, older_than).await.map_err(Error::Inbox)?;
     print(&format!("{deleted} row(s) deleted\n"))

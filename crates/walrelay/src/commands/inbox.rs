@@ -3,12 +3,16 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-use walrelay_inbox::operator::event_commands::{ConsumerGeneration, Replacement};
+use walrelay_inbox::operator::event_commands::{
+    ConsumerGeneration, InboxFilter, InboxSelection, Replacement,
+};
 use walrelay_pg_client::{SqlClient, connect_sql};
+use walrelay_relay::shutdown::Shutdown;
 
 use super::dispatch::attributes::replace;
 use super::dispatch::edit::{read, read_attributes};
-use crate::config::{InboxAction, InboxConfig, OutputFormat};
+use super::shared::consent::may_change;
+use crate::config::{ChangeMode, Consent, InboxAction, InboxConfig, OutputFormat};
 use crate::error::Error;
 use crate::output::{columns, print, shortened, visible};
 
@@ -18,14 +22,18 @@ use crate::output::{columns, print, shortened, visible};
 ///
 /// Postgres cannot be reached, the event does not exist or has the wrong status, or a file cannot
 /// be read.
-pub async fn execute(config: InboxConfig) -> Result<(), Error> {
+pub async fn execute(config: InboxConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let mut client = connect_sql(&config.connect).await?;
-    let done = act(&mut client, &config).await;
+    let done = act(&mut client, &config, shutdown).await;
     client.close().await;
     print(&done?)
 }
 
-async fn act(client: &mut SqlClient, config: &InboxConfig) -> Result<String, Error> {
+async fn act(
+    client: &mut SqlClient,
+    config: &InboxConfig,
+    shutdown: &Shutdown,
+) -> Result<String, Error> {
     let place = ConsumerGeneration::find(client, config.consumer.as_deref()).await?;
     match &config.action {
         InboxAction::List { filter, format } => {
@@ -42,7 +50,19 @@ async fn act(client: &mut SqlClient, config: &InboxConfig) -> Result<String, Err
                 OutputFormat::Text => detail(&row),
             })
         }
-        InboxAction::Retry(selection) => {
+        InboxAction::Retry { selection, consent } => {
+            if *selection == InboxSelection::AllDead && *consent == Consent::Asked {
+                let dead = Some("dead".to_owned());
+                let filter = InboxFilter {
+                    status: dead,
+                    ordering_key: None,
+                    older_than: None,
+                    limit: LIMIT,
+                };
+                let what =
+                    format!("retry {} dead event(s)", place.list(client, &filter).await?.len());
+                may_change((&what, ChangeMode::Ask), shutdown).await?;
+            }
             let count = place.retry(client, selection).await?;
             Ok(format!("{count} event(s) are due now, each when nothing of its key is before it\n"))
         }
@@ -85,6 +105,9 @@ fn decoded(mut row: Value) -> Value {
     }
     row
 }
+
+/// Most events that are counted before a question.
+const LIMIT: u32 = 100_000;
 
 const COLUMNS: [(&str, &str); 8] = [
     ("STATUS", "status"),

@@ -251,7 +251,7 @@ async fn backfill(
             what: format!(
                 "slot {slot:?} exists already: --backfill publishes what was there when the slot is made"
             ),
-            hint: "`walrelay backfill` publishes rows of the table to another topic",
+            hint: "`walrelay replay start --source table` publishes rows of the table to another topic",
         });
     }
     let all_but_slot = InitOptions { making: SlotCreation::AllButSlot, ..options.clone() };

@@ -11,16 +11,14 @@ pub mod anchor;
 pub mod audit;
 pub mod backfill;
 pub mod check;
-pub mod completions;
-pub mod config;
-pub mod consume;
 pub mod consumer;
 pub mod demo;
 pub mod dispatch;
+pub mod emit;
 pub mod emulator;
-pub mod explain;
 pub mod inbox;
 pub mod init;
+pub mod offline;
 pub mod prepare_upgrade;
 pub mod prune;
 mod rebuild;
@@ -31,6 +29,7 @@ mod shared;
 pub mod slot;
 pub mod status;
 mod status_summary;
+pub mod tail;
 pub mod trace;
 
 /// Runs the command of the command line.
@@ -42,7 +41,7 @@ pub mod trace;
 pub async fn execute(command: Command, shutdown: &Shutdown) -> Result<(), Error> {
     match command {
         Command::Run(config) => Box::pin(run::execute(*config, shutdown)).await,
-        Command::Consume(config) => Box::pin(consume::execute(*config, shutdown)).await,
+        Command::Consume(config) => Box::pin(consumer::run::execute(*config, shutdown)).await,
         Command::Consumer(config) => Box::pin(consumer::execute(*config, shutdown)).await,
         Command::Audit(config) => {
             Box::pin(run_until_shutdown(audit::execute(*config), shutdown)).await
@@ -50,28 +49,40 @@ pub async fn execute(command: Command, shutdown: &Shutdown) -> Result<(), Error>
         Command::Trace(config) => {
             Box::pin(run_until_shutdown(trace::execute(*config), shutdown)).await
         }
-        Command::Inbox(config) => run_until_shutdown(inbox::execute(config), shutdown).await,
+        Command::Inbox(config) => {
+            run_until_shutdown(inbox::execute(config, shutdown), shutdown).await
+        }
         Command::Demo(config) => demo::execute(config, shutdown).await,
-        Command::Config(action) => config::execute(action),
-        Command::Explain(code) => explain::execute(code.as_deref()),
-        Command::Completions(shell) => completions::print_for(shell),
-        Command::Man(directory) => completions::write_pages(&directory),
+        Command::Config(action) => offline::config::execute(action),
+        Command::Explain(code) => offline::explain::execute(code.as_deref()),
+        Command::Completions(shell) => offline::completions::print_for(shell),
+        Command::Man(directory) => offline::completions::write_pages(&directory),
+        Command::Emit(config) => run_until_shutdown(emit::execute(config), shutdown).await,
+        Command::Tail(config) => Box::pin(tail::execute(*config, shutdown)).await,
         Command::Emulator(config) => emulator::execute(config, shutdown).await,
         // These commands may wait for other sessions' transactions. They log the wait, and cancel
         // their statement when they are interrupted.
         Command::Init(config) => Box::pin(init::execute(*config, shutdown)).await,
         Command::Slot(config) => Box::pin(slot::execute(config, shutdown)).await,
-        Command::Anchor(config) => run_until_shutdown(anchor::execute(config), shutdown).await,
-        Command::PrepareUpgrade(config) => {
-            Box::pin(prepare_upgrade::execute(*config, shutdown)).await
+        Command::Anchor(config) => {
+            run_until_shutdown(anchor::execute(config, shutdown), shutdown).await
+        }
+        Command::PrepareUpgrade(config, mode) => {
+            Box::pin(prepare_upgrade::execute((*config, mode), shutdown)).await
         }
         Command::Reshard(config) => Box::pin(reshard::execute(*config, shutdown)).await,
         Command::Backfill(config) => Box::pin(backfill::execute(*config, shutdown)).await,
+        Command::ResumeReplay(config) => Box::pin(replay::jobs::resume(*config, shutdown)).await,
+        Command::ReplayRecord(config) => {
+            run_until_shutdown(replay::jobs::execute(config), shutdown).await
+        }
         Command::Replay(config) => Box::pin(replay::execute(*config, shutdown)).await,
         // The other commands need no draining, and each may be run again.
         Command::Check(config) => Box::pin(check::execute(*config, shutdown)).await,
         Command::Status(config) => status::execute(config, shutdown).await,
         Command::Dispatch(config) => dispatch::execute(config, shutdown).await,
-        Command::Prune(config) => run_until_shutdown(prune::execute(config), shutdown).await,
+        Command::Prune(config) => {
+            run_until_shutdown(prune::execute(config, shutdown), shutdown).await
+        }
     }
 }

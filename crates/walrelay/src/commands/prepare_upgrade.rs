@@ -1,4 +1,4 @@
-//! `walrelay prepare-upgrade`: publishes and confirms everything, then drops the slot and the
+//! `walrelay upgrade prepare`: publishes and confirms everything, then drops the slot and the
 //! anchors, because a server with slots cannot be upgraded.
 //!
 //! ```text
@@ -27,9 +27,10 @@ use walrelay_relay::failpoint;
 use walrelay_relay::settings::{Settings, Until};
 use walrelay_relay::shutdown::Shutdown;
 
+use super::shared::consent::may_change;
 use super::shared::draining::{drain, publisher, wait_until_free};
 use super::shared::preconditions::{refuse_open_replay, refuse_other_shards, refuse_unfinished};
-use crate::config::RunConfig;
+use crate::config::{ChangeMode, RunConfig};
 use crate::error::Error;
 use crate::output::print;
 
@@ -40,17 +41,20 @@ use crate::output::print;
 ///
 /// The slot is missing or lost, another operation is unfinished, a relay does not release the slot,
 /// Pub/Sub refuses, or the command was interrupted.
-pub async fn execute(config: RunConfig, shutdown: &Shutdown) -> Result<(), Error> {
+pub async fn execute(
+    (config, mode): (RunConfig, ChangeMode),
+    shutdown: &Shutdown,
+) -> Result<(), Error> {
     let settings = &config.settings;
     let client = connect_sql(&settings.connect).await?;
-    let done = Box::pin(prepare(&client, settings, shutdown)).await;
+    let done = Box::pin(prepare(&client, (settings, mode), shutdown)).await;
     client.close().await;
     print(&done?)
 }
 
 async fn prepare(
     client: &SqlClient,
-    settings: &Settings,
+    (settings, mode): (&Settings, ChangeMode),
     shutdown: &Shutdown,
 ) -> Result<String, Error> {
     let slot = settings.relay.outbox.slot.as_str();
@@ -87,6 +91,12 @@ async fn prepare(
     }
     if !is_begun {
         refuse_open_replay(client, &[slot.to_owned()]).await?;
+        let anchors = read_anchors(client, slot).await?.len();
+        let what =
+            format!("publish every pending row, then drop slot {slot} and {anchors} anchor(s)");
+        if !may_change((&what, mode), shutdown).await? {
+            return Ok(String::new());
+        }
     }
     let system_identifier = read_recorded_system_identifier(client, slot).await?;
     let (version, stage) = (read_version(client).await?, UpgradeStage::Preparing);

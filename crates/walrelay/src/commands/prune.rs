@@ -11,10 +11,13 @@ use walrelay_pg_client::{
     quote_identifier, refuse_hidden_rows,
 };
 
+use walrelay_relay::shutdown::Shutdown;
+
 use super::replay::record;
 use super::shared::columns::column_of;
+use super::shared::consent::may_change;
 use super::shared::preconditions::{every_shard, refuse_unrecorded};
-use crate::config::{PruneConfig, PruneMode};
+use crate::config::{ChangeMode, PruneConfig};
 use crate::error::Error;
 use crate::output::print;
 
@@ -31,9 +34,9 @@ const PARTITION_PATIENCE: &str =
 /// # Errors
 ///
 /// Postgres cannot be reached or refuses, or the relay has not yet recorded which rows are settled.
-pub async fn execute(config: PruneConfig) -> Result<(), Error> {
+pub async fn execute(config: PruneConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let mut client = connect_sql(&config.database.connect).await?;
-    let done = prune(&mut client, &config).await;
+    let done = prune(&mut client, &config, shutdown).await;
     client.close().await;
     done
 }
@@ -46,17 +49,21 @@ struct Condition {
     seconds: f64,
 }
 
-async fn prune(client: &mut SqlClient, config: &PruneConfig) -> Result<(), Error> {
+async fn prune(
+    client: &mut SqlClient,
+    config: &PruneConfig,
+    shutdown: &Shutdown,
+) -> Result<(), Error> {
     // Each shard settles its own rows, and a shard that never ran has settled none.
     for shard in every_shard(client, &config.database.outbox).await? {
         refuse_unrecorded(client, &shard.slot).await?;
         refuse_other_history(client, &shard.slot).await?;
     }
-    let rows = match config.pruning {
-        PruneMode::Counted => TableAccess::Read,
-        PruneMode::Done => TableAccess::Delete,
+    let access = match config.mode {
+        ChangeMode::DryRun => TableAccess::Read,
+        ChangeMode::Agreed | ChangeMode::Ask => TableAccess::Delete,
     };
-    refuse_hidden_rows(client, &config.database.outbox.tables, rows).await?;
+    refuse_hidden_rows(client, &config.database.outbox.tables, access).await?;
     // An unfinished recovery reads rows that are below `settled_xid`.
     if let Some(recovering) = recovering_slot(client).await? {
         let begun = read_operation(client, &recovering).await?;
@@ -66,26 +73,48 @@ async fn prune(client: &mut SqlClient, config: &PruneConfig) -> Result<(), Error
     // A replay may still have to read the history of a paused key from the table.
     refuse_while_any_is_held(client, &config.database.outbox.tables).await?;
     refuse_while_any_is_backfilled(client, &config.database.outbox.tables).await?;
+    let mut conditions = Vec::new();
     for table in &config.database.outbox.tables {
-        let id = column_of(client, table, &config.columns.id).await?;
-        let occurred_at = match &config.columns.occurred_at {
-            Some(names) => column_of(client, table, names).await?,
-            None => String::new(),
-        };
-        let condition = Condition {
-            table: table.clone(),
-            text: condition(&id, &occurred_at),
-            seconds: config.older_than.as_secs_f64(),
-        };
-        match config.pruning {
-            PruneMode::Counted => count(client, &condition).await?,
-            PruneMode::Done => {
-                drop_partitions(client, &condition).await?;
-                delete(client, &condition).await?;
+        conditions.push(condition_on(client, (config, table)).await?);
+    }
+    match config.mode {
+        ChangeMode::DryRun => {
+            for condition in &conditions {
+                report(client, condition).await?;
             }
+            return Ok(());
+        }
+        ChangeMode::Agreed => {}
+        ChangeMode::Ask => {
+            let mut rows = 0;
+            for condition in &conditions {
+                rows += count(client, condition).await?;
+            }
+            let what = format!("delete {rows} row(s) of the outbox");
+            may_change((&what, config.mode), shutdown).await?;
         }
     }
+    for condition in &conditions {
+        drop_partitions(client, condition).await?;
+        delete(client, condition).await?;
+    }
     Ok(())
+}
+
+async fn condition_on(
+    client: &SqlClient,
+    (config, table): (&PruneConfig, &QualifiedName),
+) -> Result<Condition, Error> {
+    let id = column_of(client, table, &config.columns.id).await?;
+    let occurred_at = match &config.columns.occurred_at {
+        Some(names) => column_of(client, table, names).await?,
+        None => String::new(),
+    };
+    Ok(Condition {
+        table: table.clone(),
+        text: condition(&id, &occurred_at),
+        seconds: config.older_than.as_secs_f64(),
+    })
 }
 
 /// Refuses while a replay in place pauses keys of any slot.
@@ -104,7 +133,7 @@ async fn refuse_while_any_is_held(
                 what: format!(
                     "keys of slot {whose:?} are held for {command} {id}, which is not over"
                 ),
-                hint: record::unfinished_hint(command, id),
+                hint: record::unfinished_hint(id),
             })
         }
     }
@@ -127,7 +156,7 @@ async fn refuse_while_any_is_backfilled(
             let (whose, id): (&str, &str) = (open.get("slot"), open.get("id"));
             Err(Error::Unfinished {
                 what: format!("backfill {id} of slot {whose:?} is not over, and has rows to read"),
-                hint: record::unfinished_hint("backfill", id),
+                hint: record::unfinished_hint(id),
             })
         }
     }
@@ -159,11 +188,17 @@ fn condition(id: &str, occurred_at: &str) -> String {
     )
 }
 
-async fn count(client: &SqlClient, condition: &Condition) -> Result<(), Error> {
+async fn count(client: &SqlClient, condition: &Condition) -> Result<i64, Error> {
     let Condition { table, text, seconds } = condition;
     let refused = |error| refusal(table, error);
     let sql = format!("SELECT count(*) FROM {table} c WHERE {text}");
-    let rows: i64 = client.query_one(&sql, &[seconds]).await.map_err(refused)?.get(0);
+    Ok(client.query_one(&sql, &[seconds]).await.map_err(refused)?.get(0))
+}
+
+/// Prints what would be deleted.
+async fn report(client: &SqlClient, condition: &Condition) -> Result<(), Error> {
+    let table = &condition.table;
+    let rows = count(client, condition).await?;
     print(&format!("{rows} row(s) of {table} would be deleted\n"))?;
     for partition in partitions(client, table).await? {
         if is_all_old(client, (&partition, condition)).await? {

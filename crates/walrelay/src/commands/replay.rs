@@ -1,7 +1,8 @@
-//! `walrelay replay`: publishes the rows after an anchor again, beside the running relay. The rows
+//! `walrelay replay start`: publishes the rows after an anchor again, beside the running relay. The rows
 //! go to another topic, or through dispatch state to their own topics.
 
 pub(super) mod in_place;
+pub(super) mod jobs;
 mod progress;
 pub(super) mod record;
 
@@ -88,9 +89,6 @@ async fn act(
                     to_topic(settings, (prepared, &topic), shutdown).await
                 }
             }
-        }
-        ReplayAction::Abandon { id } => {
-            record::abandon(client, ("replay", &id), &settings.relay.outbox).await
         }
     }
 }
@@ -241,15 +239,15 @@ impl Run<'_> {
         match ended {
             Ok(Some(StopReason::CaughtUp)) => Ok(()),
             Ok(Some(StopReason::Stopped) | None) => Err(match resumed_by {
-                Some(command) => {
+                Some(_) => {
                     let (id, published) = (replay.id.clone(), tally.published());
-                    Error::ReplayStopped { command, id, published }
+                    Error::ReplayStopped { id, published }
                 }
                 None => Error::Interrupted,
             }),
             Err(error) => {
-                if let Some(command) = resumed_by {
-                    tracing::warn!("to go on: walrelay {command} --resume {}", replay.id);
+                if resumed_by.is_some() {
+                    tracing::warn!("to go on: walrelay replay resume {}", replay.id);
                 }
                 Err(error)
             }
@@ -469,7 +467,7 @@ async fn anchor_of(
     };
     found.map_err(|error| Error::Unfinished {
         what: format!("replay {} cannot go on: {error}", row.id),
-        hint: format!("`walrelay replay --abandon {}` gives it up{then}", row.id),
+        hint: format!("`walrelay replay cancel {}` gives it up{then}", row.id),
     })
 }
 

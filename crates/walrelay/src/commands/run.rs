@@ -132,7 +132,7 @@ async fn recover_lost_slot(config: &RunConfig, shutdown: &Shutdown) -> Result<On
     let is_lost = failed.code().exit() == Exit::SlotLost;
     let lost_slot = lost_slot(config.settings.until, OnSlotLost::Wait);
     wait_before_retry(failed, lost_slot, shutdown).await?;
-    // This recovery needs a `--since` from the operator, so further attempts would also fail.
+    // This recovery needs a `--from-time` from the operator, so further attempts would also fail.
     Ok(if is_lost { OnSlotLost::Wait } else { OnSlotLost::Recover })
 }
 

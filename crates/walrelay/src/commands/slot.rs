@@ -1,5 +1,5 @@
-//! `walrelay slot`: show, create, drop, advance, reset, recover, carry-over, adopt. Only explicit
-//! commands create or drop slots (I9).
+//! `walrelay slot` and `walrelay upgrade`, as far as they work on the slot. Only explicit commands
+//! create or drop slots (I9).
 
 mod carry_over;
 mod reset;
@@ -12,8 +12,8 @@ use walrelay_outbox_admin::lifecycle::outcome::Outcome;
 use walrelay_outbox_admin::lookahead::{MoveTarget, Question, look_ahead};
 use walrelay_outbox_admin::recovery;
 use walrelay_outbox_admin::{
-    AdminError, LostSlot, SlotOperation, UpgradePreparation, UpgradeStage, adopt_slot,
-    count_unsettled_rows, read_loss, read_operation, unconfirmed_transactions,
+    AdminError, SlotOperation, UpgradePreparation, UpgradeStage, adopt_slot, count_unsettled_rows,
+    read_loss, read_operation, unconfirmed_transactions,
 };
 use walrelay_outbox_store::{
     Outbox, advance_relay_row, delete_relay_row, is_same_origin, read_recorded_system_identifier,
@@ -21,22 +21,21 @@ use walrelay_outbox_store::{
 };
 use walrelay_pg_client::{ServerErrorKind, SqlClient, connect_sql};
 use walrelay_pg_replication::{
-    Failover, SlotError, advance_slot, create_slot, drop_slot, read_publication,
-    read_server_identity, read_slot,
+    SlotError, advance_slot, drop_slot, read_server_identity, read_slot,
 };
 use walrelay_relay::observe::health::Health;
-use walrelay_relay::observe::report::slot_report;
 use walrelay_relay::shutdown::Shutdown;
 
 use self::skipped_rows::{FIRST_XID, SkippedRows, settled_of};
-use super::init::failover;
 use super::shared::cancellable::attended;
+use super::shared::consent::may_change;
 use super::shared::preconditions::{
     given_up, not_finished, refuse_other_shards, refuse_resharding, refuse_unfinished,
     refuse_while_held, unpublished_rows_text, with_slot_holder,
 };
-use super::status;
-use crate::config::{AdvanceOrder, DatabaseConfig, RecoverOrder, SlotAction, SlotConfig};
+use crate::config::{
+    AdvanceOrder, ChangeMode, DatabaseConfig, RecoverOrder, SlotAction, SlotConfig,
+};
 use crate::error::Error;
 use crate::output::print;
 
@@ -51,7 +50,7 @@ pub async fn execute(config: SlotConfig, shutdown: &Shutdown) -> Result<(), Erro
         connected = connect_sql(connect) => connected?,
         () = shutdown.requested() => return Err(Error::Interrupted),
     };
-    let work = act(&client, (&config.database, config.action), shutdown);
+    let work = Box::pin(act(&client, (&config.database, config.action), shutdown));
     let done = attended((connect, &client), work, shutdown).await;
     let done = with_slot_holder(&client, done).await;
     client.close().await;
@@ -65,29 +64,25 @@ async fn act(
 ) -> Result<String, Error> {
     let outbox = &database.outbox;
     let slot = outbox.slot.as_str();
-    // `carry-over` handles all slots of the outbox.
+    // `upgrade prepare --carry-over` handles all slots of the outbox.
     if action != SlotAction::CarryOver {
         refuse_other_shards(client, outbox).await?;
     }
     match &action {
-        SlotAction::Show(_)
-        | SlotAction::Reset(_)
+        SlotAction::Reset(_)
         | SlotAction::Recover(_)
         | SlotAction::CarryOver
-        | SlotAction::Adopt => {}
-        SlotAction::Create(_) | SlotAction::Drop { .. } | SlotAction::Advance(_) => {
+        | SlotAction::Adopt
+        | SlotAction::CancelUpgrade => {}
+        SlotAction::Drop { .. } | SlotAction::Advance(_) => {
             refuse_unfinished(client, slot).await?;
             refuse_resharding(client, outbox).await?;
         }
     }
     match action {
-        SlotAction::Show(format) => {
-            let missing = || AdminError::Slot(SlotError::SlotMissing { slot: slot.to_owned() });
-            let state = read_slot(client, slot).await?.ok_or_else(missing)?;
-            Ok(status::render(&slot_report(&state), format))
+        SlotAction::Drop { mode, discard_rows } => {
+            drop_checked(client, (outbox, discard_rows), (mode, shutdown)).await
         }
-        SlotAction::Create(kind) => create(client, outbox, failover(kind)).await,
-        SlotAction::Drop { discard_rows } => drop_checked(client, outbox, discard_rows).await,
         SlotAction::Advance(order) => advance(client, database, order).await,
         SlotAction::Reset(order) => {
             let health = Health::new();
@@ -100,6 +95,10 @@ async fn act(
         }
         SlotAction::CarryOver => carry_over::carry_over(client, outbox).await,
         SlotAction::Adopt => adopt(client, outbox).await,
+        SlotAction::CancelUpgrade => {
+            let health = Health::new();
+            cancel_upgrade(&finisher(client, database, (&health, shutdown))).await
+        }
     }
 }
 
@@ -124,27 +123,8 @@ async fn recover(
     order: &RecoverOrder,
 ) -> Result<String, Error> {
     let OperationResumer { client, slot, .. } = finisher;
-    if let Some(
-        begun @ SlotOperation::Upgrade(UpgradePreparation {
-            stage: UpgradeStage::Preparing, ..
-        }),
-    ) = read_operation(client, slot).await?
-    {
-        match finisher.finish().await? {
-            Outcome::Elsewhere { .. } => {
-                return Err(not_finished(client, slot, &begun).await?.into());
-            }
-            Outcome::CalledOff(_) if read_loss(client, slot).await?.is_none() => {
-                return Ok(format!(
-                    "slot {slot} is still there: the upgrade is called off, and relays go on\n"
-                ));
-            }
-            Outcome::CalledOff(_)
-            | Outcome::Nothing
-            | Outcome::Finished(_)
-            | Outcome::GivenUp(_)
-            | Outcome::Pending(_) => {}
-        }
+    if let Some(cancelled) = cancelled_upgrade(finisher).await? {
+        return Ok(cancelled);
     }
     match recovery::begin(client, outbox, order.since).await {
         Ok(()) => {}
@@ -169,6 +149,41 @@ async fn recover(
     text.push_str(&unpublished_rows_text(client, outbox, &order.columns).await?);
     text.push_str("start the relay: it publishes them first, and then what the slot streams\n");
     Ok(text)
+}
+
+/// Cancels the preparation of an upgrade.
+async fn cancel_upgrade(finisher: &OperationResumer<'_>) -> Result<String, Error> {
+    match cancelled_upgrade(finisher).await? {
+        Some(cancelled) => Ok(cancelled),
+        None => Err(Error::Unfit {
+            what: format!("no upgrade of slot {:?} is being prepared", finisher.slot),
+            hint: "after `walrelay upgrade prepare` has dropped the slot, `walrelay slot recover` creates a new one",
+        }),
+    }
+}
+
+/// Cancels the preparation of an upgrade, if one is unfinished and its slot still exists.
+async fn cancelled_upgrade(finisher: &OperationResumer<'_>) -> Result<Option<String>, Error> {
+    let OperationResumer { client, slot, .. } = finisher;
+    let Some(
+        begun @ SlotOperation::Upgrade(UpgradePreparation {
+            stage: UpgradeStage::Preparing, ..
+        }),
+    ) = read_operation(client, slot).await?
+    else {
+        return Ok(None);
+    };
+    match finisher.finish().await? {
+        Outcome::Elsewhere { .. } => Err(not_finished(client, slot, &begun).await?.into()),
+        Outcome::CalledOff(_) if read_loss(client, slot).await?.is_none() => Ok(Some(format!(
+            "slot {slot} is still there: the upgrade is called off, and relays go on\n"
+        ))),
+        Outcome::CalledOff(_)
+        | Outcome::Nothing
+        | Outcome::Finished(_)
+        | Outcome::GivenUp(_)
+        | Outcome::Pending(_) => Ok(None),
+    }
 }
 
 /// Adopts a slot that an upgrade carried over. `pg_upgrade` accepted the slot, so everything before
@@ -213,24 +228,10 @@ async fn adopt(client: &SqlClient, outbox: &Outbox) -> Result<String, Error> {
     Ok(format!("adopted: slot {slot}, which streams from {at}\n"))
 }
 
-async fn create(client: &SqlClient, outbox: &Outbox, failover: Failover) -> Result<String, Error> {
-    let Outbox { slot, publication, .. } = outbox;
-    // A slot that is older than its publication fails for ever.
-    if read_publication(client, publication).await?.is_none() {
-        return Err(Error::PublicationMissing { publication: publication.clone() });
-    }
-    // A new slot in place of a lost one would hide the missing rows.
-    if let Some(LostSlot { problem, .. }) = read_loss(client, slot).await? {
-        return Err(AdminError::SlotLost { slot: slot.clone(), problem }.into());
-    }
-    let lsn = create_slot(client, slot, failover).await?;
-    Ok(format!("created: slot {slot}, from {lsn}\n"))
-}
-
 async fn drop_checked(
     client: &SqlClient,
-    outbox: &Outbox,
-    discard_rows: u64,
+    (outbox, discard_rows): (&Outbox, u64),
+    (mode, shutdown): (ChangeMode, &Shutdown),
 ) -> Result<String, Error> {
     let slot = outbox.slot.as_str();
     let missing = || AdminError::Slot(SlotError::SlotMissing { slot: slot.to_owned() });
@@ -238,6 +239,10 @@ async fn drop_checked(
     if state.is_lost() {
         // A lost slot cannot be read. The record of its settled position is needed for a recovery,
         // so the record stays.
+        let what = format!("drop slot {slot}, which is lost");
+        if !may_change((&what, mode), shutdown).await? {
+            return Ok(String::new());
+        }
         drop_slot(client, slot).await?;
         return Ok(format!(
             "dropped: slot {slot}, which was lost already; what it had settled stays on record\n"
@@ -257,6 +262,10 @@ async fn drop_checked(
             ),
             hint: "start the relay to publish them first",
         });
+    }
+    let what = format!("drop slot {slot} with {rows} row(s) that are not confirmed");
+    if !may_change((&what, mode), shutdown).await? {
+        return Ok(String::new());
     }
     drop_slot(client, slot).await?;
     // With the record left behind, the next start would report the slot as lost.

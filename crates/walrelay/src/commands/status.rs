@@ -346,14 +346,6 @@ fn text(report: &Map<String, Value>, format: OutputFormat, paint: ColourMode) ->
     }
 }
 
-/// Formats a slot alone, for `slot show`.
-pub(super) fn render(report: &Map<String, Value>, format: OutputFormat) -> String {
-    match format {
-        OutputFormat::Json => format!("{:#}\n", Value::Object(report.clone())),
-        OutputFormat::Text => sections(report, ColourMode::of_output()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -441,13 +441,13 @@ impl Held {
     }
 
     fn advice(&self) -> String {
-        let Self { command, id, is_being_done, .. } = self;
+        let Self { id, is_being_done, .. } = self;
         match is_being_done {
             true => format!(
-                "they go on when it is done; to give it up instead, stop it, then: walrelay {command} --abandon {id}"
+                "they go on when it is done; to give it up instead, stop it, then: walrelay replay cancel {id}"
             ),
             false => format!(
-                "nobody does it: walrelay {command} --resume {id} goes on, walrelay {command} --abandon {id} gives it up"
+                "nobody does it: walrelay replay resume {id} goes on, walrelay replay cancel {id} gives it up"
             ),
         }
     }
@@ -714,8 +714,7 @@ mod tests {
             "streaming, 0 B behind, 40 rows parked; those of 2 key(s) wait for backfill 5f3a9c01";
         assert_eq!(left.headline, told);
         let advice = left.advice.unwrap();
-        for word in ["walrelay backfill --resume 5f3a9c01", "walrelay backfill --abandon 5f3a9c01"]
-        {
+        for word in ["walrelay replay resume 5f3a9c01", "walrelay replay cancel 5f3a9c01"] {
             assert!(advice.contains(word), "{advice}");
         }
         let running = Standing::of(&held(true)).advice.unwrap();

@@ -6,14 +6,16 @@ use walrelay_outbox_admin::lifecycle::preflight_check::shard_key;
 use walrelay_relay::settings::Until;
 
 use super::command::{
-    CheckConfig, Command, CreateTopics, DemoConfig, DemoOutput, EmulatorConfig, ExistingRows,
-    InitConfig, LogConfig, OnSlotLost, PruneConfig, PruneMode, ReshardConfig, ReshardMode,
-    RunConfig, SlotKind, StatusConfig,
+    CheckConfig, Command, CreateTopics, DemoConfig, DemoOutput, EmitConfig, EmulatorConfig,
+    ExistingRows, InitConfig, LogConfig, PruneConfig, ReshardConfig, ReshardMode, RunConfig,
+    SlotAction, SlotConfig, SlotKind, StatusConfig, TailConfig,
 };
-use super::layers::{CommandLine, Environment};
-use super::messages::column_names;
+use super::environment::Environment;
+use super::layers::CommandLine;
+use super::messages::{column_names, project};
 use super::problem::{ConfigBuilder, Problem};
-use crate::cli::{self, CommandArgs};
+use crate::cli::{self, CommandArgs, UpgradeActionArgs};
+use crate::options::choices::OnSlotLost;
 use crate::options::{DemoOptions, EmulatorOptions};
 
 /// A command and its complete configuration.
@@ -35,8 +37,16 @@ impl Config {
         let file = line.file().map(str::to_owned);
         let CommandLine { cli, origins, problems } = line;
         let mut builder = ConfigBuilder { environment, file, origins, problems };
-        let log = LogConfig { format: cli.general.log_format, filter: cli.general.log_level };
-        let command = builder.command(cli.command);
+        let general = cli.general;
+        let level = match (general.verbose, general.quiet) {
+            (true, _) => "debug",
+            (false, true) => "warn",
+            (false, false) => "info",
+        };
+        let filter = general.log_level.unwrap_or_else(|| level.to_owned());
+        let log = LogConfig { format: general.log_format, filter };
+        let output = if general.quiet { DemoOutput::Summary } else { DemoOutput::Messages };
+        let command = builder.command(cli.command, output);
         // A command that could not be built has reported at least one problem.
         match (builder.problems.is_empty(), command) {
             (true, Some(command)) => Ok(Self { log, command }),
@@ -49,7 +59,7 @@ impl Config {
 const ONE_KEY: &str = "names no column, so all rows have one key and cannot be divided";
 
 impl ConfigBuilder<'_> {
-    fn command(&mut self, command: CommandArgs) -> Option<Command> {
+    fn command(&mut self, command: CommandArgs, output: DemoOutput) -> Option<Command> {
         Some(match command {
             CommandArgs::Init(args) => Command::Init(Box::new(self.init(args)?)),
             CommandArgs::Check(args) => Command::Check(Box::new(self.check(&args)?)),
@@ -58,22 +68,25 @@ impl ConfigBuilder<'_> {
             CommandArgs::Dispatch(args) => Command::Dispatch(self.dispatch(args.action)?),
             CommandArgs::Slot(args) => Command::Slot(self.slot(args.action)?),
             CommandArgs::Anchor(args) => Command::Anchor(self.anchor(args.action)?),
-            CommandArgs::Backfill(args) => Command::Backfill(Box::new(self.backfill(*args)?)),
-            CommandArgs::PrepareUpgrade(args) => Command::PrepareUpgrade(Box::new(self.run(
-                &args.options,
-                Until::CaughtUp,
-                OnSlotLost::Stop,
-            )?)),
+            CommandArgs::Upgrade(args) => self.upgrade(args.action)?,
             CommandArgs::Reshard(args) => Command::Reshard(Box::new(self.reshard(&args)?)),
-            CommandArgs::Replay(args) => Command::Replay(Box::new(self.replay(*args)?)),
+            CommandArgs::Replay(args) => self.replay(args.action)?,
             CommandArgs::Prune(args) => Command::Prune(self.prune(&args)?),
-            CommandArgs::Consume(args) => Command::Consume(Box::new(self.consume(args)?)),
-            CommandArgs::Consumer(args) => Command::Consumer(Box::new(self.consumer(args.action)?)),
+            CommandArgs::Consumer(args) => self.consumer(args.action)?,
             CommandArgs::Inbox(args) => Command::Inbox(self.inbox(args.action)?),
             CommandArgs::Audit(args) => Command::Audit(Box::new(self.audit(args)?)),
             CommandArgs::Trace(args) => Command::Trace(Box::new(self.trace(args)?)),
+            CommandArgs::Emit(args) => Command::Emit(EmitConfig {
+                connect: self.connect(&args.connection)?,
+                aggregate_type: args.aggregate_type,
+                aggregate_id: args.aggregate_id,
+                event_type: args.event_type,
+                payload: args.payload,
+                format: args.output.output,
+            }),
+            CommandArgs::Tail(args) => Command::Tail(Box::new(self.tail(args)?)),
             CommandArgs::Emulator(options) => Command::Emulator(emulator(options)),
-            CommandArgs::Demo(options) => Command::Demo(demo(&options)),
+            CommandArgs::Demo(options) => Command::Demo(demo(&options, output)),
             CommandArgs::Config(args) => Command::Config(self.configuration(args.action)?),
             CommandArgs::Explain(args) => Command::Explain(args.code),
             CommandArgs::Completions(args) => Command::Completions(args.shell),
@@ -86,7 +99,7 @@ impl ConfigBuilder<'_> {
         let inboxes = self.inbox_places(&args.places);
         let run = self.run(&args.options, Until::Stopped, OnSlotLost::Stop)?;
         let run = RunConfig { otlp, ..run };
-        Some(CheckConfig { run, inboxes: inboxes?, format: args.output.format })
+        Some(CheckConfig { run, inboxes: inboxes?, format: args.output.output })
     }
 
     fn run_command(&mut self, args: &cli::RunArgs) -> Option<RunConfig> {
@@ -99,10 +112,33 @@ impl ConfigBuilder<'_> {
         Some(RunConfig { anchor_keep: args.own.anchor_keep.0, otlp, ..run })
     }
 
+    fn upgrade(&mut self, action: UpgradeActionArgs) -> Option<Command> {
+        let (database, action) = match action {
+            UpgradeActionArgs::Prepare(args) if args.carry_over => {
+                (args.options.database, SlotAction::CarryOver)
+            }
+            UpgradeActionArgs::Prepare(args) => {
+                let run = self.run(&args.options, Until::CaughtUp, OnSlotLost::Stop)?;
+                return Some(Command::PrepareUpgrade(Box::new(run), args.confirm.mode()));
+            }
+            UpgradeActionArgs::Finish(args) => (args.database, SlotAction::Adopt),
+            UpgradeActionArgs::Cancel(args) => (args.database, SlotAction::CancelUpgrade),
+        };
+        let database = self.database(&database)?;
+        Some(Command::Slot(SlotConfig { database, action }))
+    }
+
+    fn tail(&mut self, args: cli::TailArgs) -> Option<TailConfig> {
+        let endpoint = self.endpoint(&args.endpoint);
+        let topic = self.full_name("topic", &args.topic, (&project(&args.project), "topics"))?;
+        let (count, since, key) = (args.count, args.since, args.key);
+        Some(TailConfig { topic, endpoint, count, since, key, format: args.output.output })
+    }
+
     fn status(&mut self, args: &cli::StatusArgs) -> Option<StatusConfig> {
         Some(StatusConfig {
             database: self.database(&args.database)?,
-            format: args.output.format,
+            format: args.output.output,
             watch: args.watch,
             relay: args.relay,
             wal_budget: args.wal_budget.wal_budget,
@@ -161,9 +197,13 @@ impl ConfigBuilder<'_> {
     fn prune(&mut self, args: &cli::PruneArgs) -> Option<PruneConfig> {
         let columns = column_names(&args.columns);
         self.require_time(&columns, "needed: a row's age is read from it");
-        let pruning = if args.dry_run { PruneMode::Counted } else { PruneMode::Done };
         let database = self.database(&args.database)?;
-        Some(PruneConfig { database, columns, older_than: args.own.older_than, pruning })
+        Some(PruneConfig {
+            database,
+            columns,
+            older_than: args.older_than,
+            mode: args.confirm.mode(),
+        })
     }
 }
 
@@ -176,12 +216,12 @@ fn emulator(options: EmulatorOptions) -> EmulatorConfig {
     }
 }
 
-fn demo(options: &DemoOptions) -> DemoConfig {
+fn demo(options: &DemoOptions, output: DemoOutput) -> DemoConfig {
     DemoConfig {
         rows: options.rows.map(u64::from),
         rate: options.rate,
         aggregates: options.aggregates,
-        output: if options.quiet { DemoOutput::Summary } else { DemoOutput::Messages },
+        output,
     }
 }
 

@@ -15,9 +15,10 @@ use walrelay_relay::settings::{PubSubSettings, Settings};
 
 use super::commands::consumer_commands::{ConsumeConfig, ConsumerConfig, InboxConfig};
 use super::commands::replay_orders::{
-    AdvanceOrder, BackfillConfig, Place, RecoverOrder, ReplayConfig, ResetOrder,
+    AdvanceOrder, BackfillConfig, Place, RecoverOrder, ReplayConfig, ResetOrder, ResumeConfig,
 };
 use super::layers::EffectiveValue;
+use crate::options::choices::{ChangeMode, Consent, LogFormat, OnSlotLost, OutputFormat, Shell};
 
 /// A command and its configuration.
 #[derive(Debug, Clone)]
@@ -31,8 +32,10 @@ pub enum Command {
     Slot(SlotConfig),
     Anchor(AnchorConfig),
     Replay(Box<ReplayConfig>),
+    ResumeReplay(Box<ResumeConfig>),
+    ReplayRecord(ReplayRecordConfig),
     Backfill(Box<BackfillConfig>),
-    PrepareUpgrade(Box<RunConfig>),
+    PrepareUpgrade(Box<RunConfig>, ChangeMode),
     Reshard(Box<ReshardConfig>),
     Prune(PruneConfig),
     Consume(Box<ConsumeConfig>),
@@ -40,6 +43,8 @@ pub enum Command {
     Inbox(InboxConfig),
     Audit(Box<AuditConfig>),
     Trace(Box<TraceConfig>),
+    Emit(EmitConfig),
+    Tail(Box<TailConfig>),
     Emulator(EmulatorConfig),
     Demo(DemoConfig),
     Config(ConfigAction),
@@ -75,15 +80,6 @@ pub enum ConfigAction {
     Schema,
 }
 
-/// A shell with completions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names say all there is")]
-pub enum Shell {
-    Bash,
-    Zsh,
-    Fish,
-}
-
 /// The logging configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogConfig {
@@ -91,41 +87,6 @@ pub struct LogConfig {
     pub format: Option<LogFormat>,
     /// A filter in the syntax of `RUST_LOG`.
     pub filter: String,
-}
-
-/// The format of a log line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LogFormat {
-    /// Text for people.
-    Text,
-    /// One JSON object per line: `severity`, `message`, `time`, `target`, and every field.
-    Json,
-}
-
-/// The format of a command's output.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OutputFormat {
-    /// Text for people.
-    Text,
-    /// JSON for programs.
-    Json,
-}
-
-/// Whether the user has agreed to the action of a command.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Consent {
-    /// The user gave `--yes`.
-    Given,
-    /// The command asks at the terminal.
-    Asked,
-}
-
-impl Consent {
-    /// Returns the consent that the switch `--yes` expresses.
-    #[must_use]
-    pub const fn of(yes: bool) -> Self {
-        if yes { Self::Given } else { Self::Asked }
-    }
 }
 
 /// The connection to Postgres, and the objects to use there.
@@ -170,18 +131,6 @@ pub enum ReshardMode {
     Done,
     /// Only describe the change.
     Told,
-}
-
-/// The reaction of `run` to a lost slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OnSlotLost {
-    /// Waits until another command has restored the slot. With `--until-caught-up` it stops with
-    /// exit 5.
-    Wait,
-    /// Stops with exit 5.
-    Stop,
-    /// Creates a new slot, and publishes the possibly unsettled rows from the table.
-    Recover,
 }
 
 /// Configuration of `walrelay init`.
@@ -339,6 +288,34 @@ pub enum RowSelection {
     },
 }
 
+/// Configuration of `walrelay replay list`, `show` and `cancel`.
+#[derive(Debug, Clone)]
+pub struct ReplayRecordConfig {
+    /// The database of the outbox.
+    pub database: DatabaseConfig,
+    /// The action.
+    pub action: ReplayRecordAction,
+}
+
+/// An action on the records of replays.
+#[derive(Debug, Clone)]
+pub enum ReplayRecordAction {
+    /// Print the replays.
+    List(OutputFormat),
+    /// Print one replay.
+    Show {
+        /// Id of the replay.
+        id: String,
+        /// Output format.
+        format: OutputFormat,
+    },
+    /// Cancel an unfinished replay.
+    Cancel {
+        /// Id of the replay.
+        id: String,
+    },
+}
+
 /// Configuration of `walrelay slot`.
 #[derive(Debug, Clone)]
 pub struct SlotConfig {
@@ -351,12 +328,10 @@ pub struct SlotConfig {
 /// An action on the slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SlotAction {
-    /// Print the slot.
-    Show(OutputFormat),
-    /// Create the slot.
-    Create(SlotKind),
     /// Drop the slot, if it has at most `discard_rows` unconfirmed rows.
     Drop {
+        /// Whether the slot may be dropped.
+        mode: ChangeMode,
         /// The number of rows that the user has agreed to lose.
         discard_rows: u64,
     },
@@ -370,6 +345,8 @@ pub enum SlotAction {
     CarryOver,
     /// Adopt a slot that a server upgrade has carried over.
     Adopt,
+    /// Cancel a prepared upgrade whose slot still exists.
+    CancelUpgrade,
 }
 
 /// Configuration of `walrelay anchor`.
@@ -407,6 +384,8 @@ pub enum AnchorAction {
     },
     /// Drop an anchor.
     Drop {
+        /// Whether the anchor may be dropped.
+        mode: ChangeMode,
         /// Name of the anchor.
         name: String,
     },
@@ -422,16 +401,7 @@ pub struct PruneConfig {
     /// Minimum age of rows to delete.
     pub older_than: Duration,
     /// Whether to delete rows.
-    pub pruning: PruneMode,
-}
-
-/// Whether old rows are deleted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PruneMode {
-    /// Delete them.
-    Done,
-    /// Only print their number.
-    Counted,
+    pub mode: ChangeMode,
 }
 
 /// A consumer in a database of its own.
@@ -481,6 +451,40 @@ pub struct TraceConfig {
     pub inboxes: Vec<InboxPlace>,
     /// The event id.
     pub event_id: String,
+    /// Output format.
+    pub format: OutputFormat,
+}
+
+/// Configuration of `walrelay emit`.
+#[derive(Debug, Clone)]
+pub struct EmitConfig {
+    /// The outbox's database.
+    pub connect: ConnectConfig,
+    /// The aggregate type.
+    pub aggregate_type: String,
+    /// The aggregate id.
+    pub aggregate_id: String,
+    /// The event type.
+    pub event_type: String,
+    /// The payload.
+    pub payload: serde_json::Value,
+    /// Output format.
+    pub format: OutputFormat,
+}
+
+/// Configuration of `walrelay tail`.
+#[derive(Debug, Clone)]
+pub struct TailConfig {
+    /// Full name of the topic.
+    pub topic: String,
+    /// Endpoint of Pub/Sub.
+    pub endpoint: Endpoint,
+    /// Most messages to print. None prints until a signal.
+    pub count: Option<u64>,
+    /// Only messages that were published at this time or later.
+    pub since: Option<SystemTime>,
+    /// Only messages with this ordering key.
+    pub key: Option<String>,
     /// Output format.
     pub format: OutputFormat,
 }

@@ -3,7 +3,6 @@
 pub(super) mod actions;
 pub(super) mod anchors;
 pub(super) mod audit_and_trace;
-pub(super) mod backfills;
 pub(super) mod configuration;
 pub(super) mod consumer_commands;
 pub(super) mod consumers;

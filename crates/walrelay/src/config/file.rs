@@ -105,7 +105,7 @@ impl Reader<'_> {
         if self.keys.contains(&kebab) {
             return format!("not an option; did you mean {kebab}?");
         }
-        "not an option; the keys are the long names of the flags, such as park-after, also below [consume] and \
+        "not an option; the keys are the long names of the flags, such as park-after, also below [consumer] and \
          other commands"
             .to_owned()
     }

@@ -4,7 +4,6 @@
 //! Environment and file become the *defaults* of the clap arguments. Clap itself then parses every
 //! value, lets a flag win, and `--help` shows the values in effect.
 
-use std::collections::BTreeMap;
 use std::error::Error as _;
 use std::ffi::OsString;
 
@@ -13,70 +12,12 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches as _};
 use walrelay_errors::Code;
 
+use super::environment::{Environment, variable};
 use super::file::{CONFIG, ConfigFile, Values};
 use super::problem::{Origin, Origins, Problem};
+use crate::cli::guesses::with_right_command;
 use crate::cli::{self, Cli, is_option};
 use crate::options::values::may_hold_secret;
-
-/// The environment of the process. Only `main` reads the real one.
-#[derive(Clone, Default)]
-pub struct Environment(BTreeMap<String, String>);
-
-impl Environment {
-    /// Keeps the variables that are valid text. Other variables cannot belong to walrelay.
-    pub fn new<N, V>(variables: impl IntoIterator<Item = (N, V)>) -> Self
-    where
-        N: Into<OsString>,
-        V: Into<OsString>,
-    {
-        let text = |(name, value): (N, V)| {
-            Some((name.into().into_string().ok()?, value.into().into_string().ok()?))
-        };
-        Self(variables.into_iter().filter_map(text).collect())
-    }
-
-    /// Returns the value of a variable that is set and not empty.
-    #[must_use]
-    pub fn get(&self, name: &str) -> Option<&str> {
-        self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
-    }
-
-    /// Returns the variable that sets an option: its own, which may be empty, or an established
-    /// one.
-    fn of_option(&self, option: &str) -> Option<(String, &str)> {
-        let own = variable(option);
-        if let Some(value) = self.0.get(&own) {
-            return Some((own, value));
-        }
-        established_variables(option)
-            .iter()
-            .find_map(|name| Some(((*name).to_owned(), self.get(name)?)))
-    }
-}
-
-impl std::fmt::Debug for Environment {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Prints only names, because values may be secrets.
-        f.debug_set().entries(self.0.keys()).finish()
-    }
-}
-
-/// Returns the variable of an option: `park-after` → `WALRELAY_PARK_AFTER`.
-#[must_use]
-pub fn variable(option: &str) -> String {
-    format!("WALRELAY_{}", option.to_uppercase().replace('-', "_"))
-}
-
-/// Returns the variables of other programs that an option follows if its own variable is not set.
-#[must_use]
-pub fn established_variables(option: &str) -> &'static [&'static str] {
-    match option {
-        "database-url" => &["DATABASE_URL"],
-        "project" => &["PUBSUB_PROJECT_ID", "GOOGLE_CLOUD_PROJECT"],
-        "log-level" => &["RUST_LOG"],
-        _ => &[],
-    }
-}
 
 /// A command line together with the values from environment and file.
 #[derive(Debug)]
@@ -173,10 +114,10 @@ pub(super) fn effective_values(
         .try_get_matches_from(&arguments)
         .map_err(|error| layers.refusal(&command, &arguments, error))?;
     let mut values = Vec::new();
-    layers.visit((&command, None), &matches, &mut |argument, matches, origin| {
+    layers.visit((&command, None), &matches, &mut |argument, own, origin| {
         let option = argument.get_long().unwrap_or_default();
         if option != CONFIG {
-            values.push(effective_value(argument, matches, origin));
+            values.push(effective_value(argument, own, origin));
         }
     });
     Ok(values)
@@ -234,13 +175,11 @@ impl Layers<'_> {
     fn lay_option(&self, argument: Arg, section: Option<&Values>) -> Arg {
         let option = argument.get_long().unwrap_or_default().to_owned();
         let with_variable = |text: String| format!("{text} [env: {}]", variable(&option));
-        let mut argument = argument;
-        if let Some(text) = argument.get_help().map(ToString::to_string) {
-            argument = argument.help(with_variable(text));
-        }
-        if let Some(text) = argument.get_long_help().map(ToString::to_string) {
-            argument = argument.long_help(with_variable(text));
-        }
+        let text = argument.get_long_help().or(argument.get_help()).map(ToString::to_string);
+        let argument = match text {
+            Some(text) => argument.long_help(with_variable(text)),
+            None => argument,
+        };
         match self.value(&option, section) {
             Some((_, values)) => argument_with_defaults(argument, values),
             None => argument,
@@ -284,11 +223,13 @@ impl Layers<'_> {
         }
     }
 
-    /// Turns clap's error about the value of an argument into a problem that names the origin of
-    /// the value, and hides a value that may be a secret.
+    /// Turns clap's error about the value of an argument into a problem. The problem names the
+    /// origin of the value, and hides a value that may be a secret.
     fn refusal(&self, root: &Command, arguments: &[OsString], error: clap::Error) -> Refusal {
         let Some((shown, value, allowed)) = wrong_value(&error) else {
-            return Refusal::Clap(without_urls(error));
+            let words = arguments.iter().skip(1).filter_map(|word| word.to_str());
+            let words: Vec<&str> = words.take_while(|word| !word.starts_with('-')).collect();
+            return Refusal::Clap(with_right_command(without_urls(error), &words));
         };
         let name = match shown.strip_prefix("--") {
             Some(_) => shown.split([' ', '[', '=']).next().unwrap_or_default(),
@@ -307,7 +248,7 @@ impl Layers<'_> {
         Refusal::Config(vec![Problem {
             option: name.to_owned(),
             value: (!argument.is_some_and(may_hold_secret)).then_some(value),
-            origin: origin.and_then(|origin| origin.name()),
+            origin: origin.and_then(Origin::name),
             allowed,
             code: Code::ConfigurationInvalid,
         }])
@@ -349,15 +290,17 @@ fn wrong_value(error: &clap::Error) -> Option<(String, String, String)> {
         Some(ContextValue::String(text)) => Some(text.clone()),
         Some(_) | None => None,
     };
-    let allowed = match error.kind() {
-        ErrorKind::ValueValidation => error.source()?.to_string(),
-        ErrorKind::InvalidValue => match error.get(ContextKind::ValidValue) {
-            Some(ContextValue::Strings(words)) if !words.is_empty() => {
-                format!("one of {}", words.join(", "))
-            }
-            Some(_) | None => return None,
-        },
-        _ => return None,
+    let words = match error.get(ContextKind::ValidValue) {
+        Some(ContextValue::Strings(words)) => words.as_slice(),
+        Some(_) | None => &[],
+    };
+    let kind = error.kind();
+    let allowed = if kind == ErrorKind::ValueValidation {
+        error.source()?.to_string()
+    } else if kind == ErrorKind::InvalidValue && !words.is_empty() {
+        format!("one of {}", words.join(", "))
+    } else {
+        return None;
     };
     Some((text(ContextKind::InvalidArg)?, text(ContextKind::InvalidValue)?, allowed))
 }

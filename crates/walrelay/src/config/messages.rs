@@ -16,12 +16,12 @@ impl ConfigBuilder<'_> {
         columns: &ColumnOptions,
     ) -> RouterConfig {
         let columns = column_names(columns);
-        self.require_columns("topic", &options.topic, &columns);
+        self.require_columns("topic-template", &options.topic_template, &columns);
         self.require_columns("ordering-key", &options.ordering_key, &columns);
         let source = options.cloudevents_source.clone().unwrap_or_default();
         RouterConfig {
             project: project(&options.project),
-            topic: options.topic.clone(),
+            topic: options.topic_template.clone(),
             ordering_key: options.ordering_key.clone(),
             columns,
             style: match options.attributes {
@@ -61,7 +61,8 @@ impl ConfigBuilder<'_> {
     /// Requires a project, unless the topic template contains one.
     pub(super) fn require_project(&mut self, router: &RouterConfig) {
         if router.project.is_empty() && !router.topic.to_string().starts_with("projects/") {
-            let allowed = "not set; needed unless --topic is a full projects/…/topics/… name";
+            let allowed =
+                "not set; needed unless --topic-template is a full projects/…/topics/… name";
             self.wrong_or_missing("project", allowed);
         }
     }

@@ -5,7 +5,7 @@ use std::fmt;
 
 use walrelay_errors::Code;
 
-use super::layers::Environment;
+use super::environment::Environment;
 
 /// One problem, and the allowed values.
 #[derive(Debug, Clone, PartialEq, Eq)]

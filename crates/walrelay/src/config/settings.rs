@@ -7,9 +7,10 @@ use walrelay_core::{RouterConfig, WalBudgetLimit};
 use walrelay_outbox_store::Outbox;
 use walrelay_relay::settings::{RelaySettings, Settings, Until};
 
-use super::command::{OnSlotLost, RunConfig};
+use super::command::RunConfig;
 use super::problem::ConfigBuilder;
 use crate::cli::ServiceOptions;
+use crate::options::choices::OnSlotLost;
 use crate::options::units::show_duration;
 use crate::options::{HttpOption, StreamOptions};
 

@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 use clap::Arg;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use pgoutput_parser::{Lsn, Position};
+use tracing_subscriber::EnvFilter;
 use walrelay_core::limits::is_topic_name;
 use walrelay_core::{ColumnAliases, Template, WalBudgetLimit};
 use walrelay_pg_client::Secret;
@@ -167,62 +168,83 @@ where
     text.trim().parse().map_err(|error: T::Err| error.to_string())
 }
 
+/// Parses JSON.
+pub fn json(text: &str) -> Parsed<serde_json::Value> {
+    serde_json::from_str(text).map_err(|error| format!("JSON ({error})"))
+}
+
 /// Parses a log filter in the syntax of `RUST_LOG`.
 pub fn log_filter(text: &str) -> Parsed<String> {
     let allowed = "error, warn, info, debug, trace, or target=level pairs with commas";
-    checked(text, crate::telemetry::is_filter(text), allowed)
+    checked(text, is_filter, allowed)
+}
+
+/// Returns whether this is a filter in the syntax of `RUST_LOG`.
+fn is_filter(text: &str) -> bool {
+    // The parser takes an unknown level for a target, and would then log only that target.
+    let is_every_part_one = text.trim().is_empty() || text.split(',').all(ends_in_a_level);
+    is_every_part_one && EnvFilter::builder().parse(text).is_ok()
+}
+
+/// Returns whether a directive is a level, or ends in one after an equals sign. A comma inside a
+/// span's braces cuts a directive in two. An open bracket identifies the first half.
+fn ends_in_a_level(directive: &str) -> bool {
+    let level = directive.rsplit('=').next().unwrap_or(directive).trim();
+    let levels = ["off", "error", "warn", "info", "debug", "trace"];
+    let is_level = levels.iter().any(|known| known.eq_ignore_ascii_case(level));
+    is_level || directive.contains('[')
 }
 
 /// Parses the name of a slot.
 pub fn slot_name(text: &str) -> Parsed<String> {
-    checked(text, is_slot_name(text), "1 to 63 lower-case letters, digits and underscores")
+    checked(text, is_slot_name, "1 to 63 lower-case letters, digits and underscores")
 }
 
 /// Parses the name of an anchor, which is a part of a slot's name.
 pub fn anchor_name(text: &str) -> Parsed<String> {
-    checked(text, is_slot_name(text), "lower-case letters, digits and underscores")
+    checked(text, is_slot_name, "lower-case letters, digits and underscores")
 }
 
 /// Parses the name of a publication, taken verbatim.
 pub fn identifier(text: &str) -> Parsed<String> {
-    checked(text, is_identifier(text), "1 to 63 bytes")
+    checked(text, is_identifier, "1 to 63 bytes")
 }
 
 /// Parses the name of a consumer.
 pub fn consumer_name(text: &str) -> Parsed<String> {
-    let is_name = (1..=CONSUMER_BYTES_MAX).contains(&text.len());
-    let allowed = format!("1 to {CONSUMER_BYTES_MAX} bytes of text");
-    checked(text, is_name && !text.contains(char::is_control), &allowed)
+    let fits = |name: &str| {
+        (1..=CONSUMER_BYTES_MAX).contains(&name.len()) && !name.contains(char::is_control)
+    };
+    checked(text, fits, &format!("1 to {CONSUMER_BYTES_MAX} bytes of text"))
 }
 
 /// Parses a project id. Empty means none.
 pub fn project(text: &str) -> Parsed<String> {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':');
-    checked(text, text.chars().all(fits), "a project id, such as my-project")
+    checked(text, |text| text.chars().all(fits), "a project id, such as my-project")
 }
 
 /// Parses the source of CloudEvents. Empty means none.
 pub fn cloudevents_source(text: &str) -> Parsed<String> {
     // Pub/Sub's limit for an attribute's value is 1,024 bytes.
-    let fits = text.len() <= 1024 && !text.contains(char::is_whitespace);
+    let fits = |uri: &str| uri.len() <= 1024 && !uri.contains(char::is_whitespace);
     checked(text, fits, "a URI reference of at most 1024 bytes")
 }
 
 /// Parses an ordering key, which must not be empty.
 pub fn ordering_key(text: &str) -> Parsed<String> {
     let allowed = "an ordering key; events without one have no order to be rebuilt in";
-    checked(text, !text.is_empty(), allowed)
+    checked(text, |text| !text.is_empty(), allowed)
 }
 
 /// Parses a reason, which a table keeps.
 pub fn reason(text: &str) -> Parsed<String> {
-    let text = text.trim();
-    checked(text, !text.is_empty(), "say why, for whoever finds the row later")
+    checked(text.trim(), |text| !text.is_empty(), "say why, for whoever finds the row later")
 }
 
 /// Parses the id of a replay.
 pub fn replay_id(text: &str) -> Parsed<String> {
-    let is_id = text.len() == 8 && text.bytes().all(|b| b.is_ascii_hexdigit());
+    let is_id = |id: &str| id.len() == 8 && id.bytes().all(|b| b.is_ascii_hexdigit());
     checked(text, is_id, "the id that the replay printed, eight hex digits")
 }
 
@@ -248,7 +270,7 @@ pub fn topic_name(text: &str) -> Parsed<String> {
     let in_some_project = format!("projects/p/topics/{text}");
     let full = if text.starts_with("projects/") { text } else { &in_some_project };
     let allowed = "3 to 255 letters, digits and -_.~+%, beginning with a letter and not with goog";
-    checked(text, is_topic_name(full), allowed)
+    checked(text, |_| is_topic_name(full), allowed)
 }
 
 /// Parses a topic to create, or `true` or `false`, as the bare flag means.
@@ -369,8 +391,8 @@ pub(crate) fn is_identifier(text: &str) -> bool {
     (1..=IDENTIFIER_BYTES_MAX).contains(&text.len()) && !text.contains('\0')
 }
 
-fn checked(text: &str, is_valid: bool, allowed: &str) -> Parsed<String> {
-    if is_valid { Ok(text.to_owned()) } else { Err(allowed.to_owned()) }
+fn checked(text: &str, fits: impl FnOnce(&str) -> bool, allowed: &str) -> Parsed<String> {
+    if fits(text) { Ok(text.to_owned()) } else { Err(allowed.to_owned()) }
 }
 
 #[cfg(test)]

@@ -62,11 +62,11 @@ fn refuse_over_limit(detail: &DispatchDetail, topic: &str, body: &[u8]) -> Resul
     Err(Error::Unfit {
         what: format!("{} would be dead again, and is left as it is: {fault}", row.event_id),
         hint: match part {
-            MessagePart::Topic => "give it another topic as well: --topic order.events",
-            MessagePart::OrderingKey => "give it a shorter key as well: --key A-17",
+            MessagePart::Topic => "give it another topic as well: --set-topic order.events",
+            MessagePart::OrderingKey => "give it a shorter key as well: --set-key A-17",
             MessagePart::Attributes => {
                 "give it shorter or fewer ones: --attributes-file takes a JSON object of those that it keeps and of what is \
-                 to be corrected; `walrelay dispatch show ID --format json` has all it has now"
+                 to be corrected; `walrelay dispatch show ID --output json` has all it has now"
             }
             MessagePart::Payload => "give it another payload as well: --payload-file fixed.json",
         },
@@ -145,7 +145,7 @@ fn route(edit: &DispatchEdit, detail: &DispatchDetail) -> Result<Option<NewDesti
                     "{} would be dead again, and is left as it is: the ordering key has {whole} bytes",
                     row.event_id
                 ),
-                hint: "give it a shorter key as well: --key A-17",
+                hint: "give it a shorter key as well: --set-key A-17",
             });
         }
         None => row.ordering_key.clone(),
@@ -201,8 +201,8 @@ impl Files {
                 "give it what is missing: --attributes-file takes a JSON object of strings; `walrelay dispatch show ID` \
                  names the column",
             ),
-            MessagePart::OrderingKey => ("ordering key", "give it a key as well: --key A-17"),
-            MessagePart::Topic => ("topic", "give it a topic as well: --topic order.events"),
+            MessagePart::OrderingKey => ("ordering key", "give it a key as well: --set-key A-17"),
+            MessagePart::Topic => ("topic", "give it a topic as well: --set-topic order.events"),
         };
         let id = &detail.row.event_id;
         let what = format!("{id} was recorded without its {what} of {bytes} bytes");
@@ -339,15 +339,15 @@ mod tests {
             (
                 refused(payload(), &with_long_key(&[]), None),
                 "the ordering key in bytes is 2000",
-                "--key",
+                "--set-key",
             ),
             (
                 refused(payload(), &with_long_key(&[("tenant", &long)]), Some("k")),
                 "attribute \"tenant\" in bytes is 2000",
                 "--attributes-file",
             ),
-            (refused(payload(), &lost, None), "is no topic name", "--topic"),
-            (refused(Files::default(), &lost, Some("k")), "is no topic name", "--topic"),
+            (refused(payload(), &lost, None), "is no topic name", "--set-topic"),
+            (refused(Files::default(), &lost, Some("k")), "is no topic name", "--set-topic"),
             (refused(large, &detail(b"x"), None), "the message in bytes", "--payload-file"),
         ] {
             assert!(told.contains(cause) && told.contains(recipe), "{told}");
@@ -406,7 +406,10 @@ mod tests {
         let mut both = with_long_key(&[]);
         both.row.topic.clone_from(&lost.row.topic);
         let cut = route(&asked(Some(good), None), &both).unwrap_err().report();
-        assert!(cut.contains("the ordering key has 2000 bytes") && cut.contains("--key"), "{cut}");
+        assert!(
+            cut.contains("the ordering key has 2000 bytes") && cut.contains("--set-key"),
+            "{cut}"
+        );
         assert!(route(&asked(Some(good), Some("k")), &both).is_ok());
 
         // As the relay records the row: the column holds the beginning of the key, the message the

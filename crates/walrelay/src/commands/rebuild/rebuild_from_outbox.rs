@@ -141,7 +141,7 @@ impl OutboxRebuild<'_> {
                     "{} has a filter, which rows of the outbox do not pass through",
                     names.usual
                 ),
-                hint: "publish the rows with `walrelay backfill`: docs/consumer-operations.md, By hand",
+                hint: "publish the rows with `walrelay replay start --source table`: docs/consumer-operations.md, By hand",
             });
         }
         let mut wanted = successor(&found, &names.refill);
@@ -201,7 +201,11 @@ impl OutboxRebuild<'_> {
             if count > seen {
                 (seen, seen_at) = (count, Instant::now());
             } else if seen_at.elapsed() >= QUIET {
-                tracing::warn!(count, rows, "nothing is applied: is `walrelay consume` running?");
+                tracing::warn!(
+                    count,
+                    rows,
+                    "nothing is applied: is `walrelay consumer run` running?"
+                );
                 seen_at = Instant::now();
             }
             sleep(LOOK_EVERY.max(began.elapsed() * 10)).await;

@@ -42,8 +42,7 @@ pub(in crate::commands) async fn execute(
 }
 
 /// Assumes the default, where the ordering key is the aggregate's id.
-const REPUBLISH: &str =
-    "`walrelay backfill --in-place --aggregate-id ID` publishes the events of that aggregate again";
+const REPUBLISH: &str = "`walrelay replay start --source table --in-place --aggregate-id ID` publishes the events of that aggregate again";
 
 fn shown(order: &KeyReset, seen: &KeyPosition) -> String {
     let KeyReset { name, key, .. } = order;

@@ -72,7 +72,7 @@ impl InPlace<'_> {
             let command = record::command_of(transaction.client(), &other).await;
             let what =
                 format!("{command} {other} of one of these keys is not over; nothing was begun");
-            return Err(Error::Unfinished { what, hint: record::unfinished_hint(command, &other) });
+            return Err(Error::Unfinished { what, hint: record::unfinished_hint(&other) });
         }
         transaction.commit().await.map_err(failed("begin a replay"))?;
         tracing::info!(id = self.id, keys = keys.len(), "replay in place begins");
@@ -194,13 +194,13 @@ impl InPlace<'_> {
 
     /// Logs the reason for the wait, and warns if no relay is running.
     async fn tell(&self, client: &SqlClient, (count, what): (u64, &str)) -> Result<(), Error> {
-        let (command, id, slot) = (self.command, self.id, &self.settings.relay.outbox.slot);
+        let (id, slot) = (self.id, &self.settings.relay.outbox.slot);
         match self.store().streaming_pid(client).await? {
             Some(_) => tracing::info!(id, "waiting for the relay: {count} {what}"),
             None => tracing::warn!(
                 id,
                 "no relay streams slot {slot:?}, and {count} {what} wait for one: start `walrelay run`, or press \
-                 Ctrl-C and go on later with `walrelay {command} --resume {id}`"
+                 Ctrl-C and go on later with `walrelay replay resume {id}`"
             ),
         }
         Ok(())
@@ -210,8 +210,8 @@ impl InPlace<'_> {
         tokio::select! {
             () = sleep(LOOK_EVERY) => Ok(()),
             () = shutdown.requested() => {
-                let (command, id) = (self.command, self.id.to_owned());
-                Err(Error::ReplayStopped { command, id, published })
+                let id = self.id.to_owned();
+                Err(Error::ReplayStopped { id, published })
             }
         }
     }

@@ -16,9 +16,9 @@ use walrelay_relay::seed::random_seed;
 use crate::error::Error;
 
 /// Returns the hint for an unfinished replay that blocks another command.
-pub(in crate::commands) fn unfinished_hint(command: &str, id: &str) -> String {
+pub(in crate::commands) fn unfinished_hint(id: &str) -> String {
     format!(
-        "let it finish (`walrelay {command} --resume {id}`), or give it up: `walrelay {command} --abandon {id}`"
+        "let it finish (`walrelay replay resume {id}`), or give it up: `walrelay replay cancel {id}`"
     )
 }
 
@@ -40,7 +40,7 @@ pub(in crate::commands) async fn take_up(
         let source = if own == "backfill" { "table" } else { "log" };
         return Err(Error::Unfinished {
             what: format!("{id} is a {own}: its rows are read from the {source}"),
-            hint: format!("take it up with `walrelay {own} --resume {id}`"),
+            hint: format!("take it up with `walrelay replay resume {id}`"),
         });
     }
     refuse_finished((command, id), &row)?;
@@ -83,7 +83,7 @@ pub(in crate::commands) async fn command_of(
     }
 }
 
-fn missing((command, id): (&str, &str), slot: &str) -> Error {
+pub(in crate::commands) fn missing((command, id): (&str, &str), slot: &str) -> Error {
     Error::Unfit {
         what: format!("slot {slot:?} has no {command} {id:?}"),
         hint: "the id stands in the line that told how to go on",

@@ -6,8 +6,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::spawn_blocking;
 use walrelay_relay::shutdown::Shutdown;
 
-use crate::config::Consent;
+use crate::config::{ChangeMode, Consent};
 use crate::error::Error;
+use crate::output::print;
 
 /// Asks whether to continue. Without a terminal, `alone` decides.
 ///
@@ -47,6 +48,33 @@ pub(in crate::commands) async fn agreed(
         drop(writeln!(io::stderr()));
     };
     answered(answer, stopped).await.map_err(failed)?
+}
+
+/// Returns whether a command may do what `what` describes, as in "drop slot walrelay". Asks at a
+/// terminal. A dry run prints it, and the answer is no.
+///
+/// # Errors
+///
+/// The user did not agree, there is no terminal and no `--yes`, or a signal came.
+pub(in crate::commands) async fn may_change(
+    (what, mode): (&str, ChangeMode),
+    shutdown: &Shutdown,
+) -> Result<bool, Error> {
+    let consent = match mode {
+        ChangeMode::DryRun => {
+            print(&format!("would {what}\n"))?;
+            return Ok(false);
+        }
+        ChangeMode::Agreed => Consent::Given,
+        ChangeMode::Ask => Consent::Asked,
+    };
+    let alone = || {
+        Err(Error::Unfit {
+            what: format!("this would {what}, and there is no terminal to ask at"),
+            hint: "add --yes to agree; --dry-run only shows what would happen",
+        })
+    };
+    agreed((&format!("{what}?"), consent), alone, shutdown).await.map(|()| true)
 }
 
 async fn answered(

@@ -77,7 +77,7 @@ pub(in crate::commands) async fn refuse_while_held(
         what: format!(
             "{keys} key(s) of slot {slot:?} are held for {command} {id}, which is not over"
         ),
-        hint: record::unfinished_hint(command, id),
+        hint: record::unfinished_hint(id),
     })
 }
 
@@ -92,7 +92,7 @@ pub(in crate::commands) async fn refuse_open_replay(
     let command = if is_backfill { "backfill" } else { "replay" };
     let what =
         format!("{command} {id} of slot {slot:?} is not finished, and could not go on afterwards");
-    Err(Error::Unfinished { what, hint: record::unfinished_hint(command, &id) })
+    Err(Error::Unfinished { what, hint: record::unfinished_hint(&id) })
 }
 
 /// Refuses while `walrelay reshard` runs: the command needs the old slots unchanged, even before it
@@ -196,7 +196,7 @@ pub(in crate::commands) async fn at_time(
             Err(Error::Unfit {
                 what: unknown_time(time, earliest),
                 hint: "name a later time, or a position with its LSN; for older rows start from an anchor (`walrelay anchor \
-                       list`), or publish them from the table (`walrelay backfill --since`)",
+                       list`), or publish them from the table (`walrelay replay start --source table --from-time`)",
             })
         }
     }

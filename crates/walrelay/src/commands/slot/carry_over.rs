@@ -1,4 +1,4 @@
-//! `walrelay slot carry-over`: moves the slot to the very end of the WAL, where pg_upgrade accepts
+//! `walrelay upgrade prepare --carry-over`: moves the slot to the very end of the WAL, where pg_upgrade accepts
 //! it.
 //!
 //! pg_upgrade refuses a slot that has not consumed every commit, even commits that the publication
@@ -33,7 +33,7 @@ pub(super) async fn carry_over(client: &SqlClient, outbox: &Outbox) -> Result<St
     if version < CARRIED_OVER_SINCE {
         return Err(Error::Unfit {
             what: format!("pg_upgrade carries no slot of Postgres {} over", version / 10_000),
-            hint: "`walrelay prepare-upgrade`, which drops the slot, and after the upgrade `walrelay slot recover`",
+            hint: "`walrelay upgrade prepare`, which drops the slot, and after the upgrade `walrelay slot recover`",
         });
     }
     let shards = every_shard(client, outbox).await?;
@@ -143,7 +143,7 @@ fn told(shards: &[Outbox], end: Lsn) -> String {
     text.push_str(
         "next: stop the server now, and run pg_upgrade; producers and relays stay stopped. It refuses if this database \
          was written to since: then start the old server, and run this again\n\
-         then: start the new server, walrelay slot adopt, and the relay\n\
+         then: start the new server, walrelay upgrade finish, and the relay\n\
          instead of an upgrade: start the relay, which goes on here\n",
     );
     text

@@ -18,6 +18,7 @@ use walrelay_pg_replication::SlotError;
 use walrelay_pg_replication::{Failover, read_server_identity, read_slot};
 
 use super::super::replay::record;
+use super::super::shared::consent::may_change;
 use super::super::shared::preconditions::{
     at_time, given_up, not_finished, refuse_resharding, refuse_while_held,
 };
@@ -50,7 +51,9 @@ pub(super) async fn reset(
             ": the reset that was begun before is finished; run the command again for another"
         }
         None => {
-            begin(finisher, outbox, order).await?;
+            if !begin(finisher, outbox, order).await? {
+                return Ok(String::new());
+            }
             ""
         }
     };
@@ -76,11 +79,12 @@ pub(super) async fn reset(
     }
 }
 
+/// Records the reset. Returns false after a dry run.
 async fn begin(
     finisher: &OperationResumer<'_>,
     outbox: &Outbox,
     order: &ResetOrder,
-) -> Result<(), Error> {
+) -> Result<bool, Error> {
     let client = finisher.client;
     let Outbox { slot, publication, .. } = outbox;
     refuse_resharding(client, outbox).await?;
@@ -91,7 +95,7 @@ async fn begin(
         return Err(Error::Unfinished {
             what: format!("rows of {command} {id} are still to be published in place"),
             hint: format!(
-                "let the relay publish them, or take them back: `walrelay {command} --abandon {id}`"
+                "let the relay publish them, or take them back: `walrelay replay cancel {id}`"
             ),
         });
     }
@@ -129,6 +133,10 @@ async fn begin(
         let places = (anchor.slot.name.as_str(), settled, target);
         refuse_skipping((client, finisher.connect), outbox, places, order).await?;
     }
+    let what = format!("move slot {slot} to {target} and publish the rows behind it again");
+    if !may_change((&what, order.mode), finisher.stop).await? {
+        return Ok(false);
+    }
     let failover = match live.and_then(|live| live.failover) {
         Some(true) => Failover::Yes,
         Some(false) | None => Failover::No,
@@ -138,7 +146,7 @@ async fn begin(
     // If another process has recorded a reset meanwhile, this call changes nothing, and the caller
     // finishes that reset.
     begin_reset(client, slot, &reset).await?;
-    Ok(())
+    Ok(true)
 }
 
 /// Returns the slot's settled position. If no relay has ever run, it creates the slot's row,

@@ -181,7 +181,7 @@ impl SkippedRows {
             .collect();
         if !ids.is_empty() {
             text.push_str(&format!(
-                "to publish them from the table, start the relay, then: walrelay backfill --in-place{}\n",
+                "to publish them from the table, start the relay, then: walrelay replay start --source table --in-place{}\n",
                 ids.concat()
             ));
         }
@@ -275,7 +275,10 @@ mod tests {
         assert_eq!(sent.inserts, 3);
         let told = sent.told();
         assert!(told.contains("0/64  big  the server cannot send it"), "{told}");
-        assert!(told.ends_with("backfill --in-place --event-id a --event-id c\n"), "{told}");
+        assert!(
+            told.ends_with("replay start --source table --in-place --event-id a --event-id c\n"),
+            "{told}"
+        );
     }
 
     #[test]

@@ -231,7 +231,9 @@ pub(super) fn replays(report: &Map<String, Value>) -> Vec<(&'static str, String)
         let Open { command, id, topic, is_being_done } = open;
         let how = match is_being_done {
             true => "under way".to_owned(),
-            false => format!("nobody does it: walrelay {command} --resume {id}, or --abandon {id}"),
+            false => format!(
+                "nobody does it: walrelay replay resume {id}, or walrelay replay cancel {id}"
+            ),
         };
         ("not finished", format!("{command} {id} to {}, {how}", visible(topic)))
     };
@@ -243,9 +245,7 @@ pub(super) fn first_abandoned_replay(report: &Map<String, Value>) -> Option<(Str
     let Open { command, id, topic, .. } = open(report).find(|open| !open.is_being_done)?;
     Some((
         format!("{command} {id} to {} is not finished, and nobody does it", visible(topic)),
-        format!(
-            "walrelay {command} --resume {id} goes on, walrelay {command} --abandon {id} gives it up"
-        ),
+        format!("walrelay replay resume {id} goes on, walrelay replay cancel {id} gives it up"),
     ))
 }
 

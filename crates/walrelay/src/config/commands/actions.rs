@@ -4,14 +4,15 @@ use walrelay_outbox_admin::Again;
 use walrelay_outbox_store::{DispatchQuery, DispatchStatus, StateFilter};
 
 use super::super::command::{
-    Consent, DispatchAction, DispatchConfig, DispatchEdit, DispatchList, RowSelection, SlotAction,
-    SlotConfig, SlotKind,
+    DispatchAction, DispatchConfig, DispatchEdit, DispatchList, RowSelection, SlotAction,
+    SlotConfig,
 };
 use super::super::messages::{column_names, project};
 use super::super::problem::ConfigBuilder;
 use super::replay_orders::{AdvanceOrder, Place, RecoverOrder, ResetOrder, SkipConsent};
 use crate::cli::{self, DispatchActionArgs, SlotActionArgs};
 use crate::options::ProjectOption;
+use crate::options::choices::Consent;
 
 /// Rows on one page of `list`.
 const LIMIT: u32 = 100;
@@ -31,12 +32,12 @@ impl ConfigBuilder<'_> {
                 };
                 let query = self.query(args.rows, &args.project, state);
                 let limit = (!args.all).then_some(args.limit.unwrap_or(LIMIT));
-                let format = args.output.format;
+                let format = args.output.output;
                 let list = DispatchList { query, after: args.after, limit, format };
                 (args.database, DispatchAction::List(list))
             }
             DispatchActionArgs::Show(args) => {
-                (args.database, DispatchAction::Show { id: args.id, format: args.output.format })
+                (args.database, DispatchAction::Show { id: args.id, format: args.output.output })
             }
             DispatchActionArgs::Retry(args) => {
                 let state = match args.all_dead {
@@ -48,14 +49,13 @@ impl ConfigBuilder<'_> {
                 (args.database, DispatchAction::Retry(chosen))
             }
             DispatchActionArgs::Edit(args) => {
-                let topic =
-                    args.topic.as_deref().map(|topic| self.full_topic(topic, &args.project));
+                let topic = args.set_topic.as_deref().map(|it| self.full_topic(it, &args.project));
                 let edit = DispatchEdit {
                     id: args.id,
                     payload_file: args.payload_file,
                     attributes_file: args.attributes_file,
                     topic,
-                    key: args.key,
+                    key: args.set_key,
                 };
                 (args.database, DispatchAction::Edit(edit))
             }
@@ -97,7 +97,10 @@ impl ConfigBuilder<'_> {
             (false, false) => Some(RowSelection::Ids(ids)),
             (true, true) => {
                 let query = self.query(rows.filters, project, all.unwrap_or(default));
-                Some(RowSelection::Matching { query, consent: Consent::of(rows.yes) })
+                Some(RowSelection::Matching {
+                    query,
+                    consent: if rows.yes { Consent::Given } else { Consent::Asked },
+                })
             }
             (true, false) | (false, true) => {
                 let allowed =
@@ -122,17 +125,9 @@ impl ConfigBuilder<'_> {
 
     pub(in crate::config) fn slot(&mut self, action: SlotActionArgs) -> Option<SlotConfig> {
         let (database, action) = match action {
-            SlotActionArgs::Show(args) => (args.database, SlotAction::Show(args.output.format)),
-            SlotActionArgs::Create(args) => {
-                let kind = if args.failover { SlotKind::Failover } else { SlotKind::PlainHarness };
-                (args.database, SlotAction::Create(kind))
-            }
             SlotActionArgs::Drop(args) => {
-                if !args.yes {
-                    let allowed = "not given; what the slot has not confirmed can then not be read from the log";
-                    self.wrong_or_missing("yes", allowed);
-                }
-                (args.database, SlotAction::Drop { discard_rows: args.discard_rows })
+                let (mode, discard_rows) = (args.confirm.mode(), args.discard_rows);
+                (args.database, SlotAction::Drop { mode, discard_rows })
             }
             SlotActionArgs::Advance(args) => {
                 if !args.skip_events {
@@ -159,16 +154,15 @@ impl ConfigBuilder<'_> {
                     },
                     discard_rows: args.discard_rows,
                     columns: Box::new(column_names(&args.columns)),
+                    mode: args.confirm.mode(),
                 };
                 (args.database, SlotAction::Reset(order))
             }
             SlotActionArgs::Recover(args) => {
                 let columns = Box::new(column_names(&args.columns));
-                let order = RecoverOrder { since: args.since, columns };
+                let order = RecoverOrder { since: args.from_time, columns };
                 (args.database, SlotAction::Recover(order))
             }
-            SlotActionArgs::CarryOver(args) => (args.database, SlotAction::CarryOver),
-            SlotActionArgs::Adopt(args) => (args.database, SlotAction::Adopt),
         };
         Some(SlotConfig { database: self.database(&database)?, action })
     }

@@ -13,14 +13,16 @@ impl ConfigBuilder<'_> {
                 (args.database, AnchorAction::Create { name: args.name, wal_budget })
             }
             AnchorActionArgs::List(args) => {
-                let (wal_budget, format) = (args.wal_budget.wal_budget, args.output.format);
+                let (wal_budget, format) = (args.wal_budget.wal_budget, args.output.output);
                 (args.database, AnchorAction::List { wal_budget, format })
             }
             AnchorActionArgs::Advance(args) => {
                 let to = Place::of(args.to_lsn, args.to_time);
                 (args.database, AnchorAction::Advance { name: args.name, to })
             }
-            AnchorActionArgs::Drop(args) => (args.database, AnchorAction::Drop { name: args.name }),
+            AnchorActionArgs::Drop(args) => {
+                (args.database, AnchorAction::Drop { name: args.name, mode: args.confirm.mode() })
+            }
         };
         Some(AnchorConfig { database: self.database(&database)?, action })
     }

@@ -25,11 +25,11 @@ impl ConfigBuilder<'_> {
             occurred_at: columns.occurred_at?,
             aggregate_type: columns.aggregate_type,
             inboxes: inboxes?,
-            since: args.since.unwrap_or(SystemTime::UNIX_EPOCH),
+            since: args.from_time.unwrap_or(SystemTime::UNIX_EPOCH),
             grace: args.grace,
             aggregate_types: args.aggregate_type,
             all: args.all,
-            format: args.output.format,
+            format: args.output.output,
         })
     }
 
@@ -40,7 +40,7 @@ impl ConfigBuilder<'_> {
             columns: column_names(&args.columns),
             inboxes: inboxes?,
             event_id: args.id,
-            format: args.output.format,
+            format: args.output.output,
         })
     }
 

@@ -20,7 +20,7 @@ impl ConfigBuilder<'_> {
             ConfigActionArgs::Show(args) => {
                 let found = effective_values(&args.command, self.file.as_deref(), self.environment);
                 let values = found.map_err(|refusal| self.refuse(refusal)).ok()?;
-                Some(ConfigAction::Show { values, format: args.output.format })
+                Some(ConfigAction::Show { values, format: args.output.output })
             }
             ConfigActionArgs::Check(args) => {
                 self.check_command(&args.command).map_err(|refusal| self.refuse(refusal)).ok()?;

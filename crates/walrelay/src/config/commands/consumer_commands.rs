@@ -1,4 +1,4 @@
-//! The configuration of `consume`, `consumer` and `inbox`.
+//! The configuration of `consumer` and `inbox`.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -9,9 +9,9 @@ use walrelay_outbox_admin::replay::DeadRows;
 use walrelay_pg_client::{ConnectConfig, QualifiedName};
 use walrelay_pubsub::Endpoint;
 
-use super::super::command::{Consent, OutputFormat};
+use crate::options::choices::{ChangeMode, Consent, OutputFormat};
 
-/// Configuration of `walrelay consume`.
+/// Configuration of `walrelay consumer run`.
 #[derive(Debug, Clone)]
 pub struct ConsumeConfig {
     /// Settings of the consumer.
@@ -36,6 +36,8 @@ pub struct ConsumerConfig {
 pub enum ConsumerAction {
     /// Set up the consumer.
     Init(ConsumerSetUp),
+    /// Print the consumers of the database.
+    List(OutputFormat),
     /// Print a handler for a table.
     Scaffold(QualifiedName),
     /// Print the consumer's status.
@@ -62,6 +64,8 @@ pub enum ConsumerAction {
         name: String,
         /// Minimum age of rows to delete.
         older_than: Duration,
+        /// Whether to delete rows.
+        mode: ChangeMode,
         /// Endpoint of Pub/Sub, which reports its message retention.
         endpoint: Endpoint,
     },
@@ -107,7 +111,12 @@ pub enum InboxAction {
         format: OutputFormat,
     },
     /// Make events due at once.
-    Retry(InboxSelection),
+    Retry {
+        /// The events.
+        selection: InboxSelection,
+        /// Whether the user has agreed already.
+        consent: Consent,
+    },
     /// Replace parts of a stored message.
     Edit {
         /// Event id.

@@ -1,24 +1,29 @@
-//! The arguments of `consume` and `consumer`.
+//! The arguments of `consumer`.
 
 use walrelay_inbox::{Effect, Settings, Until};
+use walrelay_outbox_admin::replay::DeadRows;
 use walrelay_relay::settings::{Settings as RelaySettings, Until as RelayUntil};
 
-use super::super::command::Consent;
+use super::super::command::Command;
 use super::super::messages::project;
 use super::super::problem::ConfigBuilder;
-use super::backfills::dead_rows;
 use super::consumer_commands::{
     ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, KeyReset, NewSubscription,
     OutboxRowsConfig, Rebuild, RebuildIntoConfig, RebuildKeysConfig, Source,
 };
-use crate::cli::{ConsumeArgs, ConsumerActionArgs, ConsumerInitArgs, ConsumerRebuildArgs};
+use crate::cli::{ConsumerActionArgs, ConsumerInitArgs, ConsumerRebuildArgs, ConsumerRunArgs};
+use crate::options::choices::Consent;
 use crate::options::{ProjectOption, SubscriptionOption};
 
 /// Topic of messages that a rebuild applies without publishing them.
 const UNPUBLISHED: &str = "projects/none/topics/unpublished";
 
+fn command(config: ConsumerConfig) -> Command {
+    Command::Consumer(Box::new(config))
+}
+
 impl ConfigBuilder<'_> {
-    pub(in crate::config) fn consume(&mut self, args: ConsumeArgs) -> Option<ConsumeConfig> {
+    fn consume(&mut self, args: ConsumerRunArgs) -> Option<ConsumeConfig> {
         let own = args.own;
         let subscription = self.subscription(&own.subscription, &args.project);
         let handler = own.handler.filter(|handler| !handler.trim().is_empty());
@@ -53,26 +58,27 @@ impl ConfigBuilder<'_> {
         Some(ConsumeConfig { settings, http, otlp })
     }
 
-    pub(in crate::config) fn consumer(
-        &mut self,
-        action: ConsumerActionArgs,
-    ) -> Option<ConsumerConfig> {
+    pub(in crate::config) fn consumer(&mut self, action: ConsumerActionArgs) -> Option<Command> {
         let (connection, action) = match action {
             ConsumerActionArgs::Init(args) => {
                 let set_up = self.consumer_set_up(&args);
                 if args.sql.sql {
-                    return Some(ConsumerConfig {
-                        connect: None,
-                        action: ConsumerAction::Init(set_up?),
-                    });
+                    let init = ConsumerAction::Init(set_up?);
+                    return Some(command(ConsumerConfig { connect: None, action: init }));
                 }
                 (args.connection, set_up.map(ConsumerAction::Init))
+            }
+            ConsumerActionArgs::Run(args) => {
+                return Some(Command::Consume(Box::new(self.consume(*args)?)));
+            }
+            ConsumerActionArgs::List(args) => {
+                (args.connection, Some(ConsumerAction::List(args.output.output)))
             }
             ConsumerActionArgs::Scaffold(args) => {
                 (args.connection, Some(ConsumerAction::Scaffold(args.table)))
             }
             ConsumerActionArgs::Status(args) => {
-                let (name, format) = (args.name, args.output.format);
+                let (name, format) = (args.name, args.output.output);
                 (args.connection, Some(ConsumerAction::Status { name, format }))
             }
             ConsumerActionArgs::Pause(args) => {
@@ -86,18 +92,18 @@ impl ConfigBuilder<'_> {
                 (args.database.connection, rebuild)
             }
             ConsumerActionArgs::ResetKey(args) => {
-                let consent = Consent::of(args.yes);
+                let consent = if args.yes { Consent::Given } else { Consent::Asked };
                 let reset = KeyReset { name: args.name, key: args.key, consent };
                 (args.connection, Some(ConsumerAction::ResetKey(reset)))
             }
             ConsumerActionArgs::Prune(args) => {
                 let endpoint = self.endpoint(&args.endpoint);
-                let (name, older_than) = (args.name, args.own.older_than);
-                (args.connection, Some(ConsumerAction::Prune { name, older_than, endpoint }))
+                let (name, older_than, mode) = (args.name, args.older_than, args.confirm.mode());
+                (args.connection, Some(ConsumerAction::Prune { name, older_than, mode, endpoint }))
             }
         };
         let connect = Some(self.connect(&connection)?);
-        Some(ConsumerConfig { connect, action: action? })
+        Some(command(ConsumerConfig { connect, action: action? }))
     }
 
     fn consumer_set_up(&mut self, args: &ConsumerInitArgs) -> Option<ConsumerSetUp> {
@@ -146,7 +152,7 @@ impl ConfigBuilder<'_> {
             source: source?,
             reset_sql: args.reset_sql.clone(),
             subscription,
-            consent: Consent::of(args.yes),
+            consent: if args.yes { Consent::Given } else { Consent::Asked },
             endpoint,
         })
     }
@@ -191,7 +197,7 @@ impl ConfigBuilder<'_> {
             settings: RelaySettings { connect: connect?, relay, pubsub, until },
             topic,
             aggregate_types: args.aggregate_type.clone(),
-            dead_rows: dead_rows(args.skip_dead),
+            dead_rows: if args.skip_dead { DeadRows::LeaveOut } else { DeadRows::Stop },
         }))
     }
 

@@ -5,6 +5,7 @@ use walrelay_inbox::operator::event_commands::{InboxFilter, InboxSelection};
 use super::super::problem::ConfigBuilder;
 use super::consumer_commands::{InboxAction, InboxConfig};
 use crate::cli::InboxActionArgs;
+use crate::options::choices::Consent;
 
 impl ConfigBuilder<'_> {
     pub(in crate::config) fn inbox(&mut self, action: InboxActionArgs) -> Option<InboxConfig> {
@@ -16,17 +17,18 @@ impl ConfigBuilder<'_> {
                     older_than: args.older_than,
                     limit: args.limit,
                 };
-                (args.place, InboxAction::List { filter, format: args.output.format })
+                (args.place, InboxAction::List { filter, format: args.output.output })
             }
             InboxActionArgs::Show(args) => {
-                (args.place, InboxAction::Show { id: args.id, format: args.output.format })
+                (args.place, InboxAction::Show { id: args.id, format: args.output.output })
             }
             InboxActionArgs::Retry(args) => {
                 let selection = match args.all_dead {
                     true => InboxSelection::AllDead,
                     false => InboxSelection::Events(args.ids),
                 };
-                (args.place, InboxAction::Retry(selection))
+                let consent = if args.yes { Consent::Given } else { Consent::Asked };
+                (args.place, InboxAction::Retry { selection, consent })
             }
             InboxActionArgs::Edit(args) => {
                 let (payload_file, attributes_file) = (args.payload_file, args.attributes_file);

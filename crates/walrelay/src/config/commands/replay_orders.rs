@@ -8,6 +8,8 @@ use walrelay_outbox_admin::Again;
 use walrelay_outbox_admin::replay::{DeadRows, Destination, Keeping, Rate};
 use walrelay_relay::settings::Settings;
 
+use crate::options::choices::ChangeMode;
+
 /// The recovery of a lost slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecoverOrder {
@@ -43,6 +45,8 @@ pub struct ResetOrder {
     pub discard_rows: u64,
     /// The names of the outbox columns.
     pub columns: Box<ColumnNames>,
+    /// Whether the slot may be moved.
+    pub mode: ChangeMode,
 }
 
 /// Whether rows may be skipped.
@@ -70,13 +74,24 @@ impl Place {
     }
 }
 
-/// Configuration of `walrelay replay`.
+/// Configuration of `walrelay replay start --source wal`.
 #[derive(Debug, Clone)]
 pub struct ReplayConfig {
     /// The relay's settings, as far as a replay uses them.
     pub settings: Settings,
     /// The action.
     pub action: ReplayAction,
+}
+
+/// Configuration of `walrelay replay resume`.
+#[derive(Debug, Clone)]
+pub struct ResumeConfig {
+    /// The relay's settings, as far as a replay uses them.
+    pub settings: Settings,
+    /// Id of the replay.
+    pub id: String,
+    /// The new treatment of rows that Pub/Sub would never accept, if it changes.
+    pub dead_rows: Option<DeadRows>,
 }
 
 /// An action on replays.
@@ -90,11 +105,6 @@ pub enum ReplayAction {
         id: String,
         /// The new treatment of rows that Pub/Sub would never accept, if it changes.
         dead_rows: Option<DeadRows>,
-    },
-    /// Abandon an unfinished replay.
-    Abandon {
-        /// Id of the replay.
-        id: String,
     },
 }
 
@@ -119,7 +129,7 @@ pub struct ReplayOrder {
     pub keeping: Keeping,
 }
 
-/// Configuration of `walrelay backfill`.
+/// Configuration of `walrelay replay start --source table`.
 #[derive(Debug, Clone)]
 pub struct BackfillConfig {
     /// The relay's settings, as far as a backfill uses them.
@@ -139,11 +149,6 @@ pub enum BackfillAction {
         id: String,
         /// The new treatment of rows that Pub/Sub would never accept, if it changes.
         dead_rows: Option<DeadRows>,
-    },
-    /// Abandon an unfinished backfill.
-    Abandon {
-        /// Id of the backfill.
-        id: String,
     },
 }
 

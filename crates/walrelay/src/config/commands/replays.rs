@@ -4,55 +4,128 @@ use walrelay_core::{ColumnFilter, RouterConfig, Template};
 use walrelay_outbox_admin::replay::{DeadRows, Destination, Keeping, Rate};
 use walrelay_relay::settings::{Settings, Until};
 
+use super::super::command::{Command, ReplayRecordAction, ReplayRecordConfig};
 use super::super::problem::ConfigBuilder;
-use super::backfills::dead_rows;
-use super::replay_orders::{Place, ReplayAction, ReplayConfig, ReplayOrder};
-use crate::cli::ReplayArgs;
+use super::replay_orders::{
+    BackfillAction, BackfillConfig, BackfillOrder, Place, ReplayAction, ReplayConfig, ReplayOrder,
+    ResumeConfig,
+};
+use crate::cli::{ReplayActionArgs, ReplayResumeArgs, ReplaySource, ReplayStartArgs};
 
 impl ConfigBuilder<'_> {
-    pub(in crate::config) fn replay(&mut self, args: ReplayArgs) -> Option<ReplayConfig> {
+    pub(in crate::config) fn replay(&mut self, action: ReplayActionArgs) -> Option<Command> {
+        let (database, action) = match action {
+            ReplayActionArgs::Start(args) => return self.start(*args),
+            ReplayActionArgs::Resume(args) => {
+                return Some(Command::ResumeReplay(Box::new(self.resume(*args)?)));
+            }
+            ReplayActionArgs::List(args) => {
+                (args.database, ReplayRecordAction::List(args.output.output))
+            }
+            ReplayActionArgs::Show(args) => {
+                let (id, format) = (args.id, args.output.output);
+                (args.database, ReplayRecordAction::Show { id, format })
+            }
+            ReplayActionArgs::Cancel(args) => {
+                (args.database, ReplayRecordAction::Cancel { id: args.id })
+            }
+        };
+        let database = self.database(&database)?;
+        Some(Command::ReplayRecord(ReplayRecordConfig { database, action }))
+    }
+
+    fn resume(&mut self, args: ReplayResumeArgs) -> Option<ResumeConfig> {
         let connect = self.connect(&args.database.connection);
         let outbox = self.outbox(&args.database);
         let router = self.router(&args.messages, &args.columns);
         let relay = self.streaming(&args.stream, outbox, router);
         let pubsub = self.pubsub(&args.pubsub);
-        let action = match (&args.resume, &args.abandon) {
-            (Some(id), _) => {
-                let dead_rows = args.skip_dead.then_some(DeadRows::LeaveOut);
-                Some(ReplayAction::Resume { id: id.clone(), dead_rows })
-            }
-            (None, Some(id)) => Some(ReplayAction::Abandon { id: id.clone() }),
-            (None, None) => self.order(args, &relay.router),
-        };
         let settings = Settings { connect: connect?, relay, pubsub, until: Until::CaughtUp };
-        Some(ReplayConfig { settings, action: action? })
+        let dead_rows = args.skip_dead.then_some(DeadRows::LeaveOut);
+        Some(ResumeConfig { settings, id: args.id, dead_rows })
     }
 
-    fn order(&mut self, args: ReplayArgs, router: &RouterConfig) -> Option<ReplayAction> {
-        if args.from_anchor.is_none() && args.from_lsn.is_none() && args.from_time.is_none() {
-            let allowed = "not set; give --from-anchor, --from-lsn or --from-time";
-            self.wrong_or_missing("from-anchor", allowed);
-        }
+    fn start(&mut self, args: ReplayStartArgs) -> Option<Command> {
+        self.require_arguments_of_source(&args);
+        let connect = self.connect(&args.database.connection);
+        let outbox = self.outbox(&args.database);
+        let router = self.router(&args.messages, &args.columns);
+        let relay = self.streaming(&args.stream, outbox, router);
+        let pubsub = self.pubsub(&args.pubsub);
         let destination = match args.in_place {
             true => Destination::InPlace,
             false => {
-                Destination::Topic(self.topic_of_a_replay((args.to_topic, args.dry_run), router)?)
+                let to_topic = (args.to_topic, args.dry_run);
+                Destination::Topic(self.topic_of_a_replay(to_topic, &relay.router)?)
             }
         };
-        Some(ReplayAction::Begin(ReplayOrder {
-            anchor: args.from_anchor,
-            from: Place::of(args.from_lsn, args.from_time),
-            to: Place::of(args.to_lsn, args.to_time),
-            matching: ColumnFilter {
-                aggregate_types: args.aggregate_type,
-                aggregate_ids: args.aggregate_id,
-                event_types: args.event_type,
-            },
-            destination,
-            rate: args.rate.and_then(Rate::new),
-            dead_rows: dead_rows(args.skip_dead),
-            keeping: if args.dry_run { Keeping::Nothing } else { Keeping::OnRecord },
-        }))
+        if args.source == ReplaySource::Table && args.from_time.is_some() {
+            let reason = "needed by --from-time: the time of an event is read from it";
+            self.require_time(&relay.router.columns, reason);
+        }
+        let settings = Settings { connect: connect?, relay, pubsub, until: Until::CaughtUp };
+        let matching = ColumnFilter {
+            aggregate_types: args.aggregate_type,
+            aggregate_ids: args.aggregate_id,
+            event_types: args.event_type,
+        };
+        let rate = args.rate.and_then(Rate::new);
+        let dead_rows = if args.skip_dead { DeadRows::LeaveOut } else { DeadRows::Stop };
+        let keeping = if args.dry_run { Keeping::Nothing } else { Keeping::OnRecord };
+        Some(match args.source {
+            ReplaySource::Wal => {
+                let action = ReplayAction::Begin(ReplayOrder {
+                    anchor: args.from_anchor,
+                    from: Place::of(args.from_lsn, args.from_time),
+                    to: Place::of(args.to_lsn, args.to_time),
+                    matching,
+                    destination,
+                    rate,
+                    dead_rows,
+                    keeping,
+                });
+                Command::Replay(Box::new(ReplayConfig { settings, action }))
+            }
+            ReplaySource::Table => {
+                let action = BackfillAction::Begin(BackfillOrder {
+                    since: args.from_time,
+                    matching,
+                    event_ids: args.event_id,
+                    destination,
+                    order_by: args.order_by,
+                    rate,
+                    dead_rows,
+                    keeping,
+                });
+                Command::Backfill(Box::new(BackfillConfig { settings, action }))
+            }
+        })
+    }
+
+    /// Refuses arguments that only the other source has, and requires a start in the WAL.
+    fn require_arguments_of_source(&mut self, args: &ReplayStartArgs) {
+        let of_wal = [
+            ("from-anchor", args.from_anchor.is_some()),
+            ("from-lsn", args.from_lsn.is_some()),
+            ("to-lsn", args.to_lsn.is_some()),
+            ("to-time", args.to_time.is_some()),
+            ("event-type", !args.event_type.is_empty()),
+        ];
+        let of_table =
+            [("event-id", !args.event_id.is_empty()), ("order-by", !args.order_by.is_empty())];
+        let (others, source) = match args.source {
+            ReplaySource::Wal => (&of_table[..], "table"),
+            ReplaySource::Table => (&of_wal[..], "wal"),
+        };
+        for (name, _) in others.iter().filter(|(_, is_given)| *is_given) {
+            self.wrong_or_missing(name, format!("only with --source {source}"));
+        }
+        let has_start = of_wal[..2].iter().any(|(_, is_given)| *is_given);
+        if args.source == ReplaySource::Wal && !has_start && args.from_time.is_none() {
+            let allowed =
+                "not set; give --from-anchor, --from-lsn or --from-time, or --source table";
+            self.wrong_or_missing("from-anchor", allowed);
+        }
     }
 
     /// Requires a topic that the relay does not publish to.
@@ -63,7 +136,7 @@ impl ConfigBuilder<'_> {
     ) -> Option<String> {
         let live = router.topic.to_string();
         if can_publish_to(&full(&router.project, &live), &full(&router.project, topic)) {
-            let allowed = format!("a topic that --topic {live} does not lead to");
+            let allowed = format!("a topic that --topic-template {live} does not lead to");
             self.wrong(option, topic, allowed);
             return None;
         }

@@ -1,4 +1,4 @@
-//! `walrelay consume`.
+//! `walrelay consumer run`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use walrelay_otlp::{Exporter, Spans};
 use walrelay_relay::seed::random_seed;
 use walrelay_relay::shutdown::Shutdown;
 
-use super::shared::telemetry_export::{figures, with_telemetry};
+use super::super::shared::telemetry_export::{figures, with_telemetry};
 use crate::config::ConsumeConfig;
 use crate::error::Error;
 use crate::explain;

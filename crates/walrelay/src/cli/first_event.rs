@@ -1,0 +1,57 @@
+//! The command lines of `walrelay emit` and `walrelay tail`.
+
+use std::time::SystemTime;
+
+use clap::Args;
+use serde_json::Value;
+
+use super::ARGUMENTS;
+use crate::options::values::{count, json, time};
+use crate::options::{ConnectionOptions, EndpointOptions, OutputOptions, ProjectOption};
+
+/// `walrelay emit`.
+#[derive(Debug, Args)]
+#[command(next_help_heading = ARGUMENTS)]
+pub struct EmitArgs {
+    /// Aggregate type, as in `order`.
+    #[arg(value_name = "TYPE")]
+    pub aggregate_type: String,
+    /// Aggregate id, which is the ordering key, as in `A-1`.
+    #[arg(value_name = "ID")]
+    pub aggregate_id: String,
+    /// Event type, as in `OrderPlaced`.
+    #[arg(value_name = "EVENT_TYPE")]
+    pub event_type: String,
+    /// Payload as JSON.
+    #[arg(value_name = "JSON", default_value = "{}", value_parser = json)]
+    pub payload: Value,
+    #[command(flatten)]
+    pub output: OutputOptions,
+    #[command(flatten)]
+    pub connection: ConnectionOptions,
+}
+
+/// `walrelay tail`.
+#[derive(Debug, Args)]
+#[command(next_help_heading = ARGUMENTS)]
+pub struct TailArgs {
+    /// Topic, short or full name.
+    #[arg(value_name = "TOPIC")]
+    pub topic: String,
+    /// Stop after this many messages; 1 to 1000000000.
+    #[arg(short = 'n', long, value_name = "COUNT", value_parser = count(1_u64, 1_000_000_000))]
+    pub count: Option<u64>,
+    /// Begin with messages published at this time or later: 2026-01-31T12:00:00Z, or how long ago (6h). The topic must
+    /// retain them.
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub since: Option<SystemTime>,
+    /// Print only messages with this ordering key.
+    #[arg(long, value_name = "KEY")]
+    pub key: Option<String>,
+    #[command(flatten)]
+    pub output: OutputOptions,
+    #[command(flatten)]
+    pub project: ProjectOption,
+    #[command(flatten)]
+    pub endpoint: EndpointOptions,
+}

@@ -1,0 +1,58 @@
+//! The command line of `walrelay upgrade`.
+
+use clap::{Args, Subcommand};
+
+use super::{ARGUMENTS, ConfirmArgs, ServiceOptions};
+use crate::options::DatabaseOptions;
+
+/// `walrelay upgrade`.
+#[derive(Debug, Args)]
+pub struct UpgradeArgs {
+    #[command(subcommand)]
+    pub action: UpgradeActionArgs,
+}
+
+/// What to do for an upgrade of Postgres.
+#[derive(Debug, Subcommand)]
+pub enum UpgradeActionArgs {
+    /// Publish and confirm every row, then drop the slot and its anchors.
+    ///
+    /// pg_upgrade refuses a server that has slots. Relays release their slot and wait. Producers need not stop.
+    /// After the upgrade, `slot recover`, or a relay with --on-slot-lost recover, continues without loss.
+    ///
+    /// With --carry-over, the slot is moved to the end of the WAL instead, where pg_upgrade of Postgres 17 and newer
+    /// carries it over. Stop producers and relays before. Unpublished rows are never skipped: the command refuses while
+    /// there is one. The slots of all shards are moved.
+    #[command(after_help = "Examples:\n  walrelay upgrade prepare --project my-project\n  \
+        walrelay run --until-caught-up && walrelay upgrade prepare --carry-over")]
+    Prepare(Box<UpgradePrepareArgs>),
+    /// Take over a slot that pg_upgrade has carried over to a new server.
+    ///
+    /// Such a slot was confirmed completely before the upgrade, or pg_upgrade would have refused. If somebody created the
+    /// slot by hand, run `slot recover` instead, which loses nothing.
+    #[command(after_help = "Example:\n  walrelay upgrade finish")]
+    Finish(UpgradeDatabaseArgs),
+    /// Cancel a preparation whose slot still exists: relays continue.
+    #[command(after_help = "Example:\n  walrelay upgrade cancel")]
+    Cancel(UpgradeDatabaseArgs),
+}
+
+/// `walrelay upgrade prepare`.
+#[derive(Debug, Args)]
+#[command(next_help_heading = ARGUMENTS)]
+pub struct UpgradePrepareArgs {
+    /// Keep the slot, and move it to the end of the WAL; Postgres 17 and newer.
+    #[arg(long, conflicts_with = "dry_run")]
+    pub carry_over: bool,
+    #[command(flatten)]
+    pub confirm: ConfirmArgs,
+    #[command(flatten)]
+    pub options: ServiceOptions,
+}
+
+/// `walrelay upgrade finish` and `cancel`.
+#[derive(Debug, Args)]
+pub struct UpgradeDatabaseArgs {
+    #[command(flatten)]
+    pub database: DatabaseOptions,
+}

@@ -1,0 +1,5 @@
+//! Commands that connect to nothing.
+
+pub mod completions;
+pub mod config;
+pub mod explain;

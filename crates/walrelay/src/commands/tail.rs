@@ -1,0 +1,133 @@
+//! `walrelay tail`: prints the messages of a topic, through a subscription of its own.
+
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::{
+    ExpirationPolicy, StreamingPullRequest, Subscription,
+};
+use serde_json::{Map, Value, json};
+use tonic::Status;
+use walrelay_inbox::InboxError;
+use walrelay_pubsub::{MessageRef, ReceivedMessage, Subscriber};
+use walrelay_relay::seed::random_seed;
+use walrelay_relay::shutdown::Shutdown;
+
+use crate::config::{OutputFormat, TailConfig};
+use crate::error::Error;
+use crate::output::{print, visible};
+
+/// Pub/Sub deletes the subscription after this time without a reader. It is the least that Pub/Sub
+/// accepts.
+const EXPIRES_AFTER: Duration = Duration::from_hours(24);
+/// Time between redeliveries. Messages are acknowledged as soon as they are printed.
+const ACK_DEADLINE_SECONDS: i32 = 10;
+
+/// Prints messages until the count is reached or a signal comes, and deletes the subscription.
+///
+/// # Errors
+///
+/// Pub/Sub refuses, the topic does not exist, or standard output cannot be written.
+pub async fn execute(config: TailConfig, shutdown: &Shutdown) -> Result<(), Error> {
+    let subscriber = Subscriber::connect(&config.endpoint)?;
+    let (project, _) = config.topic.split_once("/topics/").unwrap_or_default();
+    let name = format!("{project}/subscriptions/walrelay-tail-{:016x}", random_seed());
+    subscriber.create_subscription(wanted(&name, &config.topic)).await?;
+    let work = async {
+        if let Some(since) = config.since {
+            subscriber.seek(&name, since).await?;
+        }
+        follow(&subscriber, &name, &config).await
+    };
+    let done = tokio::select! {
+        done = work => done,
+        () = shutdown.requested() => Ok(()),
+    };
+    let deleted = subscriber.delete_subscription(&name).await;
+    done.and(deleted.map_err(Error::from))
+}
+
+fn wanted(name: &str, topic: &str) -> Subscription {
+    Subscription {
+        name: name.to_owned(),
+        topic: topic.to_owned(),
+        enable_message_ordering: true,
+        ack_deadline_seconds: ACK_DEADLINE_SECONDS,
+        expiration_policy: Some(ExpirationPolicy { ttl: EXPIRES_AFTER.try_into().ok() }),
+        ..Subscription::default()
+    }
+}
+
+async fn follow(subscriber: &Subscriber, name: &str, config: &TailConfig) -> Result<(), Error> {
+    let mut stream = subscriber.pull(StreamingPullRequest {
+        subscription: name.to_owned(),
+        stream_ack_deadline_seconds: ACK_DEADLINE_SECONDS,
+        ..StreamingPullRequest::default()
+    });
+    let refused = |status| {
+        Error::Inbox(InboxError::Pull { subscription: name.to_owned(), source: Box::new(status) })
+    };
+    let mut left = config.count.unwrap_or(u64::MAX);
+    while left > 0 {
+        let closed = || Err(Status::unavailable("the service has closed the stream"));
+        let response = stream.responses.next().await.unwrap_or_else(closed).map_err(refused)?;
+        let mut ids = Vec::with_capacity(response.messages.len());
+        for received in response.messages {
+            if left > 0 && print_one(&received, config)? {
+                left -= 1;
+            }
+            ids.push(received.ack_id);
+        }
+        let acknowledged = StreamingPullRequest { ack_ids: ids, ..StreamingPullRequest::default() };
+        if stream.requests.send(acknowledged).await.is_err() {
+            return Err(refused(Status::unavailable("the request stream is closed")));
+        }
+    }
+    Ok(())
+}
+
+/// Prints a message. Returns false if it has another key or cannot be read.
+fn print_one(received: &ReceivedMessage, config: &TailConfig) -> Result<bool, Error> {
+    let Ok(message) = received.message() else {
+        tracing::warn!("a message cannot be read");
+        return Ok(false);
+    };
+    if config.key.as_deref().is_some_and(|key| key != message.ordering_key) {
+        return Ok(false);
+    }
+    print(&match config.format {
+        OutputFormat::Json => format!("{}\n", as_json(&message)),
+        OutputFormat::Text => line(&message),
+    })?;
+    Ok(true)
+}
+
+fn as_json(message: &MessageRef<'_>) -> Value {
+    let attributes: Map<String, Value> = message
+        .attributes
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), Value::from(*value)))
+        .collect();
+    let text = String::from_utf8_lossy(message.data);
+    json!({
+        "message_id": message.message_id,
+        "ordering_key": message.ordering_key,
+        "attributes": attributes,
+        "data": serde_json::from_str(&text).unwrap_or_else(|_| Value::from(text.as_ref())),
+    })
+}
+
+fn line(message: &MessageRef<'_>) -> String {
+    let attribute = |wanted| {
+        let found = message.attributes.iter().rev().find(|(name, _)| *name == wanted);
+        found.map_or("-", |(_, value)| *value)
+    };
+    let data = String::from_utf8_lossy(message.data);
+    format!(
+        "{}  v{}  {}  {}\n",
+        visible(message.ordering_key),
+        visible(attribute("version")),
+        visible(attribute("event_type")),
+        visible(&data)
+    )
+}

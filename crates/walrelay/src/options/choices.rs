@@ -1,0 +1,60 @@
+//! The values of options that are one of a few words.
+
+/// A shell with completions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say all there is")]
+pub enum Shell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+/// The format of a log line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Text for people.
+    Text,
+    /// One JSON object per line: `severity`, `message`, `time`, `target`, and every field.
+    Json,
+}
+
+/// The format of a command's output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OutputFormat {
+    /// Text for people.
+    Text,
+    /// JSON for programs.
+    Json,
+}
+
+/// The reaction of `run` to a lost slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnSlotLost {
+    /// Waits until another command has restored the slot. With `--until-caught-up` it stops with
+    /// exit 5.
+    Wait,
+    /// Stops with exit 5.
+    Stop,
+    /// Creates a new slot, and publishes the possibly unsettled rows from the table.
+    Recover,
+}
+
+/// Whether a command may delete, republish or move something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChangeMode {
+    /// The user gave `--yes`.
+    Agreed,
+    /// The command asks at the terminal.
+    Ask,
+    /// The command only prints what would happen.
+    DryRun,
+}
+
+/// Whether the user has agreed to the action of a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Consent {
+    /// The user gave `--yes`.
+    Given,
+    /// The command asks at the terminal.
+    Asked,
+}
