@@ -102,11 +102,11 @@ async fn an_emitted_event_is_printed_by_tail_which_leaves_no_subscription_behind
         (world.pubsub.emulator().subscriptions().len() > before.len()).then_some(())
     })
     .await;
-    let emitted = world.succeed(["emit", "video", "v-2", "VideoPublished"]).await;
-    assert!(emitted.contains("version 1"), "{emitted}");
+    let told = world.succeed(["emit", "video", "v-2", "VideoPublished"]).await;
+    assert!(told.contains("version 1"), "{told}");
     let event = ["emit", "video", "v-1", "VideoPublished", r#"{"title": "first"}"#, "-o", "json"];
-    let emitted = world.succeed(event).await;
-    let emitted: serde_json::Value = serde_json::from_str(&emitted).expect("an event");
+    let emitted: serde_json::Value =
+        serde_json::from_str(&world.succeed(event).await).expect("an event");
     world.catch_up().await;
     let printed = tail.finish(DEADLINE).await;
     assert_eq!(printed.code, Some(0), "{}", printed.text);

@@ -214,7 +214,7 @@ async fn a_rebuild_from_the_outbox_that_could_not_be_whole_is_refused() {
     refuse("refill", 2, "--outbox-url").await;
     world.insert_events(1, 1).await;
     refuse("nowhere", 4, "gcloud pubsub topics create").await;
-    refuse("nowhere", 4, "[topic-not-found]").await;
+    refuse("nowhere", 4, "topic-not-found").await;
     refuse("video.events", 2, "does not lead to").await;
     world.succeed(["consumer", "pause", CONSUMER]).await;
     refuse("refill", 2, "is paused").await;

@@ -211,11 +211,7 @@ async fn a_denied_prune_names_the_missing_permissions() {
     let url = world.url().replacen("postgres@", &format!("{role}@"), 1);
     let done = world.run(["prune", "--yes", "--older-than", "30d", "--database-url", &url]).await;
     world.execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
-    assert_refused(
-        &done,
-        3,
-        &["delete old rows of public.app_outbox", "error[prune-permission-missing]"],
-    );
+    assert_refused(&done, 3, &["delete old rows of public.app_outbox", "prune-permission-missing"]);
 }
 
 #[tokio::test]

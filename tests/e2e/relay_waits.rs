@@ -179,12 +179,12 @@ async fn an_idle_consumer_with_a_wrong_password_or_without_its_database_is_soon_
             format!("postgresql://rotating:{password}@127.0.0.1:{port}/{name}?sslmode=disable");
         world.consumer([]).with_http().env("DATABASE_URL", &url).start()
     };
-    let consumer = start("first");
-    consumer.wait_for_http(DEADLINE, "/readyz", 200).await;
+    let refused = start("first");
+    refused.wait_for_http(DEADLINE, "/readyz", 200).await;
     rotate(&world).await;
-    let reason = consumer.wait_for_http(NOTICED_WITHIN, "/readyz", 503).await;
-    assert!(reason.contains("password authentication failed"), "{reason}");
-    drop(consumer);
+    let because = refused.wait_for_http(NOTICED_WITHIN, "/readyz", 503).await;
+    assert!(because.contains("password authentication failed"), "{because}");
+    drop(refused);
 
     let consumer = start("second");
     consumer.wait_for_http(DEADLINE, "/readyz", 200).await;

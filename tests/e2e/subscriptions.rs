@@ -34,7 +34,7 @@ async fn a_subscription_that_exists_and_is_another_one_is_refused_with_what_diff
     let create = |name| [&create[..], &[name]].concat();
 
     subscribe(&world, OTHER, "video.events", Ordering::Ignored);
-    let hint = "[subscription-differs]";
+    let hint = "subscription-differs";
     init(&world, &create("other"), 3, &["it does not deliver in order", hint]).await;
     subscribe(&world, "projects/test/subscriptions/elsewhere", "other.events", Ordering::PerKey);
     let differs =

@@ -54,13 +54,13 @@ async fn stops_and_is_passed(world: &InboxDatabase, error: &str, bad: &str) {
     let told = world.succeed(advance.into_iter().chain(["--discard-rows", "3"])).await;
     let named = told.lines().find(|line| line.contains(BAD)).unwrap_or_default();
     assert!(named.contains("the server cannot send it"), "{told}");
-    let status = world.succeed(["status"]).await;
-    assert!(status.contains("walrelay run") && !status.contains("slot advance"), "{status}");
+    let passed = world.succeed(["status"]).await;
+    assert!(passed.contains("walrelay run") && !passed.contains("slot advance"), "{passed}");
 
     let relay = world.start_relay([]).await;
-    let (_, command) = told.split_once("walrelay replay start --source table").expect("a command");
-    assert!(!command.contains(BAD), "{told}");
-    let words = command.lines().next().unwrap_or_default().split_whitespace();
+    let (_, rest) = told.split_once("walrelay replay start --source table").expect("a command");
+    assert!(!rest.contains(BAD), "{told}");
+    let words = rest.lines().next().unwrap_or_default().split_whitespace();
     world.succeed(["replay", "start", "--source", "table"].into_iter().chain(words)).await;
     walrelay_testkit::wait_until(DEADLINE, "all other rows to be stored", async || {
         let stored: Vec<_> = world.pubsub.stored().into_iter().map(|row| row.event_id).collect();

@@ -75,11 +75,10 @@ async fn every_named_statement_is_prepared_on_each_version() {
         migrate(&session, &[QualifiedName::new("public", "app_outbox")]).await.expect("an outbox");
         migrate_inbox(&session).await.expect("an inbox");
         let mut note = |it: &NamedText, done: Result<(), tokio_postgres::Error>| {
-            if let Err(error) = done {
-                let reason =
-                    error.as_db_error().map_or_else(|| error.to_string(), ToString::to_string);
-                refused.push(format!("Postgres {major}: {}: {reason}", it.place));
-            }
+            let Err(error) = done else { return };
+            let answer = error.as_db_error();
+            let reason = answer.map_or_else(|| error.to_string(), ToString::to_string);
+            refused.push(format!("Postgres {major}: {}: {reason}", it.place));
         };
         // A script may change the settings of its session. Some create tables that statements use.
         for script in &scripts {

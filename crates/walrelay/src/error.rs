@@ -301,16 +301,16 @@ impl Error {
     /// Returns the exit code of the process.
     #[must_use]
     pub fn exit(&self) -> Exit {
-        match self {
-            Self::Demo { exit, .. } => *exit,
-            // The relay stopped because of this error, so the running relay's reaction counts.
-            Self::Relay(error) => match error.action() {
-                Action::Stop(exit) => exit,
-                // The relay would wait for this condition, but a command exits.
-                Action::Wait => error.code().exit(),
-                Action::Reconnect | Action::StandBy => Exit::Unexpected,
-            },
-            other => other.code().exit(),
+        if let Self::Demo { exit, .. } = self {
+            return *exit;
+        }
+        // The relay stopped because of its error, so the running relay's reaction counts.
+        let Self::Relay(error) = self else { return self.code().exit() };
+        match error.action() {
+            Action::Stop(exit) => exit,
+            // The relay would wait for this condition, but a command exits.
+            Action::Wait => error.code().exit(),
+            Action::Reconnect | Action::StandBy => Exit::Unexpected,
         }
     }
 

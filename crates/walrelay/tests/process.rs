@@ -145,10 +145,10 @@ fn config_show_prints_every_value_with_its_source_and_no_secret() {
         text(&output.stdout).to_owned()
     };
     let json: serde_json::Value = serde_json::from_str(&show(&["--output", "json"])).unwrap();
-    let value = |json: &serde_json::Value, name: &str| {
+    let value = |shown: &serde_json::Value, name: &str| {
         let of = |value: &&serde_json::Value| value["option"] == name;
-        let found = json.as_array().unwrap().iter().find(of);
-        let found = found.unwrap_or_else(|| panic!("{name} is missing in {json:#}"));
+        let found = shown.as_array().unwrap().iter().find(of);
+        let found = found.unwrap_or_else(|| panic!("{name} is missing in {shown:#}"));
         (found["value"].clone(), found["source"].as_str().unwrap().to_owned())
     };
     for (name, expected, source) in [
@@ -161,8 +161,8 @@ fn config_show_prints_every_value_with_its_source_and_no_secret() {
     }
     assert_eq!(value(&json, "project"), (serde_json::Value::Null, "default".to_owned()));
     let flags = ["--output=json", "--", "run", "--slot", "flag"];
-    let json: serde_json::Value = serde_json::from_str(&show(&flags)).unwrap();
-    assert_eq!(value(&json, "slot"), ("flag".into(), "command line".to_owned()));
+    let given: serde_json::Value = serde_json::from_str(&show(&flags)).unwrap();
+    assert_eq!(value(&given, "slot"), ("flag".into(), "command line".to_owned()));
     let consumer = show(&["--", "consumer", "run", "billing"]);
     let workers = consumer.lines().find(|line| line.starts_with("workers ")).unwrap();
     assert!(workers.contains(" 7 ") && workers.ends_with(file), "{workers}");

@@ -43,7 +43,7 @@ pub(in crate::commands) async fn run_cancellable_in<T>(
     work: impl Future<Output = Result<T, Error>>,
     shutdown: &Shutdown,
 ) -> Result<T, Error> {
-    run_cancellable(connect, pid, work, shutdown.requested())
-        .await
-        .unwrap_or(Err(Error::Interrupted))
+    // The work of some commands is large, and would make the futures of their callers large.
+    let done = Box::pin(run_cancellable(connect, pid, work, shutdown.requested())).await;
+    done.unwrap_or(Err(Error::Interrupted))
 }
