@@ -355,7 +355,7 @@ async fn missing_objects_are_named_with_their_exit_code() {
     ends(&world, &[&prune[..], &["7d"]].concat(), 2, "applied again").await;
     let retry = world.run(["inbox", "retry"]).await;
     assert_eq!(retry.code, Some(2), "{}", retry.text);
-    assert!(retry.text.contains("\n  ID: not set; name the events"), "{}", retry.text);
+    assert!(retry.text.contains("<ID|--all-dead>"), "{}", retry.text);
 }
 
 #[tokio::test]

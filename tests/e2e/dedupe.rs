@@ -97,7 +97,11 @@ async fn a_key_at_a_forged_position_is_named_and_reset_and_what_it_skipped_is_ap
     assert_eq!(unasked.code, Some(2), "{}", unasked.text);
     assert!(unasked.text.contains("FFFF/0") && unasked.text.contains("10 event(s)"), "{unasked:?}");
     let done = world.succeed(reset("key-1").into_iter().chain(["--yes"])).await;
-    assert!(done.contains("10 skipped event(s)") && done.contains("backfill"), "{done}");
+    assert!(
+        done.contains("10 skipped event(s)")
+            && done.contains("walrelay replay start --source table"),
+        "{done}"
+    );
 
     world
         .succeed(["replay", "start", "--source", "table", "--in-place", "--aggregate-id", "key-1"])

@@ -37,6 +37,6 @@ async fn a_key_near_pubsubs_bound_is_named_within_ten_seconds() {
     assert_eq!(heaviest["topic"], "projects/test/topics/video.events");
     let metrics = relay.wait_for_http(DEADLINE, "/metrics", 200).await;
     assert!(metrics.lines().any(|line| line == "walrelay_hot_keys 1"), "{metrics}");
-    let warning = relay.wait_for_line(DEADLINE, "nears what Pub/Sub takes").await;
+    let warning = relay.wait_for_line(DEADLINE, "approaches Pub/Sub's limit").await;
     assert!(!warning.contains("the-hot-one"), "a key in the log: {warning}");
 }

@@ -97,7 +97,7 @@ async fn run_check_and_init_agree_about_another_servers_record() {
     for command in ["run", "check", "init"] {
         let command = world.command([command]).env("WALRELAY_ON_SLOT_LOST", "stop");
         let done = command.finish(DEADLINE).await;
-        assert_refused(&done, 5, &["positions-of-another-server"]);
+        assert_refused(&done, 5, &["walrelay slot recover"]);
     }
 }
 

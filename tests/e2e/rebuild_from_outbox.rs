@@ -130,7 +130,7 @@ async fn a_row_that_was_dead_and_is_cured_is_rebuilt_as_it_was_published() {
     let dead = "SELECT string_agg(event_id, ' ' ORDER BY event_id) FROM app_outbox_dispatch WHERE status = 'dead'";
     let dead = text(&world, dead).await;
     let (cured, other) = dead.split_once(' ').expect("two rows are dead");
-    world.succeed(["dispatch", "edit", cured, "--key", "A-17"]).await;
+    world.succeed(["dispatch", "edit", cured, "--set-key", "A-17"]).await;
     world.catch_up().await;
     world.wait_applied(21).await;
     let before = text(&world, READ_MODEL).await;

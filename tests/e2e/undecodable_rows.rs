@@ -27,8 +27,8 @@ fn word_behind<'a>(text: &'a str, before: &str) -> &'a str {
     behind.split([' ', ',', '\n']).next().unwrap_or_default()
 }
 
-/// Checks that the relay stops at the row, that `status` names the command that passes it, and that
-/// the printed commands skip it when run literally.
+/// Checks that the relay stops at the row, and that `status` names the command that passes it. The
+/// printed commands skip the row when they are run literally.
 async fn stops_and_is_passed(world: &InboxDatabase, error: &str, bad: &str) {
     let good = |number| insert(&id_of(number), "payload", "'{}'");
     world.execute(&good(1)).await;

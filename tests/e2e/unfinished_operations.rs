@@ -123,7 +123,7 @@ async fn reset_without_anchor(step: &str) -> Option<InboxDatabase> {
 async fn a_reset_whose_anchor_is_gone_is_given_up_and_the_slot_goes_on() {
     let Some(world) = reset_without_anchor("reset-begun").await else { return };
     let told = world.succeed(["run", "--until-caught-up"]).await;
-    assert!(told.contains("is given up: the anchor is gone"), "{told}");
+    assert!(told.contains("is abandoned, because the anchor is gone"), "{told}");
     assert_nothing_lost(&world).await;
     assert_eq!(world.pubsub.emulator().published(&topic("video.events")).len(), 42);
 }

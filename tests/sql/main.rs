@@ -64,6 +64,14 @@ fn statements_and_scripts() -> (Vec<NamedText>, Vec<NamedText>) {
     found.into_iter().partition(|it| it.kind == "name")
 }
 
+/// Returns the server's reason if it refuses a text.
+fn refusal(major: u32, it: &NamedText, done: Result<(), tokio_postgres::Error>) -> Option<String> {
+    let error = done.err()?;
+    let answer = error.as_db_error();
+    let reason = answer.map_or_else(|| error.to_string(), ToString::to_string);
+    Some(format!("Postgres {major}: {}: {reason}", it.place))
+}
+
 #[tokio::test]
 async fn every_named_statement_is_prepared_on_each_version() {
     let (statements, scripts) = statements_and_scripts();
@@ -74,19 +82,14 @@ async fn every_named_statement_is_prepared_on_each_version() {
         let session = database.connect().await;
         migrate(&session, &[QualifiedName::new("public", "app_outbox")]).await.expect("an outbox");
         migrate_inbox(&session).await.expect("an inbox");
-        let mut note = |it: &NamedText, done: Result<(), tokio_postgres::Error>| {
-            let Err(error) = done else { return };
-            let answer = error.as_db_error();
-            let reason = answer.map_or_else(|| error.to_string(), ToString::to_string);
-            refused.push(format!("Postgres {major}: {}: {reason}", it.place));
-        };
         // A script may change the settings of its session. Some create tables that statements use.
         for script in &scripts {
             let own = database.connect().await;
-            note(script, own.batch_execute(&script.text).await);
+            refused.extend(refusal(major, script, own.batch_execute(&script.text).await));
         }
         for statement in &statements {
-            note(statement, session.prepare(&statement.text).await.map(drop));
+            let prepared = session.prepare(&statement.text).await.map(drop);
+            refused.extend(refusal(major, statement, prepared));
         }
         eprintln!("{} statements on Postgres {major}", statements.len());
     }

@@ -32,7 +32,7 @@ pub(crate) fn logged_errors_have_codes(files: &Files) -> Vec<Finding> {
         for (start, _) in code.match_indices("tracing::error!(") {
             let call = &code[start..code[start..].find(';').map_or(code.len(), |end| start + end)];
             if !call.contains("error_code") && !call.contains("broken invariant") {
-                let line = code[..start].lines().count() + 1;
+                let line = code[..start].matches('\n').count() + 1;
                 let remedy =
                     "a logged error has no `error_code`: add the code that selects the fix";
                 findings.push(Finding::new(path, line, remedy));

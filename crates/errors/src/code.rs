@@ -381,6 +381,7 @@ mod tests {
     fn a_running_relay_waits_for_a_state_that_another_command_ends_and_for_another_password() {
         let waits_for = [
             Code::DispatchTableMissing,
+            Code::DispatchTableUnlogged,
             Code::DispatchPermissionMissing,
             Code::DispatchRowsHidden,
             Code::ServerRestored,

@@ -28,7 +28,7 @@ pub enum ReportError {
     Store(#[from] AdminError),
 }
 
-/// Returns the report of `walrelay status --format json`.
+/// Returns the report of `walrelay status --output json`.
 ///
 /// # Errors
 ///

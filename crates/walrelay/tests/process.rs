@@ -161,8 +161,8 @@ fn config_show_prints_every_value_with_its_source_and_no_secret() {
     }
     assert_eq!(value(&json, "project"), (serde_json::Value::Null, "default".to_owned()));
     let flags = ["--output=json", "--", "run", "--slot", "flag"];
-    let given: serde_json::Value = serde_json::from_str(&show(&flags)).unwrap();
-    assert_eq!(value(&given, "slot"), ("flag".into(), "command line".to_owned()));
+    let of_run: serde_json::Value = serde_json::from_str(&show(&flags)).unwrap();
+    assert_eq!(value(&of_run, "slot"), ("flag".into(), "command line".to_owned()));
     let consumer = show(&["--", "consumer", "run", "billing"]);
     let workers = consumer.lines().find(|line| line.starts_with("workers ")).unwrap();
     assert!(workers.contains(" 7 ") && workers.ends_with(file), "{workers}");

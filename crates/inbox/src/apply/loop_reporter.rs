@@ -10,7 +10,7 @@ use walrelay_inbox_core::Failure;
 use crate::apply::database::{Applied, Registration};
 use crate::apply::loop_state::{Debounce, LogRateLimit, REFUSED_LASTS};
 use crate::event::Event;
-use crate::health::{Health, Rebuild};
+use crate::health::{Health, HeldTotals, Rebuild};
 use crate::metrics::{Metrics, ROWS_DEAD, ROWS_RETRYING};
 use crate::operator::pending_counts::Waiting;
 use crate::operator::unfinished_rebuild::UnfinishedRebuild;
@@ -101,6 +101,17 @@ impl Observed {
     pub(crate) fn note_end(&self) {
         let Waiting { retrying, dead, .. } = self.health.waiting().unwrap_or_default();
         tracing::info!(retrying, dead, "stopped");
+    }
+
+    /// Reports the events that are held in memory. Holding none is progress, unless all are refused.
+    pub(crate) fn note_holdings(&self, holdings: HeldTotals) {
+        if holdings.messages == 0 && !self.is_refusing() {
+            self.health.progress();
+        }
+        self.metrics.held_messages.set(holdings.messages as u64);
+        self.metrics.held_bytes.set(holdings.bytes as u64);
+        self.metrics.held_keys.set(holdings.keys as u64);
+        self.health.set_holdings(holdings);
     }
 
     /// Logs that the consumer's row is missing or present again.

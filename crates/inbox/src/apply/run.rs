@@ -583,11 +583,8 @@ impl Run {
     fn observe(&self, now: Instant) {
         self.observed.health.beat();
         if self.course == LoopState::On {
-            self.observed.health.set_phase(if self.is_paused {
-                Phase::Paused
-            } else {
-                Phase::Consuming
-            });
+            let phase = if self.is_paused { Phase::Paused } else { Phase::Consuming };
+            self.observed.health.set_phase(phase);
         }
         let holdings = HeldTotals {
             messages: self.intake.messages(),
@@ -596,13 +593,7 @@ impl Run {
             batches: self.intake.batches_out(),
             oldest: self.intake.oldest(now.into_std()),
         };
-        if holdings.messages == 0 && !self.observed.is_refusing() {
-            self.observed.health.progress();
-        }
-        self.observed.metrics.held_messages.set(holdings.messages as u64);
-        self.observed.metrics.held_bytes.set(holdings.bytes as u64);
-        self.observed.metrics.held_keys.set(holdings.keys as u64);
-        self.observed.health.set_holdings(holdings);
+        self.observed.note_holdings(holdings);
         self.observed.health.set_generation(&self.subscription, self.plan.generation);
     }
 }

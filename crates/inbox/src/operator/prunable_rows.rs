@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use walrelay_pg_client::{SqlClient, TableAccess, refuse_hidden_rows};
+use walrelay_pg_client::{SqlClient, TableAccess, refuse_hidden_rows, sql};
 
 use super::admin::{failed, refuse_hidden_consumers};
 use crate::error::InboxError;
@@ -18,11 +18,7 @@ pub async fn prunable_rows(
     consumer: &str,
     older_than: Duration,
 ) -> Result<i64, InboxError> {
-    let sql = "SELECT count(*) FROM public.app_inbox AS i \
-                 JOIN public.app_inbox_consumer AS c ON c.consumer = i.consumer \
-                WHERE i.consumer = $1 \
-                  AND (i.generation < c.generation OR i.status IN ('done', 'late', 'discarded') \
-                       AND i.received_at < now() - make_interval(secs => $2))";
+    let sql = sql!("prunable_rows.sql", "count");
     refuse_hidden_consumers(client, TableAccess::Read).await?;
     refuse_hidden_rows(client, &inbox_tables()[1..], TableAccess::Read).await?;
     let row = client.query_one(sql, &[&consumer, &older_than.as_secs_f64()]).await;

@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 
 use super::ARGUMENTS;
 use crate::options::values::{count, duration, reason};
@@ -89,6 +89,7 @@ pub struct InboxShowArgs {
 
 /// `walrelay inbox retry`.
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("events").required(true).args(["ids", "all_dead"]))]
 #[command(next_help_heading = ARGUMENTS)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub struct InboxRetryArgs {
@@ -96,7 +97,7 @@ pub struct InboxRetryArgs {
     #[arg(value_name = "ID")]
     pub ids: Vec<String>,
     /// Every dead event of this consumer.
-    #[arg(long, conflicts_with = "ids", required_unless_present = "ids")]
+    #[arg(long)]
     pub all_dead: bool,
     /// Do not ask.
     #[arg(short, long)]

@@ -4,7 +4,7 @@ use serde_json::json;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 use walrelay_outbox_admin::AdminError;
-use walrelay_pg_client::{SqlClient, connect_sql};
+use walrelay_pg_client::{SqlClient, connect_sql, sql};
 
 use crate::config::{EmitConfig, OutputFormat};
 use crate::error::Error;
@@ -59,8 +59,7 @@ async fn event_id(
 ) -> Result<Option<String>, Error> {
     let found = client
         .query_typed_opt(
-            "SELECT id::text FROM public.app_outbox
-              WHERE aggregatetype = $1 AND aggregateid = $2 AND version = $3",
+            sql!("emit.sql", "event_id"),
             &[
                 (&config.aggregate_type, Type::TEXT),
                 (&config.aggregate_id, Type::TEXT),
