@@ -123,7 +123,7 @@ impl OperationResumer<'_> {
                 tracing::warn!(
                     slot,
                     "an upgrade was being prepared by a process that is gone: it is called off, and the slot goes on; \
-                     `walrelay upgrade prepare` begins anew"
+                     `walrelay upgrade prepare` starts again"
                 );
                 Ok(Outcome::CalledOff(begun))
             }

@@ -43,7 +43,7 @@ pub(in crate::commands) struct InvalidTopicRows {
 
 impl InvalidTopicRows {
     /// The fix. The finding stays until the rows are deleted, because outbox rows never change.
-    pub(in crate::commands) const FIX: &'static str = "mend --topic-template, or what writes those rows; `walrelay dispatch list` has the ones \
+    pub(in crate::commands) const FIX: &'static str = "correct --topic-template, or the producer of these rows; `walrelay dispatch list` has the ones \
          that are dead, and `walrelay dispatch edit ID --set-topic NAME` gives one its way; this is told until they are deleted \
          from the outbox";
 
