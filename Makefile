@@ -11,10 +11,10 @@ SEEDS ?= 10000
 SECONDS_PER_TARGET ?= 60
 FUZZ_DIR := crates/pgoutput-parser/fuzz
 
-.PHONY: help demo build test lint deny bench sim soak fuzz mutants clean
+.PHONY: help demo build test lint lint-deploy docs deny bench sim soak fuzz mutants clean
 
 help: ## List the commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## Postgres, Pub/Sub, producer, relay and subscriber in one process: see it work
 	@scripts/install-servers.sh --demo-only
@@ -27,9 +27,16 @@ test: ## Every test, on every Postgres version that can be had
 	@scripts/install-servers.sh
 	@scripts/test.sh $(ARGS)
 
-lint: ## Formatting and clippy, warnings denied
+lint: ## Formatting, clippy with warnings denied, the rules of tests/tidy for code and pages
 	cargo fmt --all --check
+	scripts/tidy.sh
 	cargo clippy --workspace --all-targets -- -D warnings
+
+lint-deploy: ## Charts, manifests, rules, dashboards, workflows, scripts; skips what it cannot install
+	@scripts/lint-deploy.sh
+
+docs: ## The book in target/book; its links, headings and spelling; skips what it cannot install
+	@scripts/docs.sh
 
 deny: ## Advisories, licences and sources of the dependencies (needs cargo-deny)
 	cargo deny check
@@ -58,6 +65,6 @@ fuzz: ## The decoder's fuzz targets, a minute each (needs cargo-fuzz and a night
 mutants: ## Changes of the code that no test notices (needs cargo-mutants; hours): make mutants ARGS=core
 	@scripts/mutants.sh $(ARGS)
 
-clean: ## Remove what was built and the servers from npm
+clean: ## Remove build results, installed servers and installed tools
 	cargo clean
-	rm -rf .servers
+	rm -rf .servers .tools

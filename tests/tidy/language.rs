@@ -3,13 +3,13 @@
 use crate::repository::{Files, Finding, rust_files};
 
 /// Longer sentences need a second reading.
-const SENTENCE_WORDS_MAX: usize = 25;
+pub(crate) const SENTENCE_WORDS_MAX: usize = 25;
 
 /// Of 1,000 words in comments. A clause that begins with this word usually hides its actor.
-const WHAT_PER_THOUSAND_MAX: usize = 3;
+pub(crate) const WHAT_PER_THOUSAND_MAX: usize = 3;
 
 /// Words with a plainer or more usual replacement.
-const BANNED: &[(&str, &str)] = &[
+pub(crate) const BANNED: &[(&str, &str)] = &[
     ("mend", "fix"),
     ("mends", "fixes"),
     ("mended", "fixed"),
@@ -71,9 +71,9 @@ fn comments(text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// The comment without its code, in sentences of lower-case words.
-fn sentences(comment: &str) -> Vec<Vec<String>> {
-    let prose: Vec<&str> = comment.split('`').step_by(2).collect();
+/// Returns a text without its code, in sentences of lower-case words.
+pub(crate) fn sentences(text: &str) -> Vec<Vec<String>> {
+    let prose: Vec<&str> = text.split('`').step_by(2).collect();
     let prose = prose.join("x");
     let mut sentences = vec![Vec::new()];
     for word in prose.split_whitespace() {

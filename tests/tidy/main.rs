@@ -9,6 +9,7 @@ mod import_cycles;
 mod language;
 mod layers;
 mod modules;
+mod prose;
 mod repository;
 mod source;
 mod sql_statements;
@@ -29,6 +30,10 @@ const RULES: &[Rule] = &[
     language::comments_have_short_sentences,
     language::comments_use_the_words_of_the_field,
     language::comments_name_their_actors,
+    prose::pages_have_short_sentences,
+    prose::pages_use_the_words_of_the_field,
+    prose::pages_name_their_actors,
+    prose::pages_are_short,
     file_places::files_are_in_a_module_tree,
     file_places::folders_are_small,
     file_places::test_files_are_targets,
