@@ -8,6 +8,7 @@ mod manifests;
 mod manual;
 mod promql;
 mod queries;
+mod runbooks;
 mod services;
 mod units;
 

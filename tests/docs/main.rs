@@ -4,6 +4,7 @@
 mod blocks;
 mod feed;
 mod recipes;
+mod runbooks;
 mod web;
 
 use std::fs;
