@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 mod empty_root;
+mod hardening;
 mod manifests;
 mod manual;
 mod promql;

@@ -33,7 +33,7 @@ const DEAD: &str = "
     INSERT INTO app_inbox
            (consumer, generation, event_id, ordering_key, status, next_attempt_at, message)
     VALUES ('billing', 1, 'ID', 'k', 'dead', 'infinity',
-            convert_to('{\"event_id\": \"ID\", \"ordering_key\": \"k\", \"data\": \"{}\"}', 'UTF8'))
+            convert_to('{\"event_id\": \"ID\", \"ordering_key\": \"k\", \"data\": \"e30=\"}', 'UTF8'))
         ON CONFLICT DO NOTHING";
 
 fn root() -> PathBuf {
