@@ -31,17 +31,24 @@ fn text_of(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Returns the files below `deploy/` with these extensions and the compose file, as paths from the
-/// repository root.
+/// The Helm chart with every option, as `scripts/lint-deploy.sh --render` writes it. `make
+/// lint-deploy` compares it with the chart.
+const RENDERED_CHART: &str = "tests/deploy/testdata/helm.yaml";
+
+/// The chart's templates, which are no YAML before they are rendered.
+const TEMPLATES: &str = "/templates";
+
+/// Returns the files below `deploy/` with these extensions, the compose file and the rendered
+/// chart, as paths from the repository root.
 fn files(endings: &[&str]) -> Vec<String> {
-    let mut found = vec!["docker-compose.yml".to_owned()];
+    let mut found = vec!["docker-compose.yml".to_owned(), RENDERED_CHART.to_owned()];
     let mut folders = vec!["deploy".to_owned()];
     while let Some(folder) = folders.pop() {
         let entries = fs::read_dir(root().join(&folder)).expect("a folder that can be read");
         for entry in entries.flatten() {
             let path = format!("{folder}/{}", entry.file_name().to_string_lossy());
             if entry.path().is_dir() {
-                folders.push(path);
+                folders.extend((!path.ends_with(TEMPLATES)).then_some(path));
             } else {
                 found.push(path);
             }
