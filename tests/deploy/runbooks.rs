@@ -59,6 +59,17 @@ fn every_alert_has_a_runbook_with_the_five_headings() {
 }
 
 #[test]
+fn every_alert_has_a_unit_test_in_which_it_fires() {
+    for (alerts, of) in alerts().iter().zip(["walrelay", "walrelay-consumer"]) {
+        let tests = text_of(&format!("deploy/prometheus/tests/{of}.test.yaml"));
+        for alert in alerts {
+            let fires = format!("{{alertname=\"{}\"}}", alert.name);
+            assert!(tests.contains(&fires), "{} never fires in a unit test", alert.name);
+        }
+    }
+}
+
+#[test]
 fn every_runbook_is_of_an_alert() {
     let pages: BTreeSet<String> = alerts().iter().flatten().map(Alert::page).collect();
     let folder = std::fs::read_dir(root().join("docs/runbooks")).unwrap();
