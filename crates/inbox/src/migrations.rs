@@ -22,27 +22,27 @@ pub struct InboxMigration {
 pub const INBOX_MIGRATIONS: [InboxMigration; 6] = [
     InboxMigration {
         file: "inbox/0001_app_inbox.sql",
-        sql: include_str!("../../../migrations/inbox/0001_app_inbox.sql"),
+        sql: include_str!("../migrations/0001_app_inbox.sql"),
     },
     InboxMigration {
         file: "inbox/0002_app_inbox_take.sql",
-        sql: include_str!("../../../migrations/inbox/0002_app_inbox_take.sql"),
+        sql: include_str!("../migrations/0002_app_inbox_take.sql"),
     },
     InboxMigration {
         file: "inbox/0003_app_inbox_run.sql",
-        sql: include_str!("../../../migrations/inbox/0003_app_inbox_run.sql"),
+        sql: include_str!("../migrations/0003_app_inbox_run.sql"),
     },
     InboxMigration {
         file: "inbox/0004_app_inbox_settle.sql",
-        sql: include_str!("../../../migrations/inbox/0004_app_inbox_settle.sql"),
+        sql: include_str!("../migrations/0004_app_inbox_settle.sql"),
     },
     InboxMigration {
         file: "inbox/0005_app_inbox_apply.sql",
-        sql: include_str!("../../../migrations/inbox/0005_app_inbox_apply.sql"),
+        sql: include_str!("../migrations/0005_app_inbox_apply.sql"),
     },
     InboxMigration {
         file: "inbox/0006_app_event_ledger.sql",
-        sql: include_str!("../../../migrations/inbox/0006_app_event_ledger.sql"),
+        sql: include_str!("../migrations/0006_app_event_ledger.sql"),
     },
 ];
 
