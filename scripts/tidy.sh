@@ -11,4 +11,4 @@ program=$(mktemp -d)
 trap 'rm -rf "$program"' EXIT
 CARGO_MANIFEST_DIR="${1:-$PWD}/tests" \
   rustc --edition 2024 --test tests/tidy/main.rs --out-dir "$program"
-"$program/main" --quiet
+RUST_BACKTRACE=0 "$program/main" --quiet

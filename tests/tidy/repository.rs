@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 /// Folders with files from elsewhere.
-const SKIPPED_DIRS: &[&str] = &["target", ".git", ".servers", "node_modules", "corpus"];
+const SKIPPED_DIRS: &[&str] = &["target", ".git", ".servers", ".tools", "node_modules", "corpus"];
 
 /// The text of each file, by its path from the repository root with `/`.
 pub(crate) type Files = BTreeMap<String, String>;
