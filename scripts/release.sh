@@ -6,6 +6,7 @@
 #   scripts/release.sh sbom                   the components of the binary, as CycloneDX
 #   scripts/release.sh checksums              SHA256SUMS over everything in target/release-files
 #   scripts/release.sh image-context v0.1.0   target/image, from the archives in target/archives
+#   scripts/release.sh notes                  the entry of the version in CHANGELOG.md
 #   scripts/release.sh formula BASE_URL       the Homebrew formula, from its template and SHA256SUMS
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -51,6 +52,10 @@ sbom() {
 
 checksums() { (cd "$files" && rm -f SHA256SUMS && sha256 -- * >SHA256SUMS.new && mv SHA256SUMS.new SHA256SUMS); }
 
+notes() {
+  awk -v version="$version" '/^## / { is_entry = index($0, version) } is_entry && !/^## /' CHANGELOG.md
+}
+
 image_context() {
   check_version "$1"
   local pair
@@ -81,7 +86,8 @@ case "${1:-}" in
   archive) archive "$2" ;;
   sbom) sbom ;;
   checksums) checksums ;;
+  notes) notes ;;
   image-context) image_context "$2" ;;
   formula) formula "$2" ;;
-  *) sed -n '2,10p' "$0" >&2; exit 2 ;;
+  *) sed -n '2,11p' "$0" >&2; exit 2 ;;
 esac
