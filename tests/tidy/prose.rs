@@ -45,7 +45,6 @@ const BANNED_ON_PAGES: &[(&str, &str)] = &[
     ("piles up", "accumulates"),
     ("stand", "is"),
     ("stands behind", "is queued behind"),
-    ("takes up", "resumes"),
     ("the other half", "the consumer"),
     ("the other end", "the consumer"),
 ];
