@@ -41,7 +41,8 @@ def scaled(value, base, units):
     step = 0
     while abs(value) >= base and step < len(units) - 1:
         value, step = value / base, step + 1
-    return f"{value:.3g}{units[step]}"
+    figure = f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return figure + units[step]
 
 
 def shown(value, unit):
@@ -57,8 +58,11 @@ def shown(value, unit):
     return scaled(value, 1000, ["", " K", " Mil", " Bil"]) + suffix
 
 
-def rounded_up(value):
+def rounded_up(value, unit):
     """Returns the next figure of which a quarter is short."""
+    if unit in ("bytes", "Bps") and value >= 1024:
+        scale = 1024 ** math.floor(math.log(value, 1024))
+        return rounded_up(value / scale, "short") * scale
     magnitude = 10 ** math.floor(math.log10(value)) if value > 0 else 1
     return next(step * magnitude for step in (1, 1.2, 1.6, 2, 2.4, 3, 4, 5, 6, 8, 10, 12) if step * magnitude >= value * 0.999)
 
@@ -157,7 +161,7 @@ class Panel:
         highest = max((value for _, points in self.series for _, value in points), default=1) or 1
         lowest = min((value for _, points in self.series for _, value in points), default=0)
         lowest = 0 if lowest >= 0 else lowest
-        highest = rounded_up(highest)
+        highest = rounded_up(highest, self.unit)
         for part in range(5):
             y = bottom - (bottom - top) * part / 4
             picture.line([(left, y), (right, y)], "#e9ecef", 1)
@@ -166,6 +170,9 @@ class Panel:
         self.times(picture)
         if not self.series:
             picture.text((left + right) / 2, (top + bottom) / 2, "No data", "#6d6d6d", 12, "middle")
+        if len(self.series) > 5:
+            # The legend has no space for all, so the series with the highest figures come first.
+            self.series.sort(key=lambda one: -max(value for _, value in one[1]))
         x = left - 50
         for number, (name, points) in enumerate(self.series):
             color = COLORS[number % len(COLORS)]

@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
+mod distribution;
 mod empty_root;
 mod hardening;
 mod manifests;
