@@ -55,8 +55,8 @@ install_npm() {
 }
 
 install_cargo() {
-  # A folder of its own for the build, because the one of the workspace has other features.
-  cargo install --quiet --locked --root "$tools" --target-dir "$tools/target" "$2"
+  # One folder for all builds, because the tools share dependencies.
+  cargo install --quiet --locked --root "$tools" --target-dir target/tools "$2"
 }
 
 # Unpacks a Debian package, so that no service is installed or started.
