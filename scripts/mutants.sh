@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Mutation testing: changes the code in every small way there is, and lists the changes that no test
-# notices. Takes hours; docs/testing.md says what is to be expected of it.
+# notices. Takes hours; docs/project/testing.md says what is to be expected of it.
 #
 #   scripts/mutants.sh                        everything
 #   scripts/mutants.sh core -f '*/budget.rs'  one part, with further options of cargo-mutants

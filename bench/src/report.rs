@@ -1,4 +1,4 @@
-//! Writes the tables of docs/benchmarks.md and the JSON file.
+//! Writes the tables of docs/project/benchmarks.md and the JSON file.
 
 use std::fmt::Write as _;
 use std::fs;

@@ -17,7 +17,7 @@ pub(crate) fn table(page: &str, heading: &str) -> Vec<Vec<String>> {
 
 #[test]
 fn every_exit_code_has_an_entry() {
-    let entries = table(&text_of("docs/operations.md"), "Exit codes");
+    let entries = table(&text_of("docs/reference/exit-codes.md"), "Exit codes");
     let codes: Vec<&str> = entries.iter().map(|cells| cells[0].as_str()).collect();
     let all = [
         Exit::Done,
@@ -38,8 +38,8 @@ fn the_documented_grants_cover_every_table_of_init() {
     let files = folder.flatten().map(|entry| entry.path());
     let scripts = files.filter(|path| path.extension().is_some_and(|it| it == "sql"));
     let sql: String = scripts.map(|path| std::fs::read_to_string(path).unwrap()).collect();
-    let page = text_of("docs/operations.md");
-    let (_, rights) = page.split_once("\n## Rights\n").unwrap();
+    let page = text_of("docs/how-to/deploy/roles.md");
+    let (_, rights) = page.split_once("\n## A role for the relay\n").unwrap();
     let (rights, _) = rights.split_once("\n## ").unwrap();
     let tables: Vec<&str> = sql
         .split("CREATE TABLE public.")
@@ -48,6 +48,6 @@ fn the_documented_grants_cover_every_table_of_init() {
         .collect();
     assert!(tables.len() >= 7, "{tables:?}");
     for table in tables {
-        assert!(rights.contains(&format!("`{table}`")), "Rights do not name {table}");
+        assert!(rights.contains(&format!("`{table}`")), "the page does not name {table}");
     }
 }

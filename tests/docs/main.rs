@@ -24,10 +24,44 @@ use recipes::{program, text_of};
 
 /// The state that a page assumes, created before its first block.
 const SETUPS: &[(&str, &str)] = &[
-    ("docs/operations.md", OPERATIONS),
-    ("docs/emulator.md", EVENT),
-    ("migrations/README.md", "CREATE ROLE app"),
+    ("docs/how-to/operate/dead-rows.md", OPERATIONS),
+    ("docs/reference/emulator.md", EVENT),
+    (ROLES, "CREATE ROLE app"),
 ];
+
+/// Pages that continue another page: the blocks of that page run first.
+const CONTINUED: &[(&str, &str)] = &[
+    ("docs/how-to/build/produce-program.md", PRODUCE),
+    (BROWSER, PRODUCE),
+    ("docs/how-to/build/consume-batches.md", CONSUME),
+    ("docs/how-to/build/consume-transaction.md", CONSUME),
+    ("docs/how-to/operate/consumers.md", FIRST_CONSUMER),
+    ("docs/how-to/operate/dead-events.md", FIRST_CONSUMER),
+    ("docs/how-to/operate/audit.md", FIRST_CONSUMER),
+    ("docs/how-to/operate/uninstall.md", ROLES),
+];
+
+/// Pages whose first block needs an empty database, without `walrelay init`.
+const EMPTY: &[&str] = &[
+    "docs/tutorials/quick-start.md",
+    "docs/tutorials/your-own-postgres.md",
+    FIRST_CONSUMER,
+    "migrations/README.md",
+];
+
+const PRODUCE: &str = "docs/how-to/build/produce-sql.md";
+const BROWSER: &str = "docs/how-to/build/produce-browser.md";
+const CONSUME: &str = "docs/how-to/build/consume-sql.md";
+const FIRST_CONSUMER: &str = "docs/tutorials/first-consumer.md";
+
+/// The page whose grants need the consumer's tables.
+const ROLES: &str = "docs/how-to/deploy/roles.md";
+
+/// The README, whose steps run in a separate test because they leave two programs running.
+const README: &str = "README.md";
+
+/// The runbooks, which share one server and have a test of their own.
+const RUNBOOKS: &str = "docs/runbooks/";
 
 /// A row for the relay to publish.
 const EVENT: &str = "
@@ -41,31 +75,20 @@ const OPERATIONS: &str = "
     VALUES ('walrelay', 'ID', '0/1', 0, 'projects/P/topics/T', 'k', '\\x0a0178', 'dead'),
            ('walrelay', 'behind', '0/1', 1, 'projects/P/topics/T', 'k', '\\x0a0178', 'retrying')";
 
-/// Pages whose first block needs an empty database, without `walrelay init`.
-const EMPTY: &[&str] = &["docs/consumer-operations.md", "migrations/README.md"];
-
-/// The page whose grants need the consumer's tables.
-const INBOX: &str = "migrations/README.md";
-
-/// The README, whose steps run in a separate test because they leave two programs running.
-const README: &str = "README.md";
-
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
 /// Returns every page for users and contributors, with its path from the repository root.
 fn pages() -> Vec<(String, String)> {
-    let in_folder = |folder: &str| {
-        let dir = fs::read_dir(root().join(folder)).expect("a folder of pages");
-        let names = dir.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
-        names
-            .filter(|name| name.ends_with(".md"))
-            .map(|name| format!("{folder}{name}"))
-            .collect::<Vec<_>>()
-    };
     let mut paths: Vec<String> =
-        ["", "docs/", "migrations/"].into_iter().flat_map(in_folder).collect();
+        ["", "migrations/"].into_iter().flat_map(|folder| pages_in(folder).0).collect();
+    let mut folders = vec!["docs/".to_owned()];
+    while let Some(folder) = folders.pop() {
+        let (pages, below) = pages_in(&folder);
+        paths.extend(pages);
+        folders.extend(below.into_iter().filter(|folder| folder != RUNBOOKS));
+    }
     paths.sort_unstable();
     let text = |path: &String| fs::read_to_string(root().join(path)).expect("a readable page");
     paths
@@ -75,6 +98,24 @@ fn pages() -> Vec<(String, String)> {
             (path, text)
         })
         .collect()
+}
+
+/// Returns the pages in a folder and the folders in it.
+fn pages_in(folder: &str) -> (Vec<String>, Vec<String>) {
+    let (mut pages, mut folders) = (Vec::new(), Vec::new());
+    for entry in fs::read_dir(root().join(folder)).expect("a folder of pages").flatten() {
+        let path = format!("{folder}{}", entry.file_name().to_string_lossy());
+        match entry.path().is_dir() {
+            true => folders.push(format!("{path}/")),
+            false if path.ends_with(".md") => pages.push(path),
+            false => {}
+        }
+    }
+    (pages, folders)
+}
+
+fn text_of_page(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
 /// Returns the consumer's migrations in order.
@@ -139,18 +180,28 @@ impl Page {
         let (path_of_page, binary) = (path.to_owned(), binary.to_owned());
         let control = pubsub.control();
         let page = Self { path: path_of_page, server, pubsub, control, client, feed, binary };
-        if !EMPTY.contains(&path) {
-            page.shell("walrelay init", "setup").await;
+        let earlier = CONTINUED.iter().find(|(of, _)| *of == path).map(|(_, earlier)| *earlier);
+        page.set_up(earlier.unwrap_or(path)).await;
+        if let Some(earlier) = earlier {
+            for block in &blocks_of(earlier, &text_of_page(earlier)) {
+                page.run(block).await;
+            }
         }
-        if path == INBOX {
+        Some(page)
+    }
+
+    async fn set_up(&self, path: &str) {
+        if !EMPTY.contains(&path) {
+            self.shell("walrelay init", "setup").await;
+        }
+        if path == ROLES {
             for sql in inbox_migrations() {
-                page.client.batch_execute(&sql).await.expect("the inbox's tables");
+                self.client.batch_execute(&sql).await.expect("the inbox's tables");
             }
         }
         for (_, sql) in SETUPS.iter().filter(|(of, _)| *of == path) {
-            page.client.batch_execute(sql).await.expect("the page's setup");
+            self.client.batch_execute(sql).await.expect("the page's setup");
         }
-        Some(page)
     }
 
     async fn run(&self, block: &Block) {
@@ -226,35 +277,34 @@ impl Page {
             assert_eq!(open, meant, "{}: open to the internet in {database}", self.path);
         }
         match self.path.as_str() {
-            "docs/operations.md" => self.assert_dispatch_is_operated().await,
-            "docs/emulator.md" => self.assert_the_event_is_shown().await,
-            "docs/producing.md" => self.assert_events_are_written().await,
-            "docs/consuming.md" => self.assert_events_are_applied_once().await,
-            "docs/consumer-operations.md" => self.assert_the_read_model_has_the_order().await,
+            "docs/how-to/operate/dead-rows.md" => self.assert_dispatch_is_operated().await,
+            "docs/reference/emulator.md" => self.assert_the_event_is_shown().await,
+            "docs/how-to/build/produce-program.md" => self.assert_events_are_written().await,
+            BROWSER => self.assert_anon_is_refused("SELECT place_order('E-1', 1)").await,
+            "docs/how-to/build/consume-batches.md" | "docs/how-to/build/consume-transaction.md" => {
+                self.assert_events_are_applied_once().await;
+            }
+            FIRST_CONSUMER => self.assert_the_read_model_has_the_order().await,
             _ => {}
         }
+    }
+
+    async fn assert_anon_is_refused(&self, statement: &str) {
+        let anybody = format!("SET ROLE anon; {statement}");
+        let refused = self.client.batch_execute(&anybody).await.expect_err("it is not for anon");
+        assert_eq!(refused.code().map_or("", |it| it.code()), "42501", "{statement}: {refused:?}");
+        self.client.batch_execute("RESET ROLE").await.expect("the role is set back");
     }
 
     /// Checks that each program that could run has placed and paid one order, and that the role
     /// `anon` cannot.
     async fn assert_events_are_written(&self) {
-        for order in
-            ["SELECT place_order('E-1', 1)", "INSERT INTO orders VALUES ('E-1', 'placed', 1)"]
-        {
-            let anybody = format!("SET ROLE anon; {order}");
-            let refused =
-                self.client.batch_execute(&anybody).await.expect_err("it is not for anon");
-            assert_eq!(refused.code().map_or("", |it| it.code()), "42501", "{order}: {refused:?}");
-        }
-        self.client.batch_execute("RESET ROLE").await.expect("the role is set back");
+        self.assert_anon_is_refused("INSERT INTO orders VALUES ('E-1', 'placed', 1)").await;
         let sql = "SELECT aggregateid || ': ' || string_agg(event_type, ', ' ORDER BY version)
-                     FROM app_outbox WHERE aggregateid LIKE '_-1' GROUP BY aggregateid";
+                     FROM app_outbox WHERE aggregateid IN ('B-1', 'C-1') GROUP BY aggregateid";
         for row in self.client.query(sql, &[]).await.expect("the outbox") {
             let events: String = row.get(0);
-            assert!(
-                events.starts_with("D-1") || events.ends_with(": OrderPlaced, OrderPaid"),
-                "{events}"
-            );
+            assert!(events.ends_with(": OrderPlaced, OrderPaid"), "{events}");
         }
     }
 
@@ -303,18 +353,11 @@ impl Page {
 
 #[tokio::test]
 async fn an_event_that_is_given_up_by_hand_lets_its_key_go_on_without_gaps() {
-    const PATH: &str = "docs/consuming.md";
+    const PATH: &str = "docs/how-to/build/consume-batches.md";
     let Some(binary) = binary() else { return skip_unbuilt() };
     let Some(page) = Page::open(PATH, &binary).await else { return };
-    for sql in inbox_migrations() {
-        page.client.batch_execute(&sql).await.expect("the inbox's tables");
-    }
-    let (_, text) = pages().into_iter().find(|(path, _)| path == PATH).expect("the page");
-    let blocks = blocks_of(PATH, &text);
+    let blocks = blocks_of(PATH, &text_of_page(PATH));
     let with = |part: &str| blocks.iter().find(|block| block.text.contains(part)).expect("a block");
-    for part in ["INSERT INTO app_inbox_consumer", "CREATE FUNCTION apply_orders"] {
-        page.run(with(part)).await;
-    }
     // One event per batch, because the page's handler reads only the newest event of a batch.
     for (n, data, result) in [
         (1, r#"{"status": "paid", "total": 1}"#, "done"),
@@ -367,55 +410,59 @@ async fn output(mut command: Command) -> Output {
 }
 
 #[tokio::test]
-async fn the_readmes_five_minutes_end_with_the_event_in_pubsub() {
+async fn the_readmes_quick_start_ends_with_the_message() {
     let Some(binary) = binary() else { return skip_unbuilt() };
     let Some(installation) = installation_or_skip() else { return };
     let server = PrivatePostgres::start(&installation, &[]).expect("a server starts");
-    let (_, text) = pages().into_iter().find(|(path, _)| path == README).expect("the README");
-    let start =
-        blocks_of(README, &text).into_iter().find(|block| block.text.contains("walrelay run"));
-    let start = start.expect("the README's start").text;
+    let start = blocks_of(README, &text_of_page(README))
+        .into_iter()
+        .find(|block| block.text.contains("walrelay run"))
+        .expect("the README's start")
+        .text;
 
-    // A reader has a finished build, a server at the usual address and free ports. This test
-    // replaces them.
-    let build = "make build && export PATH=\"$PWD/target/release:$PATH\"";
+    // A reader has a server at the usual address and free ports. This test replaces them.
     let url = "postgresql://postgres:postgres@127.0.0.1:5432/postgres";
-    let (grpc, control) = (free_port(), free_port());
+    let address = format!("127.0.0.1:{}", free_port());
     let replacements = [
-        (build, "true"),
         (url, &server.url("postgres")),
-        ("127.0.0.1:8085", &format!("127.0.0.1:{grpc}")),
-        (
-            "walrelay emulator --control-listen 127.0.0.1:8086",
-            &format!(
-                "walrelay emulator --listen 127.0.0.1:{grpc} --control-listen 127.0.0.1:{control}"
-            ),
-        ),
-        ("127.0.0.1:8086", &format!("127.0.0.1:{control}")),
+        ("walrelay emulator &", &format!("walrelay emulator --listen {address} &")),
+        ("127.0.0.1:8085", &address),
     ];
     let replaced = replacements.iter().fold(start, |steps, (this, that)| {
         assert!(steps.contains(this), "the README's start has no `{this}` any more");
         steps.replace(this, that)
     });
-    let (steps, look) = replaced.split_once("# 5.").expect("step 5 of the README's start");
-    let (_, look) = look.split_once('\n').expect("the command of step 5");
+    let (steps, run) = replaced.split_once("walrelay run").expect("the relay's start");
+    let run = run.split_once('\n').map_or("", |(_, rest)| rest);
+    assert!(run.trim().is_empty(), "the relay is the last step: {run}");
 
-    // The programs that the block leaves running end when this test closes the pipe.
-    let waits = format!("{steps}\necho READY >&2\ncat >/dev/null || true\nkill $(jobs -p)\nwait\n");
-    let mut running = shell(&waits, &binary)
+    // The relay starts once `tail` has its subscription. A reader types slower than that.
+    let script = format!(
+        "trap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT\n{steps}\ntail=$!\n\
+         read -r\nwalrelay run &\nwait $tail\n"
+    );
+    let shown = std::env::temp_dir().join(walrelay_testkit::random_name("walrelay-readme"));
+    let mut running = shell(&script, &binary)
         .stdin(Stdio::piped())
-        .stdout(Stdio::null())
+        .stdout(fs::File::create(&shown).expect("a file"))
         .spawn()
         .expect("bash starts");
-    wait_until(DEADLINE, "the event of step 4 to be shown by step 5", async || {
+    let ask = format!("curl -s http://{address}/v1/projects/local/subscriptions || true");
+    wait_until(DEADLINE, "the subscription of `walrelay tail`", async || {
         assert!(running.try_wait().expect("bash can be asked").is_none(), "a step failed");
-        let shown = output(shell(look, &binary)).await;
-        String::from_utf8_lossy(&shown.stdout).contains("\"A-1\"").then_some(())
+        let listed = output(shell(&ask, &binary)).await;
+        String::from_utf8_lossy(&listed.stdout).contains("order.events").then_some(())
     })
     .await;
-    drop(running.stdin.take());
-    let ended = async || running.try_wait().expect("bash can be asked");
-    wait_until(DEADLINE, "the programs to end", ended).await;
+    let mut input = running.stdin.take().expect("a pipe");
+    std::io::Write::write_all(&mut input, b"\n").expect("bash reads");
+    wait_until(DEADLINE, "the message to be shown", async || {
+        running.try_wait().expect("bash can be asked")
+    })
+    .await;
+    let text = fs::read_to_string(&shown).expect("the output");
+    fs::remove_file(&shown).expect("the file is there");
+    assert!(text.contains("A-1  v1  OrderPlaced"), "{text}");
 }
 
 /// Returns a port that is currently free, for a program that needs a port setting.

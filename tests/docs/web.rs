@@ -37,4 +37,4 @@ pub(crate) const OPEN_OBJECTS: &str = "
 
 /// Functions that a page opens on purpose.
 pub(crate) const INTENDED_GRANTS: &[(&str, &str)] =
-    &[("docs/producing.md", "authenticated place_order(text,numeric)")];
+    &[("docs/how-to/build/produce-browser.md", "authenticated place_order(text,numeric)")];

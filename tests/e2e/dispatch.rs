@@ -357,7 +357,7 @@ async fn the_manuals_recipe_for_a_key_that_is_too_long_publishes_the_row() {
     assert!(unmended.text.contains("the ordering key in bytes is 2000"), "{}", unmended.text);
     assert_eq!(world.dispatch_count("dead").await, 1, "it is left as it is");
 
-    let manual = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operations.md");
+    let manual = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/how-to/operate/dead-rows.md");
     let manual = std::fs::read_to_string(manual).unwrap();
     let recipe = manual.lines().find(|line| line.starts_with("| give a row a key")).unwrap();
     let (_, recipe) = recipe.split_once("`walrelay ").unwrap();

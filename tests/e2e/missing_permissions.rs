@@ -394,8 +394,8 @@ async fn events_received_while_draining_are_redelivered_before_their_lease_ends(
 /// connection URL.
 async fn reader(world: &InboxDatabase) -> (String, String) {
     let role = format!("{}_reader", world.name());
-    let manual = include_str!("../../migrations/README.md");
-    let (_, section) = manual.split_once("### A role for a consumer").expect("the section");
+    let manual = include_str!("../../docs/how-to/deploy/roles.md");
+    let (_, section) = manual.split_once("## A role for a consumer").expect("the section");
     let (_, sql) = section.split_once("PASSWORD '...';\n").expect("the role");
     let (grants, _) = sql.split_once("```").expect("its end");
     let grants = grants.replace("TO walrelay_consumer", &format!("TO {role}"));

@@ -76,11 +76,11 @@ impl<'a> Role<'a> {
     }
 }
 
-/// Returns the SQL blocks of a section of migrations/README.md.
+/// Returns the SQL blocks of a section of the page about roles.
 fn page(section: &str) -> Vec<String> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../migrations/README.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/how-to/deploy/roles.md");
     let text = fs::read_to_string(path).expect("the page");
-    let (_, behind) = text.split_once(&format!("### {section}\n")).expect("the section");
+    let (_, behind) = text.split_once(&format!("## {section}\n")).expect("the section");
     let its = behind.split("\n##").next().unwrap_or(behind);
     let blocks = its.split("```sql\n").skip(1);
     blocks.map(|block| block.split("```").next().unwrap_or_default().to_owned()).collect()
@@ -88,7 +88,7 @@ fn page(section: &str) -> Vec<String> {
 
 /// Returns the relay's grants, without those for commands that read the outbox.
 fn relay_grants() -> String {
-    page("A role for the relay alone").remove(0)
+    page("A role for the relay").remove(0)
 }
 
 #[tokio::test]
@@ -201,7 +201,7 @@ async fn nothing_is_said_of_an_outbox_whose_rows_are_hidden() {
 async fn nothing_is_said_of_an_inbox_whose_rows_are_hidden() {
     let Some(world) = applied().await else { return };
     let role = Role::create(&world, "LOGIN").await;
-    let [of_outbox, of_inbox, _] = &page("A role that only looks")[..] else { panic!("the page") };
+    let [of_outbox, of_inbox, _] = &page("A role that only reads")[..] else { panic!("the page") };
     role.grant(of_outbox, "auditor").await;
     let grants: Vec<&str> = of_inbox.lines().filter(|line| line.starts_with("GRANT")).collect();
     role.grant(&grants.join("\n"), "auditor").await;
@@ -238,7 +238,7 @@ async fn is_whole(role: &Role<'_>) -> bool {
 async fn an_auditor_with_the_documented_grants_reads_outbox_and_inbox() {
     let Some(world) = applied().await else { return };
     let role = Role::create(&world, "LOGIN").await;
-    let [of_outbox, of_inbox, of_both] = &page("A role that only looks")[..] else {
+    let [of_outbox, of_inbox, of_both] = &page("A role that only reads")[..] else {
         panic!("the page")
     };
     let id: String = world

@@ -102,7 +102,7 @@ async fn a_consumer_that_has_applied_something_is_not_moved_by_a_set_up() {
     init(&world, &other, 2, &["has applied events from it"]).await;
 }
 
-/// The steps in docs/consumer-operations.md, Another subscription.
+/// The steps in docs/how-to/operate/consumers.md, Move to another subscription.
 #[tokio::test]
 async fn a_consumer_that_is_moved_to_an_ordered_subscription_loses_nothing() {
     let Some(world) = InboxDatabase::create().await else { return };

@@ -107,21 +107,35 @@ pub(crate) fn members_inherit_the_lints(files: &Files) -> Vec<Finding> {
         .collect()
 }
 
+/// The contents of the documentation. A page that it does not name is not part of the book.
+const CONTENTS: &str = "SUMMARY.md";
+
+/// The folder of decision records, which have an index with their status.
+const DECISIONS: &str = "decisions/";
+
 pub(crate) fn pages_are_linked(files: &Files) -> Vec<Finding> {
-    let index = files.get("docs/README.md").map_or("", String::as_str);
-    files
+    let text = |path: &str| files.get(path).map_or("", String::as_str);
+    let contents = text("docs/SUMMARY.md");
+    let decisions = text("docs/decisions/README.md");
+    let pages = files
         .keys()
         .filter_map(|path| Some((path, path.strip_prefix("docs/")?)))
-        .filter(|(_, inner)| inner.ends_with(".md") && *inner != "README.md")
-        .filter(|(_, inner)| !index.contains(&format!("({inner}")))
-        .map(|(path, inner)| {
-            Finding::new(
-                path,
-                1,
-                format!("nobody finds this page: link ({inner}) in docs/README.md"),
-            )
-        })
-        .collect()
+        .filter(|(_, inner)| inner.ends_with(".md") && *inner != CONTENTS);
+    let mut findings = Vec::new();
+    for (path, inner) in pages {
+        let mut finding = |index: &str| {
+            let remedy = format!("nobody finds this page: link ({inner}) in {index}");
+            findings.push(Finding::new(path, 1, remedy));
+        };
+        if !contents.contains(&format!("({inner})")) {
+            finding("docs/SUMMARY.md");
+        }
+        let record = inner.strip_prefix(DECISIONS).filter(|name| *name != "README.md");
+        if record.is_some_and(|name| !decisions.contains(&format!("({name})"))) {
+            finding("docs/decisions/README.md, with its status");
+        }
+    }
+    findings
 }
 
 #[cfg(test)]
@@ -186,10 +200,15 @@ mod planted_faults {
     #[test]
     fn a_page_that_nobody_links_is_found() {
         let all = files(&[
-            ("docs/README.md", "[Guarantees](guarantees.md)"),
+            ("docs/SUMMARY.md", "[Guarantees](guarantees.md) [Two](decisions/two.md)"),
             ("docs/guarantees.md", ""),
+            ("docs/reference/errors.md", ""),
             ("docs/decisions/one.md", ""),
+            ("docs/decisions/two.md", ""),
+            ("README.md", ""),
         ]);
-        assert_eq!(places(&pages_are_linked(&all)), [("docs/decisions/one.md", 1)]);
+        let expected =
+            ["docs/decisions/one.md", "docs/decisions/one.md", "docs/decisions/two.md", "docs/reference/errors.md"];
+        assert_eq!(places(&pages_are_linked(&all)), expected.map(|path| (path, 1)));
     }
 }

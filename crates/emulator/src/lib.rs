@@ -4,7 +4,7 @@
 //! stores messages in memory, and loses them when the process ends. Set `PUBSUB_EMULATOR_HOST` to
 //! point a client at it.
 //!
-//! `docs/emulator.md` describes the supported features, the differences from production and from
+//! `docs/reference/emulator.md` describes the supported features, the differences from production and from
 //! the official emulator, the language of faults, and the control port.
 //!
 //! ```

@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn every_function_that_the_manual_grants_is_asked_for() {
-        let manual = include_str!("../../../migrations/README.md");
+        let manual = include_str!("../../../docs/how-to/deploy/roles.md");
         let (_, grants) =
             manual.split_once("GRANT EXECUTE ON FUNCTION\n  app_inbox_apply").expect("the grant");
         let (grants, _) = grants.split_once(" TO walrelay_consumer;").expect("its end");

@@ -526,7 +526,7 @@ async fn preflight_sees_what_a_role_may_not_do() {
             Code::DispatchRowsHidden,
         ]
     );
-    // The statements from the findings and from migrations/README.md are enough.
+    // The statements from the findings and from docs/how-to/deploy/roles.md are enough.
     session
         .run(&format!(
             "ALTER ROLE {role} REPLICATION;

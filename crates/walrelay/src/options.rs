@@ -447,13 +447,12 @@ pub struct RunOptions {
     pub until: UntilOption,
     /// If the slot is lost: wait for `slot recover`, stop with exit 5, or recover without a person
     ///
-    /// With --until-caught-up, `wait` stops with exit 5. `recover` needs SELECT on the outbox table. See
-    /// docs/operations.md, Lost slot.
+    /// With --until-caught-up, `wait` stops with exit 5. `recover` needs SELECT on the outbox table.
     #[arg(long, value_name = "POLICY", default_value = "wait", value_parser = word(ON_SLOT_LOST))]
     pub on_slot_lost: OnSlotLost,
     /// Keep an anchor that reaches back this far, as in 6h, for replays and resets, or `never`; 1m to 3650d
     ///
-    /// It is called `kept`, and keeps no more log than its share of `max_slot_wal_keep_size`. See docs/replay.md.
+    /// It is called `kept`, and retains no more WAL than its share of `max_slot_wal_keep_size`.
     #[arg(long, value_name = "DURATION", default_value = "never", value_parser = duration_or_never("1m", "3650d"))]
     pub anchor_keep: OrNever,
 }

@@ -1,6 +1,8 @@
-//! Generates files from the command line's declaration: the tables of docs/configuration.md, an
-//! annotated configuration file, and a JSON schema for editors. A test compares the files with the
-//! output.
+//! Generates files from the command line's declaration: the tables of the configuration page, the
+//! page of commands, an annotated configuration file, and a JSON schema for editors. A test compares
+//! the files with the output.
+
+pub mod commands;
 
 use std::any::TypeId;
 use std::time::Duration;
@@ -178,6 +180,11 @@ pub fn options() -> Vec<OptionEntry> {
     found
 }
 
+/// Returns the page's heading for a heading of the help.
+fn section_of(heading: &str) -> &str {
+    if SINGLE_HEADINGS.contains(&heading) { SINGLE } else { heading }
+}
+
 /// The position of a heading among those of single commands.
 fn is_late(heading: &str) -> Option<usize> {
     SINGLE_HEADINGS.iter().position(|known| *known == heading)
@@ -269,7 +276,7 @@ pub fn example() -> String {
         "#:schema ./walrelay.schema.json\n\
          # Every option with its default; take the lines you need. `walrelay run --config walrelay.toml`\n\
          # A flag beats the environment, the environment beats this file. What stands below [consumer], or the name\n\
-         # of another command, at the end of the file is for that command alone. docs/configuration.md says more.\n",
+         # of another command, at the end of the file is for that command alone. `walrelay config` says more.\n",
     );
     let mut heading = String::new();
     let mut written = Vec::new();

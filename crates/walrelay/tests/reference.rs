@@ -46,6 +46,11 @@ fn the_page_shows_every_option_as_it_is_declared() {
 }
 
 #[test]
+fn the_page_of_commands_is_what_the_command_line_says() {
+    holds("docs/reference/cli.md", |_| reference::commands::page());
+}
+
+#[test]
 fn the_annotated_file_is_what_the_options_say() {
     holds("deploy/walrelay.toml", |_| reference::example());
 }
@@ -66,17 +71,19 @@ fn every_option_is_explained_and_has_its_heading_on_the_page() {
 }
 
 #[test]
-fn every_flag_is_explained_and_is_on_the_page() {
-    fn look(command: &clap::Command, page: &str) {
+fn every_flag_is_explained_and_is_on_a_page() {
+    fn look(command: &clap::Command, pages: &str) {
         for argument in command.get_arguments() {
             let Some(long) = argument.get_long() else { continue };
             assert!(argument.get_help().is_some(), "--{long} has no help");
-            assert!(page.contains(&format!("`--{long}`")), "--{long} is not on the page");
+            let is_there = ["`", " "].iter().any(|end| pages.contains(&format!("--{long}{end}")));
+            assert!(is_there, "--{long} is on no page");
         }
-        command.get_subcommands().for_each(|command| look(command, page));
+        command.get_subcommands().for_each(|command| look(command, pages));
     }
-    let page = std::fs::read_to_string(format!("{ROOT}/docs/configuration.md")).unwrap();
-    look(&cli::command(), &page);
+    let pages = ["docs/configuration.md", "docs/reference/cli.md"]
+        .map(|page| std::fs::read_to_string(format!("{ROOT}/{page}")).unwrap());
+    look(&cli::command(), &pages.concat());
 }
 
 /// Returns the problems of a command with an option's value.

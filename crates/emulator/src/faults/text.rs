@@ -1,4 +1,4 @@
-//! Parses and prints a fault as text. `docs/emulator.md` describes the language.
+//! Parses and prints a fault as text. `docs/reference/emulator-faults.md` describes the language.
 
 use std::fmt;
 use std::str::FromStr;

@@ -159,19 +159,19 @@ async fn a_role_of_its_own_applies_with_the_grants_of_the_readme() {
     }
 }
 
-/// Returns the first SQL block after this text in the migrations' README.
-fn readme_sql(text: &str) -> &'static str {
-    let readme = include_str!("../../../../migrations/README.md");
-    let (_, section) = readme.split_once(text).expect("the section");
+/// Returns the first SQL block after this text on the page about uninstalling.
+fn uninstall_sql(text: &str) -> &'static str {
+    let page = include_str!("../../../../docs/how-to/operate/uninstall.md");
+    let (_, section) = page.split_once(text).expect("the section");
     let (_, block) = section.split_once("```sql\n").expect("its SQL");
     block.split_once("```").expect("its end").0
 }
 
 #[tokio::test]
-async fn the_readme_takes_everything_away_again() {
+async fn the_page_about_uninstalling_removes_everything() {
     for world in worlds().await {
         world.run("DROP FUNCTION add, add_all").await;
-        world.run(readme_sql("In a consumer's database:\n")).await;
+        world.run(uninstall_sql("In a consumer's database:\n")).await;
 
         let left = "SELECT count(*)::text FROM (SELECT relname FROM pg_class UNION ALL SELECT proname FROM pg_proc
                       UNION ALL SELECT typname FROM pg_type) AS n(name) WHERE name LIKE '%app\\_inbox%'";

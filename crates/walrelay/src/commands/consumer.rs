@@ -36,7 +36,7 @@ const PAUSE_WAIT_MAX: Duration = Duration::from_mins(2);
 /// Pause between attempts to get the lock.
 const AGAIN_AFTER: Duration = Duration::from_millis(200);
 
-/// The grants and policies of the consumer's role, equal to those in migrations/README.md.
+/// The grants and policies of the consumer's role, equal to those in docs/how-to/deploy/roles.md.
 const GRANTS: &str = "\
 GRANT USAGE ON SCHEMA public TO walrelay_consumer;
 GRANT SELECT ON app_inbox_consumer TO walrelay_consumer;
@@ -402,7 +402,7 @@ mod tests {
 
     #[test]
     fn the_grants_that_are_printed_are_those_of_the_manual() {
-        let manual = include_str!("../../../../migrations/README.md");
+        let manual = include_str!("../../../../docs/how-to/deploy/roles.md");
         assert!(manual.contains(GRANTS), "{GRANTS}");
     }
 }

@@ -1,0 +1,134 @@
+//! Generates the page of commands: usage, arguments, options and examples of each command.
+
+use clap::{Arg, Command};
+
+use crate::cli::{self, is_option};
+
+const INTRODUCTION: &str = "<!-- generated from the command line by the test `reference` -->
+
+# Commands
+
+This page lists every command with its arguments and options, as `--help` prints them.
+
+Every command also takes the [general options](configuration.md#general). The arguments in the tables are given on the \
+command line alone. All other options can also be set in the environment and in the file: \
+[configuration](configuration.md).
+";
+
+/// Returns the page of commands.
+#[must_use]
+pub fn page() -> String {
+    let mut text = INTRODUCTION.to_owned();
+    let root = cli::command();
+    for command in root.get_subcommands().filter(|command| is_shown(command)) {
+        add(&mut text, command, &format!("walrelay {}", command.get_name()));
+    }
+    text
+}
+
+fn is_shown(command: &Command) -> bool {
+    command.get_name() != "help" && !command.is_hide_set()
+}
+
+/// Adds a command, and behind it the commands below it.
+fn add(text: &mut String, command: &Command, path: &str) {
+    let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+    text.push_str(&format!("\n## {path}\n\n{}.\n", about.trim_end_matches('.')));
+    let has_subcommands = command.get_subcommands().any(is_shown);
+    if !has_subcommands {
+        let usage = command.clone().bin_name(path).render_usage().to_string();
+        let usage = usage.trim_start_matches("Usage:").trim();
+        text.push_str(&format!("\n```text\n{usage}\n```\n"));
+        text.push_str(&arguments(command));
+        text.push_str(&options(command));
+        text.push_str(&examples(command));
+    }
+    for below in command.get_subcommands().filter(|command| is_shown(command)) {
+        add(text, below, &format!("{path} {}", below.get_name()));
+    }
+}
+
+/// Returns the table of the arguments that only the command line can give.
+fn arguments(command: &Command) -> String {
+    let own = |argument: &&Arg| {
+        let is_help = ["help", "version"].contains(&argument.get_id().as_str());
+        !is_option(argument) && !is_help && !argument.is_hide_set()
+    };
+    let rows: String = command.get_arguments().filter(own).map(row).collect();
+    if rows.is_empty() {
+        return rows;
+    }
+    format!("\n| Argument | Meaning |\n| --- | --- |\n{rows}")
+}
+
+fn row(argument: &Arg) -> String {
+    let value: String = argument
+        .get_value_names()
+        .filter(|_| argument.get_action().takes_values())
+        .map(|names| names.iter().map(|name| format!("<{name}>")).collect())
+        .unwrap_or_default();
+    let name = match (argument.get_short(), argument.get_long()) {
+        (Some(short), Some(long)) => format!("-{short}, --{long} {value}"),
+        (None, Some(long)) => format!("--{long} {value}"),
+        (Some(_) | None, None) => value,
+    };
+    let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
+    format!("| `{}` | {} |\n", name.trim_end(), help.replace('|', "\\|"))
+}
+
+/// Returns the names of the options, by their heading.
+fn options(command: &Command) -> String {
+    let mut headings: Vec<(String, Vec<String>)> = Vec::new();
+    let shown = |argument: &&Arg| is_option(argument) && !argument.is_global_set();
+    for argument in command.get_arguments().filter(shown) {
+        let heading = argument.get_help_heading().unwrap_or_default().to_owned();
+        let name = format!("`--{}`", argument.get_long().unwrap_or_default());
+        match headings.iter_mut().find(|(known, _)| *known == heading) {
+            Some((_, names)) => names.push(name),
+            None => headings.push((heading, vec![name])),
+        }
+    }
+    let line = |(heading, names): &(String, Vec<String>)| {
+        let section = super::section_of(heading);
+        let anchor = section.to_lowercase().replace(' ', "-").replace('/', "");
+        format!("- [{section}](configuration.md#{anchor}): {}\n", names.join(", "))
+    };
+    let lines: String = headings.iter().map(line).collect();
+    if lines.is_empty() { lines } else { format!("\nOptions:\n\n{lines}") }
+}
+
+fn examples(command: &Command) -> String {
+    let Some(help) = command.get_after_help().map(ToString::to_string) else {
+        return String::new();
+    };
+    let lines: Vec<&str> = help.lines().skip(1).map(str::trim).collect();
+    match help.starts_with("Example") {
+        true => format!("\n```text\n{}\n```\n", lines.join("\n").trim_end()),
+        false => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_has_a_section_with_its_usage() {
+        let page = page();
+        for path in ["init", "run", "slot reset", "consumer rebuild", "config show"] {
+            assert!(page.contains(&format!("\n## walrelay {path}\n")), "{path}");
+            assert!(page.contains(&format!("\nwalrelay {path} ")), "{path}");
+        }
+        assert!(!page.contains("## walrelay help"), "{page}");
+    }
+
+    #[test]
+    fn arguments_are_in_the_table_and_options_are_links() {
+        let page = page();
+        let (_, section) = page.split_once("\n## walrelay slot reset\n").unwrap_or_default();
+        let section = section.split("\n## ").next().unwrap_or_default();
+        assert!(section.contains("| `--to-anchor <NAME>` |"), "{section}");
+        assert!(section.contains("| `-y, --yes` |"), "{section}");
+        assert!(section.contains("(configuration.md#postgres): `--database-url`"), "{section}");
+    }
+}
