@@ -11,7 +11,7 @@ SEEDS ?= 10000
 SECONDS_PER_TARGET ?= 60
 FUZZ_DIR := crates/pgoutput-parser/fuzz
 
-.PHONY: help demo build test lint lint-deploy docs deny bench sim soak fuzz mutants clean
+.PHONY: help demo build test lint lint-deploy docs deny bench bench-peers sim soak fuzz mutants clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,12 @@ bench: ## Throughput, latency, memory; tables, and JSON in bench/results/; quick
 	@scripts/install-servers.sh --demo-only
 	cargo build --release -p walrelay -p walrelay-bench --bins
 	$${CARGO_TARGET_DIR:-target}/release/walrelay-bench --size $(if $(QUICK),quick,full) $(ARGS)
+
+bench-peers: ## The relay beside Debezium Server and Watermill; quick: make bench-peers QUICK=1
+	@scripts/install-servers.sh --demo-only
+	@scripts/install-peers.sh
+	cargo build --release -p walrelay -p walrelay-bench --bins
+	$${CARGO_TARGET_DIR:-target}/release/walrelay-bench peers --size $(if $(QUICK),quick,full) $(ARGS)
 
 sim: ## The simulation: make sim SEEDS=100000 for many, SEED=17 make sim for one
 	WALRELAY_SIM_SEEDS=$(SEEDS) WALRELAY_SIM_SEED=$(SEED) cargo test --release -p walrelay-tests --test simulation -- $(ARGS)

@@ -96,6 +96,11 @@ impl Server {
         &self.relay
     }
 
+    /// Stops the server as an administrator does and starts it again on the same port.
+    pub(crate) fn restart(&mut self) -> Result<(), Failure> {
+        Ok(self.postgres.restart()?)
+    }
+
     /// Creates a database with `walrelay init`. Its slot never moves: readers use copies of the
     /// slot.
     pub(crate) async fn create(&self, name: &str) -> Result<Database, Failure> {

@@ -14,6 +14,7 @@ mod failure;
 mod live;
 mod machine;
 mod outage;
+mod peers;
 mod process;
 mod raw_codec;
 mod report;
@@ -34,6 +35,7 @@ use clap::{Parser, Subcommand};
 
 use crate::clients::PublishOptions;
 use crate::consume::SubscribeOptions;
+use crate::peers::PeersOptions;
 use crate::sink::SinkOptions;
 use crate::suite::SuiteOptions;
 
@@ -53,6 +55,8 @@ enum Part {
     Sink(SinkOptions),
     /// A publisher that the relay is compared with.
     Publish(PublishOptions),
+    /// The relay beside the tools that people deploy instead.
+    Peers(PeersOptions),
     /// The subscriber that the consumer is compared with.
     Subscribe(SubscribeOptions),
 }
@@ -62,6 +66,7 @@ fn main() -> ExitCode {
     let done = match line.part {
         None => suite::execute(&line.suite),
         Some(Part::Sink(options)) => sink::execute(options),
+        Some(Part::Peers(options)) => peers::execute(&options),
         Some(Part::Publish(options)) => clients::execute(&options),
         Some(Part::Subscribe(options)) => consume::execute(&options),
     };

@@ -383,7 +383,7 @@ fn applied_live(results: &Results) -> String {
 
 /// Formats a table whose first column is text and whose other columns are numbers. Returns an empty
 /// string without rows.
-fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+pub(crate) fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     let rows: Vec<Vec<String>> = rows.collect();
     if rows.is_empty() {
         return String::new();

@@ -102,6 +102,8 @@ pub(crate) struct Stored {
     pub(crate) attributes: std::collections::BTreeMap<String, String>,
     #[serde(rename = "publish_time_unix_seconds")]
     pub(crate) published_at: f64,
+    /// The payload, when it is text.
+    pub(crate) data: Option<String>,
 }
 
 /// A running sink.
@@ -162,7 +164,12 @@ impl Sink {
 
     /// Makes the sink refuse every message.
     pub(crate) async fn refuse_all(&mut self) -> Result<(), Failure> {
-        self.request("POST", "/faults", "reject=UNAVAILABLE").await.map(drop)
+        self.set_fault("reject=UNAVAILABLE").await
+    }
+
+    /// Sets a fault in the emulator's notation.
+    pub(crate) async fn set_fault(&mut self, fault: &str) -> Result<(), Failure> {
+        self.request("POST", "/faults", fault).await.map(drop)
     }
 
     /// Makes the sink accept messages again.

@@ -221,7 +221,8 @@ async fn consumed(
     Ok(all)
 }
 
-fn default_binary() -> Result<PathBuf, Failure> {
+/// Returns the relay beside this program.
+pub(crate) fn default_binary() -> Result<PathBuf, Failure> {
     let relay = std::env::current_exe()?.with_file_name("walrelay");
     if relay.is_file() {
         return Ok(relay);

@@ -66,3 +66,39 @@ fn every_workload_runs_and_every_target_is_judged() {
         assert_eq!(live["duplicates"], 0, "{live}");
     }
 }
+
+#[test]
+fn the_comparison_measures_the_relay_and_lists_missing_peers_with_the_reason() {
+    let Some(relay) = relay::binary() else {
+        let _: Option<()> = skip("the walrelay binary is not built: `cargo build -p walrelay`");
+        return;
+    };
+    let results = std::env::temp_dir().join(format!("walrelay-peers-test-{}", std::process::id()));
+    let run = Command::new(env!("CARGO_BIN_EXE_walrelay-bench"))
+        .args(["peers", "--size", "tiny", "--installed", "/nonexistent", "--relay"])
+        .arg(relay)
+        .arg("--peers")
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/peers"))
+        .arg("--results")
+        .arg(&results)
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&run.stderr);
+    assert!(run.status.success(), "{errors}");
+
+    let json = std::fs::read(results.join("latest.json")).unwrap();
+    let tables = std::fs::read_to_string(results.join("latest.md")).unwrap();
+    std::fs::remove_dir_all(&results).unwrap();
+    let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+    let measured = &json["measured"][0];
+    assert_eq!(measured["peer"], "walrelay");
+    assert_eq!(measured["failed"], serde_json::json!([]), "{errors}");
+    for (part, count) in [("drains", 4), ("lives", 2), ("faults", 5)] {
+        assert_eq!(measured[part].as_array().unwrap().len(), count, "{part}");
+    }
+    for fault in measured["faults"].as_array().unwrap() {
+        assert_eq!(fault["verdict"]["lost"], 0, "{fault}");
+        assert_eq!(fault["verdict"]["out_of_order"], 0, "{fault}");
+    }
+    assert!(tables.contains("Debezium Server 3.0.8: /nonexistent"), "{tables}");
+}

@@ -1,0 +1,151 @@
+//! Compares the relay with the tools that people deploy instead, on one machine in one run.
+//!
+//! Each peer is described in a folder with a `peer.toml`. All peers get the same rows, the same
+//! sink and the same faults, and one checker judges all of them. A peer that is not installed is
+//! listed with the reason.
+
+mod chart;
+mod check;
+mod description;
+mod drain;
+mod extent;
+mod faults;
+mod live;
+mod producer;
+mod report;
+mod results;
+mod supervisor;
+mod workplace;
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use crate::database::{CommitDurability, Server};
+use crate::failure::Failure;
+use crate::machine::{self, Machine};
+use crate::size::Size;
+use crate::{suite, terminal};
+
+use self::description::{Peer, Variant};
+use self::extent::{Extent, REPLY_MILLIS};
+use self::faults::{FaultKind, FaultRun};
+use self::results::{Measured, PeersResults, Skipped};
+
+/// Which peers to compare, and where their parts are.
+#[derive(Debug, Args)]
+pub(crate) struct PeersOptions {
+    /// How much is measured.
+    #[arg(long, value_enum, default_value = "full")]
+    size: Size,
+    /// Only peers whose folder name contains this; may be given several times.
+    #[arg(long, value_name = "TEXT")]
+    only: Vec<String>,
+    /// The relay's binary [default: walrelay beside this program].
+    #[arg(long, value_name = "FILE")]
+    relay: Option<PathBuf>,
+    /// The folder with one folder per peer.
+    #[arg(long, value_name = "DIRECTORY", default_value = "bench/peers")]
+    peers: PathBuf,
+    /// The folder that scripts/install-peers.sh installs into.
+    #[arg(long, value_name = "DIRECTORY", default_value = ".servers/peers")]
+    installed: PathBuf,
+    /// The folder that the JSON file, the tables and the charts are written to.
+    #[arg(long, value_name = "DIRECTORY", default_value = "bench/results/peers")]
+    results: PathBuf,
+    /// Says in the result what else kept the machine busy.
+    #[arg(long, value_name = "TEXT")]
+    note: Option<String>,
+}
+
+/// Runs the comparison.
+pub(crate) fn execute(options: &PeersOptions) -> Result<(), Failure> {
+    let relay = match &options.relay {
+        Some(relay) => relay.clone(),
+        None => suite::default_binary()?,
+    };
+    let extent = Extent::of(options.size);
+    let server = Server::start(relay.clone(), CommitDurability::Cached)?;
+    let mut results = PeersResults {
+        machine: Machine::here(&server),
+        size: options.size,
+        note: options.note.clone(),
+        load_before: machine::load(),
+        reply_millis: REPLY_MILLIS,
+        measured: Vec::new(),
+        skipped: Vec::new(),
+    };
+    drop(server);
+    for peer in description::read_all(&options.peers, &options.installed, &relay)? {
+        let is_wanted =
+            options.only.is_empty() || options.only.iter().any(|text| peer.folder.contains(text));
+        if !is_wanted {
+            continue;
+        }
+        if let Some(reason) = peer.missing() {
+            results.skipped.push(Skipped { peer: peer.name.clone(), reason });
+            continue;
+        }
+        for variant in &peer.variants {
+            results.measured.push(measure(&relay, &peer, variant, extent)?);
+        }
+    }
+    report::write(&results, &options.results)?;
+    terminal::say(&report::markdown(&results));
+    Ok(())
+}
+
+/// Measures one variant. A measurement that fails is recorded, and the others continue.
+fn measure(
+    relay: &Path,
+    peer: &Peer,
+    variant: &Variant,
+    extent: Extent,
+) -> Result<Measured, Failure> {
+    let mut measured = Measured {
+        peer: peer.name.clone(),
+        variant: variant.name.clone(),
+        licence: peer.licence.clone(),
+        documentation: peer.documentation.clone(),
+        note: peer.note.clone(),
+        installation_mebibytes: peer.installation_mebibytes(),
+        drains: Vec::new(),
+        lives: Vec::new(),
+        faults: Vec::new(),
+        failed: Vec::new(),
+    };
+    let label = measured.label();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let server = Server::start(relay.to_owned(), CommitDurability::Cached)?;
+    for shape in drain::SHAPES {
+        terminal::progress(&format!("{label}: {}", shape.name));
+        let done = runtime.block_on(drain::run(&server, peer, variant, shape, extent));
+        keep(done, shape.name, &mut measured.drains, &mut measured.failed);
+    }
+    for rows_per_second in live::RATES {
+        let name = format!("live at {rows_per_second} rows/s");
+        terminal::progress(&format!("{label}: {name}"));
+        let done = runtime.block_on(live::run(&server, peer, variant, rows_per_second, extent));
+        keep(done, &name, &mut measured.lives, &mut measured.failed);
+    }
+    drop(server);
+    let is_last = peer.variants.last().is_some_and(|last| last.name == variant.name);
+    for kind in FaultKind::ALL.into_iter().filter(|_| is_last) {
+        terminal::progress(&format!("{label}: {}", kind.name()));
+        // Each fault run has its own server, because one of the faults restarts it.
+        let own = Server::start(relay.to_owned(), CommitDurability::Cached)?;
+        let done = faults::run(&runtime, own, &FaultRun { peer, variant, kind, extent });
+        keep(done, kind.name(), &mut measured.faults, &mut measured.failed);
+    }
+    Ok(measured)
+}
+
+fn keep<T>(done: Result<T, Failure>, name: &str, kept: &mut Vec<T>, failed: &mut Vec<String>) {
+    match done {
+        Ok(figures) => kept.push(figures),
+        Err(error) => {
+            terminal::complain(&*error);
+            failed.push(format!("{name}: {error}"));
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! How much is measured of each peer, and how the sink behaves.
+
+use std::time::Duration;
+
+use crate::size::Size;
+
+/// Production Pub/Sub answers a publish request after about this time.
+pub(super) const REPLY_MILLIS: u64 = 20;
+
+/// How much is measured of each peer.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Extent {
+    pub(super) backlog_rows: u32,
+    pub(super) drain_limit: Duration,
+    pub(super) live_seconds: u32,
+    pub(super) fault_seconds: u32,
+    /// A fault run ends when no message has been stored for this long.
+    pub(super) stall: Duration,
+    pub(super) rounds: u32,
+}
+
+impl Extent {
+    pub(super) fn of(size: Size) -> Self {
+        let seconds = Duration::from_secs;
+        match size {
+            Size::Full => Self {
+                backlog_rows: 300_000,
+                drain_limit: seconds(90),
+                live_seconds: 30,
+                fault_seconds: 60,
+                stall: seconds(90),
+                rounds: 3,
+            },
+            Size::Quick => Self {
+                backlog_rows: 50_000,
+                drain_limit: seconds(20),
+                live_seconds: 8,
+                fault_seconds: 20,
+                stall: seconds(45),
+                rounds: 1,
+            },
+            Size::Tiny => Self {
+                backlog_rows: 500,
+                drain_limit: seconds(20),
+                live_seconds: 1,
+                fault_seconds: 3,
+                stall: seconds(20),
+                rounds: 1,
+            },
+        }
+    }
+}

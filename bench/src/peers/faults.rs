@@ -1,0 +1,199 @@
+//! Runs a peer under load and one fault, and judges the result.
+
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use crate::database::Server;
+use crate::failure::Failure;
+use crate::peers::check::{self, Verdict};
+use crate::peers::description::{Peer, Variant};
+use crate::peers::extent::{Extent, REPLY_MILLIS};
+use crate::peers::producer::{Stream, key_name, produce};
+use crate::peers::supervisor::{POLL_INTERVAL, Supervisor, arrivals, wait_quiet};
+use crate::peers::workplace::Workplace;
+use crate::sink::Keeping;
+
+const ROWS_PER_SECOND: u32 = 500;
+const KEYS: u64 = 50;
+const KILLS: u32 = 10;
+
+/// The size of the poison row's payload. Pub/Sub refuses messages over 10,000,000 bytes.
+const POISON_BYTES: i32 = 10_500_000;
+
+/// The key that is refused, and the key of the poison row.
+const REFUSED_KEY: &str = "order-7";
+
+/// A row number that no other row has.
+const POISON_ROW: i64 = 1_000_000_000;
+
+/// A fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum FaultKind {
+    Kills,
+    KeyUnavailable,
+    PoisonRow,
+    PubsubAway,
+    PostgresRestart,
+}
+
+impl FaultKind {
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Kills,
+        Self::KeyUnavailable,
+        Self::PoisonRow,
+        Self::PubsubAway,
+        Self::PostgresRestart,
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Kills => "ten kills under load",
+            Self::KeyUnavailable => "one key refused with UNAVAILABLE",
+            Self::PoisonRow => "a row of 10.5 MB",
+            Self::PubsubAway => "Pub/Sub refuses everything with UNAVAILABLE",
+            Self::PostgresRestart => "Postgres restarts",
+        }
+    }
+}
+
+/// The result of one fault.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct FaultFigures {
+    pub(crate) kind: FaultKind,
+    pub(crate) fault_seconds: f64,
+    pub(crate) rows: u64,
+    pub(crate) verdict: Verdict,
+    /// From the end of the fault, or of the load if that was later, to the last new row.
+    pub(crate) caught_up_seconds: f64,
+    /// The restarts that the peer or its liveness probe caused.
+    pub(crate) restarts: u32,
+    /// How long rows of other keys waited at most while one key was refused.
+    pub(crate) others_waited_seconds: f64,
+}
+
+/// A peer, and the fault that it meets.
+pub(crate) struct FaultRun<'a> {
+    pub(crate) peer: &'a Peer,
+    pub(crate) variant: &'a Variant,
+    pub(crate) kind: FaultKind,
+    pub(crate) extent: Extent,
+}
+
+/// Runs the fault. The server is the run's own.
+pub(crate) fn run(
+    runtime: &Runtime,
+    mut server: Server,
+    run: &FaultRun<'_>,
+) -> Result<FaultFigures, Failure> {
+    let created = Workplace::create(&server, run.peer, run.variant, Keeping::Log);
+    let mut place = runtime.block_on(created)?;
+    let done = runtime.block_on(measure(&mut server, &mut place, run.kind, run.extent));
+    runtime.block_on(place.remove(None))?;
+    done
+}
+
+async fn measure(
+    server: &mut Server,
+    place: &mut Workplace,
+    kind: FaultKind,
+    extent: Extent,
+) -> Result<FaultFigures, Failure> {
+    let mut supervisor = Supervisor::start(place)?;
+    let stream = |rows| Stream { rows, rows_per_second: ROWS_PER_SECOND, keys: KEYS };
+    produce(place.database.url(), stream(0..KEYS)).await?;
+    wait_quiet(place, &mut supervisor, KEYS, Duration::from_secs(60)).await?;
+
+    let rows = KEYS + u64::from(ROWS_PER_SECOND * extent.fault_seconds);
+    let url = place.database.url().to_owned();
+    let mut load = JoinSet::new();
+    load.spawn(async move { produce(&url, stream(KEYS..rows)).await });
+    let length = Duration::from_secs(extent.fault_seconds.into());
+    let fault_seconds = inject(server, place, &mut supervisor, kind, length).await?;
+    let fault_ended = Instant::now();
+    loop {
+        supervisor.tick(place).await?;
+        if let Some(done) = load.try_join_next() {
+            done??;
+            break;
+        }
+        sleep(POLL_INTERVAL).await;
+    }
+    let load_ended = Instant::now();
+    let last_new = wait_quiet(place, &mut supervisor, rows, extent.stall).await?;
+
+    let all = arrivals(&mut place.sink).await?;
+    let others = all.iter().filter(|it| key_name(it.row, KEYS) != REFUSED_KEY);
+    let waited = others.map(|it| it.stored_at - it.inserted_at).fold(0.0, f64::max);
+    Ok(FaultFigures {
+        kind,
+        fault_seconds,
+        rows,
+        verdict: check::judge(0..rows, &all, |row| row % KEYS),
+        caught_up_seconds: last_new
+            .saturating_duration_since(fault_ended.max(load_ended))
+            .as_secs_f64(),
+        restarts: supervisor.restarts,
+        others_waited_seconds: waited,
+    })
+}
+
+/// Injects the fault while the load runs. Returns how long the fault lasted.
+async fn inject(
+    server: &mut Server,
+    place: &mut Workplace,
+    supervisor: &mut Supervisor,
+    kind: FaultKind,
+    length: Duration,
+) -> Result<f64, Failure> {
+    run_for(place, supervisor, length / 10).await?;
+    let began = Instant::now();
+    match kind {
+        FaultKind::Kills => {
+            for _ in 0..KILLS {
+                supervisor.kill();
+                run_for(place, supervisor, length * 8 / 10 / KILLS).await?;
+            }
+        }
+        FaultKind::KeyUnavailable => {
+            place.sink.set_fault(&format!("key={REFUSED_KEY},reject=UNAVAILABLE")).await?;
+            run_for(place, supervisor, length / 2).await?;
+            heal(place).await?;
+        }
+        FaultKind::PubsubAway => {
+            place.sink.refuse_all().await?;
+            run_for(place, supervisor, length * 2 / 3).await?;
+            heal(place).await?;
+        }
+        FaultKind::PoisonRow => {
+            let sql = "SELECT peer_emit($1, $2, $3)";
+            let client = place.database.client();
+            client.execute(sql, &[&POISON_ROW, &REFUSED_KEY, &POISON_BYTES]).await?;
+        }
+        FaultKind::PostgresRestart => server.restart()?,
+    }
+    Ok(began.elapsed().as_secs_f64())
+}
+
+/// Ends all faults but the usual reply delay.
+async fn heal(place: &mut Workplace) -> Result<(), Failure> {
+    place.sink.heal().await?;
+    place.sink.set_fault(&format!("delay={REPLY_MILLIS}ms")).await
+}
+
+async fn run_for(
+    place: &Workplace,
+    supervisor: &mut Supervisor,
+    length: Duration,
+) -> Result<(), Failure> {
+    let until = Instant::now() + length;
+    while Instant::now() < until {
+        supervisor.tick(place).await?;
+        sleep(POLL_INTERVAL).await;
+    }
+    Ok(())
+}

@@ -1,0 +1,98 @@
+//! Measures the time from an insert to its stored message, at a steady rate.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::database::Server;
+use crate::failure::Failure;
+use crate::peers::check::{self, Arrival};
+use crate::peers::description::{Peer, Variant};
+use crate::peers::extent::Extent;
+use crate::peers::producer::{Stream, produce};
+use crate::peers::supervisor::{Supervisor, arrivals, wait_quiet};
+use crate::peers::workplace::Workplace;
+use crate::sink::Keeping;
+
+pub(crate) const RATES: [u32; 2] = [500, 2_000];
+
+const KEYS: u64 = 1_000;
+
+/// Rows that prove that the peer is streaming. They are not measured.
+const WARM_UP_ROWS: u64 = 20;
+
+/// The time in which a peer must have published its first row.
+const START_LIMIT: Duration = Duration::from_secs(60);
+
+/// The figures of one rate.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct LiveFigures {
+    pub(crate) rows_per_second: u32,
+    pub(crate) rows: u64,
+    pub(crate) p50_millis: f64,
+    pub(crate) p99_millis: f64,
+    pub(crate) max_millis: f64,
+    pub(crate) verdict: check::Verdict,
+}
+
+pub(crate) async fn run(
+    server: &Server,
+    peer: &Peer,
+    variant: &Variant,
+    rows_per_second: u32,
+    extent: Extent,
+) -> Result<LiveFigures, Failure> {
+    let mut place = Workplace::create(server, peer, variant, Keeping::Log).await?;
+    let done = measure(&mut place, rows_per_second, extent).await;
+    place.remove(Some(server)).await?;
+    done
+}
+
+async fn measure(
+    place: &mut Workplace,
+    rows_per_second: u32,
+    extent: Extent,
+) -> Result<LiveFigures, Failure> {
+    let mut supervisor = Supervisor::start(place)?;
+    let stream = |rows| Stream { rows, rows_per_second, keys: KEYS };
+    produce(place.database.url(), stream(0..WARM_UP_ROWS)).await?;
+    wait_quiet(place, &mut supervisor, WARM_UP_ROWS, START_LIMIT).await?;
+    let last = WARM_UP_ROWS + u64::from(rows_per_second * extent.live_seconds);
+    produce(place.database.url(), stream(WARM_UP_ROWS..last)).await?;
+    wait_quiet(place, &mut supervisor, last, extent.stall).await?;
+    drop(supervisor);
+    let arrivals = arrivals(&mut place.sink).await?;
+    let verdict = check::judge(0..last, &arrivals, |row| row % KEYS);
+    let mut millis: Vec<f64> = arrivals
+        .iter()
+        .filter(|it| it.row >= WARM_UP_ROWS)
+        .map(|Arrival { inserted_at, stored_at, .. }| (stored_at - inserted_at) * 1e3)
+        .collect();
+    millis.sort_by(f64::total_cmp);
+    Ok(LiveFigures {
+        rows_per_second,
+        rows: last - WARM_UP_ROWS,
+        p50_millis: at(&millis, 50),
+        p99_millis: at(&millis, 99),
+        max_millis: at(&millis, 100),
+        verdict,
+    })
+}
+
+/// Returns the value that `percent` of all sorted values do not exceed.
+fn at(sorted: &[f64], percent: usize) -> f64 {
+    let index = (sorted.len() * percent).div_ceil(100).saturating_sub(1);
+    sorted.get(index).copied().unwrap_or(f64::NAN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_percentile_is_a_value_that_occurred() {
+        let sorted: Vec<f64> = (1..=200).map(f64::from).collect();
+        assert_eq!([50, 99, 100].map(|percent| at(&sorted, percent)), [100.0, 198.0, 200.0]);
+        assert!(at(&[], 50).is_nan());
+    }
+}

@@ -1,0 +1,233 @@
+//! Writes the tables, the charts and the JSON file of a comparison.
+
+use std::fs;
+use std::path::Path;
+
+use crate::failure::Failure;
+use crate::peers::chart::{self, Bar};
+use crate::peers::drain::{DrainFigures, DrainRound};
+use crate::peers::faults::FaultFigures;
+use crate::peers::live::LiveFigures;
+use crate::peers::results::{Measured, PeersResults, QUIET_LOAD};
+use crate::report::table;
+use crate::statistics::{median, number};
+
+/// Writes `latest.json`, `latest.md` and one chart per measured quantity.
+pub(crate) fn write(results: &PeersResults, dir: &Path) -> Result<(), Failure> {
+    fs::create_dir_all(dir)?;
+    fs::write(dir.join("latest.json"), serde_json::to_string_pretty(results)? + "\n")?;
+    fs::write(dir.join("latest.md"), markdown(results))?;
+    for (file, title, bars) in charts(results) {
+        if !bars.is_empty() {
+            fs::write(dir.join(file), chart::svg(title, &bars))?;
+        }
+    }
+    eprintln!("bench: wrote {}", dir.display());
+    Ok(())
+}
+
+/// Returns all tables as Markdown.
+pub(crate) fn markdown(results: &PeersResults) -> String {
+    let sections = [
+        heading(results),
+        section("Backlog", &drains(results)),
+        section("Latency from insert to stored message", &lives(results)),
+        section("The same faults", &faults(results)),
+        section("Installed size", &sizes(results)),
+        failures(results),
+        skipped(results),
+    ];
+    sections.into_iter().filter(|section| !section.is_empty()).collect::<Vec<_>>().join("\n")
+}
+
+fn section(title: &str, table: &str) -> String {
+    if table.is_empty() { String::new() } else { format!("## {title}\n\n{table}") }
+}
+
+fn heading(results: &PeersResults) -> String {
+    let machine = &results.machine;
+    let mut text = format!(
+        "{} UTC, {}, {} cores, {} GiB, {}, PostgreSQL {}, commit {}. The sink replies after {} ms.\n",
+        machine.date,
+        machine.processor,
+        machine.cores,
+        machine.memory_gib,
+        machine.kernel,
+        machine.postgres,
+        machine.commit,
+        results.reply_millis,
+    );
+    if results.load_before > QUIET_LOAD {
+        text += &format!(
+            "\n**The machine was busy (load average {}): read the figures as ratios only.**\n",
+            number(results.load_before)
+        );
+    }
+    if let Some(note) = &results.note {
+        text += &format!("\n{note}\n");
+    }
+    text
+}
+
+fn of(drain: &DrainFigures, value: fn(&DrainRound) -> f64) -> f64 {
+    median(drain.rounds.iter().map(value))
+}
+
+/// Formats the median with the lowest and the highest value when there are several rounds.
+fn spread(drain: &DrainFigures, value: fn(&DrainRound) -> f64) -> String {
+    let middle = number(of(drain, value));
+    if drain.rounds.len() < 2 {
+        return middle;
+    }
+    let values = || drain.rounds.iter().map(value);
+    let (low, high) = (values().fold(f64::INFINITY, f64::min), values().fold(0.0, f64::max));
+    format!("{middle} ({}–{})", number(low), number(high))
+}
+
+fn drains(results: &PeersResults) -> String {
+    let rows =
+        results.measured.iter().flat_map(|it| it.drains.iter().map(move |drain| (it, drain)));
+    let rows = rows.map(|(measured, drain)| {
+        vec![
+            measured.label(),
+            drain.name.to_owned(),
+            number(f64::from(drain.rows)),
+            number(of(drain, |round| f64::from(round.stored))),
+            spread(drain, |round| round.rows_per_second),
+            spread(drain, |round| round.second_half_rows_per_second),
+            number(of(drain, |round| round.first_message_seconds)),
+            number(of(drain, |round| round.cpu_seconds_per_million)),
+            number(drain.rounds.iter().map(|round| round.peak_mebibytes).fold(0.0, f64::max)),
+        ]
+    });
+    let head = [
+        "Peer",
+        "Backlog",
+        "Rows",
+        "Stored in time",
+        "Rows/s",
+        "Rows/s, second half",
+        "First message, s",
+        "CPU s per million rows",
+        "Peak MiB",
+    ];
+    table(&head, rows)
+}
+
+fn lives(results: &PeersResults) -> String {
+    let rows = results.measured.iter().flat_map(|it| it.lives.iter().map(move |live| (it, live)));
+    let rows = rows.map(|(measured, live)| {
+        let LiveFigures { rows_per_second, p50_millis, p99_millis, max_millis, verdict, .. } = live;
+        vec![
+            measured.label(),
+            rows_per_second.to_string(),
+            number(*p50_millis),
+            number(*p99_millis),
+            number(*max_millis),
+            verdict.lost.to_string(),
+        ]
+    });
+    let head = ["Peer", "Rows/s", "p50 ms", "p99 ms", "Maximum ms", "Not stored in time"];
+    table(&head, rows)
+}
+
+fn faults(results: &PeersResults) -> String {
+    let rows =
+        results.measured.iter().flat_map(|it| it.faults.iter().map(move |fault| (it, fault)));
+    let cells = rows.map(|(measured, fault)| {
+        let FaultFigures { kind, fault_seconds, verdict, .. } = fault;
+        let caught_up = match verdict.lost {
+            0 => number(fault.caught_up_seconds),
+            _ => "never".to_owned(),
+        };
+        vec![
+            kind.name().to_owned(),
+            measured.label(),
+            number(*fault_seconds),
+            fault.rows.to_string(),
+            verdict.lost.to_string(),
+            verdict.out_of_order.to_string(),
+            verdict.repeated.to_string(),
+            caught_up,
+            number(fault.others_waited_seconds),
+            fault.restarts.to_string(),
+        ]
+    });
+    let mut cells: Vec<Vec<String>> = cells.collect();
+    // One fault after the other, so that the peers are next to each other.
+    cells.sort_by_key(|row| row[0].clone());
+    let head = [
+        "Fault",
+        "Peer",
+        "Fault, s",
+        "Rows",
+        "Undelivered",
+        "Out of order",
+        "Repeated",
+        "Caught up after, s",
+        "Longest wait of other keys, s",
+        "Restarts",
+    ];
+    table(&head, cells.into_iter())
+}
+
+fn sizes(results: &PeersResults) -> String {
+    let rows = results.measured.iter().map(|measured| {
+        let links: Vec<String> =
+            measured.documentation.iter().map(|link| format!("<{link}>")).collect();
+        let note = measured.note.clone().unwrap_or_default();
+        vec![
+            measured.label(),
+            number(measured.installation_mebibytes),
+            measured.licence.clone(),
+            links.join(" "),
+            note,
+        ]
+    });
+    table(&["Peer", "MiB", "Licence", "Settings from", "Note"], rows)
+}
+
+fn failures(results: &PeersResults) -> String {
+    let lines = results.measured.iter().flat_map(|measured| {
+        measured.failed.iter().map(|reason| {
+            let first = reason.lines().next().unwrap_or_default();
+            format!("- {}: {first}\n", measured.label())
+        })
+    });
+    let lines: String = lines.collect();
+    if lines.is_empty() { lines } else { format!("## Measurements that failed\n\n{lines}") }
+}
+
+fn skipped(results: &PeersResults) -> String {
+    let lines = results.skipped.iter().map(|it| format!("- {}: {}\n", it.peer, it.reason));
+    let lines: String = lines.collect();
+    if lines.is_empty() { lines } else { format!("## Not measured\n\n{lines}") }
+}
+
+type Chart = (&'static str, &'static str, Vec<Bar>);
+
+fn charts(results: &PeersResults) -> [Chart; 3] {
+    let bars = |value: &dyn Fn(&Measured) -> Option<f64>| {
+        let bar =
+            |measured| Some(Bar { label: Measured::label(measured), value: value(measured)? });
+        results.measured.iter().filter_map(bar).collect::<Vec<Bar>>()
+    };
+    let first = |measured: &Measured, value| Some(of(measured.drains.first()?, value));
+    [
+        (
+            "rows-per-second.svg",
+            "Rows per second, 1,000 keys, 10 rows a transaction",
+            bars(&|it| first(it, |round| round.rows_per_second)),
+        ),
+        (
+            "cpu.svg",
+            "CPU seconds per million rows",
+            bars(&|it| first(it, |round| round.cpu_seconds_per_million)),
+        ),
+        (
+            "latency.svg",
+            "Milliseconds from insert to stored message, p99 at 500 rows/s",
+            bars(&|it| it.lives.first().map(|live| live.p99_millis)),
+        ),
+    ]
+}

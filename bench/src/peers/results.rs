@@ -1,0 +1,58 @@
+//! All figures of a comparison.
+
+use serde::Serialize;
+
+use crate::machine::Machine;
+use crate::peers::drain::DrainFigures;
+use crate::peers::faults::FaultFigures;
+use crate::peers::live::LiveFigures;
+use crate::size::Size;
+
+/// A run on a machine with a higher load average is marked: something else was running.
+pub(super) const QUIET_LOAD: f64 = 0.5;
+
+/// All figures of one run.
+#[derive(Debug, Serialize)]
+pub(super) struct PeersResults {
+    pub(super) machine: Machine,
+    pub(super) size: Size,
+    pub(super) note: Option<String>,
+    /// The load average of the last minute before the first measurement.
+    pub(super) load_before: f64,
+    pub(super) reply_millis: u64,
+    pub(super) measured: Vec<Measured>,
+    pub(super) skipped: Vec<Skipped>,
+}
+
+/// One variant of one peer, as measured.
+#[derive(Debug, Serialize)]
+pub(super) struct Measured {
+    pub(super) peer: String,
+    pub(super) variant: String,
+    pub(super) licence: String,
+    pub(super) documentation: Vec<String>,
+    pub(super) note: Option<String>,
+    pub(super) installation_mebibytes: f64,
+    pub(super) drains: Vec<DrainFigures>,
+    pub(super) lives: Vec<LiveFigures>,
+    /// Empty for the variants that are not the peer's last: faults are injected only once.
+    pub(super) faults: Vec<FaultFigures>,
+    /// The measurements that failed, each with its reason.
+    pub(super) failed: Vec<String>,
+}
+
+impl Measured {
+    pub(super) fn label(&self) -> String {
+        match self.variant.as_str() {
+            "" => self.peer.clone(),
+            variant => format!("{}, {variant}", self.peer),
+        }
+    }
+}
+
+/// A peer that could not be measured.
+#[derive(Debug, Serialize)]
+pub(super) struct Skipped {
+    pub(super) peer: String,
+    pub(super) reason: String,
+}
