@@ -37,7 +37,6 @@ const CONTINUED: &[(&str, &str)] = &[
     ("docs/how-to/build/consume-transaction.md", CONSUME),
     ("docs/how-to/operate/consumers.md", FIRST_CONSUMER),
     ("docs/how-to/operate/dead-events.md", FIRST_CONSUMER),
-    ("docs/how-to/operate/audit.md", FIRST_CONSUMER),
     ("docs/how-to/operate/uninstall.md", ROLES),
 ];
 
@@ -87,7 +86,7 @@ fn pages() -> Vec<(String, String)> {
     while let Some(folder) = folders.pop() {
         let (pages, below) = pages_in(&folder);
         paths.extend(pages);
-        folders.extend(below.into_iter().filter(|folder| folder != RUNBOOKS));
+        folders.extend(below.into_iter().filter(|path| path != RUNBOOKS));
     }
     paths.sort_unstable();
     let text = |path: &String| fs::read_to_string(root().join(path)).expect("a readable page");

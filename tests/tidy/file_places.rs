@@ -207,8 +207,12 @@ mod planted_faults {
             ("docs/decisions/two.md", ""),
             ("README.md", ""),
         ]);
-        let expected =
-            ["docs/decisions/one.md", "docs/decisions/one.md", "docs/decisions/two.md", "docs/reference/errors.md"];
+        let expected = [
+            "docs/decisions/one.md",
+            "docs/decisions/one.md",
+            "docs/decisions/two.md",
+            "docs/reference/errors.md",
+        ];
         assert_eq!(places(&pages_are_linked(&all)), expected.map(|path| (path, 1)));
     }
 }

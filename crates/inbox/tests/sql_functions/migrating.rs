@@ -140,7 +140,7 @@ async fn a_role_of_its_own_applies_with_the_grants_of_the_readme() {
         let error = visitor.query(&sql, &[]).await.expect_err("no right yet");
         assert_eq!(error.code(), Some(&SqlState::INSUFFICIENT_PRIVILEGE));
 
-        let grants = readme_sql("### A role for a consumer");
+        let grants = first_sql(ROLES, "## A role for a consumer");
         let grants: Vec<&str> = grants.lines().filter(|l| !l.starts_with("CREATE ROLE")).collect();
         world.run(&grants.join("\n").replace("TO walrelay_consumer", "TO inbox_reader")).await;
         world.run("GRANT INSERT, SELECT, UPDATE ON balance, applied TO inbox_reader").await;
@@ -159,9 +159,11 @@ async fn a_role_of_its_own_applies_with_the_grants_of_the_readme() {
     }
 }
 
-/// Returns the first SQL block after this text on the page about uninstalling.
-fn uninstall_sql(text: &str) -> &'static str {
-    let page = include_str!("../../../../docs/how-to/operate/uninstall.md");
+const ROLES: &str = include_str!("../../../../docs/how-to/deploy/roles.md");
+const UNINSTALL: &str = include_str!("../../../../docs/how-to/operate/uninstall.md");
+
+/// Returns the first SQL block after this text of a page.
+fn first_sql(page: &'static str, text: &str) -> &'static str {
     let (_, section) = page.split_once(text).expect("the section");
     let (_, block) = section.split_once("```sql\n").expect("its SQL");
     block.split_once("```").expect("its end").0
@@ -171,7 +173,7 @@ fn uninstall_sql(text: &str) -> &'static str {
 async fn the_page_about_uninstalling_removes_everything() {
     for world in worlds().await {
         world.run("DROP FUNCTION add, add_all").await;
-        world.run(uninstall_sql("In a consumer's database:\n")).await;
+        world.run(first_sql(UNINSTALL, "In a consumer's database:\n")).await;
 
         let left = "SELECT count(*)::text FROM (SELECT relname FROM pg_class UNION ALL SELECT proname FROM pg_proc
                       UNION ALL SELECT typname FROM pg_type) AS n(name) WHERE name LIKE '%app\\_inbox%'";

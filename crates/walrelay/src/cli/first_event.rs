@@ -3,7 +3,6 @@
 use std::time::SystemTime;
 
 use clap::Args;
-use serde_json::Value;
 
 use super::ARGUMENTS;
 use crate::options::values::{count, json, time};
@@ -24,7 +23,7 @@ pub struct EmitArgs {
     pub event_type: String,
     /// Payload as JSON.
     #[arg(value_name = "JSON", default_value = "{}", value_parser = json)]
-    pub payload: Value,
+    pub payload: String,
     #[command(flatten)]
     pub output: OutputOptions,
     #[command(flatten)]

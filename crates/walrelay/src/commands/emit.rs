@@ -23,8 +23,7 @@ pub async fn execute(config: EmitConfig) -> Result<(), Error> {
 }
 
 async fn emit(client: &SqlClient, config: &EmitConfig) -> Result<String, Error> {
-    let EmitConfig { aggregate_type, aggregate_id, event_type, .. } = config;
-    let payload = config.payload.to_string();
+    let EmitConfig { aggregate_type, aggregate_id, event_type, payload, .. } = config;
     let row = client
         .query_typed_one(
             "SELECT public.app_outbox_emit($1, $2, $3, $4::text::jsonb)",
@@ -32,7 +31,7 @@ async fn emit(client: &SqlClient, config: &EmitConfig) -> Result<String, Error> 
                 (aggregate_type, Type::TEXT),
                 (aggregate_id, Type::TEXT),
                 (event_type, Type::TEXT),
-                (&payload, Type::TEXT),
+                (payload, Type::TEXT),
             ],
         )
         .await

@@ -466,8 +466,8 @@ pub struct EmitConfig {
     pub aggregate_id: String,
     /// The event type.
     pub event_type: String,
-    /// The payload.
-    pub payload: serde_json::Value,
+    /// The payload, as JSON.
+    pub payload: String,
     /// Output format.
     pub format: OutputFormat,
 }

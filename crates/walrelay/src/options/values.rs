@@ -168,9 +168,10 @@ where
     text.trim().parse().map_err(|error: T::Err| error.to_string())
 }
 
-/// Parses JSON.
-pub fn json(text: &str) -> Parsed<serde_json::Value> {
-    serde_json::from_str(text).map_err(|error| format!("JSON ({error})"))
+/// Checks JSON and returns it unchanged, because a parsed number could lose digits.
+pub fn json(text: &str) -> Parsed<String> {
+    let parsed: Result<serde_json::Value, _> = serde_json::from_str(text);
+    parsed.map(|_| text.to_owned()).map_err(|error| format!("JSON ({error})"))
 }
 
 /// Parses a log filter in the syntax of `RUST_LOG`.
@@ -398,6 +399,13 @@ fn checked(text: &str, fits: impl FnOnce(&str) -> bool, allowed: &str) -> Parsed
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn json_keeps_every_digit_of_its_numbers() {
+        let payload = r#"{"total": 12.50, "id": 12345678901234567890123}"#;
+        assert_eq!(json(payload).unwrap(), payload);
+        assert!(json("{").is_err());
+    }
 
     #[test]
     fn an_id_with_a_position_is_found_in_either_spelling() {

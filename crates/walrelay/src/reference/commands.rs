@@ -13,6 +13,9 @@ This page lists every command with its arguments and options, as `--help` prints
 Every command also takes the [general options](configuration.md#general). The arguments in the tables are given on the \
 command line alone. All other options can also be set in the environment and in the file: \
 [configuration](configuration.md).
+
+Commands that delete, discard, republish or move a position ask at a terminal, and count the affected rows in the \
+question. Without a terminal they need `--yes`. With `--dry-run` they print the effect and change nothing.
 ";
 
 /// Returns the page of commands.
