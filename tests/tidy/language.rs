@@ -3,7 +3,7 @@
 use crate::repository::{Files, Finding, rust_files};
 
 /// Longer sentences need a second reading.
-const SENTENCE_WORDS_MAX: usize = 25;
+pub(crate) const SENTENCE_WORDS_MAX: usize = 25;
 
 /// Of 1,000 words in comments. A clause that begins with this word usually hides its actor.
 const WHAT_PER_THOUSAND_MAX: usize = 3;
@@ -72,7 +72,7 @@ fn comments(text: &str) -> Vec<(usize, String)> {
 }
 
 /// The comment without its code, in sentences of lower-case words.
-fn sentences(comment: &str) -> Vec<Vec<String>> {
+pub(crate) fn sentences(comment: &str) -> Vec<Vec<String>> {
     let prose: Vec<&str> = comment.split('`').step_by(2).collect();
     let prose = prose.join("x");
     let mut sentences = vec![Vec::new()];
@@ -86,6 +86,13 @@ fn sentences(comment: &str) -> Vec<Vec<String>> {
         }
     }
     sentences
+}
+
+/// Returns the banned words of a sentence, each with its replacement.
+pub(crate) fn banned_words(sentence: &[String]) -> Vec<(&'static str, &'static str)> {
+    let sentence = format!(" {} ", sentence.join(" "));
+    let is_used = |word: &str| sentence.contains(&format!(" {word} "));
+    BANNED.iter().filter(|(word, _)| is_used(word)).copied().collect()
 }
 
 fn in_scope(files: &Files) -> impl Iterator<Item = (&str, &str)> {
@@ -112,14 +119,10 @@ pub(crate) fn comments_use_the_words_of_the_field(files: &Files) -> Vec<Finding>
     let mut findings = Vec::new();
     for (path, text) in in_scope(files) {
         for (line, comment) in comments(text) {
-            for sentence in sentences(&comment) {
-                let sentence = format!(" {} ", sentence.join(" "));
-                let is_used = |word: &str| sentence.contains(&format!(" {word} "));
-                let used = BANNED.iter().filter(|(word, _)| is_used(word));
-                findings.extend(
-                    used.map(|(word, use_)| Finding::new(path, line, format!("`{word}`: {use_}"))),
-                );
-            }
+            let used = sentences(&comment).into_iter().flat_map(|it| banned_words(&it));
+            findings.extend(
+                used.map(|(word, use_)| Finding::new(path, line, format!("`{word}`: {use_}"))),
+            );
         }
     }
     findings

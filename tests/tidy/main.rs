@@ -8,6 +8,7 @@ mod file_places;
 mod import_cycles;
 mod language;
 mod layers;
+mod messages;
 mod modules;
 mod repository;
 mod source;
@@ -29,6 +30,8 @@ const RULES: &[Rule] = &[
     language::comments_have_short_sentences,
     language::comments_use_the_words_of_the_field,
     language::comments_name_their_actors,
+    messages::messages_have_short_sentences,
+    messages::messages_use_the_words_of_the_field,
     file_places::files_are_in_a_module_tree,
     file_places::folders_are_small,
     file_places::test_files_are_targets,
