@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use walrelay_errors::Code;
 use walrelay_relay::observe::health::Phase;
 use walrelay_relay::observe::metrics::{
     AnchorLabel, InfoLabels, Metrics, ReasonLabel, RequestLabels, StatusLabel, TopicLabel,
@@ -9,7 +10,7 @@ use walrelay_relay::observe::metrics::{
 
 use crate::manual::table;
 use crate::promql::parse;
-use crate::{documents, mappings, text_of};
+use crate::{documents, mappings, root, text_of};
 
 /// The labels that Prometheus adds when it scrapes.
 const SCRAPE_LABELS: [&str; 2] = ["job", "instance"];
@@ -150,16 +151,66 @@ fn assert_has_its_entries(watched: &MonitoringFiles, at_least: usize) {
     assert!(rules.len() >= at_least, "only {} alerts", rules.len());
     let page = watched.page;
     let anchors = anchors(&text_of(page));
+    let base = runbook_base_url(watched.rules);
     for rule in rules {
         let name = rule["alert"].as_str().unwrap();
         assert_asks_for_what_there_is(rule["expr"].as_str().unwrap(), name);
-        let runbook = rule["annotations"]["runbook"].as_str().unwrap();
-        assert_eq!(runbook, format!("{page}#{}", name.to_lowercase()));
-        assert!(anchors.contains(&name.to_lowercase()), "{page} has no entry {name}");
+        let annotations = &rule["annotations"];
+        let runbook = annotations["runbook_url"].as_str().unwrap();
+        assert_eq!(runbook, format!("{base}/{}.md", kebab_case(name)));
+        let file = format!("{RUNBOOKS}/{}.md", kebab_case(name));
+        match root().join(RUNBOOKS).is_dir() {
+            true => assert!(root().join(&file).is_file(), "{file} is missing"),
+            // The runbooks are sections of the page.
+            false => {
+                assert!(anchors.contains(&name.to_lowercase()), "{page} has no entry {name}");
+            }
+        }
+        if let Some(code) = annotations.get("error_code") {
+            let is_known = Code::ALL.iter().any(|known| known.name() == code.as_str().unwrap());
+            assert!(is_known, "{name} has the unknown error code {code:?}");
+        }
         assert!(
             ["page", "ticket"].contains(&rule["labels"]["severity"].as_str().unwrap()),
             "{name}"
         );
+    }
+}
+
+/// The folder with a page for each alert.
+const RUNBOOKS: &str = "docs/runbooks";
+
+/// Returns the base address of the runbooks, which the header of the file declares and documents
+/// how to replace.
+fn runbook_base_url(rules: &str) -> String {
+    let text = text_of(rules);
+    let declared = text.lines().find_map(|line| line.strip_prefix("# runbook_base_url: "));
+    let base = declared.unwrap_or_else(|| panic!("{rules} declares no base")).to_owned();
+    assert!(text.contains(&format!("sed 's#{base}#")), "{rules} does not document the command");
+    base
+}
+
+/// Converts the name of an alert to the name of its page.
+fn kebab_case(name: &str) -> String {
+    let mut kebab = String::new();
+    for (index, letter) in name.char_indices() {
+        if letter.is_uppercase() && index > 0 {
+            kebab.push('-');
+        }
+        kebab.extend(letter.to_lowercase());
+    }
+    kebab
+}
+
+#[test]
+fn a_replaced_base_address_reaches_every_runbook() {
+    for rules in [RELAY.rules, CONSUMER.rules] {
+        let base = runbook_base_url(rules);
+        let replaced = text_of(rules).replace(&base, "https://wiki.example/runbooks");
+        let urls = replaced.lines().filter_map(|line| line.trim().strip_prefix("runbook_url: "));
+        let urls: Vec<_> = urls.collect();
+        assert!(urls.len() >= 9, "{urls:?}");
+        assert!(urls.iter().all(|url| url.starts_with("https://wiki.example/runbooks/walrelay-")));
     }
 }
 

@@ -26,8 +26,11 @@ async fn world(events: u32) -> Option<InboxDatabase> {
 
 /// Returns the audit's report on the only consumer, for any exit code.
 async fn audited(world: &InboxDatabase, options: &[&str]) -> Value {
-    let audit = ["audit", "--grace", "0s", "--output", "json"];
-    let done = world.run(audit.into_iter().chain(options.iter().copied())).await;
+    let audit = match options.contains(&"--grace") {
+        true => &["audit", "--output", "json"][..],
+        false => &["audit", "--grace", "0s", "--output", "json"],
+    };
+    let done = world.run(audit.iter().chain(options).copied()).await;
     // The report starts and ends with a line of a single brace. Other output, such as the error,
     // has no such line.
     let report: Vec<&str> = done.text.lines().skip_while(|line| *line != "{").collect();
@@ -57,7 +60,11 @@ async fn an_event_deleted_from_the_inbox_is_named_and_nothing_else() {
         assert_eq!(holed["missing_events"][0]["event_id"], *id, "{holed}");
     }
     let other = audited(&world, &["--aggregate-type", "other"]).await;
-    assert_eq!((&other["rows"], &other["exit"]), (&0.into(), &0.into()), "{other}");
+    // Nothing was compared, so nothing is proved.
+    assert_eq!((&other["rows"], &other["exit"]), (&0.into(), &2.into()), "{other}");
+    let text = world.run(["audit", "--grace", "0s", "--aggregate-type", "other"]).await.text;
+    assert!(text.contains("so nothing was compared"), "{text}");
+    assert!(text.contains("audit-compared-nothing") && !text.contains("all are there"), "{text}");
 
     let lacking = world.run(["trace", &id]).await;
     assert_eq!(lacking.code, Some(1), "{}", lacking.text);
@@ -170,10 +177,11 @@ async fn a_subscription_of_its_own_proves_it_without_an_inbox_and_keeps_what_it_
 #[tokio::test]
 async fn rows_too_young_to_be_audited_are_counted() {
     let Some(world) = world(30).await else { return };
-    let report = world.succeed(["audit", "--grace", "1h", "--output", "json"]).await;
-    assert!(report.contains("\"left_out\": 30") && report.contains("\"rows\": 0"), "{report}");
-    let text = world.succeed(["audit", "--grace", "1h"]).await;
-    assert!(text.contains("left out: 30 row(s)"), "{text}");
+    let report = audited(&world, &["--grace", "1h"]).await;
+    assert_eq!((&report["left_out"], &report["rows"]), (&30.into(), &0.into()), "{report}");
+    let told = world.run(["audit", "--grace", "1h"]).await;
+    assert_eq!(told.code, Some(2), "{}", told.text);
+    assert!(told.text.contains("left out: 30 row(s)"), "{}", told.text);
 }
 
 #[tokio::test]
@@ -212,7 +220,8 @@ async fn pruned_events_are_not_missing() {
     world.execute("DELETE FROM app_inbox").await;
     world.execute("UPDATE app_inbox_consumer SET pruned_before = now()").await;
     let pruned = audited(&world, &[]).await;
-    assert_eq!((&pruned["rows"], &pruned["exit"]), (&0.into(), &0.into()), "{pruned}");
+    assert_eq!((&pruned["rows"], &pruned["exit"]), (&0.into(), &2.into()), "{pruned}");
+    assert_eq!(pruned["missing"], 0, "{pruned}");
     assert!(pruned["since"].is_string(), "{pruned}");
     // `consumer prune` records the time, and never moves that time backwards.
     let prune = ["consumer", "prune", CONSUMER, "--yes", "--older-than", "40d"];

@@ -51,6 +51,18 @@ async fn consumers_are_checked_in_the_outbox_database_and_in_named_databases() {
     let forgetful = world.succeed(["check", "--inbox", &place]).await;
     assert!(forgetful.contains("is applied again"), "{forgetful}");
 
+    world.execute("ALTER TABLE app_inbox_key SET UNLOGGED").await;
+    for options in [vec![], vec!["--inbox", &place]] {
+        let checked = world.succeed(["check"].into_iter().chain(options)).await;
+        for part in ["inbox-table-unlogged", "ALTER TABLE public.app_inbox_key SET LOGGED"] {
+            assert!(checked.contains(part), "{part}: {checked}");
+        }
+    }
+    let refused = world.consumer(["--until-caught-up"]).finish(walrelay_tests::DEADLINE).await;
+    assert_eq!(refused.code, Some(3), "{}", refused.text);
+    assert!(refused.text.contains("app_inbox_key SET LOGGED"), "{}", refused.text);
+    world.execute("ALTER TABLE app_inbox_key SET LOGGED").await;
+
     let unknown = world.succeed(["check", "--inbox", &place.replace(CONSUMER, "nobody")]).await;
     assert!(unknown.contains("consumer nobody: cannot be checked"), "{unknown}");
 }
@@ -124,7 +136,7 @@ async fn status_begins_with_a_summary_and_queries_the_named_relay() {
     let json = world.succeed(["status", "--output", "json", "--relay", relay.http_address()]).await;
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["relay"]["phase"], "streaming");
-    assert_eq!(json["advice"], serde_json::Value::Null);
+    assert_eq!(json["next_step"], serde_json::Value::Null);
     assert!(json["headline"].as_str().unwrap().starts_with("streaming"), "{json}");
 
     // `status` waits for a table that another transaction has locked, and reports the wait.

@@ -105,7 +105,7 @@ async fn poison_is_isolated_and_its_key_waits_while_all_others_go_on() {
     world.succeed(["inbox", "edit", &id, "--payload-file", path]).await;
     std::fs::remove_file(&file).expect("it is there");
     world.wait_applied(101).await;
-    consumer.wait_for_line(DEADLINE, "stored events are applied, and their keys go on").await;
+    consumer.wait_for_line(DEADLINE, "stored events are applied, and their keys continue").await;
     let edited = world.succeed(["inbox", "show", &id]).await;
     assert!(edited.contains("\n  edited at ") && edited.contains("done"), "{edited}");
     let inversions = "SELECT count(*) FROM (
@@ -163,7 +163,7 @@ async fn until_caught_up_reports_pending_and_dead_events() {
     for figure in ["\"retrying\":1", "\"dead\":1"] {
         assert!(stopped.contains(figure), "{stopped}");
     }
-    assert!(done.text.contains(&format!(" --consumer {CONSUMER}` tells more")), "{}", done.text);
+    assert!(done.text.contains(&format!(" --consumer {CONSUMER}` shows more")), "{}", done.text);
 }
 
 #[tokio::test]

@@ -183,7 +183,7 @@ async fn a_key_that_is_held_stays_so_over_a_restart_of_the_relay_and_a_second_re
     world.wait_confirmed(DEADLINE).await;
     let status = world.succeed(["status"]).await;
     let waits = format!("10 rows parked; those of 1 key(s) wait for replay {id}");
-    for word in [waits.as_str(), "nobody does it", &format!("walrelay replay resume {id}")] {
+    for word in [waits.as_str(), "no process runs it", &format!("walrelay replay resume {id}")] {
         assert!(status.contains(word), "{word:?} is not in\n{status}");
     }
     assert_eq!(stored(&world, "v-1").len(), 30);

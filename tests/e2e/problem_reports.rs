@@ -60,7 +60,7 @@ async fn a_dispatch_table_that_cannot_be_written_is_named_with_its_grant_everywh
     let report =
         wait_headline(&world, "lacks a privilege or a policy on app_outbox_dispatch").await;
     assert!(unready.elapsed() < SOON, "{:?}", unready.elapsed());
-    assert!(report["advice"].as_str().unwrap().contains(&grant), "{report:#}");
+    assert!(report["next_step"]["text"].as_str().unwrap().contains(&grant), "{report:#}");
     assert!(!report["headline"].as_str().unwrap().contains("nothing further is settled"));
 
     world.execute(&format!("GRANT INSERT ON app_outbox_dispatch TO {role}")).await;
@@ -70,7 +70,7 @@ async fn a_dispatch_table_that_cannot_be_written_is_named_with_its_grant_everywh
     relay.wait_for_http(DEADLINE, "/readyz", 200).await;
     wait_until(DEADLINE, "the note to be cleared", async || {
         let cleared = status(&world).await;
-        (cleared["noted"]["reasons"] == serde_json::json!([])).then_some(())
+        (cleared["condition"]["reasons"] == serde_json::json!([])).then_some(())
     })
     .await;
     drop(relay);
@@ -153,7 +153,7 @@ async fn status_names_a_refused_topic_as_soon_as_readiness_does_and_an_idle_rela
     let unready = Instant::now();
     let report = wait_headline(&world, "audio.events is refused").await;
     assert!(unready.elapsed() < SOON, "{:?}", unready.elapsed());
-    assert!(report["advice"].as_str().unwrap().contains("audio.events"), "{report:#}");
+    assert!(report["next_step"]["text"].as_str().unwrap().contains("audio.events"), "{report:#}");
     assert!(world.number(at).await > first);
 }
 
@@ -178,7 +178,7 @@ async fn a_forgotten_anchor_near_its_loss_is_named_everywhere() {
     })
     .await;
     let report = wait_headline(&world, "anchor daily retains").await;
-    assert!(report["advice"].as_str().unwrap().contains("walrelay anchor drop daily"));
+    assert!(report["next_step"]["text"].as_str().unwrap().contains("walrelay anchor drop daily"));
     assert_eq!(report["anchors"][0]["anchor"], "daily");
     assert!(report["anchors"][0]["retained_bytes"].as_u64() > Some(100 << 20), "{report:#}");
     let metrics = relay.wait_for_http(DEADLINE, "/metrics", 200).await;

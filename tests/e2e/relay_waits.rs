@@ -57,6 +57,34 @@ async fn a_relay_waits_for_the_recovery_of_a_lost_slot_and_then_streams() {
 }
 
 #[tokio::test]
+async fn status_names_the_wait_of_a_running_relay_instead_of_advising_to_start_one() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    let relay = world.start_relay([]).await;
+    world.execute("ALTER TABLE app_outbox_dispatch SET UNLOGGED").await;
+    let name = world.name();
+    world
+        .execute(&format!(
+            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{name}'"
+        ))
+        .await;
+    wait_for_reason(&relay, "waiting:").await;
+    let status = wait_until(DEADLINE, "status to name the wait", async || {
+        let status = world.run(["status", "--output", "json"]).await.text;
+        let status: serde_json::Value = serde_json::from_str(&status).ok()?;
+        status["headline"].as_str()?.contains("a running relay waits: ").then_some(status)
+    })
+    .await;
+    assert_eq!(status["next_step"]["code"], "dispatch-table-unlogged", "{status:#}");
+    let text = world.run(["status"]).await.text;
+    assert!(!text.contains("start the relay"), "{text}");
+
+    world.execute("ALTER TABLE app_outbox_dispatch SET LOGGED").await;
+    relay.wait_for_http(DEADLINE, "/readyz", 200).await;
+    let streaming = world.succeed(["status"]).await;
+    assert!(streaming.starts_with("streaming"), "{streaming}");
+}
+
+#[tokio::test]
 async fn a_relay_that_was_started_to_wait_for_an_upgrade_survives_the_restart_of_the_server() {
     let Some(installation) = installation_or_skip() else { return };
     let settings = [("wal_level", "logical")];

@@ -221,7 +221,7 @@ async fn an_anchor_that_an_unfinished_replay_goes_on_from_is_neither_dropped_nor
     let relay = world.start_relay([]).await;
     let told = world.succeed(["status"]).await;
     for told_of_it in
-        ["to again is not finished, and nobody does it", "replay resume", "replay cancel"]
+        ["to again is not finished, and no process runs it", "replay resume", "replay cancel"]
     {
         assert!(told.contains(told_of_it), "{told_of_it:?} is not in\n{told}");
     }

@@ -206,7 +206,7 @@ async fn status_shows_all_shards_and_the_worst_summary() {
             world.name()
         ))
         .await;
-    let line = "backfill 5f3a9c01 to again, nobody does it: walrelay replay resume 5f3a9c01";
+    let line = "backfill 5f3a9c01 to again, no process runs it: walrelay replay resume 5f3a9c01";
     let left = world.succeed(["status"]).await;
     assert!(left.contains(line), "{left}");
     let second = world.start_relay(["--shard", "1/2"]).await;

@@ -198,7 +198,7 @@ async fn spilling_pauses_where_outbox_rows_dominate_the_wal_and_foreign_wal_is_c
 }
 
 async fn held_bytes(relay: &Relay) -> u64 {
-    status_of(relay).await["relay"]["wal_budget"]["held_bytes"].as_u64().expect("a number")
+    status_of(relay).await["relay"]["wal_budget"]["retained_bytes"].as_u64().expect("a number")
 }
 
 #[tokio::test]

@@ -42,16 +42,18 @@ pub(crate) fn logged_errors_have_codes(files: &Files) -> Vec<Finding> {
     findings
 }
 
-/// Finds messages of the library crates that name a file of the repository. A container image does
-/// not contain these files.
+/// Finds messages that name a file of the repository. A container image does not contain these
+/// files.
 pub(crate) fn messages_name_no_files(files: &Files) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for (path, text) in rust_files(files).filter(|(path, _)| is_program(path) && !is_shell(path)) {
+    for (path, text) in rust_files(files).filter(|(path, _)| is_program(path)) {
         let code = text.split("#[cfg(test)]").next().unwrap_or_default();
         for (number, line) in code.lines().enumerate() {
             let is_comment = line.trim_start().starts_with("//");
             let names_file = ["docs/", "migrations/README.md"].iter().any(|it| line.contains(it));
-            if names_file && !is_comment {
+            // A page that is part of the binary is no message.
+            let is_included = line.contains("include_str!(");
+            if names_file && !is_comment && !is_included {
                 let remedy = "a message names a file of the repository: say what to do instead";
                 findings.push(Finding::new(path, number + 1, remedy));
             }
@@ -67,10 +69,6 @@ fn is_program(path: &str) -> bool {
         && path.contains("/src/")
         && !path.ends_with("/commands/demo.rs")
         && !of_tests.iter().any(|folder| path.starts_with(folder))
-}
-
-fn is_shell(path: &str) -> bool {
-    path.starts_with("crates/walrelay/")
 }
 
 #[cfg(test)]
@@ -106,5 +104,9 @@ mod tests {
         assert_eq!(messages_name_no_files(&message).len(), 1);
         let comment = file("crates/relay/src/a.rs", "// See docs/operations.md.");
         assert_eq!(messages_name_no_files(&comment), []);
+        let of_the_shell = file("crates/walrelay/src/a.rs", "\"see docs/operations.md\"");
+        assert_eq!(messages_name_no_files(&of_the_shell).len(), 1);
+        let page = "const PAGE: &str = include_str!(\"../docs/errors.md\");";
+        assert_eq!(messages_name_no_files(&file("crates/walrelay/src/a.rs", page)), []);
     }
 }

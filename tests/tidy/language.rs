@@ -88,6 +88,13 @@ pub(crate) fn sentences(text: &str) -> Vec<Vec<String>> {
     sentences
 }
 
+/// Returns the banned words of a sentence, each with its replacement.
+pub(crate) fn banned_words(sentence: &[String]) -> Vec<(&'static str, &'static str)> {
+    let sentence = format!(" {} ", sentence.join(" "));
+    let is_used = |word: &str| sentence.contains(&format!(" {word} "));
+    BANNED.iter().filter(|(word, _)| is_used(word)).copied().collect()
+}
+
 fn in_scope(files: &Files) -> impl Iterator<Item = (&str, &str)> {
     rust_files(files).filter(|(path, _)| !HELP.iter().any(|help| path.starts_with(help)))
 }
@@ -112,14 +119,10 @@ pub(crate) fn comments_use_the_words_of_the_field(files: &Files) -> Vec<Finding>
     let mut findings = Vec::new();
     for (path, text) in in_scope(files) {
         for (line, comment) in comments(text) {
-            for sentence in sentences(&comment) {
-                let sentence = format!(" {} ", sentence.join(" "));
-                let is_used = |word: &str| sentence.contains(&format!(" {word} "));
-                let used = BANNED.iter().filter(|(word, _)| is_used(word));
-                findings.extend(
-                    used.map(|(word, use_)| Finding::new(path, line, format!("`{word}`: {use_}"))),
-                );
-            }
+            let used = sentences(&comment).into_iter().flat_map(|it| banned_words(&it));
+            findings.extend(
+                used.map(|(word, use_)| Finding::new(path, line, format!("`{word}`: {use_}"))),
+            );
         }
     }
     findings

@@ -8,6 +8,7 @@ mod file_places;
 mod import_cycles;
 mod language;
 mod layers;
+mod messages;
 mod modules;
 mod prose;
 mod repository;
@@ -34,6 +35,8 @@ const RULES: &[Rule] = &[
     prose::pages_use_the_words_of_the_field,
     prose::pages_name_their_actors,
     prose::pages_are_short,
+    messages::messages_have_short_sentences,
+    messages::messages_use_the_words_of_the_field,
     file_places::files_are_in_a_module_tree,
     file_places::folders_are_small,
     file_places::test_files_are_targets,

@@ -44,8 +44,6 @@ const NOT_YET: &[&str] = &[
     "crates/outbox-admin/src/lifecycle/postgres_server.rs",
     "crates/outbox-admin/src/lifecycle/wal_monitor.rs",
     "crates/outbox-admin/src/recovery/source.rs",
-    "crates/walrelay/src/commands/check/schemas.rs",
-    "crates/walrelay/src/commands/consumer.rs",
     "crates/walrelay/src/commands/prune.rs",
     "crates/walrelay/src/commands/replay/in_place.rs",
     "crates/walrelay/src/commands/shared/columns.rs",

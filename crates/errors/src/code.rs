@@ -212,6 +212,8 @@ codes! {
     // The consumer.
     /// A consumer's database lacks tables, functions or permissions.
     InboxUnsuitable "inbox-unsuitable": POSTGRES, POSTGRES, POSTGRES;
+    /// A crash of the server would empty a table of the inbox.
+    InboxTableUnlogged "inbox-table-unlogged": POSTGRES, POSTGRES, POSTGRES;
     /// The consumer does not exist.
     ConsumerNotFound "consumer-not-found": POSTGRES, POSTGRES, POSTGRES;
     /// A consumer could not be checked.
@@ -230,6 +232,10 @@ codes! {
     ConsumerAmbiguous "consumer-ambiguous": USAGE, USAGE, USAGE;
     /// The consumer exists and reads another subscription.
     ConsumerReadsAnotherSubscription "consumer-reads-another-subscription": USAGE, USAGE, USAGE;
+    /// A consumer was paused, and a batch that began before has not ended.
+    ConsumerBatchRunning "consumer-batch-running": USAGE, USAGE, USAGE;
+    /// Inbox rows would be deleted while Pub/Sub may still redeliver their messages.
+    InboxPruneTooEarly "inbox-prune-too-early": USAGE, USAGE, USAGE;
     /// The handler fails for every event.
     HandlerFailed "handler-failed": POSTGRES, POSTGRES, POSTGRES;
     /// No handler can be generated for the table.
@@ -260,6 +266,8 @@ codes! {
     DeadRows "dead-rows": UNEXPECTED, UNEXPECTED, UNEXPECTED;
     /// Published events are missing in an inbox.
     AuditEventsMissing "audit-events-missing": UNEXPECTED, UNEXPECTED, UNEXPECTED;
+    /// The selection of an audit has no settled event, so nothing was compared.
+    AuditComparedNothing "audit-compared-nothing": USAGE, USAGE, USAGE;
     /// The consumers are in another database, and the command names none of them.
     InboxNotNamed "inbox-not-named": USAGE, USAGE, USAGE;
     /// The demo lost, repeated or reordered a row, or could not continue.
@@ -298,6 +306,8 @@ codes! {
     ConfigurationInvalid "configuration-invalid": USAGE, USAGE, USAGE;
     /// An argument names an object that does not exist or cannot exist.
     ArgumentInvalid "argument-invalid": USAGE, USAGE, USAGE;
+    /// No error has the code that `explain` was given.
+    ErrorCodeUnknown "error-code-unknown": USAGE, USAGE, USAGE;
     /// A file cannot be read.
     FileUnreadable "file-unreadable": USAGE, USAGE, USAGE;
     /// Another process already uses a listen address.

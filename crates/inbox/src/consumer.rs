@@ -24,6 +24,7 @@ use crate::privileges::{refuse_without_handler, refuse_without_inbox};
 use crate::settings::{Dedupe, Settings};
 use crate::subscription_warning::SubscriptionWarning;
 use crate::trace::Tracer;
+use crate::unlogged_tables::refuse_unlogged;
 
 /// The wait before the next attempt to follow the consumer to another subscription.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
@@ -158,6 +159,7 @@ async fn find(
     connection.client().await.map_err(unusable)?;
     connection.refuse_hidden().await?;
     refuse_without_inbox(connection.client().await.map_err(unusable)?).await?;
+    refuse_unlogged(connection.client().await.map_err(unusable)?).await?;
     let registration = connection.registration(&settings.consumer).await.map_err(unusable)?;
     let client = connection.client().await.map_err(unusable)?;
     let Some(registration) = registration else {

@@ -107,6 +107,12 @@ pub enum InboxError {
         /// The key.
         ordering_key: String,
     },
+    /// A crash of the server would empty tables of the inbox.
+    #[error("unlogged tables of the inbox: {}; a crash of the server would empty them", .tables.join(", "))]
+    Unlogged {
+        /// The tables.
+        tables: Vec<String>,
+    },
     /// The database has several consumers, and the command named none.
     #[error("this database has several consumers: {names}; name one with --consumer")]
     SeveralConsumers {
@@ -169,6 +175,7 @@ impl Coded for InboxError {
             Self::Outbox(error) => error.code(),
             Self::Rights { .. } => Code::PermissionMissing,
             Self::Inbox { .. } => Code::InboxUnsuitable,
+            Self::Unlogged { .. } => Code::InboxTableUnlogged,
             Self::Paused { .. } => Code::ConsumerPaused,
             Self::Refused { .. } => Code::HandlerFailed,
             Self::Unregistered { .. } => Code::ConsumerNotFound,
@@ -189,8 +196,20 @@ impl Coded for InboxError {
     }
 
     fn fix(&self) -> Option<String> {
-        if let Self::Rights { hint, .. } = self { Some(hint.clone()) } else { None }
+        if let Self::Rights { hint, .. } = self {
+            Some(hint.clone())
+        } else if let Self::Unlogged { tables } = self {
+            Some(format!("as their owner: {}", set_logged(tables)))
+        } else {
+            None
+        }
     }
+}
+
+/// Returns the statements that make these tables durable.
+fn set_logged(tables: &[String]) -> String {
+    let statements = tables.iter().map(|table| format!("ALTER TABLE public.{table} SET LOGGED"));
+    statements.collect::<Vec<_>>().join("; ")
 }
 
 /// Returns the code of a statement's error in the consumer's database.

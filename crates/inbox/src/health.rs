@@ -235,7 +235,7 @@ impl Health {
             Phase::Starting => Some("starting: nothing is read yet".to_owned()),
             Phase::Paused => {
                 let resume = format!("walrelay consumer resume {}", state.consumer);
-                Some(format!("paused by an operator; to go on: {resume}"))
+                Some(format!("paused by an operator; to resume: {resume}"))
             }
             Phase::Draining => Some("draining: asked to stop".to_owned()),
         };

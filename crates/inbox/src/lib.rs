@@ -27,6 +27,7 @@ mod subscription_messages;
 mod subscription_warning;
 mod time;
 mod trace;
+mod unlogged_tables;
 
 pub use apply::database::Registration;
 pub use apply::handler::{BoxError, Handler, HandlerError};
@@ -49,5 +50,6 @@ pub use subscription_messages::Messages;
 pub use subscription_warning::SubscriptionWarning;
 pub use tokio_postgres::{self, Transaction};
 pub use trace::{BatchFailure, TraceEnd, Tracer};
+pub use unlogged_tables::unlogged_inbox_tables;
 pub use walrelay_pg_client::{ConnectConfig, PgEnv};
 pub use walrelay_pubsub::Endpoint;

@@ -221,7 +221,7 @@ impl Metrics {
         r.register("streams_ended", "Streams that ended, by gRPC code", self.streams_ended.clone());
         r.register(
             "spans_dropped",
-            "Spans that are not sent for want of room or of a collector",
+            "Spans that were dropped: the queue was full, or no collector answered",
             self.spans_dropped.clone(),
         );
         r.register("phase", "1 for what the consumer is doing", self.phase.clone());

@@ -2,6 +2,7 @@
 
 pub mod admin;
 pub mod audit;
+pub mod consumer_status;
 pub mod event_commands;
 pub(super) mod key_rebuild;
 pub(super) mod outbox_applier;

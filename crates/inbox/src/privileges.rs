@@ -64,7 +64,7 @@ pub(crate) async fn refuse_without_inbox(client: &SqlClient) -> Result<(), Inbox
     if lacking.is_empty() {
         return Ok(());
     }
-    let rows = client.query_typed(POLICIES, &[]).await.map_err(failed("look at policies"))?;
+    let rows = client.query_typed(POLICIES, &[]).await.map_err(failed("read the policies"))?;
     refuse(client, &lacking, rows.iter().map(|row| row.get(0)).collect()).await
 }
 
@@ -88,7 +88,8 @@ async fn missing(
     sql: &str,
     parameter: Parameter<'_>,
 ) -> Result<Vec<(String, String)>, InboxError> {
-    let rows = client.query_typed(sql, &[parameter]).await.map_err(failed("look at rights"))?;
+    let rows =
+        client.query_typed(sql, &[parameter]).await.map_err(failed("read the privileges"))?;
     Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
 }
 
@@ -101,7 +102,7 @@ async fn refuse(
         return Ok(());
     }
     let name = "SELECT current_user::text, pg_catalog.quote_ident(current_user)";
-    let named = client.query_typed(name, &[]).await.map_err(failed("look at the role"))?;
+    let named = client.query_typed(name, &[]).await.map_err(failed("read the role"))?;
     let (role, quoted): (String, String) =
         named.first().map(|row| (row.get(0), row.get(1))).unwrap_or_default();
     Err(lacks(role, &quoted, lacking, policies))

@@ -75,7 +75,7 @@ impl Messages {
         drop(stream);
         for ids in leased.chunks(IDS_MAX) {
             if let Err(status) = subscriber.hand_back(subscription, ids.to_vec()).await {
-                tracing::warn!(%status, "not everything could be handed back: it comes again within 10 minutes");
+                tracing::warn!(%status, "not everything could be handed back: it is redelivered within 10 minutes");
                 break;
             }
         }

@@ -66,7 +66,10 @@ pub use slot_holder::{
     HolderActivity, SlotUser, describe_slot_blockers, describe_unfinished, end_session,
     read_slot_holder,
 };
-pub use status_report::{ReportError, replays_of, report};
+pub use status_report::{
+    ConsumerBacklog, FailingTopic, NextStep, OWN_WAL_BYTES, OperationKind, OperationReport,
+    RebuildReport, RelayAnswer, ReportError, Severity, StatusReport, StepScope, read_status,
+};
 pub use unconfirmed::{UnconfirmedTransaction, count_unsettled_rows, unconfirmed_transactions};
 pub use unfinished_replay::{
     OpenReplay, PausingReplay, TopicReplay, open_topic_replays, pausing_replays,

@@ -1,11 +1,13 @@
-//! The report of a command about one slot: the relay's report, the operation on record and the
-//! unfinished replays.
+//! The report of `walrelay status`: the slot, its WAL, dispatch state, and everything that is
+//! unfinished. The shell adds the headline and the next step, which name commands.
 
-use serde_json::{Map, Value, json};
+use serde::{Deserialize, Serialize};
+use tokio_postgres::types::Type;
+use walrelay_errors::Code;
 use walrelay_outbox_store::{DispatchStore, IncrementalCount, SlotFigures, read_survey};
-use walrelay_pg_client::SqlClient;
+use walrelay_pg_client::{SqlClient, sql};
 use walrelay_pg_replication::SlotError;
-use walrelay_relay::observe::report::{report_of, report_without_slot};
+use walrelay_relay::observe::report::{RelayReport, SlotReport};
 
 use crate::admin_error::AdminError;
 use crate::operation::{SlotOperation, read_operation};
@@ -28,13 +30,218 @@ pub enum ReportError {
     Store(#[from] AdminError),
 }
 
-/// Returns the report of `walrelay status --output json`.
+/// The status of an outbox: of its slot, or of all its shards.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StatusReport {
+    /// The worst problem in one line, or that everything flows.
+    pub headline: String,
+    /// How bad the worst problem is.
+    pub severity: Severity,
+    /// The recommended next step.
+    pub next_step: Option<NextStep>,
+    /// The shard, if the outbox has several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shard: Option<String>,
+    /// The slot. None in a report of several shards.
+    #[serde(flatten)]
+    pub slot: Option<SlotReport>,
+    /// Age of the oldest row that is not published: an estimate from the slot and dispatch state.
+    pub oldest_unpublished_seconds: Option<f64>,
+    /// `--wal-budget` of this command.
+    pub wal_budget_bytes: Option<u64>,
+    /// The amount of WAL that the server retains for a slot. None if unlimited.
+    pub wal_limit_bytes: Option<u64>,
+    /// Topics with unpublished rows in dispatch state.
+    pub failing_topics: Vec<FailingTopic>,
+    /// The unfinished operation on the slot.
+    pub operation: Option<OperationReport>,
+    /// In-place replays that pause keys of the slot.
+    pub paused_by: Vec<PausingReplay>,
+    /// Unfinished replays and backfills to a topic.
+    pub replays: Vec<TopicReplay>,
+    /// Consumers with an unfinished rebuild, in the database of the outbox.
+    pub rebuilds: Vec<RebuildReport>,
+    /// The backlog of each consumer whose database is known.
+    pub consumers: Vec<ConsumerBacklog>,
+    /// The reports of the shards, if the outbox has several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub shards: Vec<StatusReport>,
+    /// The answer of the relay, if it was asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub relay: Option<RelayAnswer>,
+}
+
+/// How bad a problem is, in ascending order.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// Everything flows.
+    #[default]
+    Good,
+    /// Somebody should check soon.
+    Attention,
+    /// Rows do not flow, or may be lost soon.
+    Bad,
+}
+
+/// The recommended next step.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NextStep {
+    /// The error code, if the problem has one.
+    pub code: Option<String>,
+    /// The step in words, with the command to run.
+    pub text: String,
+    /// Whether the step is about one slot or about all shards.
+    #[serde(skip)]
+    pub scope: StepScope,
+}
+
+/// The slots that a step is about.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum StepScope {
+    /// One slot.
+    #[default]
+    Slot,
+    /// All shards of the outbox.
+    AllShards,
+}
+
+impl NextStep {
+    /// Creates a step of a problem without an error code.
+    #[must_use]
+    pub fn new(text: impl Into<String>) -> Self {
+        Self { text: text.into(), ..Self::default() }
+    }
+
+    /// Creates the step for a problem with this code.
+    #[must_use]
+    pub fn of(code: Code, text: impl Into<String>) -> Self {
+        Self { code: Some(code.name().to_owned()), ..Self::new(text) }
+    }
+}
+
+/// The unpublished rows of one topic in dispatch state.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FailingTopic {
+    /// Full name of the topic.
+    pub topic: String,
+    /// Rows that will be published again.
+    pub retrying: u64,
+    /// Rows that need an operator.
+    pub dead: u64,
+    /// Seconds since the oldest of them was recorded.
+    pub oldest_seconds: f64,
+    /// The code of the row that changed last: a gRPC code, or a reason why rows are dead.
+    pub last_error_code: Option<String>,
+}
+
+/// The kind of an unfinished operation.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OperationKind {
+    /// A copy of an anchor replaces the slot.
+    #[default]
+    Reset,
+    /// A new slot replaces a lost slot.
+    Recovery,
+    /// The server is being upgraded.
+    Upgrade,
+    /// The number of shards is being changed.
+    Resharding,
+}
+
+/// The unfinished operation on a slot.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OperationReport {
+    /// The kind of the operation.
+    pub kind: OperationKind,
+    /// The operation, and why it waits.
+    pub text: String,
+    /// The command that finishes it.
+    pub finished_by: String,
+    /// Whether its anchor is gone, so that the command cancels it.
+    pub is_anchor_gone: bool,
+}
+
+/// A consumer with an unfinished rebuild.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RebuildReport {
+    /// The consumer.
+    pub consumer: String,
+    /// The progress, and the next step.
+    pub report: String,
+}
+
+/// The events that a consumer has received and not applied.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ConsumerBacklog {
+    /// The consumer.
+    pub consumer: String,
+    /// Why the backlog is unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Whether the consumer is paused.
+    pub paused: bool,
+    /// Events that will be applied again.
+    pub retrying: u64,
+    /// Events that need an operator.
+    pub dead: u64,
+    /// Keys whose events wait for an earlier event.
+    pub keys_held: u64,
+    /// Age of the oldest event that is not applied.
+    pub oldest_waiting_seconds: Option<f64>,
+    /// Events that arrived within the last minute.
+    pub received_last_minute: u64,
+}
+
+/// The answer of the relay to `--relay`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RelayAnswer {
+    /// Why the relay did not answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unreachable: Option<String>,
+    /// The state of the relay. None if it did not answer.
+    #[serde(flatten)]
+    pub report: Option<RelayReport>,
+}
+
+/// The relay's own records cause this much WAL.
+pub const OWN_WAL_BYTES: u64 = 1 << 10;
+
+impl StatusReport {
+    /// Creates the report of a slot, without the unfinished work around it.
+    #[must_use]
+    pub fn of_slot(slot: SlotReport) -> Self {
+        Self { slot: Some(slot), ..Self::default() }
+    }
+
+    /// Returns the age of the oldest unpublished row: in dispatch state, or in the WAL that the
+    /// slot has not confirmed.
+    fn oldest_unpublished(&self) -> Option<f64> {
+        let pending = self.failing_topics.iter().filter(|topic| topic.retrying > 0);
+        let recorded = pending.map(|topic| topic.oldest_seconds);
+        let slot = self.slot.as_ref();
+        let unconfirmed = slot.filter(|slot| slot.lag_bytes.is_some_and(|it| it >= OWN_WAL_BYTES));
+        // While no session streams, rows are pending since the last record at the earliest.
+        let in_wal = unconfirmed.and_then(|it| it.lag_seconds.or(it.settled_seconds));
+        recorded.chain(in_wal).max_by(f64::total_cmp)
+    }
+}
+
+/// Reads the report of one slot, without headline and next step.
 ///
 /// # Errors
 ///
 /// The server refuses, the slot is missing (lost, if it existed before), or there is no dispatch
 /// state.
-pub async fn report(client: &SqlClient, slot: &str) -> Result<Map<String, Value>, ReportError> {
+pub async fn read_status(client: &SqlClient, slot: &str) -> Result<StatusReport, ReportError> {
     let store = DispatchStore::new(slot.to_owned());
     let mut counting = IncrementalCount::default();
     let mut survey = read_survey(client, &store, &mut counting).await.map_err(AdminError::from)?;
@@ -42,50 +249,32 @@ pub async fn report(client: &SqlClient, slot: &str) -> Result<Map<String, Value>
         survey = read_survey(client, &store, &mut counting).await.map_err(AdminError::from)?;
     }
     let operation = operation(client, slot, &survey).await?;
-    let begun = match &operation {
-        Some(operation) => Some(describe_unfinished(client, slot, operation).await?),
+    let slot_report = match (SlotReport::of(&survey), &operation) {
+        (Some(found), _) => found,
+        (None, Some(SlotOperation::Upgrade(_))) => {
+            return Err(AdminError::UpgradePrepared { slot: slot.to_owned() }.into());
+        }
+        // During an operation the slot may not exist.
+        (None, Some(_)) => SlotReport::without_slot(slot, &survey),
+        (None, None) if survey.relay_row.is_some() => {
+            return Err(ReportError::SlotLost { slot: slot.to_owned(), how: "no longer exists" });
+        }
+        (None, None) => {
+            return Err(AdminError::from(SlotError::SlotMissing { slot: slot.to_owned() }).into());
+        }
+    };
+    let operation = match &operation {
+        Some(operation) => Some(describe(client, slot, operation).await?),
         None => None,
     };
-    let found = match (report_of(&survey), &operation) {
-        (found @ Some(_), _) => found,
-        // The report on an upgrade is only that the relay waits for it.
-        (None, Some(SlotOperation::Upgrade(_)) | None) => None,
-        // During an operation the slot may not exist.
-        (None, Some(_)) => Some(report_without_slot(slot, &survey)),
+    let report = StatusReport {
+        failing_topics: failing_topics(client, slot).await?,
+        operation,
+        paused_by: pausing_replays(client, slot).await?,
+        replays: open_topic_replays(client, slot).await?,
+        ..StatusReport::of_slot(slot_report)
     };
-    match found {
-        Some(mut report) => {
-            report.insert("operation".into(), json!(begun));
-            let finishing_command = operation.as_ref().map(SlotOperation::finishing_command);
-            report.insert("finished_by".into(), json!(finishing_command));
-            let is_vain = match &operation {
-                Some(SlotOperation::Reset(reset)) => !reset.has_anchor(client).await?,
-                Some(_) | None => false,
-            };
-            report.insert("is_vain".into(), json!(is_vain));
-            let holding = pausing_replays(client, slot).await?;
-            report.insert("held".into(), holding.iter().map(held).collect());
-            report.insert("replays".into(), replays_of(client, slot).await?);
-            Ok(report)
-        }
-        None if let Some(SlotOperation::Upgrade(_)) = operation => {
-            Err(AdminError::UpgradePrepared { slot: slot.to_owned() }.into())
-        }
-        None if survey.relay_row.is_some() => {
-            Err(ReportError::SlotLost { slot: slot.to_owned(), how: "no longer exists" })
-        }
-        None => Err(AdminError::from(SlotError::SlotMissing { slot: slot.to_owned() }).into()),
-    }
-}
-
-/// Returns the unfinished replays and backfills of this slot to a topic.
-///
-/// # Errors
-///
-/// The server refuses.
-pub async fn replays_of(client: &SqlClient, slot: &str) -> Result<Value, AdminError> {
-    let replays = open_topic_replays(client, slot).await?;
-    Ok(replays.iter().map(replay).collect())
+    Ok(StatusReport { oldest_unpublished_seconds: report.oldest_unpublished(), ..report })
 }
 
 /// Returns the unfinished operation that was begun with the slot.
@@ -98,10 +287,83 @@ async fn operation(
     if has_begun { read_operation(client, slot).await } else { Ok(None) }
 }
 
-fn held(PausingReplay { id, command, keys, is_being_done }: &PausingReplay) -> Value {
-    json!({ "id": id, "command": command, "keys": keys, "is_being_done": is_being_done })
+async fn describe(
+    client: &SqlClient,
+    slot: &str,
+    operation: &SlotOperation,
+) -> Result<OperationReport, AdminError> {
+    let (kind, is_anchor_gone) = match operation {
+        SlotOperation::Reset(reset) => (OperationKind::Reset, !reset.has_anchor(client).await?),
+        SlotOperation::Recovery(_) => (OperationKind::Recovery, false),
+        SlotOperation::Upgrade(_) => (OperationKind::Upgrade, false),
+        SlotOperation::Resharding(_) => (OperationKind::Resharding, false),
+    };
+    let text = describe_unfinished(client, slot, operation).await?;
+    Ok(OperationReport { kind, text, finished_by: operation.finishing_command(), is_anchor_gone })
 }
 
-fn replay(TopicReplay { id, command, topic, is_being_done }: &TopicReplay) -> Value {
-    json!({ "id": id, "command": command, "to_topic": topic, "is_being_done": is_being_done })
+/// Returns the topics with the most unpublished rows in dispatch state, at most twenty.
+async fn failing_topics(client: &SqlClient, slot: &str) -> Result<Vec<FailingTopic>, AdminError> {
+    let sql = sql!("status_report.sql", "failing_topics");
+    let rows = client
+        .query_typed(sql, &[(&slot, Type::TEXT)])
+        .await
+        .map_err(AdminError::sql("read the failing topics"))?;
+    let topics = rows.iter().map(|row| FailingTopic {
+        topic: row.get("topic"),
+        retrying: row.get::<_, i64>("retrying").unsigned_abs(),
+        dead: row.get::<_, i64>("dead").unsigned_abs(),
+        oldest_seconds: row.get("oldest_seconds"),
+        last_error_code: row.get("last_error_code"),
+    });
+    Ok(topics.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_unpublished_row_is_in_dispatch_state_or_in_the_wal() {
+        let topic = |retrying, dead, oldest_seconds| FailingTopic {
+            retrying,
+            dead,
+            oldest_seconds,
+            ..FailingTopic::default()
+        };
+        let slot = |lag_bytes, lag_seconds| SlotReport {
+            lag_bytes: Some(lag_bytes),
+            lag_seconds,
+            settled_seconds: Some(90.0),
+            ..SlotReport::default()
+        };
+        let cases = [
+            (slot(0, Some(0.0)), vec![], None),
+            (slot(4096, Some(7.5)), vec![], Some(7.5)),
+            (slot(4096, None), vec![], Some(90.0)),
+            (slot(0, Some(0.0)), vec![topic(2, 0, 40.0)], Some(40.0)),
+            (slot(4096, Some(70.0)), vec![topic(2, 0, 40.0)], Some(70.0)),
+            // Dead rows are not pending.
+            (slot(0, Some(0.0)), vec![topic(0, 3, 400.0)], None),
+        ];
+        for (found, failing_topics, expected) in cases {
+            let report = StatusReport { failing_topics, ..StatusReport::of_slot(found) };
+            assert_eq!(report.oldest_unpublished(), expected, "{report:?}");
+        }
+    }
+
+    #[test]
+    fn the_json_is_one_object_with_the_fields_of_the_slot() {
+        let slot = SlotReport { slot: "walrelay".to_owned(), ..SlotReport::default() };
+        let report = StatusReport {
+            next_step: Some(NextStep::of(Code::SlotLost, "walrelay slot recover")),
+            ..StatusReport::of_slot(slot)
+        };
+        let json = serde_json::json!(report);
+        assert_eq!(json["slot"], "walrelay");
+        assert_eq!(json["next_step"]["code"], "slot-lost");
+        assert_eq!(json["severity"], "good");
+        assert!(json.get("shards").is_none() && json.get("relay").is_none(), "{json}");
+        assert_eq!(serde_json::from_value::<StatusReport>(json).unwrap(), report);
+    }
 }

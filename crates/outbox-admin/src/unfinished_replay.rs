@@ -1,6 +1,7 @@
 //! Unfinished replays and backfills: the anchors that they need, and the keys that they hold.
 
 use pgoutput_parser::Lsn;
+use serde::{Deserialize, Serialize};
 use tokio_postgres::types::{PgLsn, Type};
 use tokio_postgres::{Client, GenericClient};
 
@@ -76,7 +77,8 @@ pub async fn replay_that_needs_anchor(
 }
 
 /// An in-place replay or backfill that holds keys of a slot.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct PausingReplay {
     /// Name of the replay.
     pub id: String,
@@ -85,6 +87,7 @@ pub struct PausingReplay {
     /// Number of held keys.
     pub keys: u64,
     /// Whether a process is running it now.
+    #[serde(rename = "is_running")]
     pub is_being_done: bool,
 }
 
@@ -130,15 +133,18 @@ pub async fn pausing_replays(
 }
 
 /// An unfinished replay or backfill to a topic.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct TopicReplay {
     /// Name of the replay.
     pub id: String,
     /// The command that continues it.
     pub command: String,
     /// The topic that it publishes to.
+    #[serde(rename = "to_topic")]
     pub topic: String,
     /// Whether a process is running it now.
+    #[serde(rename = "is_running")]
     pub is_being_done: bool,
 }
 

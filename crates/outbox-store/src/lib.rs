@@ -29,18 +29,15 @@ pub use dispatch::{
 pub use migrations::{Migration, RELAY_TABLES, REPLAY_TABLES, migrate, migrations, relay_tables};
 pub use outbox::Outbox;
 pub use publication_watch::{PublicationCheck, PublicationWatch};
-pub use relay_condition::{Condition, StoredCondition};
+pub use relay_condition::{Condition, Reason, ReasonKind, StoredCondition};
 pub use relay_row::{
     Horizon, RelayRow, RelayRowOwner, RelayRowWritten, SLOT_WITH_OLDEST, advance_relay_row,
-    delete_relay_row, is_same_origin, read_horizon, read_relay_row, read_wal_end, recovering_slot,
-    take_relay_row,
+    delete_relay_row, is_same_origin, note_wait, read_horizon, read_relay_row, read_wal_end,
+    recovering_slot, take_relay_row,
 };
 pub use session_store::SessionStore;
 pub use shard::{KeyPiece, ParseShardError, Shard, ShardKey};
 pub use slot_figures::read_survey;
-pub use store::{
-    DUE_KEYS_MAX, Due, HEADS_MAX, HOLDS_MAX, NEXT_STEP_SEPARATOR, SlotFigures, Store, StoreFailure,
-    TABLE_FAILURE_PREFIX,
-};
+pub use store::{DUE_KEYS_MAX, Due, HEADS_MAX, HOLDS_MAX, SlotFigures, Store, StoreFailure};
 pub use store_error::{StoreError, grant_on};
 pub use wal_time::{WalTime, first_position_after, first_time_at, note_wal_time, position_at};

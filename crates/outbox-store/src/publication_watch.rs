@@ -99,7 +99,7 @@ impl PublicationWatch {
                 ],
             )
             .await
-            .map_err(StoreError::sql("look at the publication"))
+            .map_err(StoreError::sql("check the publication"))
     }
 
     fn compare(&self, rows: &[Row]) -> Result<(), String> {

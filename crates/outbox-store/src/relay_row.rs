@@ -178,7 +178,7 @@ impl RelayRowOwner {
                     (&timeline, Type::INT4),
                     (&generation, Type::INT8),
                     (&condition.phase(), Type::TEXT),
-                    (condition.reasons(), Type::TEXT_ARRAY),
+                    (&condition.reasons_json(), Type::TEXT),
                     (&streaming_pid, Type::INT4),
                 ],
             )
@@ -325,6 +325,31 @@ pub async fn advance_relay_row(client: &Client, slot: &str, to: Lsn) -> Result<(
         )
         .await
         .map_err(StoreError::sql("move app_outbox_relay on"))?;
+    Ok(())
+}
+
+/// Records why a relay waits that has no session, for `walrelay status`. Writes nothing while
+/// another relay streams the slot, or if the slot has no row.
+///
+/// # Errors
+///
+/// The server refused the statement, or the connection ended.
+pub async fn note_wait(
+    client: &Client,
+    slot: &str,
+    condition: &Condition,
+) -> Result<(), StoreError> {
+    client
+        .execute_typed(
+            sql!("relay_row.sql", "note_wait"),
+            &[
+                (&slot, Type::TEXT),
+                (&condition.phase(), Type::TEXT),
+                (&condition.reasons_json(), Type::TEXT),
+            ],
+        )
+        .await
+        .map_err(StoreError::sql("record why the relay waits in app_outbox_relay"))?;
     Ok(())
 }
 

@@ -3,7 +3,7 @@ SELECT system_identifier, timeline, generation, settled_lsn, settled_xid::text A
        operation ->> 'kind' AS operation,
        extract(epoch FROM clock_timestamp() - updated_at)::float8 AS age,
        condition ->> 'phase' AS condition_phase,
-       ARRAY(SELECT jsonb_array_elements_text(condition -> 'reasons')) AS condition_reasons,
+       (condition -> 'reasons')::text AS condition_reasons,
        (condition ->> 'pid')::int AS condition_pid,
        extract(epoch FROM clock_timestamp() - (condition ->> 'at')::timestamptz)::float8 AS condition_age
   FROM public.app_outbox_relay
@@ -22,8 +22,16 @@ RETURNING coalesce((SELECT confirmed_flush_lsn FROM pg_catalog.pg_replication_sl
 -- name: note_condition
 UPDATE public.app_outbox_relay
    SET condition = jsonb_build_object(
-         'phase', $4::text, 'reasons', to_jsonb($5::text[]), 'pid', $6::int4, 'at', clock_timestamp())
+         'phase', $4::text, 'reasons', $5::text::jsonb, 'pid', $6::int4, 'at', clock_timestamp())
  WHERE slot = $1 AND timeline = $2 AND generation = $3
+
+-- name: note_wait
+UPDATE public.app_outbox_relay AS r
+   SET condition = jsonb_build_object(
+         'phase', $2::text, 'reasons', $3::text::jsonb, 'pid', NULL, 'at', clock_timestamp())
+ WHERE slot = $1
+   AND NOT EXISTS (SELECT FROM pg_catalog.pg_replication_slots AS s
+                    WHERE s.slot_name = r.slot AND s.active)
 
 -- name: confirmed
 SELECT coalesce((SELECT confirmed_flush_lsn FROM pg_catalog.pg_replication_slots WHERE slot_name = $1),

@@ -15,22 +15,21 @@ use walrelay_core::{
     ClaimAnswer, ClaimKey, FailureClass, Fault, Finished, IncompleteMessage, Message, NotAMessage,
     Outcome, PublishFailure, RowToRecord, Topic,
 };
-use walrelay_errors::Code;
+use walrelay_errors::{Code, Coded};
 
 use crate::dispatch::{
     Claim, ClaimLimits, ClaimedRow, DispatchStore, Head, IncrementalCount, Key, ParkRow, ParkedKey,
     RecordedPage,
 };
 use crate::publication_watch::{PublicationCheck, PublicationWatch};
-use crate::relay_condition::Condition;
+use crate::relay_condition::{Condition, Reason, ReasonKind};
 use crate::relay_row::{
     Horizon, RelayRowOwner, RelayRowWritten, note_origin, read_confirmed, read_horizon,
     read_relay_row, take_relay_row,
 };
 use crate::slot_figures::read_survey;
 use crate::store::{
-    DUE_KEYS_MAX, Due, HEADS_MAX, HOLDS_MAX, NEXT_STEP_SEPARATOR, SlotFigures, Store, StoreFailure,
-    TABLE_FAILURE_PREFIX,
+    DUE_KEYS_MAX, Due, HEADS_MAX, HOLDS_MAX, SlotFigures, Store, StoreFailure, TABLE_FAILURE_PREFIX,
 };
 use crate::store_error::{StoreError, grant_on};
 use crate::wal_time::note_wal_time;
@@ -365,7 +364,7 @@ impl Store for SessionStore {
         noted.map_err(|error| StoreFailure::Unavailable(Box::new(error)))
     }
 
-    fn why_not(&self, failure: &StoreFailure) -> String {
+    fn failure_reason(&self, failure: &StoreFailure) -> Reason {
         let refused = match failure {
             StoreFailure::Unavailable(source) => source.downcast_ref::<StoreError>(),
             StoreFailure::ShuttingDown
@@ -374,13 +373,16 @@ impl Store for SessionStore {
             | StoreFailure::TablesMissing(_) => None,
         };
         let role = self.connect.user();
-        match refused.and_then(StoreError::closed_table) {
-            Some(table) => format!(
-                "{TABLE_FAILURE_PREFIX}role {role} lacks a privilege or a policy on {table}{NEXT_STEP_SEPARATOR}{}",
-                grant_on(table, role)
-            ),
-            None => format!("{TABLE_FAILURE_PREFIX}{}", failure.in_short()),
-        }
+        let kind = ReasonKind::DispatchFailure;
+        let reason = match refused.and_then(StoreError::closed_table) {
+            Some(table) => {
+                let why = format!("role {role} lacks a privilege or a policy on {table}");
+                Reason::new(kind, format!("{TABLE_FAILURE_PREFIX}{why}"))
+                    .with_fix(grant_on(table, role))
+            }
+            None => Reason::new(kind, format!("{TABLE_FAILURE_PREFIX}{}", failure.in_short())),
+        };
+        reason.with_code(failure.code().name())
     }
 
     async fn notice(&mut self) {

@@ -13,7 +13,7 @@ use walrelay_errors::{Code, Coded};
 use crate::anchor::AnchorStatus;
 use crate::dispatch::{DispatchCounts, Head, ParkedKey, RecordedPage};
 use crate::publication_watch::PublicationCheck;
-use crate::relay_condition::Condition;
+use crate::relay_condition::{Condition, Reason, ReasonKind};
 use crate::relay_row::RelayRow;
 use crate::store_error::StoreError;
 use walrelay_pg_replication::{SlotState, Writer};
@@ -54,10 +54,7 @@ impl Coded for StoreFailure {
 }
 
 /// Prefix of the reason for a failed command to dispatch state.
-pub const TABLE_FAILURE_PREFIX: &str = "a dispatch table cannot be used: ";
-
-/// Text between such a reason and its next step.
-pub const NEXT_STEP_SEPARATOR: &str = "; as its owner: ";
+pub(crate) const TABLE_FAILURE_PREFIX: &str = "a dispatch table cannot be used: ";
 
 impl StoreFailure {
     /// Returns the first line of the error and of each of its causes.
@@ -209,10 +206,11 @@ pub trait Store: Send + 'static {
         std::future::ready(Ok(()))
     }
 
-    /// Returns why a command failed and the next step, as one line for `/readyz` and
-    /// `walrelay status`. Omits the server's details, because they may quote rows.
-    fn why_not(&self, failure: &StoreFailure) -> String {
-        format!("{TABLE_FAILURE_PREFIX}{}", failure.in_short())
+    /// Returns why a command failed and the fix, for `/readyz` and `walrelay status`. Omits the
+    /// server's details, because they may quote rows.
+    fn failure_reason(&self, failure: &StoreFailure) -> Reason {
+        let text = format!("{TABLE_FAILURE_PREFIX}{}", failure.in_short());
+        Reason::new(ReasonKind::DispatchFailure, text).with_code(failure.code().name())
     }
 
     /// Counts rows, one part of the table at a time, and reads the slot, for operators.

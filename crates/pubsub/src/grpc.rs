@@ -258,7 +258,7 @@ pub(crate) fn routing_by(kind: &str, name: &str) -> HeaderValue {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
             text.push(char::from(byte));
         } else if write!(text, "%{byte:02X}").is_err() {
-            unreachable!("a String takes whatever is written");
+            unreachable!("writing to a String cannot fail");
         }
     }
     HeaderValue::from_str(&text).expect("percent-encoded text is ASCII")

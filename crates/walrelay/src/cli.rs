@@ -257,6 +257,9 @@ pub enum CommandArgs {
     /// Explain an error code: cause, exit code and fix.
     #[command(after_help = "Examples:\n  walrelay explain slot-lost\n  walrelay explain")]
     Explain(ExplainArgs),
+    /// Print the version.
+    #[command(after_help = "Example:\n  walrelay version -o json")]
+    Version(VersionArgs),
     /// Print the completions of a shell.
     #[command(after_help = "Examples:\n  \
         walrelay completions bash > /etc/bash_completion.d/walrelay\n  \
@@ -275,6 +278,15 @@ pub struct ExplainArgs {
     /// The code, as an error shows it in `error[CODE]`. Without a code, all codes are listed.
     #[arg(value_name = "CODE")]
     pub code: Option<String>,
+    #[command(flatten)]
+    pub output: OutputOptions,
+}
+
+/// `walrelay version`.
+#[derive(Debug, Args)]
+pub struct VersionArgs {
+    #[command(flatten)]
+    pub output: OutputOptions,
 }
 
 const SHELLS: &[(&str, Shell)] =
@@ -382,6 +394,8 @@ pub struct StatusArgs {
     /// Where the relay serves HTTP, as in 127.0.0.1:8080: its phase, readiness and heaviest keys are shown too.
     #[arg(long, value_name = "ADDRESS", value_parser = listen)]
     pub relay: Option<SocketAddr>,
+    #[command(flatten)]
+    pub places: InboxPlaces,
     #[command(flatten)]
     pub output: OutputOptions,
     #[command(flatten)]

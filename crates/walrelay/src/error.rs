@@ -141,6 +141,15 @@ pub enum Error {
         hint: &'static str,
     },
 
+    /// The command refuses, for a reason with a code of its own.
+    #[error("{what}")]
+    Refused {
+        /// The code, which selects the fix.
+        code: Code,
+        /// The refusal and its reason.
+        what: String,
+    },
+
     /// An unfinished operation blocks the command, and must be ended by its id.
     #[error("{what}")]
     Unfinished {
@@ -175,7 +184,7 @@ pub enum Error {
     SecondSignal,
 
     /// A replay was stopped before its end.
-    #[error("stopped after {published} row(s); to go on: walrelay replay resume {id}")]
+    #[error("stopped after {published} row(s); to continue: walrelay replay resume {id}")]
     ReplayStopped {
         /// Id of the replay.
         id: String,
@@ -210,6 +219,19 @@ pub enum Error {
         /// The consumers, each with the number of missing events.
         lacking: String,
     },
+
+    /// An audit found no settled event to compare.
+    #[error(
+        "nothing was compared with the inbox of {consumers}: the selection has no settled event"
+    )]
+    NothingCompared {
+        /// The consumers.
+        consumers: String,
+    },
+
+    /// An audit has no inbox to compare with.
+    #[error("the outbox's database has no consumer, so there is no inbox to compare with")]
+    NothingToAudit,
 
     /// No database has the event.
     #[error("event {event_id:?} is in no outbox, in no dispatch state, {inboxes}")]
@@ -280,13 +302,15 @@ impl From<ReportError> for Error {
 }
 
 impl Error {
+    /// Creates a refusal with a code of its own.
+    pub(crate) const fn refused(code: Code, what: String) -> Self {
+        Self::Refused { code, what }
+    }
+
     /// Replaces a permission error of a read-only command by one with a better hint. Such a command
     /// needs fewer permissions than the relay or a consumer.
     #[must_use]
-    #[expect(
-        clippy::wildcard_enum_match_arm,
-        reason = "whatever is not an inbox's is met at the outbox"
-    )]
+    #[expect(clippy::wildcard_enum_match_arm, reason = "every other error is of the outbox")]
     pub fn for_read_only_command(self) -> Self {
         if !matches!(self.code(), Code::PermissionMissing | Code::ConsumerPermissionMissing) {
             return self;
@@ -375,7 +399,9 @@ impl Coded for Error {
             }
             Self::Listen { .. } | Self::Io { .. } => Code::LocalResourceUnavailable,
             Self::Unfit { .. } | Self::Unfinished { .. } => Code::ArgumentInvalid,
-            Self::NoInbox { .. } => Code::InboxNotNamed,
+            Self::Refused { code, .. } => *code,
+            Self::NoInbox { .. } | Self::NothingToAudit => Code::InboxNotNamed,
+            Self::NothingCompared { .. } => Code::AuditComparedNothing,
             Self::File { .. } => Code::FileUnreadable,
             Self::Demo { .. } => Code::DemoFailed,
             Self::Missing { .. } => Code::AuditEventsMissing,
@@ -417,7 +443,10 @@ impl Coded for Error {
             | Self::ReplayTaken { .. }
             | Self::Missing { .. }
             | Self::NoTrace { .. }
+            | Self::Refused { .. }
             | Self::NoInbox { .. }
+            | Self::NothingToAudit
+            | Self::NothingCompared { .. }
             | Self::NotArrived { .. }
             | Self::Interrupted => None,
         }

@@ -54,7 +54,8 @@ impl Observe for RelayService {
     }
 
     fn readiness(&self) -> (&'static str, Vec<String>) {
-        (self.0.phase().name(), self.0.reasons_not_ready())
+        let reasons = self.0.reasons_not_ready();
+        (self.0.phase().name(), reasons.iter().map(ToString::to_string).collect())
     }
 
     fn update_metrics(&self) {
@@ -71,7 +72,7 @@ impl Observe for RelayService {
     }
 
     fn status(&self) -> Value {
-        self.0.status()
+        json!(self.0.status())
     }
 }
 

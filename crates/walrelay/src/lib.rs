@@ -5,8 +5,11 @@ pub mod commands;
 pub mod config;
 pub mod demo;
 pub mod error;
+#[cfg(test)]
+mod error_table;
 pub mod explain;
 pub mod http;
+mod json_output;
 pub mod options;
 mod output;
 pub mod reference;

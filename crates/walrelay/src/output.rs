@@ -215,7 +215,7 @@ pub(crate) enum Tone {
 /// Colours on a terminal, and plain text elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ColourMode {
-    PlainHarness,
+    Plain,
     Coloured,
 }
 
@@ -227,7 +227,7 @@ impl ColourMode {
         let is_dumb = std::env::var_os("TERM").is_none_or(|terminal| terminal == "dumb");
         match io::stdout().is_terminal() && !is_set("NO_COLOR") && !is_dumb {
             true => Self::Coloured,
-            false => Self::PlainHarness,
+            false => Self::Plain,
         }
     }
 
@@ -239,7 +239,7 @@ impl ColourMode {
             Tone::Heading => "1",
         };
         match self {
-            Self::PlainHarness => text.to_owned(),
+            Self::Plain => text.to_owned(),
             Self::Coloured => format!("\x1b[{code}m{text}\x1b[0m"),
         }
     }
@@ -368,7 +368,7 @@ mod tests {
     fn what_is_cut_is_marked_and_colours_are_for_terminals() {
         assert_eq!(shortened("äöü", 3), "äöü");
         assert_eq!(shortened("äöüß", 3), "äö…");
-        assert_eq!(ColourMode::PlainHarness.text(Tone::Bad, "dead"), "dead");
+        assert_eq!(ColourMode::Plain.text(Tone::Bad, "dead"), "dead");
         assert_eq!(ColourMode::Coloured.text(Tone::Good, "ok"), "\x1b[32mok\x1b[0m");
     }
 }

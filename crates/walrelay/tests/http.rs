@@ -12,6 +12,7 @@ use tokio::task::JoinSet;
 use walrelay::http::{self, Observed};
 use walrelay_relay::observe::health::{Health, Phase};
 use walrelay_relay::observe::metrics::Metrics;
+use walrelay_relay::observe::report::SlotReport;
 
 /// Timeout of a probe. Kubernetes waits one second, but a machine under test is slower.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -78,8 +79,7 @@ async fn an_operator_problem_makes_a_streaming_relay_unready_until_it_is_cleared
 async fn metrics_and_status_show_what_the_pipeline_counted() {
     let served = served().await;
     served.metrics.rows_read.inc_by(7);
-    let mut report = serde_json::Map::new();
-    report.insert("lag_bytes".into(), 42.into());
+    let report = SlotReport { lag_bytes: Some(42), ..SlotReport::default() };
     served.health.set_report(report);
     let (code, body) = served.get("/metrics").await;
     assert_eq!(code, 200);

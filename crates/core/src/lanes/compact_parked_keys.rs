@@ -84,7 +84,7 @@ impl Lanes {
 
     /// The head of a resting key may have failed, so it is sent alone.
     fn park_again(&mut self, id: LaneId, until: Option<Instant>) {
-        let Some(until) = until else { panic!("I4: a key rests and nobody told the time") };
+        let Some(until) = until else { panic!("I4: a key rests without a due time") };
         self.pause(id, until);
         if let Some(parked) = &mut self.table[id].parked {
             parked.failures = 1;

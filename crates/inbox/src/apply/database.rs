@@ -132,7 +132,7 @@ impl Applied {
             Some(VERSION_GAP) => "a version of its key is missing before an event",
             Some(ID_COLLISION) => "a different event has the id of an event",
             Some(code) if is_uncounted_failure(code) => {
-                "an event is stored for what is no attempt: it waits with its key until that is mended"
+                "an event is stored without an attempt: its key waits until the cause is fixed"
             }
             Some(_) | None => "the handler failed on an event",
         }

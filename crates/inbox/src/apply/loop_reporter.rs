@@ -171,7 +171,7 @@ impl Observed {
                 result = it.result,
                 code = it.error_code,
                 "an event is dead: it has failed for the last time; `walrelay inbox show {} --consumer {consumer}` \
-                 tells more",
+                 shows more",
                 it.event_id.as_deref().unwrap_or("ID")
             );
         }
@@ -181,7 +181,7 @@ impl Observed {
             tracing::info!(
                 events,
                 first = first.event_id,
-                "stored events are applied, and their keys go on"
+                "stored events are applied, and their keys continue"
             );
         }
     }
@@ -211,7 +211,7 @@ impl Observed {
             result = its.result,
             code = its.error_code,
             untold,
-            "{}; `walrelay inbox show {event_id} --consumer {consumer}` tells more",
+            "{}; `walrelay inbox show {event_id} --consumer {consumer}` shows more",
             its.complaint()
         );
     }
@@ -277,7 +277,7 @@ impl Observed {
             }
             Failure::Operator => {
                 format!(
-                    "{error}{whom}; mend that, and events go on by themselves: no attempts are counted"
+                    "{error}{whom}; fix that, and events continue by themselves: no attempts are counted"
                 )
             }
             Failure::Severed => {

@@ -3,7 +3,6 @@
 use std::time::{Duration, SystemTime};
 
 use crate::migrations::inbox_tables;
-use serde_json::{Map, Value, json};
 use tokio_postgres::error::SqlState;
 use walrelay_pg_client::{
     SqlClient, SqlError, TableAccess, quote_literal, refuse_hidden_rows, sql,
@@ -333,79 +332,6 @@ pub async fn has_inbox(client: &SqlClient) -> Result<bool, InboxError> {
     let sql = "SELECT to_regclass('public.app_inbox_consumer') IS NOT NULL";
     let row = client.query_one(sql, &[]).await.map_err(failed("look for an inbox"))?;
     Ok(row.get(0))
-}
-
-/// Returns the status of a consumer, as its database shows it.
-///
-/// # Errors
-///
-/// Fails if there is no such consumer, or if the database reports an error.
-pub async fn status(client: &SqlClient, consumer: &str) -> Result<Map<String, Value>, InboxError> {
-    refuse_hidden(client).await?;
-    let sql = sql!("admin.sql", "status");
-    let row = client.query_opt(sql, &[&consumer]).await.map_err(failed("read the consumer"))?;
-    let row = row.ok_or_else(|| unknown(consumer))?;
-    let (subscription, generation): (String, i32) = (row.get(0), row.get(1));
-    let (paused, held, last_minute): (bool, i64, i64) = (row.get(2), row.get(3), row.get(5));
-    let (oldest, for_version): (Option<f64>, i64) = (row.get(4), row.get(6));
-    let counting = sql!("admin.sql", "count_by_status");
-    let counted = client
-        .query(counting, &[&consumer, &generation])
-        .await
-        .map_err(failed("count the inbox"))?;
-    let mut events: Map<String, Value> = ["done", "late", "retrying", "dead", "discarded"]
-        .map(|it| (it.to_owned(), json!(0)))
-        .into_iter()
-        .collect();
-    for count in counted {
-        events.insert(count.get(0), json!(count.get::<_, i64>(1)));
-    }
-    let implausible = implausible(client, consumer, generation).await?;
-    let report = json!({
-        "consumer": consumer,
-        "subscription": subscription,
-        "generation": generation,
-        "paused": paused,
-        "events": events,
-        "keys_held": held,
-        "keys_waiting_for_a_version": for_version,
-        "oldest_waiting_seconds": oldest,
-        "received_last_minute": last_minute,
-        "implausible_positions": implausible.len(),
-        "rebuild": UnfinishedRebuild::of_row(&row, 7).map(|it| it.report(consumer)),
-    });
-    match report {
-        Value::Object(mut fields) => {
-            fields.extend(finding(consumer, implausible));
-            Ok(fields)
-        }
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
-            unreachable!("an object was written")
-        }
-    }
-}
-
-/// Returns the fields that `consumer status` adds if positions are proved wrong.
-fn finding(consumer: &str, keys: Vec<String>) -> impl Iterator<Item = (String, Value)> {
-    let next = format!(
-        "the position of these keys cannot be right, and their events may be skipped: \
-         walrelay consumer reset-key {consumer} --key KEY"
-    );
-    let is_there = !keys.is_empty();
-    let fields = [("implausible_keys", json!(keys)), ("next_step", json!(next))];
-    fields.into_iter().filter(move |_| is_there).map(|(name, value)| (name.to_owned(), value))
-}
-
-/// Returns at most a hundred keys whose position is proved wrong.
-async fn implausible(
-    client: &SqlClient,
-    consumer: &str,
-    generation: i32,
-) -> Result<Vec<String>, InboxError> {
-    let sql = sql!("admin.sql", "implausible");
-    let rows =
-        client.query(sql, &[&consumer, &generation]).await.map_err(failed("read the keys"))?;
-    Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
 /// Returns the number of events of a generation in the inbox. `None` if another generation has

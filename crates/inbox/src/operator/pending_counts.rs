@@ -75,7 +75,7 @@ pub(crate) fn stuck(consumer: &str, row: &Row) -> String {
     // The error text begins with the code.
     let why = error.filter(|line| !line.is_empty()).unwrap_or(code);
     format!(
-        "{who}: {why}; mend what it lacks, or end who keeps it locked, and it goes on; where nothing is the matter but the \
-         event, `walrelay inbox discard {id} --consumer {consumer} --reason …` gives it up"
+        "{who}: {why}; fix the cause, or end the session that locks it, and the event is applied; if the event itself is wrong, \
+         `walrelay inbox discard {id} --consumer {consumer} --reason …` gives it up"
     )
 }

@@ -5,8 +5,10 @@ use std::time::Duration;
 use pgoutput_parser::Lsn;
 use tokio_postgres::types::PgLsn;
 use walrelay_core::WalBudgetLimit;
-use walrelay_errors::{Code, Coded};
-use walrelay_outbox_store::{DispatchStore, PublicationWatch, SessionStore, read_relay_row};
+use walrelay_errors::{BoxedError, Chain, Code, Coded};
+use walrelay_outbox_store::{
+    Condition, DispatchStore, PublicationWatch, SessionStore, note_wait, read_relay_row,
+};
 use walrelay_pg_client::{ConnectConfig, SqlClient, Stream, connect_sql};
 use walrelay_pg_replication::{
     RETENTION, ReplicationConnection, ServerIdentity, SystemIdentity, retention_of,
@@ -29,6 +31,9 @@ use crate::lifecycle::{preflight_check, wal_monitor};
 pub(crate) fn lease_of(pubsub: &PubSubSettings) -> Duration {
     pubsub.publisher.request_timeout + Duration::from_secs(15)
 }
+
+/// The time limit for recording why the relay waits.
+const NOTE_WAIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The Postgres server of the service.
 #[derive(Debug)]
@@ -98,6 +103,21 @@ impl Server for Postgres<'_> {
                 generation: None,
             },
         })
+    }
+
+    async fn note_wait(&self, condition: &Condition) {
+        let (connect, slot) = (&self.settings.connect, &self.settings.relay.outbox.slot);
+        let noting = async {
+            let client = connect_sql(connect).await.map_err(RelayError::Connect)?;
+            let noted = note_wait(&client, slot, condition).await;
+            client.close().await;
+            noted.map_err(|error| RelayError::Survey(BoxedError::new(error)))
+        };
+        match tokio::time::timeout(NOTE_WAIT_TIMEOUT, noting).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(error = %Chain(&error), "the wait is not recorded"),
+            Err(_) => tracing::debug!("the wait is not recorded: no answer in time"),
+        }
     }
 }
 

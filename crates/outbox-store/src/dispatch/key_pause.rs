@@ -291,7 +291,7 @@ impl DispatchStore {
         transaction: &Transaction<'_>,
         replay_id: &str,
     ) -> Result<(), StoreError> {
-        let failed = "let keys go on";
+        let failed = "let keys continue";
         let of_replay: [(&(dyn ToSql + Sync), Type); 2] =
             [(&self.slot, Type::TEXT), (&replay_id, Type::TEXT)];
         transaction.execute_typed(LIFT, &of_replay).await.map_err(StoreError::sql(failed))?;

@@ -329,7 +329,7 @@ impl DispatchStore {
                 ],
             )
             .await
-            .map_err(StoreError::sql("look at rows of dispatch state"))?;
+            .map_err(StoreError::sql("read rows of dispatch state"))?;
         let Some(row) = found else { return Ok(()) };
         let event_id = row.get("event_id");
         Err(match row.get::<_, &str>("error_code") {

@@ -199,7 +199,7 @@ impl DispatchStore {
                     next_attempt_at = now(), error_code = NULL, last_error = {}, updated_at = {NEW_UPDATED_AT},
                     edited_at = now()
               WHERE slot = $1 AND event_id = $2",
-            prepend_line(&format!("format('edited and routed anew at %s', {MOMENT})"), "d.last_error"),
+            prepend_line(&format!("format('edited and routed again at %s', {MOMENT})"), "d.last_error"),
         );
         transaction
             .execute_typed(

@@ -11,7 +11,7 @@ use std::time::SystemTime;
 use pgoutput_parser::Lsn;
 use tokio::io::{AsyncRead, AsyncWrite};
 use walrelay_core::{WalBudgetLimit, WalRetentionLimit};
-use walrelay_outbox_store::Store;
+use walrelay_outbox_store::{Condition, Store};
 use walrelay_pg_replication::{ReplicationConnection, SystemIdentity};
 
 use crate::error::RelayError;
@@ -28,6 +28,12 @@ pub trait Server: Sync {
     fn connect(
         &self,
     ) -> impl Future<Output = Result<Connected<Self::Socket, Self::Database>, RelayError>> + Send;
+
+    /// Records why the relay waits, for `walrelay status`. The caller does this once a minute while
+    /// no session is open. Nothing depends on the record, so a failure is only logged.
+    fn note_wait(&self, _condition: &Condition) -> impl Future<Output = ()> + Send {
+        std::future::ready(())
+    }
 }
 
 /// Both connections to one server.

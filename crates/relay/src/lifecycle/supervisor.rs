@@ -10,12 +10,13 @@
 //! Only the publisher's connections stay in memory from one session to the next. Each session is
 //! rebuilt from the slot and from dispatch state, as after a restart of the process.
 
-use std::mem;
 use std::pin::pin;
 use std::time::Duration;
+use std::{iter, mem};
 
 use tokio::time::{Instant, sleep};
 use walrelay_core::{Backoff, Heartbeat, Random};
+use walrelay_outbox_store::{Condition, Reason, ReasonKind};
 
 use crate::error::{RECONNECT_REASONS, RelayError};
 use crate::lifecycle::server::{Holder, Positions, Server};
@@ -124,7 +125,11 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
             failures = if began.elapsed() >= GOOD_SESSION { 1 } else { failures + 1 };
             let delay = match self.settings.lost_slot.action(&error) {
                 Action::Stop(_) => return Err(error),
-                Action::Wait => self.wait(&error, &mut memory.waits, failures),
+                Action::Wait => tokio::select! {
+                    biased;
+                    () = shutdown.requested() => return Ok(None),
+                    delay = self.wait(&error, &mut memory.waits, failures) => delay,
+                },
                 Action::Reconnect | Action::StandBy => self.reconnect(&error, failures),
             };
             tokio::select! {
@@ -147,24 +152,33 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
         delay
     }
 
-    /// Logs a wait at most once a minute. Returns the delay before the next check.
-    fn wait(&mut self, error: &RelayError, log: &mut WaitLog, failures: u32) -> Duration {
+    /// Logs and records a wait at most once a minute. Returns the delay before the next check.
+    async fn wait(&mut self, error: &RelayError, log: &mut WaitLog, failures: u32) -> Duration {
         let delay = WAITING.delay(failures, self.random.next_u32());
         // The step that found the condition says nothing about the state of the server, so it is
         // left out.
-        let cause = if let RelayError::Survey(found) = error { Chain(found) } else { Chain(error) };
+        let cause = if let RelayError::Survey(found) = error {
+            Chain(found).to_string()
+        } else {
+            Chain(error).to_string()
+        };
         let code = error.code();
         let fix = error.fix().unwrap_or_else(|| (self.settings.fix_of)(code).to_owned());
+        let reason = Reason::new(ReasonKind::Waiting, &*cause);
+        let reason = reason.with_fix(&*fix).with_code(code.name());
+        self.health.wait_for(reason.clone());
         if log.is_due(code, Instant::now()) {
             let error_code = code.name();
             tracing::warn!(
                 error_code,
-                error = %cause,
+                error = cause,
                 fix,
                 "waiting: nothing is published until this is fixed"
             );
+            let waiting = Phase::Waiting { reason: reason.clone() };
+            let condition = Condition::new(waiting.name(), iter::once(reason));
+            self.server.note_wait(&condition).await;
         }
-        self.health.wait_for(format!("{cause}; {fix}"));
         delay
     }
 

@@ -1,15 +1,14 @@
 //! Reports anchors to operators. Anchors retain WAL on purpose, and are easily forgotten.
 
-use walrelay_outbox_store::AnchorStatus;
+use walrelay_outbox_store::{AnchorStatus, Reason, ReasonKind};
+use walrelay_pg_replication::SlotState;
 
 use crate::observe::health::Health;
 use crate::observe::metrics::Metrics;
 
-/// The alarm threshold: the bytes of WAL until an anchor is lost. The slot has the same threshold.
+/// The alarm threshold: the bytes of WAL until an anchor or the slot is lost, if the server's limit
+/// is larger. On a busy database this is a matter of minutes.
 const SAFE_WAL_BYTES_LOW: i64 = 256 << 20;
-
-/// The prefix of the reason for an anchor that may be lost.
-pub const REASON: &str = "anchor at risk: ";
 
 /// Reports each anchor to the metrics. Anchors that may be lost soon make the relay not ready.
 pub(super) fn observe(anchors: &[AnchorStatus], metrics: &Metrics, health: &Health) {
@@ -17,14 +16,23 @@ pub(super) fn observe(anchors: &[AnchorStatus], metrics: &Metrics, health: &Heal
     health.set_anchors_at_risk(anchors.iter().filter_map(risk_of).collect());
 }
 
-fn risk_of(AnchorStatus { name, slot, age }: &AnchorStatus) -> Option<String> {
+/// Returns the reason why the slot may be lost soon.
+pub(super) fn risk_of_slot(slot: &SlotState) -> Option<Reason> {
+    let left = slot.safe_wal_size.filter(|_| slot.has_less_room_than(SAFE_WAL_BYTES_LOW))?;
+    let risk =
+        format!("slot at risk: {left} bytes of WAL until it is lost (max_slot_wal_keep_size)");
+    Some(Reason::new(ReasonKind::SlotAtRisk, risk))
+}
+
+fn risk_of(AnchorStatus { name, slot, age }: &AnchorStatus) -> Option<Reason> {
     let left = slot.safe_wal_size.filter(|_| slot.has_less_room_than(SAFE_WAL_BYTES_LOW))?;
     let retained = slot.retained_bytes().unwrap_or(0);
     let since = age.map_or_else(String::new, |age| format!(" of the last {} s", age.as_secs()));
-    Some(format!(
-        "{REASON}{name} retains {retained} bytes of WAL{since}, and is lost after {left} bytes more \
+    let risk = format!(
+        "anchor at risk: {name} retains {retained} bytes of WAL{since}, and is lost after {left} bytes more \
          (max_slot_wal_keep_size): walrelay anchor advance {name}, or walrelay anchor drop {name}"
-    ))
+    );
+    Some(Reason::new(ReasonKind::AnchorAtRisk, risk).about(name))
 }
 
 #[cfg(test)]
@@ -34,7 +42,7 @@ mod tests {
     use super::*;
     use crate::observe::health::Phase;
     use pgoutput_parser::Lsn;
-    use walrelay_pg_replication::{SlotState, SlotType};
+    use walrelay_pg_replication::SlotType;
 
     fn anchor(name: &str, safe_wal_size: Option<i64>, age: Option<Duration>) -> AnchorStatus {
         let slot = SlotState {
@@ -76,8 +84,9 @@ mod tests {
         assert!(!text.contains("age_seconds{anchor=\"free\"}"), "its age is not known");
         let reasons = health.reasons_not_ready();
         assert_eq!(reasons.len(), 1, "{reasons:?}");
+        assert_eq!(reasons[0].kind, ReasonKind::AnchorAtRisk);
         for word in ["anchor at risk: old", "536870912", "86400 s", "walrelay anchor drop old"] {
-            assert!(reasons[0].contains(word), "{word}: {reasons:?}");
+            assert!(reasons[0].text.contains(word), "{word}: {reasons:?}");
         }
         observe(&[], &metrics, &health);
         assert!(health.reasons_not_ready().is_empty());

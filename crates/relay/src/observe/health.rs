@@ -10,12 +10,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use pgoutput_parser::Lsn;
-use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
 use walrelay_core::{Heartbeat, HeavyKey, SpillMode, Topic, WalRetentionLimit};
-use walrelay_outbox_store::Condition;
+use walrelay_outbox_store::{Condition, Reason, ReasonKind};
 
 use crate::observe::publish_availability::Service;
+use crate::observe::report::{RelayReport, ServiceReport, SlotReport, WalBudgetReport};
 
 /// The maximum number of topics whose problem is stored. Topics come from rows, so their number is
 /// unbounded. The first hundred are enough for an operator.
@@ -40,8 +40,8 @@ pub enum Phase {
     },
     /// The relay waits for a condition that another command ends, such as a lost slot.
     Waiting {
-        /// The condition, and the command to run.
-        reason: String,
+        /// The condition, and its fix.
+        reason: Reason,
     },
     /// The session is over, but some Publish calls have no reply yet. Nothing new is published.
     Ending {
@@ -72,20 +72,24 @@ impl Phase {
     }
 
     /// Returns the reason why nothing streams, or `None` if rows stream.
-    fn reason_not_ready(&self) -> Option<String> {
-        match self {
-            Self::Streaming => None,
-            Self::Starting => Some("starting: not streaming yet".into()),
-            Self::Standby { holder } => Some(format!("standby: the slot is held by {holder}")),
-            Self::Reconnecting { reason } => Some(format!("reconnecting: {reason}")),
-            Self::Waiting { reason } => Some(format!("waiting: {reason}")),
-            Self::Ending { unanswered: 0 } => Some("ending: the session is over".into()),
-            Self::Ending { unanswered } => Some(format!(
+    fn reason_not_ready(&self) -> Option<Reason> {
+        let text = match self {
+            Self::Streaming => return None,
+            Self::Waiting { reason } => {
+                let text = format!("waiting: {}", reason.text);
+                return Some(Reason { text, ..reason.clone() });
+            }
+            Self::Starting => "starting: not streaming yet".to_owned(),
+            Self::Standby { holder } => format!("standby: the slot is held by {holder}"),
+            Self::Reconnecting { reason } => format!("reconnecting: {reason}"),
+            Self::Ending { unanswered: 0 } => "ending: the session is over".to_owned(),
+            Self::Ending { unanswered } => format!(
                 "ending: {unanswered} publish calls of the session before have no answer yet; \
                  nothing is published until they have one or time out"
-            )),
-            Self::Draining => Some("draining: asked to stop".into()),
-        }
+            ),
+            Self::Draining => "draining: asked to stop".to_owned(),
+        };
+        Some(Reason::new(ReasonKind::Phase, text))
     }
 }
 
@@ -107,17 +111,18 @@ struct Shared {
 struct State {
     phase: Phase,
     operator_problems: BTreeMap<Topic, OperatorProblem>,
-    slot_at_risk: Option<String>,
-    anchors_at_risk: Vec<String>,
+    slot_at_risk: Option<Reason>,
+    anchors_at_risk: Vec<Reason>,
     /// The error about an unsendable row. A settled position beyond the LSN proves that the row was
     /// sent.
-    unsendable: Option<(Lsn, String)>,
+    unsendable: Option<(Lsn, Reason)>,
     operation: Option<Operation>,
     outage: Option<String>,
     /// The dispatch commands whose last attempt failed, with the reason.
-    store_failures: BTreeMap<&'static str, String>,
+    store_failures: BTreeMap<&'static str, Reason>,
     log: Option<RetainedWalStatus>,
-    report: Map<String, Value>,
+    report: Option<SlotReport>,
+    published_per_second: Option<f64>,
     heavy_keys: Vec<HeavyKey>,
     /// The condition at the last change.
     condition: Option<Condition>,
@@ -130,17 +135,24 @@ impl State {
     /// server's catalogs themselves. Constantly changing numbers are left out, because each change
     /// would be news.
     fn condition(&self) -> Condition {
-        let ending = matches!(self.phase, Phase::Ending { .. }).then_some(ENDING);
+        let ending = matches!(self.phase, Phase::Ending { .. });
+        let ending = ending.then(|| Reason::new(ReasonKind::Phase, ENDING));
         let held = self.log.as_ref().and_then(RetainedWalStatus::short_reason);
         let unsendable = self.unsendable.iter().map(|(_, why)| why.clone());
-        let reasons = unsendable.chain(self.store_failures.values().cloned());
-        let reasons = reasons.chain(ending.map(str::to_owned));
-        let reasons = reasons.chain(self.outage.iter().cloned()).chain(held);
+        let reasons = unsendable.chain(self.store_failures.values().cloned()).chain(ending);
+        let reasons = reasons.chain(self.outage_reason()).chain(held);
         Condition::new(self.phase.name(), reasons.chain(self.topic_problems()))
     }
 
-    fn topic_problems(&self) -> impl Iterator<Item = String> {
-        self.operator_problems.iter().map(|(topic, it)| format!("{topic}: {}", it.fix))
+    fn outage_reason(&self) -> Option<Reason> {
+        self.outage.as_ref().map(|outage| Reason::new(ReasonKind::Outage, outage))
+    }
+
+    fn topic_problems(&self) -> impl Iterator<Item = Reason> {
+        self.operator_problems.iter().map(|(topic, it)| {
+            let reason = Reason::new(ReasonKind::TopicRefused, &**topic).about(&**topic);
+            reason.with_fix(&it.fix)
+        })
     }
 }
 
@@ -188,7 +200,8 @@ impl Health {
                 outage: None,
                 store_failures: BTreeMap::new(),
                 log: None,
-                report: Map::new(),
+                report: None,
+                published_per_second: None,
                 heavy_keys: Vec::new(),
                 condition: None,
                 noted: None,
@@ -227,7 +240,7 @@ impl Health {
 
     /// Records that the relay waits for a condition that another command ends. The findings of the
     /// last session are outdated, because nothing measures them meanwhile.
-    pub fn wait_for(&self, reason: String) {
+    pub fn wait_for(&self, reason: Reason) {
         self.change(|state| {
             state.store_failures.clear();
             state.log = None;
@@ -298,18 +311,18 @@ impl Health {
     }
 
     /// Sets the reason why the slot may be lost soon. `None` means that the slot is safe.
-    pub fn set_slot_at_risk(&self, risk: Option<String>) {
+    pub fn set_slot_at_risk(&self, risk: Option<Reason>) {
         self.state().slot_at_risk = risk;
     }
 
     /// Sets the anchors that may be lost soon, with the commands to keep or drop them.
-    pub fn set_anchors_at_risk(&self, risks: Vec<String>) {
+    pub fn set_anchors_at_risk(&self, risks: Vec<Reason>) {
         self.state().anchors_at_risk = risks;
     }
 
     /// Records that a dispatch command failed. Rows do not flow normally until the command succeeds
     /// again.
-    pub fn store_failed(&self, command: &'static str, why: String) {
+    pub fn store_failed(&self, command: &'static str, why: Reason) {
         self.change(|state| drop(state.store_failures.insert(command, why)));
     }
 
@@ -360,7 +373,7 @@ impl Health {
 
     /// Records that the server cannot send the row `after` this position of the stream. The error
     /// stays until a session gets past the row.
-    pub fn set_unsendable(&self, after: Lsn, why: String) {
+    pub fn set_unsendable(&self, after: Lsn, why: Reason) {
         self.change(|state| state.unsendable = Some((after, why)));
     }
 
@@ -392,8 +405,13 @@ impl Health {
     }
 
     /// Sets the latest status report, for `/status`.
-    pub fn set_report(&self, report: Map<String, Value>) {
-        self.state().report = report;
+    pub fn set_report(&self, report: SlotReport) {
+        self.state().report = Some(report);
+    }
+
+    /// Sets the rows that Pub/Sub stores per second, for `/status`.
+    pub fn set_publish_rate(&self, rows_per_second: f64) {
+        self.state().published_per_second = Some(rows_per_second);
     }
 
     /// Replaces the list of the busiest keys for `/status`. Returns the previous list.
@@ -415,7 +433,7 @@ impl Health {
 
     /// Returns the reasons why rows do not flow normally. Empty if the relay is ready.
     #[must_use]
-    pub fn reasons_not_ready(&self) -> Vec<String> {
+    pub fn reasons_not_ready(&self) -> Vec<Reason> {
         let state = self.state();
         if let Phase::Waiting { .. } = state.phase {
             return state.phase.reason_not_ready().into_iter().collect();
@@ -424,13 +442,16 @@ impl Health {
         // During an operation the phase says little, because there may be no slot to stream.
         let phase = match &state.operation {
             None => state.phase.reason_not_ready(),
-            Some(operation) => Some(format!("not finished: {}", operation.text())),
+            Some(operation) => {
+                let text = format!("not finished: {}", operation.text());
+                Some(Reason::new(ReasonKind::Operation, text))
+            }
         };
-        let risk = state.slot_at_risk.iter().chain(&state.anchors_at_risk).chain(&state.outage);
-        let unsendable = state.unsendable.iter().map(|(_, why)| why);
-        let risk = risk.chain(unsendable);
+        let risk = state.slot_at_risk.iter().chain(&state.anchors_at_risk).cloned();
+        let unsendable = state.unsendable.iter().map(|(_, why)| why.clone());
+        let risk = risk.chain(state.outage_reason()).chain(unsendable);
         let store = state.store_failures.values().cloned();
-        let reasons = phase.into_iter().chain(store).chain(risk.cloned()).chain(exceeded);
+        let reasons = phase.into_iter().chain(store).chain(risk).chain(exceeded);
         // Several commands can fail for the same reason.
         let mut distinct = Vec::new();
         for reason in reasons.chain(state.topic_problems()) {
@@ -443,24 +464,23 @@ impl Health {
 
     /// Returns the answer of `/status`: the latest report, and the state of this instance.
     #[must_use]
-    pub fn status(&self) -> Value {
+    pub fn status(&self) -> ServiceReport {
         let reasons = self.reasons_not_ready();
-        let since_progress = self.since_progress().as_secs_f64();
+        let seconds_since_progress = self.since_progress().as_secs_f64();
         let state = self.state();
-        let mut status = state.report.clone();
-        status.insert(
-            "relay".into(),
-            json!({
-                "phase": state.phase.name(),
-                "ready": reasons.is_empty(),
-                "reasons": reasons,
-                "operation": state.operation.as_ref().map(Operation::text),
-                "seconds_since_progress": since_progress,
-                "wal_budget": state.log.as_ref().map(RetainedWalStatus::json),
-                "heaviest_keys": state.heavy_keys.iter().map(key_json).collect::<Vec<_>>(),
-            }),
-        );
-        Value::Object(status)
+        ServiceReport {
+            slot: state.report.clone(),
+            relay: RelayReport {
+                phase: state.phase.name().to_owned(),
+                ready: reasons.is_empty(),
+                reasons,
+                operation: state.operation.as_ref().map(Operation::text),
+                seconds_since_progress,
+                published_per_second: state.published_per_second,
+                wal_budget: state.log.as_ref().map(RetainedWalStatus::report),
+                heaviest_keys: state.heavy_keys.iter().map(Into::into).collect(),
+            },
+        }
     }
 
     /// Changes the state, and wakes the waiting task if the condition changed.
@@ -499,43 +519,35 @@ pub struct RetainedWalStatus {
 }
 
 impl RetainedWalStatus {
-    fn reason_not_ready(&self) -> Option<String> {
+    fn reason_not_ready(&self) -> Option<Reason> {
         let Self { held, budget, is_futile, .. } = *self;
         (held > budget).then(|| {
             let why = match is_futile {
-                true => {
-                    ", and the first of it are outbox rows, which take more room in dispatch state"
-                }
+                true => ", and most of it are outbox rows, which need more space in dispatch state",
                 false => "",
             };
-            format!("{held} bytes of log wait, more than --wal-budget ({budget} bytes){why}")
+            let text = format!("{held} bytes of WAL are retained");
+            let text = format!("{text}, more than --wal-budget ({budget} bytes){why}");
+            Reason::new(ReasonKind::WalBudget, text)
         })
     }
 
     /// Returns the reason without the growing number.
-    fn short_reason(&self) -> Option<String> {
+    fn short_reason(&self) -> Option<Reason> {
         let Self { held, budget, .. } = *self;
-        (held > budget).then(|| format!("more log waits than --wal-budget ({budget} bytes)"))
+        let text = || format!("more WAL is retained than --wal-budget ({budget} bytes)");
+        (held > budget).then(|| Reason::new(ReasonKind::WalBudget, text()))
     }
 
-    fn json(&self) -> Value {
-        json!({
-            "held_bytes": self.held,
-            "budget_bytes": self.budget,
-            "bound_bytes": self.bound.bytes(),
-            "spilling": self.spill != SpillMode::Off,
-            "futile": self.is_futile,
-        })
+    fn report(&self) -> WalBudgetReport {
+        WalBudgetReport {
+            retained_bytes: self.held,
+            budget_bytes: self.budget,
+            limit_bytes: self.bound.bytes(),
+            spilling: self.spill != SpillMode::Off,
+            futile: self.is_futile,
+        }
     }
-}
-
-fn key_json(key: &HeavyKey) -> Value {
-    json!({
-        "topic": &*key.topic,
-        "ordering_key": &*key.ordering_key,
-        "bytes_per_second": key.bytes_per_second,
-        "rows_per_second": key.rows_per_second,
-    })
 }
 
 impl Default for Health {
@@ -548,27 +560,35 @@ impl Default for Health {
 mod tests {
     use super::*;
 
+    fn reason(text: &str) -> Reason {
+        Reason::new(ReasonKind::default(), text)
+    }
+
+    fn texts(health: &Health) -> Vec<String> {
+        health.reasons_not_ready().iter().map(ToString::to_string).collect()
+    }
+
     #[test]
     fn only_a_streaming_relay_without_problems_is_ready() {
         let health = Health::new();
-        assert_eq!(health.reasons_not_ready(), ["starting: not streaming yet"]);
+        assert_eq!(texts(&health), ["starting: not streaming yet"]);
         health.set_phase(Phase::Streaming);
-        assert!(health.reasons_not_ready().is_empty());
+        assert!(texts(&health).is_empty());
 
         let topic = Topic::from("projects/p/topics/t");
         health.operator_problem(&topic, "NOT_FOUND", "create the topic");
-        health.set_slot_at_risk(Some("slot at risk: 3 MiB left".into()));
+        health.set_slot_at_risk(Some(reason("slot at risk: 3 MiB left")));
         assert_eq!(
-            health.reasons_not_ready(),
+            texts(&health),
             ["slot at risk: 3 MiB left", "projects/p/topics/t: create the topic"]
         );
         health.operator_cleared(&topic);
         health.set_slot_at_risk(None);
-        assert!(health.reasons_not_ready().is_empty());
+        assert!(texts(&health).is_empty());
 
-        health.set_slot_at_risk(Some("slot at risk: 3 MiB left".into()));
+        health.set_slot_at_risk(Some(reason("slot at risk: 3 MiB left")));
         health.stand_by("process 4711".into());
-        assert_eq!(health.reasons_not_ready(), ["standby: the slot is held by process 4711"]);
+        assert_eq!(texts(&health), ["standby: the slot is held by process 4711"]);
     }
 
     #[test]
@@ -576,34 +596,34 @@ mod tests {
         let health = Health::new();
         health.set_phase(Phase::Reconnecting { reason: "server_error".into() });
         health.set_operation(Some("a recovery".into()));
-        assert_eq!(health.reasons_not_ready(), ["not finished: a recovery"]);
+        assert_eq!(texts(&health), ["not finished: a recovery"]);
         health.waits_for("the new slot waits for process 7");
         let text = "a recovery; the new slot waits for process 7";
-        assert_eq!(health.reasons_not_ready(), [format!("not finished: {text}")]);
-        assert_eq!(health.status()["relay"]["operation"], text);
-        let reason = "a recovery is not finished; run `walrelay slot recover`".to_owned();
-        health.set_phase(Phase::Waiting { reason: reason.clone() });
-        assert_eq!(health.reasons_not_ready(), [format!("waiting: {reason}")]);
+        assert_eq!(texts(&health), [format!("not finished: {text}")]);
+        assert_eq!(health.status().relay.operation.as_deref(), Some(text));
+        let cause = "a recovery is not finished; run `walrelay slot recover`".to_owned();
+        health.set_phase(Phase::Waiting { reason: reason(&cause) });
+        assert_eq!(texts(&health), [format!("waiting: {cause}")]);
         health.set_phase(Phase::Reconnecting { reason: "server_error".into() });
         health.set_operation(None);
-        assert_eq!(health.reasons_not_ready(), ["reconnecting: server_error"]);
+        assert_eq!(texts(&health), ["reconnecting: server_error"]);
     }
 
     #[test]
     fn a_relay_that_waits_reports_only_the_wait_and_forgets_what_the_last_session_found() {
         let health = Health::new();
         health.set_phase(Phase::Streaming);
-        let risk = || Some("slot at risk: 3 bytes of log until it is lost".to_owned());
+        let risk = || Some(reason("slot at risk: 3 bytes of WAL until it is lost"));
         health.set_slot_at_risk(risk());
-        health.set_anchors_at_risk(vec!["anchor at risk: daily".into()]);
-        health.store_failed("park", "rows cannot be recorded".into());
+        health.set_anchors_at_risk(vec![reason("anchor at risk: daily")]);
+        health.store_failed("park", reason("rows cannot be recorded"));
         health.set_outage(Some("nothing is being stored".into()));
-        health.wait_for("the slot is lost; run `walrelay slot recover`".into());
+        health.wait_for(reason("the slot is lost").with_fix("run `walrelay slot recover`"));
         let waiting = "waiting: the slot is lost; run `walrelay slot recover`";
-        assert_eq!(health.reasons_not_ready(), [waiting]);
+        assert_eq!(texts(&health), [waiting]);
         health.set_outage(None);
         health.set_phase(Phase::Streaming);
-        assert!(health.reasons_not_ready().is_empty(), "{:?}", health.reasons_not_ready());
+        assert!(texts(&health).is_empty(), "{:?}", texts(&health));
     }
 
     #[test]
@@ -627,7 +647,8 @@ mod tests {
         health.set_retained_wal(log(101));
         assert!(health.has_condition_change());
         let condition = health.condition_to_note().unwrap();
-        let short = "more log waits than --wal-budget (100 bytes)".to_owned();
+        let short = "more WAL is retained than --wal-budget (100 bytes)";
+        let short = Reason::new(ReasonKind::WalBudget, short);
         assert_eq!(condition, Condition::new("streaming", std::iter::once(short)));
         health.condition_noted(condition);
         health.set_retained_wal(log(9_000_000));
@@ -643,31 +664,31 @@ mod tests {
     fn a_command_to_dispatch_state_that_fails_is_a_reason_until_it_works() {
         let health = Health::new();
         health.set_phase(Phase::Streaming);
-        health.store_failed("park", "rows cannot be recorded".into());
+        health.store_failed("park", reason("rows cannot be recorded"));
         health.store_worked("due");
-        assert_eq!(health.reasons_not_ready(), ["rows cannot be recorded"]);
-        health.store_failed("finish", "rows cannot be recorded".into());
-        assert_eq!(health.reasons_not_ready(), ["rows cannot be recorded"], "each reason once");
+        assert_eq!(texts(&health), ["rows cannot be recorded"]);
+        health.store_failed("finish", reason("rows cannot be recorded"));
+        assert_eq!(texts(&health), ["rows cannot be recorded"], "each reason once");
         health.store_worked("finish");
         health.store_worked("park");
-        assert!(health.reasons_not_ready().is_empty());
-        health.store_failed("park", "rows cannot be recorded".into());
+        assert!(texts(&health).is_empty());
+        health.store_failed("park", reason("rows cannot be recorded"));
         health.start_condition_notes();
-        assert!(health.reasons_not_ready().is_empty(), "another session, another connection");
+        assert!(texts(&health).is_empty(), "another session, another connection");
     }
 
     #[test]
     fn a_row_that_cannot_be_sent_is_a_reason_through_all_sessions_until_it_is_passed() {
         let health = Health::new();
-        health.set_unsendable(Lsn::new(16), "the server cannot send the row at 0/10#1".into());
+        health.set_unsendable(Lsn::new(16), reason("the server cannot send the row at 0/10#1"));
         for phase in [Phase::Streaming, Phase::Ending { unanswered: 0 }, Phase::Streaming] {
             health.set_phase(phase);
             health.settled(Lsn::new(16));
-            let reasons = health.reasons_not_ready();
+            let reasons = texts(&health);
             assert!(reasons.iter().any(|reason| reason.contains("0/10#1")), "{reasons:?}");
         }
         health.settled(Lsn::new(17));
-        assert_eq!(health.reasons_not_ready(), Vec::<String>::new());
+        assert_eq!(texts(&health), Vec::<String>::new());
     }
 
     #[test]
@@ -677,6 +698,6 @@ mod tests {
         for number in 0..PROBLEMS_MAX + 50 {
             health.operator_problem(&Topic::from(format!("t{number}")), "NOT_FOUND", "missing");
         }
-        assert_eq!(health.reasons_not_ready().len(), PROBLEMS_MAX);
+        assert_eq!(texts(&health).len(), PROBLEMS_MAX);
     }
 }

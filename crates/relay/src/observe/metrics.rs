@@ -362,7 +362,7 @@ impl Metrics {
         );
         registry.register(
             "spans_dropped",
-            "Spans that are not sent for want of room or of a collector",
+            "Spans that were dropped: the queue was full, or no collector answered",
             self.spans_dropped.clone(),
         );
         registry

@@ -7,6 +7,7 @@ pub mod ignored_changes;
 pub mod metrics;
 pub mod observer;
 pub mod publish_availability;
+mod publish_rate;
 mod refusals;
 pub mod report;
 mod spill_log;

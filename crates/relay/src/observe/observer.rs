@@ -21,10 +21,12 @@ use crate::observe::health::{Health, Phase, RetainedWalStatus};
 use crate::observe::ignored_changes::{IgnoredChanges, OtherChange};
 use crate::observe::metrics::{Metrics, ReasonLabel, StatusLabel};
 use crate::observe::publish_availability::{PublishAvailability, Service};
+use crate::observe::publish_rate::PublishRate;
 use crate::observe::refusals::Refusals;
-use crate::observe::report::report_of;
+use crate::observe::report::SlotReport;
 use crate::observe::spill_log::{Line, SpillLog, Sum};
 use crate::seed::random_seed;
+use crate::stream::pipeline_error::SendFailurePosition;
 use crate::stream::publish_calls::Answer;
 use walrelay_errors::{Chain, Code};
 
@@ -50,6 +52,7 @@ pub struct Observer {
     spill_log: SpillLog,
     /// The last time at which Pub/Sub stored a message.
     stored_at: Option<Instant>,
+    publish_rate: PublishRate,
     is_spilling_futile: bool,
     refusals: Refusals,
     /// `None` in a replay, which records nothing. A replay reports a dead row itself, when it stops
@@ -111,6 +114,7 @@ impl Observer {
             heavy_keys: HeavyKeys::new(random_seed()),
             spill_log: SpillLog::default(),
             stored_at: None,
+            publish_rate: PublishRate::default(),
             is_spilling_futile: false,
             refusals: Refusals::default(),
             dead_rows: Some(DeadRows::default()),
@@ -216,7 +220,7 @@ impl Observer {
         self.answered(batch, answer, now());
         match (left, self.health.phase()) {
             (0, Phase::Ending { .. }) => {
-                tracing::info!("the session before has its answers; publishing goes on");
+                tracing::info!("the session before has its answers; publishing continues");
                 self.health.set_phase(Phase::Streaming);
             }
             (_, Phase::Ending { .. }) => self.health.set_phase(Phase::Ending { unanswered: left }),
@@ -235,9 +239,9 @@ impl Observer {
         self.health.set_phase(Phase::Ending { unanswered });
     }
 
-    /// Records that the server cannot send the row after this position.
-    pub fn unsendable(&self, after: Lsn, error: &(dyn std::error::Error + 'static)) {
-        self.health.set_unsendable(after, Chain(error).to_string());
+    /// Records that the server cannot send the row at this place.
+    pub fn unsendable(&self, at: SendFailurePosition, error: &(dyn std::error::Error + 'static)) {
+        self.health.set_unsendable(at.position().commit_lsn, at.reason(error));
     }
 
     /// Records that the session reads no new rows.
@@ -274,6 +278,7 @@ impl Observer {
                 }
                 let sizes = batch.messages().map(|message| message.request_field().len());
                 let (rows, bytes) = (batch.messages().len(), sizes.sum());
+                self.publish_rate.stored(rows);
                 self.heavy_keys.stored(batch.topic(), batch.ordering_key(), rows, bytes);
                 self.recovered(batch.topic());
             }
@@ -352,6 +357,10 @@ impl Observer {
             self.health.progress();
         }
         self.metrics.seconds_since_progress.set(self.health.since_progress().as_secs_f64());
+        self.publish_rate
+            .ended(now)
+            .into_iter()
+            .for_each(|rate| self.health.set_publish_rate(rate));
         if self.heavy_keys.tick(now) {
             self.report_busiest_keys();
         }
@@ -401,8 +410,8 @@ impl Observer {
             tracing::warn!(
                 held,
                 budget = limit,
-                "spilling rests, and nothing new is read: most of the log that waited are outbox rows, which take more \
-                 room in dispatch state; it goes on as the log grows; set max_slot_wal_keep_size, or give the disk room \
+                "spilling is paused, and no new rows are read: most of the retained WAL is outbox rows, which need more \
+                 space in dispatch state; it continues as the WAL grows; set max_slot_wal_keep_size, or free disk space \
                  until Pub/Sub is back"
             );
         }
@@ -444,7 +453,7 @@ impl Observer {
 
     /// Reports the results of a database survey.
     pub fn surveyed(&mut self, survey: SlotFigures) {
-        if let Some(report) = report_of(&survey) {
+        if let Some(report) = SlotReport::of(&survey) {
             self.health.set_report(report);
         }
         let SlotFigures { counts, slot, anchors, .. } = survey;
@@ -467,11 +476,7 @@ impl Observer {
         let safe_wal_bytes = slot.as_ref().and_then(|slot| slot.safe_wal_size);
         self.metrics.slot_lag_bytes.set(lag_bytes);
         self.metrics.slot_safe_wal_bytes.set(safe_wal_bytes.unwrap_or(-1));
-        let is_low = slot.is_some_and(|slot| slot.has_less_room_than(SAFE_WAL_BYTES_LOW));
-        let risk = safe_wal_bytes.filter(|_| is_low).map(|bytes| {
-            format!("slot at risk: {bytes} bytes of log until it is lost (max_slot_wal_keep_size)")
-        });
-        self.health.set_slot_at_risk(risk);
+        self.health.set_slot_at_risk(slot.as_ref().and_then(anchors::risk_of_slot));
     }
 
     /// Reports the busiest keys, and logs keys that come close to Pub/Sub's limit for one key.
@@ -589,10 +594,6 @@ fn log_dead_row(
 fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
-
-/// The alarm threshold: the bytes of WAL until the slot is lost, if the server's limit is larger.
-/// On a busy database this is a matter of minutes.
-const SAFE_WAL_BYTES_LOW: i64 = 256 << 20;
 
 #[cfg(test)]
 mod tests {

@@ -1,117 +1,351 @@
-//! The report of `/status`: one slot, its lag, its headroom and the parked rows.
+//! The report of `/status`: one slot, its lag, its headroom and the parked rows, and the state of
+//! this relay.
 
 use std::time::SystemTime;
 
-use serde_json::{Map, Value, json};
-use walrelay_outbox_store::{AnchorStatus, SlotFigures, StoredCondition};
+use serde::{Deserialize, Serialize};
+use walrelay_core::HeavyKey;
+use walrelay_outbox_store::{AnchorStatus, DispatchCounts, Reason, SlotFigures, StoredCondition};
 use walrelay_pg_replication::{SlotState, WalStatus, Writer};
 
-/// Returns the report for `/status`, or `None` if the slot does not exist.
-#[must_use]
-pub fn report_of(survey: &SlotFigures) -> Option<Map<String, Value>> {
-    let SlotFigures { slot, oldest_writer, relay_row, .. } = survey;
-    let mut report = slot_report(slot.as_ref()?);
-    report.insert("pinned_by".into(), json!(oldest_writer.as_ref().map(writer)));
-    let row = relay_row.as_ref();
-    if slot.as_ref().zip(row).is_some_and(|(slot, row)| row.describes_another_slot(slot)) {
-        report.insert("lost".into(), json!(true));
+/// The slot, its WAL, and dispatch state. Fields are `None` if the slot does not exist, or if the
+/// server does not show them.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a field of the JSON")]
+pub struct SlotReport {
+    /// Name of the slot.
+    pub slot: String,
+    /// Whether a session streams the slot.
+    pub active: bool,
+    /// Process id of that session.
+    pub active_pid: Option<i32>,
+    /// `wal_status` of the slot.
+    pub wal_status: Option<String>,
+    /// Whether the slot is lost. It is also lost if another slot has its name.
+    pub lost: bool,
+    /// Why the server invalidated the slot.
+    pub invalidation_reason: Option<String>,
+    /// Whether the slot is synchronised to standbys.
+    pub failover: Option<bool>,
+    /// End of the WAL.
+    pub wal_end: Option<String>,
+    /// Confirmed position.
+    pub confirmed_flush_lsn: Option<String>,
+    /// The oldest WAL that the server retains for the slot.
+    pub restart_lsn: Option<String>,
+    /// Bytes of WAL after the confirmed position.
+    pub lag_bytes: Option<u64>,
+    /// Age of the confirmed position.
+    pub lag_seconds: Option<f64>,
+    /// Bytes of WAL that the server retains for the slot.
+    pub retained_bytes: Option<u64>,
+    /// Retained bytes that are already confirmed.
+    pub pinned_bytes: Option<u64>,
+    /// The transaction that retains confirmed WAL.
+    pub pinned_by: Option<WriterReport>,
+    /// Bytes of WAL until the slot is lost. None if unlimited.
+    pub safe_wal_bytes: Option<i64>,
+    /// The relay's own record of its condition.
+    pub condition: Option<ConditionReport>,
+    /// The anchors of the slot.
+    pub anchors: Vec<AnchorReport>,
+    /// The settled position on record.
+    pub settled_lsn: Option<String>,
+    /// When the settled position was recorded.
+    pub settled_at: Option<String>,
+    /// Seconds since then, by the server's clock.
+    pub settled_seconds: Option<f64>,
+    /// Rows in dispatch state. None if dispatch state was not read.
+    pub dispatch: Option<DispatchReport>,
+    /// The last recent failure that only an operator can fix.
+    pub refused: Option<RefusalReport>,
+    /// Spilled rows.
+    pub spilled: SpilledReport,
+    /// Rows that are not due yet.
+    pub not_due: NotDueReport,
+}
+
+/// The transaction that has been writing for longest.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WriterReport {
+    /// Process id. None for a prepared transaction.
+    pub pid: Option<i32>,
+    /// Name of a prepared transaction.
+    pub prepared: Option<String>,
+    /// Seconds since the transaction began.
+    pub seconds: Option<f64>,
+}
+
+/// The condition that a relay has recorded in its own row.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ConditionReport {
+    /// Phase of the relay.
+    pub phase: String,
+    /// Why rows did not flow.
+    pub reasons: Vec<Reason>,
+    /// Process id of the session that recorded it. None if the relay waited without a session.
+    pub streaming_pid: Option<i32>,
+    /// Seconds since then.
+    pub seconds: f64,
+}
+
+/// An anchor of the slot.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AnchorReport {
+    /// Name of the anchor.
+    pub anchor: String,
+    /// Whether its WAL was removed.
+    pub lost: bool,
+    /// Age of its position.
+    pub age_seconds: Option<u64>,
+    /// Bytes of WAL that the server retains for it.
+    pub retained_bytes: Option<u64>,
+    /// Bytes of WAL until it is lost. None if unlimited.
+    pub safe_wal_bytes: Option<i64>,
+}
+
+/// Numbers of rows in dispatch state.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DispatchReport {
+    /// Rows that will be published again.
+    pub retrying: u64,
+    /// Rows that need an operator.
+    pub dead: u64,
+    /// Rows that Pub/Sub has stored.
+    pub published: u64,
+    /// Rows that an operator has discarded.
+    pub discarded: u64,
+}
+
+/// A failed attempt that only an operator can fix.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RefusalReport {
+    /// Full name of the topic.
+    pub topic: String,
+    /// The gRPC code.
+    pub code: String,
+    /// Time of the failure.
+    pub at: String,
+}
+
+/// Rows that were spilled to dispatch state, because nothing could be published.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SpilledReport {
+    /// Number of rows.
+    pub rows: u64,
+    /// When the first one was recorded.
+    pub since: Option<String>,
+    /// The last recent failure.
+    pub refused_at: Option<String>,
+    /// The last recent failure without an answer.
+    pub unanswered_at: Option<String>,
+}
+
+/// Rows that back off, or that a relay has claimed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NotDueReport {
+    /// Number of rows.
+    pub rows: u64,
+    /// When the last one is due.
+    pub until: Option<String>,
+}
+
+/// The answer of `/status`: the last report about the slot, and the state of this relay.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ServiceReport {
+    /// The slot. None before the first measurement.
+    #[serde(flatten)]
+    pub slot: Option<SlotReport>,
+    /// The state of this relay.
+    pub relay: RelayReport,
+}
+
+/// The state of one relay.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RelayReport {
+    /// Current phase.
+    pub phase: String,
+    /// Whether rows flow.
+    pub ready: bool,
+    /// Why rows do not flow.
+    pub reasons: Vec<Reason>,
+    /// The unfinished operation on the slot.
+    pub operation: Option<String>,
+    /// Seconds since the watermark moved or nothing was outstanding.
+    pub seconds_since_progress: f64,
+    /// Rows that Pub/Sub stored per second, measured over the last seconds.
+    pub published_per_second: Option<f64>,
+    /// `--wal-budget` and the retained WAL.
+    pub wal_budget: Option<WalBudgetReport>,
+    /// The busiest ordering keys.
+    pub heaviest_keys: Vec<HeavyKeyReport>,
+}
+
+/// `--wal-budget` and the retained WAL.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a field of the JSON")]
+pub struct WalBudgetReport {
+    /// Bytes between the settled position and the end of the WAL.
+    pub retained_bytes: u64,
+    /// The budget.
+    pub budget_bytes: u64,
+    /// The amount of WAL that the server retains for a slot. None if unlimited.
+    pub limit_bytes: Option<u64>,
+    /// Whether rows are spilled.
+    pub spilling: bool,
+    /// Whether spilling is paused because it writes more WAL than it releases.
+    pub futile: bool,
+}
+
+/// A busy ordering key.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HeavyKeyReport {
+    /// Full name of the topic.
+    pub topic: String,
+    /// The ordering key.
+    pub ordering_key: String,
+    /// Bytes per second.
+    pub bytes_per_second: u64,
+    /// Rows per second.
+    pub rows_per_second: u64,
+}
+
+impl From<&HeavyKey> for HeavyKeyReport {
+    fn from(key: &HeavyKey) -> Self {
+        Self {
+            topic: key.topic.to_string(),
+            ordering_key: key.ordering_key.to_string(),
+            bytes_per_second: key.bytes_per_second,
+            rows_per_second: key.rows_per_second,
+        }
     }
-    insert_common_fields(&mut report, survey);
-    Some(report)
 }
 
-/// Returns the report while an operation replaces the slot.
-#[must_use]
-pub fn report_without_slot(slot: &str, survey: &SlotFigures) -> Map<String, Value> {
-    let fields = [("slot", json!(slot)), ("active", json!(false)), ("lost", json!(false))];
-    let named = fields.into_iter().map(|(name, value)| (name.to_owned(), value));
-    let mut report: Map<String, Value> = named.collect();
-    insert_common_fields(&mut report, survey);
-    report
+impl SlotReport {
+    /// Returns the report for `/status`, or `None` if the slot does not exist.
+    #[must_use]
+    pub fn of(survey: &SlotFigures) -> Option<Self> {
+        let SlotFigures { slot, oldest_writer, relay_row, .. } = survey;
+        let slot = slot.as_ref()?;
+        let is_another = relay_row.as_ref().is_some_and(|row| row.describes_another_slot(slot));
+        let of_slot = Self::of_slot(slot);
+        Some(Self {
+            pinned_by: oldest_writer.as_ref().map(WriterReport::of),
+            lost: of_slot.lost || is_another,
+            ..of_slot.with_record(survey)
+        })
+    }
+
+    /// Returns the report while an operation replaces the slot.
+    #[must_use]
+    pub fn without_slot(slot: &str, survey: &SlotFigures) -> Self {
+        Self { slot: slot.to_owned(), ..Self::default() }.with_record(survey)
+    }
+
+    /// Returns the part of the report that comes from the slot alone.
+    #[must_use]
+    pub fn of_slot(state: &SlotState) -> Self {
+        Self {
+            slot: state.name.clone(),
+            active: state.active_pid.is_some(),
+            active_pid: state.active_pid,
+            wal_status: state.wal_status.map(|status| wal_status(status).to_owned()),
+            lost: state.is_lost(),
+            invalidation_reason: state.invalidation_reason.clone(),
+            failover: state.failover,
+            wal_end: Some(state.wal_end.to_string()),
+            confirmed_flush_lsn: state.confirmed_flush_lsn.map(|lsn| lsn.to_string()),
+            restart_lsn: state.restart_lsn.map(|lsn| lsn.to_string()),
+            lag_bytes: state.lag_bytes(),
+            retained_bytes: state.retained_bytes(),
+            pinned_bytes: state.pinned_bytes(),
+            safe_wal_bytes: state.safe_wal_size,
+            ..Self::default()
+        }
+    }
+
+    /// Adds the record of the slot and the counts of dispatch state.
+    fn with_record(self, survey: &SlotFigures) -> Self {
+        let SlotFigures { counts, lag_seconds, relay_row, anchors, .. } = survey;
+        let row = relay_row.as_ref();
+        let waiting = &counts.waiting;
+        let moment = |at: Option<SystemTime>| at.map(rfc3339);
+        let refused = waiting.refused.as_ref().map(|refused| RefusalReport {
+            topic: refused.topic.clone(),
+            code: refused.code.clone(),
+            at: refused.at.clone(),
+        });
+        Self {
+            condition: row.and_then(|row| row.condition.as_ref()).map(ConditionReport::of),
+            anchors: anchors.iter().map(AnchorReport::of).collect(),
+            lag_seconds: *lag_seconds,
+            settled_lsn: row.map(|row| row.settled_lsn.to_string()),
+            settled_at: row.map(|row| rfc3339(row.updated_at)),
+            settled_seconds: row.map(|row| row.age.as_secs_f64()),
+            dispatch: Some(DispatchReport::of(counts)),
+            refused,
+            spilled: SpilledReport {
+                rows: waiting.spilled,
+                since: moment(waiting.spilled_since),
+                refused_at: moment(waiting.refused_at),
+                unanswered_at: moment(waiting.unanswered_at),
+            },
+            not_due: NotDueReport { rows: waiting.not_due, until: moment(waiting.not_due_until) },
+            ..self
+        }
+    }
 }
 
-/// Adds the record of the slot and the counts of dispatch state.
-fn insert_common_fields(report: &mut Map<String, Value>, survey: &SlotFigures) {
-    let SlotFigures { counts, lag_seconds, relay_row, anchors, .. } = survey;
-    let row = relay_row.as_ref();
-    let condition = row.and_then(|row| row.condition.as_ref());
-    report.insert("noted".into(), json!(condition.map(noted)));
-    report.insert("anchors".into(), anchors.iter().map(anchor).collect());
-    report.insert("operation".into(), json!(row.and_then(|row| row.operation.as_ref())));
-    report.insert("lag_seconds".into(), json!(lag_seconds));
-    report.insert("settled_lsn".into(), json!(row.map(|row| row.settled_lsn.to_string())));
-    report.insert("settled_at".into(), json!(row.map(|row| rfc3339(row.updated_at))));
-    report.insert("settled_seconds".into(), json!(row.map(|row| row.age.as_secs_f64())));
-    report.insert(
-        "dispatch".into(),
-        json!({
-            "retrying": counts.retrying,
-            "dead": counts.dead,
-            "published": counts.published,
-            "discarded": counts.discarded,
-        }),
-    );
-    let waiting = &counts.waiting;
-    let moment = |at: Option<SystemTime>| at.map(rfc3339);
-    let spilled = json!({
-        "rows": waiting.spilled,
-        "since": moment(waiting.spilled_since),
-        "refused_at": moment(waiting.refused_at),
-        "unanswered_at": moment(waiting.unanswered_at),
-    });
-    let not_due = json!({ "rows": waiting.not_due, "until": moment(waiting.not_due_until) });
-    let refused = waiting
-        .refused
-        .as_ref()
-        .map(|refused| json!({ "topic": refused.topic, "code": refused.code, "at": refused.at }));
-    report.insert("refused".into(), json!(refused));
-    report.insert("spilled".into(), spilled);
-    report.insert("not_due".into(), not_due);
+impl DispatchReport {
+    fn of(counts: &DispatchCounts) -> Self {
+        Self {
+            retrying: counts.retrying,
+            dead: counts.dead,
+            published: counts.published,
+            discarded: counts.discarded,
+        }
+    }
 }
 
-/// Returns the noted condition of the relay, and the server process that streamed for it then.
-fn noted(StoredCondition { phase, reasons, streaming_pid, age }: &StoredCondition) -> Value {
-    json!({
-        "phase": phase,
-        "reasons": reasons,
-        "streaming_pid": streaming_pid,
-        "seconds": age.as_secs_f64(),
-    })
+impl ConditionReport {
+    fn of(StoredCondition { phase, reasons, streaming_pid, age }: &StoredCondition) -> Self {
+        Self {
+            phase: phase.clone(),
+            reasons: reasons.clone(),
+            streaming_pid: *streaming_pid,
+            seconds: age.as_secs_f64(),
+        }
+    }
 }
 
-fn anchor(AnchorStatus { name, slot, age }: &AnchorStatus) -> Value {
-    json!({
-        "anchor": name,
-        "lost": slot.is_lost(),
-        "age_seconds": age.map(|age| age.as_secs()),
-        "retained_bytes": slot.retained_bytes(),
-        "safe_wal_bytes": slot.safe_wal_size,
-    })
+impl AnchorReport {
+    fn of(AnchorStatus { name, slot, age }: &AnchorStatus) -> Self {
+        Self {
+            anchor: name.clone(),
+            lost: slot.is_lost(),
+            age_seconds: age.map(|age| age.as_secs()),
+            retained_bytes: slot.retained_bytes(),
+            safe_wal_bytes: slot.safe_wal_size,
+        }
+    }
 }
 
-fn writer(Writer { pid, prepared, seconds }: &Writer) -> Value {
-    json!({ "pid": pid, "prepared": prepared, "seconds": seconds })
-}
-
-/// Returns the part of the report that comes from the slot alone.
-pub fn slot_report(state: &SlotState) -> Map<String, Value> {
-    let fields = [
-        ("slot", json!(state.name)),
-        ("active", json!(state.active_pid.is_some())),
-        ("active_pid", json!(state.active_pid)),
-        ("wal_status", json!(state.wal_status.map(wal_status))),
-        ("lost", json!(state.is_lost())),
-        ("invalidation_reason", json!(state.invalidation_reason)),
-        ("failover", json!(state.failover)),
-        ("wal_end", json!(state.wal_end.to_string())),
-        ("confirmed_flush_lsn", json!(state.confirmed_flush_lsn.map(|lsn| lsn.to_string()))),
-        ("restart_lsn", json!(state.restart_lsn.map(|lsn| lsn.to_string()))),
-        ("lag_bytes", json!(state.lag_bytes())),
-        ("retained_bytes", json!(state.retained_bytes())),
-        ("pinned_bytes", json!(state.pinned_bytes())),
-        ("safe_wal_bytes", json!(state.safe_wal_size)),
-    ];
-    fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+impl WriterReport {
+    fn of(Writer { pid, prepared, seconds }: &Writer) -> Self {
+        Self { pid: *pid, prepared: prepared.clone(), seconds: *seconds }
+    }
 }
 
 /// Returns the name of the status in `pg_replication_slots`.

@@ -4,8 +4,8 @@ use std::fmt;
 
 use pgoutput_parser::{DecodeError, Lsn, Position};
 use walrelay_core::{MissingColumn, RouteError, Watermark};
-use walrelay_errors::{Code, Coded};
-use walrelay_outbox_store::StoreFailure;
+use walrelay_errors::{Chain, Code, Coded};
+use walrelay_outbox_store::{Reason, ReasonKind, StoreFailure};
 use walrelay_pg_client::PgError;
 
 /// An error that ends a session.
@@ -63,9 +63,6 @@ pub enum PipelineError {
     Store(#[source] StoreFailure),
 }
 
-/// The beginning of the text about a row that the server cannot send. The row's position follows.
-pub const UNSENDABLE_ROW: &str = "the server cannot send the row at ";
-
 /// The place of a stream that the server cannot continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SendFailurePosition {
@@ -90,6 +87,15 @@ impl fmt::Display for SendFailurePosition {
 }
 
 impl SendFailurePosition {
+    /// Returns the reason why rows do not flow, with the position if it is that of a row.
+    pub(crate) fn reason(self, error: &(dyn std::error::Error + 'static)) -> Reason {
+        let reason = Reason::new(ReasonKind::UnsendableRow, Chain(error).to_string());
+        match self {
+            Self::Row { position, .. } => reason.about(position.to_string()),
+            Self::Behind(_) => reason,
+        }
+    }
+
     /// Returns the position of the row, or of the last one before it.
     #[must_use]
     pub const fn position(self) -> Position {

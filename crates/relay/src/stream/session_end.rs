@@ -37,7 +37,7 @@ where
             flow.tracker.intact(up_to);
         }
         if let Err(error @ PipelineError::Unsendable { at, .. }) = &ended {
-            flow.observer.unsendable(at.position().commit_lsn, error);
+            flow.observer.unsendable(*at, error);
             recorder.note_condition(Self::CLOSE_TIMEOUT).await;
         }
         let settled = flow.tracker.watermark();

@@ -104,7 +104,7 @@ pub(super) async fn run_with_retries<S: Store>(
             ) => return (store, Err(ended)),
             Err(error @ StoreFailure::Unavailable(_)) => {
                 if command.blocks_rows() {
-                    health.store_failed(name, store.why_not(&error));
+                    health.store_failed(name, store.failure_reason(&error));
                 }
                 walrelay_errors::Chain(&error).to_string()
             }

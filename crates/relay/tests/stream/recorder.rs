@@ -206,7 +206,8 @@ async fn rows_that_cannot_be_recorded_are_a_reason_at_once_and_noted_between_two
     recorder.park(&mut rows_to_record(&[1]));
     let began = desk.elapsed();
     assert!(timeout(SECOND * 60, recorder.next()).await.is_err());
-    assert_eq!(health.reasons_not_ready(), ["a dispatch table cannot be used: made up"]);
+    let reasons: Vec<_> = health.reasons_not_ready().iter().map(ToString::to_string).collect();
+    assert_eq!(reasons, ["a dispatch table cannot be used: made up"]);
     let noted = desk.times_of("condition");
     assert_eq!(noted.len(), 2, "{noted:?}");
     assert!(noted[1] - began < SECOND, "{noted:?}");

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
-use serde_json::{Value, json};
+use serde::Serialize;
 use walrelay_inbox::Messages;
 use walrelay_inbox::operator::audit::{
     AuditTarget, AuditedTable, Findings, Scope, audit, count_in_dispatch, settled_by,
@@ -17,6 +17,7 @@ use super::shared::preconditions::{every_shard, refuse_unrecorded, refuse_withou
 use super::trace::open_inboxes;
 use crate::config::{AuditConfig, OutputFormat};
 use crate::error::Error;
+use crate::json_output::json_text;
 use crate::output::{print, visible};
 
 /// Number of missing events that the text report lists, and the JSON report, without `--all`.
@@ -36,43 +37,31 @@ async fn execute_plainly(config: AuditConfig) -> Result<(), Error> {
     let outbox = connect_sql(&config.database.connect).await?;
     refuse_without_outbox(&outbox, &config.database.outbox).await?;
     let scope = scope(&outbox, &config).await?;
-    let count_in_dispatch = count_in_dispatch(&outbox, &scope).await?;
-    let mut reports: Vec<(String, Findings)> = Vec::new();
+    let held_back = count_in_dispatch(&outbox, &scope).await?;
+    let mut consumers: Vec<ConsumerAudit> = Vec::new();
     if let Some((subscription, endpoint)) = &config.subscription {
         let messages = Messages::read(&Subscriber::connect(endpoint)?, subscription).await?;
         let findings = audit(&outbox, AuditTarget::Subscription(&messages), &scope).await?;
-        reports.push((subscription.clone(), findings));
+        consumers.push(ConsumerAudit::of(subscription, findings));
     } else {
         let inboxes = open_inboxes(&outbox, &config.inboxes).await?;
         if inboxes.is_empty() {
-            return Err(Error::Unfit {
-                what: "the outbox's database has no consumer, and nothing is proved without one"
-                    .to_owned(),
-                hint: "name each consumer and its database: --inbox NAME=postgresql://..., or, of consumers without an \
-                       inbox, a subscription that nobody else reads: --subscription S",
-            });
+            return Err(Error::NothingToAudit);
         }
         for inbox in inboxes {
             let against = AuditTarget::Inbox(inbox.client(&outbox), &inbox.consumer);
-            reports
-                .push((inbox.consumer.name().to_owned(), audit(&outbox, against, &scope).await?));
+            let findings = audit(&outbox, against, &scope).await?;
+            consumers.push(ConsumerAudit::of(inbox.consumer.name(), findings));
             inbox.close().await;
         }
     }
     outbox.close().await;
+    let report = AuditReport { consumers, held_back };
     print(&match config.format {
-        OutputFormat::Json => format!("{:#}\n", as_json(&reports, &count_in_dispatch)),
-        OutputFormat::Text => {
-            as_text(&reports, &count_in_dispatch, if config.all { usize::MAX } else { NAMED })
-        }
+        OutputFormat::Json => json_text(&report)?,
+        OutputFormat::Text => report.text(if config.all { usize::MAX } else { NAMED }),
     })?;
-    let lacking = reports.iter().filter(|(_, findings)| findings.missing_count > 0);
-    let lacking =
-        lacking.map(|(name, its)| format!("{} lacks {}", visible(name), its.missing_count));
-    match lacking.collect::<Vec<_>>().as_slice() {
-        [] => Ok(()),
-        lacking => Err(Error::Missing { lacking: lacking.join(", ") }),
-    }
+    report.verdict()
 }
 
 async fn scope(outbox: &SqlClient, config: &AuditConfig) -> Result<Scope, Error> {
@@ -102,66 +91,120 @@ async fn scope(outbox: &SqlClient, config: &AuditConfig) -> Result<Scope, Error>
     })
 }
 
-fn as_json(reports: &[(String, Findings)], count_in_dispatch: &BTreeMap<String, i64>) -> Value {
-    let consumers = reports.iter().map(|(name, findings)| {
-        let missing = findings.missing.iter();
-        let missing =
-            missing.map(|(id, at)| json!({ "event_id": id, "occurred_at": rfc3339(*at) }));
-        json!({
-            "consumer": name,
-            "rows": findings.rows,
-            "left_out": findings.left_out,
-            "since": findings.since.map(rfc3339),
-            "missing": findings.missing_count,
-            "first_seen": findings.first_seen.map(rfc3339),
-            "missing_events": missing.collect::<Vec<_>>(),
-            "inbox": findings.inbox,
-        })
-    });
-    json!({ "consumers": consumers.collect::<Vec<_>>(), "held_back": count_in_dispatch })
+/// The result of an audit.
+#[derive(Debug, Serialize)]
+struct AuditReport {
+    /// The result of each consumer.
+    consumers: Vec<ConsumerAudit>,
+    /// Rows that the relay retains in dispatch state, by their status.
+    held_back: BTreeMap<String, i64>,
 }
 
-fn as_text(
-    reports: &[(String, Findings)],
-    count_in_dispatch: &BTreeMap<String, i64>,
-    named: usize,
-) -> String {
-    let mut text = String::new();
-    for (name, findings) in reports {
-        let since = findings.since.map(|at| format!(" since {}", rfc3339(at))).unwrap_or_default();
-        let verdict = match findings.missing_count {
-            0 => "all are there".to_owned(),
-            missing => format!("{missing} are MISSING"),
+/// The result of the audit of one consumer, or of one subscription.
+#[derive(Debug, Serialize)]
+struct ConsumerAudit {
+    consumer: String,
+    /// Settled rows of the outbox that were compared.
+    rows: u64,
+    /// Rows that are not settled yet, or younger than `--grace`.
+    left_out: u64,
+    /// Start of the audited time, if it was limited.
+    since: Option<String>,
+    /// Number of missing events.
+    missing: u64,
+    /// When the first event of the inbox occurred.
+    first_seen: Option<String>,
+    /// The first missing events.
+    missing_events: Vec<MissingEvent>,
+    /// Found events, by their status in the inbox.
+    inbox: BTreeMap<String, i64>,
+    /// Whether all missing events are older than the inbox.
+    #[serde(skip)]
+    is_younger: bool,
+}
+
+/// An event that an inbox lacks.
+#[derive(Debug, Serialize)]
+struct MissingEvent {
+    event_id: String,
+    occurred_at: String,
+}
+
+impl ConsumerAudit {
+    fn of(consumer: &str, findings: Findings) -> Self {
+        let is_younger = findings.is_younger();
+        let missing = findings.missing.into_iter();
+        Self {
+            consumer: consumer.to_owned(),
+            rows: findings.rows,
+            left_out: findings.left_out,
+            since: findings.since.map(rfc3339),
+            missing: findings.missing_count,
+            first_seen: findings.first_seen.map(rfc3339),
+            missing_events: missing
+                .map(|(event_id, at)| MissingEvent { event_id, occurred_at: rfc3339(at) })
+                .collect(),
+            inbox: findings.inbox,
+            is_younger,
+        }
+    }
+
+    /// Formats the result, with the first missing events.
+    fn text(&self, named: usize) -> String {
+        let since = self.since.as_ref().map(|at| format!(" since {at}")).unwrap_or_default();
+        let verdict = match (self.rows, self.missing) {
+            (0, _) => format!("no settled event{since}, so nothing was compared"),
+            (rows, 0) => format!("{rows} settled event(s){since}, all are there"),
+            (rows, missing) => format!("{rows} settled event(s){since}, {missing} are MISSING"),
         };
-        text.push_str(&format!(
-            "{}: {} settled event(s){since}, {verdict}\n",
-            visible(name),
-            findings.rows
-        ));
-        text.push_str(&counted("  there", &findings.inbox));
-        if findings.left_out > 0 {
+        let mut text = format!("{}: {verdict}\n", visible(&self.consumer));
+        text.push_str(&counted("  there", &self.inbox));
+        if self.left_out > 0 {
+            let why = "row(s) that are not settled yet, or younger than --grace";
+            text.push_str(&format!("  left out: {} {why}\n", self.left_out));
+        }
+        for MissingEvent { event_id, occurred_at } in self.missing_events.iter().take(named) {
             text.push_str(&format!(
-                "  left out: {} row(s) that are not settled yet, or younger than --grace\n",
-                findings.left_out
+                "  missing: {}, occurred at {occurred_at}\n",
+                visible(event_id)
             ));
         }
-        for (id, at) in findings.missing.iter().take(named) {
-            text.push_str(&format!("  missing: {}, occurred at {}\n", visible(id), rfc3339(*at)));
-        }
-        let others = findings.missing_count.saturating_sub(named as u64);
+        let others = self.missing.saturating_sub(named as u64);
         if others > 0 {
             text.push_str(&format!("  and {others} others: --all names them\n"));
         }
-        if let Some(first) = findings.first_seen.filter(|_| findings.is_younger()) {
-            let first = rfc3339(first);
+        if let Some(first) = self.first_seen.as_ref().filter(|_| self.is_younger) {
             text.push_str(&format!(
                 "  all of them occurred before the first event that it has: if it was set up then, --from-time {first} \
                  leaves out what it never was to have\n"
             ));
         }
+        text
     }
-    text.push_str(&counted("held back by the relay, in no inbox", count_in_dispatch));
-    text
+}
+
+impl AuditReport {
+    fn text(&self, named: usize) -> String {
+        let mut text: String = self.consumers.iter().map(|it| it.text(named)).collect();
+        text.push_str(&counted("retained by the relay, in no inbox", &self.held_back));
+        text
+    }
+
+    /// Fails if an inbox lacks events, or if there was nothing to compare it with.
+    fn verdict(&self) -> Result<(), Error> {
+        let lacking = self.consumers.iter().filter(|it| it.missing > 0);
+        let lacking: Vec<_> =
+            lacking.map(|it| format!("{} lacks {}", visible(&it.consumer), it.missing)).collect();
+        if !lacking.is_empty() {
+            return Err(Error::Missing { lacking: lacking.join(", ") });
+        }
+        let uncompared = self.consumers.iter().filter(|it| it.rows == 0);
+        let uncompared: Vec<_> = uncompared.map(|it| visible(&it.consumer)).collect();
+        match uncompared.as_slice() {
+            [] => Ok(()),
+            consumers => Err(Error::NothingCompared { consumers: consumers.join(", ") }),
+        }
+    }
 }
 
 fn counted(what: &str, counts: &BTreeMap<String, i64>) -> String {
@@ -174,6 +217,8 @@ fn counted(what: &str, counts: &BTreeMap<String, i64>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use walrelay_errors::{Code, Coded as _};
+
     use super::*;
 
     #[test]
@@ -188,15 +233,54 @@ mod tests {
             left_out: 2,
             ..Findings::default()
         };
-        let reports = [("ledger".to_owned(), findings)];
-        let text = as_text(&reports, &BTreeMap::new(), NAMED);
+        let report = |of| AuditReport {
+            consumers: vec![ConsumerAudit::of("ledger", of)],
+            held_back: BTreeMap::new(),
+        };
+        let holed = report(findings);
+        let text = holed.text(NAMED);
         assert!(text.starts_with("ledger: 100 settled event(s), 30 are MISSING\n"), "{text}");
         assert!(text.contains("there: 2 dead, 70 done\n"), "{text}");
         assert_eq!(text.matches("missing: ").count(), NAMED, "{text}");
         assert!(text.contains("and 10 others: --all names them\n"), "{text}");
+        let error = holed.verdict().expect_err("events are missing");
+        assert_eq!((error.code(), error.exit().code()), (Code::AuditEventsMissing, 1));
 
-        let all = as_text(&reports, &BTreeMap::new(), usize::MAX);
+        let all = holed.text(usize::MAX);
         assert_eq!(all.matches("missing: ").count(), 30, "{all}");
         assert!(!all.contains("others"), "{all}");
+
+        let whole = report(Findings { rows: 100, ..Findings::default() });
+        assert!(whole.text(NAMED).contains("100 settled event(s), all are there"));
+        assert!(whole.verdict().is_ok());
+    }
+
+    #[test]
+    fn the_json_is_documented() {
+        let now = SystemTime::UNIX_EPOCH;
+        let findings = Findings {
+            missing: vec![("e-1".to_owned(), now)],
+            inbox: BTreeMap::from([("done".to_owned(), 1)]),
+            ..Findings::default()
+        };
+        let report = AuditReport {
+            consumers: vec![ConsumerAudit::of("billing", findings)],
+            held_back: BTreeMap::from([("dead".to_owned(), 1)]),
+        };
+        crate::json_output::assert_documented("audit", &report);
+    }
+
+    #[test]
+    fn an_audit_that_had_nothing_to_compare_says_so_and_is_no_success() {
+        let empty = Findings { left_out: 3, ..Findings::default() };
+        let report = AuditReport {
+            consumers: vec![ConsumerAudit::of("ledger", empty)],
+            held_back: BTreeMap::new(),
+        };
+        let text = report.text(NAMED);
+        assert!(text.starts_with("ledger: no settled event, so nothing was compared\n"), "{text}");
+        assert!(text.contains("left out: 3 row(s)"), "{text}");
+        let error = report.verdict().expect_err("nothing is proved");
+        assert_eq!((error.code(), error.exit().code()), (Code::AuditComparedNothing, 2));
     }
 }

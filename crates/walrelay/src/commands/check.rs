@@ -7,7 +7,7 @@ mod dead_rows;
 mod schemas;
 mod server;
 
-use serde_json::{Value, json};
+use serde::Serialize;
 use walrelay_core::RouterConfig;
 use walrelay_errors::{Chain, Code, Coded};
 use walrelay_otlp::{CollectorCheckError, Settings as OtlpSettings, try_out};
@@ -29,6 +29,7 @@ use super::shared::topics::{self, InvalidTopicRows, Routes};
 use crate::config::{CheckConfig, InboxPlace, OutputFormat};
 use crate::error::Error;
 use crate::explain;
+use crate::json_output::json_text;
 use crate::output::{ColourMode, Tone, print, visible};
 
 /// Facts from Postgres that the checks of Pub/Sub and of the consumers need.
@@ -60,7 +61,7 @@ pub async fn execute(config: CheckConfig, shutdown: &Shutdown) -> Result<(), Err
     let (mut findings, collector) = Box::pin(run_until_shutdown(looked, shutdown)).await?;
     findings.extend(collector);
     print(&match config.format {
-        OutputFormat::Json => format!("{:#}\n", json!({ "findings": json_of(&findings) })),
+        OutputFormat::Json => json_text(&CheckReport::of(&findings))?,
         OutputFormat::Text => text_of(&findings, ColourMode::of_output()),
     })?;
     let errors = findings.iter().filter_map(Finding::error_code);
@@ -262,21 +263,21 @@ enum RowsReadable {
 /// The finding when Pub/Sub answers but the needed topics are unknown.
 fn without_topics(looked: &RowsReadable) -> Finding {
     let subject = "Pub/Sub".to_owned();
-    let unknown = "answers; which topics are needed is told by the rows of the outbox, and those could not be read: \
+    let unknown = "answers; topics are derived from the rows of the outbox, and those could not be read: \
                    whether the topics are there is not known";
     match looked {
         RowsReadable::Rows => {
-            let message = "answers; which topics are needed is told by rows, and none leads to one";
+            let message = "answers; no topic checked: topics are derived from outbox rows, and no row leads to one";
             Finding::passed("pubsub", subject, message)
         }
         RowsReadable::NoRows => {
-            let fix = "mend what is named above, or GRANT SELECT on the outbox table to this role, with CREATE POLICY … \
-                       ON app_outbox FOR SELECT TO role USING (true), and look again";
+            let fix = "fix the findings above, or GRANT SELECT on the outbox table to this role, with CREATE POLICY … \
+                       ON app_outbox FOR SELECT TO role USING (true), and check again";
             Finding::warning(Code::TopicsUnknown, subject, unknown).fix(fix)
         }
-        RowsReadable::Hidden(told) => {
-            let message = format!("{unknown}: {told}");
-            let fix = "create the policy, and look again; streaming needs none";
+        RowsReadable::Hidden(reason) => {
+            let message = format!("{unknown}: {reason}");
+            let fix = "create the policy, and check again; streaming needs none";
             Finding::warning(Code::TopicsUnknown, subject, message).fix(fix)
         }
     }
@@ -333,19 +334,35 @@ fn result_of(finding: &Finding) -> (&'static str, Option<&'static str>, Option<&
     }
 }
 
-fn json_of(findings: &[Finding]) -> Vec<Value> {
-    let object = |finding: &Finding| {
+/// The output of `check -o json`.
+#[derive(Debug, Serialize)]
+struct CheckReport<'a> {
+    findings: Vec<FindingReport<'a>>,
+}
+
+/// A finding in that output.
+#[derive(Debug, Serialize)]
+struct FindingReport<'a> {
+    severity: &'static str,
+    check: Option<&'static str>,
+    code: Option<&'static str>,
+    subject: &'a str,
+    message: &'a str,
+    fix: &'a str,
+}
+
+impl<'a> CheckReport<'a> {
+    fn of(findings: &'a [Finding]) -> Self {
+        Self { findings: findings.iter().map(FindingReport::of).collect() }
+    }
+}
+
+impl<'a> FindingReport<'a> {
+    fn of(finding: &'a Finding) -> Self {
         let (severity, check, code) = result_of(finding);
-        json!({
-            "severity": severity,
-            "check": check,
-            "code": code,
-            "subject": finding.subject,
-            "message": finding.message,
-            "fix": finding.fix,
-        })
-    };
-    findings.iter().map(object).collect()
+        let Finding { subject, message, fix, .. } = finding;
+        Self { severity, check, code, subject, message, fix }
+    }
 }
 
 /// Lists errors first, then warnings, then successful checks.
@@ -380,6 +397,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_json_is_documented() {
+        let finding = Finding::warning(Code::DeadRows, "slot walrelay", "2 dead rows").fix("list");
+        crate::json_output::assert_documented("check", &CheckReport::of(&[finding]));
+    }
+
+    #[test]
     fn what_could_not_be_looked_at_is_not_told_as_fine() {
         let unread = without_topics(&RowsReadable::NoRows);
         let unknown = CheckResult::Warning(Code::TopicsUnknown);
@@ -395,7 +418,7 @@ mod tests {
     #[test]
     fn what_a_producer_wrote_cannot_break_a_line_of_a_finding() {
         let hostile = Finding::error(Code::ConnectionBroken, "a\nfine", "b\x1b[2J");
-        let text = text_of(&[hostile], ColourMode::PlainHarness);
+        let text = text_of(&[hostile], ColourMode::Plain);
         assert!(text.contains("  [connection-broken] a\\nfine: b\\u{1b}[2J\n"), "{text}");
     }
 
@@ -407,7 +430,7 @@ mod tests {
             Finding::error(Code::SlotLost, "c", "is so").fix("do this"),
             Finding::passed("slot", "d", "is so"),
         ];
-        let text = text_of(&findings, ColourMode::PlainHarness);
+        let text = text_of(&findings, ColourMode::Plain);
         let order: Vec<_> = text.lines().filter(|line| line.contains(": is so")).collect();
         assert_eq!(
             order,
@@ -415,6 +438,6 @@ mod tests {
         );
         assert_eq!(text.lines().next(), Some("errors"));
         assert_eq!(text.lines().last(), Some("1 errors, 1 warnings, 2 passed"));
-        assert!(!text_of(&findings[..1], ColourMode::PlainHarness).contains("errors\n  "));
+        assert!(!text_of(&findings[..1], ColourMode::Plain).contains("errors\n  "));
     }
 }

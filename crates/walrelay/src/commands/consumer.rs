@@ -3,15 +3,18 @@
 pub mod run;
 
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::Subscription;
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
+use walrelay_errors::Code;
 use walrelay_inbox::operator::admin::{self, RegisteredConsumer};
+use walrelay_inbox::operator::consumer_status::consumer_status;
 use walrelay_inbox::operator::event_commands::ConsumerGeneration;
 use walrelay_inbox::operator::prunable_rows::prunable_rows;
 use walrelay_inbox::{INBOX_MIGRATIONS, migrate_inbox};
 use walrelay_inbox::{InboxError, Scaffold};
-use walrelay_pg_client::{QualifiedName, SqlClient, connect_sql};
+use walrelay_pg_client::{QualifiedName, SqlClient, connect_sql, sql};
 use walrelay_pubsub::{Endpoint, Subscriber};
 use walrelay_relay::shutdown::Shutdown;
 
@@ -37,21 +40,7 @@ const PAUSE_WAIT_MAX: Duration = Duration::from_mins(2);
 const AGAIN_AFTER: Duration = Duration::from_millis(200);
 
 /// The grants and policies of the consumer's role, equal to those in docs/how-to/deploy/roles.md.
-const GRANTS: &str = "\
-GRANT USAGE ON SCHEMA public TO walrelay_consumer;
-GRANT SELECT ON app_inbox_consumer TO walrelay_consumer;
-GRANT SELECT, INSERT, UPDATE, DELETE ON app_inbox, app_inbox_key TO walrelay_consumer;
-CREATE POLICY walrelay_consumer ON app_inbox_consumer FOR SELECT TO walrelay_consumer USING (true);
-CREATE POLICY walrelay_consumer ON app_inbox     TO walrelay_consumer USING (true) WITH CHECK (true);
-CREATE POLICY walrelay_consumer ON app_inbox_key TO walrelay_consumer USING (true) WITH CHECK (true);
-GRANT EXECUTE ON FUNCTION
-  app_inbox_apply, app_inbox_redeliver, app_inbox_accept, app_inbox_check, app_inbox_lock, app_inbox_take,
-  app_inbox_verdicts, app_inbox_is_let_through, app_inbox_gaps, app_inbox_heads, app_inbox_take_due,
-  app_inbox_encode, app_inbox_stored, app_inbox_payload, app_inbox_events, app_inbox_fault, app_inbox_run,
-  app_inbox_gaps_behind, app_inbox_run_without_gaps, app_inbox_blame, app_inbox_advance, app_inbox_record_applied,
-  app_inbox_give_up, app_inbox_next_attempt, app_inbox_record_failed, app_inbox_record_held,
-  app_inbox_settle TO walrelay_consumer;
-";
+const GRANTS: &str = sql!("consumer.sql", "grants");
 
 /// Carries out the action.
 ///
@@ -122,7 +111,8 @@ async fn act(
             unreachable!("it needs the client for itself")
         }
         ConsumerAction::Prune { name, older_than, mode, endpoint } => {
-            prune(client, (name, *older_than, endpoint), (*mode, shutdown)).await
+            let order = PruneOrder { name, older_than: *older_than, endpoint, mode: *mode };
+            prune(client, &order, shutdown).await
         }
     }
 }
@@ -138,13 +128,11 @@ async fn pause(client: &SqlClient, name: &str) -> Result<(), Error> {
                 sleep(AGAIN_AFTER).await;
             }
             Err(error) if error.is_in_the_way() => {
-                return Err(Error::Unfit {
-                    what: format!(
-                        "consumer {name} is paused, but a batch that began before has not ended within {}",
-                        show_duration(PAUSE_WAIT_MAX)
-                    ),
-                    hint: "nothing else is applied; run it again to wait for that one",
-                });
+                let what = format!(
+                    "consumer {name} is paused, but a batch that began before has not ended within {}",
+                    show_duration(PAUSE_WAIT_MAX)
+                );
+                return Err(Error::refused(Code::ConsumerBatchRunning, what));
             }
             Err(error) => return Err(Error::Inbox(error)),
         }
@@ -169,21 +157,21 @@ async fn init(client: &SqlClient, set_up: &ConsumerSetUp) -> Result<(), Error> {
     };
     migrate_inbox(client).await.map_err(InboxError::Store)?;
     print(&format!("{made}: tables and functions of the inbox\n"))?;
-    if let Some(reads) = moved_to(client, (name, subscription)).await? {
+    if let Some(reads) = moved_to(client, name, subscription).await? {
         // The original subscription may have been deleted. Created again, it would collect messages
         // that nobody reads.
         return print(&format!(
             "already there: consumer {name}, which reads {reads} since it was rebuilt\n"
         ));
     }
-    let standing = Standing::of(client, (name, subscription)).await?;
+    let existing = ExistingConsumer::of(client, name, subscription).await?;
     match create {
         // The subscription is created before the consumer is registered, so that it retains every
         // message from now on.
         Some(new) => subscription_setup::create(endpoint, subscription, new).await?,
-        None => standing.refuse_missing(endpoint, subscription).await?,
+        None => existing.refuse_missing(endpoint, subscription).await?,
     }
-    let done = standing.settle(client, (name, subscription)).await?;
+    let done = existing.settle(client, name, subscription).await?;
     let others = admin::other_readers(client, name, subscription).await.map_err(Error::Inbox)?;
     if !others.is_empty() {
         let others = others.join(", ");
@@ -196,12 +184,12 @@ async fn init(client: &SqlClient, set_up: &ConsumerSetUp) -> Result<(), Error> {
     }
     print(&format!(
         "{done}\n\
-         for a role of its own, which also needs what the handler does, because that runs with its rights:\n\n{GRANTS}"
+         for a role of its own, which also needs what the handler does, because that runs with its privileges:\n\n{GRANTS}\n"
     ))
 }
 
 /// How a consumer relates to the subscription that `init` names.
-enum Standing {
+enum ExistingConsumer {
     /// The consumer is not registered.
     New,
     /// The consumer reads the named subscription.
@@ -210,10 +198,10 @@ enum Standing {
     Unused(String),
 }
 
-impl Standing {
+impl ExistingConsumer {
     /// Compares the consumer with the named subscription. Refuses a consumer that has applied
     /// events from another subscription.
-    async fn of(client: &SqlClient, (name, subscription): (&str, &str)) -> Result<Self, Error> {
+    async fn of(client: &SqlClient, name: &str, subscription: &str) -> Result<Self, Error> {
         let consumer = name.to_owned();
         match admin::subscription(client, name).await {
             Ok(reads) if reads == subscription => Ok(Self::Same),
@@ -247,7 +235,8 @@ impl Standing {
     async fn settle(
         self,
         client: &SqlClient,
-        (name, subscription): (&str, &str),
+        name: &str,
+        subscription: &str,
     ) -> Result<String, Error> {
         if let Self::Unused(former) = &self
             && admin::move_unused(client, name, subscription).await?
@@ -278,7 +267,8 @@ async fn scaffold(client: &SqlClient, table: &QualifiedName) -> Result<(), Error
 /// this one.
 async fn moved_to(
     client: &SqlClient,
-    (name, subscription): (&str, &str),
+    name: &str,
+    subscription: &str,
 ) -> Result<Option<String>, Error> {
     let reads = match admin::subscription(client, name).await {
         Ok(reads) => reads,
@@ -289,18 +279,27 @@ async fn moved_to(
     Ok(succeeds(&reads, (subscription, generation.into())).then_some(reads))
 }
 
+/// A consumer in the output of `consumer list --output json`.
+#[derive(Debug, Serialize)]
+struct ListedConsumer<'a> {
+    consumer: &'a str,
+    subscription: &'a str,
+    is_rebuilding: bool,
+}
+
+impl<'a> ListedConsumer<'a> {
+    fn of(it: &'a RegisteredConsumer) -> Self {
+        let is_rebuilding = it.rebuild.is_some();
+        Self { consumer: &it.consumer, subscription: &it.subscription, is_rebuilding }
+    }
+}
+
 async fn list(client: &SqlClient, format: OutputFormat) -> Result<(), Error> {
     let found = admin::registered(client, None).await.map_err(Error::Inbox)?;
     print(&match format {
         OutputFormat::Json => {
-            let one = |it: &RegisteredConsumer| {
-                json!({
-                    "consumer": it.consumer,
-                    "subscription": it.subscription,
-                    "is_rebuilding": it.rebuild.is_some(),
-                })
-            };
-            format!("{:#}\n", Value::from(found.iter().map(one).collect::<Vec<_>>()))
+            let listed: Vec<_> = found.iter().map(ListedConsumer::of).collect();
+            format!("{:#}\n", json!(listed))
         }
         OutputFormat::Text => {
             let cells = |it: &RegisteredConsumer| {
@@ -314,10 +313,10 @@ async fn list(client: &SqlClient, format: OutputFormat) -> Result<(), Error> {
 }
 
 async fn status(client: &SqlClient, name: &str, format: OutputFormat) -> Result<(), Error> {
-    let report: Map<String, Value> = admin::status(client, name).await.map_err(Error::Inbox)?;
+    let status = json!(consumer_status(client, name).await.map_err(Error::Inbox)?);
     print(&match format {
-        OutputFormat::Json => format!("{:#}\n", Value::Object(report)),
-        OutputFormat::Text => page(&report),
+        OutputFormat::Json => format!("{status:#}\n"),
+        OutputFormat::Text => status.as_object().map(page).unwrap_or_default(),
     })
 }
 
@@ -339,23 +338,30 @@ fn page(report: &Map<String, Value>) -> String {
     report.iter().map(line).collect()
 }
 
+/// The inbox rows to delete.
+struct PruneOrder<'a> {
+    name: &'a str,
+    older_than: Duration,
+    endpoint: &'a Endpoint,
+    mode: ChangeMode,
+}
+
 async fn prune(
     client: &SqlClient,
-    (name, older_than, endpoint): (&str, Duration, &Endpoint),
-    (mode, shutdown): (ChangeMode, &Shutdown),
+    order: &PruneOrder<'_>,
+    shutdown: &Shutdown,
 ) -> Result<(), Error> {
+    let PruneOrder { name, older_than, endpoint, mode } = *order;
     let subscription = admin::subscription(client, name).await.map_err(Error::Inbox)?;
     let kept = kept_for(endpoint, &subscription).await?;
     if older_than < kept + MARGIN {
-        return Err(Error::Unfit {
-            what: format!(
-                "Pub/Sub may deliver {subscription} again for {}; rows are kept a day longer than \
-                 that, and {} is less",
-                show_duration(kept),
-                show_duration(older_than)
-            ),
-            hint: "give a greater --older-than: an event whose row is gone is applied again",
-        });
+        let what = format!(
+            "Pub/Sub may redeliver messages of {subscription} for {}, and inbox rows must stay a day longer: \
+             {} is too short",
+            show_duration(kept),
+            show_duration(older_than)
+        );
+        return Err(Error::refused(Code::InboxPruneTooEarly, what));
     }
     if mode != ChangeMode::Agreed {
         let rows = prunable_rows(client, name, older_than).await.map_err(Error::Inbox)?;
@@ -389,6 +395,8 @@ pub(super) fn kept(subscription: &Subscription) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use walrelay_inbox::operator::consumer_status::{ConsumerStatus, EventCounts};
+
     use super::*;
 
     #[test]
@@ -398,6 +406,28 @@ mod tests {
         let text = page(&report);
         let columns: Vec<_> = text.lines().map(|line| line.find("here")).collect();
         assert_eq!(columns, [Some(27), Some(27)], "{text}");
+    }
+
+    #[test]
+    fn the_json_is_documented() {
+        let listed = ListedConsumer { consumer: "c", subscription: "s", is_rebuilding: true };
+        crate::json_output::assert_documented("consumer list", &[listed]);
+        let status = ConsumerStatus {
+            consumer: "c".to_owned(),
+            subscription: "s".to_owned(),
+            generation: 1,
+            paused: false,
+            events: EventCounts::default(),
+            keys_held: 0,
+            keys_waiting_for_a_version: 0,
+            oldest_waiting_seconds: Some(1.0),
+            received_last_minute: 0,
+            implausible_positions: 1,
+            rebuild: Some("begun".to_owned()),
+            implausible_keys: vec!["k".to_owned()],
+            next_step: Some("reset".to_owned()),
+        };
+        crate::json_output::assert_documented("consumer status", &status);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! `walrelay emit`: writes one event with the producer's SQL function.
 
+use serde::Serialize;
 use serde_json::json;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
@@ -22,6 +23,14 @@ pub async fn execute(config: EmitConfig) -> Result<(), Error> {
     print(&done?)
 }
 
+/// The output of `emit -o json`.
+#[derive(Debug, Serialize)]
+struct EmittedEvent {
+    /// None if the role may not read the outbox.
+    event_id: Option<String>,
+    version: i64,
+}
+
 async fn emit(client: &SqlClient, config: &EmitConfig) -> Result<String, Error> {
     let EmitConfig { aggregate_type, aggregate_id, event_type, payload, .. } = config;
     let row = client
@@ -40,7 +49,7 @@ async fn emit(client: &SqlClient, config: &EmitConfig) -> Result<String, Error> 
     let id = event_id(client, config, version).await?;
     Ok(match config.format {
         OutputFormat::Json => {
-            format!("{}\n", json!({ "event_id": id, "version": version }))
+            format!("{}\n", json!(EmittedEvent { event_id: id, version }))
         }
         OutputFormat::Text => {
             let id = id.as_deref().unwrap_or("unknown: this role may not read app_outbox");
@@ -70,5 +79,16 @@ async fn event_id(
         Ok(row) => Ok(row.map(|row| row.get(0))),
         Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => Ok(None),
         Err(error) => Err(AdminError::sql("read the event")(error).into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_json_is_documented() {
+        let event = EmittedEvent { event_id: Some("e-1".to_owned()), version: 3 };
+        crate::json_output::assert_documented("emit", &event);
     }
 }

@@ -66,7 +66,7 @@ fn options(config: &InitConfig) -> Vec<InitOptions> {
 
 pub(super) fn failover(kind: SlotKind) -> Failover {
     match kind {
-        SlotKind::PlainHarness => Failover::No,
+        SlotKind::Plain => Failover::No,
         SlotKind::Failover => Failover::Yes,
     }
 }

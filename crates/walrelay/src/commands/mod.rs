@@ -28,7 +28,6 @@ pub mod run;
 mod shared;
 pub mod slot;
 pub mod status;
-mod status_summary;
 pub mod tail;
 pub mod trace;
 
@@ -54,7 +53,8 @@ pub async fn execute(command: Command, shutdown: &Shutdown) -> Result<(), Error>
         }
         Command::Demo(config) => demo::execute(config, shutdown).await,
         Command::Config(action) => offline::config::execute(action),
-        Command::Explain(code) => offline::explain::execute(code.as_deref()),
+        Command::Explain { code, format } => offline::explain::execute(code.as_deref(), format),
+        Command::Version(format) => offline::version::execute(format),
         Command::Completions(shell) => offline::completions::print_for(shell),
         Command::Man(directory) => offline::completions::write_pages(&directory),
         Command::Emit(config) => run_until_shutdown(emit::execute(config), shutdown).await,

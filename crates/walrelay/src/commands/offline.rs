@@ -3,3 +3,4 @@
 pub mod completions;
 pub mod config;
 pub mod explain;
+pub mod version;

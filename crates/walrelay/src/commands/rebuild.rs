@@ -25,6 +25,7 @@ use std::time::{Duration, SystemTime};
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::Subscription;
 use tokio::time::sleep;
 use walrelay_inbox::operator::admin::{self, Filling, NewGeneration};
+use walrelay_inbox::operator::consumer_status::consumer_status;
 use walrelay_inbox::operator::event_commands::{ConsumerGeneration, OperatorDecisions};
 use walrelay_pg_client::{ConnectConfig, SqlClient, backend_pid, connect_sql};
 use walrelay_pubsub::Subscriber;
@@ -88,11 +89,11 @@ pub(super) async fn rebuild(
     }
     failpoint::hit("rebuild-begun");
     let now = connect_sql(connect).await?;
-    let status = admin::status(&now, &order.name).await;
+    let status = consumer_status(&now, &order.name).await;
     now.close().await;
     let status = status.map_err(Error::Inbox)?;
-    print(&format!("begun: generation {}, from {}\n", status["generation"], rfc3339(since)))?;
-    if status["paused"] == true {
+    print(&format!("begun: generation {}, from {}\n", status.generation, rfc3339(since)))?;
+    if status.paused {
         let name = &order.name;
         print(&format!("it was paused before and stays so: walrelay consumer resume {name}\n"))?;
     }
@@ -129,8 +130,8 @@ async fn prepare(
     (order, since): (&Rebuild, SystemTime),
 ) -> Result<(Subscriber, ReplacementSubscription), Error> {
     let Rebuild { name, endpoint, .. } = order;
-    let status = admin::status(client, name).await.map_err(Error::Inbox)?;
-    let generation = status["generation"].as_i64().unwrap_or_default();
+    let status = consumer_status(client, name).await.map_err(Error::Inbox)?;
+    let generation = i64::from(status.generation);
     let reads = admin::subscription(client, name).await.map_err(Error::Inbox)?;
     // An unfinished refill reads a subscription of its own, so its suffix is removed.
     let old = usual(&reads, generation).to_owned();

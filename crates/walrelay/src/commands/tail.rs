@@ -1,12 +1,14 @@
 //! `walrelay tail`: prints the messages of a topic, through a subscription of its own.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::{
     ExpirationPolicy, StreamingPullRequest, Subscription,
 };
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::{Value, json};
 use tonic::Status;
 use walrelay_inbox::InboxError;
 use walrelay_pubsub::{MessageRef, ReceivedMessage, Subscriber};
@@ -96,25 +98,32 @@ fn print_one(received: &ReceivedMessage, config: &TailConfig) -> Result<bool, Er
         return Ok(false);
     }
     print(&match config.format {
-        OutputFormat::Json => format!("{}\n", as_json(&message)),
+        OutputFormat::Json => format!("{}\n", json!(TailedMessage::of(&message))),
         OutputFormat::Text => line(&message),
     })?;
     Ok(true)
 }
 
-fn as_json(message: &MessageRef<'_>) -> Value {
-    let attributes: Map<String, Value> = message
-        .attributes
-        .iter()
-        .map(|(name, value)| ((*name).to_owned(), Value::from(*value)))
-        .collect();
-    let text = String::from_utf8_lossy(message.data);
-    json!({
-        "message_id": message.message_id,
-        "ordering_key": message.ordering_key,
-        "attributes": attributes,
-        "data": serde_json::from_str(&text).unwrap_or_else(|_| Value::from(text.as_ref())),
-    })
+/// A message in the output of `tail -o json`.
+#[derive(Debug, Serialize)]
+struct TailedMessage<'a> {
+    message_id: &'a str,
+    ordering_key: &'a str,
+    attributes: BTreeMap<&'a str, &'a str>,
+    /// JSON data as it is, and other data as text.
+    data: Value,
+}
+
+impl<'a> TailedMessage<'a> {
+    fn of(message: &'a MessageRef<'_>) -> Self {
+        let text = String::from_utf8_lossy(message.data);
+        Self {
+            message_id: message.message_id,
+            ordering_key: message.ordering_key,
+            attributes: message.attributes.iter().map(|(name, value)| (*name, *value)).collect(),
+            data: serde_json::from_str(&text).unwrap_or_else(|_| Value::from(text.as_ref())),
+        }
+    }
 }
 
 fn line(message: &MessageRef<'_>) -> String {
@@ -130,4 +139,20 @@ fn line(message: &MessageRef<'_>) -> String {
         visible(attribute("event_type")),
         visible(&data)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_json_is_documented() {
+        let message = TailedMessage {
+            message_id: "1",
+            ordering_key: "A-1",
+            attributes: BTreeMap::from([("event_type", "OrderPlaced")]),
+            data: json!({ "total": 42 }),
+        };
+        crate::json_output::assert_documented("tail", &message);
+    }
 }

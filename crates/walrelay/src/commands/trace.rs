@@ -1,6 +1,9 @@
 //! `walrelay trace`: the life of one event, from the outbox to each inbox.
 
-use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::Value;
 use walrelay_inbox::InboxError;
 use walrelay_inbox::operator::audit::{trace_dispatch, trace_outbox};
 use walrelay_inbox::operator::event_commands::ConsumerGeneration;
@@ -10,6 +13,7 @@ use super::shared::columns::column_of;
 use super::shared::preconditions::{every_shard, refuse_without_outbox};
 use crate::config::{InboxPlace, OutputFormat, TraceConfig};
 use crate::error::{Error, NAME_INBOXES};
+use crate::json_output::json_text;
 use crate::output::{print, visible};
 
 /// Searches outbox, dispatch state and inboxes, and prints the findings.
@@ -28,37 +32,69 @@ async fn execute_plainly(config: TraceConfig) -> Result<(), Error> {
     let found = trace(&outbox, &config).await?;
     outbox.close().await;
     print(&match config.format {
-        OutputFormat::Json => format!("{found:#}\n"),
-        OutputFormat::Text => as_text(&found),
+        OutputFormat::Json => json_text(&found)?,
+        OutputFormat::Text => found.text(),
     })?;
-    verdict(&found, config.event_id)
+    found.verdict()
 }
 
-/// Checks that the event is where it should be, as far as that is known.
-fn verdict(found: &Value, event_id: String) -> Result<(), Error> {
-    let has_inboxes = has_inboxes(found);
-    let inboxes = found["inboxes"].as_object().into_iter().flatten().map(|(_, row)| row);
-    if inboxes.chain([&found["outbox"], &found["dispatch"]]).all(Value::is_null) {
-        return Err(Error::NoTrace {
-            event_id,
-            inboxes: match has_inboxes {
-                true => "and in no inbox",
-                false => "and there was no inbox to look at",
-            },
-        });
-    }
-    if !has_inboxes {
-        return Err(Error::NoInbox { event_id });
-    }
-    let lacking = found["not_in"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    match lacking.map(visible).collect::<Vec<_>>().as_slice() {
-        [] => Ok(()),
-        lacking => Err(Error::NotArrived { event_id, consumers: lacking.join(", ") }),
-    }
+/// The columns of a row, by name. Null if there is no row.
+type TracedRow = Value;
+
+/// The places of one event.
+#[derive(Debug, Default, Serialize)]
+struct Trace {
+    event_id: String,
+    /// The row of the outbox.
+    outbox: TracedRow,
+    /// The row of dispatch state.
+    dispatch: TracedRow,
+    /// The row in each inbox, by consumer.
+    inboxes: BTreeMap<String, TracedRow>,
+    /// The consumers that should have the event, and lack it.
+    not_in: Vec<String>,
 }
 
-fn has_inboxes(found: &Value) -> bool {
-    found["inboxes"].as_object().is_some_and(|inboxes| !inboxes.is_empty())
+impl Trace {
+    /// Checks that the event is where it should be, as far as that is known.
+    fn verdict(&self) -> Result<(), Error> {
+        let event_id = self.event_id.clone();
+        let has_inboxes = !self.inboxes.is_empty();
+        if self.inboxes.values().chain([&self.outbox, &self.dispatch]).all(Value::is_null) {
+            return Err(Error::NoTrace {
+                event_id,
+                inboxes: match has_inboxes {
+                    true => "and in no inbox",
+                    false => "and there was no inbox to search",
+                },
+            });
+        }
+        if !has_inboxes {
+            return Err(Error::NoInbox { event_id });
+        }
+        let lacking: Vec<_> = self.not_in.iter().map(|name| visible(name)).collect();
+        match lacking.as_slice() {
+            [] => Ok(()),
+            lacking => Err(Error::NotArrived { event_id, consumers: lacking.join(", ") }),
+        }
+    }
+
+    fn text(&self) -> String {
+        let mut text = String::new();
+        let absent = "not in the table: pruned, deleted, or never committed";
+        part(&mut text, "outbox", &self.outbox, absent);
+        let unrecorded = "no row: it went out at the first try, or not yet";
+        part(&mut text, "dispatch state", &self.dispatch, unrecorded);
+        for (name, row) in &self.inboxes {
+            part(&mut text, &format!("inbox of {}", visible(name)), row, "not there");
+        }
+        if self.inboxes.is_empty() {
+            let unknown =
+                format!("not looked at, because none is in this database: {NAME_INBOXES}");
+            part(&mut text, "inbox", &Value::Null, &unknown);
+        }
+        text
+    }
 }
 
 /// Returns whether a row of the outbox has been published, as far as the relay knows.
@@ -66,7 +102,7 @@ fn is_published(row: &Value, dispatch: &Value) -> bool {
     row["settled"] == true && (dispatch.is_null() || dispatch["status"] == "published")
 }
 
-async fn trace(outbox: &SqlClient, config: &TraceConfig) -> Result<Value, Error> {
+async fn trace(outbox: &SqlClient, config: &TraceConfig) -> Result<Trace, Error> {
     let id = &config.event_id;
     let shards = every_shard(outbox, &config.database.outbox).await?;
     let slots: Vec<String> = shards.into_iter().map(|shard| shard.slot).collect();
@@ -84,7 +120,7 @@ async fn trace(outbox: &SqlClient, config: &TraceConfig) -> Result<Value, Error>
     }
     let dispatch = trace_dispatch(outbox, &slots, id).await?;
     let is_published = is_published(&row, &dispatch);
-    let (mut inboxes, mut not_in) = (Map::new(), Vec::new());
+    let (mut inboxes, mut not_in) = (BTreeMap::new(), Vec::new());
     for inbox in open_inboxes(outbox, &config.inboxes).await? {
         let name = inbox.consumer.name().to_owned();
         let client = inbox.client(outbox);
@@ -98,29 +134,7 @@ async fn trace(outbox: &SqlClient, config: &TraceConfig) -> Result<Value, Error>
         inboxes.insert(name, found);
         inbox.close().await;
     }
-    Ok(json!({
-        "event_id": id, "outbox": row, "dispatch": dispatch, "inboxes": inboxes, "not_in": not_in,
-    }))
-}
-
-fn as_text(found: &Value) -> String {
-    let mut text = String::new();
-    part(
-        &mut text,
-        "outbox",
-        &found["outbox"],
-        "not in the table: pruned, deleted, or never committed",
-    );
-    let went_out = "no row: it went out at the first try, or not yet";
-    part(&mut text, "dispatch state", &found["dispatch"], went_out);
-    for (name, row) in found["inboxes"].as_object().into_iter().flatten() {
-        part(&mut text, &format!("inbox of {}", visible(name)), row, "not there");
-    }
-    if !has_inboxes(found) {
-        let unknown = format!("not looked at, because none is in this database: {NAME_INBOXES}");
-        part(&mut text, "inbox", &Value::Null, &unknown);
-    }
-    text
+    Ok(Trace { event_id: id.clone(), outbox: row, dispatch, inboxes, not_in })
 }
 
 fn part(text: &mut String, heading: &str, row: &Value, absent: &str) {
@@ -177,31 +191,44 @@ pub(super) async fn open_inboxes(
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
-    fn found(not_in: &Value) -> Value {
-        let row = json!({ "settled": true });
-        json!({ "outbox": row, "dispatch": null, "inboxes": { "billing": null }, "not_in": not_in })
+    #[test]
+    fn the_json_is_documented() {
+        let inboxes = BTreeMap::from([("billing".to_owned(), json!({ "status": "done" }))]);
+        let dispatch = json!({ "status": "published" });
+        let not_in = vec!["search".to_owned()];
+        let trace = Trace { dispatch, inboxes, not_in, ..settled() };
+        crate::json_output::assert_documented("trace", &trace);
+    }
+
+    fn settled() -> Trace {
+        let outbox = json!({ "settled": true });
+        Trace { event_id: "e-1".to_owned(), outbox, ..Trace::default() }
+    }
+
+    fn found(not_in: &[&str]) -> Trace {
+        let inboxes = BTreeMap::from([("billing".to_owned(), Value::Null)]);
+        Trace { inboxes, not_in: not_in.iter().map(|it| (*it).to_owned()).collect(), ..settled() }
     }
 
     #[test]
     fn without_an_inbox_the_rest_is_shown_and_it_is_no_success() {
-        let row = json!({ "settled": true });
-        let outbox = json!({ "outbox": row, "dispatch": null, "inboxes": {}, "not_in": [] });
-        let text = as_text(&outbox);
+        let text = settled().text();
         assert!(text.contains("settled            true"), "{text}");
         assert!(
             text.contains("inbox\n  not looked at") && text.contains("--inbox NAME="),
             "{text}"
         );
-        let error = verdict(&outbox, "e-1".to_owned()).expect_err("it may be anywhere");
+        let error = settled().verdict().expect_err("it may be anywhere");
         assert_eq!(error.exit().code(), 2);
         assert!(error.report().contains("--inbox NAME="), "{}", error.report());
 
-        let nowhere = json!({ "outbox": null, "dispatch": null, "inboxes": {}, "not_in": [] });
-        let none = verdict(&nowhere, "e-1".to_owned()).expect_err("it is nowhere");
+        let none = Trace::default().verdict().expect_err("it is nowhere");
         assert_eq!(none.exit().code(), 1);
-        assert!(none.report().contains("there was no inbox to look at"), "{}", none.report());
+        assert!(none.report().contains("there was no inbox to search"), "{}", none.report());
     }
 
     #[test]
@@ -211,10 +238,9 @@ mod tests {
         assert!(!is_published(&json!({ "settled": true }), &json!({ "status": "dead" })));
         assert!(!is_published(&json!({ "settled": false }), &Value::Null));
 
-        let missing = found(&json!(["billing"]));
-        let error = verdict(&missing, "e-1".to_owned()).expect_err("it is not there");
+        let error = found(&["billing"]).verdict().expect_err("it is not there");
         assert_eq!(error.exit().code(), 1);
         assert!(error.report().contains("not in the inbox of billing"), "{}", error.report());
-        assert!(verdict(&found(&json!([])), "e-1".to_owned()).is_ok());
+        assert!(found(&[]).verdict().is_ok());
     }
 }

@@ -88,7 +88,10 @@ impl ConfigBuilder<'_> {
             CommandArgs::Emulator(options) => Command::Emulator(emulator(options)),
             CommandArgs::Demo(options) => Command::Demo(demo(&options, output)),
             CommandArgs::Config(args) => Command::Config(self.configuration(args.action)?),
-            CommandArgs::Explain(args) => Command::Explain(args.code),
+            CommandArgs::Explain(args) => {
+                Command::Explain { code: args.code, format: args.output.output }
+            }
+            CommandArgs::Version(args) => Command::Version(args.output.output),
             CommandArgs::Completions(args) => Command::Completions(args.shell),
             CommandArgs::Man(args) => Command::Man(args.directory),
         })
@@ -141,6 +144,7 @@ impl ConfigBuilder<'_> {
             format: args.output.output,
             watch: args.watch,
             relay: args.relay,
+            inboxes: self.inbox_places(&args.places)?,
             wal_budget: args.wal_budget.wal_budget,
         })
     }
@@ -172,7 +176,7 @@ impl ConfigBuilder<'_> {
             router,
             pubsub,
             create_topics,
-            slot_kind: if args.own.failover { SlotKind::Failover } else { SlotKind::PlainHarness },
+            slot_kind: if args.own.failover { SlotKind::Failover } else { SlotKind::Plain },
             on_lost: if args.accept_loss { LostSlotPolicy::Accept } else { LostSlotPolicy::Refuse },
             already_there: if args.backfill { ExistingRows::Published } else { ExistingRows::Left },
         })

@@ -48,7 +48,8 @@ pub enum Command {
     Emulator(EmulatorConfig),
     Demo(DemoConfig),
     Config(ConfigAction),
-    Explain(Option<String>),
+    Explain { code: Option<String>, format: OutputFormat },
+    Version(OutputFormat),
     Completions(Shell),
     Man(PathBuf),
 }
@@ -181,7 +182,7 @@ pub enum CreateTopics {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SlotKind {
     /// The slot exists only on this server.
-    PlainHarness,
+    Plain,
     /// The slot survives a failover. Needs Postgres 17 or newer.
     Failover,
 }
@@ -208,6 +209,8 @@ pub struct StatusConfig {
     pub watch: Option<Duration>,
     /// HTTP address of the relay.
     pub relay: Option<SocketAddr>,
+    /// Consumers in other databases.
+    pub inboxes: Vec<InboxPlace>,
     /// The relay's `--wal-budget`.
     pub wal_budget: WalBudgetLimit,
 }

@@ -74,7 +74,7 @@ fn read_file(path: &str) -> Result<(ConfigFile, Vec<Problem>), Refusal> {
 }
 
 /// The effective value of an option.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct EffectiveValue {
     /// The long name of the option.
     pub option: String,

@@ -240,7 +240,11 @@ pub fn ordering_key(text: &str) -> Parsed<String> {
 
 /// Parses a reason, which a table keeps.
 pub fn reason(text: &str) -> Parsed<String> {
-    checked(text.trim(), |text| !text.is_empty(), "say why, for whoever finds the row later")
+    checked(
+        text.trim(),
+        |text| !text.is_empty(),
+        "give a reason, for the next operator who finds the row",
+    )
 }
 
 /// Parses the id of a replay.

@@ -7,7 +7,7 @@ use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::Subscription;
 use tokio::time::timeout;
 use walrelay_errors::{Chain, Code, Coded};
 use walrelay_inbox::operator::admin::{RegisteredConsumer, registered};
-use walrelay_inbox::{InboxError, SubscriptionWarning};
+use walrelay_inbox::{InboxError, SubscriptionWarning, unlogged_inbox_tables};
 use walrelay_outbox_admin::Finding;
 use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_pubsub::{Endpoint, Subscriber};
@@ -30,6 +30,7 @@ impl Consumers {
     pub(super) async fn beside(outbox: &SqlClient) -> Self {
         let mut found = Self::default();
         found.add("consumers", registered(outbox, None).await);
+        found.findings.extend(unlogged("consumers", outbox).await);
         found
     }
 
@@ -41,6 +42,8 @@ impl Consumers {
             let answer = match connect_sql(&connect).await {
                 Ok(client) => {
                     let answer = registered(&client, Some(consumer)).await;
+                    let subject = format!("consumer {consumer}");
+                    found.findings.extend(unlogged(&subject, &client).await);
                     client.close().await;
                     answer
                 }
@@ -96,6 +99,15 @@ impl Consumers {
     }
 }
 
+/// Returns a finding if a crash of the server would empty tables of the inbox. If the catalog cannot
+/// be read, other findings report that.
+async fn unlogged(subject: &str, client: &SqlClient) -> Option<Finding> {
+    let tables = unlogged_inbox_tables(client).await.ok().filter(|tables| !tables.is_empty())?;
+    let error = InboxError::Unlogged { tables };
+    let finding = Finding::warning(error.code(), subject, error.to_string());
+    Some(finding.fix(error.fix().unwrap_or_default()))
+}
+
 /// Returns a finding if a rebuild of the consumer is unfinished.
 fn unfinished(consumer: &RegisteredConsumer) -> Option<Finding> {
     let rebuild = consumer.rebuild.as_ref()?;
@@ -125,7 +137,7 @@ fn about(consumer: &RegisteredConsumer, subscription: Option<&Subscription>) -> 
     if let Some(ago) = consumer.pruned_ago.filter(|ago| *ago < kept) {
         let message = format!(
             "what it had finished until {} ago was deleted from its inbox, and {name} and its topic keep messages for \
-             {}: one that comes again from before then is applied again",
+             {}: a message from before then that is redelivered is applied again",
             show_duration(rounded(ago)),
             show_duration(kept)
         );

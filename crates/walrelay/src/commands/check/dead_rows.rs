@@ -2,14 +2,14 @@
 
 use walrelay_errors::Code;
 use walrelay_outbox_admin::Finding;
-use walrelay_outbox_admin::report;
+use walrelay_outbox_store::DispatchStore;
 use walrelay_pg_client::SqlClient;
 
 /// Returns a finding if rows of this slot are dead. If dispatch state cannot be read, other findings
 /// report that.
 pub(super) async fn of(client: &SqlClient, slot: &str) -> Option<Finding> {
-    let report = report(client, slot).await.ok()?;
-    finding_of(slot, report.get("dispatch")?.get("dead")?.as_u64()?)
+    let counts = DispatchStore::new(slot.to_owned()).counts(client).await.ok()?;
+    finding_of(slot, counts.dead)
 }
 
 fn finding_of(slot: &str, dead: u64) -> Option<Finding> {

@@ -5,7 +5,7 @@ use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::{Encoding, SchemaSett
 use walrelay_core::RouterConfig;
 use walrelay_errors::Code;
 use walrelay_outbox_admin::Finding;
-use walrelay_pg_client::{PgError, QualifiedName, SqlClient};
+use walrelay_pg_client::{PgError, QualifiedName, SqlClient, sql};
 
 use super::super::shared::columns::column_of;
 
@@ -33,8 +33,7 @@ pub(super) async fn payloads(
     let mut payloads = Vec::new();
     for table in tables {
         let column = column_of(client, table, &router.columns.payload).await?;
-        let sql = "SELECT format_type(atttypid, NULL) FROM pg_attribute
-                    WHERE attrelid = to_regclass($1::text) AND attname = $2::text AND NOT attisdropped";
+        let sql = sql!("schemas.sql", "column_type");
         let table = table.to_string();
         let rows = client.query(sql, &[&table, &column]).await?;
         payloads.extend(rows.iter().map(|row| Payload { table: table.clone(), kind: row.get(0) }));

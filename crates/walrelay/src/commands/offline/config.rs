@@ -1,9 +1,8 @@
 //! `walrelay config`: shows, checks and describes the configuration.
 
-use serde_json::{Value, json};
-
 use crate::config::{ConfigAction, EffectiveValue, OutputFormat};
 use crate::error::Error;
+use crate::json_output::json_text;
 use crate::output::print;
 use crate::reference;
 
@@ -15,7 +14,7 @@ use crate::reference;
 pub fn execute(action: ConfigAction) -> Result<(), Error> {
     match action {
         ConfigAction::Show { values, format: OutputFormat::Text } => print(&table(&values)),
-        ConfigAction::Show { values, format: OutputFormat::Json } => print(&json(&values)),
+        ConfigAction::Show { values, format: OutputFormat::Json } => print(&json_text(&values)?),
         ConfigAction::Check { command } => {
             print(&format!("the configuration of `walrelay {command}` is valid\n"))
         }
@@ -34,8 +33,17 @@ fn table(values: &[EffectiveValue]) -> String {
     values.iter().map(line).collect()
 }
 
-fn json(values: &[EffectiveValue]) -> String {
-    let value = |value: &EffectiveValue| json!({ "option": value.option, "value": value.value, "source": value.source });
-    let all: Vec<Value> = values.iter().map(value).collect();
-    format!("{:#}\n", Value::from(all))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_json_is_documented() {
+        let value = EffectiveValue {
+            option: "slot".to_owned(),
+            value: Some("walrelay".to_owned()),
+            source: "default".to_owned(),
+        };
+        crate::json_output::assert_documented("config show", &[value]);
+    }
 }

@@ -1,9 +1,12 @@
 //! `walrelay explain`: prints the entry of an error code from the errors page.
 
+use serde::Serialize;
 use walrelay_errors::Code;
 
+use crate::config::OutputFormat;
 use crate::error::Error;
-use crate::explain::{cause, section};
+use crate::explain::{cause, fix, section};
+use crate::json_output::json_text;
 use crate::output::print;
 
 /// Prints the section of the code, or the list of codes.
@@ -11,23 +14,50 @@ use crate::output::print;
 /// # Errors
 ///
 /// No error has the code, or standard output cannot be written.
-pub fn execute(code: Option<&str>) -> Result<(), Error> {
-    let Some(code) = code else { return print(&list()) };
+pub fn execute(code: Option<&str>, format: OutputFormat) -> Result<(), Error> {
+    let Some(code) = code else { return print(&list(format)?) };
     let wanted = code.trim().trim_start_matches("error[").trim_end_matches(']');
-    match section(wanted) {
-        Some(text) => print(&format!("{text}\n")),
-        None => Err(Error::Unfit {
-            what: format!("no error has the code {code:?}{}", similar(wanted)),
-            hint: "`walrelay explain` lists the codes",
-        }),
+    let Some(known) = Code::ALL.iter().find(|known| known.name() == wanted) else {
+        let what = format!("no error has the code {code:?}{}", similar(wanted));
+        return Err(Error::refused(Code::ErrorCodeUnknown, what));
+    };
+    print(&match format {
+        OutputFormat::Text => format!("{}\n", section(wanted).unwrap_or_default()),
+        OutputFormat::Json => json_text(&ExplainedCode::of(*known))?,
+    })
+}
+
+/// An error code in the output of `explain -o json`.
+#[derive(Debug, Serialize)]
+struct ExplainedCode {
+    code: &'static str,
+    exit_code: u8,
+    cause: &'static str,
+    fix: &'static str,
+    text: &'static str,
+}
+
+impl ExplainedCode {
+    fn of(code: Code) -> Self {
+        let text = section(code.name()).unwrap_or_default();
+        let (code_name, exit_code) = (code.name(), code.exit().code());
+        Self { code: code_name, exit_code, cause: cause(code), fix: fix(code), text }
     }
 }
 
 /// Returns one line for each code, with its cause.
-fn list() -> String {
+fn list(format: OutputFormat) -> Result<String, Error> {
     let mut codes: Vec<Code> = Code::ALL.to_vec();
     codes.sort_unstable_by_key(|code| code.name());
-    codes.into_iter().map(|code| format!("{:<36} {}\n", code.name(), cause(code))).collect()
+    Ok(match format {
+        OutputFormat::Json => {
+            json_text(&codes.into_iter().map(ExplainedCode::of).collect::<Vec<_>>())?
+        }
+        OutputFormat::Text => {
+            let line = |code: Code| format!("{:<36} {}\n", code.name(), cause(code));
+            codes.into_iter().map(line).collect()
+        }
+    })
 }
 
 /// Returns the codes that contain words of the wanted code, the one with the most words first.
@@ -50,8 +80,14 @@ mod tests {
 
     #[test]
     fn an_unknown_code_is_refused_with_similar_ones() {
-        let refused = execute(Some("slot-is-lost")).expect_err("no such code").report();
+        let refused = execute(Some("slot-is-lost"), OutputFormat::Text);
+        let refused = refused.expect_err("no such code").report();
         assert!(refused.contains("slot-lost") && refused.contains("walrelay explain"), "{refused}");
         assert!(section("Errors").is_none());
+    }
+
+    #[test]
+    fn the_json_is_documented() {
+        crate::json_output::assert_documented("explain", &ExplainedCode::of(Code::SlotLost));
     }
 }

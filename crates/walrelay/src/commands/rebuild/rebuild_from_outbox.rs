@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 use walrelay_inbox::operator::admin::{self, Filling, NewGeneration};
+use walrelay_inbox::operator::consumer_status::consumer_status;
 use walrelay_inbox::operator::event_commands::ConsumerGeneration;
 use walrelay_pg_client::{ConnectConfig, SqlClient, backend_pid, connect_sql};
 use walrelay_pubsub::Subscriber;
@@ -123,14 +124,14 @@ impl OutboxRebuild<'_> {
     /// Refuses a refill that would be incomplete, and creates the subscription.
     async fn prepare(&self, client: &SqlClient) -> Result<Subscriptions, Error> {
         let Rebuild { name, endpoint, .. } = self.order;
-        let status = admin::status(client, name).await.map_err(Error::Inbox)?;
-        if status["paused"] == true {
+        let status = consumer_status(client, name).await.map_err(Error::Inbox)?;
+        if status.paused {
             return Err(Error::Unfit {
                 what: format!("consumer {name:?} is paused"),
                 hint: "resume it before: its instances apply the rows",
             });
         }
-        let generation = status["generation"].as_i64().unwrap_or_default();
+        let generation = i64::from(status.generation);
         let reads = admin::subscription(client, name).await.map_err(Error::Inbox)?;
         let names = Subscriptions::of(&reads, generation);
         let subscriber = Subscriber::connect(endpoint)?;
@@ -176,10 +177,9 @@ impl OutboxRebuild<'_> {
 
     async fn generation(&self, connect: &ConnectConfig) -> Result<i32, Error> {
         let now = connect_sql(connect).await?;
-        let status = admin::status(&now, &self.order.name).await;
+        let status = consumer_status(&now, &self.order.name).await;
         now.close().await;
-        let generation = status.map_err(Error::Inbox)?["generation"].as_i64();
-        Ok(generation.and_then(|it| i32::try_from(it).ok()).unwrap_or_default())
+        Ok(status.map_err(Error::Inbox)?.generation)
     }
 
     /// Waits until the inbox has this number of events.

@@ -1,0 +1,38 @@
+//! `walrelay version`: prints the version.
+
+use serde::Serialize;
+
+use crate::config::OutputFormat;
+use crate::error::Error;
+use crate::json_output::json_text;
+use crate::output::print;
+
+/// The output of `version -o json`.
+#[derive(Debug, Serialize)]
+struct Version {
+    version: &'static str,
+}
+
+const VERSION: Version = Version { version: env!("CARGO_PKG_VERSION") };
+
+/// Prints the version.
+///
+/// # Errors
+///
+/// Standard output cannot be written.
+pub fn execute(format: OutputFormat) -> Result<(), Error> {
+    print(&match format {
+        OutputFormat::Text => format!("walrelay {}\n", VERSION.version),
+        OutputFormat::Json => json_text(&VERSION)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_json_is_documented() {
+        crate::json_output::assert_documented("version", &VERSION);
+    }
+}

@@ -1,0 +1,272 @@
+//! Reads the status report: from the databases, and from the relay.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use walrelay_core::WalBudgetLimit;
+use walrelay_errors::{Chain, Code, Coded};
+use walrelay_inbox::InboxError;
+use walrelay_inbox::operator::admin::registered;
+use walrelay_inbox::operator::consumer_status::{ConsumerStatus, consumer_status};
+use walrelay_outbox_admin::{
+    AdminError, ConsumerBacklog, NextStep, RebuildReport, RelayAnswer, Severity, SlotOperation,
+    StatusReport, StepScope, open_topic_replays, read_operation, read_status,
+};
+use walrelay_outbox_store::Outbox;
+use walrelay_pg_client::{SqlClient, connect_sql};
+use walrelay_pg_replication::read_retention;
+use walrelay_relay::observe::report::{ServiceReport, SlotReport};
+use walrelay_relay::shutdown::Shutdown;
+
+use super::super::shared::cancellable::attended;
+use super::super::shared::preconditions::{every_shard, refuse_other_shards};
+use super::summary::{self, Summary};
+use crate::config::{InboxPlace, StatusConfig};
+use crate::error::Error;
+
+/// Timeout for the relay's answer, which comes from memory.
+const RELAY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Most bytes of the relay's answer: more than ten heavy keys of maximum length need.
+const ANSWER_BYTES_MAX: u64 = 1 << 20;
+
+/// A report to print, and the error that the command ends with.
+pub(super) struct Found {
+    pub(super) report: StatusReport,
+    /// Why the slot could not be reported on, if it is missing, lost or being replaced.
+    pub(super) failure: Option<Error>,
+}
+
+/// Reads the report. If a lock blocks the query, it logs the blocking sessions meanwhile.
+pub(super) async fn read(
+    client: &SqlClient,
+    config: &StatusConfig,
+    shutdown: &Shutdown,
+) -> Result<Found, Error> {
+    let connect = &config.database.connect;
+    attended((connect, client), Box::pin(report_now(client, config)), shutdown).await
+}
+
+/// Reads the report of the slot or of all shards, and asks the relay if `--relay` was given.
+async fn report_now(client: &SqlClient, config: &StatusConfig) -> Result<Found, Error> {
+    let outbox = &config.database.outbox;
+    let shards = match outbox.shard.is_whole() {
+        true => every_shard(client, outbox).await?,
+        false => vec![outbox.clone()],
+    };
+    let relay = match config.relay {
+        Some(address) => Some(relay_answer(address).await),
+        None => None,
+    };
+    let Found { report, failure } = match shards.as_slice() {
+        [one] => {
+            refuse_other_shards(client, outbox).await?;
+            let found = slot_report(client, one, config.wal_budget).await;
+            match found.map(|report| StatusReport { relay: relay.clone(), ..report }) {
+                Ok(report) => Found { report: with_summary(report), failure: None },
+                Err(error) if !is_about_the_slot(&error) => return Err(error),
+                // Without a slot the report is its state and the next step. The command still fails.
+                Err(error) => Found {
+                    report: report_without_slot(client, one, &error).await?,
+                    failure: Some(error),
+                },
+            }
+        }
+        all => Found {
+            report: report_of_all(client, outbox, all, config.wal_budget).await?,
+            failure: None,
+        },
+    };
+    let report = StatusReport {
+        rebuilds: unfinished_rebuilds(client).await,
+        consumers: backlogs(client, &config.inboxes).await,
+        relay,
+        ..report
+    };
+    Ok(Found { report, failure })
+}
+
+/// Returns whether the error reports the state of the slot. Any other error, such as a missing
+/// permission, says nothing about the slot.
+fn is_about_the_slot(error: &Error) -> bool {
+    matches!(
+        error.code(),
+        Code::SlotMissing
+            | Code::SlotLost
+            | Code::UpgradeInProgress
+            | Code::UpgradePrepared
+            | Code::OperationUnfinished
+    )
+}
+
+/// Returns unfinished rebuilds of consumers in this database, or none if the role may not read
+/// them.
+async fn unfinished_rebuilds(client: &SqlClient) -> Vec<RebuildReport> {
+    let consumers = registered(client, None).await.unwrap_or_default();
+    let unfinished = consumers.into_iter().filter_map(|it| {
+        let report = it.rebuild?.report(&it.consumer);
+        Some(RebuildReport { consumer: it.consumer, report })
+    });
+    unfinished.collect()
+}
+
+/// Returns the backlog of the named consumers, or of the consumers in the database of the outbox. A
+/// backlog that cannot be read is reported with its reason.
+async fn backlogs(client: &SqlClient, inboxes: &[InboxPlace]) -> Vec<ConsumerBacklog> {
+    let mut backlogs = Vec::new();
+    for place in inboxes {
+        let status = async {
+            let there = connect_sql(&place.connect).await.map_err(InboxError::Connect)?;
+            let status = consumer_status(&there, &place.consumer).await;
+            there.close().await;
+            status
+        };
+        backlogs.push(backlog(&place.consumer, status.await));
+    }
+    if inboxes.is_empty() {
+        for consumer in registered(client, None).await.unwrap_or_default() {
+            let status = consumer_status(client, &consumer.consumer).await;
+            backlogs.push(backlog(&consumer.consumer, status));
+        }
+    }
+    backlogs
+}
+
+fn backlog(consumer: &str, status: Result<ConsumerStatus, InboxError>) -> ConsumerBacklog {
+    let consumer = consumer.to_owned();
+    match status {
+        Ok(status) => ConsumerBacklog {
+            consumer,
+            error: None,
+            paused: status.paused,
+            retrying: status.events.retrying,
+            dead: status.events.dead,
+            keys_held: status.keys_held,
+            oldest_waiting_seconds: status.oldest_waiting_seconds,
+            received_last_minute: status.received_last_minute,
+        },
+        Err(error) => {
+            let error = Some(Chain(&error).to_string());
+            ConsumerBacklog { consumer, error, ..ConsumerBacklog::default() }
+        }
+    }
+}
+
+/// Reads the report of one slot, without a summary.
+async fn slot_report(
+    client: &SqlClient,
+    outbox: &Outbox,
+    wal_budget: WalBudgetLimit,
+) -> Result<StatusReport, Error> {
+    let report = read_status(client, &outbox.slot).await?;
+    let retention = read_retention(client).await?;
+    Ok(StatusReport {
+        wal_budget_bytes: wal_budget.bytes(retention),
+        wal_limit_bytes: retention.bytes(),
+        shard: (!outbox.shard.is_whole()).then(|| outbox.shard.to_string()),
+        ..report
+    })
+}
+
+/// Adds the summary to the report of one slot. If the slot is a shard, the next step names it.
+fn with_summary(report: StatusReport) -> StatusReport {
+    let summary = Summary::of(&report);
+    let summary = match &report.shard {
+        Some(shard) => summary.of_shard(shard),
+        None => summary,
+    };
+    summary.into_report(report)
+}
+
+/// Reads the reports of all shards. An error of one shard does not hide the other shards.
+async fn report_of_all(
+    client: &SqlClient,
+    outbox: &Outbox,
+    shards: &[Outbox],
+    wal_budget: WalBudgetLimit,
+) -> Result<StatusReport, Error> {
+    let mut reports = Vec::new();
+    for shard in shards {
+        let report = match slot_report(client, shard, wal_budget).await {
+            Ok(report) => Summary::of(&report).into_report(report),
+            Err(error @ (Error::Store(AdminError::Sql { .. }) | Error::Postgres(_))) => {
+                return Err(error);
+            }
+            Err(error) => report_without_slot(client, shard, &error).await?,
+        };
+        reports.push(StatusReport { shard: Some(shard.shard.to_string()), ..report });
+    }
+    let summary = Summary::worst_of_shards(&reports);
+    let oldest = reports.iter().filter_map(|shard| shard.oldest_unpublished_seconds);
+    let report = StatusReport {
+        oldest_unpublished_seconds: oldest.max_by(f64::total_cmp),
+        // A replay that reads the whole outbox belongs to no single shard.
+        replays: open_topic_replays(client, &outbox.slot).await?,
+        shards: reports,
+        ..StatusReport::default()
+    };
+    Ok(summary.or_abandoned_replay(&report).into_report(report))
+}
+
+/// Reports a slot that is missing, lost or being replaced: its state and the next step.
+async fn report_without_slot(
+    client: &SqlClient,
+    shard: &Outbox,
+    error: &Error,
+) -> Result<StatusReport, Error> {
+    let headline = Chain(error).to_string();
+    let state = SlotReport {
+        slot: shard.slot.clone(),
+        lost: error.code() == Code::SlotLost,
+        ..SlotReport::default()
+    };
+    let report = StatusReport::of_slot(state);
+    // The general hint covers every kind of operation, so it is replaced by the next step for this
+    // one.
+    if let Error::Store(AdminError::OperationUnfinished { slot, .. }) = error
+        && let Some(begun) = read_operation(client, slot).await?
+    {
+        let scope = match &begun {
+            SlotOperation::Resharding(_) => StepScope::AllShards,
+            SlotOperation::Reset(_) | SlotOperation::Recovery(_) | SlotOperation::Upgrade(_) => {
+                StepScope::Slot
+            }
+        };
+        let step = NextStep { scope, ..summary::finishing_step(&begun.finishing_command()) };
+        return Ok(StatusReport {
+            headline,
+            severity: Severity::Bad,
+            next_step: Some(step),
+            ..report
+        });
+    }
+    let step = NextStep::of(error.code(), error.next_step());
+    Ok(StatusReport { headline, severity: Severity::Bad, next_step: Some(step), ..report })
+}
+
+/// Asks the relay. A relay that does not answer is a part of the report.
+async fn relay_answer(address: SocketAddr) -> RelayAnswer {
+    let asked = timeout(RELAY_TIMEOUT, ask(address)).await;
+    match asked.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into())) {
+        Ok(ServiceReport { relay, .. }) => RelayAnswer { unreachable: None, report: Some(relay) },
+        Err(error) => {
+            RelayAnswer { unreachable: Some(format!("{address}: {error}")), report: None }
+        }
+    }
+}
+
+/// Reads the relay's own state from its `/status`.
+async fn ask(address: SocketAddr) -> std::io::Result<ServiceReport> {
+    let mut socket = TcpStream::connect(address).await?;
+    // With HTTP/1.0 the answer is not chunked, and ends with the connection.
+    let request = format!("GET /status HTTP/1.0\r\nHost: {address}\r\n\r\n");
+    socket.write_all(request.as_bytes()).await?;
+    let mut answer = Vec::new();
+    socket.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).await?;
+    let text = String::from_utf8_lossy(&answer);
+    let (_, body) = text.split_once("\r\n\r\n").ok_or(std::io::ErrorKind::InvalidData)?;
+    Ok(serde_json::from_str(body)?)
+}

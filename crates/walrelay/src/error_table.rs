@@ -1,0 +1,236 @@
+//! Raises every error code from a constructed error, so that no code describes nothing.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::time::Duration;
+
+use pgoutput_parser::{Lsn, Position};
+use walrelay_errors::{BoxedError, Code, Coded, Exit};
+use walrelay_inbox::InboxError;
+use walrelay_outbox_admin::AdminError;
+use walrelay_outbox_store::{Shard, StoreError, StoreFailure};
+use walrelay_pg_client::{PgError, ServerError, SqlError, TlsError};
+use walrelay_pg_replication::SlotError;
+use walrelay_pubsub::{PubsubError, code_of_call};
+use walrelay_relay::error::{RelayError, RepeatedSendFailure};
+use walrelay_relay::stream::pipeline_error::{PipelineError, SendFailurePosition};
+
+use crate::config::Problem;
+use crate::error::{DatabaseSide, Error};
+
+fn text() -> String {
+    "x".to_owned()
+}
+
+fn broken() -> io::Error {
+    io::ErrorKind::BrokenPipe.into()
+}
+
+/// An error of the client library. The parser of its addresses makes one without a server.
+fn client_error() -> tokio_postgres::Error {
+    "port=none".parse::<tokio_postgres::Config>().expect_err("no port")
+}
+
+fn server(sql_state: &str) -> PgError {
+    PgError::Server(Box::new(ServerError { code: sql_state.to_owned(), ..ServerError::default() }))
+}
+
+fn of_postgres() -> Vec<PgError> {
+    let tls = |source| PgError::Tls { host: text(), source };
+    let states = [
+        "55006", "42704", "42P01", "55000", "53400", "53300", "42501", "25006", "57P01", "3D000",
+        "42602", "42601", "WR001", "28P01", "XX000",
+    ];
+    let others = vec![
+        PgError::Resolve { host: text(), source: broken() },
+        PgError::ConnectTimeout { address: text(), limit: Duration::ZERO },
+        tls(TlsError::NotOffered),
+        tls(TlsError::Handshake(io::ErrorKind::InvalidData.into())),
+        tls(TlsError::RootPem { source: broken() }),
+        tls(TlsError::Unexpected(0)),
+        PgError::Pooler,
+        PgError::AuthenticationMethod { method: text() },
+        PgError::PasswordMissing,
+        PgError::PasswordFile { path: "x".into(), source: broken() },
+        PgError::Scram { source: broken() },
+        PgError::WrongSession { wanted: "a primary" },
+        PgError::PublicationSkipped(Box::default()),
+        PgError::Disconnected,
+        PgError::protocol("x"),
+    ];
+    states.map(server).into_iter().chain(others).collect()
+}
+
+fn of_tables() -> Vec<AdminError> {
+    let store = |error: StoreError| AdminError::from(error);
+    vec![
+        SqlError::RowsHidden { tables: text(), role: text(), policies: text() }.into(),
+        SqlError::UnexpectedValue { column: "x", value: text(), expected: "y" }.into(),
+        SqlError::OutOfRange { what: "x", value: 1 }.into(),
+        SlotError::SlotMissing { slot: text() }.into(),
+        SlotError::SlotName { name: text() }.into(),
+        store(StoreError::UnknownEvent { slot: text(), event_id: text() }),
+        store(StoreError::WithoutHeaders { event_id: text() }),
+        store(StoreError::AnchorMissing { anchor: text(), others: text() }),
+        store(StoreError::AnchorLost { anchor: text() }),
+        AdminError::SlotUnusable { slot: text(), problem: text() },
+        AdminError::OtherShard { count: 2, wanted: Shard::WHOLE },
+        AdminError::NoTimeColumn { table: text() },
+        AdminError::NotLost { slot: text() },
+        AdminError::UpgradeBegun { slot: text(), what: text() },
+        AdminError::UpgradePrepared { slot: text() },
+        AdminError::OtherDatabase { slot: text() },
+        AdminError::OperationUnfinished { slot: text(), what: text() },
+        AdminError::InRecovery,
+        AdminError::NoRoom(text()),
+    ]
+}
+
+fn of_the_relay() -> Vec<RelayError> {
+    let position = Position { commit_lsn: Lsn::new(1), tx_index: 0 };
+    let unsendable = RepeatedSendFailure {
+        at: SendFailurePosition::Behind(position),
+        attempts: 3,
+        rows: text(),
+        source: PgError::Disconnected,
+    };
+    vec![
+        RelayError::Session(PipelineError::PublicationChanged { what: text() }),
+        RelayError::Store(StoreFailure::NotRecorded(text())),
+        RelayError::Unsendable(Box::new(unsendable)),
+        RelayError::TakeOver { holder: text(), source: client_error() },
+        RelayError::ServerRestored { wal_end: Lsn::new(1), read_to: Lsn::new(2) },
+        RelayError::Survey(BoxedError::new(AdminError::InRecovery)),
+    ]
+}
+
+fn of_the_inbox() -> Vec<InboxError> {
+    let consumer = text;
+    vec![
+        InboxError::Inbox { problem: text() },
+        InboxError::Unlogged { tables: vec![text()] },
+        InboxError::Paused { consumer: consumer() },
+        InboxError::Refused { problem: text() },
+        InboxError::Unregistered { consumer: consumer() },
+        InboxError::SeveralConsumers { names: text() },
+        InboxError::OtherSubscription { consumer: consumer(), subscription: text() },
+        InboxError::Handler { handler: text(), problem: text() },
+        InboxError::Reset(client_error()),
+        InboxError::AlreadyFinished { event_id: text(), action: "retried" },
+        InboxError::UnknownKey { consumer: consumer(), ordering_key: text() },
+        InboxError::KeyMoved { ordering_key: text() },
+        InboxError::Table { table: text(), problem: "x" },
+        InboxError::SubscriptionMissing { subscription: text() },
+        InboxError::OtherKind { subscription: text(), differs: text() },
+    ]
+}
+
+fn of_pubsub() -> Vec<PubsubError> {
+    vec![
+        PubsubError::Endpoint { text: text(), problem: "x" },
+        PubsubError::Credentials("x".into()),
+        PubsubError::NoAuthorities,
+        PubsubError::Roots { problem: text() },
+        PubsubError::Setting { name: "x", problem: "y" },
+        PubsubError::NoAnswer {
+            action: "create",
+            topic: text(),
+            waited: Duration::ZERO,
+            source: None,
+        },
+    ]
+}
+
+fn of_the_shell() -> Vec<Error> {
+    let denied = || Box::new(Error::Interrupted);
+    vec![
+        Error::MayNotLook { side: DatabaseSide::Outbox, source: denied() },
+        Error::MayNotLook { side: DatabaseSide::Inbox, source: denied() },
+        Error::PruneDenied { table: text(), source: Box::new(PgError::Disconnected) },
+        Error::NoOutbox { table: text() },
+        Error::PublicationMissing { publication: text() },
+        Error::TopicMissing { topic: text() },
+        Error::SlotLost { slot: text(), how: "is gone" },
+        Error::Config(vec![Problem {
+            option: text(),
+            value: None,
+            origin: None,
+            allowed: text(),
+            code: Code::ConfigurationInvalid,
+        }]),
+        Error::Demo { what: text(), exit: Exit::Unexpected },
+        Error::Listen {
+            address: ([127, 0, 0, 1], 1).into(),
+            source: io::ErrorKind::AddrInUse.into(),
+        },
+        Error::Io { action: text(), source: broken() },
+        Error::File { path: text(), source: broken() },
+        Error::ReplayTaken { id: text() },
+        Error::ReplayHeld { command: "replay", id: text(), rows: 1 },
+        Error::Missing { lacking: text() },
+        Error::NothingCompared { consumers: text() },
+        Error::NothingToAudit,
+        Error::NoTrace { event_id: text(), inboxes: "x" },
+        Error::NotArrived { event_id: text(), consumers: text() },
+        Error::Interrupted,
+        Error::refused(Code::ConsumerBatchRunning, text()),
+        Error::refused(Code::InboxPruneTooEarly, text()),
+        Error::refused(Code::ErrorCodeUnknown, text()),
+    ]
+}
+
+/// The codes that only a finding of `check`, a log message or a mapping within another crate gives.
+/// Tests of their crates raise them.
+const ONLY_IN_FINDINGS: [Code; 30] = [
+    Code::ServerTooOld,
+    Code::WalLevelNotLogical,
+    Code::ReplicationPermissionMissing,
+    Code::DatabaseEncodingUnchecked,
+    Code::WalRetentionUnsuitable,
+    Code::WalSenderTimeoutOff,
+    Code::WalBudgetTooLarge,
+    Code::PayloadTypeConverted,
+    Code::OutboxColumnMissing,
+    Code::DispatchTableMissing,
+    Code::DispatchTableUnlogged,
+    Code::DispatchPermissionMissing,
+    Code::DispatchRowsHidden,
+    Code::PublicationUnsuitable,
+    Code::SlotAtRisk,
+    Code::PositionsOfAnotherServer,
+    Code::AnchorAtRisk,
+    Code::RecoveryPending,
+    Code::ConsumerUnchecked,
+    Code::SubscriptionUnsuitable,
+    Code::RebuildUnfinished,
+    Code::InboxPrunedTooFar,
+    Code::DeadRows,
+    Code::PubsubEndpointGlobal,
+    Code::TopicSchemaDiffers,
+    Code::TopicsUnknown,
+    Code::CollectorUnusable,
+    Code::TopicNameInvalid,
+    // A statement's error in the consumer's database, which needs a server.
+    Code::ConsumerPermissionMissing,
+    Code::RowUnreadable,
+];
+
+#[test]
+fn every_code_is_raised_by_a_constructed_error_or_a_finding() {
+    let mut raised: BTreeSet<&str> = BTreeSet::new();
+    let mut raise = |errors: &mut dyn Iterator<Item = Error>| {
+        raised.extend(errors.map(|error| error.code().name()));
+    };
+    raise(&mut of_postgres().into_iter().map(Error::Postgres));
+    raise(&mut of_tables().into_iter().map(Error::Store));
+    raise(&mut of_the_relay().into_iter().map(Error::Relay));
+    raise(&mut of_the_inbox().into_iter().map(Error::Inbox));
+    raise(&mut of_pubsub().into_iter().map(Error::PubSub));
+    raise(&mut of_the_shell().into_iter());
+    let calls = ["NOT_FOUND", "PERMISSION_DENIED", "UNAVAILABLE"];
+    raised.extend(calls.map(|code| code_of_call(code).name()));
+    raised.extend(ONLY_IN_FINDINGS.map(Code::name));
+    let declared: BTreeSet<&str> = Code::ALL.iter().map(|code| code.name()).collect();
+    let unraised: Vec<_> = declared.difference(&raised).collect();
+    assert!(unraised.is_empty(), "no constructed error has these codes: {unraised:?}");
+}
