@@ -47,7 +47,6 @@ const NOT_YET: &[&str] = &[
     "crates/walrelay/src/commands/check/schemas.rs",
     "crates/walrelay/src/commands/consumer.rs",
     "crates/walrelay/src/commands/prune.rs",
-    "crates/walrelay/src/commands/replay/in_place.rs",
     "crates/walrelay/src/commands/shared/columns.rs",
     "crates/walrelay/src/commands/shared/preconditions.rs",
     "crates/walrelay/src/demo/producer.rs",

@@ -78,7 +78,7 @@ pub async fn report(client: &SqlClient, slot: &str) -> Result<Map<String, Value>
     }
 }
 
-/// Returns the unfinished replays and backfills of this slot to a topic.
+/// Returns the unfinished replays of this slot to a topic.
 ///
 /// # Errors
 ///
@@ -98,10 +98,10 @@ async fn operation(
     if has_begun { read_operation(client, slot).await } else { Ok(None) }
 }
 
-fn held(PausingReplay { id, command, keys, is_being_done }: &PausingReplay) -> Value {
-    json!({ "id": id, "command": command, "keys": keys, "is_being_done": is_being_done })
+fn held(PausingReplay { id, keys, is_being_done }: &PausingReplay) -> Value {
+    json!({ "id": id, "command": "replay", "keys": keys, "is_being_done": is_being_done })
 }
 
-fn replay(TopicReplay { id, command, topic, is_being_done }: &TopicReplay) -> Value {
-    json!({ "id": id, "command": command, "to_topic": topic, "is_being_done": is_being_done })
+fn replay(TopicReplay { id, topic, is_being_done }: &TopicReplay) -> Value {
+    json!({ "id": id, "command": "replay", "to_topic": topic, "is_being_done": is_being_done })
 }

@@ -41,8 +41,7 @@ pub use commands::consumer_commands::{
     Source,
 };
 pub use commands::replay_orders::{
-    AdvanceOrder, BackfillAction, BackfillConfig, BackfillOrder, Place, RecoverOrder, ReplayAction,
-    ReplayConfig, ReplayOrder, ResetOrder, ResumeConfig, SkipConsent,
+    AdvanceOrder, Place, RecoverOrder, ReplayAction, ReplayConfig, ResetOrder, SkipConsent,
 };
 pub use environment::{Environment, established_variables, variable};
 pub(crate) use file::{is_section, keys};

@@ -9,10 +9,8 @@ use clap::{ArgGroup, Args};
 use walrelay_pg_client::{QualifiedName, Secret};
 
 use super::ARGUMENTS;
+use crate::options::PublishingOptions;
 use crate::options::values::{consumer_name, ordering_key, secret, text_form, time};
-use crate::options::{
-    ColumnOptions, DatabaseOptions, MessageOptions, PubSubOptions, StreamOptions,
-};
 
 /// `walrelay consumer rebuild`.
 #[derive(Debug, Args)]
@@ -75,13 +73,5 @@ pub struct ConsumerRebuildArgs {
     #[arg(long)]
     pub yes: bool,
     #[command(flatten)]
-    pub database: DatabaseOptions,
-    #[command(flatten)]
-    pub columns: ColumnOptions,
-    #[command(flatten)]
-    pub messages: MessageOptions,
-    #[command(flatten)]
-    pub pubsub: PubSubOptions,
-    #[command(flatten)]
-    pub stream: StreamOptions,
+    pub publishing: PublishingOptions,
 }

@@ -14,9 +14,7 @@ use walrelay_pubsub::Endpoint;
 use walrelay_relay::settings::{PubSubSettings, Settings};
 
 use super::commands::consumer_commands::{ConsumeConfig, ConsumerConfig, InboxConfig};
-use super::commands::replay_orders::{
-    AdvanceOrder, BackfillConfig, Place, RecoverOrder, ReplayConfig, ResetOrder, ResumeConfig,
-};
+use super::commands::replay_orders::{AdvanceOrder, Place, RecoverOrder, ReplayConfig, ResetOrder};
 use super::layers::EffectiveValue;
 use crate::options::choices::{ChangeMode, Consent, LogFormat, OnSlotLost, OutputFormat, Shell};
 
@@ -32,9 +30,7 @@ pub enum Command {
     Slot(SlotConfig),
     Anchor(AnchorConfig),
     Replay(Box<ReplayConfig>),
-    ResumeReplay(Box<ResumeConfig>),
     ReplayRecord(ReplayRecordConfig),
-    Backfill(Box<BackfillConfig>),
     PrepareUpgrade(Box<RunConfig>, ChangeMode),
     Reshard(Box<ReshardConfig>),
     Prune(PruneConfig),
@@ -313,6 +309,8 @@ pub enum ReplayRecordAction {
     Cancel {
         /// Id of the replay.
         id: String,
+        /// Whether the replay may be cancelled.
+        mode: ChangeMode,
     },
 }
 
