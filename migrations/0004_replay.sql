@@ -52,7 +52,7 @@ BEGIN
       started_at        timestamptz NOT NULL DEFAULT now(),
       updated_at        timestamptz NOT NULL DEFAULT now(),
       finished_at       timestamptz,
-      ended             text        CHECK (ended IN ('done', 'cancelled') AND finished_at IS NOT NULL)
+      ended             text        CHECK ((ended IS NULL) = (finished_at IS NULL) AND ended IN ('done', 'cancelled'))
     );
   END IF;
 

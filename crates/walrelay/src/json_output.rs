@@ -61,18 +61,15 @@ mod documentation {
 
     fn add_fields(path: &str, value: &Value, found: &mut BTreeSet<String>) {
         match value {
-            Value::Object(object) => {
-                for (name, value) in object {
-                    let dot = if path.is_empty() { "" } else { "." };
-                    let path = format!("{path}{dot}{name}");
-                    add_fields(&path, value, found);
-                    found.insert(path);
-                }
-            }
+            Value::Object(object) => object.iter().for_each(|(name, field)| {
+                let dot = if path.is_empty() { "" } else { "." };
+                let place = format!("{path}{dot}{name}");
+                add_fields(&place, field, found);
+                found.insert(place);
+            }),
             Value::Array(elements) => {
-                for element in elements {
-                    add_fields(&format!("{path}[]"), element, found);
-                }
+                let place = format!("{path}[]");
+                elements.iter().for_each(|element| add_fields(&place, element, found));
             }
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
         }

@@ -15,6 +15,7 @@ pub mod demo;
 pub mod dispatch;
 pub mod emit;
 pub mod emulator;
+mod failed_events;
 pub mod inbox;
 pub mod init;
 pub mod offline;
@@ -48,9 +49,7 @@ pub async fn execute(command: Command, shutdown: &Shutdown) -> Result<(), Error>
         Command::Trace(config) => {
             Box::pin(run_until_shutdown(trace::execute(*config), shutdown)).await
         }
-        Command::Inbox(config) => {
-            run_until_shutdown(inbox::execute(config, shutdown), shutdown).await
-        }
+        Command::Inbox(config) => inbox::execute(config, shutdown).await,
         Command::Demo(config) => demo::execute(config, shutdown).await,
         Command::Config(action) => offline::config::execute(action),
         Command::Explain(code) => offline::explain::execute(code.as_deref()),

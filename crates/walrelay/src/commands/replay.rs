@@ -24,6 +24,7 @@ use crate::config::{
     ChangeMode, OutputFormat, ReplayAction, ReplayConfig, ReplayRecordAction, ReplayRecordConfig,
 };
 use crate::error::Error;
+use crate::json_output::json_text;
 use crate::output::print;
 pub(super) use progress::StepPrinter;
 pub(super) use report::left_out;
@@ -246,16 +247,16 @@ async fn act_on_record(
     match &config.action {
         ReplayRecordAction::List(format) => {
             let jobs = read_replays(client, &slots).await?;
-            Ok(report::list(&jobs, *format))
+            report::list(&jobs, *format)
         }
         ReplayRecordAction::Show { id, format } => {
             let job = read_replay(client, id).await?.filter(|job| slots.contains(&job.slot));
             let (id, slot) = (id.clone(), outbox.slot.clone());
             let job = job.ok_or(ReplayError::Missing { id, slot })?;
-            Ok(match format {
-                OutputFormat::Text => report::page(&job),
-                OutputFormat::Json => report::json(&report::ReplayJson::of(&job)),
-            })
+            match format {
+                OutputFormat::Text => Ok(report::page(&job)),
+                OutputFormat::Json => json_text(&report::ReplayJson::of(&job)),
+            }
         }
         ReplayRecordAction::Cancel { id, mode } => {
             let replay = CancellableReplay::find(client, outbox, id).await?;

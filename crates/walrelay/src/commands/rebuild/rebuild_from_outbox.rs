@@ -55,7 +55,10 @@ pub(in crate::commands) async fn refill(
     let rows =
         Box::pin(run_until_shutdown(outbox_row_check::check(outbox, &Wanted::all()), shutdown))
             .await?;
-    agree(client, (order, at_risk(order, &rows)), shutdown).await?;
+    if !agree(client, order, at_risk(order, &rows), shutdown).await? {
+        let (rows, topic) = (rows.rows, &outbox.topic);
+        return print(&format!("would publish {rows} row(s) to {topic} and apply them again\n"));
+    }
     let refill = OutboxRebuild { order, reset: &reset, rows: &rows };
     refill.rebuild((connect, client), shutdown).await
 }

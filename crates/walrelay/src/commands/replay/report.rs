@@ -8,6 +8,8 @@ use walrelay_outbox_admin::replay::{
 use walrelay_relay::observe::report::rfc3339;
 
 use crate::config::OutputFormat;
+use crate::error::Error;
+use crate::json_output::json_text;
 use crate::output::{columns, visible};
 
 /// Explains how consumers handle copies of events.
@@ -139,16 +141,10 @@ impl<'a> RequestJson<'a> {
     }
 }
 
-/// Returns a value as indented JSON.
-pub(super) fn json<T: Serialize>(value: &T) -> String {
-    let text = serde_json::to_string_pretty(value);
-    text.unwrap_or_else(|error| format!("\"{error}\"")) + "\n"
-}
-
-pub(super) fn list(jobs: &[ReplayJob], format: OutputFormat) -> String {
+pub(super) fn list(jobs: &[ReplayJob], format: OutputFormat) -> Result<String, Error> {
     match format {
-        OutputFormat::Text => table(jobs),
-        OutputFormat::Json => json(&jobs.iter().map(ReplayJson::of).collect::<Vec<_>>()),
+        OutputFormat::Text => Ok(table(jobs)),
+        OutputFormat::Json => json_text(&jobs.iter().map(ReplayJson::of).collect::<Vec<_>>()),
     }
 }
 
@@ -204,11 +200,43 @@ pub(super) fn page(job: &ReplayJob) -> String {
 
 #[cfg(test)]
 mod tests {
+    use pgoutput_parser::Lsn;
+    use walrelay_core::ColumnFilter;
+    use walrelay_outbox_admin::replay::ReplayProgress;
+
     use super::*;
+    use crate::json_output::assert_documented;
 
     #[test]
     fn rows_that_were_left_out_are_counted_and_none_are_not_mentioned() {
         assert_eq!(left_out(0), "");
         assert!(left_out(2).starts_with("left out: 2 row(s)"));
+    }
+
+    #[test]
+    fn the_json_of_a_replay_is_documented() {
+        let time = pgoutput_parser::PgTimestamp::from_micros(0);
+        let job = ReplayJob {
+            id: "5f3a9c01".into(),
+            slot: "walrelay".into(),
+            system_identifier: "1".into(),
+            request: ReplayRequest {
+                source: ReplaySource::Wal(WalRows {
+                    anchor: "a".into(),
+                    from: Lsn::new(1),
+                    to: Lsn::new(2),
+                    since: Some(time),
+                    until: Some(time),
+                }),
+                destination: Destination::Topic { template: "again".into(), rate: Rate::new(500) },
+                matching: ColumnFilter::default(),
+                dead_rows: DeadRows::Stop,
+            },
+            progress: ReplayProgress { settled: Lsn::new(1), rows: 1, resume_at: None },
+            end: None,
+            left_out: None,
+        };
+        assert_documented("replay list", &[ReplayJson::of(&job)]);
+        assert_documented("replay show", &ReplayJson::of(&job));
     }
 }

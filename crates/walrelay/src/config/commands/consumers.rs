@@ -130,15 +130,15 @@ impl ConfigBuilder<'_> {
 
     fn rebuild(&mut self, args: &ConsumerRebuildArgs) -> Option<Rebuild> {
         let source = match &args.from_outbox {
-            _ if args.abandon => Some(Source::Abandon),
+            _ if args.cancel => Some(Source::Cancel),
             Some(topic) => self.rows(args, Some(topic)).map(Source::Outbox),
             None if args.handler.is_some() => self.direct(args),
             None => {
-                if args.seek_to.is_none() {
+                if args.from_time.is_none() {
                     let allowed = "not set; since when, or --from-outbox TOPIC where the topic does not reach that far";
-                    self.wrong_or_missing("seek-to", allowed);
+                    self.wrong_or_missing("from-time", allowed);
                 }
-                args.seek_to.map(Source::Topic)
+                args.from_time.map(Source::Topic)
             }
         };
         let endpoint = self.endpoint(&args.publishing.pubsub.endpoint);
@@ -151,7 +151,7 @@ impl ConfigBuilder<'_> {
             source: source?,
             reset_sql: args.reset_sql.clone(),
             subscription,
-            consent: if args.yes { Consent::Given } else { Consent::Asked },
+            mode: args.confirm.mode(),
             endpoint,
         })
     }
