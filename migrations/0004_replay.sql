@@ -27,16 +27,32 @@ BEGIN
     CREATE TABLE public.app_outbox_replay ( -- one row per replay, so that it can be resumed
       id                text        PRIMARY KEY, -- the attribute replay_id
       slot              text        NOT NULL,
-      anchor            text        NOT NULL, -- whose copy is streamed
-      system_identifier text        NOT NULL, -- whose positions these are
-      request           jsonb       NOT NULL, -- what was asked for
-      from_lsn          pg_lsn      NOT NULL,
-      to_lsn            pg_lsn      NOT NULL,
+      system_identifier text        NOT NULL, -- of the server that the positions belong to
+      source            text        NOT NULL CHECK (source IN ('wal', 'table')),
+      anchor            text        CHECK ((source = 'wal') = (anchor IS NOT NULL)), -- streamed from a copy
+      from_lsn          pg_lsn      CHECK ((source = 'wal') = (from_lsn IS NOT NULL)),
+      to_lsn            pg_lsn      CHECK ((source = 'wal') = (to_lsn IS NOT NULL)),
+      snapshot          text        CHECK ((source = 'table') = (snapshot IS NOT NULL)), -- sees the rows to publish
+      destination       text        NOT NULL CHECK (destination IN ('topic', 'in place')),
+      to_topic          text        CHECK ((destination = 'topic') = (to_topic IS NOT NULL)), -- a template
+      rate              bigint, -- rows per second, at most
+      since             timestamptz, -- only rows of this time or later
+      until             timestamptz, -- only rows of this time or earlier
+      aggregate_types   text[]      NOT NULL DEFAULT '{}', -- only rows with these values; empty accepts any value
+      aggregate_ids     text[]      NOT NULL DEFAULT '{}',
+      event_types       text[]      NOT NULL DEFAULT '{}',
+      event_ids         text[]      NOT NULL DEFAULT '{}',
+      order_by          text[]      NOT NULL DEFAULT '{}', -- columns; empty means version, time and id
+      skip_dead         boolean     NOT NULL DEFAULT false, -- leave out rows that Pub/Sub never accepts
       settled_lsn       pg_lsn      NOT NULL, -- every row before is published
       rows_published    bigint      NOT NULL DEFAULT 0,
+      resume_table      integer, -- source table: every row before this aggregate of this table is published
+      resume_type       text,
+      resume_id         text,
       started_at        timestamptz NOT NULL DEFAULT now(),
       updated_at        timestamptz NOT NULL DEFAULT now(),
-      finished_at       timestamptz
+      finished_at       timestamptz,
+      ended             text        CHECK ((ended IS NULL) = (finished_at IS NULL) AND ended IN ('done', 'cancelled'))
     );
   END IF;
 

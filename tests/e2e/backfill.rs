@@ -36,8 +36,9 @@ async fn all_rows_of_the_table_come_once_by_version_per_aggregate_and_the_live_s
 
         let dry = world.succeed(["replay", "start", "--source", "table", "--dry-run"]).await;
         assert!(dry.contains("would publish 2500 row(s)"), "{dry}");
-        let told =
-            world.succeed(["replay", "start", "--source", "table", "--to-topic", "again"]).await;
+        let told = world
+            .succeed(["replay", "start", "--yes", "--source", "table", "--to-topic", "again"])
+            .await;
         assert!(told.contains("2500 row(s) are in again"), "{told}");
 
         let again = published(&world, "again");
@@ -71,8 +72,8 @@ async fn a_topic_that_does_not_exist_is_refused_before_anything_is_begun() {
     world.succeed(["anchor", "create", "a"]).await;
     let nowhere = ["--to-topic", "nowhere"];
     let by_type = ["--to-topic", "{aggregatetype}.again"];
-    let replay: &[&str] = &["replay", "start", "--from-anchor", "a"];
-    let table: &[&str] = &["replay", "start", "--source", "table"];
+    let replay: &[&str] = &["replay", "start", "--yes", "--from-anchor", "a"];
+    let table: &[&str] = &["replay", "start", "--yes", "--source", "table"];
     for (command, topic) in
         [(replay, nowhere), (replay, by_type), (table, nowhere), (table, by_type)]
     {
@@ -92,18 +93,10 @@ async fn an_aggregate_a_type_or_a_time_is_backfilled_alone_in_the_order_that_is_
     let one = ["--aggregate-id", "v-1", "--aggregate-type", "video"];
     let told = world
         .succeed(
-            [
-                "replay",
-                "start",
-                "--source",
-                "table",
-                "--to-topic",
-                "again",
-                "--order-by",
-                "occurred_at,version",
-            ]
-            .into_iter()
-            .chain(one),
+            ["replay", "start", "--yes", "--source", "table", "--to-topic", "again"]
+                .into_iter()
+                .chain(["--order-by", "occurred_at,version"])
+                .chain(one),
         )
         .await;
     assert!(told.contains("30 row(s)"), "{told}");
@@ -132,8 +125,9 @@ async fn an_aggregate_a_type_or_a_time_is_backfilled_alone_in_the_order_that_is_
         .run(["replay", "start", "--source", "table", "--dry-run", "--order-by", "nothing"])
         .await;
     assert_eq!(wrong.code, Some(2), "{}", wrong.text);
-    let live =
-        world.run(["replay", "start", "--source", "table", "--to-topic", "video.events"]).await;
+    let live = world
+        .run(["replay", "start", "--yes", "--source", "table", "--to-topic", "video.events"])
+        .await;
     assert_eq!(live.code, Some(2), "{}", live.text);
 }
 
@@ -150,14 +144,22 @@ async fn an_interrupted_backfill_goes_on_with_the_aggregate_where_it_stopped() {
         .await;
     for signal in [Signal::Interrupt, Signal::Kill] {
         let before = published(&world, "again").len();
-        let begin =
-            ["replay", "start", "--source", "table", "--to-topic", "again", "--rate", "3000"];
+        let begin = [
+            "replay",
+            "start",
+            "--yes",
+            "--source",
+            "table",
+            "--to-topic",
+            "again",
+            "--rate",
+            "3000",
+        ];
         let mut first = world.command(begin).start();
-        let line = first.wait_for_line(DEADLINE, "backfill begins").await;
+        let line = first.wait_for_line(DEADLINE, "replay begins").await;
         let line: serde_json::Value = serde_json::from_str(&line).expect("a line of log");
         let id = line["id"].as_str().expect("an id").to_owned();
-        let settled =
-            "SELECT count(*) FROM app_outbox_replay WHERE finished_at IS NULL AND request ? 'from'";
+        let settled = "SELECT count(*) FROM app_outbox_replay WHERE finished_at IS NULL AND resume_table IS NOT NULL";
         walrelay_testkit::wait_until(DEADLINE, "some of it on record", async || {
             (world.number(settled).await == 1).then_some(())
         })
@@ -174,7 +176,7 @@ async fn an_interrupted_backfill_goes_on_with_the_aggregate_where_it_stopped() {
         for word in [id.as_str(), "walrelay replay cancel"] {
             assert!(in_the_way.text.contains(word), "{word:?} is not in\n{}", in_the_way.text);
         }
-        let told = world.succeed(["replay", "resume", &id]).await;
+        let told = world.succeed(["replay", "resume", "--yes", &id]).await;
         assert!(told.contains("are in again"), "{told}");
 
         let rows = published(&world, "again").split_off(before);
@@ -195,27 +197,37 @@ async fn a_backfill_that_is_killed_before_its_first_note_gives_no_position_to_tw
     world.pubsub.create_topic("again");
     Workload::of_rows(300).insert(world.client()).await.expect("rows");
     let first = world
-        .command(["replay", "start", "--source", "table", "--to-topic", "again", "--rate", "100"])
+        .command([
+            "replay",
+            "start",
+            "--yes",
+            "--source",
+            "table",
+            "--to-topic",
+            "again",
+            "--rate",
+            "100",
+        ])
         .start();
-    let line = first.wait_for_line(DEADLINE, "backfill begins").await;
+    let line = first.wait_for_line(DEADLINE, "replay begins").await;
     let line: serde_json::Value = serde_json::from_str(&line).expect("a line of log");
     let id = line["id"].as_str().expect("an id").to_owned();
     let mut running = Some(first);
     for _ in 0..2 {
         let before = world.pubsub.stored_count();
-        let mut process =
-            running.take().unwrap_or_else(|| world.command(["replay", "resume", &id]).start());
+        let mut process = running
+            .take()
+            .unwrap_or_else(|| world.command(["replay", "resume", "--yes", &id]).start());
         // Simulates a process that recorded no progress.
         world.pubsub.wait_stored(DEADLINE, before + 20).await;
         process.kill();
         process.wait_ended(DEADLINE).await;
-        let forgotten =
-            "UPDATE app_outbox_replay SET request = request - 'from', rows_published = 0";
+        let forgotten = "UPDATE app_outbox_replay SET resume_table = NULL, rows_published = 0";
         world.execute(forgotten).await;
         world.execute("DELETE FROM app_outbox WHERE version % 7 = 0").await;
         world.execute("DELETE FROM app_outbox WHERE id IN (SELECT id FROM app_outbox ORDER BY version LIMIT 9)").await;
     }
-    world.succeed(["replay", "resume", &id]).await;
+    world.succeed(["replay", "resume", "--yes", &id]).await;
     let mut rows_at: BTreeMap<(String, String), HashSet<String>> = BTreeMap::new();
     for message in world.pubsub.emulator().published(&topic("again")) {
         let of = |name| message.attribute(name).unwrap_or_default().to_owned();
@@ -230,7 +242,8 @@ async fn a_backfill_to_a_topic_that_is_given_up_is_over() {
     let Some(world) = InboxDatabase::create().await else { return };
     world.pubsub.create_topic("again");
     Workload::of_rows(600).insert(world.client()).await.expect("rows");
-    let begin = ["replay", "start", "--source", "table", "--to-topic", "again", "--rate", "100"];
+    let begin =
+        ["replay", "start", "--yes", "--source", "table", "--to-topic", "again", "--rate", "100"];
     let mut first = world.command(begin).start();
     world.pubsub.wait_stored(DEADLINE, 50).await;
     first.kill();
@@ -250,13 +263,12 @@ async fn a_backfill_to_a_topic_that_is_given_up_is_over() {
         }
     }
 
-    // The id identifies the operation as a backfill, so `replay cancel` reports a backfill.
-    let told = world.succeed(["replay", "cancel", &id]).await;
-    assert!(told.contains(&format!("backfill {id} is given up")), "{told}");
+    let told = world.succeed(["replay", "cancel", "--yes", &id]).await;
+    assert!(told.contains(&format!("replay {id} is given up")), "{told}");
     assert!(told.contains("published to again"), "{told}");
     assert!(told.contains("at least "), "the last moment is not counted: {told}");
     world.succeed(["prune", "--yes", "--older-than", "30d"]).await;
-    let over = world.run(["replay", "resume", &id]).await;
+    let over = world.run(["replay", "resume", "--yes", &id]).await;
     assert_eq!(over.code, Some(2), "{}", over.text);
     assert!(over.text.contains("was given up"), "{}", over.text);
     world.succeed(["reshard", "--shards", "2", "--dry-run"]).await;

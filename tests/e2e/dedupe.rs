@@ -12,7 +12,7 @@ const PRUNE: &str = "DELETE FROM app_inbox WHERE version <= 40";
 
 /// Publishes all events again, and applies them.
 async fn replay(world: &InboxDatabase, options: &[&str]) {
-    let replay = ["replay", "start", "--from-anchor", "start", "--to-topic", "again"];
+    let replay = ["replay", "start", "--yes", "--from-anchor", "start", "--to-topic", "again"];
     world.succeed(replay.into_iter().chain(options.iter().copied())).await;
     let consume = ["--dedupe", "position", "--subscription", "again", "--until-caught-up"];
     let done = world.consumer(consume).finish(DEADLINE).await;
@@ -104,7 +104,16 @@ async fn a_key_at_a_forged_position_is_named_and_reset_and_what_it_skipped_is_ap
     );
 
     world
-        .succeed(["replay", "start", "--source", "table", "--in-place", "--aggregate-id", "key-1"])
+        .succeed([
+            "replay",
+            "start",
+            "--yes",
+            "--source",
+            "table",
+            "--in-place",
+            "--aggregate-id",
+            "key-1",
+        ])
         .await;
     world.wait_applied(100).await;
     assert_eq!(world.number(APPLIED).await, 20, "each once and in order");

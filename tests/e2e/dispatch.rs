@@ -108,7 +108,7 @@ async fn an_operator_lists_shows_edits_and_discards_while_the_relay_runs() {
     }
     assert_eq!(after["tenant"], "a");
 
-    let again = world.run(["dispatch", "discard", &id, "--reason", "too late"]).await;
+    let again = world.run(["dispatch", "discard", "--yes", &id, "--reason", "too late"]).await;
     assert_eq!(again.code, Some(2), "a published row cannot be discarded: {}", again.text);
     let unknown = world.run(["dispatch", "show", "no-such-id"]).await;
     assert_eq!(unknown.code, Some(2), "{}", unknown.text);
@@ -121,13 +121,13 @@ async fn a_discarded_row_is_never_published_and_keeps_its_reason() {
     let (_relay, id) = with_poison(&world, &[], 40).await;
     world.wait_dispatch(DEADLINE, "dead", 1).await;
 
-    world.succeed(["dispatch", "discard", &id, "--reason", "a test order"]).await;
+    world.succeed(["dispatch", "discard", "--yes", &id, "--reason", "a test order"]).await;
     world.pubsub.heal();
 
     let shown = json(&world, &["dispatch", "show", &id, "--output", "json"]).await;
     assert_eq!(shown["status"], "discarded");
     assert!(shown.to_string().contains("a test order"), "{shown}");
-    world.succeed(["dispatch", "retry", "--all-dead"]).await;
+    world.succeed(["dispatch", "retry", "--yes", "--all-dead"]).await;
     let more = Workload { first_number: 100, ..Workload::of_rows(30) };
     more.insert(world.client()).await.unwrap();
     world.wait_confirmed(DEADLINE).await;
@@ -156,7 +156,7 @@ async fn with_on_dead_hold_a_key_waits_behind_its_dead_row_and_goes_on_in_order(
     world.wait_dispatch(DEADLINE, "retrying", expected).await;
 
     world.pubsub.heal();
-    world.succeed(["dispatch", "retry", "--all-dead"]).await;
+    world.succeed(["dispatch", "retry", "--yes", "--all-dead"]).await;
     world.wait_dispatch(DEADLINE, "published", expected + 1).await;
     world.check(&committed).assert_exactly_once();
 }
@@ -288,14 +288,14 @@ async fn many_rows_are_listed_page_by_page_and_only_those_that_need_a_person() {
 #[tokio::test]
 async fn many_rows_are_retried_and_given_up_by_filter_and_never_without_consent() {
     let Some(world) = with_many_dead(1_200).await else { return };
-    let unasked = world.run(["dispatch", "discard", "--reason", "a load test"]).await;
+    let unasked = world.run(["dispatch", "discard", "--yes", "--reason", "a load test"]).await;
     assert_eq!(unasked.code, Some(2), "without ids and filters: {}", unasked.text);
     let filtered =
         ["dispatch", "discard", "--error", "INVALID_ARGUMENT", "--reason", "a load test"];
     let refused = world.run(filtered).await;
     assert_eq!(refused.code, Some(2), "{}", refused.text);
     assert!(
-        refused.text.contains("1200 row(s) match") && refused.text.contains("--yes"),
+        refused.text.contains("discard 1200 row(s)") && refused.text.contains("--yes"),
         "{}",
         refused.text
     );
@@ -306,8 +306,9 @@ async fn many_rows_are_retried_and_given_up_by_filter_and_never_without_consent(
     assert!(none.contains("no dead row matches; 1 row(s) that are retrying do"), "{none}");
     assert!(none.contains("--status retrying takes them"), "{none}");
 
-    let retried =
-        world.succeed(["dispatch", "retry", "--status", "dead", "--older-than", "0s"]).await;
+    let retried = world
+        .succeed(["dispatch", "retry", "--yes", "--status", "dead", "--older-than", "0s"])
+        .await;
     assert!(retried.contains("1200 row(s) are due now"), "{retried}");
     assert_eq!(world.dispatch_count("retrying").await, 1_202);
     let query = filtered.into_iter().chain(["--status", "retrying", "--yes"]);
@@ -385,7 +386,7 @@ async fn a_row_whose_headers_cannot_be_read_is_published_with_headers_that_are_g
     let refused = world.run(["dispatch", "retry", id]).await;
     assert_eq!(refused.code, Some(2), "{}", refused.text);
     assert!(refused.text.contains("without its headers"), "{}", refused.text);
-    let left = world.succeed(["dispatch", "retry", "--all-dead"]).await;
+    let left = world.succeed(["dispatch", "retry", "--yes", "--all-dead"]).await;
     assert!(left.contains("0 row(s) are due now\n1 row(s) are left as they are"), "{left}");
     assert_eq!(world.dispatch_count("dead").await, 1);
 

@@ -107,7 +107,7 @@ async fn an_event_whose_version_never_comes_is_dead_until_somebody_applies_it_wi
     let of_key_2 =
         "SELECT event_id FROM app_inbox WHERE status = 'dead' AND ordering_key = 'key-2'";
     let other = world.client().query_one(of_key_2, &[]).await.expect("it is dead");
-    world.succeed(["inbox", "discard", other.get(0), "--reason", "not wanted"]).await;
+    world.succeed(["inbox", "discard", "--yes", other.get(0), "--reason", "not wanted"]).await;
     world.wait_applied(5).await;
     assert_eq!(versions(&world, "key-2").await, [1, 4]);
 }

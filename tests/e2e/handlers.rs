@@ -138,7 +138,7 @@ async fn an_event_that_fails_in_a_rust_handler_is_isolated_and_its_key_waits() {
     // After the discard, the keys continue in order, each event once.
     let ids = "SELECT event_id FROM app_inbox WHERE status = 'dead'";
     for row in world.client().query(ids, &[]).await.expect("dead rows") {
-        world.succeed(["inbox", "discard", row.get(0), "--reason", "poison"]).await;
+        world.succeed(["inbox", "discard", "--yes", row.get(0), "--reason", "poison"]).await;
     }
     consume(&world, Until::CaughtUp).await;
     assert_eq!(world.applied_count().await, 200);
@@ -177,7 +177,7 @@ async fn a_gap_behind_what_a_handler_in_rust_fails_on_uses_up_no_attempt() {
 
     let ids = "SELECT event_id FROM app_inbox WHERE status = 'dead'";
     for row in world.client().query(ids, &[]).await.expect("dead rows") {
-        world.succeed(["inbox", "discard", row.get(0), "--reason", "poison"]).await;
+        world.succeed(["inbox", "discard", "--yes", row.get(0), "--reason", "poison"]).await;
     }
     consume_with(hold()).await;
     let dead =

@@ -61,7 +61,9 @@ async fn a_discarded_last_row_of_a_refused_topic_makes_it_ready_again() {
     let committed = missing.insert(world.client()).await.unwrap();
     relay.wait_for_http(DEADLINE, "/readyz", 503).await;
     world.wait_dispatch(DEADLINE, "retrying", 1).await;
-    world.succeed(["dispatch", "discard", &committed[0].event_id, "--reason", "test"]).await;
+    world
+        .succeed(["dispatch", "discard", "--yes", &committed[0].event_id, "--reason", "test"])
+        .await;
     relay.wait_for_http(Duration::from_secs(20), "/readyz", 200).await;
 }
 

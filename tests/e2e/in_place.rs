@@ -62,7 +62,7 @@ async fn insert(world: &InboxDatabase, first_number: u32, rows: u32) {
     workload.insert(world.client()).await.expect("rows are inserted");
 }
 
-const REPLAY: [&str; 5] = ["replay", "start", "--from-anchor", "a", "--in-place"];
+const REPLAY: [&str; 6] = ["replay", "start", "--yes", "--from-anchor", "a", "--in-place"];
 
 fn replay_of(key: &str) -> impl Iterator<Item = &str> {
     REPLAY.into_iter().chain(["--aggregate-id", key])
@@ -142,14 +142,14 @@ async fn a_replay_in_place_that_is_killed_anywhere_goes_on_where_it_stopped() {
         more.insert(world.client()).await.expect("rows are inserted");
         rows += 60;
 
-        let told = world.succeed(["replay", "resume", &id]).await;
+        let told = world.succeed(["replay", "resume", "--yes", &id]).await;
         assert!(told.contains("60 row(s) were published again in place"), "{place}: {told}");
         wait_until(DEADLINE, "the rest of the key", async || {
             (stored(&world, &key).len() == 180).then_some(())
         })
         .await;
         assert_in_place(&world, &key, &id).await;
-        let again = world.run(["replay", "resume", &id]).await;
+        let again = world.run(["replay", "resume", "--yes", &id]).await;
         assert_eq!(again.code, Some(2), "{}", again.text);
     }
     assert_eq!(world.number(HOLDS).await, 0);
@@ -187,7 +187,7 @@ async fn a_key_that_is_held_stays_so_over_a_restart_of_the_relay_and_a_second_re
         assert!(status.contains(word), "{word:?} is not in\n{status}");
     }
     assert_eq!(stored(&world, "v-1").len(), 30);
-    world.succeed(["replay", "resume", &id]).await;
+    world.succeed(["replay", "resume", "--yes", &id]).await;
     world.wait_dispatch(DEADLINE, "retrying", 0).await;
     assert_in_place(&world, "v-1", &id).await;
     assert_undisturbed(&world, "v-0").await;
@@ -208,7 +208,7 @@ async fn without_a_relay_a_replay_in_place_says_so_and_goes_on_once_one_runs() {
     insert(&world, 60, 30).await;
     // A relay with `--until-caught-up` acknowledges the hold, and the next relay publishes.
     world.catch_up().await;
-    replay.wait_for_line(DEADLINE, "its keys go on").await;
+    replay.wait_for_line(DEADLINE, "its keys continue").await;
     let _relay = world.start_relay([]).await;
     let done = replay.finish(DEADLINE).await;
     assert_eq!(done.code, Some(0), "{}", done.text);
@@ -226,14 +226,14 @@ async fn a_replay_in_place_that_is_given_up_leaves_nothing_behind_and_lets_its_k
     world.wait_confirmed(DEADLINE).await;
     assert_eq!(stored(&world, "v-1").len(), 30, "the rest waits");
 
-    let told = world.succeed(["replay", "cancel", &id]).await;
+    let told = world.succeed(["replay", "cancel", "--yes", &id]).await;
     assert!(told.contains("30 row(s) were taken back, 0 were published"), "{told}");
     world.pubsub.wait_stored(DEADLINE, 120).await;
     for key in ["v-0", "v-1", "v-2"] {
         assert_undisturbed(&world, key).await;
     }
     assert_eq!(world.number(HOLDS).await, 0);
-    let over = world.run(["replay", "resume", &id]).await;
+    let over = world.run(["replay", "resume", "--yes", &id]).await;
     assert_eq!(over.code, Some(2), "{}", over.text);
     assert!(over.text.contains("was given up: 0 row(s)"), "{}", over.text);
 
@@ -261,7 +261,7 @@ async fn a_replayed_row_that_is_dead_holds_its_key_where_dead_rows_do_and_the_co
     }
     world.pubsub.heal();
     world.succeed(["dispatch", "retry", &format!("{bad}@{id}")]).await;
-    let told = world.succeed(["replay", "resume", &id, "--on-dead", "hold"]).await;
+    let told = world.succeed(["replay", "resume", "--yes", &id, "--on-dead", "hold"]).await;
     assert!(told.contains("10 row(s) were published again"), "{told}");
     assert_in_place(&world, "v-1", &id).await;
 
@@ -281,7 +281,8 @@ async fn rows_of_the_table_go_out_again_in_place_before_what_the_key_has_had_mea
     let _relay = world_with_history(&world, 300).await;
     let producer = world.connect().await;
     let traffic = Workload { first_number: 300, ..Workload::of_rows(1_500) };
-    let backfill = ["replay", "start", "--source", "table", "--in-place", "--aggregate-id", "v-1"];
+    let backfill =
+        ["replay", "start", "--yes", "--source", "table", "--in-place", "--aggregate-id", "v-1"];
     let (inserted, done) = tokio::join!(traffic.insert(&producer), world.run(backfill));
     inserted.expect("rows are inserted");
     assert_eq!(done.code, Some(0), "{}", done.text);
@@ -295,7 +296,7 @@ async fn rows_of_the_table_go_out_again_in_place_before_what_the_key_has_had_mea
     let mut killed = world.command(backfill).env("WALRELAY_FAILPOINT", "replay-added").start();
     killed.wait_ended(DEADLINE).await;
     let id = last_id(&world).await;
-    let told = world.succeed(["replay", "resume", &id]).await;
+    let told = world.succeed(["replay", "resume", "--yes", &id]).await;
     assert!(told.contains("600 row(s) were published again in place"), "{told}");
     let copies =
         "SELECT count(*) FROM app_outbox_dispatch WHERE replay_id <> '' AND event_id LIKE '%/%'";
@@ -331,10 +332,10 @@ async fn a_replay_in_place_that_cannot_go_on_any_more_is_given_up_all_the_same()
         insert(&world, 90, 30).await;
         world.wait_confirmed(DEADLINE).await;
         world.execute(change).await;
-        let stuck = world.run(["replay", "resume", &id]).await;
+        let stuck = world.run(["replay", "resume", "--yes", &id]).await;
         assert_eq!(stuck.code, Some(2), "{}", stuck.text);
 
-        world.succeed(["replay", "cancel", &id]).await;
+        world.succeed(["replay", "cancel", "--yes", &id]).await;
         world.pubsub.wait_stored(DEADLINE, 120).await;
         for key in ["v-0", "v-1", "v-2"] {
             assert_undisturbed(&world, key).await;
@@ -351,8 +352,10 @@ async fn a_slot_is_not_reset_before_the_history_of_a_replay_in_place_has_gone_ou
     let id = killed_at(&world, "replay-held", "v-1").await;
     assert_eq!(first.terminate(DEADLINE).await, Some(0));
     // The holds are lifted, and no relay is running to publish the added rows.
-    let mut lifted =
-        world.command(["replay", "resume", &id]).env("WALRELAY_FAILPOINT", "replay-lifted").start();
+    let mut lifted = world
+        .command(["replay", "resume", "--yes", &id])
+        .env("WALRELAY_FAILPOINT", "replay-lifted")
+        .start();
     lifted.wait_ended(DEADLINE).await;
     assert_eq!(world.number(HOLDS).await, 0);
     let refused = world.run(["slot", "reset", "--yes", "--to-anchor", "a"]).await;
@@ -364,7 +367,7 @@ async fn a_slot_is_not_reset_before_the_history_of_a_replay_in_place_has_gone_ou
     );
 
     let _relay = world.start_relay([]).await;
-    world.succeed(["replay", "resume", &id]).await;
+    world.succeed(["replay", "resume", "--yes", &id]).await;
     assert_in_place(&world, "v-1", &id).await;
     world.succeed(["slot", "reset", "--yes", "--to-anchor", "a"]).await;
 }
@@ -386,7 +389,7 @@ async fn a_slot_whose_keys_are_held_is_neither_dropped_nor_let_go_for_an_upgrade
             assert!(refused.text.contains(word), "{word:?} is not in\n{}", refused.text);
         }
     }
-    world.succeed(["replay", "cancel", &id]).await;
+    world.succeed(["replay", "cancel", "--yes", &id]).await;
     world.succeed(["upgrade", "prepare", "--yes"]).await;
     for key in ["v-0", "v-1", "v-2"] {
         assert_undisturbed(&world, key).await;
@@ -443,7 +446,7 @@ async fn a_slot_that_is_lost_while_keys_are_held_is_recovered_and_they_go_on_whe
         world.wait_confirmed(DEADLINE).await;
         assert_eq!(stored(&world, "v-1").len(), 20, "{step}");
 
-        world.succeed(["replay", end, &id]).await;
+        world.succeed(["replay", end, "--yes", &id]).await;
         world.wait_dispatch(DEADLINE, "retrying", 0).await;
         assert_nothing_left_out(&world, "v-1", 20, &id).await;
         let copies =

@@ -44,7 +44,8 @@ async fn assert_recorded_without_payload(world: &InboxDatabase) {
     let row = json(world, &["dispatch", "show", LARGE, "--output", "json"]).await;
     assert_eq!(row["status"], "dead", "{row}");
     assert_eq!(row["error_code"], "TOO_LARGE", "{row}");
-    assert_eq!(row["message"]["lacks_bytes"]["data"], 140_000_009, "{row}");
+    let lacks = &row["message"]["lacks"][0];
+    assert_eq!((&lacks["part"], &lacks["bytes"]), (&"data".into(), &140_000_009.into()), "{row}");
     assert_eq!(row["message"]["data"], Value::Null, "{row}");
     assert_eq!(row["message"]["attributes"]["event_id"], LARGE, "{row}");
     assert!(row["message_bytes"].as_u64().is_some_and(|bytes| bytes < 1_000), "{row}");
@@ -74,7 +75,7 @@ async fn a_row_of_140_megabytes_is_dead_in_bounded_memory_and_its_neighbours_are
     let refused = world.run(["dispatch", "retry", LARGE]).await;
     assert_eq!(refused.code, Some(2), "{}", refused.text);
     assert!(refused.text.contains("--payload-file"), "{}", refused.text);
-    let left = world.succeed(["dispatch", "retry", "--all-dead"]).await;
+    let left = world.succeed(["dispatch", "retry", "--yes", "--all-dead"]).await;
     assert!(left.contains("0 row(s) are due now\n1 row(s) are left as they are"), "{left}");
     // A retry by a manual UPDATE has the same result.
     world

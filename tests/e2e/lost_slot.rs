@@ -177,7 +177,7 @@ async fn advancing_names_each_insert_that_is_given_up_and_the_command_that_publi
     let relay = world.start_relay([]).await;
     let (_, command) = told.split_once("walrelay replay start --source table").expect("a command");
     let words = command.lines().next().unwrap_or_default().split_whitespace();
-    world.succeed(["replay", "start", "--source", "table"].into_iter().chain(words)).await;
+    world.succeed(["replay", "start", "--yes", "--source", "table"].into_iter().chain(words)).await;
     world.pubsub.wait_stored(DEADLINE, 8).await;
     let stored: Vec<_> = world.pubsub.stored().into_iter().map(|row| row.event_id).collect();
     assert!(ids.iter().all(|id| stored.contains(id)), "{stored:?}");

@@ -59,7 +59,7 @@ async fn an_event_without_permission_is_named_and_other_keys_continue() {
     let why = told(&consumer, &format!("inbox discard {id}")).await;
     assert!(why.contains("row-level security"), "{why}");
     assert_eq!(why.matches("42501").count(), 1, "{why}");
-    world.succeed(["inbox", "discard", &id, "--reason", "not ours"]).await;
+    world.succeed(["inbox", "discard", "--yes", &id, "--reason", "not ours"]).await;
     consumer.wait_for_http(DEADLINE, "/readyz", 200).await;
 }
 
@@ -497,7 +497,7 @@ async fn a_dead_event_of_an_earlier_run_is_reported_at_start_and_in_every_metric
 
     let id = "SELECT event_id FROM app_inbox WHERE status = 'dead'";
     let id: String = world.client().query_one(id, &[]).await.expect("one row").get(0);
-    world.succeed(["inbox", "discard", &id, "--reason", "poison"]).await;
+    world.succeed(["inbox", "discard", "--yes", &id, "--reason", "poison"]).await;
     wait_until(DEADLINE, "the figures to fall", async || {
         let now = consumer.wait_for_http(DEADLINE, "/metrics", 200).await;
         let none = ["rows{status=\"dead\"} 0", "rows{status=\"retrying\"} 0", "keys_held 0"];

@@ -48,7 +48,7 @@ async fn a_rebuild_gives_the_same_read_model_while_an_instance_runs_and_events_c
             "consumer",
             "rebuild",
             CONSUMER,
-            "--seek-to",
+            "--from-time",
             "1h",
             "--reset-sql",
             &reset,
@@ -85,7 +85,7 @@ async fn a_rebuild_gives_the_same_read_model_while_an_instance_runs_and_events_c
     let discard = "UPDATE app_inbox SET status = 'discarded' WHERE generation = 2 AND version = 7";
     world.execute(discard).await;
     let rebuild =
-        ["consumer", "rebuild", CONSUMER, "--seek-to", "1h", "--reset-sql", &reset, "--yes"];
+        ["consumer", "rebuild", CONSUMER, "--from-time", "1h", "--reset-sql", &reset, "--yes"];
     let again = world.succeed(rebuild).await;
     assert!(again.contains("in generation 2: 0 edited and 1 discarded event(s)"), "{again}");
     std::fs::remove_file(&reset).expect("it is there");
@@ -105,7 +105,7 @@ async fn a_rebuild_that_cannot_be_whole_changes_nothing() {
     world.catch_up().await;
     world.consume_all().await;
 
-    let rebuild = ["consumer", "rebuild", CONSUMER, "--seek-to"];
+    let rebuild = ["consumer", "rebuild", CONSUMER, "--from-time"];
     let forgetful = world.run(rebuild.into_iter().chain(["10m"])).await;
     assert_eq!(forgetful.code, Some(2), "{}", forgetful.text);
     assert!(
@@ -173,7 +173,7 @@ async fn an_edit_is_counted_however_often_the_handler_has_failed_since() {
         (world.number(said).await == 0).then_some(())
     })
     .await;
-    let unasked = world.run(["consumer", "rebuild", CONSUMER, "--seek-to", "5m"]).await;
+    let unasked = world.run(["consumer", "rebuild", CONSUMER, "--from-time", "5m"]).await;
     assert_eq!(unasked.code, Some(2), "{}", unasked.text);
     assert!(unasked.text.contains("1 edited and 0 discarded event(s)"), "{}", unasked.text);
 }
@@ -220,7 +220,7 @@ async fn a_reset_that_fails_or_would_commit_has_no_effect_and_the_hint_is_about_
     ] {
         let file = reset_file(&world, sql);
         let rebuild =
-            ["consumer", "rebuild", CONSUMER, "--seek-to", "5m", "--reset-sql", &file, "--yes"];
+            ["consumer", "rebuild", CONSUMER, "--from-time", "5m", "--reset-sql", &file, "--yes"];
         let refused = world.run(rebuild).await;
         assert_eq!(refused.code, Some(2), "{sql}: {}", refused.text);
         assert!(refused.text.contains("nothing has changed"), "{sql}: {}", refused.text);
@@ -247,7 +247,7 @@ async fn a_rebuild_waits_for_batches_of_its_consumer_alone_and_says_for_whom() {
     let stuck = world.connect().await;
     let batch = "SET application_name = 'stuck'; BEGIN; SELECT app_inbox_accept('ledger', 'e', 'k', 1, NULL, NULL)";
     stuck.batch_execute(batch).await.expect("it is accepted");
-    let rebuild = ["consumer", "rebuild", CONSUMER, "--seek-to", "5m"];
+    let rebuild = ["consumer", "rebuild", CONSUMER, "--from-time", "5m"];
     for ends_by_itself in [false, true] {
         let mut rebuild = world.command(rebuild).start();
         rebuild.wait_for_line(DEADLINE, "application stuck").await;
@@ -287,7 +287,7 @@ async fn a_rebuild_that_is_killed_anywhere_leaves_the_consumer_at_work_and_is_ru
         let before = read_model(&world).await;
         let reset = reset_file(&world, "TRUNCATE effect.balance, effect.applied");
         let rebuild =
-            ["consumer", "rebuild", CONSUMER, "--seek-to", "1h", "--reset-sql", &reset, "--yes"];
+            ["consumer", "rebuild", CONSUMER, "--from-time", "1h", "--reset-sql", &reset, "--yes"];
         let killed = world.command(rebuild).env("WALRELAY_FAILPOINT", place).finish(DEADLINE).await;
         assert_eq!(killed.code, None, "{place}: {}", killed.text);
         // Later events need no manual step.
@@ -322,13 +322,13 @@ async fn events_out_of_reach_of_a_rebuild_are_reported_before_it_begins() {
 
     let neither = world.run(["consumer", "rebuild", CONSUMER]).await;
     assert_eq!(neither.code, Some(2), "{}", neither.text);
-    for option in ["--seek-to <TIME>", "--from-outbox <TOPIC>"] {
+    for option in ["--from-time <TIME>", "--from-outbox <TOPIC>"] {
         assert!(neither.text.contains(option), "{}", neither.text);
     }
 
     let reset = reset_file(&world, "TRUNCATE effect.balance; TRUNCATE effect.applied;");
     let rebuild =
-        ["consumer", "rebuild", CONSUMER, "--seek-to", &since, "--reset-sql", &reset, "--yes"];
+        ["consumer", "rebuild", CONSUMER, "--from-time", &since, "--reset-sql", &reset, "--yes"];
     let unasked = world.run(rebuild.into_iter().filter(|argument| *argument != "--yes")).await;
     assert_eq!(unasked.code, Some(2), "{}", unasked.text);
     assert!(unasked.text.contains("add --yes to rebuild in place"), "{}", unasked.text);
@@ -358,6 +358,6 @@ async fn events_out_of_reach_of_a_rebuild_are_reported_before_it_begins() {
     .await;
     // This command has no `--reset-sql`, so the read model keeps its events.
     let again =
-        world.succeed(["consumer", "rebuild", CONSUMER, "--seek-to", &since, "--yes"]).await;
+        world.succeed(["consumer", "rebuild", CONSUMER, "--from-time", &since, "--yes"]).await;
     assert!(!again.contains("event(s) that occurred before that"), "{again}");
 }

@@ -142,7 +142,7 @@ async fn a_row_that_was_dead_and_is_cured_is_rebuilt_as_it_was_published() {
     assert!(refused.text.contains(other) && !refused.text.contains(cured), "{}", refused.text);
     assert_eq!(text(&world, READ_MODEL).await, before);
 
-    world.succeed(["dispatch", "discard", other, "--reason", "never sent"]).await;
+    world.succeed(["dispatch", "discard", "--yes", other, "--reason", "never sent"]).await;
     let told = world.succeed(from_outbox(&reset)).await;
     std::fs::remove_file(&reset).expect("it is there");
     assert!(told.contains("published: 21 row(s) to"), "{told}");

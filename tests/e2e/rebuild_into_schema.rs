@@ -95,7 +95,7 @@ async fn a_handler_that_names_its_schema_is_refused_and_has_written_nothing() {
     }
     assert_eq!(read_model(&world).await, before);
     assert_eq!(generation(&world).await, 1);
-    world.succeed(["consumer", "rebuild", CONSUMER, "--abandon"]).await;
+    world.succeed(["consumer", "rebuild", CONSUMER, "--cancel", "--yes"]).await;
     let status = world.succeed(["consumer", "status", CONSUMER]).await;
     assert!(!status.contains("is not finished"), "{status}");
     assert_eq!(world.number("SELECT count(*) FROM app_inbox WHERE generation = 2").await, 0);
@@ -134,7 +134,7 @@ async fn a_rebuild_beside_that_is_killed_leaves_the_read_model_in_use_and_is_con
         let is_over = place == "beside-switched";
         assert_eq!(generation(&world).await, 1 + i64::from(is_over), "{place}");
         let status = world.succeed(["consumer", "status", CONSUMER]).await;
-        assert_eq!(status.contains("--abandon"), !is_over, "{place}: {status}");
+        assert_eq!(status.contains("--cancel"), !is_over, "{place}: {status}");
         // Later events need no manual step.
         world.insert_events(5, 50).await;
         world.catch_up().await;

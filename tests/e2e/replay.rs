@@ -68,8 +68,9 @@ async fn a_replay_repeats_rows_positions_and_order_on_another_topic_and_the_live
         assert_eq!(relay.terminate(DEADLINE).await, Some(0));
         let confirmed = world.confirmed_flush().await;
 
-        let told =
-            world.succeed(["replay", "start", "--from-anchor", "a", "--to-topic", "again"]).await;
+        let told = world
+            .succeed(["replay", "start", "--yes", "--from-anchor", "a", "--to-topic", "again"])
+            .await;
 
         assert!(told.contains("1000 row(s)"), "{told}");
         let again = published(&world, "again");
@@ -91,7 +92,7 @@ async fn a_replay_runs_beside_a_live_relay_that_goes_on() {
     let relay = world.start_relay([]).await;
     world_with_an_anchor(&world, 400).await;
     let arguments =
-        ["replay", "start", "--from-anchor", "a", "--to-topic", "again", "--rate", "400"];
+        ["replay", "start", "--yes", "--from-anchor", "a", "--to-topic", "again", "--rate", "400"];
     let replay = world.command(arguments).start();
     let more = Workload { first_number: 400, ..Workload::of_rows(200) };
     more.insert(world.client()).await.expect("rows");
@@ -112,7 +113,7 @@ async fn a_wal_range_an_aggregate_or_a_type_is_replayed_and_a_dry_run_only_count
     world_with_an_anchor(&world, 90).await;
     world.catch_up().await;
     let live = published(&world, "video.events");
-    let all = ["replay", "start", "--from-anchor", "a"];
+    let all = ["replay", "start", "--yes", "--from-anchor", "a"];
 
     let told = world.succeed(all.into_iter().chain(["--dry-run", "--aggregate-id", "v-1"])).await;
     assert!(told.contains("would publish 30 row(s)"), "{told}");
@@ -134,7 +135,7 @@ async fn a_wal_range_an_aggregate_or_a_type_is_replayed_and_a_dry_run_only_count
     let (first, last) = (commits[2].as_str(), commits[4].as_str());
     let expected = live.iter().filter(|row| commits[2..=4].contains(&row.2)).count();
     let between = world
-        .succeed(["replay", "start", "--dry-run", "--from-lsn", first, "--to-lsn", last])
+        .succeed(["replay", "start", "--yes", "--dry-run", "--from-lsn", first, "--to-lsn", last])
         .await;
     assert!(between.contains(&format!("would publish {expected} row(s)")), "{expected}: {between}");
     wait_slots(&world, 2).await;
@@ -150,7 +151,7 @@ async fn times_select_by_the_moment_of_the_commit() {
     let more = Workload { first_number: 20, ..Workload::of_rows(15) };
     more.insert(world.client()).await.expect("rows");
 
-    let all = ["replay", "start", "--dry-run", "--from-anchor", "a"];
+    let all = ["replay", "start", "--yes", "--dry-run", "--from-anchor", "a"];
     let later = world.succeed(all.into_iter().chain(["--from-time", &between])).await;
     assert!(later.contains("would publish 15 row(s)"), "{later}");
     let earlier = world.succeed(all.into_iter().chain(["--to-time", &between])).await;
@@ -174,7 +175,7 @@ async fn a_replay_that_is_interrupted_or_killed_goes_on_where_it_stopped() {
     world.catch_up().await;
     let live = published(&world, "video.events");
     let arguments =
-        ["replay", "start", "--from-anchor", "a", "--to-topic", "again", "--rate", "300"];
+        ["replay", "start", "--yes", "--from-anchor", "a", "--to-topic", "again", "--rate", "300"];
 
     let mut first = world.command(arguments).start();
     world.pubsub.wait_stored(DEADLINE, 1_200 + 200).await;
@@ -183,12 +184,12 @@ async fn a_replay_that_is_interrupted_or_killed_goes_on_where_it_stopped() {
     let id = resume_id(&first.lines().join("\n"));
     wait_slots(&world, 2).await;
 
-    let mut second = world.command(["replay", "resume", &id]).start();
+    let mut second = world.command(["replay", "resume", "--yes", &id]).start();
     world.pubsub.wait_stored(DEADLINE, 1_200 + 700).await;
     second.kill();
     wait_slots(&world, 2).await;
 
-    world.succeed(["replay", "resume", &id]).await;
+    world.succeed(["replay", "resume", "--yes", &id]).await;
     let again = published(&world, "again");
     for key in ["v-0", "v-1", "v-2"] {
         let mut seen = of_key(&again, key);
@@ -199,7 +200,7 @@ async fn a_replay_that_is_interrupted_or_killed_goes_on_where_it_stopped() {
     assert!(again.len() < 1_200 + 700, "{}: it did not begin anew", again.len());
     assert_eq!(replay_ids(&world, "again"), [Some(id.clone())]);
 
-    let done = world.run(["replay", "resume", &id]).await;
+    let done = world.run(["replay", "resume", "--yes", &id]).await;
     assert_eq!(done.code, Some(2), "{}", done.text);
     assert!(done.text.contains("is done"), "{}", done.text);
 }
@@ -212,7 +213,7 @@ async fn an_anchor_that_an_unfinished_replay_goes_on_from_is_neither_dropped_nor
     // Slow enough that even on a busy machine the replay is stopped before it settles all rows
     // after the anchor.
     let arguments =
-        ["replay", "start", "--from-anchor", "a", "--to-topic", "again", "--rate", "100"];
+        ["replay", "start", "--yes", "--from-anchor", "a", "--to-topic", "again", "--rate", "100"];
     let mut first = world.command(arguments).start();
     world.pubsub.wait_stored(DEADLINE, 600 + 20).await;
     first.signal(Signal::Interrupt);
@@ -239,7 +240,7 @@ async fn an_anchor_that_an_unfinished_replay_goes_on_from_is_neither_dropped_nor
     world.succeed(["anchor", "create", "b"]).await;
     world.succeed(["anchor", "drop", "--yes", "b"]).await;
 
-    world.succeed(["replay", "resume", &id]).await;
+    world.succeed(["replay", "resume", "--yes", &id]).await;
     let later = world.start_relay([]).await;
     let over = world.succeed(["status"]).await;
     assert!(!over.contains(&id), "{over}");
@@ -254,7 +255,7 @@ async fn an_abandoned_replay_to_a_topic_blocks_nothing_and_leaves_no_slot() {
     world_with_an_anchor(&world, 600).await;
     world.catch_up().await;
     let arguments =
-        ["replay", "start", "--from-anchor", "a", "--to-topic", "again", "--rate", "200"];
+        ["replay", "start", "--yes", "--from-anchor", "a", "--to-topic", "again", "--rate", "200"];
     let mut first = world.command(arguments).start();
     world.pubsub.wait_stored(DEADLINE, 600 + 100).await;
     first.signal(Signal::Interrupt);
@@ -269,12 +270,12 @@ async fn an_abandoned_replay_to_a_topic_blocks_nothing_and_leaves_no_slot() {
     );
     gone.batch_execute(&copy).await.expect("a temporary slot");
 
-    let told = world.succeed(["replay", "cancel", &id]).await;
+    let told = world.succeed(["replay", "cancel", "--yes", &id]).await;
     assert!(told.contains("is given up") && told.contains("published to again"), "{told}");
     wait_slots(&world, 2).await;
     assert!(published(&world, "again").len() >= 100, "what was published stays");
     for again in ["resume", "cancel"] {
-        let over = world.run(["replay", again, &id]).await;
+        let over = world.run(["replay", again, "--yes", &id]).await;
         assert_eq!(over.code, Some(2), "{}", over.text);
         assert!(over.text.contains("was given up"), "{}", over.text);
     }
@@ -290,7 +291,7 @@ async fn a_row_that_is_never_taken_ends_a_replay_or_is_left_out_and_named() {
     let live = published(&world, "video.events");
     let (key, bad, ..) = live[7].clone();
     world.pubsub.fault(&format!("topic=again,event_id={bad},reject=INVALID_ARGUMENT"));
-    let arguments = ["replay", "start", "--from-anchor", "a", "--to-topic", "again"];
+    let arguments = ["replay", "start", "--yes", "--from-anchor", "a", "--to-topic", "again"];
 
     let stopped = world.run(arguments).await;
     assert_eq!(stopped.code, Some(1), "{}", stopped.text);
@@ -307,9 +308,9 @@ async fn a_row_that_is_never_taken_ends_a_replay_or_is_left_out_and_named() {
     // The stopped replay is resumed with `--skip-dead`, and the option is recorded for later
     // resumes.
     let id = resume_id(&stopped.text);
-    let resumed = world.succeed(["replay", "resume", &id, "--skip-dead"]).await;
+    let resumed = world.succeed(["replay", "resume", "--yes", &id, "--skip-dead"]).await;
     assert!(resumed.contains(&bad) && resumed.contains("left out: 1 row(s)"), "{resumed}");
-    let skips = "SELECT count(*) FROM app_outbox_replay WHERE (request ->> 'skip_dead')::bool";
+    let skips = "SELECT count(*) FROM app_outbox_replay WHERE skip_dead";
     assert_eq!(world.number(skips).await, 2);
     let in_dispatch_state = "SELECT count(*) FROM app_outbox_dispatch";
     assert_eq!(world.number(in_dispatch_state).await, 0, "dispatch state is the live relay's");
@@ -326,8 +327,9 @@ async fn a_topic_of_the_relay_itself_and_a_place_before_the_anchor_are_refused()
         (&["--from-anchor", "a", "--to-topic", "again", "--from-lsn", "0/1"], "and no farther"),
     ];
     for (arguments, word) in cases {
-        let done =
-            world.run(["replay", "start"].into_iter().chain(arguments.iter().copied())).await;
+        let done = world
+            .run(["replay", "start", "--yes"].into_iter().chain(arguments.iter().copied()))
+            .await;
         assert_eq!(done.code, Some(2), "{}", done.text);
         assert!(done.text.contains(word), "{word:?} is not in\n{}", done.text);
     }

@@ -343,14 +343,14 @@ async fn obstacles_are_named_and_nothing_is_changed() {
     world
         .execute(&format!(
             "INSERT INTO app_outbox_replay
-                    (id, slot, anchor, system_identifier, request, from_lsn, to_lsn, settled_lsn)
-             VALUES ('5f3a9c01', '{}', 'a', '1', '{{}}', '0/1', '0/2', '0/1')",
+                    (id, slot, system_identifier, source, anchor, from_lsn, to_lsn, destination, settled_lsn)
+             VALUES ('5f3a9c01', '{}', '1', 'wal', 'a', '0/1', '0/2', 'in place', '0/1')",
             world.name()
         ))
         .await;
     refused(&["reshard", "--shards", "2"], 2, "replay 5f3a9c01 of slot").await;
     refused(&["reshard", "--shards", "2"], 2, "walrelay replay cancel 5f3a9c01").await;
-    world.succeed(["replay", "cancel", "5f3a9c01"]).await;
+    world.succeed(["replay", "cancel", "--yes", "5f3a9c01"]).await;
     let told = world.succeed(["reshard", "--shards", "2", "--dry-run"]).await;
     assert!(told.contains(&format!("{0}_0_of_2, {0}_1_of_2", world.name())), "{told}");
     assert_only_shards(&world, 1).await;

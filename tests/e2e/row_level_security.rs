@@ -143,7 +143,7 @@ async fn every_outbox_table_counts_partitioned_ones_too() {
     let both = ["--outbox-table", "app_outbox", "--outbox-table", "parted"];
     for command in [
         &["prune", "--yes", "--older-than", "30d", "--dry-run"][..],
-        &["replay", "start", "--source", "table", "--to-topic", "again"],
+        &["replay", "start", "--yes", "--source", "table", "--to-topic", "again"],
     ] {
         let all: Vec<&str> = command.iter().chain(&both).copied().collect();
         role.assert_refused_as_hidden(&all, &["hides the rows of public.parted from role"]).await;
@@ -183,8 +183,8 @@ async fn nothing_is_said_of_an_outbox_whose_rows_are_hidden() {
         &["trace", "00000000-0000-4000-8000-000000000001"],
         &["prune", "--yes", "--older-than", "30d", "--dry-run"],
         &["prune", "--yes", "--older-than", "30d"],
-        &["replay", "start", "--source", "table", "--to-topic", "again"],
-        &["replay", "start", "--source", "table", "--in-place", "--aggregate-id", "key-1"],
+        &["replay", "start", "--yes", "--source", "table", "--to-topic", "again"],
+        &["replay", "start", "--yes", "--source", "table", "--in-place", "--aggregate-id", "key-1"],
         &rebuild,
     ] {
         role.assert_refused_as_hidden(command, &["hides the rows of public.app_outbox from role"])

@@ -111,8 +111,11 @@ async fn a_shard_of_another_number_and_a_relay_without_one_are_refused() {
         (&["slot", "recover", "--shard", "0/2"], "0/2 is none of them"),
         (&["dispatch", "list"], "--shard says which"),
         (&["anchor", "create", "a"], "--shard says which"),
-        (&["replay", "start", "--from-anchor", "a", "--to-topic", "t"], "--shard says which"),
-        (&["replay", "start", "--source", "table", "--in-place"], "--shard says which"),
+        (
+            &["replay", "start", "--yes", "--from-anchor", "a", "--to-topic", "t"],
+            "--shard says which",
+        ),
+        (&["replay", "start", "--yes", "--source", "table", "--in-place"], "--shard says which"),
         (&["upgrade", "prepare", "--yes"], "--shard says which"),
     ] {
         let refused = world.run(arguments.iter().copied()).await;
@@ -138,6 +141,7 @@ async fn a_backfill_in_place_of_a_shard_has_the_rows_of_that_shard_alone() {
             .succeed([
                 "replay",
                 "start",
+                "--yes",
                 "--source",
                 "table",
                 "--in-place",
@@ -150,7 +154,7 @@ async fn a_backfill_in_place_of_a_shard_has_the_rows_of_that_shard_alone() {
         told += rows.and_then(|rows| rows.parse::<u32>().ok()).expect("a number of rows");
     }
     assert_eq!(told, 60, "each row is of one shard");
-    let whole = world.succeed(["replay", "start", "--source", "table", "--dry-run"]).await;
+    let whole = world.succeed(["replay", "start", "--yes", "--source", "table", "--dry-run"]).await;
     assert!(whole.contains("would publish 60 row(s)"), "to a topic it has all of them: {whole}");
 }
 
@@ -201,18 +205,18 @@ async fn status_shows_all_shards_and_the_worst_summary() {
     world
         .execute(&format!(
             "INSERT INTO app_outbox_replay
-                    (id, slot, anchor, system_identifier, request, from_lsn, to_lsn, settled_lsn)
-             VALUES ('5f3a9c01', '{}', '', '1', '{{\"to_topic\": \"again\"}}', '0/0', '0/0', '0/0')",
+                    (id, slot, system_identifier, source, snapshot, destination, to_topic, settled_lsn)
+             VALUES ('5f3a9c01', '{}', '1', 'table', '1:1:', 'topic', 'again', '0/0')",
             world.name()
         ))
         .await;
-    let line = "backfill 5f3a9c01 to again, no process runs it: walrelay replay resume 5f3a9c01";
+    let line = "replay 5f3a9c01 to again, no process runs it: walrelay replay resume 5f3a9c01";
     let left = world.succeed(["status"]).await;
     assert!(left.contains(line), "{left}");
     let second = world.start_relay(["--shard", "1/2"]).await;
     let all = world.succeed(["status"]).await;
     let headline =
-        "all 2 shards are streaming, nothing parked; backfill 5f3a9c01 to again is not finished";
+        "all 2 shards are streaming, nothing parked; replay 5f3a9c01 to again is not finished";
     assert!(all.starts_with(headline), "{all}");
     drop(second);
     let metrics = running.wait_for_http(DEADLINE, "/metrics", 200).await;

@@ -247,12 +247,13 @@ async fn a_running_replay_is_not_resumed_by_a_second_process() {
     world.succeed(["anchor", "create", "a"]).await;
     world.pubsub.create_topic("again");
     Workload::of_rows(200).insert(world.client()).await.expect("rows");
-    let begin = ["replay", "start", "--from-anchor", "a", "--to-topic", "again", "--rate", "100"];
+    let begin =
+        ["replay", "start", "--yes", "--from-anchor", "a", "--to-topic", "again", "--rate", "100"];
     let first = world.command(begin).start();
     let line = first.wait_for_line(DEADLINE, "replay begins").await;
     let line: serde_json::Value = serde_json::from_str(&line).expect("a line of log");
     let id = line["id"].as_str().expect("an id");
-    let second = world.run(["replay", "resume", id]).await;
+    let second = world.run(["replay", "resume", "--yes", id]).await;
     assert_eq!(second.code, Some(6), "{}", second.text);
     assert!(second.text.contains("another process"), "{}", second.text);
     let done = first.finish(DEADLINE).await;

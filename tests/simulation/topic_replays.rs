@@ -8,23 +8,21 @@ use pgoutput_parser::Lsn;
 use tokio::io::DuplexStream;
 use tokio::time::sleep;
 use walrelay_core::{
-    ColumnFilter, LanePolicy, Random, ReplaySelection, Template, WalBudgetLimit, WalRetentionLimit,
+    ColumnFilter, LanePolicy, Random, ReplaySelection, Template, WalRetentionLimit,
 };
-use walrelay_outbox_admin::recovery::ResumePoint;
 use walrelay_outbox_admin::replay::{
-    DeadRows, Keeping, Progress, RateLimited, Replay, ReplayStore, Tally,
+    DeadRows, Keeping, Progress, RateLimited, Replay, ReplayProgress, ReplayStore, Tally,
 };
 use walrelay_outbox_store::StoreFailure;
 use walrelay_pg_replication::SystemIdentity;
 use walrelay_relay::error::RelayError;
-use walrelay_relay::lifecycle::server::{Connected, Database, Holder, Positions, Server};
+use walrelay_relay::lifecycle::server::{Connected, Database, Positions, Server};
 use walrelay_relay::lifecycle::session::SessionSettings;
 use walrelay_relay::lifecycle::supervisor::Supervisor;
 use walrelay_relay::observe::health::Health;
 use walrelay_relay::observe::metrics::Metrics;
 use walrelay_relay::shutdown::Shutdown;
 use walrelay_relay::stream::mode::StopReason;
-use walrelay_relay::stream::wal_end::WalEnd;
 use walrelay_testkit::walsender::LIVE_SLOT;
 
 use crate::bugs::ReplayBug;
@@ -187,11 +185,8 @@ struct Noting {
 }
 
 impl Progress for Noting {
-    async fn note(
-        &mut self,
-        (settled, rows): (Lsn, u64),
-        _: Option<ResumePoint>,
-    ) -> Result<(), StoreFailure> {
+    async fn note(&mut self, progress: ReplayProgress) -> Result<(), StoreFailure> {
+        let ReplayProgress { settled, rows, .. } = progress;
         let write = || {
             let mut record = locked(&self.record);
             let Some(record) = record.as_mut().filter(|record| record.topic == self.topic) else {
@@ -240,18 +235,6 @@ impl<F: Harness> Server for Copies<'_, F> {
 impl Database for CopyDatabase {
     type Store = ReplayStore<Noting>;
 
-    async fn check(&mut self) -> Result<(), RelayError> {
-        Ok(())
-    }
-
-    async fn holder(&mut self) -> Result<Option<Holder>, RelayError> {
-        Ok(None)
-    }
-
-    async fn end_holder(&mut self, _: &Holder) -> Result<(), RelayError> {
-        Ok(())
-    }
-
     async fn settled(&mut self) -> Result<Lsn, RelayError> {
         Ok(self.replay.start.max(self.tally.settled()))
     }
@@ -259,10 +242,6 @@ impl Database for CopyDatabase {
     async fn positions(&mut self) -> Result<Positions, RelayError> {
         let (confirmed_flush, wal_end) = (Lsn::new(self.anchor), self.replay.goal);
         Ok(Positions { confirmed_flush, wal_end, retention: WalRetentionLimit::Unlimited })
-    }
-
-    fn measure_wal(&self, _: WalBudgetLimit) -> WalEnd {
-        WalEnd::measured(async |_| {})
     }
 
     async fn into_store(self, _: SystemIdentity) -> Result<Self::Store, RelayError> {

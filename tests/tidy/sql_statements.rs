@@ -45,7 +45,6 @@ const NOT_YET: &[&str] = &[
     "crates/outbox-admin/src/lifecycle/wal_monitor.rs",
     "crates/outbox-admin/src/recovery/source.rs",
     "crates/walrelay/src/commands/prune.rs",
-    "crates/walrelay/src/commands/replay/in_place.rs",
     "crates/walrelay/src/commands/shared/columns.rs",
     "crates/walrelay/src/commands/shared/preconditions.rs",
     "crates/walrelay/src/demo/producer.rs",

@@ -204,6 +204,16 @@ codes! {
     RowUnsendable "row-unsendable": POSTGRES, POSTGRES, POSTGRES;
     /// Another process runs this replay.
     ReplayRunning "replay-running": HELD, HELD, HELD;
+    /// A replay is unfinished, and blocks the command.
+    ReplayUnfinished "replay-unfinished": USAGE, USAGE, USAGE;
+    /// The replay does not exist, or has ended.
+    ReplayNotOpen "replay-not-open": USAGE, USAGE, USAGE;
+    /// The anchor or the server of an unfinished replay is gone.
+    ReplayCannotResume "replay-cannot-resume": USAGE, USAGE, USAGE;
+    /// The range of a new replay is not in the WAL behind an anchor.
+    ReplayRangeInvalid "replay-range-invalid": USAGE, USAGE, USAGE;
+    /// A replay in place would pause more keys than one replay may.
+    ReplayTooManyKeys "replay-too-many-keys": USAGE, USAGE, USAGE;
     /// A dead row blocks the rest of a replay in place.
     ReplayBlocked "replay-blocked": UNEXPECTED, UNEXPECTED, UNEXPECTED;
     /// A replay reached a row that Pub/Sub never accepts.

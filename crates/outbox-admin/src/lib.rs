@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | [`lifecycle`] | the server of a relay: preflight check, operations on the slot, anchors of the relay |
 //! | [`recovery`] | a lost slot: publishes unsettled rows from the table, before the new slot |
-//! | [`replay`] | the relay's event loop over a copy of an anchor, into another topic |
+//! | [`replay`] | rows published again, from the WAL or the tables, to a topic or in place |
 //! | [`lookahead`] | the rows that a moved slot would skip |
 
 mod admin_error;
@@ -20,7 +20,6 @@ mod preflight;
 pub mod recovery;
 mod recovery_cursor;
 pub mod replay;
-mod replay_row;
 mod resharding;
 mod rows;
 mod sharding;
@@ -38,7 +37,7 @@ pub use operation::{
     finish_recovery, finish_reset, give_up_operation, is_operation_taken, read_operation,
     release_operation, store_slot_snapshot, take_operation, try_decoding,
 };
-pub use outbox_state::OutboxSlots;
+pub use outbox_state::{LeftOutRows, OutboxSlots};
 pub use pg_upgrade::{adopt_slot, move_recovery_to_server};
 pub use preflight::{
     CheckResult, ColumnRole, ExistingNames, ExpectedColumn, Facts, Finding, FoundTable,
@@ -46,10 +45,6 @@ pub use preflight::{
     UpgradeFacts, assess, gather, preflight,
 };
 pub use recovery_cursor::{RecoveryCursor, note_place, read_recovery_cursor};
-pub use replay_row::{
-    ReplayEnd, ReplayRow, advance_replay, begin_replay, finish_replay, give_up_replay,
-    note_resumption, note_skip_dead, read_replay, read_replays, take_replay,
-};
 pub use resharding::{
     ReshardingPhase, ReshardingRefusal, ReshardingStep, UnfinishedResharding, begin_resharding,
     block_shards, choose_switch, read_resharding, release_shards, switch_shards,
@@ -72,6 +67,6 @@ pub use status_report::{
 };
 pub use unconfirmed::{UnconfirmedTransaction, count_unsettled_rows, unconfirmed_transactions};
 pub use unfinished_replay::{
-    OpenReplay, PausingReplay, TopicReplay, open_topic_replays, pausing_replays,
-    replay_that_needs_anchor, replay_to_be_published, unfinished_replay,
+    OpenReplay, PausingReplay, TopicReplay, open_replay_of_tables, open_topic_replays,
+    pausing_replays, replay_that_needs_anchor, replay_to_be_published, unfinished_replay,
 };

@@ -18,6 +18,24 @@ use walrelay_pg_client::{quote_identifier, quote_literal, sql};
 /// Maximum bytes of edited messages in memory. People edit few rows by hand.
 const EDITED_BYTES_MAX: i64 = 64 << 20;
 
+/// Rows of an outbox to leave out, selected by their status in dispatch state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeftOutRows {
+    /// The slots of the outbox.
+    pub slots: OutboxSlots,
+    /// The statuses of the rows.
+    pub statuses: Vec<DispatchStatus>,
+}
+
+impl LeftOutRows {
+    /// Returns the table without these rows.
+    #[must_use]
+    pub fn of(&self, table: SourceTable) -> SourceTable {
+        let filter = format!("NOT {}", self.slots.having(&table, &self.statuses));
+        SourceTable { row_filter: Some(filter), ..table }
+    }
+}
+
 /// The slots of an outbox that may have rows in dispatch state: its own slot, and its shards'
 /// slots.
 #[derive(Debug, Clone, PartialEq, Eq)]

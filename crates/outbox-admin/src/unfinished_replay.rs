@@ -1,27 +1,28 @@
-//! Unfinished replays and backfills: the anchors that they need, and the keys that they hold.
+//! Unfinished replays: the anchors that they need, and the keys that they pause.
 
 use pgoutput_parser::Lsn;
 use serde::{Deserialize, Serialize};
 use tokio_postgres::types::{PgLsn, Type};
-use tokio_postgres::{Client, GenericClient};
+use tokio_postgres::{Client, GenericClient, Row};
 
 use crate::admin_error::AdminError;
 use walrelay_outbox_store::read_recorded_system_identifier;
 use walrelay_pg_client::{lock_is_taken, sql};
 
-/// A replay or a backfill that has begun and is not finished.
+/// A replay that has begun and is not finished.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenReplay {
     /// Name of the replay.
     pub id: String,
     /// The slot whose rows it publishes.
     pub slot: String,
-    /// Whether it reads the table instead of the WAL.
-    pub is_backfill: bool,
 }
 
-/// Returns a replay or backfill of these slots that is not finished or still holds keys, if there
-/// is one.
+fn open_of(row: &Row) -> OpenReplay {
+    OpenReplay { id: row.get("id"), slot: row.get("slot") }
+}
+
+/// Returns a replay of these slots that is not finished or still pauses keys, if there is one.
 ///
 /// # Errors
 ///
@@ -41,11 +42,19 @@ pub(crate) async fn replay_of<C: GenericClient + Sync>(
         .query_typed(sql!("unfinished_replay.sql", "replay_of"), &[(&slots, Type::TEXT_ARRAY)])
         .await
         .map_err(AdminError::sql("look for replays that are not finished"))?;
-    Ok(found.first().map(|row| OpenReplay {
-        id: row.get("id"),
-        slot: row.get("slot"),
-        is_backfill: row.get("is_backfill"),
-    }))
+    Ok(found.first().map(open_of))
+}
+
+/// Returns an unfinished replay of any slot that reads the tables and publishes to a topic, if there
+/// is one. In place, the pauses of the keys show which rows are still to be read.
+///
+/// # Errors
+///
+/// The server refused the statement, or the connection ended.
+pub async fn open_replay_of_tables(client: &Client) -> Result<Option<OpenReplay>, AdminError> {
+    let found = client.query_typed_opt(sql!("unfinished_replay.sql", "replay_of_table"), &[]).await;
+    let found = found.map_err(AdminError::sql("look for replays of the tables"))?;
+    Ok(found.as_ref().map(open_of))
 }
 
 /// Returns an unfinished replay of this slot that needs the anchor's WAL before `up_to`, if there
@@ -76,15 +85,13 @@ pub async fn replay_that_needs_anchor(
     Ok(row.map(|row| row.get("id")))
 }
 
-/// An in-place replay or backfill that holds keys of a slot.
+/// A replay in place that pauses keys of a slot.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PausingReplay {
     /// Name of the replay.
     pub id: String,
-    /// The command that continues it.
-    pub command: String,
-    /// Number of held keys.
+    /// Number of paused keys.
     pub keys: u64,
     /// Whether a process is running it now.
     #[serde(rename = "is_running")]
@@ -100,46 +107,40 @@ pub async fn pausing_replays(
     client: &Client,
     slot: &str,
 ) -> Result<Vec<PausingReplay>, AdminError> {
-    let failed = || AdminError::sql("look which keys are held");
-    // The tables are missing before `walrelay init`, and a role may lack privileges.
-    let may_read = client
-        .query_typed_one(sql!("unfinished_replay.sql", "may_read"), &[])
-        .await
-        .map_err(failed())?;
-    if !may_read.get::<_, bool>("holds") {
+    const ACTION: &str = "read which keys are paused";
+    if !may_read(client, "public.app_outbox_hold", ACTION).await? {
         return Ok(Vec::new());
     }
-    let backfills = match may_read.get("replays") {
-        true => "SELECT id FROM public.app_outbox_replay WHERE anchor = ''",
-        false => "SELECT ''",
-    };
-    let done = is_being_done("replay_id");
-    // spliced: the table of replays, if the role may read it, and a test of a lock.
+    // spliced: a test of a lock.
     let sql = format!(
-        "SELECT replay_id AS id, count(*) AS keys,
-                CASE WHEN replay_id IN ({backfills}) THEN 'backfill' ELSE 'replay' END AS command,
-                {done} AS is_being_done
+        "SELECT replay_id AS id, count(*) AS keys, {} AS is_being_done
            FROM public.app_outbox_hold WHERE slot = $1
-          GROUP BY replay_id ORDER BY keys DESC, id"
+          GROUP BY replay_id ORDER BY keys DESC, id",
+        is_being_done("replay_id")
     );
-    let rows = client.query_typed(&sql, &[(&slot, Type::TEXT)]).await.map_err(failed())?;
-    let holding = rows.iter().map(|row| PausingReplay {
+    let rows = client.query_typed(&sql, &[(&slot, Type::TEXT)]).await;
+    let pausing = |row: &Row| PausingReplay {
         id: row.get("id"),
-        command: row.get("command"),
         keys: row.get::<_, i64>("keys").unsigned_abs(),
         is_being_done: row.get("is_being_done"),
-    });
-    Ok(holding.collect())
+    };
+    Ok(rows.map_err(AdminError::sql(ACTION))?.iter().map(pausing).collect())
 }
 
-/// An unfinished replay or backfill to a topic.
+/// Returns whether the table exists and the role may read it. The table is missing before
+/// `walrelay init`, and a role may lack the privilege.
+async fn may_read(client: &Client, table: &str, action: &'static str) -> Result<bool, AdminError> {
+    let sql = sql!("unfinished_replay.sql", "may_read");
+    let row = client.query_typed_one(sql, &[(&table, Type::TEXT)]).await;
+    Ok(row.map_err(AdminError::sql(action))?.get(0))
+}
+
+/// An unfinished replay to a topic.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TopicReplay {
     /// Name of the replay.
     pub id: String,
-    /// The command that continues it.
-    pub command: String,
     /// The topic that it publishes to.
     #[serde(rename = "to_topic")]
     pub topic: String,
@@ -157,32 +158,25 @@ pub async fn open_topic_replays(
     client: &Client,
     slot: &str,
 ) -> Result<Vec<TopicReplay>, AdminError> {
-    let failed = || AdminError::sql("look which replays are not finished");
-    // The table is missing before `walrelay init`, and a role may lack privileges.
-    let may_read = client
-        .query_typed_one(sql!("unfinished_replay.sql", "may_read_replays"), &[])
-        .await
-        .map_err(failed())?;
-    if !may_read.get::<_, bool>("replays") {
+    const ACTION: &str = "read which replays are not finished";
+    if !may_read(client, "public.app_outbox_replay", ACTION).await? {
         return Ok(Vec::new());
     }
     // spliced: a test of a lock.
     let sql = format!(
-        "SELECT id, CASE anchor WHEN '' THEN 'backfill' ELSE 'replay' END AS command,
-                request ->> 'to_topic' AS topic, {} AS is_being_done
+        "SELECT id, to_topic AS topic, {} AS is_being_done
            FROM public.app_outbox_replay
-          WHERE slot = $1 AND finished_at IS NULL AND request ->> 'to_topic' IS NOT NULL
+          WHERE slot = $1 AND finished_at IS NULL AND destination = 'topic'
           ORDER BY started_at, id LIMIT 10",
         is_being_done("id")
     );
-    let rows = client.query_typed(&sql, &[(&slot, Type::TEXT)]).await.map_err(failed())?;
-    let open = rows.iter().map(|row| TopicReplay {
+    let rows = client.query_typed(&sql, &[(&slot, Type::TEXT)]).await;
+    let open = |row: &Row| TopicReplay {
         id: row.get("id"),
-        command: row.get("command"),
         topic: row.get("topic"),
         is_being_done: row.get("is_being_done"),
-    });
-    Ok(open.collect())
+    };
+    Ok(rows.map_err(AdminError::sql(ACTION))?.iter().map(open).collect())
 }
 
 /// Returns SQL for whether a process runs the replay in this column. Such a process has the lock of

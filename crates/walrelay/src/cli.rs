@@ -9,6 +9,7 @@ mod anchor;
 mod config;
 mod consumer;
 mod dispatch;
+mod failed_events;
 mod first_event;
 pub(crate) mod guesses;
 mod inbox;
@@ -28,6 +29,7 @@ use clap::{Arg, ArgAction, Args, Command, CommandFactory as _, Parser, Subcomman
 pub use config::*;
 pub use consumer::*;
 pub use dispatch::*;
+pub use failed_events::*;
 pub use first_event::*;
 pub use inbox::*;
 pub use proof::*;

@@ -30,19 +30,18 @@ mod settings;
 pub use build::Config;
 pub use command::{
     AnchorAction, AnchorConfig, AuditConfig, CheckConfig, Command, ConfigAction, CreateTopics,
-    DatabaseConfig, DemoConfig, DemoOutput, DispatchAction, DispatchConfig, DispatchEdit,
-    DispatchList, EmitConfig, EmulatorConfig, ExistingRows, InboxPlace, InitConfig, LogConfig,
-    PruneConfig, ReplayRecordAction, ReplayRecordConfig, ReshardConfig, ReshardMode, RowSelection,
-    RunConfig, SlotAction, SlotConfig, SlotKind, StatusConfig, TailConfig, TraceConfig,
+    DatabaseConfig, DemoConfig, DemoOutput, DispatchConfig, DispatchEdit, EmitConfig,
+    EmulatorConfig, EventAction, EventList, EventSelection, ExistingRows, InboxPlace, InitConfig,
+    LogConfig, PruneConfig, ReplayRecordAction, ReplayRecordConfig, ReshardConfig, ReshardMode,
+    RunConfig, SelectedEvents, SlotAction, SlotConfig, SlotKind, StatusConfig, TailConfig,
+    TraceConfig,
 };
 pub use commands::consumer_commands::{
-    ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, InboxAction, InboxConfig,
-    KeyReset, NewSubscription, OutboxRowsConfig, Rebuild, RebuildIntoConfig, RebuildKeysConfig,
-    Source,
+    ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, InboxConfig, InboxEdit, KeyReset,
+    NewSubscription, OutboxRowsConfig, Rebuild, RebuildIntoConfig, RebuildKeysConfig, Source,
 };
 pub use commands::replay_orders::{
-    AdvanceOrder, BackfillAction, BackfillConfig, BackfillOrder, Place, RecoverOrder, ReplayAction,
-    ReplayConfig, ReplayOrder, ResetOrder, ResumeConfig, SkipConsent,
+    AdvanceOrder, Place, RecoverOrder, ReplayAction, ReplayConfig, ResetOrder, SkipConsent,
 };
 pub use environment::{Environment, established_variables, variable};
 pub(crate) use file::{is_section, keys};

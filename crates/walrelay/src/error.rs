@@ -10,6 +10,7 @@ use walrelay_errors::{Action, Chain, Code, Coded, Exit};
 use walrelay_inbox::InboxError;
 use walrelay_outbox_admin::AdminError;
 use walrelay_outbox_admin::ReportError;
+use walrelay_outbox_admin::replay::ReplayError;
 use walrelay_pg_client::{PgError, ServerError, ServerErrorKind};
 use walrelay_pubsub::PubsubError;
 use walrelay_relay::error::RelayError;
@@ -183,35 +184,9 @@ pub enum Error {
     #[error("stopped by a second signal; what was not confirmed is read again at the next start")]
     SecondSignal,
 
-    /// A replay was stopped before its end.
-    #[error("stopped after {published} row(s); to continue: walrelay replay resume {id}")]
-    ReplayStopped {
-        /// Id of the replay.
-        id: String,
-        /// Number of published rows.
-        published: u64,
-    },
-
-    /// A dead row blocks the rest of a replay in place.
-    #[error(
-        "{rows} row(s) of {command} {id} wait behind a dead row, which holds their key; when that is retried, \
-         edited or discarded: walrelay replay resume {id}"
-    )]
-    ReplayHeld {
-        /// `replay` or `backfill`.
-        command: &'static str,
-        /// Id of the replay.
-        id: String,
-        /// Number of remaining rows.
-        rows: u64,
-    },
-
-    /// Another process runs this replay.
-    #[error("replay {id} is being done by another process")]
-    ReplayTaken {
-        /// Id of the replay.
-        id: String,
-    },
+    /// A replay cannot start, or did not reach its end.
+    #[error(transparent)]
+    Replay(Box<ReplayError>),
 
     /// An audit found events that an inbox lacks. They are already printed.
     #[error("events that were published are missing: {lacking}")]
@@ -393,7 +368,7 @@ impl Coded for Error {
             }
             Self::MayNotLook { side: DatabaseSide::Inbox, .. } => Code::InboxReadPermissionMissing,
             Self::Held { .. } => Code::SlotHeld,
-            Self::ReplayTaken { .. } => Code::ReplayRunning,
+            Self::Replay(error) => error.code(),
             Self::Listen { source, .. } if source.kind() == std::io::ErrorKind::AddrInUse => {
                 Code::AddressInUse
             }
@@ -407,22 +382,19 @@ impl Coded for Error {
             Self::Missing { .. } => Code::AuditEventsMissing,
             Self::NoTrace { .. } => Code::TraceFoundNothing,
             Self::NotArrived { .. } => Code::EventNotApplied,
-            Self::ReplayHeld { .. } => Code::ReplayBlocked,
-            Self::SecondSignal
-            | Self::Interrupted
-            | Self::Stopped { .. }
-            | Self::ReplayStopped { .. } => Code::Interrupted,
+            Self::SecondSignal | Self::Interrupted | Self::Stopped { .. } => Code::Interrupted,
         }
     }
 
     fn fix(&self) -> Option<String> {
         match self {
             Self::Inbox(error) => error.fix(),
+            Self::Replay(error) => fix_of_replay(error),
             Self::Unfit { hint, .. } | Self::Stopped { hint, .. } => Some((*hint).to_owned()),
             Self::Unfinished { hint, .. } => Some(hint.clone()),
             Self::Findings { .. } => Some("each finding above names its fix".to_owned()),
             // The message names the next step.
-            Self::SecondSignal | Self::ReplayStopped { .. } => Some(String::new()),
+            Self::SecondSignal => Some(String::new()),
             Self::Relay(_)
             | Self::Demo { .. }
             | Self::PruneDenied { .. }
@@ -439,8 +411,6 @@ impl Coded for Error {
             | Self::Listen { .. }
             | Self::File { .. }
             | Self::Io { .. }
-            | Self::ReplayHeld { .. }
-            | Self::ReplayTaken { .. }
             | Self::Missing { .. }
             | Self::NoTrace { .. }
             | Self::Refused { .. }
@@ -450,6 +420,38 @@ impl Coded for Error {
             | Self::NotArrived { .. }
             | Self::Interrupted => None,
         }
+    }
+}
+
+impl From<ReplayError> for Error {
+    #[expect(clippy::wildcard_enum_match_arm, reason = "only these wrap errors of other crates")]
+    fn from(error: ReplayError) -> Self {
+        match error {
+            ReplayError::Admin(error) => error.into(),
+            ReplayError::Postgres(error) => error.into(),
+            ReplayError::PubSub(error) => error.into(),
+            ReplayError::Relay(error) => error.into(),
+            refused => Self::Replay(Box::new(refused)),
+        }
+    }
+}
+
+/// Returns the fix of an error of a replay, with the id of this case.
+#[expect(clippy::wildcard_enum_match_arm, reason = "the code of the others has the fix")]
+fn fix_of_replay(error: &ReplayError) -> Option<String> {
+    match error {
+        ReplayError::Stopped { id, .. } => Some(format!("walrelay replay resume {id}")),
+        ReplayError::KeyIsPaused { other } => Some(format!(
+            "`walrelay replay resume {other}` finishes that replay, `walrelay replay cancel {other}` cancels it"
+        )),
+        ReplayError::BehindDeadRow { id, .. } => Some(format!(
+            "retry, edit or discard the dead rows of `walrelay dispatch list --status dead`, then run \
+             `walrelay replay resume {id}`"
+        )),
+        ReplayError::AnchorGone { id, .. } | ReplayError::OtherServer { id } => Some(format!(
+            "`walrelay replay cancel {id}` cancels it, and keys that it pauses continue; then start a new replay"
+        )),
+        _ => None,
     }
 }
 

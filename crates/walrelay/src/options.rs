@@ -285,6 +285,21 @@ pub struct StreamOptions {
     pub wal_sender_timeout: Duration,
 }
 
+/// How a command that publishes rows again connects, reads and publishes.
+#[derive(Debug, Args)]
+pub struct PublishingOptions {
+    #[command(flatten)]
+    pub database: DatabaseOptions,
+    #[command(flatten)]
+    pub columns: ColumnOptions,
+    #[command(flatten)]
+    pub messages: MessageOptions,
+    #[command(flatten)]
+    pub pubsub: PubSubOptions,
+    #[command(flatten)]
+    pub stream: StreamOptions,
+}
+
 const ON_DEAD: &[(&str, OnDead)] = &[("continue", OnDead::Continue), ("hold", OnDead::Hold)];
 
 /// Timeouts, limits and policies of the relay.

@@ -486,8 +486,8 @@ fn neither_environment_nor_file_can_agree_to_a_loss_or_choose_rows() {
 #[test]
 fn a_place_in_the_log_is_a_transactions_and_an_index_is_refused_rather_than_dropped() {
     for arguments in [
-        &["replay", "start", "--dry-run", "--from-lsn", "0/59388E0#3"][..],
-        &["replay", "start", "--dry-run", "--from-anchor", "a", "--to-lsn", "0/59388E0/3"],
+        &["replay", "start", "--yes", "--dry-run", "--from-lsn", "0/59388E0#3"][..],
+        &["replay", "start", "--yes", "--dry-run", "--from-anchor", "a", "--to-lsn", "0/59388E0/3"],
         &["anchor", "advance", "a", "--to-lsn", "0/59388E0#3"],
         &["slot", "reset", "--to-anchor", "a", "--to-lsn", "0/59388E0#3"],
     ] {

@@ -6,7 +6,7 @@ use futures_util::StreamExt as _;
 use futures_util::stream;
 use pgoutput_parser::{Lsn, Position};
 use tokio::io::DuplexStream;
-use walrelay_core::{WalBudgetLimit, WalRetentionLimit};
+use walrelay_core::WalRetentionLimit;
 use walrelay_outbox_admin::recovery::{
     Progress, ProgressReporting, RowReader, Rows, TableStream, TableStreamServer,
     TransactionGrouping,
@@ -18,8 +18,7 @@ use walrelay_outbox_store::RecordedRow;
 use walrelay_pg_client::{QualifiedName, TableColumn};
 use walrelay_pg_replication::SystemIdentity;
 use walrelay_relay::error::RelayError;
-use walrelay_relay::lifecycle::server::{Connected, Database, Holder, Positions, Server};
-use walrelay_relay::stream::wal_end::WalEnd;
+use walrelay_relay::lifecycle::server::{Connected, Database, Positions, Server};
 
 use super::bug::Bug;
 use super::disk::{CreatedSlot, Row};
@@ -192,18 +191,6 @@ impl Database for TableDatabase {
         self.first_index
     }
 
-    async fn check(&mut self) -> Result<(), RelayError> {
-        Ok(())
-    }
-
-    async fn holder(&mut self) -> Result<Option<Holder>, RelayError> {
-        Ok(None)
-    }
-
-    async fn end_holder(&mut self, _: &Holder) -> Result<(), RelayError> {
-        Ok(())
-    }
-
     async fn settled(&mut self) -> Result<Lsn, RelayError> {
         Ok(Lsn::ZERO)
     }
@@ -212,10 +199,6 @@ impl Database for TableDatabase {
         let wal_end = self.consistent_point;
         let confirmed_flush = Lsn::new(wal_end.as_u64() - 1);
         Ok(Positions { confirmed_flush, wal_end, retention: WalRetentionLimit::Unlimited })
-    }
-
-    fn measure_wal(&self, _: WalBudgetLimit) -> WalEnd {
-        WalEnd::measured(async |_| {})
     }
 
     async fn into_store(self, _: SystemIdentity) -> Result<Self::Store, RelayError> {

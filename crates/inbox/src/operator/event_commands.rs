@@ -6,8 +6,10 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
-use serde_json::{Value, json};
+use serde_json::Value;
+use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row, Transaction};
+use walrelay_envelope::Position;
 use walrelay_pg_client::{SqlClient, sql};
 
 use crate::attributes::Attributes;
@@ -15,26 +17,123 @@ use crate::error::InboxError;
 use crate::event::EventFields;
 use crate::operator::admin::{failed, has_inbox, refuse_hidden, refuse_hidden_changes, unknown};
 
-/// The rows to list.
+/// The events to select.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct InboxFilter {
-    /// Only rows of this status.
-    pub status: Option<String>,
-    /// Only rows of this ordering key.
+pub struct InboxQuery {
+    /// Only events in these states.
+    pub state: InboxState,
+    /// Only events of this ordering key.
     pub ordering_key: Option<String>,
-    /// Only rows received longer ago than this.
+    /// Only events whose last failure has this code.
+    pub error_code: Option<String>,
+    /// Only events received longer ago than this.
     pub older_than: Option<Duration>,
-    /// The maximum number of rows.
+    /// Only events received before this [moment](ConsumerGeneration::moment), which is also the
+    /// reference for ages. The selection does not grow while pages are read.
+    pub until: Option<SystemTime>,
+}
+
+/// The states of events that an operator selects.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum InboxState {
+    /// Unfinished events: dead and retrying.
+    #[default]
+    Open,
+    /// One state.
+    Only(&'static str),
+    /// All states.
+    Any,
+}
+
+impl InboxState {
+    /// All states of an event.
+    pub const NAMES: [&'static str; 5] = ["done", "late", "retrying", "dead", "discarded"];
+
+    fn names(self) -> Vec<&'static str> {
+        match self {
+            Self::Open => vec!["retrying", "dead"],
+            Self::Only(name) => vec![name],
+            Self::Any => Self::NAMES.to_vec(),
+        }
+    }
+}
+
+/// A page of events.
+#[derive(Debug, Clone, Copy)]
+pub struct InboxPage<'a> {
+    /// Only events behind this position.
+    pub position: Option<Position>,
+    /// Only events behind the event of this id.
+    pub event_id: Option<&'a str>,
+    /// The maximum number of events.
     pub limit: u32,
 }
 
-/// The events to retry.
+/// An event of the inbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum InboxSelection {
-    /// The events with these ids.
-    Events(Vec<String>),
-    /// Every dead event of the consumer's generation.
-    AllDead,
+pub struct InboxEvent {
+    /// Its id.
+    pub event_id: String,
+    /// Its state.
+    pub status: String,
+    /// Number of attempts so far.
+    pub attempts: u32,
+    /// Its ordering key. Empty: without order.
+    pub ordering_key: String,
+    /// The type of the event.
+    pub event_type: Option<String>,
+    /// The version within the aggregate.
+    pub version: Option<i64>,
+    /// The commit LSN, as Postgres prints it.
+    pub commit_lsn: Option<String>,
+    /// The index in the transaction.
+    pub tx_index: Option<u32>,
+    /// Time when the event occurred.
+    pub occurred_at: Option<SystemTime>,
+    /// Time when the event was received first.
+    pub received_at: SystemTime,
+    /// Time when the event was finished.
+    pub done_at: Option<SystemTime>,
+    /// Time of the next attempt.
+    pub next_attempt_at: Option<SystemTime>,
+    /// Whether later events of its key wait for it.
+    pub holds_its_key: bool,
+    /// A SQLSTATE, or our own reason.
+    pub error_code: Option<String>,
+    /// A line for each attempt, newest first.
+    pub last_error: Option<String>,
+    /// Size of the stored message in bytes.
+    pub message_bytes: u64,
+}
+
+fn event_of(row: &Row) -> InboxEvent {
+    InboxEvent {
+        event_id: row.get("event_id"),
+        status: row.get("status"),
+        attempts: row.get::<_, i32>("attempts").unsigned_abs(),
+        ordering_key: row.get("ordering_key"),
+        event_type: row.get("event_type"),
+        version: row.get("version"),
+        commit_lsn: row.get("commit_lsn"),
+        tx_index: row.get::<_, Option<i32>>("tx_index").map(i32::unsigned_abs),
+        occurred_at: row.get("occurred_at"),
+        received_at: row.get("received_at"),
+        done_at: row.get("done_at"),
+        next_attempt_at: row.get("next_attempt_at"),
+        holds_its_key: row.get("holds_its_key"),
+        error_code: row.get("error_code"),
+        last_error: row.get("last_error"),
+        message_bytes: row.get::<_, i32>("message_bytes").unsigned_abs().into(),
+    }
+}
+
+/// A stored message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredMessage {
+    /// All attributes.
+    pub attributes: BTreeMap<String, String>,
+    /// The payload.
+    pub data: Vec<u8>,
 }
 
 /// The new contents of a stored message.
@@ -57,6 +156,10 @@ pub struct ConsumerGeneration {
 const COLUMNS: &str = sql!("event_commands.sql", "columns");
 
 const ROWS: &str = sql!("event_commands.sql", "rows");
+
+const CONDITION: &str = sql!("event_commands.sql", "condition");
+
+const BEHIND: &str = sql!("event_commands.sql", "behind");
 
 impl ConsumerGeneration {
     /// Finds the consumer of this name, or the only consumer if no name is given.
@@ -113,64 +216,96 @@ impl ConsumerGeneration {
         (&self.consumer, self.generation)
     }
 
-    /// Returns rows as JSON objects, in the order in which keys drain.
+    /// Returns a page of events, in the order in which keys drain.
     ///
     /// # Errors
     ///
     /// Fails if the database reports an error.
-    pub async fn list(
+    pub async fn page(
         &self,
         client: &SqlClient,
-        filter: &InboxFilter,
-    ) -> Result<Vec<Value>, InboxError> {
-        // spliced: COLUMNS and ROWS, which `show` also reads.
-        let sql = format!(
-            "SELECT ({COLUMNS})::text {ROWS}
-                AND CASE WHEN $3::text IS NULL THEN i.status IN ('retrying', 'dead') ELSE i.status = $3 END
-                AND ($4::text IS NULL OR i.ordering_key = $4)
-                AND ($5::float8 IS NULL OR i.received_at < now() - make_interval(secs => $5))
-              ORDER BY i.commit_lsn, i.tx_index, i.arrival LIMIT $6"
-        );
-        let age = filter.older_than.map(|age| age.as_secs_f64());
-        let limit = i64::from(filter.limit);
-        let rows = client
-            .query(
-                &sql,
-                &[
-                    &self.consumer,
-                    &self.generation,
-                    &filter.status,
-                    &filter.ordering_key,
-                    &age,
-                    &limit,
-                ],
-            )
-            .await;
-        Ok(rows.map_err(failed("list the inbox"))?.iter().map(object).collect())
+        query: &InboxQuery,
+        page: InboxPage<'_>,
+    ) -> Result<Vec<InboxEvent>, InboxError> {
+        // spliced: parts that `show` and `count` also read.
+        let sql = format!("SELECT {COLUMNS} {ROWS} {CONDITION} {BEHIND} LIMIT $11");
+        let age = query.older_than.map(|age| age.as_secs_f64());
+        let lsn = page.position.map(|position| position.commit_lsn.to_string());
+        let tx_index = page.position.map(|position| i64::from(position.tx_index));
+        let parameters: [&(dyn ToSql + Sync); 11] = [
+            &self.consumer,
+            &self.generation,
+            &query.state.names(),
+            &query.ordering_key,
+            &query.error_code,
+            &age,
+            &query.until,
+            &page.event_id,
+            &lsn,
+            &tx_index,
+            &i64::from(page.limit),
+        ];
+        let rows = client.query(&sql, &parameters).await.map_err(failed("list the inbox"))?;
+        Ok(rows.iter().map(event_of).collect())
     }
 
-    /// Returns one row with its message. The data are shown as JSON or text where possible.
+    /// Counts the events that match.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database reports an error.
+    pub async fn count(&self, client: &SqlClient, query: &InboxQuery) -> Result<u64, InboxError> {
+        // spliced: parts that `page` also reads.
+        let sql = format!("SELECT count(*) {ROWS} {CONDITION}");
+        let age = query.older_than.map(|age| age.as_secs_f64());
+        let parameters: [&(dyn ToSql + Sync); 7] = [
+            &self.consumer,
+            &self.generation,
+            &query.state.names(),
+            &query.ordering_key,
+            &query.error_code,
+            &age,
+            &query.until,
+        ];
+        let row = client.query_one(&sql, &parameters).await.map_err(failed("count the inbox"))?;
+        Ok(row.get::<_, i64>(0).unsigned_abs())
+    }
+
+    /// Returns the time of the database's server.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database reports an error.
+    pub async fn moment(&self, client: &SqlClient) -> Result<SystemTime, InboxError> {
+        let row = client.query_one("SELECT now()", &[]).await;
+        Ok(row.map_err(failed("read the server's clock"))?.get(0))
+    }
+
+    /// Returns one event with its message. Only unfinished events have one.
     ///
     /// # Errors
     ///
     /// Fails if there is no such event, or if the database reports an error.
-    pub async fn show(&self, client: &SqlClient, event_id: &str) -> Result<Value, InboxError> {
-        // spliced: COLUMNS and ROWS, which `list` also reads.
+    pub async fn show(
+        &self,
+        client: &SqlClient,
+        event_id: &str,
+    ) -> Result<(InboxEvent, Option<StoredMessage>), InboxError> {
+        // spliced: parts that `page` also reads.
         let sql = format!(
-            "SELECT (({COLUMNS})::jsonb || jsonb_build_object(
-                'message', convert_from(i.message, 'UTF8')::jsonb))::text,
-                decode(convert_from(i.message, 'UTF8')::jsonb ->> 'data', 'base64')
+            "SELECT {COLUMNS}, convert_from(i.message, 'UTF8')::jsonb ->> 'attributes' AS attributes,
+                    decode(convert_from(i.message, 'UTF8')::jsonb ->> 'data', 'base64') AS data
               {ROWS} AND i.event_id = $3"
         );
         let row = client.query_opt(&sql, &[&self.consumer, &self.generation, &event_id]).await;
         let row = row.map_err(failed("read the event"))?;
         let row = row.ok_or_else(|| self.missing(event_id))?;
-        let mut found = object(&row);
-        if let Some(data) = row.get::<_, Option<Vec<u8>>>(1) {
-            let stored = &mut found["message"]["data"];
-            *stored = contents(&data, stored.take());
-        }
-        Ok(found)
+        let attributes: Option<&str> = row.get("attributes");
+        let message = attributes.map(|attributes| StoredMessage {
+            attributes: serde_json::from_str(attributes).unwrap_or_default(),
+            data: row.get::<_, Option<Vec<u8>>>("data").unwrap_or_default(),
+        });
+        Ok((event_of(&row), message))
     }
 
     /// Makes events due at once, and resets the attempts of dead events. Returns the number of
@@ -180,20 +315,8 @@ impl ConsumerGeneration {
     ///
     /// Fails if an event does not exist or is finished, or if the database reports an error. Events
     /// before the failing one remain due.
-    pub async fn retry(
-        &self,
-        client: &mut SqlClient,
-        selection: &InboxSelection,
-    ) -> Result<u64, InboxError> {
-        let ids = match selection {
-            InboxSelection::Events(ids) => ids.clone(),
-            InboxSelection::AllDead => {
-                let sql = sql!("event_commands.sql", "dead_events");
-                let rows = client.query(sql, &[&self.consumer, &self.generation]).await;
-                rows.map_err(failed("find dead events"))?.iter().map(|row| row.get(0)).collect()
-            }
-        };
-        for id in &ids {
+    pub async fn retry(&self, client: &mut SqlClient, ids: &[String]) -> Result<u64, InboxError> {
+        for id in ids {
             let change = Change { set: RETRY, parts: &[], done: "tried again" };
             self.change(client, id, change).await?;
         }
@@ -226,7 +349,7 @@ impl ConsumerGeneration {
         let attributes = attributes.as_ref().map(Attributes::as_json);
         let says = replacement.attributes.as_ref().map(|map| EventFields::of(&map.into()));
         let says = says.unwrap_or_default();
-        let parts: [&(dyn tokio_postgres::types::ToSql + Sync); 8] = [
+        let parts: [&(dyn ToSql + Sync); 8] = [
             &replacement.data,
             &attributes,
             &says.event_type,
@@ -293,7 +416,7 @@ impl ConsumerGeneration {
                 AND status IN ('retrying', 'dead') AND message IS NOT NULL",
             change.set
         );
-        let mut parameters: Vec<&(dyn tokio_postgres::types::ToSql + Sync)> =
+        let mut parameters: Vec<&(dyn ToSql + Sync)> =
             vec![&self.consumer, &self.generation, &event_id];
         parameters.extend(change.parts);
         if transaction.execute(&sql, &parameters).await.map_err(broke())? == 0 {
@@ -386,34 +509,13 @@ pub struct EarlierEvents {
     pub pruned_before: Option<SystemTime>,
 }
 
-/// Returns data in a readable form: parsed JSON, else text, else base64 as stored.
-fn contents(data: &[u8], stored: Value) -> Value {
-    match std::str::from_utf8(data) {
-        Ok(text) => serde_json::from_str(text).unwrap_or_else(|_| Value::from(text)),
-        Err(_) => json!({ "base64": stored }),
-    }
-}
-
 struct Change<'a> {
     set: &'a str,
-    parts: &'a [&'a (dyn tokio_postgres::types::ToSql + Sync)],
+    parts: &'a [&'a (dyn ToSql + Sync)],
     done: &'static str,
 }
 
 /// Parses the JSON object in the first column.
 pub(crate) fn object(row: &Row) -> Value {
     serde_json::from_str(row.get(0)).unwrap_or(Value::Null)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn data_are_shown_as_what_they_are() {
-        let stored = || json!("AAAA");
-        assert_eq!(contents(b"{\"total\": 12.5}", stored()), json!({ "total": 12.5 }));
-        assert_eq!(contents("héllo".as_bytes(), stored()), json!("héllo"));
-        assert_eq!(contents(&[0xff, 0], stored()), json!({ "base64": "AAAA" }));
-    }
 }

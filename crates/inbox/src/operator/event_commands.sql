@@ -1,26 +1,35 @@
 -- part: columns
-json_build_object(
-  'event_id', i.event_id, 'status', i.status, 'attempts', i.attempts, 'ordering_key', i.ordering_key,
-  'event_type', i.event_type, 'version', i.version, 'commit_lsn', i.commit_lsn, 'tx_index', i.tx_index,
-  'occurred_at', i.occurred_at, 'received_at', i.received_at, 'done_at', i.done_at,
-  'next_attempt_at', CASE WHEN i.next_attempt_at < 'infinity' THEN i.next_attempt_at END,
-  'holds_its_key', coalesce(i.next_attempt_at = 'infinity' OR k.held_by = i.event_id, false),
-  'error_code', i.error_code, 'last_error', i.last_error,
-  'message_bytes', coalesce(octet_length(i.message), 0))
+i.event_id, i.status, i.attempts, i.ordering_key, i.event_type, i.version,
+i.commit_lsn::text AS commit_lsn, i.tx_index, i.occurred_at, i.received_at, i.done_at,
+CASE WHEN i.next_attempt_at < 'infinity' THEN i.next_attempt_at END AS next_attempt_at,
+coalesce(i.next_attempt_at = 'infinity' OR k.held_by = i.event_id, false) AS holds_its_key,
+i.error_code, i.last_error, coalesce(octet_length(i.message), 0) AS message_bytes
 
 -- part: rows
 FROM public.app_inbox AS i LEFT JOIN public.app_inbox_key AS k
    ON k.consumer = i.consumer AND k.generation = i.generation AND k.ordering_key = i.ordering_key
 WHERE i.consumer = $1 AND i.generation = $2
 
+-- part: condition
+AND i.status = ANY ($3) AND ($4::text IS NULL OR i.ordering_key = $4)
+AND ($5::text IS NULL OR i.error_code = $5)
+AND ($6::float8 IS NULL OR i.received_at < coalesce($7, now()) - make_interval(secs => $6))
+AND ($7::timestamptz IS NULL OR i.received_at < $7)
+
+-- part: behind
+AND ($8::text IS NULL
+     OR (coalesce(i.commit_lsn, 'FFFFFFFF/FFFFFFFF'), coalesce(i.tx_index, 2147483647), i.arrival)
+        > (SELECT coalesce(b.commit_lsn, 'FFFFFFFF/FFFFFFFF'), coalesce(b.tx_index, 2147483647), b.arrival
+             FROM public.app_inbox AS b
+            WHERE b.consumer = $1 AND b.generation = $2 AND b.event_id = $8))
+AND ($9::text IS NULL
+     OR (coalesce(i.commit_lsn, 'FFFFFFFF/FFFFFFFF'), coalesce(i.tx_index, 2147483647)::int8)
+        > ($9::pg_lsn, $10::int8))
+ORDER BY i.commit_lsn, i.tx_index, i.arrival
+
 -- name: find
 SELECT consumer, generation FROM public.app_inbox_consumer
  WHERE consumer = $1 OR $1 IS NULL ORDER BY consumer
-
--- name: dead_events
-SELECT event_id FROM public.app_inbox
- WHERE consumer = $1 AND generation = $2 AND status = 'dead' AND message IS NOT NULL
- ORDER BY commit_lsn, tx_index, arrival
 
 -- name: ordering_key
 SELECT ordering_key FROM public.app_inbox

@@ -45,7 +45,7 @@ impl UnfinishedRebuild {
             Some(schema) => format!(
                 "a rebuild beside began {minutes} min ago and is not finished: schema {schema} has a part of generation \
                  {generation}, and the read model in use is untouched; {finish}, or `walrelay consumer rebuild {consumer} \
-                 --abandon` to give it up"
+                 --cancel` to cancel it"
             ),
         }
     }
@@ -60,13 +60,10 @@ mod tests {
         let mut rebuild = UnfinishedRebuild { generation: 3, schema: None, seconds: 125.0 };
         let text = rebuild.report("billing");
         assert!(text.contains("2 min ago") && text.contains("a part of generation 3"), "{text}");
-        assert!(
-            text.contains("walrelay consumer rebuild") && !text.contains("--abandon"),
-            "{text}"
-        );
+        assert!(text.contains("walrelay consumer rebuild") && !text.contains("--cancel"), "{text}");
         rebuild.schema = Some("fresh".into());
         let beside = rebuild.report("billing");
         assert!(beside.contains("schema fresh") && beside.contains("untouched"), "{beside}");
-        assert!(beside.contains("walrelay consumer rebuild billing --abandon"), "{beside}");
+        assert!(beside.contains("walrelay consumer rebuild billing --cancel"), "{beside}");
     }
 }

@@ -9,7 +9,7 @@ use crate::rows::unsettled_rows::SourceTable;
 use pgoutput_parser::{Lsn, Position};
 use tokio::io::DuplexStream;
 use tokio::task::JoinSet;
-use walrelay_core::{WalBudgetLimit, WalRetentionLimit};
+use walrelay_core::WalRetentionLimit;
 use walrelay_outbox_store::{DispatchStore, RecordedRow, SessionStore, read_relay_row};
 use walrelay_pg_client::{ConnectConfig, SqlClient, connect_sql};
 use walrelay_pg_replication::{
@@ -26,9 +26,8 @@ use super::transaction_grouping::TransactionGrouping;
 use crate::lifecycle::postgres_server::lease_of;
 use walrelay_errors::Chain;
 use walrelay_relay::error::RelayError;
-use walrelay_relay::lifecycle::server::{Connected, Database, Holder, Positions, Server};
+use walrelay_relay::lifecycle::server::{Connected, Database, Positions, Server};
 use walrelay_relay::settings::Settings;
-use walrelay_relay::stream::wal_end::WalEnd;
 
 /// The buffer of the in-memory socket in bytes. A full buffer creates back-pressure.
 const SOCKET_BYTES: usize = 256 << 10;
@@ -188,18 +187,6 @@ impl Database for TableDatabase {
         self.first_index
     }
 
-    async fn check(&mut self) -> Result<(), RelayError> {
-        Ok(())
-    }
-
-    async fn holder(&mut self) -> Result<Option<Holder>, RelayError> {
-        Ok(None)
-    }
-
-    async fn end_holder(&mut self, _: &Holder) -> Result<(), RelayError> {
-        Ok(())
-    }
-
     async fn settled(&mut self) -> Result<Lsn, RelayError> {
         Ok(Lsn::ZERO)
     }
@@ -208,10 +195,6 @@ impl Database for TableDatabase {
         let wal_end = self.consistent_point;
         let confirmed_flush = Lsn::new(wal_end.as_u64() - 1);
         Ok(Positions { confirmed_flush, wal_end, retention: WalRetentionLimit::Unlimited })
-    }
-
-    fn measure_wal(&self, _: WalBudgetLimit) -> WalEnd {
-        WalEnd::measured(async |_| {})
     }
 
     async fn into_store(

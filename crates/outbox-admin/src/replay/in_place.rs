@@ -1,5 +1,5 @@
-//! A replay in place: the same event loop, but rows go into dispatch state instead of Pub/Sub. They
-//! are inserted before the pending rows of their keys.
+//! The publishers of a replay in place: rows go into dispatch state instead of Pub/Sub. They are
+//! inserted before the pending rows of their keys.
 //!
 //! The loop runs twice. The first run collects the keys of the rows, so that these keys can be
 //! held. The second run inserts the rows of each held key.
@@ -22,12 +22,12 @@ pub const HELD_KEYS_MAX: usize = 10_000;
 
 /// Publishes nothing, and collects the keys of all batches, up to one more than the maximum.
 #[derive(Debug, Clone, Default)]
-pub struct KeysSeen(Arc<Mutex<BTreeSet<(Topic, String)>>>);
+pub(super) struct KeysSeen(Arc<Mutex<BTreeSet<(Topic, String)>>>);
 
 impl KeysSeen {
     /// Returns topic and ordering key of each key, in order.
     #[must_use]
-    pub fn keys(&self) -> Vec<(Topic, String)> {
+    pub(super) fn keys(&self) -> Vec<(Topic, String)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 }
@@ -48,7 +48,7 @@ impl Publisher for KeysSeen {
 
 /// Writes rows into dispatch state instead of Pub/Sub, if the replay holds their keys.
 #[derive(Debug, Clone)]
-pub struct HistoryWriter(Arc<Writing>);
+pub(super) struct HistoryWriter(Arc<Writing>);
 
 #[derive(Debug)]
 struct Writing {
@@ -72,7 +72,7 @@ struct Rows {
 impl HistoryWriter {
     /// Creates the writer of this replay for the dispatch state of `store` on this server.
     #[must_use]
-    pub fn new(
+    pub(super) fn new(
         connect: ConnectConfig,
         server: ServerIdentity,
         store: DispatchStore,

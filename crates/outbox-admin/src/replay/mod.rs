@@ -1,37 +1,53 @@
-//! A replay: the loop of [`stream`](walrelay_relay::stream) over a temporary copy of an anchor, into another
-//! topic.
+//! A replay publishes rows again, to another topic or in place. It reads them from the WAL behind an
+//! anchor or from the tables. [`ReplayJob`] is one replay.
 //!
 //! ```text
-//! anchor ── copy, gone with its connection ──▶ selected rows ──▶ lanes ──▶ paced publishes ──▶ topic
-//!                                                                  └─▶ how far it has come ──▶ app_outbox_replay
+//! temporary copy of an anchor, or the tables ──▶ selected rows ──▶ lanes ──▶ rate limit ──▶ topic
+//!                                                                    └─▶ progress ──▶ app_outbox_replay
 //! ```
 //!
-//! The live slot is not touched, and no dispatch state is read or written. Refused rows are
-//! retried. A row that Pub/Sub never accepts ends the replay or is skipped. An [in-place](in_place)
-//! replay instead writes its rows into dispatch state, from where the relay publishes them.
+//! Each pass over the rows is the loop of [`stream`](walrelay_relay::stream). The live slot is not
+//! touched. To another topic, no dispatch state is read or written. Refused rows are retried, and a
+//! row that Pub/Sub never accepts ends the replay or is skipped. [In place](run), the rows are written
+//! into dispatch state, from where the relay publishes them.
 
-mod backfill_rows;
+mod anchor_copy;
+mod cancel;
 mod in_place;
+mod pass;
+mod plan;
 mod rate_limited;
+mod record;
+mod replay_database;
+mod replay_error;
 mod replay_progress;
+mod replay_step;
 mod request;
 mod routed_rows;
-mod server;
+mod run;
 mod store;
+mod table_server;
 
 use std::time::Duration;
 
 use pgoutput_parser::Lsn;
 use walrelay_core::{OnDead, ReplaySelection, WalBudgetLimit};
 
-pub use backfill_rows::{BACKFILL_END, BackfillRequest, BackfillServer, Beginning};
-pub use in_place::{HELD_KEYS_MAX, HistoryWriter, KeysSeen};
+pub use cancel::{CancellableReplay, CancelledRows};
+pub use in_place::HELD_KEYS_MAX;
+pub use pass::ReplayEnv;
 pub use rate_limited::RateLimited;
+pub use record::{ReplayEnd, ReplayJob, ReplayProgress, read_replay, read_replays};
+pub use replay_error::{ReplayError, RowCount};
 pub use replay_progress::Tally;
-pub use request::{Destination, Rate, Request, UnreadableRequest};
+pub use replay_step::{ReadProgress, RelayWork, ReplayStep, ReplaySteps, ReplayWait};
+pub use request::{
+    DeadRows, Destination, OrderedSource, OrderedTable, OrderedWal, Rate, ReplayOrder,
+    ReplayRequest, ReplaySource, TableRows, WalRows,
+};
 pub use routed_rows::RoutedRows;
-pub use server::AnchorCopy;
-pub use store::{DeadRows, Keeping, Progress, ReplayStore};
+pub use run::{ReplayCounts, ReplayDone, RestInPlace};
+pub use store::{Keeping, Progress, ReplayStore};
 
 use walrelay_relay::lifecycle::session::SessionSettings;
 use walrelay_relay::settings::{RelaySettings, Until};

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use crate::replay_row::{advance_replay, note_resumption};
 use pgoutput_parser::{Lsn, Position};
 use walrelay_core::{ClaimAnswer, ClaimKey, Finished, RecordReason, RowToRecord, Topic};
 use walrelay_outbox_store::{
@@ -11,17 +10,10 @@ use walrelay_outbox_store::{
 use walrelay_pg_client::{ConnectConfig, SqlClient, connect_sql};
 use walrelay_pg_replication::{ServerIdentity, read_server_identity};
 
+use super::record::{ReplayProgress, advance_replay};
 use super::replay_progress::Tally;
-use crate::recovery::{ResumePoint, ResumePoints};
-
-/// The treatment of a row that Pub/Sub never accepts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DeadRows {
-    /// The replay ends at the row.
-    Stop,
-    /// The replay logs the row and skips it.
-    LeaveOut,
-}
+use super::request::DeadRows;
+use crate::recovery::ResumePoints;
 
 /// Whether the progress of a replay is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,12 +26,10 @@ pub enum Keeping {
 
 /// Stores the progress of a replay.
 pub trait Progress: Send + 'static {
-    /// Records that everything before this position is published, and the number of rows. `passed`
-    /// is the new aggregate to resume a backfill at, if it has changed.
+    /// Records the progress. `resume_at` is `None` unless it has moved.
     fn note(
         &mut self,
-        settled: (Lsn, u64),
-        passed: Option<ResumePoint>,
+        progress: ReplayProgress,
     ) -> impl Future<Output = Result<(), StoreFailure>> + Send;
 }
 
@@ -52,13 +42,13 @@ pub struct ReplayStore<P> {
     pub dead_rows: DeadRows,
     /// The progress for display.
     pub tally: Tally,
-    /// In a backfill: the aggregates to resume at.
+    /// In a replay of the table: the aggregates to resume at.
     pub marks: Option<ResumePoints>,
 }
 
 /// Stores progress in `app_outbox_replay`.
 #[derive(Debug)]
-pub struct ProgressTable {
+pub(super) struct ProgressTable {
     pub(super) connect: ConnectConfig,
     /// A session proven to be on `server` (I11).
     pub(super) client: Option<SqlClient>,
@@ -67,19 +57,10 @@ pub struct ProgressTable {
 }
 
 impl Progress for ProgressTable {
-    async fn note(
-        &mut self,
-        settled: (Lsn, u64),
-        passed: Option<ResumePoint>,
-    ) -> Result<(), StoreFailure> {
+    async fn note(&mut self, progress: ReplayProgress) -> Result<(), StoreFailure> {
         let id = self.id.clone();
-        let noted = advance_replay(self.client().await?, &id, settled).await;
-        noted.map_err(|error| StoreFailure::Unavailable(Box::new(error)))?;
-        if let Some(ResumePoint { table, key }) = passed {
-            let place = note_resumption(self.client().await?, &id, (table, &key)).await;
-            place.map_err(|error| StoreFailure::Unavailable(Box::new(error)))?;
-        }
-        Ok(())
+        let noted = advance_replay(self.client().await?, &id, &progress).await;
+        noted.map_err(|error| StoreFailure::Unavailable(Box::new(error)))
     }
 }
 
@@ -172,9 +153,10 @@ impl<P: Progress> Store for ReplayStore<P> {
 
     async fn note_settled(&mut self, settled: Lsn) -> Result<(), StoreFailure> {
         self.tally.settled_to(settled);
-        let passed = self.marks.as_ref().and_then(|marks| marks.settled_to(settled));
+        let resume_at = self.marks.as_ref().and_then(|marks| marks.settled_to(settled));
+        let rows = self.tally.published();
         match &mut self.progress {
-            Some(progress) => progress.note((settled, self.tally.published()), passed).await,
+            Some(progress) => progress.note(ReplayProgress { settled, rows, resume_at }).await,
             None => Ok(()),
         }
     }

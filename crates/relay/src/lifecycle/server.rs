@@ -55,17 +55,21 @@ pub trait Database: Send {
         async { Ok(()) }
     }
 
-    /// Rejects a server that is not set up for this relay.
-    fn check(&mut self) -> impl Future<Output = Result<(), RelayError>> + Send;
+    /// Rejects a server that is not set up for this relay. A stream without a live slot has fewer
+    /// requirements, and nothing to check.
+    fn check(&mut self) -> impl Future<Output = Result<(), RelayError>> + Send {
+        async { Ok(()) }
+    }
 
-    /// Returns the holder of the slot, if there is one.
-    fn holder(&mut self) -> impl Future<Output = Result<Option<Holder>, RelayError>> + Send;
+    /// Returns the holder of the slot, if there is one. A slot of this connection alone has none.
+    fn holder(&mut self) -> impl Future<Output = Result<Option<Holder>, RelayError>> + Send {
+        async { Ok(None) }
+    }
 
-    /// Ends the holder's session.
-    fn end_holder(
-        &mut self,
-        holder: &Holder,
-    ) -> impl Future<Output = Result<(), RelayError>> + Send;
+    /// Ends the session of a holder that [`holder`](Self::holder) has returned.
+    fn end_holder(&mut self, _: &Holder) -> impl Future<Output = Result<(), RelayError>> + Send {
+        async { Ok(()) }
+    }
 
     /// Returns the settled position on the relay's own record. If the slot is behind that position,
     /// the stream starts there: a server before 17 moves the slot back at a clean restart. The
@@ -83,8 +87,10 @@ pub trait Database: Send {
     fn positions(&mut self) -> impl Future<Output = Result<Positions, RelayError>> + Send;
 
     /// Starts to measure the end of WAL until the receiver is dropped. The measurements become more
-    /// frequent near `budget`.
-    fn measure_wal(&self, budget: WalBudgetLimit) -> WalEnd;
+    /// frequent near `budget`. A stream with a fixed end has nothing to measure.
+    fn measure_wal(&self, _: WalBudgetLimit) -> WalEnd {
+        WalEnd::measured(async |_| {})
+    }
 
     /// Opens dispatch state for the new session, on this server.
     fn into_store(

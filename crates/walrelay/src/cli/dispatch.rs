@@ -1,14 +1,11 @@
 //! The command line of `walrelay dispatch`.
 
-use std::path::PathBuf;
-use std::time::Duration;
-
 use clap::{Args, Subcommand};
-use pgoutput_parser::Position;
 use walrelay_outbox_store::{DispatchStatus, StateFilter};
 
-use super::ARGUMENTS;
-use crate::options::values::{behind, count, duration, event_id, reason, word};
+use super::failed_events::{EditFileArgs, EventFilterArgs, PageArgs};
+use super::{ARGUMENTS, ConfirmArgs};
+use crate::options::values::{event_id, reason, word};
 use crate::options::{DatabaseOptions, OutputOptions, ProjectOption};
 
 /// `walrelay dispatch`.
@@ -35,8 +32,7 @@ pub enum DispatchActionArgs {
     ///
     /// Not rows with BAD_HEADERS or TOO_LARGE: they were recorded without a part, and edit completes them.
     ///
-    /// Rows by their ids, or all dead and retrying ones that match the filters: their number is told,
-    /// and whoever sits at a terminal is asked.
+    /// Name rows by their ids, or select all dead and retrying rows that match filters. A selection asks first.
     #[command(after_help = "Examples:\n  walrelay dispatch retry 6f1c9a9e-…\n  \
         walrelay dispatch retry --all-dead\n  walrelay dispatch retry --topic order.events")]
     Retry(DispatchRetryArgs),
@@ -55,7 +51,7 @@ pub enum DispatchActionArgs {
     Edit(DispatchEditArgs),
     /// Discard rows for good; the reason stays in the table.
     ///
-    /// Rows by their ids, or all dead ones that match the filters: their number is told and asked about.
+    /// Name rows by their ids, or select all dead rows that match filters. The command asks first.
     #[command(after_help = "Examples:\n  \
         walrelay dispatch discard 6f1c9a9e-… --reason 'test order, agreed with billing'\n  \
         walrelay dispatch discard --topic test.events --reason 'load test' --yes")]
@@ -81,34 +77,15 @@ pub struct DispatchRowsArgs {
     /// Only rows of this topic, short or full name.
     #[arg(long, value_name = "TOPIC")]
     pub topic: Option<String>,
-    /// Only rows of this ordering key.
-    #[arg(long, value_name = "KEY")]
-    pub key: Option<String>,
-    /// Only rows whose last failure has this code, as in NOT_FOUND.
-    #[arg(long, value_name = "CODE")]
-    pub error: Option<String>,
-    /// Only rows parked longer ago than this, as in 1h.
-    #[arg(long, value_name = "DURATION", value_parser = duration("0s", "3650d"))]
-    pub older_than: Option<Duration>,
+    #[command(flatten)]
+    pub filters: EventFilterArgs,
 }
 
 impl DispatchRowsArgs {
     /// Returns whether at least one filter is given.
     pub(crate) fn is_given(&self) -> bool {
-        let texts = [&self.topic, &self.key, &self.error];
-        self.status.is_some() || self.older_than.is_some() || texts.into_iter().any(Option::is_some)
+        self.status.is_some() || self.topic.is_some() || self.filters.is_given()
     }
-}
-
-/// What is acted on when no ids are given.
-#[derive(Debug, Args)]
-#[command(next_help_heading = ARGUMENTS)]
-pub struct BulkArgs {
-    #[command(flatten)]
-    pub filters: DispatchRowsArgs,
-    /// Do not ask.
-    #[arg(short, long)]
-    pub yes: bool,
 }
 
 /// `walrelay dispatch list`.
@@ -117,15 +94,8 @@ pub struct BulkArgs {
 pub struct DispatchListArgs {
     #[command(flatten)]
     pub rows: DispatchRowsArgs,
-    /// How many rows at most; 1 to 100000 [default: 100].
-    #[arg(long, value_name = "COUNT", value_parser = count(1_u32, 100_000))]
-    pub limit: Option<u32>,
-    /// Every row that matches, in place of a page.
-    #[arg(long, conflicts_with = "limit")]
-    pub all: bool,
-    /// Only rows behind this position, which the page before it names, or of later transactions than this LSN.
-    #[arg(long, value_name = "POSITION", value_parser = behind)]
-    pub after: Option<Position>,
+    #[command(flatten)]
+    pub page: PageArgs,
     #[command(flatten)]
     pub output: OutputOptions,
     #[command(flatten)]
@@ -158,7 +128,9 @@ pub struct DispatchRetryArgs {
     #[arg(long, conflicts_with = "status")]
     pub all_dead: bool,
     #[command(flatten)]
-    pub rows: BulkArgs,
+    pub rows: DispatchRowsArgs,
+    #[command(flatten)]
+    pub confirm: ConfirmArgs,
     #[command(flatten)]
     pub project: ProjectOption,
     #[command(flatten)]
@@ -172,12 +144,8 @@ pub struct DispatchEditArgs {
     /// Event id of the row.
     #[arg(value_name = "ID", value_parser = event_id)]
     pub id: String,
-    /// File whose bytes become the payload.
-    #[arg(long, value_name = "FILE", required_unless_present_any = ["attributes_file", "set_topic", "set_key"])]
-    pub payload_file: Option<PathBuf>,
-    /// File with a JSON object of strings, which replaces the attributes that are not the relay's own.
-    #[arg(long, value_name = "FILE")]
-    pub attributes_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub files: EditFileArgs,
     /// Another topic, short or full name, for a row whose topic cannot exist.
     #[arg(long, value_name = "TOPIC")]
     pub set_topic: Option<String>,
@@ -202,7 +170,9 @@ pub struct DispatchDiscardArgs {
     #[arg(long, value_name = "TEXT", required = true, value_parser = reason)]
     pub reason: String,
     #[command(flatten)]
-    pub rows: BulkArgs,
+    pub rows: DispatchRowsArgs,
+    #[command(flatten)]
+    pub confirm: ConfirmArgs,
     #[command(flatten)]
     pub project: ProjectOption,
     #[command(flatten)]

@@ -2,13 +2,12 @@
 
 #![expect(missing_docs, reason = "doc comments are the text of --help; groups are named by type")]
 
-use std::path::PathBuf;
-use std::time::Duration;
+use clap::{Args, Subcommand};
+use walrelay_inbox::operator::event_commands::InboxState;
 
-use clap::{ArgGroup, Args, Subcommand};
-
-use super::ARGUMENTS;
-use crate::options::values::{count, duration, reason};
+use super::failed_events::{EditFileArgs, EventFilterArgs, PageArgs};
+use super::{ARGUMENTS, ConfirmArgs};
+use crate::options::values::{reason, word};
 use crate::options::{ConnectionOptions, OutputOptions};
 
 /// `walrelay inbox`.
@@ -39,6 +38,8 @@ pub enum InboxActionArgs {
     #[command(after_help = "Example:\n  walrelay inbox show 6f1c9a9e-…")]
     Show(InboxShowArgs),
     /// Make events due at once; dead ones get a new round of attempts.
+    ///
+    /// Name events by their ids, or select all dead and retrying events that match filters. A selection asks first.
     #[command(after_help = "Examples:\n  walrelay inbox retry 6f1c9a9e-…\n  \
         walrelay inbox retry --all-dead")]
     Retry(InboxRetryArgs),
@@ -46,28 +47,50 @@ pub enum InboxActionArgs {
     #[command(after_help = "Example:\n  \
         walrelay inbox edit 6f1c9a9e-… --payload-file fixed.json")]
     Edit(InboxEditArgs),
-    /// Discard an event for good: its key continues, the reason stays in the table.
+    /// Discard events for good: their keys continue, the reason stays in the table.
+    ///
+    /// Name events by their ids, or select all dead events that match filters. The command asks first.
     #[command(after_help = "Example:\n  \
         walrelay inbox discard 6f1c9a9e-… --reason 'test order, agreed with billing'")]
     Discard(InboxDiscardArgs),
+}
+
+/// The values of `inbox --status`.
+const STATES: &[(&str, InboxState)] = &[
+    ("done", InboxState::Only("done")),
+    ("late", InboxState::Only("late")),
+    ("retrying", InboxState::Only("retrying")),
+    ("dead", InboxState::Only("dead")),
+    ("discarded", InboxState::Only("discarded")),
+    ("all", InboxState::Any),
+];
+
+/// Which events of the inbox.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = ARGUMENTS)]
+pub struct InboxEventsArgs {
+    /// Only events in this state.
+    #[arg(long, value_name = "STATUS", value_parser = word(STATES))]
+    pub status: Option<InboxState>,
+    #[command(flatten)]
+    pub filters: EventFilterArgs,
+}
+
+impl InboxEventsArgs {
+    /// Returns whether at least one filter is given.
+    pub(crate) fn is_given(&self) -> bool {
+        self.status.is_some() || self.filters.is_given()
+    }
 }
 
 /// `walrelay inbox list`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
 pub struct InboxListArgs {
-    /// Only events in this state.
-    #[arg(long, value_name = "STATUS", value_parser = ["done", "late", "retrying", "dead", "discarded"])]
-    pub status: Option<String>,
-    /// Only events of this ordering key.
-    #[arg(long, value_name = "KEY")]
-    pub key: Option<String>,
-    /// Only events received longer ago than this, as in 1h.
-    #[arg(long, value_name = "DURATION", value_parser = duration("0s", "3650d"))]
-    pub older_than: Option<Duration>,
-    /// How many events at most; 1 to 100000.
-    #[arg(long, value_name = "COUNT", default_value = "100", value_parser = count(1_u32, 100_000))]
-    pub limit: u32,
+    #[command(flatten)]
+    pub events: InboxEventsArgs,
+    #[command(flatten)]
+    pub page: PageArgs,
     #[command(flatten)]
     pub output: OutputOptions,
     #[command(flatten)]
@@ -89,19 +112,18 @@ pub struct InboxShowArgs {
 
 /// `walrelay inbox retry`.
 #[derive(Debug, Args)]
-#[command(group = ArgGroup::new("events").required(true).args(["ids", "all_dead"]))]
 #[command(next_help_heading = ARGUMENTS)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub struct InboxRetryArgs {
     /// Event ids.
     #[arg(value_name = "ID")]
     pub ids: Vec<String>,
     /// Every dead event of this consumer.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "status")]
     pub all_dead: bool,
-    /// Do not ask.
-    #[arg(short, long)]
-    pub yes: bool,
+    #[command(flatten)]
+    pub events: InboxEventsArgs,
+    #[command(flatten)]
+    pub confirm: ConfirmArgs,
     #[command(flatten)]
     pub place: InboxPlace,
 }
@@ -113,12 +135,8 @@ pub struct InboxEditArgs {
     /// Event id.
     #[arg(value_name = "ID")]
     pub id: String,
-    /// File whose bytes become the payload.
-    #[arg(long, value_name = "FILE", required_unless_present = "attributes_file")]
-    pub payload_file: Option<PathBuf>,
-    /// File with a JSON object of strings, which becomes all the attributes.
-    #[arg(long, value_name = "FILE")]
-    pub attributes_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub files: EditFileArgs,
     #[command(flatten)]
     pub place: InboxPlace,
 }
@@ -127,12 +145,16 @@ pub struct InboxEditArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
 pub struct InboxDiscardArgs {
-    /// Event id.
+    /// Event ids.
     #[arg(value_name = "ID")]
-    pub id: String,
+    pub ids: Vec<String>,
     /// Why; kept in the table.
     #[arg(long, value_name = "TEXT", required = true, value_parser = reason)]
     pub reason: String,
+    #[command(flatten)]
+    pub events: InboxEventsArgs,
+    #[command(flatten)]
+    pub confirm: ConfirmArgs,
     #[command(flatten)]
     pub place: InboxPlace,
 }

@@ -8,16 +8,14 @@ use std::time::SystemTime;
 use clap::{ArgGroup, Args};
 use walrelay_pg_client::{QualifiedName, Secret};
 
-use super::ARGUMENTS;
+use super::{ARGUMENTS, ConfirmArgs};
+use crate::options::PublishingOptions;
 use crate::options::values::{consumer_name, ordering_key, secret, text_form, time};
-use crate::options::{
-    ColumnOptions, DatabaseOptions, MessageOptions, PubSubOptions, StreamOptions,
-};
 
 /// `walrelay consumer rebuild`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-#[command(group(ArgGroup::new("source").args(["seek_to", "from_outbox", "into", "key", "abandon"]).required(true)))]
+#[command(group(ArgGroup::new("source").args(["from_time", "from_outbox", "into", "key", "cancel"]).required(true)))]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub struct ConsumerRebuildArgs {
     /// Name of the consumer.
@@ -25,7 +23,7 @@ pub struct ConsumerRebuildArgs {
     pub name: String,
     /// Apply again what was published since: 2026-01-31T12:00:00Z, or how long ago (7d).
     #[arg(long, value_name = "TIME", value_parser = time)]
-    pub seek_to: Option<SystemTime>,
+    pub from_time: Option<SystemTime>,
     /// Apply the rows of the outbox again, where the topic does not keep them: they are published to this
     /// topic, which nobody else uses.
     #[arg(long, value_name = "TOPIC")]
@@ -38,11 +36,11 @@ pub struct ConsumerRebuildArgs {
     #[arg(long, value_name = "KEY", requires = "handler", requires = "reset_function",
           value_parser = ordering_key)]
     pub key: Vec<String>,
-    /// Give up a rebuild that is not finished. The tables stay as they are.
+    /// Cancel a rebuild that is not finished. The tables stay as they are.
     #[arg(long)]
-    pub abandon: bool,
+    pub cancel: bool,
     /// Function that applies events, as for `walrelay consumer run`.
-    #[arg(long, value_name = "FUNCTION", conflicts_with_all = ["seek_to", "from_outbox", "abandon"])]
+    #[arg(long, value_name = "FUNCTION", conflicts_with_all = ["from_time", "from_outbox", "cancel"])]
     pub handler: Option<String>,
     /// Function f(text[]) or f(text) that takes back what the handler has made of keys; called with --key.
     #[arg(long, value_name = "FUNCTION", requires = "key", value_parser = text_form::<QualifiedName>)]
@@ -53,35 +51,26 @@ pub struct ConsumerRebuildArgs {
     pub switch_sql: Option<PathBuf>,
     /// Database of the outbox, if it is another than the consumer's. The password belongs in PGPASSWORD or a
     /// passfile.
-    #[arg(long, value_name = "URL", conflicts_with = "seek_to", value_parser = secret)]
+    #[arg(long, value_name = "URL", conflicts_with = "from_time", value_parser = secret)]
     pub outbox_url: Option<Secret>,
     /// Only rows of this aggregate type, where the consumer does not read all of them; may be given several
     /// times.
-    #[arg(long, value_name = "TYPE", conflicts_with = "seek_to")]
+    #[arg(long, value_name = "TYPE", conflicts_with = "from_time")]
     pub aggregate_type: Vec<String>,
     /// Leave out rows that are dead or that Pub/Sub would never take, and list them. Without it the command changes
     /// nothing if there is one.
-    #[arg(long, conflicts_with = "seek_to")]
+    #[arg(long, conflicts_with = "from_time")]
     pub skip_dead: bool,
     /// File with the SQL that empties the tables of the handler, such as TRUNCATE balances; runs in the
     /// transaction that begins the generation.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["into", "key", "abandon"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["into", "key", "cancel"])]
     pub reset_sql: Option<PathBuf>,
     /// Subscription to create and to read from then on; short or full name. Without it: the name of the one
     /// read so far with -g and the number of the generation, as in billing-g2.
-    #[arg(long, value_name = "SUBSCRIPTION", conflicts_with_all = ["from_outbox", "into", "key", "abandon"])]
+    #[arg(long, value_name = "SUBSCRIPTION", conflicts_with_all = ["from_outbox", "into", "key", "cancel"])]
     pub subscription: Option<String>,
-    /// Do not ask: rebuild without what `inbox edit` and `inbox discard` have decided, and empty the tables in use.
-    #[arg(long)]
-    pub yes: bool,
     #[command(flatten)]
-    pub database: DatabaseOptions,
+    pub confirm: ConfirmArgs,
     #[command(flatten)]
-    pub columns: ColumnOptions,
-    #[command(flatten)]
-    pub messages: MessageOptions,
-    #[command(flatten)]
-    pub pubsub: PubSubOptions,
-    #[command(flatten)]
-    pub stream: StreamOptions,
+    pub publishing: PublishingOptions,
 }

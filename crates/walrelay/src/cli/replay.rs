@@ -6,11 +6,9 @@ use clap::{Args, Subcommand};
 use pgoutput_parser::Lsn;
 use walrelay_core::Template;
 
-use super::ARGUMENTS;
+use super::{ARGUMENTS, ConfirmArgs};
 use crate::options::values::{anchor_name, count, lsn, replay_id, template, time, word};
-use crate::options::{
-    ColumnOptions, DatabaseOptions, MessageOptions, OutputOptions, PubSubOptions, StreamOptions,
-};
+use crate::options::{DatabaseOptions, OutputOptions, PublishingOptions};
 
 /// `walrelay replay start`.
 #[derive(Debug, Args)]
@@ -113,19 +111,10 @@ pub struct ReplayStartArgs {
     /// Leave out rows that Pub/Sub would never accept, and name them, instead of stopping there.
     #[arg(long)]
     pub skip_dead: bool,
-    /// Read and count the rows that would be published, and publish nothing.
-    #[arg(long)]
-    pub dry_run: bool,
     #[command(flatten)]
-    pub database: DatabaseOptions,
+    pub confirm: ConfirmArgs,
     #[command(flatten)]
-    pub columns: ColumnOptions,
-    #[command(flatten)]
-    pub messages: MessageOptions,
-    #[command(flatten)]
-    pub pubsub: PubSubOptions,
-    #[command(flatten)]
-    pub stream: StreamOptions,
+    pub publishing: PublishingOptions,
 }
 
 /// `walrelay replay list`.
@@ -161,15 +150,9 @@ pub struct ReplayResumeArgs {
     #[arg(long)]
     pub skip_dead: bool,
     #[command(flatten)]
-    pub database: DatabaseOptions,
+    pub confirm: ConfirmArgs,
     #[command(flatten)]
-    pub columns: ColumnOptions,
-    #[command(flatten)]
-    pub messages: MessageOptions,
-    #[command(flatten)]
-    pub pubsub: PubSubOptions,
-    #[command(flatten)]
-    pub stream: StreamOptions,
+    pub publishing: PublishingOptions,
 }
 
 /// `walrelay replay cancel`.
@@ -179,6 +162,8 @@ pub struct ReplayCancelArgs {
     /// Id of the replay.
     #[arg(value_name = "ID", value_parser = replay_id)]
     pub id: String,
+    #[command(flatten)]
+    pub confirm: ConfirmArgs,
     #[command(flatten)]
     pub database: DatabaseOptions,
 }

@@ -230,7 +230,7 @@ fn shown_lsn(lsn: Option<Lsn>) -> String {
 
 /// An anchor, as `anchor list -o json` prints it.
 #[derive(Debug, Serialize)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a field of the JSON")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a field of the documented JSON")]
 struct AnchorListing {
     anchor: String,
     slot: String,

@@ -78,7 +78,7 @@ pub async fn execute(config: ConsumerConfig, shutdown: &Shutdown) -> Result<(), 
             Source::Keys(of) => {
                 Box::pin(key_rebuild::rebuild(&mut client, (order, of), shutdown)).await
             }
-            Source::Abandon => rebuild_into::give_up(&mut client, &order.name).await,
+            Source::Cancel => rebuild_into::cancel(&mut client, order, shutdown).await,
         }
     } else if let ConsumerAction::ResetKey(order) = &config.action {
         Box::pin(run_until_shutdown(reset_key::execute(&mut client, order, shutdown), shutdown))

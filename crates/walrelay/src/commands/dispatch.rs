@@ -1,27 +1,23 @@
 //! `walrelay dispatch`: lists and changes rows that were not published at the first attempt.
 
 pub(super) mod attributes;
-mod bulk;
 pub(super) mod edit;
-mod show;
+mod message;
 
-use serde_json::Value;
+use walrelay_outbox_admin::AdminError;
 use walrelay_outbox_store::{
-    DispatchQuery, DispatchRow, DispatchStatus, DispatchStore, PageStart, StateFilter, relay_tables,
+    DispatchQuery, DispatchStatus, DispatchStore, PageStart, RetrySelection, StateFilter,
+    StoreError, relay_tables,
 };
 use walrelay_pg_client::{SqlClient, TableAccess, connect_sql, refuse_hidden_rows};
 use walrelay_relay::shutdown::Shutdown;
 
-use self::bulk::BulkAction;
-use self::show::{detail_json, detail_text, pretty, row_json, table};
+use super::failed_events::{self, Edited, EventDetail, FailedEvent, FailedEvents, PageBegin};
 use super::shared::cancellable::run_until_shutdown;
 use super::shared::preconditions::refuse_other_shards;
-use crate::config::{DispatchAction, DispatchConfig, DispatchList, OutputFormat};
+use crate::config::{ChangeMode, DispatchConfig, DispatchEdit, EventAction};
 use crate::error::Error;
-use crate::output::{Reader, print, print_part};
-
-/// Rows per query when all rows are listed. This bounds memory to some megabytes.
-const PAGE_ROWS: u32 = 1_000;
+use crate::output::print;
 
 /// Carries out the action and prints the result.
 ///
@@ -32,132 +28,89 @@ const PAGE_ROWS: u32 = 1_000;
 pub async fn execute(config: DispatchConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let connecting = async { Ok(connect_sql(&config.database.connect).await?) };
     let mut client = run_until_shutdown(connecting, shutdown).await?;
-    let store = DispatchStore::new(config.database.outbox.slot.clone());
-    let fits = refuse_other_shards(&client, &config.database.outbox);
+    let rows = DispatchRows { store: DispatchStore::new(config.database.outbox.slot.clone()) };
+    let is_read = matches!(config.action, EventAction::List(_) | EventAction::Show { .. });
+    let fits = async {
+        refuse_other_shards(&client, &config.database.outbox).await?;
+        if !is_read {
+            // Rows that row level security hides from UPDATE would silently stay unchanged.
+            refuse_hidden_rows(&client, &relay_tables()[..1], TableAccess::Update).await?;
+        }
+        Ok(())
+    };
     let done = match run_until_shutdown(fits, shutdown).await {
-        Ok(()) => act(&store, &mut client, &config.action, shutdown).await,
+        Ok(()) => failed_events::act(&rows, &mut client, &config.action, shutdown).await,
         Err(error) => Err(error),
     };
     client.close().await;
-    let looks = matches!(config.action, DispatchAction::List(_) | DispatchAction::Show { .. });
-    print(&done.map_err(|error| if looks { error.for_read_only_command() } else { error })?)
+    print(&done.map_err(|error| if is_read { error.for_read_only_command() } else { error })?)
 }
 
-async fn act(
-    store: &DispatchStore,
-    client: &mut SqlClient,
-    action: &DispatchAction,
-    shutdown: &Shutdown,
-) -> Result<String, Error> {
-    match action {
-        DispatchAction::List(asked) => {
-            run_until_shutdown(list(store, client, asked), shutdown).await
-        }
-        DispatchAction::Show { id, format } => {
-            let shown = async { Ok(store.show(client, id).await?) };
-            let detail = run_until_shutdown(shown, shutdown).await?;
-            Ok(match format {
-                OutputFormat::Json => pretty(&detail_json(&detail)),
-                OutputFormat::Text => detail_text(&detail),
-            })
-        }
-        DispatchAction::Retry(chosen) => {
-            refuse_hidden_changes(client).await?;
-            bulk::act(store, client, (BulkAction::Retry, chosen), shutdown).await
-        }
-        DispatchAction::Edit(asked) => {
-            refuse_hidden_changes(client).await?;
-            run_until_shutdown(edit::edit(store, client, asked), shutdown).await
-        }
-        DispatchAction::Discard { chosen, reason } => {
-            refuse_hidden_changes(client).await?;
-            bulk::act(store, client, (BulkAction::Discard(reason), chosen), shutdown).await
-        }
-    }
+/// The rows of dispatch state of one slot.
+struct DispatchRows {
+    store: DispatchStore,
 }
 
-/// Refuses if row level security hides rows from UPDATE: such rows would silently stay unchanged.
-async fn refuse_hidden_changes(client: &SqlClient) -> Result<(), Error> {
-    Ok(refuse_hidden_rows(client, &relay_tables()[..1], TableAccess::Update).await?)
-}
+impl FailedEvents for DispatchRows {
+    type Query = DispatchQuery;
+    type Edit = DispatchEdit;
 
-/// Lists one page and the number of further rows, or all pages.
-async fn list(
-    store: &DispatchStore,
-    client: &SqlClient,
-    asked: &DispatchList,
-) -> Result<String, Error> {
-    let behind = asked.after.map(|position| PageStart { position, event_id: None });
-    let Some(limit) = asked.limit else {
-        return list_all(store, client, (asked, behind)).await;
-    };
-    let rows = store.page(client, &asked.query, behind.as_ref(), limit).await?;
-    match asked.format {
-        OutputFormat::Json => Ok(json_of(&rows)),
-        OutputFormat::Text => {
-            let footer = footer(store, client, (&asked.query, &rows, limit)).await?;
-            let body = if rows.is_empty() { String::new() } else { table(&rows) };
-            Ok(body + &footer)
-        }
-    }
-}
+    const NOUN: &'static str = "row";
+    const HAS_TOPICS: bool = true;
+    const NEED_EDIT: &'static str = "they were recorded without headers that could not be read, or without a value that is too large; `walrelay \
+         dispatch list` with `--error BAD_HEADERS` or `--error TOO_LARGE` has them, and `walrelay dispatch edit ID` with \
+         `--attributes-file FILE` or `--payload-file FILE` completes one";
 
-async fn list_all(
-    store: &DispatchStore,
-    client: &SqlClient,
-    (asked, mut behind): (&DispatchList, Option<PageStart>),
-) -> Result<String, Error> {
-    let mut all = Vec::new();
-    let mut count = 0;
-    loop {
-        let page = store.page(client, &asked.query, behind.as_ref(), PAGE_ROWS).await?;
-        let Some(last) = page.last() else { break };
-        behind = Some(PageStart::from(last));
-        count += page.len();
-        match asked.format {
-            // JSON output is one value, so all rows are collected first. Without their messages
-            // rows are small.
-            OutputFormat::Json => all.extend(page),
-            OutputFormat::Text if print_part(&table(&page))? == Reader::Gone => break,
-            OutputFormat::Text => {}
-        }
-    }
-    match asked.format {
-        OutputFormat::Json => Ok(json_of(&all)),
-        OutputFormat::Text => Ok(format!("{count} row(s)\n")),
-    }
-}
-
-fn json_of(rows: &[DispatchRow]) -> String {
-    pretty(&Value::Array(rows.iter().map(row_json).collect()))
-}
-
-/// Returns the total count with the option that shows the next page. It also counts the rows that
-/// are not listed because nobody has to act on them.
-async fn footer(
-    store: &DispatchStore,
-    client: &SqlClient,
-    (query, rows, limit): (&DispatchQuery, &[DispatchRow], u32),
-) -> Result<String, Error> {
-    let mut text = String::new();
-    if let Some(last) = rows.last().filter(|_| rows.len() >= limit as usize) {
-        let total = store.count(client, query).await?;
-        text.push_str(&format!(
-            "{} of {total} row(s); the next: --after {}, or --all\n",
-            rows.len(),
-            last.position
-        ));
-    } else if rows.is_empty() {
-        text.push_str(match query.state {
-            StateFilter::NeedsPerson => "no row needs a person\n",
-            StateFilter::Open | StateFilter::Queued | StateFilter::Only(_) | StateFilter::Any => {
-                "no row matches\n"
-            }
+    async fn page(
+        &self,
+        client: &SqlClient,
+        query: &DispatchQuery,
+        behind: Option<&PageBegin>,
+        limit: u32,
+    ) -> Result<Vec<FailedEvent>, Error> {
+        let behind = behind.and_then(|begin| {
+            Some(PageStart { position: begin.position?, event_id: begin.event_id.clone() })
         });
+        let rows = self.store.page(client, query, behind.as_ref(), limit).await?;
+        Ok(rows.into_iter().map(message::event_of).collect())
     }
-    if query.state == StateFilter::NeedsPerson {
+
+    async fn count(&self, client: &SqlClient, query: &DispatchQuery) -> Result<u64, Error> {
+        Ok(self.store.count(client, query).await?)
+    }
+
+    async fn until_now(
+        &self,
+        client: &SqlClient,
+        query: &DispatchQuery,
+    ) -> Result<DispatchQuery, Error> {
+        let until = Some(self.store.moment(client).await?);
+        Ok(DispatchQuery { until, ..query.clone() })
+    }
+
+    fn retrying_instead(&self, query: &DispatchQuery) -> Option<DispatchQuery> {
+        let state = StateFilter::Only(DispatchStatus::Retrying);
+        (query.state == StateFilter::Only(DispatchStatus::Dead))
+            .then(|| DispatchQuery { state, ..query.clone() })
+    }
+
+    fn none(&self, query: &DispatchQuery) -> &'static str {
+        match query.state {
+            StateFilter::NeedsPerson => "no row needs a person",
+            StateFilter::Open | StateFilter::Queued | StateFilter::Only(_) | StateFilter::Any => {
+                "no row matches"
+            }
+        }
+    }
+
+    /// Counts the rows that are not listed because nobody has to act on them.
+    async fn not_listed(&self, client: &SqlClient, query: &DispatchQuery) -> Result<String, Error> {
+        let mut text = String::new();
+        if query.state != StateFilter::NeedsPerson {
+            return Ok(text);
+        }
         let count =
-            async |state| store.count(client, &DispatchQuery { state, ..query.clone() }).await;
+            async |state| self.store.count(client, &DispatchQuery { state, ..query.clone() }).await;
         let open = count(StateFilter::Only(DispatchStatus::Retrying)).await?
             + count(StateFilter::Only(DispatchStatus::Dead)).await?;
         let queued = count(StateFilter::Queued).await?;
@@ -173,6 +126,53 @@ async fn footer(
                 "{queued} row(s) are queued behind other rows of their keys: --status retrying\n"
             ));
         }
+        Ok(text)
     }
-    Ok(text)
+
+    async fn show(&self, client: &SqlClient, id: &str) -> Result<EventDetail, Error> {
+        Ok(message::detail_of(self.store.show(client, id).await?))
+    }
+
+    async fn retry(&self, client: &mut SqlClient, ids: &[String]) -> Result<u64, Error> {
+        Ok(self.store.retry(client, &RetrySelection::Events(ids.to_vec())).await?)
+    }
+
+    async fn discard_one(
+        &self,
+        client: &mut SqlClient,
+        id: &str,
+        reason: &str,
+    ) -> Result<(), Error> {
+        Ok(self.store.discard(client, id, reason).await?)
+    }
+
+    async fn discard(
+        &self,
+        client: &mut SqlClient,
+        ids: &[String],
+        reason: &str,
+    ) -> Result<u64, Error> {
+        Ok(self.store.discard_all(client, ids, reason).await?)
+    }
+
+    fn is_finished(error: &Error) -> bool {
+        matches!(
+            error,
+            Error::Store(AdminError::Store(
+                StoreError::AlreadyFinished { .. }
+                    | StoreError::UnknownEvent { .. }
+                    | StoreError::WithoutHeaders { .. }
+                    | StoreError::WithoutValue { .. }
+            ))
+        )
+    }
+
+    async fn edit(
+        &self,
+        client: &mut SqlClient,
+        edit: &DispatchEdit,
+        mode: ChangeMode,
+    ) -> Result<Edited, Error> {
+        edit::edit(&self.store, client, edit, mode).await
+    }
 }

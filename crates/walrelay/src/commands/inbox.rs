@@ -1,20 +1,22 @@
 //! `walrelay inbox`: lists and changes events that a consumer could not apply.
 
-use std::collections::BTreeMap;
-
-use serde_json::Value;
+use walrelay_inbox::InboxError;
 use walrelay_inbox::operator::event_commands::{
-    ConsumerGeneration, InboxFilter, InboxSelection, Replacement,
+    ConsumerGeneration, InboxEvent, InboxPage, InboxQuery, InboxState, Replacement, StoredMessage,
 };
 use walrelay_pg_client::{SqlClient, connect_sql};
+use walrelay_relay::observe::report::rfc3339;
 use walrelay_relay::shutdown::Shutdown;
 
 use super::dispatch::attributes::replace;
 use super::dispatch::edit::{read, read_attributes};
-use super::shared::consent::may_change;
-use crate::config::{ChangeMode, Consent, InboxAction, InboxConfig, OutputFormat};
+use super::failed_events::{
+    self, Edited, EventDetail, EventMessage, FailedEvent, FailedEvents, PageBegin, payload_json,
+};
+use super::shared::cancellable::run_until_shutdown;
+use crate::config::{ChangeMode, InboxConfig, InboxEdit};
 use crate::error::Error;
-use crate::output::{columns, print, shortened, visible};
+use crate::output::print;
 
 /// Carries out the action and prints the result.
 ///
@@ -23,162 +25,171 @@ use crate::output::{columns, print, shortened, visible};
 /// Postgres cannot be reached, the event does not exist or has the wrong status, or a file cannot
 /// be read.
 pub async fn execute(config: InboxConfig, shutdown: &Shutdown) -> Result<(), Error> {
-    let mut client = connect_sql(&config.connect).await?;
-    let done = act(&mut client, &config, shutdown).await;
+    let connecting = async { Ok(connect_sql(&config.connect).await?) };
+    let mut client = run_until_shutdown(connecting, shutdown).await?;
+    let done = async {
+        let place = ConsumerGeneration::find(&client, config.consumer.as_deref());
+        let events = InboxEvents { place: run_until_shutdown(found(place), shutdown).await? };
+        failed_events::act(&events, &mut client, &config.action, shutdown).await
+    };
+    let done = done.await;
     client.close().await;
     print(&done?)
 }
 
-async fn act(
-    client: &mut SqlClient,
-    config: &InboxConfig,
-    shutdown: &Shutdown,
-) -> Result<String, Error> {
-    let place = ConsumerGeneration::find(client, config.consumer.as_deref()).await?;
-    match &config.action {
-        InboxAction::List { filter, format } => {
-            let rows = place.list(client, filter).await?;
-            Ok(match format {
-                OutputFormat::Json => format!("{:#}\n", Value::from(rows)),
-                OutputFormat::Text => table(&rows),
-            })
-        }
-        InboxAction::Show { id, format } => {
-            let row = decoded(place.show(client, id).await?);
-            Ok(match format {
-                OutputFormat::Json => format!("{row:#}\n"),
-                OutputFormat::Text => detail(&row),
-            })
-        }
-        InboxAction::Retry { selection, consent } => {
-            if *selection == InboxSelection::AllDead && *consent == Consent::Asked {
-                let dead = Some("dead".to_owned());
-                let filter = InboxFilter {
-                    status: dead,
-                    ordering_key: None,
-                    older_than: None,
-                    limit: LIMIT,
-                };
-                let what =
-                    format!("retry {} dead event(s)", place.list(client, &filter).await?.len());
-                may_change((&what, ChangeMode::Ask), shutdown).await?;
-            }
-            let count = place.retry(client, selection).await?;
-            Ok(format!("{count} event(s) are due now, each when nothing of its key is before it\n"))
-        }
-        InboxAction::Edit { id, payload_file, attributes_file } => {
-            let data = payload_file.as_ref().map(|path| read(path)).transpose()?;
-            let (attributes, corrected) = match attributes_file {
-                None => (None, Vec::new()),
-                Some(path) => {
-                    let stored = decoded(place.show(client, id).await?);
-                    let mut attributes = attributes_of(&stored);
-                    let corrected = replace(&mut attributes, read_attributes(path)?)?;
-                    (Some(attributes), corrected)
-                }
-            };
-            place.edit(client, id, &Replacement { data, attributes }).await?;
-            let changed = match corrected.as_slice() {
-                [] => String::new(),
-                names => format!("changed of what describes the event: {}\n", names.join(", ")),
-            };
-            Ok(format!("{id} is edited and due now\n{changed}"))
-        }
-        InboxAction::Discard { id, reason } => {
-            place.discard(client, id, reason).await?;
-            Ok(format!("{id} is discarded\n"))
-        }
+async fn found<T>(place: impl Future<Output = Result<T, InboxError>>) -> Result<T, Error> {
+    Ok(place.await?)
+}
+
+/// The events of a consumer's inbox.
+struct InboxEvents {
+    place: ConsumerGeneration,
+}
+
+fn event_of(event: InboxEvent) -> FailedEvent {
+    FailedEvent {
+        event_id: event.event_id,
+        status: event.status,
+        attempts: event.attempts,
+        commit_lsn: event.commit_lsn,
+        tx_index: event.tx_index,
+        topic: None,
+        ordering_key: event.ordering_key,
+        event_type: event.event_type,
+        version: event.version,
+        holds_its_key: Some(event.holds_its_key),
+        next_attempt_at: event.next_attempt_at.map(rfc3339),
+        error_code: event.error_code,
+        last_error: event.last_error,
+        message_id: None,
+        message_bytes: event.message_bytes,
+        occurred_at: event.occurred_at.map(rfc3339),
+        recorded_at: rfc3339(event.received_at),
+        updated_at: None,
+        done_at: event.done_at.map(rfc3339),
+        needs_edit: false,
     }
 }
 
-/// Returns the attributes of a stored message in the form of [`decoded`].
-fn attributes_of(stored: &Value) -> BTreeMap<String, String> {
-    let pairs = stored["message"]["attributes"].as_object().into_iter().flatten();
-    pairs.filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned()))).collect()
-}
+impl FailedEvents for InboxEvents {
+    type Query = InboxQuery;
+    type Edit = InboxEdit;
 
-/// Turns the message's attributes into an object.
-fn decoded(mut row: Value) -> Value {
-    let message = &mut row["message"];
-    if let Some(attributes) = message["attributes"].as_str() {
-        message["attributes"] = serde_json::from_str(attributes).unwrap_or(Value::Null);
+    const NOUN: &'static str = "event";
+    const HAS_TOPICS: bool = false;
+    const NEED_EDIT: &'static str = "";
+
+    async fn page(
+        &self,
+        client: &SqlClient,
+        query: &InboxQuery,
+        behind: Option<&PageBegin>,
+        limit: u32,
+    ) -> Result<Vec<FailedEvent>, Error> {
+        let (position, event_id) = match behind {
+            None => (None, None),
+            Some(PageBegin { event_id: Some(id), .. }) => (None, Some(id.as_str())),
+            Some(PageBegin { position, event_id: None }) => (*position, None),
+        };
+        let page = InboxPage { position, event_id, limit };
+        let events = self.place.page(client, query, page).await?;
+        Ok(events.into_iter().map(event_of).collect())
     }
-    row
-}
 
-/// Most events that are counted before a question.
-const LIMIT: u32 = 100_000;
-
-const COLUMNS: [(&str, &str); 8] = [
-    ("STATUS", "status"),
-    ("ATTEMPTS", "attempts"),
-    ("RECEIVED AT", "received_at"),
-    ("POSITION", "commit_lsn"),
-    ("HOLDS", "holds_its_key"),
-    ("KEY", "ordering_key"),
-    ("EVENT ID", "event_id"),
-    ("LAST ERROR", "last_error"),
-];
-
-/// Most characters of a cell. Only errors are longer.
-const CELL_MAX: usize = 80;
-
-fn table(rows: &[Value]) -> String {
-    let cell_of = |row: &Value, field: &str| -> String {
-        let text = shown(&row[field]);
-        // Of the errors, the cell shows the newest attempt. A key is shown whole, even with line
-        // breaks.
-        let newest = text.lines().next().unwrap_or_default();
-        shortened(&visible(if field == "last_error" { newest } else { &text }), CELL_MAX)
-    };
-    let cells = |row| COLUMNS.map(|(_, field)| cell_of(row, field));
-    columns(COLUMNS.map(|(heading, _)| heading), &rows.iter().map(cells).collect::<Vec<_>>())
-}
-
-fn shown(value: &Value) -> String {
-    match value {
-        Value::Null => "-".to_owned(),
-        Value::Bool(true) => "yes".to_owned(),
-        Value::Bool(false) => "no".to_owned(),
-        Value::String(text) => text.clone(),
-        Value::Number(_) | Value::Array(_) | Value::Object(_) => value.to_string(),
+    async fn count(&self, client: &SqlClient, query: &InboxQuery) -> Result<u64, Error> {
+        Ok(self.place.count(client, query).await?)
     }
-}
 
-fn detail(row: &Value) -> String {
-    let fields = row.as_object().into_iter().flatten();
-    let plain = fields.filter(|(name, _)| !["message", "last_error"].contains(&name.as_str()));
-    let mut text: String = plain
-        .map(|(name, value)| format!("{:<16} {}\n", name.replace('_', " "), visible(&shown(value))))
-        .collect();
-    text.push_str("\nhistory of errors, latest first\n");
-    for line in row["last_error"].as_str().unwrap_or("none").lines() {
-        text.push_str(&format!("  {}\n", visible(line)));
+    async fn until_now(&self, client: &SqlClient, query: &InboxQuery) -> Result<InboxQuery, Error> {
+        let until = Some(self.place.moment(client).await?);
+        Ok(InboxQuery { until, ..query.clone() })
     }
-    if row["message"].is_null() {
-        text.push_str("\nno message: only events that wait or are dead keep theirs\n");
-    } else {
-        text.push_str(&format!("\nmessage\n{:#}\n", row["message"]));
+
+    fn retrying_instead(&self, query: &InboxQuery) -> Option<InboxQuery> {
+        (query.state == InboxState::Only("dead"))
+            .then(|| InboxQuery { state: InboxState::Only("retrying"), ..query.clone() })
     }
-    text
-}
 
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
+    fn none(&self, query: &InboxQuery) -> &'static str {
+        match query.state {
+            InboxState::Open => "no event waits, and none is dead",
+            InboxState::Only(_) | InboxState::Any => "no event matches",
+        }
+    }
 
-    use super::*;
+    async fn not_listed(&self, _: &SqlClient, _: &InboxQuery) -> Result<String, Error> {
+        Ok(String::new())
+    }
 
-    #[test]
-    fn a_listed_event_is_one_line_and_a_key_cannot_break_it() {
-        let row = json!({
-            "status": "dead", "attempts": 10, "received_at": "2026-11-21T00:00:00Z", "commit_lsn": "0/1",
-            "holds_its_key": true, "ordering_key": "a\nb", "event_id": "e-1",
-            "last_error": "attempt 10: 22000: poison\nattempt 9: 22000: poison",
+    async fn show(&self, client: &SqlClient, id: &str) -> Result<EventDetail, Error> {
+        let (event, message) = self.place.show(client, id).await?;
+        let ordering_key = event.ordering_key.clone();
+        let message = message.map(|StoredMessage { attributes, data }| EventMessage {
+            attributes,
+            ordering_key,
+            data: payload_json(&data),
+            lacks: Vec::new(),
         });
-        let text = table(&[row]);
-        assert_eq!(text.lines().count(), 2, "{text}");
-        assert!(text.contains(r"a\nb") && text.contains("attempt 10"), "{text}");
-        assert!(!text.contains("attempt 9"), "{text}");
+        Ok(EventDetail { event: event_of(event), message })
+    }
+
+    async fn retry(&self, client: &mut SqlClient, ids: &[String]) -> Result<u64, Error> {
+        Ok(self.place.retry(client, ids).await?)
+    }
+
+    async fn discard_one(
+        &self,
+        client: &mut SqlClient,
+        id: &str,
+        reason: &str,
+    ) -> Result<(), Error> {
+        Ok(self.place.discard(client, id, reason).await?)
+    }
+
+    async fn discard(
+        &self,
+        client: &mut SqlClient,
+        ids: &[String],
+        reason: &str,
+    ) -> Result<u64, Error> {
+        let mut discarded = 0;
+        for id in ids {
+            match self.place.discard(client, id, reason).await.map_err(Error::from) {
+                Ok(()) => discarded += 1,
+                Err(error) if Self::is_finished(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(discarded)
+    }
+
+    fn is_finished(error: &Error) -> bool {
+        matches!(
+            error,
+            Error::Inbox(InboxError::AlreadyFinished { .. } | InboxError::UnknownEvent { .. })
+        )
+    }
+
+    async fn edit(
+        &self,
+        client: &mut SqlClient,
+        edit: &InboxEdit,
+        mode: ChangeMode,
+    ) -> Result<Edited, Error> {
+        let InboxEdit { id, payload_file, attributes_file } = edit;
+        let (_, stored) = self.place.show(client, id).await?;
+        let data = payload_file.as_ref().map(|path| read(path)).transpose()?;
+        let (attributes, described) = match attributes_file {
+            None => (None, Vec::new()),
+            Some(path) => {
+                let mut attributes = stored.map(|stored| stored.attributes).unwrap_or_default();
+                let described = replace(&mut attributes, read_attributes(path)?)?;
+                (Some(attributes), described)
+            }
+        };
+        if mode != ChangeMode::DryRun {
+            self.place.edit(client, id, &Replacement { data, attributes }).await?;
+        }
+        Ok(Edited { id: id.clone(), described })
     }
 }

@@ -9,13 +9,13 @@ use crate::error::Error;
 
 pub mod anchor;
 pub mod audit;
-pub mod backfill;
 pub mod check;
 pub mod consumer;
 pub mod demo;
 pub mod dispatch;
 pub mod emit;
 pub mod emulator;
+mod failed_events;
 pub mod inbox;
 pub mod init;
 pub mod offline;
@@ -48,9 +48,7 @@ pub async fn execute(command: Command, shutdown: &Shutdown) -> Result<(), Error>
         Command::Trace(config) => {
             Box::pin(run_until_shutdown(trace::execute(*config), shutdown)).await
         }
-        Command::Inbox(config) => {
-            run_until_shutdown(inbox::execute(config, shutdown), shutdown).await
-        }
+        Command::Inbox(config) => inbox::execute(config, shutdown).await,
         Command::Demo(config) => demo::execute(config, shutdown).await,
         Command::Config(action) => offline::config::execute(action),
         Command::Explain { code, format } => offline::explain::execute(code.as_deref(), format),
@@ -71,12 +69,8 @@ pub async fn execute(command: Command, shutdown: &Shutdown) -> Result<(), Error>
             Box::pin(prepare_upgrade::execute((*config, mode), shutdown)).await
         }
         Command::Reshard(config) => Box::pin(reshard::execute(*config, shutdown)).await,
-        Command::Backfill(config) => Box::pin(backfill::execute(*config, shutdown)).await,
-        Command::ResumeReplay(config) => Box::pin(replay::jobs::resume(*config, shutdown)).await,
-        Command::ReplayRecord(config) => {
-            run_until_shutdown(replay::jobs::execute(config), shutdown).await
-        }
         Command::Replay(config) => Box::pin(replay::execute(*config, shutdown)).await,
+        Command::ReplayRecord(config) => replay::execute_on_record(config, shutdown).await,
         // The other commands need no draining, and each may be run again.
         Command::Check(config) => Box::pin(check::execute(*config, shutdown)).await,
         Command::Status(config) => status::execute(config, shutdown).await,

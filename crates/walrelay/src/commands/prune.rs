@@ -4,11 +4,11 @@
 //! The table has no LSN, but every committed transaction below `settled_xid` of `app_outbox_relay`
 //! is settled. Rows whose transaction id cannot be compared with `settled_xid` stay.
 
-use walrelay_outbox_admin::{AdminError, read_operation};
+use walrelay_outbox_admin::{AdminError, OpenReplay, open_replay_of_tables, read_operation};
 use walrelay_outbox_store::{read_recorded_system_identifier, recovering_slot};
 use walrelay_pg_client::{
-    PgError, QualifiedName, ServerError, ServerErrorKind, SqlClient, TableAccess, connect_sql,
-    quote_identifier, refuse_hidden_rows,
+    PgError, QualifiedName, ServerError, ServerErrorKind, SqlClient, SqlError, TableAccess,
+    connect_sql, quote_identifier, refuse_hidden_rows,
 };
 
 use walrelay_relay::shutdown::Shutdown;
@@ -128,37 +128,31 @@ async fn refuse_while_any_is_held(
         None => Ok(()),
         Some(held) => {
             let (whose, id): (&str, &str) = (held.get("slot"), held.get("replay_id"));
-            let command = record::command_of(client, id).await;
             Err(Error::Unfinished {
-                what: format!(
-                    "keys of slot {whose:?} are held for {command} {id}, which is not over"
-                ),
+                what: format!("keys of slot {whose:?} are held for replay {id}, which is not over"),
                 hint: record::unfinished_hint(id),
             })
         }
     }
 }
 
-/// Refuses while a backfill to a topic is unfinished, because the backfill has rows left to read.
-/// Backfills in place are excluded: they pause the keys whose rows they still have to read.
+/// Refuses while a replay of the tables to a topic is unfinished, because it has rows left to read.
+#[expect(clippy::wildcard_enum_match_arm, reason = "only the server refuses a permission")]
 async fn refuse_while_any_is_backfilled(
     client: &SqlClient,
     tables: &[QualifiedName],
 ) -> Result<(), Error> {
     let Some(table) = tables.first() else { return Ok(()) };
-    let refused = |error| refusal(table, error);
-    let sql = "SELECT slot, id FROM public.app_outbox_replay
-                WHERE finished_at IS NULL AND anchor = ''
-                  AND NOT (request ->> 'in_place')::bool ORDER BY started_at LIMIT 1";
-    match client.query_opt(sql, &[]).await.map_err(refused)? {
+    let open = open_replay_of_tables(client).await.map_err(|error| match error {
+        AdminError::Sql(SqlError::Sql { source, .. }) => refusal(table, source),
+        error => error.into(),
+    });
+    match open? {
         None => Ok(()),
-        Some(open) => {
-            let (whose, id): (&str, &str) = (open.get("slot"), open.get("id"));
-            Err(Error::Unfinished {
-                what: format!("backfill {id} of slot {whose:?} is not over, and has rows to read"),
-                hint: record::unfinished_hint(id),
-            })
-        }
+        Some(OpenReplay { id, slot }) => Err(Error::Unfinished {
+            what: format!("replay {id} of slot {slot:?} is not over, and has rows to read"),
+            hint: record::unfinished_hint(&id),
+        }),
     }
 }
 

@@ -36,7 +36,7 @@ use walrelay_relay::shutdown::Shutdown;
 use super::dispatch::edit::read;
 use super::shared::cancellable::{run_cancellable_in, run_until_shutdown};
 use super::shared::consent::agreed;
-use crate::config::Rebuild;
+use crate::config::{ChangeMode, Consent, Rebuild};
 use crate::error::Error;
 use crate::options::units::show_duration;
 use crate::output::print;
@@ -45,7 +45,7 @@ use crate::output::print;
 /// before old ones.
 const SEEK_DELAY: Duration = Duration::from_secs(60);
 
-/// Tolerance in the comparison with the retention: `--seek-to 7d` is already a little more than
+/// Tolerance in the comparison with the retention: `--from-time 7d` is already a little more than
 /// seven days ago.
 const ROUNDING: Duration = Duration::from_mins(1);
 
@@ -60,7 +60,9 @@ pub(super) async fn rebuild(
 ) -> Result<(), Error> {
     let reset = reset(order)?;
     rebuild_reach::tell(client, (order, since)).await?;
-    agree(client, (order, at_risk(order, since)), shutdown).await?;
+    if !agree(client, order, at_risk(order, since), shutdown).await? {
+        return print("nothing was changed\n");
+    }
     let prepared = Box::pin(run_until_shutdown(prepare(client, (order, since)), shutdown));
     let (subscriber, successor) = prepared.await?;
     let ReplacementSubscription { old, name: new, is_new } = &successor;
@@ -190,12 +192,13 @@ pub(super) fn succeeds(reads: &str, (first, generation): (&str, i64)) -> bool {
 }
 
 /// Prints the edits, discards and rows that the rebuild loses. Asks for consent if events were
-/// edited or discarded, or if readers will miss rows.
+/// edited or discarded, or if readers will miss rows. Returns false in a dry run.
 pub(super) async fn agree(
     client: &SqlClient,
-    (order, at_risk): (&Rebuild, Option<String>),
+    order: &Rebuild,
+    at_risk: Option<String>,
     shutdown: &Shutdown,
-) -> Result<(), Error> {
+) -> Result<bool, Error> {
     let place = ConsumerGeneration::find(client, Some(&order.name)).await?;
     let decided = place.decided(client).await?;
     if let Some(text) = forgotten(decided, place.generation()) {
@@ -204,9 +207,14 @@ pub(super) async fn agree(
     if let Some(text) = &at_risk {
         print(&format!("{text}\n"))?;
     }
+    let consent = match order.mode {
+        ChangeMode::DryRun => return Ok(false),
+        ChangeMode::Ask => Consent::Asked,
+        ChangeMode::Agreed => Consent::Given,
+    };
     let OperatorDecisions { edited, discarded, .. } = decided;
     let (what, question, hint) = match (edited + discarded, at_risk) {
-        (0, None) => return Ok(()),
+        (0, None) => return Ok(true),
         (0, Some(text)) => (
             format!("nobody can be asked whether to rebuild in place: {text}"),
             "rebuild in place?",
@@ -221,7 +229,7 @@ pub(super) async fn agree(
         ),
     };
     let alone = || Err(Error::Unfit { what, hint });
-    agreed((question, order.consent), alone, shutdown).await
+    agreed((question, consent), alone, shutdown).await.map(|()| true)
 }
 
 /// Describes the events of a generation whose state the next generation does not take over.
@@ -343,7 +351,7 @@ fn refuse_future(since: SystemTime) -> Result<(), Error> {
     match since > SystemTime::now() {
         false => Ok(()),
         true => Err(Error::Unfit {
-            what: format!("--seek-to {} is in the future", rfc3339(since)),
+            what: format!("--from-time {} is in the future", rfc3339(since)),
             hint: "name a time from which on everything is applied again",
         }),
     }

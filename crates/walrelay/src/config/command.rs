@@ -14,11 +14,9 @@ use walrelay_pubsub::Endpoint;
 use walrelay_relay::settings::{PubSubSettings, Settings};
 
 use super::commands::consumer_commands::{ConsumeConfig, ConsumerConfig, InboxConfig};
-use super::commands::replay_orders::{
-    AdvanceOrder, BackfillConfig, Place, RecoverOrder, ReplayConfig, ResetOrder, ResumeConfig,
-};
+use super::commands::replay_orders::{AdvanceOrder, Place, RecoverOrder, ReplayConfig, ResetOrder};
 use super::layers::EffectiveValue;
-use crate::options::choices::{ChangeMode, Consent, LogFormat, OnSlotLost, OutputFormat, Shell};
+use crate::options::choices::{ChangeMode, LogFormat, OnSlotLost, OutputFormat, Shell};
 
 /// A command and its configuration.
 #[derive(Debug, Clone)]
@@ -32,9 +30,7 @@ pub enum Command {
     Slot(SlotConfig),
     Anchor(AnchorConfig),
     Replay(Box<ReplayConfig>),
-    ResumeReplay(Box<ResumeConfig>),
     ReplayRecord(ReplayRecordConfig),
-    Backfill(Box<BackfillConfig>),
     PrepareUpgrade(Box<RunConfig>, ChangeMode),
     Reshard(Box<ReshardConfig>),
     Prune(PruneConfig),
@@ -221,45 +217,68 @@ pub struct DispatchConfig {
     /// The database of the outbox.
     pub database: DatabaseConfig,
     /// The action.
-    pub action: DispatchAction,
+    pub action: EventAction<DispatchQuery, DispatchEdit>,
 }
 
-/// An action on dispatch state.
+/// An action on failed events, of `dispatch` and `inbox`.
 #[derive(Debug, Clone)]
-pub enum DispatchAction {
-    /// Print rows.
-    List(DispatchList),
-    /// Print one row, decoded.
+pub enum EventAction<Q, E> {
+    /// Print events.
+    List(EventList<Q>),
+    /// Print one event, decoded.
     Show {
-        /// Event id of the row.
+        /// Event id.
         id: String,
         /// Output format.
         format: OutputFormat,
     },
-    /// Make rows due at once.
-    Retry(RowSelection),
+    /// Make events due at once.
+    Retry(EventSelection<Q>),
     /// Replace parts of a message.
-    Edit(DispatchEdit),
-    /// Discard rows for good.
+    Edit {
+        /// The changes.
+        edit: E,
+        /// Whether the event may be changed.
+        mode: ChangeMode,
+    },
+    /// Discard events for good.
     Discard {
-        /// The rows.
-        chosen: RowSelection,
+        /// The events.
+        chosen: EventSelection<Q>,
         /// The reason, which the table keeps.
         reason: String,
     },
 }
 
-/// The rows to print, and the output format.
+/// The events to print, and the output format.
 #[derive(Debug, Clone)]
-pub struct DispatchList {
-    /// Filters, with the full name of the topic.
-    pub query: DispatchQuery,
-    /// Only rows after this position.
+pub struct EventList<Q> {
+    /// Filters.
+    pub query: Q,
+    /// Only events after this position.
     pub after: Option<Position>,
-    /// Most rows to print. None prints all.
+    /// Most events to print. None prints all.
     pub limit: Option<u32>,
     /// Output format.
     pub format: OutputFormat,
+}
+
+/// The events to act on.
+#[derive(Debug, Clone)]
+pub struct EventSelection<Q> {
+    /// Which events.
+    pub events: SelectedEvents<Q>,
+    /// Whether they may be changed.
+    pub mode: ChangeMode,
+}
+
+/// Events by ids or by filters.
+#[derive(Debug, Clone)]
+pub enum SelectedEvents<Q> {
+    /// Events with these ids.
+    Ids(Vec<String>),
+    /// Events that match filters.
+    Matching(Q),
 }
 
 /// The changes of `dispatch edit`.
@@ -275,20 +294,6 @@ pub struct DispatchEdit {
     pub topic: Option<String>,
     /// The new ordering key.
     pub key: Option<String>,
-}
-
-/// The rows to act on.
-#[derive(Debug, Clone)]
-pub enum RowSelection {
-    /// Rows with these event ids.
-    Ids(Vec<String>),
-    /// Rows that match filters.
-    Matching {
-        /// The filters.
-        query: DispatchQuery,
-        /// Whether the user has agreed already.
-        consent: Consent,
-    },
 }
 
 /// Configuration of `walrelay replay list`, `show` and `cancel`.
@@ -316,6 +321,8 @@ pub enum ReplayRecordAction {
     Cancel {
         /// Id of the replay.
         id: String,
+        /// Whether the replay may be cancelled.
+        mode: ChangeMode,
     },
 }
 

@@ -12,7 +12,7 @@ use super::problem::ConfigBuilder;
 use crate::cli::ServiceOptions;
 use crate::options::choices::OnSlotLost;
 use crate::options::units::show_duration;
-use crate::options::{HttpOption, StreamOptions};
+use crate::options::{HttpOption, PublishingOptions, StreamOptions};
 
 impl ConfigBuilder<'_> {
     /// Reads the configuration of `run`, which `check` also uses.
@@ -43,6 +43,16 @@ impl ConfigBuilder<'_> {
             dispatch_retention: relay.dispatch_retention,
             ..self.streaming(&relay.stream, outbox, router)
         }
+    }
+
+    /// Reads the settings of a command that publishes rows again.
+    pub(super) fn publishing(&mut self, options: &PublishingOptions) -> Option<Settings> {
+        let connect = self.connect(&options.database.connection);
+        let outbox = self.outbox(&options.database);
+        let router = self.router(&options.messages, &options.columns);
+        let relay = self.streaming(&options.stream, outbox, router);
+        let pubsub = self.pubsub(&options.pubsub);
+        Some(Settings { connect: connect?, relay, pubsub, until: Until::CaughtUp })
     }
 
     /// Returns the settings that a replay shares with the relay. A replay parks no rows and takes

@@ -12,8 +12,9 @@ use walrelay_outbox_store::{DispatchDetail, DispatchStore, NewDestination};
 use walrelay_pg_client::SqlClient;
 
 use super::attributes::{replace, replace_repeated_key};
-use super::show::decode;
-use crate::config::DispatchEdit;
+use super::message::decode;
+use crate::commands::failed_events::Edited;
+use crate::config::{ChangeMode, DispatchEdit};
 use crate::error::Error;
 use crate::output::shortened;
 
@@ -23,7 +24,7 @@ const FILE_BYTES_MAX: u64 = 10_000_000;
 /// Most characters of a topic or key that an error message shows.
 const SHOWN_CHARACTERS: usize = 64;
 
-/// Changes the row and makes it due.
+/// Checks an edit, changes the row and makes it due. A dry run only checks.
 ///
 /// # Errors
 ///
@@ -33,23 +34,21 @@ pub(super) async fn edit(
     store: &DispatchStore,
     client: &mut SqlClient,
     edit: &DispatchEdit,
-) -> Result<String, Error> {
+    mode: ChangeMode,
+) -> Result<Edited, Error> {
     let files = Files::read(edit.payload_file.as_ref(), edit.attributes_file.as_ref())?;
     let id = &edit.id;
     let detail = store.show(client, id).await?;
     let route = route(edit, &detail)?;
     let EditedMessage { message, changed } = files.apply_to(&detail, route.as_ref())?;
-    match &route {
-        None => store.edit(client, id, &message).await?,
-        Some(route) => store.reroute(client, id, &message, route).await?,
-    }
-    let changed = match changed.as_slice() {
-        [] => String::new(),
-        names => {
-            format!("changed of the attributes that the relay writes: {}\n", names.join(", "))
+    match (mode, &route) {
+        (ChangeMode::DryRun, _) => {}
+        (ChangeMode::Ask | ChangeMode::Agreed, None) => store.edit(client, id, &message).await?,
+        (ChangeMode::Ask | ChangeMode::Agreed, Some(route)) => {
+            store.reroute(client, id, &message, route).await?;
         }
-    };
-    Ok(format!("{id} is edited and due now\n{changed}"))
+    }
+    Ok(Edited { id: id.clone(), described: changed })
 }
 
 /// Refuses a message that Pub/Sub would refuse: the row would be dead again at once, and its key
@@ -268,7 +267,7 @@ pub(in crate::commands) fn read(path: &Path) -> Result<Vec<u8>, Error> {
 mod tests {
     use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::PubsubMessage;
 
-    use super::super::show::tests::{detail, detail_without_payload};
+    use super::super::message::tests::{detail, detail_without_payload};
     use super::*;
 
     fn asked(topic: Option<&str>, key: Option<&str>) -> DispatchEdit {

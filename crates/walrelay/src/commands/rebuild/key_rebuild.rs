@@ -17,7 +17,7 @@ use walrelay_relay::shutdown::Shutdown;
 use super::super::shared::cancellable::run_until_shutdown;
 use super::outbox_row_check::{self, RowsToApply, Wanted};
 use super::rebuild_into::EventBatch;
-use crate::config::{Consent, Rebuild, RebuildKeysConfig};
+use crate::config::{ChangeMode, Rebuild, RebuildKeysConfig};
 use crate::error::Error;
 use crate::output::print;
 
@@ -51,9 +51,11 @@ pub(in crate::commands) async fn rebuild(
         };
         failpoint::hit("keys-rebuilt");
         let count = config.keys.len();
-        print(&format!(
-            "rebuilt: {events} event(s) of {count} key(s), in generation {generation}\n"
-        ))
+        let done = match order.mode {
+            ChangeMode::DryRun => "would be rebuilt",
+            ChangeMode::Ask | ChangeMode::Agreed => "rebuilt",
+        };
+        print(&format!("{done}: {events} event(s) of {count} key(s), in generation {generation}\n"))
     };
     Box::pin(run_until_shutdown(work, shutdown)).await
 }
@@ -107,6 +109,10 @@ impl Once<'_> {
         self.fill.apply(&transaction, &batch.take()).await?;
         let lost = self.keys.forget(&transaction).await?;
         self.refuse_less(events, (decided, lost))?;
+        if self.order.mode == ChangeMode::DryRun {
+            // The transaction is rolled back.
+            return Ok(events);
+        }
         failpoint::hit("keys-applied");
         let committing = |source| SqlError::Sql { action: "commit".to_owned(), source };
         transaction.commit().await.map_err(committing).map_err(InboxError::Store)?;
@@ -129,7 +135,7 @@ impl Once<'_> {
                        dead or discarded at the relay are not rebuilt: `walrelay dispatch list`",
             });
         }
-        if self.order.consent == Consent::Given || edited + discarded + lost == 0 {
+        if self.order.mode == ChangeMode::Agreed || edited + discarded + lost == 0 {
             return Ok(());
         }
         Err(Error::Unfit {

@@ -8,7 +8,9 @@
 use walrelay_core::EditedMessages;
 use walrelay_outbox_admin::recovery::table;
 use walrelay_outbox_admin::replay::{DeadRows, RoutedRows};
-use walrelay_outbox_admin::{OutboxSlots, Scope, SettledRows, SourceTable, UnsettledRows};
+use walrelay_outbox_admin::{
+    LeftOutRows, OutboxSlots, Scope, SettledRows, SourceTable, UnsettledRows,
+};
 use walrelay_outbox_store::DispatchStatus;
 use walrelay_pg_client::SqlError;
 use walrelay_pg_client::{QualifiedName, SqlClient, TableAccess, connect_sql, refuse_hidden_rows};
@@ -26,24 +28,9 @@ pub(in crate::commands) struct RowsToApply {
     /// The checked configuration, with the messages that users have edited.
     pub(in crate::commands) refill: OutboxRowsConfig,
     /// Rows that are not applied.
-    pub(in crate::commands) left_out: LeftOut,
+    pub(in crate::commands) left_out: LeftOutRows,
     /// Number of rows found.
     pub(in crate::commands) rows: u64,
-}
-
-/// Rows to leave out, selected by their status in dispatch state.
-#[derive(Debug, Clone)]
-pub(in crate::commands) struct LeftOut {
-    slots: OutboxSlots,
-    statuses: Vec<DispatchStatus>,
-}
-
-impl LeftOut {
-    /// Returns the table without these rows.
-    pub(in crate::commands) fn of(&self, table: SourceTable) -> SourceTable {
-        let filter = format!("NOT {}", self.slots.having(&table, &self.statuses));
-        SourceTable { row_filter: Some(filter), ..table }
-    }
 }
 
 /// The rows to read.
@@ -96,7 +83,7 @@ async fn check_with(
     }
     // Dead rows were counted above, or `--skip-dead` leaves them out.
     let statuses = vec![DispatchStatus::Discarded, DispatchStatus::Dead];
-    let left_out = LeftOut { slots, statuses };
+    let left_out = LeftOutRows { slots, statuses };
     let mut rows = 0;
     let found = (now(client).await?, wanted);
     let reader = reader(client, (&refill, &left_out), found);
@@ -122,7 +109,7 @@ async fn check_with(
 /// Returns a reader of the rows that a snapshot sees.
 pub(in crate::commands) async fn reader(
     client: &SqlClient,
-    (refill, left_out): (&OutboxRowsConfig, &LeftOut),
+    (refill, left_out): (&OutboxRowsConfig, &LeftOutRows),
     (snapshot, wanted): (String, &Wanted),
 ) -> Result<RoutedRows, Error> {
     let relay = &refill.settings.relay;

@@ -15,16 +15,24 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
+use walrelay_core::ColumnFilter;
 use walrelay_inbox::operator::admin::{self, Filling, NewGeneration};
 use walrelay_inbox::operator::consumer_status::consumer_status;
 use walrelay_inbox::operator::event_commands::ConsumerGeneration;
-use walrelay_pg_client::{ConnectConfig, SqlClient, backend_pid, connect_sql};
+use walrelay_outbox_admin::replay::{
+    Destination, OrderedSource, OrderedTable, ReplayJob, ReplayOrder,
+};
+use walrelay_pg_client::{
+    ConnectConfig, QualifiedName, SqlClient, SqlError, TableAccess, backend_pid, connect_sql,
+    refuse_hidden_rows,
+};
 use walrelay_pubsub::Subscriber;
 use walrelay_relay::failpoint;
 use walrelay_relay::shutdown::Shutdown;
 
-use super::super::backfill;
+use super::super::replay::{left_out, publish_for_rebuild};
 use super::super::shared::cancellable::{run_cancellable_in, run_until_shutdown};
+use super::super::shared::topics;
 use super::outbox_row_check::{self, RowsToApply, Wanted};
 use super::{agree, begin, described, is_moved, reset, successor, usual};
 use crate::config::{OutboxRowsConfig, Rebuild};
@@ -44,11 +52,14 @@ pub(in crate::commands) async fn refill(
     shutdown: &Shutdown,
 ) -> Result<(), Error> {
     let reset = reset(order)?;
-    backfill::check_refill(outbox).await?;
+    check_outbox(outbox).await?;
     let rows =
         Box::pin(run_until_shutdown(outbox_row_check::check(outbox, &Wanted::all()), shutdown))
             .await?;
-    agree(client, (order, at_risk(order, &rows)), shutdown).await?;
+    if !agree(client, order, at_risk(order, &rows), shutdown).await? {
+        let (rows, topic) = (rows.rows, &outbox.topic);
+        return print(&format!("would publish {rows} row(s) to {topic} and apply them again\n"));
+    }
     let refill = OutboxRebuild { order, reset: &reset, rows: &rows };
     refill.rebuild((connect, client), shutdown).await
 }
@@ -87,7 +98,7 @@ impl OutboxRebuild<'_> {
         print(&format!("begun: generation {generation}, which reads {}\n", names.refill))?;
         failpoint::hit("refill-begun");
         let filled = async {
-            let rows = Box::pin(backfill::refill(self.rows, shutdown)).await?;
+            let rows = Box::pin(publish(self.rows, shutdown)).await?;
             failpoint::hit("refill-published");
             run_until_shutdown(self.applied(client, generation, rows), shutdown).await
         };
@@ -210,6 +221,68 @@ impl OutboxRebuild<'_> {
             }
             sleep(LOOK_EVERY.max(began.elapsed() * 10)).await;
         }
+    }
+}
+
+/// Publishes the rows of the outbox to the topic of the refill. Returns the number of rows that the
+/// topic received.
+async fn publish(to_apply: &RowsToApply, shutdown: &Shutdown) -> Result<u64, Error> {
+    let RowsToApply { refill, left_out: rows_left_out, .. } = to_apply;
+    let OutboxRowsConfig { settings, topic, aggregate_types, dead_rows } = refill;
+    let matching = ColumnFilter { aggregate_types: aggregate_types.clone(), ..Default::default() };
+    let order = ReplayOrder {
+        source: OrderedSource::Table(OrderedTable::default()),
+        destination: Destination::Topic { template: topic.clone(), rate: None },
+        matching,
+        dead_rows: *dead_rows,
+    };
+    let mut client = connect_sql(&settings.connect).await?;
+    let published = async {
+        let mut job = ReplayJob::plan(&client, settings, order).await?;
+        job.left_out = Some(rows_left_out.clone());
+        topics::refuse_missing(&client, settings, topic).await?;
+        publish_for_rebuild(&mut client, settings, &mut job, shutdown).await
+    };
+    let published = Box::pin(published).await;
+    client.close().await;
+    let (rows, done) = published?;
+    let left_out = left_out(done.refused);
+    print(&format!("published: {} row(s) to {topic}\n{left_out}", done.published))?;
+    Ok(rows)
+}
+
+/// Checks that the outbox has rows and that the topic exists, before anything is emptied.
+async fn check_outbox(config: &OutboxRowsConfig) -> Result<(), Error> {
+    let OutboxRowsConfig { settings, topic, .. } = config;
+    let client = connect_sql(&settings.connect).await?;
+    let checked = async {
+        refuse_without_rows(&client, &settings.relay.outbox.tables).await?;
+        topics::refuse_missing(&client, settings, topic).await
+    };
+    let checked = checked.await;
+    client.close().await;
+    checked
+}
+
+/// Refuses a database without outbox rows: it may be the consumer's database, whose outbox is
+/// missing or unused.
+async fn refuse_without_rows(client: &SqlClient, tables: &[QualifiedName]) -> Result<(), Error> {
+    let failed = |source| SqlError::Sql { action: "look for rows".to_owned(), source };
+    let replays = "SELECT to_regclass('public.app_outbox_replay') IS NOT NULL";
+    let mut has_rows = false;
+    refuse_hidden_rows(client, tables, TableAccess::Read).await?;
+    if client.query_one(replays, &[]).await.map_err(failed)?.get(0) {
+        for name in tables {
+            let sql = format!("SELECT EXISTS (SELECT FROM {name})");
+            has_rows |= client.query_one(&sql, &[]).await.map_err(failed)?.get::<_, bool>(0);
+        }
+    }
+    match has_rows {
+        true => Ok(()),
+        false => Err(Error::Unfit {
+            what: "the database has no outbox with rows to apply again".to_owned(),
+            hint: "name the database that the outbox is in with --outbox-url; --database-url is the consumer's",
+        }),
     }
 }
 

@@ -25,9 +25,10 @@ use walrelay_relay::shutdown::Shutdown;
 
 use super::super::dispatch::edit::read;
 use super::super::shared::cancellable::run_until_shutdown;
+use super::super::shared::consent::may_change;
 use super::outbox_row_check::{self, RowsToApply, Wanted};
 use super::usual;
-use crate::config::{Consent, Rebuild, RebuildIntoConfig};
+use crate::config::{ChangeMode, Rebuild, RebuildIntoConfig};
 use crate::error::Error;
 use crate::output::print;
 
@@ -50,6 +51,12 @@ pub(in crate::commands) async fn rebuild(
         let place = Beside { consumer: &order.name, schema: &config.schema };
         let tables = staged(client, place).await?;
         let rows = Box::pin(outbox_row_check::check(&config.rows, &Wanted::all())).await?;
+        if order.mode == ChangeMode::DryRun {
+            let (rows, schema) = (rows.rows, &config.schema);
+            return print(&format!(
+                "would apply {rows} row(s) in schema {schema} and put it in use\n"
+            ));
+        }
         let generation = begin(client, place, &tables).await?;
         print(&format!(
             "filling generation {} in schema {}: {} row(s); generation {generation} stays in use meanwhile\n",
@@ -135,7 +142,7 @@ async fn begin(
         }
         Some(other) => {
             let what = other.report(consumer);
-            return unfit(what, "finish that one first, or give it up with --abandon");
+            return unfit(what, "finish that one first, or cancel it with --cancel");
         }
         None => {}
     }
@@ -154,7 +161,7 @@ async fn begin(
 /// switch.
 fn refuse_less(order: &Rebuild, generation: i32, found: GenerationDifference) -> Result<(), Error> {
     let GenerationDifference { missing, unfinished } = found;
-    if found == GenerationDifference::default() || order.consent == Consent::Given {
+    if found == GenerationDifference::default() || order.mode == ChangeMode::Agreed {
         return Ok(());
     }
     Err(Error::Unfinished {
@@ -164,8 +171,8 @@ fn refuse_less(order: &Rebuild, generation: i32, found: GenerationDifference) ->
             generation + 1
         ),
         hint: format!(
-            "run the same command again with --yes to put it in use without them, or give it up: walrelay consumer rebuild \
-             {} --abandon",
+            "run the same command again with --yes to put it in use without them, or cancel it: walrelay consumer rebuild \
+             {} --cancel",
             order.name
         ),
     })
@@ -316,14 +323,23 @@ impl EventBatch {
     }
 }
 
-/// Abandons an unfinished rebuild.
-pub(in crate::commands) async fn give_up(client: &mut SqlClient, name: &str) -> Result<(), Error> {
+/// Cancels an unfinished rebuild, after a question.
+pub(in crate::commands) async fn cancel(
+    client: &mut SqlClient,
+    order: &Rebuild,
+    shutdown: &Shutdown,
+) -> Result<(), Error> {
+    let name = order.name.as_str();
     let reads = admin::subscription(client, name).await?;
     let found = registered(client, Some(name)).await?.pop().and_then(|it| it.rebuild);
     let Some(rebuild) = found else {
         return print(&format!("no rebuild of consumer {name} is unfinished\n"));
     };
     let generation = rebuild.generation.into();
+    let what = format!("cancel the rebuild of consumer {name} to generation {generation}");
+    if !may_change((&what, order.mode), shutdown).await? {
+        return Ok(());
+    }
     walrelay_inbox::abandon(client, name, usual(&reads, generation)).await?;
     print(&match rebuild.schema {
         Some(schema) => format!("given up; the tables of schema {schema} stay as they are\n"),

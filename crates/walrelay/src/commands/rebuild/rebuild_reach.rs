@@ -33,7 +33,7 @@ fn reach(since: SystemTime) -> String {
     format!(
         "what was published from {} on is applied again, as far as the topic kept it by then; what came before is not, and a \
          --reset-sql that empties the projection loses it. `walrelay audit` shows what is missing afterwards, and \
-         --from-outbox TOPIC, in place of --seek-to, applies every row of the outbox\n",
+         --from-outbox TOPIC, in place of --from-time, applies every row of the outbox\n",
         rfc3339(since)
     )
 }

@@ -1,62 +1,125 @@
 //! Progress of a replay: a moving line on a terminal, otherwise a log message now and then.
 
 use std::io::{self, IsTerminal as _, Write as _};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use pgoutput_parser::Lsn;
-use tokio::time::{Instant, sleep_until};
-use walrelay_outbox_admin::replay::Tally;
-
-/// Interval between redraws on a terminal.
-const REDRAWN_EVERY: Duration = Duration::from_millis(200);
+use tokio::time::Instant;
+use walrelay_outbox_admin::replay::{
+    ReadProgress, RelayWork, ReplaySource, ReplayStep, ReplayWait, Tally,
+};
 
 /// Interval between log messages: an hour of replay fills one page of log.
 const LOGGED_EVERY: Duration = Duration::from_secs(10);
 
 const BAR_CELLS: usize = 24;
 
-/// Shows the progress of a tally until it is dropped.
-pub(super) struct Progress {
+/// Shows the steps of a replay on standard error and in the log.
+#[derive(Debug)]
+pub(in crate::commands) struct StepPrinter {
     /// The verb of the messages, as in `replaying`.
     doing: &'static str,
+    /// The pass that is shown now.
+    pass: Mutex<Option<Progress>>,
+}
+
+impl StepPrinter {
+    /// Creates the display for a verb.
+    pub(in crate::commands) fn new(doing: &'static str) -> Self {
+        Self { doing, pass: Mutex::new(None) }
+    }
+
+    /// Shows a step.
+    pub(in crate::commands) fn show(&self, step: &ReplayStep<'_>) {
+        match step {
+            ReplayStep::Begins(job) => match &job.request.source {
+                ReplaySource::Wal(wal) => {
+                    let (anchor, from, to) = (&wal.anchor, wal.from, wal.to);
+                    tracing::info!(id = job.id, anchor, %from, %to, "replay begins");
+                }
+                ReplaySource::Table(_) => tracing::info!(id = job.id, "replay begins"),
+            },
+            ReplayStep::Resumes(job) => {
+                tracing::info!(id = job.id, from = %job.progress.settled, "replay resumes");
+            }
+            ReplayStep::Reads(progress) => {
+                let mut pass = self.pass.lock().unwrap_or_else(PoisonError::into_inner);
+                pass.get_or_insert_with(|| Progress::new(progress)).next(self.doing);
+            }
+            ReplayStep::ReadsNoMore(_) => {
+                let mut pass = self.pass.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(pass) = pass.take() {
+                    pass.end();
+                }
+            }
+            ReplayStep::RequestsPauses { job, keys } => {
+                tracing::info!(id = job.id, keys, "replay in place begins");
+            }
+            ReplayStep::LiftsPauses(job) => tracing::info!(
+                id = job.id,
+                "the history is in dispatch state, and its keys continue"
+            ),
+            ReplayStep::Waits(wait) => tell(wait),
+        }
+    }
+}
+
+/// Logs the reason for a wait, and warns if no relay is running.
+fn tell(ReplayWait { id, slot, work, relay }: &ReplayWait<'_>) {
+    let work = match work {
+        RelayWork::PauseKeys(keys) => format!("{keys} key(s) to be paused"),
+        RelayWork::ReadBytes(bytes) => format!("{bytes} byte(s) of WAL to be read"),
+        RelayWork::PublishRows(rows) => format!("{rows} row(s) to be published"),
+    };
+    match relay {
+        Some(_) => tracing::info!(id, "waiting for the relay: {work}"),
+        None => tracing::warn!(
+            id,
+            "no relay streams slot {slot:?}, and {work} wait for one: start `walrelay run`, or press Ctrl-C and \
+             resume later with `walrelay replay resume {id}`"
+        ),
+    }
+}
+
+/// The progress of one pass over the rows.
+#[derive(Debug)]
+struct Progress {
     start: Lsn,
     goal: Lsn,
     tally: Tally,
     began: Instant,
     published_before: u64,
-    next: Instant,
+    next_log: Instant,
     is_seen: bool,
 }
 
 impl Progress {
-    /// Creates the progress display for a verb.
-    pub(super) fn new(doing: &'static str, (start, goal): (Lsn, Lsn), tally: Tally) -> Self {
+    fn new(ReadProgress { start, goal, tally }: &ReadProgress<'_>) -> Self {
         let began = Instant::now();
+        let tally = Tally::clone(tally);
         let published_before = tally.published();
         let is_seen = io::stderr().is_terminal();
-        let next = began + if is_seen { REDRAWN_EVERY } else { LOGGED_EVERY };
-        Self { doing, start, goal, tally, began, published_before, next, is_seen }
+        let (start, goal, next_log) = (*start, *goal, began + LOGGED_EVERY);
+        Self { start, goal, tally, began, published_before, next_log, is_seen }
     }
 
-    /// Waits until the next display is due, and shows the progress.
-    pub(super) async fn next(&mut self) {
-        sleep_until(self.next).await;
+    /// Redraws the line, or logs a message if one is due.
+    fn next(&mut self, doing: &str) {
         let standing = self.standing();
         if self.is_seen {
-            self.next = Instant::now() + REDRAWN_EVERY;
             // An error is ignored, because standard error may be closed.
             drop(write!(io::stderr(), "\r\x1b[K{}", standing.bar()));
-        } else {
-            self.next = Instant::now() + LOGGED_EVERY;
+        } else if Instant::now() >= self.next_log {
+            self.next_log = Instant::now() + LOGGED_EVERY;
             let Standing { rows, rate, position, left, .. } = standing;
             let seconds_left = left.map(|left| left.as_secs());
-            let doing = self.doing;
             tracing::info!(rows, rows_per_second = rate, %position, seconds_left, "{doing}");
         }
     }
 
     /// Prints the final state, if a line was shown.
-    pub(super) fn end(&self) {
+    fn end(&self) {
         if self.is_seen {
             drop(writeln!(io::stderr(), "\r\x1b[K{}", self.standing().bar()));
         }
@@ -67,12 +130,8 @@ impl Progress {
         let new_rows = self.tally.published() - self.published_before;
         let whole = self.goal.as_u64().saturating_sub(self.start.as_u64());
         let done = position.min(self.goal).as_u64() - self.start.as_u64().min(position.as_u64());
-        Standing::new(
-            (self.tally.published(), new_rows),
-            position,
-            (done, whole),
-            self.began.elapsed(),
-        )
+        let (rows, elapsed) = (self.tally.published(), self.began.elapsed());
+        Standing::new(&Figures { rows, new_rows, position, done, whole, elapsed })
     }
 }
 
@@ -88,13 +147,23 @@ struct Standing {
     left: Option<Duration>,
 }
 
+/// The counts of a pass.
+struct Figures {
+    rows: u64,
+    /// Rows of this process.
+    new_rows: u64,
+    position: Lsn,
+    /// Bytes of WAL that are done.
+    done: u64,
+    /// All bytes of WAL of the pass.
+    whole: u64,
+    /// Since the start of the process.
+    elapsed: Duration,
+}
+
 impl Standing {
-    fn new(
-        (rows, new_rows): (u64, u64),
-        position: Lsn,
-        (done, whole): (u64, u64),
-        elapsed: Duration,
-    ) -> Self {
+    fn new(figures: &Figures) -> Self {
+        let Figures { rows, new_rows, position, done, whole, elapsed } = *figures;
         let millis = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX).max(1);
         let share = (done.saturating_mul(1_000)).checked_div(whole).unwrap_or(1_000).min(1_000);
         // The first hundredth gives no useful estimate.
@@ -123,16 +192,20 @@ mod tests {
     #[test]
     fn the_bar_tells_rows_rate_position_and_the_time_left() {
         let at = Lsn::new(0x2000);
-        let half = Standing::new((500, 400), at, (50, 100), Duration::from_secs(4));
+        let elapsed = Duration::from_secs(4);
+        let half =
+            Figures { rows: 500, new_rows: 400, position: at, done: 50, whole: 100, elapsed };
+        let begun = Figures { rows: 0, new_rows: 0, done: 0, elapsed: Duration::ZERO, ..half };
+        let half = Standing::new(&half);
         let bar = half.bar();
         for part in
             ["████████████░░░░░░░░░░░░ ", " 50 %", "500 rows", "100/s", "at 0/2000", "4 s left"]
         {
             assert!(bar.contains(part), "{part:?} is not in {bar:?}");
         }
-        let begun = Standing::new((0, 0), at, (0, 100), Duration::ZERO);
+        let done = Standing::new(&Figures { whole: 0, ..begun });
+        let begun = Standing::new(&begun);
         assert!(begun.bar().contains("– left"), "{}", begun.bar());
-        let done = Standing::new((0, 0), at, (0, 0), Duration::ZERO);
         assert!(done.bar().contains("100 %"), "{}", done.bar());
     }
 }

@@ -72,26 +72,23 @@ pub(in crate::commands) async fn refuse_while_held(
     slot: &str,
 ) -> Result<(), Error> {
     let holding = pausing_replays(client, slot).await?;
-    let Some(PausingReplay { id, command, keys, .. }) = holding.first() else { return Ok(()) };
+    let Some(PausingReplay { id, keys, .. }) = holding.first() else { return Ok(()) };
     Err(Error::Unfinished {
-        what: format!(
-            "{keys} key(s) of slot {slot:?} are held for {command} {id}, which is not over"
-        ),
+        what: format!("{keys} key(s) of slot {slot:?} are held for replay {id}, which is not over"),
         hint: record::unfinished_hint(id),
     })
 }
 
-/// Refuses while a replay or backfill is unfinished that could not continue once these slots, their
+/// Refuses while a replay is unfinished that could not continue once these slots, their
 /// anchors or their server change.
 pub(in crate::commands) async fn refuse_open_replay(
     client: &SqlClient,
     slots: &[String],
 ) -> Result<(), Error> {
     let open = unfinished_replay(client, slots).await?;
-    let Some(OpenReplay { id, slot, is_backfill }) = open else { return Ok(()) };
-    let command = if is_backfill { "backfill" } else { "replay" };
+    let Some(OpenReplay { id, slot }) = open else { return Ok(()) };
     let what =
-        format!("{command} {id} of slot {slot:?} is not finished, and could not go on afterwards");
+        format!("replay {id} of slot {slot:?} is not finished, and could not go on afterwards");
     Err(Error::Unfinished { what, hint: record::unfinished_hint(&id) })
 }
 

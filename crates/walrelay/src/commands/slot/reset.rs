@@ -17,7 +17,6 @@ use walrelay_pg_client::{ConnectConfig, SqlClient, quote_identifier};
 use walrelay_pg_replication::SlotError;
 use walrelay_pg_replication::{Failover, read_server_identity, read_slot};
 
-use super::super::replay::record;
 use super::super::shared::consent::may_change;
 use super::super::shared::preconditions::{
     at_time, given_up, not_finished, refuse_resharding, refuse_while_held,
@@ -91,9 +90,8 @@ async fn begin(
     // Rows that the slot sends again would mix with the history of a paused key.
     refuse_while_held(client, slot).await?;
     if let Some(id) = replay_to_be_published(client, slot).await? {
-        let command = record::command_of(client, &id).await;
         return Err(Error::Unfinished {
-            what: format!("rows of {command} {id} are still to be published in place"),
+            what: format!("rows of replay {id} are still to be published in place"),
             hint: format!(
                 "let the relay publish them, or take them back: `walrelay replay cancel {id}`"
             ),

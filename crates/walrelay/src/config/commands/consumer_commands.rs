@@ -4,11 +4,12 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use walrelay_inbox::operator::event_commands::{InboxFilter, InboxSelection};
+use walrelay_inbox::operator::event_commands::InboxQuery;
 use walrelay_outbox_admin::replay::DeadRows;
 use walrelay_pg_client::{ConnectConfig, QualifiedName};
 use walrelay_pubsub::Endpoint;
 
+use super::super::command::EventAction;
 use crate::options::choices::{ChangeMode, Consent, OutputFormat};
 
 /// Configuration of `walrelay consumer run`.
@@ -90,49 +91,18 @@ pub struct InboxConfig {
     /// Name of the consumer. `None` means the only one in the database.
     pub consumer: Option<String>,
     /// The action.
-    pub action: InboxAction,
+    pub action: EventAction<InboxQuery, InboxEdit>,
 }
 
-/// An action on failed events.
+/// The changes of `inbox edit`.
 #[derive(Debug, Clone)]
-pub enum InboxAction {
-    /// Print events.
-    List {
-        /// The events.
-        filter: InboxFilter,
-        /// Output format.
-        format: OutputFormat,
-    },
-    /// Print one event, decoded.
-    Show {
-        /// Event id.
-        id: String,
-        /// Output format.
-        format: OutputFormat,
-    },
-    /// Make events due at once.
-    Retry {
-        /// The events.
-        selection: InboxSelection,
-        /// Whether the user has agreed already.
-        consent: Consent,
-    },
-    /// Replace parts of a stored message.
-    Edit {
-        /// Event id.
-        id: String,
-        /// File with the new payload.
-        payload_file: Option<PathBuf>,
-        /// File with the new attributes.
-        attributes_file: Option<PathBuf>,
-    },
-    /// Discard an event for good.
-    Discard {
-        /// Event id.
-        id: String,
-        /// The reason, which the table keeps.
-        reason: String,
-    },
+pub struct InboxEdit {
+    /// Event id.
+    pub id: String,
+    /// File with the new payload.
+    pub payload_file: Option<PathBuf>,
+    /// File with the new attributes.
+    pub attributes_file: Option<PathBuf>,
 }
 
 /// A consumer to set up.
@@ -172,8 +142,8 @@ pub enum Source {
     Beside(Box<RebuildIntoConfig>),
     /// Rows of some ordering keys, which the command itself applies.
     Keys(Box<RebuildKeysConfig>),
-    /// No source: an unfinished rebuild is abandoned.
-    Abandon,
+    /// No source: an unfinished rebuild is cancelled.
+    Cancel,
 }
 
 /// A rebuild in tables of another schema.
@@ -228,8 +198,8 @@ pub struct Rebuild {
     /// Full name of the subscription to create. `None` derives the name from the old one and the
     /// generation.
     pub subscription: Option<String>,
-    /// Whether the user has agreed already to lose edits and discards.
-    pub consent: Consent,
+    /// Whether the rebuild may empty tables and lose edits and discards.
+    pub mode: ChangeMode,
     /// Endpoint of Pub/Sub.
     pub endpoint: Endpoint,
 }

@@ -2,7 +2,6 @@
 
 use walrelay_inbox::{Effect, Settings, Until};
 use walrelay_outbox_admin::replay::DeadRows;
-use walrelay_relay::settings::{Settings as RelaySettings, Until as RelayUntil};
 
 use super::super::command::Command;
 use super::super::messages::project;
@@ -89,7 +88,7 @@ impl ConfigBuilder<'_> {
             }
             ConsumerActionArgs::Rebuild(args) => {
                 let rebuild = self.rebuild(&args).map(ConsumerAction::Rebuild);
-                (args.database.connection, rebuild)
+                (args.publishing.database.connection, rebuild)
             }
             ConsumerActionArgs::ResetKey(args) => {
                 let consent = if args.yes { Consent::Given } else { Consent::Asked };
@@ -131,20 +130,20 @@ impl ConfigBuilder<'_> {
 
     fn rebuild(&mut self, args: &ConsumerRebuildArgs) -> Option<Rebuild> {
         let source = match &args.from_outbox {
-            _ if args.abandon => Some(Source::Abandon),
+            _ if args.cancel => Some(Source::Cancel),
             Some(topic) => self.rows(args, Some(topic)).map(Source::Outbox),
             None if args.handler.is_some() => self.direct(args),
             None => {
-                if args.seek_to.is_none() {
+                if args.from_time.is_none() {
                     let allowed = "not set; since when, or --from-outbox TOPIC where the topic does not reach that far";
-                    self.wrong_or_missing("seek-to", allowed);
+                    self.wrong_or_missing("from-time", allowed);
                 }
-                args.seek_to.map(Source::Topic)
+                args.from_time.map(Source::Topic)
             }
         };
-        let endpoint = self.endpoint(&args.pubsub.endpoint);
+        let endpoint = self.endpoint(&args.publishing.pubsub.endpoint);
         let subscription = args.subscription.as_ref().and_then(|given| {
-            let project = project(&args.messages.project);
+            let project = project(&args.publishing.messages.project);
             self.full_name("subscription", given, (&project, "subscriptions"))
         });
         Some(Rebuild {
@@ -152,7 +151,7 @@ impl ConfigBuilder<'_> {
             source: source?,
             reset_sql: args.reset_sql.clone(),
             subscription,
-            consent: if args.yes { Consent::Given } else { Consent::Asked },
+            mode: args.confirm.mode(),
             endpoint,
         })
     }
@@ -176,25 +175,21 @@ impl ConfigBuilder<'_> {
         args: &ConsumerRebuildArgs,
         topic: Option<&str>,
     ) -> Option<Box<OutboxRowsConfig>> {
-        let connect = match &args.outbox_url {
-            Some(url) => self.connect_to("outbox-url", url),
-            None => self.connect(&args.database.connection),
-        };
-        let outbox = self.outbox(&args.database);
-        let router = self.router(&args.messages, &args.columns);
-        let relay = self.streaming(&args.stream, outbox, router);
-        let pubsub = self.pubsub(&args.pubsub);
+        let mut settings = self.publishing(&args.publishing)?;
+        if let Some(url) = &args.outbox_url {
+            settings.connect = self.connect_to("outbox-url", url)?;
+        }
+        let router = &settings.relay.router;
         let topic = match topic {
             Some(topic) => {
-                let names = (relay.router.project.as_str(), "topics");
+                let names = (router.project.as_str(), "topics");
                 let topic = self.full_name("from-outbox", topic, names)?;
-                self.require_separate_topic(("from-outbox", &topic), &relay.router)?
+                self.require_separate_topic("from-outbox", &topic, router)?
             }
             None => UNPUBLISHED.to_owned(),
         };
-        let until = RelayUntil::CaughtUp;
         Some(Box::new(OutboxRowsConfig {
-            settings: RelaySettings { connect: connect?, relay, pubsub, until },
+            settings,
             topic,
             aggregate_types: args.aggregate_type.clone(),
             dead_rows: if args.skip_dead { DeadRows::LeaveOut } else { DeadRows::Stop },

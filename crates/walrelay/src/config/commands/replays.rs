@@ -1,24 +1,21 @@
 //! The arguments of `replay`.
 
 use walrelay_core::{ColumnFilter, RouterConfig, Template};
-use walrelay_outbox_admin::replay::{DeadRows, Destination, Keeping, Rate};
-use walrelay_relay::settings::{Settings, Until};
+use walrelay_outbox_admin::replay::{
+    DeadRows, Destination, OrderedSource, OrderedTable, OrderedWal, Rate, ReplayOrder,
+};
 
 use super::super::command::{Command, ReplayRecordAction, ReplayRecordConfig};
 use super::super::problem::ConfigBuilder;
-use super::replay_orders::{
-    BackfillAction, BackfillConfig, BackfillOrder, Place, ReplayAction, ReplayConfig, ReplayOrder,
-    ResumeConfig,
-};
+use super::replay_orders::{ReplayAction, ReplayConfig};
 use crate::cli::{ReplayActionArgs, ReplayResumeArgs, ReplaySource, ReplayStartArgs};
+use crate::options::choices::ChangeMode;
 
 impl ConfigBuilder<'_> {
     pub(in crate::config) fn replay(&mut self, action: ReplayActionArgs) -> Option<Command> {
         let (database, action) = match action {
             ReplayActionArgs::Start(args) => return self.start(*args),
-            ReplayActionArgs::Resume(args) => {
-                return Some(Command::ResumeReplay(Box::new(self.resume(*args)?)));
-            }
+            ReplayActionArgs::Resume(args) => return self.resume(*args),
             ReplayActionArgs::List(args) => {
                 (args.database, ReplayRecordAction::List(args.output.output))
             }
@@ -27,79 +24,60 @@ impl ConfigBuilder<'_> {
                 (args.database, ReplayRecordAction::Show { id, format })
             }
             ReplayActionArgs::Cancel(args) => {
-                (args.database, ReplayRecordAction::Cancel { id: args.id })
+                let (id, mode) = (args.id, args.confirm.mode());
+                (args.database, ReplayRecordAction::Cancel { id, mode })
             }
         };
         let database = self.database(&database)?;
         Some(Command::ReplayRecord(ReplayRecordConfig { database, action }))
     }
 
-    fn resume(&mut self, args: ReplayResumeArgs) -> Option<ResumeConfig> {
-        let connect = self.connect(&args.database.connection);
-        let outbox = self.outbox(&args.database);
-        let router = self.router(&args.messages, &args.columns);
-        let relay = self.streaming(&args.stream, outbox, router);
-        let pubsub = self.pubsub(&args.pubsub);
-        let settings = Settings { connect: connect?, relay, pubsub, until: Until::CaughtUp };
+    fn resume(&mut self, args: ReplayResumeArgs) -> Option<Command> {
+        let settings = self.publishing(&args.publishing)?;
         let dead_rows = args.skip_dead.then_some(DeadRows::LeaveOut);
-        Some(ResumeConfig { settings, id: args.id, dead_rows })
+        let action = ReplayAction::Resume { id: args.id, dead_rows, mode: args.confirm.mode() };
+        Some(Command::Replay(Box::new(ReplayConfig { settings, action })))
     }
 
     fn start(&mut self, args: ReplayStartArgs) -> Option<Command> {
         self.require_arguments_of_source(&args);
-        let connect = self.connect(&args.database.connection);
-        let outbox = self.outbox(&args.database);
-        let router = self.router(&args.messages, &args.columns);
-        let relay = self.streaming(&args.stream, outbox, router);
-        let pubsub = self.pubsub(&args.pubsub);
+        let settings = self.publishing(&args.publishing)?;
+        let router = &settings.relay.router;
+        let mode = args.confirm.mode();
         let destination = match args.in_place {
             true => Destination::InPlace,
             false => {
-                let to_topic = (args.to_topic, args.dry_run);
-                Destination::Topic(self.topic_of_a_replay(to_topic, &relay.router)?)
+                let template = self.topic_of_a_replay(args.to_topic, mode, router)?;
+                Destination::Topic { template, rate: args.rate.and_then(Rate::new) }
             }
         };
         if args.source == ReplaySource::Table && args.from_time.is_some() {
             let reason = "needed by --from-time: the time of an event is read from it";
-            self.require_time(&relay.router.columns, reason);
+            self.require_time(&router.columns, reason);
         }
-        let settings = Settings { connect: connect?, relay, pubsub, until: Until::CaughtUp };
+        let source = match args.source {
+            ReplaySource::Wal => OrderedSource::Wal(OrderedWal {
+                anchor: args.from_anchor,
+                from: args.from_lsn,
+                since: args.from_time,
+                to: args.to_lsn,
+                until: args.to_time,
+            }),
+            ReplaySource::Table => OrderedSource::Table(OrderedTable {
+                since: args.from_time,
+                event_ids: args.event_id,
+                order_by: args.order_by,
+            }),
+        };
         let matching = ColumnFilter {
             aggregate_types: args.aggregate_type,
             aggregate_ids: args.aggregate_id,
             event_types: args.event_type,
         };
-        let rate = args.rate.and_then(Rate::new);
         let dead_rows = if args.skip_dead { DeadRows::LeaveOut } else { DeadRows::Stop };
-        let keeping = if args.dry_run { Keeping::Nothing } else { Keeping::OnRecord };
-        Some(match args.source {
-            ReplaySource::Wal => {
-                let action = ReplayAction::Begin(ReplayOrder {
-                    anchor: args.from_anchor,
-                    from: Place::of(args.from_lsn, args.from_time),
-                    to: Place::of(args.to_lsn, args.to_time),
-                    matching,
-                    destination,
-                    rate,
-                    dead_rows,
-                    keeping,
-                });
-                Command::Replay(Box::new(ReplayConfig { settings, action }))
-            }
-            ReplaySource::Table => {
-                let action = BackfillAction::Begin(BackfillOrder {
-                    since: args.from_time,
-                    matching,
-                    event_ids: args.event_id,
-                    destination,
-                    order_by: args.order_by,
-                    rate,
-                    dead_rows,
-                    keeping,
-                });
-                Command::Backfill(Box::new(BackfillConfig { settings, action }))
-            }
-        })
+        let order = ReplayOrder { source, destination, matching, dead_rows };
+        let action = ReplayAction::Start { order, mode };
+        Some(Command::Replay(Box::new(ReplayConfig { settings, action })))
     }
 
     /// Refuses arguments that only the other source has, and requires a start in the WAL.
@@ -131,7 +109,8 @@ impl ConfigBuilder<'_> {
     /// Requires a topic that the relay does not publish to.
     pub(in crate::config) fn require_separate_topic(
         &mut self,
-        (option, topic): (&'static str, &str),
+        option: &'static str,
+        topic: &str,
         router: &RouterConfig,
     ) -> Option<String> {
         let live = router.topic.to_string();
@@ -146,11 +125,12 @@ impl ConfigBuilder<'_> {
     /// Returns the topic of a replay. A dry run without `--to-topic` uses the relay's own topic.
     pub(in crate::config) fn topic_of_a_replay(
         &mut self,
-        (to_topic, is_dry_run): (Option<Template>, bool),
+        to_topic: Option<Template>,
+        mode: ChangeMode,
         router: &RouterConfig,
     ) -> Option<String> {
         let Some(template) = to_topic else {
-            if is_dry_run {
+            if mode == ChangeMode::DryRun {
                 return Some(router.topic.to_string());
             }
             let allowed = "not set; the topic to publish to, or --in-place";
@@ -158,11 +138,12 @@ impl ConfigBuilder<'_> {
             return None;
         };
         let text = template.to_string();
-        if router.project.is_empty() && !text.starts_with("projects/") && !is_dry_run {
+        if router.project.is_empty() && !text.starts_with("projects/") && mode != ChangeMode::DryRun
+        {
             let allowed = "not set; needed unless --to-topic is a full projects/…/topics/… name";
             self.wrong_or_missing("project", allowed);
         }
-        self.require_separate_topic(("to-topic", &text), router);
+        self.require_separate_topic("to-topic", &text, router);
         self.require_columns("to-topic", &template, &router.columns);
         Some(text)
     }

@@ -1,0 +1,234 @@
+//! Why a replay cannot start, or did not reach its end.
+
+use std::time::SystemTime;
+
+use pgoutput_parser::Lsn;
+use walrelay_core::TemplateError;
+use walrelay_errors::{Code, Coded};
+use walrelay_outbox_store::StoreError;
+use walrelay_pg_client::{PgError, QualifiedName, SqlError};
+use walrelay_pg_replication::SlotError;
+use walrelay_pubsub::PubsubError;
+use walrelay_relay::error::RelayError;
+
+use super::in_place::HELD_KEYS_MAX;
+use super::record::ReplayEnd;
+use crate::admin_error::AdminError;
+
+/// A replay cannot start, or did not reach its end.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// A statement failed, or was refused.
+    #[error(transparent)]
+    Admin(#[from] AdminError),
+
+    /// The connection to Postgres failed.
+    #[error(transparent)]
+    Postgres(#[from] PgError),
+
+    /// Pub/Sub cannot be used.
+    #[error(transparent)]
+    PubSub(#[from] PubsubError),
+
+    /// The rows cannot be read or published.
+    #[error(transparent)]
+    Relay(#[from] RelayError),
+
+    /// No topic can be derived from the template.
+    #[error("the topic {template:?} cannot be read: {source}")]
+    TopicInvalid {
+        /// The template.
+        template: String,
+        /// The problem.
+        #[source]
+        source: TemplateError,
+    },
+
+    /// No anchor is old enough.
+    #[error("no anchor reaches back to {from}")]
+    NoAnchor {
+        /// The requested start.
+        from: Lsn,
+    },
+
+    /// The anchor is not old enough.
+    #[error(
+        "anchor {anchor:?} reaches back to {reaches} and no farther, and {from} lies before it"
+    )]
+    AnchorTooLate {
+        /// The anchor.
+        anchor: String,
+        /// Its position.
+        reaches: Lsn,
+        /// The time of its position.
+        since: Option<SystemTime>,
+        /// The requested start.
+        from: Lsn,
+    },
+
+    /// The end is not in the WAL behind the start.
+    #[error("{to} is not between {from}, where the replay begins, and {end}, where the WAL ends")]
+    EndOutside {
+        /// The requested end.
+        to: Lsn,
+        /// The start.
+        from: Lsn,
+        /// The end of the WAL.
+        end: Lsn,
+    },
+
+    /// A table lacks a column of `order_by`.
+    #[error("{table} has no column {column:?} to order by")]
+    OrderColumnMissing {
+        /// The table.
+        table: QualifiedName,
+        /// The column.
+        column: String,
+    },
+
+    /// The replay would pause too many keys.
+    #[error("more than {HELD_KEYS_MAX} keys would be paused at once")]
+    TooManyKeys,
+
+    /// Another replay pauses one of the keys.
+    #[error("replay {other} of one of these keys is not over; nothing was begun")]
+    KeyIsPaused {
+        /// The other replay.
+        other: String,
+    },
+
+    /// There is no such replay.
+    #[error("slot {slot:?} has no replay {id:?}")]
+    Missing {
+        /// Id of the replay.
+        id: String,
+        /// The slot.
+        slot: String,
+    },
+
+    /// The replay has ended.
+    #[error(
+        "replay {id} {}: {rows} row(s) were published",
+        match end { ReplayEnd::Done => "is done", ReplayEnd::Cancelled => "was given up" }
+    )]
+    Ended {
+        /// Id of the replay.
+        id: String,
+        /// How it ended.
+        end: ReplayEnd,
+        /// Number of published rows.
+        rows: RowCount,
+    },
+
+    /// The replay belongs to the history of another server.
+    #[error("replay {id} was begun on another server, whose positions mean nothing here")]
+    OtherServer {
+        /// Id of the replay.
+        id: String,
+    },
+
+    /// Another process runs the replay.
+    #[error("replay {id} is being done by another process")]
+    Running {
+        /// Id of the replay.
+        id: String,
+    },
+
+    /// The anchor of the replay is gone, or no longer old enough.
+    #[error("replay {id} cannot go on")]
+    AnchorGone {
+        /// Id of the replay.
+        id: String,
+        /// The problem.
+        #[source]
+        source: Box<ReplayError>,
+    },
+
+    /// Dead rows block the rest of a replay in place.
+    #[error("{rows} row(s) of replay {id} wait behind a dead row, which holds their key")]
+    BehindDeadRow {
+        /// Id of the replay.
+        id: String,
+        /// Number of remaining rows.
+        rows: u64,
+    },
+
+    /// The replay was stopped, and can be resumed.
+    #[error("replay {id} was stopped after {published} row(s)")]
+    Stopped {
+        /// Id of the replay.
+        id: String,
+        /// Number of published rows.
+        published: u64,
+    },
+
+    /// The replay was stopped before it was on record.
+    #[error("stopped by a signal before anything was published")]
+    Interrupted,
+}
+
+/// A number of published rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RowCount {
+    /// This many.
+    Exactly(u64),
+    /// This many are on record. After a crash there may be more.
+    AtLeast(u64),
+}
+
+impl std::fmt::Display for RowCount {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Exactly(rows) => write!(f, "{rows}"),
+            Self::AtLeast(rows) => write!(f, "at least {rows}"),
+        }
+    }
+}
+
+impl ReplayError {
+    /// For `map_err`: names the action that failed.
+    pub(super) fn sql(action: &'static str) -> impl FnOnce(tokio_postgres::Error) -> Self {
+        let failed = AdminError::sql(action);
+        |source| Self::Admin(failed(source))
+    }
+}
+
+impl From<StoreError> for ReplayError {
+    fn from(error: StoreError) -> Self {
+        Self::Admin(error.into())
+    }
+}
+
+impl From<SlotError> for ReplayError {
+    fn from(error: SlotError) -> Self {
+        Self::Admin(error.into())
+    }
+}
+
+impl From<SqlError> for ReplayError {
+    fn from(error: SqlError) -> Self {
+        Self::Admin(error.into())
+    }
+}
+
+impl Coded for ReplayError {
+    fn code(&self) -> Code {
+        match self {
+            Self::Admin(error) => error.code(),
+            Self::Postgres(error) => error.code(),
+            Self::PubSub(error) => error.code(),
+            Self::Relay(error) => error.code(),
+            Self::TopicInvalid { .. } | Self::OrderColumnMissing { .. } => Code::ArgumentInvalid,
+            Self::NoAnchor { .. } | Self::AnchorTooLate { .. } | Self::EndOutside { .. } => {
+                Code::ReplayRangeInvalid
+            }
+            Self::TooManyKeys => Code::ReplayTooManyKeys,
+            Self::KeyIsPaused { .. } => Code::ReplayUnfinished,
+            Self::Missing { .. } | Self::Ended { .. } => Code::ReplayNotOpen,
+            Self::OtherServer { .. } | Self::AnchorGone { .. } => Code::ReplayCannotResume,
+            Self::Running { .. } => Code::ReplayRunning,
+            Self::BehindDeadRow { .. } => Code::ReplayBlocked,
+            Self::Stopped { .. } | Self::Interrupted => Code::Interrupted,
+        }
+    }
+}

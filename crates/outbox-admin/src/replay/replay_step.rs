@@ -1,0 +1,68 @@
+//! The steps of a replay, for display.
+
+use pgoutput_parser::Lsn;
+
+use super::record::ReplayJob;
+use super::replay_progress::Tally;
+
+/// Receives the steps of a replay.
+pub type ReplaySteps<'a> = dyn Fn(ReplayStep<'_>) + Sync + 'a;
+
+/// A step of a replay.
+#[derive(Debug)]
+pub enum ReplayStep<'a> {
+    /// The replay is on record, or a dry run starts to count its rows.
+    Begins(&'a ReplayJob),
+    /// The replay resumes.
+    Resumes(&'a ReplayJob),
+    /// Rows are being read. Sent several times a second.
+    Reads(ReadProgress<'a>),
+    /// No more rows are read.
+    ReadsNoMore(ReadProgress<'a>),
+    /// The pauses of the keys are requested.
+    RequestsPauses {
+        /// The replay.
+        job: &'a ReplayJob,
+        /// Number of keys.
+        keys: usize,
+    },
+    /// The replay waits for the relay.
+    Waits(ReplayWait<'a>),
+    /// The history is in dispatch state, and the keys continue.
+    LiftsPauses(&'a ReplayJob),
+}
+
+/// The progress of a pass over the rows.
+#[derive(Debug)]
+pub struct ReadProgress<'a> {
+    /// Where the pass started.
+    pub start: Lsn,
+    /// Where it ends.
+    pub goal: Lsn,
+    /// Its counts.
+    pub tally: &'a Tally,
+}
+
+/// A wait of a replay in place for the relay.
+#[derive(Debug, Clone, Copy)]
+pub struct ReplayWait<'a> {
+    /// Id of the replay.
+    pub id: &'a str,
+    /// Its slot.
+    pub slot: &'a str,
+    /// What the relay still has to do.
+    pub work: RelayWork,
+    /// Server process of the relay that streams the slot, if there is one.
+    pub relay: Option<i32>,
+}
+
+/// The work that a replay in place waits for.
+#[derive(Debug, Clone, Copy)]
+pub enum RelayWork {
+    /// Keys to pause.
+    PauseKeys(u64),
+    /// Bytes of WAL to read.
+    ReadBytes(u64),
+    /// Rows to publish.
+    PublishRows(u64),
+}

@@ -1,0 +1,83 @@
+//! Lists events, page by page.
+
+use walrelay_pg_client::SqlClient;
+
+use super::page::table;
+use super::{FailedEvent, FailedEvents, PageBegin};
+use crate::config::{EventList, OutputFormat};
+use crate::error::Error;
+use crate::json_output::json_text;
+use crate::output::{Reader, print_part};
+
+/// Events per query when all are listed. This bounds memory to some megabytes.
+const PAGE_ROWS: u32 = 1_000;
+
+/// Lists one page and the number of further events, or all pages.
+pub(super) async fn list<S: FailedEvents>(
+    side: &S,
+    client: &SqlClient,
+    asked: &EventList<S::Query>,
+) -> Result<String, Error> {
+    let behind = asked.after.map(|position| PageBegin { position: Some(position), event_id: None });
+    let Some(limit) = asked.limit else { return list_all(side, client, asked, behind).await };
+    let rows = side.page(client, &asked.query, behind.as_ref(), limit).await?;
+    match asked.format {
+        OutputFormat::Json => json_text(&rows),
+        OutputFormat::Text => {
+            let footer = footer(side, client, &asked.query, &rows, limit).await?;
+            let body = if rows.is_empty() { String::new() } else { table::<S>(&rows) };
+            Ok(body + &footer)
+        }
+    }
+}
+
+async fn list_all<S: FailedEvents>(
+    side: &S,
+    client: &SqlClient,
+    asked: &EventList<S::Query>,
+    mut behind: Option<PageBegin>,
+) -> Result<String, Error> {
+    let mut all = Vec::new();
+    let mut count = 0;
+    loop {
+        let page = side.page(client, &asked.query, behind.as_ref(), PAGE_ROWS).await?;
+        let Some(last) = page.last() else { break };
+        behind = Some(last.begin());
+        count += page.len();
+        match asked.format {
+            // JSON output is one value, so all events are collected first. Without their messages
+            // they are small.
+            OutputFormat::Json => all.extend(page),
+            OutputFormat::Text if print_part(&table::<S>(&page))? == Reader::Gone => break,
+            OutputFormat::Text => {}
+        }
+    }
+    match asked.format {
+        OutputFormat::Json => json_text(&all),
+        OutputFormat::Text => Ok(format!("{count} {}(s)\n", S::NOUN)),
+    }
+}
+
+/// Returns the total count with the option that shows the next page.
+async fn footer<S: FailedEvents>(
+    side: &S,
+    client: &SqlClient,
+    query: &S::Query,
+    rows: &[FailedEvent],
+    limit: u32,
+) -> Result<String, Error> {
+    let mut text = String::new();
+    if let Some(last) = rows.last().filter(|_| rows.len() >= limit as usize) {
+        let total = side.count(client, query).await?;
+        let after = match last.position() {
+            Some(position) => format!("--after {position}, or --all"),
+            None => "--all".to_owned(),
+        };
+        text.push_str(&format!("{} of {total} {}(s); the next: {after}\n", rows.len(), S::NOUN));
+    } else if rows.is_empty() {
+        text.push_str(side.none(query));
+        text.push('\n');
+    }
+    text.push_str(&side.not_listed(client, query).await?);
+    Ok(text)
+}

@@ -1,0 +1,242 @@
+//! The texts and the JSON about replays.
+
+use serde::Serialize;
+use walrelay_outbox_admin::replay::{
+    CancelledRows, DeadRows, Destination, Rate, ReplayDone, ReplayEnd, ReplayJob, ReplayRequest,
+    ReplaySource, WalRows,
+};
+use walrelay_relay::observe::report::rfc3339;
+
+use crate::config::OutputFormat;
+use crate::error::Error;
+use crate::json_output::json_text;
+use crate::output::{columns, visible};
+
+/// Explains how consumers handle copies of events.
+const COPIES: &str = "a consumer that has seen these events skips the copies; `walrelay consumer rebuild NAME --key KEY` \
+     applies a key's events again\n";
+
+/// Returns a line about the rows that were left out, or an empty string.
+pub(in crate::commands) fn left_out(rows: u64) -> String {
+    match rows {
+        0 => String::new(),
+        rows => {
+            format!("left out: {rows} row(s) that Pub/Sub would never take, named in the log\n")
+        }
+    }
+}
+
+/// Returns the result of a finished replay.
+pub(super) fn done(job: &ReplayJob, done: ReplayDone) -> String {
+    let ReplayDone { published, refused } = done;
+    let id = &job.id;
+    match &job.request.destination {
+        Destination::Topic { template, .. } => {
+            let left_out = left_out(refused);
+            format!("replay {id}: {published} row(s) are in {template}\n{left_out}{COPIES}")
+        }
+        Destination::InPlace => {
+            let dead = match refused {
+                0 => String::new(),
+                dead => format!("dead: {dead} row(s), in `walrelay dispatch list --status dead`\n"),
+            };
+            format!("replay {id}: {published} row(s) were published again in place\n{dead}{COPIES}")
+        }
+    }
+}
+
+/// Describes the effect of a cancellation, before it happens.
+pub(super) fn to_cancel(rows: &CancelledRows) -> String {
+    match rows {
+        CancelledRows::Published { topic, rows } => {
+            format!("{rows} row(s) were published to {topic}, and stay there")
+        }
+        CancelledRows::InPlace { removed, published } => {
+            format!("{removed} row(s) are not published any more, {published} were published")
+        }
+    }
+}
+
+/// Describes the effect of a cancellation.
+pub(super) fn cancelled(rows: &CancelledRows) -> String {
+    match rows {
+        CancelledRows::Published { .. } => to_cancel(rows),
+        CancelledRows::InPlace { removed, published } => {
+            format!("{removed} row(s) were taken back, {published} were published")
+        }
+    }
+}
+
+/// A replay, as `walrelay replay list` and `show` print it.
+#[derive(Debug, Serialize)]
+pub(super) struct ReplayJson<'a> {
+    id: &'a str,
+    slot: &'a str,
+    state: &'static str,
+    source: &'static str,
+    destination: &'a str,
+    rows: u64,
+    settled: String,
+    request: RequestJson<'a>,
+}
+
+/// The request of a replay. A value that the source or the destination does not have is null.
+#[derive(Debug, Serialize)]
+struct RequestJson<'a> {
+    anchor: Option<&'a str>,
+    from: Option<String>,
+    to: Option<String>,
+    from_time: Option<String>,
+    to_time: Option<String>,
+    aggregate_types: &'a [String],
+    aggregate_ids: &'a [String],
+    event_types: &'a [String],
+    event_ids: &'a [String],
+    order_by: &'a [String],
+    rate: Option<u32>,
+    skip_dead: bool,
+}
+
+impl<'a> ReplayJson<'a> {
+    pub(super) fn of(job: &'a ReplayJob) -> Self {
+        Self {
+            id: &job.id,
+            slot: &job.slot,
+            state: state(job),
+            source: job.request.source.name(),
+            destination: destination(job),
+            rows: job.progress.rows,
+            settled: job.progress.settled.to_string(),
+            request: RequestJson::of(&job.request),
+        }
+    }
+}
+
+impl<'a> RequestJson<'a> {
+    fn of(request: &'a ReplayRequest) -> Self {
+        let ReplayRequest { source, destination, matching, dead_rows } = request;
+        let (wal, table) = match source {
+            ReplaySource::Wal(rows) => (Some(rows), None),
+            ReplaySource::Table(rows) => (None, Some(rows)),
+        };
+        let since = wal.and_then(|rows| rows.since).or(table.and_then(|rows| rows.since));
+        let until = wal.and_then(|rows| rows.until);
+        Self {
+            anchor: wal.map(|rows| rows.anchor.as_str()),
+            from: wal.map(|rows| rows.from.to_string()),
+            to: wal.map(|rows| rows.to.to_string()),
+            from_time: since.map(|time| rfc3339(time.to_system_time())),
+            to_time: until.map(|time| rfc3339(time.to_system_time())),
+            aggregate_types: &matching.aggregate_types,
+            aggregate_ids: &matching.aggregate_ids,
+            event_types: &matching.event_types,
+            event_ids: table.map_or(&[], |rows| &rows.event_ids),
+            order_by: table.map_or(&[], |rows| &rows.order_by),
+            rate: match destination {
+                Destination::Topic { rate, .. } => rate.map(Rate::per_second),
+                Destination::InPlace => None,
+            },
+            skip_dead: *dead_rows == DeadRows::LeaveOut,
+        }
+    }
+}
+
+pub(super) fn list(jobs: &[ReplayJob], format: OutputFormat) -> Result<String, Error> {
+    match format {
+        OutputFormat::Text => Ok(table(jobs)),
+        OutputFormat::Json => json_text(&jobs.iter().map(ReplayJson::of).collect::<Vec<_>>()),
+    }
+}
+
+const fn state(job: &ReplayJob) -> &'static str {
+    match job.end {
+        None => "unfinished",
+        Some(ReplayEnd::Done) => "done",
+        Some(ReplayEnd::Cancelled) => "cancelled",
+    }
+}
+
+fn destination(job: &ReplayJob) -> &str {
+    match &job.request.destination {
+        Destination::InPlace => "in place",
+        Destination::Topic { template, .. } => template,
+    }
+}
+
+fn table(jobs: &[ReplayJob]) -> String {
+    let cells = |job: &ReplayJob| {
+        [
+            job.id.clone(),
+            state(job).to_owned(),
+            job.request.source.name().to_owned(),
+            visible(destination(job)),
+            job.progress.rows.to_string(),
+        ]
+    };
+    let headings = ["ID", "STATE", "SOURCE", "DESTINATION", "ROWS"];
+    columns(headings, &jobs.iter().map(cells).collect::<Vec<_>>())
+}
+
+pub(super) fn page(job: &ReplayJob) -> String {
+    let range = match &job.request.source {
+        ReplaySource::Wal(WalRows { from, to, .. }) => format!("{from} to {to}"),
+        ReplaySource::Table(rows) => format!("snapshot {}", rows.snapshot),
+    };
+    let request = RequestJson::of(&job.request);
+    let lines = [
+        ("state", state(job).to_owned()),
+        ("slot", job.slot.clone()),
+        ("source", job.request.source.name().to_owned()),
+        ("destination", visible(destination(job))),
+        ("range", range),
+        ("published up to", job.progress.settled.to_string()),
+        ("rows", job.progress.rows.to_string()),
+        ("request", visible(&serde_json::to_string(&request).unwrap_or_default())),
+    ];
+    let lines: String =
+        lines.iter().map(|(name, value)| format!("  {name:<16} {value}\n")).collect();
+    format!("{}\n{lines}", job.id)
+}
+
+#[cfg(test)]
+mod tests {
+    use pgoutput_parser::Lsn;
+    use walrelay_core::ColumnFilter;
+    use walrelay_outbox_admin::replay::ReplayProgress;
+
+    use super::*;
+    use crate::json_output::assert_documented;
+
+    #[test]
+    fn rows_that_were_left_out_are_counted_and_none_are_not_mentioned() {
+        assert_eq!(left_out(0), "");
+        assert!(left_out(2).starts_with("left out: 2 row(s)"));
+    }
+
+    #[test]
+    fn the_json_of_a_replay_is_documented() {
+        let time = pgoutput_parser::PgTimestamp::from_micros(0);
+        let job = ReplayJob {
+            id: "5f3a9c01".into(),
+            slot: "walrelay".into(),
+            system_identifier: "1".into(),
+            request: ReplayRequest {
+                source: ReplaySource::Wal(WalRows {
+                    anchor: "a".into(),
+                    from: Lsn::new(1),
+                    to: Lsn::new(2),
+                    since: Some(time),
+                    until: Some(time),
+                }),
+                destination: Destination::Topic { template: "again".into(), rate: Rate::new(500) },
+                matching: ColumnFilter::default(),
+                dead_rows: DeadRows::Stop,
+            },
+            progress: ReplayProgress { settled: Lsn::new(1), rows: 1, resume_at: None },
+            end: None,
+            left_out: None,
+        };
+        assert_documented("replay list", &[ReplayJson::of(&job)]);
+        assert_documented("replay show", &ReplayJson::of(&job));
+    }
+}
