@@ -8,8 +8,9 @@ use pgoutput_parser::{Lsn, Position};
 use walrelay_errors::{BoxedError, Code, Coded, Exit};
 use walrelay_inbox::InboxError;
 use walrelay_outbox_admin::AdminError;
+use walrelay_outbox_admin::replay::ReplayError;
 use walrelay_outbox_store::{Shard, StoreError, StoreFailure};
-use walrelay_pg_client::{PgError, ServerError, SqlError, TlsError};
+use walrelay_pg_client::{PgError, QualifiedName, ServerError, SqlError, TlsError};
 use walrelay_pg_replication::SlotError;
 use walrelay_pubsub::{PubsubError, code_of_call};
 use walrelay_relay::error::{RelayError, RepeatedSendFailure};
@@ -141,6 +142,20 @@ fn of_pubsub() -> Vec<PubsubError> {
     ]
 }
 
+fn of_replays() -> Vec<ReplayError> {
+    vec![
+        ReplayError::NoAnchor { from: Lsn::new(1) },
+        ReplayError::TooManyKeys,
+        ReplayError::KeyIsPaused { other: text() },
+        ReplayError::Missing { id: text(), slot: text() },
+        ReplayError::OtherServer { id: text() },
+        ReplayError::Running { id: text() },
+        ReplayError::BehindDeadRow { id: text(), rows: 1 },
+        ReplayError::Stopped { id: text(), published: 1 },
+        ReplayError::OrderColumnMissing { table: QualifiedName::new("x", "x"), column: text() },
+    ]
+}
+
 fn of_the_shell() -> Vec<Error> {
     let denied = || Box::new(Error::Interrupted);
     vec![
@@ -165,8 +180,6 @@ fn of_the_shell() -> Vec<Error> {
         },
         Error::Io { action: text(), source: broken() },
         Error::File { path: text(), source: broken() },
-        Error::ReplayTaken { id: text() },
-        Error::ReplayHeld { command: "replay", id: text(), rows: 1 },
         Error::Missing { lacking: text() },
         Error::NothingCompared { consumers: text() },
         Error::NothingToAudit,
@@ -226,6 +239,7 @@ fn every_code_is_raised_by_a_constructed_error_or_a_finding() {
     raise(&mut of_the_relay().into_iter().map(Error::Relay));
     raise(&mut of_the_inbox().into_iter().map(Error::Inbox));
     raise(&mut of_pubsub().into_iter().map(Error::PubSub));
+    raise(&mut of_replays().into_iter().map(Error::from));
     raise(&mut of_the_shell().into_iter());
     let calls = ["NOT_FOUND", "PERMISSION_DENIED", "UNAVAILABLE"];
     raised.extend(calls.map(|code| code_of_call(code).name()));

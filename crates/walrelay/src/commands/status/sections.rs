@@ -190,17 +190,17 @@ fn topic_line(topic: &FailingTopic) -> Line {
     line(&visible(name), format!("{retrying} retrying, {dead} dead, the oldest for {age}{code}"))
 }
 
-/// Lists unfinished replays and backfills to a topic, and whether a process runs each.
+/// Lists unfinished replays to a topic, and whether a process runs each.
 fn replay_lines(report: &StatusReport) -> Vec<Line> {
     let lines = report.replays.iter().map(|replay| {
-        let (command, id) = (visible(&replay.command), visible(&replay.id));
+        let id = visible(&replay.id);
         let how = match replay.is_being_done {
             true => "under way".to_owned(),
             false => format!(
                 "no process runs it: walrelay replay resume {id}, or walrelay replay cancel {id}"
             ),
         };
-        line("not finished", format!("{command} {id} to {}, {how}", visible(&replay.topic)))
+        line("not finished", format!("replay {id} to {}, {how}", visible(&replay.topic)))
     });
     lines.collect()
 }

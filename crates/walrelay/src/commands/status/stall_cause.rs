@@ -282,9 +282,9 @@ fn spilled(slot: &SlotReport) -> Option<Cause> {
 /// Returns the first unfinished replay that no process runs, and the next step.
 pub(super) fn first_abandoned_replay(report: &StatusReport) -> Option<(String, NextStep)> {
     let open = report.replays.iter().find(|replay| !replay.is_being_done)?;
-    let (command, id) = (visible(&open.command), visible(&open.id));
+    let id = visible(&open.id);
     let text = format!(
-        "{command} {id} to {} is not finished, and no process runs it",
+        "replay {id} to {} is not finished, and no process runs it",
         visible(&open.topic)
     );
     let step =

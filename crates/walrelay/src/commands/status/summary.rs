@@ -276,8 +276,8 @@ fn needs_person_text(report: &StatusReport, dead: u64) -> String {
 }
 
 /// Describes the keys whose rows wait for a replay in place.
-pub(super) fn pause_text(PausingReplay { keys, command, id, .. }: &PausingReplay) -> String {
-    format!("{keys} key(s) wait for {} {}", visible(command), visible(id))
+pub(super) fn pause_text(PausingReplay { keys, id, .. }: &PausingReplay) -> String {
+    format!("{keys} key(s) wait for replay {}", visible(id))
 }
 
 /// Describes paused keys together with the parked rows, most of which belong to them.
@@ -523,12 +523,12 @@ mod tests {
     #[test]
     fn rows_that_wait_for_a_replay_in_place_are_told_with_it_and_how_to_go_on() {
         let held = |is_being_done: bool| {
-            let replay = json!({ "id": "5f3a9c01", "command": "backfill", "keys": 2, "is_running": is_being_done });
+            let replay = json!({ "id": "5f3a9c01", "keys": 2, "is_running": is_being_done });
             report(json!({ "dispatch": { "dead": 0, "retrying": 40 }, "paused_by": [replay] }))
         };
         let left = Summary::of(&held(false));
         let told =
-            "streaming, 0 B behind, 40 rows parked; those of 2 key(s) wait for backfill 5f3a9c01";
+            "streaming, 0 B behind, 40 rows parked; those of 2 key(s) wait for replay 5f3a9c01";
         assert_eq!(left.headline, told);
         let step = advice(left);
         for word in ["walrelay replay resume 5f3a9c01", "walrelay replay cancel 5f3a9c01"] {
@@ -538,7 +538,7 @@ mod tests {
         assert!(running.starts_with("they continue when it is done"), "{running}");
         let text = sections(&held(true), ColourMode::Plain);
         assert!(
-            text.contains("  paused keys      2 key(s) wait for backfill 5f3a9c01\n"),
+            text.contains("  paused keys      2 key(s) wait for replay 5f3a9c01\n"),
             "{text}"
         );
         // Dead rows come first, because they need a person.
@@ -548,10 +548,10 @@ mod tests {
             (counts.dead, counts.retrying) = (dead, retrying);
             report
         };
-        let both = "1 dead row waits for a person; 2 key(s) wait for backfill 5f3a9c01";
+        let both = "1 dead row waits for a person; 2 key(s) wait for replay 5f3a9c01";
         assert!(Summary::of(&with_counts(1, 40)).headline.ends_with(both));
         // The replay was killed before it recorded a row, but its keys are paused.
-        let alone = "streaming, 0 B behind; 2 key(s) wait for backfill 5f3a9c01";
+        let alone = "streaming, 0 B behind; 2 key(s) wait for replay 5f3a9c01";
         assert_eq!(Summary::of(&with_counts(0, 0)).headline, alone);
     }
 
