@@ -7,6 +7,7 @@ pub mod demo;
 pub mod error;
 pub mod explain;
 pub mod http;
+mod json_output;
 pub mod options;
 mod output;
 pub mod reference;

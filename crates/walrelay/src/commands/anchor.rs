@@ -1,7 +1,7 @@
 //! `walrelay anchor`: create, list, advance, drop. Only these commands change anchors (I9).
 
 use pgoutput_parser::Lsn;
-use serde_json::{Value, json};
+use serde::Serialize;
 use walrelay_core::WalBudgetLimit;
 use walrelay_outbox_admin::lifecycle::anchor_keeper::anchor_wal_share;
 use walrelay_outbox_admin::{AdminError, read_loss, replay_that_needs_anchor};
@@ -12,7 +12,7 @@ use walrelay_outbox_store::{
 };
 use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_pg_replication::{SlotError, SlotState, drop_slot, read_slot};
-use walrelay_relay::observe::report::{rfc3339, slot_report};
+use walrelay_relay::observe::report::{rfc3339, wal_status};
 
 use super::replay::record;
 use walrelay_relay::shutdown::Shutdown;
@@ -21,6 +21,7 @@ use super::shared::consent::may_change;
 use super::shared::preconditions::{at_time, refuse_other_shards, refuse_unfinished};
 use crate::config::{AnchorAction, AnchorConfig, OutputFormat, Place};
 use crate::error::Error;
+use crate::json_output::json_text;
 use crate::output::{human_bytes, print};
 
 /// Carries out the action and prints the result.
@@ -58,7 +59,7 @@ async fn act(
             let anchors = read_anchors(client, &outbox.slot).await?;
             let share = anchor_wal_share(room.keep_bytes, wal_budget);
             Ok(match format {
-                OutputFormat::Json => format!("{:#}\n", as_json(&anchors, share)),
+                OutputFormat::Json => as_json(&anchors, share)?,
                 OutputFormat::Text => as_table(&anchors, share, &outbox.slot),
             })
         }
@@ -227,15 +228,57 @@ fn shown_lsn(lsn: Option<Lsn>) -> String {
     lsn.map_or_else(|| "–".to_owned(), |lsn| lsn.to_string())
 }
 
-fn as_json(anchors: &[Anchor], share: Option<u64>) -> Value {
-    let one = |anchor: &Anchor| {
-        let mut report = slot_report(&anchor.slot);
-        report.insert("anchor".into(), json!(anchor.name));
-        report.insert("reaches_back_to".into(), json!(anchor.reaches_back_to.map(rfc3339)));
-        report.insert("share_bytes".into(), json!(share));
-        Value::Object(report)
-    };
-    Value::Array(anchors.iter().map(one).collect())
+/// An anchor, as `anchor list -o json` prints it.
+#[derive(Debug, Serialize)]
+struct AnchorListing {
+    anchor: String,
+    slot: String,
+    active: bool,
+    active_pid: Option<i32>,
+    wal_status: Option<&'static str>,
+    lost: bool,
+    invalidation_reason: Option<String>,
+    failover: Option<bool>,
+    wal_end: String,
+    confirmed_flush_lsn: Option<String>,
+    restart_lsn: Option<String>,
+    lag_bytes: Option<u64>,
+    retained_bytes: Option<u64>,
+    pinned_bytes: Option<u64>,
+    safe_wal_bytes: Option<i64>,
+    reaches_back_to: Option<String>,
+    share_bytes: Option<u64>,
+}
+
+impl AnchorListing {
+    fn new(anchor: &Anchor, share_bytes: Option<u64>) -> Self {
+        let state = &anchor.slot;
+        let text = |lsn: Option<Lsn>| lsn.map(|lsn| lsn.to_string());
+        Self {
+            anchor: anchor.name.clone(),
+            slot: state.name.clone(),
+            active: state.active_pid.is_some(),
+            active_pid: state.active_pid,
+            wal_status: state.wal_status.map(wal_status),
+            lost: state.is_lost(),
+            invalidation_reason: state.invalidation_reason.clone(),
+            failover: state.failover,
+            wal_end: state.wal_end.to_string(),
+            confirmed_flush_lsn: text(state.confirmed_flush_lsn),
+            restart_lsn: text(state.restart_lsn),
+            lag_bytes: state.lag_bytes(),
+            retained_bytes: state.retained_bytes(),
+            pinned_bytes: state.pinned_bytes(),
+            safe_wal_bytes: state.safe_wal_size,
+            reaches_back_to: anchor.reaches_back_to.map(rfc3339),
+            share_bytes,
+        }
+    }
+}
+
+fn as_json(anchors: &[Anchor], share: Option<u64>) -> Result<String, Error> {
+    let listings: Vec<_> = anchors.iter().map(|it| AnchorListing::new(it, share)).collect();
+    json_text(&listings)
 }
 
 fn as_table(anchors: &[Anchor], share: Option<u64>, slot: &str) -> String {
@@ -266,4 +309,37 @@ fn as_table(anchors: &[Anchor], share: Option<u64>, slot: &str) -> String {
         ));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use walrelay_pg_replication::{SlotState, SlotType, WalStatus};
+
+    use super::*;
+    use crate::json_output::assert_documented;
+
+    #[test]
+    fn the_fields_of_the_list_are_documented() {
+        let slot = SlotState {
+            name: "walrelay_anchor_daily".to_owned(),
+            plugin: None,
+            slot_type: SlotType::Logical,
+            database: None,
+            active_pid: Some(7),
+            restart_lsn: Some(Lsn::new(1)),
+            confirmed_flush_lsn: Some(Lsn::new(2)),
+            wal_status: Some(WalStatus::Extended),
+            safe_wal_size: Some(1),
+            two_phase: false,
+            failover: Some(false),
+            invalidation_reason: Some("wal_removed".to_owned()),
+            conflicting: None,
+            wal_end: Lsn::new(3),
+        };
+        let reaches_back_to = Some(SystemTime::UNIX_EPOCH);
+        let anchor = Anchor { name: "daily".to_owned(), slot, reaches_back_to };
+        assert_documented("anchor list", &[AnchorListing::new(&anchor, Some(1))]);
+    }
 }
