@@ -40,16 +40,12 @@ const FOR_TESTS: &[&str] = &["crates/testkit/"];
 
 /// Files whose statements are still to be moved.
 const NOT_YET: &[&str] = &[
-    "crates/outbox-admin/src/lifecycle/new_slot.rs",
     "crates/outbox-admin/src/lifecycle/postgres_server.rs",
     "crates/outbox-admin/src/lifecycle/wal_monitor.rs",
     "crates/outbox-admin/src/recovery/source.rs",
     "crates/walrelay/src/commands/check/schemas.rs",
     "crates/walrelay/src/commands/consumer.rs",
-    "crates/walrelay/src/commands/prune.rs",
     "crates/walrelay/src/commands/replay/in_place.rs",
-    "crates/walrelay/src/commands/shared/columns.rs",
-    "crates/walrelay/src/commands/shared/preconditions.rs",
     "crates/walrelay/src/demo/producer.rs",
     "crates/walrelay/src/demo/projection.rs",
 ];

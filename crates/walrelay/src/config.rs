@@ -31,9 +31,9 @@ pub use build::Config;
 pub use command::{
     AnchorAction, AnchorConfig, AuditConfig, CheckConfig, Command, ConfigAction, CreateTopics,
     DatabaseConfig, DemoConfig, DemoOutput, DispatchAction, DispatchConfig, DispatchEdit,
-    DispatchList, EmitConfig, EmulatorConfig, ExistingRows, InboxPlace, InitConfig, LogConfig,
-    PruneConfig, ReplayRecordAction, ReplayRecordConfig, ReshardConfig, ReshardMode, RowSelection,
-    RunConfig, SlotAction, SlotConfig, SlotKind, StatusConfig, TailConfig, TraceConfig,
+    DispatchList, EmitConfig, EmulatorConfig, InboxPlace, InitConfig, LogConfig, PruneConfig,
+    ReplayRecordAction, ReplayRecordConfig, ReshardConfig, RowSelection, RunConfig, SlotAction,
+    SlotConfig, SlotKind, StatusConfig, TailConfig, TraceConfig, UpgradeAction, UpgradeConfig,
 };
 pub use commands::consumer_commands::{
     ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, InboxAction, InboxConfig,
@@ -42,7 +42,7 @@ pub use commands::consumer_commands::{
 };
 pub use commands::replay_orders::{
     AdvanceOrder, BackfillAction, BackfillConfig, BackfillOrder, Place, RecoverOrder, ReplayAction,
-    ReplayConfig, ReplayOrder, ResetOrder, ResumeConfig, SkipConsent,
+    ReplayConfig, ReplayOrder, ResetOrder, ResumeConfig,
 };
 pub use environment::{Environment, established_variables, variable};
 pub(crate) use file::{is_section, keys};
@@ -50,5 +50,5 @@ pub use layers::{CommandLine, EffectiveValue, Refusal};
 pub use problem::Problem;
 
 pub use crate::options::choices::{
-    ChangeMode, Consent, LogFormat, OnSlotLost, OutputFormat, Shell,
+    ChangeMode, ChangeOptions, Consent, LogFormat, OnSlotLost, OutputFormat, Shell,
 };

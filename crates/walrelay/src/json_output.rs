@@ -62,10 +62,9 @@ mod documentation {
     fn add_fields(path: &str, value: &Value, found: &mut BTreeSet<String>) {
         match value {
             Value::Object(object) => {
-                for (name, value) in object {
-                    let dot = if path.is_empty() { "" } else { "." };
-                    let path = format!("{path}{dot}{name}");
-                    add_fields(&path, value, found);
+                for (name, inner) in object {
+                    let path = format!("{path}.{name}").trim_start_matches('.').to_owned();
+                    add_fields(&path, inner, found);
                     found.insert(path);
                 }
             }
