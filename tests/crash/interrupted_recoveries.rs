@@ -7,9 +7,9 @@ use walrelay_tests::{DEADLINE, InboxDatabase};
 /// The failpoints of a recovery with the command that reaches them: first the commands that create
 /// the slot, then those that publish.
 const STEPS: [(&str, &[&str]); 5] = [
-    ("recovery-begun", &["slot", "recover"]),
-    ("recovery-created", &["slot", "recover"]),
-    ("recovery-noted", &["slot", "recover"]),
+    ("recovery-begun", &["slot", "recover", "--yes"]),
+    ("recovery-created", &["slot", "recover", "--yes"]),
+    ("recovery-noted", &["slot", "recover", "--yes"]),
     ("after-reply=3", &["run", "--until-caught-up"]),
     ("recovery-filled", &["run", "--until-caught-up"]),
 ];
@@ -25,7 +25,7 @@ async fn a_recovery_that_dies_at_any_step_is_finished_and_loses_nothing() {
         missed.insert(world.client()).await.expect("rows");
 
         if command[0] == "run" {
-            world.succeed(["slot", "recover"]).await;
+            world.succeed(["slot", "recover", "--yes"]).await;
         }
         let dying = world.command(command.iter().copied()).env("WALRELAY_FAILPOINT", step);
         let died = dying.finish(DEADLINE).await;
@@ -55,7 +55,7 @@ async fn rows_that_a_recovery_parked_before_it_died_keep_their_place_in_their_ke
     world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
     let missed = Workload { first_number: 30, ..Workload::of_rows(300) };
     missed.insert(world.client()).await.expect("rows");
-    world.succeed(["slot", "recover"]).await;
+    world.succeed(["slot", "recover", "--yes"]).await;
     world.pubsub.fault("key=v-1,reject=PERMISSION_DENIED");
     let dying = world.command(["run", "--park-after", "200ms"]);
     let died = dying.env("WALRELAY_FAILPOINT", "after-park").finish(DEADLINE).await;

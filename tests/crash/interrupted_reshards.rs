@@ -24,7 +24,7 @@ async fn a_change_that_dies_at_any_step_is_finished_by_the_same_command_and_lose
     for (step, _) in STEPS {
         let Some(world) = InboxDatabase::create_empty().await else { return };
         die(&world, step).await;
-        world.succeed(["reshard", "--shards", "4"]).await;
+        world.succeed(["reshard", "--yes", "--shards", "4"]).await;
         assert_goes_on(&world, step, 4).await;
     }
 }
@@ -38,9 +38,9 @@ async fn before_the_switch_it_is_called_off_by_the_number_that_there_was_and_not
         }
         let Some(world) = InboxDatabase::create_empty().await else { return };
         die(&world, step).await;
-        let other = world.run(["reshard", "--shards", "1"]).await;
+        let other = world.run(["reshard", "--yes", "--shards", "1"]).await;
         assert_eq!(other.code, Some(2), "{step}: {}", other.text);
-        let called_off = world.run(["reshard", "--shards", "2"]).await;
+        let called_off = world.run(["reshard", "--yes", "--shards", "2"]).await;
         let count = match may_be_called_off {
             true => {
                 assert_eq!(called_off.code, Some(0), "{step}: {}", called_off.text);
@@ -48,7 +48,7 @@ async fn before_the_switch_it_is_called_off_by_the_number_that_there_was_and_not
             }
             false => {
                 assert_eq!(called_off.code, Some(2), "{step}: {}", called_off.text);
-                world.succeed(["reshard", "--shards", "4"]).await;
+                world.succeed(["reshard", "--yes", "--shards", "4"]).await;
                 4
             }
         };
@@ -61,10 +61,11 @@ async fn calling_it_off_may_die_too() {
     for step in ["reshard-released", "reshard-dropped", "reshard-removed=3"] {
         let Some(world) = InboxDatabase::create_empty().await else { return };
         die(&world, "reshard-drained").await;
-        let dying = world.command(["reshard", "--shards", "2"]).env("WALRELAY_FAILPOINT", step);
+        let dying =
+            world.command(["reshard", "--yes", "--shards", "2"]).env("WALRELAY_FAILPOINT", step);
         let died = dying.finish(DEADLINE).await;
         assert_eq!(died.code, None, "{step}: {}", died.text);
-        world.succeed(["reshard", "--shards", "2"]).await;
+        world.succeed(["reshard", "--yes", "--shards", "2"]).await;
         assert_goes_on(&world, step, 2).await;
     }
 }
@@ -78,7 +79,8 @@ async fn die(world: &InboxDatabase, step: &str) {
     catch_up(world, 2).await;
     let more = Workload { first_number: 60, ..workload.clone() };
     more.insert(world.client()).await.expect("rows");
-    let dying = world.command(["reshard", "--shards", "4"]).env("WALRELAY_FAILPOINT", step);
+    let dying =
+        world.command(["reshard", "--yes", "--shards", "4"]).env("WALRELAY_FAILPOINT", step);
     let died = dying.finish(DEADLINE).await;
     assert_eq!(died.code, None, "{step}: {}", died.text);
     let last = Workload { first_number: 120, ..workload };

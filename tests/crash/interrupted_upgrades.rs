@@ -20,7 +20,7 @@ const STEPS: [Step; 4] = [
 ];
 
 /// The commands that can finish or cancel the preparation.
-const FINISHERS: [&[&str]; 2] = [&["upgrade", "prepare", "--yes"], &["slot", "recover"]];
+const FINISHERS: [&[&str]; 2] = [&["upgrade", "prepare", "--yes"], &["slot", "recover", "--yes"]];
 
 #[tokio::test]
 async fn a_prepared_upgrade_that_dies_at_any_step_is_finished_or_called_off_and_loses_nothing() {
@@ -50,7 +50,7 @@ async fn die_and_finish(world: &InboxDatabase, step: Step, finisher: &[&str]) {
     last.insert(world.client()).await.expect("rows");
     if finisher == FINISHERS[0] {
         assert_eq!(world.number(&slot).await, 0, "{step}");
-        world.succeed(["slot", "recover"]).await;
+        world.succeed(["slot", "recover", "--yes"]).await;
     }
     world.catch_up().await;
     let verdict = world.check(&world.committed().await);

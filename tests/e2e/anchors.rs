@@ -39,12 +39,12 @@ async fn an_anchor_keeps_the_slots_position_until_it_is_moved_or_dropped() {
         assert!(is > was, "{was:?} {is:?}");
         assert!(after[0]["reaches_back_to"].is_string(), "{after:?}");
 
-        world.succeed(["anchor", "advance", "daily"]).await;
+        world.succeed(["anchor", "advance", "--yes", "daily"]).await;
         let moved = listed(&world).await;
         assert_ne!(moved[0]["confirmed_flush_lsn"], before[0]["confirmed_flush_lsn"]);
         // Slots never move backwards.
         let position = before[0]["confirmed_flush_lsn"].as_str().unwrap().to_owned();
-        let back = world.run(["anchor", "advance", "daily", "--to-lsn", &position]).await;
+        let back = world.run(["anchor", "advance", "--yes", "daily", "--to-lsn", &position]).await;
         assert_eq!(back.code, Some(2), "{}", back.text);
 
         assert!(world.succeed(["anchor", "drop", "--yes", "daily"]).await.contains("dropped"));
@@ -70,8 +70,8 @@ async fn a_running_relay_notes_times_so_that_an_anchor_can_be_moved_to_one() {
         .await;
     world.wait_confirmed(DEADLINE).await;
 
-    world.succeed(["anchor", "advance", "a", "--to-time", "1h"]).await;
-    let unknown = world.run(["anchor", "advance", "a", "--to-time", "30d"]).await;
+    world.succeed(["anchor", "advance", "--yes", "a", "--to-time", "1h"]).await;
+    let unknown = world.run(["anchor", "advance", "--yes", "a", "--to-time", "30d"]).await;
     assert_eq!(unknown.code, Some(2), "{}", unknown.text);
     assert!(unknown.text.contains("no position is known from"), "{}", unknown.text);
     assert!(unknown.text.contains("the earliest known one is "), "{}", unknown.text);
@@ -114,7 +114,7 @@ async fn an_anchor_is_refused_when_slots_or_wal_headroom_are_short() {
     world.catch_up().await;
     let kept = listed(&world).await[0]["retained_bytes"].as_u64();
     assert!(kept > Some(64 << 20), "{kept:?}");
-    world.succeed(["anchor", "advance", "a"]).await;
+    world.succeed(["anchor", "advance", "--yes", "a"]).await;
     let left = listed(&world).await[0]["retained_bytes"].as_u64();
     assert!(left < Some(16 << 20), "{left:?}");
 }

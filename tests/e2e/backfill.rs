@@ -171,7 +171,7 @@ async fn an_interrupted_backfill_goes_on_with_the_aggregate_where_it_stopped() {
         let shown = world.succeed(["replay", "show", &id, "-o", "json"]).await;
         let shown: serde_json::Value = serde_json::from_str(&shown).expect("a replay");
         assert_eq!((&shown["source"], &shown["destination"]), (&"table".into(), &"again".into()));
-        let in_the_way = world.run(["reshard", "--shards", "2", "--dry-run"]).await;
+        let in_the_way = world.run(["reshard", "--yes", "--shards", "2", "--dry-run"]).await;
         assert_eq!(in_the_way.code, Some(2), "{}", in_the_way.text);
         for word in [id.as_str(), "walrelay replay cancel"] {
             assert!(in_the_way.text.contains(word), "{word:?} is not in\n{}", in_the_way.text);
@@ -271,5 +271,5 @@ async fn a_backfill_to_a_topic_that_is_given_up_is_over() {
     let over = world.run(["replay", "resume", "--yes", &id]).await;
     assert_eq!(over.code, Some(2), "{}", over.text);
     assert!(over.text.contains("was given up"), "{}", over.text);
-    world.succeed(["reshard", "--shards", "2", "--dry-run"]).await;
+    world.succeed(["reshard", "--yes", "--shards", "2", "--dry-run"]).await;
 }

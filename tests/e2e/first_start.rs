@@ -129,6 +129,8 @@ async fn a_command_that_destroys_something_needs_consent_and_shows_what_it_would
     world.succeed(["anchor", "create", "a"]).await;
     for command in [
         &["anchor", "drop", "a"][..],
+        &["anchor", "advance", "a"],
+        &["slot", "advance", "--to-lsn", "0/1", "--skip-events"],
         &["slot", "reset", "--to-anchor", "a"],
         &["slot", "drop"],
         &["prune", "--older-than", "1s"],
@@ -142,5 +144,12 @@ async fn a_command_that_destroys_something_needs_consent_and_shows_what_it_would
     }
     assert_eq!(world.number("SELECT count(*) FROM app_outbox").await, 5);
     assert!(world.succeed(["anchor", "list"]).await.contains("reaches back"), "the anchor stays");
+    let shown = world.succeed(["slot", "drop", "--dry-run", "-o", "json"]).await;
+    assert!(shown.contains("\"would\": \"drop slot "), "{shown}");
+    let moved = world.succeed(["anchor", "advance", "-y", "a", "-o", "json"]).await;
+    assert!(moved.contains("\"anchor\": \"a\"") && !moved.contains("is now at"), "{moved}");
     world.succeed(["anchor", "drop", "-y", "a"]).await;
+    let refused = world.run(["reshard", "--shards", "2"]).await;
+    assert_eq!(refused.code, Some(2), "{}", refused.text);
+    assert!(refused.text.contains("--yes"), "{}", refused.text);
 }

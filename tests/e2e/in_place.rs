@@ -437,7 +437,7 @@ async fn a_slot_that_is_lost_while_keys_are_held_is_recovered_and_they_go_on_whe
         };
         world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
         insert(&world, 60, 60).await;
-        world.succeed(["slot", "recover"]).await;
+        world.succeed(["slot", "recover", "--yes"]).await;
         let _relay = world.start_relay([]).await;
         insert(&world, 120, 30).await;
         // The other keys are complete. The held key has only its rows from before, and the rest

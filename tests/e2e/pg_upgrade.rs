@@ -43,7 +43,7 @@ async fn pg_upgrade_carries_a_slot_over_and_nothing_is_lost_or_comes_twice() {
     }
     server.restart().expect("the old server");
     world.reconnect().await;
-    world.succeed(["upgrade", "prepare", "--carry-over"]).await;
+    world.succeed(["upgrade", "prepare", "--yes", "--carry-over"]).await;
     server.upgrade(&new, &LOGICAL).expect("the new server");
     world.reconnect().await;
     assert_eq!(world.number(FAILOVER).await, 1);
@@ -55,7 +55,7 @@ async fn pg_upgrade_carries_a_slot_over_and_nothing_is_lost_or_comes_twice() {
         assert_eq!(refused.code, Some(5), "{}", refused.text);
         assert!(refused.text.contains("walrelay upgrade finish"), "{}", refused.text);
     }
-    world.succeed(["upgrade", "finish"]).await;
+    world.succeed(["upgrade", "finish", "--yes"]).await;
     world.catch_up().await;
     let verdict = world.check(&world.committed().await);
     assert!(verdict.lost.is_empty() && verdict.reordered.is_empty(), "{verdict}");
@@ -69,7 +69,7 @@ async fn a_slot_that_was_carried_over_may_be_recovered_instead_and_nothing_is_lo
     let Some(mut world) = with_failover_slot(&server).await else { return };
     rows_from(&world, 0, 60).await;
     world.catch_up().await;
-    world.succeed(["upgrade", "prepare", "--carry-over"]).await;
+    world.succeed(["upgrade", "prepare", "--yes", "--carry-over"]).await;
     server.upgrade(&new, &LOGICAL).expect("the new server");
     world.reconnect().await;
     rows_from(&world, 60, 40).await;

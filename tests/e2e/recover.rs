@@ -28,7 +28,7 @@ async fn four_hundred_rows_that_no_slot_has_are_published_in_order_with_little_o
     for major in installed_majors() {
         let Some(world) = InboxDatabase::create_on(major).await else { continue };
         drop_slot_and_insert(&world, 400).await;
-        let told = world.succeed(["slot", "recover"]).await;
+        let told = world.succeed(["slot", "recover", "--yes"]).await;
         assert!(told.contains("row(s) of public.app_outbox"), "{told}");
         // Rows committed after the recovery are streamed.
         let last = Workload { first_number: 500, ..Workload::of_rows(50) };
@@ -67,7 +67,7 @@ async fn transactions_that_roll_back_while_the_new_slot_is_made_are_no_obstacle(
         for _ in 0..3 {
             rolling.spawn(roll_back(world.connect().await, 150));
         }
-        world.succeed(["slot", "recover"]).await;
+        world.succeed(["slot", "recover", "--yes"]).await;
         rolling.join_all().await;
         world.catch_up().await;
         let verdict = world.check(&world.committed().await);
@@ -81,7 +81,7 @@ async fn the_transaction_that_delays_the_new_slot_is_reported() {
     drop_slot_and_insert(&world, 10).await;
     let open = world.connect().await;
     open.batch_execute("BEGIN; SELECT pg_current_xact_id()").await.expect("a transaction");
-    let recover = world.command(["slot", "recover"]).start();
+    let recover = world.command(["slot", "recover", "--yes"]).start();
     recover.wait_for_line(DEADLINE, "the new slot waits for a transaction to end: process").await;
     open.batch_execute("COMMIT").await.expect("it ends");
     let done = recover.finish(DEADLINE).await;
@@ -138,7 +138,7 @@ async fn rows_that_are_parked_or_dead_are_not_published_again_by_a_recovery() {
     more.insert(world.client()).await.expect("rows");
     world.pubsub.heal();
 
-    world.succeed(["slot", "recover"]).await;
+    world.succeed(["slot", "recover", "--yes"]).await;
     let _relay = world.start_relay([]).await;
     world.wait_confirmed(DEADLINE).await;
     world.wait_dispatch(DEADLINE, "retrying", 0).await;
@@ -173,7 +173,7 @@ async fn a_slot_that_the_server_invalidated_is_recovered() {
     world.execute("CHECKPOINT; SELECT pg_switch_wal(); CHECKPOINT").await;
     assert_eq!(world.run(["run", "--on-slot-lost", "stop"]).await.code, Some(5));
 
-    world.succeed(["slot", "recover"]).await;
+    world.succeed(["slot", "recover", "--yes"]).await;
     world.catch_up().await;
     let verdict = world.check(&world.committed().await);
     assert!(verdict.lost.is_empty() && verdict.reordered.is_empty(), "{verdict}");
@@ -183,7 +183,7 @@ async fn a_slot_that_the_server_invalidated_is_recovered() {
 async fn a_recovery_that_is_killed_continues_with_the_first_row_that_is_not_on_record_as_settled() {
     let Some(world) = InboxDatabase::create().await else { return };
     drop_slot_and_insert(&world, 12_000).await;
-    world.succeed(["slot", "recover"]).await;
+    world.succeed(["slot", "recover", "--yes"]).await;
     let before = stored(&world);
     // Slow enough that the progress is recorded before the kill.
     world.pubsub.fault("delay=400ms");
@@ -215,7 +215,7 @@ async fn a_row_that_no_message_can_hold_is_dead_after_a_recovery_and_no_other_ro
             .await;
         let id = "SELECT event_id FROM app_outbox_dispatch WHERE error_code = 'TOO_LARGE'
                      AND status = 'dead' AND length(message) < 1000";
-        world.succeed(["slot", "recover"]).await;
+        world.succeed(["slot", "recover", "--yes"]).await;
         world.catch_up().await;
         let rows = world.client().query(id, &[]).await.expect("dead rows");
         assert_eq!(rows.len(), 1, "{major}");
@@ -232,7 +232,7 @@ async fn a_row_that_no_message_can_hold_is_dead_after_a_recovery_and_no_other_ro
 async fn a_slot_that_is_not_lost_is_left_alone() {
     let Some(world) = InboxDatabase::create().await else { return };
     world.catch_up().await;
-    let done = world.run(["slot", "recover"]).await;
+    let done = world.run(["slot", "recover", "--yes"]).await;
     assert_eq!(done.code, Some(2), "{}", done.text);
     assert!(done.text.contains("is not lost"), "{}", done.text);
     world.catch_up().await;

@@ -44,7 +44,7 @@ async fn a_relay_waits_for_the_recovery_of_a_lost_slot_and_then_streams() {
     let ends = world.run(["run", "--until-caught-up"]).await;
     assert_eq!(ends.code, Some(5), "{}", ends.text);
 
-    world.succeed(["slot", "recover"]).await;
+    world.succeed(["slot", "recover", "--yes"]).await;
     rows_from(&world, 20, 10).await;
     relay.wait_for_line(DEADLINE, "the slot is recovered").await;
     world.wait_confirmed(DEADLINE).await;
@@ -109,7 +109,7 @@ async fn a_relay_that_was_started_to_wait_for_an_upgrade_survives_the_restart_of
         .await;
     rows_from(&world, 10, 10).await;
     wait_for_reason(&relay, "walrelay slot recover").await;
-    world.succeed(["slot", "recover"]).await;
+    world.succeed(["slot", "recover", "--yes"]).await;
     world.wait_confirmed(DEADLINE).await;
     let verdict = world.check(&world.committed().await);
     assert!(verdict.lost.is_empty() && verdict.reordered.is_empty(), "{verdict}");

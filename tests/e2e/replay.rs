@@ -229,7 +229,7 @@ async fn an_anchor_that_an_unfinished_replay_goes_on_from_is_neither_dropped_nor
     assert!(told.contains(&format!("walrelay replay resume {id}")), "{told}");
     drop(relay);
 
-    for command in [&["anchor", "drop", "--yes", "a"][..], &["anchor", "advance", "a"]] {
+    for command in [&["anchor", "drop", "--yes", "a"][..], &["anchor", "advance", "--yes", "a"]] {
         let refused = world.run(command.iter().copied()).await;
         assert_eq!(refused.code, Some(2), "{command:?}: {}", refused.text);
         for word in [format!("replay resume {id}"), format!("replay cancel {id}")] {
@@ -245,7 +245,7 @@ async fn an_anchor_that_an_unfinished_replay_goes_on_from_is_neither_dropped_nor
     let over = world.succeed(["status"]).await;
     assert!(!over.contains(&id), "{over}");
     drop(later);
-    world.succeed(["anchor", "advance", "a"]).await;
+    world.succeed(["anchor", "advance", "--yes", "a"]).await;
     world.succeed(["anchor", "drop", "--yes", "a"]).await;
 }
 
@@ -280,7 +280,7 @@ async fn an_abandoned_replay_to_a_topic_blocks_nothing_and_leaves_no_slot() {
         assert!(over.text.contains("was given up"), "{}", over.text);
     }
     world.succeed(["anchor", "drop", "--yes", "a"]).await;
-    world.succeed(["reshard", "--shards", "2", "--dry-run"]).await;
+    world.succeed(["reshard", "--yes", "--shards", "2", "--dry-run"]).await;
 }
 
 #[tokio::test]

@@ -112,7 +112,7 @@ async fn changes_under_traffic(major: u32) {
     let mut relays = start_all(&world, 1, &[]).await;
     for count in [2, 4, 2, 1] {
         more_rows(&producer).await;
-        let told = world.succeed(["reshard", "--shards", &count.to_string()]).await;
+        let told = world.succeed(["reshard", "--yes", "--shards", &count.to_string()]).await;
         assert!(told.contains("switched at "), "{told}");
         // The relays of the previous count exit for good, and report the new count.
         let next = match count {
@@ -139,7 +139,7 @@ async fn without_relays_the_command_publishes_what_is_left_and_every_row_goes_ou
     let Some(world) = divided(2).await else { return };
     let workload = Workload { aggregates_count: 40, ..Workload::of_rows(300) };
     workload.insert(world.client()).await.expect("rows");
-    world.succeed(["reshard", "--shards", "8"]).await;
+    world.succeed(["reshard", "--yes", "--shards", "8"]).await;
     assert_only_shards(&world, 8).await;
     assert_eq!(world.pubsub.stored_count(), 300);
     let more = Workload { first_number: 300, ..workload };
@@ -147,7 +147,7 @@ async fn without_relays_the_command_publishes_what_is_left_and_every_row_goes_ou
     catch_up(&world, 8).await;
     without_position_findings(&world.check(&world.committed().await)).assert_exactly_once();
     world.succeed(["check"]).await;
-    let again = world.succeed(["reshard", "--shards", "8"]).await;
+    let again = world.succeed(["reshard", "--yes", "--shards", "8"]).await;
     assert!(again.contains("nothing to do"), "{again}");
 }
 
@@ -157,7 +157,7 @@ async fn rows_committed_during_the_drain_are_published_by_the_new_shards() {
     let producer = Producer::start(world.url(), Duration::from_millis(5));
     more_rows(&producer).await;
     for count in [4, 2] {
-        world.succeed(["reshard", "--shards", &count.to_string()]).await;
+        world.succeed(["reshard", "--yes", "--shards", &count.to_string()]).await;
         more_rows(&producer).await;
     }
     let rows = producer.stop().await;
@@ -189,7 +189,7 @@ async fn parked_and_dead_rows_move_to_the_shard_of_their_key_before_later_rows()
     let mut number = 1_000_000;
     for count in [4, 1, 4] {
         // The relays of the previous count end by themselves or were never started.
-        world.succeed(["reshard", "--shards", &count.to_string()]).await;
+        world.succeed(["reshard", "--yes", "--shards", &count.to_string()]).await;
         let more = Workload { first_number: number, ..workload.clone() };
         more.insert(world.client()).await.expect("rows");
         number += 200;
@@ -230,7 +230,7 @@ async fn relays_of_the_new_number_wait_for_the_switch_and_those_of_the_old_go_on
     world.pubsub.fault("reject=UNAVAILABLE");
     let more = Workload { first_number: 100, ..workload.clone() };
     more.insert(world.client()).await.expect("rows");
-    let mut command = world.command(["reshard", "--shards", "4"]).start();
+    let mut command = world.command(["reshard", "--yes", "--shards", "4"]).start();
     command.wait_for_line(DEADLINE, "draining").await;
     let new = world.relay(["--shard", "1/4"]).start();
     new.wait_for_line(DEADLINE, "a change from 2 shards to 4 shards").await;
@@ -244,7 +244,7 @@ async fn relays_of_the_new_number_wait_for_the_switch_and_those_of_the_old_go_on
     let pruned = world.succeed(["prune", "--yes", "--older-than", "1s"]).await;
     assert!(pruned.contains("0 row(s) deleted"), "{pruned}");
 
-    world.succeed(["reshard", "--shards", "4"]).await;
+    world.succeed(["reshard", "--yes", "--shards", "4"]).await;
     new.wait_for_line(DEADLINE, "\"streaming\"").await;
     for relay in old {
         assert_eq!(relay.finish(DEADLINE).await.code, Some(3));
@@ -262,7 +262,7 @@ async fn an_anchor_that_is_made_meanwhile_is_noticed_before_the_switch() {
     let Some(world) = InboxDatabase::create().await else { return };
     let blocker = world.connect().await;
     blocker.batch_execute("BEGIN; SELECT txid_current()").await.expect("a transaction");
-    let command = world.command(["reshard", "--shards", "2"]).start();
+    let command = world.command(["reshard", "--yes", "--shards", "2"]).start();
     command.wait_for_line(DEADLINE, "waiting for a transaction to end").await;
     world.succeed(["anchor", "create", "mid"]).await;
     // The command protects the old slots, although the change is not recorded for them yet.
@@ -289,7 +289,7 @@ async fn an_anchor_that_is_made_meanwhile_is_noticed_before_the_switch() {
     assert!(refused.text.contains("mid"), "{}", refused.text);
 
     world.succeed(["anchor", "drop", "--yes", "mid"]).await;
-    world.succeed(["reshard", "--shards", "2"]).await;
+    world.succeed(["reshard", "--yes", "--shards", "2"]).await;
     assert_eq!(world.number(SLOTS).await, 2, "nothing is left of the old number");
 }
 
@@ -301,7 +301,7 @@ async fn a_key_of_several_columns_is_handed_over_by_its_text() {
     world.pubsub.fault("key=video-1-v-3,reject=UNAVAILABLE");
     let relay = world.start_relay(["--park-after", "500ms"].into_iter().chain(key)).await;
     park_while_others_flow(&world, 1).await;
-    world.succeed(["reshard", "--shards", "4"].into_iter().chain(key)).await;
+    world.succeed(["reshard", "--yes", "--shards", "4"].into_iter().chain(key)).await;
     drop(relay);
     world.pubsub.heal();
     let more = Workload { first_number: 1_000_000, aggregates_count: 10, ..Workload::of_rows(100) };
@@ -326,19 +326,19 @@ async fn obstacles_are_named_and_nothing_is_changed() {
         assert_eq!(done.code, Some(code), "{arguments:?}: {}", done.text);
         assert!(done.text.contains(told), "{arguments:?}: {}", done.text);
     };
-    refused(&["reshard", "--shards", "2"], 2, "nothing is set up").await;
+    refused(&["reshard", "--yes", "--shards", "2"], 2, "nothing is set up").await;
     world.succeed(["init"]).await;
     world.catch_up().await;
     for (arguments, told) in [
-        (&["reshard", "--shards", "3"][..], "a power of two"),
+        (&["reshard", "--yes", "--shards", "3"][..], "a power of two"),
         (&["reshard"], "--shards"),
-        (&["reshard", "--shards", "2", "--shard", "0/2"], "leave it out"),
-        (&["reshard", "--shards", "2", "--ordering-key", "all"], "cannot be divided"),
+        (&["reshard", "--yes", "--shards", "2", "--shard", "0/2"], "leave it out"),
+        (&["reshard", "--yes", "--shards", "2", "--ordering-key", "all"], "cannot be divided"),
     ] {
         refused(arguments, 2, told).await;
     }
     world.succeed(["anchor", "create", "a"]).await;
-    refused(&["reshard", "--shards", "2"], 2, "walrelay anchor drop").await;
+    refused(&["reshard", "--yes", "--shards", "2"], 2, "walrelay anchor drop").await;
     world.succeed(["anchor", "drop", "--yes", "a"]).await;
     world
         .execute(&format!(
@@ -348,10 +348,10 @@ async fn obstacles_are_named_and_nothing_is_changed() {
             world.name()
         ))
         .await;
-    refused(&["reshard", "--shards", "2"], 2, "replay 5f3a9c01 of slot").await;
-    refused(&["reshard", "--shards", "2"], 2, "walrelay replay cancel 5f3a9c01").await;
+    refused(&["reshard", "--yes", "--shards", "2"], 2, "replay 5f3a9c01 of slot").await;
+    refused(&["reshard", "--yes", "--shards", "2"], 2, "walrelay replay cancel 5f3a9c01").await;
     world.succeed(["replay", "cancel", "--yes", "5f3a9c01"]).await;
-    let told = world.succeed(["reshard", "--shards", "2", "--dry-run"]).await;
+    let told = world.succeed(["reshard", "--yes", "--shards", "2", "--dry-run"]).await;
     assert!(told.contains(&format!("{0}_0_of_2, {0}_1_of_2", world.name())), "{told}");
     assert_only_shards(&world, 1).await;
     world.catch_up().await;
@@ -373,7 +373,7 @@ async fn a_publication_of_somebody_else_is_left_and_is_there_for_the_way_back() 
         ))
         .await;
     let url = world.url().replacen("postgres@", &format!("{role}@"), 1);
-    let told = world.run(["reshard", "--shards", "2", "--database-url", &url]).await;
+    let told = world.run(["reshard", "--yes", "--shards", "2", "--database-url", &url]).await;
     world
         .execute(&format!(
             "REASSIGN OWNED BY {role} TO CURRENT_USER; DROP OWNED BY {role}; DROP ROLE {role}"
@@ -386,7 +386,7 @@ async fn a_publication_of_somebody_else_is_left_and_is_there_for_the_way_back() 
     let workload = Workload { aggregates_count: 10, ..Workload::of_rows(60) };
     workload.insert(world.client()).await.expect("rows");
     catch_up(&world, 2).await;
-    world.succeed(["reshard", "--shards", "1"]).await;
+    world.succeed(["reshard", "--yes", "--shards", "1"]).await;
     assert_only_shards(&world, 1).await;
     let more = Workload { first_number: 60, ..workload };
     more.insert(world.client()).await.expect("rows");
@@ -406,7 +406,7 @@ async fn rows_of_one_event_id_that_come_together_are_both_kept() {
             world.name()
         ))
         .await;
-    let told = world.succeed(["reshard", "--shards", "1"]).await;
+    let told = world.succeed(["reshard", "--yes", "--shards", "1"]).await;
     assert!(told.contains("handed over: 2 row(s)"), "{told}");
     assert_only_shards(&world, 1).await;
     let rows = world

@@ -104,7 +104,7 @@ async fn a_recovery_refuses_an_outbox_that_it_does_not_see_and_loses_nothing() {
     role.grant("GRANT SELECT ON app_outbox TO walrelay", "walrelay").await;
 
     let words = ["public.app_outbox from role", "FOR SELECT TO"];
-    role.assert_refused_as_hidden(&["slot", "recover"], &words).await;
+    role.assert_refused_as_hidden(&["slot", "recover", "--yes"], &words).await;
     role.assert_refused_as_hidden(
         &["run", "--until-caught-up", "--on-slot-lost", "recover"],
         &words,
@@ -114,7 +114,7 @@ async fn a_recovery_refuses_an_outbox_that_it_does_not_see_and_loses_nothing() {
     assert_eq!(world.number(begun).await, 0, "nothing is begun");
 
     role.show("app_outbox").await;
-    role.succeed(&["slot", "recover"]).await;
+    role.succeed(&["slot", "recover", "--yes"]).await;
     // A started recovery also needs the policy to finish.
     world.execute("DROP POLICY shown ON app_outbox").await;
     role.assert_refused_as_hidden(&["run", "--until-caught-up"], &words).await;

@@ -105,18 +105,21 @@ async fn a_shard_of_another_number_and_a_relay_without_one_are_refused() {
     for (arguments, told) in [
         (&["run", "--shard", "0/2"][..], "--shard 0/4 to --shard 3/4"),
         (&["run"], "--shard 0/4 to --shard 3/4"),
-        (&["init"], "`walrelay reshard` changes the number"),
-        (&["init", "--shards", "2"], "`walrelay reshard` changes the number"),
-        (&["slot", "recover"], "--shard says which"),
-        (&["slot", "recover", "--shard", "0/2"], "0/2 is none of them"),
-        (&["dispatch", "list"], "--shard says which"),
-        (&["anchor", "create", "a"], "--shard says which"),
+        (&["init"], "To change the number of shards, run `walrelay reshard`"),
+        (&["init", "--shards", "2"], "To change the number of shards, run `walrelay reshard`"),
+        (&["slot", "recover", "--yes"], "Name the shard, for example `--shard 0/4`"),
+        (&["slot", "recover", "--yes", "--shard", "0/2"], "0/2 is none of them"),
+        (&["dispatch", "list"], "Name the shard, for example `--shard 0/4`"),
+        (&["anchor", "create", "a"], "Name the shard, for example `--shard 0/4`"),
         (
             &["replay", "start", "--yes", "--from-anchor", "a", "--to-topic", "t"],
-            "--shard says which",
+            "Name the shard, for example `--shard 0/4`",
         ),
-        (&["replay", "start", "--yes", "--source", "table", "--in-place"], "--shard says which"),
-        (&["upgrade", "prepare", "--yes"], "--shard says which"),
+        (
+            &["replay", "start", "--yes", "--source", "table", "--in-place"],
+            "Name the shard, for example `--shard 0/4`",
+        ),
+        (&["upgrade", "prepare", "--yes"], "Name the shard, for example `--shard 0/4`"),
     ] {
         let refused = world.run(arguments.iter().copied()).await;
         assert_eq!(refused.code, Some(3), "{arguments:?}: {}", refused.text);
@@ -257,7 +260,7 @@ async fn a_lost_shard_is_recovered_with_its_own_rows_alone() {
     let other = world.succeed(["status", "--shard", "1/2"]).await;
     assert!(other.contains("with --shard 1/2: "), "{other}");
     world.succeed(["run", "--until-caught-up", "--shard", "1/2"]).await;
-    world.succeed(["slot", "recover", "--shard", "0/2"]).await;
+    world.succeed(["slot", "recover", "--yes", "--shard", "0/2"]).await;
     world.succeed(["run", "--until-caught-up", "--shard", "0/2"]).await;
     let verdict = world.check(&world.committed().await);
     assert_once_each(&verdict);

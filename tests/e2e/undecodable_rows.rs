@@ -47,7 +47,7 @@ async fn stops_and_is_passed(world: &InboxDatabase, error: &str, bad: &str) {
     assert!(status.contains(&command), "{command:?} is not in {status}");
     assert!(!status.contains("walrelay run"), "no relay can pass the row: {status}");
 
-    let advance = ["slot", "advance", "--skip-events", "--to-lsn", position];
+    let advance = ["slot", "advance", "--yes", "--skip-events", "--to-lsn", position];
     let refused = world.run(advance).await;
     assert_eq!(refused.code, Some(2), "{}", refused.text);
     assert!(refused.text.contains("--discard-rows 3 accepts that"), "{}", refused.text);

@@ -26,7 +26,7 @@ async fn lost_slot_with_open_transaction() -> Option<(InboxDatabase, TestClient)
 const WAITS: &str = "the new slot waits for a transaction to end: process";
 
 async fn recovering(world: &InboxDatabase) -> Relay {
-    let recover = world.command(["slot", "recover"]).start();
+    let recover = world.command(["slot", "recover", "--yes"]).start();
     recover.wait_for_line(DEADLINE, WAITS).await;
     recover
 }
@@ -77,7 +77,7 @@ async fn a_new_slot_that_nobody_waits_for_any_more_is_ended_by_the_next_start() 
     let mut killed = recovering(&world).await;
     killed.kill();
 
-    let next = world.command(["slot", "recover"]).start();
+    let next = world.command(["slot", "recover", "--yes"]).start();
     next.wait_for_line(DEADLINE, "begun by a process that is gone").await;
     next.wait_for_line(DEADLINE, WAITS).await;
     open.batch_execute("COMMIT").await.expect("it ends");
@@ -179,7 +179,7 @@ async fn a_reset_whose_anchor_is_gone_after_the_slot_was_dropped_is_a_lost_slot(
         let refused = world.run(command.iter().copied()).await;
         assert_eq!(refused.code, Some(5), "{command:?}: {}", refused.text);
         assert!(refused.text.contains("walrelay slot recover"), "{}", refused.text);
-        world.succeed(["slot", "recover"]).await;
+        world.succeed(["slot", "recover", "--yes"]).await;
         world.catch_up().await;
         assert_nothing_lost(&world).await;
     }
@@ -187,10 +187,10 @@ async fn a_reset_whose_anchor_is_gone_after_the_slot_was_dropped_is_a_lost_slot(
 
 #[tokio::test]
 async fn a_recovery_whose_slot_is_lost_again_makes_another_and_keeps_its_bound() {
-    for command in [&["init"][..], &["slot", "recover"], &["run", "--until-caught-up"]] {
+    for command in [&["init"][..], &["slot", "recover", "--yes"], &["run", "--until-caught-up"]] {
         let Some((world, open)) = lost_slot_with_open_transaction().await else { return };
         open.batch_execute("COMMIT").await.expect("it ends");
-        world.succeed(["slot", "recover"]).await;
+        world.succeed(["slot", "recover", "--yes"]).await;
         world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
         let more = Workload { first_number: 70, ..Workload::of_rows(20) };
         more.insert(world.client()).await.expect("rows");
@@ -205,7 +205,7 @@ async fn an_accepted_loss_gives_up_a_recovery_that_is_not_finished() {
     for has_slot in [true, false] {
         let Some((world, open)) = lost_slot_with_open_transaction().await else { return };
         open.batch_execute("COMMIT").await.expect("it ends");
-        world.succeed(["slot", "recover"]).await;
+        world.succeed(["slot", "recover", "--yes"]).await;
         if !has_slot {
             world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
         }

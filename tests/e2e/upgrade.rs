@@ -112,12 +112,12 @@ async fn after_an_upgrade_the_command_recovers_and_without_one_it_goes_on_here()
             assert_leads_to_recovery(&world, &["check"], 5).await;
             assert_leads_to_recovery(&world, &["init"], 3).await;
         }
-        world.succeed(["slot", "recover"]).await;
+        world.succeed(["slot", "recover", "--yes"]).await;
         world.catch_up().await;
         assert_nothing_lost(&world).await;
         let stored = world.pubsub.stored_count();
         assert!((100..=160).contains(&stored), "{stored}: what was settled is not repeated");
-        let done = world.run(["slot", "recover"]).await;
+        let done = world.run(["slot", "recover", "--yes"]).await;
         assert_eq!(done.code, Some(2), "{}", done.text);
         assert!(done.text.contains("there is nothing to recover"), "{}", done.text);
         assert!(!done.text.contains("set-up"), "{}", done.text);
@@ -137,7 +137,8 @@ async fn a_prepared_upgrade_that_cannot_drain_leaves_everything_as_it_was() {
     let relay = world.relay([]).start();
     relay.wait_for_line(DEADLINE, "`walrelay upgrade prepare` is at it").await;
     drop(relay);
-    for command in [&["upgrade", "prepare", "--yes"][..], &["slot", "recover"], &["init"]] {
+    for command in [&["upgrade", "prepare", "--yes"][..], &["slot", "recover", "--yes"], &["init"]]
+    {
         let refused = world.run(command.iter().copied()).await;
         assert_eq!(refused.code, Some(3), "{}", refused.text);
         assert!(refused.text.contains("is being prepared"), "{}", refused.text);
@@ -190,16 +191,17 @@ async fn a_slot_that_the_upgrade_carried_over_is_adopted() {
     let Some(world) = InboxDatabase::create().await else { return };
     Workload::of_rows(30).insert(world.client()).await.expect("rows");
     world.catch_up().await;
-    let refused = world.run(["upgrade", "finish"]).await;
+    let refused = world.run(["upgrade", "finish", "--yes"]).await;
     assert_eq!(refused.code, Some(2), "{}", refused.text);
     as_if_upgraded(&world).await;
     assert_eq!(world.run(["run", "--on-slot-lost", "stop"]).await.code, Some(5));
-    let another = world.command(["upgrade", "finish"]).env("WALRELAY_SLOT", "not_carried_over");
+    let another =
+        world.command(["upgrade", "finish", "--yes"]).env("WALRELAY_SLOT", "not_carried_over");
     let missing = another.finish(DEADLINE).await;
     assert_eq!(missing.code, Some(2), "{}", missing.text);
     assert!(missing.text.contains("walrelay slot recover"), "{}", missing.text);
     assert!(!missing.text.contains("walrelay init"), "{}", missing.text);
-    world.succeed(["upgrade", "finish"]).await;
+    world.succeed(["upgrade", "finish", "--yes"]).await;
     let more = Workload { first_number: 30, ..Workload::of_rows(10) };
     more.insert(world.client()).await.expect("rows");
     world.catch_up().await;
@@ -224,13 +226,13 @@ async fn a_database_that_is_not_the_one_on_record_is_refused_and_a_moment_takes_
         .execute("UPDATE app_outbox_relay SET origin = jsonb_set(origin, '{database}', '\"1\"')")
         .await;
 
-    let refused = world.run(["slot", "recover"]).await;
+    let refused = world.run(["slot", "recover", "--yes"]).await;
     assert_eq!(refused.code, Some(5), "{}", refused.text);
     assert!(refused.text.contains("--from-time"), "{}", refused.text);
     let relay = world.relay(["--on-slot-lost", "recover"]).start();
     relay.wait_for_line(DEADLINE, "--from-time").await;
     drop(relay);
-    let told = world.succeed(["slot", "recover", "--from-time", &moment]).await;
+    let told = world.succeed(["slot", "recover", "--yes", "--from-time", &moment]).await;
     assert!(told.contains("12 row(s)"), "{told}");
     world.catch_up().await;
     assert_nothing_lost(&world).await;
@@ -249,7 +251,7 @@ async fn a_failover_slot_that_was_dropped_for_an_upgrade_is_one_again_afterwards
         if is_upgraded {
             as_if_upgraded(&world).await;
         }
-        world.succeed(["slot", "recover"]).await;
+        world.succeed(["slot", "recover", "--yes"]).await;
         assert_eq!(world.number(failover).await, 1);
     }
 }
@@ -266,23 +268,23 @@ async fn a_slot_is_moved_past_what_the_relay_noted_last_and_never_past_a_row() {
     let Some(world) = InboxDatabase::create_empty_on(17).await else { return };
     world.execute("CREATE PUBLICATION everything FOR ALL TABLES").await;
     world.succeed(["init"]).await;
-    let unused = world.run(["upgrade", "prepare", "--carry-over"]).await;
+    let unused = world.run(["upgrade", "prepare", "--yes", "--carry-over"]).await;
     assert_eq!(unused.code, Some(2), "{}", unused.text);
     Workload::of_rows(30).insert(world.client()).await.expect("rows");
     world.catch_up().await;
     assert_ne!(world.number(COMMITS).await, 0, "the last note of the relay");
-    world.succeed(["upgrade", "prepare", "--carry-over"]).await;
+    world.succeed(["upgrade", "prepare", "--yes", "--carry-over"]).await;
     assert_eq!(world.number(COMMITS).await, 0);
 
     // Without an upgrade, the relay continues.
     let more = Workload { first_number: 30, ..Workload::of_rows(10) };
     more.insert(world.client()).await.expect("rows");
-    let refused = world.run(["upgrade", "prepare", "--carry-over"]).await;
+    let refused = world.run(["upgrade", "prepare", "--yes", "--carry-over"]).await;
     assert_eq!(refused.code, Some(2), "{}", refused.text);
     assert!(refused.text.contains("10 row(s)"), "{}", refused.text);
     world.catch_up().await;
     world.succeed(["anchor", "create", "a"]).await;
-    let behind = world.run(["upgrade", "prepare", "--carry-over"]).await;
+    let behind = world.run(["upgrade", "prepare", "--yes", "--carry-over"]).await;
     assert_eq!(behind.code, Some(2), "{}", behind.text);
     assert!(behind.text.contains("walrelay anchor drop"), "{}", behind.text);
     assert_nothing_lost(&world).await;
@@ -300,7 +302,7 @@ async fn a_moved_slot_whose_wal_starts_after_the_record_is_recognised() {
             .execute("CREATE TABLE one (); DROP TABLE one; SELECT pg_log_standby_snapshot()")
             .await;
     }
-    world.succeed(["upgrade", "prepare", "--carry-over"]).await;
+    world.succeed(["upgrade", "prepare", "--yes", "--carry-over"]).await;
     let more = Workload { first_number: 30, ..Workload::of_rows(10) };
     more.insert(world.client()).await.expect("rows");
     world.catch_up().await;
@@ -316,7 +318,7 @@ async fn every_slot_of_a_divided_outbox_is_moved_at_once() {
     for shard in ["0/2", "1/2"] {
         world.succeed(["run", "--until-caught-up", "--shard", shard]).await;
     }
-    let told = world.succeed(["upgrade", "prepare", "--carry-over"]).await;
+    let told = world.succeed(["upgrade", "prepare", "--yes", "--carry-over"]).await;
     assert!(told.contains("_0_of_2") && told.contains("_1_of_2"), "{told}");
     assert_nothing_lost(&world).await;
 }
@@ -324,7 +326,7 @@ async fn every_slot_of_a_divided_outbox_is_moved_at_once() {
 #[tokio::test]
 async fn no_slot_is_carried_over_from_a_server_whose_pg_upgrade_does_not_do_it() {
     let Some(world) = InboxDatabase::create_on(15).await else { return };
-    let refused = world.run(["upgrade", "prepare", "--carry-over"]).await;
+    let refused = world.run(["upgrade", "prepare", "--yes", "--carry-over"]).await;
     assert_eq!(refused.code, Some(2), "{}", refused.text);
     assert!(refused.text.contains("upgrade prepare"), "{}", refused.text);
 }
@@ -337,12 +339,12 @@ async fn a_recovery_that_is_not_finished_is_not_forgotten_when_a_slot_is_adopted
     world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
     let more = Workload { first_number: 30, ..Workload::of_rows(10) };
     more.insert(world.client()).await.expect("rows");
-    world.succeed(["slot", "recover"]).await;
+    world.succeed(["slot", "recover", "--yes"]).await;
     as_if_upgraded(&world).await;
-    let refused = world.run(["upgrade", "finish"]).await;
+    let refused = world.run(["upgrade", "finish", "--yes"]).await;
     assert_eq!(refused.code, Some(3), "{}", refused.text);
     assert!(refused.text.contains("a recovery"), "{}", refused.text);
-    world.succeed(["slot", "recover"]).await;
+    world.succeed(["slot", "recover", "--yes"]).await;
     world.catch_up().await;
     assert_nothing_lost(&world).await;
 }

@@ -3,6 +3,7 @@
 //! Each finding names file, line and fix. A rule receives the text of all files and returns
 //! findings, so that unit tests can plant a violation of each rule.
 
+mod command_names;
 mod error_codes;
 mod file_places;
 mod import_cycles;
@@ -42,6 +43,7 @@ const RULES: &[Rule] = &[
     file_places::test_files_are_targets,
     file_places::members_inherit_the_lints,
     file_places::pages_are_linked,
+    command_names::only_the_shell_names_commands,
     error_codes::error_codes_are_used,
     error_codes::logged_errors_have_codes,
     error_codes::messages_name_no_files,

@@ -40,13 +40,9 @@ const FOR_TESTS: &[&str] = &["crates/testkit/"];
 
 /// Files whose statements are still to be moved.
 const NOT_YET: &[&str] = &[
-    "crates/outbox-admin/src/lifecycle/new_slot.rs",
     "crates/outbox-admin/src/lifecycle/postgres_server.rs",
     "crates/outbox-admin/src/lifecycle/wal_monitor.rs",
     "crates/outbox-admin/src/recovery/source.rs",
-    "crates/walrelay/src/commands/prune.rs",
-    "crates/walrelay/src/commands/shared/columns.rs",
-    "crates/walrelay/src/commands/shared/preconditions.rs",
     "crates/walrelay/src/demo/producer.rs",
     "crates/walrelay/src/demo/projection.rs",
 ];

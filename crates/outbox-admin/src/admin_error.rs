@@ -29,7 +29,7 @@ pub enum AdminError {
     Store(#[from] StoreError),
 
     /// The slot is on record in `app_outbox_relay`, and is missing or invalidated.
-    #[error("slot {slot:?} {problem}; {LOST_SLOT_FIX}")]
+    #[error("slot {slot:?} {problem}")]
     SlotLost {
         /// Its name.
         slot: String,
@@ -38,7 +38,7 @@ pub enum AdminError {
     },
 
     /// A slot of this name exists, and cannot be used.
-    #[error("slot {slot:?} exists but {problem}; choose another name with --slot")]
+    #[error("slot {slot:?} exists but {problem}")]
     SlotUnusable {
         /// Its name.
         slot: String,
@@ -49,7 +49,7 @@ pub enum AdminError {
     /// Creating the publication now would break the slot for ever.
     #[error(
         "slot {slot:?} is older than publication {publication:?}, which does not exist: it would fail on every \
-         change in between; correct --publication, or choose a new slot with --slot"
+         change in between"
     )]
     SlotBeforePublication {
         /// The slot that exists.
@@ -68,9 +68,7 @@ pub enum AdminError {
     },
 
     /// A moment was named, and the table does not say when its events were.
-    #[error(
-        "{table} has no column of the event's time, so --from-time cannot select its rows: --column-occurred-at"
-    )]
+    #[error("{table} has no column of the event's time, so no time can select its rows")]
     NoTimeColumn {
         /// The table.
         table: String,
@@ -134,7 +132,7 @@ pub enum AdminError {
 
     /// The outbox is divided into another number of shards.
     #[error(
-        "the outbox has {} on this server, and {} asked for; `walrelay reshard` changes the number",
+        "the outbox has {} on this server, and {} asked for",
         shards(*count),
         if *wanted == 1 { "one for all rows is".to_owned() } else { format!("{wanted} are") }
     )]
@@ -149,7 +147,7 @@ pub enum AdminError {
     #[error(
         "the outbox has {} on this server, and {}",
         shards(*count),
-        if wanted.is_whole() { "--shard says which".to_owned() } else { format!("{wanted} is none of them") }
+        if wanted.is_whole() { "none of them is named".to_owned() } else { format!("{wanted} is none of them") }
     )]
     OtherShard {
         /// How many there are.

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`lifecycle`] | the server of a relay: preflight check, operations on the slot, anchors of the relay |
 //! | [`recovery`] | a lost slot: publishes unsettled rows from the table, before the new slot |
+//! | [`protocols`] | what an operator's command does step by step, without printing |
 //! | [`replay`] | rows published again, from the WAL or the tables, to a topic or in place |
 //! | [`lookahead`] | the rows that a moved slot would skip |
 
@@ -17,6 +18,7 @@ mod outbox_state;
 mod pg_upgrade;
 mod positions;
 mod preflight;
+pub mod protocols;
 pub mod recovery;
 mod recovery_cursor;
 pub mod replay;

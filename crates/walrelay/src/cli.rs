@@ -38,7 +38,7 @@ pub use replay::*;
 pub use slot::*;
 pub use upgrade::*;
 
-use crate::options::choices::{ChangeMode, Shell};
+use crate::options::choices::{ChangeMode, ChangeOptions, Shell};
 use crate::options::values::{duration, listen, may_hold_secret, shard_count, word};
 use crate::options::{
     ColumnOptions, DatabaseOptions, DemoOptions, EmulatorOptions, GeneralOptions, InitOptions,
@@ -87,6 +87,21 @@ impl ConfirmArgs {
             (false, true) => ChangeMode::Agreed,
             (false, false) => ChangeMode::Ask,
         }
+    }
+}
+
+/// Consent and output of a command that changes something.
+#[derive(Debug, Args)]
+pub struct ChangeArgs {
+    #[command(flatten)]
+    pub confirm: ConfirmArgs,
+    #[command(flatten)]
+    pub output: OutputOptions,
+}
+
+impl ChangeArgs {
+    pub(crate) const fn options(&self) -> ChangeOptions {
+        ChangeOptions { mode: self.confirm.mode(), format: self.output.output }
     }
 }
 
@@ -200,8 +215,10 @@ pub enum CommandArgs {
     /// Makes the new publications and slots, has the relays of the old ones let go, publishes what is left to
     /// those up to one position, hands over what is parked, and drops them. Interrupted before the switch, the
     /// old relays go on; run again it goes on in any case, and with the number that there was before it is called off.
-    #[command(after_help = "Examples:\n  walrelay reshard --shards 4 --project my-project\n  \
-        walrelay reshard --shards 1 --dry-run")]
+    #[command(
+        after_help = "Examples:\n  walrelay reshard --shards 4 --project my-project --yes\n  \
+        walrelay reshard --shards 1 --dry-run"
+    )]
     Reshard(ReshardArgs),
     /// Delete outbox rows that are old, confirmed and not parked.
     ///
@@ -339,6 +356,8 @@ pub struct InitArgs {
     #[arg(long, conflicts_with = "accept_loss")]
     pub backfill: bool,
     #[command(flatten)]
+    pub output: OutputOptions,
+    #[command(flatten)]
     pub own: InitOptions,
     #[command(flatten)]
     pub database: DatabaseOptions,
@@ -377,9 +396,8 @@ pub struct ReshardArgs {
     /// How many shards there are to be: a power of two, from 1, which is an outbox without shards, to 64.
     #[arg(long, value_name = "N", required = true, value_parser = shard_count)]
     pub shards: u32,
-    /// Look whether it can be done and say what would be, and change nothing.
-    #[arg(long)]
-    pub dry_run: bool,
+    #[command(flatten)]
+    pub change: ChangeArgs,
     #[command(flatten)]
     pub options: ServiceOptions,
 }
@@ -414,7 +432,7 @@ pub struct PruneArgs {
     #[arg(long, value_name = "DURATION", required = true, value_parser = duration("1s", "3650d"))]
     pub older_than: Duration,
     #[command(flatten)]
-    pub confirm: ConfirmArgs,
+    pub change: ChangeArgs,
     #[command(flatten)]
     pub database: DatabaseOptions,
     #[command(flatten)]

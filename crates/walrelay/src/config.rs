@@ -32,16 +32,16 @@ pub use command::{
     AnchorAction, AnchorConfig, AuditConfig, CheckConfig, Command, ConfigAction, CreateTopics,
     DatabaseConfig, DemoConfig, DemoOutput, DispatchConfig, DispatchEdit, EmitConfig,
     EmulatorConfig, EventAction, EventList, EventSelection, ExistingRows, InboxPlace, InitConfig,
-    LogConfig, PruneConfig, ReplayRecordAction, ReplayRecordConfig, ReshardConfig, ReshardMode,
-    RunConfig, SelectedEvents, SlotAction, SlotConfig, SlotKind, StatusConfig, TailConfig,
-    TraceConfig,
+    LogConfig, PruneConfig, ReplayRecordAction, ReplayRecordConfig, ReshardConfig, RunConfig,
+    SelectedEvents, SlotAction, SlotConfig, SlotKind, StatusConfig, TailConfig, TraceConfig,
+    UpgradeAction, UpgradeConfig,
 };
 pub use commands::consumer_commands::{
     ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, InboxConfig, InboxEdit, KeyReset,
     NewSubscription, OutboxRowsConfig, Rebuild, RebuildIntoConfig, RebuildKeysConfig, Source,
 };
 pub use commands::replay_orders::{
-    AdvanceOrder, Place, RecoverOrder, ReplayAction, ReplayConfig, ResetOrder, SkipConsent,
+    AdvanceOrder, Place, RecoverOrder, ReplayAction, ReplayConfig, ResetOrder,
 };
 pub use environment::{Environment, established_variables, variable};
 pub(crate) use file::{is_section, keys};
@@ -49,5 +49,5 @@ pub use layers::{CommandLine, EffectiveValue, Refusal};
 pub use problem::Problem;
 
 pub use crate::options::choices::{
-    ChangeMode, Consent, LogFormat, OnSlotLost, OutputFormat, Shell,
+    ChangeMode, ChangeOptions, Consent, LogFormat, OnSlotLost, OutputFormat, Shell,
 };

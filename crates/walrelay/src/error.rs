@@ -11,12 +11,13 @@ use walrelay_inbox::InboxError;
 use walrelay_outbox_admin::AdminError;
 use walrelay_outbox_admin::ReportError;
 use walrelay_outbox_admin::replay::ReplayError;
+use walrelay_outbox_admin::protocols::ProtocolError;
 use walrelay_pg_client::{PgError, ServerError, ServerErrorKind};
 use walrelay_pubsub::PubsubError;
 use walrelay_relay::error::RelayError;
 
 use crate::config::Problem;
-use crate::explain;
+use crate::{explain, protocol_fix};
 
 /// Every error that ends a command.
 #[derive(Debug, thiserror::Error)]
@@ -63,12 +64,9 @@ pub enum Error {
     #[error(transparent)]
     PubSub(#[from] PubsubError),
 
-    /// The target topic of a replay does not exist. Nothing was begun.
-    #[error("topic {topic} does not exist")]
-    TopicMissing {
-        /// Full name of the topic.
-        topic: String,
-    },
+    /// A protocol refused to begin, or ended early.
+    #[error(transparent)]
+    Protocol(ProtocolError),
 
     /// The slot is lost, and its unconfirmed rows can no longer be read from the WAL.
     #[error("slot {slot:?} {how}")]
@@ -77,30 +75,6 @@ pub enum Error {
         slot: String,
         /// The state of the slot.
         how: &'static str,
-    },
-
-    /// The publication for the new slot does not exist.
-    #[error("publication {publication:?} does not exist")]
-    PublicationMissing {
-        /// Name of the publication.
-        publication: String,
-    },
-
-    /// The named database has no outbox.
-    #[error("the outbox's database is asked for, and this one has no table {table}")]
-    NoOutbox {
-        /// The missing table.
-        table: String,
-    },
-
-    /// The role of `prune` lacks a permission.
-    #[error("delete old rows of {table}")]
-    PruneDenied {
-        /// The outbox table.
-        table: String,
-        /// The server's error.
-        #[source]
-        source: Box<PgError>,
     },
 
     /// The role of a read-only command lacks a permission.
@@ -267,6 +241,20 @@ impl fmt::Display for DatabaseSide {
     }
 }
 
+impl From<ProtocolError> for Error {
+    #[expect(clippy::wildcard_enum_match_arm, reason = "every other variant is a refusal")]
+    fn from(error: ProtocolError) -> Self {
+        match error {
+            ProtocolError::Admin(error) => Self::Store(error),
+            ProtocolError::Relay(error) => Self::Relay(error),
+            ProtocolError::Postgres(error) => Self::Postgres(error),
+            ProtocolError::PubSub(error) => Self::PubSub(error),
+            ProtocolError::Interrupted => Self::Interrupted,
+            refusal => Self::Protocol(refusal),
+        }
+    }
+}
+
 impl From<ReportError> for Error {
     fn from(error: ReportError) -> Self {
         match error {
@@ -359,10 +347,7 @@ impl Coded for Error {
             Self::Inbox(error) => error.code(),
             Self::PubSub(error) => error.code(),
             Self::SlotLost { .. } => Code::SlotLost,
-            Self::PublicationMissing { .. } => Code::PublicationMissing,
-            Self::TopicMissing { .. } => Code::TopicNotFound,
-            Self::NoOutbox { .. } => Code::OutboxTableMissing,
-            Self::PruneDenied { .. } => Code::PrunePermissionMissing,
+            Self::Protocol(error) => error.code(),
             Self::MayNotLook { side: DatabaseSide::Outbox, .. } => {
                 Code::OutboxReadPermissionMissing
             }
@@ -390,6 +375,7 @@ impl Coded for Error {
         match self {
             Self::Inbox(error) => error.fix(),
             Self::Replay(error) => fix_of_replay(error),
+            Self::Protocol(error) => protocol_fix::fix_of(error),
             Self::Unfit { hint, .. } | Self::Stopped { hint, .. } => Some((*hint).to_owned()),
             Self::Unfinished { hint, .. } => Some(hint.clone()),
             Self::Findings { .. } => Some("each finding above names its fix".to_owned()),
@@ -397,16 +383,12 @@ impl Coded for Error {
             Self::SecondSignal => Some(String::new()),
             Self::Relay(_)
             | Self::Demo { .. }
-            | Self::PruneDenied { .. }
             | Self::MayNotLook { .. }
             | Self::Config(_)
             | Self::Postgres(_)
             | Self::Store(_)
             | Self::PubSub(_)
-            | Self::TopicMissing { .. }
             | Self::SlotLost { .. }
-            | Self::PublicationMissing { .. }
-            | Self::NoOutbox { .. }
             | Self::Held { .. }
             | Self::Listen { .. }
             | Self::File { .. }

@@ -12,6 +12,7 @@ pub mod http;
 mod json_output;
 pub mod options;
 mod output;
+mod protocol_fix;
 pub mod reference;
 pub mod request_spans;
 pub mod telemetry;

@@ -9,24 +9,22 @@ use crate::slot_holder::describe_slot_blockers;
 use pgoutput_parser::Lsn;
 use tokio::time::{Instant, sleep, timeout};
 use walrelay_pg_client::{
-    PgError, blockers, cancel_statement, connect_sql, quote_identifier, quote_literal,
+    PgError, Stream, blockers, cancel_statement, connect_sql, quote_identifier, quote_literal, sql,
 };
 use walrelay_pg_replication::{Failover, ReplicationConnection};
 
 use crate::lifecycle::operation_resumer::OperationResumer;
-use walrelay_errors::{Chain, Code};
+use walrelay_core::{Backoff, Random};
+use walrelay_errors::{Chain, Code, Coded};
 use walrelay_relay::error::RelayError;
 use walrelay_relay::failpoint;
+use walrelay_relay::seed::random_seed;
 
 /// Reads the snapshot as text that Postgres can parse again. If transactions rolled back during
 /// slot creation, the `xmax` of the exported snapshot may be below its `xmin`, and `pg_snapshot`
 /// rejects that. Transactions below `xmin` have ended either way (`XidInMVCCSnapshot` in
 /// `snapmgr.c` checks `xmin` first).
-const SNAPSHOT: &str = "
-    SELECT CASE WHEN pg_snapshot_xmin(s) > pg_snapshot_xmax(s)
-                THEN format('%s:%s:', pg_snapshot_xmin(s), pg_snapshot_xmin(s))
-                ELSE s::text END
-      FROM pg_current_snapshot() AS s";
+const SNAPSHOT: &str = sql!("new_slot.sql", "snapshot");
 
 /// The delay before the first check. A slot that waits for no transaction is created sooner.
 const FIRST_CHECK_DELAY: Duration = Duration::from_millis(500);
@@ -52,15 +50,15 @@ pub(crate) async fn create(
         Failover::Yes => ", FAILOVER true",
         Failover::No => "",
     };
-    let sql = format!(
+    let statement = format!(
         "CREATE_REPLICATION_SLOT {} LOGICAL pgoutput (SNAPSHOT 'export'{failover})",
         quote_identifier(slot)
     );
     let pid = replication.simple_query("SELECT pg_backend_pid()").await;
     let pid = pid.map_err(RelayError::Connect)?.into_iter().flatten().flatten().next();
     let pid = pid.and_then(|text| text.parse().ok());
-    let making = replication.simple_query(&sql);
-    let rows = telling(finisher, pid, making).await.map_err(RelayError::Connect)?;
+    let rows = create_slot(finisher, pid, &mut replication, &statement).await;
+    let rows = rows.map_err(RelayError::Connect)?;
     failpoint::hit("recovery-created");
     let mut fields = rows.into_iter().next().unwrap_or_default().into_iter().flatten();
     let (_, point, name) = (fields.next(), fields.next(), fields.next());
@@ -88,6 +86,50 @@ pub(crate) async fn create(
     store_slot_snapshot(client, slot, &filling).await.map_err(RelayError::survey)?;
     failpoint::hit("recovery-noted");
     Ok(filling)
+}
+
+/// Most attempts to create the slot. The last one follows about 10 seconds after the first.
+const ATTEMPTS_MAX: u32 = 6;
+
+/// The delays between attempts.
+const BACKOFF: Backoff = Backoff { base: Duration::from_millis(250), cap: Duration::from_secs(5) };
+
+/// The answer of a server on which more transactions commit during the creation than a snapshot can
+/// list. A later attempt meets fewer of them.
+const SERIALIZATION_FAILURE: &str = "40001";
+
+/// Returns the delay before the next attempt, if the initial snapshot was too large.
+fn retry_delay(error: &PgError, attempt: u32, random: u32) -> Option<Duration> {
+    let is_too_large = error.server().is_some_and(|answer| answer.code == SERIALIZATION_FAILURE);
+    (is_too_large && attempt < ATTEMPTS_MAX).then(|| BACKOFF.delay(attempt, random))
+}
+
+/// Creates the slot, again if its initial snapshot is too large. The server has dropped the slot of
+/// the failed attempt.
+async fn create_slot(
+    finisher: &OperationResumer<'_>,
+    pid: Option<i32>,
+    replication: &mut ReplicationConnection<Stream>,
+    statement: &str,
+) -> Result<Vec<Vec<Option<String>>>, PgError> {
+    let mut random = Random::new(random_seed());
+    let mut attempt = 1;
+    loop {
+        let created = telling(finisher, pid, replication.simple_query(statement)).await;
+        let error = match created {
+            Ok(rows) => return Ok(rows),
+            Err(error) => error,
+        };
+        let Some(delay) = retry_delay(&error, attempt, random.next_u32()) else {
+            return Err(error);
+        };
+        let error_code = error.code().name();
+        tracing::warn!(error_code, error = %Chain(&error), "the new slot is begun again");
+        tokio::select! {
+            () = sleep(delay) => attempt += 1,
+            () = finisher.stop.requested() => return Err(error),
+        }
+    }
 }
 
 /// Awaits `work`, which the server process `pid` executes, and reports the transactions that block
@@ -133,4 +175,31 @@ async fn telling<T>(
         }
     }
     work.await
+}
+
+#[cfg(test)]
+mod tests {
+    use walrelay_pg_client::ServerError;
+
+    use super::*;
+
+    fn refusal(code: &str) -> PgError {
+        PgError::Server(Box::new(ServerError {
+            severity: "ERROR".to_owned(),
+            code: code.to_owned(),
+            message: "initial slot snapshot too large".to_owned(),
+            detail: None,
+            hint: None,
+            routine: None,
+        }))
+    }
+
+    #[test]
+    fn a_slot_whose_initial_snapshot_is_too_large_is_created_again_a_few_times() {
+        let delay = |code, attempt| retry_delay(&refusal(code), attempt, u32::MAX);
+        assert_eq!(delay("40001", 1), Some(Duration::from_millis(250)));
+        assert_eq!(delay("40001", ATTEMPTS_MAX - 1), Some(Duration::from_secs(4)));
+        assert_eq!(delay("40001", ATTEMPTS_MAX), None, "the last attempt");
+        assert_eq!(delay("53400", 1), None, "other errors are not retried");
+    }
 }

@@ -83,6 +83,28 @@ pub enum RecoveryEnd {
     Stopped,
 }
 
+/// A recovery that is not recorded yet.
+#[derive(Debug)]
+pub struct RecoveryPlan {
+    recovery: SlotRecovery,
+    system_identifier: String,
+    timeline: u32,
+}
+
+impl RecoveryPlan {
+    /// Records the recovery.
+    ///
+    /// # Errors
+    ///
+    /// The server refused the statement, or the connection ended.
+    pub async fn begin(&self, client: &SqlClient, slot: &str) -> Result<(), RelayError> {
+        let whose = (self.system_identifier.as_str(), self.timeline);
+        begin_recovery(client, slot, &self.recovery, whose).await.map_err(RelayError::survey)?;
+        failpoint::hit("recovery-begun");
+        Ok(())
+    }
+}
+
 /// Records the recovery of a slot that is lost or was dropped for an upgrade. Does nothing if a
 /// recovery is already on record. `since` replaces a recorded bound that is not valid on this
 /// server.
@@ -96,11 +118,29 @@ pub async fn begin(
     outbox: &Outbox,
     since: Option<SystemTime>,
 ) -> Result<(), RelayError> {
+    match plan(client, outbox, since).await? {
+        Some(plan) => plan.begin(client, &outbox.slot).await,
+        None => Ok(()),
+    }
+}
+
+/// Plans the recovery of a slot. Returns `None` if an operation is already on record. See [`begin`].
+///
+/// # Errors
+///
+/// The slot is not lost, no state of it is on record, or the record belongs to another database.
+/// Also if the publication does not exist, or the server refuses.
+pub async fn plan(
+    client: &SqlClient,
+    outbox: &Outbox,
+    since: Option<SystemTime>,
+) -> Result<Option<RecoveryPlan>, RelayError> {
     let slot = &outbox.slot;
     match read_operation(client, slot).await.map_err(RelayError::survey)? {
-        Some(SlotOperation::Reset(_)) => return Ok(()),
+        Some(SlotOperation::Reset(_)) => return Ok(None),
         Some(SlotOperation::Recovery(begun)) => {
-            return carry_over_recovery(client, outbox, &begun).await;
+            carry_over_recovery(client, outbox, &begun).await?;
+            return Ok(None);
         }
         Some(begun @ SlotOperation::Resharding(_)) => {
             let (slot, what) = (slot.clone(), begun.describe(slot));
@@ -113,18 +153,16 @@ pub async fn begin(
     let (Some(_), Some(row)) = (lost, row) else {
         return Err(RelayError::survey(AdminError::NotLost { slot: slot.clone() }));
     };
-    let here = read_recorded_system_identifier(client, slot).await.map_err(RelayError::survey)?;
+    let system_identifier =
+        read_recorded_system_identifier(client, slot).await.map_err(RelayError::survey)?;
     let bound = match since {
         Some(since) => SettledBound::Since(since),
-        None if here == row.system_identifier => SettledBound::Horizon,
+        None if system_identifier == row.system_identifier => SettledBound::Horizon,
         None => bound_on_other_server(client, outbox).await?,
     };
     let recovery = recovery(client, outbox, bound).await?;
-    let server = read_server_identity(client).await.map_err(RelayError::survey)?;
-    let whose = (here.as_str(), server.timeline);
-    begin_recovery(client, slot, &recovery, whose).await.map_err(RelayError::survey)?;
-    failpoint::hit("recovery-begun");
-    Ok(())
+    let timeline = read_server_identity(client).await.map_err(RelayError::survey)?.timeline;
+    Ok(Some(RecoveryPlan { recovery, system_identifier, timeline }))
 }
 
 /// Restarts a recovery after a server upgrade, if it was begun on the old server. Its bound remains

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use clap::{Args, Subcommand};
 use pgoutput_parser::Lsn;
 
-use super::{ARGUMENTS, ConfirmArgs};
+use super::{ARGUMENTS, ChangeArgs};
 use crate::options::values::{anchor_name, lsn, time};
 use crate::options::{DatabaseOptions, OutputOptions, WalBudgetOption};
 
@@ -46,6 +46,8 @@ pub struct AnchorCreateArgs {
     #[arg(value_name = "NAME", value_parser = anchor_name)]
     pub name: String,
     #[command(flatten)]
+    pub output: OutputOptions,
+    #[command(flatten)]
     pub wal_budget: WalBudgetOption,
     #[command(flatten)]
     pub database: DatabaseOptions,
@@ -76,6 +78,8 @@ pub struct AnchorAdvanceArgs {
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub to_time: Option<SystemTime>,
     #[command(flatten)]
+    pub change: ChangeArgs,
+    #[command(flatten)]
     pub database: DatabaseOptions,
 }
 
@@ -87,7 +91,7 @@ pub struct AnchorDropArgs {
     #[arg(value_name = "NAME", value_parser = anchor_name)]
     pub name: String,
     #[command(flatten)]
-    pub confirm: ConfirmArgs,
+    pub change: ChangeArgs,
     #[command(flatten)]
     pub database: DatabaseOptions,
 }

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use clap::{Args, Subcommand};
 use pgoutput_parser::Lsn;
 
-use super::{ARGUMENTS, ConfirmArgs};
+use super::{ARGUMENTS, ChangeArgs};
 use crate::options::values::{anchor_name, count, lsn, time, transaction};
 use crate::options::{ColumnOptions, DatabaseOptions};
 
@@ -42,7 +42,7 @@ pub enum SlotActionArgs {
     /// What the lost slot may not have settled is in the outbox table. `walrelay run` publishes those rows
     /// first, in order per aggregate, and then what the new slot streams: a little comes twice, nothing is
     /// left out.
-    #[command(after_help = "Examples:\n  walrelay slot recover && walrelay run\n  \
+    #[command(after_help = "Examples:\n  walrelay slot recover --yes && walrelay run\n  \
         walrelay slot recover --from-time 2026-01-31T12:00:00Z")]
     Recover(SlotRecoverArgs),
 }
@@ -55,7 +55,7 @@ pub struct SlotDropArgs {
     #[arg(long, value_name = "N", default_value = "0", value_parser = count(0, u64::MAX))]
     pub discard_rows: u64,
     #[command(flatten)]
-    pub confirm: ConfirmArgs,
+    pub change: ChangeArgs,
     #[command(flatten)]
     pub database: DatabaseOptions,
 }
@@ -74,6 +74,8 @@ pub struct SlotAdvanceArgs {
     /// How many rows are given up by it, exactly: without it the command counts and names them.
     #[arg(long, value_name = "N", default_value = "0", value_parser = count(0, u64::MAX))]
     pub discard_rows: u64,
+    #[command(flatten)]
+    pub change: ChangeArgs,
     #[command(flatten)]
     pub database: DatabaseOptions,
     #[command(flatten)]
@@ -104,7 +106,7 @@ pub struct SlotResetArgs {
     #[arg(long, value_name = "N", default_value = "0", value_parser = count(0, u64::MAX))]
     pub discard_rows: u64,
     #[command(flatten)]
-    pub confirm: ConfirmArgs,
+    pub change: ChangeArgs,
     #[command(flatten)]
     pub database: DatabaseOptions,
     #[command(flatten)]
@@ -119,6 +121,8 @@ pub struct SlotRecoverArgs {
     /// margin, 2026-01-31T12:00:00Z, or how long ago (6h).
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub from_time: Option<SystemTime>,
+    #[command(flatten)]
+    pub change: ChangeArgs,
     #[command(flatten)]
     pub database: DatabaseOptions,
     #[command(flatten)]

@@ -2,8 +2,8 @@
 
 use clap::{Args, Subcommand};
 
-use super::{ARGUMENTS, ConfirmArgs, ServiceOptions};
-use crate::options::DatabaseOptions;
+use super::{ARGUMENTS, ChangeArgs, ServiceOptions};
+use crate::options::{DatabaseOptions, OutputOptions};
 
 /// `walrelay upgrade`.
 #[derive(Debug, Args)]
@@ -31,10 +31,10 @@ pub enum UpgradeActionArgs {
     /// Such a slot was confirmed completely before the upgrade, or pg_upgrade would have refused. If somebody created the
     /// slot by hand, run `slot recover` instead, which loses nothing.
     #[command(after_help = "Example:\n  walrelay upgrade finish")]
-    Finish(UpgradeDatabaseArgs),
+    Finish(UpgradeFinishArgs),
     /// Cancel a preparation whose slot still exists: relays continue.
     #[command(after_help = "Example:\n  walrelay upgrade cancel")]
-    Cancel(UpgradeDatabaseArgs),
+    Cancel(UpgradeCancelArgs),
 }
 
 /// `walrelay upgrade prepare`.
@@ -42,17 +42,28 @@ pub enum UpgradeActionArgs {
 #[command(next_help_heading = ARGUMENTS)]
 pub struct UpgradePrepareArgs {
     /// Keep the slot, and move it to the end of the WAL; Postgres 17 and newer.
-    #[arg(long, conflicts_with = "dry_run")]
+    #[arg(long)]
     pub carry_over: bool,
     #[command(flatten)]
-    pub confirm: ConfirmArgs,
+    pub change: ChangeArgs,
     #[command(flatten)]
     pub options: ServiceOptions,
 }
 
-/// `walrelay upgrade finish` and `cancel`.
+/// `walrelay upgrade finish`.
 #[derive(Debug, Args)]
-pub struct UpgradeDatabaseArgs {
+pub struct UpgradeFinishArgs {
+    #[command(flatten)]
+    pub change: ChangeArgs,
+    #[command(flatten)]
+    pub database: DatabaseOptions,
+}
+
+/// `walrelay upgrade cancel`.
+#[derive(Debug, Args)]
+pub struct UpgradeCancelArgs {
+    #[command(flatten)]
+    pub output: OutputOptions,
     #[command(flatten)]
     pub database: DatabaseOptions,
 }

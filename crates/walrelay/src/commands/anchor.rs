@@ -2,27 +2,18 @@
 
 use pgoutput_parser::Lsn;
 use serde::Serialize;
-use walrelay_core::WalBudgetLimit;
-use walrelay_outbox_admin::lifecycle::anchor_keeper::anchor_wal_share;
-use walrelay_outbox_admin::{AdminError, read_loss, replay_that_needs_anchor};
-use walrelay_outbox_store::{
-    Anchor, CopyLifetime, Outbox, SlotCapacity, advance_anchor, anchor_slot, copy_slot,
-    find_anchor, note_wal_time, read_anchor, read_anchors, read_recorded_system_identifier,
-    read_slot_capacity,
+use walrelay_outbox_admin::protocols::{
+    AdvancedAnchor, AnchorList, CreatedAnchor, create_anchor, drop_anchor, list_anchors,
+    move_anchor,
 };
-use walrelay_pg_client::{SqlClient, connect_sql};
-use walrelay_pg_replication::{SlotError, SlotState, drop_slot, read_slot};
+use walrelay_outbox_store::Anchor;
 use walrelay_relay::observe::report::{rfc3339, wal_status};
-
-use super::replay::record;
 use walrelay_relay::shutdown::Shutdown;
 
-use super::shared::consent::may_change;
-use super::shared::preconditions::{at_time, refuse_other_shards, refuse_unfinished};
-use crate::config::{AnchorAction, AnchorConfig, OutputFormat, Place};
+use super::shared::operator::{StopMode, Terminal, run_protocol};
+use crate::config::{AnchorAction, AnchorConfig, DatabaseConfig, Place};
 use crate::error::Error;
-use crate::json_output::json_text;
-use crate::output::{human_bytes, print};
+use crate::output::human_bytes;
 
 /// Carries out the action and prints the result.
 ///
@@ -31,206 +22,129 @@ use crate::output::{human_bytes, print};
 /// Postgres cannot be reached or refuses, the anchor does not exist, or the server has no capacity
 /// for one.
 pub async fn execute(config: AnchorConfig, shutdown: &Shutdown) -> Result<(), Error> {
-    let client = connect_sql(&config.database.connect).await?;
-    let done = act(&client, (&config.database.outbox, config.action), shutdown).await;
-    client.close().await;
-    print(&done?)
-}
-
-async fn act(
-    client: &SqlClient,
-    (outbox, action): (&Outbox, AnchorAction),
-    shutdown: &Shutdown,
-) -> Result<String, Error> {
-    refuse_other_shards(client, outbox).await?;
-    match &action {
-        AnchorAction::List { .. } => {}
-        // An unfinished operation may need the anchor, or may have dropped the slot for a moment.
-        AnchorAction::Create { .. } | AnchorAction::Advance { .. } | AnchorAction::Drop { .. } => {
-            refuse_unfinished(client, &outbox.slot).await?;
-        }
-    }
+    let AnchorConfig { database, action, options } = config;
+    let terminal = Terminal { options, shutdown };
+    let DatabaseConfig { connect, outbox } = &database;
     match action {
         AnchorAction::Create { name, wal_budget } => {
-            create(client, outbox, (&name, wal_budget)).await
+            let created = run_protocol(connect, terminal, StopMode::Cancel, async |session| {
+                create_anchor(session.client, outbox, &name, wal_budget).await
+            });
+            let created = created.await?;
+            let json = AnchorCreateJson::new(&name, &created);
+            terminal.print_result(Some(&created), |it| created_text(&name, it), |_| json)
         }
-        AnchorAction::List { wal_budget, format } => {
-            let room = read_slot_capacity(client).await?;
-            let anchors = read_anchors(client, &outbox.slot).await?;
-            let share = anchor_wal_share(room.keep_bytes, wal_budget);
-            Ok(match format {
-                OutputFormat::Json => as_json(&anchors, share)?,
-                OutputFormat::Text => as_table(&anchors, share, &outbox.slot),
-            })
+        AnchorAction::List { wal_budget } => {
+            let list = run_protocol(connect, terminal, StopMode::Cancel, async |session| {
+                list_anchors(session.client, outbox, wal_budget).await
+            });
+            let text = |it: &AnchorList| as_table(&it.anchors, it.share, &outbox.slot);
+            terminal.print_result(Some(&list.await?), text, AnchorListing::list)
         }
-        AnchorAction::Advance { name, to } => {
-            let anchor = read_anchor(client, &outbox.slot, &name).await?;
-            let to = target(client, outbox, (&anchor, to)).await?;
-            refuse_needed(client, outbox, (&name, to)).await?;
-            let moved = advance_anchor(client, &anchor, to).await?;
-            let (before, after) = (retained(&anchor.slot), retained(&moved));
-            Ok(format!(
-                "anchor {name} is now at {}; it keeps {} of log, {} before\n",
-                shown_lsn(moved.confirmed_flush_lsn),
-                human_bytes(after),
-                human_bytes(before)
-            ))
-        }
-        AnchorAction::Drop { name, mode } => {
-            let anchor = find_anchor(client, &outbox.slot, &name).await?;
-            // No replay can use a lost anchor.
-            if !anchor.slot.is_lost() {
-                refuse_needed(client, outbox, (&name, Lsn::new(u64::MAX))).await?;
-            }
-            let kept = human_bytes(retained(&anchor.slot));
-            let what = format!("drop anchor {name}, which keeps {kept} of log");
-            if !may_change((&what, mode), shutdown).await? {
-                return Ok(String::new());
-            }
-            drop_slot(client, &anchor.slot.name).await?;
-            Ok(format!("dropped: anchor {name}, which kept {kept} of log\n"))
+        AnchorAction::Advance { name, to } => advance(&database, &name, to, terminal).await,
+        AnchorAction::Drop { name } => {
+            let dropped = run_protocol(connect, terminal, StopMode::Cancel, async |session| {
+                drop_anchor(session, outbox, &name).await
+            });
+            let text = |bytes: &u64| {
+                format!("dropped: anchor {name}, which kept {} of log\n", human_bytes(*bytes))
+            };
+            let json = |bytes: &u64| AnchorDropJson { anchor: &name, retained_bytes: *bytes };
+            terminal.print_result(dropped.await?.as_ref(), text, json)
         }
     }
 }
 
-async fn create(
-    client: &SqlClient,
-    outbox: &Outbox,
-    (name, wal_budget): (&str, WalBudgetLimit),
-) -> Result<String, Error> {
-    let live = outbox.slot.as_str();
-    let slot = anchor_slot(live, name)?;
-    if let Some(lost) = read_loss(client, live).await? {
-        return Err(AdminError::SlotLost { slot: live.to_owned(), problem: lost.problem }.into());
-    }
-    let missing = || AdminError::Slot(SlotError::SlotMissing { slot: live.to_owned() });
-    let state = read_slot(client, live).await?.ok_or_else(missing)?;
-    if let Some(problem) = state.mismatch(state.database.as_deref().unwrap_or_default()) {
-        return Err(AdminError::SlotUnusable { slot: live.to_owned(), problem }.into());
-    }
-    if read_slot(client, &slot).await?.is_some() {
-        return Err(Error::Unfit {
-            what: format!("there is an anchor {name:?} already"),
-            hint: "choose another name, or move it with `walrelay anchor advance`",
-        });
-    }
-    let room = read_slot_capacity(client).await?;
-    refuse_without_room(&room, &state, wal_budget)?;
-    let at = copy_slot(client, live, &slot, CopyLifetime::Kept).await?;
-    let system = read_recorded_system_identifier(client, live).await?;
-    // Without this entry, the anchor's age is unknown until the relay records a time.
-    if let Err(error) = note_wal_time(client, &system).await {
-        tracing::warn!(%error, "times cannot be turned into positions: run `walrelay init`");
-    }
-    let mut text = format!("created: anchor {name} (slot {slot}), from {at}\n");
-    match anchor_wal_share(room.keep_bytes, wal_budget) {
-        Some(share) => text.push_str(&format!(
+async fn advance(
+    DatabaseConfig { connect, outbox }: &DatabaseConfig,
+    name: &str,
+    to: Option<Place>,
+    terminal: Terminal<'_>,
+) -> Result<(), Error> {
+    let moved = run_protocol(connect, terminal, StopMode::Cancel, async |session| {
+        move_anchor(session, outbox, name, to).await
+    });
+    let text = |it: &AdvancedAnchor| {
+        format!(
+            "anchor {name} is now at {}; it keeps {} of log, {} before\n",
+            shown_lsn(it.at),
+            human_bytes(it.retained),
+            human_bytes(it.retained_before)
+        )
+    };
+    let json = |it: &AdvancedAnchor| AnchorAdvanceJson::new(name, it);
+    terminal.print_result(moved.await?.as_ref(), text, json)
+}
+
+fn created_text(name: &str, created: &CreatedAnchor) -> String {
+    let CreatedAnchor { slot, at, share, slots_left } = created;
+    let limit = match share {
+        Some(share) => format!(
             "advance it before it keeps {} of log: beyond that the relay's own --wal-budget has no room\n",
-            human_bytes(share)
-        )),
-        None => text.push_str(
-            "this server keeps log without limit (max_slot_wal_keep_size): advance or drop the anchor before the \
-             disk is full\n",
+            human_bytes(*share)
         ),
-    }
-    if room.used + 1 >= room.max {
-        text.push_str(
-            "no replication slot is left, and a replay needs one: raise max_replication_slots\n",
-        );
-    }
-    Ok(text)
-}
-
-fn refuse_without_room(
-    room: &SlotCapacity,
-    live: &SlotState,
-    wal_budget: WalBudgetLimit,
-) -> Result<(), Error> {
-    if room.used >= room.max {
-        return Err(AdminError::NoRoom(format!(
-            "all {} replication slots are in use, and an anchor is one (max_replication_slots)",
-            room.max
-        ))
-        .into());
-    }
-    let (Some(keep), Some(share)) =
-        (room.keep_bytes, anchor_wal_share(room.keep_bytes, wal_budget))
-    else {
-        return Ok(());
+        None => {
+            "this server keeps log without limit (max_slot_wal_keep_size): advance or drop the anchor before the \
+             disk is full\n"
+                .to_owned()
+        }
     };
-    let kept = retained(live);
-    if kept < share {
-        return Ok(());
-    }
-    Err(AdminError::NoRoom(format!(
-        "the slot keeps {} of log already, and an anchor made there may keep {} at most: max_slot_wal_keep_size \
-         ({}) less what --wal-budget may need",
-        human_bytes(kept),
-        human_bytes(share),
-        human_bytes(keep)
-    ))
-    .into())
-}
-
-/// Returns the position to move the anchor to. An anchor never passes its slot.
-async fn target(
-    client: &SqlClient,
-    outbox: &Outbox,
-    (anchor, to): (&Anchor, Option<Place>),
-) -> Result<Lsn, Error> {
-    let here = anchor.slot.confirmed_flush_lsn.unwrap_or(Lsn::ZERO);
-    let live = read_slot(client, &outbox.slot).await?;
-    let live = live.filter(|slot| !slot.is_lost()).and_then(|slot| slot.confirmed_flush_lsn);
-    let Some(live) = live else {
-        return Err(AdminError::Slot(SlotError::SlotMissing { slot: outbox.slot.clone() }).into());
+    let full = match slots_left {
+        0 => "no replication slot is left, and a replay needs one: raise max_replication_slots\n",
+        _ => "",
     };
-    let to = match to {
-        None => live.max(here),
-        Some(Place::Lsn(lsn)) => lsn,
-        Some(Place::Time(time)) => at_time(client, &outbox.slot, time).await?,
-    };
-    if to < here {
-        return Err(Error::Unfit {
-            what: format!("anchor {:?} stands at {here} already, behind {to}", anchor.name),
-            hint: "slots never go back: name a later place",
-        });
+    format!("created: anchor {name} (slot {slot}), from {at}\n{limit}{full}")
+}
+
+#[derive(Debug, Serialize)]
+struct AnchorCreateJson<'a> {
+    anchor: &'a str,
+    slot: String,
+    lsn: String,
+    share_bytes: Option<u64>,
+    replication_slots_left: u32,
+}
+
+impl<'a> AnchorCreateJson<'a> {
+    fn new(anchor: &'a str, created: &CreatedAnchor) -> Self {
+        Self {
+            anchor,
+            slot: created.slot.clone(),
+            lsn: created.at.to_string(),
+            share_bytes: created.share,
+            replication_slots_left: created.slots_left,
+        }
     }
-    if to > live {
-        return Err(Error::Unfit {
-            what: format!("{to} lies past {live}, where slot {:?} stands", outbox.slot),
-            hint: "an anchor stays behind its slot: name an earlier place, or none",
-        });
+}
+
+#[derive(Debug, Serialize)]
+struct AnchorAdvanceJson<'a> {
+    anchor: &'a str,
+    lsn: Option<String>,
+    retained_bytes: u64,
+    retained_bytes_before: u64,
+}
+
+impl<'a> AnchorAdvanceJson<'a> {
+    fn new(anchor: &'a str, moved: &AdvancedAnchor) -> Self {
+        Self {
+            anchor,
+            lsn: moved.at.map(|lsn| lsn.to_string()),
+            retained_bytes: moved.retained,
+            retained_bytes_before: moved.retained_before,
+        }
     }
-    Ok(to)
 }
 
-/// Refuses while an unfinished replay needs WAL before `up_to`: a resumed replay streams the anchor
-/// from the position where the replay stopped.
-async fn refuse_needed(
-    client: &SqlClient,
-    outbox: &Outbox,
-    (name, up_to): (&str, Lsn),
-) -> Result<(), Error> {
-    let Some(id) = replay_that_needs_anchor(client, &outbox.slot, (name, up_to)).await? else {
-        return Ok(());
-    };
-    Err(Error::Unfinished {
-        what: format!("replay {id} is not finished, and needs what anchor {name:?} keeps"),
-        hint: record::unfinished_hint(&id),
-    })
-}
-
-fn retained(slot: &SlotState) -> u64 {
-    slot.retained_bytes().unwrap_or(0)
-}
-
-fn shown_lsn(lsn: Option<Lsn>) -> String {
-    lsn.map_or_else(|| "–".to_owned(), |lsn| lsn.to_string())
+#[derive(Debug, Serialize)]
+struct AnchorDropJson<'a> {
+    anchor: &'a str,
+    retained_bytes: u64,
 }
 
 /// An anchor, as `anchor list -o json` prints it.
 #[derive(Debug, Serialize)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a field of the documented JSON")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a field of the JSON")]
 struct AnchorListing {
     anchor: String,
     slot: String,
@@ -252,6 +166,10 @@ struct AnchorListing {
 }
 
 impl AnchorListing {
+    fn list(AnchorList { anchors, share }: &AnchorList) -> Vec<Self> {
+        anchors.iter().map(|anchor| Self::new(anchor, *share)).collect()
+    }
+
     fn new(anchor: &Anchor, share_bytes: Option<u64>) -> Self {
         let state = &anchor.slot;
         let text = |lsn: Option<Lsn>| lsn.map(|lsn| lsn.to_string());
@@ -277,9 +195,8 @@ impl AnchorListing {
     }
 }
 
-fn as_json(anchors: &[Anchor], share: Option<u64>) -> Result<String, Error> {
-    let listings: Vec<_> = anchors.iter().map(|it| AnchorListing::new(it, share)).collect();
-    json_text(&listings)
+fn shown_lsn(lsn: Option<Lsn>) -> String {
+    lsn.map_or_else(|| "–".to_owned(), |lsn| lsn.to_string())
 }
 
 fn as_table(anchors: &[Anchor], share: Option<u64>, slot: &str) -> String {
@@ -295,7 +212,7 @@ fn as_table(anchors: &[Anchor], share: Option<u64>, slot: &str) -> String {
             (false, Some(bytes)) => human_bytes(u64::try_from(bytes).unwrap_or(0)),
             (false, None) => "unlimited".to_owned(),
         };
-        let kept = retained(state);
+        let kept = state.retained_bytes().unwrap_or(0);
         let past = match share.filter(|share| kept > *share) {
             Some(share) => format!(", past its share of {}: advance it", human_bytes(share)),
             None => String::new(),
@@ -341,6 +258,21 @@ mod tests {
         };
         let reaches_back_to = Some(SystemTime::UNIX_EPOCH);
         let anchor = Anchor { name: "daily".to_owned(), slot, reaches_back_to };
-        assert_documented("anchor list", &[AnchorListing::new(&anchor, Some(1))]);
+        let list = AnchorList { anchors: vec![anchor], share: Some(1) };
+        assert_documented("anchor list", &AnchorListing::list(&list));
+    }
+
+    #[test]
+    fn the_fields_of_each_change_are_documented() {
+        let created = CreatedAnchor {
+            slot: "walrelay_anchor_daily".to_owned(),
+            at: Lsn::new(1),
+            share: Some(1),
+            slots_left: 0,
+        };
+        assert_documented("anchor create", &AnchorCreateJson::new("daily", &created));
+        let moved = AdvancedAnchor { at: Some(Lsn::new(1)), retained_before: 2, retained: 1 };
+        assert_documented("anchor advance", &AnchorAdvanceJson::new("daily", &moved));
+        assert_documented("anchor drop", &AnchorDropJson { anchor: "daily", retained_bytes: 1 });
     }
 }

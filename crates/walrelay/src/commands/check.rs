@@ -12,6 +12,7 @@ use walrelay_core::RouterConfig;
 use walrelay_errors::{Chain, Code, Coded};
 use walrelay_otlp::{CollectorCheckError, Settings as OtlpSettings, try_out};
 use walrelay_outbox_admin::lifecycle::preflight_check::preflight_request;
+use walrelay_outbox_admin::protocols::ProtocolError;
 use walrelay_outbox_admin::{
     AdminError, CheckResult, Finding, PreflightRequest, preflight, read_sharding,
 };
@@ -164,13 +165,16 @@ async fn check_postgres(
     let mut hidden = None;
     let routes = match topics::of_rows(client, router, tables).await {
         Ok(routes) => Some(routes),
-        Err(Error::Store(error @ AdminError::Sql(SqlError::RowsHidden { .. }))) => {
+        Err(ProtocolError::Admin(error @ AdminError::Sql(SqlError::RowsHidden { .. }))) => {
             hidden = Some(error);
             None
         }
         // Missing tables are already findings, and the relay itself needs no permission to read
         // them.
-        Err(Error::Postgres(PgError::Server(_)) | Error::Store(AdminError::Sql { .. })) => None,
+        Err(
+            ProtocolError::Postgres(PgError::Server(_))
+            | ProtocolError::Admin(AdminError::Sql { .. }),
+        ) => None,
         Err(error) => {
             found.push(unusable("connection", &error));
             None
@@ -300,7 +304,8 @@ fn topic_finding(topic: &str, answer: Result<bool, PubsubError>) -> Finding {
         }
         Err(error) if error.is_about_the_name() => {
             let message = Chain(&error).to_string();
-            Finding::warning(Code::TopicNameInvalid, subject, message).fix(InvalidTopicRows::FIX)
+            Finding::warning(Code::TopicNameInvalid, subject, message)
+                .fix(topics::INVALID_TOPIC_FIX)
         }
         Err(error) => unusable("Pub/Sub", &error),
     }
@@ -308,8 +313,8 @@ fn topic_finding(topic: &str, answer: Result<bool, PubsubError>) -> Finding {
 
 /// A warning only: `run` starts, and continues past such rows.
 fn invalid_topic_finding(nowhere: &InvalidTopicRows) -> Finding {
-    Finding::warning(Code::TopicNameInvalid, "outbox rows", nowhere.told())
-        .fix(InvalidTopicRows::FIX)
+    Finding::warning(Code::TopicNameInvalid, "outbox rows", topics::invalid_topic_text(nowhere))
+        .fix(topics::INVALID_TOPIC_FIX)
 }
 
 /// Warns about the global endpoint: order holds only while all instances publish into one region.

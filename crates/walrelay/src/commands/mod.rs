@@ -19,7 +19,6 @@ mod failed_events;
 pub mod inbox;
 pub mod init;
 pub mod offline;
-pub mod prepare_upgrade;
 pub mod prune;
 mod rebuild;
 pub mod replay;
@@ -30,6 +29,7 @@ pub mod slot;
 pub mod status;
 pub mod tail;
 pub mod trace;
+pub mod upgrade;
 
 /// Runs the command of the command line.
 ///
@@ -62,12 +62,8 @@ pub async fn execute(command: Command, shutdown: &Shutdown) -> Result<(), Error>
         // their statement when they are interrupted.
         Command::Init(config) => Box::pin(init::execute(*config, shutdown)).await,
         Command::Slot(config) => Box::pin(slot::execute(config, shutdown)).await,
-        Command::Anchor(config) => {
-            run_until_shutdown(anchor::execute(config, shutdown), shutdown).await
-        }
-        Command::PrepareUpgrade(config, mode) => {
-            Box::pin(prepare_upgrade::execute((*config, mode), shutdown)).await
-        }
+        Command::Anchor(config) => Box::pin(anchor::execute(config, shutdown)).await,
+        Command::Upgrade(config) => Box::pin(upgrade::execute(config, shutdown)).await,
         Command::Reshard(config) => Box::pin(reshard::execute(*config, shutdown)).await,
         Command::Replay(config) => Box::pin(replay::execute(*config, shutdown)).await,
         Command::ReplayRecord(config) => replay::execute_on_record(config, shutdown).await,
@@ -75,8 +71,6 @@ pub async fn execute(command: Command, shutdown: &Shutdown) -> Result<(), Error>
         Command::Check(config) => Box::pin(check::execute(*config, shutdown)).await,
         Command::Status(config) => status::execute(config, shutdown).await,
         Command::Dispatch(config) => dispatch::execute(config, shutdown).await,
-        Command::Prune(config) => {
-            run_until_shutdown(prune::execute(config, shutdown), shutdown).await
-        }
+        Command::Prune(config) => Box::pin(prune::execute(config, shutdown)).await,
     }
 }

@@ -1,33 +1,13 @@
-//! `walrelay prune`: deletes outbox rows that are old, confirmed and not parked. Of a partitioned
-//! outbox it drops whole partitions in which all rows may go.
-//!
-//! The table has no LSN, but every committed transaction below `settled_xid` of `app_outbox_relay`
-//! is settled. Rows whose transaction id cannot be compared with `settled_xid` stay.
+//! `walrelay prune`: deletes outbox rows that are old, confirmed and not parked.
 
-use walrelay_outbox_admin::{AdminError, OpenReplay, open_replay_of_tables, read_operation};
-use walrelay_outbox_store::{read_recorded_system_identifier, recovering_slot};
-use walrelay_pg_client::{
-    PgError, QualifiedName, ServerError, ServerErrorKind, SqlClient, SqlError, TableAccess,
-    connect_sql, quote_identifier, refuse_hidden_rows,
-};
-
+use serde::Serialize;
+use walrelay_outbox_admin::protocols::{PruneOrder, PrunedTable, prune};
+use walrelay_pg_client::TableAccess;
 use walrelay_relay::shutdown::Shutdown;
 
-use super::replay::record;
-use super::shared::columns::column_of;
-use super::shared::consent::may_change;
-use super::shared::preconditions::{every_shard, refuse_unrecorded};
+use super::shared::operator::{StopMode, Terminal, run_protocol};
 use crate::config::{ChangeMode, PruneConfig};
 use crate::error::Error;
-use crate::output::print;
-
-/// Rows deleted in one transaction, few enough to hold locks only briefly.
-const BATCH_ROWS: u64 = 10_000;
-
-/// Timeouts for dropping a partition, because the lock blocks writers of all partitions. The check
-/// and the DROP may each take the statement timeout.
-const PARTITION_PATIENCE: &str =
-    "SET LOCAL lock_timeout = '2s'; SET LOCAL statement_timeout = '5s'";
 
 /// Deletes rows table by table, and prints their number.
 ///
@@ -35,265 +15,57 @@ const PARTITION_PATIENCE: &str =
 ///
 /// Postgres cannot be reached or refuses, or the relay has not yet recorded which rows are settled.
 pub async fn execute(config: PruneConfig, shutdown: &Shutdown) -> Result<(), Error> {
-    let mut client = connect_sql(&config.database.connect).await?;
-    let done = prune(&mut client, &config, shutdown).await;
-    client.close().await;
-    done
-}
-
-/// The rows of a table that may be deleted.
-struct Condition {
-    table: QualifiedName,
-    /// SQL condition on a row of `c`, where `$1` is the age in seconds.
-    text: String,
-    seconds: f64,
-}
-
-async fn prune(
-    client: &mut SqlClient,
-    config: &PruneConfig,
-    shutdown: &Shutdown,
-) -> Result<(), Error> {
-    // Each shard settles its own rows, and a shard that never ran has settled none.
-    for shard in every_shard(client, &config.database.outbox).await? {
-        refuse_unrecorded(client, &shard.slot).await?;
-        refuse_other_history(client, &shard.slot).await?;
-    }
-    let access = match config.mode {
+    let PruneConfig { database, columns, older_than, options } = config;
+    let terminal = Terminal { options, shutdown };
+    let access = match options.mode {
         ChangeMode::DryRun => TableAccess::Read,
         ChangeMode::Agreed | ChangeMode::Ask => TableAccess::Delete,
     };
-    refuse_hidden_rows(client, &config.database.outbox.tables, access).await?;
-    // An unfinished recovery reads rows that are below `settled_xid`.
-    if let Some(recovering) = recovering_slot(client).await? {
-        let begun = read_operation(client, &recovering).await?;
-        let what = begun.map_or_else(String::new, |begun| begun.describe(&recovering));
-        return Err(AdminError::OperationUnfinished { slot: recovering, what }.into());
-    }
-    // A replay may still have to read the history of a paused key from the table.
-    refuse_while_any_is_held(client, &config.database.outbox.tables).await?;
-    refuse_while_any_is_backfilled(client, &config.database.outbox.tables).await?;
-    let mut conditions = Vec::new();
-    for table in &config.database.outbox.tables {
-        conditions.push(condition_on(client, (config, table)).await?);
-    }
-    match config.mode {
-        ChangeMode::DryRun => {
-            for condition in &conditions {
-                report(client, condition).await?;
-            }
-            return Ok(());
-        }
-        ChangeMode::Agreed => {}
-        ChangeMode::Ask => {
-            let mut rows = 0;
-            for condition in &conditions {
-                rows += count(client, condition).await?;
-            }
-            let what = format!("delete {rows} row(s) of the outbox");
-            may_change((&what, config.mode), shutdown).await?;
-        }
-    }
-    for condition in &conditions {
-        drop_partitions(client, condition).await?;
-        delete(client, condition).await?;
-    }
-    Ok(())
-}
-
-async fn condition_on(
-    client: &SqlClient,
-    (config, table): (&PruneConfig, &QualifiedName),
-) -> Result<Condition, Error> {
-    let id = column_of(client, table, &config.columns.id).await?;
-    let occurred_at = match &config.columns.occurred_at {
-        Some(names) => column_of(client, table, names).await?,
-        None => String::new(),
-    };
-    Ok(Condition {
-        table: table.clone(),
-        text: condition(&id, &occurred_at),
-        seconds: config.older_than.as_secs_f64(),
-    })
-}
-
-/// Refuses while a replay in place pauses keys of any slot.
-async fn refuse_while_any_is_held(
-    client: &SqlClient,
-    tables: &[QualifiedName],
-) -> Result<(), Error> {
-    let Some(table) = tables.first() else { return Ok(()) };
-    let sql = "SELECT slot, replay_id FROM public.app_outbox_hold LIMIT 1";
-    match client.query_opt(sql, &[]).await.map_err(|error| refusal(table, error))? {
-        None => Ok(()),
-        Some(held) => {
-            let (whose, id): (&str, &str) = (held.get("slot"), held.get("replay_id"));
-            Err(Error::Unfinished {
-                what: format!("keys of slot {whose:?} are held for replay {id}, which is not over"),
-                hint: record::unfinished_hint(id),
-            })
-        }
-    }
-}
-
-/// Refuses while a replay of the tables to a topic is unfinished, because it has rows left to read.
-#[expect(clippy::wildcard_enum_match_arm, reason = "only the server refuses a permission")]
-async fn refuse_while_any_is_backfilled(
-    client: &SqlClient,
-    tables: &[QualifiedName],
-) -> Result<(), Error> {
-    let Some(table) = tables.first() else { return Ok(()) };
-    let open = open_replay_of_tables(client).await.map_err(|error| match error {
-        AdminError::Sql(SqlError::Sql { source, .. }) => refusal(table, source),
-        error => error.into(),
+    let order = PruneOrder { outbox: &database.outbox, columns: &columns, older_than, access };
+    let pruned = run_protocol(&database.connect, terminal, StopMode::Cancel, async |session| {
+        prune(session, order).await
     });
-    match open? {
-        None => Ok(()),
-        Some(OpenReplay { id, slot }) => Err(Error::Unfinished {
-            what: format!("replay {id} of slot {slot:?} is not over, and has rows to read"),
-            hint: record::unfinished_hint(&id),
-        }),
-    }
+    let pruned = pruned.await?;
+    let json = pruned.as_ref().map(|tables| PruneJson::new(tables));
+    // The steps have printed everything already.
+    terminal.print_result(pruned.as_ref(), |_| String::new(), |_| json)
 }
 
-/// Refuses if a relay's record is from another server: its transaction ids mean nothing here.
-async fn refuse_other_history(client: &SqlClient, slot: &str) -> Result<(), Error> {
-    let here = read_recorded_system_identifier(client, slot).await?;
-    let sql = "SELECT slot FROM public.app_outbox_relay WHERE system_identifier <> $1 LIMIT 1";
-    let other = client.query_opt(sql, &[&here]).await.map_err(PgError::from)?;
-    match other {
-        None => Ok(()),
-        Some(other) => {
-            let problem = "is on record as one of another server: nobody knows which of its rows were published";
-            Err(AdminError::SlotLost { slot: other.get(0), problem: problem.to_owned() }.into())
-        }
-    }
+#[derive(Debug, Serialize)]
+struct PruneJson<'a> {
+    tables: Vec<PrunedTableJson<'a>>,
 }
 
-/// Returns the SQL condition for rows that may be deleted. It uses the oldest `settled_xid` of all
-/// relays, so that each relay can still recover its own rows.
-fn condition(id: &str, occurred_at: &str) -> String {
-    let (id, occurred_at) = (quote_identifier(id), quote_identifier(occurred_at));
-    format!(
-        "c.{occurred_at} < now() - make_interval(secs => $1)
-         AND age(c.xmin) > (SELECT max(age(r.settled_xid::xid)) FROM public.app_outbox_relay r)
-         AND NOT EXISTS (SELECT FROM public.app_outbox_dispatch d
-                          WHERE d.event_id = c.{id}::text AND d.status IN ('retrying', 'dead'))"
-    )
+#[derive(Debug, Serialize)]
+struct PrunedTableJson<'a> {
+    table: &'a str,
+    deleted_rows: u64,
+    dropped_partitions: &'a [String],
 }
 
-async fn count(client: &SqlClient, condition: &Condition) -> Result<i64, Error> {
-    let Condition { table, text, seconds } = condition;
-    let refused = |error| refusal(table, error);
-    let sql = format!("SELECT count(*) FROM {table} c WHERE {text}");
-    Ok(client.query_one(&sql, &[seconds]).await.map_err(refused)?.get(0))
-}
-
-/// Prints what would be deleted.
-async fn report(client: &SqlClient, condition: &Condition) -> Result<(), Error> {
-    let table = &condition.table;
-    let rows = count(client, condition).await?;
-    print(&format!("{rows} row(s) of {table} would be deleted\n"))?;
-    for partition in partitions(client, table).await? {
-        if is_all_old(client, (&partition, condition)).await? {
-            print(&format!("of these, all of partition {partition}, which would be dropped\n"))?;
-        }
-    }
-    Ok(())
-}
-
-/// Deletes rows in batches. The row's table is compared together with its ctid, because ctids are
-/// unique only within one partition.
-async fn delete(client: &SqlClient, condition: &Condition) -> Result<(), Error> {
-    let Condition { table, text, seconds } = condition;
-    let sql = format!(
-        "DELETE FROM {table} o USING (
-           SELECT c.tableoid AS part, c.ctid AS place FROM {table} c WHERE {text} LIMIT {BATCH_ROWS}) old
-          WHERE o.tableoid = old.part AND o.ctid = old.place"
-    );
-    let mut total = 0;
-    loop {
-        let refused = |error| refusal(table, error);
-        let deleted = client.execute(&sql, &[seconds]).await.map_err(refused)?;
-        total += deleted;
-        if deleted < BATCH_ROWS {
-            break;
-        }
-    }
-    print(&format!("{total} row(s) deleted from {table}\n"))
-}
-
-/// Returns the leaf partitions in name order, without the default partition. Returns none for a
-/// table without partitions.
-async fn partitions(client: &SqlClient, table: &QualifiedName) -> Result<Vec<String>, Error> {
-    let sql = "SELECT t.relid::regclass::text
-                 FROM pg_partition_tree($1::text::regclass) t
-                 JOIN pg_class c ON c.oid = t.relid
-                WHERE t.isleaf AND t.level > 0 AND c.relkind = 'r'
-                  AND pg_get_expr(c.relpartbound, c.oid) <> 'DEFAULT'
-                ORDER BY 1";
-    let found = client.query(sql, &[&table.to_string()]).await.map_err(PgError::from)?;
-    Ok(found.iter().map(|row| row.get(0)).collect())
-}
-
-/// Returns whether a partition has rows, and all of them may go. An empty partition stays for rows
-/// to come.
-async fn is_all_old(
-    client: &SqlClient,
-    (partition, condition): (&str, &Condition),
-) -> Result<bool, Error> {
-    let Condition { table, text, seconds } = condition;
-    let sql = format!(
-        "SELECT EXISTS (SELECT FROM {partition}) AND NOT EXISTS (SELECT FROM {partition} c WHERE NOT ({text}))"
-    );
-    let refused = |error| refusal(table, error);
-    Ok(client.query_one(&sql, &[seconds]).await.map_err(refused)?.get(0))
-}
-
-/// Drops partitions in which all rows may go. Checks each partition first without a lock, and again
-/// under the lock that stops writers.
-async fn drop_partitions(client: &mut SqlClient, condition: &Condition) -> Result<(), Error> {
-    let table = &condition.table;
-    for partition in partitions(client, table).await? {
-        if !is_all_old(client, (&partition, condition)).await? {
-            continue;
-        }
-        let locked =
-            format!("BEGIN; {PARTITION_PATIENCE}; LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE");
-        let dropped = match client.batch_execute(&locked).await {
-            Err(error) => Err(refusal(table, error)),
-            Ok(()) => drop_locked(client, (&partition, condition)).await,
+impl<'a> PruneJson<'a> {
+    fn new(tables: &'a [PrunedTable]) -> Self {
+        let table = |pruned: &'a PrunedTable| PrunedTableJson {
+            table: &pruned.table,
+            deleted_rows: pruned.rows,
+            dropped_partitions: &pruned.partitions,
         };
-        let end = if matches!(dropped, Ok(true)) { "COMMIT" } else { "ROLLBACK" };
-        client.batch_execute(end).await.map_err(PgError::from)?;
-        match dropped {
-            Ok(true) => print(&format!("dropped: partition {partition} of {table}\n"))?,
-            Ok(false) => {}
-            // `delete` then deletes the partition's rows like all other rows.
-            Err(error) => tracing::warn!(%error, partition, "the partition is not dropped"),
-        }
+        Self { tables: tables.iter().map(table).collect() }
     }
-    Ok(())
 }
 
-async fn drop_locked(
-    client: &SqlClient,
-    (partition, condition): (&str, &Condition),
-) -> Result<bool, Error> {
-    if !is_all_old(client, (partition, condition)).await? {
-        return Ok(false);
-    }
-    let refused = |error| refusal(&condition.table, error);
-    client.batch_execute(&format!("DROP TABLE {partition}")).await.map_err(refused)?;
-    Ok(true)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::json_output::assert_documented;
 
-/// Maps a permission error: `prune` needs other permissions than the relay.
-fn refusal(table: &QualifiedName, error: tokio_postgres::Error) -> Error {
-    let error = PgError::from(error);
-    let kind = error.server().map(ServerError::kind);
-    match kind == Some(ServerErrorKind::Privilege) {
-        true => Error::PruneDenied { table: table.to_string(), source: Box::new(error) },
-        false => error.into(),
+    #[test]
+    fn the_fields_of_the_result_are_documented() {
+        let pruned = PrunedTable {
+            table: "public.app_outbox".to_owned(),
+            rows: 20,
+            partitions: vec!["outbox_2020".to_owned()],
+        };
+        assert_documented("prune", &PruneJson::new(&[pruned]));
     }
 }

@@ -3,19 +3,20 @@
 use walrelay_core::RouterConfig;
 use walrelay_outbox_admin::LostSlotPolicy;
 use walrelay_outbox_admin::lifecycle::preflight_check::shard_key;
+use walrelay_outbox_admin::protocols::ExistingRows;
 use walrelay_relay::settings::Until;
 
 use super::command::{
     CheckConfig, Command, CreateTopics, DemoConfig, DemoOutput, EmitConfig, EmulatorConfig,
-    ExistingRows, InitConfig, LogConfig, PruneConfig, ReshardConfig, ReshardMode, RunConfig,
-    SlotAction, SlotConfig, SlotKind, StatusConfig, TailConfig,
+    InitConfig, LogConfig, PruneConfig, ReshardConfig, RunConfig, SlotKind, StatusConfig,
+    TailConfig, UpgradeAction, UpgradeConfig,
 };
 use super::environment::Environment;
 use super::layers::CommandLine;
 use super::messages::{column_names, project};
 use super::problem::{ConfigBuilder, Problem};
 use crate::cli::{self, CommandArgs, UpgradeActionArgs};
-use crate::options::choices::OnSlotLost;
+use crate::options::choices::{ChangeMode, ChangeOptions, OnSlotLost};
 use crate::options::{DemoOptions, EmulatorOptions};
 
 /// A command and its complete configuration.
@@ -68,7 +69,7 @@ impl ConfigBuilder<'_> {
             CommandArgs::Dispatch(args) => Command::Dispatch(self.dispatch(args.action)?),
             CommandArgs::Slot(args) => Command::Slot(self.slot(args.action)?),
             CommandArgs::Anchor(args) => Command::Anchor(self.anchor(args.action)?),
-            CommandArgs::Upgrade(args) => self.upgrade(args.action)?,
+            CommandArgs::Upgrade(args) => Command::Upgrade(self.upgrade(args.action)?),
             CommandArgs::Reshard(args) => Command::Reshard(Box::new(self.reshard(&args)?)),
             CommandArgs::Replay(args) => self.replay(args.action)?,
             CommandArgs::Prune(args) => Command::Prune(self.prune(&args)?),
@@ -115,20 +116,26 @@ impl ConfigBuilder<'_> {
         Some(RunConfig { anchor_keep: args.own.anchor_keep.0, otlp, ..run })
     }
 
-    fn upgrade(&mut self, action: UpgradeActionArgs) -> Option<Command> {
-        let (database, action) = match action {
+    fn upgrade(&mut self, action: UpgradeActionArgs) -> Option<UpgradeConfig> {
+        let (options, action) = match action {
             UpgradeActionArgs::Prepare(args) if args.carry_over => {
-                (args.options.database, SlotAction::CarryOver)
+                let database = self.database(&args.options.database)?;
+                (args.change.options(), UpgradeAction::CarryOver(database))
             }
             UpgradeActionArgs::Prepare(args) => {
                 let run = self.run(&args.options, Until::CaughtUp, OnSlotLost::Stop)?;
-                return Some(Command::PrepareUpgrade(Box::new(run), args.confirm.mode()));
+                (args.change.options(), UpgradeAction::Prepare(Box::new(run.settings)))
             }
-            UpgradeActionArgs::Finish(args) => (args.database, SlotAction::Adopt),
-            UpgradeActionArgs::Cancel(args) => (args.database, SlotAction::CancelUpgrade),
+            UpgradeActionArgs::Finish(args) => {
+                (args.change.options(), UpgradeAction::Finish(self.database(&args.database)?))
+            }
+            UpgradeActionArgs::Cancel(args) => {
+                let options =
+                    ChangeOptions { mode: ChangeMode::Agreed, format: args.output.output };
+                (options, UpgradeAction::Cancel(self.database(&args.database)?))
+            }
         };
-        let database = self.database(&database)?;
-        Some(Command::Slot(SlotConfig { database, action }))
+        Some(UpgradeConfig { action, options })
     }
 
     fn tail(&mut self, args: cli::TailArgs) -> Option<TailConfig> {
@@ -179,6 +186,7 @@ impl ConfigBuilder<'_> {
             slot_kind: if args.own.failover { SlotKind::Failover } else { SlotKind::Plain },
             on_lost: if args.accept_loss { LostSlotPolicy::Accept } else { LostSlotPolicy::Refuse },
             already_there: if args.backfill { ExistingRows::Published } else { ExistingRows::Left },
+            format: args.output.output,
         })
     }
 
@@ -187,8 +195,8 @@ impl ConfigBuilder<'_> {
             self.whole_outbox(&args.options.database, args.shards);
         let run = self.run(&args.options, Until::CaughtUp, OnSlotLost::Stop)?;
         self.require_dividing_key(&run.settings.relay.router, args.shards);
-        let resharded = if args.dry_run { ReshardMode::Told } else { ReshardMode::Done };
-        Some(ReshardConfig { settings: run.settings, shards: args.shards, resharded })
+        let options = args.change.options();
+        Some(ReshardConfig { settings: run.settings, shards: args.shards, options })
     }
 
     /// Requires an ordering key that can distribute rows among shards.
@@ -206,7 +214,7 @@ impl ConfigBuilder<'_> {
             database,
             columns,
             older_than: args.older_than,
-            mode: args.confirm.mode(),
+            options: args.change.options(),
         })
     }
 }

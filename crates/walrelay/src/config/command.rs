@@ -8,6 +8,7 @@ use pgoutput_parser::Position;
 use walrelay_core::{ColumnAliases, ColumnNames, RouterConfig, WalBudgetLimit};
 use walrelay_emulator::Fault;
 use walrelay_outbox_admin::LostSlotPolicy;
+use walrelay_outbox_admin::protocols::ExistingRows;
 use walrelay_outbox_store::{DispatchQuery, Outbox};
 use walrelay_pg_client::ConnectConfig;
 use walrelay_pubsub::Endpoint;
@@ -16,7 +17,9 @@ use walrelay_relay::settings::{PubSubSettings, Settings};
 use super::commands::consumer_commands::{ConsumeConfig, ConsumerConfig, InboxConfig};
 use super::commands::replay_orders::{AdvanceOrder, Place, RecoverOrder, ReplayConfig, ResetOrder};
 use super::layers::EffectiveValue;
-use crate::options::choices::{ChangeMode, LogFormat, OnSlotLost, OutputFormat, Shell};
+use crate::options::choices::{
+    ChangeMode, ChangeOptions, Consent, LogFormat, OnSlotLost, OutputFormat, Shell,
+};
 
 /// A command and its configuration.
 #[derive(Debug, Clone)]
@@ -31,7 +34,7 @@ pub enum Command {
     Anchor(AnchorConfig),
     Replay(Box<ReplayConfig>),
     ReplayRecord(ReplayRecordConfig),
-    PrepareUpgrade(Box<RunConfig>, ChangeMode),
+    Upgrade(UpgradeConfig),
     Reshard(Box<ReshardConfig>),
     Prune(PruneConfig),
     Consume(Box<ConsumeConfig>),
@@ -117,17 +120,8 @@ pub struct ReshardConfig {
     pub settings: Settings,
     /// The new number of shards.
     pub shards: u32,
-    /// Whether to change the number, or only to describe the change.
-    pub resharded: ReshardMode,
-}
-
-/// Whether `reshard` changes the number of shards.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReshardMode {
-    /// Change the number.
-    Done,
-    /// Only describe the change.
-    Told,
+    /// Consent and output.
+    pub options: ChangeOptions,
 }
 
 /// Configuration of `walrelay init`.
@@ -151,15 +145,8 @@ pub struct InitConfig {
     pub on_lost: LostSlotPolicy,
     /// The treatment of rows that are older than the slot.
     pub already_there: ExistingRows,
-}
-
-/// The treatment of rows that are in the table before the slot exists.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ExistingRows {
-    /// The relay does not publish them.
-    Left,
-    /// The relay publishes them before every row that the slot streams.
-    Published,
+    /// Output format.
+    pub format: OutputFormat,
 }
 
 /// The topics that `init` creates.
@@ -333,6 +320,8 @@ pub struct SlotConfig {
     pub database: DatabaseConfig,
     /// The action.
     pub action: SlotAction,
+    /// Consent and output.
+    pub options: ChangeOptions,
 }
 
 /// An action on the slot.
@@ -340,8 +329,6 @@ pub struct SlotConfig {
 pub enum SlotAction {
     /// Drop the slot, if it has at most `discard_rows` unconfirmed rows.
     Drop {
-        /// Whether the slot may be dropped.
-        mode: ChangeMode,
         /// The number of rows that the user has agreed to lose.
         discard_rows: u64,
     },
@@ -351,12 +338,28 @@ pub enum SlotAction {
     Reset(ResetOrder),
     /// Create a new slot in place of a lost one.
     Recover(RecoverOrder),
-    /// Move the slot to the end of the WAL, so that a server upgrade carries it over.
-    CarryOver,
-    /// Adopt a slot that a server upgrade has carried over.
-    Adopt,
-    /// Cancel a prepared upgrade whose slot still exists.
-    CancelUpgrade,
+}
+
+/// Configuration of `walrelay upgrade`.
+#[derive(Debug, Clone)]
+pub struct UpgradeConfig {
+    /// The action.
+    pub action: UpgradeAction,
+    /// Consent and output.
+    pub options: ChangeOptions,
+}
+
+/// A step of an upgrade of Postgres.
+#[derive(Debug, Clone)]
+pub enum UpgradeAction {
+    /// Publish everything, and drop the slot.
+    Prepare(Box<Settings>),
+    /// Move the slots to the end of the WAL, so that a server upgrade carries them over.
+    CarryOver(DatabaseConfig),
+    /// Take over a slot that a server upgrade has carried over.
+    Finish(DatabaseConfig),
+    /// Cancel a preparation whose slot still exists.
+    Cancel(DatabaseConfig),
 }
 
 /// Configuration of `walrelay anchor`.
@@ -366,6 +369,8 @@ pub struct AnchorConfig {
     pub database: DatabaseConfig,
     /// The action.
     pub action: AnchorAction,
+    /// Consent and output.
+    pub options: ChangeOptions,
 }
 
 /// An action on anchors.
@@ -382,8 +387,6 @@ pub enum AnchorAction {
     List {
         /// WAL that must stay free for the relay.
         wal_budget: WalBudgetLimit,
-        /// Output format.
-        format: OutputFormat,
     },
     /// Move an anchor forward.
     Advance {
@@ -394,8 +397,6 @@ pub enum AnchorAction {
     },
     /// Drop an anchor.
     Drop {
-        /// Whether the anchor may be dropped.
-        mode: ChangeMode,
         /// Name of the anchor.
         name: String,
     },
@@ -410,8 +411,8 @@ pub struct PruneConfig {
     pub columns: ColumnNames,
     /// Minimum age of rows to delete.
     pub older_than: Duration,
-    /// Whether to delete rows.
-    pub mode: ChangeMode,
+    /// Consent and output.
+    pub options: ChangeOptions,
 }
 
 /// A consumer in a database of its own.

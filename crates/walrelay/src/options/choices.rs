@@ -50,6 +50,15 @@ pub enum ChangeMode {
     DryRun,
 }
 
+/// How a command that changes something asks and prints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChangeOptions {
+    /// Whether the change may be made.
+    pub mode: ChangeMode,
+    /// Output format.
+    pub format: OutputFormat,
+}
+
 /// Whether the user has agreed to the action of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Consent {

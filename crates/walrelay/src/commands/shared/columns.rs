@@ -1,28 +1,3 @@
-//! Resolves which of a column's possible names a table has.
+//! The lookup of a column by its possible names.
 
-use walrelay_core::ColumnAliases;
-use walrelay_pg_client::{PgError, QualifiedName, SqlClient};
-
-/// Returns the first of the names that is a column of the table. If the table has none of them, it
-/// returns the first name, so that the server's error shows it.
-///
-/// # Errors
-///
-/// The catalog cannot be read.
-pub(in crate::commands) async fn column_of(
-    client: &SqlClient,
-    table: &QualifiedName,
-    names: &ColumnAliases,
-) -> Result<String, PgError> {
-    let names: Vec<&str> = names.iter().collect();
-    let first = names.first().copied().unwrap_or_default().to_owned();
-    if names.len() < 2 {
-        return Ok(first);
-    }
-    let sql = "SELECT attname::text FROM pg_attribute
-                WHERE attrelid = $1::text::regclass AND attnum > 0 AND NOT attisdropped
-                  AND attname::text = ANY($2)
-                ORDER BY array_position($2, attname::text) LIMIT 1";
-    let rows = client.query(sql, &[&table.to_string(), &names]).await?;
-    Ok(rows.first().map_or(first, |row| row.get(0)))
-}
+pub(in crate::commands) use walrelay_outbox_admin::protocols::column_of;

@@ -90,7 +90,7 @@ async fn answered(
     };
     Ok(match given.trim() {
         "y" | "Y" | "yes" => Ok(()),
-        _ => Err(Error::Unfit { what: "nothing was done".into(), hint: "answer y to go on" }),
+        _ => Err(Error::Unfit { what: "nothing was done".into(), hint: "answer y to continue" }),
     })
 }
 

@@ -6,6 +6,7 @@ use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::{
 use tokio::time::timeout;
 use walrelay_errors::Chain;
 use walrelay_inbox::{InboxError, SubscriptionWarning};
+use walrelay_outbox_admin::protocols::ProtocolError;
 use walrelay_pubsub::{Admin, Endpoint, PubsubError, Subscriber};
 
 use super::answer_timeout::ANSWER_TIMEOUT;
@@ -99,7 +100,7 @@ async fn lacking(error: PubsubError, endpoint: &Endpoint, new: &NewSubscription)
     let admin = admin.with_patience(ANSWER_TIMEOUT);
     for topic in [Some(&new.topic), new.dead_letter_topic.as_ref()].into_iter().flatten() {
         if matches!(admin.topic_exists(topic).await, Ok(false)) {
-            return Error::TopicMissing { topic: topic.clone() };
+            return ProtocolError::TopicMissing { topic: topic.clone() }.into();
         }
     }
     error.into()

@@ -1,19 +1,20 @@
 //! The arguments of `slot`.
 
 use walrelay_outbox_admin::Again;
+use walrelay_outbox_admin::protocols::{Place, ResetOrder, SkipConsent};
 
 use super::super::command::{SlotAction, SlotConfig};
 use super::super::messages::column_names;
 use super::super::problem::ConfigBuilder;
-use super::replay_orders::{AdvanceOrder, Place, RecoverOrder, ResetOrder, SkipConsent};
+use super::replay_orders::{AdvanceOrder, RecoverOrder};
 use crate::cli::SlotActionArgs;
 
 impl ConfigBuilder<'_> {
-    pub(in crate::config) fn slot(&mut self, action: SlotActionArgs) -> Option<SlotConfig> {
-        let (database, action) = match action {
+    pub(in crate::config) fn slot(&mut self, given: SlotActionArgs) -> Option<SlotConfig> {
+        let (database, options, action) = match given {
             SlotActionArgs::Drop(args) => {
-                let (mode, discard_rows) = (args.confirm.mode(), args.discard_rows);
-                (args.database, SlotAction::Drop { mode, discard_rows })
+                let drop = SlotAction::Drop { discard_rows: args.discard_rows };
+                (args.database, args.change.options(), drop)
             }
             SlotActionArgs::Advance(args) => {
                 if !args.skip_events {
@@ -24,7 +25,7 @@ impl ConfigBuilder<'_> {
                 let columns = Box::new(column_names(&args.columns));
                 let order =
                     AdvanceOrder { to: args.to_lsn, discard_rows: args.discard_rows, columns };
-                (args.database, SlotAction::Advance(order))
+                (args.database, args.change.options(), SlotAction::Advance(order))
             }
             SlotActionArgs::Reset(args) => {
                 let order = ResetOrder {
@@ -40,16 +41,15 @@ impl ConfigBuilder<'_> {
                     },
                     discard_rows: args.discard_rows,
                     columns: Box::new(column_names(&args.columns)),
-                    mode: args.confirm.mode(),
                 };
-                (args.database, SlotAction::Reset(order))
+                (args.database, args.change.options(), SlotAction::Reset(order))
             }
             SlotActionArgs::Recover(args) => {
                 let columns = Box::new(column_names(&args.columns));
                 let order = RecoverOrder { since: args.from_time, columns };
-                (args.database, SlotAction::Recover(order))
+                (args.database, args.change.options(), SlotAction::Recover(order))
             }
         };
-        Some(SlotConfig { database: self.database(&database)?, action })
+        Some(SlotConfig { database: self.database(&database)?, action, options })
     }
 }

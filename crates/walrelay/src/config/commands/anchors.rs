@@ -1,29 +1,36 @@
 //! The arguments of `anchor`.
 
+use walrelay_outbox_admin::protocols::Place;
+
 use super::super::command::{AnchorAction, AnchorConfig};
 use super::super::problem::ConfigBuilder;
-use super::replay_orders::Place;
 use crate::cli::AnchorActionArgs;
+use crate::options::choices::{ChangeMode, ChangeOptions};
 
 impl ConfigBuilder<'_> {
     pub(in crate::config) fn anchor(&mut self, action: AnchorActionArgs) -> Option<AnchorConfig> {
-        let (database, action) = match action {
+        // These commands destroy nothing, and do not ask.
+        let unasked = |format| ChangeOptions { mode: ChangeMode::Agreed, format };
+        let (database, options, action) = match action {
             AnchorActionArgs::Create(args) => {
                 let wal_budget = args.wal_budget.wal_budget;
-                (args.database, AnchorAction::Create { name: args.name, wal_budget })
+                let one = AnchorAction::Create { name: args.name, wal_budget };
+                (args.database, unasked(args.output.output), one)
             }
             AnchorActionArgs::List(args) => {
-                let (wal_budget, format) = (args.wal_budget.wal_budget, args.output.output);
-                (args.database, AnchorAction::List { wal_budget, format })
+                let wal_budget = args.wal_budget.wal_budget;
+                (args.database, unasked(args.output.output), AnchorAction::List { wal_budget })
             }
             AnchorActionArgs::Advance(args) => {
                 let to = Place::of(args.to_lsn, args.to_time);
-                (args.database, AnchorAction::Advance { name: args.name, to })
+                let one = AnchorAction::Advance { name: args.name, to };
+                (args.database, args.change.options(), one)
             }
             AnchorActionArgs::Drop(args) => {
-                (args.database, AnchorAction::Drop { name: args.name, mode: args.confirm.mode() })
+                let one = AnchorAction::Drop { name: args.name };
+                (args.database, args.change.options(), one)
             }
         };
-        Some(AnchorConfig { database: self.database(&database)?, action })
+        Some(AnchorConfig { database: self.database(&database)?, action, options })
     }
 }

@@ -1,4 +1,4 @@
-//! The arguments of recover, reset and replay: plain data, checked by its constructor.
+//! The arguments of recover, advance and replay: plain data, checked by its constructor.
 
 use std::time::SystemTime;
 
@@ -8,7 +8,7 @@ use walrelay_outbox_admin::Again;
 use walrelay_outbox_admin::replay::{DeadRows, ReplayOrder};
 use walrelay_relay::settings::Settings;
 
-use crate::options::choices::ChangeMode;
+pub use walrelay_outbox_admin::protocols::{Place, ResetOrder};
 
 /// The recovery of a lost slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,50 +28,6 @@ pub struct AdvanceOrder {
     pub discard_rows: u64,
     /// The names of the outbox columns.
     pub columns: Box<ColumnNames>,
-}
-
-/// The reset of a slot to an anchor.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ResetOrder {
-    /// Name of the anchor.
-    pub anchor: String,
-    /// The start of the stream. None means the anchor's position.
-    pub to: Option<Place>,
-    /// The rows of dispatch state that are also published again.
-    pub again: Again,
-    /// Whether rows may be skipped.
-    pub skipping: SkipConsent,
-    /// The number of rows that the user has agreed to lose.
-    pub discard_rows: u64,
-    /// The names of the outbox columns.
-    pub columns: Box<ColumnNames>,
-    /// Whether the slot may be moved.
-    pub mode: ChangeMode,
-}
-
-/// Whether rows may be skipped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SkipConsent {
-    /// Refuse to skip rows.
-    Refused,
-    /// The user gave `--skip-events`.
-    Agreed,
-}
-
-/// A place in the WAL, as an operator names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
-    /// A position.
-    Lsn(Lsn),
-    /// A time.
-    Time(SystemTime),
-}
-
-impl Place {
-    /// Returns the place that one of two options names.
-    pub(in crate::config) fn of(lsn: Option<Lsn>, time: Option<SystemTime>) -> Option<Self> {
-        lsn.map(Self::Lsn).or(time.map(Self::Time))
-    }
 }
 
 /// Configuration of `walrelay replay start` and `resume`.

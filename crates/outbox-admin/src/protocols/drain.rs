@@ -1,14 +1,12 @@
-//! Steps before a command drops a slot for good: relays release it, and its remaining rows are
+//! Steps before a protocol drops a slot for good: relays release it, and its remaining rows are
 //! published.
 
 use std::time::Duration;
-use walrelay_pg_replication::{SlotError, read_slot};
 
 use tokio::time::{Instant, sleep};
 use walrelay_core::Random;
-use walrelay_outbox_admin::lifecycle::postgres_server::Postgres;
-use walrelay_outbox_admin::{AdminError, read_slot_holder};
 use walrelay_pg_client::SqlClient;
+use walrelay_pg_replication::{SlotError, read_slot};
 use walrelay_pubsub::GrpcPublisher;
 use walrelay_relay::lifecycle::session::SessionSettings;
 use walrelay_relay::lifecycle::supervisor::Supervisor;
@@ -19,7 +17,10 @@ use walrelay_relay::settings::{Settings, Until};
 use walrelay_relay::shutdown::Shutdown;
 use walrelay_relay::stream::mode::StopReason;
 
-use crate::error::Error;
+use super::protocol_error::ProtocolError;
+use crate::admin_error::AdminError;
+use crate::lifecycle::postgres_server::Postgres;
+use crate::slot_holder::read_slot_holder;
 
 /// Longest time for a relay to release the slot.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -29,62 +30,54 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// Waits until no session holds the slot. Each relay releases it when it sees the recorded
 /// operation.
-///
-/// # Errors
-///
-/// A session does not release the slot, the slot does not exist, the server refuses, or the wait
-/// was interrupted.
-pub(in crate::commands) async fn wait_until_free(
+pub(super) async fn wait_until_free(
     client: &SqlClient,
     slot: &str,
-    shutdown: &Shutdown,
-) -> Result<(), Error> {
+    stop: &Shutdown,
+) -> Result<(), ProtocolError> {
     let until = Instant::now() + RELEASE_TIMEOUT;
     loop {
-        let missing = || AdminError::Slot(SlotError::SlotMissing { slot: slot.to_owned() });
+        let missing = || SlotError::SlotMissing { slot: slot.to_owned() };
         let state = read_slot(client, slot).await?.ok_or_else(missing)?;
         let Some(pid) = state.active_pid else { return Ok(()) };
         if Instant::now() >= until {
             let holder = read_slot_holder(client, pid).await?.to_string();
             return Err(AdminError::SlotHeld { slot: slot.to_owned(), holder }.into());
         }
-        tokio::select! {
-            () = sleep(PAUSE) => {}
-            () = shutdown.requested() => return Err(Error::Interrupted),
-        }
+        pause(PAUSE, stop).await?;
+    }
+}
+
+/// Waits, unless the operator asks to stop.
+pub(super) async fn pause(time: Duration, stop: &Shutdown) -> Result<(), ProtocolError> {
+    tokio::select! {
+        () = sleep(time) => Ok(()),
+        () = stop.requested() => Err(ProtocolError::Interrupted),
     }
 }
 
 /// Connects to Pub/Sub and checks the credentials.
-///
-/// # Errors
-///
-/// Pub/Sub refuses, or the command was interrupted.
-pub(in crate::commands) async fn publisher(
+pub(super) async fn connect_publisher(
     settings: &Settings,
-    shutdown: &Shutdown,
-) -> Result<GrpcPublisher, Error> {
-    let publisher = GrpcPublisher::connect(&settings.pubsub.publisher).map_err(Error::PubSub)?;
+    stop: &Shutdown,
+) -> Result<GrpcPublisher, ProtocolError> {
+    let publisher = GrpcPublisher::connect(&settings.pubsub.publisher)?;
     tokio::select! {
         biased;
-        () = shutdown.requested() => return Err(Error::Interrupted),
-        token = publisher.authenticate() => token.map_err(Error::PubSub)?,
+        () = stop.requested() => return Err(ProtocolError::Interrupted),
+        token = publisher.authenticate() => token?,
     }
     Ok(publisher)
 }
 
 /// Publishes and confirms the slot's rows up to `until`, or records them in dispatch state, as a
 /// relay does.
-///
-/// # Errors
-///
-/// Returns the errors that stop a relay, or that the command was interrupted.
-pub(in crate::commands) async fn drain(
+pub(super) async fn drain(
     settings: &Settings,
     publisher: GrpcPublisher,
     until: Until,
-    shutdown: &Shutdown,
-) -> Result<(), Error> {
+    stop: &Shutdown,
+) -> Result<(), ProtocolError> {
     let slot = settings.relay.outbox.slot.as_str();
     let requests_max = settings.pubsub.max_outstanding_requests;
     let sessions = SessionSettings::of(&settings.relay, requests_max, until);
@@ -98,8 +91,8 @@ pub(in crate::commands) async fn drain(
         random: Random::new(random_seed()),
     };
     tracing::info!(slot, "draining: what is committed is published and confirmed");
-    match Box::pin(supervisor.run(shutdown)).await.map_err(Error::Relay)? {
+    match Box::pin(supervisor.run(stop)).await? {
         Some(StopReason::CaughtUp) => Ok(()),
-        Some(StopReason::Stopped) | None => Err(Error::Interrupted),
+        Some(StopReason::Stopped) | None => Err(ProtocolError::Interrupted),
     }
 }

@@ -1,0 +1,189 @@
+//! The operator's side of a protocol: it receives steps, answers questions, and may ask to stop.
+
+use pgoutput_parser::Lsn;
+use walrelay_errors::BoxedError;
+use walrelay_pg_client::{ConnectConfig, SqlClient, backend_pid, run_cancellable};
+use walrelay_relay::observe::health::Health;
+use walrelay_relay::shutdown::Shutdown;
+
+use super::protocol_error::ProtocolError;
+use super::skipped_rows::SkippedRows;
+use crate::lifecycle::operation_resumer::OperationResumer;
+use crate::lost_slot::LostSlot;
+use crate::operation::SlotOperation;
+
+/// The program that runs a protocol for a person. Only this program prints and asks.
+pub trait Operator {
+    /// Reports a step.
+    ///
+    /// # Errors
+    ///
+    /// The step cannot be reported.
+    fn report(&self, step: &Step) -> Result<(), BoxedError>;
+
+    /// Returns whether the operator has agreed to every change in advance. The change is then not
+    /// counted.
+    fn has_agreed(&self) -> bool;
+
+    /// Asks whether the change may be made. Returns false after a dry run.
+    ///
+    /// # Errors
+    ///
+    /// The operator did not agree, or cannot be asked.
+    fn may_change(&self, change: &Change) -> impl Future<Output = Result<bool, BoxedError>>;
+}
+
+/// A finished step of a protocol, or a fact that the operator needs during it.
+#[derive(Debug)]
+#[expect(missing_docs, reason = "each field is named after its value")]
+pub enum Step {
+    /// The new shards own the rows.
+    ShardsSwitched { at: Lsn, handed_over: u64 },
+    /// A shard's slot and publication are dropped.
+    ShardDropped(DroppedShard),
+    /// The change of the shard count is cancelled.
+    ReshardCancelled,
+    /// These rows are skipped if the operator agrees.
+    RowsSkipped(SkippedRows),
+    /// The slot was lost, and its loss is accepted.
+    LossAccepted { slot: String, lost: LostSlot, rows: Vec<TableRows> },
+    /// The existing slot is now a failover slot.
+    FailoverEnabled { slot: String },
+    /// An earlier operation on the slot is finished.
+    OperationFinished { slot: String, operation: SlotOperation },
+    /// An earlier operation is finished by the relay.
+    OperationLeftToRelay { slot: String, operation: SlotOperation },
+    /// An earlier operation is cancelled, because no process works on it.
+    OperationCancelled { slot: String, operation: SlotOperation },
+    /// An earlier operation is given up, because its loss is accepted.
+    OperationGivenUp { slot: String, operation: SlotOperation },
+    /// The slot exists, and the relay publishes these rows first.
+    RowsLeftToRelay {
+        slot: String,
+        operation: SlotOperation,
+        rows: Vec<TableRows>,
+        /// Whether an earlier run began the backfill.
+        is_earlier: bool,
+    },
+    /// A relay has published the existing rows.
+    BackfillDone,
+    /// An object of the outbox was created.
+    Created(String),
+    /// An object of the outbox existed before.
+    AlreadyThere(String),
+    /// The objects of the outbox exist. The database accepts text in no particular encoding.
+    EncodingUnchecked { database: String },
+    /// The rows that were deleted from a table.
+    RowsDeleted(TableRows),
+    /// A partition was dropped with all of its rows.
+    PartitionDropped { table: String, partition: String },
+}
+
+/// A change that needs the operator's consent, with counts of the affected rows or bytes.
+#[derive(Debug)]
+#[expect(missing_docs, reason = "each field is named after its value")]
+pub enum Change {
+    /// Replaces the slots of the outbox by others.
+    Reshard { new: Vec<String>, old: Vec<String> },
+    /// Drops the slots that a cancelled change of the shard count has created.
+    CancelReshard { new: Vec<String> },
+    /// Drops the slots that a change of the shard count has replaced.
+    DropOldShards { old: Vec<String> },
+    /// Publishes everything, and drops the slot with its anchors.
+    PrepareUpgrade { slot: String, anchors: usize },
+    /// Moves the slots to the end of the WAL.
+    CarryOver { slots: Vec<String> },
+    /// Takes over a slot that an upgrade has carried over.
+    FinishUpgrade { slot: String, at: Lsn },
+    /// Drops a slot. A lost slot has no rows.
+    DropSlot { slot: String, rows: Option<u64> },
+    /// Moves the slot past rows.
+    AdvanceSlot { slot: String, to: Lsn, rows: u64 },
+    /// Moves the slot back to an anchor. This much WAL is published again.
+    ResetSlot { slot: String, to: Lsn, bytes: u64 },
+    /// Creates a slot in place of a lost one. `rows` are unknown if the operator names a time.
+    RecoverSlot { slot: String, rows: Option<Vec<TableRows>> },
+    /// Moves an anchor. The WAL before its new position can no longer be replayed.
+    AdvanceAnchor { anchor: String, to: Lsn, bytes: u64 },
+    /// Drops an anchor. The WAL that it retains can no longer be replayed.
+    DropAnchor { anchor: String, bytes: u64 },
+    /// Deletes old rows.
+    Prune { tables: Vec<PrunableTable> },
+}
+
+/// A number of rows of a table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TableRows {
+    /// The table.
+    pub table: String,
+    /// The number of rows.
+    pub rows: u64,
+}
+
+/// The rows of a table that may be deleted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PrunableTable {
+    /// The table.
+    pub table: String,
+    /// The number of rows.
+    pub rows: u64,
+    /// Partitions in which all rows may be deleted. They are dropped.
+    pub partitions: Vec<String>,
+}
+
+/// A slot that is dropped with its publication.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DroppedShard {
+    /// The slot.
+    pub slot: String,
+    /// The publication.
+    pub publication: String,
+    /// Whether the publication is left, because the role does not own it.
+    pub is_publication_left: bool,
+}
+
+/// The session of a protocol, its operator, and its stop request.
+#[derive(Debug, Clone, Copy)]
+pub struct AdminSession<'a, O> {
+    /// The session that holds the locks of the protocol.
+    pub client: &'a SqlClient,
+    /// Opens additional connections.
+    pub connect: &'a ConnectConfig,
+    /// The operator.
+    pub operator: &'a O,
+    /// The request to stop.
+    pub stop: &'a Shutdown,
+}
+
+impl<'a, O: Operator> AdminSession<'a, O> {
+    pub(super) fn report(&self, step: &Step) -> Result<(), ProtocolError> {
+        self.operator.report(step).map_err(ProtocolError::Operator)
+    }
+
+    /// Asks for consent to the change. The change is counted only if the operator sees it.
+    pub(super) async fn agree(
+        &self,
+        change: impl AsyncFnOnce() -> Result<Change, ProtocolError>,
+    ) -> Result<bool, ProtocolError> {
+        if self.operator.has_agreed() {
+            return Ok(true);
+        }
+        let change = change().await?;
+        self.operator.may_change(&change).await.map_err(ProtocolError::Operator)
+    }
+
+    pub(super) fn resumer<'b>(&'b self, slot: &'b str, health: &'b Health) -> OperationResumer<'b> {
+        let Self { client, connect, stop, .. } = self;
+        OperationResumer { client, connect, slot, health, stop }
+    }
+
+    /// Runs `work` in this session, and cancels its statement at a stop request.
+    pub(super) async fn cancellable<T>(
+        &self,
+        work: impl Future<Output = Result<T, ProtocolError>>,
+    ) -> Result<T, ProtocolError> {
+        let pid = backend_pid(self.client).await?;
+        let done = run_cancellable(self.connect, pid, work, self.stop.requested());
+        Box::pin(done).await.unwrap_or(Err(ProtocolError::Interrupted))
+    }
+}

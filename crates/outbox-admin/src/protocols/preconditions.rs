@@ -1,0 +1,248 @@
+//! Conditions that several protocols check before they touch a slot: unfinished operations, paused
+//! keys, shards, and the WAL position of a time.
+
+use std::time::SystemTime;
+
+use pgoutput_parser::Lsn;
+use walrelay_core::ColumnNames;
+use walrelay_outbox_store::{
+    Outbox, first_position_after, position_at, read_recorded_system_identifier, read_relay_row,
+    relay_tables,
+};
+use walrelay_pg_client::{
+    ServerErrorKind, SqlClient, SqlError, TableAccess, refuse_hidden_rows, sql,
+};
+
+use super::operator::TableRows;
+use super::protocol_error::ProtocolError;
+use crate::admin_error::AdminError;
+use crate::lost_slot::read_loss;
+use crate::operation::{Reset, SlotOperation, UpgradeStage, read_operation};
+use crate::recovery;
+use crate::resharding::{UnfinishedResharding, read_resharding};
+use crate::sharding::read_sharding;
+use crate::slot_holder::describe_unfinished;
+use crate::unfinished_replay::{OpenReplay, PausingReplay, pausing_replays, unfinished_replay};
+
+/// A place in the WAL, as an operator names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// A position.
+    Lsn(Lsn),
+    /// A time.
+    Time(SystemTime),
+}
+
+impl Place {
+    /// Returns the place that one of two options names.
+    #[must_use]
+    pub fn of(lsn: Option<Lsn>, time: Option<SystemTime>) -> Option<Self> {
+        lsn.map(Self::Lsn).or(time.map(Self::Time))
+    }
+}
+
+/// Returns the unfinished operation of the slot. Before the first `init` the table does not exist.
+pub(super) async fn unfinished_operation(
+    client: &SqlClient,
+    slot: &str,
+) -> Result<Option<SlotOperation>, AdminError> {
+    match read_operation(client, slot).await {
+        Err(error) if error.server_kind() == Some(ServerErrorKind::TableMissing) => Ok(None),
+        read => read,
+    }
+}
+
+/// Refuses while an operation on the slot is unfinished. In the middle of one, the slot may be
+/// missing, or about to be replaced.
+///
+/// # Errors
+///
+/// An operation is unfinished, or the server refused the statement.
+pub async fn refuse_unfinished(client: &SqlClient, slot: &str) -> Result<(), AdminError> {
+    match unfinished_operation(client, slot).await? {
+        Some(operation) => Err(not_finished(client, slot, &operation).await?),
+        None => Ok(()),
+    }
+}
+
+/// Builds the error that reports the unfinished operation.
+pub(super) async fn not_finished(
+    client: &SqlClient,
+    slot: &str,
+    operation: &SlotOperation,
+) -> Result<AdminError, AdminError> {
+    let what = describe_unfinished(client, slot, operation).await?;
+    Ok(unfinished_error(slot, operation, what))
+}
+
+/// Builds the error from a description that the caller made.
+pub(super) fn unfinished_error(slot: &str, operation: &SlotOperation, what: String) -> AdminError {
+    let slot = slot.to_owned();
+    match operation {
+        SlotOperation::Upgrade(upgrade) => match upgrade.stage {
+            UpgradeStage::Preparing => AdminError::UpgradeBegun { slot, what },
+            UpgradeStage::Prepared => AdminError::UpgradePrepared { slot },
+        },
+        SlotOperation::Reset(_) | SlotOperation::Recovery(_) | SlotOperation::Resharding(_) => {
+            AdminError::OperationUnfinished { slot, what }
+        }
+    }
+}
+
+/// Refuses while a replay pauses keys of this slot. Only this slot's relay can confirm the pauses
+/// and publish the rows that are queued behind them.
+pub(super) async fn refuse_while_paused(
+    client: &SqlClient,
+    slot: &str,
+) -> Result<(), ProtocolError> {
+    let pausing = pausing_replays(client, slot).await?.into_iter().next();
+    let Some(PausingReplay { id, command, keys, .. }) = pausing else { return Ok(()) };
+    Err(ProtocolError::KeysPaused { slot: slot.to_owned(), keys: Some(keys), command, id })
+}
+
+/// Refuses while a replay is unfinished that could not continue once these slots, their anchors or
+/// their server change.
+pub(super) async fn refuse_open_replay(
+    client: &SqlClient,
+    slots: &[String],
+) -> Result<(), ProtocolError> {
+    let open = unfinished_replay(client, slots).await?;
+    let Some(OpenReplay { id, slot, is_backfill }) = open else { return Ok(()) };
+    let command = if is_backfill { "backfill" } else { "replay" };
+    Err(ProtocolError::ReplayUnfinished { slot, command, id })
+}
+
+/// Refuses while the number of shards changes. The change needs the old slots unchanged, even
+/// before it is recorded on them.
+pub(super) async fn refuse_resharding(
+    client: &SqlClient,
+    outbox: &Outbox,
+) -> Result<(), ProtocolError> {
+    let begun = match read_resharding(client, outbox).await {
+        Err(error) if error.server_kind() == Some(ServerErrorKind::TableMissing) => None,
+        read => read?,
+    };
+    let Some(UnfinishedResharding { change, .. }) = begun else { return Ok(()) };
+    let slot = outbox.slot.clone();
+    let what = SlotOperation::Resharding(change).describe(&slot);
+    Err(AdminError::OperationUnfinished { slot, what }.into())
+}
+
+/// Refuses if row level security hides the relay's own tables. Callers check this before they
+/// report about the outbox or change it.
+pub(super) async fn refuse_hidden_state(client: &SqlClient) -> Result<(), AdminError> {
+    Ok(refuse_hidden_rows(client, &relay_tables(), TableAccess::Read).await?)
+}
+
+/// Returns every shard that exists or is recorded, whichever shard was named. Without shards it
+/// returns the outbox itself. During a change of the shard count it returns the old and the new
+/// shards.
+///
+/// # Errors
+///
+/// Row level security hides rows, or the server refused a statement.
+pub async fn every_shard(client: &SqlClient, outbox: &Outbox) -> Result<Vec<Outbox>, AdminError> {
+    refuse_hidden_state(client).await?;
+    let counts: Vec<u32> = read_sharding(client, outbox).await?.of_count.into_keys().collect();
+    Ok(match counts.is_empty() {
+        true => vec![outbox.clone()],
+        false => counts.into_iter().flat_map(|count| outbox.shards(count)).collect(),
+    })
+}
+
+/// Refuses a shard that does not exist, or no shard, when the outbox is sharded.
+///
+/// # Errors
+///
+/// The outbox has other shards, row level security hides rows, or the server refused a statement.
+pub async fn refuse_other_shards(client: &SqlClient, outbox: &Outbox) -> Result<(), AdminError> {
+    refuse_hidden_state(client).await?;
+    let (sharding, wanted) = (read_sharding(client, outbox).await?, outbox.shard);
+    match sharding.other_than(wanted.count()) {
+        Some(count) if !sharding.has(wanted.count()) => {
+            Err(AdminError::OtherShard { count, wanted })
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// Refuses a database without the outbox tables. The user may have named the consumer's database,
+/// where nobody should create an outbox.
+///
+/// # Errors
+///
+/// A table is missing, or the server refused the statement.
+pub async fn refuse_without_outbox(
+    client: &SqlClient,
+    outbox: &Outbox,
+) -> Result<(), ProtocolError> {
+    let mut names: Vec<String> = outbox.tables.iter().map(ToString::to_string).collect();
+    names.push("public.app_outbox_relay".to_owned());
+    let missing = client.query_opt(sql!("preconditions.sql", "missing_table"), &[&names]).await;
+    match missing.map_err(SqlError::sql("look for the outbox"))? {
+        Some(row) => Err(ProtocolError::NoOutbox { table: row.get(0) }),
+        None => Ok(()),
+    }
+}
+
+/// Refuses a slot without a row in `app_outbox_relay`: only that row shows which rows are settled.
+///
+/// # Errors
+///
+/// The slot has no row, or the server refused the statement.
+pub async fn refuse_unrecorded(client: &SqlClient, slot: &str) -> Result<(), ProtocolError> {
+    match read_relay_row(client, slot).await? {
+        Some(_) => Ok(()),
+        None => Err(ProtocolError::SlotUnrecorded { slot: slot.to_owned() }),
+    }
+}
+
+/// Returns a position before every commit of `time` or later.
+///
+/// # Errors
+///
+/// No position is known for the time, or the server refused a statement.
+pub async fn position_of_time(
+    client: &SqlClient,
+    slot: &str,
+    time: SystemTime,
+) -> Result<Lsn, ProtocolError> {
+    let system = read_recorded_system_identifier(client, slot).await?;
+    if let Some(noted) = position_at(client, &system, time).await? {
+        return Ok(noted.lsn);
+    }
+    let earliest = first_position_after(client, &system, time).await?;
+    Err(ProtocolError::TimeUnknown { time, earliest })
+}
+
+/// Builds the error for a cancelled reset whose anchor is gone. The slot is either unchanged or
+/// lost.
+pub(super) async fn reset_given_up(client: &SqlClient, slot: &str, reset: &Reset) -> ProtocolError {
+    let what = reset.describe(slot);
+    match read_loss(client, slot).await {
+        Err(error) => error.into(),
+        Ok(Some(lost)) => {
+            let problem = format!("{}; {what} was given up: its anchor is gone", lost.problem);
+            AdminError::SlotLost { slot: slot.to_owned(), problem }.into()
+        }
+        Ok(None) => ProtocolError::ResetGivenUp { what },
+    }
+}
+
+/// Counts the rows of each table that are published before the slot streams.
+pub(super) async fn count_unpublished_rows(
+    client: &SqlClient,
+    outbox: &Outbox,
+    columns: &ColumnNames,
+) -> Result<Vec<TableRows>, ProtocolError> {
+    let mut counted = Vec::new();
+    let Some((_, rest)) = recovery::rest(client, &outbox.slot).await? else {
+        return Ok(counted);
+    };
+    for name in &outbox.tables {
+        let table = recovery::published_table(client, (outbox, name), columns).await?;
+        let rows = rest.gap.count(client, &table).await?;
+        counted.push(TableRows { table: name.to_string(), rows });
+    }
+    Ok(counted)
+}

@@ -1,0 +1,219 @@
+//! Why a protocol refused to begin, or ended early.
+
+use std::time::SystemTime;
+
+use pgoutput_parser::Lsn;
+use walrelay_core::TemplateError;
+use walrelay_errors::{BoxedError, Code, Coded};
+use walrelay_outbox_store::{StoreError, WalTime};
+use walrelay_pg_client::{PgError, SqlError};
+use walrelay_pg_replication::SlotError;
+use walrelay_pubsub::PubsubError;
+use walrelay_relay::error::RelayError;
+use walrelay_relay::observe::report::rfc3339;
+
+use super::skipped_rows::SkippedRows;
+use crate::admin_error::AdminError;
+use crate::resharding::ReshardingRefusal;
+
+/// A protocol refused to begin, or ended early.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each field is named after its value")]
+pub enum ProtocolError {
+    /// A statement failed, or the state of the server does not allow the command.
+    #[error(transparent)]
+    Admin(#[from] AdminError),
+    /// A session of the relay failed.
+    #[error(transparent)]
+    Relay(#[from] RelayError),
+    /// The connection failed.
+    #[error(transparent)]
+    Postgres(#[from] PgError),
+    /// Pub/Sub refused, or cannot be reached.
+    #[error(transparent)]
+    PubSub(#[from] PubsubError),
+    /// The operator did not agree, or cannot be asked.
+    #[error(transparent)]
+    Operator(BoxedError),
+    /// The operator asked to stop.
+    #[error("stopped by a signal before it was done")]
+    Interrupted,
+
+    /// A replay pauses keys. Only the relay of this slot can end the pauses.
+    #[error("{}keys of slot {slot:?} are held for {command} {id}, which is not over", keys.map_or(String::new(), |keys| format!("{keys} ")))]
+    KeysPaused { slot: String, keys: Option<u64>, command: String, id: String },
+    /// A replay could not continue after the command.
+    #[error("{command} {id} of slot {slot:?} is not finished, and could not go on afterwards")]
+    ReplayUnfinished { slot: String, command: &'static str, id: String },
+    /// A replay reads the rows that would be deleted.
+    #[error("backfill {id} of slot {slot:?} is not over, and has rows to read")]
+    ReplayReadsTable { slot: String, id: String },
+    /// A replay needs the WAL of the anchor.
+    #[error("replay {id} is not finished, and needs what anchor {anchor:?} keeps")]
+    ReplayNeedsAnchor { id: String, anchor: String },
+    /// A replay in place has recorded rows that are not published.
+    #[error("rows of {command} {id} are still to be published in place")]
+    ReplayToBePublished { command: &'static str, id: String },
+    /// The database has no outbox.
+    #[error("the outbox's database is asked for, and this one has no table {table}")]
+    NoOutbox { table: String },
+    /// No relay has used the slot, so no row is known to be settled.
+    #[error("nothing is on record about slot {slot:?}: no relay has ever used it")]
+    SlotUnrecorded { slot: String },
+    /// No position is recorded for the time.
+    #[error("{}", unknown_time(*time, earliest.as_ref()))]
+    TimeUnknown { time: SystemTime, earliest: Option<WalTime> },
+    /// The anchor of a reset is gone.
+    #[error("{what} was given up: its anchor is gone; the slot stands where it was")]
+    ResetGivenUp { what: String },
+
+    /// Another process changes the number of shards.
+    #[error("another process changes the number of shards")]
+    ReshardRunning,
+    /// The number of shards cannot be changed in this state.
+    #[error(transparent)]
+    Reshard(#[from] ReshardingRefusal),
+    /// Anchors would be useless after the command, or block an upgrade.
+    #[error("slot {slot:?} has anchors that are in the way: {}", names.join(", "))]
+    AnchorsInTheWay { slot: String, names: Vec<String> },
+
+    /// This version of Postgres carries no slot over.
+    #[error("pg_upgrade carries no slot of Postgres {major} over")]
+    CarryOverUnsupported { major: i32 },
+    /// The slot has rows that no relay has confirmed.
+    #[error("slot {slot:?} holds {rows} row(s) that are not confirmed")]
+    RowsUnconfirmed { slot: String, rows: u64 },
+    /// Other sessions keep writing to the WAL.
+    #[error("the server writes to its log all the time")]
+    WalNeverQuiet,
+    /// The publication does not exist.
+    #[error("publication {publication:?} does not exist")]
+    PublicationMissing { publication: String },
+    /// No upgrade of the slot is being prepared.
+    #[error("no upgrade of slot {slot:?} is being prepared")]
+    NoUpgradePrepared { slot: String },
+    /// The upgrade has not carried the slot over.
+    #[error("slot {slot:?} does not exist: the upgrade has not carried it over")]
+    NotCarriedOver { slot: String },
+    /// The slot belongs to this server already.
+    #[error("slot {slot:?} is on record as this server's own, or not at all: nothing is adopted")]
+    NothingToAdopt { slot: String },
+
+    /// The rows of the slot would never be published.
+    #[error(
+        "slot {slot:?} holds {rows} row(s) that are not confirmed; dropped with it, they are never published"
+    )]
+    DropLosesRows { slot: String, rows: u64 },
+    /// The server cannot send a row before the position.
+    #[error("the server cannot send {at}, which lies before: {answer}")]
+    UnsendableRowBefore { at: String, answer: String },
+    /// The operator has not agreed to the number of skipped rows.
+    #[error("{}", skipped.disagreement(*agreed))]
+    SkippedRowsDiffer { skipped: Box<SkippedRows>, agreed: u64 },
+    /// The target is after the settled position.
+    #[error("{target} lies past {settled}, up to where the slot is settled:\n{}", skipped.counted().trim_end())]
+    TargetPastSettled { target: Lsn, settled: Lsn, skipped: Box<SkippedRows> },
+    /// The target is not in the WAL that the anchor retains.
+    #[error(
+        "{target} is not between {from}, where anchor {anchor:?} stands, and {end}, where the log ends"
+    )]
+    TargetOutOfRange { target: Lsn, from: Lsn, anchor: String, end: Lsn },
+
+    /// An anchor of this name exists.
+    #[error("there is an anchor {anchor:?} already")]
+    AnchorExists { anchor: String },
+    /// The anchor is already after the target.
+    #[error("anchor {anchor:?} stands at {here} already, behind {to}")]
+    AnchorAhead { anchor: String, here: Lsn, to: Lsn },
+    /// The target is after the position of the slot.
+    #[error("{to} lies past {live}, where slot {slot:?} stands")]
+    TargetPastSlot { to: Lsn, live: Lsn, slot: String },
+
+    /// The rows before the slot can be published only together with its creation.
+    #[error(
+        "slot {slot:?} exists already, and rows before it can only be included when it is made"
+    )]
+    SlotExists { slot: String },
+    /// The template of a topic is not valid.
+    #[error("the topic {template:?} cannot be read: {error}")]
+    TopicTemplate { template: String, error: TemplateError },
+    /// The topic does not exist. Nothing was begun.
+    #[error("topic {topic} does not exist")]
+    TopicMissing { topic: String },
+    /// The role may not delete rows.
+    #[error("delete old rows of {table}")]
+    PruneDenied { table: String, source: Box<PgError> },
+}
+
+/// Explains why no position is known for a time, and names the earliest time with a known position.
+fn unknown_time(time: SystemTime, earliest: Option<&WalTime>) -> String {
+    let time = rfc3339(time);
+    match earliest {
+        Some(WalTime { at, lsn }) => format!(
+            "no position is known from {time} or before; the earliest known one is {lsn}, from {}",
+            rfc3339(*at)
+        ),
+        None => format!(
+            "no position is known from {time} or before, nor a later one: the relay notes one a minute while it runs"
+        ),
+    }
+}
+
+impl Coded for ProtocolError {
+    fn code(&self) -> Code {
+        match self {
+            Self::Admin(error) => error.code(),
+            Self::Relay(error) => error.code(),
+            Self::Postgres(error) => error.code(),
+            Self::PubSub(error) => error.code(),
+            Self::Operator(error) => error.code(),
+            Self::Interrupted => Code::Interrupted,
+            Self::NoOutbox { .. } => Code::OutboxTableMissing,
+            Self::PublicationMissing { .. } => Code::PublicationMissing,
+            Self::TopicMissing { .. } => Code::TopicNotFound,
+            Self::PruneDenied { .. } => Code::PrunePermissionMissing,
+            Self::KeysPaused { .. }
+            | Self::ReplayUnfinished { .. }
+            | Self::ReplayReadsTable { .. }
+            | Self::ReplayNeedsAnchor { .. }
+            | Self::ReplayToBePublished { .. }
+            | Self::SlotUnrecorded { .. }
+            | Self::TimeUnknown { .. }
+            | Self::ResetGivenUp { .. }
+            | Self::ReshardRunning
+            | Self::Reshard(_)
+            | Self::AnchorsInTheWay { .. }
+            | Self::CarryOverUnsupported { .. }
+            | Self::RowsUnconfirmed { .. }
+            | Self::WalNeverQuiet
+            | Self::NoUpgradePrepared { .. }
+            | Self::NotCarriedOver { .. }
+            | Self::NothingToAdopt { .. }
+            | Self::DropLosesRows { .. }
+            | Self::UnsendableRowBefore { .. }
+            | Self::SkippedRowsDiffer { .. }
+            | Self::TargetPastSettled { .. }
+            | Self::TargetOutOfRange { .. }
+            | Self::AnchorExists { .. }
+            | Self::AnchorAhead { .. }
+            | Self::TargetPastSlot { .. }
+            | Self::SlotExists { .. }
+            | Self::TopicTemplate { .. } => Code::ArgumentInvalid,
+        }
+    }
+
+    fn fix(&self) -> Option<String> {
+        if let Self::Operator(error) = self { error.fix() } else { None }
+    }
+}
+
+macro_rules! from_admin {
+    ($($error:ty),*) => {$(
+        impl From<$error> for ProtocolError {
+            fn from(error: $error) -> Self {
+                Self::Admin(AdminError::from(error))
+            }
+        }
+    )*};
+}
+from_admin!(SqlError, SlotError, StoreError);

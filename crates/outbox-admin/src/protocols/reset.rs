@@ -1,0 +1,250 @@
+//! Replaces the slot by a copy of an anchor, so that every later row is published again.
+
+use pgoutput_parser::Lsn;
+use walrelay_core::ColumnNames;
+use walrelay_outbox_store::{
+    Outbox, read_anchor, read_recorded_system_identifier, read_relay_row, read_slot_capacity,
+    read_wal_end, take_relay_row,
+};
+use walrelay_pg_client::{SqlClient, quote_identifier};
+use walrelay_pg_replication::{Failover, SlotError, SlotState, read_server_identity, read_slot};
+use walrelay_relay::observe::health::Health;
+
+use super::operator::{AdminSession, Change, Operator, Step};
+use super::preconditions::{
+    Place, not_finished, position_of_time, refuse_other_shards, refuse_resharding,
+    refuse_while_paused, reset_given_up,
+};
+use super::protocol_error::ProtocolError;
+use super::skipped_rows::SkippedRows;
+use super::skipping::{agreed_rows, count_skipped_rows};
+use crate::admin_error::AdminError;
+use crate::lifecycle::outcome::Outcome;
+use crate::lookahead::{MoveTarget, Question, look_ahead};
+use crate::operation::{Again, Reset, SlotOperation, begin_reset, read_operation, try_decoding};
+use crate::replay_row::read_replay;
+use crate::unfinished_replay::replay_to_be_published;
+
+/// The reset of a slot to an anchor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResetOrder {
+    /// Name of the anchor.
+    pub anchor: String,
+    /// The start of the stream. `None` means the anchor's position.
+    pub to: Option<Place>,
+    /// The rows of dispatch state that are also published again.
+    pub again: Again,
+    /// Whether rows may be skipped.
+    pub skipping: SkipConsent,
+    /// The number of rows that the operator has agreed to lose.
+    pub discard_rows: u64,
+    /// The names of the outbox columns.
+    pub columns: Box<ColumnNames>,
+}
+
+/// Whether rows may be skipped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SkipConsent {
+    /// Refuse to skip rows.
+    Refused,
+    /// The operator agreed to skip rows.
+    Agreed,
+}
+
+/// The result of a reset.
+#[derive(Debug)]
+pub enum ResetResult {
+    /// The slot starts here.
+    Done {
+        /// The new position.
+        target: Lsn,
+        /// Whether this run finished a reset that an earlier run had begun.
+        is_earlier: bool,
+    },
+    /// Another process finishes this operation.
+    FinishedElsewhere(SlotOperation),
+    /// Another process works on the reset.
+    Elsewhere {
+        /// The reset, and the reason for its wait.
+        what: String,
+    },
+    /// Another process has finished the reset.
+    ByOther,
+}
+
+/// Records the reset and carries it out, or finishes an earlier one. Returns `None` after a dry
+/// run.
+///
+/// # Errors
+///
+/// The anchor does not exist, it does not reach back to the target, rows would be skipped, or the
+/// server refuses. A relay also finishes a recorded reset.
+pub async fn reset<O: Operator>(
+    session: &AdminSession<'_, O>,
+    outbox: &Outbox,
+    order: &ResetOrder,
+) -> Result<Option<ResetResult>, ProtocolError> {
+    let (client, slot) = (session.client, outbox.slot.as_str());
+    refuse_other_shards(client, outbox).await?;
+    let is_earlier = match read_operation(client, slot).await? {
+        Some(SlotOperation::Reset(_)) => true,
+        Some(other) => return Err(not_finished(client, slot, &other).await?.into()),
+        None => {
+            if !begin(session, outbox, order).await? {
+                return Ok(None);
+            }
+            false
+        }
+    };
+    Ok(Some(match session.resumer(slot, &Health::new()).finish().await? {
+        Outcome::Finished(SlotOperation::Reset(done)) => {
+            ResetResult::Done { target: done.target, is_earlier }
+        }
+        Outcome::Finished(other) | Outcome::Pending(other) => ResetResult::FinishedElsewhere(other),
+        Outcome::Elsewhere { what } => ResetResult::Elsewhere { what },
+        Outcome::GivenUp(reset) => return Err(reset_given_up(client, slot, &reset).await),
+        Outcome::Nothing | Outcome::CalledOff(_) => ResetResult::ByOther,
+    }))
+}
+
+/// Records the reset. Returns false after a dry run.
+async fn begin<O: Operator>(
+    session: &AdminSession<'_, O>,
+    outbox: &Outbox,
+    order: &ResetOrder,
+) -> Result<bool, ProtocolError> {
+    let (client, slot) = (session.client, &outbox.slot);
+    refuse_resharding(client, outbox).await?;
+    // Rows that the slot sends again would mix with the history of a paused key.
+    refuse_while_paused(client, slot).await?;
+    refuse_replay_to_be_published(client, slot).await?;
+    let (anchor_slot, target) = reachable_target(client, slot, order).await?;
+    let live = usable_slot(client, outbox, &anchor_slot).await?;
+    let settled = settled(client, slot).await?;
+    if target > settled {
+        let skipped = rows_between(session, outbox, order, (&anchor_slot, settled, target));
+        accept_skipped(session, order, skipped.await?, (target, settled))?;
+    }
+    let bytes = settled.bytes_since(target);
+    let change = async || Ok(Change::ResetSlot { slot: slot.clone(), to: target, bytes });
+    if !session.agree(change).await? {
+        return Ok(false);
+    }
+    let failover = match live.and_then(|live| live.failover) {
+        Some(true) => Failover::Yes,
+        Some(false) | None => Failover::No,
+    };
+    // If another process has recorded a reset meanwhile, this call changes nothing, and the caller
+    // finishes that reset.
+    begin_reset(client, slot, &Reset { anchor_slot, target, failover, again: order.again }).await?;
+    Ok(true)
+}
+
+async fn refuse_replay_to_be_published(
+    client: &SqlClient,
+    slot: &str,
+) -> Result<(), ProtocolError> {
+    let Some(id) = replay_to_be_published(client, slot).await? else { return Ok(()) };
+    let command = replay_command(client, &id).await;
+    Err(ProtocolError::ReplayToBePublished { command, id })
+}
+
+/// Returns the kind of a replay. Without its record, it is called a replay.
+pub(super) async fn replay_command(client: &SqlClient, id: &str) -> &'static str {
+    match read_replay(client, id).await {
+        Ok(Some(row)) => row.command(),
+        Ok(None) | Err(_) => "replay",
+    }
+}
+
+/// Returns the slot of the anchor, and the position to start from. The anchor reaches back to it.
+async fn reachable_target(
+    client: &SqlClient,
+    slot: &str,
+    order: &ResetOrder,
+) -> Result<(String, Lsn), ProtocolError> {
+    let anchor = read_anchor(client, slot, &order.anchor).await?;
+    let from = anchor.slot.confirmed_flush_lsn.unwrap_or(Lsn::ZERO);
+    let end = read_wal_end(client).await?.ok_or(AdminError::InRecovery)?;
+    let target = match order.to {
+        None => from,
+        Some(Place::Lsn(lsn)) => lsn,
+        Some(Place::Time(time)) => position_of_time(client, slot, time).await?,
+    };
+    if target < from || target > end {
+        return Err(ProtocolError::TargetOutOfRange { target, from, anchor: anchor.name, end });
+    }
+    Ok((anchor.slot.name, target))
+}
+
+/// Checks that the anchor can be decoded, and that the server has capacity for the copy. Returns
+/// the live slot. These checks come before the reset is recorded: the publication may be younger
+/// than the anchor, or the WAL may be gone.
+async fn usable_slot(
+    client: &SqlClient,
+    Outbox { slot, publication, .. }: &Outbox,
+    anchor_slot: &str,
+) -> Result<Option<SlotState>, ProtocolError> {
+    let capacity = read_slot_capacity(client).await?;
+    try_decoding(client, anchor_slot, &quote_identifier(publication)).await?;
+    let live = read_slot(client, slot).await?;
+    if live.is_none() && capacity.used >= capacity.max {
+        let what = format!(
+            "all {} replication slots are in use, and {slot:?} is not among them (max_replication_slots)",
+            capacity.max
+        );
+        return Err(AdminError::NoRoom(what).into());
+    }
+    Ok(live)
+}
+
+/// Returns the slot's settled position. If no relay has ever run, it creates the slot's row,
+/// because the row holds the operation.
+async fn settled(client: &SqlClient, slot: &str) -> Result<Lsn, ProtocolError> {
+    if let Some(row) = read_relay_row(client, slot).await? {
+        return Ok(row.settled_lsn);
+    }
+    let system = read_recorded_system_identifier(client, slot).await?;
+    let server = read_server_identity(client).await?;
+    take_relay_row(client, slot, &system, server.timeline).await?;
+    let missing = || SlotError::SlotMissing { slot: slot.to_owned() };
+    Ok(read_relay_row(client, slot).await?.ok_or_else(missing)?.settled_lsn)
+}
+
+/// Counts the rows between the settled position and the target.
+async fn rows_between<O: Operator>(
+    session: &AdminSession<'_, O>,
+    outbox: &Outbox,
+    order: &ResetOrder,
+    (anchor_slot, settled, target): (&str, Lsn, Lsn),
+) -> Result<SkippedRows, ProtocolError> {
+    let found = look_ahead(Question {
+        connect: session.connect,
+        slot: anchor_slot,
+        publication: &outbox.publication,
+        id: &order.columns.id,
+        from: settled,
+        reach: MoveTarget::Position(target),
+    });
+    count_skipped_rows(session.client, outbox, &order.columns, found.await?).await
+}
+
+/// Refuses to skip rows, unless the operator agreed to their number.
+fn accept_skipped<O: Operator>(
+    session: &AdminSession<'_, O>,
+    order: &ResetOrder,
+    skipped: SkippedRows,
+    (target, settled): (Lsn, Lsn),
+) -> Result<(), ProtocolError> {
+    match order.skipping {
+        SkipConsent::Agreed => {
+            let skipped = agreed_rows(skipped, order.discard_rows)?;
+            tracing::warn!(%target, "rows before the target are skipped");
+            session.report(&Step::RowsSkipped(skipped))
+        }
+        SkipConsent::Refused => {
+            let skipped = Box::new(skipped);
+            Err(ProtocolError::TargetPastSettled { target, settled, skipped })
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Sets up the slot of an outbox: finishes or cancels earlier operations, accepts a loss, converts
+//! the slot, and creates the missing objects.
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+use walrelay_core::ColumnNames;
+use walrelay_pg_client::SqlClient;
+use walrelay_pg_replication::{Failover, read_slot};
+use walrelay_relay::observe::health::Health;
+
+use super::operator::{AdminSession, Operator, Step, TableRows};
+use super::preconditions::{count_unpublished_rows, unfinished_error, unfinished_operation};
+use super::protocol_error::ProtocolError;
+use crate::admin_error::AdminError;
+use crate::init::{InitOptions, InitReport, LostSlotPolicy, SlotCreation, init};
+use crate::lifecycle::outcome::{Outcome, mark_failover};
+use crate::lost_slot::{LostSlot, read_loss, rows_at_risk};
+use crate::operation::{
+    SettledBound, SlotOperation, SlotRecovery, UpgradePreparation, UpgradeStage, finish_recovery,
+    give_up_operation, release_operation, take_operation,
+};
+use crate::recovery;
+use crate::rows::encoding::read_unchecked_database;
+use crate::slot_holder::{describe_unfinished, read_slot_holder};
+
+/// The treatment of rows that are in the table before the slot exists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExistingRows {
+    /// The relay does not publish them.
+    Left,
+    /// The relay publishes them before every row that the slot streams.
+    Published,
+}
+
+/// Sets up the outbox: each shard, or the unsharded outbox. Reports each object once.
+///
+/// # Errors
+///
+/// An operation is unfinished, the slot is lost or unusable, or the server refuses. Earlier steps
+/// have taken effect, and a second run continues after them.
+pub async fn set_up<O: Operator>(
+    session: &AdminSession<'_, O>,
+    shards: &[InitOptions],
+    existing_rows: ExistingRows,
+    columns: &ColumnNames,
+) -> Result<InitReport, ProtocolError> {
+    let mut all = InitReport::default();
+    for options in shards {
+        let report = SlotSetUp { session, options }.run(existing_rows, columns).await?;
+        // All shards share the tables, so the tables are reported only once.
+        let is_new =
+            |part: &String| !all.created.contains(part) && !all.already_there.contains(part);
+        let created: Vec<String> = report.created.into_iter().filter(is_new).collect();
+        let already_there: Vec<String> = report.already_there.into_iter().filter(is_new).collect();
+        for part in &created {
+            session.report(&Step::Created(part.clone()))?;
+        }
+        for part in &already_there {
+            session.report(&Step::AlreadyThere(part.clone()))?;
+        }
+        all.created.extend(created);
+        all.already_there.extend(already_there);
+    }
+    if let Some(database) = read_unchecked_database(session.client).await? {
+        session.report(&Step::EncodingUnchecked { database })?;
+    }
+    Ok(all)
+}
+
+/// The set-up of one slot.
+struct SlotSetUp<'a, O> {
+    session: &'a AdminSession<'a, O>,
+    options: &'a InitOptions,
+}
+
+/// Longest wait for the conversion. Postgres waits if another session acquires the slot between our
+/// check and our statement.
+const CONVERTING_MAX: Duration = Duration::from_secs(10);
+
+impl<O: Operator> SlotSetUp<'_, O> {
+    fn slot(&self) -> &str {
+        &self.options.outbox.slot
+    }
+
+    async fn run(
+        &self,
+        existing_rows: ExistingRows,
+        columns: &ColumnNames,
+    ) -> Result<InitReport, ProtocolError> {
+        let Self { session, options } = self;
+        self.end_operation().await?;
+        if options.on_lost == LostSlotPolicy::Accept
+            && let Some(lost) = read_loss(session.client, self.slot()).await?
+        {
+            self.report_loss(lost).await?;
+        }
+        self.convert().await?;
+        match existing_rows {
+            ExistingRows::Left => Ok(init(session.client, options).await?),
+            ExistingRows::Published => self.backfill(columns).await,
+        }
+    }
+
+    /// Finishes the unfinished operation, or gives it up if its loss is accepted.
+    async fn end_operation(&self) -> Result<(), ProtocolError> {
+        let Some(operation) = unfinished_operation(self.session.client, self.slot()).await? else {
+            return Ok(());
+        };
+        match (&operation, self.options.on_lost) {
+            (SlotOperation::Recovery(_), LostSlotPolicy::Accept) => self.give_up(operation).await,
+            // Preparing the upgrade dropped the slot. Without a slot, `init` fails afterwards with
+            // the right error.
+            (
+                SlotOperation::Upgrade(UpgradePreparation {
+                    stage: UpgradeStage::Prepared, ..
+                }),
+                _,
+            ) => Ok(()),
+            (
+                SlotOperation::Recovery(_)
+                | SlotOperation::Reset(_)
+                | SlotOperation::Upgrade(_)
+                | SlotOperation::Resharding(_),
+                _,
+            ) => self.finish(operation).await,
+        }
+    }
+
+    /// Finishes an operation that an operator began. In the middle of one the slot may be missing,
+    /// and a new slot would undo the operation.
+    async fn finish(&self, begun: SlotOperation) -> Result<(), ProtocolError> {
+        let slot = self.slot().to_owned();
+        let step = match self.session.resumer(&slot, &Health::new()).finish().await? {
+            // After a cancelled operation, the caller checks the slot again.
+            Outcome::Nothing | Outcome::GivenUp(_) => return Ok(()),
+            Outcome::Finished(operation) => Step::OperationFinished { slot, operation },
+            // The slot exists, and the relay does the remaining steps.
+            Outcome::Pending(operation) => Step::OperationLeftToRelay { slot, operation },
+            Outcome::CalledOff(operation) => Step::OperationCancelled { slot, operation },
+            Outcome::Elsewhere { what } => {
+                return Err(unfinished_error(&slot, &begun, what).into());
+            }
+        };
+        self.session.report(&step)
+    }
+
+    /// Cancels a recovery, because the operator accepted the loss: the relay publishes no more rows
+    /// from the table. A slot that the recovery created stays, and streams from its start.
+    async fn give_up(&self, operation: SlotOperation) -> Result<(), ProtocolError> {
+        let (client, slot) = (self.session.client, self.slot());
+        if !take_operation(client, slot).await? {
+            let what = describe_unfinished(client, slot, &operation).await?;
+            return Err(AdminError::OperationUnfinished { slot: slot.to_owned(), what }.into());
+        }
+        let has_slot = read_slot(client, slot).await?.is_some_and(|slot| !slot.is_lost());
+        let is_filling =
+            matches!(&operation, SlotOperation::Recovery(begun) if begun.filling.is_some());
+        match has_slot && is_filling {
+            true => finish_recovery(client, slot).await?,
+            false => give_up_operation(client, slot).await?,
+        }
+        release_operation(client, slot).await?;
+        self.session.report(&Step::OperationGivenUp { slot: slot.to_owned(), operation })
+    }
+
+    /// Reports the rows that are lost with the slot. The report must come first, because `init`
+    /// then overwrites the recorded position.
+    async fn report_loss(&self, lost: LostSlot) -> Result<(), ProtocolError> {
+        let rows = match &lost.settled {
+            Some(settled) => {
+                let tables = &self.options.outbox.tables;
+                let counted = rows_at_risk(self.session.client, tables, settled).await?.into_iter();
+                counted.map(|(table, rows)| TableRows { table: table.to_string(), rows }).collect()
+            }
+            None => Vec::new(),
+        };
+        self.session.report(&Step::LossAccepted { slot: self.slot().to_owned(), lost, rows })
+    }
+
+    /// Turns an existing slot into a failover slot if that was asked for. [`init`], which runs
+    /// next, refuses a slot that cannot be used.
+    async fn convert(&self) -> Result<(), ProtocolError> {
+        let Self { session, options } = self;
+        let (slot, connect) = (self.slot().to_owned(), session.connect);
+        let Some(state) = read_slot(session.client, &slot).await? else { return Ok(()) };
+        let is_asked = options.failover == Failover::Yes && state.failover == Some(false);
+        if !is_asked || state.is_lost() || state.mismatch(connect.database()).is_some() {
+            return Ok(());
+        }
+        if let Some(pid) = state.active_pid {
+            let holder = read_slot_holder(session.client, pid).await?.to_string();
+            return Err(AdminError::SlotHeld { slot, holder }.into());
+        }
+        let Ok(converted) = timeout(CONVERTING_MAX, mark_failover(connect, &slot)).await else {
+            let holder = "a process that has taken it since".to_owned();
+            return Err(AdminError::SlotHeld { slot, holder }.into());
+        };
+        converted?;
+        session.report(&Step::FailoverEnabled { slot })
+    }
+
+    /// Creates the slot together with a snapshot of the existing rows. If an earlier run began the
+    /// backfill, this run only does the missing steps.
+    async fn backfill(&self, columns: &ColumnNames) -> Result<InitReport, ProtocolError> {
+        let Self { session, options } = self;
+        let (client, slot) = (session.client, self.slot());
+        let is_begun = is_backfill_begun(client, slot).await?;
+        if !is_begun && read_slot(client, slot).await?.is_some() {
+            return Err(ProtocolError::SlotExists { slot: slot.to_owned() });
+        }
+        let all_but_slot = InitOptions { making: SlotCreation::AllButSlot, ..(*options).clone() };
+        let made = init(client, &all_but_slot).await?;
+        if !is_begun {
+            recovery::begin_first(client, &options.outbox, options.failover).await?;
+        }
+        let Outcome::Pending(operation) = session.resumer(slot, &Health::new()).finish().await?
+        else {
+            session.report(&Step::BackfillDone)?;
+            return Ok(made);
+        };
+        let rows = count_unpublished_rows(client, &options.outbox, columns).await?;
+        let slot = slot.to_owned();
+        session.report(&Step::RowsLeftToRelay { slot, operation, rows, is_earlier: is_begun })?;
+        Ok(made)
+    }
+}
+
+async fn is_backfill_begun(client: &SqlClient, slot: &str) -> Result<bool, ProtocolError> {
+    Ok(matches!(
+        unfinished_operation(client, slot).await?,
+        Some(SlotOperation::Recovery(SlotRecovery { bound: SettledBound::Nothing, .. }))
+    ))
+}

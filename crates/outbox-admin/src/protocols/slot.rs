@@ -1,0 +1,262 @@
+//! Drops, advances and recovers the slot. Only explicit commands create or drop slots (I9).
+
+use std::time::SystemTime;
+
+use pgoutput_parser::Lsn;
+use tokio_postgres::error::SqlState;
+use walrelay_core::ColumnNames;
+use walrelay_errors::{Code, Coded};
+use walrelay_outbox_store::{Outbox, advance_relay_row, delete_relay_row, read_relay_row};
+use walrelay_pg_client::{ServerErrorKind, SqlClient};
+use walrelay_pg_replication::{SlotError, SlotState, advance_slot, drop_slot, read_slot};
+use walrelay_relay::observe::health::Health;
+
+use super::operator::{AdminSession, Change, Operator, TableRows};
+use super::preconditions::{
+    count_unpublished_rows, refuse_other_shards, refuse_resharding, refuse_unfinished,
+    refuse_while_paused, reset_given_up,
+};
+use super::protocol_error::ProtocolError;
+use super::skipped_rows::SkippedRows;
+use super::skipping::{FIRST_XID, agreed_rows, count_skipped_rows, settled_position};
+use super::upgrade::cancel_begun_upgrade;
+use crate::admin_error::AdminError;
+use crate::lifecycle::outcome::Outcome;
+use crate::lookahead::{MoveTarget, Question, look_ahead};
+use crate::lost_slot::{read_loss, rows_at_risk};
+use crate::operation::SlotOperation;
+use crate::recovery;
+use crate::unconfirmed::{count_unsettled_rows, unconfirmed_transactions};
+
+/// A dropped slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DroppedSlot {
+    /// Number of unconfirmed rows. `None` if the slot was lost already.
+    pub rows: Option<u64>,
+}
+
+/// Drops the slot, if it has at most `discard_rows` unconfirmed rows. Returns `None` after a dry
+/// run.
+///
+/// # Errors
+///
+/// The slot does not exist, is in use, or has more unconfirmed rows. Also if an operation is
+/// unfinished, a replay pauses keys, or the server refuses.
+pub async fn drop_checked<O: Operator>(
+    session: &AdminSession<'_, O>,
+    outbox: &Outbox,
+    discard_rows: u64,
+) -> Result<Option<DroppedSlot>, ProtocolError> {
+    let (client, slot) = (session.client, outbox.slot.as_str());
+    refuse_unready(client, outbox).await?;
+    let missing = || SlotError::SlotMissing { slot: slot.to_owned() };
+    let state = read_slot(client, slot).await?.ok_or_else(missing)?;
+    let rows = match state.is_lost() {
+        // A lost slot cannot be read.
+        true => None,
+        false => Some(droppable_rows(client, outbox, &state, discard_rows).await?),
+    };
+    let change = async || Ok(Change::DropSlot { slot: slot.to_owned(), rows });
+    if !session.agree(change).await? {
+        return Ok(None);
+    }
+    drop_slot(client, slot).await?;
+    // The record of the settled position of a lost slot stays, because a recovery needs it. With
+    // any other record left behind, the next start would report the slot as lost.
+    if rows.is_some() {
+        match delete_relay_row(client, slot).await {
+            Err(error) if error.server_kind() == Some(ServerErrorKind::TableMissing) => {}
+            deleted => deleted?,
+        }
+    }
+    Ok(Some(DroppedSlot { rows }))
+}
+
+async fn refuse_unready(client: &SqlClient, outbox: &Outbox) -> Result<(), ProtocolError> {
+    refuse_other_shards(client, outbox).await?;
+    refuse_unfinished(client, &outbox.slot).await?;
+    refuse_resharding(client, outbox).await
+}
+
+/// Returns the number of unconfirmed rows, if the operator agreed to lose as many.
+async fn droppable_rows(
+    client: &SqlClient,
+    outbox: &Outbox,
+    state: &SlotState,
+    discard_rows: u64,
+) -> Result<u64, ProtocolError> {
+    refuse_while_paused(client, &outbox.slot).await?;
+    let rows = match state.mismatch(state.database.as_deref().unwrap_or_default()) {
+        // No relay has used a slot of another plugin or database.
+        Some(_) => 0,
+        None => unconfirmed_rows(client, outbox).await?,
+    };
+    match rows > discard_rows {
+        true => Err(ProtocolError::DropLosesRows { slot: outbox.slot.clone(), rows }),
+        false => Ok(rows),
+    }
+}
+
+/// Counts the unconfirmed rows of the slot. Without its publication the slot cannot be decoded, so
+/// the rows are counted in the tables.
+async fn unconfirmed_rows(client: &SqlClient, outbox: &Outbox) -> Result<u64, ProtocolError> {
+    let Outbox { slot, publication, tables, .. } = outbox;
+    match unconfirmed_transactions(client, slot, publication).await {
+        Ok(transactions) => Ok(transactions.iter().map(|transaction| transaction.rows).sum()),
+        Err(error) if error.server_kind() == Some(ServerErrorKind::Missing) => {
+            let row = read_relay_row(client, slot).await?;
+            let settled_xid = row.map_or(FIRST_XID, |row| row.settled_xid);
+            let mut rows = 0;
+            for table in tables {
+                rows += count_unsettled_rows(client, table, settled_xid).await?;
+            }
+            Ok(rows)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The transaction that a slot is moved past.
+#[derive(Debug, Clone, Copy)]
+pub struct Advance<'a> {
+    /// A position inside the transaction, or of its commit.
+    pub to: Lsn,
+    /// The number of rows that the operator has agreed to lose.
+    pub discard_rows: u64,
+    /// The names of the outbox columns.
+    pub columns: &'a ColumnNames,
+}
+
+/// A slot that was moved past rows.
+#[derive(Debug)]
+pub struct AdvancedSlot {
+    /// The new position of the slot.
+    pub at: Lsn,
+    /// The rows that are never published.
+    pub skipped: SkippedRows,
+}
+
+/// Moves the slot past exactly the transaction that `to` belongs to, or to `to` if `to` belongs to
+/// no transaction. Returns `None` after a dry run.
+///
+/// # Errors
+///
+/// The operator did not agree to the number of skipped rows, the slot is in use, an operation is
+/// unfinished, or the server refuses.
+pub async fn advance<O: Operator>(
+    session: &AdminSession<'_, O>,
+    outbox: &Outbox,
+    advance: Advance<'_>,
+) -> Result<Option<AdvancedSlot>, ProtocolError> {
+    let client = session.client;
+    let Outbox { slot, publication, .. } = outbox;
+    refuse_unready(client, outbox).await?;
+    let found = look_ahead(Question {
+        connect: session.connect,
+        slot,
+        publication,
+        id: &advance.columns.id,
+        from: settled_position(client, slot).await?,
+        reach: MoveTarget::Transaction(advance.to),
+    });
+    let skipped = count_skipped_rows(client, outbox, advance.columns, found.await?).await?;
+    let skipped = agreed_rows(skipped, advance.discard_rows)?;
+    let (to, rows) = (skipped.target, skipped.inserts);
+    let change = async || Ok(Change::AdvanceSlot { slot: slot.clone(), to, rows });
+    if !session.agree(change).await? {
+        return Ok(None);
+    }
+    // The slot moves without decoding, and so also passes a row that the server cannot send.
+    let at = advance_slot(client, slot, to).await?;
+    // Otherwise the next start would report the skipped rows as a gap.
+    match advance_relay_row(client, slot, at).await {
+        Err(error) if error.sql_state() == Some(&SqlState::UNDEFINED_TABLE) => {}
+        advanced => advanced?,
+    }
+    Ok(Some(AdvancedSlot { at, skipped }))
+}
+
+/// The result of a recovery.
+#[derive(Debug)]
+pub enum Recovered {
+    /// The slot still existed, and the preparation of an upgrade is cancelled.
+    UpgradeCancelled,
+    /// The new slot exists. The relay publishes these rows, and then what the slot streams.
+    NewSlot {
+        /// The recovery.
+        operation: SlotOperation,
+        /// The rows of each table.
+        rows: Vec<TableRows>,
+    },
+    /// Another operation on the slot was unfinished, and is finished now.
+    Finished(SlotOperation),
+    /// Another process works on the operation.
+    Elsewhere {
+        /// The operation.
+        what: String,
+    },
+    /// A relay has finished the recovery.
+    ByRelay,
+}
+
+/// Creates the new slot. The relay then publishes the rows that the new slot does not stream.
+/// Returns `None` after a dry run.
+///
+/// # Errors
+///
+/// The slot is not lost, its record belongs to another database, another operation is unfinished,
+/// or the server refuses.
+pub async fn recover<O: Operator>(
+    session: &AdminSession<'_, O>,
+    outbox: &Outbox,
+    since: Option<SystemTime>,
+    columns: &ColumnNames,
+) -> Result<Option<Recovered>, ProtocolError> {
+    let (client, slot) = (session.client, outbox.slot.as_str());
+    refuse_other_shards(client, outbox).await?;
+    if cancel_begun_upgrade(session, slot).await? {
+        return Ok(Some(Recovered::UpgradeCancelled));
+    }
+    let plan = recovery::plan(client, outbox, since).await;
+    let plan = plan.map_err(|error| match error.code() == Code::SlotNotLost {
+        // The setup could be read, so the error does not say otherwise.
+        true => AdminError::NotLost { slot: slot.to_owned() }.into(),
+        false => ProtocolError::from(error),
+    })?;
+    if let Some(plan) = plan {
+        if !session.agree(async || recovery_change(client, outbox, since).await).await? {
+            return Ok(None);
+        }
+        plan.begin(client, slot).await?;
+    }
+    Ok(Some(match session.resumer(slot, &Health::new()).finish().await? {
+        Outcome::Pending(operation) => {
+            let rows = count_unpublished_rows(client, outbox, columns).await?;
+            Recovered::NewSlot { operation, rows }
+        }
+        Outcome::Elsewhere { what } => Recovered::Elsewhere { what },
+        Outcome::Finished(done) => Recovered::Finished(done),
+        Outcome::GivenUp(reset) => return Err(reset_given_up(client, slot, &reset).await),
+        Outcome::Nothing | Outcome::CalledOff(_) => Recovered::ByRelay,
+    }))
+}
+
+/// Counts the rows that are published again. With `since`, only the recovery itself counts them.
+async fn recovery_change(
+    client: &SqlClient,
+    outbox: &Outbox,
+    since: Option<SystemTime>,
+) -> Result<Change, ProtocolError> {
+    let settled = read_loss(client, &outbox.slot).await?.and_then(|lost| lost.settled);
+    let rows = match (settled, since) {
+        (Some(settled), None) => {
+            let counted = rows_at_risk(client, &outbox.tables, &settled).await?;
+            let counted = counted.into_iter();
+            Some(
+                counted.map(|(table, rows)| TableRows { table: table.to_string(), rows }).collect(),
+            )
+        }
+        (Some(_) | None, _) => None,
+    };
+    Ok(Change::RecoverSlot { slot: outbox.slot.clone(), rows })
+}

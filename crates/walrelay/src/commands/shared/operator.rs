@@ -1,0 +1,144 @@
+//! The terminal as the operator of a protocol: prints steps, asks, and runs the protocol in a
+//! session.
+
+use serde::Serialize;
+use walrelay_errors::{BoxedError, Chain};
+use walrelay_outbox_admin::protocols::{AdminSession, Change, Operator, ProtocolError, Step};
+use walrelay_outbox_admin::read_slot_holder;
+use walrelay_pg_client::{ConnectConfig, SqlClient, connect_sql};
+use walrelay_relay::shutdown::Shutdown;
+
+use super::cancellable::attended;
+use super::consent::may_change;
+use super::operator_text::{change_text, step_text};
+use crate::config::{ChangeMode, ChangeOptions, OutputFormat};
+use crate::error::Error;
+use crate::json_output::json_text;
+use crate::output::print;
+
+/// The operator at a terminal, or a script.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::commands) struct Terminal<'a> {
+    pub(in crate::commands) options: ChangeOptions,
+    pub(in crate::commands) shutdown: &'a Shutdown,
+}
+
+/// What `--dry-run -o json` prints.
+#[derive(Debug, Serialize)]
+struct DryRun {
+    would: String,
+}
+
+impl Terminal<'_> {
+    async fn ask(&self, change: &Change) -> Result<bool, Error> {
+        let ChangeOptions { mode, format } = self.options;
+        let text = change_text(change);
+        if let (ChangeMode::DryRun, OutputFormat::Json) = (mode, format) {
+            print(&json_text(&DryRun { would: text })?)?;
+            return Ok(false);
+        }
+        may_change((&text, mode), self.shutdown).await
+    }
+
+    /// Prints the result of a protocol. After a dry run there is none.
+    pub(in crate::commands) fn print_result<T, J: Serialize>(
+        &self,
+        result: Option<&T>,
+        text: impl FnOnce(&T) -> String,
+        json: impl FnOnce(&T) -> J,
+    ) -> Result<(), Error> {
+        let Some(result) = result else { return Ok(()) };
+        match self.options.format {
+            OutputFormat::Text => print(&text(result)),
+            OutputFormat::Json => print(&json_text(&json(result))?),
+        }
+    }
+}
+
+impl Operator for Terminal<'_> {
+    fn report(&self, step: &Step) -> Result<(), BoxedError> {
+        match self.options.format {
+            OutputFormat::Text => print(&step_text(step)).map_err(BoxedError::new),
+            // Standard output has only the result.
+            OutputFormat::Json => {
+                tracing::info!("{}", step_text(step).trim_end());
+                Ok(())
+            }
+        }
+    }
+
+    fn has_agreed(&self) -> bool {
+        self.options.mode == ChangeMode::Agreed
+    }
+
+    async fn may_change(&self, change: &Change) -> Result<bool, BoxedError> {
+        self.ask(change).await.map_err(BoxedError::new)
+    }
+}
+
+/// Whether a stop request cancels the statement of a protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::commands) enum StopMode {
+    /// The statement is cancelled, and the protocol ends.
+    Cancel,
+    /// The protocol ends by itself, because it has work to undo.
+    Graceful,
+}
+
+/// Connects, and runs a protocol in the session.
+///
+/// # Errors
+///
+/// The server cannot be reached, the protocol failed, or it was interrupted.
+pub(in crate::commands) async fn run_protocol<T>(
+    connect: &ConnectConfig,
+    terminal: Terminal<'_>,
+    stop: StopMode,
+    protocol: impl AsyncFnOnce(&AdminSession<'_, Terminal<'_>>) -> Result<T, ProtocolError>,
+) -> Result<T, Error> {
+    let shutdown = terminal.shutdown;
+    let client = tokio::select! {
+        connected = connect_sql(connect) => connected?,
+        () = shutdown.requested() => return Err(Error::Interrupted),
+    };
+    let session = AdminSession { client: &client, connect, operator: &terminal, stop: shutdown };
+    let work = async { Ok(Box::pin(protocol(&session)).await?) };
+    let done = match stop {
+        StopMode::Cancel => attended((connect, &client), work, shutdown).await,
+        StopMode::Graceful => Box::pin(work).await,
+    };
+    let done = with_slot_holder(&client, done).await;
+    client.close().await;
+    done
+}
+
+/// Adds the session that holds the slot to an error. A relay and another command need different
+/// next steps.
+async fn with_slot_holder<T>(client: &SqlClient, done: Result<T, Error>) -> Result<T, Error> {
+    let error = match done {
+        Ok(done) => return Ok(done),
+        Err(error) => error,
+    };
+    let Some(pid) = error.holder_pid() else { return Err(error) };
+    match read_slot_holder(client, pid).await {
+        Ok(holder) => {
+            let holder = holder.to_string();
+            Err(Error::Held { holder, source: Box::new(error) })
+        }
+        Err(unknown) => {
+            tracing::debug!(error = %Chain(&unknown), "the holder of the slot cannot be read");
+            Err(error)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::json_output::assert_documented;
+
+    #[test]
+    fn the_fields_of_a_dry_run_are_documented() {
+        assert_documented("--dry-run", &DryRun { would: "drop slot walrelay".to_owned() });
+    }
+}

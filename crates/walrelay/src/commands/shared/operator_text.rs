@@ -1,0 +1,215 @@
+//! The texts about the steps and changes of a protocol.
+
+use walrelay_outbox_admin::protocols::{
+    Change, DroppedShard, PrunableTable, SkippedRows, Step, TableRows,
+};
+use walrelay_outbox_admin::{LostSlot, SQL_ASCII_FIX, SQL_ASCII_RISK, SettledRecord};
+
+use crate::output::human_bytes;
+
+/// Describes a change in the imperative: "drop slot walrelay".
+pub(super) fn change_text(change: &Change) -> String {
+    match change {
+        Change::Reshard { new, old } => format!(
+            "drain and drop the slots {}, and continue with new slots {}",
+            old.join(", "),
+            new.join(", ")
+        ),
+        Change::CancelReshard { new } => {
+            format!("cancel the change of the shard count, and drop the slots {}", new.join(", "))
+        }
+        Change::DropOldShards { old } => {
+            format!("drop the slots {}, which other slots have replaced", old.join(", "))
+        }
+        Change::PrepareUpgrade { slot, anchors } => {
+            format!("publish every pending row, then drop slot {slot} and {anchors} anchor(s)")
+        }
+        Change::CarryOver { slots } => {
+            format!("move to the end of the WAL: slot(s) {}", slots.join(", "))
+        }
+        Change::FinishUpgrade { slot, at } => format!("take over slot {slot}, which is at {at}"),
+        Change::DropSlot { slot, rows: None } => format!("drop slot {slot}, which is lost"),
+        Change::DropSlot { slot, rows: Some(rows) } => {
+            format!("drop slot {slot} with {rows} row(s) that are not confirmed")
+        }
+        Change::AdvanceSlot { slot, to, rows } => {
+            format!("move slot {slot} to {to}, and never publish {rows} row(s) before it")
+        }
+        Change::ResetSlot { slot, to, bytes } => format!(
+            "move slot {slot} to {to}, and publish the rows behind it again ({} of WAL)",
+            human_bytes(*bytes)
+        ),
+        Change::RecoverSlot { slot, rows: Some(rows) } => {
+            let rows: Vec<String> =
+                rows.iter().map(|it| format!("{} row(s) of {}", it.rows, it.table)).collect();
+            format!("create a new slot {slot}, and publish {} again", rows.join(", "))
+        }
+        Change::RecoverSlot { slot, rows: None } => {
+            format!("create a new slot {slot}, and publish every row from the given time on again")
+        }
+        Change::AdvanceAnchor { anchor, to, bytes } => format!(
+            "move anchor {anchor} to {to}; the {} of WAL before it can then not be replayed",
+            human_bytes(*bytes)
+        ),
+        Change::DropAnchor { anchor, bytes } => {
+            format!("drop anchor {anchor}, which retains {} of WAL", human_bytes(*bytes))
+        }
+        Change::Prune { tables } => {
+            let tables: Vec<String> = tables.iter().map(prunable_text).collect();
+            format!("delete {}", tables.join(", "))
+        }
+    }
+}
+
+fn prunable_text(PrunableTable { table, rows, partitions }: &PrunableTable) -> String {
+    match partitions.is_empty() {
+        true => format!("{rows} row(s) of {table}"),
+        false => format!(
+            "{rows} row(s) of {table} (among them all of partition {}, which is dropped)",
+            partitions.join(", ")
+        ),
+    }
+}
+
+/// Describes a step, in lines.
+pub(super) fn step_text(step: &Step) -> String {
+    match step {
+        Step::ShardsSwitched { at, handed_over } => format!(
+            "switched at {at}: what was committed before went out through the old slots, or is in dispatch state\n\
+             handed over: {handed_over} row(s) of dispatch state\n"
+        ),
+        Step::ShardDropped(DroppedShard { slot, publication, is_publication_left }) => {
+            match is_publication_left {
+                true => format!(
+                    "dropped: slot {slot}; left to its owner: publication {publication}, which nothing needs\n"
+                ),
+                false => format!("dropped: slot {slot} and publication {publication}\n"),
+            }
+        }
+        Step::ReshardCancelled => "cancelled: relays of the old shards continue\n".to_owned(),
+        Step::RowsSkipped(skipped) => skipped_text(skipped),
+        Step::LossAccepted { slot, lost, rows } => loss_text(slot, lost, rows),
+        Step::FailoverEnabled { slot } => {
+            format!("converted: slot {slot} is a failover slot now\n")
+        }
+        Step::OperationFinished { slot, operation } => {
+            format!("finished: {}\n", operation.describe(slot))
+        }
+        Step::OperationLeftToRelay { slot, operation } => {
+            format!("to be finished by walrelay run: {}\n", operation.describe(slot))
+        }
+        Step::OperationCancelled { slot, operation } => {
+            format!("called off, because nobody is at it any more: {}\n", operation.describe(slot))
+        }
+        Step::OperationGivenUp { slot, operation } => {
+            format!("given up: {}\n", operation.describe(slot))
+        }
+        Step::RowsLeftToRelay { slot, operation, rows, is_earlier } => {
+            let earlier = match is_earlier {
+                true => {
+                    "that backfill was begun before and is not finished: nothing new is begun\n"
+                }
+                false => "",
+            };
+            format!(
+                "slot {slot}: {}\n{}{earlier}{START_RELAY}",
+                operation.describe(slot),
+                rows_text(rows)
+            )
+        }
+        Step::BackfillDone => "the backfill is finished: a relay has done it\n".to_owned(),
+        Step::Created(part) => format!("created: {part}\n"),
+        Step::AlreadyThere(part) => format!("already there: {part}\n"),
+        Step::EncodingUnchecked { database } => {
+            format!("warning: database {database} {SQL_ASCII_RISK}\n  fix: {SQL_ASCII_FIX}\n")
+        }
+        Step::RowsDeleted(TableRows { table, rows }) => {
+            format!("{rows} row(s) deleted from {table}\n")
+        }
+        Step::PartitionDropped { table, partition } => {
+            format!("dropped: partition {partition} of {table}\n")
+        }
+    }
+}
+
+/// The next step after a new slot exists.
+pub(in crate::commands) const START_RELAY: &str =
+    "start the relay: it publishes them first, and then what the slot streams\n";
+
+/// Reports the rows that a relay publishes before the slot streams.
+pub(in crate::commands) fn rows_text(rows: &[TableRows]) -> String {
+    let line = |it: &TableRows| {
+        format!("may not have been published: {} row(s) of {}\n", it.rows, it.table)
+    };
+    rows.iter().map(line).collect()
+}
+
+/// Reports the rows that are lost with the slot.
+fn loss_text(slot: &str, lost: &LostSlot, rows: &[TableRows]) -> String {
+    let head = format!("lost: slot {slot} {}\n", lost.problem);
+    match &lost.settled {
+        None => {
+            head + "nothing is on record about it: any row in the outbox may not have been published\n"
+        }
+        Some(SettledRecord { system_identifier, lsn, xid, .. }) => format!(
+            "{head}{}keep this, it is forgotten now: settled_lsn {lsn}, settled_xid {xid}, server {system_identifier}\n",
+            rows_text(rows)
+        ),
+    }
+}
+
+/// Describes the skipped rows, with the command that publishes them from the table.
+pub(in crate::commands) fn skipped_text(skipped: &SkippedRows) -> String {
+    let ids = skipped.publishable_ids().into_iter();
+    let ids: String = ids.map(|id| format!(" --event-id {}", quoted(id))).collect();
+    let next = match ids.is_empty() {
+        true => String::new(),
+        false => format!(
+            "to publish them from the table, start the relay, then: walrelay replay start --source table --in-place{ids}\n"
+        ),
+    };
+    format!("skipped: {}{next}", skipped.counted())
+}
+
+/// Quotes a text as one word of a shell.
+fn quoted(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.:/@".contains(c);
+    match !text.is_empty() && text.chars().all(is_plain) {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', "'\\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pgoutput_parser::Lsn;
+    use walrelay_outbox_admin::lookahead::RowGivenUp;
+
+    use super::*;
+
+    #[test]
+    fn the_text_about_skipped_rows_ends_with_the_command_that_publishes_them() {
+        let row = |id: &str, is_sendable| RowGivenUp {
+            event_id: Some(id.to_owned()),
+            at: "0/64#0".to_owned(),
+            is_sendable,
+        };
+        let skipped = SkippedRows {
+            target: Lsn::new(108),
+            transactions: 1,
+            inserts: 3,
+            other_changes: 0,
+            rows: vec![row("a", true), row("big", false), row("c", true)],
+            notes: Vec::new(),
+        };
+        let text = skipped_text(&skipped);
+        let command = "replay start --source table --in-place --event-id a --event-id c\n";
+        assert!(text.starts_with("skipped: 3 row(s)") && text.ends_with(command), "{text}");
+    }
+
+    #[test]
+    fn an_id_is_one_word_of_the_command() {
+        assert_eq!(quoted("7b0c-1"), "7b0c-1");
+        assert_eq!(quoted("it's; x"), "'it'\\''s; x'");
+    }
+}

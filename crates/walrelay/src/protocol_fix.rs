@@ -1,0 +1,151 @@
+//! The next step after a protocol's refusal, with the names of the case. Protocols return data, and
+//! only this program names commands and options.
+
+use walrelay_errors::Coded as _;
+use walrelay_outbox_admin::ReshardingRefusal;
+use walrelay_outbox_admin::protocols::{ProtocolError, SkippedRows};
+
+/// Returns the fix of this case. `None` if the fix of the error's code is enough.
+pub(crate) fn fix_of(error: &ProtocolError) -> Option<String> {
+    use ProtocolError as E;
+    Some(match error {
+        E::Operator(error) => return error.fix(),
+        E::KeysPaused { id, .. }
+        | E::ReplayUnfinished { id, .. }
+        | E::ReplayReadsTable { id, .. }
+        | E::ReplayNeedsAnchor { id, .. } => unfinished_replay(id),
+        E::ReplayToBePublished { id, .. } => {
+            format!("let the relay publish them, or take them back: `walrelay replay cancel {id}`")
+        }
+        E::Reshard(refusal) => reshard(*refusal).to_owned(),
+        E::DropLosesRows { rows, .. } => format!(
+            "start the relay to publish them first, or accept the loss: --discard-rows {rows}"
+        ),
+        E::SkippedRowsDiffer { skipped, .. } => skipped_rows(skipped),
+        E::TargetPastSettled { skipped, .. } => format!(
+            "name an earlier place, or none; to accept that the rows are skipped: --skip-events --discard-rows {}",
+            skipped.inserts
+        ),
+        E::SlotUnrecorded { .. }
+        | E::TimeUnknown { .. }
+        | E::ResetGivenUp { .. }
+        | E::ReshardRunning
+        | E::AnchorsInTheWay { .. }
+        | E::CarryOverUnsupported { .. }
+        | E::RowsUnconfirmed { .. }
+        | E::WalNeverQuiet
+        | E::NoUpgradePrepared { .. }
+        | E::NotCarriedOver { .. }
+        | E::NothingToAdopt { .. }
+        | E::UnsendableRowBefore { .. }
+        | E::TargetOutOfRange { .. }
+        | E::AnchorExists { .. }
+        | E::AnchorAhead { .. }
+        | E::TargetPastSlot { .. }
+        | E::SlotExists { .. }
+        | E::TopicTemplate { .. } => fixed_text(error)?.to_owned(),
+        E::Admin(_)
+        | E::Relay(_)
+        | E::Postgres(_)
+        | E::PubSub(_)
+        | E::Interrupted
+        | E::NoOutbox { .. }
+        | E::PublicationMissing { .. }
+        | E::TopicMissing { .. }
+        | E::PruneDenied { .. } => return None,
+    })
+}
+
+/// Returns the fix of a refusal whose fix names nothing of the case.
+#[expect(clippy::wildcard_enum_match_arm, reason = "the caller matches every other variant")]
+fn fixed_text(error: &ProtocolError) -> Option<&'static str> {
+    use ProtocolError as E;
+    Some(match error {
+        E::SlotUnrecorded { .. } => "let `walrelay run` record it first, or correct --slot",
+        E::TimeUnknown { .. } => {
+            "name a later time, or a position with its LSN; for older rows start from an anchor (`walrelay anchor \
+             list`), or publish them from the table (`walrelay replay start --source table --from-time`)"
+        }
+        E::ResetGivenUp { .. } => {
+            "start the relay, which continues as before; `walrelay anchor list` shows which anchors there are"
+        }
+        E::ReshardRunning => "wait until it is done",
+        E::AnchorsInTheWay { .. } => {
+            "run `walrelay anchor drop NAME` for each of them; stop a relay with --anchor-keep first"
+        }
+        E::CarryOverUnsupported { .. } => {
+            "`walrelay upgrade prepare`, which drops the slot, and after the upgrade `walrelay slot recover`"
+        }
+        E::RowsUnconfirmed { .. } => {
+            "stop the producers, then `walrelay run --until-caught-up` publishes them"
+        }
+        E::WalNeverQuiet => "stop what writes to it, and run this again",
+        E::NoUpgradePrepared { .. } => {
+            "after `walrelay upgrade prepare` has dropped the slot, `walrelay slot recover` creates a new one"
+        }
+        E::NotCarriedOver { .. } => {
+            "run `walrelay slot recover`, which creates a new slot and republishes rows that may be missing"
+        }
+        E::NothingToAdopt { .. } => {
+            "after a loss, run `walrelay slot recover`; for the first time, run `walrelay init`"
+        }
+        E::UnsendableRowBefore { .. } => {
+            "give up that transaction alone first: name its position with `walrelay slot advance --to-lsn`"
+        }
+        E::TargetOutOfRange { .. } => {
+            "name a place in between, or an anchor that reaches farther back"
+        }
+        E::AnchorExists { .. } => "choose another name, or move it with `walrelay anchor advance`",
+        E::AnchorAhead { .. } => "slots never go back: name a later place",
+        E::TargetPastSlot { .. } => {
+            "an anchor stays behind its slot: name an earlier place, or none"
+        }
+        E::SlotExists { .. } => {
+            "`walrelay replay start --source table` publishes rows of the table to another topic"
+        }
+        E::TopicTemplate { .. } => "start another replay with another --to-topic",
+        _ => return None,
+    })
+}
+
+/// Returns the commands that end an unfinished replay.
+pub(crate) fn unfinished_replay(id: &str) -> String {
+    format!(
+        "let it finish (`walrelay replay resume {id}`), or give it up: `walrelay replay cancel {id}`"
+    )
+}
+
+const fn reshard(refusal: ReshardingRefusal) -> &'static str {
+    match refusal {
+        ReshardingRefusal::NotSetUp => {
+            "correct --slot, or set it up: `walrelay init`, with --shards where it is to be divided"
+        }
+        ReshardingRefusal::SeveralNumbers(..) => {
+            "walrelay did not make them so: `walrelay check` shows them; remove those that no relay has used"
+        }
+        ReshardingRefusal::Incomplete { .. } => {
+            "`walrelay init` with the number that there is makes what is missing; a slot that was lost is \
+             recovered first: `walrelay slot recover`"
+        }
+        ReshardingRefusal::AnotherBegun(_) => {
+            "finish it with the number that it leads to; before the switch the number that there was cancels it"
+        }
+    }
+}
+
+fn skipped_rows(skipped: &SkippedRows) -> String {
+    let rows = skipped.inserts;
+    match (rows, skipped.are_sendable()) {
+        (0, _) => "leave --discard-rows out".to_owned(),
+        (_, true) => format!(
+            "start the relay to publish them first, or name an earlier position; --discard-rows {rows} accepts that they \
+             are given up, and they can then be published from the table"
+        ),
+        // The relay stops at a row that the server cannot send, so it cannot publish these rows
+        // first.
+        (_, false) => format!(
+            "the relay cannot pass a row that the server cannot send: --discard-rows {rows} accepts that these rows are \
+             given up; those that the server can send can then be published from the table"
+        ),
+    }
+}
