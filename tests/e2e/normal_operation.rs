@@ -186,7 +186,7 @@ async fn until_caught_up_waits_for_what_is_due_in_dispatch_state() {
     let parked = world.dispatch_count("retrying").await;
     world.pubsub.heal();
     // A row with a later retry time is not due, so `--until-caught-up` would not wait for it.
-    world.succeed(["dispatch", "retry", "--topic", "video.events"]).await;
+    world.succeed(["dispatch", "retry", "--yes", "--topic", "video.events"]).await;
 
     world.catch_up().await;
     world.check(&world.committed().await).assert_exactly_once();
@@ -207,7 +207,7 @@ async fn until_caught_up_ends_under_traffic_and_slow_replies_with_many_keys_due(
     let start = world.wal_end().await;
     world.pubsub.heal();
     world.pubsub.fault("delay=60ms");
-    world.succeed(["dispatch", "retry", "--topic", "video.events"]).await;
+    world.succeed(["dispatch", "retry", "--yes", "--topic", "video.events"]).await;
 
     let producer = Producer::start(world.url(), Duration::from_millis(120));
     wait_until(DEADLINE, "some traffic", async || (producer.rows_count() > 20).then_some(())).await;

@@ -128,7 +128,7 @@ async fn a_dead_topic_among_healthy_ones_parks_its_own_keys_only() {
     );
 
     world.pubsub.heal();
-    world.succeed(["dispatch", "retry", "--topic", "audio.events"]).await;
+    world.succeed(["dispatch", "retry", "--yes", "--topic", "audio.events"]).await;
     world.wait_dispatch(DEADLINE, "published", 90).await;
     relay.wait_for_http(DEADLINE, "/readyz", 200).await;
     committed.clear();

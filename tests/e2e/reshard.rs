@@ -209,7 +209,7 @@ async fn parked_and_dead_rows_move_to_the_shard_of_their_key_before_later_rows()
         let shard = format!("{index}/4");
         let retry = ["dispatch", "retry", "--status", "retrying", "--yes", "--shard", &shard];
         world.succeed(retry).await;
-        world.succeed(["dispatch", "retry", "--all-dead", "--shard", &shard]).await;
+        world.succeed(["dispatch", "retry", "--yes", "--all-dead", "--shard", &shard]).await;
     }
     catch_up(&world, 4).await;
     let committed: Vec<_> = world.committed().await;

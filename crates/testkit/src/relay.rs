@@ -20,7 +20,7 @@ use crate::{http_get, process, skip, wait_until};
 pub const BINARY_VARIABLE: &str = "WALRELAY_BIN";
 
 /// The number of output lines to keep, so that a soak run does not fill the memory.
-const LINES_MAX: usize = 20_000;
+const LINES_MAX: usize = 40_000;
 
 /// Returns the path of the binary, or `None` when the binary has not been built.
 #[must_use]

@@ -31,15 +31,15 @@ pub use build::Config;
 pub use command::{
     AnchorAction, AnchorConfig, AuditConfig, CheckConfig, Command, ConfigAction, CreateTopics,
     DatabaseConfig, DemoConfig, DemoOutput, DispatchConfig, DispatchEdit, EmitConfig,
-    EmulatorConfig, EventAction, EventList, EventSelection, ExistingRows, InboxPlace, InitConfig,
-    LogConfig, PruneConfig, ReplayRecordAction, ReplayRecordConfig, ReshardConfig, RunConfig,
-    SelectedEvents, SlotAction, SlotConfig, SlotKind, StatusConfig, TailConfig, TraceConfig,
-    UpgradeAction, UpgradeConfig,
+    EmulatorConfig, ExistingRows, InboxPlace, InitConfig, LogConfig, PruneConfig,
+    ReplayRecordAction, ReplayRecordConfig, ReshardConfig, RunConfig, SlotAction, SlotConfig,
+    SlotKind, StatusConfig, TailConfig, TraceConfig, UpgradeAction, UpgradeConfig,
 };
 pub use commands::consumer_commands::{
     ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, InboxConfig, InboxEdit, KeyReset,
     NewSubscription, OutboxRowsConfig, Rebuild, RebuildIntoConfig, RebuildKeysConfig, Source,
 };
+pub use commands::event_actions::{EventAction, EventList, EventSelection, SelectedEvents};
 pub use commands::replay_orders::{
     AdvanceOrder, Place, RecoverOrder, ReplayAction, ReplayConfig, ResetOrder,
 };

@@ -461,7 +461,7 @@ const DESTRUCTIVE: [&str; 12] = [
     "event-id",
     "key",
     "since",
-    "abandon",
+    "cancel",
 ];
 
 #[test]

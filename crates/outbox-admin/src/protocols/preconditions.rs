@@ -96,8 +96,8 @@ pub(super) async fn refuse_while_paused(
     slot: &str,
 ) -> Result<(), ProtocolError> {
     let pausing = pausing_replays(client, slot).await?.into_iter().next();
-    let Some(PausingReplay { id, command, keys, .. }) = pausing else { return Ok(()) };
-    Err(ProtocolError::KeysPaused { slot: slot.to_owned(), keys: Some(keys), command, id })
+    let Some(PausingReplay { id, keys, .. }) = pausing else { return Ok(()) };
+    Err(ProtocolError::KeysPaused { slot: slot.to_owned(), keys: Some(keys), id })
 }
 
 /// Refuses while a replay is unfinished that could not continue once these slots, their anchors or
@@ -107,9 +107,8 @@ pub(super) async fn refuse_open_replay(
     slots: &[String],
 ) -> Result<(), ProtocolError> {
     let open = unfinished_replay(client, slots).await?;
-    let Some(OpenReplay { id, slot, is_backfill }) = open else { return Ok(()) };
-    let command = if is_backfill { "backfill" } else { "replay" };
-    Err(ProtocolError::ReplayUnfinished { slot, command, id })
+    let Some(OpenReplay { id, slot }) = open else { return Ok(()) };
+    Err(ProtocolError::ReplayUnfinished { slot, id })
 }
 
 /// Refuses while the number of shards changes. The change needs the old slots unchanged, even

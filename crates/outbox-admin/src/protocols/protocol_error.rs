@@ -40,20 +40,20 @@ pub enum ProtocolError {
     Interrupted,
 
     /// A replay pauses keys. Only the relay of this slot can end the pauses.
-    #[error("{}keys of slot {slot:?} are held for {command} {id}, which is not over", keys.map_or(String::new(), |keys| format!("{keys} ")))]
-    KeysPaused { slot: String, keys: Option<u64>, command: String, id: String },
+    #[error("{}keys of slot {slot:?} are paused by replay {id}, which is not over", keys.map_or(String::new(), |keys| format!("{keys} ")))]
+    KeysPaused { slot: String, keys: Option<u64>, id: String },
     /// A replay could not continue after the command.
-    #[error("{command} {id} of slot {slot:?} is not finished, and could not go on afterwards")]
-    ReplayUnfinished { slot: String, command: &'static str, id: String },
+    #[error("replay {id} of slot {slot:?} is not finished, and could not go on afterwards")]
+    ReplayUnfinished { slot: String, id: String },
     /// A replay reads the rows that would be deleted.
-    #[error("backfill {id} of slot {slot:?} is not over, and has rows to read")]
+    #[error("replay {id} of slot {slot:?} is not over, and has rows to read")]
     ReplayReadsTable { slot: String, id: String },
     /// A replay needs the WAL of the anchor.
     #[error("replay {id} is not finished, and needs what anchor {anchor:?} keeps")]
     ReplayNeedsAnchor { id: String, anchor: String },
     /// A replay in place has recorded rows that are not published.
-    #[error("rows of {command} {id} are still to be published in place")]
-    ReplayToBePublished { command: &'static str, id: String },
+    #[error("rows of replay {id} are still to be published in place")]
+    ReplayToBePublished { id: String },
     /// The database has no outbox.
     #[error("the outbox's database is asked for, and this one has no table {table}")]
     NoOutbox { table: String },

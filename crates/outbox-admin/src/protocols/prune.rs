@@ -16,7 +16,6 @@ use walrelay_pg_client::{
 use super::operator::{AdminSession, Change, Operator, PrunableTable, Step, TableRows};
 use super::preconditions::{every_shard, refuse_unrecorded};
 use super::protocol_error::ProtocolError;
-use super::reset::replay_command;
 use super::table_columns::column_of;
 use crate::admin_error::AdminError;
 use crate::operation::read_operation;
@@ -161,8 +160,7 @@ async fn refuse_while_any_is_paused(
     let paused = client.query_opt(statement, &[]).await.map_err(|error| refusal(table, error))?;
     let Some(paused) = paused else { return Ok(()) };
     let (slot, id): (String, String) = (paused.get("slot"), paused.get("replay_id"));
-    let command = replay_command(client, &id).await.to_owned();
-    Err(ProtocolError::KeysPaused { slot, keys: None, command, id })
+    Err(ProtocolError::KeysPaused { slot, keys: None, id })
 }
 
 /// Refuses while a replay from the table to a topic is unfinished, because it has rows left to

@@ -22,7 +22,6 @@ use crate::admin_error::AdminError;
 use crate::lifecycle::outcome::Outcome;
 use crate::lookahead::{MoveTarget, Question, look_ahead};
 use crate::operation::{Again, Reset, SlotOperation, begin_reset, read_operation, try_decoding};
-use crate::replay_row::read_replay;
 use crate::unfinished_replay::replay_to_be_published;
 
 /// The reset of a slot to an anchor.
@@ -145,16 +144,7 @@ async fn refuse_replay_to_be_published(
     slot: &str,
 ) -> Result<(), ProtocolError> {
     let Some(id) = replay_to_be_published(client, slot).await? else { return Ok(()) };
-    let command = replay_command(client, &id).await;
-    Err(ProtocolError::ReplayToBePublished { command, id })
-}
-
-/// Returns the kind of a replay. Without its record, it is called a replay.
-pub(super) async fn replay_command(client: &SqlClient, id: &str) -> &'static str {
-    match read_replay(client, id).await {
-        Ok(Some(row)) => row.command(),
-        Ok(None) | Err(_) => "replay",
-    }
+    Err(ProtocolError::ReplayToBePublished { id })
 }
 
 /// Returns the slot of the anchor, and the position to start from. The anchor reaches back to it.

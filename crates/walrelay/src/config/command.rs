@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use pgoutput_parser::Position;
 use walrelay_core::{ColumnAliases, ColumnNames, RouterConfig, WalBudgetLimit};
 use walrelay_emulator::Fault;
 use walrelay_outbox_admin::LostSlotPolicy;
@@ -15,6 +14,7 @@ use walrelay_pubsub::Endpoint;
 use walrelay_relay::settings::{PubSubSettings, Settings};
 
 use super::commands::consumer_commands::{ConsumeConfig, ConsumerConfig, InboxConfig};
+use super::commands::event_actions::EventAction;
 use super::commands::replay_orders::{AdvanceOrder, Place, RecoverOrder, ReplayConfig, ResetOrder};
 use super::layers::EffectiveValue;
 use crate::options::choices::{
@@ -205,67 +205,6 @@ pub struct DispatchConfig {
     pub database: DatabaseConfig,
     /// The action.
     pub action: EventAction<DispatchQuery, DispatchEdit>,
-}
-
-/// An action on failed events, of `dispatch` and `inbox`.
-#[derive(Debug, Clone)]
-pub enum EventAction<Q, E> {
-    /// Print events.
-    List(EventList<Q>),
-    /// Print one event, decoded.
-    Show {
-        /// Event id.
-        id: String,
-        /// Output format.
-        format: OutputFormat,
-    },
-    /// Make events due at once.
-    Retry(EventSelection<Q>),
-    /// Replace parts of a message.
-    Edit {
-        /// The changes.
-        edit: E,
-        /// Whether the event may be changed.
-        mode: ChangeMode,
-    },
-    /// Discard events for good.
-    Discard {
-        /// The events.
-        chosen: EventSelection<Q>,
-        /// The reason, which the table keeps.
-        reason: String,
-    },
-}
-
-/// The events to print, and the output format.
-#[derive(Debug, Clone)]
-pub struct EventList<Q> {
-    /// Filters.
-    pub query: Q,
-    /// Only events after this position.
-    pub after: Option<Position>,
-    /// Most events to print. None prints all.
-    pub limit: Option<u32>,
-    /// Output format.
-    pub format: OutputFormat,
-}
-
-/// The events to act on.
-#[derive(Debug, Clone)]
-pub struct EventSelection<Q> {
-    /// Which events.
-    pub events: SelectedEvents<Q>,
-    /// Whether they may be changed.
-    pub mode: ChangeMode,
-}
-
-/// Events by ids or by filters.
-#[derive(Debug, Clone)]
-pub enum SelectedEvents<Q> {
-    /// Events with these ids.
-    Ids(Vec<String>),
-    /// Events that match filters.
-    Matching(Q),
 }
 
 /// The changes of `dispatch edit`.

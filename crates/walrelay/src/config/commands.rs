@@ -6,6 +6,7 @@ pub(super) mod audit_and_trace;
 pub(super) mod configuration;
 pub(super) mod consumer_commands;
 pub(super) mod consumers;
+pub(super) mod event_actions;
 pub(super) mod failed_events;
 pub(super) mod replay_orders;
 pub(super) mod replays;

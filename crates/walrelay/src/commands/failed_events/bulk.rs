@@ -7,7 +7,8 @@ use tokio::time::sleep;
 use walrelay_pg_client::SqlClient;
 use walrelay_relay::shutdown::Shutdown;
 
-use super::{FailedEvent, FailedEvents, PageBegin};
+use super::event::{FailedEvent, PageBegin};
+use super::side::FailedEvents;
 use crate::commands::shared::cancellable::run_until_shutdown;
 use crate::commands::shared::consent::may_change;
 use crate::config::{ChangeMode, EventSelection, SelectedEvents};

@@ -2,8 +2,9 @@
 
 use walrelay_pg_client::SqlClient;
 
+use super::event::{FailedEvent, PageBegin};
 use super::page::table;
-use super::{FailedEvent, FailedEvents, PageBegin};
+use super::side::FailedEvents;
 use crate::config::{EventList, OutputFormat};
 use crate::error::Error;
 use crate::json_output::json_text;

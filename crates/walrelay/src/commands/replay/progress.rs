@@ -129,7 +129,7 @@ impl Progress {
         let position = self.tally.settled().max(self.start);
         let new_rows = self.tally.published() - self.published_before;
         let whole = self.goal.as_u64().saturating_sub(self.start.as_u64());
-        let done = position.min(self.goal).as_u64() - self.start.as_u64().min(position.as_u64());
+        let done = position.min(self.goal).as_u64().saturating_sub(self.start.as_u64());
         let (rows, elapsed) = (self.tally.published(), self.began.elapsed());
         Standing::new(&Figures { rows, new_rows, position, done, whole, elapsed })
     }
@@ -207,5 +207,13 @@ mod tests {
         let begun = Standing::new(&begun);
         assert!(begun.bar().contains("– left"), "{}", begun.bar());
         assert!(done.bar().contains("100 %"), "{}", done.bar());
+    }
+
+    #[test]
+    fn a_pass_that_starts_behind_its_goal_is_shown_as_done() {
+        let tally = Tally::resumed(1, Lsn::new(0x2000));
+        let pass = ReadProgress { start: Lsn::new(0x2000), goal: Lsn::new(0x1000), tally: &tally };
+        let bar = Progress::new(&pass).standing().bar();
+        assert!(bar.contains("100 %"), "{bar}");
     }
 }

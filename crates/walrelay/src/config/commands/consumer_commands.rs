@@ -9,7 +9,7 @@ use walrelay_outbox_admin::replay::DeadRows;
 use walrelay_pg_client::{ConnectConfig, QualifiedName};
 use walrelay_pubsub::Endpoint;
 
-use super::super::command::EventAction;
+use super::event_actions::EventAction;
 use crate::options::choices::{ChangeMode, Consent, OutputFormat};
 
 /// Configuration of `walrelay consumer run`.

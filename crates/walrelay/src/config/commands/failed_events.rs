@@ -3,12 +3,11 @@
 use walrelay_inbox::operator::event_commands::{InboxQuery, InboxState};
 use walrelay_outbox_store::{DispatchQuery, DispatchStatus, StateFilter};
 
-use super::super::command::{
-    DispatchConfig, DispatchEdit, EventAction, EventList, EventSelection, SelectedEvents,
-};
+use super::super::command::{DispatchConfig, DispatchEdit};
 use super::super::messages::project;
 use super::super::problem::ConfigBuilder;
 use super::consumer_commands::{InboxConfig, InboxEdit};
+use super::event_actions::{EventAction, EventList, EventSelection, SelectedEvents};
 use crate::cli::{
     DispatchActionArgs, DispatchRowsArgs, EditFileArgs, InboxActionArgs, InboxEventsArgs, PageArgs,
 };

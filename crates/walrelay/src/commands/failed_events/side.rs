@@ -1,0 +1,110 @@
+//! The operations that `dispatch` and `inbox` implement for the front end.
+
+use walrelay_pg_client::SqlClient;
+
+use super::event::{EventDetail, FailedEvent, PageBegin};
+use crate::config::ChangeMode;
+use crate::error::Error;
+
+/// One side: the rows of dispatch state, or the events of a consumer's inbox.
+pub(in crate::commands) trait FailedEvents: Sync {
+    /// Filters.
+    type Query: Clone + Sync;
+    /// The changes of an edit.
+    type Edit: Sync;
+
+    /// The noun of counts, as in `3 row(s)`.
+    const NOUN: &'static str;
+    /// Whether events have topics, or else event types.
+    const HAS_TOPICS: bool;
+    /// Why some events are not retried with the others, and the commands that fix them.
+    const NEED_EDIT: &'static str;
+
+    /// Returns a page of events in position order.
+    fn page(
+        &self,
+        client: &SqlClient,
+        query: &Self::Query,
+        behind: Option<&PageBegin>,
+        limit: u32,
+    ) -> impl Future<Output = Result<Vec<FailedEvent>, Error>>;
+
+    /// Counts the matching events.
+    fn count(
+        &self,
+        client: &SqlClient,
+        query: &Self::Query,
+    ) -> impl Future<Output = Result<u64, Error>>;
+
+    /// Limits the query to events recorded before now. New events are recorded all the time, and an
+    /// action must cover exactly those that the user agreed to.
+    fn until_now(
+        &self,
+        client: &SqlClient,
+        query: &Self::Query,
+    ) -> impl Future<Output = Result<Self::Query, Error>>;
+
+    /// Returns the query for retrying events in place of dead ones, if only dead ones match.
+    fn retrying_instead(&self, query: &Self::Query) -> Option<Self::Query>;
+
+    /// Returns the text for an empty page.
+    fn none(&self, query: &Self::Query) -> &'static str;
+
+    /// Returns lines about events that the query of `list` leaves out.
+    fn not_listed(
+        &self,
+        client: &SqlClient,
+        query: &Self::Query,
+    ) -> impl Future<Output = Result<String, Error>>;
+
+    /// Returns one event with its message.
+    fn show(
+        &self,
+        client: &SqlClient,
+        id: &str,
+    ) -> impl Future<Output = Result<EventDetail, Error>>;
+
+    /// Makes events due.
+    fn retry(
+        &self,
+        client: &mut SqlClient,
+        ids: &[String],
+    ) -> impl Future<Output = Result<u64, Error>>;
+
+    /// Discards one event.
+    fn discard_one(
+        &self,
+        client: &mut SqlClient,
+        id: &str,
+        reason: &str,
+    ) -> impl Future<Output = Result<(), Error>>;
+
+    /// Discards the events that are not finished yet.
+    fn discard(
+        &self,
+        client: &mut SqlClient,
+        ids: &[String],
+        reason: &str,
+    ) -> impl Future<Output = Result<u64, Error>>;
+
+    /// Returns whether an event is left as it is because it was finished meanwhile.
+    fn is_finished(error: &Error) -> bool;
+
+    /// Checks and makes an edit, and returns the changed attributes that describe the event. A dry
+    /// run only checks.
+    fn edit(
+        &self,
+        client: &mut SqlClient,
+        edit: &Self::Edit,
+        mode: ChangeMode,
+    ) -> impl Future<Output = Result<Edited, Error>>;
+}
+
+/// A checked edit.
+#[derive(Debug)]
+pub(in crate::commands) struct Edited {
+    /// Id of the event.
+    pub(in crate::commands) id: String,
+    /// The attributes that describe the event, and that the edit changes.
+    pub(in crate::commands) described: Vec<String>,
+}
