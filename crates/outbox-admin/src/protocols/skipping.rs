@@ -42,7 +42,7 @@ pub(super) async fn count_skipped_rows(
         skipped.transactions = skipped.transactions.max(1);
         let transaction =
             Transaction { xid: unsendable.xid, commit_lsn: unsendable.position.commit_lsn };
-        add_rows_of_tables(&mut skipped, client, (outbox, columns), transaction).await;
+        add_rows_of_tables(&mut skipped, client, outbox, columns, transaction).await;
     }
     Ok(skipped)
 }
@@ -52,7 +52,8 @@ pub(super) async fn count_skipped_rows(
 async fn add_rows_of_tables(
     skipped: &mut SkippedRows,
     client: &SqlClient,
-    (outbox, columns): (&Outbox, &ColumnNames),
+    outbox: &Outbox,
+    columns: &ColumnNames,
     transaction: Transaction,
 ) {
     let mut is_found = false;
