@@ -275,8 +275,8 @@ pub fn example() -> String {
     let mut text = String::from(
         "#:schema ./walrelay.schema.json\n\
          # Every option with its default; take the lines you need. `walrelay run --config walrelay.toml`\n\
-         # A flag beats the environment, the environment beats this file. What stands below [consumer], or the name\n\
-         # of another command, at the end of the file is for that command alone. `walrelay config` says more.\n",
+         # A flag beats the environment, the environment beats this file. An option below [consumer], or the name\n\
+         # of another command, at the end of the file, applies to that command alone.\n",
     );
     let mut heading = String::new();
     let mut written = Vec::new();

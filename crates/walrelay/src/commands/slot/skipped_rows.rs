@@ -153,12 +153,11 @@ impl SkippedRows {
         let hint = match self.rows.iter().all(|row| row.is_sendable) {
             true => {
                 "start the relay to publish them first, or name an earlier position; rows that are given up can be \
-                 published from the table: `walrelay replay start --source table --in-place --event-id ID`"
+                 published from the table: docs/operations.md, Giving rows up"
             }
             false => {
                 "the relay cannot pass a row that the server cannot send: accept the loss with --discard-rows; the \
-                 other rows can then be published from the table: `walrelay replay start --source table --in-place \
-                 --event-id ID`"
+                 other rows can then be published from the table: docs/operations.md, Giving rows up"
             }
         };
         Err(Error::Unfit { what: what.trim_end().to_owned(), hint })
