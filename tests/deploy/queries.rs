@@ -30,7 +30,7 @@ struct MonitoringFiles {
 const RELAY: MonitoringFiles = MonitoringFiles {
     rules: "deploy/prometheus/walrelay.rules.yaml",
     dashboard: "deploy/grafana/walrelay.json",
-    page: "docs/operations.md",
+    page: "docs/runbooks/README.md",
     heading: "Relay",
     prefix: "walrelay_",
     text: relay_metrics,
@@ -39,7 +39,7 @@ const RELAY: MonitoringFiles = MonitoringFiles {
 const CONSUMER: MonitoringFiles = MonitoringFiles {
     rules: "deploy/prometheus/walrelay-consumer.rules.yaml",
     dashboard: "deploy/grafana/walrelay-consumer.json",
-    page: "docs/consumer-operations.md",
+    page: "docs/runbooks/README.md",
     heading: "Consumer",
     prefix: "walrelay_inbox_",
     text: consumer_metrics,

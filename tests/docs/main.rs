@@ -45,6 +45,7 @@ const EMPTY: &[&str] = &[
     "docs/tutorials/quick-start.md",
     "docs/tutorials/your-own-postgres.md",
     FIRST_CONSUMER,
+    "docs/how-to/build/move-from-polling.md",
     "migrations/README.md",
 ];
 

@@ -3,7 +3,7 @@
 use walrelay_errors::Code;
 
 /// The page with one section for each code.
-const PAGE: &str = include_str!("../../../docs/errors.md");
+const PAGE: &str = include_str!("../../../docs/reference/errors.md");
 
 /// Returns the section of the page about a code, without the mark of its heading.
 #[must_use]

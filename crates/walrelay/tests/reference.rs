@@ -37,11 +37,11 @@ fn holds(path: &str, generate: impl FnOnce(&str) -> String) {
 
 #[test]
 fn the_page_shows_every_option_as_it_is_declared() {
-    holds("docs/configuration.md", reference::page);
-    let page = std::fs::read_to_string(format!("{ROOT}/docs/configuration.md")).unwrap();
+    holds("docs/reference/configuration.md", reference::page);
+    let page = std::fs::read_to_string(format!("{ROOT}/docs/reference/configuration.md")).unwrap();
     for heading in reference::headings() {
         let table = reference::table(heading);
-        assert!(page.contains(&table), "docs/configuration.md has no <!-- options: {heading} -->");
+        assert!(page.contains(&table), "docs/reference/configuration.md has no <!-- options: {heading} -->");
     }
 }
 
@@ -81,7 +81,7 @@ fn every_flag_is_explained_and_is_on_a_page() {
         }
         command.get_subcommands().for_each(|command| look(command, pages));
     }
-    let pages = ["docs/configuration.md", "docs/reference/cli.md"]
+    let pages = ["docs/reference/configuration.md", "docs/reference/cli.md"]
         .map(|page| std::fs::read_to_string(format!("{ROOT}/{page}")).unwrap());
     look(&cli::command(), &pages.concat());
 }
