@@ -41,7 +41,11 @@ const OPERATIONS: &str = "
            ('walrelay', 'behind', '0/1', 1, 'projects/P/topics/T', 'k', '\\x0a0178', 'retrying')";
 
 /// Pages whose first block needs an empty database, without `walrelay init`.
-const EMPTY: &[&str] = &["docs/consumer-operations.md", "migrations/README.md"];
+const EMPTY: &[&str] = &[
+    "docs/consumer-operations.md",
+    "docs/how-to/move-from-a-polling-outbox.md",
+    "migrations/README.md",
+];
 
 /// The page whose grants need the consumer's tables.
 const INBOX: &str = "migrations/README.md";
@@ -64,7 +68,7 @@ fn pages() -> Vec<(String, String)> {
             .collect::<Vec<_>>()
     };
     let mut paths: Vec<String> =
-        ["", "docs/", "migrations/"].into_iter().flat_map(in_folder).collect();
+        ["", "docs/", "docs/how-to/", "migrations/"].into_iter().flat_map(in_folder).collect();
     paths.sort_unstable();
     let text = |path: &String| fs::read_to_string(root().join(path)).expect("a readable page");
     paths

@@ -44,6 +44,7 @@ pub use commands::replay_orders::{
     AdvanceOrder, BackfillAction, BackfillConfig, BackfillOrder, Place, RecoverOrder, ReplayAction,
     ReplayConfig, ReplayOrder, ResetOrder, ResumeConfig, SkipConsent,
 };
+pub use commands::snapshots::{SnapshotConfig, SnapshotRequest, SnapshotStart, VersionedRows};
 pub use environment::{Environment, established_variables, variable};
 pub(crate) use file::{is_section, keys};
 pub use layers::{CommandLine, EffectiveValue, Refusal};

@@ -15,7 +15,7 @@ use walrelay_outbox_admin::{
     init, read_loss, read_operation, read_slot_holder, read_unchecked_database, release_operation,
     rows_at_risk, take_operation,
 };
-use walrelay_pg_client::{ConnectConfig, ServerErrorKind, SqlClient, connect_sql};
+use walrelay_pg_client::{ConnectConfig, ServerErrorKind, SqlClient, connect_sql, read_columns};
 use walrelay_pg_replication::{Failover, read_slot};
 use walrelay_pubsub::{Admin, PubsubError};
 use walrelay_relay::observe::health::Health;
@@ -132,7 +132,7 @@ async fn set_up_slot(
     convert(client, connect, options).await?;
     match config.already_there {
         ExistingRows::Left => Ok(init(client, options).await?),
-        ExistingRows::Published => {
+        ExistingRows::Published | ExistingRows::Unpublished { .. } => {
             backfill(&OperationResumer { client, connect, slot, health, stop }, config, options)
                 .await
         }
@@ -257,7 +257,8 @@ async fn backfill(
     let all_but_slot = InitOptions { making: SlotCreation::AllButSlot, ..options.clone() };
     let made = init(client, &all_but_slot).await?;
     if !is_begun {
-        recovery::begin_first(client, &options.outbox, options.failover).await?;
+        let column = unpublished_column(client, config, options).await?;
+        recovery::begin_first(client, &options.outbox, options.failover, column).await?;
     }
     let Outcome::Pending(pending) = finisher.finish().await? else {
         print("the backfill is finished: a relay has done it\n")?;
@@ -270,6 +271,26 @@ async fn backfill(
     }
     print("start the relay: it publishes them first, and then what the slot streams\n")?;
     Ok(made)
+}
+
+/// Returns the column that is null in unpublished rows, after checking that each outbox table has
+/// it.
+async fn unpublished_column(
+    client: &SqlClient,
+    config: &InitConfig,
+    options: &InitOptions,
+) -> Result<Option<String>, Error> {
+    let ExistingRows::Unpublished { column } = &config.already_there else { return Ok(None) };
+    for table in &options.outbox.tables {
+        let (_, columns) = read_columns(client, table).await?;
+        if !columns.iter().any(|found| found.name == *column) {
+            return Err(Error::Unfit {
+                what: format!("{table} has no column {column:?}, which --unpublished-column names"),
+                hint: "name the column that the old publisher sets when it has published a row",
+            });
+        }
+    }
+    Ok(Some(column.clone()))
 }
 
 /// Cancels a recovery, because the operator accepted the loss: the relay publishes no more rows

@@ -17,6 +17,7 @@ use super::commands::consumer_commands::{ConsumeConfig, ConsumerConfig, InboxCon
 use super::commands::replay_orders::{
     AdvanceOrder, BackfillConfig, Place, RecoverOrder, ReplayConfig, ResetOrder, ResumeConfig,
 };
+use super::commands::snapshots::SnapshotConfig;
 use super::layers::EffectiveValue;
 use crate::options::choices::{ChangeMode, Consent, LogFormat, OnSlotLost, OutputFormat, Shell};
 
@@ -44,6 +45,7 @@ pub enum Command {
     Audit(Box<AuditConfig>),
     Trace(Box<TraceConfig>),
     Emit(EmitConfig),
+    Snapshot(Box<SnapshotConfig>),
     Tail(Box<TailConfig>),
     Emulator(EmulatorConfig),
     Demo(DemoConfig),
@@ -157,12 +159,17 @@ pub struct InitConfig {
 }
 
 /// The treatment of rows that are in the table before the slot exists.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExistingRows {
     /// The relay does not publish them.
     Left,
     /// The relay publishes them before every row that the slot streams.
     Published,
+    /// The relay publishes those that another publisher has not published yet.
+    Unpublished {
+        /// Column that is null in unpublished rows.
+        column: String,
+    },
 }
 
 /// The topics that `init` creates.
@@ -468,6 +475,8 @@ pub struct EmitConfig {
     pub event_type: String,
     /// The payload.
     pub payload: serde_json::Value,
+    /// The idempotency key.
+    pub idempotency_key: Option<String>,
     /// Output format.
     pub format: OutputFormat,
 }

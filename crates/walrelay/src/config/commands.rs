@@ -9,3 +9,4 @@ pub(super) mod consumers;
 pub(super) mod inbox;
 pub(super) mod replay_orders;
 pub(super) mod replays;
+pub(super) mod snapshots;
