@@ -1,5 +1,5 @@
--- Functions that write events from SQL: app_outbox_emit assigns versions, and app_outbox_capture is
--- a trigger that writes events.
+-- Functions that write events from SQL: app_outbox_emit assigns versions, app_outbox_emit_once also
+-- takes an idempotency key, and app_outbox_capture is a trigger that writes events.
 --
 -- A single statement, so it is atomic under psql, `supabase db push` and `walrelay init`. Safe to
 -- run again: existing objects stay unchanged. If the outbox has other columns than
@@ -8,6 +8,9 @@ DO $walrelay$
 DECLARE
   web_role text;
   function text;
+  relation text;
+  payload_type text;
+  messages CONSTANT text := current_setting('client_min_messages');
 BEGIN
   -- Concurrent runs wait for each other. The second run then finds every object in place.
   PERFORM pg_advisory_xact_lock(hashtextextended('walrelay migrations', 0));
@@ -20,13 +23,18 @@ BEGIN
      WHERE a.attrelid = 'public.app_outbox'::regclass AND NOT a.attisdropped
        AND (a.attname, a.atttypid) IN (
          ('aggregatetype', 'text'::regtype), ('aggregateid', 'text'::regtype), ('event_type', 'text'::regtype),
-         ('version', 'bigint'::regtype), ('schema_version', 'int'::regtype), ('payload', 'jsonb'::regtype),
-         ('headers', 'jsonb'::regtype))) < 7
+         ('id', 'uuid'::regtype), ('version', 'bigint'::regtype), ('schema_version', 'int'::regtype),
+         ('payload', 'jsonb'::regtype), ('payload', 'json'::regtype), ('payload', 'text'::regtype),
+         ('payload', 'bytea'::regtype), ('headers', 'jsonb'::regtype))) < 8
   THEN
     RAISE NOTICE '% has columns of its own: app_outbox_emit and app_outbox_capture are left out',
       'public.app_outbox'::regclass;
     RETURN;
   END IF;
+  SELECT a.atttypid::regtype INTO payload_type FROM pg_catalog.pg_attribute AS a
+   WHERE a.attrelid = 'public.app_outbox'::regclass AND a.attname = 'payload';
+  -- Each use of %TYPE below would raise a notice.
+  PERFORM set_config('client_min_messages', 'warning', true);
 
   CREATE TABLE public.app_outbox_aggregate ( -- one row per aggregate: its lock, and its last version
     aggregatetype text   COLLATE "C" NOT NULL,
@@ -37,6 +45,35 @@ BEGIN
 
   ALTER TABLE public.app_outbox_aggregate ENABLE ROW LEVEL SECURITY;
 
+  CREATE TABLE public.app_outbox_key ( -- the event of each idempotency key
+    idempotency_key text        COLLATE "C" NOT NULL,
+    event_id        uuid        NOT NULL,
+    aggregatetype   text        NOT NULL,
+    aggregateid     text        NOT NULL,
+    event_type      text        NOT NULL,
+    version         bigint      NOT NULL,
+    created_at      timestamptz NOT NULL DEFAULT now(),
+    CONSTRAINT app_outbox_key_pkey PRIMARY KEY (idempotency_key)
+  );
+
+  -- For deleting old keys. Rows are appended in time order, so the index stays tiny.
+  CREATE INDEX ON public.app_outbox_key USING brin (created_at);
+
+  ALTER TABLE public.app_outbox_key ENABLE ROW LEVEL SECURITY;
+
+  -- The size of a payload, and a document as a payload. Both have one form per payload type. Their
+  -- bodies are expressions, so the planner replaces a call by the body.
+  EXECUTE format(
+    'CREATE FUNCTION %s(payload %s) RETURNS int LANGUAGE sql STABLE AS %L',
+    'public.app_outbox_payload_bytes', payload_type,
+    CASE payload_type WHEN 'bytea' THEN 'SELECT pg_catalog.octet_length($1)'
+                      ELSE 'SELECT pg_catalog.octet_length($1::pg_catalog.text)' END);
+  EXECUTE format(
+    'CREATE FUNCTION %s(document jsonb) RETURNS %s LANGUAGE sql STABLE AS %L',
+    'public.app_outbox_payload', payload_type,
+    CASE payload_type WHEN 'bytea' THEN 'SELECT pg_catalog.convert_to($1::pg_catalog.text, ''UTF8'')'
+                      ELSE format('SELECT $1::pg_catalog.%s', payload_type) END);
+
   -- Writes one event and returns its version, which is the aggregate's last version plus one.
   -- Versions have no gaps, because the aggregate's row stays locked until the transaction ends. If
   -- expected_version is given, the function refuses an aggregate at another version. The value 0
@@ -45,7 +82,7 @@ BEGIN
   -- A transaction that emits for several aggregates must use the same order everywhere, for example
   -- by type and id. Otherwise two such transactions deadlock.
   CREATE FUNCTION public.app_outbox_emit(
-    aggregatetype text, aggregateid text, event_type text, payload jsonb,
+    aggregatetype text, aggregateid text, event_type text, payload public.app_outbox.payload%TYPE,
     expected_version bigint DEFAULT NULL, headers jsonb DEFAULT NULL, schema_version int DEFAULT 1)
     RETURNS bigint
     LANGUAGE plpgsql
@@ -65,9 +102,9 @@ BEGIN
           coalesce(octet_length(aggregateid), 0)
         USING ERRCODE = 'invalid_parameter_value', HINT = 'It is the ordering key of the message.';
     END IF;
-    IF octet_length(payload::text) > payload_bytes_max THEN
-      RAISE EXCEPTION 'a payload of % bytes: a message has room for %', octet_length(payload::text),
-          payload_bytes_max
+    IF public.app_outbox_payload_bytes(payload) > payload_bytes_max THEN
+      RAISE EXCEPTION 'a payload of % bytes: a message has room for %',
+          public.app_outbox_payload_bytes(payload), payload_bytes_max
         USING ERRCODE = 'program_limit_exceeded',
               HINT = 'Store the bulk elsewhere, and let the event say where.';
     END IF;
@@ -88,6 +125,94 @@ BEGIN
     RETURN new_version;
   END
   $emit$;
+
+  -- Writes one event per idempotency key. A later call with the same key returns the first event
+  -- and writes nothing: is_new is false. The caller must then roll its own change back, because
+  -- the first call has made that change. The key of another aggregate or event type is an error.
+  --
+  -- The checks of app_outbox_emit are repeated here, because a nested definer function costs a
+  -- third of the whole call.
+  CREATE FUNCTION public.app_outbox_emit_once(
+    aggregatetype text, aggregateid text, event_type text, payload public.app_outbox.payload%TYPE,
+    idempotency_key text, expected_version bigint DEFAULT NULL, headers jsonb DEFAULT NULL,
+    schema_version int DEFAULT 1,
+    OUT event_id uuid, OUT version bigint, OUT is_new boolean)
+    LANGUAGE plpgsql
+    SECURITY DEFINER
+    SET search_path = pg_catalog, pg_temp -- last: named nowhere, a temporary type called text comes first
+  AS $once$
+  #variable_conflict use_variable
+  DECLARE
+    key_bytes_max CONSTANT int := 1024;
+    payload_bytes_max CONSTANT int := 9850000;
+    known record;
+    last_version bigint;
+  BEGIN
+    IF idempotency_key IS NULL OR idempotency_key = '' OR octet_length(idempotency_key) > key_bytes_max THEN
+      RAISE EXCEPTION 'an idempotency key has 1 to % bytes, this one has %', key_bytes_max,
+          coalesce(octet_length(idempotency_key), 0)
+        USING ERRCODE = 'invalid_parameter_value', HINT = 'Use the id of the request or command.';
+    END IF;
+    IF aggregateid IS NULL OR aggregateid = '' OR octet_length(aggregateid) > key_bytes_max THEN
+      RAISE EXCEPTION 'an aggregate id has 1 to % bytes, this one has %', key_bytes_max,
+          coalesce(octet_length(aggregateid), 0)
+        USING ERRCODE = 'invalid_parameter_value', HINT = 'It is the ordering key of the message.';
+    END IF;
+    IF public.app_outbox_payload_bytes(payload) > payload_bytes_max THEN
+      RAISE EXCEPTION 'a payload of % bytes: a message has room for %',
+          public.app_outbox_payload_bytes(payload), payload_bytes_max
+        USING ERRCODE = 'program_limit_exceeded',
+              HINT = 'Store the bulk elsewhere, and let the event say where.';
+    END IF;
+
+    event_id := gen_random_uuid();
+    LOOP
+      -- Before the check of expected_version, which a repeat of the first call would fail.
+      SELECT k.event_id, k.version, k.aggregatetype, k.aggregateid, k.event_type INTO known
+        FROM public.app_outbox_key AS k WHERE k.idempotency_key = idempotency_key;
+      IF FOUND THEN
+        IF (known.aggregatetype, known.aggregateid, known.event_type)
+            IS DISTINCT FROM (aggregatetype, aggregateid, event_type) THEN
+          RAISE EXCEPTION 'idempotency key % belongs to event % of % %', quote_literal(idempotency_key),
+              known.event_type, known.aggregatetype, known.aggregateid
+            USING ERRCODE = 'unique_violation', HINT = 'Use one key for one event.';
+        END IF;
+        event_id := known.event_id;
+        version := known.version;
+        is_new := false;
+        RETURN;
+      END IF;
+
+      -- The aggregate first, and then the key: the other order deadlocks with app_outbox_emit.
+      SELECT a.version INTO last_version FROM public.app_outbox_aggregate AS a
+       WHERE a.aggregatetype = aggregatetype AND a.aggregateid = aggregateid FOR NO KEY UPDATE;
+      IF NOT FOUND THEN
+        INSERT INTO public.app_outbox_aggregate (aggregatetype, aggregateid, version)
+          VALUES (aggregatetype, aggregateid, 0) ON CONFLICT DO NOTHING;
+        CONTINUE;
+      END IF;
+
+      version := last_version + 1;
+      INSERT INTO public.app_outbox_key (
+          idempotency_key, event_id, aggregatetype, aggregateid, event_type, version)
+        VALUES (idempotency_key, event_id, aggregatetype, aggregateid, event_type, version)
+        ON CONFLICT DO NOTHING;
+      EXIT WHEN FOUND;
+    END LOOP;
+
+    IF last_version <> expected_version THEN
+      -- PostgREST, and therefore Supabase, returns PT409 as HTTP status 409.
+      RAISE EXCEPTION '% % is at version %, not %', aggregatetype, aggregateid, last_version, expected_version
+        USING ERRCODE = 'PT409', HINT = 'Somebody else has changed it meanwhile: read it again.';
+    END IF;
+    UPDATE public.app_outbox_aggregate AS a SET version = version
+     WHERE a.aggregatetype = aggregatetype AND a.aggregateid = aggregateid;
+    INSERT INTO public.app_outbox (
+        id, aggregatetype, aggregateid, event_type, version, schema_version, payload, headers)
+      VALUES (event_id, aggregatetype, aggregateid, event_type, version, schema_version, payload, headers);
+    is_new := true;
+  END
+  $once$;
 
   -- A row trigger that writes the event inserted, updated or deleted for a plain INSERT, UPDATE or
   -- DELETE. The payload is the row. The arguments are the aggregate's type, its id column, and the
@@ -150,18 +275,18 @@ BEGIN
       -- Two aggregates are locked in sorted order, as everywhere, so that no two transactions
       -- deadlock.
       IF old_id < new_id COLLATE "C" THEN
-        PERFORM public.app_outbox_emit(aggregatetype, old_id, 'deleted', old_row);
+        PERFORM public.app_outbox_emit(aggregatetype, old_id, 'deleted', public.app_outbox_payload(old_row));
       END IF;
-      PERFORM public.app_outbox_emit(aggregatetype, new_id, 'inserted', new_row);
+      PERFORM public.app_outbox_emit(aggregatetype, new_id, 'inserted', public.app_outbox_payload(new_row));
       IF old_id > new_id COLLATE "C" THEN
-        PERFORM public.app_outbox_emit(aggregatetype, old_id, 'deleted', old_row);
+        PERFORM public.app_outbox_emit(aggregatetype, old_id, 'deleted', public.app_outbox_payload(old_row));
       END IF;
     ELSIF TG_OP <> 'UPDATE' THEN
       PERFORM public.app_outbox_emit(
         aggregatetype, coalesce(new_id, old_id), CASE TG_OP WHEN 'INSERT' THEN 'inserted' ELSE 'deleted' END,
-        coalesce(new_row, old_row));
+        public.app_outbox_payload(coalesce(new_row, old_row)));
     ELSIF new_row <> old_row THEN
-      PERFORM public.app_outbox_emit(aggregatetype, new_id, 'updated', new_row);
+      PERFORM public.app_outbox_emit(aggregatetype, new_id, 'updated', public.app_outbox_payload(new_row));
     END IF;
     RETURN NULL;
   END
@@ -205,15 +330,18 @@ BEGIN
 
   -- On Supabase, the internet reaches the schema public through these two roles. Default privileges
   -- have just granted them all privileges on the new objects.
-  REVOKE ALL ON TABLE public.app_outbox_aggregate FROM PUBLIC;
-  FOR web_role IN
-    SELECT rolname FROM pg_catalog.pg_roles WHERE rolname IN ('anon', 'authenticated')
-  LOOP
-    EXECUTE format('REVOKE ALL ON TABLE %s FROM %I', 'public.app_outbox_aggregate'::regclass, web_role);
+  FOREACH relation IN ARRAY ARRAY['public.app_outbox_aggregate', 'public.app_outbox_key'] LOOP
+    EXECUTE format('REVOKE ALL ON TABLE %s FROM PUBLIC', relation);
+    FOR web_role IN
+      SELECT rolname FROM pg_catalog.pg_roles WHERE rolname IN ('anon', 'authenticated')
+    LOOP
+      EXECUTE format('REVOKE ALL ON TABLE %s FROM %I', relation, web_role);
+    END LOOP;
   END LOOP;
   FOR function IN
     SELECT p.oid::regprocedure FROM pg_catalog.pg_proc AS p
-     WHERE p.proname IN ('app_outbox_emit', 'app_outbox_capture')
+     WHERE p.proname IN ('app_outbox_emit', 'app_outbox_emit_once', 'app_outbox_capture',
+                         'app_outbox_payload', 'app_outbox_payload_bytes')
        AND p.pronamespace = (
          SELECT c.relnamespace FROM pg_catalog.pg_class AS c WHERE c.oid = 'public.app_outbox_aggregate'::regclass)
   LOOP
@@ -224,5 +352,6 @@ BEGIN
       EXECUTE format('REVOKE ALL ON FUNCTION %s FROM %I', function, web_role);
     END LOOP;
   END LOOP;
+  PERFORM set_config('client_min_messages', messages, true);
 END
 $walrelay$;

@@ -11,6 +11,7 @@ mod dispatch;
 mod failing_keys;
 mod first_start;
 mod gaps;
+mod getting_in;
 mod handlers;
 mod health;
 mod hot_keys;

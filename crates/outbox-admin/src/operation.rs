@@ -39,6 +39,8 @@ pub struct SlotRecovery {
     pub failover: Failover,
     /// The rows that are known to be settled.
     pub bound: SettledBound,
+    /// Column that is null in unpublished rows. Only these rows are published from the table.
+    pub unpublished_column: Option<String>,
     /// Set once the new slot exists, which fixes the rows that it does not stream.
     pub filling: Option<Filling>,
 }
@@ -236,7 +238,14 @@ pub async fn read_operation(
                 .zip(text("snapshot"))
                 .map(|(consistent_point, snapshot)| Filling { consistent_point, snapshot });
             text("id").zip(bound).map(|(id, bound)| {
-                SlotOperation::Recovery(SlotRecovery { id, failover, bound, filling })
+                let unpublished_column = text("unpublished_column");
+                SlotOperation::Recovery(SlotRecovery {
+                    id,
+                    failover,
+                    bound,
+                    unpublished_column,
+                    filling,
+                })
             })
         }
         Some("upgrade") => {
@@ -389,6 +398,7 @@ pub async fn begin_backfill(
                 (&timeline_column(timeline)?, Type::INT4),
                 (&bound, Type::TEXT),
                 (&since, Type::TIMESTAMPTZ),
+                (&recovery.unpublished_column, Type::TEXT),
             ],
         )
         .await

@@ -223,6 +223,7 @@ async fn rows_that_another_server_recorded_are_before_every_position_of_this_one
         id: "1".to_owned(),
         failover: Failover::No,
         bound: SettledBound::Since(std::time::SystemTime::now()),
+        unpublished_column: None,
         filling: None,
     };
     let here = |id| (id, 1);

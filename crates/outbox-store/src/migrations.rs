@@ -13,12 +13,16 @@ const APP_OUTBOX: &str = include_str!("../../../migrations/0001_app_outbox.sql")
 const DISPATCH: &str = include_str!("../../../migrations/0002_dispatch.sql");
 const PRODUCER: &str = include_str!("../../../migrations/0003_producer.sql");
 const REPLAY: &str = include_str!("../../../migrations/0004_replay.sql");
+const SNAPSHOT: &str = include_str!("../../../migrations/0005_snapshot.sql");
 
 /// The tables the relay keeps for itself, in the order they are created.
 pub const RELAY_TABLES: [&str; 3] = ["app_outbox_dispatch", "app_outbox_relay", "app_outbox_hold"];
 
 /// The additional tables of a replay. A relay works without them.
 pub const REPLAY_TABLES: [&str; 2] = ["app_outbox_relay_time", "app_outbox_replay"];
+
+/// The tables of the producer's functions, in the schema of the outbox.
+const PRODUCER_TABLES: [&str; 2] = ["app_outbox_aggregate", "app_outbox_key"];
 
 /// One file, rendered for one table.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,17 +50,21 @@ pub fn migrations(outbox_tables: &[QualifiedName]) -> Vec<Migration> {
     };
     // The functions are named after the outbox, and are in its schema.
     let producers = outbox_tables.iter().filter(|table| table.table() == "app_outbox");
-    let producers = producers.map(|table| Migration {
-        file: "0003_producer.sql",
-        tables: vec![QualifiedName::new(table.schema(), "app_outbox_aggregate")],
-        sql: render_producer(table),
-    });
+    let of_producers = |file, names: &'static [&str], text| {
+        producers.clone().map(move |table| Migration {
+            file,
+            tables: names.iter().map(|name| QualifiedName::new(table.schema(), *name)).collect(),
+            sql: render_producer(text, table),
+        })
+    };
+    let emitting = of_producers("0003_producer.sql", &PRODUCER_TABLES, PRODUCER);
+    let snapshots = of_producers("0005_snapshot.sql", &["app_outbox_snapshot"], SNAPSHOT);
     let replay = Migration {
         file: "0004_replay.sql",
         tables: REPLAY_TABLES.map(|table| QualifiedName::new("public", table)).into(),
         sql: REPLAY.to_owned(),
     };
-    outboxes.chain([dispatch]).chain(producers).chain([replay]).collect()
+    outboxes.chain([dispatch]).chain(emitting).chain([replay]).chain(snapshots).collect()
 }
 
 /// Returns the tables that the migrations create in `public`, without the outbox.
@@ -95,19 +103,23 @@ fn render_outbox(table: &QualifiedName) -> String {
     replace_each(APP_OUTBOX, &replacements)
 }
 
-/// Renders the producer's functions for the outbox of another schema.
-fn render_producer(table: &QualifiedName) -> String {
+/// Renders a file of the producer's functions for the outbox of another schema.
+fn render_producer(text: &str, table: &QualifiedName) -> String {
     let schema = quote_identifier(table.schema());
     let literal = |name: &str| quote_literal(&format!("{schema}.{name}"));
     // Longest first, because each text contains the next.
     let replacements = [
         ("'public.app_outbox_aggregate'", literal("app_outbox_aggregate")),
+        ("'public.app_outbox_key'", literal("app_outbox_key")),
+        ("'public.app_outbox_payload_bytes'", literal("app_outbox_payload_bytes")),
+        ("'public.app_outbox_payload'", literal("app_outbox_payload")),
+        ("'public.app_outbox_snapshot'", literal("app_outbox_snapshot")),
         ("'public.app_outbox_capture()'", literal("app_outbox_capture()")),
         ("'public.app_outbox'", quote_literal(&table.to_string())),
         ("public.app_outbox_", format!("{schema}.app_outbox_")),
         ("public.app_outbox", table.to_string()),
     ];
-    replace_each(PRODUCER, &replacements)
+    replace_each(text, &replacements)
 }
 
 /// Replaces the first matching text at each place. Inserted text is not replaced again.
@@ -134,7 +146,8 @@ mod tests {
     fn the_default_table_renders_to_the_file_itself() {
         let default = QualifiedName::new("public", "app_outbox");
         assert_eq!(render_outbox(&default), APP_OUTBOX);
-        assert_eq!(render_producer(&default), PRODUCER);
+        assert_eq!(render_producer(PRODUCER, &default), PRODUCER);
+        assert_eq!(render_producer(SNAPSHOT, &default), SNAPSHOT);
     }
 
     #[test]
@@ -142,8 +155,12 @@ mod tests {
         let sql = render_outbox(&QualifiedName::new("billing", "events"));
         assert!(!sql.contains("public.app_outbox"), "{sql}");
         assert!(sql.contains("CREATE TABLE billing.events ("), "{sql}");
-        let producer = render_producer(&QualifiedName::new("billing", "app_outbox"));
-        assert!(!producer.contains("public.app_outbox"), "{producer}");
+        let billing = QualifiedName::new("billing", "app_outbox");
+        for text in [PRODUCER, SNAPSHOT] {
+            let rendered = render_producer(text, &billing);
+            assert!(!rendered.contains("public.app_outbox"), "{rendered}");
+        }
+        let producer = render_producer(PRODUCER, &billing);
         assert!(producer.contains("CREATE TABLE billing.app_outbox_aggregate ("), "{producer}");
     }
 }

@@ -17,6 +17,7 @@ mod proof;
 mod rebuild;
 mod replay;
 mod slot;
+mod snapshot;
 mod upgrade;
 
 use std::net::SocketAddr;
@@ -36,6 +37,7 @@ pub use proof::*;
 pub use rebuild::*;
 pub use replay::*;
 pub use slot::*;
+pub use snapshot::*;
 pub use upgrade::*;
 
 use crate::options::choices::{ChangeMode, ChangeOptions, Shell};
@@ -250,6 +252,15 @@ pub enum CommandArgs {
     /// Prints the version of the event within its aggregate and the event id. The id needs SELECT on the outbox table.
     #[command(after_help = "Example:\n  walrelay emit order A-1 OrderPlaced '{\"total\": 42}'")]
     Emit(EmitArgs),
+    /// Write one event for each existing row of a business table.
+    ///
+    /// Calls the function app_outbox_snapshot until it has read the table, in the order of the id column, while the
+    /// application keeps writing. Rows whose aggregate has events already are skipped. If the command is interrupted,
+    /// run it again: it continues.
+    #[command(after_help = "Examples:\n  \
+        walrelay snapshot customers --aggregate-type customer --aggregate-id id --dry-run\n  \
+        walrelay snapshot customers --aggregate-type customer --aggregate-id id --columns name --rate 2000 --yes")]
+    Snapshot(SnapshotArgs),
     /// Print the messages of a topic as they arrive.
     ///
     /// Creates a subscription of its own, and deletes it at the end. If the command is killed, Pub/Sub deletes the
@@ -355,6 +366,10 @@ pub struct InitArgs {
     /// Rows that are in the table before there is a slot are published too, by `walrelay run`, first of all.
     #[arg(long, conflicts_with = "accept_loss")]
     pub backfill: bool,
+    /// With --backfill: publish only rows in which this column is null, as in `published_at`. Stop the old publisher
+    /// first.
+    #[arg(long, value_name = "COLUMN", requires = "backfill")]
+    pub unpublished_column: Option<String>,
     #[command(flatten)]
     pub output: OutputOptions,
     #[command(flatten)]

@@ -31,7 +31,7 @@ pub use build::Config;
 pub use command::{
     AnchorAction, AnchorConfig, AuditConfig, CheckConfig, Command, ConfigAction, CreateTopics,
     DatabaseConfig, DemoConfig, DemoOutput, DispatchConfig, DispatchEdit, EmitConfig,
-    EmulatorConfig, ExistingRows, InboxPlace, InitConfig, LogConfig, PruneConfig,
+    EmulatorConfig, InboxPlace, InitConfig, LogConfig, PruneConfig,
     ReplayRecordAction, ReplayRecordConfig, ReshardConfig, RunConfig, SlotAction, SlotConfig,
     SlotKind, StatusConfig, TailConfig, TraceConfig, UpgradeAction, UpgradeConfig,
 };
@@ -43,6 +43,7 @@ pub use commands::event_actions::{EventAction, EventList, EventSelection, Select
 pub use commands::replay_orders::{
     AdvanceOrder, Place, RecoverOrder, ReplayAction, ReplayConfig, ResetOrder,
 };
+pub use commands::snapshots::{SnapshotConfig, SnapshotRequest, SnapshotStart, VersionedRows};
 pub use environment::{Environment, established_variables, variable};
 pub(crate) use file::{is_section, keys};
 pub use layers::{CommandLine, EffectiveValue, Refusal};

@@ -17,6 +17,10 @@ pub(crate) fn fix_of(error: &ProtocolError) -> Option<String> {
         E::ReplayToBePublished { id, .. } => {
             format!("let the relay publish them, or take them back: `walrelay replay cancel {id}`")
         }
+        E::UnpublishedColumnMissing { .. } => {
+            "name the column that the other publisher sets when it has published a row: --unpublished-column"
+                .to_owned()
+        }
         E::Reshard(refusal) => reshard(*refusal).to_owned(),
         E::DropLosesRows { rows, .. } => format!(
             "start the relay to publish them first, or accept the loss: --discard-rows {rows}"

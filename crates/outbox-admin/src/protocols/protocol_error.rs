@@ -140,6 +140,9 @@ pub enum ProtocolError {
     /// The topic does not exist. Nothing was begun.
     #[error("topic {topic} does not exist")]
     TopicMissing { topic: String },
+    /// A table lacks the column that is null in unpublished rows.
+    #[error("{table} has no column {column:?} that is null in unpublished rows")]
+    UnpublishedColumnMissing { table: String, column: String },
     /// The role may not delete rows.
     #[error("delete old rows of {table}")]
     PruneDenied { table: String, source: Box<PgError> },
@@ -172,7 +175,8 @@ impl Coded for ProtocolError {
             Self::PublicationMissing { .. } => Code::PublicationMissing,
             Self::TopicMissing { .. } => Code::TopicNotFound,
             Self::PruneDenied { .. } => Code::PrunePermissionMissing,
-            Self::KeysPaused { .. }
+            Self::UnpublishedColumnMissing { .. }
+            | Self::KeysPaused { .. }
             | Self::ReplayUnfinished { .. }
             | Self::ReplayReadsTable { .. }
             | Self::ReplayNeedsAnchor { .. }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 use walrelay_core::ColumnNames;
-use walrelay_pg_client::SqlClient;
+use walrelay_pg_client::{SqlClient, read_columns};
 use walrelay_pg_replication::{Failover, read_slot};
 use walrelay_relay::observe::health::Health;
 
@@ -25,12 +25,17 @@ use crate::rows::encoding::read_unchecked_database;
 use crate::slot_holder::{describe_unfinished, read_slot_holder};
 
 /// The treatment of rows that are in the table before the slot exists.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExistingRows {
     /// The relay does not publish them.
     Left,
     /// The relay publishes them before every row that the slot streams.
     Published,
+    /// The relay publishes those that another publisher has not published yet.
+    Unpublished {
+        /// Column that is null in unpublished rows.
+        column: String,
+    },
 }
 
 /// Sets up the outbox: each shard, or the unsharded outbox. Reports each object once.
@@ -42,7 +47,7 @@ pub enum ExistingRows {
 pub async fn set_up<O: Operator>(
     session: &AdminSession<'_, O>,
     shards: &[InitOptions],
-    existing_rows: ExistingRows,
+    existing_rows: &ExistingRows,
     columns: &ColumnNames,
 ) -> Result<InitReport, ProtocolError> {
     let mut all = InitReport::default();
@@ -85,7 +90,7 @@ impl<O: Operator> SlotSetUp<'_, O> {
 
     async fn run(
         &self,
-        existing_rows: ExistingRows,
+        existing_rows: &ExistingRows,
         columns: &ColumnNames,
     ) -> Result<InitReport, ProtocolError> {
         let Self { session, options } = self;
@@ -98,7 +103,8 @@ impl<O: Operator> SlotSetUp<'_, O> {
         self.convert().await?;
         match existing_rows {
             ExistingRows::Left => Ok(init(session.client, options).await?),
-            ExistingRows::Published => self.backfill(columns).await,
+            ExistingRows::Published => self.backfill(None, columns).await,
+            ExistingRows::Unpublished { column } => self.backfill(Some(column), columns).await,
         }
     }
 
@@ -202,7 +208,11 @@ impl<O: Operator> SlotSetUp<'_, O> {
 
     /// Creates the slot together with a snapshot of the existing rows. If an earlier run began the
     /// backfill, this run only does the missing steps.
-    async fn backfill(&self, columns: &ColumnNames) -> Result<InitReport, ProtocolError> {
+    async fn backfill(
+        &self,
+        unpublished_column: Option<&str>,
+        columns: &ColumnNames,
+    ) -> Result<InitReport, ProtocolError> {
         let Self { session, options } = self;
         let (client, slot) = (session.client, self.slot());
         let is_begun = is_backfill_begun(client, slot).await?;
@@ -212,7 +222,9 @@ impl<O: Operator> SlotSetUp<'_, O> {
         let all_but_slot = InitOptions { making: SlotCreation::AllButSlot, ..(*options).clone() };
         let made = init(client, &all_but_slot).await?;
         if !is_begun {
-            recovery::begin_first(client, &options.outbox, options.failover).await?;
+            self.check_unpublished_column(unpublished_column).await?;
+            let column = unpublished_column.map(ToOwned::to_owned);
+            recovery::begin_first(client, &options.outbox, options.failover, column).await?;
         }
         let Outcome::Pending(operation) = session.resumer(slot, &Health::new()).finish().await?
         else {
@@ -223,6 +235,19 @@ impl<O: Operator> SlotSetUp<'_, O> {
         let slot = slot.to_owned();
         session.report(&Step::RowsLeftToRelay { slot, operation, rows, is_earlier: is_begun })?;
         Ok(made)
+    }
+
+    /// Checks that each outbox table has the column that is null in unpublished rows.
+    async fn check_unpublished_column(&self, column: Option<&str>) -> Result<(), ProtocolError> {
+        let Some(column) = column else { return Ok(()) };
+        for table in &self.options.outbox.tables {
+            let (_, columns) = read_columns(self.session.client, table).await?;
+            if !columns.iter().any(|found| found.name == column) {
+                let (table, column) = (table.to_string(), column.to_owned());
+                return Err(ProtocolError::UnpublishedColumnMissing { table, column });
+            }
+        }
+        Ok(())
     }
 }
 

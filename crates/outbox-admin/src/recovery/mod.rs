@@ -203,7 +203,8 @@ async fn bound_on_other_server(
 }
 
 /// Records that a slot is created for the first time, and that existing rows are to be published.
-/// Returns false if the slot already has a record.
+/// Returns false if the slot already has a record. `unpublished_column` is null in the rows to
+/// publish, and `None` publishes all rows.
 ///
 /// # Errors
 ///
@@ -212,10 +213,11 @@ pub async fn begin_first(
     client: &SqlClient,
     outbox: &Outbox,
     failover: Failover,
+    unpublished_column: Option<String>,
 ) -> Result<bool, RelayError> {
     let slot = &outbox.slot;
-    let recovery =
-        SlotRecovery { failover, ..recovery(client, outbox, SettledBound::Nothing).await? };
+    let recovery = recovery(client, outbox, SettledBound::Nothing).await?;
+    let recovery = SlotRecovery { failover, unpublished_column, ..recovery };
     let here = read_recorded_system_identifier(client, slot).await.map_err(RelayError::survey)?;
     let server = read_server_identity(client).await.map_err(RelayError::survey)?;
     let whose = (here.as_str(), server.timeline);
@@ -241,7 +243,7 @@ async fn recovery(
         Some(false) | None => Failover::No,
     };
     let id = format!("{:08x}", random_seed() & u64::from(u32::MAX));
-    Ok(SlotRecovery { id, failover, bound, filling: None })
+    Ok(SlotRecovery { id, failover, bound, unpublished_column: None, filling: None })
 }
 
 /// Returns the unsettled rows of a recovery whose slot is created.
@@ -259,7 +261,10 @@ pub async fn rest(
         (Some(SlotOperation::Recovery(recovery)), Some(row)) => {
             let Some(filling) = recovery.filling.clone() else { return Ok(None) };
             let settled = match recovery.bound {
-                SettledBound::Nothing => SettledRows::None,
+                SettledBound::Nothing => match recovery.unpublished_column.clone() {
+                    Some(column) => SettledRows::NotNull { column },
+                    None => SettledRows::None,
+                },
                 SettledBound::Horizon => SettledRows::Below(row.settled_xid),
                 SettledBound::Since(since) => {
                     SettledRows::Before(PgTimestamp::from_system_time(since))

@@ -65,6 +65,11 @@ pub enum SettledRows {
     Below(u64),
     /// Rows of events before this time.
     Before(PgTimestamp),
+    /// Rows that another publisher has marked in this column.
+    NotNull {
+        /// Name of the column, which is null in unpublished rows.
+        column: String,
+    },
 }
 
 /// An outbox table, described as in the stream.
@@ -149,7 +154,7 @@ impl UnsettledRows {
         );
         // A frozen row may show any transaction id, or the frozen id.
         let seen_or_frozen = format!("(t.xmin::text::bigint < 3 OR age(t.xmin) < 0 OR {seen})");
-        Ok(match self.settled {
+        Ok(match &self.settled {
             SettledRows::None => seen_or_frozen,
             SettledRows::Below(xid) => {
                 format!("age(t.xmin) BETWEEN 0 AND age('{xid}'::xid8::xid) AND {seen}")
@@ -163,6 +168,9 @@ impl UnsettledRows {
                     "timestamptz '2000-01-01 00:00:00+00' + interval '1 microsecond' * {micros}"
                 );
                 format!("t.{column} >= {first} AND {seen_or_frozen}")
+            }
+            SettledRows::NotNull { column } => {
+                format!("t.{} IS NULL AND {seen_or_frozen}", quote_identifier(column))
             }
         })
     }

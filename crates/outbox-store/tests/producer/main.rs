@@ -3,6 +3,9 @@
 
 mod capturing;
 mod emitting;
+mod once;
+mod payload_types;
+mod snapshots;
 #[path = "../support/mod.rs"]
 #[expect(dead_code, reason = "each test binary uses a part of it")]
 mod support;

@@ -24,6 +24,9 @@ pub struct EmitArgs {
     /// Payload as JSON.
     #[arg(value_name = "JSON", default_value = "{}", value_parser = json)]
     pub payload: String,
+    /// Write the event only if no event has this key. If one has, print that event.
+    #[arg(long, value_name = "KEY")]
+    pub idempotency_key: Option<String>,
     #[command(flatten)]
     pub output: OutputOptions,
     #[command(flatten)]

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::json;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::types::Type;
+use tokio_postgres::types::{ToSql, Type};
 use walrelay_outbox_admin::AdminError;
 use walrelay_pg_client::{SqlClient, connect_sql, sql};
 
@@ -18,7 +18,10 @@ use crate::output::print;
 /// Postgres cannot be reached or refuses, or `walrelay init` has not created the function.
 pub async fn execute(config: EmitConfig) -> Result<(), Error> {
     let client = connect_sql(&config.connect).await?;
-    let done = emit(&client, &config).await;
+    let done = match &config.idempotency_key {
+        Some(key) => emit_once(&client, &config, key).await,
+        None => emit(&client, &config).await,
+    };
     client.close().await;
     print(&done?)
 }
@@ -32,17 +35,11 @@ struct EmittedEvent {
 }
 
 async fn emit(client: &SqlClient, config: &EmitConfig) -> Result<String, Error> {
-    let EmitConfig { aggregate_type, aggregate_id, event_type, payload, .. } = config;
+    let payload = payload_sql(client).await?;
+    // spliced: the cast of the payload.
+    let sql = format!("SELECT public.app_outbox_emit($1, $2, $3, {payload})");
     let row = client
-        .query_typed_one(
-            "SELECT public.app_outbox_emit($1, $2, $3, $4::text::jsonb)",
-            &[
-                (aggregate_type, Type::TEXT),
-                (aggregate_id, Type::TEXT),
-                (event_type, Type::TEXT),
-                (payload, Type::TEXT),
-            ],
-        )
+        .query_typed_one(&sql, &arguments(config))
         .await
         .map_err(AdminError::sql("emit an event"))?;
     let version: i64 = row.get(0);
@@ -55,6 +52,53 @@ async fn emit(client: &SqlClient, config: &EmitConfig) -> Result<String, Error> 
             let id = id.as_deref().unwrap_or("unknown: this role may not read app_outbox");
             format!("version {version}, event id {id}\n")
         }
+    })
+}
+
+async fn emit_once(client: &SqlClient, config: &EmitConfig, key: &str) -> Result<String, Error> {
+    let payload = payload_sql(client).await?;
+    // spliced: the cast of the payload.
+    let sql = format!(
+        "SELECT event_id::text, version, is_new FROM public.app_outbox_emit_once($1, $2, $3, {payload}, $5)"
+    );
+    let mut arguments = arguments(config).to_vec();
+    arguments.push((&key, Type::TEXT));
+    let row =
+        client.query_typed_one(&sql, &arguments).await.map_err(AdminError::sql("emit an event"))?;
+    let (id, version, is_new): (String, i64, bool) = (row.get(0), row.get(1), row.get(2));
+    Ok(match config.format {
+        OutputFormat::Json => {
+            format!("{}\n", json!({ "event_id": id, "version": version, "is_new": is_new }))
+        }
+        OutputFormat::Text if is_new => format!("version {version}, event id {id}\n"),
+        OutputFormat::Text => {
+            format!("version {version}, event id {id}, written earlier with this key\n")
+        }
+    })
+}
+
+fn arguments(config: &EmitConfig) -> [(&(dyn ToSql + Sync), Type); 4] {
+    [
+        (&config.aggregate_type, Type::TEXT),
+        (&config.aggregate_id, Type::TEXT),
+        (&config.event_type, Type::TEXT),
+        (&config.payload, Type::TEXT),
+    ]
+}
+
+/// Returns SQL that turns the fourth argument, which is text, into a payload. Without the function,
+/// the statement that calls it reports the error.
+async fn payload_sql(client: &SqlClient) -> Result<&'static str, Error> {
+    let found = client
+        .query_typed_opt(sql!("emit.sql", "payload_type"), &[])
+        .await
+        .map_err(AdminError::sql("read the type of the payload"))?;
+    let payload_type = found.map(|row| row.get::<_, String>("payload_type"));
+    Ok(match payload_type.as_deref() {
+        Some("json") => "$4::text::json",
+        Some("text") => "$4",
+        Some("bytea") => "convert_to($4, 'UTF8')",
+        Some(_) | None => "$4::text::jsonb",
     })
 }
 

@@ -26,6 +26,7 @@ pub mod reshard;
 pub mod run;
 mod shared;
 pub mod slot;
+pub mod snapshot;
 pub mod status;
 pub mod tail;
 pub mod trace;
@@ -56,6 +57,7 @@ pub async fn execute(command: Command, shutdown: &Shutdown) -> Result<(), Error>
         Command::Completions(shell) => offline::completions::print_for(shell),
         Command::Man(directory) => offline::completions::write_pages(&directory),
         Command::Emit(config) => run_until_shutdown(emit::execute(config), shutdown).await,
+        Command::Snapshot(config) => Box::pin(snapshot::execute(*config, shutdown)).await,
         Command::Tail(config) => Box::pin(tail::execute(*config, shutdown)).await,
         Command::Emulator(config) => emulator::execute(config, shutdown).await,
         // These commands may wait for other sessions' transactions. They log the wait, and cancel

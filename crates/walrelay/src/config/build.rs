@@ -83,8 +83,10 @@ impl ConfigBuilder<'_> {
                 aggregate_id: args.aggregate_id,
                 event_type: args.event_type,
                 payload: args.payload,
+                idempotency_key: args.idempotency_key,
                 format: args.output.output,
             }),
+            CommandArgs::Snapshot(args) => Command::Snapshot(Box::new(self.snapshot(args)?)),
             CommandArgs::Tail(args) => Command::Tail(Box::new(self.tail(args)?)),
             CommandArgs::Emulator(options) => Command::Emulator(emulator(options)),
             CommandArgs::Demo(options) => Command::Demo(demo(&options, output)),
@@ -185,7 +187,11 @@ impl ConfigBuilder<'_> {
             create_topics,
             slot_kind: if args.own.failover { SlotKind::Failover } else { SlotKind::Plain },
             on_lost: if args.accept_loss { LostSlotPolicy::Accept } else { LostSlotPolicy::Refuse },
-            already_there: if args.backfill { ExistingRows::Published } else { ExistingRows::Left },
+            already_there: match (args.backfill, args.unpublished_column) {
+                (false, _) => ExistingRows::Left,
+                (true, None) => ExistingRows::Published,
+                (true, Some(column)) => ExistingRows::Unpublished { column },
+            },
             format: args.output.output,
         })
     }

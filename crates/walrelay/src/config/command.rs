@@ -16,6 +16,7 @@ use walrelay_relay::settings::{PubSubSettings, Settings};
 use super::commands::consumer_commands::{ConsumeConfig, ConsumerConfig, InboxConfig};
 use super::commands::event_actions::EventAction;
 use super::commands::replay_orders::{AdvanceOrder, Place, RecoverOrder, ReplayConfig, ResetOrder};
+use super::commands::snapshots::SnapshotConfig;
 use super::layers::EffectiveValue;
 use crate::options::choices::{
     ChangeMode, ChangeOptions, Consent, LogFormat, OnSlotLost, OutputFormat, Shell,
@@ -43,6 +44,7 @@ pub enum Command {
     Audit(Box<AuditConfig>),
     Trace(Box<TraceConfig>),
     Emit(EmitConfig),
+    Snapshot(Box<SnapshotConfig>),
     Tail(Box<TailConfig>),
     Emulator(EmulatorConfig),
     Demo(DemoConfig),
@@ -418,6 +420,8 @@ pub struct EmitConfig {
     pub event_type: String,
     /// The payload, as JSON.
     pub payload: String,
+    /// The idempotency key.
+    pub idempotency_key: Option<String>,
     /// Output format.
     pub format: OutputFormat,
 }

@@ -10,3 +10,4 @@ pub(super) mod event_actions;
 pub(super) mod failed_events;
 pub(super) mod replay_orders;
 pub(super) mod replays;
+pub(super) mod snapshots;

@@ -1,0 +1,121 @@
+//! Writes events to a walrelay outbox in the caller's transaction.
+//!
+//! The functions call `app_outbox_emit` and `app_outbox_emit_once`, which `walrelay init` creates.
+//! The event is committed together with the business change, or not at all.
+//!
+//! ```no_run
+//! use serde_json::json;
+//! use tokio_postgres::Client;
+//! use walrelay_outbox::{Event, emit};
+//!
+//! async fn place_order(client: &mut Client) -> Result<(), tokio_postgres::Error> {
+//!     let transaction = client.transaction().await?;
+//!     transaction.execute("INSERT INTO orders (id, total) VALUES ('A-1', 42)", &[]).await?;
+//!     let event = Event::new("order", "A-1", "OrderPlaced", &json!({ "total": 42 }));
+//!     emit(&transaction, &event).await?;
+//!     transaction.commit().await
+//! }
+//! ```
+//!
+//! A caller that may repeat a request passes an idempotency key. If [`emit_once`] finds the key, the
+//! first request has made the change, so the caller rolls its own change back:
+//!
+//! ```no_run
+//! use serde_json::json;
+//! use tokio_postgres::Client;
+//! use walrelay_outbox::{Event, emit_once};
+//!
+//! async fn place_order(client: &mut Client, request: &str) -> Result<i64, tokio_postgres::Error> {
+//!     let transaction = client.transaction().await?;
+//!     transaction.execute("INSERT INTO orders (id, total) VALUES ('A-1', 42)", &[]).await?;
+//!     let event = Event::new("order", "A-1", "OrderPlaced", &json!({ "total": 42 }));
+//!     let emitted = emit_once(&transaction, &event, request).await?;
+//!     match emitted.is_new {
+//!         true => transaction.commit().await?,
+//!         false => transaction.rollback().await?,
+//!     }
+//!     Ok(emitted.version)
+//! }
+//! ```
+
+mod event;
+mod payload;
+
+pub use event::Event;
+pub use payload::Payload;
+use tokio_postgres::{Error, Transaction};
+
+/// The result of [`emit_once`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Emitted {
+    /// Id of the event, as text.
+    pub event_id: String,
+    /// Version of the event within its aggregate.
+    pub version: i64,
+    /// Whether this call wrote the event. If not, the caller must roll its own change back.
+    pub is_new: bool,
+}
+
+/// Writes one event, and returns its version within the aggregate.
+///
+/// A transaction that emits for several aggregates must use the same order everywhere, for example
+/// by type and id. Otherwise two such transactions deadlock.
+///
+/// # Errors
+///
+/// The server refused the event. The code `PT409` means that the aggregate is at another version
+/// than [`Event::expecting_version`] states.
+pub async fn emit(transaction: &Transaction<'_>, event: &Event<'_>) -> Result<i64, Error> {
+    const SQL: &str = "SELECT app_outbox_emit($1, $2, $3, $4, $5, $6, $7)";
+    let headers = event.header_document();
+    let row = transaction
+        .query_one(
+            SQL,
+            &[
+                &event.aggregate_type,
+                &event.aggregate_id,
+                &event.event_type,
+                &event.payload,
+                &event.expected_version,
+                &headers,
+                &event.schema_version,
+            ],
+        )
+        .await?;
+    row.try_get(0)
+}
+
+/// Writes one event, unless an event has this idempotency key already.
+///
+/// A key belongs to one event of the whole outbox. If users can choose keys, put the user's id in
+/// front.
+///
+/// # Errors
+///
+/// The server refused the event. The code `23505` means that the key belongs to the event of another
+/// aggregate or event type. At isolation levels above read committed, a race ends with code `40001`,
+/// and the caller retries its transaction.
+pub async fn emit_once(
+    transaction: &Transaction<'_>,
+    event: &Event<'_>,
+    idempotency_key: &str,
+) -> Result<Emitted, Error> {
+    const SQL: &str = "SELECT event_id::text, version, is_new FROM app_outbox_emit_once($1, $2, $3, $4, $5, $6, $7, $8)";
+    let headers = event.header_document();
+    let row = transaction
+        .query_one(
+            SQL,
+            &[
+                &event.aggregate_type,
+                &event.aggregate_id,
+                &event.event_type,
+                &event.payload,
+                &idempotency_key,
+                &event.expected_version,
+                &headers,
+                &event.schema_version,
+            ],
+        )
+        .await?;
+    Ok(Emitted { event_id: row.try_get(0)?, version: row.try_get(1)?, is_new: row.try_get(2)? })
+}
