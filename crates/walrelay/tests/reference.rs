@@ -41,7 +41,10 @@ fn the_page_shows_every_option_as_it_is_declared() {
     let page = std::fs::read_to_string(format!("{ROOT}/docs/reference/configuration.md")).unwrap();
     for heading in reference::headings() {
         let table = reference::table(heading);
-        assert!(page.contains(&table), "docs/reference/configuration.md has no <!-- options: {heading} -->");
+        assert!(
+            page.contains(&table),
+            "docs/reference/configuration.md has no <!-- options: {heading} -->"
+        );
     }
 }
 

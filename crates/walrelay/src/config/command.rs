@@ -19,7 +19,7 @@ use super::commands::replay_orders::{AdvanceOrder, Place, RecoverOrder, ReplayCo
 use super::commands::snapshots::SnapshotConfig;
 use super::layers::EffectiveValue;
 use crate::options::choices::{
-    ChangeMode, ChangeOptions, Consent, LogFormat, OnSlotLost, OutputFormat, Shell,
+    ChangeMode, ChangeOptions, LogFormat, OnSlotLost, OutputFormat, Shell,
 };
 
 /// A command and its configuration.

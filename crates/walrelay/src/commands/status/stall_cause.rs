@@ -283,10 +283,8 @@ fn spilled(slot: &SlotReport) -> Option<Cause> {
 pub(super) fn first_abandoned_replay(report: &StatusReport) -> Option<(String, NextStep)> {
     let open = report.replays.iter().find(|replay| !replay.is_being_done)?;
     let id = visible(&open.id);
-    let text = format!(
-        "replay {id} to {} is not finished, and no process runs it",
-        visible(&open.topic)
-    );
+    let text =
+        format!("replay {id} to {} is not finished, and no process runs it", visible(&open.topic));
     let step =
         format!("walrelay replay resume {id} continues it, walrelay replay cancel {id} cancels it");
     Some((text, NextStep::new(step)))

@@ -537,10 +537,7 @@ mod tests {
         let running = advice(Summary::of(&held(true)));
         assert!(running.starts_with("they continue when it is done"), "{running}");
         let text = sections(&held(true), ColourMode::Plain);
-        assert!(
-            text.contains("  paused keys      2 key(s) wait for replay 5f3a9c01\n"),
-            "{text}"
-        );
+        assert!(text.contains("  paused keys      2 key(s) wait for replay 5f3a9c01\n"), "{text}");
         // Dead rows come first, because they need a person.
         let with_counts = |dead, retrying| {
             let mut report = held(false);

@@ -2,9 +2,9 @@
 
 use std::time::SystemTime;
 
+use crate::options::choices::ChangeMode;
 use pgoutput_parser::Lsn;
 use walrelay_core::ColumnNames;
-use walrelay_outbox_admin::Again;
 use walrelay_outbox_admin::replay::{DeadRows, ReplayOrder};
 use walrelay_relay::settings::Settings;
 
