@@ -13,12 +13,12 @@ pub mod check;
 pub mod consumer;
 pub mod demo;
 pub mod dispatch;
-pub mod emit;
 pub mod emulator;
 mod failed_events;
 pub mod inbox;
 pub mod init;
 pub mod offline;
+pub mod produce;
 pub mod prune;
 mod rebuild;
 pub mod replay;
@@ -26,7 +26,6 @@ pub mod reshard;
 pub mod run;
 mod shared;
 pub mod slot;
-pub mod snapshot;
 pub mod status;
 pub mod tail;
 pub mod trace;
@@ -56,8 +55,8 @@ pub async fn execute(command: Command, shutdown: &Shutdown) -> Result<(), Error>
         Command::Version(format) => offline::version::execute(format),
         Command::Completions(shell) => offline::completions::print_for(shell),
         Command::Man(directory) => offline::completions::write_pages(&directory),
-        Command::Emit(config) => run_until_shutdown(emit::execute(config), shutdown).await,
-        Command::Snapshot(config) => Box::pin(snapshot::execute(*config, shutdown)).await,
+        Command::Emit(config) => run_until_shutdown(produce::emit::execute(config), shutdown).await,
+        Command::Snapshot(config) => Box::pin(produce::snapshot::execute(*config, shutdown)).await,
         Command::Tail(config) => Box::pin(tail::execute(*config, shutdown)).await,
         Command::Emulator(config) => emulator::execute(config, shutdown).await,
         // These commands may wait for other sessions' transactions. They log the wait, and cancel

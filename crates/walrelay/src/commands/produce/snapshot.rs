@@ -3,8 +3,6 @@
 //! The SQL function `app_outbox_snapshot` does each step in one transaction, and records its
 //! progress there. So an interrupted command continues when it is run again.
 
-mod progress;
-
 use std::time::Duration;
 
 use serde_json::json;
@@ -14,9 +12,10 @@ use walrelay_outbox_admin::AdminError;
 use walrelay_pg_client::{SqlClient, backend_pid, connect_sql, quote_identifier, sql};
 use walrelay_relay::shutdown::Shutdown;
 
-use self::progress::SnapshotProgress;
-use super::shared::cancellable::run_cancellable_in;
-use super::shared::consent::may_change;
+use super::super::shared::cancellable::run_cancellable_in;
+use super::super::shared::consent::may_change;
+use super::progress::SnapshotProgress;
+use super::step::{Step, step};
 use crate::config::{
     ChangeMode, OutputFormat, SnapshotConfig, SnapshotRequest, SnapshotStart, VersionedRows,
 };
@@ -155,15 +154,6 @@ async fn count(
     Ok(RowCount { all: number("rows"), to_write: number("to_write") })
 }
 
-/// The progress after a step.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Step {
-    events: u64,
-    skipped: u64,
-    last_id: Option<String>,
-    is_done: bool,
-}
-
 async fn write(client: &SqlClient, config: &SnapshotConfig, rows: u64) -> Result<Step, Error> {
     let batch_rows = batch_rows(config.rate);
     let mut start = config.start;
@@ -194,37 +184,4 @@ async fn write(client: &SqlClient, config: &SnapshotConfig, rows: u64) -> Result
 fn batch_rows(rate: Option<u32>) -> i32 {
     let most = rate.and_then(|rate| i32::try_from(rate / BATCHES_PER_SECOND).ok());
     most.unwrap_or(BATCH_ROWS).clamp(1, BATCH_ROWS)
-}
-
-/// Writes the events of the next rows, in one transaction.
-async fn step(
-    client: &SqlClient,
-    request: &SnapshotRequest,
-    batch_rows: i32,
-    start: SnapshotStart,
-) -> Result<Step, Error> {
-    let row = client
-        .query_typed_one(
-            sql!("snapshot.sql", "step"),
-            &[
-                (&request.table, Type::TEXT),
-                (&request.aggregate_type, Type::TEXT),
-                (&request.id_column, Type::TEXT),
-                (&request.event_type, Type::TEXT),
-                (&request.columns, Type::TEXT_ARRAY),
-                (&request.condition, Type::TEXT),
-                (&(request.versioned == VersionedRows::Included), Type::BOOL),
-                (&batch_rows, Type::INT4),
-                (&(start == SnapshotStart::FirstRow), Type::BOOL),
-            ],
-        )
-        .await
-        .map_err(AdminError::sql(format!("write events for rows of {}", request.table)))?;
-    let number = |column| row.get::<_, i64>(column).unsigned_abs();
-    Ok(Step {
-        events: number("events"),
-        skipped: number("skipped"),
-        last_id: row.get("last_id"),
-        is_done: row.get("is_done"),
-    })
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Step;
+use super::step::Step;
 
 /// Interval between redraws on a terminal.
 const REDRAWN_EVERY: Duration = Duration::from_millis(200);

@@ -1,0 +1,54 @@
+//! One step of a snapshot: the rows of one transaction.
+
+use tokio_postgres::types::Type;
+use walrelay_outbox_admin::AdminError;
+use walrelay_pg_client::{SqlClient, sql};
+
+use crate::config::{SnapshotRequest, SnapshotStart, VersionedRows};
+use crate::error::Error;
+
+/// The progress after a step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Step {
+    /// Events that the snapshot has written so far.
+    pub(super) events: u64,
+    /// Rows that it has skipped.
+    pub(super) skipped: u64,
+    /// Id of the last row that it has read.
+    pub(super) last_id: Option<String>,
+    /// Whether no row is left.
+    pub(super) is_done: bool,
+}
+
+/// Writes the events of the next rows, in one transaction.
+pub(super) async fn step(
+    client: &SqlClient,
+    request: &SnapshotRequest,
+    batch_rows: i32,
+    start: SnapshotStart,
+) -> Result<Step, Error> {
+    let row = client
+        .query_typed_one(
+            sql!("snapshot.sql", "step"),
+            &[
+                (&request.table, Type::TEXT),
+                (&request.aggregate_type, Type::TEXT),
+                (&request.id_column, Type::TEXT),
+                (&request.event_type, Type::TEXT),
+                (&request.columns, Type::TEXT_ARRAY),
+                (&request.condition, Type::TEXT),
+                (&(request.versioned == VersionedRows::Included), Type::BOOL),
+                (&batch_rows, Type::INT4),
+                (&(start == SnapshotStart::FirstRow), Type::BOOL),
+            ],
+        )
+        .await
+        .map_err(AdminError::sql(format!("write events for rows of {}", request.table)))?;
+    let number = |column| row.get::<_, i64>(column).unsigned_abs();
+    Ok(Step {
+        events: number("events"),
+        skipped: number("skipped"),
+        last_id: row.get("last_id"),
+        is_done: row.get("is_done"),
+    })
+}
