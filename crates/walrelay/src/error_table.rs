@@ -8,6 +8,7 @@ use pgoutput_parser::{Lsn, Position};
 use walrelay_errors::{BoxedError, Code, Coded, Exit};
 use walrelay_inbox::InboxError;
 use walrelay_outbox_admin::AdminError;
+use walrelay_outbox_admin::protocols::ProtocolError;
 use walrelay_outbox_admin::replay::ReplayError;
 use walrelay_outbox_store::{Shard, StoreError, StoreFailure};
 use walrelay_pg_client::{PgError, QualifiedName, ServerError, SqlError, TlsError};
@@ -156,15 +157,20 @@ fn of_replays() -> Vec<ReplayError> {
     ]
 }
 
+fn of_protocols() -> Vec<ProtocolError> {
+    vec![
+        ProtocolError::PruneDenied { table: text(), source: Box::new(PgError::Disconnected) },
+        ProtocolError::NoOutbox { table: text() },
+        ProtocolError::PublicationMissing { publication: text() },
+        ProtocolError::TopicMissing { topic: text() },
+    ]
+}
+
 fn of_the_shell() -> Vec<Error> {
     let denied = || Box::new(Error::Interrupted);
     vec![
         Error::MayNotLook { side: DatabaseSide::Outbox, source: denied() },
         Error::MayNotLook { side: DatabaseSide::Inbox, source: denied() },
-        Error::PruneDenied { table: text(), source: Box::new(PgError::Disconnected) },
-        Error::NoOutbox { table: text() },
-        Error::PublicationMissing { publication: text() },
-        Error::TopicMissing { topic: text() },
         Error::SlotLost { slot: text(), how: "is gone" },
         Error::Config(vec![Problem {
             option: text(),
@@ -240,6 +246,7 @@ fn every_code_is_raised_by_a_constructed_error_or_a_finding() {
     raise(&mut of_the_inbox().into_iter().map(Error::Inbox));
     raise(&mut of_pubsub().into_iter().map(Error::PubSub));
     raise(&mut of_replays().into_iter().map(Error::from));
+    raise(&mut of_protocols().into_iter().map(Error::from));
     raise(&mut of_the_shell().into_iter());
     let calls = ["NOT_FOUND", "PERMISSION_DENIED", "UNAVAILABLE"];
     raised.extend(calls.map(|code| code_of_call(code).name()));

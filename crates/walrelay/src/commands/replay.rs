@@ -2,7 +2,6 @@
 //! relay.
 
 mod progress;
-pub(super) mod record;
 mod report;
 
 use std::io::{self, IsTerminal as _};
