@@ -117,7 +117,7 @@ fn harmless(text: &str) -> Cow<'_, str> {
 }
 
 /// How a table shrinks on a narrow terminal.
-pub(crate) struct Harness<const N: usize> {
+pub(crate) struct ColumnFit<const N: usize> {
     /// Smallest width of each column. None for a column that is never cut.
     pub(crate) least: [Option<usize>; N],
     /// The columns to leave out afterwards, in this order.
@@ -127,7 +127,7 @@ pub(crate) struct Harness<const N: usize> {
 /// Formats a table that fits into `width`. Returns the names of the columns that were left out.
 pub(crate) fn fitted<const N: usize>(
     (heading, rows): ([&'static str; N], &[[String; N]]),
-    fitting: &Harness<N>,
+    fitting: &ColumnFit<N>,
     width: usize,
 ) -> (String, Vec<&'static str>) {
     let mut widths = widths_of(heading, rows);
@@ -352,7 +352,7 @@ mod tests {
     fn a_table_gives_way_to_a_narrow_terminal_and_keeps_its_ids_whole() {
         let heading = ["WHEN", "ID", "ERROR"];
         let rows = [["2026".to_owned(), "i".repeat(20), "e".repeat(40)]];
-        let fitting = Harness { least: [None, None, Some(5)], left_out: &[0] };
+        let fitting = ColumnFit { least: [None, None, Some(5)], left_out: &[0] };
         let shown = |width| fitted((heading, &rows), &fitting, width);
         assert_eq!(shown(100), (columns(heading, &rows), vec![]));
         let (cut, gone) = shown(40);

@@ -3,9 +3,9 @@
 use tokio_postgres::error::SqlState;
 use walrelay_testkit::postgres::TestClient;
 
-use crate::world::{InboxDatabase, refused, worlds};
+use crate::world::{ProducerDatabase, refused, worlds};
 
-async fn with_orders(world: &InboxDatabase, capture: &str) {
+async fn with_orders(world: &ProducerDatabase, capture: &str) {
     world
         .run(&format!(
             "CREATE TABLE orders (id text PRIMARY KEY, status text, total numeric, secret text);

@@ -5,7 +5,7 @@ use tokio_postgres::error::SqlState;
 use walrelay_core::Random;
 use walrelay_testkit::postgres::TestClient;
 
-use crate::world::{refused, worlds};
+use crate::world::{ProducerDatabase, refused, worlds};
 
 fn once(key: &str, arguments: &str) -> String {
     format!(
@@ -67,18 +67,21 @@ async fn fifty_sessions_with_one_key_write_one_event_at_every_isolation_level() 
     for world in worlds().await {
         world.run("CREATE TABLE work (key text, session int)").await;
         for level in ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"] {
-            let mut sessions = JoinSet::new();
-            for number in 0..50 {
-                sessions.spawn(work_once(world.session().await, level, number));
-            }
-            sessions.join_all().await;
-            let count = |table: &str, column: &str| {
-                format!("SELECT count(*)::text FROM {table} WHERE {column} = '{level}'")
-            };
-            for (table, column) in [("work", "key"), ("app_outbox", "aggregateid")] {
-                assert_eq!(world.text(&count(table, column)).await, "1", "{table} at {level}");
-            }
+            work_in_fifty_sessions(&world, level).await;
         }
+    }
+}
+
+/// Checks that the sessions have done the work once.
+async fn work_in_fifty_sessions(world: &ProducerDatabase, level: &'static str) {
+    let mut sessions = JoinSet::new();
+    for number in 0..50 {
+        sessions.spawn(work_once(world.session().await, level, number));
+    }
+    sessions.join_all().await;
+    for (table, column) in [("work", "key"), ("app_outbox", "aggregateid")] {
+        let count = format!("SELECT count(*)::text FROM {table} WHERE {column} = '{level}'");
+        assert_eq!(world.text(&count).await, "1", "{table} at {level}");
     }
 }
 
@@ -88,7 +91,8 @@ async fn work_once(session: TestClient, level: &str, number: u64) {
     let mut random = Random::new(number);
     loop {
         let is_undone = random.next_u32() % 10 < 3;
-        match attempt(&session, (level, number), is_undone).await {
+        let end = if is_undone { "ROLLBACK" } else { "COMMIT" };
+        match attempt(&session, level, number, end).await {
             Ok(()) if !is_undone => return,
             Ok(()) => {}
             Err(error) => {
@@ -101,8 +105,9 @@ async fn work_once(session: TestClient, level: &str, number: u64) {
 
 async fn attempt(
     session: &TestClient,
-    (level, number): (&str, u64),
-    is_undone: bool,
+    level: &str,
+    number: u64,
+    end: &str,
 ) -> Result<(), tokio_postgres::Error> {
     let change =
         format!("BEGIN ISOLATION LEVEL {level}; INSERT INTO work VALUES ('{level}', {number})");
@@ -111,7 +116,7 @@ async fn attempt(
         "SELECT is_new FROM app_outbox_emit_once('order', '{level}', 'placed', '{{}}', 'key of {level}')"
     );
     let is_new: bool = session.query_one(&emit, &[]).await?.get(0);
-    session.batch_execute(if is_new && !is_undone { "COMMIT" } else { "ROLLBACK" }).await
+    session.batch_execute(if is_new { end } else { "ROLLBACK" }).await
 }
 
 #[tokio::test]
@@ -135,10 +140,10 @@ async fn keyed_and_plain_events_of_one_aggregate_never_deadlock() {
 async fn write_keys(session: TestClient, number: u64) {
     let mut random = Random::new(number);
     for key in 0..60 {
-        let id = key % 3;
+        let keyed = key % 3;
         session
             .run(&format!(
-                "SELECT app_outbox_emit_once('order', '{id}', 'keyed', '{{}}', 'key {key}')"
+                "SELECT app_outbox_emit_once('order', '{keyed}', 'keyed', '{{}}', 'key {key}')"
             ))
             .await;
         let id = random.next_u32() % 3;

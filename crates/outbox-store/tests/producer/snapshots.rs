@@ -5,12 +5,12 @@ use tokio_postgres::error::SqlState;
 use walrelay_testkit::postgres::TestClient;
 use walrelay_testkit::seed::Seed;
 
-use crate::world::{InboxDatabase, refused, worlds};
+use crate::world::{ProducerDatabase, refused, worlds};
 
 const STEP: &str =
     "SELECT is_done FROM app_outbox_snapshot('orders', 'order', 'id', batch_rows => 30)";
 
-async fn with_orders(world: &InboxDatabase, rows: u32) {
+async fn with_orders(world: &ProducerDatabase, rows: u32) {
     world
         .run(&format!(
             "CREATE TABLE orders (id int PRIMARY KEY, n int NOT NULL, secret text);
@@ -175,20 +175,26 @@ async fn race(writing: Writing) {
         for _ in 0..6 {
             let stepper = world.session().await;
             let pid = stepper.text("SELECT pg_backend_pid()::text").await;
-            let kill = async {
-                for _ in 0..seed.between(1, 40) {
-                    killer.run("SELECT 1").await;
-                }
-                killer.run(&format!("SELECT pg_terminate_backend({pid})")).await;
-            };
-            let steps = async { while stepper.query_one(STEP, &[]).await.is_ok() {} };
-            tokio::join!(kill, steps);
+            let kill = kill_after(&killer, seed.between(1, 40), &pid);
+            tokio::join!(kill, step_until_killed(&stepper));
         }
         let (one, other) = (world.session().await, world.session().await);
         tokio::join!(finish(&one, STEP), finish(&other, STEP));
         writers.join_all().await;
         assert_right(&world).await;
     }
+}
+
+/// Ends a session after some round trips.
+async fn kill_after(killer: &TestClient, round_trips: u64, pid: &str) {
+    for _ in 0..round_trips {
+        killer.run("SELECT 1").await;
+    }
+    killer.run(&format!("SELECT pg_terminate_backend({pid})")).await;
+}
+
+async fn step_until_killed(stepper: &TestClient) {
+    while stepper.query_one(STEP, &[]).await.is_ok() {}
 }
 
 /// Changes rows, some of them several in a transaction, in the order of their ids.
@@ -219,7 +225,7 @@ async fn write(session: TestClient, writing: Writing, number: u64) {
     }
 }
 
-async fn assert_right(world: &InboxDatabase) {
+async fn assert_right(world: &ProducerDatabase) {
     let wrong = "SELECT concat_ws(' ', count(*), string_agg(o.id::text, ',')) FROM orders o
                    LEFT JOIN LATERAL (SELECT payload, version FROM app_outbox
                                        WHERE aggregateid = o.id::text ORDER BY version DESC LIMIT 1) AS last ON true

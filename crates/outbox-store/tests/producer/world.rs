@@ -7,12 +7,12 @@ use walrelay_outbox_store::migrate;
 use walrelay_pg_client::QualifiedName;
 use walrelay_testkit::postgres::{TestClient, TestDatabase, installed_majors};
 
-pub(crate) struct InboxDatabase {
+pub(crate) struct ProducerDatabase {
     pub(crate) database: TestDatabase,
     session: TestClient,
 }
 
-impl Deref for InboxDatabase {
+impl Deref for ProducerDatabase {
     type Target = TestClient;
 
     fn deref(&self) -> &TestClient {
@@ -21,7 +21,7 @@ impl Deref for InboxDatabase {
 }
 
 /// Returns one world for each installed version.
-pub(crate) async fn worlds() -> Vec<InboxDatabase> {
+pub(crate) async fn worlds() -> Vec<ProducerDatabase> {
     let mut worlds = Vec::new();
     for major in installed_majors() {
         let Some(database) = TestDatabase::create_on(major).await else { continue };
@@ -29,12 +29,12 @@ pub(crate) async fn worlds() -> Vec<InboxDatabase> {
         let outbox = QualifiedName::new("public", "app_outbox");
         migrate(&session, &[outbox]).await.expect("the migrations run");
         eprintln!("on Postgres {major}");
-        worlds.push(InboxDatabase { database, session });
+        worlds.push(ProducerDatabase { database, session });
     }
     worlds
 }
 
-impl InboxDatabase {
+impl ProducerDatabase {
     pub(crate) async fn session(&self) -> TestClient {
         self.database.connect().await
     }

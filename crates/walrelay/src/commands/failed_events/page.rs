@@ -2,7 +2,7 @@
 
 use super::event::{EventDetail, FailedEvent, MissingPart};
 use super::side::FailedEvents;
-use crate::output::{Harness, columns, fitted, shortened, terminal, visible};
+use crate::output::{ColumnFit, columns, fitted, shortened, terminal, visible};
 
 /// The most characters of each column, so that a key of 2,000 bytes does not break the table.
 /// `show` and JSON have the full values. Event ids have the highest limit, because users type them
@@ -11,7 +11,7 @@ const MOST: [usize; 8] = [9, 8, 20, 28, 32, 24, 72, 64];
 
 /// On a narrow terminal the last error is cut first, then key and topic, and then whole columns are
 /// left out. Ids and positions stay whole, because users type them again.
-const FITTING: Harness<8> = Harness {
+const FITTING: ColumnFit<8> = ColumnFit {
     least: [None, None, None, None, Some(12), Some(8), None, Some(12)],
     left_out: &[1, 2, 5, 4, 7, 3],
 };
