@@ -35,10 +35,9 @@ async fn an_event_is_committed_with_the_transaction_for_each_payload_type() {
                 .with_header("traceparent", "00-1-2-01")
                 .with_schema_version(3);
             assert_eq!(emit(&transaction, &event).await.unwrap(), 1);
-            if is_committed {
-                transaction.commit().await.unwrap();
-            } else {
-                transaction.rollback().await.unwrap();
+            match is_committed {
+                true => transaction.commit().await.unwrap(),
+                false => transaction.rollback().await.unwrap(),
             }
         }
         let row = format!(
