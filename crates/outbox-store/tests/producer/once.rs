@@ -5,7 +5,7 @@ use tokio_postgres::error::SqlState;
 use walrelay_core::Random;
 use walrelay_testkit::postgres::TestClient;
 
-use crate::world::{refused, worlds};
+use crate::world::{InboxDatabase, refused, worlds};
 
 fn once(key: &str, arguments: &str) -> String {
     format!(
@@ -67,19 +67,30 @@ async fn fifty_sessions_with_one_key_write_one_event_at_every_isolation_level() 
     for world in worlds().await {
         world.run("CREATE TABLE work (key text, session int)").await;
         for level in ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"] {
-            let mut sessions = JoinSet::new();
-            for number in 0..50 {
-                sessions.spawn(work_once(world.session().await, level, number));
-            }
-            sessions.join_all().await;
-            let count = |table: &str, column: &str| {
-                format!("SELECT count(*)::text FROM {table} WHERE {column} = '{level}'")
-            };
-            for (table, column) in [("work", "key"), ("app_outbox", "aggregateid")] {
-                assert_eq!(world.text(&count(table, column)).await, "1", "{table} at {level}");
-            }
+            assert_one_event(&world, level).await;
         }
     }
+}
+
+async fn assert_one_event(world: &InboxDatabase, level: &'static str) {
+    let mut sessions = JoinSet::new();
+    for number in 0..50 {
+        sessions.spawn(work_once(world.session().await, level, number));
+    }
+    sessions.join_all().await;
+    for (table, column) in [("work", "key"), ("app_outbox", "aggregateid")] {
+        let count = format!("SELECT count(*)::text FROM {table} WHERE {column} = '{level}'");
+        assert_eq!(world.text(&count).await, "1", "{table} at {level}");
+    }
+}
+
+/// How an attempt ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    /// The transaction is rolled back, whatever it did.
+    Undone,
+    /// The transaction is committed, unless another session has done the work.
+    Kept,
 }
 
 /// Does the same work as every other session, and undoes it if another session has done it. Three
@@ -87,9 +98,9 @@ async fn fifty_sessions_with_one_key_write_one_event_at_every_isolation_level() 
 async fn work_once(session: TestClient, level: &str, number: u64) {
     let mut random = Random::new(number);
     loop {
-        let is_undone = random.next_u32() % 10 < 3;
-        match attempt(&session, (level, number), is_undone).await {
-            Ok(()) if !is_undone => return,
+        let ending = if random.next_u32() % 10 < 3 { Ending::Undone } else { Ending::Kept };
+        match attempt(&session, (level, number), ending).await {
+            Ok(()) if ending == Ending::Kept => return,
             Ok(()) => {}
             Err(error) => {
                 assert_eq!(error.code(), Some(&SqlState::T_R_SERIALIZATION_FAILURE), "{error:?}");
@@ -102,7 +113,7 @@ async fn work_once(session: TestClient, level: &str, number: u64) {
 async fn attempt(
     session: &TestClient,
     (level, number): (&str, u64),
-    is_undone: bool,
+    ending: Ending,
 ) -> Result<(), tokio_postgres::Error> {
     let change =
         format!("BEGIN ISOLATION LEVEL {level}; INSERT INTO work VALUES ('{level}', {number})");
@@ -111,7 +122,8 @@ async fn attempt(
         "SELECT is_new FROM app_outbox_emit_once('order', '{level}', 'placed', '{{}}', 'key of {level}')"
     );
     let is_new: bool = session.query_one(&emit, &[]).await?.get(0);
-    session.batch_execute(if is_new && !is_undone { "COMMIT" } else { "ROLLBACK" }).await
+    let is_kept = is_new && ending == Ending::Kept;
+    session.batch_execute(if is_kept { "COMMIT" } else { "ROLLBACK" }).await
 }
 
 #[tokio::test]
@@ -141,8 +153,10 @@ async fn write_keys(session: TestClient, number: u64) {
                 "SELECT app_outbox_emit_once('order', '{id}', 'keyed', '{{}}', 'key {key}')"
             ))
             .await;
-        let id = random.next_u32() % 3;
-        session.run(&format!("SELECT app_outbox_emit('order', '{id}', 'plain', '{{}}')")).await;
+        let plain_id = random.next_u32() % 3;
+        session
+            .run(&format!("SELECT app_outbox_emit('order', '{plain_id}', 'plain', '{{}}')"))
+            .await;
     }
 }
 

@@ -26,7 +26,9 @@ async fn outbox_of(major: u32, payload_type: &str) -> Option<(TestDatabase, Test
                occurred_at timestamptz NOT NULL DEFAULT now())"
         ))
         .await;
-    migrate(&session, &[QualifiedName::new("public", "app_outbox")]).await.unwrap();
+    migrate(&session, &[QualifiedName::new("public", "app_outbox")])
+        .await
+        .expect("the migrations run");
     Some((database, session))
 }
 
@@ -34,10 +36,16 @@ async fn outbox_of(major: u32, payload_type: &str) -> Option<(TestDatabase, Test
 async fn each_payload_type_has_the_functions() {
     for major in installed_majors() {
         for (payload_type, as_text) in TYPES {
-            let Some((_database, session)) = outbox_of(major, payload_type).await else { continue };
-            session
-                .run(
-                    r#"SELECT app_outbox_emit('order', '1', 'placed', '{"n": "\\"}');
+            assert_functions(major, payload_type, as_text).await;
+        }
+    }
+}
+
+async fn assert_functions(major: u32, payload_type: &str, as_text: &str) {
+    let Some((_database, session)) = outbox_of(major, payload_type).await else { return };
+    session
+        .run(
+            r#"SELECT app_outbox_emit('order', '1', 'placed', '{"n": "\\"}');
                        SELECT app_outbox_emit_once('order', '2', 'placed', '{"n": 2}', 'key');
                        SELECT app_outbox_emit_once('order', '2', 'placed', '{"n": 2}', 'key');
                        CREATE TABLE items (id int PRIMARY KEY, name text);
@@ -45,20 +53,21 @@ async fn each_payload_type_has_the_functions() {
                        SELECT app_outbox_snapshot('items', 'item', 'id');
                        SELECT app_outbox_capture('items', 'item', 'id');
                        UPDATE items SET name = 'b'"#,
-                )
-                .await;
-            let rows = format!(
+        )
+        .await;
+    let rows = format!(
                 "SELECT string_agg(aggregateid || event_type || version || ' ' || {as_text}, ', '
                                    ORDER BY aggregatetype DESC, aggregateid, version) FROM app_outbox"
             );
-            // An escape of bytea makes one backslash of two.
-            let first = if payload_type == "bytea" { r"\" } else { r"\\" };
-            let expected = format!(
-                r#"1placed1 {{"n": "{first}"}}, 2placed1 {{"n": 2}}, 1snapshot1 {{"id": 1, "name": "é\\"}}, 1updated2 {{"id": 1, "name": "b"}}"#
-            );
-            assert_eq!(session.text(&rows).await, expected, "{payload_type} on Postgres {major}");
-        }
-    }
+    // An escape of bytea makes one backslash of two.
+    let first = match payload_type {
+        "bytea" => r"\",
+        _ => r"\\",
+    };
+    let expected = format!(
+        r#"1placed1 {{"n": "{first}"}}, 2placed1 {{"n": 2}}, 1snapshot1 {{"id": 1, "name": "é\\"}}, 1updated2 {{"id": 1, "name": "b"}}"#
+    );
+    assert_eq!(session.text(&rows).await, expected, "{payload_type} on Postgres {major}");
 }
 
 #[tokio::test]

@@ -171,24 +171,29 @@ async fn race(writing: Writing) {
         for number in 0..4 {
             writers.spawn(write(world.session().await, writing, number));
         }
-        let (killer, mut seed) = (world.session().await, Seed::new(7));
+        let mut seed = Seed::new(7);
         for _ in 0..6 {
-            let stepper = world.session().await;
-            let pid = stepper.text("SELECT pg_backend_pid()::text").await;
-            let kill = async {
-                for _ in 0..seed.between(1, 40) {
-                    killer.run("SELECT 1").await;
-                }
-                killer.run(&format!("SELECT pg_terminate_backend({pid})")).await;
-            };
-            let steps = async { while stepper.query_one(STEP, &[]).await.is_ok() {} };
-            tokio::join!(kill, steps);
+            step_until_killed(&world, &mut seed).await;
         }
         let (one, other) = (world.session().await, world.session().await);
         tokio::join!(finish(&one, STEP), finish(&other, STEP));
         writers.join_all().await;
         assert_right(&world).await;
     }
+}
+
+/// Reads batches in a session that another session ends at a random moment.
+async fn step_until_killed(world: &InboxDatabase, seed: &mut Seed) {
+    let (stepper, killer) = (world.session().await, world.session().await);
+    let pid = stepper.text("SELECT pg_backend_pid()::text").await;
+    let kill = async {
+        for _ in 0..seed.between(1, 40) {
+            killer.run("SELECT 1").await;
+        }
+        killer.run(&format!("SELECT pg_terminate_backend({pid})")).await;
+    };
+    let steps = async { while stepper.query_one(STEP, &[]).await.is_ok() {} };
+    tokio::join!(kill, steps);
 }
 
 /// Changes rows, some of them several in a transaction, in the order of their ids.
