@@ -35,11 +35,10 @@ async fn an_event_is_committed_with_the_transaction_for_each_payload_type() {
                 .with_header("traceparent", "00-1-2-01")
                 .with_schema_version(3);
             assert_eq!(emit(&transaction, &event).await.unwrap(), 1);
-            let ended = match is_committed {
-                true => transaction.commit().await,
-                false => transaction.rollback().await,
-            };
-            ended.unwrap();
+            match is_committed {
+                true => transaction.commit().await.unwrap(),
+                false => transaction.rollback().await.unwrap(),
+            }
         }
         let row = format!(
             "SELECT concat_ws(' ', count(*), min(version), min(schema_version), min(headers ->> 'traceparent'),

@@ -67,13 +67,12 @@ async fn fifty_sessions_with_one_key_write_one_event_at_every_isolation_level() 
     for world in worlds().await {
         world.run("CREATE TABLE work (key text, session int)").await;
         for level in ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"] {
-            work_in_fifty_sessions(&world, level).await;
+            assert_one_event(&world, level).await;
         }
     }
 }
 
-/// Checks that the sessions have done the work once.
-async fn work_in_fifty_sessions(world: &ProducerDatabase, level: &'static str) {
+async fn assert_one_event(world: &ProducerDatabase, level: &'static str) {
     let mut sessions = JoinSet::new();
     for number in 0..50 {
         sessions.spawn(work_once(world.session().await, level, number));
@@ -85,15 +84,23 @@ async fn work_in_fifty_sessions(world: &ProducerDatabase, level: &'static str) {
     }
 }
 
+/// How an attempt ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    /// The transaction is rolled back, whatever it did.
+    Undone,
+    /// The transaction is committed, unless another session has done the work.
+    Kept,
+}
+
 /// Does the same work as every other session, and undoes it if another session has done it. Three
 /// of ten attempts are rolled back at random.
 async fn work_once(session: TestClient, level: &str, number: u64) {
     let mut random = Random::new(number);
     loop {
-        let is_undone = random.next_u32() % 10 < 3;
-        let end = if is_undone { "ROLLBACK" } else { "COMMIT" };
-        match attempt(&session, level, number, end).await {
-            Ok(()) if !is_undone => return,
+        let ending = if random.next_u32() % 10 < 3 { Ending::Undone } else { Ending::Kept };
+        match attempt(&session, (level, number), ending).await {
+            Ok(()) if ending == Ending::Kept => return,
             Ok(()) => {}
             Err(error) => {
                 assert_eq!(error.code(), Some(&SqlState::T_R_SERIALIZATION_FAILURE), "{error:?}");
@@ -105,9 +112,8 @@ async fn work_once(session: TestClient, level: &str, number: u64) {
 
 async fn attempt(
     session: &TestClient,
-    level: &str,
-    number: u64,
-    end: &str,
+    (level, number): (&str, u64),
+    ending: Ending,
 ) -> Result<(), tokio_postgres::Error> {
     let change =
         format!("BEGIN ISOLATION LEVEL {level}; INSERT INTO work VALUES ('{level}', {number})");
@@ -116,7 +122,8 @@ async fn attempt(
         "SELECT is_new FROM app_outbox_emit_once('order', '{level}', 'placed', '{{}}', 'key of {level}')"
     );
     let is_new: bool = session.query_one(&emit, &[]).await?.get(0);
-    session.batch_execute(if is_new { end } else { "ROLLBACK" }).await
+    let is_kept = is_new && ending == Ending::Kept;
+    session.batch_execute(if is_kept { "COMMIT" } else { "ROLLBACK" }).await
 }
 
 #[tokio::test]
@@ -140,14 +147,16 @@ async fn keyed_and_plain_events_of_one_aggregate_never_deadlock() {
 async fn write_keys(session: TestClient, number: u64) {
     let mut random = Random::new(number);
     for key in 0..60 {
-        let keyed = key % 3;
+        let id = key % 3;
         session
             .run(&format!(
-                "SELECT app_outbox_emit_once('order', '{keyed}', 'keyed', '{{}}', 'key {key}')"
+                "SELECT app_outbox_emit_once('order', '{id}', 'keyed', '{{}}', 'key {key}')"
             ))
             .await;
-        let id = random.next_u32() % 3;
-        session.run(&format!("SELECT app_outbox_emit('order', '{id}', 'plain', '{{}}')")).await;
+        let plain_id = random.next_u32() % 3;
+        session
+            .run(&format!("SELECT app_outbox_emit('order', '{plain_id}', 'plain', '{{}}')"))
+            .await;
     }
 }
 

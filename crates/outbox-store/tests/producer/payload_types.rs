@@ -26,7 +26,9 @@ async fn outbox_of(major: u32, payload_type: &str) -> Option<(TestDatabase, Test
                occurred_at timestamptz NOT NULL DEFAULT now())"
         ))
         .await;
-    migrate(&session, &[QualifiedName::new("public", "app_outbox")]).await.expect("the migrations");
+    migrate(&session, &[QualifiedName::new("public", "app_outbox")])
+        .await
+        .expect("the migrations run");
     Some((database, session))
 }
 
@@ -34,12 +36,12 @@ async fn outbox_of(major: u32, payload_type: &str) -> Option<(TestDatabase, Test
 async fn each_payload_type_has_the_functions() {
     for major in installed_majors() {
         for (payload_type, as_text) in TYPES {
-            check_functions(major, payload_type, as_text).await;
+            assert_functions(major, payload_type, as_text).await;
         }
     }
 }
 
-async fn check_functions(major: u32, payload_type: &str, as_text: &str) {
+async fn assert_functions(major: u32, payload_type: &str, as_text: &str) {
     let Some((_database, session)) = outbox_of(major, payload_type).await else { return };
     session
         .run(
@@ -58,7 +60,10 @@ async fn check_functions(major: u32, payload_type: &str, as_text: &str) {
                                    ORDER BY aggregatetype DESC, aggregateid, version) FROM app_outbox"
             );
     // An escape of bytea makes one backslash of two.
-    let first = if payload_type == "bytea" { r"\" } else { r"\\" };
+    let first = match payload_type {
+        "bytea" => r"\",
+        _ => r"\\",
+    };
     let expected = format!(
         r#"1placed1 {{"n": "{first}"}}, 2placed1 {{"n": 2}}, 1snapshot1 {{"id": 1, "name": "é\\"}}, 1updated2 {{"id": 1, "name": "b"}}"#
     );

@@ -171,12 +171,9 @@ async fn race(writing: Writing) {
         for number in 0..4 {
             writers.spawn(write(world.session().await, writing, number));
         }
-        let (killer, mut seed) = (world.session().await, Seed::new(7));
+        let mut seed = Seed::new(7);
         for _ in 0..6 {
-            let stepper = world.session().await;
-            let pid = stepper.text("SELECT pg_backend_pid()::text").await;
-            let kill = kill_after(&killer, seed.between(1, 40), &pid);
-            tokio::join!(kill, step_until_killed(&stepper));
+            step_until_killed(&world, &mut seed).await;
         }
         let (one, other) = (world.session().await, world.session().await);
         tokio::join!(finish(&one, STEP), finish(&other, STEP));
@@ -185,16 +182,18 @@ async fn race(writing: Writing) {
     }
 }
 
-/// Ends a session after some round trips.
-async fn kill_after(killer: &TestClient, round_trips: u64, pid: &str) {
-    for _ in 0..round_trips {
-        killer.run("SELECT 1").await;
-    }
-    killer.run(&format!("SELECT pg_terminate_backend({pid})")).await;
-}
-
-async fn step_until_killed(stepper: &TestClient) {
-    while stepper.query_one(STEP, &[]).await.is_ok() {}
+/// Reads batches in a session that another session ends at a random moment.
+async fn step_until_killed(world: &ProducerDatabase, seed: &mut Seed) {
+    let (stepper, killer) = (world.session().await, world.session().await);
+    let pid = stepper.text("SELECT pg_backend_pid()::text").await;
+    let kill = async {
+        for _ in 0..seed.between(1, 40) {
+            killer.run("SELECT 1").await;
+        }
+        killer.run(&format!("SELECT pg_terminate_backend({pid})")).await;
+    };
+    let steps = async { while stepper.query_one(STEP, &[]).await.is_ok() {} };
+    tokio::join!(kill, steps);
 }
 
 /// Changes rows, some of them several in a transaction, in the order of their ids.
