@@ -222,6 +222,8 @@ codes! {
     RebuildUnfinished "rebuild-unfinished": POSTGRES, POSTGRES, POSTGRES;
     /// The inbox has forgotten events that its subscription may still deliver again.
     InboxPrunedTooFar "inbox-pruned-too-far": POSTGRES, POSTGRES, POSTGRES;
+    /// Rows of the inbox would be deleted while Pub/Sub may still deliver their events again.
+    RetentionTooShort "retention-too-short": USAGE, USAGE, USAGE;
     /// The handler function is missing or unsuitable.
     HandlerUnsuitable "handler-unsuitable": POSTGRES, POSTGRES, POSTGRES;
     /// The consumer is paused and does not catch up.

@@ -22,8 +22,11 @@ use walrelay_pg_client::{QualifiedName, Secret};
 use walrelay_pubsub::Endpoint;
 
 pub mod choices;
+mod retention;
 pub mod units;
 pub mod values;
+
+pub use retention::RetentionOptions;
 
 use choices::{LogFormat, OnSlotLost, OutputFormat};
 use values::{
@@ -456,6 +459,8 @@ pub struct RunOptions {
     /// It is called `kept`, and keeps no more log than its share of `max_slot_wal_keep_size`. See docs/replay.md.
     #[arg(long, value_name = "DURATION", default_value = "never", value_parser = duration_or_never("1m", "3650d"))]
     pub anchor_keep: OrNever,
+    #[command(flatten)]
+    pub retention: RetentionOptions,
 }
 
 const ON_SLOT_LOST: &[(&str, OnSlotLost)] =

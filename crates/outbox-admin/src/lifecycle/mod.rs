@@ -7,4 +7,5 @@ pub mod outcome;
 pub mod postgres_server;
 pub mod preflight_check;
 pub mod reset;
+pub mod retention;
 mod wal_monitor;

@@ -9,5 +9,6 @@ pub mod observer;
 pub mod publish_availability;
 mod refusals;
 pub mod report;
+pub mod retention_metrics;
 mod spill_log;
 mod topic_labels;

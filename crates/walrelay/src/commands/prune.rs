@@ -4,8 +4,12 @@
 //! The table has no LSN, but every committed transaction below `settled_xid` of `app_outbox_relay`
 //! is settled. Rows whose transaction id cannot be compared with `settled_xid` stay.
 
+use std::time::Duration;
+
+use walrelay_core::ColumnNames;
+use walrelay_outbox_admin::lifecycle::retention::{PruneStep, PruneSteps};
 use walrelay_outbox_admin::{AdminError, read_operation};
-use walrelay_outbox_store::{read_recorded_system_identifier, recovering_slot};
+use walrelay_outbox_store::{Outbox, read_recorded_system_identifier, recovering_slot};
 use walrelay_pg_client::{
     PgError, QualifiedName, ServerError, ServerErrorKind, SqlClient, TableAccess, connect_sql,
     quote_identifier, refuse_hidden_rows,
@@ -27,7 +31,7 @@ const BATCH_ROWS: u64 = 10_000;
 /// Timeouts for dropping a partition, because the lock blocks writers of all partitions. The check
 /// and the DROP may each take the statement timeout.
 const PARTITION_PATIENCE: &str =
-    "SET LOCAL lock_timeout = '2s'; SET LOCAL statement_timeout = '5s'";
+    "SET LOCAL lock_timeout = '100ms'; SET LOCAL statement_timeout = '5s'";
 
 /// Deletes rows table by table, and prints their number.
 ///
@@ -54,29 +58,13 @@ async fn prune(
     config: &PruneConfig,
     shutdown: &Shutdown,
 ) -> Result<(), Error> {
-    // Each shard settles its own rows, and a shard that never ran has settled none.
-    for shard in every_shard(client, &config.database.outbox).await? {
-        refuse_unrecorded(client, &shard.slot).await?;
-        refuse_other_history(client, &shard.slot).await?;
-    }
+    let outbox = &config.database.outbox;
     let access = match config.mode {
         ChangeMode::DryRun => TableAccess::Read,
         ChangeMode::Agreed | ChangeMode::Ask => TableAccess::Delete,
     };
-    refuse_hidden_rows(client, &config.database.outbox.tables, access).await?;
-    // An unfinished recovery reads rows that are below `settled_xid`.
-    if let Some(recovering) = recovering_slot(client).await? {
-        let begun = read_operation(client, &recovering).await?;
-        let what = begun.map_or_else(String::new, |begun| begun.describe(&recovering));
-        return Err(AdminError::OperationUnfinished { slot: recovering, what }.into());
-    }
-    // A replay may still have to read the history of a paused key from the table.
-    refuse_while_any_is_held(client, &config.database.outbox.tables).await?;
-    refuse_while_any_is_backfilled(client, &config.database.outbox.tables).await?;
-    let mut conditions = Vec::new();
-    for table in &config.database.outbox.tables {
-        conditions.push(condition_on(client, (config, table)).await?);
-    }
+    refuse_unready(client, outbox, access).await?;
+    let conditions = conditions_on(client, (outbox, &config.columns), config.older_than).await?;
     match config.mode {
         ChangeMode::DryRun => {
             for condition in &conditions {
@@ -95,25 +83,100 @@ async fn prune(
         }
     }
     for condition in &conditions {
-        drop_partitions(client, condition).await?;
-        delete(client, condition).await?;
+        let table = &condition.table;
+        for partition in drop_partitions(client, condition).await? {
+            print(&format!("dropped: partition {partition} of {table}\n"))?;
+        }
+        let mut total = 0;
+        loop {
+            let deleted = delete_batch(client, condition).await?;
+            total += deleted;
+            if deleted < BATCH_ROWS {
+                break;
+            }
+        }
+        print(&format!("{total} row(s) deleted from {table}\n"))?;
     }
     Ok(())
 }
 
+/// The steps of `run --prune-older-than`, under the same conditions as the command.
+#[derive(Debug, Clone)]
+pub(super) struct OutboxSteps {
+    pub(super) outbox: Outbox,
+    pub(super) columns: ColumnNames,
+    pub(super) older_than: Duration,
+}
+
+impl PruneSteps for OutboxSteps {
+    type Error = Error;
+
+    async fn step(&self, client: &mut SqlClient) -> Result<PruneStep, Error> {
+        let Self { outbox, columns, older_than } = self;
+        refuse_unready(client, outbox, TableAccess::Delete).await?;
+        let mut step = PruneStep { rows: 0, partitions: 0, has_more: false };
+        for condition in conditions_on(client, (outbox, columns), *older_than).await? {
+            for partition in drop_partitions(client, &condition).await? {
+                tracing::info!(partition, "a partition with only old rows is dropped");
+                step.partitions += 1;
+            }
+            let rows = delete_batch(client, &condition).await?;
+            step.rows += rows;
+            step.has_more |= rows == BATCH_ROWS;
+        }
+        Ok(step)
+    }
+}
+
+/// Refuses while rows may be needed, or it is not known which rows are settled.
+async fn refuse_unready(
+    client: &SqlClient,
+    outbox: &Outbox,
+    access: TableAccess,
+) -> Result<(), Error> {
+    // Each shard settles its own rows, and a shard that never ran has settled none.
+    for shard in every_shard(client, outbox).await? {
+        refuse_unrecorded(client, &shard.slot).await?;
+        refuse_other_history(client, &shard.slot).await?;
+    }
+    refuse_hidden_rows(client, &outbox.tables, access).await?;
+    // An unfinished recovery reads rows that are below `settled_xid`.
+    if let Some(recovering) = recovering_slot(client).await? {
+        let begun = read_operation(client, &recovering).await?;
+        let what = begun.map_or_else(String::new, |begun| begun.describe(&recovering));
+        return Err(AdminError::OperationUnfinished { slot: recovering, what }.into());
+    }
+    // A replay may still have to read the history of a paused key from the table.
+    refuse_while_any_is_held(client, &outbox.tables).await?;
+    refuse_while_any_is_backfilled(client, &outbox.tables).await
+}
+
+async fn conditions_on(
+    client: &SqlClient,
+    (outbox, columns): (&Outbox, &ColumnNames),
+    older_than: Duration,
+) -> Result<Vec<Condition>, Error> {
+    let mut conditions = Vec::new();
+    for table in &outbox.tables {
+        conditions.push(condition_on(client, (columns, table), older_than).await?);
+    }
+    Ok(conditions)
+}
+
 async fn condition_on(
     client: &SqlClient,
-    (config, table): (&PruneConfig, &QualifiedName),
+    (columns, table): (&ColumnNames, &QualifiedName),
+    older_than: Duration,
 ) -> Result<Condition, Error> {
-    let id = column_of(client, table, &config.columns.id).await?;
-    let occurred_at = match &config.columns.occurred_at {
+    let id = column_of(client, table, &columns.id).await?;
+    let occurred_at = match &columns.occurred_at {
         Some(names) => column_of(client, table, names).await?,
         None => String::new(),
     };
     Ok(Condition {
         table: table.clone(),
         text: condition(&id, &occurred_at),
-        seconds: config.older_than.as_secs_f64(),
+        seconds: older_than.as_secs_f64(),
     })
 }
 
@@ -208,25 +271,16 @@ async fn report(client: &SqlClient, condition: &Condition) -> Result<(), Error> 
     Ok(())
 }
 
-/// Deletes rows in batches. The row's table is compared together with its ctid, because ctids are
-/// unique only within one partition.
-async fn delete(client: &SqlClient, condition: &Condition) -> Result<(), Error> {
+/// Deletes rows in one transaction, at most [`BATCH_ROWS`]. The row's table is compared together
+/// with its ctid, because ctids are unique only within one partition.
+async fn delete_batch(client: &SqlClient, condition: &Condition) -> Result<u64, Error> {
     let Condition { table, text, seconds } = condition;
     let sql = format!(
         "DELETE FROM {table} o USING (
            SELECT c.tableoid AS part, c.ctid AS place FROM {table} c WHERE {text} LIMIT {BATCH_ROWS}) old
           WHERE o.tableoid = old.part AND o.ctid = old.place"
     );
-    let mut total = 0;
-    loop {
-        let refused = |error| refusal(table, error);
-        let deleted = client.execute(&sql, &[seconds]).await.map_err(refused)?;
-        total += deleted;
-        if deleted < BATCH_ROWS {
-            break;
-        }
-    }
-    print(&format!("{total} row(s) deleted from {table}\n"))
+    client.execute(&sql, &[seconds]).await.map_err(|error| refusal(table, error))
 }
 
 /// Returns the leaf partitions in name order, without the default partition. Returns none for a
@@ -256,10 +310,11 @@ async fn is_all_old(
     Ok(client.query_one(&sql, &[seconds]).await.map_err(refused)?.get(0))
 }
 
-/// Drops partitions in which all rows may go. Checks each partition first without a lock, and again
-/// under the lock that stops writers.
-async fn drop_partitions(client: &mut SqlClient, condition: &Condition) -> Result<(), Error> {
+/// Drops partitions in which all rows may go, and returns their names. Checks each partition first
+/// without a lock, and again under the lock that stops writers.
+async fn drop_partitions(client: &SqlClient, condition: &Condition) -> Result<Vec<String>, Error> {
     let table = &condition.table;
+    let mut gone = Vec::new();
     for partition in partitions(client, table).await? {
         if !is_all_old(client, (&partition, condition)).await? {
             continue;
@@ -273,13 +328,13 @@ async fn drop_partitions(client: &mut SqlClient, condition: &Condition) -> Resul
         let end = if matches!(dropped, Ok(true)) { "COMMIT" } else { "ROLLBACK" };
         client.batch_execute(end).await.map_err(PgError::from)?;
         match dropped {
-            Ok(true) => print(&format!("dropped: partition {partition} of {table}\n"))?,
+            Ok(true) => gone.push(partition),
             Ok(false) => {}
-            // `delete` then deletes the partition's rows like all other rows.
+            // `delete_batch` then deletes the partition's rows like all other rows.
             Err(error) => tracing::warn!(%error, partition, "the partition is not dropped"),
         }
     }
-    Ok(())
+    Ok(gone)
 }
 
 async fn drop_locked(

@@ -3,6 +3,7 @@
 use walrelay_core::RouterConfig;
 use walrelay_outbox_admin::LostSlotPolicy;
 use walrelay_outbox_admin::lifecycle::preflight_check::shard_key;
+use walrelay_outbox_admin::lifecycle::retention::Retention;
 use walrelay_relay::settings::Until;
 
 use super::command::{
@@ -16,7 +17,7 @@ use super::messages::{column_names, project};
 use super::problem::{ConfigBuilder, Problem};
 use crate::cli::{self, CommandArgs, UpgradeActionArgs};
 use crate::options::choices::OnSlotLost;
-use crate::options::{DemoOptions, EmulatorOptions};
+use crate::options::{DemoOptions, EmulatorOptions, RetentionOptions};
 
 /// A command and its complete configuration.
 #[derive(Debug, Clone)]
@@ -109,7 +110,14 @@ impl ConfigBuilder<'_> {
         };
         let otlp = self.otlp();
         let run = self.run(&args.options, until, args.own.on_slot_lost)?;
-        Some(RunConfig { anchor_keep: args.own.anchor_keep.0, otlp, ..run })
+        let RetentionOptions { prune_older_than, prune_interval } = args.own.retention;
+        let retention =
+            prune_older_than.0.map(|older_than| Retention { older_than, every: prune_interval });
+        if retention.is_some() {
+            let columns = &run.settings.relay.router.columns;
+            self.require_time(columns, "needed by --prune-older-than: a row's age is read from it");
+        }
+        Some(RunConfig { anchor_keep: args.own.anchor_keep.0, retention, otlp, ..run })
     }
 
     fn upgrade(&mut self, action: UpgradeActionArgs) -> Option<Command> {

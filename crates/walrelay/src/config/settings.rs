@@ -28,7 +28,14 @@ impl ConfigBuilder<'_> {
         let pubsub = self.pubsub(&options.pubsub);
         let http = self.http(&options.relay.http);
         let settings = Settings { connect: connect?, relay, pubsub, until };
-        Some(RunConfig { settings, on_slot_lost, anchor_keep: None, http, otlp: None })
+        Some(RunConfig {
+            settings,
+            on_slot_lost,
+            anchor_keep: None,
+            retention: None,
+            http,
+            otlp: None,
+        })
     }
 
     fn relay(&mut self, options: &ServiceOptions) -> RelaySettings {
