@@ -461,6 +461,11 @@ pub struct RunOptions {
     pub anchor_keep: OrNever,
     #[command(flatten)]
     pub retention: RetentionOptions,
+    /// Publish at most this many rows per second, to protect a slow subscriber; 1 to 1000000 [default: no limit]
+    ///
+    /// Rows that wait retain WAL. If they retain more than --wal-budget, they are recorded in dispatch state.
+    #[arg(long, value_name = "COUNT", value_parser = count(1_u32, 1_000_000))]
+    pub rate: Option<u32>,
 }
 
 const ON_SLOT_LOST: &[(&str, OnSlotLost)] =

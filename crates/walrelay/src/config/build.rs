@@ -1,5 +1,7 @@
 //! Builds a [`Config`] from a command line: one function per command.
 
+use std::num::NonZeroU32;
+
 use walrelay_core::RouterConfig;
 use walrelay_outbox_admin::LostSlotPolicy;
 use walrelay_outbox_admin::lifecycle::preflight_check::shard_key;
@@ -109,7 +111,8 @@ impl ConfigBuilder<'_> {
             false => Until::Stopped,
         };
         let otlp = self.otlp();
-        let run = self.run(&args.options, until, args.own.on_slot_lost)?;
+        let mut run = self.run(&args.options, until, args.own.on_slot_lost)?;
+        run.settings.relay.rate = args.own.rate.and_then(NonZeroU32::new);
         let RetentionOptions { prune_older_than, prune_interval } = args.own.retention;
         let retention =
             prune_older_than.0.map(|older_than| Retention { older_than, every: prune_interval });

@@ -78,6 +78,7 @@ impl ConfigBuilder<'_> {
             status_interval: options.status_interval,
             wal_sender_timeout: options.wal_sender_timeout,
             dispatch_retention: Duration::MAX,
+            rate: None,
         }
     }
 
