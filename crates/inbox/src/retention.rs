@@ -5,6 +5,7 @@ use std::time::Duration;
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::Subscription;
 
 use crate::error::InboxError;
+use crate::operator::admin::PruneStep;
 
 /// The time that rows stay beyond the retention of Pub/Sub.
 pub const RETENTION_MARGIN: Duration = Duration::from_hours(24);
@@ -40,8 +41,8 @@ impl InboxRetention {
     }
 
     /// Returns the time until the next step: the end of a pause, or the next run.
-    pub(crate) fn next_step_in(self, has_more: bool, took: Duration) -> Duration {
-        match has_more {
+    pub(crate) fn next_step_in(self, step: PruneStep, took: Duration) -> Duration {
+        match step.has_more {
             // Other transactions get at least half of the time.
             true => took.min(STEP_PAUSE_MAX),
             false => self.every,
@@ -83,8 +84,9 @@ mod tests {
     fn a_run_with_rows_left_pauses_briefly_and_a_complete_one_for_the_interval() {
         let retention = InboxRetention { older_than: DAY, every: DAY };
         let took = Duration::from_millis(300);
-        assert_eq!(retention.next_step_in(true, took), took);
-        assert_eq!(retention.next_step_in(true, DAY), STEP_PAUSE_MAX);
-        assert_eq!(retention.next_step_in(false, took), DAY);
+        let step = |has_more| PruneStep { rows: 1, has_more };
+        assert_eq!(retention.next_step_in(step(true), took), took);
+        assert_eq!(retention.next_step_in(step(true), DAY), STEP_PAUSE_MAX);
+        assert_eq!(retention.next_step_in(step(false), took), DAY);
     }
 }

@@ -79,7 +79,7 @@ impl PruneStepEnd {
                 if !step.has_more {
                     tracing::info!("old rows are deleted from the inbox");
                 }
-                retention.next_step_in(step.has_more, self.took)
+                retention.next_step_in(*step, self.took)
             }
             Err(error) => {
                 metrics.retention.failures.inc();

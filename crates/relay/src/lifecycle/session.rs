@@ -230,8 +230,7 @@ pub async fn open<C: Server, P: Publisher>(
     let session = Session {
         frames,
         feedback,
-        publishes: PublishCalls::new(publisher, ConcurrencyWindow::new(settings.window))
-            .limited(settings.rate.map(RateLimit::new)),
+        publishes: publish_calls(settings, publisher),
         recorder,
         decoder,
         wal_end,
@@ -254,6 +253,11 @@ pub async fn open<C: Server, P: Publisher>(
     };
     let at = SessionStart { positions, parked_keys, due, not_due, log };
     Ok(OpenResult::Session(Box::new(session), at))
+}
+
+fn publish_calls<P: Publisher>(settings: &SessionSettings, publisher: P) -> PublishCalls<P> {
+    let window = ConcurrencyWindow::new(settings.window);
+    PublishCalls::new(publisher, window).limited(settings.rate.map(RateLimit::new))
 }
 
 /// Loads parked keys into the lanes, one at a time as they are read.
