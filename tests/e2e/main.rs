@@ -42,6 +42,7 @@ mod relay_waits;
 mod replay;
 mod reset;
 mod reshard;
+mod retention;
 mod row_level_security;
 mod session_end;
 mod shards;

@@ -221,3 +221,17 @@ async fn until_caught_up_ends_under_traffic_and_slow_replies_with_many_keys_due(
     );
     assert_eq!(world.number(&published).await, 1_200);
 }
+
+#[tokio::test]
+async fn a_rate_limits_how_many_rows_are_published_per_second() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    let relay = world.start_relay(["--rate", "40"]).await;
+    let began = std::time::Instant::now();
+    Workload::of_rows(120).insert(world.client()).await.expect("rows");
+    world.wait_confirmed(DEADLINE).await;
+    // The first tenth of a second is free: four rows, and one batch of four.
+    let least = std::time::Duration::from_millis((120 - 8) * 1_000 / 40);
+    assert!(began.elapsed() >= least, "120 rows took {:?}", began.elapsed());
+    assert_eq!(world.pubsub.stored_count(), 120);
+    drop(relay);
+}

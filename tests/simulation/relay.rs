@@ -140,6 +140,7 @@ pub(crate) fn relay_settings(plan: &Plan) -> RelaySettings {
         wal_sender_timeout: SENDER_TIMEOUT,
         // Short enough to have an effect during a run.
         dispatch_retention: Duration::from_secs(5),
+        rate: None,
     }
 }
 

@@ -192,6 +192,13 @@ impl Lanes {
         self.due.next()
     }
 
+    /// The next time for a timer. Ready lanes wait for `opens_at`, if that is set.
+    #[must_use]
+    pub fn next_timer(&self, opens_at: Option<Instant>) -> Option<Instant> {
+        let opens_at = opens_at.filter(|_| !self.ready.is_empty());
+        self.next_due().into_iter().chain(opens_at).min()
+    }
+
     /// Makes due lanes ready to send, and due parked keys claimable.
     pub fn wake(&mut self, now: Instant) {
         self.now = Some(now);

@@ -68,6 +68,7 @@ pub use failure::{FailureClass, PublishFailure};
 pub use fault::{Fault, RouteError};
 pub use flow_control::budget::{Budget, BudgetLimits};
 pub use flow_control::heavy_keys::{HeavyKey, HeavyKeys, KEY_BYTES_PER_SECOND_MAX};
+pub use flow_control::rate_limit::RateLimit;
 pub use flow_control::wal_budget::{Held, SpillMode, WalBudget, WalBudgetLimit, WalRetentionLimit};
 pub use flow_control::window::{ConcurrencyLimits, ConcurrencyWindow};
 pub use heartbeat::Heartbeat;

@@ -234,6 +234,8 @@ codes! {
     RebuildUnfinished "rebuild-unfinished": POSTGRES, POSTGRES, POSTGRES;
     /// The inbox has forgotten events that its subscription may still deliver again.
     InboxPrunedTooFar "inbox-pruned-too-far": POSTGRES, POSTGRES, POSTGRES;
+    /// Rows of the inbox would be deleted while Pub/Sub may still deliver their events again.
+    RetentionTooShort "retention-too-short": USAGE, USAGE, USAGE;
     /// The handler function is missing or unsuitable.
     HandlerUnsuitable "handler-unsuitable": POSTGRES, POSTGRES, POSTGRES;
     /// The consumer is paused and does not catch up.
@@ -245,7 +247,6 @@ codes! {
     /// A consumer was paused, and a batch that began before has not ended.
     ConsumerBatchRunning "consumer-batch-running": USAGE, USAGE, USAGE;
     /// Inbox rows would be deleted while Pub/Sub may still redeliver their messages.
-    InboxPruneTooEarly "inbox-prune-too-early": USAGE, USAGE, USAGE;
     /// The handler fails for every event.
     HandlerFailed "handler-failed": POSTGRES, POSTGRES, POSTGRES;
     /// No handler can be generated for the table.

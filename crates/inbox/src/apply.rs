@@ -7,6 +7,7 @@ pub(super) mod handler;
 pub(super) mod handler_kind;
 pub(super) mod loop_reporter;
 pub(super) mod loop_state;
+pub(super) mod prune_step;
 pub(super) mod pull_stream;
 pub(super) mod run;
 pub(super) mod sql_failure;

@@ -59,6 +59,9 @@ impl Consumer {
         for remark in SubscriptionWarning::of(&is) {
             tracing::warn!(subscription, "the subscription {}; {}", remark.told(), remark.fix());
         }
+        if let Some(retention) = settings.retention {
+            retention.refuse_short(&is)?;
+        }
         if settings.dedupe == Dedupe::Position {
             tracing::info!(
                 "an event behind the position of its key is skipped only if it has the attribute system_identifier, \

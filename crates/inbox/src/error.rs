@@ -1,5 +1,7 @@
 //! The reasons why a consumer does not start, or stops unasked.
 
+use std::time::Duration;
+
 use walrelay_errors::{Code, Coded};
 use walrelay_pg_client::{PgError, SqlError};
 use walrelay_pubsub::PubsubError;
@@ -151,6 +153,20 @@ pub enum InboxError {
         /// The settings that differ.
         differs: String,
     },
+    /// Pub/Sub may deliver events again whose rows retention would have deleted.
+    #[error(
+        "Pub/Sub may deliver {subscription} again after {} s; rows of the inbox must stay for at least {} s",
+        older_than.as_secs(),
+        least.as_secs()
+    )]
+    RetentionTooShort {
+        /// The full name of the subscription.
+        subscription: String,
+        /// The configured age.
+        older_than: Duration,
+        /// The shortest age that is safe.
+        least: Duration,
+    },
     /// The subscription does not exist.
     #[error("subscription {subscription} does not exist")]
     SubscriptionMissing {
@@ -191,6 +207,7 @@ impl Coded for InboxError {
             Self::PubSub(error) => error.code(),
             Self::Pull { .. } => Code::PubsubUnusable,
             Self::SubscriptionMissing { .. } => Code::SubscriptionNotFound,
+            Self::RetentionTooShort { .. } => Code::RetentionTooShort,
             Self::OtherKind { .. } => Code::SubscriptionDiffers,
         }
     }

@@ -22,6 +22,8 @@ mod metrics;
 mod migrations;
 pub mod operator;
 mod privileges;
+mod retention;
+mod retention_metrics;
 mod settings;
 mod subscription_messages;
 mod subscription_warning;
@@ -45,6 +47,9 @@ pub use operator::reset_key::{KeyPosition, reset_key};
 pub use operator::scaffold::{Scaffold, scaffold};
 pub use operator::side_rebuild::{Beside, GenerationDifference, StagedTable, abandon};
 pub use operator::unfinished_rebuild::UnfinishedRebuild;
+pub use retention::{
+    InboxRetention, PUBSUB_RETENTION_DEFAULT, RETENTION_MARGIN, redelivery_window,
+};
 pub use settings::{Dedupe, OnDead, OnGap, Settings, Until};
 pub use subscription_messages::Messages;
 pub use subscription_warning::SubscriptionWarning;

@@ -13,6 +13,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use crate::apply::database::RESULTS;
 use crate::health::Phase;
+use crate::retention_metrics::RetentionMetrics;
 
 type Level = Gauge<u64, AtomicU64>;
 
@@ -57,6 +58,7 @@ pub struct Metrics {
     /// The consumer's activity: 1 for the current phase, 0 for the others.
     pub(crate) phase: Family<PhaseLabel, Level>,
     pub(crate) seconds_since_progress: Gauge<f64, AtomicU64>,
+    pub(crate) retention: RetentionMetrics,
     registry: Arc<Registry>,
 }
 
@@ -119,6 +121,7 @@ impl Metrics {
             spans_dropped: Counter::default(),
             phase: Family::default(),
             seconds_since_progress: Gauge::default(),
+            retention: RetentionMetrics::default(),
             registry: Arc::default(),
         };
         // An alert on an increase needs a value before the increase.
@@ -230,6 +233,7 @@ impl Metrics {
             "Since something was committed or nothing was held",
             self.seconds_since_progress.clone(),
         );
+        self.retention.describe(&mut registry);
         registry
     }
 }

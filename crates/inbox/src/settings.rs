@@ -6,6 +6,7 @@ use walrelay_pg_client::ConnectConfig;
 use walrelay_pubsub::Endpoint;
 
 use crate::apply::handler_kind::Effect;
+use crate::retention::InboxRetention;
 
 /// The messages held, in rounds of batches: one round is in flight, one is next. Two more rounds
 /// cover messages and acknowledgements that are on their way. More would only keep keys from other
@@ -120,6 +121,8 @@ pub struct Settings {
     pub drain_timeout: Duration,
     /// The condition for stopping unasked.
     pub until: Until,
+    /// The periodic deletion of finished rows, if any.
+    pub retention: Option<InboxRetention>,
 }
 
 impl Settings {
@@ -148,6 +151,7 @@ impl Settings {
             max_in_flight_bytes: 64 << 20,
             drain_timeout: Duration::from_secs(7),
             until: Until::Stopped,
+            retention: None,
         }
     }
 

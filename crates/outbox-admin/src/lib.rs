@@ -23,6 +23,7 @@ pub mod recovery;
 mod recovery_cursor;
 pub mod replay;
 mod resharding;
+pub mod retention;
 mod rows;
 mod sharding;
 mod slot_holder;

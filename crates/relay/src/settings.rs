@@ -1,5 +1,6 @@
 //! The settings of the service, from flags, environment variables or a file.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use pgoutput_parser::Lsn;
@@ -48,6 +49,8 @@ pub struct RelaySettings {
     pub wal_sender_timeout: Duration,
     /// How long published and discarded rows stay in dispatch state.
     pub dispatch_retention: Duration,
+    /// The most rows to publish per second. `None` sets no limit.
+    pub rate: Option<NonZeroU32>,
 }
 
 impl RelaySettings {

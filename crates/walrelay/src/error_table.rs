@@ -123,6 +123,11 @@ fn of_the_inbox() -> Vec<InboxError> {
         InboxError::KeyMoved { ordering_key: text() },
         InboxError::Table { table: text(), problem: "x" },
         InboxError::SubscriptionMissing { subscription: text() },
+        InboxError::RetentionTooShort {
+            subscription: text(),
+            older_than: Duration::ZERO,
+            least: Duration::ZERO,
+        },
         InboxError::OtherKind { subscription: text(), differs: text() },
     ]
 }
@@ -193,7 +198,6 @@ fn of_the_shell() -> Vec<Error> {
         Error::NotArrived { event_id: text(), consumers: text() },
         Error::Interrupted,
         Error::refused(Code::ConsumerBatchRunning, text()),
-        Error::refused(Code::InboxPruneTooEarly, text()),
         Error::refused(Code::ErrorCodeUnknown, text()),
     ]
 }

@@ -22,8 +22,11 @@ use walrelay_pg_client::{QualifiedName, Secret};
 use walrelay_pubsub::Endpoint;
 
 pub mod choices;
+mod retention;
 pub mod units;
 pub mod values;
+
+pub use retention::RetentionOptions;
 
 use choices::{LogFormat, OnSlotLost, OutputFormat};
 use values::{
@@ -470,6 +473,13 @@ pub struct RunOptions {
     /// It is called `kept`, and retains no more WAL than its share of `max_slot_wal_keep_size`.
     #[arg(long, value_name = "DURATION", default_value = "never", value_parser = duration_or_never("1m", "3650d"))]
     pub anchor_keep: OrNever,
+    #[command(flatten)]
+    pub retention: RetentionOptions,
+    /// Publish at most this many rows per second, to protect a slow subscriber; 1 to 1000000 [default: no limit]
+    ///
+    /// Rows that wait retain WAL. If they retain more than --wal-budget, they are recorded in dispatch state.
+    #[arg(long, value_name = "COUNT", value_parser = count(1_u32, 1_000_000))]
+    pub rate: Option<u32>,
 }
 
 const ON_SLOT_LOST: &[(&str, OnSlotLost)] =

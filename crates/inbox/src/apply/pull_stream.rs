@@ -12,6 +12,8 @@ use walrelay_core::{Backoff, Random};
 use walrelay_errors::Code as ErrorCode;
 use walrelay_pubsub::{Delivered, StreamingPull, Subscriber};
 
+use crate::settings::Settings;
+
 /// The lease on the stream. Renewals may be seconds late, and another consumer soon receives the
 /// messages of a dead one.
 pub(crate) const LEASE: Duration = Duration::from_secs(20);
@@ -64,6 +66,25 @@ pub(crate) struct PullStream {
     acknowledgements: Vec<String>,
     renewals: Vec<String>,
     spoke_at: Instant,
+}
+
+/// Returns the first request of every stream of a process.
+pub(crate) fn first_request(
+    settings: &Settings,
+    subscription: &str,
+    process: u32,
+) -> StreamingPullRequest {
+    let maximum = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+    StreamingPullRequest {
+        subscription: subscription.to_owned(),
+        // The client id is equal in every stream of this process, so that the service keeps keys
+        // here. With version 1, the service sends a keepalive on a quiet stream every half minute.
+        protocol_version: 1,
+        client_id: format!("walrelay-{}-{process:08x}", settings.consumer),
+        max_outstanding_messages: maximum(settings.messages_held()),
+        max_outstanding_bytes: maximum(settings.max_in_flight_bytes),
+        ..StreamingPullRequest::default()
+    }
 }
 
 impl PullStream {

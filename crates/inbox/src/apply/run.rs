@@ -8,7 +8,6 @@ use std::time::{Duration, SystemTime};
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::StreamingPullRequest;
 use tokio::time::{Instant, sleep_until};
 use tonic::Status;
 use walrelay_core::Random;
@@ -26,8 +25,9 @@ use crate::apply::loop_reporter::Observed;
 use crate::apply::loop_state::{
     End, LoopState, PAUSED_TURN, PeriodicTask, QUIET, Stored, TURN, seed,
 };
+use crate::apply::prune_step::{PruneOrder, PruneStepEnd};
 use crate::apply::pull_stream::{
-    LEASE, PullStream, StreamEvent, Wanted, code_name, error_code, operator_fix,
+    LEASE, PullStream, StreamEvent, Wanted, code_name, error_code, first_request, operator_fix,
 };
 use crate::event::Event;
 use crate::health::{HeldTotals, Phase};
@@ -57,6 +57,7 @@ enum JobResult {
     },
     Redelivered(Instant, Result<Vec<Applied>, ApplyError>),
     Looked(Result<Found, ApplyError>),
+    Pruned(PruneStepEnd),
 }
 
 /// A running consumer.
@@ -71,6 +72,7 @@ pub(crate) struct Run {
     idle: Vec<Connection>,
     look: PeriodicTask,
     redeliver: PeriodicTask,
+    prune: Option<(PruneOrder, PeriodicTask)>,
     stored: Stored,
     /// The number of stored events to retry at once.
     portion: AdaptiveBatchSize,
@@ -99,18 +101,14 @@ impl Run {
             lease: LEASE,
             max_lease: settings.max_lease,
         };
-        let first = StreamingPullRequest {
-            subscription: subscription.to_owned(),
-            // The client id is equal in every stream of this process, so that the service keeps
-            // keys here. With version 1, the service sends a keepalive on a quiet stream every half
-            // minute.
-            protocol_version: 1,
-            client_id: format!("walrelay-{}-{:08x}", settings.consumer, random.next_u32()),
-            max_outstanding_messages: i64::try_from(bounds.messages).unwrap_or(i64::MAX),
-            max_outstanding_bytes: i64::try_from(settings.max_in_flight_bytes).unwrap_or(i64::MAX),
-            ..StreamingPullRequest::default()
-        };
+        let first = first_request(&settings, subscription, random.next_u32());
         let now = Instant::now();
+        let prune = settings.retention.map(|retention| {
+            let subscriber = subscriber.clone();
+            let (consumer, subscription) = (settings.consumer.as_str().into(), subscription.into());
+            let order = PruneOrder { consumer, subscriber, subscription, retention };
+            (order, PeriodicTask::Due(now))
+        });
         Self {
             connect: Arc::new(settings.connect.clone()),
             intake: Intake::new(bounds, Random::new(random.fork())),
@@ -121,6 +119,7 @@ impl Run {
             idle: Vec::new(),
             look: PeriodicTask::Due(now), // An earlier run may have left rows.
             redeliver: PeriodicTask::Due(now),
+            prune,
             stored: Stored::Perhaps,
             portion: AdaptiveBatchSize::of(settings.batch as usize),
             wanted_end: End::Over,
@@ -234,6 +233,16 @@ impl Run {
                 (connection, JobResult::Redelivered(now, ended))
             });
         }
+        if let Some((order, task)) = &mut self.prune
+            && task.is_due(now)
+        {
+            *task = PeriodicTask::Running;
+            let order = order.clone();
+            self.begin(move |mut connection, _| async move {
+                let ended = order.step(&mut connection).await;
+                (connection, JobResult::Pruned(ended))
+            });
+        }
         while let Some(batch) = self.intake.next_batch(now.into_std()) {
             let Batch { id, messages, standing } = batch;
             let traced = self.observed.begin(&self.subscription, &messages);
@@ -277,6 +286,12 @@ impl Run {
                 }
             }
             JobResult::Looked(found) => self.looked(found, now),
+            JobResult::Pruned(step) => {
+                if let Some((order, task)) = &mut self.prune {
+                    let next_in = step.report(order.retention, &self.observed.metrics);
+                    *task = PeriodicTask::Due(now + next_in);
+                }
+            }
         }
     }
 

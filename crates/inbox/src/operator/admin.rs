@@ -383,6 +383,35 @@ pub async fn prune(
     consumer: &str,
     older_than: Duration,
 ) -> Result<u64, InboxError> {
+    let mut total = 0;
+    loop {
+        let step = prune_step(client, consumer, older_than).await?;
+        total += step.rows;
+        if !step.has_more {
+            return Ok(total);
+        }
+    }
+}
+
+/// The effect of one step of a prune.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PruneStep {
+    /// Rows deleted.
+    pub rows: u64,
+    /// Whether rows may be left that are old enough.
+    pub has_more: bool,
+}
+
+/// Deletes some of the rows that [`prune`] deletes, in one short transaction.
+///
+/// # Errors
+///
+/// Fails if the database reports an error.
+pub async fn prune_step(
+    client: &SqlClient,
+    consumer: &str,
+    older_than: Duration,
+) -> Result<PruneStep, InboxError> {
     let sql = sql!("admin.sql", "prune");
     refuse_hidden_consumers(client, TableAccess::Update).await?;
     refuse_hidden_rows(client, &inbox_tables()[1..], TableAccess::Delete).await?;
@@ -393,17 +422,13 @@ pub async fn prune(
     let noted = noted.map_err(failed("note how far the inbox is pruned"))?;
     let noted = noted.ok_or_else(|| unknown(consumer))?;
     let (generation, cutoff): (i32, Option<SystemTime>) = (noted.get(0), noted.get(1));
-    let mut total = 0;
-    loop {
-        let deleted = client.execute(sql, &[&consumer, &cutoff, &generation, &BATCH_ROWS]).await;
-        let deleted = deleted.map_err(failed("delete old rows of the inbox"))?;
-        total += deleted;
-        if deleted < BATCH_ROWS.unsigned_abs() {
-            break;
-        }
+    let deleted = client.execute(sql, &[&consumer, &cutoff, &generation, &BATCH_ROWS]).await;
+    let rows = deleted.map_err(failed("delete old rows of the inbox"))?;
+    if rows == BATCH_ROWS.unsigned_abs() {
+        return Ok(PruneStep { rows, has_more: true });
     }
     let keys = "DELETE FROM public.app_inbox_key WHERE consumer = $1 AND generation < $2";
     let forgotten = client.execute(keys, &[&consumer, &generation]).await;
     forgotten.map_err(failed("delete keys of earlier generations"))?;
-    Ok(total)
+    Ok(PruneStep { rows, has_more: false })
 }

@@ -31,6 +31,7 @@ pub use preconditions::{
     refuse_unrecorded, refuse_without_outbox,
 };
 pub use protocol_error::ProtocolError;
+pub(crate) use prune::prune_step;
 pub use prune::{PruneOrder, PrunedTable, prune};
 pub use reset::{ResetOrder, ResetResult, SkipConsent, reset};
 pub use reshard::{Reshard, ReshardEnd, Resharded, Switch};

@@ -26,7 +26,7 @@ const BATCH_ROWS: u64 = 10_000;
 /// Timeouts for dropping a partition, because the lock blocks writers of all partitions. The check
 /// and the DROP may each take the statement timeout.
 const PARTITION_PATIENCE: &str =
-    "SET LOCAL lock_timeout = '2s'; SET LOCAL statement_timeout = '5s'";
+    "SET LOCAL lock_timeout = '100ms'; SET LOCAL statement_timeout = '5s'";
 
 /// The rows to delete.
 #[derive(Debug, Clone, Copy)]
@@ -72,10 +72,7 @@ pub async fn prune<O: Operator>(
 ) -> Result<Option<Vec<PrunedTable>>, ProtocolError> {
     let client = session.client;
     refuse_unready(client, order).await?;
-    let mut conditions = Vec::new();
-    for table in &order.outbox.tables {
-        conditions.push(condition_on(client, order, table).await?);
-    }
+    let conditions = conditions_on(client, order).await?;
     let change = async || {
         let mut tables = Vec::new();
         for condition in &conditions {
@@ -89,12 +86,46 @@ pub async fn prune<O: Operator>(
     let mut pruned = Vec::new();
     for condition in &conditions {
         let table = condition.table.to_string();
-        let partitions = drop_partitions(session, condition).await?;
+        let partitions = drop_partitions(client, condition).await?;
+        for partition in &partitions {
+            let (table, partition) = (table.clone(), partition.clone());
+            session.report(&Step::PartitionDropped { table, partition })?;
+        }
         let rows = delete(client, condition).await?;
         session.report(&Step::RowsDeleted(TableRows { table: table.clone(), rows }))?;
         pruned.push(PrunedTable { table, rows, partitions });
     }
     Ok(Some(pruned))
+}
+
+/// The effect of one step of periodic retention.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PruneStep {
+    /// Rows deleted.
+    pub(crate) rows: u64,
+    /// Partitions dropped.
+    pub(crate) partitions: u64,
+    /// Whether rows may be left that are old enough.
+    pub(crate) has_more: bool,
+}
+
+/// Checks the preconditions, and deletes some rows of each table in a short transaction.
+pub(crate) async fn prune_step(
+    client: &SqlClient,
+    order: PruneOrder<'_>,
+) -> Result<PruneStep, ProtocolError> {
+    refuse_unready(client, order).await?;
+    let mut step = PruneStep { rows: 0, partitions: 0, has_more: false };
+    for condition in conditions_on(client, order).await? {
+        for partition in drop_partitions(client, &condition).await? {
+            tracing::info!(partition, "a partition with only old rows is dropped");
+            step.partitions += 1;
+        }
+        let rows = delete_batch(client, &condition).await?;
+        step.rows += rows;
+        step.has_more |= rows == BATCH_ROWS;
+    }
+    Ok(step)
 }
 
 /// Refuses while rows may be needed, or it is not known which rows are settled.
@@ -115,6 +146,17 @@ async fn refuse_unready(client: &SqlClient, order: PruneOrder<'_>) -> Result<(),
     // A replay may still have to read the history of a paused key from the table.
     refuse_while_any_is_paused(client, tables).await?;
     refuse_while_any_reads_the_table(client, tables).await
+}
+
+async fn conditions_on(
+    client: &SqlClient,
+    order: PruneOrder<'_>,
+) -> Result<Vec<Condition>, ProtocolError> {
+    let mut conditions = Vec::new();
+    for table in &order.outbox.tables {
+        conditions.push(condition_on(client, order, table).await?);
+    }
+    Ok(conditions)
 }
 
 async fn condition_on(
@@ -207,9 +249,21 @@ fn condition(id: &str, occurred_at: &str) -> String {
     )
 }
 
-/// Deletes rows in batches. The row's table is compared together with its ctid, because ctids are
-/// unique only within one partition.
+/// Deletes rows in batches, and returns their number.
 async fn delete(client: &SqlClient, condition: &Condition) -> Result<u64, ProtocolError> {
+    let mut total = 0;
+    loop {
+        let deleted = delete_batch(client, condition).await?;
+        total += deleted;
+        if deleted < BATCH_ROWS {
+            return Ok(total);
+        }
+    }
+}
+
+/// Deletes rows in one transaction, at most [`BATCH_ROWS`]. The row's table is compared together
+/// with its ctid, because ctids are unique only within one partition.
+async fn delete_batch(client: &SqlClient, condition: &Condition) -> Result<u64, ProtocolError> {
     let Condition { table, text, seconds } = condition;
     // spliced: the table, and the condition on its rows.
     let statement = format!(
@@ -217,15 +271,7 @@ async fn delete(client: &SqlClient, condition: &Condition) -> Result<u64, Protoc
            SELECT c.tableoid AS part, c.ctid AS place FROM {table} c WHERE {text} LIMIT {BATCH_ROWS}) old
           WHERE o.tableoid = old.part AND o.ctid = old.place"
     );
-    let mut total = 0;
-    loop {
-        let refused = |error| refusal(table, error);
-        let deleted = client.execute(&statement, &[seconds]).await.map_err(refused)?;
-        total += deleted;
-        if deleted < BATCH_ROWS {
-            return Ok(total);
-        }
-    }
+    client.execute(&statement, &[seconds]).await.map_err(|error| refusal(table, error))
 }
 
 /// Returns the leaf partitions in name order, without the default partition. Returns none for a
@@ -255,11 +301,11 @@ async fn is_all_old(
 
 /// Drops partitions in which all rows may go, and returns their names. Checks each partition first
 /// without a lock, and again under the lock that stops writers.
-async fn drop_partitions<O: Operator>(
-    session: &AdminSession<'_, O>,
+async fn drop_partitions(
+    client: &SqlClient,
     condition: &Condition,
 ) -> Result<Vec<String>, ProtocolError> {
-    let (client, table) = (session.client, &condition.table);
+    let table = &condition.table;
     let mut dropped = Vec::new();
     for partition in read_partitions(client, table).await? {
         if !is_all_old(client, &partition, condition).await? {
@@ -274,18 +320,11 @@ async fn drop_partitions<O: Operator>(
         let end = if matches!(is_dropped, Ok(true)) { "COMMIT" } else { "ROLLBACK" };
         client.batch_execute(end).await.map_err(PgError::from)?;
         match is_dropped {
-            Ok(true) => {
-                let (table, partition) = (table.to_string(), partition.clone());
-                session.report(&Step::PartitionDropped { table, partition })?;
-            }
-            Ok(false) => continue,
-            // `delete` then deletes the partition's rows like all other rows.
-            Err(error) => {
-                tracing::warn!(%error, partition, "the partition is not dropped");
-                continue;
-            }
+            Ok(true) => dropped.push(partition),
+            Ok(false) => {}
+            // `delete_batch` then deletes the partition's rows like all other rows.
+            Err(error) => tracing::warn!(%error, partition, "the partition is not dropped"),
         }
-        dropped.push(partition);
     }
     Ok(dropped)
 }

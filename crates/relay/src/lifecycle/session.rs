@@ -2,6 +2,7 @@
 //!
 //! Generic over the [`Server`], so that the simulation starts sessions with this code.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use pgoutput_parser::{Decoder, Lsn, Position};
@@ -9,8 +10,8 @@ use tokio::io::{ReadHalf, WriteHalf};
 use tokio::time::Instant;
 use walrelay_core::{
     Backoff, Behind, Budget, BudgetLimits, ConcurrencyLimits, ConcurrencyWindow, LanePolicy, Lanes,
-    REQUEST_BYTES_MAX, REQUEST_MESSAGES_MAX, Random, ReplaySelection, Router, RouterConfig, Topic,
-    Tracker, WalBudget, WalBudgetLimit,
+    REQUEST_BYTES_MAX, REQUEST_MESSAGES_MAX, Random, RateLimit, ReplaySelection, Router,
+    RouterConfig, Topic, Tracker, WalBudget, WalBudgetLimit,
 };
 use walrelay_outbox_store::{Outbox, ParkedKey, Store as _};
 use walrelay_pg_client::PgError;
@@ -49,6 +50,8 @@ pub struct SessionSettings {
     pub wal_budget: WalBudgetLimit,
     /// Limits on the number of concurrent Publish calls.
     pub window: ConcurrencyLimits,
+    /// The most rows per second, `--rate`. `None` sets no limit.
+    pub rate: Option<NonZeroU32>,
     /// The intervals of periodic reads of dispatch state.
     pub intervals: Intervals,
     /// How long a stop waits for requests in flight.
@@ -107,6 +110,7 @@ impl SessionSettings {
             budget: BudgetLimits::of_bytes(relay.max_in_flight_bytes),
             wal_budget: relay.wal_budget,
             window: ConcurrencyLimits { min: WINDOW_MIN.min(requests_max), max: requests_max },
+            rate: relay.rate,
             intervals: Intervals::with_retention(relay.dispatch_retention),
             drain_timeout: relay.drain_timeout,
             take_over_after: relay.take_over_after,
@@ -226,7 +230,7 @@ pub async fn open<C: Server, P: Publisher>(
     let session = Session {
         frames,
         feedback,
-        publishes: PublishCalls::new(publisher, ConcurrencyWindow::new(settings.window)),
+        publishes: publish_calls(settings, publisher),
         recorder,
         decoder,
         wal_end,
@@ -249,6 +253,11 @@ pub async fn open<C: Server, P: Publisher>(
     };
     let at = SessionStart { positions, parked_keys, due, not_due, log };
     Ok(OpenResult::Session(Box::new(session), at))
+}
+
+fn publish_calls<P: Publisher>(settings: &SessionSettings, publisher: P) -> PublishCalls<P> {
+    let window = ConcurrencyWindow::new(settings.window);
+    PublishCalls::new(publisher, window).limited(settings.rate.map(RateLimit::new))
 }
 
 /// Loads parked keys into the lanes, one at a time as they are read.
@@ -301,7 +310,10 @@ fn lane_policy(relay: &RelaySettings) -> LanePolicy {
     let backoff =
         |base, cap| Backoff { base: Duration::from_millis(base), cap: Duration::from_secs(cap) };
     LanePolicy {
-        batch_messages: REQUEST_MESSAGES_MAX,
+        batch_messages: relay
+            .rate
+            .map_or(REQUEST_MESSAGES_MAX, RateLimit::batch_messages)
+            .min(REQUEST_MESSAGES_MAX),
         // The request also contains the topic name of at most a few hundred bytes.
         batch_bytes: REQUEST_BYTES_MAX - 1_024,
         transient: backoff(100, 60),

@@ -21,6 +21,7 @@ use walrelay_outbox_store::{AnchorStatus, Outbox};
 use crate::error::RECONNECT_REASONS;
 use crate::observe::health::Phase;
 use crate::observe::ignored_changes::{OperationLabel, OtherChange};
+use crate::observe::retention_metrics::RetentionMetrics;
 use crate::observe::topic_labels::{TopicAnswer, TopicLabels};
 
 /// A gauge of bytes or rows.
@@ -98,6 +99,8 @@ pub struct Metrics {
     pub phase: Family<PhaseLabel, Level>,
     /// Seconds since the watermark last moved, or since nothing was outstanding.
     pub seconds_since_progress: Gauge<f64, AtomicU64>,
+    /// The work of `--prune-older-than`.
+    pub retention: RetentionMetrics,
     topic_labels: Arc<TopicLabels>,
     registry: Arc<Registry>,
 }
@@ -218,6 +221,7 @@ impl Metrics {
             info: Family::default(),
             phase: Family::default(),
             seconds_since_progress: Gauge::default(),
+            retention: RetentionMetrics::default(),
             topic_labels: Arc::default(),
             registry: Arc::default(),
         };
@@ -349,6 +353,7 @@ impl Metrics {
         self.describe_flow(&mut registry);
         self.describe_levels(&mut registry);
         self.describe_anchors(&mut registry);
+        self.retention.describe(&mut registry);
         let mut reason = |name, help, family: &Family<ReasonLabel, Counter>| {
             registry.register(name, help, family.clone());
         };

@@ -10,5 +10,6 @@ pub mod publish_availability;
 mod publish_rate;
 mod refusals;
 pub mod report;
+pub mod retention_metrics;
 mod spill_log;
 mod topic_labels;

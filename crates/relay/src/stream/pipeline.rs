@@ -166,7 +166,7 @@ where
         // The position is recorded before it is confirmed, so that a start can recognise another
         // slot.
         let noted = recorder.noted();
-        let alarm = flow.next_timer(mode);
+        let alarm = flow.next_timer(mode, publishes.opens_at());
         tokio::select! {
             biased;
 
@@ -568,8 +568,8 @@ impl Flow {
         }
     }
 
-    fn next_timer(&self, mode: SessionMode) -> Option<Instant> {
-        let due = self.lanes.next_due().map(Instant::from_std);
+    fn next_timer(&self, mode: SessionMode, at: Option<std::time::Instant>) -> Option<Instant> {
+        let due = self.lanes.next_timer(at).map(Instant::from_std);
         match mode {
             SessionMode::Streaming => due,
             SessionMode::Draining { until, .. } | SessionMode::Finishing { until } => {

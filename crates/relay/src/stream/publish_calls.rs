@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
-use walrelay_core::{Batch, ConcurrencyWindow, FailureClass, PublishFailure};
+use walrelay_core::{Batch, ConcurrencyWindow, FailureClass, PublishFailure, RateLimit};
 
 use crate::stream::publisher::Publisher;
 
@@ -54,6 +54,7 @@ pub struct PublishCalls<P> {
     before: UnansweredCalls,
     calls: FuturesUnordered<Call>,
     window: ConcurrencyWindow,
+    rate: Option<RateLimit>,
 }
 
 impl<P: Publisher> PublishCalls<P> {
@@ -64,7 +65,14 @@ impl<P: Publisher> PublishCalls<P> {
             before: UnansweredCalls::default(),
             calls: FuturesUnordered::new(),
             window,
+            rate: None,
         }
+    }
+
+    /// Limits the rows per second.
+    #[must_use]
+    pub fn limited(self, rate: Option<RateLimit>) -> Self {
+        Self { rate, ..self }
     }
 
     /// Starts no call before these calls of an earlier session have a reply.
@@ -86,7 +94,13 @@ impl<P: Publisher> PublishCalls<P> {
 
     /// Returns whether another call may start.
     pub fn has_room(&self) -> bool {
-        self.waits_for() == 0 && self.calls.len() < self.window.size()
+        self.waits_for() == 0 && self.calls.len() < self.window.size() && self.opens_at().is_none()
+    }
+
+    /// Returns the time before which the rate limit allows no call. Reads no clock without a limit.
+    pub fn opens_at(&self) -> Option<std::time::Instant> {
+        let rate = self.rate.as_ref()?;
+        rate.closed_until(tokio::time::Instant::now().into_std())
     }
 
     /// Returns whether no call is in flight.
@@ -101,6 +115,9 @@ impl<P: Publisher> PublishCalls<P> {
 
     /// Sends a batch.
     pub fn start(&mut self, batch: Batch) {
+        if let Some(rate) = &mut self.rate {
+            rate.sent(batch.messages().len(), batch.sent_at());
+        }
         let answer = Box::pin(self.publisher.publish(&batch));
         self.calls.push(Call { batch: Some(batch), answer });
     }

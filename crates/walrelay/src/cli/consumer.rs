@@ -8,8 +8,8 @@ use walrelay_pg_client::QualifiedName;
 use super::{ARGUMENTS, ConfirmArgs, ConsumerRebuildArgs};
 use crate::options::values::{consumer_name, duration, text_form};
 use crate::options::{
-    ConnectionOptions, ConsumerOptions, EndpointOptions, OutputOptions, ProjectOption, SqlOption,
-    SubscriptionOption, UntilOption,
+    ConnectionOptions, ConsumerOptions, EndpointOptions, OutputOptions, ProjectOption,
+    RetentionOptions, SqlOption, SubscriptionOption, UntilOption,
 };
 
 /// `walrelay consumer run`.
@@ -21,6 +21,8 @@ pub struct ConsumerRunArgs {
     pub name: String,
     #[command(flatten)]
     pub until: UntilOption,
+    #[command(flatten)]
+    pub retention: RetentionOptions,
     #[command(flatten)]
     pub own: ConsumerOptions,
     #[command(flatten)]

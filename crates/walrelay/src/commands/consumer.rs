@@ -2,7 +2,6 @@
 
 pub mod run;
 
-use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::Subscription;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::time::Duration;
@@ -14,6 +13,7 @@ use walrelay_inbox::operator::event_commands::ConsumerGeneration;
 use walrelay_inbox::operator::prunable_rows::prunable_rows;
 use walrelay_inbox::{INBOX_MIGRATIONS, migrate_inbox};
 use walrelay_inbox::{InboxError, Scaffold};
+use walrelay_inbox::{PUBSUB_RETENTION_DEFAULT, RETENTION_MARGIN, redelivery_window};
 use walrelay_pg_client::{QualifiedName, SqlClient, connect_sql, sql};
 use walrelay_pubsub::{Endpoint, Subscriber};
 use walrelay_relay::shutdown::Shutdown;
@@ -30,10 +30,6 @@ use crate::error::Error;
 use crate::options::units::show_duration;
 use crate::output::{columns, print, visible};
 
-/// Inbox rows are kept one day longer than Pub/Sub may redeliver their messages (C10).
-const MARGIN: Duration = Duration::from_hours(24);
-/// Pub/Sub's default message retention.
-const RETENTION_DEFAULT: Duration = Duration::from_hours(7 * 24);
 /// Longest time that a pause waits for running batches. By default a handler may run for a minute.
 const PAUSE_WAIT_MAX: Duration = Duration::from_mins(2);
 /// Pause between attempts to get the lock.
@@ -353,15 +349,10 @@ async fn prune(
 ) -> Result<(), Error> {
     let PruneOrder { name, older_than, endpoint, mode } = *order;
     let subscription = admin::subscription(client, name).await.map_err(Error::Inbox)?;
-    let kept = kept_for(endpoint, &subscription).await?;
-    if older_than < kept + MARGIN {
-        let what = format!(
-            "Pub/Sub may redeliver messages of {subscription} for {}, and inbox rows must stay a day longer: \
-             {} is too short",
-            show_duration(kept),
-            show_duration(older_than)
-        );
-        return Err(Error::refused(Code::InboxPruneTooEarly, what));
+    let least = kept_for(endpoint, &subscription).await? + RETENTION_MARGIN;
+    if older_than < least {
+        let short = InboxError::RetentionTooShort { subscription, older_than, least };
+        return Err(Error::Inbox(short));
     }
     if mode != ChangeMode::Agreed {
         let rows = prunable_rows(client, name, older_than).await.map_err(Error::Inbox)?;
@@ -380,17 +371,9 @@ async fn kept_for(endpoint: &Endpoint, subscription: &str) -> Result<Duration, E
     let Some(found) = found else {
         // A deleted subscription retains no messages. But it may be created again, and its topic
         // may retain more.
-        return Ok(RETENTION_DEFAULT);
+        return Ok(PUBSUB_RETENTION_DEFAULT);
     };
-    Ok(kept(&found))
-}
-
-/// Returns how long a subscription and its topic retain messages, acknowledged messages included.
-pub(super) fn kept(subscription: &Subscription) -> Duration {
-    let duration = |it: Option<prost_types::Duration>| it.and_then(|it| it.try_into().ok());
-    let its = duration(subscription.message_retention_duration).unwrap_or(RETENTION_DEFAULT);
-    let topics = duration(subscription.topic_message_retention_duration).unwrap_or(Duration::ZERO);
-    its.max(topics)
+    Ok(redelivery_window(&found))
 }
 
 #[cfg(test)]

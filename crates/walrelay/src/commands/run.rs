@@ -10,6 +10,7 @@ use walrelay_otlp::{Exporter, Spans};
 use walrelay_outbox_admin::lifecycle::anchor_keeper::AnchorKeeper;
 use walrelay_outbox_admin::lifecycle::postgres_server::Postgres;
 use walrelay_outbox_admin::recovery::{self, RecoveryEnd, fill};
+use walrelay_outbox_admin::retention::{Retention, RetentionTask};
 use walrelay_outbox_admin::rows_of_transaction;
 use walrelay_outbox_store::read_relay_row;
 use walrelay_pg_client::connect_sql;
@@ -85,6 +86,9 @@ async fn relay(
             Ok(())
         });
     }
+    if let Some(retention) = config.retention {
+        tasks.spawn(prune_periodically(config, retention, (&metrics, &health)));
+    }
     let mut on_slot_lost = config.on_slot_lost;
     loop {
         let lost_slot = lost_slot(config.settings.until, on_slot_lost);
@@ -112,6 +116,30 @@ async fn relay(
         } else {
             return Err(Error::Relay(with_event_ids(error, &config.settings).await));
         }
+    }
+}
+
+/// Returns the task of `--prune-older-than`. The relays of other shards have none: one relay
+/// deletes the rows of all shards.
+fn prune_periodically(
+    config: &RunConfig,
+    retention: Retention,
+    (metrics, health): (&Metrics, &Health),
+) -> impl Future<Output = std::io::Result<()>> + Send + use<> {
+    let Settings { connect, relay, .. } = &config.settings;
+    let task = RetentionTask {
+        connect: connect.clone(),
+        outbox: relay.outbox.clone(),
+        columns: relay.router.columns.clone(),
+        retention,
+    };
+    let is_first = relay.outbox.shard.index() == 0;
+    let (metrics, health) = (metrics.retention.clone(), health.clone());
+    async move {
+        if is_first {
+            task.run(health, metrics).await;
+        }
+        Ok(())
     }
 }
 

@@ -1,9 +1,12 @@
 //! Builds a [`Config`] from a command line: one function per command.
 
+use std::num::NonZeroU32;
+
 use walrelay_core::RouterConfig;
 use walrelay_outbox_admin::LostSlotPolicy;
 use walrelay_outbox_admin::lifecycle::preflight_check::shard_key;
 use walrelay_outbox_admin::protocols::ExistingRows;
+use walrelay_outbox_admin::retention::Retention;
 use walrelay_relay::settings::Until;
 
 use super::command::{
@@ -17,7 +20,7 @@ use super::messages::{column_names, project};
 use super::problem::{ConfigBuilder, Problem};
 use crate::cli::{self, CommandArgs, UpgradeActionArgs};
 use crate::options::choices::{ChangeMode, ChangeOptions, OnSlotLost};
-use crate::options::{DemoOptions, EmulatorOptions};
+use crate::options::{DemoOptions, EmulatorOptions, RetentionOptions};
 
 /// A command and its complete configuration.
 #[derive(Debug, Clone)]
@@ -114,8 +117,16 @@ impl ConfigBuilder<'_> {
             false => Until::Stopped,
         };
         let otlp = self.otlp();
-        let run = self.run(&args.options, until, args.own.on_slot_lost)?;
-        Some(RunConfig { anchor_keep: args.own.anchor_keep.0, otlp, ..run })
+        let mut run = self.run(&args.options, until, args.own.on_slot_lost)?;
+        run.settings.relay.rate = args.own.rate.and_then(NonZeroU32::new);
+        let RetentionOptions { prune_older_than, prune_interval } = args.own.retention;
+        let retention =
+            prune_older_than.0.map(|older_than| Retention { older_than, every: prune_interval });
+        if retention.is_some() {
+            let columns = &run.settings.relay.router.columns;
+            self.require_time(columns, "needed by --prune-older-than: a row's age is read from it");
+        }
+        Some(RunConfig { anchor_keep: args.own.anchor_keep.0, retention, otlp, ..run })
     }
 
     fn upgrade(&mut self, action: UpgradeActionArgs) -> Option<UpgradeConfig> {

@@ -8,6 +8,7 @@ use walrelay_core::{ColumnAliases, ColumnNames, RouterConfig, WalBudgetLimit};
 use walrelay_emulator::Fault;
 use walrelay_outbox_admin::LostSlotPolicy;
 use walrelay_outbox_admin::protocols::ExistingRows;
+use walrelay_outbox_admin::retention::Retention;
 use walrelay_outbox_store::{DispatchQuery, Outbox};
 use walrelay_pg_client::ConnectConfig;
 use walrelay_pubsub::Endpoint;
@@ -109,6 +110,8 @@ pub struct RunConfig {
     pub on_slot_lost: OnSlotLost,
     /// Age of the relay's own anchor. None means no anchor.
     pub anchor_keep: Option<Duration>,
+    /// The deletion of old rows, if any.
+    pub retention: Option<Retention>,
     /// The address that serves `/livez`, `/readyz`, `/metrics` and `/status`, if any.
     pub http: Option<SocketAddr>,
     /// The OpenTelemetry collector for spans and metrics, if any.

@@ -28,7 +28,14 @@ impl ConfigBuilder<'_> {
         let pubsub = self.pubsub(&options.pubsub);
         let http = self.http(&options.relay.http);
         let settings = Settings { connect: connect?, relay, pubsub, until };
-        Some(RunConfig { settings, on_slot_lost, anchor_keep: None, http, otlp: None })
+        Some(RunConfig {
+            settings,
+            on_slot_lost,
+            anchor_keep: None,
+            retention: None,
+            http,
+            otlp: None,
+        })
     }
 
     fn relay(&mut self, options: &ServiceOptions) -> RelaySettings {
@@ -81,6 +88,7 @@ impl ConfigBuilder<'_> {
             status_interval: options.status_interval,
             wal_sender_timeout: options.wal_sender_timeout,
             dispatch_retention: Duration::MAX,
+            rate: None,
         }
     }
 

@@ -103,10 +103,10 @@ fn nothing_is_read_behind_the_end_of_the_extent() {
 #[test]
 fn draining_ends_at_its_time_though_nothing_is_due() {
     let flow = flow(8_000);
-    assert_eq!(flow.next_timer(SessionMode::Streaming), None);
+    assert_eq!(flow.next_timer(SessionMode::Streaming, None), None);
     let until = Instant::now() + HOUR;
     let draining = SessionMode::Draining { ended: StopReason::Stopped, until };
-    assert_eq!(flow.next_timer(draining), Some(until));
+    assert_eq!(flow.next_timer(draining, None), Some(until));
 }
 
 /// Passes a result of dispatch state to the flow.

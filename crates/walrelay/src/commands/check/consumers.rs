@@ -7,12 +7,11 @@ use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::Subscription;
 use tokio::time::timeout;
 use walrelay_errors::{Chain, Code, Coded};
 use walrelay_inbox::operator::admin::{RegisteredConsumer, registered};
-use walrelay_inbox::{InboxError, SubscriptionWarning, unlogged_inbox_tables};
+use walrelay_inbox::{InboxError, SubscriptionWarning, redelivery_window, unlogged_inbox_tables};
 use walrelay_outbox_admin::Finding;
 use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_pubsub::{Endpoint, Subscriber};
 
-use super::super::consumer::kept;
 use super::super::shared::answer_timeout::ANSWER_TIMEOUT;
 use crate::config::InboxPlace;
 use crate::explain;
@@ -133,7 +132,7 @@ fn about(consumer: &RegisteredConsumer, subscription: Option<&Subscription>) -> 
             warning(Code::SubscriptionUnsuitable, consumer, &message).fix(remark.fix())
         })
         .collect();
-    let kept = kept(subscription);
+    let kept = redelivery_window(subscription);
     if let Some(ago) = consumer.pruned_ago.filter(|ago| *ago < kept) {
         let message = format!(
             "what it had finished until {} ago was deleted from its inbox, and {name} and its topic keep messages for \

@@ -1,6 +1,6 @@
 //! The arguments of `consumer`.
 
-use walrelay_inbox::{Effect, Settings, Until};
+use walrelay_inbox::{Effect, InboxRetention, Settings, Until};
 use walrelay_outbox_admin::replay::DeadRows;
 
 use super::super::command::Command;
@@ -12,7 +12,7 @@ use super::consumer_commands::{
 };
 use crate::cli::{ConsumerActionArgs, ConsumerInitArgs, ConsumerRebuildArgs, ConsumerRunArgs};
 use crate::options::choices::Consent;
-use crate::options::{ProjectOption, SubscriptionOption};
+use crate::options::{ProjectOption, RetentionOptions, SubscriptionOption};
 
 /// Topic of messages that a rebuild applies without publishing them.
 const UNPUBLISHED: &str = "projects/none/topics/unpublished";
@@ -52,6 +52,10 @@ impl ConfigBuilder<'_> {
             until: match args.until.until_caught_up {
                 true => Until::CaughtUp,
                 false => Until::Stopped,
+            },
+            retention: {
+                let RetentionOptions { prune_older_than, prune_interval: every } = args.retention;
+                prune_older_than.0.map(|older_than| InboxRetention { older_than, every })
             },
         };
         Some(ConsumeConfig { settings, http, otlp })

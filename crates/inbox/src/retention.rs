@@ -1,0 +1,92 @@
+//! How long rows of the inbox must stay: longer than Pub/Sub may deliver their events again (C10).
+
+use std::time::Duration;
+
+use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::Subscription;
+
+use crate::error::InboxError;
+use crate::operator::admin::PruneStep;
+
+/// The time that rows stay beyond the retention of Pub/Sub.
+pub const RETENTION_MARGIN: Duration = Duration::from_hours(24);
+
+/// Pub/Sub's default message retention.
+pub const PUBSUB_RETENTION_DEFAULT: Duration = Duration::from_hours(7 * 24);
+
+/// The longest pause between two steps of a run.
+const STEP_PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// The periodic deletion of finished rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InboxRetention {
+    /// Minimum age of rows to delete.
+    pub older_than: Duration,
+    /// The time between two runs.
+    pub every: Duration,
+}
+
+impl InboxRetention {
+    /// Refuses an age within which Pub/Sub may deliver an event again. The event's row would be
+    /// gone, and the event would be applied twice.
+    pub(crate) fn refuse_short(self, subscription: &Subscription) -> Result<(), InboxError> {
+        let least = redelivery_window(subscription) + RETENTION_MARGIN;
+        match self.older_than < least {
+            true => Err(InboxError::RetentionTooShort {
+                subscription: subscription.name.clone(),
+                older_than: self.older_than,
+                least,
+            }),
+            false => Ok(()),
+        }
+    }
+
+    /// Returns the time until the next step: the end of a pause, or the next run.
+    pub(crate) fn next_step_in(self, step: PruneStep, took: Duration) -> Duration {
+        match step.has_more {
+            // Other transactions get at least half of the time.
+            true => took.min(STEP_PAUSE_MAX),
+            false => self.every,
+        }
+    }
+}
+
+/// Returns how long a subscription and its topic retain messages, acknowledged messages included.
+#[must_use]
+pub fn redelivery_window(subscription: &Subscription) -> Duration {
+    let duration = |it: Option<prost_types::Duration>| it.and_then(|it| it.try_into().ok());
+    let its = duration(subscription.message_retention_duration).unwrap_or(PUBSUB_RETENTION_DEFAULT);
+    let topics = duration(subscription.topic_message_retention_duration).unwrap_or(Duration::ZERO);
+    its.max(topics)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: Duration = Duration::from_hours(24);
+
+    #[test]
+    fn an_age_is_refused_within_which_the_topic_or_the_subscription_may_deliver_again() {
+        let days = |days: i64| Some(prost_types::Duration { seconds: days * 24 * 3600, nanos: 0 });
+        let plain = Subscription::default();
+        let long_topic =
+            Subscription { topic_message_retention_duration: days(31), ..plain.clone() };
+        let short = Subscription { message_retention_duration: days(1), ..plain.clone() };
+        for (subscription, least) in [(&plain, 8), (&long_topic, 32), (&short, 2)] {
+            let of = |older_than| InboxRetention { older_than, every: DAY };
+            assert!(of(DAY * least).refuse_short(subscription).is_ok());
+            let refused = of(DAY * least - Duration::from_secs(1)).refuse_short(subscription);
+            assert!(matches!(refused, Err(InboxError::RetentionTooShort { .. })));
+        }
+    }
+
+    #[test]
+    fn a_run_with_rows_left_pauses_briefly_and_a_complete_one_for_the_interval() {
+        let retention = InboxRetention { older_than: DAY, every: DAY };
+        let took = Duration::from_millis(300);
+        let step = |has_more| PruneStep { rows: 1, has_more };
+        assert_eq!(retention.next_step_in(step(true), took), took);
+        assert_eq!(retention.next_step_in(step(true), DAY), STEP_PAUSE_MAX);
+        assert_eq!(retention.next_step_in(step(false), took), DAY);
+    }
+}

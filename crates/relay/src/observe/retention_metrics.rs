@@ -1,0 +1,52 @@
+//! The metrics of `run --prune-older-than`.
+
+use std::sync::atomic::AtomicU64;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+/// The work of retention. Clones share the values.
+#[derive(Debug, Clone, Default)]
+pub struct RetentionMetrics {
+    /// Rows deleted from the outbox, without those of dropped partitions.
+    pub rows_pruned: Counter,
+    /// Partitions dropped from the outbox.
+    pub partitions_dropped: Counter,
+    /// Runs that ended early: an operation needs the rows, or the server refused.
+    pub prune_failures: Counter,
+    /// The Unix time at which the last complete run ended. 0 before the first.
+    pub last_prune_seconds: Gauge<f64, AtomicU64>,
+}
+
+impl RetentionMetrics {
+    /// Notes that a run is complete.
+    pub fn completed(&self, at: SystemTime) {
+        let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.last_prune_seconds.set(since.as_secs_f64());
+    }
+
+    /// Registers names and descriptions.
+    pub(crate) fn describe(&self, registry: &mut Registry) {
+        let mut counter = |name, help, counter: &Counter| {
+            registry.register(name, help, counter.clone());
+        };
+        counter("rows_pruned", "Outbox rows deleted by --prune-older-than", &self.rows_pruned);
+        counter(
+            "partitions_dropped",
+            "Outbox partitions dropped by --prune-older-than",
+            &self.partitions_dropped,
+        );
+        counter(
+            "prune_failures",
+            "Runs of --prune-older-than that ended early",
+            &self.prune_failures,
+        );
+        registry.register(
+            "last_prune_timestamp_seconds",
+            "Unix time of the last complete run of --prune-older-than, 0 before the first",
+            self.last_prune_seconds.clone(),
+        );
+    }
+}

@@ -1,0 +1,22 @@
+//! The options of retention, for `run` and `consumer run`.
+
+use std::time::Duration;
+
+use clap::Args;
+
+use super::values::{OrNever, duration, duration_or_never};
+
+/// How long finished rows stay.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "This command")]
+pub struct RetentionOptions {
+    /// Delete finished rows that are older than this, such as 30d, or `never`; 1s to 3650d
+    ///
+    /// The rules are those of `prune` and `consumer prune`. `run` deletes from the outbox, and needs DELETE there.
+    /// `consumer run` deletes from the inbox, and refuses an age within which Pub/Sub may deliver an event again.
+    #[arg(long, value_name = "DURATION", default_value = "never", value_parser = duration_or_never("1s", "3650d"))]
+    pub prune_older_than: OrNever,
+    /// Time between two runs of --prune-older-than; 1s to 1d
+    #[arg(long, value_name = "DURATION", default_value = "1h", hide_short_help = true, value_parser = duration("1s", "1d"))]
+    pub prune_interval: Duration,
+}
