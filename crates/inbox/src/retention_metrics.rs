@@ -30,15 +30,15 @@ impl RetentionMetrics {
     /// Registers names and descriptions.
     pub(crate) fn describe(&self, registry: &mut Registry) {
         let rows = self.rows.clone();
-        registry.register("rows_pruned", "Inbox rows deleted by --prune-older-than", rows);
+        registry.register("rows_pruned", "Inbox rows deleted by retention", rows);
         registry.register(
             "prune_failures",
-            "Runs of --prune-older-than that ended early",
+            "Runs of retention that ended early",
             self.failures.clone(),
         );
         registry.register(
             "last_prune_timestamp_seconds",
-            "Unix time of the last complete run of --prune-older-than, 0 before the first",
+            "Unix time of the last complete run of retention, 0 before the first",
             self.last_seconds.clone(),
         );
     }

@@ -2,7 +2,6 @@
 //!
 //! `turn` does the work that is possible now, and `consume` waits for the next event.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -21,11 +20,12 @@ use walrelay_pubsub::{Delivered, Subscriber};
 use crate::apply::apply_error::ApplyError;
 use crate::apply::apply_options::Plan;
 use crate::apply::database::{Applied, Connection, Found, Registration};
+use crate::apply::job::{Job, JobResult};
 use crate::apply::loop_reporter::Observed;
 use crate::apply::loop_state::{
     End, LoopState, PAUSED_TURN, PeriodicTask, QUIET, Stored, TURN, seed,
 };
-use crate::apply::prune_step::{PruneOrder, PruneStepEnd};
+use crate::apply::prune_step::PruneOrder;
 use crate::apply::pull_stream::{
     LEASE, PullStream, StreamEvent, Wanted, code_name, error_code, first_request, operator_fix,
 };
@@ -33,7 +33,7 @@ use crate::event::Event;
 use crate::health::{HeldTotals, Phase};
 use crate::metrics::{OutcomeLabel, ReasonLabel};
 use crate::settings::{Settings, Until};
-use crate::trace::{BatchFailure, TraceEnd};
+use crate::trace::BatchFailure;
 
 /// The interval of checks for stored events that are due.
 const REDELIVER_EVERY: Duration = Duration::from_secs(1);
@@ -42,23 +42,6 @@ const DIVIDE_EVERY: Duration = Duration::from_millis(50);
 /// The interval of reads of the consumer's row: pause, resume, new generation, reachable database.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 const LOOK_OFTEN: Duration = Duration::from_secs(1);
-
-/// A transaction that runs beside the loop, on a connection of its own.
-type Job = Pin<Box<dyn Future<Output = (Connection, JobResult)> + Send>>;
-
-/// The result of a job.
-enum JobResult {
-    Batch {
-        id: BatchId,
-        began: Instant,
-        events: Vec<Arc<Event>>,
-        traced: Option<TraceEnd>,
-        ended: Result<Vec<Applied>, ApplyError>,
-    },
-    Redelivered(Instant, Result<Vec<Applied>, ApplyError>),
-    Looked(Result<Found, ApplyError>),
-    Pruned(PruneStepEnd),
-}
 
 /// A running consumer.
 pub(crate) struct Run {

@@ -87,7 +87,7 @@ async fn assert_one_event(world: &ProducerDatabase, level: &'static str) {
 /// How an attempt ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ending {
-    /// The transaction is rolled back, whatever it did.
+    /// The transaction is rolled back, even if it wrote an event.
     Undone,
     /// The transaction is committed, unless another session has done the work.
     Kept,

@@ -32,20 +32,16 @@ impl RetentionMetrics {
         let mut counter = |name, help, counter: &Counter| {
             registry.register(name, help, counter.clone());
         };
-        counter("rows_pruned", "Outbox rows deleted by --prune-older-than", &self.rows_pruned);
+        counter("rows_pruned", "Outbox rows deleted by retention", &self.rows_pruned);
         counter(
             "partitions_dropped",
-            "Outbox partitions dropped by --prune-older-than",
+            "Outbox partitions dropped by retention",
             &self.partitions_dropped,
         );
-        counter(
-            "prune_failures",
-            "Runs of --prune-older-than that ended early",
-            &self.prune_failures,
-        );
+        counter("prune_failures", "Runs of retention that ended early", &self.prune_failures);
         registry.register(
             "last_prune_timestamp_seconds",
-            "Unix time of the last complete run of --prune-older-than, 0 before the first",
+            "Unix time of the last complete run of retention, 0 before the first",
             self.last_prune_seconds.clone(),
         );
     }

@@ -331,16 +331,16 @@ fn refuse_beyond(since: SystemTime, of: &Subscription) -> Result<(), Error> {
     let Some(kept) = kept.filter(|kept| !kept.is_zero()) else {
         return Err(Error::Unfit {
             what: format!("topic {} keeps no messages for new subscriptions", of.topic),
-            hint: "set its --message-retention-duration for the next time; now publish the events again: \
-                   docs/consumer-operations.md, Apply everything again",
+            hint: "now rebuild from the outbox with `walrelay consumer rebuild NAME --from-outbox TOPIC`; for the \
+                   next time, set the topic's message retention",
         });
     };
     let age = SystemTime::now().duration_since(since).unwrap_or_default();
     if age > kept + ROUNDING {
         return Err(Error::Unfit {
             what: format!("topic {} keeps messages for {}", of.topic, show_duration(kept)),
-            hint: "seek to a later time, or publish the events again: docs/consumer-operations.md, Apply \
-                   everything again",
+            hint: "name a later --from-time, or rebuild from the outbox with `walrelay consumer rebuild NAME \
+                   --from-outbox TOPIC`",
         });
     }
     Ok(())

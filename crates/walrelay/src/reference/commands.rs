@@ -8,11 +8,10 @@ const INTRODUCTION: &str = "<!-- generated from the command line by the test `re
 
 # Commands
 
-This page lists every command with its arguments and options, as `--help` prints them.
+This page lists every command with its arguments and options.
 
 Every command also takes the [general options](configuration.md#general). The arguments in the tables are given on the \
-command line alone. All other options can also be set in the environment and in the file: \
-[configuration](configuration.md).
+command line alone. All other options can also be set in the environment and in the [file](configuration.md).
 
 Commands that delete, discard, republish or move a position ask at a terminal, and count the affected rows in the \
 question. Without a terminal they need `--yes`. With `--dry-run` they print the effect and change nothing.

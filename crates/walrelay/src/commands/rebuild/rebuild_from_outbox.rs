@@ -153,7 +153,7 @@ impl OutboxRebuild<'_> {
                     "{} has a filter, which rows of the outbox do not pass through",
                     names.usual
                 ),
-                hint: "publish the rows with `walrelay replay start --source table`: docs/consumer-operations.md, By hand",
+                hint: "rebuild with --into SCHEMA, which reads the outbox without a subscription",
             });
         }
         let mut wanted = successor(&found, &names.refill);
