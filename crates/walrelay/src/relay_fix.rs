@@ -41,8 +41,8 @@ pub(crate) fn pass_unsendable(position: &str) -> String {
 fn delete_row(table: &str, event_id: &str) -> String {
     let id = event_id.replace('\'', "''");
     format!(
-        "DELETE FROM {table} WHERE id = '{id}', then start the relay: walrelay run; write the event again with valid \
-         values"
+        "pass the row: DELETE FROM {table} WHERE id = '{id}', then start the relay: walrelay run; write the event again \
+         with valid values"
     )
 }
 
@@ -77,7 +77,7 @@ mod tests {
         assert!(reason.text.contains("which is event e'1"), "{}", reason.text);
         let fix = reason.fix.unwrap_or_default();
         let statement = "DELETE FROM public.app_outbox WHERE id = 'e''1', then";
-        assert!(fix.starts_with(statement) && fix.contains("walrelay run"), "{fix}");
+        assert!(fix.contains(statement) && fix.contains("walrelay run"), "{fix}");
         let without_id = unreadable_row(&unreadable(None)).expect("it is recorded");
         assert_eq!(without_id.fix.as_deref(), Some(explain::fix(Code::RowUnreadable)));
         assert!(unreadable_row(&RelayError::InRecovery).is_none());

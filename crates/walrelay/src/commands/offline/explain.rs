@@ -65,7 +65,10 @@ fn list(format: OutputFormat) -> Result<String, Error> {
 /// words first.
 fn similar(wanted: &str) -> String {
     let words: Vec<&str> = wanted.split(['-', '_', ' ']).filter(|word| word.len() > 3).collect();
-    let common = |code: &str| words.iter().filter(|word| code.contains(**word)).count();
+    let common = |code: &str| {
+        let begins = |word: &&&str| code.split('-').any(|part| part.starts_with(**word));
+        words.iter().filter(begins).count()
+    };
     let same_start =
         |code: &str| code.chars().zip(wanted.chars()).take_while(|(a, b)| a == b).count();
     let all = Code::ALL.iter().map(|code| code.name());
