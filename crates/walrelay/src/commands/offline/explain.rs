@@ -69,8 +69,10 @@ fn similar(wanted: &str) -> String {
         let begins = |word: &&&str| code.split('-').any(|part| part.starts_with(**word));
         words.iter().filter(begins).count()
     };
+    let letters = |text: &str| text.replace(['-', '_', ' '], "");
+    let start = letters(wanted);
     let same_start =
-        |code: &str| code.chars().zip(wanted.chars()).take_while(|(a, b)| a == b).count();
+        |code: &str| letters(code).chars().zip(start.chars()).take_while(|(a, b)| a == b).count();
     let all = Code::ALL.iter().map(|code| code.name());
     let is_similar = |code: &&str| common(code) > 0 || same_start(code) > SAME_START_MIN;
     let mut codes: Vec<&str> = all.filter(is_similar).collect();
