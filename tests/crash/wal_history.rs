@@ -194,6 +194,13 @@ async fn a_running_relay_waits_after_a_restored_disk_snapshot_until_it_is_restar
     for words in ["restored from a disk snapshot", "without `--dedupe position`"] {
         assert!(reason.contains(words), "{words:?} is not in {reason}");
     }
+    wait_until(DEADLINE, "status and check to report the wait", async || {
+        let status = world.succeed(["status"]).await;
+        let check = world.run(["check"]).await.text;
+        let is_told = |told: &str| told.contains("without `--dedupe position`");
+        (is_told(&status) && is_told(&check) && check.contains("server-restored")).then_some(())
+    })
+    .await;
     // Once the end of WAL has passed the position, it alone proves nothing.
     rows_from(2_000, 2_000).insert(world.client()).await.unwrap();
     for _ in 0..SEVERAL_ATTEMPTS.as_millis() / PAUSE.as_millis() {

@@ -117,6 +117,9 @@ async fn an_emitted_event_is_printed_by_tail_which_leaves_no_subscription_behind
     assert_eq!(message["ordering_key"], "v-1");
     assert_eq!(world.pubsub.emulator().subscriptions(), before);
 
+    let missing = world.run(["tail", "no.such.topic"]).await;
+    assert!(missing.text.contains("topic-not-found"), "{}", missing.text);
+    assert_eq!(world.run(["emit", "video", "", "VideoPublished"]).await.code, Some(2));
     let wrong = world.run(["emit", "video", "v-1", "VideoPublished", "{"]).await;
     assert_eq!(wrong.code, Some(2), "{}", wrong.text);
 }

@@ -95,3 +95,35 @@ async fn invalid_bytes_of_a_sql_ascii_database_stop_the_relay_and_are_warned_abo
         stops_and_is_passed(&world, "invalid byte sequence", &bad).await;
     }
 }
+
+#[tokio::test]
+async fn a_recovery_stops_at_invalid_bytes_and_continues_after_the_named_row_is_deleted() {
+    for major in installed_majors() {
+        let Some(world) = InboxDatabase::create_unchecked_on(major).await else { continue };
+        world.succeed(["init"]).await;
+        world.execute(&insert(&id_of(1), "payload", "'{}'")).await;
+        world.catch_up().await;
+        let drop = format!("SELECT pg_drop_replication_slot('{}')", world.name());
+        world.execute(&drop).await;
+        world.execute(&insert(BAD, "aggregateid", "E'bad\\xff'")).await;
+        world.execute(&insert(&id_of(2), "payload", "'{}'")).await;
+        world.succeed(["slot", "recover", "--yes"]).await;
+
+        let stopped = world.run(["run"]).await;
+        assert_eq!(stopped.code, Some(3), "{}", stopped.text);
+        let statement = format!("DELETE FROM public.app_outbox WHERE id = '{BAD}'");
+        assert!(stopped.text.contains("row-unreadable"), "{}", stopped.text);
+        assert!(stopped.text.contains(&statement), "{}", stopped.text);
+        let status = world.succeed(["status"]).await;
+        let check = world.run(["check"]).await.text;
+        for told in [&status, &check] {
+            assert!(told.contains(&statement), "{told}");
+            assert!(!told.contains("finishes it"), "no relay can pass the row: {told}");
+        }
+
+        world.execute(&statement).await;
+        world.catch_up().await;
+        let stored: Vec<_> = world.pubsub.stored().into_iter().map(|row| row.event_id).collect();
+        assert!(stored.contains(&id_of(2)), "{stored:?}");
+    }
+}

@@ -83,12 +83,14 @@ pub enum RouteError {
     #[error(transparent)]
     MissingColumn(#[from] MissingColumn),
     /// A value does not have the format that the connection requested.
-    #[error("row {position} of {table}: column \"{column}\" {problem}")]
+    #[error("row {position} of {table}{}: column \"{column}\" {problem}", event_id.as_ref().map_or_else(String::new, |id| format!(", which is event {id}")))]
     Value {
         /// The position of the row.
         position: Position,
         /// `schema.table`.
         table: String,
+        /// The event id, if it can be read.
+        event_id: Option<String>,
         /// The column.
         column: String,
         /// The problem with the value.

@@ -229,9 +229,10 @@ impl StatusReport {
         let recorded = pending.map(|topic| topic.oldest_seconds);
         let slot = self.slot.as_ref();
         let unconfirmed = slot.filter(|slot| slot.lag_bytes.is_some_and(|it| it >= OWN_WAL_BYTES));
-        // While no session streams, rows are pending since the last record at the earliest.
-        let in_wal = unconfirmed.and_then(|it| it.lag_seconds.or(it.settled_seconds));
-        recorded.chain(in_wal).max_by(f64::total_cmp)
+        // The server's lag is that of its last reply, so it stays small behind a stuck row. The
+        // relay records its position every few seconds while rows are settled.
+        let in_wal = unconfirmed.into_iter().flat_map(|it| [it.lag_seconds, it.settled_seconds]);
+        recorded.chain(in_wal.flatten()).max_by(f64::total_cmp)
     }
 }
 
@@ -334,13 +335,15 @@ mod tests {
         let slot = |lag_bytes, lag_seconds| SlotReport {
             lag_bytes: Some(lag_bytes),
             lag_seconds,
-            settled_seconds: Some(90.0),
+            settled_seconds: Some(8.0),
             ..SlotReport::default()
         };
         let cases = [
             (slot(0, Some(0.0)), vec![], None),
-            (slot(4096, Some(7.5)), vec![], Some(7.5)),
-            (slot(4096, None), vec![], Some(90.0)),
+            (slot(4096, Some(9.5)), vec![], Some(9.5)),
+            (slot(4096, None), vec![], Some(8.0)),
+            // One row is stuck, and later rows are answered.
+            (slot(4096, Some(0.4)), vec![], Some(8.0)),
             (slot(0, Some(0.0)), vec![topic(2, 0, 40.0)], Some(40.0)),
             (slot(4096, Some(70.0)), vec![topic(2, 0, 40.0)], Some(70.0)),
             // Dead rows are not pending.

@@ -109,17 +109,17 @@ impl PublicationWatch {
             return Ok(());
         }
         let surplus: &str = rows.first().map_or("", |row| row.get("surplus"));
-        let surplus = match surplus {
-            "" => String::new(),
+        let publication = &self.publication;
+        Err(match surplus {
+            "" => left_out(&format!(
+                "publication {publication} was changed, or a table of it was taken out and put back"
+            )),
             operations => format!(
-                " (it publishes {operations} beside inserts; fix: ALTER PUBLICATION {} SET (publish = 'insert'))",
-                quote_identifier(&self.publication)
+                "publication {publication} was changed and publishes {operations} beside inserts (fix: ALTER PUBLICATION \
+                 {} SET (publish = 'insert'))",
+                quote_identifier(publication)
             ),
-        };
-        Err(format!(
-            "publication {} was changed, or a table of it was taken out and put back{surplus}",
-            self.publication
-        ))
+        })
     }
 
     /// Returns a text that differs once an object was recreated or changed, even if it was changed
@@ -128,19 +128,28 @@ impl PublicationWatch {
         let publication = &self.publication;
         let table: &str = row.get("name");
         if !row.get::<_, bool>("has_publication") {
-            return Err(format!("publication {publication} was dropped or renamed"));
+            return Err(left_out(&format!("publication {publication} was dropped or renamed")));
         }
         if !row.get::<_, bool>("has_table") {
-            return Err(format!("table {table} was dropped or renamed"));
+            return Err(left_out(&format!("table {table} was dropped or renamed")));
         }
         if !row.get::<_, bool>("has_entry") {
-            return Err(format!("publication {publication} no longer publishes table {table}"));
+            return Err(left_out(&format!(
+                "publication {publication} no longer publishes table {table}"
+            )));
         }
         if !row.get::<_, bool>("publishes_inserts") {
-            return Err(format!("publication {publication} no longer publishes inserts"));
+            return Err(left_out(&format!(
+                "publication {publication} no longer publishes inserts"
+            )));
         }
         Ok(row.get("identity"))
     }
+}
+
+/// Adds to a change that rows may be missing, because inserts were left out.
+fn left_out(change: &str) -> String {
+    format!("{change}: rows inserted since may be missing from the stream")
 }
 
 /// A transaction that has marked a catalog row as deleted or replaced, or has locked it.

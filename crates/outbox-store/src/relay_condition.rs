@@ -38,6 +38,8 @@ pub enum ReasonKind {
     Outage,
     /// The server cannot send a row.
     UnsendableRow,
+    /// The relay cannot read a row, and has stopped.
+    UnreadableRow,
     /// More WAL is retained than `--wal-budget`.
     WalBudget,
     /// A topic refuses messages until an operator acts.

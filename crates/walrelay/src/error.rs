@@ -17,7 +17,7 @@ use walrelay_pubsub::PubsubError;
 use walrelay_relay::error::RelayError;
 
 use crate::config::Problem;
-use crate::{explain, protocol_fix};
+use crate::{explain, protocol_fix, relay_fix};
 
 /// Every error that ends a command.
 #[derive(Debug, thiserror::Error)]
@@ -381,8 +381,8 @@ impl Coded for Error {
             Self::Findings { .. } => Some("each finding above names its fix".to_owned()),
             // The message names the next step.
             Self::SecondSignal => Some(String::new()),
-            Self::Relay(_)
-            | Self::Demo { .. }
+            Self::Relay(error) => relay_fix::fix_of(error),
+            Self::Demo { .. }
             | Self::MayNotLook { .. }
             | Self::Config(_)
             | Self::Postgres(_)

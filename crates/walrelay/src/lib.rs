@@ -14,5 +14,6 @@ pub mod options;
 mod output;
 mod protocol_fix;
 pub mod reference;
+mod relay_fix;
 pub mod request_spans;
 pub mod telemetry;

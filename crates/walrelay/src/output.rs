@@ -1,9 +1,13 @@
 //! Standard output: the results of a command, and nothing else.
 
 use std::borrow::Cow;
+use std::future::pending;
 use std::io::{self, IsTerminal as _, Write as _};
+use std::os::fd::AsFd;
 
 use terminal_size::{Height, Width, terminal_size_of};
+use tokio::io::Interest;
+use tokio::net::unix::pipe;
 
 use crate::error::Error;
 
@@ -18,6 +22,18 @@ pub(crate) enum Reader {
     There,
     /// Nobody reads further output.
     Gone,
+}
+
+/// Waits until nobody reads the output any more. A command that waits for events would otherwise
+/// not notice before its next write. Never ends for a file, which cannot be watched.
+pub(crate) async fn reader_gone(output: impl AsFd) {
+    // Unchecked, because the check would switch standard output to non-blocking writes.
+    let copy = output.as_fd().try_clone_to_owned();
+    let watched = copy.and_then(pipe::Sender::from_owned_fd_unchecked);
+    let Ok(watched) = watched else { return pending().await };
+    if watched.ready(Interest::ERROR).await.is_err() {
+        pending::<()>().await;
+    }
 }
 
 /// Prints a part of the result.
@@ -296,7 +312,20 @@ pub(crate) fn human_age(seconds: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::task::Poll;
+
     use super::*;
+
+    #[tokio::test]
+    async fn a_pipe_whose_reader_ends_is_noticed_without_a_write_and_a_file_never() {
+        let (reader, writer) = io::pipe().unwrap();
+        let mut gone = Box::pin(reader_gone(writer));
+        assert_eq!(futures_util::poll!(&mut gone), Poll::Pending);
+        drop(reader);
+        gone.await;
+        let file = std::fs::File::open("/dev/null").unwrap();
+        assert_eq!(futures_util::poll!(Box::pin(reader_gone(file))), Poll::Pending);
+    }
 
     #[test]
     fn bytes_have_the_unit_in_which_they_can_be_compared() {

@@ -283,6 +283,7 @@ fn values_that_contradict_each_other_are_problems() {
     assert!(problems[0].contains("the outbox tables have no column for {version}"), "{problems:?}");
     for both in [&["dispatch", "retry", "id", "--all-dead"][..], &["dispatch", "retry"]] {
         let problems = texts(&config(both, &given).unwrap_err());
+        assert!(problems[0].starts_with("ID: give event ids, or filters"), "{problems:?}");
         assert!(problems[0].contains("not both"), "{problems:?}");
     }
 }

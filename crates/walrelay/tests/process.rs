@@ -182,6 +182,14 @@ fn config_check_names_problems_without_connecting_and_config_schema_prints_the_s
     let wrong = walrelay(&["config", "check", "--", "run", "--workers", "2"], &given);
     assert_eq!(wrong.status.code(), Some(2));
     assert!(text(&wrong.stderr).contains("--workers"), "{}", text(&wrong.stderr));
+    let file =
+        std::env::temp_dir().join(format!("walrelay-unknown-key-{}.toml", std::process::id()));
+    std::fs::write(&file, "parkafter = '1m'\n").unwrap();
+    let of_file = ["config", "check", "--config", file.to_str().unwrap()];
+    let unknown = text(&walrelay(&of_file, &given).stderr).to_owned();
+    std::fs::remove_file(file).unwrap();
+    assert_eq!(unknown.matches("parkafter").count(), 1, "{unknown}");
+    assert!(unknown.contains("1 problem in the configuration"), "{unknown}");
     let schema = walrelay(&["config", "schema"], &[]);
     let schema: serde_json::Value = serde_json::from_slice(&schema.stdout).unwrap();
     assert_eq!(schema["title"], "walrelay.toml");

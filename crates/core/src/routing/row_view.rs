@@ -16,6 +16,9 @@ const FIELD_BYTES_MAX: usize = 64 << 10;
 /// even with every character escaped. Parsing more would take memory that no message needs.
 const HEADERS_BYTES_MAX: usize = 1 << 20;
 
+/// The largest event id that a message names, in bytes. A UUID has 36.
+const EVENT_ID_BYTES_MAX: usize = 128;
+
 /// The wanted columns of one row.
 pub(crate) struct RowView<'a> {
     pub(crate) picked: [Option<Column<'a>>; PLACES],
@@ -102,9 +105,20 @@ impl<'a> RowView<'a> {
         RouteError::Value {
             position: self.insert.position,
             table: self.layout.table.clone(),
+            event_id: self.readable_event_id(),
             column: self.column_name(place),
             problem,
         }
+    }
+
+    /// The event id for a message, if it is short text.
+    fn readable_event_id(&self) -> Option<String> {
+        let place = self.layout.fields[Field::Id.place()];
+        let Some(Column::Text(id)) = self.picked.get(place).copied().flatten() else {
+            return None;
+        };
+        let id = std::str::from_utf8(id).ok()?;
+        (id.len() <= EVENT_ID_BYTES_MAX).then(|| id.to_owned())
     }
 
     pub(crate) fn column_name(&self, place: usize) -> String {

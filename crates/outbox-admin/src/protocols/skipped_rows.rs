@@ -62,7 +62,7 @@ impl SkippedRows {
             0 => format!("no row is given up, and {agreed} were agreed to"),
             inserts => {
                 let text = format!(
-                    "{inserts} row(s) up to {} would never be published:\n{}",
+                    "{inserts} row(s) up to {} would be given up, and may not have been published:\n{}",
                     self.target,
                     self.named()
                 );

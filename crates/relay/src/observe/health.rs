@@ -13,6 +13,7 @@ use pgoutput_parser::Lsn;
 use tokio::sync::Notify;
 use walrelay_core::{Heartbeat, HeavyKey, SpillMode, Topic, WalRetentionLimit};
 use walrelay_outbox_store::{Condition, Reason, ReasonKind};
+use walrelay_pubsub::code_of_call;
 
 use crate::observe::publish_availability::Service;
 use crate::observe::report::{RelayReport, ServiceReport, SlotReport, WalBudgetReport};
@@ -151,7 +152,7 @@ impl State {
     fn topic_problems(&self) -> impl Iterator<Item = Reason> {
         self.operator_problems.iter().map(|(topic, it)| {
             let reason = Reason::new(ReasonKind::TopicRefused, &**topic).about(&**topic);
-            reason.with_fix(&it.fix)
+            reason.with_fix(&it.fix).with_code(code_of_call(it.code).name())
         })
     }
 }

@@ -5,7 +5,9 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 use walrelay_core::HeavyKey;
-use walrelay_outbox_store::{AnchorStatus, DispatchCounts, Reason, SlotFigures, StoredCondition};
+use walrelay_outbox_store::{
+    AnchorStatus, DispatchCounts, Reason, RelayRow, SlotFigures, StoredCondition,
+};
 use walrelay_pg_replication::{SlotState, WalStatus, Writer};
 
 /// The slot, its WAL, and dispatch state. Fields are `None` if the slot does not exist, or if the
@@ -246,6 +248,18 @@ impl SlotReport {
             lost: of_slot.lost || is_another,
             ..of_slot.with_record(survey)
         })
+    }
+
+    /// Returns the part of the report that the relay has recorded about itself.
+    #[must_use]
+    pub fn of_relay_row(row: &RelayRow, active_pid: Option<i32>) -> Self {
+        Self {
+            active: active_pid.is_some(),
+            active_pid,
+            condition: row.condition.as_ref().map(ConditionReport::of),
+            settled_lsn: Some(row.settled_lsn.to_string()),
+            ..Self::default()
+        }
     }
 
     /// Returns the report while an operation replaces the slot.

@@ -39,9 +39,9 @@ pub enum PipelineError {
     #[error("an outbox row cannot be read")]
     Row(#[from] RouteError),
     /// The publication, or one of its tables, was changed during the session.
-    #[error("{what}: rows inserted since may be missing from the stream")]
+    #[error("{what}")]
     PublicationChanged {
-        /// The change.
+        /// The change, and whether rows may be missing.
         what: String,
     },
     /// The server shuts down and waits for us, although nothing is left to confirm.

@@ -3,6 +3,7 @@
 use std::time::SystemTime;
 
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 
 use super::ARGUMENTS;
 use crate::options::values::{count, json, time};
@@ -13,10 +14,10 @@ use crate::options::{ConnectionOptions, EndpointOptions, OutputOptions, ProjectO
 #[command(next_help_heading = ARGUMENTS)]
 pub struct EmitArgs {
     /// Aggregate type, as in `order`.
-    #[arg(value_name = "TYPE")]
+    #[arg(value_name = "TYPE", value_parser = NonEmptyStringValueParser::new())]
     pub aggregate_type: String,
     /// Aggregate id, which is the ordering key, as in `A-1`.
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", value_parser = NonEmptyStringValueParser::new())]
     pub aggregate_id: String,
     /// Event type, as in `OrderPlaced`.
     #[arg(value_name = "EVENT_TYPE")]

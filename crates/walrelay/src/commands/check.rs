@@ -4,6 +4,7 @@
 mod anchors;
 mod consumers;
 mod dead_rows;
+mod recorded_stop;
 mod schemas;
 mod server;
 
@@ -204,6 +205,14 @@ async fn findings(client: &SqlClient, relay: &RelaySettings) -> Result<Vec<Findi
         let found = preflight(client, &PreflightRequest { outbox, ..request.clone() }).await?;
         findings.extend(found.into_iter().filter(|finding| number == 0 || is_of_it(finding)));
         findings.extend(dead_rows::of(client, &slot).await);
+        if let Some(stop) = recorded_stop::of(client, &slot).await {
+            // The relay that would finish an operation cannot pass this row.
+            if stop.result == CheckResult::Error(Code::RowUnreadable) {
+                let pending = CheckResult::Warning(Code::OperationUnfinished);
+                findings.retain(|finding| finding.result != pending);
+            }
+            findings.push(stop);
+        }
     }
     findings.extend(server::findings(client, relay.wal_budget).await?);
     Ok(findings)

@@ -12,7 +12,7 @@ use walrelay_outbox_admin::lifecycle::postgres_server::Postgres;
 use walrelay_outbox_admin::recovery::{self, RecoveryEnd, fill};
 use walrelay_outbox_admin::retention::{Retention, RetentionTask};
 use walrelay_outbox_admin::rows_of_transaction;
-use walrelay_outbox_store::read_relay_row;
+use walrelay_outbox_store::{Condition, note_wait, read_relay_row};
 use walrelay_pg_client::connect_sql;
 use walrelay_pubsub::GrpcPublisher;
 use walrelay_relay::error::RelayError;
@@ -30,6 +30,7 @@ use crate::config::{OnSlotLost, RunConfig};
 use crate::error::Error;
 use crate::explain;
 use crate::http::{self, Observed};
+use crate::relay_fix::unreadable_row;
 use crate::request_spans::Traced;
 
 /// Runs until `shutdown` is requested, or until the relay has caught up if the configuration asks
@@ -46,7 +47,27 @@ pub async fn execute(mut config: RunConfig, shutdown: &Shutdown) -> Result<(), E
         Exporter::start(settings, figures(observed.clone()), metrics.spans_dropped.clone())
     });
     let work = |spans| relay(&config, (metrics, health), (observed, spans), shutdown);
-    Box::pin(with_telemetry(started, work)).await
+    let ended = Box::pin(with_telemetry(started, work)).await;
+    if let Err(Error::Relay(error)) = &ended {
+        record_stop(error, &config.settings).await;
+    }
+    ended
+}
+
+/// Records a row that the relay cannot read, because every next start ends there. The process ends
+/// with the error also if it cannot be recorded.
+async fn record_stop(error: &RelayError, settings: &Settings) {
+    let Some(reason) = unreadable_row(error) else { return };
+    let recording = async {
+        let client = connect_sql(&settings.connect).await.ok()?;
+        let condition = Condition::new("stopped", std::iter::once(reason));
+        let noted = note_wait(&client, &settings.relay.outbox.slot, &condition).await;
+        client.close().await;
+        noted.ok()
+    };
+    if !matches!(timeout(SEARCH_TIMEOUT, recording).await, Ok(Some(()))) {
+        tracing::debug!("the reason of the stop is not recorded");
+    }
 }
 
 /// Runs the relay and its HTTP endpoints.

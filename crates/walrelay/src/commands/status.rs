@@ -14,6 +14,7 @@ use walrelay_relay::shutdown::Shutdown;
 
 use self::reading::{Found, read};
 use self::sections::report_text;
+pub(super) use self::stall_cause::recorded_stop;
 use crate::config::StatusConfig;
 use crate::error::Error;
 use crate::output::{ColourMode, print};

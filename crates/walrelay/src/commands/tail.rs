@@ -15,9 +15,10 @@ use walrelay_pubsub::{MessageRef, ReceivedMessage, Subscriber};
 use walrelay_relay::seed::random_seed;
 use walrelay_relay::shutdown::Shutdown;
 
+use super::shared::subscription_setup::or_topic_missing;
 use crate::config::{OutputFormat, TailConfig};
 use crate::error::Error;
-use crate::output::{print, visible};
+use crate::output::{Reader, print_part, reader_gone, visible};
 
 /// Pub/Sub deletes the subscription after this time without a reader. It is the least that Pub/Sub
 /// accepts.
@@ -25,7 +26,8 @@ const EXPIRES_AFTER: Duration = Duration::from_hours(24);
 /// Time between redeliveries. Messages are acknowledged as soon as they are printed.
 const ACK_DEADLINE_SECONDS: i32 = 10;
 
-/// Prints messages until the count is reached or a signal comes, and deletes the subscription.
+/// Prints messages until the count is reached, a signal comes, or nobody reads the output. Then
+/// deletes the subscription.
 ///
 /// # Errors
 ///
@@ -34,7 +36,9 @@ pub async fn execute(config: TailConfig, shutdown: &Shutdown) -> Result<(), Erro
     let subscriber = Subscriber::connect(&config.endpoint)?;
     let (project, _) = config.topic.split_once("/topics/").unwrap_or_default();
     let name = format!("{project}/subscriptions/walrelay-tail-{:016x}", random_seed());
-    subscriber.create_subscription(wanted(&name, &config.topic)).await?;
+    if let Err(error) = subscriber.create_subscription(wanted(&name, &config.topic)).await {
+        return Err(or_topic_missing(error, &config.endpoint, [&config.topic]).await);
+    }
     let work = async {
         if let Some(since) = config.since {
             subscriber.seek(&name, since).await?;
@@ -44,6 +48,7 @@ pub async fn execute(config: TailConfig, shutdown: &Shutdown) -> Result<(), Erro
     let done = tokio::select! {
         done = work => done,
         () = shutdown.requested() => Ok(()),
+        () = reader_gone(std::io::stdout()) => Ok(()),
     };
     let deleted = subscriber.delete_subscription(&name).await;
     done.and(deleted.map_err(Error::from))
@@ -75,8 +80,11 @@ async fn follow(subscriber: &Subscriber, name: &str, config: &TailConfig) -> Res
         let response = stream.responses.next().await.unwrap_or_else(closed).map_err(refused)?;
         let mut ids = Vec::with_capacity(response.messages.len());
         for received in response.messages {
-            if left > 0 && print_one(&received, config)? {
-                left -= 1;
+            let printed = if left > 0 { print_one(&received, config)? } else { Printed::No };
+            match printed {
+                Printed::Yes => left -= 1,
+                Printed::No => {}
+                Printed::ReaderGone => return Ok(()),
             }
             ids.push(received.ack_id);
         }
@@ -88,20 +96,32 @@ async fn follow(subscriber: &Subscriber, name: &str, config: &TailConfig) -> Res
     Ok(())
 }
 
-/// Prints a message. Returns false if it has another key or cannot be read.
-fn print_one(received: &ReceivedMessage, config: &TailConfig) -> Result<bool, Error> {
+/// Whether a message was printed.
+enum Printed {
+    Yes,
+    /// The message has another key or cannot be read.
+    No,
+    /// Nobody reads the output.
+    ReaderGone,
+}
+
+/// Prints a message.
+fn print_one(received: &ReceivedMessage, config: &TailConfig) -> Result<Printed, Error> {
     let Ok(message) = received.message() else {
         tracing::warn!("a message cannot be read");
-        return Ok(false);
+        return Ok(Printed::No);
     };
     if config.key.as_deref().is_some_and(|key| key != message.ordering_key) {
-        return Ok(false);
+        return Ok(Printed::No);
     }
-    print(&match config.format {
+    let reader = print_part(&match config.format {
         OutputFormat::Json => format!("{}\n", json!(TailedMessage::of(&message))),
         OutputFormat::Text => line(&message),
     })?;
-    Ok(true)
+    Ok(match reader {
+        Reader::There => Printed::Yes,
+        Reader::Gone => Printed::ReaderGone,
+    })
 }
 
 /// A message in the output of `tail -o json`.

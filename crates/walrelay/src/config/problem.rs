@@ -98,7 +98,7 @@ impl ConfigBuilder<'_> {
         self.report(option, None, (allowed.into(), Code::ConfigurationInvalid));
     }
 
-    /// Reports a wrong variable that has no option of its own.
+    /// Reports a wrong variable or argument that has no option of its own.
     pub(super) fn wrong_variable(&mut self, name: &str, allowed: &str) {
         self.problems.push(Problem {
             option: name.to_owned(),

@@ -17,12 +17,13 @@ use crate::output::print;
 pub fn execute(code: Option<&str>, format: OutputFormat) -> Result<(), Error> {
     let Some(code) = code else { return print(&list(format)?) };
     let wanted = code.trim().trim_start_matches("error[").trim_end_matches(']');
+    let wanted = wanted.to_ascii_lowercase();
     let Some(known) = Code::ALL.iter().find(|known| known.name() == wanted) else {
-        let what = format!("no error has the code {code:?}{}", similar(wanted));
+        let what = format!("no error has the code {code:?}{}", similar(&wanted));
         return Err(Error::refused(Code::ErrorCodeUnknown, what));
     };
     print(&match format {
-        OutputFormat::Text => format!("{}\n", section(wanted).unwrap_or_default()),
+        OutputFormat::Text => format!("{}\n", section(&wanted).unwrap_or_default()),
         OutputFormat::Json => json_text(&ExplainedCode::of(*known))?,
     })
 }
@@ -60,13 +61,22 @@ fn list(format: OutputFormat) -> Result<String, Error> {
     })
 }
 
-/// Returns the codes that contain words of the wanted code, the one with the most words first.
+/// Returns the codes that contain words of the wanted code or begin as it does, the one with the most
+/// words first.
 fn similar(wanted: &str) -> String {
     let words: Vec<&str> = wanted.split(['-', '_', ' ']).filter(|word| word.len() > 3).collect();
-    let common = |code: &str| words.iter().filter(|word| code.contains(**word)).count();
+    let common = |code: &str| {
+        let begins = |word: &&&str| code.split('-').any(|part| part.starts_with(**word));
+        words.iter().filter(begins).count()
+    };
+    let letters = |text: &str| text.replace(['-', '_', ' '], "");
+    let start = letters(wanted);
+    let same_start =
+        |code: &str| letters(code).chars().zip(start.chars()).take_while(|(a, b)| a == b).count();
     let all = Code::ALL.iter().map(|code| code.name());
-    let mut codes: Vec<&str> = all.filter(|code| common(code) > 0).collect();
-    codes.sort_by_key(|code| std::cmp::Reverse(common(code)));
+    let is_similar = |code: &&str| common(code) > 0 || same_start(code) > SAME_START_MIN;
+    let mut codes: Vec<&str> = all.filter(is_similar).collect();
+    codes.sort_by_key(|code| std::cmp::Reverse((common(code), same_start(code))));
     codes.truncate(5);
     match codes.is_empty() {
         true => String::new(),
@@ -74,9 +84,21 @@ fn similar(wanted: &str) -> String {
     }
 }
 
+/// Fewer equal first letters are an accident.
+const SAME_START_MIN: usize = 3;
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_code_is_found_in_any_case_and_after_a_typing_error_it_is_suggested_first() {
+        execute(Some("SLOT-LOST"), OutputFormat::Text).expect("the case is ignored");
+        for wrong in ["slot-los", "Slot-Lots", "slotlost"] {
+            let refused = execute(Some(wrong), OutputFormat::Text).expect_err("no such code");
+            assert!(refused.report().contains("similar: slot-lost"), "{}", refused.report());
+        }
+    }
 
     #[test]
     fn an_unknown_code_is_refused_with_similar_ones() {

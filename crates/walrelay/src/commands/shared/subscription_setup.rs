@@ -34,7 +34,10 @@ pub(in crate::commands) async fn create(
     let wanted = wanted(name, new);
     let is_new = match subscriber.create_subscription(wanted.clone()).await {
         Ok(is_new) => is_new,
-        Err(error) => return Err(lacking(error, endpoint, new).await),
+        Err(error) => {
+            let topics = [Some(&new.topic), new.dead_letter_topic.as_ref()];
+            return Err(or_topic_missing(error, endpoint, topics.into_iter().flatten()).await);
+        }
     };
     if is_new {
         return print(&format!("created: subscription {name}\n"));
@@ -92,13 +95,17 @@ fn wanted(name: &str, new: &NewSubscription) -> Subscription {
 
 /// Replaces Pub/Sub's NOT_FOUND by an error that names the missing topic. Pub/Sub returns the same
 /// code for a missing topic and a wrong project.
-async fn lacking(error: PubsubError, endpoint: &Endpoint, new: &NewSubscription) -> Error {
+pub(in crate::commands) async fn or_topic_missing(
+    error: PubsubError,
+    endpoint: &Endpoint,
+    topics: impl IntoIterator<Item = &String>,
+) -> Error {
     if !matches!(error, PubsubError::Subscription { code: "NOT_FOUND", .. }) {
         return error.into();
     }
     let Ok(admin) = Admin::connect(endpoint) else { return error.into() };
     let admin = admin.with_patience(ANSWER_TIMEOUT);
-    for topic in [Some(&new.topic), new.dead_letter_topic.as_ref()].into_iter().flatten() {
+    for topic in topics {
         if matches!(admin.topic_exists(topic).await, Ok(false)) {
             return ProtocolError::TopicMissing { topic: topic.clone() }.into();
         }

@@ -5,26 +5,25 @@ use pgoutput_parser::Lsn;
 use walrelay_errors::Code;
 use walrelay_outbox_admin::{NextStep, OWN_WAL_BYTES, Severity, StatusReport};
 use walrelay_outbox_store::{Reason, ReasonKind};
+use walrelay_pubsub::code_of_call;
 use walrelay_relay::observe::report::{ConditionReport, RelayReport, SlotReport};
 
 use crate::output::visible;
+use crate::relay_fix::pass_unsendable;
 
 /// Why rows do not flow, and the recommended next step.
 #[derive(Debug)]
-pub(super) struct Cause {
-    pub(super) severity: Severity,
-    pub(super) text: String,
-    pub(super) step: NextStep,
+pub(in crate::commands) struct Cause {
+    pub(in crate::commands) severity: Severity,
+    pub(in crate::commands) text: String,
+    pub(in crate::commands) step: NextStep,
 }
 
 /// Returns the known reason why rows do not flow. The relay's own reasons come first, then spilled
 /// rows, then a settled position that does not advance.
 pub(super) fn cause(report: &StatusReport) -> Option<Cause> {
     let slot = report.slot.as_ref()?;
-    if let Some(cause) = unsendable(slot) {
-        return Some(cause);
-    }
-    if let Some(cause) = waiting(slot) {
+    if let Some(cause) = recorded_stop(slot) {
         return Some(cause);
     }
     let reasons = reasons_not_ready(report, slot);
@@ -37,6 +36,25 @@ pub(super) fn cause(report: &StatusReport) -> Option<Cause> {
     refused(slot).or_else(|| spilled(slot)).or_else(|| unsettled(report, slot))
 }
 
+/// Returns why the relay has stopped or waits, from its own record. `check` reports the same.
+pub(in crate::commands) fn recorded_stop(slot: &SlotReport) -> Option<Cause> {
+    unsendable(slot).or_else(|| unreadable(slot)).or_else(|| waiting(slot))
+}
+
+/// Reports a row that the relay could not read. The next session that streams replaces the record.
+pub(super) fn unreadable(slot: &SlotReport) -> Option<Cause> {
+    let reasons = &slot.condition.as_ref().filter(|_| !slot.active)?.reasons;
+    let reason = reasons.iter().find(|reason| reason.kind == ReasonKind::UnreadableRow)?;
+    Some(Cause {
+        severity: Severity::Bad,
+        text: format!("the relay stopped: {}", visible(&reason.text)),
+        step: NextStep::of(
+            Code::RowUnreadable,
+            reason.fix.as_deref().map(visible).unwrap_or_default(),
+        ),
+    })
+}
+
 /// Reports a row that the server cannot send, until the slot has passed it. No relay can pass it by
 /// itself, so the record counts also when no relay streams any more.
 fn unsendable(slot: &SlotReport) -> Option<Cause> {
@@ -46,10 +64,7 @@ fn unsendable(slot: &SlotReport) -> Option<Cause> {
     let position = reason.subject.as_deref()?;
     let commit_lsn: Lsn = position.split('#').next()?.parse().ok()?;
     let settled: Lsn = slot.settled_lsn.as_deref()?.parse().ok()?;
-    let step = format!(
-        "walrelay slot advance --to-lsn {} --skip-events, which first names the rows that are given up",
-        visible(position)
-    );
+    let step = pass_unsendable(&visible(position));
     (settled <= commit_lsn).then(|| Cause {
         severity: Severity::Bad,
         text: visible(&reason.text),
@@ -128,9 +143,12 @@ fn listed(reasons: &[&Reason]) -> String {
 /// Returns the next step: the fix of a topic, that of an outage, or that of the first reason.
 fn step_of(reasons: &[&Reason]) -> NextStep {
     let find = |kind| reasons.iter().find(|reason| reason.kind == kind);
-    let topic_fix = find(ReasonKind::TopicRefused).and_then(|reason| reason.fix.as_deref());
+    let topic = find(ReasonKind::TopicRefused);
+    let topic_fix = topic.and_then(|reason| Some((reason, reason.fix.as_deref()?)));
     match (topic_fix, find(ReasonKind::Outage)) {
-        (Some(fix), _) => NextStep::new(visible(fix)),
+        (Some((reason, fix)), _) => {
+            NextStep { code: reason.code.clone(), ..NextStep::new(visible(fix)) }
+        }
         (None, Some(_)) => outage_step(),
         (None, None) => {
             let first = reasons.first();
@@ -162,6 +180,7 @@ fn in_short(reason: &Reason) -> String {
         | ReasonKind::AnchorAtRisk
         | ReasonKind::Outage
         | ReasonKind::UnsendableRow
+        | ReasonKind::UnreadableRow
         | ReasonKind::WalBudget => visible(&reason.to_string()),
     }
 }
@@ -237,12 +256,7 @@ fn refused(slot: &SlotReport) -> Option<Cause> {
         0 => String::new(),
         spilled => format!(", {spilled} of them spilled"),
     };
-    let error_code = match code.as_str() {
-        "NOT_FOUND" => Code::TopicNotFound,
-        "PERMISSION_DENIED" => Code::PubsubPermissionMissing,
-        "UNAUTHENTICATED" => Code::PubsubCredentialsMissing,
-        _ => Code::PubsubUnusable,
-    };
+    let error_code = code_of_call(code);
     Some(Cause {
         severity: Severity::Bad,
         text: format!(
@@ -305,7 +319,10 @@ mod tests {
     }
 
     fn topic_reason(topic: &str, fix: &str) -> Value {
-        json!({ "kind": "topic_refused", "text": topic, "fix": fix, "subject": topic })
+        json!({
+            "kind": "topic_refused", "text": topic, "fix": fix, "subject": topic,
+            "code": "topic-not-found",
+        })
     }
 
     #[test]
@@ -324,6 +341,7 @@ mod tests {
         let topic_alone = cause_of(&of(json!([operator]), json!(null)));
         assert_eq!(topic_alone.text, format!("not ready: {topic} is refused"));
         assert_eq!(topic_alone.step, alone.step);
+        assert_eq!(topic_alone.step.code.as_deref(), Some("topic-not-found"));
         let recorded = json!({ "topic": topic, "code": "NOT_FOUND", "at": "T2" });
         let both = cause_of(&of(json!([outage, operator]), recorded.clone()));
         let fails = format!("publishing fails: {topic} answers NOT_FOUND, last at T2; 0 rows wait");
@@ -356,6 +374,7 @@ mod tests {
             assert_eq!(cause.text, reason);
             let command = "walrelay slot advance --to-lsn 16/B374D848#1 --skip-events";
             assert!(cause.step.text.starts_with(command), "{}", cause.step.text);
+            assert!(cause.step.text.contains("--discard-rows N"), "{}", cause.step.text);
         }
         let passed = of("16/B374D900", false);
         assert!(cause(&parsed(&passed)).is_none(), "the slot was advanced");

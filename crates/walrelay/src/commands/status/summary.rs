@@ -8,7 +8,7 @@ use walrelay_pg_replication::is_little_headroom;
 use walrelay_relay::observe::report::SlotReport;
 
 use super::anchors;
-use super::stall_cause::{Cause, cause, first_abandoned_replay};
+use super::stall_cause::{Cause, cause, first_abandoned_replay, unreadable};
 use crate::output::{ColourMode, Tone, human_bytes, visible};
 
 /// Below this much WAL until the slot is lost, or below a quarter of the slot's limit, somebody has
@@ -108,6 +108,12 @@ impl Summary {
             let step = "walrelay slot recover (do not run init, which would give its rows up)";
             let step = Some(NextStep::of(Code::SlotLost, step));
             return Self::new(Severity::Bad, "the slot is lost".to_owned(), step);
+        }
+        // The relay that would finish an operation cannot pass this row.
+        if let Some(Cause { severity, text, step }) =
+            report.operation.as_ref().and_then(|_| unreadable(&slot))
+        {
+            return Self::new(severity, format!("{flow}; {text}"), Some(step));
         }
         if let Some(operation) = &report.operation {
             let headline = format!("not finished: {}", operation.text);
@@ -333,6 +339,20 @@ mod tests {
     fn shard(name: &str, changes: Value) -> StatusReport {
         let report = StatusReport { shard: Some(name.to_owned()), ..report(changes) };
         Summary::of(&report).into_report(report)
+    }
+
+    #[test]
+    fn an_unreadable_row_comes_before_the_recovery_that_it_stops() {
+        let reason = json!({ "kind": "unreadable_row", "text": "event e-1", "fix": "DELETE it" });
+        let recovery = json!({
+            "active": false, "operation": { "text": "a recovery", "finished_by": "walrelay run" },
+            "condition": { "phase": "stopped", "reasons": [reason], "seconds": 9000 },
+        });
+        let summary = Summary::of(&report(recovery));
+        let step = summary.next_step.clone().unwrap_or_default();
+        assert_eq!(step.code.as_deref(), Some("row-unreadable"));
+        assert_eq!(step.text, "DELETE it");
+        assert!(summary.headline.contains("the relay stopped: event e-1"), "{}", summary.headline);
     }
 
     #[test]

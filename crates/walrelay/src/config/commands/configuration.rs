@@ -40,7 +40,11 @@ impl ConfigBuilder<'_> {
 
     fn refuse(&mut self, refusal: Refusal) {
         match refusal {
-            Refusal::Config(problems) => self.problems.extend(problems),
+            // The problems of the file are known from this command's own reading of the file.
+            Refusal::Config(mut problems) => {
+                problems.retain(|problem| !self.problems.contains(problem));
+                self.problems.extend(problems);
+            }
             Refusal::Clap(error) => {
                 let text = error.to_string();
                 let first = text.lines().next().unwrap_or_default();

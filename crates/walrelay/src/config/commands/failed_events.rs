@@ -161,7 +161,7 @@ impl ConfigBuilder<'_> {
             (true, Some(query)) => SelectedEvents::Matching(query),
             (true, None) | (false, Some(_)) => {
                 let allowed = "give event ids, or filters such as --all-dead, --status dead and --key, not both";
-                self.wrong_or_missing("id", allowed);
+                self.wrong_variable("ID", allowed);
                 return None;
             }
         };
