@@ -5,6 +5,7 @@ pub(super) mod apply_options;
 pub(super) mod database;
 pub(super) mod handler;
 pub(super) mod handler_kind;
+pub(super) mod job;
 pub(super) mod loop_reporter;
 pub(super) mod loop_state;
 pub(super) mod prune_step;

@@ -11,8 +11,7 @@ use tokio::time::{Instant, sleep_until};
 use tonic::Status;
 use walrelay_core::Random;
 use walrelay_inbox_core::{
-    AdaptiveBatchSize, Batch, BatchId, Delivery, DeliveryKind, Failure, Intake, IntakeLimits,
-    Outcome,
+    AdaptiveBatchSize, Batch, Delivery, DeliveryKind, Failure, Intake, IntakeLimits, Outcome,
 };
 use walrelay_pg_client::ConnectConfig;
 use walrelay_pubsub::{Delivered, Subscriber};
