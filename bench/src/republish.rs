@@ -60,8 +60,8 @@ pub(crate) async fn run(
     let mut all = Vec::new();
     let mut stored = sink.counts().await?.messages_stored;
     let to_another_topic: [(_, &[&str]); 2] = [
-        (REPLAY, &["replay", "start", "--from-anchor", ANCHOR, "--to-topic", AGAIN]),
-        (BACKFILL, &["replay", "start", "--source", "table", "--to-topic", AGAIN]),
+        (REPLAY, &["replay", "start", "--yes", "--from-anchor", ANCHOR, "--to-topic", AGAIN]),
+        (BACKFILL, &["replay", "start", "--yes", "--source", "table", "--to-topic", AGAIN]),
     ];
     for (name, words) in to_another_topic {
         let (elapsed, usage) =

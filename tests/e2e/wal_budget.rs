@@ -225,7 +225,7 @@ async fn the_budget_follows_the_server_while_the_relay_runs() {
     let budget = format!("walrelay_wal_budget_bytes {}", 48 * MIB);
     assert!(metrics.contains(&budget), "{metrics}");
     let status = world.succeed(["status"]).await;
-    assert!(status.contains("48 MiB; the server keeps 96 MiB for a slot"), "{status}");
+    assert!(status.contains("48 MiB; the server retains 96 MiB for a slot"), "{status}");
     let checked = world.run(["check"]).await.text;
     assert!(checked.contains("is 48 MiB; the server's bound is 96 MiB"), "{checked}");
 }

@@ -87,7 +87,7 @@ fn prepared_text(slot: &str, prepared: &UpgradePrepared) -> String {
          on record: every transaction below {settled_xid} is settled\n{others}\
          next: upgrade the server; producers need not stop, and relays wait\n\
          then: walrelay slot recover, unless relays run with --on-slot-lost recover, which do it by themselves\n\
-         instead of an upgrade: walrelay slot recover goes on here\n"
+         instead of an upgrade: walrelay slot recover continues here\n"
     )
 }
 
@@ -126,7 +126,7 @@ fn carried_over_text(CarriedOver { slots, end }: &CarriedOver) -> String {
         + "next: stop the server now, and run pg_upgrade; producers and relays stay stopped. It refuses if this database \
            was written to since: then start the old server, and run this again\n\
            then: start the new server, walrelay upgrade finish, and the relay\n\
-           instead of an upgrade: start the relay, which goes on here\n"
+           instead of an upgrade: start the relay, which continues here\n"
 }
 
 #[derive(Debug, Serialize)]
@@ -163,7 +163,7 @@ async fn cancel(
     })
     .await?;
     let text = |(): &()| {
-        format!("slot {slot} is still there: the upgrade is called off, and relays go on\n")
+        format!("slot {slot} is still there: the upgrade is cancelled, and relays continue\n")
     };
     terminal.print_result(Some(&()), text, |()| UpgradeCancelJson { slot })
 }

@@ -4,15 +4,18 @@ use clap::{Arg, Command};
 
 use crate::cli::{self, is_option};
 
-const INTRODUCTION: &str = "<!-- generated from the command line by the test `reference` -->
+const HEAD: &str =
+    "<!-- generated from the command line by the test `reference` -->\n\n# Commands\n\n";
 
-# Commands
+const INTRODUCTION: &str = "\
+This page lists every command with its arguments and options. Every command also takes the
+[general options](configuration.md#general).
 
-This page lists every command with its arguments and options.
-
-Every command also takes the [general options](configuration.md#general). The arguments in the tables are given on the \
+The arguments in the tables are given on the \
 command line alone. All other options can also be set in the environment and in the [file](configuration.md).
+";
 
+const CONSENT: &str = "
 Commands that delete, discard, republish or move a position ask at a terminal, and count the affected rows in the \
 question. Without a terminal they need `--yes`. With `--dry-run` they print the effect and change nothing.
 ";
@@ -20,7 +23,7 @@ question. Without a terminal they need `--yes`. With `--dry-run` they print the 
 /// Returns the page of commands.
 #[must_use]
 pub fn page() -> String {
-    let mut text = INTRODUCTION.to_owned();
+    let mut text = format!("{HEAD}{INTRODUCTION}{CONSENT}");
     let root = cli::command();
     for command in root.get_subcommands().filter(|command| is_shown(command)) {
         add(&mut text, command, &format!("walrelay {}", command.get_name()));

@@ -56,7 +56,7 @@ mod tests {
         let script = script_of(Shell::Bash);
         for words in [
             "retrying dead published discarded all",
-            "done late retrying dead discarded",
+            "done late retrying dead discarded all",
             "text json",
             "continue hold",
         ] {
