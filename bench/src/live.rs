@@ -18,6 +18,7 @@ use crate::drain::{start_relay, wait_stored};
 use crate::failure::Failure;
 use crate::process::{Process, Usage};
 use crate::sink::{Keeping, Sink, SinkOptions, Stored};
+use crate::statistics::percentile;
 
 /// Inserts one row in its own transaction, as a service would.
 const INSERT: &str = "INSERT INTO app_outbox
@@ -126,14 +127,14 @@ impl Running {
         if distinct != u64::from(rows) {
             return Err(format!("{distinct} events arrived, {rows} were committed").into());
         }
-        let latencies = Latencies::of(&stored[1..])?;
+        let latencies = latencies(&stored[1..])?;
         Ok(Live {
             name,
             rows,
             rows_per_second: f64::from(rows) / seconds,
-            p50_millis: latencies.at(0.5),
-            p99_millis: latencies.at(0.99),
-            p999_millis: latencies.at(0.999),
+            p50_millis: percentile(&latencies, 0.5),
+            p99_millis: percentile(&latencies, 0.99),
+            p999_millis: percentile(&latencies, 0.999),
             usage: Usage {
                 user_seconds: after.user_seconds - begin.usage.user_seconds,
                 system_seconds: after.system_seconds - begin.usage.system_seconds,
@@ -209,28 +210,16 @@ pub(crate) async fn burst(
     running.finish(server, burst.name, count, begin).await
 }
 
-/// Sorted latencies in milliseconds.
-struct Latencies(Vec<f64>);
-
-impl Latencies {
-    fn of(stored: &[Stored]) -> Result<Self, Failure> {
-        let millis = |message: &Stored| {
-            let text = message.attributes.get("occurred_at").ok_or("a message without a time")?;
-            let occurred = unix_seconds(text).ok_or_else(|| format!("{text:?} is not a time"))?;
-            Ok((message.published_at - occurred) * 1e3)
-        };
-        let mut all = stored.iter().map(millis).collect::<Result<Vec<f64>, Failure>>()?;
-        all.sort_by(f64::total_cmp);
-        Ok(Self(all))
-    }
-
-    /// Returns the smallest latency that `share` of all messages do not exceed.
-    fn at(&self, share: f64) -> f64 {
-        let count = f64::from(u32::try_from(self.0.len()).unwrap_or(u32::MAX));
-        let below = |index: usize| f64::from(u32::try_from(index + 1).unwrap_or(u32::MAX)) / count;
-        let found = (0..self.0.len()).find(|index| below(*index) >= share);
-        found.map_or(f64::NAN, |index| self.0[index])
-    }
+/// Returns the sorted latencies in milliseconds.
+fn latencies(stored: &[Stored]) -> Result<Vec<f64>, Failure> {
+    let millis = |message: &Stored| {
+        let text = message.attributes.get("occurred_at").ok_or("a message without a time")?;
+        let occurred = unix_seconds(text).ok_or_else(|| format!("{text:?} is not a time"))?;
+        Ok((message.published_at - occurred) * 1e3)
+    };
+    let mut all = stored.iter().map(millis).collect::<Result<Vec<f64>, Failure>>()?;
+    all.sort_by(f64::total_cmp);
+    Ok(all)
 }
 
 /// Parses an RFC 3339 time, as in the relay's `occurred_at`.
@@ -249,12 +238,5 @@ mod tests {
         assert_eq!(unix_seconds("2000-02-29T12:00:00.500000Z"), Some(951_825_600.5));
         assert_eq!(unix_seconds("2026-11-21T02:43:58.000000Z"), Some(1_795_229_038.0));
         assert_eq!(unix_seconds("yesterday"), None);
-    }
-
-    #[test]
-    fn a_percentile_is_a_latency_that_occurred() {
-        let latencies = Latencies((1..=1_000).map(f64::from).collect());
-        assert_eq!([0.5, 0.99, 0.999].map(|share| latencies.at(share)), [500.0, 990.0, 999.0]);
-        assert!(Latencies(Vec::new()).at(0.5).is_nan());
     }
 }

@@ -1,5 +1,6 @@
 //! Describes the machine and the versions that the numbers were measured on.
 
+use std::fmt;
 use std::fs;
 use std::process::Command;
 
@@ -30,6 +31,16 @@ impl Machine {
             commit: output("git", &["rev-parse", "--short", "HEAD"]).unwrap_or_else(unknown),
             date: output("date", &["-u", "+%Y-%m-%d %H:%M"]).unwrap_or_else(unknown),
         }
+    }
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { processor, cores, memory_gib, kernel, postgres, commit, date } = self;
+        write!(
+            f,
+            "{date} UTC, {processor}, {cores} cores, {memory_gib} GiB, {kernel}, PostgreSQL {postgres}, commit {commit}"
+        )
     }
 }
 

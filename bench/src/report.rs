@@ -44,18 +44,8 @@ pub(crate) fn markdown(results: &Results) -> String {
 }
 
 fn heading(results: &Results) -> String {
-    let machine = &results.machine;
-    let mut text = format!(
-        "{} UTC, {}, {} cores, {} GiB, {}, PostgreSQL {}, commit {}, load {} at the beginning.",
-        machine.date,
-        machine.processor,
-        machine.cores,
-        machine.memory_gib,
-        machine.kernel,
-        machine.postgres,
-        machine.commit,
-        number(results.load_before),
-    );
+    let load = number(results.load_before);
+    let mut text = format!("{}, load {load} at the beginning.", results.machine);
     if !results.relay_arguments.is_empty() {
         let arguments = results.relay_arguments.join(" ");
         line(&mut text, &format!(" The relay was run with `{arguments}`."));

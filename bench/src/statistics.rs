@@ -36,6 +36,14 @@ pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
     }
 }
 
+/// Returns the smallest of all sorted values that `share` of them do not exceed.
+pub(crate) fn percentile(sorted: &[f64], share: f64) -> f64 {
+    let count = f64::from(u32::try_from(sorted.len()).unwrap_or(u32::MAX));
+    let below = |index: usize| f64::from(u32::try_from(index + 1).unwrap_or(u32::MAX)) / count;
+    let found = (0..sorted.len()).find(|index| below(*index) >= share);
+    found.map_or(f64::NAN, |index| sorted[index])
+}
+
 /// Returns the highest peak memory of all runs. The maximum counts, because the memory bound is a
 /// promise.
 pub(crate) fn peak_mebibytes(usages: impl IntoIterator<Item = Usage>) -> f64 {
@@ -105,6 +113,14 @@ mod tests {
         assert_eq!(median([3.0, 1.0, 2.0].into_iter()), 2.0);
         assert_eq!(median([4.0, 1.0].into_iter()), 2.5);
         assert!(median(std::iter::empty()).is_nan());
+    }
+
+    #[test]
+    fn a_percentile_is_a_value_that_occurred() {
+        let sorted: Vec<f64> = (1..=1_000).map(f64::from).collect();
+        let found = [0.5, 0.99, 0.999, 1.0].map(|share| percentile(&sorted, share));
+        assert_eq!(found, [500.0, 990.0, 999.0, 1_000.0]);
+        assert!(percentile(&[], 0.5).is_nan());
     }
 
     #[test]

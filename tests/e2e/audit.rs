@@ -31,9 +31,10 @@ async fn audited(world: &InboxDatabase, options: &[&str]) -> Value {
         false => &["audit", "--grace", "0s", "--output", "json"],
     };
     let done = world.run(audit.iter().chain(options).copied()).await;
-    // The report starts and ends with a line of a single brace. Other output, such as the error,
-    // has no such line.
-    let report: Vec<&str> = done.text.lines().skip_while(|line| *line != "{").collect();
+    // The report starts and ends with a line of a single brace. The error is one line of JSON, and
+    // may be read between two lines of the report.
+    let lines = done.text.lines().filter(|line| !line.starts_with("{\""));
+    let report: Vec<&str> = lines.skip_while(|line| *line != "{").collect();
     let end = report.iter().position(|line| *line == "}");
     let end = end.unwrap_or_else(|| panic!("no report: {}", done.text));
     let report: Value = serde_json::from_str(&report[..=end].join("\n")).expect("a report");

@@ -39,7 +39,6 @@ const NOT_YET: &[&str] = &[
     "crates/outbox-admin/src/preflight/assess.rs",
     "crates/outbox-admin/src/preflight/shards.rs",
     "crates/outbox-admin/src/preflight/tables.rs",
-    "crates/outbox-admin/src/replay_row.rs",
     "crates/outbox-admin/src/slot_holder.rs",
     "crates/outbox-admin/src/unfinished_replay.rs",
     "crates/outbox-store/src/session_store.rs",

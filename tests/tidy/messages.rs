@@ -10,10 +10,7 @@ const NOT_YET: &[&str] = &[
     "crates/walrelay/src/commands/anchor.rs",
     "crates/walrelay/src/commands/dispatch/",
     "crates/walrelay/src/commands/init.rs",
-    "crates/walrelay/src/commands/prepare_upgrade.rs",
     "crates/walrelay/src/commands/rebuild",
-    "crates/walrelay/src/commands/replay",
-    "crates/walrelay/src/commands/reshard.rs",
     "crates/walrelay/src/commands/shared/",
     "crates/walrelay/src/commands/slot",
 ];

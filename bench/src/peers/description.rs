@@ -63,6 +63,7 @@ pub(crate) struct Peer {
     pub(crate) variants: Vec<Variant>,
     /// The SQL that creates `peer_load`, `peer_emit` and `peer_has`.
     pub(crate) sql: String,
+    has_own_table: bool,
     directory: PathBuf,
     needs: Vec<PathBuf>,
     installation: Vec<PathBuf>,
@@ -108,6 +109,7 @@ fn read(folder: &Path, peers: &Path, installed: &Path, relay: &Path) -> Result<P
         note: file.note,
         liveness: file.liveness,
         variants: file.variants,
+        has_own_table: file.sql.is_some(),
         sql,
         directory: folder.to_owned(),
         install: file.install,
@@ -128,7 +130,7 @@ impl Peer {
     }
 
     pub(crate) fn has_own_table(&self) -> bool {
-        !self.sql.contains("app_outbox")
+        self.has_own_table
     }
 
     pub(crate) fn installation_mebibytes(&self) -> f64 {

@@ -35,7 +35,7 @@ pub(crate) const SHAPES: [Shape; 4] = [
 /// The size of a payload in bytes.
 pub(crate) const PAYLOAD_BYTES: i32 = 200;
 
-/// The figures of one backlog: the median round by rate.
+/// The figures of one backlog.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct DrainFigures {
     pub(crate) name: &'static str,
@@ -95,7 +95,6 @@ async fn drain(
     let mut samples: Vec<(f64, u64)> = Vec::new();
     let started = process.started();
     let wanted = u64::from(extent.backlog_rows);
-    let mut usage = Usage::default();
     loop {
         let stored = place.sink.counts().await?.messages_stored;
         if samples.last().map_or(stored > 0, |last| stored > last.1) {
@@ -105,10 +104,9 @@ async fn drain(
             break;
         }
         process.check_alive()?;
-        usage = process.usage()?;
         sleep(POLL_INTERVAL).await;
     }
-    usage = process.usage().unwrap_or(usage);
+    let usage = process.usage()?;
     drop(process);
     round(&samples, usage, started)
 }

@@ -13,6 +13,7 @@ use crate::peers::producer::{Stream, produce};
 use crate::peers::supervisor::{Supervisor, arrivals, wait_quiet};
 use crate::peers::workplace::Workplace;
 use crate::sink::Keeping;
+use crate::statistics::percentile;
 
 pub(crate) const RATES: [u32; 2] = [500, 2_000];
 
@@ -72,27 +73,9 @@ async fn measure(
     Ok(LiveFigures {
         rows_per_second,
         rows: last - WARM_UP_ROWS,
-        p50_millis: at(&millis, 50),
-        p99_millis: at(&millis, 99),
-        max_millis: at(&millis, 100),
+        p50_millis: percentile(&millis, 0.5),
+        p99_millis: percentile(&millis, 0.99),
+        max_millis: percentile(&millis, 1.0),
         verdict,
     })
-}
-
-/// Returns the value that `percent` of all sorted values do not exceed.
-fn at(sorted: &[f64], percent: usize) -> f64 {
-    let index = (sorted.len() * percent).div_ceil(100).saturating_sub(1);
-    sorted.get(index).copied().unwrap_or(f64::NAN)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_percentile_is_a_value_that_occurred() {
-        let sorted: Vec<f64> = (1..=200).map(f64::from).collect();
-        assert_eq!([50, 99, 100].map(|percent| at(&sorted, percent)), [100.0, 198.0, 200.0]);
-        assert!(at(&[], 50).is_nan());
-    }
 }

@@ -45,18 +45,8 @@ fn section(title: &str, table: &str) -> String {
 }
 
 fn heading(results: &PeersResults) -> String {
-    let machine = &results.machine;
-    let mut text = format!(
-        "{} UTC, {}, {} cores, {} GiB, {}, PostgreSQL {}, commit {}. The sink replies after {} ms.\n",
-        machine.date,
-        machine.processor,
-        machine.cores,
-        machine.memory_gib,
-        machine.kernel,
-        machine.postgres,
-        machine.commit,
-        results.reply_millis,
-    );
+    let PeersResults { machine, reply_millis, .. } = results;
+    let mut text = format!("{machine}. The sink replies after {reply_millis} ms.\n");
     if results.load_before > QUIET_LOAD {
         text += &format!(
             "\n**The machine was busy (load average {}): read the figures as ratios only.**\n",

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use walrelay_testkit::process::clean_command;
@@ -94,7 +94,7 @@ fn places(
     database: &Database,
     slot: &str,
     sink: &Sink,
-    folder: &std::path::Path,
+    folder: &Path,
 ) -> Result<Vec<(&'static str, String)>, Failure> {
     let address = database.address()?;
     let (host, port) = address.split_once(':').ok_or("the server's address has no port")?;

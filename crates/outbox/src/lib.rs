@@ -68,20 +68,7 @@ pub struct Emitted {
 pub async fn emit(transaction: &Transaction<'_>, event: &Event<'_>) -> Result<i64, Error> {
     const SQL: &str = "SELECT app_outbox_emit($1, $2, $3, $4, $5, $6, $7)";
     let headers = event.header_document();
-    let row = transaction
-        .query_one(
-            SQL,
-            &[
-                &event.aggregate_type,
-                &event.aggregate_id,
-                &event.event_type,
-                &event.payload,
-                &event.expected_version,
-                &headers,
-                &event.schema_version,
-            ],
-        )
-        .await?;
+    let row = transaction.query_one(SQL, &event.parameters(&headers)).await?;
     row.try_get(0)
 }
 
@@ -100,22 +87,10 @@ pub async fn emit_once(
     event: &Event<'_>,
     idempotency_key: &str,
 ) -> Result<Emitted, Error> {
-    const SQL: &str = "SELECT event_id::text, version, is_new FROM app_outbox_emit_once($1, $2, $3, $4, $5, $6, $7, $8)";
+    const SQL: &str = "SELECT event_id::text, version, is_new FROM app_outbox_emit_once($1, $2, $3, $4, $8, $5, $6, $7)";
     let headers = event.header_document();
-    let row = transaction
-        .query_one(
-            SQL,
-            &[
-                &event.aggregate_type,
-                &event.aggregate_id,
-                &event.event_type,
-                &event.payload,
-                &idempotency_key,
-                &event.expected_version,
-                &headers,
-                &event.schema_version,
-            ],
-        )
-        .await?;
+    let mut parameters = event.parameters(&headers).to_vec();
+    parameters.push(&idempotency_key);
+    let row = transaction.query_one(SQL, &parameters).await?;
     Ok(Emitted { event_id: row.try_get(0)?, version: row.try_get(1)?, is_new: row.try_get(2)? })
 }

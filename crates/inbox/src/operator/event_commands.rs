@@ -33,6 +33,12 @@ pub struct InboxQuery {
     pub until: Option<SystemTime>,
 }
 
+impl InboxQuery {
+    fn age_seconds(&self) -> Option<f64> {
+        self.older_than.map(|age| age.as_secs_f64())
+    }
+}
+
 /// The states of events that an operator selects.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum InboxState {
@@ -216,6 +222,24 @@ impl ConsumerGeneration {
         (&self.consumer, self.generation)
     }
 
+    /// Returns the parameters of [`CONDITION`].
+    fn conditions<'a>(
+        &'a self,
+        query: &'a InboxQuery,
+        states: &'a Vec<&'static str>,
+        age_seconds: &'a Option<f64>,
+    ) -> [&'a (dyn ToSql + Sync); 7] {
+        [
+            &self.consumer,
+            &self.generation,
+            states,
+            &query.ordering_key,
+            &query.error_code,
+            age_seconds,
+            &query.until,
+        ]
+    }
+
     /// Returns a page of events, in the order in which keys drain.
     ///
     /// # Errors
@@ -229,22 +253,13 @@ impl ConsumerGeneration {
     ) -> Result<Vec<InboxEvent>, InboxError> {
         // spliced: parts that `show` and `count` also read.
         let sql = format!("SELECT {COLUMNS} {ROWS} {CONDITION} {BEHIND} LIMIT $11");
-        let age = query.older_than.map(|age| age.as_secs_f64());
+        let (states, age) = (query.state.names(), query.age_seconds());
         let lsn = page.position.map(|position| position.commit_lsn.to_string());
         let tx_index = page.position.map(|position| i64::from(position.tx_index));
-        let parameters: [&(dyn ToSql + Sync); 11] = [
-            &self.consumer,
-            &self.generation,
-            &query.state.names(),
-            &query.ordering_key,
-            &query.error_code,
-            &age,
-            &query.until,
-            &page.event_id,
-            &lsn,
-            &tx_index,
-            &i64::from(page.limit),
-        ];
+        let limit = i64::from(page.limit);
+        let mut parameters = self.conditions(query, &states, &age).to_vec();
+        let behind: [&(dyn ToSql + Sync); 4] = [&page.event_id, &lsn, &tx_index, &limit];
+        parameters.extend(behind);
         let rows = client.query(&sql, &parameters).await.map_err(failed("list the inbox"))?;
         Ok(rows.iter().map(event_of).collect())
     }
@@ -257,16 +272,8 @@ impl ConsumerGeneration {
     pub async fn count(&self, client: &SqlClient, query: &InboxQuery) -> Result<u64, InboxError> {
         // spliced: parts that `page` also reads.
         let sql = format!("SELECT count(*) {ROWS} {CONDITION}");
-        let age = query.older_than.map(|age| age.as_secs_f64());
-        let parameters: [&(dyn ToSql + Sync); 7] = [
-            &self.consumer,
-            &self.generation,
-            &query.state.names(),
-            &query.ordering_key,
-            &query.error_code,
-            &age,
-            &query.until,
-        ];
+        let (states, age) = (query.state.names(), query.age_seconds());
+        let parameters = self.conditions(query, &states, &age);
         let row = client.query_one(&sql, &parameters).await.map_err(failed("count the inbox"))?;
         Ok(row.get::<_, i64>(0).unsigned_abs())
     }

@@ -27,12 +27,13 @@ use self::consumers::Consumers;
 use self::schemas::Payload;
 use super::shared::answer_timeout::ANSWER_TIMEOUT;
 use super::shared::cancellable::{attended, run_until_shutdown};
-use super::shared::topics::{self, InvalidTopicRows, Routes};
+use super::shared::topics::{INVALID_TOPIC_FIX, invalid_topic_text};
 use crate::config::{CheckConfig, InboxPlace, OutputFormat};
 use crate::error::Error;
 use crate::explain;
 use crate::json_output::json_text;
 use crate::output::{ColourMode, Tone, print, visible};
+use walrelay_outbox_admin::protocols::routes::{self, InvalidTopicRows, Routes};
 
 /// Facts from Postgres that the checks of Pub/Sub and of the consumers need.
 #[derive(Debug, Default)]
@@ -100,7 +101,7 @@ async fn look(config: &Settings, inboxes: &[InboxPlace], shutdown: &Shutdown) ->
         (Err(_), Err(_)) if !is_pooler => {}
         (_, Err(error)) => found.push(unusable("connection", &error)),
     }
-    there.routes = there.routes.or_else(|| topics::constant_topic(&config.relay.router));
+    there.routes = there.routes.or_else(|| routes::constant_topic(&config.relay.router));
     if !inboxes.is_empty() {
         there.consumers = Consumers::at(inboxes).await;
     }
@@ -164,7 +165,7 @@ async fn check_postgres(
     let payloads = schemas::payloads(client, router, tables).await.unwrap_or_default();
     let consumers = Consumers::beside(client).await;
     let mut hidden = None;
-    let routes = match topics::of_rows(client, router, tables).await {
+    let routes = match routes::of_rows(client, router, tables).await {
         Ok(routes) => Some(routes),
         Err(ProtocolError::Admin(error @ AdminError::Sql(SqlError::RowsHidden { .. }))) => {
             hidden = Some(error);
@@ -242,7 +243,7 @@ async fn check_pubsub(
     };
     if topics.is_empty() {
         // The needed topics are unknown, but a probe still shows whether Pub/Sub answers.
-        let probe = topics::full_name(&config.relay.router.project, "walrelay-check");
+        let probe = routes::full_name(&config.relay.router.project, "walrelay-check");
         let answer = admin.topic_exists(&probe).await;
         let finding =
             answer.map_or_else(|error| unusable("Pub/Sub", &error), |_| without_topics(&looked));
@@ -313,8 +314,7 @@ fn topic_finding(topic: &str, answer: Result<bool, PubsubError>) -> Finding {
         }
         Err(error) if error.is_about_the_name() => {
             let message = Chain(&error).to_string();
-            Finding::warning(Code::TopicNameInvalid, subject, message)
-                .fix(topics::INVALID_TOPIC_FIX)
+            Finding::warning(Code::TopicNameInvalid, subject, message).fix(INVALID_TOPIC_FIX)
         }
         Err(error) => unusable("Pub/Sub", &error),
     }
@@ -322,8 +322,8 @@ fn topic_finding(topic: &str, answer: Result<bool, PubsubError>) -> Finding {
 
 /// A warning only: `run` starts, and continues past such rows.
 fn invalid_topic_finding(nowhere: &InvalidTopicRows) -> Finding {
-    Finding::warning(Code::TopicNameInvalid, "outbox rows", topics::invalid_topic_text(nowhere))
-        .fix(topics::INVALID_TOPIC_FIX)
+    Finding::warning(Code::TopicNameInvalid, "outbox rows", invalid_topic_text(nowhere))
+        .fix(INVALID_TOPIC_FIX)
 }
 
 /// Warns about the global endpoint: order holds only while all instances publish into one region.

@@ -5,6 +5,7 @@ pub(super) mod edit;
 mod message;
 
 use walrelay_outbox_admin::AdminError;
+use walrelay_outbox_admin::protocols::refuse_other_shards;
 use walrelay_outbox_store::{
     DispatchQuery, DispatchStatus, DispatchStore, PageStart, RetrySelection, StateFilter,
     StoreError, relay_tables,
@@ -14,7 +15,6 @@ use walrelay_relay::shutdown::Shutdown;
 
 use super::failed_events::{self, Edited, EventDetail, FailedEvent, FailedEvents, PageBegin};
 use super::shared::cancellable::run_until_shutdown;
-use super::shared::preconditions::refuse_other_shards;
 use crate::config::{ChangeMode, DispatchConfig, DispatchEdit, EventAction};
 use crate::error::Error;
 use crate::output::print;

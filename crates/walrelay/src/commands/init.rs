@@ -3,6 +3,7 @@
 use serde::Serialize;
 use walrelay_errors::{BoxedError, Chain};
 use walrelay_outbox_admin::lifecycle::preflight_check::shard_key;
+use walrelay_outbox_admin::protocols::routes::{self, Routes};
 use walrelay_outbox_admin::protocols::{AdminSession, ProtocolError, set_up};
 use walrelay_outbox_admin::{InitOptions, InitPlan, InitReport, SlotCreation};
 use walrelay_pg_replication::Failover;
@@ -10,7 +11,7 @@ use walrelay_pubsub::{Admin, PubsubError};
 use walrelay_relay::shutdown::Shutdown;
 
 use super::shared::operator::{StopMode, Terminal, run_protocol};
-use super::shared::topics::{self, INVALID_TOPIC_FIX, Routes, invalid_topic_text};
+use super::shared::topics::{INVALID_TOPIC_FIX, invalid_topic_text};
 use crate::config::{ChangeMode, ChangeOptions, CreateTopics, InitConfig, OutputFormat, SlotKind};
 use crate::error::Error;
 use crate::output::print;
@@ -118,8 +119,8 @@ async fn create_topics(
     let mut created = CreatedTopics::default();
     let CreateTopics::Yes { named } = &config.create_topics else { return Ok(created) };
     let Routes { topics: mut wanted, nowhere } =
-        topics::of_rows(session.client, &config.router, &config.outbox.tables).await?;
-    let full_name = |name: &String| topics::full_name(&config.router.project, name);
+        routes::of_rows(session.client, &config.router, &config.outbox.tables).await?;
+    let full_name = |name: &String| routes::full_name(&config.router.project, name);
     let named: Vec<String> = named.iter().map(full_name).collect();
     wanted.extend(named.iter().cloned());
     if wanted.is_empty() && nowhere.is_none() {

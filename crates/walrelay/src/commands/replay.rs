@@ -6,6 +6,9 @@ mod report;
 
 use std::io::{self, IsTerminal as _};
 
+use walrelay_outbox_admin::protocols::{
+    position_of_time, refuse_other_shards, refuse_unfinished, routes,
+};
 use walrelay_outbox_admin::replay::{
     CancellableReplay, DeadRows, Destination, OrderedSource, ReplayCounts, ReplayDone, ReplayEnv,
     ReplayError, ReplayJob, ReplayOrder, ReplaySource, ReplayStep, RestInPlace, WalRows,
@@ -17,8 +20,6 @@ use walrelay_relay::shutdown::Shutdown;
 
 use super::shared::cancellable::run_until_shutdown;
 use super::shared::consent::may_change;
-use super::shared::preconditions::{at_time, refuse_other_shards, refuse_unfinished};
-use super::shared::topics;
 use crate::config::{
     ChangeMode, OutputFormat, ReplayAction, ReplayConfig, ReplayRecordAction, ReplayRecordConfig,
 };
@@ -74,7 +75,7 @@ async fn start(
     if let OrderedSource::Wal(wal) = &mut order.source
         && let (None, Some(time)) = (wal.from, wal.since)
     {
-        wal.from = Some(at_time(client, &outbox.slot, time).await?);
+        wal.from = Some(position_of_time(client, &outbox.slot, time).await?);
     }
     let mut job = ReplayJob::plan(client, env.settings, order).await?;
     if mode != ChangeMode::DryRun {
@@ -168,7 +169,7 @@ async fn refuse_missing_topic(
 ) -> Result<(), Error> {
     match destination {
         Destination::Topic { template, .. } => {
-            topics::refuse_missing(client, settings, template).await
+            Ok(routes::refuse_missing(client, settings, template).await?)
         }
         Destination::InPlace => Ok(()),
     }

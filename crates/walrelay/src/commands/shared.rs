@@ -2,12 +2,10 @@
 
 pub(super) mod answer_timeout;
 pub(super) mod cancellable;
-pub(super) mod columns;
 pub(super) mod consent;
 pub(super) mod json_rows;
 pub(super) mod operator;
 pub(super) mod operator_text;
-pub(super) mod preconditions;
 pub(super) mod subscription_setup;
 pub(super) mod telemetry_export;
 pub(super) mod topics;

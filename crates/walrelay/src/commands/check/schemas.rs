@@ -5,9 +5,8 @@ use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::{Encoding, SchemaSett
 use walrelay_core::RouterConfig;
 use walrelay_errors::Code;
 use walrelay_outbox_admin::Finding;
+use walrelay_outbox_admin::protocols::column_of;
 use walrelay_pg_client::{PgError, QualifiedName, SqlClient, sql};
-
-use super::super::shared::columns::column_of;
 
 /// The name that Pub/Sub returns for a deleted schema (`Topic.schema_settings`).
 const DELETED: &str = "_deleted-schema_";

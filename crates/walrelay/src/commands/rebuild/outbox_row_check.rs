@@ -15,9 +15,9 @@ use walrelay_outbox_store::DispatchStatus;
 use walrelay_pg_client::SqlError;
 use walrelay_pg_client::{QualifiedName, SqlClient, TableAccess, connect_sql, refuse_hidden_rows};
 
-use super::super::shared::topics;
 use crate::config::OutboxRowsConfig;
 use crate::error::Error;
+use walrelay_outbox_admin::protocols::routes;
 
 /// Most rows that an error names.
 const NAMED_MAX: usize = 20;
@@ -118,7 +118,7 @@ pub(in crate::commands) async fn reader(
         tables.push(left_out.of(table(client, name, &relay.router.columns).await?));
     }
     let mut router = relay.router.clone();
-    router.topic = topics::template(&refill.topic)?;
+    router.topic = routes::template(&refill.topic)?;
     let reader = RoutedRows::connect(
         &refill.settings.connect,
         router,

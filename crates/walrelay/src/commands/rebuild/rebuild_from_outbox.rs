@@ -32,12 +32,12 @@ use walrelay_relay::shutdown::Shutdown;
 
 use super::super::replay::{left_out, publish_for_rebuild};
 use super::super::shared::cancellable::{run_cancellable_in, run_until_shutdown};
-use super::super::shared::topics;
 use super::outbox_row_check::{self, RowsToApply, Wanted};
 use super::{agree, begin, described, is_moved, reset, successor, usual};
 use crate::config::{OutboxRowsConfig, Rebuild};
 use crate::error::Error;
 use crate::output::print;
+use walrelay_outbox_admin::protocols::routes;
 
 /// Interval between progress queries. Such a query counts the rows of the inbox, so the interval is
 /// at least ten times the duration of the last query.
@@ -240,7 +240,7 @@ async fn publish(to_apply: &RowsToApply, shutdown: &Shutdown) -> Result<u64, Err
     let published = async {
         let mut job = ReplayJob::plan(&client, settings, order).await?;
         job.left_out = Some(rows_left_out.clone());
-        topics::refuse_missing(&client, settings, topic).await?;
+        routes::refuse_missing(&client, settings, topic).await?;
         publish_for_rebuild(&mut client, settings, &mut job, shutdown).await
     };
     let published = Box::pin(published).await;
@@ -257,7 +257,7 @@ async fn check_outbox(config: &OutboxRowsConfig) -> Result<(), Error> {
     let client = connect_sql(&settings.connect).await?;
     let checked = async {
         refuse_without_rows(&client, &settings.relay.outbox.tables).await?;
-        topics::refuse_missing(&client, settings, topic).await
+        Ok(routes::refuse_missing(&client, settings, topic).await?)
     };
     let checked = checked.await;
     client.close().await;

@@ -1,13 +1,7 @@
-//! The topics that outbox rows lead to, and the text about rows that lead to none.
+//! The text about outbox rows whose topic can never exist.
 
-use walrelay_outbox_admin::protocols::routes;
-pub(in crate::commands) use walrelay_outbox_admin::protocols::routes::{
-    InvalidTopicRows, Routes, constant_topic, full_name, of_rows, template,
-};
-use walrelay_pg_client::SqlClient;
-use walrelay_relay::settings::Settings;
+use walrelay_outbox_admin::protocols::routes::InvalidTopicRows;
 
-use crate::error::Error;
 use crate::output::{shortened, visible};
 
 /// Most characters of an invalid topic name in a message.
@@ -17,15 +11,6 @@ const SHOWN_CHARACTERS: usize = 64;
 pub(in crate::commands) const INVALID_TOPIC_FIX: &str = "correct --topic-template, or the producer of these rows; `walrelay dispatch list` has the ones \
      that are dead, and `walrelay dispatch edit ID --set-topic NAME` gives one its way; this is told until they are deleted \
      from the outbox";
-
-/// Refuses to publish rows again to a missing topic.
-pub(in crate::commands) async fn refuse_missing(
-    client: &SqlClient,
-    settings: &Settings,
-    to_topic: &str,
-) -> Result<(), Error> {
-    Ok(routes::refuse_missing(client, settings, to_topic).await?)
-}
 
 /// Describes rows whose topic can never exist.
 pub(in crate::commands) fn invalid_topic_text(found: &InvalidTopicRows) -> String {

@@ -22,10 +22,10 @@ use walrelay_relay::observe::report::{ServiceReport, SlotReport};
 use walrelay_relay::shutdown::Shutdown;
 
 use super::super::shared::cancellable::attended;
-use super::super::shared::preconditions::{every_shard, refuse_other_shards};
 use super::summary::{self, Summary};
 use crate::config::{InboxPlace, StatusConfig};
 use crate::error::Error;
+use walrelay_outbox_admin::protocols::{every_shard, refuse_other_shards};
 
 /// Timeout for the relay's answer, which comes from memory.
 const RELAY_TIMEOUT: Duration = Duration::from_secs(5);
