@@ -23,7 +23,7 @@ use clap::Args;
 
 use crate::database::{CommitDurability, Server};
 use crate::failure::Failure;
-use crate::machine::{self, Machine};
+use crate::machine::{Machine, ProcessorTicks};
 use crate::size::Size;
 use crate::{suite, terminal};
 
@@ -65,12 +65,13 @@ pub(crate) fn execute(options: &PeersOptions) -> Result<(), Failure> {
         None => suite::default_binary()?,
     };
     let extent = Extent::of(options.size);
+    let ticks = ProcessorTicks::now();
     let server = Server::start(relay.clone(), CommitDurability::Cached)?;
     let mut results = PeersResults {
         machine: Machine::here(&server),
         size: options.size,
         note: options.note.clone(),
-        load_before: machine::load(),
+        foreign_share: 0.0,
         reply_millis: REPLY_MILLIS,
         measured: Vec::new(),
         skipped: Vec::new(),
@@ -90,6 +91,8 @@ pub(crate) fn execute(options: &PeersOptions) -> Result<(), Failure> {
             results.measured.push(measure(&relay, &peer, variant, extent)?);
         }
     }
+    let share = ticks.zip(ProcessorTicks::now()).map(|(earlier, now)| now.foreign_share(earlier));
+    results.foreign_share = share.unwrap_or(f64::NAN);
     report::write(&results, &options.results)?;
     terminal::say(&report::markdown(&results));
     Ok(())

@@ -8,7 +8,7 @@ use crate::peers::chart::{self, Bar};
 use crate::peers::drain::{DrainFigures, DrainRound};
 use crate::peers::faults::FaultFigures;
 use crate::peers::live::LiveFigures;
-use crate::peers::results::{Measured, PeersResults, QUIET_LOAD};
+use crate::peers::results::{FOREIGN_SHARE_MAX, Measured, PeersResults};
 use crate::report::table;
 use crate::statistics::{median, number};
 
@@ -47,10 +47,10 @@ fn section(title: &str, table: &str) -> String {
 fn heading(results: &PeersResults) -> String {
     let PeersResults { machine, reply_millis, .. } = results;
     let mut text = format!("{machine}. The sink replies after {reply_millis} ms.\n");
-    if results.load_before > QUIET_LOAD {
+    if results.foreign_share > FOREIGN_SHARE_MAX {
         text += &format!(
-            "\n**The machine was busy (load average {}): read the figures as ratios only.**\n",
-            number(results.load_before)
+            "\n**Other programs used {} % of the processors: read the figures as ratios only.**\n",
+            number(results.foreign_share * 100.0)
         );
     }
     if let Some(note) = &results.note {
@@ -124,11 +124,15 @@ fn lives(results: &PeersResults) -> String {
 fn faults(results: &PeersResults) -> String {
     let rows =
         results.measured.iter().flat_map(|it| it.faults.iter().map(move |fault| (it, fault)));
-    let cells = rows.map(|(measured, fault)| {
+    let mut rows: Vec<(&Measured, &FaultFigures)> = rows.collect();
+    // One fault after the other, so that the peers are next to each other.
+    rows.sort_by_key(|(_, fault)| fault.kind);
+    let cells = rows.into_iter().map(|(measured, fault)| {
         let FaultFigures { kind, fault_seconds, verdict, .. } = fault;
         let caught_up = match verdict.lost {
             0 => number(fault.caught_up_seconds),
-            _ => "never".to_owned(),
+            _ if fault.lost_of_other_keys > 0 => "stopped".to_owned(),
+            _ => "one key stopped".to_owned(),
         };
         vec![
             kind.name().to_owned(),
@@ -141,11 +145,9 @@ fn faults(results: &PeersResults) -> String {
             caught_up,
             number(fault.others_waited_seconds),
             fault.restarts.to_string(),
+            fault.remedy.clone().unwrap_or_else(|| "nothing".to_owned()),
         ]
     });
-    let mut cells: Vec<Vec<String>> = cells.collect();
-    // One fault after the other, so that the peers are next to each other.
-    cells.sort_by_key(|row| row[0].clone());
     let head = [
         "Fault",
         "Peer",
@@ -157,8 +159,9 @@ fn faults(results: &PeersResults) -> String {
         "Caught up after, s",
         "Longest wait of other keys, s",
         "Restarts",
+        "A person must",
     ];
-    table(&head, cells.into_iter())
+    table(&head, cells)
 }
 
 fn sizes(results: &PeersResults) -> String {
