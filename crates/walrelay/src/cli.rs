@@ -301,6 +301,18 @@ pub enum CommandArgs {
     Man(ManArgs),
 }
 
+impl CommandArgs {
+    /// Tells whether the command runs until it is stopped, so that its log goes to a collector.
+    pub(crate) const fn is_service(&self) -> bool {
+        matches!(
+            self,
+            Self::Run(_)
+                | Self::Emulator(_)
+                | Self::Consumer(ConsumerArgs { action: ConsumerActionArgs::Run(_) })
+        )
+    }
+}
+
 /// `walrelay explain`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]

@@ -46,9 +46,10 @@ pub struct GeneralOptions {
     /// Cannot be set in the file itself.
     #[arg(long, global = true, value_name = "FILE")]
     pub config: Option<String>,
-    /// Form of a log line: `text`, or `json` with Cloud Logging's field names [default: `text` on a terminal, else `json`]
+    /// Form of a log line: `text`, or `json` with Cloud Logging's field names [default: see below]
     ///
-    /// Logs go to standard error.
+    /// Logs go to standard error. By default `run`, `consumer run` and `emulator` write text on a terminal and
+    /// JSON elsewhere. Other commands write JSON with `--output json`, else text.
     #[arg(long, global = true, hide_short_help = true, value_name = "FORMAT", value_parser = word(LOG_FORMATS))]
     pub log_format: Option<LogFormat>,
     /// What is logged: error, warn, info, debug, trace, or `target=level,…` [default: `info`]

@@ -19,7 +19,7 @@ use super::layers::CommandLine;
 use super::messages::{column_names, project};
 use super::problem::{ConfigBuilder, Problem};
 use crate::cli::{self, CommandArgs, UpgradeActionArgs};
-use crate::options::choices::{ChangeMode, ChangeOptions, OnSlotLost};
+use crate::options::choices::{ChangeMode, ChangeOptions, LogFormat, OnSlotLost};
 use crate::options::{DemoOptions, EmulatorOptions, RetentionOptions};
 
 /// A command and its complete configuration.
@@ -39,7 +39,7 @@ impl Config {
     /// Returns all problems at once.
     pub fn new(line: CommandLine, environment: &Environment) -> Result<Self, Vec<Problem>> {
         let file = line.file().map(str::to_owned);
-        let CommandLine { cli, origins, problems } = line;
+        let CommandLine { cli, origins, problems, has_json_output } = line;
         let mut builder = ConfigBuilder { environment, file, origins, problems };
         let general = cli.general;
         let level = match (general.verbose, general.quiet) {
@@ -48,7 +48,12 @@ impl Config {
             (false, false) => "info",
         };
         let filter = general.log_level.unwrap_or_else(|| level.to_owned());
-        let log = LogConfig { format: general.log_format, filter };
+        let default_format = match (cli.command.is_service(), has_json_output) {
+            (true, _) => None,
+            (false, true) => Some(LogFormat::Json),
+            (false, false) => Some(LogFormat::Text),
+        };
+        let log = LogConfig { format: general.log_format.or(default_format), filter };
         let output = if general.quiet { DemoOutput::Summary } else { DemoOutput::Messages };
         let command = builder.command(cli.command, output);
         // A command that could not be built has reported at least one problem.
