@@ -42,7 +42,7 @@ const FOR_TESTS: &[&str] = &["crates/testkit/"];
 const NOT_YET: &[&str] = &[
     "crates/outbox-admin/src/lifecycle/postgres_server.rs",
     "crates/outbox-admin/src/lifecycle/wal_monitor.rs",
-    "crates/outbox-admin/src/recovery/source.rs",
+    "crates/outbox-replay/src/recovery/source.rs",
     "crates/walrelay/src/demo/producer.rs",
     "crates/walrelay/src/demo/projection.rs",
 ];

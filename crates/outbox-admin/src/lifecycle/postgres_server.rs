@@ -10,27 +10,20 @@ use walrelay_outbox_store::{
     Condition, DispatchStore, PublicationWatch, SessionStore, note_wait, read_relay_row,
 };
 use walrelay_pg_client::{ConnectConfig, SqlClient, Stream, connect_sql};
-use walrelay_pg_replication::{
-    RETENTION, ReplicationConnection, ServerIdentity, SystemIdentity, retention_of,
-};
+use walrelay_pg_replication::{RETENTION, ServerIdentity, SystemIdentity, retention_of};
 use walrelay_relay::error::RelayError;
 use walrelay_relay::lifecycle::server::{
     Connected, Database, Holder, Positions, Server, SignsOfLife,
 };
 use walrelay_relay::observe::health::Health;
-use walrelay_relay::settings::{PubSubSettings, RelaySettings, Settings};
+use walrelay_relay::settings::{RelaySettings, Settings};
 use walrelay_relay::shutdown::Shutdown;
 use walrelay_relay::stream::wal_end::WalEnd;
 
-use crate::admin_error::AdminError;
-use crate::lifecycle::operation_resumer::OperationResumer;
-use crate::lifecycle::outcome::Outcome;
 use crate::lifecycle::{preflight_check, wal_monitor};
-
-/// Returns the lease of claimed rows, which is longer than a publish call may take.
-pub(crate) fn lease_of(pubsub: &PubSubSettings) -> Duration {
-    pubsub.publisher.request_timeout + Duration::from_secs(15)
-}
+use walrelay_outbox_replay::operation_resumer::OperationResumer;
+use walrelay_outbox_replay::operation_resumer::outcome::Outcome;
+use walrelay_outbox_replay::{AdminError, lease_of, open_replication};
 
 /// The time limit for recording why the relay waits.
 const NOTE_WAIT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -119,23 +112,6 @@ impl Server for Postgres<'_> {
             Err(_) => tracing::debug!("the wait is not recorded: no answer in time"),
         }
     }
-}
-
-/// Opens a replication connection with the session settings of the relay.
-pub(crate) async fn open_replication(
-    connect: &ConnectConfig,
-    relay: &RelaySettings,
-) -> Result<ReplicationConnection<Stream>, RelayError> {
-    let sender_timeout = format!("{}ms", relay.sender_timeout().as_millis());
-    // Rows must arrive as text in the formats that the router reads, independent of the settings of
-    // the role or the database.
-    let settings = [
-        ("wal_sender_timeout", sender_timeout.as_str()),
-        ("DateStyle", "ISO"),
-        ("TimeZone", "UTC"),
-        ("bytea_output", "hex"),
-    ];
-    ReplicationConnection::connect(connect, &settings).await.map_err(RelayError::Connect)
 }
 
 /// An ordinary connection to the server.

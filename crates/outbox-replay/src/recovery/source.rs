@@ -23,7 +23,7 @@ use super::reader::{PostgresRowReader, RowReader};
 use super::recovery_work::RecoveryWork;
 use super::stream::TableStream;
 use super::transaction_grouping::TransactionGrouping;
-use crate::lifecycle::postgres_server::lease_of;
+use crate::relay_connection::lease_of;
 use walrelay_errors::Chain;
 use walrelay_relay::error::RelayError;
 use walrelay_relay::lifecycle::server::{Connected, Database, Positions, Server};
