@@ -9,7 +9,7 @@ use walrelay_errors::{BoxedError, Chain, Code, Coded};
 use walrelay_outbox_store::{
     Condition, DispatchStore, PublicationWatch, SessionStore, note_wait, read_relay_row,
 };
-use walrelay_pg_client::{ConnectConfig, SqlClient, Stream, connect_sql};
+use walrelay_pg_client::{ConnectConfig, SqlClient, Stream, connect_sql, sql};
 use walrelay_pg_replication::{RETENTION, ServerIdentity, SystemIdentity, retention_of};
 use walrelay_relay::error::RelayError;
 use walrelay_relay::lifecycle::server::{
@@ -179,15 +179,7 @@ impl Database for PostgresDatabase {
     async fn holder(&mut self) -> Result<Option<Holder>, RelayError> {
         let row = self
             .sql
-            .query_opt(
-                "SELECT s.active_pid, nullif(a.application_name, ''), s.confirmed_flush_lsn,
-                        r.reply_time
-                   FROM pg_replication_slots s
-                   LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid
-                   LEFT JOIN pg_stat_replication r ON r.pid = s.active_pid
-                  WHERE s.slot_name = $1 AND s.active_pid IS NOT NULL",
-                &[&self.relay.outbox.slot],
-            )
+            .query_opt(sql!("postgres_server.sql", "holder"), &[&self.relay.outbox.slot])
             .await
             .map_err(RelayError::sql("read who holds the slot"))?;
         Ok(row.map(|row| {
@@ -212,15 +204,14 @@ impl Database for PostgresDatabase {
     }
 
     async fn positions(&mut self) -> Result<Positions, RelayError> {
+        // spliced: the expressions of the slot's retention.
+        let sql = format!(
+            "SELECT confirmed_flush_lsn, pg_current_wal_flush_lsn(), {RETENTION}
+               FROM pg_replication_slots WHERE slot_name = $1"
+        );
         let row = self
             .sql
-            .query_one(
-                &format!(
-                    "SELECT confirmed_flush_lsn, pg_current_wal_flush_lsn(), {RETENTION}
-                       FROM pg_replication_slots WHERE slot_name = $1"
-                ),
-                &[&self.relay.outbox.slot],
-            )
+            .query_one(&sql, &[&self.relay.outbox.slot])
             .await
             .map_err(RelayError::sql("read the slot's position"))?;
         let lsn = |at: PgLsn| Lsn::new(at.into());
