@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use walrelay_outbox_admin::AdminError;
-use walrelay_outbox_admin::lifecycle::reset::{ResetSteps, run_reset};
+use walrelay_outbox_replay::AdminError;
+use walrelay_outbox_replay::operation_resumer::reset::{ResetSteps, run_reset};
 use walrelay_relay::error::RelayError;
 
 use crate::bugs::ResetBug;

@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use walrelay_core::{
     ColumnFilter, LanePolicy, Random, ReplaySelection, Template, WalRetentionLimit,
 };
-use walrelay_outbox_admin::replay::{
+use walrelay_outbox_replay::replay::{
     DeadRows, Keeping, Progress, RateLimited, Replay, ReplayProgress, ReplayStore, Tally,
 };
 use walrelay_outbox_store::StoreFailure;

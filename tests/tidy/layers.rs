@@ -15,6 +15,7 @@ const LAYERS: &[&[&str]] = &[
     &["walrelay-pg-replication", "walrelay-inbox"],
     &["walrelay-outbox-store"],
     &["walrelay-relay"],
+    &["walrelay-outbox-replay"],
     &["walrelay-outbox-admin"],
     &["walrelay"],
     &["walrelay-bench", "walrelay-tests"],

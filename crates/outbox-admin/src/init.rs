@@ -10,9 +10,8 @@
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 
-use crate::admin_error::{AdminError, LOST_SLOT_FIX, UPGRADE_FIX};
-use crate::lost_slot::{LostSlot, read_loss};
 use crate::sharding::read_sharding;
+use walrelay_outbox_replay::{AdminError, LOST_SLOT_FIX, LostSlot, UPGRADE_FIX, read_loss};
 use walrelay_outbox_store::{Outbox, ShardKey, delete_relay_row, migrations};
 use walrelay_pg_client::{QualifiedName, quote_identifier, quote_literal};
 use walrelay_pg_replication::{

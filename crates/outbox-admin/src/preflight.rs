@@ -17,7 +17,7 @@ mod tests;
 
 use tokio_postgres::Client;
 
-use crate::admin_error::AdminError;
+use walrelay_outbox_replay::AdminError;
 
 pub use assess::assess;
 pub use facts::{

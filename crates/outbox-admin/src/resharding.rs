@@ -16,10 +16,10 @@ use tokio_postgres::types::{PgLsn, Type};
 use tokio_postgres::{Client, Transaction};
 use walrelay_pg_client::{SqlClient, SqlError, sql};
 
-use crate::admin_error::{AdminError, shards};
-use crate::operation::Resharding;
 use crate::sharding::Sharding;
-use crate::unfinished_replay::{OpenReplay, replay_of};
+use walrelay_outbox_replay::{
+    AdminError, OpenReplay, Resharding, describe_shards, unfinished_replay,
+};
 use walrelay_outbox_store::{Outbox, Shard};
 
 /// An unfinished change of the number of shards.
@@ -62,10 +62,10 @@ pub enum ReshardingRefusal {
     #[error("nothing is set up: there is no slot of this outbox on this server")]
     NotSetUp,
     /// Slots of several numbers exist without a recorded change.
-    #[error("there are slots or records of {} and of {}", shards(*.0), shards(*.1))]
+    #[error("there are slots or records of {} and of {}", describe_shards(*.0), describe_shards(*.1))]
     SeveralNumbers(u32, u32),
     /// Some of the shards have no slot.
-    #[error("the outbox has {}, and {missing} of their slots do not exist", shards(*.count))]
+    #[error("the outbox has {}, and {missing} of their slots do not exist", describe_shards(*.count))]
     Incomplete {
         /// Number of shards that should exist.
         count: u32,
@@ -73,7 +73,7 @@ pub enum ReshardingRefusal {
         missing: usize,
     },
     /// Another change of the number is unfinished.
-    #[error("a change from {} to {} was begun and is not finished", shards(.0.from), shards(.0.to))]
+    #[error("a change from {} to {} was begun and is not finished", describe_shards(.0.from), describe_shards(.0.to))]
     AnotherBegun(Resharding),
 }
 
@@ -249,7 +249,7 @@ pub async fn switch_shards(
 ) -> Result<u64, AdminError> {
     let failed = || AdminError::sql("hand over to the new shards");
     let transaction = client.transaction().await.map_err(failed())?;
-    if let Some(OpenReplay { id, .. }) = replay_of(&transaction, old).await? {
+    if let Some(OpenReplay { id, .. }) = unfinished_replay(&transaction, old).await? {
         let what = format!("replay {id}");
         return Err(AdminError::OperationUnfinished { slot: old.join(", "), what });
     }

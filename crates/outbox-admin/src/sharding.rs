@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 
-use crate::admin_error::AdminError;
+use walrelay_outbox_replay::AdminError;
 use walrelay_outbox_store::{Outbox, Shard, ShardKey};
 use walrelay_pg_client::{QualifiedName, sql};
 

@@ -9,10 +9,10 @@ use walrelay_pg_client::{SqlClient, sql};
 use walrelay_pg_replication::SlotError;
 use walrelay_relay::observe::report::{RelayReport, SlotReport};
 
-use crate::admin_error::AdminError;
-use crate::operation::{SlotOperation, read_operation};
-use crate::slot_holder::describe_unfinished;
-use crate::unfinished_replay::{PausingReplay, TopicReplay, open_topic_replays, pausing_replays};
+use walrelay_outbox_replay::{
+    AdminError, PausingReplay, SlotOperation, TopicReplay, describe_unfinished, open_topic_replays,
+    pausing_replays, read_operation,
+};
 
 /// An error of the status report.
 #[derive(Debug, thiserror::Error)]

@@ -3,10 +3,8 @@
 use std::time::Duration;
 
 use pgoutput_parser::Lsn;
-use walrelay_outbox_admin::{
-    InitOptions, LostSlotPolicy, SettledBound, SlotCreation, SlotRecovery, begin_recovery, init,
-    move_recovery_to_server,
-};
+use walrelay_outbox_admin::{InitOptions, LostSlotPolicy, SlotCreation, init};
+use walrelay_outbox_replay::{SettledBound, SlotRecovery, begin_recovery, move_recovery_to_server};
 use walrelay_outbox_store::{
     DispatchStore, Horizon, Outbox, RetrySelection, SessionStore, Shard, Store, is_same_origin,
     read_horizon, read_relay_row, take_relay_row,

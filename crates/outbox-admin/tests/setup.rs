@@ -3,9 +3,10 @@
 use walrelay_core::OnDead;
 use walrelay_errors::Code;
 use walrelay_outbox_admin::{
-    AdminError, CheckResult, ColumnRole, ExpectedColumn, Finding, InitOptions, InitPlan,
-    LostSlotPolicy, PreflightRequest, SlotCreation, init, preflight,
+    CheckResult, ColumnRole, ExpectedColumn, Finding, InitOptions, InitPlan, LostSlotPolicy,
+    PreflightRequest, SlotCreation, init, preflight,
 };
+use walrelay_outbox_replay::AdminError;
 use walrelay_outbox_store::{KeyPiece, Outbox, Shard, ShardKey, delete_relay_row, migrate};
 use walrelay_pg_client::{QualifiedName, ServerErrorKind};
 use walrelay_pg_replication::SlotError;

@@ -8,10 +8,10 @@ use walrelay_pg_replication::SlotError;
 
 use walrelay_errors::{Action, Chain, Code, Coded, Exit};
 use walrelay_inbox::InboxError;
-use walrelay_outbox_admin::AdminError;
 use walrelay_outbox_admin::ReportError;
 use walrelay_outbox_admin::protocols::ProtocolError;
-use walrelay_outbox_admin::replay::ReplayError;
+use walrelay_outbox_replay::AdminError;
+use walrelay_outbox_replay::replay::ReplayError;
 use walrelay_pg_client::{PgError, ServerError, ServerErrorKind};
 use walrelay_pubsub::PubsubError;
 use walrelay_relay::error::RelayError;

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard};
 
 use tokio::sync::Notify;
-use walrelay_outbox_admin::RecoveryCursor;
+use walrelay_outbox_replay::RecoveryCursor;
 
 use super::bug::Bug;
 use crate::world::locked;

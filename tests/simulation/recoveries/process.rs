@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 use walrelay_core::{Random, WalBudgetLimit};
-use walrelay_outbox_admin::RecoveryCursor;
-use walrelay_outbox_admin::recovery::{
+use walrelay_outbox_replay::RecoveryCursor;
+use walrelay_outbox_replay::recovery::{
     PlaceStore, Progress, ProgressReporting, TableStreamServer, run_recording_place,
 };
 use walrelay_relay::error::RelayError;

@@ -7,11 +7,11 @@ use futures_util::stream;
 use pgoutput_parser::{Lsn, Position};
 use tokio::io::DuplexStream;
 use walrelay_core::WalRetentionLimit;
-use walrelay_outbox_admin::recovery::{
+use walrelay_outbox_replay::recovery::{
     Progress, ProgressReporting, RowReader, Rows, TableStream, TableStreamServer,
     TransactionGrouping,
 };
-use walrelay_outbox_admin::{
+use walrelay_outbox_replay::{
     AggregateKey, Scope, SettledRows, SourceRow, SourceTable, SourceValue, UnsettledRows,
 };
 use walrelay_outbox_store::RecordedRow;

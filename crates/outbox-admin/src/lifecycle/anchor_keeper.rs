@@ -4,11 +4,10 @@
 
 use std::time::{Duration, SystemTime};
 
-use crate::admin_error::AdminError;
-use crate::operation::read_operation;
 use pgoutput_parser::Lsn;
 use tokio::time::sleep;
 use walrelay_core::{WalBudgetLimit, WalRetentionLimit};
+use walrelay_outbox_replay::{AdminError, read_operation};
 use walrelay_outbox_store::{
     Anchor, CopyLifetime, advance_anchor, anchor_slot, copy_slot, position_at, read_anchors,
     read_recorded_system_identifier, read_slot_capacity,

@@ -1,10 +1,6 @@
-//! The parts of a relay's start that read the set-up of the server, and the operations on its slot.
+//! The server of a relay: the set-up that its start reads, its WAL monitor and its anchors.
 
 pub mod anchor_keeper;
-mod new_slot;
-pub mod operation_resumer;
-pub mod outcome;
 pub mod postgres_server;
 pub mod preflight_check;
-pub mod reset;
 mod wal_monitor;

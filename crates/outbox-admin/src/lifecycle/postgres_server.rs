@@ -9,28 +9,21 @@ use walrelay_errors::{BoxedError, Chain, Code, Coded};
 use walrelay_outbox_store::{
     Condition, DispatchStore, PublicationWatch, SessionStore, note_wait, read_relay_row,
 };
-use walrelay_pg_client::{ConnectConfig, SqlClient, Stream, connect_sql};
-use walrelay_pg_replication::{
-    RETENTION, ReplicationConnection, ServerIdentity, SystemIdentity, retention_of,
-};
+use walrelay_pg_client::{ConnectConfig, SqlClient, Stream, connect_sql, sql};
+use walrelay_pg_replication::{RETENTION, ServerIdentity, SystemIdentity, retention_of};
 use walrelay_relay::error::RelayError;
 use walrelay_relay::lifecycle::server::{
     Connected, Database, Holder, Positions, Server, SignsOfLife,
 };
 use walrelay_relay::observe::health::Health;
-use walrelay_relay::settings::{PubSubSettings, RelaySettings, Settings};
+use walrelay_relay::settings::{RelaySettings, Settings};
 use walrelay_relay::shutdown::Shutdown;
 use walrelay_relay::stream::wal_end::WalEnd;
 
-use crate::admin_error::AdminError;
-use crate::lifecycle::operation_resumer::OperationResumer;
-use crate::lifecycle::outcome::Outcome;
 use crate::lifecycle::{preflight_check, wal_monitor};
-
-/// Returns the lease of claimed rows, which is longer than a publish call may take.
-pub(crate) fn lease_of(pubsub: &PubSubSettings) -> Duration {
-    pubsub.publisher.request_timeout + Duration::from_secs(15)
-}
+use walrelay_outbox_replay::operation_resumer::OperationResumer;
+use walrelay_outbox_replay::operation_resumer::outcome::Outcome;
+use walrelay_outbox_replay::{AdminError, lease_of, open_replication};
 
 /// The time limit for recording why the relay waits.
 const NOTE_WAIT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -121,23 +114,6 @@ impl Server for Postgres<'_> {
     }
 }
 
-/// Opens a replication connection with the session settings of the relay.
-pub(crate) async fn open_replication(
-    connect: &ConnectConfig,
-    relay: &RelaySettings,
-) -> Result<ReplicationConnection<Stream>, RelayError> {
-    let sender_timeout = format!("{}ms", relay.sender_timeout().as_millis());
-    // Rows must arrive as text in the formats that the router reads, independent of the settings of
-    // the role or the database.
-    let settings = [
-        ("wal_sender_timeout", sender_timeout.as_str()),
-        ("DateStyle", "ISO"),
-        ("TimeZone", "UTC"),
-        ("bytea_output", "hex"),
-    ];
-    ReplicationConnection::connect(connect, &settings).await.map_err(RelayError::Connect)
-}
-
 /// An ordinary connection to the server.
 #[derive(Debug)]
 pub struct PostgresDatabase {
@@ -203,15 +179,7 @@ impl Database for PostgresDatabase {
     async fn holder(&mut self) -> Result<Option<Holder>, RelayError> {
         let row = self
             .sql
-            .query_opt(
-                "SELECT s.active_pid, nullif(a.application_name, ''), s.confirmed_flush_lsn,
-                        r.reply_time
-                   FROM pg_replication_slots s
-                   LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid
-                   LEFT JOIN pg_stat_replication r ON r.pid = s.active_pid
-                  WHERE s.slot_name = $1 AND s.active_pid IS NOT NULL",
-                &[&self.relay.outbox.slot],
-            )
+            .query_opt(sql!("postgres_server.sql", "holder"), &[&self.relay.outbox.slot])
             .await
             .map_err(RelayError::sql("read who holds the slot"))?;
         Ok(row.map(|row| {
@@ -236,15 +204,14 @@ impl Database for PostgresDatabase {
     }
 
     async fn positions(&mut self) -> Result<Positions, RelayError> {
+        // spliced: the expressions of the slot's retention.
+        let sql = format!(
+            "SELECT confirmed_flush_lsn, pg_current_wal_flush_lsn(), {RETENTION}
+               FROM pg_replication_slots WHERE slot_name = $1"
+        );
         let row = self
             .sql
-            .query_one(
-                &format!(
-                    "SELECT confirmed_flush_lsn, pg_current_wal_flush_lsn(), {RETENTION}
-                       FROM pg_replication_slots WHERE slot_name = $1"
-                ),
-                &[&self.relay.outbox.slot],
-            )
+            .query_one(&sql, &[&self.relay.outbox.slot])
             .await
             .map_err(RelayError::sql("read the slot's position"))?;
         let lsn = |at: PgLsn| Lsn::new(at.into());

@@ -64,6 +64,7 @@ async fn follow(
     budget: WalBudgetLimit,
     teller: &WalMeasurementSender,
 ) {
+    // spliced: the expressions of the slot's retention.
     let sql = format!(
         "SELECT pg_current_wal_lsn(),
                 (SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = $1),

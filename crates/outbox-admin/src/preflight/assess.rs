@@ -8,12 +8,11 @@ use super::request::{ColumnRole, PreflightRequest};
 use super::shards::{is_of_another_number, shard_findings};
 use super::similar_names::or_similar_name;
 use super::tables::{outbox_findings, relay_table_findings};
-use crate::admin_error::LOST_SLOT_FIX;
-use crate::admin_error::UPGRADE_FIX;
-use crate::lost_slot::loss;
-use crate::operation::UpgradeStage;
-use crate::rows::encoding::{SQL_ASCII_FIX, SQL_ASCII_RISK, UNCHECKED_ENCODING};
 use walrelay_errors::Code;
+use walrelay_outbox_replay::{
+    LOST_SLOT_FIX, SQL_ASCII_FIX, SQL_ASCII_RISK, UNCHECKED_ENCODING, UPGRADE_FIX, UpgradeStage,
+    loss,
+};
 use walrelay_pg_replication::{
     Operation, PublicationScope, PublicationState, SlotState, WalStatus,
 };

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use crate::lost_slot::SettledRecord;
-use crate::operation::UpgradePreparation;
 use crate::sharding::Sharding;
+use walrelay_outbox_replay::{SettledRecord, UpgradePreparation};
 use walrelay_pg_client::QualifiedName;
 use walrelay_pg_replication::{PublicationState, SlotState};
 

@@ -10,11 +10,10 @@ use super::facts::{
     TableFacts, UpgradeFacts,
 };
 use super::request::PreflightRequest;
-use crate::admin_error::AdminError;
-use crate::lost_slot::{SettledRecord, read_settled};
-use crate::operation::{SlotOperation, read_operation};
 use crate::sharding::{expected_filter, read_sharding};
-use crate::slot_holder::describe_unfinished;
+use walrelay_outbox_replay::{
+    AdminError, SettledRecord, SlotOperation, describe_unfinished, read_operation, read_settled,
+};
 use walrelay_outbox_store::{Outbox, RELAY_TABLES};
 use walrelay_pg_client::{IS_HIDDEN, QualifiedName, sql};
 use walrelay_pg_replication::{read_publication, read_slot, read_system_identifier};

@@ -3,8 +3,8 @@
 use super::facts::Facts;
 use super::finding::Findings;
 use super::request::PreflightRequest;
-use crate::admin_error::shards;
 use walrelay_errors::Code;
+use walrelay_outbox_replay::describe_shards;
 use walrelay_outbox_store::Outbox;
 use walrelay_pg_client::quote_identifier;
 
@@ -26,8 +26,11 @@ pub(super) fn shard_findings(findings: &mut Findings, request: &PreflightRequest
     if let Some(count) = facts.sharding.other_than(shard.count()) {
         let is_another = is_of_another_number(request, facts);
         let message = match is_another {
-            true => format!("the outbox has {} here, and this is not one of them", shards(count)),
-            false => format!("there are slots or records of {} beside it", shards(count)),
+            true => format!(
+                "the outbox has {} here, and this is not one of them",
+                describe_shards(count)
+            ),
+            false => format!("there are slots or records of {} beside it", describe_shards(count)),
         };
         let fix = match (is_another, count) {
             (true, 1) => "leave --shard out".to_owned(),

@@ -9,9 +9,8 @@ use pgoutput_parser::Lsn;
 use walrelay_errors::Code;
 
 use super::*;
-use crate::lost_slot::SettledRecord;
-use crate::operation::{UpgradePreparation, UpgradeStage};
 use crate::sharding::Sharding;
+use walrelay_outbox_replay::{SettledRecord, UpgradePreparation, UpgradeStage};
 use walrelay_outbox_store::{Outbox, Shard};
 use walrelay_pg_client::QualifiedName;
 use walrelay_pg_replication::{

@@ -15,9 +15,8 @@ use super::operator::{AdminSession, Change, Operator};
 use super::preconditions::{Place, position_of_time, refuse_other_shards, refuse_unfinished};
 use super::protocol_error::ProtocolError;
 use super::upgrade::refuse_lost;
-use crate::admin_error::AdminError;
 use crate::lifecycle::anchor_keeper::anchor_wal_share;
-use crate::unfinished_replay::replay_that_needs_anchor;
+use walrelay_outbox_replay::{AdminError, replay_that_needs_anchor};
 
 /// The anchors of a slot.
 #[derive(Debug)]

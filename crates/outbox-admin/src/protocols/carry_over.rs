@@ -17,7 +17,7 @@ use super::preconditions::{
 };
 use super::protocol_error::ProtocolError;
 use super::upgrade::refuse_lost;
-use crate::unconfirmed::unconfirmed_transactions;
+use walrelay_outbox_replay::unconfirmed_transactions;
 
 /// The first version whose pg_upgrade carries slots over, as a `server_version_num`.
 const CARRIED_OVER_SINCE: i32 = 170_000;

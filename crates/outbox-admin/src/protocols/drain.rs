@@ -18,9 +18,8 @@ use walrelay_relay::shutdown::Shutdown;
 use walrelay_relay::stream::mode::StopReason;
 
 use super::protocol_error::ProtocolError;
-use crate::admin_error::AdminError;
 use crate::lifecycle::postgres_server::Postgres;
-use crate::slot_holder::read_slot_holder;
+use walrelay_outbox_replay::{AdminError, read_slot_holder};
 
 /// Longest time for a relay to release the slot.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(30);

@@ -8,9 +8,8 @@ use walrelay_relay::shutdown::Shutdown;
 
 use super::protocol_error::ProtocolError;
 use super::skipped_rows::SkippedRows;
-use crate::lifecycle::operation_resumer::OperationResumer;
-use crate::lost_slot::LostSlot;
-use crate::operation::SlotOperation;
+use walrelay_outbox_replay::operation_resumer::OperationResumer;
+use walrelay_outbox_replay::{LostSlot, SlotOperation};
 
 /// The program that runs a protocol for a person. Only this program prints and asks.
 pub trait Operator {

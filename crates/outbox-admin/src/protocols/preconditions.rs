@@ -15,14 +15,12 @@ use walrelay_pg_client::{
 
 use super::operator::TableRows;
 use super::protocol_error::ProtocolError;
-use crate::admin_error::AdminError;
-use crate::lost_slot::read_loss;
-use crate::operation::{Reset, SlotOperation, UpgradeStage, read_operation};
-use crate::recovery;
 use crate::resharding::{UnfinishedResharding, read_resharding};
 use crate::sharding::read_sharding;
-use crate::slot_holder::describe_unfinished;
-use crate::unfinished_replay::{OpenReplay, PausingReplay, pausing_replays, unfinished_replay};
+use walrelay_outbox_replay::{
+    AdminError, OpenReplay, PausingReplay, Reset, SlotOperation, UpgradeStage, describe_unfinished,
+    pausing_replays, read_loss, read_operation, recovery, unfinished_replay,
+};
 
 /// A place in the WAL, as an operator names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,7 +104,7 @@ pub(super) async fn refuse_open_replay(
     client: &SqlClient,
     slots: &[String],
 ) -> Result<(), ProtocolError> {
-    let open = unfinished_replay(client, slots).await?;
+    let open = unfinished_replay(&**client, slots).await?;
     let Some(OpenReplay { id, slot }) = open else { return Ok(()) };
     Err(ProtocolError::ReplayUnfinished { slot, id })
 }

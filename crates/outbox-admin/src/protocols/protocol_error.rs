@@ -13,8 +13,8 @@ use walrelay_relay::error::RelayError;
 use walrelay_relay::observe::report::rfc3339;
 
 use super::skipped_rows::SkippedRows;
-use crate::admin_error::AdminError;
 use crate::resharding::ReshardingRefusal;
+use walrelay_outbox_replay::AdminError;
 
 /// A protocol refused to begin, or ended early.
 #[derive(Debug, thiserror::Error)]

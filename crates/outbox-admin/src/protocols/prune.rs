@@ -17,8 +17,7 @@ use super::operator::{AdminSession, Change, Operator, PrunableTable, Step, Table
 use super::preconditions::{every_shard, refuse_unrecorded};
 use super::protocol_error::ProtocolError;
 use super::table_columns::column_of;
-use crate::admin_error::AdminError;
-use crate::operation::read_operation;
+use walrelay_outbox_replay::{AdminError, read_operation};
 
 /// Rows deleted in one transaction, few enough to hold locks only briefly.
 const BATCH_ROWS: u64 = 10_000;

@@ -18,11 +18,12 @@ use super::preconditions::{
 use super::protocol_error::ProtocolError;
 use super::skipped_rows::SkippedRows;
 use super::skipping::{agreed_rows, count_skipped_rows};
-use crate::admin_error::AdminError;
-use crate::lifecycle::outcome::Outcome;
 use crate::lookahead::{MoveTarget, Question, look_ahead};
-use crate::operation::{Again, Reset, SlotOperation, begin_reset, read_operation, try_decoding};
-use crate::unfinished_replay::replay_to_be_published;
+use walrelay_outbox_replay::operation_resumer::outcome::Outcome;
+use walrelay_outbox_replay::{
+    AdminError, Again, Reset, SlotOperation, begin_reset, read_operation, replay_to_be_published,
+    try_decoding,
+};
 
 /// The reset of a slot to an anchor.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -33,15 +33,14 @@ use super::drain::{connect_publisher, drain, pause, wait_until_free};
 use super::operator::{AdminSession, Change, DroppedShard, Operator, Step};
 use super::preconditions::{refuse_hidden_state, refuse_open_replay};
 use super::protocol_error::ProtocolError;
-use crate::admin_error::AdminError;
 use crate::init::{InitOptions, InitPlan, LostSlotPolicy, SlotCreation};
 use crate::lifecycle::preflight_check::{gate, shard_key};
-use crate::operation::{Resharding, take_operation};
 use crate::resharding::{
     ReshardingStep, begin_resharding, block_shards, choose_switch, read_resharding, release_shards,
     switch_shards,
 };
 use crate::sharding::read_sharding;
+use walrelay_outbox_replay::{AdminError, Resharding, take_operation};
 
 /// A change of the number of shards.
 #[derive(Debug)]

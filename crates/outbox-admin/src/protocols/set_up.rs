@@ -12,17 +12,14 @@ use walrelay_relay::observe::health::Health;
 use super::operator::{AdminSession, Operator, Step, TableRows};
 use super::preconditions::{count_unpublished_rows, unfinished_error, unfinished_operation};
 use super::protocol_error::ProtocolError;
-use crate::admin_error::AdminError;
 use crate::init::{InitOptions, InitReport, LostSlotPolicy, SlotCreation, init};
-use crate::lifecycle::outcome::{Outcome, mark_failover};
-use crate::lost_slot::{LostSlot, read_loss, rows_at_risk};
-use crate::operation::{
-    SettledBound, SlotOperation, SlotRecovery, UpgradePreparation, UpgradeStage, finish_recovery,
-    give_up_operation, release_operation, take_operation,
+use walrelay_outbox_replay::operation_resumer::outcome::{Outcome, mark_failover};
+use walrelay_outbox_replay::{
+    AdminError, LostSlot, SettledBound, SlotOperation, SlotRecovery, UpgradePreparation,
+    UpgradeStage, describe_unfinished, finish_recovery, give_up_operation, read_loss,
+    read_slot_holder, read_unchecked_database, recovery, release_operation, rows_at_risk,
+    take_operation,
 };
-use crate::recovery;
-use crate::rows::encoding::read_unchecked_database;
-use crate::slot_holder::{describe_unfinished, read_slot_holder};
 
 /// The treatment of rows that are in the table before the slot exists.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use pgoutput_parser::Lsn;
 
 use crate::lookahead::{ROWS_NAMED_MAX, RowGivenUp};
-use crate::rows::unsendable::{TransactionRow, TransactionRows};
+use walrelay_outbox_replay::{TransactionRow, TransactionRows};
 
 /// Most rows that are printed.
 const ROWS_PRINTED_MAX: usize = 100;

@@ -11,8 +11,7 @@ use walrelay_pg_client::SqlClient;
 use super::protocol_error::ProtocolError;
 use super::skipped_rows::SkippedRows;
 use crate::lookahead::{Lookahead, SkippedChanges};
-use crate::recovery;
-use crate::rows::unsendable::{TransactionRows, rows_of_transaction};
+use walrelay_outbox_replay::{TransactionRows, recovery, rows_of_transaction};
 
 /// Collects the inserts that the slot would deliver. If the server cannot send a transaction, the
 /// transaction's remaining rows come from the table.

@@ -20,13 +20,12 @@ use super::protocol_error::ProtocolError;
 use super::skipped_rows::SkippedRows;
 use super::skipping::{FIRST_XID, agreed_rows, count_skipped_rows, settled_position};
 use super::upgrade::cancel_begun_upgrade;
-use crate::admin_error::AdminError;
-use crate::lifecycle::outcome::Outcome;
 use crate::lookahead::{MoveTarget, Question, look_ahead};
-use crate::lost_slot::{read_loss, rows_at_risk};
-use crate::operation::SlotOperation;
-use crate::recovery;
-use crate::unconfirmed::{count_unsettled_rows, unconfirmed_transactions};
+use walrelay_outbox_replay::operation_resumer::outcome::Outcome;
+use walrelay_outbox_replay::{
+    AdminError, SlotOperation, count_unsettled_rows, read_loss, recovery, rows_at_risk,
+    unconfirmed_transactions,
+};
 
 /// A dropped slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -31,14 +31,11 @@ use super::preconditions::{
     not_finished, refuse_open_replay, refuse_other_shards, refuse_unfinished, refuse_unrecorded,
 };
 use super::protocol_error::ProtocolError;
-use crate::admin_error::AdminError;
-use crate::lifecycle::outcome::Outcome;
-use crate::lost_slot::read_loss;
-use crate::operation::{
-    SlotOperation, UpgradePreparation, UpgradeStage, begin_upgrade, give_up_operation,
-    read_operation, take_operation,
+use walrelay_outbox_replay::operation_resumer::outcome::Outcome;
+use walrelay_outbox_replay::{
+    AdminError, SlotOperation, UpgradePreparation, UpgradeStage, adopt_slot, begin_upgrade,
+    give_up_operation, read_loss, read_operation, take_operation,
 };
-use crate::pg_upgrade::adopt_slot;
 
 /// The state after the preparation.
 #[derive(Debug, PartialEq, Eq)]

@@ -14,9 +14,8 @@ use walrelay_errors::{Chain, Code, Coded};
 use walrelay_otlp::{CollectorCheckError, Settings as OtlpSettings, try_out};
 use walrelay_outbox_admin::lifecycle::preflight_check::preflight_request;
 use walrelay_outbox_admin::protocols::ProtocolError;
-use walrelay_outbox_admin::{
-    AdminError, CheckResult, Finding, PreflightRequest, preflight, read_sharding,
-};
+use walrelay_outbox_admin::{CheckResult, Finding, PreflightRequest, preflight, read_sharding};
+use walrelay_outbox_replay::AdminError;
 use walrelay_pg_client::{ConnectConfig, PgError, SqlClient, SqlError, connect_sql};
 use walrelay_pg_replication::ReplicationConnection;
 use walrelay_pubsub::{Admin, Endpoint, PubsubError};

@@ -4,8 +4,8 @@ pub(super) mod attributes;
 pub(super) mod edit;
 mod message;
 
-use walrelay_outbox_admin::AdminError;
 use walrelay_outbox_admin::protocols::refuse_other_shards;
+use walrelay_outbox_replay::AdminError;
 use walrelay_outbox_store::{
     DispatchQuery, DispatchStatus, DispatchStore, PageStart, RetrySelection, StateFilter,
     StoreError, relay_tables,

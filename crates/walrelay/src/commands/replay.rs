@@ -9,7 +9,7 @@ use std::io::{self, IsTerminal as _};
 use walrelay_outbox_admin::protocols::{
     position_of_time, refuse_other_shards, refuse_unfinished, routes,
 };
-use walrelay_outbox_admin::replay::{
+use walrelay_outbox_replay::replay::{
     CancellableReplay, DeadRows, Destination, OrderedSource, ReplayCounts, ReplayDone, ReplayEnv,
     ReplayError, ReplayJob, ReplayOrder, ReplaySource, ReplayStep, RestInPlace, WalRows,
     read_replay, read_replays,

@@ -224,7 +224,7 @@ mod tests {
     use pgoutput_parser::Lsn;
     use walrelay_outbox_admin::lookahead::RowGivenUp;
     use walrelay_outbox_admin::protocols::{SkippedRows, TableRows};
-    use walrelay_outbox_admin::{Resharding, SlotOperation};
+    use walrelay_outbox_replay::{Resharding, SlotOperation};
 
     use super::*;
     use crate::json_output::assert_documented;

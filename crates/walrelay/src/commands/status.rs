@@ -67,9 +67,10 @@ fn how_lost(slot: &SlotReport) -> &'static str {
 #[cfg(test)]
 mod tests {
     use walrelay_outbox_admin::{
-        ConsumerBacklog, FailingTopic, NextStep, OperationReport, PausingReplay, RebuildReport,
-        RelayAnswer, StatusReport, TopicReplay,
+        ConsumerBacklog, FailingTopic, NextStep, OperationReport, RebuildReport, RelayAnswer,
+        StatusReport,
     };
+    use walrelay_outbox_replay::{PausingReplay, TopicReplay};
     use walrelay_outbox_store::{Reason, ReasonKind};
     use walrelay_relay::observe::report::{
         AnchorReport, ConditionReport, DispatchReport, HeavyKeyReport, RefusalReport, RelayReport,

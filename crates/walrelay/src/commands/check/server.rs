@@ -2,7 +2,8 @@
 
 use walrelay_core::{WalBudgetLimit, WalRetentionLimit};
 use walrelay_errors::Code;
-use walrelay_outbox_admin::{AdminError, Finding};
+use walrelay_outbox_admin::Finding;
+use walrelay_outbox_replay::AdminError;
 use walrelay_pg_client::SqlClient;
 use walrelay_pg_client::SqlError;
 use walrelay_pg_replication::read_retention;

@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::json;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
-use walrelay_outbox_admin::AdminError;
+use walrelay_outbox_replay::AdminError;
 use walrelay_pg_client::{SqlClient, connect_sql, sql};
 
 use crate::config::{EmitConfig, OutputFormat};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::time::{Instant, sleep_until};
 use tokio_postgres::types::Type;
-use walrelay_outbox_admin::AdminError;
+use walrelay_outbox_replay::AdminError;
 use walrelay_pg_client::{SqlClient, backend_pid, connect_sql, quote_identifier, sql};
 use walrelay_relay::shutdown::Shutdown;
 

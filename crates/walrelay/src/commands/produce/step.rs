@@ -1,7 +1,7 @@
 //! One step of a snapshot: the rows of one transaction.
 
 use tokio_postgres::types::Type;
-use walrelay_outbox_admin::AdminError;
+use walrelay_outbox_replay::AdminError;
 use walrelay_pg_client::{SqlClient, sql};
 
 use crate::config::{SnapshotRequest, SnapshotStart, VersionedRows};

@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use walrelay_core::Routed;
 use walrelay_inbox::operator::event_commands::{ConsumerGeneration, OperatorDecisions};
 use walrelay_inbox::{InboxError, Keys, OutboxApplier};
-use walrelay_outbox_admin::{Scope, SettledRows};
+use walrelay_outbox_replay::{Scope, SettledRows};
 use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_relay::failpoint;
 use walrelay_relay::shutdown::Shutdown;

@@ -6,9 +6,9 @@
 //! rebuild.
 
 use walrelay_core::EditedMessages;
-use walrelay_outbox_admin::recovery::table;
-use walrelay_outbox_admin::replay::{DeadRows, RoutedRows};
-use walrelay_outbox_admin::{
+use walrelay_outbox_replay::recovery::table;
+use walrelay_outbox_replay::replay::{DeadRows, RoutedRows};
+use walrelay_outbox_replay::{
     LeftOutRows, OutboxSlots, Scope, SettledRows, SourceTable, UnsettledRows,
 };
 use walrelay_outbox_store::DispatchStatus;

@@ -19,7 +19,7 @@ use walrelay_core::ColumnFilter;
 use walrelay_inbox::operator::admin::{self, Filling, NewGeneration};
 use walrelay_inbox::operator::consumer_status::consumer_status;
 use walrelay_inbox::operator::event_commands::ConsumerGeneration;
-use walrelay_outbox_admin::replay::{
+use walrelay_outbox_replay::replay::{
     Destination, OrderedSource, OrderedTable, ReplayJob, ReplayOrder,
 };
 use walrelay_pg_client::{

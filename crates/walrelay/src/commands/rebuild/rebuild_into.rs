@@ -18,7 +18,7 @@ use walrelay_inbox::operator::admin::{self, registered};
 use walrelay_inbox::{
     Beside, Event, GenerationDifference, InboxError, OutboxApplier, StagedTable, UnfinishedRebuild,
 };
-use walrelay_outbox_admin::SettledRows;
+use walrelay_outbox_replay::SettledRows;
 use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_relay::failpoint;
 use walrelay_relay::shutdown::Shutdown;
@@ -218,7 +218,7 @@ impl Filling<'_> {
     /// after this pass.
     async fn reader(
         &mut self,
-    ) -> Result<(walrelay_outbox_admin::replay::RoutedRows, SettledRows), Error> {
+    ) -> Result<(walrelay_outbox_replay::replay::RoutedRows, SettledRows), Error> {
         self.round += 1;
         let RowsToApply { refill, left_out, .. } = self.rows;
         let client = connect_sql(&refill.settings.connect).await?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pgoutput_parser::Lsn;
 use tokio::time::Instant;
-use walrelay_outbox_admin::replay::{
+use walrelay_outbox_replay::replay::{
     ReadProgress, RelayWork, ReplaySource, ReplayStep, ReplayWait, Tally,
 };
 

@@ -1,7 +1,7 @@
 //! The texts and the JSON about replays.
 
 use serde::Serialize;
-use walrelay_outbox_admin::replay::{
+use walrelay_outbox_replay::replay::{
     CancelledRows, DeadRows, Destination, Rate, ReplayDone, ReplayEnd, ReplayJob, ReplayRequest,
     ReplaySource, WalRows,
 };
@@ -202,7 +202,7 @@ pub(super) fn page(job: &ReplayJob) -> String {
 mod tests {
     use pgoutput_parser::Lsn;
     use walrelay_core::ColumnFilter;
-    use walrelay_outbox_admin::replay::ReplayProgress;
+    use walrelay_outbox_replay::replay::ReplayProgress;
 
     use super::*;
     use crate::json_output::assert_documented;

@@ -4,7 +4,7 @@
 use serde::Serialize;
 use walrelay_errors::{BoxedError, Chain};
 use walrelay_outbox_admin::protocols::{AdminSession, Change, Operator, ProtocolError, Step};
-use walrelay_outbox_admin::read_slot_holder;
+use walrelay_outbox_replay::read_slot_holder;
 use walrelay_pg_client::{ConnectConfig, SqlClient, connect_sql};
 use walrelay_relay::shutdown::Shutdown;
 

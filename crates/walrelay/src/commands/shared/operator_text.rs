@@ -3,7 +3,7 @@
 use walrelay_outbox_admin::protocols::{
     Change, DroppedShard, PrunableTable, SkippedRows, Step, TableRows,
 };
-use walrelay_outbox_admin::{LostSlot, SQL_ASCII_FIX, SQL_ASCII_RISK, SettledRecord};
+use walrelay_outbox_replay::{LostSlot, SQL_ASCII_FIX, SQL_ASCII_RISK, SettledRecord};
 
 use crate::output::human_bytes;
 

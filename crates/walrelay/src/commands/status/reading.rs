@@ -12,9 +12,10 @@ use walrelay_inbox::InboxError;
 use walrelay_inbox::operator::admin::registered;
 use walrelay_inbox::operator::consumer_status::{ConsumerStatus, consumer_status};
 use walrelay_outbox_admin::{
-    AdminError, ConsumerBacklog, NextStep, RebuildReport, RelayAnswer, Severity, SlotOperation,
-    StatusReport, StepScope, open_topic_replays, read_operation, read_status,
+    ConsumerBacklog, NextStep, RebuildReport, RelayAnswer, Severity, StatusReport, StepScope,
+    read_status,
 };
+use walrelay_outbox_replay::{AdminError, SlotOperation, open_topic_replays, read_operation};
 use walrelay_outbox_store::Outbox;
 use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_pg_replication::read_retention;

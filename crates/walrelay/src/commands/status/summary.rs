@@ -2,8 +2,9 @@
 
 use walrelay_errors::Code;
 use walrelay_outbox_admin::{
-    NextStep, OperationKind, OperationReport, PausingReplay, Severity, StatusReport, StepScope,
+    NextStep, OperationKind, OperationReport, Severity, StatusReport, StepScope,
 };
+use walrelay_outbox_replay::PausingReplay;
 use walrelay_pg_replication::is_little_headroom;
 use walrelay_relay::observe::report::SlotReport;
 

@@ -1,7 +1,7 @@
 //! The arguments of `slot`.
 
-use walrelay_outbox_admin::Again;
 use walrelay_outbox_admin::protocols::{Place, ResetOrder, SkipConsent};
+use walrelay_outbox_replay::Again;
 
 use super::super::command::{SlotAction, SlotConfig};
 use super::super::messages::column_names;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use walrelay_inbox::operator::event_commands::InboxQuery;
-use walrelay_outbox_admin::replay::DeadRows;
+use walrelay_outbox_replay::replay::DeadRows;
 use walrelay_pg_client::{ConnectConfig, QualifiedName};
 use walrelay_pubsub::Endpoint;
 

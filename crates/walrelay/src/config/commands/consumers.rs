@@ -1,7 +1,7 @@
 //! The arguments of `consumer`.
 
 use walrelay_inbox::{Effect, InboxRetention, Settings, Until};
-use walrelay_outbox_admin::replay::DeadRows;
+use walrelay_outbox_replay::replay::DeadRows;
 
 use super::super::command::Command;
 use super::super::messages::project;

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use crate::options::choices::ChangeMode;
 use pgoutput_parser::Lsn;
 use walrelay_core::ColumnNames;
-use walrelay_outbox_admin::replay::{DeadRows, ReplayOrder};
+use walrelay_outbox_replay::replay::{DeadRows, ReplayOrder};
 use walrelay_relay::settings::Settings;
 
 pub use walrelay_outbox_admin::protocols::{Place, ResetOrder};

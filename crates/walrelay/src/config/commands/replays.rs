@@ -1,7 +1,7 @@
 //! The arguments of `replay`.
 
 use walrelay_core::{ColumnFilter, RouterConfig, Template};
-use walrelay_outbox_admin::replay::{
+use walrelay_outbox_replay::replay::{
     DeadRows, Destination, OrderedSource, OrderedTable, OrderedWal, Rate, ReplayOrder,
 };
 

@@ -1,7 +1,7 @@
 //! A recovery reads exactly the rows that the slot's snapshot sees, even with concurrent writers.
 
 use futures_util::TryStreamExt as _;
-use walrelay_outbox_admin::{
+use walrelay_outbox_replay::{
     RowCursor, Scope, ServerEncoding, SettledRows, SourceRow, SourceTable, SourceValue,
     UnsettledRows, read_server_text,
 };

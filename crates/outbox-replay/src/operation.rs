@@ -11,7 +11,7 @@ use pgoutput_parser::Lsn;
 use tokio_postgres::Client;
 use tokio_postgres::types::{PgLsn, Type};
 
-use crate::admin_error::{AdminError, shards};
+use crate::admin_error::{AdminError, describe_shards};
 use crate::positions::with_positions_before;
 use walrelay_outbox_store::{SLOT_WITH_OLDEST, anchor_of};
 use walrelay_pg_replication::{Failover, read_slot};
@@ -144,8 +144,8 @@ impl SlotOperation {
             }
             Self::Resharding(Resharding { from, to }) => format!(
                 "a change from {} to {} (`walrelay reshard --shards {to}` finishes it)",
-                shards(*from),
-                shards(*to)
+                describe_shards(*from),
+                describe_shards(*to)
             ),
         }
     }

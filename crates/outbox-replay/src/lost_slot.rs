@@ -103,7 +103,7 @@ fn history_mismatch(slot: &SlotState, row: &SettledRecord) -> Option<String> {
 /// # Errors
 ///
 /// The server refused the statement, or the connection ended.
-pub(crate) async fn read_settled(
+pub async fn read_settled(
     client: &Client,
     slot: &str,
 ) -> Result<Option<SettledRecord>, AdminError> {

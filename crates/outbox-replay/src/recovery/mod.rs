@@ -45,8 +45,8 @@ use walrelay_pg_client::{
 };
 use walrelay_pg_replication::{Failover, read_publication, read_server_identity, read_slot};
 
-use crate::lifecycle::operation_resumer::OperationResumer;
-use crate::lifecycle::outcome::Outcome;
+use crate::operation_resumer::OperationResumer;
+use crate::operation_resumer::outcome::Outcome;
 use place_recording::PlaceInRelayRow;
 pub use place_recording::{PlaceStore, run_recording_place};
 pub use progress::Progress;

@@ -5,7 +5,7 @@ use tokio_postgres::Client;
 use crate::admin_error::AdminError;
 
 /// The encoding that accepts any bytes as text.
-pub(crate) const UNCHECKED_ENCODING: &str = "SQL_ASCII";
+pub const UNCHECKED_ENCODING: &str = "SQL_ASCII";
 
 /// The risk of an SQL_ASCII database, in words.
 pub const SQL_ASCII_RISK: &str = "has the encoding SQL_ASCII, which checks no text: the server cannot send an outbox \

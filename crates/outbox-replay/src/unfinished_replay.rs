@@ -27,19 +27,15 @@ fn open_of(row: &Row) -> OpenReplay {
 /// # Errors
 ///
 /// The server refused the statement, or the connection ended.
-pub async fn unfinished_replay(
-    client: &Client,
-    slots: &[String],
-) -> Result<Option<OpenReplay>, AdminError> {
-    replay_of(client, slots).await
-}
-
-pub(crate) async fn replay_of<C: GenericClient + Sync>(
+pub async fn unfinished_replay<C: GenericClient + Sync>(
     client: &C,
     slots: &[String],
 ) -> Result<Option<OpenReplay>, AdminError> {
     let found = client
-        .query_typed(sql!("unfinished_replay.sql", "replay_of"), &[(&slots, Type::TEXT_ARRAY)])
+        .query_typed(
+            sql!("unfinished_replay.sql", "unfinished_replay"),
+            &[(&slots, Type::TEXT_ARRAY)],
+        )
         .await
         .map_err(AdminError::sql("look for replays that are not finished"))?;
     Ok(found.first().map(open_of))

@@ -1,4 +1,4 @@
--- name: replay_of
+-- name: unfinished_replay
 (SELECT id, slot FROM public.app_outbox_replay
   WHERE finished_at IS NULL AND slot = ANY ($1) ORDER BY id LIMIT 1)
 UNION ALL

@@ -11,7 +11,7 @@ use tokio::io::DuplexStream;
 use tokio::task::JoinSet;
 use walrelay_core::WalRetentionLimit;
 use walrelay_outbox_store::{DispatchStore, RecordedRow, SessionStore, read_relay_row};
-use walrelay_pg_client::{ConnectConfig, SqlClient, connect_sql};
+use walrelay_pg_client::{ConnectConfig, SqlClient, connect_sql, sql};
 use walrelay_pg_replication::{
     ReplicationConnection, ServerIdentity, Startup, SystemIdentity, read_server_identity,
 };
@@ -23,7 +23,7 @@ use super::reader::{PostgresRowReader, RowReader};
 use super::recovery_work::RecoveryWork;
 use super::stream::TableStream;
 use super::transaction_grouping::TransactionGrouping;
-use crate::lifecycle::postgres_server::lease_of;
+use crate::relay_connection::lease_of;
 use walrelay_errors::Chain;
 use walrelay_relay::error::RelayError;
 use walrelay_relay::lifecycle::server::{Connected, Database, Positions, Server};
@@ -120,10 +120,10 @@ impl Server for TableSource<'_> {
 /// replication connection does.
 pub(crate) async fn reading(connect: &ConnectConfig) -> Result<PostgresRowReader, RelayError> {
     let client = connect_sql(connect).await.map_err(RelayError::Connect)?;
-    let settings = "SET DateStyle = 'ISO'; SET TimeZone = 'UTC'; SET bytea_output = 'hex';
-                    SET IntervalStyle = 'postgres'; SET extra_float_digits = 1;
-                    SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0";
-    client.batch_execute(settings).await.map_err(RelayError::sql("set up the session"))?;
+    client
+        .batch_execute(sql!("source.sql", "session"))
+        .await
+        .map_err(RelayError::sql("set up the session"))?;
     let text = read_server_text(&client).await.map_err(RelayError::survey)?;
     Ok(PostgresRowReader { client, text })
 }

@@ -10,9 +10,9 @@ use walrelay_outbox_store::{CopyLifetime, copy_slot, read_recorded_system_identi
 use walrelay_pg_client::{ConnectConfig, PgError, quote_identifier};
 use walrelay_pg_replication::{Failover, ReplicationConnection, read_slot, read_version};
 
-use crate::lifecycle::new_slot;
-use crate::lifecycle::operation_resumer::OperationResumer;
-use crate::lifecycle::reset::{ResetEnd, ResetSteps, run_reset};
+use crate::operation_resumer::OperationResumer;
+use crate::operation_resumer::new_slot;
+use crate::operation_resumer::reset::{ResetEnd, ResetSteps, run_reset};
 use walrelay_errors::Code;
 use walrelay_relay::error::RelayError;
 

@@ -139,7 +139,7 @@ impl SourceTable {
         selected
     }
 
-    /// Returns the values of a row that [`UnsettledRows::rows`](crate::Gap::rows) returns.
+    /// Returns the values of a row that [`UnsettledRows::rows`](crate::UnsettledRows::rows) returns.
     ///
     /// # Errors
     ///

@@ -1,14 +1,18 @@
 //! The resources for finishing an operation, and the step that every operation starts with: the
 //! relay releases the slot, and the slot is dropped.
 
+mod new_slot;
+pub mod outcome;
+pub mod reset;
+
 use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use walrelay_pg_client::{ConnectConfig, ServerErrorKind, SqlClient};
 use walrelay_pg_replication::{SlotError, drop_slot, read_slot};
 
 use crate::admin_error::AdminError;
 use crate::slot_holder::{HolderActivity, end_session, read_slot_holder};
-use tokio::time::{Instant, sleep};
-use walrelay_pg_client::{ConnectConfig, ServerErrorKind, SqlClient};
-
 use walrelay_relay::error::RelayError;
 use walrelay_relay::observe::health::Health;
 use walrelay_relay::shutdown::Shutdown;

@@ -133,7 +133,7 @@ pub enum AdminError {
     /// The outbox is divided into another number of shards.
     #[error(
         "the outbox has {} on this server, and {} asked for",
-        shards(*count),
+        describe_shards(*count),
         if *wanted == 1 { "one for all rows is".to_owned() } else { format!("{wanted} are") }
     )]
     OtherNumber {
@@ -146,7 +146,7 @@ pub enum AdminError {
     /// A shard was named of another number of shards than there are, or none was and there are some.
     #[error(
         "the outbox has {} on this server, and {}",
-        shards(*count),
+        describe_shards(*count),
         if wanted.is_whole() { "none of them is named".to_owned() } else { format!("{wanted} is none of them") }
     )]
     OtherShard {
@@ -166,7 +166,8 @@ pub enum AdminError {
 }
 
 /// A number of shards, in words.
-pub(crate) fn shards(count: u32) -> String {
+#[must_use]
+pub fn describe_shards(count: u32) -> String {
     match count {
         1 => "one slot for all rows".to_owned(),
         _ => format!("{count} shards"),

@@ -13,7 +13,7 @@ use walrelay_pg_client::{
 };
 use walrelay_pg_replication::{Failover, ReplicationConnection};
 
-use crate::lifecycle::operation_resumer::OperationResumer;
+use crate::operation_resumer::OperationResumer;
 use walrelay_core::{Backoff, Random};
 use walrelay_errors::{Chain, Code, Coded};
 use walrelay_relay::error::RelayError;

@@ -10,7 +10,7 @@ use super::replay_database::ReplayDatabase;
 use super::replay_progress::Tally;
 use super::{Replay, replay_slot_name};
 use crate::admin_error::AdminError;
-use crate::lifecycle::postgres_server::open_replication;
+use crate::relay_connection::open_replication;
 
 /// The server of a replay of WAL. Each connection has its own copy of the anchor.
 #[derive(Debug)]

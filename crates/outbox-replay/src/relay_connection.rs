@@ -1,0 +1,35 @@
+//! The replication connection of the relay, and the lease of the rows that it claims.
+
+use std::time::Duration;
+
+use walrelay_pg_client::{ConnectConfig, Stream};
+use walrelay_pg_replication::ReplicationConnection;
+use walrelay_relay::error::RelayError;
+use walrelay_relay::settings::{PubSubSettings, RelaySettings};
+
+/// Returns the lease of claimed rows, which is longer than a publish call may take.
+#[must_use]
+pub fn lease_of(pubsub: &PubSubSettings) -> Duration {
+    pubsub.publisher.request_timeout + Duration::from_secs(15)
+}
+
+/// Opens a replication connection with the session settings of the relay.
+///
+/// # Errors
+///
+/// The server cannot be reached, or refuses the connection.
+pub async fn open_replication(
+    connect: &ConnectConfig,
+    relay: &RelaySettings,
+) -> Result<ReplicationConnection<Stream>, RelayError> {
+    let sender_timeout = format!("{}ms", relay.sender_timeout().as_millis());
+    // Rows must arrive as text in the formats that the router reads, independent of the settings of
+    // the role or the database.
+    let settings = [
+        ("wal_sender_timeout", sender_timeout.as_str()),
+        ("DateStyle", "ISO"),
+        ("TimeZone", "UTC"),
+        ("bytea_output", "hex"),
+    ];
+    ReplicationConnection::connect(connect, &settings).await.map_err(RelayError::Connect)
+}
