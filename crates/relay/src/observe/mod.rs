@@ -1,6 +1,7 @@
 //! Reports to operators: metrics, health, log messages and the status report.
 
 pub mod anchors;
+mod batch_log;
 mod dead_rows;
 pub mod health;
 pub mod ignored_changes;

@@ -16,6 +16,7 @@ use walrelay_pg_client::quote_identifier;
 use walrelay_pg_replication::SlotState;
 
 use crate::observe::anchors;
+use crate::observe::batch_log::log_stored_batch;
 use crate::observe::dead_rows::{DeadRows, UnloggedDeadRows};
 use crate::observe::health::{Health, Phase, RetainedWalStatus};
 use crate::observe::ignored_changes::{IgnoredChanges, OtherChange};
@@ -266,7 +267,8 @@ impl Observer {
         let took = now.saturating_duration_since(batch.sent_at());
         self.metrics.publish_duration_seconds.observe(took.as_secs_f64());
         match answer {
-            Ok(_) => {
+            Ok(message_ids) => {
+                log_stored_batch(batch, message_ids);
                 self.supply.moved(now);
                 self.stored_at = Some(now);
                 let counters = self.counters(batch.topic());
