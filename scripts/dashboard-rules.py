@@ -9,7 +9,7 @@ rules = []
 for path in map(pathlib.Path, sys.argv[1:]):
     for panel in json.loads(path.read_text())["panels"]:
         for target in panel.get("targets", []):
-            query = target["expr"].replace("$__rate_interval", "5m").replace("$job", ".*")
+            query = target["expr"].replace("$__rate_interval", "5m").replace("$job", ".*").replace("$consumer", ".*")
             name = f"panel:{path.stem.replace('-', '_')}:n{panel['id']}_{target.get('refId', 'A')}"
             rules.append({"record": name, "expr": query})
 

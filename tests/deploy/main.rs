@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
+mod alertmanager;
 mod distribution;
 mod empty_root;
 mod hardening;

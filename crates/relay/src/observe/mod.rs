@@ -12,5 +12,6 @@ mod publish_rate;
 mod refusals;
 pub mod report;
 pub mod retention_metrics;
+pub mod row_metrics;
 mod spill_log;
 mod topic_labels;
