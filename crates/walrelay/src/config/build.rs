@@ -107,7 +107,8 @@ impl ConfigBuilder<'_> {
         let otlp = self.otlp();
         let inboxes = self.inbox_places(&args.places);
         let run = self.run(&args.options, Until::Stopped, OnSlotLost::Stop)?;
-        let run = RunConfig { otlp, ..run };
+        let retention = retention(&args.retention);
+        let run = RunConfig { otlp, retention, ..run };
         Some(CheckConfig { run, inboxes: inboxes?, format: args.output.output })
     }
 
@@ -119,9 +120,7 @@ impl ConfigBuilder<'_> {
         let otlp = self.otlp();
         let mut run = self.run(&args.options, until, args.own.on_slot_lost)?;
         run.settings.relay.rate = args.own.rate.and_then(NonZeroU32::new);
-        let RetentionOptions { prune_older_than, prune_interval } = args.own.retention;
-        let retention =
-            prune_older_than.0.map(|older_than| Retention { older_than, every: prune_interval });
+        let retention = retention(&args.own.retention);
         if retention.is_some() {
             let columns = &run.settings.relay.router.columns;
             self.require_time(columns, "needed by --prune-older-than: a row's age is read from it");
@@ -234,6 +233,11 @@ impl ConfigBuilder<'_> {
             options: args.change.options(),
         })
     }
+}
+
+fn retention(options: &RetentionOptions) -> Option<Retention> {
+    let every = options.prune_interval;
+    options.prune_older_than.0.map(|older_than| Retention { older_than, every })
 }
 
 fn emulator(options: EmulatorOptions) -> EmulatorConfig {
