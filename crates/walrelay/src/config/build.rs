@@ -18,6 +18,7 @@ use super::environment::Environment;
 use super::layers::CommandLine;
 use super::messages::{column_names, project};
 use super::problem::{ConfigBuilder, Problem};
+use super::pubsub::topic_settings;
 use crate::cli::{self, CommandArgs, UpgradeActionArgs};
 use crate::options::choices::{ChangeMode, ChangeOptions, OnSlotLost};
 use crate::options::{DemoOptions, EmulatorOptions, RetentionOptions};
@@ -173,6 +174,7 @@ impl ConfigBuilder<'_> {
         let shards = args.own.shards;
         let router = self.router(&args.messages, &args.columns);
         let create_topics = create_topics(args.own.create_topics);
+        let topic_settings = topic_settings(&args.own.topics);
         if create_topics != CreateTopics::No && !prints_only {
             self.require_project(&router);
         }
@@ -195,6 +197,7 @@ impl ConfigBuilder<'_> {
             router,
             pubsub,
             create_topics,
+            topic_settings,
             slot_kind: if args.own.failover { SlotKind::Failover } else { SlotKind::Plain },
             on_lost: if args.accept_loss { LostSlotPolicy::Accept } else { LostSlotPolicy::Refuse },
             already_there: match (args.backfill, args.unpublished_column) {
