@@ -6,6 +6,7 @@
 mod alertmanager;
 mod distribution;
 mod empty_root;
+mod google_cloud;
 mod hardening;
 mod manifests;
 mod manual;
