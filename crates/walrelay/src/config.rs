@@ -37,7 +37,8 @@ pub use command::{
 };
 pub use commands::consumer_commands::{
     ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, InboxConfig, InboxEdit, KeyReset,
-    NewSubscription, OutboxRowsConfig, Rebuild, RebuildIntoConfig, RebuildKeysConfig, Source,
+    NewDeadLetters, NewSubscription, OutboxRowsConfig, Rebuild, RebuildIntoConfig,
+    RebuildKeysConfig, Source,
 };
 pub use commands::event_actions::{EventAction, EventList, EventSelection, SelectedEvents};
 pub use commands::replay_orders::{
