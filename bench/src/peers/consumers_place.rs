@@ -70,11 +70,11 @@ pub(super) fn read_all(
 }
 
 fn read(folder: &Path, clients: &Path, relay: &Path) -> Result<Consumer, Failure> {
-    let path = folder.join(FILE);
-    let described = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-    let text = fs::read_to_string(&path).map_err(|error| described(&error))?;
-    let file: ConsumerFile = toml::from_str(&text).map_err(|error| described(&error))?;
-    let absolute = |path: &Path| std::path::absolute(path).map(|path| path.display().to_string());
+    let file_path = folder.join(FILE);
+    let described = |error: &dyn std::fmt::Display| format!("{}: {error}", file_path.display());
+    let content = fs::read_to_string(&file_path).map_err(|error| described(&error))?;
+    let file: ConsumerFile = toml::from_str(&content).map_err(|error| described(&error))?;
+    let absolute = |path: &Path| std::path::absolute(path).map(|full| full.display().to_string());
     let places = vec![
         ("relay", absolute(relay)?),
         ("clients", absolute(clients)?),

@@ -18,12 +18,12 @@ async fn publish(server: &Server, encoding: &str, body: &[u8]) -> String {
     let mut tasks = JoinSet::new();
     tasks.spawn(connection);
     let mut client = client.ready().await.unwrap();
-    let head = http::Request::post(format!("{}/google.pubsub.v1.Publisher/Publish", server.url()))
+    let sent = http::Request::post(format!("{}/google.pubsub.v1.Publisher/Publish", server.url()))
         .header("content-type", "application/grpc")
         .header("grpc-encoding", encoding)
         .body(())
         .unwrap();
-    let (response, mut sending) = client.send_request(head, false).unwrap();
+    let (response, mut sending) = client.send_request(sent, false).unwrap();
     let mut frame = BytesMut::new();
     frame.put_u8(1);
     frame.put_u32(u32::try_from(body.len()).unwrap());

@@ -127,29 +127,29 @@ async fn settings_that_production_refuses_are_refused_on_creation_and_update() {
     ] {
         let name = "projects/test/subscriptions/refused".to_owned();
         let created = proto::Subscription { name, ..refused.clone() };
-        let status = subscriber.create_subscription(created).await.unwrap_err();
-        assert_eq!(status.code(), Code::InvalidArgument, "{path}");
+        let refused_creation = subscriber.create_subscription(created).await.unwrap_err();
+        assert_eq!(refused_creation.code(), Code::InvalidArgument, "{path}");
 
         let changed = proto::Subscription { name: SUBSCRIPTION.to_owned(), ..refused };
         let update = proto::UpdateSubscriptionRequest {
             subscription: Some(changed),
             update_mask: mask(path),
         };
-        let status = subscriber.update_subscription(update).await.unwrap_err();
-        assert_eq!(status.code(), Code::InvalidArgument, "{path}");
+        let refused_update = subscriber.update_subscription(update).await.unwrap_err();
+        assert_eq!(refused_update.code(), Code::InvalidArgument, "{path}");
     }
     let topic = proto::Topic {
         name: "projects/test/topics/refused".to_owned(),
         labels: labels.clone().into(),
         ..Default::default()
     };
-    let status = server.publisher().await.create_topic(topic).await.unwrap_err();
-    assert_eq!(status.code(), Code::InvalidArgument);
+    let refused_topic = server.publisher().await.create_topic(topic).await.unwrap_err();
+    assert_eq!(refused_topic.code(), Code::InvalidArgument);
     let snapshot = proto::CreateSnapshotRequest {
         subscription: SUBSCRIPTION.to_owned(),
         labels: labels.into(),
         ..Default::default()
     };
-    let status = subscriber.create_snapshot(snapshot).await.unwrap_err();
-    assert_eq!(status.code(), Code::InvalidArgument);
+    let refused_snapshot = subscriber.create_snapshot(snapshot).await.unwrap_err();
+    assert_eq!(refused_snapshot.code(), Code::InvalidArgument);
 }
