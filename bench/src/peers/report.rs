@@ -5,6 +5,7 @@ use std::path::Path;
 
 use crate::failure::Failure;
 use crate::peers::chart::{self, Bar};
+use crate::peers::consumers_report;
 use crate::peers::drain::{DrainFigures, DrainRound};
 use crate::peers::faults::FaultFigures;
 use crate::peers::live::LiveFigures;
@@ -22,6 +23,7 @@ pub(crate) fn write(results: &PeersResults, dir: &Path) -> Result<(), Failure> {
             fs::write(dir.join(file), chart::svg(title, &bars))?;
         }
     }
+    consumers_report::write_charts(&results.consumers, dir)?;
     eprintln!("bench: wrote {}", dir.display());
     Ok(())
 }
@@ -33,6 +35,7 @@ pub(crate) fn markdown(results: &PeersResults) -> String {
         section("Backlog", &drains(results)),
         section("Latency from insert to stored message", &lives(results)),
         section("The same faults", &faults(results)),
+        consumers_report::markdown(&results.consumers),
         section("Installed size", &sizes(results)),
         failures(results),
         skipped(results),

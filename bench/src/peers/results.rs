@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use crate::machine::Machine;
+use crate::peers::consumers_results::MeasuredConsumer;
 use crate::peers::drain::DrainFigures;
 use crate::peers::faults::FaultFigures;
 use crate::peers::live::LiveFigures;
@@ -22,6 +23,7 @@ pub(super) struct PeersResults {
     pub(super) reply_millis: u64,
     pub(super) measured: Vec<Measured>,
     pub(super) skipped: Vec<Skipped>,
+    pub(super) consumers: Vec<MeasuredConsumer>,
 }
 
 /// One variant of one peer, as measured.

@@ -39,6 +39,9 @@ pub(crate) fn call(broker: &mut Broker, path: &str, frame: &Bytes) -> Result<Byt
         "Subscriber/UpdateSubscription" => {
             typed(frame, |request| subscriptions::update_subscription(broker, request))
         }
+        "Subscriber/ModifyPushConfig" => {
+            typed(frame, |request| subscriptions::modify_push_config(broker, &request))
+        }
         "Subscriber/ListSubscriptions" => {
             typed(frame, |request| subscriptions::list_subscriptions(broker, &request))
         }
