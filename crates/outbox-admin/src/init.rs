@@ -12,6 +12,7 @@ use tokio_postgres::types::Type;
 
 use crate::admin_error::{AdminError, LOST_SLOT_FIX, UPGRADE_FIX};
 use crate::lost_slot::{LostSlot, read_loss};
+use crate::partitions::{PartitionSpan, registration_sql};
 use crate::sharding::read_sharding;
 use walrelay_outbox_store::{Outbox, ShardKey, delete_relay_row, migrations};
 use walrelay_pg_client::{QualifiedName, quote_identifier, quote_literal};
@@ -32,6 +33,8 @@ pub struct InitOptions {
     pub on_lost: LostSlotPolicy,
     /// Whether `init` creates the slot.
     pub making: SlotCreation,
+    /// The span of a partition, if missing tables are created as partitioned tables.
+    pub partition_by: Option<PartitionSpan>,
 }
 
 /// Whether `init` creates the slot.
@@ -89,11 +92,19 @@ impl InitPlan {
         check_slot_name(&options.outbox.slot)?;
         let mut steps: Vec<InitStep> = migrations(&options.outbox.tables)
             .into_iter()
+            .map(|migration| match options.partition_by {
+                Some(_) => migration.partitioned(),
+                None => migration,
+            })
             .map(|migration| InitStep {
                 title: format!("{}: {}", migration.file, names(&migration.tables)),
                 sql: migration.sql,
             })
             .collect();
+        steps.extend(options.outbox.tables.iter().map(|table| InitStep {
+            title: format!("partitions of {table}, if it is partitioned"),
+            sql: registration_sql(table, options.partition_by),
+        }));
         steps.push(InitStep {
             title: format!("publication {}", options.outbox.publication),
             sql: publication_sql(options),

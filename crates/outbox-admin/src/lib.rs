@@ -6,6 +6,7 @@
 //! | [`recovery`] | a lost slot: publishes unsettled rows from the table, before the new slot |
 //! | [`protocols`] | what an operator's command does step by step, without printing |
 //! | [`replay`] | rows published again, from the WAL or the tables, to a topic or in place |
+//! | [`partitions`] | partitions of the outbox: registered, created ahead, reported |
 //! | [`lookahead`] | the rows that a moved slot would skip |
 
 mod admin_error;
@@ -15,6 +16,7 @@ pub mod lookahead;
 mod lost_slot;
 mod operation;
 mod outbox_state;
+pub mod partitions;
 mod pg_upgrade;
 mod positions;
 mod preflight;

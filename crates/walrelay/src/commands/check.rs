@@ -4,6 +4,7 @@
 mod anchors;
 mod consumers;
 mod dead_rows;
+mod partitions;
 mod recorded_stop;
 mod schemas;
 mod server;
@@ -159,6 +160,7 @@ async fn check_postgres(
         Err(error) => found.push(unusable("connection", &error)),
     }
     found.extend(anchors::of(client, &config.relay.outbox.slot).await);
+    found.extend(partitions::of(client, &config.relay.outbox.tables).await);
     let tables = &config.relay.outbox.tables;
     let router = &config.relay.router;
     // A missing table is already a finding.

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use walrelay_core::RouterConfig;
 use walrelay_outbox_admin::LostSlotPolicy;
 use walrelay_outbox_admin::lifecycle::preflight_check::shard_key;
-use walrelay_outbox_admin::protocols::ExistingRows;
+use walrelay_outbox_admin::protocols::{Archive, ExistingRows};
 use walrelay_outbox_admin::retention::Retention;
 use walrelay_relay::settings::Until;
 
@@ -120,13 +120,22 @@ impl ConfigBuilder<'_> {
         let mut run = self.run(&args.options, until, args.own.on_slot_lost)?;
         run.settings.relay.rate = args.own.rate.and_then(NonZeroU32::new);
         let RetentionOptions { prune_older_than, prune_interval } = args.own.retention;
+        let archive = args.own.prune_archive.clone().map(|directory| Archive { directory });
         let retention =
-            prune_older_than.0.map(|older_than| Retention { older_than, every: prune_interval });
-        if retention.is_some() {
+            Retention { older_than: prune_older_than.0, every: prune_interval, archive };
+        if retention.archive.is_some() && retention.older_than.is_none() {
+            self.wrong_or_missing("prune-older-than", "needed by --prune-archive");
+        }
+        if retention.older_than.is_some() {
             let columns = &run.settings.relay.router.columns;
             self.require_time(columns, "needed by --prune-older-than: a row's age is read from it");
         }
-        Some(RunConfig { anchor_keep: args.own.anchor_keep.0, retention, otlp, ..run })
+        Some(RunConfig {
+            anchor_keep: args.own.anchor_keep.0,
+            retention: Some(retention),
+            otlp,
+            ..run
+        })
     }
 
     fn upgrade(&mut self, action: UpgradeActionArgs) -> Option<UpgradeConfig> {
@@ -203,6 +212,7 @@ impl ConfigBuilder<'_> {
                 (true, None) => ExistingRows::Published,
                 (true, Some(column)) => ExistingRows::Unpublished { column },
             },
+            partition_by: args.own.partition_by,
             format: args.output.output,
         })
     }
@@ -231,6 +241,7 @@ impl ConfigBuilder<'_> {
             database,
             columns,
             older_than: args.older_than,
+            archive: args.archive.clone().map(|directory| Archive { directory }),
             options: args.change.options(),
         })
     }
