@@ -30,6 +30,7 @@ mod rows;
 mod sharding;
 mod slot_holder;
 mod status_report;
+mod table_sizes;
 mod unconfirmed;
 mod unfinished_replay;
 
@@ -70,6 +71,7 @@ pub use status_report::{
     ConsumerBacklog, FailingTopic, NextStep, OWN_WAL_BYTES, OperationKind, OperationReport,
     RebuildReport, RelayAnswer, ReportError, Severity, StatusReport, StepScope, read_status,
 };
+pub use table_sizes::{TableSize, read_table_sizes};
 pub use unconfirmed::{UnconfirmedTransaction, count_unsettled_rows, unconfirmed_transactions};
 pub use unfinished_replay::{
     OpenReplay, PausingReplay, TopicReplay, open_replay_of_tables, open_topic_replays,

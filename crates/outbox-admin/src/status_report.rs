@@ -12,6 +12,7 @@ use walrelay_relay::observe::report::{RelayReport, SlotReport};
 use crate::admin_error::AdminError;
 use crate::operation::{SlotOperation, read_operation};
 use crate::slot_holder::describe_unfinished;
+use crate::table_sizes::TableSize;
 use crate::unfinished_replay::{PausingReplay, TopicReplay, open_topic_replays, pausing_replays};
 
 /// An error of the status report.
@@ -64,6 +65,8 @@ pub struct StatusReport {
     pub rebuilds: Vec<RebuildReport>,
     /// The backlog of each consumer whose database is known.
     pub consumers: Vec<ConsumerBacklog>,
+    /// The size on disk of each table that exists, with its partitions.
+    pub tables: Vec<TableSize>,
     /// The reports of the shards, if the outbox has several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub shards: Vec<StatusReport>,

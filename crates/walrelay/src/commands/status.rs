@@ -68,7 +68,7 @@ fn how_lost(slot: &SlotReport) -> &'static str {
 mod tests {
     use walrelay_outbox_admin::{
         ConsumerBacklog, FailingTopic, NextStep, OperationReport, PausingReplay, RebuildReport,
-        RelayAnswer, StatusReport, TopicReplay,
+        RelayAnswer, StatusReport, TableSize, TopicReplay,
     };
     use walrelay_outbox_store::{Reason, ReasonKind};
     use walrelay_relay::observe::report::{
@@ -113,6 +113,7 @@ mod tests {
                 error: Some("refused".to_owned()),
                 ..ConsumerBacklog::default()
             }],
+            tables: vec![TableSize::default()],
             relay: Some(RelayAnswer {
                 unreachable: Some("timeout".to_owned()),
                 report: Some(relay),

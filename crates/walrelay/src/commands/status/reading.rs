@@ -13,7 +13,7 @@ use walrelay_inbox::operator::admin::registered;
 use walrelay_inbox::operator::consumer_status::{ConsumerStatus, consumer_status};
 use walrelay_outbox_admin::{
     AdminError, ConsumerBacklog, NextStep, RebuildReport, RelayAnswer, Severity, SlotOperation,
-    StatusReport, StepScope, open_topic_replays, read_operation, read_status,
+    StatusReport, StepScope, open_topic_replays, read_operation, read_status, read_table_sizes,
 };
 use walrelay_outbox_store::Outbox;
 use walrelay_pg_client::{SqlClient, connect_sql};
@@ -83,6 +83,7 @@ async fn report_now(client: &SqlClient, config: &StatusConfig) -> Result<Found, 
     let report = StatusReport {
         rebuilds: unfinished_rebuilds(client).await,
         consumers: backlogs(client, &config.inboxes).await,
+        tables: read_table_sizes(client, &outbox.tables).await?,
         relay,
         ..report
     };
