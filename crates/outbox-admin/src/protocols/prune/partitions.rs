@@ -189,8 +189,8 @@ impl DropCall<'_> {
             DropStep::Check => (true, None),
             DropStep::Drop { archived } => (false, *archived),
         };
-        let rows = archived.map(|rows| i64::try_from(rows.rows).unwrap_or(i64::MAX));
-        let checksum = archived.map(|rows| rows.checksum.to_string());
+        let rows = archived.map(|it| i64::try_from(it.rows).unwrap_or(i64::MAX));
+        let checksum = archived.map(|it| it.checksum.to_string());
         let name = &self.partition.name;
         let row = client
             .query_one(
