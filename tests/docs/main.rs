@@ -46,6 +46,7 @@ const EMPTY: &[&str] = &[
     "docs/tutorials/your-own-postgres.md",
     FIRST_CONSUMER,
     "docs/how-to/build/move-from-polling.md",
+    "docs/how-to/operate/partitions.md",
     "migrations/README.md",
 ];
 

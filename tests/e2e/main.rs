@@ -1,6 +1,7 @@
 //! End-to-end tests: the real binary between a real Postgres and the embedded Pub/Sub.
 
 mod anchors;
+mod archive;
 mod audit;
 mod backfill;
 mod check;
@@ -18,6 +19,7 @@ mod hot_keys;
 mod in_place;
 mod init;
 mod instances;
+mod kept_partitions;
 mod large_rows;
 mod lost_slot;
 mod matrix;

@@ -198,6 +198,27 @@ async fn nothing_is_said_of_an_outbox_whose_rows_are_hidden() {
 }
 
 #[tokio::test]
+async fn a_policy_that_shows_some_rows_is_refused_like_one_that_shows_none() {
+    let Some(world) = applied().await else { return };
+    let role = Role::create(&world, "LOGIN").await;
+    role.grant(&relay_grants(), "walrelay").await;
+    let name = role.name.clone();
+    let policy = |text: &str| format!("CREATE POLICY shown ON app_outbox {text}");
+    let prune = &["prune", "--yes", "--older-than", "30d", "--dry-run"][..];
+    role.grant("GRANT SELECT, DELETE ON app_outbox TO walrelay", "walrelay").await;
+    world.execute(&policy(&format!("FOR SELECT TO {name} USING (aggregatetype = 'order')"))).await;
+    role.assert_refused_as_hidden(prune, &["hides the rows of public.app_outbox"]).await;
+    world.execute("DROP POLICY shown ON app_outbox").await;
+    world.execute(&policy(&format!("FOR SELECT TO {name} USING (true)"))).await;
+    role.succeed(prune).await;
+    let restrictive = "CREATE POLICY fewer ON app_outbox AS RESTRICTIVE USING (version > 5)";
+    world.execute(restrictive).await;
+    role.assert_refused_as_hidden(prune, &["hides the rows of public.app_outbox"]).await;
+    world.execute("DROP POLICY fewer ON app_outbox").await;
+    role.drop().await;
+}
+
+#[tokio::test]
 async fn nothing_is_said_of_an_inbox_whose_rows_are_hidden() {
     let Some(world) = applied().await else { return };
     let role = Role::create(&world, "LOGIN").await;

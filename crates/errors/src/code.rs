@@ -120,6 +120,12 @@ codes! {
     InboxReadPermissionMissing "inbox-read-permission-missing": POSTGRES, POSTGRES, POSTGRES;
     /// The role of a consumer lacks a permission.
     ConsumerPermissionMissing "consumer-permission-missing": POSTGRES, POSTGRES, POSTGRES;
+    /// Rows could not be archived before their deletion.
+    ArchiveFailed "archive-failed": UNEXPECTED, UNEXPECTED, UNEXPECTED;
+    /// A partitioned outbox has no partition for the near future.
+    PartitionsMissing "partitions-missing": POSTGRES, POSTGRES, POSTGRES;
+    /// The DEFAULT partition of an outbox contains rows.
+    DefaultPartitionUsed "default-partition-used": POSTGRES, POSTGRES, POSTGRES;
     /// Row level security hides all rows from the role.
     RowsHidden "rows-hidden": POSTGRES, POSTGRES, POSTGRES;
     /// A slot or publication that a command names does not exist.

@@ -10,6 +10,7 @@
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 
+use crate::partitions::{PartitionSpan, registration_sql};
 use crate::sharding::read_sharding;
 use walrelay_outbox_replay::{AdminError, LOST_SLOT_FIX, LostSlot, UPGRADE_FIX, read_loss};
 use walrelay_outbox_store::{Outbox, ShardKey, delete_relay_row, migrations};
@@ -31,6 +32,8 @@ pub struct InitOptions {
     pub on_lost: LostSlotPolicy,
     /// Whether `init` creates the slot.
     pub making: SlotCreation,
+    /// The span of a partition, if missing tables are created as partitioned tables.
+    pub partition_by: Option<PartitionSpan>,
 }
 
 /// Whether `init` creates the slot.
@@ -88,11 +91,19 @@ impl InitPlan {
         check_slot_name(&options.outbox.slot)?;
         let mut steps: Vec<InitStep> = migrations(&options.outbox.tables)
             .into_iter()
+            .map(|migration| match options.partition_by {
+                Some(_) => migration.partitioned(),
+                None => migration,
+            })
             .map(|migration| InitStep {
                 title: format!("{}: {}", migration.file, names(&migration.tables)),
                 sql: migration.sql,
             })
             .collect();
+        steps.extend(options.outbox.tables.iter().map(|table| InitStep {
+            title: format!("partitions of {table}, if it is partitioned"),
+            sql: registration_sql(table, options.partition_by),
+        }));
         steps.push(InitStep {
             title: format!("publication {}", options.outbox.publication),
             sql: publication_sql(options),

@@ -4,17 +4,20 @@
 //! | --- | --- |
 //! | [`lifecycle`] | the server of a relay: preflight check, WAL monitor, anchors of the relay |
 //! | [`protocols`] | what an operator's command does step by step, without printing |
+//! | [`partitions`] | partitions of the outbox: registered, created ahead, reported |
 //! | [`lookahead`] | the rows that a moved slot would skip |
 
 mod init;
 pub mod lifecycle;
 pub mod lookahead;
+pub mod partitions;
 mod preflight;
 pub mod protocols;
 mod resharding;
 pub mod retention;
 mod sharding;
 mod status_report;
+mod table_sizes;
 
 pub use init::{InitOptions, InitPlan, InitReport, InitStep, LostSlotPolicy, SlotCreation, init};
 pub use preflight::{
@@ -31,3 +34,4 @@ pub use status_report::{
     ConsumerBacklog, FailingTopic, NextStep, OWN_WAL_BYTES, OperationKind, OperationReport,
     RebuildReport, RelayAnswer, ReportError, Severity, StatusReport, StepScope, read_status,
 };
+pub use table_sizes::{TableSize, read_table_sizes};

@@ -1,4 +1,5 @@
-//! `run --prune-older-than`: deletes old rows of the outbox while the relay streams, in steps.
+//! Maintains the outbox while the relay streams: creates partitions ahead, and with
+//! `run --prune-older-than` deletes old rows in steps.
 //!
 //! A run is a sequence of short transactions. The preconditions are checked before each of them,
 //! so an operation that begins during a run stops it.
@@ -7,13 +8,15 @@ use std::time::{Duration, SystemTime};
 
 use tokio::time::{Instant, sleep};
 use walrelay_core::ColumnNames;
-use walrelay_errors::{Chain, Coded as _};
+use walrelay_errors::{Chain, Code, Coded as _};
 use walrelay_outbox_store::Outbox;
-use walrelay_pg_client::{ConnectConfig, SqlClient, TableAccess, connect_sql};
+use walrelay_pg_client::{ConnectConfig, QualifiedName, SqlClient, TableAccess, connect_sql};
 use walrelay_relay::observe::health::{Health, Phase};
 use walrelay_relay::observe::retention_metrics::RetentionMetrics;
 
-use crate::protocols::{ProtocolError, PruneOrder, prune_step};
+use walrelay_outbox_replay::AdminError;
+use crate::partitions::{add_partitions, is_partitioned, read_partition_state};
+use crate::protocols::{Archive, ProtocolError, PruneOrder, prune_step};
 
 /// The interval at which the task checks whether the relay has started to stream.
 const PHASE_CHECK: Duration = Duration::from_millis(250);
@@ -22,15 +25,17 @@ const PHASE_CHECK: Duration = Duration::from_millis(250);
 const STEP_PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// The age of rows to delete, and how often to delete them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Retention {
-    /// Minimum age of rows to delete.
-    pub older_than: Duration,
+    /// Minimum age of rows to delete. None deletes no rows.
+    pub older_than: Option<Duration>,
     /// The time between two runs.
     pub every: Duration,
+    /// Where rows are written before they are deleted.
+    pub archive: Option<Archive>,
 }
 
-/// The periodic deletion of old rows.
+/// The periodic maintenance of the outbox.
 #[derive(Debug, Clone)]
 pub struct RetentionTask {
     /// How to connect.
@@ -54,24 +59,42 @@ impl RetentionTask {
                 continue;
             }
             match self.run_once(&metrics).await {
-                Ok(rows) => {
+                Ok(None) => {}
+                Ok(Some(rows)) => {
                     metrics.completed(SystemTime::now());
                     tracing::info!(rows, "old rows are deleted from the outbox");
                 }
-                Err(error) => {
-                    metrics.prune_failures.inc();
-                    let (error_code, next_in) = (error.code().name(), self.retention.every);
-                    let error = Chain(&error);
-                    tracing::warn!(error_code, %error, ?next_in, "old rows stay in the outbox");
-                }
+                Err(error) => self.log_failure(&error, &metrics),
             }
             sleep(self.retention.every).await;
         }
     }
 
-    async fn run_once(&self, metrics: &RetentionMetrics) -> Result<u64, ProtocolError> {
+    fn log_failure(&self, error: &ProtocolError, metrics: &RetentionMetrics) {
+        let (error_code, next_in) = (error.code().name(), self.retention.every);
+        let error = Chain(error);
+        if self.retention.older_than.is_some() {
+            metrics.prune_failures.inc();
+            tracing::warn!(error_code, %error, ?next_in, "old rows stay in the outbox");
+        } else {
+            tracing::warn!(error_code, %error, ?next_in, "the partitions of the outbox are not checked");
+        }
+    }
+
+    /// Returns the number of deleted rows, or None if rows are not deleted.
+    async fn run_once(&self, metrics: &RetentionMetrics) -> Result<Option<u64>, ProtocolError> {
         let client = connect_sql(&self.connect).await?;
-        let deleted = self.steps_on(&client, metrics).await;
+        for table in &self.outbox.tables {
+            if let Err(error) = keep_partitions(&client, table, metrics).await {
+                metrics.partition_failures.inc();
+                let error_code = error.code().name();
+                tracing::warn!(error_code, error = %Chain(&error), "partitions are not created");
+            }
+        }
+        let deleted = match self.retention.older_than {
+            Some(older_than) => self.steps_on(&client, older_than, metrics).await.map(Some),
+            None => Ok(None),
+        };
         client.close().await;
         deleted
     }
@@ -79,13 +102,15 @@ impl RetentionTask {
     async fn steps_on(
         &self,
         client: &SqlClient,
+        older_than: Duration,
         metrics: &RetentionMetrics,
     ) -> Result<u64, ProtocolError> {
         let order = PruneOrder {
             outbox: &self.outbox,
             columns: &self.columns,
-            older_than: self.retention.older_than,
+            older_than,
             access: TableAccess::Delete,
+            archive: self.retention.archive.as_ref(),
         };
         let mut rows = 0;
         loop {
@@ -94,12 +119,40 @@ impl RetentionTask {
             rows += step.rows;
             metrics.rows_pruned.inc_by(step.rows);
             metrics.partitions_dropped.inc_by(step.partitions);
+            metrics.rows_archived.inc_by(step.archived_rows);
             if !step.has_more {
                 return Ok(rows);
             }
             sleep(pause_after(began.elapsed())).await;
         }
     }
+}
+
+/// Creates the partitions that are needed soon, and reports the state of all.
+async fn keep_partitions(
+    client: &SqlClient,
+    table: &QualifiedName,
+    metrics: &RetentionMetrics,
+) -> Result<(), AdminError> {
+    if !is_partitioned(client, table).await? {
+        return Ok(());
+    }
+    let added = add_partitions(client, table).await?;
+    if added.added > 0 {
+        let (partitions, table) = (added.added, table.to_string());
+        tracing::info!(partitions, table, "partitions are created");
+    }
+    if added.blocked > 0 {
+        let (error_code, ranges) = (Code::DefaultPartitionUsed.name(), added.blocked);
+        let table = table.to_string();
+        tracing::warn!(error_code, ranges, table, "the DEFAULT partition blocks a new partition");
+    }
+    let state = read_partition_state(client, table).await?;
+    metrics.default_partition_rows.set(state.default_rows);
+    if let (Some(_), Some(until)) = (&state.span, state.ready_until_seconds) {
+        metrics.partitions_end_seconds.set(until);
+    }
+    Ok(())
 }
 
 /// Returns the pause after a step. Retention uses at most half of the time, so that producers and

@@ -9,6 +9,7 @@ use walrelay_pg_client::{SqlClient, sql};
 use walrelay_pg_replication::SlotError;
 use walrelay_relay::observe::report::{RelayReport, SlotReport};
 
+use crate::table_sizes::TableSize;
 use walrelay_outbox_replay::{
     AdminError, PausingReplay, SlotOperation, TopicReplay, describe_unfinished, open_topic_replays,
     pausing_replays, read_operation,
@@ -64,6 +65,8 @@ pub struct StatusReport {
     pub rebuilds: Vec<RebuildReport>,
     /// The backlog of each consumer whose database is known.
     pub consumers: Vec<ConsumerBacklog>,
+    /// The size on disk of each table that exists, with its partitions.
+    pub tables: Vec<TableSize>,
     /// The reports of the shards, if the outbox has several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub shards: Vec<StatusReport>,

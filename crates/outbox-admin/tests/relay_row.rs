@@ -28,6 +28,7 @@ async fn initialised() -> (TestDatabase, TestClient) {
         failover: Failover::No,
         on_lost: LostSlotPolicy::Refuse,
         making: SlotCreation::Slot,
+        partition_by: None,
     };
     init(&session, &options).await.expect("init succeeds");
     (database, session)

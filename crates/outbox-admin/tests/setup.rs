@@ -35,6 +35,7 @@ fn options(database: &TestDatabase) -> InitOptions {
         failover: Failover::No,
         on_lost: LostSlotPolicy::Refuse,
         making: SlotCreation::Slot,
+        partition_by: None,
     }
 }
 
@@ -98,6 +99,7 @@ async fn init_creates_what_is_missing_and_says_so() {
             "table public.app_outbox_relay_time",
             "table public.app_outbox_replay",
             "table public.app_outbox_snapshot",
+            "table public.app_outbox_partitioning",
             "publication walrelay",
             &slot,
         ];
@@ -109,7 +111,7 @@ async fn init_creates_what_is_missing_and_says_so() {
 
         let second = init(&session, &options).await.unwrap();
         assert!(second.created.is_empty(), "{second:?}");
-        assert_eq!(second.already_there.len(), 12);
+        assert_eq!(second.already_there.len(), 13);
         database.drop_all().await;
     }
 }

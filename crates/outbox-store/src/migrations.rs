@@ -14,6 +14,7 @@ const DISPATCH: &str = include_str!("../../../migrations/0002_dispatch.sql");
 const PRODUCER: &str = include_str!("../../../migrations/0003_producer.sql");
 const REPLAY: &str = include_str!("../../../migrations/0004_replay.sql");
 const SNAPSHOT: &str = include_str!("../../../migrations/0005_snapshot.sql");
+const PARTITIONS: &str = include_str!("../../../migrations/0006_partitions.sql");
 
 /// The tables the relay keeps for itself, in the order they are created.
 pub const RELAY_TABLES: [&str; 3] = ["app_outbox_dispatch", "app_outbox_relay", "app_outbox_hold"];
@@ -34,6 +35,31 @@ pub struct Migration {
     /// One SQL statement, atomic and safe to run again.
     pub sql: String,
 }
+
+impl Migration {
+    /// Returns the migration that creates the outbox as a partitioned table. Other migrations do
+    /// not change.
+    #[must_use]
+    pub fn partitioned(mut self) -> Self {
+        for (plain, partitioned) in PARTITIONED {
+            self.sql = self.sql.replacen(plain, partitioned, 1);
+        }
+        self
+    }
+}
+
+/// The texts of the outbox file that differ for a partitioned table. The primary key of a
+/// partitioned table contains the partition key.
+const PARTITIONED: [(&str, &str); 2] = [
+    (
+        "    id             uuid        PRIMARY KEY DEFAULT gen_random_uuid(), -- event id",
+        "    id             uuid        NOT NULL DEFAULT gen_random_uuid(), -- event id",
+    ),
+    (
+        "    occurred_at    timestamptz NOT NULL DEFAULT now()\n  );",
+        "    occurred_at    timestamptz NOT NULL DEFAULT now(),\n    PRIMARY KEY (id, occurred_at)\n  ) PARTITION BY RANGE (occurred_at);",
+    ),
+];
 
 /// Returns the migrations for these outbox tables, in execution order.
 #[must_use]
@@ -64,7 +90,13 @@ pub fn migrations(outbox_tables: &[QualifiedName]) -> Vec<Migration> {
         tables: REPLAY_TABLES.map(|table| QualifiedName::new("public", table)).into(),
         sql: REPLAY.to_owned(),
     };
-    outboxes.chain([dispatch]).chain(emitting).chain([replay]).chain(snapshots).collect()
+    let partitions = Migration {
+        file: "0006_partitions.sql",
+        tables: vec![QualifiedName::new("public", "app_outbox_partitioning")],
+        sql: PARTITIONS.to_owned(),
+    };
+    let after_producers = [replay].into_iter().chain(snapshots).chain([partitions]);
+    outboxes.chain([dispatch]).chain(emitting).chain(after_producers).collect()
 }
 
 /// Returns the tables that the migrations create in `public`, without the outbox.
@@ -148,6 +180,21 @@ mod tests {
         assert_eq!(render_outbox(&default), APP_OUTBOX);
         assert_eq!(render_producer(PRODUCER, &default), PRODUCER);
         assert_eq!(render_producer(SNAPSHOT, &default), SNAPSHOT);
+    }
+
+    #[test]
+    fn a_partitioned_outbox_has_another_primary_key() {
+        let table = QualifiedName::new("billing", "events");
+        let mut changed = Vec::new();
+        for migration in migrations(&[table]) {
+            let partitioned = migration.clone().partitioned();
+            if partitioned != migration {
+                assert!(partitioned.sql.contains(") PARTITION BY RANGE (occurred_at);"));
+                assert!(!partitioned.sql.contains("uuid        PRIMARY KEY"));
+                changed.push(migration.file);
+            }
+        }
+        assert_eq!(changed, ["0001_app_outbox.sql"]);
     }
 
     #[test]

@@ -227,7 +227,7 @@ async fn the_internet_gets_no_right_whatever_the_defaults_are() {
             "SELECT count(*)::text
                FROM unnest(ARRAY['anon', 'authenticated']) AS r(role),
                     unnest(ARRAY['app_outbox', 'app_outbox_dispatch', 'app_outbox_relay', 'app_outbox_aggregate',
-                          'app_outbox_hold', 'app_outbox_key', 'app_outbox_snapshot']) AS t(name),
+                          'app_outbox_hold', 'app_outbox_key', 'app_outbox_snapshot', 'app_outbox_partitioning']) AS t(name),
                     unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'REFERENCES', 'TRIGGER']) AS p(name)
               WHERE has_table_privilege(r.role, t.name, p.name)",
         )

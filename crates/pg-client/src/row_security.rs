@@ -126,16 +126,21 @@ fn refusal(role: &str, hidden: &[HiddenTable]) -> Option<SqlError> {
 /// them if it is permissive, for that command or all, and for the role or PUBLIC.
 pub const IS_HIDDEN: &str = sql!("row_security.sql", "is_hidden");
 
+/// SQL condition: policies may hide some rows of table `c` from the command `p.command`. Policies
+/// show all rows if a permissive one has the expression `true`, and no restrictive one has another
+/// expression. A policy of the inbox may also select the rows of one consumer.
+const MAY_BE_HIDDEN: &str = sql!("row_security.sql", "may_be_hidden");
+
 /// A privilege on some columns is enough for a statement to succeed and return no rows.
 fn question() -> String {
-    // spliced: IS_HIDDEN, which other crates also ask for.
+    // spliced: MAY_BE_HIDDEN.
     format!(
         "WITH rights(ordinal, name, command) AS (
            VALUES (1, 'SELECT', 'r'::\"char\"), (2, 'INSERT', 'a'), (3, 'UPDATE', 'w'), (4, 'DELETE', 'd')
          )
          SELECT current_user::text AS role, n.nspname::text AS schema, c.relname::text AS name,
                 ARRAY(SELECT p.name FROM rights p
-                       WHERE p.name = ANY ($3) AND {IS_HIDDEN}
+                       WHERE p.name = ANY ($3) AND {MAY_BE_HIDDEN}
                          AND CASE p.name WHEN 'DELETE' THEN has_table_privilege(c.oid, p.name)
                                          ELSE has_any_column_privilege(c.oid, p.name) END
                        ORDER BY p.ordinal) AS hidden_from

@@ -226,9 +226,8 @@ pub enum CommandArgs {
     /// Delete outbox rows that are old, confirmed and not parked.
     ///
     /// Never rows that a recovery would need. Of a partitioned outbox, partitions whose rows may all go are dropped.
-    #[command(
-        after_help = "Examples:\n  walrelay prune --older-than 30d\n  walrelay prune --older-than 30d --dry-run"
-    )]
+    #[command(after_help = "Examples:\n  walrelay prune --older-than 30d --dry-run\n  \
+        walrelay prune --older-than 30d --archive /mnt/archive")]
     Prune(PruneArgs),
     /// Set up, run and operate consumers, which apply events to a database.
     Consumer(ConsumerArgs),
@@ -461,6 +460,9 @@ pub struct PruneArgs {
     /// Age a row must have to be deleted, such as 30d; 1s to 3650d.
     #[arg(long, value_name = "DURATION", required = true, value_parser = duration("1s", "3650d"))]
     pub older_than: Duration,
+    /// Write the rows to this existing directory before they are deleted, as compressed JSON lines.
+    #[arg(long, value_name = "DIRECTORY")]
+    pub archive: Option<PathBuf>,
     #[command(flatten)]
     pub change: ChangeArgs,
     #[command(flatten)]

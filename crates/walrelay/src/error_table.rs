@@ -165,6 +165,7 @@ fn of_replays() -> Vec<ReplayError> {
 fn of_protocols() -> Vec<ProtocolError> {
     vec![
         ProtocolError::PruneDenied { table: text(), source: Box::new(PgError::Disconnected) },
+        ProtocolError::Archive { directory: "x".into(), source: broken() },
         ProtocolError::NoOutbox { table: text() },
         ProtocolError::PublicationMissing { publication: text() },
         ProtocolError::TopicMissing { topic: text() },
@@ -204,7 +205,9 @@ fn of_the_shell() -> Vec<Error> {
 
 /// The codes that only a finding of `check`, a log message or a mapping within another crate gives.
 /// Tests of their crates raise them.
-const ONLY_IN_FINDINGS: [Code; 31] = [
+const ONLY_IN_FINDINGS: [Code; 33] = [
+    Code::PartitionsMissing,
+    Code::DefaultPartitionUsed,
     Code::ServerTooOld,
     Code::WalLevelNotLogical,
     Code::ReplicationPermissionMissing,

@@ -17,6 +17,7 @@ use std::time::Duration;
 use clap::Args;
 use walrelay_core::{ColumnAliases, OnDead, Template, WalBudgetLimit};
 use walrelay_emulator::Fault;
+use walrelay_outbox_admin::partitions::PartitionSpan;
 use walrelay_outbox_store::Shard;
 use walrelay_pg_client::{QualifiedName, Secret};
 use walrelay_pubsub::Endpoint;
@@ -434,10 +435,16 @@ pub struct InitOptions {
     /// of two; 1 to 64
     #[arg(long, value_name = "COUNT", default_value = "1", value_parser = shard_count)]
     pub shards: u32,
+    /// Create the outbox as a partitioned table with one partition per day, week or month; `run` creates the next ones [default: one table]
+    #[arg(long, value_name = "SPAN", value_parser = word(PARTITION_SPANS))]
+    pub partition_by: Option<PartitionSpan>,
     /// Make it a failover slot, which standbys keep in step; Postgres 17 or newer
     #[arg(long)]
     pub failover: bool,
 }
+
+pub(crate) const PARTITION_SPANS: &[(&str, PartitionSpan)] =
+    &[("day", PartitionSpan::Day), ("week", PartitionSpan::Week), ("month", PartitionSpan::Month)];
 
 /// The output format.
 #[derive(Debug, Args)]
@@ -480,6 +487,11 @@ pub struct RunOptions {
     pub anchor_keep: OrNever,
     #[command(flatten)]
     pub retention: RetentionOptions,
+    /// With --prune-older-than: write the rows to this existing directory before they are deleted [default: no archive]
+    ///
+    /// The files are compressed JSON lines, as those of `prune --archive`.
+    #[arg(long, value_name = "DIRECTORY")]
+    pub prune_archive: Option<PathBuf>,
     /// Publish at most this many rows per second, to protect a slow subscriber; 1 to 1000000 [default: no limit]
     ///
     /// Rows that wait retain WAL. If they retain more than --wal-budget, they are recorded in dispatch state.

@@ -56,6 +56,7 @@ pub(crate) fn fix_of(error: &ProtocolError) -> Option<String> {
         | E::NoOutbox { .. }
         | E::PublicationMissing { .. }
         | E::TopicMissing { .. }
+        | E::Archive { .. }
         | E::PruneDenied { .. } => return None,
     })
 }

@@ -68,9 +68,14 @@ fn is_ours(table: &str) -> bool {
         let is_inbox = name == "app_inbox" || name.starts_with("app_inbox_");
         is_inbox || RELAY_TABLES.iter().chain(&REPLAY_TABLES).any(|&ours| ours == name)
     };
-    let is_producers =
-        ["app_outbox_aggregate", "app_outbox_key", "app_outbox_snapshot"].contains(&name);
-    is_producers || (schema == "public" && is_kept())
+    let is_of_functions = [
+        "app_outbox_aggregate",
+        "app_outbox_key",
+        "app_outbox_snapshot",
+        "app_outbox_partitioning",
+    ]
+    .contains(&name);
+    is_of_functions || (schema == "public" && is_kept())
 }
 
 fn column_findings(

@@ -1,5 +1,6 @@
 //! Why a protocol refused to begin, or ended early.
 
+use std::path::PathBuf;
 use std::time::SystemTime;
 
 use pgoutput_parser::Lsn;
@@ -143,6 +144,9 @@ pub enum ProtocolError {
     /// A table lacks the column that is null in unpublished rows.
     #[error("{table} has no column {column:?} that is null in unpublished rows")]
     UnpublishedColumnMissing { table: String, column: String },
+    /// Rows could not be archived. None of them was deleted.
+    #[error("archive rows in {}", directory.display())]
+    Archive { directory: PathBuf, source: std::io::Error },
     /// The role may not delete rows.
     #[error("delete old rows of {table}")]
     PruneDenied { table: String, source: Box<PgError> },
@@ -175,6 +179,7 @@ impl Coded for ProtocolError {
             Self::PublicationMissing { .. } => Code::PublicationMissing,
             Self::TopicMissing { .. } => Code::TopicNotFound,
             Self::PruneDenied { .. } => Code::PrunePermissionMissing,
+            Self::Archive { .. } => Code::ArchiveFailed,
             Self::UnpublishedColumnMissing { .. }
             | Self::KeysPaused { .. }
             | Self::ReplayUnfinished { .. }

@@ -4,14 +4,23 @@
 //! The table has no LSN, but every committed transaction below `settled_xid` of `app_outbox_relay`
 //! is settled. Rows whose transaction id cannot be compared with `settled_xid` stay.
 
+mod archive;
+mod archive_file;
+mod condition;
+mod partitions;
+
 use std::time::Duration;
 
 use walrelay_core::ColumnNames;
 use walrelay_outbox_store::{Outbox, read_recorded_system_identifier, recovering_slot};
 use walrelay_pg_client::{
-    PgError, QualifiedName, ServerError, ServerErrorKind, SqlClient, TableAccess, quote_identifier,
-    refuse_hidden_rows, sql,
+    PgError, QualifiedName, SqlClient, TableAccess, quote_literal, refuse_hidden_rows, sql,
 };
+
+pub use archive::Archive;
+use archive::{ArchivedRows, Archiver, PruneSession};
+use condition::{Condition, condition, refusal};
+use partitions::{DroppedPartitions, drop_partitions, droppable_partitions};
 
 use super::operator::{AdminSession, Change, Operator, PrunableTable, Step, TableRows};
 use super::preconditions::{every_shard, refuse_unrecorded};
@@ -21,11 +30,6 @@ use walrelay_outbox_replay::{AdminError, read_operation};
 
 /// Rows deleted in one transaction, few enough to hold locks only briefly.
 const BATCH_ROWS: u64 = 10_000;
-
-/// Timeouts for dropping a partition, because the lock blocks writers of all partitions. The check
-/// and the DROP may each take the statement timeout.
-const PARTITION_PATIENCE: &str =
-    "SET LOCAL lock_timeout = '100ms'; SET LOCAL statement_timeout = '5s'";
 
 /// The rows to delete.
 #[derive(Debug, Clone, Copy)]
@@ -38,6 +42,8 @@ pub struct PruneOrder<'a> {
     pub older_than: Duration,
     /// Whether rows are deleted or only counted, which needs other permissions.
     pub access: TableAccess,
+    /// Where rows are written before they are deleted.
+    pub archive: Option<&'a Archive>,
 }
 
 /// Rows and partitions that were deleted from a table.
@@ -49,14 +55,17 @@ pub struct PrunedTable {
     pub rows: u64,
     /// Partitions that were dropped.
     pub partitions: Vec<String>,
+    /// Rows that were archived, with those of dropped partitions.
+    pub archived_rows: u64,
 }
 
-/// The rows of a table that may be deleted.
-struct Condition {
-    table: QualifiedName,
-    /// SQL condition on a row of `c`, where `$1` is the age in seconds.
-    text: String,
-    seconds: f64,
+/// What a transaction deleted.
+#[derive(Default)]
+struct Deleted {
+    rows: u64,
+    archived: ArchivedRows,
+    /// Whether rows may be left that are old enough.
+    has_more: bool,
 }
 
 /// Deletes rows table by table. Returns `None` after a dry run.
@@ -82,19 +91,37 @@ pub async fn prune<O: Operator>(
     if !session.agree(change).await? {
         return Ok(None);
     }
+    let deleting = PruneSession { client, archive: order.archive };
     let mut pruned = Vec::new();
     for condition in &conditions {
-        let table = condition.table.to_string();
-        let partitions = drop_partitions(client, condition).await?;
-        for partition in &partitions {
-            let (table, partition) = (table.clone(), partition.clone());
-            session.report(&Step::PartitionDropped { table, partition })?;
-        }
-        let rows = delete(client, condition).await?;
-        session.report(&Step::RowsDeleted(TableRows { table: table.clone(), rows }))?;
-        pruned.push(PrunedTable { table, rows, partitions });
+        pruned.push(prune_table(session, &deleting, condition).await?);
     }
     Ok(Some(pruned))
+}
+
+async fn prune_table<O: Operator>(
+    session: &AdminSession<'_, O>,
+    deleting: &PruneSession<'_>,
+    condition: &Condition,
+) -> Result<PrunedTable, ProtocolError> {
+    let table = condition.table.to_string();
+    let DroppedPartitions { names: partitions, later, archived } =
+        drop_partitions(deleting, condition).await?;
+    for partition in &partitions {
+        let (table, partition) = (table.clone(), partition.clone());
+        session.report(&Step::PartitionDropped { table, partition })?;
+    }
+    let (mut rows, mut archived_rows) = (0, archived.rows);
+    loop {
+        let deleted = deleting.delete_some(condition, &later).await?;
+        rows += deleted.rows;
+        archived_rows += deleted.archived.rows;
+        if !deleted.has_more {
+            break;
+        }
+    }
+    session.report(&Step::RowsDeleted(TableRows { table: table.clone(), rows }))?;
+    Ok(PrunedTable { table, rows, partitions, archived_rows })
 }
 
 /// The effect of one step of periodic retention.
@@ -104,6 +131,8 @@ pub(crate) struct PruneStep {
     pub(crate) rows: u64,
     /// Partitions dropped.
     pub(crate) partitions: u64,
+    /// Rows archived, with those of dropped partitions.
+    pub(crate) archived_rows: u64,
     /// Whether rows may be left that are old enough.
     pub(crate) has_more: bool,
 }
@@ -114,15 +143,18 @@ pub(crate) async fn prune_step(
     order: PruneOrder<'_>,
 ) -> Result<PruneStep, ProtocolError> {
     refuse_unready(client, order).await?;
-    let mut step = PruneStep { rows: 0, partitions: 0, has_more: false };
+    let mut step = PruneStep { rows: 0, partitions: 0, archived_rows: 0, has_more: false };
+    let deleting = PruneSession { client, archive: order.archive };
     for condition in conditions_on(client, order).await? {
-        for partition in drop_partitions(client, &condition).await? {
+        let dropped = drop_partitions(&deleting, &condition).await?;
+        for partition in &dropped.names {
             tracing::info!(partition, "a partition with only old rows is dropped");
-            step.partitions += 1;
         }
-        let rows = delete_batch(client, &condition).await?;
-        step.rows += rows;
-        step.has_more |= rows == BATCH_ROWS;
+        let deleted = deleting.delete_some(&condition, &dropped.later).await?;
+        step.partitions += dropped.names.len() as u64;
+        step.rows += deleted.rows;
+        step.archived_rows += dropped.archived.rows + deleted.archived.rows;
+        step.has_more |= deleted.has_more;
     }
     Ok(step)
 }
@@ -169,7 +201,7 @@ async fn condition_on(
         None => String::new(),
     };
     let (text, seconds) = (condition(&id, &occurred_at), order.older_than.as_secs_f64());
-    Ok(Condition { table: table.clone(), text, seconds })
+    Ok(Condition { table: table.clone(), text, seconds, id, occurred_at })
 }
 
 /// Counts the rows that may be deleted, and finds the partitions that may be dropped.
@@ -177,16 +209,11 @@ async fn prunable(
     client: &SqlClient,
     condition: &Condition,
 ) -> Result<PrunableTable, ProtocolError> {
-    let Condition { table, text, seconds } = condition;
+    let Condition { table, text, seconds, .. } = condition;
     let refused = |error| refusal(table, error);
     let statement = format!("SELECT count(*) FROM {table} c WHERE {text}");
     let row = client.query_one(&statement, &[seconds]).await.map_err(refused)?;
-    let mut partitions = Vec::new();
-    for partition in read_partitions(client, table).await? {
-        if is_all_old(client, &partition, condition).await? {
-            partitions.push(partition);
-        }
-    }
+    let partitions = droppable_partitions(client, condition).await?;
     let rows = row.get::<_, i64>(0).unsigned_abs();
     Ok(PrunableTable { table: table.to_string(), rows, partitions })
 }
@@ -235,118 +262,53 @@ async fn refuse_other_history(client: &SqlClient, slot: &str) -> Result<(), Prot
     }
 }
 
-/// Returns the SQL condition for rows that may be deleted. It uses the oldest `settled_xid` of all
-/// relays, so that each relay can still recover its own rows.
-fn condition(id: &str, occurred_at: &str) -> String {
-    let (id, occurred_at) = (quote_identifier(id), quote_identifier(occurred_at));
-    // spliced: the names of the columns.
-    format!(
-        "c.{occurred_at} < now() - make_interval(secs => $1)
-         AND age(c.xmin) > (SELECT max(age(r.settled_xid::xid)) FROM public.app_outbox_relay r)
-         AND NOT EXISTS (SELECT FROM public.app_outbox_dispatch d
-                          WHERE d.event_id = c.{id}::text AND d.status IN ('retrying', 'dead'))"
-    )
-}
-
-/// Deletes rows in batches, and returns their number.
-async fn delete(client: &SqlClient, condition: &Condition) -> Result<u64, ProtocolError> {
-    let mut total = 0;
-    loop {
-        let deleted = delete_batch(client, condition).await?;
-        total += deleted;
-        if deleted < BATCH_ROWS {
-            return Ok(total);
-        }
-    }
-}
-
-/// Deletes rows in one transaction, at most [`BATCH_ROWS`]. The row's table is compared together
-/// with its ctid, because ctids are unique only within one partition.
-async fn delete_batch(client: &SqlClient, condition: &Condition) -> Result<u64, ProtocolError> {
-    let Condition { table, text, seconds } = condition;
-    // spliced: the table, and the condition on its rows.
-    let statement = format!(
-        "DELETE FROM {table} o USING (
-           SELECT c.tableoid AS part, c.ctid AS place FROM {table} c WHERE {text} LIMIT {BATCH_ROWS}) old
-          WHERE o.tableoid = old.part AND o.ctid = old.place"
-    );
-    client.execute(&statement, &[seconds]).await.map_err(|error| refusal(table, error))
-}
-
-/// Returns the leaf partitions in name order, without the default partition. Returns none for a
-/// table without partitions.
-async fn read_partitions(
-    client: &SqlClient,
-    table: &QualifiedName,
-) -> Result<Vec<String>, ProtocolError> {
-    let found = client.query(sql!("prune.sql", "partitions"), &[&table.to_string()]).await;
-    Ok(found.map_err(PgError::from)?.iter().map(|row| row.get(0)).collect())
-}
-
-/// Returns whether a partition has rows, and all of them may go. An empty partition stays for rows
-/// to come.
-async fn is_all_old(
-    client: &SqlClient,
-    partition: &str,
-    condition: &Condition,
-) -> Result<bool, ProtocolError> {
-    let Condition { table, text, seconds } = condition;
-    let statement = format!(
-        "SELECT EXISTS (SELECT FROM {partition}) AND NOT EXISTS (SELECT FROM {partition} c WHERE NOT ({text}))"
-    );
-    let refused = |error| refusal(table, error);
-    Ok(client.query_one(&statement, &[seconds]).await.map_err(refused)?.get(0))
-}
-
-/// Drops partitions in which all rows may go, and returns their names. Checks each partition first
-/// without a lock, and again under the lock that stops writers.
-async fn drop_partitions(
-    client: &SqlClient,
-    condition: &Condition,
-) -> Result<Vec<String>, ProtocolError> {
-    let table = &condition.table;
-    let mut dropped = Vec::new();
-    for partition in read_partitions(client, table).await? {
-        if !is_all_old(client, &partition, condition).await? {
-            continue;
-        }
-        let locked =
-            format!("BEGIN; {PARTITION_PATIENCE}; LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE");
-        let is_dropped = match client.batch_execute(&locked).await {
-            Err(error) => Err(refusal(table, error)),
-            Ok(()) => drop_locked(client, &partition, condition).await,
+impl PruneSession<'_> {
+    /// Deletes rows in one transaction, at most [`BATCH_ROWS`], without those of the partitions that
+    /// a later run drops.
+    async fn delete_some(
+        &self,
+        condition: &Condition,
+        later: &[String],
+    ) -> Result<Deleted, ProtocolError> {
+        let names: Vec<String> =
+            later.iter().map(|name| format!("{}::regclass", quote_literal(name))).collect();
+        let excluded = match names.is_empty() {
+            true => "true".to_owned(),
+            false => format!("c.tableoid NOT IN ({})", names.join(", ")),
         };
-        let end = if matches!(is_dropped, Ok(true)) { "COMMIT" } else { "ROLLBACK" };
-        client.batch_execute(end).await.map_err(PgError::from)?;
-        match is_dropped {
-            Ok(true) => dropped.push(partition),
-            Ok(false) => {}
-            // `delete_batch` then deletes the partition's rows like all other rows.
-            Err(error) => tracing::warn!(%error, partition, "the partition is not dropped"),
+        match self.archive {
+            Some(archive) => {
+                let archiver = Archiver::new(self.client, archive, condition).await?;
+                let Some(object) = archiver.archive_some(&excluded).await? else {
+                    return Ok(Deleted::default());
+                };
+                let rows = archiver.delete(&object).await?;
+                Ok(Deleted { rows, archived: object.rows, has_more: object.has_more })
+            }
+            None => {
+                let rows = self.delete_batch(condition, &excluded).await?;
+                let has_more = rows == BATCH_ROWS;
+                Ok(Deleted { rows, has_more, ..Deleted::default() })
+            }
         }
     }
-    Ok(dropped)
-}
 
-async fn drop_locked(
-    client: &SqlClient,
-    partition: &str,
-    condition: &Condition,
-) -> Result<bool, ProtocolError> {
-    if !is_all_old(client, partition, condition).await? {
-        return Ok(false);
-    }
-    let refused = |error| refusal(&condition.table, error);
-    client.batch_execute(&format!("DROP TABLE {partition}")).await.map_err(refused)?;
-    Ok(true)
-}
-
-/// Maps a permission error: `prune` needs other permissions than the relay.
-fn refusal(table: &QualifiedName, error: tokio_postgres::Error) -> ProtocolError {
-    let error = PgError::from(error);
-    let kind = error.server().map(ServerError::kind);
-    match kind == Some(ServerErrorKind::Privilege) {
-        true => ProtocolError::PruneDenied { table: table.to_string(), source: Box::new(error) },
-        false => error.into(),
+    /// Deletes rows by their place. The row's table is compared together with its ctid, because
+    /// ctids are unique only within one partition.
+    async fn delete_batch(
+        &self,
+        condition: &Condition,
+        excluded: &str,
+    ) -> Result<u64, ProtocolError> {
+        let Condition { table, text, seconds, .. } = condition;
+        // spliced: the table, and the condition on its rows.
+        let statement = format!(
+            "DELETE FROM {table} o USING (
+               SELECT c.tableoid AS part, c.ctid AS place FROM {table} c
+                WHERE {text} AND {excluded} LIMIT {BATCH_ROWS}) old
+              WHERE o.tableoid = old.part AND o.ctid = old.place"
+        );
+        let deleted = self.client.execute(&statement, &[seconds]).await;
+        deleted.map_err(|error| refusal(table, error))
     }
 }

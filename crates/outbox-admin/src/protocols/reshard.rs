@@ -323,6 +323,7 @@ fn plan<O: Operator>(
         // The slots are recorded before they exist, so their absence is no loss.
         on_lost: LostSlotPolicy::Accept,
         making: SlotCreation::Slot,
+        partition_by: None,
     };
     Ok(InitPlan::new(&options)?)
 }

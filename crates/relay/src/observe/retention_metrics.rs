@@ -1,4 +1,4 @@
-//! The metrics of `run --prune-older-than`.
+//! The metrics of the maintenance of the outbox: retention and partitions.
 
 use std::sync::atomic::AtomicU64;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -14,6 +14,14 @@ pub struct RetentionMetrics {
     pub rows_pruned: Counter,
     /// Partitions dropped from the outbox.
     pub partitions_dropped: Counter,
+    /// Rows written to the archive.
+    pub rows_archived: Counter,
+    /// Runs in which partitions could not be created.
+    pub partition_failures: Counter,
+    /// Rows in the DEFAULT partition, at most 10,000.
+    pub default_partition_rows: Gauge,
+    /// The Unix time until which partitions exist. 0 if the relay creates none.
+    pub partitions_end_seconds: Gauge<f64, AtomicU64>,
     /// Runs that ended early: an operation needs the rows, or the server refused.
     pub prune_failures: Counter,
     /// The Unix time at which the last complete run ended. 0 before the first.
@@ -38,7 +46,23 @@ impl RetentionMetrics {
             "Outbox partitions dropped by retention",
             &self.partitions_dropped,
         );
+        counter("rows_archived", "Outbox rows archived by retention", &self.rows_archived);
+        counter(
+            "partition_failures",
+            "Runs in which partitions could not be created",
+            &self.partition_failures,
+        );
         counter("prune_failures", "Runs of retention that ended early", &self.prune_failures);
+        registry.register(
+            "default_partition_rows",
+            "Rows in the DEFAULT partition of the outbox, at most 10000",
+            self.default_partition_rows.clone(),
+        );
+        registry.register(
+            "partitions_end_timestamp_seconds",
+            "Unix time until which partitions exist, 0 if the relay creates none",
+            self.partitions_end_seconds.clone(),
+        );
         registry.register(
             "last_prune_timestamp_seconds",
             "Unix time of the last complete run of retention, 0 before the first",

@@ -4,6 +4,7 @@
 mod anchors;
 mod consumers;
 mod dead_rows;
+mod partitions;
 mod recorded_stop;
 mod retention;
 mod schemas;
@@ -92,7 +93,7 @@ async fn look(check: &CheckConfig, shutdown: &Shutdown) -> Vec<Finding> {
         (_, Ok(client)) => {
             let looked = async {
                 let facts = check_postgres(&client, config, &mut found).await;
-                if check.run.retention.is_some() {
+                if check.run.retention.as_ref().is_some_and(|it| it.older_than.is_some()) {
                     found.extend(retention::of(&client, &config.relay.outbox.tables).await);
                 }
                 Ok(facts)
@@ -166,6 +167,7 @@ async fn check_postgres(
         Err(error) => found.push(unusable("connection", &error)),
     }
     found.extend(anchors::of(client, &config.relay.outbox.slot).await);
+    found.extend(partitions::of(client, &config.relay.outbox.tables).await);
     let tables = &config.relay.outbox.tables;
     let router = &config.relay.router;
     // A missing table is already a finding.

@@ -128,6 +128,7 @@ async fn prepare(url: &str) -> Result<(), Error> {
         failover: Failover::No,
         on_lost: LostSlotPolicy::Refuse,
         making: SlotCreation::Slot,
+        partition_by: None,
     };
     walrelay_outbox_admin::init(&client, &options).await?;
     client

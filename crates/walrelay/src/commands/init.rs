@@ -84,6 +84,7 @@ fn options(config: &InitConfig) -> Vec<InitOptions> {
         failover: failover(config.slot_kind),
         on_lost: config.on_lost,
         making: SlotCreation::Slot,
+        partition_by: config.partition_by,
     };
     config.outbox.shards(config.shards).into_iter().map(of_shard).collect()
 }

@@ -15,13 +15,19 @@ use crate::error::Error;
 ///
 /// Postgres cannot be reached or refuses, or the relay has not yet recorded which rows are settled.
 pub async fn execute(config: PruneConfig, shutdown: &Shutdown) -> Result<(), Error> {
-    let PruneConfig { database, columns, older_than, options } = config;
+    let PruneConfig { database, columns, older_than, archive, options } = config;
     let terminal = Terminal { options, shutdown };
     let access = match options.mode {
         ChangeMode::DryRun => TableAccess::Read,
         ChangeMode::Agreed | ChangeMode::Ask => TableAccess::Delete,
     };
-    let order = PruneOrder { outbox: &database.outbox, columns: &columns, older_than, access };
+    let order = PruneOrder {
+        outbox: &database.outbox,
+        columns: &columns,
+        older_than,
+        access,
+        archive: archive.as_ref(),
+    };
     let pruned = run_protocol(&database.connect, terminal, StopMode::Cancel, async |session| {
         prune(session, order).await
     });
@@ -41,6 +47,7 @@ struct PrunedTableJson<'a> {
     table: &'a str,
     deleted_rows: u64,
     dropped_partitions: &'a [String],
+    archived_rows: u64,
 }
 
 impl<'a> PruneJson<'a> {
@@ -49,6 +56,7 @@ impl<'a> PruneJson<'a> {
             table: &pruned.table,
             deleted_rows: pruned.rows,
             dropped_partitions: &pruned.partitions,
+            archived_rows: pruned.archived_rows,
         };
         Self { tables: tables.iter().map(table).collect() }
     }
@@ -65,6 +73,7 @@ mod tests {
             table: "public.app_outbox".to_owned(),
             rows: 20,
             partitions: vec!["outbox_2020".to_owned()],
+            archived_rows: 0,
         };
         assert_documented("prune", &PruneJson::new(&[pruned]));
     }

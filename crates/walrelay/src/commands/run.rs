@@ -107,8 +107,8 @@ async fn relay(
             Ok(())
         });
     }
-    if let Some(retention) = config.retention {
-        tasks.spawn(prune_periodically(config, retention, (&metrics, &health)));
+    if let Some(retention) = config.retention.clone() {
+        tasks.spawn(maintain(config, retention, (&metrics, &health)));
     }
     let mut on_slot_lost = config.on_slot_lost;
     loop {
@@ -140,9 +140,9 @@ async fn relay(
     }
 }
 
-/// Returns the task of `--prune-older-than`. The relays of other shards have none: one relay
-/// deletes the rows of all shards.
-fn prune_periodically(
+/// Returns the task that maintains the outbox. The relays of other shards have none: one relay
+/// deletes the rows of all shards, and creates the partitions.
+fn maintain(
     config: &RunConfig,
     retention: Retention,
     (metrics, health): (&Metrics, &Health),

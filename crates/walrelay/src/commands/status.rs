@@ -68,7 +68,7 @@ fn how_lost(slot: &SlotReport) -> &'static str {
 mod tests {
     use walrelay_outbox_admin::{
         ConsumerBacklog, FailingTopic, NextStep, OperationReport, RebuildReport, RelayAnswer,
-        StatusReport,
+        StatusReport, TableSize,
     };
     use walrelay_outbox_replay::{PausingReplay, TopicReplay};
     use walrelay_outbox_store::{Reason, ReasonKind};
@@ -114,6 +114,7 @@ mod tests {
                 error: Some("refused".to_owned()),
                 ..ConsumerBacklog::default()
             }],
+            tables: vec![TableSize::default()],
             relay: Some(RelayAnswer {
                 unreachable: Some("timeout".to_owned()),
                 report: Some(relay),

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use walrelay_core::RouterConfig;
 use walrelay_outbox_admin::LostSlotPolicy;
 use walrelay_outbox_admin::lifecycle::preflight_check::shard_key;
-use walrelay_outbox_admin::protocols::ExistingRows;
+use walrelay_outbox_admin::protocols::{Archive, ExistingRows};
 use walrelay_outbox_admin::retention::Retention;
 use walrelay_relay::settings::Until;
 
@@ -113,8 +113,8 @@ impl ConfigBuilder<'_> {
         let otlp = self.otlp();
         let inboxes = self.inbox_places(&args.places);
         let run = self.run(&args.options, Until::Stopped, OnSlotLost::Stop)?;
-        let retention = retention(&args.retention);
-        let run = RunConfig { otlp, retention, ..run };
+        let retention = retention(&args.retention, None);
+        let run = RunConfig { otlp, retention: Some(retention), ..run };
         Some(CheckConfig { run, inboxes: inboxes?, format: args.output.output })
     }
 
@@ -126,12 +126,21 @@ impl ConfigBuilder<'_> {
         let otlp = self.otlp();
         let mut run = self.run(&args.options, until, args.own.on_slot_lost)?;
         run.settings.relay.rate = args.own.rate.and_then(NonZeroU32::new);
-        let retention = retention(&args.own.retention);
-        if retention.is_some() {
+        let archive = args.own.prune_archive.clone().map(|directory| Archive { directory });
+        let retention = retention(&args.own.retention, archive);
+        if retention.archive.is_some() && retention.older_than.is_none() {
+            self.wrong_or_missing("prune-older-than", "needed by --prune-archive");
+        }
+        if retention.older_than.is_some() {
             let columns = &run.settings.relay.router.columns;
             self.require_time(columns, "needed by --prune-older-than: a row's age is read from it");
         }
-        Some(RunConfig { anchor_keep: args.own.anchor_keep.0, retention, otlp, ..run })
+        Some(RunConfig {
+            anchor_keep: args.own.anchor_keep.0,
+            retention: Some(retention),
+            otlp,
+            ..run
+        })
     }
 
     fn upgrade(&mut self, action: UpgradeActionArgs) -> Option<UpgradeConfig> {
@@ -210,6 +219,7 @@ impl ConfigBuilder<'_> {
                 (true, None) => ExistingRows::Published,
                 (true, Some(column)) => ExistingRows::Unpublished { column },
             },
+            partition_by: args.own.partition_by,
             format: args.output.output,
         })
     }
@@ -238,14 +248,18 @@ impl ConfigBuilder<'_> {
             database,
             columns,
             older_than: args.older_than,
+            archive: args.archive.clone().map(|directory| Archive { directory }),
             options: args.change.options(),
         })
     }
 }
 
-fn retention(options: &RetentionOptions) -> Option<Retention> {
-    let every = options.prune_interval;
-    options.prune_older_than.0.map(|older_than| Retention { older_than, every })
+fn retention(options: &RetentionOptions, archive: Option<Archive>) -> Retention {
+    Retention {
+        older_than: options.prune_older_than.0,
+        every: options.prune_interval,
+        archive,
+    }
 }
 
 fn emulator(options: EmulatorOptions) -> EmulatorConfig {

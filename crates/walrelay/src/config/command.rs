@@ -7,7 +7,8 @@ use std::time::{Duration, SystemTime};
 use walrelay_core::{ColumnAliases, ColumnNames, RouterConfig, WalBudgetLimit};
 use walrelay_emulator::Fault;
 use walrelay_outbox_admin::LostSlotPolicy;
-use walrelay_outbox_admin::protocols::ExistingRows;
+use walrelay_outbox_admin::partitions::PartitionSpan;
+use walrelay_outbox_admin::protocols::{Archive, ExistingRows};
 use walrelay_outbox_admin::retention::Retention;
 use walrelay_outbox_store::{DispatchQuery, Outbox};
 use walrelay_pg_client::ConnectConfig;
@@ -110,7 +111,7 @@ pub struct RunConfig {
     pub on_slot_lost: OnSlotLost,
     /// Age of the relay's own anchor. None means no anchor.
     pub anchor_keep: Option<Duration>,
-    /// The deletion of old rows, if any.
+    /// The maintenance of the outbox. None for `check`.
     pub retention: Option<Retention>,
     /// The address that serves `/livez`, `/readyz`, `/metrics` and `/status`, if any.
     pub http: Option<SocketAddr>,
@@ -152,6 +153,8 @@ pub struct InitConfig {
     pub on_lost: LostSlotPolicy,
     /// The treatment of rows that are older than the slot.
     pub already_there: ExistingRows,
+    /// The span of a partition, if missing tables are partitioned.
+    pub partition_by: Option<PartitionSpan>,
     /// Output format.
     pub format: OutputFormat,
 }
@@ -357,6 +360,8 @@ pub struct PruneConfig {
     pub columns: ColumnNames,
     /// Minimum age of rows to delete.
     pub older_than: Duration,
+    /// Where rows are written before they are deleted.
+    pub archive: Option<Archive>,
     /// Consent and output.
     pub options: ChangeOptions,
 }

@@ -13,7 +13,7 @@ use walrelay_inbox::operator::admin::registered;
 use walrelay_inbox::operator::consumer_status::{ConsumerStatus, consumer_status};
 use walrelay_outbox_admin::{
     ConsumerBacklog, NextStep, RebuildReport, RelayAnswer, Severity, StatusReport, StepScope,
-    read_status,
+    read_status, read_table_sizes,
 };
 use walrelay_outbox_replay::{AdminError, SlotOperation, open_topic_replays, read_operation};
 use walrelay_outbox_store::Outbox;
@@ -84,6 +84,7 @@ async fn report_now(client: &SqlClient, config: &StatusConfig) -> Result<Found, 
     let report = StatusReport {
         rebuilds: unfinished_rebuilds(client).await,
         consumers: backlogs(client, &config.inboxes).await,
+        tables: read_table_sizes(client, &outbox.tables).await?,
         relay,
         ..report
     };

@@ -1,7 +1,7 @@
 //! The details of a status report, in sections. Pure: from the report to text.
 
 use serde_json::json;
-use walrelay_outbox_admin::{ConsumerBacklog, FailingTopic, RelayAnswer, StatusReport};
+use walrelay_outbox_admin::{ConsumerBacklog, FailingTopic, RelayAnswer, StatusReport, TableSize};
 use walrelay_relay::observe::report::{RelayReport, SlotReport};
 
 use super::anchors;
@@ -62,6 +62,7 @@ pub(super) fn sections(report: &StatusReport, paint: ColourMode) -> String {
     let rebuilds = report.rebuilds.iter();
     section("rebuilds", rebuilds.map(|it| line(&it.consumer, visible(&it.report))).collect());
     section("consumers", report.consumers.iter().map(consumer_line).collect());
+    section("largest tables", table_lines(&report.tables));
     match (&report.relay, &report.slot) {
         (Some(RelayAnswer { unreachable, report }), _) => {
             let relay = report.as_ref();
@@ -90,6 +91,17 @@ fn shards(report: &StatusReport, paint: ColourMode) -> String {
     }
     text.push_str("  one of them: walrelay status --shard I/N\n");
     text
+}
+
+/// Tables that are shown.
+const TABLES_SHOWN: usize = 4;
+
+/// Returns the largest tables. JSON has all of them.
+fn table_lines(tables: &[TableSize]) -> Vec<Line> {
+    let mut largest: Vec<&TableSize> = tables.iter().collect();
+    largest.sort_by_key(|table| std::cmp::Reverse(table.bytes));
+    let shown = largest.into_iter().take(TABLES_SHOWN);
+    shown.map(|it| line(&human_bytes(it.bytes), visible(&it.table))).collect()
 }
 
 fn slot_lines(slot: &SlotReport) -> Vec<Line> {

@@ -1,0 +1,40 @@
+//! The rows of a table that may be deleted.
+
+use walrelay_pg_client::{PgError, QualifiedName, ServerError, ServerErrorKind, quote_identifier};
+
+use crate::protocols::protocol_error::ProtocolError;
+
+/// The rows of a table that may be deleted.
+pub(super) struct Condition {
+    pub(super) table: QualifiedName,
+    /// SQL condition on a row of `c`, where `$1` is the age in seconds.
+    pub(super) text: String,
+    pub(super) seconds: f64,
+    /// Column of the event id.
+    pub(super) id: String,
+    /// Column of the time of the event.
+    pub(super) occurred_at: String,
+}
+
+/// Returns the SQL condition for rows that may be deleted. It uses the oldest `settled_xid` of all
+/// relays, so that each relay can still recover its own rows.
+pub(super) fn condition(id: &str, occurred_at: &str) -> String {
+    let (id, occurred_at) = (quote_identifier(id), quote_identifier(occurred_at));
+    // spliced: the names of the columns.
+    format!(
+        "c.{occurred_at} < now() - make_interval(secs => $1)
+         AND age(c.xmin) > (SELECT max(age(r.settled_xid::xid)) FROM public.app_outbox_relay r)
+         AND NOT EXISTS (SELECT FROM public.app_outbox_dispatch d
+                          WHERE d.event_id = c.{id}::text AND d.status IN ('retrying', 'dead'))"
+    )
+}
+
+/// Maps a permission error: `prune` needs other permissions than the relay.
+pub(super) fn refusal(table: &QualifiedName, error: tokio_postgres::Error) -> ProtocolError {
+    let error = PgError::from(error);
+    let kind = error.server().map(ServerError::kind);
+    match kind == Some(ServerErrorKind::Privilege) {
+        true => ProtocolError::PruneDenied { table: table.to_string(), source: Box::new(error) },
+        false => error.into(),
+    }
+}

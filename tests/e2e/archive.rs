@@ -1,0 +1,151 @@
+//! `--archive`: each deleted row is in the archive, as a program that is not ours reads it.
+
+use std::collections::HashSet;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+use walrelay_testkit::outbox::Workload;
+use walrelay_testkit::wait_until;
+use walrelay_tests::{DEADLINE, InboxDatabase, Producer};
+
+use super::kept_partitions::{init_with_tiny_partitions, settle};
+
+const ROWS: &str = "SELECT count(*) FROM app_outbox";
+
+/// A new directory, which is removed at the end of the test.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn create(world: &InboxDatabase) -> Self {
+        let path = std::env::temp_dir().join(format!("{}-archive", world.name()));
+        std::fs::create_dir(&path).expect("a new directory");
+        Self(path)
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().expect("a path in UTF-8")
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+/// Reads the archive with Python, and compares it with ids. `WALRELAY_TEST_PYTHON` selects the
+/// Python.
+fn read_archive(directory: &str, ids: &HashSet<String>) -> Value {
+    let python = std::env::var("WALRELAY_TEST_PYTHON").unwrap_or("python3".to_owned());
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("e2e/read_archive.py");
+    let mut reader = Command::new(python)
+        .arg(script)
+        .arg(directory)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("Python starts");
+    let lines: String = ids.iter().map(|id| format!("{id}\n")).collect();
+    let mut input = reader.stdin.take().expect("a pipe");
+    input.write_all(lines.as_bytes()).expect("Python reads");
+    drop(input);
+    let done = reader.wait_with_output().expect("Python ends");
+    assert!(done.status.success(), "the archive cannot be read");
+    serde_json::from_slice(&done.stdout).expect("a JSON object")
+}
+
+async fn ids(world: &InboxDatabase, sql: &str) -> HashSet<String> {
+    let rows = world.client().query(sql, &[]).await.expect("the ids can be read");
+    rows.iter().map(|row| row.get(0)).collect()
+}
+
+#[tokio::test]
+async fn pruned_rows_are_in_the_archive_and_a_missing_directory_deletes_none() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    let archive = Directory::create(&world);
+    Workload::of_rows(30).insert(world.client()).await.expect("rows");
+    // A line break inside a value, and text that is not ASCII.
+    world
+        .execute(
+            "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
+             VALUES ('video', 'a\nb', 'test.made', 1, '{\"a\": \"line\\nbreak ü\"}')",
+        )
+        .await;
+    settle(&world).await;
+    let before = ids(&world, "SELECT id::text FROM app_outbox").await;
+    let gone = format!("{}/gone", archive.path());
+    let refused = ["prune", "--yes", "--older-than", "1s", "--archive", &gone];
+    wait_until(DEADLINE, "rows old enough", async || {
+        let count = "SELECT count(*) FROM app_outbox WHERE occurred_at > now() - interval '1 s'";
+        (world.number(count).await == 0).then_some(())
+    })
+    .await;
+    let refused = world.run(refused).await;
+    assert_eq!(refused.code, Some(1), "{}", refused.text);
+    assert!(refused.text.contains("archive-failed"), "{}", refused.text);
+    assert_eq!(world.number(ROWS).await, 31);
+
+    let prune = ["prune", "--yes", "--older-than", "1s", "--archive", archive.path()];
+    let told = world.succeed(prune.into_iter().chain(["-o", "json"])).await;
+    assert!(told.contains("\"archived_rows\": 31"), "{told}");
+    assert_eq!(world.number(ROWS).await, 0);
+    let read = read_archive(archive.path(), &before);
+    assert_eq!(read["missing"], serde_json::json!([]), "{read}");
+    assert_eq!(read["lines"], 31, "{read}");
+    // A second run has nothing to archive, and writes no file.
+    world.succeed(prune).await;
+    assert_eq!(read_archive(archive.path(), &before)["files"], read["files"]);
+}
+
+/// The size of all partitions, and the number of rows.
+async fn size(world: &InboxDatabase) -> (i64, i64) {
+    let bytes =
+        "SELECT sum(pg_total_relation_size(relid))::bigint FROM pg_partition_tree('app_outbox')";
+    (world.number(bytes).await, world.number(ROWS).await)
+}
+
+#[tokio::test]
+async fn under_constant_load_sizes_stay_flat_and_every_deleted_row_is_archived() {
+    let Some(world) = InboxDatabase::create_empty().await else { return };
+    let archive = Directory::create(&world);
+    init_with_tiny_partitions(&world).await;
+    world.set_up_consumer().await;
+    let options = ["--prune-older-than", "2s", "--prune-interval", "1s", "--prune-archive"];
+    let relay = world.start_relay(options.into_iter().chain([archive.path()])).await;
+    let mut consumer = world.start_consumer([]).await;
+    let producer = Producer::start(world.url(), Duration::from_millis(10));
+    let dropped = async |count: u64| {
+        wait_until(DEADLINE, &format!("{count} partitions to be dropped"), async || {
+            let metrics = relay.wait_for_http(DEADLINE, "/metrics", 200).await;
+            let name = "walrelay_partitions_dropped_total ";
+            let value = metrics.lines().find_map(|line| line.strip_prefix(name))?;
+            (value.trim().parse::<f64>().ok()? >= count as f64).then_some(())
+        })
+        .await;
+    };
+    dropped(3).await;
+    let early = size(&world).await;
+    dropped(9).await;
+    let late = size(&world).await;
+    assert!(late.0 < 2 * early.0 && late.1 < 2 * early.1, "{early:?} became {late:?}");
+
+    let inserted = u64::from(producer.stop().await);
+    world.pubsub.wait_stored(DEADLINE, inserted).await;
+    world.wait_applied(i64::try_from(inserted).expect("few rows")).await;
+    let mut relay = relay;
+    assert_eq!(relay.terminate(DEADLINE).await, Some(0));
+    assert_eq!(consumer.terminate(DEADLINE).await, Some(0));
+    let stored = world.pubsub.stored();
+    assert_eq!(stored.len() as u64, inserted, "a row was published twice");
+    let left = ids(&world, "SELECT id::text FROM app_outbox").await;
+    let deleted: HashSet<String> =
+        stored.into_iter().map(|row| row.event_id).filter(|id| !left.contains(id)).collect();
+    assert!(deleted.len() > 300, "{} rows were deleted", deleted.len());
+    let read = read_archive(archive.path(), &deleted);
+    assert_eq!(read["missing"], serde_json::json!([]), "{} deleted, {read}", deleted.len());
+    let in_default = world.number("SELECT count(*) FROM app_outbox_default").await;
+    assert_eq!(in_default, 0, "partitions were created too late");
+}
