@@ -45,7 +45,7 @@ async fn insert(world: &InboxDatabase, rows: u32, occurred_at: &str) {
     world
         .execute(&format!(
             "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload, occurred_at)
-             SELECT 'video', 'v-1', 'made', n, '{{}}', {occurred_at} FROM generate_series(1, {rows}) AS n"
+             SELECT 'video', 'by-hand', 'made', n, '{{}}', {occurred_at} FROM generate_series(1, {rows}) AS n"
         ))
         .await;
 }
