@@ -38,6 +38,7 @@ impl Drop for Directory {
 
 /// Reads the archive with Python, and compares it with ids. `WALRELAY_TEST_PYTHON` selects the
 /// Python.
+#[expect(clippy::disallowed_methods, reason = "a test is configured by its environment")]
 fn read_archive(directory: &str, ids: &HashSet<String>) -> Value {
     let python = std::env::var("WALRELAY_TEST_PYTHON").unwrap_or("python3".to_owned());
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("e2e/read_archive.py");

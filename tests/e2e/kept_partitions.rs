@@ -141,10 +141,10 @@ async fn a_partition_whose_lock_is_not_granted_keeps_its_rows_and_is_dropped_lat
     assert_eq!(world.number(ROWS).await, 25, "rows of the partition were deleted singly");
     reader.run("COMMIT").await;
     // The partition that is empty goes too: its range has ended.
-    let told = world.succeed(prune).await;
+    let freed = world.succeed(prune).await;
     assert!(
-        told.contains("partition outbox_2019") && told.contains("partition outbox_2020"),
-        "{told}"
+        freed.contains("partition outbox_2019") && freed.contains("partition outbox_2020"),
+        "{freed}"
     );
     assert_eq!(world.number(ROWS).await, 5);
 }
@@ -240,7 +240,7 @@ async fn convert(world: &InboxDatabase) {
     world.wait_slot_free(DEADLINE).await;
     world.execute(swap).await;
     let before = producer.rows_count();
-    let mut relay = world.start_relay([]).await;
+    let mut restarted = world.start_relay([]).await;
     wait_until(DEADLINE, "more rows", async || {
         (producer.rows_count() > before + 200).then_some(())
     })
@@ -253,7 +253,7 @@ async fn convert(world: &InboxDatabase) {
     let kind = "SELECT count(*) FROM pg_class WHERE oid = 'app_outbox'::regclass AND relkind = 'p'";
     assert_eq!(world.number(kind).await, 1);
     assert_eq!(world.number("SELECT count(*) FROM app_outbox_default").await, 0);
-    assert_eq!(relay.terminate(DEADLINE).await, Some(0));
+    assert_eq!(restarted.terminate(DEADLINE).await, Some(0));
     Workload::of_rows(1).insert(world.client()).await.expect("a row");
     let checked = world.run(["check"]).await;
     assert!(!checked.text.contains("partitions-missing"), "{}", checked.text);

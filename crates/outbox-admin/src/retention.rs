@@ -14,9 +14,9 @@ use walrelay_pg_client::{ConnectConfig, QualifiedName, SqlClient, TableAccess, c
 use walrelay_relay::observe::health::{Health, Phase};
 use walrelay_relay::observe::retention_metrics::RetentionMetrics;
 
-use walrelay_outbox_replay::AdminError;
 use crate::partitions::{add_partitions, is_partitioned, read_partition_state};
 use crate::protocols::{Archive, ProtocolError, PruneOrder, prune_step};
+use walrelay_outbox_replay::AdminError;
 
 /// The interval at which the task checks whether the relay has started to stream.
 const PHASE_CHECK: Duration = Duration::from_millis(250);

@@ -255,11 +255,7 @@ impl ConfigBuilder<'_> {
 }
 
 fn retention(options: &RetentionOptions, archive: Option<Archive>) -> Retention {
-    Retention {
-        older_than: options.prune_older_than.0,
-        every: options.prune_interval,
-        archive,
-    }
+    Retention { older_than: options.prune_older_than.0, every: options.prune_interval, archive }
 }
 
 fn emulator(options: EmulatorOptions) -> EmulatorConfig {

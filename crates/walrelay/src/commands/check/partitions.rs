@@ -1,8 +1,9 @@
 //! Findings about the partitions of a partitioned outbox.
 
 use walrelay_errors::{Chain, Code};
+use walrelay_outbox_admin::Finding;
 use walrelay_outbox_admin::partitions::{PartitionState, is_partitioned, read_partition_state};
-use walrelay_outbox_admin::{AdminError, Finding};
+use walrelay_outbox_replay::AdminError;
 use walrelay_pg_client::{QualifiedName, ServerErrorKind, SqlClient};
 
 /// Returns a finding for each partitioned table. Other findings report a table that cannot be read.
@@ -65,15 +66,18 @@ mod tests {
 
     use super::*;
 
-    fn codes(default_rows: i64, is_ahead: bool) -> Vec<Option<Code>> {
-        let state = PartitionState {
+    fn state(default_rows: i64) -> PartitionState {
+        PartitionState {
             span: Some("1 day".to_owned()),
             partitions: 4,
             ready_until: Some("2026-11-29 00:00:00+00".to_owned()),
             ready_until_seconds: Some(1.0),
-            is_ahead,
+            is_ahead: true,
             default_rows,
-        };
+        }
+    }
+
+    fn codes(state: PartitionState) -> Vec<Option<Code>> {
         let code = |finding: Finding| match finding.result {
             CheckResult::Warning(code) => Some(code),
             CheckResult::Passed(_) | CheckResult::Error(_) => None,
@@ -83,11 +87,12 @@ mod tests {
 
     #[test]
     fn missing_partitions_and_rows_in_the_default_partition_are_warnings() {
-        assert_eq!(codes(0, true), [None]);
-        assert_eq!(codes(2, true), [Some(Code::DefaultPartitionUsed)]);
-        assert_eq!(codes(0, false), [Some(Code::PartitionsMissing)]);
+        let behind = |default_rows| PartitionState { is_ahead: false, ..state(default_rows) };
+        assert_eq!(codes(state(0)), [None]);
+        assert_eq!(codes(state(2)), [Some(Code::DefaultPartitionUsed)]);
+        assert_eq!(codes(behind(0)), [Some(Code::PartitionsMissing)]);
         assert_eq!(
-            codes(1, false),
+            codes(behind(1)),
             [Some(Code::DefaultPartitionUsed), Some(Code::PartitionsMissing)]
         );
     }
