@@ -16,6 +16,7 @@ mod consumers_results;
 mod description;
 mod drain;
 mod extent;
+mod fault_kind;
 mod faults;
 mod live;
 mod producer;
@@ -37,7 +38,8 @@ use crate::{suite, terminal};
 use self::consumers::ConsumersOptions;
 use self::description::{Peer, Variant};
 use self::extent::{Extent, REPLY_MILLIS};
-use self::faults::{FaultKind, FaultRun};
+use self::fault_kind::FaultKind;
+use self::faults::FaultRun;
 use self::results::{Measured, PeersResults, Skipped};
 
 /// Which peers to compare, and where their parts are.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use crate::failure::Failure;
-use crate::peers::faults::FaultKind;
+use crate::peers::fault_kind::FaultKind;
 
 /// The file in a peer's folder.
 const FILE: &str = "peer.toml";

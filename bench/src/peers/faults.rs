@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -12,6 +12,7 @@ use crate::failure::Failure;
 use crate::peers::check::{self, Verdict};
 use crate::peers::description::{Peer, Variant};
 use crate::peers::extent::{Extent, REPLY_MILLIS};
+use crate::peers::fault_kind::{FaultKind, KILL_INTERVAL};
 use crate::peers::producer::{Stream, key_name, produce};
 use crate::peers::supervisor::{POLL_INTERVAL, Supervisor, arrivals, wait_quiet};
 use crate::peers::workplace::Workplace;
@@ -19,9 +20,6 @@ use crate::sink::Keeping;
 
 const ROWS_PER_SECOND: u32 = 500;
 const KEYS: u64 = 50;
-
-/// The time from one kill to the next. A peer on a JVM needs most of it to start.
-const KILL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The size of the poison row's payload. Pub/Sub refuses messages over 10,000,000 bytes.
 const POISON_BYTES: i32 = 10_500_000;
@@ -31,46 +29,6 @@ const REFUSED_KEY: &str = "order-7";
 
 /// A row number that no other row has.
 const POISON_ROW: i64 = 1_000_000_000;
-
-/// A fault.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum FaultKind {
-    Kills,
-    KeyUnavailable,
-    PoisonRow,
-    PubsubAway,
-    PostgresRestart,
-}
-
-impl FaultKind {
-    pub(crate) const ALL: [Self; 5] = [
-        Self::Kills,
-        Self::KeyUnavailable,
-        Self::PoisonRow,
-        Self::PubsubAway,
-        Self::PostgresRestart,
-    ];
-
-    /// How long the load runs. A tenth of it passes before the fault.
-    fn load_seconds(self, extent: Extent) -> u32 {
-        if self != Self::Kills {
-            return extent.fault_seconds;
-        }
-        let kills = KILL_INTERVAL * extent.kills;
-        u32::try_from(kills.as_secs()).unwrap_or(u32::MAX) * 10 / 8
-    }
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Kills => "kills under load, one each 5 s",
-            Self::KeyUnavailable => "one key refused with UNAVAILABLE",
-            Self::PoisonRow => "a row of 10.5 MB",
-            Self::PubsubAway => "Pub/Sub refuses everything with UNAVAILABLE",
-            Self::PostgresRestart => "Postgres restarts",
-        }
-    }
-}
 
 /// The result of one fault.
 #[derive(Debug, Clone, Serialize)]

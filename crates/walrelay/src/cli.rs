@@ -302,7 +302,7 @@ pub enum CommandArgs {
 }
 
 impl CommandArgs {
-    /// Tells whether the command runs until it is stopped, so that its log goes to a collector.
+    /// Returns whether the command runs until it is stopped, so that its log goes to a collector.
     pub(crate) const fn is_service(&self) -> bool {
         matches!(
             self,

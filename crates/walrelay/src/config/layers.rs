@@ -140,7 +140,7 @@ fn effective_value(argument: &Arg, matches: &ArgMatches, origin: Origin) -> Effe
     }
 }
 
-/// Tells whether the innermost command has `--output json`.
+/// Returns whether the innermost command has `--output json`.
 fn has_json_output(matches: &ArgMatches) -> bool {
     match matches.subcommand() {
         Some((_, below)) => has_json_output(below),
