@@ -37,7 +37,7 @@ pub use command::{
 };
 pub use commands::consumer_commands::{
     ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, InboxConfig, InboxEdit, KeyReset,
-    NewSubscription, OutboxRowsConfig, Rebuild, RebuildIntoConfig, RebuildKeysConfig, Source,
+    NewSubscription, Rebuild, RebuildIntoConfig, Source,
 };
 pub use commands::event_actions::{EventAction, EventList, EventSelection, SelectedEvents};
 pub use commands::replay_orders::{
@@ -50,5 +50,5 @@ pub use layers::{CommandLine, EffectiveValue, Refusal};
 pub use problem::Problem;
 
 pub use crate::options::choices::{
-    ChangeMode, ChangeOptions, Consent, LogFormat, OnSlotLost, OutputFormat, Shell,
+    ChangeMode, ChangeOptions, LogFormat, OnSlotLost, OutputFormat, Shell,
 };
