@@ -25,6 +25,7 @@ build: ## The release binary: target/release/walrelay
 
 test: ## Every test, on every Postgres version that can be had
 	@scripts/install-servers.sh
+	@scripts/install-clients.sh
 	@scripts/test.sh $(ARGS)
 
 lint: ## Formatting, clippy with warnings denied, the rules of tests/tidy for code and pages
@@ -46,9 +47,10 @@ bench: ## Throughput, latency, memory; tables, and JSON in bench/results/; quick
 	cargo build --release -p walrelay -p walrelay-bench --bins
 	$${CARGO_TARGET_DIR:-target}/release/walrelay-bench --size $(if $(QUICK),quick,full) $(ARGS)
 
-bench-peers: ## The relay beside Debezium Server and Watermill; quick: make bench-peers QUICK=1
+bench-peers: ## Beside Debezium, Watermill and Google's subscribers; quick: make bench-peers QUICK=1
 	@scripts/install-servers.sh --demo-only
 	@scripts/install-peers.sh
+	@scripts/install-clients.sh --consumers
 	cargo build --release -p walrelay -p walrelay-bench --bins
 	$${CARGO_TARGET_DIR:-target}/release/walrelay-bench peers --size $(if $(QUICK),quick,full) $(ARGS)
 

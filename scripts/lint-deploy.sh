@@ -99,7 +99,7 @@ rules_of_the_chart_are_valid() {
 
 # Prometheus checks queries only as rules, so each query of a dashboard becomes a recording rule.
 dashboards_have_valid_queries() {
-  python3 scripts/dashboard-rules.py deploy/grafana/*.json >"$work/dashboards.yaml" &&
+  python3 scripts/dashboard-rules.py deploy/grafana/*.json deploy/google-cloud/dashboard.json >"$work/dashboards.yaml" &&
     promtool check rules "$work/dashboards.yaml"
 }
 

@@ -26,7 +26,7 @@ THRESHOLD = {"green": "#37872d", "yellow": "#cc8a00", "red": "#c4162a"}
 def ask(server, query, seconds):
     """Returns the series of a range query: labels, and points of time and value."""
     end = math.floor(time.time() / STEP_SECONDS) * STEP_SECONDS
-    query = query.replace("$__rate_interval", "30s").replace("$job", ".*")
+    query = query.replace("$__rate_interval", "30s").replace("$job", ".*").replace("$consumer", ".*")
     asked = urllib.parse.urlencode({"query": query, "start": end - seconds, "end": end, "step": STEP_SECONDS})
     with urllib.request.urlopen(f"{server}/api/v1/query_range?{asked}") as answer:
         result = json.load(answer)["data"]["result"]

@@ -128,12 +128,7 @@ async fn round(
     consume: ConsumeWorkload,
 ) -> Result<Measured, Failure> {
     let events = consume.rows.count;
-    let slot = database.copy_slot().await?;
-    let keeping = SinkOptions { keeping: Keeping::Subscription, ..SinkOptions::default() };
-    let mut sink = Sink::start(keeping).await?;
-    let relay = start_relay(server.relay(), database, &slot, &sink, &[])?;
-    wait_stored(&mut sink, std::slice::from_ref(&relay), events).await?;
-    relay.terminate().await?;
+    let sink = fill(server, database, events).await?;
     set_up(server, database, consume.poison_every, &sink).await?;
     // The checkpoint writes the loaded data now, so that this work does not fall into the measured
     // time.
@@ -160,6 +155,21 @@ async fn round(
     }
     drop(proxy);
     Ok(Measured::new(events, elapsed, usage))
+}
+
+/// Starts a sink with a subscription. The relay publishes the loaded rows into it.
+pub(crate) async fn fill(
+    server: &Server,
+    database: &mut Database,
+    events: u32,
+) -> Result<Sink, Failure> {
+    let slot = database.copy_slot().await?;
+    let keeping = SinkOptions { keeping: Keeping::Subscription, ..SinkOptions::default() };
+    let mut sink = Sink::start(keeping).await?;
+    let relay = start_relay(server.relay(), database, &slot, &sink, &[])?;
+    wait_stored(&mut sink, std::slice::from_ref(&relay), events).await?;
+    relay.terminate().await?;
+    Ok(sink)
 }
 
 /// Creates the consumer with a handler that fails on one event in `poison_every`. With 0 the
@@ -201,7 +211,7 @@ pub(crate) fn start_consumer(
 fn start_official(url: &str, sink: &Sink, events: u32) -> Result<Process, Failure> {
     let mut command = clean_command(std::env::current_exe()?);
     command.args(["subscribe", "--url", url, "--sink", &sink.address()]);
-    command.args(["--events", &events.to_string()]);
+    command.args(["--events", &events.to_string(), "--deduplicate"]);
     Process::start("the subscriber", command, Output::Log)
 }
 
@@ -256,9 +266,12 @@ pub(crate) struct SubscribeOptions {
     /// Where the sink is.
     #[arg(long)]
     sink: String,
-    /// Events to apply.
+    /// Events to apply [default: no end].
     #[arg(long)]
-    events: u32,
+    events: Option<u32>,
+    /// Apply an event only if its id is not in a table yet.
+    #[arg(long)]
+    deduplicate: bool,
 }
 
 /// Applies each message in its own transaction, and the messages of a key one after the other.
@@ -280,7 +293,7 @@ async fn subscribe(options: &SubscribeOptions) -> Result<(), Failure> {
     for _ in 0..WORKERS {
         let (queue, receiver) = mpsc::channel(1_000);
         queues.push(queue);
-        workers.spawn(work(options.url.clone(), receiver, Arc::clone(&applied)));
+        workers.spawn(work(options.clone(), receiver, Arc::clone(&applied)));
     }
     let subscriber = Subscriber::builder()
         .with_endpoint(format!("http://{}", options.sink))
@@ -289,7 +302,8 @@ async fn subscribe(options: &SubscribeOptions) -> Result<(), Failure> {
         .await?;
     let mut stream = subscriber.subscribe(SUBSCRIPTION).build();
     let hash = BuildHasherDefault::<DefaultHasher>::default();
-    while applied.load(Ordering::Relaxed) < options.events {
+    let events = options.events.unwrap_or(u32::MAX);
+    while applied.load(Ordering::Relaxed) < events {
         let Some(received) = stream.next().await else { break };
         let (message, handler) = received?;
         let number = hash.hash_one(&message.ordering_key) % u64::try_from(WORKERS)?;
@@ -311,11 +325,11 @@ const APPLY: &str = "
      SET version = excluded.version, events = s.events + 1, text = excluded.text";
 
 async fn work(
-    url: String,
+    options: SubscribeOptions,
     mut queue: mpsc::Receiver<(Message, Handler)>,
     applied: Arc<AtomicU32>,
 ) -> Result<(), Failure> {
-    let mut client = TestClient::try_connect(&url).await?;
+    let mut client = TestClient::try_connect(&options.url).await?;
     let (seen, apply) = (client.prepare(SEEN).await?, client.prepare(APPLY).await?);
     while let Some((message, handler)) = queue.recv().await {
         let attributes: BTreeMap<&str, &str> = message
@@ -327,7 +341,9 @@ async fn work(
         let version: i64 = of("version").parse()?;
         let payload: serde_json::Value = serde_json::from_slice(&message.data)?;
         let transaction = client.transaction().await?;
-        if transaction.execute(&seen, &[&of("event_id")]).await? == 1 {
+        let is_new =
+            !options.deduplicate || transaction.execute(&seen, &[&of("event_id")]).await? == 1;
+        if is_new {
             let text = payload["text"].as_str();
             transaction.execute(&apply, &[&of("aggregate_id"), &version, &text]).await?;
         }

@@ -93,9 +93,10 @@ struct Histogram(Vec<(f64, f64)>);
 impl Histogram {
     /// Parses the histogram from the text of `/metrics`.
     fn of(text: &str) -> Result<Self, Failure> {
-        let prefix = format!("{HISTOGRAM}_bucket{{le=\"");
+        let prefix = format!("{HISTOGRAM}_bucket{{");
         let mut buckets = Vec::new();
         for line in text.lines().filter_map(|line| line.strip_prefix(&prefix)) {
+            let (_, line) = line.split_once("le=\"").ok_or("a bucket without a bound")?;
             let (bound, count) = line.split_once("\"} ").ok_or("a bucket without a count")?;
             let bound = if bound == "+Inf" { f64::INFINITY } else { bound.parse()? };
             buckets.push((bound, count.parse()?));
@@ -131,8 +132,9 @@ mod tests {
     #[test]
     fn quantiles_are_read_from_the_buckets() {
         let text = format!(
-            "{HISTOGRAM}_sum 1\n{HISTOGRAM}_bucket{{le=\"0.0025\"}} 50\n{HISTOGRAM}_bucket{{le=\"0.005\"}} 90\n\
-             {HISTOGRAM}_bucket{{le=\"+Inf\"}} 100\n"
+            "{HISTOGRAM}_sum 1\n{HISTOGRAM}_bucket{{consumer=\"c\",le=\"0.0025\"}} 50\n\
+             {HISTOGRAM}_bucket{{consumer=\"c\",le=\"0.005\"}} 90\n\
+             {HISTOGRAM}_bucket{{consumer=\"c\",le=\"+Inf\"}} 100\n"
         );
         let histogram = Histogram::of(&text).expect("a histogram");
         assert_eq!(histogram.count(), 100.0);

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use tokio::time::sleep;
 use tokio_postgres::Client;
 use walrelay_private_postgres::{Installation, PrivatePostgres, installations_in};
 use walrelay_testkit::postgres::TestClient;
@@ -131,9 +132,18 @@ impl Server {
 
     /// Removes a workload's database and its slots.
     pub(crate) async fn remove(&self, database: Database) -> Result<(), Failure> {
-        let slots = "SELECT pg_drop_replication_slot(slot_name)
+        // A killed reader holds its slot until the server notices that it is gone.
+        let slots = "SELECT pg_terminate_backend(active_pid)
+                       FROM pg_replication_slots WHERE database = current_database();
+                     SELECT pg_drop_replication_slot(slot_name)
                        FROM pg_replication_slots WHERE database = current_database()";
-        database.client.batch_execute(slots).await?;
+        let until = Instant::now() + SLOT_RELEASE_LIMIT;
+        while let Err(error) = database.client.batch_execute(slots).await {
+            if Instant::now() > until {
+                return Err(error.into());
+            }
+            sleep(SLOT_RELEASE_POLL).await;
+        }
         let name = database.name.clone();
         drop(database);
         let administrator = TestClient::try_connect(&self.postgres.url("postgres")).await?;
@@ -154,6 +164,10 @@ fn comparable() -> Result<Installation, Failure> {
         None => Ok(Installation::newest(&extra)?),
     }
 }
+
+/// How long the server may need to release the slot of a reader that was killed.
+const SLOT_RELEASE_LIMIT: Duration = Duration::from_secs(20);
+const SLOT_RELEASE_POLL: Duration = Duration::from_millis(50);
 
 /// One workload's database.
 #[derive(Debug)]

@@ -145,7 +145,8 @@ pub(crate) async fn by(
         relay.terminate().await?;
     }
     // The counts are read again after the relays ended, because a duplicate may be stored last.
-    let Counts { publish_requests, messages_stored, in_flight_per_key_max } = sink.counts().await?;
+    let Counts { publish_requests, messages_stored, in_flight_per_key_max, .. } =
+        sink.counts().await?;
     if in_flight_per_key_max > 1 {
         return Err(format!("{in_flight_per_key_max} requests of one key were out at once").into());
     }

@@ -50,6 +50,41 @@ pub(crate) fn load() -> f64 {
     text.split(' ').next().and_then(|first| first.parse().ok()).unwrap_or(f64::NAN)
 }
 
+/// The processor time used since the machine started, in clock ticks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct ProcessorTicks {
+    busy: u64,
+    idle: u64,
+    /// Used by this process and by the processes that it has started and waited for.
+    own: u64,
+}
+
+impl ProcessorTicks {
+    pub(crate) fn now() -> Option<Self> {
+        let machine = fs::read_to_string("/proc/stat").ok()?;
+        Self::parse(&machine, &fs::read_to_string("/proc/self/stat").ok()?)
+    }
+
+    fn parse(machine: &str, process: &str) -> Option<Self> {
+        let numbers = machine.lines().next()?.strip_prefix("cpu ")?.split_whitespace();
+        let all: Vec<u64> = numbers.map_while(|number| number.parse().ok()).collect();
+        let [user, nice, system, idle, waiting, ..] = all[..] else { return None };
+        // After the program's name in parentheses: utime, stime, cutime and cstime.
+        let fields = process.rsplit_once(") ")?.1.split(' ').skip(11).take(4);
+        let own = fields.map_while(|field| field.parse::<u64>().ok()).sum();
+        Some(Self { busy: user + nice + system, idle: idle + waiting, own })
+    }
+
+    /// Returns the share of the machine that other programs used since `earlier`, from 0 to 1.
+    pub(crate) fn foreign_share(self, earlier: Self) -> f64 {
+        let busy = self.busy.saturating_sub(earlier.busy);
+        let all = busy + self.idle.saturating_sub(earlier.idle);
+        let foreign = busy.saturating_sub(self.own.saturating_sub(earlier.own));
+        let number = |ticks: u64| f64::from(u32::try_from(ticks).unwrap_or(u32::MAX));
+        number(foreign) / number(all).max(1.0)
+    }
+}
+
 fn unknown() -> String {
     "unknown".to_owned()
 }
@@ -69,4 +104,19 @@ fn output(program: &str, arguments: &[&str]) -> Option<String> {
     let output = Command::new(program).args(arguments).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
     output.status.success().then(|| text.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_share_of_other_programs_excludes_own_and_ended_child_processes() {
+        let own = |ticks| format!("7 (a ) b) S 1 7 7 0 -1 4194560 1 0 0 0 {ticks} 10 20 30 20 0 1");
+        let earlier = ProcessorTicks::parse("cpu  100 0 100 800 0 5\ncpu0 1", &own(40)).unwrap();
+        let later = ProcessorTicks::parse("cpu  200 50 150 1000 0 5\n", &own(140)).unwrap();
+        assert_eq!(later.own - earlier.own, 100);
+        assert_eq!(later.foreign_share(earlier), 0.25);
+        assert_eq!(ProcessorTicks::parse("cpu", &own(1)), None);
+    }
 }

@@ -6,6 +6,13 @@
 
 mod chart;
 mod check;
+mod consumers;
+mod consumers_drain;
+mod consumers_extent;
+mod consumers_faults;
+mod consumers_place;
+mod consumers_report;
+mod consumers_results;
 mod description;
 mod drain;
 mod extent;
@@ -23,10 +30,11 @@ use clap::Args;
 
 use crate::database::{CommitDurability, Server};
 use crate::failure::Failure;
-use crate::machine::{self, Machine};
+use crate::machine::{Machine, ProcessorTicks};
 use crate::size::Size;
 use crate::{suite, terminal};
 
+use self::consumers::ConsumersOptions;
 use self::description::{Peer, Variant};
 use self::extent::{Extent, REPLY_MILLIS};
 use self::faults::{FaultKind, FaultRun};
@@ -38,7 +46,8 @@ pub(crate) struct PeersOptions {
     /// How much is measured.
     #[arg(long, value_enum, default_value = "full")]
     size: Size,
-    /// Only peers whose folder name contains this; may be given several times.
+    /// Only peers whose folder name contains this; may be given several times. Consumers are named
+    /// consumer-FOLDER.
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
     /// The relay's binary [default: walrelay beside this program].
@@ -53,6 +62,8 @@ pub(crate) struct PeersOptions {
     /// The folder that the JSON file, the tables and the charts are written to.
     #[arg(long, value_name = "DIRECTORY", default_value = "bench/results/peers")]
     results: PathBuf,
+    #[command(flatten)]
+    consumers: ConsumersOptions,
     /// Says in the result what else kept the machine busy.
     #[arg(long, value_name = "TEXT")]
     note: Option<String>,
@@ -65,21 +76,24 @@ pub(crate) fn execute(options: &PeersOptions) -> Result<(), Failure> {
         None => suite::default_binary()?,
     };
     let extent = Extent::of(options.size);
+    let ticks = ProcessorTicks::now();
     let server = Server::start(relay.clone(), CommitDurability::Cached)?;
     let mut results = PeersResults {
         machine: Machine::here(&server),
         size: options.size,
         note: options.note.clone(),
-        load_before: machine::load(),
+        foreign_share: 0.0,
         reply_millis: REPLY_MILLIS,
         measured: Vec::new(),
         skipped: Vec::new(),
+        consumers: Vec::new(),
     };
     drop(server);
+    let is_wanted = |folder: &str| {
+        options.only.is_empty() || options.only.iter().any(|text| folder.contains(text))
+    };
     for peer in description::read_all(&options.peers, &options.installed, &relay)? {
-        let is_wanted =
-            options.only.is_empty() || options.only.iter().any(|text| peer.folder.contains(text));
-        if !is_wanted {
+        if !is_wanted(&peer.folder) {
             continue;
         }
         if let Some(reason) = peer.missing() {
@@ -90,6 +104,10 @@ pub(crate) fn execute(options: &PeersOptions) -> Result<(), Failure> {
             results.measured.push(measure(&relay, &peer, variant, extent)?);
         }
     }
+    let is_wanted_consumer = |folder: &str| is_wanted(&format!("consumer-{folder}"));
+    consumers::measure_all(&options.consumers, &relay, &mut results, is_wanted_consumer)?;
+    let share = ticks.zip(ProcessorTicks::now()).map(|(earlier, now)| now.foreign_share(earlier));
+    results.foreign_share = share.unwrap_or(f64::NAN);
     report::write(&results, &options.results)?;
     terminal::say(&report::markdown(&results));
     Ok(())

@@ -93,6 +93,9 @@ pub(crate) struct Counts {
     pub(crate) publish_requests: u64,
     pub(crate) messages_stored: u64,
     pub(crate) in_flight_per_key_max: u64,
+    pub(crate) messages_delivered: u64,
+    /// The memory of all messages. 0 once every message is acknowledged.
+    pub(crate) stored_bytes: u64,
 }
 
 /// One kept message.

@@ -79,6 +79,8 @@ fn the_comparison_measures_the_relay_and_lists_missing_peers_with_the_reason() {
         .arg(relay)
         .arg("--peers")
         .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/peers"))
+        .args(["--clients", "/nonexistent", "--consumers"])
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/consumers"))
         .arg("--results")
         .arg(&results)
         .output()
@@ -100,5 +102,19 @@ fn the_comparison_measures_the_relay_and_lists_missing_peers_with_the_reason() {
         assert_eq!(fault["verdict"]["lost"], 0, "{fault}");
         assert_eq!(fault["verdict"]["out_of_order"], 0, "{fault}");
     }
+    let consumers = json["consumers"].as_array().unwrap();
+    let names: Vec<&str> = consumers.iter().map(|it| it["consumer"].as_str().unwrap()).collect();
+    let rust = "Google's Rust subscriber 1";
+    assert_eq!(names, ["walrelay consumer run", rust, rust]);
+    for consumer in consumers {
+        assert_eq!(consumer["failed"], serde_json::json!([]), "{errors}");
+        assert_eq!(consumer["drains"].as_array().unwrap().len(), 2);
+        let fault = &consumer["faults"][0];
+        assert!(fault["redelivered"].as_u64().unwrap() > 0, "{fault}");
+        assert_eq!(fault["lost"], 0, "{fault}");
+        let deduplicates = consumer["variant"] != "one transaction per message";
+        assert_eq!(fault["applied_twice"] == 0, deduplicates, "{consumer}");
+    }
+    assert!(tables.contains("Google's Go subscriber 2.9: /nonexistent"), "{tables}");
     assert!(tables.contains("Debezium Server 3.0.8: /nonexistent"), "{tables}");
 }

@@ -1,7 +1,7 @@
 # Checked with `terraform fmt` only. See versions.tf.
 #
-# Alerts from Google's own metrics and from log messages, so they work without a scrape of /metrics. With managed
-# Prometheus, use deploy/prometheus/*.rules.yaml in addition.
+# Alerts from log messages and from the number of instances, so they work without a scrape of /metrics. Those on the
+# metrics of Pub/Sub and of walrelay are in monitoring.tf.
 
 resource "google_logging_metric" "errors" {
   project     = var.project
@@ -77,37 +77,6 @@ resource "google_monitoring_alert_policy" "relay_absent" {
 
   documentation {
     content   = "WAL accumulates while no relay runs. ${var.runbook_base_url}/walrelay-not-streaming.html"
-    mime_type = "text/markdown"
-  }
-}
-
-# A consumer that does not run reports nothing, so the age of the oldest message is measured by Pub/Sub.
-resource "google_monitoring_alert_policy" "consumer_behind" {
-  for_each = var.consumers
-
-  project               = var.project
-  display_name          = "${var.name}: consumer ${each.key} is behind"
-  combiner              = "OR"
-  notification_channels = var.notification_channels
-
-  conditions {
-    display_name = "oldest unacknowledged message over five minutes"
-
-    condition_threshold {
-      filter          = "resource.type=\"pubsub_subscription\" AND resource.labels.subscription_id=\"${each.key}\" AND metric.type=\"pubsub.googleapis.com/subscription/oldest_unacked_message_age\""
-      comparison      = "COMPARISON_GT"
-      threshold_value = 300
-      duration        = "300s"
-
-      aggregations {
-        alignment_period   = "60s"
-        per_series_aligner = "ALIGN_MAX"
-      }
-    }
-  }
-
-  documentation {
-    content   = "${var.runbook_base_url}/walrelay-inbox-not-consuming.html"
     mime_type = "text/markdown"
   }
 }

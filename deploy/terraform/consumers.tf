@@ -31,6 +31,7 @@ resource "google_pubsub_subscription" "consumer" {
   enable_message_ordering    = true
   ack_deadline_seconds       = 60
   message_retention_duration = "604800s"
+  retain_acked_messages      = true
 
   expiration_policy {
     ttl = ""

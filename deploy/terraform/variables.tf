@@ -73,3 +73,9 @@ variable "runbook_base_url" {
   type        = string
   default     = ""
 }
+
+variable "managed_prometheus" {
+  description = "Whether Managed Prometheus scrapes /metrics. The alert policies on the metrics of walrelay need it."
+  type        = bool
+  default     = false
+}

@@ -41,6 +41,8 @@ BEGIN
     commit_lsn      pg_lsn,               -- the position; null: not published by walrelay
     tx_index        int,
     arrival         bigint      GENERATED ALWAYS AS IDENTITY, -- held rows drain by position, then by this
+    message_id      text,                 -- Pub/Sub's id of the message that brought the event ...
+    publish_time    timestamptz,          -- ... and when Pub/Sub stored it; null: applied from the outbox
     occurred_at     timestamptz,          -- from the attribute; the clock of `audit`
     status          text        NOT NULL CHECK (status IN ('done', 'late', 'retrying', 'dead', 'discarded')),
     attempts        int         NOT NULL DEFAULT 1,

@@ -240,9 +240,10 @@ BEGIN
     ), recorded AS (
       INSERT INTO public.app_inbox AS i (
           consumer, generation, event_id, ordering_key, event_type, version, commit_lsn, tx_index,
-          occurred_at, status, attempts, error_code, message, done_at)
+          message_id, publish_time, occurred_at, status, attempts, error_code, message, done_at)
         SELECT consumer, generation, j.event_id, j.ordering_key, j.event_type, j.version, j.commit_lsn,
-               j.tx_index, j.occurred_at, j.status,
+               j.tx_index, CASE WHEN j.publish_time IS NOT NULL THEN j.message_id END, j.publish_time,
+               j.occurred_at, j.status,
                CASE WHEN j.status IN ('retrying', 'discarded') THEN 0 ELSE 1 END,
                CASE WHEN j.status = 'discarded' THEN 'BEHIND_POSITION' END,
                CASE WHEN j.status = 'retrying' THEN public.app_inbox_encode(messages[j.ordinality]) END,
@@ -362,9 +363,10 @@ BEGIN
       ), stored AS (
         INSERT INTO public.app_inbox AS i (
             consumer, generation, event_id, ordering_key, event_type, version, commit_lsn, tx_index,
-            occurred_at, status, attempts, error_code, last_error, message)
+            message_id, publish_time, occurred_at, status, attempts, error_code, last_error, message)
           SELECT consumer, generation, c.stored_id, c.ordering_key, c.event_type, c.version, c.commit_lsn,
-                 c.tx_index, c.occurred_at, 'dead', 0, 'ID_COLLISION',
+                 c.tx_index, CASE WHEN c.publish_time IS NOT NULL THEN c.message_id END, c.publish_time,
+                 c.occurred_at, 'dead', 0, 'ID_COLLISION',
                  'another event has this id already: compare ordering key and version',
                  public.app_inbox_encode(messages[c.ordinality])
             FROM collided AS c

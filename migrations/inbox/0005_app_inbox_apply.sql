@@ -137,10 +137,12 @@ BEGIN
   -- Call the function in the order of ordering keys if a transaction accepts several events.
   -- Otherwise two such transactions deadlock.
   --
-  -- A different event with an existing id is recorded as dead, and the result is false.
+  -- A different event with an existing id is recorded as dead, and the result is false. The
+  -- message id is kept with the publish time, for `walrelay trace`.
   CREATE FUNCTION public.app_inbox_accept(
     consumer text, event_id text, ordering_key text, version bigint, commit_lsn pg_lsn, tx_index int,
-    event_type text DEFAULT NULL, occurred_at timestamptz DEFAULT NULL)
+    event_type text DEFAULT NULL, occurred_at timestamptz DEFAULT NULL,
+    message_id text DEFAULT NULL, publish_time timestamptz DEFAULT NULL)
     RETURNS boolean
     LANGUAGE plpgsql
   AS $accept$
@@ -157,6 +159,8 @@ BEGIN
     message.commit_lsn := commit_lsn;
     message.tx_index := tx_index;
     message.occurred_at := occurred_at;
+    message.message_id := message_id;
+    message.publish_time := publish_time;
     verdict := (public.app_inbox_take(consumer, generation, ARRAY[message], park => false, wait => true))[1];
     IF verdict IN ('done', 'late') THEN
       PERFORM public.app_inbox_advance(consumer, generation, ARRAY[message]);

@@ -33,7 +33,7 @@ BEGIN
                        FROM public.app_outbox_relay AS r), false) AS settled,
            d.status AS dispatch_status, d.attempts AS dispatch_attempts, d.error_code AS dispatch_error,
            c.consumer, i.status AS inbox_status, i.attempts AS inbox_attempts, i.error_code AS inbox_error,
-           i.commit_lsn, i.tx_index, i.received_at, i.done_at
+           i.commit_lsn, i.tx_index, i.message_id, i.publish_time, i.received_at, i.done_at
       FROM public.app_outbox AS o
       LEFT JOIN public.app_outbox_dispatch AS d ON d.event_id = o.id::text
       LEFT JOIN public.app_inbox_consumer AS c ON true

@@ -8,6 +8,7 @@ mod dead_letters;
 mod delivery;
 mod exactly_once;
 mod filters;
+mod official_clients;
 mod publishing;
 mod relay;
 mod seeking;

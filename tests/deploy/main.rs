@@ -3,8 +3,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
+mod alertmanager;
 mod distribution;
 mod empty_root;
+mod google_cloud;
 mod hardening;
 mod manifests;
 mod manual;

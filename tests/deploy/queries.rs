@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use walrelay_errors::Code;
-use walrelay_relay::observe::health::Phase;
+use walrelay_relay::observe::health::{Health, Phase};
 use walrelay_relay::observe::metrics::{
     AnchorLabel, InfoLabels, Metrics, ReasonLabel, RequestLabels, StatusLabel, TopicLabel,
 };
+use walrelay_relay::observe::observer::Observer;
 
 use crate::manual::table;
 use crate::promql::parse;
@@ -51,7 +52,7 @@ fn owner(metric: &str) -> &'static MonitoringFiles {
 }
 
 fn consumer_metrics() -> String {
-    let metrics = walrelay_inbox::Metrics::new();
+    let metrics = walrelay_inbox::Metrics::new("billing");
     metrics.observe(walrelay_inbox::Phase::Consuming, 0.0);
     metrics.encode().expect("metrics are written")
 }
@@ -61,6 +62,10 @@ fn relay_metrics() -> String {
     let topic = String::new();
     metrics.messages_published.get_or_create(&TopicLabel { topic: topic.clone() }).inc();
     metrics.publish_requests.get_or_create(&RequestLabels { topic, code: "OK" }).inc();
+    drop(metrics.of_topic(&"t".into()));
+    let mut observer = Observer::new(metrics.clone(), Health::new());
+    observer.row_read(&"t".into(), "made", 0);
+    drop(observer);
     metrics.set_refused(&[("t".into(), "NOT_FOUND")]);
     for family in [&metrics.dead, &metrics.parked, &metrics.reconnects] {
         family.get_or_create(&ReasonLabel { reason: "x" }).inc();
@@ -103,7 +108,7 @@ fn takes(metric: &str, label: &str, value: &str) -> bool {
     }
 }
 
-fn assert_asks_for_what_there_is(text: &str, place: &str) {
+pub(crate) fn assert_asks_for_what_there_is(text: &str, place: &str) {
     let query = parse(text).unwrap_or_else(|error| panic!("{place}: {error}: {text}"));
     assert!(!query.selectors.is_empty(), "{place}: {text} asks for nothing");
     let mut known = BTreeSet::new();
@@ -310,6 +315,7 @@ fn assert_asks_with_every_panel(path: &str) {
         for target in targets {
             let query = target["expr"].as_str().unwrap();
             let query = query.replace("$__rate_interval", "5m").replace("$job", ".*");
+            let query = query.replace("$consumer", ".*");
             assert_asks_for_what_there_is(&query, title);
             looked_at += 1;
         }

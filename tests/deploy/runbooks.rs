@@ -63,7 +63,7 @@ fn every_alert_has_a_unit_test_in_which_it_fires() {
     for (alerts, of) in alerts().iter().zip(["walrelay", "walrelay-consumer"]) {
         let tests = text_of(&format!("deploy/prometheus/tests/{of}.test.yaml"));
         for alert in alerts {
-            let fires = format!("{{alertname=\"{}\"}}", alert.name);
+            let fires = format!("{{alertname=\"{}\"", alert.name);
             assert!(tests.contains(&fires), "{} never fires in a unit test", alert.name);
         }
     }

@@ -315,3 +315,46 @@ async fn without_an_inbox_a_trace_shows_the_rest_and_an_audit_proves_nothing() {
         audit.text
     );
 }
+
+#[tokio::test]
+async fn a_trace_names_the_message_of_an_event_that_was_published_at_the_first_attempt() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    world.set_up_consumer().await;
+    world.insert_events(1, 3).await;
+    let mut relay = world.start_relay(["--log-level", "info,walrelay_relay=trace"]).await;
+    world.consume_all().await;
+    world.wait_applied(3).await;
+    let ids = "SELECT event_id, message_id FROM app_inbox ORDER BY version";
+    let rows = world.client().query(ids, &[]).await.expect("the inbox");
+    let recorded: Vec<(String, String)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+    let published = world.pubsub.emulator().published(&topic("video.events"));
+    let stored: Vec<String> = published.iter().map(|message| message.id().to_string()).collect();
+    assert_eq!(recorded.iter().map(|(_, id)| id.clone()).collect::<Vec<_>>(), stored);
+    for (event_id, message_id) in &recorded {
+        let traced = world.succeed(["trace", event_id, "--output", "json"]).await;
+        let traced: Value = serde_json::from_str(&traced).expect("JSON");
+        assert!(traced["dispatch"].is_null(), "{traced}");
+        assert_eq!(traced["message"]["message_id"], **message_id, "{traced}");
+        assert!(traced["message"]["publish_time"].is_string(), "{traced}");
+    }
+    let text = world.succeed(["trace", &recorded[0].0]).await;
+    assert!(text.contains("pub/sub\n  message id"), "{text}");
+
+    assert_eq!(relay.terminate(DEADLINE).await, Some(0));
+    let lines = relay.lines();
+    let batches: Vec<Value> = lines
+        .iter()
+        .filter(|line| line.contains("batch stored"))
+        .map(|line| serde_json::from_str(line).expect("a JSON log"))
+        .collect();
+    let logged: u64 = batches.iter().filter_map(|batch| batch["rows"].as_u64()).sum();
+    assert_eq!(logged, 3, "{batches:#?}");
+    let (first, last) = (batches.first().expect("one"), batches.last().expect("one"));
+    assert_eq!(first["first_message_id"], *stored[0], "{first}");
+    assert_eq!(last["last_message_id"], *stored[2], "{last}");
+    assert_eq!(
+        (&first["ordering_keys"], &first["topic"]),
+        (&1.into(), &topic("video.events").into())
+    );
+    assert!(first["first_lsn"].is_string() && first["last_lsn"].is_string(), "{first}");
+}

@@ -95,7 +95,10 @@ fn settings(world: &InboxDatabase, effect: Effect, until: Until) -> Settings {
 async fn consume_with(settings: Settings) {
     let consumer = Consumer::prepare(settings).await.expect("everything is there");
     let stop = std::future::pending();
-    consumer.run(stop, Metrics::new(), Health::new(CONSUMER)).await.expect("it is caught up");
+    consumer
+        .run(stop, Metrics::new(CONSUMER), Health::new(CONSUMER))
+        .await
+        .expect("it is caught up");
 }
 
 async fn insert(world: &InboxDatabase, key: &str, payload: &str) {

@@ -55,11 +55,13 @@ async fn apply(instances: usize) -> Option<Applied> {
 async fn share(consumer: &Relay) -> u32 {
     let metrics = wait_until(DEADLINE, "the instance to hold nothing", async || {
         let metrics = consumer.wait_for_http(DEADLINE, "/metrics", 200).await;
-        metrics.contains("walrelay_inbox_held_messages 0\n").then_some(metrics)
+        metrics.contains("walrelay_inbox_held_messages{consumer=\"ledger\"} 0\n").then_some(metrics)
     })
     .await;
     let counts = metrics.lines().filter_map(|line| {
-        line.strip_prefix("walrelay_inbox_events_total{result=\"done\"} ")?.parse::<u32>().ok()
+        line.strip_prefix("walrelay_inbox_events_total{consumer=\"ledger\",result=\"done\"} ")?
+            .parse::<u32>()
+            .ok()
     });
     counts.sum()
 }

@@ -483,11 +483,18 @@ async fn a_dead_event_of_an_earlier_run_is_reported_at_start_and_in_every_metric
     let line = consumer.wait_for_line(DEADLINE, "wait or are dead since an earlier run").await;
     assert!(line.contains("\"dead\":1") && line.contains("\"retrying\":1"), "{line}");
     let metrics = consumer.wait_for_http(DEADLINE, "/metrics", 200).await;
-    for sample in ["rows{status=\"dead\"} 1", "rows{status=\"retrying\"} 1", "keys_held 1"] {
+    for sample in [
+        "rows{consumer=\"ledger\",status=\"dead\"} 1",
+        "rows{consumer=\"ledger\",status=\"retrying\"} 1",
+        "keys_held{consumer=\"ledger\"} 1",
+    ] {
         let sample = format!("walrelay_inbox_{sample}");
         assert!(metrics.lines().any(|found| found == sample), "{sample} is not in\n{metrics}");
     }
-    assert!(!metrics.contains("walrelay_inbox_oldest_waiting_seconds 0.0\n"), "{metrics}");
+    assert!(
+        !metrics.contains("walrelay_inbox_oldest_waiting_seconds{consumer=\"ledger\"} 0.0\n"),
+        "{metrics}"
+    );
     let status = consumer.wait_for_http(DEADLINE, "/status", 200).await;
     let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
     assert_eq!(
@@ -500,7 +507,11 @@ async fn a_dead_event_of_an_earlier_run_is_reported_at_start_and_in_every_metric
     world.succeed(["inbox", "discard", "--yes", &id, "--reason", "poison"]).await;
     wait_until(DEADLINE, "the figures to fall", async || {
         let now = consumer.wait_for_http(DEADLINE, "/metrics", 200).await;
-        let none = ["rows{status=\"dead\"} 0", "rows{status=\"retrying\"} 0", "keys_held 0"];
+        let none = [
+            "rows{consumer=\"ledger\",status=\"dead\"} 0",
+            "rows{consumer=\"ledger\",status=\"retrying\"} 0",
+            "keys_held{consumer=\"ledger\"} 0",
+        ];
         none.iter().all(|it| now.contains(&format!("walrelay_inbox_{it}\n"))).then_some(())
     })
     .await;

@@ -79,5 +79,8 @@ async fn a_consumer_deletes_old_finished_rows_and_refuses_an_age_within_which_ev
     wait_rows(&world, "SELECT count(*) FROM app_inbox", 2).await;
     consumer.wait_for_line(DEADLINE, "old rows are deleted from the inbox").await;
     let metrics = consumer.wait_for_http(DEADLINE, "/metrics", 200).await;
-    assert!(metrics.contains("walrelay_inbox_rows_pruned_total 10"), "{metrics}");
+    assert!(
+        metrics.contains("walrelay_inbox_rows_pruned_total{consumer=\"ledger\"} 10"),
+        "{metrics}"
+    );
 }

@@ -1,9 +1,15 @@
 //! A consumer's subscription: correct setup, a mistyped name, and the change to another
 //! subscription.
 
+use std::time::Duration;
+
+use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::Subscription;
 use walrelay_emulator::{Ordering, SubscriptionOptions};
+use walrelay_pubsub::{Endpoint, Subscriber};
 use walrelay_testkit::wait_until;
 use walrelay_tests::{CONSUMER, DEADLINE, InboxDatabase, topic};
+
+const DAY: Duration = Duration::from_hours(24);
 
 const OTHER: &str = "projects/test/subscriptions/other";
 
@@ -140,4 +146,96 @@ async fn a_consumer_that_is_moved_to_an_ordered_subscription_loses_nothing() {
     drop(consumer);
     let sum = "SELECT sum(events)::bigint FROM effect.balance";
     assert_eq!(world.number(sum).await, 300, "each once");
+}
+
+/// Returns the settings of a subscription.
+async fn settings(world: &InboxDatabase, name: &str) -> Subscription {
+    let endpoint = Endpoint::emulator(world.pubsub.address()).expect("an address");
+    let subscriber = Subscriber::connect(&endpoint).expect("a client");
+    let name = format!("projects/test/subscriptions/{name}");
+    subscriber.subscription(&name).await.expect("an answer").expect("a subscription")
+}
+
+#[tokio::test]
+async fn a_created_subscription_is_named_after_its_topic_and_can_be_read_again() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    let create = ["--create", "--topic", "video.events"];
+    let name = "projects/test/subscriptions/video.events.ledger";
+    init(&world, &create, 0, &[&format!("created: subscription {name}")]).await;
+    let created = settings(&world, "video.events.ledger").await;
+    assert!(created.retain_acked_messages && created.enable_message_ordering, "{created:?}");
+    assert_eq!(created.message_retention_duration.map(|it| it.seconds), Some(7 * 24 * 3600));
+    assert_eq!(created.expiration_policy.and_then(|policy| policy.ttl), None);
+
+    // The topic of this test forgets acknowledged messages.
+    let checked = world.succeed(["check"]).await;
+    assert!(checked.contains("topic-retention-missing"), "{checked}");
+    world.pubsub.emulator().retain(&topic("video.events"), DAY).expect("a topic");
+    let fixed = world.succeed(["check"]).await;
+    assert!(!fixed.contains("topic-retention-missing"), "{fixed}");
+}
+
+#[tokio::test]
+async fn dead_letters_have_a_topic_a_subscription_and_permissions_and_drain_into_the_same_inbox() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    let dead = "video.events.ledger.dead";
+    let create = ["--create", "--topic", "video.events", "--subscription", CONSUMER];
+    let letters = [&create[..], &["--dead-letter"]].concat();
+    let says = [
+        "created: topic projects/test/topics/video.events.ledger.dead",
+        "created: subscription projects/test/subscriptions/video.events.ledger.dead",
+        "gcloud projects describe test",
+        "gcloud pubsub topics add-iam-policy-binding video.events.ledger.dead --project=test",
+        "gcloud pubsub subscriptions add-iam-policy-binding ledger --project=test",
+    ];
+    init(&world, &letters, 0, &says).await;
+    let grant = [&letters[..], &["--project-number", "4711", "--yes"]].concat();
+    let agent = "to serviceAccount:service-4711@gcp-sa-pubsub.iam.gserviceaccount.com";
+    let publisher =
+        format!("granted: roles/pubsub.publisher on projects/test/topics/{dead} {agent}");
+    let subscriber = "granted: roles/pubsub.subscriber on projects/test/subscriptions/ledger";
+    init(&world, &grant, 0, &[&publisher, subscriber]).await;
+    init(&world, &grant, 0, &["already there: roles/pubsub.publisher on"]).await;
+
+    let policy = settings(&world, CONSUMER).await.dead_letter_policy.expect("a policy");
+    assert_eq!(policy.dead_letter_topic, topic(dead));
+    let drained = settings(&world, dead).await;
+    assert!(drained.enable_message_ordering && drained.topic == topic(dead), "{drained:?}");
+
+    world.set_up_consumer().await;
+    world.insert_events(5, 20).await;
+    world.catch_up().await;
+    let again = ["replay", "start", "--source", "table", "--to-topic", dead, "--yes"];
+    world.succeed(again).await;
+    let drain = ["--subscription", dead, "--until-caught-up"];
+    let done = world.consumer(drain).finish(DEADLINE).await;
+    assert_eq!(done.code, Some(0), "{}", done.text);
+    assert_eq!(world.applied_count().await, 20);
+    world.consume_all().await;
+    assert_eq!(world.applied_count().await, 20);
+    world.assert_applied_exactly_once().await;
+}
+
+#[tokio::test]
+async fn the_status_of_a_consumer_has_the_backlog_of_its_subscription() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    world.set_up_consumer().await;
+    world.insert_events(5, 20).await;
+    world.catch_up().await;
+    let status = async || -> serde_json::Value {
+        let text = world.succeed(["consumer", "status", CONSUMER, "--output", "json"]).await;
+        serde_json::from_str(&text).expect("JSON")
+    };
+    let behind = status().await;
+    assert_eq!(behind["backlog_messages"], 20, "{behind}");
+    assert!(behind["backlog_oldest_seconds"].is_u64(), "{behind}");
+    world.consume_all().await;
+    let caught_up = status().await;
+    assert_eq!(caught_up["backlog_messages"], 0, "{caught_up}");
+    assert_eq!(caught_up["backlog_oldest_seconds"], 0, "{caught_up}");
+
+    let nobody = world.command(["consumer", "status", CONSUMER]);
+    let told = nobody.env("PUBSUB_EMULATOR_HOST", "127.0.0.1:1").finish(DEADLINE).await;
+    assert_eq!(told.code, Some(0), "{}", told.text);
+    assert!(told.text.contains("is not known"), "{}", told.text);
 }

@@ -286,7 +286,7 @@ async fn a_collector_that_is_gone_costs_a_consumer_a_line_and_no_event() {
     world.wait_applied(500).await;
     wait_until(DEADLINE, "dropped spans to be counted", async || {
         let (_, text) = http_get(consumer.http_address(), "/metrics").await.ok()?;
-        let name = "walrelay_inbox_spans_dropped_total ";
+        let name = "walrelay_inbox_spans_dropped_total{consumer=\"ledger\"} ";
         let line = text.lines().find_map(|it| it.strip_prefix(name))?;
         (line != "0").then_some(())
     })

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use crate::failure::Failure;
+use crate::peers::faults::FaultKind;
 
 /// The file in a peer's folder.
 const FILE: &str = "peer.toml";
@@ -31,6 +32,9 @@ struct PeerFile {
     installation: Vec<String>,
     /// A URL that answers 200 while the peer is alive.
     liveness: Option<String>,
+    /// What a person must do after a fault that the peer does not survive alone.
+    #[serde(default)]
+    remedies: BTreeMap<FaultKind, String>,
     /// The file with `peer_load`, `peer_emit` and `peer_has` for a table of the peer's own.
     sql: Option<String>,
     #[serde(rename = "variant")]
@@ -64,6 +68,7 @@ pub(crate) struct Peer {
     /// The SQL that creates `peer_load`, `peer_emit` and `peer_has`.
     pub(crate) sql: String,
     has_own_table: bool,
+    remedies: BTreeMap<FaultKind, String>,
     directory: PathBuf,
     needs: Vec<PathBuf>,
     installation: Vec<PathBuf>,
@@ -111,6 +116,7 @@ fn read(folder: &Path, peers: &Path, installed: &Path, relay: &Path) -> Result<P
         variants: file.variants,
         has_own_table: file.sql.is_some(),
         sql,
+        remedies: file.remedies,
         directory: folder.to_owned(),
         install: file.install,
         places,
@@ -122,6 +128,11 @@ impl Peer {
     pub(crate) fn missing(&self) -> Option<String> {
         let missing = self.needs.iter().find(|path| !path.exists())?;
         Some(format!("{} is missing; {}", missing.display(), self.install))
+    }
+
+    /// Returns the action that ends the fault's damage.
+    pub(crate) fn remedy(&self, kind: FaultKind) -> String {
+        self.remedies.get(&kind).cloned().unwrap_or_else(|| "find the cause".to_owned())
     }
 
     pub(crate) fn template(&self, name: &str) -> Result<String, Failure> {

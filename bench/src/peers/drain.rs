@@ -32,6 +32,12 @@ pub(crate) const SHAPES: [Shape; 4] = [
     Shape { name: "1,000 keys, one transaction", per_transaction: 0, keys: 1_000 },
 ];
 
+impl Shape {
+    fn rows(self, extent: Extent) -> u32 {
+        if self.per_transaction == 0 { extent.transaction_rows } else { extent.backlog_rows }
+    }
+}
+
 /// The size of a payload in bytes.
 pub(crate) const PAYLOAD_BYTES: i32 = 200;
 
@@ -67,13 +73,14 @@ pub(crate) async fn run(
     let mut rounds = Vec::new();
     for _ in 0..extent.rounds {
         let mut place = Workplace::create(server, peer, variant, Keeping::Nothing).await?;
-        load(&place, shape, extent.backlog_rows).await?;
+        let rows = shape.rows(extent);
+        load(&place, shape, rows).await?;
         let process = place.start()?;
-        let round = drain(&mut place, process, extent).await;
+        let round = drain(&mut place, process, rows, extent.drain_limit).await;
         place.remove(Some(server)).await?;
         rounds.push(round?);
     }
-    Ok(DrainFigures { name: shape.name, rows: extent.backlog_rows, rounds })
+    Ok(DrainFigures { name: shape.name, rows: shape.rows(extent), rounds })
 }
 
 async fn load(place: &Workplace, shape: Shape, rows: u32) -> Result<(), Failure> {
@@ -89,18 +96,19 @@ async fn load(place: &Workplace, shape: Shape, rows: u32) -> Result<(), Failure>
 async fn drain(
     place: &mut Workplace,
     mut process: Process,
-    extent: Extent,
+    rows: u32,
+    limit: Duration,
 ) -> Result<DrainRound, Failure> {
     // (time since the start, messages stored), one entry per change
     let mut samples: Vec<(f64, u64)> = Vec::new();
     let started = process.started();
-    let wanted = u64::from(extent.backlog_rows);
+    let wanted = u64::from(rows);
     loop {
         let stored = place.sink.counts().await?.messages_stored;
         if samples.last().map_or(stored > 0, |last| stored > last.1) {
             samples.push((started.elapsed().as_secs_f64(), stored));
         }
-        if stored >= wanted || started.elapsed() > extent.drain_limit {
+        if stored >= wanted || started.elapsed() > limit {
             break;
         }
         process.check_alive()?;

@@ -11,9 +11,12 @@ pub(super) const REPLY_MILLIS: u64 = 20;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Extent {
     pub(super) backlog_rows: u32,
+    /// The rows of the backlog that one transaction wrote.
+    pub(super) transaction_rows: u32,
     pub(super) drain_limit: Duration,
     pub(super) live_seconds: u32,
     pub(super) fault_seconds: u32,
+    pub(super) kills: u32,
     /// A fault run ends when no message has been stored for this long.
     pub(super) stall: Duration,
     pub(super) rounds: u32,
@@ -25,25 +28,31 @@ impl Extent {
         match size {
             Size::Full => Self {
                 backlog_rows: 300_000,
+                transaction_rows: 1_000_000,
                 drain_limit: seconds(90),
                 live_seconds: 30,
                 fault_seconds: 60,
+                kills: 10,
                 stall: seconds(90),
                 rounds: 3,
             },
             Size::Quick => Self {
                 backlog_rows: 50_000,
-                drain_limit: seconds(20),
+                transaction_rows: 100_000,
+                drain_limit: seconds(12),
                 live_seconds: 8,
                 fault_seconds: 20,
+                kills: 10,
                 stall: seconds(45),
                 rounds: 1,
             },
             Size::Tiny => Self {
                 backlog_rows: 500,
+                transaction_rows: 500,
                 drain_limit: seconds(20),
                 live_seconds: 1,
                 fault_seconds: 3,
+                kills: 1,
                 stall: seconds(20),
                 rounds: 1,
             },

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -19,7 +19,9 @@ use crate::sink::Keeping;
 
 const ROWS_PER_SECOND: u32 = 500;
 const KEYS: u64 = 50;
-const KILLS: u32 = 10;
+
+/// The time from one kill to the next. A peer on a JVM needs most of it to start.
+const KILL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The size of the poison row's payload. Pub/Sub refuses messages over 10,000,000 bytes.
 const POISON_BYTES: i32 = 10_500_000;
@@ -31,7 +33,7 @@ const REFUSED_KEY: &str = "order-7";
 const POISON_ROW: i64 = 1_000_000_000;
 
 /// A fault.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum FaultKind {
     Kills,
@@ -50,9 +52,18 @@ impl FaultKind {
         Self::PostgresRestart,
     ];
 
+    /// How long the load runs. A tenth of it passes before the fault.
+    fn load_seconds(self, extent: Extent) -> u32 {
+        if self != Self::Kills {
+            return extent.fault_seconds;
+        }
+        let kills = KILL_INTERVAL * extent.kills;
+        u32::try_from(kills.as_secs()).unwrap_or(u32::MAX) * 10 / 8
+    }
+
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Self::Kills => "ten kills under load",
+            Self::Kills => "kills under load, one each 5 s",
             Self::KeyUnavailable => "one key refused with UNAVAILABLE",
             Self::PoisonRow => "a row of 10.5 MB",
             Self::PubsubAway => "Pub/Sub refuses everything with UNAVAILABLE",
@@ -74,6 +85,10 @@ pub(crate) struct FaultFigures {
     pub(crate) restarts: u32,
     /// How long rows of other keys waited at most while one key was refused.
     pub(crate) others_waited_seconds: f64,
+    /// The rows of other keys than the refused one that were never stored.
+    pub(crate) lost_of_other_keys: u64,
+    /// What a person must do, where rows were not stored.
+    pub(crate) remedy: Option<String>,
 }
 
 /// A peer, and the fault that it meets.
@@ -92,7 +107,7 @@ pub(crate) fn run(
 ) -> Result<FaultFigures, Failure> {
     let created = Workplace::create(&server, run.peer, run.variant, Keeping::Log);
     let mut place = runtime.block_on(created)?;
-    let done = runtime.block_on(measure(&mut server, &mut place, run.kind, run.extent));
+    let done = runtime.block_on(measure(&mut server, &mut place, run));
     runtime.block_on(place.remove(None))?;
     done
 }
@@ -100,19 +115,20 @@ pub(crate) fn run(
 async fn measure(
     server: &mut Server,
     place: &mut Workplace,
-    kind: FaultKind,
-    extent: Extent,
+    run: &FaultRun<'_>,
 ) -> Result<FaultFigures, Failure> {
+    let FaultRun { peer, kind, extent, .. } = *run;
     let mut supervisor = Supervisor::start(place)?;
     let stream = |rows| Stream { rows, rows_per_second: ROWS_PER_SECOND, keys: KEYS };
     produce(place.database.url(), stream(0..KEYS)).await?;
     wait_quiet(place, &mut supervisor, KEYS, Duration::from_secs(60)).await?;
 
-    let rows = KEYS + u64::from(ROWS_PER_SECOND * extent.fault_seconds);
+    let seconds = kind.load_seconds(extent);
+    let rows = KEYS + u64::from(ROWS_PER_SECOND * seconds);
     let url = place.database.url().to_owned();
     let mut load = JoinSet::new();
     load.spawn(async move { produce(&url, stream(KEYS..rows)).await });
-    let length = Duration::from_secs(extent.fault_seconds.into());
+    let length = Duration::from_secs(seconds.into());
     let fault_seconds = inject(server, place, &mut supervisor, kind, length).await?;
     let fault_ended = Instant::now();
     loop {
@@ -129,11 +145,16 @@ async fn measure(
     let all = arrivals(&mut place.sink).await?;
     let others = all.iter().filter(|it| key_name(it.row, KEYS) != REFUSED_KEY);
     let waited = others.map(|it| it.stored_at - it.inserted_at).fold(0.0, f64::max);
+    let key_of = |row| row % KEYS;
+    let verdict = check::judge(0..rows, &all, key_of);
+    let is_other = |row: &u64| key_name(*row, KEYS) != REFUSED_KEY;
     Ok(FaultFigures {
         kind,
         fault_seconds,
         rows,
-        verdict: check::judge(0..rows, &all, |row| row % KEYS),
+        lost_of_other_keys: check::judge((0..rows).filter(is_other), &all, key_of).lost,
+        remedy: (verdict.lost > 0).then(|| peer.remedy(kind)),
+        verdict,
         caught_up_seconds: last_new
             .saturating_duration_since(fault_ended.max(load_ended))
             .as_secs_f64(),
@@ -154,9 +175,9 @@ async fn inject(
     let began = Instant::now();
     match kind {
         FaultKind::Kills => {
-            for _ in 0..KILLS {
+            for _ in 0..length.as_secs() * 8 / 10 / KILL_INTERVAL.as_secs() {
                 supervisor.kill();
-                run_for(place, supervisor, length * 8 / 10 / KILLS).await?;
+                run_for(place, supervisor, KILL_INTERVAL).await?;
             }
         }
         FaultKind::KeyUnavailable => {

@@ -5,10 +5,11 @@ use std::path::Path;
 
 use crate::failure::Failure;
 use crate::peers::chart::{self, Bar};
+use crate::peers::consumers_report;
 use crate::peers::drain::{DrainFigures, DrainRound};
 use crate::peers::faults::FaultFigures;
 use crate::peers::live::LiveFigures;
-use crate::peers::results::{Measured, PeersResults, QUIET_LOAD};
+use crate::peers::results::{FOREIGN_SHARE_MAX, Measured, PeersResults};
 use crate::report::table;
 use crate::statistics::{median, number};
 
@@ -22,6 +23,7 @@ pub(crate) fn write(results: &PeersResults, dir: &Path) -> Result<(), Failure> {
             fs::write(dir.join(file), chart::svg(title, &bars))?;
         }
     }
+    consumers_report::write_charts(&results.consumers, dir)?;
     eprintln!("bench: wrote {}", dir.display());
     Ok(())
 }
@@ -33,6 +35,7 @@ pub(crate) fn markdown(results: &PeersResults) -> String {
         section("Backlog", &drains(results)),
         section("Latency from insert to stored message", &lives(results)),
         section("The same faults", &faults(results)),
+        consumers_report::markdown(&results.consumers),
         section("Installed size", &sizes(results)),
         failures(results),
         skipped(results),
@@ -47,10 +50,10 @@ fn section(title: &str, table: &str) -> String {
 fn heading(results: &PeersResults) -> String {
     let PeersResults { machine, reply_millis, .. } = results;
     let mut text = format!("{machine}. The sink replies after {reply_millis} ms.\n");
-    if results.load_before > QUIET_LOAD {
+    if results.foreign_share > FOREIGN_SHARE_MAX {
         text += &format!(
-            "\n**The machine was busy (load average {}): read the figures as ratios only.**\n",
-            number(results.load_before)
+            "\n**Other programs used {} % of the processors: read the figures as ratios only.**\n",
+            number(results.foreign_share * 100.0)
         );
     }
     if let Some(note) = &results.note {
@@ -124,11 +127,15 @@ fn lives(results: &PeersResults) -> String {
 fn faults(results: &PeersResults) -> String {
     let rows =
         results.measured.iter().flat_map(|it| it.faults.iter().map(move |fault| (it, fault)));
-    let cells = rows.map(|(measured, fault)| {
+    let mut rows: Vec<(&Measured, &FaultFigures)> = rows.collect();
+    // One fault after the other, so that the peers are next to each other.
+    rows.sort_by_key(|(_, fault)| fault.kind);
+    let cells = rows.into_iter().map(|(measured, fault)| {
         let FaultFigures { kind, fault_seconds, verdict, .. } = fault;
         let caught_up = match verdict.lost {
             0 => number(fault.caught_up_seconds),
-            _ => "never".to_owned(),
+            _ if fault.lost_of_other_keys > 0 => "stopped".to_owned(),
+            _ => "one key stopped".to_owned(),
         };
         vec![
             kind.name().to_owned(),
@@ -141,11 +148,9 @@ fn faults(results: &PeersResults) -> String {
             caught_up,
             number(fault.others_waited_seconds),
             fault.restarts.to_string(),
+            fault.remedy.clone().unwrap_or_else(|| "nothing".to_owned()),
         ]
     });
-    let mut cells: Vec<Vec<String>> = cells.collect();
-    // One fault after the other, so that the peers are next to each other.
-    cells.sort_by_key(|row| row[0].clone());
     let head = [
         "Fault",
         "Peer",
@@ -157,8 +162,9 @@ fn faults(results: &PeersResults) -> String {
         "Caught up after, s",
         "Longest wait of other keys, s",
         "Restarts",
+        "A person must",
     ];
-    table(&head, cells.into_iter())
+    table(&head, cells)
 }
 
 fn sizes(results: &PeersResults) -> String {

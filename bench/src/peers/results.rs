@@ -3,13 +3,14 @@
 use serde::Serialize;
 
 use crate::machine::Machine;
+use crate::peers::consumers_results::MeasuredConsumer;
 use crate::peers::drain::DrainFigures;
 use crate::peers::faults::FaultFigures;
 use crate::peers::live::LiveFigures;
 use crate::size::Size;
 
-/// A run on a machine with a higher load average is marked: something else was running.
-pub(super) const QUIET_LOAD: f64 = 0.5;
+/// A run is marked when other programs used more than this share of the processors.
+pub(super) const FOREIGN_SHARE_MAX: f64 = 0.05;
 
 /// All figures of one run.
 #[derive(Debug, Serialize)]
@@ -17,11 +18,12 @@ pub(super) struct PeersResults {
     pub(super) machine: Machine,
     pub(super) size: Size,
     pub(super) note: Option<String>,
-    /// The load average of the last minute before the first measurement.
-    pub(super) load_before: f64,
+    /// The share of the processors, from 0 to 1, that other programs used during the run.
+    pub(super) foreign_share: f64,
     pub(super) reply_millis: u64,
     pub(super) measured: Vec<Measured>,
     pub(super) skipped: Vec<Skipped>,
+    pub(super) consumers: Vec<MeasuredConsumer>,
 }
 
 /// One variant of one peer, as measured.

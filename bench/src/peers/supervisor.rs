@@ -81,6 +81,10 @@ impl Supervisor {
 
 /// Waits until `rows` different rows are stored, or until nothing new has been stored for `stall`.
 /// Returns the time when the last new row was seen.
+///
+/// # Errors
+///
+/// Fails when not a single row is stored in that time.
 pub(crate) async fn wait_quiet(
     place: &mut Workplace,
     supervisor: &mut Supervisor,
@@ -92,6 +96,11 @@ pub(crate) async fn wait_quiet(
         supervisor.tick(place).await?;
         progress.update(&mut place.sink, rows, stall).await?;
         sleep(POLL_INTERVAL).await;
+    }
+    if progress.stored == 0 {
+        let restarts = supervisor.restarts;
+        let waited = stall.as_secs();
+        return Err(format!("nothing was published within {waited} s, {restarts} restarts").into());
     }
     Ok(progress.at)
 }

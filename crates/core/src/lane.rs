@@ -60,6 +60,8 @@ pub enum Origin {
 pub struct Batch {
     pub(crate) lane: LaneId,
     pub(crate) rows: VecDeque<Row>,
+    /// Consecutive failures of the lane before this batch.
+    pub(crate) failed_before: u32,
     pub(crate) sent_at: Instant,
 }
 
@@ -95,6 +97,16 @@ impl Batch {
             Origin::Live(ticket) => Some(ticket.committed_at()),
             Origin::Claimed { .. } => None,
         }
+    }
+
+    /// The number of attempts of the first row, this one included.
+    #[must_use]
+    pub fn attempts(&self) -> u32 {
+        let failed_before = match self.rows.front().map(|row| &row.origin) {
+            Some(Origin::Claimed { attempts }) => *attempts,
+            Some(Origin::Live(_)) | None => self.failed_before,
+        };
+        failed_before.saturating_add(1)
     }
 
     /// The commit position of the first row. `None` for rows from dispatch state.

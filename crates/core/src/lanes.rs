@@ -175,6 +175,7 @@ impl Lanes {
         let policy = self.policy;
         let lane = &mut self.table[id];
         let rows = lane.take_front(lane.rows_max(policy.batch_messages), policy.batch_bytes);
+        let failed_before = lane.refusals.attempts;
         let id = if lane.is_ordered() || !lane.listed {
             lane.state = State::Out;
             lane.refusals.since.get_or_insert(healthy_time);
@@ -183,7 +184,7 @@ impl Lanes {
             self.detach(id, healthy_time)
         };
         self.health.sent(now);
-        Some(Batch { lane: id, rows, sent_at: now })
+        Some(Batch { lane: id, rows, failed_before, sent_at: now })
     }
 
     /// The time at which [`wake`](Self::wake) has work.

@@ -252,6 +252,13 @@ impl Tracker {
         self.spans.iter().all(|span| span.rows_unsettled == 0)
     }
 
+    /// The commit time of the oldest row that is not settled.
+    #[must_use]
+    pub fn oldest_unsettled(&self) -> Option<PgTimestamp> {
+        let unsettled = self.spans.iter().find(|span| span.rows_unsettled > 0);
+        unsettled.map(|span| span.committed_at)
+    }
+
     /// The number of spans: at most two for each unsettled row, plus a few thousand.
     #[must_use]
     pub fn spans(&self) -> usize {

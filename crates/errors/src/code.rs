@@ -357,6 +357,8 @@ codes! {
     PubsubEndpointGlobal "pubsub-endpoint-global": PUBSUB, PUBSUB, PUBSUB;
     /// The schema of a topic does not fit the payload.
     TopicSchemaDiffers "topic-schema-differs": PUBSUB, PUBSUB, PUBSUB;
+    /// A topic retains no acknowledged messages, so a consumer cannot read them again.
+    TopicRetentionMissing "topic-retention-missing": PUBSUB, PUBSUB, PUBSUB;
     /// The outbox rows, and thus the topics, could not be read.
     TopicsUnknown "topics-unknown": PUBSUB, PUBSUB, PUBSUB;
     /// The OpenTelemetry collector cannot be used.

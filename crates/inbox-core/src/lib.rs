@@ -21,8 +21,10 @@ mod failure;
 mod intake;
 mod leases;
 mod poison_isolation;
+mod version_gaps;
 
 pub use adaptive_concurrency::{AdaptiveBatchSize, PATIENCE};
 pub use batch::{Batch, BatchId, Fate, Outcome, Standing};
 pub use failure::{Failure, is_of_surroundings, is_uncounted_failure, uncounted_code_prefixes};
 pub use intake::{Delivery, DeliveryKind, Intake, IntakeLimits};
+pub use version_gaps::VersionGaps;

@@ -65,6 +65,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!("reading {}", consumer.subscription());
     // Runs until the consumer has caught up. A real program passes a future that completes on a
     // signal.
-    consumer.run(std::future::pending(), Metrics::new(), Health::new(&name)).await?;
+    consumer.run(std::future::pending(), Metrics::new(&name), Health::new(&name)).await?;
     Ok(())
 }

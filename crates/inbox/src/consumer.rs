@@ -20,7 +20,7 @@ use crate::error::InboxError;
 use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::operator::admin::{failed, unknown};
-use crate::privileges::{refuse_without_handler, refuse_without_inbox};
+use crate::privileges::{refuse_without_handler, refuse_without_inbox, refuse_without_retention};
 use crate::settings::{Dedupe, Settings};
 use crate::subscription_warning::SubscriptionWarning;
 use crate::trace::Tracer;
@@ -162,6 +162,9 @@ async fn find(
     connection.client().await.map_err(unusable)?;
     connection.refuse_hidden().await?;
     refuse_without_inbox(connection.client().await.map_err(unusable)?).await?;
+    if settings.retention.is_some() {
+        refuse_without_retention(connection.client().await.map_err(unusable)?).await?;
+    }
     refuse_unlogged(connection.client().await.map_err(unusable)?).await?;
     let registration = connection.registration(&settings.consumer).await.map_err(unusable)?;
     let client = connection.client().await.map_err(unusable)?;

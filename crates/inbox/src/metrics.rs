@@ -51,6 +51,7 @@ pub struct Metrics {
     pub(crate) keys_held: Level,
     pub(crate) implausible_positions: Level,
     pub(crate) oldest_waiting_seconds: Gauge<f64, AtomicU64>,
+    pub(crate) versions_missing: Counter,
     pub(crate) rebuild_seconds: Gauge<f64, AtomicU64>,
     pub(crate) streams_ended: Family<ReasonLabel, Counter>,
     /// The spans that were dropped, because the buffer was full or no collector answered.
@@ -98,9 +99,9 @@ pub(crate) struct PhaseLabel {
 }
 
 impl Metrics {
-    /// Creates all metrics at zero.
+    /// Creates all metrics of a consumer at zero. Each has the consumer's name as a label.
     #[must_use]
-    pub fn new() -> Self {
+    pub fn new(consumer: &str) -> Self {
         let mut metrics = Self {
             messages_received: Counter::default(),
             events: Family::default(),
@@ -116,6 +117,7 @@ impl Metrics {
             keys_held: Level::default(),
             implausible_positions: Level::default(),
             oldest_waiting_seconds: Gauge::default(),
+            versions_missing: Counter::default(),
             rebuild_seconds: Gauge::default(),
             streams_ended: Family::default(),
             spans_dropped: Counter::default(),
@@ -136,7 +138,7 @@ impl Metrics {
         for status in [ROWS_RETRYING, ROWS_DEAD] {
             drop(metrics.row(status));
         }
-        metrics.registry = Arc::new(metrics.describe());
+        metrics.registry = Arc::new(metrics.describe(consumer));
         metrics
     }
 
@@ -178,8 +180,9 @@ impl Metrics {
 
     /// Registers names and descriptions. The library appends `_total` to counters and the unit's
     /// name.
-    fn describe(&self) -> Registry {
-        let mut registry = Registry::with_prefix("walrelay_inbox");
+    fn describe(&self, consumer: &str) -> Registry {
+        let label = ("consumer".into(), consumer.to_owned().into());
+        let mut registry = Registry::with_prefix_and_labels("walrelay_inbox", [label].into_iter());
         let r = &mut registry;
         let received = self.messages_received.clone();
         r.register("messages_received", "Messages delivered, copies included", received);
@@ -217,6 +220,11 @@ impl Metrics {
             self.oldest_waiting_seconds.clone(),
         );
         r.register(
+            "versions_missing",
+            "Versions that were missing between two events of an ordering key",
+            self.versions_missing.clone(),
+        );
+        r.register(
             "rebuild_seconds",
             "Since a rebuild began that is not finished; 0 where there is none",
             self.rebuild_seconds.clone(),
@@ -238,12 +246,6 @@ impl Metrics {
     }
 }
 
-impl Default for Metrics {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl fmt::Debug for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Metrics").finish_non_exhaustive()
@@ -254,9 +256,18 @@ impl fmt::Debug for Metrics {
 mod tests {
     use super::*;
 
+    /// Adds the label that every series has.
+    fn labelled(line: &str) -> String {
+        let (name, value) = line.rsplit_once(' ').expect("a name and a value");
+        match name.split_once('{') {
+            Some((name, labels)) => format!("{name}{{consumer=\"billing\",{labels} {value}"),
+            None => format!("{name}{{consumer=\"billing\"}} {value}"),
+        }
+    }
+
     #[test]
     fn the_names_are_those_of_the_manual() {
-        let metrics = Metrics::new();
+        let metrics = Metrics::new("billing");
         metrics.event("done");
         metrics.observe(Phase::Paused, 1.5);
         let text = metrics.encode().expect("the metrics can be written");
@@ -272,6 +283,7 @@ mod tests {
             "walrelay_inbox_keys_held 0",
             "walrelay_inbox_implausible_positions 0",
             "walrelay_inbox_oldest_waiting_seconds 0.0",
+            "walrelay_inbox_versions_missing_total 0",
             "walrelay_inbox_rebuild_seconds 0.0",
             "walrelay_inbox_streams_ended_total{reason=\"UNAVAILABLE\"} 0",
             "walrelay_inbox_spans_dropped_total 0",
@@ -279,6 +291,7 @@ mod tests {
             "walrelay_inbox_phase{phase=\"consuming\"} 0",
             "walrelay_inbox_seconds_since_progress 1.5",
         ] {
+            let line = labelled(line);
             assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");
         }
     }

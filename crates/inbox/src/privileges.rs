@@ -2,11 +2,11 @@
 //! batch that fails for ever.
 
 use tokio_postgres::types::Type;
-use walrelay_pg_client::{SqlClient, sql};
+use walrelay_pg_client::{SqlClient, TableAccess, sql};
 
 use crate::columns::Parameter;
 use crate::error::InboxError;
-use crate::operator::admin::failed;
+use crate::operator::admin::{failed, refuse_hidden_consumers};
 
 /// The functions that consuming calls, most of them indirectly. All are SECURITY INVOKER, so the
 /// role needs EXECUTE on each.
@@ -44,6 +44,9 @@ const FUNCTIONS: [&str; 26] = [
 /// them.
 const OF_THE_INBOX: &str = sql!("privileges.sql", "of_the_inbox");
 
+/// Missing privileges for the deletion of old rows, beside those of consuming.
+const OF_RETENTION: &str = sql!("privileges.sql", "of_retention");
+
 /// Missing privileges on the handler, whose name has the form that
 /// [`resolve_handler`](crate::apply::database::resolve_handler) returns.
 const OF_THE_HANDLER: &str = sql!("privileges.sql", "of_the_handler");
@@ -66,6 +69,20 @@ pub(crate) async fn refuse_without_inbox(client: &SqlClient) -> Result<(), Inbox
     }
     let rows = client.query_typed(POLICIES, &[]).await.map_err(failed("read the policies"))?;
     refuse(client, &lacking, rows.iter().map(|row| row.get(0)).collect()).await
+}
+
+/// Checks the role's privileges for the deletion of old rows.
+///
+/// # Errors
+///
+/// Fails if a privilege is missing, if row-level security hides the consumer's row from an update,
+/// or if the database reports an error.
+pub(crate) async fn refuse_without_retention(client: &SqlClient) -> Result<(), InboxError> {
+    let rows =
+        client.query_typed(OF_RETENTION, &[]).await.map_err(failed("read the privileges"))?;
+    let lacking: Vec<_> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+    refuse(client, &lacking, Vec::new()).await?;
+    refuse_hidden_consumers(client, TableAccess::Update).await
 }
 
 /// Checks the role's privileges on the handler. The first event shows whether the privileges

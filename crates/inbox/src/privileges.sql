@@ -18,6 +18,12 @@ SELECT 'EXECUTE', 'FUNCTION ' || pg_catalog.string_agg('public.' || p.proname, '
    AND NOT pg_catalog.has_function_privilege(p.oid, 'EXECUTE')
 HAVING count(*) > 0
 
+-- name: of_retention
+SELECT 'UPDATE (pruned_before)', pg_catalog.format('public.%I', c.relname)
+  FROM pg_catalog.pg_class AS c
+ WHERE c.oid = pg_catalog.to_regclass('public.app_inbox_consumer')
+   AND NOT pg_catalog.has_column_privilege(c.oid, 'pruned_before', 'UPDATE')
+
 -- name: of_the_handler
 SELECT v.privilege, v.object
   FROM pg_catalog.pg_proc AS p JOIN pg_catalog.pg_namespace AS n ON n.oid = p.pronamespace

@@ -39,7 +39,7 @@ impl SubscriptionWarning {
                  created"
             }
             Self::DeadLetters => {
-                "remove the dead-letter policy, or let the same consumer read the dead-letter topic also"
+                "remove the dead-letter policy, or let the same consumer drain the dead-letter subscription"
             }
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
 use proto::publisher_client::PublisherClient;
-use proto::{GetTopicRequest, Topic};
+use proto::{GetTopicRequest, MessageStoragePolicy, Topic};
 use tokio::time::{sleep, timeout};
 use tonic::{Code, Response, Status};
 
@@ -19,6 +19,31 @@ use crate::error::{Answer, PubsubError};
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// The pause between two attempts while the service does not answer.
 const PAUSE: Duration = Duration::from_millis(500);
+
+/// The settings of a topic that is created.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TopicSettings {
+    /// How long messages are retained, acknowledged ones included. `None`: not at all.
+    pub retention: Option<Duration>,
+    /// The regions that may store messages. Empty: every region.
+    pub regions: Vec<String>,
+}
+
+impl TopicSettings {
+    fn of_topic(&self, topic: &str) -> Topic {
+        let is_pinned = !self.regions.is_empty();
+        let pinned = || MessageStoragePolicy {
+            allowed_persistence_regions: self.regions.clone(),
+            ..MessageStoragePolicy::default()
+        };
+        Topic {
+            name: topic.to_owned(),
+            message_retention_duration: self.retention.and_then(|it| it.try_into().ok()),
+            message_storage_policy: is_pinned.then(pinned),
+            ..Topic::default()
+        }
+    }
+}
 
 /// A client that reads and creates topics.
 #[derive(Clone)]
@@ -73,9 +98,13 @@ impl Admin {
     /// # Errors
     ///
     /// The service did not answer, or refused.
-    pub async fn create_topic(&self, topic: &str) -> Result<(), PubsubError> {
+    pub async fn create_topic(
+        &self,
+        topic: &str,
+        settings: &TopicSettings,
+    ) -> Result<(), PubsubError> {
         let call = async || {
-            let message = Topic { name: topic.to_owned(), ..Topic::default() };
+            let message = settings.of_topic(topic);
             let request = self.authorised.request("name", topic, message).await?;
             self.client().create_topic(request).await
         };

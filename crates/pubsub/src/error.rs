@@ -56,10 +56,21 @@ pub enum PubsubError {
     /// A call about a subscription failed.
     #[error("cannot {action} subscription {subscription}: {code}")]
     Subscription {
-        /// `look up`, `create`, `delete` or `seek`.
+        /// `look up`, `create`, `delete`, `seek` or `read the backlog of`.
         action: &'static str,
         /// The full name.
         subscription: String,
+        /// The gRPC code.
+        code: &'static str,
+        /// The text of the service.
+        #[source]
+        source: Box<Answer>,
+    },
+    /// An IAM policy could not be read or changed.
+    #[error("cannot change the IAM policy of {resource}: {code}")]
+    Policy {
+        /// The full name of the topic or the subscription.
+        resource: String,
         /// The gRPC code.
         code: &'static str,
         /// The text of the service.
@@ -107,7 +118,9 @@ impl Coded for PubsubError {
             Self::Roots { .. } => Code::PubsubRootsUnreadable,
             Self::Topic { code: "INVALID_ARGUMENT", .. } => Code::TopicNameInvalid,
             Self::Subscription { code: "NOT_FOUND", .. } => Code::SubscriptionNotFound,
-            Self::Topic { code, .. } | Self::Subscription { code, .. } => code_of_call(code),
+            Self::Topic { code, .. }
+            | Self::Subscription { code, .. }
+            | Self::Policy { code, .. } => code_of_call(code),
             Self::NoAnswer { .. } => Code::PubsubUnreachable,
             Self::Setting { .. } | Self::Tls(_) | Self::Channel(_) => Code::PubsubUnusable,
         }

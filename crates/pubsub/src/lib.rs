@@ -19,7 +19,10 @@ mod connection;
 mod credentials;
 mod dialer;
 mod error;
+mod google_call;
 mod grpc;
+mod iam;
+mod monitoring;
 mod pool;
 mod pull_response;
 mod roots;
@@ -29,11 +32,13 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
-pub use admin::Admin;
+pub use admin::{Admin, TopicSettings};
 pub use classify::{classify, operator_fix, operator_fix_of};
 pub use config::{Endpoint, PublisherConfig};
 pub use error::{Answer, PubsubError, code_of_call};
 pub use grpc::GrpcPublisher;
+pub use iam::IamBinding;
+pub use monitoring::{BACKLOG_METRIC, OLDEST_METRIC, SubscriptionBacklog};
 pub use pull_response::{Delivered, MalformedMessage, MessageRef, ReceivedMessage};
 pub use subscriber::{StreamingPull, Subscriber};
 

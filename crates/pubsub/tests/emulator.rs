@@ -9,8 +9,8 @@ use tokio::time::timeout;
 use walrelay_core::{FailureClass, Message, Topic};
 use walrelay_emulator::{Emulator, Log, Options};
 use walrelay_pubsub::{
-    Admin, Endpoint, GrpcPublisher, PublisherConfig, PubsubError, install_crypto_provider,
-    operator_fix_of,
+    Admin, Endpoint, GrpcPublisher, PublisherConfig, PubsubError, TopicSettings,
+    install_crypto_provider, operator_fix_of,
 };
 
 const TOPIC: &str = "projects/p/topics/orders.events";
@@ -36,8 +36,8 @@ async fn a_topic_is_missing_until_it_is_created_and_may_be_created_twice() {
     let admin = Admin::connect(&endpoint).unwrap();
     let steps = async {
         assert!(!admin.topic_exists(TOPIC).await.unwrap());
-        admin.create_topic(TOPIC).await.unwrap();
-        admin.create_topic(TOPIC).await.unwrap();
+        admin.create_topic(TOPIC, &TopicSettings::default()).await.unwrap();
+        admin.create_topic(TOPIC, &TopicSettings::default()).await.unwrap();
         assert!(admin.topic_exists(TOPIC).await.unwrap());
     };
     timeout(PATIENCE, steps).await.expect("the emulator answers");
@@ -47,7 +47,10 @@ async fn a_topic_is_missing_until_it_is_created_and_may_be_created_twice() {
 async fn a_topic_that_cannot_be_created_is_named_with_its_code() {
     let (_emulator, endpoint, _tasks) = emulator().await;
     let admin = Admin::connect(&endpoint).unwrap();
-    let created = timeout(PATIENCE, admin.create_topic("projects/p/topics/1!")).await.unwrap();
+    let created =
+        timeout(PATIENCE, admin.create_topic("projects/p/topics/1!", &TopicSettings::default()))
+            .await
+            .unwrap();
     let error = created.unwrap_err();
     assert!(matches!(&error, PubsubError::Topic { code: "INVALID_ARGUMENT", .. }), "{error:?}");
     assert!(error.to_string().contains("projects/p/topics/1!"), "{error}");

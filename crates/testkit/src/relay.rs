@@ -48,7 +48,8 @@ impl RelayCommand {
             return skip("the walrelay binary is not built: `cargo build -p walrelay`");
         };
         let mut command = process::clean_command(binary);
-        command.args(arguments);
+        // Tests read the fields of messages, also those of commands that write text by default.
+        command.args(arguments).env("WALRELAY_LOG_FORMAT", "json");
         Some(Self { command, http_address: None })
     }
 

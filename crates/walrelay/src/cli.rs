@@ -44,7 +44,8 @@ use crate::options::choices::{ChangeMode, ChangeOptions, Shell};
 use crate::options::values::{duration, listen, may_hold_secret, shard_count, word};
 use crate::options::{
     ColumnOptions, DatabaseOptions, DemoOptions, EmulatorOptions, GeneralOptions, InitOptions,
-    MessageOptions, OutputOptions, PubSubOptions, RelayOptions, RunOptions, WalBudgetOption,
+    MessageOptions, OutputOptions, PubSubOptions, RelayOptions, RetentionOptions, RunOptions,
+    WalBudgetOption,
 };
 
 /// Carries a Postgres transactional outbox into Google Cloud Pub/Sub, in order, losing nothing.
@@ -301,6 +302,18 @@ pub enum CommandArgs {
     Man(ManArgs),
 }
 
+impl CommandArgs {
+    /// Tells whether the command runs until it is stopped, so that its log goes to a collector.
+    pub(crate) const fn is_service(&self) -> bool {
+        matches!(
+            self,
+            Self::Run(_)
+                | Self::Emulator(_)
+                | Self::Consumer(ConsumerArgs { action: ConsumerActionArgs::Run(_) })
+        )
+    }
+}
+
 /// `walrelay explain`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
@@ -389,6 +402,8 @@ pub struct InitArgs {
 pub struct CheckArgs {
     #[command(flatten)]
     pub places: InboxPlaces,
+    #[command(flatten)]
+    pub retention: RetentionOptions,
     #[command(flatten)]
     pub output: OutputOptions,
     #[command(flatten)]

@@ -36,8 +36,8 @@ pub use command::{
     TailConfig, TraceConfig, UpgradeAction, UpgradeConfig,
 };
 pub use commands::consumer_commands::{
-    ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, InboxConfig, InboxEdit, KeyReset,
-    NewSubscription, Rebuild, RebuildIntoConfig, Source,
+    ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, IamGrants, InboxConfig,
+    InboxEdit, KeyReset, NewDeadLetters, NewSubscription, Rebuild, RebuildIntoConfig, Source,
 };
 pub use commands::event_actions::{EventAction, EventList, EventSelection, SelectedEvents};
 pub use commands::replay_orders::{

@@ -243,7 +243,7 @@ fn of_the_shell() -> Vec<Error> {
 
 /// The codes that only a finding of `check`, a log message or a mapping within another crate gives.
 /// Tests of their crates raise them.
-const ONLY_IN_FINDINGS: [Code; 29] = [
+const ONLY_IN_FINDINGS: [Code; 30] = [
     Code::ServerTooOld,
     Code::WalLevelNotLogical,
     Code::ReplicationPermissionMissing,
@@ -267,6 +267,7 @@ const ONLY_IN_FINDINGS: [Code; 29] = [
     Code::InboxPrunedTooFar,
     Code::DeadRows,
     Code::PubsubEndpointGlobal,
+    Code::TopicRetentionMissing,
     Code::TopicSchemaDiffers,
     Code::TopicsUnknown,
     Code::CollectorUnusable,

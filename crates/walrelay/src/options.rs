@@ -23,10 +23,12 @@ use walrelay_pubsub::Endpoint;
 
 pub mod choices;
 mod retention;
+mod topics;
 pub mod units;
 pub mod values;
 
 pub use retention::RetentionOptions;
+pub use topics::TopicOptions;
 
 use choices::{LogFormat, OnSlotLost, OutputFormat};
 use values::{
@@ -46,9 +48,10 @@ pub struct GeneralOptions {
     /// Cannot be set in the file itself.
     #[arg(long, global = true, value_name = "FILE")]
     pub config: Option<String>,
-    /// Form of a log line: `text`, or `json` with Cloud Logging's field names [default: `text` on a terminal, else `json`]
+    /// Form of a log line: `text`, or `json` with Cloud Logging's field names [default: see below]
     ///
-    /// Logs go to standard error.
+    /// Logs go to standard error. By default `run`, `consumer run` and `emulator` write text on a terminal and
+    /// JSON elsewhere. Other commands write JSON with `--output json`, else text.
     #[arg(long, global = true, hide_short_help = true, value_name = "FORMAT", value_parser = word(LOG_FORMATS))]
     pub log_format: Option<LogFormat>,
     /// What is logged: error, warn, info, debug, trace, or `target=level,…` [default: `info`]
@@ -339,7 +342,7 @@ pub struct RelayOptions {
 pub struct SubscriptionOption {
     /// Subscription to read; a full projects/…/subscriptions/… is accepted [default: what the consumer was set up with]
     ///
-    /// `consumer init` requires it. For `consumer run` it names another one: that of the dead letters.
+    /// For `consumer init` the default is TOPIC.NAME. For `consumer run` it names another one: that of the dead letters.
     #[arg(long, value_name = "SUBSCRIPTION")]
     pub subscription: Option<String>,
 }
@@ -423,6 +426,8 @@ pub struct InitOptions {
     #[arg(long, value_name = "TOPIC", value_delimiter = ',', num_args = 0.., require_equals = true,
           default_missing_value = "true", value_parser = topic_to_create)]
     pub create_topics: Vec<String>,
+    #[command(flatten)]
+    pub topics: TopicOptions,
     #[command(flatten)]
     pub sql: SqlOption,
     /// Into how many shards the outbox is divided, each with a publication, a slot and an instance of its own; a power

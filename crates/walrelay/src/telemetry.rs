@@ -1,4 +1,7 @@
-//! Logs: text for a person at a terminal, JSON lines in Cloud Logging's field names otherwise.
+//! Logs: text or JSON lines in Cloud Logging's field names.
+//!
+//! Unless a format is set, services write text at a terminal and JSON elsewhere. One-shot commands
+//! write JSON with `-o json` and text otherwise.
 //!
 //! Logs go to standard error, so that standard output carries only the results of a command.
 
@@ -6,6 +9,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, IsTerminal, Write as _};
 use std::panic::PanicHookInfo;
+use std::sync::OnceLock;
 
 use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
@@ -23,6 +27,9 @@ use walrelay_errors::{Chain, Coded, Exit};
 use crate::config::{LogConfig, LogFormat};
 use crate::error::Error;
 
+/// The format of this process, once [`start`] was called.
+static FORMAT: OnceLock<LogFormat> = OnceLock::new();
+
 /// Installs the subscriber of this process. A second call changes nothing.
 pub fn start(config: &LogConfig) {
     let filter = EnvFilter::new(directives(&config.filter));
@@ -31,6 +38,7 @@ pub fn start(config: &LogConfig) {
         true => LogFormat::Text,
         false => LogFormat::Json,
     });
+    FORMAT.get_or_init(|| format);
     let layer = tracing_subscriber::fmt::layer().with_writer(io::stderr);
     let registry = tracing_subscriber::registry().with(filter);
     let installed = match format {
@@ -55,9 +63,9 @@ fn directives(filter: &str) -> Cow<'_, str> {
     }
 }
 
-/// Reports the error that ends the process: to the log if there is one, otherwise as plain text.
+/// Reports the error that ends the process: as plain text, or as a line of the JSON log.
 pub fn report_error(error: &Error) {
-    if !tracing::dispatcher::has_been_set() || io::stderr().is_terminal() {
+    if FORMAT.get() != Some(&LogFormat::Json) {
         let code = error.code().name();
         return write_plainly(&format!("error[{code}]: {}", error.report()));
     }

@@ -47,6 +47,21 @@ fn a_wrong_configuration_exits_with_2_and_names_its_problems() {
 }
 
 #[test]
+fn the_error_of_a_one_shot_command_is_json_only_where_its_output_is() {
+    let output = walrelay(&["explain", "slot_lost"], &[]);
+    assert_eq!(output.status.code(), Some(2));
+    let message = text(&output.stderr);
+    assert!(message.starts_with("error[error-code-unknown]: "), "{message}");
+    assert!(message.contains("\nfix: "), "{message}");
+
+    let in_json = walrelay(&["explain", "slot_lost", "-o", "json"], &[]);
+    assert_eq!(in_json.status.code(), Some(2));
+    let error: serde_json::Value = serde_json::from_slice(&in_json.stderr).unwrap();
+    assert_eq!((&error["error_code"], &error["exit"]), (&"error-code-unknown".into(), &2.into()));
+    assert!(error["fix"].is_string() && error["message"].is_string(), "{error}");
+}
+
+#[test]
 fn help_exits_with_0_for_every_command() {
     let commands = [
         "init",

@@ -499,7 +499,12 @@ mod tests {
             }
             None => Origin::Claimed { attempts: 0 },
         };
-        Batch { lane: LaneId(0), rows: VecDeque::from([Row { message, origin }]), sent_at }
+        Batch {
+            lane: LaneId(0),
+            rows: VecDeque::from([Row { message, origin }]),
+            failed_before: 0,
+            sent_at,
+        }
     }
 
     #[test]

@@ -242,6 +242,18 @@ impl Router {
         Ok(row.text(Field::Id)?.unwrap_or_default())
     }
 
+    /// The event type of a row, empty if the row has none.
+    ///
+    /// # Errors
+    ///
+    /// The row cannot be read. Nothing may be confirmed past it.
+    pub fn event_type<'a>(&'a mut self, insert: &'a Insert<'a>) -> Result<&'a str, RouteError> {
+        let index = self.layout_of(insert.relation)?;
+        let layout = &self.layouts[index];
+        let row = RowView::of(insert, layout, &self.config.columns);
+        Ok(row.text(Field::EventType)?.unwrap_or_default())
+    }
+
     fn layout_of(&mut self, relation: &Relation) -> Result<usize, RouteError> {
         let known = |layout: &Layout| {
             layout.relation_id == relation.id && layout.generation == relation.generation

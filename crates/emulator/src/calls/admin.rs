@@ -5,14 +5,14 @@ use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
 use prost::Message;
 use tonic::Status;
 
-use crate::calls::{snapshots, subscriptions, topics};
+use crate::calls::{iam, monitoring, snapshots, subscriptions, topics};
 use crate::store::broker::Broker;
 use crate::wire::grpc;
 
 /// Answers one unary call.
 pub(crate) fn call(broker: &mut Broker, path: &str, frame: &Bytes) -> Result<BytesMut, Status> {
     let Some(method) = path.strip_prefix("/google.pubsub.v1.") else {
-        return Err(unimplemented(path));
+        return call_other(broker, path, frame);
     };
     match method {
         "Publisher/CreateTopic" => typed(frame, |topic| topics::create_topic(broker, topic)),
@@ -39,6 +39,9 @@ pub(crate) fn call(broker: &mut Broker, path: &str, frame: &Bytes) -> Result<Byt
         "Subscriber/UpdateSubscription" => {
             typed(frame, |request| subscriptions::update_subscription(broker, request))
         }
+        "Subscriber/ModifyPushConfig" => {
+            typed(frame, |request| subscriptions::modify_push_config(broker, &request))
+        }
         "Subscriber/ListSubscriptions" => {
             typed(frame, |request| subscriptions::list_subscriptions(broker, &request))
         }
@@ -63,6 +66,22 @@ pub(crate) fn call(broker: &mut Broker, path: &str, frame: &Bytes) -> Result<Byt
             snapshots::delete_snapshot(broker, &request.snapshot)
         }),
         "Subscriber/Seek" => typed(frame, |request| snapshots::seek(broker, &request)),
+        _ => Err(unimplemented(path)),
+    }
+}
+
+/// Answers the calls of other services of Google, which setup and status use.
+fn call_other(broker: &mut Broker, path: &str, frame: &Bytes) -> Result<BytesMut, Status> {
+    match path {
+        "/google.monitoring.v3.MetricService/ListTimeSeries" => {
+            typed(frame, |request| monitoring::list_time_series(broker, &request))
+        }
+        "/google.iam.v1.IAMPolicy/GetIamPolicy" => {
+            typed(frame, |request| iam::get_policy(broker, &request))
+        }
+        "/google.iam.v1.IAMPolicy/SetIamPolicy" => {
+            typed(frame, |request| iam::set_policy(broker, request))
+        }
         _ => Err(unimplemented(path)),
     }
 }

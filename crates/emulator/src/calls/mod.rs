@@ -4,6 +4,8 @@ pub(crate) mod acknowledge;
 pub(crate) mod admin;
 mod consumer;
 mod error_info;
+mod iam;
+mod monitoring;
 pub(crate) mod publish;
 pub(crate) mod pull;
 mod request;

@@ -43,6 +43,12 @@ pub(crate) fn refuse(unsupported: &[(bool, &str)]) -> Result<(), Status> {
     }
 }
 
+/// Returns the fields that an update changes. An update of no field is refused, as in production.
+pub(crate) fn masked_paths(mask: Option<prost_types::FieldMask>) -> Result<Vec<String>, Status> {
+    let paths = mask.map(|mask| mask.paths).filter(|paths| !paths.is_empty());
+    paths.ok_or_else(|| missing("update_mask"))
+}
+
 pub(crate) fn missing(field: &str) -> Status {
     Status::invalid_argument(format!("{field} is missing"))
 }

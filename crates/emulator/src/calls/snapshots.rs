@@ -6,9 +6,9 @@ use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
 use proto::seek_request::Target;
 use tonic::Status;
 
-use crate::calls::request::{missing, not_updatable, page_of};
+use crate::calls::request::{masked_paths, missing, not_updatable, page_of};
 use crate::store::broker::Broker;
-use crate::wire::names;
+use crate::wire::{names, settings};
 
 pub(crate) fn create_snapshot(
     broker: &mut Broker,
@@ -28,13 +28,14 @@ pub(crate) fn update_snapshot(
     let update = request.snapshot.ok_or_else(|| missing("snapshot"))?;
     let snapshot = broker.snapshot_mut(&update.name, SystemTime::now())?;
     let mut config = snapshot.config.clone();
-    for path in request.update_mask.ok_or_else(|| missing("update_mask"))?.paths {
+    for path in masked_paths(request.update_mask)? {
         match path.as_str() {
             "labels" => config.labels.clone_from(&update.labels),
             "expire_time" => config.expire_time = update.expire_time,
             _ => return Err(not_updatable(&path)),
         }
     }
+    settings::check_labels(&config.labels)?;
     snapshot.config = config.clone();
     Ok(config)
 }

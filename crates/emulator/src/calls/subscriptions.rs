@@ -6,7 +6,7 @@ use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
 use tonic::Status;
 
 use crate::calls::acknowledge::ack_deadline;
-use crate::calls::request::{missing, not_updatable, page_of, refuse};
+use crate::calls::request::{masked_paths, missing, not_updatable, page_of, refuse};
 use crate::store::broker::Broker;
 use crate::wire::names;
 
@@ -14,9 +14,8 @@ pub(crate) fn create_subscription(
     broker: &mut Broker,
     mut subscription: proto::Subscription,
 ) -> Result<proto::Subscription, Status> {
-    let pushes = subscription.push_config.as_ref();
+    refuse_push(subscription.push_config.as_ref())?;
     refuse(&[
-        (pushes.is_some_and(|config| !config.push_endpoint.is_empty()), "push_config"),
         (subscription.bigquery_config.is_some(), "bigquery_config"),
         (subscription.cloud_storage_config.is_some(), "cloud_storage_config"),
         (subscription.bigtable_config.is_some(), "bigtable_config"),
@@ -37,7 +36,7 @@ pub(crate) fn update_subscription(
     let subscription = broker.subscription_mut(&update.name)?;
     let mut config = subscription.config.clone();
     let mut deadline = subscription.ack_deadline;
-    for path in request.update_mask.ok_or_else(|| missing("update_mask"))?.paths {
+    for path in masked_paths(request.update_mask)? {
         match path.as_str() {
             "ack_deadline_seconds" => {
                 deadline = subscription_deadline(update.ack_deadline_seconds)?;
@@ -53,6 +52,10 @@ pub(crate) fn update_subscription(
             }
             "expiration_policy" => config.expiration_policy = update.expiration_policy,
             "retry_policy" => config.retry_policy = update.retry_policy,
+            "push_config" => {
+                refuse_push(update.push_config.as_ref())?;
+                config.push_config.clone_from(&update.push_config);
+            }
             "enable_exactly_once_delivery" => {
                 config.enable_exactly_once_delivery = update.enable_exactly_once_delivery;
             }
@@ -64,6 +67,21 @@ pub(crate) fn update_subscription(
     updated.configure(config)?;
     updated.ack_deadline = deadline;
     broker.described_subscription(&update.name)
+}
+
+/// Answers a ModifyPushConfig call. An empty configuration means pull, which is the only way of
+/// delivery here.
+pub(crate) fn modify_push_config(
+    broker: &mut Broker,
+    request: &proto::ModifyPushConfigRequest,
+) -> Result<(), Status> {
+    broker.subscription_mut(&request.subscription)?;
+    refuse_push(request.push_config.as_ref())
+}
+
+fn refuse_push(config: Option<&proto::PushConfig>) -> Result<(), Status> {
+    let pushes = config.is_some_and(|config| !config.push_endpoint.is_empty());
+    refuse(&[(pushes, "push_config")])
 }
 
 fn subscription_deadline(seconds: i32) -> Result<Duration, Status> {

@@ -3,7 +3,7 @@
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
 use tonic::Status;
 
-use crate::calls::request::{missing, not_updatable, page_of, refuse};
+use crate::calls::request::{masked_paths, missing, not_updatable, page_of, refuse};
 use crate::store::broker::Broker;
 use crate::store::snapshot::Snapshot;
 use crate::wire::names;
@@ -28,9 +28,12 @@ pub(crate) fn update_topic(
     let update = request.topic.ok_or_else(|| missing("topic"))?;
     let topic = broker.topic_mut(&update.name)?;
     let mut config = topic.config.clone();
-    for path in request.update_mask.ok_or_else(|| missing("update_mask"))?.paths {
+    for path in masked_paths(request.update_mask)? {
         match path.as_str() {
             "labels" => config.labels.clone_from(&update.labels),
+            "message_storage_policy" => {
+                config.message_storage_policy.clone_from(&update.message_storage_policy);
+            }
             "message_retention_duration" => {
                 config.message_retention_duration = update.message_retention_duration;
             }

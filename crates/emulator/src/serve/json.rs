@@ -14,13 +14,27 @@ pub(super) struct Topic {
     labels: BTreeMap<String, String>,
     #[serde(with = "text", skip_serializing_if = "Option::is_none")]
     message_retention_duration: Option<prost_types::Duration>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message_storage_policy: Option<MessageStoragePolicy>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct MessageStoragePolicy {
+    allowed_persistence_regions: Vec<String>,
+    enforce_in_transit: bool,
 }
 
 impl From<Topic> for proto::Topic {
     fn from(json: Topic) -> Self {
+        let storage = json.message_storage_policy.map(|policy| proto::MessageStoragePolicy {
+            allowed_persistence_regions: policy.allowed_persistence_regions,
+            enforce_in_transit: policy.enforce_in_transit,
+        });
         Self {
             name: json.name,
             labels: json.labels,
+            message_storage_policy: storage,
             message_retention_duration: json.message_retention_duration,
             ..Default::default()
         }
@@ -29,7 +43,12 @@ impl From<Topic> for proto::Topic {
 
 impl From<proto::Topic> for Topic {
     fn from(topic: proto::Topic) -> Self {
+        let storage = topic.message_storage_policy.map(|policy| MessageStoragePolicy {
+            allowed_persistence_regions: policy.allowed_persistence_regions,
+            enforce_in_transit: policy.enforce_in_transit,
+        });
         Self {
+            message_storage_policy: storage,
             name: topic.name,
             labels: topic.labels,
             message_retention_duration: topic.message_retention_duration,
@@ -211,6 +230,27 @@ impl Seek {
     pub(super) fn of(self, subscription: String) -> proto::SeekRequest {
         let target = self.snapshot.map(Target::Snapshot).or(self.time.map(Target::Time));
         proto::SeekRequest { subscription, target }
+    }
+}
+
+/// The push configuration of a subscription.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct ModifyPushConfig {
+    push_config: PushConfig,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct PushConfig {
+    push_endpoint: String,
+}
+
+impl ModifyPushConfig {
+    pub(super) fn of(self, subscription: String) -> proto::ModifyPushConfigRequest {
+        let push_endpoint = self.push_config.push_endpoint;
+        let push_config = Some(proto::PushConfig { push_endpoint, ..Default::default() });
+        proto::ModifyPushConfigRequest { subscription, push_config }
     }
 }
 

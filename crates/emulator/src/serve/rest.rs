@@ -144,10 +144,17 @@ fn subscription(broker: &mut Broker, method: &Method, name: String, body: &[u8])
     let shown = |its: proto::Subscription| json!(json::Subscription::from(its));
     Some(match *method {
         Method::POST => {
-            let sought = name.strip_suffix(":seek")?.to_owned();
-            decode::<json::Seek>(body)
-                .and_then(|seek| snapshots::seek(broker, &seek.of(sought)))
-                .map(|_| json!({}))
+            let (name, verb) = name.rsplit_once(':')?;
+            let name = name.to_owned();
+            match verb {
+                "seek" => decode::<json::Seek>(body)
+                    .and_then(|seek| snapshots::seek(broker, &seek.of(name)))
+                    .map(|_| json!({})),
+                "modifyPushConfig" => decode::<json::ModifyPushConfig>(body)
+                    .and_then(|push| subscriptions::modify_push_config(broker, &push.of(name)))
+                    .map(|()| json!({})),
+                _ => return None,
+            }
         }
         Method::PUT => decode::<json::Subscription>(body).and_then(|its| {
             let config = proto::Subscription { name, ..its.into() };

@@ -6,11 +6,11 @@
 
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures_util::stream::{FuturesUnordered, Stream};
 use h2::RecvStream;
 use h2::server::{Connection, SendResponse};
@@ -19,6 +19,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
+use tonic::Status;
 
 use crate::calls::acknowledge::{acknowledge, modify_ack_deadline};
 use crate::calls::admin;
@@ -28,7 +29,7 @@ use crate::calls::streaming_pull::streaming_pull;
 use crate::emulator::{Emulator, InFlight};
 use crate::serve::rest;
 use crate::serve::tls::Tls;
-use crate::wire::grpc::{self, Messages};
+use crate::wire::grpc::{self, Encoding, Messages};
 
 /// The time for streams to end after a shutdown. Held requests would otherwise wait for ever.
 const SHUTDOWN_GRACE: Duration = Duration::from_millis(500);
@@ -273,6 +274,28 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Calls<S> {
     }
 }
 
+const PULL: &str = "/google.pubsub.v1.Subscriber/Pull";
+
+/// Returns the result of a call, or `None` once the client has given up.
+async fn unless_cancelled(
+    path: &str,
+    respond: &mut SendResponse<Bytes>,
+    replying: impl Future<Output = Result<BytesMut, Status>>,
+) -> Option<Result<BytesMut, Status>> {
+    let mut replying = pin!(replying);
+    let replied = poll_fn(|cx| {
+        // A cancelled Pull must take no messages, because nobody would acknowledge them.
+        if path == PULL && respond.poll_reset(cx).is_ready() {
+            return Poll::Ready(None);
+        }
+        match replying.as_mut().poll(cx) {
+            Poll::Ready(result) => Poll::Ready(Some(result)),
+            Poll::Pending => respond.poll_reset(cx).map(|_| None),
+        }
+    });
+    replied.await
+}
+
 /// Answers one call from its headers to its trailers.
 async fn answer(
     emulator: Emulator,
@@ -280,7 +303,7 @@ async fn answer(
     mut respond: SendResponse<Bytes>,
 ) -> Option<InFlight> {
     let (head, body) = request.into_parts();
-    let mut messages = Messages::of(body);
+    let mut messages = Messages::of(body, Encoding::of(&head.headers));
     let path = head.uri.path();
     if path == "/google.pubsub.v1.Subscriber/StreamingPull" {
         streaming_pull(&emulator, messages, respond).await;
@@ -295,7 +318,7 @@ async fn answer(
                 in_flight = published.in_flight;
                 published.reply
             }
-            "/google.pubsub.v1.Subscriber/Pull" => pull(&emulator, &frame).await,
+            PULL => pull(&emulator, &frame).await,
             "/google.pubsub.v1.Subscriber/Acknowledge" => acknowledge(&emulator, &frame).await,
             "/google.pubsub.v1.Subscriber/ModifyAckDeadline" => {
                 modify_ack_deadline(&emulator, &frame).await
@@ -303,12 +326,7 @@ async fn answer(
             _ => admin::call(&mut emulator.broker(), path, &frame),
         }
     };
-    let result = tokio::select! {
-        biased;
-        result = replying => result,
-        // The client gave up, so this call ends.
-        _ = poll_fn(|cx| respond.poll_reset(cx)) => return None,
-    };
+    let result = unless_cancelled(path, &mut respond, replying).await?;
     if let Err(error) = grpc::reply(&mut respond, result) {
         tracing::debug!(%error, "reply not sent");
     }

@@ -10,6 +10,7 @@ use tonic::Status;
 
 use crate::faults::active_faults::Faults;
 use crate::store::message::StoredMessage;
+use crate::store::policy::Policy;
 use crate::store::queue::ConsumerId;
 use crate::store::snapshot::Snapshot;
 use crate::store::subscription::Subscription;
@@ -47,6 +48,8 @@ pub(crate) struct Broker {
     pub(crate) topics: BTreeMap<String, Topic>,
     pub(crate) subscriptions: BTreeMap<String, Subscription>,
     pub(crate) snapshots: BTreeMap<String, Snapshot>,
+    /// IAM policies by resource. Stored only.
+    pub(crate) policies: BTreeMap<String, Policy>,
     pub(crate) faults: Faults,
     pub(crate) counts: Counts,
     log: Log,
@@ -69,6 +72,7 @@ impl Broker {
             topics: BTreeMap::new(),
             subscriptions: BTreeMap::new(),
             snapshots: BTreeMap::new(),
+            policies: BTreeMap::new(),
             faults: Faults::new(seed),
             counts: Counts::default(),
             log,

@@ -7,6 +7,7 @@ pub(crate) mod consuming;
 mod dead_letters;
 pub(crate) mod filter;
 pub(crate) mod message;
+pub(crate) mod policy;
 pub(crate) mod queue;
 pub(crate) mod retained;
 mod seeking;

@@ -7,7 +7,7 @@ use tonic::Status;
 
 use crate::store::broker::{Broker, missing, subscription_in};
 use crate::store::snapshot::Snapshot;
-use crate::wire::names;
+use crate::wire::{names, settings};
 
 impl Broker {
     /// Creates a snapshot of the subscription's unacknowledged messages.
@@ -17,8 +17,11 @@ impl Broker {
         now: SystemTime,
     ) -> Result<proto::Snapshot, Status> {
         let proto::CreateSnapshotRequest { name, subscription, labels, .. } = request;
-        names::check_snapshot(&name)?;
         self.forget_expired_snapshots(now);
+        self.subscription_mut(&subscription)?;
+        let name = if name.is_empty() { self.new_snapshot_name(&subscription) } else { name };
+        names::check_snapshot(&name)?;
+        settings::check_labels(&labels)?;
         if self.snapshots.contains_key(&name) {
             return Err(Status::already_exists(format!("snapshot {name:?} exists")));
         }
@@ -33,6 +36,15 @@ impl Broker {
         }
         self.snapshots.insert(name, snapshot);
         Ok(made)
+    }
+
+    /// Returns an unused name in the subscription's project, for a client that leaves the name to
+    /// the service.
+    fn new_snapshot_name(&self, subscription: &str) -> String {
+        let project = names::project_of(subscription);
+        let names = (1_u64..).map(|number| format!("{project}/snapshots/snapshot-{number}"));
+        let mut unused = names.filter(|name| !self.snapshots.contains_key(name));
+        unused.next().unwrap_or_default()
     }
 
     pub(crate) fn snapshot_mut(

@@ -15,7 +15,7 @@ use crate::store::filter::Filter;
 use crate::store::message::StoredMessage;
 use crate::store::queue::{Allowance, ConsumerId, ConsumerLifetime, Ordering, Queue};
 use crate::store::retained::Retained;
-use crate::wire::limits;
+use crate::wire::settings;
 
 /// Seven days, as in production.
 const RETENTION_DEFAULT: prost_types::Duration =
@@ -54,7 +54,8 @@ impl Subscription {
     /// Changes the mutable settings of a subscription: all but deadline, ordering and filter.
     pub(crate) fn configure(&mut self, mut config: proto::Subscription) -> Result<(), Status> {
         let retention = config.message_retention_duration.get_or_insert(RETENTION_DEFAULT);
-        let retention = limits::retention(*retention)?;
+        let retention = settings::retention(*retention)?;
+        settings::check_subscription(&config)?;
         if let Some(policy) = &mut config.dead_letter_policy {
             policy.max_delivery_attempts = attempts_max(policy.max_delivery_attempts)?;
         }

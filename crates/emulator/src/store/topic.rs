@@ -2,14 +2,13 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
 use tonic::Status;
 
 use crate::store::message::StoredMessage;
 use crate::store::retained::Retained;
-use crate::wire::limits;
+use crate::wire::settings;
 
 #[derive(Debug)]
 pub(crate) struct Topic {
@@ -32,7 +31,7 @@ impl Topic {
             subscriptions: Vec::new(),
             snapshots: Vec::new(),
             log: Vec::new(),
-            retained: Retained::new(retention_of(&config)?),
+            retained: Retained::new(settings::check_topic(&config)?),
             in_flight: HashMap::new(),
             config,
         })
@@ -40,7 +39,7 @@ impl Topic {
 
     /// Changes the mutable settings of a topic.
     pub(crate) fn configure(&mut self, config: proto::Topic) -> Result<(), Status> {
-        self.retained.set_period(retention_of(&config)?);
+        self.retained.set_period(settings::check_topic(&config)?);
         self.config = config;
         Ok(())
     }
@@ -67,8 +66,4 @@ impl Topic {
             }
         }
     }
-}
-
-fn retention_of(config: &proto::Topic) -> Result<Option<Duration>, Status> {
-    config.message_retention_duration.map(limits::retention).transpose()
 }

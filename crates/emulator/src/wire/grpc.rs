@@ -1,12 +1,15 @@
 //! gRPC on top of HTTP/2 streams: frames in, frames and trailers out.
 //!
 //! ```text
-//! frame:  0 (not compressed) │ length, 4 bytes, big endian │ message
+//! frame:  0, or 1 (compressed) │ length, 4 bytes, big endian │ message
 //! reply:  HEADERS, DATA (frame), HEADERS (grpc-status: 0)       or, on an error,
 //!         HEADERS (grpc-status, grpc-message)
 //! ```
 
+use std::io::Read as _;
+
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use flate2::read::MultiGzDecoder;
 use h2::server::SendResponse;
 use h2::{RecvStream, SendStream};
 use http::{HeaderMap, HeaderValue, Response};
@@ -18,26 +21,68 @@ use crate::wire::limits;
 /// The bytes reserved in front of an encoded response for the gRPC frame header.
 pub(crate) const FRAME_HEADER_BYTES: usize = 5;
 
+/// The compression that a call's `grpc-encoding` header names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Encoding {
+    Identity,
+    Gzip,
+    Unknown,
+}
+
+impl Encoding {
+    pub(crate) fn of(headers: &HeaderMap) -> Self {
+        match headers.get("grpc-encoding").map(HeaderValue::as_bytes) {
+            None | Some(b"identity") => Self::Identity,
+            Some(b"gzip") => Self::Gzip,
+            Some(_) => Self::Unknown,
+        }
+    }
+
+    /// Decompresses a message. The result is bounded, so that a few bytes cannot fill the memory.
+    fn decompress(self, message: &[u8]) -> Result<Bytes, Status> {
+        match self {
+            Self::Gzip => {}
+            Self::Identity => {
+                return Err(Status::internal("a message is compressed without a grpc-encoding"));
+            }
+            Self::Unknown => {
+                return Err(Status::unimplemented("the emulator decompresses gzip only"));
+            }
+        }
+        let mut decompressed = Vec::new();
+        // One byte beyond the limit shows that the limit is exceeded.
+        let limit = u64::try_from(limits::REQUEST_BYTES_MAX + 1).unwrap_or(u64::MAX);
+        let read = MultiGzDecoder::new(message).take(limit).read_to_end(&mut decompressed);
+        read.map_err(|error| Status::internal(format!("a message is not gzip: {error}")))?;
+        match decompressed.len() > limits::REQUEST_BYTES_MAX {
+            true => Err(limits::too_large(decompressed.len())),
+            false => Ok(decompressed.into()),
+        }
+    }
+}
+
 /// The messages of a request body.
 pub(crate) struct Messages {
     body: RecvStream,
+    encoding: Encoding,
     /// The first bytes of a message whose end has not arrived.
     buffered: BytesMut,
 }
 
 impl Messages {
-    pub(crate) fn of(body: RecvStream) -> Self {
-        Self { body, buffered: BytesMut::new() }
+    pub(crate) fn of(body: RecvStream, encoding: Encoding) -> Self {
+        Self { body, encoding, buffered: BytesMut::new() }
     }
 
     /// Returns the next message, or `None` after the client's last one. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Status> {
         loop {
-            if let Some(length) = frame_len(&self.buffered)?
-                && self.buffered.len() >= FRAME_HEADER_BYTES + length
+            if let Some(header) = FrameHeader::of(&self.buffered)?
+                && self.buffered.len() >= FRAME_HEADER_BYTES + header.length
             {
                 self.buffered.advance(FRAME_HEADER_BYTES);
-                return Ok(Some(self.buffered.split_to(length).freeze()));
+                let message = self.buffered.split_to(header.length).freeze();
+                return self.message(header, message).map(Some);
             }
             let Some(chunk) = self.body.data().await else {
                 return match self.buffered.is_empty() {
@@ -51,14 +96,18 @@ impl Messages {
             released.map_err(|error| Status::internal(error.to_string()))?;
             // Nearly every request arrives in one chunk, which is used without a copy.
             if self.buffered.is_empty()
-                && let Some(length) = frame_len(&chunk)?
-                && chunk.len() == FRAME_HEADER_BYTES + length
+                && let Some(header) = FrameHeader::of(&chunk)?
+                && chunk.len() == FRAME_HEADER_BYTES + header.length
             {
                 chunk.advance(FRAME_HEADER_BYTES);
-                return Ok(Some(chunk));
+                return self.message(header, chunk).map(Some);
             }
             self.buffered.extend_from_slice(&chunk);
         }
+    }
+
+    fn message(&self, header: FrameHeader, bytes: Bytes) -> Result<Bytes, Status> {
+        if header.is_compressed { self.encoding.decompress(&bytes) } else { Ok(bytes) }
     }
 
     /// Returns the only message of a unary call.
@@ -67,17 +116,24 @@ impl Messages {
     }
 }
 
-/// Returns the length of the message whose frame begins here, once its header is complete. A
-/// message that is too large is refused before it is buffered.
-fn frame_len(frame: &[u8]) -> Result<Option<usize>, Status> {
-    let Some((&[compressed, a, b, c, d], _)) = frame.split_first_chunk() else { return Ok(None) };
-    if compressed != 0 {
-        return Err(Status::unimplemented("compressed messages are not implemented"));
-    }
-    let length = usize::try_from(u32::from_be_bytes([a, b, c, d])).unwrap_or(usize::MAX);
-    match length > limits::REQUEST_BYTES_MAX {
-        true => Err(limits::too_large(length)),
-        false => Ok(Some(length)),
+#[derive(Debug, Clone, Copy)]
+struct FrameHeader {
+    is_compressed: bool,
+    length: usize,
+}
+
+impl FrameHeader {
+    /// Reads the header of the frame that begins here, once the header is complete. A message that
+    /// is too large is refused before it is buffered.
+    fn of(frame: &[u8]) -> Result<Option<Self>, Status> {
+        let Some((&[compressed, a, b, c, d], _)) = frame.split_first_chunk() else {
+            return Ok(None);
+        };
+        let length = usize::try_from(u32::from_be_bytes([a, b, c, d])).unwrap_or(usize::MAX);
+        match length > limits::REQUEST_BYTES_MAX {
+            true => Err(limits::too_large(length)),
+            false => Ok(Some(Self { is_compressed: compressed != 0, length })),
+        }
     }
 }
 
@@ -151,5 +207,48 @@ fn put_status(headers: &mut HeaderMap, status: &Status) {
     // Fails only for metadata and details that are no valid headers, and this status has neither.
     if status.add_header(headers).is_err() {
         headers.insert("grpc-status", HeaderValue::from(i32::from(status.code())));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+
+    use super::*;
+
+    fn gzip(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    #[test]
+    fn gzip_is_decompressed_up_to_the_limit_of_a_request() {
+        let largest = vec![0; limits::REQUEST_BYTES_MAX];
+        assert_eq!(Encoding::Gzip.decompress(&gzip(&largest)).unwrap(), largest);
+        let larger = vec![0; 2 * limits::REQUEST_BYTES_MAX];
+        let refused = Encoding::Gzip.decompress(&gzip(&larger)).unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::InvalidArgument);
+    }
+
+    #[test]
+    fn a_compressed_message_needs_an_encoding_that_is_known() {
+        let header = |name: &'static str| {
+            HeaderMap::from_iter([(
+                "grpc-encoding".parse().unwrap(),
+                HeaderValue::from_static(name),
+            )])
+        };
+        let code = |headers: &HeaderMap, bytes: &[u8]| {
+            Encoding::of(headers).decompress(bytes).map_err(|status| status.code())
+        };
+        let compressed = gzip(b"message");
+        assert_eq!(code(&header("gzip"), &compressed).unwrap(), "message");
+        assert_eq!(code(&header("gzip"), b"message"), Err(tonic::Code::Internal));
+        assert_eq!(code(&header("zstd"), &compressed), Err(tonic::Code::Unimplemented));
+        assert_eq!(code(&HeaderMap::new(), &compressed), Err(tonic::Code::Internal));
     }
 }

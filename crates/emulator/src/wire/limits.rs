@@ -3,8 +3,6 @@
 //! Sources: "Pub/Sub quotas and limits" (resource limits) and the comments of
 //! google/pubsub/v1/pubsub.proto.
 
-use std::time::Duration;
-
 use tonic::Status;
 use walrelay_protobuf::{Fields, Malformed, Value};
 
@@ -20,25 +18,6 @@ pub const ATTRIBUTE_KEY_BYTES_MAX: usize = 256;
 pub const ATTRIBUTE_VALUE_BYTES_MAX: usize = 1_024;
 /// The maximum bytes of an ordering key.
 pub const ORDERING_KEY_BYTES_MAX: usize = 1_024;
-
-/// The shortest time for which messages can be retained.
-const RETENTION_MIN: Duration = Duration::from_secs(10 * 60);
-/// The longest time for which messages can be retained.
-const RETENTION_MAX: Duration = Duration::from_secs(31 * 24 * 3600);
-
-/// Checks a `message_retention_duration`.
-pub(crate) fn retention(duration: prost_types::Duration) -> Result<Duration, Status> {
-    let refused = || {
-        refused(format!(
-            "a message_retention_duration of {duration} is out of range: 600s to 2678400s are allowed"
-        ))
-    };
-    let period = Duration::try_from(duration).map_err(|_| refused())?;
-    match (RETENTION_MIN..=RETENTION_MAX).contains(&period) {
-        true => Ok(period),
-        false => Err(refused()),
-    }
-}
 
 /// A request within production's limits. All fields borrow from the bytes of the request.
 #[derive(Debug)]

@@ -5,3 +5,4 @@ pub(crate) mod decimal;
 pub(crate) mod grpc;
 pub(crate) mod limits;
 pub(crate) mod names;
+pub(crate) mod settings;

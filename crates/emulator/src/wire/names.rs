@@ -27,6 +27,12 @@ pub(crate) fn check_project(name: &str) -> Result<(), Status> {
     }
 }
 
+/// Returns the project of a checked name, `projects/P`.
+pub(crate) fn project_of(name: &str) -> &str {
+    let project = name.match_indices('/').nth(1).and_then(|(end, _)| name.get(..end));
+    project.unwrap_or(name)
+}
+
 /// Returns whether a checked name belongs to the project.
 pub(crate) fn belongs_to(name: &str, project: &str) -> bool {
     name.strip_prefix(project).is_some_and(|rest| rest.starts_with('/'))
@@ -87,6 +93,7 @@ mod tests {
         }
         assert!(check_subscription("projects/p/subscriptions/orders").is_ok());
         assert!(check_project("projects/p").is_ok());
+        assert_eq!(project_of("projects/p/subscriptions/orders"), "projects/p");
         assert!(check_project("p").is_err());
     }
 }

@@ -2,6 +2,8 @@
 
 use crate::support::{SUBSCRIPTION, Server, Stream, TOPIC, message, payload, request, within};
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
+use proto::publisher_client::PublisherClient;
+use proto::subscriber_client::SubscriberClient;
 use tonic::Code;
 use walrelay_emulator::{Ordering, SubscriptionOptions};
 
@@ -251,4 +253,37 @@ async fn what_is_not_implemented_says_so() {
     let status = server.publisher().await.detach_subscription(detach).await.unwrap_err();
     assert_eq!(status.code(), Code::Unimplemented);
     assert!(status.message().contains("DetachSubscription"), "{status}");
+}
+
+#[tokio::test]
+async fn a_cancelled_pull_takes_no_message_that_is_published_afterwards() {
+    let server = Server::with_subscription().await;
+    let channel = server.channel().await;
+    let mut subscriber = SubscriberClient::new(channel.clone());
+    let mut publisher = PublisherClient::new(channel);
+    let pull = proto::PullRequest {
+        subscription: SUBSCRIPTION.to_owned(),
+        max_messages: 10,
+        ..Default::default()
+    };
+    for number in 0..20 {
+        let mut waiting = Box::pin(subscriber.pull(pull.clone()));
+        // The calls share one connection, so the Pull has arrived when this reply arrives.
+        let get = proto::GetTopicRequest { topic: TOPIC.to_owned() };
+        let arrived = within(async {
+            tokio::select! {
+                biased;
+                _ = &mut waiting => panic!("there is no message to pull"),
+                topic = publisher.get_topic(get) => topic,
+            }
+        });
+        arrived.await.unwrap();
+        drop(waiting);
+
+        let data = number.to_string();
+        publisher.publish(request(vec![message(&data, "k")])).await.unwrap();
+        let received = server.pull_now().await;
+        assert_eq!(received.iter().map(payload).collect::<Vec<_>>(), [data]);
+        server.acknowledge(&received).await.unwrap();
+    }
 }

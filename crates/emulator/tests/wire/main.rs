@@ -1,6 +1,7 @@
 //! The emulator over real gRPC and HTTP, with raw clients and official clients.
 #![expect(clippy::unwrap_used, reason = "a test ends where its setup fails")]
 
+mod compression;
 mod consuming_faults;
 mod control;
 mod dead_letters;
@@ -10,4 +11,5 @@ mod official_client;
 mod publish;
 mod python_client;
 mod seeking;
+mod settings;
 mod support;

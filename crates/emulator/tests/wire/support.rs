@@ -77,6 +77,18 @@ impl Server {
         Ok(pulled.into_inner().received_messages)
     }
 
+    /// Sends one Pull request that does not wait for messages.
+    #[expect(deprecated, reason = "there is no other way to ask without waiting")]
+    pub(crate) async fn pull_now(&self) -> Vec<proto::ReceivedMessage> {
+        let pull = proto::PullRequest {
+            subscription: SUBSCRIPTION.to_owned(),
+            max_messages: 100,
+            return_immediately: true,
+        };
+        let pulled = within(self.subscriber().await.pull(pull)).await;
+        pulled.unwrap().into_inner().received_messages
+    }
+
     /// Sends one Acknowledge request.
     pub(crate) async fn acknowledge(
         &self,

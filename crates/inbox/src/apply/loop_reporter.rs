@@ -1,12 +1,14 @@
 //! The logs, metrics and health that the loop writes.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 use walrelay_errors::Code;
-use walrelay_inbox_core::Failure;
+use walrelay_inbox_core::{Failure, VersionGaps};
 
+use crate::apply::apply_options::VERSION_GAP;
 use crate::apply::database::{Applied, Registration};
 use crate::apply::loop_state::{Debounce, LogRateLimit, REFUSED_LASTS};
 use crate::event::Event;
@@ -38,6 +40,7 @@ pub(crate) struct Observed {
     /// The last logged error, until events are applied again. Probes with other events would log
     /// the same error again.
     said: Option<String>,
+    versions: VersionGaps,
     is_refused: bool,
 }
 
@@ -46,7 +49,20 @@ impl Observed {
         let (outage, refusal, conflict) =
             (Debounce::default(), Debounce::default(), Debounce::default());
         let (lines, said) = (LogRateLimit::default(), None);
-        Self { metrics, health, tracer, outage, refusal, conflict, lines, said, is_refused: false }
+        let versions = VersionGaps::default();
+        let is_refused = false;
+        Self {
+            metrics,
+            health,
+            tracer,
+            outage,
+            refusal,
+            conflict,
+            lines,
+            said,
+            versions,
+            is_refused,
+        }
     }
 
     /// Returns whether the server has refused every event for a long time, with an error that needs
@@ -196,6 +212,20 @@ impl Observed {
         // A batch that only stored events, to free capacity, does not prove that the handler works.
         if applied.iter().any(|it| it.is_new() || matches!(it.result, "duplicate" | "discarded")) {
             self.note_working();
+        }
+    }
+
+    /// Counts the versions that are missing before an event.
+    pub(crate) fn note_version(&mut self, event: &Event, its: &Applied) {
+        let is_behind_gap = its.error_code.as_deref() == Some(VERSION_GAP);
+        if let Some(version) = event.version
+            && !event.ordering_key.is_empty()
+            && (its.is_new() || is_behind_gap)
+        {
+            let mut hasher = DefaultHasher::new();
+            event.ordering_key.hash(&mut hasher);
+            let missing = self.versions.seen(hasher.finish(), version);
+            self.metrics.versions_missing.inc_by(missing);
         }
     }
 

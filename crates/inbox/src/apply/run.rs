@@ -305,6 +305,7 @@ impl Run {
         let time = SystemTime::now();
         for (event, its) in events.iter().zip(applied) {
             self.observed.metrics.event(its.result);
+            self.observed.note_version(event, its);
             match its.result {
                 "done" | "late" => {
                     let stored = event.publish_time.and_then(|at| time.duration_since(at).ok());

@@ -27,6 +27,8 @@ pub struct DispatchCounts {
 /// Reasons why the retrying rows are not published yet.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RetryingReasons {
+    /// Time when the first retrying row was recorded.
+    pub since: Option<SystemTime>,
     /// Spilled rows, which have no problem of their own.
     pub spilled: u64,
     /// Time when the first spilled row was recorded.
@@ -58,6 +60,7 @@ impl RetryingReasons {
     fn plus(self, other: Self) -> Self {
         let earlier = |one: Option<SystemTime>, two| one.into_iter().chain(two).min();
         Self {
+            since: earlier(self.since, other.since),
             spilled: self.spilled + other.spilled,
             spilled_since: earlier(self.spilled_since, other.spilled_since),
             refused_at: self.refused_at.max(other.refused_at),
@@ -175,6 +178,7 @@ SELECT count(*) FILTER (WHERE status = 'retrying') AS retrying,
        count(*) FILTER (WHERE status = 'dead') AS dead,
        count(*) FILTER (WHERE status = 'published') AS published,
        count(*) FILTER (WHERE status = 'discarded') AS discarded,
+       min(parked_at) FILTER (WHERE status = 'retrying') AS since,
        count(*) FILTER (WHERE status = 'retrying' AND error_code = $4) AS spilled,
        min(parked_at) FILTER (WHERE status = 'retrying' AND error_code = $4) AS spilled_since,
        max(updated_at) FILTER (WHERE {failed} AND (error_code = $4 OR {by_operator})) AS refused_at,
@@ -200,6 +204,7 @@ fn counts(row: &Row) -> DispatchCounts {
         published: count("published"),
         discarded: count("discarded"),
         waiting: RetryingReasons {
+            since: row.get("since"),
             spilled: count("spilled"),
             spilled_since: row.get("spilled_since"),
             refused_at: row.get("refused_at"),
@@ -224,6 +229,7 @@ mod tests {
     fn what_rows_wait_for_is_put_together_from_the_parts_of_the_table() {
         let at = |seconds| Some(SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(seconds));
         let part = |spilled, since, refused_at, until| RetryingReasons {
+            since,
             spilled,
             spilled_since: since,
             refused_at,

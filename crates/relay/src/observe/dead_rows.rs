@@ -6,8 +6,8 @@
 
 use std::time::{Duration, Instant};
 
-use walrelay_core::Topic;
 use walrelay_core::limits::is_topic_name;
+use walrelay_core::{Message, PublishFailure, Topic};
 use walrelay_errors::Code;
 
 /// The time between two log messages about the same cause.
@@ -217,6 +217,30 @@ impl Drop for DeadRows {
     fn drop(&mut self) {
         self.rest().iter().for_each(UnloggedDeadRows::log);
     }
+}
+
+/// Logs the first row that dies of a cause.
+pub(super) fn log_dead_row(
+    dead_rows: Option<&mut DeadRows>,
+    (message, failure): (&Message, &PublishFailure),
+    attempts: Option<u32>,
+) {
+    let is_first = |rows: &mut DeadRows| {
+        rows.died(message.topic(), failure.code, tokio::time::Instant::now().into_std())
+    };
+    if !dead_rows.is_some_and(is_first) {
+        return;
+    }
+    tracing::error!(
+        error_code = Code::DeadRows.name(),
+        event_id = message.event_id(),
+        topic = &**message.topic(),
+        position = %message.position(),
+        attempts,
+        code = failure.code,
+        error = failure.message,
+        "row is dead: it is recorded in dispatch state and needs an operator"
+    );
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ use crate::error::RECONNECT_REASONS;
 use crate::observe::health::Phase;
 use crate::observe::ignored_changes::{OperationLabel, OtherChange};
 use crate::observe::retention_metrics::RetentionMetrics;
+use crate::observe::row_metrics::RowMetrics;
 use crate::observe::topic_labels::{TopicAnswer, TopicLabels};
 
 /// A gauge of bytes or rows.
@@ -53,8 +54,8 @@ pub struct Metrics {
     pub publish_refused: Family<RequestLabels, Level>,
     /// The duration of a Publish call.
     pub publish_duration_seconds: Histogram,
-    /// The time from the commit to Pub/Sub's reply.
-    pub commit_to_stored_seconds: Histogram,
+    /// The time from the commit to Pub/Sub's reply, by topic.
+    pub commit_to_stored_seconds: Family<TopicLabel, Histogram, fn() -> Histogram>,
     /// Rows read and not settled.
     pub in_flight_messages: Level,
     /// The bytes of the budget in use (I6).
@@ -101,6 +102,8 @@ pub struct Metrics {
     pub seconds_since_progress: Gauge<f64, AtomicU64>,
     /// The work of `--prune-older-than`.
     pub retention: RetentionMetrics,
+    /// Ages, attempts and event types of rows.
+    pub rows: RowMetrics,
     topic_labels: Arc<TopicLabels>,
     registry: Arc<Registry>,
 }
@@ -110,6 +113,17 @@ pub struct Metrics {
 pub struct TopicLabel {
     /// `projects/P/topics/T`, or `other`.
     pub topic: String,
+}
+
+/// The metrics of a topic that stores messages.
+#[derive(Debug)]
+pub struct TopicMetrics {
+    /// Stored messages.
+    pub messages: Counter,
+    /// Successful calls.
+    pub stored: Counter,
+    /// The time from the commit to Pub/Sub's reply.
+    pub commit_to_stored_seconds: Histogram,
 }
 
 /// A topic and the result of the call.
@@ -191,6 +205,7 @@ impl Metrics {
     /// Creates all metrics at zero.
     #[must_use]
     pub fn new() -> Self {
+        let topic_labels: Arc<TopicLabels> = Arc::default();
         let mut metrics = Self {
             rows_read: Counter::default(),
             headers_left_out: Counter::default(),
@@ -198,7 +213,9 @@ impl Metrics {
             publish_requests: Family::default(),
             publish_refused: Family::default(),
             publish_duration_seconds: Histogram::new(PUBLISH_SECONDS),
-            commit_to_stored_seconds: Histogram::new(COMMIT_TO_STORED_SECONDS),
+            commit_to_stored_seconds: Family::new_with_constructor(|| {
+                Histogram::new(COMMIT_TO_STORED_SECONDS)
+            }),
             in_flight_messages: Level::default(),
             in_flight_bytes: Level::default(),
             lanes: Level::default(),
@@ -222,7 +239,8 @@ impl Metrics {
             phase: Family::default(),
             seconds_since_progress: Gauge::default(),
             retention: RetentionMetrics::default(),
-            topic_labels: Arc::default(),
+            rows: RowMetrics::new(Arc::clone(&topic_labels)),
+            topic_labels,
             registry: Arc::default(),
         };
         metrics.registry = Arc::new(metrics.describe());
@@ -248,14 +266,17 @@ impl Metrics {
         }
     }
 
-    /// Returns the counters of a topic that has stored messages: its messages and its successful
-    /// calls.
+    /// Returns the metrics of a topic that has stored messages.
     #[must_use]
-    pub fn of_topic(&self, topic: &Topic) -> (Counter, Counter) {
+    pub fn of_topic(&self, topic: &Topic) -> TopicMetrics {
         let topic = self.topic_labels.of(topic, TopicAnswer::Stored);
         let request = RequestLabels { topic: topic.clone(), code: "OK" };
-        let messages = self.messages_published.get_or_create_owned(&TopicLabel { topic });
-        (messages, self.publish_requests.get_or_create_owned(&request))
+        let label = TopicLabel { topic };
+        TopicMetrics {
+            messages: self.messages_published.get_or_create_owned(&label),
+            stored: self.publish_requests.get_or_create_owned(&request),
+            commit_to_stored_seconds: self.commit_to_stored_seconds.get_or_create_owned(&label),
+        }
     }
 
     /// Counts a Publish call that failed with this code.
@@ -327,6 +348,7 @@ impl Metrics {
         self.lanes.set(0);
         self.hot_keys.set(0);
         self.heaviest_key_bytes_per_second.set(0);
+        self.rows.oldest.clear();
     }
 
     /// Returns the registry of all metrics.
@@ -354,6 +376,7 @@ impl Metrics {
         self.describe_levels(&mut registry);
         self.describe_anchors(&mut registry);
         self.retention.describe(&mut registry);
+        self.rows.describe(&mut registry);
         let mut reason = |name, help, family: &Family<ReasonLabel, Counter>| {
             registry.register(name, help, family.clone());
         };
@@ -408,7 +431,7 @@ impl Metrics {
         );
         registry.register_with_unit(
             "commit_to_ack",
-            "From a row's commit to Pub/Sub's reply",
+            "From a row's commit to Pub/Sub's reply, by topic",
             Unit::Seconds,
             self.commit_to_stored_seconds.clone(),
         );
@@ -548,9 +571,9 @@ mod tests {
         for number in 0..TOPICS {
             metrics.request_failed(&topic(number), "NOT_FOUND");
             if number.is_multiple_of(2) {
-                let (messages, stored) = metrics.of_topic(&topic(TOPICS + number));
-                messages.inc_by(3);
-                stored.inc();
+                let of_topic = metrics.of_topic(&topic(TOPICS + number));
+                of_topic.messages.inc_by(3);
+                of_topic.stored.inc();
             }
         }
         let refused: Vec<_> = (0..100).map(|number| (topic(number), "NOT_FOUND")).collect();
@@ -571,7 +594,11 @@ mod tests {
         let metrics = Metrics::new();
         let topic = "projects/p/topics/t".to_owned();
         metrics.messages_published.get_or_create(&TopicLabel { topic: topic.clone() }).inc();
-        metrics.publish_requests.get_or_create(&RequestLabels { topic, code: "OK" }).inc();
+        metrics
+            .publish_requests
+            .get_or_create(&RequestLabels { topic: topic.clone(), code: "OK" })
+            .inc();
+        drop(metrics.commit_to_stored_seconds.get_or_create(&TopicLabel { topic }));
         for family in [&metrics.dead, &metrics.parked, &metrics.reconnects] {
             family.get_or_create(&ReasonLabel { reason: "test" }).inc();
         }
@@ -590,7 +617,9 @@ mod tests {
             "walrelay_messages_published_total{topic=\"projects/p/topics/t\"} 1",
             "walrelay_publish_requests_total{topic=\"projects/p/topics/t\",code=\"OK\"} 1",
             "walrelay_publish_duration_seconds_bucket{le=\"0.001\"} 0",
-            "walrelay_commit_to_ack_seconds_count 0",
+            "walrelay_commit_to_ack_seconds_count{topic=\"projects/p/topics/t\"} 0",
+            "walrelay_lag_seconds 0.0",
+            "walrelay_attempts_per_row_count 0",
             "walrelay_in_flight_messages 0",
             "walrelay_in_flight_bytes 0",
             "walrelay_lanes 0",

@@ -1,6 +1,7 @@
 //! Reports to operators: metrics, health, log messages and the status report.
 
 pub mod anchors;
+mod batch_log;
 mod dead_rows;
 pub mod health;
 pub mod ignored_changes;
@@ -11,5 +12,6 @@ mod publish_rate;
 mod refusals;
 pub mod report;
 pub mod retention_metrics;
+pub mod row_metrics;
 mod spill_log;
 mod topic_labels;

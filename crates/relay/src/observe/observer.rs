@@ -2,13 +2,12 @@
 //!
 //! The data path makes one call for each observation. The details are here.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
-use pgoutput_parser::{Lsn, Position};
-use prometheus_client::metrics::counter::Counter;
+use pgoutput_parser::{Lsn, PgTimestamp, Position};
 use walrelay_core::{
     Batch, Budget, FailureClass, Finished, HeavyKey, HeavyKeys, Held, KEY_BYTES_PER_SECOND_MAX,
-    Lanes, Message, Outcome, PublishFailure, RecordReason, RowToRecord, SpillMode, Topic,
+    Lanes, Outcome, PublishFailure, RecordReason, RowToRecord, SpillMode, Topic, Tracker,
     WalBudget, WalRetentionLimit, Watermark,
 };
 use walrelay_outbox_store::{DispatchCounts, SlotFigures};
@@ -16,19 +15,21 @@ use walrelay_pg_client::quote_identifier;
 use walrelay_pg_replication::SlotState;
 
 use crate::observe::anchors;
-use crate::observe::dead_rows::{DeadRows, UnloggedDeadRows};
+use crate::observe::batch_log::log_stored_batch;
+use crate::observe::dead_rows::{DeadRows, UnloggedDeadRows, log_dead_row};
 use crate::observe::health::{Health, Phase, RetainedWalStatus};
 use crate::observe::ignored_changes::{IgnoredChanges, OtherChange};
-use crate::observe::metrics::{Metrics, ReasonLabel, StatusLabel};
+use crate::observe::metrics::{Metrics, ReasonLabel, StatusLabel, TopicMetrics};
 use crate::observe::publish_availability::{PublishAvailability, Service};
 use crate::observe::publish_rate::PublishRate;
 use crate::observe::refusals::Refusals;
 use crate::observe::report::SlotReport;
+use crate::observe::row_metrics::RowsByType;
 use crate::observe::spill_log::{Line, SpillLog, Sum};
 use crate::seed::random_seed;
 use crate::stream::pipeline_error::SendFailurePosition;
 use crate::stream::publish_calls::Answer;
-use walrelay_errors::{Chain, Code};
+use walrelay_errors::Chain;
 
 /// Reports events of the data path to the metrics, the health state and the log.
 #[derive(Debug)]
@@ -38,6 +39,7 @@ pub struct Observer {
     /// The counters of the topics in use, so that no batch needs a label lookup.
     topics: Vec<TopicCounters>,
     rows_read: u64,
+    rows_by_type: RowsByType,
     levels_at: Option<Instant>,
     watermark: Option<Watermark>,
     /// The confirmed position of the slot, as last sent to the server or read from it.
@@ -70,8 +72,7 @@ pub struct Observer {
 #[derive(Debug)]
 struct TopicCounters {
     topic: Topic,
-    messages: Counter,
-    stored: Counter,
+    metrics: TopicMetrics,
 }
 
 /// The interval at which the problems of topics without pending rows are cleared.
@@ -104,6 +105,7 @@ impl Observer {
             health,
             topics: Vec::new(),
             rows_read: 0,
+            rows_by_type: RowsByType::default(),
             levels_at: None,
             watermark: None,
             confirmed: None,
@@ -146,8 +148,9 @@ impl Observer {
     }
 
     /// Counts a row read from the slot, and the number of its headers that are not in the message.
-    pub fn row_read(&mut self, headers_left_out: usize) {
+    pub fn row_read(&mut self, topic: &Topic, event_type: &str, headers_left_out: usize) {
         self.rows_read += 1;
+        self.rows_by_type.count(topic, event_type, &self.metrics.rows);
         if headers_left_out > 0 {
             self.headers_left_out(headers_left_out);
         }
@@ -266,15 +269,17 @@ impl Observer {
         let took = now.saturating_duration_since(batch.sent_at());
         self.metrics.publish_duration_seconds.observe(took.as_secs_f64());
         match answer {
-            Ok(_) => {
+            Ok(message_ids) => {
+                log_stored_batch(batch, message_ids);
                 self.supply.moved(now);
                 self.stored_at = Some(now);
-                let counters = self.counters(batch.topic());
-                counters.messages.inc_by(batch.messages().len() as u64);
-                counters.stored.inc();
+                self.metrics.rows.attempts.observe(batch.attempts(), batch.messages().len());
+                let topic = self.of_topic(batch.topic());
+                topic.messages.inc_by(batch.messages().len() as u64);
+                topic.stored.inc();
                 if let Some(committed_at) = batch.committed_at() {
                     let age = committed_at.to_system_time().elapsed().unwrap_or_default();
-                    self.metrics.commit_to_stored_seconds.observe(age.as_secs_f64());
+                    topic.commit_to_stored_seconds.observe(age.as_secs_f64());
                 }
                 let sizes = batch.messages().map(|message| message.request_field().len());
                 let (rows, bytes) = (batch.messages().len(), sizes.sum());
@@ -289,6 +294,9 @@ impl Observer {
     /// Counts rows on their way to dispatch state.
     pub fn rows_to_record(&mut self, rows_to_record: &[RowToRecord]) {
         for row_to_record in rows_to_record {
+            if let Some(delay) = row_to_record.reason.next_attempt_in() {
+                self.metrics.rows.next_attempt_seconds.observe(delay.as_secs_f64());
+            }
             let (family, reason) = match &row_to_record.reason {
                 RecordReason::Stuck { failure, .. } => (&self.metrics.parked, failure.code),
                 RecordReason::Spilled { .. } => {
@@ -307,19 +315,26 @@ impl Observer {
         }
     }
 
-    /// Counts the dead rows among rows that were claimed from dispatch state.
+    /// Counts the dead rows and the retries among rows that were claimed from dispatch state.
     pub fn finished(&mut self, finished: &[Finished]) {
         for row in finished {
-            if let Outcome::Dead { failure, attempts } = &row.outcome {
-                log_dead_row(self.dead_rows.as_mut(), (&row.message, failure), Some(*attempts));
-                self.metrics.dead.get_or_create(&ReasonLabel { reason: failure.code }).inc();
+            match &row.outcome {
+                Outcome::Dead { failure, attempts } => {
+                    log_dead_row(self.dead_rows.as_mut(), (&row.message, failure), Some(*attempts));
+                    self.metrics.rows.attempts.observe(*attempts, 1);
+                    self.metrics.dead.get_or_create(&ReasonLabel { reason: failure.code }).inc();
+                }
+                Outcome::Again { after: Some(delay), .. } => {
+                    self.metrics.rows.next_attempt_seconds.observe(delay.as_secs_f64());
+                }
+                Outcome::Again { after: None, .. } | Outcome::Published { .. } => {}
             }
         }
     }
 
     /// Updates the gauges a few times a second.
-    pub fn levels(&mut self, watermark: Watermark, budget: &Budget, lanes: &Lanes) {
-        let now = now();
+    pub fn levels(&mut self, tracker: &Tracker, budget: &Budget, lanes: &Lanes) {
+        let (now, watermark) = (now(), tracker.watermark());
         if self.levels_at.is_some_and(|at| now.duration_since(at) < LEVELS_INTERVAL) {
             return;
         }
@@ -330,6 +345,9 @@ impl Observer {
             tracing::info!(topic = &*topic, ?lasted, "publish succeeds again");
         }
         self.metrics.rows_read.inc_by(std::mem::take(&mut self.rows_read));
+        self.rows_by_type.flush(&self.metrics.rows);
+        let unsettled = tracker.oldest_unsettled().map(PgTimestamp::to_system_time);
+        self.metrics.rows.oldest.set_unsettled(unsettled);
         self.metrics.in_flight_messages.set(budget.rows() as u64);
         self.metrics.in_flight_bytes.set(budget.bytes() as u64);
         self.metrics.lanes.set(lanes.len() as u64);
@@ -458,7 +476,8 @@ impl Observer {
         }
         let SlotFigures { counts, slot, anchors, .. } = survey;
         anchors::observe(&anchors, &self.metrics, &self.health);
-        let DispatchCounts { retrying, dead, published, discarded, waiting: _ } = counts;
+        let DispatchCounts { retrying, dead, published, discarded, waiting } = counts;
+        self.metrics.rows.oldest.set_recorded(waiting.since);
         self.retrying = Some(retrying);
         if let Some(dead_rows) = &mut self.dead_rows {
             dead_rows.counted(dead, now());
@@ -547,17 +566,17 @@ impl Observer {
         self.refusals.stored(topic);
     }
 
-    fn counters(&mut self, topic: &Topic) -> &TopicCounters {
+    fn of_topic(&mut self, topic: &Topic) -> &TopicMetrics {
         let found = self.topics.iter().position(|counters| counters.topic == *topic);
         let index = found.unwrap_or_else(|| {
             if self.topics.len() == TOPICS_KEPT {
                 self.topics.clear();
             }
-            let (messages, stored) = self.metrics.of_topic(topic);
-            self.topics.push(TopicCounters { topic: Topic::clone(topic), messages, stored });
+            let metrics = self.metrics.of_topic(topic);
+            self.topics.push(TopicCounters { topic: Topic::clone(topic), metrics });
             self.topics.len() - 1
         });
-        &self.topics[index]
+        &self.topics[index].metrics
     }
 }
 
@@ -565,29 +584,9 @@ impl Drop for Observer {
     /// Counts the last rows. A short run may have no others.
     fn drop(&mut self) {
         self.metrics.rows_read.inc_by(self.rows_read);
+        self.rows_by_type.flush(&self.metrics.rows);
+        self.metrics.rows.oldest.session_ended(SystemTime::now());
     }
-}
-
-/// Logs the first row that dies of a cause.
-fn log_dead_row(
-    dead_rows: Option<&mut DeadRows>,
-    (message, failure): (&Message, &PublishFailure),
-    attempts: Option<u32>,
-) {
-    let is_first = |rows: &mut DeadRows| rows.died(message.topic(), failure.code, now());
-    if !dead_rows.is_some_and(is_first) {
-        return;
-    }
-    tracing::error!(
-        error_code = Code::DeadRows.name(),
-        event_id = message.event_id(),
-        topic = &**message.topic(),
-        position = %message.position(),
-        attempts,
-        code = failure.code,
-        error = failure.message,
-        "row is dead: it is recorded in dispatch state and needs an operator"
-    );
 }
 
 /// Returns the time of the runtime's clock, which tests can advance.
@@ -604,7 +603,7 @@ mod tests {
         let metrics = Metrics::new();
         let mut observer = Observer::new(metrics.clone(), Health::new());
         for left_out in [0, 2, 1] {
-            observer.row_read(left_out);
+            observer.row_read(&"projects/p/topics/t".into(), "made", left_out);
         }
         assert_eq!(metrics.headers_left_out.get(), 3);
     }
@@ -613,8 +612,8 @@ mod tests {
     fn rows_read_in_the_last_moment_of_a_session_are_counted() {
         let metrics = Metrics::new();
         let mut observer = Observer::new(metrics.clone(), Health::new());
-        observer.row_read(0);
-        observer.row_read(0);
+        observer.row_read(&"projects/p/topics/t".into(), "made", 0);
+        observer.row_read(&"projects/p/topics/t".into(), "sent", 0);
         drop(observer);
         assert_eq!(metrics.rows_read.get(), 2);
     }

@@ -328,7 +328,8 @@ impl Flow {
         let Routed { message, fault, headers_left_out } = self.router.route(row)?;
         let ticket = self.tracker.open();
         self.budget.take(message.memory());
-        self.observer.row_read(headers_left_out);
+        let event_type = self.router.event_type(row)?;
+        self.observer.row_read(message.topic(), event_type, headers_left_out);
         match fault {
             None => self.lanes.push(message, ticket),
             Some(fault) => {
@@ -405,7 +406,7 @@ impl Flow {
                 recorder.claim(ClaimRequest { keys, bytes_max: room, through: *through });
             }
         }
-        observer.levels(tracker.watermark(), budget, lanes);
+        observer.levels(tracker, budget, lanes);
     }
 
     /// Takes a reply, and further replies that have already arrived.

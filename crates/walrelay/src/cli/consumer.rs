@@ -9,7 +9,7 @@ use super::{ARGUMENTS, ConfirmArgs, ConsumerRebuildArgs};
 use crate::options::values::{consumer_name, duration, text_form};
 use crate::options::{
     ConnectionOptions, ConsumerOptions, EndpointOptions, OutputOptions, ProjectOption,
-    RetentionOptions, SqlOption, SubscriptionOption, UntilOption,
+    RetentionOptions, SqlOption, SubscriptionOption, TopicOptions, UntilOption,
 };
 
 /// `walrelay consumer run`.
@@ -45,12 +45,13 @@ pub struct ConsumerArgs {
 pub enum ConsumerActionArgs {
     /// Create tables, functions and the consumer's row; with --create the subscription.
     ///
-    /// Safe to run again. A subscription that it creates delivers in order and never expires; one that exists is left as
-    /// it is, and refused where it is unordered, of another topic or filtered otherwise. Without --create it has to
+    /// Safe to run again. A subscription that it creates delivers in order, retains acknowledged messages for seven days,
+    /// and never expires. Its default name is TOPIC.NAME. One that exists is left as it is, and refused where it is unordered, of another topic or filtered otherwise. Without --create it has to
     /// exist. A consumer that has applied nothing yet may be given another one. Prints the SQL with the grants that a
     /// role of its own needs.
     #[command(after_help = "Example:\n  \
-        walrelay consumer init billing --subscription billing --create --topic order.events")]
+        walrelay consumer init billing --create --topic order.events\n  \
+        walrelay consumer init billing --create --topic order.events --dead-letter")]
     Init(ConsumerInitArgs),
     /// Apply a subscription's events to a database, each once, in order per key.
     ///
@@ -73,7 +74,10 @@ pub enum ConsumerActionArgs {
     /// warns of a table that is open to them.
     #[command(after_help = "Example:\n  walrelay consumer scaffold shop.orders > handler.sql")]
     Scaffold(ConsumerScaffoldArgs),
-    /// Show counts by status, held keys and the rate of the last minute.
+    /// Show counts by status, held keys, the rate of the last minute and the backlog.
+    ///
+    /// The backlog of the subscription and the age of its oldest message come from Cloud Monitoring, which is minutes
+    /// behind and needs roles/monitoring.viewer, or from the emulator. They are null if nobody answers.
     #[command(after_help = "Example:\n  walrelay consumer status billing --output json")]
     Status(ConsumerStatusArgs),
     /// Pause the consumer: no instance applies events until it is resumed.
@@ -126,9 +130,20 @@ pub struct ConsumerInitArgs {
     /// Topic of a subscription to be created, short or full name.
     #[arg(long, value_name = "TOPIC")]
     pub topic: Option<String>,
-    /// Where Pub/Sub sends what was delivered 100 times; short or full name of a topic.
+    /// Create a dead-letter topic with an ordered subscription, for messages that were delivered 100 times.
+    ///
+    /// Prints the IAM bindings that Pub/Sub's service agent needs.
+    #[arg(long, requires = "create")]
+    pub dead_letter: bool,
+    /// Name of the dead-letter topic; without --dead-letter it has to exist [default: `TOPIC.NAME.dead`].
     #[arg(long, value_name = "TOPIC", requires = "create")]
     pub dead_letter_topic: Option<String>,
+    /// Number of the subscription's project, which names Pub/Sub's service agent.
+    #[arg(long, value_name = "NUMBER", requires = "dead_letter", value_parser = clap::value_parser!(u64))]
+    pub project_number: Option<u64>,
+    /// Grant the IAM bindings of --dead-letter instead of printing them; needs --project-number.
+    #[arg(short, long, requires = "project_number")]
+    pub yes: bool,
     /// Create it with exactly-once delivery: fewer copies, more latency. The inbox does not need it.
     #[arg(long, requires = "create")]
     pub exactly_once: bool,
@@ -137,6 +152,8 @@ pub struct ConsumerInitArgs {
     pub filter: Option<String>,
     #[command(flatten)]
     pub subscription: SubscriptionOption,
+    #[command(flatten)]
+    pub topics: TopicOptions,
     #[command(flatten)]
     pub sql: SqlOption,
     #[command(flatten)]
@@ -178,6 +195,8 @@ pub struct ConsumerStatusArgs {
     pub output: OutputOptions,
     #[command(flatten)]
     pub connection: ConnectionOptions,
+    #[command(flatten)]
+    pub endpoint: EndpointOptions,
 }
 
 /// `walrelay consumer pause` and `resume`.

@@ -5,25 +5,43 @@ use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 /// Guesses, and the commands that do the work.
-const GUESSES: [(&str, &str); 18] = [
+const GUESSES: [(&str, &str); 36] = [
     ("adopt", "upgrade finish"),
     ("backfill", "replay start --source table"),
     ("carry-over", "upgrade prepare --carry-over"),
+    ("config list", "config show"),
+    ("config validate", "config check"),
+    ("config view", "config show"),
     ("consume", "consumer run"),
     ("consumer create", "consumer init"),
+    ("consumer lag", "consumer status"),
+    ("consumer show", "consumer status"),
     ("consumer start", "consumer run"),
-    ("doctor", "check"),
+    ("dead-letters", "dispatch list --status dead"),
+    ("describe", "status"),
     ("dlq", "dispatch list --status dead"),
+    ("doctor", "check"),
+    ("events", "tail"),
+    ("health", "status"),
+    ("lag", "status"),
+    ("listen", "tail"),
     ("migrate", "init"),
     ("prepare-upgrade", "upgrade prepare"),
+    ("publish", "emit"),
+    ("pull", "tail"),
+    ("rebuild", "consumer rebuild"),
     ("recover", "slot recover"),
     ("replay abort", "replay cancel"),
     ("replay stop", "replay cancel"),
+    ("send", "emit"),
     ("setup", "init"),
     ("slot create", "init"),
     ("slot list", "status"),
     ("slot show", "status"),
     ("start", "run"),
+    ("subscribe", "tail"),
+    ("topic", "init --create-topics"),
+    ("topics", "init --create-topics"),
 ];
 
 /// Adds the right command to the error about an unknown one. `words` are the words of the command

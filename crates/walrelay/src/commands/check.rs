@@ -5,6 +5,7 @@ mod anchors;
 mod consumers;
 mod dead_rows;
 mod recorded_stop;
+mod retention;
 mod schemas;
 mod server;
 
@@ -27,7 +28,7 @@ use self::schemas::Payload;
 use super::shared::answer_timeout::ANSWER_TIMEOUT;
 use super::shared::cancellable::{attended, run_until_shutdown};
 use super::shared::topics::{INVALID_TOPIC_FIX, invalid_topic_text};
-use crate::config::{CheckConfig, InboxPlace, OutputFormat};
+use crate::config::{CheckConfig, OutputFormat};
 use crate::error::Error;
 use crate::explain;
 use crate::json_output::json_text;
@@ -58,7 +59,7 @@ fn unusable(subject: &str, error: &impl Coded) -> Finding {
 /// At least one finding would keep `run` from working.
 pub async fn execute(config: CheckConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let telemetry = collector(config.run.otlp.clone());
-    let looking = look(&config.run.settings, &config.inboxes, shutdown);
+    let looking = look(&config, shutdown);
     let looked = async { Ok(tokio::join!(looking, telemetry)) };
     let (mut findings, collector) = Box::pin(run_until_shutdown(looked, shutdown)).await?;
     findings.extend(collector);
@@ -76,7 +77,8 @@ pub async fn execute(config: CheckConfig, shutdown: &Shutdown) -> Result<(), Err
 
 /// Runs every check that is possible: one connection may answer where another fails. All
 /// connections open at the same time, so that an unreachable address costs its timeout once.
-async fn look(config: &Settings, inboxes: &[InboxPlace], shutdown: &Shutdown) -> Vec<Finding> {
+async fn look(check: &CheckConfig, shutdown: &Shutdown) -> Vec<Finding> {
+    let (config, inboxes) = (&check.run.settings, &check.inboxes);
     let mut found = Vec::new();
     let mut there = PostgresFacts::default();
     let connect = config.connect.clone().with_patience(ANSWER_TIMEOUT);
@@ -88,7 +90,13 @@ async fn look(config: &Settings, inboxes: &[InboxPlace], shutdown: &Shutdown) ->
     }
     match (&replication, sql) {
         (_, Ok(client)) => {
-            let looked = async { Ok(check_postgres(&client, config, &mut found).await) };
+            let looked = async {
+                let facts = check_postgres(&client, config, &mut found).await;
+                if check.run.retention.is_some() {
+                    found.extend(retention::of(&client, &config.relay.outbox.tables).await);
+                }
+                Ok(facts)
+            };
             let looked = attended((&connect, &client), looked, shutdown).await;
             client.close().await;
             match looked {

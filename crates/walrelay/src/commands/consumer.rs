@@ -5,21 +5,22 @@ pub mod run;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::time::Duration;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use walrelay_consumer_rebuild::succeeds;
-use walrelay_errors::Code;
+use walrelay_errors::{Chain, Code};
 use walrelay_inbox::operator::admin::{self, RegisteredConsumer};
-use walrelay_inbox::operator::consumer_status::consumer_status;
+use walrelay_inbox::operator::consumer_status::{ConsumerStatus, consumer_status};
 use walrelay_inbox::operator::event_commands::ConsumerGeneration;
 use walrelay_inbox::operator::prunable_rows::prunable_rows;
 use walrelay_inbox::{INBOX_MIGRATIONS, migrate_inbox};
 use walrelay_inbox::{InboxError, Scaffold};
 use walrelay_inbox::{PUBSUB_RETENTION_DEFAULT, RETENTION_MARGIN, redelivery_window};
 use walrelay_pg_client::{QualifiedName, SqlClient, connect_sql, sql};
-use walrelay_pubsub::{Endpoint, Subscriber};
+use walrelay_pubsub::{Endpoint, Subscriber, SubscriptionBacklog};
 use walrelay_relay::shutdown::Shutdown;
 
 use super::rebuild::{self, reset_key};
+use super::shared::answer_timeout::ANSWER_TIMEOUT;
 use super::shared::cancellable::{attended, run_until_shutdown};
 use super::shared::consent::may_change;
 use super::shared::subscription_setup;
@@ -79,7 +80,9 @@ async fn act(
         ConsumerAction::Init(set_up) => init(client, set_up).await,
         ConsumerAction::Scaffold(table) => scaffold(client, table).await,
         ConsumerAction::List(format) => list(client, *format).await,
-        ConsumerAction::Status { name, format } => status(client, name, *format).await,
+        ConsumerAction::Status { name, format, endpoint } => {
+            status(client, name, *format, endpoint).await
+        }
         ConsumerAction::Pause { name, paused: true } => pause(client, name).await,
         ConsumerAction::Pause { name, paused: false } => {
             admin::resume(client, name).await.map_err(Error::Inbox)?;
@@ -290,8 +293,48 @@ async fn list(client: &SqlClient, format: OutputFormat) -> Result<(), Error> {
     })
 }
 
-async fn status(client: &SqlClient, name: &str, format: OutputFormat) -> Result<(), Error> {
-    let status = json!(consumer_status(client, name).await.map_err(Error::Inbox)?);
+/// The status of a consumer, and of the subscription that it reads.
+#[derive(Debug, Serialize)]
+struct StatusWithBacklog {
+    #[serde(flatten)]
+    status: ConsumerStatus,
+    /// Messages that are not acknowledged. `None` if not known.
+    backlog_messages: Option<u64>,
+    /// Age of the oldest of them.
+    backlog_oldest_seconds: Option<u64>,
+}
+
+impl StatusWithBacklog {
+    fn new(status: ConsumerStatus, backlog: Option<SubscriptionBacklog>) -> Self {
+        Self {
+            status,
+            backlog_messages: backlog.map(|it| it.messages),
+            backlog_oldest_seconds: backlog.map(|it| it.oldest_seconds),
+        }
+    }
+}
+
+/// Returns the backlog. The rest of the status is useful without it, so a failure is a warning.
+async fn backlog_of(endpoint: &Endpoint, subscription: &str) -> Option<SubscriptionBacklog> {
+    let asked = timeout(ANSWER_TIMEOUT, SubscriptionBacklog::read(endpoint, subscription)).await;
+    let problem = match asked {
+        Ok(Ok(backlog)) => return backlog,
+        Ok(Err(error)) => Chain(&error).to_string(),
+        Err(_) => format!("no answer within {} s", ANSWER_TIMEOUT.as_secs()),
+    };
+    tracing::warn!(subscription, problem, "the backlog of the subscription is not known");
+    None
+}
+
+async fn status(
+    client: &SqlClient,
+    name: &str,
+    format: OutputFormat,
+    endpoint: &Endpoint,
+) -> Result<(), Error> {
+    let status = consumer_status(client, name).await.map_err(Error::Inbox)?;
+    let backlog = backlog_of(endpoint, &status.subscription).await;
+    let status = json!(StatusWithBacklog::new(status, backlog));
     print(&match format {
         OutputFormat::Json => format!("{status:#}\n"),
         OutputFormat::Text => status.as_object().map(page).unwrap_or_default(),
@@ -360,7 +403,7 @@ async fn kept_for(endpoint: &Endpoint, subscription: &str) -> Result<Duration, E
 
 #[cfg(test)]
 mod tests {
-    use walrelay_inbox::operator::consumer_status::{ConsumerStatus, EventCounts};
+    use walrelay_inbox::operator::consumer_status::EventCounts;
 
     use super::*;
 
@@ -392,7 +435,9 @@ mod tests {
             implausible_keys: vec!["k".to_owned()],
             next_step: Some("reset".to_owned()),
         };
-        crate::json_output::assert_documented("consumer status", &status);
+        let backlog = SubscriptionBacklog { messages: 40, oldest_seconds: 3 };
+        let whole = StatusWithBacklog::new(status, Some(backlog));
+        crate::json_output::assert_documented("consumer status", &whole);
     }
 
     #[test]

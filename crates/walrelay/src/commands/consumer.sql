@@ -1,8 +1,10 @@
 -- part: grants
 GRANT USAGE ON SCHEMA public TO walrelay_consumer;
 GRANT SELECT ON app_inbox_consumer TO walrelay_consumer;
+GRANT UPDATE (pruned_before) ON app_inbox_consumer TO walrelay_consumer;
 GRANT SELECT, INSERT, UPDATE, DELETE ON app_inbox, app_inbox_key TO walrelay_consumer;
 CREATE POLICY walrelay_consumer ON app_inbox_consumer FOR SELECT TO walrelay_consumer USING (true);
+CREATE POLICY walrelay_consumer_prune ON app_inbox_consumer FOR UPDATE TO walrelay_consumer USING (true);
 CREATE POLICY walrelay_consumer ON app_inbox     TO walrelay_consumer USING (true) WITH CHECK (true);
 CREATE POLICY walrelay_consumer ON app_inbox_key TO walrelay_consumer USING (true) WITH CHECK (true);
 GRANT EXECUTE ON FUNCTION

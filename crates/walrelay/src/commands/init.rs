@@ -7,7 +7,7 @@ use walrelay_outbox_admin::protocols::routes::{self, Routes};
 use walrelay_outbox_admin::protocols::{AdminSession, ProtocolError, set_up};
 use walrelay_outbox_admin::{InitOptions, InitPlan, InitReport, SlotCreation};
 use walrelay_pg_replication::Failover;
-use walrelay_pubsub::{Admin, PubsubError};
+use walrelay_pubsub::{Admin, PubsubError, TopicSettings};
 use walrelay_relay::shutdown::Shutdown;
 
 use super::shared::operator::{StopMode, Terminal, run_protocol};
@@ -129,7 +129,7 @@ async fn create_topics(
     }
     let admin = Admin::connect(&config.pubsub.publisher.endpoint)?;
     for topic in wanted {
-        let result = match create_topic(&admin, &topic).await {
+        let result = match create_topic(&admin, &topic, &config.topic_settings).await {
             Ok(result) => result,
             Err(error) if error.is_about_the_name() => {
                 print_line(config, &format!("not created: {}\n", Chain(&error)))?;
@@ -168,11 +168,15 @@ fn print_line(config: &InitConfig, line: &str) -> Result<(), ProtocolError> {
 }
 
 /// Creates a topic unless it exists.
-async fn create_topic(admin: &Admin, topic: &str) -> Result<TopicResult, PubsubError> {
+async fn create_topic(
+    admin: &Admin,
+    topic: &str,
+    settings: &TopicSettings,
+) -> Result<TopicResult, PubsubError> {
     if admin.topic_exists(topic).await? {
         return Ok(TopicResult::AlreadyThere);
     }
-    admin.create_topic(topic).await?;
+    admin.create_topic(topic, settings).await?;
     Ok(TopicResult::Created)
 }
 

@@ -9,7 +9,6 @@ use std::io::{self, IsTerminal as _};
 use walrelay_outbox_admin::protocols::{
     position_of_time, refuse_other_shards, refuse_unfinished, routes,
 };
-use walrelay_outbox_replay::operator::StepSink as _;
 use walrelay_outbox_replay::replay::{
     CancellableReplay, DeadRows, Destination, OrderedSource, ReplayCounts, ReplayEnv, ReplayError,
     ReplayJob, ReplayOrder, ReplaySource, ReplayStep, RestInPlace, WalRows, read_replay,

@@ -146,23 +146,36 @@ impl RelayProcess<'_> {
             };
             let code = error.code();
             if code == Code::RecoveryPending {
-                // A user, another relay, or the branch below began the recovery. Its remaining
-                // rows come first.
-                let observed = (&self.metrics, &self.health);
-                let filling = fill(settings, publisher.clone(), observed, self.shutdown);
-                match Box::pin(filling).await {
-                    Ok(RecoveryEnd::Done) => {}
-                    Ok(RecoveryEnd::Stopped) => return Ok(()),
-                    Err(failed) => wait_before_retry(failed, lost_slot, self.shutdown).await?,
+                match self.publish_unsettled(publisher, lost_slot).await? {
+                    RecoveryEnd::Done => (),
+                    RecoveryEnd::Stopped => return Ok(()),
                 }
             } else if matches!(code, Code::SlotLost | Code::PositionsOfAnotherServer)
                 && on_slot_lost == OnSlotLost::Recover
             {
-                let (error_code, cause) = (code.name(), Chain(&error));
-                tracing::error!(error_code, error = %cause, "the slot is lost; recovering it");
+                let error_code = code.name();
+                tracing::error!(error_code, error = %Chain(&error), "the slot is lost; recovering it");
                 on_slot_lost = recover_lost_slot(self.config, self.shutdown).await?;
             } else {
                 return Err(Error::Relay(with_event_ids(error, settings).await));
+            }
+        }
+    }
+
+    /// Publishes the remaining rows of a recovery that a user or a relay began. They come before
+    /// the stream. After a failure it waits, and the caller tries again.
+    async fn publish_unsettled(
+        &self,
+        publisher: &Traced<GrpcPublisher>,
+        lost_slot: LostSlot,
+    ) -> Result<RecoveryEnd, Error> {
+        let observed = (&self.metrics, &self.health);
+        let filling = fill(&self.config.settings, publisher.clone(), observed, self.shutdown);
+        match Box::pin(filling).await {
+            Ok(end) => Ok(end),
+            Err(failed) => {
+                wait_before_retry(failed, lost_slot, self.shutdown).await?;
+                Ok(RecoveryEnd::Done)
             }
         }
     }

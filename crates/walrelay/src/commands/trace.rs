@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use walrelay_inbox::InboxError;
 use walrelay_inbox::operator::audit::{trace_dispatch, trace_outbox};
 use walrelay_inbox::operator::event_commands::ConsumerGeneration;
@@ -48,10 +48,43 @@ struct Trace {
     outbox: TracedRow,
     /// The row of dispatch state.
     dispatch: TracedRow,
+    /// The message in Pub/Sub, if an inbox or dispatch state knows it.
+    message: Option<TracedMessage>,
     /// The row in each inbox, by consumer.
     inboxes: BTreeMap<String, TracedRow>,
     /// The consumers that should have the event, and lack it.
     not_in: Vec<String>,
+}
+
+/// The message that brought an event.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct TracedMessage {
+    /// Pub/Sub's id.
+    message_id: String,
+    /// The time at which Pub/Sub stored the message. Dispatch state does not have it.
+    publish_time: Option<String>,
+}
+
+impl TracedMessage {
+    /// Returns the message that an inbox has received. The relay records only rows that failed at
+    /// first, so dispatch state is the second choice.
+    fn find(inboxes: &BTreeMap<String, TracedRow>, dispatch: &TracedRow) -> Option<Self> {
+        inboxes.values().chain([dispatch]).find_map(Self::of_row)
+    }
+
+    fn of_row(row: &TracedRow) -> Option<Self> {
+        let message_id = row["message_id"].as_str()?.to_owned();
+        let publish_time = row["publish_time"].as_str().map(str::to_owned);
+        Some(Self { message_id, publish_time })
+    }
+
+    fn text(message: Option<&Self>) -> String {
+        let mut text = String::new();
+        let row = message.map_or(Value::Null, |it| json!(it));
+        let absent = "not known: no inbox has the event, and dispatch state has no message id";
+        part(&mut text, "pub/sub", &row, absent);
+        text
+    }
 }
 
 impl Trace {
@@ -82,8 +115,9 @@ impl Trace {
         let mut text = String::new();
         let absent = "not in the table: pruned, deleted, or never committed";
         part(&mut text, "outbox", &self.outbox, absent);
-        let unrecorded = "no row: it went out at the first try, or not yet";
+        let unrecorded = "no row: the event was published at the first attempt, or not yet";
         part(&mut text, "dispatch state", &self.dispatch, unrecorded);
+        text.push_str(&TracedMessage::text(self.message.as_ref()));
         for (name, row) in &self.inboxes {
             part(&mut text, &format!("inbox of {}", visible(name)), row, "not there");
         }
@@ -133,7 +167,8 @@ async fn trace(outbox: &SqlClient, config: &TraceConfig) -> Result<Trace, Error>
         inboxes.insert(name, found);
         inbox.close().await;
     }
-    Ok(Trace { event_id: id.clone(), outbox: row, dispatch, inboxes, not_in })
+    let message = TracedMessage::find(&inboxes, &dispatch);
+    Ok(Trace { event_id: id.clone(), outbox: row, dispatch, message, inboxes, not_in })
 }
 
 fn part(text: &mut String, heading: &str, row: &Value, absent: &str) {
@@ -190,8 +225,6 @@ pub(super) async fn open_inboxes(
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -199,7 +232,11 @@ mod tests {
         let inboxes = BTreeMap::from([("billing".to_owned(), json!({ "status": "done" }))]);
         let dispatch = json!({ "status": "published" });
         let not_in = vec!["search".to_owned()];
-        let trace = Trace { dispatch, inboxes, not_in, ..settled() };
+        let message = TracedMessage {
+            message_id: "4711".to_owned(),
+            publish_time: Some("2026-01-31T12:00:00.5+00:00".to_owned()),
+        };
+        let trace = Trace { dispatch, message: Some(message), inboxes, not_in, ..settled() };
         crate::json_output::assert_documented("trace", &trace);
     }
 
@@ -228,6 +265,23 @@ mod tests {
         let none = Trace::default().verdict().expect_err("it is nowhere");
         assert_eq!(none.exit().code(), 1);
         assert!(none.report().contains("there was no inbox to search"), "{}", none.report());
+    }
+
+    #[test]
+    fn the_message_is_the_one_that_an_inbox_received_or_else_the_one_on_record() {
+        let dispatch = json!({ "message_id": "1", "status": "published" });
+        let received = json!({ "message_id": "2", "publish_time": "2026-01-31T12:00:00+00:00" });
+        let none = json!({ "message_id": null, "publish_time": null });
+        let inboxes = BTreeMap::from([("a".to_owned(), none), ("b".to_owned(), received)]);
+        let found = TracedMessage::find(&inboxes, &dispatch).expect("b has it");
+        assert_eq!(found.message_id, "2");
+        let text = TracedMessage::text(Some(&found));
+        assert!(text.contains("publish time       2026-01-31T12:00:00+00:00"), "{text}");
+
+        let recorded = TracedMessage::find(&BTreeMap::new(), &dispatch).expect("on record");
+        assert_eq!((&*recorded.message_id, recorded.publish_time), ("1", None));
+        assert_eq!(TracedMessage::find(&BTreeMap::new(), &Value::Null), None);
+        assert!(TracedMessage::text(None).contains("not known"));
     }
 
     #[test]

@@ -18,8 +18,9 @@ use super::environment::Environment;
 use super::layers::CommandLine;
 use super::messages::{column_names, project};
 use super::problem::{ConfigBuilder, Problem};
+use super::pubsub::topic_settings;
 use crate::cli::{self, CommandArgs, UpgradeActionArgs};
-use crate::options::choices::{ChangeMode, ChangeOptions, OnSlotLost};
+use crate::options::choices::{ChangeMode, ChangeOptions, LogFormat, OnSlotLost};
 use crate::options::{DemoOptions, EmulatorOptions, RetentionOptions};
 
 /// A command and its complete configuration.
@@ -39,7 +40,7 @@ impl Config {
     /// Returns all problems at once.
     pub fn new(line: CommandLine, environment: &Environment) -> Result<Self, Vec<Problem>> {
         let file = line.file().map(str::to_owned);
-        let CommandLine { cli, origins, problems } = line;
+        let CommandLine { cli, origins, problems, has_json_output } = line;
         let mut builder = ConfigBuilder { environment, file, origins, problems };
         let general = cli.general;
         let level = match (general.verbose, general.quiet) {
@@ -48,7 +49,12 @@ impl Config {
             (false, false) => "info",
         };
         let filter = general.log_level.unwrap_or_else(|| level.to_owned());
-        let log = LogConfig { format: general.log_format, filter };
+        let default_format = match (cli.command.is_service(), has_json_output) {
+            (true, _) => None,
+            (false, true) => Some(LogFormat::Json),
+            (false, false) => Some(LogFormat::Text),
+        };
+        let log = LogConfig { format: general.log_format.or(default_format), filter };
         let output = if general.quiet { DemoOutput::Summary } else { DemoOutput::Messages };
         let command = builder.command(cli.command, output);
         // A command that could not be built has reported at least one problem.
@@ -107,7 +113,8 @@ impl ConfigBuilder<'_> {
         let otlp = self.otlp();
         let inboxes = self.inbox_places(&args.places);
         let run = self.run(&args.options, Until::Stopped, OnSlotLost::Stop)?;
-        let run = RunConfig { otlp, ..run };
+        let retention = retention(&args.retention);
+        let run = RunConfig { otlp, retention, ..run };
         Some(CheckConfig { run, inboxes: inboxes?, format: args.output.output })
     }
 
@@ -119,9 +126,7 @@ impl ConfigBuilder<'_> {
         let otlp = self.otlp();
         let mut run = self.run(&args.options, until, args.own.on_slot_lost)?;
         run.settings.relay.rate = args.own.rate.and_then(NonZeroU32::new);
-        let RetentionOptions { prune_older_than, prune_interval } = args.own.retention;
-        let retention =
-            prune_older_than.0.map(|older_than| Retention { older_than, every: prune_interval });
+        let retention = retention(&args.own.retention);
         if retention.is_some() {
             let columns = &run.settings.relay.router.columns;
             self.require_time(columns, "needed by --prune-older-than: a row's age is read from it");
@@ -174,6 +179,7 @@ impl ConfigBuilder<'_> {
         let shards = args.own.shards;
         let router = self.router(&args.messages, &args.columns);
         let create_topics = create_topics(args.own.create_topics);
+        let topic_settings = topic_settings(&args.own.topics);
         if create_topics != CreateTopics::No && !prints_only {
             self.require_project(&router);
         }
@@ -196,6 +202,7 @@ impl ConfigBuilder<'_> {
             router,
             pubsub,
             create_topics,
+            topic_settings,
             slot_kind: if args.own.failover { SlotKind::Failover } else { SlotKind::Plain },
             on_lost: if args.accept_loss { LostSlotPolicy::Accept } else { LostSlotPolicy::Refuse },
             already_there: match (args.backfill, args.unpublished_column) {
@@ -234,6 +241,11 @@ impl ConfigBuilder<'_> {
             options: args.change.options(),
         })
     }
+}
+
+fn retention(options: &RetentionOptions) -> Option<Retention> {
+    let every = options.prune_interval;
+    options.prune_older_than.0.map(|older_than| Retention { older_than, every })
 }
 
 fn emulator(options: EmulatorOptions) -> EmulatorConfig {

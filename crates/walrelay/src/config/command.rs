@@ -11,7 +11,7 @@ use walrelay_outbox_admin::protocols::ExistingRows;
 use walrelay_outbox_admin::retention::Retention;
 use walrelay_outbox_store::{DispatchQuery, Outbox};
 use walrelay_pg_client::ConnectConfig;
-use walrelay_pubsub::Endpoint;
+use walrelay_pubsub::{Endpoint, TopicSettings};
 use walrelay_relay::settings::{PubSubSettings, Settings};
 
 use super::commands::consumer_commands::{ConsumeConfig, ConsumerConfig, InboxConfig};
@@ -144,6 +144,8 @@ pub struct InitConfig {
     pub pubsub: PubSubSettings,
     /// The topics to create.
     pub create_topics: CreateTopics,
+    /// Their settings.
+    pub topic_settings: TopicSettings,
     /// Whether the slot is synchronised to standbys.
     pub slot_kind: SlotKind,
     /// The reaction to a lost slot.

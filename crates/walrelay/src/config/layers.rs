@@ -28,6 +28,8 @@ pub struct CommandLine {
     pub(super) origins: Origins,
     /// Problems of single keys of the file.
     pub(super) problems: Vec<Problem>,
+    /// Whether the command's result, and therefore its error, is JSON.
+    pub(super) has_json_output: bool,
 }
 
 /// The reason why there is no [`CommandLine`].
@@ -138,6 +140,18 @@ fn effective_value(argument: &Arg, matches: &ArgMatches, origin: Origin) -> Effe
     }
 }
 
+/// Returns whether the innermost command has `--output json`.
+fn has_json_output(matches: &ArgMatches) -> bool {
+    match matches.subcommand() {
+        Some((_, below)) => has_json_output(below),
+        None => matches
+            .try_get_raw("output")
+            .ok()
+            .flatten()
+            .is_some_and(|mut values| values.any(|value| value == "json")),
+    }
+}
+
 /// Environment and file, which are below the command line.
 struct Layers<'a> {
     environment: &'a Environment,
@@ -155,8 +169,9 @@ impl Layers<'_> {
         self.visit((&command, None), &matches, &mut |argument, _, origin| {
             origins.note(argument.get_long().unwrap_or_default(), origin);
         });
+        let has_json_output = has_json_output(&matches);
         let cli = Cli::from_arg_matches_mut(&mut matches).map_err(Refusal::Clap)?;
-        Ok(CommandLine { cli, origins, problems: Vec::new() })
+        Ok(CommandLine { cli, origins, problems: Vec::new(), has_json_output })
     }
 
     /// Makes environment and file the defaults of a command and its subcommands. `section` has the

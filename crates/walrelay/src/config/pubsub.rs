@@ -2,11 +2,16 @@
 
 use std::fs;
 
-use walrelay_pubsub::{Endpoint, PublisherConfig};
+use walrelay_pubsub::{Endpoint, PublisherConfig, TopicSettings};
 use walrelay_relay::settings::PubSubSettings;
 
 use super::problem::ConfigBuilder;
-use crate::options::{EndpointOptions, PubSubOptions};
+use crate::options::{EndpointOptions, PubSubOptions, TopicOptions};
+
+/// Returns the settings of topics that are created.
+pub(super) fn topic_settings(options: &TopicOptions) -> TopicSettings {
+    TopicSettings { retention: options.message_retention.0, regions: options.regions.clone() }
+}
 
 impl ConfigBuilder<'_> {
     pub(super) fn pubsub(&mut self, options: &PubSubOptions) -> PubSubSettings {

@@ -103,7 +103,7 @@ impl ReadModel {
         let settings = self.settings.clone();
         async move {
             let consumer = Consumer::prepare(settings).await?;
-            let (metrics, health) = (Metrics::new(), Health::new(CONSUMER));
+            let (metrics, health) = (Metrics::new(CONSUMER), Health::new(CONSUMER));
             Box::pin(consumer.run(stop.requested(), metrics, health)).await
         }
     }

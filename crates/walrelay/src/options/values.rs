@@ -89,6 +89,16 @@ pub fn duration(
     }
 }
 
+/// Parses the name of a Google Cloud region.
+pub fn region(text: &str) -> Parsed<String> {
+    let text = text.trim();
+    let is_known_form = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    match text.contains('-') && text.chars().all(is_known_form) {
+        true => Ok(text.to_owned()),
+        false => Err("a region, such as europe-west1".to_owned()),
+    }
+}
+
 /// Returns a parser of a duration in a range, or of `never`, which an empty text also means.
 pub fn duration_or_never(
     low: &'static str,

@@ -129,7 +129,7 @@ fn about(consumer: &RegisteredConsumer, subscription: Option<&Subscription>) -> 
     let mut findings: Vec<Finding> = SubscriptionWarning::of(subscription)
         .map(|remark| {
             let message = format!("{name} {}", remark.told());
-            warning(Code::SubscriptionUnsuitable, consumer, &message).fix(remark.fix())
+            warning(Code::SubscriptionUnsuitable, consumer, &message).fix(fix_of(remark, consumer))
         })
         .collect();
     let kept = redelivery_window(subscription);
@@ -147,7 +147,34 @@ fn about(consumer: &RegisteredConsumer, subscription: Option<&Subscription>) -> 
         let message = format!("reads {name}, in order");
         findings.push(Finding::passed("consumer", subject(consumer), message));
     }
+    findings.extend(forgetful_topic(consumer, subscription));
     findings
+}
+
+/// Returns the fix of a warning, with the commands of this consumer.
+fn fix_of(remark: SubscriptionWarning, consumer: &RegisteredConsumer) -> String {
+    match remark {
+        SubscriptionWarning::Unordered => remark.fix().to_owned(),
+        SubscriptionWarning::DeadLetters => format!(
+            "remove the dead-letter policy, or drain the dead letters through the same inbox: walrelay consumer run {} \
+             --subscription DEAD_LETTER_SUBSCRIPTION --handler FUNCTION --until-caught-up",
+            consumer.consumer
+        ),
+    }
+}
+
+/// Returns a finding if a rebuild from the topic would find no messages. A rebuild reads them
+/// through a new subscription, so only the topic's own retention counts.
+fn forgetful_topic(consumer: &RegisteredConsumer, subscription: &Subscription) -> Option<Finding> {
+    if subscription.topic_message_retention_duration.is_some() {
+        return None;
+    }
+    let topic = &subscription.topic;
+    let message = format!(
+        "{topic} retains no acknowledged messages: `consumer rebuild --from-time` finds nothing to apply again"
+    );
+    let fix = format!("gcloud pubsub topics update {topic} --message-retention-duration=7d");
+    Some(warning(Code::TopicRetentionMissing, consumer, &message).fix(fix))
 }
 
 fn warning(code: Code, consumer: &RegisteredConsumer, message: &str) -> Finding {
@@ -178,13 +205,44 @@ mod tests {
         }
     }
 
+    fn ordered() -> Subscription {
+        Subscription {
+            enable_message_ordering: true,
+            topic_message_retention_duration: Some(prost_types::Duration {
+                seconds: 7 * 24 * 3600,
+                nanos: 0,
+            }),
+            ..Subscription::default()
+        }
+    }
+
+    #[test]
+    fn a_topic_that_forgets_is_a_warning_with_the_command_that_lets_it_retain() {
+        let topic = "projects/p/topics/t".to_owned();
+        let forgetful = Subscription { topic_message_retention_duration: None, topic, ..ordered() };
+        let found = about(&billing(None), Some(&forgetful));
+        let [reads, finding] = &found[..] else { panic!("{found:?}") };
+        assert!(reads.message.contains("in order"), "{}", reads.message);
+        assert!(finding.message.contains("rebuild --from-time"), "{}", finding.message);
+        assert!(finding.fix.contains("update projects/p/topics/t"), "{}", finding.fix);
+    }
+
+    #[test]
+    fn the_warning_about_dead_letters_has_the_command_that_drains_them() {
+        let policy = Some(DeadLetterPolicy::default());
+        let letters = Subscription { dead_letter_policy: policy, ..ordered() };
+        let found = about(&billing(None), Some(&letters));
+        let command = "walrelay consumer run billing --subscription DEAD_LETTER_SUBSCRIPTION";
+        assert!(found[0].fix.contains(command), "{}", found[0].fix);
+    }
+
     fn messages(consumer: &RegisteredConsumer, subscription: Option<&Subscription>) -> Vec<String> {
         about(consumer, subscription).into_iter().map(|it| it.message).collect()
     }
 
     #[test]
     fn what_harms_a_consumer_is_told_and_nothing_where_all_is_well() {
-        let ordered = Subscription { enable_message_ordering: true, ..Subscription::default() };
+        let ordered = ordered();
         assert_eq!(messages(&billing(None), Some(&ordered)), ["reads s, in order"]);
         assert!(messages(&billing(None), None)[0].contains("does not exist"));
         let bad = Subscription {
@@ -197,7 +255,7 @@ mod tests {
 
     #[test]
     fn an_inbox_that_forgot_what_may_come_again_is_told() {
-        let ordered = Subscription { enable_message_ordering: true, ..Subscription::default() };
+        let ordered = ordered();
         let days = |days: u64| Some(Duration::from_hours(24 * days));
         // By default Pub/Sub retains messages for seven days.
         assert!(messages(&billing(days(3)), Some(&ordered))[0].contains("applied again"));

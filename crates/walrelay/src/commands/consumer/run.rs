@@ -30,7 +30,8 @@ const START_BACKOFF: Backoff =
 ///
 /// Returns the error that ended the consumer.
 pub async fn execute(mut config: ConsumeConfig, shutdown: &Shutdown) -> Result<(), Error> {
-    let (metrics, health) = (Metrics::new(), Health::new(&config.settings.consumer));
+    let consumer = &config.settings.consumer;
+    let (metrics, health) = (Metrics::new(consumer), Health::new(consumer));
     let observed = Observed::of_consumer(health.clone(), metrics.clone());
     let started = config.otlp.take().map(|settings| {
         Exporter::start(settings, figures(observed.clone()), metrics.spans_dropped.clone())

@@ -1,8 +1,6 @@
 //! The subscription of a new consumer: creates it, or checks an existing one.
 
-use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::{
-    DeadLetterPolicy, ExpirationPolicy, Subscription,
-};
+use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::{DeadLetterPolicy, Subscription};
 use tokio::time::timeout;
 use walrelay_errors::Chain;
 use walrelay_inbox::{InboxError, SubscriptionWarning};
@@ -10,15 +8,14 @@ use walrelay_outbox_admin::protocols::ProtocolError;
 use walrelay_pubsub::{Admin, Endpoint, PubsubError, Subscriber};
 
 use super::answer_timeout::ANSWER_TIMEOUT;
+use super::dead_letters;
+use super::ordered_subscription::ordered;
 use crate::config::NewSubscription;
 use crate::error::Error;
 use crate::output::print;
 
 /// Pub/Sub's maximum, so that an outage does not send healthy messages to the dead-letter topic.
 const DELIVERY_ATTEMPTS: i32 = 100;
-/// Time between redeliveries without a consumer. A consumer sets its own deadline on the stream.
-const ACK_DEADLINE_SECONDS: i32 = 60;
-
 /// Creates the subscription. An existing subscription must have the same topic, ordering and
 /// filter.
 ///
@@ -32,6 +29,9 @@ pub(in crate::commands) async fn create(
 ) -> Result<(), Error> {
     let subscriber = Subscriber::connect(endpoint)?;
     let wanted = wanted(name, new);
+    if let (Some(letters), Some(topic)) = (&new.dead_letters, &new.dead_letter_topic) {
+        dead_letters::create(endpoint, topic, letters).await?;
+    }
     let is_new = match subscriber.create_subscription(wanted.clone()).await {
         Ok(is_new) => is_new,
         Err(error) => {
@@ -39,14 +39,18 @@ pub(in crate::commands) async fn create(
             return Err(or_topic_missing(error, endpoint, topics.into_iter().flatten()).await);
         }
     };
-    if is_new {
-        return print(&format!("created: subscription {name}\n"));
-    }
-    if let Some(found) = subscriber.subscription(name).await? {
+    if !is_new && let Some(found) = subscriber.subscription(name).await? {
         refuse_other(&found, &wanted)?;
-        remark(&found);
+        if new.dead_letters.is_none() {
+            remark(&found);
+        }
     }
-    print(&format!("already there: subscription {name}\n"))
+    let verb = if is_new { "created" } else { "already there" };
+    print(&format!("{verb}: subscription {name}\n"))?;
+    match (&new.dead_letters, &new.dead_letter_topic) {
+        (Some(letters), Some(topic)) => dead_letters::grant(endpoint, name, topic, letters).await,
+        _ => Ok(()),
+    }
 }
 
 /// Returns whether the subscription exists. If Pub/Sub cannot be asked, logs a warning and returns
@@ -74,22 +78,16 @@ fn remark(subscription: &Subscription) {
     }
 }
 
-/// Returns a subscription that is ordered and never expires.
+/// Returns a subscription that is ordered, retains acknowledged messages and never expires.
 fn wanted(name: &str, new: &NewSubscription) -> Subscription {
     Subscription {
-        name: name.to_owned(),
-        topic: new.topic.clone(),
-        ack_deadline_seconds: ACK_DEADLINE_SECONDS,
-        enable_message_ordering: true,
-        // Without a TTL a subscription never expires.
-        expiration_policy: Some(ExpirationPolicy { ttl: None }),
         filter: new.filter.clone(),
         dead_letter_policy: new.dead_letter_topic.clone().map(|topic| DeadLetterPolicy {
             dead_letter_topic: topic,
             max_delivery_attempts: DELIVERY_ATTEMPTS,
         }),
         enable_exactly_once_delivery: new.exactly_once,
-        ..Subscription::default()
+        ..ordered(name, &new.topic)
     }
 }
 
@@ -128,6 +126,12 @@ fn refuse_other(found: &Subscription, wanted: &Subscription) -> Result<(), Error
             filter => format!("its filter is {filter:?}"),
         });
     }
+    let letters = |of: &Subscription| {
+        of.dead_letter_policy.as_ref().map(|policy| policy.dead_letter_topic.clone())
+    };
+    if letters(wanted).is_some_and(|topic| letters(found).as_ref() != Some(&topic)) {
+        differs.push("it does not send dead letters to that topic".to_owned());
+    }
     match differs.is_empty() {
         true => Ok(()),
         false => Err(Error::Inbox(InboxError::OtherKind {
@@ -146,6 +150,7 @@ mod tests {
         let new = NewSubscription {
             topic: "projects/p/topics/order.events".to_owned(),
             dead_letter_topic: None,
+            dead_letters: None,
             exactly_once: false,
             filter: String::new(),
         };
@@ -157,6 +162,12 @@ mod tests {
             filter: "attributes:x".to_owned(),
             ..asked.clone()
         };
+        let letters = Some("projects/p/topics/dead".to_owned());
+        let with_letters = wanted("s", &NewSubscription { dead_letter_topic: letters, ..new });
+        let lacking = refuse_other(&asked, &with_letters).expect_err("it has no dead letters");
+        assert!(lacking.report().contains("dead letters"), "{}", lacking.report());
+        assert!(refuse_other(&with_letters, &asked).is_ok());
+        assert!(asked.retain_acked_messages, "a seek to an earlier time finds messages");
         let error = refuse_other(&other, &asked).expect_err("it is another one");
         assert_eq!(error.exit().code(), 3);
         let text = error.report();

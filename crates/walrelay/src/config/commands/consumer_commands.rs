@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use walrelay_consumer_rebuild::{KeyRebuild, OutboxRows};
 use walrelay_inbox::operator::event_commands::InboxQuery;
 use walrelay_pg_client::{ConnectConfig, QualifiedName};
-use walrelay_pubsub::Endpoint;
+use walrelay_pubsub::{Endpoint, TopicSettings};
 
 use super::event_actions::EventAction;
 use crate::options::choices::{ChangeMode, OutputFormat};
@@ -47,6 +47,8 @@ pub enum ConsumerAction {
         name: String,
         /// Output format.
         format: OutputFormat,
+        /// Endpoint of Pub/Sub: an emulator, or Google Cloud.
+        endpoint: Endpoint,
     },
     /// Pause or resume the consumer.
     Pause {
@@ -125,10 +127,34 @@ pub struct NewSubscription {
     pub topic: String,
     /// Full name of the dead-letter topic.
     pub dead_letter_topic: Option<String>,
+    /// The dead-letter topic and its subscription to create, if any.
+    pub dead_letters: Option<NewDeadLetters>,
     /// Whether delivery is exactly-once.
     pub exactly_once: bool,
     /// Filter in Pub/Sub's syntax. Empty accepts every message.
     pub filter: String,
+}
+
+/// A dead-letter topic to create, with a subscription of the same name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewDeadLetters {
+    /// Full name of the subscription.
+    pub subscription: String,
+    /// Settings of the topic.
+    pub settings: TopicSettings,
+    /// Number of the project whose service agent forwards messages. `None` if not known.
+    pub project_number: Option<u64>,
+    /// What to do about the IAM bindings.
+    pub grants: IamGrants,
+}
+
+/// How the service agent of Pub/Sub gets its IAM bindings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IamGrants {
+    /// The command grants the bindings.
+    Make,
+    /// The command prints the commands that grant the bindings.
+    Print,
 }
 
 /// The source of a rebuild.

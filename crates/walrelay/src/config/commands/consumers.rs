@@ -7,15 +7,21 @@ use walrelay_outbox_replay::replay::DeadRows;
 use super::super::command::Command;
 use super::super::messages::project;
 use super::super::problem::ConfigBuilder;
+use super::super::pubsub::topic_settings;
 use super::consumer_commands::{
-    ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, KeyReset, NewSubscription,
-    Rebuild, RebuildIntoConfig, Source,
+    ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, IamGrants, KeyReset,
+    NewDeadLetters, NewSubscription, Rebuild, RebuildIntoConfig, Source,
 };
 use crate::cli::{ConsumerActionArgs, ConsumerInitArgs, ConsumerRebuildArgs, ConsumerRunArgs};
 use crate::options::{ProjectOption, RetentionOptions, SubscriptionOption};
 
 /// Topic of messages that a rebuild applies without publishing them.
 const UNPUBLISHED: &str = "projects/none/topics/unpublished";
+
+/// Returns the last part of a full name.
+fn short_name(full: &str) -> &str {
+    full.rsplit('/').next().unwrap_or(full)
+}
 
 fn command(config: ConsumerConfig) -> Command {
     Command::Consumer(Box::new(config))
@@ -82,7 +88,8 @@ impl ConfigBuilder<'_> {
             }
             ConsumerActionArgs::Status(args) => {
                 let (name, format) = (args.name, args.output.output);
-                (args.connection, Some(ConsumerAction::Status { name, format }))
+                let endpoint = self.endpoint(&args.endpoint);
+                (args.connection, Some(ConsumerAction::Status { name, format, endpoint }))
             }
             ConsumerActionArgs::Pause(args) => {
                 (args.connection, Some(ConsumerAction::Pause { name: args.name, paused: true }))
@@ -111,25 +118,74 @@ impl ConfigBuilder<'_> {
 
     fn consumer_set_up(&mut self, args: &ConsumerInitArgs) -> Option<ConsumerSetUp> {
         let endpoint = self.endpoint(&args.endpoint);
-        if args.subscription.subscription.is_none() {
-            self.wrong_or_missing("subscription", "not set; the one to read from");
-        }
-        let subscription = self.subscription(&args.subscription, &args.project);
         let project = project(&args.project);
-        let mut topic =
-            |given: &Option<String>| self.full_name("topic", given.as_ref()?, (&project, "topics"));
-        let dead_letter_topic = topic(&args.dead_letter_topic);
-        let create = match (args.create, topic(&args.topic)) {
-            (true, Some(topic)) => Some(NewSubscription {
-                topic,
-                dead_letter_topic,
-                exactly_once: args.exactly_once,
-                filter: args.filter.clone().unwrap_or_default(),
-            }),
+        let topic = args.topic.as_ref();
+        let topic = topic.and_then(|it| self.full_name("topic", it, (&project, "topics")));
+        let subscription = self.set_up_subscription(args, topic.as_deref(), &project);
+        let create = match (args.create, topic) {
+            (true, Some(topic)) => self.new_subscription(args, topic, &project),
             (true | false, _) => None,
         };
         let (name, subscription) = (args.name.clone(), subscription?);
         Some(ConsumerSetUp { name, subscription, endpoint, create })
+    }
+
+    /// Returns the full name of the subscription: the given one, or `TOPIC.NAME`.
+    fn set_up_subscription(
+        &mut self,
+        args: &ConsumerInitArgs,
+        topic: Option<&str>,
+        project: &str,
+    ) -> Option<String> {
+        let given = args.subscription.subscription.as_ref().filter(|given| !given.is_empty());
+        let name = match (given, topic) {
+            (Some(given), _) => given.clone(),
+            (None, Some(topic)) => format!("{}.{}", short_name(topic), args.name),
+            (None, None) => {
+                let allowed = "not set; the one to read from, or --topic with --create";
+                self.wrong_or_missing("subscription", allowed);
+                return None;
+            }
+        };
+        self.full_name("subscription", &name, (project, "subscriptions"))
+    }
+
+    fn new_subscription(
+        &mut self,
+        args: &ConsumerInitArgs,
+        topic: String,
+        project: &str,
+    ) -> Option<NewSubscription> {
+        let derived = || format!("{}.{}.dead", short_name(&topic), args.name);
+        let dead_letter_topic = match (&args.dead_letter_topic, args.dead_letter) {
+            (Some(given), _) => Some(given.clone()),
+            (None, true) => Some(derived()),
+            (None, false) => None,
+        };
+        let dead_letter_topic = match dead_letter_topic {
+            Some(name) => Some(self.full_name("dead-letter-topic", &name, (project, "topics"))?),
+            None => None,
+        };
+        let dead_letters = match &dead_letter_topic {
+            Some(dead) if args.dead_letter => {
+                let names = (project, "subscriptions");
+                let name = short_name(dead).to_owned();
+                Some(NewDeadLetters {
+                    subscription: self.full_name("dead-letter-topic", &name, names)?,
+                    settings: topic_settings(&args.topics),
+                    project_number: args.project_number,
+                    grants: if args.yes { IamGrants::Make } else { IamGrants::Print },
+                })
+            }
+            Some(_) | None => None,
+        };
+        Some(NewSubscription {
+            topic,
+            dead_letter_topic,
+            dead_letters,
+            exactly_once: args.exactly_once,
+            filter: args.filter.clone().unwrap_or_default(),
+        })
     }
 
     fn rebuild(&mut self, args: &ConsumerRebuildArgs) -> Option<Rebuild> {

@@ -1,0 +1,104 @@
+//! The tables and the chart of the compared consumers.
+
+use std::fs;
+use std::path::Path;
+
+use crate::failure::Failure;
+use crate::peers::chart::{self, Bar};
+use crate::peers::consumers_drain::{ConsumerDrain, ConsumerRound};
+use crate::peers::consumers_results::MeasuredConsumer;
+use crate::report::table;
+use crate::statistics::{median, number};
+
+/// Returns the tables as Markdown. Empty if no consumer was measured.
+pub(super) fn markdown(measured: &[MeasuredConsumer]) -> String {
+    if measured.is_empty() {
+        return String::new();
+    }
+    let mut text = format!(
+        "## Consumers: a backlog of events\n\n{}\n## Consumers: the same faults\n\n{}",
+        drains(measured),
+        faults(measured)
+    );
+    for consumer in measured {
+        for reason in &consumer.failed {
+            let first = reason.lines().next().unwrap_or_default();
+            text += &format!("\n- failed: {}: {first}\n", consumer.label());
+        }
+    }
+    text
+}
+
+fn of(drain: &ConsumerDrain, value: fn(&ConsumerRound) -> f64) -> f64 {
+    median(drain.rounds.iter().map(value))
+}
+
+fn drains(measured: &[MeasuredConsumer]) -> String {
+    let rows = measured.iter().flat_map(|it| it.drains.iter().map(move |drain| (it, drain)));
+    let rows = rows.map(|(consumer, drain)| {
+        vec![
+            consumer.label(),
+            drain.database_millis.to_string(),
+            number(of(drain, |round| round.events_per_second)),
+            number(of(drain, |round| round.second_half_events_per_second)),
+            number(of(drain, |round| round.cpu_seconds_per_million)),
+            number(drain.rounds.iter().map(|round| round.peak_mebibytes).fold(0.0, f64::max)),
+        ]
+    });
+    let head = [
+        "Consumer",
+        "ms from the database",
+        "Events/s",
+        "Events/s, second half",
+        "CPU s per million events",
+        "Peak MiB",
+    ];
+    table(&head, rows)
+}
+
+fn faults(measured: &[MeasuredConsumer]) -> String {
+    let rows = measured.iter().flat_map(|it| it.faults.iter().map(move |fault| (it, fault)));
+    let cells = rows.map(|(consumer, fault)| {
+        vec![
+            fault.fault.name().to_owned(),
+            consumer.label(),
+            fault.events.to_string(),
+            fault.redelivered.to_string(),
+            fault.verdict.applied_twice.to_string(),
+            fault.verdict.lost.to_string(),
+            fault.verdict.outdated_keys.to_string(),
+            number(fault.seconds),
+        ]
+    });
+    let mut cells: Vec<Vec<String>> = cells.collect();
+    // One fault after the other, so that the consumers are next to each other.
+    cells.sort_by_key(|row| row[0].clone());
+    let head = [
+        "Fault",
+        "Consumer",
+        "Events",
+        "Delivered again",
+        "Applied twice",
+        "Lost",
+        "Keys with an outdated state",
+        "All acknowledged after, s",
+    ];
+    table(&head, cells.into_iter())
+}
+
+/// Draws the events per second near the database and far from it.
+pub(super) fn write_charts(measured: &[MeasuredConsumer], dir: &Path) -> Result<(), Failure> {
+    for (place, file) in [(0, "consumers-near.svg"), (1, "consumers-far.svg")] {
+        let drains = measured.iter().filter_map(|it| Some((it, it.drains.get(place)?)));
+        let bars = drains.clone().map(|(consumer, drain)| Bar {
+            label: consumer.label(),
+            value: of(drain, |round| round.events_per_second),
+        });
+        let bars: Vec<Bar> = bars.collect();
+        let Some((_, first)) = drains.clone().next() else { continue };
+        let millis = first.database_millis;
+        let title = format!("Events applied per second, {millis} ms from the database");
+        fs::write(dir.join(file), chart::svg(&title, &bars))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,36 @@
+//! The figures of one consumer.
+
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::peers::consumers_drain::ConsumerDrain;
+use crate::peers::consumers_faults::ConsumerFault;
+use crate::terminal;
+
+/// One variant of one consumer, as measured.
+#[derive(Debug, Serialize)]
+pub(super) struct MeasuredConsumer {
+    pub(super) consumer: String,
+    pub(super) variant: String,
+    pub(super) licence: String,
+    pub(super) documentation: Vec<String>,
+    pub(super) drains: Vec<ConsumerDrain>,
+    pub(super) faults: Vec<ConsumerFault>,
+    /// The measurements that failed, each with its reason.
+    pub(super) failed: Vec<String>,
+}
+
+impl MeasuredConsumer {
+    pub(super) fn label(&self) -> String {
+        match self.variant.as_str() {
+            "" => self.consumer.clone(),
+            variant => format!("{}, {variant}", self.consumer),
+        }
+    }
+
+    /// Records a measurement that failed.
+    pub(super) fn fail(&mut self, measurement: &str, error: &Failure) {
+        terminal::complain(&**error);
+        self.failed.push(format!("{measurement}: {error}"));
+    }
+}

@@ -1,0 +1,370 @@
+//! The metrics of rows: the age of the oldest one, attempts, and the rows of each event type.
+//!
+//! Nothing here costs a row more than a comparison. Ages are computed when the metrics are read, so
+//! they grow also while no session runs.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{
+    DescriptorEncoder, EncodeLabelSet, EncodeMetric, MetricEncoder, NoLabelSet,
+};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::{MetricType, TypedMetric};
+use prometheus_client::registry::Registry;
+use walrelay_core::Topic;
+
+use crate::observe::topic_labels::{OTHER, TopicAnswer, TopicLabels};
+
+/// The maximum number of pairs of topic and event type with a label of their own.
+const TYPES_MAX: usize = 100;
+
+/// The longest labelled event type in bytes. An event type is text of any length.
+const TYPE_LEN_MAX: usize = 128;
+
+/// The number of pairs that are counted between two updates of the metrics.
+const COUNTED_MAX: usize = 256;
+
+/// From the first retry to the longest back-off of a parked row.
+const NEXT_ATTEMPT_SECONDS: [f64; 8] = [1.0, 5.0, 15.0, 60.0, 120.0, 300.0, 900.0, 3600.0];
+
+/// The upper bounds of [`AttemptsHistogram`]. Most rows need one attempt, and `--max-attempts` is 20
+/// by default.
+const ATTEMPTS: [u32; 7] = [1, 2, 3, 5, 10, 20, 50];
+
+/// The metrics of rows. Clones share the values.
+#[derive(Debug, Clone)]
+pub struct RowMetrics {
+    /// The oldest row that is not published.
+    pub oldest: Arc<OldestRow>,
+    /// Attempts per row that is published or dead.
+    pub attempts: AttemptsHistogram,
+    /// The delay to the next attempt of rows in dispatch state.
+    pub next_attempt_seconds: Histogram,
+    rows_by_type: Family<TypeLabels, Counter>,
+    labelled: Arc<Mutex<BTreeSet<TypePair>>>,
+    topic_labels: Arc<TopicLabels>,
+}
+
+/// A topic and an event type of its rows.
+type TypePair = (Topic, Box<str>);
+
+/// The labels of a topic and an event type.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct TypeLabels {
+    topic: String,
+    event_type: String,
+}
+
+impl RowMetrics {
+    pub(super) fn new(topic_labels: Arc<TopicLabels>) -> Self {
+        Self {
+            oldest: Arc::default(),
+            attempts: AttemptsHistogram::default(),
+            next_attempt_seconds: Histogram::new(NEXT_ATTEMPT_SECONDS),
+            rows_by_type: Family::default(),
+            labelled: Arc::default(),
+            topic_labels,
+        }
+    }
+
+    /// Registers names and descriptions.
+    pub(crate) fn describe(&self, registry: &mut Registry) {
+        registry.register_collector(Box::new(Arc::clone(&self.oldest)));
+        registry.register(
+            "attempts_per_row",
+            "Attempts of rows that are published or dead",
+            self.attempts.clone(),
+        );
+        registry.register(
+            "next_attempt_seconds",
+            "Delay to the next attempt, of rows in dispatch state",
+            self.next_attempt_seconds.clone(),
+        );
+        registry.register(
+            "rows_by_type",
+            "Outbox rows read from the slot, by topic and event type",
+            self.rows_by_type.clone(),
+        );
+    }
+
+    /// Adds counted rows.
+    fn add(&self, counted: &TypeCount) {
+        let labels = self.labels_of(&counted.topic, &counted.event_type);
+        self.rows_by_type.get_or_create(&labels).inc_by(counted.rows);
+    }
+
+    fn labels_of(&self, topic: &Topic, event_type: &str) -> TypeLabels {
+        let shown = self.topic_labels.of(topic, TopicAnswer::Refused);
+        let mut labelled = self.labelled.lock().unwrap_or_else(PoisonError::into_inner);
+        let pair = (Topic::clone(topic), Box::from(event_type));
+        let is_labelled = labelled.contains(&pair);
+        let has_place = labelled.len() < TYPES_MAX && event_type.len() <= TYPE_LEN_MAX;
+        if shown == OTHER || !is_labelled && !has_place {
+            return TypeLabels { topic: shown, event_type: OTHER.to_owned() };
+        }
+        labelled.insert(pair);
+        TypeLabels { topic: shown, event_type: event_type.to_owned() }
+    }
+}
+
+/// Counts rows by topic and event type between two updates of the metrics.
+#[derive(Debug, Default)]
+pub(super) struct RowsByType {
+    counted: Vec<TypeCount>,
+    /// The pair of the last row. The next row often has the same.
+    last: usize,
+}
+
+#[derive(Debug)]
+struct TypeCount {
+    topic: Topic,
+    event_type: Box<str>,
+    rows: u64,
+}
+
+impl TypeCount {
+    fn is_of(&self, topic: &Topic, event_type: &str) -> bool {
+        *self.event_type == *event_type && self.topic == *topic
+    }
+}
+
+impl RowsByType {
+    /// Counts a row.
+    pub(super) fn count(&mut self, topic: &Topic, event_type: &str, metrics: &RowMetrics) {
+        if !self.counted.get(self.last).is_some_and(|it| it.is_of(topic, event_type)) {
+            self.last = self.place_of(topic, event_type, metrics);
+        }
+        if let Some(counted) = self.counted.get_mut(self.last) {
+            counted.rows += 1;
+        }
+    }
+
+    fn place_of(&mut self, topic: &Topic, event_type: &str, metrics: &RowMetrics) -> usize {
+        if let Some(place) = self.counted.iter().position(|it| it.is_of(topic, event_type)) {
+            return place;
+        }
+        if self.counted.len() == COUNTED_MAX {
+            self.flush(metrics);
+            self.counted.clear();
+        }
+        let (topic, event_type) = (Topic::clone(topic), Box::from(event_type));
+        self.counted.push(TypeCount { topic, event_type, rows: 0 });
+        self.counted.len() - 1
+    }
+
+    /// Adds the counted rows to the metrics.
+    pub(super) fn flush(&mut self, metrics: &RowMetrics) {
+        for counted in self.counted.iter_mut().filter(|it| it.rows > 0) {
+            metrics.add(counted);
+            counted.rows = 0;
+        }
+    }
+}
+
+/// The time since which rows wait, in microseconds since 1970. Zero: no row waits.
+#[derive(Debug, Default)]
+pub struct OldestRow {
+    /// The commit of the oldest row that was read and is not settled. Without a session, the time
+    /// until which the relay had settled everything that it had read.
+    unsettled: AtomicU64,
+    /// The time at which the oldest retrying row was recorded in dispatch state.
+    recorded: AtomicU64,
+}
+
+impl OldestRow {
+    /// Sets the commit time of the oldest unsettled row.
+    pub fn set_unsettled(&self, since: Option<SystemTime>) {
+        self.unsettled.store(micros(since), Relaxed);
+    }
+
+    /// Sets the time at which the oldest retrying row was recorded.
+    pub fn set_recorded(&self, since: Option<SystemTime>) {
+        self.recorded.store(micros(since), Relaxed);
+    }
+
+    /// Notes that a session ended at this time. Later commits wait for the next session.
+    pub fn session_ended(&self, at: SystemTime) {
+        let ended = micros(Some(at));
+        // A row that already waits is older than the end of the session.
+        let _row_waits = self.unsettled.compare_exchange(0, ended, Relaxed, Relaxed).is_err();
+    }
+
+    /// Forgets all rows, because another relay publishes them.
+    pub fn clear(&self) {
+        self.set_unsettled(None);
+        self.set_recorded(None);
+    }
+
+    /// The age of the oldest unsettled row, and of the oldest unpublished row, in seconds.
+    fn ages(&self, now: SystemTime) -> (f64, f64) {
+        let age = |since: u64| match since {
+            0 => 0.0,
+            since => {
+                let at = UNIX_EPOCH + Duration::from_micros(since);
+                now.duration_since(at).unwrap_or_default().as_secs_f64()
+            }
+        };
+        let unsettled = age(self.unsettled.load(Relaxed));
+        (unsettled, age(self.recorded.load(Relaxed)).max(unsettled))
+    }
+}
+
+fn micros(at: Option<SystemTime>) -> u64 {
+    let since = at.and_then(|at| at.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or_default()
+}
+
+impl Collector for OldestRow {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let (lag, oldest) = self.ages(SystemTime::now());
+        let gauges = [
+            ("lag_seconds", "Age of the oldest row that is neither stored nor recorded", lag),
+            (
+                "oldest_unpublished_seconds",
+                "Age of the oldest row that is not published, rows in dispatch state included",
+                oldest,
+            ),
+        ];
+        for (name, help, seconds) in gauges {
+            let gauge = ConstGauge::new(seconds);
+            gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;
+        }
+        Ok(())
+    }
+}
+
+/// A histogram that counts all rows of a batch at once. Clones share the values.
+#[derive(Debug, Clone, Default)]
+pub struct AttemptsHistogram(Arc<AttemptCounts>);
+
+#[derive(Debug, Default)]
+struct AttemptCounts {
+    /// One for each bound, and one for more attempts.
+    buckets: [AtomicU64; ATTEMPTS.len() + 1],
+    sum: AtomicU64,
+}
+
+impl AttemptsHistogram {
+    /// Counts rows with this number of attempts each.
+    pub fn observe(&self, attempts: u32, rows: usize) {
+        let rows = u64::try_from(rows).unwrap_or(u64::MAX);
+        let bucket = ATTEMPTS.iter().position(|bound| attempts <= *bound);
+        self.0.buckets[bucket.unwrap_or(ATTEMPTS.len())].fetch_add(rows, Relaxed);
+        self.0.sum.fetch_add(u64::from(attempts).saturating_mul(rows), Relaxed);
+    }
+}
+
+impl TypedMetric for AttemptsHistogram {
+    const TYPE: MetricType = MetricType::Histogram;
+}
+
+impl EncodeMetric for AttemptsHistogram {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> Result<(), fmt::Error> {
+        let bounds = ATTEMPTS.iter().map(|bound| f64::from(*bound)).chain([f64::INFINITY]);
+        let counts = self.0.buckets.iter().map(|rows| rows.load(Relaxed));
+        let buckets: Vec<(f64, u64)> = bounds.zip(counts).collect();
+        let count = buckets.iter().map(|(_, rows)| rows).sum();
+        #[expect(clippy::cast_precision_loss, reason = "the sum of a histogram is a float")]
+        let sum = self.0.sum.load(Relaxed) as f64;
+        encoder.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
+    }
+
+    fn metric_type(&self) -> MetricType {
+        Self::TYPE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn topic(number: usize) -> Topic {
+        Topic::from(format!("projects/p/topics/t{number}"))
+    }
+
+    fn encoded(metrics: &RowMetrics) -> String {
+        let mut registry = Registry::with_prefix("walrelay");
+        metrics.describe(&mut registry);
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        text
+    }
+
+    fn assert_line(text: &str, line: &str) {
+        assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");
+    }
+
+    #[test]
+    fn event_types_after_the_hundredth_share_a_label_and_no_row_is_left_out() {
+        let metrics = RowMetrics::new(Arc::default());
+        let mut rows = RowsByType::default();
+        for number in 0..2_000 {
+            rows.count(&topic(number % 3), &format!("type-{number}"), &metrics);
+        }
+        rows.count(&topic(0), "type-0", &metrics);
+        rows.count(&topic(0), &"x".repeat(1_000), &metrics);
+        rows.flush(&metrics);
+        let text = encoded(&metrics);
+        let series: Vec<&str> =
+            text.lines().filter(|it| it.starts_with("walrelay_rows_by_type_total{")).collect();
+        assert_eq!(series.len(), TYPES_MAX + 3, "{text}");
+        let counts = series.iter().map(|it| it.rsplit(' ').next().unwrap().parse::<u64>().unwrap());
+        assert_eq!(counts.sum::<u64>(), 2_002);
+        let first = "topic=\"projects/p/topics/t0\",event_type=\"type-0\"";
+        assert_line(&text, &format!("walrelay_rows_by_type_total{{{first}}} 2"));
+    }
+
+    #[test]
+    fn the_oldest_row_is_one_that_waits_in_memory_or_in_dispatch_state() {
+        let at = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
+        let oldest = OldestRow::default();
+        assert_eq!(oldest.ages(at(100)), (0.0, 0.0));
+        oldest.set_unsettled(Some(at(90)));
+        assert_eq!(oldest.ages(at(100)), (10.0, 10.0));
+        oldest.set_recorded(Some(at(40)));
+        assert_eq!(oldest.ages(at(100)), (10.0, 60.0));
+        oldest.clear();
+        assert_eq!(oldest.ages(at(100)), (0.0, 0.0));
+    }
+
+    #[test]
+    fn the_lag_grows_while_no_session_runs() {
+        let at = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
+        let oldest = OldestRow::default();
+        oldest.session_ended(at(100));
+        assert_eq!(oldest.ages(at(130)), (30.0, 30.0));
+        // The rows of an earlier session are older than its end.
+        oldest.set_unsettled(Some(at(50)));
+        oldest.session_ended(at(100));
+        assert_eq!(oldest.ages(at(130)), (80.0, 80.0));
+    }
+
+    #[test]
+    fn attempts_are_counted_by_row() {
+        let metrics = RowMetrics::new(Arc::default());
+        metrics.attempts.observe(1, 1_000);
+        metrics.attempts.observe(4, 2);
+        metrics.attempts.observe(60, 1);
+        let text = encoded(&metrics);
+        for line in [
+            "walrelay_attempts_per_row_bucket{le=\"1.0\"} 1000",
+            "walrelay_attempts_per_row_bucket{le=\"5.0\"} 1002",
+            "walrelay_attempts_per_row_bucket{le=\"+Inf\"} 1003",
+            "walrelay_attempts_per_row_count 1003",
+            "walrelay_attempts_per_row_sum 1068.0",
+            "walrelay_lag_seconds 0.0",
+            "walrelay_oldest_unpublished_seconds 0.0",
+            "walrelay_next_attempt_seconds_count 0",
+        ] {
+            assert_line(&text, line);
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! The dead letters of a new consumer: topic, subscription, and the permissions of Pub/Sub itself.
+//!
+//! Pub/Sub forwards a message as its own service agent. Without both roles it forwards nothing, and
+//! redelivers the message for ever.
+
+use walrelay_pubsub::{Admin, Endpoint, IamBinding, Subscriber};
+
+use super::ordered_subscription::ordered;
+use crate::config::{IamGrants, NewDeadLetters};
+use crate::error::Error;
+use crate::output::print;
+
+const CREATED: &str = "created";
+const THERE: &str = "already there";
+
+/// Creates the topic, and a subscription that keeps the messages until somebody drains it.
+///
+/// # Errors
+///
+/// Pub/Sub refuses or does not answer.
+pub(super) async fn create(
+    endpoint: &Endpoint,
+    topic: &str,
+    letters: &NewDeadLetters,
+) -> Result<(), Error> {
+    let admin = Admin::connect(endpoint)?;
+    let exists = admin.topic_exists(topic).await?;
+    if !exists {
+        admin.create_topic(topic, &letters.settings).await?;
+    }
+    print(&format!("{}: topic {topic}\n", if exists { THERE } else { CREATED }))?;
+    let subscriber = Subscriber::connect(endpoint)?;
+    let wanted = ordered(&letters.subscription, topic);
+    let is_new = subscriber.create_subscription(wanted).await?;
+    let verb = if is_new { CREATED } else { THERE };
+    print(&format!("{verb}: subscription {}\n", letters.subscription))
+}
+
+/// Grants the roles of Pub/Sub's service agent, or prints the commands that grant them.
+///
+/// # Errors
+///
+/// Pub/Sub refuses or does not answer.
+pub(super) async fn grant(
+    endpoint: &Endpoint,
+    subscription: &str,
+    topic: &str,
+    letters: &NewDeadLetters,
+) -> Result<(), Error> {
+    let agent = ServiceAgent { project: project_of(subscription), number: letters.project_number };
+    let bindings = agent.bindings(subscription, topic);
+    if letters.grants == IamGrants::Print {
+        return print(&agent.commands(&bindings));
+    }
+    for binding in bindings {
+        let is_new = binding.grant(endpoint).await?;
+        let verb = if is_new { "granted" } else { THERE };
+        let IamBinding { resource, role, member } = binding;
+        print(&format!("{verb}: {role} on {resource} to {member}\n"))?;
+    }
+    Ok(())
+}
+
+/// The account with which Pub/Sub forwards messages of a project.
+struct ServiceAgent<'a> {
+    project: &'a str,
+    number: Option<u64>,
+}
+
+/// The number of the project in a shell, where it is not known.
+const NUMBER_VARIABLE: &str = "$PROJECT_NUMBER";
+
+impl ServiceAgent<'_> {
+    fn bindings(&self, subscription: &str, topic: &str) -> [IamBinding; 2] {
+        let number = self.number.map_or(NUMBER_VARIABLE.to_owned(), |number| number.to_string());
+        let member =
+            format!("serviceAccount:service-{number}@gcp-sa-pubsub.iam.gserviceaccount.com");
+        let binding = |resource: &str, role| IamBinding {
+            resource: resource.to_owned(),
+            role,
+            member: member.clone(),
+        };
+        [binding(topic, "roles/pubsub.publisher"), binding(subscription, "roles/pubsub.subscriber")]
+    }
+
+    /// Returns the shell commands that grant the bindings.
+    fn commands(&self, bindings: &[IamBinding]) -> String {
+        let mut text =
+            "Pub/Sub forwards dead letters only if its service agent has these roles:\n\n"
+                .to_owned();
+        if self.number.is_none() {
+            text.push_str(&format!(
+                "PROJECT_NUMBER=$(gcloud projects describe {} --format='value(projectNumber)')\n",
+                self.project
+            ));
+        }
+        for IamBinding { resource, role, member } in bindings {
+            let kind = if resource.contains("/topics/") { "topics" } else { "subscriptions" };
+            text.push_str(&format!(
+                "gcloud pubsub {kind} add-iam-policy-binding {} --project={} --role={role} --member=\"{member}\"\n",
+                resource.rsplit('/').next().unwrap_or(resource),
+                project_of(resource)
+            ));
+        }
+        text
+    }
+}
+
+/// Returns the project in a full name.
+fn project_of(resource: &str) -> &str {
+    resource.split('/').nth(1).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOPIC: &str = "projects/p/topics/order.events.billing.dead";
+    const SUBSCRIPTION: &str = "projects/p/subscriptions/order.events.billing";
+
+    fn commands(number: Option<u64>) -> String {
+        let agent = ServiceAgent { project: "p", number };
+        agent.commands(&agent.bindings(SUBSCRIPTION, TOPIC))
+    }
+
+    #[test]
+    fn the_service_agent_publishes_to_the_topic_and_acknowledges_in_the_subscription() {
+        let text = commands(Some(4711));
+        let topic = "gcloud pubsub topics add-iam-policy-binding order.events.billing.dead --project=p \
+                     --role=roles/pubsub.publisher \
+                     --member=\"serviceAccount:service-4711@gcp-sa-pubsub.iam.gserviceaccount.com\"\n";
+        assert!(text.contains(topic), "{text}");
+        let subscription = "gcloud pubsub subscriptions add-iam-policy-binding order.events.billing --project=p \
+                            --role=roles/pubsub.subscriber";
+        assert!(text.contains(subscription), "{text}");
+        assert!(!text.contains("PROJECT_NUMBER"), "{text}");
+    }
+
+    #[test]
+    fn without_the_number_of_the_project_the_commands_ask_for_it() {
+        let text = commands(None);
+        assert!(text.contains("PROJECT_NUMBER=$(gcloud projects describe p "), "{text}");
+        assert!(text.contains("service-$PROJECT_NUMBER@gcp-sa-pubsub"), "{text}");
+    }
+}
