@@ -190,7 +190,8 @@ fn emptied(unread: UnreadRows) -> String {
             rfc3339(since)
         ),
         UnreadRows::Rows(rows) => format!(
-            "--reset-sql empties the tables first: until all {rows} row(s) are applied, who reads them finds a part\n"
+            "--reset-sql empties the tables first: until all {rows} row(s) are applied, who reads them finds a part. \
+             `--into SCHEMA` fills other tables instead, and replaces the rows in one transaction\n"
         ),
     }
 }
