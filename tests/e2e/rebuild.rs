@@ -331,7 +331,7 @@ async fn events_out_of_reach_of_a_rebuild_are_reported_before_it_begins() {
         ["consumer", "rebuild", CONSUMER, "--from-time", &since, "--reset-sql", &reset, "--yes"];
     let unasked = world.run(rebuild.into_iter().filter(|argument| *argument != "--yes")).await;
     assert_eq!(unasked.code, Some(2), "{}", unasked.text);
-    assert!(unasked.text.contains("add --yes to rebuild in place"), "{}", unasked.text);
+    assert!(unasked.text.contains("Add `--yes` to agree"), "{}", unasked.text);
     assert_eq!(world.applied_count().await, 60, "nothing was emptied");
     let told = world.succeed(rebuild).await;
     std::fs::remove_file(&reset).expect("it is there");

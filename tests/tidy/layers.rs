@@ -17,6 +17,7 @@ const LAYERS: &[&[&str]] = &[
     &["walrelay-relay"],
     &["walrelay-outbox-replay"],
     &["walrelay-outbox-admin"],
+    &["walrelay-consumer-rebuild"],
     &["walrelay"],
     &["walrelay-bench", "walrelay-tests"],
 ];

@@ -225,6 +225,42 @@ codes! {
     /// A replay reached a row that Pub/Sub never accepts.
     ReplayRowRefused "replay-row-refused": UNEXPECTED, UNEXPECTED, UNEXPECTED;
 
+    // Refusals of an operator's command.
+    /// No relay has used the slot, so none of its rows is known to be settled.
+    SlotUnrecorded "slot-unrecorded": USAGE, USAGE, USAGE;
+    /// No position is recorded for a time.
+    TimeUnknown "time-unknown": USAGE, USAGE, USAGE;
+    /// The number of shards cannot be changed in this state.
+    ReshardBlocked "reshard-blocked": USAGE, USAGE, USAGE;
+    /// Anchors would be useless after the command.
+    AnchorsInTheWay "anchors-in-the-way": USAGE, USAGE, USAGE;
+    /// An anchor of this name exists.
+    AnchorExists "anchor-exists": USAGE, USAGE, USAGE;
+    /// This version of Postgres carries no slot over.
+    CarryOverUnsupported "carry-over-unsupported": USAGE, USAGE, USAGE;
+    /// The slot has rows that no relay has confirmed.
+    RowsUnconfirmed "rows-unconfirmed": USAGE, USAGE, USAGE;
+    /// Rows would never be published, and the operator has not agreed to their number.
+    RowsWouldBeSkipped "rows-would-be-skipped": USAGE, USAGE, USAGE;
+    /// Other sessions keep writing to the WAL.
+    WalNeverQuiet "wal-never-quiet": USAGE, USAGE, USAGE;
+    /// The state of the slot does not fit a finished upgrade.
+    UpgradeNotCarriedOver "upgrade-not-carried-over": USAGE, USAGE, USAGE;
+    /// The server cannot send a row before the new position of the slot.
+    UnsendableRowInRange "unsendable-row-in-range": USAGE, USAGE, USAGE;
+    /// A position is not where the slot or the anchor can move to.
+    PositionOutOfRange "position-out-of-range": USAGE, USAGE, USAGE;
+    /// The slot exists, and existing rows can be included only at its creation.
+    SlotExists "slot-exists": USAGE, USAGE, USAGE;
+    /// The template of a topic cannot be read.
+    TopicTemplateInvalid "topic-template-invalid": USAGE, USAGE, USAGE;
+    /// A table lacks the column that is null in unpublished rows.
+    UnpublishedColumnMissing "unpublished-column-missing": USAGE, USAGE, USAGE;
+    /// A table lacks a column that orders its rows.
+    OrderColumnMissing "order-column-missing": USAGE, USAGE, USAGE;
+    /// A change needs consent, and there is no terminal to ask at.
+    ConsentMissing "consent-missing": USAGE, USAGE, USAGE;
+
     // The consumer.
     /// A consumer's database lacks tables, functions or permissions.
     InboxUnsuitable "inbox-unsuitable": POSTGRES, POSTGRES, POSTGRES;
@@ -263,6 +299,28 @@ codes! {
     OrderingKeyChanged "ordering-key-changed": USAGE, USAGE, USAGE;
     /// The SQL that empties a read model failed.
     ResetSqlFailed "reset-sql-failed": USAGE, USAGE, USAGE;
+    /// The new subscription of a rebuild is in use, or differs from the old one.
+    RebuildSubscriptionUnsuitable "rebuild-subscription-unsuitable": USAGE, USAGE, USAGE;
+    /// The subscription has a filter, and a rebuild from the outbox would pass it by.
+    RebuildSubscriptionFiltered "rebuild-subscription-filtered": USAGE, USAGE, USAGE;
+    /// The topic does not retain the messages of a rebuild.
+    RebuildBeyondRetention "rebuild-beyond-retention": USAGE, USAGE, USAGE;
+    /// The instances that apply the rows of a rebuild are paused.
+    RebuildConsumerPaused "rebuild-consumer-paused": USAGE, USAGE, USAGE;
+    /// Another rebuild of the consumer has begun.
+    RebuildConflict "rebuild-conflict": USAGE, USAGE, USAGE;
+    /// Rows of the outbox cannot be applied again.
+    RebuildRowsUnusable "rebuild-rows-unusable": USAGE, USAGE, USAGE;
+    /// The tables of the schema cannot replace those in use.
+    RebuildTablesUnsuitable "rebuild-tables-unsuitable": USAGE, USAGE, USAGE;
+    /// A foreign key does not allow to replace the rows of a table in use.
+    RebuildForeignKeyUnsuitable "rebuild-foreign-key-unsuitable": USAGE, USAGE, USAGE;
+    /// A rebuild would lose events or decisions about them.
+    RebuildLosesEvents "rebuild-loses-events": USAGE, USAGE, USAGE;
+    /// The database has no outbox with rows.
+    OutboxEmpty "outbox-empty": USAGE, USAGE, USAGE;
+    /// The outbox has no published rows of the ordering keys.
+    OrderingKeyWithoutRows "ordering-key-without-rows": USAGE, USAGE, USAGE;
     /// The subscription does not exist.
     SubscriptionNotFound "subscription-not-found": PUBSUB, PUBSUB, PUBSUB;
     /// The subscription exists with settings that cannot be changed as required.

@@ -4,12 +4,14 @@
 //! | --- | --- |
 //! | [`recovery`] | a lost slot: publishes unsettled rows from the table, before the new slot |
 //! | [`replay`] | rows published again, from the WAL or the tables, to a topic or in place |
+//! | [`operator`] | the traits that receive the steps of a protocol, and answer its questions |
 //! | [`operation_resumer`] | finishes an operation on the slot, however far an earlier process came |
 
 mod admin_error;
 mod lost_slot;
 mod operation;
 pub mod operation_resumer;
+pub mod operator;
 mod outbox_state;
 mod pg_upgrade;
 mod positions;

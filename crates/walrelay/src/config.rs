@@ -36,9 +36,8 @@ pub use command::{
     TailConfig, TraceConfig, UpgradeAction, UpgradeConfig,
 };
 pub use commands::consumer_commands::{
-    ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, InboxConfig, InboxEdit, KeyReset,
-    NewDeadLetters, NewSubscription, OutboxRowsConfig, Rebuild, RebuildIntoConfig,
-    RebuildKeysConfig, Source,
+    ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, IamGrants, InboxConfig,
+    InboxEdit, KeyReset, NewDeadLetters, NewSubscription, Rebuild, RebuildIntoConfig, Source,
 };
 pub use commands::event_actions::{EventAction, EventList, EventSelection, SelectedEvents};
 pub use commands::replay_orders::{
@@ -51,5 +50,5 @@ pub use layers::{CommandLine, EffectiveValue, Refusal};
 pub use problem::Problem;
 
 pub use crate::options::choices::{
-    ChangeMode, ChangeOptions, Consent, LogFormat, OnSlotLost, OutputFormat, Shell,
+    ChangeMode, ChangeOptions, LogFormat, OnSlotLost, OutputFormat, Shell,
 };

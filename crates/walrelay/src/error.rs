@@ -6,6 +6,7 @@ use walrelay_outbox_store::StoreError;
 use walrelay_pg_client::SqlError;
 use walrelay_pg_replication::SlotError;
 
+use walrelay_consumer_rebuild::RebuildError;
 use walrelay_errors::{Action, Chain, Code, Coded, Exit};
 use walrelay_inbox::InboxError;
 use walrelay_outbox_admin::ReportError;
@@ -17,7 +18,7 @@ use walrelay_pubsub::PubsubError;
 use walrelay_relay::error::RelayError;
 
 use crate::config::Problem;
-use crate::{explain, protocol_fix, relay_fix};
+use crate::{explain, protocol_fix, rebuild_fix, relay_fix};
 
 /// Every error that ends a command.
 #[derive(Debug, thiserror::Error)]
@@ -161,6 +162,10 @@ pub enum Error {
     /// A replay cannot start, or did not reach its end.
     #[error(transparent)]
     Replay(Box<ReplayError>),
+
+    /// A rebuild refused to begin, or ended early.
+    #[error(transparent)]
+    Rebuild(Box<RebuildError>),
 
     /// An audit found events that an inbox lacks. They are already printed.
     #[error("events that were published are missing: {lacking}")]
@@ -354,6 +359,7 @@ impl Coded for Error {
             Self::MayNotLook { side: DatabaseSide::Inbox, .. } => Code::InboxReadPermissionMissing,
             Self::Held { .. } => Code::SlotHeld,
             Self::Replay(error) => error.code(),
+            Self::Rebuild(error) => error.code(),
             Self::Listen { source, .. } if source.kind() == std::io::ErrorKind::AddrInUse => {
                 Code::AddressInUse
             }
@@ -375,6 +381,7 @@ impl Coded for Error {
         match self {
             Self::Inbox(error) => error.fix(),
             Self::Replay(error) => fix_of_replay(error),
+            Self::Rebuild(error) => rebuild_fix::fix_of(error),
             Self::Protocol(error) => protocol_fix::fix_of(error),
             Self::Unfit { hint, .. } | Self::Stopped { hint, .. } => Some((*hint).to_owned()),
             Self::Unfinished { hint, .. } => Some(hint.clone()),
@@ -418,10 +425,28 @@ impl From<ReplayError> for Error {
     }
 }
 
+impl From<RebuildError> for Error {
+    #[expect(clippy::wildcard_enum_match_arm, reason = "every other variant is a refusal")]
+    fn from(error: RebuildError) -> Self {
+        match error {
+            RebuildError::Inbox(error) => error.into(),
+            RebuildError::Admin(error) => error.into(),
+            RebuildError::Protocol(error) => error.into(),
+            RebuildError::Relay(error) => error.into(),
+            RebuildError::Postgres(error) => error.into(),
+            RebuildError::PubSub(error) => error.into(),
+            RebuildError::Replay(error) => (*error).into(),
+            RebuildError::Interrupted => Self::Interrupted,
+            refused => Self::Rebuild(Box::new(refused)),
+        }
+    }
+}
+
 /// Returns the fix of an error of a replay, with the id of this case.
 #[expect(clippy::wildcard_enum_match_arm, reason = "the code of the others has the fix")]
 fn fix_of_replay(error: &ReplayError) -> Option<String> {
     match error {
+        ReplayError::Operator(error) => error.fix(),
         ReplayError::Stopped { id, .. } => Some(format!("walrelay replay resume {id}")),
         ReplayError::KeyIsPaused { other } => Some(format!(
             "`walrelay replay resume {other}` finishes that replay, `walrelay replay cancel {other}` cancels it"

@@ -13,6 +13,7 @@ mod json_output;
 pub mod options;
 mod output;
 mod protocol_fix;
+mod rebuild_fix;
 pub mod reference;
 mod relay_fix;
 pub mod request_spans;

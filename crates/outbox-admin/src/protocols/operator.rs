@@ -1,7 +1,6 @@
-//! The operator's side of a protocol: it receives steps, answers questions, and may ask to stop.
+//! The steps and changes of these protocols, and the session in which one runs.
 
 use pgoutput_parser::Lsn;
-use walrelay_errors::BoxedError;
 use walrelay_pg_client::{ConnectConfig, SqlClient, backend_pid, run_cancellable};
 use walrelay_relay::observe::health::Health;
 use walrelay_relay::shutdown::Shutdown;
@@ -9,28 +8,13 @@ use walrelay_relay::shutdown::Shutdown;
 use super::protocol_error::ProtocolError;
 use super::skipped_rows::SkippedRows;
 use walrelay_outbox_replay::operation_resumer::OperationResumer;
+use walrelay_outbox_replay::operator::{Consent, StepSink};
 use walrelay_outbox_replay::{LostSlot, SlotOperation};
 
-/// The program that runs a protocol for a person. Only this program prints and asks.
-pub trait Operator {
-    /// Reports a step.
-    ///
-    /// # Errors
-    ///
-    /// The step cannot be reported.
-    fn report(&self, step: &Step) -> Result<(), BoxedError>;
+/// The operator of these protocols.
+pub trait Operator: StepSink<Step> + Consent<Change> {}
 
-    /// Returns whether the operator has agreed to every change in advance. The change is then not
-    /// counted.
-    fn has_agreed(&self) -> bool;
-
-    /// Asks whether the change may be made. Returns false after a dry run.
-    ///
-    /// # Errors
-    ///
-    /// The operator did not agree, or cannot be asked.
-    fn may_change(&self, change: &Change) -> impl Future<Output = Result<bool, BoxedError>>;
-}
+impl<T: StepSink<Step> + Consent<Change>> Operator for T {}
 
 /// A finished step of a protocol, or a fact that the operator needs during it.
 #[derive(Debug)]

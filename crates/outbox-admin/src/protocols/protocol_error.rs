@@ -180,34 +180,33 @@ impl Coded for ProtocolError {
             Self::TopicMissing { .. } => Code::TopicNotFound,
             Self::PruneDenied { .. } => Code::PrunePermissionMissing,
             Self::Archive { .. } => Code::ArchiveFailed,
-            Self::UnpublishedColumnMissing { .. }
-            | Self::KeysPaused { .. }
+            Self::UnpublishedColumnMissing { .. } => Code::UnpublishedColumnMissing,
+            Self::KeysPaused { .. }
             | Self::ReplayUnfinished { .. }
             | Self::ReplayReadsTable { .. }
             | Self::ReplayNeedsAnchor { .. }
-            | Self::ReplayToBePublished { .. }
-            | Self::SlotUnrecorded { .. }
-            | Self::TimeUnknown { .. }
-            | Self::ResetGivenUp { .. }
-            | Self::ReshardRunning
-            | Self::Reshard(_)
-            | Self::AnchorsInTheWay { .. }
-            | Self::CarryOverUnsupported { .. }
-            | Self::RowsUnconfirmed { .. }
-            | Self::WalNeverQuiet
-            | Self::NoUpgradePrepared { .. }
+            | Self::ReplayToBePublished { .. } => Code::ReplayUnfinished,
+            Self::SlotUnrecorded { .. } => Code::SlotUnrecorded,
+            Self::TimeUnknown { .. } => Code::TimeUnknown,
+            Self::ResetGivenUp { .. } => Code::AnchorLost,
+            Self::ReshardRunning | Self::Reshard(_) => Code::ReshardBlocked,
+            Self::AnchorsInTheWay { .. } => Code::AnchorsInTheWay,
+            Self::CarryOverUnsupported { .. } => Code::CarryOverUnsupported,
+            Self::RowsUnconfirmed { .. } => Code::RowsUnconfirmed,
+            Self::WalNeverQuiet => Code::WalNeverQuiet,
+            Self::NoUpgradePrepared { .. }
             | Self::NotCarriedOver { .. }
-            | Self::NothingToAdopt { .. }
-            | Self::DropLosesRows { .. }
-            | Self::UnsendableRowBefore { .. }
+            | Self::NothingToAdopt { .. } => Code::UpgradeNotCarriedOver,
+            Self::DropLosesRows { .. }
             | Self::SkippedRowsDiffer { .. }
-            | Self::TargetPastSettled { .. }
-            | Self::TargetOutOfRange { .. }
-            | Self::AnchorExists { .. }
+            | Self::TargetPastSettled { .. } => Code::RowsWouldBeSkipped,
+            Self::UnsendableRowBefore { .. } => Code::UnsendableRowInRange,
+            Self::TargetOutOfRange { .. }
             | Self::AnchorAhead { .. }
-            | Self::TargetPastSlot { .. }
-            | Self::SlotExists { .. }
-            | Self::TopicTemplate { .. } => Code::ArgumentInvalid,
+            | Self::TargetPastSlot { .. } => Code::PositionOutOfRange,
+            Self::AnchorExists { .. } => Code::AnchorExists,
+            Self::SlotExists { .. } => Code::SlotExists,
+            Self::TopicTemplate { .. } => Code::TopicTemplateInvalid,
         }
     }
 

@@ -24,7 +24,7 @@ use super::rate_limited::RateLimited;
 use super::record::ReplayJob;
 use super::replay_error::ReplayError;
 use super::replay_progress::Tally;
-use super::replay_step::{ReadProgress, ReplayStep, ReplaySteps};
+use super::replay_step::{ReadProgress, ReplayStep, ReplaySteps, report};
 use super::request::{Destination, Rate, ReplaySource, TableRows, WalRows};
 use super::store::Keeping;
 use super::table_server::{Beginning, TABLE_END, TableServer, whole_stream};
@@ -304,10 +304,10 @@ impl Sessions<'_> {
             tokio::select! {
                 biased;
                 ended = &mut running => break ended,
-                _ = due.tick() => steps(ReplayStep::Reads(progress())),
+                _ = due.tick() => report(steps, &ReplayStep::Reads(progress()))?,
             }
         };
-        steps(ReplayStep::ReadsNoMore(progress()));
+        report(steps, &ReplayStep::ReadsNoMore(progress()))?;
         Ok(ended?)
     }
 }

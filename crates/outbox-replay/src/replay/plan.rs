@@ -19,7 +19,7 @@ use super::record::{
     ReplayEnd, ReplayJob, ReplayProgress, begin_replay, note_skip_dead, read_replay, take_replay,
 };
 use super::replay_error::{ReplayError, RowCount};
-use super::replay_step::{ReplayStep, ReplaySteps};
+use super::replay_step::{ReplayStep, ReplaySteps, report};
 use super::request::{
     DeadRows, Destination, OrderedSource, OrderedTable, OrderedWal, ReplayOrder, ReplayRequest,
     ReplaySource, TableRows, WalRows,
@@ -104,11 +104,11 @@ impl ReplayJob {
                 return Err(ReplayError::KeyIsPaused { other });
             }
             transaction.commit().await.map_err(failed())?;
-            steps(ReplayStep::RequestsPauses { job: self, keys: keys.len() });
+            report(steps, &ReplayStep::RequestsPauses { job: self, keys: keys.len() })?;
             failpoint::hit("replay-placed");
         } else {
             transaction.commit().await.map_err(failed())?;
-            steps(ReplayStep::Begins(self));
+            report(steps, &ReplayStep::Begins(self))?;
         }
         Ok(())
     }

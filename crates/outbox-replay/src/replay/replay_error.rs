@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use pgoutput_parser::Lsn;
 use walrelay_core::TemplateError;
-use walrelay_errors::{Code, Coded};
+use walrelay_errors::{BoxedError, Code, Coded};
 use walrelay_outbox_store::StoreError;
 use walrelay_pg_client::{PgError, QualifiedName, SqlError};
 use walrelay_pg_replication::SlotError;
@@ -33,6 +33,10 @@ pub enum ReplayError {
     /// The rows cannot be read or published.
     #[error(transparent)]
     Relay(#[from] RelayError),
+
+    /// A step cannot be reported.
+    #[error(transparent)]
+    Operator(BoxedError),
 
     /// No topic can be derived from the template.
     #[error("the topic {template:?} cannot be read: {source}")]
@@ -218,7 +222,9 @@ impl Coded for ReplayError {
             Self::Postgres(error) => error.code(),
             Self::PubSub(error) => error.code(),
             Self::Relay(error) => error.code(),
-            Self::TopicInvalid { .. } | Self::OrderColumnMissing { .. } => Code::ArgumentInvalid,
+            Self::Operator(error) => error.code(),
+            Self::TopicInvalid { .. } => Code::TopicTemplateInvalid,
+            Self::OrderColumnMissing { .. } => Code::OrderColumnMissing,
             Self::NoAnchor { .. } | Self::AnchorTooLate { .. } | Self::EndOutside { .. } => {
                 Code::ReplayRangeInvalid
             }

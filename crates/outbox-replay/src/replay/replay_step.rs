@@ -3,10 +3,16 @@
 use pgoutput_parser::Lsn;
 
 use super::record::ReplayJob;
+use super::replay_error::ReplayError;
 use super::replay_progress::Tally;
+use crate::operator::StepSink;
 
 /// Receives the steps of a replay.
-pub type ReplaySteps<'a> = dyn Fn(ReplayStep<'_>) + Sync + 'a;
+pub type ReplaySteps<'a> = dyn for<'s> StepSink<ReplayStep<'s>> + Sync + 'a;
+
+pub(super) fn report(steps: &ReplaySteps<'_>, step: &ReplayStep<'_>) -> Result<(), ReplayError> {
+    steps.report(step).map_err(ReplayError::Operator)
+}
 
 /// A step of a replay.
 #[derive(Debug)]

@@ -26,7 +26,7 @@ use super::in_place::{HistoryWriter, KeysSeen};
 use super::pass::{Pass, ReplayEnv};
 use super::record::{ReplayEnd, ReplayJob, end_replay};
 use super::replay_error::ReplayError;
-use super::replay_step::{RelayWork, ReplayStep, ReplayWait};
+use super::replay_step::{RelayWork, ReplayStep, ReplayWait, report};
 use super::request::{Destination, ReplaySource};
 
 /// Interval between queries while the replay waits.
@@ -210,7 +210,7 @@ impl ReplayJob {
         let transaction = client.transaction().await.map_err(failed())?;
         self.dispatch(env.settings).lift_pauses(&transaction, &self.id).await?;
         transaction.commit().await.map_err(failed())?;
-        (env.steps)(ReplayStep::LiftsPauses(self));
+        report(env.steps, &ReplayStep::LiftsPauses(self))?;
         failpoint::hit("replay-lifted");
         Ok(())
     }
@@ -261,7 +261,7 @@ impl<'a> Wait<'a> {
             self.next_report = Instant::now() + REPORTED_EVERY;
             let relay = self.job.dispatch(settings).streaming_pid(client).await?;
             let ReplayJob { id, slot, .. } = self.job;
-            steps(ReplayStep::Waits(ReplayWait { id, slot, work, relay }));
+            report(steps, &ReplayStep::Waits(ReplayWait { id, slot, work, relay }))?;
         }
         tokio::select! {
             () = sleep(CHECKED_EVERY) => Ok(()),

@@ -220,9 +220,8 @@ pub struct ConsumerResetKeyArgs {
     /// The ordering key.
     #[arg(long, value_name = "KEY")]
     pub key: String,
-    /// Do not ask.
-    #[arg(short, long)]
-    pub yes: bool,
+    #[command(flatten)]
+    pub confirm: ConfirmArgs,
     #[command(flatten)]
     pub connection: ConnectionOptions,
 }

@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
+use walrelay_consumer_rebuild::succeeds;
 use walrelay_errors::{Chain, Code};
 use walrelay_inbox::operator::admin::{self, RegisteredConsumer};
 use walrelay_inbox::operator::consumer_status::{ConsumerStatus, consumer_status};
@@ -18,15 +19,12 @@ use walrelay_pg_client::{QualifiedName, SqlClient, connect_sql, sql};
 use walrelay_pubsub::{Endpoint, Subscriber, SubscriptionBacklog};
 use walrelay_relay::shutdown::Shutdown;
 
-use super::rebuild::rebuild_from_outbox::refill;
-use super::rebuild::{key_rebuild, rebuild, rebuild_into, reset_key, succeeds};
+use super::rebuild::{self, reset_key};
 use super::shared::answer_timeout::ANSWER_TIMEOUT;
 use super::shared::cancellable::{attended, run_until_shutdown};
 use super::shared::consent::may_change;
 use super::shared::subscription_setup;
-use crate::config::{
-    ChangeMode, ConsumerAction, ConsumerConfig, ConsumerSetUp, OutputFormat, Source,
-};
+use crate::config::{ChangeMode, ConsumerAction, ConsumerConfig, ConsumerSetUp, OutputFormat};
 use crate::error::Error;
 use crate::options::units::show_duration;
 use crate::output::{columns, print, visible};
@@ -60,23 +58,7 @@ pub async fn execute(config: ConsumerConfig, shutdown: &Shutdown) -> Result<(), 
     let connected = run_until_shutdown(async { Ok(connect_sql(connect).await?) }, shutdown);
     let mut client = connected.await?;
     let done = if let ConsumerAction::Rebuild(order) = &config.action {
-        match &order.source {
-            Source::Topic(since) => {
-                let here = (connect, &mut client);
-                Box::pin(rebuild(here, (order, *since), shutdown)).await
-            }
-            Source::Outbox(outbox) => {
-                let here = (connect, &mut client);
-                Box::pin(refill(here, (order, outbox), shutdown)).await
-            }
-            Source::Beside(of) => {
-                Box::pin(rebuild_into::rebuild(&mut client, (order, of), shutdown)).await
-            }
-            Source::Keys(of) => {
-                Box::pin(key_rebuild::rebuild(&mut client, (order, of), shutdown)).await
-            }
-            Source::Cancel => rebuild_into::cancel(&mut client, order, shutdown).await,
-        }
+        Box::pin(rebuild::execute(connect, &mut client, order, shutdown)).await
     } else if let ConsumerAction::ResetKey(order) = &config.action {
         Box::pin(run_until_shutdown(reset_key::execute(&mut client, order, shutdown), shutdown))
             .await
@@ -275,7 +257,7 @@ async fn moved_to(
         Err(error) => return Err(Error::Inbox(error)),
     };
     let generation = ConsumerGeneration::find(client, Some(name)).await?.generation();
-    Ok(succeeds(&reads, (subscription, generation.into())).then_some(reads))
+    Ok(succeeds(&reads, subscription, generation.into()).then_some(reads))
 }
 
 /// A consumer in the output of `consumer list --output json`.

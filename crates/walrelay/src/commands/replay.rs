@@ -10,9 +10,9 @@ use walrelay_outbox_admin::protocols::{
     position_of_time, refuse_other_shards, refuse_unfinished, routes,
 };
 use walrelay_outbox_replay::replay::{
-    CancellableReplay, DeadRows, Destination, OrderedSource, ReplayCounts, ReplayDone, ReplayEnv,
-    ReplayError, ReplayJob, ReplayOrder, ReplaySource, ReplayStep, RestInPlace, WalRows,
-    read_replay, read_replays,
+    CancellableReplay, DeadRows, Destination, OrderedSource, ReplayCounts, ReplayEnv, ReplayError,
+    ReplayJob, ReplayOrder, ReplaySource, ReplayStep, RestInPlace, WalRows, read_replay,
+    read_replays,
 };
 use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_relay::settings::Settings;
@@ -38,8 +38,7 @@ pub(super) use report::left_out;
 pub async fn execute(config: ReplayConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let ReplayConfig { settings, action } = config;
     let mut client = connect_sql(&settings.connect).await?;
-    let printer = StepPrinter::new("replaying");
-    let steps = |step: ReplayStep<'_>| printer.show(&step);
+    let steps = StepPrinter::new("replaying");
     let env = ReplayEnv { settings: &settings, steps: &steps, shutdown };
     let done = async {
         match action {
@@ -125,7 +124,7 @@ async fn resume(
         return Ok("nothing was published\n".to_owned());
     }
     job.record_dead_rows(client).await?;
-    (env.steps)(ReplayStep::Resumes(job));
+    env.steps.report(&ReplayStep::Resumes(job)).map_err(ReplayError::Operator)?;
     run(client, env, job).await
 }
 
@@ -183,40 +182,6 @@ async fn run(client: &mut SqlClient, env: ReplayEnv<'_>, job: &ReplayJob) -> Res
                 tracing::warn!("to resume it: walrelay replay resume {}", job.id);
             }
             Err(error.into())
-        }
-    }
-}
-
-/// Publishes a replay of the tables to a topic for another command, from its start. Returns the
-/// number of rows that the topic received. A replay that fails is cancelled, because the other
-/// command starts again from scratch.
-///
-/// # Errors
-///
-/// A row cannot be published, or the command was interrupted.
-pub(super) async fn publish_for_rebuild(
-    client: &mut SqlClient,
-    settings: &Settings,
-    job: &mut ReplayJob,
-    shutdown: &Shutdown,
-) -> Result<(u64, ReplayDone), Error> {
-    let rows = job.count_table_rows(client, settings).await?.unwrap_or_default();
-    let printer = StepPrinter::new("publishing");
-    let steps = |step: ReplayStep<'_>| printer.show(&step);
-    let env = ReplayEnv { settings, steps: &steps, shutdown };
-    tracing::info!(rows, "publishing the rows of the outbox");
-    job.begin(client, settings, &[], &steps).await?;
-    match Box::pin(job.run(client, env)).await {
-        // No consumer receives the rows that were left out.
-        Ok(done) => Ok((rows.saturating_sub(done.refused), done)),
-        Err(error) => {
-            if let Err(left) = job.abandon(settings).await {
-                tracing::warn!(error = %left, "to be cancelled by hand: walrelay replay cancel {}", job.id);
-            }
-            Err(match matches!(error, ReplayError::Stopped { .. }) {
-                true => Error::Interrupted,
-                false => error.into(),
-            })
         }
     }
 }

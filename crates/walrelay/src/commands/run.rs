@@ -1,5 +1,6 @@
 //! `walrelay run`: the relay and its HTTP endpoints.
 
+use std::io;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
@@ -9,7 +10,7 @@ use walrelay_errors::{Action, Chain, Code, Coded, Exit};
 use walrelay_otlp::{Exporter, Spans};
 use walrelay_outbox_admin::lifecycle::anchor_keeper::AnchorKeeper;
 use walrelay_outbox_admin::lifecycle::postgres_server::Postgres;
-use walrelay_outbox_admin::retention::{Retention, RetentionTask};
+use walrelay_outbox_admin::retention::RetentionTask;
 use walrelay_outbox_replay::recovery::{self, RecoveryEnd, fill};
 use walrelay_outbox_replay::rows_of_transaction;
 use walrelay_outbox_store::{Condition, note_wait, read_relay_row};
@@ -46,7 +47,8 @@ pub async fn execute(mut config: RunConfig, shutdown: &Shutdown) -> Result<(), E
     let started = config.otlp.take().map(|settings| {
         Exporter::start(settings, figures(observed.clone()), metrics.spans_dropped.clone())
     });
-    let work = |spans| relay(&config, (metrics, health), (observed, spans), shutdown);
+    let process = RelayProcess { config: &config, metrics, health, shutdown };
+    let work = |spans| process.run(observed, spans);
     let ended = Box::pin(with_telemetry(started, work)).await;
     if let Err(Error::Relay(error)) = &ended {
         record_stop(error, &config.settings).await;
@@ -70,97 +72,131 @@ async fn record_stop(error: &RelayError, settings: &Settings) {
     }
 }
 
-/// Runs the relay and its HTTP endpoints.
-async fn relay(
-    config: &RunConfig,
-    (metrics, health): (Metrics, Health),
-    (served, spans): (Observed, Option<Spans>),
-    shutdown: &Shutdown,
-) -> Result<(), Error> {
-    // Dropping the set at the end of this function stops its tasks.
-    let mut tasks = JoinSet::new();
-    if let Some(address) = config.http {
-        let io = |source| Error::Listen { address, source };
-        let listener = http::listen(address).await.map_err(io)?;
-        tasks.spawn(http::serve(listener, served));
-    }
-    let publisher =
-        GrpcPublisher::connect(&config.settings.pubsub.publisher).map_err(Error::PubSub)?;
-    tokio::select! {
-        biased;
-        () = shutdown.requested() => return Ok(()),
-        token = publisher.authenticate() => token.map_err(Error::PubSub)?,
-    }
-    let publisher = Traced::new(publisher, spans);
-    let observed = (&metrics, &health);
-    if let Some(keep) = config.anchor_keep {
-        let Settings { connect, relay, .. } = &config.settings;
-        let keeper = AnchorKeeper {
-            connect: connect.clone(),
-            slot: relay.outbox.slot.clone(),
-            keep,
-            wal_budget: relay.wal_budget,
-        };
-        let health = health.clone();
-        tasks.spawn(async {
-            keeper.run(health).await;
-            Ok(())
-        });
-    }
-    if let Some(retention) = config.retention.clone() {
-        tasks.spawn(maintain(config, retention, (&metrics, &health)));
-    }
-    let mut on_slot_lost = config.on_slot_lost;
-    loop {
-        let lost_slot = lost_slot(config.settings.until, on_slot_lost);
-        let streaming = stream(config, (publisher.clone(), lost_slot), observed, shutdown);
-        let error = match streaming.await {
-            Ok(()) => return Ok(()),
-            Err(error) => error,
-        };
-        let code = error.code();
-        if code == Code::RecoveryPending {
-            // A user, another relay, or the branch below began the recovery. Its remaining rows
-            // come first.
-            let filling = fill(&config.settings, publisher.clone(), observed, shutdown);
-            match Box::pin(filling).await {
-                Ok(RecoveryEnd::Done) => {}
-                Ok(RecoveryEnd::Stopped) => return Ok(()),
-                Err(failed) => wait_before_retry(failed, lost_slot, shutdown).await?,
-            }
-        } else if matches!(code, Code::SlotLost | Code::PositionsOfAnotherServer)
-            && on_slot_lost == OnSlotLost::Recover
-        {
-            let error_code = code.name();
-            tracing::error!(error_code, error = %Chain(&error), "the slot is lost; recovering it");
-            on_slot_lost = recover_lost_slot(config, shutdown).await?;
-        } else {
-            return Err(Error::Relay(with_event_ids(error, &config.settings).await));
-        }
-    }
+/// The relay of this process, with its HTTP endpoints and its periodic tasks.
+struct RelayProcess<'a> {
+    config: &'a RunConfig,
+    metrics: Metrics,
+    health: Health,
+    shutdown: &'a Shutdown,
 }
 
-/// Returns the task that maintains the outbox. The relays of other shards have none: one relay
-/// deletes the rows of all shards, and creates the partitions.
-fn maintain(
-    config: &RunConfig,
-    retention: Retention,
-    (metrics, health): (&Metrics, &Health),
-) -> impl Future<Output = std::io::Result<()>> + Send + use<> {
-    let Settings { connect, relay, .. } = &config.settings;
-    let task = RetentionTask {
-        connect: connect.clone(),
-        outbox: relay.outbox.clone(),
-        columns: relay.router.columns.clone(),
-        retention,
-    };
-    let is_first = relay.outbox.shard.index() == 0;
-    let (metrics, health) = (metrics.retention.clone(), health.clone());
-    async move {
-        if is_first {
-            task.run(health, metrics).await;
+impl RelayProcess<'_> {
+    async fn run(&self, served: Observed, spans: Option<Spans>) -> Result<(), Error> {
+        // Dropping the set at the end of this function stops its tasks.
+        let mut tasks = JoinSet::new();
+        if let Some(address) = self.config.http {
+            let io = |source| Error::Listen { address, source };
+            let listener = http::listen(address).await.map_err(io)?;
+            tasks.spawn(http::serve(listener, served));
         }
-        Ok(())
+        let settings = &self.config.settings.pubsub.publisher;
+        let publisher = GrpcPublisher::connect(settings).map_err(Error::PubSub)?;
+        tokio::select! {
+            biased;
+            () = self.shutdown.requested() => return Ok(()),
+            token = publisher.authenticate() => token.map_err(Error::PubSub)?,
+        }
+        self.spawn_periodic(&mut tasks);
+        self.stream_and_recover(&Traced::new(publisher, spans)).await
+    }
+
+    /// Starts the tasks that keep anchors and maintain the outbox. The relays of other shards do not
+    /// maintain it: one relay deletes the rows of all shards, and creates the partitions.
+    fn spawn_periodic(&self, tasks: &mut JoinSet<io::Result<()>>) {
+        let Settings { connect, relay, .. } = &self.config.settings;
+        if let Some(keep) = self.config.anchor_keep {
+            let keeper = AnchorKeeper {
+                connect: connect.clone(),
+                slot: relay.outbox.slot.clone(),
+                keep,
+                wal_budget: relay.wal_budget,
+            };
+            let health = self.health.clone();
+            tasks.spawn(async {
+                keeper.run(health).await;
+                Ok(())
+            });
+        }
+        if let Some(retention) = self.config.retention.clone()
+            && relay.outbox.shard.index() == 0
+        {
+            let task = RetentionTask {
+                connect: connect.clone(),
+                outbox: relay.outbox.clone(),
+                columns: relay.router.columns.clone(),
+                retention,
+            };
+            let (metrics, health) = (self.metrics.retention.clone(), self.health.clone());
+            tasks.spawn(async move {
+                task.run(health, metrics).await;
+                Ok(())
+            });
+        }
+    }
+
+    /// Streams the slot, and publishes the rows of a recovery before the stream.
+    async fn stream_and_recover(&self, publisher: &Traced<GrpcPublisher>) -> Result<(), Error> {
+        let settings = &self.config.settings;
+        let mut on_slot_lost = self.config.on_slot_lost;
+        loop {
+            let lost_slot = lost_slot(settings.until, on_slot_lost);
+            let error = match self.stream(publisher.clone(), lost_slot).await {
+                Ok(()) => return Ok(()),
+                Err(error) => error,
+            };
+            let code = error.code();
+            if code == Code::RecoveryPending {
+                match self.publish_unsettled(publisher, lost_slot).await? {
+                    RecoveryEnd::Done => (),
+                    RecoveryEnd::Stopped => return Ok(()),
+                }
+            } else if matches!(code, Code::SlotLost | Code::PositionsOfAnotherServer)
+                && on_slot_lost == OnSlotLost::Recover
+            {
+                let error_code = code.name();
+                tracing::error!(error_code, error = %Chain(&error), "the slot is lost; recovering it");
+                on_slot_lost = recover_lost_slot(self.config, self.shutdown).await?;
+            } else {
+                return Err(Error::Relay(with_event_ids(error, settings).await));
+            }
+        }
+    }
+
+    /// Publishes the remaining rows of a recovery that a user or a relay began. They come before
+    /// the stream. After a failure it waits, and the caller tries again.
+    async fn publish_unsettled(
+        &self,
+        publisher: &Traced<GrpcPublisher>,
+        lost_slot: LostSlot,
+    ) -> Result<RecoveryEnd, Error> {
+        let observed = (&self.metrics, &self.health);
+        let filling = fill(&self.config.settings, publisher.clone(), observed, self.shutdown);
+        match Box::pin(filling).await {
+            Ok(end) => Ok(end),
+            Err(failed) => {
+                wait_before_retry(failed, lost_slot, self.shutdown).await?;
+                Ok(RecoveryEnd::Done)
+            }
+        }
+    }
+
+    async fn stream(
+        &self,
+        publisher: Traced<GrpcPublisher>,
+        lost_slot: LostSlot,
+    ) -> Result<(), RelayError> {
+        let Settings { relay, pubsub, until, .. } = &self.config.settings;
+        let settings = SessionSettings::of(relay, pubsub.max_outstanding_requests, *until);
+        let settings = SessionSettings { lost_slot, fix_of: explain::fix, ..settings };
+        let supervisor = Supervisor {
+            settings: &settings,
+            server: Postgres::new(&self.config.settings, self.health.clone()),
+            publisher,
+            metrics: self.metrics.clone(),
+            health: self.health.clone(),
+            random: Random::new(random_seed()),
+        };
+        Box::pin(supervisor.run(self.shutdown)).await.map(drop)
     }
 }
 
@@ -255,23 +291,3 @@ async fn wait_before_retry(
 
 /// Pause between attempts at a recovery.
 const RECOVERY_PAUSE: Duration = Duration::from_secs(1);
-
-async fn stream(
-    config: &RunConfig,
-    (publisher, lost_slot): (Traced<GrpcPublisher>, LostSlot),
-    (metrics, health): (&Metrics, &Health),
-    shutdown: &Shutdown,
-) -> Result<(), RelayError> {
-    let Settings { relay, pubsub, until, .. } = &config.settings;
-    let settings = SessionSettings::of(relay, pubsub.max_outstanding_requests, *until);
-    let settings = SessionSettings { lost_slot, fix_of: explain::fix, ..settings };
-    let supervisor = Supervisor {
-        settings: &settings,
-        server: Postgres::new(&config.settings, health.clone()),
-        publisher,
-        metrics: metrics.clone(),
-        health: health.clone(),
-        random: Random::new(random_seed()),
-    };
-    Box::pin(supervisor.run(shutdown)).await.map(drop)
-}

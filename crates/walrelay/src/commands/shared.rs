@@ -8,6 +8,7 @@ pub(super) mod json_rows;
 pub(super) mod operator;
 pub(super) mod operator_text;
 mod ordered_subscription;
+mod rebuild_text;
 pub(super) mod subscription_setup;
 pub(super) mod telemetry_export;
 pub(super) mod topics;

@@ -36,35 +36,45 @@ pub async fn execute(mut config: ConsumeConfig, shutdown: &Shutdown) -> Result<(
     let started = config.otlp.take().map(|settings| {
         Exporter::start(settings, figures(observed.clone()), metrics.spans_dropped.clone())
     });
-    let work = |spans| consume(&config, (metrics, health), (observed, spans), shutdown);
+    let process = ConsumerProcess { config: &config, health, shutdown };
+    let work = |spans| process.run(observed, metrics, spans);
     Box::pin(with_telemetry(started, work)).await
 }
 
-/// Runs the consumer and its HTTP endpoints.
-async fn consume(
-    config: &ConsumeConfig,
-    (metrics, health): (Metrics, Health),
-    (served, spans): (Observed, Option<Spans>),
-    shutdown: &Shutdown,
-) -> Result<(), Error> {
-    // The tasks end with this function.
-    let mut tasks = JoinSet::new();
-    if let Some(address) = config.http {
-        let io = |source| Error::Io { action: format!("listen on {address}"), source };
-        let listener = http::listen(address).await.map_err(io)?;
-        tasks.spawn(http::serve(listener, served));
+/// The consumer of this process, with its HTTP endpoints.
+struct ConsumerProcess<'a> {
+    config: &'a ConsumeConfig,
+    health: Health,
+    shutdown: &'a Shutdown,
+}
+
+impl ConsumerProcess<'_> {
+    async fn run(
+        &self,
+        served: Observed,
+        metrics: Metrics,
+        spans: Option<Spans>,
+    ) -> Result<(), Error> {
+        // The tasks end with this function.
+        let mut tasks = JoinSet::new();
+        if let Some(address) = self.config.http {
+            let io = |source| Error::Io { action: format!("listen on {address}"), source };
+            let listener = http::listen(address).await.map_err(io)?;
+            tasks.spawn(http::serve(listener, served));
+        }
+        let consumer = tokio::select! {
+            biased;
+            () = self.shutdown.requested() => return Ok(()),
+            prepared = prepare(&self.config.settings, &self.health) => prepared?,
+        };
+        let consumer = match spans {
+            Some(spans) => consumer.traced(Arc::new(TransactionTracer(spans))),
+            None => consumer,
+        };
+        let stop = self.shutdown.requested();
+        let running = consumer.run(stop, metrics, self.health.clone());
+        Box::pin(running).await.map_err(Error::Inbox)
     }
-    let consumer = tokio::select! {
-        biased;
-        () = shutdown.requested() => return Ok(()),
-        prepared = prepare(&config.settings, &health) => prepared?,
-    };
-    let consumer = match spans {
-        Some(spans) => consumer.traced(Arc::new(TransactionTracer(spans))),
-        None => consumer,
-    };
-    let stop = shutdown.requested();
-    Box::pin(consumer.run(stop, metrics, health)).await.map_err(Error::Inbox)
 }
 
 /// Prepares the consumer. Retries temporary errors, and reports the instance as not ready

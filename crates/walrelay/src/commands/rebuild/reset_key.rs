@@ -4,7 +4,7 @@ use walrelay_inbox::{KeyPosition, reset_key};
 use walrelay_pg_client::SqlClient;
 use walrelay_relay::shutdown::Shutdown;
 
-use crate::commands::shared::consent::agreed;
+use crate::commands::shared::consent::may_change;
 use crate::config::KeyReset;
 use crate::error::Error;
 use crate::output::{print, visible};
@@ -20,16 +20,13 @@ pub(in crate::commands) async fn execute(
     order: &KeyReset,
     shutdown: &Shutdown,
 ) -> Result<(), Error> {
-    let KeyReset { name, key, consent } = order;
+    let KeyReset { name, key, mode } = order;
     let seen = KeyPosition::of(client, name, key).await?;
     print(&shown(order, &seen))?;
-    let alone = || {
-        Err(Error::Unfit {
-            what: "nobody can be asked whether to reset the key".to_owned(),
-            hint: "add --yes to reset it",
-        })
-    };
-    agreed(("reset the key?", *consent), alone, shutdown).await?;
+    let what = format!("reset key {} of consumer {name}", visible(key));
+    if !may_change((&what, *mode), shutdown).await? {
+        return Ok(());
+    }
     let forgotten = reset_key(client, name, key, &seen).await?;
     print(&format!(
         "reset: key {} of consumer {name}; {forgotten} skipped event(s) are unseen again\n{}",

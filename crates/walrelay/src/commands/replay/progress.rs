@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use pgoutput_parser::Lsn;
 use tokio::time::Instant;
+use walrelay_errors::BoxedError;
+use walrelay_outbox_replay::operator::StepSink;
 use walrelay_outbox_replay::replay::{
     ReadProgress, RelayWork, ReplaySource, ReplayStep, ReplayWait, Tally,
 };
@@ -29,9 +31,10 @@ impl StepPrinter {
     pub(in crate::commands) fn new(doing: &'static str) -> Self {
         Self { doing, pass: Mutex::new(None) }
     }
+}
 
-    /// Shows a step.
-    pub(in crate::commands) fn show(&self, step: &ReplayStep<'_>) {
+impl StepSink<ReplayStep<'_>> for StepPrinter {
+    fn report(&self, step: &ReplayStep<'_>) -> Result<(), BoxedError> {
         match step {
             ReplayStep::Begins(job) => match &job.request.source {
                 ReplaySource::Wal(wal) => {
@@ -62,6 +65,7 @@ impl StepPrinter {
             ),
             ReplayStep::Waits(wait) => tell(wait),
         }
+        Ok(())
     }
 }
 

@@ -4,28 +4,15 @@ use std::io::{self, IsTerminal as _, Write as _};
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::spawn_blocking;
+use walrelay_errors::Code;
 use walrelay_relay::shutdown::Shutdown;
 
-use crate::config::{ChangeMode, Consent};
+use crate::config::ChangeMode;
 use crate::error::Error;
 use crate::output::print;
 
-/// Asks whether to continue. Without a terminal, `alone` decides.
-///
-/// # Errors
-///
-/// The user did not agree, a signal came before the answer, or the terminal cannot be used.
-pub(in crate::commands) async fn agreed(
-    (question, consent): (&str, Consent),
-    alone: impl FnOnce() -> Result<(), Error>,
-    shutdown: &Shutdown,
-) -> Result<(), Error> {
-    if consent == Consent::Given {
-        return Ok(());
-    }
-    if !io::stdin().is_terminal() {
-        return alone();
-    }
+/// Asks at the terminal whether to continue.
+async fn ask(question: &str, shutdown: &Shutdown) -> Result<(), Error> {
     let failed = |source| Error::Io { action: "ask".into(), source };
     let mut errors = io::stderr();
     write!(errors, "{question} [y/N] ").and_then(|()| errors.flush()).map_err(failed)?;
@@ -60,21 +47,17 @@ pub(in crate::commands) async fn may_change(
     (what, mode): (&str, ChangeMode),
     shutdown: &Shutdown,
 ) -> Result<bool, Error> {
-    let consent = match mode {
-        ChangeMode::DryRun => {
-            print(&format!("would {what}\n"))?;
-            return Ok(false);
+    match mode {
+        ChangeMode::DryRun => print(&format!("would {what}\n")).map(|()| false),
+        ChangeMode::Agreed => Ok(true),
+        ChangeMode::Ask if io::stdin().is_terminal() => {
+            ask(&format!("{what}?"), shutdown).await.map(|()| true)
         }
-        ChangeMode::Agreed => Consent::Given,
-        ChangeMode::Ask => Consent::Asked,
-    };
-    let alone = || {
-        Err(Error::Unfit {
-            what: format!("this would {what}, and there is no terminal to ask at"),
-            hint: "add --yes to agree; --dry-run only shows what would happen",
-        })
-    };
-    agreed((&format!("{what}?"), consent), alone, shutdown).await.map(|()| true)
+        ChangeMode::Ask => {
+            let what = format!("this would {what}, and there is no terminal to ask at");
+            Err(Error::refused(Code::ConsentMissing, what))
+        }
+    }
 }
 
 async fn answered(

@@ -6,7 +6,7 @@
 use walrelay_pubsub::{Admin, Endpoint, IamBinding, Subscriber};
 
 use super::ordered_subscription::ordered;
-use crate::config::{Consent, NewDeadLetters};
+use crate::config::{IamGrants, NewDeadLetters};
 use crate::error::Error;
 use crate::output::print;
 
@@ -49,7 +49,7 @@ pub(super) async fn grant(
 ) -> Result<(), Error> {
     let agent = ServiceAgent { project: project_of(subscription), number: letters.project_number };
     let bindings = agent.bindings(subscription, topic);
-    if letters.consent != Consent::Given {
+    if letters.grants == IamGrants::Print {
         return print(&agent.commands(&bindings));
     }
     for binding in bindings {

@@ -2,8 +2,10 @@
 //! session.
 
 use serde::Serialize;
+use walrelay_consumer_rebuild::{RebuildChange, RebuildStep};
 use walrelay_errors::{BoxedError, Chain};
-use walrelay_outbox_admin::protocols::{AdminSession, Change, Operator, ProtocolError, Step};
+use walrelay_outbox_admin::protocols::{AdminSession, Change, ProtocolError, Step};
+use walrelay_outbox_replay::operator::{Consent, StepSink};
 use walrelay_outbox_replay::read_slot_holder;
 use walrelay_pg_client::{ConnectConfig, SqlClient, connect_sql};
 use walrelay_relay::shutdown::Shutdown;
@@ -11,6 +13,7 @@ use walrelay_relay::shutdown::Shutdown;
 use super::cancellable::attended;
 use super::consent::may_change;
 use super::operator_text::{change_text, step_text};
+use super::rebuild_text;
 use crate::config::{ChangeMode, ChangeOptions, OutputFormat};
 use crate::error::Error;
 use crate::json_output::json_text;
@@ -30,9 +33,8 @@ struct DryRun {
 }
 
 impl Terminal<'_> {
-    async fn ask(&self, change: &Change) -> Result<bool, Error> {
+    async fn ask(&self, text: String) -> Result<bool, Error> {
         let ChangeOptions { mode, format } = self.options;
-        let text = change_text(change);
         if let (ChangeMode::DryRun, OutputFormat::Json) = (mode, format) {
             print(&json_text(&DryRun { would: text })?)?;
             return Ok(false);
@@ -55,7 +57,7 @@ impl Terminal<'_> {
     }
 }
 
-impl Operator for Terminal<'_> {
+impl StepSink<Step> for Terminal<'_> {
     fn report(&self, step: &Step) -> Result<(), BoxedError> {
         match self.options.format {
             OutputFormat::Text => print(&step_text(step)).map_err(BoxedError::new),
@@ -66,13 +68,42 @@ impl Operator for Terminal<'_> {
             }
         }
     }
+}
 
+impl StepSink<RebuildStep> for Terminal<'_> {
+    fn report(&self, step: &RebuildStep) -> Result<(), BoxedError> {
+        rebuild_text::show(step).map_err(BoxedError::new)
+    }
+}
+
+/// A change that the terminal can describe in the imperative: "drop slot walrelay".
+pub(in crate::commands) trait Describe {
+    fn describe(&self) -> String;
+}
+
+impl Describe for Change {
+    fn describe(&self) -> String {
+        change_text(self)
+    }
+}
+
+impl Describe for RebuildChange {
+    fn describe(&self) -> String {
+        rebuild_text::change_text(self)
+    }
+}
+
+impl<C: Describe> Consent<C> for Terminal<'_> {
     fn has_agreed(&self) -> bool {
         self.options.mode == ChangeMode::Agreed
     }
 
-    async fn may_change(&self, change: &Change) -> Result<bool, BoxedError> {
-        self.ask(change).await.map_err(BoxedError::new)
+    fn is_dry_run(&self) -> bool {
+        self.options.mode == ChangeMode::DryRun
+    }
+
+    async fn may_change(&self, change: &C) -> Result<bool, BoxedError> {
+        self.ask(change.describe()).await.map_err(BoxedError::new)
     }
 }
 

@@ -4,13 +4,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
+use walrelay_consumer_rebuild::{KeyRebuild, OutboxRows};
 use walrelay_inbox::operator::event_commands::InboxQuery;
-use walrelay_outbox_replay::replay::DeadRows;
 use walrelay_pg_client::{ConnectConfig, QualifiedName};
 use walrelay_pubsub::{Endpoint, TopicSettings};
 
 use super::event_actions::EventAction;
-use crate::options::choices::{ChangeMode, Consent, OutputFormat};
+use crate::options::choices::{ChangeMode, OutputFormat};
 
 /// Configuration of `walrelay consumer run`.
 #[derive(Debug, Clone)]
@@ -81,8 +81,8 @@ pub struct KeyReset {
     pub name: String,
     /// The ordering key.
     pub key: String,
-    /// Whether the user has agreed already.
-    pub consent: Consent,
+    /// Whether the key may be reset.
+    pub mode: ChangeMode,
 }
 
 /// Configuration of `walrelay inbox`.
@@ -144,8 +144,17 @@ pub struct NewDeadLetters {
     pub settings: TopicSettings,
     /// Number of the project whose service agent forwards messages. `None` if not known.
     pub project_number: Option<u64>,
-    /// Whether to grant the IAM bindings.
-    pub consent: Consent,
+    /// What to do about the IAM bindings.
+    pub grants: IamGrants,
+}
+
+/// How the service agent of Pub/Sub gets its IAM bindings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IamGrants {
+    /// The command grants the bindings.
+    Make,
+    /// The command prints the commands that grant the bindings.
+    Print,
 }
 
 /// The source of a rebuild.
@@ -154,11 +163,11 @@ pub enum Source {
     /// Messages published since this time, as far as the topic retains them.
     Topic(SystemTime),
     /// Outbox rows, published to a topic of their own.
-    Outbox(Box<OutboxRowsConfig>),
+    Outbox(Box<OutboxRows>),
     /// Outbox rows, which the command itself applies in another schema.
     Beside(Box<RebuildIntoConfig>),
     /// Rows of some ordering keys, which the command itself applies.
-    Keys(Box<RebuildKeysConfig>),
+    Keys(Box<KeyRebuild>),
     /// No source: an unfinished rebuild is cancelled.
     Cancel,
 }
@@ -167,7 +176,7 @@ pub enum Source {
 #[derive(Debug, Clone)]
 pub struct RebuildIntoConfig {
     /// The outbox rows.
-    pub rows: OutboxRowsConfig,
+    pub rows: OutboxRows,
     /// The function that applies the rows.
     pub handler: String,
     /// The schema with the handler's tables.
@@ -175,32 +184,6 @@ pub struct RebuildIntoConfig {
     /// File with the SQL that puts the tables in use. Without it, the rebuilt rows replace those of
     /// the tables in use.
     pub switch_sql: Option<PathBuf>,
-}
-
-/// A rebuild of some ordering keys.
-#[derive(Debug, Clone)]
-pub struct RebuildKeysConfig {
-    /// The outbox rows.
-    pub rows: OutboxRowsConfig,
-    /// The function that applies the rows.
-    pub handler: String,
-    /// The ordering keys.
-    pub keys: Vec<String>,
-    /// The function that undoes the handler's changes of these keys.
-    pub reset: QualifiedName,
-}
-
-/// All outbox rows, to be published to a topic of their own.
-#[derive(Debug, Clone)]
-pub struct OutboxRowsConfig {
-    /// The relay's settings, as far as a backfill uses them.
-    pub settings: walrelay_relay::settings::Settings,
-    /// Full name of the topic.
-    pub topic: String,
-    /// Only these aggregate types. Empty means all.
-    pub aggregate_types: Vec<String>,
-    /// The treatment of rows that can never be published.
-    pub dead_rows: DeadRows,
 }
 
 /// A rebuild of a consumer's read model.

@@ -1,5 +1,6 @@
 //! The arguments of `consumer`.
 
+use walrelay_consumer_rebuild::{KeyRebuild, OutboxRows};
 use walrelay_inbox::{Effect, InboxRetention, Settings, Until};
 use walrelay_outbox_replay::replay::DeadRows;
 
@@ -8,11 +9,10 @@ use super::super::messages::project;
 use super::super::problem::ConfigBuilder;
 use super::super::pubsub::topic_settings;
 use super::consumer_commands::{
-    ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, KeyReset, NewDeadLetters,
-    NewSubscription, OutboxRowsConfig, Rebuild, RebuildIntoConfig, RebuildKeysConfig, Source,
+    ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, IamGrants, KeyReset,
+    NewDeadLetters, NewSubscription, Rebuild, RebuildIntoConfig, Source,
 };
 use crate::cli::{ConsumerActionArgs, ConsumerInitArgs, ConsumerRebuildArgs, ConsumerRunArgs};
-use crate::options::choices::Consent;
 use crate::options::{ProjectOption, RetentionOptions, SubscriptionOption};
 
 /// Topic of messages that a rebuild applies without publishing them.
@@ -102,8 +102,8 @@ impl ConfigBuilder<'_> {
                 (args.publishing.database.connection, rebuild)
             }
             ConsumerActionArgs::ResetKey(args) => {
-                let consent = if args.yes { Consent::Given } else { Consent::Asked };
-                let reset = KeyReset { name: args.name, key: args.key, consent };
+                let mode = args.confirm.mode();
+                let reset = KeyReset { name: args.name, key: args.key, mode };
                 (args.connection, Some(ConsumerAction::ResetKey(reset)))
             }
             ConsumerActionArgs::Prune(args) => {
@@ -174,7 +174,7 @@ impl ConfigBuilder<'_> {
                     subscription: self.full_name("dead-letter-topic", &name, names)?,
                     settings: topic_settings(&args.topics),
                     project_number: args.project_number,
-                    consent: if args.yes { Consent::Given } else { Consent::Asked },
+                    grants: if args.yes { IamGrants::Make } else { IamGrants::Print },
                 })
             }
             Some(_) | None => None,
@@ -226,15 +226,11 @@ impl ConfigBuilder<'_> {
             return Some(Source::Beside(Box::new(config)));
         }
         let (keys, reset) = (args.key.clone(), args.reset_function.clone()?);
-        Some(Source::Keys(Box::new(RebuildKeysConfig { rows, handler, keys, reset })))
+        Some(Source::Keys(Box::new(KeyRebuild { rows, handler, keys, reset })))
     }
 
     /// Reads the settings for all outbox rows. Without a topic the rows are not published.
-    fn rows(
-        &mut self,
-        args: &ConsumerRebuildArgs,
-        topic: Option<&str>,
-    ) -> Option<Box<OutboxRowsConfig>> {
+    fn rows(&mut self, args: &ConsumerRebuildArgs, topic: Option<&str>) -> Option<Box<OutboxRows>> {
         let mut settings = self.publishing(&args.publishing)?;
         if let Some(url) = &args.outbox_url {
             settings.connect = self.connect_to("outbox-url", url)?;
@@ -248,7 +244,7 @@ impl ConfigBuilder<'_> {
             }
             None => UNPUBLISHED.to_owned(),
         };
-        Some(Box::new(OutboxRowsConfig {
+        Some(Box::new(OutboxRows {
             settings,
             topic,
             aggregate_types: args.aggregate_type.clone(),

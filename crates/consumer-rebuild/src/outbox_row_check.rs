@@ -6,69 +6,81 @@
 //! rebuild.
 
 use walrelay_core::EditedMessages;
+use walrelay_outbox_admin::protocols::routes;
 use walrelay_outbox_replay::recovery::table;
 use walrelay_outbox_replay::replay::{DeadRows, RoutedRows};
 use walrelay_outbox_replay::{
     LeftOutRows, OutboxSlots, Scope, SettledRows, SourceTable, UnsettledRows,
 };
 use walrelay_outbox_store::DispatchStatus;
-use walrelay_pg_client::SqlError;
-use walrelay_pg_client::{QualifiedName, SqlClient, TableAccess, connect_sql, refuse_hidden_rows};
+use walrelay_pg_client::{
+    QualifiedName, SqlClient, SqlError, TableAccess, connect_sql, refuse_hidden_rows,
+};
 
-use crate::config::OutboxRowsConfig;
-use crate::error::Error;
-use walrelay_outbox_admin::protocols::routes;
+use crate::orders::OutboxRows;
+use crate::rebuild_error::RebuildError;
+use crate::rebuild_step::RebuildStep;
+use crate::session::{RebuildOperator, RebuildSession};
 
 /// Most rows that an error names.
 const NAMED_MAX: usize = 20;
 
 /// The rows of an outbox that a rebuild applies, as they were published.
 #[derive(Debug, Clone)]
-pub(in crate::commands) struct RowsToApply {
+pub(crate) struct RowsToApply {
     /// The checked configuration, with the messages that users have edited.
-    pub(in crate::commands) refill: OutboxRowsConfig,
+    pub(crate) refill: OutboxRows,
     /// Rows that are not applied.
-    pub(in crate::commands) left_out: LeftOutRows,
+    pub(crate) left_out: LeftOutRows,
     /// Number of rows found.
-    pub(in crate::commands) rows: u64,
+    pub(crate) rows: u64,
 }
 
 /// The rows to read.
 #[derive(Debug, Clone)]
-pub(in crate::commands) struct Wanted {
+pub(crate) struct Wanted {
     /// Limits the rows of the table.
-    pub(in crate::commands) scope: Scope,
+    pub(crate) scope: Scope,
     /// Rows that an earlier pass has read.
-    pub(in crate::commands) settled: SettledRows,
+    pub(crate) settled: SettledRows,
 }
 
 impl Wanted {
     /// Selects all rows.
-    pub(in crate::commands) fn all() -> Self {
+    pub(crate) fn all() -> Self {
         Self { scope: Scope::default(), settled: SettledRows::None }
     }
 }
 
-/// Reads every row once, and refuses if a row cannot be applied again. Writes nothing.
-///
-/// # Errors
-///
-/// Rows are dead or can never be published, or a table cannot be read.
-pub(in crate::commands) async fn check(
-    order: &OutboxRowsConfig,
-    wanted: &Wanted,
-) -> Result<RowsToApply, Error> {
-    let client = connect_sql(&order.settings.connect).await?;
-    let checked = Box::pin(check_with(&client, order, wanted)).await;
-    client.close().await;
-    checked
+impl<O: RebuildOperator> RebuildSession<'_, O> {
+    /// Reads every row once, and refuses if a row cannot be applied again. Writes nothing.
+    ///
+    /// # Errors
+    ///
+    /// Rows are dead or can never be published, or a table cannot be read.
+    pub(crate) async fn check_rows(
+        &self,
+        order: &OutboxRows,
+        wanted: &Wanted,
+    ) -> Result<RowsToApply, RebuildError> {
+        let client = connect_sql(&order.settings.connect).await?;
+        let checked = Box::pin(check_with(&client, order, wanted)).await;
+        client.close().await;
+        let (rows, problems) = checked?;
+        match (order.dead_rows, problems.is_empty()) {
+            (DeadRows::Stop | DeadRows::LeaveOut, true) => {}
+            (DeadRows::Stop, false) => return Err(problems.refusal()),
+            (DeadRows::LeaveOut, false) => self.report(&problems.left_out())?,
+        }
+        Ok(rows)
+    }
 }
 
 async fn check_with(
     client: &SqlClient,
-    order: &OutboxRowsConfig,
+    order: &OutboxRows,
     wanted: &Wanted,
-) -> Result<RowsToApply, Error> {
+) -> Result<(RowsToApply, Problems), RebuildError> {
     // If row level security hid these rows, edited and dead rows would go unnoticed.
     let tables = ["app_outbox_dispatch", "app_outbox_relay"];
     let tables = tables.map(|table| QualifiedName::new("public", table));
@@ -78,63 +90,56 @@ async fn check_with(
     refill.settings.relay.router.edited = EditedMessages::new(slots.edited(client).await?);
     let mut problems = Problems::default();
     match order.dead_rows {
-        DeadRows::Stop => problems.dead(client, (order, wanted), &slots).await?,
+        DeadRows::Stop => problems.add_dead(client, order, wanted, &slots).await?,
         DeadRows::LeaveOut => {}
     }
-    // Dead rows were counted above, or `--skip-dead` leaves them out.
+    // Dead rows were counted above, or the operator has left them out.
     let statuses = vec![DispatchStatus::Discarded, DispatchStatus::Dead];
-    let left_out = LeftOutRows { slots, statuses };
-    let mut rows = 0;
-    let found = (now(client).await?, wanted);
-    let reader = reader(client, (&refill, &left_out), found);
+    let mut found = RowsToApply { refill, left_out: LeftOutRows { slots, statuses }, rows: 0 };
+    let reader = found.reader(client, now(client).await?, wanted).await?;
     let visit = async |routed: walrelay_core::Routed| {
         match routed.fault {
-            None => rows += 1,
+            None => found.rows += 1,
             Some(fault) => problems.add(routed.message.event_id(), &fault.to_string()),
         }
-        Ok::<(), Error>(())
+        Ok::<(), RebuildError>(())
     };
-    Box::pin(reader.await?.each(1, visit)).await?;
-    match (order.dead_rows, problems.refusal()) {
-        (DeadRows::Stop, Some(error)) => return Err(error),
-        (DeadRows::LeaveOut, Some(_)) => problems.warn(),
-        (DeadRows::Stop | DeadRows::LeaveOut, None) => {}
-    }
+    Box::pin(reader.each(1, visit)).await?;
     // A row that is written from now on and can never be published is also dead for the relay, and
     // reaches no consumer.
-    refill.dead_rows = DeadRows::LeaveOut;
-    Ok(RowsToApply { refill, left_out, rows })
+    found.refill.dead_rows = DeadRows::LeaveOut;
+    Ok((found, problems))
 }
 
-/// Returns a reader of the rows that a snapshot sees.
-pub(in crate::commands) async fn reader(
-    client: &SqlClient,
-    (refill, left_out): (&OutboxRowsConfig, &LeftOutRows),
-    (snapshot, wanted): (String, &Wanted),
-) -> Result<RoutedRows, Error> {
-    let relay = &refill.settings.relay;
-    let mut tables = Vec::new();
-    for name in &relay.outbox.tables {
-        tables.push(left_out.of(table(client, name, &relay.router.columns).await?));
+impl RowsToApply {
+    /// Returns a reader of the rows that a snapshot sees.
+    pub(crate) async fn reader(
+        &self,
+        client: &SqlClient,
+        snapshot: String,
+        wanted: &Wanted,
+    ) -> Result<RoutedRows, RebuildError> {
+        let Self { refill, left_out, .. } = self;
+        let relay = &refill.settings.relay;
+        let mut tables = Vec::new();
+        for name in &relay.outbox.tables {
+            tables.push(left_out.of(table(client, name, &relay.router.columns).await?));
+        }
+        let mut router = relay.router.clone();
+        router.topic = routes::template(&refill.topic)?;
+        let rows = (unsettled(refill, snapshot, wanted), tables);
+        Ok(RoutedRows::connect(&refill.settings.connect, router, rows).await?)
     }
-    let mut router = relay.router.clone();
-    router.topic = routes::template(&refill.topic)?;
-    let reader = RoutedRows::connect(
-        &refill.settings.connect,
-        router,
-        (gap(refill, (snapshot, wanted)), tables),
-    );
-    reader.await.map_err(Error::Relay)
 }
 
-fn gap(refill: &OutboxRowsConfig, (snapshot, wanted): (String, &Wanted)) -> UnsettledRows {
+fn unsettled(refill: &OutboxRows, snapshot: String, wanted: &Wanted) -> UnsettledRows {
     let aggregate_types = refill.aggregate_types.clone();
     let Wanted { scope, settled } = wanted.clone();
     UnsettledRows { snapshot, settled, scope: Scope { aggregate_types, ..scope } }
 }
 
 /// Returns a snapshot of the outbox's database.
-pub(in crate::commands) async fn now(client: &SqlClient) -> Result<String, Error> {
+pub(crate) async fn now(client: &SqlClient) -> Result<String, RebuildError> {
     let sql = "SELECT pg_current_snapshot()::text AS snapshot";
     let row = client.query_typed_one(sql, &[]).await;
     let failed = |source| SqlError::Sql { action: "take a snapshot".to_owned(), source };
@@ -158,20 +163,21 @@ impl Problems {
 
     /// Adds the dead rows. Consumers never received them, so a rebuild must not apply them as
     /// written.
-    async fn dead(
+    async fn add_dead(
         &mut self,
         client: &SqlClient,
-        (order, wanted): (&OutboxRowsConfig, &Wanted),
+        order: &OutboxRows,
+        wanted: &Wanted,
         slots: &OutboxSlots,
-    ) -> Result<(), Error> {
+    ) -> Result<(), RebuildError> {
         let relay = &order.settings.relay;
         for name in &relay.outbox.tables {
             let found = table(client, name, &relay.router.columns).await?;
             let filter = slots.having(&found, &[DispatchStatus::Dead]);
             let dead = SourceTable { row_filter: Some(filter), ..found };
-            let gap = gap(order, (now(client).await?, wanted));
-            self.rows += gap.count(client, &dead).await?;
-            for event_id in gap.ids(client, &dead, NAMED_MAX).await? {
+            let rows = unsettled(order, now(client).await?, wanted);
+            self.rows += rows.count(client, &dead).await?;
+            for event_id in rows.ids(client, &dead, NAMED_MAX).await? {
                 self.named.push(format!("{event_id}: it is dead in dispatch state"));
             }
         }
@@ -179,22 +185,16 @@ impl Problems {
         Ok(())
     }
 
-    fn refusal(&self) -> Option<Error> {
-        let Self { rows, named } = self;
-        (*rows > 0).then(|| Error::Unfit {
-            what: format!(
-                "{rows} row(s) of the outbox cannot be applied again; nothing has changed. {}",
-                named.join("; ")
-            ),
-            hint: "publish each with `walrelay dispatch edit ID` or `dispatch retry ID`, or give it up with `dispatch discard \
-                   ID`, and run this again; --skip-dead rebuilds without them",
-        })
+    const fn is_empty(&self) -> bool {
+        self.rows == 0
     }
 
-    fn warn(&self) {
-        let Self { rows, named } = self;
-        let named = named.join("; ");
-        tracing::warn!(rows, named, "rows that can never be published are left out");
+    fn refusal(self) -> RebuildError {
+        RebuildError::RowsUnusable { rows: self.rows, named: self.named }
+    }
+
+    fn left_out(self) -> RebuildStep {
+        RebuildStep::RowsLeftOut { rows: self.rows, named: self.named }
     }
 }
 
@@ -204,12 +204,11 @@ mod tests {
 
     #[test]
     fn a_refusal_names_the_first_rows_and_counts_all() {
-        assert!(Problems::default().refusal().is_none());
+        assert!(Problems::default().is_empty());
         let mut problems = Problems::default();
         (0..30).for_each(|number| problems.add(&format!("e-{number}"), "too long"));
-        let text = problems.refusal().expect("there are some").report();
+        let text = problems.refusal().to_string();
         assert!(text.contains("30 row(s)") && text.contains("nothing has changed"), "{text}");
         assert!(text.contains("e-19: too long") && !text.contains("e-20:"), "{text}");
-        assert!(text.contains("--skip-dead"), "{text}");
     }
 }

@@ -1,0 +1,335 @@
+//! Rebuilds a read model in tables of another schema: fills the next generation from the
+//! rows of the outbox, while the consumer keeps running. One transaction then puts the tables
+//! in use.
+//!
+//! ```text
+//! rows checked ──▶ rows applied in the schema ──▶ compared ──▶ the last rows, tables and generation in one transaction
+//! ```
+//!
+//! Until that transaction commits, the read model in use is untouched, however the command ends.
+//! Run again, the command continues: the inbox lists the rows that were applied.
+
+use std::time::Duration;
+
+use tokio::time::sleep;
+use tokio_postgres::{GenericClient, Transaction};
+use walrelay_core::Routed;
+use walrelay_inbox::operator::admin::{self, registered};
+use walrelay_inbox::{
+    Beside, Event, GenerationDifference, InboxError, OutboxApplier, StagedTable, UnfinishedRebuild,
+    conflicting_foreign_keys,
+};
+use walrelay_outbox_replay::SettledRows;
+use walrelay_outbox_replay::replay::RoutedRows;
+use walrelay_pg_client::{SqlClient, SqlError, connect_sql};
+use walrelay_relay::failpoint;
+
+use crate::event_batch::EventBatch;
+use crate::orders::SchemaRebuild;
+use crate::outbox_row_check::{self, RowsToApply, Wanted};
+use crate::rebuild_error::{RebuildError, TableMismatch};
+use crate::rebuild_step::{RebuildChange, RebuildStep};
+use crate::session::{RebuildOperator, RebuildSession};
+use crate::subscription_names::usual;
+
+/// Pause between lock attempts, so that sessions queued behind ours can proceed.
+const AGAIN_AFTER: Duration = Duration::from_millis(500);
+
+impl<O: RebuildOperator> RebuildSession<'_, O> {
+    /// Fills the schema and puts it in use.
+    ///
+    /// # Errors
+    ///
+    /// The schema does not fit, the new generation would lack events, Postgres refuses, or a stop
+    /// was requested.
+    pub async fn rebuild_into_schema(
+        &self,
+        client: &mut SqlClient,
+        consumer: &str,
+        order: &SchemaRebuild,
+    ) -> Result<(), RebuildError> {
+        Box::pin(self.until_stopped(self.fill_and_switch(client, consumer, order))).await
+    }
+
+    async fn fill_and_switch(
+        &self,
+        client: &mut SqlClient,
+        consumer: &str,
+        order: &SchemaRebuild,
+    ) -> Result<(), RebuildError> {
+        let schema = &order.schema;
+        let place = Beside { consumer, schema };
+        let tables = staged(client, place).await?;
+        if order.switch_sql.is_none() {
+            refuse_foreign_keys(&**client, &tables).await?;
+        }
+        let rows = Box::pin(self.check_rows(&order.rows, &Wanted::all())).await?;
+        if self.operator.is_dry_run() {
+            let (rows, schema) = (rows.rows, schema.clone());
+            return self.report(&RebuildStep::WouldFill { rows, schema });
+        }
+        let generation = self.begin_beside(client, place, &tables).await?;
+        let next = generation + 1;
+        self.report(&RebuildStep::FillingBegins {
+            generation: next,
+            schema: schema.clone(),
+            rows: rows.rows,
+        })?;
+        failpoint::hit("beside-begun");
+        let fill = OutboxApplier::new(client, consumer, next, &order.handler, Some(schema)).await?;
+        let round = place.last_round(client, next).await?;
+        let mut filling = Filling { place, fill, rows: &rows, settled: SettledRows::None, round };
+        filling.catch_up(client).await?;
+        failpoint::hit("beside-filled");
+        let moment = place.moment(client).await?;
+        filling.catch_up(client).await?;
+        let difference = place.compare(client, generation, moment).await?;
+        self.refuse_less(consumer, generation, difference)?;
+        while !filling.switch(client, &tables, order.switch_sql.as_deref()).await? {
+            sleep(AGAIN_AFTER).await;
+        }
+        failpoint::hit("beside-switched");
+        self.report(&RebuildStep::InUse { generation: next })
+    }
+
+    /// Records the start of the rebuild, or finds an earlier record. Returns the generation in use.
+    async fn begin_beside(
+        &self,
+        client: &mut SqlClient,
+        place: Beside<'_>,
+        tables: &[StagedTable],
+    ) -> Result<i32, RebuildError> {
+        let consumer = place.consumer.to_owned();
+        if !place.claim(client).await? {
+            let holder = place.holder(client).await?;
+            return Err(RebuildError::RebuildRunning { consumer, holder });
+        }
+        let found = registered(client, Some(place.consumer)).await?.pop();
+        let unknown = || InboxError::Unregistered { consumer: consumer.clone() };
+        match found.ok_or_else(unknown)?.rebuild {
+            Some(UnfinishedRebuild { generation, schema: Some(schema), .. })
+                if schema == place.schema =>
+            {
+                self.report(&RebuildStep::Continues)?;
+                return Ok(generation - 1);
+            }
+            Some(rebuild) => return Err(RebuildError::RebuildUnfinished { consumer, rebuild }),
+            None => {}
+        }
+        for table in tables {
+            if place.has_rows(client, table).await? {
+                return Err(RebuildError::TableNotEmpty { table: table.staged.clone() });
+            }
+        }
+        Ok(place.begin(client).await?)
+    }
+
+    /// Refuses to switch without consent if the new generation lacks events. The protocol does not
+    /// ask, because it may have run unattended for hours. After the operator has agreed in advance,
+    /// a second run only has to switch.
+    fn refuse_less(
+        &self,
+        consumer: &str,
+        generation: i32,
+        found: GenerationDifference,
+    ) -> Result<(), RebuildError> {
+        let GenerationDifference { missing, unfinished } = found;
+        if found == GenerationDifference::default() || self.operator.has_agreed() {
+            return Ok(());
+        }
+        let consumer = consumer.to_owned();
+        Err(RebuildError::EventsMissing { consumer, generation, missing, unfinished })
+    }
+
+    /// Cancels an unfinished rebuild, after a question.
+    ///
+    /// # Errors
+    ///
+    /// The operator did not agree, or Postgres refuses.
+    pub async fn cancel_rebuild(
+        &self,
+        client: &mut SqlClient,
+        consumer: &str,
+    ) -> Result<(), RebuildError> {
+        let reads = admin::subscription(client, consumer).await?;
+        let found = registered(client, Some(consumer)).await?.pop().and_then(|it| it.rebuild);
+        let consumer = consumer.to_owned();
+        let Some(rebuild) = found else {
+            return self.report(&RebuildStep::NoRebuild { consumer });
+        };
+        let generation = rebuild.generation.into();
+        let change = RebuildChange::Cancel { consumer: consumer.clone(), generation };
+        if !self.may_change(&change).await? {
+            return Ok(());
+        }
+        let subscription = usual(&reads, generation).to_owned();
+        walrelay_inbox::abandon(client, &consumer, &subscription).await?;
+        self.report(&match rebuild.schema {
+            Some(schema) => RebuildStep::SchemaRebuildCancelled { schema },
+            None => RebuildStep::RefillCancelled { consumer, subscription },
+        })
+    }
+}
+
+/// Returns the tables of the schema, each with the table in use that it replaces.
+async fn staged(client: &SqlClient, place: Beside<'_>) -> Result<Vec<StagedTable>, RebuildError> {
+    let tables = place.tables(client).await?;
+    if tables.is_empty() {
+        return Err(RebuildError::SchemaEmpty { schema: place.schema.to_owned() });
+    }
+    for table in &tables {
+        let StagedTable { name, staged, live, columns, live_columns, .. } = table;
+        let mismatch = match live {
+            None => TableMismatch::NoTableInUse { name: name.clone() },
+            Some(live) if live == staged => TableMismatch::IsInUse,
+            Some(live) if columns != live_columns => {
+                TableMismatch::OtherColumns { live: live.clone() }
+            }
+            Some(_) => continue,
+        };
+        return Err(RebuildError::TableUnsuitable { staged: staged.clone(), mismatch });
+    }
+    Ok(tables)
+}
+
+/// Refuses foreign keys that would change other rows, or refuse, when the rows of the tables in use
+/// are replaced.
+async fn refuse_foreign_keys(
+    client: &impl GenericClient,
+    tables: &[StagedTable],
+) -> Result<(), RebuildError> {
+    let keys = conflicting_foreign_keys(client, tables).await?;
+    if keys.is_empty() { Ok(()) } else { Err(RebuildError::ForeignKeyConflicts { keys }) }
+}
+
+/// A schema that is being filled.
+struct Filling<'a> {
+    place: Beside<'a>,
+    fill: OutboxApplier,
+    rows: &'a RowsToApply,
+    /// The rows that are already applied.
+    settled: SettledRows,
+    /// The last pass over the rows, by this run or an earlier one.
+    round: u64,
+}
+
+impl Filling<'_> {
+    /// Applies every row that is committed by now, in transactions of some hundred events.
+    async fn catch_up(&mut self, client: &mut SqlClient) -> Result<(), RebuildError> {
+        let mut batch = EventBatch::default();
+        let (reader, settled) = self.reader().await?;
+        let fill = &self.fill;
+        let visit = async |routed: Routed| {
+            if batch.add(&routed) {
+                apply(client, fill, &batch.take()).await?;
+            }
+            Ok::<(), RebuildError>(())
+        };
+        Box::pin(reader.each(self.round, visit)).await?;
+        apply(client, &self.fill, &batch.take()).await?;
+        loop {
+            let transaction = self.fill.begin(client).await?;
+            let has_moved = self.fill.redeliver(&transaction).await?;
+            transaction.commit().await.map_err(committing)?;
+            if !has_moved {
+                break;
+            }
+        }
+        self.settled = settled;
+        Ok(())
+    }
+
+    /// Returns a reader of the rows committed since the last pass, and the rows that are settled
+    /// after this pass.
+    async fn reader(&mut self) -> Result<(RoutedRows, SettledRows), RebuildError> {
+        self.round += 1;
+        let client = connect_sql(&self.rows.refill.settings.connect).await?;
+        let snapshot = outbox_row_check::now(&client).await?;
+        // The snapshot sees every transaction below the oldest running one.
+        let oldest = snapshot.split(':').next().and_then(|xid| xid.parse().ok());
+        let wanted = Wanted { settled: self.settled.clone(), ..Wanted::all() };
+        let reader = self.rows.reader(&client, snapshot, &wanted).await;
+        client.close().await;
+        Ok((reader?, oldest.map_or(SettledRows::None, SettledRows::Below)))
+    }
+
+    /// Applies the last rows and switches tables and generation, in one transaction that stops all
+    /// other writes for the consumer. Returns false if another session holds a lock.
+    async fn switch(
+        &mut self,
+        client: &mut SqlClient,
+        tables: &[StagedTable],
+        switch_sql: Option<&str>,
+    ) -> Result<bool, RebuildError> {
+        let transaction = self.fill.begin(client).await?;
+        match self.place.stop_others(&transaction).await {
+            Ok(()) => {}
+            Err(error) if error.is_in_the_way() => return Ok(false),
+            Err(error) => return Err(error.into()),
+        }
+        // Every event that the consumer has applied up to now is committed in the outbox, so the
+        // reader's snapshot sees its row.
+        let (reader, _) = self.reader().await?;
+        let mut batch = EventBatch::default();
+        let fill = &self.fill;
+        let visit = async |routed: Routed| {
+            if batch.add(&routed) {
+                fill.apply(&transaction, &batch.take()).await?;
+            }
+            Ok::<(), RebuildError>(())
+        };
+        Box::pin(reader.each(self.round, visit)).await?;
+        self.fill.apply(&transaction, &batch.take()).await?;
+        match self.put_in_use(&transaction, tables, switch_sql).await {
+            Ok(()) => {}
+            Err(RebuildError::Inbox(error)) if error.is_in_the_way() => return Ok(false),
+            Err(error) => return Err(error),
+        }
+        failpoint::hit("beside-switching");
+        transaction.commit().await.map_err(committing)?;
+        Ok(true)
+    }
+
+    /// Puts the tables and the generation in use. Somebody may have added a foreign key during the
+    /// fill.
+    async fn put_in_use(
+        &self,
+        transaction: &Transaction<'_>,
+        tables: &[StagedTable],
+        switch_sql: Option<&str>,
+    ) -> Result<(), RebuildError> {
+        if switch_sql.is_none() {
+            self.place.lock_tables(transaction, tables).await?;
+            refuse_foreign_keys(transaction, tables).await?;
+        }
+        Ok(self.place.switch(transaction, tables, switch_sql).await?)
+    }
+}
+
+fn committing(source: tokio_postgres::Error) -> RebuildError {
+    let action = "commit".to_owned();
+    SqlError::Sql { action, source }.into()
+}
+
+/// Applies events and commits. Retries while other sessions hold a lock.
+async fn apply(
+    client: &mut SqlClient,
+    fill: &OutboxApplier,
+    events: &[Event],
+) -> Result<(), RebuildError> {
+    if events.is_empty() {
+        return Ok(());
+    }
+    loop {
+        let transaction = fill.begin(client).await?;
+        match fill.apply(&transaction, events).await {
+            Ok(()) => return transaction.commit().await.map_err(committing),
+            Err(error) if error.is_in_the_way() => {
+                tracing::debug!(%error, "trying again");
+            }
+            Err(error) => return Err(error.into()),
+        }
+        drop(transaction);
+        sleep(AGAIN_AFTER).await;
+    }
+}

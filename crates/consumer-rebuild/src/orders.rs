@@ -1,0 +1,60 @@
+//! What an operator asks a rebuild to do.
+
+use walrelay_outbox_replay::replay::DeadRows;
+use walrelay_pg_client::QualifiedName;
+use walrelay_pubsub::Endpoint;
+use walrelay_relay::settings::Settings;
+
+/// A rebuild of a consumer's read model by a new generation of the inbox.
+#[derive(Debug, Clone)]
+pub struct ConsumerRebuild {
+    /// Name of the consumer.
+    pub consumer: String,
+    /// The SQL that empties the handler's tables.
+    pub reset_sql: Option<String>,
+    /// Full name of the subscription to create. `None` derives the name from the old one and the
+    /// generation.
+    pub subscription: Option<String>,
+    /// Endpoint of Pub/Sub.
+    pub endpoint: Endpoint,
+}
+
+/// All outbox rows, to be published to a topic of their own or applied without one.
+#[derive(Debug, Clone)]
+pub struct OutboxRows {
+    /// The relay's settings, as far as a replay of the table uses them.
+    pub settings: Settings,
+    /// Full name of the topic.
+    pub topic: String,
+    /// Only these aggregate types. Empty means all.
+    pub aggregate_types: Vec<String>,
+    /// The treatment of rows that can never be published.
+    pub dead_rows: DeadRows,
+}
+
+/// A rebuild in tables of another schema.
+#[derive(Debug, Clone)]
+pub struct SchemaRebuild {
+    /// The outbox rows.
+    pub rows: OutboxRows,
+    /// The function that applies the rows.
+    pub handler: String,
+    /// The schema with the handler's tables.
+    pub schema: String,
+    /// The SQL that puts the tables in use. Without it, the rebuilt rows replace those of the tables
+    /// in use.
+    pub switch_sql: Option<String>,
+}
+
+/// A rebuild of some ordering keys.
+#[derive(Debug, Clone)]
+pub struct KeyRebuild {
+    /// The outbox rows.
+    pub rows: OutboxRows,
+    /// The function that applies the rows.
+    pub handler: String,
+    /// The ordering keys.
+    pub keys: Vec<String>,
+    /// The function that undoes the handler's changes of these keys.
+    pub reset: QualifiedName,
+}

@@ -1,0 +1,233 @@
+//! Why a rebuild refused to begin, or ended early.
+
+use std::time::{Duration, SystemTime};
+
+use walrelay_errors::{BoxedError, Code, Coded};
+use walrelay_inbox::{ForeignKeyConflict, InboxError, RebuildHolder, UnfinishedRebuild};
+use walrelay_outbox_admin::protocols::ProtocolError;
+use walrelay_outbox_replay::AdminError;
+use walrelay_outbox_replay::replay::ReplayError;
+use walrelay_outbox_store::StoreError;
+use walrelay_pg_client::{PgError, SqlError};
+use walrelay_pg_replication::SlotError;
+use walrelay_pubsub::PubsubError;
+use walrelay_relay::error::RelayError;
+use walrelay_relay::observe::report::rfc3339;
+
+/// A rebuild refused to begin, or ended early.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each field is named after its value")]
+pub enum RebuildError {
+    /// The consumer's database refused, or the consumer does not allow the rebuild.
+    #[error(transparent)]
+    Inbox(#[from] InboxError),
+    /// The database of the outbox refused.
+    #[error(transparent)]
+    Admin(#[from] AdminError),
+    /// The outbox does not allow the rebuild.
+    #[error(transparent)]
+    Protocol(#[from] ProtocolError),
+    /// The rows cannot be read.
+    #[error(transparent)]
+    Relay(#[from] RelayError),
+    /// A connection failed.
+    #[error(transparent)]
+    Postgres(#[from] PgError),
+    /// Pub/Sub refused, or cannot be reached.
+    #[error(transparent)]
+    PubSub(#[from] PubsubError),
+    /// The rows cannot be published.
+    #[error(transparent)]
+    Replay(Box<ReplayError>),
+    /// The operator did not agree, or cannot be asked.
+    #[error(transparent)]
+    Operator(BoxedError),
+    /// The operator asked to stop.
+    #[error("stopped by a signal before it was done")]
+    Interrupted,
+
+    /// A rebuild needs a subscription that nobody has pulled from.
+    #[error("consumer {consumer:?} reads {subscription} already")]
+    SubscriptionInUse { consumer: String, subscription: String },
+    /// The subscription does not deliver the same messages in the same order.
+    #[error("subscription {subscription} exists, and its topic, filter or ordering is another one")]
+    SubscriptionDiffers { subscription: String },
+    /// The rows of the outbox do not pass through the filter.
+    #[error("{subscription} has a filter, which rows of the outbox do not pass through")]
+    SubscriptionFiltered { subscription: String },
+    /// A new subscription would start empty.
+    #[error("topic {topic} keeps no messages for new subscriptions")]
+    TopicRetainsNothing { topic: String },
+    /// The topic has dropped messages since the time.
+    #[error("topic {topic} keeps messages for {}", in_words(*retention))]
+    TopicRetainsLess { topic: String, retention: Duration },
+    /// A seek to the future would skip messages.
+    #[error("{} is in the future", rfc3339(*since))]
+    TimeInFuture { since: SystemTime },
+    /// The instances of the consumer apply the rows.
+    #[error("consumer {consumer:?} is paused")]
+    ConsumerPaused { consumer: String },
+    /// Another operator has moved the consumer.
+    #[error("consumer {consumer:?} does not read {subscription} any more")]
+    SubscriptionMoved { consumer: String, subscription: String },
+    /// Another rebuild has begun.
+    #[error("another generation of consumer {consumer:?} has begun meanwhile")]
+    AnotherGeneration { consumer: String },
+    /// Another process works on a rebuild of the consumer.
+    #[error("another process rebuilds consumer {consumer:?}{}", holder.map(process).unwrap_or_default())]
+    RebuildRunning { consumer: String, holder: Option<RebuildHolder> },
+    /// Another rebuild of the consumer must end first.
+    #[error("{}", rebuild.report(consumer))]
+    RebuildUnfinished { consumer: String, rebuild: UnfinishedRebuild },
+    /// The database is probably that of the consumer.
+    #[error("the database has no outbox with rows to apply again")]
+    OutboxEmpty,
+    /// Some rows are dead, or can never be published.
+    #[error("{rows} row(s) of the outbox cannot be applied again; nothing has changed. {}", named.join("; "))]
+    RowsUnusable { rows: u64, named: Vec<String> },
+    /// The schema has no tables.
+    #[error("schema {schema:?} has no tables to fill")]
+    SchemaEmpty { schema: String },
+    /// A table of the schema cannot replace a table in use.
+    #[error("{}", mismatch.describe(staged))]
+    TableUnsuitable { staged: String, mismatch: TableMismatch },
+    /// The rows of tables in use cannot be replaced.
+    #[error("the rows of the tables in use cannot be replaced: {}", in_a_row(keys))]
+    ForeignKeyConflicts { keys: Vec<ForeignKeyConflict> },
+    /// The rows of the table would count as rebuilt.
+    #[error("{table} is not empty, and its rows would count as rebuilt")]
+    TableNotEmpty { table: String },
+    /// The next generation lacks events of the generation in use.
+    #[error(
+        "filled, and not put in use: {missing} event(s) that generation {generation} has applied are not among the rows \
+         of the outbox. {unfinished} event(s) wait or are dead in generation {}",
+        generation + 1
+    )]
+    EventsMissing { consumer: String, generation: i32, missing: i64, unfinished: i64 },
+    /// The outbox has no rows of the keys.
+    #[error("the outbox has no published rows of these keys; nothing has changed")]
+    KeysWithoutRows,
+    /// Decisions about events of the keys, or events themselves, would be lost.
+    #[error(
+        "nothing has changed. {edited} edited and {discarded} discarded event(s) of these keys would be applied as they \
+         were published. {lost} applied event(s) are not in the outbox any more"
+    )]
+    KeyEventsLost { edited: i64, discarded: i64, lost: i64 },
+}
+
+/// Why a table of the schema cannot replace a table in use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TableMismatch {
+    /// No table of this name is on the search path.
+    NoTableInUse {
+        /// The name.
+        name: String,
+    },
+    /// The table is itself on the search path.
+    IsInUse,
+    /// The table in use has other columns.
+    OtherColumns {
+        /// The table in use.
+        live: String,
+    },
+}
+
+impl TableMismatch {
+    fn describe(&self, staged: &str) -> String {
+        match self {
+            Self::NoTableInUse { name } => {
+                format!("no table {name} is on the search path, for which {staged} could stand in")
+            }
+            Self::IsInUse => format!("{staged} is itself on the search path"),
+            Self::OtherColumns { live } => format!("{staged} has other columns than {live}"),
+        }
+    }
+}
+
+/// Describes the session of another rebuild.
+fn process(holder: RebuildHolder) -> String {
+    let RebuildHolder { pid, since } = holder;
+    let since = since.map(|since| format!(", connected since {}", rfc3339(since)));
+    format!(": server process {pid}{}", since.unwrap_or_default())
+}
+
+fn in_a_row(keys: &[ForeignKeyConflict]) -> String {
+    let each = keys.iter().map(|key| {
+        let ForeignKeyConflict { name, table, referenced, effect } = key;
+        format!("foreign key {name} of {table} references {referenced}, and {effect}")
+    });
+    each.collect::<Vec<_>>().join("; ")
+}
+
+/// Returns a duration in the largest unit that divides it, as in `7d`.
+fn in_words(duration: Duration) -> String {
+    let millis = duration.as_millis();
+    let units = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s")];
+    match units.iter().find(|(each, _)| millis > 0 && millis.is_multiple_of(*each)) {
+        Some((each, unit)) => format!("{}{unit}", millis / each),
+        None => format!("{millis}ms"),
+    }
+}
+
+impl From<ReplayError> for RebuildError {
+    fn from(error: ReplayError) -> Self {
+        Self::Replay(Box::new(error))
+    }
+}
+
+macro_rules! from_admin {
+    ($($error:ty),*) => {$(
+        impl From<$error> for RebuildError {
+            fn from(error: $error) -> Self {
+                Self::Admin(AdminError::from(error))
+            }
+        }
+    )*};
+}
+from_admin!(SqlError, SlotError, StoreError);
+
+impl Coded for RebuildError {
+    fn code(&self) -> Code {
+        match self {
+            Self::Inbox(error) => error.code(),
+            Self::Admin(error) => error.code(),
+            Self::Protocol(error) => error.code(),
+            Self::Relay(error) => error.code(),
+            Self::Postgres(error) => error.code(),
+            Self::PubSub(error) => error.code(),
+            Self::Replay(error) => error.code(),
+            Self::Operator(error) => error.code(),
+            Self::Interrupted => Code::Interrupted,
+            Self::TimeInFuture { .. } => Code::ArgumentInvalid,
+            Self::SubscriptionInUse { .. } | Self::SubscriptionDiffers { .. } => {
+                Code::RebuildSubscriptionUnsuitable
+            }
+            Self::SubscriptionFiltered { .. } => Code::RebuildSubscriptionFiltered,
+            Self::TopicRetainsNothing { .. } | Self::TopicRetainsLess { .. } => {
+                Code::RebuildBeyondRetention
+            }
+            Self::ConsumerPaused { .. } => Code::RebuildConsumerPaused,
+            Self::SubscriptionMoved { .. }
+            | Self::AnotherGeneration { .. }
+            | Self::RebuildRunning { .. }
+            | Self::RebuildUnfinished { .. } => Code::RebuildConflict,
+            Self::OutboxEmpty => Code::OutboxEmpty,
+            Self::RowsUnusable { .. } => Code::RebuildRowsUnusable,
+            Self::SchemaEmpty { .. }
+            | Self::TableUnsuitable { .. }
+            | Self::TableNotEmpty { .. } => Code::RebuildTablesUnsuitable,
+            Self::ForeignKeyConflicts { .. } => Code::RebuildForeignKeyUnsuitable,
+            Self::EventsMissing { .. } | Self::KeyEventsLost { .. } => Code::RebuildLosesEvents,
+            Self::KeysWithoutRows => Code::OrderingKeyWithoutRows,
+        }
+    }
+
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the shell has the fix of the others")]
+    fn fix(&self) -> Option<String> {
+        match self {
+            Self::Operator(error) => error.fix(),
+            Self::Inbox(error) => error.fix(),
+            _ => None,
+        }
+    }
+}

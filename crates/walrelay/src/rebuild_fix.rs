@@ -1,0 +1,86 @@
+//! The next step after a rebuild's refusal, with the names of the case.
+
+use walrelay_consumer_rebuild::RebuildError;
+use walrelay_errors::Coded as _;
+use walrelay_inbox::ForeignKeyConflict;
+
+/// Returns the fix of this case. `None` if the fix of the error's code is enough.
+pub(crate) fn fix_of(error: &RebuildError) -> Option<String> {
+    use RebuildError as E;
+    let text = match error {
+        E::Inbox(_) | E::Operator(_) => return error.fix(),
+        E::SubscriptionInUse { .. } => {
+            "name another --subscription, or none: a rebuild needs one that nobody has pulled from"
+        }
+        E::SubscriptionDiffers { .. } => {
+            "leave --subscription out, or name one that does not exist"
+        }
+        E::TopicRetainsNothing { .. } => {
+            "now rebuild from the outbox with `walrelay consumer rebuild NAME --from-outbox TOPIC`; for the \
+             next time, set the topic's message retention"
+        }
+        E::TopicRetainsLess { .. } => {
+            "name a later --from-time, or rebuild from the outbox with `walrelay consumer rebuild NAME \
+             --from-outbox TOPIC`"
+        }
+        E::TimeInFuture { .. } => "name a --from-time from which on everything is applied again",
+        E::SubscriptionMoved { .. } => {
+            "somebody else has moved it: look with `walrelay consumer status`"
+        }
+        E::AnotherGeneration { .. } => {
+            "one rebuild at a time: wait for the other one, or start again"
+        }
+        E::RebuildRunning { holder: None, .. } => "run the command again: the other one has ended",
+        E::RebuildRunning { holder: Some(holder), .. } => {
+            return Some(format!(
+                "wait for it, or end it: SELECT pg_terminate_backend({})",
+                holder.pid
+            ));
+        }
+        E::ForeignKeyConflicts { keys } => return Some(fix_of_keys(keys)),
+        E::RebuildUnfinished { .. } => "finish that one first, or cancel it with --cancel",
+        E::SchemaEmpty { schema } => {
+            return Some(format!(
+                "create it with one table for each that the handler writes: CREATE SCHEMA {schema}; CREATE TABLE \
+                 {schema}.balances (LIKE balances INCLUDING ALL)"
+            ));
+        }
+        E::TableUnsuitable { .. } => {
+            "make it like the table in use: CREATE TABLE SCHEMA.balances (LIKE balances INCLUDING ALL)"
+        }
+        E::TableNotEmpty { .. } => "empty it: TRUNCATE",
+        E::EventsMissing { consumer, .. } => {
+            return Some(format!(
+                "run the same command again with --yes to put it in use without them, or cancel it: walrelay consumer \
+                 rebuild {consumer} --cancel"
+            ));
+        }
+        E::KeyEventsLost { .. } => "add --yes to rebuild all the same",
+        E::Admin(_)
+        | E::Protocol(_)
+        | E::Relay(_)
+        | E::Postgres(_)
+        | E::PubSub(_)
+        | E::Replay(_)
+        | E::Interrupted
+        | E::SubscriptionFiltered { .. }
+        | E::ConsumerPaused { .. }
+        | E::OutboxEmpty
+        | E::RowsUnusable { .. }
+        | E::KeysWithoutRows => return None,
+    };
+    Some(text.to_owned())
+}
+
+/// Returns the statements that take the foreign keys out of the way.
+fn fix_of_keys(keys: &[ForeignKeyConflict]) -> String {
+    let drops = keys.iter().map(|key| {
+        let ForeignKeyConflict { name, table, .. } = key;
+        format!("ALTER TABLE {table} DROP CONSTRAINT {name}")
+    });
+    let drops = drops.collect::<Vec<_>>().join("; ");
+    format!(
+        "replace each by a key that is DEFERRABLE and has no ON DELETE action, or drop it until the rebuild is done ({drops}), \
+         or put the tables in use with SQL of your own: --switch-sql FILE"
+    )
+}
