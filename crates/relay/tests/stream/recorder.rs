@@ -220,6 +220,25 @@ async fn rows_that_cannot_be_recorded_are_a_reason_at_once_and_noted_between_two
 }
 
 #[tokio::test(start_paused = true)]
+async fn outcomes_are_written_a_few_thousand_at_a_time() {
+    let (mut recorder, desk) = recorder().await;
+    let rows: Vec<u32> = (1..=12_000).collect();
+    recorder.finish(&mut finished(&rows));
+    recorder.claim(claiming(claims(&["a"])));
+    let mut written = Vec::new();
+    while written.len() < rows.len() {
+        let DispatchEvent::Finished(some) = recorder.next().await.unwrap() else {
+            panic!("outcomes come before claims")
+        };
+        assert!(some.len() <= 5_000, "{}", some.len());
+        written.extend(some.iter().map(|row| row.message.event_id().parse::<u32>().unwrap()));
+    }
+    assert_eq!(written, rows, "in order, and each once");
+    assert!(matches!(recorder.next().await, Ok(DispatchEvent::Claimed(_))));
+    assert_eq!(desk.times_of("finish").len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_condition_that_comes_and_goes_is_noted_once_a_second() {
     let (recorder, desk) = recorder().await;
     let health = Health::new();
