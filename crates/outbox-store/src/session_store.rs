@@ -460,8 +460,8 @@ impl SessionStore {
         let bytes: u64 = rows.iter().map(|row| row.message.len() as u64).sum();
         if bytes < bytes_max || rows.is_empty() {
             let left = bytes_max - bytes.min(bytes_max);
-            let per_key_rows = claimed_per_key(others.len());
-            let leased = ClaimLimits { per_key_rows, bytes_max: left, lease };
+            let share = claimed_per_key(others.len());
+            let leased = ClaimLimits { per_key_rows: share, bytes_max: left, lease };
             rows.extend(store.claim(client, &others, leased).await.map_err(store_failure)?);
         }
         self.spilled.read(bytes, rows.len() as u64);
