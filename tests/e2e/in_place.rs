@@ -304,6 +304,23 @@ async fn rows_of_the_table_go_out_again_in_place_before_what_the_key_has_had_mea
 }
 
 #[tokio::test]
+async fn a_dry_run_refuses_more_keys_than_a_replay_in_place_may_hold() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    let emit = "SELECT count(app_outbox_emit('video', 'v-' || n, 'E', '{}'))
+                  FROM generate_series(1, 10001) AS n";
+    assert_eq!(world.number(emit).await, 10_001);
+    let order = ["replay", "start", "--source", "table", "--in-place"];
+    for mode in ["--dry-run", "--yes"] {
+        let refused = world.run(order.into_iter().chain([mode])).await;
+        assert_eq!(refused.code, Some(2), "{mode}: {}", refused.text);
+        assert!(refused.text.contains("replay-too-many-keys"), "{mode}: {}", refused.text);
+    }
+    assert_eq!(world.number("SELECT count(*) FROM app_outbox_replay").await, 0);
+    let told = world.succeed(order.into_iter().chain(["--dry-run", "--aggregate-id", "v-1"])).await;
+    assert!(told.contains("would publish 1 row(s) of 1 key(s)"), "{told}");
+}
+
+#[tokio::test]
 async fn rows_without_a_key_come_again_too() {
     let Some(world) = InboxDatabase::create().await else { return };
     world.succeed(["anchor", "create", "a"]).await;

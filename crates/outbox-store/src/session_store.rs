@@ -36,7 +36,7 @@ use crate::wal_time::note_wal_time;
 use walrelay_pg_client::{ConnectConfig, PgError, SqlClient, connect_sql, sql};
 use walrelay_pg_replication::{ServerIdentity, read_server_identity};
 
-use spilled::{PER_KEY_ROWS, Spilled};
+use spilled::{Spilled, claimed_per_key};
 
 /// The dispatch tables of one slot.
 #[derive(Debug)]
@@ -460,7 +460,8 @@ impl SessionStore {
         let bytes: u64 = rows.iter().map(|row| row.message.len() as u64).sum();
         if bytes < bytes_max || rows.is_empty() {
             let left = bytes_max - bytes.min(bytes_max);
-            let leased = ClaimLimits { per_key_rows: PER_KEY_ROWS, bytes_max: left, lease };
+            let share = claimed_per_key(others.len());
+            let leased = ClaimLimits { per_key_rows: share, bytes_max: left, lease };
             rows.extend(store.claim(client, &others, leased).await.map_err(store_failure)?);
         }
         self.spilled.read(bytes, rows.len() as u64);

@@ -22,7 +22,7 @@ use walrelay_pubsub::GrpcPublisher;
 use walrelay_relay::failpoint;
 use walrelay_relay::settings::Settings;
 
-use super::in_place::{HistoryWriter, KeysSeen};
+use super::in_place::{HELD_KEYS_MAX, HistoryWriter, KeysSeen};
 use super::pass::{Pass, ReplayEnv};
 use super::record::{ReplayEnd, ReplayJob, end_replay};
 use super::replay_error::ReplayError;
@@ -72,7 +72,8 @@ impl ReplayJob {
     ///
     /// # Errors
     ///
-    /// A row cannot be read or published, or a stop was requested.
+    /// A row cannot be read or published, a replay in place would pause too many keys, or a stop was
+    /// requested.
     pub async fn count(
         &self,
         client: &SqlClient,
@@ -81,8 +82,12 @@ impl ReplayJob {
         let seen = KeysSeen::default();
         let tally = Box::pin(self.read(client, env, &Pass::Count, Some(seen.clone()))).await?;
         let rows = tally.published() - self.progress.rows;
-        let left_out = tally.left_out();
-        Ok(ReplayCounts { rows, left_out, keys: seen.keys() })
+        let (left_out, keys) = (tally.left_out(), seen.keys());
+        // A replay to a topic pauses no key.
+        if self.request.destination == Destination::InPlace && keys.len() > HELD_KEYS_MAX {
+            return Err(ReplayError::TooManyKeys);
+        }
+        Ok(ReplayCounts { rows, left_out, keys })
     }
 
     /// Counts what is left of a replay in place that is on record.

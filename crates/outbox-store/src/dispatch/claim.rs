@@ -122,7 +122,8 @@ impl DispatchStore {
 //
 // A table that has just been filled has no statistics, and the planner assumes few rows. A join, or
 // an array of thousands that the planner can see, may then become a table scan.
-// `= ANY (ARRAY(SELECT ..))` is always an index scan. `coalesce(status, '')` excludes the partial
+// `= ANY (ARRAY(SELECT ..))` is always an index scan, and `IN (SELECT ..)` in a list of columns is
+// always a lookup in a hash table. `coalesce(status, '')` excludes the partial
 // indexes, one of which would be read from end to end. The server checks a row that changed since
 // our snapshot again under its lock. A status or lease set meanwhile is therefore seen, and the
 // newest message is returned.

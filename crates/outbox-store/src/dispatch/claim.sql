@@ -71,11 +71,10 @@ WITH wanted AS (
 ), free AS (
   SELECT c.*,
          CASE WHEN is_ordered
-              THEN bool_and(l.event_id IS NOT NULL) OVER (PARTITION BY ordinal, is_ordered ORDER BY rank)
-              ELSE l.event_id IS NOT NULL
+              THEN bool_and(is_locked) OVER (PARTITION BY ordinal, is_ordered ORDER BY rank)
+              ELSE is_locked
          END AS is_free
-    FROM candidates c
-    LEFT JOIN locked l USING (event_id)
+    FROM (SELECT *, event_id IN (SELECT event_id FROM locked) AS is_locked FROM candidates) AS c
 ), chosen AS MATERIALIZED (
   SELECT event_id
     FROM (

@@ -29,8 +29,9 @@ impl DispatchStore {
     ///
     /// Reads at most `limit` rows of each topic. If a topic has that many, rows that cannot be
     /// claimed lose their due time, or every query would read them again. A row behind its head
-    /// gets a null `next_attempt_at`. A head is postponed if it is behind a dead row that stops its
-    /// key, or if a replay holds the key.
+    /// gets a null `next_attempt_at`. So does a head of a key that a replay holds. The copies go
+    /// before it, and it follows them at once. A head behind a dead row that stops its key is
+    /// postponed.
     ///
     /// # Errors
     ///
@@ -66,6 +67,9 @@ impl DispatchStore {
 // holds: with statistics from a time without parked rows, the planner would scan the table.
 //
 // A row behind its head loses its time only under a lock on the head. A change that makes the row
-// the head must first change the current head. A head that is stopped is postponed only while its
+// the head must first change the current head. A head that is stopped loses its time only while the
 // time is the one that we read. The change that ends the stop also sets that time.
+//
+// `(.. IN (SELECT ..)) IS TRUE` is always a lookup in a hash table. As a join, the planner could
+// compare all pairs of rows.
 const DUE: &str = sql!("due.sql", "due");

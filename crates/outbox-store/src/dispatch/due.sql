@@ -20,11 +20,12 @@ WITH RECURSIVE topics AS (
               AND (x.topic, x.ordering_key) >= (w.topic, r.ordering_key)
             ORDER BY x.topic, x.ordering_key, x.commit_lsn, x.tx_index
             LIMIT 1
-         ), false) OR coalesce((
+         ), false) AS is_behind_dead,
+         coalesce((
            SELECT true FROM public.app_outbox_hold o
             WHERE o.slot = $1 AND o.topic = w.topic AND o.ordering_key = r.ordering_key
             LIMIT 1
-         ), false) AS is_held,
+         ), false) AS is_replayed,
          count(*) OVER (PARTITION BY w.topic) >= $4 AS is_crowded
     FROM wanted w
    CROSS JOIN LATERAL (
@@ -48,34 +49,40 @@ WITH RECURSIVE topics AS (
     FROM public.app_outbox_dispatch
    WHERE slot = $1 AND coalesce(status, '') = 'retrying'
      AND event_id = ANY (ARRAY(
-       SELECT head FROM seen WHERE is_crowded AND (is_held OR NOT is_head)))
+       SELECT head FROM seen WHERE is_crowded AND (is_behind_dead OR is_replayed OR NOT is_head)))
      FOR UPDATE SKIP LOCKED
+), stopped AS MATERIALIZED (
+  SELECT event_id, is_replayed
+    FROM seen
+   WHERE is_crowded AND is_head AND (is_behind_dead OR is_replayed)
+     AND ((event_id, next_attempt_at) IN (SELECT event_id, next_attempt_at FROM locked)) IS TRUE
 ), waiting AS MATERIALIZED (
   SELECT event_id
     FROM public.app_outbox_dispatch
    WHERE slot = $1 AND coalesce(status, '') = 'retrying' AND next_attempt_at <= now()
      AND event_id = ANY (ARRAY(
-       SELECT s.event_id FROM seen s JOIN locked l ON l.event_id = s.head
-        WHERE s.is_crowded AND NOT s.is_head))
+       SELECT event_id FROM seen
+        WHERE is_crowded AND NOT is_head
+          AND (head IN (SELECT event_id FROM locked)) IS TRUE))
      FOR UPDATE SKIP LOCKED
 ), behind AS (
   UPDATE public.app_outbox_dispatch
      SET next_attempt_at = NULL
-   WHERE slot = $1 AND event_id = ANY (ARRAY(SELECT event_id FROM waiting))
+   WHERE slot = $1 AND event_id = ANY (ARRAY(
+       SELECT event_id FROM waiting UNION ALL SELECT event_id FROM stopped WHERE is_replayed))
   RETURNING 1
-), held AS (
+), postponed AS (
   UPDATE public.app_outbox_dispatch
      SET next_attempt_at = now() + interval '10 minutes'
    WHERE slot = $1 AND event_id = ANY (ARRAY(
-       SELECT s.event_id FROM seen s JOIN locked l USING (event_id, next_attempt_at)
-        WHERE s.is_crowded AND s.is_held AND s.is_head))
+       SELECT event_id FROM stopped WHERE NOT is_replayed))
   RETURNING 1
 ), due AS (
   SELECT topic, ordering_key, min(since) AS since
     FROM (
       SELECT topic, ordering_key, next_attempt_at AS since
         FROM seen
-       WHERE NOT is_held AND (head_at IS NULL OR head_at <= now())
+       WHERE NOT (is_behind_dead OR is_replayed) AND (head_at IS NULL OR head_at <= now())
       UNION ALL
       SELECT w.topic, '', loose.next_attempt_at
         FROM (SELECT topic FROM wanted
@@ -97,6 +104,6 @@ WITH RECURSIVE topics AS (
    LIMIT $4
 )
 SELECT d.topic, d.ordering_key, m.moved
-  FROM (SELECT (SELECT count(*) FROM behind) + (SELECT count(*) FROM held) AS moved) AS m
+  FROM (SELECT (SELECT count(*) FROM behind) + (SELECT count(*) FROM postponed) AS moved) AS m
   LEFT JOIN due d ON true
  ORDER BY d.since

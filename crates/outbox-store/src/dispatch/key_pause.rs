@@ -395,7 +395,8 @@ impl<'a> HistoryColumns<'a> {
 // when the statement runs. A session that takes the slot later reads the hold when it starts.
 const ANSWER: &str = sql!("key_pause.sql", "answer");
 
-/// Finds another replay that holds one of the keys.
+/// Finds another replay that holds one of the keys. Probes one index for each key, as the next
+/// statement does. With a join, the planner could compare each key with each row.
 const HELD_BY: &str = sql!("key_pause.sql", "held_by");
 
 /// A key with unpublished replayed rows is still being replayed, although its hold is lifted.

@@ -58,16 +58,25 @@ UPDATE public.app_outbox_hold AS o
 -- name: held_by
 SELECT h.replay_id
   FROM unnest($3::text[], $4::text[]) AS k(topic, ordering_key)
-  JOIN public.app_outbox_hold h
-    ON h.slot = $1 AND h.topic = k.topic AND h.ordering_key = k.ordering_key AND h.replay_id <> $2
+ CROSS JOIN LATERAL (
+    SELECT replay_id
+      FROM public.app_outbox_hold
+     WHERE slot = $1 AND topic = k.topic AND ordering_key = k.ordering_key AND replay_id <> $2
+     LIMIT 1
+  ) AS h
  LIMIT 1
 
 -- name: still_replayed
 SELECT d.replay_id
   FROM unnest($3::text[], $4::text[]) AS k(topic, ordering_key)
-  JOIN public.app_outbox_dispatch d
-    ON d.slot = $1 AND d.topic = k.topic AND d.ordering_key = k.ordering_key
-   AND d.status = 'retrying' AND d.replay_id NOT IN ('', $2)
+ CROSS JOIN LATERAL (
+    SELECT replay_id
+      FROM public.app_outbox_dispatch
+     WHERE slot = $1 AND topic = k.topic AND ordering_key = k.ordering_key
+       AND status = 'retrying' AND replay_id NOT IN ('', $2)
+     ORDER BY commit_lsn, tx_index
+     LIMIT 1
+  ) AS d
  LIMIT 1
 
 -- name: add

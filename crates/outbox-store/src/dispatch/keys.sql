@@ -105,6 +105,10 @@ SELECT k.topic, k.ordering_key,
      ORDER BY commit_lsn, tx_index
      LIMIT 1
   ) AS dead ON true
-  LEFT JOIN public.app_outbox_hold hold
-    ON hold.slot = $1 AND hold.topic = k.topic AND hold.ordering_key = k.ordering_key
+  LEFT JOIN LATERAL (
+    SELECT slot
+      FROM public.app_outbox_hold
+     WHERE slot = $1 AND topic = k.topic AND ordering_key = k.ordering_key
+     LIMIT 1
+  ) AS hold ON true
  WHERE hold.slot IS NOT NULL OR head.commit_lsn IS NOT NULL OR loose.is_there OR dead.commit_lsn IS NOT NULL

@@ -21,6 +21,9 @@ use walrelay_pg_client::sql;
 /// Maximum bytes that one key gets per read. Adding a row's bytes to it cannot overflow.
 const SHARE_BYTES_MAX: i32 = 1 << 30;
 
+/// Maximum rows of one statement that deletes the rows that a caller names.
+const STATEMENT_ROWS_MAX: usize = 5_000;
+
 /// Maximum rows that one call deletes, so that the call stays short.
 const DELETE_ROWS_MAX: i64 = 5_000;
 
@@ -154,8 +157,8 @@ impl DispatchStore {
     ///
     /// # Errors
     ///
-    /// The server refused the statement, or the connection ended. The caller may write the outcomes
-    /// again.
+    /// The server refused a statement, or the connection ended. Some outcomes may be written. The
+    /// caller may write all of them again.
     pub async fn finish_before(
         &self,
         client: &Client,
@@ -173,8 +176,11 @@ impl DispatchStore {
                 _ => others.push((claim.clone(), *outcome)),
             }
         }
-        let deleted = self.delete_spilled(client, &stored).await?;
-        Ok(deleted + self.finish(client, &others).await?)
+        let mut counted = 0;
+        for chunk in stored.chunks(STATEMENT_ROWS_MAX) {
+            counted += self.delete_spilled(client, chunk).await?;
+        }
+        Ok(counted + self.finish(client, &others).await?)
     }
 
     /// Deletes spilled rows that Pub/Sub has stored and the slot has passed, unless somebody has

@@ -1,10 +1,28 @@
-//! A session's state of spilled rows: which rows to delete once they are stored.
+//! A session's state of spilled rows: which rows to delete once they are stored. Also how many rows
+//! one command reads or claims.
 
 use pgoutput_parser::{Lsn, Position};
 
 /// Rows of one key per read. They fill a few round trips, and are few enough that the relay soon
 /// sees an operator's change to later rows.
 pub(super) const PER_KEY_ROWS: u32 = 500;
+
+/// Rows of all keys per read. The memory limit alone would allow a hundred thousand small rows.
+const READ_ROWS_MAX: u64 = 20_000;
+
+/// Rows of all keys per claim. Each is updated twice, and the commands behind a claim wait for it.
+const CLAIM_ROWS_MAX: u64 = 5_000;
+
+/// Returns how many rows of each key to claim.
+pub(super) fn claimed_per_key(keys: usize) -> u32 {
+    share(CLAIM_ROWS_MAX, keys)
+}
+
+/// Returns the equal share of each key, at least one row and at most [`PER_KEY_ROWS`].
+fn share(rows: u64, keys: usize) -> u32 {
+    let share = (rows / (keys as u64).max(1)).max(1);
+    u32::try_from(share).unwrap_or(PER_KEY_ROWS).min(PER_KEY_ROWS)
+}
 
 /// A session's state of spilled rows.
 #[derive(Debug)]
@@ -40,7 +58,8 @@ impl Spilled {
             return PER_KEY_ROWS;
         }
         let fitting = bytes_max / (self.message_bytes * keys as u64).max(1);
-        u32::try_from(fitting + 1).unwrap_or(PER_KEY_ROWS).min(PER_KEY_ROWS)
+        let fitting = u32::try_from(fitting + 1).unwrap_or(PER_KEY_ROWS);
+        fitting.min(share(READ_ROWS_MAX, keys))
     }
 
     pub(super) fn read(&mut self, bytes: u64, rows: u64) {
@@ -84,6 +103,16 @@ impl Spilled {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_rows_of_one_command_are_bounded_however_many_keys_it_asks_for() {
+        for keys in [1, 10, 50, 256, 4_000] {
+            let claimed = u64::from(claimed_per_key(keys));
+            assert!((1..=500).contains(&claimed) && claimed * keys as u64 <= 5_000, "{keys}");
+            let read = u64::from(Spilled::NONE.per_key_rows(keys, u64::MAX));
+            assert!((1..=500).contains(&read) && read * keys as u64 <= 20_000, "{keys}");
+        }
+    }
 
     #[test]
     fn a_stored_row_is_kept_until_all_before_it_is_on_record_and_confirmed() {

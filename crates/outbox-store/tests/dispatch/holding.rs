@@ -109,6 +109,48 @@ async fn nothing_of_a_held_key_is_due_or_claimed_and_its_history_goes_first_when
 }
 
 #[tokio::test]
+async fn rows_that_a_replay_has_held_follow_its_copies_at_once_however_many_keys_it_held() {
+    for on_dead in [OnDead::Continue, OnDead::Hold] {
+        let (_database, mut session) = migrated().await;
+        let store = store().with_on_dead(on_dead);
+        assert_eq!(place(&mut session, "r1", &["k"]).await, None);
+        assert_eq!(answer(&store, &session, at(9, 0)).await, 1);
+        let waits = [row("10", at(10, 0), "k", NOW), row("11", at(11, 0), "k", BEHIND)];
+        store.park(&mut session, &waits).await.unwrap();
+
+        // The held key fills the result of each query until it has no due time.
+        let crowded = store.due_keys(&session, &[], 1).await.unwrap();
+        assert!(crowded.keys.is_empty() && crowded.has_more, "{crowded:?}");
+        let free = store.due_keys(&session, &[], 1).await.unwrap();
+        assert!(free.keys.is_empty() && !free.has_more, "{free:?}");
+
+        assert_eq!(add(&session, &[(at(5, 0), "5")], HistorySource::Log).await, 1);
+        lift(&mut session, "r1").await;
+        assert_eq!(due(&store, &session).await, ["k"]);
+        let claimed = store.claim(&session, &[key("k")], LIMITS).await.unwrap();
+        assert_eq!(ids(&claimed), ["5@r1", "10", "11"], "{on_dead:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_key_whose_replay_is_cancelled_continues_at_once_however_many_keys_it_held() {
+    let (_database, mut session) = migrated().await;
+    let store = store();
+    assert_eq!(place(&mut session, "r1", &["k"]).await, None);
+    assert_eq!(answer(&store, &session, at(9, 0)).await, 1);
+    store.park(&mut session, &[row("10", at(10, 0), "k", NOW)]).await.unwrap();
+    assert!(store.due_keys(&session, &[], 1).await.unwrap().has_more);
+    assert_eq!(add(&session, &[(at(5, 0), "5")], HistorySource::Log).await, 1);
+
+    let transaction = session.transaction().await.unwrap();
+    assert_eq!(store.remove_replayed(&transaction, "r1").await.unwrap(), 1);
+    transaction.commit().await.unwrap();
+    lift(&mut session, "r1").await;
+    assert_eq!(due(&store, &session).await, ["k"]);
+    assert_eq!(ids(&store.claim(&session, &[key("k")], LIMITS).await.unwrap()), ["10"]);
+}
+
+#[tokio::test]
 async fn rows_of_two_tables_with_one_id_are_both_history() {
     let (_database, mut session) = migrated().await;
     assert_eq!(place(&mut session, "r1", &["k"]).await, None);

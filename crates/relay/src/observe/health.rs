@@ -327,6 +327,14 @@ impl Health {
         self.change(|state| drop(state.store_failures.insert(command, why)));
     }
 
+    /// Records that a dispatch command has no answer for long. The error of its last attempt says
+    /// more, and stays.
+    pub fn store_silent(&self, command: &'static str, why: Reason) {
+        self.change(|state| {
+            state.store_failures.entry(command).or_insert(why);
+        });
+    }
+
     /// Records that a dispatch command succeeded.
     pub fn store_worked(&self, command: &'static str) {
         if self.state().store_failures.contains_key(command) {

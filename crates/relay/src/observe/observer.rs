@@ -332,8 +332,9 @@ impl Observer {
         }
     }
 
-    /// Updates the gauges a few times a second.
-    pub fn levels(&mut self, tracker: &Tracker, budget: &Budget, lanes: &Lanes) {
+    /// Updates the gauges a few times a second. `calls` is the number of Publish calls without an
+    /// answer.
+    pub fn levels(&mut self, tracker: &Tracker, budget: &Budget, lanes: &Lanes, calls: usize) {
         let (now, watermark) = (now(), tracker.watermark());
         if self.levels_at.is_some_and(|at| now.duration_since(at) < LEVELS_INTERVAL) {
             return;
@@ -352,7 +353,7 @@ impl Observer {
         self.metrics.in_flight_bytes.set(budget.bytes() as u64);
         self.metrics.lanes.set(lanes.len() as u64);
         self.health.beat();
-        self.supply.look(budget.rows(), now);
+        self.supply.look(budget.rows(), calls, now);
         let waits = budget.rows() > 0 || lanes.parked_keys() > 0;
         let tries = match lanes.is_outage(now) && waits {
             true => Service::Down,

@@ -65,8 +65,11 @@ impl PublishAvailability {
         self.was_refused = true;
     }
 
-    /// Records the number of rows in flight.
-    pub fn look(&mut self, rows: usize, now: Instant) {
+    /// Records the number of rows in flight, and of Publish calls without an answer. Without a call
+    /// and without a failed attempt, the rows wait for dispatch state and not for Pub/Sub.
+    pub fn look(&mut self, rows: usize, calls: usize, now: Instant) {
+        let is_asked = calls > 0 || self.failing_since.is_some();
+        let rows = if is_asked { rows } else { 0 };
         let waiting = rows.max(usize::from(std::mem::take(&mut self.was_refused)));
         if waiting < self.rows || waiting == 0 || self.moved_at.is_none() {
             self.moved_at = Some(now);
@@ -119,7 +122,7 @@ mod tests {
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
         let mut supply = PublishAvailability::default();
-        supply.look(5, start);
+        supply.look(5, 1, start);
         assert_eq!(supply.outage(after(9), Service::Up), None);
         supply.failed("UNAVAILABLE", start);
         let text = supply.outage(after(10), Service::Up).unwrap();
@@ -135,14 +138,29 @@ mod tests {
     }
 
     #[test]
+    fn rows_that_wait_for_dispatch_state_alone_are_no_outage_of_pubsub() {
+        let start = Instant::now();
+        let mut supply = PublishAvailability::default();
+        for second in 0..60 {
+            let now = start + Duration::from_secs(second);
+            supply.look(20_000, 0, now);
+            assert_eq!(supply.outage(now, Service::Up), None, "{second}");
+        }
+        supply.failed("UNAVAILABLE", start + Duration::from_secs(60));
+        let now = start + Duration::from_secs(70);
+        supply.look(20_000, 0, now);
+        assert!(supply.outage(now, Service::Up).is_some(), "between two tries that fail");
+    }
+
+    #[test]
     fn a_session_that_holds_nothing_yet_does_not_end_an_outage() {
         let start = Instant::now();
         let mut supply = PublishAvailability::default();
-        supply.look(1, start);
+        supply.look(1, 1, start);
         assert!(supply.outage(start, Service::Down).is_some());
-        supply.look(0, start);
+        supply.look(0, 1, start);
         assert!(supply.outage(start, Service::Up).is_some());
-        supply.look(0, start + IDLE);
+        supply.look(0, 1, start + IDLE);
         assert_eq!(supply.outage(start + IDLE, Service::Up), None);
     }
 
@@ -153,12 +171,12 @@ mod tests {
         let mut supply = PublishAvailability::default();
         // Every ten seconds a row is attempted for a moment, and fails.
         for second in 0..100 {
-            supply.look(usize::from(second % 10 == 0), after(second));
+            supply.look(usize::from(second % 10 == 0), 1, after(second));
             assert!(supply.outage(after(second), Service::Down).is_some(), "{second}");
         }
-        supply.look(0, after(209));
+        supply.look(0, 1, after(209));
         assert!(supply.outage(after(209), Service::Down).is_some());
-        supply.look(0, after(211));
+        supply.look(0, 1, after(211));
         assert_eq!(supply.outage(after(211), Service::Down), None, "nothing is tried any more");
     }
 
@@ -167,13 +185,13 @@ mod tests {
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
         let mut supply = PublishAvailability::default();
-        supply.look(0, start);
+        supply.look(0, 1, start);
         supply.failed("UNAVAILABLE", start);
-        supply.look(0, after(2));
+        supply.look(0, 1, after(2));
         assert!(supply.outage(after(2), Service::Down).is_some());
         supply.failed("UNAVAILABLE", after(2));
         supply.moved(after(3));
-        supply.look(0, after(4));
+        supply.look(0, 1, after(4));
         assert_eq!(supply.outage(after(4), Service::Up), None);
     }
     #[test]
@@ -184,15 +202,15 @@ mod tests {
         // Each second rows are refused and recorded, so they are no longer pending in memory.
         for second in 0..10 {
             supply.failed("UNAVAILABLE", after(second));
-            supply.look(usize::from(second % 2 == 0), after(second));
+            supply.look(usize::from(second % 2 == 0), 1, after(second));
             assert_eq!(supply.outage(after(second), Service::Up), None, "{second}");
         }
         supply.failed("UNAVAILABLE", after(10));
-        supply.look(0, after(10));
+        supply.look(0, 1, after(10));
         assert!(supply.outage(after(10), Service::Up).is_some());
         supply.moved(after(11));
         supply.failed("UNAVAILABLE", after(12));
-        supply.look(1, after(20));
+        supply.look(1, 1, after(20));
         assert_eq!(supply.outage(after(20), Service::Up), None, "the ten seconds begin anew");
     }
 }

@@ -21,6 +21,10 @@ use crate::stream::watermark_journal::{InFlight, JournalIntervals, Record};
 /// are read meanwhile, and the cost of the commit is spread over many rows.
 const PARK_ROWS_MAX: usize = 5_000;
 
+/// The maximum number of outcomes per command. The rows of one command settle before the next one,
+/// so a slow table delays rows and does not stop them.
+const FINISH_ROWS_MAX: usize = 5_000;
+
 /// The pause between two steps of a count of a large table.
 const COUNT_PAUSE: Duration = Duration::from_millis(250);
 
@@ -378,7 +382,8 @@ impl<S: Store> DispatchWriter<S> {
             return Some(StoreCommand::Recorded(from));
         }
         if !self.finished.is_empty() {
-            return Some(StoreCommand::Finish(std::mem::take(&mut self.finished)));
+            let count = self.finished.len().min(FINISH_ROWS_MAX);
+            return Some(StoreCommand::Finish(self.finished.drain(..count).collect()));
         }
         if !self.rows_to_record.is_empty() {
             let count = self.rows_to_record.len().min(PARK_ROWS_MAX);

@@ -406,7 +406,7 @@ impl Flow {
                 recorder.claim(ClaimRequest { keys, bytes_max: room, through: *through });
             }
         }
-        observer.levels(tracker, budget, lanes);
+        observer.levels(tracker, budget, lanes, publishes.len() + publishes.waits_for());
     }
 
     /// Takes a reply, and further replies that have already arrived.

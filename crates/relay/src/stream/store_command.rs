@@ -3,6 +3,7 @@
 //! A command that rows wait for is repeated until it succeeds. Its failures make the relay not
 //! ready, and are noted in the relay's own row if that can be written.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use pgoutput_parser::{Lsn, Position};
@@ -10,8 +11,10 @@ use tokio::time::{Instant, sleep_until, timeout};
 use walrelay_core::{
     Backoff, ClaimAnswer, ClaimKey, Finished, LaneId, RowToRecord, Topic, Watermark,
 };
+use walrelay_errors::Code;
 use walrelay_outbox_store::{
-    Condition, Due, Head, PublicationCheck, RecordedPage, SlotFigures, Store, StoreFailure,
+    Condition, Due, Head, PublicationCheck, Reason, ReasonKind, RecordedPage, SlotFigures, Store,
+    StoreFailure,
 };
 
 use crate::observe::health::Health;
@@ -88,7 +91,7 @@ pub(super) async fn run_with_retries<S: Store>(
         Backoff { base: Duration::from_millis(200), cap: Duration::from_secs(10) };
     let (mut attempts, name) = (0, command.name());
     loop {
-        let error = match execute(&mut store, &command, retention).await {
+        let error = match reported(&mut store, &command, (retention, &health)).await {
             Ok(found) => {
                 health.store_worked(name);
                 if let StoreCommand::NoteCondition(condition) = &command {
@@ -143,6 +146,32 @@ pub(super) async fn run_with_retries<S: Store>(
         }
         pause(&mut store, PAUSE.delay(attempts, u32::MAX), &health).await;
     }
+}
+
+/// A command that has no answer for so long makes the relay not ready. The same time without a
+/// stored row is an outage of Pub/Sub.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Executes a command, and reports it if rows wait for it and it has no answer for long. Its
+/// timeout may be far away, and the waiting rows would look like an outage of Pub/Sub.
+async fn reported<S: Store>(
+    store: &mut S,
+    command: &StoreCommand,
+    (retention, health): (Duration, &Health),
+) -> Result<Found, StoreFailure> {
+    let mut running = pin!(execute(store, command, retention));
+    match timeout(ANSWER_PATIENCE, running.as_mut()).await {
+        Ok(found) => return found,
+        Err(_) if command.blocks_rows() => {
+            let (name, seconds) = (command.name(), ANSWER_PATIENCE.as_secs());
+            tracing::warn!(command = name, seconds, "dispatch state does not answer");
+            let text = format!("dispatch state has not answered `{name}` for {seconds} s");
+            let reason = Reason::new(ReasonKind::DispatchFailure, text);
+            health.store_silent(name, reason.with_code(Code::ServerError.name()));
+        }
+        Err(_) => {}
+    }
+    running.await
 }
 
 /// The time limit of a note between two attempts.

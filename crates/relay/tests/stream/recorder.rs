@@ -220,6 +220,49 @@ async fn rows_that_cannot_be_recorded_are_a_reason_at_once_and_noted_between_two
 }
 
 #[tokio::test(start_paused = true)]
+async fn outcomes_are_written_a_few_thousand_at_a_time() {
+    let (mut recorder, desk) = recorder().await;
+    let rows: Vec<u32> = (1..=12_000).collect();
+    recorder.finish(&mut finished(&rows));
+    recorder.claim(claiming(claims(&["a"])));
+    let mut written = Vec::new();
+    while written.len() < rows.len() {
+        let DispatchEvent::Finished(some) = recorder.next().await.unwrap() else {
+            panic!("outcomes come before claims")
+        };
+        assert!(some.len() <= 5_000, "{}", some.len());
+        written.extend(some.iter().map(|row| row.message.event_id().parse::<u32>().unwrap()));
+    }
+    assert_eq!(written, rows, "in order, and each once");
+    assert!(matches!(recorder.next().await, Ok(DispatchEvent::Claimed(_))));
+    assert_eq!(desk.times_of("finish").len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dispatch_state_that_does_not_answer_is_a_reason_before_its_timeout() {
+    let (recorder, desk) = recorder().await;
+    let health = Health::new();
+    health.set_phase(Phase::Streaming);
+    let mut recorder = recorder.reporting_to(health.clone());
+    run(&mut recorder, SECOND / 2).await;
+    let reasons =
+        || -> Vec<_> { health.reasons_not_ready().iter().map(ToString::to_string).collect() };
+
+    desk.takes(SECOND * 30);
+    desk.fails("finish", 1);
+    recorder.finish(&mut finished(&[1]));
+    assert!(timeout(SECOND * 9, recorder.next()).await.is_err());
+    assert!(reasons().is_empty(), "it may be slow");
+    assert!(timeout(SECOND * 2, recorder.next()).await.is_err());
+    assert_eq!(reasons(), ["dispatch state has not answered `finish` for 10 s"]);
+    assert!(timeout(SECOND * 40, recorder.next()).await.is_err());
+    let error = ["a dispatch table cannot be used: made up"];
+    assert_eq!(reasons(), error, "the next attempt is as slow, and the error says more");
+    assert!(matches!(recorder.next().await, Ok(DispatchEvent::Finished(_))));
+    assert!(reasons().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_condition_that_comes_and_goes_is_noted_once_a_second() {
     let (recorder, desk) = recorder().await;
     let health = Health::new();

@@ -162,7 +162,7 @@ fn step_of(reasons: &[&Reason]) -> NextStep {
 }
 
 /// The next step for a dispatch table that fails for an unknown reason.
-const DISPATCH_FAILURE: &str = "the relay's log has the server's error (message `dispatch state failed`); then run walrelay check";
+const DISPATCH_FAILURE: &str = "the relay's log has the server's error (message `dispatch state failed` or `does not answer`); then run walrelay check";
 
 /// The next step for a reason that ends by itself.
 const READ_THE_LOG: &str = "wait until it ends; the relay's log reports each change";
