@@ -32,7 +32,9 @@ mod unconfirmed;
 mod unfinished_replay;
 
 pub use admin_error::{AdminError, LOST_SLOT_FIX, UPGRADE_FIX};
-pub use init::{InitOptions, InitPlan, InitReport, InitStep, LostSlotPolicy, SlotCreation, init};
+pub use init::{
+    EarlierRows, InitOptions, InitPlan, InitReport, InitStep, LostSlotPolicy, SlotCreation, init,
+};
 pub use lost_slot::{LostSlot, SettledRecord, loss, read_loss, rows_at_risk};
 pub use operation::{
     Again, Filling, Reset, Resharding, SettledBound, SlotOperation, SlotRecovery,

@@ -3,8 +3,8 @@
 use walrelay_core::OnDead;
 use walrelay_errors::Code;
 use walrelay_outbox_admin::{
-    AdminError, CheckResult, ColumnRole, ExpectedColumn, Finding, InitOptions, InitPlan,
-    LostSlotPolicy, PreflightRequest, SlotCreation, init, preflight,
+    AdminError, CheckResult, ColumnRole, EarlierRows, ExpectedColumn, Finding, InitOptions,
+    InitPlan, LostSlotPolicy, PreflightRequest, SlotCreation, init, preflight,
 };
 use walrelay_outbox_store::{KeyPiece, Outbox, Shard, ShardKey, delete_relay_row, migrate};
 use walrelay_pg_client::{QualifiedName, ServerErrorKind};
@@ -33,6 +33,7 @@ fn options(database: &TestDatabase) -> InitOptions {
         shard_key: None,
         failover: Failover::No,
         on_lost: LostSlotPolicy::Refuse,
+        earlier_rows: EarlierRows::Refuse,
         making: SlotCreation::Slot,
     }
 }

@@ -168,6 +168,7 @@ fn of_protocols() -> Vec<ProtocolError> {
         ProtocolError::NoOutbox { table: text() },
         ProtocolError::PublicationMissing { publication: text() },
         ProtocolError::TopicMissing { topic: text() },
+        ProtocolError::EarlierRows { slot: text(), rows: Vec::new() },
     ]
 }
 

@@ -48,6 +48,9 @@ pub(crate) fn fix_of(error: &ProtocolError) -> Option<String> {
         | E::TargetPastSlot { .. }
         | E::SlotExists { .. }
         | E::TopicTemplate { .. } => fixed_text(error)?.to_owned(),
+        E::EarlierRows { .. } => "to publish them, run `walrelay init --backfill`; if they need no publishing, run \
+             `walrelay init --skip-existing-rows`"
+            .to_owned(),
         E::Admin(_)
         | E::Relay(_)
         | E::Postgres(_)

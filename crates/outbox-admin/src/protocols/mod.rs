@@ -18,6 +18,7 @@ mod skipped_rows;
 mod skipping;
 mod slot;
 mod table_columns;
+mod table_rows;
 mod upgrade;
 
 pub use anchor::{
@@ -25,7 +26,7 @@ pub use anchor::{
     move_anchor,
 };
 pub use carry_over::{CarriedOver, carry_over};
-pub use operator::{AdminSession, Change, DroppedShard, Operator, PrunableTable, Step, TableRows};
+pub use operator::{AdminSession, Change, DroppedShard, Operator, PrunableTable, Step};
 pub use preconditions::{
     Place, every_shard, position_of_time, refuse_other_shards, refuse_unfinished,
     refuse_unrecorded, refuse_without_outbox,
@@ -39,6 +40,7 @@ pub use set_up::{ExistingRows, set_up};
 pub use skipped_rows::SkippedRows;
 pub use slot::{Advance, AdvancedSlot, DroppedSlot, Recovered, advance, drop_checked, recover};
 pub use table_columns::column_of;
+pub use table_rows::TableRows;
 pub use upgrade::{
     DroppedForUpgrade, UpgradePrepared, cancel_upgrade, finish_upgrade, prepare_upgrade,
 };

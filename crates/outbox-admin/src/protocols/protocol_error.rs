@@ -13,6 +13,7 @@ use walrelay_relay::error::RelayError;
 use walrelay_relay::observe::report::rfc3339;
 
 use super::skipped_rows::SkippedRows;
+use super::table_rows::TableRows;
 use crate::admin_error::AdminError;
 use crate::resharding::ReshardingRefusal;
 
@@ -129,6 +130,12 @@ pub enum ProtocolError {
     #[error("{to} lies past {live}, where slot {slot:?} stands")]
     TargetPastSlot { to: Lsn, live: Lsn, slot: String },
 
+    /// The outbox has rows that its first slot would not stream, and the operator has not chosen.
+    #[error(
+        "slot {slot:?} would not stream the rows that are there before it: {}",
+        row_counts(rows)
+    )]
+    EarlierRows { slot: String, rows: Vec<TableRows> },
     /// The rows before the slot can be published only together with its creation.
     #[error(
         "slot {slot:?} exists already, and rows before it can only be included when it is made"
@@ -146,6 +153,11 @@ pub enum ProtocolError {
     /// The role may not delete rows.
     #[error("delete old rows of {table}")]
     PruneDenied { table: String, source: Box<PgError> },
+}
+
+fn row_counts(rows: &[TableRows]) -> String {
+    let counted = rows.iter().map(|TableRows { table, rows }| format!("{rows} row(s) of {table}"));
+    counted.collect::<Vec<_>>().join(", ")
 }
 
 /// Explains why no position is known for a time, and names the earliest time with a known position.
@@ -175,6 +187,7 @@ impl Coded for ProtocolError {
             Self::PublicationMissing { .. } => Code::PublicationMissing,
             Self::TopicMissing { .. } => Code::TopicNotFound,
             Self::PruneDenied { .. } => Code::PrunePermissionMissing,
+            Self::EarlierRows { .. } => Code::ExistingRowsUndecided,
             Self::UnpublishedColumnMissing { .. }
             | Self::KeysPaused { .. }
             | Self::ReplayUnfinished { .. }

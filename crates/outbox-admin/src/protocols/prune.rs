@@ -13,10 +13,11 @@ use walrelay_pg_client::{
     refuse_hidden_rows, sql,
 };
 
-use super::operator::{AdminSession, Change, Operator, PrunableTable, Step, TableRows};
+use super::operator::{AdminSession, Change, Operator, PrunableTable, Step};
 use super::preconditions::{every_shard, refuse_unrecorded};
 use super::protocol_error::ProtocolError;
 use super::table_columns::column_of;
+use super::table_rows::TableRows;
 use crate::admin_error::AdminError;
 use crate::operation::read_operation;
 

@@ -34,7 +34,7 @@ use super::operator::{AdminSession, Change, DroppedShard, Operator, Step};
 use super::preconditions::{refuse_hidden_state, refuse_open_replay};
 use super::protocol_error::ProtocolError;
 use crate::admin_error::AdminError;
-use crate::init::{InitOptions, InitPlan, LostSlotPolicy, SlotCreation};
+use crate::init::{EarlierRows, InitOptions, InitPlan, LostSlotPolicy, SlotCreation};
 use crate::lifecycle::preflight_check::{gate, shard_key};
 use crate::operation::{Resharding, take_operation};
 use crate::resharding::{
@@ -323,6 +323,7 @@ fn plan<O: Operator>(
         failover,
         // The slots are recorded before they exist, so their absence is no loss.
         on_lost: LostSlotPolicy::Accept,
+        earlier_rows: EarlierRows::Leave,
         making: SlotCreation::Slot,
     };
     Ok(InitPlan::new(&options)?)

@@ -11,7 +11,7 @@ use walrelay_pg_client::{ServerErrorKind, SqlClient};
 use walrelay_pg_replication::{SlotError, SlotState, advance_slot, drop_slot, read_slot};
 use walrelay_relay::observe::health::Health;
 
-use super::operator::{AdminSession, Change, Operator, TableRows};
+use super::operator::{AdminSession, Change, Operator};
 use super::preconditions::{
     count_unpublished_rows, refuse_other_shards, refuse_resharding, refuse_unfinished,
     refuse_while_paused, reset_given_up,
@@ -19,6 +19,7 @@ use super::preconditions::{
 use super::protocol_error::ProtocolError;
 use super::skipped_rows::SkippedRows;
 use super::skipping::{FIRST_XID, agreed_rows, count_skipped_rows, settled_position};
+use super::table_rows::TableRows;
 use super::upgrade::cancel_begun_upgrade;
 use crate::admin_error::AdminError;
 use crate::lifecycle::outcome::Outcome;

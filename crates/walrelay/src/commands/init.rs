@@ -83,6 +83,7 @@ fn options(config: &InitConfig) -> Vec<InitOptions> {
         shard_key: shard_key.clone(),
         failover: failover(config.slot_kind),
         on_lost: config.on_lost,
+        earlier_rows: config.earlier_rows,
         making: SlotCreation::Slot,
     };
     config.outbox.shards(config.shards).into_iter().map(of_shard).collect()

@@ -3,10 +3,10 @@
 use std::num::NonZeroU32;
 
 use walrelay_core::RouterConfig;
-use walrelay_outbox_admin::LostSlotPolicy;
 use walrelay_outbox_admin::lifecycle::preflight_check::shard_key;
 use walrelay_outbox_admin::protocols::ExistingRows;
 use walrelay_outbox_admin::retention::Retention;
+use walrelay_outbox_admin::{EarlierRows, LostSlotPolicy};
 use walrelay_relay::settings::Until;
 
 use super::command::{
@@ -198,6 +198,10 @@ impl ConfigBuilder<'_> {
             create_topics,
             slot_kind: if args.own.failover { SlotKind::Failover } else { SlotKind::Plain },
             on_lost: if args.accept_loss { LostSlotPolicy::Accept } else { LostSlotPolicy::Refuse },
+            earlier_rows: match args.skip_existing_rows {
+                true => EarlierRows::Leave,
+                false => EarlierRows::Refuse,
+            },
             already_there: match (args.backfill, args.unpublished_column) {
                 (false, _) => ExistingRows::Left,
                 (true, None) => ExistingRows::Published,

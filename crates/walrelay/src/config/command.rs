@@ -6,9 +6,9 @@ use std::time::{Duration, SystemTime};
 
 use walrelay_core::{ColumnAliases, ColumnNames, RouterConfig, WalBudgetLimit};
 use walrelay_emulator::Fault;
-use walrelay_outbox_admin::LostSlotPolicy;
 use walrelay_outbox_admin::protocols::ExistingRows;
 use walrelay_outbox_admin::retention::Retention;
+use walrelay_outbox_admin::{EarlierRows, LostSlotPolicy};
 use walrelay_outbox_store::{DispatchQuery, Outbox};
 use walrelay_pg_client::ConnectConfig;
 use walrelay_pubsub::Endpoint;
@@ -148,6 +148,8 @@ pub struct InitConfig {
     pub slot_kind: SlotKind,
     /// The reaction to a lost slot.
     pub on_lost: LostSlotPolicy,
+    /// How to handle rows that the first slot does not stream.
+    pub earlier_rows: EarlierRows,
     /// The treatment of rows that are older than the slot.
     pub already_there: ExistingRows,
     /// Output format.

@@ -88,6 +88,9 @@ pub(super) fn step_text(step: &Step) -> String {
         }
         Step::ReshardCancelled => "cancelled: relays of the old shards continue\n".to_owned(),
         Step::RowsSkipped(skipped) => skipped_text(skipped),
+        Step::EarlierRowsLeft { slot, rows } => {
+            format!("not published: rows from before slot {slot}\n{}", rows_text(rows))
+        }
         Step::LossAccepted { slot, lost, rows } => loss_text(slot, lost, rows),
         Step::FailoverEnabled { slot } => {
             format!("converted: slot {slot} is a failover slot now\n")
