@@ -173,7 +173,7 @@ async fn a_command_that_destroys_something_needs_consent_and_shows_what_it_would
     for command in [
         &["anchor", "drop", "a"][..],
         &["anchor", "advance", "a"],
-        &["slot", "advance", "--to-lsn", "0/1", "--skip-events"],
+        &["slot", "advance", "--to-lsn", "FF/0", "--skip-events"],
         &["slot", "reset", "--to-anchor", "a"],
         &["slot", "drop"],
         &["prune", "--older-than", "1s"],

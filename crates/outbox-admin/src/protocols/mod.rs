@@ -3,6 +3,7 @@
 //! A protocol reports steps to an [`Operator`], asks it before it changes anything, and ends early
 //! when the operator asks to stop. It never prints, and names no command.
 
+mod advance;
 mod anchor;
 mod carry_over;
 mod drain;
@@ -21,6 +22,7 @@ mod table_columns;
 mod table_rows;
 mod upgrade;
 
+pub use advance::{Advance, AdvancedSlot, advance};
 pub use anchor::{
     AdvancedAnchor, AnchorList, CreatedAnchor, create_anchor, drop_anchor, list_anchors,
     move_anchor,
@@ -38,7 +40,7 @@ pub use reset::{ResetOrder, ResetResult, SkipConsent, reset};
 pub use reshard::{Reshard, ReshardEnd, Resharded, Switch};
 pub use set_up::{ExistingRows, set_up};
 pub use skipped_rows::SkippedRows;
-pub use slot::{Advance, AdvancedSlot, DroppedSlot, Recovered, advance, drop_checked, recover};
+pub use slot::{DroppedSlot, Recovered, drop_checked, recover};
 pub use table_columns::column_of;
 pub use table_rows::TableRows;
 pub use upgrade::{

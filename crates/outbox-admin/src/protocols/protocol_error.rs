@@ -111,6 +111,9 @@ pub enum ProtocolError {
     /// The operator has not agreed to the number of skipped rows.
     #[error("{}", skipped.disagreement(*agreed))]
     SkippedRowsDiffer { skipped: Box<SkippedRows>, agreed: u64 },
+    /// The slot is already past the position.
+    #[error("slot {slot:?} is at {here}, which is past {to}")]
+    SlotAhead { slot: String, here: Lsn, to: Lsn },
     /// The target is after the settled position.
     #[error("{target} lies past {settled}, up to where the slot is settled:\n{}", skipped.counted().trim_end())]
     TargetPastSettled { target: Lsn, settled: Lsn, skipped: Box<SkippedRows> },
@@ -209,6 +212,7 @@ impl Coded for ProtocolError {
             | Self::DropLosesRows { .. }
             | Self::UnsendableRowBefore { .. }
             | Self::SkippedRowsDiffer { .. }
+            | Self::SlotAhead { .. }
             | Self::TargetPastSettled { .. }
             | Self::TargetOutOfRange { .. }
             | Self::AnchorExists { .. }

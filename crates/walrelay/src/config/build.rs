@@ -39,8 +39,8 @@ impl Config {
     /// Returns all problems at once.
     pub fn new(line: CommandLine, environment: &Environment) -> Result<Self, Vec<Problem>> {
         let file = line.file().map(str::to_owned);
-        let CommandLine { cli, origins, problems } = line;
-        let mut builder = ConfigBuilder { environment, file, origins, problems };
+        let CommandLine { cli, selection, origins, problems } = line;
+        let mut builder = ConfigBuilder { environment, file, selection, origins, problems };
         let general = cli.general;
         let level = match (general.verbose, general.quiet) {
             (true, _) => "debug",

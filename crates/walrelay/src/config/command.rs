@@ -268,6 +268,8 @@ pub struct SlotConfig {
     pub action: SlotAction,
     /// Consent and output.
     pub options: ChangeOptions,
+    /// The options that a printed command repeats.
+    pub selection: Vec<String>,
 }
 
 /// An action on the slot.
