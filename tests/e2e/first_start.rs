@@ -165,6 +165,33 @@ async fn an_emitted_event_is_printed_by_tail_which_leaves_no_subscription_behind
 }
 
 #[tokio::test]
+async fn an_event_that_cannot_be_emitted_is_a_usage_error_with_a_code() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    let long = "k".repeat(1_025);
+    let event = ["emit", "video", "v-1", "VideoPublished", "{}", "--idempotency-key"];
+    world.succeed(event.into_iter().chain(["request-1"])).await;
+    for (command, code) in [
+        (
+            ["emit", "video", "v-2", "VideoPublished", "{}", "--idempotency-key", "request-1"],
+            "idempotency-key-taken",
+        ),
+        (
+            ["emit", "video", "v-1", "VideoPublished", "{}", "--idempotency-key", &long],
+            "event-refused",
+        ),
+        (
+            ["emit", "video", "v-1", "VideoPublished", "{}", "--idempotency-key", ""],
+            "event-refused",
+        ),
+    ] {
+        let refused = world.run(command).await;
+        assert_eq!(refused.code, Some(2), "{}", refused.text);
+        assert!(refused.text.contains(code), "{code}: {}", refused.text);
+    }
+    assert_eq!(world.number("SELECT count(*) FROM app_outbox").await, 1);
+}
+
+#[tokio::test]
 async fn a_command_that_destroys_something_needs_consent_and_shows_what_it_would_do() {
     let Some(world) = InboxDatabase::create().await else { return };
     Workload::of_rows(5).insert(world.client()).await.expect("rows");

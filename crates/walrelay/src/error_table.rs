@@ -199,6 +199,8 @@ fn of_the_shell() -> Vec<Error> {
         Error::NotArrived { event_id: text(), consumers: text() },
         Error::Interrupted,
         Error::refused(Code::ConsumerBatchRunning, text()),
+        Error::refused(Code::IdempotencyKeyTaken, text()),
+        Error::refused(Code::EventRefused, text()),
         Error::refused(Code::ErrorCodeUnknown, text()),
     ]
 }
