@@ -135,6 +135,25 @@ async fn a_discarded_row_is_never_published_and_keeps_its_reason() {
 }
 
 #[tokio::test]
+async fn a_dry_run_of_a_retry_counts_the_rows_that_the_retry_makes_due() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    let (_relay, _) = with_poison(&world, &[], 40).await;
+    world.wait_dispatch(DEADLINE, "dead", 1).await;
+    world
+        .execute(
+            "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload, headers)
+             VALUES ('video', 'v-9', 'test.made', 1, '{}', '[1]')",
+        )
+        .await;
+    world.wait_dispatch(DEADLINE, "dead", 2).await;
+    let would = world.succeed(["dispatch", "retry", "--all-dead", "--dry-run"]).await;
+    assert!(would.contains("retry 1 row(s), and leave 1 row(s)"), "{would}");
+    let done = world.succeed(["dispatch", "retry", "--all-dead", "--yes"]).await;
+    assert!(done.contains("1 row(s) are due now"), "{done}");
+    assert!(done.contains("1 row(s) are left as they are"), "{done}");
+}
+
+#[tokio::test]
 async fn with_on_dead_hold_a_key_waits_behind_its_dead_row_and_goes_on_in_order() {
     let Some(world) = InboxDatabase::create().await else { return };
     let (_relay, id) = with_poison(&world, &["--on-dead", "hold"], 120).await;

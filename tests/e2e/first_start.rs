@@ -15,7 +15,7 @@ async fn without_slot(major: Option<u32>) -> Option<InboxDatabase> {
         None => InboxDatabase::create_empty().await?,
     };
     world.succeed(["init"]).await;
-    world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
+    world.succeed(["slot", "drop", "--yes"]).await;
     Some(world)
 }
 
@@ -58,6 +58,46 @@ async fn rows_that_were_there_before_the_slot_are_published_once_and_before_what
         world.catch_up().await;
         assert_eq!(world.pubsub.emulator().published(&topic("video.events")).len(), 390);
     }
+}
+
+#[tokio::test]
+async fn init_leaves_earlier_rows_unpublished_only_if_told_to() {
+    let Some(world) = without_slot(None).await else { return };
+    Workload::of_rows(7).insert(world.client()).await.expect("rows");
+    let refused = world.run(["init"]).await;
+    assert_eq!(refused.code, Some(2), "{}", refused.text);
+    for word in [
+        "existing-rows-undecided",
+        "7 row(s) of public.app_outbox",
+        "init --backfill",
+        "--skip-existing-rows",
+    ] {
+        assert!(refused.text.contains(word), "{word:?} is not in:\n{}", refused.text);
+    }
+    let slots = "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()";
+    assert_eq!(world.number(slots).await, 0, "nothing was created");
+
+    let printed = world.succeed(["init", "--sql"]).await;
+    let failed = world.client().batch_execute(&guard_of(&printed)).await.unwrap_err();
+    assert!(failed.as_db_error().expect("an answer").message().contains("has rows"), "{failed:?}");
+    let script = world.succeed(["init", "--sql", "--skip-existing-rows"]).await;
+    assert!(!script.contains("has rows"), "{script}");
+
+    let told = world.succeed(["init", "--skip-existing-rows"]).await;
+    assert!(told.contains("not published") && told.contains("7 row(s)"), "{told}");
+    // The slot is on record now, so another run needs no choice.
+    world.succeed(["init"]).await;
+    let later = Workload { first_number: 7, ..Workload::of_rows(2) };
+    later.insert(world.client()).await.expect("rows");
+    world.catch_up().await;
+    assert_eq!(world.pubsub.emulator().published(&topic("video.events")).len(), 2);
+}
+
+/// Returns the statement of the script that refuses earlier rows.
+fn guard_of(script: &str) -> String {
+    let steps = script.split("-- slot ").filter(|step| step.contains("has rows"));
+    let step = steps.last().expect("a guard before the slot");
+    step.split_once('\n').expect("a title").1.to_owned()
 }
 
 #[tokio::test]
@@ -125,6 +165,33 @@ async fn an_emitted_event_is_printed_by_tail_which_leaves_no_subscription_behind
 }
 
 #[tokio::test]
+async fn an_event_that_cannot_be_emitted_is_a_usage_error_with_a_code() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    let long = "k".repeat(1_025);
+    let event = ["emit", "video", "v-1", "VideoPublished", "{}", "--idempotency-key"];
+    world.succeed(event.into_iter().chain(["request-1"])).await;
+    for (command, code) in [
+        (
+            ["emit", "video", "v-2", "VideoPublished", "{}", "--idempotency-key", "request-1"],
+            "idempotency-key-taken",
+        ),
+        (
+            ["emit", "video", "v-1", "VideoPublished", "{}", "--idempotency-key", &long],
+            "event-refused",
+        ),
+        (
+            ["emit", "video", "v-1", "VideoPublished", "{}", "--idempotency-key", ""],
+            "event-refused",
+        ),
+    ] {
+        let refused = world.run(command).await;
+        assert_eq!(refused.code, Some(2), "{}", refused.text);
+        assert!(refused.text.contains(code), "{code}: {}", refused.text);
+    }
+    assert_eq!(world.number("SELECT count(*) FROM app_outbox").await, 1);
+}
+
+#[tokio::test]
 async fn a_command_that_destroys_something_needs_consent_and_shows_what_it_would_do() {
     let Some(world) = InboxDatabase::create().await else { return };
     Workload::of_rows(5).insert(world.client()).await.expect("rows");
@@ -133,7 +200,7 @@ async fn a_command_that_destroys_something_needs_consent_and_shows_what_it_would
     for command in [
         &["anchor", "drop", "a"][..],
         &["anchor", "advance", "a"],
-        &["slot", "advance", "--to-lsn", "0/1", "--skip-events"],
+        &["slot", "advance", "--to-lsn", "FF/0", "--skip-events"],
         &["slot", "reset", "--to-anchor", "a"],
         &["slot", "drop"],
         &["prune", "--older-than", "1s"],

@@ -186,6 +186,7 @@ async fn a_key_that_is_held_stays_so_over_a_restart_of_the_relay_and_a_second_re
     for word in [waits.as_str(), "no process runs it", &format!("walrelay replay resume {id}")] {
         assert!(status.contains(word), "{word:?} is not in\n{status}");
     }
+    assert!(!status.contains("failing topics"), "a replay holds the rows:\n{status}");
     assert_eq!(stored(&world, "v-1").len(), 30);
     world.succeed(["replay", "resume", "--yes", &id]).await;
     world.wait_dispatch(DEADLINE, "retrying", 0).await;
@@ -273,6 +274,63 @@ async fn a_replayed_row_that_is_dead_holds_its_key_where_dead_rows_do_and_the_co
     assert!(counted.contains("would publish 10 row(s) of 1 key(s)"), "{counted}");
     let wrong = world.run(replay_of("v-1").chain(["--to-topic", "again"])).await;
     assert_eq!(wrong.code, Some(2), "{}", wrong.text);
+}
+
+#[tokio::test]
+async fn a_row_of_the_history_that_is_never_sent_becomes_dead_and_its_key_goes_on() {
+    const BAD: &str = "00000000-0000-4000-8000-0000000000bd";
+    let Some(world) = InboxDatabase::create().await else { return };
+    let _relay = world_with_history(&world, 30).await;
+    let bad = "INSERT INTO app_outbox (id, aggregatetype, aggregateid, event_type, version, payload, headers)
+               VALUES ($1::text::uuid, 'video', 'v-1', 'test.made', 1000, '{}', '[1]')";
+    world.client().execute(bad, &[&BAD]).await.expect("a row without valid headers");
+    world.wait_dispatch(DEADLINE, "dead", 1).await;
+    insert(&world, 30, 30).await;
+    world.wait_confirmed(DEADLINE).await;
+    for source in [&REPLAY[..], &["replay", "start", "--yes", "--source", "table", "--in-place"]] {
+        let told = world.succeed(source.iter().copied().chain(["--aggregate-id", "v-1"])).await;
+        assert!(told.contains("20 row(s) were published again"), "{told}");
+        assert!(told.contains("dead: 1 row(s)"), "{told}");
+        let id = last_id(&world).await;
+        let replayed = stored(&world, "v-1").into_iter().filter(|row| row.1.as_ref() == Some(&id));
+        assert_eq!(replayed.count(), 20, "the key continues behind the dead row");
+        let listed = world.succeed(["dispatch", "list", "--status", "dead"]).await;
+        assert!(listed.contains(&format!("{BAD}@{id}")), "{listed}");
+    }
+    assert_eq!(world.dispatch_count("dead").await, 3, "the original and two copies");
+    assert_eq!(world.number(HOLDS).await, 0);
+}
+
+#[tokio::test]
+async fn a_row_of_the_history_that_is_never_sent_holds_its_key_where_dead_rows_do() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    world.succeed(["anchor", "create", "a"]).await;
+    let hold = ["--on-dead", "hold"];
+    let _relay = world.start_relay(hold).await;
+    insert(&world, 0, 9).await;
+    world.pubsub.wait_stored(DEADLINE, 9).await;
+    world
+        .execute(
+            "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload, headers)
+             VALUES ('video', 'v-1', 'test.made', 1000, '{}', '[1]')",
+        )
+        .await;
+    world.wait_dispatch(DEADLINE, "dead", 1).await;
+    let dead = "SELECT event_id FROM app_outbox_dispatch WHERE status = 'dead'";
+    let id: String = world.client().query_one(dead, &[]).await.expect("the row").get(0);
+    world.succeed(["dispatch", "discard", "--yes", &id, "--reason", "a test"]).await;
+    insert(&world, 9, 9).await;
+    world.wait_confirmed(DEADLINE).await;
+    let blocked = world.run(replay_of("v-1").chain(hold)).await;
+    assert_eq!(blocked.code, Some(1), "{}", blocked.text);
+    assert!(blocked.text.contains("replay-blocked"), "{}", blocked.text);
+    let replay = last_id(&world).await;
+    let copy = format!("{id}@{replay}");
+    world.succeed(["dispatch", "discard", "--yes", &copy, "--reason", "a test"]).await;
+    let resume = ["replay", "resume", "--yes", &replay, "--on-dead", "hold"];
+    world.succeed(resume).await;
+    let replayed = stored(&world, "v-1").into_iter().filter(|row| row.1.as_ref() == Some(&replay));
+    assert_eq!(replayed.count(), 6);
 }
 
 #[tokio::test]

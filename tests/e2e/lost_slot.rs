@@ -55,6 +55,26 @@ async fn every_command_refuses_to_go_on_over_a_lost_slot_and_keeps_the_record() 
 }
 
 #[tokio::test]
+async fn a_slot_that_is_gone_before_the_first_relay_is_lost_and_its_rows_are_recovered() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    Workload::of_rows(5).insert(world.client()).await.expect("the rows are inserted");
+    world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
+    let commands: [&[&str]; 4] =
+        [&["run", "--on-slot-lost", "stop"], &["check"], &["init"], &["status"]];
+    for command in commands {
+        let done = world.run(command.iter().copied()).await;
+        assert_refused(&done, 5, &[world.name(), "walrelay slot recover"]);
+    }
+    let told = world.succeed(["slot", "recover", "--yes"]).await;
+    assert!(told.contains("5 row(s)"), "{told}");
+    let more = Workload { first_number: 5, ..Workload::of_rows(2) };
+    more.insert(world.client()).await.expect("the rows are inserted");
+    world.catch_up().await;
+    let verdict = world.check(&world.committed().await);
+    assert!(verdict.lost.is_empty() && verdict.reordered.is_empty(), "{verdict}");
+}
+
+#[tokio::test]
 async fn a_slot_created_by_hand_after_a_loss_is_reported_as_lost() {
     let Some(world) = environment_with_lost_slot().await else { return };
     let made = format!("SELECT pg_create_logical_replication_slot('{}', 'pgoutput')", world.name());

@@ -97,6 +97,51 @@ async fn invalid_bytes_of_a_sql_ascii_database_stop_the_relay_and_are_warned_abo
 }
 
 #[tokio::test]
+async fn rows_that_are_given_up_are_named_again_after_a_kill_at_any_step() {
+    for step in ["advance-recorded", "advance-moved"] {
+        let Some(world) = InboxDatabase::create_unchecked_on(installed_majors()[0]).await else {
+            return;
+        };
+        world.succeed(["init"]).await;
+        let good = insert(&id_of(2), "payload", "'{}'");
+        let bad = insert(BAD, "aggregateid", "E'bad\\xff'");
+        world.execute(&format!("BEGIN; {good} {bad} COMMIT")).await;
+        let stopped = world.run(["run"]).await;
+        let position = word_behind(&stopped.text, "the server cannot send the row at ");
+        let advance = [
+            &["slot", "advance", "--yes", "--skip-events", "--to-lsn", position][..],
+            &["--discard-rows", "2", "--outbox-table", "public.app_outbox"],
+        ]
+        .concat();
+        let dying = world.command(advance.iter().copied()).env("WALRELAY_FAILPOINT", step);
+        let died = dying.finish(DEADLINE).await;
+        assert_eq!(died.code, None, "{step}: {}", died.text);
+        let command = format!(
+            "walrelay replay start --source table --in-place --outbox-table public.app_outbox --event-id {}",
+            id_of(2)
+        );
+        assert!(died.text.contains(&command), "{step}: before the slot moves: {}", died.text);
+
+        let told = world.succeed(advance.iter().copied()).await;
+        for words in [BAD, command.as_str()] {
+            assert!(told.contains(words), "{step}: {words:?} is not in {told}");
+        }
+        let again = world.succeed(advance.iter().copied()).await;
+        assert!(again.contains("before") && again.contains(&command), "{step}: {again}");
+        world.catch_up().await;
+    }
+}
+
+#[tokio::test]
+async fn a_slot_is_not_moved_back_to_an_earlier_position() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    let back = ["slot", "advance", "--yes", "--skip-events", "--to-lsn", "0/1"];
+    let refused = world.run(back).await;
+    assert_eq!(refused.code, Some(2), "{}", refused.text);
+    assert!(refused.text.contains("argument-invalid"), "{}", refused.text);
+}
+
+#[tokio::test]
 async fn a_recovery_stops_at_invalid_bytes_and_continues_after_the_named_row_is_deleted() {
     for major in installed_majors() {
         let Some(world) = InboxDatabase::create_unchecked_on(major).await else { continue };

@@ -2,6 +2,7 @@
 
 pub(super) mod attributes;
 pub(super) mod columns;
+pub(super) mod headers;
 pub(super) mod incomplete_message;
 pub(super) mod limit_violation;
 pub(super) mod omitted_parts;

@@ -194,6 +194,12 @@ codes! {
     AnchorLost "anchor-lost": USAGE, USAGE, USAGE;
     /// A moment is named, and the outbox has no column with the time of an event.
     TimeColumnMissing "time-column-missing": USAGE, USAGE, USAGE;
+    /// The outbox has rows before its first slot, and nothing says what happens to them.
+    ExistingRowsUndecided "existing-rows-undecided": USAGE, USAGE, USAGE;
+    /// The idempotency key belongs to another event.
+    IdempotencyKeyTaken "idempotency-key-taken": USAGE, USAGE, USAGE;
+    /// The producer's function refuses an argument of an event.
+    EventRefused "event-refused": USAGE, USAGE, USAGE;
     /// The slot is not lost.
     SlotNotLost "slot-not-lost": USAGE, USAGE, USAGE;
     /// Rows that the lost slot may not have settled must still be published.

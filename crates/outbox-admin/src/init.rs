@@ -13,7 +13,7 @@ use tokio_postgres::types::Type;
 use crate::partitions::{PartitionSpan, registration_sql};
 use crate::sharding::read_sharding;
 use walrelay_outbox_replay::{AdminError, LOST_SLOT_FIX, LostSlot, UPGRADE_FIX, read_loss};
-use walrelay_outbox_store::{Outbox, ShardKey, delete_relay_row, migrations};
+use walrelay_outbox_store::{Outbox, SLOT_WITH_OLDEST, ShardKey, migrations};
 use walrelay_pg_client::{QualifiedName, quote_identifier, quote_literal};
 use walrelay_pg_replication::{
     Failover, check_failover, check_slot_name, drop_slot, read_publication, read_slot,
@@ -30,10 +30,22 @@ pub struct InitOptions {
     pub failover: Failover,
     /// How to handle a lost slot, which existed and is now missing or invalidated.
     pub on_lost: LostSlotPolicy,
+    /// How to handle rows that the new slot does not stream.
+    pub earlier_rows: EarlierRows,
     /// Whether `init` creates the slot.
     pub making: SlotCreation,
     /// The span of a partition, if missing tables are created as partitioned tables.
     pub partition_by: Option<PartitionSpan>,
+}
+
+/// How to handle rows that are in the outbox before its first slot. The slot does not stream them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum EarlierRows {
+    /// Refuse, because the operator has not chosen.
+    #[default]
+    Refuse,
+    /// Create the slot, which leaves them unpublished.
+    Leave,
 }
 
 /// Whether `init` creates the slot.
@@ -117,9 +129,16 @@ impl InitPlan {
             steps.push(InitStep { title, sql: failover_guard_sql(options) });
         }
         if options.making == SlotCreation::Slot {
+            let slot = &options.outbox.slot;
+            if options.earlier_rows == EarlierRows::Refuse {
+                let title = format!("slot {slot}: not behind rows that it does not stream");
+                steps.push(InitStep { title, sql: earlier_rows_guard_sql(options) });
+            }
+            steps.push(InitStep { title: format!("slot {slot}"), sql: slot_sql(options) });
+            // After the slot: until both exist, the record alone would look like a lost slot.
             steps.push(InitStep {
-                title: format!("slot {}", options.outbox.slot),
-                sql: slot_sql(options),
+                title: format!("slot {slot}: its record, which shows later whether it was lost"),
+                sql: record_sql(options, OldRecord::Kept),
             });
         }
         Ok(Self { steps })
@@ -176,7 +195,8 @@ pub async fn init(client: &Client, options: &InitOptions) -> Result<InitReport, 
     }
     if lost.is_some() {
         // Last: until the new slot exists, the record keeps every relay from continuing.
-        delete_relay_row(client, &options.outbox.slot).await?;
+        let sql = record_sql(options, OldRecord::Replaced);
+        client.batch_execute(&sql).await.map_err(AdminError::sql("record the new slot"))?;
     }
     // Check again, because some objects are not created for an outbox with custom columns.
     let after = parts(client, options).await?;
@@ -436,6 +456,89 @@ fn slot_sql(options: &InitOptions) -> String {
     format!(
         "SELECT pg_create_logical_replication_slot({slot}, 'pgoutput', false, false{failover}) AS created
  WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {slot});"
+    )
+}
+
+/// Refuses to create the first slot while the outbox has rows. The command counts them before it
+/// runs the plan, so this guard is for the script.
+fn earlier_rows_guard_sql(options: &InitOptions) -> String {
+    let slot = quote_literal(&options.outbox.slot);
+    let tables: Vec<String> =
+        options.outbox.tables.iter().map(|table| quote_literal(&table.to_string())).collect();
+    // spliced: the names of the slot and its tables, in a script that takes no parameters.
+    format!(
+        "DO $walrelay$
+DECLARE
+  outbox text;
+  has_rows bool;
+BEGIN
+  IF EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {slot})
+     OR EXISTS (SELECT FROM public.app_outbox_relay WHERE slot = {slot}) THEN
+    RETURN;
+  END IF;
+  FOREACH outbox IN ARRAY ARRAY[{}]::text[] LOOP
+    IF has_table_privilege(to_regclass(outbox), 'SELECT') THEN
+      EXECUTE format('SELECT EXISTS (SELECT FROM %s)', to_regclass(outbox)) INTO has_rows;
+      IF has_rows THEN
+        RAISE EXCEPTION '% has rows, which the new slot % does not stream', outbox, {slot}
+          USING HINT = 'To publish them, run walrelay init --backfill. If they need no publishing, run '
+                       'walrelay init --skip-existing-rows, with --sql for a script.';
+      END IF;
+    END IF;
+  END LOOP;
+END
+$walrelay$;",
+        tables.join(", ")
+    )
+}
+
+/// What happens to a record that the slot already has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum OldRecord {
+    /// It stays, because it is this slot's own.
+    Kept,
+    /// It is replaced, because it describes a lost slot.
+    Replaced,
+}
+
+/// Records the slot in `app_outbox_relay`, as the first session of a relay does. From then on a
+/// missing slot is a lost slot. A role that may not read the system identifier leaves the record to
+/// the relay.
+fn record_sql(options: &InitOptions, old: OldRecord) -> String {
+    let slot = quote_literal(&options.outbox.slot);
+    let delete = match old {
+        OldRecord::Kept => String::new(),
+        OldRecord::Replaced => format!(
+            "
+  DELETE FROM public.app_outbox_relay WHERE slot = {slot} RETURNING generation INTO before;"
+        ),
+    };
+    let tables: Vec<String> =
+        options.outbox.tables.iter().map(|table| quote_literal(&table.to_string())).collect();
+    // spliced: the names of the slot and its tables, in a script that takes no parameters.
+    format!(
+        "DO $walrelay$
+DECLARE
+  before bigint := 0;
+BEGIN{delete}
+  IF has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE') THEN
+    INSERT INTO public.app_outbox_relay
+           (slot, system_identifier, timeline, generation, settled_lsn, settled_xid, origin)
+    SELECT slot_name, (SELECT system_identifier::text FROM pg_catalog.pg_control_system()),
+           ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::int,
+           coalesce(before, 0) + 1, confirmed_flush_lsn, oldest,
+           jsonb_build_object(
+             'database', (SELECT oid::text FROM pg_database WHERE datname = current_database()),
+             'tables', (SELECT jsonb_object_agg(name, to_regclass(name)::oid::text)
+                          FROM unnest(ARRAY[{}]::text[]) AS name))
+      FROM ({}) AS slot
+     WHERE confirmed_flush_lsn IS NOT NULL AND oldest IS NOT NULL
+    ON CONFLICT (slot) DO NOTHING;
+  END IF;
+END
+$walrelay$;",
+        tables.join(", "),
+        SLOT_WITH_OLDEST.trim_end().replace("$1", &slot),
     )
 }
 

@@ -19,7 +19,9 @@ mod sharding;
 mod status_report;
 mod table_sizes;
 
-pub use init::{InitOptions, InitPlan, InitReport, InitStep, LostSlotPolicy, SlotCreation, init};
+pub use init::{
+    EarlierRows, InitOptions, InitPlan, InitReport, InitStep, LostSlotPolicy, SlotCreation, init,
+};
 pub use preflight::{
     CheckResult, ColumnRole, ExistingNames, ExpectedColumn, Facts, Finding, FoundTable,
     PreflightRequest, RelationKind, RoleFacts, ServerFacts, ServerHost, ServerMode, TableFacts,

@@ -92,7 +92,7 @@ impl SkippedChanges {
 }
 
 /// An insert that the move skips.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct RowGivenUp {
     /// Its event id, if it can be read.
     pub event_id: Option<String>,

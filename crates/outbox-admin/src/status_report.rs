@@ -59,6 +59,8 @@ pub struct StatusReport {
     pub operation: Option<OperationReport>,
     /// In-place replays that pause keys of the slot.
     pub paused_by: Vec<PausingReplay>,
+    /// Rows of in-place replays that the relay still publishes.
+    pub replayed_rows: u64,
     /// Unfinished replays and backfills to a topic.
     pub replays: Vec<TopicReplay>,
     /// Consumers with an unfinished rebuild, in the database of the outbox.
@@ -275,6 +277,7 @@ pub async fn read_status(client: &SqlClient, slot: &str) -> Result<StatusReport,
         failing_topics: failing_topics(client, slot).await?,
         operation,
         paused_by: pausing_replays(client, slot).await?,
+        replayed_rows: replayed_rows(client, slot).await?,
         replays: open_topic_replays(client, slot).await?,
         ..StatusReport::of_slot(slot_report)
     };
@@ -304,6 +307,14 @@ async fn describe(
     };
     let text = describe_unfinished(client, slot, operation).await?;
     Ok(OperationReport { kind, text, finished_by: operation.finishing_command(), is_anchor_gone })
+}
+
+/// Counts the rows of in-place replays that have met no failure yet.
+async fn replayed_rows(client: &SqlClient, slot: &str) -> Result<u64, AdminError> {
+    let sql = sql!("status_report.sql", "replayed_rows");
+    let row = client.query_typed_one(sql, &[(&slot, Type::TEXT)]).await;
+    let row = row.map_err(AdminError::sql("count the rows of replays"))?;
+    Ok(row.get::<_, i64>("rows").unsigned_abs())
 }
 
 /// Returns the topics with the most unpublished rows in dispatch state, at most twenty.

@@ -3,21 +3,19 @@
 use std::time::Duration;
 
 use pgoutput_parser::Lsn;
-use walrelay_outbox_admin::{InitOptions, LostSlotPolicy, SlotCreation, init};
+use walrelay_outbox_admin::{EarlierRows, InitOptions, LostSlotPolicy, SlotCreation, init};
 use walrelay_outbox_replay::{SettledBound, SlotRecovery, begin_recovery, move_recovery_to_server};
 use walrelay_outbox_store::{
-    DispatchStore, Horizon, Outbox, RetrySelection, SessionStore, Shard, Store, is_same_origin,
-    read_horizon, read_relay_row, take_relay_row,
+    DispatchStore, Horizon, Outbox, RetrySelection, SessionStore, Shard, Store, delete_relay_row,
+    is_same_origin, read_horizon, read_relay_row, take_relay_row,
 };
 use walrelay_pg_client::{ConnectConfig, PgEnv, QualifiedName, connect_sql};
-use walrelay_pg_replication::{Failover, read_server_identity};
+use walrelay_pg_replication::{Failover, drop_slot, read_server_identity};
 use walrelay_testkit::postgres::{TestClient, TestDatabase};
 
-/// Creates a database with the objects of `init`. The slot has the database's name.
-async fn initialised() -> (TestDatabase, TestClient) {
-    let database = TestDatabase::create().await;
-    let session = database.connect().await;
-    let options = InitOptions {
+/// Returns the options of `init`. The slot has the database's name.
+fn options(database: &TestDatabase) -> InitOptions {
+    InitOptions {
         outbox: Outbox {
             slot: database.name().to_owned(),
             publication: "walrelay".to_owned(),
@@ -27,11 +25,72 @@ async fn initialised() -> (TestDatabase, TestClient) {
         shard_key: None,
         failover: Failover::No,
         on_lost: LostSlotPolicy::Refuse,
+        earlier_rows: EarlierRows::Refuse,
         making: SlotCreation::Slot,
         partition_by: None,
-    };
-    init(&session, &options).await.expect("init succeeds");
+    }
+}
+
+/// Creates a database with the objects of `init`, without its record of the slot.
+async fn initialised() -> (TestDatabase, TestClient) {
+    let database = TestDatabase::create().await;
+    let session = database.connect().await;
+    init(&session, &options(&database)).await.expect("init succeeds");
+    // As after a slot that somebody else created: the session records it.
+    delete_relay_row(&session, database.name()).await.expect("the record is deleted");
     (database, session)
+}
+
+#[tokio::test]
+async fn init_records_the_slot_as_the_first_session_of_a_relay_would() {
+    let database = TestDatabase::create().await;
+    let session = database.connect().await;
+    let options = options(&database);
+    let slot = options.outbox.slot.as_str();
+    init(&session, &options).await.unwrap();
+    let recorded = read_relay_row(&session, slot).await.unwrap().expect("init records the slot");
+    assert!(is_same_origin(&session, slot, &options.outbox.tables).await.unwrap());
+    // A kill between the slot and its record leaves the record to the next `init`, or to a relay.
+    delete_relay_row(&session, slot).await.unwrap();
+    init(&session, &options).await.unwrap();
+    let again = read_relay_row(&session, slot).await.unwrap().expect("a second run records it");
+    delete_relay_row(&session, slot).await.unwrap();
+    take_relay_row(&session, slot, &recorded.system_identifier, recorded.timeline).await.unwrap();
+    let by_relay = read_relay_row(&session, slot).await.unwrap().expect("a session records it");
+    for row in [recorded, again] {
+        assert_eq!(
+            (
+                &row.system_identifier,
+                row.timeline,
+                row.generation,
+                row.settled_lsn,
+                row.settled_xid
+            ),
+            (
+                &by_relay.system_identifier,
+                by_relay.timeline,
+                by_relay.generation,
+                by_relay.settled_lsn,
+                by_relay.settled_xid
+            )
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_accepted_loss_replaces_the_record_in_one_step() {
+    let database = TestDatabase::create().await;
+    let session = database.connect().await;
+    let options = options(&database);
+    let slot = options.outbox.slot.as_str();
+    init(&session, &options).await.unwrap();
+    let old = read_relay_row(&session, slot).await.unwrap().expect("a record");
+    drop_slot(&session, slot).await.unwrap();
+    let accepting = InitOptions { on_lost: LostSlotPolicy::Accept, ..options.clone() };
+    init(&session, &accepting).await.unwrap();
+    let new = read_relay_row(&session, slot).await.unwrap().expect("the new slot is recorded");
+    assert!(new.settled_lsn > old.settled_lsn, "{new:?}");
+    assert_eq!(new.generation, old.generation + 1, "an old session writes no more");
 }
 
 #[tokio::test]

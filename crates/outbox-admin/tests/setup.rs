@@ -3,8 +3,8 @@
 use walrelay_core::OnDead;
 use walrelay_errors::Code;
 use walrelay_outbox_admin::{
-    CheckResult, ColumnRole, ExpectedColumn, Finding, InitOptions, InitPlan, LostSlotPolicy,
-    PreflightRequest, SlotCreation, init, preflight,
+    CheckResult, ColumnRole, EarlierRows, ExpectedColumn, Finding, InitOptions, InitPlan,
+    LostSlotPolicy, PreflightRequest, SlotCreation, init, preflight,
 };
 use walrelay_outbox_replay::AdminError;
 use walrelay_outbox_store::{KeyPiece, Outbox, Shard, ShardKey, delete_relay_row, migrate};
@@ -34,6 +34,7 @@ fn options(database: &TestDatabase) -> InitOptions {
         shard_key: None,
         failover: Failover::No,
         on_lost: LostSlotPolicy::Refuse,
+        earlier_rows: EarlierRows::Refuse,
         making: SlotCreation::Slot,
         partition_by: None,
     }

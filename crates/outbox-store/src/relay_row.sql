@@ -73,3 +73,9 @@ SELECT origin = jsonb_build_object(
 -- name: advance
 UPDATE public.app_outbox_relay SET settled_lsn = greatest(settled_lsn, $2), updated_at = now()
  WHERE slot = $1
+
+-- name: note_given_up
+UPDATE public.app_outbox_relay SET given_up = $2::text::jsonb WHERE slot = $1
+
+-- name: given_up
+SELECT given_up::text AS given_up FROM public.app_outbox_relay WHERE slot = $1 AND given_up IS NOT NULL

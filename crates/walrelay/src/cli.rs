@@ -378,6 +378,10 @@ pub struct InitArgs {
     /// Rows that are in the table before there is a slot are published too, by `walrelay run`, first of all.
     #[arg(long, conflicts_with = "accept_loss")]
     pub backfill: bool,
+    /// Rows that are in the table before there is a slot are never published. Without this or --backfill, such rows are
+    /// refused.
+    #[arg(long, conflicts_with = "backfill")]
+    pub skip_existing_rows: bool,
     /// With --backfill: publish only rows in which this column is null, as in `published_at`. Stop the old publisher
     /// first.
     #[arg(long, value_name = "COLUMN", requires = "backfill")]

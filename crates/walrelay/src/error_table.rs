@@ -189,6 +189,7 @@ fn of_protocols() -> Vec<ProtocolError> {
             template: text(),
             error: Template::parse("{").expect_err("no template"),
         },
+        ProtocolError::EarlierRows { slot: text(), rows: Vec::new() },
         ProtocolError::UnpublishedColumnMissing { table: text(), column: text() },
     ]
 }
@@ -239,6 +240,8 @@ fn of_the_shell() -> Vec<Error> {
         Error::Interrupted,
         Error::refused(Code::ConsumerBatchRunning, text()),
         Error::refused(Code::ConsentMissing, text()),
+        Error::refused(Code::IdempotencyKeyTaken, text()),
+        Error::refused(Code::EventRefused, text()),
         Error::refused(Code::ErrorCodeUnknown, text()),
     ]
 }

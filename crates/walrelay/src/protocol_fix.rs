@@ -45,9 +45,13 @@ pub(crate) fn fix_of(error: &ProtocolError) -> Option<String> {
         | E::TargetOutOfRange { .. }
         | E::AnchorExists { .. }
         | E::AnchorAhead { .. }
+        | E::SlotAhead { .. }
         | E::TargetPastSlot { .. }
         | E::SlotExists { .. }
         | E::TopicTemplate { .. } => fixed_text(error)?.to_owned(),
+        E::EarlierRows { .. } => "to publish them, run `walrelay init --backfill`; if they need no publishing, run \
+             `walrelay init --skip-existing-rows`"
+            .to_owned(),
         E::Admin(_)
         | E::Relay(_)
         | E::Postgres(_)
@@ -101,7 +105,9 @@ fn fixed_text(error: &ProtocolError) -> Option<&'static str> {
             "name a place in between, or an anchor that reaches farther back"
         }
         E::AnchorExists { .. } => "choose another name, or move it with `walrelay anchor advance`",
-        E::AnchorAhead { .. } => "slots never go back: name a later place",
+        E::AnchorAhead { .. } | E::SlotAhead { .. } => {
+            "slots never go back: name a later position; to publish rows again, run `walrelay replay start`"
+        }
         E::TargetPastSlot { .. } => {
             "an anchor stays behind its slot: name an earlier place, or none"
         }

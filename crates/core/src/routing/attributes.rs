@@ -11,6 +11,7 @@ use walrelay_protobuf::{field_len, put_field, put_header};
 use crate::fault::{Fault, RouteError};
 use crate::limits::{ATTRIBUTE_KEY_BYTES_MAX, ATTRIBUTE_VALUE_BYTES_MAX, ATTRIBUTES_MAX};
 use crate::routing::columns::{Field, PayloadType};
+use crate::routing::headers::{members, text_of, unreadable};
 use crate::routing::row_view::RowView;
 use crate::routing::timestamp::rfc3339;
 use crate::routing::wire;
@@ -194,17 +195,9 @@ impl Entries {
     /// is dropped even if the relay does not write it. Otherwise a consumer would mistake the
     /// producer's value for the relay's.
     fn add_headers(&mut self, json: &str) -> Option<Fault> {
-        let members = match serde_json::from_str(json) {
-            Ok(serde_json::Value::Object(members)) => members,
-            Ok(serde_json::Value::Null) => return None,
-            Ok(_) => {
-                return Some(Fault::Headers("the headers column is not a JSON object".to_owned()));
-            }
-            // The parser names the location and no value, as in `number out of range at line 1
-            // column 9`.
-            Err(error) => {
-                return Some(Fault::Headers(format!("the headers column cannot be read: {error}")));
-            }
+        let members = match members(json) {
+            Ok(members) => members,
+            Err(error) => return Some(Fault::Headers(error)),
         };
         for (key, value) in members {
             if name::is_ours(&key) {
@@ -220,10 +213,10 @@ impl Entries {
                     name::RESERVED_PREFIX
                 )));
             }
-            match value.as_str() {
-                Some(text) => self.add_header(&key, text),
-                None if value.is_null() => {}
-                None => self.add_header(&key, &value.to_string()),
+            match text_of(value) {
+                Ok(Some(text)) => self.add_header(&key, &text),
+                Ok(None) => {}
+                Err(error) => return Some(Fault::Headers(unreadable(&error))),
             }
         }
         None

@@ -3,6 +3,7 @@
 //! A protocol reports steps to an [`Operator`], asks it before it changes anything, and ends early
 //! when the operator asks to stop. It never prints, and names no command.
 
+mod advance;
 mod anchor;
 mod carry_over;
 mod drain;
@@ -18,14 +19,16 @@ mod skipped_rows;
 mod skipping;
 mod slot;
 mod table_columns;
+mod table_rows;
 mod upgrade;
 
+pub use advance::{Advance, AdvancedSlot, advance};
 pub use anchor::{
     AdvancedAnchor, AnchorList, CreatedAnchor, create_anchor, drop_anchor, list_anchors,
     move_anchor,
 };
 pub use carry_over::{CarriedOver, carry_over};
-pub use operator::{AdminSession, Change, DroppedShard, Operator, PrunableTable, Step, TableRows};
+pub use operator::{AdminSession, Change, DroppedShard, Operator, PrunableTable, Step};
 pub use preconditions::{
     Place, every_shard, position_of_time, refuse_other_shards, refuse_unfinished,
     refuse_unrecorded, refuse_without_outbox,
@@ -37,8 +40,9 @@ pub use reset::{ResetOrder, ResetResult, SkipConsent, reset};
 pub use reshard::{Reshard, ReshardEnd, Resharded, Switch};
 pub use set_up::{ExistingRows, set_up};
 pub use skipped_rows::SkippedRows;
-pub use slot::{Advance, AdvancedSlot, DroppedSlot, Recovered, advance, drop_checked, recover};
+pub use slot::{DroppedSlot, Recovered, drop_checked, recover};
 pub use table_columns::column_of;
+pub use table_rows::TableRows;
 pub use upgrade::{
     DroppedForUpgrade, UpgradePrepared, cancel_upgrade, finish_upgrade, prepare_upgrade,
 };

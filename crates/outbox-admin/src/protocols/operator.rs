@@ -7,6 +7,7 @@ use walrelay_relay::shutdown::Shutdown;
 
 use super::protocol_error::ProtocolError;
 use super::skipped_rows::SkippedRows;
+use super::table_rows::TableRows;
 use walrelay_outbox_replay::operation_resumer::OperationResumer;
 use walrelay_outbox_replay::operator::{Consent, StepSink};
 use walrelay_outbox_replay::{LostSlot, SlotOperation};
@@ -28,6 +29,8 @@ pub enum Step {
     ReshardCancelled,
     /// These rows are skipped if the operator agrees.
     RowsSkipped(SkippedRows),
+    /// The first slot does not stream these rows, and the operator agreed to that.
+    EarlierRowsLeft { slot: String, rows: Vec<TableRows> },
     /// The slot was lost, and its loss is accepted.
     LossAccepted { slot: String, lost: LostSlot, rows: Vec<TableRows> },
     /// The existing slot is now a failover slot.
@@ -92,15 +95,6 @@ pub enum Change {
     DropAnchor { anchor: String, bytes: u64 },
     /// Deletes old rows.
     Prune { tables: Vec<PrunableTable> },
-}
-
-/// A number of rows of a table.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TableRows {
-    /// The table.
-    pub table: String,
-    /// The number of rows.
-    pub rows: u64,
 }
 
 /// The rows of a table that may be deleted.

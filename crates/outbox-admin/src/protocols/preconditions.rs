@@ -4,6 +4,7 @@
 use std::time::SystemTime;
 
 use pgoutput_parser::Lsn;
+use tokio_postgres::types::Type;
 use walrelay_core::ColumnNames;
 use walrelay_outbox_store::{
     Outbox, first_position_after, position_at, read_recorded_system_identifier, read_relay_row,
@@ -12,9 +13,10 @@ use walrelay_outbox_store::{
 use walrelay_pg_client::{
     ServerErrorKind, SqlClient, SqlError, TableAccess, refuse_hidden_rows, sql,
 };
+use walrelay_pg_replication::read_slot;
 
-use super::operator::TableRows;
 use super::protocol_error::ProtocolError;
+use super::table_rows::TableRows;
 use crate::resharding::{UnfinishedResharding, read_resharding};
 use crate::sharding::read_sharding;
 use walrelay_outbox_replay::{
@@ -223,6 +225,43 @@ pub(super) async fn reset_given_up(client: &SqlClient, slot: &str, reset: &Reset
             AdminError::SlotLost { slot: slot.to_owned(), problem }.into()
         }
         Ok(None) => ProtocolError::ResetGivenUp { what },
+    }
+}
+
+/// Counts the rows that a first slot would not stream. Returns no table if the slot exists or is on
+/// record, or if the role may not read the rows.
+pub(super) async fn count_earlier_rows(
+    client: &SqlClient,
+    outbox: &Outbox,
+) -> Result<Vec<TableRows>, ProtocolError> {
+    let mut counted = Vec::new();
+    if read_slot(client, &outbox.slot).await?.is_some() || is_recorded(client, &outbox.slot).await?
+    {
+        return Ok(counted);
+    }
+    for table in &outbox.tables {
+        let name = table.to_string();
+        let sql = sql!("preconditions.sql", "may_read");
+        let readable = client.query_typed_one(sql, &[(&name, Type::TEXT)]).await;
+        if !readable.map_err(SqlError::sql("look for the outbox"))?.get::<_, bool>("may_read") {
+            continue;
+        }
+        // spliced: the name of the table.
+        let counting = format!("SELECT count(*) AS rows FROM {table}");
+        let row = client.query_typed_one(&counting, &[]).await;
+        let row = row.map_err(SqlError::sql("count the rows of the outbox"))?;
+        let rows = u64::try_from(row.get::<_, i64>("rows")).unwrap_or_default();
+        if rows > 0 {
+            counted.push(TableRows { table: name, rows });
+        }
+    }
+    Ok(counted)
+}
+
+async fn is_recorded(client: &SqlClient, slot: &str) -> Result<bool, ProtocolError> {
+    match read_relay_row(client, slot).await {
+        Err(error) if error.server_kind() == Some(ServerErrorKind::TableMissing) => Ok(false),
+        read => Ok(read?.is_some()),
     }
 }
 

@@ -14,6 +14,7 @@ use walrelay_relay::error::RelayError;
 use walrelay_relay::observe::report::rfc3339;
 
 use super::skipped_rows::SkippedRows;
+use super::table_rows::TableRows;
 use crate::resharding::ReshardingRefusal;
 use walrelay_outbox_replay::AdminError;
 
@@ -111,6 +112,9 @@ pub enum ProtocolError {
     /// The operator has not agreed to the number of skipped rows.
     #[error("{}", skipped.disagreement(*agreed))]
     SkippedRowsDiffer { skipped: Box<SkippedRows>, agreed: u64 },
+    /// The slot is already past the position.
+    #[error("slot {slot:?} is at {here}, which is past {to}")]
+    SlotAhead { slot: String, here: Lsn, to: Lsn },
     /// The target is after the settled position.
     #[error("{target} lies past {settled}, up to where the slot is settled:\n{}", skipped.counted().trim_end())]
     TargetPastSettled { target: Lsn, settled: Lsn, skipped: Box<SkippedRows> },
@@ -130,6 +134,12 @@ pub enum ProtocolError {
     #[error("{to} lies past {live}, where slot {slot:?} stands")]
     TargetPastSlot { to: Lsn, live: Lsn, slot: String },
 
+    /// The outbox has rows that its first slot would not stream, and the operator has not chosen.
+    #[error(
+        "slot {slot:?} would not stream the rows that are there before it: {}",
+        row_counts(rows)
+    )]
+    EarlierRows { slot: String, rows: Vec<TableRows> },
     /// The rows before the slot can be published only together with its creation.
     #[error(
         "slot {slot:?} exists already, and rows before it can only be included when it is made"
@@ -150,6 +160,11 @@ pub enum ProtocolError {
     /// The role may not delete rows.
     #[error("delete old rows of {table}")]
     PruneDenied { table: String, source: Box<PgError> },
+}
+
+fn row_counts(rows: &[TableRows]) -> String {
+    let counted = rows.iter().map(|TableRows { table, rows }| format!("{rows} row(s) of {table}"));
+    counted.collect::<Vec<_>>().join(", ")
 }
 
 /// Explains why no position is known for a time, and names the earliest time with a known position.
@@ -180,6 +195,7 @@ impl Coded for ProtocolError {
             Self::TopicMissing { .. } => Code::TopicNotFound,
             Self::PruneDenied { .. } => Code::PrunePermissionMissing,
             Self::Archive { .. } => Code::ArchiveFailed,
+            Self::EarlierRows { .. } => Code::ExistingRowsUndecided,
             Self::UnpublishedColumnMissing { .. } => Code::UnpublishedColumnMissing,
             Self::KeysPaused { .. }
             | Self::ReplayUnfinished { .. }
@@ -199,6 +215,7 @@ impl Coded for ProtocolError {
             | Self::NothingToAdopt { .. } => Code::UpgradeNotCarriedOver,
             Self::DropLosesRows { .. }
             | Self::SkippedRowsDiffer { .. }
+            | Self::SlotAhead { .. }
             | Self::TargetPastSettled { .. } => Code::RowsWouldBeSkipped,
             Self::UnsendableRowBefore { .. } => Code::UnsendableRowInRange,
             Self::TargetOutOfRange { .. }

@@ -22,10 +22,11 @@ use archive::{ArchivedRows, Archiver, PruneSession};
 use condition::{Condition, condition, refusal};
 use partitions::{DroppedPartitions, drop_partitions, droppable_partitions};
 
-use super::operator::{AdminSession, Change, Operator, PrunableTable, Step, TableRows};
+use super::operator::{AdminSession, Change, Operator, PrunableTable, Step};
 use super::preconditions::{every_shard, refuse_unrecorded};
 use super::protocol_error::ProtocolError;
 use super::table_columns::column_of;
+use super::table_rows::TableRows;
 use walrelay_outbox_replay::{AdminError, read_operation};
 
 /// Rows deleted in one transaction, few enough to hold locks only briefly.

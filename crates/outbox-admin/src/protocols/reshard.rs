@@ -33,7 +33,7 @@ use super::drain::{connect_publisher, drain, pause, wait_until_free};
 use super::operator::{AdminSession, Change, DroppedShard, Operator, Step};
 use super::preconditions::{refuse_hidden_state, refuse_open_replay};
 use super::protocol_error::ProtocolError;
-use crate::init::{InitOptions, InitPlan, LostSlotPolicy, SlotCreation};
+use crate::init::{EarlierRows, InitOptions, InitPlan, LostSlotPolicy, SlotCreation};
 use crate::lifecycle::preflight_check::{gate, shard_key};
 use crate::resharding::{
     ReshardingStep, begin_resharding, block_shards, choose_switch, read_resharding, release_shards,
@@ -322,6 +322,7 @@ fn plan<O: Operator>(
         failover,
         // The slots are recorded before they exist, so their absence is no loss.
         on_lost: LostSlotPolicy::Accept,
+        earlier_rows: EarlierRows::Leave,
         making: SlotCreation::Slot,
         partition_by: None,
     };

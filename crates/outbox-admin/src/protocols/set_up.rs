@@ -9,10 +9,13 @@ use walrelay_pg_client::{SqlClient, read_columns};
 use walrelay_pg_replication::{Failover, read_slot};
 use walrelay_relay::observe::health::Health;
 
-use super::operator::{AdminSession, Operator, Step, TableRows};
-use super::preconditions::{count_unpublished_rows, unfinished_error, unfinished_operation};
+use super::operator::{AdminSession, Operator, Step};
+use super::preconditions::{
+    count_earlier_rows, count_unpublished_rows, unfinished_error, unfinished_operation,
+};
 use super::protocol_error::ProtocolError;
-use crate::init::{InitOptions, InitReport, LostSlotPolicy, SlotCreation, init};
+use super::table_rows::TableRows;
+use crate::init::{EarlierRows, InitOptions, InitReport, LostSlotPolicy, SlotCreation, init};
 use walrelay_outbox_replay::operation_resumer::outcome::{Outcome, mark_failover};
 use walrelay_outbox_replay::{
     AdminError, LostSlot, SettledBound, SlotOperation, SlotRecovery, UpgradePreparation,
@@ -24,7 +27,7 @@ use walrelay_outbox_replay::{
 /// The treatment of rows that are in the table before the slot exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExistingRows {
-    /// The relay does not publish them.
+    /// The relay does not publish them. Without consent to that, the set-up refuses.
     Left,
     /// The relay publishes them before every row that the slot streams.
     Published,
@@ -47,6 +50,9 @@ pub async fn set_up<O: Operator>(
     existing_rows: &ExistingRows,
     columns: &ColumnNames,
 ) -> Result<InitReport, ProtocolError> {
+    if *existing_rows == ExistingRows::Left {
+        decide_on_earlier_rows(session, shards).await?;
+    }
     let mut all = InitReport::default();
     for options in shards {
         let report = SlotSetUp { session, options }.run(existing_rows, columns).await?;
@@ -68,6 +74,28 @@ pub async fn set_up<O: Operator>(
         session.report(&Step::EncodingUnchecked { database })?;
     }
     Ok(all)
+}
+
+/// Refuses if the first slot would leave rows unpublished, or reports them if the operator agreed.
+async fn decide_on_earlier_rows<O: Operator>(
+    session: &AdminSession<'_, O>,
+    shards: &[InitOptions],
+) -> Result<(), ProtocolError> {
+    for options in shards {
+        let rows = count_earlier_rows(session.client, &options.outbox).await?;
+        if rows.is_empty() {
+            continue;
+        }
+        let slot = options.outbox.slot.clone();
+        // A loss is accepted only with the rows that come with it.
+        let is_agreed =
+            options.earlier_rows == EarlierRows::Leave || options.on_lost == LostSlotPolicy::Accept;
+        return match is_agreed {
+            true => session.report(&Step::EarlierRowsLeft { slot, rows }),
+            false => Err(ProtocolError::EarlierRows { slot, rows }),
+        };
+    }
+    Ok(())
 }
 
 /// The set-up of one slot.
@@ -99,7 +127,12 @@ impl<O: Operator> SlotSetUp<'_, O> {
         }
         self.convert().await?;
         match existing_rows {
-            ExistingRows::Left => Ok(init(session.client, options).await?),
+            // The rows are counted and decided on before the first slot is created.
+            ExistingRows::Left => {
+                let options =
+                    InitOptions { earlier_rows: EarlierRows::Leave, ..(*options).clone() };
+                Ok(init(session.client, &options).await?)
+            }
             ExistingRows::Published => self.backfill(None, columns).await,
             ExistingRows::Unpublished { column } => self.backfill(Some(column), columns).await,
         }

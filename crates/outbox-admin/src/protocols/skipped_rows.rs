@@ -9,7 +9,7 @@ use walrelay_outbox_replay::{TransactionRow, TransactionRows};
 const ROWS_PRINTED_MAX: usize = 100;
 
 /// The skipped inserts, as far as they are known.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct SkippedRows {
     /// The position behind the skipped rows.
     pub target: Lsn,
@@ -84,6 +84,11 @@ impl SkippedRows {
         sendable.filter_map(|row| row.event_id.as_deref()).collect()
     }
 
+    /// Returns the rows that are named.
+    pub(super) fn printed(&self) -> &[RowGivenUp] {
+        &self.rows[..self.rows.len().min(ROWS_PRINTED_MAX)]
+    }
+
     /// Describes the number of changes, and names the rows.
     #[must_use]
     pub fn counted(&self) -> String {
@@ -96,12 +101,12 @@ impl SkippedRows {
 
     fn named(&self) -> String {
         let mut text = String::new();
-        for RowGivenUp { event_id, at, is_sendable } in self.rows.iter().take(ROWS_PRINTED_MAX) {
+        for RowGivenUp { event_id, at, is_sendable } in self.printed() {
             let id = event_id.as_deref().unwrap_or("(id not readable)");
             let why = if *is_sendable { "" } else { "  the server cannot send it" };
             text.push_str(&format!("  {at}  {id}{why}\n"));
         }
-        let printed = self.rows.len().min(ROWS_PRINTED_MAX);
+        let printed = self.printed().len();
         let more = self.inserts.saturating_sub(u64::try_from(printed).unwrap_or(u64::MAX));
         if more > 0 {
             text.push_str(&format!("  and {more} more\n"));

@@ -1,26 +1,23 @@
-//! Drops, advances and recovers the slot. Only explicit commands create or drop slots (I9).
+//! Drops and recovers the slot. Only explicit commands create or drop slots (I9).
 
 use std::time::SystemTime;
 
-use pgoutput_parser::Lsn;
-use tokio_postgres::error::SqlState;
 use walrelay_core::ColumnNames;
 use walrelay_errors::{Code, Coded};
-use walrelay_outbox_store::{Outbox, advance_relay_row, delete_relay_row, read_relay_row};
+use walrelay_outbox_store::{Outbox, delete_relay_row, read_relay_row};
 use walrelay_pg_client::{ServerErrorKind, SqlClient};
-use walrelay_pg_replication::{SlotError, SlotState, advance_slot, drop_slot, read_slot};
+use walrelay_pg_replication::{SlotError, SlotState, drop_slot, read_slot};
 use walrelay_relay::observe::health::Health;
 
-use super::operator::{AdminSession, Change, Operator, TableRows};
+use super::operator::{AdminSession, Change, Operator};
 use super::preconditions::{
     count_unpublished_rows, refuse_other_shards, refuse_resharding, refuse_unfinished,
     refuse_while_paused, reset_given_up,
 };
 use super::protocol_error::ProtocolError;
-use super::skipped_rows::SkippedRows;
-use super::skipping::{FIRST_XID, agreed_rows, count_skipped_rows, settled_position};
+use super::skipping::FIRST_XID;
+use super::table_rows::TableRows;
 use super::upgrade::cancel_begun_upgrade;
-use crate::lookahead::{MoveTarget, Question, look_ahead};
 use walrelay_outbox_replay::operation_resumer::outcome::Outcome;
 use walrelay_outbox_replay::{
     AdminError, SlotOperation, count_unsettled_rows, read_loss, recovery, rows_at_risk,
@@ -71,7 +68,10 @@ pub async fn drop_checked<O: Operator>(
     Ok(Some(DroppedSlot { rows }))
 }
 
-async fn refuse_unready(client: &SqlClient, outbox: &Outbox) -> Result<(), ProtocolError> {
+pub(super) async fn refuse_unready(
+    client: &SqlClient,
+    outbox: &Outbox,
+) -> Result<(), ProtocolError> {
     refuse_other_shards(client, outbox).await?;
     refuse_unfinished(client, &outbox.slot).await?;
     refuse_resharding(client, outbox).await
@@ -113,66 +113,6 @@ async fn unconfirmed_rows(client: &SqlClient, outbox: &Outbox) -> Result<u64, Pr
         }
         Err(error) => Err(error.into()),
     }
-}
-
-/// The transaction that a slot is moved past.
-#[derive(Debug, Clone, Copy)]
-pub struct Advance<'a> {
-    /// A position inside the transaction, or of its commit.
-    pub to: Lsn,
-    /// The number of rows that the operator has agreed to lose.
-    pub discard_rows: u64,
-    /// The names of the outbox columns.
-    pub columns: &'a ColumnNames,
-}
-
-/// A slot that was moved past rows.
-#[derive(Debug)]
-pub struct AdvancedSlot {
-    /// The new position of the slot.
-    pub at: Lsn,
-    /// The rows that are never published.
-    pub skipped: SkippedRows,
-}
-
-/// Moves the slot past exactly the transaction that `to` belongs to, or to `to` if `to` belongs to
-/// no transaction. Returns `None` after a dry run.
-///
-/// # Errors
-///
-/// The operator did not agree to the number of skipped rows, the slot is in use, an operation is
-/// unfinished, or the server refuses.
-pub async fn advance<O: Operator>(
-    session: &AdminSession<'_, O>,
-    outbox: &Outbox,
-    advance: Advance<'_>,
-) -> Result<Option<AdvancedSlot>, ProtocolError> {
-    let client = session.client;
-    let Outbox { slot, publication, .. } = outbox;
-    refuse_unready(client, outbox).await?;
-    let found = look_ahead(Question {
-        connect: session.connect,
-        slot,
-        publication,
-        id: &advance.columns.id,
-        from: settled_position(client, slot).await?,
-        reach: MoveTarget::Transaction(advance.to),
-    });
-    let skipped = count_skipped_rows(client, outbox, advance.columns, found.await?).await?;
-    let skipped = agreed_rows(skipped, advance.discard_rows)?;
-    let (to, rows) = (skipped.target, skipped.inserts);
-    let change = async || Ok(Change::AdvanceSlot { slot: slot.clone(), to, rows });
-    if !session.agree(change).await? {
-        return Ok(None);
-    }
-    // The slot moves without decoding, and so also passes a row that the server cannot send.
-    let at = advance_slot(client, slot, to).await?;
-    // Otherwise the next start would report the skipped rows as a gap.
-    match advance_relay_row(client, slot, at).await {
-        Err(error) if error.sql_state() == Some(&SqlState::UNDEFINED_TABLE) => {}
-        advanced => advanced?,
-    }
-    Ok(Some(AdvancedSlot { at, skipped }))
 }
 
 /// The result of a recovery.

@@ -6,6 +6,7 @@ use walrelay_relay::error::RelayError;
 use walrelay_relay::lifecycle::server::{Connected, Server};
 use walrelay_relay::settings::Settings;
 
+use super::in_place::HistoryWriter;
 use super::replay_database::ReplayDatabase;
 use super::replay_progress::Tally;
 use super::{Replay, replay_slot_name};
@@ -21,6 +22,8 @@ pub(super) struct AnchorCopy<'a> {
     pub(super) replay: &'a Replay,
     /// The progress.
     pub(super) tally: Tally,
+    /// Records dead rows of a replay in place.
+    pub(super) history: Option<HistoryWriter>,
 }
 
 impl Server for AnchorCopy<'_> {
@@ -53,6 +56,7 @@ impl Server for AnchorCopy<'_> {
                 start: self.replay.start.max(self.tally.settled()),
                 copy: Some(slot),
                 marks: None,
+                history: self.history.clone(),
             },
         })
     }

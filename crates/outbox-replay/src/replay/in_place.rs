@@ -83,6 +83,25 @@ impl HistoryWriter {
     }
 }
 
+impl HistoryWriter {
+    /// Adds a row that can never be published, as dead. Its key is held, so it is in its place
+    /// before the key continues. Returns false if the replay does not hold the key.
+    pub(super) async fn add_dead(
+        &self,
+        message: &Message,
+        failure: &PublishFailure,
+    ) -> Result<bool, PublishFailure> {
+        let (position, event_id) = (message.position(), message.event_id().to_owned());
+        let rows = Rows {
+            topic: Topic::clone(message.topic()),
+            ordering_key: message.ordering_key().to_owned(),
+            messages: vec![(position, event_id, message.body().to_vec())],
+        };
+        self.0.add(&rows).await?;
+        self.0.mark_dead(position, failure).await
+    }
+}
+
 impl Publisher for HistoryWriter {
     fn publish(
         &self,
@@ -107,12 +126,29 @@ impl Publisher for HistoryWriter {
 }
 
 impl Writing {
+    async fn mark_dead(
+        &self,
+        position: Position,
+        failure: &PublishFailure,
+    ) -> Result<bool, PublishFailure> {
+        let mut place = self.client.lock().await;
+        let client = self.session(&mut place).await?;
+        let marked =
+            self.store.mark_history_dead(&client, &self.replay_id, position, failure).await;
+        *place = Some(client);
+        marked.map_err(|error| not_added(&error))
+    }
+
+    async fn session(&self, place: &mut Option<SqlClient>) -> Result<SqlClient, PublishFailure> {
+        match place.take().filter(|client| !client.is_closed()) {
+            Some(client) => Ok(client),
+            None => self.connect().await,
+        }
+    }
+
     async fn add(&self, rows: &Rows) -> Result<(), PublishFailure> {
         let mut place = self.client.lock().await;
-        let client = match place.take().filter(|client| !client.is_closed()) {
-            Some(client) => client,
-            None => self.connect().await?,
-        };
+        let client = self.session(&mut place).await?;
         let of_key: Vec<_> = rows
             .messages
             .iter()

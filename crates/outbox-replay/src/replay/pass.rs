@@ -20,12 +20,13 @@ use walrelay_relay::stream::publisher::Publisher;
 
 use super::Replay;
 use super::anchor_copy::AnchorCopy;
+use super::in_place::HistoryWriter;
 use super::rate_limited::RateLimited;
 use super::record::ReplayJob;
 use super::replay_error::ReplayError;
 use super::replay_progress::Tally;
 use super::replay_step::{ReadProgress, ReplayStep, ReplaySteps, report};
-use super::request::{Destination, Rate, ReplaySource, TableRows, WalRows};
+use super::request::{DeadRows, Destination, Rate, ReplaySource, TableRows, WalRows};
 use super::store::Keeping;
 use super::table_server::{Beginning, TABLE_END, TableServer, whole_stream};
 use crate::admin_error::AdminError;
@@ -65,10 +66,19 @@ pub(super) enum Pass {
         through: Lsn,
         /// The snapshot that sees every row of the history, if the tables are read.
         snapshot: Option<String>,
+        /// Records rows that can never be published.
+        history: HistoryWriter,
     },
 }
 
 impl Pass {
+    fn history(&self) -> Option<HistoryWriter> {
+        match self {
+            Self::Count | Self::Publish => None,
+            Self::WriteHistory { history, .. } => Some(history.clone()),
+        }
+    }
+
     const fn keeping(&self) -> Keeping {
         match self {
             Self::Count => Keeping::Nothing,
@@ -104,8 +114,12 @@ impl ReplayJob {
         let ended = match &self.request.source {
             ReplaySource::Wal(wal) => {
                 let replay = self.wal_replay(client, wal, pass).await?;
-                let server =
-                    AnchorCopy { settings: &settings, replay: &replay, tally: tally.clone() };
+                let server = AnchorCopy {
+                    settings: &settings,
+                    replay: &replay,
+                    tally: tally.clone(),
+                    history: pass.history(),
+                };
                 let sessions = Sessions { env, replay: &replay, rate, tally: &tally };
                 Box::pin(sessions.run(server, publisher)).await?
             }
@@ -121,6 +135,7 @@ impl ReplayJob {
                     gap: self.gap(rows, snapshot),
                     tables: self.tables(client, &settings).await?,
                     tally: tally.clone(),
+                    history: pass.history(),
                     beginning: self.beginning(pass, self.dispatch(&settings)),
                     serving: TableStreamServer::default(),
                 };
@@ -175,7 +190,7 @@ impl ReplayJob {
             start: self.progress.settled,
             // The commit at `to` ends after `to`, but no commit ends after the end of the WAL.
             goal: Lsn::new(to.as_u64() + 1).min(end),
-            dead_rows: self.request.dead_rows,
+            dead_rows: self.dead_rows(),
             keeping: pass.keeping(),
         })
     }
@@ -190,8 +205,17 @@ impl ReplayJob {
                 Pass::Count | Pass::Publish => self.progress.settled,
             },
             goal: TABLE_END,
-            dead_rows: self.request.dead_rows,
+            dead_rows: self.dead_rows(),
             keeping: pass.keeping(),
+        }
+    }
+
+    /// Returns how a pass treats a row that can never be published. In place, such a row becomes
+    /// dead in dispatch state, and `--on-dead` decides there about its key.
+    const fn dead_rows(&self) -> DeadRows {
+        match self.request.destination {
+            Destination::Topic { .. } => self.request.dead_rows,
+            Destination::InPlace => DeadRows::LeaveOut,
         }
     }
 

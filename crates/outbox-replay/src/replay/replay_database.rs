@@ -9,6 +9,7 @@ use walrelay_relay::error::RelayError;
 use walrelay_relay::lifecycle::server::{Database, Positions};
 
 use super::Replay;
+use super::in_place::HistoryWriter;
 use super::replay_progress::Tally;
 use super::store::{Keeping, ProgressTable, ReplayStore};
 use crate::recovery::ResumePoints;
@@ -28,6 +29,8 @@ pub(super) struct ReplayDatabase {
     pub(super) copy: Option<String>,
     /// The aggregates to resume at, if the tables are read.
     pub(super) marks: Option<ResumePoints>,
+    /// Records dead rows of a replay in place.
+    pub(super) history: Option<HistoryWriter>,
 }
 
 impl Database for ReplayDatabase {
@@ -52,9 +55,9 @@ impl Database for ReplayDatabase {
     }
 
     async fn into_store(self, _: SystemIdentity) -> Result<Self::Store, RelayError> {
-        let Self { sql, connect, server, replay, tally, marks, .. } = self;
+        let Self { sql, connect, server, replay, tally, marks, history, .. } = self;
         let Replay { id, dead_rows, keeping, .. } = replay;
-        let record = ProgressTable { connect, client: Some(sql), server, id };
+        let record = ProgressTable { connect, client: Some(sql), server, id, history };
         let progress = (keeping == Keeping::OnRecord).then_some(record);
         Ok(ReplayStore { progress, dead_rows, tally, marks })
     }

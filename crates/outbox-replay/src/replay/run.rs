@@ -158,7 +158,8 @@ impl ReplayJob {
             let server = read_server_identity(client).await?;
             let (connect, store) = (env.settings.connect.clone(), self.dispatch(env.settings));
             let writer = HistoryWriter::new(connect, server, store, (self.id.clone(), source));
-            let pass = Pass::WriteHistory { through: pauses.through, snapshot };
+            let history = writer.clone();
+            let pass = Pass::WriteHistory { through: pauses.through, snapshot, history };
             Box::pin(self.read(client, env, &pass, Some(writer))).await?;
             self.lift(client, env).await?;
         }

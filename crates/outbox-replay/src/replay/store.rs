@@ -3,13 +3,16 @@
 use std::time::Duration;
 
 use pgoutput_parser::{Lsn, Position};
-use walrelay_core::{ClaimAnswer, ClaimKey, Finished, RecordReason, RowToRecord, Topic};
+use walrelay_core::{
+    ClaimAnswer, ClaimKey, Finished, PublishFailure, RecordReason, RowToRecord, Topic,
+};
 use walrelay_outbox_store::{
     Due, Head, ParkedKey, PublicationCheck, RecordedPage, SlotFigures, Store, StoreFailure,
 };
 use walrelay_pg_client::{ConnectConfig, SqlClient, connect_sql};
 use walrelay_pg_replication::{ServerIdentity, read_server_identity};
 
+use super::in_place::HistoryWriter;
 use super::record::{ReplayProgress, advance_replay};
 use super::replay_progress::Tally;
 use super::request::DeadRows;
@@ -31,6 +34,16 @@ pub trait Progress: Send + 'static {
         &mut self,
         progress: ReplayProgress,
     ) -> impl Future<Output = Result<(), StoreFailure>> + Send;
+
+    /// Records a row that can never be published. Returns whether it is on record now. A replay to
+    /// a topic records none.
+    fn note_dead(
+        &mut self,
+        _row: &RowToRecord,
+        _failure: &PublishFailure,
+    ) -> impl Future<Output = Result<bool, StoreFailure>> + Send {
+        std::future::ready(Ok(false))
+    }
 }
 
 /// The store of a replay.
@@ -54,9 +67,21 @@ pub(super) struct ProgressTable {
     pub(super) client: Option<SqlClient>,
     pub(super) server: ServerIdentity,
     pub(super) id: String,
+    /// Records dead rows of a replay in place. `None` while it only counts, and to a topic.
+    pub(super) history: Option<HistoryWriter>,
 }
 
 impl Progress for ProgressTable {
+    async fn note_dead(
+        &mut self,
+        row: &RowToRecord,
+        failure: &PublishFailure,
+    ) -> Result<bool, StoreFailure> {
+        let Some(history) = &self.history else { return Ok(false) };
+        let added = history.add_dead(&row.message, failure).await;
+        added.map_err(|refused| StoreFailure::Unavailable(Box::new(refused)))
+    }
+
     async fn note(&mut self, progress: ReplayProgress) -> Result<(), StoreFailure> {
         let id = self.id.clone();
         let noted = advance_replay(self.client().await?, &id, &progress).await;
@@ -96,6 +121,27 @@ fn not_recorded(row: &RowToRecord) -> StoreFailure {
     })
 }
 
+impl<P: Progress> ReplayStore<P> {
+    /// Continues without a row that can never be published. A replay in place records it as dead.
+    async fn leave_out(
+        &mut self,
+        row: &RowToRecord,
+        failure: &PublishFailure,
+    ) -> Result<(), StoreFailure> {
+        let is_dead = match &mut self.progress {
+            Some(progress) => progress.note_dead(row, failure).await?,
+            None => false,
+        };
+        let (event_id, position) = (row.message.event_id(), row.message.position());
+        match is_dead {
+            true => tracing::warn!(event_id, %position, error = %failure, "row is dead"),
+            false => tracing::warn!(event_id, %position, error = %failure, "row is left out"),
+        }
+        self.tally.add_skipped(1);
+        Ok(())
+    }
+}
+
 impl<P: Progress> Store for ReplayStore<P> {
     async fn parked_keys(
         &mut self,
@@ -112,9 +158,7 @@ impl<P: Progress> Store for ReplayStore<P> {
         for row in rows_to_record {
             match (&row.reason, self.dead_rows) {
                 (RecordReason::Dead { failure }, DeadRows::LeaveOut) => {
-                    let (event_id, position) = (row.message.event_id(), row.message.position());
-                    tracing::warn!(event_id, %position, error = %failure, "row is left out");
-                    self.tally.add_skipped(1);
+                    self.leave_out(row, failure).await?;
                 }
                 (_, DeadRows::Stop | DeadRows::LeaveOut) => return Err(not_recorded(row)),
             }

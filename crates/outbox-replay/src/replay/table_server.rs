@@ -15,6 +15,7 @@ use walrelay_relay::lifecycle::server::{Connected, Server};
 use walrelay_relay::settings::Settings;
 
 use super::Replay;
+use super::in_place::HistoryWriter;
 use super::record::{ReplayProgress, advance_replay};
 use super::replay_database::ReplayDatabase;
 use super::replay_progress::Tally;
@@ -44,6 +45,8 @@ pub(super) struct TableServer<'a> {
     pub(super) tables: Vec<SourceTable>,
     /// The progress.
     pub(super) tally: Tally,
+    /// Records dead rows of a replay in place.
+    pub(super) history: Option<HistoryWriter>,
     /// Where each connection starts.
     pub(super) beginning: Beginning,
     /// Serves the other side of the socket.
@@ -96,6 +99,7 @@ impl Server for TableServer<'_> {
                 start,
                 copy: None,
                 marks,
+                history: self.history.clone(),
             },
         })
     }

@@ -15,10 +15,11 @@ use pgoutput_parser::{Lsn, Position};
 use tokio_postgres::types::{PgLsn, ToSql, Type};
 use tokio_postgres::{Client, Transaction};
 
-use super::history::{NAME_BYTES_MAX, storable};
+use super::history::{AllowedCharacters, ERROR_BYTES_MAX, NAME_BYTES_MAX, storable};
 use super::recorded::taken_suffix;
 use super::{DispatchStore, Key, signed};
 use crate::store_error::StoreError;
+use walrelay_core::PublishFailure;
 use walrelay_pg_client::sql;
 
 /// A key that has a hold.
@@ -278,6 +279,39 @@ impl DispatchStore {
             )
             .await
             .map_err(StoreError::sql("add rows of a replay"))
+    }
+
+    /// Marks a history row as dead, because it can never be published. The key must be held, so that
+    /// no relay publishes the row before. Returns whether the row is there.
+    ///
+    /// # Errors
+    ///
+    /// The server refused the statement, or the connection ended.
+    pub async fn mark_history_dead(
+        &self,
+        client: &Client,
+        replay_id: &str,
+        position: Position,
+        failure: &PublishFailure,
+    ) -> Result<bool, StoreError> {
+        let commit_lsn = PgLsn::from(position.commit_lsn.as_u64());
+        let tx_index = signed(position.tx_index, "index within the transaction")?;
+        let error = AllowedCharacters::Ascii.line(&failure.message, ERROR_BYTES_MAX);
+        let marked = client
+            .execute_typed(
+                sql!("key_pause.sql", "mark_dead"),
+                &[
+                    (&self.slot, Type::TEXT),
+                    (&replay_id, Type::TEXT),
+                    (&commit_lsn, Type::PG_LSN),
+                    (&tx_index, Type::INT4),
+                    (&failure.code, Type::TEXT),
+                    (&error, Type::TEXT),
+                ],
+            )
+            .await
+            .map_err(StoreError::sql("record a dead row of a replay"))?;
+        Ok(marked > 0)
     }
 
     /// Lifts all holds of a replay and notifies the relay. The keys continue, with the history

@@ -166,3 +166,10 @@ SELECT count(*) FILTER (WHERE status = 'retrying') AS retrying,
        count(*) FILTER (WHERE status IN ('published', 'discarded')) AS finished
   FROM public.app_outbox_dispatch d
  WHERE slot = $1 AND replay_id = $2 AND replay_id <> ''
+
+-- name: mark_dead
+UPDATE public.app_outbox_dispatch
+   SET status = 'dead', attempts = 1, error_code = $5, updated_at = now(),
+       last_error = format('attempt 1 at %s: %s: %s',
+         to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), $5::text, $6::text)
+ WHERE slot = $1 AND replay_id = $2 AND commit_lsn = $3 AND tx_index = $4 AND status = 'retrying'

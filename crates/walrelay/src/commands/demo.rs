@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use walrelay_emulator::{Emulator, Options, SubscriptionOptions};
 use walrelay_errors::Exit;
-use walrelay_outbox_admin::{InitOptions, LostSlotPolicy, SlotCreation};
+use walrelay_outbox_admin::{EarlierRows, InitOptions, LostSlotPolicy, SlotCreation};
 use walrelay_outbox_store::{Outbox, Shard};
 use walrelay_pg_client::{ConnectConfig, PgEnv, QualifiedName, connect_sql};
 use walrelay_pg_replication::Failover;
@@ -127,6 +127,7 @@ async fn prepare(url: &str) -> Result<(), Error> {
         shard_key: None,
         failover: Failover::No,
         on_lost: LostSlotPolicy::Refuse,
+        earlier_rows: EarlierRows::Refuse,
         making: SlotCreation::Slot,
         partition_by: None,
     };

@@ -30,7 +30,7 @@ pub async fn execute(config: InitConfig, shutdown: &Shutdown) -> Result<(), Erro
     };
     // Nothing is destroyed that the command line does not name.
     let options = ChangeOptions { mode: ChangeMode::Agreed, format: config.format };
-    let terminal = Terminal { options, shutdown };
+    let terminal = Terminal { options, shutdown, selection: &[] };
     let existing = &config.already_there;
     let columns = &config.router.columns;
     let done = run_protocol(connect, terminal, StopMode::Cancel, async |session| {
@@ -83,6 +83,7 @@ fn options(config: &InitConfig) -> Vec<InitOptions> {
         shard_key: shard_key.clone(),
         failover: failover(config.slot_kind),
         on_lost: config.on_lost,
+        earlier_rows: config.earlier_rows,
         making: SlotCreation::Slot,
         partition_by: config.partition_by,
     };

@@ -26,7 +26,8 @@ pub(super) async fn execute(
     shutdown: &Shutdown,
 ) -> Result<(), Error> {
     let options = ChangeOptions { mode: order.mode, format: OutputFormat::Text };
-    let (operator, replay_steps) = (Terminal { options, shutdown }, StepPrinter::new("publishing"));
+    let (operator, replay_steps) =
+        (Terminal { options, shutdown, selection: &[] }, StepPrinter::new("publishing"));
     let session = RebuildSession {
         connect,
         operator: &operator,

@@ -10,7 +10,7 @@ use walrelay_relay::shutdown::Shutdown;
 
 use super::shared::json_rows::TableRowsJson;
 use super::shared::operator::{StopMode, Terminal, run_protocol};
-use super::shared::operator_text::{START_RELAY, rows_text, skipped_text};
+use super::shared::operator_text::{START_RELAY, rows_text};
 use crate::config::{
     AdvanceOrder, DatabaseConfig, RecoverOrder, ResetOrder, SlotAction, SlotConfig,
 };
@@ -22,8 +22,8 @@ use crate::error::Error;
 ///
 /// Postgres cannot be reached or refuses, the slot does not exist, or the slot is in use.
 pub async fn execute(config: SlotConfig, shutdown: &Shutdown) -> Result<(), Error> {
-    let SlotConfig { database, action, options } = config;
-    let terminal = Terminal { options, shutdown };
+    let SlotConfig { database, action, options, selection } = config;
+    let terminal = Terminal { options, shutdown, selection: &selection };
     match action {
         SlotAction::Drop { discard_rows } => drop_slot(&database, discard_rows, terminal).await,
         SlotAction::Advance(order) => advance_slot(&database, &order, terminal).await,
@@ -68,6 +68,7 @@ async fn drop_slot(
 #[derive(Debug, Serialize)]
 struct SlotAdvanceJson<'a> {
     slot: &'a str,
+    result: &'static str,
     lsn: String,
     skipped_rows: u64,
     skipped_transactions: u64,
@@ -75,9 +76,11 @@ struct SlotAdvanceJson<'a> {
 }
 
 impl<'a> SlotAdvanceJson<'a> {
-    fn new(slot: &'a str, AdvancedSlot { at, skipped }: &'a AdvancedSlot) -> Self {
+    fn new(slot: &'a str, advanced: &'a AdvancedSlot) -> Self {
+        let AdvancedSlot { at, skipped, is_earlier } = advanced;
         Self {
             slot,
+            result: if *is_earlier { "advanced_before" } else { "advanced" },
             lsn: at.to_string(),
             skipped_rows: skipped.inserts,
             skipped_transactions: skipped.transactions,
@@ -98,8 +101,9 @@ async fn advance_slot(
         advance(session, outbox, past).await
     });
     let advanced = advanced.await?;
-    let text = |it: &AdvancedSlot| {
-        format!("{}slot {slot} is now at {}\n", skipped_text(&it.skipped), it.at)
+    let text = |it: &AdvancedSlot| match it.is_earlier {
+        true => format!("slot {slot} was moved past these rows before, and is at {}\n", it.at),
+        false => format!("slot {slot} is now at {}\n", it.at),
     };
     let json = advanced.as_ref().map(|advanced| SlotAdvanceJson::new(slot, advanced));
     terminal.print_result(advanced.as_ref(), text, |_| json)
@@ -245,7 +249,7 @@ mod tests {
             rows: vec![row],
             notes: Vec::new(),
         };
-        let advanced = AdvancedSlot { at: Lsn::new(108), skipped };
+        let advanced = AdvancedSlot { at: Lsn::new(108), skipped, is_earlier: false };
         assert_documented("slot advance", &SlotAdvanceJson::new("s", &advanced));
         let reset = ResetResult::Done { target: Lsn::new(1), is_earlier: false };
         assert_documented("slot reset", &SlotResetJson::new("s", &reset));

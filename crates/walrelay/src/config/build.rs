@@ -3,10 +3,10 @@
 use std::num::NonZeroU32;
 
 use walrelay_core::RouterConfig;
-use walrelay_outbox_admin::LostSlotPolicy;
 use walrelay_outbox_admin::lifecycle::preflight_check::shard_key;
 use walrelay_outbox_admin::protocols::{Archive, ExistingRows};
 use walrelay_outbox_admin::retention::Retention;
+use walrelay_outbox_admin::{EarlierRows, LostSlotPolicy};
 use walrelay_relay::settings::Until;
 
 use super::command::{
@@ -40,8 +40,8 @@ impl Config {
     /// Returns all problems at once.
     pub fn new(line: CommandLine, environment: &Environment) -> Result<Self, Vec<Problem>> {
         let file = line.file().map(str::to_owned);
-        let CommandLine { cli, origins, problems, has_json_output } = line;
-        let mut builder = ConfigBuilder { environment, file, origins, problems };
+        let CommandLine { cli, selection, origins, problems, has_json_output } = line;
+        let mut builder = ConfigBuilder { environment, file, selection, origins, problems };
         let general = cli.general;
         let level = match (general.verbose, general.quiet) {
             (true, _) => "debug",
@@ -214,6 +214,10 @@ impl ConfigBuilder<'_> {
             topic_settings,
             slot_kind: if args.own.failover { SlotKind::Failover } else { SlotKind::Plain },
             on_lost: if args.accept_loss { LostSlotPolicy::Accept } else { LostSlotPolicy::Refuse },
+            earlier_rows: match args.skip_existing_rows {
+                true => EarlierRows::Leave,
+                false => EarlierRows::Refuse,
+            },
             already_there: match (args.backfill, args.unpublished_column) {
                 (false, _) => ExistingRows::Left,
                 (true, None) => ExistingRows::Published,

@@ -6,10 +6,10 @@ use std::time::{Duration, SystemTime};
 
 use walrelay_core::{ColumnAliases, ColumnNames, RouterConfig, WalBudgetLimit};
 use walrelay_emulator::Fault;
-use walrelay_outbox_admin::LostSlotPolicy;
 use walrelay_outbox_admin::partitions::PartitionSpan;
 use walrelay_outbox_admin::protocols::{Archive, ExistingRows};
 use walrelay_outbox_admin::retention::Retention;
+use walrelay_outbox_admin::{EarlierRows, LostSlotPolicy};
 use walrelay_outbox_store::{DispatchQuery, Outbox};
 use walrelay_pg_client::ConnectConfig;
 use walrelay_pubsub::{Endpoint, TopicSettings};
@@ -151,6 +151,8 @@ pub struct InitConfig {
     pub slot_kind: SlotKind,
     /// The reaction to a lost slot.
     pub on_lost: LostSlotPolicy,
+    /// How to handle rows that the first slot does not stream.
+    pub earlier_rows: EarlierRows,
     /// The treatment of rows that are older than the slot.
     pub already_there: ExistingRows,
     /// The span of a partition, if missing tables are partitioned.
@@ -271,6 +273,8 @@ pub struct SlotConfig {
     pub action: SlotAction,
     /// Consent and output.
     pub options: ChangeOptions,
+    /// The options that a printed command repeats.
+    pub selection: Vec<String>,
 }
 
 /// An action on the slot.

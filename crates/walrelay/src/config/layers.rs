@@ -4,6 +4,7 @@
 //! Environment and file become the *defaults* of the clap arguments. Clap itself then parses every
 //! value, lets a flag win, and `--help` shows the values in effect.
 
+use std::collections::BTreeSet;
 use std::error::Error as _;
 use std::ffi::OsString;
 
@@ -24,6 +25,9 @@ use crate::options::values::may_hold_secret;
 pub struct CommandLine {
     /// The command and its arguments.
     pub cli: Cli,
+    /// The options of the command line that a replay has also, as words of a command. Options that
+    /// may hold a secret are missing.
+    pub(super) selection: Vec<String>,
     /// The sources of the options' values.
     pub(super) origins: Origins,
     /// Problems of single keys of the file.
@@ -165,13 +169,18 @@ impl Layers<'_> {
             .clone()
             .try_get_matches_from(arguments)
             .map_err(|error| self.refusal(&command, arguments, error))?;
-        let mut origins = Origins::default();
-        self.visit((&command, None), &matches, &mut |argument, _, origin| {
-            origins.note(argument.get_long().unwrap_or_default(), origin);
+        let (mut origins, mut selection) = (Origins::default(), Vec::new());
+        let shared = options_of_a_replay(&command);
+        self.visit((&command, None), &matches, &mut |argument, own, origin| {
+            let option = argument.get_long().unwrap_or_default();
+            if origin == Origin::CommandLine && shared.contains(option) {
+                selection.extend(words_of(argument, own));
+            }
+            origins.note(option, origin);
         });
         let has_json_output = has_json_output(&matches);
         let cli = Cli::from_arg_matches_mut(&mut matches).map_err(Refusal::Clap)?;
-        Ok(CommandLine { cli, origins, problems: Vec::new(), has_json_output })
+        Ok(CommandLine { cli, selection, origins, problems: Vec::new(), has_json_output })
     }
 
     /// Makes environment and file the defaults of a command and its subcommands. `section` has the
@@ -281,6 +290,26 @@ impl Layers<'_> {
                 None => (command, section),
             }
         })
+    }
+}
+
+/// Returns the options that `replay start` has, without those about the log.
+fn options_of_a_replay(root: &Command) -> BTreeSet<String> {
+    let start = root.find_subcommand("replay").and_then(|replay| replay.find_subcommand("start"));
+    let own = start.into_iter().flat_map(Command::get_arguments);
+    let options = own.chain(root.get_arguments()).filter(|argument| is_option(argument));
+    let names = options.filter(|argument| !may_hold_secret(argument)).filter_map(Arg::get_long);
+    names.filter(|name| !name.starts_with("log-") && *name != "output").map(str::to_owned).collect()
+}
+
+/// Returns the words that give an option its values again.
+fn words_of(argument: &Arg, matches: &ArgMatches) -> Vec<String> {
+    let option = format!("--{}", argument.get_long().unwrap_or_default());
+    let values = matches.get_raw(argument.get_id().as_str()).into_iter().flatten();
+    let values = values.map(|value| value.to_string_lossy());
+    match argument.is_require_equals_set() {
+        true => values.map(|value| format!("{option}={value}")).collect(),
+        false => values.flat_map(|value| [option.clone(), value.into_owned()]).collect(),
     }
 }
 

@@ -81,6 +81,8 @@ pub(super) struct ConfigBuilder<'a> {
     pub(super) environment: &'a Environment,
     /// Path of the configuration file.
     pub(super) file: Option<String>,
+    /// The options of the command line that a replay has also.
+    pub(super) selection: Vec<String>,
     /// The origins of the options' values.
     pub(super) origins: Origins,
     /// The problems found so far.

@@ -93,7 +93,15 @@ pub(super) async fn act<S: FailedEvents>(
     if count == 0 {
         return run_until_shutdown(others(side, client, action, &query), shutdown).await;
     }
-    let what = format!("{} {count} {}(s)", action.word(), S::NOUN);
+    // The question and a dry run name the events that the action changes.
+    let incomplete = match (action, chosen.mode) {
+        (BulkAction::Retry, ChangeMode::Ask | ChangeMode::DryRun) => {
+            run_until_shutdown(count_incomplete(side, client, &query), shutdown).await?
+        }
+        (BulkAction::Retry | BulkAction::Discard(_), _) => 0,
+    };
+    let changed = count.saturating_sub(incomplete);
+    let what = format!("{} {changed} {}(s){}", action.word(), S::NOUN, left_text::<S>(incomplete));
     if !may_change((&what, chosen.mode), shutdown).await? {
         return Ok(String::new());
     }
@@ -104,6 +112,29 @@ pub(super) async fn act<S: FailedEvents>(
         left => format!("{left} {}(s) are left as they are: {}\n", S::NOUN, S::NEED_EDIT),
     };
     Ok(format!("{rows} {}(s) are {}\n{left}", S::NOUN, action.done()))
+}
+
+/// Returns an addition to a question about the events that need an edit.
+fn left_text<S: FailedEvents>(left: u64) -> String {
+    match left {
+        0 => String::new(),
+        left => format!(", and leave {left} {}(s) that need an edit first", S::NOUN),
+    }
+}
+
+/// Counts the events that a retry leaves as they are. It reads the same pages as the retry.
+async fn count_incomplete<S: FailedEvents>(
+    side: &S,
+    client: &SqlClient,
+    query: &S::Query,
+) -> Result<u64, Error> {
+    let (mut count, mut behind) = (0, None);
+    loop {
+        let page = side.page(client, query, behind.as_ref(), BATCH_ROWS).await?;
+        let Some(last) = page.last() else { return Ok(count) };
+        behind = Some(last.begin());
+        count += page.iter().filter(|event| event.needs_edit).count() as u64;
+    }
 }
 
 /// Acts on named events. To name an event to retry is consent: nothing is lost. A discard asks.

@@ -4,6 +4,7 @@ use serde::Serialize;
 use serde_json::json;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
+use walrelay_errors::Code;
 use walrelay_outbox_replay::AdminError;
 use walrelay_pg_client::{SqlClient, connect_sql, sql};
 
@@ -38,10 +39,7 @@ async fn emit(client: &SqlClient, config: &EmitConfig) -> Result<String, Error> 
     let payload = payload_sql(client).await?;
     // spliced: the cast of the payload.
     let sql = format!("SELECT public.app_outbox_emit($1, $2, $3, {payload})");
-    let row = client
-        .query_typed_one(&sql, &arguments(config))
-        .await
-        .map_err(AdminError::sql("emit an event"))?;
+    let row = client.query_typed_one(&sql, &arguments(config)).await.map_err(not_emitted)?;
     let version: i64 = row.get(0);
     let id = event_id(client, config, version).await?;
     Ok(match config.format {
@@ -63,8 +61,7 @@ async fn emit_once(client: &SqlClient, config: &EmitConfig, key: &str) -> Result
     );
     let mut arguments = arguments(config).to_vec();
     arguments.push((&key, Type::TEXT));
-    let row =
-        client.query_typed_one(&sql, &arguments).await.map_err(AdminError::sql("emit an event"))?;
+    let row = client.query_typed_one(&sql, &arguments).await.map_err(not_emitted)?;
     let (id, version, is_new): (String, i64, bool) = (row.get(0), row.get(1), row.get(2));
     Ok(match config.format {
         OutputFormat::Json => {
@@ -75,6 +72,24 @@ async fn emit_once(client: &SqlClient, config: &EmitConfig, key: &str) -> Result
             format!("version {version}, event id {id}, written earlier with this key\n")
         }
     })
+}
+
+/// Returns the error of the producer's function. Its own refusals are errors of the command line.
+fn not_emitted(error: tokio_postgres::Error) -> Error {
+    let code = error.as_db_error().and_then(|answer| match *answer.code() {
+        // A constraint of the table has a name, and the function's refusal has none.
+        SqlState::UNIQUE_VIOLATION if answer.constraint().is_none() => {
+            Some(Code::IdempotencyKeyTaken)
+        }
+        SqlState::INVALID_PARAMETER_VALUE | SqlState::PROGRAM_LIMIT_EXCEEDED => {
+            Some(Code::EventRefused)
+        }
+        _ => None,
+    });
+    match (code, error.as_db_error()) {
+        (Some(code), Some(answer)) => Error::refused(code, answer.message().to_owned()),
+        _ => AdminError::sql("emit an event")(error).into(),
+    }
 }
 
 fn arguments(config: &EmitConfig) -> [(&(dyn ToSql + Sync), Type); 4] {

@@ -24,6 +24,8 @@ use crate::output::print;
 pub(in crate::commands) struct Terminal<'a> {
     pub(in crate::commands) options: ChangeOptions,
     pub(in crate::commands) shutdown: &'a Shutdown,
+    /// The options that a printed command repeats.
+    pub(in crate::commands) selection: &'a [String],
 }
 
 /// What `--dry-run -o json` prints.
@@ -60,10 +62,10 @@ impl Terminal<'_> {
 impl StepSink<Step> for Terminal<'_> {
     fn report(&self, step: &Step) -> Result<(), BoxedError> {
         match self.options.format {
-            OutputFormat::Text => print(&step_text(step)).map_err(BoxedError::new),
+            OutputFormat::Text => print(&step_text(step, self.selection)).map_err(BoxedError::new),
             // Standard output has only the result.
             OutputFormat::Json => {
-                tracing::info!("{}", step_text(step).trim_end());
+                tracing::info!("{}", step_text(step, self.selection).trim_end());
                 Ok(())
             }
         }

@@ -71,8 +71,8 @@ fn prunable_text(PrunableTable { table, rows, partitions }: &PrunableTable) -> S
     }
 }
 
-/// Describes a step, in lines.
-pub(super) fn step_text(step: &Step) -> String {
+/// Describes a step, in lines. `selection` are the options that a printed command repeats.
+pub(super) fn step_text(step: &Step, selection: &[String]) -> String {
     match step {
         Step::ShardsSwitched { at, handed_over } => format!(
             "switched at {at}: what was committed before went out through the old slots, or is in dispatch state\n\
@@ -87,7 +87,10 @@ pub(super) fn step_text(step: &Step) -> String {
             }
         }
         Step::ReshardCancelled => "cancelled: relays of the old shards continue\n".to_owned(),
-        Step::RowsSkipped(skipped) => skipped_text(skipped),
+        Step::RowsSkipped(skipped) => skipped_text(skipped, selection),
+        Step::EarlierRowsLeft { slot, rows } => {
+            format!("not published: rows from before slot {slot}\n{}", rows_text(rows))
+        }
         Step::LossAccepted { slot, lost, rows } => loss_text(slot, lost, rows),
         Step::FailoverEnabled { slot } => {
             format!("converted: slot {slot} is a failover slot now\n")
@@ -159,13 +162,14 @@ fn loss_text(slot: &str, lost: &LostSlot, rows: &[TableRows]) -> String {
 }
 
 /// Describes the skipped rows, with the command that publishes them from the table.
-pub(in crate::commands) fn skipped_text(skipped: &SkippedRows) -> String {
+fn skipped_text(skipped: &SkippedRows, selection: &[String]) -> String {
     let ids = skipped.publishable_ids().into_iter();
     let ids: String = ids.map(|id| format!(" --event-id {}", quoted(id))).collect();
+    let options: String = selection.iter().map(|word| format!(" {}", quoted(word))).collect();
     let next = match ids.is_empty() {
         true => String::new(),
         false => format!(
-            "to publish them from the table, start the relay, then: walrelay replay start --source table --in-place{ids}\n"
+            "to publish them from the table, start the relay, then: walrelay replay start --source table --in-place{options}{ids}\n"
         ),
     };
     format!("skipped: {}{next}", skipped.counted())
@@ -202,7 +206,7 @@ mod tests {
             rows: vec![row("a", true), row("big", false), row("c", true)],
             notes: Vec::new(),
         };
-        let text = skipped_text(&skipped);
+        let text = skipped_text(&skipped, &[]);
         let command = "replay start --source table --in-place --event-id a --event-id c\n";
         assert!(text.starts_with("skipped: 3 row(s)") && text.ends_with(command), "{text}");
     }

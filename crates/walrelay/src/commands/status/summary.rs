@@ -179,6 +179,12 @@ impl Summary {
                 attention(format!("{flow}, nothing parked; {text}"), step)
             }
             (0, 0) => Self::new(Severity::Good, format!("{flow}, nothing parked"), None),
+            (0, parked) if report.replayed_rows >= parked => attention(
+                format!("{flow}, {parked} rows of a replay in place are being published"),
+                NextStep::new(
+                    "the relay publishes them by itself; walrelay replay list shows the replay",
+                ),
+            ),
             (0, parked) => attention(
                 match parked {
                     1 => format!("{flow}, 1 row parked and tried again by itself"),
@@ -429,6 +435,13 @@ mod tests {
         for (changes, tone, text) in cases {
             assert_eq!(headline(changes), (tone, text.to_owned(), tone != Severity::Good));
         }
+    }
+
+    #[test]
+    fn rows_of_a_replay_in_place_are_not_called_parked() {
+        let changes = json!({ "dispatch": { "retrying": 117 }, "replayed_rows": 117 });
+        let told = "streaming, 0 B behind, 117 rows of a replay in place are being published";
+        assert_eq!(headline(changes).1, told);
     }
 
     #[test]

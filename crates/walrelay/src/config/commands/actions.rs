@@ -50,6 +50,7 @@ impl ConfigBuilder<'_> {
                 (args.database, args.change.options(), SlotAction::Recover(order))
             }
         };
-        Some(SlotConfig { database: self.database(&database)?, action, options })
+        let selection = self.selection.clone();
+        Some(SlotConfig { database: self.database(&database)?, action, options, selection })
     }
 }

@@ -1,0 +1,10 @@
+//! Numbers of rows per table, as steps, questions and errors show them.
+
+/// A number of rows of a table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TableRows {
+    /// The table.
+    pub table: String,
+    /// The number of rows.
+    pub rows: u64,
+}
