@@ -195,7 +195,7 @@ BEGIN
                 WHERE c.consumer = consumer AND c.rebuilding_in IS NOT NULL) THEN
       RAISE EXCEPTION 'consumer % is being rebuilt in another schema', quote_literal(consumer)
         USING ERRCODE = 'WR007', HINT = format('Finish it with the same "walrelay consumer rebuild %1$s --into SCHEMA", '
-          'or give it up with "walrelay consumer rebuild %1$s --abandon".', consumer);
+          'or cancel it with "walrelay consumer rebuild %1$s --cancel".', consumer);
     END IF;
     UPDATE public.app_inbox_consumer AS c SET generation = c.generation + 1, updated_at = now()
      WHERE c.consumer = consumer

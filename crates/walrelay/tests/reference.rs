@@ -210,3 +210,98 @@ fn the_schema_has_every_key_of_the_file_and_no_other() {
     assert!(section["max-attempts"]["default"].is_null(), "the default depends on the command");
     assert_eq!(section["workers"]["default"], 4);
 }
+
+/// Options of other programs that our texts name: gcloud, psql, and the Supabase CLI.
+const OF_OTHER_PROGRAMS: [&str; 9] = [
+    "clear-schema-settings",
+    "enable-message-ordering",
+    "experimental",
+    "format",
+    "member",
+    "message-retention-duration",
+    "project-ref",
+    "role",
+    "single-transaction",
+];
+
+/// Adds the long options of a command and its subcommands.
+fn add_options(command: &clap::Command, names: &mut BTreeSet<String>) {
+    names.extend(command.get_arguments().filter_map(|it| it.get_long().map(str::to_owned)));
+    command.get_subcommands().for_each(|command| add_options(command, names));
+}
+
+/// Returns the options that a text names.
+fn options_in(text: &str) -> impl Iterator<Item = &str> {
+    let is_of_name = |c: char| c.is_ascii_lowercase() || c == '-';
+    // The text before the first two dashes is no option.
+    let mut before = '-';
+    text.split("--").filter_map(move |rest| {
+        let preceding = before;
+        before = rest.chars().next_back().unwrap_or('-');
+        let name = &rest[..rest.find(|c| !is_of_name(c)).unwrap_or(rest.len())];
+        let is_option = !preceding.is_alphanumeric()
+            && preceding != '-'
+            && name.len() > 1
+            && !name.starts_with('-')
+            && !name.ends_with('-');
+        is_option.then_some(name)
+    })
+}
+
+/// Calls `visit` with each source of our texts below a folder, without its unit tests.
+fn visit_texts(folder: &std::path::Path, visit: &mut impl FnMut(&std::path::Path, &str)) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let kind = path.extension().and_then(|it| it.to_str());
+        match kind {
+            _ if path.is_dir() => visit_texts(&path, visit),
+            Some("rs" | "sql" | "md") => {
+                let text = std::fs::read_to_string(&path).unwrap();
+                visit(&path, text.split("#[cfg(test)]\nmod ").next().unwrap_or(&text));
+            }
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn every_option_that_a_text_names_exists() {
+    let mut known: BTreeSet<String> = OF_OTHER_PROGRAMS.into_iter().map(str::to_owned).collect();
+    known.extend(["help", "version"].map(str::to_owned));
+    add_options(&cli::command(), &mut known);
+    let mut unknown = Vec::new();
+    let mut visit = |path: &std::path::Path, text: &str| {
+        let names = options_in(text).filter(|name| !known.contains(*name));
+        unknown.extend(names.map(|name| format!("{}: --{name}", path.display())));
+    };
+    for of in [
+        "consumer-rebuild",
+        "core",
+        "errors",
+        "inbox",
+        "inbox-core",
+        "otlp",
+        "outbox-admin",
+        "outbox-replay",
+        "outbox-store",
+        "pg-client",
+        "pg-replication",
+        "pubsub",
+        "relay",
+        "walrelay",
+    ] {
+        visit_texts(format!("{ROOT}/crates/{of}/src").as_ref(), &mut visit);
+    }
+    for folder in ["migrations", "docs/runbooks"] {
+        visit_texts(format!("{ROOT}/{folder}").as_ref(), &mut visit);
+    }
+    let errors = std::fs::read_to_string(format!("{ROOT}/docs/reference/errors.md")).unwrap();
+    visit("docs/reference/errors.md".as_ref(), &errors);
+    assert!(unknown.is_empty(), "no command has these options:\n{}", unknown.join("\n"));
+}
+
+#[test]
+fn an_option_in_a_text_is_found_and_a_dash_is_none() {
+    let text = "add --yes, or `--no-such`; -- name: x, a--b, ---, --column-, --";
+    assert_eq!(options_in(text).collect::<Vec<_>>(), ["yes", "no-such"]);
+}
