@@ -81,7 +81,7 @@ BEGIN
 
   -- Writes events for the next rows of a table, in the order of their ids, and records the progress
   -- in the same transaction. Call it in a transaction of its own until is_done is true. The numbers
-  -- count all rows of the snapshot. Rows whose aggregate has a version already are skipped, unless
+  -- count all rows of the snapshot, except that written counts the events of this call. Rows whose aggregate has a version already are skipped, unless
   -- include_versioned is true. With restart, the snapshot begins again with the first row.
   --
   -- The caller needs SELECT on the table. Of a batch, only the first row may wait for its
@@ -92,7 +92,7 @@ BEGIN
     source regclass, aggregatetype text, id_column text, event_type text DEFAULT 'snapshot',
     columns text[] DEFAULT '{}', condition text DEFAULT 'true', include_versioned boolean DEFAULT false,
     batch_rows int DEFAULT 100, restart boolean DEFAULT false,
-    OUT events bigint, OUT skipped bigint, OUT last_id text, OUT is_done boolean)
+    OUT events bigint, OUT skipped bigint, OUT last_id text, OUT is_done boolean, OUT written bigint)
     LANGUAGE plpgsql
   AS $snapshot$
   #variable_conflict use_variable
@@ -167,6 +167,7 @@ BEGIN
       FROM public.app_outbox_snapshot AS s WHERE s.request = request FOR UPDATE;
     events := 0;
     skipped := 0;
+    written := 0;
     IF NOT restart THEN
       last_id := progress.last_id;
       events := progress.events;
@@ -211,6 +212,7 @@ BEGIN
       PERFORM public.app_outbox_emit(
         aggregatetype, candidate.aggregateid, event_type, public.app_outbox_payload(document));
       events := events + 1;
+      written := written + 1;
     END LOOP;
     is_done := is_done AND read_rows < batch_rows;
 

@@ -91,7 +91,8 @@ async fn a_snapshot_with_kills_beside_a_writer_makes_a_projection_equal_to_the_t
     assert_eq!(projection(&world), table);
     // A finished snapshot is not repeated.
     let before = world.number("SELECT count(*) FROM app_outbox").await;
-    world.succeed(SNAPSHOT).await;
+    let again = world.succeed(SNAPSHOT).await;
+    assert!(again.contains("finished: 0 event(s) written by this run"), "{again}");
     world.succeed(SNAPSHOT.into_iter().chain(["--restart"])).await;
     assert_eq!(world.number("SELECT count(*) FROM app_outbox").await, before);
 }

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     fn step(events: u64, skipped: u64) -> Step {
-        Step { events, skipped, last_id: None, is_done: false }
+        Step { events, written: 0, skipped, last_id: None, is_done: false }
     }
 
     #[tokio::test(start_paused = true)]

@@ -69,10 +69,14 @@ async fn snapshot(
     let done = write(client, config, rows.all).await?;
     print(&match config.format {
         OutputFormat::Json => {
-            format!("{}\n", json!({ "events": done.events, "skipped": done.skipped }))
+            let Step { events, written, skipped, .. } = done;
+            format!("{}\n", json!({ "events": events, "written": written, "skipped": skipped }))
         }
         OutputFormat::Text => {
-            format!("finished: {} event(s) written, {} row(s) skipped\n", done.events, done.skipped)
+            let Step { events, written, skipped, .. } = done;
+            format!(
+                "finished: {written} event(s) written by this run, {events} in all, {skipped} row(s) skipped\n"
+            )
         }
     })
 }
@@ -154,25 +158,28 @@ async fn count(
     Ok(RowCount { all: number("rows"), to_write: number("to_write") })
 }
 
+/// Writes the events. Returns the last step, with the events that all steps of this run have
+/// written.
 async fn write(client: &SqlClient, config: &SnapshotConfig, rows: u64) -> Result<Step, Error> {
     let batch_rows = batch_rows(config.rate);
     let mut start = config.start;
     let mut progress: Option<SnapshotProgress> = None;
-    let mut turn = Instant::now();
+    let (mut turn, mut written) = (Instant::now(), 0);
     loop {
         let before = progress.as_ref().map_or(0, SnapshotProgress::events);
         let step = step(client, &config.request, batch_rows, start).await?;
         start = SnapshotStart::Resumed;
+        written += step.written;
         let shown = progress.get_or_insert_with(|| SnapshotProgress::new(rows, &step));
         shown.update(&step);
         if step.is_done {
             shown.end();
-            return Ok(step);
+            return Ok(Step { written, ..step });
         }
         if let Some(rate) = config.rate {
-            let written =
+            let paced =
                 step.events.saturating_sub(before).min(u64::from(batch_rows.unsigned_abs()));
-            turn += Duration::from_secs_f64(written as f64 / f64::from(rate));
+            turn += Duration::from_secs_f64(paced as f64 / f64::from(rate));
             sleep_until(turn).await;
             // A slow step is not caught up with.
             turn = turn.max(Instant::now());

@@ -12,6 +12,8 @@ use crate::error::Error;
 pub(super) struct Step {
     /// Events that the snapshot has written so far.
     pub(super) events: u64,
+    /// Events of this step.
+    pub(super) written: u64,
     /// Rows that it has skipped.
     pub(super) skipped: u64,
     /// Id of the last row that it has read.
@@ -47,6 +49,7 @@ pub(super) async fn step(
     let number = |column| row.get::<_, i64>(column).unsigned_abs();
     Ok(Step {
         events: number("events"),
+        written: number("written"),
         skipped: number("skipped"),
         last_id: row.get("last_id"),
         is_done: row.get("is_done"),
