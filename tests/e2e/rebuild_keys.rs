@@ -69,6 +69,35 @@ async fn keys_are_rebuilt_while_their_events_come_and_the_others_are_left_alone(
 }
 
 #[tokio::test]
+async fn a_dry_run_for_keys_counts_their_events_and_runs_neither_handler_nor_reset() {
+    let Some(world) = world().await else { return };
+    world.insert_events(5, 100).await;
+    world.catch_up().await;
+    world.consume_all().await;
+    // A rollback undoes the rows of the handler, but no sequence.
+    let counted = "
+        CREATE SEQUENCE effect.calls;
+        CREATE OR REPLACE FUNCTION effect.reset(keys text[]) RETURNS void LANGUAGE sql AS $$
+          SELECT setval('effect.calls', 77);
+        $$";
+    world.execute(counted).await;
+    let sequences = "SELECT (SELECT last_value FROM effect.calls) * 1000000
+        + (SELECT last_value FROM app_inbox_arrival_seq)";
+    let before = world.number(sequences).await;
+    let told = world.succeed(REBUILD.into_iter().chain(["--dry-run"])).await;
+    let events = "SELECT count(*) FROM app_outbox WHERE aggregateid IN ('key-3', 'key-4')";
+    let events = world.number(events).await;
+    assert!(told.contains(&format!("would be rebuilt: {events} event(s)")), "{told}");
+    assert_eq!(world.number(sequences).await, before);
+    // It refuses what the rebuild would refuse.
+    world.execute("ALTER TABLE app_outbox DISABLE TRIGGER USER").await;
+    world.execute("DELETE FROM app_outbox WHERE aggregateid = 'key-3' AND version < 30").await;
+    let refused = world.run(REBUILD.into_iter().chain(["--dry-run"])).await;
+    assert_eq!(refused.code, Some(2), "{}", refused.text);
+    assert!(refused.text.contains("applied event(s) are not in the outbox"), "{}", refused.text);
+}
+
+#[tokio::test]
 async fn a_rebuild_of_keys_that_is_killed_has_done_all_or_nothing_and_is_run_again() {
     for place in ["keys-reset", "keys-applied", "keys-rebuilt"] {
         let Some(world) = world().await else { return };

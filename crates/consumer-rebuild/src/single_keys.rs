@@ -8,6 +8,7 @@ use tokio::time::sleep;
 use walrelay_core::Routed;
 use walrelay_inbox::operator::event_commands::{ConsumerGeneration, OperatorDecisions};
 use walrelay_inbox::{InboxError, Keys, OutboxApplier};
+use walrelay_outbox_replay::replay::RoutedRows;
 use walrelay_outbox_replay::{Scope, SettledRows};
 use walrelay_pg_client::{SqlClient, SqlError, connect_sql};
 use walrelay_relay::failpoint;
@@ -50,41 +51,32 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
         let generation = ConsumerGeneration::find(client, Some(consumer)).await?.generation();
         let fill = OutboxApplier::new(client, consumer, generation, &order.handler, None).await?;
         let keys = Keys { consumer, generation, keys: &order.keys };
-        let ending = match (self.operator.is_dry_run(), self.operator.has_agreed()) {
-            (true, _) => Ending::RollBack,
-            (false, true) => Ending::Commit,
-            (false, false) => Ending::CommitWithoutLoss,
+        let losses = match self.operator.has_agreed() {
+            true => Losses::Accepted,
+            false => Losses::Refused,
         };
-        let attempt = Attempt { order, ending, keys, fill: &fill, rows: &rows, wanted: &wanted };
-        let events = loop {
-            match attempt.rebuild(client).await {
-                Ok(events) => break events,
-                Err(RebuildError::Inbox(error)) if error.is_in_the_way() => {
-                    tracing::debug!(%error, "trying again");
-                    sleep(AGAIN_AFTER).await;
-                }
-                Err(error) => return Err(error),
-            }
+        let attempt = Attempt { order, losses, keys, fill: &fill, rows: &rows, wanted: &wanted };
+        let is_dry_run = self.operator.is_dry_run();
+        let events = match is_dry_run {
+            true => attempt.count(client).await?,
+            false => attempt.rebuild_when_free(client).await?,
         };
-        failpoint::hit("keys-rebuilt");
         self.report(&RebuildStep::KeysRebuilt {
             events,
             keys: order.keys.len(),
             generation,
-            is_dry_run: ending == Ending::RollBack,
+            is_dry_run,
         })
     }
 }
 
-/// How an attempt ends.
+/// What happens to a rebuild that would lose decisions or events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ending {
-    /// A dry run.
-    RollBack,
+enum Losses {
     /// The operator has agreed to every loss.
-    Commit,
-    /// The attempt fails if it would lose decisions or events.
-    CommitWithoutLoss,
+    Accepted,
+    /// The rebuild fails.
+    Refused,
 }
 
 /// Returns the filter for rows of these keys. If the ordering key is the aggregate id, Postgres
@@ -98,7 +90,7 @@ fn wanted(order: &KeyRebuild) -> Wanted {
 /// One attempt to rebuild the keys.
 struct Attempt<'a> {
     order: &'a KeyRebuild,
-    ending: Ending,
+    losses: Losses,
     keys: Keys<'a>,
     fill: &'a OutboxApplier,
     rows: &'a RowsToApply,
@@ -106,6 +98,55 @@ struct Attempt<'a> {
 }
 
 impl Attempt<'_> {
+    /// Counts the events that the rebuild would apply. It takes no lock and calls neither the
+    /// handler nor the reset function, because a rollback would not undo all of their effects.
+    async fn count(&self, client: &SqlClient) -> Result<u64, RebuildError> {
+        Keys::reset_call(&**client, &self.order.reset).await?;
+        let decided = self.keys.decided(&**client).await?;
+        let mut lost = self.keys.applied(client).await?;
+        let mut events = 0_u64;
+        let visit = async |routed: Routed| {
+            if self.is_of_keys(&routed) && routed.fault.is_none() {
+                events += 1;
+                lost.remove(routed.message.event_id());
+            }
+            Ok::<(), RebuildError>(())
+        };
+        Box::pin(self.reader().await?.each(1, visit)).await?;
+        self.refuse_less(events, decided, i64::try_from(lost.len()).unwrap_or(i64::MAX))?;
+        Ok(events)
+    }
+
+    /// Rebuilds the keys as soon as no other session holds a lock.
+    async fn rebuild_when_free(&self, client: &mut SqlClient) -> Result<u64, RebuildError> {
+        loop {
+            match self.rebuild(client).await {
+                Ok(events) => {
+                    failpoint::hit("keys-rebuilt");
+                    return Ok(events);
+                }
+                Err(RebuildError::Inbox(error)) if error.is_in_the_way() => {
+                    tracing::debug!(%error, "trying again");
+                    sleep(AGAIN_AFTER).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn is_of_keys(&self, routed: &Routed) -> bool {
+        self.keys.keys.iter().any(|key| key == routed.message.ordering_key())
+    }
+
+    /// Returns a reader of the rows that are committed by now.
+    async fn reader(&self) -> Result<RoutedRows, RebuildError> {
+        let outbox = connect_sql(&self.rows.refill.settings.connect).await?;
+        let snapshot = outbox_row_check::now(&outbox).await?;
+        let reader = self.rows.reader(&outbox, snapshot, self.wanted).await;
+        outbox.close().await;
+        reader
+    }
+
     /// Rebuilds the keys. Returns the number of applied events.
     async fn rebuild(&self, client: &mut SqlClient) -> Result<u64, RebuildError> {
         let transaction = self.fill.begin(client).await?;
@@ -114,13 +155,10 @@ impl Attempt<'_> {
         failpoint::hit("keys-reset");
         // Every applied event of these keys is committed in the outbox, and the transaction blocks
         // all other events of these keys.
-        let outbox = connect_sql(&self.rows.refill.settings.connect).await?;
-        let snapshot = outbox_row_check::now(&outbox).await?;
-        let reader = self.rows.reader(&outbox, snapshot, self.wanted).await;
-        outbox.close().await;
+        let reader = self.reader().await?;
         let (mut batch, mut events) = (EventBatch::default(), 0_u64);
         let visit = async |routed: Routed| {
-            if !self.keys.keys.iter().any(|key| key == routed.message.ordering_key()) {
+            if !self.is_of_keys(&routed) {
                 return Ok(());
             }
             events += u64::from(routed.fault.is_none());
@@ -129,14 +167,10 @@ impl Attempt<'_> {
             }
             Ok::<(), RebuildError>(())
         };
-        Box::pin(reader?.each(1, visit)).await?;
+        Box::pin(reader.each(1, visit)).await?;
         self.fill.apply(&transaction, &batch.take()).await?;
         let lost = self.keys.forget(&transaction).await?;
         self.refuse_less(events, decided, lost)?;
-        if self.ending == Ending::RollBack {
-            // The transaction is rolled back.
-            return Ok(events);
-        }
         failpoint::hit("keys-applied");
         let committing = |source| SqlError::Sql { action: "commit".to_owned(), source };
         transaction.commit().await.map_err(committing).map_err(InboxError::Store)?;
@@ -155,7 +189,7 @@ impl Attempt<'_> {
         if events == 0 {
             return Err(RebuildError::KeysWithoutRows);
         }
-        if self.ending == Ending::Commit || edited + discarded + lost == 0 {
+        if self.losses == Losses::Accepted || edited + discarded + lost == 0 {
             return Ok(());
         }
         Err(RebuildError::KeyEventsLost { edited, discarded, lost })

@@ -1,8 +1,10 @@
 //! A rebuild of single ordering keys, in one transaction. The inbox rows of the keys are set aside,
 //! the read model's rows are reset, and the keys' events are applied again.
 
+use std::collections::HashSet;
+
 use crate::migrations::inbox_tables;
-use tokio_postgres::Transaction;
+use tokio_postgres::{GenericClient, Transaction};
 use walrelay_pg_client::{QualifiedName, SqlClient, TableAccess, refuse_hidden_rows, sql};
 
 use crate::error::InboxError;
@@ -53,16 +55,43 @@ impl Keys<'_> {
         sorted.sort_unstable();
         let locked = transaction.execute(lock, &[consumer, generation, &sorted]).await;
         locked.map_err(failed("lock the keys"))?;
-        let decided = sql!("key_rebuild.sql", "decided");
-        let row = transaction.query_one(decided, &[consumer, generation, keys]).await;
-        let row = row.map_err(failed("count what was decided"))?;
+        let decided = self.decided(transaction).await?;
         let aside = sql!("key_rebuild.sql", "set_aside");
         let set_aside = transaction.execute(aside, &[consumer, generation, keys]).await;
         set_aside.map_err(failed("set the inbox's rows aside"))?;
         let unplace = sql!("key_rebuild.sql", "forget_positions");
         let unplaced = transaction.execute(unplace, &[consumer, generation, keys]).await;
         unplaced.map_err(failed("forget the keys' positions"))?;
+        Ok(decided)
+    }
+
+    /// Returns the counts of edited, discarded and unfinished events of the keys.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database reports an error.
+    pub async fn decided(
+        &self,
+        client: &impl GenericClient,
+    ) -> Result<OperatorDecisions, InboxError> {
+        let Self { consumer, generation, keys } = self;
+        let sql = sql!("key_rebuild.sql", "decided");
+        let row = client.query_one(sql, &[consumer, generation, keys]).await;
+        let row = row.map_err(failed("count what was decided"))?;
         Ok(OperatorDecisions { edited: row.get(0), discarded: row.get(1), unfinished: row.get(2) })
+    }
+
+    /// Returns the ids of the applied events of the keys.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database reports an error.
+    pub async fn applied(&self, client: &SqlClient) -> Result<HashSet<String>, InboxError> {
+        let Self { consumer, generation, keys } = self;
+        let sql = sql!("key_rebuild.sql", "applied");
+        let rows = client.query(sql, &[consumer, generation, keys]).await;
+        let rows = rows.map_err(failed("read the applied events of the keys"))?;
+        Ok(rows.iter().map(|row| row.get(0)).collect())
     }
 
     /// Calls the function that resets these keys in the read model: `f(text[])`, or `f(text)` for
@@ -76,24 +105,32 @@ impl Keys<'_> {
         transaction: &Transaction<'_>,
         function: &QualifiedName,
     ) -> Result<(), InboxError> {
-        let name = function.to_string();
-        let sql = "SELECT to_regprocedure($1 || '(text[])') IS NOT NULL, to_regprocedure($1 || '(text)') IS NOT NULL";
-        let row =
-            transaction.query_one(sql, &[&name]).await.map_err(failed("find the function"))?;
-        let call = match (row.get(0), row.get(1)) {
-            (true, _) => format!("SELECT {name}($1::text[])"),
-            (false, true) => format!("SELECT {name}(k) FROM unnest($1::text[]) AS k"),
-            (false, false) => {
-                return Err(InboxError::Handler {
-                    handler: name,
-                    problem:
-                        "there is no function f(text[]) or f(text) of this name to reset the keys"
-                            .to_owned(),
-                });
-            }
-        };
+        let call = Self::reset_call(transaction, function).await?;
         let done = transaction.execute(&call, &[&self.keys]).await;
         done.map(drop).map_err(failed("reset the keys"))
+    }
+
+    /// Returns the statement that calls the function that resets keys.
+    ///
+    /// # Errors
+    ///
+    /// Fails if there is no such function, or if the database reports an error.
+    pub async fn reset_call(
+        client: &impl GenericClient,
+        function: &QualifiedName,
+    ) -> Result<String, InboxError> {
+        let name = function.to_string();
+        let sql = "SELECT to_regprocedure($1 || '(text[])') IS NOT NULL, to_regprocedure($1 || '(text)') IS NOT NULL";
+        let row = client.query_one(sql, &[&name]).await.map_err(failed("find the function"))?;
+        match (row.get(0), row.get(1)) {
+            (true, _) => Ok(format!("SELECT {name}($1::text[])")),
+            (false, true) => Ok(format!("SELECT {name}(k) FROM unnest($1::text[]) AS k")),
+            (false, false) => Err(InboxError::Handler {
+                handler: name,
+                problem: "there is no function f(text[]) or f(text) of this name to reset the keys"
+                    .to_owned(),
+            }),
+        }
     }
 
     /// Deletes the rows that were set aside. Returns the number of applied events among them that

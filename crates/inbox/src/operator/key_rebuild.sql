@@ -4,6 +4,10 @@ SELECT count(*) FILTER (WHERE status <> 'discarded' AND edited_at IS NOT NULL),
        count(*) FILTER (WHERE status IN ('retrying', 'dead'))
   FROM public.app_inbox WHERE consumer = $1 AND generation = $2 AND ordering_key = ANY ($3)
 
+-- name: applied
+SELECT event_id FROM public.app_inbox
+ WHERE consumer = $1 AND generation = $2 AND ordering_key = ANY ($3) AND status IN ('done', 'late')
+
 -- name: set_aside
 UPDATE public.app_inbox SET generation = -generation
  WHERE consumer = $1 AND generation = $2 AND ordering_key = ANY ($3)
