@@ -1,6 +1,7 @@
 //! `consumer rebuild --into`: rebuilds the read model in another schema, while the current one is
 //! read and written.
 
+use walrelay_testkit::wait_until;
 use walrelay_tests::{CONSUMER, DEADLINE, InboxDatabase};
 
 /// The content of these tests' read model.
@@ -150,4 +151,105 @@ async fn a_rebuild_beside_that_is_killed_leaves_the_read_model_in_use_and_is_con
         drop(consumer);
         assert_each_once(&world).await;
     }
+}
+
+#[tokio::test]
+async fn foreign_keys_that_the_switch_would_act_on_are_refused_before_the_fill() {
+    let Some(world) = world().await else { return };
+    world.insert_events(5, 50).await;
+    world.catch_up().await;
+    world.consume_all().await;
+    let notes = "
+        CREATE TABLE effect.note (
+          key text CONSTRAINT of_balance REFERENCES effect.balance (key) ON DELETE CASCADE, text text);
+        INSERT INTO effect.note SELECT key, 'by hand' FROM effect.balance";
+    world.execute(notes).await;
+    for arguments in [vec!["--dry-run"], vec!["--yes"]] {
+        let refused = world.run(INTO.into_iter().chain(arguments)).await;
+        assert_eq!(refused.code, Some(2), "{}", refused.text);
+        for part in [
+            "rebuild-foreign-key-unsuitable",
+            "of_balance of effect.note references effect.balance",
+            "ON DELETE CASCADE would delete its rows",
+            "ALTER TABLE effect.note DROP CONSTRAINT of_balance",
+        ] {
+            assert!(refused.text.contains(part), "{part}: {}", refused.text);
+        }
+    }
+    assert_eq!(world.number("SELECT count(*) FROM fresh.applied").await, 0, "nothing was filled");
+    // Checked at the commit and without an action, the key keeps its rows.
+    let deferrable = "
+        ALTER TABLE effect.note DROP CONSTRAINT of_balance;
+        ALTER TABLE effect.note ADD CONSTRAINT of_balance FOREIGN KEY (key)
+          REFERENCES effect.balance (key) DEFERRABLE";
+    world.execute(deferrable).await;
+    world.succeed(INTO).await;
+    assert_each_once(&world).await;
+    assert_eq!(world.number("SELECT count(key) FROM effect.note").await, 5);
+}
+
+#[tokio::test]
+async fn a_foreign_key_between_rebuilt_tables_that_cannot_wait_is_refused_before_the_fill() {
+    let Some(world) = world().await else { return };
+    // The rows of effect.applied are inserted first.
+    let key = "ALTER TABLE effect.applied ADD CONSTRAINT of_balance FOREIGN KEY (key)
+        REFERENCES effect.balance (key)";
+    world.execute(key).await;
+    let refused = world.run(INTO).await;
+    assert_eq!(refused.code, Some(2), "{}", refused.text);
+    assert!(refused.text.contains("it is not deferrable"), "{}", refused.text);
+    assert_eq!(world.number("SELECT count(rebuilding) FROM app_inbox_consumer").await, 0);
+}
+
+#[tokio::test]
+async fn a_rebuild_that_continues_counts_no_event_as_late() {
+    let Some(world) = world().await else { return };
+    world.insert_events(5, 100).await;
+    world.catch_up().await;
+    world.consume_all().await;
+    let killed =
+        world.command(INTO).env("WALRELAY_FAILPOINT", "beside-filled").finish(DEADLINE).await;
+    assert_eq!(killed.code, None, "{}", killed.text);
+    // Fewer rows come before the new ones than before the old ones.
+    world.execute("ALTER TABLE app_outbox DISABLE TRIGGER USER").await;
+    world.execute("DELETE FROM app_outbox WHERE version <= 15").await;
+    world.execute("ALTER TABLE app_outbox ENABLE TRIGGER USER").await;
+    world.insert_events(5, 20).await;
+    let told = world.succeed(INTO.into_iter().chain(["--yes"])).await;
+    assert!(told.contains("continuing"), "{told}");
+    let states = "SELECT count(*) FROM app_inbox WHERE generation = 2 AND status = ";
+    assert_eq!(world.number(&format!("{states}'late'")).await, 0);
+    assert_eq!(world.number(&format!("{states}'done'")).await, 120);
+}
+
+#[tokio::test]
+async fn a_killed_rebuild_frees_its_lock_although_a_statement_is_running() {
+    let Some(world) = world().await else { return };
+    world.insert_events(5, 50).await;
+    world.catch_up().await;
+    world.consume_all().await;
+    let slow = "
+        CREATE FUNCTION effect.add_slowly(events app_inbox_event[]) RETURNS void LANGUAGE plpgsql AS $$
+          BEGIN PERFORM pg_sleep(600); END $$";
+    world.execute(slow).await;
+    let mut slowly = INTO;
+    slowly[6] = "effect.add_slowly";
+    let mut running = world.command(slowly).start();
+    let asleep = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'
+        AND datname = current_database()";
+    wait_until(DEADLINE, "the handler", async || (world.number(asleep).await == 1).then_some(()))
+        .await;
+    let refused = world.run(INTO).await;
+    assert_eq!(refused.code, Some(2), "{}", refused.text);
+    for part in ["server process ", "connected since ", "SELECT pg_terminate_backend("] {
+        assert!(refused.text.contains(part), "{part}: {}", refused.text);
+    }
+    running.kill();
+    wait_until(DEADLINE, "the end of the statement", async || {
+        (world.number(asleep).await == 0).then_some(())
+    })
+    .await;
+    let told = world.succeed(INTO).await;
+    assert!(told.contains("in use: generation 2"), "{told}");
+    assert_each_once(&world).await;
 }

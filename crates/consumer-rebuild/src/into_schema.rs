@@ -12,10 +12,12 @@
 use std::time::Duration;
 
 use tokio::time::sleep;
+use tokio_postgres::{GenericClient, Transaction};
 use walrelay_core::Routed;
 use walrelay_inbox::operator::admin::{self, registered};
 use walrelay_inbox::{
     Beside, Event, GenerationDifference, InboxError, OutboxApplier, StagedTable, UnfinishedRebuild,
+    conflicting_foreign_keys,
 };
 use walrelay_outbox_replay::SettledRows;
 use walrelay_outbox_replay::replay::RoutedRows;
@@ -58,6 +60,9 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
         let schema = &order.schema;
         let place = Beside { consumer, schema };
         let tables = staged(client, place).await?;
+        if order.switch_sql.is_none() {
+            refuse_foreign_keys(&**client, &tables).await?;
+        }
         let rows = Box::pin(self.check_rows(&order.rows, &Wanted::all())).await?;
         if self.operator.is_dry_run() {
             let (rows, schema) = (rows.rows, schema.clone());
@@ -72,8 +77,8 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
         })?;
         failpoint::hit("beside-begun");
         let fill = OutboxApplier::new(client, consumer, next, &order.handler, Some(schema)).await?;
-        let mut filling =
-            Filling { place, fill, rows: &rows, settled: SettledRows::None, round: 0 };
+        let round = place.last_round(client, next).await?;
+        let mut filling = Filling { place, fill, rows: &rows, settled: SettledRows::None, round };
         filling.catch_up(client).await?;
         failpoint::hit("beside-filled");
         let moment = place.moment(client).await?;
@@ -96,7 +101,8 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
     ) -> Result<i32, RebuildError> {
         let consumer = place.consumer.to_owned();
         if !place.claim(client).await? {
-            return Err(RebuildError::RebuildRunning { consumer });
+            let holder = place.holder(client).await?;
+            return Err(RebuildError::RebuildRunning { consumer, holder });
         }
         let found = registered(client, Some(place.consumer)).await?.pop();
         let unknown = || InboxError::Unregistered { consumer: consumer.clone() };
@@ -186,6 +192,16 @@ async fn staged(client: &SqlClient, place: Beside<'_>) -> Result<Vec<StagedTable
     Ok(tables)
 }
 
+/// Refuses foreign keys that would change other rows, or refuse, when the rows of the tables in use
+/// are replaced.
+async fn refuse_foreign_keys(
+    client: &impl GenericClient,
+    tables: &[StagedTable],
+) -> Result<(), RebuildError> {
+    let keys = conflicting_foreign_keys(client, tables).await?;
+    if keys.is_empty() { Ok(()) } else { Err(RebuildError::ForeignKeyConflicts { keys }) }
+}
+
 /// A schema that is being filled.
 struct Filling<'a> {
     place: Beside<'a>,
@@ -193,6 +209,7 @@ struct Filling<'a> {
     rows: &'a RowsToApply,
     /// The rows that are already applied.
     settled: SettledRows,
+    /// The last pass over the rows, by this run or an earlier one.
     round: u64,
 }
 
@@ -263,14 +280,29 @@ impl Filling<'_> {
         };
         Box::pin(reader.each(self.round, visit)).await?;
         self.fill.apply(&transaction, &batch.take()).await?;
-        match self.place.switch(&transaction, tables, switch_sql).await {
+        match self.put_in_use(&transaction, tables, switch_sql).await {
             Ok(()) => {}
-            Err(error) if error.is_in_the_way() => return Ok(false),
-            Err(error) => return Err(error.into()),
+            Err(RebuildError::Inbox(error)) if error.is_in_the_way() => return Ok(false),
+            Err(error) => return Err(error),
         }
         failpoint::hit("beside-switching");
         transaction.commit().await.map_err(committing)?;
         Ok(true)
+    }
+
+    /// Puts the tables and the generation in use. Somebody may have added a foreign key during the
+    /// fill.
+    async fn put_in_use(
+        &self,
+        transaction: &Transaction<'_>,
+        tables: &[StagedTable],
+        switch_sql: Option<&str>,
+    ) -> Result<(), RebuildError> {
+        if switch_sql.is_none() {
+            self.place.lock_tables(transaction, tables).await?;
+            refuse_foreign_keys(transaction, tables).await?;
+        }
+        Ok(self.place.switch(transaction, tables, switch_sql).await?)
     }
 }
 

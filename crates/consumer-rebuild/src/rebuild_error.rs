@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use walrelay_errors::{BoxedError, Code, Coded};
-use walrelay_inbox::{InboxError, UnfinishedRebuild};
+use walrelay_inbox::{ForeignKeyConflict, InboxError, RebuildHolder, UnfinishedRebuild};
 use walrelay_outbox_admin::protocols::ProtocolError;
 use walrelay_outbox_replay::AdminError;
 use walrelay_outbox_replay::replay::ReplayError;
@@ -74,8 +74,8 @@ pub enum RebuildError {
     #[error("another generation of consumer {consumer:?} has begun meanwhile")]
     AnotherGeneration { consumer: String },
     /// Another process works on a rebuild of the consumer.
-    #[error("another process rebuilds consumer {consumer:?}")]
-    RebuildRunning { consumer: String },
+    #[error("another process rebuilds consumer {consumer:?}{}", holder.map(process).unwrap_or_default())]
+    RebuildRunning { consumer: String, holder: Option<RebuildHolder> },
     /// Another rebuild of the consumer must end first.
     #[error("{}", rebuild.report(consumer))]
     RebuildUnfinished { consumer: String, rebuild: UnfinishedRebuild },
@@ -91,6 +91,9 @@ pub enum RebuildError {
     /// A table of the schema cannot replace a table in use.
     #[error("{}", mismatch.describe(staged))]
     TableUnsuitable { staged: String, mismatch: TableMismatch },
+    /// The rows of tables in use cannot be replaced.
+    #[error("the rows of the tables in use cannot be replaced: {}", in_a_row(keys))]
+    ForeignKeyConflicts { keys: Vec<ForeignKeyConflict> },
     /// The rows of the table would count as rebuilt.
     #[error("{table} is not empty, and its rows would count as rebuilt")]
     TableNotEmpty { table: String },
@@ -139,6 +142,21 @@ impl TableMismatch {
             Self::OtherColumns { live } => format!("{staged} has other columns than {live}"),
         }
     }
+}
+
+/// Describes the session of another rebuild.
+fn process(holder: RebuildHolder) -> String {
+    let RebuildHolder { pid, since } = holder;
+    let since = since.map(|since| format!(", connected since {}", rfc3339(since)));
+    format!(": server process {pid}{}", since.unwrap_or_default())
+}
+
+fn in_a_row(keys: &[ForeignKeyConflict]) -> String {
+    let each = keys.iter().map(|key| {
+        let ForeignKeyConflict { name, table, referenced, effect } = key;
+        format!("foreign key {name} of {table} references {referenced}, and {effect}")
+    });
+    each.collect::<Vec<_>>().join("; ")
 }
 
 /// Returns a duration in the largest unit that divides it, as in `7d`.
@@ -198,6 +216,7 @@ impl Coded for RebuildError {
             Self::SchemaEmpty { .. }
             | Self::TableUnsuitable { .. }
             | Self::TableNotEmpty { .. } => Code::RebuildTablesUnsuitable,
+            Self::ForeignKeyConflicts { .. } => Code::RebuildForeignKeyUnsuitable,
             Self::EventsMissing { .. } | Self::KeyEventsLost { .. } => Code::RebuildLosesEvents,
             Self::KeysWithoutRows => Code::OrderingKeyWithoutRows,
         }

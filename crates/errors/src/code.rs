@@ -307,6 +307,8 @@ codes! {
     RebuildRowsUnusable "rebuild-rows-unusable": USAGE, USAGE, USAGE;
     /// The tables of the schema cannot replace those in use.
     RebuildTablesUnsuitable "rebuild-tables-unsuitable": USAGE, USAGE, USAGE;
+    /// A foreign key does not allow to replace the rows of a table in use.
+    RebuildForeignKeyUnsuitable "rebuild-foreign-key-unsuitable": USAGE, USAGE, USAGE;
     /// A rebuild would lose events or decisions about them.
     RebuildLosesEvents "rebuild-loses-events": USAGE, USAGE, USAGE;
     /// The database has no outbox with rows.

@@ -42,10 +42,13 @@ pub use health::{Health, Phase};
 pub use metrics::Metrics;
 pub use migrations::{INBOX_MIGRATIONS, INBOX_TABLES, InboxMigration, inbox_tables, migrate_inbox};
 pub use operator::key_rebuild::Keys;
+pub use operator::live_foreign_keys::{ForeignKeyConflict, conflicting_foreign_keys};
 pub use operator::outbox_applier::OutboxApplier;
 pub use operator::reset_key::{KeyPosition, reset_key};
 pub use operator::scaffold::{Scaffold, scaffold};
-pub use operator::side_rebuild::{Beside, GenerationDifference, StagedTable, abandon};
+pub use operator::side_rebuild::{
+    Beside, GenerationDifference, RebuildHolder, StagedTable, abandon,
+};
 pub use operator::unfinished_rebuild::UnfinishedRebuild;
 pub use retention::{
     InboxRetention, PUBSUB_RETENTION_DEFAULT, RETENTION_MARGIN, redelivery_window,

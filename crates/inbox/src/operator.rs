@@ -5,6 +5,7 @@ pub mod audit;
 pub mod consumer_status;
 pub mod event_commands;
 pub(super) mod key_rebuild;
+pub(super) mod live_foreign_keys;
 pub(super) mod outbox_applier;
 pub(super) mod pending_counts;
 pub mod prunable_rows;

@@ -2,6 +2,7 @@
 
 use walrelay_consumer_rebuild::RebuildError;
 use walrelay_errors::Coded as _;
+use walrelay_inbox::ForeignKeyConflict;
 
 /// Returns the fix of this case. `None` if the fix of the error's code is enough.
 pub(crate) fn fix_of(error: &RebuildError) -> Option<String> {
@@ -29,7 +30,14 @@ pub(crate) fn fix_of(error: &RebuildError) -> Option<String> {
         E::AnotherGeneration { .. } => {
             "one rebuild at a time: wait for the other one, or start again"
         }
-        E::RebuildRunning { .. } => "wait for it, or end it",
+        E::RebuildRunning { holder: None, .. } => "run the command again: the other one has ended",
+        E::RebuildRunning { holder: Some(holder), .. } => {
+            return Some(format!(
+                "wait for it, or end it: SELECT pg_terminate_backend({})",
+                holder.pid
+            ));
+        }
+        E::ForeignKeyConflicts { keys } => return Some(fix_of_keys(keys)),
         E::RebuildUnfinished { .. } => "finish that one first, or cancel it with --cancel",
         E::SchemaEmpty { schema } => {
             return Some(format!(
@@ -62,4 +70,17 @@ pub(crate) fn fix_of(error: &RebuildError) -> Option<String> {
         | E::KeysWithoutRows => return None,
     };
     Some(text.to_owned())
+}
+
+/// Returns the statements that take the foreign keys out of the way.
+fn fix_of_keys(keys: &[ForeignKeyConflict]) -> String {
+    let drops = keys.iter().map(|key| {
+        let ForeignKeyConflict { name, table, .. } = key;
+        format!("ALTER TABLE {table} DROP CONSTRAINT {name}")
+    });
+    let drops = drops.collect::<Vec<_>>().join("; ");
+    format!(
+        "replace each by a key that is DEFERRABLE and has no ON DELETE action, or drop it until the rebuild is done ({drops}), \
+         or put the tables in use with SQL of your own: --switch-sql FILE"
+    )
 }

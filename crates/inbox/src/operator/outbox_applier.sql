@@ -1,6 +1,8 @@
 -- name: begin
 SELECT set_config('lock_timeout', '5s', true),
-       set_config('statement_timeout', '0', true)
+       set_config('statement_timeout', '0', true),
+       CASE WHEN pg_catalog.version() LIKE '%linux%'
+         THEN pg_catalog.set_config('client_connection_check_interval', '1000', true) END
 
 -- name: refuse_writes_outside_schema
 SELECT pg_catalog.string_agg(DISTINCT pg_catalog.format('%I.%I', n.nspname, c.relname), ', ')

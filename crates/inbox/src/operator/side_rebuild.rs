@@ -39,6 +39,15 @@ pub struct StagedTable {
     pub quoted: Vec<String>,
 }
 
+/// The database session that has locked a rebuild.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RebuildHolder {
+    /// The server process.
+    pub pid: i32,
+    /// The time at which it connected. `None` if the role may not see that.
+    pub since: Option<SystemTime>,
+}
+
 /// The events that the new generation lacks compared with the current one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct GenerationDifference {
@@ -85,15 +94,41 @@ impl Beside<'_> {
     }
 
     /// Locks the rebuild against other processes until the session ends. Returns false if another
-    /// process has the lock.
+    /// process has the lock. Where the operating system allows it, the server checks during each
+    /// statement that the client is connected. Otherwise the statement of a killed command would
+    /// continue and keep the lock.
     ///
     /// # Errors
     ///
     /// Fails if the database reports an error.
     pub async fn claim(&self, client: &SqlClient) -> Result<bool, InboxError> {
-        let sql = "SELECT pg_try_advisory_lock(hashtextextended('walrelay rebuild ' || $1, 0))";
-        let row = client.query_one(sql, &[&self.consumer]).await;
+        let row = client.query_one(sql!("side_rebuild.sql", "claim"), &[&self.consumer]).await;
         Ok(row.map_err(failed("claim the rebuild"))?.get(0))
+    }
+
+    /// Returns the session that has locked the rebuild. `None` if it has just ended.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database reports an error.
+    pub async fn holder(&self, client: &SqlClient) -> Result<Option<RebuildHolder>, InboxError> {
+        let row = client.query_opt(sql!("side_rebuild.sql", "holder"), &[&self.consumer]).await;
+        let row = row.map_err(failed("find the process that rebuilds"))?;
+        Ok(row.map(|row| RebuildHolder { pid: row.get(0), since: row.get(1) }))
+    }
+
+    /// Returns the highest round of rows that the generation has applied. Each round has positions
+    /// above the earlier ones. A rebuild that continues starts above the last round, so that its
+    /// events do not count as late.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database reports an error.
+    pub async fn last_round(&self, client: &SqlClient, generation: i32) -> Result<u64, InboxError> {
+        let sql = sql!("side_rebuild.sql", "last_round");
+        let row = client.query_one(sql, &[&self.consumer, &generation]).await;
+        let row = row.map_err(failed("read the positions of the generation"))?;
+        Ok(row.get::<_, i64>(0).unsigned_abs())
     }
 
     /// Records the rebuild in the consumer's row if no rebuild is recorded, and returns the current
@@ -155,6 +190,22 @@ impl Beside<'_> {
         let sql = "SELECT pg_advisory_xact_lock(hashtextextended('walrelay inbox ' || $1, 0))";
         let waited = transaction.execute(sql, &[&self.consumer]).await;
         waited.map(drop).map_err(failed("wait for batches of the consumer"))
+    }
+
+    /// Locks the tables in use against new foreign keys until the transaction ends. Readers and
+    /// writers continue.
+    ///
+    /// # Errors
+    ///
+    /// Fails if another session holds a lock, or if the database reports an error.
+    pub async fn lock_tables(
+        &self,
+        transaction: &Transaction<'_>,
+        tables: &[StagedTable],
+    ) -> Result<(), InboxError> {
+        let live: Vec<&str> = tables.iter().filter_map(|table| table.live.as_deref()).collect();
+        let sql = format!("LOCK TABLE {} IN ROW EXCLUSIVE MODE", live.join(", "));
+        transaction.batch_execute(&sql).await.map_err(failed("lock the tables in use"))
     }
 
     /// Moves the rows, or runs `switch_sql` instead, and makes the new generation current.
@@ -257,6 +308,15 @@ fn moving(tables: &[StagedTable]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_plan_of_the_comparison_is_quadratic() {
+        // One pass and one aggregate. Without statistics a join can become a nested loop.
+        let sql = sql!("side_rebuild.sql", "compare");
+        for join in ["JOIN", "EXISTS", " IN (SELECT", "ALL ("] {
+            assert!(!sql.contains(join), "{join} in {sql}");
+        }
+    }
 
     #[test]
     fn rows_are_moved_without_touching_the_tables_themselves() {

@@ -13,16 +13,37 @@ SELECT c.relname::text, format('%I.%I', n.nspname, c.relname),
  CROSS JOIN LATERAL (SELECT to_regclass(quote_ident(c.relname))::oid AS oid) AS u
  WHERE n.nspname = $1 AND c.relkind IN ('r', 'p') AND NOT c.relispartition ORDER BY 1
 
+-- name: claim
+SELECT pg_try_advisory_lock(hashtextextended('walrelay rebuild ' || $1, 0)),
+       CASE WHEN pg_catalog.version() LIKE '%linux%'
+         THEN pg_catalog.set_config('client_connection_check_interval', '1000', false) END
+
+-- name: holder
+SELECT l.pid, a.backend_start
+  FROM hashtextextended('walrelay rebuild ' || $1, 0) AS k(id)
+  JOIN pg_catalog.pg_locks AS l
+    ON l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
+   AND l.classid = ((k.id >> 32) & 4294967295)::oid AND l.objid = (k.id & 4294967295)::oid
+   AND l.database = (SELECT d.oid FROM pg_catalog.pg_database AS d WHERE d.datname = current_database())
+  LEFT JOIN pg_catalog.pg_stat_activity AS a ON a.pid = l.pid
+ LIMIT 1
+
+-- name: last_round
+SELECT coalesce(max(commit_lsn) - '0/0'::pg_lsn, 0)::bigint FROM public.app_inbox
+ WHERE consumer = $1 AND generation = $2
+
 -- name: begin
 UPDATE public.app_inbox_consumer
    SET rebuilding = generation + 1, rebuilding_in = $2, rebuilding_since = now(), updated_at = now()
  WHERE consumer = $1 AND rebuilding IS NULL RETURNING generation
 
 -- name: compare
-SELECT (SELECT count(*) FROM public.app_inbox AS o
-         WHERE o.consumer = $1 AND o.generation = $2 AND o.status IN ('done', 'late') AND o.done_at < $3
-           AND NOT EXISTS (SELECT FROM public.app_inbox AS n
-                            WHERE n.consumer = $1 AND n.generation = $2 + 1 AND n.event_id = o.event_id)),
+SELECT (SELECT count(*) FROM (
+          SELECT FROM public.app_inbox AS i
+           WHERE i.consumer = $1 AND i.generation IN ($2, $2 + 1)
+           GROUP BY i.event_id
+          HAVING bool_or(i.generation = $2 AND i.status IN ('done', 'late') AND i.done_at < $3)
+             AND NOT bool_or(i.generation = $2 + 1)) AS missing),
        (SELECT count(*) FROM public.app_inbox AS n
          WHERE n.consumer = $1 AND n.generation = $2 + 1 AND n.status IN ('retrying', 'dead'))
 
