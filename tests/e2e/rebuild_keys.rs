@@ -91,10 +91,10 @@ async fn a_dry_run_for_keys_counts_their_events_and_runs_neither_handler_nor_res
     assert_eq!(world.number(sequences).await, before);
     // It refuses what the rebuild would refuse.
     world.execute("ALTER TABLE app_outbox DISABLE TRIGGER USER").await;
-    world.execute("DELETE FROM app_outbox WHERE aggregateid = 'key-3' AND version = 1").await;
+    world.execute("DELETE FROM app_outbox WHERE aggregateid = 'key-3' AND version < 30").await;
     let refused = world.run(REBUILD.into_iter().chain(["--dry-run"])).await;
     assert_eq!(refused.code, Some(2), "{}", refused.text);
-    assert!(refused.text.contains("1 applied event(s) are not in"), "{}", refused.text);
+    assert!(refused.text.contains("applied event(s) are not in the outbox"), "{}", refused.text);
 }
 
 #[tokio::test]

@@ -212,8 +212,9 @@ fn the_schema_has_every_key_of_the_file_and_no_other() {
 }
 
 /// Options of other programs that our texts name: gcloud, psql, and the Supabase CLI.
-const OF_OTHER_PROGRAMS: [&str; 8] = [
+const OF_OTHER_PROGRAMS: [&str; 9] = [
     "clear-schema-settings",
+    "enable-message-ordering",
     "experimental",
     "format",
     "member",
@@ -232,7 +233,8 @@ fn add_options(command: &clap::Command, names: &mut BTreeSet<String>) {
 /// Returns the options that a text names.
 fn options_in(text: &str) -> impl Iterator<Item = &str> {
     let is_of_name = |c: char| c.is_ascii_lowercase() || c == '-';
-    let mut before = ' ';
+    // The text before the first two dashes is no option.
+    let mut before = '-';
     text.split("--").filter_map(move |rest| {
         let preceding = before;
         before = rest.chars().next_back().unwrap_or('-');
