@@ -300,7 +300,7 @@ async fn without_an_inbox_a_trace_shows_the_rest_and_an_audit_proves_nothing() {
     for part in [
         "outbox\n  aggregateid        key-0",
         "dispatch state\n",
-        "inbox\n  not looked at",
+        "inbox\n  not searched",
         "--inbox NAME=",
     ] {
         assert!(traced.text.contains(part), "{part:?} is not in {}", traced.text);

@@ -526,7 +526,7 @@ impl Run {
 
     fn drain(&mut self, why: &'static str) {
         let until = Instant::now() + self.settings.drain_timeout;
-        tracing::info!(why, out = self.jobs.len(), "draining: finishing what is out");
+        tracing::info!(why, out = self.jobs.len(), "draining: finishing the running batches");
         self.course = LoopState::Draining { until };
         self.observed.health.set_phase(Phase::Draining);
     }

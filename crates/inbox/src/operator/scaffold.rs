@@ -152,7 +152,7 @@ fn handler(table: &QualifiedName, columns: &[Column]) -> String {
     };
     // spliced: names of the reader's table and columns, in a text that is printed.
     format!(
-        "-- A handler for walrelay consumer run --handler {function}, to be edited to what your events say. A column\n\
+        "-- A handler for walrelay consumer run --handler {function}, to be edited for your events. A column\n\
          -- is taken from the field of its name in an event's data, and is null where there is none: an event that\n\
          -- has not all that the table requires fails, and waits (walrelay inbox list).\n\
          -- It is called with a batch, and sees all of it or nothing: what it writes commits together with\n\
@@ -165,7 +165,7 @@ fn handler(table: &QualifiedName, columns: &[Column]) -> String {
              FROM (\n      \
                -- Of each aggregate only its newest state matters; leave this out to see every event.\n      \
                SELECT DISTINCT ON (n.aggregate_id) n.* FROM unnest(events) AS n\n       \
-               -- Whatever the subscription brings comes here: name the events that tell of this table.\n       \
+               -- Every event of the subscription arrives here: name the events that concern this table.\n       \
                -- WHERE n.event_type IN ('OrderPlaced', 'OrderPaid')\n       \
                ORDER BY n.aggregate_id, n.version DESC NULLS LAST) AS e\n   \
             ORDER BY e.aggregate_id\n  \

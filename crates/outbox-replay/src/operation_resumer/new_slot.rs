@@ -42,7 +42,7 @@ pub(crate) async fn create(
     recovery: &SlotRecovery,
 ) -> Result<Filling, RelayError> {
     let OperationResumer { client, connect, slot, .. } = finisher;
-    tracing::info!(slot, "making a new slot");
+    tracing::info!(slot, "creating a new slot");
     finisher.drop_when_free().await?;
     let mut replication =
         ReplicationConnection::connect(connect, &[]).await.map_err(RelayError::Connect)?;

@@ -250,7 +250,7 @@ impl Observer {
     /// Records that the session reads no new rows.
     pub fn draining(&mut self) {
         self.health.set_phase(Phase::Draining);
-        tracing::info!("draining: waiting for what is in flight");
+        tracing::info!("draining: waiting for the replies to sent messages");
     }
 
     /// Records that a row cannot be read. The session waits for the rows before it.

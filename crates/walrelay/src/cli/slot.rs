@@ -32,7 +32,7 @@ pub enum SlotActionArgs {
     Advance(SlotAdvanceArgs),
     /// Replace the slot by a copy of an anchor, and publish again from there.
     ///
-    /// A relay that is running lets go of the slot and goes on from there by itself. Interrupted, it is
+    /// A running relay releases the slot and continues from there by itself. Interrupted, it is
     /// finished by running it again, or by the relay.
     #[command(after_help = "Examples:\n  walrelay slot reset --to-anchor before_release\n  \
         walrelay slot reset --to-anchor daily --to-time 2h")]
@@ -90,7 +90,7 @@ pub struct SlotResetArgs {
     /// Anchor that the slot becomes a copy of; the anchor itself stays.
     #[arg(long, value_name = "NAME", required = true, value_parser = anchor_name)]
     pub to_anchor: String,
-    /// First position that is published again (16/B374D848); where the anchor stands without it.
+    /// First position that is published again (16/B374D848); without it, the position of the anchor.
     #[arg(long, value_name = "LSN", conflicts_with = "to_time", value_parser = lsn)]
     pub to_lsn: Option<Lsn>,
     /// Time from which on everything is published again: 2026-01-31T12:00:00Z, or how long ago (6h).

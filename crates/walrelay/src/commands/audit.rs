@@ -177,7 +177,7 @@ impl ConsumerAudit {
         if let Some(first) = self.first_seen.as_ref().filter(|_| self.is_younger) {
             text.push_str(&format!(
                 "  all of them occurred before the first event that it has: if it was set up then, --from-time {first} \
-                 leaves out what it never was to have\n"
+                 leaves out events that it was not meant to receive\n"
             ));
         }
         text

@@ -165,7 +165,7 @@ async fn init(client: &SqlClient, set_up: &ConsumerSetUp) -> Result<(), Error> {
     }
     print(&format!(
         "{done}\n\
-         for a role of its own, which also needs what the handler does, because that runs with its privileges:\n\n{GRANTS}\n"
+         for a role of its own. The handler runs with the privileges of this role, so grant also what the handler needs:\n\n{GRANTS}\n"
     ))
 }
 

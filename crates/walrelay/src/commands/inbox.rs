@@ -112,7 +112,7 @@ impl FailedEvents for InboxEvents {
 
     fn none(&self, query: &InboxQuery) -> &'static str {
         match query.state {
-            InboxState::Open => "no event waits, and none is dead",
+            InboxState::Open => "no event is waiting or dead",
             InboxState::Only(_) | InboxState::Any => "no event matches",
         }
     }

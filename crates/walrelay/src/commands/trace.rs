@@ -115,15 +115,15 @@ impl Trace {
         let mut text = String::new();
         let absent = "not in the table: pruned, deleted, or never committed";
         part(&mut text, "outbox", &self.outbox, absent);
-        let unrecorded = "no row: the event was published at the first attempt, or not yet";
+        let unrecorded =
+            "no row: the event is not yet published, or was published at the first attempt";
         part(&mut text, "dispatch state", &self.dispatch, unrecorded);
         text.push_str(&TracedMessage::text(self.message.as_ref()));
         for (name, row) in &self.inboxes {
             part(&mut text, &format!("inbox of {}", visible(name)), row, "not there");
         }
         if self.inboxes.is_empty() {
-            let unknown =
-                format!("not looked at, because none is in this database: {NAME_INBOXES}");
+            let unknown = format!("not searched: there is none in this database: {NAME_INBOXES}");
             part(&mut text, "inbox", &Value::Null, &unknown);
         }
         text
@@ -254,10 +254,7 @@ mod tests {
     fn without_an_inbox_the_rest_is_shown_and_it_is_no_success() {
         let text = settled().text();
         assert!(text.contains("settled            true"), "{text}");
-        assert!(
-            text.contains("inbox\n  not looked at") && text.contains("--inbox NAME="),
-            "{text}"
-        );
+        assert!(text.contains("inbox\n  not searched") && text.contains("--inbox NAME="), "{text}");
         let error = settled().verdict().expect_err("it may be anywhere");
         assert_eq!(error.exit().code(), 2);
         assert!(error.report().contains("--inbox NAME="), "{}", error.report());

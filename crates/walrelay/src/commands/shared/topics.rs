@@ -9,8 +9,8 @@ const SHOWN_CHARACTERS: usize = 64;
 
 /// The fix. The finding stays until the rows are deleted, because outbox rows never change.
 pub(in crate::commands) const INVALID_TOPIC_FIX: &str = "correct --topic-template, or the producer of these rows; `walrelay dispatch list` has the ones \
-     that are dead, and `walrelay dispatch edit ID --set-topic NAME` gives one its way; this is told until they are deleted \
-     from the outbox";
+     that are dead, and `walrelay dispatch edit ID --set-topic NAME` gives one of them a topic; this finding stays until \
+     they are deleted from the outbox";
 
 /// Describes rows whose topic can never exist.
 pub(in crate::commands) fn invalid_topic_text(found: &InvalidTopicRows) -> String {
@@ -19,7 +19,7 @@ pub(in crate::commands) fn invalid_topic_text(found: &InvalidTopicRows) -> Strin
     let lead = if *rows == 1 { "row leads" } else { "rows lead" };
     format!(
         "{rows} {lead} to a name that no topic can have, as in \"{example}\": the relay records them as dead, and \
-         all others go out"
+         publishes all others"
     )
 }
 
