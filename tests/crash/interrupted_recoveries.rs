@@ -84,7 +84,7 @@ async fn a_first_start_over_a_table_with_rows_that_dies_at_any_step_is_finished_
 {
     for (step, command) in FIRST_STEPS {
         let Some(world) = InboxDatabase::create().await else { return };
-        world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
+        world.succeed(["slot", "drop", "--yes"]).await;
         Workload::of_rows(200).insert(world.client()).await.expect("rows");
         if command[0] == "run" {
             world.succeed(["init", "--backfill"]).await;

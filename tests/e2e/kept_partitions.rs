@@ -223,7 +223,7 @@ fn page_sql() -> Vec<String> {
 
 async fn convert(world: &InboxDatabase) {
     let blocks = page_sql();
-    let [prepare, index, swap] = blocks.as_slice() else { panic!("three blocks of SQL") };
+    let [prepare, index, swap, _undo] = blocks.as_slice() else { panic!("four blocks of SQL") };
     let mut relay = world.start_relay([]).await;
     let producer = Producer::start(world.url(), Duration::from_millis(10));
     wait_until(DEADLINE, "rows", async || (producer.rows_count() > 200).then_some(())).await;

@@ -99,7 +99,7 @@ async fn a_row_of_140_megabytes_is_dead_in_bounded_memory_and_its_neighbours_are
 async fn a_row_of_140_megabytes_is_not_read_from_the_table_and_its_neighbours_are_backfilled() {
     let Some(world) = InboxDatabase::create_empty().await else { return };
     world.succeed(["init"]).await;
-    world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
+    world.succeed(["slot", "drop", "--yes"]).await;
     Workload::of_rows(20).insert(world.client()).await.unwrap();
     insert_large(&world).await;
     world.succeed(["init", "--backfill"]).await;
