@@ -236,9 +236,9 @@ async fn nothing_is_pruned_before_every_shard_has_settled_it() {
         .await
         .unwrap();
     world.succeed(["run", "--until-caught-up", "--shard", "0/2"]).await;
-    // The other shard never ran, so no row is known to be settled.
-    let refused = world.run(["prune", "--yes", "--older-than", "1s"]).await;
-    assert_eq!(refused.code, Some(2), "{}", refused.text);
+    // The other shard never ran: its record says that it has settled nothing.
+    let early = world.succeed(["prune", "--yes", "--older-than", "1s"]).await;
+    assert!(early.contains("0 row(s) deleted"), "{early}");
     world.succeed(["run", "--until-caught-up", "--shard", "1/2"]).await;
     world
         .execute("UPDATE app_outbox_relay SET settled_xid = '3' WHERE slot LIKE '%\\_1\\_of\\_2'")

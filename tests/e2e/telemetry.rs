@@ -146,7 +146,12 @@ async fn metrics_have_the_names_and_the_figures_of_the_metrics_endpoint() {
         (counted(&kept, "walrelay_messages_published_total") == Some(50)).then_some(())
     })
     .await;
-    let (_, text) = http_get(relay.http_address(), "/metrics").await.unwrap();
+    // A row is counted by its type once its outcome is settled.
+    let text = wait_until(DEADLINE, "the rows by type", async || {
+        let (_, text) = http_get(relay.http_address(), "/metrics").await.unwrap();
+        text.contains("walrelay_rows_by_type_total{").then_some(text)
+    })
+    .await;
     // The last metrics are sent at the end, and contain the final values.
     assert_eq!(relay.terminate(DEADLINE).await, Some(0));
 

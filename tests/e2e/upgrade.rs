@@ -268,8 +268,9 @@ async fn a_slot_is_moved_past_what_the_relay_noted_last_and_never_past_a_row() {
     let Some(world) = InboxDatabase::create_empty_on(17).await else { return };
     world.execute("CREATE PUBLICATION everything FOR ALL TABLES").await;
     world.succeed(["init"]).await;
-    let unused = world.run(["upgrade", "prepare", "--yes", "--carry-over"]).await;
-    assert_eq!(unused.code, Some(2), "{}", unused.text);
+    // A slot that no relay has used yet is on record, and has nothing to carry over.
+    let unused = world.succeed(["upgrade", "prepare", "--yes", "--carry-over"]).await;
+    assert!(unused.contains("nothing waits"), "{unused}");
     Workload::of_rows(30).insert(world.client()).await.expect("rows");
     world.catch_up().await;
     assert_ne!(world.number(COMMITS).await, 0, "the last note of the relay");

@@ -215,10 +215,10 @@ impl Coded for ProtocolError {
             | Self::NothingToAdopt { .. } => Code::UpgradeNotCarriedOver,
             Self::DropLosesRows { .. }
             | Self::SkippedRowsDiffer { .. }
-            | Self::SlotAhead { .. }
             | Self::TargetPastSettled { .. } => Code::RowsWouldBeSkipped,
             Self::UnsendableRowBefore { .. } => Code::UnsendableRowInRange,
             Self::TargetOutOfRange { .. }
+            | Self::SlotAhead { .. }
             | Self::AnchorAhead { .. }
             | Self::TargetPastSlot { .. } => Code::PositionOutOfRange,
             Self::AnchorExists { .. } => Code::AnchorExists,
