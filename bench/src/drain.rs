@@ -37,7 +37,7 @@ pub(crate) struct RelayRound {
 impl RelayRound {
     /// Returns the CPU time of the relay.
     pub(crate) fn cpu_seconds(&self) -> f64 {
-        self.measured.usage.user_seconds + self.measured.usage.system_seconds
+        self.measured.usage.cpu_seconds()
     }
 }
 

@@ -7,12 +7,6 @@
 mod chart;
 mod check;
 mod consumers;
-mod consumers_drain;
-mod consumers_extent;
-mod consumers_faults;
-mod consumers_place;
-mod consumers_report;
-mod consumers_results;
 mod description;
 mod drain;
 mod extent;
@@ -22,6 +16,7 @@ mod live;
 mod producer;
 mod report;
 mod results;
+mod samples;
 mod supervisor;
 mod workplace;
 
@@ -36,7 +31,7 @@ use crate::size::Size;
 use crate::{suite, terminal};
 
 use self::consumers::ConsumersOptions;
-use self::description::{Peer, Variant};
+use self::description::{PEER_FILE, Peer, Variant, absolute, read_all};
 use self::extent::{Extent, REPLY_MILLIS};
 use self::fault_kind::FaultKind;
 use self::faults::FaultRun;
@@ -94,7 +89,8 @@ pub(crate) fn execute(options: &PeersOptions) -> Result<(), Failure> {
     let is_wanted = |folder: &str| {
         options.only.is_empty() || options.only.iter().any(|text| folder.contains(text))
     };
-    for peer in description::read_all(&options.peers, &options.installed, &relay)? {
+    let places = vec![("relay", absolute(&relay)?), ("installed", absolute(&options.installed)?)];
+    for peer in read_all(&options.peers, PEER_FILE, &places)? {
         if !is_wanted(&peer.folder) {
             continue;
         }

@@ -43,6 +43,11 @@ impl Usage {
         }
     }
 
+    /// CPU time in user mode and in the kernel.
+    pub(crate) fn cpu_seconds(self) -> f64 {
+        self.user_seconds + self.system_seconds
+    }
+
     /// Combines two processes: the sum of their CPU time and the higher peak memory.
     pub(crate) fn with(self, other: Self) -> Self {
         Self {

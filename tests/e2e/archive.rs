@@ -11,7 +11,7 @@ use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::wait_until;
 use walrelay_tests::{DEADLINE, InboxDatabase, Producer};
 
-use super::kept_partitions::{init_with_tiny_partitions, settle};
+use super::kept_partitions::init_with_tiny_partitions;
 
 const ROWS: &str = "SELECT count(*) FROM app_outbox";
 
@@ -75,7 +75,7 @@ async fn pruned_rows_are_in_the_archive_and_a_missing_directory_deletes_none() {
              VALUES ('video', 'a\nb', 'test.made', 1, '{\"a\": \"line\\nbreak ü\"}')",
         )
         .await;
-    settle(&world).await;
+    world.settle().await;
     let before = ids(&world, "SELECT id::text FROM app_outbox").await;
     let gone = format!("{}/gone", archive.path());
     let refused = ["prune", "--yes", "--older-than", "1s", "--archive", &gone];

@@ -12,19 +12,6 @@ const PARTITIONS: &str =
     "SELECT count(*) FROM pg_inherits WHERE inhparent = 'app_outbox'::regclass";
 const ROWS: &str = "SELECT count(*) FROM app_outbox";
 
-/// Waits until all committed rows are recorded as settled.
-pub(super) async fn settle(world: &InboxDatabase) {
-    world.catch_up().await;
-    let behind = "SELECT count(*) FROM app_outbox WHERE age(xmin) <=
-                    (SELECT age(settled_xid::xid) FROM app_outbox_relay)";
-    wait_until(DEADLINE, "the horizon to pass the rows", async || {
-        world.execute("SELECT pg_logical_emit_message(true, 'foreign', 'x')").await;
-        world.catch_up().await;
-        (world.number(behind).await == 0).then_some(())
-    })
-    .await;
-}
-
 /// Creates a partitioned outbox, and replaces its partitions by those of one second.
 pub(super) async fn init_with_tiny_partitions(world: &InboxDatabase) {
     world.succeed(["init", "--partition-by", "day"]).await;
@@ -39,6 +26,24 @@ pub(super) async fn init_with_tiny_partitions(world: &InboxDatabase) {
              SELECT app_outbox_add_partitions('app_outbox')",
         )
         .await;
+}
+
+/// Returns the SQL that creates the partition of a year.
+fn make_partition(name: &str, year: u32) -> String {
+    format!(
+        "SELECT app_outbox_make_partition('app_outbox', '{name}',
+           'FOR VALUES FROM (''{year}-01-01'') TO (''{}-01-01'')')",
+        year + 1
+    )
+}
+
+/// Creates a partitioned outbox with 20 rows in the partition outbox_2020.
+async fn with_old_partition() -> Option<InboxDatabase> {
+    let world = InboxDatabase::create_empty().await?;
+    world.succeed(["init", "--partition-by", "day"]).await;
+    world.execute(&make_partition("outbox_2020", 2020)).await;
+    insert(&world, 20, "'2020-06-01'").await;
+    Some(world)
 }
 
 async fn insert(world: &InboxDatabase, rows: u32, occurred_at: &str) {
@@ -121,18 +126,11 @@ async fn a_plain_outbox_is_not_partitioned_in_passing() {
 async fn a_partition_whose_lock_is_not_granted_keeps_its_rows_and_is_dropped_later() {
     let Some(world) = InboxDatabase::create_empty().await else { return };
     world.succeed(["init", "--partition-by", "day"]).await;
-    let old = |name: &str, year: u32| {
-        format!(
-            "SELECT app_outbox_make_partition('app_outbox', '{name}',
-               'FOR VALUES FROM (''{year}-01-01'') TO (''{}-01-01'')')",
-            year + 1
-        )
-    };
-    world.execute(&old("outbox_2019", 2019)).await;
-    world.execute(&old("outbox_2020", 2020)).await;
+    world.execute(&make_partition("outbox_2019", 2019)).await;
+    world.execute(&make_partition("outbox_2020", 2020)).await;
     insert(&world, 20, "'2020-06-01'").await;
     insert(&world, 5, "now()").await;
-    settle(&world).await;
+    world.settle().await;
     let reader = world.connect().await;
     reader.run("BEGIN; SELECT FROM app_outbox LIMIT 1").await;
     let prune = ["prune", "--yes", "--older-than", "30d"];
@@ -151,19 +149,14 @@ async fn a_partition_whose_lock_is_not_granted_keeps_its_rows_and_is_dropped_lat
 
 #[tokio::test]
 async fn a_partition_with_a_dead_row_loses_its_other_rows_only() {
-    let Some(world) = InboxDatabase::create_empty().await else { return };
-    world.succeed(["init", "--partition-by", "day"]).await;
-    let make = "SELECT app_outbox_make_partition('app_outbox', 'outbox_2020',
-                  'FOR VALUES FROM (''2020-01-01'') TO (''2021-01-01'')')";
-    world.execute(make).await;
-    insert(&world, 20, "'2020-06-01'").await;
+    let Some(world) = with_old_partition().await else { return };
     world
         .execute(
             "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload, occurred_at)
              VALUES ('no topic!', 'a-1', 'made', 1, '{}', '2020-06-01')",
         )
         .await;
-    settle(&world).await;
+    world.settle().await;
     assert_eq!(world.dispatch_count("dead").await, 1);
     world.succeed(["prune", "--yes", "--older-than", "30d"]).await;
     assert_eq!(world.number("SELECT count(*) FROM outbox_2020").await, 1);
@@ -171,13 +164,8 @@ async fn a_partition_with_a_dead_row_loses_its_other_rows_only() {
 
 #[tokio::test]
 async fn a_role_that_owns_nothing_creates_and_drops_partitions() {
-    let Some(world) = InboxDatabase::create_empty().await else { return };
-    world.succeed(["init", "--partition-by", "day"]).await;
-    let make = "SELECT app_outbox_make_partition('app_outbox', 'outbox_2020',
-                  'FOR VALUES FROM (''2020-01-01'') TO (''2021-01-01'')')";
-    world.execute(make).await;
-    insert(&world, 20, "'2020-06-01'").await;
-    settle(&world).await;
+    let Some(world) = with_old_partition().await else { return };
+    world.settle().await;
     let role = format!("{}_relay", world.name());
     let tables = [
         "app_outbox",

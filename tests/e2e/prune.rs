@@ -7,25 +7,11 @@ use walrelay_tests::{DEADLINE, InboxDatabase};
 
 const ROWS: &str = "SELECT count(*) FROM app_outbox";
 
-/// Waits until all committed rows are recorded as settled.
-async fn settle(world: &InboxDatabase) {
-    world.catch_up().await;
-    // The horizon is recorded once the WAL has moved past it.
-    let behind = "SELECT count(*) FROM app_outbox WHERE age(xmin) <=
-                    (SELECT age(settled_xid::xid) FROM app_outbox_relay)";
-    wait_until(DEADLINE, "the horizon to pass the rows", async || {
-        world.execute("SELECT pg_logical_emit_message(true, 'foreign', 'x')").await;
-        world.catch_up().await;
-        (world.number(behind).await == 0).then_some(())
-    })
-    .await;
-}
-
 #[tokio::test]
 async fn a_dry_run_reports_the_number_of_rows_and_deletes_none() {
     let Some(world) = InboxDatabase::create().await else { return };
     Workload::of_rows(30).insert(world.client()).await.expect("rows");
-    settle(&world).await;
+    world.settle().await;
     let told = world.succeed(["prune", "--yes", "--older-than", "1s", "--dry-run"]).await;
     let kept = world.number(ROWS).await;
     assert_eq!(kept, 30);
@@ -79,7 +65,7 @@ async fn of_a_partitioned_outbox_whole_partitions_go_and_those_for_rows_to_come_
     // Nothing is settled yet, so no row is deleted.
     world.run(["prune", "--yes", "--older-than", "30d"]).await;
     assert_eq!(world.number(ROWS).await, 25);
-    settle(&world).await;
+    world.settle().await;
 
     let dry = world.succeed(["prune", "--yes", "--older-than", "30d", "--dry-run"]).await;
     assert!(dry.contains("20 row(s)") && dry.contains("all of partition outbox_2020"), "{dry}");
@@ -95,7 +81,7 @@ async fn of_a_partitioned_outbox_whole_partitions_go_and_those_for_rows_to_come_
 async fn nothing_is_pruned_where_transaction_ids_on_record_are_of_another_server() {
     let Some(world) = InboxDatabase::create().await else { return };
     Workload::of_rows(9).insert(world.client()).await.expect("rows");
-    settle(&world).await;
+    world.settle().await;
     world.execute("UPDATE app_outbox_relay SET system_identifier = '1'").await;
     let refused = world.run(["prune", "--yes", "--older-than", "1s"]).await;
     assert_eq!(refused.code, Some(5), "{}", refused.text);

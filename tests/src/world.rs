@@ -103,6 +103,20 @@ impl InboxDatabase {
         self.succeed(["run", "--until-caught-up"]).await;
     }
 
+    /// Runs the relay until every committed row of the outbox is recorded as settled. The horizon is
+    /// recorded once the WAL has moved past it.
+    pub async fn settle(&self) {
+        self.catch_up().await;
+        let behind = "SELECT count(*) FROM app_outbox WHERE age(xmin) <=
+                        (SELECT age(settled_xid::xid) FROM app_outbox_relay)";
+        wait_until(DEADLINE, "the horizon to pass the rows", async || {
+            self.execute("SELECT pg_logical_emit_message(true, 'foreign', 'x')").await;
+            self.catch_up().await;
+            (self.number(behind).await == 0).then_some(())
+        })
+        .await;
+    }
+
     /// Returns the command `walrelay run` with these options and with HTTP.
     #[must_use]
     pub fn relay<'a>(&self, options: impl IntoIterator<Item = &'a str>) -> RelayCommand {

@@ -4,19 +4,25 @@
 //! newest state of each key, and the number of applied events. The table then shows which events
 //! were lost or applied twice.
 
+mod drain;
+mod extent;
+mod faults;
+mod place;
+pub(super) mod report;
+pub(super) mod results;
+
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 
 use crate::database::{CommitDurability, Server};
 use crate::failure::Failure;
-use crate::peers::consumers_extent::ConsumerExtent;
-use crate::peers::consumers_faults::Fault;
-use crate::peers::consumers_place::{Consumer, read_all};
-use crate::peers::consumers_results::MeasuredConsumer;
-use crate::peers::description::Variant;
+use crate::peers::consumers::extent::ConsumerExtent;
+use crate::peers::consumers::faults::Fault;
+use crate::peers::consumers::results::MeasuredConsumer;
+use crate::peers::description::{CONSUMER_FILE, Peer, Variant, absolute, read_all};
 use crate::peers::results::{PeersResults, Skipped};
-use crate::peers::{consumers_drain, consumers_faults};
+use crate::sink::SUBSCRIPTION;
 use crate::terminal;
 
 /// Where the consumers and their parts are.
@@ -41,7 +47,13 @@ pub(super) fn measure_all(
     is_wanted: impl Fn(&str) -> bool,
 ) -> Result<(), Failure> {
     let extent = ConsumerExtent::of(results.size);
-    for consumer in read_all(&options.consumers, &options.clients, relay)? {
+    let places = vec![
+        ("relay", absolute(relay)?),
+        ("clients", absolute(&options.clients)?),
+        ("bench", std::env::current_exe()?.display().to_string()),
+        ("subscription", SUBSCRIPTION.to_owned()),
+    ];
+    for consumer in read_all(&options.consumers, CONSUMER_FILE, &places)? {
         if !is_wanted(&consumer.folder) {
             continue;
         }
@@ -59,7 +71,7 @@ pub(super) fn measure_all(
 /// Measures one variant. A measurement that fails is recorded, and the others continue.
 fn measure(
     relay: &Path,
-    consumer: &Consumer,
+    consumer: &Peer,
     variant: &Variant,
     extent: ConsumerExtent,
 ) -> Result<MeasuredConsumer, Failure> {
@@ -78,7 +90,7 @@ fn measure(
     for millis in DATABASE_MILLIS {
         let name = format!("{millis} ms from the database");
         terminal::progress(&format!("{label}: {name}"));
-        let done = consumers_drain::run(&server, variant, consumer, extent, millis);
+        let done = drain::run(&server, variant, consumer, extent, millis);
         match runtime.block_on(done) {
             Ok(figures) => measured.drains.push(figures),
             Err(error) => measured.fail(&name, &error),
@@ -86,7 +98,7 @@ fn measure(
     }
     for fault in Fault::ALL.into_iter().filter(|fault| fault.is_injected(extent)) {
         terminal::progress(&format!("{label}: {}", fault.name()));
-        let done = consumers_faults::run(&server, variant, consumer, extent, fault);
+        let done = faults::run(&server, variant, consumer, extent, fault);
         match runtime.block_on(done) {
             Ok(figures) => measured.faults.push(figures),
             Err(error) => measured.fail(fault.name(), &error),

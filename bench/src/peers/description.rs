@@ -1,4 +1,5 @@
-//! Reads the description of a peer: a folder with a `peer.toml` and the files that it names.
+//! Reads the description of a peer or a consumer: a folder with a TOML file and the files that it
+//! names.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,13 +10,16 @@ use serde::Deserialize;
 use crate::failure::Failure;
 use crate::peers::fault_kind::FaultKind;
 
-/// The file in a peer's folder.
-const FILE: &str = "peer.toml";
+/// The file in the folder of a peer.
+pub(crate) const PEER_FILE: &str = "peer.toml";
+
+/// The file in the folder of a consumer.
+pub(crate) const CONSUMER_FILE: &str = "consumer.toml";
 
 /// The SQL for peers that read the outbox of `walrelay init`.
 const OUTBOX_SQL: &str = "outbox.sql";
 
-/// The shape of `peer.toml`.
+/// The shape of the file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PeerFile {
@@ -29,6 +33,7 @@ struct PeerFile {
     /// The command that installs the peer, or the reason why there is none.
     install: String,
     /// The paths whose sizes make up the installation.
+    #[serde(default)]
     installation: Vec<String>,
     /// A URL that answers 200 while the peer is alive.
     liveness: Option<String>,
@@ -54,7 +59,14 @@ pub(crate) struct Variant {
     pub(crate) files: BTreeMap<String, String>,
 }
 
-/// A peer that can be started.
+impl Variant {
+    /// Returns the name in tables.
+    pub(crate) fn label(name: &str, variant: &str) -> String {
+        if variant.is_empty() { name.to_owned() } else { format!("{name}, {variant}") }
+    }
+}
+
+/// A peer or a consumer that can be started.
 #[derive(Debug)]
 pub(crate) struct Peer {
     /// The name of its folder.
@@ -65,62 +77,68 @@ pub(crate) struct Peer {
     pub(crate) note: Option<String>,
     pub(crate) liveness: Option<String>,
     pub(crate) variants: Vec<Variant>,
-    /// The SQL that creates `peer_load`, `peer_emit` and `peer_has`.
-    pub(crate) sql: String,
-    has_own_table: bool,
+    /// The file with the SQL for a table of the peer's own.
+    own_sql: Option<String>,
     remedies: BTreeMap<FaultKind, String>,
     directory: PathBuf,
     needs: Vec<PathBuf>,
     installation: Vec<PathBuf>,
     install: String,
     /// The placeholders whose values do not change from run to run.
-    pub(crate) places: Vec<(&'static str, String)>,
+    pub(crate) places: Places,
 }
 
-/// Reads all peers, walrelay first.
-pub(crate) fn read_all(peers: &Path, installed: &Path, relay: &Path) -> Result<Vec<Peer>, Failure> {
-    let mut folders: Vec<PathBuf> = fs::read_dir(peers)
-        .map_err(|error| format!("read {}: {error}", peers.display()))?
+/// Placeholders and their values.
+pub(crate) type Places = Vec<(&'static str, String)>;
+
+/// Reads all folders of `directory` that have the file `name`, walrelay first.
+pub(crate) fn read_all(
+    directory: &Path,
+    name: &str,
+    places: &Places,
+) -> Result<Vec<Peer>, Failure> {
+    let mut folders: Vec<PathBuf> = fs::read_dir(directory)
+        .map_err(|error| format!("read {}: {error}", directory.display()))?
         .flatten()
         .map(|entry| entry.path())
-        .filter(|path| path.join(FILE).is_file())
+        .filter(|path| path.join(name).is_file())
         .collect();
     folders.sort_by_key(|folder| (!folder.ends_with("walrelay"), folder.clone()));
-    folders.iter().map(|folder| read(folder, peers, installed, relay)).collect()
+    folders.iter().map(|folder| read(folder, name, places)).collect()
 }
 
-fn read(folder: &Path, peers: &Path, installed: &Path, relay: &Path) -> Result<Peer, Failure> {
-    let read = |path: PathBuf| {
-        fs::read_to_string(&path).map_err(|error| format!("read {}: {error}", path.display()))
-    };
-    let file: PeerFile = toml::from_str(&read(folder.join(FILE))?)
-        .map_err(|error| format!("{}: {error}", folder.join(FILE).display()))?;
-    let sql = match &file.sql {
-        Some(name) => read(folder.join(name))?,
-        None => read(peers.join(OUTBOX_SQL))?,
-    };
-    let places = vec![
-        ("relay", std::path::absolute(relay)?.display().to_string()),
-        ("installed", std::path::absolute(installed)?.display().to_string()),
-    ];
-    let path = |text: &String| PathBuf::from(render(text, &places));
+fn read(folder: &Path, name: &str, places: &Places) -> Result<Peer, Failure> {
+    let path = folder.join(name);
+    let file: PeerFile =
+        toml::from_str(&text_of(&path)?).map_err(|error| format!("{}: {error}", path.display()))?;
+    let mut places = places.clone();
+    places.push(("folder", absolute(folder)?));
+    let installed = |text: &String| PathBuf::from(render(text, &places));
     Ok(Peer {
         folder: folder.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-        needs: file.needs.iter().map(path).collect(),
-        installation: file.installation.iter().map(path).collect(),
+        needs: file.needs.iter().map(installed).collect(),
+        installation: file.installation.iter().map(installed).collect(),
         name: file.name,
         licence: file.licence,
         documentation: file.documentation,
         note: file.note,
         liveness: file.liveness,
         variants: file.variants,
-        has_own_table: file.sql.is_some(),
-        sql,
+        own_sql: file.sql,
         remedies: file.remedies,
         directory: folder.to_owned(),
         install: file.install,
         places,
     })
+}
+
+/// Returns an absolute path as text.
+pub(crate) fn absolute(path: &Path) -> Result<String, Failure> {
+    Ok(std::path::absolute(path)?.display().to_string())
+}
+
+fn text_of(path: &Path) -> Result<String, Failure> {
+    Ok(fs::read_to_string(path).map_err(|error| format!("read {}: {error}", path.display()))?)
 }
 
 impl Peer {
@@ -136,12 +154,19 @@ impl Peer {
     }
 
     pub(crate) fn template(&self, name: &str) -> Result<String, Failure> {
-        let path = self.directory.join(name);
-        Ok(fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?)
+        text_of(&self.directory.join(name))
     }
 
     pub(crate) fn has_own_table(&self) -> bool {
-        self.has_own_table
+        self.own_sql.is_some()
+    }
+
+    /// Returns the SQL that creates `peer_load`, `peer_emit` and `peer_has`.
+    pub(crate) fn sql(&self) -> Result<String, Failure> {
+        match &self.own_sql {
+            Some(name) => self.template(name),
+            None => self.template(&format!("../{OUTBOX_SQL}")),
+        }
     }
 
     pub(crate) fn installation_mebibytes(&self) -> f64 {
@@ -180,10 +205,11 @@ mod tests {
     #[test]
     fn every_shipped_description_is_readable() {
         let peers = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers");
-        let all = read_all(&peers, Path::new("nowhere"), Path::new("walrelay")).unwrap();
+        let all = read_all(&peers, PEER_FILE, &Places::new()).unwrap();
         assert_eq!(all[0].folder, "walrelay");
         for peer in &all {
             assert!(!peer.variants.is_empty() && !peer.documentation.is_empty(), "{peer:?}");
+            peer.sql().unwrap();
             for template in peer.variants.iter().flat_map(|it| it.files.values()) {
                 peer.template(template).unwrap();
             }
@@ -193,9 +219,24 @@ mod tests {
     #[test]
     fn a_peer_that_is_not_installed_names_the_reason() {
         let peers = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers");
-        let all = read_all(&peers, Path::new("nowhere"), Path::new("walrelay")).unwrap();
+        let places = vec![("installed", "/nowhere".to_owned())];
+        let all = read_all(&peers, PEER_FILE, &places).unwrap();
         let debezium = all.iter().find(|it| it.folder == "debezium").unwrap();
         let reason = debezium.missing().unwrap();
         assert!(reason.contains("nowhere") && reason.contains("install-peers"), "{reason}");
+    }
+
+    #[test]
+    fn every_shipped_consumer_is_readable_and_names_what_it_lacks() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("consumers");
+        let places = vec![("clients", "/nowhere".to_owned())];
+        let all = read_all(&folder, CONSUMER_FILE, &places).unwrap();
+        let names: Vec<&str> = all.iter().map(|consumer| consumer.folder.as_str()).collect();
+        assert_eq!(names, ["walrelay", "go", "java", "python", "rust"]);
+        for consumer in &all {
+            assert!(!consumer.variants.is_empty() && !consumer.documentation.is_empty());
+        }
+        let reason = all[1].missing().unwrap();
+        assert!(reason.contains("nowhere") && reason.contains("install-clients"), "{reason}");
     }
 }

@@ -1,6 +1,6 @@
 //! Measures how fast a peer publishes a backlog.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::Serialize;
 use tokio::time::sleep;
@@ -9,8 +9,9 @@ use crate::database::Server;
 use crate::failure::Failure;
 use crate::peers::description::{Peer, Variant};
 use crate::peers::extent::Extent;
+use crate::peers::samples::Samples;
 use crate::peers::workplace::Workplace;
-use crate::process::{Process, Usage};
+use crate::process::Process;
 use crate::sink::Keeping;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -99,63 +100,25 @@ async fn drain(
     rows: u32,
     limit: Duration,
 ) -> Result<DrainRound, Failure> {
-    // (time since the start, messages stored), one entry per change
-    let mut samples: Vec<(f64, u64)> = Vec::new();
+    let mut samples = Samples::default();
     let started = process.started();
     let wanted = u64::from(rows);
     loop {
         let stored = place.sink.counts().await?.messages_stored;
-        if samples.last().map_or(stored > 0, |last| stored > last.1) {
-            samples.push((started.elapsed().as_secs_f64(), stored));
-        }
+        samples.note(started.elapsed().as_secs_f64(), u32::try_from(stored)?);
         if stored >= wanted || started.elapsed() > limit {
             break;
         }
         process.check_alive()?;
         sleep(POLL_INTERVAL).await;
     }
-    let usage = process.usage()?;
-    drop(process);
-    round(&samples, usage, started)
-}
-
-fn round(samples: &[(f64, u64)], usage: Usage, started: Instant) -> Result<DrainRound, Failure> {
-    let (Some(first), Some(last)) = (samples.first(), samples.last()) else {
-        let waited = started.elapsed().as_secs();
-        return Err(format!("nothing was published within {waited} s").into());
-    };
-    let stored = u32::try_from(last.1)?;
-    let count = f64::from(stored);
-    let half = samples.iter().find(|sample| sample.1 >= last.1 / 2).unwrap_or(first);
-    let rest = f64::from(u32::try_from(last.1 - half.1)?);
+    let rates = samples.rates(process.usage()?)?;
     Ok(DrainRound {
-        stored,
-        rows_per_second: count / last.0,
-        second_half_rows_per_second: rest / (last.0 - half.0),
-        first_message_seconds: first.0,
-        cpu_seconds_per_million: (usage.user_seconds + usage.system_seconds) * 1e6 / count,
-        peak_mebibytes: f64::from(u32::try_from(usage.peak_bytes / 1024)?) / 1024.0,
+        stored: rates.count,
+        rows_per_second: rates.per_second,
+        second_half_rows_per_second: rates.second_half_per_second,
+        first_message_seconds: rates.first_seconds,
+        cpu_seconds_per_million: rates.cpu_seconds_per_million,
+        peak_mebibytes: rates.peak_mebibytes,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_second_half_is_counted_from_the_middle() {
-        let samples = [(1.0, 10), (2.0, 500), (3.0, 1_000)];
-        let usage = Usage { user_seconds: 1.5, system_seconds: 0.5, peak_bytes: 3 << 20 };
-        let round = round(&samples, usage, Instant::now()).unwrap();
-        assert_eq!(round.rows_per_second, 1_000.0 / 3.0);
-        assert_eq!(round.second_half_rows_per_second, 500.0);
-        assert_eq!(round.first_message_seconds, 1.0);
-        assert_eq!(round.cpu_seconds_per_million, 2_000.0);
-        assert_eq!(round.peak_mebibytes, 3.0);
-    }
-
-    #[test]
-    fn a_peer_that_publishes_nothing_has_no_rate() {
-        assert!(round(&[], Usage::default(), Instant::now()).is_err());
-    }
 }

@@ -17,12 +17,18 @@ pub(super) struct Extent {
     pub(super) live_seconds: u32,
     pub(super) fault_seconds: u32,
     pub(super) kills: u32,
-    /// A fault run ends when no message has been stored for this long.
+    /// A run ends when no message has been stored for this long.
     pub(super) stall: Duration,
+    /// The time after the load in which a peer may catch up.
+    pub(super) catch_up: Duration,
     pub(super) rounds: u32,
 }
 
 impl Extent {
+    pub(super) const fn patience(self) -> Patience {
+        Patience { stall: self.stall, limit: self.catch_up }
+    }
+
     pub(super) fn of(size: Size) -> Self {
         let seconds = Duration::from_secs;
         match size {
@@ -34,6 +40,7 @@ impl Extent {
                 fault_seconds: 60,
                 kills: 10,
                 stall: seconds(90),
+                catch_up: seconds(180),
                 rounds: 3,
             },
             Size::Quick => Self {
@@ -44,6 +51,7 @@ impl Extent {
                 fault_seconds: 20,
                 kills: 10,
                 stall: seconds(45),
+                catch_up: seconds(60),
                 rounds: 1,
             },
             Size::Tiny => Self {
@@ -54,8 +62,18 @@ impl Extent {
                 fault_seconds: 3,
                 kills: 1,
                 stall: seconds(20),
+                catch_up: seconds(60),
                 rounds: 1,
             },
         }
     }
+}
+
+/// How long to wait for rows.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Patience {
+    /// Without a new row.
+    pub(super) stall: Duration,
+    /// In all.
+    pub(super) limit: Duration,
 }

@@ -11,8 +11,9 @@ use crate::database::Server;
 use crate::failure::Failure;
 use crate::peers::check::{self, Verdict};
 use crate::peers::description::{Peer, Variant};
-use crate::peers::extent::{Extent, REPLY_MILLIS};
+use crate::peers::extent::{Extent, Patience, REPLY_MILLIS};
 use crate::peers::fault_kind::{FaultKind, KILL_INTERVAL};
+use crate::peers::live::START_LIMIT;
 use crate::peers::producer::{Stream, key_name, produce};
 use crate::peers::supervisor::{POLL_INTERVAL, Supervisor, arrivals, wait_quiet};
 use crate::peers::workplace::Workplace;
@@ -39,6 +40,9 @@ pub(crate) struct FaultFigures {
     pub(crate) verdict: Verdict,
     /// From the end of the fault, or of the load if that was later, to the last new row.
     pub(crate) caught_up_seconds: f64,
+    /// Whether rows were still arriving at the end of the run, because the peer is slower than the
+    /// load.
+    pub(crate) is_behind: bool,
     /// The restarts that the peer or its liveness probe caused.
     pub(crate) restarts: u32,
     /// How long rows of other keys waited at most while one key was refused.
@@ -79,7 +83,8 @@ async fn measure(
     let mut supervisor = Supervisor::start(place)?;
     let stream = |rows| Stream { rows, rows_per_second: ROWS_PER_SECOND, keys: KEYS };
     produce(place.database.url(), stream(0..KEYS)).await?;
-    wait_quiet(place, &mut supervisor, KEYS, Duration::from_secs(60)).await?;
+    let starting = Patience { stall: START_LIMIT, limit: START_LIMIT };
+    wait_quiet(place, &mut supervisor, KEYS, starting).await?;
 
     let seconds = kind.load_seconds(extent);
     let rows = KEYS + u64::from(ROWS_PER_SECOND * seconds);
@@ -98,7 +103,7 @@ async fn measure(
         sleep(POLL_INTERVAL).await;
     }
     let load_ended = Instant::now();
-    let last_new = wait_quiet(place, &mut supervisor, rows, extent.stall).await?;
+    let quiet = wait_quiet(place, &mut supervisor, rows, extent.patience()).await?;
 
     let all = arrivals(&mut place.sink).await?;
     let others = all.iter().filter(|it| key_name(it.row, KEYS) != REFUSED_KEY);
@@ -111,9 +116,11 @@ async fn measure(
         fault_seconds,
         rows,
         lost_of_other_keys: check::judge((0..rows).filter(is_other), &all, key_of).lost,
-        remedy: (verdict.lost > 0).then(|| peer.remedy(kind)),
+        remedy: (verdict.lost > 0 && !quiet.is_behind).then(|| peer.remedy(kind)),
         verdict,
-        caught_up_seconds: last_new
+        is_behind: quiet.is_behind,
+        caught_up_seconds: quiet
+            .last_new
             .saturating_duration_since(fault_ended.max(load_ended))
             .as_secs_f64(),
         restarts: supervisor.restarts,

@@ -8,7 +8,7 @@ use crate::database::Server;
 use crate::failure::Failure;
 use crate::peers::check::{self, Arrival};
 use crate::peers::description::{Peer, Variant};
-use crate::peers::extent::Extent;
+use crate::peers::extent::{Extent, Patience};
 use crate::peers::producer::{Stream, produce};
 use crate::peers::supervisor::{Supervisor, arrivals, wait_quiet};
 use crate::peers::workplace::Workplace;
@@ -23,7 +23,7 @@ const KEYS: u64 = 1_000;
 const WARM_UP_ROWS: u64 = 20;
 
 /// The time in which a peer must have published its first row.
-const START_LIMIT: Duration = Duration::from_secs(60);
+pub(super) const START_LIMIT: Duration = Duration::from_secs(60);
 
 /// The figures of one rate.
 #[derive(Debug, Clone, Serialize)]
@@ -57,10 +57,11 @@ async fn measure(
     let mut supervisor = Supervisor::start(place)?;
     let stream = |rows| Stream { rows, rows_per_second, keys: KEYS };
     produce(place.database.url(), stream(0..WARM_UP_ROWS)).await?;
-    wait_quiet(place, &mut supervisor, WARM_UP_ROWS, START_LIMIT).await?;
+    let starting = Patience { stall: START_LIMIT, limit: START_LIMIT };
+    wait_quiet(place, &mut supervisor, WARM_UP_ROWS, starting).await?;
     let last = WARM_UP_ROWS + u64::from(rows_per_second * extent.live_seconds);
     produce(place.database.url(), stream(WARM_UP_ROWS..last)).await?;
-    wait_quiet(place, &mut supervisor, last, extent.stall).await?;
+    wait_quiet(place, &mut supervisor, last, extent.patience()).await?;
     drop(supervisor);
     let arrivals = arrivals(&mut place.sink).await?;
     let verdict = check::judge(0..last, &arrivals, |row| row % KEYS);

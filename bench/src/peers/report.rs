@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::failure::Failure;
 use crate::peers::chart::{self, Bar};
-use crate::peers::consumers_report;
+use crate::peers::consumers;
 use crate::peers::drain::{DrainFigures, DrainRound};
 use crate::peers::faults::FaultFigures;
 use crate::peers::live::LiveFigures;
@@ -23,7 +23,7 @@ pub(crate) fn write(results: &PeersResults, dir: &Path) -> Result<(), Failure> {
             fs::write(dir.join(file), chart::svg(title, &bars))?;
         }
     }
-    consumers_report::write_charts(&results.consumers, dir)?;
+    consumers::report::write_charts(&results.consumers, dir)?;
     eprintln!("bench: wrote {}", dir.display());
     Ok(())
 }
@@ -35,7 +35,7 @@ pub(crate) fn markdown(results: &PeersResults) -> String {
         section("Backlog", &drains(results)),
         section("Latency from insert to stored message", &lives(results)),
         section("The same faults", &faults(results)),
-        consumers_report::markdown(&results.consumers),
+        consumers::report::markdown(&results.consumers),
         section("Installed size", &sizes(results)),
         failures(results),
         skipped(results),
@@ -134,6 +134,7 @@ fn faults(results: &PeersResults) -> String {
         let FaultFigures { kind, fault_seconds, verdict, .. } = fault;
         let caught_up = match verdict.lost {
             0 => number(fault.caught_up_seconds),
+            _ if fault.is_behind => "still behind".to_owned(),
             _ if fault.lost_of_other_keys > 0 => "stopped".to_owned(),
             _ => "one key stopped".to_owned(),
         };

@@ -3,7 +3,8 @@
 use serde::Serialize;
 
 use crate::machine::Machine;
-use crate::peers::consumers_results::MeasuredConsumer;
+use crate::peers::consumers::results::MeasuredConsumer;
+use crate::peers::description::Variant;
 use crate::peers::drain::DrainFigures;
 use crate::peers::faults::FaultFigures;
 use crate::peers::live::LiveFigures;
@@ -45,10 +46,7 @@ pub(super) struct Measured {
 
 impl Measured {
     pub(super) fn label(&self) -> String {
-        match self.variant.as_str() {
-            "" => self.peer.clone(),
-            variant => format!("{}, {variant}", self.peer),
-        }
+        Variant::label(&self.peer, &self.variant)
     }
 }
 

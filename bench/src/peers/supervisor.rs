@@ -7,6 +7,7 @@ use walrelay_testkit::http_get;
 
 use crate::failure::Failure;
 use crate::peers::check::Arrival;
+use crate::peers::extent::Patience;
 use crate::peers::workplace::Workplace;
 use crate::process::Process;
 use crate::sink::Sink;
@@ -79,30 +80,41 @@ impl Supervisor {
     }
 }
 
-/// Waits until `rows` different rows are stored, or until nothing new has been stored for `stall`.
-/// Returns the time when the last new row was seen.
+/// How a wait for rows ended.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Quiet {
+    /// The time when the last new row was seen.
+    pub(crate) last_new: Instant,
+    /// Whether rows were still arriving at the limit.
+    pub(crate) is_behind: bool,
+}
+
+/// Waits until `rows` different rows are stored, until nothing new arrives, or until the limit.
 ///
 /// # Errors
 ///
 /// Fails when not a single row is stored in that time.
-pub(crate) async fn wait_quiet(
+pub(super) async fn wait_quiet(
     place: &mut Workplace,
     supervisor: &mut Supervisor,
     rows: u64,
-    stall: Duration,
-) -> Result<Instant, Failure> {
-    let mut progress = Progress { stored: 0, distinct: 0, at: Instant::now() };
-    while progress.distinct < rows && progress.at.elapsed() <= stall {
+    patience: Patience,
+) -> Result<Quiet, Failure> {
+    let Patience { stall, limit } = patience;
+    let began = Instant::now();
+    let mut progress = Progress { stored: 0, distinct: 0, at: began };
+    while progress.distinct < rows && progress.at.elapsed() <= stall && began.elapsed() <= limit {
         supervisor.tick(place).await?;
         progress.update(&mut place.sink, rows, stall).await?;
         sleep(POLL_INTERVAL).await;
     }
     if progress.stored == 0 {
         let restarts = supervisor.restarts;
-        let waited = stall.as_secs();
+        let waited = began.elapsed().as_secs();
         return Err(format!("nothing was published within {waited} s, {restarts} restarts").into());
     }
-    Ok(progress.at)
+    let is_behind = progress.distinct < rows && progress.at.elapsed() <= stall;
+    Ok(Quiet { last_new: progress.at, is_behind })
 }
 
 /// The messages and the different rows seen so far.

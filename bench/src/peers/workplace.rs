@@ -36,7 +36,7 @@ impl Workplace {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let mut database = server.create(&format!("peer_{number}")).await?;
-        database.client().batch_execute(&peer.sql).await?;
+        database.client().batch_execute(&peer.sql()?).await?;
         // Reading starts at a slot's position, so the slot exists before the first row.
         let slot =
             if peer.has_own_table() { "unused".to_owned() } else { database.copy_slot().await? };

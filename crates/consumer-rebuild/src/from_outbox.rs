@@ -34,7 +34,7 @@ use crate::from_topic::{begin, described, successor};
 use crate::orders::{ConsumerRebuild, OutboxRows};
 use crate::outbox_row_check::{RowsToApply, Wanted};
 use crate::rebuild_error::RebuildError;
-use crate::rebuild_step::{RebuildStep, UnreadRows};
+use crate::rebuild_step::{RebuildNote, SubscriptionStep, UnreadRows};
 use crate::session::{RebuildOperator, RebuildSession};
 use crate::subscription_names::RefillNames;
 
@@ -62,18 +62,18 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
         let unread = order.reset_sql.as_ref().map(|_| UnreadRows::Rows(rows.rows));
         if !self.agree(client, order, unread).await? {
             let (rows, topic) = (rows.rows, outbox.topic.clone());
-            return self.report(&RebuildStep::WouldPublish { rows, topic });
+            return self.report(SubscriptionStep::WouldPublish { rows, topic });
         }
         let names = Box::pin(self.until_stopped(self.prepare_refill(client, order, &rows))).await?;
         let generation = self.begin_refill(client, order, &names).await?;
-        self.report(&RebuildStep::BegunFromOutbox {
+        self.report(SubscriptionStep::BegunFromOutbox {
             generation,
             subscription: names.refill.clone(),
         })?;
         failpoint::hit("refill-begun");
         if let Err(error) = self.refill(client, order, generation, &rows).await {
             let (consumer, subscription) = (order.consumer.clone(), names.refill);
-            self.report(&RebuildStep::RefillInterrupted { consumer, subscription })?;
+            self.report(RebuildNote::RefillInterrupted { consumer, subscription })?;
             return Err(error);
         }
         self.end_refill(client, &order.consumer, names).await
@@ -105,7 +105,7 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
         }
         let place = ConsumerGeneration::find(client, Some(&consumer)).await?;
         let unfinished = place.decided(client).await?.unfinished;
-        self.report(&RebuildStep::RowsInInbox { consumer, unfinished, usual, refill })
+        self.report(SubscriptionStep::RowsInInbox { consumer, unfinished, usual, refill })
     }
 
     /// Refuses a refill that would be incomplete, and creates the subscription.
@@ -133,7 +133,7 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
         wanted.dead_letter_policy = None;
         let is_new = subscriber.create_subscription(wanted).await?;
         let name = names.refill.clone();
-        self.report(&RebuildStep::SubscriptionReady { name, is_new })?;
+        self.report(SubscriptionStep::SubscriptionReady { name, is_new })?;
         Ok(names)
     }
 
@@ -186,7 +186,7 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
             if count > seen {
                 (seen, seen_at) = (count, Instant::now());
             } else if seen_at.elapsed() >= QUIET {
-                self.report(&RebuildStep::NothingApplied { count, rows })?;
+                self.report(RebuildNote::NothingApplied { count, rows })?;
                 seen_at = Instant::now();
             }
             sleep(LOOK_EVERY.max(began.elapsed() * 10)).await;
@@ -210,7 +210,7 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
             job.left_out = Some(to_apply.left_out.clone());
             routes::refuse_missing(&client, settings, topic).await?;
             let rows = job.count_table_rows(&client, settings).await?.unwrap_or_default();
-            self.report(&RebuildStep::PublishesRows { rows })?;
+            self.report(RebuildNote::PublishesRows { rows })?;
             let done = self.run_replay(&mut client, to_apply, &mut job).await?;
             // No consumer receives the rows that were left out.
             Ok::<_, RebuildError>((rows.saturating_sub(done.refused), done))
@@ -219,7 +219,7 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
         client.close().await;
         let (received, done) = published?;
         let (rows, topic, left_out) = (done.published, topic.clone(), done.refused);
-        self.report(&RebuildStep::RowsPublished { rows, topic, left_out })?;
+        self.report(SubscriptionStep::RowsPublished { rows, topic, left_out })?;
         Ok(received)
     }
 
@@ -239,7 +239,7 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
             Err(error) => error,
         };
         if let Err(left) = job.abandon(settings).await {
-            self.report(&RebuildStep::ReplayLeft { id: job.id.clone(), error: left.to_string() })?;
+            self.report(RebuildNote::ReplayLeft { id: job.id.clone(), error: left.to_string() })?;
         }
         Err(match matches!(error, ReplayError::Stopped { .. }) {
             true => RebuildError::Interrupted,

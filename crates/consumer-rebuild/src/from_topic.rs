@@ -24,9 +24,10 @@ use walrelay_pg_client::{SqlClient, backend_pid, connect_sql};
 use walrelay_pubsub::Subscriber;
 use walrelay_relay::failpoint;
 
+use crate::lock_retry::when_free;
 use crate::orders::ConsumerRebuild;
 use crate::rebuild_error::RebuildError;
-use crate::rebuild_step::{RebuildChange, RebuildStep, UnreadRows};
+use crate::rebuild_step::{RebuildChange, RebuildNote, RebuildStep, SubscriptionStep, UnreadRows};
 use crate::session::{RebuildOperator, RebuildSession};
 use crate::subscription_names::{successor_name, usual};
 
@@ -37,9 +38,6 @@ const SEEK_DELAY: Duration = Duration::from_secs(60);
 /// Tolerance in the comparison with the retention: a start 7 days ago is already a little more than
 /// seven days ago.
 const ROUNDING: Duration = Duration::from_mins(1);
-
-/// Pause between lock attempts, so that sessions queued behind ours can proceed.
-const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// A subscription that replaces another one.
 struct ReplacementSubscription {
@@ -68,17 +66,17 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
         self.report_reach(client, order, since).await?;
         let unread = order.reset_sql.as_ref().map(|_| UnreadRows::Since(since));
         if !self.agree(client, order, unread).await? {
-            return self.report(&RebuildStep::NothingChanged);
+            return self.report(RebuildStep::NothingChanged);
         }
         let prepared = Box::pin(self.until_stopped(prepare(client, order, since)));
         let successor = prepared.await?;
         let (name, is_new) = (successor.name.clone(), successor.is_new);
-        self.report(&RebuildStep::SubscriptionReady { name, is_new })?;
+        self.report(SubscriptionStep::SubscriptionReady { name, is_new })?;
         failpoint::hit("rebuild-subscribed");
         let begun = Box::pin(self.begin_sought(client, order, &successor));
         if let Err(error) = begun.await {
             match self.is_moved(&order.consumer, &successor.name).await {
-                Ok(true) => self.report(&RebuildStep::ReplyLost)?,
+                Ok(true) => self.report(RebuildNote::ReplyLost)?,
                 Ok(false) => {
                     take_back(&successor).await;
                     return Err(error);
@@ -102,7 +100,7 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
         let settling = async {
             subscriber.seek(name, *since).await?;
             if !order.endpoint.is_emulator() {
-                self.report(&RebuildStep::SubscriptionSought)?;
+                self.report(SubscriptionStep::SubscriptionSought)?;
                 sleep(SEEK_DELAY).await;
             }
             Ok(())
@@ -127,11 +125,11 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
         now.close().await;
         let status = status?;
         let generation = status.generation;
-        self.report(&RebuildStep::BegunFromTopic { generation, since })?;
+        self.report(SubscriptionStep::BegunFromTopic { generation, since })?;
         if status.paused {
-            self.report(&RebuildStep::ConsumerPaused { consumer: consumer.clone() })?;
+            self.report(SubscriptionStep::ConsumerPaused { consumer: consumer.clone() })?;
         }
-        self.report(&RebuildStep::InstancesFollow { consumer, old })
+        self.report(SubscriptionStep::InstancesFollow { consumer, old })
     }
 
     /// Reports how far back the rebuild reaches. Older events are not applied again, and a reset
@@ -142,7 +140,7 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
         order: &ConsumerRebuild,
         since: SystemTime,
     ) -> Result<(), RebuildError> {
-        self.report(&RebuildStep::ReachesBackTo(since))?;
+        self.report(RebuildStep::ReachesBackTo(since))?;
         if order.reset_sql.is_none() {
             // Without a reset nothing is emptied.
             return Ok(());
@@ -150,7 +148,7 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
         let place = ConsumerGeneration::find(client, Some(&order.consumer)).await?;
         let earlier = place.earlier(client, since).await?;
         let generation = place.generation();
-        self.report(&RebuildStep::EventsOutOfReach { earlier, generation })
+        self.report(RebuildNote::EventsOutOfReach { earlier, generation })
     }
 
     /// Reports the edits, discards and rows that the rebuild loses. Asks for consent if events were
@@ -165,10 +163,10 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
         let decided = place.decided(client).await?;
         if decided != OperatorDecisions::default() {
             let generation = place.generation();
-            self.report(&RebuildStep::DecisionsForgotten { decided, generation })?;
+            self.report(RebuildStep::DecisionsForgotten { decided, generation })?;
         }
         if let Some(unread) = unread {
-            self.report(&RebuildStep::TablesEmptied(unread))?;
+            self.report(RebuildStep::TablesEmptied(unread))?;
         }
         if self.operator.is_dry_run() {
             return Ok(false);
@@ -238,16 +236,7 @@ pub(crate) async fn begin(
     consumer: &str,
     new: NewGeneration<'_>,
 ) -> Result<i32, RebuildError> {
-    loop {
-        match admin::rebuild(client, consumer, new).await {
-            Ok(generation) => return Ok(generation),
-            Err(error) if error.is_in_the_way() => {
-                tracing::debug!(%error, "trying again");
-                sleep(AGAIN_AFTER).await;
-            }
-            Err(error) => return Err(error.into()),
-        }
-    }
+    when_free(async || Ok(admin::rebuild(client, consumer, new).await?)).await
 }
 
 /// Deletes the new subscription, which nobody has pulled from.

@@ -9,9 +9,6 @@
 //! Until that transaction commits, the read model in use is untouched, however the command ends.
 //! Run again, the command continues: the inbox lists the rows that were applied.
 
-use std::time::Duration;
-
-use tokio::time::sleep;
 use tokio_postgres::{GenericClient, Transaction};
 use walrelay_core::Routed;
 use walrelay_inbox::operator::admin::{self, registered};
@@ -25,15 +22,13 @@ use walrelay_pg_client::{SqlClient, SqlError, connect_sql};
 use walrelay_relay::failpoint;
 
 use crate::event_batch::EventBatch;
+use crate::lock_retry::when_free;
 use crate::orders::SchemaRebuild;
 use crate::outbox_row_check::{self, RowsToApply, Wanted};
 use crate::rebuild_error::{RebuildError, TableMismatch};
 use crate::rebuild_step::{RebuildChange, RebuildStep};
 use crate::session::{RebuildOperator, RebuildSession};
 use crate::subscription_names::usual;
-
-/// Pause between lock attempts, so that sessions queued behind ours can proceed.
-const AGAIN_AFTER: Duration = Duration::from_millis(500);
 
 impl<O: RebuildOperator> RebuildSession<'_, O> {
     /// Fills the schema and puts it in use.
@@ -66,11 +61,11 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
         let rows = Box::pin(self.check_rows(&order.rows, &Wanted::all())).await?;
         if self.operator.is_dry_run() {
             let (rows, schema) = (rows.rows, schema.clone());
-            return self.report(&RebuildStep::WouldFill { rows, schema });
+            return self.report(RebuildStep::WouldFill { rows, schema });
         }
         let generation = self.begin_beside(client, place, &tables).await?;
         let next = generation + 1;
-        self.report(&RebuildStep::FillingBegins {
+        self.report(RebuildStep::FillingBegins {
             generation: next,
             schema: schema.clone(),
             rows: rows.rows,
@@ -85,11 +80,10 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
         filling.catch_up(client).await?;
         let difference = place.compare(client, generation, moment).await?;
         self.refuse_less(consumer, generation, difference)?;
-        while !filling.switch(client, &tables, order.switch_sql.as_deref()).await? {
-            sleep(AGAIN_AFTER).await;
-        }
+        let switch_sql = order.switch_sql.as_deref();
+        when_free(async || filling.switch(client, &tables, switch_sql).await).await?;
         failpoint::hit("beside-switched");
-        self.report(&RebuildStep::InUse { generation: next })
+        self.report(RebuildStep::InUse { generation: next })
     }
 
     /// Records the start of the rebuild, or finds an earlier record. Returns the generation in use.
@@ -110,7 +104,7 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
             Some(UnfinishedRebuild { generation, schema: Some(schema), .. })
                 if schema == place.schema =>
             {
-                self.report(&RebuildStep::Continues)?;
+                self.report(RebuildStep::Continues)?;
                 return Ok(generation - 1);
             }
             Some(rebuild) => return Err(RebuildError::RebuildUnfinished { consumer, rebuild }),
@@ -155,7 +149,7 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
         let found = registered(client, Some(consumer)).await?.pop().and_then(|it| it.rebuild);
         let consumer = consumer.to_owned();
         let Some(rebuild) = found else {
-            return self.report(&RebuildStep::NoRebuild { consumer });
+            return self.report(RebuildStep::NoRebuild { consumer });
         };
         let generation = rebuild.generation.into();
         let change = RebuildChange::Cancel { consumer: consumer.clone(), generation };
@@ -164,7 +158,7 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
         }
         let subscription = usual(&reads, generation).to_owned();
         walrelay_inbox::abandon(client, &consumer, &subscription).await?;
-        self.report(&match rebuild.schema {
+        self.report(match rebuild.schema {
             Some(schema) => RebuildStep::SchemaRebuildCancelled { schema },
             None => RebuildStep::RefillCancelled { consumer, subscription },
         })
@@ -254,19 +248,15 @@ impl Filling<'_> {
     }
 
     /// Applies the last rows and switches tables and generation, in one transaction that stops all
-    /// other writes for the consumer. Returns false if another session holds a lock.
+    /// other writes for the consumer.
     async fn switch(
         &mut self,
         client: &mut SqlClient,
         tables: &[StagedTable],
         switch_sql: Option<&str>,
-    ) -> Result<bool, RebuildError> {
+    ) -> Result<(), RebuildError> {
         let transaction = self.fill.begin(client).await?;
-        match self.place.stop_others(&transaction).await {
-            Ok(()) => {}
-            Err(error) if error.is_in_the_way() => return Ok(false),
-            Err(error) => return Err(error.into()),
-        }
+        self.place.stop_others(&transaction).await?;
         // Every event that the consumer has applied up to now is committed in the outbox, so the
         // reader's snapshot sees its row.
         let (reader, _) = self.reader().await?;
@@ -280,14 +270,9 @@ impl Filling<'_> {
         };
         Box::pin(reader.each(self.round, visit)).await?;
         self.fill.apply(&transaction, &batch.take()).await?;
-        match self.put_in_use(&transaction, tables, switch_sql).await {
-            Ok(()) => {}
-            Err(RebuildError::Inbox(error)) if error.is_in_the_way() => return Ok(false),
-            Err(error) => return Err(error),
-        }
+        self.put_in_use(&transaction, tables, switch_sql).await?;
         failpoint::hit("beside-switching");
-        transaction.commit().await.map_err(committing)?;
-        Ok(true)
+        transaction.commit().await.map_err(committing)
     }
 
     /// Puts the tables and the generation in use. Somebody may have added a foreign key during the
@@ -320,16 +305,10 @@ async fn apply(
     if events.is_empty() {
         return Ok(());
     }
-    loop {
+    when_free(async || {
         let transaction = fill.begin(client).await?;
-        match fill.apply(&transaction, events).await {
-            Ok(()) => return transaction.commit().await.map_err(committing),
-            Err(error) if error.is_in_the_way() => {
-                tracing::debug!(%error, "trying again");
-            }
-            Err(error) => return Err(error.into()),
-        }
-        drop(transaction);
-        sleep(AGAIN_AFTER).await;
-    }
+        fill.apply(&transaction, events).await?;
+        transaction.commit().await.map_err(committing)
+    })
+    .await
 }

@@ -14,6 +14,7 @@ mod event_batch;
 mod from_outbox;
 mod from_topic;
 mod into_schema;
+mod lock_retry;
 mod orders;
 mod outbox_row_check;
 mod rebuild_error;
@@ -24,6 +25,6 @@ mod subscription_names;
 
 pub use orders::{ConsumerRebuild, KeyRebuild, OutboxRows, SchemaRebuild};
 pub use rebuild_error::{RebuildError, TableMismatch};
-pub use rebuild_step::{RebuildChange, RebuildStep, UnreadRows};
+pub use rebuild_step::{RebuildChange, RebuildNote, RebuildStep, SubscriptionStep, UnreadRows};
 pub use session::{RebuildOperator, RebuildSession};
 pub use subscription_names::succeeds;

@@ -19,7 +19,7 @@ use walrelay_pg_client::{
 
 use crate::orders::OutboxRows;
 use crate::rebuild_error::RebuildError;
-use crate::rebuild_step::RebuildStep;
+use crate::rebuild_step::RebuildNote;
 use crate::session::{RebuildOperator, RebuildSession};
 
 /// Most rows that an error names.
@@ -70,7 +70,7 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
         match (order.dead_rows, problems.is_empty()) {
             (DeadRows::Stop | DeadRows::LeaveOut, true) => {}
             (DeadRows::Stop, false) => return Err(problems.refusal()),
-            (DeadRows::LeaveOut, false) => self.report(&problems.left_out())?,
+            (DeadRows::LeaveOut, false) => self.report(problems.left_out())?,
         }
         Ok(rows)
     }
@@ -193,8 +193,8 @@ impl Problems {
         RebuildError::RowsUnusable { rows: self.rows, named: self.named }
     }
 
-    fn left_out(self) -> RebuildStep {
-        RebuildStep::RowsLeftOut { rows: self.rows, named: self.named }
+    fn left_out(self) -> RebuildNote {
+        RebuildNote::RowsLeftOut { rows: self.rows, named: self.named }
     }
 }
 

@@ -34,8 +34,8 @@ impl<O> fmt::Debug for RebuildSession<'_, O> {
 }
 
 impl<O: RebuildOperator> RebuildSession<'_, O> {
-    pub(crate) fn report(&self, step: &RebuildStep) -> Result<(), RebuildError> {
-        self.operator.report(step).map_err(RebuildError::Operator)
+    pub(crate) fn report(&self, step: impl Into<RebuildStep>) -> Result<(), RebuildError> {
+        self.operator.report(&step.into()).map_err(RebuildError::Operator)
     }
 
     pub(crate) async fn may_change(&self, change: &RebuildChange) -> Result<bool, RebuildError> {

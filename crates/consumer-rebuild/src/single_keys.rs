@@ -2,9 +2,6 @@
 //! again, in one transaction. New events of these keys wait for the transaction, and then find
 //! themselves in the inbox.
 
-use std::time::Duration;
-
-use tokio::time::sleep;
 use walrelay_core::Routed;
 use walrelay_inbox::operator::event_commands::{ConsumerGeneration, OperatorDecisions};
 use walrelay_inbox::{InboxError, Keys, OutboxApplier};
@@ -14,14 +11,12 @@ use walrelay_pg_client::{SqlClient, SqlError, connect_sql};
 use walrelay_relay::failpoint;
 
 use crate::event_batch::EventBatch;
+use crate::lock_retry::when_free;
 use crate::orders::KeyRebuild;
 use crate::outbox_row_check::{self, RowsToApply, Wanted};
 use crate::rebuild_error::RebuildError;
 use crate::rebuild_step::RebuildStep;
 use crate::session::{RebuildOperator, RebuildSession};
-
-/// Pause between lock attempts, so that sessions queued behind ours can proceed.
-const AGAIN_AFTER: Duration = Duration::from_millis(500);
 
 impl<O: RebuildOperator> RebuildSession<'_, O> {
     /// Rebuilds all keys or none.
@@ -61,7 +56,7 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
             true => attempt.count(client).await?,
             false => attempt.rebuild_when_free(client).await?,
         };
-        self.report(&RebuildStep::KeysRebuilt {
+        self.report(RebuildStep::KeysRebuilt {
             events,
             keys: order.keys.len(),
             generation,
@@ -119,19 +114,9 @@ impl Attempt<'_> {
 
     /// Rebuilds the keys as soon as no other session holds a lock.
     async fn rebuild_when_free(&self, client: &mut SqlClient) -> Result<u64, RebuildError> {
-        loop {
-            match self.rebuild(client).await {
-                Ok(events) => {
-                    failpoint::hit("keys-rebuilt");
-                    return Ok(events);
-                }
-                Err(RebuildError::Inbox(error)) if error.is_in_the_way() => {
-                    tracing::debug!(%error, "trying again");
-                    sleep(AGAIN_AFTER).await;
-                }
-                Err(error) => return Err(error),
-            }
-        }
+        let events = when_free(async || self.rebuild(client).await).await?;
+        failpoint::hit("keys-rebuilt");
+        Ok(events)
     }
 
     fn is_of_keys(&self, routed: &Routed) -> bool {

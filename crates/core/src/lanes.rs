@@ -13,6 +13,8 @@ mod spilling;
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
+use due::DueLanes;
+
 use crate::backoff::Backoff;
 use crate::compact_parked_keys::CompactParkedKeys;
 use crate::failure::{FailureClass, PublishFailure};
@@ -24,8 +26,6 @@ use crate::message::{Message, Topic};
 use crate::publish_health::{Delivery, KeyBefore, PublishHealth, Recovery, RefusedRows};
 use crate::random::Random;
 use crate::tracker::Ticket;
-
-use due::DueLanes;
 
 pub use parked::{ClaimAnswer, ClaimKey};
 

@@ -9,15 +9,15 @@
 
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
-
-use crate::partitions::{PartitionSpan, registration_sql};
-use crate::sharding::read_sharding;
 use walrelay_outbox_replay::{AdminError, LOST_SLOT_FIX, LostSlot, UPGRADE_FIX, read_loss};
 use walrelay_outbox_store::{Outbox, SLOT_WITH_OLDEST, ShardKey, migrations};
 use walrelay_pg_client::{QualifiedName, quote_identifier, quote_literal};
 use walrelay_pg_replication::{
     Failover, check_failover, check_slot_name, drop_slot, read_publication, read_slot,
 };
+
+use crate::partitions::{PartitionSpan, registration_sql};
+use crate::sharding::read_sharding;
 
 /// Options of an `init`.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -14,13 +14,13 @@
 use pgoutput_parser::Lsn;
 use tokio_postgres::types::{PgLsn, Type};
 use tokio_postgres::{Client, Transaction};
-use walrelay_pg_client::{SqlClient, SqlError, sql};
-
-use crate::sharding::Sharding;
 use walrelay_outbox_replay::{
     AdminError, OpenReplay, Resharding, describe_shards, unfinished_replay,
 };
 use walrelay_outbox_store::{Outbox, Shard};
+use walrelay_pg_client::{SqlClient, SqlError, sql};
+
+use crate::sharding::Sharding;
 
 /// An unfinished change of the number of shards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

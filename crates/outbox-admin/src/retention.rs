@@ -9,14 +9,14 @@ use std::time::{Duration, SystemTime};
 use tokio::time::{Instant, sleep};
 use walrelay_core::ColumnNames;
 use walrelay_errors::{Chain, Code, Coded as _};
+use walrelay_outbox_replay::AdminError;
 use walrelay_outbox_store::Outbox;
 use walrelay_pg_client::{ConnectConfig, QualifiedName, SqlClient, TableAccess, connect_sql};
 use walrelay_relay::observe::health::{Health, Phase};
 use walrelay_relay::observe::retention_metrics::RetentionMetrics;
 
-use crate::partitions::{add_partitions, is_partitioned, read_partition_state};
-use crate::protocols::{Archive, ProtocolError, PruneOrder, prune_step};
-use walrelay_outbox_replay::AdminError;
+use crate::partitions::{PartitionState, add_partitions, is_partitioned, read_partition_state};
+use crate::protocols::{Archive, ProtocolError, PruneOrder, PruneRun};
 
 /// The interval at which the task checks whether the relay has started to stream.
 const PHASE_CHECK: Duration = Duration::from_millis(250);
@@ -84,19 +84,41 @@ impl RetentionTask {
     /// Returns the number of deleted rows, or None if rows are not deleted.
     async fn run_once(&self, metrics: &RetentionMetrics) -> Result<Option<u64>, ProtocolError> {
         let client = connect_sql(&self.connect).await?;
-        for table in &self.outbox.tables {
-            if let Err(error) = keep_partitions(&client, table, metrics).await {
-                metrics.partition_failures.inc();
-                let error_code = error.code().name();
-                tracing::warn!(error_code, error = %Chain(&error), "partitions are not created");
-            }
-        }
+        self.keep_partitions(&client, metrics).await;
         let deleted = match self.retention.older_than {
             Some(older_than) => self.steps_on(&client, older_than, metrics).await.map(Some),
             None => Ok(None),
         };
         client.close().await;
         deleted
+    }
+
+    /// Creates the partitions that are needed soon, and reports the state of all tables together.
+    async fn keep_partitions(&self, client: &SqlClient, metrics: &RetentionMetrics) {
+        let mut default_rows = 0;
+        let mut ready_until: Option<f64> = None;
+        for table in &self.outbox.tables {
+            match keep_partitions_of(client, table).await {
+                Ok(None) => {}
+                Ok(Some(state)) => {
+                    default_rows += state.default_rows;
+                    let until = state.span.and(state.ready_until_seconds);
+                    ready_until = match (ready_until, until) {
+                        (Some(first), Some(until)) => Some(first.min(until)),
+                        (first, until) => first.or(until),
+                    };
+                }
+                Err(error) => {
+                    metrics.partition_failures.inc();
+                    let error_code = error.code().name();
+                    tracing::warn!(error_code, error = %Chain(&error), "partitions are not created");
+                }
+            }
+        }
+        metrics.default_partition_rows.set(default_rows);
+        if let Some(until) = ready_until {
+            metrics.partitions_end_seconds.set(until);
+        }
     }
 
     async fn steps_on(
@@ -112,10 +134,10 @@ impl RetentionTask {
             access: TableAccess::Delete,
             archive: self.retention.archive.as_ref(),
         };
-        let mut rows = 0;
+        let (mut run, mut rows) = (PruneRun::new(order), 0);
         loop {
             let began = Instant::now();
-            let step = prune_step(client, order).await?;
+            let step = run.step(client).await?;
             rows += step.rows;
             metrics.rows_pruned.inc_by(step.rows);
             metrics.partitions_dropped.inc_by(step.partitions);
@@ -128,14 +150,13 @@ impl RetentionTask {
     }
 }
 
-/// Creates the partitions that are needed soon, and reports the state of all.
-async fn keep_partitions(
+/// Creates the partitions that a table needs soon. Returns None if the table is not partitioned.
+async fn keep_partitions_of(
     client: &SqlClient,
     table: &QualifiedName,
-    metrics: &RetentionMetrics,
-) -> Result<(), AdminError> {
+) -> Result<Option<PartitionState>, AdminError> {
     if !is_partitioned(client, table).await? {
-        return Ok(());
+        return Ok(None);
     }
     let added = add_partitions(client, table).await?;
     if added.added > 0 {
@@ -147,12 +168,7 @@ async fn keep_partitions(
         let table = table.to_string();
         tracing::warn!(error_code, ranges, table, "the DEFAULT partition blocks a new partition");
     }
-    let state = read_partition_state(client, table).await?;
-    metrics.default_partition_rows.set(state.default_rows);
-    if let (Some(_), Some(until)) = (&state.span, state.ready_until_seconds) {
-        metrics.partitions_end_seconds.set(until);
-    }
-    Ok(())
+    read_partition_state(client, table).await.map(Some)
 }
 
 /// Returns the pause after a step. Retention uses at most half of the time, so that producers and

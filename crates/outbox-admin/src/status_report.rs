@@ -4,16 +4,16 @@
 use serde::{Deserialize, Serialize};
 use tokio_postgres::types::Type;
 use walrelay_errors::Code;
+use walrelay_outbox_replay::{
+    AdminError, PausingReplay, SlotOperation, TopicReplay, describe_unfinished, open_topic_replays,
+    pausing_replays, read_operation,
+};
 use walrelay_outbox_store::{DispatchStore, IncrementalCount, SlotFigures, read_survey};
 use walrelay_pg_client::{SqlClient, sql};
 use walrelay_pg_replication::SlotError;
 use walrelay_relay::observe::report::{RelayReport, SlotReport};
 
 use crate::table_sizes::TableSize;
-use walrelay_outbox_replay::{
-    AdminError, PausingReplay, SlotOperation, TopicReplay, describe_unfinished, open_topic_replays,
-    pausing_replays, read_operation,
-};
 
 /// An error of the status report.
 #[derive(Debug, thiserror::Error)]

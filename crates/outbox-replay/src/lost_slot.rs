@@ -2,12 +2,12 @@
 
 use pgoutput_parser::Lsn;
 use tokio_postgres::Client;
-
-use crate::admin_error::AdminError;
-use crate::unconfirmed::count_unsettled_rows;
 use walrelay_outbox_store::{read_relay_row, read_wal_end};
 use walrelay_pg_client::{QualifiedName, sql};
 use walrelay_pg_replication::{SlotState, read_slot};
+
+use crate::admin_error::AdminError;
+use crate::unconfirmed::count_unsettled_rows;
 
 /// A slot that was lost.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,16 +5,16 @@
 //! and every write of a session is conditional on it. A relay that was streaming therefore stops.
 
 use std::time::SystemTime;
-use walrelay_pg_client::{SqlError, lock_is_taken, sql};
 
 use pgoutput_parser::Lsn;
 use tokio_postgres::Client;
 use tokio_postgres::types::{PgLsn, Type};
+use walrelay_outbox_store::{SLOT_WITH_OLDEST, anchor_of};
+use walrelay_pg_client::{SqlError, lock_is_taken, sql};
+use walrelay_pg_replication::{Failover, read_slot};
 
 use crate::admin_error::{AdminError, describe_shards};
 use crate::positions::with_positions_before;
-use walrelay_outbox_store::{SLOT_WITH_OLDEST, anchor_of};
-use walrelay_pg_replication::{Failover, read_slot};
 
 /// A reset: a copy of an anchor replaces the slot, and streams from a target position.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -10,12 +10,12 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use walrelay_pg_client::{ConnectConfig, ServerErrorKind, SqlClient};
 use walrelay_pg_replication::{SlotError, drop_slot, read_slot};
-
-use crate::admin_error::AdminError;
-use crate::slot_holder::{HolderActivity, end_session, read_slot_holder};
 use walrelay_relay::error::RelayError;
 use walrelay_relay::observe::health::Health;
 use walrelay_relay::shutdown::Shutdown;
+
+use crate::admin_error::AdminError;
+use crate::slot_holder::{HolderActivity, end_session, read_slot_holder};
 
 /// How long a relay may take to notice that it lost the slot and to release it.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(30);

@@ -4,16 +4,16 @@
 //! message, discarded the row, or whether it was never published.
 
 use std::collections::BTreeMap;
-use walrelay_pg_client::SqlError;
 
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
+use walrelay_outbox_store::DispatchStatus;
+use walrelay_outbox_store::{Outbox, Shard};
+use walrelay_pg_client::SqlError;
+use walrelay_pg_client::{quote_identifier, quote_literal, sql};
 
 use crate::admin_error::AdminError;
 use crate::rows::unsettled_rows::SourceTable;
-use walrelay_outbox_store::DispatchStatus;
-use walrelay_outbox_store::{Outbox, Shard};
-use walrelay_pg_client::{quote_identifier, quote_literal, sql};
 
 /// Maximum bytes of edited messages in memory. People edit few rows by hand.
 const EDITED_BYTES_MAX: i64 = 64 << 20;

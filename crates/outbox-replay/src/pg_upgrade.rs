@@ -3,11 +3,11 @@
 use pgoutput_parser::Lsn;
 use tokio_postgres::Client;
 use tokio_postgres::types::{PgLsn, Type};
+use walrelay_pg_client::sql;
 
 use crate::admin_error::AdminError;
 use crate::operation::timeline_column;
 use crate::positions::with_positions_before;
-use walrelay_pg_client::sql;
 
 /// Records the slot of an upgraded server. The slot's confirmed position becomes the settled
 /// position.

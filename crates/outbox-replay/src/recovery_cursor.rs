@@ -5,11 +5,11 @@
 
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
+use walrelay_pg_client::sql;
 
 use crate::admin_error::AdminError;
 use crate::operation::Filling;
 use crate::rows::unsettled_rows::{AggregateKey, RowCursor, SourceTable};
-use walrelay_pg_client::sql;
 
 /// The row at which a recovery continues. Every row before it is settled.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,11 +4,11 @@ use std::fmt;
 
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
+use walrelay_pg_client::{Blockers, blockers, sql};
+use walrelay_pg_replication::read_slot;
 
 use crate::admin_error::AdminError;
 use crate::operation::{SlotOperation, UpgradePreparation, UpgradeStage, is_operation_taken};
-use walrelay_pg_client::{Blockers, blockers, sql};
-use walrelay_pg_replication::read_slot;
 
 /// A session that holds a slot.
 #[derive(Debug, Clone, PartialEq, Eq)]

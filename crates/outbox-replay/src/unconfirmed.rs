@@ -5,9 +5,9 @@
 use pgoutput_parser::Lsn;
 use tokio_postgres::Client;
 use tokio_postgres::types::{PgLsn, Type};
+use walrelay_pg_client::{QualifiedName, TableAccess, quote_identifier, refuse_hidden_rows, sql};
 
 use crate::admin_error::AdminError;
-use walrelay_pg_client::{QualifiedName, TableAccess, quote_identifier, refuse_hidden_rows, sql};
 
 /// A committed transaction that the slot has not confirmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,10 +4,10 @@ use pgoutput_parser::Lsn;
 use serde::{Deserialize, Serialize};
 use tokio_postgres::types::{PgLsn, Type};
 use tokio_postgres::{Client, GenericClient, Row};
-
-use crate::admin_error::AdminError;
 use walrelay_outbox_store::read_recorded_system_identifier;
 use walrelay_pg_client::{lock_is_taken, sql};
+
+use crate::admin_error::AdminError;
 
 /// A replay that has begun and is not finished.
 #[derive(Debug, Clone, PartialEq, Eq)]

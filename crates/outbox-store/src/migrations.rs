@@ -5,9 +5,9 @@
 //! table, because each file checks by itself what already exists.
 
 use tokio_postgres::Client;
+use walrelay_pg_client::{QualifiedName, quote_identifier, quote_literal};
 
 use crate::store_error::StoreError;
-use walrelay_pg_client::{QualifiedName, quote_identifier, quote_literal};
 
 const APP_OUTBOX: &str = include_str!("../../../migrations/0001_app_outbox.sql");
 const DISPATCH: &str = include_str!("../../../migrations/0002_dispatch.sql");

@@ -2,15 +2,15 @@
 //! start.
 
 use std::time::{Duration, SystemTime};
-use walrelay_pg_client::{QualifiedName, SqlError, sql};
 
 use pgoutput_parser::Lsn;
 use tokio_postgres::types::{PgLsn, Type};
 use tokio_postgres::{Client, Row};
+use walrelay_pg_client::{QualifiedName, SqlError, sql};
+use walrelay_pg_replication::SlotState;
 
 use crate::relay_condition::{Condition, StoredCondition, condition_of_row};
 use crate::store_error::StoreError;
-use walrelay_pg_replication::SlotState;
 
 /// The row of one slot.
 #[derive(Debug, Clone, PartialEq)]

@@ -10,12 +10,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pgoutput_parser::{Lsn, Position};
+use spilled::{Spilled, claimed_per_key};
 use tokio_postgres::error::SqlState;
 use walrelay_core::{
     ClaimAnswer, ClaimKey, FailureClass, Fault, Finished, IncompleteMessage, Message, NotAMessage,
     Outcome, PublishFailure, RowToRecord, Topic,
 };
 use walrelay_errors::{Code, Coded};
+use walrelay_pg_client::{ConnectConfig, PgError, SqlClient, connect_sql, sql};
+use walrelay_pg_replication::{ServerIdentity, read_server_identity};
 
 use crate::dispatch::{
     Claim, ClaimLimits, ClaimedRow, DispatchStore, Head, IncrementalCount, Key, ParkRow, ParkedKey,
@@ -33,10 +36,6 @@ use crate::store::{
 };
 use crate::store_error::{StoreError, grant_on};
 use crate::wal_time::note_wal_time;
-use walrelay_pg_client::{ConnectConfig, PgError, SqlClient, connect_sql, sql};
-use walrelay_pg_replication::{ServerIdentity, read_server_identity};
-
-use spilled::{Spilled, claimed_per_key};
 
 /// The dispatch tables of one slot.
 #[derive(Debug)]

@@ -225,6 +225,7 @@ impl Broker {
     pub(crate) fn remove_topic(&mut self, name: &str) -> Result<(), Status> {
         self.topic(name)?;
         let Some(topic) = self.topics.remove(name) else { return Ok(()) };
+        self.policies.remove(name);
         let freed: usize = topic.log.iter().map(StoredMessage::cost).sum();
         self.log_bytes -= freed;
         for subscribed in &topic.subscriptions {
@@ -285,6 +286,7 @@ impl Broker {
             topic.subscriptions.retain(|its| its != name);
         }
         self.subscriptions.remove(name);
+        self.policies.remove(name);
         Ok(())
     }
 }

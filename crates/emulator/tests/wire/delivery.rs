@@ -1,11 +1,12 @@
 //! Topics, subscriptions and delivery over real gRPC with a raw client.
 
-use crate::support::{SUBSCRIPTION, Server, Stream, TOPIC, message, payload, request, within};
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
 use proto::publisher_client::PublisherClient;
 use proto::subscriber_client::SubscriberClient;
 use tonic::Code;
 use walrelay_emulator::{Ordering, SubscriptionOptions};
+
+use crate::support::{SUBSCRIPTION, Server, Stream, TOPIC, message, payload, request, within};
 
 #[tokio::test]
 async fn topics_and_subscriptions_are_created_listed_changed_and_deleted() {

@@ -3,11 +3,11 @@
 
 use std::collections::HashSet;
 
-use crate::migrations::inbox_tables;
 use tokio_postgres::{GenericClient, Transaction};
 use walrelay_pg_client::{QualifiedName, SqlClient, TableAccess, refuse_hidden_rows, sql};
 
 use crate::error::InboxError;
+use crate::migrations::inbox_tables;
 use crate::operator::admin::failed;
 use crate::operator::event_commands::OperatorDecisions;
 

@@ -6,6 +6,9 @@ use pgoutput_parser::Lsn;
 use tokio_postgres::types::PgLsn;
 use walrelay_core::WalBudgetLimit;
 use walrelay_errors::{BoxedError, Chain, Code, Coded};
+use walrelay_outbox_replay::operation_resumer::OperationResumer;
+use walrelay_outbox_replay::operation_resumer::outcome::Outcome;
+use walrelay_outbox_replay::{AdminError, lease_of, open_replication};
 use walrelay_outbox_store::{
     Condition, DispatchStore, PublicationWatch, SessionStore, note_wait, read_relay_row,
 };
@@ -21,9 +24,6 @@ use walrelay_relay::shutdown::Shutdown;
 use walrelay_relay::stream::wal_end::WalEnd;
 
 use crate::lifecycle::{preflight_check, wal_monitor};
-use walrelay_outbox_replay::operation_resumer::OperationResumer;
-use walrelay_outbox_replay::operation_resumer::outcome::Outcome;
-use walrelay_outbox_replay::{AdminError, lease_of, open_replication};
 
 /// The time limit for recording why the relay waits.
 const NOTE_WAIT_TIMEOUT: Duration = Duration::from_secs(5);

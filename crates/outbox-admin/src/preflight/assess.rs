@@ -1,13 +1,5 @@
 //! Converts facts into findings about the server, the slot and the publication.
 
-use super::facts::{
-    Facts, RelationKind, ServerFacts, ServerHost, ServerMode, TableFacts, UpgradeFacts,
-};
-use super::finding::{Finding, Findings};
-use super::request::{ColumnRole, PreflightRequest};
-use super::shards::{is_of_another_number, shard_findings};
-use super::similar_names::or_similar_name;
-use super::tables::{outbox_findings, relay_table_findings};
 use walrelay_errors::Code;
 use walrelay_outbox_replay::{
     LOST_SLOT_FIX, SQL_ASCII_FIX, SQL_ASCII_RISK, UNCHECKED_ENCODING, UPGRADE_FIX, UpgradeStage,
@@ -16,6 +8,15 @@ use walrelay_outbox_replay::{
 use walrelay_pg_replication::{
     Operation, PublicationScope, PublicationState, SlotState, WalStatus,
 };
+
+use super::facts::{
+    Facts, RelationKind, ServerFacts, ServerHost, ServerMode, TableFacts, UpgradeFacts,
+};
+use super::finding::{Finding, Findings};
+use super::request::{ColumnRole, PreflightRequest};
+use super::shards::{is_of_another_number, shard_findings};
+use super::similar_names::or_similar_name;
+use super::tables::{outbox_findings, relay_table_findings};
 
 /// The oldest supported major version, the first with row filters that also skips empty
 /// transactions.

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use crate::sharding::Sharding;
 use walrelay_outbox_replay::{SettledRecord, UpgradePreparation};
 use walrelay_pg_client::QualifiedName;
 use walrelay_pg_replication::{PublicationState, SlotState};
+
+use crate::sharding::Sharding;
 
 /// All facts that the preflight checks read.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,6 +4,12 @@ use std::time::Duration;
 
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Row};
+use walrelay_outbox_replay::{
+    AdminError, SettledRecord, SlotOperation, describe_unfinished, read_operation, read_settled,
+};
+use walrelay_outbox_store::{Outbox, RELAY_TABLES};
+use walrelay_pg_client::{IS_HIDDEN, QualifiedName, sql};
+use walrelay_pg_replication::{read_publication, read_slot, read_system_identifier};
 
 use super::facts::{
     ExistingNames, Facts, FoundTable, RelationKind, RoleFacts, ServerFacts, ServerHost, ServerMode,
@@ -11,12 +17,6 @@ use super::facts::{
 };
 use super::request::PreflightRequest;
 use crate::sharding::{expected_filter, read_sharding};
-use walrelay_outbox_replay::{
-    AdminError, SettledRecord, SlotOperation, describe_unfinished, read_operation, read_settled,
-};
-use walrelay_outbox_store::{Outbox, RELAY_TABLES};
-use walrelay_pg_client::{IS_HIDDEN, QualifiedName, sql};
-use walrelay_pg_replication::{read_publication, read_slot, read_system_identifier};
 
 /// Reads every fact that [`super::assess`] needs. Writes nothing.
 ///

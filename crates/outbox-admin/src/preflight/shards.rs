@@ -1,12 +1,13 @@
 //! Findings about shards: their number, and whether each row is on exactly one shard.
 
-use super::facts::Facts;
-use super::finding::Findings;
-use super::request::PreflightRequest;
 use walrelay_errors::Code;
 use walrelay_outbox_replay::describe_shards;
 use walrelay_outbox_store::Outbox;
 use walrelay_pg_client::quote_identifier;
+
+use super::facts::Facts;
+use super::finding::Findings;
+use super::request::PreflightRequest;
 
 /// Returns whether the outbox has another number of shards, and none of this number.
 pub(super) fn is_of_another_number(request: &PreflightRequest, facts: &Facts) -> bool {

@@ -1,12 +1,13 @@
 //! Findings about tables: the producers' tables and the relay's own.
 
+use walrelay_errors::Code;
+use walrelay_outbox_store::{RELAY_TABLES, REPLAY_TABLES};
+use walrelay_pg_client::{QualifiedName, quote_identifier};
+
 use super::facts::{Facts, FoundTable, RelationKind, TableFacts};
 use super::finding::Findings;
 use super::request::{ColumnRole, ExpectedColumn, PreflightRequest};
 use super::similar_names::or_similar_name;
-use walrelay_errors::Code;
-use walrelay_outbox_store::{RELAY_TABLES, REPLAY_TABLES};
-use walrelay_pg_client::{QualifiedName, quote_identifier};
 
 /// Types whose bytes or text are the payload exactly as the producer wrote it.
 const PAYLOAD_TYPES: [&str; 6] = ["jsonb", "json", "bytea", "text", "character varying", "xml"];

@@ -5,17 +5,16 @@
 use std::time::Duration;
 
 use pgoutput_parser::Lsn;
-
 use walrelay_errors::Code;
-
-use super::*;
-use crate::sharding::Sharding;
 use walrelay_outbox_replay::{SettledRecord, UpgradePreparation, UpgradeStage};
 use walrelay_outbox_store::{Outbox, Shard};
 use walrelay_pg_client::QualifiedName;
 use walrelay_pg_replication::{
     Operation, PublicationScope, PublicationState, PublishedTable, SlotState, SlotType, WalStatus,
 };
+
+use super::*;
+use crate::sharding::Sharding;
 
 fn outbox() -> QualifiedName {
     QualifiedName::new("public", "app_outbox")

@@ -5,17 +5,18 @@
 
 use pgoutput_parser::Lsn;
 use serde::{Deserialize, Serialize};
-use tokio_postgres::error::SqlState;
 use walrelay_core::ColumnNames;
+use walrelay_outbox_replay::AdminError;
 use walrelay_outbox_store::{
     Outbox, advance_relay_row, note_given_up, read_given_up, read_recorded_system_identifier,
     take_relay_row,
 };
-use walrelay_pg_client::{ServerErrorKind, SqlClient};
+use walrelay_pg_client::SqlClient;
 use walrelay_pg_replication::{SlotError, advance_slot, read_server_identity, read_slot};
 use walrelay_relay::failpoint;
 
 use super::operator::{AdminSession, Change, Operator, Step};
+use super::preconditions::if_recorded;
 use super::protocol_error::ProtocolError;
 use super::skipped_rows::SkippedRows;
 use super::skipping::{agreed_rows, count_skipped_rows, settled_position};
@@ -101,10 +102,7 @@ pub async fn advance<O: Operator>(
     failpoint::hit("advance-moved");
     // Otherwise the next start would report the skipped rows as a gap. The server stops at the end
     // of its WAL, and an earlier run may have been followed by a relay.
-    match advance_relay_row(client, slot, to.min(at)).await {
-        Err(error) if error.sql_state() == Some(&SqlState::UNDEFINED_TABLE) => {}
-        advanced => advanced?,
-    }
+    if_recorded(advance_relay_row(client, slot, to.min(at)).await)?;
     Ok(Some(AdvancedSlot { at, skipped, is_earlier }))
 }
 
@@ -115,6 +113,7 @@ async fn confirmed_position(client: &SqlClient, slot: &str) -> Result<Lsn, Proto
 }
 
 /// Records the rows in the slot's record, which it creates if no session has written it.
+/// A slot without the relay's tables has no record.
 async fn record(client: &SqlClient, slot: &str, given_up: &GivenUp) -> Result<(), ProtocolError> {
     let json = serde_json::to_string(given_up).unwrap_or_default();
     let recorded = async {
@@ -123,17 +122,10 @@ async fn record(client: &SqlClient, slot: &str, given_up: &GivenUp) -> Result<()
             let server = read_server_identity(client).await?;
             take_relay_row(client, slot, &system, server.timeline).await?;
         }
-        Ok::<(), ProtocolError>(note_given_up(client, slot, &json).await?)
+        Ok::<(), AdminError>(note_given_up(client, slot, &json).await?)
     };
-    match recorded.await {
-        // A slot without the relay's tables has no record.
-        Err(ProtocolError::Admin(error))
-            if error.server_kind() == Some(ServerErrorKind::TableMissing) =>
-        {
-            Ok(())
-        }
-        recorded => recorded,
-    }
+    if_recorded(recorded.await)?;
+    Ok(())
 }
 
 /// The skipped rows as `app_outbox_relay.given_up` has them.
@@ -163,10 +155,8 @@ impl GivenUp {
     }
 
     async fn read(client: &SqlClient, slot: &str) -> Result<Option<Self>, ProtocolError> {
-        match read_given_up(client, slot).await {
-            Err(error) if error.server_kind() == Some(ServerErrorKind::TableMissing) => Ok(None),
-            read => Ok(read?.and_then(|json| serde_json::from_str(&json).ok())),
-        }
+        let json = if_recorded(read_given_up(client, slot).await)?.flatten();
+        Ok(json.and_then(|json| serde_json::from_str(&json).ok()))
     }
 
     /// Returns whether the same command has moved the slot past these rows.

@@ -3,6 +3,7 @@
 use pgoutput_parser::Lsn;
 use walrelay_core::WalBudgetLimit;
 use walrelay_errors::Chain;
+use walrelay_outbox_replay::{AdminError, replay_that_needs_anchor};
 use walrelay_outbox_store::{
     Anchor, CopyLifetime, Outbox, SlotCapacity, advance_anchor, anchor_slot, copy_slot,
     find_anchor, note_wal_time, read_anchor, read_anchors, read_recorded_system_identifier,
@@ -16,7 +17,6 @@ use super::preconditions::{Place, position_of_time, refuse_other_shards, refuse_
 use super::protocol_error::ProtocolError;
 use super::upgrade::refuse_lost;
 use crate::lifecycle::anchor_keeper::anchor_wal_share;
-use walrelay_outbox_replay::{AdminError, replay_that_needs_anchor};
 
 /// The anchors of a slot.
 #[derive(Debug)]

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 use walrelay_core::Random;
+use walrelay_outbox_replay::{AdminError, read_slot_holder};
 use walrelay_pg_client::SqlClient;
 use walrelay_pg_replication::{SlotError, read_slot};
 use walrelay_pubsub::GrpcPublisher;
@@ -19,7 +20,6 @@ use walrelay_relay::stream::mode::StopReason;
 
 use super::protocol_error::ProtocolError;
 use crate::lifecycle::postgres_server::Postgres;
-use walrelay_outbox_replay::{AdminError, read_slot_holder};
 
 /// Longest time for a relay to release the slot.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(30);

@@ -34,7 +34,7 @@ pub use preconditions::{
     refuse_unrecorded, refuse_without_outbox,
 };
 pub use protocol_error::ProtocolError;
-pub(crate) use prune::prune_step;
+pub(crate) use prune::PruneRun;
 pub use prune::{Archive, PruneOrder, PrunedTable, prune};
 pub use reset::{ResetOrder, ResetResult, SkipConsent, reset};
 pub use reshard::{Reshard, ReshardEnd, Resharded, Switch};

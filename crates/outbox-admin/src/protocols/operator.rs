@@ -1,6 +1,9 @@
 //! The steps and changes of these protocols, and the session in which one runs.
 
 use pgoutput_parser::Lsn;
+use walrelay_outbox_replay::operation_resumer::OperationResumer;
+use walrelay_outbox_replay::operator::{Consent, StepSink};
+use walrelay_outbox_replay::{LostSlot, SlotOperation};
 use walrelay_pg_client::{ConnectConfig, SqlClient, backend_pid, run_cancellable};
 use walrelay_relay::observe::health::Health;
 use walrelay_relay::shutdown::Shutdown;
@@ -8,9 +11,6 @@ use walrelay_relay::shutdown::Shutdown;
 use super::protocol_error::ProtocolError;
 use super::skipped_rows::SkippedRows;
 use super::table_rows::TableRows;
-use walrelay_outbox_replay::operation_resumer::OperationResumer;
-use walrelay_outbox_replay::operator::{Consent, StepSink};
-use walrelay_outbox_replay::{LostSlot, SlotOperation};
 
 /// The operator of these protocols.
 pub trait Operator: StepSink<Step> + Consent<Change> {}

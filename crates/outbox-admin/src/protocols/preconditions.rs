@@ -6,6 +6,10 @@ use std::time::SystemTime;
 use pgoutput_parser::Lsn;
 use tokio_postgres::types::Type;
 use walrelay_core::ColumnNames;
+use walrelay_outbox_replay::{
+    AdminError, OpenReplay, PausingReplay, Reset, SlotOperation, UpgradeStage, describe_unfinished,
+    pausing_replays, read_loss, read_operation, recovery, unfinished_replay,
+};
 use walrelay_outbox_store::{
     Outbox, first_position_after, position_at, read_recorded_system_identifier, read_relay_row,
     relay_tables,
@@ -19,10 +23,6 @@ use super::protocol_error::ProtocolError;
 use super::table_rows::TableRows;
 use crate::resharding::{UnfinishedResharding, read_resharding};
 use crate::sharding::read_sharding;
-use walrelay_outbox_replay::{
-    AdminError, OpenReplay, PausingReplay, Reset, SlotOperation, UpgradeStage, describe_unfinished,
-    pausing_replays, read_loss, read_operation, recovery, unfinished_replay,
-};
 
 /// A place in the WAL, as an operator names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,9 +46,16 @@ pub(super) async fn unfinished_operation(
     client: &SqlClient,
     slot: &str,
 ) -> Result<Option<SlotOperation>, AdminError> {
-    match read_operation(client, slot).await {
+    Ok(if_recorded(read_operation(client, slot).await)?.flatten())
+}
+
+/// Returns `None` if the relay's tables do not exist, because nothing is on record then.
+pub(super) fn if_recorded<T>(
+    done: Result<T, impl Into<AdminError>>,
+) -> Result<Option<T>, AdminError> {
+    match done.map_err(Into::into) {
         Err(error) if error.server_kind() == Some(ServerErrorKind::TableMissing) => Ok(None),
-        read => read,
+        done => done.map(Some),
     }
 }
 
@@ -117,10 +124,7 @@ pub(super) async fn refuse_resharding(
     client: &SqlClient,
     outbox: &Outbox,
 ) -> Result<(), ProtocolError> {
-    let begun = match read_resharding(client, outbox).await {
-        Err(error) if error.server_kind() == Some(ServerErrorKind::TableMissing) => None,
-        read => read?,
-    };
+    let begun = if_recorded(read_resharding(client, outbox).await)?.flatten();
     let Some(UnfinishedResharding { change, .. }) = begun else { return Ok(()) };
     let slot = outbox.slot.clone();
     let what = SlotOperation::Resharding(change).describe(&slot);
@@ -235,7 +239,9 @@ pub(super) async fn count_earlier_rows(
     outbox: &Outbox,
 ) -> Result<Vec<TableRows>, ProtocolError> {
     let mut counted = Vec::new();
-    if read_slot(client, &outbox.slot).await?.is_some() || is_recorded(client, &outbox.slot).await?
+    let slot = &outbox.slot;
+    if read_slot(client, slot).await?.is_some()
+        || if_recorded(read_relay_row(client, slot).await)?.flatten().is_some()
     {
         return Ok(counted);
     }
@@ -256,13 +262,6 @@ pub(super) async fn count_earlier_rows(
         }
     }
     Ok(counted)
-}
-
-async fn is_recorded(client: &SqlClient, slot: &str) -> Result<bool, ProtocolError> {
-    match read_relay_row(client, slot).await {
-        Err(error) if error.server_kind() == Some(ServerErrorKind::TableMissing) => Ok(false),
-        read => Ok(read?.is_some()),
-    }
 }
 
 /// Counts the rows of each table that are published before the slot streams.

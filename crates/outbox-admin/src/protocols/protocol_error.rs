@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use pgoutput_parser::Lsn;
 use walrelay_core::TemplateError;
 use walrelay_errors::{BoxedError, Code, Coded};
+use walrelay_outbox_replay::AdminError;
 use walrelay_outbox_store::{StoreError, WalTime};
 use walrelay_pg_client::{PgError, SqlError};
 use walrelay_pg_replication::SlotError;
@@ -16,7 +17,6 @@ use walrelay_relay::observe::report::rfc3339;
 use super::skipped_rows::SkippedRows;
 use super::table_rows::TableRows;
 use crate::resharding::ReshardingRefusal;
-use walrelay_outbox_replay::AdminError;
 
 /// A protocol refused to begin, or ended early.
 #[derive(Debug, thiserror::Error)]

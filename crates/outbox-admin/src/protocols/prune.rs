@@ -138,26 +138,59 @@ pub(crate) struct PruneStep {
     pub(crate) has_more: bool,
 }
 
-/// Checks the preconditions, and deletes some rows of each table in a short transaction.
-pub(crate) async fn prune_step(
-    client: &SqlClient,
-    order: PruneOrder<'_>,
-) -> Result<PruneStep, ProtocolError> {
-    refuse_unready(client, order).await?;
-    let mut step = PruneStep { rows: 0, partitions: 0, archived_rows: 0, has_more: false };
-    let deleting = PruneSession { client, archive: order.archive };
-    for condition in conditions_on(client, order).await? {
-        let dropped = drop_partitions(&deleting, &condition).await?;
+/// A run of periodic retention, in steps.
+pub(crate) struct PruneRun<'a> {
+    order: PruneOrder<'a>,
+    /// For each table, the partitions that a later run drops. None before the first step, which
+    /// drops the partitions of this run.
+    later: Option<Vec<Vec<String>>>,
+}
+
+impl<'a> PruneRun<'a> {
+    pub(crate) const fn new(order: PruneOrder<'a>) -> Self {
+        Self { order, later: None }
+    }
+
+    /// Checks the preconditions, and deletes some rows of each table in a short transaction. The
+    /// first step also drops partitions.
+    pub(crate) async fn step(&mut self, client: &SqlClient) -> Result<PruneStep, ProtocolError> {
+        refuse_unready(client, self.order).await?;
+        let conditions = conditions_on(client, self.order).await?;
+        let deleting = PruneSession { client, archive: self.order.archive };
+        let mut step = PruneStep { rows: 0, partitions: 0, archived_rows: 0, has_more: false };
+        let later = match self.later.take() {
+            Some(later) => later,
+            None => drop_all(&deleting, &conditions, &mut step).await?,
+        };
+        for (condition, partitions) in conditions.iter().zip(&later) {
+            let deleted = deleting.delete_some(condition, partitions).await?;
+            step.rows += deleted.rows;
+            step.archived_rows += deleted.archived.rows;
+            step.has_more |= deleted.has_more;
+        }
+        self.later = Some(later);
+        Ok(step)
+    }
+}
+
+/// Drops the partitions of all tables in which all rows may go. Returns those that a later run
+/// drops.
+async fn drop_all(
+    deleting: &PruneSession<'_>,
+    conditions: &[Condition],
+    step: &mut PruneStep,
+) -> Result<Vec<Vec<String>>, ProtocolError> {
+    let mut later = Vec::new();
+    for condition in conditions {
+        let dropped = drop_partitions(deleting, condition).await?;
         for partition in &dropped.names {
             tracing::info!(partition, "a partition with only old rows is dropped");
         }
-        let deleted = deleting.delete_some(&condition, &dropped.later).await?;
         step.partitions += dropped.names.len() as u64;
-        step.rows += deleted.rows;
-        step.archived_rows += dropped.archived.rows + deleted.archived.rows;
-        step.has_more |= deleted.has_more;
+        step.archived_rows += dropped.archived.rows;
+        later.push(dropped.later);
     }
-    Ok(step)
+    Ok(later)
 }
 
 /// Refuses while rows may be needed, or it is not known which rows are settled.

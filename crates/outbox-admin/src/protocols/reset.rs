@@ -2,6 +2,11 @@
 
 use pgoutput_parser::Lsn;
 use walrelay_core::ColumnNames;
+use walrelay_outbox_replay::operation_resumer::outcome::Outcome;
+use walrelay_outbox_replay::{
+    AdminError, Again, Reset, SlotOperation, begin_reset, read_operation, replay_to_be_published,
+    try_decoding,
+};
 use walrelay_outbox_store::{
     Outbox, read_anchor, read_recorded_system_identifier, read_relay_row, read_slot_capacity,
     read_wal_end, take_relay_row,
@@ -19,11 +24,6 @@ use super::protocol_error::ProtocolError;
 use super::skipped_rows::SkippedRows;
 use super::skipping::{agreed_rows, count_skipped_rows};
 use crate::lookahead::{MoveTarget, Question, look_ahead};
-use walrelay_outbox_replay::operation_resumer::outcome::Outcome;
-use walrelay_outbox_replay::{
-    AdminError, Again, Reset, SlotOperation, begin_reset, read_operation, replay_to_be_published,
-    try_decoding,
-};
 
 /// The reset of a slot to an anchor.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -16,6 +16,7 @@ use pgoutput_parser::Lsn;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use walrelay_errors::Chain;
+use walrelay_outbox_replay::{AdminError, Resharding, take_operation};
 use walrelay_outbox_store::{
     Outbox, Shard, delete_relay_row, read_anchors, read_recorded_system_identifier, read_relay_row,
     take_relay_row,
@@ -40,7 +41,6 @@ use crate::resharding::{
     switch_shards,
 };
 use crate::sharding::read_sharding;
-use walrelay_outbox_replay::{AdminError, Resharding, take_operation};
 
 /// A change of the number of shards.
 #[derive(Debug)]

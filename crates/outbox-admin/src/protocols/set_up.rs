@@ -5,6 +5,13 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 use walrelay_core::ColumnNames;
+use walrelay_outbox_replay::operation_resumer::outcome::{Outcome, mark_failover};
+use walrelay_outbox_replay::{
+    AdminError, LostSlot, SettledBound, SlotOperation, SlotRecovery, UpgradePreparation,
+    UpgradeStage, describe_unfinished, finish_recovery, give_up_operation, read_loss,
+    read_slot_holder, read_unchecked_database, recovery, release_operation, rows_at_risk,
+    take_operation,
+};
 use walrelay_pg_client::{SqlClient, read_columns};
 use walrelay_pg_replication::{Failover, read_slot};
 use walrelay_relay::observe::health::Health;
@@ -16,13 +23,6 @@ use super::preconditions::{
 use super::protocol_error::ProtocolError;
 use super::table_rows::TableRows;
 use crate::init::{EarlierRows, InitOptions, InitReport, LostSlotPolicy, SlotCreation, init};
-use walrelay_outbox_replay::operation_resumer::outcome::{Outcome, mark_failover};
-use walrelay_outbox_replay::{
-    AdminError, LostSlot, SettledBound, SlotOperation, SlotRecovery, UpgradePreparation,
-    UpgradeStage, describe_unfinished, finish_recovery, give_up_operation, read_loss,
-    read_slot_holder, read_unchecked_database, recovery, release_operation, rows_at_risk,
-    take_operation,
-};
 
 /// The treatment of rows that are in the table before the slot exists.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,9 +1,9 @@
 //! Rows that a slot skips: their number and their names.
 
 use pgoutput_parser::Lsn;
+use walrelay_outbox_replay::{TransactionRow, TransactionRows};
 
 use crate::lookahead::{ROWS_NAMED_MAX, RowGivenUp};
-use walrelay_outbox_replay::{TransactionRow, TransactionRows};
 
 /// Most rows that are printed.
 const ROWS_PRINTED_MAX: usize = 100;

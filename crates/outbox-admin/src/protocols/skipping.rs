@@ -5,13 +5,13 @@ use pgoutput_parser::Lsn;
 use tokio_postgres::error::SqlState;
 use walrelay_core::ColumnNames;
 use walrelay_errors::Chain;
+use walrelay_outbox_replay::{TransactionRows, recovery, rows_of_transaction};
 use walrelay_outbox_store::{Outbox, read_relay_row};
 use walrelay_pg_client::SqlClient;
 
 use super::protocol_error::ProtocolError;
 use super::skipped_rows::SkippedRows;
 use crate::lookahead::{Lookahead, SkippedChanges};
-use walrelay_outbox_replay::{TransactionRows, recovery, rows_of_transaction};
 
 /// Collects the inserts that the slot would deliver. If the server cannot send a transaction, the
 /// transaction's remaining rows come from the table.

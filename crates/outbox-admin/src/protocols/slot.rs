@@ -4,6 +4,11 @@ use std::time::SystemTime;
 
 use walrelay_core::ColumnNames;
 use walrelay_errors::{Code, Coded};
+use walrelay_outbox_replay::operation_resumer::outcome::Outcome;
+use walrelay_outbox_replay::{
+    AdminError, SlotOperation, count_unsettled_rows, read_loss, recovery, rows_at_risk,
+    unconfirmed_transactions,
+};
 use walrelay_outbox_store::{Outbox, delete_relay_row, read_relay_row};
 use walrelay_pg_client::{ServerErrorKind, SqlClient};
 use walrelay_pg_replication::{SlotError, SlotState, drop_slot, read_slot};
@@ -11,18 +16,13 @@ use walrelay_relay::observe::health::Health;
 
 use super::operator::{AdminSession, Change, Operator};
 use super::preconditions::{
-    count_unpublished_rows, refuse_other_shards, refuse_resharding, refuse_unfinished,
+    count_unpublished_rows, if_recorded, refuse_other_shards, refuse_resharding, refuse_unfinished,
     refuse_while_paused, reset_given_up,
 };
 use super::protocol_error::ProtocolError;
 use super::skipping::FIRST_XID;
 use super::table_rows::TableRows;
 use super::upgrade::cancel_begun_upgrade;
-use walrelay_outbox_replay::operation_resumer::outcome::Outcome;
-use walrelay_outbox_replay::{
-    AdminError, SlotOperation, count_unsettled_rows, read_loss, recovery, rows_at_risk,
-    unconfirmed_transactions,
-};
 
 /// A dropped slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,10 +60,7 @@ pub async fn drop_checked<O: Operator>(
     // The record of the settled position of a lost slot stays, because a recovery needs it. With
     // any other record left behind, the next start would report the slot as lost.
     if rows.is_some() {
-        match delete_relay_row(client, slot).await {
-            Err(error) if error.server_kind() == Some(ServerErrorKind::TableMissing) => {}
-            deleted => deleted?,
-        }
+        if_recorded(delete_relay_row(client, slot).await)?;
     }
     Ok(Some(DroppedSlot { rows }))
 }

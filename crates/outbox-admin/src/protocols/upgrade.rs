@@ -16,6 +16,11 @@ use std::time::Duration;
 
 use pgoutput_parser::Lsn;
 use tokio::time::Instant;
+use walrelay_outbox_replay::operation_resumer::outcome::Outcome;
+use walrelay_outbox_replay::{
+    AdminError, SlotOperation, UpgradePreparation, UpgradeStage, adopt_slot, begin_upgrade,
+    give_up_operation, read_loss, read_operation, take_operation,
+};
 use walrelay_outbox_store::{
     Outbox, is_same_origin, read_anchors, read_recorded_system_identifier, read_relay_row,
 };
@@ -31,11 +36,6 @@ use super::preconditions::{
     not_finished, refuse_open_replay, refuse_other_shards, refuse_unfinished, refuse_unrecorded,
 };
 use super::protocol_error::ProtocolError;
-use walrelay_outbox_replay::operation_resumer::outcome::Outcome;
-use walrelay_outbox_replay::{
-    AdminError, SlotOperation, UpgradePreparation, UpgradeStage, adopt_slot, begin_upgrade,
-    give_up_operation, read_loss, read_operation, take_operation,
-};
 
 /// The state after the preparation.
 #[derive(Debug, PartialEq, Eq)]

@@ -4,21 +4,21 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use crate::operation::{Filling, SlotRecovery, store_slot_snapshot};
-use crate::slot_holder::describe_slot_blockers;
 use pgoutput_parser::Lsn;
 use tokio::time::{Instant, sleep, timeout};
+use walrelay_core::{Backoff, Random};
+use walrelay_errors::{Chain, Code, Coded};
 use walrelay_pg_client::{
     PgError, Stream, blockers, cancel_statement, connect_sql, quote_identifier, quote_literal, sql,
 };
 use walrelay_pg_replication::{Failover, ReplicationConnection};
-
-use crate::operation_resumer::OperationResumer;
-use walrelay_core::{Backoff, Random};
-use walrelay_errors::{Chain, Code, Coded};
 use walrelay_relay::error::RelayError;
 use walrelay_relay::failpoint;
 use walrelay_relay::seed::random_seed;
+
+use crate::operation::{Filling, SlotRecovery, store_slot_snapshot};
+use crate::operation_resumer::OperationResumer;
+use crate::slot_holder::describe_slot_blockers;
 
 /// Reads the snapshot as text that Postgres can parse again. If transactions rolled back during
 /// slot creation, the `xmax` of the exported snapshot may be below its `xmin`, and `pg_snapshot`

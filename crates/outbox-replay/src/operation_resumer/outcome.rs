@@ -1,20 +1,20 @@
 //! Finishes operations that an operator has begun with the slot: a [reset](super::reset), or the
 //! new slot of a recovery.
 
+use walrelay_errors::Code;
+use walrelay_outbox_store::{CopyLifetime, copy_slot, read_recorded_system_identifier};
+use walrelay_pg_client::{ConnectConfig, PgError, quote_identifier};
+use walrelay_pg_replication::{Failover, ReplicationConnection, read_slot, read_version};
+use walrelay_relay::error::RelayError;
+
 use crate::operation::{
     Filling, Reset, SlotOperation, SlotRecovery, UpgradePreparation, UpgradeStage, finish_reset,
     give_up_operation, read_operation, release_operation, take_operation,
 };
-use crate::slot_holder::describe_unfinished;
-use walrelay_outbox_store::{CopyLifetime, copy_slot, read_recorded_system_identifier};
-use walrelay_pg_client::{ConnectConfig, PgError, quote_identifier};
-use walrelay_pg_replication::{Failover, ReplicationConnection, read_slot, read_version};
-
 use crate::operation_resumer::OperationResumer;
 use crate::operation_resumer::new_slot;
 use crate::operation_resumer::reset::{ResetEnd, ResetSteps, run_reset};
-use walrelay_errors::Code;
-use walrelay_relay::error::RelayError;
+use crate::slot_holder::describe_unfinished;
 
 /// The result of finishing an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -24,16 +24,8 @@ mod transaction_grouping;
 
 use std::time::{Duration, SystemTime};
 
-use crate::admin_error::AdminError;
-use crate::lost_slot::read_loss;
-use crate::operation::{
-    SettledBound, SlotOperation, SlotRecovery, begin_backfill, begin_recovery, finish_recovery,
-    read_operation, release_operation, take_operation,
-};
-use crate::pg_upgrade::move_recovery_to_server;
-use crate::recovery_cursor::read_recovery_cursor;
-use crate::rows::unsettled_rows::{Scope, SettledRows, SourceTable, UnsettledRows};
 use pgoutput_parser::PgTimestamp;
+use place_recording::PlaceInRelayRow;
 use tokio::time::sleep;
 use walrelay_core::{ColumnAliases, ColumnNames, Random, WalBudgetLimit};
 use walrelay_outbox_store::{
@@ -45,9 +37,18 @@ use walrelay_pg_client::{
 };
 use walrelay_pg_replication::{Failover, read_publication, read_server_identity, read_slot};
 
+use crate::admin_error::AdminError;
+use crate::lost_slot::read_loss;
+use crate::operation::{
+    SettledBound, SlotOperation, SlotRecovery, begin_backfill, begin_recovery, finish_recovery,
+    read_operation, release_operation, take_operation,
+};
 use crate::operation_resumer::OperationResumer;
 use crate::operation_resumer::outcome::Outcome;
-use place_recording::PlaceInRelayRow;
+use crate::pg_upgrade::move_recovery_to_server;
+use crate::recovery_cursor::read_recovery_cursor;
+use crate::rows::unsettled_rows::{Scope, SettledRows, SourceTable, UnsettledRows};
+
 pub use place_recording::{PlaceStore, run_recording_place};
 pub use progress::Progress;
 pub use progress_reporting::ProgressReporting;

@@ -3,16 +3,16 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use crate::admin_error::AdminError;
-use crate::operation::Filling;
-use crate::recovery_cursor::{RecoveryCursor, note_place};
 use tokio::time::{Instant, sleep};
 use walrelay_pg_client::SqlClient;
-
-use super::progress::Progress;
 use walrelay_relay::error::RelayError;
 use walrelay_relay::shutdown::Shutdown;
 use walrelay_relay::stream::mode::StopReason;
+
+use super::progress::Progress;
+use crate::admin_error::AdminError;
+use crate::operation::Filling;
+use crate::recovery_cursor::{RecoveryCursor, note_place};
 
 /// The longest interval between two records of the place while rows settle.
 const INTERVAL: Duration = Duration::from_secs(1);

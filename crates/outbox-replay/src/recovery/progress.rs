@@ -6,10 +6,11 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::recovery_cursor::RecoveryCursor;
-use crate::rows::unsettled_rows::RowCursor;
 use pgoutput_parser::{Lsn, Position};
 use walrelay_outbox_store::RecordedRow;
+
+use crate::recovery_cursor::RecoveryCursor;
+use crate::rows::unsettled_rows::RowCursor;
 
 /// The progress of a recovery. Clones share it.
 #[derive(Debug, Clone, Default)]

@@ -7,9 +7,9 @@ use walrelay_core::{Batch, ClaimAnswer, ClaimKey, Finished, PublishFailure, RowT
 use walrelay_outbox_store::{
     Due, Head, ParkedKey, PublicationCheck, RecordedPage, SlotFigures, Store, StoreFailure,
 };
+use walrelay_relay::stream::publisher::Publisher;
 
 use super::progress::Progress;
-use walrelay_relay::stream::publisher::Publisher;
 
 /// Wraps a publisher or a store, and reports settled rows.
 #[derive(Debug, Clone)]

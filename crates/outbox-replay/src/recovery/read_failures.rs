@@ -2,12 +2,12 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use walrelay_errors::Code;
+use walrelay_pg_client::ServerError;
+use walrelay_relay::error::RelayError;
+
 use crate::rows::source_row::{SourceRow, SourceValue};
 use crate::rows::unsettled_rows::SourceTable;
-use walrelay_pg_client::ServerError;
-
-use walrelay_errors::Code;
-use walrelay_relay::error::RelayError;
 
 /// The number of equal server errors at one row before the recovery stops.
 const FAILURES_MAX: u32 = 3;

@@ -1,13 +1,13 @@
 //! Reads the rows of the tables: from Postgres in production, from memory in the simulation.
 
-use crate::rows::large_values::ServerEncoding;
-use crate::rows::source_row::SourceRow;
-use crate::rows::unsettled_rows::{SourceTable, UnsettledRows};
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use walrelay_pg_client::SqlClient;
-
 use walrelay_relay::error::RelayError;
+
+use crate::rows::large_values::ServerEncoding;
+use crate::rows::source_row::SourceRow;
+use crate::rows::unsettled_rows::{SourceTable, UnsettledRows};
 
 /// Reads rows.
 pub trait RowReader: Send + Sync + 'static {

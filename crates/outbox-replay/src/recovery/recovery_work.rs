@@ -1,7 +1,8 @@
 //! The rows that a lost slot may not have settled.
 
-use crate::rows::unsettled_rows::UnsettledRows;
 use pgoutput_parser::Lsn;
+
+use crate::rows::unsettled_rows::UnsettledRows;
 
 /// The rows that may be unsettled. They must be published before the slot is streamed.
 #[derive(Debug, Clone)]

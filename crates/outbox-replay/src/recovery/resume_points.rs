@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::rows::unsettled_rows::AggregateKey;
 use pgoutput_parser::Lsn;
+
+use crate::rows::unsettled_rows::AggregateKey;
 
 /// The point at which a backfill resumes: everything before this aggregate of this table is
 /// published.

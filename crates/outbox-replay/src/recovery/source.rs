@@ -4,17 +4,19 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::rows::source_row::read_server_text;
-use crate::rows::unsettled_rows::SourceTable;
 use pgoutput_parser::{Lsn, Position};
 use tokio::io::DuplexStream;
 use tokio::task::JoinSet;
 use walrelay_core::WalRetentionLimit;
+use walrelay_errors::Chain;
 use walrelay_outbox_store::{DispatchStore, RecordedRow, SessionStore, read_relay_row};
 use walrelay_pg_client::{ConnectConfig, SqlClient, connect_sql, sql};
 use walrelay_pg_replication::{
     ReplicationConnection, ServerIdentity, Startup, SystemIdentity, read_server_identity,
 };
+use walrelay_relay::error::RelayError;
+use walrelay_relay::lifecycle::server::{Connected, Database, Positions, Server};
+use walrelay_relay::settings::Settings;
 
 use super::progress::Progress;
 use super::progress_reporting::ProgressReporting;
@@ -24,10 +26,8 @@ use super::recovery_work::RecoveryWork;
 use super::stream::TableStream;
 use super::transaction_grouping::TransactionGrouping;
 use crate::relay_connection::lease_of;
-use walrelay_errors::Chain;
-use walrelay_relay::error::RelayError;
-use walrelay_relay::lifecycle::server::{Connected, Database, Positions, Server};
-use walrelay_relay::settings::Settings;
+use crate::rows::source_row::read_server_text;
+use crate::rows::unsettled_rows::SourceTable;
 
 /// The buffer of the in-memory socket in bytes. A full buffer creates back-pressure.
 const SOCKET_BYTES: usize = 256 << 10;

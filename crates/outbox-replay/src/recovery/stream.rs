@@ -8,13 +8,9 @@
 //! greeting ─▶ IDENTIFY_SYSTEM ─▶ START_REPLICATION ─▶ Begin ─▶ Relation, Insert … ─▶ Commit ─▶ keepalives
 //! ```
 
-use crate::admin_error::AdminError;
 use std::io;
 use std::time::{Duration, SystemTime};
-use walrelay_pg_client::SqlError;
 
-use crate::rows::source_row::{SourceRow, SourceValue};
-use crate::rows::unsettled_rows::{SourceTable, UnsettledRows};
 use futures_util::TryStreamExt as _;
 use pgoutput_parser::{
     Begin, Column, Commit, Keepalive, Lsn, PgTimestamp, RelationColumn, ReplicaIdentity, XLogData,
@@ -23,12 +19,16 @@ use pgoutput_parser::{
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, ReadHalf, WriteHalf};
 use tokio::time::{Instant, interval, sleep};
 use walrelay_pg_client::ServerError;
+use walrelay_pg_client::SqlError;
 use walrelay_pg_replication::SystemIdentity;
+use walrelay_relay::error::RelayError;
 
 use super::read_failures::ReadFailures;
 use super::reader::RowReader;
 use super::transaction_grouping::{Open, TransactionGrouping};
-use walrelay_relay::error::RelayError;
+use crate::admin_error::AdminError;
+use crate::rows::source_row::{SourceRow, SourceValue};
+use crate::rows::unsettled_rows::{SourceTable, UnsettledRows};
 
 /// The interval between keepalives of a silent stream.
 const KEEPALIVE: Duration = Duration::from_secs(1);

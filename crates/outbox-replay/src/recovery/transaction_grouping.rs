@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use crate::recovery_cursor::RecoveryCursor;
-use crate::rows::source_row::{SourceRow, SourceValue};
-use crate::rows::unsettled_rows::{RowCursor, SourceTable};
 use pgoutput_parser::Lsn;
 
 use super::progress::{Progress, SharedPlace};
 use super::read_failures::event_id;
 use super::resume_points::{ResumePoint, ResumePoints};
+use crate::recovery_cursor::RecoveryCursor;
+use crate::rows::source_row::{SourceRow, SourceValue};
+use crate::rows::unsettled_rows::{RowCursor, SourceTable};
 
 /// The number of rows in one transaction. A resumed backfill republishes at most this many rows,
 /// and the rows of the aggregate at which it stopped.

@@ -81,9 +81,7 @@ impl HistoryWriter {
         let client = tokio::sync::Mutex::new(None);
         Self(Arc::new(Writing { connect, server, store, replay_id, source, client }))
     }
-}
 
-impl HistoryWriter {
     /// Adds a row that can never be published, as dead. Its key is held, so it is in its place
     /// before the key continues. Returns false if the replay does not hold the key.
     pub(super) async fn add_dead(

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 use walrelay_core::{Batch, PublishFailure};
+use walrelay_relay::stream::publisher::Publisher;
 
 use super::replay_progress::Tally;
 use super::request::Rate;
-use walrelay_relay::stream::publisher::Publisher;
 
 /// Publishes at a limited rate.
 #[derive(Debug, Clone)]

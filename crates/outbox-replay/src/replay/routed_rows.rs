@@ -4,16 +4,16 @@
 use std::pin::pin;
 use std::time::{Duration, SystemTime};
 
-use crate::rows::unsettled_rows::{SourceTable, UnsettledRows};
 use futures_util::TryStreamExt as _;
 use pgoutput_parser::{Begin, Change, Decoder, Lsn, PgTimestamp, encode};
 use tokio::time::sleep;
 use walrelay_core::{Routed, Router, RouterConfig};
 use walrelay_pg_client::ConnectConfig;
-
-use crate::recovery::{PostgresRowReader, insert_of, reading, relation_of};
 use walrelay_relay::error::RelayError;
 use walrelay_relay::stream::pipeline_error::PipelineError;
+
+use crate::recovery::{PostgresRowReader, insert_of, reading, relation_of};
+use crate::rows::unsettled_rows::{SourceTable, UnsettledRows};
 
 /// The interval at which commits that wait for a synchronous standby are checked for visibility.
 const VISIBLE_PAUSE: Duration = Duration::from_millis(100);

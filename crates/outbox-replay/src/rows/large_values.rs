@@ -10,10 +10,10 @@ use pgoutput_parser::Column;
 use tokio_postgres::SimpleQueryRow;
 use walrelay_core::REQUEST_BYTES_MAX;
 use walrelay_pg_client::SqlError;
+use walrelay_pg_client::{TableColumn, quote_identifier};
 
 use crate::admin_error::AdminError;
 use crate::rows::unsettled_rows::SourceTable;
-use walrelay_pg_client::{TableColumn, quote_identifier};
 
 /// A stored value up to this size never has a text of [`REQUEST_BYTES_MAX`]. The lz4 format stores
 /// at least one byte for each 255, and JSON escapes a character with at most six.

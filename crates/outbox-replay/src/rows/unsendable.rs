@@ -6,10 +6,10 @@
 
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
+use walrelay_pg_client::{QualifiedName, TableColumn, quote_identifier, read_columns};
 
 use crate::admin_error::AdminError;
 use crate::rows::encoding::UNCHECKED_ENCODING;
-use walrelay_pg_client::{QualifiedName, TableColumn, quote_identifier, read_columns};
 
 /// A row of a transaction, as in the table.
 #[derive(Debug, Clone, PartialEq, Eq)]

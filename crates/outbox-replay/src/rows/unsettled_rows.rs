@@ -9,9 +9,9 @@ use pgoutput_parser::PgTimestamp;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Row};
 use walrelay_pg_client::TableColumn;
+use walrelay_pg_client::{QualifiedName, quote_identifier, quote_literal, sql};
 
 use crate::admin_error::AdminError;
-use walrelay_pg_client::{QualifiedName, quote_identifier, quote_literal, sql};
 
 /// The rows of the outbox tables that are read.
 #[derive(Debug, Clone, PartialEq, Eq)]

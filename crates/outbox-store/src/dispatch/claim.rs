@@ -5,10 +5,10 @@ use std::time::Duration;
 use pgoutput_parser::Position;
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
+use walrelay_pg_client::sql;
 
 use super::{Claim, DispatchStore, Hold, Key, Place, SPILLED, position_of, seconds, unsigned};
 use crate::store_error::StoreError;
-use walrelay_pg_client::sql;
 
 /// A row that the caller may publish until its lease ends.
 pub struct ClaimedRow {

@@ -3,10 +3,10 @@
 
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
+use walrelay_pg_client::sql;
 
 use super::DispatchStore;
 use crate::store_error::StoreError;
-use walrelay_pg_client::sql;
 
 /// The result of one query for due keys.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

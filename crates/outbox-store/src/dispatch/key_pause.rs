@@ -14,13 +14,13 @@ use std::borrow::Cow;
 use pgoutput_parser::{Lsn, Position};
 use tokio_postgres::types::{PgLsn, ToSql, Type};
 use tokio_postgres::{Client, Transaction};
+use walrelay_core::PublishFailure;
+use walrelay_pg_client::sql;
 
 use super::history::{AllowedCharacters, ERROR_BYTES_MAX, NAME_BYTES_MAX, storable};
 use super::recorded::taken_suffix;
 use super::{DispatchStore, Key, signed};
 use crate::store_error::StoreError;
-use walrelay_core::PublishFailure;
-use walrelay_pg_client::sql;
 
 /// A key that has a hold.
 #[derive(Clone, PartialEq, Eq)]

@@ -5,11 +5,11 @@ use std::time::SystemTime;
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 use walrelay_core::{FailureCause, Outcome, PublishFailure};
+use walrelay_pg_client::sql;
 
 use super::history::{AllowedCharacters, CODE_BYTES_MAX, ERROR_BYTES_MAX, storable, storable_line};
 use super::{Claim, DispatchStatus, DispatchStore, SPILLED, seconds, signed};
 use crate::store_error::StoreError;
-use walrelay_pg_client::sql;
 
 /// Maximum rows of one statement. It ends long before a statement timeout, also on a busy server.
 const STATEMENT_ROWS_MAX: usize = 1_000;

@@ -12,11 +12,11 @@ use pgoutput_parser::Lsn;
 use tokio_postgres::Client;
 use tokio_postgres::types::{PgLsn, ToSql, Type};
 use walrelay_core::Outcome;
+use walrelay_pg_client::sql;
 
 use super::claim::ClaimedRow;
 use super::{Claim, ClaimLimits, DispatchStore, Hold, Key, Place, SPILLED, position_of, unsigned};
 use crate::store_error::StoreError;
-use walrelay_pg_client::sql;
 
 /// Maximum bytes that one key gets per read. Adding a row's bytes to it cannot overflow.
 const SHARE_BYTES_MAX: i32 = 1 << 30;

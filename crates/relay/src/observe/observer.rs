@@ -10,6 +10,7 @@ use walrelay_core::{
     Lanes, Outcome, PublishFailure, RecordReason, RowToRecord, SpillMode, Topic, Tracker,
     WalBudget, WalRetentionLimit, Watermark,
 };
+use walrelay_errors::Chain;
 use walrelay_outbox_store::{DispatchCounts, SlotFigures};
 use walrelay_pg_client::quote_identifier;
 use walrelay_pg_replication::SlotState;
@@ -29,7 +30,6 @@ use crate::observe::spill_log::{Line, SpillLog, Sum};
 use crate::seed::random_seed;
 use crate::stream::pipeline_error::SendFailurePosition;
 use crate::stream::publish_calls::Answer;
-use walrelay_errors::Chain;
 
 /// Reports events of the data path to the metrics, the health state and the log.
 #[derive(Debug)]

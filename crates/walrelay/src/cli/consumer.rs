@@ -46,7 +46,8 @@ pub enum ConsumerActionArgs {
     /// Create tables, functions and the consumer's row; with --create the subscription.
     ///
     /// Safe to run again. A subscription that it creates delivers in order, retains acknowledged messages for seven days,
-    /// and never expires. Its default name is TOPIC.NAME. One that exists is left as it is, and refused where it is unordered, of another topic or filtered otherwise. Without --create it has to
+    /// and never expires. Its default name is TOPIC.NAME. One that exists is left as it is, and refused where it is
+    /// unordered, of another topic or filtered otherwise. Without --create it has to
     /// exist. A consumer that has applied nothing yet may be given another one. Prints the SQL with the grants that a
     /// role of its own needs.
     #[command(after_help = "Example:\n  \

@@ -23,7 +23,7 @@ use crate::output::human_bytes;
 /// for one.
 pub async fn execute(config: AnchorConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let AnchorConfig { database, action, options } = config;
-    let terminal = Terminal { options, shutdown, selection: &[] };
+    let terminal = Terminal::new(options, shutdown);
     let DatabaseConfig { connect, outbox } = &database;
     match action {
         AnchorAction::Create { name, wal_budget } => {

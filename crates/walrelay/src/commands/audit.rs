@@ -8,6 +8,9 @@ use walrelay_inbox::Messages;
 use walrelay_inbox::operator::audit::{
     AuditTarget, AuditedTable, Findings, Scope, audit, count_in_dispatch, settled_by,
 };
+use walrelay_outbox_admin::protocols::{
+    column_of, every_shard, refuse_unrecorded, refuse_without_outbox,
+};
 use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_pubsub::Subscriber;
 use walrelay_relay::observe::report::rfc3339;
@@ -17,9 +20,6 @@ use crate::config::{AuditConfig, OutputFormat};
 use crate::error::Error;
 use crate::json_output::json_text;
 use crate::output::{print, visible};
-use walrelay_outbox_admin::protocols::{
-    column_of, every_shard, refuse_unrecorded, refuse_without_outbox,
-};
 
 /// Number of missing events that the text report lists, and the JSON report, without `--all`.
 const NAMED: usize = 20;

@@ -16,6 +16,7 @@ use walrelay_errors::{Chain, Code, Coded};
 use walrelay_otlp::{CollectorCheckError, Settings as OtlpSettings, try_out};
 use walrelay_outbox_admin::lifecycle::preflight_check::preflight_request;
 use walrelay_outbox_admin::protocols::ProtocolError;
+use walrelay_outbox_admin::protocols::routes::{self, InvalidTopicRows, Routes};
 use walrelay_outbox_admin::{CheckResult, Finding, PreflightRequest, preflight, read_sharding};
 use walrelay_outbox_replay::AdminError;
 use walrelay_pg_client::{ConnectConfig, PgError, SqlClient, SqlError, connect_sql};
@@ -34,7 +35,6 @@ use crate::error::Error;
 use crate::explain;
 use crate::json_output::json_text;
 use crate::output::{ColourMode, Tone, print, visible};
-use walrelay_outbox_admin::protocols::routes::{self, InvalidTopicRows, Routes};
 
 /// Facts from Postgres that the checks of Pub/Sub and of the consumers need.
 #[derive(Debug, Default)]

@@ -30,7 +30,7 @@ pub async fn execute(config: InitConfig, shutdown: &Shutdown) -> Result<(), Erro
     };
     // Nothing is destroyed that the command line does not name.
     let options = ChangeOptions { mode: ChangeMode::Agreed, format: config.format };
-    let terminal = Terminal { options, shutdown, selection: &[] };
+    let terminal = Terminal::new(options, shutdown);
     let existing = &config.already_there;
     let columns = &config.router.columns;
     let done = run_protocol(connect, terminal, StopMode::Cancel, async |session| {

@@ -16,7 +16,7 @@ use crate::error::Error;
 /// Postgres cannot be reached or refuses, or the relay has not yet recorded which rows are settled.
 pub async fn execute(config: PruneConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let PruneConfig { database, columns, older_than, archive, options } = config;
-    let terminal = Terminal { options, shutdown, selection: &[] };
+    let terminal = Terminal::new(options, shutdown);
     let access = match options.mode {
         ChangeMode::DryRun => TableAccess::Read,
         ChangeMode::Agreed | ChangeMode::Ask => TableAccess::Delete,

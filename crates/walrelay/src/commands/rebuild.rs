@@ -2,7 +2,7 @@
 
 pub(super) mod reset_key;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use walrelay_consumer_rebuild::{ConsumerRebuild, RebuildSession, SchemaRebuild};
 use walrelay_pg_client::{ConnectConfig, SqlClient};
@@ -26,14 +26,9 @@ pub(super) async fn execute(
     shutdown: &Shutdown,
 ) -> Result<(), Error> {
     let options = ChangeOptions { mode: order.mode, format: OutputFormat::Text };
-    let (operator, replay_steps) =
-        (Terminal { options, shutdown, selection: &[] }, StepPrinter::new("publishing"));
-    let session = RebuildSession {
-        connect,
-        operator: &operator,
-        replay_steps: &replay_steps,
-        stop: shutdown,
-    };
+    let operator = &Terminal::new(options, shutdown);
+    let replay_steps = &StepPrinter::new("publishing");
+    let session = RebuildSession { connect, operator, replay_steps, stop: shutdown };
     let consumer = &order.name;
     match &order.source {
         Source::Topic(since) => {
@@ -57,7 +52,7 @@ pub(super) async fn execute(
 /// Reads the SQL that empties the tables.
 fn with_reset(order: &Rebuild) -> Result<ConsumerRebuild, Error> {
     let reset_sql = match &order.reset_sql {
-        Some(path) => Some(text_of(path)?),
+        Some(path) => Some(text_of(path, "--reset-sql is a file of SQL")?),
         None => {
             tracing::warn!(
                 "without --reset-sql the handler sees every event again on top of what is there"
@@ -73,17 +68,15 @@ fn with_reset(order: &Rebuild) -> Result<ConsumerRebuild, Error> {
     })
 }
 
-fn text_of(path: &Path) -> Result<String, Error> {
-    String::from_utf8(read(path)?).map_err(|_| Error::Unfit {
-        what: format!("{} is not text", path.display()),
-        hint: "--reset-sql is a file of SQL",
-    })
+fn text_of(path: &Path, hint: &'static str) -> Result<String, Error> {
+    let what = format!("{} is not text", path.display());
+    String::from_utf8(read(path)?).map_err(|_| Error::Unfit { what, hint })
 }
 
 /// Reads the SQL that puts the tables in use.
 fn with_switch(config: &RebuildIntoConfig) -> Result<SchemaRebuild, Error> {
     let RebuildIntoConfig { rows, handler, schema, switch_sql } = config.clone();
-    let switch_sql = switch_sql.as_ref().map(|path| read(path)).transpose()?;
-    let switch_sql = switch_sql.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    let text = |path: PathBuf| text_of(&path, "--switch-sql is a file of SQL");
+    let switch_sql = switch_sql.map(text).transpose()?;
     Ok(SchemaRebuild { rows, handler, schema, switch_sql })
 }

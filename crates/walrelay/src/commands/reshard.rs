@@ -18,7 +18,7 @@ use crate::error::Error;
 /// switch the old relays then continue.
 pub async fn execute(config: ReshardConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let ReshardConfig { settings, shards, options } = config;
-    let terminal = Terminal { options, shutdown, selection: &[] };
+    let terminal = Terminal::new(options, shutdown);
     let mut client = connect_sql(&settings.connect).await?;
     let reshard = Reshard { settings: &settings, shards, operator: &terminal, stop: shutdown };
     let done = Box::pin(reshard.run(&mut client)).await;

@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 use walrelay_inbox::InboxError;
 use walrelay_inbox::operator::audit::{trace_dispatch, trace_outbox};
 use walrelay_inbox::operator::event_commands::ConsumerGeneration;
+use walrelay_outbox_admin::protocols::{column_of, every_shard, refuse_without_outbox};
 use walrelay_pg_client::{SqlClient, connect_sql};
 
 use crate::config::{InboxPlace, OutputFormat, TraceConfig};
 use crate::error::{Error, NAME_INBOXES};
 use crate::json_output::json_text;
 use crate::output::{print, visible};
-use walrelay_outbox_admin::protocols::{column_of, every_shard, refuse_without_outbox};
 
 /// Searches outbox, dispatch state and inboxes, and prints the findings.
 ///

@@ -21,7 +21,7 @@ use crate::error::Error;
 /// Also if Postgres or Pub/Sub refuses, or the command was interrupted.
 pub async fn execute(config: UpgradeConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let UpgradeConfig { action, options } = config;
-    let terminal = Terminal { options, shutdown, selection: &[] };
+    let terminal = Terminal::new(options, shutdown);
     match action {
         UpgradeAction::Prepare(settings) => prepare(&settings, terminal).await,
         UpgradeAction::CarryOver(database) => carry_slots_over(&database, terminal).await,

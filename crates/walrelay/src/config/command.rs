@@ -111,7 +111,7 @@ pub struct RunConfig {
     pub on_slot_lost: OnSlotLost,
     /// Age of the relay's own anchor. None means no anchor.
     pub anchor_keep: Option<Duration>,
-    /// The maintenance of the outbox. None for `check`.
+    /// The maintenance of the outbox. None if the command has no options for it.
     pub retention: Option<Retention>,
     /// The address that serves `/livez`, `/readyz`, `/metrics` and `/status`, if any.
     pub http: Option<SocketAddr>,

@@ -34,7 +34,11 @@ struct DryRun {
     would: String,
 }
 
-impl Terminal<'_> {
+impl<'a> Terminal<'a> {
+    pub(in crate::commands) const fn new(options: ChangeOptions, shutdown: &'a Shutdown) -> Self {
+        Self { options, shutdown, selection: &[] }
+    }
+
     async fn ask(&self, text: String) -> Result<bool, Error> {
         let ChangeOptions { mode, format } = self.options;
         if let (ChangeMode::DryRun, OutputFormat::Json) = (mode, format) {

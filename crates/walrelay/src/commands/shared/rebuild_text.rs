@@ -2,7 +2,9 @@
 
 use std::time::SystemTime;
 
-use walrelay_consumer_rebuild::{RebuildChange, RebuildStep, UnreadRows};
+use walrelay_consumer_rebuild::{
+    RebuildChange, RebuildNote, RebuildStep, SubscriptionStep, UnreadRows,
+};
 use walrelay_inbox::operator::event_commands::{EarlierEvents, OperatorDecisions};
 use walrelay_relay::observe::report::rfc3339;
 
@@ -25,105 +27,110 @@ pub(super) fn change_text(change: &RebuildChange) -> String {
     }
 }
 
-/// Prints a step, or logs it if it is a warning.
+/// Prints a step. A note is logged.
 pub(super) fn show(step: &RebuildStep) -> Result<(), Error> {
     match step {
-        RebuildStep::EventsOutOfReach { .. }
-        | RebuildStep::ReplyLost
-        | RebuildStep::PublishesRows { .. }
-        | RebuildStep::ReplayLeft { .. }
-        | RebuildStep::NothingApplied { .. }
-        | RebuildStep::RefillInterrupted { .. }
-        | RebuildStep::RowsLeftOut { .. } => {
-            log(step);
+        RebuildStep::Note(note) => {
+            log(note);
             Ok(())
         }
+        RebuildStep::Subscription(step) => print(&subscription_text(step)),
         RebuildStep::ReachesBackTo(since) => print(&reach(*since)),
         RebuildStep::DecisionsForgotten { decided, generation } => {
             print(&forgotten(*decided, *generation))
         }
         RebuildStep::TablesEmptied(unread) => print(&emptied(*unread)),
         RebuildStep::NothingChanged => print("nothing was changed\n"),
-        RebuildStep::SubscriptionReady { name, is_new } => {
-            let verb = if *is_new { "created" } else { "already there" };
-            print(&format!("{verb}: subscription {name}\n"))
+        RebuildStep::WouldFill { rows, schema } => {
+            print(&format!("would apply {rows} row(s) in schema {schema} and put it in use\n"))
         }
-        RebuildStep::SubscriptionSought => print(
-            "sought; waiting a minute until that is in effect everywhere, the consumer goes on meanwhile\n",
-        ),
-        RebuildStep::BegunFromTopic { generation, since } => {
-            print(&format!("begun: generation {generation}, from {}\n", rfc3339(*since)))
-        }
-        RebuildStep::ConsumerPaused { consumer } => print(&format!(
-            "it was paused before and stays so: walrelay consumer resume {consumer}\n"
+        RebuildStep::Continues => print("continuing: rows that were applied are skipped\n"),
+        RebuildStep::FillingBegins { generation, schema, rows } => print(&format!(
+            "filling generation {generation} in schema {schema}: {rows} row(s); generation {} stays in use meanwhile\n",
+            generation - 1
         )),
-        RebuildStep::InstancesFollow { .. }
-        | RebuildStep::WouldPublish { .. }
-        | RebuildStep::BegunFromOutbox { .. }
-        | RebuildStep::RowsPublished { .. }
-        | RebuildStep::RowsInInbox { .. } => print(&refill_text(step)),
-        RebuildStep::WouldFill { .. }
-        | RebuildStep::Continues
-        | RebuildStep::FillingBegins { .. }
-        | RebuildStep::InUse { .. }
-        | RebuildStep::KeysRebuilt { .. }
-        | RebuildStep::NoRebuild { .. }
-        | RebuildStep::SchemaRebuildCancelled { .. }
-        | RebuildStep::RefillCancelled { .. } => print(&direct_text(step)),
+        RebuildStep::InUse { generation } => print(&format!(
+            "in use: generation {generation}; running instances follow within seconds\n"
+        )),
+        RebuildStep::KeysRebuilt { events, keys, generation, is_dry_run } => {
+            let done = if *is_dry_run { "would be rebuilt" } else { "rebuilt" };
+            print(&format!(
+                "{done}: {events} event(s) of {keys} key(s), in generation {generation}\n"
+            ))
+        }
+        RebuildStep::NoRebuild { consumer } => {
+            print(&format!("no rebuild of consumer {consumer} is unfinished\n"))
+        }
+        RebuildStep::SchemaRebuildCancelled { schema } => {
+            print(&format!("given up; the tables of schema {schema} stay as they are\n"))
+        }
+        RebuildStep::RefillCancelled { consumer, subscription } => print(&format!(
+            "given up; consumer {consumer} reads {subscription} again, and its read model has only a part of the events\n"
+        )),
     }
 }
 
-/// Logs a step that needs attention but is no result.
-#[expect(clippy::wildcard_enum_match_arm, reason = "the caller names the steps that are logged")]
-fn log(step: &RebuildStep) {
-    match step {
-        RebuildStep::EventsOutOfReach { earlier, generation } => {
+fn log(note: &RebuildNote) {
+    match note {
+        RebuildNote::PublishesRows { rows } => {
+            tracing::info!(rows, "publishing the rows of the outbox");
+        }
+        RebuildNote::EventsOutOfReach { earlier, generation } => {
             if let Some(text) = out_of_reach(*earlier, *generation) {
                 tracing::warn!("{text}");
             }
         }
-        RebuildStep::ReplyLost => {
-            tracing::warn!("it was done all the same: the answer was lost");
+        RebuildNote::ReplyLost => {
+            tracing::warn!("the transaction has committed, although its reply was lost");
         }
-        RebuildStep::PublishesRows { rows } => {
-            tracing::info!(rows, "publishing the rows of the outbox");
+        RebuildNote::ReplayLeft { id, error } => {
+            tracing::warn!(error, "a replay is left: end it with walrelay replay cancel {id}");
         }
-        RebuildStep::ReplayLeft { id, error } => {
-            tracing::warn!(error, "to be cancelled by hand: walrelay replay cancel {id}");
-        }
-        RebuildStep::NothingApplied { count, rows } => {
+        RebuildNote::NothingApplied { count, rows } => {
             tracing::warn!(count, rows, "nothing is applied: is `walrelay consumer run` running?");
         }
-        RebuildStep::RefillInterrupted { consumer, subscription } => tracing::warn!(
-            "consumer {consumer:?} reads {subscription} until the same command has done all of it once more"
+        RebuildNote::RefillInterrupted { consumer, subscription } => tracing::warn!(
+            "consumer {consumer:?} reads {subscription} until the same command has run to its end"
         ),
-        RebuildStep::RowsLeftOut { rows, named } => {
+        RebuildNote::RowsLeftOut { rows, named } => {
             let named = named.join("; ");
             tracing::warn!(rows, named, "rows that can never be published are left out");
         }
-        _ => {}
     }
 }
 
-/// Returns the text of a step of a rebuild that uses a subscription of its own.
-#[expect(clippy::wildcard_enum_match_arm, reason = "the caller names the steps")]
-fn refill_text(step: &RebuildStep) -> String {
+/// Returns the text of a step of a rebuild that reads a subscription of its own.
+fn subscription_text(step: &SubscriptionStep) -> String {
     match step {
-        RebuildStep::InstancesFollow { consumer, old } => format!(
-            "running instances follow within seconds, but for those that were given a --subscription: start them \
-             anew. Then nobody reads {old} any more: delete it\n\
-             what fails this time waits or is dead again: `walrelay consumer status {consumer}` counts it\n"
+        SubscriptionStep::SubscriptionReady { name, is_new } => {
+            let verb = if *is_new { "created" } else { "already there" };
+            format!("{verb}: subscription {name}\n")
+        }
+        SubscriptionStep::SubscriptionSought => {
+            "sought; waiting a minute until this is in effect everywhere; the consumer continues meanwhile\n"
+                .to_owned()
+        }
+        SubscriptionStep::BegunFromTopic { generation, since } => {
+            format!("begun: generation {generation}, from {}\n", rfc3339(*since))
+        }
+        SubscriptionStep::ConsumerPaused { consumer } => format!(
+            "the consumer is still paused, as before: walrelay consumer resume {consumer}\n"
         ),
-        RebuildStep::WouldPublish { rows, topic } => {
+        SubscriptionStep::InstancesFollow { consumer, old } => format!(
+            "running instances follow within seconds. Restart those that were started with --subscription. Then nobody \
+             reads {old}: delete it\n\
+             events that fail are waiting or dead again: `walrelay consumer status {consumer}` counts them\n"
+        ),
+        SubscriptionStep::WouldPublish { rows, topic } => {
             format!("would publish {rows} row(s) to {topic} and apply them again\n")
         }
-        RebuildStep::BegunFromOutbox { generation, subscription } => {
+        SubscriptionStep::BegunFromOutbox { generation, subscription } => {
             format!("begun: generation {generation}, which reads {subscription}\n")
         }
-        RebuildStep::RowsPublished { rows, topic, left_out: rows_left_out } => {
+        SubscriptionStep::RowsPublished { rows, topic, left_out: rows_left_out } => {
             format!("published: {rows} row(s) to {topic}\n{}", left_out(*rows_left_out))
         }
-        RebuildStep::RowsInInbox { consumer, unfinished, usual, refill } => {
+        SubscriptionStep::RowsInInbox { consumer, unfinished, usual, refill } => {
             let unfinished = match unfinished {
                 0 => String::new(),
                 count => format!(
@@ -132,50 +139,16 @@ fn refill_text(step: &RebuildStep) -> String {
             };
             format!(
                 "every row is in the inbox{unfinished}\n\
-                 running instances read {usual} again within seconds. Then nobody reads {refill} any more: delete it and \
-                 its topic\n"
+                 running instances read {usual} again within seconds. Then nobody reads {refill}: delete it and its topic\n"
             )
         }
-        _ => String::new(),
-    }
-}
-
-/// Returns the text of a step of a rebuild that applies the rows itself, or of a cancellation.
-#[expect(clippy::wildcard_enum_match_arm, reason = "the caller names the steps")]
-fn direct_text(step: &RebuildStep) -> String {
-    match step {
-        RebuildStep::WouldFill { rows, schema } => {
-            format!("would apply {rows} row(s) in schema {schema} and put it in use\n")
-        }
-        RebuildStep::Continues => "continuing: rows that were applied are skipped\n".to_owned(),
-        RebuildStep::FillingBegins { generation, schema, rows } => format!(
-            "filling generation {generation} in schema {schema}: {rows} row(s); generation {} stays in use meanwhile\n",
-            generation - 1
-        ),
-        RebuildStep::InUse { generation } => {
-            format!("in use: generation {generation}; running instances follow within seconds\n")
-        }
-        RebuildStep::KeysRebuilt { events, keys, generation, is_dry_run } => {
-            let done = if *is_dry_run { "would be rebuilt" } else { "rebuilt" };
-            format!("{done}: {events} event(s) of {keys} key(s), in generation {generation}\n")
-        }
-        RebuildStep::NoRebuild { consumer } => {
-            format!("no rebuild of consumer {consumer} is unfinished\n")
-        }
-        RebuildStep::SchemaRebuildCancelled { schema } => {
-            format!("given up; the tables of schema {schema} stay as they are\n")
-        }
-        RebuildStep::RefillCancelled { consumer, subscription } => format!(
-            "given up; consumer {consumer} reads {subscription} again, and its read model has only a part of the events\n"
-        ),
-        _ => String::new(),
     }
 }
 
 fn reach(since: SystemTime) -> String {
     format!(
-        "what was published from {} on is applied again, as far as the topic kept it by then; what came before is not, and a \
-         --reset-sql that empties the projection loses it. `walrelay audit` shows what is missing afterwards, and \
+        "messages published from {} on are applied again, as far as the topic retains them. Earlier messages are not, and a \
+         --reset-sql that empties the projection loses them. `walrelay audit` shows the missing events afterwards. \
          --from-outbox TOPIC, in place of --from-time, applies every row of the outbox\n",
         rfc3339(since)
     )
@@ -185,12 +158,12 @@ fn reach(since: SystemTime) -> String {
 fn emptied(unread: UnreadRows) -> String {
     match unread {
         UnreadRows::Since(since) => format!(
-            "--reset-sql empties the tables first: until the events since {} are applied again, readers find a part, and \
-             older events are gone from them\n",
+            "--reset-sql empties the tables first: until the events since {} are applied again, readers find only a part of the rows, and \
+             the effects of older events are gone\n",
             rfc3339(since)
         ),
         UnreadRows::Rows(rows) => format!(
-            "--reset-sql empties the tables first: until all {rows} row(s) are applied, who reads them finds a part. \
+            "--reset-sql empties the tables first: until all {rows} row(s) are applied, readers find only a part of the rows. \
              `--into SCHEMA` fills other tables instead, and replaces the rows in one transaction\n"
         ),
     }
@@ -202,8 +175,8 @@ fn forgotten(decided: OperatorDecisions, generation: i32) -> String {
     let mut parts = Vec::new();
     if edited + discarded > 0 {
         parts.push(format!(
-            "{edited} edited and {discarded} discarded event(s), which come again as they were published, with \
-             nothing of that carried over"
+            "{edited} edited and {discarded} discarded event(s), which are applied again as they were published, \
+             without these decisions"
         ));
     }
     if unfinished > 0 {

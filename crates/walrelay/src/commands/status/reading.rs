@@ -11,6 +11,7 @@ use walrelay_errors::{Chain, Code, Coded};
 use walrelay_inbox::InboxError;
 use walrelay_inbox::operator::admin::registered;
 use walrelay_inbox::operator::consumer_status::{ConsumerStatus, consumer_status};
+use walrelay_outbox_admin::protocols::{every_shard, refuse_other_shards};
 use walrelay_outbox_admin::{
     ConsumerBacklog, NextStep, RebuildReport, RelayAnswer, Severity, StatusReport, StepScope,
     read_status, read_table_sizes,
@@ -26,7 +27,6 @@ use super::super::shared::cancellable::attended;
 use super::summary::{self, Summary};
 use crate::config::{InboxPlace, StatusConfig};
 use crate::error::Error;
-use walrelay_outbox_admin::protocols::{every_shard, refuse_other_shards};
 
 /// Timeout for the relay's answer, which comes from memory.
 const RELAY_TIMEOUT: Duration = Duration::from_secs(5);

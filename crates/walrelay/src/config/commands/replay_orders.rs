@@ -2,11 +2,12 @@
 
 use std::time::SystemTime;
 
-use crate::options::choices::ChangeMode;
 use pgoutput_parser::Lsn;
 use walrelay_core::ColumnNames;
 use walrelay_outbox_replay::replay::{DeadRows, ReplayOrder};
 use walrelay_relay::settings::Settings;
+
+use crate::options::choices::ChangeMode;
 
 pub use walrelay_outbox_admin::protocols::{Place, ResetOrder};
 

@@ -5,13 +5,14 @@ use std::path::Path;
 
 use crate::failure::Failure;
 use crate::peers::chart::{self, Bar};
-use crate::peers::consumers_drain::{ConsumerDrain, ConsumerRound};
-use crate::peers::consumers_results::MeasuredConsumer;
+use crate::peers::consumers::drain::{ConsumerDrain, ConsumerRound};
+use crate::peers::consumers::faults::ConsumerFault;
+use crate::peers::consumers::results::MeasuredConsumer;
 use crate::report::table;
 use crate::statistics::{median, number};
 
 /// Returns the tables as Markdown. Empty if no consumer was measured.
-pub(super) fn markdown(measured: &[MeasuredConsumer]) -> String {
+pub(in crate::peers) fn markdown(measured: &[MeasuredConsumer]) -> String {
     if measured.is_empty() {
         return String::new();
     }
@@ -58,7 +59,10 @@ fn drains(measured: &[MeasuredConsumer]) -> String {
 
 fn faults(measured: &[MeasuredConsumer]) -> String {
     let rows = measured.iter().flat_map(|it| it.faults.iter().map(move |fault| (it, fault)));
-    let cells = rows.map(|(consumer, fault)| {
+    let mut rows: Vec<(&MeasuredConsumer, &ConsumerFault)> = rows.collect();
+    // One fault after the other, so that the consumers are next to each other.
+    rows.sort_by_key(|(_, fault)| fault.fault);
+    let cells = rows.into_iter().map(|(consumer, fault)| {
         vec![
             fault.fault.name().to_owned(),
             consumer.label(),
@@ -70,9 +74,6 @@ fn faults(measured: &[MeasuredConsumer]) -> String {
             number(fault.seconds),
         ]
     });
-    let mut cells: Vec<Vec<String>> = cells.collect();
-    // One fault after the other, so that the consumers are next to each other.
-    cells.sort_by_key(|row| row[0].clone());
     let head = [
         "Fault",
         "Consumer",
@@ -83,11 +84,14 @@ fn faults(measured: &[MeasuredConsumer]) -> String {
         "Keys with an outdated state",
         "All acknowledged after, s",
     ];
-    table(&head, cells.into_iter())
+    table(&head, cells)
 }
 
 /// Draws the events per second near the database and far from it.
-pub(super) fn write_charts(measured: &[MeasuredConsumer], dir: &Path) -> Result<(), Failure> {
+pub(in crate::peers) fn write_charts(
+    measured: &[MeasuredConsumer],
+    dir: &Path,
+) -> Result<(), Failure> {
     for (place, file) in [(0, "consumers-near.svg"), (1, "consumers-far.svg")] {
         let drains = measured.iter().filter_map(|it| Some((it, it.drains.get(place)?)));
         let bars = drains.clone().map(|(consumer, drain)| Bar {

@@ -7,9 +7,9 @@ use tokio::time::sleep;
 
 use crate::database::{Database, Server};
 use crate::failure::Failure;
-use crate::peers::consumers_extent::ConsumerExtent;
-use crate::peers::consumers_place::{Consumer, Place};
-use crate::peers::description::Variant;
+use crate::peers::consumers::extent::ConsumerExtent;
+use crate::peers::consumers::place::Place;
+use crate::peers::description::{Peer, Variant};
 use crate::process::Process;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(25);
@@ -22,7 +22,7 @@ const STALL: Duration = Duration::from_secs(90);
 const REDELIVERY: &str = "on=delivery,first=3,expire";
 
 /// A fault.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Fault {
     Redelivery,
@@ -71,7 +71,7 @@ pub(super) struct Verdict {
 pub(super) async fn run(
     server: &Server,
     variant: &Variant,
-    consumer: &Consumer,
+    consumer: &Peer,
     extent: ConsumerExtent,
     fault: Fault,
 ) -> Result<ConsumerFault, Failure> {

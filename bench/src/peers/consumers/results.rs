@@ -3,13 +3,14 @@
 use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::peers::consumers_drain::ConsumerDrain;
-use crate::peers::consumers_faults::ConsumerFault;
+use crate::peers::consumers::drain::ConsumerDrain;
+use crate::peers::consumers::faults::ConsumerFault;
+use crate::peers::description::Variant;
 use crate::terminal;
 
 /// One variant of one consumer, as measured.
 #[derive(Debug, Serialize)]
-pub(super) struct MeasuredConsumer {
+pub(in crate::peers) struct MeasuredConsumer {
     pub(super) consumer: String,
     pub(super) variant: String,
     pub(super) licence: String,
@@ -22,10 +23,7 @@ pub(super) struct MeasuredConsumer {
 
 impl MeasuredConsumer {
     pub(super) fn label(&self) -> String {
-        match self.variant.as_str() {
-            "" => self.consumer.clone(),
-            variant => format!("{}, {variant}", self.consumer),
-        }
+        Variant::label(&self.consumer, &self.variant)
     }
 
     /// Records a measurement that failed.
