@@ -166,6 +166,9 @@ async fn a_row_that_comes_where_another_one_is_recorded_is_published() {
     world.pubsub.fault("black-hole");
     let tables = ["--outbox-table", "public.app_outbox", "--outbox-table", "public.second_outbox"];
     let mut relay = world.start_relay(tables).await;
+    // Postgres looks a publication up as it was at the slot's position. That must be past its
+    // creation before the rows come.
+    world.wait_confirmed(DEADLINE).await;
     let insert = |table: &str, kind: &str| {
         format!(
             "INSERT INTO {table} (aggregatetype, aggregateid, event_type, version, payload)
