@@ -11,7 +11,7 @@ SEEDS ?= 10000
 SECONDS_PER_TARGET ?= 60
 FUZZ_DIR := crates/pgoutput-parser/fuzz
 
-.PHONY: help demo build test lint lint-deploy docs deny bench bench-peers sim soak fuzz mutants clean
+.PHONY: help demo build test lint lint-deploy docs deny bench bench-peers sim soak year fuzz mutants clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,6 +62,11 @@ soak: ## The crash suite again and again: make soak MINUTES=60
 	cargo build -p walrelay --bin walrelay
 	WALRELAY_SOAK_MINUTES=$(MINUTES) cargo run -q -p walrelay-testkit --bin with-servers -- \
 	  cargo test -p walrelay-tests --test crash -- --ignored --nocapture soak
+
+year: ## A year of retention, partitions and archive on a moved clock (needs Debian's faketime)
+	@scripts/install-servers.sh --demo-only
+	cargo build --workspace --bins
+	cargo test --workspace --test e2e -- --ignored --nocapture in_a_year
 
 fuzz: ## The decoder's fuzz targets, a minute each (needs cargo-fuzz and a nightly toolchain)
 	@for target in $$(cargo fuzz list --fuzz-dir $(FUZZ_DIR)); do \

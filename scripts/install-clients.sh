@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the programs on Google's Go and Java clients into .servers/clients. The libraries come from
-# the Go module proxy and from Maven Central. Safe and quick to run again: a program that is newer than
+# Builds the programs on Google's Go and Java clients into .servers/clients, and gets the libraries of
+# the programs that pages show. They come from the Go module proxy, Maven Central and NuGet. Safe and quick to run again: a program that is newer than
 # its sources stays, and needs no network.
 #
 #   scripts/install-clients.sh              the programs of the conformance tests
@@ -40,6 +40,12 @@ install_go() {
   fi
 }
 
+# compile_java SOURCES ROOT: compiles the sources, if there are any.
+compile_java() {
+  if ! compgen -G "$1/*.java" >/dev/null; then return 0; fi
+  bounded javac -nowarn -cp "$2/lib/*" -d "$2/classes" "$1"/*.java
+}
+
 # install_java NAME SOURCES
 install_java() {
   local name=$1 sources=$2 root="$clients/java/$1"
@@ -54,7 +60,7 @@ install_java() {
   mkdir -p "$root/classes"
   local goal=org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies
   if bounded mvn -B -q -Dstyle.color=never -f "$sources/pom.xml" "$goal" -DincludeScope=runtime "-DoutputDirectory=$root/lib" >&2 &&
-    bounded javac -nowarn -cp "$root/lib/*" -d "$root/classes" "$sources"/*.java >&2; then
+    compile_java "$sources" "$root" >&2; then
     touch "$built"
   else
     rm -rf "$root"
@@ -62,6 +68,32 @@ install_java() {
   fi
 }
 
+# The libraries of the Go, Java and C# programs in docs/, which their tests compile.
+install_recipes() {
+  local sources="$repository/tests/docs/recipes"
+  if ! is_current "$clients/go/recipes" "$sources/go"; then
+    if ! type -P go >/dev/null; then
+      say "Go is not installed; the Go programs of the pages are skipped"
+    elif (cd "$sources/go" && bounded go mod download all) >&2; then
+      mkdir -p "$clients/go" && touch "$clients/go/recipes"
+    else
+      say "the modules of the Go programs could not be had; these programs are skipped"
+    fi
+  fi
+  install_java recipes "$sources/java"
+  if ! is_current "$clients/csharp/recipes" "$sources/csharp"; then
+    if ! type -P dotnet >/dev/null; then
+      say ".NET is not installed; the C# programs of the pages are skipped"
+    elif mkdir -p "$clients/csharp/project" && cp "$sources/csharp/recipe.csproj" "$clients/csharp/project/" &&
+      bounded dotnet restore "$clients/csharp/project" >&2; then
+      touch "$clients/csharp/recipes"
+    else
+      say "the packages of the C# programs could not be had; these programs are skipped"
+    fi
+  fi
+}
+
+install_recipes
 install_go conformance "$repository/tests/conformance/clients/go"
 install_java conformance "$repository/tests/conformance/clients/java"
 if [ "${1:-}" = "--consumers" ]; then

@@ -15,6 +15,9 @@ pub(crate) enum Language {
     Shell,
     Python,
     TypeScript,
+    Go,
+    Java,
+    CSharp,
 }
 
 /// A block that runs here.
@@ -72,6 +75,9 @@ fn language(info: &str) -> Option<Language> {
         "sh" | "bash" => Some(Language::Shell),
         "python" => Some(Language::Python),
         "typescript" => Some(Language::TypeScript),
+        "go" => Some(Language::Go),
+        "java" => Some(Language::Java),
+        "csharp" => Some(Language::CSharp),
         _ => None,
     }
 }

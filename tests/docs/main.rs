@@ -1,5 +1,5 @@
-//! Checks that the documentation works: every block of SQL, shell, Python and TypeScript either
-//! runs or gives a reason why it cannot.
+//! Checks that the documentation works: every block of SQL, shell and a programming language
+//! either runs or gives a reason why it cannot.
 
 mod blocks;
 mod feed;
@@ -32,6 +32,7 @@ const SETUPS: &[(&str, &str)] = &[
 /// Pages that continue another page: the blocks of that page run first.
 const CONTINUED: &[(&str, &str)] = &[
     ("docs/how-to/build/produce-program.md", PRODUCE),
+    (COMPILED, PRODUCE),
     (BROWSER, PRODUCE),
     ("docs/how-to/build/consume-batches.md", CONSUME),
     ("docs/how-to/build/consume-transaction.md", CONSUME),
@@ -51,6 +52,7 @@ const EMPTY: &[&str] = &[
 ];
 
 const PRODUCE: &str = "docs/how-to/build/produce-sql.md";
+const COMPILED: &str = "docs/how-to/build/produce-go-java-csharp.md";
 const BROWSER: &str = "docs/how-to/build/produce-browser.md";
 const CONSUME: &str = "docs/how-to/build/consume-sql.md";
 const FIRST_CONSUMER: &str = "docs/tutorials/first-consumer.md";
@@ -209,7 +211,6 @@ impl Page {
         let place = format!("{}:{}", self.path, block.line);
         match block.language {
             Language::Shell => drop(self.shell(&block.text, &place).await),
-            Language::Python | Language::TypeScript => self.program(block, &place).await,
             // A statement with parameters belongs into a program. The server only checks its syntax
             // and types.
             Language::Sql if block.text.contains("$1") => {
@@ -220,6 +221,7 @@ impl Page {
                 let done = self.client.batch_execute(&block.text).await;
                 done.unwrap_or_else(|error| panic!("{place}: {error:?}\n{}", block.text));
             }
+            _ => self.program(block, &place).await,
         }
     }
 
@@ -235,6 +237,7 @@ impl Page {
     fn environment(&self, command: &mut Command) {
         command
             .env("DATABASE_URL", self.server.url("postgres"))
+            .envs(recipes::connection_variables(self.server.port()))
             .env("PUBSUB_EMULATOR_HOST", self.pubsub.address())
             .env("CONTROL", self.control.address())
             .env("PUBSUB_PROJECT_ID", "local");
@@ -280,7 +283,9 @@ impl Page {
         match self.path.as_str() {
             "docs/how-to/operate/dead-rows.md" => self.assert_dispatch_is_operated().await,
             "docs/reference/emulator.md" => self.assert_the_event_is_shown().await,
-            "docs/how-to/build/produce-program.md" => self.assert_events_are_written().await,
+            "docs/how-to/build/produce-program.md" | COMPILED => {
+                self.assert_events_are_written().await;
+            }
             BROWSER => self.assert_anon_is_refused("SELECT place_order('E-1', 1)").await,
             "docs/how-to/build/consume-batches.md" | "docs/how-to/build/consume-transaction.md" => {
                 self.assert_events_are_applied_once().await;
@@ -302,7 +307,7 @@ impl Page {
     async fn assert_events_are_written(&self) {
         self.assert_anon_is_refused("INSERT INTO orders VALUES ('E-1', 'placed', 1)").await;
         let sql = "SELECT aggregateid || ': ' || string_agg(event_type, ', ' ORDER BY version)
-                     FROM app_outbox WHERE aggregateid IN ('B-1', 'C-1') GROUP BY aggregateid";
+                     FROM app_outbox WHERE aggregateid IN ('B-1', 'C-1', 'D-1', 'E-2', 'F-1') GROUP BY aggregateid";
         for row in self.client.query(sql, &[]).await.expect("the outbox") {
             let events: String = row.get(0);
             assert!(events.ends_with(": OrderPlaced, OrderPaid"), "{events}");

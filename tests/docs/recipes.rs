@@ -1,4 +1,5 @@
-//! Runs the programs that pages show, with the clients that `scripts/install-servers.sh` installs.
+//! Runs the programs that pages show, with the clients that `scripts/install-servers.sh` and
+//! `scripts/install-clients.sh` install.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -26,11 +27,14 @@ pub(crate) fn program(language: Language, text: &str, place: &str) -> Option<Pro
     let command = match language {
         Language::Python => python(&folder, text),
         Language::TypeScript => typescript(&folder, text, place),
+        Language::Go => go(&folder, text),
+        Language::Java => java(&folder, text),
+        Language::CSharp => csharp(&folder, text),
         Language::Sql | Language::Shell => unreachable!("{place}: no program"),
     };
     let Some(command) = command else {
         return skip(&format!(
-            "{place}: no clients for {language:?}; scripts/install-servers.sh gets them"
+            "{place}: no clients for {language:?}; `make test` installs them where it can"
         ));
     };
     Some(Program { command, _folder: folder })
@@ -72,6 +76,59 @@ fn typescript(folder: &Folder, text: &str, place: &str) -> Option<Command> {
     Some(command)
 }
 
+/// Runs the program in a module with the versions of `tests/docs/recipes/go`. Nothing is downloaded.
+fn go(folder: &Folder, text: &str) -> Option<Command> {
+    if !clients().join("go/recipes").exists() {
+        return None;
+    }
+    folder.copy(&["go/go.mod", "go/go.sum"]);
+    folder.write("main.go", text);
+    let mut command = Command::new("go");
+    command.args(["run", "."]).env("GOPROXY", "off").current_dir(&folder.0);
+    Some(command)
+}
+
+fn java(folder: &Folder, text: &str) -> Option<Command> {
+    let libraries = clients().join("java/recipes/lib");
+    if !libraries.exists() {
+        return None;
+    }
+    let source = folder.write("Recipe.java", text);
+    let compiled = Command::new("javac")
+        .args(["-Xlint:all", "-Werror", "-d"])
+        .arg(&folder.0)
+        .arg(source)
+        .output()
+        .expect("javac starts");
+    assert!(compiled.status.success(), "{}", text_of(&compiled));
+    let class_path = format!("{}:{}/*", folder.0.display(), libraries.display());
+    let mut command = Command::new("java");
+    command.args(["-cp", &class_path, "Recipe"]);
+    Some(command)
+}
+
+fn csharp(folder: &Folder, text: &str) -> Option<Command> {
+    if !clients().join("csharp/recipes").exists() {
+        return None;
+    }
+    folder.copy(&["csharp/recipe.csproj"]);
+    folder.write("Program.cs", text);
+    let mut command = Command::new("dotnet");
+    command.arg("run").current_dir(&folder.0);
+    Some(command)
+}
+
+/// Returns the variables in which programs on JDBC and Npgsql expect the database.
+pub(crate) fn connection_variables(port: u16) -> [(&'static str, String); 2] {
+    [
+        ("JDBC_URL", format!("jdbc:postgresql://127.0.0.1:{port}/postgres?user=postgres")),
+        (
+            "NPGSQL_CONNECTION",
+            format!("Host=127.0.0.1;Port={port};Database=postgres;Username=postgres"),
+        ),
+    ]
+}
+
 pub(crate) fn text_of(output: &Output) -> String {
     [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes)).join("\n")
 }
@@ -84,6 +141,15 @@ impl Folder {
         let path = std::env::temp_dir().join(random_name("walrelay-recipe"));
         fs::create_dir(&path).expect("a new folder");
         Self(path)
+    }
+
+    /// Copies files of `tests/docs/recipes`.
+    fn copy(&self, files: &[&str]) {
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/recipes");
+        for file in files {
+            let name = Path::new(file).file_name().expect("the name of a file");
+            fs::copy(sources.join(file), self.0.join(name)).expect("a copy");
+        }
     }
 
     fn write(&self, name: &str, text: &str) -> PathBuf {

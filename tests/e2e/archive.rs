@@ -16,16 +16,16 @@ use super::kept_partitions::init_with_tiny_partitions;
 const ROWS: &str = "SELECT count(*) FROM app_outbox";
 
 /// A new directory, which is removed at the end of the test.
-struct Directory(PathBuf);
+pub(super) struct Directory(PathBuf);
 
 impl Directory {
-    fn create(world: &InboxDatabase) -> Self {
+    pub(super) fn create(world: &InboxDatabase) -> Self {
         let path = std::env::temp_dir().join(format!("{}-archive", world.name()));
         std::fs::create_dir(&path).expect("a new directory");
         Self(path)
     }
 
-    fn path(&self) -> &str {
+    pub(super) fn path(&self) -> &str {
         self.0.to_str().expect("a path in UTF-8")
     }
 }
@@ -39,7 +39,7 @@ impl Drop for Directory {
 /// Reads the archive with Python, and compares it with ids. `WALRELAY_TEST_PYTHON` selects the
 /// Python.
 #[expect(clippy::disallowed_methods, reason = "a test is configured by its environment")]
-fn read_archive(directory: &str, ids: &HashSet<String>) -> Value {
+pub(super) fn read_archive(directory: &str, ids: &HashSet<String>) -> Value {
     let python = std::env::var("WALRELAY_TEST_PYTHON").unwrap_or("python3".to_owned());
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("e2e/read_archive.py");
     let mut reader = Command::new(python)
@@ -58,7 +58,7 @@ fn read_archive(directory: &str, ids: &HashSet<String>) -> Value {
     serde_json::from_slice(&done.stdout).expect("a JSON object")
 }
 
-async fn ids(world: &InboxDatabase, sql: &str) -> HashSet<String> {
+pub(super) async fn ids(world: &InboxDatabase, sql: &str) -> HashSet<String> {
     let rows = world.client().query(sql, &[]).await.expect("the ids can be read");
     rows.iter().map(|row| row.get(0)).collect()
 }

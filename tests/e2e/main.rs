@@ -1,5 +1,6 @@
 //! End-to-end tests: the real binary between a real Postgres and the embedded Pub/Sub.
 
+mod a_year;
 mod anchors;
 mod archive;
 mod audit;

@@ -36,7 +36,12 @@ impl InboxDatabase {
 
     /// Creates an environment on the server of this connection string.
     pub async fn create_at(server_url: &str) -> Option<Self> {
-        Self::bare(TestDatabase::create_at(server_url).await).await?.initialised().await
+        Self::create_empty_at(server_url).await?.initialised().await
+    }
+
+    /// As [`create_empty`](Self::create_empty), on the server of this connection string.
+    pub async fn create_empty_at(server_url: &str) -> Option<Self> {
+        Self::bare(TestDatabase::create_at(server_url).await).await
     }
 
     /// Creates an environment without tables, publication and slot.
