@@ -5,10 +5,15 @@
 //! recording and the timing. [`LaneOutputs`] collects the work for the caller.
 
 mod compact_parked_keys;
+mod dead_rows;
 mod due;
-mod failing;
+pub(crate) mod lane;
+pub(crate) mod outputs;
 mod parked;
+mod relief;
+mod resting;
 mod spilling;
+mod table;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -16,12 +21,12 @@ use std::time::{Duration, Instant};
 use due::DueLanes;
 
 use crate::backoff::Backoff;
-use crate::compact_parked_keys::CompactParkedKeys;
+use crate::lanes::compact_parked_keys::CompactParkedKeys;
 use crate::failure::{FailureClass, PublishFailure};
 use crate::flow_control::wal_budget::SpillMode;
-use crate::lane::{Batch, Behind, Lane, LaneId, Origin, Parked, Redelivery, Row, State, are_live};
-use crate::lane_outputs::{Finished, LaneOutputs, ParkCause, RowToRecord};
-use crate::lane_table::LaneTable;
+use crate::lanes::lane::{Batch, Behind, Lane, LaneId, Origin, Parked, Redelivery, Row, State, are_live};
+use crate::lanes::outputs::{Finished, LaneOutputs, ParkCause, RowToRecord};
+use crate::lanes::table::LaneTable;
 use crate::message::{Message, Topic};
 use crate::publish_health::{Delivery, KeyBefore, PublishHealth, Recovery, RefusedRows};
 use crate::random::Random;
@@ -147,19 +152,6 @@ impl Lanes {
             self.set_aside(id, why, now);
         }
         self.debug_check(id);
-    }
-
-    /// Adds a row that Pub/Sub would always refuse. The row is dead without being sent.
-    pub fn push_dead(
-        &mut self,
-        message: Message,
-        ticket: Ticket,
-        failure: &PublishFailure,
-        now: Instant,
-    ) {
-        let id = self.lane_of(message.topic(), message.ordering_key());
-        self.dead(id, Row { message, origin: Origin::Live(ticket) }, failure, now);
-        self.table.remove_if_unused(id);
     }
 
     /// The next batch to publish. Lanes take turns.
@@ -385,60 +377,6 @@ impl Lanes {
             self.table.check_lane(id);
         }
     }
-
-    fn refused_row(&mut self, mut batch: Batch, failure: &PublishFailure, now: Instant) {
-        let id = batch.lane;
-        if batch.rows.len() == 1
-            && let Some(row) = batch.rows.pop_front()
-        {
-            self.table[id].rest();
-            self.table[id].refusals.careful = Some(1);
-            self.dead(id, row, failure, now);
-            return self.after_reply(id, now);
-        }
-        let lane = &mut self.table[id];
-        lane.refusals.suspects = batch.rows.len();
-        lane.put_back(batch.rows);
-        if lane.parked.is_some() && lane.holds_live_rows() {
-            // The key was parked while the batch was outstanding, because an operator retries
-            // earlier rows. The table restores the order.
-            return self.park(id, &ParkCause::refused(failure), now);
-        }
-        lane.state = State::Ready;
-        self.ready.push_back(id);
-    }
-
-    /// Records a row that can never be published. Its key continues or is held.
-    fn dead(&mut self, id: LaneId, row: Row, failure: &PublishFailure, now: Instant) {
-        let lane = &mut self.table[id];
-        let hold = self.policy.on_dead == OnDead::Hold && lane.is_ordered();
-        let is_claimed = matches!(row.origin, Origin::Claimed { .. });
-        match row.origin {
-            Origin::Claimed { attempts } => {
-                self.outputs.finished.push(Finished::dead(row.message, attempts + 1, failure));
-            }
-            Origin::Live(_) => {
-                if hold && lane.parked.is_none() {
-                    self.pause(id, now + Self::HELD_PAUSE);
-                }
-                if hold {
-                    self.note_append(id);
-                }
-                self.outputs.rows_to_record.push(RowToRecord::dead(
-                    hold.then_some(id),
-                    row,
-                    failure,
-                ));
-            }
-        }
-        if hold && self.table[id].holds_live_rows() != is_claimed {
-            self.append_queue(id, None);
-        }
-    }
-
-    /// The pause between checks of a key that a dead row holds. An operator's decision takes effect
-    /// within two seconds.
-    const HELD_PAUSE: Duration = Duration::from_secs(1);
 
     /// After a reply, makes the lane ready for its next rows or removes it.
     fn after_reply(&mut self, id: LaneId, now: Instant) {

@@ -46,14 +46,10 @@
 #![warn(clippy::iter_over_hash_type)]
 
 mod backoff;
-mod compact_parked_keys;
 mod failure;
 mod fault;
 mod flow_control;
 mod heartbeat;
-mod lane;
-mod lane_outputs;
-mod lane_table;
 mod lanes;
 pub mod limits;
 mod message;
@@ -72,8 +68,8 @@ pub use flow_control::rate_limit::RateLimit;
 pub use flow_control::wal_budget::{Held, SpillMode, WalBudget, WalBudgetLimit, WalRetentionLimit};
 pub use flow_control::window::{ConcurrencyLimits, ConcurrencyWindow};
 pub use heartbeat::Heartbeat;
-pub use lane::{Batch, Behind, LaneId, Origin, Row};
-pub use lane_outputs::{FailureCause, Finished, LaneOutputs, Outcome, RecordReason, RowToRecord};
+pub use lanes::lane::{Batch, Behind, LaneId, Origin, Row};
+pub use lanes::outputs::{FailureCause, Finished, LaneOutputs, Outcome, RecordReason, RowToRecord};
 pub use lanes::{ClaimAnswer, ClaimKey, LanePolicy, Lanes, OnDead};
 pub use limits::{ATTRIBUTE_VALUE_BYTES_MAX, REQUEST_BYTES_MAX, REQUEST_MESSAGES_MAX};
 pub use message::{Message, NotAMessage, Topic};

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use pgoutput_parser::Lsn;
 
-use crate::lane::Batch;
+use crate::lanes::lane::Batch;
 use crate::publish_health::Delivery;
 use crate::tracker::Watermark;
 
@@ -295,7 +295,7 @@ mod tests {
     use pgoutput_parser::{PgTimestamp, Position};
 
     use super::*;
-    use crate::lane::{LaneId, Origin, Row};
+    use crate::lanes::lane::{LaneId, Origin, Row};
     use crate::message::Message;
     use crate::tracker::Tracker;
 

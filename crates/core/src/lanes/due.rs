@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Instant;
 
-use crate::lane::LaneId;
+use crate::lanes::lane::LaneId;
 
 #[derive(Debug)]
 pub(super) struct DueLanes {

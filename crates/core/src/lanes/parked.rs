@@ -1,6 +1,6 @@
 //! Keys with rows in dispatch state: parking, claiming back, and the return to a live lane.
 //!
-//! The second half of [`Lanes`], drawn in [`lane`](crate::lane). Promises I4 across parking. Rows
+//! See the diagram in [`lane`](super::lane). Promises I4 across parking. Rows
 //! of a parked key join the table behind its earlier rows. The key returns to its live lane once the
 //! table answers that it holds no more rows. An answer that may be stale does not count.
 
@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use crate::failure::{FailureClass, PublishFailure};
 use crate::flow_control::wal_budget::SpillMode;
-use crate::lane::{Batch, Behind, Lane, LaneId, Origin, Parked, Redelivery, Row, State};
-use crate::lane_outputs::{FailureCause, Finished, ParkCause, RowToRecord, Verdict};
+use crate::lanes::lane::{Batch, Behind, Lane, LaneId, Origin, Parked, Redelivery, Row, State};
+use crate::lanes::outputs::{FailureCause, Finished, ParkCause, RowToRecord, Verdict};
 use crate::message::{Message, Topic};
 use crate::publish_health::FailedDelivery;
 
@@ -89,9 +89,9 @@ impl Lanes {
             if until > now {
                 continue;
             }
-            if busy || parked.durable < parked.barrier {
+            if busy || parked.rows_durable < parked.claim_after {
                 // A batch of the live lane is still outstanding, or its rows are not durable yet.
-                self.pause(id, now + Self::SETTLE_PAUSE);
+                self.pause(id, now + Self::CLAIM_RETRY_PAUSE);
                 continue;
             }
             let topic = Topic::clone(&lane.topic);
@@ -112,7 +112,7 @@ impl Lanes {
     }
 
     /// The delay after which a parked key that was not ready to be claimed is checked again.
-    const SETTLE_PAUSE: Duration = Duration::from_millis(20);
+    const CLAIM_RETRY_PAUSE: Duration = Duration::from_millis(20);
 
     /// Whether a parked key may be claimed now.
     #[must_use]
@@ -130,8 +130,8 @@ impl Lanes {
         let lane = &mut self.table[id];
         let Some(Parked {
             redelivery: Redelivery::Claiming { appended },
-            handed,
-            durable,
+            rows_handed_over,
+            rows_durable,
             failures,
             ..
         }) = lane.parked
@@ -141,7 +141,7 @@ impl Lanes {
         if claimed.rows.is_empty() {
             match claimed.held_for {
                 Some(held_for) => self.pause(id, now + held_for),
-                None if appended || durable < handed => self.pause(id, now + Self::SETTLE_PAUSE),
+                None if appended || rows_durable < rows_handed_over => self.pause(id, now + Self::CLAIM_RETRY_PAUSE),
                 None => self.unpark(id),
             }
             self.debug_check(id);
@@ -183,10 +183,10 @@ impl Lanes {
     pub fn appended(&mut self, id: LaneId) {
         if let Some(parked) = &mut self.table[id].parked {
             assert!(
-                parked.durable < parked.handed,
+                parked.rows_durable < parked.rows_handed_over,
                 "I4: {id:?} appended more than was handed over"
             );
-            parked.durable += 1;
+            parked.rows_durable += 1;
         }
         if let Some(now) = self.now {
             self.rest_if_lanes_scarce(id, now);
@@ -205,7 +205,7 @@ impl Lanes {
         let id = batch.lane;
         let ordered = self.table[id].is_ordered();
         // Only a row that failed alone counts an attempt. An outage or a missing permission must
-        // not kill the row.
+        // not make the row dead.
         let was_alone = batch.rows.len() == 1;
         let (failures, before) = self.count_failed_delivery(id, failed);
         let counts = was_alone
@@ -290,14 +290,14 @@ impl Lanes {
             }
             self.append_queue(id, Some((why, delay)));
             if let Some(parked) = &mut self.table[id].parked {
-                // Rows pushed while these were outstanding may be in the table already, although
-                // they come later.
-                parked.barrier = parked.handed;
+                // Later rows of the key may already be in the table, so claims wait until these rows
+                // are durable.
+                parked.claim_after = parked.rows_handed_over;
                 parked.is_timed = true;
             }
             return;
         }
-        // Unordered rows are claimed back through the topic's listed lane.
+        // Unordered rows are claimed back through the topic's lane for rows without a key.
         let rows = lane.take_queue();
         let topic = Topic::clone(&lane.topic);
         let listed = self.lane_of(&topic, "");
@@ -359,9 +359,9 @@ impl Lanes {
             None => {
                 lane.parked = Some(Parked {
                     redelivery,
-                    handed: 0,
-                    durable: 0,
-                    barrier: 0,
+                    rows_handed_over: 0,
+                    rows_durable: 0,
+                    claim_after: 0,
                     failures: 0,
                     failed: None,
                     is_timed: false,
@@ -382,7 +382,7 @@ impl Lanes {
 
 impl Parked {
     pub(super) fn append(&mut self) {
-        self.handed += 1;
+        self.rows_handed_over += 1;
         if let Redelivery::Claiming { appended } = &mut self.redelivery {
             *appended = true;
         }

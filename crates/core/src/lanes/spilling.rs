@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::failure::PublishFailure;
 use crate::flow_control::wal_budget::SpillMode;
-use crate::lane::{Behind, LaneId, State};
+use crate::lanes::lane::{Behind, LaneId, State};
 use crate::message::Topic;
 
 use super::{Lanes, ParkCause};

@@ -12,7 +12,7 @@ use crate::bench::{LaneHarness, message, policy, steady};
 const MOMENT: Duration = Duration::from_nanos(1);
 const SECOND: Duration = Duration::from_secs(1);
 /// The delay after which a key that was not ready is checked again.
-const SETTLE_PAUSE: Duration = Duration::from_millis(20);
+const CLAIM_RETRY_PAUSE: Duration = Duration::from_millis(20);
 
 fn nothing(held_for: Option<Duration>) -> ClaimAnswer {
     ClaimAnswer { rows: Vec::new(), held_for }
@@ -139,9 +139,9 @@ fn a_key_is_not_claimed_while_a_batch_of_it_is_out() {
     bench.mark_due("orders", "k");
     bench.pass(Duration::ZERO);
     assert!(bench.claims().is_empty());
-    assert_eq!(bench.due_in(), Some(SETTLE_PAUSE));
+    assert_eq!(bench.due_in(), Some(CLAIM_RETRY_PAUSE));
     bench.store(batch);
-    bench.pass(SETTLE_PAUSE);
+    bench.pass(CLAIM_RETRY_PAUSE);
     assert_eq!(bench.claims().len(), 1);
 }
 
@@ -268,9 +268,9 @@ fn a_parked_key_is_claimed_when_its_rows_are_durable() {
     bench.pass(SECOND * 10);
     for durable in 0..2 {
         assert!(bench.claims().is_empty(), "{durable} of 2 rows are durable");
-        assert_eq!(bench.due_in(), Some(SETTLE_PAUSE));
+        assert_eq!(bench.due_in(), Some(CLAIM_RETRY_PAUSE));
         bench.lanes.appended(lane);
-        bench.pass(SETTLE_PAUSE);
+        bench.pass(CLAIM_RETRY_PAUSE);
     }
     assert_eq!(bench.claims().len(), 1);
 }
@@ -301,7 +301,7 @@ fn an_answer_is_stale_when_rows_were_recorded_after_the_question() {
             bench.lanes.appended(lane);
         }
         bench.lanes.claimed(lane, nothing(None), bench.now);
-        assert_eq!((bench.lanes.parked_keys(), bench.due_in()), (1, Some(SETTLE_PAUSE)));
+        assert_eq!((bench.lanes.parked_keys(), bench.due_in()), (1, Some(CLAIM_RETRY_PAUSE)));
     }
 }
 
@@ -313,9 +313,9 @@ fn an_answer_is_stale_while_rows_are_on_their_way_into_the_table() {
     bench.pass(Duration::ZERO);
     let claims = bench.claims();
     bench.answer(&claims[0], &[]);
-    assert_eq!((bench.lanes.parked_keys(), bench.due_in()), (1, Some(SETTLE_PAUSE)));
+    assert_eq!((bench.lanes.parked_keys(), bench.due_in()), (1, Some(CLAIM_RETRY_PAUSE)));
     bench.lanes.appended(claims[0].lane);
-    bench.pass(SETTLE_PAUSE);
+    bench.pass(CLAIM_RETRY_PAUSE);
     bench.claim(&[]);
     assert_eq!(bench.lanes.parked_keys(), 0);
 }

@@ -7,7 +7,7 @@ use tonic::{Code, Status};
 
 use crate::calls::responses::encode_publish_response;
 use crate::emulator::{Emulator, InFlight};
-use crate::faults::active_faults::{Faults, Outcome, Plan, StoreUnderTest};
+use crate::faults::active_faults::{Faults, Outcome, Plan, CallFacts};
 use crate::faults::fault::Call;
 use crate::wire::limits::PublishRequest;
 
@@ -88,5 +88,5 @@ fn plan_of(faults: &mut Faults, request: &PublishRequest<'_>) -> Plan {
         return Plan::UNDISTURBED;
     }
     let messages = request.messages.iter().map(|body| (request.ordering_key, *body)).collect();
-    faults.plan(&StoreUnderTest { call, topic: request.topic, subscription: "", messages })
+    faults.plan(&CallFacts { call, topic: request.topic, subscription: "", messages })
 }

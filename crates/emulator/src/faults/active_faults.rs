@@ -25,7 +25,7 @@ pub struct FaultReport {
 
 /// The parts of a call that conditions match.
 #[derive(Debug)]
-pub(crate) struct StoreUnderTest<'a> {
+pub(crate) struct CallFacts<'a> {
     pub(crate) call: Call,
     pub(crate) topic: &'a str,
     /// Empty for Publish.
@@ -138,10 +138,10 @@ impl Faults {
 
     /// Returns the treatment of a call. Delays add up, and the first matching fault with another
     /// effect decides.
-    pub(crate) fn plan(&mut self, subject: &StoreUnderTest<'_>) -> Plan {
+    pub(crate) fn plan(&mut self, call: &CallFacts<'_>) -> Plan {
         let mut delay = Duration::ZERO;
         for active in &mut self.active {
-            if !active.hits(subject) {
+            if !active.hits(call) {
                 continue;
             }
             let release = || HoldRelease(active.release.subscribe());
@@ -166,8 +166,8 @@ impl Faults {
 }
 
 impl ActiveFault {
-    fn hits(&mut self, subject: &StoreUnderTest<'_>) -> bool {
-        if !matches(&self.fault, subject) {
+    fn hits(&mut self, call: &CallFacts<'_>) -> bool {
+        if !matches(&self.fault, call) {
             return false;
         }
         self.matched += 1;
@@ -182,17 +182,17 @@ impl ActiveFault {
     }
 }
 
-fn matches(fault: &Fault, subject: &StoreUnderTest<'_>) -> bool {
+fn matches(fault: &Fault, call: &CallFacts<'_>) -> bool {
     let is_named = |wanted: &Option<String>, name: &str| {
         wanted.as_ref().is_none_or(|its| name == its || name.rsplit('/').next() == Some(its))
     };
-    let any_key = |wanted: &String| subject.messages.iter().any(|(key, _)| key == wanted);
+    let any_key = |wanted: &String| call.messages.iter().any(|(key, _)| key == wanted);
     let any_attribute = |name: &str, value: &str| {
-        subject.messages.iter().any(|(_, body)| limits::attribute(body, name) == Some(value))
+        call.messages.iter().any(|(_, body)| limits::attribute(body, name) == Some(value))
     };
-    fault.call == subject.call
-        && is_named(&fault.topic, subject.topic)
-        && is_named(&fault.subscription, subject.subscription)
+    fault.call == call.call
+        && is_named(&fault.topic, call.topic)
+        && is_named(&fault.subscription, call.subscription)
         && fault.ordering_key.as_ref().is_none_or(any_key)
         && fault.attributes.iter().all(|(name, value)| any_attribute(name, value))
 }
@@ -218,9 +218,9 @@ mod tests {
     // attributes { event_type: "Paid" }, data "x".
     const PAID: &[u8] = b"\x12\x12\x0A\x0Aevent_type\x12\x04Paid\x0A\x01x";
 
-    fn request<'a>(topic: &'a str, key: &'a str) -> StoreUnderTest<'a> {
+    fn request<'a>(topic: &'a str, key: &'a str) -> CallFacts<'a> {
         let messages = vec![(key, &b"\x0A\x01x"[..]), (key, PAID)];
-        StoreUnderTest { call: Call::Publish, topic, subscription: "", messages }
+        CallFacts { call: Call::Publish, topic, subscription: "", messages }
     }
 
     fn is_hit(faults: &mut Faults, topic: &str, key: &str) -> bool {
@@ -250,7 +250,7 @@ mod tests {
         assert!(faults.strike(Call::Acknowledge) && !faults.strike(Call::Publish));
         let mut is_hit = |call, subscription, keys: &[&'static str]| {
             let messages = keys.iter().map(|key| (*key, PAID)).collect();
-            let plan = faults.plan(&StoreUnderTest { call, topic: "t", subscription, messages });
+            let plan = faults.plan(&CallFacts { call, topic: "t", subscription, messages });
             !plan.is_undisturbed()
         };
         let billing = "projects/p/subscriptions/billing";

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tonic::Status;
 
-use crate::faults::active_faults::{Outcome, Plan, StoreUnderTest};
+use crate::faults::active_faults::{Outcome, Plan, CallFacts};
 use crate::faults::fault::{AckFailure, Call};
 use crate::store::broker::{Broker, subscription_in};
 use crate::store::confirmation::Confirmation;
@@ -48,7 +48,7 @@ impl Broker {
     /// Returns the faults' treatment of a Pull or StreamingPull on its arrival.
     pub(crate) fn plan_arrival(&mut self, call: Call, name: &str) -> Result<Plan, Status> {
         let topic = &subscription_in(&mut self.subscriptions, name)?.config.topic;
-        Ok(self.faults.plan(&StoreUnderTest {
+        Ok(self.faults.plan(&CallFacts {
             call,
             topic,
             subscription: name,
@@ -140,7 +140,7 @@ impl Broker {
         let topic = &subscription_in(&mut self.subscriptions, name)?.config.topic;
         let messages = deliveries.iter().map(|its| (its.message.key(), &its.message.body()[..]));
         let messages = messages.collect();
-        Ok(self.faults.plan(&StoreUnderTest { call, topic, subscription: name, messages }))
+        Ok(self.faults.plan(&CallFacts { call, topic, subscription: name, messages }))
     }
 
     /// Returns the faults' treatment of acknowledgements or new deadlines.
@@ -159,7 +159,7 @@ impl Broker {
         let messages = ids.filter_map(|id| subscription.queue.message(id));
         let messages = messages.map(|message| (message.key(), &message.body()[..])).collect();
         let topic = &subscription.config.topic;
-        Ok(self.faults.plan(&StoreUnderTest { call, topic, subscription: name, messages }))
+        Ok(self.faults.plan(&CallFacts { call, topic, subscription: name, messages }))
     }
 
     /// Acknowledges messages, or moves deadlines. Returns a confirmation only with exactly-once

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use crate::failure::FailureClass;
 use crate::flow_control::budget::BudgetLimits;
-use crate::lane::{Lane, LaneId, State};
-use crate::lane_outputs::ParkCause;
+use crate::lanes::lane::{Lane, LaneId, State};
+use crate::lanes::outputs::ParkCause;
 use crate::message::Topic;
 
 use super::Lanes;

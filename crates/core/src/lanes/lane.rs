@@ -176,12 +176,12 @@ pub(crate) struct Refusals {
 pub(crate) struct Parked {
     pub(crate) redelivery: Redelivery,
     /// Rows handed to the store so far. The store makes them durable in this order.
-    pub(crate) handed: u64,
-    /// The number of handed rows that are durable.
-    pub(crate) durable: u64,
+    pub(crate) rows_handed_over: u64,
+    /// The number of these rows that are durable.
+    pub(crate) rows_durable: u64,
     /// Nothing may be claimed before this many rows are durable: the last of them precede rows that
     /// are already in the table.
-    pub(crate) barrier: u64,
+    pub(crate) claim_after: u64,
     /// Consecutive failed deliveries, for the back-off. They are not counted against a row. After
     /// the first failure, the first claimed row is sent alone.
     pub(crate) failures: u32,
@@ -489,9 +489,9 @@ mod tests {
         };
         lane.parked = redelivery.map(|redelivery| Parked {
             redelivery,
-            handed: 0,
-            durable: 0,
-            barrier: 0,
+            rows_handed_over: 0,
+            rows_durable: 0,
+            claim_after: 0,
             failures: 0,
             failed: None,
             is_timed: false,

@@ -7,7 +7,7 @@ use std::ops::{Index, IndexMut};
 
 use hashbrown::HashTable;
 
-use crate::lane::{Lane, LaneId, State};
+use crate::lanes::lane::{Lane, LaneId, State};
 use crate::message::Topic;
 
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::failure::PublishFailure;
-use crate::lane::{LaneId, Origin, Row};
+use crate::lanes::lane::{LaneId, Origin, Row};
 use crate::message::Message;
 use crate::tracker::Ticket;
 
