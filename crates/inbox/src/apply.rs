@@ -1,8 +1,9 @@
 //! The consumer's loop: pull events, apply them in transactions, acknowledge them.
 
+pub(super) mod apply_batch;
+pub(super) mod apply_batch_in_rust;
 pub(super) mod apply_error;
 pub(super) mod apply_options;
-pub(super) mod database;
 pub(super) mod handler;
 pub(super) mod handler_kind;
 pub(super) mod job;
@@ -12,4 +13,3 @@ pub(super) mod prune_step;
 pub(super) mod pull_stream;
 pub(super) mod run;
 pub(super) mod sql_failure;
-pub(super) mod steps;

@@ -11,7 +11,7 @@ use walrelay_pubsub::Subscriber;
 
 use crate::apply::apply_error::ApplyError;
 use crate::apply::apply_options::Plan;
-use crate::apply::database::{Connection, LOOK_TIMEOUT, Registration, resolve_handler};
+use crate::apply::apply_batch::{Connection, LOOK_TIMEOUT, Registration, resolve_handler};
 use crate::apply::handler_kind::{Effect, Kind};
 use crate::apply::loop_reporter::Observed;
 use crate::apply::loop_state::End;

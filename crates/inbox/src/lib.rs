@@ -31,7 +31,7 @@ mod time;
 mod trace;
 mod unlogged_tables;
 
-pub use apply::database::Registration;
+pub use apply::apply_batch::Registration;
 pub use apply::handler::{BoxError, Handler, HandlerError};
 pub use apply::handler_kind::Effect;
 pub use attributes::Attributes;

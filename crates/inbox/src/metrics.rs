@@ -11,7 +11,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::apply::database::RESULTS;
+use crate::apply::apply_batch::RESULTS;
 use crate::health::Phase;
 use crate::retention_metrics::RetentionMetrics;
 

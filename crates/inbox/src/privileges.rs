@@ -48,7 +48,7 @@ const OF_THE_INBOX: &str = sql!("privileges.sql", "of_the_inbox");
 const OF_RETENTION: &str = sql!("privileges.sql", "of_retention");
 
 /// Missing privileges on the handler, whose name has the form that
-/// [`resolve_handler`](crate::apply::database::resolve_handler) returns.
+/// [`resolve_handler`](crate::apply::apply_batch::resolve_handler) returns.
 const OF_THE_HANDLER: &str = sql!("privileges.sql", "of_the_handler");
 
 /// The policies to create on tables where the role has none, whether it has the GRANTs or not. With

@@ -32,7 +32,6 @@ mod claim;
 mod counting;
 mod due;
 mod heads;
-mod history;
 mod key_pause;
 mod keys;
 mod operator_commands;
@@ -41,6 +40,7 @@ mod outcomes;
 mod park;
 mod recorded;
 mod spilled;
+mod stored_text;
 
 use std::fmt;
 use std::str::FromStr;

@@ -50,7 +50,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
                             reached = reached.max(data.wal_start);
                         }
                         Frame::Keepalive(keepalive) => {
-                            feedback.note(&keepalive);
+                            feedback.note_keepalive(&keepalive);
                             reached = reached.max(keepalive.wal_end);
                         }
                     }

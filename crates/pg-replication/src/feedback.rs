@@ -103,7 +103,7 @@ impl<W: AsyncWrite + Unpin> Feedback<W> {
     }
 
     /// Records a keepalive: its position, and whether it requests an answer.
-    pub fn note(&mut self, keepalive: &Keepalive) {
+    pub fn note_keepalive(&mut self, keepalive: &Keepalive) {
         self.received(keepalive.wal_end);
         if !keepalive.reply_requested {
             return;

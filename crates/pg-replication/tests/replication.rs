@@ -141,7 +141,7 @@ impl Reader {
             frame = self.frames.next() => {
                 match frame? {
                     Frame::Keepalive(keepalive) => {
-                        self.feedback.note(&keepalive);
+                        self.feedback.note_keepalive(&keepalive);
                         if let Some(boundary) = self.decoder.boundary(&keepalive) {
                             self.tracker.observe(boundary);
                             self.tracker.intact(keepalive.wal_end);
@@ -385,7 +385,7 @@ async fn a_server_that_shuts_down_is_let_go_when_nothing_can_be_confirmed() {
                 () = reader.feedback.due(stuck) => reader.feedback.confirm(stuck).await.unwrap(),
                 frame = reader.frames.next() => {
                     if let Frame::Keepalive(keepalive) = frame.unwrap() {
-                        reader.feedback.note(&keepalive);
+                        reader.feedback.note_keepalive(&keepalive);
                     }
                 }
             }

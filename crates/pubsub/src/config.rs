@@ -81,7 +81,7 @@ impl Endpoint {
     /// # Errors
     ///
     /// The text has no certificate, or one of them cannot be read.
-    pub fn trusting(self, pem: &[u8]) -> Result<Self, PubsubError> {
+    pub fn with_roots(self, pem: &[u8]) -> Result<Self, PubsubError> {
         Ok(Self { roots: Roots::private(pem)?, ..self })
     }
 
@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn certificates_that_cannot_be_used_are_named() {
-        let trusting = |pem: &[u8]| Endpoint::production().trusting(pem);
+        let trusting = |pem: &[u8]| Endpoint::production().with_roots(pem);
         let certificate = String::from_utf8_lossy(walrelay_testkit::tls::CERTIFICATE);
         trusting(certificate.as_bytes()).unwrap();
         let empty = trusting(b"hello").unwrap_err().to_string();

@@ -212,7 +212,7 @@ mod tests {
     }
 
     fn trusting(endpoint: Endpoint) -> Endpoint {
-        endpoint.trusting(CERTIFICATE).unwrap()
+        endpoint.with_roots(CERTIFICATE).unwrap()
     }
 
     #[tokio::test]

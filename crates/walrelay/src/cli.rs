@@ -6,14 +6,14 @@
 #![expect(missing_docs, reason = "doc comments are the text of --help; groups are named by type")]
 
 mod anchor;
+mod audit_and_trace;
 mod config;
 mod consumer;
 mod dispatch;
+mod emit_and_tail;
 mod failed_events;
-mod first_event;
 pub(crate) mod guesses;
 mod inbox;
-mod proof;
 mod rebuild;
 mod replay;
 mod slot;
@@ -25,15 +25,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use anchor::*;
+pub use audit_and_trace::*;
 use clap::builder::BoolishValueParser;
 use clap::{Arg, ArgAction, Args, Command, CommandFactory as _, Parser, Subcommand};
 pub use config::*;
 pub use consumer::*;
 pub use dispatch::*;
+pub use emit_and_tail::*;
 pub use failed_events::*;
-pub use first_event::*;
 pub use inbox::*;
-pub use proof::*;
 pub use rebuild::*;
 pub use replay::*;
 pub use slot::*;

@@ -15,6 +15,7 @@
 //! Pub/Sub about valid values.
 
 mod build;
+mod builder;
 mod command;
 mod commands;
 mod environment;
@@ -25,7 +26,7 @@ mod otlp;
 mod postgres;
 mod problem;
 mod pubsub;
-mod settings;
+mod relay;
 
 pub use build::Config;
 pub use command::{

@@ -196,7 +196,7 @@ impl Found {
 /// Runs the handler over a batch and finds the events that it fails on. `app_inbox_run` does the
 /// same for handlers in SQL.
 ///
-/// `settings` sets the transaction's settings, from [`settings`](crate::apply::database::settings).
+/// `settings` sets the transaction's settings, from [`settings`](crate::apply::apply_batch::settings).
 pub(crate) async fn run(
     handler: &dyn AnyHandler,
     settings: &str,

@@ -7,7 +7,7 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row, Transaction};
 use walrelay_core::Fault;
 
-use super::history::{ERROR_BYTES_MAX, MOMENT, prepend_line, storable_line};
+use super::stored_text::{ERROR_BYTES_MAX, MOMENT, prepend_line, storable_line};
 use super::{DISPATCH_CHANNEL, DispatchStatus, DispatchStore, position_of, seconds, unsigned};
 use crate::store_error::StoreError;
 use walrelay_pg_client::sql;

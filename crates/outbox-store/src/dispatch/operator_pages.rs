@@ -6,7 +6,7 @@ use pgoutput_parser::Position;
 use tokio_postgres::types::{PgLsn, ToSql, Type};
 use tokio_postgres::{Client, Row};
 
-use super::history::{ERROR_BYTES_MAX, MOMENT, prepend_line, storable_line};
+use super::stored_text::{ERROR_BYTES_MAX, MOMENT, prepend_line, storable_line};
 use super::operator_commands::{COLUMNS, NEW_UPDATED_AT, dispatch_row, refuse};
 use super::{DispatchRow, DispatchStatus, DispatchStore, seconds, signed};
 use crate::store_error::StoreError;

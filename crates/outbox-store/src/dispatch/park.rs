@@ -9,7 +9,7 @@ use tokio_postgres::types::{PgLsn, ToSql, Type};
 use tokio_postgres::{Client, Transaction};
 use walrelay_core::{RecordReason, RowToRecord};
 
-use super::history::{
+use super::stored_text::{
     AllowedCharacters, CODE_BYTES_MAX, ERROR_BYTES_MAX, NAME_BYTES_MAX, storable, storable_line,
 };
 use super::recorded::taken_suffix;

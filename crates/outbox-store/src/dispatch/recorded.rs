@@ -4,7 +4,7 @@ use pgoutput_parser::{Lsn, Position};
 use tokio_postgres::Client;
 use tokio_postgres::types::{PgLsn, Type};
 
-use super::history::{NAME_BYTES_MAX, storable};
+use super::stored_text::{NAME_BYTES_MAX, storable};
 use super::{DispatchStore, position_of};
 use crate::store_error::StoreError;
 use walrelay_pg_client::sql;

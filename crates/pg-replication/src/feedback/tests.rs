@@ -65,7 +65,7 @@ async fn an_update_carries_the_watermark_in_all_fields_and_asks_for_an_answer() 
 #[should_panic(expected = "I1: watermark 0/8 is beyond 0/7")]
 async fn a_watermark_beyond_what_was_received_stops_the_process() {
     let ((mut feedback, _reader), _server) = stream(1_000);
-    feedback.note(&keepalive(7));
+    feedback.note_keepalive(&keepalive(7));
     feedback.confirm(watermark(8)).await.ok();
 }
 
@@ -105,10 +105,10 @@ async fn due_waits_for_the_same_moment_however_often_it_is_dropped() {
 #[tokio::test(start_paused = true)]
 async fn a_request_makes_an_update_due_at_once() {
     let ((mut feedback, _reader), _server) = stream(1_000);
-    feedback.note(&request(5));
+    feedback.note_keepalive(&request(5));
     assert_eq!(wait_until_due(&mut feedback, 0).await, Duration::ZERO);
     feedback.confirm(watermark(0)).await.unwrap();
-    feedback.note(&keepalive(5));
+    feedback.note_keepalive(&keepalive(5));
     assert_eq!(wait_until_due(&mut feedback, 0).await, Duration::from_secs(10));
     assert!(!feedback.server_wants_to_stop());
 }
@@ -118,7 +118,7 @@ async fn a_server_that_shuts_down_is_answered_at_a_pace_and_noticed() {
     let ((mut feedback, _reader), _server) = stream(100_000);
     for count in 1..=SHUTDOWN_REQUESTS {
         assert!(!feedback.server_wants_to_stop(), "before number {count}");
-        feedback.note(&request(5));
+        feedback.note_keepalive(&request(5));
         let pace = if count == 1 { Duration::ZERO } else { REPEATED_REQUEST_PACE };
         assert_eq!(wait_until_due(&mut feedback, 3).await, pace);
         feedback.confirm(watermark(3)).await.unwrap();
@@ -126,7 +126,7 @@ async fn a_server_that_shuts_down_is_answered_at_a_pace_and_noticed() {
     assert!(feedback.server_wants_to_stop());
     // The confirmation that the server waits for is due at once. After it the server has no reason
     // to wait.
-    feedback.note(&request(5));
+    feedback.note_keepalive(&request(5));
     assert_eq!(wait_until_due(&mut feedback, 5).await, Duration::ZERO);
     feedback.confirm(watermark(5)).await.unwrap();
     assert!(!feedback.server_wants_to_stop());
@@ -136,12 +136,12 @@ async fn a_server_that_shuts_down_is_answered_at_a_pace_and_noticed() {
 async fn requests_that_come_rarely_or_move_on_are_no_shutdown() {
     let ((mut feedback, _reader), _server) = stream(100_000);
     for lsn in 1..20 {
-        feedback.note(&request(lsn));
+        feedback.note_keepalive(&request(lsn));
         assert!(!feedback.server_wants_to_stop());
     }
     for _ in 1..20 {
         tokio::time::sleep(REPEATED_REQUEST_GAP_MAX * 2).await;
-        feedback.note(&request(20));
+        feedback.note_keepalive(&request(20));
         assert!(!feedback.server_wants_to_stop());
     }
 }

@@ -143,7 +143,7 @@ async fn a_token_that_is_refused_over_tls_is_replaced_and_no_request_fails() {
     let answer = move |_| Answer::IdsFor(token(now_valid.load(Ordering::SeqCst)));
     let server = Server::start_with_tls(answer).await;
     let endpoint = Endpoint::regional(&format!("https://localhost:{}", server.address().port()));
-    let config = PublisherConfig::new(endpoint.unwrap().trusting(CERTIFICATE).unwrap());
+    let config = PublisherConfig::new(endpoint.unwrap().with_roots(CERTIFICATE).unwrap());
     let (make, made) = making(|made| TokenBehaviour::Give(token(made)));
     let publisher = with_credentials(&config, make);
     publish(&publisher, &["a"]).await.unwrap();

@@ -249,7 +249,7 @@ impl Flow {
         let XLogData { wal_start: at, data, .. } = match frame {
             Frame::XLogData(data) => data,
             Frame::Keepalive(keepalive) => {
-                feedback.note(&keepalive);
+                feedback.note_keepalive(&keepalive);
                 if let Some(boundary) = decoder.boundary(&keepalive) {
                     tracker.observe(boundary);
                     recorded_rows.reached(boundary.lsn());

@@ -17,7 +17,8 @@ use super::command::{
 use super::environment::Environment;
 use super::layers::CommandLine;
 use super::messages::{column_names, project};
-use super::problem::{ConfigBuilder, Problem};
+use super::builder::ConfigBuilder;
+use super::problem::Problem;
 use super::pubsub::topic_settings;
 use crate::cli::{self, CommandArgs, UpgradeActionArgs};
 use crate::options::choices::{ChangeMode, ChangeOptions, LogFormat, OnSlotLost};

@@ -3,7 +3,7 @@
 pub(super) mod actions;
 pub(super) mod anchors;
 pub(super) mod audit_and_trace;
-pub(super) mod configuration;
+pub(super) mod config_command;
 pub(super) mod consumer_commands;
 pub(super) mod consumers;
 pub(super) mod event_actions;

@@ -5,7 +5,7 @@ use walrelay_core::{
     Template,
 };
 
-use super::problem::ConfigBuilder;
+use super::builder::ConfigBuilder;
 use crate::options::values::{OptionalColumn, topic_name};
 use crate::options::{AttributeNames, ColumnOptions, MessageOptions, Preset, ProjectOption};
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use walrelay_otlp::{EndpointError, Headers, Sampling, SamplingError, Settings, pairs};
 use walrelay_pubsub::Endpoint;
 
-use super::problem::ConfigBuilder;
+use super::builder::ConfigBuilder;
 
 const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 const PREFIX: &str = "OTEL_EXPORTER_OTLP_";
@@ -79,7 +79,7 @@ impl ConfigBuilder<'_> {
         let path = self.environment.get(NAME)?;
         let usable = fs::read(path).map_err(|error| error.to_string()).and_then(|pem| {
             // Pub/Sub's parser of CA certificates also reads those of the collector.
-            let read = Endpoint::production().trusting(&pem);
+            let read = Endpoint::production().with_roots(&pem);
             read.map(|_| pem).map_err(|error| error.to_string())
         });
         usable.map_err(|problem| self.wrong_telemetry(NAME, &problem)).ok()

@@ -5,7 +5,7 @@ use walrelay_outbox_store::{Outbox, Shard};
 use walrelay_pg_client::{ConnectConfig, PgEnv, QualifiedName, Secret};
 
 use super::command::DatabaseConfig;
-use super::problem::ConfigBuilder;
+use super::builder::ConfigBuilder;
 use crate::options::values::{is_identifier, is_slot_name};
 use crate::options::{ConnectionOptions, DatabaseOptions};
 

@@ -5,7 +5,7 @@ use std::fs;
 use walrelay_pubsub::{Endpoint, PublisherConfig, TopicSettings};
 use walrelay_relay::settings::PubSubSettings;
 
-use super::problem::ConfigBuilder;
+use super::builder::ConfigBuilder;
 use crate::options::{EndpointOptions, PubSubOptions, TopicOptions};
 
 /// Returns the settings of topics that are created.
@@ -38,10 +38,10 @@ impl ConfigBuilder<'_> {
                 .ok(),
             (None, None) => None,
         };
-        self.trusting(options, endpoint.unwrap_or_else(Endpoint::production))
+        self.with_roots(options, endpoint.unwrap_or_else(Endpoint::production))
     }
 
-    fn trusting(&mut self, options: &EndpointOptions, endpoint: Endpoint) -> Endpoint {
+    fn with_roots(&mut self, options: &EndpointOptions, endpoint: Endpoint) -> Endpoint {
         let path = options.pubsub_ca.as_deref().filter(|path| !path.as_os_str().is_empty());
         let Some(path) = path else { return endpoint };
         let shown = path.display().to_string();
@@ -52,7 +52,7 @@ impl ConfigBuilder<'_> {
         }
         let trusting = fs::read(path)
             .map_err(|error| error.to_string())
-            .and_then(|pem| endpoint.clone().trusting(&pem).map_err(|error| error.to_string()));
+            .and_then(|pem| endpoint.clone().with_roots(&pem).map_err(|error| error.to_string()));
         trusting.unwrap_or_else(|problem| {
             self.wrong("pubsub-ca", &shown, problem);
             endpoint

@@ -5,7 +5,7 @@ use walrelay_outbox_replay::Again;
 
 use super::super::command::{SlotAction, SlotConfig};
 use super::super::messages::column_names;
-use super::super::problem::ConfigBuilder;
+use super::super::builder::ConfigBuilder;
 use super::replay_orders::{AdvanceOrder, RecoverOrder};
 use crate::cli::SlotActionArgs;
 

@@ -3,7 +3,7 @@
 use walrelay_outbox_admin::protocols::Place;
 
 use super::super::command::{AnchorAction, AnchorConfig};
-use super::super::problem::ConfigBuilder;
+use super::super::builder::ConfigBuilder;
 use crate::cli::AnchorActionArgs;
 use crate::options::choices::{ChangeMode, ChangeOptions};
 

@@ -6,7 +6,7 @@ use walrelay_outbox_replay::replay::DeadRows;
 
 use super::super::command::Command;
 use super::super::messages::project;
-use super::super::problem::ConfigBuilder;
+use super::super::builder::ConfigBuilder;
 use super::super::pubsub::topic_settings;
 use super::consumer_commands::{
     ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, IamGrants, KeyReset,

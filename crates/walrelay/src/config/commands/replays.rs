@@ -6,7 +6,7 @@ use walrelay_outbox_replay::replay::{
 };
 
 use super::super::command::{Command, ReplayRecordAction, ReplayRecordConfig};
-use super::super::problem::ConfigBuilder;
+use super::super::builder::ConfigBuilder;
 use super::replay_orders::{ReplayAction, ReplayConfig};
 use crate::cli::{ReplayActionArgs, ReplayResumeArgs, ReplaySource, ReplayStartArgs};
 use crate::options::choices::ChangeMode;

@@ -2,7 +2,7 @@
 
 use walrelay_pg_client::ConnectConfig;
 
-use super::super::problem::ConfigBuilder;
+use super::super::builder::ConfigBuilder;
 use crate::cli::SnapshotArgs;
 use crate::options::choices::{ChangeMode, OutputFormat};
 

@@ -46,7 +46,7 @@ pub(crate) static APPLY: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-pub(crate) const REDELIVER: &str = sql!("database.sql", "redeliver");
+pub(crate) const REDELIVER: &str = sql!("apply_batch.sql", "redeliver");
 
 /// Ends the transaction and resets the session settings that a handler made, so that every batch
 /// starts from the same settings.
@@ -388,7 +388,7 @@ impl Connection {
         consumer: &str,
     ) -> Result<Option<Registration>, ApplyError> {
         let client = self.client().await?;
-        let sql = sql!("database.sql", "registration");
+        let sql = sql!("apply_batch.sql", "registration");
         let parameters: [Parameter<'_>; 1] = [(&consumer, Type::TEXT)];
         let answer = timeout(LOOK_TIMEOUT, client.query_typed(sql, &parameters)).await;
         if client.is_closed() || answer.is_err() {
@@ -429,7 +429,7 @@ pub(crate) async fn resolve_handler(
     client: &SqlClient,
     name: &str,
 ) -> Result<Vec<String>, tokio_postgres::Error> {
-    let sql = sql!("database.sql", "resolve_handler");
+    let sql = sql!("apply_batch.sql", "resolve_handler");
     let parameters: [Parameter<'_>; 1] = [(&name, Type::TEXT)];
     let rows = client.query_typed(sql, &parameters).await?;
     Ok(rows.iter().map(|row| row.get(0)).collect())

@@ -8,7 +8,7 @@ use walrelay_outbox_store::Outbox;
 use walrelay_relay::settings::{RelaySettings, Settings, Until};
 
 use super::command::RunConfig;
-use super::problem::ConfigBuilder;
+use super::builder::ConfigBuilder;
 use crate::cli::ServiceOptions;
 use crate::options::choices::OnSlotLost;
 use crate::options::units::show_duration;

@@ -8,7 +8,8 @@ use super::super::build::Config;
 use super::super::command::ConfigAction;
 use super::super::file::CONFIG;
 use super::super::layers::{CommandLine, Refusal, effective_values};
-use super::super::problem::{ConfigBuilder, Problem};
+use super::super::builder::ConfigBuilder;
+use super::super::problem::Problem;
 use crate::cli::ConfigActionArgs;
 
 impl ConfigBuilder<'_> {
