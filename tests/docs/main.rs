@@ -221,7 +221,11 @@ impl Page {
                 let done = self.client.batch_execute(&block.text).await;
                 done.unwrap_or_else(|error| panic!("{place}: {error:?}\n{}", block.text));
             }
-            _ => self.program(block, &place).await,
+            Language::Python
+            | Language::TypeScript
+            | Language::Go
+            | Language::Java
+            | Language::CSharp => self.program(block, &place).await,
         }
     }
 

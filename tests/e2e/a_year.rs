@@ -114,9 +114,7 @@ async fn sizes(world: &InboxDatabase) -> BTreeMap<String, Size> {
                  FROM pg_class AS c LEFT JOIN pg_inherits AS i ON i.inhrelid = c.oid
                 WHERE c.relkind IN ('r', 'p') AND c.relnamespace = 'public'::regnamespace GROUP BY 1";
     let rows = world.client().query(sql, &[]).await.expect("the sizes");
-    rows.iter()
-        .map(|row| (row.get(0), Size { table: row.get(1), indexes: row.get(2) }))
-        .collect()
+    rows.iter().map(|row| (row.get(0), Size { table: row.get(1), indexes: row.get(2) })).collect()
 }
 
 fn keep_largest(largest: &mut BTreeMap<String, Size>, sizes: &BTreeMap<String, Size>) {

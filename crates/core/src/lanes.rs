@@ -21,11 +21,13 @@ use std::time::{Duration, Instant};
 use due::DueLanes;
 
 use crate::backoff::Backoff;
-use crate::lanes::compact_parked_keys::CompactParkedKeys;
 use crate::failure::{FailureClass, PublishFailure};
 use crate::flow_control::wal_budget::SpillMode;
-use crate::lanes::lane::{Batch, Behind, Lane, LaneId, Origin, Parked, Redelivery, Row, State, are_live};
-use crate::lanes::outputs::{Finished, LaneOutputs, ParkCause, RowToRecord};
+use crate::lanes::compact_parked_keys::CompactParkedKeys;
+use crate::lanes::lane::{
+    Batch, Behind, Lane, LaneId, Origin, Parked, Redelivery, Row, State, are_live,
+};
+use crate::lanes::outputs::{LaneOutputs, ParkCause, RowToRecord};
 use crate::lanes::table::LaneTable;
 use crate::message::{Message, Topic};
 use crate::publish_health::{Delivery, KeyBefore, PublishHealth, Recovery, RefusedRows};

@@ -13,7 +13,7 @@
 //! | [`is_row_at_fault`] | whether an attempt counts against a row | one later success of the topic |
 //! | [`failing`] | the failure of a topic | `--park-after`, for rows recorded untried |
 //! | [`may_claim`], [`paused_topics`] | whether a parked key is tried | 5 s a topic, 2 s in an outage |
-//! | [`retry_delay`] | when a refused lane is tried | 2 s in an outage |
+//! | [`retry_delay`] | when a refused lane is tried | 2 s while the service seems down |
 //!
 //! [`healthy_time`]: PublishHealth::healthy_time
 //! [`is_outage`]: PublishHealth::is_outage
@@ -76,7 +76,7 @@ pub(crate) enum Recovery {
     Nothing,
     /// The topic stores rows again, after a failure that an operator had to fix.
     Topic,
-    /// The success ends an outage.
+    /// The service was down, as far as is known, and stores rows again.
     Everything,
 }
 
@@ -278,11 +278,11 @@ impl PublishHealth {
         }
     }
 
-    /// The delay until a refused lane or key is tried again. In an outage, one of them is the probe
-    /// and is tried sooner.
+    /// The delay until a refused lane or key is tried again. While the service seems to be down, one
+    /// of them is the probe and is tried sooner. Its success wakes the others.
     pub(crate) fn retry_delay(&mut self, backoff: Duration, now: Instant) -> Duration {
         let is_probed = self.probe_at.is_some_and(|at| at > now);
-        if is_probed || !self.is_outage(now) {
+        if is_probed || !self.outage.seems_down(now) {
             return backoff;
         }
         let delay = backoff.min(Self::PROBE_EVERY);

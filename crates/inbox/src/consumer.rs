@@ -9,9 +9,9 @@ use walrelay_errors::Chain;
 use walrelay_pg_client::PgError;
 use walrelay_pubsub::Subscriber;
 
+use crate::apply::apply_batch::{Connection, LOOK_TIMEOUT, Registration, resolve_handler};
 use crate::apply::apply_error::ApplyError;
 use crate::apply::apply_options::Plan;
-use crate::apply::apply_batch::{Connection, LOOK_TIMEOUT, Registration, resolve_handler};
 use crate::apply::handler_kind::{Effect, Kind};
 use crate::apply::loop_reporter::Observed;
 use crate::apply::loop_state::End;

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::apply::apply_error::ApplyError;
 use crate::apply::apply_batch::Applied;
+use crate::apply::apply_error::ApplyError;
 use crate::event::Event;
 
 /// Receives each transaction that applies a batch of deliveries. Retries from the inbox, and checks

@@ -141,7 +141,7 @@ pub async fn look_ahead(question: Question<'_>) -> Result<Lookahead, RelayError>
             }
             frame = frames.next() => match frame {
                 Ok(Frame::Keepalive(keepalive)) => {
-                    feedback.note(&keepalive);
+                    feedback.note_keepalive(&keepalive);
                     if reading.open.is_none() && keepalive.wal_end >= end {
                         break reading.at_the_end();
                     }

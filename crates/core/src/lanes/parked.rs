@@ -141,7 +141,9 @@ impl Lanes {
         if claimed.rows.is_empty() {
             match claimed.held_for {
                 Some(held_for) => self.pause(id, now + held_for),
-                None if appended || rows_durable < rows_handed_over => self.pause(id, now + Self::CLAIM_RETRY_PAUSE),
+                None if appended || rows_durable < rows_handed_over => {
+                    self.pause(id, now + Self::CLAIM_RETRY_PAUSE);
+                }
                 None => self.unpark(id),
             }
             self.debug_check(id);

@@ -63,11 +63,11 @@ impl OutageDetector {
         self.silent_since = (self.outstanding > 0).then_some(now);
     }
 
-    /// Notes that a request sent at `sent_at` was stored at `now`. Returns whether this ends an
-    /// outage.
+    /// Notes that a request sent at `sent_at` was stored at `now`. Returns whether the service was
+    /// down before, as far as is known.
     pub(super) fn stored(&mut self, sent_at: Instant, now: Instant) -> bool {
         self.healthy_time = self.healthy_time(now);
-        let is_outage_over = self.is_outage(now);
+        let is_outage_over = self.seems_down(now);
         self.last_success = Some(now);
         self.failures = 0;
         self.intervals.stored(sent_at);
@@ -138,6 +138,15 @@ impl OutageDetector {
             && self.last_success.is_none_or(|last| since(last) >= Self::REFUSED);
         let is_silent = self.silent_since.is_some_and(|silent| since(silent) >= Self::SILENT);
         if is_refused || is_silent { Delivery::Stalled } else { Delivery::Flowing }
+    }
+
+    /// Whether the service is probably down: nothing is stored, and several keys failed since the
+    /// last success that were healthy before. Keys that fail on their own have failed earlier.
+    ///
+    /// This decides about requests only. What is recorded waits for [`is_outage`](Self::is_outage).
+    pub(super) fn seems_down(&self, now: Instant) -> bool {
+        let do_several_fail = self.intervals.failed_keys_in(self.interval()) > 1;
+        self.is_outage(now) || (do_several_fail && self.delivery(now) == Delivery::Stalled)
     }
 
     /// Whether publishes were tried and none has succeeded for one gap.

@@ -278,6 +278,46 @@ fn an_outage_is_over_for_everybody_within_a_second() {
     assert_eq!(bench.claims().len(), 1, "parked keys, too");
 }
 
+/// Long before an outage is certain, lanes that were healthy wait for one probe together. Otherwise
+/// each of them would wait for its own back-off after a short outage.
+#[test]
+fn after_a_short_outage_everything_is_tried_again_within_three_seconds() {
+    let mut bench = LaneHarness::with(slow_and_patient());
+    bench.succeed("orders", "before");
+    for key in 0..20 {
+        bench.push("orders", &format!("k{key}"), 1);
+    }
+    bench.refuse_all(FailureClass::Transient);
+    bench.pass(SECOND);
+    bench.push("orders", "later", 1);
+    assert_eq!(bench.refuse_all(FailureClass::Transient), 1);
+    bench.pass(SECOND * 2);
+    assert!(!bench.lanes.is_outage(bench.now));
+    let probe = bench.batch().unwrap();
+    bench.store(probe);
+    bench.pass(SECOND);
+    assert_eq!(bench.batches().len(), 20);
+}
+
+#[test]
+fn keys_that_keep_failing_are_not_called_back_by_rare_successes() {
+    let mut bench = LaneHarness::with(slow_and_patient());
+    bench.succeed("orders", "well");
+    for key in 0..20 {
+        bench.push("orders", &format!("k{key}"), 1);
+    }
+    bench.refuse_all(FailureClass::Transient);
+    bench.pass(SECOND);
+    bench.succeed("orders", "well");
+    bench.pass(SECOND);
+    assert_eq!(bench.refuse_all(FailureClass::Transient), 20, "it could have been an outage");
+    for _ in 0..3 {
+        bench.pass(SECOND);
+        bench.succeed("orders", "well");
+        assert_eq!(bench.batches().len(), 0);
+    }
+}
+
 #[test]
 fn who_would_try_sooner_anyway_is_not_kept_waiting_by_the_end_of_an_outage() {
     let soon = Duration::from_micros(10);

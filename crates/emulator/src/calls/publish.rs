@@ -7,7 +7,7 @@ use tonic::{Code, Status};
 
 use crate::calls::responses::encode_publish_response;
 use crate::emulator::{Emulator, InFlight};
-use crate::faults::active_faults::{Faults, Outcome, Plan, CallFacts};
+use crate::faults::active_faults::{CallFacts, Faults, Outcome, Plan};
 use crate::faults::fault::Call;
 use crate::wire::limits::PublishRequest;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tonic::Status;
 
-use crate::faults::active_faults::{Outcome, Plan, CallFacts};
+use crate::faults::active_faults::{CallFacts, Outcome, Plan};
 use crate::faults::fault::{AckFailure, Call};
 use crate::store::broker::{Broker, subscription_in};
 use crate::store::confirmation::Confirmation;
@@ -48,12 +48,7 @@ impl Broker {
     /// Returns the faults' treatment of a Pull or StreamingPull on its arrival.
     pub(crate) fn plan_arrival(&mut self, call: Call, name: &str) -> Result<Plan, Status> {
         let topic = &subscription_in(&mut self.subscriptions, name)?.config.topic;
-        Ok(self.faults.plan(&CallFacts {
-            call,
-            topic,
-            subscription: name,
-            messages: Vec::new(),
-        }))
+        Ok(self.faults.plan(&CallFacts { call, topic, subscription: name, messages: Vec::new() }))
     }
 
     /// Leases to the consumer the messages that it may have now. If a fault rejects or holds the

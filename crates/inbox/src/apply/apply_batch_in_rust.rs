@@ -8,9 +8,9 @@ use tokio::time::timeout;
 use tokio_postgres::types::Type;
 use tokio_postgres::{IsolationLevel, Transaction};
 
+use crate::apply::apply_batch::{Applied, Connection, exchange_timeout, settings};
 use crate::apply::apply_error::ApplyError;
 use crate::apply::apply_options::{Plan, VERSION_GAP};
-use crate::apply::apply_batch::{Applied, Connection, exchange_timeout, settings};
 use crate::apply::handler::{AnyHandler, Found, RunError, Verdict, run};
 use crate::columns::{Columns, FIELDS, MESSAGES, Parameter, borrowed, of_row};
 use crate::event::Event;

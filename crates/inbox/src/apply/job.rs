@@ -6,8 +6,8 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use walrelay_inbox_core::BatchId;
 
-use crate::apply::apply_error::ApplyError;
 use crate::apply::apply_batch::{Applied, Connection, Found};
+use crate::apply::apply_error::ApplyError;
 use crate::apply::prune_step::PruneStepEnd;
 use crate::event::Event;
 use crate::trace::TraceEnd;

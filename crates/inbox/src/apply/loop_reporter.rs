@@ -8,8 +8,8 @@ use tokio::time::Instant;
 use walrelay_errors::Code;
 use walrelay_inbox_core::{Failure, VersionGaps};
 
-use crate::apply::apply_options::VERSION_GAP;
 use crate::apply::apply_batch::{Applied, Registration};
+use crate::apply::apply_options::VERSION_GAP;
 use crate::apply::loop_state::{Debounce, LogRateLimit, REFUSED_LASTS};
 use crate::event::Event;
 use crate::health::{Health, HeldTotals, Rebuild};

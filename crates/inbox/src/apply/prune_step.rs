@@ -7,8 +7,8 @@ use tokio::time::{Instant, timeout};
 use walrelay_errors::{Chain, Coded};
 use walrelay_pubsub::Subscriber;
 
-use crate::apply::apply_error::ApplyError;
 use crate::apply::apply_batch::Connection;
+use crate::apply::apply_error::ApplyError;
 use crate::error::InboxError;
 use crate::metrics::Metrics;
 use crate::operator::admin::{PruneStep, prune_step};

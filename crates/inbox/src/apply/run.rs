@@ -16,9 +16,9 @@ use walrelay_inbox_core::{
 use walrelay_pg_client::ConnectConfig;
 use walrelay_pubsub::{Delivered, Subscriber};
 
+use crate::apply::apply_batch::{Applied, Connection, Found, Registration};
 use crate::apply::apply_error::ApplyError;
 use crate::apply::apply_options::Plan;
-use crate::apply::apply_batch::{Applied, Connection, Found, Registration};
 use crate::apply::job::{Job, JobResult};
 use crate::apply::loop_reporter::Observed;
 use crate::apply::loop_state::{

@@ -12,8 +12,8 @@ use walrelay_inbox_core::Fate;
 use walrelay_pg_client::{SqlClient, quote_identifier, quote_literal, sql};
 use walrelay_pubsub::MessageRef;
 
-use crate::apply::apply_options::Plan;
 use crate::apply::apply_batch::{APPLY, Applied, REDELIVER, resolve_handler};
+use crate::apply::apply_options::Plan;
 use crate::apply::handler_kind::Effect;
 use crate::columns::{Columns, Parameter, borrowed};
 use crate::error::InboxError;

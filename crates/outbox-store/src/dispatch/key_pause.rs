@@ -17,8 +17,8 @@ use tokio_postgres::{Client, Transaction};
 use walrelay_core::PublishFailure;
 use walrelay_pg_client::sql;
 
-use super::stored_text::{AllowedCharacters, ERROR_BYTES_MAX, NAME_BYTES_MAX, storable};
 use super::recorded::taken_suffix;
+use super::stored_text::{AllowedCharacters, ERROR_BYTES_MAX, NAME_BYTES_MAX, storable};
 use super::{DispatchStore, Key, signed};
 use crate::store_error::StoreError;
 

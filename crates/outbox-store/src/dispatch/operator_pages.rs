@@ -6,8 +6,8 @@ use pgoutput_parser::Position;
 use tokio_postgres::types::{PgLsn, ToSql, Type};
 use tokio_postgres::{Client, Row};
 
-use super::stored_text::{ERROR_BYTES_MAX, MOMENT, prepend_line, storable_line};
 use super::operator_commands::{COLUMNS, NEW_UPDATED_AT, dispatch_row, refuse};
+use super::stored_text::{ERROR_BYTES_MAX, MOMENT, prepend_line, storable_line};
 use super::{DispatchRow, DispatchStatus, DispatchStore, seconds, signed};
 use crate::store_error::StoreError;
 use walrelay_pg_client::sql;

@@ -7,7 +7,9 @@ use tokio_postgres::types::Type;
 use walrelay_core::{FailureCause, Outcome, PublishFailure};
 use walrelay_pg_client::sql;
 
-use super::stored_text::{AllowedCharacters, CODE_BYTES_MAX, ERROR_BYTES_MAX, storable, storable_line};
+use super::stored_text::{
+    AllowedCharacters, CODE_BYTES_MAX, ERROR_BYTES_MAX, storable, storable_line,
+};
 use super::{Claim, DispatchStatus, DispatchStore, SPILLED, seconds, signed};
 use crate::store_error::StoreError;
 

@@ -9,10 +9,10 @@ use tokio_postgres::types::{PgLsn, ToSql, Type};
 use tokio_postgres::{Client, Transaction};
 use walrelay_core::{RecordReason, RowToRecord};
 
+use super::recorded::taken_suffix;
 use super::stored_text::{
     AllowedCharacters, CODE_BYTES_MAX, ERROR_BYTES_MAX, NAME_BYTES_MAX, storable, storable_line,
 };
-use super::recorded::taken_suffix;
 use super::{DispatchStatus, DispatchStore, SPILLED, position_of, seconds, signed};
 use crate::store_error::StoreError;
 use walrelay_pg_client::sql;

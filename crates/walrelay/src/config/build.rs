@@ -9,6 +9,7 @@ use walrelay_outbox_admin::retention::Retention;
 use walrelay_outbox_admin::{EarlierRows, LostSlotPolicy};
 use walrelay_relay::settings::Until;
 
+use super::builder::ConfigBuilder;
 use super::command::{
     CheckConfig, Command, CreateTopics, DemoConfig, DemoOutput, EmitConfig, EmulatorConfig,
     InitConfig, LogConfig, PruneConfig, ReshardConfig, RunConfig, SlotKind, StatusConfig,
@@ -17,7 +18,6 @@ use super::command::{
 use super::environment::Environment;
 use super::layers::CommandLine;
 use super::messages::{column_names, project};
-use super::builder::ConfigBuilder;
 use super::problem::Problem;
 use super::pubsub::topic_settings;
 use crate::cli::{self, CommandArgs, UpgradeActionArgs};

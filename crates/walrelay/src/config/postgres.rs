@@ -4,8 +4,8 @@ use walrelay_errors::Code;
 use walrelay_outbox_store::{Outbox, Shard};
 use walrelay_pg_client::{ConnectConfig, PgEnv, QualifiedName, Secret};
 
-use super::command::DatabaseConfig;
 use super::builder::ConfigBuilder;
+use super::command::DatabaseConfig;
 use crate::options::values::{is_identifier, is_slot_name};
 use crate::options::{ConnectionOptions, DatabaseOptions};
 

@@ -7,8 +7,8 @@ use walrelay_core::{RouterConfig, WalBudgetLimit};
 use walrelay_outbox_store::Outbox;
 use walrelay_relay::settings::{RelaySettings, Settings, Until};
 
-use super::command::RunConfig;
 use super::builder::ConfigBuilder;
+use super::command::RunConfig;
 use crate::cli::ServiceOptions;
 use crate::options::choices::OnSlotLost;
 use crate::options::units::show_duration;

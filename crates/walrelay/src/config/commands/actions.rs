@@ -3,9 +3,9 @@
 use walrelay_outbox_admin::protocols::{Place, ResetOrder, SkipConsent};
 use walrelay_outbox_replay::Again;
 
+use super::super::builder::ConfigBuilder;
 use super::super::command::{SlotAction, SlotConfig};
 use super::super::messages::column_names;
-use super::super::builder::ConfigBuilder;
 use super::replay_orders::{AdvanceOrder, RecoverOrder};
 use crate::cli::SlotActionArgs;
 

@@ -2,8 +2,8 @@
 
 use walrelay_outbox_admin::protocols::Place;
 
-use super::super::command::{AnchorAction, AnchorConfig};
 use super::super::builder::ConfigBuilder;
+use super::super::command::{AnchorAction, AnchorConfig};
 use crate::cli::AnchorActionArgs;
 use crate::options::choices::{ChangeMode, ChangeOptions};
 

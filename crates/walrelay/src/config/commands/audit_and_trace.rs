@@ -2,9 +2,9 @@
 
 use std::time::SystemTime;
 
+use super::super::builder::ConfigBuilder;
 use super::super::command::{AuditConfig, InboxPlace, TraceConfig};
 use super::super::messages::{column_names, project};
-use super::super::builder::ConfigBuilder;
 use crate::cli::{AuditArgs, InboxPlaces, TraceArgs};
 
 impl ConfigBuilder<'_> {

@@ -5,10 +5,10 @@ use std::ffi::OsString;
 use walrelay_errors::Code;
 
 use super::super::build::Config;
+use super::super::builder::ConfigBuilder;
 use super::super::command::ConfigAction;
 use super::super::file::CONFIG;
 use super::super::layers::{CommandLine, Refusal, effective_values};
-use super::super::builder::ConfigBuilder;
 use super::super::problem::Problem;
 use crate::cli::ConfigActionArgs;
 

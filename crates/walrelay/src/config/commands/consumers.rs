@@ -4,9 +4,9 @@ use walrelay_consumer_rebuild::{KeyRebuild, OutboxRows};
 use walrelay_inbox::{Effect, InboxRetention, Settings, Until};
 use walrelay_outbox_replay::replay::DeadRows;
 
+use super::super::builder::ConfigBuilder;
 use super::super::command::Command;
 use super::super::messages::project;
-use super::super::builder::ConfigBuilder;
 use super::super::pubsub::topic_settings;
 use super::consumer_commands::{
     ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, IamGrants, KeyReset,

@@ -3,9 +3,9 @@
 use walrelay_inbox::operator::event_commands::{InboxQuery, InboxState};
 use walrelay_outbox_store::{DispatchQuery, DispatchStatus, StateFilter};
 
+use super::super::builder::ConfigBuilder;
 use super::super::command::{DispatchConfig, DispatchEdit};
 use super::super::messages::project;
-use super::super::builder::ConfigBuilder;
 use super::consumer_commands::{InboxConfig, InboxEdit};
 use super::event_actions::{EventAction, EventList, EventSelection, SelectedEvents};
 use crate::cli::{

@@ -5,8 +5,8 @@ use walrelay_outbox_replay::replay::{
     DeadRows, Destination, OrderedSource, OrderedTable, OrderedWal, Rate, ReplayOrder,
 };
 
-use super::super::command::{Command, ReplayRecordAction, ReplayRecordConfig};
 use super::super::builder::ConfigBuilder;
+use super::super::command::{Command, ReplayRecordAction, ReplayRecordConfig};
 use super::replay_orders::{ReplayAction, ReplayConfig};
 use crate::cli::{ReplayActionArgs, ReplayResumeArgs, ReplaySource, ReplayStartArgs};
 use crate::options::choices::ChangeMode;
