@@ -4,7 +4,6 @@
 //! sink and the same faults, and one checker judges all of them. A peer that is not installed is
 //! listed with the reason.
 
-mod chart;
 mod check;
 mod consumers;
 mod description;
@@ -56,7 +55,7 @@ pub(crate) struct PeersOptions {
     /// The folder that scripts/install-peers.sh installs into.
     #[arg(long, value_name = "DIRECTORY", default_value = ".servers/peers")]
     installed: PathBuf,
-    /// The folder that the JSON file, the tables and the charts are written to.
+    /// The folder that the JSON file and the tables are written to.
     #[arg(long, value_name = "DIRECTORY", default_value = "bench/results/peers")]
     results: PathBuf,
     #[command(flatten)]

@@ -1,10 +1,9 @@
-//! Writes the tables, the charts and the JSON file of a comparison.
+//! Writes the tables and the JSON file of a comparison.
 
 use std::fs;
 use std::path::Path;
 
 use crate::failure::Failure;
-use crate::peers::chart::{self, Bar};
 use crate::peers::consumers;
 use crate::peers::drain::{DrainFigures, DrainRound};
 use crate::peers::faults::FaultFigures;
@@ -13,17 +12,11 @@ use crate::peers::results::{FOREIGN_SHARE_MAX, Measured, PeersResults};
 use crate::report::table;
 use crate::statistics::{median, number};
 
-/// Writes `latest.json`, `latest.md` and one chart per measured quantity.
+/// Writes `latest.json` and `latest.md`.
 pub(crate) fn write(results: &PeersResults, dir: &Path) -> Result<(), Failure> {
     fs::create_dir_all(dir)?;
     fs::write(dir.join("latest.json"), serde_json::to_string_pretty(results)? + "\n")?;
     fs::write(dir.join("latest.md"), markdown(results))?;
-    for (file, title, bars) in charts(results) {
-        if !bars.is_empty() {
-            fs::write(dir.join(file), chart::svg(title, &bars))?;
-        }
-    }
-    consumers::report::write_charts(&results.consumers, dir)?;
     eprintln!("bench: wrote {}", dir.display());
     Ok(())
 }
@@ -199,32 +192,4 @@ fn skipped(results: &PeersResults) -> String {
     let lines = results.skipped.iter().map(|it| format!("- {}: {}\n", it.peer, it.reason));
     let lines: String = lines.collect();
     if lines.is_empty() { lines } else { format!("## Not measured\n\n{lines}") }
-}
-
-type Chart = (&'static str, &'static str, Vec<Bar>);
-
-fn charts(results: &PeersResults) -> [Chart; 3] {
-    let bars = |value: &dyn Fn(&Measured) -> Option<f64>| {
-        let bar =
-            |measured| Some(Bar { label: Measured::label(measured), value: value(measured)? });
-        results.measured.iter().filter_map(bar).collect::<Vec<Bar>>()
-    };
-    let first = |measured: &Measured, value| Some(of(measured.drains.first()?, value));
-    [
-        (
-            "rows-per-second.svg",
-            "Rows per second, 1,000 keys, 10 rows a transaction",
-            bars(&|it| first(it, |round| round.rows_per_second)),
-        ),
-        (
-            "cpu.svg",
-            "CPU seconds per million rows",
-            bars(&|it| first(it, |round| round.cpu_seconds_per_million)),
-        ),
-        (
-            "latency.svg",
-            "Milliseconds from insert to stored message, p99 at 500 rows/s",
-            bars(&|it| it.lives.first().map(|live| live.p99_millis)),
-        ),
-    ]
 }

@@ -1,10 +1,5 @@
-//! The tables and the chart of the compared consumers.
+//! The tables of the compared consumers.
 
-use std::fs;
-use std::path::Path;
-
-use crate::failure::Failure;
-use crate::peers::chart::{self, Bar};
 use crate::peers::consumers::drain::{ConsumerDrain, ConsumerRound};
 use crate::peers::consumers::faults::ConsumerFault;
 use crate::peers::consumers::results::MeasuredConsumer;
@@ -85,24 +80,4 @@ fn faults(measured: &[MeasuredConsumer]) -> String {
         "All acknowledged after, s",
     ];
     table(&head, cells)
-}
-
-/// Draws the events per second near the database and far from it.
-pub(in crate::peers) fn write_charts(
-    measured: &[MeasuredConsumer],
-    dir: &Path,
-) -> Result<(), Failure> {
-    for (place, file) in [(0, "consumers-near.svg"), (1, "consumers-far.svg")] {
-        let drains = measured.iter().filter_map(|it| Some((it, it.drains.get(place)?)));
-        let bars = drains.clone().map(|(consumer, drain)| Bar {
-            label: consumer.label(),
-            value: of(drain, |round| round.events_per_second),
-        });
-        let bars: Vec<Bar> = bars.collect();
-        let Some((_, first)) = drains.clone().next() else { continue };
-        let millis = first.database_millis;
-        let title = format!("Events applied per second, {millis} ms from the database");
-        fs::write(dir.join(file), chart::svg(&title, &bars))?;
-    }
-    Ok(())
 }
