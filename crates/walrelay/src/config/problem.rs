@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use walrelay_errors::Code;
+use walrelay_pg_client::Schema;
 
 use super::environment::Environment;
 
@@ -85,6 +86,8 @@ pub(super) struct ConfigBuilder<'a> {
     pub(super) selection: Vec<String>,
     /// The origins of the options' values.
     pub(super) origins: Origins,
+    /// The schema of walrelay's own tables.
+    pub(super) schema: Schema,
     /// The problems found so far.
     pub(super) problems: Vec<Problem>,
 }
