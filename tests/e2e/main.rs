@@ -47,6 +47,7 @@ mod reset;
 mod reshard;
 mod retention;
 mod row_level_security;
+mod schemas;
 mod session_end;
 mod shards;
 mod stop;

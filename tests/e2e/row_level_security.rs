@@ -338,3 +338,55 @@ async fn all_missing_permissions_of_a_consumer_are_reported_at_once() {
     }
     role.drop().await;
 }
+
+#[tokio::test]
+async fn a_role_for_one_consumer_runs_it_and_sees_no_other() {
+    let Some(world) = applied().await else { return };
+    let other = ["consumer", "init", "other", "--subscription", "other"];
+    world.succeed(other.into_iter().chain(["--create", "--topic", "video.events"])).await;
+    world
+        .execute(
+            "INSERT INTO app_inbox (consumer, generation, event_id, ordering_key, status)
+             VALUES ('other', 1, 'secret', 'k', 'done')",
+        )
+        .await;
+    let role = Role::create(&world, "LOGIN").await;
+    let name = &role.name;
+    let all = page("A role for a consumer").remove(0);
+    let of_every_consumer = |line: &&str| !line.starts_with("CREATE POLICY");
+    let grants = all.lines().filter(of_every_consumer).collect::<Vec<_>>().join("\n");
+    role.grant(&grants, "walrelay_consumer").await;
+    let policies = page("A role for one of several consumers").remove(0);
+    role.grant(&policies.replace("'billing'", &format!("'{CONSUMER}'")), "billing").await;
+    world
+        .execute(&format!(
+            "GRANT USAGE ON SCHEMA effect TO {name}; GRANT ALL ON ALL TABLES IN SCHEMA effect TO {name}"
+        ))
+        .await;
+
+    world.insert_events(5, 20).await;
+    world.catch_up().await;
+    let before = world.applied_count().await;
+    let consume = ["consumer", "run", CONSUMER, "--handler", "effect.add", "--until-caught-up"];
+    role.succeed(&consume).await;
+    assert_eq!(world.applied_count().await, before + 20);
+    world.assert_applied_exactly_once().await;
+    role.succeed(&["consumer", "status", CONSUMER]).await;
+    let listed = role.succeed(&["consumer", "list"]).await;
+    assert!(listed.contains(CONSUMER) && !listed.contains("other"), "{listed}");
+    let hidden = role.run(&["consumer", "status", "other"]).await;
+    assert_ne!(hidden.code, Some(0), "{}", hidden.text);
+
+    let its = walrelay_testkit::postgres::TestClient::connect(&role.url).await;
+    for table in ["app_inbox_consumer", "app_inbox", "app_inbox_key"] {
+        let others = format!("SELECT count(*) FROM {table} WHERE consumer <> '{CONSUMER}'");
+        let seen = its.query_one(&others, &[]).await.expect("the table can be read");
+        assert_eq!(seen.get::<_, i64>(0), 0, "{table}");
+    }
+    let forged = "INSERT INTO app_inbox (consumer, generation, event_id, ordering_key, status)
+                  VALUES ('other', 1, 'forged', 'k', 'done')";
+    let refused = its.batch_execute(forged).await.expect_err("a row of another consumer");
+    assert_eq!(refused.code().map(tokio_postgres::error::SqlState::code), Some("42501"));
+    drop(its);
+    role.drop().await;
+}

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use walrelay_inbox::migrate_inbox;
 use walrelay_outbox_store::migrate;
-use walrelay_pg_client::QualifiedName;
+use walrelay_pg_client::{Schema, own_table, set_schema};
 use walrelay_testkit::postgres::{TestDatabase, installed_majors};
 
 /// The text below one heading.
@@ -72,26 +72,38 @@ fn refusal(major: u32, it: &NamedText, done: Result<(), tokio_postgres::Error>) 
     Some(format!("Postgres {major}: {}: {reason}", it.place))
 }
 
-#[tokio::test]
-async fn every_named_statement_is_prepared_on_each_version() {
+/// Returns the refusals of all statements on each installed version. The tables are in the schema of
+/// this process.
+async fn refusals(schema: &Schema) -> Vec<String> {
     let (statements, scripts) = statements_and_scripts();
     assert!(statements.len() > 100 && !scripts.is_empty(), "{} statements", statements.len());
     let mut refused = Vec::new();
     for major in installed_majors() {
         let Some(database) = TestDatabase::create_on(major).await else { continue };
         let session = database.connect().await;
-        migrate(&session, &[QualifiedName::new("public", "app_outbox")]).await.expect("an outbox");
+        migrate(&session, &[own_table("app_outbox")]).await.expect("an outbox");
         migrate_inbox(&session).await.expect("an inbox");
         // A script may change the settings of its session. Some create tables that statements use.
         for script in &scripts {
             let own = database.connect().await;
-            refused.extend(refusal(major, script, own.batch_execute(&script.text).await));
+            let done = own.batch_execute(&schema.qualify(&script.text)).await;
+            refused.extend(refusal(major, script, done));
         }
         for statement in &statements {
-            let prepared = session.prepare(&statement.text).await.map(drop);
+            let prepared = session.prepare(&schema.qualify(&statement.text)).await.map(drop);
             refused.extend(refusal(major, statement, prepared));
         }
-        eprintln!("{} statements on Postgres {major}", statements.len());
+        eprintln!("{} statements on Postgres {major}, schema {schema}", statements.len());
     }
+    refused
+}
+
+#[tokio::test]
+async fn every_named_statement_is_prepared_on_each_version_and_in_another_schema() {
+    let mut refused = refusals(&Schema::PUBLIC).await;
+    // From here on `public` has no object of ours, so a name without its schema is refused.
+    let other: Schema = "My-Events".parse().expect("a schema");
+    set_schema(other.clone()).expect("no other schema was set");
+    refused.extend(refusals(&other).await);
     assert!(refused.is_empty(), "{}", refused.join("\n"));
 }

@@ -20,6 +20,8 @@ pub struct InboxDatabase {
     pub pubsub: PubSub,
     client: TestClient,
     database: TestDatabase,
+    /// The value of `--schema`, unless it is the default.
+    schema: Option<&'static str>,
 }
 
 impl InboxDatabase {
@@ -59,13 +61,21 @@ impl InboxDatabase {
         Self::bare(TestDatabase::create_unchecked_on(major).await?).await
     }
 
+    /// As [`create_empty_on`](Self::create_empty_on), for commands with `--schema`. The sessions of
+    /// the test find the schema through their `search_path`.
+    pub async fn create_in_schema(major: u32, schema: &'static str) -> Option<Self> {
+        let world = Self::create_empty_on(major).await?;
+        world.execute(&format!("SET search_path TO \"{schema}\"")).await;
+        Some(Self { schema: Some(schema), ..world })
+    }
+
     async fn bare(database: TestDatabase) -> Option<Self> {
         // Reports the test as skipped when the binary is not built.
         drop(RelayCommand::new(["--version"])?);
         let pubsub = PubSub::start();
         pubsub.create_topic("video.events");
         let client = database.connect().await;
-        Some(Self { pubsub, client, database })
+        Some(Self { pubsub, client, database, schema: None })
     }
 
     async fn initialised(self) -> Option<Self> {
@@ -82,8 +92,12 @@ impl InboxDatabase {
     /// environment.
     #[must_use]
     pub fn command<'a>(&self, arguments: impl IntoIterator<Item = &'a str>) -> RelayCommand {
-        RelayCommand::new(arguments)
-            .expect("the binary was there before")
+        let command = RelayCommand::new(arguments).expect("the binary was there before");
+        let command = match self.schema {
+            Some(schema) => command.env("WALRELAY_SCHEMA", schema),
+            None => command,
+        };
+        command
             .env("DATABASE_URL", self.database.url())
             .env("PUBSUB_EMULATOR_HOST", self.pubsub.address())
             .env("PUBSUB_PROJECT_ID", PROJECT)

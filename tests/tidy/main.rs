@@ -51,6 +51,7 @@ const RULES: &[Rule] = &[
     import_cycles::files_have_no_import_cycles,
     sql_statements::long_statements_are_in_sql_files,
     sql_statements::named_statements_are_used_once,
+    sql_statements::own_objects_are_in_the_chosen_schema,
 ];
 
 #[test]

@@ -76,6 +76,40 @@ fn is_long_sql(literal: &str) -> bool {
     text.contains('\n') && (begins(text) || beginnings >= 2)
 }
 
+/// The module that adapts the qualifier, and the one that renders the files of an outbox.
+const QUALIFIERS: [&str; 2] =
+    ["crates/pg-client/src/schema.rs", "crates/outbox-store/src/migrations.rs"];
+
+/// The beginnings of our objects' names in `public`.
+const NAMES: [&str; 2] = ["public.app_", "public.{"];
+
+/// Finds statements in Rust that name our objects in `public`, also with another `--schema`.
+pub(crate) fn own_objects_are_in_the_chosen_schema(files: &Files) -> Vec<Finding> {
+    let is_checked = |path: &str| {
+        let mut exempt = FOR_TESTS.iter().chain(&QUALIFIERS);
+        let is_source = path.starts_with("crates/") && path.contains("/src/");
+        is_source && !path.ends_with("/tests.rs") && !exempt.any(|it| path.starts_with(it))
+    };
+    let mut findings = Vec::new();
+    for (path, text) in rust_files(files).filter(|(path, _)| is_checked(path)) {
+        for literal in
+            strings(text).iter().filter(|it| NAMES.iter().any(|name| it.text.contains(name)))
+        {
+            if !is_argument(text, literal.text) {
+                let remedy = "always in `public`: write `in_schema!(\"… public.app_…\")`, or \
+                              `{SCHEMA}.app_…` in a format string";
+                findings.push(Finding::new(path, literal.line, remedy));
+            }
+        }
+    }
+    findings
+}
+
+/// Returns whether the literal is the argument of `in_schema!`.
+fn is_argument(text: &str, literal: &str) -> bool {
+    text.match_indices(literal).any(|(at, _)| text[..at].trim_end().ends_with("in_schema!("))
+}
+
 /// Checks that each named text has its own name in its file, and is used beside the file.
 pub(crate) fn named_statements_are_used_once(files: &Files) -> Vec<Finding> {
     let sources = files.iter().filter(|(path, _)| path.ends_with(".sql") && path.contains("/src/"));
@@ -119,6 +153,24 @@ mod planted_faults {
             ("crates/testkit/src/long.rs", long),
         ]);
         assert_eq!(places(&long_statements_are_in_sql_files(&all)), [("crates/a/src/long.rs", 2)]);
+    }
+
+    #[test]
+    fn an_own_object_that_is_always_in_public_is_found() {
+        let fixed = "let a = \"SELECT FROM public.app_outbox\";\n";
+        let adapted = "let a = in_schema!(\"SELECT FROM public.app_inbox\");\nlet b = in_schema!(\n    \"SELECT FROM public.app_outbox\"\n);\n";
+        let formatted = "let a = format!(\"SELECT FROM {SCHEMA}.app_outbox\");\n";
+        let other = "let a = \"SELECT FROM public.orders\";\n";
+        let all = files(&[
+            ("crates/a/src/fixed.rs", fixed),
+            ("crates/a/src/adapted.rs", adapted),
+            ("crates/a/src/formatted.rs", formatted),
+            ("crates/a/src/other.rs", other),
+            ("crates/a/src/tests.rs", fixed),
+            ("crates/a/tests/fixed.rs", fixed),
+        ]);
+        let found = own_objects_are_in_the_chosen_schema(&all);
+        assert_eq!(places(&found), [("crates/a/src/fixed.rs", 1)]);
     }
 
     #[test]

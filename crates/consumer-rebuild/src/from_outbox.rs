@@ -25,7 +25,8 @@ use walrelay_outbox_replay::replay::{
     ReplayOrder,
 };
 use walrelay_pg_client::{
-    QualifiedName, SqlClient, SqlError, TableAccess, backend_pid, connect_sql, refuse_hidden_rows,
+    QualifiedName, SqlClient, SqlError, TableAccess, backend_pid, connect_sql, in_schema,
+    refuse_hidden_rows,
 };
 use walrelay_pubsub::Subscriber;
 use walrelay_relay::failpoint;
@@ -268,7 +269,7 @@ async fn refuse_without_rows(
     tables: &[QualifiedName],
 ) -> Result<(), RebuildError> {
     let failed = |source| SqlError::Sql { action: "look for rows".to_owned(), source };
-    let replays = "SELECT to_regclass('public.app_outbox_replay') IS NOT NULL";
+    let replays = in_schema!("SELECT to_regclass('public.app_outbox_replay') IS NOT NULL");
     let mut has_rows = false;
     refuse_hidden_rows(client, tables, TableAccess::Read).await?;
     if client.query_one(replays, &[]).await.map_err(failed)?.get(0) {

@@ -14,7 +14,7 @@ use walrelay_outbox_replay::{
 };
 use walrelay_outbox_store::DispatchStatus;
 use walrelay_pg_client::{
-    QualifiedName, SqlClient, SqlError, TableAccess, connect_sql, refuse_hidden_rows,
+    SqlClient, SqlError, TableAccess, connect_sql, own_table, refuse_hidden_rows,
 };
 
 use crate::orders::OutboxRows;
@@ -83,7 +83,7 @@ async fn check_with(
 ) -> Result<(RowsToApply, Problems), RebuildError> {
     // If row level security hid these rows, edited and dead rows would go unnoticed.
     let tables = ["app_outbox_dispatch", "app_outbox_relay"];
-    let tables = tables.map(|table| QualifiedName::new("public", table));
+    let tables = tables.map(own_table);
     refuse_hidden_rows(client, &tables, TableAccess::Read).await?;
     let slots = OutboxSlots::read(client, &order.settings.relay.outbox).await?;
     let mut refill = order.clone();

@@ -13,7 +13,7 @@ use walrelay_envelope::Lsn;
 use crate::apply::apply_options::Plan;
 use crate::attributes::Attributes;
 use crate::event::Event;
-use walrelay_pg_client::sql;
+use walrelay_pg_client::{SqlText, sql};
 
 /// A parameter with its type, so that no statement has to be prepared.
 pub(crate) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
@@ -27,10 +27,10 @@ pub(crate) fn borrowed<'a>(owned: &'a [Owned<'a>]) -> Vec<Parameter<'a>> {
 
 /// The messages as an expression of the parameters `$3` to `$17`. `$1` is the consumer, `$2` its
 /// generation.
-pub(crate) const MESSAGES: &str = sql!("columns.sql", "messages");
+pub(crate) static MESSAGES: SqlText = SqlText::new(|| sql!("columns.sql", "messages"));
 
 /// The columns of an `app_inbox_message`, in the order that [`of_row`] expects.
-pub(crate) const FIELDS: &str = sql!("columns.sql", "fields");
+pub(crate) static FIELDS: SqlText = SqlText::new(|| sql!("columns.sql", "fields"));
 
 /// The events of a batch, column by column.
 pub(crate) struct Columns<'a, E> {

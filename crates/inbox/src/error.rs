@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use walrelay_errors::{Code, Coded};
-use walrelay_pg_client::{PgError, SqlError};
+use walrelay_pg_client::{PgError, SCHEMA, SqlError};
 use walrelay_pubsub::PubsubError;
 
 use crate::apply::loop_state::REFUSED_LASTS;
@@ -225,7 +225,7 @@ impl Coded for InboxError {
 
 /// Returns the statements that make these tables durable.
 fn set_logged(tables: &[String]) -> String {
-    let statements = tables.iter().map(|table| format!("ALTER TABLE public.{table} SET LOGGED"));
+    let statements = tables.iter().map(|table| format!("ALTER TABLE {SCHEMA}.{table} SET LOGGED"));
     statements.collect::<Vec<_>>().join("; ")
 }
 

@@ -2,7 +2,7 @@
 //! batch that fails for ever.
 
 use tokio_postgres::types::Type;
-use walrelay_pg_client::{SqlClient, TableAccess, sql};
+use walrelay_pg_client::{SqlClient, SqlText, TableAccess, sql};
 
 use crate::columns::Parameter;
 use crate::error::InboxError;
@@ -42,19 +42,19 @@ const FUNCTIONS: [&str; 26] = [
 /// Missing privileges on the inbox, read from the catalogs. A cast to `regclass` would itself fail
 /// without USAGE on the schema. Missing objects are not reported here, but by the code that uses
 /// them.
-const OF_THE_INBOX: &str = sql!("privileges.sql", "of_the_inbox");
+static OF_THE_INBOX: SqlText = SqlText::new(|| sql!("privileges.sql", "of_the_inbox"));
 
 /// Missing privileges for the deletion of old rows, beside those of consuming.
-const OF_RETENTION: &str = sql!("privileges.sql", "of_retention");
+static OF_RETENTION: SqlText = SqlText::new(|| sql!("privileges.sql", "of_retention"));
 
 /// Missing privileges on the handler, whose name has the form that
 /// [`resolve_handler`](crate::apply::apply_batch::resolve_handler) returns.
-const OF_THE_HANDLER: &str = sql!("privileges.sql", "of_the_handler");
+static OF_THE_HANDLER: SqlText = SqlText::new(|| sql!("privileges.sql", "of_the_handler"));
 
 /// The policies to create on tables where the role has none, whether it has the GRANTs or not. With
 /// the GRANTs alone the role would see tables without rows, and would learn of the missing policies
 /// only at the next start.
-const POLICIES: &str = sql!("privileges.sql", "policies");
+static POLICIES: SqlText = SqlText::new(|| sql!("privileges.sql", "policies"));
 
 /// Checks the role's privileges on the inbox.
 ///
@@ -63,11 +63,11 @@ const POLICIES: &str = sql!("privileges.sql", "policies");
 /// Fails if a privilege is missing, or if the database reports an error.
 pub(crate) async fn refuse_without_inbox(client: &SqlClient) -> Result<(), InboxError> {
     let functions = FUNCTIONS.map(str::to_owned).to_vec();
-    let lacking = missing(client, OF_THE_INBOX, (&functions, Type::TEXT_ARRAY)).await?;
+    let lacking = missing(client, &OF_THE_INBOX, (&functions, Type::TEXT_ARRAY)).await?;
     if lacking.is_empty() {
         return Ok(());
     }
-    let rows = client.query_typed(POLICIES, &[]).await.map_err(failed("read the policies"))?;
+    let rows = client.query_typed(&POLICIES, &[]).await.map_err(failed("read the policies"))?;
     refuse(client, &lacking, rows.iter().map(|row| row.get(0)).collect()).await
 }
 
@@ -79,7 +79,7 @@ pub(crate) async fn refuse_without_inbox(client: &SqlClient) -> Result<(), Inbox
 /// or if the database reports an error.
 pub(crate) async fn refuse_without_retention(client: &SqlClient) -> Result<(), InboxError> {
     let rows =
-        client.query_typed(OF_RETENTION, &[]).await.map_err(failed("read the privileges"))?;
+        client.query_typed(&OF_RETENTION, &[]).await.map_err(failed("read the privileges"))?;
     let lacking: Vec<_> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
     refuse(client, &lacking, Vec::new()).await?;
     refuse_hidden_consumers(client, TableAccess::Update).await
@@ -95,7 +95,7 @@ pub(crate) async fn refuse_without_handler(
     client: &SqlClient,
     handler: &str,
 ) -> Result<(), InboxError> {
-    let lacking = missing(client, OF_THE_HANDLER, (&handler, Type::TEXT)).await?;
+    let lacking = missing(client, &OF_THE_HANDLER, (&handler, Type::TEXT)).await?;
     refuse(client, &lacking, Vec::new()).await
 }
 

@@ -1,6 +1,6 @@
 -- name: of_the_inbox
 SELECT 'USAGE', 'SCHEMA public'
- WHERE NOT pg_catalog.has_schema_privilege('public', 'USAGE')
+ WHERE NOT pg_catalog.has_schema_privilege(pg_catalog.to_regnamespace('public'), 'USAGE')
 UNION ALL
 SELECT pg_catalog.string_agg(r.privilege, ', '), pg_catalog.format('public.%I', c.relname)
   FROM pg_catalog.pg_class AS c
@@ -8,13 +8,13 @@ SELECT pg_catalog.string_agg(r.privilege, ', '), pg_catalog.format('public.%I', 
                ('app_inbox', 'SELECT'), ('app_inbox', 'INSERT'), ('app_inbox', 'UPDATE'), ('app_inbox', 'DELETE'),
                ('app_inbox_key', 'SELECT'), ('app_inbox_key', 'INSERT'), ('app_inbox_key', 'UPDATE'))
        AS r(relation, privilege) ON r.relation = c.relname
- WHERE c.relnamespace = 'public'::pg_catalog.regnamespace AND c.relkind IN ('r', 'p')
+ WHERE c.relnamespace = pg_catalog.to_regnamespace('public') AND c.relkind IN ('r', 'p')
    AND NOT pg_catalog.has_table_privilege(c.oid, r.privilege)
  GROUP BY c.relname
 UNION ALL
-SELECT 'EXECUTE', 'FUNCTION ' || pg_catalog.string_agg('public.' || p.proname, ', ' ORDER BY p.proname)
+SELECT 'EXECUTE', 'FUNCTION ' || pg_catalog.string_agg(pg_catalog.format('public.%I', p.proname), ', ' ORDER BY p.proname)
   FROM pg_catalog.pg_proc AS p
- WHERE p.pronamespace = 'public'::pg_catalog.regnamespace AND p.proname = ANY ($1)
+ WHERE p.pronamespace = pg_catalog.to_regnamespace('public') AND p.proname = ANY ($1)
    AND NOT pg_catalog.has_function_privilege(p.oid, 'EXECUTE')
 HAVING count(*) > 0
 
@@ -46,7 +46,7 @@ SELECT pg_catalog.format(
        ELSE 'CREATE POLICY %I ON public.%I TO %I USING (true) WITH CHECK (true)' END,
      current_user, c.relname, current_user)
   FROM pg_catalog.pg_class AS c
- WHERE c.relnamespace = 'public'::pg_catalog.regnamespace
+ WHERE c.relnamespace = pg_catalog.to_regnamespace('public')
    AND c.relname IN ('app_inbox_consumer', 'app_inbox', 'app_inbox_key')
    AND pg_catalog.row_security_active(c.oid)
    AND NOT EXISTS (

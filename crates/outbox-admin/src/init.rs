@@ -10,8 +10,10 @@
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 use walrelay_outbox_replay::{AdminError, LOST_SLOT_FIX, LostSlot, UPGRADE_FIX, read_loss};
-use walrelay_outbox_store::{Outbox, SLOT_WITH_OLDEST, ShardKey, migrations};
-use walrelay_pg_client::{QualifiedName, quote_identifier, quote_literal};
+use walrelay_outbox_store::{Migration, Outbox, SLOT_WITH_OLDEST, ShardKey, migrations};
+use walrelay_pg_client::{
+    QualifiedName, SCHEMA, in_schema, quote_identifier, quote_literal, schema,
+};
 use walrelay_pg_replication::{
     Failover, check_failover, check_slot_name, drop_slot, read_publication, read_slot,
 };
@@ -107,10 +109,7 @@ impl InitPlan {
                 Some(_) => migration.partitioned(),
                 None => migration,
             })
-            .map(|migration| InitStep {
-                title: format!("{}: {}", migration.file, names(&migration.tables)),
-                sql: migration.sql,
-            })
+            .map(|migration| InitStep { title: migration_title(&migration), sql: migration.sql })
             .collect();
         steps.extend(options.outbox.tables.iter().map(|table| InitStep {
             title: format!("partitions of {table}, if it is partitioned"),
@@ -267,6 +266,16 @@ struct Part {
 
 async fn parts(client: &Client, options: &InitOptions) -> Result<Vec<Part>, AdminError> {
     let mut parts = Vec::new();
+    if !schema().is_public() {
+        let row = client
+            .query_typed_one(
+                in_schema!("SELECT to_regnamespace('public') IS NOT NULL AS is_present"),
+                &[],
+            )
+            .await
+            .map_err(AdminError::sql(format!("look for schema {SCHEMA}")))?;
+        parts.push(Part { name: format!("schema {SCHEMA}"), is_present: row.get("is_present") });
+    }
     for table in migrations(&options.outbox.tables).into_iter().flat_map(|m| m.tables) {
         let row = client
             .query_typed_one(
@@ -413,11 +422,11 @@ fn guard_sql(options: &InitOptions) -> String {
     format!(
         "DO $walrelay$
 BEGIN
-  IF EXISTS (SELECT FROM public.app_outbox_relay WHERE slot = {slot})
+  IF EXISTS (SELECT FROM {SCHEMA}.app_outbox_relay WHERE slot = {slot})
      AND NOT EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {slot}) THEN
     RAISE EXCEPTION 'slot % is lost: it is on record and does not exist', {slot} USING HINT = (
       SELECT CASE operation ->> 'kind' WHEN 'upgrade' THEN {upgrade} ELSE {lost} END
-        FROM public.app_outbox_relay WHERE slot = {slot});
+        FROM {SCHEMA}.app_outbox_relay WHERE slot = {slot});
   END IF;
 END
 $walrelay$;"
@@ -473,7 +482,7 @@ DECLARE
   has_rows bool;
 BEGIN
   IF EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {slot})
-     OR EXISTS (SELECT FROM public.app_outbox_relay WHERE slot = {slot}) THEN
+     OR EXISTS (SELECT FROM {SCHEMA}.app_outbox_relay WHERE slot = {slot}) THEN
     RETURN;
   END IF;
   FOREACH outbox IN ARRAY ARRAY[{}]::text[] LOOP
@@ -510,7 +519,7 @@ fn record_sql(options: &InitOptions, old: OldRecord) -> String {
         OldRecord::Kept => String::new(),
         OldRecord::Replaced => format!(
             "
-  DELETE FROM public.app_outbox_relay WHERE slot = {slot} RETURNING generation INTO before;"
+  DELETE FROM {SCHEMA}.app_outbox_relay WHERE slot = {slot} RETURNING generation INTO before;"
         ),
     };
     let tables: Vec<String> =
@@ -522,7 +531,7 @@ DECLARE
   before bigint := 0;
 BEGIN{delete}
   IF has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE') THEN
-    INSERT INTO public.app_outbox_relay
+    INSERT INTO {SCHEMA}.app_outbox_relay
            (slot, system_identifier, timeline, generation, settled_lsn, settled_xid, origin)
     SELECT slot_name, (SELECT system_identifier::text FROM pg_catalog.pg_control_system()),
            ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::int,
@@ -540,6 +549,14 @@ $walrelay$;",
         tables.join(", "),
         SLOT_WITH_OLDEST.trim_end().replace("$1", &slot),
     )
+}
+
+/// Returns the title of a migration. A migration without tables creates the schema.
+fn migration_title(migration: &Migration) -> String {
+    match migration.tables.as_slice() {
+        [] => format!("schema {SCHEMA}"),
+        tables => format!("{}: {}", migration.file, names(tables)),
+    }
 }
 
 fn names(tables: &[QualifiedName]) -> String {

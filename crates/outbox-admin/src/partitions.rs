@@ -5,7 +5,7 @@
 //! is registered in `app_outbox_partitioning`. Without a span there, somebody else creates its
 //! partitions, and the relay only drops them.
 
-use walrelay_pg_client::{QualifiedName, SqlClient, quote_literal, sql};
+use walrelay_pg_client::{QualifiedName, SCHEMA, SqlClient, quote_literal, sql};
 
 use walrelay_outbox_replay::AdminError;
 
@@ -79,8 +79,8 @@ BEGIN
   IF (SELECT relkind FROM pg_catalog.pg_class WHERE oid = {name}::regclass) <> 'p' THEN
     {otherwise};
   END IF;
-  INSERT INTO public.app_outbox_partitioning (outbox, span) VALUES ({name}::regclass, {span}) ON CONFLICT (outbox) {on_conflict};
-  PERFORM public.app_outbox_add_partitions({name}::regclass);
+  INSERT INTO {SCHEMA}.app_outbox_partitioning (outbox, span) VALUES ({name}::regclass, {span}) ON CONFLICT (outbox) {on_conflict};
+  PERFORM {SCHEMA}.app_outbox_add_partitions({name}::regclass);
 END
 $walrelay$;"
     )

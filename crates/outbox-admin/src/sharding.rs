@@ -7,7 +7,7 @@ use tokio_postgres::types::Type;
 
 use walrelay_outbox_replay::AdminError;
 use walrelay_outbox_store::{Outbox, Shard, ShardKey};
-use walrelay_pg_client::{QualifiedName, sql};
+use walrelay_pg_client::{QualifiedName, in_schema, sql};
 
 /// The existing shards: for each number, the shards with a slot and the shards with a record.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -58,7 +58,9 @@ pub async fn read_sharding(client: &Client, outbox: &Outbox) -> Result<Sharding,
         client.query_typed_one(sql!("sharding.sql", "may_read"), &[]).await.map_err(failed())?;
     let on_record = match is_there.get("may_read") {
         true => {
-            "UNION ALL SELECT slot, true FROM public.app_outbox_relay WHERE starts_with(slot, $1)"
+            in_schema!(
+                "UNION ALL SELECT slot, true FROM public.app_outbox_relay WHERE starts_with(slot, $1)"
+            )
         }
         false => "",
     };

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use walrelay_outbox_store::migrations;
-use walrelay_pg_client::{QualifiedName, SqlClient, sql};
+use walrelay_pg_client::{QualifiedName, SqlClient, own_table, sql};
 
 use walrelay_outbox_replay::AdminError;
 
@@ -30,7 +30,7 @@ pub async fn read_table_sizes(
     outbox_tables: &[QualifiedName],
 ) -> Result<Vec<TableSize>, AdminError> {
     let own = migrations(outbox_tables).into_iter().flat_map(|migration| migration.tables);
-    let inbox = INBOX_TABLES.into_iter().map(|table| QualifiedName::new("public", table));
+    let inbox = INBOX_TABLES.into_iter().map(own_table);
     let names: Vec<String> = own.chain(inbox).map(|table| table.to_string()).collect();
     let rows = client
         .query(sql!("table_sizes.sql", "table_sizes"), &[&names])

@@ -10,7 +10,7 @@ use pgoutput_parser::Lsn;
 use tokio_postgres::Client;
 use tokio_postgres::types::{PgLsn, Type};
 use walrelay_outbox_store::{SLOT_WITH_OLDEST, anchor_of};
-use walrelay_pg_client::{SqlError, lock_is_taken, sql};
+use walrelay_pg_client::{SCHEMA, SqlError, in_schema, lock_is_taken, sql};
 use walrelay_pg_replication::{Failover, read_slot};
 
 use crate::admin_error::{AdminError, describe_shards};
@@ -310,10 +310,10 @@ pub async fn finish_reset(client: &Client, slot: &str, reset: &Reset) -> Result<
             // spliced: SLOT_WITH_OLDEST.
             &format!(
             "WITH gone AS (
-               DELETE FROM public.app_outbox_dispatch
+               DELETE FROM {SCHEMA}.app_outbox_dispatch
                 WHERE slot = $1 AND commit_lsn >= $2 AND status = ANY ($3)
              )
-             UPDATE public.app_outbox_relay r
+             UPDATE {SCHEMA}.app_outbox_relay r
                 SET operation = NULL, settled_lsn = $2, settled_xid = copy.oldest, updated_at = now()
                FROM ({SLOT_WITH_OLDEST}) AS copy
               WHERE r.slot = $1 AND r.operation IS NOT NULL"
@@ -348,7 +348,7 @@ pub async fn begin_recovery(
             // spliced: the CTE of `with_positions_before`.
             &format!(
                 "WITH {}
-             UPDATE public.app_outbox_relay
+             UPDATE {SCHEMA}.app_outbox_relay
                 SET operation = jsonb_build_object('kind', 'recovery', 'id', $2,
                                                    'failover', $3 OR coalesce((operation ->> 'failover')::bool, false),
                                                    'bound', $6, 'since', $7, 'begun_at', now()),
@@ -494,7 +494,7 @@ pub async fn finish_recovery(client: &Client, slot: &str) -> Result<(), AdminErr
 pub async fn give_up_operation(client: &Client, slot: &str) -> Result<(), AdminError> {
     client
         .execute_typed(
-            "UPDATE public.app_outbox_relay SET operation = NULL, updated_at = now() WHERE slot = $1",
+            in_schema!("UPDATE public.app_outbox_relay SET operation = NULL, updated_at = now() WHERE slot = $1"),
             &[(&slot, Type::TEXT)],
         )
         .await

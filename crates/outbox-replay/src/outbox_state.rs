@@ -9,7 +9,7 @@ use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 use walrelay_outbox_store::DispatchStatus;
 use walrelay_outbox_store::{Outbox, Shard};
-use walrelay_pg_client::SqlError;
+use walrelay_pg_client::{SCHEMA, SqlError, in_schema};
 use walrelay_pg_client::{quote_identifier, quote_literal, sql};
 
 use crate::admin_error::AdminError;
@@ -49,7 +49,9 @@ impl OutboxSlots {
     /// The server refused the statement, or the connection ended.
     pub async fn read(client: &Client, outbox: &Outbox) -> Result<Self, AdminError> {
         let base = outbox.base_slot();
-        let sql = "SELECT slot FROM public.app_outbox_relay WHERE starts_with(slot, $1) ORDER BY 1";
+        let sql = in_schema!(
+            "SELECT slot FROM public.app_outbox_relay WHERE starts_with(slot, $1) ORDER BY 1"
+        );
         let rows = client.query_typed(sql, &[(&base, Type::TEXT)]).await;
         let rows = rows.map_err(AdminError::sql("read the slots of the outbox"))?;
         let names = rows.iter().map(|row| row.get::<_, String>("slot"));
@@ -91,7 +93,7 @@ impl OutboxSlots {
         };
         // spliced: the name of the id's column, and values of a row filter, which takes no parameters.
         format!(
-            "EXISTS (SELECT FROM public.app_outbox_dispatch AS d WHERE d.slot = ANY ({}) \
+            "EXISTS (SELECT FROM {SCHEMA}.app_outbox_dispatch AS d WHERE d.slot = ANY ({}) \
                AND d.replay_id = '' AND d.event_id = t.{}::text AND d.status = ANY ({}))",
             list(self.0.iter().map(String::as_str).collect()),
             quote_identifier(&table.id),

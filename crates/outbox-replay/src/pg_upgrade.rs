@@ -3,7 +3,7 @@
 use pgoutput_parser::Lsn;
 use tokio_postgres::Client;
 use tokio_postgres::types::{PgLsn, Type};
-use walrelay_pg_client::sql;
+use walrelay_pg_client::{SCHEMA, sql};
 
 use crate::admin_error::AdminError;
 use crate::operation::timeline_column;
@@ -42,7 +42,7 @@ pub async fn move_recovery_to_server(
             // spliced: the CTE of `with_positions_before`.
             &format!(
                 "WITH {}
-             UPDATE public.app_outbox_relay
+             UPDATE {SCHEMA}.app_outbox_relay
                 SET operation = operation - '{{consistent_point,snapshot}}'::text[], settled_lsn = '0/0',
                     system_identifier = $2, timeline = $3,
                     generation = generation + 1, updated_at = now()

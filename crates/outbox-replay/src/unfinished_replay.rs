@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use tokio_postgres::types::{PgLsn, Type};
 use tokio_postgres::{Client, GenericClient, Row};
 use walrelay_outbox_store::read_recorded_system_identifier;
-use walrelay_pg_client::{lock_is_taken, sql};
+use walrelay_pg_client::{SCHEMA, in_schema, lock_is_taken, sql};
 
 use crate::admin_error::AdminError;
 
@@ -104,13 +104,13 @@ pub async fn pausing_replays(
     slot: &str,
 ) -> Result<Vec<PausingReplay>, AdminError> {
     const ACTION: &str = "read which keys are paused";
-    if !may_read(client, "public.app_outbox_hold", ACTION).await? {
+    if !may_read(client, in_schema!("public.app_outbox_hold"), ACTION).await? {
         return Ok(Vec::new());
     }
     // spliced: a test of a lock.
     let sql = format!(
         "SELECT replay_id AS id, count(*) AS keys, {} AS is_being_done
-           FROM public.app_outbox_hold WHERE slot = $1
+           FROM {SCHEMA}.app_outbox_hold WHERE slot = $1
           GROUP BY replay_id ORDER BY keys DESC, id",
         is_being_done("replay_id")
     );
@@ -155,13 +155,13 @@ pub async fn open_topic_replays(
     slot: &str,
 ) -> Result<Vec<TopicReplay>, AdminError> {
     const ACTION: &str = "read which replays are not finished";
-    if !may_read(client, "public.app_outbox_replay", ACTION).await? {
+    if !may_read(client, in_schema!("public.app_outbox_replay"), ACTION).await? {
         return Ok(Vec::new());
     }
     // spliced: a test of a lock.
     let sql = format!(
         "SELECT id, to_topic AS topic, {} AS is_being_done
-           FROM public.app_outbox_replay
+           FROM {SCHEMA}.app_outbox_replay
           WHERE slot = $1 AND finished_at IS NULL AND destination = 'topic'
           ORDER BY started_at, id LIMIT 10",
         is_being_done("id")

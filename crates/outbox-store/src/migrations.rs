@@ -5,7 +5,9 @@
 //! table, because each file checks by itself what already exists.
 
 use tokio_postgres::Client;
-use walrelay_pg_client::{QualifiedName, quote_identifier, quote_literal};
+use walrelay_pg_client::{
+    QualifiedName, own_table, quote_identifier, quote_literal, schema, schema_sql,
+};
 
 use crate::store_error::StoreError;
 
@@ -28,7 +30,7 @@ const PRODUCER_TABLES: [&str; 2] = ["app_outbox_aggregate", "app_outbox_key"];
 /// One file, rendered for one table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Migration {
-    /// Name of the file in `migrations/`.
+    /// Name of the file in `migrations/`, or `schema` for the creation of the schema.
     pub file: &'static str,
     /// The tables that the file creates if they are missing.
     pub tables: Vec<QualifiedName>,
@@ -71,8 +73,8 @@ pub fn migrations(outbox_tables: &[QualifiedName]) -> Vec<Migration> {
     });
     let dispatch = Migration {
         file: "0002_dispatch.sql",
-        tables: RELAY_TABLES.map(|table| QualifiedName::new("public", table)).into(),
-        sql: DISPATCH.to_owned(),
+        tables: RELAY_TABLES.map(own_table).into(),
+        sql: schema().qualify(DISPATCH).into_owned(),
     };
     // The functions are named after the outbox, and are in its schema.
     let producers = outbox_tables.iter().filter(|table| table.table() == "app_outbox");
@@ -87,23 +89,29 @@ pub fn migrations(outbox_tables: &[QualifiedName]) -> Vec<Migration> {
     let snapshots = of_producers("0005_snapshot.sql", &["app_outbox_snapshot"], SNAPSHOT);
     let replay = Migration {
         file: "0004_replay.sql",
-        tables: REPLAY_TABLES.map(|table| QualifiedName::new("public", table)).into(),
-        sql: REPLAY.to_owned(),
+        tables: REPLAY_TABLES.map(own_table).into(),
+        sql: schema().qualify(REPLAY).into_owned(),
     };
     let partitions = Migration {
         file: "0006_partitions.sql",
-        tables: vec![QualifiedName::new("public", "app_outbox_partitioning")],
-        sql: PARTITIONS.to_owned(),
+        tables: vec![own_table("app_outbox_partitioning")],
+        sql: schema().qualify(PARTITIONS).into_owned(),
     };
     let after_producers = [replay].into_iter().chain(snapshots).chain([partitions]);
-    outboxes.chain([dispatch]).chain(emitting).chain(after_producers).collect()
+    let creation = schema_sql().map(|sql| Migration {
+        file: "schema",
+        tables: Vec::new(),
+        sql: sql.to_owned(),
+    });
+    let of_tables = outboxes.chain([dispatch]).chain(emitting).chain(after_producers);
+    creation.into_iter().chain(of_tables).collect()
 }
 
-/// Returns the tables that the migrations create in `public`, without the outbox.
+/// Returns the tables that the migrations create in the schema, without the outbox.
 #[must_use]
 pub fn relay_tables() -> Vec<QualifiedName> {
     let names = RELAY_TABLES.into_iter().chain(REPLAY_TABLES);
-    names.map(|table| QualifiedName::new("public", table)).collect()
+    names.map(own_table).collect()
 }
 
 /// Creates the tables that are missing.

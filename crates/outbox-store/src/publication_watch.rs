@@ -10,7 +10,7 @@ use tokio_postgres::types::{PgLsn, Type};
 use tokio_postgres::{Client, Row};
 
 use crate::store_error::StoreError;
-use walrelay_pg_client::{QualifiedName, quote_identifier, sql};
+use walrelay_pg_client::{QualifiedName, SqlText, quote_identifier, sql};
 
 /// The result of a check of the publication.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,7 +91,7 @@ impl PublicationWatch {
         let names: Vec<&str> = self.tables.iter().map(QualifiedName::table).collect();
         client
             .query_typed(
-                LOOK,
+                &LOOK,
                 &[
                     (&self.publication, Type::TEXT),
                     (&schemas, Type::TEXT_ARRAY),
@@ -167,4 +167,4 @@ fn marks(row: &Row) -> Vec<Mark> {
 /// `xmax` is the transaction that marked a row, and is void after a rollback. Its missing high half
 /// is that of the nearest transaction id. A transaction that is not before the snapshot cannot have
 /// ended in it.
-const LOOK: &str = sql!("publication_watch.sql", "look");
+static LOOK: SqlText = SqlText::new(|| sql!("publication_watch.sql", "look"));

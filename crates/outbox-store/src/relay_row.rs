@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use pgoutput_parser::Lsn;
 use tokio_postgres::types::{PgLsn, Type};
 use tokio_postgres::{Client, Row};
-use walrelay_pg_client::{QualifiedName, SqlError, sql};
+use walrelay_pg_client::{QualifiedName, SCHEMA, SqlError, SqlText, in_schema, sql};
 use walrelay_pg_replication::SlotState;
 
 use crate::relay_condition::{Condition, StoredCondition, condition_of_row};
@@ -148,7 +148,7 @@ impl RelayRowOwner {
     pub async fn is_ours(&self, client: &Client) -> Result<bool, StoreError> {
         let row = client
             .query_typed_opt(
-                "SELECT generation FROM public.app_outbox_relay WHERE slot = $1",
+                in_schema!("SELECT generation FROM public.app_outbox_relay WHERE slot = $1"),
                 &[(&self.slot, Type::TEXT)],
             )
             .await
@@ -216,7 +216,7 @@ pub(crate) async fn read_confirmed(client: &Client, slot: &str) -> Result<Lsn, S
 
 /// SQL for the slot `$1`, with its `catalog_xmin` in 64 bits as `oldest`. The server shows 32 bits.
 /// The epoch is that of the newest transaction, or the one before.
-pub const SLOT_WITH_OLDEST: &str = sql!("relay_row.sql", "slot_with_oldest");
+pub static SLOT_WITH_OLDEST: SqlText = SqlText::new(|| sql!("relay_row.sql", "slot_with_oldest"));
 
 /// Takes the row of a slot for a session on this timeline, and returns its identity.
 ///
@@ -242,7 +242,7 @@ pub async fn take_relay_row(
             // spliced: SLOT_WITH_OLDEST, which operations on a slot also read.
             &format!(
                 "WITH begun AS (
-               INSERT INTO public.app_outbox_relay
+               INSERT INTO {SCHEMA}.app_outbox_relay
                       (slot, system_identifier, timeline, generation, settled_lsn, settled_xid)
                SELECT slot_name, $2, $3, 1, confirmed_flush_lsn, oldest
                  FROM ({SLOT_WITH_OLDEST}) AS slot
@@ -250,11 +250,11 @@ pub async fn take_relay_row(
                ON CONFLICT (slot) DO NOTHING
                RETURNING generation
              ), taken AS (
-               UPDATE public.app_outbox_relay SET timeline = $3
+               UPDATE {SCHEMA}.app_outbox_relay SET timeline = $3
                 WHERE slot = $1 AND timeline <> $3
              )
              SELECT coalesce((SELECT generation FROM begun),
-                             (SELECT generation FROM public.app_outbox_relay WHERE slot = $1), 0)"
+                             (SELECT generation FROM {SCHEMA}.app_outbox_relay WHERE slot = $1), 0)"
             ),
             &[(&slot, Type::TEXT), (&system_identifier, Type::TEXT), (&on_timeline, Type::INT4)],
         )
@@ -389,8 +389,9 @@ pub async fn note_wait(
 ///
 /// The server refused the statement, or the connection ended.
 pub async fn recovering_slot(client: &Client) -> Result<Option<String>, StoreError> {
-    let sql =
-        "SELECT slot FROM public.app_outbox_relay WHERE operation ->> 'kind' = 'recovery' LIMIT 1";
+    let sql = in_schema!(
+        "SELECT slot FROM public.app_outbox_relay WHERE operation ->> 'kind' = 'recovery' LIMIT 1"
+    );
     let row = client.query_typed_opt(sql, &[]).await;
     Ok(row.map_err(StoreError::sql("read app_outbox_relay"))?.map(|row| row.get("slot")))
 }
@@ -419,7 +420,7 @@ pub async fn read_wal_end(client: &Client) -> Result<Option<Lsn>, StoreError> {
 pub async fn delete_relay_row(client: &Client, slot: &str) -> Result<(), StoreError> {
     client
         .execute_typed(
-            "DELETE FROM public.app_outbox_relay WHERE slot = $1",
+            in_schema!("DELETE FROM public.app_outbox_relay WHERE slot = $1"),
             &[(&slot, Type::TEXT)],
         )
         .await

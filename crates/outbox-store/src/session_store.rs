@@ -17,7 +17,7 @@ use walrelay_core::{
     Outcome, PublishFailure, RowToRecord, Topic,
 };
 use walrelay_errors::{Code, Coded};
-use walrelay_pg_client::{ConnectConfig, PgError, SqlClient, connect_sql, sql};
+use walrelay_pg_client::{ConnectConfig, PgError, SqlClient, SqlText, connect_sql, sql};
 use walrelay_pg_replication::{ServerIdentity, read_server_identity};
 
 use crate::dispatch::{
@@ -188,7 +188,7 @@ impl SessionStore {
 /// and must be on the server of the replication session.
 async fn prepare(client: &SqlClient, server: &ServerIdentity) -> Result<(), StoreFailure> {
     client
-        .batch_execute(SESSION_SETTINGS)
+        .batch_execute(&SESSION_SETTINGS)
         .await
         .map_err(|source| store_failure(StoreError::sql("set up the session")(source)))?;
     let here = read_server_identity(client).await.map_err(store_failure)?;
@@ -203,7 +203,7 @@ async fn prepare(client: &SqlClient, server: &ServerIdentity) -> Result<(), Stor
 /// Settings that recorded rows depend on, and the subscription to changes ([`DISPATCH_CHANNEL`]). A
 /// commit that returns before it is on disk may be lost with the server, after its rows were
 /// confirmed. Stronger settings stay. An endless lock or statement would block every key.
-const SESSION_SETTINGS: &str = sql!("session_store.sql", "session_settings");
+static SESSION_SETTINGS: SqlText = SqlText::new(|| sql!("session_store.sql", "session_settings"));
 
 impl Store for SessionStore {
     async fn parked_keys(

@@ -37,24 +37,29 @@
 //!     Ok(emitted.version)
 //! }
 //! ```
+//!
+//! [`emit`] and [`emit_once`] find the functions through the `search_path`. If `walrelay init` has run
+//! with `--schema`, an [`Outbox`] names the schema:
+//!
+//! ```no_run
+//! use serde_json::json;
+//! use tokio_postgres::Transaction;
+//! use walrelay_outbox::{Event, Outbox};
+//!
+//! async fn place_order(transaction: &Transaction<'_>) -> Result<i64, tokio_postgres::Error> {
+//!     let event = Event::new("order", "A-1", "OrderPlaced", &json!({ "total": 42 }));
+//!     Outbox::in_schema("app_events").emit(transaction, &event).await
+//! }
+//! ```
 
 mod event;
+mod outbox;
 mod payload;
 
 pub use event::Event;
+pub use outbox::{Emitted, Outbox};
 pub use payload::Payload;
 use tokio_postgres::{Error, Transaction};
-
-/// The result of [`emit_once`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Emitted {
-    /// Id of the event, as text.
-    pub event_id: String,
-    /// Version of the event within its aggregate.
-    pub version: i64,
-    /// Whether this call wrote the event. If not, the caller must roll its own change back.
-    pub is_new: bool,
-}
 
 /// Writes one event, and returns its version within the aggregate.
 ///
@@ -66,10 +71,7 @@ pub struct Emitted {
 /// The server refused the event. The code `PT409` means that the aggregate is at another version
 /// than [`Event::expecting_version`] states.
 pub async fn emit(transaction: &Transaction<'_>, event: &Event<'_>) -> Result<i64, Error> {
-    const SQL: &str = "SELECT app_outbox_emit($1, $2, $3, $4, $5, $6, $7)";
-    let headers = event.header_document();
-    let row = transaction.query_one(SQL, &event.parameters(&headers)).await?;
-    row.try_get(0)
+    Outbox::default().emit(transaction, event).await
 }
 
 /// Writes one event, unless an event has this idempotency key already.
@@ -87,10 +89,5 @@ pub async fn emit_once(
     event: &Event<'_>,
     idempotency_key: &str,
 ) -> Result<Emitted, Error> {
-    const SQL: &str = "SELECT event_id::text, version, is_new FROM app_outbox_emit_once($1, $2, $3, $4, $8, $5, $6, $7)";
-    let headers = event.header_document();
-    let mut parameters = event.parameters(&headers).to_vec();
-    parameters.push(&idempotency_key);
-    let row = transaction.query_one(SQL, &parameters).await?;
-    Ok(Emitted { event_id: row.try_get(0)?, version: row.try_get(1)?, is_new: row.try_get(2)? })
+    Outbox::default().emit_once(transaction, event, idempotency_key).await
 }

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 use tokio_postgres::error::SqlState;
-use walrelay_outbox::{Event, emit, emit_once};
+use walrelay_outbox::{Event, Outbox, emit, emit_once};
 use walrelay_testkit::postgres::{TestClient, TestDatabase};
 
 const APP_OUTBOX: &str = include_str!("../../../migrations/0001_app_outbox.sql");
@@ -70,4 +70,23 @@ async fn a_repeated_key_returns_the_first_event() {
         session.text("SELECT string_agg(payload::text, ',') FROM app_outbox").await,
         r"\x00ff"
     );
+}
+
+#[tokio::test]
+async fn an_outbox_in_a_schema_is_found_without_the_search_path() {
+    let Some(database) = TestDatabase::create_or_skip().await else { return };
+    let mut session = database.connect().await;
+    session.run("CREATE SCHEMA \"My-Events\"").await;
+    for file in [APP_OUTBOX, PRODUCER] {
+        session.run(&file.replace("public.app_", "\"My-Events\".app_")).await;
+    }
+    let transaction = session.transaction().await.unwrap();
+    let outbox = Outbox::in_schema("My-Events");
+    let event = Event::new("order", "A-1", "OrderPlaced", &json!({ "total": 42 }));
+    assert_eq!(outbox.emit(&transaction, &event).await.unwrap(), 1);
+    let emitted = outbox.emit_once(&transaction, &event, "request-7").await.unwrap();
+    assert_eq!((emitted.version, emitted.is_new), (2, true));
+    transaction.commit().await.unwrap();
+    let rows = "SELECT count(*)::text FROM \"My-Events\".app_outbox";
+    assert_eq!(session.text(rows).await, "2");
 }

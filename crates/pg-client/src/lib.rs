@@ -12,6 +12,7 @@ mod conninfo;
 mod error;
 mod names;
 mod row_security;
+mod schema;
 mod secret;
 mod server_error;
 mod session_lock;
@@ -30,6 +31,10 @@ pub use error::{PgError, TlsError};
 pub use named_sql::named_sql;
 pub use names::{ParseNameError, QualifiedName, quote_identifier, quote_literal};
 pub use row_security::{IS_HIDDEN, TableAccess, refuse_hidden_rows};
+pub use schema::{
+    ParseSchemaError, ProcessSchema, SCHEMA, Schema, SchemaAlreadySet, SchemaText, SqlText,
+    own_table, schema, schema_sql, set_schema,
+};
 pub use secret::Secret;
 pub use server_error::{ServerError, ServerErrorKind};
 pub use session_lock::lock_is_taken;

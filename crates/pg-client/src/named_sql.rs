@@ -6,16 +6,18 @@
 //! - `-- part: origin` begins text that Rust splices into statements.
 //! - `-- script: settings` begins several statements that run together and take no parameters.
 
-/// Returns the statement of this name in an `.sql` file beside the calling module. A missing file
-/// or name does not compile.
+/// Returns the statement of this name in an `.sql` file beside the calling module, for the schema of
+/// this process. A missing file or name does not compile.
 #[macro_export]
 macro_rules! sql {
-    ($file:literal, $name:literal) => {
-        const { $crate::named_sql(include_str!($file), $name) }
-    };
+    ($file:literal, $name:literal) => {{
+        static TEXT: $crate::SchemaText =
+            $crate::SchemaText::new($crate::named_sql(include_str!($file), $name));
+        TEXT.get()
+    }};
 }
 
-/// What [`sql!`] evaluates: the text below the heading with this name.
+/// Returns the text below the heading with this name.
 ///
 /// # Panics
 ///

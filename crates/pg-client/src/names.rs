@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 /// Maximum bytes of an identifier. The server silently shortens a longer one, which then means
 /// another name.
-const IDENTIFIER_BYTES_MAX: usize = 63;
+pub(crate) const IDENTIFIER_BYTES_MAX: usize = 63;
 
 /// A table with its schema. Prints as SQL, quoted if needed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -8,6 +8,7 @@ use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Row};
 
 use crate::names::{QualifiedName, quote_identifier};
+use crate::schema::SqlText;
 use crate::sql_error::SqlError;
 
 /// How the caller uses the rows of a table.
@@ -124,12 +125,12 @@ fn refusal(role: &str, hidden: &[HiddenTable]) -> Option<SqlError> {
 
 /// SQL condition: no policy shows the rows of table `c` to the command `p.command`. A policy shows
 /// them if it is permissive, for that command or all, and for the role or PUBLIC.
-pub const IS_HIDDEN: &str = sql!("row_security.sql", "is_hidden");
+pub static IS_HIDDEN: SqlText = SqlText::new(|| sql!("row_security.sql", "is_hidden"));
 
 /// SQL condition: policies may hide some rows of table `c` from the command `p.command`. Policies
 /// show all rows if a permissive one has the expression `true`, and no restrictive one has another
 /// expression. A policy of the inbox may also select the rows of one consumer.
-const MAY_BE_HIDDEN: &str = sql!("row_security.sql", "may_be_hidden");
+static MAY_BE_HIDDEN: SqlText = SqlText::new(|| sql!("row_security.sql", "may_be_hidden"));
 
 /// A privilege on some columns is enough for a statement to succeed and return no rows.
 fn question() -> String {

@@ -46,7 +46,7 @@ pub enum ServerErrorKind {
     },
     /// 42704: the slot or publication does not exist.
     Missing,
-    /// 42P01, 42703: the table or column does not exist.
+    /// 42P01, 42703, 3F000: the table, column or schema does not exist.
     TableMissing,
     /// 55000: the slot is invalidated, belongs to another database, or cannot be moved there.
     NotInState,
@@ -107,7 +107,7 @@ impl ServerErrorKind {
         match code {
             "55006" => Self::SlotActive { pid: None },
             "42704" => Self::Missing,
-            "42P01" | "42703" => Self::TableMissing,
+            "42P01" | "42703" | "3F000" => Self::TableMissing,
             "55000" => Self::NotInState,
             "53400" => Self::SlotsExhausted,
             "53300" => Self::ConnectionsExhausted,
@@ -243,6 +243,7 @@ mod tests {
         for (code, kind) in [
             ("42704", ServerErrorKind::Missing),
             ("42P01", ServerErrorKind::TableMissing),
+            ("3F000", ServerErrorKind::TableMissing),
             ("55000", ServerErrorKind::NotInState),
             ("53400", ServerErrorKind::SlotsExhausted),
             ("53300", ServerErrorKind::ConnectionsExhausted),

@@ -214,7 +214,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> ReplicationConnection<S> {
         &mut self,
         system: &SystemIdentity,
     ) -> Result<ServerIdentity, PgError> {
-        let rows = self.simple_query(TIMELINE_AND_START).await?;
+        let rows = self.simple_query(&TIMELINE_AND_START).await?;
         let mut fields = rows.into_iter().next().unwrap_or_default().into_iter();
         let mut field = || fields.next().flatten().unwrap_or_default();
         let (timeline, started_at) = (field(), field());

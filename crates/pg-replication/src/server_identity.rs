@@ -5,7 +5,7 @@
 //! writes therefore proves first that it is on the server of the replication session.
 
 use tokio_postgres::Client;
-use walrelay_pg_client::{PgError, SqlError, sql};
+use walrelay_pg_client::{PgError, SqlError, SqlText, sql};
 
 use crate::slot_error::SlotError;
 
@@ -22,7 +22,8 @@ pub struct ServerIdentity {
 
 /// SQL for the timeline and the start time. It does not use `pg_control`, which still shows the old
 /// timeline right after a promotion.
-pub(crate) const TIMELINE_AND_START: &str = sql!("server_identity.sql", "timeline_and_start");
+pub(crate) static TIMELINE_AND_START: SqlText =
+    SqlText::new(|| sql!("server_identity.sql", "timeline_and_start"));
 
 impl ServerIdentity {
     /// Creates an identity from the two columns of [`TIMELINE_AND_START`].
@@ -59,7 +60,7 @@ impl ServerIdentity {
 pub async fn read_server_identity(client: &Client) -> Result<ServerIdentity, SlotError> {
     let system_identifier = read_system_identifier(client).await?;
     let failed = SlotError::sql("read which server this is");
-    let row = client.query_typed_one(TIMELINE_AND_START, &[]).await.map_err(failed)?;
+    let row = client.query_typed_one(&TIMELINE_AND_START, &[]).await.map_err(failed)?;
     let timeline: String = row.get(0);
     ServerIdentity::new(system_identifier, &timeline, row.get(1)).ok_or_else(|| {
         SlotError::Sql(SqlError::UnexpectedValue {

@@ -6,7 +6,7 @@
 use pgoutput_parser::Lsn;
 use tokio_postgres::types::{PgLsn, Type};
 use tokio_postgres::{Client, Row};
-use walrelay_pg_client::{SqlError, sql};
+use walrelay_pg_client::{SCHEMA, SqlError, SqlText, sql};
 
 use crate::slot_error::SlotError;
 
@@ -185,7 +185,7 @@ pub async fn read_slots(client: &Client, prefix: &str) -> Result<Vec<SlotState>,
     let sql = format!(
         "{SLOTS} WHERE starts_with(slot_name::text, $1) AND plugin = '{PLUGIN}'
            AND database = current_database()
-           AND slot_name NOT IN (SELECT slot FROM public.app_outbox_relay)"
+           AND slot_name NOT IN (SELECT slot FROM {SCHEMA}.app_outbox_relay)"
     );
     let rows = client
         .query_typed(&sql, &[(&prefix, Type::TEXT)])
@@ -195,7 +195,7 @@ pub async fn read_slots(client: &Client, prefix: &str) -> Result<Vec<SlotState>,
 }
 
 /// Goes through jsonb, which returns null instead of an error for a column that this version lacks.
-const SLOTS: &str = sql!("slot.sql", "slots");
+static SLOTS: SqlText = SqlText::new(|| sql!("slot.sql", "slots"));
 
 /// Creates a logical slot for pgoutput and returns its start position.
 ///

@@ -7,6 +7,7 @@ use walrelay::config::{CommandLine, Config, Environment, Refusal};
 use walrelay::error::Error;
 use walrelay::telemetry;
 use walrelay_errors::Exit;
+use walrelay_pg_client::set_schema;
 use walrelay_relay::shutdown::{Shutdown, SignalLogging};
 
 fn main() -> ExitCode {
@@ -35,6 +36,7 @@ fn execute() -> Result<(), Error> {
         Err(Refusal::Config(problems)) => return Err(Error::Config(problems)),
     };
     let config = Config::new(line, &environment).map_err(Error::Config)?;
+    set_schema(config.schema).expect("no schema was set before");
     telemetry::start(&config.log);
     walrelay_pubsub::install_crypto_provider();
     let io = |action: &str, source| Error::Io { action: action.to_owned(), source };

@@ -19,7 +19,7 @@ use walrelay_core::{ColumnAliases, OnDead, Template, WalBudgetLimit};
 use walrelay_emulator::Fault;
 use walrelay_outbox_admin::partitions::PartitionSpan;
 use walrelay_outbox_store::Shard;
-use walrelay_pg_client::{QualifiedName, Secret};
+use walrelay_pg_client::{QualifiedName, Schema, Secret};
 use walrelay_pubsub::Endpoint;
 
 pub mod choices;
@@ -78,6 +78,11 @@ pub struct ConnectionOptions {
     /// from PGPASSWORD or PGPASSFILE, the certificate authority from WALRELAY_SSLROOTCERT_PEM.
     #[arg(long, value_name = "URL", value_parser = secret)]
     pub database_url: Option<Secret>,
+    /// Schema of walrelay's own tables and functions, for the outbox and for a consumer
+    ///
+    /// The name without quotes. `init` and `consumer init` create the schema.
+    #[arg(long, value_name = "SCHEMA", default_value = "public", value_parser = text_form::<Schema>)]
+    pub schema: Schema,
 }
 
 /// The connection to Postgres, and the objects to use there.
@@ -99,11 +104,10 @@ pub struct DatabaseOptions {
     /// Publication the slot is read through
     #[arg(long, value_name = "NAME", default_value = "walrelay", value_parser = identifier)]
     pub publication: String,
-    /// Outbox table, `schema.table`; may be given several times
+    /// Outbox table, `schema.table`; may be given several times [default: `app_outbox` in the schema of --schema]
     ///
     /// Quote parts as Postgres does.
-    #[arg(long, value_name = "TABLE", default_value = "public.app_outbox", value_delimiter = ',',
-          value_parser = text_form::<QualifiedName>)]
+    #[arg(long, value_name = "TABLE", value_delimiter = ',', value_parser = text_form::<QualifiedName>)]
     pub outbox_table: Vec<QualifiedName>,
 }
 

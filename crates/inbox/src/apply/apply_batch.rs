@@ -11,7 +11,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 use walrelay_errors::Chain;
 use walrelay_inbox_core::{Fate, Standing, is_uncounted_failure, uncounted_code_prefixes};
-use walrelay_pg_client::{ConnectConfig, SqlClient, connect_sql, sql};
+use walrelay_pg_client::{ConnectConfig, SCHEMA, SqlClient, SqlText, connect_sql, sql};
 
 use crate::apply::apply_error::ApplyError;
 use crate::apply::apply_options::{Plan, VERSION_GAP};
@@ -41,12 +41,12 @@ pub(crate) static APPLY: LazyLock<String> = LazyLock::new(|| {
     // spliced: MESSAGES.
     format!(
         "SELECT array_agg(a.result), array_agg(a.error_code) FROM (SELECT o.result, o.error_code \
-         FROM public.app_inbox_apply($1, $2, $18::text::pg_catalog.regprocedure, {MESSAGES}, \
+         FROM {SCHEMA}.app_inbox_apply($1, $2, $18::text::pg_catalog.regprocedure, {MESSAGES}, \
            on_dead => $19, max_attempts => $20, dedupe => $21, on_gap => $22) AS o ORDER BY o.index) AS a"
     )
 });
 
-pub(crate) const REDELIVER: &str = sql!("apply_batch.sql", "redeliver");
+pub(crate) static REDELIVER: SqlText = SqlText::new(|| sql!("apply_batch.sql", "redeliver"));
 
 /// Ends the transaction and resets the session settings that a handler made, so that every batch
 /// starts from the same settings.
@@ -303,7 +303,7 @@ impl Connection {
             (&limit, Type::INT4),
             (&on_gap, Type::TEXT),
         ];
-        self.transact(plan, REDELIVER, &parameters).await
+        self.transact(plan, &REDELIVER, &parameters).await
     }
 
     /// Runs a transaction in one round trip. All statements are sent before the first answer.
@@ -361,8 +361,8 @@ impl Connection {
         let of_waiting = [consumer, generation, (&COUNTED_MAX, Type::INT8)];
         let all = async {
             tokio::join!(
-                client.query_typed(STUCK, &of_stuck),
-                client.query_typed(WAITING, &of_waiting),
+                client.query_typed(&STUCK, &of_stuck),
+                client.query_typed(&WAITING, &of_waiting),
             )
         };
         let answer = timeout(LOOK_TIMEOUT, all).await;

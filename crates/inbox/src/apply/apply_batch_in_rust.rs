@@ -7,6 +7,7 @@ use std::sync::Arc;
 use tokio::time::timeout;
 use tokio_postgres::types::Type;
 use tokio_postgres::{IsolationLevel, Transaction};
+use walrelay_pg_client::SCHEMA;
 
 use crate::apply::apply_batch::{Applied, Connection, exchange_timeout, settings};
 use crate::apply::apply_error::ApplyError;
@@ -196,7 +197,7 @@ async fn behind(
     let mut parameters = columns.parameters(plan);
     parameters.push((Box::new(gaps), Type::TEXT_ARRAY));
     parameters.push((Box::new(outcomes), Type::TEXT_ARRAY));
-    let sql = format!("SELECT public.app_inbox_gaps_behind({MESSAGES}, $18, $19)");
+    let sql = format!("SELECT {SCHEMA}.app_inbox_gaps_behind({MESSAGES}, $18, $19)");
     let row = transaction.query_typed(&sql, &borrowed(&parameters)).await?;
     let judged: Vec<String> = row.first().map(|row| row.get(0)).unwrap_or_default();
     let verdict = |(verdict, outcome): (Verdict, String)| match (verdict, &*outcome) {
@@ -221,7 +222,7 @@ async fn gaps(
     parameters.push((Box::new(plan.max_attempts), Type::INT4));
     // spliced: MESSAGES.
     let sql = format!(
-        "SELECT outcomes, reasons FROM public.app_inbox_gaps( \
+        "SELECT outcomes, reasons FROM {SCHEMA}.app_inbox_gaps( \
            $1, $2, {MESSAGES}, $18, on_dead => $19, max_attempts => $20)"
     );
     let row = transaction.query_typed(&sql, &borrowed(&parameters)).await?;
@@ -251,7 +252,7 @@ async fn take<E: std::borrow::Borrow<Event>>(
     let columns = Columns::of(events);
     let mut parameters = columns.parameters(plan);
     parameters.push((Box::new(plan.dedupe.name()), Type::TEXT));
-    let sql = format!("SELECT public.app_inbox_take($1, $2, {MESSAGES}, dedupe => $18)");
+    let sql = format!("SELECT {SCHEMA}.app_inbox_take($1, $2, {MESSAGES}, dedupe => $18)");
     let rows = transaction.query_typed(&sql, &borrowed(&parameters)).await?;
     let results: Vec<String> = rows.first().map(|row| row.get(0)).unwrap_or_default();
     Ok(results.iter().map(|result| Applied::of(result, None)).collect())
@@ -263,7 +264,7 @@ async fn take_due(
     limit: i32,
 ) -> Result<Vec<Event>, RunError> {
     let sql = format!(
-        "SELECT {FIELDS} FROM unnest(public.app_inbox_take_due($1, $2, $3, on_gap => $4)) AS m"
+        "SELECT {FIELDS} FROM unnest({SCHEMA}.app_inbox_take_due($1, $2, $3, on_gap => $4)) AS m"
     );
     let on_gap = plan.on_gap.name();
     let parameters: [Parameter<'_>; 4] = [
@@ -333,7 +334,7 @@ impl VerdictWriter<'_> {
         parameters.push((Box::new(max_attempts), Type::INT4));
         // spliced: MESSAGES.
         let sql = format!(
-            "SELECT public.app_inbox_settle( \
+            "SELECT {SCHEMA}.app_inbox_settle( \
                $1, $2, {MESSAGES}, $18, $19, $20, $21, on_dead => $22, max_attempts => $23)"
         );
         let rows = transaction.query_typed(&sql, &borrowed(&parameters)).await?;

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use crate::migrations::inbox_tables;
 use tokio_postgres::error::SqlState;
 use walrelay_pg_client::{
-    SqlClient, SqlError, TableAccess, quote_literal, refuse_hidden_rows, sql,
+    SCHEMA, SqlClient, SqlError, TableAccess, in_schema, quote_literal, refuse_hidden_rows, sql,
 };
 
 use crate::error::InboxError;
@@ -66,7 +66,7 @@ pub(crate) async fn refuse_hidden_consumers(
 #[must_use]
 pub fn registering(consumer: &str, subscription: &str) -> String {
     format!(
-        "INSERT INTO public.app_inbox_consumer (consumer, subscription) VALUES ({}, {}) ON CONFLICT DO NOTHING",
+        "INSERT INTO {SCHEMA}.app_inbox_consumer (consumer, subscription) VALUES ({}, {}) ON CONFLICT DO NOTHING",
         quote_literal(consumer),
         quote_literal(subscription)
     )
@@ -111,7 +111,7 @@ async fn refuse_other_subscription(
 /// Fails if there is no such consumer, or if the database reports an error.
 pub async fn subscription(client: &SqlClient, consumer: &str) -> Result<String, InboxError> {
     refuse_hidden_consumers(client, TableAccess::Read).await?;
-    let sql = "SELECT subscription FROM public.app_inbox_consumer WHERE consumer = $1";
+    let sql = in_schema!("SELECT subscription FROM public.app_inbox_consumer WHERE consumer = $1");
     let row = client.query_opt(sql, &[&consumer]).await.map_err(failed("read the consumer"))?;
     row.map(|row| row.get(0)).ok_or_else(|| unknown(consumer))
 }
@@ -280,7 +280,7 @@ pub async fn rebuild(
     let transaction = client.transaction().await.map_err(failed("begin a transaction"))?;
     transaction.batch_execute(LOCK_TIMEOUT).await.map_err(failed("limit the wait"))?;
     // First, because it waits for running batches, whose effects the reset must also remove.
-    let beginning = "SELECT public.app_inbox_new_generation($1)";
+    let beginning = in_schema!("SELECT public.app_inbox_new_generation($1)");
     let row = transaction.query_one(beginning, &[&consumer]).await;
     let generation = row.map_err(failed("begin a generation"))?.get(0);
     transaction.batch_execute(&contained(reset)).await.map_err(reset_failed)?;
@@ -314,7 +314,7 @@ async fn update(
 ) -> Result<(), InboxError> {
     refuse_hidden_consumers(client, TableAccess::Update).await?;
     let sql = format!(
-        "UPDATE public.app_inbox_consumer SET {set}, updated_at = now() WHERE consumer = $1"
+        "UPDATE {SCHEMA}.app_inbox_consumer SET {set}, updated_at = now() WHERE consumer = $1"
     );
     let changed = client.execute(&sql, &[&consumer]).await;
     match changed.map_err(failed(&format!("{verb} the consumer")))? {
@@ -329,7 +329,7 @@ async fn update(
 ///
 /// Fails if the database reports an error.
 pub async fn has_inbox(client: &SqlClient) -> Result<bool, InboxError> {
-    let sql = "SELECT to_regclass('public.app_inbox_consumer') IS NOT NULL";
+    let sql = in_schema!("SELECT to_regclass('public.app_inbox_consumer') IS NOT NULL");
     let row = client.query_one(sql, &[]).await.map_err(failed("look for an inbox"))?;
     Ok(row.get(0))
 }
@@ -427,7 +427,8 @@ pub async fn prune_step(
     if rows == BATCH_ROWS.unsigned_abs() {
         return Ok(PruneStep { rows, has_more: true });
     }
-    let keys = "DELETE FROM public.app_inbox_key WHERE consumer = $1 AND generation < $2";
+    let keys =
+        in_schema!("DELETE FROM public.app_inbox_key WHERE consumer = $1 AND generation < $2");
     let forgotten = client.execute(keys, &[&consumer, &generation]).await;
     forgotten.map_err(failed("delete keys of earlier generations"))?;
     Ok(PruneStep { rows, has_more: false })

@@ -10,8 +10,8 @@ use std::time::SystemTime;
 use serde_json::Value;
 use tokio_postgres::Row;
 use walrelay_pg_client::{
-    QualifiedName, SqlClient, SqlError, TableAccess, quote_identifier, quote_literal, read_columns,
-    refuse_hidden_rows, sql,
+    QualifiedName, SCHEMA, SqlClient, SqlError, TableAccess, in_schema, quote_identifier,
+    quote_literal, read_columns, refuse_hidden_rows, sql,
 };
 
 use crate::error::InboxError;
@@ -242,7 +242,7 @@ pub async fn count_in_dispatch(
         // spliced: names of the outbox table and its columns.
         let sql = format!(
             "SELECT d.status, count(*)
-               FROM {name} AS o JOIN public.app_outbox_dispatch AS d ON d.event_id = o.{id}::text
+               FROM {name} AS o JOIN {SCHEMA}.app_outbox_dispatch AS d ON d.event_id = o.{id}::text
               WHERE d.slot = ANY ($3) AND d.status <> 'published' AND d.replay_id = ''
                 AND o.{occurred_at} >= $1 AND o.{occurred_at} < $2 AND {}
               GROUP BY d.status",
@@ -342,7 +342,7 @@ fn of_types(table: &AuditedTable) -> String {
 fn is_held_back(table: &AuditedTable) -> String {
     // spliced: names of the outbox table and its columns.
     format!(
-        "EXISTS (SELECT FROM public.app_outbox_dispatch AS d
+        "EXISTS (SELECT FROM {SCHEMA}.app_outbox_dispatch AS d
                   WHERE d.slot = ANY ($3) AND d.event_id = o.{}::text AND d.status <> 'published')",
         table.id
     )
@@ -448,7 +448,7 @@ pub async fn trace_outbox(
         "SELECT ((SELECT jsonb_object_agg(c.name, c.value) FROM (VALUES {}) AS c(name, value))
                  || jsonb_build_object(
                   'settled', age(o.xmin) > (SELECT max(age(r.settled_xid::xid))
-                                              FROM public.app_outbox_relay AS r WHERE r.slot = ANY ($2))))::text
+                                              FROM {SCHEMA}.app_outbox_relay AS r WHERE r.slot = ANY ($2))))::text
            FROM {table} AS o WHERE o.{id}::text = $1",
         values.join(", ")
     );
@@ -536,7 +536,8 @@ impl ConsumerGeneration {
 
     /// Returns the time before which finished events were deleted, if any were.
     async fn pruned_before(&self, client: &SqlClient) -> Result<Option<SystemTime>, InboxError> {
-        let sql = "SELECT pruned_before FROM public.app_inbox_consumer WHERE consumer = $1";
+        let sql =
+            in_schema!("SELECT pruned_before FROM public.app_inbox_consumer WHERE consumer = $1");
         let row = client.query_one(sql, &[&self.place().0]).await;
         Ok(row.map_err(failed("read the consumer"))?.get(0))
     }

@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row, Transaction};
 use walrelay_envelope::Position;
-use walrelay_pg_client::{SqlClient, sql};
+use walrelay_pg_client::{SCHEMA, SqlClient, SqlText, in_schema, sql};
 
 use crate::attributes::Attributes;
 use crate::error::InboxError;
@@ -159,13 +159,13 @@ pub struct ConsumerGeneration {
     generation: i32,
 }
 
-const COLUMNS: &str = sql!("event_commands.sql", "columns");
+static COLUMNS: SqlText = SqlText::new(|| sql!("event_commands.sql", "columns"));
 
-const ROWS: &str = sql!("event_commands.sql", "rows");
+static ROWS: SqlText = SqlText::new(|| sql!("event_commands.sql", "rows"));
 
-const CONDITION: &str = sql!("event_commands.sql", "condition");
+static CONDITION: SqlText = SqlText::new(|| sql!("event_commands.sql", "condition"));
 
-const BEHIND: &str = sql!("event_commands.sql", "behind");
+static BEHIND: SqlText = SqlText::new(|| sql!("event_commands.sql", "behind"));
 
 impl ConsumerGeneration {
     /// Finds the consumer of this name, or the only consumer if no name is given.
@@ -200,7 +200,9 @@ impl ConsumerGeneration {
             return Ok(Vec::new());
         }
         refuse_hidden(client).await?;
-        let sql = "SELECT consumer, generation FROM public.app_inbox_consumer ORDER BY consumer";
+        let sql = in_schema!(
+            "SELECT consumer, generation FROM public.app_inbox_consumer ORDER BY consumer"
+        );
         let rows = client.query(sql, &[]).await.map_err(failed("read the consumers"))?;
         Ok(rows.iter().map(|row| Self { consumer: row.get(0), generation: row.get(1) }).collect())
     }
@@ -413,12 +415,12 @@ impl ConsumerGeneration {
         let keys: Vec<&str> = if key.is_empty() { Vec::new() } else { vec![&key] };
         // Waits for a consumer that has locked the key. The next statement sees that consumer's
         // changes.
-        let lock = "SELECT cardinality(public.app_inbox_lock($1, $2, $3, true))";
+        let lock = in_schema!("SELECT cardinality(public.app_inbox_lock($1, $2, $3, true))");
         let locked = transaction.query_one(lock, &[&self.consumer, &self.generation, &keys]).await;
         locked.map_err(broke())?;
         // spliced: the assignments of the change.
         let sql = format!(
-            "UPDATE public.app_inbox SET {}
+            "UPDATE {SCHEMA}.app_inbox SET {}
               WHERE consumer = $1 AND generation = $2 AND event_id = $3
                 AND status IN ('retrying', 'dead') AND message IS NOT NULL",
             change.set
@@ -440,7 +442,7 @@ impl ConsumerGeneration {
                 .await
                 .map_err(broke())?;
         }
-        let heads = "SELECT public.app_inbox_heads($1, $2, $3)";
+        let heads = in_schema!("SELECT public.app_inbox_heads($1, $2, $3)");
         let done = transaction.execute(heads, &[&self.consumer, &self.generation, &keys]).await;
         done.map(drop).map_err(broke())
     }

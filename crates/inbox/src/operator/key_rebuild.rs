@@ -4,7 +4,9 @@
 use std::collections::HashSet;
 
 use tokio_postgres::{GenericClient, Transaction};
-use walrelay_pg_client::{QualifiedName, SqlClient, TableAccess, refuse_hidden_rows, sql};
+use walrelay_pg_client::{
+    QualifiedName, SqlClient, TableAccess, in_schema, refuse_hidden_rows, sql,
+};
 
 use crate::error::InboxError;
 use crate::migrations::inbox_tables;
@@ -45,12 +47,12 @@ impl Keys<'_> {
         transaction: &Transaction<'_>,
     ) -> Result<OperatorDecisions, InboxError> {
         let Self { consumer, generation, keys } = self;
-        let check = "SELECT public.app_inbox_check($1, $2)";
+        let check = in_schema!("SELECT public.app_inbox_check($1, $2)");
         transaction
             .execute(check, &[consumer, generation])
             .await
             .map_err(failed("lock the consumer"))?;
-        let lock = "SELECT cardinality(public.app_inbox_lock($1, $2, $3, true))";
+        let lock = in_schema!("SELECT cardinality(public.app_inbox_lock($1, $2, $3, true))");
         let mut sorted = keys.to_vec();
         sorted.sort_unstable();
         let locked = transaction.execute(lock, &[consumer, generation, &sorted]).await;

@@ -157,7 +157,7 @@ impl OutboxApplier {
             (&REDELIVERED_MAX, Type::INT4),
             (&on_gap, Type::TEXT),
         ];
-        let rows = transaction.query_typed(REDELIVER, &parameters).await;
+        let rows = transaction.query_typed(&REDELIVER, &parameters).await;
         let rows = rows.map_err(failed("apply stored events"))?;
         let tried: Vec<Applied> = rows.iter().flat_map(Applied::of_row).collect();
         self.refuse_writes_outside_schema(transaction).await?;

@@ -13,4 +13,4 @@ SELECT pg_catalog.string_agg(DISTINCT pg_catalog.format('%I.%I', n.nspname, c.re
    AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database())
    AND l.mode NOT IN ('AccessShareLock', 'RowShareLock')
    AND c.relkind IN ('r', 'p', 'f') AND n.nspname <> $1 AND n.nspname NOT LIKE 'pg\_%'
-   AND NOT (n.nspname = 'public' AND c.relname IN ('app_inbox', 'app_inbox_key'))
+   AND NOT (n.oid = pg_catalog.to_regnamespace('public') AND c.relname IN ('app_inbox', 'app_inbox_key'))

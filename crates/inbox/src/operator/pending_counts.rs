@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use tokio_postgres::Row;
-use walrelay_pg_client::sql;
+use walrelay_pg_client::{SqlText, sql};
 
 /// The maximum number of rows to count per status. The query runs every few seconds, and may cost
 /// milliseconds.
@@ -12,11 +12,11 @@ pub(crate) const COUNTED_MAX: i64 = 10_000;
 /// `app_inbox_waiting`, `app_inbox_due`, `app_inbox_dead` and `app_inbox_implausible`. `app_inbox_key` has no index for held
 /// keys. However, the first event of each held key is due at some time, or is dead for ever. An
 /// event waits no longer than the first event of its key.
-pub(crate) const WAITING: &str = sql!("pending_counts.sql", "waiting");
+pub(crate) static WAITING: SqlText = SqlText::new(|| sql!("pending_counts.sql", "waiting"));
 
 /// Events that wait because they alone fail with an error that does not count as an attempt. The
 /// query reads only the rows that are due first, because it runs every few seconds.
-pub(crate) const STUCK: &str = sql!("pending_counts.sql", "stuck");
+pub(crate) static STUCK: SqlText = SqlText::new(|| sql!("pending_counts.sql", "stuck"));
 
 /// The number of events that `STUCK` reads.
 pub(crate) const STUCK_COUNTED: i64 = 1_000;

@@ -5,7 +5,7 @@
 //! have moved the position (C5).
 
 use tokio_postgres::{GenericClient, Row};
-use walrelay_pg_client::{SqlClient, sql};
+use walrelay_pg_client::{SqlClient, in_schema, sql};
 
 use crate::error::InboxError;
 use crate::operator::admin::{failed, refuse_hidden_changes, unknown};
@@ -41,7 +41,8 @@ impl KeyPosition {
         ordering_key: &str,
     ) -> Result<Self, InboxError> {
         refuse_hidden_changes(client).await?;
-        let known = "SELECT generation FROM public.app_inbox_consumer WHERE consumer = $1";
+        let known =
+            in_schema!("SELECT generation FROM public.app_inbox_consumer WHERE consumer = $1");
         let known = client.query_opt(known, &[&consumer]).await;
         let known = known.map_err(failed("read the consumer"))?;
         let generation = known.ok_or_else(|| unknown(consumer))?.get(0);
@@ -94,7 +95,7 @@ pub async fn reset_key(
     let generation = seen.generation;
     let transaction = client.transaction().await.map_err(broke())?;
     let keys = vec![ordering_key];
-    let lock = "SELECT cardinality(public.app_inbox_lock($1, $2, $3, true))";
+    let lock = in_schema!("SELECT cardinality(public.app_inbox_lock($1, $2, $3, true))");
     let locked = transaction.query_one(lock, &[&consumer, &generation, &keys]).await;
     locked.map_err(broke())?;
     let now = KeyPosition::read(&transaction, consumer, generation, ordering_key).await?;

@@ -1,6 +1,6 @@
 //! Prints a SQL handler for a table, to start from.
 
-use walrelay_pg_client::{QualifiedName, SqlClient, quote_identifier, quote_literal, sql};
+use walrelay_pg_client::{QualifiedName, SCHEMA, SqlClient, quote_identifier, quote_literal, sql};
 
 use crate::error::InboxError;
 use crate::operator::admin::failed;
@@ -78,7 +78,7 @@ fn rights(table: &QualifiedName, roles: &[WebRole], closing: Option<&str>) -> St
     let mut text = format!(
         "\n-- Default privileges give functions to everybody on the internet, through these roles and PUBLIC. A role of\n\
          -- the consumer's own then needs GRANT EXECUTE.\n\
-         REVOKE ALL ON FUNCTION {function}(public.app_inbox_event[]) FROM PUBLIC, {};\n",
+         REVOKE ALL ON FUNCTION {function}({SCHEMA}.app_inbox_event[]) FROM PUBLIC, {};\n",
         names(roles)
     );
     if let Some(closing) = closing {
@@ -158,7 +158,7 @@ fn handler(table: &QualifiedName, columns: &[Column]) -> String {
          -- It is called with a batch, and sees all of it or nothing: what it writes commits together with\n\
          -- the record that these events were seen. Rows are written in the order of their keys, because two\n\
          -- batches that write the same rows in different orders deadlock.\n\
-         CREATE OR REPLACE FUNCTION {function}(events public.app_inbox_event[]) RETURNS void\n  \
+         CREATE OR REPLACE FUNCTION {function}(events {SCHEMA}.app_inbox_event[]) RETURNS void\n  \
            LANGUAGE sql\nAS $handler$\n  \
          INSERT INTO {table} AS t ({})\n  \
            SELECT {}\n    \

@@ -8,7 +8,7 @@
 use std::time::SystemTime;
 
 use tokio_postgres::Transaction;
-use walrelay_pg_client::{SqlClient, TableAccess, quote_literal, sql};
+use walrelay_pg_client::{SCHEMA, SqlClient, TableAccess, quote_literal, sql};
 
 use crate::error::InboxError;
 use crate::operator::admin::{contained, failed, refuse_hidden_consumers, unknown};
@@ -263,7 +263,7 @@ async fn forget(
     generation: i32,
 ) -> Result<(), InboxError> {
     for table in ["app_inbox", "app_inbox_key"] {
-        let sql = format!("DELETE FROM public.{table} WHERE consumer = $1 AND generation = $2");
+        let sql = format!("DELETE FROM {SCHEMA}.{table} WHERE consumer = $1 AND generation = $2");
         let deleted = transaction.execute(&sql, &[&consumer, &generation]).await;
         deleted.map_err(failed("delete the rows of an abandoned generation"))?;
     }

@@ -2,7 +2,7 @@
 
 use tokio::task::JoinSet;
 use tokio_postgres::error::SqlState;
-use walrelay_inbox::{INBOX_MIGRATIONS, INBOX_TABLES, migrate_inbox};
+use walrelay_inbox::{INBOX_TABLES, inbox_migrations, migrate_inbox};
 use walrelay_pg_client::SqlError;
 use walrelay_testkit::postgres::{TestClient, TestDatabase};
 
@@ -42,7 +42,7 @@ async fn one_script_in_one_transaction_makes_the_same() {
     for world in worlds().await {
         let database = TestDatabase::create_on(world.database.server_version()).await.unwrap();
         let by_psql = database.connect().await;
-        let files: String = INBOX_MIGRATIONS.into_iter().map(|m| m.sql).collect();
+        let files: String = inbox_migrations().into_iter().map(|m| m.sql).collect();
         by_psql.run(&format!("BEGIN; {files} COMMIT;")).await;
 
         assert_eq!(world.text(MADE).await, by_psql.text(MADE).await);

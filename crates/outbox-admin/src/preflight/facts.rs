@@ -21,6 +21,8 @@ pub struct Facts {
     pub publication: Option<PublicationState>,
     /// The outbox tables, in the requested order.
     pub outbox_tables: Vec<TableFacts>,
+    /// The schema of the relay's own tables.
+    pub schema: SchemaAccess,
     /// The relay's own tables.
     pub relay_tables: Vec<TableFacts>,
     /// The slot's record. None if there is none, or the role may not read it.
@@ -34,6 +36,17 @@ pub struct Facts {
     pub filters: Vec<Option<String>>,
     /// Existing names, for suggestions. Empty if nothing is missing.
     pub neighbours: ExistingNames,
+}
+
+/// Whether the role may use the schema of the relay's own tables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SchemaAccess {
+    /// The role has USAGE.
+    Usable,
+    /// The role lacks USAGE.
+    Denied,
+    /// The schema does not exist.
+    Missing,
 }
 
 /// A recorded upgrade.

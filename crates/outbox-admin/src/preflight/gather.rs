@@ -8,12 +8,12 @@ use walrelay_outbox_replay::{
     AdminError, SettledRecord, SlotOperation, describe_unfinished, read_operation, read_settled,
 };
 use walrelay_outbox_store::{Outbox, RELAY_TABLES};
-use walrelay_pg_client::{IS_HIDDEN, QualifiedName, sql};
+use walrelay_pg_client::{IS_HIDDEN, QualifiedName, SqlText, own_table, sql};
 use walrelay_pg_replication::{read_publication, read_slot, read_system_identifier};
 
 use super::facts::{
-    ExistingNames, Facts, FoundTable, RelationKind, RoleFacts, ServerFacts, ServerHost, ServerMode,
-    TableFacts, UpgradeFacts,
+    ExistingNames, Facts, FoundTable, RelationKind, RoleFacts, SchemaAccess, ServerFacts,
+    ServerHost, ServerMode, TableFacts, UpgradeFacts,
 };
 use super::request::PreflightRequest;
 use crate::sharding::{expected_filter, read_sharding};
@@ -34,9 +34,10 @@ pub async fn gather(client: &Client, request: &PreflightRequest) -> Result<Facts
     }
     let mut relay_tables = Vec::with_capacity(RELAY_TABLES.len());
     for name in RELAY_TABLES {
-        let name = QualifiedName::new("public", name);
+        let name = own_table(name);
         relay_tables.push(table(client, name, &request.outbox.publication).await?);
     }
+    let schema = schema_access(client).await?;
     let relay_row = relay_row(client, &request.outbox.slot, &relay_tables).await?;
     let upgrade = upgrade(client, (&request.outbox.slot, relay_row.as_ref())).await?;
     let is_complete = slot.is_some()
@@ -52,6 +53,7 @@ pub async fn gather(client: &Client, request: &PreflightRequest) -> Result<Facts
         slot,
         publication,
         outbox_tables,
+        schema,
         relay_tables,
         relay_row,
         upgrade,
@@ -79,7 +81,7 @@ async fn filters(
 
 async fn server_and_role(client: &Client) -> Result<(ServerFacts, RoleFacts), AdminError> {
     let row = client
-        .query_typed_one(SERVER, &[])
+        .query_typed_one(&SERVER, &[])
         .await
         .map_err(AdminError::sql("read the server's settings"))?;
     let number = |column| row.get::<_, i64>(column);
@@ -140,6 +142,18 @@ fn found_table(row: &Row) -> FoundTable {
     }
 }
 
+async fn schema_access(client: &Client) -> Result<SchemaAccess, AdminError> {
+    let row = client
+        .query_typed_one(sql!("gather.sql", "schema_access"), &[])
+        .await
+        .map_err(AdminError::sql("read the privileges on the schema"))?;
+    Ok(match row.get("is_usable") {
+        Some(true) => SchemaAccess::Usable,
+        Some(false) => SchemaAccess::Denied,
+        None => SchemaAccess::Missing,
+    })
+}
+
 async fn relay_row(
     client: &Client,
     slot: &str,
@@ -176,7 +190,7 @@ async fn upgrade(
 /// Reads existing names as suggestions, only if something is missing.
 async fn neighbours(client: &Client) -> Result<ExistingNames, AdminError> {
     let row = client
-        .query_typed_one(NEIGHBOURS, &[])
+        .query_typed_one(&NEIGHBOURS, &[])
         .await
         .map_err(AdminError::sql("look for names that resemble those that are missing"))?;
     Ok(ExistingNames {
@@ -187,9 +201,9 @@ async fn neighbours(client: &Client) -> Result<ExistingNames, AdminError> {
 }
 
 /// Limited to a few thousand names, because nobody chooses among more.
-const NEIGHBOURS: &str = sql!("gather.sql", "neighbours");
+static NEIGHBOURS: SqlText = SqlText::new(|| sql!("gather.sql", "neighbours"));
 
-const SERVER: &str = sql!("gather.sql", "server");
+static SERVER: SqlText = SqlText::new(|| sql!("gather.sql", "server"));
 
 /// Returns the query for a table. Generated columns are not published. Since Postgres 18 a
 /// publication may publish stored ones, as its column `pubgencols` shows, which older servers lack.

@@ -7,6 +7,9 @@ SELECT ARRAY(SELECT pubname::text FROM pg_catalog.pg_publication ORDER BY 1 LIMI
               WHERE c.relkind IN ('r', 'p') AND n.nspname NOT IN ('pg_catalog', 'information_schema')
               ORDER BY 1 LIMIT 5000) AS tables
 
+-- name: schema_access
+SELECT has_schema_privilege(to_regnamespace('public'), 'USAGE') AS is_usable
+
 -- name: server
 SELECT current_setting('server_version_num')::int8 AS version_num,
        current_database()::text AS database,

@@ -2,9 +2,9 @@
 
 use walrelay_errors::Code;
 use walrelay_outbox_store::{RELAY_TABLES, REPLAY_TABLES};
-use walrelay_pg_client::{QualifiedName, quote_identifier};
+use walrelay_pg_client::{QualifiedName, SCHEMA, quote_identifier, schema};
 
-use super::facts::{Facts, FoundTable, RelationKind, TableFacts};
+use super::facts::{Facts, FoundTable, RelationKind, SchemaAccess, TableFacts};
 use super::finding::Findings;
 use super::request::{ColumnRole, ExpectedColumn, PreflightRequest};
 use super::similar_names::or_similar_name;
@@ -48,8 +48,8 @@ pub(super) fn outbox_findings(findings: &mut Findings, request: &PreflightReques
 /// Returns message and fix for a missing outbox. If the database has a consumer's tables and none
 /// of the relay's, it is the wrong database.
 fn missing_outbox(name: &QualifiedName, there: &[String]) -> (&'static str, String) {
-    let has = |table: &str| there.iter().any(|it| it == table);
-    if has("public.app_inbox_consumer") && !has("public.app_outbox_relay") {
+    let has = |table: &str| there.contains(&format!("{}.{table}", schema().name()));
+    if has("app_inbox_consumer") && !has("app_outbox_relay") {
         let fix = format!(
             "name the outbox's database with --database-url; where this is its database too, walrelay init --outbox-table {name}"
         );
@@ -64,7 +64,7 @@ fn missing_outbox(name: &QualifiedName, there: &[String]) -> (&'static str, Stri
 
 /// Returns whether this is a walrelay table other than an outbox.
 fn is_ours(table: &str) -> bool {
-    let (schema, name) = table.split_once('.').unwrap_or(("", table));
+    let (in_schema, name) = table.split_once('.').unwrap_or(("", table));
     let is_kept = || {
         let is_inbox = name == "app_inbox" || name.starts_with("app_inbox_");
         is_inbox || RELAY_TABLES.iter().chain(&REPLAY_TABLES).any(|&ours| ours == name)
@@ -76,7 +76,7 @@ fn is_ours(table: &str) -> bool {
         "app_outbox_partitioning",
     ]
     .contains(&name);
-    is_of_functions || (schema == "public" && is_kept())
+    is_of_functions || (in_schema == schema().name() && is_kept())
 }
 
 fn column_findings(
@@ -121,9 +121,29 @@ fn column_findings(
     }
 }
 
+/// Reports that the role cannot use the schema, in place of findings about each table in it.
+fn schema_finding(findings: &mut Findings, facts: &Facts, role: &str) {
+    let subject = format!("schema {SCHEMA}");
+    if facts.schema == SchemaAccess::Denied {
+        let fix = format!("as its owner: GRANT USAGE ON SCHEMA {SCHEMA} TO {role}");
+        let message = format!("role {role} lacks USAGE");
+        return findings.error(Code::DispatchPermissionMissing, &subject, message, fix);
+    }
+    let elsewhere =
+        facts.neighbours.tables.iter().find_map(|it| it.strip_suffix(".app_outbox_relay"));
+    let fix = match elsewhere {
+        Some(other) => format!("--schema {other}, where the relay's tables are, or walrelay init"),
+        None => "walrelay init, or name the right one with --schema".to_owned(),
+    };
+    findings.error(Code::DispatchTableMissing, &subject, "does not exist", fix);
+}
+
 pub(super) fn relay_table_findings(findings: &mut Findings, facts: &Facts) {
     let role = quote_identifier(&facts.role.name);
     let start = findings.len();
+    if facts.schema != SchemaAccess::Usable {
+        return schema_finding(findings, facts, &role);
+    }
     for TableFacts { name, found } in &facts.relay_tables {
         let subject = format!("table {name}");
         let Some(found) = found else {
@@ -145,7 +165,7 @@ pub(super) fn relay_table_findings(findings: &mut Findings, facts: &Facts) {
                 Code::DispatchPermissionMissing,
                 &subject,
                 format!("role {role} lacks {rights}"),
-                format!("as its owner: GRANT SELECT, INSERT, UPDATE, DELETE ON {name} TO {role}, and GRANT USAGE ON SCHEMA public"),
+                format!("as its owner: GRANT SELECT, INSERT, UPDATE, DELETE ON {name} TO {role}"),
             );
         }
         if !found.hidden_from.is_empty() {

@@ -13,6 +13,7 @@ use walrelay_pg_replication::{
     Operation, PublicationScope, PublicationState, PublishedTable, SlotState, SlotType, WalStatus,
 };
 
+use super::facts::SchemaAccess;
 use super::*;
 use crate::sharding::Sharding;
 
@@ -89,6 +90,7 @@ fn facts() -> Facts {
             via_root: true,
         }),
         outbox_tables: vec![table("app_outbox")],
+        schema: SchemaAccess::Usable,
         relay_tables: vec![table("app_outbox_dispatch"), table("app_outbox_relay")],
         relay_row: Some(SettledRecord {
             system_identifier: "7".to_owned(),

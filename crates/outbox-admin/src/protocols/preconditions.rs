@@ -15,7 +15,7 @@ use walrelay_outbox_store::{
     relay_tables,
 };
 use walrelay_pg_client::{
-    ServerErrorKind, SqlClient, SqlError, TableAccess, refuse_hidden_rows, sql,
+    ServerErrorKind, SqlClient, SqlError, TableAccess, own_table, refuse_hidden_rows, sql,
 };
 use walrelay_pg_replication::read_slot;
 
@@ -180,7 +180,7 @@ pub async fn refuse_without_outbox(
     outbox: &Outbox,
 ) -> Result<(), ProtocolError> {
     let mut names: Vec<String> = outbox.tables.iter().map(ToString::to_string).collect();
-    names.push("public.app_outbox_relay".to_owned());
+    names.push(own_table("app_outbox_relay").to_string());
     let missing = client.query_opt(sql!("preconditions.sql", "missing_table"), &[&names]).await;
     match missing.map_err(SqlError::sql("look for the outbox"))? {
         Some(row) => Err(ProtocolError::NoOutbox { table: row.get(0) }),

@@ -14,7 +14,8 @@ use std::time::Duration;
 use walrelay_core::ColumnNames;
 use walrelay_outbox_store::{Outbox, read_recorded_system_identifier, recovering_slot};
 use walrelay_pg_client::{
-    PgError, QualifiedName, SqlClient, TableAccess, quote_literal, refuse_hidden_rows, sql,
+    PgError, QualifiedName, SqlClient, TableAccess, in_schema, quote_literal, refuse_hidden_rows,
+    sql,
 };
 
 pub use archive::Archive;
@@ -258,7 +259,7 @@ async fn refuse_while_any_is_paused(
     tables: &[QualifiedName],
 ) -> Result<(), ProtocolError> {
     let Some(table) = tables.first() else { return Ok(()) };
-    let statement = "SELECT slot, replay_id FROM public.app_outbox_hold LIMIT 1";
+    let statement = in_schema!("SELECT slot, replay_id FROM public.app_outbox_hold LIMIT 1");
     let paused = client.query_opt(statement, &[]).await.map_err(|error| refusal(table, error))?;
     let Some(paused) = paused else { return Ok(()) };
     let (slot, id): (String, String) = (paused.get("slot"), paused.get("replay_id"));
@@ -284,8 +285,9 @@ async fn refuse_while_any_reads_the_table(
 /// Refuses if a relay's record is from another server: its transaction ids mean nothing here.
 async fn refuse_other_history(client: &SqlClient, slot: &str) -> Result<(), ProtocolError> {
     let here = read_recorded_system_identifier(client, slot).await?;
-    let statement =
-        "SELECT slot FROM public.app_outbox_relay WHERE system_identifier <> $1 LIMIT 1";
+    let statement = in_schema!(
+        "SELECT slot FROM public.app_outbox_relay WHERE system_identifier <> $1 LIMIT 1"
+    );
     let other = client.query_opt(statement, &[&here]).await.map_err(PgError::from)?;
     match other {
         None => Ok(()),

@@ -9,7 +9,8 @@ use tokio::time::{Instant, sleep, timeout};
 use walrelay_core::{Backoff, Random};
 use walrelay_errors::{Chain, Code, Coded};
 use walrelay_pg_client::{
-    PgError, Stream, blockers, cancel_statement, connect_sql, quote_identifier, quote_literal, sql,
+    PgError, SqlText, Stream, blockers, cancel_statement, connect_sql, quote_identifier,
+    quote_literal, sql,
 };
 use walrelay_pg_replication::{Failover, ReplicationConnection};
 use walrelay_relay::error::RelayError;
@@ -24,7 +25,7 @@ use crate::slot_holder::describe_slot_blockers;
 /// slot creation, the `xmax` of the exported snapshot may be below its `xmin`, and `pg_snapshot`
 /// rejects that. Transactions below `xmin` have ended either way (`XidInMVCCSnapshot` in
 /// `snapmgr.c` checks `xmin` first).
-const SNAPSHOT: &str = sql!("new_slot.sql", "snapshot");
+static SNAPSHOT: SqlText = SqlText::new(|| sql!("new_slot.sql", "snapshot"));
 
 /// The delay before the first check. A slot that waits for no transaction is created sooner.
 const FIRST_CHECK_DELAY: Duration = Duration::from_millis(500);
@@ -78,7 +79,7 @@ pub(crate) async fn create(
         quote_literal(&name)
     );
     importing.batch_execute(&begin).await.map_err(&failed)?;
-    let row = importing.query_one(SNAPSHOT, &[]).await;
+    let row = importing.query_one(&*SNAPSHOT, &[]).await;
     let snapshot: String = row.map_err(&failed)?.get(0);
     importing.batch_execute("COMMIT").await.map_err(&failed)?;
     importing.close().await;

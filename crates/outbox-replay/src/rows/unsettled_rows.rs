@@ -8,8 +8,8 @@
 use pgoutput_parser::PgTimestamp;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Row};
-use walrelay_pg_client::TableColumn;
 use walrelay_pg_client::{QualifiedName, quote_identifier, quote_literal, sql};
+use walrelay_pg_client::{SCHEMA, TableColumn};
 
 use crate::admin_error::AdminError;
 
@@ -248,7 +248,7 @@ impl UnsettledRows {
         let sql = format!(
             "SELECT n, numbered.id FROM (SELECT (row_number() OVER () - 1)::int8 AS n, rows.id
                               FROM ({}) AS rows) AS numbered
-              WHERE EXISTS (SELECT FROM public.app_outbox_dispatch d
+              WHERE EXISTS (SELECT FROM {SCHEMA}.app_outbox_dispatch d
                              WHERE d.slot = $1 AND d.event_id = numbered.id)
               ORDER BY n",
             self.query(table, &id)?

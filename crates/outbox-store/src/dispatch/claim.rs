@@ -5,7 +5,7 @@ use std::time::Duration;
 use pgoutput_parser::Position;
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
-use walrelay_pg_client::sql;
+use walrelay_pg_client::{SqlText, sql};
 
 use super::{Claim, DispatchStore, Hold, Key, Place, SPILLED, position_of, seconds, unsigned};
 use crate::store_error::StoreError;
@@ -81,7 +81,7 @@ impl DispatchStore {
         let bytes_max = i64::try_from(limits.bytes_max).unwrap_or(i64::MAX);
         client
             .query_typed(
-                CLAIM,
+                &CLAIM,
                 &[
                     (&self.slot, Type::TEXT),
                     (&topics, Type::TEXT_ARRAY),
@@ -127,4 +127,4 @@ impl DispatchStore {
 // indexes, one of which would be read from end to end. The server checks a row that changed since
 // our snapshot again under its lock. A status or lease set meanwhile is therefore seen, and the
 // newest message is returned.
-const CLAIM: &str = sql!("claim.sql", "claim");
+static CLAIM: SqlText = SqlText::new(|| sql!("claim.sql", "claim"));

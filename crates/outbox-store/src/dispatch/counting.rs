@@ -4,6 +4,7 @@ use std::time::SystemTime;
 
 use tokio_postgres::types::Type;
 use tokio_postgres::{Client, Row};
+use walrelay_pg_client::SCHEMA;
 
 use super::operator_pages::NEEDS_OPERATOR;
 use super::{DispatchStore, SPILLED};
@@ -188,8 +189,8 @@ SELECT count(*) FILTER (WHERE status = 'retrying') AS retrying,
          FILTER (WHERE {failed} AND {by_operator}) AS refused,
        count(*) FILTER (WHERE status = 'retrying' AND next_attempt_at > now()) AS not_due,
        max(next_attempt_at) FILTER (WHERE status = 'retrying' AND next_attempt_at > now()) AS not_due_until,
-       pg_relation_size('public.app_outbox_dispatch') / current_setting('block_size')::int8 AS blocks
-  FROM public.app_outbox_dispatch
+       pg_relation_size('{SCHEMA}.app_outbox_dispatch') / current_setting('block_size')::int8 AS blocks
+  FROM {SCHEMA}.app_outbox_dispatch
  WHERE coalesce(slot, '') = $1
    AND ctid >= format('(%s,0)', $2)::tid AND ctid < format('(%s,0)', $3)::tid"
     )

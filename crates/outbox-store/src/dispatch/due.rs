@@ -3,7 +3,7 @@
 
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
-use walrelay_pg_client::sql;
+use walrelay_pg_client::{SqlText, sql};
 
 use super::DispatchStore;
 use crate::store_error::StoreError;
@@ -44,7 +44,7 @@ impl DispatchStore {
     ) -> Result<DueKeys, StoreError> {
         let rows = client
             .query_typed(
-                DUE,
+                &DUE,
                 &[
                     (&self.slot, Type::TEXT),
                     (&self.holds_on_dead(), Type::BOOL),
@@ -72,4 +72,4 @@ impl DispatchStore {
 //
 // `(.. IN (SELECT ..)) IS TRUE` is always a lookup in a hash table. As a join, the planner could
 // compare all pairs of rows.
-const DUE: &str = sql!("due.sql", "due");
+static DUE: SqlText = SqlText::new(|| sql!("due.sql", "due"));

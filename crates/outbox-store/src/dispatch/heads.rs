@@ -5,7 +5,7 @@ use tokio_postgres::types::Type;
 
 use super::DispatchStore;
 use crate::store_error::StoreError;
-use walrelay_pg_client::sql;
+use walrelay_pg_client::{SqlText, sql};
 
 /// The first row of a key that will be published again.
 #[derive(Clone, PartialEq, Eq)]
@@ -44,7 +44,7 @@ impl DispatchStore {
         let (topic, ordering_key) = after.unwrap_or_default();
         let rows = client
             .query_typed(
-                HEADS,
+                &HEADS,
                 &[
                     (&self.slot, Type::TEXT),
                     (&topic, Type::TEXT),
@@ -64,4 +64,4 @@ impl DispatchStore {
 }
 
 // Probes the index once per key, however many rows each key has.
-const HEADS: &str = sql!("heads.sql", "heads");
+static HEADS: SqlText = SqlText::new(|| sql!("heads.sql", "heads"));

@@ -15,7 +15,7 @@ use pgoutput_parser::{Lsn, Position};
 use tokio_postgres::types::{PgLsn, ToSql, Type};
 use tokio_postgres::{Client, Transaction};
 use walrelay_core::PublishFailure;
-use walrelay_pg_client::sql;
+use walrelay_pg_client::{SqlText, sql};
 
 use super::recorded::taken_suffix;
 use super::stored_text::{AllowedCharacters, ERROR_BYTES_MAX, NAME_BYTES_MAX, storable};
@@ -168,7 +168,7 @@ impl DispatchStore {
         let tx_index = i32::try_from(through.tx_index).unwrap_or(i32::MAX);
         client
             .execute_typed(
-                ANSWER,
+                &ANSWER,
                 &[
                     (&self.slot, Type::TEXT),
                     (&topics, Type::TEXT_ARRAY),
@@ -209,7 +209,7 @@ impl DispatchStore {
             .await
             .map_err(StoreError::sql(failed))?;
         let all_placed = placed == keys.len() as u64;
-        let sql = if all_placed { STILL_REPLAYED } else { HELD_BY };
+        let sql = if all_placed { &*STILL_REPLAYED } else { &*HELD_BY };
         let other = transaction.query_typed(sql, &params).await.map_err(StoreError::sql(failed))?;
         self.notify(transaction).await?;
         Ok(other.first().map(|row| row.get("replay_id")))
@@ -263,7 +263,7 @@ impl DispatchStore {
         }
         client
             .execute_typed(
-                ADD,
+                &ADD,
                 &[
                     (&self.slot, Type::TEXT),
                     (&replay_id, Type::TEXT),
@@ -328,7 +328,7 @@ impl DispatchStore {
         let failed = "let keys continue";
         let of_replay: [(&(dyn ToSql + Sync), Type); 2] =
             [(&self.slot, Type::TEXT), (&replay_id, Type::TEXT)];
-        transaction.execute_typed(LIFT, &of_replay).await.map_err(StoreError::sql(failed))?;
+        transaction.execute_typed(&LIFT, &of_replay).await.map_err(StoreError::sql(failed))?;
         transaction
             .execute_typed(sql!("key_pause.sql", "lift_pauses"), &of_replay)
             .await
@@ -349,7 +349,7 @@ impl DispatchStore {
     ) -> Result<u64, StoreError> {
         let failed = "take back rows of a replay";
         let removed = transaction
-            .query_typed_one(REMOVE, &[(&self.slot, Type::TEXT), (&replay_id, Type::TEXT)])
+            .query_typed_one(&REMOVE, &[(&self.slot, Type::TEXT), (&replay_id, Type::TEXT)])
             .await
             .map_err(StoreError::sql(failed))?;
         self.notify(transaction).await?;
@@ -368,7 +368,7 @@ impl DispatchStore {
     ) -> Result<ReplayedRows, StoreError> {
         let row = client
             .query_typed_one(
-                REPLAYED,
+                &REPLAYED,
                 &[
                     (&self.slot, Type::TEXT),
                     (&replay_id, Type::TEXT),
@@ -427,23 +427,23 @@ impl<'a> HistoryColumns<'a> {
 
 // The index of each state gives the first pending row. The process that streams is read from memory
 // when the statement runs. A session that takes the slot later reads the hold when it starts.
-const ANSWER: &str = sql!("key_pause.sql", "answer");
+static ANSWER: SqlText = SqlText::new(|| sql!("key_pause.sql", "answer"));
 
 /// Finds another replay that holds one of the keys. Probes one index for each key, as the next
 /// statement does. With a join, the planner could compare each key with each row.
-const HELD_BY: &str = sql!("key_pause.sql", "held_by");
+static HELD_BY: SqlText = SqlText::new(|| sql!("key_pause.sql", "held_by"));
 
 /// A key with unpublished replayed rows is still being replayed, although its hold is lifted.
-const STILL_REPLAYED: &str = sql!("key_pause.sql", "still_replayed");
+static STILL_REPLAYED: SqlText = SqlText::new(|| sql!("key_pause.sql", "still_replayed"));
 
 // Two outbox tables may use equal ids. If a row of another position has the id, the position is
 // appended.
-const ADD: &str = sql!("key_pause.sql", "add");
+static ADD: SqlText = SqlText::new(|| sql!("key_pause.sql", "add"));
 
-const LIFT: &str = sql!("key_pause.sql", "lift");
+static LIFT: SqlText = SqlText::new(|| sql!("key_pause.sql", "lift"));
 
 // If the key has no other hold, the first row behind the removed rows becomes due. A head whose
 // outcome the relay is writing is in flight, and waiting for its lock could deadlock.
-const REMOVE: &str = sql!("key_pause.sql", "remove");
+static REMOVE: SqlText = SqlText::new(|| sql!("key_pause.sql", "remove"));
 
-const REPLAYED: &str = sql!("key_pause.sql", "replayed");
+static REPLAYED: SqlText = SqlText::new(|| sql!("key_pause.sql", "replayed"));

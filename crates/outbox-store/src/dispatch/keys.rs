@@ -11,7 +11,7 @@ use walrelay_core::Behind;
 
 use super::{DispatchStore, HeldKey, Key, seconds, unsigned, until};
 use crate::store_error::StoreError;
-use walrelay_pg_client::sql;
+use walrelay_pg_client::{SqlText, sql};
 
 /// A key that has rows in dispatch state. Its later rows must not be published before them.
 #[derive(Clone, PartialEq, Eq)]
@@ -81,7 +81,7 @@ impl DispatchStore {
         let params: [(&(dyn ToSql + Sync), Type); 2] =
             [(&self.slot, Type::TEXT), (&hold, Type::BOOL)];
         let mut count = 0;
-        let rows = client.query_typed_raw(ALL_KEYS, params).await;
+        let rows = client.query_typed_raw(&ALL_KEYS, params).await;
         let mut rows = pin!(rows.map_err(StoreError::sql("read parked keys"))?);
         while let Some(row) = rows.try_next().await.map_err(StoreError::sql("read parked keys"))? {
             each(parked_key(&row)?);
@@ -117,7 +117,7 @@ impl DispatchStore {
             keys.iter().map(|key| (key.topic, key.ordering_key)).unzip();
         client
             .query_typed(
-                HEADS,
+                &HEADS,
                 &[
                     (&self.slot, Type::TEXT),
                     (&self.holds_on_dead(), Type::BOOL),
@@ -145,7 +145,7 @@ impl DispatchStore {
     pub async fn prune(&self, client: &Client, retention: Duration) -> Result<u64, StoreError> {
         client
             .execute_typed(
-                PRUNE,
+                &PRUNE,
                 &[
                     (&self.slot, Type::TEXT),
                     (&seconds(retention), Type::FLOAT8),
@@ -163,15 +163,15 @@ const PRUNE_ROWS_MAX: i64 = 2_500;
 
 // Leaves out rows that an operator has locked. Waiting for them, while the operator waits for a row
 // of ours, would be a deadlock.
-const PRUNE: &str = sql!("keys.sql", "prune");
+static PRUNE: SqlText = SqlText::new(|| sql!("keys.sql", "prune"));
 
 /// Finds every parked key and its first row by jumping from key to key, because a key may have any
 /// number of rows.
-const ALL_KEYS: &str = sql!("keys.sql", "all_keys");
+static ALL_KEYS: SqlText = SqlText::new(|| sql!("keys.sql", "all_keys"));
 
 /// The same for some keys. Unordered rows have no head, so the first due time is used. For a key
 /// that a replay holds the time is unknown, and a notification reports that the key continues.
-const HEADS: &str = sql!("keys.sql", "heads");
+static HEADS: SqlText = SqlText::new(|| sql!("keys.sql", "heads"));
 
 fn parked_key(row: &Row) -> Result<ParkedKey, StoreError> {
     let next_attempt_in: Option<f64> = row.get("next_attempt_in");

@@ -10,7 +10,7 @@ use walrelay_core::Fault;
 use super::stored_text::{ERROR_BYTES_MAX, MOMENT, prepend_line, storable_line};
 use super::{DISPATCH_CHANNEL, DispatchStatus, DispatchStore, position_of, seconds, unsigned};
 use crate::store_error::StoreError;
-use walrelay_pg_client::sql;
+use walrelay_pg_client::{SCHEMA, SqlText, sql};
 
 /// A selection of rows. A field that is None matches all rows.
 #[derive(Debug, Clone, Default)]
@@ -121,7 +121,7 @@ impl DispatchStore {
     ) -> Result<Vec<DispatchRow>, StoreError> {
         // spliced: the columns that `dispatch_row` reads.
         let sql = format!(
-            "SELECT {COLUMNS} FROM public.app_outbox_dispatch
+            "SELECT {COLUMNS} FROM {SCHEMA}.app_outbox_dispatch
               WHERE slot = $1 AND ($2 IS NULL OR status = $2) AND ($3 IS NULL OR topic = $3)
                 AND ($4 IS NULL OR ordering_key = $4)
                 AND ($5 IS NULL OR parked_at < now() - make_interval(secs => $5))
@@ -158,7 +158,7 @@ impl DispatchStore {
         event_id: &str,
     ) -> Result<DispatchDetail, StoreError> {
         let sql = format!(
-            "SELECT {COLUMNS}, message FROM public.app_outbox_dispatch WHERE slot = $1 AND event_id = $2"
+            "SELECT {COLUMNS}, message FROM {SCHEMA}.app_outbox_dispatch WHERE slot = $1 AND event_id = $2"
         );
         let row = client
             .query_typed_opt(&sql, &[(&self.slot, Type::TEXT), (&event_id, Type::TEXT)])
@@ -239,7 +239,7 @@ impl DispatchStore {
         refuse(event_id, status, &[DispatchStatus::Published], "edited")?;
         // spliced: the history.
         let sql = format!(
-            "UPDATE public.app_outbox_dispatch AS d
+            "UPDATE {SCHEMA}.app_outbox_dispatch AS d
                 SET message = $3, status = 'retrying', attempts = 0, next_attempt_at = now(),
                     error_code = NULL, last_error = {}, updated_at = {NEW_UPDATED_AT},
                     edited_at = now()
@@ -277,7 +277,7 @@ impl DispatchStore {
         refuse(event_id, status, &finished, "discarded")?;
         // spliced: the history.
         let sql = format!(
-            "UPDATE public.app_outbox_dispatch AS d
+            "UPDATE {SCHEMA}.app_outbox_dispatch AS d
                 SET status = 'discarded', next_attempt_at = NULL, last_error = {}, updated_at = {NEW_UPDATED_AT}
               WHERE slot = $1 AND event_id = $2",
             prepend_line(&format!("format('discarded at %s: %s', {MOMENT}, $3)"), "d.last_error"),
@@ -289,7 +289,7 @@ impl DispatchStore {
             .execute_typed(&sql, &[row[0].clone(), row[1].clone(), (&reason, Type::TEXT)])
             .await
             .map_err(StoreError::sql(failed))?;
-        transaction.execute_typed(WAKE_NEXT, &row).await.map_err(StoreError::sql(failed))?;
+        transaction.execute_typed(&WAKE_NEXT, &row).await.map_err(StoreError::sql(failed))?;
         self.notify(&transaction).await?;
         transaction.commit().await.map_err(StoreError::sql(failed))
     }
@@ -378,7 +378,7 @@ pub(super) const NEW_UPDATED_AT: &str =
 
 /// After a discard, makes the key's first row due. A row whose outcome the relay is writing is in
 /// flight. If we waited for it while the relay waits for our row, both would deadlock.
-const WAKE_NEXT: &str = sql!("operator_commands.sql", "wake_next");
+static WAKE_NEXT: SqlText = SqlText::new(|| sql!("operator_commands.sql", "wake_next"));
 
 /// Locks every row that a retry changes before it changes any. The order is the relay's order for
 /// writing outcomes. With another order each could wait for the other.
@@ -387,21 +387,21 @@ fn lock_sql(condition: &str) -> String {
     format!(
         "WITH chosen AS MATERIALIZED (
            SELECT event_id, topic, ordering_key
-             FROM public.app_outbox_dispatch
+             FROM {SCHEMA}.app_outbox_dispatch
             WHERE slot = $1 AND {condition}
          ), touched AS MATERIALIZED (
            SELECT event_id FROM chosen
             UNION
            SELECT d.event_id
              FROM (SELECT DISTINCT topic, ordering_key FROM chosen WHERE ordering_key <> '') AS k
-             JOIN public.app_outbox_dispatch d
+             JOIN {SCHEMA}.app_outbox_dispatch d
                ON d.slot = $1 AND d.topic = k.topic AND d.ordering_key = k.ordering_key
               AND d.status = 'retrying' AND d.next_attempt_at IS NOT NULL
          )
          SELECT count(*)
            FROM (
              SELECT event_id
-               FROM public.app_outbox_dispatch
+               FROM {SCHEMA}.app_outbox_dispatch
               WHERE slot = $1 AND event_id = ANY (ARRAY(SELECT event_id FROM touched))
               ORDER BY event_id
                 FOR UPDATE
@@ -419,7 +419,7 @@ fn retry_sql(condition: &str) -> String {
     format!(
         "WITH chosen AS MATERIALIZED (
            SELECT event_id, topic, ordering_key, commit_lsn, tx_index
-             FROM public.app_outbox_dispatch
+             FROM {SCHEMA}.app_outbox_dispatch
             WHERE slot = $1 AND {condition}
          ), heads AS MATERIALIZED (
            SELECT k.topic, k.ordering_key, least(k.chosen, r.retrying) AS head
@@ -429,14 +429,14 @@ fn retry_sql(condition: &str) -> String {
                     GROUP BY topic, ordering_key) AS k
              LEFT JOIN LATERAL (
                SELECT ARRAY[commit_lsn - '0/0', tx_index] AS retrying
-                 FROM public.app_outbox_dispatch
+                 FROM {SCHEMA}.app_outbox_dispatch
                 WHERE slot = $1 AND topic = k.topic AND ordering_key = k.ordering_key
                   AND status = 'retrying'
                 ORDER BY commit_lsn, tx_index
                 LIMIT 1
              ) AS r ON true
          ), retried AS (
-           UPDATE public.app_outbox_dispatch AS d
+           UPDATE {SCHEMA}.app_outbox_dispatch AS d
               SET status = 'retrying', attempts = 0,
                   next_attempt_at = CASE WHEN c.ordering_key = '' OR c.is_head THEN now() END,
                   last_error = CASE WHEN d.status = 'retrying' THEN d.last_error ELSE {history} END,
@@ -448,7 +448,7 @@ fn retry_sql(condition: &str) -> String {
             WHERE d.slot = $1 AND d.event_id = c.event_id AND d.status <> 'published'
            RETURNING 1
          ), woken AS (
-           UPDATE public.app_outbox_dispatch AS d
+           UPDATE {SCHEMA}.app_outbox_dispatch AS d
               SET next_attempt_at =
                     CASE WHEN ARRAY[d.commit_lsn - '0/0', d.tx_index] = h.head THEN now() END
              FROM heads h

@@ -10,7 +10,7 @@ use super::operator_commands::{COLUMNS, NEW_UPDATED_AT, dispatch_row, refuse};
 use super::stored_text::{ERROR_BYTES_MAX, MOMENT, prepend_line, storable_line};
 use super::{DispatchRow, DispatchStatus, DispatchStore, seconds, signed};
 use crate::store_error::StoreError;
-use walrelay_pg_client::sql;
+use walrelay_pg_client::{SCHEMA, SqlText, sql};
 
 /// A selection of rows. A field that is `None` matches all rows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -121,7 +121,7 @@ impl DispatchStore {
     /// The server refused the statement, or the connection ended.
     pub async fn count(&self, client: &Client, query: &DispatchQuery) -> Result<u64, StoreError> {
         let sql = format!(
-            "SELECT count(*) AS rows FROM public.app_outbox_dispatch WHERE {}",
+            "SELECT count(*) AS rows FROM {SCHEMA}.app_outbox_dispatch WHERE {}",
             condition(query)
         );
         let (age, mut parameters) = self.parameters(query);
@@ -147,7 +147,7 @@ impl DispatchStore {
     ) -> Result<Vec<DispatchRow>, StoreError> {
         // spliced: the columns that `dispatch_row` reads, and the condition of the query.
         let sql = format!(
-            "SELECT {COLUMNS} FROM public.app_outbox_dispatch
+            "SELECT {COLUMNS} FROM {SCHEMA}.app_outbox_dispatch
               WHERE {}
                 AND ($7 IS NULL OR (commit_lsn, tx_index) > ($7, $8)
                      OR ((commit_lsn, tx_index) = ($7, $8) AND event_id > $9))
@@ -194,7 +194,7 @@ impl DispatchStore {
         refuse(event_id, status, &[DispatchStatus::Published], "edited")?;
         // spliced: the history.
         let sql = format!(
-            "UPDATE public.app_outbox_dispatch AS d
+            "UPDATE {SCHEMA}.app_outbox_dispatch AS d
                 SET message = $3, topic = $4, ordering_key = $5, status = 'retrying', attempts = 0,
                     next_attempt_at = now(), error_code = NULL, last_error = {}, updated_at = {NEW_UPDATED_AT},
                     edited_at = now()
@@ -235,11 +235,11 @@ impl DispatchStore {
         // spliced: the history.
         let sql = format!(
             "WITH chosen AS MATERIALIZED (
-               SELECT event_id FROM public.app_outbox_dispatch
+               SELECT event_id FROM {SCHEMA}.app_outbox_dispatch
                 WHERE slot = $1 AND event_id = ANY ($2) AND status IN ('retrying', 'dead')
                 ORDER BY event_id
                   FOR UPDATE)
-             UPDATE public.app_outbox_dispatch AS d
+             UPDATE {SCHEMA}.app_outbox_dispatch AS d
                 SET status = 'discarded', next_attempt_at = NULL, last_error = {}, updated_at = {}
                FROM chosen
               WHERE d.slot = $1 AND d.event_id = chosen.event_id",
@@ -254,7 +254,7 @@ impl DispatchStore {
             .await
             .map_err(StoreError::sql(failed))?;
         transaction
-            .execute_typed(WAKE_NEXT_OF_ALL, &rows)
+            .execute_typed(&WAKE_NEXT_OF_ALL, &rows)
             .await
             .map_err(StoreError::sql(failed))?;
         self.notify(&transaction).await?;
@@ -279,7 +279,7 @@ impl DispatchStore {
 }
 
 /// After discards, makes the first row of each key due if it was queued.
-const WAKE_NEXT_OF_ALL: &str = sql!("operator_pages.sql", "wake_next_of_all");
+static WAKE_NEXT_OF_ALL: SqlText = SqlText::new(|| sql!("operator_pages.sql", "wake_next_of_all"));
 
 fn condition(query: &DispatchQuery) -> String {
     // spliced: the condition of the state.

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 use walrelay_core::{FailureCause, Outcome, PublishFailure};
-use walrelay_pg_client::sql;
+use walrelay_pg_client::{SqlText, sql};
 
 use super::stored_text::{
     AllowedCharacters, CODE_BYTES_MAX, ERROR_BYTES_MAX, storable, storable_line,
@@ -54,7 +54,7 @@ impl DispatchStore {
         let columns = Columns::of(outcomes, characters)?;
         client
             .execute_typed(
-                FINISH,
+                &FINISH,
                 &[
                     (&self.slot, Type::TEXT),
                     (&columns.event_id, Type::TEXT_ARRAY),
@@ -151,4 +151,4 @@ impl<'a> Columns<'a> {
 ///
 /// Each row finds its outcome by a search in one sorted `jsonb`, so the cost is linear under every
 /// plan. With a join, Postgres 17 and 18 sort the array of ids again for each row.
-const FINISH: &str = sql!("outcomes.sql", "finish");
+static FINISH: SqlText = SqlText::new(|| sql!("outcomes.sql", "finish"));

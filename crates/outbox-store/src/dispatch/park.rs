@@ -15,7 +15,7 @@ use super::stored_text::{
 };
 use super::{DispatchStatus, DispatchStore, SPILLED, position_of, seconds, signed};
 use crate::store_error::StoreError;
-use walrelay_pg_client::sql;
+use walrelay_pg_client::{SqlText, sql};
 
 /// A row to record.
 #[derive(Clone)]
@@ -189,7 +189,7 @@ impl DispatchStore {
         let columns = Columns::of(chunk, characters)?;
         transaction
             .execute_typed(
-                INSERT,
+                &INSERT,
                 &[
                     (&self.slot, Type::TEXT),
                     (&columns.event_id, Type::TEXT_ARRAY),
@@ -319,4 +319,4 @@ impl<'a> Columns<'a> {
 
 /// Probes one index to find whether a key has a head, with any statistics. With `EXISTS` the planner
 /// hashes all parked rows for each statement, or scans the table for each key.
-const INSERT: &str = sql!("park.sql", "insert");
+static INSERT: SqlText = SqlText::new(|| sql!("park.sql", "insert"));

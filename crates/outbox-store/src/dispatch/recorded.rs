@@ -7,7 +7,7 @@ use tokio_postgres::types::{PgLsn, Type};
 use super::stored_text::{NAME_BYTES_MAX, storable};
 use super::{DispatchStore, position_of};
 use crate::store_error::StoreError;
-use walrelay_pg_client::sql;
+use walrelay_pg_client::{SqlText, sql};
 
 /// A recorded row, in a form that recognises it when the server streams it again.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -77,7 +77,7 @@ impl DispatchStore {
         transaction.batch_execute(IN_ORDER).await.map_err(failed())?;
         let rows = transaction
             .query_typed(
-                RECORDED,
+                &RECORDED,
                 &[
                     (&self.slot, Type::TEXT),
                     (&PgLsn::from(from.commit_lsn.as_u64()), Type::PG_LSN),
@@ -136,7 +136,7 @@ fn behind(Position { commit_lsn, tx_index }: Position) -> Position {
 /// would then sort all of them.
 const IN_ORDER: &str = "SET LOCAL enable_sort = off";
 
-const RECORDED: &str = sql!("recorded.sql", "recorded");
+static RECORDED: SqlText = SqlText::new(|| sql!("recorded.sql", "recorded"));
 
 #[cfg(test)]
 mod tests {

@@ -12,7 +12,7 @@ use pgoutput_parser::Lsn;
 use tokio_postgres::Client;
 use tokio_postgres::types::{PgLsn, ToSql, Type};
 use walrelay_core::Outcome;
-use walrelay_pg_client::sql;
+use walrelay_pg_client::{SqlText, sql};
 
 use super::claim::ClaimedRow;
 use super::{Claim, ClaimLimits, DispatchStore, Hold, Key, Place, SPILLED, position_of, unsigned};
@@ -51,7 +51,7 @@ impl DispatchStore {
         let share = i32::try_from(share).unwrap_or(SHARE_BYTES_MAX).min(SHARE_BYTES_MAX);
         let rows = client
             .query_typed(
-                READ,
+                &READ,
                 &[
                     (&self.slot, Type::TEXT),
                     (&topics, Type::TEXT_ARRAY),
@@ -110,7 +110,7 @@ impl DispatchStore {
         let event_ids: Vec<&str> = rows.iter().map(|(_, row)| row.claim.event_id()).collect();
         let messages = client
             .query_typed(
-                READ_LARGE,
+                &READ_LARGE,
                 &[(&self.slot, Type::TEXT), (&event_ids, Type::TEXT_ARRAY), (&SPILLED, Type::TEXT)],
             )
             .await
@@ -137,7 +137,7 @@ impl DispatchStore {
     pub async fn has_spilled_before(&self, client: &Client, end: Lsn) -> Result<bool, StoreError> {
         let row = client
             .query_typed_one(
-                HAS_SPILLED,
+                &HAS_SPILLED,
                 &[
                     (&self.slot, Type::TEXT),
                     (&PgLsn::from(end.as_u64()), Type::PG_LSN),
@@ -204,11 +204,11 @@ impl DispatchStore {
             (&newest, Type::TIMESTAMPTZ),
             (&places, Type::TEXT_ARRAY),
         ];
-        let deleted = client.execute_typed(DELETE_AT, there).await.map_err(failed())?;
+        let deleted = client.execute_typed(&DELETE_AT, there).await.map_err(failed())?;
         if deleted >= event_ids.len() as u64 {
             return Ok(deleted);
         }
-        let elsewhere = client.execute_typed(DELETE_BY_ID, &there[..4]).await;
+        let elsewhere = client.execute_typed(&DELETE_BY_ID, &there[..4]).await;
         Ok(deleted + elsewhere.map_err(failed())?)
     }
 
@@ -221,7 +221,7 @@ impl DispatchStore {
     /// The server refused the statement, or the connection ended.
     pub async fn stored_spilled(&self, client: &Client) -> Result<Option<(Lsn, Lsn)>, StoreError> {
         let row = client
-            .query_typed_one(STORED, &[(&self.slot, Type::TEXT), (&SPILLED, Type::TEXT)])
+            .query_typed_one(&STORED, &[(&self.slot, Type::TEXT), (&SPILLED, Type::TEXT)])
             .await
             .map_err(StoreError::sql("look for what was spilled and is stored"))?;
         let lsn =
@@ -243,7 +243,7 @@ impl DispatchStore {
     ) -> Result<Option<Lsn>, StoreError> {
         let row = client
             .query_typed_one(
-                DELETE_PUBLISHED,
+                &DELETE_PUBLISHED,
                 &[
                     (&self.slot, Type::TEXT),
                     (&PgLsn::from(from.as_u64()), Type::PG_LSN),
@@ -283,28 +283,28 @@ impl Claim {
 // Each row is read once, through its key's index, and its message is returned directly. Choosing
 // rows of all keys by size first, and fetching messages afterwards, costs twice as much. An
 // unreadable row uses up the whole share, so that no row behind it is returned.
-const READ: &str = sql!("spilled.sql", "read");
+static READ: SqlText = SqlText::new(|| sql!("spilled.sql", "read"));
 
-const READ_LARGE: &str = sql!("spilled.sql", "read_large");
+static READ_LARGE: SqlText = SqlText::new(|| sql!("spilled.sql", "read_large"));
 
 // Jumps from key to key, and stops at the first row that is pending.
-const HAS_SPILLED: &str = sql!("spilled.sql", "has_spilled");
+static HAS_SPILLED: SqlText = SqlText::new(|| sql!("spilled.sql", "has_spilled"));
 
 // A row's `ctid` may hold another row after the first is gone and its page was vacuumed, so the ids
 // are compared. The array subquery and `coalesce` leave the planner no other way to find the rows.
 // A table that has just been filled has no statistics, and the planner would scan it or look up
 // each id. `claim.rs` explains `coalesce(status, '')`.
-const DELETE_AT: &str = sql!("spilled.sql", "delete_at");
+static DELETE_AT: SqlText = SqlText::new(|| sql!("spilled.sql", "delete_at"));
 
-const DELETE_BY_ID: &str = sql!("spilled.sql", "delete_by_id");
+static DELETE_BY_ID: SqlText = SqlText::new(|| sql!("spilled.sql", "delete_by_id"));
 
 // Uses the index of finished rows. Without `OFFSET 0` the planner would search for the first
 // position among all pending rows.
-const STORED: &str = sql!("spilled.sql", "stored");
+static STORED: SqlText = SqlText::new(|| sql!("spilled.sql", "stored"));
 
 // `claim.rs` explains `coalesce(status, '')`. Only few rows in the partial index of finished rows
 // are spilled.
-const DELETE_PUBLISHED: &str = sql!("spilled.sql", "delete_published");
+static DELETE_PUBLISHED: SqlText = SqlText::new(|| sql!("spilled.sql", "delete_published"));
 
 /// Returns the large rows that fit, each without the size of its message. If no other row is
 /// claimed, at least one is returned, because a row that never fits would never be published.

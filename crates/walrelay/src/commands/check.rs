@@ -295,7 +295,7 @@ fn without_topics(looked: &RowsReadable) -> Finding {
         }
         RowsReadable::NoRows => {
             let fix = "fix the findings above, or GRANT SELECT on the outbox table to this role, with CREATE POLICY … \
-                       ON app_outbox FOR SELECT TO role USING (true), and check again";
+                       ON that table FOR SELECT TO role USING (true), and check again";
             Finding::warning(Code::TopicsUnknown, subject, unknown).fix(fix)
         }
         RowsReadable::Hidden(reason) => {

@@ -12,10 +12,10 @@ use walrelay_inbox::operator::admin::{self, RegisteredConsumer};
 use walrelay_inbox::operator::consumer_status::{ConsumerStatus, consumer_status};
 use walrelay_inbox::operator::event_commands::ConsumerGeneration;
 use walrelay_inbox::operator::prunable_rows::prunable_rows;
-use walrelay_inbox::{INBOX_MIGRATIONS, migrate_inbox};
 use walrelay_inbox::{InboxError, Scaffold};
 use walrelay_inbox::{PUBSUB_RETENTION_DEFAULT, RETENTION_MARGIN, redelivery_window};
-use walrelay_pg_client::{QualifiedName, SqlClient, connect_sql, sql};
+use walrelay_inbox::{inbox_migrations, migrate_inbox};
+use walrelay_pg_client::{QualifiedName, SCHEMA, SqlClient, SqlText, connect_sql, schema, sql};
 use walrelay_pubsub::{Endpoint, Subscriber, SubscriptionBacklog};
 use walrelay_relay::shutdown::Shutdown;
 
@@ -35,7 +35,7 @@ const PAUSE_WAIT_MAX: Duration = Duration::from_mins(2);
 const AGAIN_AFTER: Duration = Duration::from_millis(200);
 
 /// The grants and policies of the consumer's role, equal to those in docs/how-to/deploy/roles.md.
-const GRANTS: &str = sql!("consumer.sql", "grants");
+static GRANTS: SqlText = SqlText::new(|| sql!("consumer.sql", "grants"));
 
 /// Carries out the action.
 ///
@@ -122,7 +122,7 @@ async fn pause(client: &SqlClient, name: &str) -> Result<(), Error> {
 
 /// Returns the SQL that `init --sql` prints.
 fn script(set_up: &ConsumerSetUp) -> String {
-    let migrations = INBOX_MIGRATIONS;
+    let migrations = inbox_migrations();
     let mut text: String =
         migrations.iter().map(|it| format!("-- {}\n{}\n\n", it.file, it.sql.trim_end())).collect();
     text.push_str(&admin::registering(&set_up.name, &set_up.subscription));
@@ -165,8 +165,17 @@ async fn init(client: &SqlClient, set_up: &ConsumerSetUp) -> Result<(), Error> {
     }
     print(&format!(
         "{done}\n\
-         for a role of its own. The handler runs with the privileges of this role, so grant also what the handler needs:\n\n{GRANTS}\n"
+         for a role of its own. The handler runs with the privileges of this role, so grant also what the handler needs:\n\n{}{GRANTS}\n",
+        search_path()
     ))
+}
+
+/// Returns the statement that lets [`GRANTS`] find the inbox. `public` needs none.
+fn search_path() -> String {
+    match schema().is_public() {
+        true => String::new(),
+        false => format!("SET search_path TO {SCHEMA};\n"),
+    }
 }
 
 /// How a consumer relates to the subscription that `init` names.
@@ -443,6 +452,6 @@ mod tests {
     #[test]
     fn the_grants_that_are_printed_are_those_of_the_manual() {
         let manual = include_str!("../../../../docs/how-to/deploy/roles.md");
-        assert!(manual.contains(GRANTS), "{GRANTS}");
+        assert!(manual.contains(&*GRANTS), "{GRANTS}");
     }
 }

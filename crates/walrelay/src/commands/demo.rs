@@ -20,7 +20,7 @@ use walrelay_emulator::{Emulator, Options, SubscriptionOptions};
 use walrelay_errors::Exit;
 use walrelay_outbox_admin::{EarlierRows, InitOptions, LostSlotPolicy, SlotCreation};
 use walrelay_outbox_store::{Outbox, Shard};
-use walrelay_pg_client::{ConnectConfig, PgEnv, QualifiedName, connect_sql};
+use walrelay_pg_client::{ConnectConfig, PgEnv, connect_sql, own_table};
 use walrelay_pg_replication::Failover;
 use walrelay_private_postgres::{Installation, PrivatePostgres};
 use walrelay_pubsub::Endpoint;
@@ -116,12 +116,11 @@ pub async fn execute(config: DemoConfig, shutdown: &Shutdown) -> Result<(), Erro
 async fn prepare(url: &str) -> Result<(), Error> {
     let connect = ConnectConfig::parse(url, &PgEnv::default()).map_err(|_| unfit("the URL"))?;
     let client = connect_sql(&connect).await?;
-    let outbox: QualifiedName = "public.app_outbox".parse().map_err(|_| unfit("the table"))?;
     let options = InitOptions {
         outbox: Outbox {
             slot: "walrelay".into(),
             publication: "walrelay".into(),
-            tables: vec![outbox],
+            tables: vec![own_table("app_outbox")],
             shard: Shard::WHOLE,
         },
         shard_key: None,

@@ -7,6 +7,7 @@ use walrelay_outbox_admin::lifecycle::preflight_check::shard_key;
 use walrelay_outbox_admin::protocols::{Archive, ExistingRows};
 use walrelay_outbox_admin::retention::Retention;
 use walrelay_outbox_admin::{EarlierRows, LostSlotPolicy};
+use walrelay_pg_client::Schema;
 use walrelay_relay::settings::Until;
 
 use super::builder::ConfigBuilder;
@@ -29,6 +30,8 @@ use crate::options::{DemoOptions, EmulatorOptions, RetentionOptions};
 pub struct Config {
     /// The logging configuration.
     pub log: LogConfig,
+    /// The schema of walrelay's own tables. The process sets it before the command runs.
+    pub schema: Schema,
     /// The command to run.
     pub command: Command,
 }
@@ -41,8 +44,8 @@ impl Config {
     /// Returns all problems at once.
     pub fn new(line: CommandLine, environment: &Environment) -> Result<Self, Vec<Problem>> {
         let file = line.file().map(str::to_owned);
-        let CommandLine { cli, selection, origins, problems, has_json_output } = line;
-        let mut builder = ConfigBuilder { environment, file, selection, origins, problems };
+        let CommandLine { cli, selection, origins, problems, has_json_output, schema } = line;
+        let mut builder = ConfigBuilder { environment, file, selection, origins, problems, schema };
         let general = cli.general;
         let level = match (general.verbose, general.quiet) {
             (true, _) => "debug",
@@ -60,7 +63,7 @@ impl Config {
         let command = builder.command(cli.command, output);
         // A command that could not be built has reported at least one problem.
         match (builder.problems.is_empty(), command) {
-            (true, Some(command)) => Ok(Self { log, command }),
+            (true, Some(command)) => Ok(Self { log, schema: builder.schema, command }),
             (true, None) => unreachable!("a command that cannot be built names no problem"),
             (false, _) => Err(builder.problems),
         }

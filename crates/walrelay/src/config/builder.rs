@@ -1,6 +1,7 @@
 //! Builds the configuration from the options, and collects its problems.
 
 use walrelay_errors::Code;
+use walrelay_pg_client::Schema;
 
 use super::environment::Environment;
 use super::problem::{Origins, Problem};
@@ -17,6 +18,8 @@ pub(super) struct ConfigBuilder<'a> {
     pub(super) selection: Vec<String>,
     /// The origins of the options' values.
     pub(super) origins: Origins,
+    /// The schema of walrelay's own tables.
+    pub(super) schema: Schema,
     /// The problems found so far.
     pub(super) problems: Vec<Problem>,
 }

@@ -12,6 +12,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches as _};
 use walrelay_errors::Code;
+use walrelay_pg_client::Schema;
 
 use super::environment::{Environment, variable};
 use super::file::{CONFIG, ConfigFile, Values};
@@ -19,6 +20,9 @@ use super::problem::{Origin, Origins, Problem};
 use crate::cli::guesses::with_right_command;
 use crate::cli::{self, Cli, is_option};
 use crate::options::values::may_hold_secret;
+
+/// The option that names the schema of walrelay's own tables.
+const SCHEMA: &str = "schema";
 
 /// A command line together with the values from environment and file.
 #[derive(Debug)]
@@ -34,6 +38,8 @@ pub struct CommandLine {
     pub(super) problems: Vec<Problem>,
     /// Whether the command's result, and therefore its error, is JSON.
     pub(super) has_json_output: bool,
+    /// The schema of walrelay's own tables. The default for a command without `--schema`.
+    pub(super) schema: Schema,
 }
 
 /// The reason why there is no [`CommandLine`].
@@ -170,17 +176,22 @@ impl Layers<'_> {
             .try_get_matches_from(arguments)
             .map_err(|error| self.refusal(&command, arguments, error))?;
         let (mut origins, mut selection) = (Origins::default(), Vec::new());
+        let mut schema = Schema::PUBLIC;
         let shared = options_of_a_replay(&command);
         self.visit((&command, None), &matches, &mut |argument, own, origin| {
             let option = argument.get_long().unwrap_or_default();
             if origin == Origin::CommandLine && shared.contains(option) {
                 selection.extend(words_of(argument, own));
             }
+            if option == SCHEMA {
+                schema = own.get_one(SCHEMA).cloned().unwrap_or(Schema::PUBLIC);
+            }
             origins.note(option, origin);
         });
         let has_json_output = has_json_output(&matches);
         let cli = Cli::from_arg_matches_mut(&mut matches).map_err(Refusal::Clap)?;
-        Ok(CommandLine { cli, selection, origins, problems: Vec::new(), has_json_output })
+        let problems = Vec::new();
+        Ok(CommandLine { cli, selection, origins, problems, has_json_output, schema })
     }
 
     /// Makes environment and file the defaults of a command and its subcommands. `section` has the

@@ -87,7 +87,7 @@ impl ConfigBuilder<'_> {
             }
         }
         if tables.is_empty() {
-            self.wrong_or_missing("outbox-table", "at least one table");
+            tables.push(self.schema.table("app_outbox"));
         }
         Outbox { slot, publication, tables, shard }
     }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 use tokio::task::spawn_blocking;
-use walrelay_pg_client::{PgError, SqlClient, quote_identifier, quote_literal, sql};
+use walrelay_pg_client::{PgError, SCHEMA, SqlClient, quote_identifier, quote_literal, sql};
 
 use super::archive_file::{ArchiveFile, write_object};
 use super::condition::{Condition, refusal};
@@ -181,7 +181,7 @@ impl<'a> Archiver<'a> {
              SELECT c.{id}::text AS id, hashtextextended(c.{id}::text, 0) AS hash,
                     translate(json_build_object(
                       'table', {name}, 'event_id', c.{id}::text, 'xmin', c.xmin::text, 'dispatch_status', (
-                        SELECT d.status FROM public.app_outbox_dispatch d
+                        SELECT d.status FROM {SCHEMA}.app_outbox_dispatch d
                          WHERE d.event_id = c.{id}::text AND d.replay_id = '' ORDER BY d.updated_at DESC LIMIT 1),
                       'row', row_to_json(c))::text, E'\\n\\r', '  ') AS line
                FROM {table} c WHERE {selection}"

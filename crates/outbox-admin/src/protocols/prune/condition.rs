@@ -1,6 +1,8 @@
 //! The rows of a table that may be deleted.
 
-use walrelay_pg_client::{PgError, QualifiedName, ServerError, ServerErrorKind, quote_identifier};
+use walrelay_pg_client::{
+    PgError, QualifiedName, SCHEMA, ServerError, ServerErrorKind, quote_identifier,
+};
 
 use crate::protocols::protocol_error::ProtocolError;
 
@@ -23,8 +25,8 @@ pub(super) fn condition(id: &str, occurred_at: &str) -> String {
     // spliced: the names of the columns.
     format!(
         "c.{occurred_at} < now() - make_interval(secs => $1)
-         AND age(c.xmin) > (SELECT max(age(r.settled_xid::xid)) FROM public.app_outbox_relay r)
-         AND NOT EXISTS (SELECT FROM public.app_outbox_dispatch d
+         AND age(c.xmin) > (SELECT max(age(r.settled_xid::xid)) FROM {SCHEMA}.app_outbox_relay r)
+         AND NOT EXISTS (SELECT FROM {SCHEMA}.app_outbox_dispatch d
                           WHERE d.event_id = c.{id}::text AND d.status IN ('retrying', 'dead'))"
     )
 }

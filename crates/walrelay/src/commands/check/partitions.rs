@@ -4,7 +4,7 @@ use walrelay_errors::{Chain, Code};
 use walrelay_outbox_admin::Finding;
 use walrelay_outbox_admin::partitions::{PartitionState, is_partitioned, read_partition_state};
 use walrelay_outbox_replay::AdminError;
-use walrelay_pg_client::{QualifiedName, ServerErrorKind, SqlClient};
+use walrelay_pg_client::{QualifiedName, SCHEMA, ServerErrorKind, SqlClient};
 
 /// Returns a finding for each partitioned table. Other findings report a table that cannot be read.
 pub(super) async fn of(client: &SqlClient, tables: &[QualifiedName]) -> Vec<Finding> {
@@ -25,7 +25,7 @@ fn of_state(subject: &str, state: Result<PartitionState, AdminError>) -> Vec<Fin
             let finding =
                 Finding::warning(Code::PermissionMissing, subject, Chain(&error).to_string());
             let is_denied = error.server_kind() == Some(ServerErrorKind::Privilege);
-            return vec![finding.fix(if is_denied { GRANT } else { "walrelay init" })];
+            return vec![finding.fix(if is_denied { grant() } else { "walrelay init".to_owned() })];
         }
     };
     let mut findings = Vec::new();
@@ -56,9 +56,13 @@ fn of_state(subject: &str, state: Result<PartitionState, AdminError>) -> Vec<Fin
     findings
 }
 
-// spliced: a text for people, with the names of the functions.
-const GRANT: &str = "GRANT EXECUTE ON FUNCTION app_outbox_add_partitions, app_outbox_partition_bounds, \
-    app_outbox_partition_state, app_outbox_drop_partition TO the role";
+fn grant() -> String {
+    // spliced: a text for people, with the names of the functions.
+    format!(
+        "GRANT EXECUTE ON FUNCTION {SCHEMA}.app_outbox_add_partitions, {SCHEMA}.app_outbox_partition_bounds, \
+         {SCHEMA}.app_outbox_partition_state, {SCHEMA}.app_outbox_drop_partition TO the role"
+    )
+}
 
 #[cfg(test)]
 mod tests {

@@ -6,7 +6,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 use walrelay_errors::Code;
 use walrelay_outbox_replay::AdminError;
-use walrelay_pg_client::{SqlClient, connect_sql, sql};
+use walrelay_pg_client::{SCHEMA, SqlClient, connect_sql, sql};
 
 use crate::config::{EmitConfig, OutputFormat};
 use crate::error::Error;
@@ -38,7 +38,7 @@ struct EmittedEvent {
 async fn emit(client: &SqlClient, config: &EmitConfig) -> Result<String, Error> {
     let payload = payload_sql(client).await?;
     // spliced: the cast of the payload.
-    let sql = format!("SELECT public.app_outbox_emit($1, $2, $3, {payload})");
+    let sql = format!("SELECT {SCHEMA}.app_outbox_emit($1, $2, $3, {payload})");
     let row = client.query_typed_one(&sql, &arguments(config)).await.map_err(not_emitted)?;
     let version: i64 = row.get(0);
     let id = event_id(client, config, version).await?;
@@ -57,7 +57,7 @@ async fn emit_once(client: &SqlClient, config: &EmitConfig, key: &str) -> Result
     let payload = payload_sql(client).await?;
     // spliced: the cast of the payload.
     let sql = format!(
-        "SELECT event_id::text, version, is_new FROM public.app_outbox_emit_once($1, $2, $3, {payload}, $5)"
+        "SELECT event_id::text, version, is_new FROM {SCHEMA}.app_outbox_emit_once($1, $2, $3, {payload}, $5)"
     );
     let mut arguments = arguments(config).to_vec();
     arguments.push((&key, Type::TEXT));

@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep_until};
 use tokio_postgres::types::Type;
 use walrelay_outbox_replay::AdminError;
-use walrelay_pg_client::{SqlClient, backend_pid, connect_sql, quote_identifier, sql};
+use walrelay_pg_client::{SCHEMA, SqlClient, backend_pid, connect_sql, quote_identifier, sql};
 use walrelay_relay::shutdown::Shutdown;
 
 use super::super::shared::cancellable::run_cancellable_in;
@@ -96,8 +96,8 @@ async fn survey(client: &SqlClient, request: &SnapshotRequest) -> Result<Survey,
         .map_err(AdminError::sql(format!("look for table {}", request.table)))?;
     if !row.get::<_, bool>("has_function") {
         return Err(Error::Unfit {
-            what: "the database has no function public.app_outbox_snapshot".to_owned(),
-            hint: "run `walrelay init`; it creates the function beside public.app_outbox if the outbox has the \
+            what: format!("the database has no function {SCHEMA}.app_outbox_snapshot"),
+            hint: "run `walrelay init`; it creates the function beside the outbox if the outbox has the \
                    columns that `walrelay init` would give it",
         });
     }
@@ -142,7 +142,7 @@ async fn count(
         let sql = format!(
             "SELECT count(*) AS rows, count(*) FILTER (WHERE coalesce(a.version, 0) = 0) AS to_write
                FROM (SELECT to_jsonb({id}) #>> '{{}}' AS aggregateid FROM {source} WHERE ({condition}\n)) AS t
-               LEFT JOIN public.app_outbox_aggregate AS a
+               LEFT JOIN {SCHEMA}.app_outbox_aggregate AS a
                  ON a.aggregatetype = $1 AND a.aggregateid = t.aggregateid"
         );
         client.query_typed_one(&sql, &[(&request.aggregate_type, Type::TEXT)]).await
