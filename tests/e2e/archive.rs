@@ -16,16 +16,16 @@ use super::kept_partitions::init_with_tiny_partitions;
 const ROWS: &str = "SELECT count(*) FROM app_outbox";
 
 /// A new directory, which is removed at the end of the test.
-struct Directory(PathBuf);
+pub(super) struct Directory(PathBuf);
 
 impl Directory {
-    fn create(world: &InboxDatabase) -> Self {
+    pub(super) fn create(world: &InboxDatabase) -> Self {
         let path = std::env::temp_dir().join(format!("{}-archive", world.name()));
         std::fs::create_dir(&path).expect("a new directory");
         Self(path)
     }
 
-    fn path(&self) -> &str {
+    pub(super) fn path(&self) -> &str {
         self.0.to_str().expect("a path in UTF-8")
     }
 }
@@ -39,7 +39,7 @@ impl Drop for Directory {
 /// Reads the archive with Python, and compares it with ids. `WALRELAY_TEST_PYTHON` selects the
 /// Python.
 #[expect(clippy::disallowed_methods, reason = "a test is configured by its environment")]
-fn read_archive(directory: &str, ids: &HashSet<String>) -> Value {
+pub(super) fn read_archive(directory: &str, ids: &HashSet<String>) -> Value {
     let python = std::env::var("WALRELAY_TEST_PYTHON").unwrap_or("python3".to_owned());
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("e2e/read_archive.py");
     let mut reader = Command::new(python)
@@ -58,7 +58,7 @@ fn read_archive(directory: &str, ids: &HashSet<String>) -> Value {
     serde_json::from_slice(&done.stdout).expect("a JSON object")
 }
 
-async fn ids(world: &InboxDatabase, sql: &str) -> HashSet<String> {
+pub(super) async fn ids(world: &InboxDatabase, sql: &str) -> HashSet<String> {
     let rows = world.client().query(sql, &[]).await.expect("the ids can be read");
     rows.iter().map(|row| row.get(0)).collect()
 }
@@ -79,14 +79,10 @@ async fn pruned_rows_are_in_the_archive_and_a_missing_directory_deletes_none() {
     let before = ids(&world, "SELECT id::text FROM app_outbox").await;
     let gone = format!("{}/gone", archive.path());
     let refused = ["prune", "--yes", "--older-than", "1s", "--archive", &gone];
-    wait_until(DEADLINE, "rows old enough", async || {
-        let count = "SELECT count(*) FROM app_outbox WHERE occurred_at > now() - interval '1 s'";
-        (world.number(count).await == 0).then_some(())
-    })
-    .await;
+    wait_old_enough(&world).await;
     let refused = world.run(refused).await;
     assert_eq!(refused.code, Some(1), "{}", refused.text);
-    assert!(refused.text.contains("archive-failed"), "{}", refused.text);
+    assert!(refused.text.contains("archive-missing"), "{}", refused.text);
     assert_eq!(world.number(ROWS).await, 31);
 
     let prune = ["prune", "--yes", "--older-than", "1s", "--archive", archive.path()];
@@ -99,6 +95,15 @@ async fn pruned_rows_are_in_the_archive_and_a_missing_directory_deletes_none() {
     // A second run has nothing to archive, and writes no file.
     world.succeed(prune).await;
     assert_eq!(read_archive(archive.path(), &before)["files"], read["files"]);
+}
+
+/// Waits until every row may be deleted with `--older-than 1s`.
+pub(super) async fn wait_old_enough(world: &InboxDatabase) {
+    wait_until(DEADLINE, "rows old enough", async || {
+        let count = "SELECT count(*) FROM app_outbox WHERE occurred_at > now() - interval '1 s'";
+        (world.number(count).await == 0).then_some(())
+    })
+    .await;
 }
 
 /// The size of all partitions, and the number of rows.

@@ -2,6 +2,7 @@
 
 mod anchors;
 mod archive;
+mod archive_buckets;
 mod audit;
 mod backfill;
 mod check;
