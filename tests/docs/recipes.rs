@@ -134,10 +134,10 @@ pub(crate) fn text_of(output: &Output) -> String {
 }
 
 /// A folder that is removed with its owner.
-struct Folder(PathBuf);
+pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
-    fn create() -> Self {
+    pub(crate) fn create() -> Self {
         let path = std::env::temp_dir().join(random_name("walrelay-recipe"));
         fs::create_dir(&path).expect("a new folder");
         Self(path)

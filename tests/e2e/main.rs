@@ -3,6 +3,7 @@
 mod a_year;
 mod anchors;
 mod archive;
+mod archive_buckets;
 mod audit;
 mod backfill;
 mod check;

@@ -5,12 +5,14 @@
 //! all callers are tests.
 
 mod consuming;
+mod object_store;
 mod pgbouncer;
 mod producer;
 mod pubsub;
 mod world;
 
 pub use consuming::CONSUMER;
+pub use object_store::{ObjectStore, ObjectStoreKind};
 pub use pgbouncer::PgBouncer;
 pub use producer::Producer;
 pub use pubsub::{PROJECT, PubSub, topic};

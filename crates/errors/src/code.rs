@@ -122,6 +122,14 @@ codes! {
     ConsumerPermissionMissing "consumer-permission-missing": POSTGRES, POSTGRES, POSTGRES;
     /// Rows could not be archived before their deletion.
     ArchiveFailed "archive-failed": UNEXPECTED, UNEXPECTED, UNEXPECTED;
+    /// The archive needs credentials, and there are none that work.
+    ArchiveCredentialsMissing "archive-credentials-missing": UNEXPECTED, UNEXPECTED, UNEXPECTED;
+    /// The bucket or the directory of the archive does not exist.
+    ArchiveMissing "archive-missing": UNEXPECTED, UNEXPECTED, UNEXPECTED;
+    /// The archive may not be written or read.
+    ArchivePermissionMissing "archive-permission-missing": UNEXPECTED, UNEXPECTED, UNEXPECTED;
+    /// The archive does not answer.
+    ArchiveUnreachable "archive-unreachable": UNEXPECTED, UNEXPECTED, UNEXPECTED;
     /// A partitioned outbox has no partition for the near future.
     PartitionsMissing "partitions-missing": POSTGRES, POSTGRES, POSTGRES;
     /// The DEFAULT partition of an outbox contains rows.

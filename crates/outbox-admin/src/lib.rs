@@ -4,9 +4,11 @@
 //! | --- | --- |
 //! | [`lifecycle`] | the server of a relay: preflight check, WAL monitor, anchors of the relay |
 //! | [`protocols`] | what an operator's command does step by step, without printing |
+//! | [`archive`] | where deleted rows are kept: a directory or a bucket |
 //! | [`partitions`] | partitions of the outbox: registered, created ahead, reported |
 //! | [`lookahead`] | the rows that a moved slot would skip |
 
+pub mod archive;
 mod init;
 pub mod lifecycle;
 pub mod lookahead;

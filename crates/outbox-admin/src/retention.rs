@@ -15,8 +15,9 @@ use walrelay_pg_client::{ConnectConfig, QualifiedName, SqlClient, TableAccess, c
 use walrelay_relay::observe::health::{Health, Phase};
 use walrelay_relay::observe::retention_metrics::RetentionMetrics;
 
+use crate::archive::Archive;
 use crate::partitions::{PartitionState, add_partitions, is_partitioned, read_partition_state};
-use crate::protocols::{Archive, ProtocolError, PruneOrder, PruneRun};
+use crate::protocols::{ProtocolError, PruneOrder, PruneRun};
 
 /// The interval at which the task checks whether the relay has started to stream.
 const PHASE_CHECK: Duration = Duration::from_millis(250);
@@ -35,6 +36,16 @@ pub struct Retention {
     pub archive: Option<Archive>,
 }
 
+/// What a run of the maintenance did.
+enum Maintained {
+    /// No table has partitions, and rows are not deleted.
+    Nothing,
+    /// Only partitions were checked.
+    Partitions,
+    /// This number of rows was deleted.
+    Rows(u64),
+}
+
 /// The periodic maintenance of the outbox.
 #[derive(Debug, Clone)]
 pub struct RetentionTask {
@@ -50,7 +61,8 @@ pub struct RetentionTask {
 
 impl RetentionTask {
     /// Deletes old rows for as long as this future runs. Errors are logged, and the next run tries
-    /// again: the relay works without retention.
+    /// again: the relay works without retention. Ends if there is nothing to maintain: a plain table
+    /// becomes a partitioned one only while the relay is stopped.
     pub async fn run(self, health: Health, metrics: RetentionMetrics) {
         loop {
             // A standby must not delete: it would compete with the relay that holds the slot.
@@ -59,8 +71,9 @@ impl RetentionTask {
                 continue;
             }
             match self.run_once(&metrics).await {
-                Ok(None) => {}
-                Ok(Some(rows)) => {
+                Ok(Maintained::Nothing) => return,
+                Ok(Maintained::Partitions) => {}
+                Ok(Maintained::Rows(rows)) => {
                     metrics.completed(SystemTime::now());
                     tracing::info!(rows, "old rows are deleted from the outbox");
                 }
@@ -81,26 +94,29 @@ impl RetentionTask {
         }
     }
 
-    /// Returns the number of deleted rows, or None if rows are not deleted.
-    async fn run_once(&self, metrics: &RetentionMetrics) -> Result<Option<u64>, ProtocolError> {
+    async fn run_once(&self, metrics: &RetentionMetrics) -> Result<Maintained, ProtocolError> {
         let client = connect_sql(&self.connect).await?;
-        self.keep_partitions(&client, metrics).await;
-        let deleted = match self.retention.older_than {
-            Some(older_than) => self.steps_on(&client, older_than, metrics).await.map(Some),
-            None => Ok(None),
+        let has_partitions = self.keep_partitions(&client, metrics).await;
+        let maintained = match self.retention.older_than {
+            Some(age) => self.steps_on(&client, age, metrics).await.map(Maintained::Rows),
+            None if has_partitions => Ok(Maintained::Partitions),
+            None => Ok(Maintained::Nothing),
         };
         client.close().await;
-        deleted
+        maintained
     }
 
     /// Creates the partitions that are needed soon, and reports the state of all tables together.
-    async fn keep_partitions(&self, client: &SqlClient, metrics: &RetentionMetrics) {
+    /// Returns whether a table may have partitions.
+    async fn keep_partitions(&self, client: &SqlClient, metrics: &RetentionMetrics) -> bool {
+        let mut has_partitions = false;
         let mut default_rows = 0;
         let mut ready_until: Option<f64> = None;
         for table in &self.outbox.tables {
             match keep_partitions_of(client, table).await {
                 Ok(None) => {}
                 Ok(Some(state)) => {
+                    has_partitions = true;
                     default_rows += state.default_rows;
                     let until = state.span.and(state.ready_until_seconds);
                     ready_until = match (ready_until, until) {
@@ -109,6 +125,7 @@ impl RetentionTask {
                     };
                 }
                 Err(error) => {
+                    has_partitions = true;
                     metrics.partition_failures.inc();
                     let error_code = error.code().name();
                     tracing::warn!(error_code, error = %Chain(&error), "partitions are not created");
@@ -119,6 +136,7 @@ impl RetentionTask {
         if let Some(until) = ready_until {
             metrics.partitions_end_seconds.set(until);
         }
+        has_partitions
     }
 
     async fn steps_on(

@@ -4,7 +4,9 @@ use std::fmt;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use google_cloud_auth::credentials::{Builder, CacheableResource, Credentials, EntityTag};
+use google_cloud_auth::credentials::{
+    AccessTokenCredentials, Builder, CacheableResource, Credentials, EntityTag,
+};
 use google_cloud_auth::errors::CredentialsError;
 use http::{Extensions, HeaderMap};
 use rustls_native_certs::load_native_certs;
@@ -33,14 +35,45 @@ const RENEWAL_PAUSE: Duration = Duration::from_secs(30);
 
 /// Loads the application default credentials.
 pub(crate) fn application_default() -> Result<Credentials, PubsubError> {
+    default_builder()?.build().map_err(|error| PubsubError::Credentials(Box::new(error)))
+}
+
+fn default_builder() -> Result<Builder, PubsubError> {
     // Without certificate authorities, the library's client panics.
     if load_native_certs().certs.is_empty() {
         return Err(PubsubError::NoAuthorities);
     }
-    Builder::default()
-        .with_scopes([SCOPE])
-        .build()
-        .map_err(|error| PubsubError::Credentials(Box::new(error)))
+    Ok(Builder::default().with_scopes([SCOPE]))
+}
+
+/// Access tokens of the application default credentials, for another service of Google.
+#[derive(Debug)]
+pub struct GoogleTokens(AccessTokenCredentials);
+
+impl GoogleTokens {
+    /// Finds the credentials.
+    ///
+    /// # Errors
+    ///
+    /// There are none, or the machine has no certificate authorities.
+    pub fn application_default() -> Result<Self, PubsubError> {
+        let builder = default_builder()?.build_access_token_credentials();
+        builder.map(Self).map_err(|error| PubsubError::Credentials(Box::new(error)))
+    }
+
+    /// Returns a valid token. The library keeps it until shortly before it expires.
+    ///
+    /// # Errors
+    ///
+    /// The token cannot be had, or not in time.
+    pub async fn get(&self) -> Result<String, PubsubError> {
+        let failed = |reason: String| PubsubError::Credentials(reason.into());
+        let waited = TOKEN_TIMEOUT.as_secs();
+        let answer = timeout(TOKEN_TIMEOUT, self.0.access_token()).await;
+        let answer = answer.map_err(|_| failed(format!("no access token within {waited} s")))?;
+        // Shows only the library's own text, because its sources may quote the answer.
+        answer.map(|token| token.token).map_err(|error| failed(error.to_string()))
+    }
 }
 
 /// A function that creates credentials from scratch.

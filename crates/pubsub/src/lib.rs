@@ -35,6 +35,7 @@ mod tests;
 pub use admin::{Admin, TopicSettings};
 pub use classify::{classify, operator_fix, operator_fix_of};
 pub use config::{Endpoint, PublisherConfig};
+pub use credentials::GoogleTokens;
 pub use error::{Answer, PubsubError, code_of_call};
 pub use grpc::GrpcPublisher;
 pub use iam::IamBinding;

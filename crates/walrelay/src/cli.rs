@@ -39,13 +39,16 @@ pub use replay::*;
 pub use slot::*;
 pub use snapshot::*;
 pub use upgrade::*;
+use walrelay_outbox_admin::archive::ArchiveLocation;
 
 use crate::options::choices::{ChangeMode, ChangeOptions, Shell};
-use crate::options::values::{duration, listen, may_hold_secret, shard_count, word};
+use crate::options::values::{
+    archive_location, duration, listen, may_hold_secret, shard_count, word,
+};
 use crate::options::{
     ColumnOptions, DatabaseOptions, DemoOptions, EmulatorOptions, GeneralOptions, InitOptions,
-    MessageOptions, OutputOptions, PubSubOptions, RelayOptions, RetentionOptions, RunOptions,
-    WalBudgetOption,
+    MessageOptions, OutputOptions, PruneArchiveOption, PubSubOptions, RelayOptions,
+    RetentionOptions, RunOptions, WalBudgetOption,
 };
 
 /// Carries a Postgres transactional outbox into Google Cloud Pub/Sub, in order, losing nothing.
@@ -227,7 +230,7 @@ pub enum CommandArgs {
     ///
     /// Never rows that a recovery would need. Of a partitioned outbox, partitions whose rows may all go are dropped.
     #[command(after_help = "Examples:\n  walrelay prune --older-than 30d --dry-run\n  \
-        walrelay prune --older-than 30d --archive /mnt/archive")]
+        walrelay prune --older-than 30d --archive gs://my-bucket/outbox")]
     Prune(PruneArgs),
     /// Set up, run and operate consumers, which apply events to a database.
     Consumer(ConsumerArgs),
@@ -408,6 +411,8 @@ pub struct CheckArgs {
     #[command(flatten)]
     pub retention: RetentionOptions,
     #[command(flatten)]
+    pub archive: PruneArchiveOption,
+    #[command(flatten)]
     pub output: OutputOptions,
     #[command(flatten)]
     pub options: ServiceOptions,
@@ -464,9 +469,11 @@ pub struct PruneArgs {
     /// Age a row must have to be deleted, such as 30d; 1s to 3650d.
     #[arg(long, value_name = "DURATION", required = true, value_parser = duration("1s", "3650d"))]
     pub older_than: Duration,
-    /// Write the rows to this existing directory before they are deleted, as compressed JSON lines.
-    #[arg(long, value_name = "DIRECTORY")]
-    pub archive: Option<PathBuf>,
+    /// Write the rows to this directory or bucket before they are deleted, as compressed JSON lines.
+    ///
+    /// A directory must exist. A URL is file:///DIRECTORY, gs://BUCKET/PREFIX or s3://BUCKET/PREFIX.
+    #[arg(long, value_name = "LOCATION", value_parser = archive_location)]
+    pub archive: Option<ArchiveLocation>,
     #[command(flatten)]
     pub change: ChangeArgs,
     #[command(flatten)]

@@ -9,6 +9,7 @@ use walrelay_consumer_rebuild::RebuildError;
 use walrelay_core::Template;
 use walrelay_errors::{BoxedError, Code, Coded, Exit};
 use walrelay_inbox::InboxError;
+use walrelay_outbox_admin::archive::{ArchiveError, ArchiveProblem};
 use walrelay_outbox_admin::protocols::ProtocolError;
 use walrelay_outbox_replay::AdminError;
 use walrelay_outbox_replay::replay::ReplayError;
@@ -165,10 +166,19 @@ fn of_replays() -> Vec<ReplayError> {
     ]
 }
 
+fn archive_error(problem: ArchiveProblem) -> ArchiveError {
+    let location = "s3://bucket".parse().expect("a location");
+    ArchiveError::new("open", location, problem, text())
+}
+
 fn of_protocols() -> Vec<ProtocolError> {
     vec![
         ProtocolError::PruneDenied { table: text(), source: Box::new(PgError::Disconnected) },
-        ProtocolError::Archive { directory: "x".into(), source: broken() },
+        ProtocolError::Archive(archive_error(ArchiveProblem::Credentials)),
+        ProtocolError::Archive(archive_error(ArchiveProblem::Missing)),
+        ProtocolError::Archive(archive_error(ArchiveProblem::Permission)),
+        ProtocolError::Archive(archive_error(ArchiveProblem::Unreachable)),
+        ProtocolError::Archive(archive_error(ArchiveProblem::Other)),
         ProtocolError::NoOutbox { table: text() },
         ProtocolError::PublicationMissing { publication: text() },
         ProtocolError::TopicMissing { topic: text() },

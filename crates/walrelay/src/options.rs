@@ -28,7 +28,7 @@ mod topics;
 pub mod units;
 pub mod values;
 
-pub use retention::RetentionOptions;
+pub use retention::{PruneArchiveOption, RetentionOptions};
 pub use topics::TopicOptions;
 
 use choices::{LogFormat, OnSlotLost, OutputFormat};
@@ -491,11 +491,8 @@ pub struct RunOptions {
     pub anchor_keep: OrNever,
     #[command(flatten)]
     pub retention: RetentionOptions,
-    /// With --prune-older-than: write the rows to this existing directory before they are deleted [default: no archive]
-    ///
-    /// The files are compressed JSON lines, as those of `prune --archive`.
-    #[arg(long, value_name = "DIRECTORY")]
-    pub prune_archive: Option<PathBuf>,
+    #[command(flatten)]
+    pub archive: PruneArchiveOption,
     /// Publish at most this many rows per second, to protect a slow subscriber; 1 to 1000000 [default: no limit]
     ///
     /// Rows that wait retain WAL. If they retain more than --wal-budget, they are recorded in dispatch state.

@@ -10,6 +10,7 @@ pub(crate) fn fix_of(error: &ProtocolError) -> Option<String> {
     use ProtocolError as E;
     Some(match error {
         E::Operator(error) => return error.fix(),
+        E::Archive(error) => return error.fix(),
         E::KeysPaused { id, .. }
         | E::ReplayUnfinished { id, .. }
         | E::ReplayReadsTable { id, .. }
@@ -60,7 +61,6 @@ pub(crate) fn fix_of(error: &ProtocolError) -> Option<String> {
         | E::NoOutbox { .. }
         | E::PublicationMissing { .. }
         | E::TopicMissing { .. }
-        | E::Archive { .. }
         | E::PruneDenied { .. } => return None,
     })
 }

@@ -35,7 +35,7 @@ pub use preconditions::{
 };
 pub use protocol_error::ProtocolError;
 pub(crate) use prune::PruneRun;
-pub use prune::{Archive, PruneOrder, PrunedTable, prune};
+pub use prune::{PruneOrder, PrunedTable, prune};
 pub use reset::{ResetOrder, ResetResult, SkipConsent, reset};
 pub use reshard::{Reshard, ReshardEnd, Resharded, Switch};
 pub use set_up::{ExistingRows, set_up};

@@ -1,6 +1,5 @@
 //! Why a protocol refused to begin, or ended early.
 
-use std::path::PathBuf;
 use std::time::SystemTime;
 
 use pgoutput_parser::Lsn;
@@ -16,6 +15,7 @@ use walrelay_relay::observe::report::rfc3339;
 
 use super::skipped_rows::SkippedRows;
 use super::table_rows::TableRows;
+use crate::archive::ArchiveError;
 use crate::resharding::ReshardingRefusal;
 
 /// A protocol refused to begin, or ended early.
@@ -155,8 +155,8 @@ pub enum ProtocolError {
     #[error("{table} has no column {column:?} that is null in unpublished rows")]
     UnpublishedColumnMissing { table: String, column: String },
     /// Rows could not be archived. None of them was deleted.
-    #[error("archive rows in {}", directory.display())]
-    Archive { directory: PathBuf, source: std::io::Error },
+    #[error(transparent)]
+    Archive(#[from] ArchiveError),
     /// The role may not delete rows.
     #[error("delete old rows of {table}")]
     PruneDenied { table: String, source: Box<PgError> },
@@ -194,7 +194,7 @@ impl Coded for ProtocolError {
             Self::PublicationMissing { .. } => Code::PublicationMissing,
             Self::TopicMissing { .. } => Code::TopicNotFound,
             Self::PruneDenied { .. } => Code::PrunePermissionMissing,
-            Self::Archive { .. } => Code::ArchiveFailed,
+            Self::Archive(error) => error.code(),
             Self::EarlierRows { .. } => Code::ExistingRowsUndecided,
             Self::UnpublishedColumnMissing { .. } => Code::UnpublishedColumnMissing,
             Self::KeysPaused { .. }
@@ -228,6 +228,9 @@ impl Coded for ProtocolError {
     }
 
     fn fix(&self) -> Option<String> {
+        if let Self::Archive(error) = self {
+            return error.fix();
+        }
         if let Self::Operator(error) = self { error.fix() } else { None }
     }
 }

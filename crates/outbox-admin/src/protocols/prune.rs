@@ -4,8 +4,7 @@
 //! The table has no LSN, but every committed transaction below `settled_xid` of `app_outbox_relay`
 //! is settled. Rows whose transaction id cannot be compared with `settled_xid` stay.
 
-mod archive;
-mod archive_file;
+mod archiver;
 mod condition;
 mod partitions;
 
@@ -18,8 +17,7 @@ use walrelay_pg_client::{
     sql,
 };
 
-pub use archive::Archive;
-use archive::{ArchivedRows, Archiver, PruneSession};
+use archiver::{ArchivedRows, Archiver, PruneSession};
 use condition::{Condition, condition, refusal};
 use partitions::{DroppedPartitions, drop_partitions, droppable_partitions};
 
@@ -28,6 +26,7 @@ use super::preconditions::{every_shard, refuse_unrecorded};
 use super::protocol_error::ProtocolError;
 use super::table_columns::column_of;
 use super::table_rows::TableRows;
+use crate::archive::{Archive, ArchiveStore};
 use walrelay_outbox_replay::{AdminError, read_operation};
 
 /// Rows deleted in one transaction, few enough to hold locks only briefly.
@@ -93,12 +92,20 @@ pub async fn prune<O: Operator>(
     if !session.agree(change).await? {
         return Ok(None);
     }
-    let deleting = PruneSession { client, archive: order.archive };
+    let store = open_archive(order).await?;
+    let deleting = PruneSession { client, archive: store.as_ref() };
     let mut pruned = Vec::new();
     for condition in &conditions {
         pruned.push(prune_table(session, &deleting, condition).await?);
     }
     Ok(Some(pruned))
+}
+
+async fn open_archive(order: PruneOrder<'_>) -> Result<Option<ArchiveStore>, ProtocolError> {
+    match order.archive {
+        Some(archive) => Ok(Some(ArchiveStore::open(archive).await?)),
+        None => Ok(None),
+    }
 }
 
 async fn prune_table<O: Operator>(
@@ -142,6 +149,8 @@ pub(crate) struct PruneStep {
 /// A run of periodic retention, in steps.
 pub(crate) struct PruneRun<'a> {
     order: PruneOrder<'a>,
+    /// None before the first step, and without an archive.
+    store: Option<ArchiveStore>,
     /// For each table, the partitions that a later run drops. None before the first step, which
     /// drops the partitions of this run.
     later: Option<Vec<Vec<String>>>,
@@ -149,7 +158,7 @@ pub(crate) struct PruneRun<'a> {
 
 impl<'a> PruneRun<'a> {
     pub(crate) const fn new(order: PruneOrder<'a>) -> Self {
-        Self { order, later: None }
+        Self { order, store: None, later: None }
     }
 
     /// Checks the preconditions, and deletes some rows of each table in a short transaction. The
@@ -157,7 +166,10 @@ impl<'a> PruneRun<'a> {
     pub(crate) async fn step(&mut self, client: &SqlClient) -> Result<PruneStep, ProtocolError> {
         refuse_unready(client, self.order).await?;
         let conditions = conditions_on(client, self.order).await?;
-        let deleting = PruneSession { client, archive: self.order.archive };
+        if self.store.is_none() {
+            self.store = open_archive(self.order).await?;
+        }
+        let deleting = PruneSession { client, archive: self.store.as_ref() };
         let mut step = PruneStep { rows: 0, partitions: 0, archived_rows: 0, has_more: false };
         let later = match self.later.take() {
             Some(later) => later,

@@ -2,6 +2,7 @@
 //! Changes nothing.
 
 mod anchors;
+mod archive;
 mod consumers;
 mod dead_rows;
 mod partitions;
@@ -79,6 +80,13 @@ pub async fn execute(config: CheckConfig, shutdown: &Shutdown) -> Result<(), Err
 /// Runs every check that is possible: one connection may answer where another fails. All
 /// connections open at the same time, so that an unreachable address costs its timeout once.
 async fn look(check: &CheckConfig, shutdown: &Shutdown) -> Vec<Finding> {
+    let archive = check.run.retention.as_ref().and_then(|it| it.archive.as_ref());
+    let (mut found, archive) = tokio::join!(look_at_servers(check, shutdown), archive::of(archive));
+    found.extend(archive);
+    found
+}
+
+async fn look_at_servers(check: &CheckConfig, shutdown: &Shutdown) -> Vec<Finding> {
     let (config, inboxes) = (&check.run.settings, &check.inboxes);
     let mut found = Vec::new();
     let mut there = PostgresFacts::default();

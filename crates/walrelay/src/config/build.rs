@@ -3,8 +3,9 @@
 use std::num::NonZeroU32;
 
 use walrelay_core::RouterConfig;
+use walrelay_outbox_admin::archive::{Archive, ArchiveLocation, StoreEnvironment};
 use walrelay_outbox_admin::lifecycle::preflight_check::shard_key;
-use walrelay_outbox_admin::protocols::{Archive, ExistingRows};
+use walrelay_outbox_admin::protocols::ExistingRows;
 use walrelay_outbox_admin::retention::Retention;
 use walrelay_outbox_admin::{EarlierRows, LostSlotPolicy};
 use walrelay_pg_client::Schema;
@@ -117,7 +118,8 @@ impl ConfigBuilder<'_> {
         let otlp = self.otlp();
         let inboxes = self.inbox_places(&args.places);
         let run = self.run(&args.options, Until::Stopped, OnSlotLost::Stop)?;
-        let retention = retention(&args.retention, None);
+        let archive = self.archive(args.archive.prune_archive.as_ref());
+        let retention = retention(&args.retention, archive);
         let run = RunConfig { otlp, retention: Some(retention), ..run };
         Some(CheckConfig { run, inboxes: inboxes?, format: args.output.output })
     }
@@ -130,7 +132,7 @@ impl ConfigBuilder<'_> {
         let otlp = self.otlp();
         let mut run = self.run(&args.options, until, args.own.on_slot_lost)?;
         run.settings.relay.rate = args.own.rate.and_then(NonZeroU32::new);
-        let archive = args.own.prune_archive.clone().map(|directory| Archive { directory });
+        let archive = self.archive(args.own.archive.prune_archive.as_ref());
         let retention = retention(&args.own.retention, archive);
         if retention.archive.is_some() && retention.older_than.is_none() {
             self.wrong_or_missing("prune-older-than", "needed by --prune-archive");
@@ -256,9 +258,16 @@ impl ConfigBuilder<'_> {
             database,
             columns,
             older_than: args.older_than,
-            archive: args.archive.clone().map(|directory| Archive { directory }),
+            archive: self.archive(args.archive.as_ref()),
             options: args.change.options(),
         })
+    }
+
+    fn archive(&self, location: Option<&ArchiveLocation>) -> Option<Archive> {
+        let storage_emulator = self.environment.get("STORAGE_EMULATOR_HOST").map(str::to_owned);
+        let aws = self.environment.with_prefix("AWS_");
+        let environment = StoreEnvironment { aws, storage_emulator };
+        location.map(|location| Archive { location: location.clone(), environment })
     }
 }
 

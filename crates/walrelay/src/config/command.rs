@@ -6,8 +6,9 @@ use std::time::{Duration, SystemTime};
 
 use walrelay_core::{ColumnAliases, ColumnNames, RouterConfig, WalBudgetLimit};
 use walrelay_emulator::Fault;
+use walrelay_outbox_admin::archive::Archive;
 use walrelay_outbox_admin::partitions::PartitionSpan;
-use walrelay_outbox_admin::protocols::{Archive, ExistingRows};
+use walrelay_outbox_admin::protocols::ExistingRows;
 use walrelay_outbox_admin::retention::Retention;
 use walrelay_outbox_admin::{EarlierRows, LostSlotPolicy};
 use walrelay_outbox_store::{DispatchQuery, Outbox};

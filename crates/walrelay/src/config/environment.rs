@@ -26,6 +26,13 @@ impl Environment {
         self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
+    /// Returns the variables whose names begin with a prefix, and that are not empty.
+    pub(super) fn with_prefix(&self, prefix: &str) -> Vec<(String, String)> {
+        let named =
+            self.0.iter().filter(|(name, value)| name.starts_with(prefix) && !value.is_empty());
+        named.map(|(name, value)| (name.clone(), value.clone())).collect()
+    }
+
     /// Returns the variable that sets an option: its own, which may be empty, or an established
     /// one.
     pub(super) fn of_option(&self, option: &str) -> Option<(String, &str)> {

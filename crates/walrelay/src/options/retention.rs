@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use clap::Args;
+use walrelay_outbox_admin::archive::ArchiveLocation;
 
-use super::values::{OrNever, duration, duration_or_never};
+use super::values::{OrNever, archive_location, duration, duration_or_never};
 
 /// How long finished rows stay.
 #[derive(Debug, Args)]
@@ -19,4 +20,16 @@ pub struct RetentionOptions {
     /// Time between two runs of --prune-older-than; 1s to 1d
     #[arg(long, value_name = "DURATION", default_value = "1h", hide_short_help = true, value_parser = duration("1s", "1d"))]
     pub prune_interval: Duration,
+}
+
+/// Where `run` archives rows.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "This command")]
+pub struct PruneArchiveOption {
+    /// With --prune-older-than: write the rows to this directory or bucket before they are deleted [default: no archive]
+    ///
+    /// The files are compressed JSON lines, as those of `prune --archive`. A URL is file:///DIRECTORY,
+    /// gs://BUCKET/PREFIX or s3://BUCKET/PREFIX.
+    #[arg(long, value_name = "LOCATION", value_parser = archive_location)]
+    pub prune_archive: Option<ArchiveLocation>,
 }

@@ -13,6 +13,7 @@ use pgoutput_parser::{Lsn, Position};
 use tracing_subscriber::EnvFilter;
 use walrelay_core::limits::is_topic_name;
 use walrelay_core::{ColumnAliases, Template, WalBudgetLimit};
+use walrelay_outbox_admin::archive::{ArchiveLocation, LocationError};
 use walrelay_pg_client::Secret;
 use walrelay_pubsub::Endpoint;
 use walrelay_relay::observe::report::parse_rfc3339;
@@ -62,7 +63,12 @@ pub struct NamedDatabase {
 /// never shown.
 pub(crate) fn may_hold_secret(argument: &Arg) -> bool {
     let parser = argument.get_value_parser().type_id();
-    let types = [TypeId::of::<Secret>(), TypeId::of::<NamedDatabase>(), TypeId::of::<Endpoint>()];
+    let types = [
+        TypeId::of::<Secret>(),
+        TypeId::of::<NamedDatabase>(),
+        TypeId::of::<Endpoint>(),
+        TypeId::of::<ArchiveLocation>(),
+    ];
     types.into_iter().any(|secret| parser == secret)
 }
 
@@ -163,6 +169,11 @@ pub fn named_database(text: &str) -> Parsed<NamedDatabase> {
             Err("a consumer and its database, NAME=postgresql://user@host:port/database".into())
         }
     }
+}
+
+/// Parses the place of an archive.
+pub fn archive_location(text: &str) -> Parsed<ArchiveLocation> {
+    text.parse().map_err(|error: LocationError| error.to_string())
 }
 
 /// Parses a regional endpoint of Pub/Sub.

@@ -11,7 +11,7 @@ use tokio_postgres::error::SqlState;
 use walrelay_errors::{Chain, Code};
 use walrelay_pg_client::{PgError, SqlClient, sql};
 
-use super::archive::{ArchivedPartition, ArchivedRows, Archiver, PruneSession};
+use super::archiver::{ArchivedPartition, ArchivedRows, Archiver, PruneSession};
 use super::condition::{Condition, refusal};
 use crate::partitions::is_partitioned;
 use crate::protocols::protocol_error::ProtocolError;

@@ -1,18 +1,16 @@
-//! Rows that are written to a directory before they are deleted.
+//! Rows that are written to the archive before they are deleted.
 //!
-//! An object is one file of at most [`OBJECT_ROWS_MAX`] rows. It is written, read back and compared,
+//! An object has at most [`OBJECT_ROWS_MAX`] rows. It is written, read back and compared,
 //! and only then are its rows deleted by their ids. Exporting by a condition and deleting by the
 //! same condition would lose rows that fulfil it in between. After a crash, some rows are in two
 //! objects: the archive contains each deleted row at least once.
 
-use std::path::PathBuf;
 use std::time::SystemTime;
 
-use tokio::task::spawn_blocking;
 use walrelay_pg_client::{PgError, SCHEMA, SqlClient, quote_identifier, quote_literal, sql};
 
-use super::archive_file::{ArchiveFile, write_object};
 use super::condition::{Condition, refusal};
+use crate::archive::{ArchiveStore, ObjectName, ObjectRows};
 use crate::protocols::protocol_error::ProtocolError;
 
 /// Most rows of one object: their ids fit into one DELETE.
@@ -24,17 +22,10 @@ const OBJECT_BYTES_MAX: usize = 32 << 20;
 /// Rows that are fetched at once. A message of Pub/Sub has at most 10 MB, so these fit in memory.
 const FETCH_ROWS: usize = 64;
 
-/// Where deleted rows are kept.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Archive {
-    /// An existing directory. `prune` creates one folder per table in it.
-    pub directory: PathBuf,
-}
-
 /// The session that deletes rows, and where they are written before.
 pub(super) struct PruneSession<'a> {
     pub(super) client: &'a SqlClient,
-    pub(super) archive: Option<&'a Archive>,
+    pub(super) archive: Option<&'a ArchiveStore>,
 }
 
 /// The rows of one or more objects.
@@ -74,7 +65,7 @@ pub(super) struct ArchivedPartition<'a> {
 /// Writes the rows of one table.
 pub(super) struct Archiver<'a> {
     client: &'a SqlClient,
-    archive: &'a Archive,
+    archive: &'a ArchiveStore,
     condition: &'a Condition,
     id_type: String,
 }
@@ -82,12 +73,12 @@ pub(super) struct Archiver<'a> {
 impl<'a> Archiver<'a> {
     pub(super) async fn new(
         client: &'a SqlClient,
-        archive: &'a Archive,
+        archive: &'a ArchiveStore,
         condition: &'a Condition,
     ) -> Result<Self, ProtocolError> {
         let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 2] =
             [&condition.table.to_string(), &condition.id];
-        let row = client.query_one(sql!("archive.sql", "column_type"), &parameters).await;
+        let row = client.query_one(sql!("archiver.sql", "column_type"), &parameters).await;
         let id_type = row.map_err(PgError::from)?.get(0);
         Ok(Self { client, archive, condition, id_type })
     }
@@ -99,7 +90,8 @@ impl<'a> Archiver<'a> {
     ) -> Result<Option<ArchivedObject>, ProtocolError> {
         let Condition { text, seconds, .. } = self.condition;
         let text = text.replace("$1", &seconds.to_string());
-        self.archive_selection(&format!("({text}) AND {excluded}")).await
+        let name = ObjectName::Time(SystemTime::now());
+        self.archive_selection(&format!("({text}) AND {excluded}"), name).await
     }
 
     /// Deletes the rows of an object, if they may still be deleted.
@@ -130,13 +122,15 @@ impl<'a> Archiver<'a> {
         }
         let mut all = ArchivedRows::default();
         let mut after = String::new();
-        loop {
+        for part in 1.. {
             let ordered = format!("{selection}{after} ORDER BY c.{id}");
-            let Some(object) = self.archive_selection(&ordered).await? else { return Ok(all) };
+            let name = ObjectName::Partition { name: partition.name, part };
+            let Some(object) = self.archive_selection(&ordered, name).await? else { break };
             all.add(object.rows);
-            let Some(last) = object.ids.last().filter(|_| object.has_more) else { return Ok(all) };
+            let Some(last) = object.ids.last().filter(|_| object.has_more) else { break };
             after = format!(" AND c.{id} > {}::{}", quote_literal(last), self.id_type);
         }
+        Ok(all)
     }
 
     /// Reads rows in a short transaction, then writes and verifies their object. No transaction is
@@ -144,6 +138,7 @@ impl<'a> Archiver<'a> {
     async fn archive_selection(
         &self,
         selection: &str,
+        name: ObjectName<'_>,
     ) -> Result<Option<ArchivedObject>, ProtocolError> {
         let opened = format!("BEGIN READ ONLY; {}", self.cursor_sql(selection));
         let read = match self.client.batch_execute(&opened).await {
@@ -158,15 +153,8 @@ impl<'a> Archiver<'a> {
             return Ok(None);
         }
         let rows = ids.len() as u64;
-        let file = ArchiveFile {
-            folder: self.archive.directory.join(self.condition.table.to_string()),
-            name: object_name(SystemTime::now(), checksum),
-        };
-        let directory = self.archive.directory.clone();
-        let written = spawn_blocking(move || write_object(&directory, &file, &lines)).await;
-        let failed =
-            |source| ProtocolError::Archive { directory: self.archive.directory.clone(), source };
-        written.map_err(|error| failed(std::io::Error::other(error)))?.map_err(failed)?;
+        let table = self.condition.table.to_string();
+        self.archive.write(&table, name, ObjectRows { lines, checksum }).await?;
         let rows = ArchivedRows { rows, checksum, objects: 1 };
         Ok(Some(ArchivedObject { ids, rows, has_more }))
     }
@@ -215,10 +203,4 @@ struct Fetched {
     lines: String,
     checksum: i128,
     has_more: bool,
-}
-
-/// Returns a name that sorts by time. Objects of the same millisecond differ in the checksum.
-fn object_name(now: SystemTime, checksum: i128) -> String {
-    let millis = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis();
-    format!("{millis:015}-{checksum:x}.ndjson.gz")
 }
