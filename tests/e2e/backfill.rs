@@ -264,7 +264,7 @@ async fn a_backfill_to_a_topic_that_is_given_up_is_over() {
     }
 
     let told = world.succeed(["replay", "cancel", "--yes", &id]).await;
-    assert!(told.contains(&format!("replay {id} is given up")), "{told}");
+    assert!(told.contains(&format!("replay {id} is cancelled")), "{told}");
     assert!(told.contains("published to again"), "{told}");
     assert!(told.contains("at least "), "the last moment is not counted: {told}");
     world.succeed(["prune", "--yes", "--older-than", "30d"]).await;

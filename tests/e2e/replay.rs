@@ -270,8 +270,14 @@ async fn an_abandoned_replay_to_a_topic_blocks_nothing_and_leaves_no_slot() {
     );
     gone.batch_execute(&copy).await.expect("a temporary slot");
 
-    let told = world.succeed(["replay", "cancel", "--yes", &id]).await;
-    assert!(told.contains("is given up") && told.contains("published to again"), "{told}");
+    let cancel = async |consent: &str| {
+        let text = world.succeed(["replay", "cancel", consent, &id, "-o", "json"]).await;
+        serde_json::from_str::<serde_json::Value>(&text).expect("JSON")
+    };
+    let would = cancel("--dry-run").await["would"].to_string();
+    assert!(would.contains(&format!("cancel replay {id}: at least 1")), "{would}");
+    let cancelled = cancel("--yes").await;
+    assert_eq!((&cancelled["id"], &cancelled["destination"]), (&id.into(), &"again".into()));
     wait_slots(&world, 2).await;
     assert!(published(&world, "again").len() >= 100, "what was published stays");
     for again in ["resume", "cancel"] {

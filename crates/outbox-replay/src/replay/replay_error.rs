@@ -180,6 +180,16 @@ pub enum RowCount {
     AtLeast(u64),
 }
 
+impl RowCount {
+    /// Returns the number that is known.
+    #[must_use]
+    pub const fn known(self) -> u64 {
+        match self {
+            Self::Exactly(rows) | Self::AtLeast(rows) => rows,
+        }
+    }
+}
+
 impl std::fmt::Display for RowCount {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

@@ -259,8 +259,8 @@ pub enum ReplayRecordAction {
     Cancel {
         /// Id of the replay.
         id: String,
-        /// Whether the replay may be cancelled.
-        mode: ChangeMode,
+        /// Consent and output.
+        options: ChangeOptions,
     },
 }
 

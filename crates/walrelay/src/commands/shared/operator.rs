@@ -39,7 +39,9 @@ impl<'a> Terminal<'a> {
         Self { options, shutdown, selection: &[] }
     }
 
-    async fn ask(&self, text: String) -> Result<bool, Error> {
+    /// Returns whether the command may do what `text` describes. A dry run prints the text, and the
+    /// answer is no.
+    pub(in crate::commands) async fn ask(&self, text: String) -> Result<bool, Error> {
         let ChangeOptions { mode, format } = self.options;
         if let (ChangeMode::DryRun, OutputFormat::Json) = (mode, format) {
             print(&json_text(&DryRun { would: text })?)?;
