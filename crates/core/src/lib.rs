@@ -46,6 +46,7 @@
 #![warn(clippy::iter_over_hash_type)]
 
 mod backoff;
+mod call_code;
 mod compact_parked_keys;
 mod failure;
 mod fault;
@@ -64,6 +65,7 @@ mod selection;
 mod tracker;
 
 pub use backoff::Backoff;
+pub use call_code::{CallCode, UnknownCallCode};
 pub use failure::{FailureClass, PublishFailure};
 pub use fault::{Fault, RouteError};
 pub use flow_control::budget::{Budget, BudgetLimits};

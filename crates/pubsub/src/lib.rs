@@ -33,7 +33,7 @@ mod wire;
 mod tests;
 
 pub use admin::{Admin, TopicSettings};
-pub use classify::{classify, operator_fix, operator_fix_of};
+pub use classify::{call_code, classify, operator_fix, operator_fix_of};
 pub use config::{Endpoint, PublisherConfig};
 pub use error::{Answer, PubsubError, code_of_call};
 pub use grpc::GrpcPublisher;

@@ -8,7 +8,7 @@ use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::time::Instant;
 use tonic::{Code, Status};
-use walrelay_core::{Backoff, Random};
+use walrelay_core::{Backoff, CallCode, Random};
 use walrelay_errors::Code as ErrorCode;
 use walrelay_pubsub::{Delivered, StreamingPull, Subscriber};
 
@@ -308,13 +308,13 @@ pub(crate) fn operator_fix(status: &Status, subscription: &str) -> Option<String
 
 /// Returns the error code for the end of a stream.
 pub(crate) fn error_code(status: &Status) -> ErrorCode {
-    match code_name(status) {
-        "NOT_FOUND" => ErrorCode::SubscriptionNotFound,
-        name => walrelay_pubsub::code_of_call(name),
+    match walrelay_pubsub::call_code(status.code()) {
+        CallCode::NotFound => ErrorCode::SubscriptionNotFound,
+        code => walrelay_pubsub::code_of_call(code),
     }
 }
 
 /// Returns the code as the manual spells it.
 pub(crate) fn code_name(status: &Status) -> &'static str {
-    walrelay_pubsub::classify(status.code(), "").code
+    walrelay_pubsub::call_code(status.code()).as_str()
 }

@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use walrelay_core::limits::is_topic_name;
-use walrelay_core::{Message, PublishFailure, Topic};
+use walrelay_core::{CallCode, Message, PublishFailure, Topic};
 use walrelay_errors::Code;
 
 /// The time between two log messages about the same cause.
@@ -53,7 +53,7 @@ struct Evictions {
 #[derive(Debug)]
 struct Cause {
     topic: Topic,
-    code: &'static str,
+    code: CallCode,
     tally: Tally,
 }
 
@@ -79,7 +79,7 @@ pub(super) struct UnloggedDeadRows {
 impl DeadRows {
     /// Counts a dead row. Returns whether it is the first of its cause and needs a log message of
     /// its own.
-    pub(super) fn died(&mut self, topic: &Topic, code: &'static str, now: Instant) -> bool {
+    pub(super) fn died(&mut self, topic: &Topic, code: CallCode, now: Instant) -> bool {
         let known =
             self.causes.iter_mut().find(|cause| cause.topic == *topic && cause.code == code);
         if let Some(cause) = known {
@@ -187,14 +187,14 @@ impl UnloggedDeadRows {
         match cause {
             Some((topic, code)) if is_settled => tracing::info!(
                 topic = &**topic,
-                code,
+                code = code.as_str(),
                 rows,
                 "more rows died of the same cause, and are settled by now: no row is dead any more"
             ),
             Some((topic, code)) => tracing::error!(
                 error_code = Code::DeadRows.name(),
                 topic = &**topic,
-                code,
+                code = code.as_str(),
                 rows,
                 dead,
                 "more rows are dead of the same cause: `walrelay dispatch list` has them"
@@ -237,7 +237,7 @@ pub(super) fn log_dead_row(
         topic = &**message.topic(),
         position = %message.position(),
         attempts,
-        code = failure.code,
+        code = failure.code.as_str(),
         error = failure.message,
         "row is dead: it is recorded in dispatch state and needs an operator"
     );
@@ -253,18 +253,19 @@ mod tests {
         let (topic, other): (Topic, Topic) =
             ("projects/p/topics/a".into(), "projects/p/topics/b".into());
         let began = Instant::now();
-        let lines = (0..20_000).filter(|_| dead.died(&topic, "INVALID_ARGUMENT", began)).count();
+        let lines =
+            (0..20_000).filter(|_| dead.died(&topic, CallCode::InvalidArgument, began)).count();
         assert_eq!(lines, 1);
         assert!(dead.died(&topic, "LOCAL_LIMIT", began), "another cause has a line of its own");
-        assert!(dead.died(&other, "INVALID_ARGUMENT", began), "another topic too");
+        assert!(dead.died(&other, CallCode::InvalidArgument, began), "another topic too");
         assert_eq!(dead.due(began), []);
 
         let later = began + QUIET;
-        let cause = Some((Topic::clone(&topic), "INVALID_ARGUMENT"));
+        let cause = Some((Topic::clone(&topic), CallCode::InvalidArgument));
         let untold = UnloggedDeadRows { cause, rows: 19_999, dead: None };
         assert_eq!(dead.due(later), [untold]);
-        assert!(!dead.died(&topic, "INVALID_ARGUMENT", later), "it still goes on");
-        assert!(dead.died(&other, "INVALID_ARGUMENT", later), "that one had ended");
+        assert!(!dead.died(&topic, CallCode::InvalidArgument, later), "it still goes on");
+        assert!(dead.died(&other, CallCode::InvalidArgument, later), "that one had ended");
     }
 
     #[test]
@@ -273,8 +274,8 @@ mod tests {
         let topic: Topic = "projects/p/topics/a".into();
         let told = |counted: &[(u64, Duration)]| {
             let mut dead = DeadRows::default();
-            dead.died(&topic, "INVALID_ARGUMENT", began);
-            dead.died(&topic, "INVALID_ARGUMENT", began);
+            dead.died(&topic, CallCode::InvalidArgument, began);
+            dead.died(&topic, CallCode::InvalidArgument, began);
             counted.iter().for_each(|(rows, after)| dead.counted(*rows, began + *after));
             dead.due(began + QUIET)[0].dead
         };

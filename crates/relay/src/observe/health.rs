@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use pgoutput_parser::Lsn;
 use tokio::sync::Notify;
-use walrelay_core::{Heartbeat, HeavyKey, SpillMode, Topic, WalRetentionLimit};
+use walrelay_core::{CallCode, Heartbeat, HeavyKey, SpillMode, Topic, WalRetentionLimit};
 use walrelay_outbox_store::{Condition, Reason, ReasonKind};
 use walrelay_pubsub::code_of_call;
 
@@ -165,7 +165,7 @@ const ENDING: &str = "publish calls of the session before have no answer yet; no
 /// The reason why a topic refuses messages until an operator acts.
 #[derive(Debug)]
 struct OperatorProblem {
-    code: &'static str,
+    code: CallCode,
     fix: String,
 }
 
@@ -258,7 +258,7 @@ impl Health {
     }
 
     /// Records that a topic refuses messages with `code` until an operator applies the `fix`.
-    pub fn operator_problem(&self, topic: &Topic, code: &'static str, fix: impl Into<String>) {
+    pub fn operator_problem(&self, topic: &Topic, code: CallCode, fix: impl Into<String>) {
         let fix = fix.into();
         self.change(|State { operator_problems: problems, .. }| {
             if problems.len() < PROBLEMS_MAX || problems.contains_key(topic) {
@@ -269,7 +269,7 @@ impl Health {
 
     /// Returns the topics that currently refuse messages until an operator acts, with the code.
     #[must_use]
-    pub fn refused_topics(&self) -> Vec<(Topic, &'static str)> {
+    pub fn refused_topics(&self) -> Vec<(Topic, CallCode)> {
         let state = self.state();
         let problems = state.operator_problems.iter();
         problems.map(|(topic, problem)| (Arc::clone(topic), problem.code)).collect()
@@ -585,7 +585,7 @@ mod tests {
         assert!(texts(&health).is_empty());
 
         let topic = Topic::from("projects/p/topics/t");
-        health.operator_problem(&topic, "NOT_FOUND", "create the topic");
+        health.operator_problem(&topic, CallCode::NotFound, "create the topic");
         health.set_slot_at_risk(Some(reason("slot at risk: 3 MiB left")));
         assert_eq!(
             texts(&health),
@@ -705,7 +705,11 @@ mod tests {
         let health = Health::new();
         health.set_phase(Phase::Streaming);
         for number in 0..PROBLEMS_MAX + 50 {
-            health.operator_problem(&Topic::from(format!("t{number}")), "NOT_FOUND", "missing");
+            health.operator_problem(
+                &Topic::from(format!("t{number}")),
+                CallCode::NotFound,
+                "missing",
+            );
         }
         assert_eq!(texts(&health).len(), PROBLEMS_MAX);
     }

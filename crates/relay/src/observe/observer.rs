@@ -298,7 +298,9 @@ impl Observer {
                 self.metrics.rows.next_attempt_seconds.observe(delay.as_secs_f64());
             }
             let (family, reason) = match &row_to_record.reason {
-                RecordReason::Stuck { failure, .. } => (&self.metrics.parked, failure.code),
+                RecordReason::Stuck { failure, .. } => {
+                    (&self.metrics.parked, failure.code.as_str())
+                }
                 RecordReason::Spilled { .. } => {
                     self.metrics.spilled.inc();
                     self.spill_log.row();
@@ -308,7 +310,7 @@ impl Observer {
                 RecordReason::Dead { failure } => {
                     let dead_rows = self.dead_rows.as_mut();
                     log_dead_row(dead_rows, (&row_to_record.message, failure), None);
-                    (&self.metrics.dead, failure.code)
+                    (&self.metrics.dead, failure.code.as_str())
                 }
             };
             family.get_or_create(&ReasonLabel { reason }).inc();
@@ -322,7 +324,10 @@ impl Observer {
                 Outcome::Dead { failure, attempts } => {
                     log_dead_row(self.dead_rows.as_mut(), (&row.message, failure), Some(*attempts));
                     self.metrics.rows.attempts.observe(*attempts, 1);
-                    self.metrics.dead.get_or_create(&ReasonLabel { reason: failure.code }).inc();
+                    self.metrics
+                        .dead
+                        .get_or_create(&ReasonLabel { reason: failure.code.as_str() })
+                        .inc();
                 }
                 Outcome::Again { after: Some(delay), .. } => {
                     self.metrics.rows.next_attempt_seconds.observe(delay.as_secs_f64());
@@ -535,7 +540,7 @@ impl Observer {
         tracing::debug!(
             topic = &**topic,
             ordering_key = batch.ordering_key(),
-            code = failure.code,
+            code = failure.code.as_str(),
             "publish of this key failed"
         );
         if failure.class == FailureClass::Row {
@@ -551,7 +556,7 @@ impl Observer {
             tracing::warn!(
                 error_code = walrelay_pubsub::code_of_call(failure.code).name(),
                 topic = &**topic,
-                code = failure.code,
+                code = failure.code.as_str(),
                 error = failure.message,
                 fix,
                 "publish refused; retrying until it succeeds"

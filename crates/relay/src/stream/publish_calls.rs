@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
-use walrelay_core::{Batch, ConcurrencyWindow, FailureClass, PublishFailure, RateLimit};
+use walrelay_core::{Batch, CallCode, ConcurrencyWindow, FailureClass, PublishFailure, RateLimit};
 
 use crate::stream::publisher::Publisher;
 
@@ -187,5 +187,5 @@ impl<P> std::fmt::Debug for PublishCalls<P> {
 /// that exceeded `--publish-timeout`.
 pub fn cancelled_for_wal() -> PublishFailure {
     let why = "no answer, and the log that waits nears --wal-budget";
-    PublishFailure::new(FailureClass::Transient, "DEADLINE_EXCEEDED", why)
+    PublishFailure::new(FailureClass::Transient, CallCode::DeadlineExceeded, why)
 }
