@@ -330,7 +330,7 @@ async fn a_topic_of_the_relay_itself_and_a_place_before_the_anchor_are_refused()
         (&["--from-anchor", "a", "--to-topic", "video.events"], "does not lead to"),
         (&["--from-anchor", "b", "--to-topic", "again"], "there are: a"),
         (&["--from-lsn", "0/1", "--to-topic", "again"], "no anchor reaches back"),
-        (&["--from-anchor", "a", "--to-topic", "again", "--from-lsn", "0/1"], "and no farther"),
+        (&["--from-anchor", "a", "--to-topic", "again", "--from-lsn", "0/1"], "is before it"),
     ];
     for (arguments, word) in cases {
         let done = world

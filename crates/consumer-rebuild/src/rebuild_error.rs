@@ -77,7 +77,7 @@ pub enum RebuildError {
     #[error("another process rebuilds consumer {consumer:?}{}", holder.map(process).unwrap_or_default())]
     RebuildRunning { consumer: String, holder: Option<RebuildHolder> },
     /// Another rebuild of the consumer must end first.
-    #[error("{}", rebuild.report(consumer))]
+    #[error("{}", rebuild.report())]
     RebuildUnfinished { consumer: String, rebuild: UnfinishedRebuild },
     /// The database is probably that of the consumer.
     #[error("the database has no outbox with rows to apply again")]

@@ -36,7 +36,7 @@ pub enum Fault {
         max: usize,
     },
     /// The topic template produced an invalid topic name.
-    #[error("\"{name}\" is no topic name; see --topic-template")]
+    #[error("the topic template leads to \"{name}\", which is no topic name")]
     Topic {
         /// The text that the template produced.
         name: String,

@@ -82,7 +82,7 @@ pub use message::{Message, NotAMessage, Topic};
 pub use publish_health::Delivery;
 pub use random::Random;
 pub use routing::attributes::{Style as AttributeStyle, SystemIdentifierMode};
-pub use routing::columns::{ColumnAliases, ColumnNames, Field, MissingColumn};
+pub use routing::columns::{ColumnAliases, ColumnNames, ColumnUse, Field, MissingColumn};
 pub use routing::incomplete_message::IncompleteMessage;
 pub use routing::limit_violation::{LimitViolation, Part as MessagePart};
 pub use routing::router::{EditedMessages, Routed, Router, RouterConfig};

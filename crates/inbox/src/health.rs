@@ -233,10 +233,7 @@ impl Health {
         let phase = match state.phase {
             Phase::Consuming => None,
             Phase::Starting => Some("starting: nothing is read yet".to_owned()),
-            Phase::Paused => {
-                let resume = format!("walrelay consumer resume {}", state.consumer);
-                Some(format!("paused by an operator; to resume: {resume}"))
-            }
+            Phase::Paused => Some("paused by an operator, until it is resumed".to_owned()),
             Phase::Draining => Some("draining: asked to stop".to_owned()),
         };
         let database = state.database_problem.as_ref().map(|text| format!("database: {text}"));

@@ -9,7 +9,7 @@
 
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
-use walrelay_outbox_replay::{AdminError, LOST_SLOT_FIX, LostSlot, UPGRADE_FIX, read_loss};
+use walrelay_outbox_replay::{AdminError, LostSlot, read_loss};
 use walrelay_outbox_store::{Outbox, SLOT_WITH_OLDEST, ShardKey, migrations};
 use walrelay_pg_client::{QualifiedName, quote_identifier, quote_literal};
 use walrelay_pg_replication::{
@@ -350,7 +350,7 @@ $walrelay$;",
 /// A null would make the whole statement null, and the server's error would not explain it.
 const REFUSAL: &str = "
   IF array_position(filters, NULL) IS NOT NULL THEN
-    RAISE EXCEPTION '% cannot be divided into shards by --ordering-key', tables[array_position(filters, NULL)]
+    RAISE EXCEPTION '% cannot be divided into shards by the ordering key', tables[array_position(filters, NULL)]
       USING ERRCODE = 'WR001',
             HINT = 'It lacks a column of the key, or a column is generated or of a type that no row filter '
                    'turns into text; text, numbers, uuid and boolean will do.';
@@ -407,8 +407,6 @@ fn filtered(options: &InitOptions, key: &ShardKey) -> (String, String, Vec<Strin
 /// slot would hide the loss.
 fn guard_sql(options: &InitOptions) -> String {
     let slot = quote_literal(&options.outbox.slot);
-    let lost = quote_literal(LOST_SLOT_FIX);
-    let upgrade = quote_literal(UPGRADE_FIX);
     // spliced: the name of the slot, in a script that takes no parameters.
     format!(
         "DO $walrelay$
@@ -416,7 +414,10 @@ BEGIN
   IF EXISTS (SELECT FROM public.app_outbox_relay WHERE slot = {slot})
      AND NOT EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {slot}) THEN
     RAISE EXCEPTION 'slot % is lost: it is on record and does not exist', {slot} USING HINT = (
-      SELECT CASE operation ->> 'kind' WHEN 'upgrade' THEN {upgrade} ELSE {lost} END
+      SELECT CASE operation ->> 'kind'
+               WHEN 'upgrade' THEN 'Recover the slot after the upgrade: the rows written meanwhile are then published.'
+               ELSE 'Recover the slot: a new slot would hide which rows are not published.'
+             END
         FROM public.app_outbox_relay WHERE slot = {slot});
   END IF;
 END
@@ -436,7 +437,7 @@ BEGIN
   IF EXISTS (SELECT FROM pg_catalog.pg_replication_slots s
               WHERE s.slot_name = {slot} AND (to_jsonb(s) ->> 'failover')::bool IS NOT TRUE) THEN
     RAISE EXCEPTION 'slot % exists and is not a failover slot', {slot}
-      USING HINT = 'Stop the relay and run walrelay init --failover, or on a replication connection: '
+      USING HINT = 'Stop the relay and run, on a replication connection: '
                    'ALTER_REPLICATION_SLOT ' || {identifier} || ' (FAILOVER true)';
   END IF;
 END
@@ -481,8 +482,7 @@ BEGIN
       EXECUTE format('SELECT EXISTS (SELECT FROM %s)', to_regclass(outbox)) INTO has_rows;
       IF has_rows THEN
         RAISE EXCEPTION '% has rows, which the new slot % does not stream', outbox, {slot}
-          USING HINT = 'To publish them, run walrelay init --backfill. If they need no publishing, run '
-                       'walrelay init --skip-existing-rows, with --sql for a script.';
+          USING HINT = 'Publish them with a backfill, or skip existing rows if they need no publishing.';
       END IF;
     END IF;
   END LOOP;

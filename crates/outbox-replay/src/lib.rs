@@ -24,7 +24,7 @@ mod slot_holder;
 mod unconfirmed;
 mod unfinished_replay;
 
-pub use admin_error::{AdminError, LOST_SLOT_FIX, UPGRADE_FIX, describe_shards};
+pub use admin_error::{AdminError, describe_shards};
 pub use lost_slot::{LostSlot, SettledRecord, loss, read_loss, read_settled, rows_at_risk};
 pub use operation::{
     Again, Filling, Reset, Resharding, SettledBound, SlotOperation, SlotRecovery,

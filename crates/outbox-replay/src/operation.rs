@@ -139,27 +139,13 @@ impl SlotOperation {
                 "an upgrade that is being prepared (the slot is still there)".to_owned()
             }
             Self::Upgrade(UpgradePreparation { stage: UpgradeStage::Prepared, .. }) => {
-                "an upgrade (the slot is dropped for it; after it, or without it, `walrelay slot recover` goes on)"
-                    .to_owned()
+                "an upgrade (the slot is dropped for it)".to_owned()
             }
             Self::Resharding(Resharding { from, to }) => format!(
-                "a change from {} to {} (`walrelay reshard --shards {to}` finishes it)",
+                "a change from {} to {}",
                 describe_shards(*from),
                 describe_shards(*to)
             ),
-        }
-    }
-
-    /// Returns the command that finishes the operation.
-    #[must_use]
-    pub fn finishing_command(&self) -> String {
-        match self {
-            Self::Reset(_) | Self::Recovery(_) => "walrelay run".to_owned(),
-            Self::Upgrade(upgrade) => match upgrade.stage {
-                UpgradeStage::Preparing => "walrelay upgrade prepare".to_owned(),
-                UpgradeStage::Prepared => "walrelay slot recover".to_owned(),
-            },
-            Self::Resharding(Resharding { to, .. }) => format!("walrelay reshard --shards {to}"),
         }
     }
 }
@@ -530,6 +516,7 @@ pub async fn release_operation(client: &Client, slot: &str) -> Result<(), AdminE
 }
 
 async fn lock(client: &Client, slot: &str, sql: &str) -> Result<bool, AdminError> {
+    // not a command: the name of an advisory lock.
     let name = format!("walrelay operation {slot}");
     let row = client
         .query_typed_one(sql, &[(&name, Type::TEXT)])

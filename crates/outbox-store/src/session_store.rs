@@ -161,7 +161,7 @@ impl SessionStore {
         match note_wal_time(self.client().await?, &system).await {
             Err(error) if !error.is_disconnected() => {
                 let error = error.to_string();
-                tracing::warn!(error, "times cannot be turned into positions: run `walrelay init`");
+                tracing::warn!(error, "the time of the WAL position is not recorded, so times cannot be converted into positions");
                 self.wal_time_at = None;
             }
             Ok(()) | Err(_) => {}

@@ -83,8 +83,7 @@ pub fn operator_fix(code: CallCode, topic: &str) -> String {
     let (project, name) = split(topic);
     match code {
         CallCode::NotFound => format!(
-            "create the topic: gcloud pubsub topics create {name} --project={project} \
-             (or: walrelay init --create-topics)"
+            "create the topic: gcloud pubsub topics create {name} --project={project}"
         ),
         CallCode::PermissionDenied => format!(
             "let the service account publish: gcloud pubsub topics add-iam-policy-binding {name} \
@@ -96,13 +95,13 @@ pub fn operator_fix(code: CallCode, topic: &str) -> String {
             .to_owned(),
         CallCode::FailedPrecondition => format!(
             "check that project {project} has billing, that the topic's encryption key is usable, \
-             and that the topic's message storage policy allows the region of --endpoint"
+             and that the topic's message storage policy allows the region of the endpoint"
         ),
         CallCode::Unimplemented => {
-            "check --endpoint: what answers there does not know Pub/Sub's Publish call".to_owned()
+            "check the endpoint: the service there does not know Pub/Sub's Publish call".to_owned()
         }
         other => format!(
-            "Pub/Sub answered {other}, which Publish does not document; check --endpoint, and ask \
+            "Pub/Sub answered {other}, which Publish does not document; check the endpoint, and ask \
              Google Cloud support if it is theirs"
         ),
     }
@@ -163,7 +162,7 @@ mod tests {
         assert!(denied.contains("roles/pubsub.publisher") && denied.contains("orders"), "{denied}");
         assert!(fix(Code::Unauthenticated).unwrap().contains("GOOGLE_APPLICATION_CREDENTIALS"));
         assert!(fix(Code::FailedPrecondition).unwrap().contains("message storage policy"));
-        assert!(fix(Code::Unimplemented).unwrap().contains("--endpoint"));
+        assert!(fix(Code::Unimplemented).unwrap().contains("check the endpoint"));
         assert!(fix(Code::DataLoss).unwrap().contains("DATA_LOSS"));
     }
 

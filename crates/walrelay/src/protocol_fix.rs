@@ -4,6 +4,7 @@
 use walrelay_errors::Coded as _;
 use walrelay_outbox_admin::ReshardingRefusal;
 use walrelay_outbox_admin::protocols::{ProtocolError, SkippedRows};
+use walrelay_outbox_replay::{Resharding, SlotOperation, UpgradeStage};
 
 /// Returns the fix of this case. `None` if the fix of the error's code is enough.
 pub(crate) fn fix_of(error: &ProtocolError) -> Option<String> {
@@ -117,6 +118,20 @@ fn fixed_text(error: &ProtocolError) -> Option<&'static str> {
         E::TopicTemplate { .. } => "start another replay with another --to-topic",
         _ => return None,
     })
+}
+
+/// Returns the command that finishes an operation on the slot.
+pub(crate) fn finishing_command(operation: &SlotOperation) -> String {
+    match operation {
+        SlotOperation::Reset(_) | SlotOperation::Recovery(_) => "walrelay run".to_owned(),
+        SlotOperation::Upgrade(upgrade) => match upgrade.stage {
+            UpgradeStage::Preparing => "walrelay upgrade prepare".to_owned(),
+            UpgradeStage::Prepared => "walrelay slot recover".to_owned(),
+        },
+        SlotOperation::Resharding(Resharding { to, .. }) => {
+            format!("walrelay reshard --shards {to}")
+        }
+    }
 }
 
 /// Returns the commands that end an unfinished replay.

@@ -278,7 +278,7 @@ fn returning(ids: &[String]) -> StreamingPullRequest {
 pub(crate) fn operator_fix(status: &Status, subscription: &str) -> Option<String> {
     match status.code() {
         Code::NotFound => Some(format!(
-            "subscription {subscription} does not exist: correct it, or create it with `walrelay consumer init … --create`"
+            "subscription {subscription} does not exist: correct its name, or create it"
         )),
         Code::PermissionDenied => Some(format!(
             "let the service account pull: roles/pubsub.subscriber on {subscription}"
@@ -290,7 +290,7 @@ pub(crate) fn operator_fix(status: &Status, subscription: &str) -> Option<String
             "{subscription} cannot be pulled: it may be a push, BigQuery or Cloud Storage subscription, or detached"
         )),
         Code::InvalidArgument | Code::Unimplemented => {
-            Some("check --subscription and --endpoint".into())
+            Some("check the names of the subscription and the endpoint".into())
         }
         Code::Ok
         | Code::Cancelled

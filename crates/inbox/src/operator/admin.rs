@@ -176,6 +176,7 @@ const PAUSE_TIMEOUT: &str = "SET LOCAL lock_timeout = '5s'";
 /// reports an error.
 pub async fn quiesce(client: &SqlClient, consumer: &str) -> Result<(), InboxError> {
     // spliced: the consumer, because a batch of statements takes no parameters.
+    // not a command: the name of an advisory lock.
     let waiting = format!(
         "BEGIN; {PAUSE_TIMEOUT}; SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended( \
            'walrelay inbox ' || {}, 0)); COMMIT",

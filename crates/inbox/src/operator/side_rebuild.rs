@@ -187,6 +187,7 @@ impl Beside<'_> {
     /// Fails with [`InboxError::is_in_the_way`] if a batch is still being applied, or if the
     /// database reports an error.
     pub async fn stop_others(&self, transaction: &Transaction<'_>) -> Result<(), InboxError> {
+        // not a command: the name of an advisory lock.
         let sql = "SELECT pg_advisory_xact_lock(hashtextextended('walrelay inbox ' || $1, 0))";
         let waited = transaction.execute(sql, &[&self.consumer]).await;
         waited.map(drop).map_err(failed("wait for batches of the consumer"))
@@ -247,6 +248,7 @@ pub async fn abandon(
     const FAILED: &str = "give the rebuild up";
     refuse_hidden_consumers(client, TableAccess::Update).await?;
     let transaction = client.transaction().await.map_err(failed(FAILED))?;
+    // not a command: the name of an advisory lock.
     let lock = "SELECT pg_advisory_xact_lock(hashtextextended('walrelay inbox ' || $1, 0))";
     transaction.execute(lock, &[&consumer]).await.map_err(failed(FAILED))?;
     let sql = sql!("side_rebuild.sql", "abandon");

@@ -118,7 +118,7 @@ async fn table(
     let row = client
         .query_typed_opt(&table_question(), &parameters)
         .await
-        .map_err(AdminError::sql(format!("look at table {name}")))?;
+        .map_err(AdminError::sql(format!("read table {name} from the catalog")))?;
     Ok(TableFacts { found: row.as_ref().map(found_table), name })
 }
 
@@ -178,7 +178,7 @@ async fn neighbours(client: &Client) -> Result<ExistingNames, AdminError> {
     let row = client
         .query_typed_one(NEIGHBOURS, &[])
         .await
-        .map_err(AdminError::sql("look for names that resemble those that are missing"))?;
+        .map_err(AdminError::sql("look for names similar to the missing ones"))?;
     Ok(ExistingNames {
         publications: row.get("publications"),
         slots: row.get("slots"),

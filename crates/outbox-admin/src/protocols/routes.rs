@@ -122,7 +122,7 @@ pub async fn refuse_missing(
             Ok(true) => {}
             Ok(false) => return Err(ProtocolError::TopicMissing { topic }),
             Err(error @ PubsubError::Topic { code: CallCode::PermissionDenied, .. }) => {
-                tracing::warn!(%error, "whether the topic exists cannot be told");
+                tracing::warn!(%error, "it is unknown whether the topic exists");
                 break;
             }
             Err(error) => return Err(error.into()),

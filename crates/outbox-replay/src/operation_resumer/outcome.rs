@@ -122,8 +122,7 @@ impl OperationResumer<'_> {
                 give_up_operation(client, slot).await.map_err(RelayError::survey)?;
                 tracing::warn!(
                     slot,
-                    "an upgrade was being prepared by a process that is gone: it is called off, and the slot goes on; \
-                     `walrelay upgrade prepare` starts again"
+                    "the process that prepared an upgrade is gone: the upgrade is cancelled, and the slot continues"
                 );
                 Ok(Outcome::CalledOff(begun))
             }

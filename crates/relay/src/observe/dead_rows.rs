@@ -197,7 +197,7 @@ impl UnloggedDeadRows {
                 code = code.as_str(),
                 rows,
                 dead,
-                "more rows are dead of the same cause: `walrelay dispatch list` has them"
+                "more rows are dead of the same cause"
             ),
             None if is_settled => tracing::info!(
                 rows,
@@ -207,7 +207,7 @@ impl UnloggedDeadRows {
                 error_code = Code::DeadRows.name(),
                 rows,
                 dead,
-                "more rows are dead, of other topics and causes: `walrelay dispatch list` has them"
+                "more rows are dead, of other topics and causes"
             ),
         }
     }

@@ -517,7 +517,7 @@ impl Health {
 pub struct RetainedWalStatus {
     /// The bytes of WAL between the settled position and the end of WAL.
     pub held: u64,
-    /// `--wal-budget` in bytes.
+    /// The WAL budget in bytes.
     pub budget: u64,
     /// The amount of WAL that the server retains for a slot.
     pub bound: WalRetentionLimit,
@@ -536,7 +536,7 @@ impl RetainedWalStatus {
                 false => "",
             };
             let text = format!("{held} bytes of WAL are retained");
-            let text = format!("{text}, more than --wal-budget ({budget} bytes){why}");
+            let text = format!("{text}, more than the WAL budget ({budget} bytes){why}");
             Reason::new(ReasonKind::WalBudget, text)
         })
     }
@@ -544,7 +544,7 @@ impl RetainedWalStatus {
     /// Returns the reason without the growing number.
     fn short_reason(&self) -> Option<Reason> {
         let Self { held, budget, .. } = *self;
-        let text = || format!("more WAL is retained than --wal-budget ({budget} bytes)");
+        let text = || format!("more WAL is retained than the WAL budget ({budget} bytes)");
         (held > budget).then(|| Reason::new(ReasonKind::WalBudget, text()))
     }
 
@@ -656,7 +656,7 @@ mod tests {
         health.set_retained_wal(log(101));
         assert!(health.has_condition_change());
         let condition = health.condition_to_note().unwrap();
-        let short = "more WAL is retained than --wal-budget (100 bytes)";
+        let short = "more WAL is retained than the WAL budget (100 bytes)";
         let short = Reason::new(ReasonKind::WalBudget, short);
         assert_eq!(condition, Condition::new("streaming", std::iter::once(short)));
         health.condition_noted(condition);

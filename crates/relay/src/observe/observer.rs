@@ -408,7 +408,7 @@ impl Observer {
             budget = bytes,
             bound = budget.retention().bytes(),
             bound_before = before.bytes(),
-            "max_slot_wal_keep_size was changed; --wal-budget is applied to the new value"
+            "max_slot_wal_keep_size was changed; the WAL budget follows the new value"
         );
     }
 

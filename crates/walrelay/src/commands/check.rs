@@ -64,6 +64,7 @@ pub async fn execute(config: CheckConfig, shutdown: &Shutdown) -> Result<(), Err
     let looked = async { Ok(tokio::join!(looking, telemetry)) };
     let (mut findings, collector) = Box::pin(run_until_shutdown(looked, shutdown)).await?;
     findings.extend(collector);
+    add_fixes(&mut findings);
     print(&match config.format {
         OutputFormat::Json => json_text(&CheckReport::of(&findings))?,
         OutputFormat::Text => text_of(&findings, ColourMode::of_output()),
@@ -73,6 +74,15 @@ pub async fn execute(config: CheckConfig, shutdown: &Shutdown) -> Result<(), Err
     match Code::gravest(errors) {
         None => Ok(()),
         Some(code) => Err(Error::Findings { count, code }),
+    }
+}
+
+/// Adds the fix of its code to each problem without a fix of its own.
+fn add_fixes(findings: &mut [Finding]) {
+    for finding in findings {
+        if let (true, Some(code)) = (finding.fix.is_empty(), finding.code()) {
+            explain::fix(code).clone_into(&mut finding.fix);
+        }
     }
 }
 
@@ -423,6 +433,18 @@ mod tests {
     fn the_json_is_documented() {
         let finding = Finding::warning(Code::DeadRows, "slot walrelay", "2 dead rows").fix("list");
         crate::json_output::assert_documented("check", &CheckReport::of(&[finding]));
+    }
+
+    #[test]
+    fn a_problem_without_a_fix_of_its_own_has_the_fix_of_its_code() {
+        let mut findings = [
+            Finding::error(Code::SlotMissing, "slot walrelay", "does not exist"),
+            Finding::warning(Code::DeadRows, "slot walrelay", "2 dead rows").fix("list"),
+            Finding::passed("slot", "slot walrelay", "is usable"),
+        ];
+        add_fixes(&mut findings);
+        assert!(findings[0].fix.contains("walrelay init"), "{}", findings[0].fix);
+        assert_eq!((findings[1].fix.as_str(), findings[2].fix.as_str()), ("list", ""));
     }
 
     #[test]

@@ -302,11 +302,22 @@ struct StatusWithBacklog {
     backlog_messages: Option<u64>,
     /// Age of the oldest of them.
     backlog_oldest_seconds: Option<u64>,
+    /// The next step, if positions of keys are proved wrong.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_step: Option<String>,
 }
 
 impl StatusWithBacklog {
     fn new(status: ConsumerStatus, backlog: Option<SubscriptionBacklog>) -> Self {
+        let consumer = &status.consumer;
+        let next_step = (!status.implausible_keys.is_empty()).then(|| {
+            format!(
+                "the position of these keys cannot be right, and their events may be skipped: \
+                 walrelay consumer reset-key {consumer} --key KEY"
+            )
+        });
         Self {
+            next_step,
             status,
             backlog_messages: backlog.map(|it| it.messages),
             backlog_oldest_seconds: backlog.map(|it| it.oldest_seconds),
@@ -433,7 +444,6 @@ mod tests {
             implausible_positions: 1,
             rebuild: Some("begun".to_owned()),
             implausible_keys: vec!["k".to_owned()],
-            next_step: Some("reset".to_owned()),
         };
         let backlog = SubscriptionBacklog { messages: 40, oldest_seconds: 3 };
         let whole = StatusWithBacklog::new(status, Some(backlog));

@@ -28,7 +28,7 @@ use walrelay_relay::shutdown::Shutdown;
 
 use super::run;
 use crate::config::{Command, CommandLine, Config, DemoConfig, Environment, RunConfig};
-use crate::demo::{Comparison, Ledger, ReadModel, produce, subscribe};
+use crate::demo::{CREATE_ORDERS, Comparison, Ledger, ReadModel, produce, subscribe};
 use crate::error::Error;
 use crate::output::print;
 
@@ -133,7 +133,7 @@ async fn prepare(url: &str) -> Result<(), Error> {
     };
     walrelay_outbox_admin::init(&client, &options).await?;
     client
-        .batch_execute("CREATE TABLE orders (id text PRIMARY KEY, status text NOT NULL)")
+        .batch_execute(CREATE_ORDERS)
         .await
         .map_err(demo_error)?;
     client.close().await;

@@ -153,7 +153,7 @@ async fn create_topics(
     Ok(created)
 }
 
-const NO_TOPICS: &str = "no topics: the outbox is empty, so nobody can tell which; name them with \
+const NO_TOPICS: &str = "no topics: the outbox is empty, so its topics are unknown; name them with \
      --create-topics=NAME,NAME\n";
 
 /// Prints a line about topics. JSON has only the result.

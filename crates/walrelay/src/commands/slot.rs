@@ -56,9 +56,9 @@ async fn drop_slot(
         drop_checked(session, outbox, discard_rows).await
     });
     let text = |it: &DroppedSlot| match it.rows {
-        Some(rows) => format!("dropped: slot {slot}, with {rows} row(s) that were not confirmed\n"),
+        Some(rows) => format!("dropped: slot {slot}, with {rows} unconfirmed row(s)\n"),
         None => format!(
-            "dropped: slot {slot}, which was lost already; what it had settled stays on record\n"
+            "dropped: slot {slot}, which was lost already; its settled position stays on record\n"
         ),
     };
     let json = |it: &DroppedSlot| SlotDropJson::new(slot, it);
@@ -155,19 +155,19 @@ fn reset_text(slot: &str, done: &ResetResult) -> String {
         ResetResult::Done { target, is_earlier } => {
             let whose = match is_earlier {
                 true => {
-                    ": the reset that was begun before is finished; run the command again for another"
+                    ": the earlier reset is finished; run the command again for another"
                 }
                 false => "",
             };
             format!(
-                "slot {slot} starts at {target} again{whose}\nrows behind it are published again, to the same topics; a \
-                 relay that was running goes on by itself\n"
+                "slot {slot} starts at {target} again{whose}\nrows after it are published again, to the same topics; a \
+                 running relay continues by itself\n"
             )
         }
         ResetResult::FinishedElsewhere(other) => {
             format!("{} is being finished by another process\n", other.describe(slot))
         }
-        ResetResult::Elsewhere { what } => format!("{what}: another process is at it\n"),
+        ResetResult::Elsewhere { what } => format!("{what}: another process works on it\n"),
         ResetResult::ByOther => "the reset is finished: another process has done it\n".to_owned(),
     }
 }
@@ -212,13 +212,13 @@ async fn recover_slot(
 fn recover_text(slot: &str, recovered: &Recovered) -> String {
     match recovered {
         Recovered::UpgradeCancelled => {
-            format!("slot {slot} is still there: the upgrade is called off, and relays go on\n")
+            format!("slot {slot} still exists: the upgrade is cancelled, and relays continue\n")
         }
         Recovered::NewSlot { operation, rows } => {
             format!("slot {slot}: {}\n{}{START_RELAY}", operation.describe(slot), rows_text(rows))
         }
         Recovered::Finished(done) => format!("finished: {}\n", done.describe(slot)),
-        Recovered::Elsewhere { what } => format!("{what}: another process is at it\n"),
+        Recovered::Elsewhere { what } => format!("{what}: another process works on it\n"),
         Recovered::ByRelay => "the slot is recovered: a relay has done it\n".to_owned(),
     }
 }

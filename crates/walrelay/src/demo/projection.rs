@@ -11,7 +11,7 @@ use walrelay_inbox::{
     Consumer, Effect, Endpoint, Event, Handler, HandlerError, Health, InboxError, Metrics,
     Settings, Transaction, operator::admin,
 };
-use walrelay_pg_client::{ConnectConfig, PgEnv, SqlClient, connect_sql};
+use walrelay_pg_client::{ConnectConfig, PgEnv, SqlClient, connect_sql, sql};
 use walrelay_relay::shutdown::Shutdown;
 
 use crate::error::Error;
@@ -20,15 +20,10 @@ const CONSUMER: &str = "order_state";
 const DATABASE: &str = "read_model";
 
 /// Counts the events per order, because an UPSERT alone would hide an event that was applied twice.
-const WRITE: &str = "
-    INSERT INTO order_state AS o VALUES ($1, $2, $3, 1)
-    ON CONFLICT (id) DO UPDATE
-       SET version = excluded.version, status = excluded.status, events = o.events + 1";
+const WRITE: &str = sql!("projection.sql", "write");
 
 /// Reads the expected state of each order from the source.
-const SOURCE: &str = "
-    SELECT o.id, max(e.version)::bigint, o.status, count(*)
-      FROM orders AS o JOIN app_outbox AS e ON e.aggregateid = o.id GROUP BY o.id, o.status";
+const SOURCE: &str = sql!("projection.sql", "source");
 
 const READ_MODEL: &str = "SELECT id, version, status, events FROM order_state";
 
@@ -84,12 +79,7 @@ impl ReadModel {
         let own = connect_sql(&connect).await?;
         migrate_inbox(&own).await?;
         admin::register(&own, CONSUMER, subscription).await.map_err(Error::Inbox)?;
-        own.batch_execute(
-            "CREATE TABLE order_state (
-               id text PRIMARY KEY, version bigint NOT NULL, status text, events bigint NOT NULL)",
-        )
-        .await
-        .map_err(refused)?;
+        own.batch_execute(sql!("projection.sql", "create_order_state")).await.map_err(refused)?;
         let settings = Settings::new(CONSUMER, Effect::handler(OrderState), connect, endpoint);
         Ok(Self { source, own, settings })
     }

@@ -110,7 +110,7 @@ async fn unlogged(subject: &str, client: &SqlClient) -> Option<Finding> {
 /// Returns a finding if a rebuild of the consumer is unfinished.
 fn unfinished(consumer: &RegisteredConsumer) -> Option<Finding> {
     let rebuild = consumer.rebuild.as_ref()?;
-    let report = rebuild.report(&consumer.consumer);
+    let report = rebuild.report();
     let (message, fix) = report.rsplit_once("; ").unwrap_or((&report, ""));
     Some(warning(Code::RebuildUnfinished, consumer, message).fix(fix))
 }

@@ -81,11 +81,11 @@ fn undecodable(detail: &DispatchDetail) -> Error {
 
 /// Hint for a row that keeps its valid ordering key.
 const KEPT: &str =
-    "only what was never valid can be changed; discard the row and emit the event again, in order";
+    "only an invalid value can be changed; discard the row and emit the event again, in order";
 
 /// Hint for a row that keeps its topic, which may only be missing.
-const KEPT_TOPIC: &str = "create that topic, and the row goes out by itself; where the name is a mistake, mend what gave it, discard \
-     the row and emit the event again, in order";
+const KEPT_TOPIC: &str = "create that topic, and the row is published; if the name is a mistake, fix its cause, discard the row and emit \
+     the event again, in order";
 
 /// Returns the row's new topic and key, if the edit asks for one. Only invalid values may change: a
 /// row that has a place in the order of a key keeps it.

@@ -67,7 +67,7 @@ pub(in crate::commands) async fn exists(endpoint: &Endpoint, name: &str) -> Opti
         Ok(Err(error)) => Chain(&error).to_string(),
         Err(_) => format!("no answer within {} s", ANSWER_TIMEOUT.as_secs()),
     };
-    tracing::warn!(subscription = name, problem, "whether the subscription exists cannot be told");
+    tracing::warn!(subscription = name, problem, "it is unknown whether the subscription exists");
     None
 }
 
