@@ -28,7 +28,7 @@ pub use preflight::{
     UpgradeFacts, assess, gather, preflight,
 };
 pub use resharding::{
-    ReshardingPhase, ReshardingRefusal, ReshardingStep, UnfinishedResharding, begin_resharding,
+    ReshardingPhase, ReshardingRefusal, ReshardingStep, ShardSlots, UnfinishedResharding, begin_resharding,
     block_shards, choose_switch, read_resharding, release_shards, switch_shards,
 };
 pub use sharding::{FoundShards, Sharding, expected_filter, read_sharding};

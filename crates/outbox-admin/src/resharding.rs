@@ -141,6 +141,15 @@ pub async fn read_resharding(
     Ok(Some(UnfinishedResharding { change, phase }))
 }
 
+/// The slots of a change of the number of shards.
+#[derive(Debug, Clone, Copy)]
+pub struct ShardSlots<'a> {
+    /// The slots that the change drops.
+    pub old: &'a [String],
+    /// The slots that the change creates.
+    pub new: &'a [String],
+}
+
 /// Records the new slots before they exist, so that no relay takes one too early. Slots that are
 /// already recorded stay as they are.
 ///
@@ -149,7 +158,7 @@ pub async fn read_resharding(
 /// The server refused the statement, or the connection ended.
 pub async fn begin_resharding(
     client: &Client,
-    (old, new): (&[String], &[String]),
+    ShardSlots { old, new }: ShardSlots<'_>,
     change: Resharding,
 ) -> Result<(), AdminError> {
     client
@@ -244,7 +253,7 @@ pub async fn choose_switch(client: &Client, old: &[String]) -> Result<Lsn, Admin
 /// connection ended.
 pub async fn switch_shards(
     client: &mut SqlClient,
-    (old, new): (&[String], &[String]),
+    ShardSlots { old, new }: ShardSlots<'_>,
     at: Lsn,
 ) -> Result<u64, AdminError> {
     let failed = || AdminError::sql("hand over to the new shards");

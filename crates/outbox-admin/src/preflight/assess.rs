@@ -242,7 +242,7 @@ fn publication_findings(findings: &mut Findings, request: &PreflightRequest, fac
         PublicationScope::Listed { .. } => {}
     }
     for table in facts.outbox_tables.iter().filter(|table| table.found.is_some()) {
-        table_findings(findings, &subject, publication, (request, table));
+        table_findings(findings, &subject, publication, request, table);
     }
     for published in &publication.tables {
         if !request.outbox.tables.contains(&published.name) {
@@ -291,7 +291,8 @@ fn table_findings(
     findings: &mut Findings,
     subject: &str,
     publication: &PublicationState,
-    (request, table): (&PreflightRequest, &TableFacts),
+    request: &PreflightRequest,
+    table: &TableFacts,
 ) {
     let name = walrelay_pg_client::quote_identifier(&publication.name);
     if !publication.covers(&table.name) {

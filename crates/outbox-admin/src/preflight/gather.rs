@@ -38,7 +38,7 @@ pub async fn gather(client: &Client, request: &PreflightRequest) -> Result<Facts
         relay_tables.push(table(client, name, &request.outbox.publication).await?);
     }
     let relay_row = relay_row(client, &request.outbox.slot, &relay_tables).await?;
-    let upgrade = upgrade(client, (&request.outbox.slot, relay_row.as_ref())).await?;
+    let upgrade = upgrade(client, &request.outbox.slot, relay_row.as_ref()).await?;
     let is_complete = slot.is_some()
         && publication.is_some()
         && outbox_tables.iter().all(|table| table.found.is_some());
@@ -72,7 +72,7 @@ async fn filters(
     };
     let mut filters = Vec::with_capacity(tables.len());
     for table in tables {
-        filters.push(expected_filter(client, key, (table, *shard)).await?);
+        filters.push(expected_filter(client, key, table, *shard).await?);
     }
     Ok(filters)
 }
@@ -158,7 +158,8 @@ async fn relay_row(
 
 async fn upgrade(
     client: &Client,
-    (slot, row): (&str, Option<&SettledRecord>),
+    slot: &str,
+    row: Option<&SettledRecord>,
 ) -> Result<Option<UpgradeFacts>, AdminError> {
     if row.and_then(|row| row.operation.as_deref()) != Some("upgrade") {
         return Ok(None);

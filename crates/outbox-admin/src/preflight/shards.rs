@@ -42,7 +42,7 @@ pub(super) fn shard_findings(findings: &mut Findings, request: &PreflightRequest
         }
     }
     if !shard.is_whole() && !is_of_another_number(request, facts) {
-        key_findings(findings, &subject, (request, facts));
+        key_findings(findings, &subject, request, facts);
         if findings.is_fine_since(start) {
             let message = "has the rows that the ordering key gives it, and no others";
             findings.ok("shards", &subject, message);
@@ -55,7 +55,8 @@ pub(super) fn shard_findings(findings: &mut Findings, request: &PreflightRequest
 fn key_findings(
     findings: &mut Findings,
     subject: &str,
-    (request, facts): (&PreflightRequest, &Facts),
+    request: &PreflightRequest,
+    facts: &Facts,
 ) {
     if request.shard_key.is_none() {
         findings.error(

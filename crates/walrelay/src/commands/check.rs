@@ -108,7 +108,7 @@ async fn look(check: &CheckConfig, shutdown: &Shutdown) -> Vec<Finding> {
                 }
                 Ok(facts)
             };
-            let looked = attended((&connect, &client), looked, shutdown).await;
+            let looked = attended(&connect, &client, looked, shutdown).await;
             client.close().await;
             match looked {
                 Ok(looked) => there = looked,

@@ -63,7 +63,7 @@ pub async fn execute(config: ConsumerConfig, shutdown: &Shutdown) -> Result<(), 
         Box::pin(run_until_shutdown(reset_key::execute(&mut client, order, shutdown), shutdown))
             .await
     } else if let ConsumerAction::Pause { name, paused: true } = &config.action {
-        Box::pin(attended((connect, &client), pause(&client, name), shutdown)).await
+        Box::pin(attended(connect, &client, pause(&client, name), shutdown)).await
     } else {
         Box::pin(run_until_shutdown(act(&client, &config.action, shutdown), shutdown)).await
     };
@@ -393,7 +393,7 @@ async fn prune(
     if mode != ChangeMode::Agreed {
         let rows = prunable_rows(client, name, older_than).await.map_err(Error::Inbox)?;
         let what = format!("delete {rows} row(s) of the inbox of {name}");
-        if !may_change((&what, mode), shutdown).await? {
+        if !may_change(&what, mode, shutdown).await? {
             return Ok(());
         }
     }

@@ -16,7 +16,7 @@ use super::command::{
 };
 use super::environment::Environment;
 use super::layers::CommandLine;
-use super::messages::{column_names, project};
+use super::messages::{ResourceKind, column_names, project};
 use super::problem::{ConfigBuilder, Problem};
 use super::pubsub::topic_settings;
 use crate::cli::{self, CommandArgs, UpgradeActionArgs};
@@ -167,7 +167,7 @@ impl ConfigBuilder<'_> {
 
     fn tail(&mut self, args: cli::TailArgs) -> Option<TailConfig> {
         let endpoint = self.endpoint(&args.endpoint);
-        let topic = self.full_name("topic", &args.topic, (&project(&args.project), "topics"))?;
+        let topic = self.full_name("topic", &args.topic, &project(&args.project), ResourceKind::Topic)?;
         let (count, since, key) = (args.count, args.since, args.key);
         Some(TailConfig { topic, endpoint, count, since, key, format: args.output.output })
     }

@@ -11,7 +11,7 @@ use walrelay_core::{IncompleteMessage, LimitViolation, Message, MessagePart};
 use walrelay_outbox_store::{DispatchDetail, DispatchStore, NewDestination};
 use walrelay_pg_client::SqlClient;
 
-use super::attributes::{replace, replace_repeated_key};
+use super::attributes::{KeyChange, replace, replace_repeated_key};
 use super::message::decode;
 use crate::commands::failed_events::Edited;
 use crate::config::{ChangeMode, DispatchEdit};
@@ -235,7 +235,10 @@ impl Files {
         };
         if let Some(NewDestination { ordering_key, .. }) = route {
             let before = std::mem::replace(&mut message.ordering_key, ordering_key.clone());
-            changed.extend(replace_repeated_key(&mut message.attributes, (&before, ordering_key)));
+            changed.extend(replace_repeated_key(
+                &mut message.attributes,
+                KeyChange { before: &before, after: ordering_key },
+            ));
         }
         let topic = route.map_or(&detail.row.topic, |route| &route.topic);
         let message = message.encode_to_vec();

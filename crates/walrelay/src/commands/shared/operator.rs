@@ -47,7 +47,7 @@ impl<'a> Terminal<'a> {
             print(&json_text(&DryRun { would: text })?)?;
             return Ok(false);
         }
-        may_change((&text, mode), self.shutdown).await
+        may_change(&text, mode, self.shutdown).await
     }
 
     /// Prints the result of a protocol. After a dry run there is none.
@@ -143,7 +143,7 @@ pub(in crate::commands) async fn run_protocol<T>(
     let session = AdminSession { client: &client, connect, operator: &terminal, stop: shutdown };
     let work = async { Ok(Box::pin(protocol(&session)).await?) };
     let done = match stop {
-        StopMode::Cancel => attended((connect, &client), work, shutdown).await,
+        StopMode::Cancel => attended(connect, &client, work, shutdown).await,
         StopMode::Graceful => Box::pin(work).await,
     };
     let done = with_slot_holder(&client, done).await;

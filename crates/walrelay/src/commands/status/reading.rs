@@ -49,7 +49,7 @@ pub(super) async fn read(
     shutdown: &Shutdown,
 ) -> Result<Found, Error> {
     let connect = &config.database.connect;
-    attended((connect, client), Box::pin(report_now(client, config)), shutdown).await
+    attended(connect, client, Box::pin(report_now(client, config)), shutdown).await
 }
 
 /// Reads the report of the slot or of all shards, and asks the relay if `--relay` was given.
