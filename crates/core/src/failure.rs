@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::call_code::CallCode;
+use crate::failure_code::FailureCode;
 
 /// The longest error text that is kept, in bytes. Every parked row stores the text.
 const MESSAGE_BYTES_MAX: usize = 1024;
@@ -25,8 +25,8 @@ pub struct PublishFailure {
     pub class: FailureClass,
     /// Whether the service asks for fewer requests at once.
     pub congestion: bool,
-    /// The status of the call.
-    pub code: CallCode,
+    /// Why the row was not published.
+    pub code: FailureCode,
     /// The text of the service or the connection, at most 1 KiB.
     pub message: String,
 }
@@ -34,10 +34,14 @@ pub struct PublishFailure {
 impl PublishFailure {
     /// Creates a failure without congestion and cuts its message to 1 KiB.
     #[must_use]
-    pub fn new(class: FailureClass, code: CallCode, message: impl Into<String>) -> Self {
+    pub fn new(
+        class: FailureClass,
+        code: impl Into<FailureCode>,
+        message: impl Into<String>,
+    ) -> Self {
         let mut message = message.into();
         message.truncate(message.floor_char_boundary(MESSAGE_BYTES_MAX));
-        Self { class, congestion: false, code, message }
+        Self { class, congestion: false, code: code.into(), message }
     }
 }
 
@@ -52,6 +56,7 @@ impl std::error::Error for PublishFailure {}
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::failure_code::CallCode;
 
     #[test]
     fn a_long_message_is_cut_between_characters() {

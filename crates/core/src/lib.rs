@@ -46,9 +46,9 @@
 #![warn(clippy::iter_over_hash_type)]
 
 mod backoff;
-mod call_code;
 mod compact_parked_keys;
 mod failure;
+mod failure_code;
 mod fault;
 mod flow_control;
 mod heartbeat;
@@ -65,8 +65,8 @@ mod selection;
 mod tracker;
 
 pub use backoff::Backoff;
-pub use call_code::{CallCode, UnknownCallCode};
 pub use failure::{FailureClass, PublishFailure};
+pub use failure_code::{CallCode, FailureCode, UnknownCallCode};
 pub use fault::{Fault, RouteError};
 pub use flow_control::budget::{Budget, BudgetLimits};
 pub use flow_control::heavy_keys::{HeavyKey, HeavyKeys, KEY_BYTES_PER_SECOND_MAX};

@@ -2,7 +2,7 @@
 
 use tonic::Code;
 
-use walrelay_core::{CallCode, FailureClass, PublishFailure};
+use walrelay_core::{CallCode, FailureClass, FailureCode, PublishFailure};
 
 /// The failure for a gRPC code.
 #[must_use]
@@ -74,7 +74,8 @@ pub fn operator_fix_of(failure: &PublishFailure, topic: &str) -> Option<String> 
     if failure.class != FailureClass::Operator {
         return None;
     }
-    Some(operator_fix(failure.code, topic))
+    let FailureCode::Call(code) = failure.code else { return None };
+    Some(operator_fix(code, topic))
 }
 
 /// The action for an operator if `topic` is refused with a code that only an operator can fix.
@@ -82,9 +83,9 @@ pub fn operator_fix_of(failure: &PublishFailure, topic: &str) -> Option<String> 
 pub fn operator_fix(code: CallCode, topic: &str) -> String {
     let (project, name) = split(topic);
     match code {
-        CallCode::NotFound => format!(
-            "create the topic: gcloud pubsub topics create {name} --project={project}"
-        ),
+        CallCode::NotFound => {
+            format!("create the topic: gcloud pubsub topics create {name} --project={project}")
+        }
         CallCode::PermissionDenied => format!(
             "let the service account publish: gcloud pubsub topics add-iam-policy-binding {name} \
              --project={project} --role=roles/pubsub.publisher --member=serviceAccount:ACCOUNT"
@@ -95,13 +96,24 @@ pub fn operator_fix(code: CallCode, topic: &str) -> String {
             .to_owned(),
         CallCode::FailedPrecondition => format!(
             "check that project {project} has billing, that the topic's encryption key is usable, \
-             and that the topic's message storage policy allows the region of the endpoint"
+             and that the topic's storage policy allows the endpoint's region"
         ),
         CallCode::Unimplemented => {
             "check the endpoint: the service there does not know Pub/Sub's Publish call".to_owned()
         }
-        other => format!(
-            "Pub/Sub answered {other}, which Publish does not document; check the endpoint, and ask \
+        CallCode::Ok
+        | CallCode::Cancelled
+        | CallCode::Unknown
+        | CallCode::InvalidArgument
+        | CallCode::DeadlineExceeded
+        | CallCode::AlreadyExists
+        | CallCode::ResourceExhausted
+        | CallCode::Aborted
+        | CallCode::OutOfRange
+        | CallCode::Internal
+        | CallCode::Unavailable
+        | CallCode::DataLoss => format!(
+            "Pub/Sub answered {code}, which Publish does not document; check the endpoint, and ask \
              Google Cloud support if it is theirs"
         ),
     }
@@ -161,7 +173,7 @@ mod tests {
         let denied = fix(Code::PermissionDenied).unwrap();
         assert!(denied.contains("roles/pubsub.publisher") && denied.contains("orders"), "{denied}");
         assert!(fix(Code::Unauthenticated).unwrap().contains("GOOGLE_APPLICATION_CREDENTIALS"));
-        assert!(fix(Code::FailedPrecondition).unwrap().contains("message storage policy"));
+        assert!(fix(Code::FailedPrecondition).unwrap().contains("storage policy"));
         assert!(fix(Code::Unimplemented).unwrap().contains("check the endpoint"));
         assert!(fix(Code::DataLoss).unwrap().contains("DATA_LOSS"));
     }

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-use walrelay_core::CallCode;
+use walrelay_core::{CallCode, FailureCode};
 use walrelay_errors::{Code, Coded};
 
 /// A problem that the operator has to fix before the relay can use Pub/Sub.
@@ -149,6 +149,21 @@ pub const fn code_of_call(code: CallCode) -> Code {
         | CallCode::Unimplemented
         | CallCode::Internal
         | CallCode::DataLoss => Code::PubsubUnusable,
+    }
+}
+
+/// Returns the error code for a failure. A reason of our own has the general error code.
+#[must_use]
+pub const fn code_of_failure(code: FailureCode) -> Code {
+    match code {
+        FailureCode::Call(code) => code_of_call(code),
+        FailureCode::BadHeaders
+        | FailureCode::LocalLimit
+        | FailureCode::TooLarge
+        | FailureCode::Unroutable
+        | FailureCode::Unreadable
+        | FailureCode::DispatchState
+        | FailureCode::OtherServer => Code::PubsubUnusable,
     }
 }
 

@@ -35,7 +35,7 @@ mod tests;
 pub use admin::{Admin, TopicSettings};
 pub use classify::{call_code, classify, operator_fix, operator_fix_of};
 pub use config::{Endpoint, PublisherConfig};
-pub use error::{Answer, PubsubError, code_of_call};
+pub use error::{Answer, PubsubError, code_of_call, code_of_failure};
 pub use grpc::GrpcPublisher;
 pub use iam::IamBinding;
 pub use monitoring::{BACKLOG_METRIC, OLDEST_METRIC, SubscriptionBacklog};

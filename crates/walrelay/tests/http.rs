@@ -67,7 +67,7 @@ async fn an_operator_problem_makes_a_streaming_relay_unready_until_it_is_cleared
     let topic = "projects/p/topics/t".into();
     served.health.set_phase(Phase::Streaming);
     assert_eq!(served.get("/readyz").await.0, 200);
-    served.health.operator_problem(&topic, CallCode::NotFound, "create the topic");
+    served.health.operator_problem(&topic, CallCode::NotFound.into(), "create the topic");
     let (code, body) = served.get("/readyz").await;
     assert_eq!(code, 503);
     assert!(body.contains("projects/p/topics/t: create the topic"), "{body}");

@@ -308,9 +308,10 @@ pub(crate) fn operator_fix(status: &Status, subscription: &str) -> Option<String
 
 /// Returns the error code for the end of a stream.
 pub(crate) fn error_code(status: &Status) -> ErrorCode {
-    match walrelay_pubsub::call_code(status.code()) {
-        CallCode::NotFound => ErrorCode::SubscriptionNotFound,
-        code => walrelay_pubsub::code_of_call(code),
+    let code = walrelay_pubsub::call_code(status.code());
+    match code == CallCode::NotFound {
+        true => ErrorCode::SubscriptionNotFound,
+        false => walrelay_pubsub::code_of_call(code),
     }
 }
 

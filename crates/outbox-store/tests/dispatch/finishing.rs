@@ -145,7 +145,7 @@ async fn a_row_claimed_again_after_its_lease_ignores_the_first_claimer() {
     let first = store.claim(&session, &[key("k")], short).await.unwrap().remove(0).claim;
     let second = store.claim(&session, &[key("k")], LIMITS).await.unwrap().remove(0).claim;
 
-    let dead = Outcome::Dead { attempts: 1, failure: failure("x", "y") };
+    let dead = Outcome::Dead { attempts: 1, failure: failure(CallCode::Unknown, "y") };
     assert_eq!(store.finish(&session, &[(first, &dead)]).await.unwrap(), 0);
     assert_eq!(store.finish(&session, &[(second, &dead)]).await.unwrap(), 1);
 }

@@ -82,7 +82,7 @@ async fn missing_credentials_are_the_operators_and_a_hiccup_is_not() {
     {
         let token = Token { asked: Arc::default(), failure: Some(is_transient) };
         let failure = publish(&with_token(&config(&server), token), &["a"]).await.unwrap_err();
-        assert_eq!(failure.code, code);
+        assert_eq!(failure.code, code.into());
         assert!(failure.message.contains("the metadata server says no"), "{failure}");
     }
 }
@@ -165,7 +165,7 @@ async fn while_every_token_is_refused_credentials_are_made_again_every_half_minu
         let failure = publish(&publisher, &["a"]).await.unwrap_err();
         assert_eq!(
             (failure.class, failure.code),
-            (FailureClass::Operator, CallCode::Unauthenticated)
+            (FailureClass::Operator, CallCode::Unauthenticated.into())
         );
     }
     assert_eq!(made.load(Ordering::SeqCst), 2);
@@ -185,7 +185,7 @@ async fn credentials_that_have_failed_for_ever_are_made_again() {
     });
     let publisher = with_credentials(&config(&server), make);
     let failure = publish(&publisher, &["a"]).await.unwrap_err();
-    assert_eq!(failure.code, CallCode::Unauthenticated);
+    assert_eq!(failure.code, CallCode::Unauthenticated.into());
     assert!(failure.message.contains("invalid_grant"), "{failure}");
 
     assert_eq!(publish(&publisher, &["a"]).await.unwrap(), ["a"]);
@@ -202,7 +202,10 @@ async fn a_token_endpoint_that_does_not_answer_holds_a_request_for_15_seconds() 
     let failure = publish(&publisher, &["a"]).await.unwrap_err();
 
     assert_eq!(begin.elapsed().as_secs(), 15);
-    assert_eq!((failure.class, failure.code), (FailureClass::Transient, CallCode::Unavailable));
+    assert_eq!(
+        (failure.class, failure.code),
+        (FailureClass::Transient, CallCode::Unavailable.into())
+    );
     assert!(!failure.congestion, "Pub/Sub is not slow");
     assert_eq!(failure.message, "no access token within 15 s");
 }

@@ -6,14 +6,15 @@ use std::time::{Duration, Instant, SystemTime};
 
 use pgoutput_parser::{Lsn, PgTimestamp, Position};
 use walrelay_core::{
-    Batch, Budget, FailureClass, Finished, HeavyKey, HeavyKeys, Held, KEY_BYTES_PER_SECOND_MAX,
-    Lanes, Outcome, PublishFailure, RecordReason, RowToRecord, SpillMode, Topic, Tracker,
-    WalBudget, WalRetentionLimit, Watermark,
+    Batch, Budget, FailureClass, FailureCode, Finished, HeavyKey, HeavyKeys, Held,
+    KEY_BYTES_PER_SECOND_MAX, Lanes, Outcome, PublishFailure, RecordReason, RowToRecord, SpillMode,
+    Topic, Tracker, WalBudget, WalRetentionLimit, Watermark,
 };
 use walrelay_errors::Chain;
 use walrelay_outbox_store::{DispatchCounts, SlotFigures};
 use walrelay_pg_client::quote_identifier;
 use walrelay_pg_replication::SlotState;
+use walrelay_pubsub::{code_of_failure, operator_fix_of};
 
 use crate::observe::anchors;
 use crate::observe::batch_log::log_stored_batch;
@@ -47,7 +48,7 @@ pub struct Observer {
     supply: PublishAvailability,
     problems_at: Option<Instant>,
     /// The refusing topics that the metrics currently show.
-    refused: Option<Vec<(Topic, &'static str)>>,
+    refused: Option<Vec<(Topic, FailureCode)>>,
     /// Rows in dispatch state that wait for redelivery, at the last survey.
     retrying: Option<u64>,
     heavy_keys: HeavyKeys,
@@ -324,10 +325,8 @@ impl Observer {
                 Outcome::Dead { failure, attempts } => {
                     log_dead_row(self.dead_rows.as_mut(), (&row.message, failure), Some(*attempts));
                     self.metrics.rows.attempts.observe(*attempts, 1);
-                    self.metrics
-                        .dead
-                        .get_or_create(&ReasonLabel { reason: failure.code.as_str() })
-                        .inc();
+                    let reason = failure.code.as_str();
+                    self.metrics.dead.get_or_create(&ReasonLabel { reason }).inc();
                 }
                 Outcome::Again { after: Some(delay), .. } => {
                     self.metrics.rows.next_attempt_seconds.observe(delay.as_secs_f64());
@@ -547,14 +546,13 @@ impl Observer {
             return;
         }
         if failure.class == FailureClass::Operator {
-            let fix = walrelay_pubsub::operator_fix_of(failure, topic)
-                .unwrap_or_else(|| failure.message.clone());
+            let fix = operator_fix_of(failure, topic).unwrap_or_else(|| failure.message.clone());
             self.health.operator_problem(topic, failure.code, fix);
         }
         if self.refusals.refused(topic, failure, now) {
-            let fix = walrelay_pubsub::operator_fix_of(failure, topic);
+            let fix = operator_fix_of(failure, topic);
             tracing::warn!(
-                error_code = walrelay_pubsub::code_of_call(failure.code).name(),
+                error_code = code_of_failure(failure.code).name(),
                 topic = &**topic,
                 code = failure.code.as_str(),
                 error = failure.message,

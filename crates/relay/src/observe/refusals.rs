@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use walrelay_core::{CallCode, FailureClass, PublishFailure, Topic};
+use walrelay_core::{FailureClass, FailureCode, PublishFailure, Topic};
 
 /// The maximum number of topics in memory.
 const TOPICS_MAX: usize = 256;
@@ -17,7 +17,7 @@ pub(super) struct Refusals(Vec<Refusal>);
 #[derive(Debug)]
 struct Refusal {
     topic: Topic,
-    codes: Vec<CallCode>,
+    codes: Vec<FailureCode>,
     class: FailureClass,
     began: Instant,
     last: Instant,
@@ -86,6 +86,8 @@ const fn quiet_of(class: FailureClass) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use walrelay_core::CallCode;
+
     use super::*;
 
     fn failure(class: FailureClass, code: CallCode) -> PublishFailure {

@@ -1,4 +1,4 @@
-//! The status codes of gRPC calls, without gRPC types.
+//! The codes of failures: the status of a call without gRPC types, or a reason of our own.
 
 use std::fmt;
 use std::str::FromStr;
@@ -104,6 +104,56 @@ impl FromStr for CallCode {
 
     fn from_str(name: &str) -> Result<Self, UnknownCallCode> {
         Self::ALL.into_iter().find(|code| code.as_str() == name).ok_or(UnknownCallCode)
+    }
+}
+
+/// Why a row was not published. Dispatch state and metrics have the name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum FailureCode {
+    /// The status of the call to Pub/Sub.
+    Call(CallCode),
+    /// The headers of the row cannot be read.
+    BadHeaders,
+    /// The message exceeds a limit of Pub/Sub, or is empty.
+    LocalLimit,
+    /// A value is larger than any message may be.
+    TooLarge,
+    /// The row has no event id, or leads to no topic.
+    Unroutable,
+    /// The recorded message cannot be read.
+    Unreadable,
+    /// A replay in place cannot write to dispatch state.
+    DispatchState,
+    /// A replay in place has reached another server.
+    OtherServer,
+}
+
+impl FailureCode {
+    /// Returns the name of the code.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Call(code) => code.as_str(),
+            Self::BadHeaders => "BAD_HEADERS",
+            Self::LocalLimit => "LOCAL_LIMIT",
+            Self::TooLarge => "TOO_LARGE",
+            Self::Unroutable => "UNROUTABLE",
+            Self::Unreadable => "UNREADABLE",
+            Self::DispatchState => "DISPATCH_STATE",
+            Self::OtherServer => "OTHER_SERVER",
+        }
+    }
+}
+
+impl From<CallCode> for FailureCode {
+    fn from(code: CallCode) -> Self {
+        Self::Call(code)
+    }
+}
+
+impl fmt::Display for FailureCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
     }
 }
 
