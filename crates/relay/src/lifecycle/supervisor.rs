@@ -204,11 +204,11 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
             }
             OpenResult::Held(holder, mut database, log) => {
                 let log = log.as_deref();
-                let free = self.await_slot(&mut memory.history, holder, &mut database, log);
+                let waiting = self.await_slot(&mut memory.history, holder, &mut database, log);
                 tokio::select! {
                     biased;
                     () = shutdown.requested() => Ok(Turn::Done(None)),
-                    free = free => free.map(|()| Turn::Again),
+                    free = waiting => free.map(|()| Turn::Again),
                 }
             }
         }
@@ -274,10 +274,10 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
     }
 
     /// Returns the goal of the run, from the end of WAL and the due keys of its first session.
-    fn goal(&self, end: Lsn, due: Vec<(Topic, String)>) -> Option<CatchUpTarget> {
+    fn goal(&self, end_of_wal: Lsn, due: Vec<(Topic, String)>) -> Option<CatchUpTarget> {
         match self.settings.until {
             Until::Stopped => None,
-            Until::CaughtUp => Some(CatchUpTarget::new(end, due)),
+            Until::CaughtUp => Some(CatchUpTarget::new(end_of_wal, due)),
             Until::Position(end) => Some(CatchUpTarget::settled(end)),
         }
     }
