@@ -245,9 +245,9 @@ async fn act_on_record(
             if !terminal.ask(format!("cancel replay {id}: {}", report::to_cancel(&rows))).await? {
                 return Ok(());
             }
-            let rows = replay.cancel(client).await?;
+            let cancelled = replay.cancel(client).await?;
             let text = |it: &_| format!("replay {id} is cancelled: {}\n", report::cancelled(it));
-            terminal.print_result(Some(&rows), text, |it| ReplayCancelJson::new(id, it))
+            terminal.print_result(Some(&cancelled), text, |it| ReplayCancelJson::new(id, it))
         }
     }
 }

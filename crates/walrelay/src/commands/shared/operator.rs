@@ -51,11 +51,11 @@ impl<'a> Terminal<'a> {
     }
 
     /// Prints the result of a protocol. After a dry run there is none.
-    pub(in crate::commands) fn print_result<T, J: Serialize>(
+    pub(in crate::commands) fn print_result<'t, T, J: Serialize>(
         &self,
-        result: Option<&T>,
-        text: impl FnOnce(&T) -> String,
-        json: impl FnOnce(&T) -> J,
+        result: Option<&'t T>,
+        text: impl FnOnce(&'t T) -> String,
+        json: impl FnOnce(&'t T) -> J,
     ) -> Result<(), Error> {
         let Some(result) = result else { return Ok(()) };
         match self.options.format {
