@@ -64,8 +64,8 @@ impl Consumer {
         }
         if settings.dedupe == Dedupe::Position {
             tracing::info!(
-                "an event behind the position of its key is skipped only if it has the attribute system_identifier, \
-                 which the relay adds if its configuration says so"
+                "an event before the position of its key is skipped only if it has the attribute system_identifier; the \
+                 relay can add it"
             );
         }
         let plan = Plan {

@@ -11,7 +11,7 @@ use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 use walrelay_outbox_replay::{AdminError, LostSlot, read_loss};
 use walrelay_outbox_store::{Outbox, SLOT_WITH_OLDEST, ShardKey, migrations};
-use walrelay_pg_client::{QualifiedName, quote_identifier, quote_literal};
+use walrelay_pg_client::{QualifiedName, quote_identifier, quote_literal, sql};
 use walrelay_pg_replication::{
     Failover, check_failover, check_slot_name, drop_slot, read_publication, read_slot,
 };
@@ -64,7 +64,7 @@ pub enum LostSlotPolicy {
     /// Refuse, because a new slot would hide that rows are missing.
     #[default]
     Refuse,
-    /// Create a new slot, and give up the rows that the old one had not settled.
+    /// Create a new slot, and accept the loss of rows that the old one had not settled.
     Accept,
 }
 
@@ -330,7 +330,8 @@ fn publication_sql(options: &InitOptions) -> String {
     // spliced: names of the publication and its tables.
     format!(
         "DO $walrelay$
-{filters}BEGIN{refusal}
+{filters}BEGIN
+  {refusal}
   IF NOT EXISTS (SELECT FROM pg_catalog.pg_publication WHERE pubname = {literal}) THEN
     IF EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {slot}) THEN
       RAISE EXCEPTION 'slot % is older than publication %, which does not exist', {slot}, {literal}
@@ -348,13 +349,7 @@ $walrelay$;",
 }
 
 /// A null would make the whole statement null, and the server's error would not explain it.
-const REFUSAL: &str = "
-  IF array_position(filters, NULL) IS NOT NULL THEN
-    RAISE EXCEPTION '% cannot be divided into shards by the ordering key', tables[array_position(filters, NULL)]
-      USING ERRCODE = 'WR001',
-            HINT = 'It lacks a column of the key, or a column is generated or of a type that no row filter '
-                   'turns into text; text, numbers, uuid and boolean will do.';
-  END IF;";
+const REFUSAL: &str = sql!("init.sql", "refuse_indivisible_tables");
 
 /// The publication's options: inserts only.
 const PUBLISHED: &str = "WITH (publish = 'insert', publish_via_partition_root = true)";

@@ -100,7 +100,7 @@ pub async fn consumer_status(
         oldest_waiting_seconds: row.get(4),
         received_last_minute: row.get::<_, i64>(5).unsigned_abs(),
         implausible_positions: implausible_keys.len(),
-        rebuild: UnfinishedRebuild::of_row(&row, 7).map(|it| it.report(consumer)),
+        rebuild: UnfinishedRebuild::of_row(&row, 7).map(|it| it.report()),
         implausible_keys,
     })
 }

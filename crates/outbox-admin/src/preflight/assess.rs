@@ -81,7 +81,7 @@ fn server_findings(findings: &mut Findings, facts: &Facts) {
         findings.error(
             Code::WalLevelNotLogical,
             "setting wal_level",
-            format!("is {}, which does not hold what decoding needs", server.wal_level),
+            format!("is {}, but logical decoding needs `logical`", server.wal_level),
             change_setting(server, "wal_level", "logical", Restart::Needed),
         );
     }
@@ -191,7 +191,7 @@ fn retention_findings(findings: &mut Findings, server: &ServerFacts) {
         None => findings.warning(
             Code::WalRetentionUnsuitable,
             subject,
-            "is unlimited: a slot that nobody reads keeps log until the disk is full and the server stops",
+            "is unlimited: a slot that nobody reads retains WAL until the disk is full and the server stops",
             change_setting(server, "max_slot_wal_keep_size", "16GB", Restart::NotNeeded),
         ),
     }
@@ -424,7 +424,7 @@ fn safe_wal_findings(
         findings.warning(
             Code::SlotAtRisk,
             subject,
-            format!("is lost after {left} more log"),
+            format!("is lost after {left} more WAL"),
             fix(),
         );
     }

@@ -52,12 +52,7 @@ pub(super) fn shard_findings(findings: &mut Findings, request: &PreflightRequest
 
 /// Checks that the filter of each table follows from the ordering key. With another filter, rows
 /// would be on no shard, or rows of one key on several.
-fn key_findings(
-    findings: &mut Findings,
-    subject: &str,
-    request: &PreflightRequest,
-    facts: &Facts,
-) {
+fn key_findings(findings: &mut Findings, subject: &str, request: &PreflightRequest, facts: &Facts) {
     if request.shard_key.is_none() {
         findings.error(
             Code::ShardsDiffer,

@@ -26,7 +26,7 @@ pub(super) fn outbox_findings(findings: &mut Findings, request: &PreflightReques
             RelationKind::Unlogged => findings.error(
                 Code::OutboxTableUnsuitable,
                 &subject,
-                "is unlogged: its rows never reach the log",
+                "is unlogged: its rows are not in the WAL",
                 format!("ALTER TABLE {name} SET LOGGED"),
             ),
             RelationKind::Other => findings.error(
