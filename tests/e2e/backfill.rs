@@ -270,6 +270,6 @@ async fn a_backfill_to_a_topic_that_is_given_up_is_over() {
     world.succeed(["prune", "--yes", "--older-than", "30d"]).await;
     let over = world.run(["replay", "resume", "--yes", &id]).await;
     assert_eq!(over.code, Some(2), "{}", over.text);
-    assert!(over.text.contains("was given up"), "{}", over.text);
+    assert!(over.text.contains("was cancelled"), "{}", over.text);
     world.succeed(["reshard", "--yes", "--shards", "2", "--dry-run"]).await;
 }

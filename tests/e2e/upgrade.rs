@@ -171,13 +171,13 @@ async fn a_killed_preparation_is_reported_and_cancelled_by_the_next_command() {
         {
             let told = world.run(command.iter().copied()).await;
             assert_eq!(told.code, Some(code), "{command:?}: {}", told.text);
-            assert!(told.text.contains("the slot is still there"), "{}", told.text);
+            assert!(told.text.contains("the slot still exists"), "{}", told.text);
             assert!(told.text.contains("no process works on it"), "{}", told.text);
             assert!(told.text.contains("walrelay upgrade prepare"), "{}", told.text);
             assert!(!told.text.contains("dropped"), "{}", told.text);
         }
         let told = world.succeed(next.iter().copied()).await;
-        assert!(told.contains("called off"), "{told}");
+        assert!(told.contains("cancelled"), "{told}");
         world.catch_up().await;
         assert_nothing_lost(&world).await;
         assert_eq!(world.number(SLOTS).await, 2);

@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_begun_is_gone_on_with_or_called_off_and_finished_once_it_has_switched() {
+    fn a_begun_change_continues_or_is_cancelled_and_only_finishes_after_the_switch() {
         let both = found(&[(2, 2), (4, 1)]);
         let next = |phase, wanted| ReshardingStep::next(&both, begun(phase), wanted);
         let (preparing, switched) = (ReshardingPhase::Preparing, ReshardingPhase::Switched);

@@ -29,7 +29,7 @@ pub use lost_slot::{LostSlot, SettledRecord, loss, read_loss, read_settled, rows
 pub use operation::{
     Again, Filling, Reset, Resharding, SettledBound, SlotOperation, SlotRecovery,
     UpgradePreparation, UpgradeStage, begin_backfill, begin_recovery, begin_reset, begin_upgrade,
-    finish_recovery, finish_reset, give_up_operation, is_operation_taken, read_operation,
+    cancel_operation, finish_recovery, finish_reset, is_operation_taken, read_operation,
     release_operation, store_slot_snapshot, take_operation, try_decoding,
 };
 pub use outbox_state::{LeftOutRows, OutboxSlots};

@@ -107,7 +107,7 @@ pub async fn describe_unfinished(
     {
         what.push_str(match is_operation_taken(client, slot).await? {
             true => "; another process works on it",
-            false => "; no process works on it"
+            false => "; no process works on it",
         });
     }
     Ok(match unfinished_operation_cause(client, slot).await? {

@@ -54,7 +54,7 @@ const fn option_of(used_by: ColumnUse) -> &'static str {
 pub(crate) fn pass_unsendable(position: &str) -> String {
     let command = format!("walrelay slot advance --to-lsn {position} --skip-events");
     format!(
-        "{command} names the rows that are given up; then run it again with --discard-rows N --yes and their number N"
+        "{command} names the rows that it skips; then run it again with --discard-rows N --yes and their number N"
     )
 }
 

@@ -159,14 +159,14 @@ impl Observed {
         }
     }
 
-    /// Publishes an unfinished rebuild. A rebuild of the tables in use makes the consumer not
+    /// Publishes an unfinished rebuild. A rebuild of the live tables makes the consumer not
     /// ready.
     pub(crate) fn note_rebuild(&self, rebuild: Option<&UnfinishedRebuild>) {
         self.metrics.rebuild_seconds.set(rebuild.map_or(0.0, |it| it.seconds.max(1.0)));
         let report = rebuild.map(UnfinishedRebuild::report);
         let state = match (rebuild, report.clone()) {
             (Some(it), Some(report)) if it.is_in_place() => Rebuild::InPlace(report),
-            (Some(_), Some(report)) => Rebuild::Beside(report),
+            (Some(_), Some(report)) => Rebuild::SideBySide(report),
             (_, None) | (None, _) => Rebuild::None,
         };
         if self.health.set_rebuild(state) {

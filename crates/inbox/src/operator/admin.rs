@@ -244,7 +244,7 @@ pub async fn resume(client: &SqlClient, consumer: &str) -> Result<(), InboxError
 /// The wait of one lock attempt of a rebuild. Batches and readers queued behind the lock also wait.
 const LOCK_TIMEOUT: &str = "SET LOCAL lock_timeout = '5s'";
 
-/// A new generation, in the tables in use.
+/// A new generation, in the live tables.
 #[derive(Debug, Clone, Copy)]
 pub struct NewGeneration<'a> {
     /// The subscription that the generation reads.

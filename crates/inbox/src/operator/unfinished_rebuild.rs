@@ -8,7 +8,7 @@ use tokio_postgres::Row;
 pub struct UnfinishedRebuild {
     /// The generation that the rebuild fills.
     pub generation: i32,
-    /// The schema with the tables that the rebuild fills. `None`: it fills the tables in use.
+    /// The schema with the tables that the rebuild fills. `None`: it fills the live tables.
     pub schema: Option<String>,
     /// The age of the rebuild in seconds.
     pub seconds: f64,
@@ -24,7 +24,7 @@ impl UnfinishedRebuild {
         })
     }
 
-    /// Returns whether the rebuild fills the tables in use, which hold only a part of the events
+    /// Returns whether the rebuild fills the live tables, which hold only a part of the events
     /// meanwhile.
     #[must_use]
     pub const fn is_in_place(&self) -> bool {
@@ -44,7 +44,7 @@ impl UnfinishedRebuild {
             ),
             Some(schema) => format!(
                 "a side-by-side rebuild began {minutes} min ago and is not finished: schema {schema} has a part of \
-                 generation {generation}, and the read model in use is untouched; {finish}, or cancel it"
+                 generation {generation}, and the live read model is untouched; {finish}, or cancel it"
             ),
         }
     }

@@ -67,7 +67,7 @@ pub enum ProtocolError {
     TimeUnknown { time: SystemTime, earliest: Option<WalTime> },
     /// The anchor of a reset is gone.
     #[error("{what} was cancelled: its anchor is gone; the slot is where it was")]
-    ResetGivenUp { what: String },
+    ResetCancelled { what: String },
 
     /// Another process changes the number of shards.
     #[error("another process changes the number of shards")]
@@ -98,7 +98,9 @@ pub enum ProtocolError {
     #[error("slot {slot:?} does not exist: the upgrade has not carried it over")]
     NotCarriedOver { slot: String },
     /// The slot belongs to this server already.
-    #[error("slot {slot:?} is recorded for this server already, or not at all: there is nothing to finish")]
+    #[error(
+        "slot {slot:?} is recorded for this server already, or not at all: there is nothing to finish"
+    )]
     NothingToAdopt { slot: String },
 
     /// The rows of the slot would never be published.
@@ -141,9 +143,7 @@ pub enum ProtocolError {
     )]
     EarlierRows { slot: String, rows: Vec<TableRows> },
     /// The rows before the slot can be published only together with its creation.
-    #[error(
-        "slot {slot:?} exists already, and older rows can only be included when it is created"
-    )]
+    #[error("slot {slot:?} exists already, and older rows can only be included when it is created")]
     SlotExists { slot: String },
     /// The template of a topic is not valid.
     #[error("topic template {template:?} is invalid: {error}")]
@@ -204,7 +204,7 @@ impl Coded for ProtocolError {
             | Self::ReplayToBePublished { .. } => Code::ReplayUnfinished,
             Self::SlotUnrecorded { .. } => Code::SlotUnrecorded,
             Self::TimeUnknown { .. } => Code::TimeUnknown,
-            Self::ResetGivenUp { .. } => Code::AnchorLost,
+            Self::ResetCancelled { .. } => Code::AnchorLost,
             Self::ReshardRunning | Self::Reshard(_) => Code::ReshardBlocked,
             Self::AnchorsInTheWay { .. } => Code::AnchorsInTheWay,
             Self::CarryOverUnsupported { .. } => Code::CarryOverUnsupported,

@@ -18,7 +18,7 @@ use walrelay_relay::observe::health::Health;
 use super::operator::{AdminSession, Change, Operator, Step};
 use super::preconditions::{
     Place, not_finished, position_of_time, refuse_other_shards, refuse_resharding,
-    refuse_while_paused, reset_given_up,
+    refuse_while_paused, reset_cancelled,
 };
 use super::protocol_error::ProtocolError;
 use super::skipped_rows::SkippedRows;
@@ -102,8 +102,8 @@ pub async fn reset<O: Operator>(
         }
         Outcome::Finished(other) | Outcome::Pending(other) => ResetResult::FinishedElsewhere(other),
         Outcome::Elsewhere { what } => ResetResult::Elsewhere { what },
-        Outcome::GivenUp(reset) => return Err(reset_given_up(client, slot, &reset).await),
-        Outcome::Nothing | Outcome::CalledOff(_) => ResetResult::ByOther,
+        Outcome::ResetCancelled(reset) => return Err(reset_cancelled(client, slot, &reset).await),
+        Outcome::Nothing | Outcome::UpgradeCancelled(_) => ResetResult::ByOther,
     }))
 }
 

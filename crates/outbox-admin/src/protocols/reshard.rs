@@ -37,8 +37,8 @@ use super::protocol_error::ProtocolError;
 use crate::init::{EarlierRows, InitOptions, InitPlan, LostSlotPolicy, SlotCreation};
 use crate::lifecycle::preflight_check::{gate, shard_key};
 use crate::resharding::{
-    ReshardingStep, ShardSlots, begin_resharding, block_shards, choose_switch, read_resharding, release_shards,
-    switch_shards,
+    ReshardingStep, ShardSlots, begin_resharding, block_shards, choose_switch, read_resharding,
+    release_shards, switch_shards,
 };
 use crate::sharding::read_sharding;
 

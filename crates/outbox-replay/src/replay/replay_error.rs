@@ -56,9 +56,7 @@ pub enum ReplayError {
     },
 
     /// The anchor is not old enough.
-    #[error(
-        "anchor {anchor:?} reaches back to {reaches}, and {from} is before it"
-    )]
+    #[error("anchor {anchor:?} reaches back to {reaches}, and {from} is before it")]
     AnchorTooLate {
         /// The anchor.
         anchor: String,

@@ -103,7 +103,7 @@ async fn look(check: &CheckConfig, shutdown: &Shutdown) -> Vec<Finding> {
         (_, Ok(client)) => {
             let looked = async {
                 let facts = check_postgres(&client, config, &mut found).await;
-                if check.run.retention.as_ref().is_some_and(|it| it.older_than.is_some()) {
+                if check.run.maintenance.as_ref().is_some_and(|it| it.older_than.is_some()) {
                     found.extend(retention::of(&client, &config.relay.outbox.tables).await);
                 }
                 Ok(facts)
@@ -182,7 +182,7 @@ async fn check_postgres(
     let router = &config.relay.router;
     // A missing table is already a finding.
     let payloads = schemas::payloads(client, router, tables).await.unwrap_or_default();
-    let consumers = Consumers::beside(client).await;
+    let consumers = Consumers::in_outbox_database(client).await;
     let mut hidden = None;
     let routes = match routes::of_rows(client, router, tables).await {
         Ok(routes) => Some(routes),

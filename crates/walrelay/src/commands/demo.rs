@@ -132,10 +132,7 @@ async fn prepare(url: &str) -> Result<(), Error> {
         partition_by: None,
     };
     walrelay_outbox_admin::init(&client, &options).await?;
-    client
-        .batch_execute(CREATE_ORDERS)
-        .await
-        .map_err(demo_error)?;
+    client.batch_execute(CREATE_ORDERS).await.map_err(demo_error)?;
     client.close().await;
     Ok(())
 }

@@ -105,8 +105,7 @@ async fn advance_slot(
         true => format!("slot {slot} was moved past these rows before, and is at {}\n", it.at),
         false => format!("slot {slot} is now at {}\n", it.at),
     };
-    let json = advanced.as_ref().map(|advanced| SlotAdvanceJson::new(slot, advanced));
-    terminal.print_result(advanced.as_ref(), text, |_| json)
+    terminal.print_result(advanced.as_ref(), text, |it| SlotAdvanceJson::new(slot, it))
 }
 
 #[derive(Debug, Serialize)]
@@ -154,9 +153,7 @@ fn reset_text(slot: &str, done: &ResetResult) -> String {
     match done {
         ResetResult::Done { target, is_earlier } => {
             let whose = match is_earlier {
-                true => {
-                    ": the earlier reset is finished; run the command again for another"
-                }
+                true => ": the earlier reset is finished; run the command again for another",
                 false => "",
             };
             format!(
@@ -205,8 +202,8 @@ async fn recover_slot(
         recover(session, outbox, *since, columns).await
     });
     let recovered = recovered.await?;
-    let json = recovered.as_ref().map(|recovered| SlotRecoverJson::new(slot, recovered));
-    terminal.print_result(recovered.as_ref(), |done| recover_text(slot, done), |_| json)
+    let text = |it| recover_text(slot, it);
+    terminal.print_result(recovered.as_ref(), text, |it| SlotRecoverJson::new(slot, it))
 }
 
 fn recover_text(slot: &str, recovered: &Recovered) -> String {
@@ -226,7 +223,7 @@ fn recover_text(slot: &str, recovered: &Recovered) -> String {
 #[cfg(test)]
 mod tests {
     use pgoutput_parser::Lsn;
-    use walrelay_outbox_admin::lookahead::RowGivenUp;
+    use walrelay_outbox_admin::lookahead::SkippedRow;
     use walrelay_outbox_admin::protocols::{SkippedRows, TableRows};
     use walrelay_outbox_replay::{Resharding, SlotOperation};
 
@@ -236,7 +233,7 @@ mod tests {
     #[test]
     fn the_fields_of_each_result_are_documented() {
         assert_documented("slot drop", &SlotDropJson::new("s", &DroppedSlot { rows: Some(1) }));
-        let row = RowGivenUp {
+        let row = SkippedRow {
             event_id: Some("a".to_owned()),
             at: "0/64#0".to_owned(),
             is_sendable: true,

@@ -79,9 +79,7 @@ async fn write(
         *version += 1;
         let (order, number) = (format!("order-{index}"), i64::try_from(*version).unwrap_or(0));
         let event = EVENTS[usize::try_from(*version % 4).unwrap_or(0)];
-        transaction
-            .execute(sql!("producer.sql", "write_order"), &[&order, &event])
-            .await?;
+        transaction.execute(sql!("producer.sql", "write_order"), &[&order, &event]).await?;
         transaction
             .execute(sql!("producer.sql", "write_event"), &[&order, &event, &number])
             .await?;

@@ -58,7 +58,7 @@ fn of_state(subject: &str, state: Result<PartitionState, AdminError>) -> Vec<Fin
 
 // spliced: a text for people, with the names of the functions.
 const GRANT: &str = "GRANT EXECUTE ON FUNCTION app_outbox_add_partitions, app_outbox_partition_bounds, \
-    app_outbox_partition_state, app_outbox_drop_partition TO the role";
+    app_outbox_partition_state, app_outbox_drop_partition TO ROLE";
 
 #[cfg(test)]
 mod tests {

@@ -219,9 +219,15 @@ mod tests {
         let long = "k".repeat(2_000);
         let mut attributes =
             map(&[("aggregate_id", &long), ("event_type", "a"), ("tenant", &long)]);
-        assert_eq!(replace_repeated_key(&mut attributes, KeyChange { before: &long, after: "short" }), ["aggregate_id"]);
+        assert_eq!(
+            replace_repeated_key(&mut attributes, KeyChange { before: &long, after: "short" }),
+            ["aggregate_id"]
+        );
         assert_eq!(attributes["aggregate_id"], "short");
         assert_eq!(attributes["tenant"], long, "a header is told, and not guessed");
-        assert!(replace_repeated_key(&mut attributes, KeyChange { before: "short", after: "other" }).is_empty());
+        assert!(
+            replace_repeated_key(&mut attributes, KeyChange { before: "short", after: "other" })
+                .is_empty()
+        );
     }
 }

@@ -80,7 +80,8 @@ pub(super) async fn act<S: FailedEvents>(
 ) -> Result<String, Error> {
     let asked = match &chosen.events {
         SelectedEvents::Ids(ids) => {
-            return of_ids(side, client, action, NamedEvents { ids, mode: chosen.mode }, shutdown).await;
+            return of_ids(side, client, action, NamedEvents { ids, mode: chosen.mode }, shutdown)
+                .await;
         }
         SelectedEvents::Matching(query) => query,
     };
@@ -106,7 +107,8 @@ pub(super) async fn act<S: FailedEvents>(
         return Ok(String::new());
     }
     let BulkResult { rows, left } =
-        act_page_by_page(side, client, action, MatchingEvents { query: &query, count }, shutdown).await?;
+        act_page_by_page(side, client, action, MatchingEvents { query: &query, count }, shutdown)
+            .await?;
     let left = match left {
         0 => String::new(),
         left => format!("{left} {}(s) are left as they are: {}\n", S::NOUN, S::NEED_EDIT),

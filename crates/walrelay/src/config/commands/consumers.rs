@@ -163,7 +163,9 @@ impl ConfigBuilder<'_> {
             (None, false) => None,
         };
         let dead_letter_topic = match dead_letter_topic {
-            Some(name) => Some(self.full_name("dead-letter-topic", &name, project, ResourceKind::Topic)?),
+            Some(name) => {
+                Some(self.full_name("dead-letter-topic", &name, project, ResourceKind::Topic)?)
+            }
             None => None,
         };
         let dead_letters = match &dead_letter_topic {
@@ -227,7 +229,7 @@ impl ConfigBuilder<'_> {
         if let Some(schema) = args.into.clone() {
             let switch_sql = args.switch_sql.clone();
             let config = RebuildIntoConfig { rows, handler, schema, switch_sql };
-            return Some(Source::Beside(Box::new(config)));
+            return Some(Source::SideBySide(Box::new(config)));
         }
         let (keys, reset) = (args.key.clone(), args.reset_function.clone()?);
         Some(Source::Keys(Box::new(KeyRebuild { rows, handler, keys, reset })))
