@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use walrelay_core::CallCode;
 use walrelay_errors::Code;
 use walrelay_relay::observe::health::{Health, Phase};
 use walrelay_relay::observe::metrics::{
@@ -66,7 +67,7 @@ fn relay_metrics() -> String {
     let mut observer = Observer::new(metrics.clone(), Health::new());
     observer.row_read(&"t".into(), "made", 0);
     drop(observer);
-    metrics.set_refused(&[("t".into(), "NOT_FOUND")]);
+    metrics.set_refused(&[("t".into(), CallCode::NotFound.into())]);
     for family in [&metrics.dead, &metrics.parked, &metrics.reconnects] {
         family.get_or_create(&ReasonLabel { reason: "x" }).inc();
     }

@@ -40,7 +40,7 @@ async fn audited(world: &InboxDatabase, options: &[&str]) -> Value {
     let report: Value = serde_json::from_str(&report[..=end].join("\n")).expect("a report");
     let mut consumer = report["consumers"][0].clone();
     consumer["exit"] = done.code.into();
-    consumer["held_back"] = report["held_back"].clone();
+    consumer["dispatch"] = report["dispatch"].clone();
     consumer
 }
 
@@ -246,7 +246,7 @@ async fn rows_retained_by_the_relay_are_reported_separately() {
     assert_eq!(relay.terminate(DEADLINE).await, Some(0));
     let report = audited(&world, &[]).await;
     assert_eq!(
-        (&report["missing"], &report["held_back"]["dead"]),
+        (&report["missing"], &report["dispatch"]["dead"]),
         (&0.into(), &1.into()),
         "{report}"
     );
@@ -282,7 +282,7 @@ async fn figures_are_of_the_time_and_the_aggregates_that_were_asked_for() {
         (&both, serde_json::json!({})),
     ] {
         let report = audited(&world, options).await;
-        assert_eq!(report["held_back"], count_in_dispatch, "{options:?}: {report}");
+        assert_eq!(report["dispatch"], count_in_dispatch, "{options:?}: {report}");
         assert_eq!((&report["rows"], &report["left_out"]), (&20.into(), &0.into()), "{report}");
         assert_eq!(report["inbox"], serde_json::json!({ "done": 20 }), "{report}");
     }

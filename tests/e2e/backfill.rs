@@ -264,12 +264,12 @@ async fn a_backfill_to_a_topic_that_is_given_up_is_over() {
     }
 
     let told = world.succeed(["replay", "cancel", "--yes", &id]).await;
-    assert!(told.contains(&format!("replay {id} is given up")), "{told}");
+    assert!(told.contains(&format!("replay {id} is cancelled")), "{told}");
     assert!(told.contains("published to again"), "{told}");
     assert!(told.contains("at least "), "the last moment is not counted: {told}");
     world.succeed(["prune", "--yes", "--older-than", "30d"]).await;
     let over = world.run(["replay", "resume", "--yes", &id]).await;
     assert_eq!(over.code, Some(2), "{}", over.text);
-    assert!(over.text.contains("was given up"), "{}", over.text);
+    assert!(over.text.contains("was cancelled"), "{}", over.text);
     world.succeed(["reshard", "--yes", "--shards", "2", "--dry-run"]).await;
 }

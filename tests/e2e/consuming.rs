@@ -163,7 +163,9 @@ async fn until_caught_up_reports_pending_and_dead_events() {
     for figure in ["\"retrying\":1", "\"dead\":1"] {
         assert!(stopped.contains(figure), "{stopped}");
     }
-    assert!(done.text.contains(&format!(" --consumer {CONSUMER}` shows more")), "{}", done.text);
+    let failed = done.text.lines().find(|line| line.contains("\"result\":\"dead\""));
+    let failed = failed.expect("the failed event is logged");
+    assert!(failed.contains(&format!("\"consumer\":\"{CONSUMER}\"")), "{failed}");
 }
 
 #[tokio::test]
@@ -391,7 +393,7 @@ async fn a_consumer_that_reads_another_subscription_is_refused_before_one_is_cre
     world.consume_all().await;
     let init = ["consumer", "init", CONSUMER, "--create", "--topic", "video.events"];
     let other = [&init[..], &["--subscription", "another"]].concat();
-    ends(&world, &other, 2, "give that as --subscription").await;
+    ends(&world, &other, 2, "Give the subscription in the message as `--subscription`").await;
     let subscriptions = world.pubsub.emulator().subscriptions();
     assert_eq!(subscriptions, ["projects/test/subscriptions/ledger"]);
     let again = [&init[..], &["--subscription", CONSUMER]].concat();

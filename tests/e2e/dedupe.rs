@@ -82,7 +82,7 @@ async fn a_key_at_a_forged_position_is_named_and_reset_and_what_it_skipped_is_ap
     world.execute(FORGED).await;
     world.insert_events(5, 50).await;
     world.wait_applied(90).await;
-    consumer.wait_for_line(DEADLINE, "the position cannot be right").await;
+    consumer.wait_for_line(DEADLINE, "have an older position than their key").await;
     let metrics = consumer.wait_for_http(DEADLINE, "/metrics", 200).await;
     let line = "walrelay_inbox_implausible_positions{consumer=\"ledger\"} 1";
     assert!(metrics.lines().any(|found| found == line), "{metrics}");

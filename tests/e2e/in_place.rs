@@ -228,7 +228,7 @@ async fn a_replay_in_place_that_is_given_up_leaves_nothing_behind_and_lets_its_k
     assert_eq!(stored(&world, "v-1").len(), 30, "the rest waits");
 
     let told = world.succeed(["replay", "cancel", "--yes", &id]).await;
-    assert!(told.contains("30 row(s) were taken back, 0 were published"), "{told}");
+    assert!(told.contains("30 row(s) were removed, 0 were published"), "{told}");
     world.pubsub.wait_stored(DEADLINE, 120).await;
     for key in ["v-0", "v-1", "v-2"] {
         assert_undisturbed(&world, key).await;

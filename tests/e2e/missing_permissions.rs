@@ -480,7 +480,9 @@ async fn a_dead_event_of_an_earlier_run_is_reported_at_start_and_in_every_metric
     assert_eq!(world.consumer(once).finish(DEADLINE).await.code, Some(0));
 
     let consumer = world.start_consumer([]).await;
-    let line = consumer.wait_for_line(DEADLINE, "wait or are dead since an earlier run").await;
+    let line = consumer
+        .wait_for_line(DEADLINE, "has events of an earlier run that are retried or dead")
+        .await;
     assert!(line.contains("\"dead\":1") && line.contains("\"retrying\":1"), "{line}");
     let metrics = consumer.wait_for_http(DEADLINE, "/metrics", 200).await;
     for sample in [

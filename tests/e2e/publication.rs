@@ -222,7 +222,10 @@ async fn inserts_beside_deletes_updates_and_truncates_are_published_and_the_rest
         assert_eq!(warnings, 3, "one for each operation: {told}");
         assert!(told.contains("SET (publish = 'insert')"), "{told}");
         let checked = world.succeed(["check"]).await;
-        assert!(checked.contains("publishes update, delete, truncate beside inserts"), "{checked}");
+        assert!(
+            checked.contains("publishes update, delete, truncate in addition to inserts"),
+            "{checked}"
+        );
         world.check(&committed).assert_exactly_once();
         drop(relay);
     }

@@ -109,7 +109,7 @@ async fn a_rebuild_that_cannot_be_whole_changes_nothing() {
     let forgetful = world.run(rebuild.into_iter().chain(["10m"])).await;
     assert_eq!(forgetful.code, Some(2), "{}", forgetful.text);
     assert!(
-        forgetful.text.contains("keeps no messages for new subscriptions"),
+        forgetful.text.contains("retains no messages for new subscriptions"),
         "{}",
         forgetful.text
     );
@@ -117,7 +117,7 @@ async fn a_rebuild_that_cannot_be_whole_changes_nothing() {
     keep_messages(&world, Duration::from_mins(10));
     let beyond = world.run(rebuild.into_iter().chain(["2h"])).await;
     assert_eq!(beyond.code, Some(2), "{}", beyond.text);
-    assert!(beyond.text.contains("keeps messages for 10m"), "{}", beyond.text);
+    assert!(beyond.text.contains("retains messages for 10m"), "{}", beyond.text);
 
     let future = world.run(rebuild.into_iter().chain(["2099-01-01T00:00:00Z"])).await;
     assert_eq!(future.code, Some(2), "{}", future.text);

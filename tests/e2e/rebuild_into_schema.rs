@@ -67,8 +67,8 @@ async fn a_rebuild_beside_replaces_a_wrong_read_model_in_one_moment_while_an_ins
     world.execute("UPDATE effect.balance SET events = events + 1").await;
 
     let told = world.succeed(INTO).await;
-    assert!(told.contains("generation 1 stays in use"), "{told}");
-    assert!(told.contains("in use: generation 2"), "{told}");
+    assert!(told.contains("generation 1 stays live"), "{told}");
+    assert!(told.contains("switched: generation 2 is live"), "{told}");
     assert_each_once(&world).await;
     assert_eq!(world.number("SELECT count(*) FROM fresh.applied").await, 0);
     // Later events are applied to the current tables, from the same subscription as before.
@@ -116,13 +116,21 @@ async fn a_read_model_with_less_than_the_one_in_use_is_not_put_in_use_unasked() 
     assert!(refused.text.contains("10 event(s) that generation 1 has applied"), "{}", refused.text);
     assert_eq!(read_model(&world).await, before);
     let told = world.succeed(INTO.into_iter().chain(["--yes"])).await;
-    assert!(told.contains("continuing") && told.contains("in use: generation 2"), "{told}");
+    assert!(
+        told.contains("continuing") && told.contains("switched: generation 2 is live"),
+        "{told}"
+    );
     assert_each_once(&world).await;
 }
 
 #[tokio::test]
 async fn a_rebuild_beside_that_is_killed_leaves_the_read_model_in_use_and_is_continued() {
-    for place in ["beside-begun", "beside-filled", "beside-switching", "beside-switched"] {
+    for place in [
+        "side-by-side-begun",
+        "side-by-side-filled",
+        "side-by-side-switching",
+        "side-by-side-switched",
+    ] {
         let Some(world) = world().await else { return };
         let consumer = world.start_consumer([]).await;
         world.insert_events(5, 100).await;
@@ -132,7 +140,7 @@ async fn a_rebuild_beside_that_is_killed_leaves_the_read_model_in_use_and_is_con
         let killed = world.command(INTO).env("WALRELAY_FAILPOINT", place).finish(DEADLINE).await;
         assert_eq!(killed.code, None, "{place}: {}", killed.text);
         assert_eq!(read_model(&world).await, before, "{place}");
-        let is_over = place == "beside-switched";
+        let is_over = place == "side-by-side-switched";
         assert_eq!(generation(&world).await, 1 + i64::from(is_over), "{place}");
         let status = world.succeed(["consumer", "status", CONSUMER]).await;
         assert_eq!(status.contains("--cancel"), !is_over, "{place}: {status}");
@@ -208,7 +216,7 @@ async fn a_rebuild_that_continues_counts_no_event_as_late() {
     world.catch_up().await;
     world.consume_all().await;
     let killed =
-        world.command(INTO).env("WALRELAY_FAILPOINT", "beside-filled").finish(DEADLINE).await;
+        world.command(INTO).env("WALRELAY_FAILPOINT", "side-by-side-filled").finish(DEADLINE).await;
     assert_eq!(killed.code, None, "{}", killed.text);
     // Fewer rows come before the new ones than before the old ones.
     world.execute("ALTER TABLE app_outbox DISABLE TRIGGER USER").await;
@@ -250,6 +258,6 @@ async fn a_killed_rebuild_frees_its_lock_although_a_statement_is_running() {
     })
     .await;
     let told = world.succeed(INTO).await;
-    assert!(told.contains("in use: generation 2"), "{told}");
+    assert!(told.contains("switched: generation 2 is live"), "{told}");
     assert_each_once(&world).await;
 }

@@ -67,7 +67,7 @@ async fn a_missing_publication_or_slot_is_named() {
 async fn a_missing_column_is_named_with_its_table_and_option() {
     let Some(world) = InboxDatabase::create().await else { return };
     let done = world.relay(["--column-event-type", "kind"]).finish(DEADLINE).await;
-    assert_refused(&done, 3, &["app_outbox", "kind", "--column-event-type"]);
+    assert_refused(&done, 3, &["app_outbox", "kind", "event type", "--column-event-type"]);
 }
 
 #[tokio::test]

@@ -227,7 +227,7 @@ async fn an_anchor_heals_a_slot_that_was_dropped_and_one_that_is_gone_leaves_the
         )
         .await;
     let vain = world.succeed(["status"]).await;
-    assert!(vain.contains("its anchor is gone, so this gives it up: walrelay run"), "{vain}");
+    assert!(vain.contains("its anchor is gone, so this cancels it: walrelay run"), "{vain}");
     assert!(!vain.contains("finishes it"), "{vain}");
 
     let gone = world.run(["slot", "reset", "--yes", "--to-anchor", "b"]).await;

@@ -116,8 +116,8 @@ async fn changes_under_traffic(major: u32) {
         assert!(told.contains("switched at "), "{told}");
         // The relays of the previous count exit for good, and report the new count.
         let next = match count {
-            1 => "leave --shard out".to_owned(),
-            _ => format!("--shard 0/{count} to --shard {}/{count}", count - 1),
+            1 => "the outbox has one slot for all rows here".to_owned(),
+            _ => format!("the outbox has {count} shards here"),
         };
         for relay in relays {
             let ended = relay.finish(DEADLINE).await;

@@ -96,7 +96,7 @@ async fn the_key_may_be_a_template_of_several_columns_of_other_types() {
     // reports the cause.
     let other = world.run(["run", "--shard", "0/4"]).await;
     assert_eq!(other.code, Some(3), "{}", other.text);
-    assert!(other.text.contains("--ordering-key was changed, restore it"), "{}", other.text);
+    assert!(other.text.contains("the ordering key was changed, restore it"), "{}", other.text);
 }
 
 #[tokio::test]

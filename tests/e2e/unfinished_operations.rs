@@ -161,9 +161,9 @@ async fn a_first_backfill_that_is_begun_twice_says_that_the_first_is_not_finishe
     Workload::of_rows(30).insert(world.client()).await.expect("rows");
     let first = world.succeed(["init", "--backfill"]).await;
     assert!(first.contains("30 row(s)") && first.contains("start the relay"), "{first}");
-    assert!(!first.contains("begun before"), "{first}");
+    assert!(!first.contains("an earlier run started this backfill"), "{first}");
     let second = world.succeed(["init", "--backfill"]).await;
-    assert!(second.contains("begun before and is not finished"), "{second}");
+    assert!(second.contains("an earlier run started this backfill"), "{second}");
     assert!(second.contains("start the relay"), "{second}");
     world.catch_up().await;
     assert_nothing_lost(&world).await;

@@ -10,7 +10,8 @@ use pgoutput_parser::{Lsn, Position};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use walrelay_core::{
-    Batch, ClaimAnswer, ClaimKey, FailureClass, Finished, PublishFailure, RowToRecord, Topic,
+    Batch, CallCode, ClaimAnswer, ClaimKey, FailureClass, Finished, PublishFailure, RowToRecord,
+    Topic,
 };
 use walrelay_outbox_store::{
     Due, Head, ParkedKey, PublicationCheck, RecordedPage, SlotFigures, Store, StoreFailure,
@@ -70,7 +71,7 @@ impl Publisher for ImpatientPublisher {
                 () = cut.notified() => {}
             }
             locked(&given_up).spawn(async move { drop(call.await) });
-            Err(PublishFailure::new(FailureClass::Transient, "CANCELLED", "given up"))
+            Err(PublishFailure::new(FailureClass::Transient, CallCode::Cancelled, "given up"))
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::PubsubMessage;
 use prost::Message as _;
 use tokio::time::{Instant, sleep};
-use walrelay_core::{Batch, FailureClass, PublishFailure, WalBudget};
+use walrelay_core::{Batch, CallCode, FailureClass, PublishFailure, WalBudget};
 use walrelay_relay::stream::publisher::Publisher;
 use walrelay_testkit::seed::Seed;
 
@@ -65,10 +65,16 @@ pub(crate) struct PubSub {
 /// The client cancels a request after this time.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-const TRANSIENT: &[&str] =
-    &["UNAVAILABLE", "DEADLINE_EXCEEDED", "INTERNAL", "ABORTED", "RESOURCE_EXHAUSTED"];
+const TRANSIENT: &[CallCode] = &[
+    CallCode::Unavailable,
+    CallCode::DeadlineExceeded,
+    CallCode::Internal,
+    CallCode::Aborted,
+    CallCode::ResourceExhausted,
+];
 
-const OPERATOR: &[&str] = &["NOT_FOUND", "PERMISSION_DENIED", "UNAUTHENTICATED"];
+const OPERATOR: &[CallCode] =
+    &[CallCode::NotFound, CallCode::PermissionDenied, CallCode::Unauthenticated];
 
 /// The fate of a request.
 struct Fate {
@@ -172,7 +178,7 @@ impl State {
         }
         if self.seed.chance(black_hole) {
             let is_stored = self.seed.chance(500);
-            let failure = failure(FailureClass::Transient, "DEADLINE_EXCEEDED");
+            let failure = failure(FailureClass::Transient, CallCode::DeadlineExceeded);
             let silence = REQUEST_TIMEOUT.saturating_sub(before);
             return Fate { before, is_stored, after: silence, failure: Some(failure) };
         }
@@ -185,21 +191,21 @@ impl State {
     }
 }
 
-fn failure(class: FailureClass, code: &'static str) -> PublishFailure {
-    let congestion = matches!(code, "DEADLINE_EXCEEDED" | "RESOURCE_EXHAUSTED");
+fn failure(class: FailureClass, code: CallCode) -> PublishFailure {
+    let congestion = matches!(code, CallCode::DeadlineExceeded | CallCode::ResourceExhausted);
     PublishFailure { congestion, ..PublishFailure::new(class, code, "made up") }
 }
 
 fn transient_failure(seed: &mut Seed) -> PublishFailure {
-    failure(FailureClass::Transient, seed.pick::<&'static str>(TRANSIENT))
+    failure(FailureClass::Transient, *seed.pick(TRANSIENT))
 }
 
 fn operator(seed: &mut Seed) -> PublishFailure {
-    failure(FailureClass::Operator, seed.pick::<&'static str>(OPERATOR))
+    failure(FailureClass::Operator, *seed.pick(OPERATOR))
 }
 
 fn invalid() -> PublishFailure {
-    failure(FailureClass::Row, "INVALID_ARGUMENT")
+    failure(FailureClass::Row, CallCode::InvalidArgument)
 }
 
 /// A request in flight. If it is dropped, its reply has no receiver.
@@ -313,9 +319,9 @@ impl Publisher for PubSub {
 fn answer(state: OutState, failure: Option<&PublishFailure>) -> Answer {
     match failure {
         None => Answer::Ok,
-        Some(failure) if state == OutState::Stored => Answer::LostReply(failure.code),
+        Some(failure) if state == OutState::Stored => Answer::LostReply(failure.code.as_str()),
         Some(failure) if failure.class == FailureClass::Row => Answer::Invalid,
-        Some(failure) => Answer::Refused(failure.code),
+        Some(failure) => Answer::Refused(failure.code.as_str()),
     }
 }
 

@@ -120,7 +120,7 @@ impl<F: Harness> ResetSteps for Steps<'_, F> {
         self.done().await
     }
 
-    async fn give_up(&mut self) -> Result<(), RelayError> {
+    async fn cancel(&mut self) -> Result<(), RelayError> {
         Err(gone())
     }
 }

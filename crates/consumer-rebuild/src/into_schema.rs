@@ -6,15 +6,15 @@
 //! rows checked ──▶ rows applied in the schema ──▶ compared ──▶ the last rows, tables and generation in one transaction
 //! ```
 //!
-//! Until that transaction commits, the read model in use is untouched, however the command ends.
+//! Until that transaction commits, the live read model is untouched, however the command ends.
 //! Run again, the command continues: the inbox lists the rows that were applied.
 
 use tokio_postgres::{GenericClient, Transaction};
 use walrelay_core::Routed;
 use walrelay_inbox::operator::admin::{self, registered};
 use walrelay_inbox::{
-    Beside, Event, GenerationDifference, InboxError, OutboxApplier, StagedTable, UnfinishedRebuild,
-    conflicting_foreign_keys,
+    Event, GenerationDifference, InboxError, OutboxApplier, SideBySideRebuild, StagedTable,
+    UnfinishedRebuild, conflicting_foreign_keys,
 };
 use walrelay_outbox_replay::SettledRows;
 use walrelay_outbox_replay::replay::RoutedRows;
@@ -31,7 +31,7 @@ use crate::session::{RebuildOperator, RebuildSession};
 use crate::subscription_names::usual;
 
 impl<O: RebuildOperator> RebuildSession<'_, O> {
-    /// Fills the schema and puts it in use.
+    /// Fills the schema and switches to it.
     ///
     /// # Errors
     ///
@@ -53,7 +53,7 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
         order: &SchemaRebuild,
     ) -> Result<(), RebuildError> {
         let schema = &order.schema;
-        let place = Beside { consumer, schema };
+        let place = SideBySideRebuild { consumer, schema };
         let tables = staged(client, place).await?;
         if order.switch_sql.is_none() {
             refuse_foreign_keys(&**client, &tables).await?;
@@ -70,27 +70,27 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
             schema: schema.clone(),
             rows: rows.rows,
         })?;
-        failpoint::hit("beside-begun");
+        failpoint::hit("side-by-side-begun");
         let fill = OutboxApplier::new(client, consumer, next, &order.handler, Some(schema)).await?;
         let round = place.last_round(client, next).await?;
         let mut filling = Filling { place, fill, rows: &rows, settled: SettledRows::None, round };
         filling.catch_up(client).await?;
-        failpoint::hit("beside-filled");
+        failpoint::hit("side-by-side-filled");
         let moment = place.moment(client).await?;
         filling.catch_up(client).await?;
         let difference = place.compare(client, generation, moment).await?;
         self.refuse_less(consumer, generation, difference)?;
         let switch_sql = order.switch_sql.as_deref();
         when_free(async || filling.switch(client, &tables, switch_sql).await).await?;
-        failpoint::hit("beside-switched");
-        self.report(RebuildStep::InUse { generation: next })
+        failpoint::hit("side-by-side-switched");
+        self.report(RebuildStep::Switched { generation: next })
     }
 
-    /// Records the start of the rebuild, or finds an earlier record. Returns the generation in use.
+    /// Records the start of the rebuild, or finds an earlier record. Returns the live generation.
     async fn begin_beside(
         &self,
         client: &mut SqlClient,
-        place: Beside<'_>,
+        place: SideBySideRebuild<'_>,
         tables: &[StagedTable],
     ) -> Result<i32, RebuildError> {
         let consumer = place.consumer.to_owned();
@@ -165,8 +165,11 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
     }
 }
 
-/// Returns the tables of the schema, each with the table in use that it replaces.
-async fn staged(client: &SqlClient, place: Beside<'_>) -> Result<Vec<StagedTable>, RebuildError> {
+/// Returns the tables of the schema, each with the live table that it replaces.
+async fn staged(
+    client: &SqlClient,
+    place: SideBySideRebuild<'_>,
+) -> Result<Vec<StagedTable>, RebuildError> {
     let tables = place.tables(client).await?;
     if tables.is_empty() {
         return Err(RebuildError::SchemaEmpty { schema: place.schema.to_owned() });
@@ -174,8 +177,8 @@ async fn staged(client: &SqlClient, place: Beside<'_>) -> Result<Vec<StagedTable
     for table in &tables {
         let StagedTable { name, staged, live, columns, live_columns, .. } = table;
         let mismatch = match live {
-            None => TableMismatch::NoTableInUse { name: name.clone() },
-            Some(live) if live == staged => TableMismatch::IsInUse,
+            None => TableMismatch::NoLiveTable { name: name.clone() },
+            Some(live) if live == staged => TableMismatch::IsLive,
             Some(live) if columns != live_columns => {
                 TableMismatch::OtherColumns { live: live.clone() }
             }
@@ -186,7 +189,7 @@ async fn staged(client: &SqlClient, place: Beside<'_>) -> Result<Vec<StagedTable
     Ok(tables)
 }
 
-/// Refuses foreign keys that would change other rows, or refuse, when the rows of the tables in use
+/// Refuses foreign keys that would change other rows, or refuse, when the rows of the live tables
 /// are replaced.
 async fn refuse_foreign_keys(
     client: &impl GenericClient,
@@ -198,7 +201,7 @@ async fn refuse_foreign_keys(
 
 /// A schema that is being filled.
 struct Filling<'a> {
-    place: Beside<'a>,
+    place: SideBySideRebuild<'a>,
     fill: OutboxApplier,
     rows: &'a RowsToApply,
     /// The rows that are already applied.
@@ -271,11 +274,11 @@ impl Filling<'_> {
         Box::pin(reader.each(self.round, visit)).await?;
         self.fill.apply(&transaction, &batch.take()).await?;
         self.put_in_use(&transaction, tables, switch_sql).await?;
-        failpoint::hit("beside-switching");
+        failpoint::hit("side-by-side-switching");
         transaction.commit().await.map_err(committing)
     }
 
-    /// Puts the tables and the generation in use. Somebody may have added a foreign key during the
+    /// Puts the tables and the live generation. Somebody may have added a foreign key during the
     /// fill.
     async fn put_in_use(
         &self,

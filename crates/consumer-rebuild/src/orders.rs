@@ -41,7 +41,7 @@ pub struct SchemaRebuild {
     pub handler: String,
     /// The schema with the handler's tables.
     pub schema: String,
-    /// The SQL that puts the tables in use. Without it, the rebuilt rows replace those of the tables
+    /// The SQL that puts the live tables. Without it, the rebuilt rows replace those of the tables
     /// in use.
     pub switch_sql: Option<String>,
 }

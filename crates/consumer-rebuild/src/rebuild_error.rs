@@ -56,10 +56,10 @@ pub enum RebuildError {
     #[error("{subscription} has a filter, which rows of the outbox do not pass through")]
     SubscriptionFiltered { subscription: String },
     /// A new subscription would start empty.
-    #[error("topic {topic} keeps no messages for new subscriptions")]
+    #[error("topic {topic} retains no messages for new subscriptions")]
     TopicRetainsNothing { topic: String },
     /// The topic has dropped messages since the time.
-    #[error("topic {topic} keeps messages for {}", in_words(*retention))]
+    #[error("topic {topic} retains messages for {}", in_words(*retention))]
     TopicRetainsLess { topic: String, retention: Duration },
     /// A seek to the future would skip messages.
     #[error("{} is in the future", rfc3339(*since))]
@@ -71,13 +71,13 @@ pub enum RebuildError {
     #[error("consumer {consumer:?} does not read {subscription} any more")]
     SubscriptionMoved { consumer: String, subscription: String },
     /// Another rebuild has begun.
-    #[error("another generation of consumer {consumer:?} has begun meanwhile")]
+    #[error("another generation of consumer {consumer:?} has started meanwhile")]
     AnotherGeneration { consumer: String },
     /// Another process works on a rebuild of the consumer.
     #[error("another process rebuilds consumer {consumer:?}{}", holder.map(process).unwrap_or_default())]
     RebuildRunning { consumer: String, holder: Option<RebuildHolder> },
     /// Another rebuild of the consumer must end first.
-    #[error("{}", rebuild.report(consumer))]
+    #[error("{}", rebuild.report())]
     RebuildUnfinished { consumer: String, rebuild: UnfinishedRebuild },
     /// The database is probably that of the consumer.
     #[error("the database has no outbox with rows to apply again")]
@@ -88,19 +88,19 @@ pub enum RebuildError {
     /// The schema has no tables.
     #[error("schema {schema:?} has no tables to fill")]
     SchemaEmpty { schema: String },
-    /// A table of the schema cannot replace a table in use.
+    /// A table of the schema cannot replace a live table.
     #[error("{}", mismatch.describe(staged))]
     TableUnsuitable { staged: String, mismatch: TableMismatch },
-    /// The rows of tables in use cannot be replaced.
-    #[error("the rows of the tables in use cannot be replaced: {}", in_a_row(keys))]
+    /// The rows of live tables cannot be replaced.
+    #[error("the rows of the live tables cannot be replaced: {}", in_a_row(keys))]
     ForeignKeyConflicts { keys: Vec<ForeignKeyConflict> },
     /// The rows of the table would count as rebuilt.
     #[error("{table} is not empty, and its rows would count as rebuilt")]
     TableNotEmpty { table: String },
-    /// The next generation lacks events of the generation in use.
+    /// The next generation lacks events of the live generation.
     #[error(
-        "filled, and not put in use: {missing} event(s) that generation {generation} has applied are not among the rows \
-         of the outbox. {unfinished} event(s) wait or are dead in generation {}",
+        "filled, but not switched to: {missing} event(s) that generation {generation} has applied are not among the rows \
+         of the outbox. {unfinished} event(s) are retried or dead in generation {}",
         generation + 1
     )]
     EventsMissing { consumer: String, generation: i32, missing: i64, unfinished: i64 },
@@ -115,19 +115,19 @@ pub enum RebuildError {
     KeyEventsLost { edited: i64, discarded: i64, lost: i64 },
 }
 
-/// Why a table of the schema cannot replace a table in use.
+/// Why a table of the schema cannot replace a live table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TableMismatch {
     /// No table of this name is on the search path.
-    NoTableInUse {
+    NoLiveTable {
         /// The name.
         name: String,
     },
     /// The table is itself on the search path.
-    IsInUse,
-    /// The table in use has other columns.
+    IsLive,
+    /// The live table has other columns.
     OtherColumns {
-        /// The table in use.
+        /// The live table.
         live: String,
     },
 }
@@ -135,10 +135,10 @@ pub enum TableMismatch {
 impl TableMismatch {
     fn describe(&self, staged: &str) -> String {
         match self {
-            Self::NoTableInUse { name } => {
-                format!("no table {name} is on the search path, for which {staged} could stand in")
+            Self::NoLiveTable { name } => {
+                format!("no table {name} is on the search path that {staged} could replace")
             }
-            Self::IsInUse => format!("{staged} is itself on the search path"),
+            Self::IsLive => format!("{staged} is itself on the search path"),
             Self::OtherColumns { live } => format!("{staged} has other columns than {live}"),
         }
     }

@@ -26,8 +26,8 @@ pub enum RebuildStep {
     Continues,
     /// The next generation is filled in the schema.
     FillingBegins { generation: i32, schema: String, rows: u64 },
-    /// The generation is in use.
-    InUse { generation: i32 },
+    /// The generation is live.
+    Switched { generation: i32 },
     /// The keys are rebuilt, or would be.
     KeysRebuilt { events: u64, keys: usize, generation: i32, is_dry_run: bool },
     /// There is nothing to cancel.
@@ -107,7 +107,7 @@ pub enum UnreadRows {
 #[derive(Debug)]
 #[expect(missing_docs, reason = "each field is named after its value")]
 pub enum RebuildChange {
-    /// Empties the tables in use, and fills them again.
+    /// Empties the live tables, and fills them again.
     InPlace { consumer: String },
     /// Applies events as they were published, without the operators' decisions about them.
     WithoutDecisions { consumer: String, events: i64 },

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::failure_code::FailureCode;
+
 /// The longest error text that is kept, in bytes. Every parked row stores the text.
 const MESSAGE_BYTES_MAX: usize = 1024;
 
@@ -23,8 +25,8 @@ pub struct PublishFailure {
     pub class: FailureClass,
     /// Whether the service asks for fewer requests at once.
     pub congestion: bool,
-    /// The gRPC code by its name, such as `UNAVAILABLE`.
-    pub code: &'static str,
+    /// Why the row was not published.
+    pub code: FailureCode,
     /// The text of the service or the connection, at most 1 KiB.
     pub message: String,
 }
@@ -32,10 +34,14 @@ pub struct PublishFailure {
 impl PublishFailure {
     /// Creates a failure without congestion and cuts its message to 1 KiB.
     #[must_use]
-    pub fn new(class: FailureClass, code: &'static str, message: impl Into<String>) -> Self {
+    pub fn new(
+        class: FailureClass,
+        code: impl Into<FailureCode>,
+        message: impl Into<String>,
+    ) -> Self {
         let mut message = message.into();
         message.truncate(message.floor_char_boundary(MESSAGE_BYTES_MAX));
-        Self { class, congestion: false, code, message }
+        Self { class, congestion: false, code: code.into(), message }
     }
 }
 
@@ -50,13 +56,15 @@ impl std::error::Error for PublishFailure {}
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::failure_code::CallCode;
 
     #[test]
     fn a_long_message_is_cut_between_characters() {
-        let failure = PublishFailure::new(FailureClass::Row, "INVALID_ARGUMENT", "é".repeat(600));
+        let failure =
+            PublishFailure::new(FailureClass::Row, CallCode::InvalidArgument, "é".repeat(600));
         assert_eq!(failure.message.len(), 1024);
         let odd = format!("x{}", "é".repeat(600));
-        let cut = PublishFailure::new(FailureClass::Row, "INVALID_ARGUMENT", odd);
+        let cut = PublishFailure::new(FailureClass::Row, CallCode::InvalidArgument, odd);
         assert_eq!(cut.message.len(), 1023);
     }
 }

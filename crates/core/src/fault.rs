@@ -7,6 +7,7 @@
 use pgoutput_parser::Position;
 
 use crate::failure::{FailureClass, PublishFailure};
+use crate::failure_code::FailureCode;
 use crate::routing::columns::MissingColumn;
 
 /// The reason why Pub/Sub would always refuse a row.
@@ -36,7 +37,7 @@ pub enum Fault {
         max: usize,
     },
     /// The topic template produced an invalid topic name.
-    #[error("\"{name}\" is no topic name; see --topic-template")]
+    #[error("the topic template leads to \"{name}\", which is no topic name")]
     Topic {
         /// The text that the template produced.
         name: String,
@@ -58,19 +59,19 @@ pub enum Fault {
 impl Fault {
     /// The error code of a row whose headers could not be read. Its recorded message has no
     /// headers.
-    pub const HEADERS_CODE: &str = "BAD_HEADERS";
+    pub const HEADERS_CODE: &str = FailureCode::BadHeaders.as_str();
 
     /// The error code of a row that was recorded without a value that is too large.
-    pub const TOO_LARGE_CODE: &str = "TOO_LARGE";
+    pub const TOO_LARGE_CODE: &str = FailureCode::TooLarge.as_str();
 
     /// Converts the fault into the form of a Pub/Sub refusal.
     #[must_use]
     pub fn into_failure(self) -> PublishFailure {
         let code = match self {
-            Self::Limit { .. } | Self::Nothing => "LOCAL_LIMIT",
-            Self::TooLarge { .. } => Self::TOO_LARGE_CODE,
-            Self::Topic { .. } | Self::NoId | Self::EmptyId => "UNROUTABLE",
-            Self::Headers(_) => Self::HEADERS_CODE,
+            Self::Limit { .. } | Self::Nothing => FailureCode::LocalLimit,
+            Self::TooLarge { .. } => FailureCode::TooLarge,
+            Self::Topic { .. } | Self::NoId | Self::EmptyId => FailureCode::Unroutable,
+            Self::Headers(_) => FailureCode::BadHeaders,
         };
         PublishFailure::new(FailureClass::Row, code, self.to_string())
     }

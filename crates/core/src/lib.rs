@@ -47,6 +47,7 @@
 
 mod backoff;
 mod failure;
+mod failure_code;
 mod fault;
 mod flow_control;
 mod heartbeat;
@@ -61,6 +62,7 @@ mod tracker;
 
 pub use backoff::Backoff;
 pub use failure::{FailureClass, PublishFailure};
+pub use failure_code::{CallCode, FailureCode, UnknownCallCode};
 pub use fault::{Fault, RouteError};
 pub use flow_control::budget::{Budget, BudgetLimits};
 pub use flow_control::heavy_keys::{HeavyKey, HeavyKeys, KEY_BYTES_PER_SECOND_MAX};
@@ -76,7 +78,7 @@ pub use message::{Message, NotAMessage, Topic};
 pub use publish_health::Delivery;
 pub use random::Random;
 pub use routing::attributes::{Style as AttributeStyle, SystemIdentifierMode};
-pub use routing::columns::{ColumnAliases, ColumnNames, Field, MissingColumn};
+pub use routing::columns::{ColumnAliases, ColumnNames, ColumnUse, Field, MissingColumn};
 pub use routing::incomplete_message::IncompleteMessage;
 pub use routing::limit_violation::{LimitViolation, Part as MessagePart};
 pub use routing::router::{EditedMessages, Routed, Router, RouterConfig};

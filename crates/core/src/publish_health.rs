@@ -301,7 +301,7 @@ mod tests {
         let operator = Backoff { base: Duration::from_secs(1), cap: Duration::from_secs(1) };
         let mut health = PublishHealth::new(Duration::from_secs(5), operator);
         let failures = [FailureClass::Transient, FailureClass::Operator]
-            .map(|class| PublishFailure::new(class, "TEST", "made up"));
+            .map(|class| PublishFailure::new(class, crate::CallCode::Unknown, "made up"));
         for number in 0..10 * failing_topics::TOPICS_MAX as u64 {
             let (topic, now) =
                 (Topic::from(format!("t{number}")), start + Duration::from_millis(number));

@@ -64,8 +64,8 @@ impl Consumer {
         }
         if settings.dedupe == Dedupe::Position {
             tracing::info!(
-                "an event behind the position of its key is skipped only if it has the attribute system_identifier, \
-                 which `walrelay run --system-identifier` writes"
+                "an event before the position of its key is skipped only if it has the attribute system_identifier; the \
+                 relay can add it"
             );
         }
         let plan = Plan {
@@ -223,7 +223,7 @@ fn choose(given: &str, found: Vec<String>) -> Result<String, InboxError> {
     match (fitting.pop(), fitting.is_empty()) {
         (None, _) => refuse(
             "there is no such function; a handler is f(app_inbox_event) or f(app_inbox_event[]) and RETURNS \
-             void; `walrelay consumer scaffold` prints one to start from",
+             void",
         ),
         (Some(handler), true) => Ok(handler),
         (Some(_), false) => {

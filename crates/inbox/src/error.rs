@@ -57,9 +57,7 @@ pub enum InboxError {
         consumer: String,
     },
     /// The consumer should catch up, and is paused.
-    #[error(
-        "consumer {consumer:?} is paused, and will not catch up before it is resumed: \"walrelay consumer resume {consumer}\""
-    )]
+    #[error("consumer {consumer:?} is paused, and does not catch up before it is resumed")]
     Paused {
         /// The consumer's name.
         consumer: String,
@@ -74,8 +72,8 @@ pub enum InboxError {
     },
     /// The consumer exists with another subscription.
     #[error(
-        "consumer {consumer:?} reads {subscription} already, and has applied events from it: give that as --subscription \
-         to set the same consumer up again; one of another name would apply every event by itself"
+        "consumer {consumer:?} reads {subscription} already, and has applied events from it; a consumer of another \
+         name applies every event again"
     )]
     OtherSubscription {
         /// The consumer's name.
@@ -84,9 +82,7 @@ pub enum InboxError {
         subscription: String,
     },
     /// The inbox does not have the event.
-    #[error(
-        "consumer {consumer:?} holds no event {event_id:?}; \"walrelay inbox list\" shows what it holds"
-    )]
+    #[error("the inbox of consumer {consumer:?} has no event {event_id:?}")]
     UnknownEvent {
         /// The consumer's name.
         consumer: String,
@@ -116,14 +112,14 @@ pub enum InboxError {
         tables: Vec<String>,
     },
     /// The database has several consumers, and the command named none.
-    #[error("this database has several consumers: {names}; name one with --consumer")]
+    #[error("this database has several consumers: {names}")]
     SeveralConsumers {
         /// The names of the consumers.
         names: String,
     },
     /// The server refused the SQL that empties a read model. Neither the SQL nor the rebuild has
     /// changed anything.
-    #[error("the SQL of --reset-sql was refused, and nothing has changed")]
+    #[error("the SQL that empties the read model was refused, and nothing has changed")]
     Reset(#[source] tokio_postgres::Error),
     /// No handler can be printed for a table.
     #[error("table {table}: {problem}")]

@@ -69,17 +69,17 @@ pub(crate) enum Rebuild {
     /// No rebuild is unfinished.
     #[default]
     None,
-    /// A rebuild of the tables in use, with its report for a person.
+    /// A rebuild of the live tables, with its report for a person.
     InPlace(String),
-    /// A rebuild beside the tables in use, with its report for a person.
-    Beside(String),
+    /// A side-by-side rebuild, with its report for a person.
+    SideBySide(String),
 }
 
 impl Rebuild {
     fn report(&self) -> Option<&str> {
         match self {
             Self::None => None,
-            Self::InPlace(report) | Self::Beside(report) => Some(report),
+            Self::InPlace(report) | Self::SideBySide(report) => Some(report),
         }
     }
 }
@@ -233,10 +233,7 @@ impl Health {
         let phase = match state.phase {
             Phase::Consuming => None,
             Phase::Starting => Some("starting: nothing is read yet".to_owned()),
-            Phase::Paused => {
-                let resume = format!("walrelay consumer resume {}", state.consumer);
-                Some(format!("paused by an operator; to resume: {resume}"))
-            }
+            Phase::Paused => Some("paused by an operator, until it is resumed".to_owned()),
             Phase::Draining => Some("draining: asked to stop".to_owned()),
         };
         let database = state.database_problem.as_ref().map(|text| format!("database: {text}"));
@@ -244,8 +241,8 @@ impl Health {
         let (row, stuck) = (state.row_problem.clone(), state.stuck.clone());
         let rebuild = match &state.rebuild {
             Rebuild::InPlace(report) => Some(report.clone()),
-            // The read model in use is complete.
-            Rebuild::None | Rebuild::Beside(_) => None,
+            // The live read model is complete.
+            Rebuild::None | Rebuild::SideBySide(_) => None,
         };
         phase
             .into_iter()
@@ -312,9 +309,12 @@ mod tests {
         health.set_row_problem(None);
         assert!(health.set_rebuild(Rebuild::InPlace("half done".into())));
         assert_eq!(health.reasons_not_ready(), ["half done"]);
-        assert!(!health.set_rebuild(Rebuild::Beside("half done beside".into())), "one as before");
-        assert!(health.reasons_not_ready().is_empty(), "the read model in use is whole");
-        assert_eq!(health.status()["rebuild"], "half done beside");
+        assert!(
+            !health.set_rebuild(Rebuild::SideBySide("half done side by side".into())),
+            "one as before"
+        );
+        assert!(health.reasons_not_ready().is_empty(), "the live read model is whole");
+        assert_eq!(health.status()["rebuild"], "half done side by side");
         assert!(health.set_rebuild(Rebuild::None));
         health.set_phase(Phase::Paused);
         let paused = health.reasons_not_ready().join(" ");

@@ -46,8 +46,8 @@ pub use operator::live_foreign_keys::{ForeignKeyConflict, conflicting_foreign_ke
 pub use operator::outbox_applier::OutboxApplier;
 pub use operator::reset_key::{KeyPosition, reset_key};
 pub use operator::scaffold::{Scaffold, scaffold};
-pub use operator::side_rebuild::{
-    Beside, GenerationDifference, RebuildHolder, StagedTable, abandon,
+pub use operator::side_by_side_rebuild::{
+    GenerationDifference, RebuildHolder, SideBySideRebuild, StagedTable, abandon,
 };
 pub use operator::unfinished_rebuild::UnfinishedRebuild;
 pub use retention::{

@@ -11,5 +11,5 @@ pub(super) mod pending_counts;
 pub mod prunable_rows;
 pub(super) mod reset_key;
 pub(super) mod scaffold;
-pub(super) mod side_rebuild;
+pub(super) mod side_by_side_rebuild;
 pub(super) mod unfinished_rebuild;

@@ -204,7 +204,7 @@ fn put_text(span: &mut Writer, name: &str, text: &str) {
 
 impl From<&PublishFailure> for Failed {
     fn from(failure: &PublishFailure) -> Self {
-        Self { code: failure.code.into(), text: failure.to_string() }
+        Self { code: failure.code.as_str().into(), text: failure.to_string() }
     }
 }
 
@@ -376,7 +376,11 @@ mod tests {
     #[test]
     fn a_refused_request_has_the_code_and_the_error() {
         let mut recorded = recorded("always_on", 8);
-        let failure = PublishFailure::new(FailureClass::Operator, "NOT_FOUND", "no topic");
+        let failure = PublishFailure::new(
+            FailureClass::Operator,
+            walrelay_core::CallCode::NotFound,
+            "no topic",
+        );
         recorded.start(&[None]).unwrap().end(Some(Failed::from(&failure)));
         let span = recorded.next();
         assert_eq!(span.status, Some(error("NOT_FOUND: no topic")));

@@ -9,10 +9,10 @@
 
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
-use walrelay_outbox_replay::{AdminError, LOST_SLOT_FIX, LostSlot, UPGRADE_FIX, read_loss};
+use walrelay_outbox_replay::{AdminError, LostSlot, read_loss};
 use walrelay_outbox_store::{Migration, Outbox, SLOT_WITH_OLDEST, ShardKey, migrations};
 use walrelay_pg_client::{
-    QualifiedName, SCHEMA, in_schema, quote_identifier, quote_literal, schema,
+    QualifiedName, SCHEMA, in_schema, quote_identifier, quote_literal, schema, sql,
 };
 use walrelay_pg_replication::{
     Failover, check_failover, check_slot_name, drop_slot, read_publication, read_slot,
@@ -66,7 +66,7 @@ pub enum LostSlotPolicy {
     /// Refuse, because a new slot would hide that rows are missing.
     #[default]
     Refuse,
-    /// Create a new slot, and give up the rows that the old one had not settled.
+    /// Create a new slot, and accept the loss of rows that the old one had not settled.
     Accept,
 }
 
@@ -339,7 +339,8 @@ fn publication_sql(options: &InitOptions) -> String {
     // spliced: names of the publication and its tables.
     format!(
         "DO $walrelay$
-{filters}BEGIN{refusal}
+{filters}BEGIN
+  {refusal}
   IF NOT EXISTS (SELECT FROM pg_catalog.pg_publication WHERE pubname = {literal}) THEN
     IF EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {slot}) THEN
       RAISE EXCEPTION 'slot % is older than publication %, which does not exist', {slot}, {literal}
@@ -352,18 +353,14 @@ fn publication_sql(options: &InitOptions) -> String {
 END
 $walrelay$;",
         slot = quote_literal(slot),
-        refusal = if key.is_some() { REFUSAL } else { "" },
+        refusal = if key.is_some() { refusal() } else { "" },
     )
 }
 
 /// A null would make the whole statement null, and the server's error would not explain it.
-const REFUSAL: &str = "
-  IF array_position(filters, NULL) IS NOT NULL THEN
-    RAISE EXCEPTION '% cannot be divided into shards by --ordering-key', tables[array_position(filters, NULL)]
-      USING ERRCODE = 'WR001',
-            HINT = 'It lacks a column of the key, or a column is generated or of a type that no row filter '
-                   'turns into text; text, numbers, uuid and boolean will do.';
-  END IF;";
+fn refusal() -> &'static str {
+    sql!("init.sql", "refuse_indivisible_tables")
+}
 
 /// The publication's options: inserts only.
 const PUBLISHED: &str = "WITH (publish = 'insert', publish_via_partition_root = true)";
@@ -416,8 +413,6 @@ fn filtered(options: &InitOptions, key: &ShardKey) -> (String, String, Vec<Strin
 /// slot would hide the loss.
 fn guard_sql(options: &InitOptions) -> String {
     let slot = quote_literal(&options.outbox.slot);
-    let lost = quote_literal(LOST_SLOT_FIX);
-    let upgrade = quote_literal(UPGRADE_FIX);
     // spliced: the name of the slot, in a script that takes no parameters.
     format!(
         "DO $walrelay$
@@ -425,7 +420,10 @@ BEGIN
   IF EXISTS (SELECT FROM {SCHEMA}.app_outbox_relay WHERE slot = {slot})
      AND NOT EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {slot}) THEN
     RAISE EXCEPTION 'slot % is lost: it is on record and does not exist', {slot} USING HINT = (
-      SELECT CASE operation ->> 'kind' WHEN 'upgrade' THEN {upgrade} ELSE {lost} END
+      SELECT CASE operation ->> 'kind'
+               WHEN 'upgrade' THEN 'Recover the slot after the upgrade: the rows written meanwhile are then published.'
+               ELSE 'Recover the slot: a new slot would hide which rows are not published.'
+             END
         FROM {SCHEMA}.app_outbox_relay WHERE slot = {slot});
   END IF;
 END
@@ -445,7 +443,7 @@ BEGIN
   IF EXISTS (SELECT FROM pg_catalog.pg_replication_slots s
               WHERE s.slot_name = {slot} AND (to_jsonb(s) ->> 'failover')::bool IS NOT TRUE) THEN
     RAISE EXCEPTION 'slot % exists and is not a failover slot', {slot}
-      USING HINT = 'Stop the relay and run walrelay init --failover, or on a replication connection: '
+      USING HINT = 'Stop the relay and run, on a replication connection: '
                    'ALTER_REPLICATION_SLOT ' || {identifier} || ' (FAILOVER true)';
   END IF;
 END
@@ -490,8 +488,7 @@ BEGIN
       EXECUTE format('SELECT EXISTS (SELECT FROM %s)', to_regclass(outbox)) INTO has_rows;
       IF has_rows THEN
         RAISE EXCEPTION '% has rows, which the new slot % does not stream', outbox, {slot}
-          USING HINT = 'To publish them, run walrelay init --backfill. If they need no publishing, run '
-                       'walrelay init --skip-existing-rows, with --sql for a script.';
+          USING HINT = 'Publish them with a backfill, or skip existing rows if they need no publishing.';
       END IF;
     END IF;
   END LOOP;

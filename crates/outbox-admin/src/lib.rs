@@ -12,11 +12,11 @@ pub mod archive;
 mod init;
 pub mod lifecycle;
 pub mod lookahead;
+pub mod maintenance;
 pub mod partitions;
 mod preflight;
 pub mod protocols;
 mod resharding;
-pub mod retention;
 mod sharding;
 mod status_report;
 mod table_sizes;
@@ -30,12 +30,13 @@ pub use preflight::{
     UpgradeFacts, assess, gather, preflight,
 };
 pub use resharding::{
-    ReshardingPhase, ReshardingRefusal, ReshardingStep, UnfinishedResharding, begin_resharding,
-    block_shards, choose_switch, read_resharding, release_shards, switch_shards,
+    ReshardingPhase, ReshardingRefusal, ReshardingStep, ShardSlots, UnfinishedResharding,
+    begin_resharding, block_shards, choose_switch, read_resharding, release_shards, switch_shards,
 };
 pub use sharding::{FoundShards, Sharding, expected_filter, read_sharding};
 pub use status_report::{
-    ConsumerBacklog, FailingTopic, NextStep, OWN_WAL_BYTES, OperationKind, OperationReport,
-    RebuildReport, RelayAnswer, ReportError, Severity, StatusReport, StepScope, read_status,
+    CommandOf, ConsumerBacklog, FailingTopic, NextStep, OWN_WAL_BYTES, OperationKind,
+    OperationReport, RebuildReport, RelayAnswer, ReportError, Severity, StatusReport, StepScope,
+    read_status,
 };
 pub use table_sizes::{TableSize, read_table_sizes};

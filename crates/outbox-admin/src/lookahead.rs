@@ -73,7 +73,7 @@ pub struct SkippedChanges {
     /// The number of their updates, deletes and truncates.
     pub other_changes: u64,
     /// The first inserts, at most [`ROWS_NAMED_MAX`].
-    pub rows: Vec<RowGivenUp>,
+    pub rows: Vec<SkippedRow>,
     /// The last transaction, if the server could send only a part of it.
     pub unsendable: Option<UnsendableTransaction>,
 }
@@ -93,7 +93,7 @@ impl SkippedChanges {
 
 /// An insert that the move skips.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct RowGivenUp {
+pub struct SkippedRow {
     /// Its event id, if it can be read.
     pub event_id: Option<String>,
     /// Its position.
@@ -275,7 +275,7 @@ impl<'a> Reading<'a> {
         if data.first() == Some(&b'I') && self.all.rows.len() < ROWS_NAMED_MAX {
             let tx_index = open.inserts.saturating_sub(1);
             let at = Position { commit_lsn: open.commit_lsn, tx_index }.to_string();
-            self.all.rows.push(RowGivenUp { event_id: None, at, is_sendable: true });
+            self.all.rows.push(SkippedRow { event_id: None, at, is_sendable: true });
         }
     }
 
@@ -352,7 +352,7 @@ impl<'a> Reading<'a> {
     }
 }
 
-fn row_of(insert: &Insert<'_>, id: &ColumnAliases) -> RowGivenUp {
+fn row_of(insert: &Insert<'_>, id: &ColumnAliases) -> SkippedRow {
     let names = insert.relation.columns.iter().map(|column| column.name.as_str());
     let place = id.iter().find_map(|wanted| names.clone().position(|name| name == wanted));
     let mut event_id = None;
@@ -366,7 +366,7 @@ fn row_of(insert: &Insert<'_>, id: &ColumnAliases) -> RowGivenUp {
             }
         }
     }
-    RowGivenUp { event_id, at: insert.position.to_string(), is_sendable }
+    SkippedRow { event_id, at: insert.position.to_string(), is_sendable }
 }
 
 /// Reads a big-endian number of a message. Bytes beyond the end of the message count as zero.

@@ -141,6 +141,15 @@ pub async fn read_resharding(
     Ok(Some(UnfinishedResharding { change, phase }))
 }
 
+/// The slots of a change of the number of shards.
+#[derive(Debug, Clone, Copy)]
+pub struct ShardSlots<'a> {
+    /// The slots that the change drops.
+    pub old: &'a [String],
+    /// The slots that the change creates.
+    pub new: &'a [String],
+}
+
 /// Records the new slots before they exist, so that no relay takes one too early. Slots that are
 /// already recorded stay as they are.
 ///
@@ -149,7 +158,7 @@ pub async fn read_resharding(
 /// The server refused the statement, or the connection ended.
 pub async fn begin_resharding(
     client: &Client,
-    (old, new): (&[String], &[String]),
+    ShardSlots { old, new }: ShardSlots<'_>,
     change: Resharding,
 ) -> Result<(), AdminError> {
     client
@@ -244,7 +253,7 @@ pub async fn choose_switch(client: &Client, old: &[String]) -> Result<Lsn, Admin
 /// connection ended.
 pub async fn switch_shards(
     client: &mut SqlClient,
-    (old, new): (&[String], &[String]),
+    ShardSlots { old, new }: ShardSlots<'_>,
     at: Lsn,
 ) -> Result<u64, AdminError> {
     let failed = || AdminError::sql("hand over to the new shards");
@@ -335,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_begun_is_gone_on_with_or_called_off_and_finished_once_it_has_switched() {
+    fn a_begun_change_continues_or_is_cancelled_and_only_finishes_after_the_switch() {
         let both = found(&[(2, 2), (4, 1)]);
         let next = |phase, wanted| ReshardingStep::next(&both, begun(phase), wanted);
         let (preparing, switched) = (ReshardingPhase::Preparing, ReshardingPhase::Switched);

@@ -92,7 +92,8 @@ pub async fn read_sharding(client: &Client, outbox: &Outbox) -> Result<Sharding,
 pub async fn expected_filter(
     client: &Client,
     key: &ShardKey,
-    (table, shard): (&QualifiedName, Shard),
+    table: &QualifiedName,
+    shard: Shard,
 ) -> Result<Option<String>, AdminError> {
     let sql = format!("SELECT {} AS filter", key.filter_sql(table, shard));
     let row = client

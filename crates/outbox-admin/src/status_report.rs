@@ -241,13 +241,20 @@ impl StatusReport {
     }
 }
 
+/// Returns the command that finishes an operation. Only the caller knows its own commands.
+pub type CommandOf = fn(&SlotOperation) -> String;
+
 /// Reads the report of one slot, without headline and next step.
 ///
 /// # Errors
 ///
 /// The server refuses, the slot is missing (lost, if it existed before), or there is no dispatch
 /// state.
-pub async fn read_status(client: &SqlClient, slot: &str) -> Result<StatusReport, ReportError> {
+pub async fn read_status(
+    client: &SqlClient,
+    slot: &str,
+    command_of: CommandOf,
+) -> Result<StatusReport, ReportError> {
     let store = DispatchStore::new(slot.to_owned());
     let mut counting = IncrementalCount::default();
     let mut survey = read_survey(client, &store, &mut counting).await.map_err(AdminError::from)?;
@@ -270,7 +277,7 @@ pub async fn read_status(client: &SqlClient, slot: &str) -> Result<StatusReport,
         }
     };
     let operation = match &operation {
-        Some(operation) => Some(describe(client, slot, operation).await?),
+        Some(operation) => Some(describe(client, slot, operation, command_of).await?),
         None => None,
     };
     let report = StatusReport {
@@ -298,6 +305,7 @@ async fn describe(
     client: &SqlClient,
     slot: &str,
     operation: &SlotOperation,
+    command_of: CommandOf,
 ) -> Result<OperationReport, AdminError> {
     let (kind, is_anchor_gone) = match operation {
         SlotOperation::Reset(reset) => (OperationKind::Reset, !reset.has_anchor(client).await?),
@@ -306,7 +314,7 @@ async fn describe(
         SlotOperation::Resharding(_) => (OperationKind::Resharding, false),
     };
     let text = describe_unfinished(client, slot, operation).await?;
-    Ok(OperationReport { kind, text, finished_by: operation.finishing_command(), is_anchor_gone })
+    Ok(OperationReport { kind, text, finished_by: command_of(operation), is_anchor_gone })
 }
 
 /// Counts the rows of in-place replays that have met no failure yet.

@@ -1,6 +1,6 @@
 //! Slot, publication, `init` and preflight on a real server.
 
-use walrelay_core::OnDead;
+use walrelay_core::{ColumnUse, Field, OnDead};
 use walrelay_errors::Code;
 use walrelay_outbox_admin::{
     CheckResult, ColumnRole, EarlierRows, ExpectedColumn, Finding, InitOptions, InitPlan,
@@ -41,19 +41,19 @@ fn options(database: &TestDatabase) -> InitOptions {
 }
 
 fn request(options: &InitOptions) -> PreflightRequest {
-    let column = |name: &str, option: &str, role| ExpectedColumn {
+    let column = |name: &str, field, role| ExpectedColumn {
         names: vec![name.to_owned()],
-        option: option.to_owned(),
+        used_by: ColumnUse::Field(field),
         role,
     };
     PreflightRequest {
         outbox: options.outbox.clone(),
         shard_key: options.shard_key.clone(),
         columns: vec![
-            column("id", "--column-id", ColumnRole::Required),
-            column("event_type", "--column-event-type", ColumnRole::Required),
-            column("payload", "--column-payload", ColumnRole::Payload),
-            column("headers", "--column-headers", ColumnRole::Optional),
+            column("id", Field::Id, ColumnRole::Required),
+            column("event_type", Field::EventType, ColumnRole::Required),
+            column("payload", Field::Payload, ColumnRole::Payload),
+            column("headers", Field::Headers, ColumnRole::Optional),
         ],
     }
 }
@@ -442,10 +442,6 @@ async fn preflight_reports_everything_at_once() {
             Code::DispatchTableMissing,
         ]
     );
-    assert!(
-        empty.iter().all(|f| matches!(f.result, CheckResult::Passed(_)) || !f.fix.is_empty()),
-        "{empty:#?}"
-    );
     found(&empty, CheckResult::Passed("wal-level"), "is logical");
     found(&empty, CheckResult::Passed("wal-senders"), "in use");
 }
@@ -495,7 +491,7 @@ async fn preflight_names_what_is_wrong_with_tables_and_publication() {
     assert_eq!(column.message, "has no column event_type");
     assert_eq!(
         column.fix,
-        "name the right one with --column-event-type; there are id, type, payload, noise"
+        "name the right column for the event type; there are id, type, payload, noise"
     );
     found(&all, CheckResult::Warning(Code::PayloadTypeConverted), "text form");
     let publication = CheckResult::Error(Code::PublicationUnsuitable);

@@ -5,14 +5,6 @@ use walrelay_outbox_store::{Shard, StoreError};
 use walrelay_pg_client::{ServerErrorKind, SqlError};
 use walrelay_pg_replication::SlotError;
 
-/// The fix for a lost slot, in every message that names one.
-pub const LOST_SLOT_FIX: &str = "walrelay slot recover, which creates a new slot and has unsettled rows republished from \
-     the table; or, to give these rows up: walrelay init --accept-loss";
-
-/// The fix for a slot that was dropped for an upgrade: before it, after it and without it.
-pub const UPGRADE_FIX: &str = "upgrade the server, then walrelay slot recover, which has the rows written meanwhile \
-     published from the table, or walrelay run --on-slot-lost recover; without an upgrade slot recover continues here";
-
 /// A command of an operator failed, or was refused before it changed anything.
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {

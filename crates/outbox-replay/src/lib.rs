@@ -24,12 +24,12 @@ mod slot_holder;
 mod unconfirmed;
 mod unfinished_replay;
 
-pub use admin_error::{AdminError, LOST_SLOT_FIX, UPGRADE_FIX, describe_shards};
+pub use admin_error::{AdminError, describe_shards};
 pub use lost_slot::{LostSlot, SettledRecord, loss, read_loss, read_settled, rows_at_risk};
 pub use operation::{
     Again, Filling, Reset, Resharding, SettledBound, SlotOperation, SlotRecovery,
     UpgradePreparation, UpgradeStage, begin_backfill, begin_recovery, begin_reset, begin_upgrade,
-    finish_recovery, finish_reset, give_up_operation, is_operation_taken, read_operation,
+    cancel_operation, finish_recovery, finish_reset, is_operation_taken, read_operation,
     release_operation, store_slot_snapshot, take_operation, try_decoding,
 };
 pub use outbox_state::{LeftOutRows, OutboxSlots};

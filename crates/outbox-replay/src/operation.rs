@@ -136,30 +136,14 @@ impl SlotOperation {
                 }
             }
             Self::Upgrade(UpgradePreparation { stage: UpgradeStage::Preparing, .. }) => {
-                "an upgrade that is being prepared (the slot is still there)".to_owned()
+                "an upgrade that is being prepared (the slot still exists)".to_owned()
             }
             Self::Upgrade(UpgradePreparation { stage: UpgradeStage::Prepared, .. }) => {
-                "an upgrade (the slot is dropped for it; after it, or without it, `walrelay slot recover` goes on)"
-                    .to_owned()
+                "an upgrade (the slot is dropped for it)".to_owned()
             }
-            Self::Resharding(Resharding { from, to }) => format!(
-                "a change from {} to {} (`walrelay reshard --shards {to}` finishes it)",
-                describe_shards(*from),
-                describe_shards(*to)
-            ),
-        }
-    }
-
-    /// Returns the command that finishes the operation.
-    #[must_use]
-    pub fn finishing_command(&self) -> String {
-        match self {
-            Self::Reset(_) | Self::Recovery(_) => "walrelay run".to_owned(),
-            Self::Upgrade(upgrade) => match upgrade.stage {
-                UpgradeStage::Preparing => "walrelay upgrade prepare".to_owned(),
-                UpgradeStage::Prepared => "walrelay slot recover".to_owned(),
-            },
-            Self::Resharding(Resharding { to, .. }) => format!("walrelay reshard --shards {to}"),
+            Self::Resharding(Resharding { from, to }) => {
+                format!("a change from {} to {}", describe_shards(*from), describe_shards(*to))
+            }
         }
     }
 }
@@ -190,7 +174,7 @@ impl Reset {
         format!("a reset to {} behind anchor {anchor:?}", self.target)
     }
 
-    /// Returns whether the anchor still exists with its WAL. Without it the reset is given up.
+    /// Returns whether the anchor still exists with its WAL. Without it the reset is cancelled.
     ///
     /// # Errors
     ///
@@ -485,13 +469,13 @@ pub async fn finish_recovery(client: &Client, slot: &str) -> Result<(), AdminErr
     Ok(())
 }
 
-/// Gives up an operation because something that it needs is missing. The settled position stays
+/// Cancels an operation because something that it needs is missing. The settled position stays
 /// recorded.
 ///
 /// # Errors
 ///
 /// The server refused the statement, or the connection ended.
-pub async fn give_up_operation(client: &Client, slot: &str) -> Result<(), AdminError> {
+pub async fn cancel_operation(client: &Client, slot: &str) -> Result<(), AdminError> {
     client
         .execute_typed(
             in_schema!("UPDATE public.app_outbox_relay SET operation = NULL, updated_at = now() WHERE slot = $1"),
@@ -530,6 +514,7 @@ pub async fn release_operation(client: &Client, slot: &str) -> Result<(), AdminE
 }
 
 async fn lock(client: &Client, slot: &str, sql: &str) -> Result<bool, AdminError> {
+    // not a command: the name of an advisory lock.
     let name = format!("walrelay operation {slot}");
     let row = client
         .query_typed_one(sql, &[(&name, Type::TEXT)])

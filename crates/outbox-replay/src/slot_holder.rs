@@ -106,10 +106,8 @@ pub async fn describe_unfinished(
         operation
     {
         what.push_str(match is_operation_taken(client, slot).await? {
-            true => "; `walrelay upgrade prepare` is at it",
-            false => {
-                "; nobody is at it: `walrelay upgrade prepare` finishes it, `walrelay run` calls it off"
-            }
+            true => "; another process works on it",
+            false => "; no process works on it",
         });
     }
     Ok(match unfinished_operation_cause(client, slot).await? {

@@ -34,7 +34,7 @@ pub async fn unconfirmed_transactions(
     let rows = client
         .query_typed(sql, &[(&slot, Type::TEXT), (&quote_identifier(publication), Type::TEXT)])
         .await
-        .map_err(AdminError::sql(format!("look at what slot {slot:?} holds")))?;
+        .map_err(AdminError::sql(format!("read the unconfirmed changes of slot {slot:?}")))?;
     let transactions = rows.iter().map(|row| UnconfirmedTransaction {
         end_lsn: Lsn::new(row.get::<_, PgLsn>("end_lsn").into()),
         rows: row.get::<_, i64>("rows").unsigned_abs(),

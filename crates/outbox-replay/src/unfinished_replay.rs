@@ -178,6 +178,7 @@ pub async fn open_topic_replays(
 /// Returns SQL for whether a process runs the replay in this column. Such a process has the lock of
 /// `take_replay`.
 fn is_being_done(id: &str) -> String {
+    // not a command: the name of an advisory lock.
     lock_is_taken(&format!("'walrelay replay ' || {id}"))
 }
 

@@ -115,7 +115,7 @@ impl PublicationWatch {
                 "publication {publication} was changed, or a table of it was taken out and put back"
             )),
             operations => format!(
-                "publication {publication} was changed and publishes {operations} beside inserts (fix: ALTER PUBLICATION \
+                "publication {publication} was changed and publishes {operations} in addition to inserts (fix: ALTER PUBLICATION \
                  {} SET (publish = 'insert'))",
                 quote_identifier(publication)
             ),

@@ -13,8 +13,8 @@ use pgoutput_parser::{Lsn, Position};
 use spilled::{Spilled, claimed_per_key};
 use tokio_postgres::error::SqlState;
 use walrelay_core::{
-    ClaimAnswer, ClaimKey, FailureClass, Fault, Finished, IncompleteMessage, Message, NotAMessage,
-    Outcome, PublishFailure, RowToRecord, Topic,
+    ClaimAnswer, ClaimKey, FailureClass, FailureCode, Finished, IncompleteMessage, Message,
+    NotAMessage, Outcome, PublishFailure, RowToRecord, Topic,
 };
 use walrelay_errors::{Code, Coded};
 use walrelay_pg_client::{ConnectConfig, PgError, SqlClient, SqlText, connect_sql, sql};
@@ -161,7 +161,10 @@ impl SessionStore {
         match note_wal_time(self.client().await?, &system).await {
             Err(error) if !error.is_disconnected() => {
                 let error = error.to_string();
-                tracing::warn!(error, "times cannot be turned into positions: run `walrelay init`");
+                tracing::warn!(
+                    error,
+                    "the time of the WAL position is not recorded, so times cannot be converted into positions"
+                );
                 self.wal_time_at = None;
             }
             Ok(()) | Err(_) => {}
@@ -537,9 +540,9 @@ fn unreadable_failure(message: &[u8], error: &NotAMessage) -> PublishFailure {
     match IncompleteMessage::of(message) {
         Some(_) => {
             let why = "recorded without a value that is too large, and due all the same";
-            PublishFailure::new(FailureClass::Row, Fault::TOO_LARGE_CODE, why)
+            PublishFailure::new(FailureClass::Row, FailureCode::TooLarge, why)
         }
-        None => PublishFailure::new(FailureClass::Row, "UNREADABLE", error.to_string()),
+        None => PublishFailure::new(FailureClass::Row, FailureCode::Unreadable, error.to_string()),
     }
 }
 

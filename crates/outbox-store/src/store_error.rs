@@ -41,9 +41,7 @@ pub enum StoreError {
     },
 
     /// Dispatch state of this slot does not hold the event.
-    #[error(
-        "slot {slot:?} holds no event {event_id:?} in dispatch state; \"walrelay dispatch list\" shows what it holds"
-    )]
+    #[error("dispatch state of slot {slot:?} has no event {event_id:?}")]
     UnknownEvent {
         /// The relay's slot.
         slot: String,
@@ -65,8 +63,7 @@ pub enum StoreError {
     /// The message of a row lacks its headers, so it can only be edited.
     #[error(
         "event {event_id:?} was recorded without its headers, which could not be read, and would be published without \
-         them; \"walrelay dispatch edit ID --attributes-file FILE\" gives it the headers of a file, or none where the \
-         file says {{}}"
+         them"
     )]
     WithoutHeaders {
         /// The row's id.
@@ -76,8 +73,7 @@ pub enum StoreError {
     /// The message of a row lacks a value that is too large, so it can only be edited.
     #[error(
         "event {event_id:?} was recorded without a value that is too large for Pub/Sub, and cannot be published \
-         without it; \"walrelay dispatch show ID\" names the column, and \"walrelay dispatch edit ID --payload-file \
-         FILE\" gives it a payload that fits"
+         without it"
     )]
     WithoutValue {
         /// The row's id.
@@ -93,10 +89,8 @@ pub enum StoreError {
         others: String,
     },
 
-    /// The server dropped log that the anchor needed.
-    #[error(
-        "anchor {anchor:?} is invalidated: the log it kept was removed; drop it and create another"
-    )]
+    /// The server removed WAL that the anchor needs.
+    #[error("anchor {anchor:?} is lost: the server has removed WAL that it retained")]
     AnchorLost {
         /// Its name.
         anchor: String,

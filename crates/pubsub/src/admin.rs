@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 use tonic::{Code, Response, Status};
 
 use crate::channel::AuthorisedChannel;
-use crate::classify::classify;
+use crate::classify::call_code;
 use crate::config::Endpoint;
 use crate::error::{Answer, PubsubError};
 
@@ -135,7 +135,7 @@ impl Admin {
             Ok(Err(status)) => Err(PubsubError::Topic {
                 action,
                 topic,
-                code: classify(status.code(), "").code,
+                code: call_code(status.code()),
                 source: Box::new(Answer::of(&status)),
             }),
             Err(_) => {

@@ -2,60 +2,67 @@
 
 use tonic::Code;
 
-use walrelay_core::{FailureClass, PublishFailure};
+use walrelay_core::{CallCode, FailureClass, FailureCode, PublishFailure};
 
 /// The failure for a gRPC code.
 #[must_use]
 pub fn classify(code: Code, message: impl Into<String>) -> PublishFailure {
-    let row = row(code);
-    PublishFailure {
-        congestion: row.congestion,
-        ..PublishFailure::new(row.class, row.name, message)
+    let code = call_code(code);
+    let congestion = matches!(code, CallCode::DeadlineExceeded | CallCode::ResourceExhausted);
+    PublishFailure { congestion, ..PublishFailure::new(class_of(code), code, message) }
+}
+
+/// Returns the code of a call without tonic's type.
+#[must_use]
+pub const fn call_code(code: Code) -> CallCode {
+    match code {
+        Code::Ok => CallCode::Ok,
+        Code::Cancelled => CallCode::Cancelled,
+        Code::Unknown => CallCode::Unknown,
+        Code::InvalidArgument => CallCode::InvalidArgument,
+        Code::DeadlineExceeded => CallCode::DeadlineExceeded,
+        Code::NotFound => CallCode::NotFound,
+        Code::AlreadyExists => CallCode::AlreadyExists,
+        Code::PermissionDenied => CallCode::PermissionDenied,
+        Code::ResourceExhausted => CallCode::ResourceExhausted,
+        Code::FailedPrecondition => CallCode::FailedPrecondition,
+        Code::Aborted => CallCode::Aborted,
+        Code::OutOfRange => CallCode::OutOfRange,
+        Code::Unimplemented => CallCode::Unimplemented,
+        Code::Internal => CallCode::Internal,
+        Code::Unavailable => CallCode::Unavailable,
+        Code::DataLoss => CallCode::DataLoss,
+        Code::Unauthenticated => CallCode::Unauthenticated,
     }
 }
 
-struct Row {
-    name: &'static str,
-    class: FailureClass,
-    congestion: bool,
-}
-
-const fn plain(name: &'static str, class: FailureClass) -> Row {
-    Row { name, class, congestion: false }
-}
-
-const fn congested(name: &'static str) -> Row {
-    Row { name, class: FailureClass::Transient, congestion: true }
-}
-
-const fn row(code: Code) -> Row {
-    use FailureClass::{Operator, Row as Poison, Transient};
+const fn class_of(code: CallCode) -> FailureClass {
     match code {
-        Code::Unavailable => plain("UNAVAILABLE", Transient),
-        Code::Internal => plain("INTERNAL", Transient),
-        Code::Unknown => plain("UNKNOWN", Transient),
-        Code::Aborted => plain("ABORTED", Transient),
-        Code::Cancelled => plain("CANCELLED", Transient),
-        Code::DeadlineExceeded => congested("DEADLINE_EXCEEDED"),
-        Code::ResourceExhausted => congested("RESOURCE_EXHAUSTED"),
+        CallCode::Unavailable
+        | CallCode::Internal
+        | CallCode::Unknown
+        | CallCode::Aborted
+        | CallCode::Cancelled
+        | CallCode::DeadlineExceeded
+        | CallCode::ResourceExhausted => FailureClass::Transient,
 
-        Code::NotFound => plain("NOT_FOUND", Operator),
-        Code::PermissionDenied => plain("PERMISSION_DENIED", Operator),
-        Code::Unauthenticated => plain("UNAUTHENTICATED", Operator),
-        Code::FailedPrecondition => plain("FAILED_PRECONDITION", Operator),
+        CallCode::NotFound
+        | CallCode::PermissionDenied
+        | CallCode::Unauthenticated
+        | CallCode::FailedPrecondition => FailureClass::Operator,
 
-        Code::InvalidArgument => plain("INVALID_ARGUMENT", Poison),
+        CallCode::InvalidArgument => FailureClass::Row,
 
         // Publish does not document these four codes. None of them blames a row, so no row may die.
         // Waiting alone is unlikely to help, so an operator is alerted. For example, a proxy or a
         // wrong endpoint answers UNIMPLEMENTED.
-        Code::AlreadyExists => plain("ALREADY_EXISTS", Operator),
-        Code::OutOfRange => plain("OUT_OF_RANGE", Operator),
-        Code::Unimplemented => plain("UNIMPLEMENTED", Operator),
-        Code::DataLoss => plain("DATA_LOSS", Operator),
+        CallCode::AlreadyExists
+        | CallCode::OutOfRange
+        | CallCode::Unimplemented
+        | CallCode::DataLoss => FailureClass::Operator,
 
         // A failure with the code OK is a broken answer. The batch may have been stored.
-        Code::Ok => plain("OK", Transient),
+        CallCode::Ok => FailureClass::Transient,
     }
 }
 
@@ -67,35 +74,46 @@ pub fn operator_fix_of(failure: &PublishFailure, topic: &str) -> Option<String> 
     if failure.class != FailureClass::Operator {
         return None;
     }
-    Some(operator_fix(failure.code, topic))
+    let FailureCode::Call(code) = failure.code else { return None };
+    Some(operator_fix(code, topic))
 }
 
 /// The action for an operator if `topic` is refused with a code that only an operator can fix.
 #[must_use]
-pub fn operator_fix(code: &str, topic: &str) -> String {
+pub fn operator_fix(code: CallCode, topic: &str) -> String {
     let (project, name) = split(topic);
     match code {
-        "NOT_FOUND" => format!(
-            "create the topic: gcloud pubsub topics create {name} --project={project} \
-             (or: walrelay init --create-topics)"
-        ),
-        "PERMISSION_DENIED" => format!(
+        CallCode::NotFound => {
+            format!("create the topic: gcloud pubsub topics create {name} --project={project}")
+        }
+        CallCode::PermissionDenied => format!(
             "let the service account publish: gcloud pubsub topics add-iam-policy-binding {name} \
              --project={project} --role=roles/pubsub.publisher --member=serviceAccount:ACCOUNT"
         ),
-        "UNAUTHENTICATED" => "give the relay credentials: attach a service account to the \
+        CallCode::Unauthenticated => "give the relay credentials: attach a service account to the \
              instance, or set GOOGLE_APPLICATION_CREDENTIALS to a credentials file; if it has \
              them, check that the account exists and the clock is right"
             .to_owned(),
-        "FAILED_PRECONDITION" => format!(
+        CallCode::FailedPrecondition => format!(
             "check that project {project} has billing, that the topic's encryption key is usable, \
-             and that the topic's message storage policy allows the region of --endpoint"
+             and that the topic's storage policy allows the endpoint's region"
         ),
-        "UNIMPLEMENTED" => {
-            "check --endpoint: what answers there does not know Pub/Sub's Publish call".to_owned()
+        CallCode::Unimplemented => {
+            "check the endpoint: the service there does not know Pub/Sub's Publish call".to_owned()
         }
-        other => format!(
-            "Pub/Sub answered {other}, which Publish does not document; check --endpoint, and ask \
+        CallCode::Ok
+        | CallCode::Cancelled
+        | CallCode::Unknown
+        | CallCode::InvalidArgument
+        | CallCode::DeadlineExceeded
+        | CallCode::AlreadyExists
+        | CallCode::ResourceExhausted
+        | CallCode::Aborted
+        | CallCode::OutOfRange
+        | CallCode::Internal
+        | CallCode::Unavailable
+        | CallCode::DataLoss => format!(
+            "Pub/Sub answered {code}, which Publish does not document; check the endpoint, and ask \
              Google Cloud support if it is theirs"
         ),
     }
@@ -137,8 +155,8 @@ mod tests {
         ];
         for (number, name, class, congestion) in table {
             let failure = classify(Code::from_i32(number), "why");
-            let expected = PublishFailure { congestion, ..PublishFailure::new(class, name, "why") };
-            assert_eq!(failure, expected, "{number}");
+            assert_eq!(failure.code.as_str(), name, "{number}");
+            assert_eq!((failure.class, failure.congestion), (class, congestion), "{number}");
         }
     }
 
@@ -155,8 +173,8 @@ mod tests {
         let denied = fix(Code::PermissionDenied).unwrap();
         assert!(denied.contains("roles/pubsub.publisher") && denied.contains("orders"), "{denied}");
         assert!(fix(Code::Unauthenticated).unwrap().contains("GOOGLE_APPLICATION_CREDENTIALS"));
-        assert!(fix(Code::FailedPrecondition).unwrap().contains("message storage policy"));
-        assert!(fix(Code::Unimplemented).unwrap().contains("--endpoint"));
+        assert!(fix(Code::FailedPrecondition).unwrap().contains("storage policy"));
+        assert!(fix(Code::Unimplemented).unwrap().contains("check the endpoint"));
         assert!(fix(Code::DataLoss).unwrap().contains("DATA_LOSS"));
     }
 

@@ -149,7 +149,7 @@ async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
 fn told(error: &io::Error) -> String {
     let problem = format!("TLS handshake failed: {error}");
     match problem.contains("UnknownIssuer") {
-        true => format!("{problem}; --pubsub-ca names a private authority"),
+        true => format!("{problem}; a private authority must be configured"),
         false => problem,
     }
 }
@@ -226,7 +226,7 @@ mod tests {
         assert!(failure.contains("cannot connect to https://localhost:"), "{failure}");
         assert!(failure.contains("TLS handshake failed"), "{failure}");
         assert!(failure.contains("certificate"), "{failure}");
-        assert!(failure.contains("--pubsub-ca"), "{failure}");
+        assert!(failure.contains("private authority"), "{failure}");
     }
 
     #[tokio::test]

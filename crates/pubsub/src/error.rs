@@ -4,6 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
+use walrelay_core::{CallCode, FailureCode};
 use walrelay_errors::{Code, Coded};
 
 /// A problem that the operator has to fix before the relay can use Pub/Sub.
@@ -48,7 +49,7 @@ pub enum PubsubError {
         /// The full name.
         topic: String,
         /// The gRPC code.
-        code: &'static str,
+        code: CallCode,
         /// The text of the service.
         #[source]
         source: Box<Answer>,
@@ -61,7 +62,7 @@ pub enum PubsubError {
         /// The full name.
         subscription: String,
         /// The gRPC code.
-        code: &'static str,
+        code: CallCode,
         /// The text of the service.
         #[source]
         source: Box<Answer>,
@@ -72,7 +73,7 @@ pub enum PubsubError {
         /// The full name of the topic or the subscription.
         resource: String,
         /// The gRPC code.
-        code: &'static str,
+        code: CallCode,
         /// The text of the service.
         #[source]
         source: Box<Answer>,
@@ -105,7 +106,7 @@ impl PubsubError {
     /// Whether the service answered and refused the topic's name as invalid.
     #[must_use]
     pub fn is_about_the_name(&self) -> bool {
-        matches!(self, Self::Topic { code: "INVALID_ARGUMENT", .. })
+        matches!(self, Self::Topic { code: CallCode::InvalidArgument, .. })
     }
 }
 
@@ -116,11 +117,11 @@ impl Coded for PubsubError {
             Self::Credentials(_) => Code::PubsubCredentialsMissing,
             Self::NoAuthorities => Code::CertificateAuthoritiesMissing,
             Self::Roots { .. } => Code::PubsubRootsUnreadable,
-            Self::Topic { code: "INVALID_ARGUMENT", .. } => Code::TopicNameInvalid,
-            Self::Subscription { code: "NOT_FOUND", .. } => Code::SubscriptionNotFound,
+            Self::Topic { code: CallCode::InvalidArgument, .. } => Code::TopicNameInvalid,
+            Self::Subscription { code: CallCode::NotFound, .. } => Code::SubscriptionNotFound,
             Self::Topic { code, .. }
             | Self::Subscription { code, .. }
-            | Self::Policy { code, .. } => code_of_call(code),
+            | Self::Policy { code, .. } => code_of_call(*code),
             Self::NoAnswer { .. } => Code::PubsubUnreachable,
             Self::Setting { .. } | Self::Tls(_) | Self::Channel(_) => Code::PubsubUnusable,
         }
@@ -130,13 +131,39 @@ impl Coded for PubsubError {
 /// Returns the error code for a gRPC code. A code that the documentation does not mention has the
 /// general error code.
 #[must_use]
-pub fn code_of_call(grpc_code: &str) -> Code {
-    match grpc_code {
-        "NOT_FOUND" => Code::TopicNotFound,
-        "PERMISSION_DENIED" => Code::PubsubPermissionMissing,
-        "UNAUTHENTICATED" => Code::PubsubCredentialsMissing,
-        "UNAVAILABLE" | "DEADLINE_EXCEEDED" => Code::PubsubUnreachable,
-        _ => Code::PubsubUnusable,
+pub const fn code_of_call(code: CallCode) -> Code {
+    match code {
+        CallCode::NotFound => Code::TopicNotFound,
+        CallCode::PermissionDenied => Code::PubsubPermissionMissing,
+        CallCode::Unauthenticated => Code::PubsubCredentialsMissing,
+        CallCode::Unavailable | CallCode::DeadlineExceeded => Code::PubsubUnreachable,
+        CallCode::Ok
+        | CallCode::Cancelled
+        | CallCode::Unknown
+        | CallCode::InvalidArgument
+        | CallCode::AlreadyExists
+        | CallCode::ResourceExhausted
+        | CallCode::FailedPrecondition
+        | CallCode::Aborted
+        | CallCode::OutOfRange
+        | CallCode::Unimplemented
+        | CallCode::Internal
+        | CallCode::DataLoss => Code::PubsubUnusable,
+    }
+}
+
+/// Returns the error code for a failure. A reason of our own has the general error code.
+#[must_use]
+pub const fn code_of_failure(code: FailureCode) -> Code {
+    match code {
+        FailureCode::Call(code) => code_of_call(code),
+        FailureCode::BadHeaders
+        | FailureCode::LocalLimit
+        | FailureCode::TooLarge
+        | FailureCode::Unroutable
+        | FailureCode::Unreadable
+        | FailureCode::DispatchState
+        | FailureCode::OtherServer => Code::PubsubUnusable,
     }
 }
 

@@ -3,7 +3,7 @@
 use tonic::Status;
 
 use crate::channel::AuthorisedChannel;
-use crate::classify::classify;
+use crate::classify::call_code;
 use crate::config::Endpoint;
 use crate::error::{Answer, PubsubError};
 use crate::google_call::Method;
@@ -36,7 +36,7 @@ impl IamBinding {
         let authorised = AuthorisedChannel::open(endpoint)?;
         self.grant_on(&authorised).await.map_err(|status| PubsubError::Policy {
             resource: self.resource.clone(),
-            code: classify(status.code(), "").code,
+            code: call_code(status.code()),
             source: Box::new(Answer::of(&status)),
         })
     }

@@ -33,10 +33,10 @@ mod wire;
 mod tests;
 
 pub use admin::{Admin, TopicSettings};
-pub use classify::{classify, operator_fix, operator_fix_of};
+pub use classify::{call_code, classify, operator_fix, operator_fix_of};
 pub use config::{Endpoint, PublisherConfig};
 pub use credentials::GoogleTokens;
-pub use error::{Answer, PubsubError, code_of_call};
+pub use error::{Answer, PubsubError, code_of_call, code_of_failure};
 pub use grpc::GrpcPublisher;
 pub use iam::IamBinding;
 pub use monitoring::{BACKLOG_METRIC, OLDEST_METRIC, SubscriptionBacklog};

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use tonic::Status;
 
 use crate::channel::AuthorisedChannel;
-use crate::classify::classify;
+use crate::classify::call_code;
 use crate::config::Endpoint;
 use crate::error::{Answer, PubsubError};
 use crate::google_call::Method;
@@ -88,7 +88,7 @@ fn refused(subscription: &str, status: &Status) -> PubsubError {
     PubsubError::Subscription {
         action: "read the backlog of",
         subscription: subscription.to_owned(),
-        code: classify(status.code(), "").code,
+        code: call_code(status.code()),
         source: Box::new(Answer::of(status)),
     }
 }

@@ -19,6 +19,7 @@ use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
 
 use crate::channel::AuthorisedChannel;
+use crate::classify::call_code;
 use crate::config::Endpoint;
 use crate::error::{Answer, PubsubError};
 use crate::pull_response::Delivered;
@@ -209,7 +210,7 @@ fn refused(action: &'static str, subscription: &str, status: Status) -> PubsubEr
     PubsubError::Subscription {
         action,
         subscription: subscription.to_owned(),
-        code: crate::classify::classify(status.code(), "").code,
+        code: call_code(status.code()),
         source: Box::new(Answer::of(&status)),
     }
 }

@@ -14,7 +14,7 @@ use pgoutput_parser::{Lsn, Position};
 use tokio::net::TcpListener;
 use tokio::sync::Barrier;
 use tokio::time::{Instant, timeout};
-use walrelay_core::{FailureClass, Message, PublishFailure, Topic};
+use walrelay_core::{CallCode, FailureClass, Message, PublishFailure, Topic};
 
 use crate::dialer::Dialer;
 use crate::{Endpoint, GrpcPublisher, PublisherConfig, PubsubError};
@@ -130,18 +130,18 @@ async fn every_status_is_classified_in_trailers_and_in_headers() {
 #[tokio::test]
 async fn an_answer_that_is_not_grpc_is_classified_by_its_http_status() {
     for (status, code) in [
-        (400, "INTERNAL"),
-        (401, "UNAUTHENTICATED"),
-        (403, "PERMISSION_DENIED"),
-        (404, "UNIMPLEMENTED"),
-        (429, "UNAVAILABLE"),
-        (502, "UNAVAILABLE"),
-        (503, "UNAVAILABLE"),
-        (504, "UNAVAILABLE"),
-        (500, "UNKNOWN"),
-        (200, "UNKNOWN"),
+        (400, CallCode::Internal),
+        (401, CallCode::Unauthenticated),
+        (403, CallCode::PermissionDenied),
+        (404, CallCode::Unimplemented),
+        (429, CallCode::Unavailable),
+        (502, CallCode::Unavailable),
+        (503, CallCode::Unavailable),
+        (504, CallCode::Unavailable),
+        (500, CallCode::Unknown),
+        (200, CallCode::Unknown),
     ] {
-        assert_eq!(failure_of(Answer::Http(status)).await.code, code, "{status}");
+        assert_eq!(failure_of(Answer::Http(status)).await.code, code.into(), "{status}");
     }
 }
 
@@ -164,15 +164,15 @@ async fn an_answer_that_proves_nothing_is_transient() {
 #[tokio::test]
 async fn a_reset_stream_counts_as_grpc_says() {
     for (reason, code, congestion) in [
-        (Reason::CANCEL, "CANCELLED", false),
-        (Reason::ENHANCE_YOUR_CALM, "RESOURCE_EXHAUSTED", true),
-        (Reason::INADEQUATE_SECURITY, "PERMISSION_DENIED", false),
-        (Reason::INTERNAL_ERROR, "INTERNAL", false),
-        (Reason::PROTOCOL_ERROR, "INTERNAL", false),
-        (Reason::REFUSED_STREAM, "UNAVAILABLE", false),
+        (Reason::CANCEL, CallCode::Cancelled, false),
+        (Reason::ENHANCE_YOUR_CALM, CallCode::ResourceExhausted, true),
+        (Reason::INADEQUATE_SECURITY, CallCode::PermissionDenied, false),
+        (Reason::INTERNAL_ERROR, CallCode::Internal, false),
+        (Reason::PROTOCOL_ERROR, CallCode::Internal, false),
+        (Reason::REFUSED_STREAM, CallCode::Unavailable, false),
     ] {
         let failure = failure_of(Answer::Reset(reason)).await;
-        assert_eq!((failure.code, failure.congestion), (code, congestion), "{reason}");
+        assert_eq!((failure.code, failure.congestion), (code.into(), congestion), "{reason}");
     }
 }
 
@@ -201,7 +201,10 @@ async fn a_connection_cut_mid_request_is_unavailable_and_replaced() {
 
     let failure = publish(&publisher, &["a"]).await.unwrap_err();
 
-    assert_eq!((failure.class, failure.code), (FailureClass::Transient, "UNAVAILABLE"));
+    assert_eq!(
+        (failure.class, failure.code),
+        (FailureClass::Transient, CallCode::Unavailable.into())
+    );
     assert_eq!(publish(&publisher, &["a"]).await.unwrap(), ["a"]);
     assert_eq!(server.connections(), 2);
 }
@@ -229,7 +232,7 @@ async fn a_silent_service_is_a_deadline_and_the_request_is_cancelled() {
 
     let failure = publish(&publisher, &["a"]).await.unwrap_err();
 
-    assert_eq!((failure.code, failure.congestion), ("DEADLINE_EXCEEDED", true));
+    assert_eq!((failure.code, failure.congestion), (CallCode::DeadlineExceeded.into(), true));
     timeout(PATIENCE, server.cancelled(1)).await.expect("the service is told");
 }
 
@@ -244,7 +247,7 @@ async fn a_dead_connection_is_given_up_long_before_the_deadline() {
 
     let failure = publish(&publisher, &["a"]).await.unwrap_err();
 
-    assert_eq!(failure.code, "UNAVAILABLE", "{failure}");
+    assert_eq!(failure.code, CallCode::Unavailable.into(), "{failure}");
     assert_eq!(begin.elapsed().as_secs(), 20, "a look after 10 s, 10 s for the PING");
 }
 
@@ -257,7 +260,7 @@ async fn a_slow_service_keeps_its_connection() {
     let publisher = GrpcPublisher::connect(&config).unwrap();
 
     let failure = publish(&publisher, &["a"]).await.unwrap_err();
-    assert_eq!(failure.code, "DEADLINE_EXCEEDED", "PINGs are answered");
+    assert_eq!(failure.code, CallCode::DeadlineExceeded.into(), "PINGs are answered");
 
     publish(&publisher, &["a"]).await.unwrap();
     assert_eq!(server.connections(), 1);
@@ -361,7 +364,10 @@ async fn a_service_that_comes_back_is_found_again() {
         |result| result.as_ref().is_err_and(|failure| failure.message.contains("cannot connect")),
     );
     let failure = down.await.unwrap_err();
-    assert_eq!((failure.class, failure.code), (FailureClass::Transient, "UNAVAILABLE"));
+    assert_eq!(
+        (failure.class, failure.code),
+        (FailureClass::Transient, CallCode::Unavailable.into())
+    );
     assert!(failure.message.contains(&address.to_string()), "{failure}");
 
     let _server = Server::start_at(address, None, |_| Answer::Ids).await;
@@ -437,7 +443,7 @@ async fn a_name_that_moves_away_from_a_silent_address_is_followed_within_20_seco
     assert!(timeout(Duration::from_secs(1), &mut before).await.is_err(), "no answer");
 
     *addresses.lock().unwrap() = vec![server.address()];
-    assert_eq!(before.await.unwrap_err().code, "UNAVAILABLE");
+    assert_eq!(before.await.unwrap_err().code, CallCode::Unavailable.into());
 
     assert_eq!(publish(&publisher, &["a"]).await.unwrap(), ["a"]);
     let took = begin.elapsed();
@@ -450,7 +456,10 @@ async fn a_wrong_number_of_ids_is_never_taken_for_stored() {
         let ids = vec!["1".to_owned(); count];
         let server = Server::start(move |_| Answer::TheseIds(ids.clone())).await;
         let failure = publish(&publisher(&server), &["a", "b", "c"]).await.unwrap_err();
-        assert_eq!((failure.class, failure.code), (FailureClass::Transient, "INTERNAL"));
+        assert_eq!(
+            (failure.class, failure.code),
+            (FailureClass::Transient, CallCode::Internal.into())
+        );
         assert_eq!(failure.message, format!("3 messages were sent and {count} ids came back"));
         assert_eq!(server.seen(1).await.len(), 1, "it is the caller who sends it again");
     }

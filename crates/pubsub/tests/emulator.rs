@@ -6,7 +6,7 @@ use pgoutput_parser::{Lsn, Position};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use walrelay_core::{FailureClass, Message, Topic};
+use walrelay_core::{CallCode, FailureClass, Message, Topic};
 use walrelay_emulator::{Emulator, Log, Options};
 use walrelay_pubsub::{
     Admin, Endpoint, GrpcPublisher, PublisherConfig, PubsubError, TopicSettings,
@@ -52,7 +52,10 @@ async fn a_topic_that_cannot_be_created_is_named_with_its_code() {
             .await
             .unwrap();
     let error = created.unwrap_err();
-    assert!(matches!(&error, PubsubError::Topic { code: "INVALID_ARGUMENT", .. }), "{error:?}");
+    assert!(
+        matches!(&error, PubsubError::Topic { code: CallCode::InvalidArgument, .. }),
+        "{error:?}"
+    );
     assert!(error.to_string().contains("projects/p/topics/1!"), "{error}");
 }
 

@@ -218,9 +218,9 @@ pub enum CommandArgs {
     Upgrade(UpgradeArgs),
     /// Change the number of shards while producers write, without loss or reordering.
     ///
-    /// Makes the new publications and slots, has the relays of the old ones let go, publishes what is left to
-    /// those up to one position, hands over what is parked, and drops them. Interrupted before the switch, the
-    /// old relays go on; run again it goes on in any case, and with the number that there was before it is called off.
+    /// Creates the new publications and slots, and stops the relays of the old ones. Publishes the rows of the old slots
+    /// up to one position, hands over the parked rows, and drops the old slots. If it is interrupted before the switch,
+    /// the old relays continue. Run it again to continue, or with the old number to cancel.
     #[command(
         after_help = "Examples:\n  walrelay reshard --shards 4 --project my-project --yes\n  \
         walrelay reshard --shards 1 --dry-run"
@@ -241,8 +241,8 @@ pub enum CommandArgs {
     /// Prove that every published event is in each consumer's inbox.
     ///
     /// Counts and hashes the settled rows of the outbox and the rows of each inbox by minute, and compares
-    /// the minutes that differ id by id. Events that are missing are named, and the exit code is 1. What the
-    /// relay holds back (parked, dead, discarded) and what the inbox was pruned of is told apart.
+    /// the minutes that differ id by id. Missing events are named, and the exit code is 1. Rows in
+    /// dispatch state (retrying, dead, discarded) and pruned events are counted separately.
     #[command(after_help = "Examples:\n  walrelay audit --from-time 7d\n  \
         walrelay audit --inbox billing=postgresql://app@billing.example:5432/app --aggregate-type order\n  \
         walrelay audit --subscription audit --from-time 2d")]

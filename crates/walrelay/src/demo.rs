@@ -7,6 +7,6 @@ mod projection;
 mod subscriber;
 
 pub use ledger::{Ledger, Sum};
-pub use producer::produce;
+pub use producer::{CREATE_ORDERS, produce};
 pub use projection::{Comparison, ReadModel};
 pub use subscriber::subscribe;

@@ -140,14 +140,21 @@ pub(crate) struct ColumnFit<const N: usize> {
     pub(crate) left_out: &'static [usize],
 }
 
+/// A table with its heading.
+#[derive(Clone, Copy)]
+pub(crate) struct Table<'a, const N: usize> {
+    pub(crate) heading: [&'static str; N],
+    pub(crate) rows: &'a [[String; N]],
+}
+
 /// Formats a table that fits into `width`. Returns the names of the columns that were left out.
 pub(crate) fn fitted<const N: usize>(
-    (heading, rows): ([&'static str; N], &[[String; N]]),
+    table: Table<'_, N>,
     fitting: &ColumnFit<N>,
     width: usize,
 ) -> (String, Vec<&'static str>) {
-    let mut widths = widths_of(heading, rows);
-    let mut is_shown = [true; N];
+    let whole = widths_of(table);
+    let (mut widths, mut is_shown) = (whole, [true; N]);
     // Cuts the last columns first.
     for index in (0..N).rev() {
         let excess = total(widths, is_shown).saturating_sub(width);
@@ -161,16 +168,16 @@ pub(crate) fn fitted<const N: usize>(
             break;
         }
         is_shown[*index] = false;
-        gone.push(heading[*index]);
+        gone.push(table.heading[*index]);
     }
     // The last column, which was cut first, gets the freed width.
     if let Some(last) = (0..N).rev().find(|index| is_shown[*index])
         && fitting.least[last].is_some()
     {
         let free = width.saturating_sub(total(widths, is_shown));
-        widths[last] = (widths[last] + free).min(widths_of(heading, rows)[last]);
+        widths[last] = (widths[last] + free).min(whole[last]);
     }
-    (lines_of((heading, rows), (widths, is_shown)), gone)
+    (lines_of(table, widths, is_shown), gone)
 }
 
 /// Returns the width of the lines.
@@ -182,9 +189,9 @@ fn total<const N: usize>(widths: [usize; N], is_shown: [bool; N]) -> usize {
 /// Spaces between two columns.
 const GAP: usize = 2;
 
-fn widths_of<const N: usize>(heading: [&str; N], rows: &[[String; N]]) -> [usize; N] {
-    let mut widths = heading.map(str::len);
-    for row in rows {
+fn widths_of<const N: usize>(table: Table<'_, N>) -> [usize; N] {
+    let mut widths = table.heading.map(str::len);
+    for row in table.rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.chars().count());
         }
@@ -193,12 +200,13 @@ fn widths_of<const N: usize>(heading: [&str; N], rows: &[[String; N]]) -> [usize
 }
 
 fn lines_of<const N: usize>(
-    (heading, rows): ([&str; N], &[[String; N]]),
-    (widths, is_shown): ([usize; N], [bool; N]),
+    table: Table<'_, N>,
+    widths: [usize; N],
+    is_shown: [bool; N],
 ) -> String {
-    let heading = heading.map(str::to_owned);
+    let heading = table.heading.map(str::to_owned);
     let mut text = String::new();
-    for line in std::iter::once(&heading).chain(rows) {
+    for line in std::iter::once(&heading).chain(table.rows) {
         let start = text.len();
         for ((cell, width), _) in line.iter().zip(widths).zip(is_shown).filter(|(_, shown)| *shown)
         {
@@ -211,8 +219,9 @@ fn lines_of<const N: usize>(
 }
 
 /// Formats a table: each column as wide as its widest cell, with two spaces between columns.
-pub(crate) fn columns<const N: usize>(heading: [&str; N], rows: &[[String; N]]) -> String {
-    lines_of((heading, rows), (widths_of(heading, rows), [true; N]))
+pub(crate) fn columns<const N: usize>(heading: [&'static str; N], rows: &[[String; N]]) -> String {
+    let table = Table { heading, rows };
+    lines_of(table, widths_of(table), [true; N])
 }
 
 /// The severity of a line.
@@ -382,7 +391,7 @@ mod tests {
         let heading = ["WHEN", "ID", "ERROR"];
         let rows = [["2026".to_owned(), "i".repeat(20), "e".repeat(40)]];
         let fitting = ColumnFit { least: [None, None, Some(5)], left_out: &[0] };
-        let shown = |width| fitted((heading, &rows), &fitting, width);
+        let shown = |width| fitted(Table { heading, rows: &rows }, &fitting, width);
         assert_eq!(shown(100), (columns(heading, &rows), vec![]));
         let (cut, gone) = shown(40);
         assert!(cut.lines().all(|line| line.chars().count() <= 40), "{cut}");

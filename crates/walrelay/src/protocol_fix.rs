@@ -4,6 +4,7 @@
 use walrelay_errors::Coded as _;
 use walrelay_outbox_admin::ReshardingRefusal;
 use walrelay_outbox_admin::protocols::{ProtocolError, SkippedRows};
+use walrelay_outbox_replay::{Resharding, SlotOperation, UpgradeStage};
 
 /// Returns the fix of this case. `None` if the fix of the error's code is enough.
 pub(crate) fn fix_of(error: &ProtocolError) -> Option<String> {
@@ -16,7 +17,7 @@ pub(crate) fn fix_of(error: &ProtocolError) -> Option<String> {
         | E::ReplayReadsTable { id, .. }
         | E::ReplayNeedsAnchor { id, .. } => unfinished_replay(id),
         E::ReplayToBePublished { id, .. } => {
-            format!("let the relay publish them, or take them back: `walrelay replay cancel {id}`")
+            format!("let the relay publish them, or cancel the replay: `walrelay replay cancel {id}`")
         }
         E::UnpublishedColumnMissing { .. } => {
             "name the column that the other publisher sets when it has published a row: --unpublished-column"
@@ -33,7 +34,7 @@ pub(crate) fn fix_of(error: &ProtocolError) -> Option<String> {
         ),
         E::SlotUnrecorded { .. }
         | E::TimeUnknown { .. }
-        | E::ResetGivenUp { .. }
+        | E::ResetCancelled { .. }
         | E::ReshardRunning
         | E::AnchorsInTheWay { .. }
         | E::CarryOverUnsupported { .. }
@@ -75,7 +76,7 @@ fn fixed_text(error: &ProtocolError) -> Option<&'static str> {
             "name a later time, or a position with its LSN; for older rows start from an anchor (`walrelay anchor \
              list`), or publish them from the table (`walrelay replay start --source table --from-time`)"
         }
-        E::ResetGivenUp { .. } => {
+        E::ResetCancelled { .. } => {
             "start the relay, which continues as before; `walrelay anchor list` shows which anchors there are"
         }
         E::ReshardRunning => "wait until it is done",
@@ -99,7 +100,7 @@ fn fixed_text(error: &ProtocolError) -> Option<&'static str> {
             "after a loss, run `walrelay slot recover`; for the first time, run `walrelay init`"
         }
         E::UnsendableRowBefore { .. } => {
-            "give up that transaction alone first: name its position with `walrelay slot advance --to-lsn`"
+            "skip that transaction alone first: name its position with `walrelay slot advance --to-lsn`"
         }
         E::TargetOutOfRange { .. } => {
             "name a place in between, or an anchor that reaches farther back"
@@ -119,10 +120,24 @@ fn fixed_text(error: &ProtocolError) -> Option<&'static str> {
     })
 }
 
+/// Returns the command that finishes an operation on the slot.
+pub(crate) fn finishing_command(operation: &SlotOperation) -> String {
+    match operation {
+        SlotOperation::Reset(_) | SlotOperation::Recovery(_) => "walrelay run".to_owned(),
+        SlotOperation::Upgrade(upgrade) => match upgrade.stage {
+            UpgradeStage::Preparing => "walrelay upgrade prepare".to_owned(),
+            UpgradeStage::Prepared => "walrelay slot recover".to_owned(),
+        },
+        SlotOperation::Resharding(Resharding { to, .. }) => {
+            format!("walrelay reshard --shards {to}")
+        }
+    }
+}
+
 /// Returns the commands that end an unfinished replay.
 pub(crate) fn unfinished_replay(id: &str) -> String {
     format!(
-        "let it finish (`walrelay replay resume {id}`), or give it up: `walrelay replay cancel {id}`"
+        "let it finish (`walrelay replay resume {id}`), or cancel it: `walrelay replay cancel {id}`"
     )
 }
 
@@ -139,7 +154,7 @@ const fn reshard(refusal: ReshardingRefusal) -> &'static str {
              recovered first: `walrelay slot recover`"
         }
         ReshardingRefusal::AnotherBegun(_) => {
-            "finish it with the number that it leads to; before the switch the number that there was cancels it"
+            "finish it with its new number; before the switch, the old number cancels it"
         }
     }
 }
@@ -150,13 +165,13 @@ fn skipped_rows(skipped: &SkippedRows) -> String {
         (0, _) => "leave --discard-rows out".to_owned(),
         (_, true) => format!(
             "start the relay to publish them first, or name an earlier position; --discard-rows {rows} accepts that they \
-             are given up, and they can then be published from the table"
+             are skipped, and they can then be published from the table"
         ),
         // The relay stops at a row that the server cannot send, so it cannot publish these rows
         // first.
         (_, false) => format!(
             "the relay cannot pass a row that the server cannot send: --discard-rows {rows} accepts that these rows are \
-             given up; those that the server can send can then be published from the table"
+             skipped; those that the server can send can then be published from the table"
         ),
     }
 }

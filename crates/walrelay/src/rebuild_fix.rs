@@ -46,12 +46,12 @@ pub(crate) fn fix_of(error: &RebuildError) -> Option<String> {
             ));
         }
         E::TableUnsuitable { .. } => {
-            "make it like the table in use: CREATE TABLE SCHEMA.balances (LIKE balances INCLUDING ALL)"
+            "make it like the live table: CREATE TABLE SCHEMA.balances (LIKE balances INCLUDING ALL)"
         }
         E::TableNotEmpty { .. } => "empty it: TRUNCATE",
         E::EventsMissing { consumer, .. } => {
             return Some(format!(
-                "run the same command again with --yes to put it in use without them, or cancel it: walrelay consumer \
+                "run the same command again with --yes to switch without them, or cancel it: walrelay consumer \
                  rebuild {consumer} --cancel"
             ));
         }
@@ -81,6 +81,6 @@ fn fix_of_keys(keys: &[ForeignKeyConflict]) -> String {
     let drops = drops.collect::<Vec<_>>().join("; ");
     format!(
         "replace each by a key that is DEFERRABLE and has no ON DELETE action, or drop it until the rebuild is done ({drops}), \
-         or put the tables in use with SQL of your own: --switch-sql FILE"
+         or switch with SQL of your own: --switch-sql FILE"
     )
 }

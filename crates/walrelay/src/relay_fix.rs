@@ -1,7 +1,7 @@
 //! The fix of a relay's error that names a row of the case. The relay returns data, and only this
 //! program names commands.
 
-use walrelay_core::RouteError;
+use walrelay_core::{ColumnUse, Field, MissingColumn, RouteError};
 use walrelay_errors::{Chain, Code, Coded as _};
 use walrelay_outbox_store::{Reason, ReasonKind};
 use walrelay_relay::error::RelayError;
@@ -25,7 +25,28 @@ pub(crate) fn fix_of(error: &RelayError) -> Option<String> {
             event_id: Some(id),
             ..
         })) => Some(delete_row(table, id)),
+        RelayError::Session(PipelineError::Columns(MissingColumn { used_by, .. })) => {
+            let option = option_of(*used_by);
+            Some(format!("name the right column with {option}, or add the column"))
+        }
         _ => None,
+    }
+}
+
+/// Returns the option that names a column.
+const fn option_of(used_by: ColumnUse) -> &'static str {
+    match used_by {
+        ColumnUse::Field(Field::Id) => "--column-id",
+        ColumnUse::Field(Field::Payload) => "--column-payload",
+        ColumnUse::Field(Field::AggregateType) => "--column-aggregate-type",
+        ColumnUse::Field(Field::AggregateId) => "--column-aggregate-id",
+        ColumnUse::Field(Field::EventType) => "--column-event-type",
+        ColumnUse::Field(Field::Version) => "--column-version",
+        ColumnUse::Field(Field::SchemaVersion) => "--column-schema-version",
+        ColumnUse::Field(Field::Headers) => "--column-headers",
+        ColumnUse::Field(Field::OccurredAt) => "--column-occurred-at",
+        ColumnUse::TopicTemplate => "--topic-template",
+        ColumnUse::OrderingKey => "--ordering-key",
     }
 }
 
@@ -33,7 +54,7 @@ pub(crate) fn fix_of(error: &RelayError) -> Option<String> {
 pub(crate) fn pass_unsendable(position: &str) -> String {
     let command = format!("walrelay slot advance --to-lsn {position} --skip-events");
     format!(
-        "{command} names the rows that are given up; then run it again with --discard-rows N --yes and their number N"
+        "{command} names the rows that it skips; then run it again with --discard-rows N --yes and their number N"
     )
 }
 

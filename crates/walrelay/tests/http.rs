@@ -10,6 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use walrelay::http::{self, Observed};
+use walrelay_core::CallCode;
 use walrelay_relay::observe::health::{Health, Phase};
 use walrelay_relay::observe::metrics::Metrics;
 use walrelay_relay::observe::report::SlotReport;
@@ -66,7 +67,7 @@ async fn an_operator_problem_makes_a_streaming_relay_unready_until_it_is_cleared
     let topic = "projects/p/topics/t".into();
     served.health.set_phase(Phase::Streaming);
     assert_eq!(served.get("/readyz").await.0, 200);
-    served.health.operator_problem(&topic, "NOT_FOUND", "create the topic");
+    served.health.operator_problem(&topic, CallCode::NotFound.into(), "create the topic");
     let (code, body) = served.get("/readyz").await;
     assert_eq!(code, 503);
     assert!(body.contains("projects/p/topics/t: create the topic"), "{body}");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use walrelay_core::{Batch, FailureClass, PublishFailure};
+use walrelay_core::{Batch, CallCode, FailureClass, PublishFailure};
 use walrelay_relay::stream::publisher::Publisher;
 
 use super::world::{InboxDatabase, Topic};
@@ -45,29 +45,29 @@ impl Publisher for TopicOf {
             };
             sleep(before).await;
             world.steps.pass().await;
-            let refused = |class, code| Err(PublishFailure::new(class, code, "made up"));
+            let refused = |class, code: CallCode| Err(PublishFailure::new(class, code, "made up"));
             let Topic { failing_key, failing_until, poison } = &world.topic;
             let is_failing_topic =
                 messages.iter().any(|(.., key)| Some(key) == failing_key.as_ref());
             if is_failing_topic && Instant::now() < *failing_until {
-                return refused(FailureClass::Operator, "PERMISSION_DENIED");
+                return refused(FailureClass::Operator, CallCode::PermissionDenied);
             }
             let has_poison = messages.iter().any(|(number, ..)| poison.contains(number));
             if let ([(alone, ..)], true) = (&messages[..], has_poison) {
                 world.judge.refused_alone(*alone);
             }
             if has_poison {
-                return refused(FailureClass::Row, "INVALID_ARGUMENT");
+                return refused(FailureClass::Row, CallCode::InvalidArgument);
             }
             if is_refused {
-                return refused(FailureClass::Transient, "UNAVAILABLE");
+                return refused(FailureClass::Transient, CallCode::Unavailable);
             }
             world.judge.recorded(world.in_dispatch_state());
             messages.iter().for_each(|(number, index, _)| world.judge.stored(*number, *index));
             world.steps.pass().await;
             sleep(after).await;
             if is_lost {
-                return refused(FailureClass::Transient, "DEADLINE_EXCEEDED");
+                return refused(FailureClass::Transient, CallCode::DeadlineExceeded);
             }
             messages.iter().for_each(|(number, ..)| world.judge.settled(*number));
             Ok(messages.iter().map(|(number, ..)| format!("m{number}")).collect())

@@ -277,7 +277,11 @@ fn message(number: u64, key: &ClaimKey) -> Message {
 }
 
 fn failure() -> Arc<PublishFailure> {
-    Arc::new(PublishFailure::new(FailureClass::Transient, "UNAVAILABLE", "made up"))
+    Arc::new(PublishFailure::new(
+        FailureClass::Transient,
+        walrelay_core::CallCode::Unavailable,
+        "made up",
+    ))
 }
 
 fn reason(why: ParkReason) -> RecordReason {

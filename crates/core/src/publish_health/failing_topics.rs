@@ -112,7 +112,8 @@ mod tests {
     #[test]
     fn memory_stays_bounded_with_any_number_of_refused_topics_and_the_last_refused_are_kept() {
         let start = Instant::now();
-        let missing = PublishFailure::new(FailureClass::Operator, "NOT_FOUND", "made up");
+        let missing =
+            PublishFailure::new(FailureClass::Operator, crate::CallCode::NotFound, "made up");
         let topic = |number: u64| Topic::from(format!("t{number}"));
         let mut failing = FailingTopics::default();
         let last = 3 * TOPICS_MAX as u64;

@@ -118,20 +118,40 @@ impl Field {
         self as usize
     }
 
-    /// The option that names the column.
-    #[must_use]
-    pub const fn option(self) -> &'static str {
+    /// The field in words.
+    const fn name(self) -> &'static str {
         match self {
-            Self::Id => "--column-id",
-            Self::Payload => "--column-payload",
-            Self::AggregateType => "--column-aggregate-type",
-            Self::AggregateId => "--column-aggregate-id",
-            Self::EventType => "--column-event-type",
-            Self::Version => "--column-version",
-            Self::SchemaVersion => "--column-schema-version",
-            Self::Headers => "--column-headers",
-            Self::OccurredAt => "--column-occurred-at",
+            Self::Id => "event id",
+            Self::Payload => "payload",
+            Self::AggregateType => "aggregate type",
+            Self::AggregateId => "aggregate id",
+            Self::EventType => "event type",
+            Self::Version => "version",
+            Self::SchemaVersion => "schema version",
+            Self::Headers => "headers",
+            Self::OccurredAt => "time of the event",
         }
+    }
+}
+
+/// The setting that needs a column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ColumnUse {
+    /// The column of a field.
+    Field(Field),
+    /// The template of topics.
+    TopicTemplate,
+    /// The template of ordering keys.
+    OrderingKey,
+}
+
+impl std::fmt::Display for ColumnUse {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Field(field) => field.name(),
+            Self::TopicTemplate => "topic template",
+            Self::OrderingKey => "ordering key",
+        })
     }
 }
 
@@ -211,14 +231,14 @@ pub(crate) enum Part {
 
 /// The table lacks a column that the configuration needs.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("table {table} has no column \"{column}\"; name the right one with {option}")]
+#[error("table {table} has no column \"{column}\", which the {used_by} needs")]
 pub struct MissingColumn {
     /// `schema.table`.
     pub table: String,
     /// The missing column, under each of its names.
     pub column: String,
-    /// The option that names the column.
-    pub option: &'static str,
+    /// The setting that needs the column.
+    pub used_by: ColumnUse,
 }
 
 /// Type oids of pg_type.dat, which never change.
@@ -238,12 +258,12 @@ impl Layout {
         ordering_key: &Template,
     ) -> Result<Self, MissingColumn> {
         let table = format!("{}.{}", relation.namespace, relation.name);
-        let index_of = |wanted: &ColumnAliases, option| {
+        let index_of = |wanted: &ColumnAliases, used_by| {
             let index_of = |name| relation.columns.iter().position(|column| column.name == name);
             wanted.iter().find_map(index_of).ok_or_else(|| MissingColumn {
                 table: table.clone(),
                 column: wanted.0.join("\" or \""),
-                option,
+                used_by,
             })
         };
         let nowhere = PLACES;
@@ -252,7 +272,7 @@ impl Layout {
         let mut type_of = [0; Field::ALL.len()];
         for field in Field::ALL {
             let Some(columns) = names.of(field) else { continue };
-            let index = index_of(columns, field.option())?;
+            let index = index_of(columns, ColumnUse::Field(field))?;
             if places[index] == nowhere {
                 places[index] = field.place();
             }
@@ -260,25 +280,25 @@ impl Layout {
             type_of[field.place()] = relation.columns[index].type_oid;
         }
         let mut extra = Field::ALL.len();
-        let mut place_of = |name: &str, option| -> Result<usize, MissingColumn> {
+        let mut place_of = |name: &str, used_by| -> Result<usize, MissingColumn> {
             let columns =
                 names.resolve(name).unwrap_or_else(|| ColumnAliases(vec![name.to_owned()]));
-            let index = index_of(&columns, option)?;
+            let index = index_of(&columns, used_by)?;
             if places[index] == nowhere {
                 places[index] = extra;
                 extra += 1;
             }
             Ok(places[index])
         };
-        let mut resolve = |template: &Template, option| -> Result<Vec<Part>, MissingColumn> {
+        let mut resolve = |template: &Template, used_by| -> Result<Vec<Part>, MissingColumn> {
             let part = |part: &Result<&str, &str>| match part {
                 Ok(literal) => Ok(Part::Literal((*literal).to_owned())),
-                Err(name) => place_of(name, option).map(Part::Place),
+                Err(name) => place_of(name, used_by).map(Part::Place),
             };
             template.parts().iter().map(part).collect()
         };
-        let topic = resolve(topic, "--topic-template")?;
-        let ordering_key = resolve(ordering_key, "--ordering-key")?;
+        let topic = resolve(topic, ColumnUse::TopicTemplate)?;
+        let ordering_key = resolve(ordering_key, ColumnUse::OrderingKey)?;
         let is_timestamp = |type_oid| matches!(type_oid, oid::TIMESTAMPTZ | oid::TIMESTAMP);
         Ok(Self {
             relation_id: relation.id,

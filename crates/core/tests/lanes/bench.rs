@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use pgoutput_parser::{Lsn, PgTimestamp, Position};
 use walrelay_core::{
-    Backoff, Batch, ClaimAnswer, ClaimKey, FailureClass, Finished, LanePolicy, Lanes, Message,
-    OnDead, PublishFailure, RowToRecord, Topic, Tracker,
+    Backoff, Batch, CallCode, ClaimAnswer, ClaimKey, FailureClass, Finished, LanePolicy, Lanes,
+    Message, OnDead, PublishFailure, RowToRecord, Topic, Tracker,
 };
 
 pub(crate) const PARK_AFTER: Duration = Duration::from_secs(5);
@@ -175,5 +175,5 @@ pub(crate) fn message_of(row: u32, topic: &str, key: &str, payload: u8) -> Messa
 }
 
 pub(crate) fn failure(class: FailureClass) -> PublishFailure {
-    PublishFailure::new(class, "TEST", "")
+    PublishFailure::new(class, CallCode::Unknown, "")
 }

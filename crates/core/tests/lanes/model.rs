@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use pgoutput_parser::{Lsn, PgTimestamp, Position};
 use walrelay_core::{
-    Backoff, Batch, ClaimAnswer, FailureClass, LanePolicy, Lanes, Message, OnDead, Outcome,
-    PublishFailure, RecordReason, SpillMode, Ticket, Topic, Tracker,
+    Backoff, Batch, CallCode, ClaimAnswer, FailureClass, LanePolicy, Lanes, Message, OnDead,
+    Outcome, PublishFailure, RecordReason, SpillMode, Ticket, Topic, Tracker,
 };
 
 struct Rng(u64);
@@ -90,7 +90,12 @@ fn message(row: u32, key: &str) -> Message {
 }
 
 fn failure(class: FailureClass) -> PublishFailure {
-    PublishFailure { class, congestion: false, code: "TEST", message: String::new() }
+    PublishFailure {
+        class,
+        congestion: false,
+        code: CallCode::Unknown.into(),
+        message: String::new(),
+    }
 }
 
 fn number(message: &Message) -> u32 {

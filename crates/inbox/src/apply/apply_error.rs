@@ -116,7 +116,7 @@ impl std::fmt::Display for ApplyError {
             },
             Self::Handler(error, _) => write!(f, "{error}"),
             Self::Severed(cause) => write!(f, "{cause}"),
-            Self::Overdue => f.write_str("the handler did not end in time (--handler-timeout)"),
+            Self::Overdue => f.write_str("the handler did not end within its timeout"),
             Self::Silent => f.write_str("the database did not answer in time"),
             Self::Garbled => f.write_str("app_inbox_apply is not the one of this version"),
         }

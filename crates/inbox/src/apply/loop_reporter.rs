@@ -78,7 +78,8 @@ impl Observed {
 
     /// Logs a pause, because only an operator ends a pause, and may have forgotten it.
     pub(crate) fn note_pause(consumer: &str) {
-        tracing::info!("paused: nothing is applied until `walrelay consumer resume {consumer}`");
+        let error_code = Code::ConsumerPaused.name();
+        tracing::info!(error_code, consumer, "paused: nothing is applied until it is resumed");
     }
 
     /// Publishes the counts of pending and dead rows. Logs the counts once at the start, because an
@@ -93,9 +94,10 @@ impl Observed {
             && waiting.implausible_positions > 0
         {
             tracing::warn!(
+                consumer,
                 keys = waiting.implausible_positions,
-                "events are behind their key's position and are newer: the position cannot be right, and events may be \
-                 skipped; `walrelay consumer status {consumer}` names the keys"
+                "newer events have an older position than their key, so events may be skipped; the status of the \
+                 consumer names the keys"
             );
         }
         if self.health.set_waiting(waiting) || waiting.is_nothing() {
@@ -104,11 +106,12 @@ impl Observed {
         let Waiting { retrying, dead, keys_held, oldest_seconds, implausible_positions: _ } =
             waiting;
         tracing::warn!(
+            consumer,
             retrying,
             dead,
             keys_held,
             oldest_seconds = oldest_seconds.map(f64::round),
-            "events wait or are dead since an earlier run: `walrelay inbox list --consumer {consumer}` names them"
+            "the inbox has events of an earlier run that are retried or dead"
         );
     }
 
@@ -137,12 +140,7 @@ impl Observed {
         row: Option<&Registration>,
         hidden: Option<String>,
     ) {
-        let gone = || {
-            format!(
-                "consumer {consumer} is not known in this database any more: `walrelay consumer init {consumer} \
-             --subscription S` sets it up again"
-            )
-        };
+        let gone = || format!("consumer {consumer} is not known in this database any more");
         let code = if hidden.is_some() { Code::RowsHidden } else { Code::ConsumerNotFound };
         let problem = row.is_none().then(|| hidden.unwrap_or_else(gone));
         if !self.health.set_row_problem(problem.clone()) {
@@ -161,14 +159,14 @@ impl Observed {
         }
     }
 
-    /// Publishes an unfinished rebuild. A rebuild of the tables in use makes the consumer not
+    /// Publishes an unfinished rebuild. A rebuild of the live tables makes the consumer not
     /// ready.
-    pub(crate) fn note_rebuild(&self, consumer: &str, rebuild: Option<&UnfinishedRebuild>) {
+    pub(crate) fn note_rebuild(&self, rebuild: Option<&UnfinishedRebuild>) {
         self.metrics.rebuild_seconds.set(rebuild.map_or(0.0, |it| it.seconds.max(1.0)));
-        let report = rebuild.map(|it| it.report(consumer));
+        let report = rebuild.map(UnfinishedRebuild::report);
         let state = match (rebuild, report.clone()) {
             (Some(it), Some(report)) if it.is_in_place() => Rebuild::InPlace(report),
-            (Some(_), Some(report)) => Rebuild::Beside(report),
+            (Some(_), Some(report)) => Rebuild::SideBySide(report),
             (_, None) | (None, _) => Rebuild::None,
         };
         if self.health.set_rebuild(state) {
@@ -183,12 +181,11 @@ impl Observed {
     pub(crate) fn note_redelivered(consumer: &str, applied: &[Applied]) {
         for it in applied.iter().filter(|it| it.result == "dead") {
             tracing::warn!(
+                consumer,
                 event_id = it.event_id,
                 result = it.result,
                 code = it.error_code,
-                "an event is dead: it has failed for the last time; `walrelay inbox show {} --consumer {consumer}` \
-                 shows more",
-                it.event_id.as_deref().unwrap_or("ID")
+                "an event is dead: it has failed for the last time"
             );
         }
         let mut done = applied.iter().filter(|it| it.is_new());
@@ -237,11 +234,12 @@ impl Observed {
         }
         let Some(untold) = self.lines.may_go(Instant::now()) else { return };
         tracing::warn!(
+            consumer,
             event_id,
             result = its.result,
             code = its.error_code,
             untold,
-            "{}; `walrelay inbox show {event_id} --consumer {consumer}` shows more",
+            "{}",
             its.complaint()
         );
     }

@@ -8,7 +8,7 @@ use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::time::Instant;
 use tonic::{Code, Status};
-use walrelay_core::{Backoff, Random};
+use walrelay_core::{Backoff, CallCode, Random};
 use walrelay_errors::Code as ErrorCode;
 use walrelay_pubsub::{Delivered, StreamingPull, Subscriber};
 
@@ -278,7 +278,7 @@ fn returning(ids: &[String]) -> StreamingPullRequest {
 pub(crate) fn operator_fix(status: &Status, subscription: &str) -> Option<String> {
     match status.code() {
         Code::NotFound => Some(format!(
-            "subscription {subscription} does not exist: correct it, or create it with `walrelay consumer init … --create`"
+            "subscription {subscription} does not exist: correct its name, or create it"
         )),
         Code::PermissionDenied => Some(format!(
             "let the service account pull: roles/pubsub.subscriber on {subscription}"
@@ -290,7 +290,7 @@ pub(crate) fn operator_fix(status: &Status, subscription: &str) -> Option<String
             "{subscription} cannot be pulled: it may be a push, BigQuery or Cloud Storage subscription, or detached"
         )),
         Code::InvalidArgument | Code::Unimplemented => {
-            Some("check --subscription and --endpoint".into())
+            Some("check the names of the subscription and the endpoint".into())
         }
         Code::Ok
         | Code::Cancelled
@@ -308,13 +308,14 @@ pub(crate) fn operator_fix(status: &Status, subscription: &str) -> Option<String
 
 /// Returns the error code for the end of a stream.
 pub(crate) fn error_code(status: &Status) -> ErrorCode {
-    match code_name(status) {
-        "NOT_FOUND" => ErrorCode::SubscriptionNotFound,
-        name => walrelay_pubsub::code_of_call(name),
+    let code = walrelay_pubsub::call_code(status.code());
+    match code == CallCode::NotFound {
+        true => ErrorCode::SubscriptionNotFound,
+        false => walrelay_pubsub::code_of_call(code),
     }
 }
 
 /// Returns the code as the manual spells it.
 pub(crate) fn code_name(status: &Status) -> &'static str {
-    walrelay_pubsub::classify(status.code(), "").code
+    walrelay_pubsub::call_code(status.code()).as_str()
 }

@@ -390,7 +390,7 @@ impl Run {
                 self.observed.note_waiting(&self.plan.consumer, waiting);
                 self.observed.note_row(&self.plan.consumer, registration.as_ref(), hidden);
                 if let Some(row) = registration {
-                    self.observed.note_rebuild(&self.plan.consumer, row.rebuild.as_ref());
+                    self.observed.note_rebuild(row.rebuild.as_ref());
                     self.registered(&row);
                 }
             }

@@ -176,6 +176,7 @@ const PAUSE_TIMEOUT: &str = "SET LOCAL lock_timeout = '5s'";
 /// reports an error.
 pub async fn quiesce(client: &SqlClient, consumer: &str) -> Result<(), InboxError> {
     // spliced: the consumer, because a batch of statements takes no parameters.
+    // not a command: the name of an advisory lock.
     let waiting = format!(
         "BEGIN; {PAUSE_TIMEOUT}; SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended( \
            'walrelay inbox ' || {}, 0)); COMMIT",
@@ -243,7 +244,7 @@ pub async fn resume(client: &SqlClient, consumer: &str) -> Result<(), InboxError
 /// The wait of one lock attempt of a rebuild. Batches and readers queued behind the lock also wait.
 const LOCK_TIMEOUT: &str = "SET LOCAL lock_timeout = '5s'";
 
-/// A new generation, in the tables in use.
+/// A new generation, in the live tables.
 #[derive(Debug, Clone, Copy)]
 pub struct NewGeneration<'a> {
     /// The subscription that the generation reads.

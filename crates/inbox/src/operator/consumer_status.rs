@@ -35,9 +35,6 @@ pub struct ConsumerStatus {
     /// At most a hundred of the keys whose position is proved wrong.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub implausible_keys: Vec<String>,
-    /// The next step, if positions are proved wrong.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub next_step: Option<String>,
 }
 
 /// Numbers of events in each state.
@@ -92,13 +89,6 @@ pub async fn consumer_status(
         events.count(count.get(0), count.get::<_, i64>(1).unsigned_abs());
     }
     let implausible_keys = implausible(client, consumer, generation).await?;
-    let is_implausible = !implausible_keys.is_empty();
-    let next_step = is_implausible.then(|| {
-        format!(
-            "the position of these keys cannot be right, and their events may be skipped: \
-             walrelay consumer reset-key {consumer} --key KEY"
-        )
-    });
     Ok(ConsumerStatus {
         consumer: consumer.to_owned(),
         subscription: row.get(0),
@@ -110,9 +100,8 @@ pub async fn consumer_status(
         oldest_waiting_seconds: row.get(4),
         received_last_minute: row.get::<_, i64>(5).unsigned_abs(),
         implausible_positions: implausible_keys.len(),
-        rebuild: UnfinishedRebuild::of_row(&row, 7).map(|it| it.report(consumer)),
+        rebuild: UnfinishedRebuild::of_row(&row, 7).map(|it| it.report()),
         implausible_keys,
-        next_step,
     })
 }
 

@@ -1,4 +1,4 @@
-//! The foreign keys that reference tables in use. A rebuild in another schema replaces the rows of
+//! The foreign keys that reference live tables. A rebuild in another schema replaces the rows of
 //! these tables by DELETE and INSERT. A key can then change rows of other tables, or refuse.
 
 use tokio_postgres::GenericClient;
@@ -6,9 +6,9 @@ use walrelay_pg_client::sql;
 
 use crate::error::InboxError;
 use crate::operator::admin::failed;
-use crate::operator::side_rebuild::StagedTable;
+use crate::operator::side_by_side_rebuild::StagedTable;
 
-/// A foreign key that references a table in use.
+/// A foreign key that references a live table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct LiveForeignKey {
     name: String,
@@ -75,20 +75,20 @@ impl LiveForeignKey {
     }
 }
 
-/// A foreign key that does not allow to replace the rows of a table in use.
+/// A foreign key that does not allow to replace the rows of a live table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForeignKeyConflict {
     /// Name of the foreign key.
     pub name: String,
     /// The table that has the key.
     pub table: String,
-    /// The table in use that the key references.
+    /// The live table that the key references.
     pub referenced: String,
     /// The effect of the replacement.
     pub effect: &'static str,
 }
 
-/// Returns the foreign keys that do not allow to replace the rows of the tables in use, in this
+/// Returns the foreign keys that do not allow to replace the rows of the live tables, in this
 /// order of the tables. Partitions count as their tables.
 ///
 /// # Errors
@@ -100,7 +100,7 @@ pub async fn conflicting_foreign_keys(
 ) -> Result<Vec<ForeignKeyConflict>, InboxError> {
     let live: Vec<&str> = tables.iter().filter_map(|table| table.live.as_deref()).collect();
     let rows = client.query(sql!("live_foreign_keys.sql", "referencing"), &[&live]).await;
-    let rows = rows.map_err(failed("find foreign keys to the tables in use"))?;
+    let rows = rows.map_err(failed("find foreign keys to the live tables"))?;
     let keys = rows.iter().map(|row| LiveForeignKey {
         name: row.get(0),
         table: row.get(1),

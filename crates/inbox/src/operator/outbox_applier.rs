@@ -182,7 +182,7 @@ impl OutboxApplier {
                 problem: format!(
                     "it writes {tables}, which is not in schema {schema}, and nothing of that has taken effect: the handler \
                      names its tables with their schema, or sets search_path. Write its tables without a schema, or rebuild \
-                     in place with --from-outbox"
+                     in place"
                 ),
             }),
         }

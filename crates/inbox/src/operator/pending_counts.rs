@@ -76,6 +76,6 @@ pub(crate) fn stuck(consumer: &str, row: &Row) -> String {
     let why = error.filter(|line| !line.is_empty()).unwrap_or(code);
     format!(
         "{who}: {why}; fix the cause, or end the session that locks it, and the event is applied; if the event itself is wrong, \
-         `walrelay inbox discard {id} --consumer {consumer} --reason …` gives it up"
+         discard it in the inbox of {consumer}"
     )
 }

@@ -152,9 +152,9 @@ fn handler(table: &QualifiedName, columns: &[Column]) -> String {
     };
     // spliced: names of the reader's table and columns, in a text that is printed.
     format!(
-        "-- A handler for walrelay consumer run --handler {function}, to be edited for your events. A column\n\
+        "-- The handler {function}, to be edited for your events. A column\n\
          -- is taken from the field of its name in an event's data, and is null where there is none: an event that\n\
-         -- has not all that the table requires fails, and waits (walrelay inbox list).\n\
+         -- has not all that the table requires fails, and waits in the inbox.\n\
          -- It is called with a batch, and sees all of it or nothing: what it writes commits together with\n\
          -- the record that these events were seen. Rows are written in the order of their keys, because two\n\
          -- batches that write the same rows in different orders deadlock.\n\

@@ -8,7 +8,7 @@ use tokio_postgres::Row;
 pub struct UnfinishedRebuild {
     /// The generation that the rebuild fills.
     pub generation: i32,
-    /// The schema with the tables that the rebuild fills. `None`: it fills the tables in use.
+    /// The schema with the tables that the rebuild fills. `None`: it fills the live tables.
     pub schema: Option<String>,
     /// The age of the rebuild in seconds.
     pub seconds: f64,
@@ -24,7 +24,7 @@ impl UnfinishedRebuild {
         })
     }
 
-    /// Returns whether the rebuild fills the tables in use, which hold only a part of the events
+    /// Returns whether the rebuild fills the live tables, which hold only a part of the events
     /// meanwhile.
     #[must_use]
     pub const fn is_in_place(&self) -> bool {
@@ -33,19 +33,18 @@ impl UnfinishedRebuild {
 
     /// Returns the state of the rebuild and the next step, for a person.
     #[must_use]
-    pub fn report(&self, consumer: &str) -> String {
+    pub fn report(&self) -> String {
         let Self { generation, schema, seconds } = self;
         let minutes = (seconds / 60.0).floor();
-        let finish = "run the same `walrelay consumer rebuild` again to finish it";
+        let finish = "run the same rebuild again to finish it";
         match schema {
             None => format!(
                 "a rebuild began {minutes} min ago and is not finished: the read model has a part of generation {generation}, \
                  and new events are not read; {finish}"
             ),
             Some(schema) => format!(
-                "a rebuild beside began {minutes} min ago and is not finished: schema {schema} has a part of generation \
-                 {generation}, and the read model in use is untouched; {finish}, or `walrelay consumer rebuild {consumer} \
-                 --cancel` to cancel it"
+                "a side-by-side rebuild began {minutes} min ago and is not finished: schema {schema} has a part of \
+                 generation {generation}, and the live read model is untouched; {finish}, or cancel it"
             ),
         }
     }
@@ -56,14 +55,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_says_what_is_in_use_and_which_command_is_next() {
+    fn a_report_names_the_tables_in_use_and_the_next_step() {
         let mut rebuild = UnfinishedRebuild { generation: 3, schema: None, seconds: 125.0 };
-        let text = rebuild.report("billing");
+        let text = rebuild.report();
         assert!(text.contains("2 min ago") && text.contains("a part of generation 3"), "{text}");
-        assert!(text.contains("walrelay consumer rebuild") && !text.contains("--cancel"), "{text}");
+        assert!(text.contains("run the same rebuild") && !text.contains("cancel"), "{text}");
         rebuild.schema = Some("fresh".into());
-        let beside = rebuild.report("billing");
-        assert!(beside.contains("schema fresh") && beside.contains("untouched"), "{beside}");
-        assert!(beside.contains("walrelay consumer rebuild billing --cancel"), "{beside}");
+        let side_by_side = rebuild.report();
+        assert!(side_by_side.contains("schema fresh"), "{side_by_side}");
+        assert!(side_by_side.contains("untouched"), "{side_by_side}");
+        assert!(side_by_side.ends_with("or cancel it"), "{side_by_side}");
     }
 }

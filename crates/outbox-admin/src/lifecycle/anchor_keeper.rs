@@ -109,7 +109,7 @@ impl AnchorKeeper {
 
     async fn keep_or_log(&self) {
         if let Err(error) = self.keep().await {
-            tracing::warn!(error = %Chain(&error), "the anchor of --anchor-keep is not kept");
+            tracing::warn!(error = %Chain(&error), "the automatic anchor cannot be advanced");
         }
     }
 

@@ -159,8 +159,8 @@ impl Database for PostgresDatabase {
         match finisher.finish().await? {
             Outcome::Nothing
             | Outcome::Finished(_)
-            | Outcome::GivenUp(_)
-            | Outcome::CalledOff(_) => Ok(()),
+            | Outcome::ResetCancelled(_)
+            | Outcome::UpgradeCancelled(_) => Ok(()),
             Outcome::Pending(recovery) => Err(RelayError::Setup {
                 code: Code::RecoveryPending,
                 summary: recovery.describe(slot),

@@ -3,7 +3,7 @@
 use crate::preflight::{
     CheckResult, ColumnRole, ExpectedColumn, Finding, PreflightRequest, preflight,
 };
-use walrelay_core::{ColumnAliases, Field, RouterConfig};
+use walrelay_core::{ColumnAliases, ColumnUse, Field, RouterConfig};
 use walrelay_outbox_store::{KeyPiece, ShardKey};
 use walrelay_pg_client::SqlClient;
 
@@ -15,7 +15,7 @@ use walrelay_relay::settings::RelaySettings;
 ///
 /// # Errors
 ///
-/// All findings at once, each with its fix.
+/// All findings at once, each with the fix of its case.
 pub async fn gate(sql: &SqlClient, relay: &RelaySettings) -> Result<(), RelayError> {
     let findings = preflight(sql, &preflight_request(relay)).await.map_err(RelayError::survey)?;
     let is_warning = |it: &&Finding| matches!(it.result, CheckResult::Warning(_));
@@ -61,19 +61,21 @@ pub fn preflight_request(relay: &RelaySettings) -> PreflightRequest {
             | Field::Headers
             | Field::OccurredAt => ColumnRole::Required,
         };
-        Some((columns.of(*field)?.clone(), field.option(), role))
+        Some((columns.of(*field)?.clone(), ColumnUse::Field(*field), role))
     });
-    let of_templates =
-        [(&relay.router.topic, "--topic-template"), (&relay.router.ordering_key, "--ordering-key")];
-    let templates = of_templates.into_iter().flat_map(|(template, option)| {
+    let of_templates = [
+        (&relay.router.topic, ColumnUse::TopicTemplate),
+        (&relay.router.ordering_key, ColumnUse::OrderingKey),
+    ];
+    let templates = of_templates.into_iter().flat_map(|(template, used_by)| {
         let resolved = template.columns().filter_map(|name| columns.resolve(name));
-        resolved.map(move |names| (names, option, ColumnRole::Required))
+        resolved.map(move |names| (names, used_by, ColumnRole::Required))
     });
     let mut expected: Vec<ExpectedColumn> = Vec::new();
-    for (names, option, role) in fields.chain(templates) {
+    for (names, used_by, role) in fields.chain(templates) {
         let names: Vec<String> = names.iter().map(str::to_owned).collect();
         if expected.iter().all(|known| known.names != names) {
-            expected.push(ExpectedColumn { names, option: option.to_owned(), role });
+            expected.push(ExpectedColumn { names, used_by, role });
         }
     }
     let shard_key = shard_key(&relay.router);

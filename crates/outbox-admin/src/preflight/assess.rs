@@ -2,8 +2,7 @@
 
 use walrelay_errors::Code;
 use walrelay_outbox_replay::{
-    LOST_SLOT_FIX, SQL_ASCII_FIX, SQL_ASCII_RISK, UNCHECKED_ENCODING, UPGRADE_FIX, UpgradeStage,
-    loss,
+    SQL_ASCII_FIX, SQL_ASCII_RISK, UNCHECKED_ENCODING, UpgradeStage, loss,
 };
 use walrelay_pg_replication::{
     Operation, PublicationScope, PublicationState, SlotState, WalStatus,
@@ -12,10 +11,10 @@ use walrelay_pg_replication::{
 use super::facts::{
     Facts, RelationKind, ServerFacts, ServerHost, ServerMode, TableFacts, UpgradeFacts,
 };
-use super::finding::{Finding, Findings};
+use super::finding::{FIX_OF_CODE, Finding, Findings};
 use super::request::{ColumnRole, PreflightRequest};
 use super::shards::{is_of_another_number, shard_findings};
-use super::similar_names::or_similar_name;
+use super::similar_names::missing;
 use super::tables::{outbox_findings, relay_table_findings};
 
 /// The oldest supported major version, the first with row filters that also skips empty
@@ -82,7 +81,7 @@ fn server_findings(findings: &mut Findings, facts: &Facts) {
         findings.error(
             Code::WalLevelNotLogical,
             "setting wal_level",
-            format!("is {}, which does not hold what decoding needs", server.wal_level),
+            format!("is {}, but logical decoding needs `logical`", server.wal_level),
             change_setting(server, "wal_level", "logical", Restart::Needed),
         );
     }
@@ -192,7 +191,7 @@ fn retention_findings(findings: &mut Findings, server: &ServerFacts) {
         None => findings.warning(
             Code::WalRetentionUnsuitable,
             subject,
-            "is unlimited: a slot that nobody reads keeps log until the disk is full and the server stops",
+            "is unlimited: a slot that nobody reads retains WAL until the disk is full and the server stops",
             change_setting(server, "max_slot_wal_keep_size", "16GB", Restart::NotNeeded),
         ),
     }
@@ -214,15 +213,14 @@ fn timeout_findings(findings: &mut Findings, server: &ServerFacts) {
 fn publication_findings(findings: &mut Findings, request: &PreflightRequest, facts: &Facts) {
     let subject = format!("publication {}", request.outbox.publication);
     let Some(publication) = &facts.publication else {
-        let otherwise = if facts.slot.is_some() {
-            "name the publication of the slot with --publication; a publication that is created now would be younger \
-             than the slot, which then fails on every change in between"
+        let fix = if facts.slot.is_some() {
+            "name the publication of the slot; a publication that is created now would be younger than the slot, which \
+             then fails on every change in between"
         } else {
-            "walrelay init"
+            FIX_OF_CODE
         };
-        let names = &facts.neighbours.publications;
-        let fix = or_similar_name("--publication", &request.outbox.publication, names, otherwise);
-        findings.error(Code::PublicationMissing, &subject, "does not exist", fix);
+        let message = missing(&request.outbox.publication, &facts.neighbours.publications);
+        findings.error(Code::PublicationMissing, &subject, message, fix);
         return;
     };
     let start = findings.len();
@@ -233,7 +231,7 @@ fn publication_findings(findings: &mut Findings, request: &PreflightRequest, fac
             Code::PublicationUnsuitable,
             &subject,
             "is FOR ALL TABLES: rows of tables that are no outbox would reach the relay, which refuses them",
-            "another publication FOR TABLE with --publication, and a slot of its own with --slot: walrelay init",
+            "create another publication FOR TABLE, and a slot of its own",
         ),
         PublicationScope::Listed { schemas } if !schemas.is_empty() => findings.error(
             Code::PublicationUnsuitable,
@@ -244,7 +242,7 @@ fn publication_findings(findings: &mut Findings, request: &PreflightRequest, fac
         PublicationScope::Listed { .. } => {}
     }
     for table in facts.outbox_tables.iter().filter(|table| table.found.is_some()) {
-        table_findings(findings, &subject, publication, (request, table));
+        table_findings(findings, &subject, publication, request, table);
     }
     for published in &publication.tables {
         if !request.outbox.tables.contains(&published.name) {
@@ -253,7 +251,7 @@ fn publication_findings(findings: &mut Findings, request: &PreflightRequest, fac
                 &subject,
                 format!("also publishes {}, which is not among the outbox tables", published.name),
                 format!(
-                    "ALTER PUBLICATION {name} DROP TABLE {0}, or --outbox-table {0}",
+                    "ALTER PUBLICATION {name} DROP TABLE {0}, or configure {0} as an outbox table",
                     published.name
                 ),
             );
@@ -282,7 +280,7 @@ fn operations_findings(findings: &mut Findings, subject: &str, publication: &Pub
         .collect();
     if !surplus.is_empty() {
         let message = format!(
-            "publishes {} beside inserts: such changes carry no event, and the relay ignores them",
+            "publishes {} in addition to inserts: such changes carry no event, and the relay ignores them",
             surplus.join(", ")
         );
         findings.warning(Code::PublicationUnsuitable, subject, message, fix());
@@ -293,11 +291,16 @@ fn table_findings(
     findings: &mut Findings,
     subject: &str,
     publication: &PublicationState,
-    (request, table): (&PreflightRequest, &TableFacts),
+    request: &PreflightRequest,
+    table: &TableFacts,
 ) {
     let name = walrelay_pg_client::quote_identifier(&publication.name);
     if !publication.covers(&table.name) {
-        let fix = format!("walrelay init, or ALTER PUBLICATION {name} ADD TABLE {}", table.name);
+        // The filter of a shard depends on the types of the table's columns.
+        let fix = match request.outbox.shard.is_whole() {
+            true => format!("ALTER PUBLICATION {name} ADD TABLE {}", table.name),
+            false => FIX_OF_CODE.to_owned(),
+        };
         let message = format!("does not publish {}", table.name);
         findings.error(Code::PublicationUnsuitable, subject, message, fix);
     }
@@ -346,36 +349,26 @@ fn slot_findings(findings: &mut Findings, request: &PreflightRequest, facts: &Fa
     let lost = loss(facts.slot.as_ref(), facts.relay_row.as_ref(), None)
         .filter(|_| !may_be_carried_over(facts));
     if let Some(lost) = &lost {
-        findings.error(Code::SlotLost, &subject, &lost.problem, lost_slot_fix(facts));
+        findings.error(Code::SlotLost, &subject, &lost.problem, FIX_OF_CODE);
     }
     let begun = facts.relay_row.as_ref().and_then(|row| row.operation.as_ref());
     if let Some(kind) = begun.filter(|kind| *kind != "upgrade") {
-        let fix = match kind.as_str() {
-            "resharding" => "walrelay reshard finishes it, with the same number of shards",
-            _ => "walrelay run finishes it, and so does the command that began it",
-        };
         findings.warning(
             Code::OperationUnfinished,
             &subject,
             format!("a {kind} of it was begun and is not finished"),
-            fix,
+            FIX_OF_CODE,
         );
     }
     let Some(slot) = &facts.slot else {
         if lost.is_none() && begun.is_none() {
-            let fix = or_similar_name(
-                "--slot",
-                &request.outbox.slot,
-                &facts.neighbours.slots,
-                "walrelay init",
-            );
-            findings.error(Code::SlotMissing, &subject, "does not exist", fix);
+            let message = missing(&request.outbox.slot, &facts.neighbours.slots);
+            findings.error(Code::SlotMissing, &subject, message, FIX_OF_CODE);
         }
         return;
     };
     if let Some(problem) = slot.mismatch(&facts.server.database) {
-        let fix = "choose another name with --slot";
-        findings.error(Code::SlotUnsuitable, &subject, problem, fix);
+        findings.error(Code::SlotUnsuitable, &subject, problem, FIX_OF_CODE);
         return;
     }
     if lost.is_some() {
@@ -386,7 +379,7 @@ fn slot_findings(findings: &mut Findings, request: &PreflightRequest, facts: &Fa
             Code::SlotHeld,
             &subject,
             format!("is in use by process {pid}: a relay started now waits for it"),
-            "nothing, when that is the running relay; else end it, or use --take-over-after",
+            "nothing if that is the running relay; otherwise end that session",
         );
     }
     safe_wal_findings(findings, &subject, slot, &facts.server);
@@ -396,14 +389,11 @@ fn slot_findings(findings: &mut Findings, request: &PreflightRequest, facts: &Fa
 
 /// Reports an unfinished upgrade. Relays wait until it has happened, and its slot is not lost.
 fn upgrade_finding(findings: &mut Findings, subject: &str, begun: &UpgradeFacts) {
-    let (code, fix) = match begun.upgrade.stage {
-        UpgradeStage::Preparing => (
-            Code::UpgradeInProgress,
-            "walrelay upgrade prepare finishes it; walrelay slot recover calls it off",
-        ),
-        UpgradeStage::Prepared => (Code::UpgradePrepared, UPGRADE_FIX),
+    let code = match begun.upgrade.stage {
+        UpgradeStage::Preparing => Code::UpgradeInProgress,
+        UpgradeStage::Prepared => Code::UpgradePrepared,
     };
-    findings.error(code, subject, format!("not finished: {}", begun.what), fix);
+    findings.error(code, subject, format!("not finished: {}", begun.what), FIX_OF_CODE);
 }
 
 /// Returns whether the server has been upgraded or replaced.
@@ -411,12 +401,6 @@ fn has_happened(UpgradeFacts { upgrade, .. }: &UpgradeFacts, server: &ServerFact
     let here = server.system_identifier.as_ref();
     here.is_some_and(|here| *here != upgrade.system_identifier)
         || i32::try_from(server.version_num).is_ok_and(|version| version != upgrade.version)
-}
-
-/// Returns the fix for a lost slot. A slot that was dropped for an upgrade is recovered, never
-/// given up.
-fn lost_slot_fix(facts: &Facts) -> &'static str {
-    if facts.upgrade.is_some() { UPGRADE_FIX } else { LOST_SLOT_FIX }
 }
 
 fn safe_wal_findings(
@@ -440,7 +424,7 @@ fn safe_wal_findings(
         findings.warning(
             Code::SlotAtRisk,
             subject,
-            format!("is lost after {left} more log"),
+            format!("is lost after {left} more WAL"),
             fix(),
         );
     }
@@ -456,18 +440,15 @@ fn identity_findings(findings: &mut Findings, facts: &Facts) {
     if here == there {
         findings.ok("system-identifier", "system identifier", format!("{here}, the one on record"));
     } else {
-        let fix = match may_be_carried_over(facts) {
-            true => format!(
-                "{}; or walrelay upgrade finish, if pg_upgrade has carried the slot over",
-                lost_slot_fix(facts)
-            ),
-            false => lost_slot_fix(facts).to_owned(),
+        let cause = match may_be_carried_over(facts) {
+            true => "pg_upgrade may have carried the slot over",
+            false => "this is an upgrade, a copy or a restore of it",
         };
         findings.error(
             Code::PositionsOfAnotherServer,
             "server",
-            format!("is {here}, but what is on record was settled on {there}: this is an upgrade, a copy or a restore of it"),
-            fix,
+            format!("is {here}, but the recorded positions are of {there}: {cause}"),
+            FIX_OF_CODE,
         );
     }
 }

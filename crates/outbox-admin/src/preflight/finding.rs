@@ -2,6 +2,9 @@
 
 use walrelay_errors::Code;
 
+/// The fix of a finding whose code has the fix. Only the shell names commands and options.
+pub(super) const FIX_OF_CODE: &str = "";
+
 /// The result of one check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
@@ -11,7 +14,7 @@ pub struct Finding {
     pub subject: String,
     /// Description of the finding.
     pub message: String,
-    /// The fix. Empty if none is needed.
+    /// The fix of this case. Empty if the fix of the code is enough, or none is needed.
     pub fix: String,
 }
 
@@ -50,6 +53,15 @@ impl Finding {
     #[must_use]
     pub fn fix(self, fix: impl Into<String>) -> Self {
         Self { fix: fix.into(), ..self }
+    }
+
+    /// Returns the code of a problem.
+    #[must_use]
+    pub const fn code(&self) -> Option<Code> {
+        match self.result {
+            CheckResult::Warning(code) | CheckResult::Error(code) => Some(code),
+            CheckResult::Passed(_) => None,
+        }
     }
 
     /// Returns the code of a problem that stops the relay.

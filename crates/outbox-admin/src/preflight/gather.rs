@@ -39,7 +39,7 @@ pub async fn gather(client: &Client, request: &PreflightRequest) -> Result<Facts
     }
     let schema = schema_access(client).await?;
     let relay_row = relay_row(client, &request.outbox.slot, &relay_tables).await?;
-    let upgrade = upgrade(client, (&request.outbox.slot, relay_row.as_ref())).await?;
+    let upgrade = upgrade(client, &request.outbox.slot, relay_row.as_ref()).await?;
     let is_complete = slot.is_some()
         && publication.is_some()
         && outbox_tables.iter().all(|table| table.found.is_some());
@@ -74,7 +74,7 @@ async fn filters(
     };
     let mut filters = Vec::with_capacity(tables.len());
     for table in tables {
-        filters.push(expected_filter(client, key, (table, *shard)).await?);
+        filters.push(expected_filter(client, key, table, *shard).await?);
     }
     Ok(filters)
 }
@@ -120,7 +120,7 @@ async fn table(
     let row = client
         .query_typed_opt(&table_question(), &parameters)
         .await
-        .map_err(AdminError::sql(format!("look at table {name}")))?;
+        .map_err(AdminError::sql(format!("read table {name} from the catalog")))?;
     Ok(TableFacts { found: row.as_ref().map(found_table), name })
 }
 
@@ -172,7 +172,8 @@ async fn relay_row(
 
 async fn upgrade(
     client: &Client,
-    (slot, row): (&str, Option<&SettledRecord>),
+    slot: &str,
+    row: Option<&SettledRecord>,
 ) -> Result<Option<UpgradeFacts>, AdminError> {
     if row.and_then(|row| row.operation.as_deref()) != Some("upgrade") {
         return Ok(None);
@@ -192,7 +193,7 @@ async fn neighbours(client: &Client) -> Result<ExistingNames, AdminError> {
     let row = client
         .query_typed_one(&NEIGHBOURS, &[])
         .await
-        .map_err(AdminError::sql("look for names that resemble those that are missing"))?;
+        .map_err(AdminError::sql("look for names similar to the missing ones"))?;
     Ok(ExistingNames {
         publications: row.get("publications"),
         slots: row.get("slots"),

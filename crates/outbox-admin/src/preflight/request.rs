@@ -1,5 +1,6 @@
 //! The objects that the relay will use, which the preflight checks.
 
+use walrelay_core::ColumnUse;
 use walrelay_outbox_store::{Outbox, ShardKey};
 
 /// The objects that the relay will use.
@@ -18,8 +19,8 @@ pub struct PreflightRequest {
 pub struct ExpectedColumn {
     /// The names that it may have. One is enough.
     pub names: Vec<String>,
-    /// The option that names it, such as `--column-event-type`.
-    pub option: String,
+    /// The setting that needs it.
+    pub used_by: ColumnUse,
     /// The use of the column.
     pub role: ColumnRole,
 }

@@ -6,8 +6,11 @@ use walrelay_outbox_store::Outbox;
 use walrelay_pg_client::quote_identifier;
 
 use super::facts::Facts;
-use super::finding::Findings;
+use super::finding::{FIX_OF_CODE, Findings};
 use super::request::PreflightRequest;
+
+/// The fix for an ordering key that does not fit the shards.
+const FORMER_KEY: &str = "configure the ordering key that the shards were made for";
 
 /// Returns whether the outbox has another number of shards, and none of this number.
 pub(super) fn is_of_another_number(request: &PreflightRequest, facts: &Facts) -> bool {
@@ -31,24 +34,15 @@ pub(super) fn shard_findings(findings: &mut Findings, request: &PreflightRequest
                 "the outbox has {} here, and this is not one of them",
                 describe_shards(count)
             ),
-            false => format!("there are slots or records of {} beside it", describe_shards(count)),
-        };
-        let fix = match (is_another, count) {
-            (true, 1) => "leave --shard out".to_owned(),
-            (true, _) => {
-                format!("--shard 0/{count} to --shard {}/{count}, an instance for each", count - 1)
-            }
-            (false, _) => {
-                "where their number is being changed, walrelay reshard finishes that".to_owned()
-            }
+            false => format!("there are also slots or records of {}", describe_shards(count)),
         };
         match is_another {
-            true => findings.error(Code::ShardsDiffer, &subject, message, fix),
-            false => findings.warning(Code::ShardsDiffer, &subject, message, fix),
+            true => findings.error(Code::ShardsDiffer, &subject, message, FIX_OF_CODE),
+            false => findings.warning(Code::ShardsDiffer, &subject, message, FIX_OF_CODE),
         }
     }
     if !shard.is_whole() && !is_of_another_number(request, facts) {
-        key_findings(findings, &subject, (request, facts));
+        key_findings(findings, &subject, request, facts);
         if findings.is_fine_since(start) {
             let message = "has the rows that the ordering key gives it, and no others";
             findings.ok("shards", &subject, message);
@@ -58,17 +52,13 @@ pub(super) fn shard_findings(findings: &mut Findings, request: &PreflightRequest
 
 /// Checks that the filter of each table follows from the ordering key. With another filter, rows
 /// would be on no shard, or rows of one key on several.
-fn key_findings(
-    findings: &mut Findings,
-    subject: &str,
-    (request, facts): (&PreflightRequest, &Facts),
-) {
+fn key_findings(findings: &mut Findings, subject: &str, request: &PreflightRequest, facts: &Facts) {
     if request.shard_key.is_none() {
         findings.error(
             Code::ShardsDiffer,
             subject,
-            "--ordering-key names no column: all rows have one key, and would be on one shard",
-            "set the --ordering-key that the shards were made for",
+            "the ordering key names no column: all rows have one key, and would be on one shard",
+            FORMER_KEY,
         );
         return;
     }
@@ -80,8 +70,8 @@ fn key_findings(
             findings.error(
                 Code::ShardsDiffer,
                 subject,
-                format!("rows of {table} cannot be divided by --ordering-key: it lacks a column of it, or one is of a type that no row filter takes"),
-                "the --ordering-key that the shards were made for",
+                format!("rows of {table} cannot be divided by the ordering key: it lacks a column of it, or one is of a type that no row filter takes"),
+                FORMER_KEY,
             );
             continue;
         };
@@ -96,9 +86,9 @@ fn key_findings(
         findings.error(
             Code::ShardsDiffer,
             subject,
-            format!("publication {name} has {has} on {table}, and --ordering-key needs {expected}: rows would be on no shard, or those of a key on several"),
+            format!("publication {name} has {has} on {table}, and the ordering key needs {expected}: rows would be on no shard, or those of a key on several"),
             format!(
-                "if --ordering-key was changed, restore it; if the publication was changed, run ALTER PUBLICATION {name} \
+                "if the ordering key was changed, restore it; if the publication was changed, run ALTER PUBLICATION {name} \
                  SET TABLE … WHERE …, and check for rows that were inserted meanwhile"
             ),
         );

@@ -6,16 +6,11 @@ const DISTANCE_SHARE: usize = 3;
 /// Number of letters that are compared. No name on the server is longer.
 const NAME_CHARS_MAX: usize = 64;
 
-/// Returns the fix for a name that does not exist. It suggests a similar name before `otherwise`.
-pub(super) fn or_similar_name(
-    option: &str,
-    name: &str,
-    names: &[String],
-    otherwise: &str,
-) -> String {
+/// Returns the message about a name that does not exist, with a similar name that does.
+pub(super) fn missing(name: &str, names: &[String]) -> String {
     match resembling(name, names.iter().map(String::as_str)) {
-        Some(meant) => format!("{option} {meant}, which exists; or {otherwise}"),
-        None => otherwise.to_owned(),
+        Some(meant) => format!("does not exist, but {meant} does"),
+        None => "does not exist".to_owned(),
     }
 }
 

@@ -5,9 +5,9 @@ use walrelay_outbox_store::{RELAY_TABLES, REPLAY_TABLES};
 use walrelay_pg_client::{QualifiedName, SCHEMA, quote_identifier, schema};
 
 use super::facts::{Facts, FoundTable, RelationKind, SchemaAccess, TableFacts};
-use super::finding::Findings;
+use super::finding::{FIX_OF_CODE, Findings};
 use super::request::{ColumnRole, ExpectedColumn, PreflightRequest};
-use super::similar_names::or_similar_name;
+use super::similar_names::missing;
 
 /// Types whose bytes or text are the payload exactly as the producer wrote it.
 const PAYLOAD_TYPES: [&str; 6] = ["jsonb", "json", "bytea", "text", "character varying", "xml"];
@@ -16,8 +16,8 @@ pub(super) fn outbox_findings(findings: &mut Findings, request: &PreflightReques
     for TableFacts { name, found } in &facts.outbox_tables {
         let subject = format!("table {name}");
         let Some(found) = found else {
-            let (message, fix) = missing_outbox(name, &facts.neighbours.tables);
-            findings.error(Code::OutboxTableMissing, &subject, message, fix);
+            let message = missing_outbox(name, &facts.neighbours.tables);
+            findings.error(Code::OutboxTableMissing, &subject, message, FIX_OF_CODE);
             continue;
         };
         let start = findings.len();
@@ -26,14 +26,14 @@ pub(super) fn outbox_findings(findings: &mut Findings, request: &PreflightReques
             RelationKind::Unlogged => findings.error(
                 Code::OutboxTableUnsuitable,
                 &subject,
-                "is unlogged: its rows never reach the log",
+                "is unlogged: its rows are not in the WAL",
                 format!("ALTER TABLE {name} SET LOGGED"),
             ),
             RelationKind::Other => findings.error(
                 Code::OutboxTableUnsuitable,
                 &subject,
                 "is not a table, so it cannot be published",
-                "name the table itself with --outbox-table",
+                "name the table itself as the outbox",
             ),
         }
         for expected in &request.columns {
@@ -45,21 +45,15 @@ pub(super) fn outbox_findings(findings: &mut Findings, request: &PreflightReques
     }
 }
 
-/// Returns message and fix for a missing outbox. If the database has a consumer's tables and none
-/// of the relay's, it is the wrong database.
-fn missing_outbox(name: &QualifiedName, there: &[String]) -> (&'static str, String) {
+/// Returns the message about a missing outbox. If the database has a consumer's tables and none of
+/// the relay's, it is the wrong database.
+fn missing_outbox(name: &QualifiedName, there: &[String]) -> String {
     let has = |table: &str| there.contains(&format!("{}.{table}", schema().name()));
     if has("app_inbox_consumer") && !has("app_outbox_relay") {
-        let fix = format!(
-            "name the outbox's database with --database-url; where this is its database too, walrelay init --outbox-table {name}"
-        );
-        return ("does not exist: this looks like a consumer's database", fix);
+        return "does not exist: this looks like a consumer's database".to_owned();
     }
-    let otherwise =
-        format!("walrelay init --outbox-table {name}, or name the right one with --outbox-table");
     let others: Vec<String> = there.iter().filter(|it| !is_ours(it)).cloned().collect();
-    let fix = or_similar_name("--outbox-table", &name.to_string(), &others, &otherwise);
-    ("does not exist", fix)
+    missing(&name.to_string(), &others)
 }
 
 /// Returns whether this is a walrelay table other than an outbox.
@@ -85,7 +79,7 @@ fn column_findings(
     found: &FoundTable,
     expected: &ExpectedColumn,
 ) {
-    let ExpectedColumn { names, option, role } = expected;
+    let ExpectedColumn { names, used_by, role } = expected;
     let column = found.columns.iter().find(|(column, _)| names.contains(column));
     match (column, role) {
         (None, ColumnRole::Payload | ColumnRole::Required) => {
@@ -94,7 +88,7 @@ fn column_findings(
                 Code::OutboxColumnMissing,
                 subject,
                 format!("has no column {}", names.join(" or ")),
-                format!("name the right one with {option}; there are {}", there.join(", ")),
+                format!("name the right column for the {used_by}; there are {}", there.join(", ")),
             );
         }
         (Some((name, _)), ColumnRole::Payload | ColumnRole::Required)
@@ -104,7 +98,7 @@ fn column_findings(
                 Code::OutboxColumnMissing,
                 subject,
                 format!("column {name} is generated, and generated columns are not published"),
-                format!("name another with {option}, or make it an ordinary column that the producer or a trigger fills"),
+                format!("name another column for the {used_by}, or make it an ordinary column that the producer or a trigger fills"),
             );
         }
         (Some((name, column_type)), ColumnRole::Payload)
@@ -147,8 +141,8 @@ pub(super) fn relay_table_findings(findings: &mut Findings, facts: &Facts) {
     for TableFacts { name, found } in &facts.relay_tables {
         let subject = format!("table {name}");
         let Some(found) = found else {
-            let fix = "walrelay init, or apply migrations/0002_dispatch.sql";
-            findings.error(Code::DispatchTableMissing, &subject, "does not exist", fix);
+            let message = "does not exist";
+            findings.error(Code::DispatchTableMissing, &subject, message, FIX_OF_CODE);
             continue;
         };
         if found.kind == RelationKind::Unlogged {

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use pgoutput_parser::Lsn;
+use walrelay_core::ColumnUse;
 use walrelay_errors::Code;
 use walrelay_outbox_replay::{SettledRecord, UpgradePreparation, UpgradeStage};
 use walrelay_outbox_store::{Outbox, Shard};
@@ -14,6 +15,7 @@ use walrelay_pg_replication::{
 };
 
 use super::facts::SchemaAccess;
+use super::finding::FIX_OF_CODE;
 use super::*;
 use crate::sharding::Sharding;
 
@@ -209,14 +211,14 @@ fn a_generated_column_that_is_needed_is_an_error_and_another_is_not() {
     assert!(fine.iter().all(|finding| finding.error_code().is_none()), "{fine:?}");
     let needed = ExpectedColumn {
         names: vec!["shard".to_owned()],
-        option: "--ordering-key".to_owned(),
+        used_by: ColumnUse::OrderingKey,
         role: ColumnRole::Required,
     };
     let findings = assess(&PreflightRequest { columns: vec![needed], ..request() }, &facts);
     let wrong: Vec<_> = findings.iter().filter(|it| it.error_code().is_some()).collect();
     assert_eq!(wrong.len(), 1, "{wrong:?}");
     assert!(wrong[0].message.contains("generated"), "{wrong:?}");
-    assert!(wrong[0].fix.contains("--ordering-key"), "{wrong:?}");
+    assert!(wrong[0].fix.contains("for the ordering key"), "{wrong:?}");
 }
 
 #[test]
@@ -248,7 +250,7 @@ fn a_lost_slot_is_told_by_each_sign_of_it() {
     for sign in signs {
         let (result, fix) = only(|f| sign(slot(f)));
         assert_eq!(result, CheckResult::Error(Code::SlotLost));
-        assert!(fix.starts_with("walrelay slot recover"), "{fix}");
+        assert_eq!(fix, FIX_OF_CODE);
     }
 }
 
@@ -258,50 +260,41 @@ fn a_slot_in_use_is_a_warning_because_we_would_wait() {
     assert_eq!(result, CheckResult::Warning(Code::SlotHeld));
 }
 
+/// Returns the message of the first finding with this code.
+fn message(code: Code, change: impl FnOnce(&mut Facts)) -> String {
+    let mut facts = facts();
+    change(&mut facts);
+    let findings = assess(&request(), &facts);
+    let found = findings.into_iter().find(|finding| finding.code() == Some(code));
+    found.unwrap_or_else(|| panic!("no finding {code:?}")).message
+}
+
 #[test]
-fn a_mistyped_name_is_told_what_it_resembles_and_never_to_drop_the_slot() {
-    let (result, fix) = only(|f| {
+fn a_message_about_a_mistyped_name_has_the_similar_one_and_no_fix_drops_the_slot() {
+    let publication = message(Code::PublicationMissing, |f| {
         f.publication = None;
         f.neighbours.publications = vec!["other".to_owned(), "walrelay_".to_owned()];
     });
-    assert_eq!(result, CheckResult::Error(Code::PublicationMissing));
-    assert!(fix.starts_with("--publication walrelay_, which exists"), "{fix}");
-    let slotless = found(|f| {
+    assert_eq!(publication, "does not exist, but walrelay_ does");
+    let slot = message(Code::SlotMissing, |f| {
         f.slot = None;
         f.relay_row = None;
         f.neighbours.slots = vec!["walreley".to_owned()];
     });
-    let missing =
-        slotless.iter().find(|(result, _)| *result == CheckResult::Error(Code::SlotMissing));
-    let fix_of_slot = missing.map(|(_, fix)| fix.as_str()).unwrap_or_default();
-    assert!(fix_of_slot.starts_with("--slot walreley, which exists"), "{slotless:?}");
-    let tableless = found(|f| {
-        f.outbox_tables[0].found = None;
-        f.neighbours.tables = vec!["public.app_outbx".to_owned()];
-    });
-    assert!(tableless[0].1.starts_with("--outbox-table public.app_outbx"), "{tableless:?}");
-    let of_consumer = found(|f| {
-        f.outbox_tables[0].found = None;
-        f.neighbours.tables = ["app_inbox", "app_inbox_consumer", "app_inbox_key"]
-            .map(|table| format!("public.{table}"))
-            .into();
-    });
-    let (_, fix_there) = &of_consumer[0];
-    assert!(
-        fix_there.starts_with("name the outbox's database with --database-url"),
-        "{of_consumer:?}"
-    );
-    let own_alone = found(|f| {
-        f.outbox_tables[0].found = None;
-        f.neighbours.tables =
-            ["app_inbox", "app_outbox_hold", "app_outbox_relay", "app_outbox_aggregate"]
-                .map(|table| format!("public.{table}"))
-                .into();
-    });
-    assert!(own_alone[0].1.starts_with("walrelay init --outbox-table"), "{own_alone:?}");
-    for fixes in [vec![(result, fix)], found(|f| f.publication = None)] {
-        assert!(fixes.iter().all(|(_, fix)| !fix.contains("slot drop")), "{fixes:?}");
-    }
+    assert_eq!(slot, "does not exist, but walreley does");
+    let table = |names: &[&str]| {
+        message(Code::OutboxTableMissing, |f| {
+            f.outbox_tables[0].found = None;
+            f.neighbours.tables = names.iter().map(|name| format!("public.{name}")).collect();
+        })
+    };
+    assert_eq!(table(&["app_outbx"]), "does not exist, but public.app_outbx does");
+    let of_consumer = table(&["app_inbox", "app_inbox_consumer", "app_inbox_key"]);
+    assert_eq!(of_consumer, "does not exist: this looks like a consumer's database");
+    let own_alone = ["app_inbox", "app_outbox_hold", "app_outbox_relay", "app_outbox_aggregate"];
+    assert_eq!(table(&own_alone), "does not exist");
+    let fixes = found(|f| f.publication = None);
+    assert!(fixes.iter().all(|(_, fix)| fix.starts_with("name the publication")), "{fixes:?}");
 }
 
 #[test]
@@ -369,17 +362,20 @@ fn positions_of_another_server_are_refused() {
 
 #[test]
 fn a_slot_that_may_have_been_carried_over_is_not_compared_with_positions_of_another_server() {
-    let (result, fix) = only(|f| {
+    let carried_over = |f: &mut Facts| {
         f.server.system_identifier = Some("8".to_owned());
         slot(f).restart_lsn = Some(Lsn::new(3));
-    });
+    };
+    let (result, _) = only(carried_over);
     assert_eq!(result, CheckResult::Error(Code::PositionsOfAnotherServer));
-    assert!(fix.starts_with("walrelay slot recover") && fix.contains("upgrade finish"), "{fix}");
-    let lost = found(|f| {
+    let another = Code::PositionsOfAnotherServer;
+    assert!(message(another, carried_over).contains("pg_upgrade may have carried"));
+    let without_slot = |f: &mut Facts| {
         f.server.system_identifier = Some("8".to_owned());
         f.slot = None;
-    });
-    assert!(lost.iter().all(|(_, fix)| !fix.contains("upgrade finish")), "{lost:?}");
+    };
+    assert!(!message(another, without_slot).contains("pg_upgrade"));
+    let lost = found(without_slot);
     assert!(
         lost.iter().any(|(result, _)| *result == CheckResult::Error(Code::SlotLost)),
         "{lost:?}"

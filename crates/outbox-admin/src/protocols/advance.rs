@@ -21,7 +21,7 @@ use super::protocol_error::ProtocolError;
 use super::skipped_rows::SkippedRows;
 use super::skipping::{agreed_rows, count_skipped_rows, settled_position};
 use super::slot::refuse_unready;
-use crate::lookahead::{MoveTarget, Question, RowGivenUp, look_ahead};
+use crate::lookahead::{MoveTarget, Question, SkippedRow, look_ahead};
 
 /// The transaction that a slot is moved past.
 #[derive(Debug, Clone, Copy)]
@@ -137,7 +137,7 @@ struct GivenUp {
     transactions: u64,
     inserts: u64,
     other_changes: u64,
-    rows: Vec<RowGivenUp>,
+    rows: Vec<SkippedRow>,
     notes: Vec<String>,
 }
 
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn only_the_same_command_finds_the_rows_that_were_given_up() {
-        let row = RowGivenUp {
+        let row = SkippedRow {
             event_id: Some("a".to_owned()),
             at: "0/64#0".to_owned(),
             is_sendable: true,

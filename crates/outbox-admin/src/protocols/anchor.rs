@@ -114,7 +114,7 @@ fn refuse_without_capacity(
     let retained = live.retained_bytes().unwrap_or(0);
     match (capacity.keep_bytes, share) {
         (Some(keep), Some(share)) if retained >= share => Err(AdminError::NoRoom(format!(
-            "the slot keeps {retained} bytes of log already, and an anchor made there may keep {share} at most: \
+            "the slot retains {retained} bytes of WAL already, and an anchor there may retain {share} at most: \
              max_slot_wal_keep_size ({keep}) less what the relay's own budget may need"
         ))),
         (Some(_) | None, _) => Ok(()),

@@ -20,6 +20,7 @@ mod skipping;
 mod slot;
 mod table_columns;
 mod table_rows;
+mod topics;
 mod upgrade;
 
 pub use advance::{Advance, AdvancedSlot, advance};
@@ -43,6 +44,7 @@ pub use skipped_rows::SkippedRows;
 pub use slot::{DroppedSlot, Recovered, drop_checked, recover};
 pub use table_columns::column_of;
 pub use table_rows::TableRows;
+pub use topics::{CreatedTopics, TopicOrder, TopicResult, create_topics};
 pub use upgrade::{
     DroppedForUpgrade, UpgradePrepared, cancel_upgrade, finish_upgrade, prepare_upgrade,
 };

@@ -9,6 +9,7 @@ use walrelay_relay::observe::health::Health;
 use walrelay_relay::shutdown::Shutdown;
 
 use super::protocol_error::ProtocolError;
+use super::routes::InvalidTopicRows;
 use super::skipped_rows::SkippedRows;
 use super::table_rows::TableRows;
 
@@ -41,8 +42,8 @@ pub enum Step {
     OperationLeftToRelay { slot: String, operation: SlotOperation },
     /// An earlier operation is cancelled, because no process works on it.
     OperationCancelled { slot: String, operation: SlotOperation },
-    /// An earlier operation is given up, because its loss is accepted.
-    OperationGivenUp { slot: String, operation: SlotOperation },
+    /// An earlier operation is cancelled, because its loss is accepted.
+    OperationLossAccepted { slot: String, operation: SlotOperation },
     /// The slot exists, and the relay publishes these rows first.
     RowsLeftToRelay {
         slot: String,
@@ -59,6 +60,12 @@ pub enum Step {
     AlreadyThere(String),
     /// The objects of the outbox exist. The database accepts text in no particular encoding.
     EncodingUnchecked { database: String },
+    /// Pub/Sub refuses the name of a topic, with this error.
+    TopicRefused(String),
+    /// The outbox is empty, so its topics are unknown.
+    TopicsUnknown,
+    /// Rows lead to topics that can never exist.
+    RowsWithoutTopic(InvalidTopicRows),
     /// The rows that were deleted from a table.
     RowsDeleted(TableRows),
     /// A partition was dropped with all of its rows.

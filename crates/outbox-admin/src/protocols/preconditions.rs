@@ -220,15 +220,19 @@ pub async fn position_of_time(
 
 /// Builds the error for a cancelled reset whose anchor is gone. The slot is either unchanged or
 /// lost.
-pub(super) async fn reset_given_up(client: &SqlClient, slot: &str, reset: &Reset) -> ProtocolError {
+pub(super) async fn reset_cancelled(
+    client: &SqlClient,
+    slot: &str,
+    reset: &Reset,
+) -> ProtocolError {
     let what = reset.describe(slot);
     match read_loss(client, slot).await {
         Err(error) => error.into(),
         Ok(Some(lost)) => {
-            let problem = format!("{}; {what} was given up: its anchor is gone", lost.problem);
+            let problem = format!("{}; {what} was cancelled: its anchor is gone", lost.problem);
             AdminError::SlotLost { slot: slot.to_owned(), problem }.into()
         }
-        Ok(None) => ProtocolError::ResetGivenUp { what },
+        Ok(None) => ProtocolError::ResetCancelled { what },
     }
 }
 

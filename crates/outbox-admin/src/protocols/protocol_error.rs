@@ -42,32 +42,32 @@ pub enum ProtocolError {
     Interrupted,
 
     /// A replay pauses keys. Only the relay of this slot can end the pauses.
-    #[error("{}keys of slot {slot:?} are paused by replay {id}, which is not over", keys.map_or(String::new(), |keys| format!("{keys} ")))]
+    #[error("{}keys of slot {slot:?} are paused by replay {id}, which is unfinished", keys.map_or(String::new(), |keys| format!("{keys} ")))]
     KeysPaused { slot: String, keys: Option<u64>, id: String },
     /// A replay could not continue after the command.
-    #[error("replay {id} of slot {slot:?} is not finished, and could not go on afterwards")]
+    #[error("replay {id} of slot {slot:?} is unfinished, and could not continue afterwards")]
     ReplayUnfinished { slot: String, id: String },
     /// A replay reads the rows that would be deleted.
-    #[error("replay {id} of slot {slot:?} is not over, and has rows to read")]
+    #[error("replay {id} of slot {slot:?} is unfinished, and still has rows to read")]
     ReplayReadsTable { slot: String, id: String },
     /// A replay needs the WAL of the anchor.
-    #[error("replay {id} is not finished, and needs what anchor {anchor:?} keeps")]
+    #[error("replay {id} is unfinished, and needs the WAL that anchor {anchor:?} retains")]
     ReplayNeedsAnchor { id: String, anchor: String },
     /// A replay in place has recorded rows that are not published.
     #[error("rows of replay {id} are still to be published in place")]
     ReplayToBePublished { id: String },
     /// The database has no outbox.
-    #[error("the outbox's database is asked for, and this one has no table {table}")]
+    #[error("the command needs the outbox's database, and this one has no table {table}")]
     NoOutbox { table: String },
     /// No relay has used the slot, so no row is known to be settled.
-    #[error("nothing is on record about slot {slot:?}: no relay has ever used it")]
+    #[error("slot {slot:?} has no record: no relay has ever used it")]
     SlotUnrecorded { slot: String },
     /// No position is recorded for the time.
     #[error("{}", unknown_time(*time, earliest.as_ref()))]
     TimeUnknown { time: SystemTime, earliest: Option<WalTime> },
     /// The anchor of a reset is gone.
-    #[error("{what} was given up: its anchor is gone; the slot stands where it was")]
-    ResetGivenUp { what: String },
+    #[error("{what} was cancelled: its anchor is gone; the slot is where it was")]
+    ResetCancelled { what: String },
 
     /// Another process changes the number of shards.
     #[error("another process changes the number of shards")]
@@ -76,17 +76,17 @@ pub enum ProtocolError {
     #[error(transparent)]
     Reshard(#[from] ReshardingRefusal),
     /// Anchors would be useless after the command, or block an upgrade.
-    #[error("slot {slot:?} has anchors that are in the way: {}", names.join(", "))]
+    #[error("slot {slot:?} has anchors that block the command: {}", names.join(", "))]
     AnchorsInTheWay { slot: String, names: Vec<String> },
 
     /// This version of Postgres carries no slot over.
     #[error("pg_upgrade carries no slot of Postgres {major} over")]
     CarryOverUnsupported { major: i32 },
     /// The slot has rows that no relay has confirmed.
-    #[error("slot {slot:?} holds {rows} row(s) that are not confirmed")]
+    #[error("slot {slot:?} has {rows} unconfirmed row(s)")]
     RowsUnconfirmed { slot: String, rows: u64 },
     /// Other sessions keep writing to the WAL.
-    #[error("the server writes to its log all the time")]
+    #[error("other sessions keep writing to the WAL")]
     WalNeverQuiet,
     /// The publication does not exist.
     #[error("publication {publication:?} does not exist")]
@@ -98,16 +98,18 @@ pub enum ProtocolError {
     #[error("slot {slot:?} does not exist: the upgrade has not carried it over")]
     NotCarriedOver { slot: String },
     /// The slot belongs to this server already.
-    #[error("slot {slot:?} is on record as this server's own, or not at all: nothing is adopted")]
+    #[error(
+        "slot {slot:?} is recorded for this server already, or not at all: there is nothing to finish"
+    )]
     NothingToAdopt { slot: String },
 
     /// The rows of the slot would never be published.
     #[error(
-        "slot {slot:?} holds {rows} row(s) that are not confirmed; dropped with it, they are never published"
+        "slot {slot:?} has {rows} unconfirmed row(s); if it is dropped, they are never published"
     )]
     DropLosesRows { slot: String, rows: u64 },
     /// The server cannot send a row before the position.
-    #[error("the server cannot send {at}, which lies before: {answer}")]
+    #[error("the server cannot send {at}, which is before the position: {answer}")]
     UnsendableRowBefore { at: String, answer: String },
     /// The operator has not agreed to the number of skipped rows.
     #[error("{}", skipped.disagreement(*agreed))]
@@ -116,37 +118,35 @@ pub enum ProtocolError {
     #[error("slot {slot:?} is at {here}, which is past {to}")]
     SlotAhead { slot: String, here: Lsn, to: Lsn },
     /// The target is after the settled position.
-    #[error("{target} lies past {settled}, up to where the slot is settled:\n{}", skipped.counted().trim_end())]
+    #[error("{target} is after {settled}, the settled position of the slot:\n{}", skipped.counted().trim_end())]
     TargetPastSettled { target: Lsn, settled: Lsn, skipped: Box<SkippedRows> },
     /// The target is not in the WAL that the anchor retains.
     #[error(
-        "{target} is not between {from}, where anchor {anchor:?} stands, and {end}, where the log ends"
+        "{target} is not between {from}, the position of anchor {anchor:?}, and {end}, the end of the WAL"
     )]
     TargetOutOfRange { target: Lsn, from: Lsn, anchor: String, end: Lsn },
 
     /// An anchor of this name exists.
-    #[error("there is an anchor {anchor:?} already")]
+    #[error("anchor {anchor:?} exists already")]
     AnchorExists { anchor: String },
     /// The anchor is already after the target.
-    #[error("anchor {anchor:?} stands at {here} already, behind {to}")]
+    #[error("anchor {anchor:?} is at {here} already, after {to}")]
     AnchorAhead { anchor: String, here: Lsn, to: Lsn },
     /// The target is after the position of the slot.
-    #[error("{to} lies past {live}, where slot {slot:?} stands")]
+    #[error("{to} is after {live}, the position of slot {slot:?}")]
     TargetPastSlot { to: Lsn, live: Lsn, slot: String },
 
     /// The outbox has rows that its first slot would not stream, and the operator has not chosen.
     #[error(
-        "slot {slot:?} would not stream the rows that are there before it: {}",
+        "slot {slot:?} would not stream rows that are older than the slot: {}",
         row_counts(rows)
     )]
     EarlierRows { slot: String, rows: Vec<TableRows> },
     /// The rows before the slot can be published only together with its creation.
-    #[error(
-        "slot {slot:?} exists already, and rows before it can only be included when it is made"
-    )]
+    #[error("slot {slot:?} exists already, and older rows can only be included when it is created")]
     SlotExists { slot: String },
     /// The template of a topic is not valid.
-    #[error("the topic {template:?} cannot be read: {error}")]
+    #[error("topic template {template:?} is invalid: {error}")]
     TopicTemplate { template: String, error: TemplateError },
     /// The topic does not exist. Nothing was begun.
     #[error("topic {topic} does not exist")]
@@ -176,7 +176,7 @@ fn unknown_time(time: SystemTime, earliest: Option<&WalTime>) -> String {
             rfc3339(*at)
         ),
         None => format!(
-            "no position is known from {time} or before, nor a later one: the relay notes one a minute while it runs"
+            "no position is known from {time} or before, nor a later one: a running relay records one per minute"
         ),
     }
 }
@@ -204,7 +204,7 @@ impl Coded for ProtocolError {
             | Self::ReplayToBePublished { .. } => Code::ReplayUnfinished,
             Self::SlotUnrecorded { .. } => Code::SlotUnrecorded,
             Self::TimeUnknown { .. } => Code::TimeUnknown,
-            Self::ResetGivenUp { .. } => Code::AnchorLost,
+            Self::ResetCancelled { .. } => Code::AnchorLost,
             Self::ReshardRunning | Self::Reshard(_) => Code::ReshardBlocked,
             Self::AnchorsInTheWay { .. } => Code::AnchorsInTheWay,
             Self::CarryOverUnsupported { .. } => Code::CarryOverUnsupported,

@@ -18,7 +18,7 @@ use walrelay_relay::observe::health::Health;
 use super::operator::{AdminSession, Change, Operator, Step};
 use super::preconditions::{
     Place, not_finished, position_of_time, refuse_other_shards, refuse_resharding,
-    refuse_while_paused, reset_given_up,
+    refuse_while_paused, reset_cancelled,
 };
 use super::protocol_error::ProtocolError;
 use super::skipped_rows::SkippedRows;
@@ -102,8 +102,8 @@ pub async fn reset<O: Operator>(
         }
         Outcome::Finished(other) | Outcome::Pending(other) => ResetResult::FinishedElsewhere(other),
         Outcome::Elsewhere { what } => ResetResult::Elsewhere { what },
-        Outcome::GivenUp(reset) => return Err(reset_given_up(client, slot, &reset).await),
-        Outcome::Nothing | Outcome::CalledOff(_) => ResetResult::ByOther,
+        Outcome::ResetCancelled(reset) => return Err(reset_cancelled(client, slot, &reset).await),
+        Outcome::Nothing | Outcome::UpgradeCancelled(_) => ResetResult::ByOther,
     }))
 }
 
@@ -122,8 +122,9 @@ async fn begin<O: Operator>(
     let live = usable_slot(client, outbox, &anchor_slot).await?;
     let settled = settled(client, slot).await?;
     if target > settled {
-        let skipped = rows_between(session, outbox, order, (&anchor_slot, settled, target));
-        accept_skipped(session, order, skipped.await?, (target, settled))?;
+        let range = SkippedRange { anchor_slot: &anchor_slot, settled, target };
+        let skipped = rows_in(range, session, outbox, order).await?;
+        accept_skipped(range, session, order, skipped)?;
     }
     let bytes = settled.bytes_since(target);
     let change = async || Ok(Change::ResetSlot { slot: slot.clone(), to: target, bytes });
@@ -202,12 +203,21 @@ async fn settled(client: &SqlClient, slot: &str) -> Result<Lsn, ProtocolError> {
     Ok(read_relay_row(client, slot).await?.ok_or_else(missing)?.settled_lsn)
 }
 
+/// The rows that a reset to a target after the settled position skips.
+#[derive(Debug, Clone, Copy)]
+struct SkippedRange<'a> {
+    /// The slot whose WAL has the rows.
+    anchor_slot: &'a str,
+    settled: Lsn,
+    target: Lsn,
+}
+
 /// Counts the rows between the settled position and the target.
-async fn rows_between<O: Operator>(
+async fn rows_in<O: Operator>(
+    SkippedRange { anchor_slot, settled, target }: SkippedRange<'_>,
     session: &AdminSession<'_, O>,
     outbox: &Outbox,
     order: &ResetOrder,
-    (anchor_slot, settled, target): (&str, Lsn, Lsn),
 ) -> Result<SkippedRows, ProtocolError> {
     let found = look_ahead(Question {
         connect: session.connect,
@@ -222,10 +232,10 @@ async fn rows_between<O: Operator>(
 
 /// Refuses to skip rows, unless the operator agreed to their number.
 fn accept_skipped<O: Operator>(
+    SkippedRange { settled, target, .. }: SkippedRange<'_>,
     session: &AdminSession<'_, O>,
     order: &ResetOrder,
     skipped: SkippedRows,
-    (target, settled): (Lsn, Lsn),
 ) -> Result<(), ProtocolError> {
     match order.skipping {
         SkipConsent::Agreed => {

@@ -37,8 +37,8 @@ use super::protocol_error::ProtocolError;
 use crate::init::{EarlierRows, InitOptions, InitPlan, LostSlotPolicy, SlotCreation};
 use crate::lifecycle::preflight_check::{gate, shard_key};
 use crate::resharding::{
-    ReshardingStep, begin_resharding, block_shards, choose_switch, read_resharding, release_shards,
-    switch_shards,
+    ReshardingStep, ShardSlots, begin_resharding, block_shards, choose_switch, read_resharding,
+    release_shards, switch_shards,
 };
 use crate::sharding::read_sharding;
 
@@ -254,7 +254,7 @@ async fn switch<O: Operator>(
     let failover = failover(client, &old).await?;
     let plans = change.new.iter().map(|outbox| plan(change, outbox, failover));
     let plans = plans.collect::<Result<Vec<_>, _>>()?;
-    begin_resharding(client, (&old, &new), change.of).await?;
+    begin_resharding(client, ShardSlots { old: &old, new: &new }, change.of).await?;
     failpoint::hit("reshard-recorded");
     change.session(client).cancellable(create_shards(client, change, &plans)).await?;
     failpoint::hit("reshard-made");
@@ -295,7 +295,8 @@ async fn drain_and_switch<O: Operator>(
     // An anchor may be new since the first check: an operator, or a relay that keeps one, may have
     // created it during the waits.
     refuse_anchors(client, &change.old).await?;
-    let handed_over = switch_shards(client, (&slots(&change.old), &slots(&change.new)), at).await?;
+    let (old, new) = (slots(&change.old), slots(&change.new));
+    let handed_over = switch_shards(client, ShardSlots { old: &old, new: &new }, at).await?;
     failpoint::hit("reshard-switched");
     change.session(client).report(&Step::ShardsSwitched { at, handed_over })?;
     Ok(Switch { at, handed_over })

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use walrelay_core::limits::is_topic_name;
-use walrelay_core::{ColumnAliases, RouterConfig, Template};
+use walrelay_core::{CallCode, ColumnAliases, RouterConfig, Template};
 use walrelay_pg_client::{
     PgError, QualifiedName, SqlClient, TableAccess, quote_identifier, refuse_hidden_rows,
 };
@@ -121,8 +121,8 @@ pub async fn refuse_missing(
         match admin.topic_exists(&topic).await {
             Ok(true) => {}
             Ok(false) => return Err(ProtocolError::TopicMissing { topic }),
-            Err(error @ PubsubError::Topic { code: "PERMISSION_DENIED", .. }) => {
-                tracing::warn!(%error, "whether the topic exists cannot be told");
+            Err(error @ PubsubError::Topic { code: CallCode::PermissionDenied, .. }) => {
+                tracing::warn!(%error, "it is unknown whether the topic exists");
                 break;
             }
             Err(error) => return Err(error.into()),

@@ -8,7 +8,7 @@ use walrelay_core::ColumnNames;
 use walrelay_outbox_replay::operation_resumer::outcome::{Outcome, mark_failover};
 use walrelay_outbox_replay::{
     AdminError, LostSlot, SettledBound, SlotOperation, SlotRecovery, UpgradePreparation,
-    UpgradeStage, describe_unfinished, finish_recovery, give_up_operation, read_loss,
+    UpgradeStage, cancel_operation, describe_unfinished, finish_recovery, read_loss,
     read_slot_holder, read_unchecked_database, recovery, release_operation, rows_at_risk,
     take_operation,
 };
@@ -138,13 +138,13 @@ impl<O: Operator> SlotSetUp<'_, O> {
         }
     }
 
-    /// Finishes the unfinished operation, or gives it up if its loss is accepted.
+    /// Finishes the unfinished operation, or cancels it if its loss is accepted.
     async fn end_operation(&self) -> Result<(), ProtocolError> {
         let Some(operation) = unfinished_operation(self.session.client, self.slot()).await? else {
             return Ok(());
         };
         match (&operation, self.options.on_lost) {
-            (SlotOperation::Recovery(_), LostSlotPolicy::Accept) => self.give_up(operation).await,
+            (SlotOperation::Recovery(_), LostSlotPolicy::Accept) => self.cancel(operation).await,
             // Preparing the upgrade dropped the slot. Without a slot, `init` fails afterwards with
             // the right error.
             (
@@ -169,11 +169,11 @@ impl<O: Operator> SlotSetUp<'_, O> {
         let slot = self.slot().to_owned();
         let step = match self.session.resumer(&slot, &Health::new()).finish().await? {
             // After a cancelled operation, the caller checks the slot again.
-            Outcome::Nothing | Outcome::GivenUp(_) => return Ok(()),
+            Outcome::Nothing | Outcome::ResetCancelled(_) => return Ok(()),
             Outcome::Finished(operation) => Step::OperationFinished { slot, operation },
             // The slot exists, and the relay does the remaining steps.
             Outcome::Pending(operation) => Step::OperationLeftToRelay { slot, operation },
-            Outcome::CalledOff(operation) => Step::OperationCancelled { slot, operation },
+            Outcome::UpgradeCancelled(operation) => Step::OperationCancelled { slot, operation },
             Outcome::Elsewhere { what } => {
                 return Err(unfinished_error(&slot, &begun, what).into());
             }
@@ -183,7 +183,7 @@ impl<O: Operator> SlotSetUp<'_, O> {
 
     /// Cancels a recovery, because the operator accepted the loss: the relay publishes no more rows
     /// from the table. A slot that the recovery created stays, and streams from its start.
-    async fn give_up(&self, operation: SlotOperation) -> Result<(), ProtocolError> {
+    async fn cancel(&self, operation: SlotOperation) -> Result<(), ProtocolError> {
         let (client, slot) = (self.session.client, self.slot());
         if !take_operation(client, slot).await? {
             let what = describe_unfinished(client, slot, &operation).await?;
@@ -194,10 +194,10 @@ impl<O: Operator> SlotSetUp<'_, O> {
             matches!(&operation, SlotOperation::Recovery(begun) if begun.filling.is_some());
         match has_slot && is_filling {
             true => finish_recovery(client, slot).await?,
-            false => give_up_operation(client, slot).await?,
+            false => cancel_operation(client, slot).await?,
         }
         release_operation(client, slot).await?;
-        self.session.report(&Step::OperationGivenUp { slot: slot.to_owned(), operation })
+        self.session.report(&Step::OperationLossAccepted { slot: slot.to_owned(), operation })
     }
 
     /// Reports the rows that are lost with the slot. The report must come first, because `init`

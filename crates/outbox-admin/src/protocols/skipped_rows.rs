@@ -3,7 +3,7 @@
 use pgoutput_parser::Lsn;
 use walrelay_outbox_replay::{TransactionRow, TransactionRows};
 
-use crate::lookahead::{ROWS_NAMED_MAX, RowGivenUp};
+use crate::lookahead::{ROWS_NAMED_MAX, SkippedRow};
 
 /// Most rows that are printed.
 const ROWS_PRINTED_MAX: usize = 100;
@@ -20,7 +20,7 @@ pub struct SkippedRows {
     /// Number of updates, deletes and truncates.
     pub other_changes: u64,
     /// The first rows.
-    pub rows: Vec<RowGivenUp>,
+    pub rows: Vec<SkippedRow>,
     /// Explanations about rows that cannot be counted.
     pub notes: Vec<String>,
 }
@@ -44,7 +44,7 @@ impl SkippedRows {
                     added += 1;
                     let at = commit_lsn.to_string();
                     let (event_id, is_sendable) = (Some(event_id.clone()), !is_unsendable);
-                    self.rows.push(RowGivenUp { event_id, at, is_sendable });
+                    self.rows.push(SkippedRow { event_id, at, is_sendable });
                 }
             }
         }
@@ -59,10 +59,10 @@ impl SkippedRows {
     /// Explains that the operator agreed to another number of rows.
     pub(super) fn disagreement(&self, agreed: u64) -> String {
         match self.inserts {
-            0 => format!("no row is given up, and {agreed} were agreed to"),
+            0 => format!("no row would be skipped, and {agreed} were agreed to"),
             inserts => {
                 let text = format!(
-                    "{inserts} row(s) up to {} would be given up, and may not have been published:\n{}",
+                    "{inserts} row(s) up to {} would be skipped, and may not have been published:\n{}",
                     self.target,
                     self.named()
                 );
@@ -85,7 +85,7 @@ impl SkippedRows {
     }
 
     /// Returns the rows that are named.
-    pub(super) fn printed(&self) -> &[RowGivenUp] {
+    pub(super) fn printed(&self) -> &[SkippedRow] {
         &self.rows[..self.rows.len().min(ROWS_PRINTED_MAX)]
     }
 
@@ -101,7 +101,7 @@ impl SkippedRows {
 
     fn named(&self) -> String {
         let mut text = String::new();
-        for RowGivenUp { event_id, at, is_sendable } in self.printed() {
+        for SkippedRow { event_id, at, is_sendable } in self.printed() {
             let id = event_id.as_deref().unwrap_or("(id not readable)");
             let why = if *is_sendable { "" } else { "  the server cannot send it" };
             text.push_str(&format!("  {at}  {id}{why}\n"));
@@ -122,11 +122,11 @@ impl SkippedRows {
 mod tests {
     use super::*;
 
-    fn row(id: &str, at: &str) -> RowGivenUp {
-        RowGivenUp { event_id: Some(id.to_owned()), at: at.to_owned(), is_sendable: true }
+    fn row(id: &str, at: &str) -> SkippedRow {
+        SkippedRow { event_id: Some(id.to_owned()), at: at.to_owned(), is_sendable: true }
     }
 
-    fn losses(rows: Vec<RowGivenUp>) -> SkippedRows {
+    fn losses(rows: Vec<SkippedRow>) -> SkippedRows {
         let inserts = rows.len() as u64;
         let (target, notes) = (Lsn::new(108), Vec::new());
         SkippedRows { target, transactions: 1, inserts, other_changes: 2, rows, notes }

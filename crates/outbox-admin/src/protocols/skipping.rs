@@ -120,16 +120,16 @@ const OF_SUBTRANSACTIONS: &str = "rows behind it that the transaction wrote afte
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lookahead::RowGivenUp;
+    use crate::lookahead::SkippedRow;
 
-    fn skipped(rows: Vec<RowGivenUp>) -> SkippedRows {
+    fn skipped(rows: Vec<SkippedRow>) -> SkippedRows {
         let inserts = rows.len() as u64;
         let (target, notes) = (Lsn::new(108), Vec::new());
         SkippedRows { target, transactions: 1, inserts, other_changes: 2, rows, notes }
     }
 
-    fn row(id: &str, at: &str) -> RowGivenUp {
-        RowGivenUp { event_id: Some(id.to_owned()), at: at.to_owned(), is_sendable: true }
+    fn row(id: &str, at: &str) -> SkippedRow {
+        SkippedRow { event_id: Some(id.to_owned()), at: at.to_owned(), is_sendable: true }
     }
 
     #[test]

@@ -17,7 +17,7 @@ use walrelay_relay::observe::health::Health;
 use super::operator::{AdminSession, Change, Operator};
 use super::preconditions::{
     count_unpublished_rows, if_recorded, refuse_other_shards, refuse_resharding, refuse_unfinished,
-    refuse_while_paused, reset_given_up,
+    refuse_while_paused, reset_cancelled,
 };
 use super::protocol_error::ProtocolError;
 use super::skipping::FIRST_XID;
@@ -172,8 +172,8 @@ pub async fn recover<O: Operator>(
         }
         Outcome::Elsewhere { what } => Recovered::Elsewhere { what },
         Outcome::Finished(done) => Recovered::Finished(done),
-        Outcome::GivenUp(reset) => return Err(reset_given_up(client, slot, &reset).await),
-        Outcome::Nothing | Outcome::CalledOff(_) => Recovered::ByRelay,
+        Outcome::ResetCancelled(reset) => return Err(reset_cancelled(client, slot, &reset).await),
+        Outcome::Nothing | Outcome::UpgradeCancelled(_) => Recovered::ByRelay,
     }))
 }
 

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use walrelay_outbox_replay::operation_resumer::outcome::Outcome;
 use walrelay_outbox_replay::{
     AdminError, SlotOperation, UpgradePreparation, UpgradeStage, adopt_slot, begin_upgrade,
-    give_up_operation, read_loss, read_operation, take_operation,
+    cancel_operation, read_loss, read_operation, take_operation,
 };
 use walrelay_outbox_store::{
     Outbox, is_same_origin, read_anchors, read_recorded_system_identifier, read_relay_row,
@@ -93,7 +93,7 @@ pub async fn prepare_upgrade<O: Operator>(
     begin(client, slot).await?;
     if let Err(error) = Box::pin(drain_slot(session, settings)).await {
         // Nothing is dropped yet, so relays continue as before.
-        give_up_operation(client, slot).await?;
+        cancel_operation(client, slot).await?;
         return Err(error);
     }
     failpoint::hit("upgrade-drained");
@@ -235,10 +235,11 @@ pub(super) async fn cancel_begun_upgrade<O: Operator>(
     };
     match session.resumer(slot, &Health::new()).finish().await? {
         Outcome::Elsewhere { .. } => Err(not_finished(client, slot, &begun).await?.into()),
-        Outcome::CalledOff(_) => Ok(read_loss(client, slot).await?.is_none()),
-        Outcome::Nothing | Outcome::Finished(_) | Outcome::GivenUp(_) | Outcome::Pending(_) => {
-            Ok(false)
-        }
+        Outcome::UpgradeCancelled(_) => Ok(read_loss(client, slot).await?.is_none()),
+        Outcome::Nothing
+        | Outcome::Finished(_)
+        | Outcome::ResetCancelled(_)
+        | Outcome::Pending(_) => Ok(false),
     }
 }
 

@@ -169,7 +169,7 @@ async fn telling<T>(
     while let Some(pid) = pid {
         // This statement may itself be interrupted. The next iteration then retries it.
         if let Err(error) = cancel_statement(client, pid).await {
-            tracing::debug!(error = %Chain(&error), "the new slot cannot be given up");
+            tracing::debug!(error = %Chain(&error), "the new slot cannot be dropped");
         }
         if let Ok(done) = timeout(FIRST_CHECK_DELAY, &mut work).await {
             return done;

@@ -8,8 +8,8 @@ use walrelay_pg_replication::{Failover, ReplicationConnection, read_slot, read_v
 use walrelay_relay::error::RelayError;
 
 use crate::operation::{
-    Filling, Reset, SlotOperation, SlotRecovery, UpgradePreparation, UpgradeStage, finish_reset,
-    give_up_operation, read_operation, release_operation, take_operation,
+    Filling, Reset, SlotOperation, SlotRecovery, UpgradePreparation, UpgradeStage,
+    cancel_operation, finish_reset, read_operation, release_operation, take_operation,
 };
 use crate::operation_resumer::OperationResumer;
 use crate::operation_resumer::new_slot;
@@ -23,10 +23,10 @@ pub enum Outcome {
     Nothing,
     /// The operation is finished.
     Finished(SlotOperation),
-    /// The operation cannot be finished because its anchor is gone. The slot stays as it is.
-    GivenUp(Reset),
-    /// No process worked on the operation, and the slot was unchanged. The operation is cancelled.
-    CalledOff(SlotOperation),
+    /// The reset is cancelled because its anchor is gone. The slot stays as it is.
+    ResetCancelled(Reset),
+    /// No process worked on the upgrade, and the slot was unchanged. The upgrade is cancelled.
+    UpgradeCancelled(SlotOperation),
     /// The slot exists. Rows that it does not stream must be published before the slot is used.
     Pending(SlotOperation),
     /// Another process works on the operation.
@@ -62,8 +62,8 @@ impl OperationResumer<'_> {
             Ok(
                 Outcome::Nothing
                 | Outcome::Finished(_)
-                | Outcome::GivenUp(_)
-                | Outcome::CalledOff(_),
+                | Outcome::ResetCancelled(_)
+                | Outcome::UpgradeCancelled(_),
             ) => {
                 health.set_operation(None);
             }
@@ -119,13 +119,12 @@ impl OperationResumer<'_> {
         match stage {
             UpgradeStage::Preparing => {
                 let Self { client, slot, .. } = self;
-                give_up_operation(client, slot).await.map_err(RelayError::survey)?;
+                cancel_operation(client, slot).await.map_err(RelayError::survey)?;
                 tracing::warn!(
                     slot,
-                    "an upgrade was being prepared by a process that is gone: it is called off, and the slot goes on; \
-                     `walrelay upgrade prepare` starts again"
+                    "the process that prepared an upgrade is gone: the upgrade is cancelled, and the slot continues"
                 );
-                Ok(Outcome::CalledOff(begun))
+                Ok(Outcome::UpgradeCancelled(begun))
             }
             UpgradeStage::Prepared => Ok(Outcome::Elsewhere { what: begun.describe(self.slot) }),
         }
@@ -150,14 +149,14 @@ impl OperationResumer<'_> {
                 tracing::info!(slot, target = %reset.target, "the slot is reset");
                 Ok(Outcome::Finished(SlotOperation::Reset(reset)))
             }
-            ResetEnd::GivenUp => {
+            ResetEnd::Cancelled => {
                 tracing::error!(
                     error_code = Code::AnchorLost.name(),
                     slot,
                     "{what} is abandoned, because the anchor is gone. If the slot still exists, it continues \
                      where it was. Otherwise it is lost"
                 );
-                Ok(Outcome::GivenUp(reset))
+                Ok(Outcome::ResetCancelled(reset))
             }
         }
     }
@@ -197,9 +196,9 @@ impl ResetSteps for OnServer<'_> {
         finish_reset(client, slot, self.reset).await.map_err(RelayError::survey)
     }
 
-    async fn give_up(&mut self) -> Result<(), RelayError> {
+    async fn cancel(&mut self) -> Result<(), RelayError> {
         let OperationResumer { client, slot, .. } = self.finisher;
-        give_up_operation(client, slot).await.map_err(RelayError::survey)
+        cancel_operation(client, slot).await.map_err(RelayError::survey)
     }
 }
 

@@ -30,7 +30,7 @@ pub trait ResetSteps: Send {
     fn finish(&mut self) -> impl Future<Output = Result<(), RelayError>> + Send;
 
     /// Ends the reset without a change of the slot.
-    fn give_up(&mut self) -> impl Future<Output = Result<(), RelayError>> + Send;
+    fn cancel(&mut self) -> impl Future<Output = Result<(), RelayError>> + Send;
 }
 
 /// How a reset ended.
@@ -39,7 +39,7 @@ pub enum ResetEnd {
     /// The slot streams from the target.
     Done,
     /// The anchor is gone.
-    GivenUp,
+    Cancelled,
 }
 
 /// Runs a reset from its first step, however far an earlier process came.
@@ -50,8 +50,8 @@ pub enum ResetEnd {
 pub async fn run_reset<S: ResetSteps>(steps: &mut S) -> Result<ResetEnd, RelayError> {
     failpoint::hit("reset-begun");
     if !steps.has_anchor().await? {
-        steps.give_up().await?;
-        return Ok(ResetEnd::GivenUp);
+        steps.cancel().await?;
+        return Ok(ResetEnd::Cancelled);
     }
     steps.drop_live().await?;
     failpoint::hit("reset-dropped");

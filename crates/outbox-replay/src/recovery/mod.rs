@@ -330,8 +330,8 @@ pub async fn fill<P: Publisher>(
         match finisher.finish().await? {
             Outcome::Nothing
             | Outcome::Finished(_)
-            | Outcome::GivenUp(_)
-            | Outcome::CalledOff(_) => {
+            | Outcome::ResetCancelled(_)
+            | Outcome::UpgradeCancelled(_) => {
                 return Ok(RecoveryEnd::Done);
             }
             Outcome::Pending(_)

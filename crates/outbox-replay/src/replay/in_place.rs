@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use walrelay_outbox_store::StoreError;
 
 use pgoutput_parser::Position;
-use walrelay_core::{Batch, FailureClass, Message, PublishFailure, Topic};
+use walrelay_core::{Batch, FailureClass, FailureCode, Message, PublishFailure, Topic};
 use walrelay_outbox_store::{DispatchStore, History, HistorySource, Key};
 use walrelay_pg_client::{ConnectConfig, SqlClient, connect_sql};
 use walrelay_pg_replication::{ServerIdentity, read_server_identity};
@@ -161,7 +161,11 @@ impl Writing {
 
     async fn connect(&self) -> Result<SqlClient, PublishFailure> {
         let unavailable = |error: &dyn std::error::Error| {
-            PublishFailure::new(FailureClass::Transient, "DISPATCH_STATE", error.to_string())
+            PublishFailure::new(
+                FailureClass::Transient,
+                FailureCode::DispatchState,
+                error.to_string(),
+            )
         };
         let client = connect_sql(&self.connect).await.map_err(|error| unavailable(&error))?;
         let here = read_server_identity(&client).await.map_err(|error| unavailable(&error))?;
@@ -172,7 +176,7 @@ impl Writing {
             true => Ok(client),
             false => {
                 let what = "the connection leads to another server than the holds are on";
-                Err(PublishFailure::new(FailureClass::Operator, "OTHER_SERVER", what))
+                Err(PublishFailure::new(FailureClass::Operator, FailureCode::OtherServer, what))
             }
         }
     }
@@ -183,5 +187,9 @@ fn not_added(error: &StoreError) -> PublishFailure {
         true => FailureClass::Transient,
         false => FailureClass::Operator,
     };
-    PublishFailure::new(class, "DISPATCH_STATE", walrelay_errors::Chain(error).to_string())
+    PublishFailure::new(
+        class,
+        FailureCode::DispatchState,
+        walrelay_errors::Chain(error).to_string(),
+    )
 }

@@ -39,7 +39,7 @@ pub enum ReplayError {
     Operator(BoxedError),
 
     /// No topic can be derived from the template.
-    #[error("the topic {template:?} cannot be read: {source}")]
+    #[error("topic template {template:?} is invalid: {source}")]
     TopicInvalid {
         /// The template.
         template: String,
@@ -56,9 +56,7 @@ pub enum ReplayError {
     },
 
     /// The anchor is not old enough.
-    #[error(
-        "anchor {anchor:?} reaches back to {reaches} and no farther, and {from} lies before it"
-    )]
+    #[error("anchor {anchor:?} reaches back to {reaches}, and {from} is before it")]
     AnchorTooLate {
         /// The anchor.
         anchor: String,
@@ -95,7 +93,7 @@ pub enum ReplayError {
     TooManyKeys,
 
     /// Another replay pauses one of the keys.
-    #[error("replay {other} of one of these keys is not over; nothing was begun")]
+    #[error("replay {other} of one of these keys is unfinished; nothing was started")]
     KeyIsPaused {
         /// The other replay.
         other: String,
@@ -113,7 +111,7 @@ pub enum ReplayError {
     /// The replay has ended.
     #[error(
         "replay {id} {}: {rows} row(s) were published",
-        match end { ReplayEnd::Done => "is done", ReplayEnd::Cancelled => "was given up" }
+        match end { ReplayEnd::Done => "is done", ReplayEnd::Cancelled => "was cancelled" }
     )]
     Ended {
         /// Id of the replay.
@@ -125,21 +123,21 @@ pub enum ReplayError {
     },
 
     /// The replay belongs to the history of another server.
-    #[error("replay {id} was begun on another server, whose positions mean nothing here")]
+    #[error("replay {id} was started on another server, whose positions mean nothing here")]
     OtherServer {
         /// Id of the replay.
         id: String,
     },
 
     /// Another process runs the replay.
-    #[error("replay {id} is being done by another process")]
+    #[error("another process runs replay {id}")]
     Running {
         /// Id of the replay.
         id: String,
     },
 
     /// The anchor of the replay is gone, or no longer old enough.
-    #[error("replay {id} cannot go on")]
+    #[error("replay {id} cannot continue")]
     AnchorGone {
         /// Id of the replay.
         id: String,
@@ -149,7 +147,7 @@ pub enum ReplayError {
     },
 
     /// Dead rows block the rest of a replay in place.
-    #[error("{rows} row(s) of replay {id} wait behind a dead row, which holds their key")]
+    #[error("{rows} row(s) of replay {id} are queued behind a dead row of their key")]
     BehindDeadRow {
         /// Id of the replay.
         id: String,
@@ -178,6 +176,16 @@ pub enum RowCount {
     Exactly(u64),
     /// This many are on record. After a crash there may be more.
     AtLeast(u64),
+}
+
+impl RowCount {
+    /// Returns the number that is known.
+    #[must_use]
+    pub const fn known(self) -> u64 {
+        match self {
+            Self::Exactly(rows) | Self::AtLeast(rows) => rows,
+        }
+    }
 }
 
 impl std::fmt::Display for RowCount {

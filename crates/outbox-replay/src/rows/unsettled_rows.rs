@@ -311,7 +311,7 @@ impl UnsettledRows {
                 &[(&self.snapshot, Type::TEXT)],
             )
             .await
-            .map_err(AdminError::sql("look at running transactions"))?;
+            .map_err(AdminError::sql("read running transactions"))?;
         Ok(row.get("is_visible"))
     }
 }

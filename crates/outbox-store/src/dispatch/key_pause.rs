@@ -305,7 +305,7 @@ impl DispatchStore {
                     (&replay_id, Type::TEXT),
                     (&commit_lsn, Type::PG_LSN),
                     (&tx_index, Type::INT4),
-                    (&failure.code, Type::TEXT),
+                    (&failure.code.as_str(), Type::TEXT),
                     (&error, Type::TEXT),
                 ],
             )

@@ -136,7 +136,8 @@ impl<'a> Columns<'a> {
         self.status.push(status.as_str());
         self.attempts.push(tried);
         self.delay.push(delay);
-        self.error_code.push(failed.map(|failure| storable_line(failure.code, CODE_BYTES_MAX)));
+        self.error_code
+            .push(failed.map(|failure| storable_line(failure.code.as_str(), CODE_BYTES_MAX)));
         self.error.push(failed.map(|failure| characters.line(&failure.message, ERROR_BYTES_MAX)));
         self.message_id.push(message_id);
         self.is_own_fault.push(is_own_fault);

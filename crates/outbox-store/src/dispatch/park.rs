@@ -66,9 +66,9 @@ impl<'a> From<&'a RowToRecord> for ParkRow<'a> {
             attempts: 0,
             error_code: match is_spilled {
                 true => Some(SPILLED),
-                false => failure.map(|failure| failure.code),
+                false => failure.map(|failure| failure.code.as_str()),
             },
-            failed_with: failure.map(|failure| failure.code),
+            failed_with: failure.map(|failure| failure.code.as_str()),
             last_error: failure.map(|failure| failure.message.as_str()),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use walrelay_core::{FailureCause, OnDead, Outcome};
+use walrelay_core::{CallCode, FailureCause, OnDead, Outcome};
 use walrelay_outbox_store::{
     ClaimLimits, DispatchStatus, ParkRow, ParkStatus, RetrySelection, StoreError,
 };
@@ -29,10 +29,10 @@ async fn outcomes_are_written_down() {
         Outcome::Again {
             attempts: 4,
             after: Some(Duration::from_secs(100)),
-            failure: Some(failure("INTERNAL", "again\nand again")),
+            failure: Some(failure(CallCode::Internal, "again\nand again")),
             blame: FailureCause::Row,
         },
-        Outcome::Dead { attempts: 20, failure: failure("INTERNAL", "no") },
+        Outcome::Dead { attempts: 20, failure: failure(CallCode::Internal, "no") },
         RELEASED,
     ];
     let outcomes: Vec<_> = names.map(claim).into_iter().zip(&outcomes).collect();
@@ -79,7 +79,7 @@ async fn the_history_of_errors_is_bounded() {
         let outcome = Outcome::Again {
             attempts: attempt,
             after: Some(Duration::ZERO),
-            failure: Some(failure("INTERNAL", &"x".repeat(error_bytes))),
+            failure: Some(failure(CallCode::Internal, &"x".repeat(error_bytes))),
             blame: FailureCause::Row,
         };
         assert_eq!(store.finish(&session, &all(claimed, &outcome)).await.unwrap(), 1);
@@ -145,7 +145,7 @@ async fn a_row_claimed_again_after_its_lease_ignores_the_first_claimer() {
     let first = store.claim(&session, &[key("k")], short).await.unwrap().remove(0).claim;
     let second = store.claim(&session, &[key("k")], LIMITS).await.unwrap().remove(0).claim;
 
-    let dead = Outcome::Dead { attempts: 1, failure: failure("x", "y") };
+    let dead = Outcome::Dead { attempts: 1, failure: failure(CallCode::Unknown, "y") };
     assert_eq!(store.finish(&session, &[(first, &dead)]).await.unwrap(), 0);
     assert_eq!(store.finish(&session, &[(second, &dead)]).await.unwrap(), 1);
 }

@@ -124,7 +124,7 @@ async fn operators_are_refused_with_reasons_and_all_or_nothing() {
     assert!(matches!(show_nothing, StoreError::UnknownEvent { .. }), "{show_nothing:?}");
     let discard_nothing = store.discard(&mut session, "nothing", "x").await.unwrap_err();
     assert!(
-        discard_nothing.to_string().contains("\"walrelay\" holds no event \"nothing\""),
+        discard_nothing.to_string().contains("\"walrelay\" has no event \"nothing\""),
         "{discard_nothing}"
     );
     // A row that was discarded by mistake can be restored.

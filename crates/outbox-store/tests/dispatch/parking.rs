@@ -1,7 +1,7 @@
 //! Parked rows are complete, unchanged, recorded once, and belong to their own slot.
 
 use pgoutput_parser::Position;
-use walrelay_core::Outcome;
+use walrelay_core::{CallCode, Outcome};
 use walrelay_outbox_store::{
     ClaimLimits, DispatchFilter, DispatchStatus, DispatchStore, ParkRow, ParkStatus, RecordedRow,
     RetrySelection, StoreError,
@@ -206,7 +206,8 @@ async fn an_error_text_that_the_encoding_lacks_stops_no_row() {
         store.park(&mut there, &[rejected]).await.unwrap();
         let claimed = store.claim(&there, &[key("k")], LIMITS).await.unwrap();
         let dead = Outcome::Dead {
-            attempts: 4, failure: failure("INTERNAL", "nein – так нельзя")
+            attempts: 4,
+            failure: failure(CallCode::Internal, "nein – так нельзя"),
         };
 
         assert_eq!(store.finish(&there, &all(claimed, &dead)).await.unwrap(), 1);

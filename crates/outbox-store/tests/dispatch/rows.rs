@@ -5,7 +5,7 @@ use std::time::Duration;
 use walrelay_testkit::postgres::TestClient;
 
 use pgoutput_parser::{Lsn, Position};
-use walrelay_core::{FailureCause, FailureClass, Outcome, PublishFailure};
+use walrelay_core::{CallCode, FailureCause, FailureClass, Outcome, PublishFailure};
 use walrelay_outbox_store::{
     Claim, ClaimLimits, ClaimedRow, DispatchStatus, DispatchStore, Key, ParkRow, ParkStatus,
 };
@@ -76,7 +76,7 @@ pub(crate) fn published() -> Outcome {
 pub(crate) const RELEASED: Outcome =
     Outcome::Again { attempts: 0, after: None, failure: None, blame: FailureCause::Nobody };
 
-pub(crate) fn failure(code: &'static str, error: &str) -> Arc<PublishFailure> {
+pub(crate) fn failure(code: CallCode, error: &str) -> Arc<PublishFailure> {
     Arc::new(PublishFailure::new(FailureClass::Transient, code, error))
 }
 

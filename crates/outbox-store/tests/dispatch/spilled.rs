@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pgoutput_parser::Lsn;
-use walrelay_core::{FailureCause, OnDead, Outcome};
+use walrelay_core::{CallCode, FailureCause, OnDead, Outcome};
 use walrelay_outbox_store::{
     ClaimLimits, ClaimedRow, DispatchStatus, DispatchStore, ParkRow, ParkStatus,
 };
@@ -219,7 +219,7 @@ async fn spilled_rows_wait_until_they_are_stored_have_failed_themselves_or_need_
 }
 
 fn failed(after: Duration, blame: FailureCause) -> Outcome {
-    let failure = Some(failure("UNAVAILABLE", "no route"));
+    let failure = Some(failure(CallCode::Unavailable, "no route"));
     Outcome::Again { attempts: 0, after: Some(after), failure, blame }
 }
 
@@ -254,7 +254,7 @@ async fn the_last_failure_of_spilled_rows_and_of_topics_that_wait_for_an_operato
     let denied = Outcome::Again {
         attempts: 0,
         after: Some(Duration::from_secs(9)),
-        failure: Some(failure("PERMISSION_DENIED", "no: right")),
+        failure: Some(failure(CallCode::PermissionDenied, "no: right")),
         blame: FailureCause::Row,
     };
     store.finish_before(&session, &[(claim, &denied)], Lsn::new(9)).await.unwrap();
@@ -278,7 +278,7 @@ async fn a_spilled_row_that_fails_by_itself_is_one_like_any_other() {
     let again = Outcome::Again {
         attempts: 1,
         after: Some(Duration::ZERO),
-        failure: Some(failure("UNAVAILABLE", "no route")),
+        failure: Some(failure(CallCode::Unavailable, "no route")),
         blame: FailureCause::Row,
     };
     assert_eq!(store.finish_before(&session, &[(claim, &again)], Lsn::new(9)).await.unwrap(), 1);

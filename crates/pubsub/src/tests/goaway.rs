@@ -10,7 +10,7 @@ use h2::Reason;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
-use walrelay_core::{FailureClass, PublishFailure};
+use walrelay_core::{CallCode, FailureClass, PublishFailure};
 
 use super::publish;
 use crate::{Endpoint, GrpcPublisher, PublisherConfig};
@@ -159,7 +159,10 @@ async fn a_request_at_the_last_stream_that_is_never_answered_may_be_stored_and_i
     };
     let (results, ()) = tokio::join!(publish_each(&publisher, &["one"]), serving);
     let failure = results[0].as_ref().unwrap_err();
-    assert_eq!((failure.class, failure.code), (FailureClass::Transient, "UNAVAILABLE"));
+    assert_eq!(
+        (failure.class, failure.code),
+        (FailureClass::Transient, CallCode::Unavailable.into())
+    );
 }
 
 #[tokio::test]
@@ -182,7 +185,8 @@ async fn a_service_that_wants_calm_gets_it_from_the_caller_and_few_connections()
     let results = publish_each(&publisher, &["one"; 100]).await;
     let congested = |result: &Result<_, PublishFailure>| {
         result.as_ref().is_err_and(|failure| {
-            (failure.class, failure.code) == (FailureClass::Transient, "RESOURCE_EXHAUSTED")
+            (failure.class, failure.code)
+                == (FailureClass::Transient, CallCode::ResourceExhausted.into())
                 && failure.congestion
         })
     };

@@ -11,7 +11,7 @@ use google_cloud_auth::credentials::{
 use google_cloud_auth::errors::CredentialsError;
 use http::{Extensions, HeaderMap, HeaderValue};
 use tokio::time::{Instant, advance};
-use walrelay_core::FailureClass;
+use walrelay_core::{CallCode, FailureClass};
 use walrelay_testkit::tls::CERTIFICATE;
 
 use super::server::{Answer, Server};
@@ -78,10 +78,11 @@ async fn a_token_is_fetched_once_and_sent_with_every_request() {
 #[tokio::test]
 async fn missing_credentials_are_the_operators_and_a_hiccup_is_not() {
     let server = Server::start(|_| Answer::Ids).await;
-    for (is_transient, code) in [(true, "UNAVAILABLE"), (false, "UNAUTHENTICATED")] {
+    for (is_transient, code) in [(true, CallCode::Unavailable), (false, CallCode::Unauthenticated)]
+    {
         let token = Token { asked: Arc::default(), failure: Some(is_transient) };
         let failure = publish(&with_token(&config(&server), token), &["a"]).await.unwrap_err();
-        assert_eq!(failure.code, code);
+        assert_eq!(failure.code, code.into());
         assert!(failure.message.contains("the metadata server says no"), "{failure}");
     }
 }
@@ -162,7 +163,10 @@ async fn while_every_token_is_refused_credentials_are_made_again_every_half_minu
     let publisher = with_credentials(&config(&server), make);
     for _ in 0..20 {
         let failure = publish(&publisher, &["a"]).await.unwrap_err();
-        assert_eq!((failure.class, failure.code), (FailureClass::Operator, "UNAUTHENTICATED"));
+        assert_eq!(
+            (failure.class, failure.code),
+            (FailureClass::Operator, CallCode::Unauthenticated.into())
+        );
     }
     assert_eq!(made.load(Ordering::SeqCst), 2);
 
@@ -181,7 +185,7 @@ async fn credentials_that_have_failed_for_ever_are_made_again() {
     });
     let publisher = with_credentials(&config(&server), make);
     let failure = publish(&publisher, &["a"]).await.unwrap_err();
-    assert_eq!(failure.code, "UNAUTHENTICATED");
+    assert_eq!(failure.code, CallCode::Unauthenticated.into());
     assert!(failure.message.contains("invalid_grant"), "{failure}");
 
     assert_eq!(publish(&publisher, &["a"]).await.unwrap(), ["a"]);
@@ -198,7 +202,10 @@ async fn a_token_endpoint_that_does_not_answer_holds_a_request_for_15_seconds() 
     let failure = publish(&publisher, &["a"]).await.unwrap_err();
 
     assert_eq!(begin.elapsed().as_secs(), 15);
-    assert_eq!((failure.class, failure.code), (FailureClass::Transient, "UNAVAILABLE"));
+    assert_eq!(
+        (failure.class, failure.code),
+        (FailureClass::Transient, CallCode::Unavailable.into())
+    );
     assert!(!failure.congestion, "Pub/Sub is not slow");
     assert_eq!(failure.message, "no access token within 15 s");
 }

@@ -14,14 +14,17 @@ use std::pin::pin;
 use std::time::Duration;
 use std::{iter, mem};
 
+use pgoutput_parser::Lsn;
 use tokio::time::{Instant, sleep};
-use walrelay_core::{Backoff, Heartbeat, Random};
+use walrelay_core::{Backoff, Heartbeat, Random, Topic};
 use walrelay_outbox_store::{Condition, Reason, ReasonKind};
 
 use crate::error::{RECONNECT_REASONS, RelayError};
-use crate::lifecycle::server::{Holder, Positions, Server};
+use crate::lifecycle::server::{Holder, Server};
 use crate::lifecycle::server_history::ServerHistory;
-use crate::lifecycle::session::{self, Beginning, OpenResult, SessionSettings};
+use crate::lifecycle::session::{
+    self, Beginning, OpenResult, SessionOf, SessionSettings, SessionStart,
+};
 use crate::lifecycle::standby::stand_by;
 use crate::lifecycle::unsendable::UnsendableRow;
 use crate::lifecycle::wait_log::WaitLog;
@@ -182,11 +185,40 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
         delay
     }
 
+    /// Opens a session and streams, or waits until the slot is free.
     async fn turn(
         &mut self,
         memory: &mut SupervisorState,
         shutdown: &Shutdown,
     ) -> Result<Turn, RelayError> {
+        let opened = tokio::select! {
+            biased;
+            () = shutdown.requested() => return Ok(Turn::Done(None)),
+            opened = self.open(&mut memory.history) => opened?,
+        };
+        memory.reached = memory.reached.max(Reached::Server);
+        memory.waits = WaitLog::default();
+        match opened {
+            OpenResult::Session(session, start) => {
+                self.stream(memory, session, start, shutdown).await
+            }
+            OpenResult::Held(holder, mut database, log) => {
+                let log = log.as_deref();
+                let waiting = self.await_slot(&mut memory.history, holder, &mut database, log);
+                tokio::select! {
+                    biased;
+                    () = shutdown.requested() => Ok(Turn::Done(None)),
+                    free = waiting => free.map(|()| Turn::Again),
+                }
+            }
+        }
+    }
+
+    /// Opens a session, or finds the session that holds the slot.
+    async fn open(
+        &mut self,
+        history: &mut ServerHistory,
+    ) -> Result<OpenResult<SessionOf<C, P>, C::Database>, RelayError> {
         let Self { settings, server, publisher, metrics, health, random } = self;
         let observer = Observer::new(metrics.clone(), health.clone())
             .of_publication(&settings.outbox.publication);
@@ -195,67 +227,78 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
             None => observer,
         };
         let publisher = publisher.clone();
-        let history = &mut memory.history;
         let beginning = Beginning { settings, publisher, observer, history };
-        let opened = tokio::select! {
-            biased;
-            () = shutdown.requested() => return Ok(Turn::Done(None)),
-            opened = beating(health, session::open(server, beginning, random)) => opened?,
+        beating(health, session::open(server, beginning, random)).await
+    }
+
+    /// Waits until the slot is free. Each check also updates the heartbeat: a standby is alive
+    /// however long it waits.
+    async fn await_slot(
+        &self,
+        history: &mut ServerHistory,
+        holder: Holder,
+        database: &mut C::Database,
+        log: Option<&str>,
+    ) -> Result<(), RelayError> {
+        let report = |current: &Holder| {
+            self.health.stand_by(current.to_string());
+            self.metrics.stand_by();
+            let confirmed = current.signs.confirmed_flush.into_iter();
+            confirmed.for_each(|at| history.read(log, at));
         };
-        memory.reached = memory.reached.max(Reached::Server);
-        memory.waits = WaitLog::default();
-        let (mut session, at) = match opened {
-            OpenResult::Session(session, at) => (session, at),
-            OpenResult::Held(holder, mut database, log) => {
-                // Each check also updates the heartbeat: a standby is alive however long it waits.
-                let told = |current: &Holder| {
-                    health.stand_by(current.to_string());
-                    metrics.stand_by();
-                    let confirmed = current.signs.confirmed_flush.into_iter();
-                    confirmed.for_each(|at| memory.history.read(log.as_deref(), at));
-                };
-                return tokio::select! {
-                    biased;
-                    () = shutdown.requested() => Ok(Turn::Done(None)),
-                    free = stand_by(&mut database, holder, settings.take_over_after, told) => {
-                        free.map(|()| Turn::Again)
-                    }
-                };
-            }
-        };
+        stand_by(database, holder, self.settings.take_over_after, report).await
+    }
+
+    /// Streams until the session ends.
+    async fn stream(
+        &self,
+        memory: &mut SupervisorState,
+        mut session: Box<SessionOf<C, P>>,
+        mut start: SessionStart,
+        shutdown: &Shutdown,
+    ) -> Result<Turn, RelayError> {
         if memory.reached < Reached::Stream {
-            memory.goal = match settings.until {
-                Until::Stopped => None,
-                Until::CaughtUp => Some(CatchUpTarget::new(at.positions.wal_end, at.due)),
-                Until::Position(end) => Some(CatchUpTarget::settled(end)),
-            };
+            memory.goal = self.goal(start.positions.wal_end, mem::take(&mut start.due));
         }
         memory.reached = Reached::Stream;
         session.goal = memory.goal.take();
         session.publishes.wait_for(mem::take(&mut memory.unanswered));
-        health.progress();
-        log_streaming_start(settings, (&at.positions, at.parked_keys));
-        if let (keys @ 1.., last_due_in) = at.not_due {
-            tracing::info!(
-                keys,
-                ?last_due_in,
-                "parked keys are not due yet: they back off, or a relay before had claimed rows of theirs"
-            );
-        }
+        self.health.progress();
+        log_streaming_start(self.settings, &start);
+        let log = start.log;
         let SessionEnd { ended, unanswered, goal, read_to } =
             pipeline::run(*session, shutdown).await;
         (memory.unanswered, memory.goal) = (unanswered, goal);
-        memory.history.read(at.log.as_deref(), read_to);
+        memory.history.read(log.as_deref(), read_to);
         Ok(Turn::Done(Some(ended?)))
+    }
+
+    /// Returns the goal of the run, from the end of WAL and the due keys of its first session.
+    fn goal(&self, end_of_wal: Lsn, due: Vec<(Topic, String)>) -> Option<CatchUpTarget> {
+        match self.settings.until {
+            Until::Stopped => None,
+            Until::CaughtUp => Some(CatchUpTarget::new(end_of_wal, due)),
+            Until::Position(end) => Some(CatchUpTarget::settled(end)),
+        }
     }
 }
 
 /// Logs the start of streaming. The command of a replay logs its own progress.
-fn log_streaming_start(settings: &SessionSettings, (positions, keys): (&Positions, usize)) {
-    let (slot, from) = (&settings.outbox.slot, positions.confirmed_flush);
+fn log_streaming_start(settings: &SessionSettings, start: &SessionStart) {
+    let (slot, from) = (&settings.outbox.slot, start.positions.confirmed_flush);
     match settings.selection {
-        None => tracing::info!(slot, confirmed_flush = %from, parked_keys = keys, "streaming"),
+        None => {
+            let parked_keys = start.parked_keys;
+            tracing::info!(slot, confirmed_flush = %from, parked_keys, "streaming");
+        }
         Some(_) => tracing::debug!(slot, %from, "rows are read"),
+    }
+    if let (keys @ 1.., last_due_in) = start.not_due {
+        tracing::info!(
+            keys,
+            ?last_due_in,
+            "parked keys are not due yet: they back off, or a relay before had claimed rows of theirs"
+        );
     }
 }
 

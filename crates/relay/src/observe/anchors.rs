@@ -1,5 +1,6 @@
 //! Reports anchors to operators. Anchors retain WAL on purpose, and are easily forgotten.
 
+use walrelay_errors::Code;
 use walrelay_outbox_store::{AnchorStatus, Reason, ReasonKind};
 use walrelay_pg_replication::SlotState;
 
@@ -30,9 +31,10 @@ fn risk_of(AnchorStatus { name, slot, age }: &AnchorStatus) -> Option<Reason> {
     let since = age.map_or_else(String::new, |age| format!(" of the last {} s", age.as_secs()));
     let risk = format!(
         "anchor at risk: {name} retains {retained} bytes of WAL{since}, and is lost after {left} bytes more \
-         (max_slot_wal_keep_size): walrelay anchor advance {name}, or walrelay anchor drop {name}"
+         (max_slot_wal_keep_size)"
     );
-    Some(Reason::new(ReasonKind::AnchorAtRisk, risk).about(name))
+    let reason = Reason::new(ReasonKind::AnchorAtRisk, risk).about(name);
+    Some(reason.with_code(Code::AnchorAtRisk.name()))
 }
 
 #[cfg(test)]
@@ -85,7 +87,8 @@ mod tests {
         let reasons = health.reasons_not_ready();
         assert_eq!(reasons.len(), 1, "{reasons:?}");
         assert_eq!(reasons[0].kind, ReasonKind::AnchorAtRisk);
-        for word in ["anchor at risk: old", "536870912", "86400 s", "walrelay anchor drop old"] {
+        assert_eq!(reasons[0].code.as_deref(), Some("anchor-at-risk"));
+        for word in ["anchor at risk: old", "536870912", "86400 s"] {
             assert!(reasons[0].text.contains(word), "{word}: {reasons:?}");
         }
         observe(&[], &metrics, &health);

@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use walrelay_core::limits::is_topic_name;
-use walrelay_core::{Message, PublishFailure, Topic};
+use walrelay_core::{FailureCode, Message, PublishFailure, Topic};
 use walrelay_errors::Code;
 
 /// The time between two log messages about the same cause.
@@ -53,7 +53,7 @@ struct Evictions {
 #[derive(Debug)]
 struct Cause {
     topic: Topic,
-    code: &'static str,
+    code: FailureCode,
     tally: Tally,
 }
 
@@ -69,7 +69,7 @@ struct Tally {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct UnloggedDeadRows {
     /// The full topic name and the code. `None` for rows of several causes.
-    pub(super) cause: Option<(Topic, &'static str)>,
+    pub(super) cause: Option<(Topic, FailureCode)>,
     /// The number of rows.
     pub(super) rows: u64,
     /// The number of dead rows of all causes. `None` if no count was made since.
@@ -79,7 +79,7 @@ pub(super) struct UnloggedDeadRows {
 impl DeadRows {
     /// Counts a dead row. Returns whether it is the first of its cause and needs a log message of
     /// its own.
-    pub(super) fn died(&mut self, topic: &Topic, code: &'static str, now: Instant) -> bool {
+    pub(super) fn died(&mut self, topic: &Topic, code: FailureCode, now: Instant) -> bool {
         let known =
             self.causes.iter_mut().find(|cause| cause.topic == *topic && cause.code == code);
         if let Some(cause) = known {
@@ -170,7 +170,7 @@ impl Tally {
 
     fn untold(
         self,
-        cause: Option<(Topic, &'static str)>,
+        cause: Option<(Topic, FailureCode)>,
         counted: Option<Counted>,
     ) -> Option<UnloggedDeadRows> {
         let counted = counted.filter(|counted| counted.at >= self.died_at + RECORDED);
@@ -187,17 +187,17 @@ impl UnloggedDeadRows {
         match cause {
             Some((topic, code)) if is_settled => tracing::info!(
                 topic = &**topic,
-                code,
+                code = code.as_str(),
                 rows,
                 "more rows died of the same cause, and are settled by now: no row is dead any more"
             ),
             Some((topic, code)) => tracing::error!(
                 error_code = Code::DeadRows.name(),
                 topic = &**topic,
-                code,
+                code = code.as_str(),
                 rows,
                 dead,
-                "more rows are dead of the same cause: `walrelay dispatch list` has them"
+                "more rows are dead of the same cause"
             ),
             None if is_settled => tracing::info!(
                 rows,
@@ -207,7 +207,7 @@ impl UnloggedDeadRows {
                 error_code = Code::DeadRows.name(),
                 rows,
                 dead,
-                "more rows are dead, of other topics and causes: `walrelay dispatch list` has them"
+                "more rows are dead, of other topics and causes"
             ),
         }
     }
@@ -237,7 +237,7 @@ pub(super) fn log_dead_row(
         topic = &**message.topic(),
         position = %message.position(),
         attempts,
-        code = failure.code,
+        code = failure.code.as_str(),
         error = failure.message,
         "row is dead: it is recorded in dispatch state and needs an operator"
     );
@@ -245,6 +245,8 @@ pub(super) fn log_dead_row(
 
 #[cfg(test)]
 mod tests {
+    use walrelay_core::CallCode;
+
     use super::*;
 
     #[test]
@@ -253,18 +255,23 @@ mod tests {
         let (topic, other): (Topic, Topic) =
             ("projects/p/topics/a".into(), "projects/p/topics/b".into());
         let began = Instant::now();
-        let lines = (0..20_000).filter(|_| dead.died(&topic, "INVALID_ARGUMENT", began)).count();
+        let lines = (0..20_000)
+            .filter(|_| dead.died(&topic, CallCode::InvalidArgument.into(), began))
+            .count();
         assert_eq!(lines, 1);
-        assert!(dead.died(&topic, "LOCAL_LIMIT", began), "another cause has a line of its own");
-        assert!(dead.died(&other, "INVALID_ARGUMENT", began), "another topic too");
+        assert!(
+            dead.died(&topic, FailureCode::LocalLimit, began),
+            "another cause has a line of its own"
+        );
+        assert!(dead.died(&other, CallCode::InvalidArgument.into(), began), "another topic too");
         assert_eq!(dead.due(began), []);
 
         let later = began + QUIET;
-        let cause = Some((Topic::clone(&topic), "INVALID_ARGUMENT"));
+        let cause = Some((Topic::clone(&topic), CallCode::InvalidArgument.into()));
         let untold = UnloggedDeadRows { cause, rows: 19_999, dead: None };
         assert_eq!(dead.due(later), [untold]);
-        assert!(!dead.died(&topic, "INVALID_ARGUMENT", later), "it still goes on");
-        assert!(dead.died(&other, "INVALID_ARGUMENT", later), "that one had ended");
+        assert!(!dead.died(&topic, CallCode::InvalidArgument.into(), later), "it still goes on");
+        assert!(dead.died(&other, CallCode::InvalidArgument.into(), later), "that one had ended");
     }
 
     #[test]
@@ -273,8 +280,8 @@ mod tests {
         let topic: Topic = "projects/p/topics/a".into();
         let told = |counted: &[(u64, Duration)]| {
             let mut dead = DeadRows::default();
-            dead.died(&topic, "INVALID_ARGUMENT", began);
-            dead.died(&topic, "INVALID_ARGUMENT", began);
+            dead.died(&topic, CallCode::InvalidArgument.into(), began);
+            dead.died(&topic, CallCode::InvalidArgument.into(), began);
             counted.iter().for_each(|(rows, after)| dead.counted(*rows, began + *after));
             dead.due(began + QUIET)[0].dead
         };
@@ -290,7 +297,7 @@ mod tests {
         let now = Instant::now();
         for number in 0..CAUSES_MAX + 10 {
             let topic: Topic = format!("projects/p/topics/bad topic {number}").into();
-            dead.died(&topic, "UNROUTABLE", now);
+            dead.died(&topic, FailureCode::Unroutable, now);
         }
         assert_eq!(dead.causes.len(), CAUSES_MAX);
         assert_eq!(dead.due(now + QUIET), [UnloggedDeadRows { cause: None, rows: 10, dead: None }]);
@@ -302,14 +309,15 @@ mod tests {
         let now = Instant::now();
         for number in 0..1_000 {
             let topic: Topic = format!("projects/p/topics/bad topic {number}").into();
-            dead.died(&topic, "UNROUTABLE", now);
-            dead.died(&topic, "UNROUTABLE", now);
+            dead.died(&topic, FailureCode::Unroutable, now);
+            dead.died(&topic, FailureCode::Unroutable, now);
         }
         let topic: Topic = "projects/p/topics/order.events".into();
-        assert!(dead.died(&topic, "LOCAL_LIMIT", now), "it has a line of its own");
-        assert!(!dead.died(&topic, "LOCAL_LIMIT", now));
+        assert!(dead.died(&topic, FailureCode::LocalLimit, now), "it has a line of its own");
+        assert!(!dead.died(&topic, FailureCode::LocalLimit, now));
         let rest = dead.rest();
-        let own = UnloggedDeadRows { cause: Some((topic, "LOCAL_LIMIT")), rows: 1, dead: None };
+        let own =
+            UnloggedDeadRows { cause: Some((topic, FailureCode::LocalLimit)), rows: 1, dead: None };
         assert!(rest.contains(&own), "{rest:?}");
         let lines = CAUSES_MAX as u64 + 2;
         assert_eq!(rest.iter().map(|untold| untold.rows).sum::<u64>() + lines, 2_003);
@@ -323,7 +331,7 @@ mod tests {
             (0..200).map(|number| format!("projects/p/topics/topic-{number}").into()).collect();
         let mut died = |at| -> usize {
             let rows = (0..20).flat_map(|_| &topics);
-            rows.filter(|topic| dead.died(topic, "LOCAL_LIMIT", at)).count()
+            rows.filter(|topic| dead.died(topic, FailureCode::LocalLimit, at)).count()
         };
         assert_eq!(died(now), CAUSES_MAX + EVICTIONS_MAX as usize);
         assert_eq!(died(now + QUIET), EVICTIONS_MAX as usize, "those of the next minute");

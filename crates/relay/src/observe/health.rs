@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use pgoutput_parser::Lsn;
 use tokio::sync::Notify;
-use walrelay_core::{Heartbeat, HeavyKey, SpillMode, Topic, WalRetentionLimit};
+use walrelay_core::{FailureCode, Heartbeat, HeavyKey, SpillMode, Topic, WalRetentionLimit};
 use walrelay_outbox_store::{Condition, Reason, ReasonKind};
-use walrelay_pubsub::code_of_call;
+use walrelay_pubsub::code_of_failure;
 
 use crate::observe::publish_availability::Service;
 use crate::observe::report::{RelayReport, ServiceReport, SlotReport, WalBudgetReport};
@@ -152,7 +152,7 @@ impl State {
     fn topic_problems(&self) -> impl Iterator<Item = Reason> {
         self.operator_problems.iter().map(|(topic, it)| {
             let reason = Reason::new(ReasonKind::TopicRefused, &**topic).about(&**topic);
-            reason.with_fix(&it.fix).with_code(code_of_call(it.code).name())
+            reason.with_fix(&it.fix).with_code(code_of_failure(it.code).name())
         })
     }
 }
@@ -165,7 +165,7 @@ const ENDING: &str = "publish calls of the session before have no answer yet; no
 /// The reason why a topic refuses messages until an operator acts.
 #[derive(Debug)]
 struct OperatorProblem {
-    code: &'static str,
+    code: FailureCode,
     fix: String,
 }
 
@@ -258,7 +258,7 @@ impl Health {
     }
 
     /// Records that a topic refuses messages with `code` until an operator applies the `fix`.
-    pub fn operator_problem(&self, topic: &Topic, code: &'static str, fix: impl Into<String>) {
+    pub fn operator_problem(&self, topic: &Topic, code: FailureCode, fix: impl Into<String>) {
         let fix = fix.into();
         self.change(|State { operator_problems: problems, .. }| {
             if problems.len() < PROBLEMS_MAX || problems.contains_key(topic) {
@@ -269,7 +269,7 @@ impl Health {
 
     /// Returns the topics that currently refuse messages until an operator acts, with the code.
     #[must_use]
-    pub fn refused_topics(&self) -> Vec<(Topic, &'static str)> {
+    pub fn refused_topics(&self) -> Vec<(Topic, FailureCode)> {
         let state = self.state();
         let problems = state.operator_problems.iter();
         problems.map(|(topic, problem)| (Arc::clone(topic), problem.code)).collect()
@@ -517,7 +517,7 @@ impl Health {
 pub struct RetainedWalStatus {
     /// The bytes of WAL between the settled position and the end of WAL.
     pub held: u64,
-    /// `--wal-budget` in bytes.
+    /// The WAL budget in bytes.
     pub budget: u64,
     /// The amount of WAL that the server retains for a slot.
     pub bound: WalRetentionLimit,
@@ -536,7 +536,7 @@ impl RetainedWalStatus {
                 false => "",
             };
             let text = format!("{held} bytes of WAL are retained");
-            let text = format!("{text}, more than --wal-budget ({budget} bytes){why}");
+            let text = format!("{text}, more than the WAL budget ({budget} bytes){why}");
             Reason::new(ReasonKind::WalBudget, text)
         })
     }
@@ -544,7 +544,7 @@ impl RetainedWalStatus {
     /// Returns the reason without the growing number.
     fn short_reason(&self) -> Option<Reason> {
         let Self { held, budget, .. } = *self;
-        let text = || format!("more WAL is retained than --wal-budget ({budget} bytes)");
+        let text = || format!("more WAL is retained than the WAL budget ({budget} bytes)");
         (held > budget).then(|| Reason::new(ReasonKind::WalBudget, text()))
     }
 
@@ -567,6 +567,8 @@ impl Default for Health {
 
 #[cfg(test)]
 mod tests {
+    use walrelay_core::CallCode;
+
     use super::*;
 
     fn reason(text: &str) -> Reason {
@@ -585,7 +587,7 @@ mod tests {
         assert!(texts(&health).is_empty());
 
         let topic = Topic::from("projects/p/topics/t");
-        health.operator_problem(&topic, "NOT_FOUND", "create the topic");
+        health.operator_problem(&topic, CallCode::NotFound.into(), "create the topic");
         health.set_slot_at_risk(Some(reason("slot at risk: 3 MiB left")));
         assert_eq!(
             texts(&health),
@@ -656,7 +658,7 @@ mod tests {
         health.set_retained_wal(log(101));
         assert!(health.has_condition_change());
         let condition = health.condition_to_note().unwrap();
-        let short = "more WAL is retained than --wal-budget (100 bytes)";
+        let short = "more WAL is retained than the WAL budget (100 bytes)";
         let short = Reason::new(ReasonKind::WalBudget, short);
         assert_eq!(condition, Condition::new("streaming", std::iter::once(short)));
         health.condition_noted(condition);
@@ -705,7 +707,11 @@ mod tests {
         let health = Health::new();
         health.set_phase(Phase::Streaming);
         for number in 0..PROBLEMS_MAX + 50 {
-            health.operator_problem(&Topic::from(format!("t{number}")), "NOT_FOUND", "missing");
+            health.operator_problem(
+                &Topic::from(format!("t{number}")),
+                CallCode::NotFound.into(),
+                "missing",
+            );
         }
         assert_eq!(texts(&health).len(), PROBLEMS_MAX);
     }

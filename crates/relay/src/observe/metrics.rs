@@ -15,7 +15,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
-use walrelay_core::Topic;
+use walrelay_core::{FailureCode, Topic};
 use walrelay_outbox_store::{AnchorStatus, Outbox};
 
 use crate::error::RECONNECT_REASONS;
@@ -280,17 +280,18 @@ impl Metrics {
     }
 
     /// Counts a Publish call that failed with this code.
-    pub fn request_failed(&self, topic: &Topic, code: &'static str) {
+    pub fn request_failed(&self, topic: &Topic, code: FailureCode) {
         let topic = self.topic_labels.of(topic, TopicAnswer::Refused);
+        let code = code.as_str();
         self.publish_requests.get_or_create(&RequestLabels { topic, code }).inc();
     }
 
     /// Sets the topics that currently refuse until an operator acts, with the code.
-    pub fn set_refused(&self, topics: &[(Topic, &'static str)]) {
+    pub fn set_refused(&self, topics: &[(Topic, FailureCode)]) {
         let mut refused: BTreeMap<(String, &'static str), u64> = BTreeMap::new();
         for (topic, code) in topics {
             let topic = self.topic_labels.of(topic, TopicAnswer::Refused);
-            *refused.entry((topic, *code)).or_default() += 1;
+            *refused.entry((topic, code.as_str())).or_default() += 1;
         }
         self.publish_refused.clear();
         for ((topic, code), count) in refused {
@@ -522,6 +523,8 @@ impl fmt::Debug for Metrics {
 
 #[cfg(test)]
 mod tests {
+    use walrelay_core::CallCode;
+
     use super::*;
 
     #[test]
@@ -553,7 +556,7 @@ mod tests {
     #[test]
     fn a_topic_that_refuses_has_a_series_only_while_it_does() {
         let metrics = Metrics::new();
-        metrics.set_refused(&[("projects/p/topics/t".into(), "NOT_FOUND")]);
+        metrics.set_refused(&[("projects/p/topics/t".into(), CallCode::NotFound.into())]);
         let line = "walrelay_publish_refused{topic=\"projects/p/topics/t\",code=\"NOT_FOUND\"} 1";
         assert!(metrics.encode().unwrap().lines().any(|found| found == line));
         metrics.set_refused(&[]);
@@ -569,14 +572,15 @@ mod tests {
             Topic::from(format!("projects/{}/topics/{number:0>255}", "p".repeat(30)))
         };
         for number in 0..TOPICS {
-            metrics.request_failed(&topic(number), "NOT_FOUND");
+            metrics.request_failed(&topic(number), CallCode::NotFound.into());
             if number.is_multiple_of(2) {
                 let of_topic = metrics.of_topic(&topic(TOPICS + number));
                 of_topic.messages.inc_by(3);
                 of_topic.stored.inc();
             }
         }
-        let refused: Vec<_> = (0..100).map(|number| (topic(number), "NOT_FOUND")).collect();
+        let refused: Vec<_> =
+            (0..100).map(|number| (topic(number), CallCode::NotFound.into())).collect();
         metrics.set_refused(&refused);
         let text = metrics.encode().unwrap();
         assert!(text.len() < 1 << 20, "{} bytes", text.len());

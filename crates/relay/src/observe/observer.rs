@@ -6,14 +6,15 @@ use std::time::{Duration, Instant, SystemTime};
 
 use pgoutput_parser::{Lsn, PgTimestamp, Position};
 use walrelay_core::{
-    Batch, Budget, FailureClass, Finished, HeavyKey, HeavyKeys, Held, KEY_BYTES_PER_SECOND_MAX,
-    Lanes, Outcome, PublishFailure, RecordReason, RowToRecord, SpillMode, Topic, Tracker,
-    WalBudget, WalRetentionLimit, Watermark,
+    Batch, Budget, FailureClass, FailureCode, Finished, HeavyKey, HeavyKeys, Held,
+    KEY_BYTES_PER_SECOND_MAX, Lanes, Outcome, PublishFailure, RecordReason, RowToRecord, SpillMode,
+    Topic, Tracker, WalBudget, WalRetentionLimit, Watermark,
 };
 use walrelay_errors::Chain;
 use walrelay_outbox_store::{DispatchCounts, SlotFigures};
 use walrelay_pg_client::quote_identifier;
 use walrelay_pg_replication::SlotState;
+use walrelay_pubsub::{code_of_failure, operator_fix_of};
 
 use crate::observe::anchors;
 use crate::observe::batch_log::log_stored_batch;
@@ -47,7 +48,7 @@ pub struct Observer {
     supply: PublishAvailability,
     problems_at: Option<Instant>,
     /// The refusing topics that the metrics currently show.
-    refused: Option<Vec<(Topic, &'static str)>>,
+    refused: Option<Vec<(Topic, FailureCode)>>,
     /// Rows in dispatch state that wait for redelivery, at the last survey.
     retrying: Option<u64>,
     heavy_keys: HeavyKeys,
@@ -298,7 +299,9 @@ impl Observer {
                 self.metrics.rows.next_attempt_seconds.observe(delay.as_secs_f64());
             }
             let (family, reason) = match &row_to_record.reason {
-                RecordReason::Stuck { failure, .. } => (&self.metrics.parked, failure.code),
+                RecordReason::Stuck { failure, .. } => {
+                    (&self.metrics.parked, failure.code.as_str())
+                }
                 RecordReason::Spilled { .. } => {
                     self.metrics.spilled.inc();
                     self.spill_log.row();
@@ -308,7 +311,7 @@ impl Observer {
                 RecordReason::Dead { failure } => {
                     let dead_rows = self.dead_rows.as_mut();
                     log_dead_row(dead_rows, (&row_to_record.message, failure), None);
-                    (&self.metrics.dead, failure.code)
+                    (&self.metrics.dead, failure.code.as_str())
                 }
             };
             family.get_or_create(&ReasonLabel { reason }).inc();
@@ -322,7 +325,8 @@ impl Observer {
                 Outcome::Dead { failure, attempts } => {
                     log_dead_row(self.dead_rows.as_mut(), (&row.message, failure), Some(*attempts));
                     self.metrics.rows.attempts.observe(*attempts, 1);
-                    self.metrics.dead.get_or_create(&ReasonLabel { reason: failure.code }).inc();
+                    let reason = failure.code.as_str();
+                    self.metrics.dead.get_or_create(&ReasonLabel { reason }).inc();
                 }
                 Outcome::Again { after: Some(delay), .. } => {
                     self.metrics.rows.next_attempt_seconds.observe(delay.as_secs_f64());
@@ -403,7 +407,7 @@ impl Observer {
             budget = bytes,
             bound = budget.retention().bytes(),
             bound_before = before.bytes(),
-            "max_slot_wal_keep_size was changed; --wal-budget is applied to the new value"
+            "max_slot_wal_keep_size was changed; the WAL budget follows the new value"
         );
     }
 
@@ -535,23 +539,22 @@ impl Observer {
         tracing::debug!(
             topic = &**topic,
             ordering_key = batch.ordering_key(),
-            code = failure.code,
+            code = failure.code.as_str(),
             "publish of this key failed"
         );
         if failure.class == FailureClass::Row {
             return;
         }
         if failure.class == FailureClass::Operator {
-            let fix = walrelay_pubsub::operator_fix_of(failure, topic)
-                .unwrap_or_else(|| failure.message.clone());
+            let fix = operator_fix_of(failure, topic).unwrap_or_else(|| failure.message.clone());
             self.health.operator_problem(topic, failure.code, fix);
         }
         if self.refusals.refused(topic, failure, now) {
-            let fix = walrelay_pubsub::operator_fix_of(failure, topic);
+            let fix = operator_fix_of(failure, topic);
             tracing::warn!(
-                error_code = walrelay_pubsub::code_of_call(failure.code).name(),
+                error_code = code_of_failure(failure.code).name(),
                 topic = &**topic,
-                code = failure.code,
+                code = failure.code.as_str(),
                 error = failure.message,
                 fix,
                 "publish refused; retrying until it succeeds"

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use walrelay_core::{CallCode, FailureCode};
+
 /// Rows that are pending this long while nothing is stored are an outage.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -14,7 +16,7 @@ const IDLE: Duration = Duration::from_secs(2);
 const IDLE_WHILE_DOWN: Duration = Duration::from_mins(2);
 
 /// The code of a call that timed out in the relay or in the service.
-const NO_ANSWER: &str = "DEADLINE_EXCEEDED";
+const NO_ANSWER: FailureCode = FailureCode::Call(CallCode::DeadlineExceeded);
 
 /// Whether Pub/Sub stores messages at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -35,7 +37,7 @@ pub struct PublishAvailability {
     idle_since: Option<Instant>,
     /// The first failed attempt since a message was stored, or since no row was pending.
     failing_since: Option<Instant>,
-    last_code: Option<&'static str>,
+    last_code: Option<FailureCode>,
     /// Whether an attempt failed since the last check. A refused row was pending even if no check
     /// saw it: a spilled row is in memory only during its attempt.
     was_refused: bool,
@@ -59,7 +61,7 @@ impl PublishAvailability {
     }
 
     /// Records a failed attempt that will be retried.
-    pub fn failed(&mut self, code: &'static str, now: Instant) {
+    pub fn failed(&mut self, code: FailureCode, now: Instant) {
         self.failing_since.get_or_insert(now);
         self.last_code = Some(code);
         self.was_refused = true;
@@ -99,9 +101,9 @@ impl PublishAvailability {
         if self.rows > 0 && (waited.max(failing) >= PATIENCE || tries == Service::Down) {
             self.service = Service::Down;
         }
-        let code = self.last_code.map(|code| match code {
-            NO_ANSWER => format!(", and calls get no answer ({code})"),
-            _ => format!(", the last answer was {code}"),
+        let code = self.last_code.map(|code| match code == NO_ANSWER {
+            true => format!(", and calls get no answer ({code})"),
+            false => format!(", the last answer was {code}"),
         });
         match self.service {
             Service::Up => None,
@@ -124,10 +126,10 @@ mod tests {
         let mut supply = PublishAvailability::default();
         supply.look(5, 1, start);
         assert_eq!(supply.outage(after(9), Service::Up), None);
-        supply.failed("UNAVAILABLE", start);
+        supply.failed(CallCode::Unavailable.into(), start);
         let text = supply.outage(after(10), Service::Up).unwrap();
         assert!(text.ends_with("the last answer was UNAVAILABLE"), "{text}");
-        supply.failed("DEADLINE_EXCEEDED", after(10));
+        supply.failed(CallCode::DeadlineExceeded.into(), after(10));
         let unanswered = supply.outage(after(10), Service::Up).unwrap();
         assert!(
             unanswered.ends_with("and calls get no answer (DEADLINE_EXCEEDED)"),
@@ -146,7 +148,7 @@ mod tests {
             supply.look(20_000, 0, now);
             assert_eq!(supply.outage(now, Service::Up), None, "{second}");
         }
-        supply.failed("UNAVAILABLE", start + Duration::from_secs(60));
+        supply.failed(CallCode::Unavailable.into(), start + Duration::from_secs(60));
         let now = start + Duration::from_secs(70);
         supply.look(20_000, 0, now);
         assert!(supply.outage(now, Service::Up).is_some(), "between two tries that fail");
@@ -186,10 +188,10 @@ mod tests {
         let after = |seconds| start + Duration::from_secs(seconds);
         let mut supply = PublishAvailability::default();
         supply.look(0, 1, start);
-        supply.failed("UNAVAILABLE", start);
+        supply.failed(CallCode::Unavailable.into(), start);
         supply.look(0, 1, after(2));
         assert!(supply.outage(after(2), Service::Down).is_some());
-        supply.failed("UNAVAILABLE", after(2));
+        supply.failed(CallCode::Unavailable.into(), after(2));
         supply.moved(after(3));
         supply.look(0, 1, after(4));
         assert_eq!(supply.outage(after(4), Service::Up), None);
@@ -201,15 +203,15 @@ mod tests {
         let mut supply = PublishAvailability::default();
         // Each second rows are refused and recorded, so they are no longer pending in memory.
         for second in 0..10 {
-            supply.failed("UNAVAILABLE", after(second));
+            supply.failed(CallCode::Unavailable.into(), after(second));
             supply.look(usize::from(second % 2 == 0), 1, after(second));
             assert_eq!(supply.outage(after(second), Service::Up), None, "{second}");
         }
-        supply.failed("UNAVAILABLE", after(10));
+        supply.failed(CallCode::Unavailable.into(), after(10));
         supply.look(0, 1, after(10));
         assert!(supply.outage(after(10), Service::Up).is_some());
         supply.moved(after(11));
-        supply.failed("UNAVAILABLE", after(12));
+        supply.failed(CallCode::Unavailable.into(), after(12));
         supply.look(1, 1, after(20));
         assert_eq!(supply.outage(after(20), Service::Up), None, "the ten seconds begin anew");
     }

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use walrelay_core::{FailureClass, PublishFailure, Topic};
+use walrelay_core::{FailureClass, FailureCode, PublishFailure, Topic};
 
 /// The maximum number of topics in memory.
 const TOPICS_MAX: usize = 256;
@@ -17,7 +17,7 @@ pub(super) struct Refusals(Vec<Refusal>);
 #[derive(Debug)]
 struct Refusal {
     topic: Topic,
-    codes: Vec<&'static str>,
+    codes: Vec<FailureCode>,
     class: FailureClass,
     began: Instant,
     last: Instant,
@@ -86,9 +86,11 @@ const fn quiet_of(class: FailureClass) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use walrelay_core::CallCode;
+
     use super::*;
 
-    fn failure(class: FailureClass, code: &'static str) -> PublishFailure {
+    fn failure(class: FailureClass, code: CallCode) -> PublishFailure {
         PublishFailure::new(class, code, "made up")
     }
 
@@ -97,14 +99,14 @@ mod tests {
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
         let (topic, other) = (Topic::from("t"), Topic::from("o"));
-        let no_answer = failure(FailureClass::Transient, "DEADLINE_EXCEEDED");
+        let no_answer = failure(FailureClass::Transient, CallCode::DeadlineExceeded);
         let mut refusals = Refusals::default();
         assert!(refusals.refused(&topic, &no_answer, start));
         for second in 0..60 {
             refusals.stored(&topic);
             assert!(!refusals.refused(&topic, &no_answer, after(second)));
         }
-        let unavailable = failure(FailureClass::Transient, "UNAVAILABLE");
+        let unavailable = failure(FailureClass::Transient, CallCode::Unavailable);
         assert!(refusals.refused(&topic, &unavailable, after(60)), "another cause is news");
         assert_eq!(refusals.over(after(600)), [], "nothing was stored since");
         refusals.stored(&topic);
@@ -119,7 +121,11 @@ mod tests {
         let start = Instant::now();
         let topic = Topic::from("t");
         let mut refusals = Refusals::default();
-        assert!(refusals.refused(&topic, &failure(FailureClass::Operator, "NOT_FOUND"), start));
+        assert!(refusals.refused(
+            &topic,
+            &failure(FailureClass::Operator, CallCode::NotFound),
+            start
+        ));
         refusals.stored(&topic);
         let over = refusals.over(start + Duration::from_secs(5));
         assert_eq!(over, [(topic, Duration::ZERO)]);
@@ -129,7 +135,7 @@ mod tests {
     fn topics_without_end_do_not_fill_the_memory() {
         let start = Instant::now();
         let mut refusals = Refusals::default();
-        let unavailable = failure(FailureClass::Transient, "UNAVAILABLE");
+        let unavailable = failure(FailureClass::Transient, CallCode::Unavailable);
         let told = (0..2 * TOPICS_MAX)
             .filter(|number| {
                 refusals.refused(&Topic::from(format!("t{number}")), &unavailable, start)

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
-use walrelay_core::{Batch, ConcurrencyWindow, FailureClass, PublishFailure, RateLimit};
+use walrelay_core::{Batch, CallCode, ConcurrencyWindow, FailureClass, PublishFailure, RateLimit};
 
 use crate::stream::publisher::Publisher;
 
@@ -186,6 +186,6 @@ impl<P> std::fmt::Debug for PublishCalls<P> {
 /// Returns the failure of a call that is cancelled to release WAL. It equals the failure of a call
 /// that exceeded `--publish-timeout`.
 pub fn cancelled_for_wal() -> PublishFailure {
-    let why = "no answer, and the log that waits nears --wal-budget";
-    PublishFailure::new(FailureClass::Transient, "DEADLINE_EXCEEDED", why)
+    let why = "no answer, and the retained WAL nears the WAL budget";
+    PublishFailure::new(FailureClass::Transient, CallCode::DeadlineExceeded, why)
 }

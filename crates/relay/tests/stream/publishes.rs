@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
-use walrelay_core::{Batch, ConcurrencyLimits, ConcurrencyWindow, FailureClass, PublishFailure};
+use walrelay_core::{
+    Batch, CallCode, ConcurrencyLimits, ConcurrencyWindow, FailureClass, PublishFailure,
+};
 use walrelay_relay::stream::publish_calls::{CallReply, PublishCalls};
 use walrelay_relay::stream::publisher::Publisher;
 
@@ -39,7 +41,7 @@ fn publishes(max: usize, answers: impl IntoIterator<Item = Scripted>) -> Publish
 }
 
 fn refusal() -> PublishFailure {
-    PublishFailure::new(FailureClass::Transient, "TEST", "")
+    PublishFailure::new(FailureClass::Transient, CallCode::Unknown, "")
 }
 
 async fn ours(publishes: &mut PublishCalls<Script>) -> Batch {

@@ -94,9 +94,9 @@ pub enum ConsumerActionArgs {
     /// For a new read model. Creates a subscription to the same topic and seeks it back, then empties the read
     /// model and moves the consumer to a new generation and to it, in one transaction. Running instances follow.
     /// With --from-outbox the new subscription is to a topic of its own, to which the rows of the outbox are
-    /// published; when all of them are in the inbox the consumer goes back to the subscription it had. With
+    /// published; when all of them are in the inbox, the consumer reads its former subscription again. With
     /// --from-time what was published before that time is not applied again. With --into the rows of the outbox are applied
-    /// in another schema, while the read model stays in use. With --key single ordering keys are rebuilt.
+    /// in another schema, while the read model stays live. With --key single ordering keys are rebuilt.
     #[command(after_help = "Examples:\n  \
         walrelay consumer rebuild billing --into fresh --handler apply_orders\n  \
         walrelay consumer rebuild billing --key A-17 --handler apply_orders --reset-function reset_orders\n  \

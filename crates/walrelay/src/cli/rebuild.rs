@@ -24,11 +24,11 @@ pub struct ConsumerRebuildArgs {
     /// Apply again what was published since: 2026-01-31T12:00:00Z, or how long ago (7d).
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub from_time: Option<SystemTime>,
-    /// Apply the rows of the outbox again, where the topic does not keep them: they are published to this
+    /// Apply the rows of the outbox again, if the topic does not retain them: they are published to this
     /// topic, which nobody else uses.
     #[arg(long, value_name = "TOPIC")]
     pub from_outbox: Option<String>,
-    /// Apply the rows of the outbox in the tables of this schema, and put them in use in one transaction. The handler
+    /// Apply the rows of the outbox in the tables of this schema, and switch to them in one transaction. The handler
     /// has to name its tables without a schema.
     #[arg(long, value_name = "SCHEMA", requires = "handler")]
     pub into: Option<String>,
@@ -42,10 +42,10 @@ pub struct ConsumerRebuildArgs {
     /// Function that applies events, as for `walrelay consumer run`.
     #[arg(long, value_name = "FUNCTION", conflicts_with_all = ["from_time", "from_outbox", "cancel"])]
     pub handler: Option<String>,
-    /// Function f(text[]) or f(text) that takes back what the handler has made of keys; called with --key.
+    /// Function f(text[]) or f(text) that removes the effect of the handler for keys; called with --key.
     #[arg(long, value_name = "FUNCTION", requires = "key", value_parser = text_form::<QualifiedName>)]
     pub reset_function: Option<QualifiedName>,
-    /// File with the SQL that puts the tables of --into in use. Without it their rows replace those of the tables of
+    /// File with the SQL that switches to the tables of --into. Without it their rows replace those of the tables of
     /// the same names.
     #[arg(long, value_name = "FILE", requires = "into")]
     pub switch_sql: Option<PathBuf>,
@@ -57,7 +57,7 @@ pub struct ConsumerRebuildArgs {
     /// times.
     #[arg(long, value_name = "TYPE", conflicts_with = "from_time")]
     pub aggregate_type: Vec<String>,
-    /// Leave out rows that are dead or that Pub/Sub would never take, and list them. Without it the command changes
+    /// Leave out rows that are dead or that Pub/Sub would never accept, and list them. Without it the command changes
     /// nothing if there is one.
     #[arg(long, conflicts_with = "from_time")]
     pub skip_dead: bool,

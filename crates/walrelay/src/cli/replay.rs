@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use pgoutput_parser::Lsn;
 use walrelay_core::Template;
 
-use super::{ARGUMENTS, ConfirmArgs};
+use super::{ARGUMENTS, ChangeArgs};
 use crate::options::values::{anchor_name, count, lsn, replay_id, template, time, word};
 use crate::options::{DatabaseOptions, OutputOptions, PublishingOptions};
 
@@ -112,7 +112,7 @@ pub struct ReplayStartArgs {
     #[arg(long)]
     pub skip_dead: bool,
     #[command(flatten)]
-    pub confirm: ConfirmArgs,
+    pub change: ChangeArgs,
     #[command(flatten)]
     pub publishing: PublishingOptions,
 }
@@ -150,7 +150,7 @@ pub struct ReplayResumeArgs {
     #[arg(long)]
     pub skip_dead: bool,
     #[command(flatten)]
-    pub confirm: ConfirmArgs,
+    pub change: ChangeArgs,
     #[command(flatten)]
     pub publishing: PublishingOptions,
 }
@@ -163,7 +163,7 @@ pub struct ReplayCancelArgs {
     #[arg(value_name = "ID", value_parser = replay_id)]
     pub id: String,
     #[command(flatten)]
-    pub confirm: ConfirmArgs,
+    pub change: ChangeArgs,
     #[command(flatten)]
     pub database: DatabaseOptions,
 }

@@ -25,7 +25,7 @@ pub enum SlotActionArgs {
     /// Move the slot past one transaction, whose rows are then never published.
     ///
     /// It does not decode the transaction, so it also passes a row that the server cannot send. It names the rows
-    /// that are given up, and refuses until --discard-rows agrees to their number.
+    /// that it skips, and refuses until --discard-rows agrees to their number.
     #[command(
         after_help = "Example:\n  walrelay slot advance --to-lsn 16/B374D848 --skip-events --discard-rows 3"
     )]
@@ -39,8 +39,8 @@ pub enum SlotActionArgs {
     Reset(SlotResetArgs),
     /// Create a new slot in place of a lost one, and publish the rest from the table.
     ///
-    /// What the lost slot may not have settled is in the outbox table. `walrelay run` publishes those rows
-    /// first, in order per aggregate, and then what the new slot streams: a little comes twice, nothing is
+    /// Rows that the lost slot may not have settled are in the outbox table. `walrelay run` publishes those rows
+    /// first, in order per aggregate, and then the rows of the new slot. A few rows are published twice, and none is
     /// left out.
     #[command(after_help = "Examples:\n  walrelay slot recover --yes && walrelay run\n  \
         walrelay slot recover --from-time 2026-01-31T12:00:00Z")]
@@ -51,7 +51,7 @@ pub enum SlotActionArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
 pub struct SlotDropArgs {
-    /// How many rows the slot may hold that are not confirmed, and are then never published.
+    /// Most unconfirmed rows that the slot may have. They are never published.
     #[arg(long, value_name = "N", default_value = "0", value_parser = count(0, u64::MAX))]
     pub discard_rows: u64,
     #[command(flatten)]
@@ -71,7 +71,7 @@ pub struct SlotAdvanceArgs {
     /// Confirms that the transaction at the position is skipped for good.
     #[arg(long)]
     pub skip_events: bool,
-    /// How many rows are given up by it, exactly: without it the command counts and names them.
+    /// Exact number of rows that are skipped. Without it the command counts and names them.
     #[arg(long, value_name = "N", default_value = "0", value_parser = count(0, u64::MAX))]
     pub discard_rows: u64,
     #[command(flatten)]

@@ -47,7 +47,7 @@ pub async fn execute(config: AnchorConfig, shutdown: &Shutdown) -> Result<(), Er
                 drop_anchor(session, outbox, &name).await
             });
             let text = |bytes: &u64| {
-                format!("dropped: anchor {name}, which kept {} of log\n", human_bytes(*bytes))
+                format!("dropped: anchor {name}, which retained {} of WAL\n", human_bytes(*bytes))
             };
             let json = |bytes: &u64| AnchorDropJson { anchor: &name, retained_bytes: *bytes };
             terminal.print_result(dropped.await?.as_ref(), text, json)
@@ -66,7 +66,7 @@ async fn advance(
     });
     let text = |it: &AdvancedAnchor| {
         format!(
-            "anchor {name} is now at {}; it keeps {} of log, {} before\n",
+            "anchor {name} is now at {}; it retains {} of WAL, {} before\n",
             shown_lsn(it.at),
             human_bytes(it.retained),
             human_bytes(it.retained_before)
@@ -80,11 +80,11 @@ fn created_text(name: &str, created: &CreatedAnchor) -> String {
     let CreatedAnchor { slot, at, share, slots_left } = created;
     let limit = match share {
         Some(share) => format!(
-            "advance it before it keeps {} of log: beyond that the relay's own --wal-budget has no room\n",
+            "advance it before it retains {} of WAL: beyond that, the relay's own --wal-budget does not fit\n",
             human_bytes(*share)
         ),
         None => {
-            "this server keeps log without limit (max_slot_wal_keep_size): advance or drop the anchor before the \
+            "this server retains WAL without limit (max_slot_wal_keep_size): advance or drop the anchor before the \
              disk is full\n"
                 .to_owned()
         }
@@ -207,8 +207,8 @@ fn as_table(anchors: &[Anchor], share: Option<u64>, slot: &str) -> String {
     for anchor in anchors {
         let state = &anchor.slot;
         let back = anchor.reaches_back_to.map_or_else(|| "nothing".to_owned(), rfc3339);
-        let room = match (state.is_lost(), state.safe_wal_size) {
-            (true, _) => "lost: the log it kept was removed".to_owned(),
+        let headroom = match (state.is_lost(), state.safe_wal_size) {
+            (true, _) => "lost: the WAL that it retained was removed".to_owned(),
             (false, Some(bytes)) => human_bytes(u64::try_from(bytes).unwrap_or(0)),
             (false, None) => "unlimited".to_owned(),
         };
@@ -219,7 +219,7 @@ fn as_table(anchors: &[Anchor], share: Option<u64>, slot: &str) -> String {
         };
         text.push_str(&format!(
             "{}\n  slot             {}\n  reaches back to  {back}\n  position         {}\n  \
-             keeps            {}{past}\n  room until lost  {room}\n",
+             retains          {}{past}\n  until lost       {headroom}\n",
             anchor.name,
             state.name,
             shown_lsn(state.confirmed_flush_lsn),

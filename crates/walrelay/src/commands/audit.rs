@@ -38,7 +38,7 @@ async fn execute_plainly(config: AuditConfig) -> Result<(), Error> {
     let outbox = connect_sql(&config.database.connect).await?;
     refuse_without_outbox(&outbox, &config.database.outbox).await?;
     let scope = scope(&outbox, &config).await?;
-    let held_back = count_in_dispatch(&outbox, &scope).await?;
+    let dispatch = count_in_dispatch(&outbox, &scope).await?;
     let mut consumers: Vec<ConsumerAudit> = Vec::new();
     if let Some((subscription, endpoint)) = &config.subscription {
         let messages = Messages::read(&Subscriber::connect(endpoint)?, subscription).await?;
@@ -57,7 +57,7 @@ async fn execute_plainly(config: AuditConfig) -> Result<(), Error> {
         }
     }
     outbox.close().await;
-    let report = AuditReport { consumers, held_back };
+    let report = AuditReport { consumers, dispatch };
     print(&match config.format {
         OutputFormat::Json => json_text(&report)?,
         OutputFormat::Text => report.text(if config.all { usize::MAX } else { NAMED }),
@@ -98,7 +98,7 @@ struct AuditReport {
     /// The result of each consumer.
     consumers: Vec<ConsumerAudit>,
     /// Rows that the relay retains in dispatch state, by their status.
-    held_back: BTreeMap<String, i64>,
+    dispatch: BTreeMap<String, i64>,
 }
 
 /// The result of the audit of one consumer, or of one subscription.
@@ -187,7 +187,7 @@ impl ConsumerAudit {
 impl AuditReport {
     fn text(&self, named: usize) -> String {
         let mut text: String = self.consumers.iter().map(|it| it.text(named)).collect();
-        text.push_str(&counted("retained by the relay, in no inbox", &self.held_back));
+        text.push_str(&counted("retained by the relay, in no inbox", &self.dispatch));
         text
     }
 
@@ -236,7 +236,7 @@ mod tests {
         };
         let report = |of| AuditReport {
             consumers: vec![ConsumerAudit::of("ledger", of)],
-            held_back: BTreeMap::new(),
+            dispatch: BTreeMap::new(),
         };
         let holed = report(findings);
         let text = holed.text(NAMED);
@@ -266,7 +266,7 @@ mod tests {
         };
         let report = AuditReport {
             consumers: vec![ConsumerAudit::of("billing", findings)],
-            held_back: BTreeMap::from([("dead".to_owned(), 1)]),
+            dispatch: BTreeMap::from([("dead".to_owned(), 1)]),
         };
         crate::json_output::assert_documented("audit", &report);
     }
@@ -276,7 +276,7 @@ mod tests {
         let empty = Findings { left_out: 3, ..Findings::default() };
         let report = AuditReport {
             consumers: vec![ConsumerAudit::of("ledger", empty)],
-            held_back: BTreeMap::new(),
+            dispatch: BTreeMap::new(),
         };
         let text = report.text(NAMED);
         assert!(text.starts_with("ledger: no settled event, so nothing was compared\n"), "{text}");

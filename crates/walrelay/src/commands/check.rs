@@ -65,6 +65,7 @@ pub async fn execute(config: CheckConfig, shutdown: &Shutdown) -> Result<(), Err
     let looked = async { Ok(tokio::join!(looking, telemetry)) };
     let (mut findings, collector) = Box::pin(run_until_shutdown(looked, shutdown)).await?;
     findings.extend(collector);
+    add_fixes(&mut findings);
     print(&match config.format {
         OutputFormat::Json => json_text(&CheckReport::of(&findings))?,
         OutputFormat::Text => text_of(&findings, ColourMode::of_output()),
@@ -77,10 +78,19 @@ pub async fn execute(config: CheckConfig, shutdown: &Shutdown) -> Result<(), Err
     }
 }
 
+/// Adds the fix of its code to each problem without a fix of its own.
+fn add_fixes(findings: &mut [Finding]) {
+    for finding in findings {
+        if let (true, Some(code)) = (finding.fix.is_empty(), finding.code()) {
+            explain::fix(code).clone_into(&mut finding.fix);
+        }
+    }
+}
+
 /// Runs every check that is possible: one connection may answer where another fails. All
 /// connections open at the same time, so that an unreachable address costs its timeout once.
 async fn look(check: &CheckConfig, shutdown: &Shutdown) -> Vec<Finding> {
-    let archive = check.run.retention.as_ref().and_then(|it| it.archive.as_ref());
+    let archive = check.run.maintenance.as_ref().and_then(|it| it.archive.as_ref());
     let (mut found, archive) = tokio::join!(look_at_servers(check, shutdown), archive::of(archive));
     found.extend(archive);
     found
@@ -101,12 +111,12 @@ async fn look_at_servers(check: &CheckConfig, shutdown: &Shutdown) -> Vec<Findin
         (_, Ok(client)) => {
             let looked = async {
                 let facts = check_postgres(&client, config, &mut found).await;
-                if check.run.retention.as_ref().is_some_and(|it| it.older_than.is_some()) {
+                if check.run.maintenance.as_ref().is_some_and(|it| it.older_than.is_some()) {
                     found.extend(retention::of(&client, &config.relay.outbox.tables).await);
                 }
                 Ok(facts)
             };
-            let looked = attended((&connect, &client), looked, shutdown).await;
+            let looked = attended(&connect, &client, looked, shutdown).await;
             client.close().await;
             match looked {
                 Ok(looked) => there = looked,
@@ -180,7 +190,7 @@ async fn check_postgres(
     let router = &config.relay.router;
     // A missing table is already a finding.
     let payloads = schemas::payloads(client, router, tables).await.unwrap_or_default();
-    let consumers = Consumers::beside(client).await;
+    let consumers = Consumers::in_outbox_database(client).await;
     let mut hidden = None;
     let routes = match routes::of_rows(client, router, tables).await {
         Ok(routes) => Some(routes),
@@ -431,6 +441,18 @@ mod tests {
     fn the_json_is_documented() {
         let finding = Finding::warning(Code::DeadRows, "slot walrelay", "2 dead rows").fix("list");
         crate::json_output::assert_documented("check", &CheckReport::of(&[finding]));
+    }
+
+    #[test]
+    fn a_problem_without_a_fix_of_its_own_has_the_fix_of_its_code() {
+        let mut findings = [
+            Finding::error(Code::SlotMissing, "slot walrelay", "does not exist"),
+            Finding::warning(Code::DeadRows, "slot walrelay", "2 dead rows").fix("list"),
+            Finding::passed("slot", "slot walrelay", "is usable"),
+        ];
+        add_fixes(&mut findings);
+        assert!(findings[0].fix.contains("walrelay init"), "{}", findings[0].fix);
+        assert_eq!((findings[1].fix.as_str(), findings[2].fix.as_str()), ("list", ""));
     }
 
     #[test]

@@ -63,7 +63,7 @@ pub async fn execute(config: ConsumerConfig, shutdown: &Shutdown) -> Result<(), 
         Box::pin(run_until_shutdown(reset_key::execute(&mut client, order, shutdown), shutdown))
             .await
     } else if let ConsumerAction::Pause { name, paused: true } = &config.action {
-        Box::pin(attended((connect, &client), pause(&client, name), shutdown)).await
+        Box::pin(attended(connect, &client, pause(&client, name), shutdown)).await
     } else {
         Box::pin(run_until_shutdown(act(&client, &config.action, shutdown), shutdown)).await
     };
@@ -311,11 +311,22 @@ struct StatusWithBacklog {
     backlog_messages: Option<u64>,
     /// Age of the oldest of them.
     backlog_oldest_seconds: Option<u64>,
+    /// The next step, if positions of keys are proved wrong.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_step: Option<String>,
 }
 
 impl StatusWithBacklog {
     fn new(status: ConsumerStatus, backlog: Option<SubscriptionBacklog>) -> Self {
+        let consumer = &status.consumer;
+        let next_step = (!status.implausible_keys.is_empty()).then(|| {
+            format!(
+                "the position of these keys cannot be right, and their events may be skipped: \
+                 walrelay consumer reset-key {consumer} --key KEY"
+            )
+        });
         Self {
+            next_step,
             status,
             backlog_messages: backlog.map(|it| it.messages),
             backlog_oldest_seconds: backlog.map(|it| it.oldest_seconds),
@@ -391,7 +402,7 @@ async fn prune(
     if mode != ChangeMode::Agreed {
         let rows = prunable_rows(client, name, older_than).await.map_err(Error::Inbox)?;
         let what = format!("delete {rows} row(s) of the inbox of {name}");
-        if !may_change((&what, mode), shutdown).await? {
+        if !may_change(&what, mode, shutdown).await? {
             return Ok(());
         }
     }
@@ -442,7 +453,6 @@ mod tests {
             implausible_positions: 1,
             rebuild: Some("begun".to_owned()),
             implausible_keys: vec!["k".to_owned()],
-            next_step: Some("reset".to_owned()),
         };
         let backlog = SubscriptionBacklog { messages: 40, oldest_seconds: 3 };
         let whole = StatusWithBacklog::new(status, Some(backlog));

@@ -28,7 +28,7 @@ use walrelay_relay::shutdown::Shutdown;
 
 use super::run;
 use crate::config::{Command, CommandLine, Config, DemoConfig, Environment, RunConfig};
-use crate::demo::{Comparison, Ledger, ReadModel, produce, subscribe};
+use crate::demo::{CREATE_ORDERS, Comparison, Ledger, ReadModel, produce, subscribe};
 use crate::error::Error;
 use crate::output::print;
 
@@ -102,14 +102,14 @@ pub async fn execute(config: DemoConfig, shutdown: &Shutdown) -> Result<(), Erro
         () = shutdown.requested() => {}
         Some(ended) = services.join_next() => return service_ended(ended),
     }
-    let (produced_in, arrived) = (began.elapsed(), arrival(&ledger).await);
+    let (produced_in, arrived_after) = (began.elapsed(), arrival(&ledger).await);
     let comparison = read_model.compare(ARRIVAL_MAX).await?;
     read_model.close().await;
     stop.request();
     while let Some(ended) = services.join_next().await {
         service_ended(ended)?;
     }
-    report(&ledger, (produced_in, arrived), comparison)
+    report(&ledger, DemoTimes { produced_in, arrived_after }, comparison)
 }
 
 /// Creates tables, publication and slot, as `walrelay init` does, and a business table.
@@ -131,10 +131,7 @@ async fn prepare(url: &str) -> Result<(), Error> {
         partition_by: None,
     };
     walrelay_outbox_admin::init(&client, &options).await?;
-    client
-        .batch_execute("CREATE TABLE orders (id text PRIMARY KEY, status text NOT NULL)")
-        .await
-        .map_err(demo_error)?;
+    client.batch_execute(&CREATE_ORDERS).await.map_err(demo_error)?;
     client.close().await;
     Ok(())
 }
@@ -158,9 +155,17 @@ async fn arrival(ledger: &Ledger) -> Duration {
     began.elapsed()
 }
 
+/// The times of a demo.
+struct DemoTimes {
+    /// How long the producer wrote.
+    produced_in: Duration,
+    /// How long the last row took after its commit.
+    arrived_after: Duration,
+}
+
 fn report(
     ledger: &Ledger,
-    (produced_in, arrived): (Duration, Duration),
+    DemoTimes { produced_in, arrived_after }: DemoTimes,
     comparison: Comparison,
 ) -> Result<(), Error> {
     let sum = ledger.sum();
@@ -174,7 +179,7 @@ fn report(
         sum.lost(),
         sum.out_of_order,
         sum.duplicates,
-        arrived.as_secs_f64() * 1_000.0,
+        arrived_after.as_secs_f64() * 1_000.0,
     ))?;
     let Comparison { orders, different, applied, missing, repeated } = comparison;
     print(&format!(

@@ -32,9 +32,9 @@ pub async fn execute(config: PruneConfig, shutdown: &Shutdown) -> Result<(), Err
         prune(session, order).await
     });
     let pruned = pruned.await?;
-    let json = pruned.as_ref().map(|tables| PruneJson::new(tables));
     // The steps have printed everything already.
-    terminal.print_result(pruned.as_ref(), |_| String::new(), |_| json)
+    let text = |_: &Vec<_>| String::new();
+    terminal.print_result(pruned.as_ref(), text, |tables| PruneJson::new(tables))
 }
 
 #[derive(Debug, Serialize)]

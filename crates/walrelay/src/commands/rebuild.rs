@@ -39,7 +39,7 @@ pub(super) async fn execute(
             let order = with_reset(order)?;
             Box::pin(session.rebuild_from_outbox(client, &order, outbox)).await?;
         }
-        Source::Beside(of) => {
+        Source::SideBySide(of) => {
             let of = with_switch(of)?;
             Box::pin(session.rebuild_into_schema(client, consumer, &of)).await?;
         }
@@ -73,7 +73,7 @@ fn text_of(path: &Path, hint: &'static str) -> Result<String, Error> {
     String::from_utf8(read(path)?).map_err(|_| Error::Unfit { what, hint })
 }
 
-/// Reads the SQL that puts the tables in use.
+/// Reads the SQL that puts the live tables.
 fn with_switch(config: &RebuildIntoConfig) -> Result<SchemaRebuild, Error> {
     let RebuildIntoConfig { rows, handler, schema, switch_sql } = config.clone();
     let text = |path: PathBuf| text_of(&path, "--switch-sql is a file of SQL");

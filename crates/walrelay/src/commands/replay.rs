@@ -19,7 +19,7 @@ use walrelay_relay::settings::Settings;
 use walrelay_relay::shutdown::Shutdown;
 
 use super::shared::cancellable::run_until_shutdown;
-use super::shared::consent::may_change;
+use super::shared::operator::Terminal;
 use crate::config::{
     ChangeMode, OutputFormat, ReplayAction, ReplayConfig, ReplayRecordAction, ReplayRecordConfig,
 };
@@ -28,6 +28,7 @@ use crate::json_output::json_text;
 use crate::output::print;
 pub(super) use progress::StepPrinter;
 pub(super) use report::left_out;
+use report::{ReplayCancelJson, ReplayResult, ReplayResultJson};
 
 /// Starts or resumes a replay, and runs it to its end or until it is interrupted.
 ///
@@ -36,19 +37,20 @@ pub(super) use report::left_out;
 /// The anchor, table or replay does not exist, a row cannot be published, or the replay was
 /// interrupted. After an interruption the error names the command that resumes the replay.
 pub async fn execute(config: ReplayConfig, shutdown: &Shutdown) -> Result<(), Error> {
-    let ReplayConfig { settings, action } = config;
+    let ReplayConfig { settings, action, options } = config;
+    let terminal = Terminal::new(options, shutdown);
     let mut client = connect_sql(&settings.connect).await?;
     let steps = StepPrinter::new("replaying");
     let env = ReplayEnv { settings: &settings, steps: &steps, shutdown };
     let done = async {
         match action {
-            ReplayAction::Start { order, mode } => start(&mut client, env, order, mode).await,
-            ReplayAction::Resume { id, dead_rows, mode } => {
+            ReplayAction::Start(order) => start(&mut client, env, order, terminal).await,
+            ReplayAction::Resume { id, dead_rows } => {
                 let mut job = ReplayJob::load(&client, &settings, &id).await?;
                 if dead_rows == Some(DeadRows::LeaveOut) {
                     job.request.dead_rows = DeadRows::LeaveOut;
                 }
-                resume(&mut client, env, &job, mode).await
+                resume(&mut client, env, job, terminal).await
             }
         }
     };
@@ -56,15 +58,16 @@ pub async fn execute(config: ReplayConfig, shutdown: &Shutdown) -> Result<(), Er
     // The session must stay open until here: its lock keeps other processes from running the same
     // replay.
     client.close().await;
-    print(&done?)
+    terminal.print_result(done?.as_ref(), report::result_text, ReplayResultJson::new)
 }
 
+/// Returns `None` after a dry run.
 async fn start(
     client: &mut SqlClient,
     env: ReplayEnv<'_>,
     mut order: ReplayOrder,
-    mode: ChangeMode,
-) -> Result<String, Error> {
+    terminal: Terminal<'_>,
+) -> Result<Option<ReplayResult>, Error> {
     let outbox = &env.settings.relay.outbox;
     let to_topic_from_table = matches!(order.source, OrderedSource::Table(_))
         && matches!(order.destination, Destination::Topic { .. });
@@ -76,41 +79,44 @@ async fn start(
     {
         wal.from = Some(position_of_time(client, &outbox.slot, time).await?);
     }
+    let mode = terminal.options.mode;
     let mut job = ReplayJob::plan(client, env.settings, order).await?;
     if mode != ChangeMode::DryRun {
         refuse_missing_topic(client, env.settings, &job.request.destination).await?;
     }
     let (what, counts) = described(client, env, &job, mode).await?;
-    let is_agreed = may_change((&what, mode), env.shutdown).await?;
-    let keys = counts.as_ref().map_or(&[][..], |counts| &counts.keys);
-    let is_empty = job.request.destination == Destination::InPlace && keys.is_empty();
-    if !is_agreed || is_empty {
-        let left_out = left_out(counts.as_ref().map_or(0, |counts| counts.left_out));
-        return Ok(format!("nothing was published\n{left_out}"));
+    if !terminal.ask(what).await? {
+        return Ok(None);
     }
+    let keys = counts.as_ref().map_or(&[][..], |counts| &counts.keys);
     if job.request.destination == Destination::InPlace {
+        if keys.is_empty() {
+            let left_out = counts.as_ref().map_or(0, |counts| counts.left_out);
+            return Ok(Some(ReplayResult::Nothing { job, left_out }));
+        }
         refuse_unfinished(client, &job.slot).await?;
     }
     job.begin(client, env.settings, keys, env.steps).await?;
-    run(client, env, &job).await
+    run(client, env, job).await
 }
 
+/// Returns `None` after a dry run.
 async fn resume(
     client: &mut SqlClient,
     env: ReplayEnv<'_>,
-    job: &ReplayJob,
-    mode: ChangeMode,
-) -> Result<String, Error> {
+    job: ReplayJob,
+    terminal: Terminal<'_>,
+) -> Result<Option<ReplayResult>, Error> {
     if job.reads_one_slot() {
         refuse_other_shards(client, &env.settings.relay.outbox).await?;
     }
-    let id = &job.id;
+    let (id, mode) = (&job.id, terminal.options.mode);
     let what = match &job.request.destination {
         Destination::Topic { .. } => {
             if mode != ChangeMode::DryRun {
                 refuse_missing_topic(client, env.settings, &job.request.destination).await?;
             }
-            let (what, _) = described(client, env, job, mode).await?;
+            let (what, _) = described(client, env, &job, mode).await?;
             format!("resume replay {id}: {what}")
         }
         Destination::InPlace => {
@@ -120,11 +126,11 @@ async fn resume(
             )
         }
     };
-    if !may_change((&what, mode), env.shutdown).await? {
-        return Ok("nothing was published\n".to_owned());
+    if !terminal.ask(what).await? {
+        return Ok(None);
     }
     job.record_dead_rows(client).await?;
-    env.steps.report(&ReplayStep::Resumes(job)).map_err(ReplayError::Operator)?;
+    env.steps.report(&ReplayStep::Resumes(&job)).map_err(ReplayError::Operator)?;
     run(client, env, job).await
 }
 
@@ -147,15 +153,21 @@ async fn described(
     };
     let rows =
         counts.as_ref().map_or_else(|| "rows".to_owned(), |it| format!("{} row(s)", it.rows));
+    let left_out = match counts.as_ref().map_or(0, |it| it.left_out) {
+        0 => String::new(),
+        left_out => format!(", and leave out {left_out} that Pub/Sub would never accept"),
+    };
     let range = match &job.request.source {
         ReplaySource::Wal(WalRows { from, to, .. }) => format!(" of {from} to {to}"),
         ReplaySource::Table(_) => String::new(),
     };
     let what = match &job.request.destination {
-        Destination::Topic { template, .. } => format!("publish {rows}{range} to {template}"),
+        Destination::Topic { template, .. } => {
+            format!("publish {rows}{range} to {template}{left_out}")
+        }
         Destination::InPlace => {
             let keys = counts.as_ref().map_or(0, |counts| counts.keys.len());
-            format!("publish {rows} of {keys} key(s) again")
+            format!("publish {rows} of {keys} key(s) again{left_out}")
         }
     };
     Ok((what, counts))
@@ -174,9 +186,13 @@ async fn refuse_missing_topic(
     }
 }
 
-async fn run(client: &mut SqlClient, env: ReplayEnv<'_>, job: &ReplayJob) -> Result<String, Error> {
+async fn run(
+    client: &mut SqlClient,
+    env: ReplayEnv<'_>,
+    job: ReplayJob,
+) -> Result<Option<ReplayResult>, Error> {
     match Box::pin(job.run(client, env)).await {
-        Ok(done) => Ok(report::done(job, done)),
+        Ok(done) => Ok(Some(ReplayResult::Done { job, done })),
         Err(error) => {
             if !matches!(error, ReplayError::Stopped { .. } | ReplayError::BehindDeadRow { .. }) {
                 tracing::warn!("to resume it: walrelay replay resume {}", job.id);
@@ -199,39 +215,39 @@ pub async fn execute_on_record(
     let work = act_on_record(&mut client, &config, shutdown);
     let done = run_until_shutdown(work, shutdown).await;
     client.close().await;
-    print(&done?)
+    done
 }
 
 async fn act_on_record(
     client: &mut SqlClient,
     config: &ReplayRecordConfig,
     shutdown: &Shutdown,
-) -> Result<String, Error> {
+) -> Result<(), Error> {
     let outbox = &config.database.outbox;
     let slots = [outbox.base_slot().to_owned(), outbox.slot.clone()];
     match &config.action {
         ReplayRecordAction::List(format) => {
-            let jobs = read_replays(client, &slots).await?;
-            report::list(&jobs, *format)
+            print(&report::list(&read_replays(client, &slots).await?, *format)?)
         }
         ReplayRecordAction::Show { id, format } => {
             let job = read_replay(client, id).await?.filter(|job| slots.contains(&job.slot));
             let (id, slot) = (id.clone(), outbox.slot.clone());
             let job = job.ok_or(ReplayError::Missing { id, slot })?;
             match format {
-                OutputFormat::Text => Ok(report::page(&job)),
-                OutputFormat::Json => json_text(&report::ReplayJson::of(&job)),
+                OutputFormat::Text => print(&report::page(&job)),
+                OutputFormat::Json => print(&json_text(&report::ReplayJson::of(&job))?),
             }
         }
-        ReplayRecordAction::Cancel { id, mode } => {
+        ReplayRecordAction::Cancel { id, options } => {
+            let terminal = Terminal::new(*options, shutdown);
             let replay = CancellableReplay::find(client, outbox, id).await?;
             let rows = replay.rows(client).await?;
-            let what = format!("cancel replay {id}: {}", report::to_cancel(&rows));
-            if !may_change((&what, *mode), shutdown).await? {
-                return Ok(String::new());
+            if !terminal.ask(format!("cancel replay {id}: {}", report::to_cancel(&rows))).await? {
+                return Ok(());
             }
-            let done = replay.cancel(client).await?;
-            Ok(format!("replay {id} is given up: {}\n", report::cancelled(&done)))
+            let cancelled = replay.cancel(client).await?;
+            let text = |it: &_| format!("replay {id} is cancelled: {}\n", report::cancelled(it));
+            terminal.print_result(Some(&cancelled), text, |it| ReplayCancelJson::new(id, it))
         }
     }
 }

@@ -24,8 +24,7 @@ pub async fn execute(config: ReshardConfig, shutdown: &Shutdown) -> Result<(), E
     let done = Box::pin(reshard.run(&mut client)).await;
     client.close().await;
     let done = done?;
-    let json = done.as_ref().map(ReshardJson::new);
-    terminal.print_result(done.as_ref(), |done| reshard_text(shards, done), |_| json)
+    terminal.print_result(done.as_ref(), |it| reshard_text(shards, it), ReshardJson::new)
 }
 
 /// Names the next step. The steps up to here are printed already.

@@ -10,7 +10,7 @@ use walrelay_errors::{Action, Chain, Code, Coded, Exit};
 use walrelay_otlp::{Exporter, Spans};
 use walrelay_outbox_admin::lifecycle::anchor_keeper::AnchorKeeper;
 use walrelay_outbox_admin::lifecycle::postgres_server::Postgres;
-use walrelay_outbox_admin::retention::RetentionTask;
+use walrelay_outbox_admin::maintenance::MaintenanceTask;
 use walrelay_outbox_replay::recovery::{self, RecoveryEnd, fill};
 use walrelay_outbox_replay::rows_of_transaction;
 use walrelay_outbox_store::{Condition, note_wait, read_relay_row};
@@ -117,14 +117,14 @@ impl RelayProcess<'_> {
                 Ok(())
             });
         }
-        if let Some(retention) = self.config.retention.clone()
+        if let Some(maintenance) = self.config.maintenance.clone()
             && relay.outbox.shard.index() == 0
         {
-            let task = RetentionTask {
+            let task = MaintenanceTask {
                 connect: connect.clone(),
                 outbox: relay.outbox.clone(),
                 columns: relay.router.columns.clone(),
-                retention,
+                maintenance,
             };
             let (metrics, health) = (self.metrics.retention.clone(), self.health.clone());
             tasks.spawn(async move {

@@ -56,9 +56,9 @@ async fn drop_slot(
         drop_checked(session, outbox, discard_rows).await
     });
     let text = |it: &DroppedSlot| match it.rows {
-        Some(rows) => format!("dropped: slot {slot}, with {rows} row(s) that were not confirmed\n"),
+        Some(rows) => format!("dropped: slot {slot}, with {rows} unconfirmed row(s)\n"),
         None => format!(
-            "dropped: slot {slot}, which was lost already; what it had settled stays on record\n"
+            "dropped: slot {slot}, which was lost already; its settled position stays on record\n"
         ),
     };
     let json = |it: &DroppedSlot| SlotDropJson::new(slot, it);
@@ -105,8 +105,7 @@ async fn advance_slot(
         true => format!("slot {slot} was moved past these rows before, and is at {}\n", it.at),
         false => format!("slot {slot} is now at {}\n", it.at),
     };
-    let json = advanced.as_ref().map(|advanced| SlotAdvanceJson::new(slot, advanced));
-    terminal.print_result(advanced.as_ref(), text, |_| json)
+    terminal.print_result(advanced.as_ref(), text, |it| SlotAdvanceJson::new(slot, it))
 }
 
 #[derive(Debug, Serialize)]
@@ -154,20 +153,18 @@ fn reset_text(slot: &str, done: &ResetResult) -> String {
     match done {
         ResetResult::Done { target, is_earlier } => {
             let whose = match is_earlier {
-                true => {
-                    ": the reset that was begun before is finished; run the command again for another"
-                }
+                true => ": the earlier reset is finished; run the command again for another",
                 false => "",
             };
             format!(
-                "slot {slot} starts at {target} again{whose}\nrows behind it are published again, to the same topics; a \
-                 relay that was running goes on by itself\n"
+                "slot {slot} starts at {target} again{whose}\nrows after it are published again, to the same topics; a \
+                 running relay continues by itself\n"
             )
         }
         ResetResult::FinishedElsewhere(other) => {
             format!("{} is being finished by another process\n", other.describe(slot))
         }
-        ResetResult::Elsewhere { what } => format!("{what}: another process is at it\n"),
+        ResetResult::Elsewhere { what } => format!("{what}: another process works on it\n"),
         ResetResult::ByOther => "the reset is finished: another process has done it\n".to_owned(),
     }
 }
@@ -205,20 +202,20 @@ async fn recover_slot(
         recover(session, outbox, *since, columns).await
     });
     let recovered = recovered.await?;
-    let json = recovered.as_ref().map(|recovered| SlotRecoverJson::new(slot, recovered));
-    terminal.print_result(recovered.as_ref(), |done| recover_text(slot, done), |_| json)
+    let text = |it| recover_text(slot, it);
+    terminal.print_result(recovered.as_ref(), text, |it| SlotRecoverJson::new(slot, it))
 }
 
 fn recover_text(slot: &str, recovered: &Recovered) -> String {
     match recovered {
         Recovered::UpgradeCancelled => {
-            format!("slot {slot} is still there: the upgrade is called off, and relays go on\n")
+            format!("slot {slot} still exists: the upgrade is cancelled, and relays continue\n")
         }
         Recovered::NewSlot { operation, rows } => {
             format!("slot {slot}: {}\n{}{START_RELAY}", operation.describe(slot), rows_text(rows))
         }
         Recovered::Finished(done) => format!("finished: {}\n", done.describe(slot)),
-        Recovered::Elsewhere { what } => format!("{what}: another process is at it\n"),
+        Recovered::Elsewhere { what } => format!("{what}: another process works on it\n"),
         Recovered::ByRelay => "the slot is recovered: a relay has done it\n".to_owned(),
     }
 }
@@ -226,7 +223,7 @@ fn recover_text(slot: &str, recovered: &Recovered) -> String {
 #[cfg(test)]
 mod tests {
     use pgoutput_parser::Lsn;
-    use walrelay_outbox_admin::lookahead::RowGivenUp;
+    use walrelay_outbox_admin::lookahead::SkippedRow;
     use walrelay_outbox_admin::protocols::{SkippedRows, TableRows};
     use walrelay_outbox_replay::{Resharding, SlotOperation};
 
@@ -236,7 +233,7 @@ mod tests {
     #[test]
     fn the_fields_of_each_result_are_documented() {
         assert_documented("slot drop", &SlotDropJson::new("s", &DroppedSlot { rows: Some(1) }));
-        let row = RowGivenUp {
+        let row = SkippedRow {
             event_id: Some("a".to_owned()),
             at: "0/64#0".to_owned(),
             is_sendable: true,

@@ -115,8 +115,10 @@ impl Trace {
         let mut text = String::new();
         let absent = "not in the table: pruned, deleted, or never committed";
         part(&mut text, "outbox", &self.outbox, absent);
-        let unrecorded =
-            "no row: the event is not yet published, or was published at the first attempt";
+        let unrecorded = match self.outbox["settled"] == true {
+            true => "no row: the event was published at the first attempt",
+            false => "no row: the event is not published yet",
+        };
         part(&mut text, "dispatch state", &self.dispatch, unrecorded);
         text.push_str(&TracedMessage::text(self.message.as_ref()));
         for (name, row) in &self.inboxes {
@@ -254,6 +256,9 @@ mod tests {
     fn without_an_inbox_the_rest_is_shown_and_it_is_no_success() {
         let text = settled().text();
         assert!(text.contains("settled            true"), "{text}");
+        assert!(text.contains("was published at the first attempt"), "{text}");
+        let pending = Trace { outbox: json!({ "settled": false }), ..settled() };
+        assert!(pending.text().contains("is not published yet"), "{}", pending.text());
         assert!(text.contains("inbox\n  not searched") && text.contains("--inbox NAME="), "{text}");
         let error = settled().verdict().expect_err("it may be anywhere");
         assert_eq!(error.exit().code(), 2);

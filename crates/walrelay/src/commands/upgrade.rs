@@ -67,8 +67,8 @@ async fn prepare(settings: &Settings, terminal: Terminal<'_>) -> Result<(), Erro
         prepare_upgrade(session, settings).await
     });
     let prepared = prepared.await?;
-    let json = prepared.as_ref().map(|prepared| UpgradePrepareJson::new(slot, prepared));
-    terminal.print_result(prepared.as_ref(), |done| prepared_text(slot, done), |_| json)
+    let text = |it| prepared_text(slot, it);
+    terminal.print_result(prepared.as_ref(), text, |it| UpgradePrepareJson::new(slot, it))
 }
 
 fn prepared_text(slot: &str, prepared: &UpgradePrepared) -> String {
@@ -115,8 +115,7 @@ async fn carry_slots_over(
         carry_over(session, outbox).await
     });
     let carried = carried.await?;
-    let json = carried.as_ref().map(CarryOverJson::new);
-    terminal.print_result(carried.as_ref(), carried_over_text, |_| json)
+    terminal.print_result(carried.as_ref(), carried_over_text, CarryOverJson::new)
 }
 
 fn carried_over_text(CarriedOver { slots, end }: &CarriedOver) -> String {

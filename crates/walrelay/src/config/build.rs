@@ -5,8 +5,8 @@ use std::num::NonZeroU32;
 use walrelay_core::RouterConfig;
 use walrelay_outbox_admin::archive::{Archive, ArchiveLocation, StoreEnvironment};
 use walrelay_outbox_admin::lifecycle::preflight_check::shard_key;
+use walrelay_outbox_admin::maintenance::Maintenance;
 use walrelay_outbox_admin::protocols::ExistingRows;
-use walrelay_outbox_admin::retention::Retention;
 use walrelay_outbox_admin::{EarlierRows, LostSlotPolicy};
 use walrelay_pg_client::Schema;
 use walrelay_relay::settings::Until;
@@ -19,7 +19,7 @@ use super::command::{
 };
 use super::environment::Environment;
 use super::layers::CommandLine;
-use super::messages::{column_names, project};
+use super::messages::{ResourceKind, column_names, project};
 use super::problem::Problem;
 use super::pubsub::topic_settings;
 use crate::cli::{self, CommandArgs, UpgradeActionArgs};
@@ -119,8 +119,8 @@ impl ConfigBuilder<'_> {
         let inboxes = self.inbox_places(&args.places);
         let run = self.run(&args.options, Until::Stopped, OnSlotLost::Stop)?;
         let archive = self.archive(args.archive.prune_archive.as_ref());
-        let retention = retention(&args.retention, archive);
-        let run = RunConfig { otlp, retention: Some(retention), ..run };
+        let maintenance = maintenance(&args.retention, archive);
+        let run = RunConfig { otlp, maintenance: Some(maintenance), ..run };
         Some(CheckConfig { run, inboxes: inboxes?, format: args.output.output })
     }
 
@@ -133,17 +133,17 @@ impl ConfigBuilder<'_> {
         let mut run = self.run(&args.options, until, args.own.on_slot_lost)?;
         run.settings.relay.rate = args.own.rate.and_then(NonZeroU32::new);
         let archive = self.archive(args.own.archive.prune_archive.as_ref());
-        let retention = retention(&args.own.retention, archive);
-        if retention.archive.is_some() && retention.older_than.is_none() {
+        let maintenance = maintenance(&args.own.retention, archive);
+        if maintenance.archive.is_some() && maintenance.older_than.is_none() {
             self.wrong_or_missing("prune-older-than", "needed by --prune-archive");
         }
-        if retention.older_than.is_some() {
+        if maintenance.older_than.is_some() {
             let columns = &run.settings.relay.router.columns;
             self.require_time(columns, "needed by --prune-older-than: a row's age is read from it");
         }
         Some(RunConfig {
             anchor_keep: args.own.anchor_keep.0,
-            retention: Some(retention),
+            maintenance: Some(maintenance),
             otlp,
             ..run
         })
@@ -173,7 +173,8 @@ impl ConfigBuilder<'_> {
 
     fn tail(&mut self, args: cli::TailArgs) -> Option<TailConfig> {
         let endpoint = self.endpoint(&args.endpoint);
-        let topic = self.full_name("topic", &args.topic, (&project(&args.project), "topics"))?;
+        let topic =
+            self.full_name("topic", &args.topic, &project(&args.project), ResourceKind::Topic)?;
         let (count, since, key) = (args.count, args.since, args.key);
         Some(TailConfig { topic, endpoint, count, since, key, format: args.output.output })
     }
@@ -271,8 +272,8 @@ impl ConfigBuilder<'_> {
     }
 }
 
-fn retention(options: &RetentionOptions, archive: Option<Archive>) -> Retention {
-    Retention { older_than: options.prune_older_than.0, every: options.prune_interval, archive }
+fn maintenance(options: &RetentionOptions, archive: Option<Archive>) -> Maintenance {
+    Maintenance { older_than: options.prune_older_than.0, every: options.prune_interval, archive }
 }
 
 fn emulator(options: EmulatorOptions) -> EmulatorConfig {

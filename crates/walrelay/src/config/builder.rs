@@ -27,12 +27,12 @@ pub(super) struct ConfigBuilder<'a> {
 impl ConfigBuilder<'_> {
     /// Reports a wrong value of `option` (long name without dashes).
     pub(super) fn wrong(&mut self, option: &str, value: &str, allowed: impl Into<String>) {
-        self.report(option, Some(value.to_owned()), (allowed.into(), Code::ConfigurationInvalid));
+        self.report(option, Some(value.to_owned()), allowed.into(), Code::ConfigurationInvalid);
     }
 
     /// Reports that `option` is missing, or that its value is wrong and may be a secret.
     pub(super) fn wrong_or_missing(&mut self, option: &str, allowed: impl Into<String>) {
-        self.report(option, None, (allowed.into(), Code::ConfigurationInvalid));
+        self.report(option, None, allowed.into(), Code::ConfigurationInvalid);
     }
 
     /// Reports a wrong variable or argument that has no option of its own.
@@ -50,7 +50,8 @@ impl ConfigBuilder<'_> {
         &mut self,
         option: &str,
         value: Option<String>,
-        (allowed, code): (String, Code),
+        allowed: String,
+        code: Code,
     ) {
         let origin = self.origins.of(option).name();
         let problem = Problem { option: format!("--{option}"), value, origin, allowed, code };

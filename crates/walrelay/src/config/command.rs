@@ -7,9 +7,9 @@ use std::time::{Duration, SystemTime};
 use walrelay_core::{ColumnAliases, ColumnNames, RouterConfig, WalBudgetLimit};
 use walrelay_emulator::Fault;
 use walrelay_outbox_admin::archive::Archive;
+use walrelay_outbox_admin::maintenance::Maintenance;
 use walrelay_outbox_admin::partitions::PartitionSpan;
 use walrelay_outbox_admin::protocols::ExistingRows;
-use walrelay_outbox_admin::retention::Retention;
 use walrelay_outbox_admin::{EarlierRows, LostSlotPolicy};
 use walrelay_outbox_store::{DispatchQuery, Outbox};
 use walrelay_pg_client::ConnectConfig;
@@ -21,9 +21,7 @@ use super::commands::event_actions::EventAction;
 use super::commands::replay_orders::{AdvanceOrder, Place, RecoverOrder, ReplayConfig, ResetOrder};
 use super::commands::snapshots::SnapshotConfig;
 use super::layers::EffectiveValue;
-use crate::options::choices::{
-    ChangeMode, ChangeOptions, LogFormat, OnSlotLost, OutputFormat, Shell,
-};
+use crate::options::choices::{ChangeOptions, LogFormat, OnSlotLost, OutputFormat, Shell};
 
 /// A command and its configuration.
 #[derive(Debug, Clone)]
@@ -113,7 +111,7 @@ pub struct RunConfig {
     /// Age of the relay's own anchor. None means no anchor.
     pub anchor_keep: Option<Duration>,
     /// The maintenance of the outbox. None if the command has no options for it.
-    pub retention: Option<Retention>,
+    pub maintenance: Option<Maintenance>,
     /// The address that serves `/livez`, `/readyz`, `/metrics` and `/status`, if any.
     pub http: Option<SocketAddr>,
     /// The OpenTelemetry collector for spans and metrics, if any.
@@ -260,8 +258,8 @@ pub enum ReplayRecordAction {
     Cancel {
         /// Id of the replay.
         id: String,
-        /// Whether the replay may be cancelled.
-        mode: ChangeMode,
+        /// Consent and output.
+        options: ChangeOptions,
     },
 }
 

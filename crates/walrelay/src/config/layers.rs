@@ -126,7 +126,7 @@ pub(super) fn effective_values(
         .try_get_matches_from(&arguments)
         .map_err(|error| layers.refusal(&command, &arguments, error))?;
     let mut values = Vec::new();
-    layers.visit((&command, None), &matches, &mut |argument, own, origin| {
+    layers.visit(&command, None, &matches, &mut |argument, own, origin| {
         let option = argument.get_long().unwrap_or_default();
         if option != CONFIG {
             values.push(effective_value(argument, own, origin));
@@ -178,7 +178,7 @@ impl Layers<'_> {
         let (mut origins, mut selection) = (Origins::default(), Vec::new());
         let mut schema = Schema::PUBLIC;
         let shared = options_of_a_replay(&command);
-        self.visit((&command, None), &matches, &mut |argument, own, origin| {
+        self.visit(&command, None, &matches, &mut |argument, own, origin| {
             let option = argument.get_long().unwrap_or_default();
             if origin == Origin::CommandLine && shared.contains(option) {
                 selection.extend(words_of(argument, own));
@@ -239,7 +239,8 @@ impl Layers<'_> {
     /// to the innermost command.
     fn visit(
         &self,
-        (command, section): (&Command, Option<&Values>),
+        command: &Command,
+        section: Option<&Values>,
         matches: &ArgMatches,
         visit: &mut dyn FnMut(&Arg, &ArgMatches, Origin),
     ) {
@@ -254,7 +255,7 @@ impl Layers<'_> {
         if let Some((name, below)) = matches.subcommand()
             && let Some(command) = command.find_subcommand(name)
         {
-            self.visit((command, self.section(name, section)), below, visit);
+            self.visit(command, self.section(name, section), below, visit);
         }
     }
 

@@ -72,8 +72,10 @@ impl ConfigBuilder<'_> {
         &mut self,
         option: &str,
         given: &str,
-        (project, kind): (&str, &str),
+        project: &str,
+        kind: ResourceKind,
     ) -> Option<String> {
+        let kind = kind.collection();
         let is_id = |name: &str| topic_name(&format!("projects/p/topics/{name}")).is_ok();
         let parts: Vec<&str> = given.split('/').collect();
         match parts.as_slice() {
@@ -98,6 +100,23 @@ impl ConfigBuilder<'_> {
                 self.wrong(option, given, allowed);
                 None
             }
+        }
+    }
+}
+
+/// A kind of resource of Pub/Sub.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ResourceKind {
+    Topic,
+    Subscription,
+}
+
+impl ResourceKind {
+    /// Returns the part of a full name before the short name.
+    const fn collection(self) -> &'static str {
+        match self {
+            Self::Topic => "topics",
+            Self::Subscription => "subscriptions",
         }
     }
 }

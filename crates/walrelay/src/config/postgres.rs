@@ -45,7 +45,7 @@ impl ConfigBuilder<'_> {
                         true => Code::TlsRoots,
                         false => Code::ConfigurationInvalid,
                     };
-                    self.report(option, None, (problem.to_string(), code));
+                    self.report(option, None, problem.to_string(), code);
                 }
                 None
             }

@@ -32,7 +32,7 @@ impl ConfigBuilder<'_> {
             settings,
             on_slot_lost,
             anchor_keep: None,
-            retention: None,
+            maintenance: None,
             http,
             otlp: None,
         })

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 use walrelay_errors::Exit;
-use walrelay_pg_client::{ConnectConfig, PgEnv, SqlClient, connect_sql};
+use walrelay_pg_client::{ConnectConfig, PgEnv, SqlClient, SqlText, connect_sql, sql};
 
 use super::ledger::Ledger;
 use crate::config::DemoConfig;
@@ -18,6 +18,9 @@ const TRANSACTION_ROWS: u64 = 5;
 const ROLLBACK_EVERY: u64 = 7;
 
 const EVENTS: [&str; 4] = ["OrderPlaced", "OrderPaid", "OrderPacked", "OrderShipped"];
+
+/// Creates the table of the business rows.
+pub static CREATE_ORDERS: SqlText = SqlText::new(|| sql!("producer.sql", "create_orders"));
 
 /// Writes rows at the configured rate, until the configured number is committed.
 ///
@@ -76,19 +79,9 @@ async fn write(
         *version += 1;
         let (order, number) = (format!("order-{index}"), i64::try_from(*version).unwrap_or(0));
         let event = EVENTS[usize::try_from(*version % 4).unwrap_or(0)];
+        transaction.execute(sql!("producer.sql", "write_order"), &[&order, &event]).await?;
         transaction
-            .execute(
-                "INSERT INTO orders VALUES ($1, $2)
-                 ON CONFLICT (id) DO UPDATE SET status = excluded.status",
-                &[&order, &event],
-            )
-            .await?;
-        transaction
-            .execute(
-                "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
-                 VALUES ('orders', $1, $2, $3, jsonb_build_object('order', $1::text, 'status', $2::text))",
-                &[&order, &event, &number],
-            )
+            .execute(sql!("producer.sql", "write_event"), &[&order, &event, &number])
             .await?;
     }
     match is_rolled_back(turn) {

@@ -11,7 +11,7 @@ use walrelay_inbox::{
     Consumer, Effect, Endpoint, Event, Handler, HandlerError, Health, InboxError, Metrics,
     Settings, Transaction, operator::admin,
 };
-use walrelay_pg_client::{ConnectConfig, PgEnv, SqlClient, connect_sql};
+use walrelay_pg_client::{ConnectConfig, PgEnv, SqlClient, SqlText, connect_sql, sql};
 use walrelay_relay::shutdown::Shutdown;
 
 use crate::error::Error;
@@ -20,15 +20,10 @@ const CONSUMER: &str = "order_state";
 const DATABASE: &str = "read_model";
 
 /// Counts the events per order, because an UPSERT alone would hide an event that was applied twice.
-const WRITE: &str = "
-    INSERT INTO order_state AS o VALUES ($1, $2, $3, 1)
-    ON CONFLICT (id) DO UPDATE
-       SET version = excluded.version, status = excluded.status, events = o.events + 1";
+static WRITE: SqlText = SqlText::new(|| sql!("projection.sql", "write"));
 
 /// Reads the expected state of each order from the source.
-const SOURCE: &str = "
-    SELECT o.id, max(e.version)::bigint, o.status, count(*)
-      FROM orders AS o JOIN app_outbox AS e ON e.aggregateid = o.id GROUP BY o.id, o.status";
+static SOURCE: SqlText = SqlText::new(|| sql!("projection.sql", "source"));
 
 const READ_MODEL: &str = "SELECT id, version, status, events FROM order_state";
 
@@ -45,7 +40,7 @@ impl Handler for OrderState {
         // Sorting by order id makes all batches lock rows in the same order, which avoids
         // deadlocks. The sort is stable, so the events of one order stay in order.
         events.sort_by_key(|event| event.ordering_key.as_str());
-        let write = transaction.prepare(WRITE).await?;
+        let write = transaction.prepare(&WRITE).await?;
         for event in events {
             let order: Value = serde_json::from_slice(&event.data).map_err(HandlerError::dead)?;
             let status = order["status"].as_str();
@@ -84,12 +79,7 @@ impl ReadModel {
         let own = connect_sql(&connect).await?;
         migrate_inbox(&own).await?;
         admin::register(&own, CONSUMER, subscription).await.map_err(Error::Inbox)?;
-        own.batch_execute(
-            "CREATE TABLE order_state (
-               id text PRIMARY KEY, version bigint NOT NULL, status text, events bigint NOT NULL)",
-        )
-        .await
-        .map_err(refused)?;
+        own.batch_execute(sql!("projection.sql", "create_order_state")).await.map_err(refused)?;
         let settings = Settings::new(CONSUMER, Effect::handler(OrderState), connect, endpoint);
         Ok(Self { source, own, settings })
     }
@@ -117,7 +107,7 @@ impl ReadModel {
         let until = Instant::now() + patience;
         loop {
             let comparison = Comparison::of(
-                &read(&self.source, SOURCE).await?,
+                &read(&self.source, &SOURCE).await?,
                 &read(&self.own, READ_MODEL).await?,
             );
             if comparison.is_equal() || Instant::now() >= until {

@@ -26,7 +26,7 @@ pub(super) struct Consumers {
 
 impl Consumers {
     /// Reads the consumers of the outbox's own database.
-    pub(super) async fn beside(outbox: &SqlClient) -> Self {
+    pub(super) async fn in_outbox_database(outbox: &SqlClient) -> Self {
         let mut found = Self::default();
         found.add("consumers", registered(outbox, None).await);
         found.findings.extend(unlogged("consumers", outbox).await);
@@ -110,7 +110,7 @@ async fn unlogged(subject: &str, client: &SqlClient) -> Option<Finding> {
 /// Returns a finding if a rebuild of the consumer is unfinished.
 fn unfinished(consumer: &RegisteredConsumer) -> Option<Finding> {
     let rebuild = consumer.rebuild.as_ref()?;
-    let report = rebuild.report(&consumer.consumer);
+    let report = rebuild.report();
     let (message, fix) = report.rsplit_once("; ").unwrap_or((&report, ""));
     Some(warning(Code::RebuildUnfinished, consumer, message).fix(fix))
 }
@@ -135,8 +135,8 @@ fn about(consumer: &RegisteredConsumer, subscription: Option<&Subscription>) -> 
     let kept = redelivery_window(subscription);
     if let Some(ago) = consumer.pruned_ago.filter(|ago| *ago < kept) {
         let message = format!(
-            "what it had finished until {} ago was deleted from its inbox, and {name} and its topic keep messages for \
-             {}: a message from before then that is redelivered is applied again",
+            "events that it finished until {} ago were deleted from its inbox, and {name} and its topic retain messages for \
+             {}: an older message that is redelivered is applied again",
             show_duration(rounded(ago)),
             show_duration(kept)
         );

@@ -60,7 +60,7 @@ fn grant() -> String {
     // spliced: a text for people, with the names of the functions.
     format!(
         "GRANT EXECUTE ON FUNCTION {SCHEMA}.app_outbox_add_partitions, {SCHEMA}.app_outbox_partition_bounds, \
-         {SCHEMA}.app_outbox_partition_state, {SCHEMA}.app_outbox_drop_partition TO the role"
+         {SCHEMA}.app_outbox_partition_state, {SCHEMA}.app_outbox_drop_partition TO ROLE"
     )
 }
 

@@ -116,11 +116,18 @@ fn reserved_attribute(attribute: &str, identity: &[&str]) -> Error {
     }
 }
 
+/// A new ordering key of a row.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct KeyChange<'a> {
+    pub(super) before: &'a str,
+    pub(super) after: &'a str,
+}
+
 /// Replaces overlong attribute values that repeat the old ordering key by the new key, because
 /// Pub/Sub would refuse such a value. Returns the names of the changed attributes.
 pub(super) fn replace_repeated_key(
     attributes: &mut BTreeMap<String, String>,
-    (before, after): (&str, &str),
+    KeyChange { before, after }: KeyChange<'_>,
 ) -> Vec<String> {
     if before.len() <= ATTRIBUTE_VALUE_BYTES_MAX {
         return Vec::new();
@@ -212,9 +219,15 @@ mod tests {
         let long = "k".repeat(2_000);
         let mut attributes =
             map(&[("aggregate_id", &long), ("event_type", "a"), ("tenant", &long)]);
-        assert_eq!(replace_repeated_key(&mut attributes, (&long, "short")), ["aggregate_id"]);
+        assert_eq!(
+            replace_repeated_key(&mut attributes, KeyChange { before: &long, after: "short" }),
+            ["aggregate_id"]
+        );
         assert_eq!(attributes["aggregate_id"], "short");
         assert_eq!(attributes["tenant"], long, "a header is told, and not guessed");
-        assert!(replace_repeated_key(&mut attributes, ("short", "other")).is_empty());
+        assert!(
+            replace_repeated_key(&mut attributes, KeyChange { before: "short", after: "other" })
+                .is_empty()
+        );
     }
 }

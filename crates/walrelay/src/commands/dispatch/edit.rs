@@ -11,7 +11,7 @@ use walrelay_core::{IncompleteMessage, LimitViolation, Message, MessagePart};
 use walrelay_outbox_store::{DispatchDetail, DispatchStore, NewDestination};
 use walrelay_pg_client::SqlClient;
 
-use super::attributes::{replace, replace_repeated_key};
+use super::attributes::{KeyChange, replace, replace_repeated_key};
 use super::message::decode;
 use crate::commands::failed_events::Edited;
 use crate::config::{ChangeMode, DispatchEdit};
@@ -81,11 +81,11 @@ fn undecodable(detail: &DispatchDetail) -> Error {
 
 /// Hint for a row that keeps its valid ordering key.
 const KEPT: &str =
-    "only what was never valid can be changed; discard the row and emit the event again, in order";
+    "only an invalid value can be changed; discard the row and emit the event again, in order";
 
 /// Hint for a row that keeps its topic, which may only be missing.
-const KEPT_TOPIC: &str = "create that topic, and the row goes out by itself; where the name is a mistake, mend what gave it, discard \
-     the row and emit the event again, in order";
+const KEPT_TOPIC: &str = "create that topic, and the row is published; if the name is a mistake, fix its cause, discard the row and emit \
+     the event again, in order";
 
 /// Returns the row's new topic and key, if the edit asks for one. Only invalid values may change: a
 /// row that has a place in the order of a key keeps it.
@@ -235,7 +235,10 @@ impl Files {
         };
         if let Some(NewDestination { ordering_key, .. }) = route {
             let before = std::mem::replace(&mut message.ordering_key, ordering_key.clone());
-            changed.extend(replace_repeated_key(&mut message.attributes, (&before, ordering_key)));
+            changed.extend(replace_repeated_key(
+                &mut message.attributes,
+                KeyChange { before: &before, after: ordering_key },
+            ));
         }
         let topic = route.map_or(&detail.row.topic, |route| &route.topic);
         let message = message.encode_to_vec();

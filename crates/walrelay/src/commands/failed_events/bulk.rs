@@ -80,7 +80,8 @@ pub(super) async fn act<S: FailedEvents>(
 ) -> Result<String, Error> {
     let asked = match &chosen.events {
         SelectedEvents::Ids(ids) => {
-            return of_ids(side, client, action, (ids, chosen.mode), shutdown).await;
+            return of_ids(side, client, action, NamedEvents { ids, mode: chosen.mode }, shutdown)
+                .await;
         }
         SelectedEvents::Matching(query) => query,
     };
@@ -102,11 +103,12 @@ pub(super) async fn act<S: FailedEvents>(
     };
     let changed = count.saturating_sub(incomplete);
     let what = format!("{} {changed} {}(s){}", action.word(), S::NOUN, left_text::<S>(incomplete));
-    if !may_change((&what, chosen.mode), shutdown).await? {
+    if !may_change(&what, chosen.mode, shutdown).await? {
         return Ok(String::new());
     }
     let BulkResult { rows, left } =
-        act_page_by_page(side, client, action, (&query, count), shutdown).await?;
+        act_page_by_page(side, client, action, MatchingEvents { query: &query, count }, shutdown)
+            .await?;
     let left = match left {
         0 => String::new(),
         left => format!("{left} {}(s) are left as they are: {}\n", S::NOUN, S::NEED_EDIT),
@@ -137,12 +139,18 @@ async fn count_incomplete<S: FailedEvents>(
     }
 }
 
+/// Events that the command line names.
+struct NamedEvents<'a> {
+    ids: &'a [String],
+    mode: ChangeMode,
+}
+
 /// Acts on named events. To name an event to retry is consent: nothing is lost. A discard asks.
 async fn of_ids<S: FailedEvents>(
     side: &S,
     client: &mut SqlClient,
     action: BulkAction<'_>,
-    (ids, mode): (&[String], ChangeMode),
+    NamedEvents { ids, mode }: NamedEvents<'_>,
     shutdown: &Shutdown,
 ) -> Result<String, Error> {
     let which = match ids {
@@ -153,7 +161,7 @@ async fn of_ids<S: FailedEvents>(
         (BulkAction::Retry, ChangeMode::Ask) => ChangeMode::Agreed,
         (BulkAction::Retry | BulkAction::Discard(_), mode) => mode,
     };
-    if !may_change((&format!("{} {which}", action.word()), mode), shutdown).await? {
+    if !may_change(&format!("{} {which}", action.word()), mode, shutdown).await? {
         return Ok(String::new());
     }
     let changed = async {
@@ -201,13 +209,20 @@ async fn others<S: FailedEvents>(
     })
 }
 
+/// Events that a query selects.
+struct MatchingEvents<'a, Q> {
+    query: &'a Q,
+    /// How many there were when the operator was asked.
+    count: u64,
+}
+
 /// Acts page by page in position order, so that neither one transaction nor memory has to hold all
 /// events. A signal stops the loop between two pages.
 async fn act_page_by_page<S: FailedEvents>(
     side: &S,
     client: &mut SqlClient,
     action: BulkAction<'_>,
-    (query, count): (&S::Query, u64),
+    MatchingEvents { query, count }: MatchingEvents<'_, S::Query>,
     shutdown: &Shutdown,
 ) -> Result<BulkResult, Error> {
     let mut left = 0;

@@ -2,7 +2,7 @@
 
 use super::event::{EventDetail, FailedEvent, MissingPart};
 use super::side::FailedEvents;
-use crate::output::{ColumnFit, columns, fitted, shortened, terminal, visible};
+use crate::output::{ColumnFit, Table, columns, fitted, shortened, terminal, visible};
 
 /// The most characters of each column, so that a key of 2,000 bytes does not break the table.
 /// `show` and JSON have the full values. Event ids have the highest limit, because users type them
@@ -21,7 +21,7 @@ pub(super) fn table<S: FailedEvents>(rows: &[FailedEvent]) -> String {
     let group = if S::HAS_TOPICS { "TOPIC" } else { "EVENT TYPE" };
     let (heading, cells) = cells_of(rows, group);
     let Some(size) = terminal() else { return columns(heading, &cells) };
-    let (text, left_out) = fitted((heading, &cells), &FITTING, size.columns);
+    let (text, left_out) = fitted(Table { heading, rows: &cells }, &FITTING, size.columns);
     match left_out.as_slice() {
         [] => text,
         names => format!("{text}for want of width without {}\n", names.join(", ")),
@@ -221,7 +221,7 @@ mod tests {
         row.last_error = Some("attempt 20: INVALID_ARGUMENT: it is too large".into());
         let (heading, cells) = cells_of(&[row.clone()], "TOPIC");
         for width in [80, 100, 120, 160] {
-            let (text, _) = fitted((heading, &cells), &FITTING, width);
+            let (text, _) = fitted(Table { heading, rows: &cells }, &FITTING, width);
             assert!(text.lines().all(|line| line.chars().count() <= width), "{width}: {text}");
             assert!(text.contains(&row.event_id), "{text}");
             assert!(text.contains("dead") && text.contains("INVALID_ARG"), "{text}");

@@ -39,7 +39,7 @@ pub async fn execute(config: SnapshotConfig, shutdown: &Shutdown) -> Result<(), 
     let client = connect_sql(&config.connect).await?;
     let pid = backend_pid(&client).await?;
     let work = snapshot(&client, &config, shutdown);
-    let done = run_cancellable_in((&config.connect, pid), work, shutdown).await;
+    let done = run_cancellable_in(&config.connect, pid, work, shutdown).await;
     client.close().await;
     match done {
         Err(Error::Interrupted) => Err(Error::Stopped {
@@ -63,7 +63,7 @@ async fn snapshot(
         let counted = json!({ "rows": rows.all, "would_write_at_most": rows.to_write });
         return print(&format!("{counted}\n"));
     }
-    if !may_change((&what, config.mode), shutdown).await? {
+    if !may_change(&what, config.mode, shutdown).await? {
         return Ok(());
     }
     let done = write(client, config, rows.all).await?;

@@ -24,7 +24,7 @@ pub(in crate::commands) async fn execute(
     let seen = KeyPosition::of(client, name, key).await?;
     print(&shown(order, &seen))?;
     let what = format!("reset key {} of consumer {name}", visible(key));
-    if !may_change((&what, *mode), shutdown).await? {
+    if !may_change(&what, *mode, shutdown).await? {
         return Ok(());
     }
     let forgotten = reset_key(client, name, key, &seen).await?;

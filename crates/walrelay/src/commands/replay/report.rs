@@ -16,19 +16,41 @@ use crate::output::{columns, visible};
 const COPIES: &str = "a consumer that has seen these events skips the copies; `walrelay consumer rebuild NAME --key KEY` \
      applies a key's events again\n";
 
+/// The destination of a replay that is in place.
+const IN_PLACE: &str = "in place";
+
 /// Returns a line about the rows that were left out, or an empty string.
 pub(in crate::commands) fn left_out(rows: u64) -> String {
     match rows {
         0 => String::new(),
         rows => {
-            format!("left out: {rows} row(s) that Pub/Sub would never take, named in the log\n")
+            format!("left out: {rows} row(s) that Pub/Sub would never accept, named in the log\n")
         }
     }
 }
 
-/// Returns the result of a finished replay.
-pub(super) fn done(job: &ReplayJob, done: ReplayDone) -> String {
-    let ReplayDone { published, refused } = done;
+/// The result of `walrelay replay start` and `resume`.
+#[derive(Debug)]
+pub(super) enum ReplayResult {
+    /// No row is to be published again in place.
+    Nothing {
+        job: ReplayJob,
+        left_out: u64,
+    },
+    Done {
+        job: ReplayJob,
+        done: ReplayDone,
+    },
+}
+
+/// Describes the result.
+pub(super) fn result_text(result: &ReplayResult) -> String {
+    let (job, ReplayDone { published, refused }) = match result {
+        ReplayResult::Nothing { left_out: rows, .. } => {
+            return format!("nothing was published\n{}", left_out(*rows));
+        }
+        ReplayResult::Done { job, done } => (job, *done),
+    };
     let id = &job.id;
     match &job.request.destination {
         Destination::Topic { template, .. } => {
@@ -42,6 +64,65 @@ pub(super) fn done(job: &ReplayJob, done: ReplayDone) -> String {
             };
             format!("replay {id}: {published} row(s) were published again in place\n{dead}{COPIES}")
         }
+    }
+}
+
+/// The result, as `-o json` prints it.
+#[derive(Debug, Serialize)]
+pub(super) struct ReplayResultJson<'a> {
+    id: Option<&'a str>,
+    result: &'static str,
+    destination: &'a str,
+    published: u64,
+    left_out: u64,
+    dead: u64,
+}
+
+impl<'a> ReplayResultJson<'a> {
+    pub(super) fn new(result: &'a ReplayResult) -> Self {
+        match result {
+            ReplayResult::Nothing { job, left_out } => Self {
+                id: None,
+                result: "nothing_to_publish",
+                destination: destination(job),
+                published: 0,
+                left_out: *left_out,
+                dead: 0,
+            },
+            ReplayResult::Done { job, done: ReplayDone { published, refused } } => {
+                let (left_out, dead) = match job.request.destination {
+                    Destination::Topic { .. } => (*refused, 0),
+                    Destination::InPlace => (0, *refused),
+                };
+                Self {
+                    id: Some(&job.id),
+                    result: "done",
+                    destination: destination(job),
+                    published: *published,
+                    left_out,
+                    dead,
+                }
+            }
+        }
+    }
+}
+
+/// A cancelled replay, as `-o json` prints it.
+#[derive(Debug, Serialize)]
+pub(super) struct ReplayCancelJson<'a> {
+    id: &'a str,
+    destination: &'a str,
+    published: u64,
+    removed: u64,
+}
+
+impl<'a> ReplayCancelJson<'a> {
+    pub(super) fn new(id: &'a str, rows: &'a CancelledRows) -> Self {
+        let (destination, published, removed) = match rows {
+            CancelledRows::Published { topic, rows } => (topic.as_str(), rows.known(), 0),
+            CancelledRows::InPlace { removed, published } => (IN_PLACE, *published, *removed),
+        };
+        Self { id, destination, published, removed }
     }
 }
 
@@ -62,7 +143,7 @@ pub(super) fn cancelled(rows: &CancelledRows) -> String {
     match rows {
         CancelledRows::Published { .. } => to_cancel(rows),
         CancelledRows::InPlace { removed, published } => {
-            format!("{removed} row(s) were taken back, {published} were published")
+            format!("{removed} row(s) were removed, {published} were published")
         }
     }
 }
@@ -158,7 +239,7 @@ const fn state(job: &ReplayJob) -> &'static str {
 
 fn destination(job: &ReplayJob) -> &str {
     match &job.request.destination {
-        Destination::InPlace => "in place",
+        Destination::InPlace => IN_PLACE,
         Destination::Topic { template, .. } => template,
     }
 }
@@ -213,10 +294,9 @@ mod tests {
         assert!(left_out(2).starts_with("left out: 2 row(s)"));
     }
 
-    #[test]
-    fn the_json_of_a_replay_is_documented() {
+    fn job(destination: Destination) -> ReplayJob {
         let time = pgoutput_parser::PgTimestamp::from_micros(0);
-        let job = ReplayJob {
+        ReplayJob {
             id: "5f3a9c01".into(),
             slot: "walrelay".into(),
             system_identifier: "1".into(),
@@ -228,15 +308,32 @@ mod tests {
                     since: Some(time),
                     until: Some(time),
                 }),
-                destination: Destination::Topic { template: "again".into(), rate: Rate::new(500) },
+                destination,
                 matching: ColumnFilter::default(),
                 dead_rows: DeadRows::Stop,
             },
             progress: ReplayProgress { settled: Lsn::new(1), rows: 1, resume_at: None },
             end: None,
             left_out: None,
-        };
+        }
+    }
+
+    #[test]
+    fn the_json_of_a_replay_is_documented() {
+        let job = job(Destination::Topic { template: "again".into(), rate: Rate::new(500) });
         assert_documented("replay list", &[ReplayJson::of(&job)]);
         assert_documented("replay show", &ReplayJson::of(&job));
+    }
+
+    #[test]
+    fn the_json_of_each_result_is_documented() {
+        let done = ReplayDone { published: 3, refused: 1 };
+        let result = ReplayResult::Done { job: job(Destination::InPlace), done };
+        let json = ReplayResultJson::new(&result);
+        assert_eq!((json.published, json.left_out, json.dead), (3, 0, 1));
+        assert_documented("replay start", &json);
+        assert_documented("replay resume", &json);
+        let rows = CancelledRows::InPlace { removed: 2, published: 1 };
+        assert_documented("replay cancel", &ReplayCancelJson::new("5f3a9c01", &rows));
     }
 }

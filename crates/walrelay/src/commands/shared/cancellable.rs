@@ -26,11 +26,12 @@ pub(in crate::commands) async fn run_until_shutdown<T>(
 ///
 /// Returns the errors of the work, or that it was interrupted.
 pub(in crate::commands) async fn attended<T>(
-    (connect, client): (&ConnectConfig, &SqlClient),
+    connect: &ConnectConfig,
+    client: &SqlClient,
     work: impl Future<Output = Result<T, Error>>,
     shutdown: &Shutdown,
 ) -> Result<T, Error> {
-    run_cancellable_in((connect, backend_pid(client).await?), work, shutdown).await
+    run_cancellable_in(connect, backend_pid(client).await?, work, shutdown).await
 }
 
 /// Like [`attended`], for work that borrows the client: `pid` is the server process of its session.
@@ -39,7 +40,8 @@ pub(in crate::commands) async fn attended<T>(
 ///
 /// Returns the errors of the work, or that it was interrupted.
 pub(in crate::commands) async fn run_cancellable_in<T>(
-    (connect, pid): (&ConnectConfig, i32),
+    connect: &ConnectConfig,
+    pid: i32,
     work: impl Future<Output = Result<T, Error>>,
     shutdown: &Shutdown,
 ) -> Result<T, Error> {

@@ -44,7 +44,8 @@ async fn ask(question: &str, shutdown: &Shutdown) -> Result<(), Error> {
 ///
 /// The user did not agree, there is no terminal and no `--yes`, or a signal came.
 pub(in crate::commands) async fn may_change(
-    (what, mode): (&str, ChangeMode),
+    what: &str,
+    mode: ChangeMode,
     shutdown: &Shutdown,
 ) -> Result<bool, Error> {
     match mode {

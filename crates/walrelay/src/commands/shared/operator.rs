@@ -39,21 +39,23 @@ impl<'a> Terminal<'a> {
         Self { options, shutdown, selection: &[] }
     }
 
-    async fn ask(&self, text: String) -> Result<bool, Error> {
+    /// Returns whether the command may do what `text` describes. A dry run prints the text, and the
+    /// answer is no.
+    pub(in crate::commands) async fn ask(&self, text: String) -> Result<bool, Error> {
         let ChangeOptions { mode, format } = self.options;
         if let (ChangeMode::DryRun, OutputFormat::Json) = (mode, format) {
             print(&json_text(&DryRun { would: text })?)?;
             return Ok(false);
         }
-        may_change((&text, mode), self.shutdown).await
+        may_change(&text, mode, self.shutdown).await
     }
 
     /// Prints the result of a protocol. After a dry run there is none.
-    pub(in crate::commands) fn print_result<T, J: Serialize>(
+    pub(in crate::commands) fn print_result<'t, T, J: Serialize>(
         &self,
-        result: Option<&T>,
-        text: impl FnOnce(&T) -> String,
-        json: impl FnOnce(&T) -> J,
+        result: Option<&'t T>,
+        text: impl FnOnce(&'t T) -> String,
+        json: impl FnOnce(&'t T) -> J,
     ) -> Result<(), Error> {
         let Some(result) = result else { return Ok(()) };
         match self.options.format {
@@ -141,7 +143,7 @@ pub(in crate::commands) async fn run_protocol<T>(
     let session = AdminSession { client: &client, connect, operator: &terminal, stop: shutdown };
     let work = async { Ok(Box::pin(protocol(&session)).await?) };
     let done = match stop {
-        StopMode::Cancel => attended((connect, &client), work, shutdown).await,
+        StopMode::Cancel => attended(connect, &client, work, shutdown).await,
         StopMode::Graceful => Box::pin(work).await,
     };
     let done = with_slot_holder(&client, done).await;

@@ -5,6 +5,7 @@ use walrelay_outbox_admin::protocols::{
 };
 use walrelay_outbox_replay::{LostSlot, SQL_ASCII_FIX, SQL_ASCII_RISK, SettledRecord};
 
+use super::topics::{INVALID_TOPIC_FIX, invalid_topic_text};
 use crate::output::human_bytes;
 
 /// Describes a change in the imperative: "drop slot walrelay".
@@ -30,13 +31,13 @@ pub(super) fn change_text(change: &Change) -> String {
         Change::FinishUpgrade { slot, at } => format!("take over slot {slot}, which is at {at}"),
         Change::DropSlot { slot, rows: None } => format!("drop slot {slot}, which is lost"),
         Change::DropSlot { slot, rows: Some(rows) } => {
-            format!("drop slot {slot} with {rows} row(s) that are not confirmed")
+            format!("drop slot {slot} with {rows} unconfirmed row(s)")
         }
         Change::AdvanceSlot { slot, to, rows } => {
             format!("move slot {slot} to {to}, and never publish {rows} row(s) before it")
         }
         Change::ResetSlot { slot, to, bytes } => format!(
-            "move slot {slot} to {to}, and publish the rows behind it again ({} of WAL)",
+            "move slot {slot} to {to}, and publish the rows after it again ({} of WAL)",
             human_bytes(*bytes)
         ),
         Change::RecoverSlot { slot, rows: Some(rows) } => {
@@ -48,7 +49,7 @@ pub(super) fn change_text(change: &Change) -> String {
             format!("create a new slot {slot}, and publish every row from the given time on again")
         }
         Change::AdvanceAnchor { anchor, to, bytes } => format!(
-            "move anchor {anchor} to {to}; the {} of WAL before it can then not be replayed",
+            "move anchor {anchor} to {to}; the {} of WAL before it can no longer be replayed",
             human_bytes(*bytes)
         ),
         Change::DropAnchor { anchor, bytes } => {
@@ -75,7 +76,7 @@ fn prunable_text(PrunableTable { table, rows, partitions }: &PrunableTable) -> S
 pub(super) fn step_text(step: &Step, selection: &[String]) -> String {
     match step {
         Step::ShardsSwitched { at, handed_over } => format!(
-            "switched at {at}: what was committed before went out through the old slots, or is in dispatch state\n\
+            "switched at {at}: rows committed before were published through the old slots, or are in dispatch state\n\
              handed over: {handed_over} row(s) of dispatch state\n"
         ),
         Step::ShardDropped(DroppedShard { slot, publication, is_publication_left }) => {
@@ -102,15 +103,18 @@ pub(super) fn step_text(step: &Step, selection: &[String]) -> String {
             format!("to be finished by walrelay run: {}\n", operation.describe(slot))
         }
         Step::OperationCancelled { slot, operation } => {
-            format!("called off, because nobody is at it any more: {}\n", operation.describe(slot))
+            format!(
+                "cancelled, because no process works on it any more: {}\n",
+                operation.describe(slot)
+            )
         }
-        Step::OperationGivenUp { slot, operation } => {
-            format!("given up: {}\n", operation.describe(slot))
+        Step::OperationLossAccepted { slot, operation } => {
+            format!("cancelled, because its loss is accepted: {}\n", operation.describe(slot))
         }
         Step::RowsLeftToRelay { slot, operation, rows, is_earlier } => {
             let earlier = match is_earlier {
                 true => {
-                    "that backfill was begun before and is not finished: nothing new is begun\n"
+                    "an earlier run started this backfill, which is unfinished: nothing new is started\n"
                 }
                 false => "",
             };
@@ -126,6 +130,11 @@ pub(super) fn step_text(step: &Step, selection: &[String]) -> String {
         Step::EncodingUnchecked { database } => {
             format!("warning: database {database} {SQL_ASCII_RISK}\n  fix: {SQL_ASCII_FIX}\n")
         }
+        Step::TopicRefused(error) => format!("not created: {error}\n"),
+        Step::TopicsUnknown => NO_TOPICS.to_owned(),
+        Step::RowsWithoutTopic(rows) => {
+            format!("no topic: {}\n  fix: {INVALID_TOPIC_FIX}\n", invalid_topic_text(rows))
+        }
         Step::RowsDeleted(TableRows { table, rows }) => {
             format!("{rows} row(s) deleted from {table}\n")
         }
@@ -135,9 +144,12 @@ pub(super) fn step_text(step: &Step, selection: &[String]) -> String {
     }
 }
 
+const NO_TOPICS: &str = "no topics: the outbox is empty, so its topics are unknown; name them with \
+     --create-topics=NAME,NAME\n";
+
 /// The next step after a new slot exists.
 pub(in crate::commands) const START_RELAY: &str =
-    "start the relay: it publishes them first, and then what the slot streams\n";
+    "start the relay: it publishes these rows first, and then the rows of the slot\n";
 
 /// Reports the rows that a relay publishes before the slot streams.
 pub(in crate::commands) fn rows_text(rows: &[TableRows]) -> String {
@@ -151,11 +163,9 @@ pub(in crate::commands) fn rows_text(rows: &[TableRows]) -> String {
 fn loss_text(slot: &str, lost: &LostSlot, rows: &[TableRows]) -> String {
     let head = format!("lost: slot {slot} {}\n", lost.problem);
     match &lost.settled {
-        None => {
-            head + "nothing is on record about it: any row in the outbox may not have been published\n"
-        }
+        None => head + "the slot has no record: any row in the outbox may be unpublished\n",
         Some(SettledRecord { system_identifier, lsn, xid, .. }) => format!(
-            "{head}{}keep this, it is forgotten now: settled_lsn {lsn}, settled_xid {xid}, server {system_identifier}\n",
+            "{head}{}note these values, which are deleted now: settled_lsn {lsn}, settled_xid {xid}, server {system_identifier}\n",
             rows_text(rows)
         ),
     }
@@ -187,13 +197,13 @@ fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use pgoutput_parser::Lsn;
-    use walrelay_outbox_admin::lookahead::RowGivenUp;
+    use walrelay_outbox_admin::lookahead::SkippedRow;
 
     use super::*;
 
     #[test]
     fn the_text_about_skipped_rows_ends_with_the_command_that_publishes_them() {
-        let row = |id: &str, is_sendable| RowGivenUp {
+        let row = |id: &str, is_sendable| SkippedRow {
             event_id: Some(id.to_owned()),
             at: "0/64#0".to_owned(),
             is_sendable,

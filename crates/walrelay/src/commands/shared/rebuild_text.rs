@@ -42,15 +42,15 @@ pub(super) fn show(step: &RebuildStep) -> Result<(), Error> {
         RebuildStep::TablesEmptied(unread) => print(&emptied(*unread)),
         RebuildStep::NothingChanged => print("nothing was changed\n"),
         RebuildStep::WouldFill { rows, schema } => {
-            print(&format!("would apply {rows} row(s) in schema {schema} and put it in use\n"))
+            print(&format!("would apply {rows} row(s) in schema {schema} and switch to it\n"))
         }
         RebuildStep::Continues => print("continuing: rows that were applied are skipped\n"),
         RebuildStep::FillingBegins { generation, schema, rows } => print(&format!(
-            "filling generation {generation} in schema {schema}: {rows} row(s); generation {} stays in use meanwhile\n",
+            "filling generation {generation} in schema {schema}: {rows} row(s); generation {} stays live meanwhile\n",
             generation - 1
         )),
-        RebuildStep::InUse { generation } => print(&format!(
-            "in use: generation {generation}; running instances follow within seconds\n"
+        RebuildStep::Switched { generation } => print(&format!(
+            "switched: generation {generation} is live; running instances follow within seconds\n"
         )),
         RebuildStep::KeysRebuilt { events, keys, generation, is_dry_run } => {
             let done = if *is_dry_run { "would be rebuilt" } else { "rebuilt" };
@@ -62,10 +62,10 @@ pub(super) fn show(step: &RebuildStep) -> Result<(), Error> {
             print(&format!("no rebuild of consumer {consumer} is unfinished\n"))
         }
         RebuildStep::SchemaRebuildCancelled { schema } => {
-            print(&format!("given up; the tables of schema {schema} stay as they are\n"))
+            print(&format!("cancelled; the tables of schema {schema} stay as they are\n"))
         }
         RebuildStep::RefillCancelled { consumer, subscription } => print(&format!(
-            "given up; consumer {consumer} reads {subscription} again, and its read model has only a part of the events\n"
+            "cancelled; consumer {consumer} reads {subscription} again, and its read model has only a part of the events\n"
         )),
     }
 }
@@ -119,7 +119,7 @@ fn subscription_text(step: &SubscriptionStep) -> String {
         SubscriptionStep::InstancesFollow { consumer, old } => format!(
             "running instances follow within seconds. Restart those that were started with --subscription. Then nobody \
              reads {old}: delete it\n\
-             events that fail are waiting or dead again: `walrelay consumer status {consumer}` counts them\n"
+             failing events are retried or dead again: `walrelay consumer status {consumer}` counts them\n"
         ),
         SubscriptionStep::WouldPublish { rows, topic } => {
             format!("would publish {rows} row(s) to {topic} and apply them again\n")
@@ -134,7 +134,7 @@ fn subscription_text(step: &SubscriptionStep) -> String {
             let unfinished = match unfinished {
                 0 => String::new(),
                 count => format!(
-                    "; {count} of them wait or are dead: `walrelay inbox list --consumer {consumer}`"
+                    "; {count} of them are retried or dead: `walrelay inbox list --consumer {consumer}`"
                 ),
             };
             format!(
@@ -180,7 +180,9 @@ fn forgotten(decided: OperatorDecisions, generation: i32) -> String {
         ));
     }
     if unfinished > 0 {
-        parts.push(format!("{unfinished} event(s) that wait or are dead, which come again too"));
+        parts.push(format!(
+            "{unfinished} event(s) that are retried or dead, which are also applied again"
+        ));
     }
     format!("in generation {generation}: {}\n", parts.join("; "))
 }
@@ -195,7 +197,7 @@ fn out_of_reach(earlier: EarlierEvents, generation: i32) -> Option<String> {
         )
     });
     let pruned = earlier.pruned_before.map(|moment| {
-        format!("events of before {} were pruned, which nobody counts", rfc3339(moment))
+        format!("events of before {} were pruned, and are not counted", rfc3339(moment))
     });
     let parts: Vec<String> = counted.into_iter().chain(pruned).collect();
     (!parts.is_empty()).then(|| parts.join("; "))
@@ -213,7 +215,7 @@ mod tests {
             forgotten(OperatorDecisions { unfinished: 3, ..OperatorDecisions::default() }, 1);
         assert_eq!(
             waiting,
-            "in generation 1: 3 event(s) that wait or are dead, which come again too\n"
+            "in generation 1: 3 event(s) that are retried or dead, which are also applied again\n"
         );
     }
 

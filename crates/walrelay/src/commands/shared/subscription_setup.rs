@@ -2,6 +2,7 @@
 
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::{DeadLetterPolicy, Subscription};
 use tokio::time::timeout;
+use walrelay_core::CallCode;
 use walrelay_errors::Chain;
 use walrelay_inbox::{InboxError, SubscriptionWarning};
 use walrelay_outbox_admin::protocols::ProtocolError;
@@ -66,7 +67,7 @@ pub(in crate::commands) async fn exists(endpoint: &Endpoint, name: &str) -> Opti
         Ok(Err(error)) => Chain(&error).to_string(),
         Err(_) => format!("no answer within {} s", ANSWER_TIMEOUT.as_secs()),
     };
-    tracing::warn!(subscription = name, problem, "whether the subscription exists cannot be told");
+    tracing::warn!(subscription = name, problem, "it is unknown whether the subscription exists");
     None
 }
 
@@ -98,7 +99,7 @@ pub(in crate::commands) async fn or_topic_missing(
     endpoint: &Endpoint,
     topics: impl IntoIterator<Item = &String>,
 ) -> Error {
-    if !matches!(error, PubsubError::Subscription { code: "NOT_FOUND", .. }) {
+    if !matches!(error, PubsubError::Subscription { code: CallCode::NotFound, .. }) {
         return error.into();
     }
     let Ok(admin) = Admin::connect(endpoint) else { return error.into() };

@@ -27,6 +27,7 @@ use super::super::shared::cancellable::attended;
 use super::summary::{self, Summary};
 use crate::config::{InboxPlace, StatusConfig};
 use crate::error::Error;
+use crate::protocol_fix::finishing_command;
 
 /// Timeout for the relay's answer, which comes from memory.
 const RELAY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -48,7 +49,7 @@ pub(super) async fn read(
     shutdown: &Shutdown,
 ) -> Result<Found, Error> {
     let connect = &config.database.connect;
-    attended((connect, client), Box::pin(report_now(client, config)), shutdown).await
+    attended(connect, client, Box::pin(report_now(client, config)), shutdown).await
 }
 
 /// Reads the report of the slot or of all shards, and asks the relay if `--relay` was given.
@@ -109,7 +110,7 @@ fn is_about_the_slot(error: &Error) -> bool {
 async fn unfinished_rebuilds(client: &SqlClient) -> Vec<RebuildReport> {
     let consumers = registered(client, None).await.unwrap_or_default();
     let unfinished = consumers.into_iter().filter_map(|it| {
-        let report = it.rebuild?.report(&it.consumer);
+        let report = it.rebuild?.report();
         Some(RebuildReport { consumer: it.consumer, report })
     });
     unfinished.collect()
@@ -163,7 +164,7 @@ async fn slot_report(
     outbox: &Outbox,
     wal_budget: WalBudgetLimit,
 ) -> Result<StatusReport, Error> {
-    let report = read_status(client, &outbox.slot).await?;
+    let report = read_status(client, &outbox.slot, finishing_command).await?;
     let retention = read_retention(client).await?;
     Ok(StatusReport {
         wal_budget_bytes: wal_budget.bytes(retention),
@@ -237,7 +238,7 @@ async fn report_without_slot(
                 StepScope::Slot
             }
         };
-        let step = NextStep { scope, ..summary::finishing_step(&begun.finishing_command()) };
+        let step = NextStep { scope, ..summary::finishing_step(&finishing_command(&begun)) };
         return Ok(StatusReport {
             headline,
             severity: Severity::Bad,

@@ -2,6 +2,7 @@
 //! time.
 
 use pgoutput_parser::Lsn;
+use walrelay_core::CallCode;
 use walrelay_errors::Code;
 use walrelay_outbox_admin::{NextStep, OWN_WAL_BYTES, Severity, StatusReport};
 use walrelay_outbox_store::{Reason, ReasonKind};
@@ -256,7 +257,8 @@ fn refused(slot: &SlotReport) -> Option<Cause> {
         0 => String::new(),
         spilled => format!(", {spilled} of them spilled"),
     };
-    let error_code = code_of_call(code);
+    // A row holds the name of the code. A text that is no code has the general fix.
+    let call = code.parse().unwrap_or(CallCode::Unknown);
     Some(Cause {
         severity: Severity::Bad,
         text: format!(
@@ -265,7 +267,10 @@ fn refused(slot: &SlotReport) -> Option<Cause> {
             visible(code),
             visible(&refused.at)
         ),
-        step: NextStep::of(error_code, visible(&walrelay_pubsub::operator_fix(code, topic))),
+        step: NextStep::of(
+            code_of_call(call),
+            visible(&walrelay_pubsub::operator_fix(call, topic)),
+        ),
     })
 }
 

@@ -31,7 +31,7 @@ pub(super) fn finishing_step(command: &str) -> NextStep {
 fn finishing(operation: &OperationReport) -> NextStep {
     let command = &operation.finished_by;
     let text = match operation.is_anchor_gone {
-        true => format!("its anchor is gone, so this gives it up: {command}"),
+        true => format!("its anchor is gone, so this cancels it: {command}"),
         false => format!("this finishes it: {command}"),
     };
     let scope = match operation.kind {
@@ -642,7 +642,7 @@ mod tests {
             advice(Summary::worst_of_shards(&[idle, shard("1/2", changes)]))
         };
         assert_eq!(worst_of_shards(resharding()), reshard);
-        let must_abandon = "its anchor is gone, so this gives it up: walrelay run";
+        let must_abandon = "its anchor is gone, so this cancels it: walrelay run";
         let vain = operation("reset", "walrelay run", true);
         assert_eq!(advice(Summary::of(&report(vain))), must_abandon);
         let run = "with --shard 0/2: start the relay: walrelay run";

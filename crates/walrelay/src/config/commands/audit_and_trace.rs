@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use super::super::builder::ConfigBuilder;
 use super::super::command::{AuditConfig, InboxPlace, TraceConfig};
-use super::super::messages::{column_names, project};
+use super::super::messages::{ResourceKind, column_names, project};
 use crate::cli::{AuditArgs, InboxPlaces, TraceArgs};
 
 impl ConfigBuilder<'_> {
@@ -15,7 +15,7 @@ impl ConfigBuilder<'_> {
         self.require_time(&columns, reason);
         let subscription = args.subscription.as_ref().map(|given| {
             let project = project(&args.project);
-            let name = self.full_name("subscription", given, (&project, "subscriptions"));
+            let name = self.full_name("subscription", given, &project, ResourceKind::Subscription);
             (name.unwrap_or_default(), self.endpoint(&args.endpoint))
         });
         Some(AuditConfig {

@@ -165,7 +165,7 @@ pub enum Source {
     /// Outbox rows, published to a topic of their own.
     Outbox(Box<OutboxRows>),
     /// Outbox rows, which the command itself applies in another schema.
-    Beside(Box<RebuildIntoConfig>),
+    SideBySide(Box<RebuildIntoConfig>),
     /// Rows of some ordering keys, which the command itself applies.
     Keys(Box<KeyRebuild>),
     /// No source: an unfinished rebuild is cancelled.
@@ -181,8 +181,8 @@ pub struct RebuildIntoConfig {
     pub handler: String,
     /// The schema with the handler's tables.
     pub schema: String,
-    /// File with the SQL that puts the tables in use. Without it, the rebuilt rows replace those of
-    /// the tables in use.
+    /// File with the SQL that puts the live tables. Without it, the rebuilt rows replace those of
+    /// the live tables.
     pub switch_sql: Option<PathBuf>,
 }
 

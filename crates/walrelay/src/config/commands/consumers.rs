@@ -6,7 +6,7 @@ use walrelay_outbox_replay::replay::DeadRows;
 
 use super::super::builder::ConfigBuilder;
 use super::super::command::Command;
-use super::super::messages::project;
+use super::super::messages::{ResourceKind, project};
 use super::super::pubsub::topic_settings;
 use super::consumer_commands::{
     ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, IamGrants, KeyReset,
@@ -120,7 +120,7 @@ impl ConfigBuilder<'_> {
         let endpoint = self.endpoint(&args.endpoint);
         let project = project(&args.project);
         let topic = args.topic.as_ref();
-        let topic = topic.and_then(|it| self.full_name("topic", it, (&project, "topics")));
+        let topic = topic.and_then(|it| self.full_name("topic", it, &project, ResourceKind::Topic));
         let subscription = self.set_up_subscription(args, topic.as_deref(), &project);
         let create = match (args.create, topic) {
             (true, Some(topic)) => self.new_subscription(args, topic, &project),
@@ -147,7 +147,7 @@ impl ConfigBuilder<'_> {
                 return None;
             }
         };
-        self.full_name("subscription", &name, (project, "subscriptions"))
+        self.full_name("subscription", &name, project, ResourceKind::Subscription)
     }
 
     fn new_subscription(
@@ -163,15 +163,21 @@ impl ConfigBuilder<'_> {
             (None, false) => None,
         };
         let dead_letter_topic = match dead_letter_topic {
-            Some(name) => Some(self.full_name("dead-letter-topic", &name, (project, "topics"))?),
+            Some(name) => {
+                Some(self.full_name("dead-letter-topic", &name, project, ResourceKind::Topic)?)
+            }
             None => None,
         };
         let dead_letters = match &dead_letter_topic {
             Some(dead) if args.dead_letter => {
-                let names = (project, "subscriptions");
                 let name = short_name(dead).to_owned();
                 Some(NewDeadLetters {
-                    subscription: self.full_name("dead-letter-topic", &name, names)?,
+                    subscription: self.full_name(
+                        "dead-letter-topic",
+                        &name,
+                        project,
+                        ResourceKind::Subscription,
+                    )?,
                     settings: topic_settings(&args.topics),
                     project_number: args.project_number,
                     grants: if args.yes { IamGrants::Make } else { IamGrants::Print },
@@ -204,7 +210,7 @@ impl ConfigBuilder<'_> {
         let endpoint = self.endpoint(&args.publishing.pubsub.endpoint);
         let subscription = args.subscription.as_ref().and_then(|given| {
             let project = project(&args.publishing.messages.project);
-            self.full_name("subscription", given, (&project, "subscriptions"))
+            self.full_name("subscription", given, &project, ResourceKind::Subscription)
         });
         Some(Rebuild {
             name: args.name.clone(),
@@ -223,7 +229,7 @@ impl ConfigBuilder<'_> {
         if let Some(schema) = args.into.clone() {
             let switch_sql = args.switch_sql.clone();
             let config = RebuildIntoConfig { rows, handler, schema, switch_sql };
-            return Some(Source::Beside(Box::new(config)));
+            return Some(Source::SideBySide(Box::new(config)));
         }
         let (keys, reset) = (args.key.clone(), args.reset_function.clone()?);
         Some(Source::Keys(Box::new(KeyRebuild { rows, handler, keys, reset })))
@@ -238,8 +244,8 @@ impl ConfigBuilder<'_> {
         let router = &settings.relay.router;
         let topic = match topic {
             Some(topic) => {
-                let names = (router.project.as_str(), "topics");
-                let topic = self.full_name("from-outbox", topic, names)?;
+                let (project, kind) = (&router.project, ResourceKind::Topic);
+                let topic = self.full_name("from-outbox", topic, project, kind)?;
                 self.require_separate_topic("from-outbox", &topic, router)?
             }
             None => UNPUBLISHED.to_owned(),
@@ -259,6 +265,6 @@ impl ConfigBuilder<'_> {
         project_option: &ProjectOption,
     ) -> Option<String> {
         let given = option.subscription.as_ref().filter(|given| !given.is_empty())?;
-        self.full_name("subscription", given, (&project(project_option), "subscriptions"))
+        self.full_name("subscription", given, &project(project_option), ResourceKind::Subscription)
     }
 }

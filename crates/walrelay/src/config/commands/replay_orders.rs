@@ -7,7 +7,7 @@ use walrelay_core::ColumnNames;
 use walrelay_outbox_replay::replay::{DeadRows, ReplayOrder};
 use walrelay_relay::settings::Settings;
 
-use crate::options::choices::ChangeMode;
+use crate::options::choices::ChangeOptions;
 
 pub use walrelay_outbox_admin::protocols::{Place, ResetOrder};
 
@@ -38,25 +38,20 @@ pub struct ReplayConfig {
     pub settings: Settings,
     /// The action.
     pub action: ReplayAction,
+    /// Consent and output.
+    pub options: ChangeOptions,
 }
 
 /// An action that publishes rows again.
 #[derive(Debug, Clone)]
 pub enum ReplayAction {
-    /// Start a new replay.
-    Start {
-        /// The rows and their destination. A start that is given as a time has no position yet.
-        order: ReplayOrder,
-        /// Whether the rows may be published.
-        mode: ChangeMode,
-    },
+    /// Start a new replay of these rows. A start that is given as a time has no position yet.
+    Start(ReplayOrder),
     /// Resume an interrupted replay.
     Resume {
         /// Id of the replay.
         id: String,
         /// The new treatment of rows that Pub/Sub would never accept, if it changes.
         dead_rows: Option<DeadRows>,
-        /// Whether the rows may be published.
-        mode: ChangeMode,
     },
 }

@@ -24,8 +24,8 @@ impl ConfigBuilder<'_> {
                 (args.database, ReplayRecordAction::Show { id, format })
             }
             ReplayActionArgs::Cancel(args) => {
-                let (id, mode) = (args.id, args.confirm.mode());
-                (args.database, ReplayRecordAction::Cancel { id, mode })
+                let (id, options) = (args.id, args.change.options());
+                (args.database, ReplayRecordAction::Cancel { id, options })
             }
         };
         let database = self.database(&database)?;
@@ -35,19 +35,20 @@ impl ConfigBuilder<'_> {
     fn resume(&mut self, args: ReplayResumeArgs) -> Option<Command> {
         let settings = self.publishing(&args.publishing)?;
         let dead_rows = args.skip_dead.then_some(DeadRows::LeaveOut);
-        let action = ReplayAction::Resume { id: args.id, dead_rows, mode: args.confirm.mode() };
-        Some(Command::Replay(Box::new(ReplayConfig { settings, action })))
+        let (action, options) =
+            (ReplayAction::Resume { id: args.id, dead_rows }, args.change.options());
+        Some(Command::Replay(Box::new(ReplayConfig { settings, action, options })))
     }
 
     fn start(&mut self, args: ReplayStartArgs) -> Option<Command> {
         self.require_arguments_of_source(&args);
         let settings = self.publishing(&args.publishing)?;
         let router = &settings.relay.router;
-        let mode = args.confirm.mode();
+        let options = args.change.options();
         let destination = match args.in_place {
             true => Destination::InPlace,
             false => {
-                let template = self.topic_of_a_replay(args.to_topic, mode, router)?;
+                let template = self.topic_of_a_replay(args.to_topic, options.mode, router)?;
                 Destination::Topic { template, rate: args.rate.and_then(Rate::new) }
             }
         };
@@ -76,8 +77,8 @@ impl ConfigBuilder<'_> {
         };
         let dead_rows = if args.skip_dead { DeadRows::LeaveOut } else { DeadRows::Stop };
         let order = ReplayOrder { source, destination, matching, dead_rows };
-        let action = ReplayAction::Start { order, mode };
-        Some(Command::Replay(Box::new(ReplayConfig { settings, action })))
+        let action = ReplayAction::Start(order);
+        Some(Command::Replay(Box::new(ReplayConfig { settings, action, options })))
     }
 
     /// Refuses arguments that only the other source has, and requires a start in the WAL.

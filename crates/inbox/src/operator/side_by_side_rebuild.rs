@@ -1,5 +1,5 @@
-//! A rebuild beside the read model in use. The next generation fills tables in another schema, and
-//! one transaction moves the rows into the tables in use.
+//! A side-by-side rebuild: the next generation fills tables in another schema, and one transaction
+//! moves the rows into the live tables.
 //!
 //! ```text
 //! rebuild recorded ──▶ events applied in the schema ──▶ rows moved, new generation current
@@ -13,27 +13,27 @@ use walrelay_pg_client::{SCHEMA, SqlClient, TableAccess, quote_literal, sql};
 use crate::error::InboxError;
 use crate::operator::admin::{contained, failed, refuse_hidden_consumers, unknown};
 
-/// A rebuild of one consumer in one schema.
+/// A side-by-side rebuild of one consumer in one schema.
 #[derive(Debug, Clone, Copy)]
-pub struct Beside<'a> {
+pub struct SideBySideRebuild<'a> {
     /// The consumer.
     pub consumer: &'a str,
     /// The schema with the tables to fill.
     pub schema: &'a str,
 }
 
-/// A table that the rebuild fills, and the table in use that it replaces.
+/// A table that the rebuild fills, and the live table that it replaces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StagedTable {
     /// The table's name.
     pub name: String,
     /// The table's name with its schema.
     pub staged: String,
-    /// The table in use with its schema. `None` if the search path has no table of this name.
+    /// The live table with its schema. `None` if the search path has no table of this name.
     pub live: Option<String>,
     /// The names and types of the writable columns.
     pub columns: Vec<String>,
-    /// The names and types of the writable columns of the table in use.
+    /// The names and types of the writable columns of the live table.
     pub live_columns: Vec<String>,
     /// The names of the writable columns, quoted for SQL.
     pub quoted: Vec<String>,
@@ -57,14 +57,14 @@ pub struct GenerationDifference {
     pub unfinished: i64,
 }
 
-impl Beside<'_> {
+impl SideBySideRebuild<'_> {
     /// Returns the tables of the schema.
     ///
     /// # Errors
     ///
     /// Fails if the database reports an error.
     pub async fn tables(&self, client: &SqlClient) -> Result<Vec<StagedTable>, InboxError> {
-        let sql = sql!("side_rebuild.sql", "tables");
+        let sql = sql!("side_by_side_rebuild.sql", "tables");
         let rows = client.query(sql, &[&self.schema]).await;
         let rows = rows.map_err(failed("list the tables of the schema"))?;
         let of = |row: &tokio_postgres::Row| StagedTable {
@@ -102,7 +102,8 @@ impl Beside<'_> {
     ///
     /// Fails if the database reports an error.
     pub async fn claim(&self, client: &SqlClient) -> Result<bool, InboxError> {
-        let row = client.query_one(sql!("side_rebuild.sql", "claim"), &[&self.consumer]).await;
+        let row =
+            client.query_one(sql!("side_by_side_rebuild.sql", "claim"), &[&self.consumer]).await;
         Ok(row.map_err(failed("claim the rebuild"))?.get(0))
     }
 
@@ -112,7 +113,8 @@ impl Beside<'_> {
     ///
     /// Fails if the database reports an error.
     pub async fn holder(&self, client: &SqlClient) -> Result<Option<RebuildHolder>, InboxError> {
-        let row = client.query_opt(sql!("side_rebuild.sql", "holder"), &[&self.consumer]).await;
+        let row =
+            client.query_opt(sql!("side_by_side_rebuild.sql", "holder"), &[&self.consumer]).await;
         let row = row.map_err(failed("find the process that rebuilds"))?;
         Ok(row.map(|row| RebuildHolder { pid: row.get(0), since: row.get(1) }))
     }
@@ -125,7 +127,7 @@ impl Beside<'_> {
     ///
     /// Fails if the database reports an error.
     pub async fn last_round(&self, client: &SqlClient, generation: i32) -> Result<u64, InboxError> {
-        let sql = sql!("side_rebuild.sql", "last_round");
+        let sql = sql!("side_by_side_rebuild.sql", "last_round");
         let row = client.query_one(sql, &[&self.consumer, &generation]).await;
         let row = row.map_err(failed("read the positions of the generation"))?;
         Ok(row.get::<_, i64>(0).unsigned_abs())
@@ -142,7 +144,7 @@ impl Beside<'_> {
         const FAILED: &str = "note the rebuild";
         refuse_hidden_consumers(client, TableAccess::Update).await?;
         let transaction = client.transaction().await.map_err(failed(FAILED))?;
-        let sql = sql!("side_rebuild.sql", "begin");
+        let sql = sql!("side_by_side_rebuild.sql", "begin");
         let row = transaction.query_opt(sql, &[&self.consumer, &self.schema]).await;
         let row = row.map_err(failed(FAILED))?.ok_or_else(|| unknown(self.consumer))?;
         let generation: i32 = row.get(0);
@@ -173,7 +175,7 @@ impl Beside<'_> {
         generation: i32,
         moment: SystemTime,
     ) -> Result<GenerationDifference, InboxError> {
-        let sql = sql!("side_rebuild.sql", "compare");
+        let sql = sql!("side_by_side_rebuild.sql", "compare");
         let row = client.query_one(sql, &[&self.consumer, &generation, &moment]).await;
         let row = row.map_err(failed("compare the generations"))?;
         Ok(GenerationDifference { missing: row.get(0), unfinished: row.get(1) })
@@ -187,12 +189,13 @@ impl Beside<'_> {
     /// Fails with [`InboxError::is_in_the_way`] if a batch is still being applied, or if the
     /// database reports an error.
     pub async fn stop_others(&self, transaction: &Transaction<'_>) -> Result<(), InboxError> {
+        // not a command: the name of an advisory lock.
         let sql = "SELECT pg_advisory_xact_lock(hashtextextended('walrelay inbox ' || $1, 0))";
         let waited = transaction.execute(sql, &[&self.consumer]).await;
         waited.map(drop).map_err(failed("wait for batches of the consumer"))
     }
 
-    /// Locks the tables in use against new foreign keys until the transaction ends. Readers and
+    /// Locks the live tables against new foreign keys until the transaction ends. Readers and
     /// writers continue.
     ///
     /// # Errors
@@ -205,7 +208,7 @@ impl Beside<'_> {
     ) -> Result<(), InboxError> {
         let live: Vec<&str> = tables.iter().filter_map(|table| table.live.as_deref()).collect();
         let sql = format!("LOCK TABLE {} IN ROW EXCLUSIVE MODE", live.join(", "));
-        transaction.batch_execute(&sql).await.map_err(failed("lock the tables in use"))
+        transaction.batch_execute(&sql).await.map_err(failed("lock the live tables"))
     }
 
     /// Moves the rows, or runs `switch_sql` instead, and makes the new generation current.
@@ -223,10 +226,10 @@ impl Beside<'_> {
             Some(sql) => transaction.batch_execute(&contained(sql)).await,
             None => transaction.batch_execute(&moving(tables)).await,
         };
-        moved.map_err(failed("put the new tables in use"))?;
-        let sql = sql!("side_rebuild.sql", "switch");
+        moved.map_err(failed("switch to the new tables"))?;
+        let sql = sql!("side_by_side_rebuild.sql", "switch");
         let changed = transaction.execute(sql, &[&self.consumer, &self.schema]).await;
-        match changed.map_err(failed("put the new generation in use"))? {
+        match changed.map_err(failed("switch to the new generation"))? {
             0 => Err(unknown(self.consumer)),
             _ => Ok(()),
         }
@@ -244,12 +247,13 @@ pub async fn abandon(
     consumer: &str,
     usual: &str,
 ) -> Result<(), InboxError> {
-    const FAILED: &str = "give the rebuild up";
+    const FAILED: &str = "cancel the rebuild";
     refuse_hidden_consumers(client, TableAccess::Update).await?;
     let transaction = client.transaction().await.map_err(failed(FAILED))?;
+    // not a command: the name of an advisory lock.
     let lock = "SELECT pg_advisory_xact_lock(hashtextextended('walrelay inbox ' || $1, 0))";
     transaction.execute(lock, &[&consumer]).await.map_err(failed(FAILED))?;
-    let sql = sql!("side_rebuild.sql", "abandon");
+    let sql = sql!("side_by_side_rebuild.sql", "abandon");
     let row = transaction.query_opt(sql, &[&consumer, &usual]).await;
     let row = row.map_err(failed(FAILED))?.ok_or_else(|| unknown(consumer))?;
     forget(&transaction, consumer, row.get::<_, i32>(0) + 1).await?;
@@ -270,9 +274,9 @@ async fn forget(
     Ok(())
 }
 
-/// Returns the statements that move each table's rows into the table in use. Readers see all old
+/// Returns the statements that move each table's rows into the live table. Readers see all old
 /// rows or all new rows, and never wait. Grants, indexes, views and policies are unaffected,
-/// because the tables in use remain.
+/// because the live tables remain.
 fn moving(tables: &[StagedTable]) -> String {
     let mut sql = "SET CONSTRAINTS ALL DEFERRED; ".to_owned();
     let live = |table: &StagedTable| table.live.clone().unwrap_or_default();
@@ -312,7 +316,7 @@ mod tests {
     #[test]
     fn no_plan_of_the_comparison_is_quadratic() {
         // One pass and one aggregate. Without statistics a join can become a nested loop.
-        let sql = sql!("side_rebuild.sql", "compare");
+        let sql = sql!("side_by_side_rebuild.sql", "compare");
         for join in ["JOIN", "EXISTS", " IN (SELECT", "ALL ("] {
             assert!(!sql.contains(join), "{join} in {sql}");
         }

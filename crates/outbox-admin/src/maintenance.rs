@@ -25,9 +25,9 @@ const PHASE_CHECK: Duration = Duration::from_millis(250);
 /// The longest pause between two steps.
 const STEP_PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// The age of rows to delete, and how often to delete them.
+/// The settings of the maintenance: the age of rows to delete, and how often to delete them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Retention {
+pub struct Maintenance {
     /// Minimum age of rows to delete. None deletes no rows.
     pub older_than: Option<Duration>,
     /// The time between two runs.
@@ -48,7 +48,7 @@ enum Maintained {
 
 /// The periodic maintenance of the outbox.
 #[derive(Debug, Clone)]
-pub struct RetentionTask {
+pub struct MaintenanceTask {
     /// How to connect.
     pub connect: ConnectConfig,
     /// The outbox.
@@ -56,10 +56,10 @@ pub struct RetentionTask {
     /// The names of its columns.
     pub columns: ColumnNames,
     /// The age and the interval.
-    pub retention: Retention,
+    pub maintenance: Maintenance,
 }
 
-impl RetentionTask {
+impl MaintenanceTask {
     /// Deletes old rows for as long as this future runs. Errors are logged, and the next run tries
     /// again: the relay works without retention. Ends if there is nothing to maintain: a plain table
     /// becomes a partitioned one only while the relay is stopped.
@@ -79,14 +79,14 @@ impl RetentionTask {
                 }
                 Err(error) => self.log_failure(&error, &metrics),
             }
-            sleep(self.retention.every).await;
+            sleep(self.maintenance.every).await;
         }
     }
 
     fn log_failure(&self, error: &ProtocolError, metrics: &RetentionMetrics) {
-        let (error_code, next_in) = (error.code().name(), self.retention.every);
+        let (error_code, next_in) = (error.code().name(), self.maintenance.every);
         let error = Chain(error);
-        if self.retention.older_than.is_some() {
+        if self.maintenance.older_than.is_some() {
             metrics.prune_failures.inc();
             tracing::warn!(error_code, %error, ?next_in, "old rows stay in the outbox");
         } else {
@@ -97,7 +97,7 @@ impl RetentionTask {
     async fn run_once(&self, metrics: &RetentionMetrics) -> Result<Maintained, ProtocolError> {
         let client = connect_sql(&self.connect).await?;
         let has_partitions = self.keep_partitions(&client, metrics).await;
-        let maintained = match self.retention.older_than {
+        let maintained = match self.maintenance.older_than {
             Some(age) => self.steps_on(&client, age, metrics).await.map(Maintained::Rows),
             None if has_partitions => Ok(Maintained::Partitions),
             None => Ok(Maintained::Nothing),
@@ -150,7 +150,7 @@ impl RetentionTask {
             columns: &self.columns,
             older_than,
             access: TableAccess::Delete,
-            archive: self.retention.archive.as_ref(),
+            archive: self.maintenance.archive.as_ref(),
         };
         let (mut run, mut rows) = (PruneRun::new(order), 0);
         loop {

@@ -1,0 +1,106 @@
+//! Creates the topics of an outbox: those that its rows lead to, and those that an operator names.
+
+use std::collections::BTreeSet;
+
+use walrelay_core::RouterConfig;
+use walrelay_errors::Chain;
+use walrelay_pg_client::QualifiedName;
+use walrelay_pubsub::{Admin, Endpoint, PubsubError, TopicSettings};
+
+use super::operator::{AdminSession, Operator, Step};
+use super::protocol_error::ProtocolError;
+use super::routes::{self, Routes};
+
+/// The topics to create.
+#[derive(Debug, Clone, Copy)]
+pub struct TopicOrder<'a> {
+    /// Turns rows into messages, from which topics are derived.
+    pub router: &'a RouterConfig,
+    /// The outbox tables.
+    pub tables: &'a [QualifiedName],
+    /// Names of further topics.
+    pub named: &'a [String],
+    /// The settings of new topics.
+    pub settings: &'a TopicSettings,
+    /// The service.
+    pub endpoint: &'a Endpoint,
+}
+
+/// The topics of an order, each with its result.
+#[derive(Debug, Default)]
+pub struct CreatedTopics {
+    /// Full names and results.
+    pub all: Vec<(String, TopicResult)>,
+    /// The error of the first refused topic that the operator named.
+    pub refused: Option<PubsubError>,
+}
+
+/// What happened to a topic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TopicResult {
+    /// It was created.
+    Created,
+    /// It existed before.
+    AlreadyThere,
+    /// Pub/Sub refuses its name.
+    NameRefused,
+}
+
+/// Creates the topics. A topic name that Pub/Sub rejects does not stop the creation of the others.
+///
+/// # Errors
+///
+/// A table cannot be read, or Pub/Sub does not answer or refuses for another reason.
+pub async fn create_topics<O: Operator>(
+    session: &AdminSession<'_, O>,
+    order: TopicOrder<'_>,
+) -> Result<CreatedTopics, ProtocolError> {
+    let TopicOrder { router, tables, settings, endpoint, .. } = order;
+    let Routes { topics, nowhere } = routes::of_rows(session.client, router, tables).await?;
+    let full_name = |name: &String| routes::full_name(&router.project, name);
+    let named: BTreeSet<String> = order.named.iter().map(full_name).collect();
+    let wanted: BTreeSet<&String> = topics.union(&named).collect();
+    let mut created = CreatedTopics::default();
+    if wanted.is_empty() && nowhere.is_none() {
+        session.report(&Step::TopicsUnknown)?;
+        return Ok(created);
+    }
+    let admin = Admin::connect(endpoint)?;
+    for topic in wanted {
+        let result = match create_topic(&admin, topic, settings).await {
+            Err(error) if error.is_about_the_name() => {
+                session.report(&Step::TopicRefused(Chain(&error).to_string()))?;
+                if named.contains(topic) {
+                    created.refused.get_or_insert(error);
+                }
+                TopicResult::NameRefused
+            }
+            result => result?,
+        };
+        match result {
+            TopicResult::Created => session.report(&Step::Created(format!("topic {topic}")))?,
+            TopicResult::AlreadyThere => {
+                session.report(&Step::AlreadyThere(format!("topic {topic}")))?;
+            }
+            TopicResult::NameRefused => {}
+        }
+        created.all.push((topic.clone(), result));
+    }
+    if let Some(nowhere) = nowhere {
+        session.report(&Step::RowsWithoutTopic(nowhere))?;
+    }
+    Ok(created)
+}
+
+/// Creates a topic unless it exists.
+async fn create_topic(
+    admin: &Admin,
+    topic: &str,
+    settings: &TopicSettings,
+) -> Result<TopicResult, PubsubError> {
+    if admin.topic_exists(topic).await? {
+        return Ok(TopicResult::AlreadyThere);
+    }
+    admin.create_topic(topic, settings).await?;
+    Ok(TopicResult::Created)
+}
