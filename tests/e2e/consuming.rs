@@ -102,7 +102,7 @@ async fn poison_is_isolated_and_its_key_waits_while_all_others_go_on() {
     let file = std::env::temp_dir().join(format!("{}-payload.json", world.name()));
     std::fs::write(&file, "{\"n\": 51}").expect("a file");
     let path = file.to_str().expect("a plain name");
-    world.succeed(["inbox", "edit", &id, "--payload-file", path]).await;
+    world.succeed(["inbox", "edit", "--yes", &id, "--payload-file", path]).await;
     std::fs::remove_file(&file).expect("it is there");
     world.wait_applied(101).await;
     consumer.wait_for_line(DEADLINE, "stored events are applied, and their keys continue").await;

@@ -41,7 +41,7 @@ impl InboxDatabase {
         let create = ["--create", "--topic", "video.events"];
         let init = ["consumer", "init", CONSUMER, "--subscription", CONSUMER];
         self.succeed(init.into_iter().chain(create)).await;
-        self.execute(HANDLER).await;
+        self.execute(&self.with_event_type(HANDLER)).await;
     }
 
     /// Returns the command `walrelay consumer run` with these options.

@@ -69,6 +69,17 @@ impl InboxDatabase {
         Some(Self { schema: Some(schema), ..world })
     }
 
+    /// Returns the SQL with the type of an event in the schema of this environment. A handler runs
+    /// with the search path of the consumer, which the schema does not change.
+    pub(crate) fn with_event_type(&self, sql: &str) -> String {
+        match self.schema {
+            Some(schema) => {
+                sql.replace("app_inbox_event", &format!("\"{schema}\".app_inbox_event"))
+            }
+            None => sql.to_owned(),
+        }
+    }
+
     async fn bare(database: TestDatabase) -> Option<Self> {
         // Reports the test as skipped when the binary is not built.
         drop(RelayCommand::new(["--version"])?);

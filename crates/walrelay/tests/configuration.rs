@@ -118,6 +118,28 @@ fn switches_and_lists_are_read_from_every_layer() {
 }
 
 #[test]
+fn the_default_outbox_is_in_the_chosen_schema() {
+    let outbox = |arguments: &[&str], variables: &[(&str, &str)]| {
+        let line = ["run", "--database-url", "postgresql://u@h/d", "--project", "p"];
+        let arguments: Vec<&str> = line.iter().chain(arguments).copied().collect();
+        let config = config(&arguments, variables).expect("a valid configuration");
+        let Command::Run(run) = config.command else { panic!("another command") };
+        (config.schema.name().to_owned(), run.settings.relay.outbox.tables[0].to_string())
+    };
+    let pair = |schema: &str, table: &str| (schema.to_owned(), table.to_owned());
+    assert_eq!(outbox(&[], &[]), pair("public", "public.app_outbox"));
+    let flag = ["--schema", "My-Events"];
+    assert_eq!(outbox(&flag, &[]), pair("My-Events", "\"My-Events\".app_outbox"));
+    let variable = [("WALRELAY_SCHEMA", "app_events")];
+    assert_eq!(outbox(&[], &variable), pair("app_events", "app_events.app_outbox"));
+    // A table that the user names stays where it is.
+    let named = ["--outbox-table", "public.app_outbox"];
+    assert_eq!(outbox(&named, &variable), pair("app_events", "public.app_outbox"));
+    let unqualified = ["--outbox-table", "events"];
+    assert_eq!(outbox(&unqualified, &variable), pair("app_events", "public.events"));
+}
+
+#[test]
 fn the_debezium_preset_gives_way_to_what_is_set() {
     let columns = run_config(&["--preset", "debezium"], &[]).settings.relay.router.columns;
     assert_eq!(columns.event_type, Some(ColumnAliases::parse("type")));

@@ -298,6 +298,28 @@ fn a_message_about_a_mistyped_name_has_the_similar_one_and_no_fix_drops_the_slot
 }
 
 #[test]
+fn a_schema_that_the_role_cannot_use_is_one_error_with_its_fix() {
+    let (result, fix) = only(|f| {
+        f.schema = SchemaAccess::Denied;
+        f.relay_tables[0].found.as_mut().unwrap().missing_rights = vec!["SELECT".to_owned()];
+    });
+    assert_eq!(result, CheckResult::Error(Code::DispatchPermissionMissing));
+    assert_eq!(fix, "as its owner: GRANT USAGE ON SCHEMA public TO postgres");
+    let missing = |tables: Vec<String>| {
+        only(|f| {
+            f.schema = SchemaAccess::Missing;
+            f.relay_tables[0].found = None;
+            f.neighbours.tables = tables;
+        })
+    };
+    let (missing_result, init) = missing(Vec::new());
+    assert_eq!(missing_result, CheckResult::Error(Code::DispatchTableMissing));
+    assert_eq!(init, "walrelay init, or name the right one with --schema");
+    let (_, elsewhere) = missing(vec!["app_events.app_outbox_relay".to_owned()]);
+    assert!(elsewhere.starts_with("--schema app_events, "), "{elsewhere}");
+}
+
+#[test]
 fn a_publication_of_more_than_the_rows_of_outboxes_or_without_inserts_is_an_error() {
     type Change = fn(&mut PublicationState);
     let changes: [(&str, Change); 4] = [

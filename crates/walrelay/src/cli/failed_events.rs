@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use pgoutput_parser::Position;
 
-use super::ARGUMENTS;
+use super::{ARGUMENTS, ConfirmArgs};
 use crate::options::values::{behind, count, duration};
 
 /// Filters of events.
@@ -56,7 +56,7 @@ pub struct EditFileArgs {
     /// File with a JSON object of strings, which replaces the attributes that are not the relay's own.
     #[arg(long, value_name = "FILE")]
     pub attributes_file: Option<PathBuf>,
-    /// Check the edited event, and change nothing.
-    #[arg(long)]
-    pub dry_run: bool,
+    // An edit names its event, and asks nothing.
+    #[command(flatten)]
+    pub confirm: ConfirmArgs,
 }

@@ -22,8 +22,12 @@ fn listed<Q>(query: Q, page: &PageArgs, format: OutputFormat) -> EventList<Q> {
     EventList { query, after: page.after, limit, format }
 }
 
+/// Returns the mode of an edit. To name an event and its new content is consent.
 const fn mode_of(files: &EditFileArgs) -> ChangeMode {
-    if files.dry_run { ChangeMode::DryRun } else { ChangeMode::Agreed }
+    match files.confirm.mode() {
+        ChangeMode::DryRun => ChangeMode::DryRun,
+        ChangeMode::Agreed | ChangeMode::Ask => ChangeMode::Agreed,
+    }
 }
 
 impl ConfigBuilder<'_> {
