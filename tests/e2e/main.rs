@@ -12,6 +12,7 @@ mod dedupe;
 mod dispatch;
 mod failing_keys;
 mod first_start;
+mod forget;
 mod gaps;
 mod getting_in;
 mod handlers;
