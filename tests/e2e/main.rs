@@ -18,6 +18,7 @@ mod getting_in;
 mod handlers;
 mod health;
 mod hot_keys;
+mod idle_keys;
 mod in_place;
 mod init;
 mod instances;
