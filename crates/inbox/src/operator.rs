@@ -4,6 +4,7 @@ pub mod admin;
 pub mod audit;
 pub mod consumer_status;
 pub mod event_commands;
+pub(super) mod idle_keys;
 pub(super) mod key_rebuild;
 pub(super) mod live_foreign_keys;
 pub(super) mod outbox_applier;

@@ -23,6 +23,17 @@ pub struct InboxRetention {
     pub older_than: Duration,
     /// The time between two runs.
     pub every: Duration,
+    /// The positions of ordering keys without events of that age.
+    pub idle_keys: IdleKeys,
+}
+
+/// What happens to the positions of ordering keys that had no event for a long time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IdleKeys {
+    /// They stay.
+    Keep,
+    /// They are deleted.
+    Delete,
 }
 
 impl InboxRetention {
@@ -73,7 +84,8 @@ mod tests {
             Subscription { topic_message_retention_duration: days(31), ..plain.clone() };
         let short = Subscription { message_retention_duration: days(1), ..plain.clone() };
         for (subscription, least) in [(&plain, 8), (&long_topic, 32), (&short, 2)] {
-            let of = |older_than| InboxRetention { older_than, every: DAY };
+            let of =
+                |older_than| InboxRetention { older_than, every: DAY, idle_keys: IdleKeys::Keep };
             assert!(of(DAY * least).refuse_short(subscription).is_ok());
             let refused = of(DAY * least - Duration::from_secs(1)).refuse_short(subscription);
             assert!(matches!(refused, Err(InboxError::RetentionTooShort { .. })));
@@ -82,9 +94,9 @@ mod tests {
 
     #[test]
     fn a_run_with_rows_left_pauses_briefly_and_a_complete_one_for_the_interval() {
-        let retention = InboxRetention { older_than: DAY, every: DAY };
+        let retention = InboxRetention { older_than: DAY, every: DAY, idle_keys: IdleKeys::Keep };
         let took = Duration::from_millis(300);
-        let step = |has_more| PruneStep { rows: 1, has_more };
+        let step = |has_more| PruneStep { rows: 1, keys: 0, has_more };
         assert_eq!(retention.next_step_in(step(true), took), took);
         assert_eq!(retention.next_step_in(step(true), DAY), STEP_PAUSE_MAX);
         assert_eq!(retention.next_step_in(step(false), took), DAY);

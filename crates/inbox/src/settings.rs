@@ -6,7 +6,8 @@ use walrelay_pg_client::ConnectConfig;
 use walrelay_pubsub::Endpoint;
 
 use crate::apply::handler_kind::Effect;
-use crate::retention::InboxRetention;
+use crate::error::InboxError;
+use crate::retention::{IdleKeys, InboxRetention};
 
 /// The messages held, in rounds of batches: one round is in flight, one is next. Two more rounds
 /// cover messages and acknowledgements that are on their way. More would only keep keys from other
@@ -155,9 +156,41 @@ impl Settings {
         }
     }
 
+    /// Refuses to delete keys whose positions the consumer needs.
+    pub(crate) fn refuse_needed_keys(&self) -> Result<(), InboxError> {
+        let deletes_keys = self.retention.is_some_and(|it| it.idle_keys == IdleKeys::Delete);
+        match deletes_keys && (self.dedupe == Dedupe::Position || self.on_gap == OnGap::Hold) {
+            true => Err(InboxError::KeysNeeded),
+            false => Ok(()),
+        }
+    }
+
     /// Returns the maximum number of messages held.
     pub(crate) fn messages_held(&self) -> usize {
         let round = self.batch as usize * self.workers as usize;
         (round * ROUNDS_HELD).max(MESSAGES_MIN)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_not_deleted_if_the_consumer_compares_positions_or_waits_for_versions() {
+        let connect = ConnectConfig::parse("postgresql://a@b/c", &Default::default());
+        let connect = connect.expect("a connection string");
+        let effect = Effect::function("f".to_owned());
+        let settings = Settings::new("c", effect, connect, Endpoint::production());
+        let day = Duration::from_hours(24);
+        let refused = |idle_keys, dedupe, on_gap| {
+            let retention = Some(InboxRetention { older_than: day, every: day, idle_keys });
+            let settings = Settings { retention, dedupe, on_gap, ..settings.clone() };
+            settings.refuse_needed_keys().is_err()
+        };
+        assert!(!refused(IdleKeys::Delete, Dedupe::Event, OnGap::Accept));
+        assert!(refused(IdleKeys::Delete, Dedupe::Position, OnGap::Accept));
+        assert!(refused(IdleKeys::Delete, Dedupe::Event, OnGap::Hold));
+        assert!(!refused(IdleKeys::Keep, Dedupe::Position, OnGap::Hold));
     }
 }

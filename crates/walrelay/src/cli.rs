@@ -255,6 +255,13 @@ pub enum CommandArgs {
     /// Prints the version of the event within its aggregate and the event id. The id needs SELECT on the outbox table.
     #[command(after_help = "Example:\n  walrelay emit order A-1 OrderPlaced '{\"total\": 42}'")]
     Emit(EmitArgs),
+    /// Forget aggregates whose ids are never used again.
+    ///
+    /// Deletes their last versions, so that `app_outbox_aggregate` does not grow. An aggregate whose event is written
+    /// meanwhile is kept. The next event of a forgotten aggregate has version 1, and consumers may ignore it as old.
+    #[command(after_help = "Examples:\n  walrelay forget order A-1 A-2 --dry-run\n  \
+        walrelay forget order --from-file closed-orders.txt --yes")]
+    Forget(ForgetArgs),
     /// Write one event for each existing row of a business table.
     ///
     /// Calls the function app_outbox_snapshot until it has read the table, in the order of the id column, while the

@@ -32,9 +32,9 @@ pub use build::Config;
 pub use command::{
     AnchorAction, AnchorConfig, AuditConfig, CheckConfig, Command, ConfigAction, CreateTopics,
     DatabaseConfig, DemoConfig, DemoOutput, DispatchConfig, DispatchEdit, EmitConfig,
-    EmulatorConfig, InboxPlace, InitConfig, LogConfig, PruneConfig, ReplayRecordAction,
-    ReplayRecordConfig, ReshardConfig, RunConfig, SlotAction, SlotConfig, SlotKind, StatusConfig,
-    TailConfig, TraceConfig, UpgradeAction, UpgradeConfig,
+    EmulatorConfig, ForgetConfig, InboxPlace, InitConfig, LogConfig, PruneConfig,
+    ReplayRecordAction, ReplayRecordConfig, ReshardConfig, RunConfig, SlotAction, SlotConfig,
+    SlotKind, StatusConfig, TailConfig, TraceConfig, UpgradeAction, UpgradeConfig,
 };
 pub use commands::consumer_commands::{
     ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, IamGrants, InboxConfig,

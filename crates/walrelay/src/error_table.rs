@@ -127,6 +127,7 @@ fn of_the_inbox() -> Vec<InboxError> {
         InboxError::KeyMoved { ordering_key: text() },
         InboxError::Table { table: text(), problem: "x" },
         InboxError::SubscriptionMissing { subscription: text() },
+        InboxError::KeysNeeded,
         InboxError::RetentionTooShort {
             subscription: text(),
             older_than: Duration::ZERO,

@@ -28,7 +28,7 @@ mod topics;
 pub mod units;
 pub mod values;
 
-pub use retention::{PruneArchiveOption, RetentionOptions};
+pub use retention::{PruneArchiveOption, PruneKeysOption, RetentionOptions};
 pub use topics::TopicOptions;
 
 use choices::{LogFormat, OnSlotLost, OutputFormat};

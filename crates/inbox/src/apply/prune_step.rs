@@ -12,7 +12,8 @@ use crate::apply::apply_error::ApplyError;
 use crate::error::InboxError;
 use crate::metrics::Metrics;
 use crate::operator::admin::{PruneStep, prune_step};
-use crate::retention::InboxRetention;
+use crate::operator::idle_keys::{IdleKeysStep, delete_idle_keys};
+use crate::retention::{IdleKeys, InboxRetention};
 
 /// The time limit of a step.
 const STEP_TIMEOUT: Duration = Duration::from_mins(2);
@@ -62,7 +63,14 @@ impl PruneOrder {
             return Ok(None);
         }
         let client = connection.client().await.map_err(unusable)?;
-        prune_step(client, &self.consumer, self.retention.older_than).await.map(Some)
+        let older_than = self.retention.older_than;
+        let step = prune_step(client, &self.consumer, older_than).await?;
+        if step.has_more || self.retention.idle_keys == IdleKeys::Keep {
+            return Ok(Some(step));
+        }
+        let IdleKeysStep { keys, has_more } =
+            delete_idle_keys(client, &self.consumer, older_than).await?;
+        Ok(Some(PruneStep { keys, has_more, ..step }))
     }
 }
 

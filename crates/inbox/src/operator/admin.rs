@@ -399,6 +399,8 @@ pub async fn prune(
 pub struct PruneStep {
     /// Rows deleted.
     pub rows: u64,
+    /// Idle keys deleted.
+    pub keys: u64,
     /// Whether rows may be left that are old enough.
     pub has_more: bool,
 }
@@ -426,11 +428,11 @@ pub async fn prune_step(
     let deleted = client.execute(sql, &[&consumer, &cutoff, &generation, &BATCH_ROWS]).await;
     let rows = deleted.map_err(failed("delete old rows of the inbox"))?;
     if rows == BATCH_ROWS.unsigned_abs() {
-        return Ok(PruneStep { rows, has_more: true });
+        return Ok(PruneStep { rows, keys: 0, has_more: true });
     }
     let keys =
         in_schema!("DELETE FROM public.app_inbox_key WHERE consumer = $1 AND generation < $2");
     let forgotten = client.execute(keys, &[&consumer, &generation]).await;
     forgotten.map_err(failed("delete keys of earlier generations"))?;
-    Ok(PruneStep { rows, has_more: false })
+    Ok(PruneStep { rows, keys: 0, has_more: false })
 }

@@ -36,7 +36,7 @@ SELECT ordering_key FROM public.app_inbox
  WHERE consumer = $1 AND generation = $2 AND event_id = $3
 
 -- name: give_up_version
-UPDATE public.app_inbox_key AS k SET version = i.version
+UPDATE public.app_inbox_key AS k SET version = i.version, updated_at = now()
   FROM public.app_inbox AS i
  WHERE i.consumer = $1 AND i.generation = $2 AND i.event_id = $3
    AND k.consumer = $1 AND k.generation = $2 AND k.ordering_key = i.ordering_key

@@ -14,7 +14,8 @@ UPDATE public.app_inbox SET generation = -generation
 
 -- name: forget_positions
 UPDATE public.app_inbox_key
-   SET commit_lsn = NULL, tx_index = NULL, system_identifier = NULL, version = NULL, held_by = NULL
+   SET commit_lsn = NULL, tx_index = NULL, system_identifier = NULL, version = NULL, held_by = NULL,
+       updated_at = now()
  WHERE consumer = $1 AND generation = $2 AND ordering_key = ANY ($3)
 
 -- name: forget

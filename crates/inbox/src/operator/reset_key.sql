@@ -15,5 +15,5 @@ DELETE FROM public.app_inbox AS i USING public.app_inbox_key AS k
 -- name: reset_key
 UPDATE public.app_inbox_key AS k
    SET commit_lsn = NULL, tx_index = NULL, system_identifier = NULL, version = NULL, moved_at = NULL,
-       implausible = 0
+       implausible = 0, updated_at = now()
  WHERE k.consumer = $1 AND k.generation = $2 AND k.ordering_key = $3

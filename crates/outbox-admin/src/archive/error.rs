@@ -138,7 +138,8 @@ fn root_cause(error: &object_store::Error) -> &(dyn Error + 'static) {
 /// signature answers with the signed headers, which contain a session token.
 pub(super) fn reason_of(error: &object_store::Error) -> String {
     let cause = root_cause(error).to_string();
-    let Some((status, body)) = cause.split_once('<') else { return shortened(&cause) };
+    let Some(end) = cause.find(['<', '{']) else { return shortened(&cause) };
+    let (status, body) = cause.split_at(end);
     let told = ["Code", "Message", "Details"].iter().filter_map(|name| element(body, name));
     let told: Vec<_> = told.collect();
     let status = status.trim_end_matches([':', ' ']);
@@ -177,8 +178,10 @@ mod tests {
             reason_of(&answered(body)),
             "Server returned non-2xx status code: 403 Forbidden: SignatureDoesNotMatch: The signature does not match"
         );
-        let unknown = reason_of(&answered("<html>hunter2</html>"));
-        assert_eq!(unknown, "Server returned non-2xx status code: 403 Forbidden");
+        for unknown in ["<html>hunter2</html>", "{\"token\": \"hunter2\"}"] {
+            let unknown = reason_of(&answered(unknown));
+            assert_eq!(unknown, "Server returned non-2xx status code: 403 Forbidden");
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! An object has at most 32 MiB before compression, so one request is enough. A multipart upload
 //! that is interrupted would leave parts behind, which cost money and which nobody sees.
 
+use std::error::Error as _;
 use std::fmt;
 use std::io::{self, ErrorKind, Write};
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use object_store::{
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use walrelay_errors::Chain;
-use walrelay_pubsub::GoogleTokens;
+use walrelay_pubsub::{GoogleTokens, PubsubError};
 
 use super::error::{ArchiveError, ArchiveProblem, reason_of};
 use super::location::{ArchiveLocation, Bucket};
@@ -313,7 +314,11 @@ async fn google_credentials(
         let none = GcpCredential { bearer: String::new() };
         return Ok(Arc::new(StaticCredentialProvider::new(none)));
     }
-    let failed = |error| no_credentials(location, Chain(&error).to_string());
+    // Shows only the library's own text, which says more than the first error.
+    let failed = |error: PubsubError| {
+        let cause = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+        no_credentials(location, cause)
+    };
     let tokens = GoogleTokens::application_default().map_err(failed)?;
     tokens.get().await.map_err(failed)?;
     Ok(Arc::new(TokenProvider(tokens)))

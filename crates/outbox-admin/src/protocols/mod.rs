@@ -7,6 +7,7 @@ mod advance;
 mod anchor;
 mod carry_over;
 mod drain;
+mod forget;
 mod operator;
 mod preconditions;
 mod protocol_error;
@@ -29,6 +30,7 @@ pub use anchor::{
     move_anchor,
 };
 pub use carry_over::{CarriedOver, carry_over};
+pub use forget::{ForgetOrder, ForgottenAggregates, forget_aggregates};
 pub use operator::{AdminSession, Change, DroppedShard, Operator, PrunableTable, Step};
 pub use preconditions::{
     Place, every_shard, position_of_time, refuse_other_shards, refuse_unfinished,

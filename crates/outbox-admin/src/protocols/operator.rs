@@ -100,6 +100,8 @@ pub enum Change {
     AdvanceAnchor { anchor: String, to: Lsn, bytes: u64 },
     /// Drops an anchor. The WAL that it retains can no longer be replayed.
     DropAnchor { anchor: String, bytes: u64 },
+    /// Forgets the versions of aggregates whose ids are never used again.
+    ForgetAggregates { aggregate_type: String, aggregates: u64 },
     /// Deletes old rows.
     Prune { tables: Vec<PrunableTable> },
 }

@@ -9,7 +9,7 @@ use super::{ARGUMENTS, ConfirmArgs, ConsumerRebuildArgs};
 use crate::options::values::{consumer_name, duration, text_form};
 use crate::options::{
     ConnectionOptions, ConsumerOptions, EndpointOptions, OutputOptions, ProjectOption,
-    RetentionOptions, SqlOption, SubscriptionOption, TopicOptions, UntilOption,
+    PruneKeysOption, RetentionOptions, SqlOption, SubscriptionOption, TopicOptions, UntilOption,
 };
 
 /// `walrelay consumer run`.
@@ -23,6 +23,8 @@ pub struct ConsumerRunArgs {
     pub until: UntilOption,
     #[command(flatten)]
     pub retention: RetentionOptions,
+    #[command(flatten)]
+    pub keys: PruneKeysOption,
     #[command(flatten)]
     pub own: ConsumerOptions,
     #[command(flatten)]

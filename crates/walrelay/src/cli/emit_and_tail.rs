@@ -1,11 +1,12 @@
-//! The command lines of `walrelay emit` and `walrelay tail`.
+//! The command lines of `walrelay emit`, `walrelay forget` and `walrelay tail`.
 
+use std::path::PathBuf;
 use std::time::SystemTime;
 
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 
-use super::ARGUMENTS;
+use super::{ARGUMENTS, ChangeArgs};
 use crate::options::values::{count, json, time};
 use crate::options::{ConnectionOptions, EndpointOptions, OutputOptions, ProjectOption};
 
@@ -30,6 +31,25 @@ pub struct EmitArgs {
     pub idempotency_key: Option<String>,
     #[command(flatten)]
     pub output: OutputOptions,
+    #[command(flatten)]
+    pub connection: ConnectionOptions,
+}
+
+/// `walrelay forget`.
+#[derive(Debug, Args)]
+#[command(next_help_heading = ARGUMENTS)]
+pub struct ForgetArgs {
+    /// Aggregate type, as in `order`.
+    #[arg(value_name = "TYPE", value_parser = NonEmptyStringValueParser::new())]
+    pub aggregate_type: String,
+    /// Aggregate ids, as in `A-1`.
+    #[arg(value_name = "ID", required_unless_present = "from_file", value_parser = NonEmptyStringValueParser::new())]
+    pub ids: Vec<String>,
+    /// Read aggregate ids from this file, one per line; `-` is standard input.
+    #[arg(long, value_name = "FILE")]
+    pub from_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub change: ChangeArgs,
     #[command(flatten)]
     pub connection: ConnectionOptions,
 }

@@ -72,6 +72,7 @@ pub async fn execute(command: Command, shutdown: &Shutdown) -> Result<(), Error>
         Command::Check(config) => Box::pin(check::execute(*config, shutdown)).await,
         Command::Status(config) => status::execute(config, shutdown).await,
         Command::Dispatch(config) => dispatch::execute(config, shutdown).await,
+        Command::Forget(config) => produce::forget::execute(config, shutdown).await,
         Command::Prune(config) => Box::pin(prune::execute(config, shutdown)).await,
     }
 }

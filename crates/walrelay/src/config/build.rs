@@ -14,8 +14,8 @@ use walrelay_relay::settings::Until;
 use super::builder::ConfigBuilder;
 use super::command::{
     CheckConfig, Command, CreateTopics, DemoConfig, DemoOutput, EmitConfig, EmulatorConfig,
-    InitConfig, LogConfig, PruneConfig, ReshardConfig, RunConfig, SlotKind, StatusConfig,
-    TailConfig, UpgradeAction, UpgradeConfig,
+    ForgetConfig, InitConfig, LogConfig, PruneConfig, ReshardConfig, RunConfig, SlotKind,
+    StatusConfig, TailConfig, UpgradeAction, UpgradeConfig,
 };
 use super::environment::Environment;
 use super::layers::CommandLine;
@@ -99,6 +99,13 @@ impl ConfigBuilder<'_> {
                 payload: args.payload,
                 idempotency_key: args.idempotency_key,
                 format: args.output.output,
+            }),
+            CommandArgs::Forget(args) => Command::Forget(ForgetConfig {
+                connect: self.connect(&args.connection)?,
+                aggregate_type: args.aggregate_type,
+                ids: args.ids,
+                from_file: args.from_file,
+                options: args.change.options(),
             }),
             CommandArgs::Snapshot(args) => Command::Snapshot(Box::new(self.snapshot(args)?)),
             CommandArgs::Tail(args) => Command::Tail(Box::new(self.tail(args)?)),

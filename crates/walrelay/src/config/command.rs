@@ -45,12 +45,17 @@ pub enum Command {
     Audit(Box<AuditConfig>),
     Trace(Box<TraceConfig>),
     Emit(EmitConfig),
+    /// Forget aggregates whose ids are never used again.
+    Forget(ForgetConfig),
     Snapshot(Box<SnapshotConfig>),
     Tail(Box<TailConfig>),
     Emulator(EmulatorConfig),
     Demo(DemoConfig),
     Config(ConfigAction),
-    Explain { code: Option<String>, format: OutputFormat },
+    Explain {
+        code: Option<String>,
+        format: OutputFormat,
+    },
     Version(OutputFormat),
     Completions(Shell),
     Man(PathBuf),
@@ -418,6 +423,21 @@ pub struct TraceConfig {
     pub event_id: String,
     /// Output format.
     pub format: OutputFormat,
+}
+
+/// Configuration of `walrelay forget`.
+#[derive(Debug, Clone)]
+pub struct ForgetConfig {
+    /// The outbox's database.
+    pub connect: ConnectConfig,
+    /// The aggregate type.
+    pub aggregate_type: String,
+    /// The aggregate ids of the command line.
+    pub ids: Vec<String>,
+    /// A file with more ids.
+    pub from_file: Option<PathBuf>,
+    /// Consent and output.
+    pub options: ChangeOptions,
 }
 
 /// Configuration of `walrelay emit`.

@@ -22,6 +22,17 @@ pub struct RetentionOptions {
     pub prune_interval: Duration,
 }
 
+/// Whether `consumer run` deletes positions of idle keys.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "This command")]
+pub struct PruneKeysOption {
+    /// With --prune-older-than: also delete the positions of ordering keys that had no event for as long
+    ///
+    /// Not with --dedupe position or --on-gap hold, which compare each event with the position of its key.
+    #[arg(long)]
+    pub prune_keys: bool,
+}
+
 /// Where `run` archives rows.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "This command")]

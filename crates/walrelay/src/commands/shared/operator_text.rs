@@ -55,6 +55,9 @@ pub(super) fn change_text(change: &Change) -> String {
         Change::DropAnchor { anchor, bytes } => {
             format!("drop anchor {anchor}, which retains {} of WAL", human_bytes(*bytes))
         }
+        Change::ForgetAggregates { aggregate_type, aggregates } => {
+            format!("forget the versions of {aggregates} aggregate(s) of type {aggregate_type}")
+        }
         Change::Prune { tables } => {
             let tables: Vec<String> = tables.iter().map(prunable_text).collect();
             format!("delete {}", tables.join(", "))

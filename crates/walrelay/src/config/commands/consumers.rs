@@ -1,7 +1,7 @@
 //! The arguments of `consumer`.
 
 use walrelay_consumer_rebuild::{KeyRebuild, OutboxRows};
-use walrelay_inbox::{Effect, InboxRetention, Settings, Until};
+use walrelay_inbox::{Dedupe, Effect, IdleKeys, InboxRetention, OnGap, Settings, Until};
 use walrelay_outbox_replay::replay::DeadRows;
 
 use super::super::builder::ConfigBuilder;
@@ -13,7 +13,7 @@ use super::consumer_commands::{
     NewDeadLetters, NewSubscription, Rebuild, RebuildIntoConfig, Source,
 };
 use crate::cli::{ConsumerActionArgs, ConsumerInitArgs, ConsumerRebuildArgs, ConsumerRunArgs};
-use crate::options::{ProjectOption, RetentionOptions, SubscriptionOption};
+use crate::options::{ConsumerOptions, ProjectOption, RetentionOptions, SubscriptionOption};
 
 /// Topic of messages that a rebuild applies without publishing them.
 const UNPUBLISHED: &str = "projects/none/topics/unpublished";
@@ -30,6 +30,7 @@ fn command(config: ConsumerConfig) -> Command {
 impl ConfigBuilder<'_> {
     fn consume(&mut self, args: ConsumerRunArgs) -> Option<ConsumeConfig> {
         let own = args.own;
+        let retention = self.inbox_retention(&args.retention, (args.keys.prune_keys, &own));
         let subscription = self.subscription(&own.subscription, &args.project);
         let handler = own.handler.filter(|handler| !handler.trim().is_empty());
         if handler.is_none() {
@@ -59,12 +60,27 @@ impl ConfigBuilder<'_> {
                 true => Until::CaughtUp,
                 false => Until::Stopped,
             },
-            retention: {
-                let RetentionOptions { prune_older_than, prune_interval: every } = args.retention;
-                prune_older_than.0.map(|older_than| InboxRetention { older_than, every })
-            },
+            retention,
         };
         Some(ConsumeConfig { settings, http, otlp })
+    }
+
+    fn inbox_retention(
+        &mut self,
+        options: &RetentionOptions,
+        (prune_keys, own): (bool, &ConsumerOptions),
+    ) -> Option<InboxRetention> {
+        if prune_keys && options.prune_older_than.0.is_none() {
+            self.wrong_or_missing("prune-older-than", "needed by --prune-keys");
+        }
+        if prune_keys && (own.dedupe == Dedupe::Position || own.on_gap == OnGap::Hold) {
+            let allowed =
+                "not with --dedupe position or --on-gap hold, which need the positions of all keys";
+            self.wrong_or_missing("prune-keys", allowed);
+        }
+        let idle_keys = if prune_keys { IdleKeys::Delete } else { IdleKeys::Keep };
+        let every = options.prune_interval;
+        options.prune_older_than.0.map(|older_than| InboxRetention { older_than, every, idle_keys })
     }
 
     pub(in crate::config) fn consumer(&mut self, action: ConsumerActionArgs) -> Option<Command> {
