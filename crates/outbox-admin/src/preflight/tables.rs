@@ -125,11 +125,11 @@ fn schema_finding(findings: &mut Findings, facts: &Facts, role: &str) {
     }
     let elsewhere =
         facts.neighbours.tables.iter().find_map(|it| it.strip_suffix(".app_outbox_relay"));
-    let fix = match elsewhere {
-        Some(other) => format!("--schema {other}, where the relay's tables are, or walrelay init"),
-        None => "walrelay init, or name the right one with --schema".to_owned(),
+    let message = match elsewhere {
+        Some(other) => format!("does not exist, and schema {other} has the relay's tables"),
+        None => "does not exist".to_owned(),
     };
-    findings.error(Code::DispatchTableMissing, &subject, "does not exist", fix);
+    findings.error(Code::DispatchTableMissing, &subject, message, FIX_OF_CODE);
 }
 
 pub(super) fn relay_table_findings(findings: &mut Findings, facts: &Facts) {
