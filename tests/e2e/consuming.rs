@@ -175,7 +175,7 @@ async fn a_pause_holds_everything_until_it_is_resumed() {
     let consumer = world.consumer([]).with_http().start();
     wait_until(DEADLINE, "the pause to be told", async || {
         let body = consumer.wait_for_http(DEADLINE, "/readyz", 503).await;
-        body.contains("consumer resume").then_some(())
+        body.contains("until it is resumed").then_some(())
     })
     .await;
     world.insert_events(5, 100).await;

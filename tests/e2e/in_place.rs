@@ -236,7 +236,7 @@ async fn a_replay_in_place_that_is_given_up_leaves_nothing_behind_and_lets_its_k
     assert_eq!(world.number(HOLDS).await, 0);
     let over = world.run(["replay", "resume", "--yes", &id]).await;
     assert_eq!(over.code, Some(2), "{}", over.text);
-    assert!(over.text.contains("was given up: 0 row(s)"), "{}", over.text);
+    assert!(over.text.contains("was cancelled: 0 row(s)"), "{}", over.text);
 
     // The abandoned replay does not block another replay.
     world.succeed(replay_of("v-1")).await;
@@ -257,7 +257,7 @@ async fn a_replayed_row_that_is_dead_holds_its_key_where_dead_rows_do_and_the_co
     let stopped = world.run(replay_of("v-1").chain(["--on-dead", "hold"])).await;
     assert_eq!(stopped.code, Some(1), "{}", stopped.text);
     let id = last_id(&world).await;
-    for word in ["wait behind a dead row", "replay resume", &id] {
+    for word in ["are queued behind a dead row", "replay resume", &id] {
         assert!(stopped.text.contains(word), "{word:?} is not in\n{}", stopped.text);
     }
     world.pubsub.heal();

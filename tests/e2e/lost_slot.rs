@@ -150,10 +150,10 @@ async fn a_slot_that_holds_rows_is_dropped_only_with_their_number() {
         [&["slot", "drop", "--yes"][..], &["slot", "drop", "--yes", "--discard-rows", "3"]]
     {
         let done = world.run(too_few.iter().copied()).await;
-        assert_refused(&done, 2, &["holds 4 row(s)", "--discard-rows 4"]);
+        assert_refused(&done, 2, &["has 4 unconfirmed row(s)", "--discard-rows 4"]);
     }
     let with_number = ["slot", "drop", "--yes", "--discard-rows", "4"];
-    assert!(world.succeed(with_number).await.contains("with 4 row(s)"));
+    assert!(world.succeed(with_number).await.contains("with 4 unconfirmed row(s)"));
     // The operator confirmed the loss with the number of rows, so the next start counts as a first
     // start.
     assert_refused(&world.run(["run"]).await, 3, &["walrelay init"]);

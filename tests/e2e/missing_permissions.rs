@@ -56,7 +56,7 @@ async fn an_event_without_permission_is_named_and_other_keys_continue() {
     world.wait_applied(100).await;
     let left = "SELECT count(*) FROM app_inbox WHERE last_error LIKE '%another batch%'";
     assert_eq!(world.number(left).await, 0);
-    let why = told(&consumer, &format!("inbox discard {id}")).await;
+    let why = told(&consumer, "discard it in the inbox of").await;
     assert!(why.contains("row-level security"), "{why}");
     assert_eq!(why.matches("42501").count(), 1, "{why}");
     world.succeed(["inbox", "discard", "--yes", &id, "--reason", "not ours"]).await;
@@ -84,7 +84,7 @@ async fn a_read_only_server_and_a_row_that_is_gone_are_waited_for() {
     consumer.wait_for_http(DEADLINE, "/readyz", 200).await;
 
     world.execute("UPDATE app_inbox_consumer SET paused = true").await;
-    told(&consumer, "consumer resume").await;
+    told(&consumer, "until it is resumed").await;
     world.insert_events(5, 20).await;
     world.catch_up().await;
     let name = world.name();
@@ -182,7 +182,7 @@ async fn hundreds_of_keys_without_permission_block_no_other_key() {
         .with_http()
         .start();
     world.wait_applied(300).await;
-    let why = told(&consumer, "inbox discard").await;
+    let why = told(&consumer, "discard it in the inbox of").await;
     assert!(why.contains("lacks something"), "{why}");
 
     world.execute("DELETE FROM effect.failing").await;
@@ -316,7 +316,7 @@ async fn one_event_fails_its_batch(code: &str) {
         (world.number(well).await == 1_000).then_some(())
     })
     .await;
-    told(&consumer, "inbox discard").await;
+    told(&consumer, "discard it in the inbox of").await;
 
     // Two keys are fixed. The third key is due repeatedly, but does not keep the fixed keys in the
     // inbox.

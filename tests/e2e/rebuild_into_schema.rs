@@ -143,7 +143,7 @@ async fn a_rebuild_beside_that_is_killed_leaves_the_read_model_in_use_and_is_con
         let is_over = place == "side-by-side-switched";
         assert_eq!(generation(&world).await, 1 + i64::from(is_over), "{place}");
         let status = world.succeed(["consumer", "status", CONSUMER]).await;
-        assert_eq!(status.contains("--cancel"), !is_over, "{place}: {status}");
+        assert_eq!(status.contains("or cancel it"), !is_over, "{place}: {status}");
         // Later events need no manual step.
         world.insert_events(5, 50).await;
         world.catch_up().await;

@@ -275,7 +275,7 @@ async fn an_abandoned_replay_to_a_topic_blocks_nothing_and_leaves_no_slot() {
         serde_json::from_str::<serde_json::Value>(&text).expect("JSON")
     };
     let would = cancel("--dry-run").await["would"].to_string();
-    assert!(would.contains(&format!("cancel replay {id}: at least 1")), "{would}");
+    assert!(would.contains(&format!("cancel replay {id}: at least ")), "{would}");
     let cancelled = cancel("--yes").await;
     assert_eq!(
         (&cancelled["id"], &cancelled["destination"]),

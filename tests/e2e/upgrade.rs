@@ -282,7 +282,7 @@ async fn a_slot_is_moved_past_what_the_relay_noted_last_and_never_past_a_row() {
     more.insert(world.client()).await.expect("rows");
     let refused = world.run(["upgrade", "prepare", "--yes", "--carry-over"]).await;
     assert_eq!(refused.code, Some(2), "{}", refused.text);
-    assert!(refused.text.contains("10 row(s)"), "{}", refused.text);
+    assert!(refused.text.contains("10 unconfirmed row(s)"), "{}", refused.text);
     world.catch_up().await;
     world.succeed(["anchor", "create", "a"]).await;
     let behind = world.run(["upgrade", "prepare", "--yes", "--carry-over"]).await;

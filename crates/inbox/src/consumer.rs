@@ -249,7 +249,7 @@ mod tests {
         let several = choose("shop.apply", both()).expect_err("two fit").to_string();
         assert!(several.contains("name the argument"), "{several}");
         let none = choose("shop.apply", Vec::new()).expect_err("none fits").to_string();
-        assert!(none.contains("scaffold"), "{none}");
+        assert!(none.contains("a handler is f(app_inbox_event)"), "{none}");
         assert_eq!(name_of("shop.apply(app_inbox_event[])"), "shop.apply");
     }
 }

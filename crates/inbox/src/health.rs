@@ -318,6 +318,6 @@ mod tests {
         assert!(health.set_rebuild(Rebuild::None));
         health.set_phase(Phase::Paused);
         let paused = health.reasons_not_ready().join(" ");
-        assert!(paused.contains("walrelay consumer resume billing"), "{paused}");
+        assert!(paused.contains("until it is resumed"), "{paused}");
     }
 }
