@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use pgoutput_parser::Lsn;
 use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::postgres::installed_majors;
 use walrelay_testkit::wait_until;
@@ -264,10 +265,11 @@ async fn a_command_that_destroys_something_needs_consent_and_shows_what_it_would
     Workload::of_rows(5).insert(world.client()).await.expect("rows");
     world.catch_up().await;
     world.succeed(["anchor", "create", "a"]).await;
+    let confirmed = Lsn::new(world.confirmed_flush().await).to_string();
     for command in [
         &["anchor", "drop", "a"][..],
         &["anchor", "advance", "a"],
-        &["slot", "advance", "--to-lsn", "FF/0", "--skip-events"],
+        &["slot", "advance", "--to-lsn", &confirmed, "--skip-events"],
         &["slot", "reset", "--to-anchor", "a"],
         &["slot", "drop"],
         &["prune", "--older-than", "1s"],
