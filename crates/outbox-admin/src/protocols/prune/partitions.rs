@@ -147,9 +147,13 @@ async fn drop_one(
     let rows = match order.archive {
         Some(archive) => {
             let archiver = Archiver::new(client, archive, condition).await?;
-            let rows =
+            let partition =
                 ArchivedPartition { name: &partition.name, bounds: partition.bounds.as_ref() };
-            Some(archiver.archive_partition(&rows).await?)
+            match archiver.archive_partition(&partition).await? {
+                Some(rows) => Some(rows),
+                // The other rows are archived and deleted one by one.
+                None => return Ok(PartitionEnd::Needed),
+            }
         }
         None => None,
     };
