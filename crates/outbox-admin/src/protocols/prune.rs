@@ -258,9 +258,11 @@ async fn prunable(
 ) -> Result<PrunableTable, ProtocolError> {
     let Condition { table, text, seconds, .. } = condition;
     let refused = |error| refusal(table, error);
-    let statement = format!("SELECT count(*) FROM {table} c WHERE {text}");
+    let DroppedPartitions { names: partitions, later, .. } =
+        droppable_partitions(client, condition).await?;
+    let excluded = without_partitions(&later);
+    let statement = format!("SELECT count(*) FROM {table} c WHERE {text} AND {excluded}");
     let row = client.query_one(&statement, &[seconds]).await.map_err(refused)?;
-    let partitions = droppable_partitions(client, condition).await?;
     let rows = row.get::<_, i64>(0).unsigned_abs();
     Ok(PrunableTable { table: table.to_string(), rows, partitions })
 }
@@ -310,6 +312,16 @@ async fn refuse_other_history(client: &SqlClient, slot: &str) -> Result<(), Prot
     }
 }
 
+/// Returns an SQL condition on rows of `c` that are in none of these partitions.
+fn without_partitions(partitions: &[String]) -> String {
+    let names: Vec<String> =
+        partitions.iter().map(|name| format!("{}::regclass", quote_literal(name))).collect();
+    match names.is_empty() {
+        true => "true".to_owned(),
+        false => format!("c.tableoid NOT IN ({})", names.join(", ")),
+    }
+}
+
 impl PruneSession<'_> {
     /// Deletes rows in one transaction, at most [`BATCH_ROWS`], without those of the partitions that
     /// a later run drops.
@@ -318,12 +330,7 @@ impl PruneSession<'_> {
         condition: &Condition,
         later: &[String],
     ) -> Result<Deleted, ProtocolError> {
-        let names: Vec<String> =
-            later.iter().map(|name| format!("{}::regclass", quote_literal(name))).collect();
-        let excluded = match names.is_empty() {
-            true => "true".to_owned(),
-            false => format!("c.tableoid NOT IN ({})", names.join(", ")),
-        };
+        let excluded = without_partitions(later);
         match self.archive {
             Some(archive) => {
                 let archiver = Archiver::new(self.client, archive, condition).await?;

@@ -74,19 +74,23 @@ fn partition_of(row: &tokio_postgres::Row) -> Partition {
     }
 }
 
-/// Returns the partitions in which all rows may go.
+/// Returns the partitions in which all rows may go, and those that a later run drops.
 pub(super) async fn droppable_partitions(
     client: &SqlClient,
     condition: &Condition,
-) -> Result<Vec<String>, ProtocolError> {
-    let mut names = Vec::new();
+) -> Result<DroppedPartitions, ProtocolError> {
+    let mut found = DroppedPartitions::default();
     for partition in read_partitions(client, condition).await? {
+        if partition.is_dropped_later {
+            found.later.push(partition.name);
+            continue;
+        }
         let check = DropCall { partition: &partition, condition, step: DropStep::Check };
         if matches!(check.call(client).await, Ok(true)) {
-            names.push(partition.name);
+            found.names.push(partition.name);
         }
     }
-    Ok(names)
+    Ok(found)
 }
 
 /// Drops partitions in which all rows may go. With an archive, their rows are archived first.
