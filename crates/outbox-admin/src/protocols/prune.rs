@@ -7,6 +7,7 @@
 mod archiver;
 mod condition;
 mod partitions;
+mod retaining_slot;
 
 use std::time::Duration;
 
@@ -20,6 +21,7 @@ use walrelay_pg_client::{
 use archiver::{ArchivedRows, Archiver, PruneSession};
 use condition::{Condition, condition, refusal};
 use partitions::{DroppedPartitions, drop_partitions, droppable_partitions};
+use retaining_slot::log_retaining_slot;
 
 use super::operator::{AdminSession, Change, Operator, PrunableTable, Step};
 use super::preconditions::{every_shard, refuse_unrecorded};
@@ -129,6 +131,7 @@ async fn prune_table<O: Operator>(
             break;
         }
     }
+    log_retaining_slot(deleting.client, condition).await?;
     session.report(&Step::RowsDeleted(TableRows { table: table.clone(), rows }))?;
     Ok(PrunedTable { table, rows, partitions, archived_rows })
 }
@@ -182,6 +185,11 @@ impl<'a> PruneRun<'a> {
             step.has_more |= deleted.has_more;
         }
         self.later = Some(later);
+        if !step.has_more {
+            for condition in &conditions {
+                log_retaining_slot(client, condition).await?;
+            }
+        }
         Ok(step)
     }
 }
