@@ -106,6 +106,72 @@ pub(super) async fn wait_old_enough(world: &InboxDatabase) {
     .await;
 }
 
+#[tokio::test]
+async fn every_row_of_an_id_is_archived_before_it_is_deleted() {
+    let Some(world) = InboxDatabase::create_empty().await else { return };
+    let archive = Directory::create(&world);
+    world.succeed(["init", "--partition-by", "day"]).await;
+    // 5,050 ids occur twice each, and an object ends at 10,000 rows.
+    world
+        .execute(
+            "INSERT INTO app_outbox (id, aggregatetype, aggregateid, event_type, version, payload, occurred_at)
+             SELECT ('00000000-0000-4000-8000-' || lpad((n % 5050)::text, 12, '0'))::uuid, 'video', 'v-1',
+                    'test.made', n, '{}', now() - interval '3 days' + n * interval '1 ms'
+               FROM generate_series(1, 10100) AS n",
+        )
+        .await;
+    world.settle().await;
+    let prune = ["prune", "--yes", "--older-than", "1d", "--archive", archive.path()];
+    let told = world.succeed(prune.into_iter().chain(["-o", "json"])).await;
+    assert!(told.contains("\"archived_rows\": 10100"), "{told}");
+    assert_eq!(world.number(ROWS).await, 0);
+    let read = read_archive(archive.path(), &HashSet::new());
+    assert_eq!((&read["lines"], &read["ids"]), (&10_100.into(), &5_050.into()), "{read}");
+}
+
+/// A table of our own, in which nothing is required.
+const LOOSE_TABLE: &str =
+    "CREATE TABLE loose (id text, aggregatetype text, aggregateid text, event_type text,
+       payload text, version bigint, occurred_at timestamptz DEFAULT now());
+     ALTER TABLE loose ALTER payload SET STORAGE EXTERNAL";
+
+#[tokio::test]
+async fn rows_without_an_id_are_archived_and_rows_that_are_too_large_stay() {
+    let Some(world) = InboxDatabase::create_empty().await else { return };
+    let archive = Directory::create(&world);
+    world.execute(LOOSE_TABLE).await;
+    let table = ["--outbox-table", "public.loose", "--column-schema-version", ""];
+    let with_table = |arguments: &[&'static str]| [arguments, &table[..]].concat();
+    world.succeed(with_table(&["init"])).await;
+    world
+        .execute(
+            "INSERT INTO loose (id, aggregatetype, aggregateid, event_type, payload, version)
+             SELECT id, 'video', 'v-' || version, 'test.made', payload, version
+               FROM (VALUES ('a', '{}', 1), (NULL, '{}', 2), ('large', repeat('x', 40000000), 3), ('c', '{}', 4))
+                    AS row (id, payload, version)",
+        )
+        .await;
+    let run = with_table(&["run", "--until-caught-up"]);
+    world.succeed(run.clone()).await;
+    let discard = ["dispatch", "discard", "--yes", "--status", "dead", "--reason", "test"];
+    world.succeed([&discard[..], &table[..2]].concat()).await;
+    let behind =
+        "SELECT count(*) FROM loose WHERE occurred_at > now() - interval '1 s' OR age(xmin) <=
+                    (SELECT age(settled_xid::xid) FROM app_outbox_relay)";
+    wait_until(DEADLINE, "rows that may be deleted", async || {
+        world.execute("SELECT pg_logical_emit_message(true, 'foreign', 'x')").await;
+        world.succeed(run.clone()).await;
+        (world.number(behind).await == 0).then_some(())
+    })
+    .await;
+    let prune = ["prune", "--yes", "--older-than", "1s", "--archive", archive.path(), "-o", "json"];
+    let told = world.succeed(prune.into_iter().chain(table)).await;
+    assert!(told.contains("\"archived_rows\": 3"), "{told}");
+    assert!(told.contains("archive-failed") && told.contains("large"), "{told}");
+    assert_eq!(world.number("SELECT count(*) FROM loose WHERE id = 'large'").await, 1);
+    assert_eq!(world.number("SELECT count(*) FROM loose").await, 1);
+}
+
 /// The size of all partitions, and the number of rows.
 async fn size(world: &InboxDatabase) -> (i64, i64) {
     let bytes =

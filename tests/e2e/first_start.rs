@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use pgoutput_parser::Lsn;
 use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::postgres::installed_majors;
 use walrelay_testkit::wait_until;
@@ -74,8 +75,7 @@ async fn init_leaves_earlier_rows_unpublished_only_if_told_to() {
     ] {
         assert!(refused.text.contains(word), "{word:?} is not in:\n{}", refused.text);
     }
-    let slots = "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()";
-    assert_eq!(world.number(slots).await, 0, "nothing was created");
+    assert_eq!(world.number(SLOTS).await, 0, "nothing was created");
 
     let printed = world.succeed(["init", "--sql"]).await;
     let failed = world.client().batch_execute(&guard_of(&printed)).await.unwrap_err();
@@ -98,6 +98,74 @@ fn guard_of(script: &str) -> String {
     let steps = script.split("-- slot ").filter(|step| step.contains("has rows"));
     let step = steps.last().expect("a guard before the slot");
     step.split_once('\n').expect("a title").1.to_owned()
+}
+
+/// The number of slots of the database.
+const SLOTS: &str = "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()";
+
+/// Waits until a slot is being created.
+async fn wait_for_slot(world: &InboxDatabase) {
+    wait_until(DEADLINE, "the creation of the slot", async || {
+        (world.number(SLOTS).await > 0).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn rows_that_commit_while_init_creates_the_slot_are_published() {
+    let Some(world) = without_slot(None).await else { return };
+    let writer = world.connect().await;
+    writer.run("BEGIN").await;
+    Workload::of_rows(3).insert(&writer).await.expect("rows");
+    let init = world.command(["init"]).start();
+    wait_for_slot(&world).await;
+    writer.run("COMMIT").await;
+    let done = init.finish(DEADLINE).await;
+    assert_eq!(done.code, Some(0), "{}", done.text);
+    for word in ["created: slot walrelay", "3 row(s) of public.app_outbox"] {
+        assert!(done.text.contains(word), "{word:?} is not in:\n{}", done.text);
+    }
+    let later = Workload { first_number: 3, ..Workload::of_rows(2) };
+    later.insert(world.client()).await.expect("rows");
+    world.catch_up().await;
+    assert_complete(&world).await;
+    assert_eq!(world.pubsub.emulator().published(&topic("video.events")).len(), 5);
+}
+
+#[tokio::test]
+async fn skipped_rows_that_commit_while_init_creates_the_slot_are_counted() {
+    let Some(world) = without_slot(None).await else { return };
+    Workload::of_rows(7).insert(world.client()).await.expect("rows");
+    let writer = world.connect().await;
+    writer.run("BEGIN").await;
+    let open = Workload { first_number: 7, ..Workload::of_rows(3) };
+    open.insert(&writer).await.expect("rows");
+    let init = world.command(["init", "--skip-existing-rows"]).start();
+    wait_for_slot(&world).await;
+    writer.run("COMMIT").await;
+    let done = init.finish(DEADLINE).await;
+    assert_eq!(done.code, Some(0), "{}", done.text);
+    assert!(done.text.contains("10 row(s) of public.app_outbox"), "{}", done.text);
+    let later = Workload { first_number: 10, ..Workload::of_rows(2) };
+    later.insert(world.client()).await.expect("rows");
+    world.catch_up().await;
+    assert_eq!(world.pubsub.emulator().published(&topic("video.events")).len(), 2);
+}
+
+#[tokio::test]
+async fn the_script_drops_its_slot_if_rows_commit_while_it_creates_the_slot() {
+    let Some(world) = without_slot(None).await else { return };
+    let step = guard_of(&world.succeed(["init", "--sql"]).await);
+    let (writer, other) = (world.connect().await, world.connect().await);
+    writer.run("BEGIN").await;
+    Workload::of_rows(3).insert(&writer).await.expect("rows");
+    let (done, ()) = tokio::join!(other.batch_execute(&step), async {
+        wait_for_slot(&world).await;
+        writer.run("COMMIT").await;
+    });
+    let failed = done.expect_err("rows that the slot does not stream");
+    assert!(failed.as_db_error().expect("an answer").message().contains("has rows"), "{failed:?}");
+    assert_eq!(world.number(SLOTS).await, 0);
 }
 
 #[tokio::test]
@@ -197,10 +265,11 @@ async fn a_command_that_destroys_something_needs_consent_and_shows_what_it_would
     Workload::of_rows(5).insert(world.client()).await.expect("rows");
     world.catch_up().await;
     world.succeed(["anchor", "create", "a"]).await;
+    let confirmed = Lsn::new(world.confirmed_flush().await).to_string();
     for command in [
         &["anchor", "drop", "a"][..],
         &["anchor", "advance", "a"],
-        &["slot", "advance", "--to-lsn", "FF/0", "--skip-events"],
+        &["slot", "advance", "--to-lsn", &confirmed, "--skip-events"],
         &["slot", "reset", "--to-anchor", "a"],
         &["slot", "drop"],
         &["prune", "--older-than", "1s"],

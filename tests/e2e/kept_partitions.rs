@@ -266,3 +266,21 @@ async fn a_plain_outbox_is_converted_under_traffic_without_loss_or_duplicate() {
         assert_eq!(world.number(granted).await, 1);
     }
 }
+
+#[tokio::test]
+async fn a_dry_run_does_not_count_rows_of_partitions_that_a_later_run_drops() {
+    let Some(world) = InboxDatabase::create_empty().await else { return };
+    world.succeed(["init", "--partition-by", "day"]).await;
+    insert(&world, 20, "now()").await;
+    world.settle().await;
+    wait_until(DEADLINE, "rows old enough", async || {
+        let young = "SELECT count(*) FROM app_outbox WHERE occurred_at > now() - interval '1 s'";
+        (world.number(young).await == 0).then_some(())
+    })
+    .await;
+    let prune = ["prune", "--older-than", "1s"];
+    let shown = world.succeed(prune.into_iter().chain(["--dry-run"])).await;
+    assert!(shown.contains("0 row(s)"), "{shown}");
+    world.succeed(prune.into_iter().chain(["--yes"])).await;
+    assert_eq!(world.number(ROWS).await, 20, "today's partition is dropped when it has ended");
+}

@@ -270,3 +270,32 @@ async fn a_slot_that_is_dropped_between_two_steps_of_a_start_is_waited_for() {
     }
     world.execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
 }
+
+#[tokio::test]
+async fn the_record_of_a_slot_that_does_not_exist_is_dropped_with_consent() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    let other = ["--slot", "other", "--publication", "other"];
+    world.succeed(["init"].into_iter().chain(other)).await;
+    Workload::of_rows(3).insert(world.client()).await.expect("rows");
+    world.settle().await;
+    world.execute("SELECT pg_drop_replication_slot('other')").await;
+    let prune = ["prune", "--yes", "--older-than", "0s"];
+    let kept = world.succeed(prune).await;
+    for word in ["keeps old rows", "other", "rows=3"] {
+        assert!(kept.contains(word), "{word:?} is not in:\n{kept}");
+    }
+    let drop = |consent: &'static [&'static str]| {
+        world.run([&["slot", "drop"], consent, &other[..2]].concat())
+    };
+    assert_refused(&drop(&["--yes"]).await, 2, &["rows-would-be-skipped", "3"]);
+    let shown = drop(&["--dry-run", "--discard-rows", "3"]).await;
+    assert!(shown.text.contains("would drop slot other"), "{}", shown.text);
+    let records = "SELECT count(*) FROM app_outbox_relay WHERE slot = 'other'";
+    assert_eq!(world.number(records).await, 1);
+    let dropped = drop(&["--yes", "--discard-rows", "3"]).await;
+    assert_eq!(dropped.code, Some(0), "{}", dropped.text);
+    assert_eq!(world.number(records).await, 0);
+    assert_refused(&drop(&["--yes"]).await, 3, &["slot-missing"]);
+    world.succeed(prune).await;
+    assert_eq!(world.number("SELECT count(*) FROM app_outbox").await, 0);
+}

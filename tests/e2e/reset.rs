@@ -234,3 +234,20 @@ async fn an_anchor_heals_a_slot_that_was_dropped_and_one_that_is_gone_leaves_the
     assert_eq!(gone.code, Some(2), "{}", gone.text);
     world.catch_up().await;
 }
+
+#[tokio::test]
+async fn an_advance_past_the_end_of_the_wal_is_refused_and_skips_no_row() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    Workload::of_rows(1).insert(world.client()).await.expect("rows");
+    world.catch_up().await;
+    let beyond = ["slot", "advance", "--to-lsn", "FFFF/0", "--skip-events"];
+    for consent in ["--yes", "--dry-run"] {
+        let refused = world.run(beyond.into_iter().chain([consent])).await;
+        assert_eq!(refused.code, Some(2), "{}", refused.text);
+        assert!(refused.text.contains("position-out-of-range"), "{}", refused.text);
+    }
+    let later = Workload { first_number: 1, ..Workload::of_rows(3) };
+    later.insert(world.client()).await.expect("rows");
+    world.catch_up().await;
+    assert_eq!(world.pubsub.stored_count(), 4);
+}

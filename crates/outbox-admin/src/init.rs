@@ -129,11 +129,11 @@ impl InitPlan {
         }
         if options.making == SlotCreation::Slot {
             let slot = &options.outbox.slot;
-            if options.earlier_rows == EarlierRows::Refuse {
-                let title = format!("slot {slot}: not behind rows that it does not stream");
-                steps.push(InitStep { title, sql: earlier_rows_guard_sql(options) });
-            }
-            steps.push(InitStep { title: format!("slot {slot}"), sql: slot_sql(options) });
+            let sql = match options.earlier_rows {
+                EarlierRows::Refuse => guarded_slot_sql(options),
+                EarlierRows::Leave => slot_sql(options),
+            };
+            steps.push(InitStep { title: format!("slot {slot}"), sql });
             // After the slot: until both exist, the record alone would look like a lost slot.
             steps.push(InitStep {
                 title: format!("slot {slot}: its record, which shows later whether it was lost"),
@@ -453,10 +453,7 @@ $walrelay$;"
 
 fn slot_sql(options: &InitOptions) -> String {
     let slot = quote_literal(&options.outbox.slot);
-    let failover = match options.failover {
-        Failover::No => "",
-        Failover::Yes => ", true",
-    };
+    let failover = failover_argument(options.failover);
     // The call is in the select list under a condition without columns. The server evaluates that
     // condition first, once, and does not call the function if the slot exists.
     // spliced: the name of the slot, in a script that takes no parameters.
@@ -466,10 +463,21 @@ fn slot_sql(options: &InitOptions) -> String {
     )
 }
 
-/// Refuses to create the first slot while the outbox has rows. The command counts them before it
-/// runs the plan, so this guard is for the script.
-fn earlier_rows_guard_sql(options: &InitOptions) -> String {
+const fn failover_argument(failover: Failover) -> &'static str {
+    match failover {
+        Failover::No => "",
+        Failover::Yes => ", true",
+    }
+}
+
+/// Creates the first slot, unless the outbox has rows. Checks again after the creation, which waits
+/// for open transactions: the slot does not stream their rows. SQL cannot distinguish these rows
+/// from later ones, so the second check refuses both. It drops the slot, and nothing is lost.
+///
+/// The command creates its first slot otherwise, together with a snapshot. This is for the script.
+fn guarded_slot_sql(options: &InitOptions) -> String {
     let slot = quote_literal(&options.outbox.slot);
+    let failover = failover_argument(options.failover);
     let tables: Vec<String> =
         options.outbox.tables.iter().map(|table| quote_literal(&table.to_string())).collect();
     // spliced: the names of the slot and its tables, in a script that takes no parameters.
@@ -478,19 +486,27 @@ fn earlier_rows_guard_sql(options: &InitOptions) -> String {
 DECLARE
   outbox text;
   has_rows bool;
+  is_first bool := NOT EXISTS (SELECT FROM {SCHEMA}.app_outbox_relay WHERE slot = {slot});
 BEGIN
-  IF EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {slot})
-     OR EXISTS (SELECT FROM {SCHEMA}.app_outbox_relay WHERE slot = {slot}) THEN
+  IF EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {slot}) THEN
     RETURN;
   END IF;
-  FOREACH outbox IN ARRAY ARRAY[{}]::text[] LOOP
-    IF has_table_privilege(to_regclass(outbox), 'SELECT') THEN
-      EXECUTE format('SELECT EXISTS (SELECT FROM %s)', to_regclass(outbox)) INTO has_rows;
-      IF has_rows THEN
-        RAISE EXCEPTION '% has rows, which the new slot % does not stream', outbox, {slot}
-          USING HINT = 'Publish them with a backfill, or skip existing rows if they need no publishing.';
-      END IF;
+  FOR check_number IN 1..2 LOOP
+    IF check_number = 2 THEN
+      PERFORM pg_create_logical_replication_slot({slot}, 'pgoutput', false, false{failover});
     END IF;
+    FOREACH outbox IN ARRAY ARRAY[{}]::text[] LOOP
+      IF is_first AND has_table_privilege(to_regclass(outbox), 'SELECT') THEN
+        EXECUTE format('SELECT EXISTS (SELECT FROM %s)', to_regclass(outbox)) INTO has_rows;
+        IF has_rows THEN
+          IF check_number = 2 THEN
+            PERFORM pg_drop_replication_slot({slot});
+          END IF;
+          RAISE EXCEPTION '% has rows, which the new slot % does not stream', outbox, {slot}
+            USING HINT = 'Publish them with a backfill, or skip existing rows if they need no publishing.';
+        END IF;
+      END IF;
+    END LOOP;
   END LOOP;
 END
 $walrelay$;",

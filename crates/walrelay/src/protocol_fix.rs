@@ -45,6 +45,7 @@ pub(crate) fn fix_of(error: &ProtocolError) -> Option<String> {
         | E::NothingToAdopt { .. }
         | E::UnsendableRowBefore { .. }
         | E::TargetOutOfRange { .. }
+        | E::TargetPastWal { .. }
         | E::AnchorExists { .. }
         | E::AnchorAhead { .. }
         | E::SlotAhead { .. }
@@ -105,6 +106,7 @@ fn fixed_text(error: &ProtocolError) -> Option<&'static str> {
         E::TargetOutOfRange { .. } => {
             "name a place in between, or an anchor that reaches farther back"
         }
+        E::TargetPastWal { .. } => "name a position of a row that the slot is to skip",
         E::AnchorExists { .. } => "choose another name, or move it with `walrelay anchor advance`",
         E::AnchorAhead { .. } | E::SlotAhead { .. } => {
             "slots never go back: name a later position; to publish rows again, run `walrelay replay start`"

@@ -9,7 +9,7 @@ use walrelay_core::ColumnNames;
 use walrelay_outbox_replay::AdminError;
 use walrelay_outbox_store::{
     Outbox, advance_relay_row, note_given_up, read_given_up, read_recorded_system_identifier,
-    take_relay_row,
+    read_wal_end, take_relay_row,
 };
 use walrelay_pg_client::SqlClient;
 use walrelay_pg_replication::{SlotError, advance_slot, read_server_identity, read_slot};
@@ -50,8 +50,9 @@ pub struct AdvancedSlot {
 ///
 /// # Errors
 ///
-/// The operator did not agree to the number of skipped rows, or the slot is past the position. Also
-/// if the slot is in use, an operation is unfinished, or the server refuses.
+/// The operator did not agree to the number of skipped rows. The position is before the slot or
+/// after the end of the WAL. Also if the slot is in use, an operation is unfinished, or the server
+/// refuses.
 pub async fn advance<O: Operator>(
     session: &AdminSession<'_, O>,
     outbox: &Outbox,
@@ -59,6 +60,7 @@ pub async fn advance<O: Operator>(
 ) -> Result<Option<AdvancedSlot>, ProtocolError> {
     let (client, slot) = (session.client, &outbox.slot);
     refuse_unready(client, outbox).await?;
+    refuse_past_wal(client, advance.to).await?;
     let found = look_ahead(Question {
         connect: session.connect,
         slot,
@@ -100,10 +102,20 @@ pub async fn advance<O: Operator>(
         }
     };
     failpoint::hit("advance-moved");
-    // Otherwise the next start would report the skipped rows as a gap. The server stops at the end
-    // of its WAL, and an earlier run may have been followed by a relay.
+    // Otherwise the next start would report the skipped rows as a gap. An earlier run may have been
+    // followed by a relay.
     if_recorded(advance_relay_row(client, slot, to.min(at)).await)?;
     Ok(Some(AdvancedSlot { at, skipped, is_earlier }))
+}
+
+/// Refuses a position after the end of the WAL. The rows before it are not written yet, so nobody
+/// can count them.
+async fn refuse_past_wal(client: &SqlClient, to: Lsn) -> Result<(), ProtocolError> {
+    let end = read_wal_end(client).await?.ok_or(AdminError::InRecovery)?;
+    match to > end {
+        true => Err(ProtocolError::TargetPastWal { target: to, end }),
+        false => Ok(()),
+    }
 }
 
 async fn confirmed_position(client: &SqlClient, slot: &str) -> Result<Lsn, ProtocolError> {

@@ -243,17 +243,12 @@ pub(super) async fn count_earlier_rows(
     outbox: &Outbox,
 ) -> Result<Vec<TableRows>, ProtocolError> {
     let mut counted = Vec::new();
-    let slot = &outbox.slot;
-    if read_slot(client, slot).await?.is_some()
-        || if_recorded(read_relay_row(client, slot).await)?.flatten().is_some()
-    {
+    if !is_new_slot(client, outbox).await? {
         return Ok(counted);
     }
     for table in &outbox.tables {
         let name = table.to_string();
-        let sql = sql!("preconditions.sql", "may_read");
-        let readable = client.query_typed_one(sql, &[(&name, Type::TEXT)]).await;
-        if !readable.map_err(SqlError::sql("look for the outbox"))?.get::<_, bool>("may_read") {
+        if !may_read(client, &name).await? {
             continue;
         }
         // spliced: the name of the table.
@@ -266,6 +261,32 @@ pub(super) async fn count_earlier_rows(
         }
     }
     Ok(counted)
+}
+
+/// Returns whether the slot neither exists nor is on record.
+pub(super) async fn is_new_slot(client: &SqlClient, outbox: &Outbox) -> Result<bool, AdminError> {
+    let slot = &outbox.slot;
+    Ok(read_slot(client, slot).await?.is_none()
+        && if_recorded(read_relay_row(client, slot).await)?.flatten().is_none())
+}
+
+/// Returns whether the role may read every outbox table that exists.
+pub(super) async fn may_read_rows(client: &SqlClient, outbox: &Outbox) -> Result<bool, AdminError> {
+    for table in &outbox.tables {
+        let sql = sql!("preconditions.sql", "is_denied");
+        let row = client.query_typed_one(sql, &[(&table.to_string(), Type::TEXT)]).await;
+        if row.map_err(SqlError::sql("look for the outbox"))?.get("is_denied") {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Returns whether the role may read the table. A table that does not exist cannot be read.
+async fn may_read(client: &SqlClient, table: &String) -> Result<bool, AdminError> {
+    let sql = sql!("preconditions.sql", "may_read");
+    let row = client.query_typed_one(sql, &[(table, Type::TEXT)]).await;
+    Ok(row.map_err(SqlError::sql("look for the outbox"))?.get("may_read"))
 }
 
 /// Counts the rows of each table that are published before the slot streams.

@@ -125,6 +125,9 @@ pub enum ProtocolError {
         "{target} is not between {from}, the position of anchor {anchor:?}, and {end}, the end of the WAL"
     )]
     TargetOutOfRange { target: Lsn, from: Lsn, anchor: String, end: Lsn },
+    /// The target is not in the WAL yet.
+    #[error("{target} is after {end}, the end of the WAL")]
+    TargetPastWal { target: Lsn, end: Lsn },
 
     /// An anchor of this name exists.
     #[error("anchor {anchor:?} exists already")]
@@ -218,6 +221,7 @@ impl Coded for ProtocolError {
             | Self::TargetPastSettled { .. } => Code::RowsWouldBeSkipped,
             Self::UnsendableRowBefore { .. } => Code::UnsendableRowInRange,
             Self::TargetOutOfRange { .. }
+            | Self::TargetPastWal { .. }
             | Self::SlotAhead { .. }
             | Self::AnchorAhead { .. }
             | Self::TargetPastSlot { .. } => Code::PositionOutOfRange,

@@ -7,6 +7,7 @@
 mod archiver;
 mod condition;
 mod partitions;
+mod retaining_slot;
 
 use std::time::Duration;
 
@@ -20,6 +21,7 @@ use walrelay_pg_client::{
 use archiver::{ArchivedRows, Archiver, PruneSession};
 use condition::{Condition, condition, refusal};
 use partitions::{DroppedPartitions, drop_partitions, droppable_partitions};
+use retaining_slot::log_retaining_slot;
 
 use super::operator::{AdminSession, Change, Operator, PrunableTable, Step};
 use super::preconditions::{every_shard, refuse_unrecorded};
@@ -129,6 +131,7 @@ async fn prune_table<O: Operator>(
             break;
         }
     }
+    log_retaining_slot(deleting.client, condition).await?;
     session.report(&Step::RowsDeleted(TableRows { table: table.clone(), rows }))?;
     Ok(PrunedTable { table, rows, partitions, archived_rows })
 }
@@ -182,6 +185,11 @@ impl<'a> PruneRun<'a> {
             step.has_more |= deleted.has_more;
         }
         self.later = Some(later);
+        if !step.has_more {
+            for condition in &conditions {
+                log_retaining_slot(client, condition).await?;
+            }
+        }
         Ok(step)
     }
 }
@@ -258,9 +266,11 @@ async fn prunable(
 ) -> Result<PrunableTable, ProtocolError> {
     let Condition { table, text, seconds, .. } = condition;
     let refused = |error| refusal(table, error);
-    let statement = format!("SELECT count(*) FROM {table} c WHERE {text}");
+    let DroppedPartitions { names: partitions, later, .. } =
+        droppable_partitions(client, condition).await?;
+    let excluded = without_partitions(&later);
+    let statement = format!("SELECT count(*) FROM {table} c WHERE {text} AND {excluded}");
     let row = client.query_one(&statement, &[seconds]).await.map_err(refused)?;
-    let partitions = droppable_partitions(client, condition).await?;
     let rows = row.get::<_, i64>(0).unsigned_abs();
     Ok(PrunableTable { table: table.to_string(), rows, partitions })
 }
@@ -310,6 +320,16 @@ async fn refuse_other_history(client: &SqlClient, slot: &str) -> Result<(), Prot
     }
 }
 
+/// Returns an SQL condition on rows of `c` that are in none of these partitions.
+fn without_partitions(partitions: &[String]) -> String {
+    let names: Vec<String> =
+        partitions.iter().map(|name| format!("{}::regclass", quote_literal(name))).collect();
+    match names.is_empty() {
+        true => "true".to_owned(),
+        false => format!("c.tableoid NOT IN ({})", names.join(", ")),
+    }
+}
+
 impl PruneSession<'_> {
     /// Deletes rows in one transaction, at most [`BATCH_ROWS`], without those of the partitions that
     /// a later run drops.
@@ -318,12 +338,7 @@ impl PruneSession<'_> {
         condition: &Condition,
         later: &[String],
     ) -> Result<Deleted, ProtocolError> {
-        let names: Vec<String> =
-            later.iter().map(|name| format!("{}::regclass", quote_literal(name))).collect();
-        let excluded = match names.is_empty() {
-            true => "true".to_owned(),
-            false => format!("c.tableoid NOT IN ({})", names.join(", ")),
-        };
+        let excluded = without_partitions(later);
         match self.archive {
             Some(archive) => {
                 let archiver = Archiver::new(self.client, archive, condition).await?;

@@ -12,13 +12,15 @@ use walrelay_outbox_replay::{
     read_slot_holder, read_unchecked_database, recovery, release_operation, rows_at_risk,
     take_operation,
 };
+use walrelay_outbox_store::{delete_relay_row, read_recorded_system_identifier};
 use walrelay_pg_client::{SqlClient, read_columns};
 use walrelay_pg_replication::{Failover, read_slot};
 use walrelay_relay::observe::health::Health;
 
 use super::operator::{AdminSession, Operator, Step};
 use super::preconditions::{
-    count_earlier_rows, count_unpublished_rows, unfinished_error, unfinished_operation,
+    count_earlier_rows, count_unpublished_rows, is_new_slot, may_read_rows, unfinished_error,
+    unfinished_operation,
 };
 use super::protocol_error::ProtocolError;
 use super::table_rows::TableRows;
@@ -27,7 +29,8 @@ use crate::init::{EarlierRows, InitOptions, InitReport, LostSlotPolicy, SlotCrea
 /// The treatment of rows that are in the table before the slot exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExistingRows {
-    /// The relay does not publish them. Without consent to that, the set-up refuses.
+    /// The relay does not publish them. Without consent to that, the set-up refuses. Rows that
+    /// commit while the slot is created need no consent: without it, the relay publishes them.
     Left,
     /// The relay publishes them before every row that the slot streams.
     Published,
@@ -51,7 +54,7 @@ pub async fn set_up<O: Operator>(
     columns: &ColumnNames,
 ) -> Result<InitReport, ProtocolError> {
     if *existing_rows == ExistingRows::Left {
-        decide_on_earlier_rows(session, shards).await?;
+        refuse_undecided_rows(session, shards).await?;
     }
     let mut all = InitReport::default();
     for options in shards {
@@ -76,26 +79,24 @@ pub async fn set_up<O: Operator>(
     Ok(all)
 }
 
-/// Refuses if the first slot would leave rows unpublished, or reports them if the operator agreed.
-async fn decide_on_earlier_rows<O: Operator>(
+/// Refuses if the first slot would leave rows unpublished, and the operator has not agreed.
+async fn refuse_undecided_rows<O: Operator>(
     session: &AdminSession<'_, O>,
     shards: &[InitOptions],
 ) -> Result<(), ProtocolError> {
-    for options in shards {
+    for options in shards.iter().filter(|options| !leaves_earlier_rows(options)) {
         let rows = count_earlier_rows(session.client, &options.outbox).await?;
-        if rows.is_empty() {
-            continue;
+        if !rows.is_empty() {
+            return Err(ProtocolError::EarlierRows { slot: options.outbox.slot.clone(), rows });
         }
-        let slot = options.outbox.slot.clone();
-        // A loss is accepted only with the rows that come with it.
-        let is_agreed =
-            options.earlier_rows == EarlierRows::Leave || options.on_lost == LostSlotPolicy::Accept;
-        return match is_agreed {
-            true => session.report(&Step::EarlierRowsLeft { slot, rows }),
-            false => Err(ProtocolError::EarlierRows { slot, rows }),
-        };
     }
     Ok(())
+}
+
+/// Returns whether the operator agreed to leave rows unpublished. A loss is accepted only with the
+/// rows that come with it.
+fn leaves_earlier_rows(options: &InitOptions) -> bool {
+    options.earlier_rows == EarlierRows::Leave || options.on_lost == LostSlotPolicy::Accept
 }
 
 /// The set-up of one slot.
@@ -127,12 +128,8 @@ impl<O: Operator> SlotSetUp<'_, O> {
         }
         self.convert().await?;
         match existing_rows {
-            // The rows are counted and decided on before the first slot is created.
-            ExistingRows::Left => {
-                let options =
-                    InitOptions { earlier_rows: EarlierRows::Leave, ..(*options).clone() };
-                Ok(init(session.client, &options).await?)
-            }
+            ExistingRows::Left if self.is_first().await? => self.create_first(columns).await,
+            ExistingRows::Left => self.create_all(SlotCreation::Slot).await,
             ExistingRows::Published => self.backfill(None, columns).await,
             ExistingRows::Unpublished { column } => self.backfill(Some(column), columns).await,
         }
@@ -145,6 +142,8 @@ impl<O: Operator> SlotSetUp<'_, O> {
         };
         match (&operation, self.options.on_lost) {
             (SlotOperation::Recovery(_), LostSlotPolicy::Accept) => self.cancel(operation).await,
+            // An earlier run was interrupted before it created the slot. This run creates it.
+            (SlotOperation::Recovery(begun), _) if is_without_slot(begun) => Ok(()),
             // Preparing the upgrade dropped the slot. Without a slot, `init` fails afterwards with
             // the right error.
             (
@@ -236,6 +235,73 @@ impl<O: Operator> SlotSetUp<'_, O> {
         session.report(&Step::FailoverEnabled { slot })
     }
 
+    /// Returns whether no slot has existed yet, and its existing rows can be counted.
+    async fn is_first(&self) -> Result<bool, ProtocolError> {
+        let (client, outbox) = (self.session.client, &self.options.outbox);
+        if let Some(begun) = unfinished_operation(client, &outbox.slot).await? {
+            return Ok(matches!(&begun, SlotOperation::Recovery(it) if is_without_slot(it)));
+        }
+        Ok(is_new_slot(client, outbox).await?
+            && may_read_rows(client, outbox).await?
+            // Without the identifier, the slot's record is left to the relay.
+            && !read_recorded_system_identifier(client, &outbox.slot).await?.is_empty())
+    }
+
+    async fn create_all(&self, making: SlotCreation) -> Result<InitReport, ProtocolError> {
+        let earlier_rows = EarlierRows::Leave;
+        let options = InitOptions { earlier_rows, making, ..(*self.options).clone() };
+        Ok(init(self.session.client, &options).await?)
+    }
+
+    /// Creates the first slot together with a snapshot. The snapshot shows the rows that the slot
+    /// does not stream, also those that committed while the slot was created.
+    async fn create_first(&self, columns: &ColumnNames) -> Result<InitReport, ProtocolError> {
+        let Self { session, options } = self;
+        let (client, slot, outbox) = (session.client, self.slot(), &options.outbox);
+        let mut made = self.create_all(SlotCreation::AllButSlot).await?;
+        recovery::begin_first(client, outbox, options.failover, None).await?;
+        let operation = match session.resumer(slot, &Health::new()).finish().await {
+            Ok(Outcome::Pending(operation)) => operation,
+            Ok(Outcome::Elsewhere { what }) => {
+                return Err(AdminError::OperationUnfinished { slot: slot.to_owned(), what }.into());
+            }
+            // A relay has published the rows meanwhile.
+            Ok(_) => return Ok(made),
+            Err(error) => {
+                self.forget_begun().await?;
+                return Err(error.into());
+            }
+        };
+        made.created.push(format!("slot {slot}"));
+        let rows = count_unpublished_rows(client, outbox, columns).await?;
+        let rows: Vec<TableRows> = rows.into_iter().filter(|table| table.rows > 0).collect();
+        let is_left = leaves_earlier_rows(options) || rows.is_empty();
+        // A relay that has started meanwhile publishes the rows.
+        if !is_left || !take_operation(client, slot).await? {
+            let slot = slot.to_owned();
+            let step = Step::RowsLeftToRelay { slot, operation, rows, is_earlier: false };
+            session.report(&step)?;
+            return Ok(made);
+        }
+        if !rows.is_empty() {
+            session.report(&Step::EarlierRowsLeft { slot: slot.to_owned(), rows })?;
+        }
+        finish_recovery(client, slot).await?;
+        release_operation(client, slot).await?;
+        Ok(made)
+    }
+
+    /// Deletes the record of a slot that could not be created. Otherwise, a relay would create it.
+    async fn forget_begun(&self) -> Result<(), ProtocolError> {
+        let (client, slot) = (self.session.client, self.slot());
+        let begun = unfinished_operation(client, slot).await?;
+        let is_begun = matches!(&begun, Some(SlotOperation::Recovery(it)) if is_without_slot(it));
+        if is_begun && read_slot(client, slot).await?.is_none() {
+            delete_relay_row(client, slot).await?;
+        }
+        Ok(())
+    }
+
     /// Creates the slot together with a snapshot of the existing rows. If an earlier run began the
     /// backfill, this run only does the missing steps.
     async fn backfill(
@@ -249,8 +315,7 @@ impl<O: Operator> SlotSetUp<'_, O> {
         if !is_begun && read_slot(client, slot).await?.is_some() {
             return Err(ProtocolError::SlotExists { slot: slot.to_owned() });
         }
-        let all_but_slot = InitOptions { making: SlotCreation::AllButSlot, ..(*options).clone() };
-        let made = init(client, &all_but_slot).await?;
+        let made = self.create_all(SlotCreation::AllButSlot).await?;
         if !is_begun {
             self.check_unpublished_column(unpublished_column).await?;
             let column = unpublished_column.map(ToOwned::to_owned);
@@ -279,6 +344,11 @@ impl<O: Operator> SlotSetUp<'_, O> {
         }
         Ok(())
     }
+}
+
+/// Returns whether this is the creation of a first slot that does not exist yet.
+const fn is_without_slot(begun: &SlotRecovery) -> bool {
+    matches!(begun, SlotRecovery { bound: SettledBound::Nothing, filling: None, .. })
 }
 
 async fn is_backfill_begun(client: &SqlClient, slot: &str) -> Result<bool, ProtocolError> {

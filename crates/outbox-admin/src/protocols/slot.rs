@@ -31,13 +31,13 @@ pub struct DroppedSlot {
     pub rows: Option<u64>,
 }
 
-/// Drops the slot, if it has at most `discard_rows` unconfirmed rows. Returns `None` after a dry
-/// run.
+/// Drops the slot and its record, if it has at most `discard_rows` unconfirmed rows. Returns `None`
+/// after a dry run.
 ///
 /// # Errors
 ///
-/// The slot does not exist, is in use, or has more unconfirmed rows. Also if an operation is
-/// unfinished, a replay pauses keys, or the server refuses.
+/// Neither the slot nor its record exists, or the slot is in use, or has more unconfirmed rows. Also
+/// if an operation is unfinished, a replay pauses keys, or the server refuses.
 pub async fn drop_checked<O: Operator>(
     session: &AdminSession<'_, O>,
     outbox: &Outbox,
@@ -45,8 +45,9 @@ pub async fn drop_checked<O: Operator>(
 ) -> Result<Option<DroppedSlot>, ProtocolError> {
     let (client, slot) = (session.client, outbox.slot.as_str());
     refuse_unready(client, outbox).await?;
-    let missing = || SlotError::SlotMissing { slot: slot.to_owned() };
-    let state = read_slot(client, slot).await?.ok_or_else(missing)?;
+    let Some(state) = read_slot(client, slot).await? else {
+        return drop_record(session, outbox, discard_rows).await;
+    };
     let rows = match state.is_lost() {
         // A lost slot cannot be read.
         true => None,
@@ -63,6 +64,31 @@ pub async fn drop_checked<O: Operator>(
         if_recorded(delete_relay_row(client, slot).await)?;
     }
     Ok(Some(DroppedSlot { rows }))
+}
+
+/// Deletes the record of a slot that does not exist. The record keeps `prune` from deleting rows.
+async fn drop_record<O: Operator>(
+    session: &AdminSession<'_, O>,
+    Outbox { slot, tables, .. }: &Outbox,
+    discard_rows: u64,
+) -> Result<Option<DroppedSlot>, ProtocolError> {
+    let client = session.client;
+    let Some(record) = if_recorded(read_relay_row(client, slot).await)?.flatten() else {
+        return Err(SlotError::SlotMissing { slot: slot.clone() }.into());
+    };
+    let mut rows = 0;
+    for table in tables {
+        rows += count_unsettled_rows(client, table, record.settled_xid).await?;
+    }
+    if rows > discard_rows {
+        return Err(ProtocolError::DropLosesRows { slot: slot.clone(), rows });
+    }
+    let change = async || Ok(Change::DropSlot { slot: slot.clone(), rows: Some(rows) });
+    if !session.agree(change).await? {
+        return Ok(None);
+    }
+    delete_relay_row(client, slot).await?;
+    Ok(Some(DroppedSlot { rows: Some(rows) }))
 }
 
 pub(super) async fn refuse_unready(

@@ -74,19 +74,23 @@ fn partition_of(row: &tokio_postgres::Row) -> Partition {
     }
 }
 
-/// Returns the partitions in which all rows may go.
+/// Returns the partitions in which all rows may go, and those that a later run drops.
 pub(super) async fn droppable_partitions(
     client: &SqlClient,
     condition: &Condition,
-) -> Result<Vec<String>, ProtocolError> {
-    let mut names = Vec::new();
+) -> Result<DroppedPartitions, ProtocolError> {
+    let mut found = DroppedPartitions::default();
     for partition in read_partitions(client, condition).await? {
+        if partition.is_dropped_later {
+            found.later.push(partition.name);
+            continue;
+        }
         let check = DropCall { partition: &partition, condition, step: DropStep::Check };
         if matches!(check.call(client).await, Ok(true)) {
-            names.push(partition.name);
+            found.names.push(partition.name);
         }
     }
-    Ok(names)
+    Ok(found)
 }
 
 /// Drops partitions in which all rows may go. With an archive, their rows are archived first.
@@ -147,9 +151,13 @@ async fn drop_one(
     let rows = match order.archive {
         Some(archive) => {
             let archiver = Archiver::new(client, archive, condition).await?;
-            let rows =
+            let partition =
                 ArchivedPartition { name: &partition.name, bounds: partition.bounds.as_ref() };
-            Some(archiver.archive_partition(&rows).await?)
+            match archiver.archive_partition(&partition).await? {
+                Some(rows) => Some(rows),
+                // The other rows are archived and deleted one by one.
+                None => return Ok(PartitionEnd::Needed),
+            }
         }
         None => None,
     };

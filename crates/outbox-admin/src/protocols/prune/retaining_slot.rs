@@ -1,0 +1,50 @@
+//! The slot whose record keeps old rows in the outbox, for the log.
+
+use walrelay_errors::Code;
+use walrelay_pg_client::{PgError, SqlClient, quote_identifier, sql};
+
+use super::condition::{Condition, refusal};
+use crate::protocols::protocol_error::ProtocolError;
+
+/// Logs which slot has not settled rows that are old enough, and their number.
+pub(super) async fn log_retaining_slot(
+    client: &SqlClient,
+    condition: &Condition,
+) -> Result<(), ProtocolError> {
+    let oldest = client.query_opt(sql!("retaining_slot.sql", "oldest_record"), &[]).await;
+    let Some(oldest) = oldest.map_err(PgError::from)? else { return Ok(()) };
+    let (slot, is_there): (String, bool) = (oldest.get("slot"), oldest.get("is_there"));
+    let Condition { table, seconds, occurred_at, .. } = condition;
+    let occurred_at = quote_identifier(occurred_at);
+    // spliced: the table and its column.
+    let statement = format!(
+        "SELECT count(*) FROM {table} c
+          WHERE c.{occurred_at} < now() - make_interval(secs => $1) AND age(c.xmin) <= $2"
+    );
+    let age: i32 = oldest.get("age");
+    let row = client.query_one(&statement, &[seconds, &age]).await;
+    let rows: i64 = row.map_err(|error| refusal(table, error))?.get(0);
+    let table = table.to_string();
+    match (rows, is_there) {
+        (0, _) => {}
+        (_, true) => {
+            tracing::info!(
+                slot,
+                table,
+                rows,
+                "old rows stay in the outbox until the slot has settled them"
+            );
+        }
+        (_, false) => {
+            let error_code = Code::SlotMissing.name();
+            tracing::warn!(
+                error_code,
+                slot,
+                table,
+                rows,
+                "the record of a slot that does not exist keeps old rows in the outbox"
+            );
+        }
+    }
+    Ok(())
+}
