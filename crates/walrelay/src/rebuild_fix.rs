@@ -48,7 +48,10 @@ pub(crate) fn fix_of(error: &RebuildError) -> Option<String> {
         E::TableUnsuitable { .. } => {
             "make it like the live table: CREATE TABLE SCHEMA.balances (LIKE balances INCLUDING ALL)"
         }
-        E::TableNotEmpty { .. } => "empty it: TRUNCATE",
+        E::TablesNotEmpty { tables } => {
+            return Some(format!("empty the schema's tables: TRUNCATE {}", tables.join(", ")));
+        }
+        E::TablesReplaced { .. } => "run the same command again: it begins from the first row",
         E::EventsMissing { consumer, .. } => {
             return Some(format!(
                 "run the same command again with --yes to switch without them, or cancel it: walrelay consumer \
