@@ -306,3 +306,40 @@ async fn a_rebuild_that_lost_one_of_its_tables_names_the_tables_to_empty() {
     world.succeed(INTO).await;
     assert_each_once(&world).await;
 }
+
+#[tokio::test]
+async fn tables_of_the_schema_that_reference_each_other_are_filled_and_put_in_use() {
+    let Some(world) = world().await else { return };
+    let keys = "
+        ALTER TABLE fresh.applied ADD CONSTRAINT of_balance FOREIGN KEY (key)
+          REFERENCES fresh.balance (key) DEFERRABLE INITIALLY DEFERRED;
+        ALTER TABLE effect.applied ADD CONSTRAINT of_balance FOREIGN KEY (key)
+          REFERENCES effect.balance (key) DEFERRABLE INITIALLY DEFERRED";
+    world.execute(keys).await;
+    world.insert_events(5, 50).await;
+    world.catch_up().await;
+    world.consume_all().await;
+    let told = world.succeed(INTO).await;
+    assert!(told.contains("switched: generation 2 is live"), "{told}");
+    assert_each_once(&world).await;
+    assert_eq!(world.number("SELECT count(*) FROM fresh.applied").await, 0);
+}
+
+#[tokio::test]
+async fn a_foreign_key_from_outside_to_a_table_of_the_schema_is_refused_before_the_fill() {
+    let Some(world) = world().await else { return };
+    let notes =
+        "CREATE TABLE effect.note (key text CONSTRAINT of_fresh REFERENCES fresh.balance (key))";
+    world.execute(notes).await;
+    world.insert_events(5, 50).await;
+    let refused = world.run(INTO).await;
+    assert_eq!(refused.code, Some(2), "{}", refused.text);
+    for part in [
+        "rebuild-foreign-key-unsuitable",
+        "of_fresh of effect.note references fresh.balance, and TRUNCATE would refuse",
+        "drop each before the rebuild: ALTER TABLE effect.note DROP CONSTRAINT of_fresh",
+    ] {
+        assert!(refused.text.contains(part), "{part}: {}", refused.text);
+    }
+    assert_eq!(world.number("SELECT count(rebuilding) FROM app_inbox_consumer").await, 0);
+}

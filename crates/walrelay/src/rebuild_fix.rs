@@ -82,6 +82,9 @@ fn fix_of_keys(keys: &[ForeignKeyConflict]) -> String {
         format!("ALTER TABLE {table} DROP CONSTRAINT {name}")
     });
     let drops = drops.collect::<Vec<_>>().join("; ");
+    if keys.iter().all(|key| key.is_to_staged) {
+        return format!("drop each before the rebuild: {drops}");
+    }
     format!(
         "replace each by a key that is DEFERRABLE and has no ON DELETE action, or drop it until the rebuild is done ({drops}), \
          or switch with SQL of your own: --switch-sql FILE"

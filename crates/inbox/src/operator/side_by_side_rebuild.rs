@@ -306,7 +306,8 @@ async fn forget(
 /// rows or all new rows, and never wait. Grants, indexes, views and policies are unaffected,
 /// because the live tables remain.
 fn moving(tables: &[StagedTable]) -> String {
-    let mut sql = "SET CONSTRAINTS ALL DEFERRED; ".to_owned();
+    // TRUNCATE refuses a table with deferred checks. The last events of the fill may have left some.
+    let mut sql = "SET CONSTRAINTS ALL IMMEDIATE; SET CONSTRAINTS ALL DEFERRED; ".to_owned();
     let live = |table: &StagedTable| table.live.clone().unwrap_or_default();
     for table in tables.iter().rev() {
         sql.push_str(&format!("DELETE FROM {}; ", live(table)));
@@ -315,8 +316,7 @@ fn moving(tables: &[StagedTable]) -> String {
         let (into, from, columns) = (live(table), &table.staged, table.quoted.join(", "));
         // spliced: the names of the tables and columns.
         sql.push_str(&format!(
-            "INSERT INTO {into} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns} FROM {from}; \
-             TRUNCATE {from}; "
+            "INSERT INTO {into} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns} FROM {from}; "
         ));
         // An identity column continues after the highest value of the moved rows.
         sql.push_str(&format!(
@@ -334,6 +334,9 @@ fn moving(tables: &[StagedTable]) -> String {
             ))
         ));
     }
+    // One statement, because tables that reference each other are emptied only together.
+    let staged: Vec<&str> = tables.iter().map(|table| table.staged.as_str()).collect();
+    sql.push_str(&format!("TRUNCATE {}", staged.join(", ")));
     sql
 }
 
@@ -364,7 +367,7 @@ mod tests {
         for part in [
             "DELETE FROM shop.balances;",
             "INSERT INTO shop.balances (id) OVERRIDING SYSTEM VALUE SELECT id FROM fresh.balances;",
-            "TRUNCATE fresh.balances;",
+            "TRUNCATE fresh.balances",
         ] {
             assert!(sql.contains(part), "{part} is missing in {sql}");
         }
