@@ -279,8 +279,31 @@ BEGIN
     old_name text;
     parent text;
     statement text;
+    bound_objects text;
     afterwards text[] := '{}'; -- run on the new table
   BEGIN
+    -- Everything that names the table by its identity and is not replaced below would read and write
+    -- only the first partition. Checked before the lock, so that a refusal does not block producers.
+    SELECT string_agg(DISTINCT pg_describe_object(d.classid, d.objid, 0), ', ') INTO bound_objects
+      FROM pg_class AS c JOIN pg_type AS t ON t.oid = c.reltype
+      JOIN pg_depend AS d
+        ON d.deptype <> 'i'
+       AND (d.refclassid = 'pg_class'::regclass AND d.refobjid = c.oid
+            OR d.refclassid = 'pg_type'::regclass AND d.refobjid IN (t.oid, t.typarray))
+     WHERE c.oid = outbox
+       AND d.classid <> ALL (ARRAY['pg_attrdef', 'pg_statistic_ext', 'pg_publication_rel', 'pg_trigger']::regclass[])
+       AND NOT EXISTS (SELECT FROM pg_class AS own
+                        WHERE d.classid = 'pg_class'::regclass AND own.oid = d.objid AND own.relkind IN ('i', 'S'))
+       AND NOT EXISTS (SELECT FROM pg_constraint AS own WHERE d.classid = 'pg_constraint'::regclass AND own.oid = d.objid)
+       AND NOT EXISTS (SELECT FROM pg_policy AS own
+                        WHERE d.classid = 'pg_policy'::regclass AND own.oid = d.objid AND own.polrelid = outbox)
+       AND NOT EXISTS (SELECT FROM pg_rewrite AS r JOIN pg_class AS v ON v.oid = r.ev_class AND v.relkind = 'v'
+                        WHERE d.classid = 'pg_rewrite'::regclass AND r.oid = d.objid);
+    IF bound_objects IS NOT NULL THEN
+      RAISE EXCEPTION '% cannot be converted: these objects would use only its first partition: %', outbox, bound_objects
+        USING ERRCODE = 'object_not_in_prerequisite_state',
+              HINT = 'Drop them, convert the table, and create them again. A function whose body is a string needs no change.';
+    END IF;
     EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', outbox);
     SELECT n.nspname, c.relname, c.relowner::regrole::text, c.relrowsecurity
       INTO schema_name, table_name, owner_name, is_secured

@@ -129,3 +129,13 @@ async fn an_anchor_that_does_not_exist_is_answered_with_those_that_do() {
     let again = world.run(["anchor", "create", "one"]).await;
     assert_eq!(again.code, Some(2), "{}", again.text);
 }
+
+#[tokio::test]
+async fn a_dropped_slot_names_the_anchors_that_still_retain_wal() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    world.catch_up().await;
+    world.succeed(["anchor", "create", "daily"]).await;
+    let dropped = world.succeed(["slot", "drop", "--yes"]).await;
+    assert!(dropped.contains("`walrelay anchor drop daily` releases it"), "{dropped}");
+    world.succeed(["anchor", "drop", "--yes", "daily"]).await;
+}

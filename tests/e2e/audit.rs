@@ -358,3 +358,20 @@ async fn a_trace_names_the_message_of_an_event_that_was_published_at_the_first_a
     );
     assert!(first["first_lsn"].is_string() && first["last_lsn"].is_string(), "{first}");
 }
+
+#[tokio::test]
+async fn a_trace_of_an_id_that_two_rows_have_shows_one_with_their_number() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    world.insert_events(1, 1).await;
+    world
+        .execute(
+            "ALTER TABLE app_outbox DROP CONSTRAINT app_outbox_pkey;
+             INSERT INTO app_outbox (id, aggregatetype, aggregateid, event_type, version, payload)
+             SELECT id, aggregatetype, aggregateid, event_type, version + 1, payload FROM app_outbox",
+        )
+        .await;
+    let id = "SELECT id::text FROM app_outbox LIMIT 1";
+    let id: String = world.client().query_one(id, &[]).await.expect("a row").get(0);
+    let traced = world.run(["trace", &id]).await;
+    assert!(traced.text.contains("rows with this id  2"), "{}", traced.text);
+}

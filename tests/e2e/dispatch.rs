@@ -435,3 +435,26 @@ async fn a_run_of_dead_rows_is_a_line_and_a_number() {
     assert!(about[0].contains("row is dead"), "{about:#?}");
     assert!(about[1].contains("\"rows\":2999"), "{about:#?}");
 }
+
+#[tokio::test]
+async fn a_dry_run_with_named_rows_refuses_what_the_real_run_refuses_and_a_refusal_changes_no_row()
+{
+    let Some(world) = InboxDatabase::create().await else { return };
+    let (_relay, id) = with_poison(&world, &[], 40).await;
+    world.wait_dispatch(DEADLINE, "dead", 1).await;
+    let discard = ["dispatch", "discard", "--reason", "a test order"];
+    for command in [vec!["dispatch", "retry", "nosuch"], [&discard[..], &[&id, "nosuch"]].concat()]
+    {
+        for mode in ["--dry-run", "--yes"] {
+            let refused = world.run(command.iter().copied().chain([mode])).await;
+            assert_eq!(refused.code, Some(2), "{command:?} {mode}: {}", refused.text);
+            assert!(refused.text.contains("nosuch"), "{command:?} {mode}: {}", refused.text);
+        }
+    }
+    assert_eq!(world.dispatch_count("dead").await, 1, "a part of the command took effect");
+    let twice = [&discard[..], &[&id, &id, "--yes"]].concat();
+    let done = world.succeed(twice).await;
+    assert!(done.contains(&format!("{id} is discarded")), "{done}");
+    let again = world.run([&discard[..], &[&id, "--dry-run"]].concat()).await;
+    assert_eq!(again.code, Some(2), "{}", again.text);
+}

@@ -185,3 +185,25 @@ async fn a_polled_outbox_is_cut_over_under_traffic_without_a_gap_or_an_overlap()
         messages.iter().filter_map(|m| m.attribute("event_id").map(str::to_owned)).collect();
     assert_eq!(published, unpublished);
 }
+
+#[tokio::test]
+async fn a_snapshot_with_a_wrong_column_names_the_options_to_change() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    world.execute("CREATE TABLE people (id text PRIMARY KEY, name text)").await;
+    let snapshot = ["snapshot", "people", "--aggregate-type", "person", "--yes", "--aggregate-id"];
+    for (rest, problem) in [
+        (vec!["id", "--where", "nme = 'a'"], "nme"),
+        (vec!["nope"], "nope"),
+        (vec!["id", "--columns", "nme"], "has no column nme"),
+        (vec!["name"], "allows null in column name"),
+    ] {
+        let refused = world.run(snapshot.into_iter().chain(rest)).await;
+        assert_eq!(refused.code, Some(2), "{}", refused.text);
+        for part in [problem, "--aggregate-id"] {
+            assert!(refused.text.contains(part), "{part}: {}", refused.text);
+        }
+        for other in ["walrelay init", "walrelay check"] {
+            assert!(!refused.text.contains(other), "{other}: {}", refused.text);
+        }
+    }
+}

@@ -284,3 +284,54 @@ async fn a_dry_run_does_not_count_rows_of_partitions_that_a_later_run_drops() {
     world.succeed(prune.into_iter().chain(["--yes"])).await;
     assert_eq!(world.number(ROWS).await, 20, "today's partition is dropped when it has ended");
 }
+
+#[tokio::test]
+async fn a_conversion_is_refused_while_an_object_would_stay_bound_to_the_first_partition() {
+    let Some(world) = InboxDatabase::create_empty().await else { return };
+    world.succeed(["init"]).await;
+    let prepare = "
+        ALTER TABLE app_outbox ADD CONSTRAINT app_outbox_bound CHECK (occurred_at < '2999-01-01');
+        CREATE UNIQUE INDEX app_outbox_id_time ON app_outbox (id, occurred_at);
+        CREATE STATISTICS of_types ON aggregatetype, event_type FROM app_outbox;
+        CREATE VIEW everything AS SELECT * FROM app_outbox;
+        CREATE FUNCTION named() RETURNS bigint LANGUAGE sql AS 'SELECT count(*) FROM app_outbox'";
+    world.execute(prepare).await;
+    let convert = "SELECT app_outbox_to_partitions('app_outbox', '1 day')";
+    for (create, object, drop) in [
+        (
+            "CREATE FUNCTION bound() RETURNS bigint LANGUAGE sql BEGIN ATOMIC SELECT count(*) FROM app_outbox; END",
+            "function bound()",
+            "DROP FUNCTION bound()",
+        ),
+        (
+            "CREATE MATERIALIZED VIEW counted AS SELECT count(*) FROM app_outbox",
+            "materialized view counted",
+            "DROP MATERIALIZED VIEW counted",
+        ),
+        (
+            "CREATE TABLE other (id uuid); CREATE POLICY known ON other USING (id IN (SELECT id FROM app_outbox))",
+            "policy known on table other",
+            "DROP TABLE other",
+        ),
+        (
+            "CREATE FUNCTION of_row(app_outbox) RETURNS int LANGUAGE sql AS 'SELECT 1'",
+            "function of_row(app_outbox)",
+            "DROP FUNCTION of_row(app_outbox)",
+        ),
+        (
+            "CREATE RULE kept AS ON DELETE TO app_outbox DO INSTEAD NOTHING",
+            "rule kept on table app_outbox",
+            "DROP RULE kept ON app_outbox",
+        ),
+    ] {
+        world.execute(create).await;
+        let refused = world.client().batch_execute(convert).await.expect_err("a refusal");
+        let message = refused.as_db_error().expect("an answer").message().to_owned();
+        assert!(message.contains("would use only its first partition"), "{message}");
+        assert!(message.contains(object), "{object}: {message}");
+        world.execute(drop).await;
+    }
+    world.execute(convert).await;
+    assert!(world.number(PARTITIONS).await > 1);
+    world.number("SELECT named()").await;
+}

@@ -261,3 +261,85 @@ async fn a_killed_rebuild_frees_its_lock_although_a_statement_is_running() {
     assert!(told.contains("switched: generation 2 is live"), "{told}");
     assert_each_once(&world).await;
 }
+
+/// Runs a rebuild that is killed after the fill and before the switch.
+async fn kill_after_the_fill(world: &InboxDatabase) {
+    let killed =
+        world.command(INTO).env("WALRELAY_FAILPOINT", "side-by-side-filled").finish(DEADLINE).await;
+    assert_eq!(killed.code, None, "{}", killed.text);
+}
+
+#[tokio::test]
+async fn a_rebuild_whose_tables_were_emptied_or_replaced_begins_from_the_first_row() {
+    for change in [
+        "DROP TABLE fresh.balance, fresh.applied;
+         CREATE TABLE fresh.balance (LIKE effect.balance INCLUDING ALL);
+         CREATE TABLE fresh.applied (LIKE effect.applied INCLUDING ALL)",
+        "TRUNCATE fresh.balance, fresh.applied",
+        "DELETE FROM fresh.balance; DELETE FROM fresh.applied",
+    ] {
+        let Some(world) = world().await else { return };
+        world.insert_events(5, 100).await;
+        world.catch_up().await;
+        world.consume_all().await;
+        kill_after_the_fill(&world).await;
+        world.execute(change).await;
+        let told = world.succeed(INTO).await;
+        assert!(told.contains("beginning from the first row"), "{change}: {told}");
+        assert!(!told.contains("continuing"), "{change}: {told}");
+        assert_each_once(&world).await;
+    }
+}
+
+#[tokio::test]
+async fn a_rebuild_that_lost_one_of_its_tables_names_the_tables_to_empty() {
+    let Some(world) = world().await else { return };
+    world.insert_events(5, 100).await;
+    world.catch_up().await;
+    world.consume_all().await;
+    kill_after_the_fill(&world).await;
+    world.execute("TRUNCATE fresh.balance").await;
+    let refused = world.run(INTO).await;
+    assert_eq!(refused.code, Some(2), "{}", refused.text);
+    assert!(refused.text.contains("TRUNCATE fresh.applied"), "{}", refused.text);
+    world.execute("TRUNCATE fresh.applied").await;
+    world.succeed(INTO).await;
+    assert_each_once(&world).await;
+}
+
+#[tokio::test]
+async fn tables_of_the_schema_that_reference_each_other_are_filled_and_put_in_use() {
+    let Some(world) = world().await else { return };
+    let keys = "
+        ALTER TABLE fresh.applied ADD CONSTRAINT of_balance FOREIGN KEY (key)
+          REFERENCES fresh.balance (key) DEFERRABLE INITIALLY DEFERRED;
+        ALTER TABLE effect.applied ADD CONSTRAINT of_balance FOREIGN KEY (key)
+          REFERENCES effect.balance (key) DEFERRABLE INITIALLY DEFERRED";
+    world.execute(keys).await;
+    world.insert_events(5, 50).await;
+    world.catch_up().await;
+    world.consume_all().await;
+    let told = world.succeed(INTO).await;
+    assert!(told.contains("switched: generation 2 is live"), "{told}");
+    assert_each_once(&world).await;
+    assert_eq!(world.number("SELECT count(*) FROM fresh.applied").await, 0);
+}
+
+#[tokio::test]
+async fn a_foreign_key_from_outside_to_a_table_of_the_schema_is_refused_before_the_fill() {
+    let Some(world) = world().await else { return };
+    let notes =
+        "CREATE TABLE effect.note (key text CONSTRAINT of_fresh REFERENCES fresh.balance (key))";
+    world.execute(notes).await;
+    world.insert_events(5, 50).await;
+    let refused = world.run(INTO).await;
+    assert_eq!(refused.code, Some(2), "{}", refused.text);
+    for part in [
+        "rebuild-foreign-key-unsuitable",
+        "of_fresh of effect.note references fresh.balance, and TRUNCATE would refuse",
+        "drop each before the rebuild: ALTER TABLE effect.note DROP CONSTRAINT of_fresh",
+    ] {
+        assert!(refused.text.contains(part), "{part}: {}", refused.text);
+    }
+    assert_eq!(world.number("SELECT count(rebuilding) FROM app_inbox_consumer").await, 0);
+}

@@ -217,6 +217,20 @@ async fn dead_letters_have_a_topic_a_subscription_and_permissions_and_drain_into
 }
 
 #[tokio::test]
+async fn an_inbox_keeps_rows_for_as_long_as_dead_letters_may_be_delivered() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    let create = ["--create", "--topic", "video.events", "--subscription", CONSUMER];
+    init(&world, &[&create[..], &["--dead-letter"]].concat(), 0, &[]).await;
+    // Seven days in the subscription, seven days among the dead letters, and one day more.
+    for (older_than, code) in [("8d", 2), ("14d", 2), ("15d", 0)] {
+        let prune = ["consumer", "prune", CONSUMER, "--yes", "--older-than", older_than];
+        let done = world.run(prune).await;
+        assert_eq!(done.code, Some(code), "{older_than}: {}", done.text);
+        assert_eq!(done.text.contains("dead letters included"), code == 2, "{}", done.text);
+    }
+}
+
+#[tokio::test]
 async fn the_status_of_a_consumer_has_the_backlog_of_its_subscription() {
     let Some(world) = InboxDatabase::create().await else { return };
     world.set_up_consumer().await;

@@ -100,22 +100,27 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
         }
         let found = registered(client, Some(place.consumer)).await?.pop();
         let unknown = || InboxError::Unregistered { consumer: consumer.clone() };
-        match found.ok_or_else(unknown)?.rebuild {
+        let earlier = found.ok_or_else(unknown)?.rebuild;
+        // Read before the tables are checked: tables that are replaced later count as replaced.
+        let files = place.files(&**client).await?;
+        let with_rows = with_rows(client, place, tables).await?;
+        match earlier {
             Some(UnfinishedRebuild { generation, schema: Some(schema), .. })
                 if schema == place.schema =>
             {
-                self.report(RebuildStep::Continues)?;
-                return Ok(generation - 1);
+                let has_applied = place.last_round(client, generation).await? > 0;
+                let is_emptied = has_applied && with_rows.is_empty();
+                if !is_emptied && place.has_its_tables(&**client).await? {
+                    self.report(RebuildStep::Continues)?;
+                    return Ok(generation - 1);
+                }
+                refuse_rows(&with_rows)?;
+                self.report(RebuildStep::BeginsAgain { schema })?;
             }
             Some(rebuild) => return Err(RebuildError::RebuildUnfinished { consumer, rebuild }),
-            None => {}
+            None => refuse_rows(&with_rows)?,
         }
-        for table in tables {
-            if place.has_rows(client, table).await? {
-                return Err(RebuildError::TableNotEmpty { table: table.staged.clone() });
-            }
-        }
-        Ok(place.begin(client).await?)
+        Ok(place.begin(client, &files).await?)
     }
 
     /// Refuses to switch without consent if the new generation lacks events. The protocol does not
@@ -187,6 +192,29 @@ async fn staged(
         return Err(RebuildError::TableUnsuitable { staged: staged.clone(), mismatch });
     }
     Ok(tables)
+}
+
+/// Returns the tables of the schema that have rows.
+async fn with_rows(
+    client: &SqlClient,
+    place: SideBySideRebuild<'_>,
+    tables: &[StagedTable],
+) -> Result<Vec<String>, RebuildError> {
+    let mut found = Vec::new();
+    for table in tables {
+        if place.has_rows(client, table).await? {
+            found.push(table.staged.clone());
+        }
+    }
+    Ok(found)
+}
+
+/// Refuses tables with rows that no event of the rebuild has written.
+fn refuse_rows(with_rows: &[String]) -> Result<(), RebuildError> {
+    match with_rows {
+        [] => Ok(()),
+        _ => Err(RebuildError::TablesNotEmpty { tables: with_rows.to_vec() }),
+    }
 }
 
 /// Refuses foreign keys that would change other rows, or refuse, when the rows of the live tables
@@ -278,16 +306,19 @@ impl Filling<'_> {
         transaction.commit().await.map_err(committing)
     }
 
-    /// Puts the tables and the live generation. Somebody may have added a foreign key during the
-    /// fill.
+    /// Puts the tables and the live generation. Somebody may have added a foreign key, or replaced a
+    /// table, during the fill.
     async fn put_in_use(
         &self,
         transaction: &Transaction<'_>,
         tables: &[StagedTable],
         switch_sql: Option<&str>,
     ) -> Result<(), RebuildError> {
+        self.place.lock_tables(transaction, tables).await?;
+        if !self.place.has_its_tables(transaction).await? {
+            return Err(RebuildError::TablesReplaced { schema: self.place.schema.to_owned() });
+        }
         if switch_sql.is_none() {
-            self.place.lock_tables(transaction, tables).await?;
             refuse_foreign_keys(transaction, tables).await?;
         }
         Ok(self.place.switch(transaction, tables, switch_sql).await?)

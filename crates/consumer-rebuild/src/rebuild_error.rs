@@ -94,9 +94,14 @@ pub enum RebuildError {
     /// The rows of live tables cannot be replaced.
     #[error("the rows of the live tables cannot be replaced: {}", in_a_row(keys))]
     ForeignKeyConflicts { keys: Vec<ForeignKeyConflict> },
-    /// The rows of the table would count as rebuilt.
-    #[error("{table} is not empty, and its rows would count as rebuilt")]
-    TableNotEmpty { table: String },
+    /// The rows of the tables would count as rebuilt.
+    #[error("not empty: {}; the rows there would count as rebuilt", tables.join(", "))]
+    TablesNotEmpty { tables: Vec<String> },
+    /// Applied events are missing in the schema.
+    #[error(
+        "the tables of schema {schema:?} were emptied or replaced during the fill; nothing was switched"
+    )]
+    TablesReplaced { schema: String },
     /// The next generation lacks events of the live generation.
     #[error(
         "filled, but not switched to: {missing} event(s) that generation {generation} has applied are not among the rows \
@@ -153,7 +158,7 @@ fn process(holder: RebuildHolder) -> String {
 
 fn in_a_row(keys: &[ForeignKeyConflict]) -> String {
     let each = keys.iter().map(|key| {
-        let ForeignKeyConflict { name, table, referenced, effect } = key;
+        let ForeignKeyConflict { name, table, referenced, effect, .. } = key;
         format!("foreign key {name} of {table} references {referenced}, and {effect}")
     });
     each.collect::<Vec<_>>().join("; ")
@@ -215,7 +220,8 @@ impl Coded for RebuildError {
             Self::RowsUnusable { .. } => Code::RebuildRowsUnusable,
             Self::SchemaEmpty { .. }
             | Self::TableUnsuitable { .. }
-            | Self::TableNotEmpty { .. } => Code::RebuildTablesUnsuitable,
+            | Self::TablesNotEmpty { .. }
+            | Self::TablesReplaced { .. } => Code::RebuildTablesUnsuitable,
             Self::ForeignKeyConflicts { .. } => Code::RebuildForeignKeyUnsuitable,
             Self::EventsMissing { .. } | Self::KeyEventsLost { .. } => Code::RebuildLosesEvents,
             Self::KeysWithoutRows => Code::OrderingKeyWithoutRows,

@@ -24,6 +24,8 @@ pub enum RebuildStep {
     WouldFill { rows: u64, schema: String },
     /// An earlier rebuild of the schema continues.
     Continues,
+    /// An earlier rebuild of the schema begins again, because its tables were emptied or replaced.
+    BeginsAgain { schema: String },
     /// The next generation is filled in the schema.
     FillingBegins { generation: i32, schema: String, rows: u64 },
     /// The generation is live.

@@ -21,6 +21,7 @@ use crate::health::Health;
 use crate::metrics::Metrics;
 use crate::operator::admin::{failed, unknown};
 use crate::privileges::{refuse_without_handler, refuse_without_inbox, refuse_without_retention};
+use crate::retention::redelivery_window_with_dead_letters;
 use crate::settings::{Dedupe, Settings};
 use crate::subscription_warning::SubscriptionWarning;
 use crate::trace::Tracer;
@@ -61,7 +62,8 @@ impl Consumer {
             tracing::warn!(subscription, "the subscription {}; {}", remark.told(), remark.fix());
         }
         if let Some(retention) = settings.retention {
-            retention.refuse_short(&is)?;
+            let window = redelivery_window_with_dead_letters(&subscriber, &is).await;
+            retention.refuse_short(&is.name, window)?;
         }
         if settings.dedupe == Dedupe::Position {
             tracing::info!(

@@ -156,7 +156,8 @@ pub enum InboxError {
     KeysNeeded,
     /// Pub/Sub may deliver events again whose rows retention would have deleted.
     #[error(
-        "Pub/Sub may deliver {subscription} again after {} s; rows of the inbox must stay for at least {} s",
+        "Pub/Sub may deliver messages of {subscription} again after {} s, dead letters included; rows of the inbox must stay \
+         for at least {} s",
         older_than.as_secs(),
         least.as_secs()
     )]

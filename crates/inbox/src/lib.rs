@@ -51,7 +51,8 @@ pub use operator::side_by_side_rebuild::{
 };
 pub use operator::unfinished_rebuild::UnfinishedRebuild;
 pub use retention::{
-    IdleKeys, InboxRetention, PUBSUB_RETENTION_DEFAULT, RETENTION_MARGIN, redelivery_window,
+    IdleKeys, InboxRetention, PUBSUB_RETENTION_DEFAULT, RETENTION_MARGIN,
+    redelivery_window_with_dead_letters,
 };
 pub use settings::{Dedupe, OnDead, OnGap, Settings, Until};
 pub use subscription_messages::Messages;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::Subscription;
+use walrelay_pubsub::Subscriber;
 
 use crate::error::InboxError;
 use crate::operator::admin::PruneStep;
@@ -12,6 +13,9 @@ pub const RETENTION_MARGIN: Duration = Duration::from_hours(24);
 
 /// Pub/Sub's default message retention.
 pub const PUBSUB_RETENTION_DEFAULT: Duration = Duration::from_hours(7 * 24);
+
+/// The longest message retention of a subscription or topic.
+const PUBSUB_RETENTION_MAX: Duration = Duration::from_hours(31 * 24);
 
 /// The longest pause between two steps of a run.
 const STEP_PAUSE_MAX: Duration = Duration::from_secs(5);
@@ -37,13 +41,17 @@ pub enum IdleKeys {
 }
 
 impl InboxRetention {
-    /// Refuses an age within which Pub/Sub may deliver an event again. The event's row would be
-    /// gone, and the event would be applied twice.
-    pub(crate) fn refuse_short(self, subscription: &Subscription) -> Result<(), InboxError> {
-        let least = redelivery_window(subscription) + RETENTION_MARGIN;
+    /// Refuses an age within which Pub/Sub may deliver an event of the subscription again. The
+    /// event's row would be gone, and the event would be applied twice.
+    pub(crate) fn refuse_short(
+        self,
+        subscription: &str,
+        window: Duration,
+    ) -> Result<(), InboxError> {
+        let least = window + RETENTION_MARGIN;
         match self.older_than < least {
             true => Err(InboxError::RetentionTooShort {
-                subscription: subscription.name.clone(),
+                subscription: subscription.to_owned(),
                 older_than: self.older_than,
                 least,
             }),
@@ -62,16 +70,44 @@ impl InboxRetention {
 }
 
 /// Returns how long a subscription and its topic retain messages, acknowledged messages included.
-#[must_use]
-pub fn redelivery_window(subscription: &Subscription) -> Duration {
+fn redelivery_window(subscription: &Subscription) -> Duration {
     let duration = |it: Option<prost_types::Duration>| it.and_then(|it| it.try_into().ok());
     let its = duration(subscription.message_retention_duration).unwrap_or(PUBSUB_RETENTION_DEFAULT);
     let topics = duration(subscription.topic_message_retention_duration).unwrap_or(Duration::ZERO);
     its.max(topics)
 }
 
+/// Returns how long Pub/Sub may deliver a message of the subscription again. A message that is
+/// forwarded to the dead-letter topic at the end of its retention is retained once more there.
+pub async fn redelivery_window_with_dead_letters(
+    subscriber: &Subscriber,
+    subscription: &Subscription,
+) -> Duration {
+    let Some(name) = dead_letter_subscription(subscription) else {
+        return redelivery_window(subscription);
+    };
+    let dead_letters = match subscriber.subscription(&name).await {
+        Ok(Some(found)) => redelivery_window(&found),
+        // The topic may have a subscription of another name, or get one.
+        Ok(None) => PUBSUB_RETENTION_DEFAULT,
+        // The role may not read it.
+        Err(_) => PUBSUB_RETENTION_MAX,
+    };
+    redelivery_window(subscription) + dead_letters
+}
+
+/// Returns the full name of the subscription that `consumer init --dead-letter` creates: it has the
+/// name of the dead-letter topic.
+fn dead_letter_subscription(subscription: &Subscription) -> Option<String> {
+    let policy = subscription.dead_letter_policy.as_ref()?;
+    Some(policy.dead_letter_topic.replacen("/topics/", "/subscriptions/", 1))
+        .filter(|name| !name.is_empty())
+}
+
 #[cfg(test)]
 mod tests {
+    use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::DeadLetterPolicy;
+
     use super::*;
 
     const DAY: Duration = Duration::from_hours(24);
@@ -86,10 +122,21 @@ mod tests {
         for (subscription, least) in [(&plain, 8), (&long_topic, 32), (&short, 2)] {
             let of =
                 |older_than| InboxRetention { older_than, every: DAY, idle_keys: IdleKeys::Keep };
-            assert!(of(DAY * least).refuse_short(subscription).is_ok());
-            let refused = of(DAY * least - Duration::from_secs(1)).refuse_short(subscription);
+            let window = redelivery_window(subscription);
+            assert!(of(DAY * least).refuse_short("s", window).is_ok());
+            let refused = of(DAY * least - Duration::from_secs(1)).refuse_short("s", window);
             assert!(matches!(refused, Err(InboxError::RetentionTooShort { .. })));
         }
+    }
+
+    #[test]
+    fn the_subscription_of_dead_letters_has_the_name_of_their_topic() {
+        let topic = "projects/p/topics/order.events.billing.dead".to_owned();
+        let policy = DeadLetterPolicy { dead_letter_topic: topic, max_delivery_attempts: 100 };
+        let with = Subscription { dead_letter_policy: Some(policy), ..Subscription::default() };
+        let name = "projects/p/subscriptions/order.events.billing.dead";
+        assert_eq!(dead_letter_subscription(&with).as_deref(), Some(name));
+        assert_eq!(dead_letter_subscription(&Subscription::default()), None);
     }
 
     #[test]

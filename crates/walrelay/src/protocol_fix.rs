@@ -115,7 +115,7 @@ fn fixed_text(error: &ProtocolError) -> Option<&'static str> {
             "an anchor stays behind its slot: name an earlier place, or none"
         }
         E::SlotExists { .. } => {
-            "`walrelay replay start --source table` publishes rows of the table to another topic"
+            "`walrelay replay start --source table --to-topic TOPIC` publishes rows of the table to another topic"
         }
         E::TopicTemplate { .. } => "start another replay with another --to-topic",
         _ => return None,

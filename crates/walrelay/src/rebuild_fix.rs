@@ -48,7 +48,10 @@ pub(crate) fn fix_of(error: &RebuildError) -> Option<String> {
         E::TableUnsuitable { .. } => {
             "make it like the live table: CREATE TABLE SCHEMA.balances (LIKE balances INCLUDING ALL)"
         }
-        E::TableNotEmpty { .. } => "empty it: TRUNCATE",
+        E::TablesNotEmpty { tables } => {
+            return Some(format!("empty the schema's tables: TRUNCATE {}", tables.join(", ")));
+        }
+        E::TablesReplaced { .. } => "run the same command again: it begins from the first row",
         E::EventsMissing { consumer, .. } => {
             return Some(format!(
                 "run the same command again with --yes to switch without them, or cancel it: walrelay consumer \
@@ -79,6 +82,9 @@ fn fix_of_keys(keys: &[ForeignKeyConflict]) -> String {
         format!("ALTER TABLE {table} DROP CONSTRAINT {name}")
     });
     let drops = drops.collect::<Vec<_>>().join("; ");
+    if keys.iter().all(|key| key.is_to_staged) {
+        return format!("drop each before the rebuild: {drops}");
+    }
     format!(
         "replace each by a key that is DEFERRABLE and has no ON DELETE action, or drop it until the rebuild is done ({drops}), \
          or switch with SQL of your own: --switch-sql FILE"

@@ -13,7 +13,7 @@ use crate::error::InboxError;
 use crate::metrics::Metrics;
 use crate::operator::admin::{PruneStep, prune_step};
 use crate::operator::idle_keys::{IdleKeysStep, delete_idle_keys};
-use crate::retention::{IdleKeys, InboxRetention};
+use crate::retention::{IdleKeys, InboxRetention, redelivery_window_with_dead_letters};
 
 /// The time limit of a step.
 const STEP_TIMEOUT: Duration = Duration::from_mins(2);
@@ -57,7 +57,8 @@ impl PruneOrder {
             let subscription = self.subscription.to_string();
             return Err(InboxError::SubscriptionMissing { subscription });
         };
-        self.retention.refuse_short(&found)?;
+        let window = redelivery_window_with_dead_letters(&self.subscriber, &found).await;
+        self.retention.refuse_short(&found.name, window)?;
         let row = connection.registration(&self.consumer).await.map_err(unusable)?;
         if row.is_none_or(|row| row.rebuild.is_some()) {
             return Ok(None);

@@ -22,7 +22,7 @@ SELECT consumer FROM public.app_inbox_consumer
 
 -- name: begin_generation
 UPDATE public.app_inbox_consumer
-   SET subscription = $2, updated_at = now(), rebuilding_in = NULL,
+   SET subscription = $2, updated_at = now(), rebuilding_in = NULL, rebuilding_files = NULL,
        rebuilding = CASE WHEN $3 THEN generation END,
        rebuilding_since = CASE WHEN $3 THEN now() END
  WHERE consumer = $1
@@ -35,7 +35,8 @@ SELECT c.generation,
 
 -- name: read_from
 UPDATE public.app_inbox_consumer
-   SET subscription = $3, rebuilding = NULL, rebuilding_in = NULL, rebuilding_since = NULL, updated_at = now()
+   SET subscription = $3, rebuilding = NULL, rebuilding_in = NULL, rebuilding_files = NULL,
+       rebuilding_since = NULL, updated_at = now()
  WHERE consumer = $1 AND subscription = $2
 
 -- name: prune

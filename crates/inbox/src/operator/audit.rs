@@ -416,7 +416,8 @@ impl Scope {
 const TRACED_BYTES_MAX: u32 = 4_096;
 
 /// Returns an event's outbox row, without its payload and other large values. Null if there is no
-/// row.
+/// row. If several rows have the id, returns one of them with their number. That row is settled
+/// only if all are.
 ///
 /// # Errors
 ///
@@ -452,8 +453,14 @@ pub async fn trace_outbox(
            FROM {table} AS o WHERE o.{id}::text = $1",
         values.join(", ")
     );
-    let row = outbox.query_opt(&sql, &[&event_id, &slots]).await;
-    Ok(object_of(row.map_err(outbox_failed("read the outbox"))?.as_ref()))
+    let rows = outbox.query(&sql, &[&event_id, &slots]).await;
+    let rows = rows.map_err(outbox_failed("read the outbox"))?;
+    let mut found = object_of(rows.first());
+    if rows.len() > 1 {
+        found["rows_with_this_id"] = rows.len().into();
+        found["settled"] = rows.iter().all(|row| object(row)["settled"] == true).into();
+    }
+    Ok(found)
 }
 
 /// Returns an event's row in dispatch state, without its message. Null if there is no row.

@@ -1,7 +1,10 @@
-//! The foreign keys that reference live tables. A rebuild in another schema replaces the rows of
-//! these tables by DELETE and INSERT. A key can then change rows of other tables, or refuse.
+//! The foreign keys that keep a rebuild in another schema from moving the rows of its tables.
+//!
+//! The rows of the live tables are replaced by DELETE and INSERT. A key that references them can
+//! then change rows of other tables, or refuse. The tables of the schema are emptied by TRUNCATE,
+//! which refuses if a table outside the schema references one.
 
-use tokio_postgres::GenericClient;
+use tokio_postgres::{GenericClient, Row};
 use walrelay_pg_client::sql;
 
 use crate::error::InboxError;
@@ -62,6 +65,7 @@ impl LiveForeignKey {
             name: self.name.clone(),
             table: self.table.clone(),
             referenced: self.referenced.clone(),
+            is_to_staged: false,
             effect: match (self.place, self.action) {
                 (None, DeleteAction::Cascade) => "ON DELETE CASCADE would delete its rows",
                 (None, DeleteAction::SetNull) => "ON DELETE SET NULL would clear its references",
@@ -73,6 +77,18 @@ impl LiveForeignKey {
             },
         })
     }
+
+    /// Returns the reason why a table of the schema cannot be emptied. The tables of the schema are
+    /// emptied together, so that keys among them do not matter.
+    fn staged_conflict(&self) -> Option<ForeignKeyConflict> {
+        self.place.is_none().then(|| ForeignKeyConflict {
+            name: self.name.clone(),
+            table: self.table.clone(),
+            referenced: self.referenced.clone(),
+            is_to_staged: true,
+            effect: "TRUNCATE would refuse",
+        })
+    }
 }
 
 /// A foreign key that does not allow to replace the rows of a live table.
@@ -82,14 +98,17 @@ pub struct ForeignKeyConflict {
     pub name: String,
     /// The table that has the key.
     pub table: String,
-    /// The live table that the key references.
+    /// The live table, or the table of the schema, that the key references.
     pub referenced: String,
+    /// Whether a table of the schema is referenced.
+    pub is_to_staged: bool,
     /// The effect of the replacement.
     pub effect: &'static str,
 }
 
 /// Returns the foreign keys that do not allow to replace the rows of the live tables, in this
-/// order of the tables. Partitions count as their tables.
+/// order of the tables. Also returns those that do not allow to empty the tables of the schema.
+/// Partitions count as their tables.
 ///
 /// # Errors
 ///
@@ -98,10 +117,22 @@ pub async fn conflicting_foreign_keys(
     client: &impl GenericClient,
     tables: &[StagedTable],
 ) -> Result<Vec<ForeignKeyConflict>, InboxError> {
-    let live: Vec<&str> = tables.iter().filter_map(|table| table.live.as_deref()).collect();
-    let rows = client.query(sql!("live_foreign_keys.sql", "referencing"), &[&live]).await;
-    let rows = rows.map_err(failed("find foreign keys to the live tables"))?;
-    let keys = rows.iter().map(|row| LiveForeignKey {
+    let live = tables.iter().filter_map(|table| table.live.as_deref()).collect();
+    let live = referencing(client, live).await?;
+    let staged = tables.iter().map(|table| table.staged.as_str()).collect();
+    let staged = referencing(client, staged).await?;
+    let conflicts = live.iter().filter_map(LiveForeignKey::conflict);
+    Ok(conflicts.chain(staged.iter().filter_map(LiveForeignKey::staged_conflict)).collect())
+}
+
+/// Returns the foreign keys that reference these tables.
+async fn referencing(
+    client: &impl GenericClient,
+    tables: Vec<&str>,
+) -> Result<Vec<LiveForeignKey>, InboxError> {
+    let rows = client.query(sql!("live_foreign_keys.sql", "referencing"), &[&tables]).await;
+    let rows = rows.map_err(failed("find foreign keys to the rebuilt tables"))?;
+    let key = |row: &Row| LiveForeignKey {
         name: row.get(0),
         table: row.get(1),
         referenced: row.get(2),
@@ -109,8 +140,8 @@ pub async fn conflicting_foreign_keys(
         referenced_place: row.get(4),
         action: DeleteAction::of(row.get(5)),
         is_deferrable: row.get(6),
-    });
-    Ok(keys.filter_map(|key| key.conflict()).collect())
+    };
+    Ok(rows.iter().map(key).collect())
 }
 
 #[cfg(test)]
@@ -146,6 +177,13 @@ mod tests {
             let conflict = key(None, 1, action).conflict();
             assert_eq!(conflict.map(|found| found.effect), Some(effect));
         }
+    }
+
+    #[test]
+    fn a_table_of_the_schema_may_be_referenced_only_from_the_schema() {
+        let outside = key(None, 1, DeleteAction::NoAction).staged_conflict();
+        assert_eq!(outside.map(|found| found.effect), Some("TRUNCATE would refuse"));
+        assert_eq!(key(Some(1), 2, DeleteAction::Restrict).staged_conflict(), None);
     }
 
     #[test]

@@ -7,7 +7,7 @@
 
 use std::time::SystemTime;
 
-use tokio_postgres::Transaction;
+use tokio_postgres::{GenericClient, Transaction};
 use walrelay_pg_client::{SCHEMA, SqlClient, TableAccess, quote_literal, sql};
 
 use crate::error::InboxError;
@@ -93,6 +93,32 @@ impl SideBySideRebuild<'_> {
         Ok(row.map_err(failed("check whether the schema's tables are empty"))?.get(0))
     }
 
+    /// Returns the identities of the schema's tables and of their files. `TRUNCATE` gives a table
+    /// another file.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database reports an error.
+    pub async fn files(&self, client: &impl GenericClient) -> Result<Vec<String>, InboxError> {
+        let sql = sql!("side_by_side_rebuild.sql", "files");
+        let row = client.query_one(sql, &[&self.schema]).await;
+        Ok(row.map_err(failed("identify the schema's tables"))?.get(0))
+    }
+
+    /// Returns whether the schema still has the tables, with the files, that the unfinished rebuild
+    /// has begun to fill. Otherwise rows that the inbox lists as applied are missing in the schema.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database reports an error.
+    pub async fn has_its_tables(&self, client: &impl GenericClient) -> Result<bool, InboxError> {
+        const FAILED: &str = "compare the schema's tables";
+        let files = self.files(client).await?;
+        let sql = sql!("side_by_side_rebuild.sql", "has_files");
+        let row = client.query_opt(sql, &[&self.consumer, &files]).await;
+        Ok(row.map_err(failed(FAILED))?.ok_or_else(|| unknown(self.consumer))?.get(0))
+    }
+
     /// Locks the rebuild against other processes until the session ends. Returns false if another
     /// process has the lock. Where the operating system allows it, the server checks during each
     /// statement that the client is connected. Otherwise the statement of a killed command would
@@ -133,19 +159,19 @@ impl SideBySideRebuild<'_> {
         Ok(row.get::<_, i64>(0).unsigned_abs())
     }
 
-    /// Records the rebuild in the consumer's row if no rebuild is recorded, and returns the current
-    /// generation. Deletes the inbox rows of an abandoned rebuild.
+    /// Records the rebuild of these files in the consumer's row if no other rebuild is recorded, and
+    /// returns the current generation. Deletes the inbox rows of an earlier rebuild.
     ///
     /// # Errors
     ///
     /// Fails if there is no such consumer, another rebuild is unfinished, or the database reports
     /// an error.
-    pub async fn begin(&self, client: &mut SqlClient) -> Result<i32, InboxError> {
+    pub async fn begin(&self, client: &mut SqlClient, files: &[String]) -> Result<i32, InboxError> {
         const FAILED: &str = "note the rebuild";
         refuse_hidden_consumers(client, TableAccess::Update).await?;
         let transaction = client.transaction().await.map_err(failed(FAILED))?;
         let sql = sql!("side_by_side_rebuild.sql", "begin");
-        let row = transaction.query_opt(sql, &[&self.consumer, &self.schema]).await;
+        let row = transaction.query_opt(sql, &[&self.consumer, &self.schema, &files]).await;
         let row = row.map_err(failed(FAILED))?.ok_or_else(|| unknown(self.consumer))?;
         let generation: i32 = row.get(0);
         forget(&transaction, self.consumer, generation + 1).await?;
@@ -195,8 +221,8 @@ impl SideBySideRebuild<'_> {
         waited.map(drop).map_err(failed("wait for batches of the consumer"))
     }
 
-    /// Locks the live tables against new foreign keys until the transaction ends. Readers and
-    /// writers continue.
+    /// Locks the staged and the live tables against new foreign keys and against replacement until
+    /// the transaction ends. Readers and writers continue.
     ///
     /// # Errors
     ///
@@ -206,9 +232,11 @@ impl SideBySideRebuild<'_> {
         transaction: &Transaction<'_>,
         tables: &[StagedTable],
     ) -> Result<(), InboxError> {
-        let live: Vec<&str> = tables.iter().filter_map(|table| table.live.as_deref()).collect();
-        let sql = format!("LOCK TABLE {} IN ROW EXCLUSIVE MODE", live.join(", "));
-        transaction.batch_execute(&sql).await.map_err(failed("lock the live tables"))
+        let staged = tables.iter().map(|table| table.staged.as_str());
+        let live = tables.iter().filter_map(|table| table.live.as_deref());
+        let names: Vec<&str> = staged.chain(live).collect();
+        let sql = format!("LOCK TABLE {} IN ROW EXCLUSIVE MODE", names.join(", "));
+        transaction.batch_execute(&sql).await.map_err(failed("lock the tables"))
     }
 
     /// Moves the rows, or runs `switch_sql` instead, and makes the new generation current.
@@ -278,7 +306,8 @@ async fn forget(
 /// rows or all new rows, and never wait. Grants, indexes, views and policies are unaffected,
 /// because the live tables remain.
 fn moving(tables: &[StagedTable]) -> String {
-    let mut sql = "SET CONSTRAINTS ALL DEFERRED; ".to_owned();
+    // TRUNCATE refuses a table with deferred checks. The last events of the fill may have left some.
+    let mut sql = "SET CONSTRAINTS ALL IMMEDIATE; SET CONSTRAINTS ALL DEFERRED; ".to_owned();
     let live = |table: &StagedTable| table.live.clone().unwrap_or_default();
     for table in tables.iter().rev() {
         sql.push_str(&format!("DELETE FROM {}; ", live(table)));
@@ -287,8 +316,7 @@ fn moving(tables: &[StagedTable]) -> String {
         let (into, from, columns) = (live(table), &table.staged, table.quoted.join(", "));
         // spliced: the names of the tables and columns.
         sql.push_str(&format!(
-            "INSERT INTO {into} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns} FROM {from}; \
-             TRUNCATE {from}; "
+            "INSERT INTO {into} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns} FROM {from}; "
         ));
         // An identity column continues after the highest value of the moved rows.
         sql.push_str(&format!(
@@ -306,6 +334,9 @@ fn moving(tables: &[StagedTable]) -> String {
             ))
         ));
     }
+    // One statement, because tables that reference each other are emptied only together.
+    let staged: Vec<&str> = tables.iter().map(|table| table.staged.as_str()).collect();
+    sql.push_str(&format!("TRUNCATE {}", staged.join(", ")));
     sql
 }
 
@@ -336,7 +367,7 @@ mod tests {
         for part in [
             "DELETE FROM shop.balances;",
             "INSERT INTO shop.balances (id) OVERRIDING SYSTEM VALUE SELECT id FROM fresh.balances;",
-            "TRUNCATE fresh.balances;",
+            "TRUNCATE fresh.balances",
         ] {
             assert!(sql.contains(part), "{part} is missing in {sql}");
         }

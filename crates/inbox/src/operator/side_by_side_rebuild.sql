@@ -32,10 +32,19 @@ SELECT l.pid, a.backend_start
 SELECT coalesce(max(commit_lsn) - '0/0'::pg_lsn, 0)::bigint FROM public.app_inbox
  WHERE consumer = $1 AND generation = $2
 
+-- name: files
+SELECT coalesce(array_agg(format('%s:%s', c.oid, coalesce(pg_catalog.pg_relation_filenode(c.oid), 0))), '{}')
+  FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+ WHERE n.nspname = $1 AND c.relkind IN ('r', 'p')
+
+-- name: has_files
+SELECT coalesce(rebuilding_files <@ $2, false) FROM public.app_inbox_consumer WHERE consumer = $1
+
 -- name: begin
 UPDATE public.app_inbox_consumer
-   SET rebuilding = generation + 1, rebuilding_in = $2, rebuilding_since = now(), updated_at = now()
- WHERE consumer = $1 AND rebuilding IS NULL RETURNING generation
+   SET rebuilding = generation + 1, rebuilding_in = $2, rebuilding_files = $3, rebuilding_since = now(),
+       updated_at = now()
+ WHERE consumer = $1 AND (rebuilding IS NULL OR rebuilding_in = $2) RETURNING generation
 
 -- name: compare
 SELECT (SELECT count(*) FROM (
@@ -49,11 +58,12 @@ SELECT (SELECT count(*) FROM (
 
 -- name: switch
 UPDATE public.app_inbox_consumer
-   SET generation = rebuilding, rebuilding = NULL, rebuilding_in = NULL, rebuilding_since = NULL,
-       updated_at = now()
+   SET generation = rebuilding, rebuilding = NULL, rebuilding_in = NULL, rebuilding_files = NULL,
+       rebuilding_since = NULL, updated_at = now()
  WHERE consumer = $1 AND rebuilding_in = $2
 
 -- name: abandon
 UPDATE public.app_inbox_consumer
-   SET subscription = $2, rebuilding = NULL, rebuilding_in = NULL, rebuilding_since = NULL, updated_at = now()
+   SET subscription = $2, rebuilding = NULL, rebuilding_in = NULL, rebuilding_files = NULL,
+       rebuilding_since = NULL, updated_at = now()
  WHERE consumer = $1 RETURNING generation

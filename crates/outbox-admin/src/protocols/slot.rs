@@ -9,7 +9,7 @@ use walrelay_outbox_replay::{
     AdminError, SlotOperation, count_unsettled_rows, read_loss, recovery, rows_at_risk,
     unconfirmed_transactions,
 };
-use walrelay_outbox_store::{Outbox, delete_relay_row, read_relay_row};
+use walrelay_outbox_store::{Outbox, delete_relay_row, read_anchors, read_relay_row};
 use walrelay_pg_client::{ServerErrorKind, SqlClient};
 use walrelay_pg_replication::{SlotError, SlotState, drop_slot, read_slot};
 use walrelay_relay::observe::health::Health;
@@ -25,10 +25,12 @@ use super::table_rows::TableRows;
 use super::upgrade::cancel_begun_upgrade;
 
 /// A dropped slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DroppedSlot {
     /// Number of unconfirmed rows. `None` if the slot was lost already.
     pub rows: Option<u64>,
+    /// Names of the slot's anchors. They stay, and retain WAL.
+    pub anchors: Vec<String>,
 }
 
 /// Drops the slot and its record, if it has at most `discard_rows` unconfirmed rows. Returns `None`
@@ -57,13 +59,15 @@ pub async fn drop_checked<O: Operator>(
     if !session.agree(change).await? {
         return Ok(None);
     }
+    let anchors = read_anchors(client, slot).await?;
     drop_slot(client, slot).await?;
     // The record of the settled position of a lost slot stays, because a recovery needs it. With
     // any other record left behind, the next start would report the slot as lost.
     if rows.is_some() {
         if_recorded(delete_relay_row(client, slot).await)?;
     }
-    Ok(Some(DroppedSlot { rows }))
+    let anchors = anchors.into_iter().map(|anchor| anchor.name).collect();
+    Ok(Some(DroppedSlot { rows, anchors }))
 }
 
 /// Deletes the record of a slot that does not exist. The record keeps `prune` from deleting rows.

@@ -13,7 +13,9 @@ use walrelay_inbox::operator::consumer_status::{ConsumerStatus, consumer_status}
 use walrelay_inbox::operator::event_commands::ConsumerGeneration;
 use walrelay_inbox::operator::prunable_rows::prunable_rows;
 use walrelay_inbox::{InboxError, Scaffold};
-use walrelay_inbox::{PUBSUB_RETENTION_DEFAULT, RETENTION_MARGIN, redelivery_window};
+use walrelay_inbox::{
+    PUBSUB_RETENTION_DEFAULT, RETENTION_MARGIN, redelivery_window_with_dead_letters,
+};
 use walrelay_inbox::{inbox_migrations, migrate_inbox};
 use walrelay_pg_client::{QualifiedName, SCHEMA, SqlClient, SqlText, connect_sql, schema, sql};
 use walrelay_pubsub::{Endpoint, Subscriber, SubscriptionBacklog};
@@ -410,15 +412,16 @@ async fn prune(
     print(&format!("{deleted} row(s) deleted\n"))
 }
 
-/// Returns how long subscription and topic retain messages, acknowledged messages included.
+/// Returns how long subscription, topic and dead-letter subscription retain messages, acknowledged
+/// messages included.
 async fn kept_for(endpoint: &Endpoint, subscription: &str) -> Result<Duration, Error> {
-    let found = Subscriber::connect(endpoint)?.subscription(subscription).await?;
-    let Some(found) = found else {
+    let subscriber = Subscriber::connect(endpoint)?;
+    let Some(found) = subscriber.subscription(subscription).await? else {
         // A deleted subscription retains no messages. But it may be created again, and its topic
         // may retain more.
         return Ok(PUBSUB_RETENTION_DEFAULT);
     };
-    Ok(redelivery_window(&found))
+    Ok(redelivery_window_with_dead_letters(&subscriber, &found).await)
 }
 
 #[cfg(test)]

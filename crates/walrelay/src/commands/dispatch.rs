@@ -4,6 +4,7 @@ pub(super) mod attributes;
 pub(super) mod edit;
 mod message;
 
+use walrelay_core::Fault;
 use walrelay_outbox_admin::protocols::refuse_other_shards;
 use walrelay_outbox_replay::AdminError;
 use walrelay_outbox_store::{
@@ -13,7 +14,9 @@ use walrelay_outbox_store::{
 use walrelay_pg_client::{SqlClient, TableAccess, connect_sql, refuse_hidden_rows};
 use walrelay_relay::shutdown::Shutdown;
 
-use super::failed_events::{self, Edited, EventDetail, FailedEvent, FailedEvents, PageBegin};
+use super::failed_events::{
+    self, Edited, EventChange, EventDetail, FailedEvent, FailedEvents, PageBegin,
+};
 use super::shared::cancellable::run_until_shutdown;
 use crate::config::{ChangeMode, DispatchConfig, DispatchEdit, EventAction};
 use crate::error::Error;
@@ -153,6 +156,24 @@ impl FailedEvents for DispatchRows {
         reason: &str,
     ) -> Result<u64, Error> {
         Ok(self.store.discard_all(client, ids, reason).await?)
+    }
+
+    fn refusal(event: &FailedEvent, change: EventChange) -> Option<Error> {
+        let id = || event.event_id.clone();
+        let finished = |action| {
+            let status = event.status.clone();
+            StoreError::AlreadyFinished { event_id: id(), status, action }
+        };
+        let refusal = match (change, event.status.as_str()) {
+            (EventChange::Retry, "published") => finished("retried"),
+            (EventChange::Discard, "published" | "discarded") => finished("discarded"),
+            (EventChange::Retry, _) if event.needs_edit => match event.error_code.as_deref() {
+                Some(Fault::HEADERS_CODE) => StoreError::WithoutHeaders { event_id: id() },
+                _ => StoreError::WithoutValue { event_id: id() },
+            },
+            (EventChange::Retry | EventChange::Discard, _) => return None,
+        };
+        Some(refusal.into())
     }
 
     fn is_finished(error: &Error) -> bool {

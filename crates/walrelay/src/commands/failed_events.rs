@@ -18,7 +18,7 @@ use crate::json_output::json_text;
 pub(super) use event::{
     EventDetail, EventMessage, FailedEvent, MissingPart, PageBegin, payload_json,
 };
-pub(super) use side::{Edited, FailedEvents};
+pub(super) use side::{Edited, EventChange, FailedEvents};
 
 /// Carries out an action, and returns the text to print.
 ///

@@ -11,7 +11,8 @@ use walrelay_relay::shutdown::Shutdown;
 use super::dispatch::attributes::replace;
 use super::dispatch::edit::{read, read_attributes};
 use super::failed_events::{
-    self, Edited, EventDetail, EventMessage, FailedEvent, FailedEvents, PageBegin, payload_json,
+    self, Edited, EventChange, EventDetail, EventMessage, FailedEvent, FailedEvents, PageBegin,
+    payload_json,
 };
 use super::shared::cancellable::run_until_shutdown;
 use crate::config::{ChangeMode, InboxConfig, InboxEdit};
@@ -161,6 +162,16 @@ impl FailedEvents for InboxEvents {
             }
         }
         Ok(discarded)
+    }
+
+    fn refusal(event: &FailedEvent, change: EventChange) -> Option<Error> {
+        let action = match change {
+            EventChange::Retry => "tried again",
+            EventChange::Discard => "discarded",
+        };
+        let is_open = ["retrying", "dead"].contains(&event.status.as_str());
+        let event_id = event.event_id.clone();
+        (!is_open).then(|| InboxError::AlreadyFinished { event_id, action }.into())
     }
 
     fn is_finished(error: &Error) -> bool {

@@ -37,12 +37,14 @@ struct SlotDropJson<'a> {
     slot: &'a str,
     discarded_rows: u64,
     was_lost: bool,
+    anchors: &'a [String],
 }
 
 impl<'a> SlotDropJson<'a> {
-    fn new(slot: &'a str, dropped: &DroppedSlot) -> Self {
-        let discarded_rows = dropped.rows.unwrap_or_default();
-        Self { slot, discarded_rows, was_lost: dropped.rows.is_none() }
+    fn new(slot: &'a str, dropped: &'a DroppedSlot) -> Self {
+        let DroppedSlot { rows, anchors } = dropped;
+        let discarded_rows = rows.unwrap_or_default();
+        Self { slot, discarded_rows, was_lost: rows.is_none(), anchors }
     }
 }
 
@@ -55,14 +57,24 @@ async fn drop_slot(
     let dropped = run_protocol(connect, terminal, StopMode::Cancel, async |session| {
         drop_checked(session, outbox, discard_rows).await
     });
-    let text = |it: &DroppedSlot| match it.rows {
+    let dropped = dropped.await?;
+    let text = |it: &DroppedSlot| drop_text(slot, it);
+    terminal.print_result(dropped.as_ref(), text, |it| SlotDropJson::new(slot, it))
+}
+
+fn drop_text(slot: &str, DroppedSlot { rows, anchors }: &DroppedSlot) -> String {
+    let mut text = match rows {
         Some(rows) => format!("dropped: slot {slot}, with {rows} unconfirmed row(s)\n"),
         None => format!(
             "dropped: slot {slot}, which was lost already; its settled position stays on record\n"
         ),
     };
-    let json = |it: &DroppedSlot| SlotDropJson::new(slot, it);
-    terminal.print_result(dropped.await?.as_ref(), text, json)
+    for anchor in anchors {
+        text.push_str(&format!(
+            "anchor {anchor} stays and retains WAL: `walrelay anchor drop {anchor}` releases it\n"
+        ));
+    }
+    text
 }
 
 #[derive(Debug, Serialize)]
@@ -232,7 +244,8 @@ mod tests {
 
     #[test]
     fn the_fields_of_each_result_are_documented() {
-        assert_documented("slot drop", &SlotDropJson::new("s", &DroppedSlot { rows: Some(1) }));
+        let dropped = DroppedSlot { rows: Some(1), anchors: vec!["a".to_owned()] };
+        assert_documented("slot drop", &SlotDropJson::new("s", &dropped));
         let row = SkippedRow {
             event_id: Some("a".to_owned()),
             at: "0/64#0".to_owned(),

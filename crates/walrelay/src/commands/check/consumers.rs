@@ -7,7 +7,9 @@ use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::Subscription;
 use tokio::time::timeout;
 use walrelay_errors::{Chain, Code, Coded};
 use walrelay_inbox::operator::admin::{RegisteredConsumer, registered};
-use walrelay_inbox::{InboxError, SubscriptionWarning, redelivery_window, unlogged_inbox_tables};
+use walrelay_inbox::{
+    InboxError, SubscriptionWarning, redelivery_window_with_dead_letters, unlogged_inbox_tables,
+};
 use walrelay_outbox_admin::Finding;
 use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_pubsub::{Endpoint, Subscriber};
@@ -83,7 +85,12 @@ impl Consumers {
             findings.extend(unfinished(&it));
             let answer = timeout(ANSWER_TIMEOUT, subscriber.subscription(&it.subscription)).await;
             match answer {
-                Ok(Ok(subscription)) => findings.extend(about(&it, subscription.as_ref())),
+                Ok(Ok(None)) => findings.push(missing(&it)),
+                Ok(Ok(Some(subscription))) => {
+                    let kept =
+                        redelivery_window_with_dead_letters(&subscriber, &subscription).await;
+                    findings.extend(about(&it, &subscription, kept));
+                }
                 Ok(Err(error)) => {
                     let message = format!("its subscription cannot be checked: {}", Chain(&error));
                     findings.push(
@@ -115,28 +122,34 @@ fn unfinished(consumer: &RegisteredConsumer) -> Option<Finding> {
     Some(warning(Code::RebuildUnfinished, consumer, message).fix(fix))
 }
 
-/// Returns findings about one consumer and its subscription.
-fn about(consumer: &RegisteredConsumer, subscription: Option<&Subscription>) -> Vec<Finding> {
+/// Returns the finding that the consumer's subscription does not exist.
+fn missing(consumer: &RegisteredConsumer) -> Finding {
+    let RegisteredConsumer { consumer: name, subscription, .. } = consumer;
+    let fix = format!(
+        "walrelay consumer init {name} --subscription {subscription} --create --topic TOPIC"
+    );
+    let message = format!("{subscription} does not exist");
+    warning(Code::SubscriptionNotFound, consumer, &message).fix(fix)
+}
+
+/// Returns findings about one consumer and its subscription, whose messages Pub/Sub may deliver
+/// again for the duration `kept`.
+fn about(
+    consumer: &RegisteredConsumer,
+    subscription: &Subscription,
+    kept: Duration,
+) -> Vec<Finding> {
     let name = &consumer.subscription;
-    let Some(subscription) = subscription else {
-        let fix = format!(
-            "walrelay consumer init {} --subscription {name} --create --topic TOPIC",
-            consumer.consumer
-        );
-        let message = format!("{name} does not exist");
-        return vec![warning(Code::SubscriptionNotFound, consumer, &message).fix(fix)];
-    };
     let mut findings: Vec<Finding> = SubscriptionWarning::of(subscription)
         .map(|remark| {
             let message = format!("{name} {}", remark.told());
             warning(Code::SubscriptionUnsuitable, consumer, &message).fix(fix_of(remark, consumer))
         })
         .collect();
-    let kept = redelivery_window(subscription);
     if let Some(ago) = consumer.pruned_ago.filter(|ago| *ago < kept) {
         let message = format!(
-            "events that it finished until {} ago were deleted from its inbox, and {name} and its topic retain messages for \
-             {}: an older message that is redelivered is applied again",
+            "events that it finished until {} ago were deleted from its inbox, and Pub/Sub retains messages of {name} for {}, \
+             dead letters included: an older message that is redelivered is applied again",
             show_duration(rounded(ago)),
             show_duration(kept)
         );
@@ -196,6 +209,8 @@ mod tests {
 
     use super::*;
 
+    const WEEK: Duration = Duration::from_hours(7 * 24);
+
     fn billing(pruned_ago: Option<Duration>) -> RegisteredConsumer {
         RegisteredConsumer {
             consumer: "billing".into(),
@@ -220,7 +235,7 @@ mod tests {
     fn a_topic_that_forgets_is_a_warning_with_the_command_that_lets_it_retain() {
         let topic = "projects/p/topics/t".to_owned();
         let forgetful = Subscription { topic_message_retention_duration: None, topic, ..ordered() };
-        let found = about(&billing(None), Some(&forgetful));
+        let found = about(&billing(None), &forgetful, WEEK);
         let [reads, finding] = &found[..] else { panic!("{found:?}") };
         assert!(reads.message.contains("in order"), "{}", reads.message);
         assert!(finding.message.contains("rebuild --from-time"), "{}", finding.message);
@@ -231,25 +246,25 @@ mod tests {
     fn the_warning_about_dead_letters_has_the_command_that_drains_them() {
         let policy = Some(DeadLetterPolicy::default());
         let letters = Subscription { dead_letter_policy: policy, ..ordered() };
-        let found = about(&billing(None), Some(&letters));
+        let found = about(&billing(None), &letters, WEEK);
         let command = "walrelay consumer run billing --subscription DEAD_LETTER_SUBSCRIPTION";
         assert!(found[0].fix.contains(command), "{}", found[0].fix);
     }
 
-    fn messages(consumer: &RegisteredConsumer, subscription: Option<&Subscription>) -> Vec<String> {
-        about(consumer, subscription).into_iter().map(|it| it.message).collect()
+    fn messages(consumer: &RegisteredConsumer, subscription: &Subscription) -> Vec<String> {
+        about(consumer, subscription, WEEK).into_iter().map(|it| it.message).collect()
     }
 
     #[test]
     fn what_harms_a_consumer_is_told_and_nothing_where_all_is_well() {
         let ordered = ordered();
-        assert_eq!(messages(&billing(None), Some(&ordered)), ["reads s, in order"]);
-        assert!(messages(&billing(None), None)[0].contains("does not exist"));
+        assert_eq!(messages(&billing(None), &ordered), ["reads s, in order"]);
+        assert!(missing(&billing(None)).message.contains("does not exist"));
         let bad = Subscription {
             dead_letter_policy: Some(DeadLetterPolicy::default()),
             ..Subscription::default()
         };
-        let told = messages(&billing(None), Some(&bad));
+        let told = messages(&billing(None), &bad);
         assert!(told[0].contains("order") && told[1].contains("dead-letter"), "{told:?}");
     }
 
@@ -257,8 +272,7 @@ mod tests {
     fn an_inbox_that_forgot_what_may_come_again_is_told() {
         let ordered = ordered();
         let days = |days: u64| Some(Duration::from_hours(24 * days));
-        // By default Pub/Sub retains messages for seven days.
-        assert!(messages(&billing(days(3)), Some(&ordered))[0].contains("applied again"));
-        assert_eq!(messages(&billing(days(8)), Some(&ordered)), ["reads s, in order"]);
+        assert!(messages(&billing(days(3)), &ordered)[0].contains("applied again"));
+        assert_eq!(messages(&billing(days(8)), &ordered), ["reads s, in order"]);
     }
 }

@@ -1,5 +1,6 @@
 //! Actions on many events: selects them, asks for consent, and shows progress.
 
+use std::collections::HashSet;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use walrelay_pg_client::SqlClient;
 use walrelay_relay::shutdown::Shutdown;
 
 use super::event::{FailedEvent, PageBegin};
-use super::side::FailedEvents;
+use super::side::{EventChange, FailedEvents};
 use crate::commands::shared::cancellable::run_until_shutdown;
 use crate::commands::shared::consent::may_change;
 use crate::config::{ChangeMode, EventSelection, SelectedEvents};
@@ -33,6 +34,13 @@ impl BulkAction<'_> {
         match self {
             Self::Retry => "retry",
             Self::Discard(_) => "discard",
+        }
+    }
+
+    const fn change(self) -> EventChange {
+        match self {
+            Self::Retry => EventChange::Retry,
+            Self::Discard(_) => EventChange::Discard,
         }
     }
 
@@ -146,6 +154,7 @@ struct NamedEvents<'a> {
 }
 
 /// Acts on named events. To name an event to retry is consent: nothing is lost. A discard asks.
+/// If one of the events does not exist or is finished, none is changed.
 async fn of_ids<S: FailedEvents>(
     side: &S,
     client: &mut SqlClient,
@@ -153,6 +162,11 @@ async fn of_ids<S: FailedEvents>(
     NamedEvents { ids, mode }: NamedEvents<'_>,
     shutdown: &Shutdown,
 ) -> Result<String, Error> {
+    let mut ids = ids.to_vec();
+    let mut seen = HashSet::new();
+    ids.retain(|id| seen.insert(id.clone()));
+    let ids = &ids[..];
+    run_until_shutdown(refuse_named(side, client, action, ids), shutdown).await?;
     let which = match ids {
         [id] => id.clone(),
         all => format!("{} {}(s)", all.len(), S::NOUN),
@@ -167,12 +181,7 @@ async fn of_ids<S: FailedEvents>(
     let changed = async {
         match action {
             BulkAction::Retry => side.retry(client, ids).await,
-            BulkAction::Discard(reason) => {
-                for id in ids {
-                    side.discard_one(client, id, reason).await?;
-                }
-                Ok(ids.len() as u64)
-            }
+            BulkAction::Discard(reason) => discard_each(side, client, ids, reason).await,
         }
     };
     let count = run_until_shutdown(changed, shutdown).await?;
@@ -182,6 +191,43 @@ async fn of_ids<S: FailedEvents>(
             format!("{count} {}(s) are {}\n", S::NOUN, action.done())
         }
     })
+}
+
+/// Refuses the action if one of the events does not exist, or does not allow it.
+async fn refuse_named<S: FailedEvents>(
+    side: &S,
+    client: &SqlClient,
+    action: BulkAction<'_>,
+    ids: &[String],
+) -> Result<(), Error> {
+    for id in ids {
+        let found = side.show(client, id).await?;
+        if let Some(refusal) = S::refusal(&found.event, action.change()) {
+            return Err(refusal);
+        }
+    }
+    Ok(())
+}
+
+/// Discards the events one by one. If one fails, logs how many are discarded.
+async fn discard_each<S: FailedEvents>(
+    side: &S,
+    client: &mut SqlClient,
+    ids: &[String],
+    reason: &str,
+) -> Result<u64, Error> {
+    for (discarded, id) in ids.iter().enumerate() {
+        let done = side.discard_one(client, id, reason).await;
+        if done.is_err() && discarded > 0 {
+            tracing::warn!(
+                discarded,
+                of = ids.len(),
+                "some events are discarded, and the rest are not"
+            );
+        }
+        done?;
+    }
+    Ok(ids.len() as u64)
 }
 
 /// Reports that no event matches, and how many retrying ones match: without `--status` only dead

@@ -87,6 +87,9 @@ pub(in crate::commands) trait FailedEvents: Sync {
         reason: &str,
     ) -> impl Future<Output = Result<u64, Error>>;
 
+    /// Returns the error with which a change of this event ends, or `None` if the change is allowed.
+    fn refusal(event: &FailedEvent, change: EventChange) -> Option<Error>;
+
     /// Returns whether an event is left as it is because it was finished meanwhile.
     fn is_finished(error: &Error) -> bool;
 
@@ -98,6 +101,13 @@ pub(in crate::commands) trait FailedEvents: Sync {
         edit: &Self::Edit,
         mode: ChangeMode,
     ) -> impl Future<Output = Result<Edited, Error>>;
+}
+
+/// A change of an event that the command line names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::commands) enum EventChange {
+    Retry,
+    Discard,
 }
 
 /// A checked edit.

@@ -15,7 +15,7 @@ use walrelay_relay::shutdown::Shutdown;
 use super::super::shared::cancellable::run_cancellable_in;
 use super::super::shared::consent::may_change;
 use super::progress::SnapshotProgress;
-use super::step::{Step, step};
+use super::step::{Step, refused, step};
 use crate::config::{
     ChangeMode, OutputFormat, SnapshotConfig, SnapshotRequest, SnapshotStart, VersionedRows,
 };
@@ -134,7 +134,6 @@ async fn count(
     survey: &Survey,
 ) -> Result<RowCount, Error> {
     let (source, condition) = (&survey.source, &request.condition);
-    let failed = AdminError::sql(format!("count the rows of {}", request.table));
     let skips = request.versioned == VersionedRows::Skipped && survey.shows_versions;
     let row = if skips {
         let id = quote_identifier(&request.id_column);
@@ -153,7 +152,7 @@ async fn count(
         );
         client.query_typed_one(&sql, &[]).await
     };
-    let row = row.map_err(failed)?;
+    let row = row.map_err(|error| refused(error, request, "count the rows"))?;
     let number = |column| row.get::<_, i64>(column).unsigned_abs();
     Ok(RowCount { all: number("rows"), to_write: number("to_write") })
 }

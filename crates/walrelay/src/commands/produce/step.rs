@@ -1,5 +1,6 @@
 //! One step of a snapshot: the rows of one transaction.
 
+use tokio_postgres::error::{DbError, SqlState};
 use tokio_postgres::types::Type;
 use walrelay_outbox_replay::AdminError;
 use walrelay_pg_client::{SqlClient, sql};
@@ -45,7 +46,7 @@ pub(super) async fn step(
             ],
         )
         .await
-        .map_err(AdminError::sql(format!("write events for rows of {}", request.table)))?;
+        .map_err(|error| refused(error, request, "write events for rows"))?;
     let number = |column| row.get::<_, i64>(column).unsigned_abs();
     Ok(Step {
         events: number("events"),
@@ -54,4 +55,38 @@ pub(super) async fn step(
         last_id: row.get("last_id"),
         is_done: row.get("is_done"),
     })
+}
+
+/// Returns the error of a snapshot that Postgres refuses. The names and the condition come from the
+/// command line, and their errors need a fix there.
+pub(super) fn refused(
+    error: tokio_postgres::Error,
+    request: &SnapshotRequest,
+    action: &str,
+) -> Error {
+    let hint = match error.code() {
+        Some(code) if *code == SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE => {
+            "name columns of the table: the --aggregate-id must be NOT NULL and have a unique index of its own"
+        }
+        Some(code) if is_about_arguments(code) => {
+            "compare --aggregate-id, --columns and --where with the columns of the table"
+        }
+        _ => return AdminError::sql(format!("{action} of {}", request.table))(error).into(),
+    };
+    let message = error.as_db_error().map(DbError::message).unwrap_or_default();
+    Error::Unfit { what: format!("the snapshot of {} is refused: {message}", request.table), hint }
+}
+
+/// Returns whether the server could not interpret a column, an operator or a literal.
+fn is_about_arguments(code: &SqlState) -> bool {
+    [
+        SqlState::UNDEFINED_COLUMN,
+        SqlState::UNDEFINED_FUNCTION,
+        SqlState::AMBIGUOUS_COLUMN,
+        SqlState::DATATYPE_MISMATCH,
+        SqlState::SYNTAX_ERROR,
+        SqlState::INVALID_TEXT_REPRESENTATION,
+        SqlState::INVALID_PARAMETER_VALUE,
+    ]
+    .contains(code)
 }

@@ -13,8 +13,9 @@ use crate::json_output::json_text;
 use crate::output::{columns, visible};
 
 /// Explains how consumers handle copies of events.
-const COPIES: &str = "a consumer that has seen these events skips the copies; `walrelay consumer rebuild NAME --key KEY` \
-     applies a key's events again\n";
+const COPIES: &str = "a consumer skips copies of the events that its inbox lists. Events that `walrelay consumer prune` deleted \
+     there are applied again, unless the consumer runs with `--dedupe position`. `walrelay consumer rebuild NAME --key KEY` \
+     applies all events of a key again\n";
 
 /// The destination of a replay that is in place.
 const IN_PLACE: &str = "in place";
@@ -292,6 +293,13 @@ mod tests {
     fn rows_that_were_left_out_are_counted_and_none_are_not_mentioned() {
         assert_eq!(left_out(0), "");
         assert!(left_out(2).starts_with("left out: 2 row(s)"));
+    }
+
+    #[test]
+    fn a_replay_warns_that_events_pruned_from_an_inbox_are_applied_again() {
+        let done = ReplayDone { published: 3, refused: 0 };
+        let text = result_text(&ReplayResult::Done { job: job(Destination::InPlace), done });
+        assert!(text.contains("`walrelay consumer prune`") && text.contains("again"), "{text}");
     }
 
     fn job(destination: Destination) -> ReplayJob {

@@ -45,6 +45,9 @@ pub(super) fn show(step: &RebuildStep) -> Result<(), Error> {
             print(&format!("would apply {rows} row(s) in schema {schema} and switch to it\n"))
         }
         RebuildStep::Continues => print("continuing: rows that were applied are skipped\n"),
+        RebuildStep::BeginsAgain { schema } => print(&format!(
+            "beginning from the first row: the tables of schema {schema} were emptied or replaced since the last run\n"
+        )),
         RebuildStep::FillingBegins { generation, schema, rows } => print(&format!(
             "filling generation {generation} in schema {schema}: {rows} row(s); generation {} stays live meanwhile\n",
             generation - 1
