@@ -140,7 +140,8 @@ async fn rows_without_an_id_are_archived_and_rows_that_are_too_large_stay() {
     let Some(world) = InboxDatabase::create_empty().await else { return };
     let archive = Directory::create(&world);
     world.execute(LOOSE_TABLE).await;
-    let table = ["--outbox-table", "public.loose", "--column-schema-version", ""];
+    let table =
+        ["--outbox-table", "public.loose", "--column-schema-version", "", "--column-headers", ""];
     let with_table = |arguments: &[&'static str]| [arguments, &table[..]].concat();
     world.succeed(with_table(&["init"])).await;
     world

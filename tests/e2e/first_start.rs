@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pgoutput_parser::Lsn;
 use walrelay_testkit::outbox::Workload;
-use walrelay_testkit::postgres::installed_majors;
+use walrelay_testkit::postgres::{TestClient, installed_majors};
 use walrelay_testkit::wait_until;
 use walrelay_tests::{DEADLINE, InboxDatabase, Producer, topic};
 
@@ -111,12 +111,21 @@ async fn wait_for_slot(world: &InboxDatabase) {
     .await;
 }
 
+/// Begins a transaction with these rows.
+async fn begin_with_rows(writer: &TestClient, first_number: u32, rows: u32) {
+    let last = first_number + rows - 1;
+    let insert = format!(
+        "BEGIN; INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
+         SELECT 'video', 'open-' || n, 'test.made', 1, '{{}}' FROM generate_series({first_number}, {last}) AS n"
+    );
+    writer.run(&insert).await;
+}
+
 #[tokio::test]
 async fn rows_that_commit_while_init_creates_the_slot_are_published() {
     let Some(world) = without_slot(None).await else { return };
     let writer = world.connect().await;
-    writer.run("BEGIN").await;
-    Workload::of_rows(3).insert(&writer).await.expect("rows");
+    begin_with_rows(&writer, 0, 3).await;
     let init = world.command(["init"]).start();
     wait_for_slot(&world).await;
     writer.run("COMMIT").await;
@@ -137,9 +146,7 @@ async fn skipped_rows_that_commit_while_init_creates_the_slot_are_counted() {
     let Some(world) = without_slot(None).await else { return };
     Workload::of_rows(7).insert(world.client()).await.expect("rows");
     let writer = world.connect().await;
-    writer.run("BEGIN").await;
-    let open = Workload { first_number: 7, ..Workload::of_rows(3) };
-    open.insert(&writer).await.expect("rows");
+    begin_with_rows(&writer, 7, 3).await;
     let init = world.command(["init", "--skip-existing-rows"]).start();
     wait_for_slot(&world).await;
     writer.run("COMMIT").await;
@@ -157,8 +164,7 @@ async fn the_script_drops_its_slot_if_rows_commit_while_it_creates_the_slot() {
     let Some(world) = without_slot(None).await else { return };
     let step = guard_of(&world.succeed(["init", "--sql"]).await);
     let (writer, other) = (world.connect().await, world.connect().await);
-    writer.run("BEGIN").await;
-    Workload::of_rows(3).insert(&writer).await.expect("rows");
+    begin_with_rows(&writer, 0, 3).await;
     let (done, ()) = tokio::join!(other.batch_execute(&step), async {
         wait_for_slot(&world).await;
         writer.run("COMMIT").await;

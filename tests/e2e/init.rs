@@ -165,7 +165,7 @@ async fn an_init_that_waits_for_an_open_transaction_says_so_and_can_be_interrupt
     let pid = writer.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get::<_, i32>(0);
 
     let mut waiting = world.command(["init"]).start();
-    let line = waiting.wait_for_line(DEADLINE, "waiting for a transaction to end").await;
+    let line = waiting.wait_for_line(DEADLINE, "waits for a transaction to end").await;
     assert!(
         line.contains(&format!("process {pid}")) && line.contains("idle in transaction"),
         "{line}"

@@ -2,6 +2,7 @@
 
 use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::relay::Finished;
+use walrelay_testkit::wait_until;
 use walrelay_tests::{DEADLINE, InboxDatabase};
 
 fn assert_refused(done: &Finished, code: i32, words: &[&str]) {
@@ -277,8 +278,16 @@ async fn the_record_of_a_slot_that_does_not_exist_is_dropped_with_consent() {
     let other = ["--slot", "other", "--publication", "other"];
     world.succeed(["init"].into_iter().chain(other)).await;
     Workload::of_rows(3).insert(world.client()).await.expect("rows");
-    world.settle().await;
+    world.catch_up().await;
     world.execute("SELECT pg_drop_replication_slot('other')").await;
+    let settled = "SELECT count(*) FROM app_outbox WHERE age(xmin) <= (
+        SELECT age(settled_xid::xid) FROM app_outbox_relay WHERE slot <> 'other')";
+    wait_until(DEADLINE, "the horizon to pass the rows", async || {
+        world.execute("SELECT pg_logical_emit_message(true, 'foreign', 'x')").await;
+        world.catch_up().await;
+        (world.number(settled).await == 0).then_some(())
+    })
+    .await;
     let prune = ["prune", "--yes", "--older-than", "0s"];
     let kept = world.succeed(prune).await;
     for word in ["keeps old rows", "other", "rows=3"] {

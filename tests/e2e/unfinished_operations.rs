@@ -227,10 +227,10 @@ async fn the_holder_of_a_slot_is_named_with_its_activity() {
     let open = world.connect().await;
     open.batch_execute("BEGIN; CREATE TABLE held (n int)").await.expect("a transaction");
     let init = world.command(["init"]).start();
-    init.wait_for_line(DEADLINE, "waiting for a transaction to end").await;
+    init.wait_for_line(DEADLINE, "waits for a transaction to end").await;
     let refused = world.run(["slot", "drop", "--yes"]).await;
-    assert_eq!(refused.code, Some(6), "{}", refused.text);
-    assert!(refused.text.contains("held by a command that"), "{}", refused.text);
+    assert_eq!(refused.code, Some(3), "{}", refused.text);
+    assert!(refused.text.contains("waits for a transaction to end"), "{}", refused.text);
     open.batch_execute("COMMIT").await.expect("it ends");
     assert_eq!(init.finish(DEADLINE).await.code, Some(0));
 
