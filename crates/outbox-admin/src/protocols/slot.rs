@@ -91,8 +91,10 @@ async fn drop_record<O: Operator>(
     if !session.agree(change).await? {
         return Ok(None);
     }
+    let anchors = read_anchors(client, slot).await?;
     delete_relay_row(client, slot).await?;
-    Ok(Some(DroppedSlot { rows: Some(rows) }))
+    let anchors = anchors.into_iter().map(|anchor| anchor.name).collect();
+    Ok(Some(DroppedSlot { rows: Some(rows), anchors }))
 }
 
 pub(super) async fn refuse_unready(
