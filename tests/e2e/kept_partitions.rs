@@ -300,27 +300,27 @@ async fn a_conversion_is_refused_while_an_object_would_stay_bound_to_the_first_p
     for (create, object, drop) in [
         (
             "CREATE FUNCTION bound() RETURNS bigint LANGUAGE sql BEGIN ATOMIC SELECT count(*) FROM app_outbox; END",
-            "function bound()",
+            "function public.bound()",
             "DROP FUNCTION bound()",
         ),
         (
             "CREATE MATERIALIZED VIEW counted AS SELECT count(*) FROM app_outbox",
-            "materialized view counted",
+            "materialized view public.counted",
             "DROP MATERIALIZED VIEW counted",
         ),
         (
             "CREATE TABLE other (id uuid); CREATE POLICY known ON other USING (id IN (SELECT id FROM app_outbox))",
-            "policy known on table other",
+            "policy known on table public.other",
             "DROP TABLE other",
         ),
         (
             "CREATE FUNCTION of_row(app_outbox) RETURNS int LANGUAGE sql AS 'SELECT 1'",
-            "function of_row(app_outbox)",
+            "function public.of_row(public.app_outbox)",
             "DROP FUNCTION of_row(app_outbox)",
         ),
         (
             "CREATE RULE kept AS ON DELETE TO app_outbox DO INSTEAD NOTHING",
-            "rule kept on table app_outbox",
+            "rule kept on table public.app_outbox",
             "DROP RULE kept ON app_outbox",
         ),
     ] {

@@ -280,7 +280,7 @@ async fn the_record_of_a_slot_that_does_not_exist_is_dropped_with_consent() {
     Workload::of_rows(3).insert(world.client()).await.expect("rows");
     world.catch_up().await;
     world.execute("SELECT pg_drop_replication_slot('other')").await;
-    let settled = "SELECT count(*) FROM app_outbox WHERE age(xmin) <= (
+    let settled = "SELECT count(*) FROM app_outbox WHERE occurred_at > now() - interval '1 s' OR age(xmin) <= (
         SELECT age(settled_xid::xid) FROM app_outbox_relay WHERE slot <> 'other')";
     wait_until(DEADLINE, "the horizon to pass the rows", async || {
         world.execute("SELECT pg_logical_emit_message(true, 'foreign', 'x')").await;
@@ -288,9 +288,9 @@ async fn the_record_of_a_slot_that_does_not_exist_is_dropped_with_consent() {
         (world.number(settled).await == 0).then_some(())
     })
     .await;
-    let prune = ["prune", "--yes", "--older-than", "0s"];
+    let prune = ["prune", "--yes", "--older-than", "1s"];
     let kept = world.succeed(prune).await;
-    for word in ["keeps old rows", "other", "rows=3"] {
+    for word in ["keeps old rows", "other", "\"rows\":3"] {
         assert!(kept.contains(word), "{word:?} is not in:\n{kept}");
     }
     let drop = |consent: &'static [&'static str]| {

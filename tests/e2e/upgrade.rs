@@ -349,11 +349,3 @@ async fn a_recovery_that_is_not_finished_is_not_forgotten_when_a_slot_is_adopted
     world.catch_up().await;
     assert_nothing_lost(&world).await;
 }
-
-#[tokio::test]
-async fn a_run_until_caught_up_ends_while_an_upgrade_is_prepared() {
-    let Some(world) = InboxDatabase::create().await else { return };
-    world.catch_up().await;
-    world.succeed(["upgrade", "prepare", "--yes"]).await;
-    assert_leads_to_recovery(&world, &["run", "--until-caught-up"], 3).await;
-}

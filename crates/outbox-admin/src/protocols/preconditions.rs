@@ -270,6 +270,13 @@ pub(super) async fn is_new_slot(client: &SqlClient, outbox: &Outbox) -> Result<b
         && if_recorded(read_relay_row(client, slot).await)?.flatten().is_none())
 }
 
+/// Returns whether the server's WAL can be decoded.
+pub(super) async fn is_wal_logical(client: &SqlClient) -> Result<bool, AdminError> {
+    let sql = "SELECT current_setting('wal_level') = 'logical' AS is_logical";
+    let row = client.query_typed_one(sql, &[]).await;
+    Ok(row.map_err(SqlError::sql("read wal_level"))?.get("is_logical"))
+}
+
 /// Returns whether the role may read every outbox table that exists.
 pub(super) async fn may_read_rows(client: &SqlClient, outbox: &Outbox) -> Result<bool, AdminError> {
     for table in &outbox.tables {

@@ -38,7 +38,7 @@ use crate::stream::mode::StopReason;
 use crate::stream::pipeline::{self, SessionEnd};
 use crate::stream::publish_calls::UnansweredCalls;
 use crate::stream::publisher::Publisher;
-use walrelay_errors::{Action, Chain, Code, Coded};
+use walrelay_errors::{Action, Chain, Coded};
 
 /// The delays between sessions that end with an error. The slot retains new rows meanwhile. A retry
 /// is cheap, and the relay notices within two seconds that the database is back.
@@ -126,7 +126,7 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
                 memory.reached = memory.reached.max(Reached::Server);
             }
             failures = if began.elapsed() >= GOOD_SESSION { 1 } else { failures + 1 };
-            let delay = match self.action(&error) {
+            let delay = match self.settings.lost_slot.action(&error) {
                 Action::Stop(_) => return Err(error),
                 Action::Wait => tokio::select! {
                     biased;
@@ -141,16 +141,6 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
                 () = sleep(delay) => {}
             }
         }
-    }
-
-    /// Returns the reaction to an error. A run that ends by itself does not wait for the end of a
-    /// server upgrade, because no other command has to be running meanwhile.
-    fn action(&self, error: &RelayError) -> Action {
-        let code = error.code();
-        if self.settings.until != Until::Stopped && code == Code::UpgradePrepared {
-            return Action::Stop(code.exit());
-        }
-        self.settings.lost_slot.action(error)
     }
 
     /// Counts and logs a failed session. Returns the delay before the next one.
