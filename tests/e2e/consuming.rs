@@ -199,7 +199,7 @@ async fn a_pause_holds_everything_until_it_is_resumed() {
     })
     .await;
     let catch_up = ["consumer", "run", CONSUMER, "--handler", "effect.add", "--until-caught-up"];
-    ends(&world, &catch_up, 3, &format!("walrelay consumer resume {CONSUMER}")).await;
+    ends(&world, &catch_up, 3, "walrelay consumer resume").await;
     drop(consumer);
     waits_for_what_began_before(&world).await;
 }

@@ -78,7 +78,8 @@ async fn init_leaves_earlier_rows_unpublished_only_if_told_to() {
     assert_eq!(world.number(SLOTS).await, 0, "nothing was created");
 
     let printed = world.succeed(["init", "--sql"]).await;
-    let failed = world.client().batch_execute(&guard_of(&printed)).await.unwrap_err();
+    let guard = slot_steps_of(&printed).into_iter().find(|step| step.contains("has rows"));
+    let failed = world.client().batch_execute(&guard.expect("a guard")).await.unwrap_err();
     assert!(failed.as_db_error().expect("an answer").message().contains("has rows"), "{failed:?}");
     let script = world.succeed(["init", "--sql", "--skip-existing-rows"]).await;
     assert!(!script.contains("has rows"), "{script}");
@@ -93,11 +94,13 @@ async fn init_leaves_earlier_rows_unpublished_only_if_told_to() {
     assert_eq!(world.pubsub.emulator().published(&topic("video.events")).len(), 2);
 }
 
-/// Returns the statement of the script that refuses earlier rows.
-fn guard_of(script: &str) -> String {
-    let steps = script.split("-- slot ").filter(|step| step.contains("has rows"));
-    let step = steps.last().expect("a guard before the slot");
-    step.split_once('\n').expect("a title").1.to_owned()
+/// Returns the steps of the script that create the slot and refuse earlier rows.
+fn slot_steps_of(script: &str) -> Vec<String> {
+    let titled = script.split("-- slot ").skip(1);
+    let sql = titled.map(|step| step.split_once('\n').expect("a title").1.to_owned());
+    let steps: Vec<String> = sql.collect();
+    let last = steps.iter().rposition(|step| step.contains("has rows")).expect("a guard");
+    steps[..=last].to_vec()
 }
 
 /// The number of slots of the database.
@@ -162,10 +165,16 @@ async fn skipped_rows_that_commit_while_init_creates_the_slot_are_counted() {
 #[tokio::test]
 async fn the_script_drops_its_slot_if_rows_commit_while_it_creates_the_slot() {
     let Some(world) = without_slot(None).await else { return };
-    let step = guard_of(&world.succeed(["init", "--sql"]).await);
+    let steps = slot_steps_of(&world.succeed(["init", "--sql"]).await);
     let (writer, other) = (world.connect().await, world.connect().await);
     begin_with_rows(&writer, 0, 3).await;
-    let (done, ()) = tokio::join!(other.batch_execute(&step), async {
+    let script = async {
+        for step in &steps {
+            other.batch_execute(step).await?;
+        }
+        Ok::<_, tokio_postgres::Error>(())
+    };
+    let (done, ()) = tokio::join!(script, async {
         wait_for_slot(&world).await;
         writer.run("COMMIT").await;
     });

@@ -25,7 +25,7 @@ async fn only_the_named_aggregates_are_forgotten_and_a_dry_run_forgets_none() {
         emit(&world, id, 2).await;
     }
     let told = world.succeed(["forget", "order", "A-1", "no such", "--dry-run"]).await;
-    assert_eq!(told, "would forget the versions of 1 aggregate(s) of type order\n");
+    assert_eq!(told, "would forget the versions of 1 aggregate(s) of type order");
     let refused = world.run(["forget", "order", "A-1"]).await;
     assert_eq!(refused.code, Some(2), "{}", refused.text);
     assert_eq!(known(&world).await, 4);

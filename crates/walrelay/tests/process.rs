@@ -235,7 +235,7 @@ fn the_short_help_of_run_fits_on_one_screen_and_the_long_one_has_every_option() 
 }
 
 /// The verbs that begin the summaries of commands, in their base form.
-const VERBS: &str = "Apply Cancel Change Check Create Delete Discard Drop Explain List Make Move Pause Prepare Print \
+const VERBS: &str = "Apply Cancel Change Check Create Delete Discard Drop Explain Forget List Make Move Pause Prepare Print \
     Prove Publish Rebuild Replace Reset Resume Run Set Show Take Trace Write";
 
 #[test]

@@ -93,8 +93,12 @@ fn every_flag_is_explained_and_is_on_a_page() {
 fn problems_of(option: &OptionEntry, value: &str) -> Vec<Problem> {
     let command = option.commands.first().map_or("status", String::as_str);
     let flag = format!("--{}={value}", option.name);
-    // The longest status interval needs the longest timeout.
-    let timeout = (option.name == "status-interval").then_some("--wal-sender-timeout=10m");
+    // Options that another option needs. The longest status interval needs the longest timeout.
+    let needed = match option.name.as_str() {
+        "status-interval" => Some("--wal-sender-timeout=10m"),
+        "prune-keys" => Some("--prune-older-than=30d"),
+        _ => None,
+    };
     let arguments = ["walrelay"].into_iter().chain(command.split(' ')).chain([flag.as_str()]);
     // Arguments that the command requires, and that are no options.
     let required = match command {
@@ -102,7 +106,7 @@ fn problems_of(option: &OptionEntry, value: &str) -> Vec<Problem> {
         "dispatch show" | "trace" => Some("id"),
         _ => None,
     };
-    let arguments = arguments.chain(timeout).chain(required).map(OsString::from);
+    let arguments = arguments.chain(needed).chain(required).map(OsString::from);
     let variables = [
         ("DATABASE_URL", "postgresql://a@b/c"),
         ("WALRELAY_STATUS_INTERVAL", "100ms"),
