@@ -95,7 +95,7 @@ fn java(folder: &Folder, text: &str) -> Option<Command> {
     }
     let source = folder.write("Recipe.java", text);
     let compiled = Command::new("javac")
-        .args(["-Xlint:all", "-Werror", "-d"])
+        .args(["-Xlint:all,-serial", "-Werror", "-d"])
         .arg(&folder.0)
         .arg(source)
         .output()

@@ -90,7 +90,7 @@ async fn a_rebuild_gives_the_same_read_model_while_an_instance_runs_and_events_c
     assert!(again.contains("in generation 2: 0 edited and 1 discarded event(s)"), "{again}");
     std::fs::remove_file(&reset).expect("it is there");
     // Subscription names do not grow with each rebuild.
-    assert!(again.contains("/ledger-g3\n") && again.contains("it was paused before"), "{again}");
+    assert!(again.contains("/ledger-g3\n") && again.contains("still paused, as before"), "{again}");
     assert_eq!(world.applied_count().await, 0);
     world.succeed(["consumer", "resume", CONSUMER]).await;
     world.consume_all().await;
@@ -336,15 +336,15 @@ async fn events_out_of_reach_of_a_rebuild_are_reported_before_it_begins() {
     let told = world.succeed(rebuild).await;
     std::fs::remove_file(&reset).expect("it is there");
     for part in [
-        "what was published from ",
-        "what came before is not",
+        "messages published from ",
+        "Earlier messages are not",
         "`walrelay audit`",
         "--from-outbox TOPIC",
         "generation 1 has 40 event(s) that occurred before that",
     ] {
         assert!(told.contains(part), "{part:?} is missing in {told}");
     }
-    let said = told.find("what came before is not").expect("it is said");
+    let said = told.find("Earlier messages are not").expect("it is said");
     assert!(told.find("created: subscription").is_some_and(|begun| said < begun), "{told}");
     world.wait_applied(20).await;
     assert_eq!(world.applied_count().await, 20);
