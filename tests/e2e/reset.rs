@@ -180,7 +180,7 @@ async fn init_converts_the_slot_that_is_there_into_a_failover_slot_or_fails() {
         let (_, guard) = guard.split_once('\n').expect("a title");
         let error = world.client().batch_execute(guard).await.unwrap_err();
         let hint = error.as_db_error().and_then(|it| it.hint()).unwrap_or_default().to_owned();
-        assert!(hint.contains("walrelay init --failover"), "{error:?}");
+        assert!(hint.contains("(FAILOVER true)"), "{error:?}");
 
         let mut relay = world.start_relay([]).await;
         let held = world.run(["init", "--failover"]).await;
