@@ -7,6 +7,8 @@
 //! that is older than its publication fails at the first change, for ever. The plan refuses to
 //! create such a slot.
 
+mod rows_guard;
+
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 use walrelay_outbox_replay::{AdminError, LostSlot, read_loss};
@@ -132,12 +134,12 @@ impl InitPlan {
             let is_guarded = options.earlier_rows == EarlierRows::Refuse;
             if is_guarded {
                 let title = format!("slot {slot}: not behind rows that it does not stream");
-                steps.push(InitStep { title, sql: rows_before_guard_sql(options) });
+                steps.push(InitStep { title, sql: rows_guard::before(&options.outbox) });
             }
             steps.push(InitStep { title: format!("slot {slot}"), sql: slot_sql(options) });
             if is_guarded {
                 let title = format!("slot {slot}: dropped again if rows came while it was created");
-                steps.push(InitStep { title, sql: rows_meanwhile_guard_sql(options) });
+                steps.push(InitStep { title, sql: rows_guard::meanwhile(&options.outbox) });
             }
             // After the slot: until both exist, the record alone would look like a lost slot.
             steps.push(InitStep {
@@ -473,76 +475,6 @@ const fn failover_argument(failover: Failover) -> &'static str {
         Failover::No => "",
         Failover::Yes => ", true",
     }
-}
-
-/// Refuses to create the first slot while the outbox has rows, and notes in the session that the
-/// slot is the first one.
-///
-/// The command creates its first slot otherwise, together with a snapshot. This is for the script,
-/// and for roles that may not read the outbox.
-fn rows_before_guard_sql(options: &InitOptions) -> String {
-    let slot = quote_literal(&options.outbox.slot);
-    // spliced: the name of the slot, in a script that takes no parameters.
-    let precondition = format!(
-        "PERFORM set_config('walrelay.first_slot', '', false);
-  IF EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {slot})
-     OR EXISTS (SELECT FROM {SCHEMA}.app_outbox_relay WHERE slot = {slot}) THEN
-    RETURN;
-  END IF;"
-    );
-    let note = format!("PERFORM set_config('walrelay.first_slot', {slot}, false);");
-    rows_guard_sql(options, &precondition, "", &note)
-}
-
-/// Drops the slot that this session has created, if the outbox has rows by now. The creation waits
-/// for open transactions, and the slot does not stream their rows. SQL cannot distinguish these rows
-/// from later ones, so both are refused, and nothing is lost.
-fn rows_meanwhile_guard_sql(options: &InitOptions) -> String {
-    let slot = quote_literal(&options.outbox.slot);
-    // spliced: the name of the slot, in a script that takes no parameters.
-    let precondition = format!(
-        "IF current_setting('walrelay.first_slot', true) IS DISTINCT FROM {slot} THEN
-    RETURN;
-  END IF;"
-    );
-    let drop = format!("PERFORM pg_drop_replication_slot({slot});");
-    rows_guard_sql(options, &precondition, &drop, "")
-}
-
-/// Returns a block that fails if an outbox table has rows. `on_rows` runs before the failure, and
-/// `otherwise` if there are none.
-fn rows_guard_sql(
-    options: &InitOptions,
-    precondition: &str,
-    on_rows: &str,
-    otherwise: &str,
-) -> String {
-    let slot = quote_literal(&options.outbox.slot);
-    let tables: Vec<String> =
-        options.outbox.tables.iter().map(|table| quote_literal(&table.to_string())).collect();
-    // spliced: the names of the slot and its tables, in a script that takes no parameters.
-    format!(
-        "DO $walrelay$
-DECLARE
-  outbox text;
-  has_rows bool;
-BEGIN
-  {precondition}
-  FOREACH outbox IN ARRAY ARRAY[{}]::text[] LOOP
-    IF has_table_privilege(to_regclass(outbox), 'SELECT') THEN
-      EXECUTE format('SELECT EXISTS (SELECT FROM %s)', to_regclass(outbox)) INTO has_rows;
-      IF has_rows THEN
-        {on_rows}
-        RAISE EXCEPTION '% has rows, which the new slot % does not stream', outbox, {slot}
-          USING HINT = 'Publish them with a backfill, or skip existing rows if they need no publishing.';
-      END IF;
-    END IF;
-  END LOOP;
-  {otherwise}
-END
-$walrelay$;",
-        tables.join(", ")
-    )
 }
 
 /// What happens to a record that the slot already has.

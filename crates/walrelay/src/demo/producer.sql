@@ -6,5 +6,5 @@ INSERT INTO orders VALUES ($1, $2)
     ON CONFLICT (id) DO UPDATE SET status = excluded.status
 
 -- name: write_event
-INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
+INSERT INTO public.app_outbox (aggregatetype, aggregateid, event_type, version, payload)
 VALUES ('orders', $1, $2, $3, jsonb_build_object('order', $1::text, 'status', $2::text))

@@ -9,4 +9,4 @@ INSERT INTO order_state AS o VALUES ($1, $2, $3, 1)
 
 -- name: source
 SELECT o.id, max(e.version)::bigint, o.status, count(*)
-  FROM orders AS o JOIN app_outbox AS e ON e.aggregateid = o.id GROUP BY o.id, o.status
+  FROM orders AS o JOIN public.app_outbox AS e ON e.aggregateid = o.id GROUP BY o.id, o.status
