@@ -116,6 +116,7 @@ async fn operated(world: &InboxDatabase) {
         &["consumer", "prune", CONSUMER, "--older-than", "30d", "--yes"],
         &["consumer", "reset-key", CONSUMER, "--key", "key-1", "--yes"],
         &["audit", "--grace", "0s"],
+        &["forget", "video", "nobody", "--dry-run"],
     ] {
         world.succeed(command.iter().copied()).await;
     }

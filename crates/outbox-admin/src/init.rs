@@ -460,7 +460,10 @@ $walrelay$;"
 
 fn slot_sql(options: &InitOptions) -> String {
     let slot = quote_literal(&options.outbox.slot);
-    let failover = failover_argument(options.failover);
+    let failover = match options.failover {
+        Failover::No => "",
+        Failover::Yes => ", true",
+    };
     // The call is in the select list under a condition without columns. The server evaluates that
     // condition first, once, and does not call the function if the slot exists.
     // spliced: the name of the slot, in a script that takes no parameters.
@@ -468,13 +471,6 @@ fn slot_sql(options: &InitOptions) -> String {
         "SELECT pg_create_logical_replication_slot({slot}, 'pgoutput', false, false{failover}) AS created
  WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {slot});"
     )
-}
-
-const fn failover_argument(failover: Failover) -> &'static str {
-    match failover {
-        Failover::No => "",
-        Failover::Yes => ", true",
-    }
 }
 
 /// What happens to a record that the slot already has.

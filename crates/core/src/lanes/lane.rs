@@ -195,6 +195,22 @@ pub(crate) struct Parked {
     pub(crate) behind: Behind,
 }
 
+impl Parked {
+    /// Creates the state of a key whose first rows are about to be handed to the store.
+    pub(crate) const fn new(redelivery: Redelivery) -> Self {
+        Self {
+            redelivery,
+            rows_handed_over: 0,
+            rows_durable: 0,
+            claim_after: 0,
+            failures: 0,
+            failed: None,
+            is_timed: false,
+            behind: Behind::Queued,
+        }
+    }
+}
+
 /// Why rows behind others of their key are recorded in dispatch state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Behind {
@@ -487,16 +503,7 @@ mod tests {
             "Publishing" => Some(Redelivery::Publishing),
             _ => None,
         };
-        lane.parked = redelivery.map(|redelivery| Parked {
-            redelivery,
-            rows_handed_over: 0,
-            rows_durable: 0,
-            claim_after: 0,
-            failures: 0,
-            failed: None,
-            is_timed: false,
-            behind: Behind::Queued,
-        });
+        lane.parked = redelivery.map(Parked::new);
         let rows = match queue {
             "live" => vec![live(), live()],
             "claimed" => vec![claimed(), claimed()],

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::failure::{FailureClass, PublishFailure};
 use crate::flow_control::wal_budget::SpillMode;
-use crate::lanes::lane::{Batch, Behind, Lane, LaneId, Origin, Parked, Redelivery, Row, State};
+use crate::lanes::lane::{Batch, Lane, LaneId, Origin, Parked, Redelivery, Row, State};
 use crate::lanes::outputs::{FailureCause, Finished, ParkCause, RowToRecord, Verdict};
 use crate::message::{Message, Topic};
 use crate::publish_health::FailedDelivery;
@@ -359,16 +359,7 @@ impl Lanes {
         match &mut lane.parked {
             Some(parked) => parked.redelivery = redelivery,
             None => {
-                lane.parked = Some(Parked {
-                    redelivery,
-                    rows_handed_over: 0,
-                    rows_durable: 0,
-                    claim_after: 0,
-                    failures: 0,
-                    failed: None,
-                    is_timed: false,
-                    behind: Behind::Queued,
-                });
+                lane.parked = Some(Parked::new(redelivery));
                 self.parked_count += 1;
             }
         }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use tokio_postgres::error::SqlState;
-use walrelay_pg_client::{PgError, QualifiedName, SqlClient, TableAccess, refuse_hidden_rows, sql};
+use walrelay_pg_client::{PgError, SqlClient, TableAccess, own_table, refuse_hidden_rows, sql};
 
 use super::operator::{AdminSession, Change, Operator};
 use super::protocol_error::ProtocolError;
@@ -47,7 +47,7 @@ pub async fn forget_aggregates<O: Operator>(
 ) -> Result<Option<ForgottenAggregates>, ProtocolError> {
     let ForgetOrder { aggregate_type, ids, access } = order;
     let client = session.client;
-    let table = QualifiedName::new("public", "app_outbox_aggregate");
+    let table = own_table("app_outbox_aggregate");
     refuse_hidden_rows(client, std::slice::from_ref(&table), access).await?;
     let rows = client.query(sql!("forget.sql", "versions"), &[&aggregate_type, &ids]).await;
     let versions: BTreeMap<String, i64> =
