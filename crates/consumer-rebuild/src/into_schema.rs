@@ -1,6 +1,6 @@
 //! Rebuilds a read model in tables of another schema: fills the next generation from the
-//! rows of the outbox, while the consumer keeps running. One transaction then puts the tables
-//! in use.
+//! rows of the outbox, while the consumer keeps running. One transaction then makes the tables
+//! live.
 //!
 //! ```text
 //! rows checked ──▶ rows applied in the schema ──▶ compared ──▶ the last rows, tables and generation in one transaction
@@ -301,14 +301,14 @@ impl Filling<'_> {
         };
         Box::pin(reader.each(self.round, visit)).await?;
         self.fill.apply(&transaction, &batch.take()).await?;
-        self.put_in_use(&transaction, tables, switch_sql).await?;
+        self.make_live(&transaction, tables, switch_sql).await?;
         failpoint::hit("side-by-side-switching");
         transaction.commit().await.map_err(committing)
     }
 
-    /// Puts the tables and the live generation. Somebody may have added a foreign key, or replaced a
+    /// Makes the tables and the generation live. Somebody may have added a foreign key, or replaced a
     /// table, during the fill.
-    async fn put_in_use(
+    async fn make_live(
         &self,
         transaction: &Transaction<'_>,
         tables: &[StagedTable],

@@ -41,8 +41,8 @@ pub struct SchemaRebuild {
     pub handler: String,
     /// The schema with the handler's tables.
     pub schema: String,
-    /// The SQL that puts the live tables. Without it, the rebuilt rows replace those of the tables
-    /// in use.
+    /// The SQL that makes the tables live. Without it, the rebuilt rows replace those of the live
+    /// tables.
     pub switch_sql: Option<String>,
 }
 

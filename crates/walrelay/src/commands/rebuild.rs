@@ -73,7 +73,7 @@ fn text_of(path: &Path, hint: &'static str) -> Result<String, Error> {
     String::from_utf8(read(path)?).map_err(|_| Error::Unfit { what, hint })
 }
 
-/// Reads the SQL that puts the live tables.
+/// Reads the SQL that makes the tables live.
 fn with_switch(config: &RebuildIntoConfig) -> Result<SchemaRebuild, Error> {
     let RebuildIntoConfig { rows, handler, schema, switch_sql } = config.clone();
     let text = |path: PathBuf| text_of(&path, "--switch-sql is a file of SQL");

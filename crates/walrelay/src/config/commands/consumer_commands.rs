@@ -181,7 +181,7 @@ pub struct RebuildIntoConfig {
     pub handler: String,
     /// The schema with the handler's tables.
     pub schema: String,
-    /// File with the SQL that puts the live tables. Without it, the rebuilt rows replace those of
+    /// File with the SQL that makes the tables live. Without it, the rebuilt rows replace those of
     /// the live tables.
     pub switch_sql: Option<PathBuf>,
 }
