@@ -9,7 +9,7 @@
 # A program that cannot be built is named with the reason, and is no failure: tests that need it report
 # themselves as skipped.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 repository=$PWD
 clients="$repository/.servers/clients"
 mkdir -p "$clients"

@@ -2,11 +2,11 @@
 # Installs the peers of `make bench-peers` into .servers/peers, from package registries. Each part is
 # optional: a part that cannot be installed is named with the reason, and the comparison skips it.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 source_folder="$PWD/bench/peers"
 peers="$PWD/.servers/peers"
 mkdir -p "$peers"
-cd "$peers"
+cd "$peers" || exit
 
 skip() { echo "install-peers: $1 is skipped: $2" >&2; }
 

@@ -87,7 +87,7 @@ async fn after_an_upgrade_the_command_recovers_and_without_one_it_goes_on_here()
         world.succeed(["run", "--until-caught-up"]).await;
         let told = world.succeed(["upgrade", "prepare", "--yes"]).await;
         assert!(told.contains("dropped: slot"), "{told}");
-        for command in [&["status"][..], &["init"]] {
+        for command in [&["status"][..], &["init"], &["run", "--until-caught-up"]] {
             let refused = world.run(command.iter().copied()).await;
             assert_eq!(refused.code, Some(3), "{}", refused.text);
             assert!(refused.text.contains("then run `walrelay slot recover`"), "{}", refused.text);

@@ -117,6 +117,23 @@ pub struct Resharding {
 }
 
 impl SlotOperation {
+    /// Returns the error for somebody whom the unfinished operation stops. `what` describes it.
+    #[must_use]
+    pub fn unfinished(&self, slot: &str, what: String) -> AdminError {
+        let slot = slot.to_owned();
+        match self {
+            Self::Upgrade(UpgradePreparation { stage: UpgradeStage::Preparing, .. }) => {
+                AdminError::UpgradeBegun { slot, what }
+            }
+            Self::Upgrade(UpgradePreparation { stage: UpgradeStage::Prepared, .. }) => {
+                AdminError::UpgradePrepared { slot }
+            }
+            Self::Reset(_) | Self::Recovery(_) | Self::Resharding(_) => {
+                AdminError::OperationUnfinished { slot, what }
+            }
+        }
+    }
+
     /// Describes the operation for somebody who waits for it.
     #[must_use]
     pub fn describe(&self, slot: &str) -> String {

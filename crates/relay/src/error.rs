@@ -93,6 +93,10 @@ pub struct RepeatedSendFailure {
     pub source: PgError,
 }
 
+/// The codes of an operation on the slot that another process must finish.
+const UNFINISHED: [Code; 3] =
+    [Code::OperationUnfinished, Code::UpgradeInProgress, Code::UpgradePrepared];
+
 /// Every value that [`reason`](RelayError::reason) returns.
 pub(crate) const RECONNECT_REASONS: [&str; 12] = [
     "connect",
@@ -156,7 +160,7 @@ impl RelayError {
             Self::Session(PipelineError::ServerStops) => "server_shutdown",
             Self::Session(PipelineError::Store(_)) | Self::ServerRestored { .. } => "other_history",
             Self::Session(_) => "stream",
-            Self::Survey(error) if error.code() == Code::OperationUnfinished => "operation",
+            Self::Survey(error) if UNFINISHED.contains(&error.code()) => "operation",
             Self::Store(_) | Self::Survey(_) | Self::Sql { .. } | Self::TableStream { .. } => "sql",
             Self::InRecovery => "in_recovery",
             Self::TakeOver { .. } | Self::Setup { .. } => "setup",

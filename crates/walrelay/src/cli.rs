@@ -478,7 +478,7 @@ pub struct PruneArgs {
     pub older_than: Duration,
     /// Write the rows to this directory or bucket before they are deleted, as compressed JSON lines.
     ///
-    /// A directory must exist. A URL is file:///DIRECTORY, gs://BUCKET/PREFIX or s3://BUCKET/PREFIX.
+    /// A directory must exist. A URL is `file:///DIRECTORY`, `gs://BUCKET/PREFIX` or `s3://BUCKET/PREFIX`.
     #[arg(long, value_name = "LOCATION", value_parser = archive_location)]
     pub archive: Option<ArchiveLocation>,
     #[command(flatten)]

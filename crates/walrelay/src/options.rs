@@ -72,7 +72,7 @@ const LOG_FORMATS: &[(&str, LogFormat)] = &[("text", LogFormat::Text), ("json", 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Postgres")]
 pub struct ConnectionOptions {
-    /// Where Postgres is: postgresql://user:password@host:port/database?sslmode=…
+    /// Where Postgres is: `postgresql://user:password@host:port/database?sslmode=…`
     ///
     /// Required. For the relay a direct connection, not a pooler; a consumer's may be one. The password may come
     /// from PGPASSWORD or PGPASSFILE, the certificate authority from WALRELAY_SSLROOTCERT_PEM.
@@ -468,7 +468,8 @@ const OUTPUT_FORMATS: &[(&str, OutputFormat)] =
 pub struct UntilOption {
     /// Stop with 0 once everything committed before the start is confirmed, none of it waits spilled, and nothing is due
     ///
-    /// `consumer run` stops once nothing has come for 3 s, and nothing is held or due.
+    /// `consumer run` stops once nothing has come for 3 s, and nothing is held or due. `run` does not wait for another
+    /// command: it exits with 3 while an operation on the slot is unfinished.
     #[arg(long)]
     pub until_caught_up: bool,
 }

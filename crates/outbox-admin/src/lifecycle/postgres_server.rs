@@ -8,7 +8,7 @@ use walrelay_core::WalBudgetLimit;
 use walrelay_errors::{BoxedError, Chain, Code, Coded};
 use walrelay_outbox_replay::operation_resumer::OperationResumer;
 use walrelay_outbox_replay::operation_resumer::outcome::Outcome;
-use walrelay_outbox_replay::{AdminError, lease_of, open_replication};
+use walrelay_outbox_replay::{lease_of, open_replication};
 use walrelay_outbox_store::{
     Condition, DispatchStore, PublicationWatch, SessionStore, note_wait, read_relay_row,
 };
@@ -165,9 +165,8 @@ impl Database for PostgresDatabase {
                 code: Code::RecoveryPending,
                 summary: recovery.describe(slot),
             }),
-            Outcome::Elsewhere { what } => {
-                let slot = slot.clone();
-                Err(RelayError::survey(AdminError::OperationUnfinished { slot, what }))
+            Outcome::Elsewhere { operation, what } => {
+                Err(RelayError::survey(operation.unfinished(slot, what)))
             }
         }
     }

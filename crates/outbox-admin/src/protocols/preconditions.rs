@@ -7,7 +7,7 @@ use pgoutput_parser::Lsn;
 use tokio_postgres::types::Type;
 use walrelay_core::ColumnNames;
 use walrelay_outbox_replay::{
-    AdminError, OpenReplay, PausingReplay, Reset, SlotOperation, UpgradeStage, describe_unfinished,
+    AdminError, OpenReplay, PausingReplay, Reset, SlotOperation, describe_unfinished,
     pausing_replays, read_loss, read_operation, recovery, unfinished_replay,
 };
 use walrelay_outbox_store::{
@@ -79,21 +79,7 @@ pub(super) async fn not_finished(
     operation: &SlotOperation,
 ) -> Result<AdminError, AdminError> {
     let what = describe_unfinished(client, slot, operation).await?;
-    Ok(unfinished_error(slot, operation, what))
-}
-
-/// Builds the error from a description that the caller made.
-pub(super) fn unfinished_error(slot: &str, operation: &SlotOperation, what: String) -> AdminError {
-    let slot = slot.to_owned();
-    match operation {
-        SlotOperation::Upgrade(upgrade) => match upgrade.stage {
-            UpgradeStage::Preparing => AdminError::UpgradeBegun { slot, what },
-            UpgradeStage::Prepared => AdminError::UpgradePrepared { slot },
-        },
-        SlotOperation::Reset(_) | SlotOperation::Recovery(_) | SlotOperation::Resharding(_) => {
-            AdminError::OperationUnfinished { slot, what }
-        }
-    }
+    Ok(operation.unfinished(slot, what))
 }
 
 /// Refuses while a replay pauses keys of this slot. Only this slot's relay can confirm the pauses

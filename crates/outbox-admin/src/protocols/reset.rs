@@ -101,7 +101,7 @@ pub async fn reset<O: Operator>(
             ResetResult::Done { target: done.target, is_earlier }
         }
         Outcome::Finished(other) | Outcome::Pending(other) => ResetResult::FinishedElsewhere(other),
-        Outcome::Elsewhere { what } => ResetResult::Elsewhere { what },
+        Outcome::Elsewhere { what, .. } => ResetResult::Elsewhere { what },
         Outcome::ResetCancelled(reset) => return Err(reset_cancelled(client, slot, &reset).await),
         Outcome::Nothing | Outcome::UpgradeCancelled(_) => ResetResult::ByOther,
     }))

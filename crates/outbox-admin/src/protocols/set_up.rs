@@ -20,7 +20,7 @@ use walrelay_relay::observe::health::Health;
 use super::operator::{AdminSession, Operator, Step};
 use super::preconditions::{
     count_earlier_rows, count_unpublished_rows, is_new_slot, is_wal_logical, may_read_rows,
-    unfinished_error, unfinished_operation,
+    unfinished_operation,
 };
 use super::protocol_error::ProtocolError;
 use super::table_rows::TableRows;
@@ -158,13 +158,13 @@ impl<O: Operator> SlotSetUp<'_, O> {
                 | SlotOperation::Upgrade(_)
                 | SlotOperation::Resharding(_),
                 _,
-            ) => self.finish(operation).await,
+            ) => self.finish().await,
         }
     }
 
     /// Finishes an operation that an operator began. In the middle of one the slot may be missing,
     /// and a new slot would undo the operation.
-    async fn finish(&self, begun: SlotOperation) -> Result<(), ProtocolError> {
+    async fn finish(&self) -> Result<(), ProtocolError> {
         let slot = self.slot().to_owned();
         let step = match self.session.resumer(&slot, &Health::new()).finish().await? {
             // After a cancelled operation, the caller checks the slot again.
@@ -173,8 +173,8 @@ impl<O: Operator> SlotSetUp<'_, O> {
             // The slot exists, and the relay does the remaining steps.
             Outcome::Pending(operation) => Step::OperationLeftToRelay { slot, operation },
             Outcome::UpgradeCancelled(operation) => Step::OperationCancelled { slot, operation },
-            Outcome::Elsewhere { what } => {
-                return Err(unfinished_error(&slot, &begun, what).into());
+            Outcome::Elsewhere { operation, what } => {
+                return Err(operation.unfinished(&slot, what).into());
             }
         };
         self.session.report(&step)
@@ -186,7 +186,7 @@ impl<O: Operator> SlotSetUp<'_, O> {
         let (client, slot) = (self.session.client, self.slot());
         if !take_operation(client, slot).await? {
             let what = describe_unfinished(client, slot, &operation).await?;
-            return Err(AdminError::OperationUnfinished { slot: slot.to_owned(), what }.into());
+            return Err(operation.unfinished(slot, what).into());
         }
         let has_slot = read_slot(client, slot).await?.is_some_and(|slot| !slot.is_lost());
         let is_filling =
@@ -264,8 +264,8 @@ impl<O: Operator> SlotSetUp<'_, O> {
         recovery::begin_first(client, outbox, options.failover, None).await?;
         let operation = match session.resumer(slot, &Health::new()).finish().await {
             Ok(Outcome::Pending(operation)) => operation,
-            Ok(Outcome::Elsewhere { what }) => {
-                return Err(AdminError::OperationUnfinished { slot: slot.to_owned(), what }.into());
+            Ok(Outcome::Elsewhere { operation, what }) => {
+                return Err(operation.unfinished(slot, what).into());
             }
             // A relay has published the rows meanwhile.
             Ok(_) => return Ok(made),

@@ -202,7 +202,7 @@ pub async fn recover<O: Operator>(
             let rows = count_unpublished_rows(client, outbox, columns).await?;
             Recovered::NewSlot { operation, rows }
         }
-        Outcome::Elsewhere { what } => Recovered::Elsewhere { what },
+        Outcome::Elsewhere { what, .. } => Recovered::Elsewhere { what },
         Outcome::Finished(done) => Recovered::Finished(done),
         Outcome::ResetCancelled(reset) => return Err(reset_cancelled(client, slot, &reset).await),
         Outcome::Nothing | Outcome::UpgradeCancelled(_) => Recovered::ByRelay,

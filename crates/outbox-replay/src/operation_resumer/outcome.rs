@@ -29,9 +29,11 @@ pub enum Outcome {
     UpgradeCancelled(SlotOperation),
     /// The slot exists. Rows that it does not stream must be published before the slot is used.
     Pending(SlotOperation),
-    /// Another process works on the operation.
+    /// Another process works on the operation, or another command must finish it.
     Elsewhere {
-        /// The operation, and the reason for its wait.
+        /// The operation.
+        operation: SlotOperation,
+        /// The operation, and the reason for its wait, in words.
         what: String,
     },
 }
@@ -54,7 +56,7 @@ impl OperationResumer<'_> {
             let what =
                 describe_unfinished(client, slot, &seen).await.map_err(RelayError::survey)?;
             health.set_operation(Some(what.clone()));
-            return Ok(Outcome::Elsewhere { what });
+            return Ok(Outcome::Elsewhere { operation: seen, what });
         }
         let done = self.finish_taken().await;
         release_operation(client, slot).await.map_err(RelayError::survey)?;
@@ -68,7 +70,7 @@ impl OperationResumer<'_> {
                 health.set_operation(None);
             }
             Ok(Outcome::Pending(pending)) => health.set_operation(Some(pending.describe(slot))),
-            Ok(Outcome::Elsewhere { what }) => health.set_operation(Some(what.clone())),
+            Ok(Outcome::Elsewhere { what, .. }) => health.set_operation(Some(what.clone())),
             Err(_) => {}
         }
         done
@@ -96,7 +98,7 @@ impl OperationResumer<'_> {
             Some(SlotOperation::Upgrade(begun)) => self.check_upgrade(begun).await,
             // Only the command sees the slots of both shard counts.
             Some(begun @ SlotOperation::Resharding(_)) => {
-                Ok(Outcome::Elsewhere { what: begun.describe(self.slot) })
+                Ok(Outcome::Elsewhere { what: begun.describe(self.slot), operation: begun })
             }
             None => Ok(Outcome::Nothing),
         }
@@ -126,7 +128,9 @@ impl OperationResumer<'_> {
                 );
                 Ok(Outcome::UpgradeCancelled(begun))
             }
-            UpgradeStage::Prepared => Ok(Outcome::Elsewhere { what: begun.describe(self.slot) }),
+            UpgradeStage::Prepared => {
+                Ok(Outcome::Elsewhere { what: begun.describe(self.slot), operation: begun })
+            }
         }
     }
 

@@ -31,7 +31,7 @@ use crate::stream::publish_calls::PublishCalls;
 use crate::stream::publisher::Publisher;
 use crate::stream::replay_filter::ReplayFilter;
 use crate::stream::stop_position::StopPosition;
-use walrelay_errors::{Action, Code, ErrorContext};
+use walrelay_errors::{Action, Code, Coded as _, ErrorContext};
 
 /// The settings of a session, and the constants that go with them.
 #[derive(Debug, Clone)]
@@ -60,8 +60,8 @@ pub struct SessionSettings {
     pub take_over_after: Option<Duration>,
     /// When the run ends by itself.
     pub until: Until,
-    /// The reaction to a lost slot.
-    pub lost_slot: LostSlot,
+    /// The states that the run waits for.
+    pub waits_for: WaitsFor,
     /// The fix of a code, for the log and `/readyz`. Only the caller knows its own commands.
     pub fix_of: FixText,
     /// The part of the stream that is published. `None` publishes everything, `Some` is a replay.
@@ -71,22 +71,25 @@ pub struct SessionSettings {
 /// Returns the fix of a code, in words for an operator.
 pub type FixText = fn(Code) -> &'static str;
 
-/// The effect of a lost slot on a run.
+/// The states that a run waits for, because another command ends them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LostSlot {
-    /// The run ends.
-    Ends,
-    /// The run waits until another command has recovered the slot.
-    Awaited,
+pub enum WaitsFor {
+    /// None. A person or a script waits for the end of the run.
+    Nothing,
+    /// Each of them, but a lost slot ends the run.
+    AllButALostSlot,
+    /// Each of them, and the recovery of a lost slot.
+    All,
 }
 
-impl LostSlot {
+impl WaitsFor {
     /// Returns the reaction to an error.
     #[must_use]
     pub fn action(self, error: &RelayError) -> Action {
-        match self {
-            Self::Ends => error.action(),
-            Self::Awaited => error.action().awaiting_a_lost_slot(),
+        match (self, error.action()) {
+            (Self::Nothing, Action::Wait) => error.code().action(ErrorContext::Command),
+            (Self::All, action) => action.awaiting_a_lost_slot(),
+            (Self::Nothing | Self::AllButALostSlot, action) => action,
         }
     }
 }
@@ -115,7 +118,7 @@ impl SessionSettings {
             drain_timeout: relay.drain_timeout,
             take_over_after: relay.take_over_after,
             until,
-            lost_slot: LostSlot::Ends,
+            waits_for: WaitsFor::AllButALostSlot,
             fix_of: |_| "",
             selection: None,
         }

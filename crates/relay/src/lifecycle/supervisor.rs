@@ -126,7 +126,7 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
                 memory.reached = memory.reached.max(Reached::Server);
             }
             failures = if began.elapsed() >= GOOD_SESSION { 1 } else { failures + 1 };
-            let delay = match self.settings.lost_slot.action(&error) {
+            let delay = match self.settings.waits_for.action(&error) {
                 Action::Stop(_) => return Err(error),
                 Action::Wait => tokio::select! {
                     biased;

@@ -17,7 +17,7 @@ use walrelay_outbox_store::{Condition, note_wait, read_relay_row};
 use walrelay_pg_client::connect_sql;
 use walrelay_pubsub::GrpcPublisher;
 use walrelay_relay::error::RelayError;
-use walrelay_relay::lifecycle::session::{LostSlot, SessionSettings};
+use walrelay_relay::lifecycle::session::{SessionSettings, WaitsFor};
 use walrelay_relay::lifecycle::supervisor::Supervisor;
 use walrelay_relay::observe::health::Health;
 use walrelay_relay::observe::metrics::Metrics;
@@ -139,14 +139,14 @@ impl RelayProcess<'_> {
         let settings = &self.config.settings;
         let mut on_slot_lost = self.config.on_slot_lost;
         loop {
-            let lost_slot = lost_slot(settings.until, on_slot_lost);
-            let error = match self.stream(publisher.clone(), lost_slot).await {
+            let waits_for = waits_for(settings.until, on_slot_lost);
+            let error = match self.stream(publisher.clone(), waits_for).await {
                 Ok(()) => return Ok(()),
                 Err(error) => error,
             };
             let code = error.code();
             if code == Code::RecoveryPending {
-                match self.publish_unsettled(publisher, lost_slot).await? {
+                match self.publish_unsettled(publisher, waits_for).await? {
                     RecoveryEnd::Done => (),
                     RecoveryEnd::Stopped => return Ok(()),
                 }
@@ -167,14 +167,14 @@ impl RelayProcess<'_> {
     async fn publish_unsettled(
         &self,
         publisher: &Traced<GrpcPublisher>,
-        lost_slot: LostSlot,
+        waits_for: WaitsFor,
     ) -> Result<RecoveryEnd, Error> {
         let observed = (&self.metrics, &self.health);
         let filling = fill(&self.config.settings, publisher.clone(), observed, self.shutdown);
         match Box::pin(filling).await {
             Ok(end) => Ok(end),
             Err(failed) => {
-                wait_before_retry(failed, lost_slot, self.shutdown).await?;
+                wait_before_retry(failed, waits_for, self.shutdown).await?;
                 Ok(RecoveryEnd::Done)
             }
         }
@@ -183,11 +183,11 @@ impl RelayProcess<'_> {
     async fn stream(
         &self,
         publisher: Traced<GrpcPublisher>,
-        lost_slot: LostSlot,
+        waits_for: WaitsFor,
     ) -> Result<(), RelayError> {
         let Settings { relay, pubsub, until, .. } = &self.config.settings;
         let settings = SessionSettings::of(relay, pubsub.max_outstanding_requests, *until);
-        let settings = SessionSettings { lost_slot, fix_of: explain::fix, ..settings };
+        let settings = SessionSettings { waits_for, fix_of: explain::fix, ..settings };
         let supervisor = Supervisor {
             settings: &settings,
             server: Postgres::new(&self.config.settings, self.health.clone()),
@@ -200,13 +200,14 @@ impl RelayProcess<'_> {
     }
 }
 
-/// Returns whether the loss of the slot ends the process. By default a long-running relay waits for
-/// a new slot. The operator can choose the exit code instead.
-fn lost_slot(until: Until, on_slot_lost: OnSlotLost) -> LostSlot {
+/// Returns the states that the process waits for. By default a long-running relay waits for a new
+/// slot, too. The operator can choose the exit code instead. A run that ends by itself waits for
+/// nothing: a job that never ends hides the reason.
+fn waits_for(until: Until, on_slot_lost: OnSlotLost) -> WaitsFor {
     match (until, on_slot_lost) {
-        (Until::CaughtUp | Until::Position(_), _)
-        | (Until::Stopped, OnSlotLost::Stop | OnSlotLost::Recover) => LostSlot::Ends,
-        (Until::Stopped, OnSlotLost::Wait) => LostSlot::Awaited,
+        (Until::CaughtUp | Until::Position(_), _) => WaitsFor::Nothing,
+        (Until::Stopped, OnSlotLost::Stop | OnSlotLost::Recover) => WaitsFor::AllButALostSlot,
+        (Until::Stopped, OnSlotLost::Wait) => WaitsFor::All,
     }
 }
 
@@ -215,8 +216,8 @@ async fn recover_lost_slot(config: &RunConfig, shutdown: &Shutdown) -> Result<On
     // The relay recovers only once, because a slot that is lost again at once needs a person.
     let Err(failed) = begin_recovery(&config.settings).await else { return Ok(OnSlotLost::Wait) };
     let is_lost = failed.code().exit() == Exit::SlotLost;
-    let lost_slot = lost_slot(config.settings.until, OnSlotLost::Wait);
-    wait_before_retry(failed, lost_slot, shutdown).await?;
+    let waits_for = waits_for(config.settings.until, OnSlotLost::Wait);
+    wait_before_retry(failed, waits_for, shutdown).await?;
     // This recovery needs a `--from-time` from the operator, so further attempts would also fail.
     Ok(if is_lost { OnSlotLost::Wait } else { OnSlotLost::Recover })
 }
@@ -273,10 +274,10 @@ const SEARCH_TIMEOUT: Duration = Duration::from_secs(10);
 /// Waits before another attempt at a failed recovery. Returns an error that a retry cannot fix.
 async fn wait_before_retry(
     error: RelayError,
-    lost_slot: LostSlot,
+    waits_for: WaitsFor,
     shutdown: &Shutdown,
 ) -> Result<(), Error> {
-    if let Action::Stop(_) = lost_slot.action(&error) {
+    if let Action::Stop(_) = waits_for.action(&error) {
         return Err(Error::Relay(error));
     }
     let (error_code, fix) = (error.code().name(), explain::fix(error.code()));

@@ -39,8 +39,8 @@ pub struct PruneKeysOption {
 pub struct PruneArchiveOption {
     /// With --prune-older-than: write the rows to this directory or bucket before they are deleted [default: no archive]
     ///
-    /// The files are compressed JSON lines, as those of `prune --archive`. A URL is file:///DIRECTORY,
-    /// gs://BUCKET/PREFIX or s3://BUCKET/PREFIX.
+    /// The files are compressed JSON lines, as those of `prune --archive`. A URL is `file:///DIRECTORY`,
+    /// `gs://BUCKET/PREFIX` or `s3://BUCKET/PREFIX`.
     #[arg(long, value_name = "LOCATION", value_parser = archive_location)]
     pub prune_archive: Option<ArchiveLocation>,
 }
