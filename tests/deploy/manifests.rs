@@ -5,11 +5,11 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use serde_yaml_ng::Value;
-use walrelay::config::{
+use walrelay::http::PATHS;
+use walrelay_command_line::config::{
     Command, CommandLine, Config, Environment, established_variables, variable as variable_of,
 };
-use walrelay::http::PATHS;
-use walrelay::reference::options;
+use walrelay_command_line::reference::options;
 
 use crate::{documents, files, mappings, root, text_of, words};
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::process::Command;
 
-use walrelay::config;
+use walrelay_command_line::config;
 use walrelay_errors::Code;
 
 use crate::manifests::{config, filled, is_variable};

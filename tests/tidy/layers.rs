@@ -18,6 +18,7 @@ const LAYERS: &[&[&str]] = &[
     &["walrelay-outbox-replay"],
     &["walrelay-outbox-admin"],
     &["walrelay-consumer-rebuild"],
+    &["walrelay-command-line"],
     &["walrelay"],
     &["walrelay-bench", "walrelay-tests"],
 ];

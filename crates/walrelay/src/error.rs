@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use walrelay_command_line::config::Problem;
 use walrelay_outbox_store::StoreError;
 use walrelay_pg_client::SqlError;
 use walrelay_pg_replication::SlotError;
@@ -17,7 +18,6 @@ use walrelay_pg_client::{PgError, ServerError, ServerErrorKind};
 use walrelay_pubsub::PubsubError;
 use walrelay_relay::error::RelayError;
 
-use crate::config::Problem;
 use crate::{explain, protocol_fix, rebuild_fix, relay_fix};
 
 /// Every error that ends a command.

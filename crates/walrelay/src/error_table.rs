@@ -5,6 +5,7 @@ use std::io;
 use std::time::{Duration, SystemTime};
 
 use pgoutput_parser::{Lsn, Position};
+use walrelay_command_line::config::Problem;
 use walrelay_consumer_rebuild::RebuildError;
 use walrelay_core::{CallCode, Template};
 use walrelay_errors::{BoxedError, Code, Coded, Exit};
@@ -20,7 +21,6 @@ use walrelay_pubsub::{PubsubError, code_of_call};
 use walrelay_relay::error::{RelayError, RepeatedSendFailure};
 use walrelay_relay::stream::pipeline_error::{PipelineError, SendFailurePosition};
 
-use crate::config::Problem;
 use crate::error::{DatabaseSide, Error};
 
 fn text() -> String {

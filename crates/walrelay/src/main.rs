@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 
 use walrelay::commands;
-use walrelay::config::{CommandLine, Config, Environment, Refusal};
 use walrelay::error::Error;
 use walrelay::telemetry;
+use walrelay_command_line::config::{CommandLine, Config, Environment, Refusal};
 use walrelay_errors::Exit;
 use walrelay_pg_client::set_schema;
 use walrelay_relay::shutdown::{Shutdown, SignalLogging};

@@ -22,9 +22,9 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFi
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::{LookupSpan, Scope};
 use tracing_subscriber::util::SubscriberInitExt;
+use walrelay_command_line::config::{LogConfig, LogFormat};
 use walrelay_errors::{Chain, Coded, Exit};
 
-use crate::config::{LogConfig, LogFormat};
 use crate::error::Error;
 
 /// The format of this process, once [`start`] was called.

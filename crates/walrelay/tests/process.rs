@@ -234,19 +234,26 @@ fn the_short_help_of_run_fits_on_one_screen_and_the_long_one_has_every_option() 
     assert!(text(&long.stdout).contains("--park-after"));
 }
 
-/// The verbs that begin the summaries of commands, in their base form.
-const VERBS: &str = "Apply Cancel Change Check Create Delete Discard Drop Explain Forget List Make Move Pause Prepare Print \
-    Prove Publish Rebuild Replace Reset Resume Run Set Show Take Trace Write";
-
 #[test]
-fn the_summary_of_a_command_begins_with_a_verb_and_is_short() {
-    fn look(command: &clap::Command) {
-        let about = command.get_about().map(ToString::to_string).unwrap_or_default();
-        let name = command.get_name();
-        let first = about.split(' ').next().unwrap_or_default().trim_end_matches(',');
-        assert!(VERBS.split_whitespace().any(|verb| verb == first), "{name}: {about}");
-        assert!(about.chars().count() <= 80, "{name}: {about}");
-        command.get_subcommands().for_each(look);
+fn root_certificates_that_cannot_be_read_have_a_fix_of_their_own() {
+    let inline = "postgresql://relay:hunter2@db.example:5432/app?sslmode=verify-full";
+    // A file that is no certificate.
+    let file = format!("{inline}&sslrootcert={}/Cargo.toml", env!("CARGO_MANIFEST_DIR"));
+    let gone = format!("{inline}&sslrootcert=/nowhere.pem");
+    let report = |command: &str, url: &str, variables: &[(&str, &str)]| {
+        let output = walrelay(&[command, "--database-url", url], variables);
+        assert_eq!(output.status.code(), Some(2));
+        let report = text(&output.stderr).to_owned();
+        assert!(!report.contains("hunter2"), "{report}");
+        report
+    };
+    for told in [
+        report("status", &file, &[]),
+        report("status", &gone, &[]),
+        report("status", inline, &[("WALRELAY_SSLROOTCERT_PEM", "garbage")]),
+    ] {
+        assert!(told.contains("fix: Set `sslrootcert` to a readable PEM file"), "{told}");
     }
-    walrelay::cli::command().get_subcommands().for_each(look);
+    let both = report("run", &gone, &[]);
+    assert!(both.contains("Correct each option"), "{both}");
 }

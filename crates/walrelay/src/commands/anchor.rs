@@ -2,6 +2,7 @@
 
 use pgoutput_parser::Lsn;
 use serde::Serialize;
+use walrelay_command_line::config::{AnchorAction, AnchorConfig, DatabaseConfig, Place};
 use walrelay_outbox_admin::protocols::{
     AdvancedAnchor, AnchorList, CreatedAnchor, create_anchor, drop_anchor, list_anchors,
     move_anchor,
@@ -11,7 +12,6 @@ use walrelay_relay::observe::report::{rfc3339, wal_status};
 use walrelay_relay::shutdown::Shutdown;
 
 use super::shared::operator::{StopMode, Terminal, run_protocol};
-use crate::config::{AnchorAction, AnchorConfig, DatabaseConfig, Place};
 use crate::error::Error;
 use crate::output::human_bytes;
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use serde::Serialize;
+use walrelay_command_line::config::{AuditConfig, OutputFormat};
 use walrelay_inbox::Messages;
 use walrelay_inbox::operator::audit::{
     AuditTarget, AuditedTable, Findings, Scope, audit, count_in_dispatch, settled_by,
@@ -16,7 +17,6 @@ use walrelay_pubsub::Subscriber;
 use walrelay_relay::observe::report::rfc3339;
 
 use super::trace::open_inboxes;
-use crate::config::{AuditConfig, OutputFormat};
 use crate::error::Error;
 use crate::json_output::json_text;
 use crate::output::{print, visible};

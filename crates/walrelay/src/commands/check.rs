@@ -12,6 +12,7 @@ mod schemas;
 mod server;
 
 use serde::Serialize;
+use walrelay_command_line::config::{CheckConfig, OutputFormat};
 use walrelay_core::RouterConfig;
 use walrelay_errors::{Chain, Code, Coded};
 use walrelay_otlp::{CollectorCheckError, Settings as OtlpSettings, try_out};
@@ -31,7 +32,6 @@ use self::schemas::Payload;
 use super::shared::answer_timeout::ANSWER_TIMEOUT;
 use super::shared::cancellable::{attended, run_until_shutdown};
 use super::shared::topics::{INVALID_TOPIC_FIX, invalid_topic_text};
-use crate::config::{CheckConfig, OutputFormat};
 use crate::error::Error;
 use crate::explain;
 use crate::json_output::json_text;

@@ -6,6 +6,10 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
+use walrelay_command_line::config::{
+    ChangeMode, ConsumerAction, ConsumerConfig, ConsumerSetUp, OutputFormat,
+};
+use walrelay_command_line::units::show_duration;
 use walrelay_consumer_rebuild::succeeds;
 use walrelay_errors::{Chain, Code};
 use walrelay_inbox::operator::admin::{self, RegisteredConsumer};
@@ -26,9 +30,7 @@ use super::shared::answer_timeout::ANSWER_TIMEOUT;
 use super::shared::cancellable::{attended, run_until_shutdown};
 use super::shared::consent::may_change;
 use super::shared::subscription_setup;
-use crate::config::{ChangeMode, ConsumerAction, ConsumerConfig, ConsumerSetUp, OutputFormat};
 use crate::error::Error;
-use crate::options::units::show_duration;
 use crate::output::{columns, print, visible};
 
 /// Longest time that a pause waits for running batches. By default a handler may run for a minute.

@@ -16,6 +16,9 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
+use walrelay_command_line::config::{
+    Command, CommandLine, Config, DemoConfig, Environment, RunConfig,
+};
 use walrelay_emulator::{Emulator, Options, SubscriptionOptions};
 use walrelay_errors::Exit;
 use walrelay_outbox_admin::{EarlierRows, InitOptions, LostSlotPolicy, SlotCreation};
@@ -27,7 +30,6 @@ use walrelay_pubsub::Endpoint;
 use walrelay_relay::shutdown::Shutdown;
 
 use super::run;
-use crate::config::{Command, CommandLine, Config, DemoConfig, Environment, RunConfig};
 use crate::demo::{CREATE_ORDERS, Comparison, Ledger, ReadModel, produce, subscribe};
 use crate::error::Error;
 use crate::output::print;

@@ -4,6 +4,7 @@ pub(super) mod attributes;
 pub(super) mod edit;
 mod message;
 
+use walrelay_command_line::config::{ChangeMode, DispatchConfig, DispatchEdit, EventAction};
 use walrelay_core::Fault;
 use walrelay_outbox_admin::protocols::refuse_other_shards;
 use walrelay_outbox_replay::AdminError;
@@ -18,7 +19,6 @@ use super::failed_events::{
     self, Edited, EventChange, EventDetail, FailedEvent, FailedEvents, PageBegin,
 };
 use super::shared::cancellable::run_until_shutdown;
-use crate::config::{ChangeMode, DispatchConfig, DispatchEdit, EventAction};
 use crate::error::Error;
 use crate::output::print;
 

@@ -3,10 +3,10 @@
 use std::net::SocketAddr;
 
 use tokio::net::TcpListener;
+use walrelay_command_line::config::EmulatorConfig;
 use walrelay_emulator::{Emulator, Log, Options};
 use walrelay_relay::shutdown::Shutdown;
 
-use crate::config::EmulatorConfig;
 use crate::error::Error;
 use crate::output::print;
 

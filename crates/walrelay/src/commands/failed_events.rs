@@ -7,12 +7,12 @@ mod list;
 mod page;
 mod side;
 
+use walrelay_command_line::config::{ChangeMode, EventAction, OutputFormat};
 use walrelay_pg_client::SqlClient;
 use walrelay_relay::shutdown::Shutdown;
 
 use self::bulk::BulkAction;
 use super::shared::cancellable::run_until_shutdown;
-use crate::config::{ChangeMode, EventAction, OutputFormat};
 use crate::error::Error;
 use crate::json_output::json_text;
 pub(super) use event::{

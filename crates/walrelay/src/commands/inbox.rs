@@ -1,5 +1,6 @@
 //! `walrelay inbox`: lists and changes events that a consumer could not apply.
 
+use walrelay_command_line::config::{ChangeMode, InboxConfig, InboxEdit};
 use walrelay_inbox::InboxError;
 use walrelay_inbox::operator::event_commands::{
     ConsumerGeneration, InboxEvent, InboxPage, InboxQuery, InboxState, Replacement, StoredMessage,
@@ -15,7 +16,6 @@ use super::failed_events::{
     payload_json,
 };
 use super::shared::cancellable::run_until_shutdown;
-use crate::config::{ChangeMode, InboxConfig, InboxEdit};
 use crate::error::Error;
 use crate::output::print;
 

@@ -1,6 +1,9 @@
 //! `walrelay init`: creates tables, publication, slot, and optionally topics. Safe to run again.
 
 use serde::Serialize;
+use walrelay_command_line::config::{
+    ChangeMode, ChangeOptions, CreateTopics, InitConfig, SlotKind,
+};
 use walrelay_outbox_admin::lifecycle::preflight_check::shard_key;
 use walrelay_outbox_admin::protocols::{
     CreatedTopics, TopicOrder, TopicResult, create_topics, set_up,
@@ -10,7 +13,6 @@ use walrelay_pg_replication::Failover;
 use walrelay_relay::shutdown::Shutdown;
 
 use super::shared::operator::{StopMode, Terminal, run_protocol};
-use crate::config::{ChangeMode, ChangeOptions, CreateTopics, InitConfig, SlotKind};
 use crate::error::Error;
 use crate::output::print;
 

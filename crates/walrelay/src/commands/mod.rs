@@ -1,10 +1,10 @@
 //! One module per command. Each takes its part of the configuration and implements its `--help`
 //! text.
 
+use walrelay_command_line::config::Command;
 use walrelay_relay::shutdown::Shutdown;
 
 use self::shared::cancellable::run_until_shutdown;
-use crate::config::Command;
 use crate::error::Error;
 
 pub mod anchor;

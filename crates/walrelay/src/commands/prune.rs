@@ -1,12 +1,12 @@
 //! `walrelay prune`: deletes outbox rows that are old, confirmed and not parked.
 
 use serde::Serialize;
+use walrelay_command_line::config::{ChangeMode, PruneConfig};
 use walrelay_outbox_admin::protocols::{PruneOrder, PrunedTable, prune};
 use walrelay_pg_client::TableAccess;
 use walrelay_relay::shutdown::Shutdown;
 
 use super::shared::operator::{StopMode, Terminal, run_protocol};
-use crate::config::{ChangeMode, PruneConfig};
 use crate::error::Error;
 
 /// Deletes rows table by table, and prints their number.

@@ -4,6 +4,9 @@ pub(super) mod reset_key;
 
 use std::path::{Path, PathBuf};
 
+use walrelay_command_line::config::{
+    ChangeOptions, OutputFormat, Rebuild, RebuildIntoConfig, Source,
+};
 use walrelay_consumer_rebuild::{ConsumerRebuild, RebuildSession, SchemaRebuild};
 use walrelay_pg_client::{ConnectConfig, SqlClient};
 use walrelay_relay::shutdown::Shutdown;
@@ -11,7 +14,6 @@ use walrelay_relay::shutdown::Shutdown;
 use super::dispatch::edit::read;
 use super::replay::StepPrinter;
 use super::shared::operator::Terminal;
-use crate::config::{ChangeOptions, OutputFormat, Rebuild, RebuildIntoConfig, Source};
 use crate::error::Error;
 
 /// Runs a rebuild, or cancels one.

@@ -6,6 +6,9 @@ mod report;
 
 use std::io::{self, IsTerminal as _};
 
+use walrelay_command_line::config::{
+    ChangeMode, OutputFormat, ReplayAction, ReplayConfig, ReplayRecordAction, ReplayRecordConfig,
+};
 use walrelay_outbox_admin::protocols::{
     position_of_time, refuse_other_shards, refuse_unfinished, routes,
 };
@@ -20,9 +23,6 @@ use walrelay_relay::shutdown::Shutdown;
 
 use super::shared::cancellable::run_until_shutdown;
 use super::shared::operator::Terminal;
-use crate::config::{
-    ChangeMode, OutputFormat, ReplayAction, ReplayConfig, ReplayRecordAction, ReplayRecordConfig,
-};
 use crate::error::Error;
 use crate::json_output::json_text;
 use crate::output::print;

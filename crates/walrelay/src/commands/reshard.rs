@@ -2,12 +2,12 @@
 //! reordering.
 
 use serde::Serialize;
+use walrelay_command_line::config::ReshardConfig;
 use walrelay_outbox_admin::protocols::{DroppedShard, Reshard, ReshardEnd, Resharded, Switch};
 use walrelay_pg_client::connect_sql;
 use walrelay_relay::shutdown::Shutdown;
 
 use super::shared::operator::Terminal;
-use crate::config::ReshardConfig;
 use crate::error::Error;
 
 /// Changes the number of shards, and prints which relays to start.

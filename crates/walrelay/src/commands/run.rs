@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
+use walrelay_command_line::config::{OnSlotLost, RunConfig};
 use walrelay_core::Random;
 use walrelay_errors::{Action, Chain, Code, Coded, Exit};
 use walrelay_otlp::{Exporter, Spans};
@@ -27,7 +28,6 @@ use walrelay_relay::shutdown::Shutdown;
 use walrelay_relay::stream::pipeline_error::SendFailurePosition;
 
 use super::shared::telemetry_export::{figures, with_telemetry};
-use crate::config::{OnSlotLost, RunConfig};
 use crate::error::Error;
 use crate::explain;
 use crate::http::{self, Observed};

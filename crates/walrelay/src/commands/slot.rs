@@ -2,6 +2,9 @@
 //! drop slots (I9).
 
 use serde::Serialize;
+use walrelay_command_line::config::{
+    AdvanceOrder, DatabaseConfig, RecoverOrder, ResetOrder, SlotAction, SlotConfig,
+};
 use walrelay_outbox_admin::protocols::{
     Advance, AdvancedSlot, DroppedSlot, Recovered, ResetResult, advance, drop_checked, recover,
     reset,
@@ -11,9 +14,6 @@ use walrelay_relay::shutdown::Shutdown;
 use super::shared::json_rows::TableRowsJson;
 use super::shared::operator::{StopMode, Terminal, run_protocol};
 use super::shared::operator_text::{START_RELAY, rows_text};
-use crate::config::{
-    AdvanceOrder, DatabaseConfig, RecoverOrder, ResetOrder, SlotAction, SlotConfig,
-};
 use crate::error::Error;
 
 /// Carries out the action and prints the result.

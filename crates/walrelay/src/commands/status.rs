@@ -15,9 +15,9 @@ use walrelay_relay::shutdown::Shutdown;
 use self::reading::{Found, read};
 use self::sections::report_text;
 pub(super) use self::stall_cause::recorded_stop;
-use crate::config::StatusConfig;
 use crate::error::Error;
 use crate::output::{ColourMode, print};
+use walrelay_command_line::config::StatusConfig;
 
 /// Prints the report once, or repeatedly with `--watch`.
 ///

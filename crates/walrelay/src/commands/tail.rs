@@ -10,13 +10,13 @@ use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::{
 use serde::Serialize;
 use serde_json::{Value, json};
 use tonic::Status;
+use walrelay_command_line::config::{OutputFormat, TailConfig};
 use walrelay_inbox::InboxError;
 use walrelay_pubsub::{MessageRef, ReceivedMessage, Subscriber};
 use walrelay_relay::seed::random_seed;
 use walrelay_relay::shutdown::Shutdown;
 
 use super::shared::subscription_setup::or_topic_missing;
-use crate::config::{OutputFormat, TailConfig};
 use crate::error::Error;
 use crate::output::{Reader, print_part, reader_gone, visible};
 

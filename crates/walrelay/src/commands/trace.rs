@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use serde_json::{Value, json};
+use walrelay_command_line::config::{InboxPlace, OutputFormat, TraceConfig};
 use walrelay_inbox::InboxError;
 use walrelay_inbox::operator::audit::{trace_dispatch, trace_outbox};
 use walrelay_inbox::operator::event_commands::ConsumerGeneration;
 use walrelay_outbox_admin::protocols::{column_of, every_shard, refuse_without_outbox};
 use walrelay_pg_client::{SqlClient, connect_sql};
 
-use crate::config::{InboxPlace, OutputFormat, TraceConfig};
 use crate::error::{Error, NAME_INBOXES};
 use crate::json_output::json_text;
 use crate::output::{print, visible};

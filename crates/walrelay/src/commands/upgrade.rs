@@ -2,6 +2,7 @@
 
 use pgoutput_parser::Lsn;
 use serde::Serialize;
+use walrelay_command_line::config::{DatabaseConfig, UpgradeAction, UpgradeConfig};
 use walrelay_outbox_admin::protocols::{
     CarriedOver, DroppedForUpgrade, UpgradePrepared, cancel_upgrade, carry_over, finish_upgrade,
     prepare_upgrade,
@@ -10,7 +11,6 @@ use walrelay_relay::settings::Settings;
 use walrelay_relay::shutdown::Shutdown;
 
 use super::shared::operator::{StopMode, Terminal, run_protocol};
-use crate::config::{DatabaseConfig, UpgradeAction, UpgradeConfig};
 use crate::error::Error;
 
 /// Carries out the action and prints the next step.

@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
+use walrelay_command_line::config::DemoConfig;
 use walrelay_errors::Exit;
 use walrelay_pg_client::{ConnectConfig, PgEnv, SqlClient, SqlText, connect_sql, sql};
 
 use super::ledger::Ledger;
-use crate::config::DemoConfig;
 use crate::error::Error;
 
 /// Rows per transaction.

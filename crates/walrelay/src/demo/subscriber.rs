@@ -6,9 +6,9 @@ use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::{PubsubMessage, Strea
 use tokio::sync::mpsc;
 use tonic::Status;
 use tonic::transport::Endpoint;
+use walrelay_command_line::config::DemoOutput;
 
 use super::ledger::Ledger;
-use crate::config::DemoOutput;
 use crate::output::print;
 
 /// Receives until the stream ends. Enters every message into the ledger, and prints it.

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::Subscription;
 use tokio::time::timeout;
+use walrelay_command_line::config::InboxPlace;
+use walrelay_command_line::units::show_duration;
 use walrelay_errors::{Chain, Code, Coded};
 use walrelay_inbox::operator::admin::{RegisteredConsumer, registered};
 use walrelay_inbox::{
@@ -15,9 +17,7 @@ use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_pubsub::{Endpoint, Subscriber};
 
 use super::super::shared::answer_timeout::ANSWER_TIMEOUT;
-use crate::config::InboxPlace;
 use crate::explain;
-use crate::options::units::show_duration;
 
 /// The registered consumers, and findings about databases that cannot be read.
 #[derive(Debug, Default)]

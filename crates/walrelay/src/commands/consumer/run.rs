@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::sleep;
+use walrelay_command_line::config::ConsumeConfig;
 use walrelay_core::{Backoff, Random};
 use walrelay_errors::{Action, Chain, Coded, ErrorContext};
 use walrelay_inbox::{Consumer, Health, InboxError, Metrics, Settings};
@@ -13,7 +14,6 @@ use walrelay_relay::seed::random_seed;
 use walrelay_relay::shutdown::Shutdown;
 
 use super::super::shared::telemetry_export::{figures, with_telemetry};
-use crate::config::ConsumeConfig;
 use crate::error::Error;
 use crate::explain;
 use crate::http::{self, Observed};

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::PubsubMessage;
 use prost::Message as _;
+use walrelay_command_line::config::{ChangeMode, DispatchEdit};
 use walrelay_core::limits::{ORDERING_KEY_BYTES_MAX, is_topic_name};
 use walrelay_core::{IncompleteMessage, LimitViolation, Message, MessagePart};
 use walrelay_outbox_store::{DispatchDetail, DispatchStore, NewDestination};
@@ -14,7 +15,6 @@ use walrelay_pg_client::SqlClient;
 use super::attributes::{KeyChange, replace, replace_repeated_key};
 use super::message::decode;
 use crate::commands::failed_events::Edited;
-use crate::config::{ChangeMode, DispatchEdit};
 use crate::error::Error;
 use crate::output::shortened;
 

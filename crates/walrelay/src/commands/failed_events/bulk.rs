@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
 
 use tokio::time::sleep;
+use walrelay_command_line::config::{ChangeMode, EventSelection, SelectedEvents};
 use walrelay_pg_client::SqlClient;
 use walrelay_relay::shutdown::Shutdown;
 
@@ -12,7 +13,6 @@ use super::event::{FailedEvent, PageBegin};
 use super::side::{EventChange, FailedEvents};
 use crate::commands::shared::cancellable::run_until_shutdown;
 use crate::commands::shared::consent::may_change;
-use crate::config::{ChangeMode, EventSelection, SelectedEvents};
 use crate::error::Error;
 
 /// Events in one page. Progress is shown after each.

@@ -1,11 +1,11 @@
 //! Lists events, page by page.
 
+use walrelay_command_line::config::{EventList, OutputFormat};
 use walrelay_pg_client::SqlClient;
 
 use super::event::{FailedEvent, PageBegin};
 use super::page::table;
 use super::side::FailedEvents;
-use crate::config::{EventList, OutputFormat};
 use crate::error::Error;
 use crate::json_output::json_text;
 use crate::output::{Reader, print_part};

@@ -1,9 +1,9 @@
 //! The operations that `dispatch` and `inbox` implement for the front end.
 
+use walrelay_command_line::config::ChangeMode;
 use walrelay_pg_client::SqlClient;
 
 use super::event::{EventDetail, FailedEvent, PageBegin};
-use crate::config::ChangeMode;
 use crate::error::Error;
 
 /// One side: the rows of dispatch state, or the events of a consumer's inbox.

@@ -4,9 +4,9 @@
 use std::path::Path;
 
 use clap_complete::shells;
+use walrelay_command_line::command;
+use walrelay_command_line::config::Shell;
 
-use crate::cli;
-use crate::config::Shell;
 use crate::error::Error;
 use crate::output::print;
 
@@ -20,7 +20,7 @@ pub fn print_for(shell: Shell) -> Result<(), Error> {
 }
 
 fn script_of(shell: Shell) -> String {
-    let mut command = cli::command();
+    let mut command = command();
     let mut script = Vec::new();
     let name = "walrelay";
     match shell {
@@ -41,7 +41,7 @@ pub fn write_pages(directory: &Path) -> Result<(), Error> {
     let shown = directory.display();
     let io = |source| Error::Io { action: format!("write man pages into {shown}"), source };
     std::fs::create_dir_all(directory).map_err(io)?;
-    clap_mangen::generate_to(cli::command(), directory).map_err(io)?;
+    clap_mangen::generate_to(command(), directory).map_err(io)?;
     let pages = std::fs::read_dir(directory).map_err(io)?.filter_map(Result::ok);
     let ours = pages.filter(|page| page.file_name().to_string_lossy().starts_with("walrelay"));
     print(&format!("{} pages in {shown}\n", ours.count()))

@@ -1,10 +1,11 @@
 //! `walrelay config`: shows, checks and describes the configuration.
 
-use crate::config::{ConfigAction, EffectiveValue, OutputFormat};
+use walrelay_command_line::config::{ConfigAction, EffectiveValue, OutputFormat};
+use walrelay_command_line::reference;
+
 use crate::error::Error;
 use crate::json_output::json_text;
 use crate::output::print;
-use crate::reference;
 
 /// Prints the configuration. It was read and checked before.
 ///

@@ -1,9 +1,9 @@
 //! `walrelay explain`: prints the entry of an error code from the errors page.
 
 use serde::Serialize;
+use walrelay_command_line::config::OutputFormat;
 use walrelay_errors::Code;
 
-use crate::config::OutputFormat;
 use crate::error::Error;
 use crate::explain::{cause, fix, section};
 use crate::json_output::json_text;

@@ -1,8 +1,8 @@
 //! `walrelay version`: prints the version.
 
 use serde::Serialize;
+use walrelay_command_line::config::OutputFormat;
 
-use crate::config::OutputFormat;
 use crate::error::Error;
 use crate::json_output::json_text;
 use crate::output::print;

@@ -4,11 +4,11 @@ use serde::Serialize;
 use serde_json::json;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
+use walrelay_command_line::config::{EmitConfig, OutputFormat};
 use walrelay_errors::Code;
 use walrelay_outbox_replay::AdminError;
 use walrelay_pg_client::{SCHEMA, SqlClient, connect_sql, sql};
 
-use crate::config::{EmitConfig, OutputFormat};
 use crate::error::Error;
 use crate::output::print;
 

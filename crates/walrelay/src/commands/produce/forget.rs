@@ -5,12 +5,12 @@ use std::io::{self, Read as _};
 use std::path::Path;
 
 use serde::Serialize;
+use walrelay_command_line::config::{ChangeMode, ForgetConfig};
 use walrelay_outbox_admin::protocols::{ForgetOrder, ForgottenAggregates, forget_aggregates};
 use walrelay_pg_client::TableAccess;
 use walrelay_relay::shutdown::Shutdown;
 
 use crate::commands::shared::operator::{StopMode, Terminal, run_protocol};
-use crate::config::{ChangeMode, ForgetConfig};
 use crate::error::Error;
 
 /// Forgets the aggregates, and prints their number.

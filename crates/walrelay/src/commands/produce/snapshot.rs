@@ -8,6 +8,9 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::time::{Instant, sleep_until};
 use tokio_postgres::types::Type;
+use walrelay_command_line::config::{
+    ChangeMode, OutputFormat, SnapshotConfig, SnapshotRequest, SnapshotStart, VersionedRows,
+};
 use walrelay_outbox_replay::AdminError;
 use walrelay_pg_client::{SCHEMA, SqlClient, backend_pid, connect_sql, quote_identifier, sql};
 use walrelay_relay::shutdown::Shutdown;
@@ -16,9 +19,6 @@ use super::super::shared::cancellable::run_cancellable_in;
 use super::super::shared::consent::may_change;
 use super::progress::SnapshotProgress;
 use super::step::{Step, refused, step};
-use crate::config::{
-    ChangeMode, OutputFormat, SnapshotConfig, SnapshotRequest, SnapshotStart, VersionedRows,
-};
 use crate::error::Error;
 use crate::output::print;
 

@@ -2,10 +2,10 @@
 
 use tokio_postgres::error::{DbError, SqlState};
 use tokio_postgres::types::Type;
+use walrelay_command_line::config::{SnapshotRequest, SnapshotStart, VersionedRows};
 use walrelay_outbox_replay::AdminError;
 use walrelay_pg_client::{SqlClient, sql};
 
-use crate::config::{SnapshotRequest, SnapshotStart, VersionedRows};
 use crate::error::Error;
 
 /// The progress after a step.

@@ -1,11 +1,11 @@
 //! `walrelay consumer reset-key`: makes a consumer forget the position of an ordering key.
 
+use walrelay_command_line::config::KeyReset;
 use walrelay_inbox::{KeyPosition, reset_key};
 use walrelay_pg_client::SqlClient;
 use walrelay_relay::shutdown::Shutdown;
 
 use crate::commands::shared::consent::may_change;
-use crate::config::KeyReset;
 use crate::error::Error;
 use crate::output::{print, visible};
 

@@ -1,13 +1,13 @@
 //! The texts and the JSON about replays.
 
 use serde::Serialize;
+use walrelay_command_line::config::OutputFormat;
 use walrelay_outbox_replay::replay::{
     CancelledRows, DeadRows, Destination, Rate, ReplayDone, ReplayEnd, ReplayJob, ReplayRequest,
     ReplaySource, WalRows,
 };
 use walrelay_relay::observe::report::rfc3339;
 
-use crate::config::OutputFormat;
 use crate::error::Error;
 use crate::json_output::json_text;
 use crate::output::{columns, visible};

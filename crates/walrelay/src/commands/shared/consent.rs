@@ -4,10 +4,10 @@ use std::io::{self, IsTerminal as _, Write as _};
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::spawn_blocking;
+use walrelay_command_line::config::ChangeMode;
 use walrelay_errors::Code;
 use walrelay_relay::shutdown::Shutdown;
 
-use crate::config::ChangeMode;
 use crate::error::Error;
 use crate::output::print;
 

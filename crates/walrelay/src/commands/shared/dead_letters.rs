@@ -3,10 +3,10 @@
 //! Pub/Sub forwards a message as its own service agent. Without both roles it forwards nothing, and
 //! redelivers the message for ever.
 
+use walrelay_command_line::config::{IamGrants, NewDeadLetters};
 use walrelay_pubsub::{Admin, Endpoint, IamBinding, Subscriber};
 
 use super::ordered_subscription::ordered;
-use crate::config::{IamGrants, NewDeadLetters};
 use crate::error::Error;
 use crate::output::print;
 

@@ -2,6 +2,7 @@
 //! session.
 
 use serde::Serialize;
+use walrelay_command_line::config::{ChangeMode, ChangeOptions, OutputFormat};
 use walrelay_consumer_rebuild::{RebuildChange, RebuildStep};
 use walrelay_errors::{BoxedError, Chain};
 use walrelay_outbox_admin::protocols::{AdminSession, Change, ProtocolError, Step};
@@ -14,7 +15,6 @@ use super::cancellable::attended;
 use super::consent::may_change;
 use super::operator_text::{change_text, step_text};
 use super::rebuild_text;
-use crate::config::{ChangeMode, ChangeOptions, OutputFormat};
 use crate::error::Error;
 use crate::json_output::json_text;
 use crate::output::print;

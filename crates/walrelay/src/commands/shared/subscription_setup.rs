@@ -2,6 +2,7 @@
 
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::{DeadLetterPolicy, Subscription};
 use tokio::time::timeout;
+use walrelay_command_line::config::NewSubscription;
 use walrelay_core::CallCode;
 use walrelay_errors::Chain;
 use walrelay_inbox::{InboxError, SubscriptionWarning};
@@ -11,7 +12,6 @@ use walrelay_pubsub::{Admin, Endpoint, PubsubError, Subscriber};
 use super::answer_timeout::ANSWER_TIMEOUT;
 use super::dead_letters;
 use super::ordered_subscription::ordered;
-use crate::config::NewSubscription;
 use crate::error::Error;
 use crate::output::print;
 

@@ -1,9 +1,9 @@
 //! Sends telemetry while a command runs.
 
+use walrelay_command_line::config::Problem;
 use walrelay_errors::Code;
 use walrelay_otlp::{Exporter, Figures, Spans, StartError};
 
-use crate::config::Problem;
 use crate::error::Error;
 use crate::http::Observed;
 

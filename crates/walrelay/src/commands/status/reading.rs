@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+use walrelay_command_line::config::{InboxPlace, StatusConfig};
 use walrelay_core::WalBudgetLimit;
 use walrelay_errors::{Chain, Code, Coded};
 use walrelay_inbox::InboxError;
@@ -25,7 +26,6 @@ use walrelay_relay::shutdown::Shutdown;
 
 use super::super::shared::cancellable::attended;
 use super::summary::{self, Summary};
-use crate::config::{InboxPlace, StatusConfig};
 use crate::error::Error;
 use crate::protocol_fix::finishing_command;
 

@@ -1,13 +1,13 @@
 //! The details of a status report, in sections. Pure: from the report to text.
 
 use serde_json::json;
+use walrelay_command_line::config::OutputFormat;
 use walrelay_outbox_admin::{ConsumerBacklog, FailingTopic, RelayAnswer, StatusReport, TableSize};
 use walrelay_relay::observe::report::{RelayReport, SlotReport};
 
 use super::anchors;
 use super::stall_cause::recorded_condition;
 use super::summary::{Summary, pause_text, tone_of};
-use crate::config::OutputFormat;
 use crate::output::{ColourMode, Tone, human_age, human_bytes, shortened, visible};
 
 /// Most characters of a heavy key that are shown.

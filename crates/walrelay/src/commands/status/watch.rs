@@ -9,6 +9,7 @@ use pgoutput_parser::Lsn;
 use serde::Serialize;
 use serde_json::json;
 use tokio::time::sleep;
+use walrelay_command_line::config::{OutputFormat, StatusConfig};
 use walrelay_outbox_admin::{Severity, StatusReport};
 use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_relay::observe::report::rfc3339;
@@ -17,7 +18,6 @@ use walrelay_relay::shutdown::Shutdown;
 use super::reading::{Found, read};
 use super::sections::{report_text, sections, whole_age};
 use super::summary::{Summary, tone_of};
-use crate::config::{OutputFormat, StatusConfig};
 use crate::error::Error;
 use crate::output::{ColourMode, Reader, Tone, human_bytes, print_part, show};
 

@@ -12,7 +12,7 @@ use crate::options::values::{behind, count, duration};
 /// Filters of events.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-pub struct EventFilterArgs {
+pub(crate) struct EventFilterArgs {
     /// Only events of this ordering key.
     #[arg(long, value_name = "KEY")]
     pub key: Option<String>,
@@ -34,7 +34,7 @@ impl EventFilterArgs {
 /// Which page of events.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-pub struct PageArgs {
+pub(crate) struct PageArgs {
     /// How many events at most; 1 to 100000 [default: 100].
     #[arg(long, value_name = "COUNT", value_parser = count(1_u32, 100_000))]
     pub limit: Option<u32>,
@@ -49,7 +49,7 @@ pub struct PageArgs {
 /// The files of an edit.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-pub struct EditFileArgs {
+pub(crate) struct EditFileArgs {
     /// File whose bytes become the payload.
     #[arg(long, value_name = "FILE")]
     pub payload_file: Option<PathBuf>,

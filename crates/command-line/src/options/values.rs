@@ -21,7 +21,7 @@ use walrelay_relay::observe::report::parse_rfc3339;
 use super::units::{parse_duration, parse_size};
 
 /// The result of a parser.
-pub type Parsed<T> = Result<T, String>;
+pub(crate) type Parsed<T> = Result<T, String>;
 
 /// Longest Postgres identifier in bytes (NAMEDATALEN - 1). Postgres silently truncates longer ones.
 const IDENTIFIER_BYTES_MAX: usize = 63;
@@ -38,23 +38,23 @@ const WAL_BUDGET_MIN: u64 = 1 << 20;
 
 /// A number of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bytes(pub usize);
+pub(crate) struct Bytes(pub usize);
 
 /// A duration, or none for `never`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OrNever(pub Option<Duration>);
+pub(crate) struct OrNever(pub Option<Duration>);
 
 /// An address to listen on, or none for `off`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OrOff(pub Option<SocketAddr>);
+pub(crate) struct OrOff(pub Option<SocketAddr>);
 
 /// The names of a column that a table may lack. None for an empty text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OptionalColumn(pub Option<ColumnAliases>);
+pub(crate) struct OptionalColumn(pub Option<ColumnAliases>);
 
 /// The name of a consumer, and the URL of its database.
 #[derive(Debug, Clone)]
-pub struct NamedDatabase {
+pub(crate) struct NamedDatabase {
     pub consumer: String,
     pub url: Secret,
 }
@@ -73,7 +73,7 @@ pub(crate) fn may_hold_secret(argument: &Arg) -> bool {
 }
 
 /// Returns a parser of one of a few words.
-pub fn word<T: Copy + Send + Sync + 'static>(
+pub(crate) fn word<T: Copy + Send + Sync + 'static>(
     words: &'static [(&'static str, T)],
 ) -> impl TypedValueParser<Value = T> {
     let find = |text: String| words.iter().find(|(word, _)| *word == text);
@@ -82,7 +82,7 @@ pub fn word<T: Copy + Send + Sync + 'static>(
 }
 
 /// Returns a parser of a duration in a range.
-pub fn duration(
+pub(crate) fn duration(
     low: &'static str,
     high: &'static str,
 ) -> impl Fn(&str) -> Parsed<Duration> + Clone + Send + Sync + 'static {
@@ -96,7 +96,7 @@ pub fn duration(
 }
 
 /// Parses the name of a Google Cloud region.
-pub fn region(text: &str) -> Parsed<String> {
+pub(crate) fn region(text: &str) -> Parsed<String> {
     let text = text.trim();
     let is_known_form = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     match text.contains('-') && text.chars().all(is_known_form) {
@@ -106,7 +106,7 @@ pub fn region(text: &str) -> Parsed<String> {
 }
 
 /// Returns a parser of a duration in a range, or of `never`, which an empty text also means.
-pub fn duration_or_never(
+pub(crate) fn duration_or_never(
     low: &'static str,
     high: &'static str,
 ) -> impl Fn(&str) -> Parsed<OrNever> + Clone + Send + Sync + 'static {
@@ -121,7 +121,7 @@ pub fn duration_or_never(
 }
 
 /// Returns a parser of a size in a range.
-pub fn size(
+pub(crate) fn size(
     low: &'static str,
     high: &'static str,
 ) -> impl Fn(&str) -> Parsed<Bytes> + Clone + Send + Sync + 'static {
@@ -137,7 +137,10 @@ pub fn size(
 }
 
 /// Returns a parser of a whole number in a range.
-pub fn count<N>(low: N, high: N) -> impl Fn(&str) -> Parsed<N> + Clone + Send + Sync + 'static
+pub(crate) fn count<N>(
+    low: N,
+    high: N,
+) -> impl Fn(&str) -> Parsed<N> + Clone + Send + Sync + 'static
 where
     N: FromStr + PartialOrd + Copy + Display + Send + Sync + 'static,
 {
@@ -148,19 +151,19 @@ where
 }
 
 /// Parses the number of shards.
-pub fn shard_count(text: &str) -> Parsed<u32> {
+pub(crate) fn shard_count(text: &str) -> Parsed<u32> {
     let count = text.trim().parse().ok();
     let count = count.filter(|count| walrelay_outbox_store::Shard::is_count(*count));
     count.ok_or_else(|| "a power of two, from 1 to 64".to_owned())
 }
 
 /// Wraps text that may contain a password.
-pub fn secret(text: &str) -> Parsed<Secret> {
+pub(crate) fn secret(text: &str) -> Parsed<Secret> {
     Ok(Secret::new(text))
 }
 
 /// Parses a consumer and its database.
-pub fn named_database(text: &str) -> Parsed<NamedDatabase> {
+pub(crate) fn named_database(text: &str) -> Parsed<NamedDatabase> {
     match text.split_once('=').filter(|(name, _)| !name.is_empty()) {
         Some((consumer, url)) => {
             Ok(NamedDatabase { consumer: consumer.to_owned(), url: Secret::new(url) })
@@ -172,17 +175,17 @@ pub fn named_database(text: &str) -> Parsed<NamedDatabase> {
 }
 
 /// Parses the place of an archive.
-pub fn archive_location(text: &str) -> Parsed<ArchiveLocation> {
+pub(crate) fn archive_location(text: &str) -> Parsed<ArchiveLocation> {
     text.parse().map_err(|error: LocationError| error.to_string())
 }
 
 /// Parses a regional endpoint of Pub/Sub.
-pub fn regional_endpoint(text: &str) -> Parsed<Endpoint> {
+pub(crate) fn regional_endpoint(text: &str) -> Parsed<Endpoint> {
     Endpoint::regional(text).map_err(|error| error.to_string())
 }
 
 /// Parses anything that has a text form, after removing spaces around it.
-pub fn text_form<T>(text: &str) -> Parsed<T>
+pub(crate) fn text_form<T>(text: &str) -> Parsed<T>
 where
     T: FromStr<Err: Display>,
 {
@@ -190,13 +193,13 @@ where
 }
 
 /// Checks JSON and returns it unchanged, because a parsed number could lose digits.
-pub fn json(text: &str) -> Parsed<String> {
+pub(crate) fn json(text: &str) -> Parsed<String> {
     let parsed: Result<serde_json::Value, _> = serde_json::from_str(text);
     parsed.map(|_| text.to_owned()).map_err(|error| format!("JSON ({error})"))
 }
 
 /// Parses a log filter in the syntax of `RUST_LOG`.
-pub fn log_filter(text: &str) -> Parsed<String> {
+pub(crate) fn log_filter(text: &str) -> Parsed<String> {
     let allowed = "error, warn, info, debug, trace, or target=level pairs with commas";
     checked(text, is_filter, allowed)
 }
@@ -218,22 +221,22 @@ fn ends_in_a_level(directive: &str) -> bool {
 }
 
 /// Parses the name of a slot.
-pub fn slot_name(text: &str) -> Parsed<String> {
+pub(crate) fn slot_name(text: &str) -> Parsed<String> {
     checked(text, is_slot_name, "1 to 63 lower-case letters, digits and underscores")
 }
 
 /// Parses the name of an anchor, which is a part of a slot's name.
-pub fn anchor_name(text: &str) -> Parsed<String> {
+pub(crate) fn anchor_name(text: &str) -> Parsed<String> {
     checked(text, is_slot_name, "lower-case letters, digits and underscores")
 }
 
 /// Parses the name of a publication, taken verbatim.
-pub fn identifier(text: &str) -> Parsed<String> {
+pub(crate) fn identifier(text: &str) -> Parsed<String> {
     checked(text, is_identifier, "1 to 63 bytes")
 }
 
 /// Parses the name of a consumer.
-pub fn consumer_name(text: &str) -> Parsed<String> {
+pub(crate) fn consumer_name(text: &str) -> Parsed<String> {
     let fits = |name: &str| {
         (1..=CONSUMER_BYTES_MAX).contains(&name.len()) && !name.contains(char::is_control)
     };
@@ -241,26 +244,26 @@ pub fn consumer_name(text: &str) -> Parsed<String> {
 }
 
 /// Parses a project id. Empty means none.
-pub fn project(text: &str) -> Parsed<String> {
+pub(crate) fn project(text: &str) -> Parsed<String> {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ':');
     checked(text, |text| text.chars().all(fits), "a project id, such as my-project")
 }
 
 /// Parses the source of CloudEvents. Empty means none.
-pub fn cloudevents_source(text: &str) -> Parsed<String> {
+pub(crate) fn cloudevents_source(text: &str) -> Parsed<String> {
     // Pub/Sub's limit for an attribute's value is 1,024 bytes.
     let fits = |uri: &str| uri.len() <= 1024 && !uri.contains(char::is_whitespace);
     checked(text, fits, "a URI reference of at most 1024 bytes")
 }
 
 /// Parses an ordering key, which must not be empty.
-pub fn ordering_key(text: &str) -> Parsed<String> {
+pub(crate) fn ordering_key(text: &str) -> Parsed<String> {
     let allowed = "an ordering key; events without one have no order to be rebuilt in";
     checked(text, |text| !text.is_empty(), allowed)
 }
 
 /// Parses a reason, which a table keeps.
-pub fn reason(text: &str) -> Parsed<String> {
+pub(crate) fn reason(text: &str) -> Parsed<String> {
     checked(
         text.trim(),
         |text| !text.is_empty(),
@@ -269,18 +272,18 @@ pub fn reason(text: &str) -> Parsed<String> {
 }
 
 /// Parses the id of a replay.
-pub fn replay_id(text: &str) -> Parsed<String> {
+pub(crate) fn replay_id(text: &str) -> Parsed<String> {
     let is_id = |id: &str| id.len() == 8 && id.bytes().all(|b| b.is_ascii_hexdigit());
     checked(text, is_id, "the id that the replay printed, eight hex digits")
 }
 
 /// Parses the template of an ordering key.
-pub fn template(text: &str) -> Parsed<Template> {
+pub(crate) fn template(text: &str) -> Parsed<Template> {
     Template::parse(text).map_err(|error| error.to_string())
 }
 
 /// Parses the template of a topic.
-pub fn topic_template(text: &str) -> Parsed<Template> {
+pub(crate) fn topic_template(text: &str) -> Parsed<Template> {
     if text.trim().is_empty() {
         return Err("a topic, columns in braces".to_owned());
     }
@@ -292,7 +295,7 @@ pub fn topic_template(text: &str) -> Parsed<Template> {
 }
 
 /// Parses the name of a topic, either full or only its last part.
-pub fn topic_name(text: &str) -> Parsed<String> {
+pub(crate) fn topic_name(text: &str) -> Parsed<String> {
     let in_some_project = format!("projects/p/topics/{text}");
     let full = if text.starts_with("projects/") { text } else { &in_some_project };
     let allowed = "3 to 255 letters, digits and -_.~+%, beginning with a letter and not with goog";
@@ -300,7 +303,7 @@ pub fn topic_name(text: &str) -> Parsed<String> {
 }
 
 /// Parses a topic to create, or `true` or `false`, as the bare flag means.
-pub fn topic_to_create(text: &str) -> Parsed<String> {
+pub(crate) fn topic_to_create(text: &str) -> Parsed<String> {
     match text.trim() {
         switch @ ("true" | "false") => Ok(switch.to_owned()),
         name => topic_name(name),
@@ -308,7 +311,7 @@ pub fn topic_to_create(text: &str) -> Parsed<String> {
 }
 
 /// Parses the names of a column that every table has.
-pub fn column(text: &str) -> Parsed<ColumnAliases> {
+pub(crate) fn column(text: &str) -> Parsed<ColumnAliases> {
     let names = ColumnAliases::parse(text);
     match names.iter().next().is_some() && names.iter().all(is_identifier) {
         true => Ok(names),
@@ -317,7 +320,7 @@ pub fn column(text: &str) -> Parsed<ColumnAliases> {
 }
 
 /// Parses the names of a column that a table may lack. Empty means that it has no such column.
-pub fn optional_column(text: &str) -> Parsed<OptionalColumn> {
+pub(crate) fn optional_column(text: &str) -> Parsed<OptionalColumn> {
     match text {
         "" => Ok(OptionalColumn(None)),
         text => column(text).map(|names| OptionalColumn(Some(names))),
@@ -325,7 +328,7 @@ pub fn optional_column(text: &str) -> Parsed<OptionalColumn> {
 }
 
 /// Parses a WAL budget.
-pub fn wal_budget(text: &str) -> Parsed<WalBudgetLimit> {
+pub(crate) fn wal_budget(text: &str) -> Parsed<WalBudgetLimit> {
     match text.trim() {
         "auto" => Ok(WalBudgetLimit::Auto),
         "off" => Ok(WalBudgetLimit::Off),
@@ -337,7 +340,7 @@ pub fn wal_budget(text: &str) -> Parsed<WalBudgetLimit> {
 }
 
 /// Parses an address to listen on, or `off`.
-pub fn listen_or_off(text: &str) -> Parsed<OrOff> {
+pub(crate) fn listen_or_off(text: &str) -> Parsed<OrOff> {
     match text.trim() {
         "off" => Ok(OrOff(None)),
         text => match listen(text) {
@@ -348,13 +351,13 @@ pub fn listen_or_off(text: &str) -> Parsed<OrOff> {
 }
 
 /// Parses an address and a port.
-pub fn listen(text: &str) -> Parsed<SocketAddr> {
+pub(crate) fn listen(text: &str) -> Parsed<SocketAddr> {
     let address = text.trim().replacen("localhost:", "127.0.0.1:", 1).parse();
     address.map_err(|_| "an address and a port, such as 127.0.0.1:8080".to_owned())
 }
 
 /// Parses the LSN of a transaction. An index of a row is refused rather than ignored.
-pub fn lsn(text: &str) -> Parsed<Lsn> {
+pub(crate) fn lsn(text: &str) -> Parsed<Lsn> {
     text.parse().map_err(|_| match text.parse::<Position>() {
         // Log messages and `dispatch list` show positions of rows.
         Ok(Position { commit_lsn, .. }) => {
@@ -365,7 +368,7 @@ pub fn lsn(text: &str) -> Parsed<Lsn> {
 }
 
 /// Parses the LSN of a transaction, or the position of a row in it.
-pub fn transaction(text: &str) -> Parsed<Lsn> {
+pub(crate) fn transaction(text: &str) -> Parsed<Lsn> {
     // Log messages, `dispatch list` and the demo show row positions, which contain the commit
     // position.
     let position = text.parse::<Position>().map(|position| position.commit_lsn);
@@ -375,7 +378,7 @@ pub fn transaction(text: &str) -> Parsed<Lsn> {
 }
 
 /// Parses a position. A commit LSN alone means the position after all rows of its transaction.
-pub fn behind(text: &str) -> Parsed<Position> {
+pub(crate) fn behind(text: &str) -> Parsed<Position> {
     let whole = |commit_lsn: Lsn| Position { commit_lsn, tx_index: i32::MAX.unsigned_abs() };
     text.parse()
         .or_else(|_| text.parse().map(whole))
@@ -383,7 +386,7 @@ pub fn behind(text: &str) -> Parsed<Position> {
 }
 
 /// Parses a time, or how long ago it was.
-pub fn time(text: &str) -> Parsed<SystemTime> {
+pub(crate) fn time(text: &str) -> Parsed<SystemTime> {
     let ago = parse_duration(text).filter(|ago| *ago <= AGE_MAX);
     let time = match ago {
         Some(ago) => SystemTime::now().checked_sub(ago),
@@ -395,7 +398,7 @@ pub fn time(text: &str) -> Parsed<SystemTime> {
 }
 
 /// Parses an event id. The position in it may be written in either form.
-pub fn event_id(text: &str) -> Parsed<String> {
+pub(crate) fn event_id(text: &str) -> Parsed<String> {
     Ok(match text.rsplit_once('@') {
         Some((event, position))
             if position.contains('#') && position.parse::<Position>().is_ok() =>

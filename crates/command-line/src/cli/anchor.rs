@@ -11,14 +11,14 @@ use crate::options::{DatabaseOptions, OutputOptions, WalBudgetOption};
 
 /// `walrelay anchor`.
 #[derive(Debug, Args)]
-pub struct AnchorArgs {
+pub(crate) struct AnchorArgs {
     #[command(subcommand)]
     pub action: AnchorActionArgs,
 }
 
 /// What to do with anchors.
 #[derive(Debug, Subcommand)]
-pub enum AnchorActionArgs {
+pub(crate) enum AnchorActionArgs {
     /// Create an anchor at the position of the slot; the slot may be in use.
     ///
     /// From then on the server keeps the log for it until it is advanced or dropped.
@@ -41,7 +41,7 @@ pub enum AnchorActionArgs {
 /// `walrelay anchor create`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-pub struct AnchorCreateArgs {
+pub(crate) struct AnchorCreateArgs {
     /// Name of the anchor: lower-case letters, digits and `_`. Its slot is called SLOT_anchor_NAME.
     #[arg(value_name = "NAME", value_parser = anchor_name)]
     pub name: String,
@@ -55,7 +55,7 @@ pub struct AnchorCreateArgs {
 
 /// `walrelay anchor list`.
 #[derive(Debug, Args)]
-pub struct AnchorListArgs {
+pub(crate) struct AnchorListArgs {
     #[command(flatten)]
     pub output: OutputOptions,
     #[command(flatten)]
@@ -67,7 +67,7 @@ pub struct AnchorListArgs {
 /// `walrelay anchor advance`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-pub struct AnchorAdvanceArgs {
+pub(crate) struct AnchorAdvanceArgs {
     /// Name of the anchor.
     #[arg(value_name = "NAME", value_parser = anchor_name)]
     pub name: String,
@@ -86,7 +86,7 @@ pub struct AnchorAdvanceArgs {
 /// `walrelay anchor drop`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-pub struct AnchorDropArgs {
+pub(crate) struct AnchorDropArgs {
     /// Name of the anchor.
     #[arg(value_name = "NAME", value_parser = anchor_name)]
     pub name: String,

@@ -12,14 +12,14 @@ use crate::options::{DatabaseOptions, OutputOptions, PublishingOptions};
 
 /// `walrelay replay start`.
 #[derive(Debug, Args)]
-pub struct ReplayArgs {
+pub(crate) struct ReplayArgs {
     #[command(subcommand)]
     pub action: ReplayActionArgs,
 }
 
 /// What to do with replays.
 #[derive(Debug, Subcommand)]
-pub enum ReplayActionArgs {
+pub(crate) enum ReplayActionArgs {
     /// Publish rows again, to another topic or in place.
     ///
     /// With --source wal, the rows behind an anchor are published in their original order, with their original
@@ -48,7 +48,7 @@ pub enum ReplayActionArgs {
 
 /// The source of a replay's rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReplaySource {
+pub(crate) enum ReplaySource {
     /// The WAL behind an anchor.
     Wal,
     /// The outbox table.
@@ -62,7 +62,7 @@ const SOURCES: &[(&str, ReplaySource)] =
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
-pub struct ReplayStartArgs {
+pub(crate) struct ReplayStartArgs {
     /// Where the rows are read: the WAL behind an anchor, or the outbox table.
     #[arg(long, value_name = "SOURCE", default_value = "wal", value_parser = word(SOURCES))]
     pub source: ReplaySource,
@@ -119,7 +119,7 @@ pub struct ReplayStartArgs {
 
 /// `walrelay replay list`.
 #[derive(Debug, Args)]
-pub struct ReplayListArgs {
+pub(crate) struct ReplayListArgs {
     #[command(flatten)]
     pub output: OutputOptions,
     #[command(flatten)]
@@ -129,7 +129,7 @@ pub struct ReplayListArgs {
 /// `walrelay replay show`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-pub struct ReplayShowArgs {
+pub(crate) struct ReplayShowArgs {
     /// Id of the replay.
     #[arg(value_name = "ID", value_parser = replay_id)]
     pub id: String,
@@ -142,7 +142,7 @@ pub struct ReplayShowArgs {
 /// `walrelay replay resume`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-pub struct ReplayResumeArgs {
+pub(crate) struct ReplayResumeArgs {
     /// Id of the replay.
     #[arg(value_name = "ID", value_parser = replay_id)]
     pub id: String,
@@ -158,7 +158,7 @@ pub struct ReplayResumeArgs {
 /// `walrelay replay cancel`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-pub struct ReplayCancelArgs {
+pub(crate) struct ReplayCancelArgs {
     /// Id of the replay.
     #[arg(value_name = "ID", value_parser = replay_id)]
     pub id: String,

@@ -7,14 +7,14 @@ use crate::options::{DatabaseOptions, OutputOptions};
 
 /// `walrelay upgrade`.
 #[derive(Debug, Args)]
-pub struct UpgradeArgs {
+pub(crate) struct UpgradeArgs {
     #[command(subcommand)]
     pub action: UpgradeActionArgs,
 }
 
 /// What to do for an upgrade of Postgres.
 #[derive(Debug, Subcommand)]
-pub enum UpgradeActionArgs {
+pub(crate) enum UpgradeActionArgs {
     /// Publish and confirm every row, then drop the slot and its anchors.
     ///
     /// pg_upgrade refuses a server that has slots. Relays release their slot and wait. Producers need not stop.
@@ -40,7 +40,7 @@ pub enum UpgradeActionArgs {
 /// `walrelay upgrade prepare`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-pub struct UpgradePrepareArgs {
+pub(crate) struct UpgradePrepareArgs {
     /// Keep the slot, and move it to the end of the WAL; Postgres 17 and newer.
     #[arg(long)]
     pub carry_over: bool,
@@ -52,7 +52,7 @@ pub struct UpgradePrepareArgs {
 
 /// `walrelay upgrade finish`.
 #[derive(Debug, Args)]
-pub struct UpgradeFinishArgs {
+pub(crate) struct UpgradeFinishArgs {
     #[command(flatten)]
     pub change: ChangeArgs,
     #[command(flatten)]
@@ -61,7 +61,7 @@ pub struct UpgradeFinishArgs {
 
 /// `walrelay upgrade cancel`.
 #[derive(Debug, Args)]
-pub struct UpgradeCancelArgs {
+pub(crate) struct UpgradeCancelArgs {
     #[command(flatten)]
     pub output: OutputOptions,
     #[command(flatten)]

@@ -10,14 +10,14 @@ use crate::options::{DatabaseOptions, OutputOptions, ProjectOption};
 
 /// `walrelay dispatch`.
 #[derive(Debug, Args)]
-pub struct DispatchArgs {
+pub(crate) struct DispatchArgs {
     #[command(subcommand)]
     pub action: DispatchActionArgs,
 }
 
 /// What to do with dispatch state.
 #[derive(Debug, Subcommand)]
-pub enum DispatchActionArgs {
+pub(crate) enum DispatchActionArgs {
     /// List rows, oldest position first; by default those that need a person.
     ///
     /// Dead rows need a person, and rows that wait for a missing topic or right.
@@ -70,7 +70,7 @@ const STATES: &[(&str, StateFilter)] = &[
 /// Which rows of dispatch state.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-pub struct DispatchRowsArgs {
+pub(crate) struct DispatchRowsArgs {
     /// Only rows in this state.
     #[arg(long, value_name = "STATUS", value_parser = word(STATES))]
     pub status: Option<StateFilter>,
@@ -91,7 +91,7 @@ impl DispatchRowsArgs {
 /// `walrelay dispatch list`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-pub struct DispatchListArgs {
+pub(crate) struct DispatchListArgs {
     #[command(flatten)]
     pub rows: DispatchRowsArgs,
     #[command(flatten)]
@@ -107,7 +107,7 @@ pub struct DispatchListArgs {
 /// `walrelay dispatch show`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-pub struct DispatchShowArgs {
+pub(crate) struct DispatchShowArgs {
     /// Event id of the row.
     #[arg(value_name = "ID", value_parser = event_id)]
     pub id: String,
@@ -120,7 +120,7 @@ pub struct DispatchShowArgs {
 /// `walrelay dispatch retry`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-pub struct DispatchRetryArgs {
+pub(crate) struct DispatchRetryArgs {
     /// Event ids.
     #[arg(value_name = "ID", value_parser = event_id)]
     pub ids: Vec<String>,
@@ -140,7 +140,7 @@ pub struct DispatchRetryArgs {
 /// `walrelay dispatch edit`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-pub struct DispatchEditArgs {
+pub(crate) struct DispatchEditArgs {
     /// Event id of the row.
     #[arg(value_name = "ID", value_parser = event_id)]
     pub id: String,
@@ -162,7 +162,7 @@ pub struct DispatchEditArgs {
 /// `walrelay dispatch discard`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-pub struct DispatchDiscardArgs {
+pub(crate) struct DispatchDiscardArgs {
     /// Event ids.
     #[arg(value_name = "ID", value_parser = event_id)]
     pub ids: Vec<String>,

@@ -8,8 +8,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::error::ErrorKind;
-use walrelay::cli::is_option;
-use walrelay::config::{Command, CommandLine, Config, Environment, Problem, Refusal, RunConfig};
+use walrelay_command_line::config::{
+    Command, CommandLine, Config, Environment, Problem, Refusal, RunConfig,
+};
+use walrelay_command_line::is_option;
 use walrelay_core::ColumnAliases;
 use walrelay_relay::settings::Until;
 
@@ -500,7 +502,7 @@ fn neither_environment_nor_file_can_agree_to_a_loss_or_choose_rows() {
         command.get_subcommands().for_each(|below| look(below, found));
     }
     let mut found = Vec::new();
-    look(&walrelay::cli::command(), &mut found);
+    look(&walrelay_command_line::command(), &mut found);
     for name in DESTRUCTIVE {
         assert!(found.iter().any(|found| found == name), "no command takes --{name}");
     }
@@ -521,30 +523,6 @@ fn a_place_in_the_log_is_a_transactions_and_an_index_is_refused_rather_than_drop
             "{found:?}"
         );
     }
-}
-
-#[test]
-fn root_certificates_that_cannot_be_read_have_a_fix_of_their_own() {
-    let broken = TemporaryFile::new("roots.pem", "garbage");
-    let file = format!("{URL}?sslmode=verify-full&sslrootcert={}", broken.path());
-    let gone = format!("{URL}?sslmode=verify-full&sslrootcert=/nowhere.pem");
-    let inline = format!("{URL}?sslmode=verify-full");
-    let report = |url: &str, variables: &[(&str, &str)]| {
-        let problems = config(&["status", "--database-url", url], variables).unwrap_err();
-        let error = walrelay::error::Error::Config(problems);
-        assert_eq!(error.exit(), walrelay_errors::Exit::Usage);
-        error.report()
-    };
-    for told in [
-        report(&file, &[]),
-        report(&gone, &[]),
-        report(&inline, &[("WALRELAY_SSLROOTCERT_PEM", "garbage")]),
-    ] {
-        assert!(told.contains("fix: Set `sslrootcert` to a readable PEM file"), "{told}");
-    }
-    let both = config(&["run", "--database-url", &gone], &[]).unwrap_err();
-    let told = walrelay::error::Error::Config(both).report();
-    assert!(told.contains("Correct each option"), "{told}");
 }
 
 #[test]

@@ -1,7 +1,5 @@
 //! The command lines of `audit` and `trace`.
 
-#![expect(missing_docs, reason = "doc comments are the text of --help; groups are named by type")]
-
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
@@ -15,7 +13,7 @@ use crate::options::{
 /// Where inboxes are.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-pub struct InboxPlaces {
+pub(crate) struct InboxPlaces {
     /// Consumer in another database, as NAME=URL; may be given several times. Without it: every consumer
     /// of the outbox's own database. The password belongs in PGPASSWORD or a passfile.
     #[arg(long, value_name = "NAME=URL", value_parser = named_database)]
@@ -25,7 +23,7 @@ pub struct InboxPlaces {
 /// `walrelay audit`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-pub struct AuditArgs {
+pub(crate) struct AuditArgs {
     /// Only events that occurred at this time or later: 2026-01-31T12:00:00Z, or how long ago (7d).
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub from_time: Option<SystemTime>,
@@ -61,7 +59,7 @@ pub struct AuditArgs {
 /// `walrelay trace`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-pub struct TraceArgs {
+pub(crate) struct TraceArgs {
     /// Event id.
     #[arg(value_name = "ID")]
     pub id: String,

@@ -1,7 +1,5 @@
 //! The command line of `inbox`.
 
-#![expect(missing_docs, reason = "doc comments are the text of --help; groups are named by type")]
-
 use clap::{Args, Subcommand};
 use walrelay_inbox::operator::event_commands::InboxState;
 
@@ -12,7 +10,7 @@ use crate::options::{ConnectionOptions, OutputOptions};
 
 /// `walrelay inbox`.
 #[derive(Debug, Args)]
-pub struct InboxArgs {
+pub(crate) struct InboxArgs {
     #[command(subcommand)]
     pub action: InboxActionArgs,
 }
@@ -20,7 +18,7 @@ pub struct InboxArgs {
 /// Which consumer, and where it is.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-pub struct InboxPlace {
+pub(crate) struct InboxPlace {
     /// Name of the consumer; needed where the database has several.
     #[arg(long, value_name = "NAME")]
     pub consumer: Option<String>,
@@ -30,7 +28,7 @@ pub struct InboxPlace {
 
 /// What to do with events that failed.
 #[derive(Debug, Subcommand)]
-pub enum InboxActionArgs {
+pub(crate) enum InboxActionArgs {
     /// List events in the order in which keys drain; by default waiting and dead ones.
     #[command(after_help = "Example:\n  walrelay inbox list --status dead --older-than 1h")]
     List(InboxListArgs),
@@ -68,7 +66,7 @@ const STATES: &[(&str, InboxState)] = &[
 /// Which events of the inbox.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-pub struct InboxEventsArgs {
+pub(crate) struct InboxEventsArgs {
     /// Only events in this state.
     #[arg(long, value_name = "STATUS", value_parser = word(STATES))]
     pub status: Option<InboxState>,
@@ -86,7 +84,7 @@ impl InboxEventsArgs {
 /// `walrelay inbox list`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-pub struct InboxListArgs {
+pub(crate) struct InboxListArgs {
     #[command(flatten)]
     pub events: InboxEventsArgs,
     #[command(flatten)]
@@ -100,7 +98,7 @@ pub struct InboxListArgs {
 /// `walrelay inbox show`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-pub struct InboxShowArgs {
+pub(crate) struct InboxShowArgs {
     /// Event id.
     #[arg(value_name = "ID")]
     pub id: String,
@@ -113,7 +111,7 @@ pub struct InboxShowArgs {
 /// `walrelay inbox retry`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-pub struct InboxRetryArgs {
+pub(crate) struct InboxRetryArgs {
     /// Event ids.
     #[arg(value_name = "ID")]
     pub ids: Vec<String>,
@@ -131,7 +129,7 @@ pub struct InboxRetryArgs {
 /// `walrelay inbox edit`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-pub struct InboxEditArgs {
+pub(crate) struct InboxEditArgs {
     /// Event id.
     #[arg(value_name = "ID")]
     pub id: String,
@@ -144,7 +142,7 @@ pub struct InboxEditArgs {
 /// `walrelay inbox discard`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-pub struct InboxDiscardArgs {
+pub(crate) struct InboxDiscardArgs {
     /// Event ids.
     #[arg(value_name = "ID")]
     pub ids: Vec<String>,

@@ -11,14 +11,14 @@ use crate::options::{ColumnOptions, DatabaseOptions};
 
 /// `walrelay slot`.
 #[derive(Debug, Args)]
-pub struct SlotArgs {
+pub(crate) struct SlotArgs {
     #[command(subcommand)]
     pub action: SlotActionArgs,
 }
 
 /// What to do with the slot.
 #[derive(Debug, Subcommand)]
-pub enum SlotActionArgs {
+pub(crate) enum SlotActionArgs {
     /// Drop the slot: its unconfirmed rows can no longer be read from the WAL.
     #[command(after_help = "Example:\n  walrelay slot drop --slot walrelay_old --yes")]
     Drop(SlotDropArgs),
@@ -50,7 +50,7 @@ pub enum SlotActionArgs {
 /// `walrelay slot drop`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-pub struct SlotDropArgs {
+pub(crate) struct SlotDropArgs {
     /// Most unconfirmed rows that the slot may have. They are never published.
     #[arg(long, value_name = "N", default_value = "0", value_parser = count(0, u64::MAX))]
     pub discard_rows: u64,
@@ -63,7 +63,7 @@ pub struct SlotDropArgs {
 /// `walrelay slot advance`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-pub struct SlotAdvanceArgs {
+pub(crate) struct SlotAdvanceArgs {
     /// Position of a change or of its commit, as an error of the relay shows it (16/B374D848): its
     /// whole transaction is skipped, and nothing behind it.
     #[arg(long, value_name = "LSN", required = true, value_parser = transaction)]
@@ -86,7 +86,7 @@ pub struct SlotAdvanceArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
-pub struct SlotResetArgs {
+pub(crate) struct SlotResetArgs {
     /// Anchor that the slot becomes a copy of; the anchor itself stays.
     #[arg(long, value_name = "NAME", required = true, value_parser = anchor_name)]
     pub to_anchor: String,
@@ -116,7 +116,7 @@ pub struct SlotResetArgs {
 /// `walrelay slot recover`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-pub struct SlotRecoverArgs {
+pub(crate) struct SlotRecoverArgs {
     /// Publish every row of events from this time on, where nothing on record holds any more: a moment with a
     /// margin, 2026-01-31T12:00:00Z, or how long ago (6h).
     #[arg(long, value_name = "TIME", value_parser = time)]

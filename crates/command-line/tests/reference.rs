@@ -5,10 +5,10 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 
-use walrelay::cli;
-use walrelay::config::{CommandLine, Config, Environment, Problem, Refusal};
-use walrelay::options::units::{parse_duration, parse_size};
-use walrelay::reference::{self, OptionEntry, ValueKind, options};
+use walrelay_command_line::command;
+use walrelay_command_line::config::{CommandLine, Config, Environment, Problem, Refusal};
+use walrelay_command_line::reference::{self, OptionEntry, ValueKind, options};
+use walrelay_command_line::units::{parse_duration, parse_size};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
@@ -31,7 +31,7 @@ fn holds(path: &str, generate: impl FnOnce(&str) -> String) {
     assert!(
         old == new,
         "{path} is not what the options say:\n{diff}\
-         to write it anew: {REGENERATE}=1 cargo test -p walrelay --test reference"
+         to write it anew: {REGENERATE}=1 cargo test -p walrelay-command-line --test reference"
     );
 }
 
@@ -86,7 +86,7 @@ fn every_flag_is_explained_and_is_on_a_page() {
     }
     let pages = ["docs/reference/configuration.md", "docs/reference/cli.md"]
         .map(|page| std::fs::read_to_string(format!("{ROOT}/{page}")).unwrap());
-    look(&cli::command(), &pages.concat());
+    look(&command(), &pages.concat());
 }
 
 /// Returns the problems of a command with an option's value.
@@ -272,13 +272,14 @@ fn visit_texts(folder: &std::path::Path, visit: &mut impl FnMut(&std::path::Path
 fn every_option_that_a_text_names_exists() {
     let mut known: BTreeSet<String> = OF_OTHER_PROGRAMS.into_iter().map(str::to_owned).collect();
     known.extend(["help", "version"].map(str::to_owned));
-    add_options(&cli::command(), &mut known);
+    add_options(&command(), &mut known);
     let mut unknown = Vec::new();
     let mut visit = |path: &std::path::Path, text: &str| {
         let names = options_in(text).filter(|name| !known.contains(*name));
         unknown.extend(names.map(|name| format!("{}: --{name}", path.display())));
     };
     for of in [
+        "command-line",
         "consumer-rebuild",
         "core",
         "errors",
@@ -308,4 +309,21 @@ fn every_option_that_a_text_names_exists() {
 fn an_option_in_a_text_is_found_and_a_dash_is_none() {
     let text = "add --yes, or `--no-such`; -- name: x, a--b, ---, --column-, --";
     assert_eq!(options_in(text).collect::<Vec<_>>(), ["yes", "no-such"]);
+}
+
+/// The verbs that begin the summaries of commands, in their base form.
+const VERBS: &str = "Apply Cancel Change Check Create Delete Discard Drop Explain Forget List Make Move Pause Prepare Print \
+    Prove Publish Rebuild Replace Reset Resume Run Set Show Take Trace Write";
+
+#[test]
+fn the_summary_of_a_command_begins_with_a_verb_and_is_short() {
+    fn look(command: &clap::Command) {
+        let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+        let name = command.get_name();
+        let first = about.split(' ').next().unwrap_or_default().trim_end_matches(',');
+        assert!(VERBS.split_whitespace().any(|verb| verb == first), "{name}: {about}");
+        assert!(about.chars().count() <= 80, "{name}: {about}");
+        command.get_subcommands().for_each(look);
+    }
+    command().get_subcommands().for_each(look);
 }

@@ -8,8 +8,6 @@
 //! The first paragraph of a help text may end in the range of the values (`; 1s to 1d`) and in the
 //! meaning of an unset option (`[default: …]`).
 
-#![expect(missing_docs, reason = "doc comments are the text of --help; groups are named by type")]
-
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,14 +20,14 @@ use walrelay_outbox_store::Shard;
 use walrelay_pg_client::{QualifiedName, Schema, Secret};
 use walrelay_pubsub::Endpoint;
 
-pub mod choices;
+pub(crate) mod choices;
 mod retention;
 mod topics;
 pub mod units;
-pub mod values;
+pub(crate) mod values;
 
-pub use retention::{PruneArchiveOption, PruneKeysOption, RetentionOptions};
-pub use topics::TopicOptions;
+pub(crate) use retention::{PruneArchiveOption, PruneKeysOption, RetentionOptions};
+pub(crate) use topics::TopicOptions;
 
 use choices::{LogFormat, OnSlotLost, OutputFormat};
 use values::{
@@ -43,7 +41,7 @@ use values::{
 #[derive(Debug, Args)]
 #[command(next_help_heading = "General")]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
-pub struct GeneralOptions {
+pub(crate) struct GeneralOptions {
     /// TOML file with the long names of these options as keys
     ///
     /// Cannot be set in the file itself.
@@ -71,7 +69,7 @@ const LOG_FORMATS: &[(&str, LogFormat)] = &[("text", LogFormat::Text), ("json", 
 /// The connection to Postgres.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Postgres")]
-pub struct ConnectionOptions {
+pub(crate) struct ConnectionOptions {
     /// Where Postgres is: `postgresql://user:password@host:port/database?sslmode=…`
     ///
     /// Required. For the relay a direct connection, not a pooler; a consumer's may be one. The password may come
@@ -88,7 +86,7 @@ pub struct ConnectionOptions {
 /// The connection to Postgres, and the objects to use there.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Postgres")]
-pub struct DatabaseOptions {
+pub(crate) struct DatabaseOptions {
     #[command(flatten)]
     pub connection: ConnectionOptions,
     /// Replication slot this relay reads: `a-z`, `0-9`, `_`
@@ -113,7 +111,7 @@ pub struct DatabaseOptions {
 
 /// The names to start from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Preset {
+pub(crate) enum Preset {
     Walrelay,
     Debezium,
 }
@@ -124,7 +122,7 @@ const PRESETS: &[(&str, Preset)] =
 /// The names of the outbox columns. A column that is not set has the name of the preset.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Columns of the outbox")]
-pub struct ColumnOptions {
+pub(crate) struct ColumnOptions {
     /// Names to start from: `walrelay`, or `debezium` (type, timestamp; no version, headers)
     #[arg(long, value_name = "PRESET", default_value = "walrelay", value_parser = word(PRESETS))]
     pub preset: Preset,
@@ -161,7 +159,7 @@ pub struct ColumnOptions {
 /// The project, for commands that take the short name of a topic.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Messages")]
-pub struct ProjectOption {
+pub(crate) struct ProjectOption {
     /// Google Cloud project of topics that do not name one
     ///
     /// Required unless --topic-template is a full name.
@@ -171,7 +169,7 @@ pub struct ProjectOption {
 
 /// The names of the attributes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AttributeNames {
+pub(crate) enum AttributeNames {
     Default,
     CloudEvents,
 }
@@ -182,7 +180,7 @@ const ATTRIBUTE_NAMES: &[(&str, AttributeNames)] =
 /// The mapping from a row to a message.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Messages")]
-pub struct MessageOptions {
+pub(crate) struct MessageOptions {
     /// Topic, with columns in braces; a full projects/…/topics/… is accepted
     #[arg(long, value_name = "TEMPLATE", default_value = "{aggregatetype}.events", value_parser = topic_template)]
     pub topic_template: Template,
@@ -208,7 +206,7 @@ pub struct MessageOptions {
 /// The endpoint of Pub/Sub.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Pub/Sub")]
-pub struct EndpointOptions {
+pub(crate) struct EndpointOptions {
     /// Regional endpoint, https://REGION-pubsub.googleapis.com: pin one when order matters [default: the global endpoint]
     ///
     /// PUBSUB_EMULATOR_HOST selects an emulator instead, without credentials.
@@ -224,7 +222,7 @@ pub struct EndpointOptions {
 /// The endpoint of Pub/Sub, and limits on requests.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Pub/Sub")]
-pub struct PubSubOptions {
+pub(crate) struct PubSubOptions {
     #[command(flatten)]
     pub endpoint: EndpointOptions,
     /// How long one Publish call may take before it is sent again; 1s to 10m
@@ -245,7 +243,7 @@ pub struct PubSubOptions {
 /// The WAL budget, for commands that leave capacity for it.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Relay")]
-pub struct WalBudgetOption {
+pub(crate) struct WalBudgetOption {
     /// Log that may wait for Pub/Sub, or `auto`, or `off`; before it is reached rows are spilled to dispatch state
     ///
     /// `auto`: half of `max_slot_wal_keep_size`, at most 4 GiB; 1 GiB where the server sets no limit.
@@ -256,7 +254,7 @@ pub struct WalBudgetOption {
 
 /// The limits of what is in flight, for a relay, a replay and a consumer.
 #[derive(Debug, Args)]
-pub struct InFlightOptions {
+pub(crate) struct InFlightOptions {
     /// Memory for rows read and not settled; when it is full, Postgres waits; 1MiB to 64GiB
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = size("1MiB", "64GiB"))]
     pub max_in_flight_bytes: Bytes,
@@ -269,7 +267,7 @@ pub struct InFlightOptions {
 
 /// Where HTTP is served, for a relay and a consumer.
 #[derive(Debug, Args)]
-pub struct HttpOption {
+pub(crate) struct HttpOption {
     /// Address of /livez, /readyz, /metrics, /status, or `off` [default: `0.0.0.0:$PORT` when `PORT` is set, else `off`]
     #[arg(long, value_name = "ADDRESS", value_parser = listen_or_off)]
     pub http: Option<OrOff>,
@@ -278,7 +276,7 @@ pub struct HttpOption {
 /// How a relay or a replay streams.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Relay")]
-pub struct StreamOptions {
+pub(crate) struct StreamOptions {
     /// After a dead row its key continues (`continue`) or waits for a person (`hold`)
     ///
     /// A consumer's default is `hold`: a gap corrupts a read model.
@@ -298,7 +296,7 @@ pub struct StreamOptions {
 
 /// How a command that publishes rows again connects, reads and publishes.
 #[derive(Debug, Args)]
-pub struct PublishingOptions {
+pub(crate) struct PublishingOptions {
     #[command(flatten)]
     pub database: DatabaseOptions,
     #[command(flatten)]
@@ -316,7 +314,7 @@ const ON_DEAD: &[(&str, OnDead)] = &[("continue", OnDead::Continue), ("hold", On
 /// Timeouts, limits and policies of the relay.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Relay")]
-pub struct RelayOptions {
+pub(crate) struct RelayOptions {
     /// A key stuck this long while others succeed moves to dispatch state; 100ms to 1d
     ///
     /// Long enough for a restart of the service, short against the WAL a slot may keep.
@@ -344,7 +342,7 @@ pub struct RelayOptions {
 /// The subscription of a consumer.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Consumer")]
-pub struct SubscriptionOption {
+pub(crate) struct SubscriptionOption {
     /// Subscription to read; a full projects/…/subscriptions/… is accepted [default: what the consumer was set up with]
     ///
     /// For `consumer init` the default is TOPIC.NAME. For `consumer run` it names another one: that of the dead letters.
@@ -355,7 +353,7 @@ pub struct SubscriptionOption {
 /// How a consumer applies events.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Consumer")]
-pub struct ConsumerOptions {
+pub(crate) struct ConsumerOptions {
     #[command(flatten)]
     pub subscription: SubscriptionOption,
     /// SQL function that applies events: f(app_inbox_event) or f(app_inbox_event[])
@@ -415,7 +413,7 @@ const CONSUMER_ON_DEAD: &[(&str, walrelay_inbox::OnDead)] =
 /// The option of commands that create tables.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "This command")]
-pub struct SqlOption {
+pub(crate) struct SqlOption {
     /// Print the SQL and touch nothing
     #[arg(long)]
     pub sql: bool,
@@ -424,7 +422,7 @@ pub struct SqlOption {
 /// Options of `init` alone.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "This command")]
-pub struct InitOptions {
+pub(crate) struct InitOptions {
     /// Create the topics the outbox's rows lead to through --topic-template, and those named here [default: `false`]
     ///
     /// As in --create-topics=order.events,video.events.
@@ -453,7 +451,7 @@ pub(crate) const PARTITION_SPANS: &[(&str, PartitionSpan)] =
 /// The output format.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "This command")]
-pub struct OutputOptions {
+pub(crate) struct OutputOptions {
     /// `text` for people, `json` for programs
     #[arg(short, long, value_name = "FORMAT", default_value = "text", value_parser = word(OUTPUT_FORMATS))]
     pub output: OutputFormat,
@@ -465,8 +463,8 @@ const OUTPUT_FORMATS: &[(&str, OutputFormat)] =
 /// The option of `run` and `consumer run`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "This command")]
-pub struct UntilOption {
-    /// Stop with 0 once everything committed before the start is confirmed, none of it waits spilled, and nothing is due
+pub(crate) struct UntilOption {
+    /// Stop with 0 once every row that was committed before the start is published, and no retry is due
     ///
     /// `consumer run` stops once nothing has come for 3 s, and nothing is held or due. `run` does not wait for another
     /// command: it exits with 3 while an operation on the slot is unfinished.
@@ -477,7 +475,7 @@ pub struct UntilOption {
 /// Options of `run` alone.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "This command")]
-pub struct RunOptions {
+pub(crate) struct RunOptions {
     #[command(flatten)]
     pub until: UntilOption,
     /// If the slot is lost: wait for `slot recover`, stop with exit 5, or recover without a person
@@ -507,7 +505,7 @@ const ON_SLOT_LOST: &[(&str, OnSlotLost)] =
 /// Options of `emulator`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Emulator")]
-pub struct EmulatorOptions {
+pub(crate) struct EmulatorOptions {
     /// Address of the gRPC services
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8085", value_parser = listen)]
     pub listen: SocketAddr,
@@ -533,7 +531,7 @@ pub struct EmulatorOptions {
 /// Options of `demo`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Demo")]
-pub struct DemoOptions {
+pub(crate) struct DemoOptions {
     /// Stop after this many committed rows; 1 to 10000000 [default: run until Ctrl-C]
     #[arg(long, value_name = "COUNT", value_parser = count(1_u32, 10_000_000))]
     pub rows: Option<u32>,

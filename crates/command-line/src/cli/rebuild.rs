@@ -1,7 +1,5 @@
 //! The command line of `consumer rebuild`.
 
-#![expect(missing_docs, reason = "doc comments are the text of --help; groups are named by type")]
-
 use std::path::PathBuf;
 use std::time::SystemTime;
 
@@ -17,7 +15,7 @@ use crate::options::values::{consumer_name, ordering_key, secret, text_form, tim
 #[command(next_help_heading = ARGUMENTS)]
 #[command(group(ArgGroup::new("source").args(["from_time", "from_outbox", "into", "key", "cancel"]).required(true)))]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
-pub struct ConsumerRebuildArgs {
+pub(crate) struct ConsumerRebuildArgs {
     /// Name of the consumer.
     #[arg(value_name = "NAME", value_parser = consumer_name)]
     pub name: String,

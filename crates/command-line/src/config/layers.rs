@@ -28,7 +28,7 @@ const SCHEMA: &str = "schema";
 #[derive(Debug)]
 pub struct CommandLine {
     /// The command and its arguments.
-    pub cli: Cli,
+    pub(super) cli: Cli,
     /// The options of the command line that a replay has also, as words of a command. Options that
     /// may hold a secret are missing.
     pub(super) selection: Vec<String>,

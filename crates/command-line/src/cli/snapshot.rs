@@ -10,7 +10,7 @@ use crate::options::{ConnectionOptions, OutputOptions};
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
-pub struct SnapshotArgs {
+pub(crate) struct SnapshotArgs {
     /// Table, with or without its schema.
     #[arg(value_name = "TABLE")]
     pub table: String,

@@ -3,8 +3,6 @@
 //! The types state which command takes which [`options`](crate::options), and the arguments that
 //! only the command line may give.
 
-#![expect(missing_docs, reason = "doc comments are the text of --help; groups are named by type")]
-
 mod anchor;
 mod audit_and_trace;
 mod config;
@@ -24,21 +22,21 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use anchor::*;
-pub use audit_and_trace::*;
+pub(crate) use anchor::*;
+pub(crate) use audit_and_trace::*;
 use clap::builder::BoolishValueParser;
 use clap::{Arg, ArgAction, Args, Command, CommandFactory as _, Parser, Subcommand};
-pub use config::*;
-pub use consumer::*;
-pub use dispatch::*;
-pub use emit_and_tail::*;
-pub use failed_events::*;
-pub use inbox::*;
-pub use rebuild::*;
-pub use replay::*;
-pub use slot::*;
-pub use snapshot::*;
-pub use upgrade::*;
+pub(crate) use config::*;
+pub(crate) use consumer::*;
+pub(crate) use dispatch::*;
+pub(crate) use emit_and_tail::*;
+pub(crate) use failed_events::*;
+pub(crate) use inbox::*;
+pub(crate) use rebuild::*;
+pub(crate) use replay::*;
+pub(crate) use slot::*;
+pub(crate) use snapshot::*;
+pub(crate) use upgrade::*;
 use walrelay_outbox_admin::archive::ArchiveLocation;
 
 use crate::options::choices::{ChangeMode, ChangeOptions, Shell};
@@ -58,7 +56,7 @@ use crate::options::{
 /// default. Durations are written 500ms, 30s, 5m, 12h, 7d; sizes 512KiB, 64MiB, 10MB.
 #[derive(Debug, Parser)]
 #[command(name = "walrelay", version, arg_required_else_help = true, after_help = EXIT_CODES)]
-pub struct Cli {
+pub(crate) struct Cli {
     #[command(flatten)]
     pub general: GeneralOptions,
     #[command(subcommand)]
@@ -71,13 +69,13 @@ for this; 4 Pub/Sub is not set up for this; 5 the slot is lost; 6 the slot is he
 101 a broken invariant.";
 
 /// Help heading of the arguments of one invocation: neither environment nor file may set them.
-pub const ARGUMENTS: &str = "Arguments";
+pub(crate) const ARGUMENTS: &str = "Arguments";
 
 /// How a command that deletes, republishes or moves something asks.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
-pub struct ConfirmArgs {
+pub(crate) struct ConfirmArgs {
     /// Do not ask.
     #[arg(short, long)]
     pub yes: bool,
@@ -98,7 +96,7 @@ impl ConfirmArgs {
 
 /// Consent and output of a command that changes something.
 #[derive(Debug, Args)]
-pub struct ChangeArgs {
+pub(crate) struct ChangeArgs {
     #[command(flatten)]
     pub confirm: ConfirmArgs,
     #[command(flatten)]
@@ -173,7 +171,7 @@ fn shape_switch(argument: Arg) -> Arg {
 
 /// One per command of the manual.
 #[derive(Debug, Subcommand)]
-pub enum CommandArgs {
+pub(crate) enum CommandArgs {
     /// Create tables, publication and slot; safe to run again.
     ///
     /// Applies the migrations, then creates the publication (inserts only), then the slot, in that
@@ -326,7 +324,7 @@ impl CommandArgs {
 /// `walrelay explain`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-pub struct ExplainArgs {
+pub(crate) struct ExplainArgs {
     /// The code, as an error shows it in `error[CODE]`. Without a code, all codes are listed.
     #[arg(value_name = "CODE")]
     pub code: Option<String>,
@@ -336,7 +334,7 @@ pub struct ExplainArgs {
 
 /// `walrelay version`.
 #[derive(Debug, Args)]
-pub struct VersionArgs {
+pub(crate) struct VersionArgs {
     #[command(flatten)]
     pub output: OutputOptions,
 }
@@ -347,7 +345,7 @@ const SHELLS: &[(&str, Shell)] =
 /// `walrelay completions`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-pub struct CompletionsArgs {
+pub(crate) struct CompletionsArgs {
     /// The shell.
     #[arg(value_name = "SHELL", value_parser = word(SHELLS))]
     pub shell: Shell,
@@ -356,7 +354,7 @@ pub struct CompletionsArgs {
 /// `walrelay man`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-pub struct ManArgs {
+pub(crate) struct ManArgs {
     /// Directory that the pages are written into; it is created when it is missing.
     #[arg(value_name = "DIRECTORY")]
     pub directory: PathBuf,
@@ -364,7 +362,7 @@ pub struct ManArgs {
 
 /// Everything the relay is configured by.
 #[derive(Debug, Args)]
-pub struct ServiceOptions {
+pub(crate) struct ServiceOptions {
     #[command(flatten)]
     pub database: DatabaseOptions,
     #[command(flatten)]
@@ -381,7 +379,7 @@ pub struct ServiceOptions {
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
-pub struct InitArgs {
+pub(crate) struct InitArgs {
     /// Make a new slot in place of one that was lost, after printing what may not have been published.
     #[arg(long)]
     pub accept_loss: bool,
@@ -412,7 +410,7 @@ pub struct InitArgs {
 
 /// `walrelay check`.
 #[derive(Debug, Args)]
-pub struct CheckArgs {
+pub(crate) struct CheckArgs {
     #[command(flatten)]
     pub places: InboxPlaces,
     #[command(flatten)]
@@ -427,7 +425,7 @@ pub struct CheckArgs {
 
 /// `walrelay run`.
 #[derive(Debug, Args)]
-pub struct RunArgs {
+pub(crate) struct RunArgs {
     #[command(flatten)]
     pub own: RunOptions,
     #[command(flatten)]
@@ -437,7 +435,7 @@ pub struct RunArgs {
 /// `walrelay reshard`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-pub struct ReshardArgs {
+pub(crate) struct ReshardArgs {
     /// How many shards there are to be: a power of two, from 1, which is an outbox without shards, to 64.
     #[arg(long, value_name = "N", required = true, value_parser = shard_count)]
     pub shards: u32,
@@ -450,7 +448,7 @@ pub struct ReshardArgs {
 /// `walrelay status`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-pub struct StatusArgs {
+pub(crate) struct StatusArgs {
     /// Show it again and again: every two seconds, or as often as given (`--watch=10s`). In place on a
     /// terminal; elsewhere each report has its time, and in JSON a line.
     #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true,
@@ -472,7 +470,7 @@ pub struct StatusArgs {
 /// `walrelay prune`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-pub struct PruneArgs {
+pub(crate) struct PruneArgs {
     /// Age a row must have to be deleted, such as 30d; 1s to 3650d.
     #[arg(long, value_name = "DURATION", required = true, value_parser = duration("1s", "3650d"))]
     pub older_than: Duration,

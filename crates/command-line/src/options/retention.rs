@@ -10,7 +10,7 @@ use super::values::{OrNever, archive_location, duration, duration_or_never};
 /// How long finished rows stay.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "This command")]
-pub struct RetentionOptions {
+pub(crate) struct RetentionOptions {
     /// Delete finished rows that are older than this, such as 30d, or `never`; 1s to 3650d
     ///
     /// The rules are those of `prune` and `consumer prune`. `run` deletes from the outbox, and needs DELETE there.
@@ -25,7 +25,7 @@ pub struct RetentionOptions {
 /// Whether `consumer run` deletes positions of idle keys.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "This command")]
-pub struct PruneKeysOption {
+pub(crate) struct PruneKeysOption {
     /// With --prune-older-than: also delete the positions of ordering keys that had no event for as long
     ///
     /// Not with --dedupe position or --on-gap hold, which compare each event with the position of its key.
@@ -36,7 +36,7 @@ pub struct PruneKeysOption {
 /// Where `run` archives rows.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "This command")]
-pub struct PruneArchiveOption {
+pub(crate) struct PruneArchiveOption {
     /// With --prune-older-than: write the rows to this directory or bucket before they are deleted [default: no archive]
     ///
     /// The files are compressed JSON lines, as those of `prune --archive`. A URL is `file:///DIRECTORY`,

@@ -15,7 +15,7 @@ use crate::options::{
 /// `walrelay consumer run`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-pub struct ConsumerRunArgs {
+pub(crate) struct ConsumerRunArgs {
     /// Name of the consumer, as `consumer init` was given it.
     #[arg(value_name = "NAME", value_parser = consumer_name)]
     pub name: String,
@@ -37,14 +37,14 @@ pub struct ConsumerRunArgs {
 
 /// `walrelay consumer`.
 #[derive(Debug, Args)]
-pub struct ConsumerArgs {
+pub(crate) struct ConsumerArgs {
     #[command(subcommand)]
     pub action: ConsumerActionArgs,
 }
 
 /// What to do with a consumer.
 #[derive(Debug, Subcommand)]
-pub enum ConsumerActionArgs {
+pub(crate) enum ConsumerActionArgs {
     /// Create tables, functions and the consumer's row; with --create the subscription.
     ///
     /// Safe to run again. A subscription that it creates delivers in order, retains acknowledged messages for seven days,
@@ -123,7 +123,7 @@ pub enum ConsumerActionArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
-pub struct ConsumerInitArgs {
+pub(crate) struct ConsumerInitArgs {
     /// Name of the consumer: one for each thing that is kept up to date.
     #[arg(value_name = "NAME", value_parser = consumer_name)]
     pub name: String,
@@ -170,7 +170,7 @@ pub struct ConsumerInitArgs {
 /// `walrelay consumer scaffold`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-pub struct ConsumerScaffoldArgs {
+pub(crate) struct ConsumerScaffoldArgs {
     /// The table that the handler is to keep up to date, `schema.table`.
     #[arg(value_name = "TABLE", value_parser = text_form::<QualifiedName>)]
     pub table: QualifiedName,
@@ -180,7 +180,7 @@ pub struct ConsumerScaffoldArgs {
 
 /// `walrelay consumer list`.
 #[derive(Debug, Args)]
-pub struct ConsumerListArgs {
+pub(crate) struct ConsumerListArgs {
     #[command(flatten)]
     pub output: OutputOptions,
     #[command(flatten)]
@@ -190,7 +190,7 @@ pub struct ConsumerListArgs {
 /// `walrelay consumer status`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-pub struct ConsumerStatusArgs {
+pub(crate) struct ConsumerStatusArgs {
     /// Name of the consumer.
     #[arg(value_name = "NAME", value_parser = consumer_name)]
     pub name: String,
@@ -205,7 +205,7 @@ pub struct ConsumerStatusArgs {
 /// `walrelay consumer pause` and `resume`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-pub struct ConsumerNameArgs {
+pub(crate) struct ConsumerNameArgs {
     /// Name of the consumer.
     #[arg(value_name = "NAME", value_parser = consumer_name)]
     pub name: String,
@@ -216,7 +216,7 @@ pub struct ConsumerNameArgs {
 /// `walrelay consumer reset-key`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-pub struct ConsumerResetKeyArgs {
+pub(crate) struct ConsumerResetKeyArgs {
     /// Name of the consumer.
     #[arg(value_name = "NAME", value_parser = consumer_name)]
     pub name: String,
@@ -232,7 +232,7 @@ pub struct ConsumerResetKeyArgs {
 /// `walrelay consumer prune`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-pub struct ConsumerPruneArgs {
+pub(crate) struct ConsumerPruneArgs {
     /// Name of the consumer.
     #[arg(value_name = "NAME", value_parser = consumer_name)]
     pub name: String,

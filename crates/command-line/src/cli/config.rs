@@ -7,14 +7,14 @@ use crate::options::OutputOptions;
 
 /// `walrelay config`.
 #[derive(Debug, Args)]
-pub struct ConfigArgs {
+pub(crate) struct ConfigArgs {
     #[command(subcommand)]
     pub action: ConfigActionArgs,
 }
 
 /// What to do with the configuration.
 #[derive(Debug, Subcommand)]
-pub enum ConfigActionArgs {
+pub(crate) enum ConfigActionArgs {
     /// Show the effective value of every option of a command, and its source.
     ///
     /// The source is the command line, a variable, the configuration file or the default. Values that may contain a
@@ -36,7 +36,7 @@ pub enum ConfigActionArgs {
 /// `walrelay config show`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-pub struct ConfigShowArgs {
+pub(crate) struct ConfigShowArgs {
     /// The command, with its options after `--`.
     #[arg(value_name = "COMMAND", default_value = "run")]
     pub command: Vec<String>,
@@ -47,7 +47,7 @@ pub struct ConfigShowArgs {
 /// `walrelay config check`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-pub struct ConfigCheckArgs {
+pub(crate) struct ConfigCheckArgs {
     /// The command, with its options after `--`.
     #[arg(value_name = "COMMAND", default_value = "run")]
     pub command: Vec<String>,

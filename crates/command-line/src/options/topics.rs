@@ -7,7 +7,7 @@ use super::values::{OrNever, duration_or_never, region};
 /// How a topic is created.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "This command")]
-pub struct TopicOptions {
+pub(crate) struct TopicOptions {
     /// How long a topic that is created retains its messages, or `never`; 10m to 31d
     ///
     /// Acknowledged messages count also. `consumer rebuild --from-time` reads them again. Pub/Sub bills the storage.

@@ -13,7 +13,7 @@ use crate::options::{ConnectionOptions, EndpointOptions, OutputOptions, ProjectO
 /// `walrelay emit`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-pub struct EmitArgs {
+pub(crate) struct EmitArgs {
     /// Aggregate type, as in `order`.
     #[arg(value_name = "TYPE", value_parser = NonEmptyStringValueParser::new())]
     pub aggregate_type: String,
@@ -38,7 +38,7 @@ pub struct EmitArgs {
 /// `walrelay forget`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-pub struct ForgetArgs {
+pub(crate) struct ForgetArgs {
     /// Aggregate type, as in `order`.
     #[arg(value_name = "TYPE", value_parser = NonEmptyStringValueParser::new())]
     pub aggregate_type: String,
@@ -57,7 +57,7 @@ pub struct ForgetArgs {
 /// `walrelay tail`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-pub struct TailArgs {
+pub(crate) struct TailArgs {
     /// Topic, short or full name.
     #[arg(value_name = "TOPIC")]
     pub topic: String,
