@@ -85,7 +85,8 @@ async fn poison_is_isolated_and_its_key_waits_while_all_others_go_on() {
     let status = world.succeed(["consumer", "status", CONSUMER, "--output", "json"]).await;
     assert!(status.contains("\"keys_held\": 1"), "{status}");
     let page = world.succeed(["consumer", "status", CONSUMER]).await;
-    assert!(page.contains("keys held                  1") && page.contains(" 1 dead"), "{page}");
+    assert!(page.contains("blocked keys                 1\n"), "{page}");
+    assert!(page.contains("1 dead event(s) wait for a person\n  to see why: "), "{page}");
 
     // The commands of `dispatch` also work for the inbox: list, show, retry and edit. After the
     // edit, the key continues in order.

@@ -210,6 +210,57 @@ async fn a_foreign_key_between_rebuilt_tables_that_cannot_wait_is_refused_before
 }
 
 #[tokio::test]
+async fn a_table_that_keeps_rows_from_delete_or_insert_is_not_switched() {
+    for (obstacle, removal, told) in [
+        (
+            "CREATE RULE keep AS ON DELETE TO effect.applied DO INSTEAD NOTHING",
+            "DROP RULE keep ON effect.applied",
+            "remain after DELETE",
+        ),
+        (
+            "CREATE FUNCTION effect.keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+             CREATE TRIGGER keep BEFORE DELETE ON effect.applied FOR EACH ROW EXECUTE FUNCTION effect.keep()",
+            "DROP TRIGGER keep ON effect.applied",
+            "remain after DELETE",
+        ),
+        (
+            "CREATE FUNCTION effect.keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+             CREATE TRIGGER keep BEFORE INSERT ON effect.applied FOR EACH ROW EXECUTE FUNCTION effect.keep()",
+            "DROP TRIGGER keep ON effect.applied",
+            "has 0 row(s) after the move, and the new table 50 row(s)",
+        ),
+    ] {
+        let Some(world) = world().await else { return };
+        world.insert_events(5, 50).await;
+        world.catch_up().await;
+        world.consume_all().await;
+        world.execute(obstacle).await;
+        let refused = world.run(INTO).await;
+        assert_ne!(refused.code, Some(0), "{obstacle}: {}", refused.text);
+        assert!(refused.text.contains(told), "{obstacle}: {}", refused.text);
+        assert_eq!(world.number("SELECT count(*) FROM effect.applied").await, 50, "{obstacle}");
+        world.execute(removal).await;
+        world.succeed(INTO).await;
+        assert_each_once(&world).await;
+    }
+}
+
+#[tokio::test]
+async fn rows_of_a_table_that_inherits_from_a_rebuilt_one_stay() {
+    let Some(world) = world().await else { return };
+    world.insert_events(5, 50).await;
+    world.catch_up().await;
+    world.consume_all().await;
+    let child = "CREATE TABLE effect.old () INHERITS (effect.applied);
+        INSERT INTO effect.old SELECT * FROM effect.applied LIMIT 1";
+    world.execute(child).await;
+    world.succeed(INTO).await;
+    assert_eq!(world.number("SELECT count(*) FROM effect.old").await, 1);
+    world.execute("DROP TABLE effect.old").await;
+    assert_each_once(&world).await;
+}
+
+#[tokio::test]
 async fn a_rebuild_that_continues_counts_no_event_as_late() {
     let Some(world) = world().await else { return };
     world.insert_events(5, 100).await;

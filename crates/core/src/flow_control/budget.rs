@@ -1,5 +1,7 @@
 //! The single memory budget (I6): unsettled rows, reloaded parked rows, outstanding requests.
 
+use std::num::NonZeroU32;
+
 /// Limits on the rows in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BudgetLimits {
@@ -18,6 +20,14 @@ impl BudgetLimits {
     #[must_use]
     pub const fn of_bytes(bytes: usize) -> Self {
         Self { bytes, rows: Self::ROWS }
+    }
+
+    /// Lowers the limit of rows to a fifth of a second's rows at a limited rate, and at least 10.
+    /// The rate is spent on the rows in flight in any order of keys, so a crash may repeat them all.
+    #[must_use]
+    pub fn at_rate(self, rows_per_second: NonZeroU32) -> Self {
+        let rows = usize::try_from(rows_per_second.get() / 5).unwrap_or(usize::MAX).max(10);
+        Self { rows: self.rows.min(rows), ..self }
     }
 
     /// The share that failing rows may use: a quarter.

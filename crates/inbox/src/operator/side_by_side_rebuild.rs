@@ -310,7 +310,7 @@ fn moving(tables: &[StagedTable]) -> String {
     let mut sql = "SET CONSTRAINTS ALL IMMEDIATE; SET CONSTRAINTS ALL DEFERRED; ".to_owned();
     let live = |table: &StagedTable| table.live.clone().unwrap_or_default();
     for table in tables.iter().rev() {
-        sql.push_str(&format!("DELETE FROM {}; ", live(table)));
+        sql.push_str(&emptying(&live(table)));
     }
     for table in tables {
         let (into, from, columns) = (live(table), &table.staged, table.quoted.join(", "));
@@ -334,10 +334,58 @@ fn moving(tables: &[StagedTable]) -> String {
             ))
         ));
     }
+    for table in tables {
+        sql.push_str(&comparing(&live(table), &table.staged));
+    }
     // One statement, because tables that reference each other are emptied only together.
     let staged: Vec<&str> = tables.iter().map(|table| table.staged.as_str()).collect();
     sql.push_str(&format!("TRUNCATE {}", staged.join(", ")));
     sql
+}
+
+/// Returns the statement that deletes the rows of a table, and fails if one remains: a trigger, a
+/// rule or a policy may keep it, and its effect would then be there twice. Rows of tables that
+/// inherit from this one stay, because a handler does not write them through it.
+fn emptying(live: &str) -> String {
+    // spliced: the table's name.
+    let body = format!(
+        "DECLARE remaining bigint; \
+           scope text := CASE (SELECT c.relkind FROM pg_catalog.pg_class AS c WHERE c.oid = {0}::pg_catalog.regclass) \
+                           WHEN 'p' THEN '' ELSE 'ONLY' END; \
+         BEGIN \
+           EXECUTE pg_catalog.format('DELETE FROM %s %s', scope, {0}); \
+           EXECUTE pg_catalog.format('SELECT pg_catalog.count(*) FROM %s %s', scope, {0}) INTO remaining; \
+           IF remaining > 0 THEN \
+             RAISE EXCEPTION '% row(s) of % remain after DELETE', remaining, {0} \
+               USING HINT = 'A trigger, a rule or a policy of the table keeps them. Give the role a policy for \
+                             DELETE, or switch with SQL of your own.'; \
+           END IF; \
+         END",
+        quote_literal(live)
+    );
+    format!("DO {}; ", quote_literal(&body))
+}
+
+/// Returns the statement that fails if a live table has another number of rows than its new table.
+/// A trigger, a rule or a policy may have suppressed or added rows.
+fn comparing(live: &str, staged: &str) -> String {
+    // spliced: the names of the tables.
+    let body = format!(
+        "DECLARE moved bigint; filled bigint; \
+           scope text := CASE (SELECT c.relkind FROM pg_catalog.pg_class AS c WHERE c.oid = {0}::pg_catalog.regclass) \
+                           WHEN 'p' THEN '' ELSE 'ONLY' END; \
+         BEGIN \
+           EXECUTE pg_catalog.format('SELECT pg_catalog.count(*) FROM %s %s', scope, {0}) INTO moved; \
+           SELECT pg_catalog.count(*) INTO filled FROM {1}; \
+           IF moved <> filled THEN \
+             RAISE EXCEPTION '% has % row(s) after the move, and the new table % row(s)', {0}, moved, filled \
+               USING HINT = 'A trigger, a rule or a policy of the table drops or adds rows. Switch with SQL of your own.'; \
+           END IF; \
+         END",
+        quote_literal(live),
+        staged
+    );
+    format!("DO {}; ", quote_literal(&body))
 }
 
 #[cfg(test)]
@@ -365,7 +413,8 @@ mod tests {
         };
         let sql = moving(&[table]);
         for part in [
-            "DELETE FROM shop.balances;",
+            "DELETE FROM %s %s",
+            "shop.balances",
             "INSERT INTO shop.balances (id) OVERRIDING SYSTEM VALUE SELECT id FROM fresh.balances;",
             "TRUNCATE fresh.balances",
         ] {

@@ -31,7 +31,7 @@ mod table_server;
 use std::time::Duration;
 
 use pgoutput_parser::Lsn;
-use walrelay_core::{OnDead, ReplaySelection, WalBudgetLimit};
+use walrelay_core::{OnDead, RateLimit, ReplaySelection, WalBudgetLimit};
 
 pub use cancel::{CancellableReplay, CancelledRows};
 pub use in_place::HELD_KEYS_MAX;
@@ -105,11 +105,10 @@ impl Replay {
         relay.take_over_after = None;
         let mut built = SessionSettings::of(&relay, requests_max, Until::CaughtUp);
         if let Some(rate) = rate {
-            // No request is larger than one second's share, and at most two shares are read ahead,
-            // because a stop waits for them.
-            let share = rate.per_second() as usize;
-            built.lanes.batch_messages = built.lanes.batch_messages.min(share);
-            built.budget.rows = built.budget.rows.min(2 * share);
+            // A stop waits for the rows that were read, and a crash repeats them.
+            let largest = RateLimit::batch_messages(rate.rows_per_second());
+            built.lanes.batch_messages = built.lanes.batch_messages.min(largest);
+            built.budget = built.budget.at_rate(rate.rows_per_second());
         }
         built.selection = Some(self.selection.clone());
         built

@@ -105,12 +105,13 @@ impl SessionSettings {
             let interval = (limit / 3).max(TAKE_OVER_STATUS_INTERVAL_MIN);
             stream.status_interval = stream.status_interval.min(interval);
         }
+        let budget = BudgetLimits::of_bytes(relay.max_in_flight_bytes);
         Self {
             outbox: relay.outbox.clone(),
             stream,
             router: relay.router.clone(),
             lanes: lane_policy(relay),
-            budget: BudgetLimits::of_bytes(relay.max_in_flight_bytes),
+            budget: relay.rate.map_or(budget, |rate| budget.at_rate(rate)),
             wal_budget: relay.wal_budget,
             window: ConcurrencyLimits { min: WINDOW_MIN.min(requests_max), max: requests_max },
             rate: relay.rate,

@@ -1,19 +1,19 @@
 //! `walrelay consumer`: setup, status, pause and resume, prune.
 
 pub mod run;
+mod status;
 
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::json;
 use std::time::Duration;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 use walrelay_command_line::config::{
     ChangeMode, ConsumerAction, ConsumerConfig, ConsumerSetUp, OutputFormat,
 };
 use walrelay_command_line::units::show_duration;
 use walrelay_consumer_rebuild::succeeds;
-use walrelay_errors::{Chain, Code};
+use walrelay_errors::Code;
 use walrelay_inbox::operator::admin::{self, RegisteredConsumer};
-use walrelay_inbox::operator::consumer_status::{ConsumerStatus, consumer_status};
 use walrelay_inbox::operator::event_commands::ConsumerGeneration;
 use walrelay_inbox::operator::prunable_rows::prunable_rows;
 use walrelay_inbox::{InboxError, Scaffold};
@@ -22,11 +22,10 @@ use walrelay_inbox::{
 };
 use walrelay_inbox::{inbox_migrations, migrate_inbox};
 use walrelay_pg_client::{QualifiedName, SCHEMA, SqlClient, SqlText, connect_sql, schema, sql};
-use walrelay_pubsub::{Endpoint, Subscriber, SubscriptionBacklog};
+use walrelay_pubsub::{Endpoint, Subscriber};
 use walrelay_relay::shutdown::Shutdown;
 
 use super::rebuild::{self, reset_key};
-use super::shared::answer_timeout::ANSWER_TIMEOUT;
 use super::shared::cancellable::{attended, run_until_shutdown};
 use super::shared::consent::may_change;
 use super::shared::subscription_setup;
@@ -85,7 +84,7 @@ async fn act(
         ConsumerAction::Scaffold(table) => scaffold(client, table).await,
         ConsumerAction::List(format) => list(client, *format).await,
         ConsumerAction::Status { name, format, endpoint } => {
-            status(client, name, *format, endpoint).await
+            status::status(client, name, *format, endpoint).await
         }
         ConsumerAction::Pause { name, paused: true } => pause(client, name).await,
         ConsumerAction::Pause { name, paused: false } => {
@@ -306,83 +305,6 @@ async fn list(client: &SqlClient, format: OutputFormat) -> Result<(), Error> {
     })
 }
 
-/// The status of a consumer, and of the subscription that it reads.
-#[derive(Debug, Serialize)]
-struct StatusWithBacklog {
-    #[serde(flatten)]
-    status: ConsumerStatus,
-    /// Messages that are not acknowledged. `None` if not known.
-    backlog_messages: Option<u64>,
-    /// Age of the oldest of them.
-    backlog_oldest_seconds: Option<u64>,
-    /// The next step, if positions of keys are proved wrong.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next_step: Option<String>,
-}
-
-impl StatusWithBacklog {
-    fn new(status: ConsumerStatus, backlog: Option<SubscriptionBacklog>) -> Self {
-        let consumer = &status.consumer;
-        let next_step = (!status.implausible_keys.is_empty()).then(|| {
-            format!(
-                "the position of these keys cannot be right, and their events may be skipped: \
-                 walrelay consumer reset-key {consumer} --key KEY"
-            )
-        });
-        Self {
-            next_step,
-            status,
-            backlog_messages: backlog.map(|it| it.messages),
-            backlog_oldest_seconds: backlog.map(|it| it.oldest_seconds),
-        }
-    }
-}
-
-/// Returns the backlog. The rest of the status is useful without it, so a failure is a warning.
-async fn backlog_of(endpoint: &Endpoint, subscription: &str) -> Option<SubscriptionBacklog> {
-    let asked = timeout(ANSWER_TIMEOUT, SubscriptionBacklog::read(endpoint, subscription)).await;
-    let problem = match asked {
-        Ok(Ok(backlog)) => return backlog,
-        Ok(Err(error)) => Chain(&error).to_string(),
-        Err(_) => format!("no answer within {} s", ANSWER_TIMEOUT.as_secs()),
-    };
-    tracing::warn!(subscription, problem, "the backlog of the subscription is not known");
-    None
-}
-
-async fn status(
-    client: &SqlClient,
-    name: &str,
-    format: OutputFormat,
-    endpoint: &Endpoint,
-) -> Result<(), Error> {
-    let status = consumer_status(client, name).await.map_err(Error::Inbox)?;
-    let backlog = backlog_of(endpoint, &status.subscription).await;
-    let status = json!(StatusWithBacklog::new(status, backlog));
-    print(&match format {
-        OutputFormat::Json => format!("{status:#}\n"),
-        OutputFormat::Text => status.as_object().map(page).unwrap_or_default(),
-    })
-}
-
-fn page(report: &Map<String, Value>) -> String {
-    let shown = |value: &Value| match value {
-        Value::Null => "-".to_owned(),
-        Value::Bool(is_so) => if *is_so { "yes" } else { "no" }.to_owned(),
-        Value::String(text) => visible(text),
-        Value::Object(counts) => {
-            let counts: Vec<_> = counts.iter().map(|(name, n)| format!("{n} {name}")).collect();
-            counts.join(", ")
-        }
-        Value::Number(_) | Value::Array(_) => value.to_string(),
-    };
-    let width = report.keys().map(String::len).max().unwrap_or_default();
-    let line = |(name, value): (&String, &Value)| {
-        format!("{:<width$} {}\n", name.replace('_', " "), shown(value))
-    };
-    report.iter().map(line).collect()
-}
-
 /// The inbox rows to delete.
 struct PruneOrder<'a> {
     name: &'a str,
@@ -428,40 +350,12 @@ async fn kept_for(endpoint: &Endpoint, subscription: &str) -> Result<Duration, E
 
 #[cfg(test)]
 mod tests {
-    use walrelay_inbox::operator::consumer_status::EventCounts;
-
     use super::*;
-
-    #[test]
-    fn the_values_of_a_status_stand_in_one_column() {
-        let names = ["paused", "keys_waiting_for_a_version"];
-        let report = names.map(|name| (name.to_owned(), Value::from("here"))).into_iter().collect();
-        let text = page(&report);
-        let columns: Vec<_> = text.lines().map(|line| line.find("here")).collect();
-        assert_eq!(columns, [Some(27), Some(27)], "{text}");
-    }
 
     #[test]
     fn the_json_is_documented() {
         let listed = ListedConsumer { consumer: "c", subscription: "s", is_rebuilding: true };
         crate::json_output::assert_documented("consumer list", &[listed]);
-        let status = ConsumerStatus {
-            consumer: "c".to_owned(),
-            subscription: "s".to_owned(),
-            generation: 1,
-            paused: false,
-            events: EventCounts::default(),
-            keys_held: 0,
-            keys_waiting_for_a_version: 0,
-            oldest_waiting_seconds: Some(1.0),
-            received_last_minute: 0,
-            implausible_positions: 1,
-            rebuild: Some("begun".to_owned()),
-            implausible_keys: vec!["k".to_owned()],
-        };
-        let backlog = SubscriptionBacklog { messages: 40, oldest_seconds: 3 };
-        let whole = StatusWithBacklog::new(status, Some(backlog));
-        crate::json_output::assert_documented("consumer status", &whole);
     }
 
     #[test]

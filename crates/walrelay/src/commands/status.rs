@@ -2,6 +2,7 @@
 //! dispatch state.
 
 mod anchors;
+mod consumers;
 mod reading;
 mod sections;
 mod stall_cause;

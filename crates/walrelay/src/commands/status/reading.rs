@@ -89,6 +89,7 @@ async fn report_now(client: &SqlClient, config: &StatusConfig) -> Result<Found, 
         relay,
         ..report
     };
+    let report = Summary::in_report(&report).with_consumers(&report).into_report(report);
     Ok(Found { report, failure })
 }
 

@@ -2,13 +2,14 @@
 
 use serde_json::json;
 use walrelay_command_line::config::OutputFormat;
-use walrelay_outbox_admin::{ConsumerBacklog, FailingTopic, RelayAnswer, StatusReport, TableSize};
+use walrelay_outbox_admin::{FailingTopic, RelayAnswer, StatusReport, TableSize};
 use walrelay_relay::observe::report::{RelayReport, SlotReport};
 
 use super::anchors;
+use super::consumers::{self, whole_age};
 use super::stall_cause::recorded_condition;
 use super::summary::{Summary, pause_text, tone_of};
-use crate::output::{ColourMode, Tone, human_age, human_bytes, shortened, visible};
+use crate::output::{ColourMode, Tone, human_bytes, shortened, visible};
 
 /// Most characters of a heavy key that are shown.
 const KEY_CHARACTERS: usize = 40;
@@ -46,6 +47,12 @@ pub(super) fn sections(report: &StatusReport, paint: ColourMode) -> String {
             text.push_str(&format!("  {name:<16} {value}\n"));
         }
     };
+    // Parts that may need a person come first, because a small terminal cuts the end.
+    section("failing topics", report.failing_topics.iter().map(topic_line).collect());
+    section("consumers", consumers::lines(report));
+    section("replays", replay_lines(report));
+    let rebuilds = report.rebuilds.iter();
+    section("rebuilds", rebuilds.map(|it| line(&it.consumer, visible(&it.report))).collect());
     if let Some(slot) = &report.slot {
         if slot.wal_end.is_some() {
             section("slot", slot_lines(slot));
@@ -57,12 +64,6 @@ pub(super) fn sections(report: &StatusReport, paint: ColourMode) -> String {
         }
         section("dispatch state", dispatch_lines(report, slot));
     }
-    section("failing topics", report.failing_topics.iter().map(topic_line).collect());
-    section("replays", replay_lines(report));
-    let rebuilds = report.rebuilds.iter();
-    section("rebuilds", rebuilds.map(|it| line(&it.consumer, visible(&it.report))).collect());
-    section("consumers", report.consumers.iter().map(consumer_line).collect());
-    section("largest tables", table_lines(&report.tables));
     match (&report.relay, &report.slot) {
         (Some(RelayAnswer { unreachable, report }), _) => {
             let relay = report.as_ref();
@@ -75,6 +76,7 @@ pub(super) fn sections(report: &StatusReport, paint: ColourMode) -> String {
         (None, Some(slot)) => section("relay", recorded_lines(slot)),
         (None, None) => {}
     }
+    section("largest tables", table_lines(&report.tables));
     text
 }
 
@@ -215,28 +217,6 @@ fn replay_lines(report: &StatusReport) -> Vec<Line> {
         line("not finished", format!("replay {id} to {}, {how}", visible(&replay.topic)))
     });
     lines.collect()
-}
-
-fn consumer_line(backlog: &ConsumerBacklog) -> Line {
-    if let Some(error) = &backlog.error {
-        return line(&visible(&backlog.consumer), format!("unknown: {}", visible(error)));
-    }
-    let ConsumerBacklog { retrying, dead, keys_held, received_last_minute, .. } = backlog;
-    let paused = if backlog.paused { "paused, " } else { "" };
-    let age = backlog.oldest_waiting_seconds;
-    let age = age.map_or_else(String::new, |it| format!(", the oldest for {}", whole_age(it)));
-    line(
-        &visible(&backlog.consumer),
-        format!(
-            "{paused}{retrying} retrying, {dead} dead, {keys_held} key(s) blocked{age}; \
-             {received_last_minute} received in the last minute"
-        ),
-    )
-}
-
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an age in seconds")]
-pub(super) fn whole_age(seconds: f64) -> String {
-    human_age(seconds.max(0.0) as u64)
 }
 
 fn recorded_lines(slot: &SlotReport) -> Vec<Line> {

@@ -9,6 +9,7 @@ use walrelay_pg_replication::is_little_headroom;
 use walrelay_relay::observe::report::SlotReport;
 
 use super::anchors;
+use super::consumers;
 use super::stall_cause::{Cause, cause, first_abandoned_replay, unreadable};
 use crate::output::{ColourMode, Tone, human_bytes, visible};
 
@@ -76,6 +77,16 @@ impl Summary {
     /// Adds an anchor that may be lost soon, in addition to any other problem.
     fn with_anchors(self, report: &StatusReport) -> Self {
         let Some((text, step)) = anchors::at_risk(report, HEADROOM_BYTES_MIN) else { return self };
+        Self {
+            severity: self.severity.max(Severity::Attention),
+            headline: format!("{}; {text}", self.headline),
+            next_step: Some(followed_by(self.next_step, step)),
+        }
+    }
+
+    /// Adds a consumer that needs a person, in addition to any other problem.
+    pub(super) fn with_consumers(self, report: &StatusReport) -> Self {
+        let Some((text, step)) = consumers::attention(report) else { return self };
         Self {
             severity: self.severity.max(Severity::Attention),
             headline: format!("{}; {text}", self.headline),

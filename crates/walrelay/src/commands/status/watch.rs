@@ -15,8 +15,9 @@ use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_relay::observe::report::rfc3339;
 use walrelay_relay::shutdown::Shutdown;
 
+use super::consumers::whole_age;
 use super::reading::{Found, read};
-use super::sections::{report_text, sections, whole_age};
+use super::sections::{report_text, sections};
 use super::summary::{Summary, tone_of};
 use crate::error::Error;
 use crate::output::{ColourMode, Reader, Tone, human_bytes, print_part, show};
@@ -154,13 +155,13 @@ impl Course {
 
     /// Formats the figures in aligned columns, each with its course.
     fn figures(&self, report: &StatusReport, paint: ColourMode) -> String {
-        let rate = self.rates.back().map_or_else(
-            || "-".to_owned(),
-            |rate| match published_per_second(report) {
-                Some(_) => format!("{rate} rows/s"),
-                None => format!("{}/s", human_bytes(*rate)),
-            },
-        );
+        let latest = self.rates.back();
+        // Only a relay that was asked knows its rows.
+        let (rate_name, rate) = match published_per_second(report) {
+            Some(_) => ("publish rate", latest.map(|rate| format!("{rate} rows/s"))),
+            None => ("settled WAL", latest.map(|rate| format!("{}/s", human_bytes(*rate)))),
+        };
+        let rate = rate.unwrap_or_else(|| "-".to_owned());
         let slots = slots(report);
         let retained = slots.iter().filter_map(|slot| slot.retained_bytes).sum();
         let headroom = slots.iter().filter_map(|slot| slot.safe_wal_bytes).min();
@@ -178,7 +179,7 @@ impl Course {
             paint.text(tone_of(Severity::Good), &sparkline(values.iter().copied()))
         };
         let rows = [
-            ("publish rate", rate, course(&self.rates)),
+            (rate_name, rate, course(&self.rates)),
             ("lag", human_bytes(lag), course(&self.lag_bytes)),
             ("oldest pending", oldest, String::new()),
             ("WAL retained", human_bytes(retained), String::new()),

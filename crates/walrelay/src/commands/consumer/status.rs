@@ -1,0 +1,223 @@
+//! `walrelay consumer status`: the consumer in its database, and the messages that wait for it.
+
+use serde::Serialize;
+use serde_json::json;
+use tokio::time::timeout;
+use walrelay_errors::Chain;
+use walrelay_inbox::operator::consumer_status::{ConsumerStatus, consumer_status};
+use walrelay_pg_client::SqlClient;
+use walrelay_pubsub::{Endpoint, SubscriptionBacklog};
+
+use super::super::shared::answer_timeout::ANSWER_TIMEOUT;
+use crate::error::Error;
+use crate::output::{human_age, print, visible};
+use walrelay_command_line::config::OutputFormat;
+
+/// The status of a consumer, and of the subscription that it reads.
+#[derive(Debug, Serialize)]
+struct StatusWithBacklog {
+    #[serde(flatten)]
+    status: ConsumerStatus,
+    /// Messages that are not acknowledged. `None` if not known.
+    backlog_messages: Option<u64>,
+    /// Age of the oldest of them.
+    backlog_oldest_seconds: Option<u64>,
+    /// The next step, if a person has to act.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_step: Option<String>,
+}
+
+impl StatusWithBacklog {
+    fn new(status: ConsumerStatus, backlog: Option<SubscriptionBacklog>) -> Self {
+        let messages = backlog.map(|it| it.messages);
+        Self {
+            next_step: next_step(&status, messages),
+            status,
+            backlog_messages: messages,
+            backlog_oldest_seconds: backlog.map(|it| it.oldest_seconds),
+        }
+    }
+
+    /// One line: what the consumer does, and what waits.
+    fn headline(&self) -> String {
+        let Self { status, backlog_messages, backlog_oldest_seconds, .. } = self;
+        let mut parts = Vec::new();
+        if status.paused {
+            parts.push("paused".to_owned());
+        }
+        match (backlog_messages, backlog_oldest_seconds) {
+            (None, _) => parts.push("the backlog of the subscription is not known".to_owned()),
+            (Some(0), _) => parts.push("no message waits".to_owned()),
+            (Some(messages), age) => {
+                let age = human_age(age.unwrap_or_default());
+                parts.push(format!("{messages} message(s) wait, the oldest for {age}"));
+            }
+        }
+        let (retrying, dead) = (status.events.retrying, status.events.dead);
+        if retrying > 0 {
+            parts.push(format!("{retrying} event(s) are tried again by themselves"));
+        }
+        if dead > 0 {
+            parts.push(format!("{dead} dead event(s) wait for a person"));
+        }
+        parts.join("; ")
+    }
+
+    /// Formats the headline, the next step and the values.
+    fn page(&self) -> String {
+        let Self { status, .. } = self;
+        let age = |seconds: Option<u64>| seconds.map_or_else(|| "-".to_owned(), human_age);
+        let count = |n: Option<u64>| n.map_or_else(|| "-".to_owned(), |n| n.to_string());
+        let rows = [
+            ("consumer", visible(&status.consumer)),
+            ("subscription", visible(&status.subscription)),
+            ("paused", if status.paused { "yes" } else { "no" }.to_owned()),
+            ("waiting messages", count(self.backlog_messages)),
+            ("oldest message", age(self.backlog_oldest_seconds)),
+            ("received in the last minute", status.received_last_minute.to_string()),
+            ("applied", status.events.done.to_string()),
+            ("retrying", status.events.retrying.to_string()),
+            ("dead", status.events.dead.to_string()),
+            ("discarded", status.events.discarded.to_string()),
+            ("late", status.events.late.to_string()),
+            ("blocked keys", status.keys_held.to_string()),
+            ("keys waiting for a version", status.keys_waiting_for_a_version.to_string()),
+            ("oldest unapplied event", age(status.oldest_waiting_seconds.map(whole))),
+            ("implausible positions", status.implausible_positions.to_string()),
+            ("rebuilds", status.generation.to_string()),
+            ("unfinished rebuild", status.rebuild.as_deref().map_or("-".to_owned(), visible)),
+        ];
+        let keys = status.implausible_keys.iter().map(|key| ("implausible key", visible(key)));
+        let step = self.next_step.iter().map(|step| format!("  {step}\n"));
+        let rows =
+            rows.into_iter().chain(keys).map(|(name, value)| format!("{name:<28} {value}\n"));
+        let head = [format!("{}\n", self.headline())].into_iter().chain(step);
+        head.chain(["\n".to_owned()]).chain(rows).collect()
+    }
+}
+
+/// Returns the command that helps, for the gravest problem.
+fn next_step(status: &ConsumerStatus, messages: Option<u64>) -> Option<String> {
+    let consumer = visible(&status.consumer);
+    if !status.implausible_keys.is_empty() {
+        return Some(format!(
+            "the position of these keys cannot be right, and their events may be skipped: \
+             walrelay consumer reset-key {consumer} --key KEY"
+        ));
+    }
+    if status.paused && status.rebuild.is_none() {
+        return Some(format!("to continue: walrelay consumer resume {consumer}"));
+    }
+    if status.events.dead > 0 {
+        return Some(format!(
+            "to see why: walrelay inbox list --consumer {consumer} --status dead"
+        ));
+    }
+    (messages.unwrap_or_default() > 0 && status.received_last_minute == 0).then(|| {
+        format!("nothing arrived in the last minute; if no instance runs: walrelay consumer run {consumer}")
+    })
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an age in seconds")]
+fn whole(seconds: f64) -> u64 {
+    seconds.max(0.0) as u64
+}
+
+/// Returns the backlog. The rest of the status is useful without it, so a failure is a warning.
+async fn backlog_of(endpoint: &Endpoint, subscription: &str) -> Option<SubscriptionBacklog> {
+    let asked = timeout(ANSWER_TIMEOUT, SubscriptionBacklog::read(endpoint, subscription)).await;
+    let problem = match asked {
+        Ok(Ok(backlog)) => return backlog,
+        Ok(Err(error)) => Chain(&error).to_string(),
+        Err(_) => format!("no answer within {} s", ANSWER_TIMEOUT.as_secs()),
+    };
+    tracing::warn!(subscription, problem, "the backlog of the subscription is not known");
+    None
+}
+
+/// Prints the status.
+pub(super) async fn status(
+    client: &SqlClient,
+    name: &str,
+    format: OutputFormat,
+    endpoint: &Endpoint,
+) -> Result<(), Error> {
+    let status = consumer_status(client, name).await.map_err(Error::Inbox)?;
+    let backlog = backlog_of(endpoint, &status.subscription).await;
+    let status = StatusWithBacklog::new(status, backlog);
+    print(&match format {
+        OutputFormat::Json => format!("{:#}\n", json!(status)),
+        OutputFormat::Text => status.page(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use walrelay_inbox::operator::consumer_status::EventCounts;
+
+    use super::*;
+
+    fn status() -> ConsumerStatus {
+        ConsumerStatus {
+            consumer: "c".to_owned(),
+            subscription: "s".to_owned(),
+            generation: 1,
+            paused: false,
+            events: EventCounts::default(),
+            keys_held: 0,
+            keys_waiting_for_a_version: 0,
+            oldest_waiting_seconds: Some(1024.9),
+            received_last_minute: 0,
+            implausible_positions: 0,
+            rebuild: None,
+            implausible_keys: Vec::new(),
+        }
+    }
+
+    fn head(status: ConsumerStatus, messages: u64) -> (String, Option<String>) {
+        let backlog = SubscriptionBacklog { messages, oldest_seconds: 1024 };
+        let whole = StatusWithBacklog::new(status, Some(backlog));
+        (whole.headline(), whole.next_step)
+    }
+
+    #[test]
+    fn the_headline_names_the_waiting_messages_and_the_next_step() {
+        assert_eq!(head(status(), 0), ("no message waits".to_owned(), None));
+        let (text, step) = head(status(), 2601);
+        assert_eq!(text, "2601 message(s) wait, the oldest for 17 min");
+        assert!(step.is_some_and(|it| it.ends_with("walrelay consumer run c")));
+        let dead = EventCounts { dead: 1, ..EventCounts::default() };
+        let (text, step) = head(ConsumerStatus { events: dead, ..status() }, 0);
+        assert_eq!(text, "no message waits; 1 dead event(s) wait for a person");
+        let list = "to see why: walrelay inbox list --consumer c --status dead";
+        assert_eq!(step.as_deref(), Some(list));
+        let paused = ConsumerStatus { paused: true, events: dead, ..status() };
+        let step = head(paused, 3).1;
+        assert_eq!(step.as_deref(), Some("to continue: walrelay consumer resume c"));
+    }
+
+    #[test]
+    fn the_values_stand_in_one_column_and_ages_have_units() {
+        let page = StatusWithBacklog::new(status(), None).page();
+        let values = page.lines().skip_while(|line| !line.is_empty()).skip(1);
+        for line in values {
+            assert_eq!(line.as_bytes().get(28), Some(&b' '), "{line}");
+            assert_ne!(line.as_bytes().get(29), Some(&b' '), "{line}");
+        }
+        assert!(page.contains("oldest unapplied event       17 min\n"), "{page}");
+        assert!(page.contains("waiting messages             -\n"), "{page}");
+    }
+
+    #[test]
+    fn the_json_is_documented() {
+        let status = ConsumerStatus {
+            implausible_positions: 1,
+            rebuild: Some("begun".to_owned()),
+            implausible_keys: vec!["k".to_owned()],
+            ..status()
+        };
+        let backlog = SubscriptionBacklog { messages: 40, oldest_seconds: 3 };
+        let whole = StatusWithBacklog::new(status, Some(backlog));
+        crate::json_output::assert_documented("consumer status", &whole);
+    }
+}

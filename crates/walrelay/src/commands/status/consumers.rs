@@ -1,0 +1,94 @@
+//! Consumers of a report: a line for each, and the one that needs a person.
+
+use walrelay_errors::Code;
+use walrelay_outbox_admin::{ConsumerBacklog, NextStep, StatusReport};
+
+use crate::output::{human_age, visible};
+
+/// Returns a line for each consumer, with its name.
+pub(super) fn lines(report: &StatusReport) -> Vec<(String, String)> {
+    report.consumers.iter().map(|it| (visible(&it.consumer), text(it))).collect()
+}
+
+fn text(backlog: &ConsumerBacklog) -> String {
+    if let Some(error) = &backlog.error {
+        return format!("unknown: {}", visible(error));
+    }
+    let ConsumerBacklog { retrying, dead, keys_held, received_last_minute, .. } = backlog;
+    let paused = if backlog.paused { "paused, " } else { "" };
+    let age = backlog.oldest_waiting_seconds;
+    let age = age.map_or_else(String::new, |it| format!(", the oldest for {}", whole_age(it)));
+    format!(
+        "{paused}{retrying} retrying, {dead} dead, {keys_held} key(s) blocked{age}; \
+         {received_last_minute} received in the last minute"
+    )
+}
+
+/// Returns the first consumer that needs a person, how many more there are, and the next step.
+pub(super) fn attention(report: &StatusReport) -> Option<(String, NextStep)> {
+    let mut needing = report.consumers.iter().filter_map(problem);
+    let (text, step) = needing.next()?;
+    Some(match needing.count() {
+        0 => (text, step),
+        more => (format!("{text}, and {more} more consumer(s)"), step),
+    })
+}
+
+fn problem(backlog: &ConsumerBacklog) -> Option<(String, NextStep)> {
+    let consumer = visible(&backlog.consumer);
+    let ConsumerBacklog { dead, keys_held, .. } = backlog;
+    if backlog.error.is_some() {
+        let step = NextStep::new(format!("walrelay consumer status {consumer}"));
+        return Some((format!("consumer {consumer} cannot be read"), step));
+    }
+    let events = match (dead, keys_held) {
+        (0, _) => String::new(),
+        (dead, 0) => format!("{dead} dead event(s)"),
+        (dead, keys) => format!("{dead} dead event(s), {keys} key(s) blocked"),
+    };
+    if backlog.paused {
+        let events = if events.is_empty() { events } else { format!(", {events}") };
+        let step = format!("walrelay consumer resume {consumer}");
+        let step = NextStep::of(Code::ConsumerPaused, step);
+        return Some((format!("consumer {consumer} is paused{events}"), step));
+    }
+    let step = NextStep::new(format!("walrelay inbox list --consumer {consumer} --status dead"));
+    (*dead > 0).then(|| (format!("consumer {consumer} has {events}"), step))
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an age in seconds")]
+pub(super) fn whole_age(seconds: f64) -> String {
+    human_age(seconds.max(0.0) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_paused_or_blocked_consumer_is_named_with_the_command_that_helps() {
+        let of = |consumers: Vec<ConsumerBacklog>| {
+            attention(&StatusReport { consumers, ..StatusReport::default() })
+                .map(|(text, step)| (text, step.text))
+        };
+        let named = |consumer: &str| ConsumerBacklog {
+            consumer: consumer.to_owned(),
+            ..ConsumerBacklog::default()
+        };
+        assert_eq!(of(vec![named("a")]), None);
+        let dead = ConsumerBacklog { dead: 1, keys_held: 1, ..named("a") };
+        let paused = ConsumerBacklog { paused: true, ..named("b") };
+        let text = |(text, step): (&str, &str)| Some((text.to_owned(), step.to_owned()));
+        assert_eq!(
+            of(vec![dead.clone()]),
+            text((
+                "consumer a has 1 dead event(s), 1 key(s) blocked",
+                "walrelay inbox list --consumer a --status dead"
+            ))
+        );
+        assert_eq!(
+            of(vec![paused, dead]),
+            text(("consumer b is paused, and 1 more consumer(s)", "walrelay consumer resume b"))
+        );
+    }
+}
