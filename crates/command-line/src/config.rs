@@ -31,25 +31,29 @@ mod relay;
 pub use build::Config;
 pub use command::{
     AnchorAction, AnchorConfig, AuditConfig, CheckConfig, Command, ConfigAction, CreateTopics,
-    DatabaseConfig, DemoConfig, DemoOutput, DispatchConfig, DispatchEdit, EmitConfig,
-    EmulatorConfig, ForgetConfig, InboxPlace, InitConfig, LogConfig, PruneConfig,
-    ReplayRecordAction, ReplayRecordConfig, ReshardConfig, RunConfig, SlotAction, SlotConfig,
-    SlotKind, StatusConfig, TailConfig, TraceConfig, UpgradeAction, UpgradeConfig,
+    DatabaseConfig, DemoConfig, DemoOutput, DispatchConfig, DispatchEdit, EmitConfig, ForgetConfig,
+    InboxPlace, InitConfig, LogConfig, PruneConfig, ReplayRecordAction, ReplayRecordConfig,
+    ReshardConfig, RunConfig, SlotAction, SlotConfig, StatusConfig, TailConfig, TraceConfig,
+    UpgradeAction, UpgradeConfig,
 };
 pub use commands::consumer_commands::{
     ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, IamGrants, InboxConfig,
-    InboxEdit, KeyReset, NewDeadLetters, NewSubscription, Rebuild, RebuildIntoConfig, Source,
+    InboxEdit, InboxPruneOrder, KeyReset, NewDeadLetters, NewSubscription, Rebuild,
+    RebuildIntoConfig, Source,
 };
 pub use commands::event_actions::{EventAction, EventList, EventSelection, SelectedEvents};
 pub use commands::replay_orders::{
     AdvanceOrder, Place, RecoverOrder, ReplayAction, ReplayConfig, ResetOrder,
 };
-pub use commands::snapshots::{SnapshotConfig, SnapshotRequest, SnapshotStart, VersionedRows};
+pub use commands::snapshots::{SnapshotConfig, SnapshotStart};
 pub use environment::{Environment, established_variables, variable};
 pub(crate) use file::{is_section, keys};
 pub use layers::{CommandLine, EffectiveValue, Refusal};
 pub use problem::Problem;
 
+pub use crate::cli::{EditFiles, EmittedEventArgs, ForgottenArgs, SnapshotRequest};
 pub use crate::options::choices::{
     ChangeMode, ChangeOptions, LogFormat, OnSlotLost, OutputFormat, Shell,
 };
+pub use crate::options::values::{Bytes, OrOff};
+pub use crate::options::{DemoOptions, EmulatorOptions};

@@ -503,9 +503,9 @@ const ON_SLOT_LOST: &[(&str, OnSlotLost)] =
     &[("wait", OnSlotLost::Wait), ("stop", OnSlotLost::Stop), ("recover", OnSlotLost::Recover)];
 
 /// Options of `emulator`.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Emulator")]
-pub(crate) struct EmulatorOptions {
+pub struct EmulatorOptions {
     /// Address of the gRPC services
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8085", value_parser = listen)]
     pub listen: SocketAddr,
@@ -529,9 +529,9 @@ pub(crate) struct EmulatorOptions {
 }
 
 /// Options of `demo`.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Demo")]
-pub(crate) struct DemoOptions {
+pub struct DemoOptions {
     /// Stop after this many committed rows; 1 to 10000000 [default: run until Ctrl-C]
     #[arg(long, value_name = "COUNT", value_parser = count(1_u32, 10_000_000))]
     pub rows: Option<u32>,

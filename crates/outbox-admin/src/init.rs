@@ -9,6 +9,7 @@
 
 mod rows_guard;
 
+use serde::Serialize;
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 use walrelay_outbox_replay::{AdminError, LostSlot, read_loss};
@@ -73,7 +74,7 @@ pub enum LostSlotPolicy {
 }
 
 /// The result of an `init`. Each entry has a kind and a name: `table public.app_outbox`.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct InitReport {
     /// Objects that were created.
     pub created: Vec<String>,

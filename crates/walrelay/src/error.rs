@@ -31,27 +31,9 @@ pub enum Error {
     #[error(transparent)]
     Inbox(#[from] InboxError),
 
-    /// The demo could not continue, or rows were lost, repeated or out of order.
-    #[error("{what}")]
-    Demo {
-        /// The event.
-        what: String,
-        /// The exit code of the process.
-        exit: Exit,
-    },
-
     /// The configuration has these problems.
     #[error("{}", ProblemList(.0))]
     Config(Vec<Problem>),
-
-    /// `check` found problems that would stop `run`. The findings are already printed.
-    #[error("{count} finding(s) must be fixed before `walrelay run`")]
-    Findings {
-        /// Number of findings.
-        count: usize,
-        /// The gravest code among them.
-        code: Code,
-    },
 
     /// A connection to Postgres failed.
     #[error(transparent)]
@@ -68,15 +50,6 @@ pub enum Error {
     /// A protocol refused to begin, or ended early.
     #[error(transparent)]
     Protocol(ProtocolError),
-
-    /// The slot is lost, and its unconfirmed rows can no longer be read from the WAL.
-    #[error("slot {slot:?} {how}")]
-    SlotLost {
-        /// Name of the slot.
-        slot: String,
-        /// The state of the slot.
-        how: &'static str,
-    },
 
     /// The role of a read-only command lacks a permission.
     #[error("the role may not read {side}")]
@@ -108,31 +81,15 @@ pub enum Error {
         source: std::io::Error,
     },
 
-    /// An argument, a file or the state of the database does not fit the command.
-    #[error("{what}")]
-    Unfit {
-        /// The mismatch and its reason.
-        what: String,
-        /// The next step.
-        hint: &'static str,
-    },
-
-    /// The command refuses, for a reason with a code of its own.
+    /// The command refuses, or ends without the result that the user wants.
     #[error("{what}")]
     Refused {
-        /// The code, which selects the fix.
+        /// The code.
         code: Code,
-        /// The refusal and its reason.
+        /// The refusal or the result, with its reason.
         what: String,
-    },
-
-    /// An unfinished operation blocks the command, and must be ended by its id.
-    #[error("{what}")]
-    Unfinished {
-        /// The operation.
-        what: String,
-        /// The commands that end it.
-        hint: String,
+        /// The next step. `None` for that of the code.
+        fix: Option<String>,
     },
 
     /// A file named on the command line cannot be read.
@@ -155,10 +112,6 @@ pub enum Error {
         source: std::io::Error,
     },
 
-    /// A second signal ended the process without a drain.
-    #[error("stopped by a second signal; what was not confirmed is read again at the next start")]
-    SecondSignal,
-
     /// A replay cannot start, or did not reach its end.
     #[error(transparent)]
     Replay(Box<ReplayError>),
@@ -167,65 +120,9 @@ pub enum Error {
     #[error(transparent)]
     Rebuild(Box<RebuildError>),
 
-    /// An audit found events that an inbox lacks. They are already printed.
-    #[error("events that were published are missing: {lacking}")]
-    Missing {
-        /// The consumers, each with the number of missing events.
-        lacking: String,
-    },
-
-    /// An audit found no settled event to compare.
-    #[error(
-        "nothing was compared with the inbox of {consumers}: the selection has no settled event"
-    )]
-    NothingCompared {
-        /// The consumers.
-        consumers: String,
-    },
-
-    /// An audit has no inbox to compare with.
-    #[error("the outbox's database has no consumer, so there is no inbox to compare with")]
-    NothingToAudit,
-
-    /// No database has the event.
-    #[error("event {event_id:?} is in no outbox, in no dispatch state, {inboxes}")]
-    NoTrace {
-        /// The event id.
-        event_id: String,
-        /// Text that states whether there were any inboxes.
-        inboxes: &'static str,
-    },
-
-    /// `trace` found no inbox to search.
-    #[error(
-        "whether event {event_id:?} is in an inbox is not known: the outbox's database has none"
-    )]
-    NoInbox {
-        /// The event id.
-        event_id: String,
-    },
-
-    /// The event was published, but some of the searched inboxes lack it.
-    #[error("event {event_id:?} is settled, and not in the inbox of {consumers}")]
-    NotArrived {
-        /// The event id.
-        event_id: String,
-        /// The consumers of those inboxes.
-        consumers: String,
-    },
-
     /// A signal ended a command before its end.
     #[error("stopped by a signal before it was done")]
     Interrupted,
-
-    /// A signal ended a command before its end, and the progress is known.
-    #[error("{what}")]
-    Stopped {
-        /// The progress.
-        what: String,
-        /// The next step for the rest.
-        hint: &'static str,
-    },
 }
 
 /// One of the two databases of a command.
@@ -263,16 +160,35 @@ impl From<ProtocolError> for Error {
 impl From<ReportError> for Error {
     fn from(error: ReportError) -> Self {
         match error {
-            ReportError::SlotLost { slot, how } => Self::SlotLost { slot, how },
+            ReportError::SlotLost { slot, how } => Self::slot_lost(&slot, how),
             ReportError::Store(error) => Self::Store(error),
         }
     }
 }
 
 impl Error {
-    /// Creates a refusal with a code of its own.
+    /// Creates a refusal whose code has the fix.
     pub(crate) const fn refused(code: Code, what: String) -> Self {
-        Self::Refused { code, what }
+        Self::Refused { code, what, fix: None }
+    }
+
+    /// Creates the error for a lost slot, whose unconfirmed rows can no longer be read from the WAL.
+    pub(crate) fn slot_lost(slot: &str, how: &str) -> Self {
+        Self::refused(Code::SlotLost, format!("slot {slot:?} {how}"))
+    }
+
+    /// Creates the error for an argument, a file or a state of the database that does not fit the
+    /// command.
+    pub(crate) fn unfit(what: impl Into<String>, fix: impl Into<String>) -> Self {
+        let (what, fix) = (what.into(), Some(fix.into()));
+        Self::Refused { code: Code::ArgumentInvalid, what, fix }
+    }
+
+    /// Creates the error for a command that a signal ended before its end. `what` is the progress.
+    #[must_use]
+    pub fn stopped(what: impl Into<String>, fix: impl Into<String>) -> Self {
+        let (what, fix) = (what.into(), Some(fix.into()));
+        Self::Refused { code: Code::Interrupted, what, fix }
     }
 
     /// Replaces a permission error of a read-only command by one with a better hint. Such a command
@@ -293,9 +209,6 @@ impl Error {
     /// Returns the exit code of the process.
     #[must_use]
     pub fn exit(&self) -> Exit {
-        if let Self::Demo { exit, .. } = self {
-            return *exit;
-        }
         // The relay stopped because of its error, so the running relay's reaction counts.
         let Self::Relay(error) = self else { return self.code().exit() };
         match error.action() {
@@ -345,13 +258,11 @@ impl Coded for Error {
     fn code(&self) -> Code {
         match self {
             Self::Config(problems) => code_of_problems(problems),
-            Self::Findings { code, .. } => *code,
             Self::Postgres(error) => error.code(),
             Self::Store(error) => error.code(),
             Self::Relay(error) => error.code(),
             Self::Inbox(error) => error.code(),
             Self::PubSub(error) => error.code(),
-            Self::SlotLost { .. } => Code::SlotLost,
             Self::Protocol(error) => error.code(),
             Self::MayNotLook { side: DatabaseSide::Outbox, .. } => {
                 Code::OutboxReadPermissionMissing
@@ -364,16 +275,9 @@ impl Coded for Error {
                 Code::AddressInUse
             }
             Self::Listen { .. } | Self::Io { .. } => Code::LocalResourceUnavailable,
-            Self::Unfit { .. } | Self::Unfinished { .. } => Code::ArgumentInvalid,
             Self::Refused { code, .. } => *code,
-            Self::NoInbox { .. } | Self::NothingToAudit => Code::InboxNotNamed,
-            Self::NothingCompared { .. } => Code::AuditComparedNothing,
             Self::File { .. } => Code::FileUnreadable,
-            Self::Demo { .. } => Code::DemoFailed,
-            Self::Missing { .. } => Code::AuditEventsMissing,
-            Self::NoTrace { .. } => Code::TraceFoundNothing,
-            Self::NotArrived { .. } => Code::EventNotApplied,
-            Self::SecondSignal | Self::Interrupted | Self::Stopped { .. } => Code::Interrupted,
+            Self::Interrupted => Code::Interrupted,
         }
     }
 
@@ -383,30 +287,17 @@ impl Coded for Error {
             Self::Replay(error) => fix_of_replay(error),
             Self::Rebuild(error) => rebuild_fix::fix_of(error),
             Self::Protocol(error) => protocol_fix::fix_of(error),
-            Self::Unfit { hint, .. } | Self::Stopped { hint, .. } => Some((*hint).to_owned()),
-            Self::Unfinished { hint, .. } => Some(hint.clone()),
-            Self::Findings { .. } => Some("each finding above names its fix".to_owned()),
-            // The message names the next step.
-            Self::SecondSignal => Some(String::new()),
+            Self::Refused { fix, .. } => fix.clone(),
             Self::Relay(error) => relay_fix::fix_of(error),
-            Self::Demo { .. }
-            | Self::MayNotLook { .. }
+            Self::MayNotLook { .. }
             | Self::Config(_)
             | Self::Postgres(_)
             | Self::Store(_)
             | Self::PubSub(_)
-            | Self::SlotLost { .. }
             | Self::Held { .. }
             | Self::Listen { .. }
             | Self::File { .. }
             | Self::Io { .. }
-            | Self::Missing { .. }
-            | Self::NoTrace { .. }
-            | Self::Refused { .. }
-            | Self::NoInbox { .. }
-            | Self::NothingToAudit
-            | Self::NothingCompared { .. }
-            | Self::NotArrived { .. }
             | Self::Interrupted => None,
         }
     }

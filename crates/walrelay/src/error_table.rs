@@ -8,7 +8,7 @@ use pgoutput_parser::{Lsn, Position};
 use walrelay_command_line::config::Problem;
 use walrelay_consumer_rebuild::RebuildError;
 use walrelay_core::{CallCode, Template};
-use walrelay_errors::{BoxedError, Code, Coded, Exit};
+use walrelay_errors::{BoxedError, Code, Coded};
 use walrelay_inbox::InboxError;
 use walrelay_outbox_admin::archive::{ArchiveError, ArchiveProblem};
 use walrelay_outbox_admin::protocols::ProtocolError;
@@ -228,7 +228,7 @@ fn of_the_shell() -> Vec<Error> {
     vec![
         Error::MayNotLook { side: DatabaseSide::Outbox, source: denied() },
         Error::MayNotLook { side: DatabaseSide::Inbox, source: denied() },
-        Error::SlotLost { slot: text(), how: "is gone" },
+        Error::slot_lost("s", "is gone"),
         Error::Config(vec![Problem {
             option: text(),
             value: None,
@@ -236,18 +236,18 @@ fn of_the_shell() -> Vec<Error> {
             allowed: text(),
             code: Code::ConfigurationInvalid,
         }]),
-        Error::Demo { what: text(), exit: Exit::Unexpected },
+        Error::refused(Code::DemoFailed, text()),
         Error::Listen {
             address: ([127, 0, 0, 1], 1).into(),
             source: io::ErrorKind::AddrInUse.into(),
         },
         Error::Io { action: text(), source: broken() },
         Error::File { path: text(), source: broken() },
-        Error::Missing { lacking: text() },
-        Error::NothingCompared { consumers: text() },
-        Error::NothingToAudit,
-        Error::NoTrace { event_id: text(), inboxes: "x" },
-        Error::NotArrived { event_id: text(), consumers: text() },
+        Error::refused(Code::AuditEventsMissing, text()),
+        Error::refused(Code::AuditComparedNothing, text()),
+        Error::refused(Code::InboxNotNamed, text()),
+        Error::refused(Code::TraceFoundNothing, text()),
+        Error::refused(Code::EventNotApplied, text()),
         Error::Interrupted,
         Error::refused(Code::ConsumerBatchRunning, text()),
         Error::refused(Code::ConsentMissing, text()),

@@ -2,8 +2,22 @@
 //! docs/reference/json.md.
 
 use serde::Serialize;
+use walrelay_command_line::config::OutputFormat;
 
 use crate::error::Error;
+use crate::output::print;
+
+/// Prints the result of a command.
+pub(crate) fn print_result(
+    format: OutputFormat,
+    result: &impl Serialize,
+    text: impl FnOnce() -> String,
+) -> Result<(), Error> {
+    print(&match format {
+        OutputFormat::Text => text(),
+        OutputFormat::Json => json_text(result)?,
+    })
+}
 
 /// Formats the result of a command as indented JSON.
 pub(crate) fn json_text(value: &impl Serialize) -> Result<String, Error> {

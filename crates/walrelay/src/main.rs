@@ -52,7 +52,11 @@ fn execute() -> Result<(), Error> {
             shutdown.on_signals(told).map_err(|error| io("listen for signals", error))?;
         tokio::select! {
             done = commands::execute(config.command, &shutdown) => done,
-            () = second_signal => Err(Error::SecondSignal),
+            // The message names the next step.
+            () = second_signal => Err(Error::stopped(
+                "stopped by a second signal; what was not confirmed is read again at the next start",
+                "",
+            )),
         }
     });
     // A DNS lookup on a thread of its own must not delay the end of the process.

@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 use walrelay_outbox_store::{DispatchStatus, StateFilter};
 
-use super::failed_events::{EditFileArgs, EventFilterArgs, PageArgs};
+use super::failed_events::{EditFiles, EventFilterArgs, PageArgs};
 use super::{ARGUMENTS, ConfirmArgs};
 use crate::options::values::{event_id, reason, word};
 use crate::options::{DatabaseOptions, OutputOptions, ProjectOption};
@@ -145,7 +145,9 @@ pub(crate) struct DispatchEditArgs {
     #[arg(value_name = "ID", value_parser = event_id)]
     pub id: String,
     #[command(flatten)]
-    pub files: EditFileArgs,
+    pub files: EditFiles,
+    #[command(flatten)]
+    pub confirm: ConfirmArgs,
     /// Another topic, short or full name, for a row whose topic cannot exist.
     #[arg(long, value_name = "TOPIC")]
     pub set_topic: Option<String>,

@@ -12,8 +12,19 @@ use crate::options::{ConnectionOptions, EndpointOptions, OutputOptions, ProjectO
 
 /// `walrelay emit`.
 #[derive(Debug, Args)]
-#[command(next_help_heading = ARGUMENTS)]
 pub(crate) struct EmitArgs {
+    #[command(flatten)]
+    pub event: EmittedEventArgs,
+    #[command(flatten)]
+    pub output: OutputOptions,
+    #[command(flatten)]
+    pub connection: ConnectionOptions,
+}
+
+/// The event of `emit`.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = ARGUMENTS)]
+pub struct EmittedEventArgs {
     /// Aggregate type, as in `order`.
     #[arg(value_name = "TYPE", value_parser = NonEmptyStringValueParser::new())]
     pub aggregate_type: String,
@@ -29,16 +40,23 @@ pub(crate) struct EmitArgs {
     /// Write the event only if no event has this key. If one has, print that event.
     #[arg(long, value_name = "KEY")]
     pub idempotency_key: Option<String>,
-    #[command(flatten)]
-    pub output: OutputOptions,
-    #[command(flatten)]
-    pub connection: ConnectionOptions,
 }
 
 /// `walrelay forget`.
 #[derive(Debug, Args)]
-#[command(next_help_heading = ARGUMENTS)]
 pub(crate) struct ForgetArgs {
+    #[command(flatten)]
+    pub aggregates: ForgottenArgs,
+    #[command(flatten)]
+    pub change: ChangeArgs,
+    #[command(flatten)]
+    pub connection: ConnectionOptions,
+}
+
+/// The aggregates that `forget` forgets.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = ARGUMENTS)]
+pub struct ForgottenArgs {
     /// Aggregate type, as in `order`.
     #[arg(value_name = "TYPE", value_parser = NonEmptyStringValueParser::new())]
     pub aggregate_type: String,
@@ -48,10 +66,6 @@ pub(crate) struct ForgetArgs {
     /// Read aggregate ids from this file, one per line; `-` is standard input.
     #[arg(long, value_name = "FILE")]
     pub from_file: Option<PathBuf>,
-    #[command(flatten)]
-    pub change: ChangeArgs,
-    #[command(flatten)]
-    pub connection: ConnectionOptions,
 }
 
 /// `walrelay tail`.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use pgoutput_parser::Position;
 
-use super::{ARGUMENTS, ConfirmArgs};
+use super::ARGUMENTS;
 use crate::options::values::{behind, count, duration};
 
 /// Filters of events.
@@ -47,16 +47,13 @@ pub(crate) struct PageArgs {
 }
 
 /// The files of an edit.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-pub(crate) struct EditFileArgs {
+pub struct EditFiles {
     /// File whose bytes become the payload.
     #[arg(long, value_name = "FILE")]
     pub payload_file: Option<PathBuf>,
     /// File with a JSON object of strings, which replaces the attributes that are not the relay's own.
     #[arg(long, value_name = "FILE")]
     pub attributes_file: Option<PathBuf>,
-    // An edit names its event, and asks nothing.
-    #[command(flatten)]
-    pub confirm: ConfirmArgs,
 }

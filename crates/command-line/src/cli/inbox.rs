@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 use walrelay_inbox::operator::event_commands::InboxState;
 
-use super::failed_events::{EditFileArgs, EventFilterArgs, PageArgs};
+use super::failed_events::{EditFiles, EventFilterArgs, PageArgs};
 use super::{ARGUMENTS, ConfirmArgs};
 use crate::options::values::{reason, word};
 use crate::options::{ConnectionOptions, OutputOptions};
@@ -134,7 +134,9 @@ pub(crate) struct InboxEditArgs {
     #[arg(value_name = "ID")]
     pub id: String,
     #[command(flatten)]
-    pub files: EditFileArgs,
+    pub files: EditFiles,
+    #[command(flatten)]
+    pub confirm: ConfirmArgs,
     #[command(flatten)]
     pub place: InboxPlace,
 }

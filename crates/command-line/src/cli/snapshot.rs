@@ -9,8 +9,24 @@ use crate::options::{ConnectionOptions, OutputOptions};
 /// `walrelay snapshot`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = ARGUMENTS)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub(crate) struct SnapshotArgs {
+    #[command(flatten)]
+    pub request: SnapshotRequest,
+    /// Begin again with the first row, even if this snapshot is finished or was interrupted.
+    #[arg(long)]
+    pub restart: bool,
+    #[command(flatten)]
+    pub confirm: ConfirmArgs,
+    #[command(flatten)]
+    pub output: OutputOptions,
+    #[command(flatten)]
+    pub connection: ConnectionOptions,
+}
+
+/// The rows of a snapshot, and the events that are written for them.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = ARGUMENTS)]
+pub struct SnapshotRequest {
     /// Table, with or without its schema.
     #[arg(value_name = "TABLE")]
     pub table: String,
@@ -35,13 +51,4 @@ pub(crate) struct SnapshotArgs {
     /// Write an event also if the aggregate has events already.
     #[arg(long)]
     pub include_versioned: bool,
-    /// Begin again with the first row, even if this snapshot is finished or was interrupted.
-    #[arg(long)]
-    pub restart: bool,
-    #[command(flatten)]
-    pub confirm: ConfirmArgs,
-    #[command(flatten)]
-    pub output: OutputOptions,
-    #[command(flatten)]
-    pub connection: ConnectionOptions,
 }

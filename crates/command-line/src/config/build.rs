@@ -7,15 +7,16 @@ use walrelay_outbox_admin::archive::{Archive, ArchiveLocation, StoreEnvironment}
 use walrelay_outbox_admin::lifecycle::preflight_check::shard_key;
 use walrelay_outbox_admin::maintenance::Maintenance;
 use walrelay_outbox_admin::protocols::ExistingRows;
-use walrelay_outbox_admin::{EarlierRows, LostSlotPolicy};
+use walrelay_outbox_admin::{EarlierRows, InitOptions, LostSlotPolicy, SlotCreation};
 use walrelay_pg_client::Schema;
+use walrelay_pg_replication::Failover;
 use walrelay_relay::settings::Until;
 
 use super::builder::ConfigBuilder;
 use super::command::{
-    CheckConfig, Command, CreateTopics, DemoConfig, DemoOutput, EmitConfig, EmulatorConfig,
-    ForgetConfig, InitConfig, LogConfig, PruneConfig, ReshardConfig, RunConfig, SlotKind,
-    StatusConfig, TailConfig, UpgradeAction, UpgradeConfig,
+    CheckConfig, Command, CreateTopics, DemoConfig, DemoOutput, EmitConfig, ForgetConfig,
+    InitConfig, LogConfig, PruneConfig, ReshardConfig, RunConfig, StatusConfig, TailConfig,
+    UpgradeAction, UpgradeConfig,
 };
 use super::environment::Environment;
 use super::layers::CommandLine;
@@ -23,8 +24,8 @@ use super::messages::{ResourceKind, column_names, project};
 use super::problem::Problem;
 use super::pubsub::topic_settings;
 use crate::cli::{self, CommandArgs, UpgradeActionArgs};
+use crate::options::RetentionOptions;
 use crate::options::choices::{ChangeMode, ChangeOptions, LogFormat, OnSlotLost};
-use crate::options::{DemoOptions, EmulatorOptions, RetentionOptions};
 
 /// A command and its complete configuration.
 #[derive(Debug, Clone)]
@@ -93,24 +94,18 @@ impl ConfigBuilder<'_> {
             CommandArgs::Trace(args) => Command::Trace(Box::new(self.trace(args)?)),
             CommandArgs::Emit(args) => Command::Emit(EmitConfig {
                 connect: self.connect(&args.connection)?,
-                aggregate_type: args.aggregate_type,
-                aggregate_id: args.aggregate_id,
-                event_type: args.event_type,
-                payload: args.payload,
-                idempotency_key: args.idempotency_key,
+                event: args.event,
                 format: args.output.output,
             }),
             CommandArgs::Forget(args) => Command::Forget(ForgetConfig {
                 connect: self.connect(&args.connection)?,
-                aggregate_type: args.aggregate_type,
-                ids: args.ids,
-                from_file: args.from_file,
+                aggregates: args.aggregates,
                 options: args.change.options(),
             }),
             CommandArgs::Snapshot(args) => Command::Snapshot(Box::new(self.snapshot(args)?)),
             CommandArgs::Tail(args) => Command::Tail(Box::new(self.tail(args)?)),
-            CommandArgs::Emulator(options) => Command::Emulator(emulator(options)),
-            CommandArgs::Demo(options) => Command::Demo(demo(&options, output)),
+            CommandArgs::Emulator(options) => Command::Emulator(options),
+            CommandArgs::Demo(options) => Command::Demo(DemoConfig { options, output }),
             CommandArgs::Config(args) => Command::Config(self.configuration(args.action)?),
             CommandArgs::Explain(args) => {
                 Command::Explain { code: args.code, format: args.output.output }
@@ -218,26 +213,31 @@ impl ConfigBuilder<'_> {
             true => None,
             false => Some(self.connect(&args.database.connection)?),
         };
-        Some(InitConfig {
-            connect,
-            outbox,
-            shards,
-            router,
-            pubsub,
-            create_topics,
-            topic_settings,
-            slot_kind: if args.own.failover { SlotKind::Failover } else { SlotKind::Plain },
+        let shard_key = shard_key(&router);
+        let of_shard = |shard| InitOptions {
+            outbox: shard,
+            shard_key: shard_key.clone(),
+            failover: if args.own.failover { Failover::Yes } else { Failover::No },
             on_lost: if args.accept_loss { LostSlotPolicy::Accept } else { LostSlotPolicy::Refuse },
             earlier_rows: match args.skip_existing_rows {
                 true => EarlierRows::Leave,
                 false => EarlierRows::Refuse,
             },
+            making: SlotCreation::Slot,
+            partition_by: args.own.partition_by,
+        };
+        Some(InitConfig {
+            connect,
+            shards: outbox.shards(shards).into_iter().map(of_shard).collect(),
+            router,
+            pubsub,
+            create_topics,
+            topic_settings,
             already_there: match (args.backfill, args.unpublished_column) {
                 (false, _) => ExistingRows::Left,
                 (true, None) => ExistingRows::Published,
                 (true, Some(column)) => ExistingRows::Unpublished { column },
             },
-            partition_by: args.own.partition_by,
             format: args.output.output,
         })
     }
@@ -281,24 +281,6 @@ impl ConfigBuilder<'_> {
 
 fn maintenance(options: &RetentionOptions, archive: Option<Archive>) -> Maintenance {
     Maintenance { older_than: options.prune_older_than.0, every: options.prune_interval, archive }
-}
-
-fn emulator(options: EmulatorOptions) -> EmulatorConfig {
-    EmulatorConfig {
-        listen: options.listen,
-        control_listen: options.control_listen.0,
-        faults: options.fault,
-        max_stored_bytes: options.max_stored_bytes.0,
-    }
-}
-
-fn demo(options: &DemoOptions, output: DemoOutput) -> DemoConfig {
-    DemoConfig {
-        rows: options.rows.map(u64::from),
-        rate: options.rate,
-        aggregates: options.aggregates,
-        output,
-    }
 }
 
 /// Reads the topics to create. `true` and `false` stand for the bare flag.

@@ -5,23 +5,25 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use walrelay_core::{ColumnAliases, ColumnNames, RouterConfig, WalBudgetLimit};
-use walrelay_emulator::Fault;
+use walrelay_outbox_admin::InitOptions;
 use walrelay_outbox_admin::archive::Archive;
 use walrelay_outbox_admin::maintenance::Maintenance;
-use walrelay_outbox_admin::partitions::PartitionSpan;
 use walrelay_outbox_admin::protocols::ExistingRows;
-use walrelay_outbox_admin::{EarlierRows, LostSlotPolicy};
 use walrelay_outbox_store::{DispatchQuery, Outbox};
 use walrelay_pg_client::ConnectConfig;
 use walrelay_pubsub::{Endpoint, TopicSettings};
 use walrelay_relay::settings::{PubSubSettings, Settings};
 
-use super::commands::consumer_commands::{ConsumeConfig, ConsumerConfig, InboxConfig};
+use super::commands::consumer_commands::{
+    ConsumeConfig, ConsumerConfig, ConsumerSetUp, InboxConfig,
+};
 use super::commands::event_actions::EventAction;
 use super::commands::replay_orders::{AdvanceOrder, Place, RecoverOrder, ReplayConfig, ResetOrder};
 use super::commands::snapshots::SnapshotConfig;
 use super::layers::EffectiveValue;
+use crate::cli::{EditFiles, EmittedEventArgs, ForgottenArgs};
 use crate::options::choices::{ChangeOptions, LogFormat, OnSlotLost, OutputFormat, Shell};
+use crate::options::{DemoOptions, EmulatorOptions};
 
 /// A command and its configuration.
 #[derive(Debug, Clone)]
@@ -41,6 +43,7 @@ pub enum Command {
     Prune(PruneConfig),
     Consume(Box<ConsumeConfig>),
     Consumer(Box<ConsumerConfig>),
+    ConsumerSql(Box<ConsumerSetUp>),
     Inbox(InboxConfig),
     Audit(Box<AuditConfig>),
     Trace(Box<TraceConfig>),
@@ -49,7 +52,7 @@ pub enum Command {
     Forget(ForgetConfig),
     Snapshot(Box<SnapshotConfig>),
     Tail(Box<TailConfig>),
-    Emulator(EmulatorConfig),
+    Emulator(EmulatorOptions),
     Demo(DemoConfig),
     Config(ConfigAction),
     Explain {
@@ -139,10 +142,8 @@ pub struct ReshardConfig {
 pub struct InitConfig {
     /// Connection settings, or `None` if `init` only prints the SQL.
     pub connect: Option<ConnectConfig>,
-    /// The slot and the publication to create, and the tables to publish.
-    pub outbox: Outbox,
-    /// Number of shards.
-    pub shards: u32,
+    /// The outbox to set up: each of its shards, or the whole one.
+    pub shards: Vec<InitOptions>,
     /// Settings that turn rows into messages, from which the topics to create are derived.
     pub router: RouterConfig,
     /// Settings of Pub/Sub.
@@ -151,16 +152,8 @@ pub struct InitConfig {
     pub create_topics: CreateTopics,
     /// Their settings.
     pub topic_settings: TopicSettings,
-    /// Whether the slot is synchronised to standbys.
-    pub slot_kind: SlotKind,
-    /// The reaction to a lost slot.
-    pub on_lost: LostSlotPolicy,
-    /// How to handle rows that the first slot does not stream.
-    pub earlier_rows: EarlierRows,
     /// The treatment of rows that are older than the slot.
     pub already_there: ExistingRows,
-    /// The span of a partition, if missing tables are partitioned.
-    pub partition_by: Option<PartitionSpan>,
     /// Output format.
     pub format: OutputFormat,
 }
@@ -175,15 +168,6 @@ pub enum CreateTopics {
         /// Short or full names of further topics.
         named: Vec<String>,
     },
-}
-
-/// Whether the slot is synchronised to standbys.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SlotKind {
-    /// The slot exists only on this server.
-    Plain,
-    /// The slot survives a failover. Needs Postgres 17 or newer.
-    Failover,
 }
 
 /// Configuration of `walrelay check`.
@@ -228,10 +212,8 @@ pub struct DispatchConfig {
 pub struct DispatchEdit {
     /// Event id of the row.
     pub id: String,
-    /// File with the new payload.
-    pub payload_file: Option<PathBuf>,
-    /// File with the new attributes.
-    pub attributes_file: Option<PathBuf>,
+    /// Files with the new payload and the new attributes.
+    pub files: EditFiles,
     /// Full name of the new topic.
     pub topic: Option<String>,
     /// The new ordering key.
@@ -430,12 +412,8 @@ pub struct TraceConfig {
 pub struct ForgetConfig {
     /// The outbox's database.
     pub connect: ConnectConfig,
-    /// The aggregate type.
-    pub aggregate_type: String,
-    /// The aggregate ids of the command line.
-    pub ids: Vec<String>,
-    /// A file with more ids.
-    pub from_file: Option<PathBuf>,
+    /// The aggregates.
+    pub aggregates: ForgottenArgs,
     /// Consent and output.
     pub options: ChangeOptions,
 }
@@ -445,16 +423,8 @@ pub struct ForgetConfig {
 pub struct EmitConfig {
     /// The outbox's database.
     pub connect: ConnectConfig,
-    /// The aggregate type.
-    pub aggregate_type: String,
-    /// The aggregate id.
-    pub aggregate_id: String,
-    /// The event type.
-    pub event_type: String,
-    /// The payload, as JSON.
-    pub payload: String,
-    /// The idempotency key.
-    pub idempotency_key: Option<String>,
+    /// The event.
+    pub event: EmittedEventArgs,
     /// Output format.
     pub format: OutputFormat,
 }
@@ -476,28 +446,11 @@ pub struct TailConfig {
     pub format: OutputFormat,
 }
 
-/// Configuration of `walrelay emulator`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EmulatorConfig {
-    /// Address of the gRPC port.
-    pub listen: SocketAddr,
-    /// Address of the control port, if any.
-    pub control_listen: Option<SocketAddr>,
-    /// Faults at the start.
-    pub faults: Vec<Fault>,
-    /// Memory for stored messages, in bytes.
-    pub max_stored_bytes: usize,
-}
-
 /// Configuration of `walrelay demo`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct DemoConfig {
-    /// Stop after this many committed rows.
-    pub rows: Option<u64>,
-    /// Outbox rows per second.
-    pub rate: u32,
-    /// Number of aggregates that the rows are spread over.
-    pub aggregates: u32,
+    /// The rows to produce.
+    pub options: DemoOptions,
     /// Printed output.
     pub output: DemoOutput,
 }

@@ -38,7 +38,7 @@ const WAL_BUDGET_MIN: u64 = 1 << 20;
 
 /// A number of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Bytes(pub usize);
+pub struct Bytes(pub usize);
 
 /// A duration, or none for `never`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub(crate) struct OrNever(pub Option<Duration>);
 
 /// An address to listen on, or none for `off`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct OrOff(pub Option<SocketAddr>);
+pub struct OrOff(pub Option<SocketAddr>);
 
 /// The names of a column that a table may lack. None for an empty text.
 #[derive(Debug, Clone, PartialEq, Eq)]

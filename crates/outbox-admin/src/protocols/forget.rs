@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use serde::Serialize;
 use tokio_postgres::error::SqlState;
 use walrelay_pg_client::{PgError, SqlClient, TableAccess, own_table, refuse_hidden_rows, sql};
 
@@ -23,7 +24,7 @@ pub struct ForgetOrder<'a> {
 }
 
 /// The result for each aggregate.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ForgottenAggregates {
     /// The number of aggregates that are forgotten.
     pub forgotten: u64,

@@ -1,6 +1,7 @@
 //! The steps and changes of these protocols, and the session in which one runs.
 
 use pgoutput_parser::Lsn;
+use serde::Serialize;
 use walrelay_outbox_replay::operation_resumer::OperationResumer;
 use walrelay_outbox_replay::operator::{Consent, StepSink};
 use walrelay_outbox_replay::{LostSlot, SlotOperation};
@@ -118,14 +119,14 @@ pub struct PrunableTable {
 }
 
 /// A slot that is dropped with its publication.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DroppedShard {
     /// The slot.
     pub slot: String,
     /// The publication.
     pub publication: String,
-    /// Whether the publication is left, because the role does not own it.
-    pub is_publication_left: bool,
+    /// Whether the publication was dropped also. It is left if the role does not own it.
+    pub publication_dropped: bool,
 }
 
 /// The session of a protocol, its operator, and its stop request.

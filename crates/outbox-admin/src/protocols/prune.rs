@@ -11,6 +11,7 @@ mod retaining_slot;
 
 use std::time::Duration;
 
+use serde::Serialize;
 use walrelay_core::ColumnNames;
 use walrelay_outbox_store::{Outbox, read_recorded_system_identifier, recovering_slot};
 use walrelay_pg_client::{
@@ -50,14 +51,14 @@ pub struct PruneOrder<'a> {
 }
 
 /// Rows and partitions that were deleted from a table.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PrunedTable {
     /// The table.
     pub table: String,
     /// Number of deleted rows, without those of dropped partitions.
-    pub rows: u64,
+    pub deleted_rows: u64,
     /// Partitions that were dropped.
-    pub partitions: Vec<String>,
+    pub dropped_partitions: Vec<String>,
     /// Rows that were archived, with those of dropped partitions.
     pub archived_rows: u64,
 }
@@ -116,24 +117,25 @@ async fn prune_table<O: Operator>(
     condition: &Condition,
 ) -> Result<PrunedTable, ProtocolError> {
     let table = condition.table.to_string();
-    let DroppedPartitions { names: partitions, later, archived } =
+    let DroppedPartitions { names: dropped_partitions, later, archived } =
         drop_partitions(deleting, condition).await?;
-    for partition in &partitions {
+    for partition in &dropped_partitions {
         let (table, partition) = (table.clone(), partition.clone());
         session.report(&Step::PartitionDropped { table, partition })?;
     }
-    let (mut rows, mut archived_rows) = (0, archived.rows);
+    let (mut deleted_rows, mut archived_rows) = (0, archived.rows);
     loop {
         let deleted = deleting.delete_some(condition, &later).await?;
-        rows += deleted.rows;
+        deleted_rows += deleted.rows;
         archived_rows += deleted.archived.rows;
         if !deleted.has_more {
             break;
         }
     }
     log_retaining_slot(deleting.client, condition).await?;
-    session.report(&Step::RowsDeleted(TableRows { table: table.clone(), rows }))?;
-    Ok(PrunedTable { table, rows, partitions, archived_rows })
+    let deleted = TableRows { table: table.clone(), rows: deleted_rows };
+    session.report(&Step::RowsDeleted(deleted))?;
+    Ok(PrunedTable { table, deleted_rows, dropped_partitions, archived_rows })
 }
 
 /// The effect of one step of periodic retention.

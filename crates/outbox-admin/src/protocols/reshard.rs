@@ -13,6 +13,7 @@
 use std::time::Duration;
 
 use pgoutput_parser::Lsn;
+use serde::Serialize;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use walrelay_errors::Chain;
@@ -69,7 +70,8 @@ pub struct Resharded {
 }
 
 /// How a change of the number of shards ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum ReshardEnd {
     /// The number was right already.
     Unchanged,
@@ -418,14 +420,13 @@ async fn remove<O: Operator>(
         session.resumer(slot, &Health::new()).drop_when_free().await?;
         failpoint::hit("reshard-dropped");
         let dropped = drop_publication(client, publication).await;
-        let is_publication_left = dropped
-            .as_ref()
-            .is_err_and(|error| error.server_kind() == Some(ServerErrorKind::Privilege));
-        if !is_publication_left {
-            dropped?;
-        }
+        let publication_dropped = match dropped {
+            Ok(_) => true,
+            Err(error) if error.server_kind() == Some(ServerErrorKind::Privilege) => false,
+            Err(error) => return Err(error.into()),
+        };
         let (slot, publication) = (slot.clone(), publication.clone());
-        let shard = DroppedShard { slot, publication, is_publication_left };
+        let shard = DroppedShard { slot, publication, publication_dropped };
         session.report(&Step::ShardDropped(shard.clone()))?;
         delete_relay_row(client, &shard.slot).await?;
         failpoint::hit("reshard-removed");

@@ -1,7 +1,9 @@
 //! Numbers of rows per table, as steps, questions and errors show them.
 
+use serde::Serialize;
+
 /// A number of rows of a table.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TableRows {
     /// The table.
     pub table: String,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use serde::Serialize;
 use walrelay_core::RouterConfig;
 use walrelay_errors::Chain;
 use walrelay_pg_client::QualifiedName;
@@ -36,7 +37,8 @@ pub struct CreatedTopics {
 }
 
 /// What happened to a topic.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum TopicResult {
     /// It was created.
     Created,

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use serde::Serialize;
-use walrelay_command_line::config::{AuditConfig, OutputFormat};
+use walrelay_command_line::config::AuditConfig;
+use walrelay_errors::Code;
 use walrelay_inbox::Messages;
 use walrelay_inbox::operator::audit::{
     AuditTarget, AuditedTable, Findings, Scope, audit, count_in_dispatch, settled_by,
@@ -18,8 +19,8 @@ use walrelay_relay::observe::report::rfc3339;
 
 use super::trace::open_inboxes;
 use crate::error::Error;
-use crate::json_output::json_text;
-use crate::output::{print, visible};
+use crate::json_output::print_result;
+use crate::output::visible;
 
 /// Number of missing events that the text report lists, and the JSON report, without `--all`.
 const NAMED: usize = 20;
@@ -47,7 +48,9 @@ async fn execute_plainly(config: AuditConfig) -> Result<(), Error> {
     } else {
         let inboxes = open_inboxes(&outbox, &config.inboxes).await?;
         if inboxes.is_empty() {
-            return Err(Error::NothingToAudit);
+            let what =
+                "the outbox's database has no consumer, so there is no inbox to compare with";
+            return Err(Error::refused(Code::InboxNotNamed, what.to_owned()));
         }
         for inbox in inboxes {
             let against = AuditTarget::Inbox(inbox.client(&outbox), &inbox.consumer);
@@ -58,10 +61,8 @@ async fn execute_plainly(config: AuditConfig) -> Result<(), Error> {
     }
     outbox.close().await;
     let report = AuditReport { consumers, dispatch };
-    print(&match config.format {
-        OutputFormat::Json => json_text(&report)?,
-        OutputFormat::Text => report.text(if config.all { usize::MAX } else { NAMED }),
-    })?;
+    let named = if config.all { usize::MAX } else { NAMED };
+    print_result(config.format, &report, || report.text(named))?;
     report.verdict()
 }
 
@@ -197,13 +198,20 @@ impl AuditReport {
         let lacking: Vec<_> =
             lacking.map(|it| format!("{} lacks {}", visible(&it.consumer), it.missing)).collect();
         if !lacking.is_empty() {
-            return Err(Error::Missing { lacking: lacking.join(", ") });
+            let what = format!("events that were published are missing: {}", lacking.join(", "));
+            return Err(Error::refused(Code::AuditEventsMissing, what));
         }
         let uncompared = self.consumers.iter().filter(|it| it.rows == 0);
         let uncompared: Vec<_> = uncompared.map(|it| visible(&it.consumer)).collect();
         match uncompared.as_slice() {
             [] => Ok(()),
-            consumers => Err(Error::NothingCompared { consumers: consumers.join(", ") }),
+            consumers => {
+                let consumers = consumers.join(", ");
+                let what = format!(
+                    "nothing was compared with the inbox of {consumers}: the selection has no settled event"
+                );
+                Err(Error::refused(Code::AuditComparedNothing, what))
+            }
         }
     }
 }
@@ -218,7 +226,7 @@ fn counted(what: &str, counts: &BTreeMap<String, i64>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use walrelay_errors::{Code, Coded as _};
+    use walrelay_errors::Coded as _;
 
     use super::*;
 

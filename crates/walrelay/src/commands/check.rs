@@ -12,7 +12,7 @@ mod schemas;
 mod server;
 
 use serde::Serialize;
-use walrelay_command_line::config::{CheckConfig, OutputFormat};
+use walrelay_command_line::config::CheckConfig;
 use walrelay_core::RouterConfig;
 use walrelay_errors::{Chain, Code, Coded};
 use walrelay_otlp::{CollectorCheckError, Settings as OtlpSettings, try_out};
@@ -34,8 +34,8 @@ use super::shared::cancellable::{attended, run_until_shutdown};
 use super::shared::topics::{INVALID_TOPIC_FIX, invalid_topic_text};
 use crate::error::Error;
 use crate::explain;
-use crate::json_output::json_text;
-use crate::output::{ColourMode, Tone, print, visible};
+use crate::json_output::print_result;
+use crate::output::{ColourMode, Tone, visible};
 
 /// Facts from Postgres that the checks of Pub/Sub and of the consumers need.
 #[derive(Debug, Default)]
@@ -66,15 +66,17 @@ pub async fn execute(config: CheckConfig, shutdown: &Shutdown) -> Result<(), Err
     let (mut findings, collector) = Box::pin(run_until_shutdown(looked, shutdown)).await?;
     findings.extend(collector);
     add_fixes(&mut findings);
-    print(&match config.format {
-        OutputFormat::Json => json_text(&CheckReport::of(&findings))?,
-        OutputFormat::Text => text_of(&findings, ColourMode::of_output()),
-    })?;
+    let text = || text_of(&findings, ColourMode::of_output());
+    print_result(config.format, &CheckReport::of(&findings), text)?;
     let errors = findings.iter().filter_map(Finding::error_code);
     let count = errors.clone().count();
     match Code::gravest(errors) {
         None => Ok(()),
-        Some(code) => Err(Error::Findings { count, code }),
+        Some(code) => Err(Error::Refused {
+            code,
+            what: format!("{count} finding(s) must be fixed before `walrelay run`"),
+            fix: Some("each finding above names its fix".to_owned()),
+        }),
     }
 }
 

@@ -8,7 +8,7 @@ use serde_json::json;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use walrelay_command_line::config::{
-    ChangeMode, ConsumerAction, ConsumerConfig, ConsumerSetUp, OutputFormat,
+    ChangeMode, ConsumerAction, ConsumerConfig, ConsumerSetUp, InboxPruneOrder, OutputFormat,
 };
 use walrelay_command_line::units::show_duration;
 use walrelay_consumer_rebuild::succeeds;
@@ -46,59 +46,42 @@ static GRANTS: SqlText = SqlText::new(|| sql!("consumer.sql", "grants"));
 ///
 /// Postgres or Pub/Sub cannot be reached or refuses, or the consumer does not exist.
 pub async fn execute(config: ConsumerConfig, shutdown: &Shutdown) -> Result<(), Error> {
-    let Some(connect) = &config.connect else {
-        return match &config.action {
-            ConsumerAction::Init(set_up) => print(&script(set_up)),
-            ConsumerAction::Scaffold(_)
-            | ConsumerAction::List(_)
-            | ConsumerAction::Status { .. }
-            | ConsumerAction::Pause { .. }
-            | ConsumerAction::Rebuild(_)
-            | ConsumerAction::ResetKey(_)
-            | ConsumerAction::Prune { .. } => unreachable!("only init prints without a database"),
-        };
-    };
-    let connected = run_until_shutdown(async { Ok(connect_sql(connect).await?) }, shutdown);
-    let mut client = connected.await?;
-    let done = if let ConsumerAction::Rebuild(order) = &config.action {
-        Box::pin(rebuild::execute(connect, &mut client, order, shutdown)).await
-    } else if let ConsumerAction::ResetKey(order) = &config.action {
-        Box::pin(run_until_shutdown(reset_key::execute(&mut client, order, shutdown), shutdown))
-            .await
-    } else if let ConsumerAction::Pause { name, paused: true } = &config.action {
-        Box::pin(attended(connect, &client, pause(&client, name), shutdown)).await
-    } else {
-        Box::pin(run_until_shutdown(act(&client, &config.action, shutdown), shutdown)).await
+    let ConsumerConfig { connect, action } = config;
+    let connecting = async { Ok(connect_sql(&connect).await?) };
+    let mut client = run_until_shutdown(connecting, shutdown).await?;
+    let done = match action {
+        ConsumerAction::Rebuild(order) => {
+            Box::pin(rebuild::execute(&connect, &mut client, &order, shutdown)).await
+        }
+        ConsumerAction::ResetKey(order) => {
+            let reset = reset_key::execute(&mut client, &order, shutdown);
+            run_until_shutdown(reset, shutdown).await
+        }
+        ConsumerAction::Pause(name) => {
+            attended(&connect, &client, pause(&client, &name), shutdown).await
+        }
+        ConsumerAction::Resume(name) => run_until_shutdown(resume(&client, &name), shutdown).await,
+        ConsumerAction::Init(set_up) => {
+            Box::pin(run_until_shutdown(init(&client, &set_up), shutdown)).await
+        }
+        ConsumerAction::Scaffold(table) => {
+            run_until_shutdown(scaffold(&client, &table), shutdown).await
+        }
+        ConsumerAction::List(format) => run_until_shutdown(list(&client, format), shutdown).await,
+        ConsumerAction::Status { name, format, endpoint } => {
+            run_until_shutdown(status::status(&client, &name, format, &endpoint), shutdown).await
+        }
+        ConsumerAction::Prune(order) => {
+            Box::pin(run_until_shutdown(prune(&client, &order, shutdown), shutdown)).await
+        }
     };
     client.close().await;
     done
 }
 
-async fn act(
-    client: &SqlClient,
-    action: &ConsumerAction,
-    shutdown: &Shutdown,
-) -> Result<(), Error> {
-    match action {
-        ConsumerAction::Init(set_up) => init(client, set_up).await,
-        ConsumerAction::Scaffold(table) => scaffold(client, table).await,
-        ConsumerAction::List(format) => list(client, *format).await,
-        ConsumerAction::Status { name, format, endpoint } => {
-            status::status(client, name, *format, endpoint).await
-        }
-        ConsumerAction::Pause { name, paused: true } => pause(client, name).await,
-        ConsumerAction::Pause { name, paused: false } => {
-            admin::resume(client, name).await.map_err(Error::Inbox)?;
-            print(&format!("resumed: consumer {name}\n"))
-        }
-        ConsumerAction::Rebuild(_) | ConsumerAction::ResetKey(_) => {
-            unreachable!("it needs the client for itself")
-        }
-        ConsumerAction::Prune { name, older_than, mode, endpoint } => {
-            let order = PruneOrder { name, older_than: *older_than, endpoint, mode: *mode };
-            prune(client, &order, shutdown).await
-        }
-    }
+async fn resume(client: &SqlClient, name: &str) -> Result<(), Error> {
+    admin::resume(client, name).await.map_err(Error::Inbox)?;
+    print(&format!("resumed: consumer {name}\n"))
 }
 
 /// Pauses the consumer, and waits for batches that began before: they may still commit.
@@ -123,14 +106,18 @@ async fn pause(client: &SqlClient, name: &str) -> Result<(), Error> {
     }
 }
 
-/// Returns the SQL that `init --sql` prints.
-fn script(set_up: &ConsumerSetUp) -> String {
+/// Prints the SQL of `init --sql`.
+///
+/// # Errors
+///
+/// Standard output cannot be written.
+pub fn print_sql(set_up: &ConsumerSetUp) -> Result<(), Error> {
     let migrations = inbox_migrations();
     let mut text: String =
         migrations.iter().map(|it| format!("-- {}\n{}\n\n", it.file, it.sql.trim_end())).collect();
     text.push_str(&admin::registering(&set_up.name, &set_up.subscription));
     text.push_str(";\n");
-    text
+    print(&text)
 }
 
 async fn init(client: &SqlClient, set_up: &ConsumerSetUp) -> Result<(), Error> {
@@ -305,20 +292,13 @@ async fn list(client: &SqlClient, format: OutputFormat) -> Result<(), Error> {
     })
 }
 
-/// The inbox rows to delete.
-struct PruneOrder<'a> {
-    name: &'a str,
-    older_than: Duration,
-    endpoint: &'a Endpoint,
-    mode: ChangeMode,
-}
-
 async fn prune(
     client: &SqlClient,
-    order: &PruneOrder<'_>,
+    order: &InboxPruneOrder,
     shutdown: &Shutdown,
 ) -> Result<(), Error> {
-    let PruneOrder { name, older_than, endpoint, mode } = *order;
+    let InboxPruneOrder { name, older_than, endpoint, mode } = order;
+    let (older_than, mode) = (*older_than, *mode);
     let subscription = admin::subscription(client, name).await.map_err(Error::Inbox)?;
     let least = kept_for(endpoint, &subscription).await? + RETENTION_MARGIN;
     if older_than < least {

@@ -20,7 +20,7 @@ use walrelay_command_line::config::{
     Command, CommandLine, Config, DemoConfig, Environment, RunConfig,
 };
 use walrelay_emulator::{Emulator, Options, SubscriptionOptions};
-use walrelay_errors::Exit;
+use walrelay_errors::{Chain, Code};
 use walrelay_outbox_admin::{EarlierRows, InitOptions, LostSlotPolicy, SlotCreation};
 use walrelay_outbox_store::{Outbox, Shard};
 use walrelay_pg_client::{ConnectConfig, PgEnv, connect_sql, own_table};
@@ -98,7 +98,7 @@ pub async fn execute(config: DemoConfig, shutdown: &Shutdown) -> Result<(), Erro
     });
 
     let began = Instant::now();
-    let producing = produce(&url, &config, &ledger);
+    let producing = produce(&url, &config.options, &ledger);
     tokio::select! {
         produced = producing => produced?,
         () = shutdown.requested() => {}
@@ -191,7 +191,7 @@ fn report(
     ))?;
     match (sum.lost(), sum.out_of_order, comparison.is_equal()) {
         (0, 0, true) => Ok(()),
-        _ => Err(Error::Demo { what: "the promise was broken".into(), exit: Exit::Unexpected }),
+        _ => Err(Error::refused(Code::DemoFailed, "the promise was broken".to_owned())),
     }
 }
 
@@ -203,13 +203,13 @@ fn service_ended(ended: Result<Result<(), Error>, tokio::task::JoinError>) -> Re
 }
 
 fn demo_error(error: impl std::error::Error + 'static) -> Error {
-    Error::Demo { what: walrelay_errors::Chain(&error).to_string(), exit: Exit::Unexpected }
+    Error::refused(Code::DemoFailed, Chain(&error).to_string())
 }
 
 fn refused(status: impl std::fmt::Display) -> Error {
-    Error::Demo { what: status.to_string(), exit: Exit::Unexpected }
+    Error::refused(Code::DemoFailed, status.to_string())
 }
 
 fn unfit(what: &str) -> Error {
-    Error::Demo { what: format!("{what} of the demo cannot be read"), exit: Exit::Unexpected }
+    Error::refused(Code::DemoFailed, format!("{what} of the demo cannot be read"))
 }

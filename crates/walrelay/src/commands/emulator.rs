@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use tokio::net::TcpListener;
-use walrelay_command_line::config::EmulatorConfig;
+use walrelay_command_line::config::{EmulatorOptions, OrOff};
 use walrelay_emulator::{Emulator, Log, Options};
 use walrelay_relay::shutdown::Shutdown;
 
@@ -15,21 +15,22 @@ use crate::output::print;
 /// # Errors
 ///
 /// An address cannot be listened on.
-pub async fn execute(config: EmulatorConfig, shutdown: &Shutdown) -> Result<(), Error> {
+pub async fn execute(config: EmulatorOptions, shutdown: &Shutdown) -> Result<(), Error> {
+    let EmulatorOptions { control_listen: OrOff(control_listen), .. } = config;
     let options = Options {
         // Only the control port shows the log of calls.
-        log: if config.control_listen.is_some() { Log::Keep } else { Log::Off },
-        stored_bytes_max: config.max_stored_bytes,
+        log: if control_listen.is_some() { Log::Keep } else { Log::Off },
+        stored_bytes_max: config.max_stored_bytes.0,
         ..Options::default()
     };
     let emulator = Emulator::new(options);
-    for fault in config.faults {
+    for fault in config.fault {
         emulator.set_fault(fault);
     }
     let (listener, address) = listen(config.listen).await?;
     print(&format!("PUBSUB_EMULATOR_HOST={address}\n"))?;
     let serving = emulator.serve(listener, shutdown.requested());
-    let Some(control) = config.control_listen else {
+    let Some(control) = control_listen else {
         serving.await;
         return Ok(());
     };

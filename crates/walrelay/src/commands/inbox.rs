@@ -1,6 +1,6 @@
 //! `walrelay inbox`: lists and changes events that a consumer could not apply.
 
-use walrelay_command_line::config::{ChangeMode, InboxConfig, InboxEdit};
+use walrelay_command_line::config::{ChangeMode, EditFiles, InboxConfig, InboxEdit};
 use walrelay_inbox::InboxError;
 use walrelay_inbox::operator::event_commands::{
     ConsumerGeneration, InboxEvent, InboxPage, InboxQuery, InboxState, Replacement, StoredMessage,
@@ -187,7 +187,7 @@ impl FailedEvents for InboxEvents {
         edit: &InboxEdit,
         mode: ChangeMode,
     ) -> Result<Edited, Error> {
-        let InboxEdit { id, payload_file, attributes_file } = edit;
+        let InboxEdit { id, files: EditFiles { payload_file, attributes_file } } = edit;
         let (_, stored) = self.place.show(client, id).await?;
         let data = payload_file.as_ref().map(|path| read(path)).transpose()?;
         let (attributes, described) = match attributes_file {

@@ -1,15 +1,11 @@
 //! `walrelay init`: creates tables, publication, slot, and optionally topics. Safe to run again.
 
 use serde::Serialize;
-use walrelay_command_line::config::{
-    ChangeMode, ChangeOptions, CreateTopics, InitConfig, SlotKind,
-};
-use walrelay_outbox_admin::lifecycle::preflight_check::shard_key;
+use walrelay_command_line::config::{ChangeMode, ChangeOptions, CreateTopics, InitConfig};
 use walrelay_outbox_admin::protocols::{
     CreatedTopics, TopicOrder, TopicResult, create_topics, set_up,
 };
-use walrelay_outbox_admin::{InitOptions, InitPlan, InitReport, SlotCreation};
-use walrelay_pg_replication::Failover;
+use walrelay_outbox_admin::{InitPlan, InitReport};
 use walrelay_relay::shutdown::Shutdown;
 
 use super::shared::operator::{StopMode, Terminal, run_protocol};
@@ -23,7 +19,7 @@ use crate::output::print;
 /// Postgres or Pub/Sub cannot be reached, or refuses. Earlier steps have taken effect, and a second
 /// run continues after them.
 pub async fn execute(config: InitConfig, shutdown: &Shutdown) -> Result<(), Error> {
-    let shards = options(&config);
+    let shards = &config.shards;
     let Some(connect) = &config.connect else {
         let plans = shards.iter().map(InitPlan::new).collect::<Result<Vec<_>, _>>()?;
         return print(&InitPlan::joined(plans).script());
@@ -34,7 +30,7 @@ pub async fn execute(config: InitConfig, shutdown: &Shutdown) -> Result<(), Erro
     let existing = &config.already_there;
     let columns = &config.router.columns;
     let done = run_protocol(connect, terminal, StopMode::Cancel, async |session| {
-        let report = set_up(session, &shards, existing, columns).await?;
+        let report = set_up(session, shards, existing, columns).await?;
         let topics = match &config.create_topics {
             CreateTopics::No => CreatedTopics::default(),
             CreateTopics::Yes { named } => {
@@ -51,64 +47,31 @@ pub async fn execute(config: InitConfig, shutdown: &Shutdown) -> Result<(), Erro
 
 #[derive(Debug, Serialize)]
 struct InitJson<'a> {
-    created: &'a [String],
-    already_there: &'a [String],
+    #[serde(flatten)]
+    report: &'a InitReport,
     topics: Vec<TopicJson<'a>>,
 }
 
 #[derive(Debug, Serialize)]
 struct TopicJson<'a> {
     topic: &'a str,
-    result: &'static str,
+    result: TopicResult,
 }
 
 impl<'a> InitJson<'a> {
     fn new(report: &'a InitReport, topics: &'a CreatedTopics) -> Self {
-        let topic = |(topic, result): &'a (String, TopicResult)| TopicJson {
-            topic,
-            result: match result {
-                TopicResult::Created => "created",
-                TopicResult::AlreadyThere => "already_there",
-                TopicResult::NameRefused => "name_refused",
-            },
-        };
-        Self {
-            created: &report.created,
-            already_there: &report.already_there,
-            topics: topics.all.iter().map(topic).collect(),
-        }
+        let topic = |(topic, result): &'a (String, _)| TopicJson { topic, result: *result };
+        Self { report, topics: topics.all.iter().map(topic).collect() }
     }
 }
 
 fn topic_order<'a>(config: &'a InitConfig, named: &'a [String]) -> TopicOrder<'a> {
     TopicOrder {
         router: &config.router,
-        tables: &config.outbox.tables,
+        tables: config.shards.first().map_or(&[][..], |shard| &shard.outbox.tables[..]),
         named,
         settings: &config.topic_settings,
         endpoint: &config.pubsub.publisher.endpoint,
-    }
-}
-
-/// Returns the options of each shard, or of the one unsharded outbox.
-fn options(config: &InitConfig) -> Vec<InitOptions> {
-    let shard_key = shard_key(&config.router);
-    let of_shard = |outbox| InitOptions {
-        outbox,
-        shard_key: shard_key.clone(),
-        failover: failover(config.slot_kind),
-        on_lost: config.on_lost,
-        earlier_rows: config.earlier_rows,
-        making: SlotCreation::Slot,
-        partition_by: config.partition_by,
-    };
-    config.outbox.shards(config.shards).into_iter().map(of_shard).collect()
-}
-
-const fn failover(kind: SlotKind) -> Failover {
-    match kind {
-        SlotKind::Plain => Failover::No,
-        SlotKind::Failover => Failover::Yes,
     }
 }
 

@@ -42,6 +42,7 @@ pub async fn execute(command: Command, shutdown: &Shutdown) -> Result<(), Error>
         Command::Run(config) => Box::pin(run::execute(*config, shutdown)).await,
         Command::Consume(config) => Box::pin(consumer::run::execute(*config, shutdown)).await,
         Command::Consumer(config) => Box::pin(consumer::execute(*config, shutdown)).await,
+        Command::ConsumerSql(set_up) => consumer::print_sql(&set_up),
         Command::Audit(config) => {
             Box::pin(run_until_shutdown(audit::execute(*config), shutdown)).await
         }

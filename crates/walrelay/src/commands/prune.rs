@@ -34,32 +34,12 @@ pub async fn execute(config: PruneConfig, shutdown: &Shutdown) -> Result<(), Err
     let pruned = pruned.await?;
     // The steps have printed everything already.
     let text = |_: &Vec<_>| String::new();
-    terminal.print_result(pruned.as_ref(), text, |tables| PruneJson::new(tables))
+    terminal.print_result(pruned.as_ref(), text, |tables| PruneJson { tables })
 }
 
 #[derive(Debug, Serialize)]
 struct PruneJson<'a> {
-    tables: Vec<PrunedTableJson<'a>>,
-}
-
-#[derive(Debug, Serialize)]
-struct PrunedTableJson<'a> {
-    table: &'a str,
-    deleted_rows: u64,
-    dropped_partitions: &'a [String],
-    archived_rows: u64,
-}
-
-impl<'a> PruneJson<'a> {
-    fn new(tables: &'a [PrunedTable]) -> Self {
-        let table = |pruned: &'a PrunedTable| PrunedTableJson {
-            table: &pruned.table,
-            deleted_rows: pruned.rows,
-            dropped_partitions: &pruned.partitions,
-            archived_rows: pruned.archived_rows,
-        };
-        Self { tables: tables.iter().map(table).collect() }
-    }
+    tables: &'a [PrunedTable],
 }
 
 #[cfg(test)]
@@ -71,10 +51,10 @@ mod tests {
     fn the_fields_of_the_result_are_documented() {
         let pruned = PrunedTable {
             table: "public.app_outbox".to_owned(),
-            rows: 20,
-            partitions: vec!["outbox_2020".to_owned()],
+            deleted_rows: 20,
+            dropped_partitions: vec!["outbox_2020".to_owned()],
             archived_rows: 0,
         };
-        assert_documented("prune", &PruneJson::new(&[pruned]));
+        assert_documented("prune", &PruneJson { tables: &[pruned] });
     }
 }

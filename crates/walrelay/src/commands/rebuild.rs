@@ -72,7 +72,7 @@ fn with_reset(order: &Rebuild) -> Result<ConsumerRebuild, Error> {
 
 fn text_of(path: &Path, hint: &'static str) -> Result<String, Error> {
     let what = format!("{} is not text", path.display());
-    String::from_utf8(read(path)?).map_err(|_| Error::Unfit { what, hint })
+    String::from_utf8(read(path)?).map_err(|_| Error::unfit(what, hint))
 }
 
 /// Reads the SQL that makes the tables live.

@@ -7,7 +7,7 @@ mod report;
 use std::io::{self, IsTerminal as _};
 
 use walrelay_command_line::config::{
-    ChangeMode, OutputFormat, ReplayAction, ReplayConfig, ReplayRecordAction, ReplayRecordConfig,
+    ChangeMode, ReplayAction, ReplayConfig, ReplayRecordAction, ReplayRecordConfig,
 };
 use walrelay_outbox_admin::protocols::{
     position_of_time, refuse_other_shards, refuse_unfinished, routes,
@@ -24,11 +24,10 @@ use walrelay_relay::shutdown::Shutdown;
 use super::shared::cancellable::run_until_shutdown;
 use super::shared::operator::Terminal;
 use crate::error::Error;
-use crate::json_output::json_text;
-use crate::output::print;
+use crate::json_output::print_result;
 pub(super) use progress::StepPrinter;
 pub(super) use report::left_out;
-use report::{ReplayCancelJson, ReplayResult, ReplayResultJson};
+use report::{ReplayCancelJson, ReplayJson, ReplayResult, ReplayResultJson};
 
 /// Starts or resumes a replay, and runs it to its end or until it is interrupted.
 ///
@@ -227,16 +226,15 @@ async fn act_on_record(
     let slots = [outbox.base_slot().to_owned(), outbox.slot.clone()];
     match &config.action {
         ReplayRecordAction::List(format) => {
-            print(&report::list(&read_replays(client, &slots).await?, *format)?)
+            let jobs = read_replays(client, &slots).await?;
+            let json: Vec<_> = jobs.iter().map(ReplayJson::of).collect();
+            print_result(*format, &json, || report::table(&jobs))
         }
         ReplayRecordAction::Show { id, format } => {
             let job = read_replay(client, id).await?.filter(|job| slots.contains(&job.slot));
             let (id, slot) = (id.clone(), outbox.slot.clone());
             let job = job.ok_or(ReplayError::Missing { id, slot })?;
-            match format {
-                OutputFormat::Text => print(&report::page(&job)),
-                OutputFormat::Json => print(&json_text(&report::ReplayJson::of(&job))?),
-            }
+            print_result(*format, &ReplayJson::of(&job), || report::page(&job))
         }
         ReplayRecordAction::Cancel { id, options } => {
             let terminal = Terminal::new(*options, shutdown);

@@ -43,36 +43,20 @@ fn reshard_text(count: u32, done: &Resharded) -> String {
 
 #[derive(Debug, Serialize)]
 struct ReshardJson<'a> {
-    result: &'static str,
+    result: ReshardEnd,
     switched_at: Option<String>,
     handed_over_rows: Option<u64>,
-    dropped: Vec<DroppedShardJson<'a>>,
+    dropped: &'a [DroppedShard],
     shards: Vec<String>,
-}
-
-#[derive(Debug, Serialize)]
-struct DroppedShardJson<'a> {
-    slot: &'a str,
-    publication: &'a str,
-    publication_dropped: bool,
 }
 
 impl<'a> ReshardJson<'a> {
     fn new(Resharded { end, switch, dropped, shards }: &'a Resharded) -> Self {
-        let dropped_shard = |shard: &'a DroppedShard| DroppedShardJson {
-            slot: &shard.slot,
-            publication: &shard.publication,
-            publication_dropped: !shard.is_publication_left,
-        };
         Self {
-            result: match end {
-                ReshardEnd::Unchanged => "unchanged",
-                ReshardEnd::Changed => "changed",
-                ReshardEnd::Cancelled => "cancelled",
-            },
+            result: *end,
             switched_at: switch.map(|Switch { at, .. }| at.to_string()),
             handed_over_rows: switch.map(|Switch { handed_over, .. }| handed_over),
-            dropped: dropped.iter().map(dropped_shard).collect(),
+            dropped,
             shards: shards.iter().map(ToString::to_string).collect(),
         }
     }
@@ -91,7 +75,7 @@ mod tests {
         let dropped = DroppedShard {
             slot: "walrelay".to_owned(),
             publication: "walrelay".to_owned(),
-            is_publication_left: false,
+            publication_dropped: true,
         };
         let done = Resharded {
             end: ReshardEnd::Changed,

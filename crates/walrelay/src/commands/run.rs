@@ -8,7 +8,7 @@ use tokio::time::{sleep, timeout};
 use walrelay_command_line::config::{OnSlotLost, RunConfig};
 use walrelay_core::Random;
 use walrelay_errors::{Action, Chain, Code, Coded, Exit};
-use walrelay_otlp::{Exporter, Spans};
+use walrelay_otlp::Spans;
 use walrelay_outbox_admin::lifecycle::anchor_keeper::AnchorKeeper;
 use walrelay_outbox_admin::lifecycle::postgres_server::Postgres;
 use walrelay_outbox_admin::maintenance::MaintenanceTask;
@@ -27,7 +27,7 @@ use walrelay_relay::settings::{Settings, Until};
 use walrelay_relay::shutdown::Shutdown;
 use walrelay_relay::stream::pipeline_error::SendFailurePosition;
 
-use super::shared::telemetry_export::{figures, with_telemetry};
+use super::shared::telemetry_export::with_telemetry;
 use crate::error::Error;
 use crate::explain;
 use crate::http::{self, Observed};
@@ -44,12 +44,11 @@ pub async fn execute(mut config: RunConfig, shutdown: &Shutdown) -> Result<(), E
     let (metrics, health) = (Metrics::new(), Health::new());
     metrics.set_info(&config.settings.relay.outbox);
     let observed = Observed::of_relay(health.clone(), metrics.clone());
-    let started = config.otlp.take().map(|settings| {
-        Exporter::start(settings, figures(observed.clone()), metrics.spans_dropped.clone())
-    });
+    let (otlp, exported) = (config.otlp.take(), observed.clone());
+    let spans_dropped = metrics.spans_dropped.clone();
     let process = RelayProcess { config: &config, metrics, health, shutdown };
     let work = |spans| process.run(observed, spans);
-    let ended = Box::pin(with_telemetry(started, work)).await;
+    let ended = Box::pin(with_telemetry(otlp, exported, spans_dropped, work)).await;
     if let Err(Error::Relay(error)) = &ended {
         record_stop(error, &config.settings).await;
     }

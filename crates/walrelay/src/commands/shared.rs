@@ -4,7 +4,6 @@ pub(super) mod answer_timeout;
 pub(super) mod cancellable;
 pub(super) mod consent;
 mod dead_letters;
-pub(super) mod json_rows;
 pub(super) mod operator;
 pub(super) mod operator_text;
 mod ordered_subscription;

@@ -6,12 +6,11 @@ use walrelay_command_line::config::{
     AdvanceOrder, DatabaseConfig, RecoverOrder, ResetOrder, SlotAction, SlotConfig,
 };
 use walrelay_outbox_admin::protocols::{
-    Advance, AdvancedSlot, DroppedSlot, Recovered, ResetResult, advance, drop_checked, recover,
-    reset,
+    Advance, AdvancedSlot, DroppedSlot, Recovered, ResetResult, TableRows, advance, drop_checked,
+    recover, reset,
 };
 use walrelay_relay::shutdown::Shutdown;
 
-use super::shared::json_rows::TableRowsJson;
 use super::shared::operator::{StopMode, Terminal, run_protocol};
 use super::shared::operator_text::{START_RELAY, rows_text};
 use crate::error::Error;
@@ -186,7 +185,7 @@ struct SlotRecoverJson<'a> {
     slot: &'a str,
     result: &'static str,
     operation: Option<String>,
-    rows_to_publish: Vec<TableRowsJson<'a>>,
+    rows_to_publish: &'a [TableRows],
 }
 
 impl<'a> SlotRecoverJson<'a> {
@@ -200,7 +199,7 @@ impl<'a> SlotRecoverJson<'a> {
             Recovered::Elsewhere { what } => ("running_elsewhere", Some(what.clone()), &[][..]),
             Recovered::ByRelay => ("finished_by_relay", None, &[][..]),
         };
-        Self { slot, result, operation, rows_to_publish: TableRowsJson::list(rows) }
+        Self { slot, result, operation, rows_to_publish: rows }
     }
 }
 
@@ -236,7 +235,7 @@ fn recover_text(slot: &str, recovered: &Recovered) -> String {
 mod tests {
     use pgoutput_parser::Lsn;
     use walrelay_outbox_admin::lookahead::SkippedRow;
-    use walrelay_outbox_admin::protocols::{SkippedRows, TableRows};
+    use walrelay_outbox_admin::protocols::SkippedRows;
     use walrelay_outbox_replay::{Resharding, SlotOperation};
 
     use super::*;

@@ -50,7 +50,7 @@ async fn once(config: &StatusConfig, shutdown: &Shutdown) -> Result<(), Error> {
     }
     let mut slots = report.shards.iter().chain([&report]).filter_map(|it| it.slot.as_ref());
     match slots.find(|slot| slot.lost) {
-        Some(slot) => Err(Error::SlotLost { slot: slot.slot.clone(), how: how_lost(slot) }),
+        Some(slot) => Err(Error::slot_lost(&slot.slot, how_lost(slot))),
         None => Ok(()),
     }
 }

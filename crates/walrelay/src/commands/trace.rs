@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use walrelay_command_line::config::{InboxPlace, OutputFormat, TraceConfig};
+use walrelay_command_line::config::{InboxPlace, TraceConfig};
+use walrelay_errors::Code;
 use walrelay_inbox::InboxError;
 use walrelay_inbox::operator::audit::{trace_dispatch, trace_outbox};
 use walrelay_inbox::operator::event_commands::ConsumerGeneration;
@@ -12,8 +13,8 @@ use walrelay_outbox_admin::protocols::{column_of, every_shard, refuse_without_ou
 use walrelay_pg_client::{SqlClient, connect_sql};
 
 use crate::error::{Error, NAME_INBOXES};
-use crate::json_output::json_text;
-use crate::output::{print, visible};
+use crate::json_output::print_result;
+use crate::output::visible;
 
 /// Searches outbox, dispatch state and inboxes, and prints the findings.
 ///
@@ -30,10 +31,7 @@ async fn execute_plainly(config: TraceConfig) -> Result<(), Error> {
     refuse_without_outbox(&outbox, &config.database.outbox).await?;
     let found = trace(&outbox, &config).await?;
     outbox.close().await;
-    print(&match config.format {
-        OutputFormat::Json => json_text(&found)?,
-        OutputFormat::Text => found.text(),
-    })?;
+    print_result(config.format, &found, || found.text())?;
     found.verdict()
 }
 
@@ -90,24 +88,32 @@ impl TracedMessage {
 impl Trace {
     /// Checks that the event is where it should be, as far as that is known.
     fn verdict(&self) -> Result<(), Error> {
-        let event_id = self.event_id.clone();
+        let event_id = &self.event_id;
         let has_inboxes = !self.inboxes.is_empty();
         if self.inboxes.values().chain([&self.outbox, &self.dispatch]).all(Value::is_null) {
-            return Err(Error::NoTrace {
-                event_id,
-                inboxes: match has_inboxes {
-                    true => "and in no inbox",
-                    false => "and there was no inbox to search",
-                },
-            });
+            let inboxes = match has_inboxes {
+                true => "and in no inbox",
+                false => "and there was no inbox to search",
+            };
+            let what =
+                format!("event {event_id:?} is in no outbox, in no dispatch state, {inboxes}");
+            return Err(Error::refused(Code::TraceFoundNothing, what));
         }
         if !has_inboxes {
-            return Err(Error::NoInbox { event_id });
+            let what = format!(
+                "whether event {event_id:?} is in an inbox is not known: the outbox's database has none"
+            );
+            return Err(Error::refused(Code::InboxNotNamed, what));
         }
         let lacking: Vec<_> = self.not_in.iter().map(|name| visible(name)).collect();
         match lacking.as_slice() {
             [] => Ok(()),
-            lacking => Err(Error::NotArrived { event_id, consumers: lacking.join(", ") }),
+            lacking => {
+                let lacking = lacking.join(", ");
+                let what =
+                    format!("event {event_id:?} is settled, and not in the inbox of {lacking}");
+                Err(Error::refused(Code::EventNotApplied, what))
+            }
         }
     }
 

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
-use walrelay_command_line::config::DemoConfig;
-use walrelay_errors::Exit;
+use walrelay_command_line::config::DemoOptions;
+use walrelay_errors::{Chain, Code};
 use walrelay_pg_client::{ConnectConfig, PgEnv, SqlClient, SqlText, connect_sql, sql};
 
 use super::ledger::Ledger;
@@ -27,22 +27,21 @@ pub static CREATE_ORDERS: SqlText = SqlText::new(|| sql!("producer.sql", "create
 /// # Errors
 ///
 /// The database cannot be written to.
-pub async fn produce(url: &str, config: &DemoConfig, ledger: &Ledger) -> Result<(), Error> {
+pub async fn produce(url: &str, options: &DemoOptions, ledger: &Ledger) -> Result<(), Error> {
     let connect = ConnectConfig::parse(url, &PgEnv::default())
-        .map_err(|_| Error::Demo { what: "no such database".into(), exit: Exit::Unexpected })?;
+        .map_err(|_| Error::refused(Code::DemoFailed, "no such database".to_owned()))?;
     let mut client = connect_sql(&connect).await?;
-    let mut versions = vec![0_u64; config.aggregates as usize];
-    let wanted = config.rows.unwrap_or(u64::MAX);
-    let pause = Duration::from_secs(TRANSACTION_ROWS) / config.rate;
+    let mut versions = vec![0_u64; options.aggregates as usize];
+    let wanted = options.rows.map_or(u64::MAX, u64::from);
+    let pause = Duration::from_secs(TRANSACTION_ROWS) / options.rate;
     let (mut committed, mut turn) = (0, 0_u64);
     let mut next_at = Instant::now();
     while committed < wanted {
         turn += 1;
         let rows = TRANSACTION_ROWS.min(wanted - committed);
         let written = write(&mut client, turn, rows, &versions).await;
-        let written = written.map_err(|error| Error::Demo {
-            what: format!("write orders: {}", walrelay_errors::Chain(&error)),
-            exit: Exit::Unexpected,
+        let written = written.map_err(|error| {
+            Error::refused(Code::DemoFailed, format!("write orders: {}", Chain(&error)))
         })?;
         if is_rolled_back(turn) {
             ledger.rolled_back(rows);

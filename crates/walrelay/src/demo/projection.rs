@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
-use walrelay_errors::{Chain, Exit};
+use walrelay_errors::{Chain, Code};
 use walrelay_inbox::migrate_inbox;
 use walrelay_inbox::{
     Consumer, Effect, Endpoint, Event, Handler, HandlerError, Health, InboxError, Metrics,
@@ -180,7 +180,7 @@ impl Comparison {
 }
 
 fn failed(what: impl ToString) -> Error {
-    Error::Demo { what: format!("the read model: {}", what.to_string()), exit: Exit::Unexpected }
+    Error::refused(Code::DemoFailed, format!("the read model: {}", what.to_string()))
 }
 
 #[cfg(test)]

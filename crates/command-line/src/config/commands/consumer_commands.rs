@@ -10,6 +10,7 @@ use walrelay_pg_client::{ConnectConfig, QualifiedName};
 use walrelay_pubsub::{Endpoint, TopicSettings};
 
 use super::event_actions::EventAction;
+use crate::cli::EditFiles;
 use crate::options::choices::{ChangeMode, OutputFormat};
 
 /// Configuration of `walrelay consumer run`.
@@ -26,8 +27,8 @@ pub struct ConsumeConfig {
 /// Configuration of `walrelay consumer`.
 #[derive(Debug, Clone)]
 pub struct ConsumerConfig {
-    /// The consumer's database, or `None` if the command only prints SQL.
-    pub connect: Option<ConnectConfig>,
+    /// The consumer's database.
+    pub connect: ConnectConfig,
     /// The action.
     pub action: ConsumerAction,
 }
@@ -50,28 +51,29 @@ pub enum ConsumerAction {
         /// Endpoint of Pub/Sub: an emulator, or Google Cloud.
         endpoint: Endpoint,
     },
-    /// Pause or resume the consumer.
-    Pause {
-        /// Name of the consumer.
-        name: String,
-        /// True to pause, false to resume.
-        paused: bool,
-    },
+    /// Pause the consumer of this name.
+    Pause(String),
+    /// Resume the consumer of this name.
+    Resume(String),
     /// Apply everything again.
     Rebuild(Rebuild),
     /// Forget the position of an ordering key.
     ResetKey(KeyReset),
     /// Delete old inbox rows.
-    Prune {
-        /// Name of the consumer.
-        name: String,
-        /// Minimum age of rows to delete.
-        older_than: Duration,
-        /// Whether to delete rows.
-        mode: ChangeMode,
-        /// Endpoint of Pub/Sub, which reports its message retention.
-        endpoint: Endpoint,
-    },
+    Prune(InboxPruneOrder),
+}
+
+/// The inbox rows to delete.
+#[derive(Debug, Clone)]
+pub struct InboxPruneOrder {
+    /// Name of the consumer.
+    pub name: String,
+    /// Minimum age of rows to delete.
+    pub older_than: Duration,
+    /// Whether to delete rows.
+    pub mode: ChangeMode,
+    /// Endpoint of Pub/Sub, which reports its message retention.
+    pub endpoint: Endpoint,
 }
 
 /// A reset of one ordering key.
@@ -101,10 +103,8 @@ pub struct InboxConfig {
 pub struct InboxEdit {
     /// Event id.
     pub id: String,
-    /// File with the new payload.
-    pub payload_file: Option<PathBuf>,
-    /// File with the new attributes.
-    pub attributes_file: Option<PathBuf>,
+    /// Files with the new payload and the new attributes.
+    pub files: EditFiles,
 }
 
 /// A consumer to set up.

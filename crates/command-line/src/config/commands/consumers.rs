@@ -9,8 +9,8 @@ use super::super::command::Command;
 use super::super::messages::{ResourceKind, project};
 use super::super::pubsub::topic_settings;
 use super::consumer_commands::{
-    ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, IamGrants, KeyReset,
-    NewDeadLetters, NewSubscription, Rebuild, RebuildIntoConfig, Source,
+    ConsumeConfig, ConsumerAction, ConsumerConfig, ConsumerSetUp, IamGrants, InboxPruneOrder,
+    KeyReset, NewDeadLetters, NewSubscription, Rebuild, RebuildIntoConfig, Source,
 };
 use crate::cli::{ConsumerActionArgs, ConsumerInitArgs, ConsumerRebuildArgs, ConsumerRunArgs};
 use crate::options::{ConsumerOptions, ProjectOption, RetentionOptions, SubscriptionOption};
@@ -21,10 +21,6 @@ const UNPUBLISHED: &str = "projects/none/topics/unpublished";
 /// Returns the last part of a full name.
 fn short_name(full: &str) -> &str {
     full.rsplit('/').next().unwrap_or(full)
-}
-
-fn command(config: ConsumerConfig) -> Command {
-    Command::Consumer(Box::new(config))
 }
 
 impl ConfigBuilder<'_> {
@@ -88,8 +84,7 @@ impl ConfigBuilder<'_> {
             ConsumerActionArgs::Init(args) => {
                 let set_up = self.consumer_set_up(&args);
                 if args.sql.sql {
-                    let init = ConsumerAction::Init(set_up?);
-                    return Some(command(ConsumerConfig { connect: None, action: init }));
+                    return Some(Command::ConsumerSql(Box::new(set_up?)));
                 }
                 (args.connection, set_up.map(ConsumerAction::Init))
             }
@@ -108,10 +103,10 @@ impl ConfigBuilder<'_> {
                 (args.connection, Some(ConsumerAction::Status { name, format, endpoint }))
             }
             ConsumerActionArgs::Pause(args) => {
-                (args.connection, Some(ConsumerAction::Pause { name: args.name, paused: true }))
+                (args.connection, Some(ConsumerAction::Pause(args.name)))
             }
             ConsumerActionArgs::Resume(args) => {
-                (args.connection, Some(ConsumerAction::Pause { name: args.name, paused: false }))
+                (args.connection, Some(ConsumerAction::Resume(args.name)))
             }
             ConsumerActionArgs::Rebuild(args) => {
                 let rebuild = self.rebuild(&args).map(ConsumerAction::Rebuild);
@@ -125,11 +120,12 @@ impl ConfigBuilder<'_> {
             ConsumerActionArgs::Prune(args) => {
                 let endpoint = self.endpoint(&args.endpoint);
                 let (name, older_than, mode) = (args.name, args.older_than, args.confirm.mode());
-                (args.connection, Some(ConsumerAction::Prune { name, older_than, mode, endpoint }))
+                let order = InboxPruneOrder { name, older_than, mode, endpoint };
+                (args.connection, Some(ConsumerAction::Prune(order)))
             }
         };
-        let connect = Some(self.connect(&connection)?);
-        Some(command(ConsumerConfig { connect, action: action? }))
+        let config = ConsumerConfig { connect: self.connect(&connection)?, action: action? };
+        Some(Command::Consumer(Box::new(config)))
     }
 
     fn consumer_set_up(&mut self, args: &ConsumerInitArgs) -> Option<ConsumerSetUp> {

@@ -9,7 +9,8 @@ use super::super::messages::project;
 use super::consumer_commands::{InboxConfig, InboxEdit};
 use super::event_actions::{EventAction, EventList, EventSelection, SelectedEvents};
 use crate::cli::{
-    DispatchActionArgs, DispatchRowsArgs, EditFileArgs, InboxActionArgs, InboxEventsArgs, PageArgs,
+    ConfirmArgs, DispatchActionArgs, DispatchRowsArgs, EditFiles, InboxActionArgs, InboxEventsArgs,
+    PageArgs,
 };
 use crate::options::ProjectOption;
 use crate::options::choices::{ChangeMode, OutputFormat};
@@ -23,8 +24,8 @@ fn listed<Q>(query: Q, page: &PageArgs, format: OutputFormat) -> EventList<Q> {
 }
 
 /// Returns the mode of an edit. To name an event and its new content is consent.
-const fn mode_of(files: &EditFileArgs) -> ChangeMode {
-    match files.confirm.mode() {
+const fn mode_of(confirm: &ConfirmArgs) -> ChangeMode {
+    match confirm.mode() {
         ChangeMode::DryRun => ChangeMode::DryRun,
         ChangeMode::Agreed | ChangeMode::Ask => ChangeMode::Agreed,
     }
@@ -67,14 +68,9 @@ impl ConfigBuilder<'_> {
                 if !is_rerouted {
                     self.require_file(&args.files);
                 }
-                let mode = mode_of(&args.files);
-                let edit = DispatchEdit {
-                    id: args.id,
-                    payload_file: args.files.payload_file,
-                    attributes_file: args.files.attributes_file,
-                    topic,
-                    key: args.set_key,
-                };
+                let mode = mode_of(&args.confirm);
+                let edit =
+                    DispatchEdit { id: args.id, files: args.files, topic, key: args.set_key };
                 (args.database, EventAction::Edit { edit, mode })
             }
             DispatchActionArgs::Discard(args) => {
@@ -115,12 +111,8 @@ impl ConfigBuilder<'_> {
             }
             InboxActionArgs::Edit(args) => {
                 self.require_file(&args.files);
-                let mode = mode_of(&args.files);
-                let edit = InboxEdit {
-                    id: args.id,
-                    payload_file: args.files.payload_file,
-                    attributes_file: args.files.attributes_file,
-                };
+                let mode = mode_of(&args.confirm);
+                let edit = InboxEdit { id: args.id, files: args.files };
                 (args.place, EventAction::Edit { edit, mode })
             }
             InboxActionArgs::Discard(args) => {
@@ -172,7 +164,7 @@ impl ConfigBuilder<'_> {
         Some(EventSelection { events, mode })
     }
 
-    fn require_file(&mut self, files: &EditFileArgs) {
+    fn require_file(&mut self, files: &EditFiles) {
         if files.payload_file.is_none() && files.attributes_file.is_none() {
             self.wrong_or_missing("payload-file", "not set; give it or --attributes-file");
         }

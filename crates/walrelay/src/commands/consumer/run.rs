@@ -9,11 +9,11 @@ use walrelay_command_line::config::ConsumeConfig;
 use walrelay_core::{Backoff, Random};
 use walrelay_errors::{Action, Chain, Coded, ErrorContext};
 use walrelay_inbox::{Consumer, Health, InboxError, Metrics, Settings};
-use walrelay_otlp::{Exporter, Spans};
+use walrelay_otlp::Spans;
 use walrelay_relay::seed::random_seed;
 use walrelay_relay::shutdown::Shutdown;
 
-use super::super::shared::telemetry_export::{figures, with_telemetry};
+use super::super::shared::telemetry_export::with_telemetry;
 use crate::error::Error;
 use crate::explain;
 use crate::http::{self, Observed};
@@ -33,12 +33,11 @@ pub async fn execute(mut config: ConsumeConfig, shutdown: &Shutdown) -> Result<(
     let consumer = &config.settings.consumer;
     let (metrics, health) = (Metrics::new(consumer), Health::new(consumer));
     let observed = Observed::of_consumer(health.clone(), metrics.clone());
-    let started = config.otlp.take().map(|settings| {
-        Exporter::start(settings, figures(observed.clone()), metrics.spans_dropped.clone())
-    });
+    let (otlp, exported) = (config.otlp.take(), observed.clone());
+    let spans_dropped = metrics.spans_dropped.clone();
     let process = ConsumerProcess { config: &config, health, shutdown };
     let work = |spans| process.run(observed, metrics, spans);
-    Box::pin(with_telemetry(started, work)).await
+    Box::pin(with_telemetry(otlp, exported, spans_dropped, work)).await
 }
 
 /// The consumer of this process, with its HTTP endpoints.

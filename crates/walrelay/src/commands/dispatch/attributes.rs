@@ -105,14 +105,14 @@ pub(in crate::commands) fn replace(
 /// The error for a file that sets an attribute which only the relay may write.
 fn reserved_attribute(attribute: &str, identity: &[&str]) -> Error {
     match identity.contains(&attribute) {
-        true => Error::Unfit {
-            what: format!("the attribute {attribute} says which event this is, and is kept"),
-            hint: "leave it out of the file; another event is written to the outbox, and this one discarded",
-        },
-        false => Error::Unfit {
-            what: format!("only the relay writes attributes named {attribute}"),
-            hint: "leave it out of the file, or choose another name for it",
-        },
+        true => Error::unfit(
+            format!("the attribute {attribute} says which event this is, and is kept"),
+            "leave it out of the file; another event is written to the outbox, and this one discarded",
+        ),
+        false => Error::unfit(
+            format!("only the relay writes attributes named {attribute}"),
+            "leave it out of the file, or choose another name for it",
+        ),
     }
 }
 

@@ -1,12 +1,12 @@
 //! `dispatch edit`: replaces the payload, the attributes, or a topic or key that was never valid.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use bytes::Bytes;
 use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::PubsubMessage;
 use prost::Message as _;
-use walrelay_command_line::config::{ChangeMode, DispatchEdit};
+use walrelay_command_line::config::{ChangeMode, DispatchEdit, EditFiles};
 use walrelay_core::limits::{ORDERING_KEY_BYTES_MAX, is_topic_name};
 use walrelay_core::{IncompleteMessage, LimitViolation, Message, MessagePart};
 use walrelay_outbox_store::{DispatchDetail, DispatchStore, NewDestination};
@@ -36,7 +36,7 @@ pub(super) async fn edit(
     edit: &DispatchEdit,
     mode: ChangeMode,
 ) -> Result<Edited, Error> {
-    let files = Files::read(edit.payload_file.as_ref(), edit.attributes_file.as_ref())?;
+    let files = Files::read(&edit.files)?;
     let id = &edit.id;
     let detail = store.show(client, id).await?;
     let route = route(edit, &detail)?;
@@ -58,9 +58,9 @@ fn refuse_over_limit(detail: &DispatchDetail, topic: &str, body: &[u8]) -> Resul
     let message = Message::from_encoded(topic.into(), row.position, &row.event_id, body);
     let message = message.map_err(|_| undecodable(detail))?;
     let Some(LimitViolation { part, fault }) = LimitViolation::of(&message) else { return Ok(()) };
-    Err(Error::Unfit {
-        what: format!("{} would be dead again, and is left as it is: {fault}", row.event_id),
-        hint: match part {
+    Err(Error::unfit(
+        format!("{} would be dead again, and is left as it is: {fault}", row.event_id),
+        match part {
             MessagePart::Topic => "give it another topic as well: --set-topic order.events",
             MessagePart::OrderingKey => "give it a shorter key as well: --set-key A-17",
             MessagePart::Attributes => {
@@ -69,14 +69,14 @@ fn refuse_over_limit(detail: &DispatchDetail, topic: &str, body: &[u8]) -> Resul
             }
             MessagePart::Payload => "give it another payload as well: --payload-file fixed.json",
         },
-    })
+    ))
 }
 
 fn undecodable(detail: &DispatchDetail) -> Error {
-    Error::Unfit {
-        what: format!("the stored message of {} cannot be decoded", detail.row.event_id),
-        hint: "discard the row and publish the event again",
-    }
+    Error::unfit(
+        format!("the stored message of {} cannot be decoded", detail.row.event_id),
+        "discard the row and publish the event again",
+    )
 }
 
 /// Hint for a row that keeps its valid ordering key.
@@ -94,13 +94,15 @@ fn route(edit: &DispatchEdit, detail: &DispatchDetail) -> Result<Option<NewDesti
     if edit.topic.is_none() && edit.key.is_none() {
         return Ok(None);
     }
-    let refused = |what: &str, value: &str, hint| Error::Unfit {
-        what: format!(
-            "{} has a valid {what}, {:?}, which it keeps",
-            row.event_id,
-            shortened(value, SHOWN_CHARACTERS)
-        ),
-        hint,
+    let refused = |what: &str, value: &str, hint| {
+        Error::unfit(
+            format!(
+                "{} has a valid {what}, {:?}, which it keeps",
+                row.event_id,
+                shortened(value, SHOWN_CHARACTERS)
+            ),
+            hint,
+        )
     };
     let has_topic = is_topic_name(&row.topic);
     // The column holds at most as much of a key as an index accepts. The message holds the whole
@@ -117,10 +119,10 @@ fn route(edit: &DispatchEdit, detail: &DispatchDetail) -> Result<Option<NewDesti
             return Err(refused("topic", &row.topic, KEPT_TOPIC));
         }
         Some(topic) if !is_topic_name(topic) => {
-            return Err(Error::Unfit {
-                what: format!("{topic:?} cannot name a topic"),
-                hint: "3 to 255 letters, digits and -_.~+%, beginning with a letter and not with goog",
-            });
+            return Err(Error::unfit(
+                format!("{topic:?} cannot name a topic"),
+                "3 to 255 letters, digits and -_.~+%, beginning with a letter and not with goog",
+            ));
         }
         Some(topic) => topic.clone(),
         None => row.topic.clone(),
@@ -131,21 +133,21 @@ fn route(edit: &DispatchEdit, detail: &DispatchDetail) -> Result<Option<NewDesti
             return Err(refused("ordering key", &row.ordering_key, KEPT));
         }
         Some(key) if key.len() > ORDERING_KEY_BYTES_MAX => {
-            return Err(Error::Unfit {
-                what: format!("the ordering key has {} bytes", key.len()),
-                hint: "Pub/Sub takes 1,024",
-            });
+            return Err(Error::unfit(
+                format!("the ordering key has {} bytes", key.len()),
+                "Pub/Sub takes 1,024",
+            ));
         }
         Some(key) => key.clone(),
         // The column holds only the beginning of the key, which would be another key.
         None if !has_key => {
-            return Err(Error::Unfit {
-                what: format!(
+            return Err(Error::unfit(
+                format!(
                     "{} would be dead again, and is left as it is: the ordering key has {whole} bytes",
                     row.event_id
                 ),
-                hint: "give it a shorter key as well: --set-key A-17",
-            });
+                "give it a shorter key as well: --set-key A-17",
+            ));
         }
         None => row.ordering_key.clone(),
     };
@@ -168,12 +170,9 @@ struct EditedMessage {
 }
 
 impl Files {
-    fn read(payload: Option<&PathBuf>, attributes: Option<&PathBuf>) -> Result<Self, Error> {
-        let attributes = match attributes {
-            Some(path) => Some(read_attributes(path)?),
-            None => None,
-        };
-        let payload = payload.map(|path| read(path)).transpose()?.map(Bytes::from);
+    fn read(EditFiles { payload_file, attributes_file }: &EditFiles) -> Result<Self, Error> {
+        let attributes = attributes_file.as_ref().map(|path| read_attributes(path)).transpose()?;
+        let payload = payload_file.as_ref().map(|path| read(path)).transpose()?.map(Bytes::from);
         Ok(Self { payload, attributes })
     }
 
@@ -205,7 +204,7 @@ impl Files {
         };
         let id = &detail.row.event_id;
         let what = format!("{id} was recorded without its {what} of {bytes} bytes");
-        Err(Error::Unfit { what, hint })
+        Err(Error::unfit(what, hint))
     }
 
     /// Returns the row's message with these parts replaced. Its ordering key stays unless `route`
@@ -218,13 +217,13 @@ impl Files {
         let mut message: PubsubMessage = decode(detail).ok_or_else(|| undecodable(detail))?;
         self.refuse_missing_part(detail, route)?;
         if detail.row.lacks_headers() && self.attributes.is_none() {
-            return Err(Error::Unfit {
-                what: format!(
+            return Err(Error::unfit(
+                format!(
                     "{} was recorded without its headers, which could not be read",
                     detail.row.event_id
                 ),
-                hint: "give it headers with --attributes-file; a file with {} in it publishes it without any",
-            });
+                "give it headers with --attributes-file; a file with {} in it publishes it without any",
+            ));
         }
         if let Some(payload) = self.payload {
             message.data = payload;
@@ -248,9 +247,11 @@ impl Files {
 }
 
 pub(in crate::commands) fn read_attributes(path: &Path) -> Result<BTreeMap<String, String>, Error> {
-    serde_json::from_slice(&read(path)?).map_err(|error| Error::Unfit {
-        what: format!("{}: {error}", path.display()),
-        hint: "write a JSON object whose values are all strings",
+    serde_json::from_slice(&read(path)?).map_err(|error| {
+        Error::unfit(
+            format!("{}: {error}", path.display()),
+            "write a JSON object whose values are all strings",
+        )
     })
 }
 
@@ -258,10 +259,10 @@ pub(in crate::commands) fn read(path: &Path) -> Result<Vec<u8>, Error> {
     let unreadable = |source| Error::File { path: path.display().to_string(), source };
     let bytes = std::fs::metadata(path).map_err(unreadable)?.len();
     if bytes > FILE_BYTES_MAX {
-        return Err(Error::Unfit {
-            what: format!("{} has {bytes} bytes", path.display()),
-            hint: "a message of Pub/Sub has at most 10,000,000",
-        });
+        return Err(Error::unfit(
+            format!("{} has {bytes} bytes", path.display()),
+            "a message of Pub/Sub has at most 10,000,000",
+        ));
     }
     std::fs::read(path).map_err(unreadable)
 }
@@ -276,8 +277,7 @@ mod tests {
     fn asked(topic: Option<&str>, key: Option<&str>) -> DispatchEdit {
         DispatchEdit {
             id: "e-1".into(),
-            payload_file: None,
-            attributes_file: None,
+            files: EditFiles::default(),
             topic: topic.map(str::to_owned),
             key: key.map(str::to_owned),
         }

@@ -59,10 +59,7 @@ impl BulkAction<'_> {
                 format!("stopped by a signal: discarded {rows} of {count} {noun}(s)")
             }
         };
-        Error::Stopped {
-            what,
-            hint: "run the same command again for the rest; what was done stays",
-        }
+        Error::stopped(what, "run the same command again for the rest; what was done stays")
     }
 }
 

@@ -1,10 +1,10 @@
 //! `walrelay config`: shows, checks and describes the configuration.
 
-use walrelay_command_line::config::{ConfigAction, EffectiveValue, OutputFormat};
+use walrelay_command_line::config::{ConfigAction, EffectiveValue};
 use walrelay_command_line::reference;
 
 use crate::error::Error;
-use crate::json_output::json_text;
+use crate::json_output::print_result;
 use crate::output::print;
 
 /// Prints the configuration. It was read and checked before.
@@ -14,8 +14,7 @@ use crate::output::print;
 /// Standard output cannot be written.
 pub fn execute(action: ConfigAction) -> Result<(), Error> {
     match action {
-        ConfigAction::Show { values, format: OutputFormat::Text } => print(&table(&values)),
-        ConfigAction::Show { values, format: OutputFormat::Json } => print(&json_text(&values)?),
+        ConfigAction::Show { values, format } => print_result(format, &values, || table(&values)),
         ConfigAction::Check { command } => {
             print(&format!("the configuration of `walrelay {command}` is valid\n"))
         }

@@ -6,8 +6,7 @@ use walrelay_errors::Code;
 
 use crate::error::Error;
 use crate::explain::{cause, fix, section};
-use crate::json_output::json_text;
-use crate::output::print;
+use crate::json_output::print_result;
 
 /// Prints the section of the code, or the list of codes.
 ///
@@ -15,17 +14,15 @@ use crate::output::print;
 ///
 /// No error has the code, or standard output cannot be written.
 pub fn execute(code: Option<&str>, format: OutputFormat) -> Result<(), Error> {
-    let Some(code) = code else { return print(&list(format)?) };
+    let Some(code) = code else { return list(format) };
     let wanted = code.trim().trim_start_matches("error[").trim_end_matches(']');
     let wanted = wanted.to_ascii_lowercase();
     let Some(known) = Code::ALL.iter().find(|known| known.name() == wanted) else {
         let what = format!("no error has the code {code:?}{}", similar(&wanted));
         return Err(Error::refused(Code::ErrorCodeUnknown, what));
     };
-    print(&match format {
-        OutputFormat::Text => format!("{}\n", section(&wanted).unwrap_or_default()),
-        OutputFormat::Json => json_text(&ExplainedCode::of(*known))?,
-    })
+    let explained = ExplainedCode::of(*known);
+    print_result(format, &explained, || format!("{}\n", explained.text))
 }
 
 /// An error code in the output of `explain -o json`.
@@ -46,19 +43,12 @@ impl ExplainedCode {
     }
 }
 
-/// Returns one line for each code, with its cause.
-fn list(format: OutputFormat) -> Result<String, Error> {
-    let mut codes: Vec<Code> = Code::ALL.to_vec();
-    codes.sort_unstable_by_key(|code| code.name());
-    Ok(match format {
-        OutputFormat::Json => {
-            json_text(&codes.into_iter().map(ExplainedCode::of).collect::<Vec<_>>())?
-        }
-        OutputFormat::Text => {
-            let line = |code: Code| format!("{:<36} {}\n", code.name(), cause(code));
-            codes.into_iter().map(line).collect()
-        }
-    })
+/// Prints one line for each code, with its cause.
+fn list(format: OutputFormat) -> Result<(), Error> {
+    let mut codes: Vec<_> = Code::ALL.iter().copied().map(ExplainedCode::of).collect();
+    codes.sort_unstable_by_key(|explained| explained.code);
+    let line = |it: &ExplainedCode| format!("{:<36} {}\n", it.code, it.cause);
+    print_result(format, &codes, || codes.iter().map(line).collect())
 }
 
 /// Returns the codes that contain words of the wanted code or begin as it does, the one with the most

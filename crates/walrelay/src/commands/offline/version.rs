@@ -4,8 +4,7 @@ use serde::Serialize;
 use walrelay_command_line::config::OutputFormat;
 
 use crate::error::Error;
-use crate::json_output::json_text;
-use crate::output::print;
+use crate::json_output::print_result;
 
 /// The output of `version -o json`.
 #[derive(Debug, Serialize)]
@@ -21,10 +20,7 @@ const VERSION: Version = Version { version: env!("CARGO_PKG_VERSION") };
 ///
 /// Standard output cannot be written.
 pub fn execute(format: OutputFormat) -> Result<(), Error> {
-    print(&match format {
-        OutputFormat::Text => format!("walrelay {}\n", VERSION.version),
-        OutputFormat::Json => json_text(&VERSION)?,
-    })
+    print_result(format, &VERSION, || format!("walrelay {}\n", VERSION.version))
 }
 
 #[cfg(test)]

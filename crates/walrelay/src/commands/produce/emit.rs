@@ -19,7 +19,7 @@ use crate::output::print;
 /// Postgres cannot be reached or refuses, or `walrelay init` has not created the function.
 pub async fn execute(config: EmitConfig) -> Result<(), Error> {
     let client = connect_sql(&config.connect).await?;
-    let done = match &config.idempotency_key {
+    let done = match &config.event.idempotency_key {
         Some(key) => emit_once(&client, &config, key).await,
         None => emit(&client, &config).await,
     };
@@ -92,12 +92,12 @@ fn not_emitted(error: tokio_postgres::Error) -> Error {
     }
 }
 
-fn arguments(config: &EmitConfig) -> [(&(dyn ToSql + Sync), Type); 4] {
+fn arguments(EmitConfig { event, .. }: &EmitConfig) -> [(&(dyn ToSql + Sync), Type); 4] {
     [
-        (&config.aggregate_type, Type::TEXT),
-        (&config.aggregate_id, Type::TEXT),
-        (&config.event_type, Type::TEXT),
-        (&config.payload, Type::TEXT),
+        (&event.aggregate_type, Type::TEXT),
+        (&event.aggregate_id, Type::TEXT),
+        (&event.event_type, Type::TEXT),
+        (&event.payload, Type::TEXT),
     ]
 }
 
@@ -128,8 +128,8 @@ async fn event_id(
         .query_typed_opt(
             sql!("emit.sql", "event_id"),
             &[
-                (&config.aggregate_type, Type::TEXT),
-                (&config.aggregate_id, Type::TEXT),
+                (&config.event.aggregate_type, Type::TEXT),
+                (&config.event.aggregate_id, Type::TEXT),
                 (&version, Type::INT8),
             ],
         )

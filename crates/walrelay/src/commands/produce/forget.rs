@@ -4,8 +4,7 @@ use std::fs;
 use std::io::{self, Read as _};
 use std::path::Path;
 
-use serde::Serialize;
-use walrelay_command_line::config::{ChangeMode, ForgetConfig};
+use walrelay_command_line::config::{ChangeMode, ForgetConfig, ForgottenArgs};
 use walrelay_outbox_admin::protocols::{ForgetOrder, ForgottenAggregates, forget_aggregates};
 use walrelay_pg_client::TableAccess;
 use walrelay_relay::shutdown::Shutdown;
@@ -19,7 +18,8 @@ use crate::error::Error;
 ///
 /// The file cannot be read, Postgres cannot be reached or refuses, or the user does not agree.
 pub async fn execute(config: ForgetConfig, shutdown: &Shutdown) -> Result<(), Error> {
-    let ForgetConfig { connect, aggregate_type, mut ids, from_file, options } = config;
+    let ForgetConfig { connect, aggregates, options } = config;
+    let ForgottenArgs { aggregate_type, mut ids, from_file } = aggregates;
     if let Some(path) = from_file {
         ids.extend(ids_of(&path)?);
     }
@@ -32,9 +32,7 @@ pub async fn execute(config: ForgetConfig, shutdown: &Shutdown) -> Result<(), Er
     let forgotten = run_protocol(&connect, terminal, StopMode::Cancel, async |session| {
         forget_aggregates(session, order).await
     });
-    let forgotten = forgotten.await?;
-    let json = forgotten.as_ref().map(ForgetJson::new);
-    terminal.print_result(forgotten.as_ref(), text_of, |_| json)
+    terminal.print_result(forgotten.await?.as_ref(), text_of, |it| it)
 }
 
 /// Reads ids, one per line. The path `-` is standard input.
@@ -62,19 +60,6 @@ fn text_of(done: &ForgottenAggregates) -> String {
     text
 }
 
-#[derive(Debug, Serialize)]
-struct ForgetJson<'a> {
-    forgotten: u64,
-    kept: &'a [String],
-    unknown: &'a [String],
-}
-
-impl<'a> ForgetJson<'a> {
-    fn new(done: &'a ForgottenAggregates) -> Self {
-        Self { forgotten: done.forgotten, kept: &done.kept, unknown: &done.unknown }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -83,6 +68,6 @@ mod tests {
     fn the_fields_of_the_result_are_documented() {
         let (kept, unknown) = (vec!["A-1".to_owned()], vec!["A-2".to_owned()]);
         let done = ForgottenAggregates { forgotten: 3, kept, unknown };
-        crate::json_output::assert_documented("forget", &ForgetJson::new(&done));
+        crate::json_output::assert_documented("forget", &done);
     }
 }

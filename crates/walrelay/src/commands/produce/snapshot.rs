@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep_until};
 use tokio_postgres::types::Type;
 use walrelay_command_line::config::{
-    ChangeMode, OutputFormat, SnapshotConfig, SnapshotRequest, SnapshotStart, VersionedRows,
+    ChangeMode, OutputFormat, SnapshotConfig, SnapshotRequest, SnapshotStart,
 };
 use walrelay_outbox_replay::AdminError;
 use walrelay_pg_client::{SCHEMA, SqlClient, backend_pid, connect_sql, quote_identifier, sql};
@@ -42,10 +42,10 @@ pub async fn execute(config: SnapshotConfig, shutdown: &Shutdown) -> Result<(), 
     let done = run_cancellable_in(&config.connect, pid, work, shutdown).await;
     client.close().await;
     match done {
-        Err(Error::Interrupted) => Err(Error::Stopped {
-            what: format!("the snapshot of {} was interrupted", config.request.table),
-            hint: "run the same command again, without --restart: it continues",
-        }),
+        Err(Error::Interrupted) => Err(Error::stopped(
+            format!("the snapshot of {} was interrupted", config.request.table),
+            "run the same command again, without --restart: it continues",
+        )),
         done => done,
     }
 }
@@ -95,17 +95,17 @@ async fn survey(client: &SqlClient, request: &SnapshotRequest) -> Result<Survey,
         .await
         .map_err(AdminError::sql(format!("look for table {}", request.table)))?;
     if !row.get::<_, bool>("has_function") {
-        return Err(Error::Unfit {
-            what: format!("the database has no function {SCHEMA}.app_outbox_snapshot"),
-            hint: "run `walrelay init`; it creates the function beside the outbox if the outbox has the \
+        return Err(Error::unfit(
+            format!("the database has no function {SCHEMA}.app_outbox_snapshot"),
+            "run `walrelay init`; it creates the function beside the outbox if the outbox has the \
                    columns that `walrelay init` would give it",
-        });
+        ));
     }
     let Some(source) = row.get("source") else {
-        return Err(Error::Unfit {
-            what: format!("table {:?} does not exist", request.table),
-            hint: "name the table with its schema, and quote it as in SQL if it has capitals",
-        });
+        return Err(Error::unfit(
+            format!("table {:?} does not exist", request.table),
+            "name the table with its schema, and quote it as in SQL if it has capitals",
+        ));
     };
     Ok(Survey { source, shows_versions: row.get("shows_versions") })
 }
@@ -134,9 +134,9 @@ async fn count(
     survey: &Survey,
 ) -> Result<RowCount, Error> {
     let (source, condition) = (&survey.source, &request.condition);
-    let skips = request.versioned == VersionedRows::Skipped && survey.shows_versions;
+    let skips = !request.include_versioned && survey.shows_versions;
     let row = if skips {
-        let id = quote_identifier(&request.id_column);
+        let id = quote_identifier(&request.aggregate_id);
         // spliced: the table, its id column and the condition.
         let sql = format!(
             "SELECT count(*) AS rows, count(*) FILTER (WHERE coalesce(a.version, 0) = 0) AS to_write
@@ -160,7 +160,7 @@ async fn count(
 /// Writes the events. Returns the last step, with the events that all steps of this run have
 /// written.
 async fn write(client: &SqlClient, config: &SnapshotConfig, rows: u64) -> Result<Step, Error> {
-    let batch_rows = batch_rows(config.rate);
+    let batch_rows = batch_rows(config.request.rate);
     let mut start = config.start;
     let mut progress: Option<SnapshotProgress> = None;
     let (mut turn, mut written) = (Instant::now(), 0);
@@ -175,7 +175,7 @@ async fn write(client: &SqlClient, config: &SnapshotConfig, rows: u64) -> Result
             shown.end();
             return Ok(Step { written, ..step });
         }
-        if let Some(rate) = config.rate {
+        if let Some(rate) = config.request.rate {
             let paced =
                 step.events.saturating_sub(before).min(u64::from(batch_rows.unsigned_abs()));
             turn += Duration::from_secs_f64(paced as f64 / f64::from(rate));

@@ -2,7 +2,7 @@
 
 use tokio_postgres::error::{DbError, SqlState};
 use tokio_postgres::types::Type;
-use walrelay_command_line::config::{SnapshotRequest, SnapshotStart, VersionedRows};
+use walrelay_command_line::config::{SnapshotRequest, SnapshotStart};
 use walrelay_outbox_replay::AdminError;
 use walrelay_pg_client::{SqlClient, sql};
 
@@ -36,11 +36,11 @@ pub(super) async fn step(
             &[
                 (&request.table, Type::TEXT),
                 (&request.aggregate_type, Type::TEXT),
-                (&request.id_column, Type::TEXT),
+                (&request.aggregate_id, Type::TEXT),
                 (&request.event_type, Type::TEXT),
                 (&request.columns, Type::TEXT_ARRAY),
                 (&request.condition, Type::TEXT),
-                (&(request.versioned == VersionedRows::Included), Type::BOOL),
+                (&request.include_versioned, Type::BOOL),
                 (&batch_rows, Type::INT4),
                 (&(start == SnapshotStart::FirstRow), Type::BOOL),
             ],
@@ -74,7 +74,7 @@ pub(super) fn refused(
         _ => return AdminError::sql(format!("{action} of {}", request.table))(error).into(),
     };
     let message = error.as_db_error().map(DbError::message).unwrap_or_default();
-    Error::Unfit { what: format!("the snapshot of {} is refused: {message}", request.table), hint }
+    Error::unfit(format!("the snapshot of {} is refused: {message}", request.table), hint)
 }
 
 /// Returns whether the server could not interpret a column, an operator or a literal.

@@ -1,15 +1,12 @@
 //! The texts and the JSON about replays.
 
 use serde::Serialize;
-use walrelay_command_line::config::OutputFormat;
 use walrelay_outbox_replay::replay::{
     CancelledRows, DeadRows, Destination, Rate, ReplayDone, ReplayEnd, ReplayJob, ReplayRequest,
     ReplaySource, WalRows,
 };
 use walrelay_relay::observe::report::rfc3339;
 
-use crate::error::Error;
-use crate::json_output::json_text;
 use crate::output::{columns, visible};
 
 /// Explains how consumers handle copies of events.
@@ -223,13 +220,6 @@ impl<'a> RequestJson<'a> {
     }
 }
 
-pub(super) fn list(jobs: &[ReplayJob], format: OutputFormat) -> Result<String, Error> {
-    match format {
-        OutputFormat::Text => Ok(table(jobs)),
-        OutputFormat::Json => json_text(&jobs.iter().map(ReplayJson::of).collect::<Vec<_>>()),
-    }
-}
-
 const fn state(job: &ReplayJob) -> &'static str {
     match job.end {
         None => "unfinished",
@@ -245,7 +235,7 @@ fn destination(job: &ReplayJob) -> &str {
     }
 }
 
-fn table(jobs: &[ReplayJob]) -> String {
+pub(super) fn table(jobs: &[ReplayJob]) -> String {
     let cells = |job: &ReplayJob| {
         [
             job.id.clone(),

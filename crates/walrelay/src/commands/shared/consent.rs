@@ -69,12 +69,12 @@ async fn answered(
         given = answer => given?,
         () = stopped => {
             let what = "stopped by a signal: nothing was done".to_owned();
-            return Ok(Err(Error::Stopped { what, hint: "" }));
+            return Ok(Err(Error::stopped(what, "")));
         }
     };
     Ok(match given.trim() {
         "y" | "Y" | "yes" => Ok(()),
-        _ => Err(Error::Unfit { what: "nothing was done".into(), hint: "answer y to continue" }),
+        _ => Err(Error::unfit("nothing was done", "answer y to continue")),
     })
 }
 

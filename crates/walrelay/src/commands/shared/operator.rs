@@ -16,7 +16,7 @@ use super::consent::may_change;
 use super::operator_text::{change_text, step_text};
 use super::rebuild_text;
 use crate::error::Error;
-use crate::json_output::json_text;
+use crate::json_output::{json_text, print_result};
 use crate::output::print;
 
 /// The operator at a terminal, or a script.
@@ -58,10 +58,7 @@ impl<'a> Terminal<'a> {
         json: impl FnOnce(&'t T) -> J,
     ) -> Result<(), Error> {
         let Some(result) = result else { return Ok(()) };
-        match self.options.format {
-            OutputFormat::Text => print(&text(result)),
-            OutputFormat::Json => print(&json_text(&json(result))?),
-        }
+        print_result(self.options.format, &json(result), || text(result))
     }
 }
 

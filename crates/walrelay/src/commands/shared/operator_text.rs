@@ -82,12 +82,12 @@ pub(super) fn step_text(step: &Step, selection: &[String]) -> String {
             "switched at {at}: rows committed before were published through the old slots, or are in dispatch state\n\
              handed over: {handed_over} row(s) of dispatch state\n"
         ),
-        Step::ShardDropped(DroppedShard { slot, publication, is_publication_left }) => {
-            match is_publication_left {
-                true => format!(
+        Step::ShardDropped(DroppedShard { slot, publication, publication_dropped }) => {
+            match publication_dropped {
+                true => format!("dropped: slot {slot} and publication {publication}\n"),
+                false => format!(
                     "dropped: slot {slot}; left to its owner: publication {publication}, which nothing needs\n"
                 ),
-                false => format!("dropped: slot {slot} and publication {publication}\n"),
             }
         }
         Step::ReshardCancelled => "cancelled: relays of the old shards continue\n".to_owned(),

@@ -1,31 +1,32 @@
 //! Sends telemetry while a command runs.
 
+use prometheus_client::metrics::counter::Counter;
 use walrelay_command_line::config::Problem;
 use walrelay_errors::Code;
-use walrelay_otlp::{Exporter, Figures, Spans, StartError};
+use walrelay_otlp::{Exporter, Figures, Settings, Spans, StartError};
 
 use crate::error::Error;
 use crate::http::Observed;
 
-/// Returns a function that updates the figures of `/metrics` and returns their registry.
-pub(in crate::commands) fn figures(observed: Observed) -> Figures {
-    Box::new(move || observed.registry())
-}
-
 /// Runs `work` with a source of spans, and sends the remaining spans and the metrics at the end.
-/// Without an exporter it only runs `work`.
+/// Without settings it only runs `work`.
 ///
 /// # Errors
 ///
 /// Returns the errors of `work`, or that the exporter could not be started.
 pub(in crate::commands) async fn with_telemetry<F>(
-    started: Option<Result<Exporter, StartError>>,
+    settings: Option<Settings>,
+    observed: Observed,
+    spans_dropped: Counter,
     work: impl FnOnce(Option<Spans>) -> F,
 ) -> Result<(), Error>
 where
     F: Future<Output = Result<(), Error>>,
 {
-    let Some(started) = started else { return work(None).await };
+    let Some(settings) = settings else { return work(None).await };
+    // Updates the figures of `/metrics`, and returns their registry.
+    let figures: Figures = Box::new(move || observed.registry());
+    let started = Exporter::start(settings, figures, spans_dropped);
     let exporter = started.map_err(|error| refused(&error))?;
     let done = work(exporter.spans().cloned()).await;
     exporter.finish().await;
