@@ -7,6 +7,8 @@
 SHELL := /bin/bash
 
 MINUTES ?= 10
+DAYS ?= 365
+ROWS_A_DAY ?= 2000
 SEEDS ?= 10000
 SECONDS_PER_TARGET ?= 60
 FUZZ_DIR := crates/pgoutput-parser/fuzz
@@ -63,10 +65,10 @@ soak: ## The crash suite again and again: make soak MINUTES=60
 	WALRELAY_SOAK_MINUTES=$(MINUTES) cargo run -q -p walrelay-testkit --bin with-servers -- \
 	  cargo test -p walrelay-tests --test crash -- --ignored --nocapture soak
 
-year: ## A year of retention, partitions and archive on a moved clock (needs Debian's faketime)
+year: ## A year of retention on a moved clock (needs Debian's faketime); quick: make year DAYS=185 ROWS_A_DAY=200
 	@scripts/install-servers.sh --demo-only
 	cargo build --workspace --bins
-	cargo test --workspace --test e2e -- --ignored --nocapture in_a_year
+	WALRELAY_DAYS=$(DAYS) WALRELAY_ROWS_A_DAY=$(ROWS_A_DAY) cargo test --workspace --test e2e -- --ignored --nocapture in_a_year
 
 fuzz: ## The decoder's fuzz targets, a minute each (needs cargo-fuzz and a nightly toolchain)
 	@for target in $$(cargo fuzz list --fuzz-dir $(FUZZ_DIR)); do \

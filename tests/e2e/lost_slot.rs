@@ -293,6 +293,9 @@ async fn the_record_of_a_slot_that_does_not_exist_is_dropped_with_consent() {
     for word in ["keeps old rows", "other", "\"rows\":3"] {
         assert!(kept.contains(word), "{word:?} is not in:\n{kept}");
     }
+    let leftover = "slot-record-left-over";
+    let warned = world.succeed(["check"]).await;
+    assert!(warned.contains(leftover) && warned.contains("slot other"), "{warned}");
     let drop = |consent: &'static [&'static str]| {
         world.run([&["slot", "drop"], consent, &other[..2]].concat())
     };
@@ -304,6 +307,8 @@ async fn the_record_of_a_slot_that_does_not_exist_is_dropped_with_consent() {
     let dropped = drop(&["--yes", "--discard-rows", "3"]).await;
     assert_eq!(dropped.code, Some(0), "{}", dropped.text);
     assert_eq!(world.number(records).await, 0);
+    let checked = world.succeed(["check"]).await;
+    assert!(!checked.contains(leftover), "{checked}");
     assert_refused(&drop(&["--yes"]).await, 3, &["slot-missing"]);
     world.succeed(prune).await;
     assert_eq!(world.number("SELECT count(*) FROM app_outbox").await, 0);

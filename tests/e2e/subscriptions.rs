@@ -211,6 +211,11 @@ async fn dead_letters_have_a_topic_a_subscription_and_permissions_and_drain_into
     let done = world.consumer(drain).finish(DEADLINE).await;
     assert_eq!(done.code, Some(0), "{}", done.text);
     assert_eq!(world.applied_count().await, 20);
+    // The consumer can drain these dead letters, so nothing warns about them.
+    let checked = world.succeed(["check"]).await;
+    assert!(!checked.contains("subscription-unsuitable"), "{checked}");
+    let started = world.consumer(["--until-caught-up"]).finish(DEADLINE).await;
+    assert!(!started.text.contains("dead-letter topic"), "{}", started.text);
     world.consume_all().await;
     assert_eq!(world.applied_count().await, 20);
     world.assert_applied_exactly_once().await;

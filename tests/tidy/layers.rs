@@ -50,7 +50,9 @@ fn upward_dependencies(path: &str, text: &str) -> Vec<Finding> {
         }
         let is_dependency = section.ends_with("dependencies]");
         let dependency = line.split(['.', ' ', '=']).next().unwrap_or("");
-        let is_for_tests = section == "[dev-dependencies]" && FOR_TESTS.contains(&dependency);
+        // A crate that names itself turns its optional features on for its tests.
+        let is_for_tests = section == "[dev-dependencies]"
+            && (dependency == name || FOR_TESTS.contains(&dependency));
         let is_upward = layer(dependency).is_some_and(|layer| layer >= own);
         if is_dependency && is_upward && !is_for_tests {
             let remedy = format!(
@@ -88,6 +90,12 @@ mod planted_faults {
         let built_in = manifest.replace("dev-dependencies", "dependencies");
         let all = files(&[(parser, &built_in)]);
         assert_eq!(places(&crates_depend_downwards(&all)), [(parser, 4)]);
+    }
+
+    #[test]
+    fn tests_of_a_crate_may_turn_on_its_features() {
+        let manifest = "[package]\nname = \"walrelay-outbox\"\n[dev-dependencies]\nwalrelay-outbox = { path = \".\" }\n";
+        assert_eq!(crates_depend_downwards(&files(&[("crates/outbox/Cargo.toml", manifest)])), []);
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod prose;
 mod repository;
 mod source;
 mod sql_statements;
+mod table_bounds;
 mod text;
 
 use std::path::Path;
@@ -52,6 +53,7 @@ const RULES: &[Rule] = &[
     sql_statements::long_statements_are_in_sql_files,
     sql_statements::named_statements_are_used_once,
     sql_statements::own_objects_are_in_the_chosen_schema,
+    table_bounds::tables_are_described_and_bounded,
 ];
 
 #[test]

@@ -174,6 +174,8 @@ codes! {
     NoCapacity "no-capacity": POSTGRES, POSTGRES, POSTGRES;
     /// The slot does not exist and never existed.
     SlotMissing "slot-missing": POSTGRES, POSTGRES, POSTGRES;
+    /// A record is left of a slot that does not exist, and may belong to no relay.
+    SlotRecordLeftOver "slot-record-left-over": POSTGRES, POSTGRES, POSTGRES;
     /// The shards on the server do not match the shard in the command.
     ShardsDiffer "shards-differ": POSTGRES, POSTGRES, POSTGRES;
     /// The slot has another type, plugin or database, or is older than its publication.

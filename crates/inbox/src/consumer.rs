@@ -58,7 +58,7 @@ impl Consumer {
         let Some(is) = subscriber.subscription(&subscription).await? else {
             return Err(InboxError::SubscriptionMissing { subscription });
         };
-        for remark in SubscriptionWarning::of(&is) {
+        for remark in SubscriptionWarning::read(&subscriber, &is).await {
             tracing::warn!(subscription, "the subscription {}; {}", remark.told(), remark.fix());
         }
         if let Some(retention) = settings.retention {

@@ -56,7 +56,7 @@ pub use retention::{
 };
 pub use settings::{Dedupe, OnDead, OnGap, Settings, Until};
 pub use subscription_messages::Messages;
-pub use subscription_warning::SubscriptionWarning;
+pub use subscription_warning::{DELIVERY_ATTEMPTS_MAX, SubscriptionWarning};
 pub use tokio_postgres::{self, Transaction};
 pub use trace::{BatchFailure, TraceEnd, Tracer};
 pub use unlogged_tables::unlogged_inbox_tables;

@@ -7,6 +7,7 @@ use walrelay_pubsub::Subscriber;
 
 use crate::error::InboxError;
 use crate::operator::admin::PruneStep;
+use crate::subscription_warning::dead_letter_subscription;
 
 /// The time that rows stay beyond the retention of Pub/Sub.
 pub const RETENTION_MARGIN: Duration = Duration::from_hours(24);
@@ -96,18 +97,8 @@ pub async fn redelivery_window_with_dead_letters(
     redelivery_window(subscription) + dead_letters
 }
 
-/// Returns the full name of the subscription that `consumer init --dead-letter` creates: it has the
-/// name of the dead-letter topic.
-fn dead_letter_subscription(subscription: &Subscription) -> Option<String> {
-    let policy = subscription.dead_letter_policy.as_ref()?;
-    Some(policy.dead_letter_topic.replacen("/topics/", "/subscriptions/", 1))
-        .filter(|name| !name.is_empty())
-}
-
 #[cfg(test)]
 mod tests {
-    use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::DeadLetterPolicy;
-
     use super::*;
 
     const DAY: Duration = Duration::from_hours(24);
@@ -127,16 +118,6 @@ mod tests {
             let refused = of(DAY * least - Duration::from_secs(1)).refuse_short("s", window);
             assert!(matches!(refused, Err(InboxError::RetentionTooShort { .. })));
         }
-    }
-
-    #[test]
-    fn the_subscription_of_dead_letters_has_the_name_of_their_topic() {
-        let topic = "projects/p/topics/order.events.billing.dead".to_owned();
-        let policy = DeadLetterPolicy { dead_letter_topic: topic, max_delivery_attempts: 100 };
-        let with = Subscription { dead_letter_policy: Some(policy), ..Subscription::default() };
-        let name = "projects/p/subscriptions/order.events.billing.dead";
-        assert_eq!(dead_letter_subscription(&with).as_deref(), Some(name));
-        assert_eq!(dead_letter_subscription(&Subscription::default()), None);
     }
 
     #[test]

@@ -21,8 +21,8 @@ use walrelay_outbox_replay::AdminError;
 
 pub use assess::assess;
 pub use facts::{
-    ExistingNames, Facts, FoundTable, RelationKind, RoleFacts, ServerFacts, ServerHost, ServerMode,
-    TableFacts, UpgradeFacts,
+    ExistingNames, Facts, FoundTable, LeftoverRecord, RelationKind, RoleFacts, ServerFacts,
+    ServerHost, ServerMode, TableFacts, UpgradeFacts,
 };
 pub use finding::{CheckResult, Finding};
 pub use gather::gather;

@@ -1,19 +1,18 @@
 //! The event that a producer writes.
 
 use serde_json::{Map, Value};
-use tokio_postgres::types::ToSql;
 
 use crate::payload::Payload;
 
 /// An event of one aggregate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event<'a> {
-    aggregate_type: &'a str,
-    aggregate_id: &'a str,
-    event_type: &'a str,
-    payload: Payload,
-    expected_version: Option<i64>,
-    schema_version: i32,
+    pub(crate) aggregate_type: &'a str,
+    pub(crate) aggregate_id: &'a str,
+    pub(crate) event_type: &'a str,
+    pub(crate) payload: Payload,
+    pub(crate) expected_version: Option<i64>,
+    pub(crate) schema_version: i32,
     headers: Vec<(String, String)>,
 }
 
@@ -56,22 +55,6 @@ impl<'a> Event<'a> {
     pub const fn with_schema_version(mut self, version: i32) -> Self {
         self.schema_version = version;
         self
-    }
-
-    /// Returns the parameters of `app_outbox_emit`, in its order.
-    pub(crate) fn parameters<'b>(
-        &'b self,
-        headers: &'b Option<Payload>,
-    ) -> [&'b (dyn ToSql + Sync); 7] {
-        [
-            &self.aggregate_type,
-            &self.aggregate_id,
-            &self.event_type,
-            &self.payload,
-            &self.expected_version,
-            headers,
-            &self.schema_version,
-        ]
     }
 
     /// Returns the headers as a JSON object, or `None` without headers.

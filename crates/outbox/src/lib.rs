@@ -3,6 +3,9 @@
 //! The functions call `app_outbox_emit` and `app_outbox_emit_once`, which `walrelay init` creates.
 //! The event is committed together with the business change, or not at all.
 //!
+//! The transaction is one of tokio-postgres (the default) or of sqlx, with the cargo feature of the
+//! same name. With tokio-postgres:
+//!
 //! ```no_run
 //! use serde_json::json;
 //! use tokio_postgres::Client;
@@ -13,6 +16,21 @@
 //!     transaction.execute("INSERT INTO orders (id, total) VALUES ('A-1', 42)", &[]).await?;
 //!     let event = Event::new("order", "A-1", "OrderPlaced", &json!({ "total": 42 }));
 //!     emit(&transaction, &event).await?;
+//!     transaction.commit().await
+//! }
+//! ```
+//!
+//! With sqlx, the connection under the transaction is passed:
+//!
+//! ```no_run
+//! use serde_json::json;
+//! use walrelay_outbox::{Event, emit};
+//!
+//! async fn place_order(pool: &sqlx::PgPool) -> Result<(), sqlx::Error> {
+//!     let mut transaction = pool.begin().await?;
+//!     sqlx::query("INSERT INTO orders (id, total) VALUES ('A-1', 42)").execute(&mut *transaction).await?;
+//!     let event = Event::new("order", "A-1", "OrderPlaced", &json!({ "total": 42 }));
+//!     emit(&mut *transaction, &event).await?;
 //!     transaction.commit().await
 //! }
 //! ```
@@ -52,14 +70,17 @@
 //! }
 //! ```
 
+mod emitted;
 mod event;
 mod outbox;
 mod payload;
+mod transaction;
 
+pub use emitted::Emitted;
 pub use event::Event;
-pub use outbox::{Emitted, Outbox};
+pub use outbox::Outbox;
 pub use payload::Payload;
-use tokio_postgres::{Error, Transaction};
+pub use transaction::Transaction;
 
 /// Writes one event, and returns its version within the aggregate.
 ///
@@ -70,7 +91,7 @@ use tokio_postgres::{Error, Transaction};
 ///
 /// The server refused the event. The code `PT409` means that the aggregate is at another version
 /// than [`Event::expecting_version`] states.
-pub async fn emit(transaction: &Transaction<'_>, event: &Event<'_>) -> Result<i64, Error> {
+pub async fn emit<T: Transaction>(transaction: T, event: &Event<'_>) -> Result<i64, T::Error> {
     Outbox::default().emit(transaction, event).await
 }
 
@@ -84,10 +105,10 @@ pub async fn emit(transaction: &Transaction<'_>, event: &Event<'_>) -> Result<i6
 /// The server refused the event. The code `23505` means that the key belongs to the event of another
 /// aggregate or event type. At isolation levels above read committed, a race ends with code `40001`,
 /// and the caller retries its transaction.
-pub async fn emit_once(
-    transaction: &Transaction<'_>,
+pub async fn emit_once<T: Transaction>(
+    transaction: T,
     event: &Event<'_>,
     idempotency_key: &str,
-) -> Result<Emitted, Error> {
+) -> Result<Emitted, T::Error> {
     Outbox::default().emit_once(transaction, event, idempotency_key).await
 }

@@ -1,19 +1,8 @@
-//! The schema of the functions that write events.
+//! The schema of the functions that write events, and the statements that call them.
 
-use tokio_postgres::{Error, Transaction};
-
+use crate::emitted::Emitted;
 use crate::event::Event;
-
-/// The result of [`emit_once`](crate::emit_once()).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Emitted {
-    /// Id of the event, as text.
-    pub event_id: String,
-    /// Version of the event within its aggregate.
-    pub version: i64,
-    /// Whether this call wrote the event. If not, the caller must roll its own change back.
-    pub is_new: bool,
-}
+use crate::transaction::Transaction;
 
 /// The outbox of one schema. The default finds the functions through the `search_path`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -34,15 +23,13 @@ impl Outbox {
     /// # Errors
     ///
     /// Those of [`emit`](crate::emit()).
-    pub async fn emit(
+    pub async fn emit<T: Transaction>(
         &self,
-        transaction: &Transaction<'_>,
+        transaction: T,
         event: &Event<'_>,
-    ) -> Result<i64, Error> {
+    ) -> Result<i64, T::Error> {
         let sql = format!("SELECT {}app_outbox_emit($1, $2, $3, $4, $5, $6, $7)", self.qualifier);
-        let headers = event.header_document();
-        let row = transaction.query_one(&sql, &event.parameters(&headers)).await?;
-        row.try_get(0)
+        transaction.query_version(&sql, event).await
     }
 
     /// Writes one event unless the key has one, as [`emit_once`](crate::emit_once()) does.
@@ -50,20 +37,16 @@ impl Outbox {
     /// # Errors
     ///
     /// Those of [`emit_once`](crate::emit_once()).
-    pub async fn emit_once(
+    pub async fn emit_once<T: Transaction>(
         &self,
-        transaction: &Transaction<'_>,
+        transaction: T,
         event: &Event<'_>,
         idempotency_key: &str,
-    ) -> Result<Emitted, Error> {
+    ) -> Result<Emitted, T::Error> {
         let sql = format!(
             "SELECT event_id::text, version, is_new FROM {}app_outbox_emit_once($1, $2, $3, $4, $8, $5, $6, $7)",
             self.qualifier
         );
-        let headers = event.header_document();
-        let mut parameters = event.parameters(&headers).to_vec();
-        parameters.push(&idempotency_key);
-        let row = transaction.query_one(&sql, &parameters).await?;
-        Ok(Emitted { event_id: row.try_get(0)?, version: row.try_get(1)?, is_new: row.try_get(2)? })
+        transaction.query_emitted(&sql, event, idempotency_key).await
     }
 }

@@ -1,92 +1,178 @@
-//! Events are written in the caller's transaction, for each payload type.
+//! Events are written in the caller's transaction, for each payload type, with both drivers.
 
 use serde_json::json;
-use tokio_postgres::error::SqlState;
-use walrelay_outbox::{Event, Outbox, emit, emit_once};
-use walrelay_testkit::postgres::{TestClient, TestDatabase};
+use sqlx::{Connection as _, PgConnection};
+use walrelay_outbox::{Emitted, Event, Outbox};
+use walrelay_testkit::postgres::{TestClient, TestDatabase, installed_majors};
 
 const APP_OUTBOX: &str = include_str!("../../../migrations/0001_app_outbox.sql");
 const PRODUCER: &str = include_str!("../../../migrations/0003_producer.sql");
 
-/// Returns a database whose outbox has payloads of this type.
-async fn outbox_of(payload_type: &str) -> Option<(TestDatabase, TestClient)> {
-    let database = TestDatabase::create_or_skip().await?;
+/// The payload types, each with the text of a payload.
+const PAYLOAD_TYPES: [(&str, &str); 4] = [
+    ("jsonb", "payload::text"),
+    ("json", "payload::text"),
+    ("text", "payload"),
+    ("bytea", "convert_from(payload, 'UTF8')"),
+];
+
+/// The end of a transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Commit,
+    RollBack,
+}
+
+/// A session of one of the drivers.
+enum Producer {
+    TokioPostgres(TestClient),
+    Sqlx(PgConnection),
+}
+
+impl Producer {
+    async fn both(database: &TestDatabase) -> [Self; 2] {
+        let sqlx = PgConnection::connect(database.url()).await.expect("a connection");
+        [Self::TokioPostgres(database.connect().await), Self::Sqlx(sqlx)]
+    }
+
+    /// Writes events in one transaction. An error is returned as its SQLSTATE.
+    async fn emit(
+        &mut self,
+        outbox: &Outbox,
+        events: &[&Event<'_>],
+        end: End,
+    ) -> Result<Vec<i64>, String> {
+        let mut versions = Vec::new();
+        match self {
+            Self::TokioPostgres(client) => {
+                let transaction = client.transaction().await.expect("a transaction");
+                for event in events {
+                    versions.push(outbox.emit(&transaction, event).await.map_err(code)?);
+                }
+                match end {
+                    End::Commit => transaction.commit().await.expect("a commit"),
+                    End::RollBack => transaction.rollback().await.expect("a rollback"),
+                }
+            }
+            Self::Sqlx(connection) => {
+                let mut transaction = connection.begin().await.expect("a transaction");
+                for event in events {
+                    versions.push(outbox.emit(&mut *transaction, event).await.map_err(sqlx_code)?);
+                }
+                match end {
+                    End::Commit => transaction.commit().await.expect("a commit"),
+                    End::RollBack => transaction.rollback().await.expect("a rollback"),
+                }
+            }
+        }
+        Ok(versions)
+    }
+
+    /// Writes an event with an idempotency key, and commits.
+    async fn emit_once(&mut self, outbox: &Outbox, event: &Event<'_>, key: &str) -> Emitted {
+        match self {
+            Self::TokioPostgres(client) => {
+                let transaction = client.transaction().await.expect("a transaction");
+                let emitted = outbox.emit_once(&transaction, event, key).await.expect("an event");
+                transaction.commit().await.expect("a commit");
+                emitted
+            }
+            Self::Sqlx(connection) => {
+                let mut transaction = connection.begin().await.expect("a transaction");
+                let emitted =
+                    outbox.emit_once(&mut *transaction, event, key).await.expect("an event");
+                transaction.commit().await.expect("a commit");
+                emitted
+            }
+        }
+    }
+}
+
+fn code(error: tokio_postgres::Error) -> String {
+    error.code().expect("an error of the server").code().to_owned()
+}
+
+fn sqlx_code(error: sqlx::Error) -> String {
+    let error = error.into_database_error().expect("an error of the server");
+    error.code().expect("a SQLSTATE").into_owned()
+}
+
+/// Creates an outbox with payloads of this type.
+async fn create_outbox(database: &TestDatabase, payload_type: &str) -> TestClient {
     let session = database.connect().await;
     let declared = "payload        jsonb";
     assert!(APP_OUTBOX.contains(declared));
     session.run(&APP_OUTBOX.replace(declared, &format!("payload {payload_type}"))).await;
     session.run(PRODUCER).await;
-    Some((database, session))
+    session
 }
 
 #[tokio::test]
 async fn an_event_is_committed_with_the_transaction_for_each_payload_type() {
-    for (payload_type, shown) in [
-        ("jsonb", "payload::text"),
-        ("json", "payload::text"),
-        ("text", "payload"),
-        ("bytea", "convert_from(payload, 'UTF8')"),
-    ] {
-        let Some((_database, mut session)) = outbox_of(payload_type).await else { return };
-        for is_committed in [false, true] {
-            let transaction = session.transaction().await.unwrap();
-            let event = Event::new("order", "A-1", "OrderPlaced", &json!({ "total": 42 }))
+    let cases = installed_majors()
+        .into_iter()
+        .flat_map(|major| PAYLOAD_TYPES.map(|(name, shown)| (major, name, shown)));
+    for (major, payload_type, shown) in cases {
+        let Some(database) = TestDatabase::create_on(major).await else { return };
+        let session = create_outbox(&database, payload_type).await;
+        for (id, mut producer) in ["A-1", "A-2"].into_iter().zip(Producer::both(&database).await) {
+            let outbox = Outbox::default();
+            let placed = Event::new("order", id, "OrderPlaced", &json!({ "total": 42 }))
                 .expecting_version(0)
                 .with_header("traceparent", "00-1-2-01")
                 .with_schema_version(3);
-            assert_eq!(emit(&transaction, &event).await.unwrap(), 1);
-            match is_committed {
-                true => transaction.commit().await.unwrap(),
-                false => transaction.rollback().await.unwrap(),
-            }
-        }
-        let row = format!(
-            "SELECT concat_ws(' ', count(*), min(version), min(schema_version), min(headers ->> 'traceparent'),
-                              replace(min({shown}), ' ', '')) FROM app_outbox"
-        );
-        assert_eq!(session.text(&row).await, r#"1 1 3 00-1-2-01 {"total":42}"#, "{payload_type}");
+            let paid = Event::new("order", id, "OrderPaid", &json!({}));
+            let undone = producer.emit(&outbox, &[&placed, &paid], End::RollBack).await;
+            let done = producer.emit(&outbox, &[&placed, &paid], End::Commit).await;
+            assert_eq!([undone, done], [Ok(vec![1, 2]), Ok(vec![1, 2])], "{payload_type}");
+            let row = format!(
+                "SELECT string_agg(concat_ws(' ', version, schema_version, headers ->> 'traceparent',
+                                             replace({shown}, ' ', '')), ', ' ORDER BY version)
+                   FROM app_outbox WHERE aggregateid = '{id}'"
+            );
+            let rows = r#"1 3 00-1-2-01 {"total":42}, 2 1 {}"#;
+            assert_eq!(session.text(&row).await, rows, "{payload_type}");
 
-        let transaction = session.transaction().await.unwrap();
-        let event = Event::new("order", "A-1", "OrderPaid", &json!({})).expecting_version(7);
-        let conflict = emit(&transaction, &event).await.unwrap_err();
-        assert_eq!(conflict.code(), Some(&SqlState::from_code("PT409")));
+            let late = Event::new("order", id, "OrderPaid", &json!({})).expecting_version(7);
+            let conflict = producer.emit(&outbox, &[&late], End::Commit).await;
+            assert_eq!(conflict, Err("PT409".to_owned()));
+        }
     }
 }
 
 #[tokio::test]
 async fn a_repeated_key_returns_the_first_event() {
-    let Some((_database, mut session)) = outbox_of("bytea").await else { return };
-    let mut emitted = Vec::new();
-    for _ in 0..2 {
-        let transaction = session.transaction().await.unwrap();
-        let event = Event::new("order", "A-1", "OrderPlaced", vec![0_u8, 255]);
-        emitted.push(emit_once(&transaction, &event, "request-7").await.unwrap());
-        transaction.commit().await.unwrap();
+    let Some(database) = TestDatabase::create_or_skip().await else { return };
+    let session = create_outbox(&database, "bytea").await;
+    for (id, mut producer) in ["A-1", "A-2"].into_iter().zip(Producer::both(&database).await) {
+        let event = Event::new("order", id, "OrderPlaced", vec![0_u8, 255]);
+        let first = producer.emit_once(&Outbox::default(), &event, id).await;
+        let second = producer.emit_once(&Outbox::default(), &event, id).await;
+        assert!(first.is_new && !second.is_new);
+        assert_eq!(first.event_id, second.event_id);
+        assert_eq!(second.version, 1);
     }
-    assert!(emitted[0].is_new && !emitted[1].is_new);
-    assert_eq!(emitted[0].event_id, emitted[1].event_id);
-    assert_eq!(emitted[1].version, 1);
     assert_eq!(
         session.text("SELECT string_agg(payload::text, ',') FROM app_outbox").await,
-        r"\x00ff"
+        r"\x00ff,\x00ff"
     );
 }
 
 #[tokio::test]
 async fn an_outbox_in_a_schema_is_found_without_the_search_path() {
     let Some(database) = TestDatabase::create_or_skip().await else { return };
-    let mut session = database.connect().await;
+    let session = database.connect().await;
     session.run("CREATE SCHEMA \"My-Events\"").await;
     for file in [APP_OUTBOX, PRODUCER] {
         session.run(&file.replace("public.app_", "\"My-Events\".app_")).await;
     }
-    let transaction = session.transaction().await.unwrap();
     let outbox = Outbox::in_schema("My-Events");
-    let event = Event::new("order", "A-1", "OrderPlaced", &json!({ "total": 42 }));
-    assert_eq!(outbox.emit(&transaction, &event).await.unwrap(), 1);
-    let emitted = outbox.emit_once(&transaction, &event, "request-7").await.unwrap();
-    assert_eq!((emitted.version, emitted.is_new), (2, true));
-    transaction.commit().await.unwrap();
+    for (id, mut producer) in ["A-1", "A-2"].into_iter().zip(Producer::both(&database).await) {
+        let event = Event::new("order", id, "OrderPlaced", &json!({ "total": 42 }));
+        assert_eq!(producer.emit(&outbox, &[&event], End::Commit).await, Ok(vec![1]));
+        let emitted = producer.emit_once(&outbox, &event, id).await;
+        assert_eq!((emitted.version, emitted.is_new), (2, true));
+    }
     let rows = "SELECT count(*)::text FROM \"My-Events\".app_outbox";
-    assert_eq!(session.text(rows).await, "2");
+    assert_eq!(session.text(rows).await, "4");
 }

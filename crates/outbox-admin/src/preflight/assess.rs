@@ -1,5 +1,7 @@
 //! Converts facts into findings about the server, the slot and the publication.
 
+use std::time::Duration;
+
 use walrelay_errors::Code;
 use walrelay_outbox_replay::{
     SQL_ASCII_FIX, SQL_ASCII_RISK, UNCHECKED_ENCODING, UpgradeStage, loss,
@@ -9,7 +11,8 @@ use walrelay_pg_replication::{
 };
 
 use super::facts::{
-    Facts, RelationKind, ServerFacts, ServerHost, ServerMode, TableFacts, UpgradeFacts,
+    Facts, LeftoverRecord, RelationKind, ServerFacts, ServerHost, ServerMode, TableFacts,
+    UpgradeFacts,
 };
 use super::finding::{FIX_OF_CODE, Finding, Findings};
 use super::request::{ColumnRole, PreflightRequest};
@@ -44,6 +47,7 @@ pub fn assess(request: &PreflightRequest, facts: &Facts) -> Vec<Finding> {
     }
     relay_table_findings(&mut findings, facts);
     identity_findings(&mut findings, facts);
+    leftover_findings(&mut findings, facts);
     findings.into_list()
 }
 
@@ -450,6 +454,26 @@ fn identity_findings(findings: &mut Findings, facts: &Facts) {
             format!("is {here}, but the recorded positions are of {there}: {cause}"),
             FIX_OF_CODE,
         );
+    }
+}
+
+/// Reports records without a slot. Each keeps old rows from being deleted.
+fn leftover_findings(findings: &mut Findings, facts: &Facts) {
+    for LeftoverRecord { slot, age } in &facts.leftover_records {
+        let message = format!(
+            "does not exist, but its record of {} ago does: the record keeps old rows in the outbox",
+            days_or_hours(*age)
+        );
+        let subject = format!("slot {slot}");
+        findings.warning(Code::SlotRecordLeftOver, &subject, message, FIX_OF_CODE);
+    }
+}
+
+fn days_or_hours(age: Duration) -> String {
+    match age.as_secs() / 3600 {
+        0 => "less than an hour".to_owned(),
+        hours @ 1..48 => format!("{hours} h"),
+        hours => format!("{} days", hours / 24),
     }
 }
 

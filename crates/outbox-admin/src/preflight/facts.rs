@@ -27,6 +27,8 @@ pub struct Facts {
     pub relay_tables: Vec<TableFacts>,
     /// The slot's record. None if there is none, or the role may not read it.
     pub relay_row: Option<SettledRecord>,
+    /// Records of other slots that do not exist.
+    pub leftover_records: Vec<LeftoverRecord>,
     /// The upgrade for which the slot was or will be dropped.
     pub upgrade: Option<UpgradeFacts>,
     /// The shards of the outbox that exist.
@@ -36,6 +38,16 @@ pub struct Facts {
     pub filters: Vec<Option<String>>,
     /// Existing names, for suggestions. Empty if nothing is missing.
     pub neighbours: ExistingNames,
+}
+
+/// The record of a slot that does not exist. The slot belongs to no shard of the outbox, and no
+/// operation on it is unfinished.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeftoverRecord {
+    /// Name of the slot.
+    pub slot: String,
+    /// Time since a relay last wrote the record.
+    pub age: Duration,
 }
 
 /// Whether the role may use the schema of the relay's own tables.

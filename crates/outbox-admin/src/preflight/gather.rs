@@ -7,13 +7,13 @@ use tokio_postgres::{Client, Row};
 use walrelay_outbox_replay::{
     AdminError, SettledRecord, SlotOperation, describe_unfinished, read_operation, read_settled,
 };
-use walrelay_outbox_store::{Outbox, RELAY_TABLES};
+use walrelay_outbox_store::{Outbox, RELAY_TABLES, Shard};
 use walrelay_pg_client::{IS_HIDDEN, QualifiedName, SqlText, own_table, sql};
 use walrelay_pg_replication::{read_publication, read_slot, read_system_identifier};
 
 use super::facts::{
-    ExistingNames, Facts, FoundTable, RelationKind, RoleFacts, SchemaAccess, ServerFacts,
-    ServerHost, ServerMode, TableFacts, UpgradeFacts,
+    ExistingNames, Facts, FoundTable, LeftoverRecord, RelationKind, RoleFacts, SchemaAccess,
+    ServerFacts, ServerHost, ServerMode, TableFacts, UpgradeFacts,
 };
 use super::request::PreflightRequest;
 use crate::sharding::{expected_filter, read_sharding};
@@ -38,7 +38,13 @@ pub async fn gather(client: &Client, request: &PreflightRequest) -> Result<Facts
         relay_tables.push(table(client, name, &request.outbox.publication).await?);
     }
     let schema = schema_access(client).await?;
-    let relay_row = relay_row(client, &request.outbox.slot, &relay_tables).await?;
+    let (relay_row, leftover_records) = match may_read_records(&relay_tables) {
+        true => (
+            read_settled(client, &request.outbox.slot).await?,
+            leftover_records(client, &request.outbox).await?,
+        ),
+        false => (None, Vec::new()),
+    };
     let upgrade = upgrade(client, &request.outbox.slot, relay_row.as_ref()).await?;
     let is_complete = slot.is_some()
         && publication.is_some()
@@ -56,6 +62,7 @@ pub async fn gather(client: &Client, request: &PreflightRequest) -> Result<Facts
         schema,
         relay_tables,
         relay_row,
+        leftover_records,
         upgrade,
         sharding: read_sharding(client, &request.outbox).await?,
         filters: filters(client, request).await?,
@@ -154,20 +161,30 @@ async fn schema_access(client: &Client) -> Result<SchemaAccess, AdminError> {
     })
 }
 
-async fn relay_row(
-    client: &Client,
-    slot: &str,
-    relay_tables: &[TableFacts],
-) -> Result<Option<SettledRecord>, AdminError> {
-    let is_readable = relay_tables
+/// Returns whether the table with the records of slots exists, and the role may read it.
+fn may_read_records(relay_tables: &[TableFacts]) -> bool {
+    relay_tables
         .iter()
         .find(|table| table.name.table() == "app_outbox_relay")
         .and_then(|table| table.found.as_ref())
-        .is_some_and(|found| !found.missing_rights.iter().any(|right| right == "SELECT"));
-    if !is_readable {
-        return Ok(None);
-    }
-    read_settled(client, slot).await
+        .is_some_and(|found| !found.missing_rights.iter().any(|right| right == "SELECT"))
+}
+
+/// Reads the records without a slot. Records of the outbox's own shards have findings of their own.
+async fn leftover_records(
+    client: &Client,
+    outbox: &Outbox,
+) -> Result<Vec<LeftoverRecord>, AdminError> {
+    let rows = client
+        .query_typed(sql!("gather.sql", "leftover_records"), &[(&outbox.slot, Type::TEXT)])
+        .await
+        .map_err(AdminError::sql("read the records of other slots"))?;
+    let records = rows.iter().map(|row| LeftoverRecord {
+        slot: row.get("slot"),
+        age: Duration::try_from_secs_f64(row.get("age")).unwrap_or_default(),
+    });
+    let base = outbox.base_slot();
+    Ok(records.filter(|record| Shard::of_name(&record.slot, base).is_none()).collect())
 }
 
 async fn upgrade(

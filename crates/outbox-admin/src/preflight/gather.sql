@@ -1,3 +1,10 @@
+-- name: leftover_records
+SELECT r.slot, extract(epoch FROM now() - r.updated_at)::float8 AS age
+  FROM public.app_outbox_relay r
+ WHERE r.slot <> $1 AND r.operation IS NULL
+   AND NOT EXISTS (SELECT FROM pg_catalog.pg_replication_slots s WHERE s.slot_name = r.slot)
+ ORDER BY r.slot LIMIT 100
+
 -- name: neighbours
 SELECT ARRAY(SELECT pubname::text FROM pg_catalog.pg_publication ORDER BY 1 LIMIT 1000) AS publications,
        ARRAY(SELECT slot_name::text FROM pg_catalog.pg_replication_slots

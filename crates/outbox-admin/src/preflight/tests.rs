@@ -101,6 +101,7 @@ fn facts() -> Facts {
             wal_end: Some(Lsn::new(1 << 40)),
             operation: None,
         }),
+        leftover_records: Vec::new(),
         upgrade: None,
         sharding: Sharding::default(),
         filters: Vec::new(),
@@ -267,6 +268,18 @@ fn message(code: Code, change: impl FnOnce(&mut Facts)) -> String {
     let findings = assess(&request(), &facts);
     let found = findings.into_iter().find(|finding| finding.code() == Some(code));
     found.unwrap_or_else(|| panic!("no finding {code:?}")).message
+}
+
+#[test]
+fn the_record_of_another_slot_that_does_not_exist_is_a_warning() {
+    let leftover = |age| {
+        message(Code::SlotRecordLeftOver, |f| {
+            f.leftover_records = vec![LeftoverRecord { slot: "other".to_owned(), age }];
+        })
+    };
+    assert!(leftover(Duration::from_hours(72)).contains("its record of 3 days ago does"));
+    assert!(leftover(Duration::from_secs(9)).contains("its record of less than an hour ago does"));
+    assert!(found(|f| f.leftover_records.clear()).is_empty());
 }
 
 #[test]

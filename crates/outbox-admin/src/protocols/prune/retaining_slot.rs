@@ -36,7 +36,7 @@ pub(super) async fn log_retaining_slot(
             );
         }
         (_, false) => {
-            let error_code = Code::SlotMissing.name();
+            let error_code = Code::SlotRecordLeftOver.name();
             tracing::warn!(
                 error_code,
                 slot,

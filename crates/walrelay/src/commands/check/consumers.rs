@@ -87,9 +87,10 @@ impl Consumers {
             match answer {
                 Ok(Ok(None)) => findings.push(missing(&it)),
                 Ok(Ok(Some(subscription))) => {
+                    let warnings = SubscriptionWarning::read(&subscriber, &subscription).await;
                     let kept =
                         redelivery_window_with_dead_letters(&subscriber, &subscription).await;
-                    findings.extend(about(&it, &subscription, kept));
+                    findings.extend(about(&it, &subscription, warnings, kept));
                 }
                 Ok(Err(error)) => {
                     let message = format!("its subscription cannot be checked: {}", Chain(&error));
@@ -137,10 +138,12 @@ fn missing(consumer: &RegisteredConsumer) -> Finding {
 fn about(
     consumer: &RegisteredConsumer,
     subscription: &Subscription,
+    warnings: Vec<SubscriptionWarning>,
     kept: Duration,
 ) -> Vec<Finding> {
     let name = &consumer.subscription;
-    let mut findings: Vec<Finding> = SubscriptionWarning::of(subscription)
+    let mut findings: Vec<Finding> = warnings
+        .into_iter()
         .map(|remark| {
             let message = format!("{name} {}", remark.told());
             warning(Code::SubscriptionUnsuitable, consumer, &message).fix(fix_of(remark, consumer))
@@ -235,7 +238,7 @@ mod tests {
     fn a_topic_that_forgets_is_a_warning_with_the_command_that_lets_it_retain() {
         let topic = "projects/p/topics/t".to_owned();
         let forgetful = Subscription { topic_message_retention_duration: None, topic, ..ordered() };
-        let found = about(&billing(None), &forgetful, WEEK);
+        let found = about(&billing(None), &forgetful, Vec::new(), WEEK);
         let [reads, finding] = &found[..] else { panic!("{found:?}") };
         assert!(reads.message.contains("in order"), "{}", reads.message);
         assert!(finding.message.contains("rebuild --from-time"), "{}", finding.message);
@@ -246,13 +249,15 @@ mod tests {
     fn the_warning_about_dead_letters_has_the_command_that_drains_them() {
         let policy = Some(DeadLetterPolicy::default());
         let letters = Subscription { dead_letter_policy: policy, ..ordered() };
-        let found = about(&billing(None), &letters, WEEK);
+        let warnings = SubscriptionWarning::of(&letters, None);
+        let found = about(&billing(None), &letters, warnings, WEEK);
         let command = "walrelay consumer run billing --subscription DEAD_LETTER_SUBSCRIPTION";
         assert!(found[0].fix.contains(command), "{}", found[0].fix);
     }
 
     fn messages(consumer: &RegisteredConsumer, subscription: &Subscription) -> Vec<String> {
-        about(consumer, subscription, WEEK).into_iter().map(|it| it.message).collect()
+        let warnings = SubscriptionWarning::of(subscription, None);
+        about(consumer, subscription, warnings, WEEK).into_iter().map(|it| it.message).collect()
     }
 
     #[test]

@@ -5,7 +5,7 @@ use tokio::time::timeout;
 use walrelay_command_line::config::NewSubscription;
 use walrelay_core::CallCode;
 use walrelay_errors::Chain;
-use walrelay_inbox::{InboxError, SubscriptionWarning};
+use walrelay_inbox::{DELIVERY_ATTEMPTS_MAX, InboxError, SubscriptionWarning};
 use walrelay_outbox_admin::protocols::ProtocolError;
 use walrelay_pubsub::{Admin, Endpoint, PubsubError, Subscriber};
 
@@ -15,8 +15,6 @@ use super::ordered_subscription::ordered;
 use crate::error::Error;
 use crate::output::print;
 
-/// Pub/Sub's maximum, so that an outage does not send healthy messages to the dead-letter topic.
-const DELIVERY_ATTEMPTS: i32 = 100;
 /// Creates the subscription. An existing subscription must have the same topic, ordering and
 /// filter.
 ///
@@ -43,7 +41,7 @@ pub(in crate::commands) async fn create(
     if !is_new && let Some(found) = subscriber.subscription(name).await? {
         refuse_other(&found, &wanted)?;
         if new.dead_letters.is_none() {
-            remark(&found);
+            remark(&subscriber, &found).await;
         }
     }
     let verb = if is_new { "created" } else { "already there" };
@@ -57,13 +55,16 @@ pub(in crate::commands) async fn create(
 /// Returns whether the subscription exists. If Pub/Sub cannot be asked, logs a warning and returns
 /// `None`.
 pub(in crate::commands) async fn exists(endpoint: &Endpoint, name: &str) -> Option<bool> {
-    let asked =
-        timeout(ANSWER_TIMEOUT, async { Subscriber::connect(endpoint)?.subscription(name).await });
-    let problem = match asked.await {
-        Ok(Ok(found)) => {
-            found.iter().for_each(remark);
-            return Some(found.is_some());
+    let asked = timeout(ANSWER_TIMEOUT, async {
+        let subscriber = Subscriber::connect(endpoint)?;
+        let found = subscriber.subscription(name).await?;
+        if let Some(found) = &found {
+            remark(&subscriber, found).await;
         }
+        Ok::<_, PubsubError>(found.is_some())
+    });
+    let problem = match asked.await {
+        Ok(Ok(exists)) => return Some(exists),
         Ok(Err(error)) => Chain(&error).to_string(),
         Err(_) => format!("no answer within {} s", ANSWER_TIMEOUT.as_secs()),
     };
@@ -72,8 +73,8 @@ pub(in crate::commands) async fn exists(endpoint: &Endpoint, name: &str) -> Opti
 }
 
 /// Logs warnings about settings that harm its consumer.
-fn remark(subscription: &Subscription) {
-    for it in SubscriptionWarning::of(subscription) {
+async fn remark(subscriber: &Subscriber, subscription: &Subscription) {
+    for it in SubscriptionWarning::read(subscriber, subscription).await {
         let name = &subscription.name;
         tracing::warn!(subscription = name, "the subscription {}; {}", it.told(), it.fix());
     }
@@ -85,7 +86,7 @@ fn wanted(name: &str, new: &NewSubscription) -> Subscription {
         filter: new.filter.clone(),
         dead_letter_policy: new.dead_letter_topic.clone().map(|topic| DeadLetterPolicy {
             dead_letter_topic: topic,
-            max_delivery_attempts: DELIVERY_ATTEMPTS,
+            max_delivery_attempts: DELIVERY_ATTEMPTS_MAX,
         }),
         enable_exactly_once_delivery: new.exactly_once,
         ..ordered(name, &new.topic)
