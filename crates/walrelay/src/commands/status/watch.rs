@@ -281,7 +281,7 @@ mod tests {
         course.add(&report, start + Duration::from_secs(2));
         let shown = screen(&Ok(report.clone()), &course, ColourMode::Plain, OutputFormat::Text);
         assert!(shown.starts_with("streaming\n  do this\n"), "{shown}");
-        assert!(shown.contains("  publish rate       1.0 KiB/s  █\n"), "{shown}");
+        assert!(shown.contains("  settled WAL        1.0 KiB/s  █\n"), "{shown}");
         assert!(shown.contains("  lag                  2.0 KiB  ▁█\n"), "{shown}");
         // The relay counts rows.
         let rate = RelayReport { published_per_second: Some(12.4), ..RelayReport::default() };
