@@ -4,44 +4,68 @@
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-/// Guesses, and the commands that do the work.
-const GUESSES: [(&str, &str); 36] = [
+/// Guesses, from the first word of the command line on, and the commands that do the work.
+const GUESSES: [(&str, &str); 60] = [
     ("adopt", "upgrade finish"),
+    ("anchor delete", "anchor drop"),
     ("backfill", "replay start --source table"),
     ("carry-over", "upgrade prepare --carry-over"),
+    ("config get", "config show"),
     ("config list", "config show"),
     ("config validate", "config check"),
     ("config view", "config show"),
     ("consume", "consumer run"),
     ("consumer create", "consumer init"),
+    ("consumer describe", "consumer status"),
     ("consumer lag", "consumer status"),
     ("consumer show", "consumer status"),
     ("consumer start", "consumer run"),
+    ("consumer stop", "consumer pause"),
+    ("dead", "dispatch list --status dead"),
     ("dead-letters", "dispatch list --status dead"),
     ("describe", "status"),
+    ("dispatch delete", "dispatch discard"),
+    ("dispatch describe", "dispatch show"),
+    ("dispatch get", "dispatch show"),
     ("dlq", "dispatch list --status dead"),
     ("doctor", "check"),
+    ("errors", "explain"),
     ("events", "tail"),
+    ("get", "status"),
     ("health", "status"),
+    ("inbox delete", "inbox discard"),
+    ("inbox describe", "inbox show"),
+    ("inbox dlq", "inbox list --status dead"),
+    ("inbox get", "inbox show"),
     ("lag", "status"),
+    ("list", "status"),
     ("listen", "tail"),
     ("migrate", "init"),
+    ("ping", "check"),
     ("prepare-upgrade", "upgrade prepare"),
     ("publish", "emit"),
     ("pull", "tail"),
     ("rebuild", "consumer rebuild"),
     ("recover", "slot recover"),
     ("replay abort", "replay cancel"),
+    ("replay status", "replay list"),
     ("replay stop", "replay cancel"),
+    ("retry", "dispatch retry"),
     ("send", "emit"),
+    ("serve", "run"),
     ("setup", "init"),
     ("slot create", "init"),
+    ("slot delete", "slot drop"),
     ("slot list", "status"),
     ("slot show", "status"),
+    ("slot status", "status"),
     ("start", "run"),
     ("subscribe", "tail"),
+    ("top", "status --watch"),
     ("topic", "init --create-topics"),
     ("topics", "init --create-topics"),
+    ("upgrade abort", "upgrade cancel"),
+    ("upgrade start", "upgrade prepare"),
 ];
 
 /// Adds the right command to the error about an unknown one. `words` are the words of the command
@@ -53,9 +77,9 @@ pub(crate) fn with_right_command(mut error: clap::Error, words: &[&str]) -> clap
     let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidSubcommand) else {
         return error;
     };
-    let end = words.iter().position(|word| word == unknown).map_or(words.len(), |at| at + 1);
-    let given = words[..end].join(" ");
-    let found = GUESSES.iter().find(|(guess, _)| given == *guess || unknown == guess);
+    let end = words.iter().position(|word| word == unknown);
+    let given = end.map_or_else(|| unknown.clone(), |at| words[..=at].join(" "));
+    let found = GUESSES.iter().find(|(guess, _)| given == *guess);
     if let Some((_, command)) = found {
         let tip = StyledStr::from(format!("run `walrelay {command}`"));
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));

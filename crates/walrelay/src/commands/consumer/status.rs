@@ -187,13 +187,13 @@ mod tests {
         assert_eq!(text, "2601 message(s) wait, the oldest for 17 min");
         assert!(step.is_some_and(|it| it.ends_with("walrelay consumer run c")));
         let dead = EventCounts { dead: 1, ..EventCounts::default() };
-        let (text, step) = head(ConsumerStatus { events: dead, ..status() }, 0);
-        assert_eq!(text, "no message waits; 1 dead event(s) wait for a person");
+        let with_dead = head(ConsumerStatus { events: dead, ..status() }, 0);
+        assert_eq!(with_dead.0, "no message waits; 1 dead event(s) wait for a person");
         let list = "to see why: walrelay inbox list --consumer c --status dead";
-        assert_eq!(step.as_deref(), Some(list));
+        assert_eq!(with_dead.1.as_deref(), Some(list));
         let paused = ConsumerStatus { paused: true, events: dead, ..status() };
-        let step = head(paused, 3).1;
-        assert_eq!(step.as_deref(), Some("to continue: walrelay consumer resume c"));
+        let resume = "to continue: walrelay consumer resume c";
+        assert_eq!(head(paused, 3).1.as_deref(), Some(resume));
     }
 
     #[test]
