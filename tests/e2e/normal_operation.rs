@@ -235,3 +235,21 @@ async fn a_rate_limits_how_many_rows_are_published_per_second() {
     assert_eq!(world.pubsub.stored_count(), 120);
     drop(relay);
 }
+
+#[tokio::test]
+async fn a_kill_under_a_rate_limit_repeats_few_rows() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    // Each key has many rows, so a relay that reads all of them could spend the rate on few keys.
+    let workload = Workload { aggregates_count: 20, ..Workload::of_rows(1_500) };
+    let committed = workload.insert(world.client()).await.unwrap();
+    let mut relay = world.start_relay(["--rate", "500"]).await;
+    world.pubsub.wait_stored(DEADLINE, 700).await;
+    relay.kill();
+
+    let _next = world.start_relay([]).await;
+    world.wait_confirmed(DEADLINE).await;
+    let verdict = world.check(&committed);
+    assert!(verdict.lost.is_empty() && verdict.reordered.is_empty(), "{verdict}");
+    let repeated = world.pubsub.stored_count() - 1_500;
+    assert!(repeated <= 300, "{repeated} rows are repeated");
+}

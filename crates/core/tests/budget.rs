@@ -1,5 +1,7 @@
 //! The shares of the budget: the limit for rows from the slot, and the reserve for dispatch state.
 
+use std::num::NonZeroU32;
+
 use walrelay_core::{Budget, BudgetLimits};
 
 /// An eighth is 100 bytes, with a remainder.
@@ -115,4 +117,13 @@ fn less_is_scarce_when_more_is_held_beside_the_rows() {
     assert_eq!(budget.failing_share(), None, "nothing is scarce");
     budget.take(1);
     assert!(budget.failing_share().is_some() && budget.has_room(), "before nothing is read");
+}
+
+#[test]
+fn at_a_limited_rate_a_fifth_of_a_second_is_read_ahead_and_ten_rows_at_least() {
+    let rows = |rate| {
+        let rate = NonZeroU32::new(rate).expect("not zero");
+        BudgetLimits::of_bytes(1_000).at_rate(rate).rows
+    };
+    assert_eq!([rows(1), rows(500), rows(1_000_000)], [10, 100, BudgetLimits::ROWS]);
 }
