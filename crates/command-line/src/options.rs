@@ -464,7 +464,7 @@ const OUTPUT_FORMATS: &[(&str, OutputFormat)] =
 #[derive(Debug, Args)]
 #[command(next_help_heading = "This command")]
 pub(crate) struct UntilOption {
-    /// Stop with 0 once every row that was committed before the start is published, and no retry is due
+    /// Stop with 0 once every row committed before the start is published or recorded, and no retry is due
     ///
     /// `consumer run` stops once nothing has come for 3 s, and nothing is held or due. `run` does not wait for another
     /// command: it exits with 3 while an operation on the slot is unfinished.

@@ -319,6 +319,12 @@ pub(crate) fn human_age(seconds: u64) -> String {
     }
 }
 
+/// Formats an age with a fraction of a second, which is left out.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an age in seconds")]
+pub(crate) fn whole_age(seconds: f64) -> String {
+    human_age(seconds.max(0.0) as u64)
+}
+
 #[cfg(test)]
 mod tests {
     use std::task::Poll;

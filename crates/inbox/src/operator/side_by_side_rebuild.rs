@@ -344,46 +344,44 @@ fn moving(tables: &[StagedTable]) -> String {
 }
 
 /// Returns the statement that deletes the rows of a table, and fails if one remains: a trigger, a
-/// rule or a policy may keep it, and its effect would then be there twice. Rows of tables that
-/// inherit from this one stay, because a handler does not write them through it.
+/// rule or a policy may keep it, and its effect would then be there twice.
 fn emptying(live: &str) -> String {
-    // spliced: the table's name.
-    let body = format!(
-        "DECLARE remaining bigint; \
-           scope text := CASE (SELECT c.relkind FROM pg_catalog.pg_class AS c WHERE c.oid = {0}::pg_catalog.regclass) \
-                           WHEN 'p' THEN '' ELSE 'ONLY' END; \
-         BEGIN \
-           EXECUTE pg_catalog.format('DELETE FROM %s %s', scope, {0}); \
-           EXECUTE pg_catalog.format('SELECT pg_catalog.count(*) FROM %s %s', scope, {0}) INTO remaining; \
-           IF remaining > 0 THEN \
-             RAISE EXCEPTION '% row(s) of % remain after DELETE', remaining, {0} \
-               USING HINT = 'A trigger, a rule or a policy of the table keeps them. Give the role a policy for \
-                             DELETE, or switch with SQL of your own.'; \
-           END IF; \
-         END",
-        quote_literal(live)
-    );
-    format!("DO {}; ", quote_literal(&body))
+    let delete = "EXECUTE pg_catalog.format('DELETE FROM %s %s', scope, live);";
+    let check = "IF live_rows > 0 THEN \
+                   RAISE EXCEPTION '% row(s) of % remain after DELETE', live_rows, live \
+                     USING HINT = 'A trigger, a rule or a policy of the table keeps them. \
+                                   Give the role a policy for DELETE, or switch with SQL of your own.'; \
+                 END IF;";
+    counting(live, delete, check)
 }
 
 /// Returns the statement that fails if a live table has another number of rows than its new table.
 /// A trigger, a rule or a policy may have suppressed or added rows.
 fn comparing(live: &str, staged: &str) -> String {
-    // spliced: the names of the tables.
+    let count = format!("SELECT pg_catalog.count(*) INTO staged_rows FROM {staged};");
+    let check = "IF live_rows <> staged_rows THEN \
+                   RAISE EXCEPTION '% has % row(s) after the move, and the new table % row(s)', \
+                       live, live_rows, staged_rows \
+                     USING HINT = 'A trigger, a rule or a policy of the table drops or adds rows. \
+                                   Switch with SQL of your own.'; \
+                 END IF;";
+    counting(live, &count, check)
+}
+
+/// Returns a statement that runs `before`, counts the rows of a live table and of its partitions,
+/// and runs `after`. Rows of other tables that inherit from it are left out, because a handler does
+/// not write them through it.
+fn counting(live: &str, before: &str, after: &str) -> String {
+    // spliced: the table's name, and the other statements.
     let body = format!(
-        "DECLARE moved bigint; filled bigint; \
-           scope text := CASE (SELECT c.relkind FROM pg_catalog.pg_class AS c WHERE c.oid = {0}::pg_catalog.regclass) \
+        "DECLARE live text := {}; live_rows bigint; staged_rows bigint; \
+           scope text := CASE (SELECT c.relkind FROM pg_catalog.pg_class AS c WHERE c.oid = live::pg_catalog.regclass) \
                            WHEN 'p' THEN '' ELSE 'ONLY' END; \
-         BEGIN \
-           EXECUTE pg_catalog.format('SELECT pg_catalog.count(*) FROM %s %s', scope, {0}) INTO moved; \
-           SELECT pg_catalog.count(*) INTO filled FROM {1}; \
-           IF moved <> filled THEN \
-             RAISE EXCEPTION '% has % row(s) after the move, and the new table % row(s)', {0}, moved, filled \
-               USING HINT = 'A trigger, a rule or a policy of the table drops or adds rows. Switch with SQL of your own.'; \
-           END IF; \
+         BEGIN {before} \
+           EXECUTE pg_catalog.format('SELECT pg_catalog.count(*) FROM %s %s', scope, live) INTO live_rows; \
+           {after} \
          END",
-        quote_literal(live),
-        staged
+        quote_literal(live)
     );
     format!("DO {}; ", quote_literal(&body))
 }

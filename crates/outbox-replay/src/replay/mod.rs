@@ -31,7 +31,7 @@ mod table_server;
 use std::time::Duration;
 
 use pgoutput_parser::Lsn;
-use walrelay_core::{OnDead, RateLimit, ReplaySelection, WalBudgetLimit};
+use walrelay_core::{OnDead, ReplaySelection, WalBudgetLimit};
 
 pub use cancel::{CancellableReplay, CancelledRows};
 pub use in_place::HELD_KEYS_MAX;
@@ -105,10 +105,7 @@ impl Replay {
         relay.take_over_after = None;
         let mut built = SessionSettings::of(&relay, requests_max, Until::CaughtUp);
         if let Some(rate) = rate {
-            // A stop waits for the rows that were read, and a crash repeats them.
-            let largest = RateLimit::batch_messages(rate.rows_per_second());
-            built.lanes.batch_messages = built.lanes.batch_messages.min(largest);
-            built.budget = built.budget.at_rate(rate.rows_per_second());
+            built.fit_to_rate(rate.per_second());
         }
         built.selection = Some(self.selection.clone());
         built

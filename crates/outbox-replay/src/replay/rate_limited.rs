@@ -31,7 +31,7 @@ impl Pace {
     fn take(&self, rows: usize, now: Instant) -> Instant {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         let turn = (*next).max(now);
-        let share = rows as f64 / f64::from(self.rate.per_second());
+        let share = rows as f64 / f64::from(self.rate.per_second().get());
         *next = turn + Duration::from_secs_f64(share);
         turn
     }

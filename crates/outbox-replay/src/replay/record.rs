@@ -81,7 +81,7 @@ pub(super) async fn begin_replay(client: &Client, replay: &ReplayJob) -> Result<
     };
     let (destination, topic, rate) = match destination {
         Destination::Topic { template, rate } => {
-            ("topic", Some(template), rate.map(|rate| i64::from(rate.per_second())))
+            ("topic", Some(template), rate.map(|rate| i64::from(rate.per_second().get())))
         }
         Destination::InPlace => ("in place", None, None),
     };

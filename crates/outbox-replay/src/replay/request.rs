@@ -22,14 +22,8 @@ impl Rate {
 
     /// Returns rows per second.
     #[must_use]
-    pub const fn rows_per_second(self) -> NonZeroU32 {
+    pub const fn per_second(self) -> NonZeroU32 {
         self.0
-    }
-
-    /// Returns rows per second.
-    #[must_use]
-    pub const fn per_second(self) -> u32 {
-        self.0.get()
     }
 }
 

@@ -105,13 +105,12 @@ impl SessionSettings {
             let interval = (limit / 3).max(TAKE_OVER_STATUS_INTERVAL_MIN);
             stream.status_interval = stream.status_interval.min(interval);
         }
-        let budget = BudgetLimits::of_bytes(relay.max_in_flight_bytes);
-        Self {
+        let mut settings = Self {
             outbox: relay.outbox.clone(),
             stream,
             router: relay.router.clone(),
             lanes: lane_policy(relay),
-            budget: relay.rate.map_or(budget, |rate| budget.at_rate(rate)),
+            budget: BudgetLimits::of_bytes(relay.max_in_flight_bytes),
             wal_budget: relay.wal_budget,
             window: ConcurrencyLimits { min: WINDOW_MIN.min(requests_max), max: requests_max },
             rate: relay.rate,
@@ -122,7 +121,19 @@ impl SessionSettings {
             waits_for: WaitsFor::AllButALostSlot,
             fix_of: |_| "",
             selection: None,
+        };
+        if let Some(rate) = relay.rate {
+            settings.fit_to_rate(rate);
         }
+        settings
+    }
+
+    /// Lowers the size of a batch and the rows that are read ahead to what fits a rate, in rows per
+    /// second. A stop waits for the rows that were read, and a crash repeats them.
+    pub fn fit_to_rate(&mut self, rate: NonZeroU32) {
+        let largest = RateLimit::batch_messages(rate);
+        self.lanes.batch_messages = self.lanes.batch_messages.min(largest);
+        self.budget = self.budget.at_rate(rate);
     }
 }
 
@@ -314,10 +325,7 @@ fn lane_policy(relay: &RelaySettings) -> LanePolicy {
     let backoff =
         |base, cap| Backoff { base: Duration::from_millis(base), cap: Duration::from_secs(cap) };
     LanePolicy {
-        batch_messages: relay
-            .rate
-            .map_or(REQUEST_MESSAGES_MAX, RateLimit::batch_messages)
-            .min(REQUEST_MESSAGES_MAX),
+        batch_messages: REQUEST_MESSAGES_MAX,
         // The request also contains the topic name of at most a few hundred bytes.
         batch_bytes: REQUEST_BYTES_MAX - 1_024,
         transient: backoff(100, 60),

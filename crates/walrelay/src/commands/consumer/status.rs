@@ -10,7 +10,7 @@ use walrelay_pubsub::{Endpoint, SubscriptionBacklog};
 
 use super::super::shared::answer_timeout::ANSWER_TIMEOUT;
 use crate::error::Error;
-use crate::output::{human_age, print, visible};
+use crate::output::{human_age, print, visible, whole_age};
 use walrelay_command_line::config::OutputFormat;
 
 /// The status of a consumer, and of the subscription that it reads.
@@ -66,14 +66,16 @@ impl StatusWithBacklog {
     /// Formats the headline, the next step and the values.
     fn page(&self) -> String {
         let Self { status, .. } = self;
-        let age = |seconds: Option<u64>| seconds.map_or_else(|| "-".to_owned(), human_age);
-        let count = |n: Option<u64>| n.map_or_else(|| "-".to_owned(), |n| n.to_string());
+        let unknown = || "-".to_owned();
+        let messages = self.backlog_messages.map_or_else(unknown, |count| count.to_string());
+        let oldest_message = self.backlog_oldest_seconds.map_or_else(unknown, human_age);
+        let unapplied = status.oldest_waiting_seconds.map_or_else(unknown, whole_age);
         let rows = [
             ("consumer", visible(&status.consumer)),
             ("subscription", visible(&status.subscription)),
             ("paused", if status.paused { "yes" } else { "no" }.to_owned()),
-            ("waiting messages", count(self.backlog_messages)),
-            ("oldest message", age(self.backlog_oldest_seconds)),
+            ("waiting messages", messages),
+            ("oldest message", oldest_message),
             ("received in the last minute", status.received_last_minute.to_string()),
             ("applied", status.events.done.to_string()),
             ("retrying", status.events.retrying.to_string()),
@@ -82,10 +84,10 @@ impl StatusWithBacklog {
             ("late", status.events.late.to_string()),
             ("blocked keys", status.keys_held.to_string()),
             ("keys waiting for a version", status.keys_waiting_for_a_version.to_string()),
-            ("oldest unapplied event", age(status.oldest_waiting_seconds.map(whole))),
+            ("oldest unapplied event", unapplied),
             ("implausible positions", status.implausible_positions.to_string()),
             ("rebuilds", status.generation.to_string()),
-            ("unfinished rebuild", status.rebuild.as_deref().map_or("-".to_owned(), visible)),
+            ("unfinished rebuild", status.rebuild.as_deref().map_or_else(unknown, visible)),
         ];
         let keys = status.implausible_keys.iter().map(|key| ("implausible key", visible(key)));
         let step = self.next_step.iter().map(|step| format!("  {step}\n"));
@@ -116,11 +118,6 @@ fn next_step(status: &ConsumerStatus, messages: Option<u64>) -> Option<String> {
     (messages.unwrap_or_default() > 0 && status.received_last_minute == 0).then(|| {
         format!("nothing arrived in the last minute; if no instance runs: walrelay consumer run {consumer}")
     })
-}
-
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an age in seconds")]
-fn whole(seconds: f64) -> u64 {
-    seconds.max(0.0) as u64
 }
 
 /// Returns the backlog. The rest of the status is useful without it, so a failure is a warning.

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use walrelay_outbox_replay::replay::{
-    CancelledRows, DeadRows, Destination, Rate, ReplayDone, ReplayEnd, ReplayJob, ReplayRequest,
+    CancelledRows, DeadRows, Destination, ReplayDone, ReplayEnd, ReplayJob, ReplayRequest,
     ReplaySource, WalRows,
 };
 use walrelay_relay::observe::report::rfc3339;
@@ -212,7 +212,7 @@ impl<'a> RequestJson<'a> {
             event_ids: table.map_or(&[], |rows| &rows.event_ids),
             order_by: table.map_or(&[], |rows| &rows.order_by),
             rate: match destination {
-                Destination::Topic { rate, .. } => rate.map(Rate::per_second),
+                Destination::Topic { rate, .. } => rate.map(|rate| rate.per_second().get()),
                 Destination::InPlace => None,
             },
             skip_dead: *dead_rows == DeadRows::LeaveOut,
@@ -274,7 +274,7 @@ pub(super) fn page(job: &ReplayJob) -> String {
 mod tests {
     use pgoutput_parser::Lsn;
     use walrelay_core::ColumnFilter;
-    use walrelay_outbox_replay::replay::ReplayProgress;
+    use walrelay_outbox_replay::replay::{Rate, ReplayProgress};
 
     use super::*;
     use crate::json_output::assert_documented;

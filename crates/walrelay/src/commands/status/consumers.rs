@@ -3,7 +3,7 @@
 use walrelay_errors::Code;
 use walrelay_outbox_admin::{ConsumerBacklog, NextStep, StatusReport};
 
-use crate::output::{human_age, visible};
+use crate::output::{visible, whole_age};
 
 /// Returns a line for each consumer, with its name.
 pub(super) fn lines(report: &StatusReport) -> Vec<(String, String)> {
@@ -54,11 +54,6 @@ fn problem(backlog: &ConsumerBacklog) -> Option<(String, NextStep)> {
     }
     let step = NextStep::new(format!("walrelay inbox list --consumer {consumer} --status dead"));
     (*dead > 0).then(|| (format!("consumer {consumer} has {events}"), step))
-}
-
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an age in seconds")]
-pub(super) fn whole_age(seconds: f64) -> String {
-    human_age(seconds.max(0.0) as u64)
 }
 
 #[cfg(test)]

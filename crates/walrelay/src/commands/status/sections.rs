@@ -6,10 +6,10 @@ use walrelay_outbox_admin::{FailingTopic, RelayAnswer, StatusReport, TableSize};
 use walrelay_relay::observe::report::{RelayReport, SlotReport};
 
 use super::anchors;
-use super::consumers::{self, whole_age};
+use super::consumers;
 use super::stall_cause::recorded_condition;
 use super::summary::{Summary, pause_text, tone_of};
-use crate::output::{ColourMode, Tone, human_bytes, shortened, visible};
+use crate::output::{ColourMode, Tone, human_bytes, shortened, visible, whole_age};
 
 /// Most characters of a heavy key that are shown.
 const KEY_CHARACTERS: usize = 40;

@@ -15,12 +15,11 @@ use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_relay::observe::report::rfc3339;
 use walrelay_relay::shutdown::Shutdown;
 
-use super::consumers::whole_age;
 use super::reading::{Found, read};
 use super::sections::{report_text, sections};
 use super::summary::{Summary, tone_of};
 use crate::error::Error;
-use crate::output::{ColourMode, Reader, Tone, human_bytes, print_part, show};
+use crate::output::{ColourMode, Reader, Tone, human_bytes, print_part, show, whole_age};
 
 /// The number of samples in a sparkline.
 const SAMPLES_MAX: usize = 40;
