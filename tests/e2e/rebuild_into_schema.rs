@@ -261,6 +261,25 @@ async fn rows_of_a_table_that_inherits_from_a_rebuilt_one_stay() {
 }
 
 #[tokio::test]
+async fn tables_that_inherit_from_each_other_are_moved_one_by_one() {
+    let Some(world) = world().await else { return };
+    world.insert_events(5, 50).await;
+    world.catch_up().await;
+    world.consume_all().await;
+    let heirs = "CREATE TABLE effect.heir () INHERITS (effect.applied);
+        CREATE TABLE fresh.heir () INHERITS (fresh.applied);
+        CREATE FUNCTION fresh.copy() RETURNS trigger LANGUAGE plpgsql AS
+          'BEGIN INSERT INTO fresh.heir SELECT NEW.*; RETURN NEW; END';
+        CREATE TRIGGER copy AFTER INSERT ON fresh.applied FOR EACH ROW EXECUTE FUNCTION fresh.copy()";
+    world.execute(heirs).await;
+    world.succeed(INTO).await;
+    for table in ["applied", "heir"] {
+        let rows = format!("SELECT count(*) FROM ONLY effect.{table}");
+        assert_eq!(world.number(&rows).await, 50, "{table}");
+    }
+}
+
+#[tokio::test]
 async fn a_rebuild_that_continues_counts_no_event_as_late() {
     let Some(world) = world().await else { return };
     world.insert_events(5, 100).await;

@@ -37,6 +37,12 @@ pub struct StagedTable {
     pub live_columns: Vec<String>,
     /// The names of the writable columns, quoted for SQL.
     pub quoted: Vec<String>,
+    /// The table for a `FROM`, without the rows of tables that inherit from it: each of those is a
+    /// table of its own here.
+    pub staged_rows: String,
+    /// The live table for a `FROM`, without the rows of tables that inherit from it: a handler does
+    /// not write them through it. `None` if there is no live table.
+    pub live_rows: Option<String>,
 }
 
 /// The database session that has locked a rebuild.
@@ -74,6 +80,8 @@ impl SideBySideRebuild<'_> {
             columns: row.get(3),
             live_columns: row.get(4),
             quoted: row.get(5),
+            staged_rows: row.get(6),
+            live_rows: row.get(7),
         };
         Ok(rows.iter().map(of).collect())
     }
@@ -308,12 +316,12 @@ async fn forget(
 fn moving(tables: &[StagedTable]) -> String {
     // TRUNCATE refuses a table with deferred checks. The last events of the fill may have left some.
     let mut sql = "SET CONSTRAINTS ALL IMMEDIATE; SET CONSTRAINTS ALL DEFERRED; ".to_owned();
-    let live = |table: &StagedTable| table.live.clone().unwrap_or_default();
     for table in tables.iter().rev() {
-        sql.push_str(&emptying(&live(table)));
+        sql.push_str(&emptying(table));
     }
     for table in tables {
-        let (into, from, columns) = (live(table), &table.staged, table.quoted.join(", "));
+        let into = table.live.clone().unwrap_or_default();
+        let (from, columns) = (&table.staged_rows, table.quoted.join(", "));
         // spliced: the names of the tables and columns.
         sql.push_str(&format!(
             "INSERT INTO {into} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns} FROM {from}; "
@@ -335,7 +343,7 @@ fn moving(tables: &[StagedTable]) -> String {
         ));
     }
     for table in tables {
-        sql.push_str(&comparing(&live(table), &table.staged));
+        sql.push_str(&comparing(table));
     }
     // One statement, because tables that reference each other are emptied only together.
     let staged: Vec<&str> = tables.iter().map(|table| table.staged.as_str()).collect();
@@ -343,45 +351,43 @@ fn moving(tables: &[StagedTable]) -> String {
     sql
 }
 
-/// Returns the statement that deletes the rows of a table, and fails if one remains: a trigger, a
-/// rule or a policy may keep it, and its effect would then be there twice.
-fn emptying(live: &str) -> String {
-    let delete = "EXECUTE pg_catalog.format('DELETE FROM %s %s', scope, live);";
-    let check = "IF live_rows > 0 THEN \
-                   RAISE EXCEPTION '% row(s) of % remain after DELETE', live_rows, live \
-                     USING HINT = 'A trigger, a rule or a policy of the table keeps them. \
-                                   Give the role a policy for DELETE, or switch with SQL of your own.'; \
-                 END IF;";
-    counting(live, delete, check)
+/// Returns the statements that delete the rows of a live table, and fail if one remains: a trigger,
+/// a rule or a policy may keep it, and its effect would then be there twice.
+fn emptying(table: &StagedTable) -> String {
+    let StagedTable { name, live_rows, .. } = table;
+    let rows = live_rows.as_deref().unwrap_or_default();
+    // spliced: the table's name.
+    let body = format!(
+        "DECLARE remaining bigint; BEGIN \
+           SELECT pg_catalog.count(*) INTO remaining FROM {rows}; \
+           IF remaining > 0 THEN \
+             RAISE EXCEPTION '% row(s) of % remain after DELETE', remaining, {} \
+               USING HINT = 'A trigger, a rule or a policy of the table keeps them. \
+                             Give the role a policy for DELETE, or switch with SQL of your own.'; \
+           END IF; \
+         END",
+        quote_literal(name)
+    );
+    format!("DELETE FROM {rows}; DO {}; ", quote_literal(&body))
 }
 
 /// Returns the statement that fails if a live table has another number of rows than its new table.
 /// A trigger, a rule or a policy may have suppressed or added rows.
-fn comparing(live: &str, staged: &str) -> String {
-    let count = format!("SELECT pg_catalog.count(*) INTO staged_rows FROM {staged};");
-    let check = "IF live_rows <> staged_rows THEN \
-                   RAISE EXCEPTION '% has % row(s) after the move, and the new table % row(s)', \
-                       live, live_rows, staged_rows \
-                     USING HINT = 'A trigger, a rule or a policy of the table drops or adds rows. \
-                                   Switch with SQL of your own.'; \
-                 END IF;";
-    counting(live, &count, check)
-}
-
-/// Returns a statement that runs `before`, counts the rows of a live table and of its partitions,
-/// and runs `after`. Rows of other tables that inherit from it are left out, because a handler does
-/// not write them through it.
-fn counting(live: &str, before: &str, after: &str) -> String {
-    // spliced: the table's name, and the other statements.
+fn comparing(table: &StagedTable) -> String {
+    let StagedTable { name, staged_rows, live_rows, .. } = table;
+    let live_rows = live_rows.as_deref().unwrap_or_default();
+    // spliced: the names of the tables.
     let body = format!(
-        "DECLARE live text := {}; live_rows bigint; staged_rows bigint; \
-           scope text := CASE (SELECT c.relkind FROM pg_catalog.pg_class AS c WHERE c.oid = live::pg_catalog.regclass) \
-                           WHEN 'p' THEN '' ELSE 'ONLY' END; \
-         BEGIN {before} \
-           EXECUTE pg_catalog.format('SELECT pg_catalog.count(*) FROM %s %s', scope, live) INTO live_rows; \
-           {after} \
+        "DECLARE moved bigint; filled bigint; BEGIN \
+           SELECT pg_catalog.count(*) INTO moved FROM {live_rows}; \
+           SELECT pg_catalog.count(*) INTO filled FROM {staged_rows}; \
+           IF moved <> filled THEN \
+             RAISE EXCEPTION '% has % row(s) after the move, and the new table % row(s)', {}, moved, filled \
+               USING HINT = 'A trigger, a rule or a policy of the table drops or adds rows. \
+                             Switch with SQL of your own.'; \
+           END IF; \
          END",
-        quote_literal(live)
+        quote_literal(name)
     );
     format!("DO {}; ", quote_literal(&body))
 }
@@ -408,12 +414,13 @@ mod tests {
             columns: vec!["id text".into()],
             live_columns: vec!["id text".into()],
             quoted: vec!["id".into()],
+            staged_rows: "ONLY fresh.balances".into(),
+            live_rows: Some("ONLY shop.balances".into()),
         };
         let sql = moving(&[table]);
         for part in [
-            "DELETE FROM %s %s",
-            "shop.balances",
-            "INSERT INTO shop.balances (id) OVERRIDING SYSTEM VALUE SELECT id FROM fresh.balances;",
+            "DELETE FROM ONLY shop.balances;",
+            "INSERT INTO shop.balances (id) OVERRIDING SYSTEM VALUE SELECT id FROM ONLY fresh.balances;",
             "TRUNCATE fresh.balances",
         ] {
             assert!(sql.contains(part), "{part} is missing in {sql}");

@@ -86,7 +86,7 @@ impl StatusWithBacklog {
             ("keys waiting for a version", status.keys_waiting_for_a_version.to_string()),
             ("oldest unapplied event", unapplied),
             ("implausible positions", status.implausible_positions.to_string()),
-            ("rebuilds", status.generation.to_string()),
+            ("generation", status.generation.to_string()),
             ("unfinished rebuild", status.rebuild.as_deref().map_or_else(unknown, visible)),
         ];
         let keys = status.implausible_keys.iter().map(|key| ("implausible key", visible(key)));
