@@ -31,6 +31,22 @@ async fn a_failing_key_larger_than_the_budget_is_recorded_and_others_flow() {
 }
 
 #[tokio::test]
+async fn at_a_limited_rate_a_key_without_replies_stops_no_other_key() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    let _relay = world.start_relay(["--rate", "200", "--publish-timeout", "10s"]).await;
+    world.pubsub.fault("key=order-0,black-hole");
+    // The key has 50 rows, which is more than the 40 that are read ahead at this rate.
+    let prefix = "order-".to_owned();
+    let orders =
+        Workload { aggregate_prefix: prefix, aggregates_count: 20, ..Workload::of_rows(1_000) };
+    insert_in_large_transactions(&world, orders).await;
+
+    world.pubsub.wait_stored(SOON, 950).await;
+    world.pubsub.heal();
+    world.pubsub.wait_stored(DEADLINE, 1_000).await;
+}
+
+#[tokio::test]
 async fn a_missing_topic_larger_than_the_budget_stops_no_other_topic_by_default() {
     let Some(world) = InboxDatabase::create().await else { return };
     let relay = world.start_relay([]).await;

@@ -11,7 +11,7 @@ use walrelay_core::{
     ColumnFilter, LanePolicy, Random, ReplaySelection, Template, WalRetentionLimit,
 };
 use walrelay_outbox_replay::replay::{
-    DeadRows, Keeping, Progress, RateLimited, Replay, ReplayProgress, ReplayStore, Tally,
+    CountingPublisher, DeadRows, Keeping, Progress, Replay, ReplayProgress, ReplayStore, Tally,
 };
 use walrelay_outbox_store::StoreFailure;
 use walrelay_pg_replication::SystemIdentity;
@@ -128,7 +128,7 @@ impl<F: Harness> InboxDatabase<F> {
         let supervisor = Supervisor {
             settings: &settings,
             server: Copies { world: self, process: number, replay: &replay, tally: &tally, noting },
-            publisher: RateLimited::new(Some(publisher), None, tally.clone()),
+            publisher: CountingPublisher::new(Some(publisher), tally.clone()),
             metrics: Metrics::new(),
             health: Health::new(),
             random: Random::new(seed),
@@ -155,7 +155,7 @@ impl<F: Harness> InboxDatabase<F> {
         let mut relay = relay_settings(&self.plan);
         relay.max_attempts = 1;
         relay.router.topic = Template::parse(topic).expect("a template");
-        let mut settings = replay.session_settings((&relay, self.plan.window.max), None);
+        let mut settings = replay.session_settings(&relay, self.plan.window.max);
         settings.window = self.plan.window;
         let LanePolicy { park_after, max_attempts, on_dead, .. } = settings.lanes;
         settings.lanes = LanePolicy { park_after, max_attempts, on_dead, ..self.plan.lanes };

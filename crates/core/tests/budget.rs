@@ -119,11 +119,32 @@ fn less_is_scarce_when_more_is_held_beside_the_rows() {
     assert!(budget.failing_share().is_some() && budget.has_room(), "before nothing is read");
 }
 
+/// Fills a budget with rows and returns their number.
+fn fill(budget: &mut Budget) -> usize {
+    while budget.has_room() {
+        budget.take(0);
+    }
+    budget.rows()
+}
+
 #[test]
 fn at_a_limited_rate_a_fifth_of_a_second_is_read_ahead_and_ten_rows_at_least() {
     let rows = |rate| {
         let rate = NonZeroU32::new(rate).expect("not zero");
-        BudgetLimits::of_bytes(1_000).at_rate(rate).rows
+        fill(&mut Budget::new(BudgetLimits::of_bytes(1_000)).at_rate(rate))
     };
     assert_eq!([rows(1), rows(500), rows(1_000_000)], [10, 100, BudgetLimits::ROWS]);
+}
+
+#[test]
+fn at_a_limited_rate_rows_of_keys_that_are_held_up_leave_the_read_ahead_to_others() {
+    let rate = NonZeroU32::new(500).expect("not zero");
+    let mut budget = Budget::new(BudgetLimits::of_bytes(1_000)).at_rate(rate);
+    assert_eq!(fill(&mut budget), 100);
+    budget.hold_up(70);
+    assert_eq!(fill(&mut budget), 170);
+    budget.hold_up(BudgetLimits::ROWS);
+    assert_eq!(fill(&mut budget), BudgetLimits::ROWS, "memory stays bounded");
+    budget.hold_up(0);
+    assert!(!budget.has_room());
 }

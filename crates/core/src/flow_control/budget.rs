@@ -22,14 +22,6 @@ impl BudgetLimits {
         Self { bytes, rows: Self::ROWS }
     }
 
-    /// Lowers the limit of rows to a fifth of a second's rows at a limited rate, and at least 10.
-    /// The rate is spent on the rows in flight in any order of keys, so a crash may repeat them all.
-    #[must_use]
-    pub fn at_rate(self, rows_per_second: NonZeroU32) -> Self {
-        let rows = usize::try_from(rows_per_second.get() / 5).unwrap_or(usize::MAX).max(10);
-        Self { rows: self.rows.min(rows), ..self }
-    }
-
     /// The share that failing rows may use: a quarter.
     #[must_use]
     pub const fn failing_share(self) -> Self {
@@ -48,19 +40,40 @@ pub struct Budget {
     rows: usize,
     /// Bytes used outside of rows. They reduce the space for reading.
     beside: usize,
+    /// The limit of rows whose keys are not held up.
+    read_ahead: usize,
+    /// Rows of keys that are held up.
+    held_up: usize,
 }
 
 impl Budget {
     /// Creates an empty budget.
     #[must_use]
     pub const fn new(limits: BudgetLimits) -> Self {
-        Self { limits, bytes: 0, rows: 0, beside: 0 }
+        Self { limits, bytes: 0, rows: 0, beside: 0, read_ahead: limits.rows, held_up: 0 }
+    }
+
+    /// Limits the read-ahead to a fifth of a second's rows at this rate, and at least 10. The rate
+    /// is spent on the rows in flight in any order of keys, so a crash may repeat them all. Rows of
+    /// keys that are held up do not count, because the rate is not spent on them.
+    #[must_use]
+    pub fn at_rate(self, rows_per_second: NonZeroU32) -> Self {
+        let rows = usize::try_from(rows_per_second.get() / 5).unwrap_or(usize::MAX).max(10);
+        Self { read_ahead: self.limits.rows.min(rows), ..self }
     }
 
     /// Whether another row may be read from the slot.
     #[must_use]
     pub const fn has_room(&self) -> bool {
-        self.bytes < self.for_reading() && self.rows < self.limits.rows
+        self.bytes < self.for_reading()
+            && self.rows < self.limits.rows
+            && self.rows.saturating_sub(self.held_up) < self.read_ahead
+    }
+
+    /// Whether the rows fill the read-ahead of a limited rate, unless some of their keys are held
+    /// up.
+    pub(crate) const fn is_read_ahead(&self) -> bool {
+        self.read_ahead < self.limits.rows && self.rows >= self.read_ahead
     }
 
     /// The row bytes below which more rows may be read.
@@ -93,6 +106,11 @@ impl Budget {
     /// Sets the memory outside of rows: the read buffer, and parked keys without a lane.
     pub const fn hold_beside(&mut self, bytes: usize) {
         self.beside = bytes;
+    }
+
+    /// Sets the number of rows whose keys are held up.
+    pub const fn hold_up(&mut self, rows: usize) {
+        self.held_up = rows;
     }
 
     /// Adds a row of `bytes`.

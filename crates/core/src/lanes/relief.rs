@@ -11,12 +11,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::failure::FailureClass;
-use crate::flow_control::budget::BudgetLimits;
-use crate::lanes::lane::{Lane, LaneId, State};
+use crate::flow_control::budget::{Budget, BudgetLimits};
+use crate::lanes::lane::{Batch, Lane, LaneId, State};
 use crate::lanes::outputs::ParkCause;
 use crate::message::Topic;
 
 use super::Lanes;
+use crate::publish_health::Delivery;
+
+/// The time after which a key whose request has no reply is held up.
+const HELD_UP_AFTER: Duration = Duration::from_secs(1);
 
 impl Lanes {
     /// The shortest pause between two scans for failing rows.
@@ -50,6 +54,33 @@ impl Lanes {
             total.rows -= of_topic.rows;
             self.record_failing(&topic, of_topic.lanes, now);
         }
+    }
+
+    /// Tells a full budget how many rows are held up, so that rows of other keys are read. `out`
+    /// are the batches without a reply.
+    pub fn hold_up<'a>(
+        &self,
+        budget: &mut Budget,
+        out: impl Iterator<Item = &'a Batch>,
+        now: Instant,
+    ) {
+        if budget.is_read_ahead() {
+            budget.hold_up(self.held_up_rows(out, now));
+        }
+    }
+
+    /// The rows of keys that are held up: their request has no reply, or they wait for the next
+    /// attempt. None while nothing succeeds, because the cause is then not in the keys.
+    fn held_up_rows<'a>(&self, out: impl Iterator<Item = &'a Batch>, now: Instant) -> usize {
+        if self.health.delivery(now) == Delivery::Stalled {
+            return 0;
+        }
+        let unanswered = out
+            .filter(|batch| now.saturating_duration_since(batch.sent_at) >= HELD_UP_AFTER)
+            .map(|batch| batch.rows.len() + self.table[batch.lane].queue.len());
+        let waiting = self.table.ids().map(|id| &self.table[id]);
+        let waiting = waiting.filter(|lane| matches!(lane.state, State::Waiting { .. }));
+        unanswered.chain(waiting.map(|lane| lane.queue.len())).sum()
     }
 
     fn record_failing(&mut self, topic: &Topic, lanes: Vec<LaneId>, now: Instant) {

@@ -1,9 +1,10 @@
 //! The cost of one failing key or topic for the others: memory, requests, time.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use walrelay_core::{
-    BudgetLimits, ClaimAnswer, FailureClass, Message, Outcome, RowToRecord, Topic,
+    Batch, Budget, BudgetLimits, ClaimAnswer, FailureClass, Message, Outcome, RowToRecord, Topic,
 };
 
 use crate::bench::{LaneHarness, PARK_AFTER, failure, message};
@@ -44,6 +45,43 @@ fn a_sick_key_is_recorded_for_its_weight_while_others_succeed() {
     bench.refuse_all(FailureClass::Transient);
     bench.lanes.relieve(SHARE, bench.now);
     assert_eq!(bench.taken_to_record().len(), 6_000);
+}
+
+#[test]
+fn rows_of_a_key_are_held_up_while_its_request_has_no_reply_or_waits_for_its_next_attempt() {
+    let mut bench = LaneHarness::new();
+    // The number of rows that are read in place of rows that are held up.
+    let held_up = |bench: &LaneHarness, out: &[Batch]| {
+        let rate = NonZeroU32::new(1).expect("not zero");
+        let mut budget = Budget::new(BudgetLimits::of_bytes(1_000)).at_rate(rate);
+        while budget.has_room() {
+            budget.take(0);
+        }
+        let full = budget.rows();
+        bench.lanes.hold_up(&mut budget, out.iter(), bench.now);
+        while budget.has_room() {
+            budget.take(0);
+        }
+        budget.rows() - full
+    };
+    bench.push("orders", "silent", 3);
+    bench.push("orders", "", 2);
+    let silent = bench.batches();
+    bench.push("orders", "silent", 4);
+    assert_eq!(held_up(&bench, &silent), 0, "a reply takes its time");
+    for _ in 0..3 {
+        bench.pass(Duration::from_millis(500));
+        bench.succeed("orders", "well");
+    }
+    assert_eq!(held_up(&bench, &silent), 9, "with the rows behind the request");
+    silent.into_iter().for_each(|batch| bench.refuse(batch));
+    bench.succeed("orders", "well");
+    assert_eq!(held_up(&bench, &[]), 9, "they wait for the next attempt");
+    bench.pass(PARK_AFTER);
+    assert_eq!(bench.refuse_all(FailureClass::Transient), 2);
+    bench.pass(2 * PARK_AFTER);
+    assert_eq!(bench.refuse_all(FailureClass::Transient), 2);
+    assert_eq!(held_up(&bench, &[]), 0, "nothing succeeds: the cause is not in the keys");
 }
 
 #[test]

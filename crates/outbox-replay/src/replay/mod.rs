@@ -13,10 +13,10 @@
 
 mod anchor_copy;
 mod cancel;
+mod counting_publisher;
 mod in_place;
 mod pass;
 mod plan;
-mod rate_limited;
 mod record;
 mod replay_database;
 mod replay_error;
@@ -34,16 +34,16 @@ use pgoutput_parser::Lsn;
 use walrelay_core::{OnDead, ReplaySelection, WalBudgetLimit};
 
 pub use cancel::{CancellableReplay, CancelledRows};
+pub use counting_publisher::CountingPublisher;
 pub use in_place::HELD_KEYS_MAX;
 pub use pass::ReplayEnv;
-pub use rate_limited::RateLimited;
 pub use record::{ReplayEnd, ReplayJob, ReplayProgress, read_replay, read_replays};
 pub use replay_error::{ReplayError, RowCount};
 pub use replay_progress::Tally;
 pub use replay_step::{ReadProgress, RelayWork, ReplayStep, ReplaySteps, ReplayWait};
 pub use request::{
-    DeadRows, Destination, OrderedSource, OrderedTable, OrderedWal, Rate, ReplayOrder,
-    ReplayRequest, ReplaySource, TableRows, WalRows,
+    DeadRows, Destination, OrderedSource, OrderedTable, OrderedWal, ReplayOrder, ReplayRequest,
+    ReplaySource, TableRows, WalRows,
 };
 pub use routed_rows::RoutedRows;
 pub use run::{ReplayCounts, ReplayDone, RestInPlace};
@@ -87,11 +87,7 @@ const NEVER: Duration = Duration::from_hours(24 * 3650);
 impl Replay {
     /// Returns the settings of its sessions.
     #[must_use]
-    pub fn session_settings(
-        &self,
-        (live, requests_max): (&RelaySettings, usize),
-        rate: Option<Rate>,
-    ) -> SessionSettings {
+    pub fn session_settings(&self, live: &RelaySettings, requests_max: usize) -> SessionSettings {
         let mut relay = live.clone();
         relay.outbox.slot = replay_slot_name(&live.outbox.slot, &self.id);
         relay.router.replay_id = Some(self.id.clone());
@@ -104,9 +100,6 @@ impl Replay {
         relay.wal_budget = WalBudgetLimit::Off;
         relay.take_over_after = None;
         let mut built = SessionSettings::of(&relay, requests_max, Until::CaughtUp);
-        if let Some(rate) = rate {
-            built.fit_to_rate(rate.per_second());
-        }
         built.selection = Some(self.selection.clone());
         built
     }

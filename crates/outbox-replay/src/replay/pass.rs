@@ -1,6 +1,7 @@
 //! One pass over the rows of a replay: a session of the relay's event loop, over the WAL or the
 //! tables.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use pgoutput_parser::Lsn;
@@ -20,13 +21,13 @@ use walrelay_relay::stream::publisher::Publisher;
 
 use super::Replay;
 use super::anchor_copy::AnchorCopy;
+use super::counting_publisher::CountingPublisher;
 use super::in_place::HistoryWriter;
-use super::rate_limited::RateLimited;
 use super::record::ReplayJob;
 use super::replay_error::ReplayError;
 use super::replay_progress::Tally;
 use super::replay_step::{ReadProgress, ReplayStep, ReplaySteps, report};
-use super::request::{DeadRows, Destination, Rate, ReplaySource, TableRows, WalRows};
+use super::request::{DeadRows, Destination, ReplaySource, TableRows, WalRows};
 use super::store::Keeping;
 use super::table_server::{Beginning, TABLE_END, TableServer, whole_stream};
 use crate::admin_error::AdminError;
@@ -100,6 +101,7 @@ impl ReplayJob {
         if let Destination::Topic { template, .. } = &self.request.destination {
             settings.relay.router.topic = parsed(template)?;
         }
+        settings.relay.rate = self.rate(pass);
         let env = ReplayEnv { settings: &settings, ..env };
         let tally = match pass {
             Pass::WriteHistory { .. } if matches!(self.request.source, ReplaySource::Table(_)) => {
@@ -109,8 +111,7 @@ impl ReplayJob {
                 Tally::resumed(self.progress.rows, self.progress.settled)
             }
         };
-        let rate = self.rate(pass);
-        let publisher = RateLimited::new(publisher, rate, tally.clone());
+        let publisher = CountingPublisher::new(publisher, tally.clone());
         let ended = match &self.request.source {
             ReplaySource::Wal(wal) => {
                 let replay = self.wal_replay(client, wal, pass).await?;
@@ -120,7 +121,7 @@ impl ReplayJob {
                     tally: tally.clone(),
                     history: pass.history(),
                 };
-                let sessions = Sessions { env, replay: &replay, rate, tally: &tally };
+                let sessions = Sessions { env, replay: &replay, tally: &tally };
                 Box::pin(sessions.run(server, publisher)).await?
             }
             ReplaySource::Table(rows) => {
@@ -139,7 +140,7 @@ impl ReplayJob {
                     beginning: self.beginning(pass, self.dispatch(&settings)),
                     serving: TableStreamServer::default(),
                 };
-                let sessions = Sessions { env, replay: &replay, rate, tally: &tally };
+                let sessions = Sessions { env, replay: &replay, tally: &tally };
                 Box::pin(sessions.run(server, publisher)).await?
             }
         };
@@ -162,7 +163,7 @@ impl ReplayJob {
     }
 
     /// Returns the rate limit. Nothing but publishes is limited.
-    const fn rate(&self, pass: &Pass) -> Option<Rate> {
+    const fn rate(&self, pass: &Pass) -> Option<NonZeroU32> {
         match (&self.request.destination, pass) {
             (Destination::Topic { rate, .. }, Pass::Publish) => *rate,
             (Destination::Topic { .. } | Destination::InPlace, _) => None,
@@ -299,7 +300,6 @@ pub(super) fn parsed(template: &str) -> Result<Template, ReplayError> {
 struct Sessions<'a> {
     env: ReplayEnv<'a>,
     replay: &'a Replay,
-    rate: Option<Rate>,
     tally: &'a Tally,
 }
 
@@ -307,11 +307,11 @@ impl Sessions<'_> {
     async fn run<C: Server, P: Publisher + Sync>(
         self,
         server: C,
-        publisher: RateLimited<P>,
+        publisher: CountingPublisher<P>,
     ) -> Result<Option<StopReason>, ReplayError> {
-        let Self { env: ReplayEnv { settings, steps, shutdown }, replay, rate, tally } = self;
+        let Self { env: ReplayEnv { settings, steps, shutdown }, replay, tally } = self;
         let requests_max = settings.pubsub.max_outstanding_requests;
-        let sessions = replay.session_settings((&settings.relay, requests_max), rate);
+        let sessions = replay.session_settings(&settings.relay, requests_max);
         let supervisor = Supervisor {
             settings: &sessions,
             server,

@@ -1,5 +1,6 @@
 //! The record of each replay, in `app_outbox_replay`, from which it resumes.
 
+use std::num::NonZeroU32;
 use std::time::SystemTime;
 
 use pgoutput_parser::{Lsn, PgTimestamp};
@@ -8,9 +9,7 @@ use tokio_postgres::{Client, Row};
 use walrelay_core::ColumnFilter;
 use walrelay_pg_client::{SqlError, sql};
 
-use super::request::{
-    DeadRows, Destination, Rate, ReplayRequest, ReplaySource, TableRows, WalRows,
-};
+use super::request::{DeadRows, Destination, ReplayRequest, ReplaySource, TableRows, WalRows};
 use crate::admin_error::AdminError;
 use crate::outbox_state::LeftOutRows;
 use crate::recovery::ResumePoint;
@@ -81,7 +80,7 @@ pub(super) async fn begin_replay(client: &Client, replay: &ReplayJob) -> Result<
     };
     let (destination, topic, rate) = match destination {
         Destination::Topic { template, rate } => {
-            ("topic", Some(template), rate.map(|rate| i64::from(rate.per_second().get())))
+            ("topic", Some(template), rate.map(|rate| i64::from(rate.get())))
         }
         Destination::InPlace => ("in place", None, None),
     };
@@ -178,7 +177,7 @@ fn replay_of(row: &Row) -> Result<ReplayJob, AdminError> {
 fn request_of(row: &Row) -> Result<ReplayRequest, AdminError> {
     let lsn = |column| Lsn::new(row.get::<_, PgLsn>(column).into());
     let time = |column| row.get::<_, Option<SystemTime>>(column).map(PgTimestamp::from_system_time);
-    let rate = |rate: i64| u32::try_from(rate).ok().and_then(Rate::new);
+    let rate = |rate: i64| u32::try_from(rate).ok().and_then(NonZeroU32::new);
     let source = match row.get("source") {
         "wal" => ReplaySource::Wal(WalRows {
             anchor: row.get("anchor"),

@@ -6,27 +6,6 @@ use std::time::SystemTime;
 use pgoutput_parser::{Lsn, PgTimestamp};
 use walrelay_core::ColumnFilter;
 
-/// A rate in rows per second.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rate(NonZeroU32);
-
-impl Rate {
-    /// Returns `None` for zero.
-    #[must_use]
-    pub const fn new(per_second: u32) -> Option<Self> {
-        match NonZeroU32::new(per_second) {
-            Some(rate) => Some(Self(rate)),
-            None => None,
-        }
-    }
-
-    /// Returns rows per second.
-    #[must_use]
-    pub const fn per_second(self) -> NonZeroU32 {
-        self.0
-    }
-}
-
 /// The treatment of a row that Pub/Sub never accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeadRows {
@@ -43,8 +22,8 @@ pub enum Destination {
     Topic {
         /// The template of the topic.
         template: String,
-        /// The rate limit.
-        rate: Option<Rate>,
+        /// The most rows per second.
+        rate: Option<NonZeroU32>,
     },
     /// The original topics of the rows, through dispatch state.
     InPlace,

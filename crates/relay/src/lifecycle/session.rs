@@ -123,17 +123,10 @@ impl SessionSettings {
             selection: None,
         };
         if let Some(rate) = relay.rate {
-            settings.fit_to_rate(rate);
+            let largest = RateLimit::batch_messages(rate);
+            settings.lanes.batch_messages = settings.lanes.batch_messages.min(largest);
         }
         settings
-    }
-
-    /// Lowers the size of a batch and the rows that are read ahead to what fits a rate, in rows per
-    /// second. A stop waits for the rows that were read, and a crash repeats them.
-    pub fn fit_to_rate(&mut self, rate: NonZeroU32) {
-        let largest = RateLimit::batch_messages(rate);
-        self.lanes.batch_messages = self.lanes.batch_messages.min(largest);
-        self.budget = self.budget.at_rate(rate);
     }
 }
 
@@ -254,7 +247,7 @@ pub async fn open<C: Server, P: Publisher>(
             recorded_rows: AlreadyRecorded::unread(from),
             continuity: Continuity::new(settings.outbox.tables.len()),
             tracker: Tracker::new(),
-            budget: Budget::new(settings.budget),
+            budget: budget(settings),
             wal_budget,
             lanes,
             source,
@@ -268,6 +261,14 @@ pub async fn open<C: Server, P: Publisher>(
     };
     let at = SessionStart { positions, parked_keys, due, not_due, log };
     Ok(OpenResult::Session(Box::new(session), at))
+}
+
+fn budget(settings: &SessionSettings) -> Budget {
+    let budget = Budget::new(settings.budget);
+    match settings.rate {
+        Some(rate) => budget.at_rate(rate),
+        None => budget,
+    }
 }
 
 fn publish_calls<P: Publisher>(settings: &SessionSettings, publisher: P) -> PublishCalls<P> {

@@ -378,6 +378,7 @@ impl Flow {
             let Some(batch) = lanes.next_batch(now) else { break };
             publishes.start(batch);
         }
+        lanes.hold_up(budget, publishes.outstanding(), now);
         let outputs = lanes.outputs();
         observer.rows_to_record(&outputs.rows_to_record);
         observer.finished(&outputs.finished);

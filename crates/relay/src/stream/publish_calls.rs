@@ -113,6 +113,11 @@ impl<P: Publisher> PublishCalls<P> {
         self.calls.len()
     }
 
+    /// Returns the batches in flight.
+    pub fn outstanding(&self) -> impl Iterator<Item = &Batch> {
+        self.calls.iter().filter_map(|call| call.batch.as_ref())
+    }
+
     /// Sends a batch.
     pub fn start(&mut self, batch: Batch) {
         if let Some(rate) = &mut self.rate {

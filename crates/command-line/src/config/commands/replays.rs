@@ -1,8 +1,10 @@
 //! The arguments of `replay`.
 
+use std::num::NonZeroU32;
+
 use walrelay_core::{ColumnFilter, RouterConfig, Template};
 use walrelay_outbox_replay::replay::{
-    DeadRows, Destination, OrderedSource, OrderedTable, OrderedWal, Rate, ReplayOrder,
+    DeadRows, Destination, OrderedSource, OrderedTable, OrderedWal, ReplayOrder,
 };
 
 use super::super::builder::ConfigBuilder;
@@ -49,7 +51,7 @@ impl ConfigBuilder<'_> {
             true => Destination::InPlace,
             false => {
                 let template = self.topic_of_a_replay(args.to_topic, options.mode, router)?;
-                Destination::Topic { template, rate: args.rate.and_then(Rate::new) }
+                Destination::Topic { template, rate: args.rate.and_then(NonZeroU32::new) }
             }
         };
         if args.source == ReplaySource::Table && args.from_time.is_some() {

@@ -1,5 +1,7 @@
 //! The texts and the JSON about replays.
 
+use std::num::NonZeroU32;
+
 use serde::Serialize;
 use walrelay_outbox_replay::replay::{
     CancelledRows, DeadRows, Destination, ReplayDone, ReplayEnd, ReplayJob, ReplayRequest,
@@ -212,7 +214,7 @@ impl<'a> RequestJson<'a> {
             event_ids: table.map_or(&[], |rows| &rows.event_ids),
             order_by: table.map_or(&[], |rows| &rows.order_by),
             rate: match destination {
-                Destination::Topic { rate, .. } => rate.map(|rate| rate.per_second().get()),
+                Destination::Topic { rate, .. } => rate.map(NonZeroU32::get),
                 Destination::InPlace => None,
             },
             skip_dead: *dead_rows == DeadRows::LeaveOut,
@@ -274,7 +276,7 @@ pub(super) fn page(job: &ReplayJob) -> String {
 mod tests {
     use pgoutput_parser::Lsn;
     use walrelay_core::ColumnFilter;
-    use walrelay_outbox_replay::replay::{Rate, ReplayProgress};
+    use walrelay_outbox_replay::replay::ReplayProgress;
 
     use super::*;
     use crate::json_output::assert_documented;
@@ -318,7 +320,7 @@ mod tests {
 
     #[test]
     fn the_json_of_a_replay_is_documented() {
-        let job = job(Destination::Topic { template: "again".into(), rate: Rate::new(500) });
+        let job = job(Destination::Topic { template: "again".into(), rate: NonZeroU32::new(500) });
         assert_documented("replay list", &[ReplayJson::of(&job)]);
         assert_documented("replay show", &ReplayJson::of(&job));
     }
