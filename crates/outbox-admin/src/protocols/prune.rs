@@ -325,10 +325,11 @@ async fn refuse_other_history(client: &SqlClient, slot: &str) -> Result<(), Prot
 /// Returns an SQL condition on rows of `c` that are in none of these partitions.
 fn without_partitions(partitions: &[String]) -> String {
     let names: Vec<String> =
-        partitions.iter().map(|name| format!("{}::regclass", quote_literal(name))).collect();
+        partitions.iter().map(|name| format!("to_regclass({})", quote_literal(name))).collect();
     match names.is_empty() {
         true => "true".to_owned(),
-        false => format!("c.tableoid NOT IN ({})", names.join(", ")),
+        // Another process may have dropped one of them, which is null then.
+        false => format!("(c.tableoid IN ({})) IS NOT TRUE", names.join(", ")),
     }
 }
 

@@ -105,12 +105,16 @@ pub(super) async fn drop_partitions(
             dropped.later.push(partition.name);
             continue;
         }
-        match drop_one(order, condition, &partition).await? {
+        let end = match drop_one(order, condition, &partition).await {
+            Err(_) if !exists(client, &partition).await? => PartitionEnd::Gone,
+            end => end?,
+        };
+        match end {
             PartitionEnd::Dropped(rows) => {
                 dropped.archived.add(rows);
                 dropped.names.push(partition.name);
             }
-            PartitionEnd::Needed => {}
+            PartitionEnd::Needed | PartitionEnd::Gone => {}
             PartitionEnd::Locked => {
                 tracing::info!(
                     partition = partition.name,
@@ -130,6 +134,15 @@ enum PartitionEnd {
     Needed,
     /// A lock was not granted.
     Locked,
+    /// Another process has dropped it.
+    Gone,
+}
+
+/// Returns whether the partition still exists.
+async fn exists(client: &SqlClient, partition: &Partition) -> Result<bool, ProtocolError> {
+    let sql = "SELECT to_regclass($1) IS NOT NULL AS is_there";
+    let row = client.query_one(sql, &[&partition.name]).await.map_err(PgError::from)?;
+    Ok(row.get("is_there"))
 }
 
 async fn drop_one(
@@ -142,6 +155,9 @@ async fn drop_one(
     match step(DropStep::Check).call(client).await {
         Ok(true) => {}
         Ok(false) => return Ok(PartitionEnd::Needed),
+        Err(error) if error.code() == Some(&SqlState::UNDEFINED_TABLE) => {
+            return Err(refusal(&condition.table, error));
+        }
         Err(error) => {
             let (error_code, error) = (Code::PrunePermissionMissing.name(), Chain(&error));
             tracing::warn!(error_code, %error, partition = partition.name, "the partition is not dropped");
