@@ -246,6 +246,33 @@ async fn a_table_that_keeps_rows_from_delete_or_insert_is_not_switched() {
 }
 
 #[tokio::test]
+async fn a_live_table_whose_rows_a_policy_may_hide_is_refused_before_the_fill() {
+    let Some(world) = world().await else { return };
+    world.insert_events(5, 50).await;
+    world.catch_up().await;
+    world.consume_all().await;
+    let role = format!("{}_clerk", world.name());
+    // Only the live table hides rows from the role.
+    let rights = "CREATE ROLE clerk LOGIN; GRANT pg_read_all_data, pg_write_all_data TO clerk;
+        GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public, effect TO clerk;
+        DO $do$ DECLARE t text; BEGIN
+          FOR t IN SELECT c.oid::regclass FROM pg_class AS c WHERE c.relrowsecurity LOOP
+            EXECUTE format('ALTER TABLE %s DISABLE ROW LEVEL SECURITY', t);
+          END LOOP;
+        END $do$;
+        ALTER TABLE effect.balance ENABLE ROW LEVEL SECURITY;
+        CREATE POLICY most ON effect.balance USING (key <> 'key-0')";
+    world.execute(&rights.replace("clerk", &role)).await;
+    let url = world.url().replacen("postgres@", &format!("{role}@"), 1);
+    let refused = world.run(INTO.into_iter().chain(["--database-url", &url])).await;
+    assert_eq!(refused.code, Some(3), "{}", refused.text);
+    let told = "row level security hides the rows of effect.balance";
+    assert!(refused.text.contains(told), "{}", refused.text);
+    assert_eq!(generation(&world).await, 1);
+    world.execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
+}
+
+#[tokio::test]
 async fn rows_of_a_table_that_inherits_from_a_rebuilt_one_stay() {
     let Some(world) = world().await else { return };
     world.insert_events(5, 50).await;

@@ -57,6 +57,7 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
         let tables = staged(client, place).await?;
         if order.switch_sql.is_none() {
             refuse_foreign_keys(&**client, &tables).await?;
+            place.refuse_hidden_rows(client, &tables).await?;
         }
         let rows = Box::pin(self.check_rows(&order.rows, &Wanted::all())).await?;
         if self.operator.is_dry_run() {
@@ -81,6 +82,10 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
         let difference = place.compare(client, generation, moment).await?;
         self.refuse_less(consumer, generation, difference)?;
         let switch_sql = order.switch_sql.as_deref();
+        if switch_sql.is_none() {
+            // Somebody may have added a policy during the fill.
+            place.refuse_hidden_rows(client, &tables).await?;
+        }
         when_free(async || filling.switch(client, &tables, switch_sql).await).await?;
         failpoint::hit("side-by-side-switched");
         self.report(RebuildStep::Switched { generation: next })
@@ -183,9 +188,9 @@ async fn staged(
         let StagedTable { name, staged, live, columns, live_columns, .. } = table;
         let mismatch = match live {
             None => TableMismatch::NoLiveTable { name: name.clone() },
-            Some(live) if live == staged => TableMismatch::IsLive,
+            Some(live) if live.to_string() == *staged => TableMismatch::IsLive,
             Some(live) if columns != live_columns => {
-                TableMismatch::OtherColumns { live: live.clone() }
+                TableMismatch::OtherColumns { live: live.to_string() }
             }
             Some(_) => continue,
         };

@@ -117,9 +117,9 @@ pub async fn conflicting_foreign_keys(
     client: &impl GenericClient,
     tables: &[StagedTable],
 ) -> Result<Vec<ForeignKeyConflict>, InboxError> {
-    let live = tables.iter().filter_map(|table| table.live.as_deref()).collect();
+    let live = tables.iter().filter_map(|table| Some(table.live.as_ref()?.to_string())).collect();
     let live = referencing(client, live).await?;
-    let staged = tables.iter().map(|table| table.staged.as_str()).collect();
+    let staged = tables.iter().map(|table| table.staged.clone()).collect();
     let staged = referencing(client, staged).await?;
     let conflicts = live.iter().filter_map(LiveForeignKey::conflict);
     Ok(conflicts.chain(staged.iter().filter_map(LiveForeignKey::staged_conflict)).collect())
@@ -128,7 +128,7 @@ pub async fn conflicting_foreign_keys(
 /// Returns the foreign keys that reference these tables.
 async fn referencing(
     client: &impl GenericClient,
-    tables: Vec<&str>,
+    tables: Vec<String>,
 ) -> Result<Vec<LiveForeignKey>, InboxError> {
     let rows = client.query(sql!("live_foreign_keys.sql", "referencing"), &[&tables]).await;
     let rows = rows.map_err(failed("find foreign keys to the rebuilt tables"))?;

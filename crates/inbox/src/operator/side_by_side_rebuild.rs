@@ -8,7 +8,9 @@
 use std::time::SystemTime;
 
 use tokio_postgres::{GenericClient, Transaction};
-use walrelay_pg_client::{SCHEMA, SqlClient, TableAccess, quote_literal, sql};
+use walrelay_pg_client::{
+    QualifiedName, SCHEMA, SqlClient, TableAccess, quote_literal, refuse_hidden_rows, sql,
+};
 
 use crate::error::InboxError;
 use crate::operator::admin::{contained, failed, refuse_hidden_consumers, unknown};
@@ -29,8 +31,8 @@ pub struct StagedTable {
     pub name: String,
     /// The table's name with its schema.
     pub staged: String,
-    /// The live table with its schema. `None` if the search path has no table of this name.
-    pub live: Option<String>,
+    /// The live table. `None` if the search path has no table of this name.
+    pub live: Option<QualifiedName>,
     /// The names and types of the writable columns.
     pub columns: Vec<String>,
     /// The names and types of the writable columns of the live table.
@@ -74,16 +76,31 @@ impl SideBySideRebuild<'_> {
         let rows = client.query(sql, &[&self.schema]).await;
         let rows = rows.map_err(failed("list the tables of the schema"))?;
         let of = |row: &tokio_postgres::Row| StagedTable {
-            name: row.get(0),
-            staged: row.get(1),
-            live: row.get(2),
-            columns: row.get(3),
-            live_columns: row.get(4),
-            quoted: row.get(5),
-            staged_rows: row.get(6),
-            live_rows: row.get(7),
+            name: row.get("name"),
+            staged: row.get("staged"),
+            live: live_table(row),
+            columns: row.get("columns"),
+            live_columns: row.get("live_columns"),
+            quoted: row.get("quoted"),
+            staged_rows: row.get("staged_rows"),
+            live_rows: row.get("live_rows"),
         };
         Ok(rows.iter().map(of).collect())
+    }
+
+    /// Refuses if row level security may hide rows of a live table from the role. Such rows would
+    /// stay beside the new ones.
+    ///
+    /// # Errors
+    ///
+    /// Fails if rows may be hidden, or if the database reports an error.
+    pub async fn refuse_hidden_rows(
+        &self,
+        client: &SqlClient,
+        tables: &[StagedTable],
+    ) -> Result<(), InboxError> {
+        let live: Vec<_> = tables.iter().filter_map(|table| table.live.clone()).collect();
+        Ok(refuse_hidden_rows(client, &live, TableAccess::Write).await?)
     }
 
     /// Returns whether a table of the schema has rows.
@@ -240,9 +257,9 @@ impl SideBySideRebuild<'_> {
         transaction: &Transaction<'_>,
         tables: &[StagedTable],
     ) -> Result<(), InboxError> {
-        let staged = tables.iter().map(|table| table.staged.as_str());
-        let live = tables.iter().filter_map(|table| table.live.as_deref());
-        let names: Vec<&str> = staged.chain(live).collect();
+        let staged = tables.iter().map(|table| table.staged.clone());
+        let live = tables.iter().filter_map(|table| Some(table.live.as_ref()?.to_string()));
+        let names: Vec<String> = staged.chain(live).collect();
         let sql = format!("LOCK TABLE {} IN ROW EXCLUSIVE MODE", names.join(", "));
         transaction.batch_execute(&sql).await.map_err(failed("lock the tables"))
     }
@@ -270,6 +287,11 @@ impl SideBySideRebuild<'_> {
             _ => Ok(()),
         }
     }
+}
+
+fn live_table(row: &tokio_postgres::Row) -> Option<QualifiedName> {
+    let name = |column| row.get::<_, Option<String>>(column);
+    Some(QualifiedName::new(name("live_schema")?, name("live_name")?))
 }
 
 /// Abandons an unfinished rebuild and deletes the inbox rows of its generation. After a rebuild in
@@ -320,7 +342,7 @@ fn moving(tables: &[StagedTable]) -> String {
         sql.push_str(&emptying(table));
     }
     for table in tables {
-        let into = table.live.clone().unwrap_or_default();
+        let into = table.live.as_ref().map(ToString::to_string).unwrap_or_default();
         let (from, columns) = (&table.staged_rows, table.quoted.join(", "));
         // spliced: the names of the tables and columns.
         sql.push_str(&format!(
@@ -410,7 +432,7 @@ mod tests {
         let table = StagedTable {
             name: "balances".into(),
             staged: "fresh.balances".into(),
-            live: Some("shop.balances".into()),
+            live: Some(QualifiedName::new("shop", "balances")),
             columns: vec!["id text".into()],
             live_columns: vec!["id text".into()],
             quoted: vec!["id".into()],

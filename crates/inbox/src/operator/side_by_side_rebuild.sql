@@ -1,20 +1,17 @@
 -- name: tables
-SELECT c.relname::text, format('%I.%I', n.nspname, c.relname),
-       (SELECT format('%I.%I', ln.nspname, lc.relname)
-          FROM pg_catalog.pg_class AS lc
-          JOIN pg_catalog.pg_namespace AS ln ON ln.oid = lc.relnamespace WHERE lc.oid = u.oid),
+SELECT c.relname::text AS name, format('%I.%I', n.nspname, c.relname) AS staged,
+       ln.nspname::text AS live_schema, lc.relname::text AS live_name,
        ARRAY(SELECT a.attname || ' ' || format_type(a.atttypid, a.atttypmod) FROM pg_catalog.pg_attribute AS a
-              WHERE a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' AND a.attrelid = c.oid ORDER BY 1),
+              WHERE a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' AND a.attrelid = c.oid ORDER BY 1) AS columns,
        ARRAY(SELECT a.attname || ' ' || format_type(a.atttypid, a.atttypmod) FROM pg_catalog.pg_attribute AS a
-              WHERE a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' AND a.attrelid = u.oid ORDER BY 1),
+              WHERE a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' AND a.attrelid = lc.oid ORDER BY 1) AS live_columns,
        ARRAY(SELECT quote_ident(a.attname) FROM pg_catalog.pg_attribute AS a
-              WHERE a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' AND a.attrelid = c.oid ORDER BY 1),
-       CASE c.relkind WHEN 'r' THEN 'ONLY ' ELSE '' END || format('%I.%I', n.nspname, c.relname),
-       (SELECT CASE lc.relkind WHEN 'r' THEN 'ONLY ' ELSE '' END || format('%I.%I', ln.nspname, lc.relname)
-          FROM pg_catalog.pg_class AS lc
-          JOIN pg_catalog.pg_namespace AS ln ON ln.oid = lc.relnamespace WHERE lc.oid = u.oid)
+              WHERE a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' AND a.attrelid = c.oid ORDER BY 1) AS quoted,
+       CASE c.relkind WHEN 'r' THEN 'ONLY ' ELSE '' END || format('%I.%I', n.nspname, c.relname) AS staged_rows,
+       CASE lc.relkind WHEN 'r' THEN 'ONLY ' ELSE '' END || format('%I.%I', ln.nspname, lc.relname) AS live_rows
   FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
- CROSS JOIN LATERAL (SELECT to_regclass(quote_ident(c.relname))::oid AS oid) AS u
+  LEFT JOIN pg_catalog.pg_class AS lc ON lc.oid = to_regclass(quote_ident(c.relname))
+  LEFT JOIN pg_catalog.pg_namespace AS ln ON ln.oid = lc.relnamespace
  WHERE n.nspname = $1 AND c.relkind IN ('r', 'p') AND NOT c.relispartition ORDER BY 1
 
 -- name: claim
