@@ -14,7 +14,7 @@ pub struct ConsumerStatus {
     pub consumer: String,
     /// Full name of its subscription.
     pub subscription: String,
-    /// Number of its rebuilds.
+    /// Its generation: 1, and 1 more after each rebuild.
     pub generation: i32,
     /// Whether it is paused.
     pub paused: bool,

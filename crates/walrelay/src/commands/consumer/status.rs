@@ -54,8 +54,17 @@ impl StatusWithBacklog {
             }
         }
         let (retrying, dead) = (status.events.retrying, status.events.dead);
-        if retrying > 0 {
-            parts.push(format!("{retrying} event(s) are tried again by themselves"));
+        let (held, incomplete) = (status.keys_held, status.keys_waiting_for_a_version);
+        match (retrying, held + incomplete) {
+            (0, _) => {}
+            (_, 0) => parts.push(format!("{retrying} event(s) are tried again by themselves")),
+            (_, _) => parts.push(format!("{retrying} event(s) are tried again or wait for others")),
+        }
+        if held > 0 {
+            parts.push(format!("{held} key(s) wait for an earlier event"));
+        }
+        if incomplete > 0 {
+            parts.push(format!("{incomplete} key(s) wait for a missing version"));
         }
         if dead > 0 {
             parts.push(format!("{dead} dead event(s) wait for a person"));
@@ -113,6 +122,11 @@ fn next_step(status: &ConsumerStatus, messages: Option<u64>) -> Option<String> {
     if status.events.dead > 0 {
         return Some(format!(
             "to see why: walrelay inbox list --consumer {consumer} --status dead"
+        ));
+    }
+    if status.keys_waiting_for_a_version > 0 {
+        return Some(format!(
+            "to see which version is missing: walrelay inbox list --consumer {consumer} --status retrying"
         ));
     }
     (messages.unwrap_or_default() > 0 && status.received_last_minute == 0).then(|| {
@@ -188,6 +202,17 @@ mod tests {
         assert_eq!(with_dead.0, "no message waits; 1 dead event(s) wait for a person");
         let list = "to see why: walrelay inbox list --consumer c --status dead";
         assert_eq!(with_dead.1.as_deref(), Some(list));
+        let held = EventCounts { dead: 1, retrying: 3, ..EventCounts::default() };
+        let held = head(ConsumerStatus { events: held, keys_held: 1, ..status() }, 0).0;
+        assert!(
+            held.contains("3 event(s) are tried again or wait for others; 1 key(s) wait"),
+            "{held}"
+        );
+        let retrying = EventCounts { retrying: 2, ..EventCounts::default() };
+        let gap = ConsumerStatus { keys_waiting_for_a_version: 1, events: retrying, ..status() };
+        let (text, step) = head(gap, 0);
+        assert!(text.ends_with("1 key(s) wait for a missing version"), "{text}");
+        assert!(step.is_some_and(|it| it.ends_with("--consumer c --status retrying")));
         let paused = ConsumerStatus { paused: true, events: dead, ..status() };
         let resume = "to continue: walrelay consumer resume c";
         assert_eq!(head(paused, 3).1.as_deref(), Some(resume));
