@@ -73,7 +73,7 @@ BEGIN
       origin            jsonb,                -- oids of the database and tables whose transaction ids these are
       written_xid       xid8        NOT NULL DEFAULT pg_current_xact_id(), -- the transaction that wrote this row version
       condition         jsonb,                -- what the relay does, and why rows do not flow: for `walrelay status`
-      given_up          jsonb,                -- the rows that the last `walrelay slot advance` skips, before it skips them
+      last_skipped      jsonb,                -- the rows that the last `walrelay slot advance` skips, before it skips them
       updated_at        timestamptz NOT NULL DEFAULT now()
     );
 

@@ -145,6 +145,27 @@ async fn rows_that_commit_while_init_creates_the_slot_are_published() {
 }
 
 #[tokio::test]
+async fn a_backfill_that_races_with_another_waits_and_reports_the_same_rows() {
+    let Some(world) = without_slot(None).await else { return };
+    Workload::of_rows(7).insert(world.client()).await.expect("rows");
+    let writer = world.connect().await;
+    begin_with_rows(&writer, 7, 3).await;
+    let first = world.command(["init", "--backfill"]).start();
+    wait_for_slot(&world).await;
+    let second = world.command(["init", "--backfill"]).start();
+    second.wait_for_line(DEADLINE, "waiting for it").await;
+    writer.run("COMMIT").await;
+    for init in [first, second] {
+        let done = init.finish(DEADLINE).await;
+        assert_eq!(done.code, Some(0), "{}", done.text);
+        assert!(done.text.contains("10 row(s) of public.app_outbox"), "{}", done.text);
+    }
+    world.catch_up().await;
+    assert_complete(&world).await;
+    assert_eq!(world.pubsub.emulator().published(&topic("video.events")).len(), 10);
+}
+
+#[tokio::test]
 async fn skipped_rows_that_commit_while_init_creates_the_slot_are_counted() {
     let Some(world) = without_slot(None).await else { return };
     Workload::of_rows(7).insert(world.client()).await.expect("rows");

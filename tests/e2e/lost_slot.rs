@@ -192,7 +192,7 @@ async fn advancing_names_each_insert_that_is_given_up_and_the_command_that_publi
         assert_refused(&refused, 2, &["3 row(s)", "--discard-rows 3", &ids[0], &ids[1], &ids[2]]);
     }
     let told = world.succeed(advance.into_iter().chain(["--discard-rows", "3"])).await;
-    assert!(told.contains("skipped: 3 row(s) and "), "{told}");
+    assert!(told.contains("to skip: 3 row(s) and "), "{told}");
     world.catch_up().await;
     assert_eq!(world.pubsub.stored_count(), 5, "the rows before and behind");
 
@@ -299,7 +299,8 @@ async fn the_record_of_a_slot_that_does_not_exist_is_dropped_with_consent() {
     let drop = |consent: &'static [&'static str]| {
         world.run([&["slot", "drop"], consent, &other[..2]].concat())
     };
-    assert_refused(&drop(&["--yes"]).await, 2, &["rows-would-be-skipped", "3"]);
+    let words = ["rows-would-be-skipped", "walrelay slot recover --slot other", "--discard-rows 3"];
+    assert_refused(&drop(&["--yes"]).await, 2, &words);
     let shown = drop(&["--dry-run", "--discard-rows", "3"]).await;
     assert!(shown.text.contains("would drop slot other"), "{}", shown.text);
     let records = "SELECT count(*) FROM app_outbox_relay WHERE slot = 'other'";

@@ -89,6 +89,23 @@ async fn a_new_slot_that_nobody_waits_for_any_more_is_ended_by_the_next_start() 
 }
 
 #[tokio::test]
+async fn a_recovery_that_another_process_works_on_is_not_reported_as_done() {
+    let Some((world, open)) = lost_slot_with_open_transaction().await else { return };
+    let first = recovering(&world).await;
+    let second = world.run(["slot", "recover", "--yes"]).await;
+    assert_eq!(second.code, Some(3), "{}", second.text);
+    for word in ["operation-unfinished", WAITS] {
+        assert!(second.text.contains(word), "{word:?} is not in:\n{}", second.text);
+    }
+    open.batch_execute("COMMIT").await.expect("it ends");
+    assert_eq!(first.finish(DEADLINE).await.code, Some(0));
+    let third = world.succeed(["slot", "recover", "--yes"]).await;
+    assert!(third.contains("a recovery (the new slot begins at"), "{third}");
+    world.catch_up().await;
+    assert_nothing_lost(&world).await;
+}
+
+#[tokio::test]
 async fn an_interrupted_recovery_ends_at_once_and_leaves_no_half_made_slot() {
     let Some((world, open)) = lost_slot_with_open_transaction().await else { return };
     let mut recover = recovering(&world).await;

@@ -328,34 +328,34 @@ pub async fn advance_relay_row(client: &Client, slot: &str, to: Lsn) -> Result<(
     Ok(())
 }
 
-/// Records as JSON which rows an operator is about to give up. Writes nothing if the slot has no
+/// Records as JSON which rows an operator is about to skip. Writes nothing if the slot has no
 /// row.
 ///
 /// # Errors
 ///
 /// The server refused the statement, or the connection ended.
-pub async fn note_given_up(client: &Client, slot: &str, json: &str) -> Result<(), StoreError> {
+pub async fn record_skipped(client: &Client, slot: &str, json: &str) -> Result<(), StoreError> {
     client
         .execute_typed(
-            sql!("relay_row.sql", "note_given_up"),
+            sql!("relay_row.sql", "record_skipped"),
             &[(&slot, Type::TEXT), (&json, Type::TEXT)],
         )
         .await
-        .map_err(StoreError::sql("record the rows that are given up in app_outbox_relay"))?;
+        .map_err(StoreError::sql("record the skipped rows in app_outbox_relay"))?;
     Ok(())
 }
 
-/// Reads what [`note_given_up`] recorded last.
+/// Reads what [`record_skipped`] recorded last.
 ///
 /// # Errors
 ///
 /// The server refused the statement, or the connection ended.
-pub async fn read_given_up(client: &Client, slot: &str) -> Result<Option<String>, StoreError> {
+pub async fn read_last_skipped(client: &Client, slot: &str) -> Result<Option<String>, StoreError> {
     let row = client
-        .query_typed_opt(sql!("relay_row.sql", "given_up"), &[(&slot, Type::TEXT)])
+        .query_typed_opt(sql!("relay_row.sql", "last_skipped"), &[(&slot, Type::TEXT)])
         .await
         .map_err(StoreError::sql("read app_outbox_relay"))?;
-    Ok(row.map(|row| row.get("given_up")))
+    Ok(row.map(|row| row.get("last_skipped")))
 }
 
 /// Records why a relay waits that has no session, for `walrelay status`. Writes nothing while

@@ -74,8 +74,8 @@ SELECT origin = jsonb_build_object(
 UPDATE public.app_outbox_relay SET settled_lsn = greatest(settled_lsn, $2), updated_at = now()
  WHERE slot = $1
 
--- name: note_given_up
-UPDATE public.app_outbox_relay SET given_up = $2::text::jsonb WHERE slot = $1
+-- name: record_skipped
+UPDATE public.app_outbox_relay SET last_skipped = $2::text::jsonb WHERE slot = $1
 
--- name: given_up
-SELECT given_up::text AS given_up FROM public.app_outbox_relay WHERE slot = $1 AND given_up IS NOT NULL
+-- name: last_skipped
+SELECT last_skipped::text AS last_skipped FROM public.app_outbox_relay WHERE slot = $1 AND last_skipped IS NOT NULL

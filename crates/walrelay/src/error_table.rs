@@ -191,6 +191,7 @@ fn of_protocols() -> Vec<ProtocolError> {
         ProtocolError::CarryOverUnsupported { major: 15 },
         ProtocolError::RowsUnconfirmed { slot: text(), rows: 1 },
         ProtocolError::DropLosesRows { slot: text(), rows: 1 },
+        ProtocolError::RecordLosesRows { slot: text(), rows: 1 },
         ProtocolError::WalNeverQuiet,
         ProtocolError::NotCarriedOver { slot: text() },
         ProtocolError::UnsendableRowBefore { at: text(), answer: text() },

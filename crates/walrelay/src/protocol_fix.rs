@@ -27,11 +27,12 @@ pub(crate) fn fix_of(error: &ProtocolError) -> Option<String> {
         E::DropLosesRows { rows, .. } => format!(
             "start the relay to publish them first, or accept the loss: --discard-rows {rows}"
         ),
-        E::SkippedRowsDiffer { skipped, .. } => skipped_rows(skipped),
-        E::TargetPastSettled { skipped, .. } => format!(
-            "name an earlier place, or none; to accept that the rows are skipped: --skip-events --discard-rows {}",
-            skipped.inserts
+        E::RecordLosesRows { slot, rows } => format!(
+            "if a relay uses the slot, run `walrelay slot recover --slot {slot}`, which publishes them. If none does, \
+             delete the record with --discard-rows {rows}"
         ),
+        E::SkippedRowsDiffer { skipped, .. } => skipped_rows(skipped),
+        E::TargetPastSettled { skipped, .. } => target_past_settled(skipped.inserts),
         E::SlotUnrecorded { .. }
         | E::TimeUnknown { .. }
         | E::ResetCancelled { .. }
@@ -159,6 +160,14 @@ const fn reshard(refusal: ReshardingRefusal) -> &'static str {
             "finish it with its new number; before the switch, the old number cancels it"
         }
     }
+}
+
+fn target_past_settled(rows: u64) -> String {
+    let discard = match rows {
+        0 => String::new(),
+        _ => format!(" --discard-rows {rows}"),
+    };
+    format!("name an earlier place, or none; to accept what is skipped: --skip-events{discard}")
 }
 
 fn skipped_rows(skipped: &SkippedRows) -> String {

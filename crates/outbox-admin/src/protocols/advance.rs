@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use walrelay_core::ColumnNames;
 use walrelay_outbox_replay::AdminError;
 use walrelay_outbox_store::{
-    Outbox, advance_relay_row, note_given_up, read_given_up, read_recorded_system_identifier,
-    read_wal_end, take_relay_row,
+    Outbox, advance_relay_row, read_last_skipped, read_recorded_system_identifier, read_wal_end,
+    record_skipped, take_relay_row,
 };
 use walrelay_pg_client::SqlClient;
 use walrelay_pg_replication::{SlotError, advance_slot, read_server_identity, read_slot};
@@ -72,7 +72,9 @@ pub async fn advance<O: Operator>(
     let skipped = count_skipped_rows(client, outbox, advance.columns, found.await?).await?;
     let here = confirmed_position(client, slot).await?;
     let earlier = match skipped.inserts {
-        0 => GivenUp::read(client, slot).await?.filter(|earlier| earlier.is_done(&advance, here)),
+        0 => {
+            LastSkipped::read(client, slot).await?.filter(|earlier| earlier.is_done(&advance, here))
+        }
         _ => None,
     };
     let is_earlier = earlier.is_some();
@@ -94,7 +96,7 @@ pub async fn advance<O: Operator>(
     let at = match is_earlier {
         true => here,
         false => {
-            record(client, slot, &GivenUp::new(advance.to, &skipped)).await?;
+            record(client, slot, &LastSkipped::new(advance.to, &skipped)).await?;
             failpoint::hit("advance-recorded");
             // The slot moves without decoding, and so also passes a row that the server cannot
             // send.
@@ -126,23 +128,27 @@ async fn confirmed_position(client: &SqlClient, slot: &str) -> Result<Lsn, Proto
 
 /// Records the rows in the slot's record, which it creates if no session has written it.
 /// A slot without the relay's tables has no record.
-async fn record(client: &SqlClient, slot: &str, given_up: &GivenUp) -> Result<(), ProtocolError> {
-    let json = serde_json::to_string(given_up).unwrap_or_default();
+async fn record(
+    client: &SqlClient,
+    slot: &str,
+    skipped: &LastSkipped,
+) -> Result<(), ProtocolError> {
+    let json = serde_json::to_string(skipped).unwrap_or_default();
     let recorded = async {
         let system = read_recorded_system_identifier(client, slot).await?;
         if !system.is_empty() {
             let server = read_server_identity(client).await?;
             take_relay_row(client, slot, &system, server.timeline).await?;
         }
-        Ok::<(), AdminError>(note_given_up(client, slot, &json).await?)
+        Ok::<(), AdminError>(record_skipped(client, slot, &json).await?)
     };
     if_recorded(recorded.await)?;
     Ok(())
 }
 
-/// The skipped rows as `app_outbox_relay.given_up` has them.
+/// The skipped rows as `app_outbox_relay.last_skipped` has them.
 #[derive(Debug, Serialize, Deserialize)]
-struct GivenUp {
+struct LastSkipped {
     /// The position that the operator named.
     asked: u64,
     target: u64,
@@ -153,7 +159,7 @@ struct GivenUp {
     notes: Vec<String>,
 }
 
-impl GivenUp {
+impl LastSkipped {
     fn new(asked: Lsn, skipped: &SkippedRows) -> Self {
         Self {
             asked: asked.as_u64(),
@@ -167,7 +173,7 @@ impl GivenUp {
     }
 
     async fn read(client: &SqlClient, slot: &str) -> Result<Option<Self>, ProtocolError> {
-        let json = if_recorded(read_given_up(client, slot).await)?.flatten();
+        let json = if_recorded(read_last_skipped(client, slot).await)?.flatten();
         Ok(json.and_then(|json| serde_json::from_str(&json).ok()))
     }
 
@@ -191,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_same_command_finds_the_rows_that_were_given_up() {
+    fn only_the_same_command_finds_the_rows_that_were_skipped() {
         let row = SkippedRow {
             event_id: Some("a".to_owned()),
             at: "0/64#0".to_owned(),
@@ -205,8 +211,8 @@ mod tests {
             rows: vec![row],
             notes: Vec::new(),
         };
-        let json = serde_json::to_string(&GivenUp::new(Lsn::new(100), &skipped)).expect("JSON");
-        let read: GivenUp = serde_json::from_str(&json).expect("what was written");
+        let json = serde_json::to_string(&LastSkipped::new(Lsn::new(100), &skipped)).expect("JSON");
+        let read: LastSkipped = serde_json::from_str(&json).expect("what was written");
         let columns = ColumnNames::default();
         let asks = |to, discard_rows| Advance { to: Lsn::new(to), discard_rows, columns: &columns };
         assert!(read.is_done(&asks(100, 1), Lsn::new(108)));

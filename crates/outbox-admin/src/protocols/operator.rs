@@ -1,10 +1,14 @@
 //! The steps and changes of these protocols, and the session in which one runs.
 
+use std::time::Duration;
+
 use pgoutput_parser::Lsn;
 use serde::Serialize;
+use tokio::time::{Instant, sleep};
 use walrelay_outbox_replay::operation_resumer::OperationResumer;
+use walrelay_outbox_replay::operation_resumer::outcome::Outcome;
 use walrelay_outbox_replay::operator::{Consent, StepSink};
-use walrelay_outbox_replay::{LostSlot, SlotOperation};
+use walrelay_outbox_replay::{LostSlot, SlotOperation, SlotRecovery};
 use walrelay_pg_client::{ConnectConfig, SqlClient, backend_pid, run_cancellable};
 use walrelay_relay::observe::health::Health;
 use walrelay_relay::shutdown::Shutdown;
@@ -55,6 +59,8 @@ pub enum Step {
     },
     /// A relay has published the existing rows.
     BackfillDone,
+    /// Another process sets up an outbox in this database, and the set-up waits for it.
+    OtherSetUp,
     /// An object of the outbox was created.
     Created(String),
     /// An object of the outbox existed before.
@@ -129,6 +135,12 @@ pub struct DroppedShard {
     pub publication_dropped: bool,
 }
 
+/// How long a command waits for another process that works on the same operation.
+const OTHER_PROCESS_MAX: Duration = Duration::from_secs(10);
+
+/// The interval at which the command looks whether that process is done.
+const OTHER_PROCESS_PAUSE: Duration = Duration::from_millis(200);
+
 /// The session of a protocol, its operator, and its stop request.
 #[derive(Debug, Clone, Copy)]
 pub struct AdminSession<'a, O> {
@@ -162,6 +174,33 @@ impl<'a, O: Operator> AdminSession<'a, O> {
     pub(super) fn resumer<'b>(&'b self, slot: &'b str, health: &'b Health) -> OperationResumer<'b> {
         let Self { client, connect, stop, .. } = self;
         OperationResumer { client, connect, slot, health, stop }
+    }
+
+    /// Finishes the operation on record. If another process works on it, waits for that process. A
+    /// running relay takes a new operation within milliseconds.
+    ///
+    /// # Errors
+    ///
+    /// The other process takes too long, another command must finish the operation, or the server
+    /// refuses.
+    pub(super) async fn finish_operation(&self, slot: &str) -> Result<Outcome, ProtocolError> {
+        let until = Instant::now() + OTHER_PROCESS_MAX;
+        loop {
+            let (operation, what) = match self.resumer(slot, &Health::new()).finish().await? {
+                Outcome::Elsewhere { operation, what } => (operation, what),
+                done => return Ok(done),
+            };
+            match operation {
+                // The slot exists. The relay that works on the operation publishes its rows.
+                SlotOperation::Recovery(SlotRecovery { filling: Some(_), .. }) => {
+                    return Ok(Outcome::Pending(operation));
+                }
+                SlotOperation::Recovery(_) | SlotOperation::Reset(_) if Instant::now() < until => {
+                    sleep(OTHER_PROCESS_PAUSE).await;
+                }
+                _ => return Err(operation.unfinished(slot, what).into()),
+            }
+        }
     }
 
     /// Runs `work` in this session, and cancels its statement at a stop request.

@@ -108,6 +108,11 @@ pub enum ProtocolError {
         "slot {slot:?} has {rows} unconfirmed row(s); if it is dropped, they are never published"
     )]
     DropLosesRows { slot: String, rows: u64 },
+    /// The slot does not exist. Rows that its record does not list as published lose their record.
+    #[error(
+        "slot {slot:?} does not exist, and {rows} row(s) are not on record as published through it"
+    )]
+    RecordLosesRows { slot: String, rows: u64 },
     /// The server cannot send a row before the position.
     #[error("the server cannot send {at}, which is before the position: {answer}")]
     UnsendableRowBefore { at: String, answer: String },
@@ -217,6 +222,7 @@ impl Coded for ProtocolError {
             | Self::NotCarriedOver { .. }
             | Self::NothingToAdopt { .. } => Code::UpgradeNotCarriedOver,
             Self::DropLosesRows { .. }
+            | Self::RecordLosesRows { .. }
             | Self::SkippedRowsDiffer { .. }
             | Self::TargetPastSettled { .. } => Code::RowsWouldBeSkipped,
             Self::UnsendableRowBefore { .. } => Code::UnsendableRowInRange,

@@ -13,7 +13,6 @@ use walrelay_outbox_store::{
 };
 use walrelay_pg_client::{SqlClient, quote_identifier};
 use walrelay_pg_replication::{Failover, SlotError, SlotState, read_server_identity, read_slot};
-use walrelay_relay::observe::health::Health;
 
 use super::operator::{AdminSession, Change, Operator, Step};
 use super::preconditions::{
@@ -61,13 +60,6 @@ pub enum ResetResult {
         /// Whether this run finished a reset that an earlier run had begun.
         is_earlier: bool,
     },
-    /// Another process finishes this operation.
-    FinishedElsewhere(SlotOperation),
-    /// Another process works on the reset.
-    Elsewhere {
-        /// The reset, and the reason for its wait.
-        what: String,
-    },
     /// Another process has finished the reset.
     ByOther,
 }
@@ -96,14 +88,19 @@ pub async fn reset<O: Operator>(
             false
         }
     };
-    Ok(Some(match session.resumer(slot, &Health::new()).finish().await? {
+    Ok(Some(match session.finish_operation(slot).await? {
         Outcome::Finished(SlotOperation::Reset(done)) => {
             ResetResult::Done { target: done.target, is_earlier }
         }
-        Outcome::Finished(other) | Outcome::Pending(other) => ResetResult::FinishedElsewhere(other),
-        Outcome::Elsewhere { what, .. } => ResetResult::Elsewhere { what },
+        Outcome::Nothing => ResetResult::ByOther,
         Outcome::ResetCancelled(reset) => return Err(reset_cancelled(client, slot, &reset).await),
-        Outcome::Nothing | Outcome::UpgradeCancelled(_) => ResetResult::ByOther,
+        // Another process has begun another operation, so this reset was not recorded.
+        Outcome::Finished(other)
+        | Outcome::Pending(other)
+        | Outcome::UpgradeCancelled(other)
+        | Outcome::Elsewhere { operation: other, .. } => {
+            return Err(not_finished(client, slot, &other).await?.into());
+        }
     }))
 }
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use walrelay_core::ColumnNames;
 use walrelay_outbox_replay::operation_resumer::outcome::{Outcome, mark_failover};
 use walrelay_outbox_replay::{
@@ -13,9 +13,8 @@ use walrelay_outbox_replay::{
     take_operation,
 };
 use walrelay_outbox_store::{delete_relay_row, read_recorded_system_identifier};
-use walrelay_pg_client::{SqlClient, read_columns};
+use walrelay_pg_client::{SqlClient, SqlError, read_columns};
 use walrelay_pg_replication::{Failover, read_slot};
-use walrelay_relay::observe::health::Health;
 
 use super::operator::{AdminSession, Operator, Step};
 use super::preconditions::{
@@ -53,6 +52,7 @@ pub async fn set_up<O: Operator>(
     existing_rows: &ExistingRows,
     columns: &ColumnNames,
 ) -> Result<InitReport, ProtocolError> {
+    lock_set_up(session).await?;
     if *existing_rows == ExistingRows::Left {
         refuse_undecided_rows(session, shards).await?;
     }
@@ -77,6 +77,24 @@ pub async fn set_up<O: Operator>(
         session.report(&Step::EncodingUnchecked { database })?;
     }
     Ok(all)
+}
+
+/// Locks the set-up against other processes until the session ends. A second process would take the
+/// half-made slot of the first one for a lost slot.
+async fn lock_set_up<O: Operator>(session: &AdminSession<'_, O>) -> Result<(), ProtocolError> {
+    let sql = "SELECT pg_try_advisory_lock(hashtextextended('walrelay set-up', 0)) AS is_locked";
+    let mut is_reported = false;
+    loop {
+        let row = session.client.query_typed_one(sql, &[]).await;
+        if row.map_err(SqlError::sql("lock the set-up"))?.get("is_locked") {
+            return Ok(());
+        }
+        if !is_reported {
+            session.report(&Step::OtherSetUp)?;
+            is_reported = true;
+        }
+        sleep(OTHER_SET_UP_PAUSE).await;
+    }
 }
 
 /// Refuses if the first slot would leave rows unpublished, and the operator has not agreed.
@@ -108,6 +126,9 @@ struct SlotSetUp<'a, O> {
 /// Longest wait for the conversion. Postgres waits if another session acquires the slot between our
 /// check and our statement.
 const CONVERTING_MAX: Duration = Duration::from_secs(10);
+
+/// The interval at which a set-up looks whether another one has ended.
+const OTHER_SET_UP_PAUSE: Duration = Duration::from_millis(200);
 
 impl<O: Operator> SlotSetUp<'_, O> {
     fn slot(&self) -> &str {
@@ -166,7 +187,7 @@ impl<O: Operator> SlotSetUp<'_, O> {
     /// and a new slot would undo the operation.
     async fn finish(&self) -> Result<(), ProtocolError> {
         let slot = self.slot().to_owned();
-        let step = match self.session.resumer(&slot, &Health::new()).finish().await? {
+        let step = match self.session.finish_operation(&slot).await? {
             // After a cancelled operation, the caller checks the slot again.
             Outcome::Nothing | Outcome::ResetCancelled(_) => return Ok(()),
             Outcome::Finished(operation) => Step::OperationFinished { slot, operation },
@@ -262,7 +283,7 @@ impl<O: Operator> SlotSetUp<'_, O> {
         let (client, slot, outbox) = (session.client, self.slot(), &options.outbox);
         let mut made = self.create_all(SlotCreation::AllButSlot).await?;
         recovery::begin_first(client, outbox, options.failover, None).await?;
-        let operation = match session.resumer(slot, &Health::new()).finish().await {
+        let operation = match session.finish_operation(slot).await {
             Ok(Outcome::Pending(operation)) => operation,
             Ok(Outcome::Elsewhere { operation, what }) => {
                 return Err(operation.unfinished(slot, what).into());
@@ -271,7 +292,7 @@ impl<O: Operator> SlotSetUp<'_, O> {
             Ok(_) => return Ok(made),
             Err(error) => {
                 self.forget_begun().await?;
-                return Err(error.into());
+                return Err(error);
             }
         };
         made.created.push(format!("slot {slot}"));
@@ -323,8 +344,7 @@ impl<O: Operator> SlotSetUp<'_, O> {
             let column = unpublished_column.map(ToOwned::to_owned);
             recovery::begin_first(client, &options.outbox, options.failover, column).await?;
         }
-        let Outcome::Pending(operation) = session.resumer(slot, &Health::new()).finish().await?
-        else {
+        let Outcome::Pending(operation) = session.finish_operation(slot).await? else {
             session.report(&Step::BackfillDone)?;
             return Ok(made);
         };

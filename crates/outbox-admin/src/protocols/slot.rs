@@ -12,7 +12,6 @@ use walrelay_outbox_replay::{
 use walrelay_outbox_store::{Outbox, delete_relay_row, read_anchors, read_relay_row};
 use walrelay_pg_client::{ServerErrorKind, SqlClient};
 use walrelay_pg_replication::{SlotError, SlotState, drop_slot, read_slot};
-use walrelay_relay::observe::health::Health;
 
 use super::operator::{AdminSession, Change, Operator};
 use super::preconditions::{
@@ -85,7 +84,7 @@ async fn drop_record<O: Operator>(
         rows += count_unsettled_rows(client, table, record.settled_xid).await?;
     }
     if rows > discard_rows {
-        return Err(ProtocolError::DropLosesRows { slot: slot.clone(), rows });
+        return Err(ProtocolError::RecordLosesRows { slot: slot.clone(), rows });
     }
     let change = async || Ok(Change::DropSlot { slot: slot.clone(), rows: Some(rows) });
     if !session.agree(change).await? {
@@ -158,11 +157,6 @@ pub enum Recovered {
     },
     /// Another operation on the slot was unfinished, and is finished now.
     Finished(SlotOperation),
-    /// Another process works on the operation.
-    Elsewhere {
-        /// The operation.
-        what: String,
-    },
     /// A relay has finished the recovery.
     ByRelay,
 }
@@ -197,15 +191,18 @@ pub async fn recover<O: Operator>(
         }
         plan.begin(client, slot).await?;
     }
-    Ok(Some(match session.resumer(slot, &Health::new()).finish().await? {
+    Ok(Some(match session.finish_operation(slot).await? {
         Outcome::Pending(operation) => {
             let rows = count_unpublished_rows(client, outbox, columns).await?;
             Recovered::NewSlot { operation, rows }
         }
-        Outcome::Elsewhere { what, .. } => Recovered::Elsewhere { what },
         Outcome::Finished(done) => Recovered::Finished(done),
         Outcome::ResetCancelled(reset) => return Err(reset_cancelled(client, slot, &reset).await),
-        Outcome::Nothing | Outcome::UpgradeCancelled(_) => Recovered::ByRelay,
+        Outcome::UpgradeCancelled(_) => Recovered::UpgradeCancelled,
+        Outcome::Elsewhere { operation, what } => {
+            return Err(operation.unfinished(slot, what).into());
+        }
+        Outcome::Nothing => Recovered::ByRelay,
     }))
 }
 

@@ -124,25 +124,18 @@ struct SlotResetJson<'a> {
     slot: &'a str,
     result: &'static str,
     lsn: Option<String>,
-    operation: Option<String>,
 }
 
 impl<'a> SlotResetJson<'a> {
     fn new(slot: &'a str, reset: &ResetResult) -> Self {
-        let (result, lsn, operation) = match reset {
-            ResetResult::Done { target, is_earlier: false } => {
-                ("reset", Some(target.to_string()), None)
-            }
+        let (result, lsn) = match reset {
+            ResetResult::Done { target, is_earlier: false } => ("reset", Some(target.to_string())),
             ResetResult::Done { target, is_earlier: true } => {
-                ("earlier_reset_finished", Some(target.to_string()), None)
+                ("earlier_reset_finished", Some(target.to_string()))
             }
-            ResetResult::FinishedElsewhere(other) => {
-                ("running_elsewhere", None, Some(other.describe(slot)))
-            }
-            ResetResult::Elsewhere { what } => ("running_elsewhere", None, Some(what.clone())),
-            ResetResult::ByOther => ("finished_elsewhere", None, None),
+            ResetResult::ByOther => ("finished_elsewhere", None),
         };
-        Self { slot, result, lsn, operation }
+        Self { slot, result, lsn }
     }
 }
 
@@ -172,10 +165,6 @@ fn reset_text(slot: &str, done: &ResetResult) -> String {
                  running relay continues by itself\n"
             )
         }
-        ResetResult::FinishedElsewhere(other) => {
-            format!("{} is being finished by another process\n", other.describe(slot))
-        }
-        ResetResult::Elsewhere { what } => format!("{what}: another process works on it\n"),
         ResetResult::ByOther => "the reset is finished: another process has done it\n".to_owned(),
     }
 }
@@ -196,7 +185,6 @@ impl<'a> SlotRecoverJson<'a> {
                 ("slot_created", Some(operation.describe(slot)), rows.as_slice())
             }
             Recovered::Finished(done) => ("operation_finished", Some(done.describe(slot)), &[][..]),
-            Recovered::Elsewhere { what } => ("running_elsewhere", Some(what.clone()), &[][..]),
             Recovered::ByRelay => ("finished_by_relay", None, &[][..]),
         };
         Self { slot, result, operation, rows_to_publish: rows }
@@ -226,7 +214,6 @@ fn recover_text(slot: &str, recovered: &Recovered) -> String {
             format!("slot {slot}: {}\n{}{START_RELAY}", operation.describe(slot), rows_text(rows))
         }
         Recovered::Finished(done) => format!("finished: {}\n", done.describe(slot)),
-        Recovered::Elsewhere { what } => format!("{what}: another process works on it\n"),
         Recovered::ByRelay => "the slot is recovered: a relay has done it\n".to_owned(),
     }
 }

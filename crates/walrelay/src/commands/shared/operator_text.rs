@@ -128,6 +128,9 @@ pub(super) fn step_text(step: &Step, selection: &[String]) -> String {
             )
         }
         Step::BackfillDone => "the backfill is finished: a relay has done it\n".to_owned(),
+        Step::OtherSetUp => {
+            "another process sets up an outbox in this database: waiting for it\n".to_owned()
+        }
         Step::Created(part) => format!("created: {part}\n"),
         Step::AlreadyThere(part) => format!("already there: {part}\n"),
         Step::EncodingUnchecked { database } => {
@@ -185,7 +188,7 @@ fn skipped_text(skipped: &SkippedRows, selection: &[String]) -> String {
             "to publish them from the table, start the relay, then: walrelay replay start --source table --in-place{options}{ids}\n"
         ),
     };
-    format!("skipped: {}{next}", skipped.counted())
+    format!("to skip: {}{next}", skipped.counted())
 }
 
 /// Quotes a text as one word of a shell.
@@ -221,7 +224,7 @@ mod tests {
         };
         let text = skipped_text(&skipped, &[]);
         let command = "replay start --source table --in-place --event-id a --event-id c\n";
-        assert!(text.starts_with("skipped: 3 row(s)") && text.ends_with(command), "{text}");
+        assert!(text.starts_with("to skip: 3 row(s)") && text.ends_with(command), "{text}");
     }
 
     #[test]
