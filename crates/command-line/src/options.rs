@@ -195,8 +195,8 @@ pub(crate) struct MessageOptions {
     /// `ce-source` of CloudEvents attributes: a URI reference [default: the table's name]
     #[arg(long, value_name = "URI", value_parser = cloudevents_source)]
     pub cloudevents_source: Option<String>,
-    /// Write the attribute `system_identifier`, which says whose log a position is of: `walrelay consumer run --dedupe
-    /// position` needs it
+    /// Write the attribute `system_identifier`, which names the cluster whose WAL a position is in: `walrelay consumer
+    /// run --dedupe position` needs it
     ///
     /// Some forty bytes a message.
     #[arg(long)]
@@ -244,10 +244,10 @@ pub(crate) struct PubSubOptions {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Relay")]
 pub(crate) struct WalBudgetOption {
-    /// Log that may wait for Pub/Sub, or `auto`, or `off`; before it is reached rows are spilled to dispatch state
+    /// Limit of unconfirmed WAL, or `auto`, or `off`; rows are spilled to dispatch state before it is reached
     ///
     /// `auto`: half of `max_slot_wal_keep_size`, at most 4 GiB; 1 GiB where the server sets no limit.
-    /// `off`: the log waits for as long as it takes.
+    /// `off`: WAL is retained for as long as rows wait.
     #[arg(long, value_name = "SIZE", default_value = "auto", value_parser = wal_budget)]
     pub wal_budget: WalBudgetLimit,
 }

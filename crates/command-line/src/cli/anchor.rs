@@ -21,7 +21,7 @@ pub(crate) struct AnchorArgs {
 pub(crate) enum AnchorActionArgs {
     /// Create an anchor at the position of the slot; the slot may be in use.
     ///
-    /// From then on the server keeps the log for it until it is advanced or dropped.
+    /// From then on the server retains WAL for the anchor until it is advanced or dropped.
     #[command(after_help = "Example:\n  walrelay anchor create before_release")]
     Create(AnchorCreateArgs),
     /// List the anchors of the slot, their reach and the WAL that they retain.

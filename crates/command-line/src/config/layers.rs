@@ -305,7 +305,7 @@ impl Layers<'_> {
     }
 }
 
-/// Returns the options that `replay start` has, without those about the log.
+/// Returns the options that `replay start` has, without those about log messages.
 fn options_of_a_replay(root: &Command) -> BTreeSet<String> {
     let start = root.find_subcommand("replay").and_then(|replay| replay.find_subcommand("start"));
     let own = start.into_iter().flat_map(Command::get_arguments);
