@@ -86,6 +86,8 @@ pub enum ConfigAction {
     Check {
         /// The command with its options.
         command: String,
+        /// Output format.
+        format: OutputFormat,
     },
     /// Print the JSON schema of the file.
     Schema,

@@ -9,14 +9,14 @@ use serde_json::json;
 use tokio::time::{Instant, sleep_until};
 use tokio_postgres::types::Type;
 use walrelay_command_line::config::{
-    ChangeMode, OutputFormat, SnapshotConfig, SnapshotRequest, SnapshotStart,
+    ChangeMode, ChangeOptions, OutputFormat, SnapshotConfig, SnapshotRequest, SnapshotStart,
 };
 use walrelay_outbox_replay::AdminError;
 use walrelay_pg_client::{SCHEMA, SqlClient, backend_pid, connect_sql, quote_identifier, sql};
 use walrelay_relay::shutdown::Shutdown;
 
 use super::super::shared::cancellable::run_cancellable_in;
-use super::super::shared::consent::may_change;
+use super::super::shared::operator::Terminal;
 use super::progress::SnapshotProgress;
 use super::step::{Step, refused, step};
 use crate::error::Error;
@@ -63,7 +63,8 @@ async fn snapshot(
         let counted = json!({ "rows": rows.all, "would_write_at_most": rows.to_write });
         return print(&format!("{counted}\n"));
     }
-    if !may_change(&what, config.mode, shutdown).await? {
+    let options = ChangeOptions { mode: config.mode, format: config.format };
+    if !Terminal::new(options, shutdown).ask(what).await? {
         return Ok(());
     }
     let done = write(client, config, rows.all).await?;

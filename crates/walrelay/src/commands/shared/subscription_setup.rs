@@ -12,8 +12,8 @@ use walrelay_pubsub::{Admin, Endpoint, PubsubError, Subscriber};
 use super::answer_timeout::ANSWER_TIMEOUT;
 use super::dead_letters;
 use super::ordered_subscription::ordered;
+use super::set_up_report::SetUpReport;
 use crate::error::Error;
-use crate::output::print;
 
 /// Creates the subscription. An existing subscription must have the same topic, ordering and
 /// filter.
@@ -25,11 +25,12 @@ pub(in crate::commands) async fn create(
     endpoint: &Endpoint,
     name: &str,
     new: &NewSubscription,
+    report: &mut SetUpReport<'_>,
 ) -> Result<(), Error> {
     let subscriber = Subscriber::connect(endpoint)?;
     let wanted = wanted(name, new);
     if let (Some(letters), Some(topic)) = (&new.dead_letters, &new.dead_letter_topic) {
-        dead_letters::create(endpoint, topic, letters).await?;
+        dead_letters::create(endpoint, topic, letters, report).await?;
     }
     let is_new = match subscriber.create_subscription(wanted.clone()).await {
         Ok(is_new) => is_new,
@@ -44,10 +45,11 @@ pub(in crate::commands) async fn create(
             remark(&subscriber, &found).await;
         }
     }
-    let verb = if is_new { "created" } else { "already there" };
-    print(&format!("{verb}: subscription {name}\n"))?;
+    report.add(is_new, format!("subscription {name}"))?;
     match (&new.dead_letters, &new.dead_letter_topic) {
-        (Some(letters), Some(topic)) => dead_letters::grant(endpoint, name, topic, letters).await,
+        (Some(letters), Some(topic)) => {
+            dead_letters::grant(endpoint, name, topic, letters, report).await
+        }
         _ => Ok(()),
     }
 }
