@@ -184,6 +184,20 @@ impl Error {
         Self::Refused { code: Code::ArgumentInvalid, what, fix }
     }
 
+    /// Creates the error for a command line that clap refuses with this text: the error, tips, the
+    /// usage, and a reference to the help.
+    #[must_use]
+    pub fn usage(text: &str) -> Self {
+        let mut parts = text.trim().split("\n\n").map(str::trim);
+        let what = parts.next().unwrap_or_default();
+        let (what, tips) = what.split_once("\n  tip: ").unwrap_or((what, ""));
+        let tip = parts.clone().find_map(|part| part.strip_prefix("tip: "));
+        let usage = parts.find(|part| part.starts_with("Usage: "));
+        let fix = tip.or((!tips.is_empty()).then_some(tips)).or(usage).map(str::to_owned);
+        let what = what.trim_start_matches("error: ").to_owned();
+        Self::Refused { code: Code::ConfigurationInvalid, what, fix }
+    }
+
     /// Creates the error for a command that a signal ended before its end. `what` is the progress.
     #[must_use]
     pub fn stopped(what: impl Into<String>, fix: impl Into<String>) -> Self {
@@ -389,3 +403,21 @@ macro_rules! from_postgres {
     )*};
 }
 from_postgres!(SqlError, SlotError, StoreError);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_usage_error_has_its_tip_or_the_usage_as_fix() {
+        let told = |text: &str| {
+            let error = Error::usage(text);
+            (Chain(&error).to_string(), error.next_step(), error.exit().code())
+        };
+        let with_tip = "error: unexpected argument '--since' found\n\n  tip: use `--from-time`\n\nUsage: walrelay audit\n\nFor more information, try '--help'.\n";
+        let what = "unexpected argument '--since' found".to_owned();
+        assert_eq!(told(with_tip), (what.clone(), "use `--from-time`".to_owned(), 2));
+        let without = with_tip.replace("  tip: use `--from-time`\n\n", "");
+        assert_eq!(told(&without), (what, "Usage: walrelay audit".to_owned(), 2));
+    }
+}

@@ -162,6 +162,17 @@ fn has_json_output(matches: &ArgMatches) -> bool {
     }
 }
 
+/// Returns whether arguments ask for JSON. Unlike a [`CommandLine`], arguments can be asked before
+/// they are known to be right.
+#[must_use]
+pub fn ask_for_json(arguments: &[OsString]) -> bool {
+    let words = arguments.iter().skip(1).map(|word| word.to_string_lossy().into_owned());
+    let words: Vec<String> = words.take_while(|word| word != "--").collect();
+    let is_whole = |word: &String| ["-ojson", "-o=json", "--output=json"].contains(&word.as_str());
+    let is_pair = |pair: &[String]| matches!(pair, [option, value] if ["-o", "--output"].contains(&option.as_str()) && value == "json");
+    words.iter().any(is_whole) || words.windows(2).any(is_pair)
+}
+
 /// Environment and file, which are below the command line.
 struct Layers<'a> {
     environment: &'a Environment,
