@@ -17,7 +17,7 @@ use walrelay_pg_client::Schema;
 use super::environment::{Environment, variable};
 use super::file::{CONFIG, ConfigFile, Values};
 use super::problem::{Origin, Origins, Problem};
-use crate::cli::guesses::with_right_command;
+use crate::cli::guesses::{with_right_command, with_right_option};
 use crate::cli::{self, Cli, is_option};
 use crate::options::values::may_hold_secret;
 
@@ -276,7 +276,8 @@ impl Layers<'_> {
         let Some((shown, value, allowed)) = wrong_value(&error) else {
             let words = arguments.iter().skip(1).filter_map(|word| word.to_str());
             let words: Vec<&str> = words.take_while(|word| !word.starts_with('-')).collect();
-            return Refusal::Clap(with_right_command(without_urls(error), &words));
+            let error = with_right_command(without_urls(error), &words);
+            return Refusal::Clap(with_right_option(error, self.innermost(root, arguments).0));
         };
         let name = match shown.strip_prefix("--") {
             Some(_) => shown.split([' ', '[', '=']).next().unwrap_or_default(),
