@@ -251,6 +251,7 @@ fn of_the_shell() -> Vec<Error> {
         Error::Interrupted,
         Error::refused(Code::ConsumerBatchRunning, text()),
         Error::refused(Code::ConsentMissing, text()),
+        Error::refused(Code::ConsentDeclined, text()),
         Error::refused(Code::IdempotencyKeyTaken, text()),
         Error::refused(Code::EventRefused, text()),
         Error::refused(Code::ErrorCodeUnknown, text()),

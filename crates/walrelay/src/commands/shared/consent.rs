@@ -61,13 +61,15 @@ async fn answered(
     };
     Ok(match given.trim() {
         "y" | "Y" | "yes" => Ok(()),
-        _ => Err(Error::unfit("nothing was done", "answer y to continue")),
+        _ => Err(Error::refused(Code::ConsentDeclined, "the answer was not yes".to_owned())),
     })
 }
 
 #[cfg(test)]
 mod tests {
     use std::future::{pending, ready};
+
+    use walrelay_errors::Coded as _;
 
     use super::*;
 
@@ -85,7 +87,9 @@ mod tests {
             assert!(told(yes).await.unwrap().is_ok(), "{yes:?}");
         }
         for no in ["", "\n", "n\n", "maybe\n"] {
-            assert!(told(no).await.unwrap().is_err(), "{no:?}");
+            let declined = told(no).await.unwrap().unwrap_err();
+            assert_eq!(declined.code(), Code::ConsentDeclined, "{no:?}");
+            assert!(declined.report().contains("Nothing was changed"), "{}", declined.report());
         }
     }
 }
