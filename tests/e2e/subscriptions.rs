@@ -189,7 +189,7 @@ async fn dead_letters_have_a_topic_a_subscription_and_permissions_and_drain_into
         "gcloud pubsub subscriptions add-iam-policy-binding ledger --project=test",
     ];
     init(&world, &letters, 0, &says).await;
-    let grant = [&letters[..], &["--project-number", "4711", "--yes"]].concat();
+    let grant = [&letters[..], &["--project-number", "4711", "--grant"]].concat();
     let agent = "to serviceAccount:service-4711@gcp-sa-pubsub.iam.gserviceaccount.com";
     let publisher =
         format!("granted: roles/pubsub.publisher on projects/test/topics/{dead} {agent}");

@@ -145,8 +145,8 @@ pub(crate) struct ConsumerInitArgs {
     #[arg(long, value_name = "NUMBER", requires = "dead_letter", value_parser = clap::value_parser!(u64))]
     pub project_number: Option<u64>,
     /// Grant the IAM bindings of --dead-letter instead of printing them; needs --project-number.
-    #[arg(short, long, requires = "project_number")]
-    pub yes: bool,
+    #[arg(long, requires = "project_number")]
+    pub grant: bool,
     /// Create it with exactly-once delivery: fewer copies, more latency. The inbox does not need it.
     #[arg(long, requires = "create")]
     pub exactly_once: bool,

@@ -196,7 +196,7 @@ impl ConfigBuilder<'_> {
                     )?,
                     settings: topic_settings(&args.topics),
                     project_number: args.project_number,
-                    grants: if args.yes { IamGrants::Make } else { IamGrants::Print },
+                    grants: if args.grant { IamGrants::Make } else { IamGrants::Print },
                 })
             }
             Some(_) | None => None,
