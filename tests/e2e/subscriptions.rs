@@ -222,6 +222,23 @@ async fn dead_letters_have_a_topic_a_subscription_and_permissions_and_drain_into
 }
 
 #[tokio::test]
+async fn an_existing_subscription_is_not_given_dead_letters_and_nothing_is_left_behind() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    let create = ["--create", "--topic", "video.events", "--subscription", CONSUMER];
+    init(&world, &create, 0, &["created: subscription"]).await;
+    let letters = [&create[..], &["--dead-letter"]].concat();
+    let update = "gcloud pubsub subscriptions update projects/test/subscriptions/ledger \
+                  --dead-letter-topic=projects/test/topics/video.events.ledger.dead --max-delivery-attempts=100";
+    init(&world, &letters, 3, &["subscription-differs", update]).await;
+    let endpoint = Endpoint::emulator(world.pubsub.address()).expect("an address");
+    let subscriber = Subscriber::connect(&endpoint).expect("a client");
+    let dead = "projects/test/subscriptions/video.events.ledger.dead";
+    assert!(subscriber.subscription(dead).await.expect("an answer").is_none(), "{dead} exists");
+    let own = [&create[..], &["--dead-letter-topic", "video.events"]].concat();
+    init(&world, &own, 2, &["dead letters would return to the consumer"]).await;
+}
+
+#[tokio::test]
 async fn an_inbox_keeps_rows_for_as_long_as_dead_letters_may_be_delivered() {
     let Some(world) = InboxDatabase::create().await else { return };
     let create = ["--create", "--topic", "video.events", "--subscription", CONSUMER];

@@ -184,6 +184,11 @@ impl ConfigBuilder<'_> {
             }
             None => None,
         };
+        if dead_letter_topic.as_ref() == Some(&topic) {
+            let allowed = "another topic than --topic: dead letters would return to the consumer";
+            self.wrong("dead-letter-topic", &topic, allowed);
+            return None;
+        }
         let dead_letters = match &dead_letter_topic {
             Some(dead) if args.dead_letter => {
                 let name = short_name(dead).to_owned();
