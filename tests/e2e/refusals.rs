@@ -112,10 +112,14 @@ async fn a_server_without_logical_decoding_is_refused() {
     let Some(world) = InboxDatabase::create_empty().await else { return };
     let server = PrivatePostgres::start(&installation, &[("wal_level", "replica")]).unwrap();
     let url = server.url("postgres");
-    for command in ["run", "init"] {
-        let done = world.command([command, "--database-url", &url]).finish(DEADLINE).await;
-        assert_refused(&done, 3, &["wal_level"]);
-    }
+    let run = world.command(["run", "--database-url", &url]).finish(DEADLINE).await;
+    assert_refused(&run, 3, &["wal_level"]);
+    let init = world.command(["init", "--database-url", &url]).finish(DEADLINE).await;
+    assert_refused(&init, 3, &["wal-level-not-logical", "ALTER SYSTEM SET wal_level"]);
+    let client = walrelay_testkit::postgres::TestClient::connect(&url).await;
+    let tables = "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'";
+    let created: i64 = client.query_one(tables, &[]).await.unwrap().get(0);
+    assert_eq!(created, 0, "nothing is created before the setting is right");
 }
 
 #[tokio::test]

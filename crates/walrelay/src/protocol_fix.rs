@@ -60,6 +60,7 @@ pub(crate) fn fix_of(error: &ProtocolError) -> Option<String> {
         | E::Postgres(_)
         | E::PubSub(_)
         | E::Interrupted
+        | E::WalLevel { .. }
         | E::NoOutbox { .. }
         | E::PublicationMissing { .. }
         | E::TopicMissing { .. }
