@@ -156,8 +156,8 @@ pub struct InitConfig {
     pub topic_settings: TopicSettings,
     /// The treatment of rows that are older than the slot.
     pub already_there: ExistingRows,
-    /// Output format.
-    pub format: OutputFormat,
+    /// Consent to the loss that is accepted, and output.
+    pub options: ChangeOptions,
 }
 
 /// The topics that `init` creates.
