@@ -148,9 +148,13 @@ async fn a_dry_run_of_a_retry_counts_the_rows_that_the_retry_makes_due() {
     world.wait_dispatch(DEADLINE, "dead", 2).await;
     let would = world.succeed(["dispatch", "retry", "--all-dead", "--dry-run"]).await;
     assert!(would.contains("retry 1 row(s), and leave 1 row(s)"), "{would}");
-    let done = world.succeed(["dispatch", "retry", "--all-dead", "--yes"]).await;
-    assert!(done.contains("1 row(s) are due now"), "{done}");
-    assert!(done.contains("1 row(s) are left as they are"), "{done}");
+    let retry = ["dispatch", "retry", "--all-dead", "-o", "json"];
+    let would_as_json = json(&world, &[&retry[..], &["--dry-run"]].concat()).await;
+    let text = would_as_json["would"].as_str().expect("a text");
+    assert!(would.contains(&format!("would {text}")), "{would_as_json}");
+    let done = json(&world, &[&retry[..], &["--yes"]].concat()).await;
+    assert_eq!((&done["result"], &done["events"]), (&"retried".into(), &1.into()), "{done}");
+    assert_eq!(done["need_edit"], 1, "{done}");
 }
 
 #[tokio::test]

@@ -95,7 +95,12 @@ async fn an_accepted_loss_is_counted_before_a_new_slot_is_made() {
     let before = on_record(&world).await;
     let (_, settled_xid) = before.split_once(' ').unwrap();
 
-    let told = world.succeed(["init", "--accept-loss"]).await;
+    let asked = world.run(["init", "--accept-loss"]).await;
+    assert_refused(&asked, 2, &["consent-missing", "may be unpublished"]);
+    let would = world.succeed(["init", "--accept-loss", "--dry-run"]).await;
+    assert!(would.contains("would create a new slot"), "{would}");
+    assert_eq!(on_record(&world).await, before, "a dry run changes nothing");
+    let told = world.succeed(["init", "--accept-loss", "--yes"]).await;
 
     let counted = told.lines().find(|line| line.starts_with("may not have been published"));
     let rows: u64 = counted.unwrap().split_whitespace().find_map(|word| word.parse().ok()).unwrap();

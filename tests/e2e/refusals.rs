@@ -97,15 +97,29 @@ async fn a_column_renamed_at_run_time_stops_the_relay_until_it_is_fixed() {
 }
 
 #[tokio::test]
+async fn an_event_for_a_database_without_an_outbox_leads_to_init() {
+    let Some(world) = InboxDatabase::create_empty().await else { return };
+    for more in [&[][..], &["--idempotency-key", "request-1"]] {
+        let emit =
+            ["emit", "video", "v-1", "VideoPublished"].into_iter().chain(more.iter().copied());
+        assert_refused(&world.run(emit).await, 3, &["outbox-table-missing", "run `walrelay init`"]);
+    }
+}
+
+#[tokio::test]
 async fn a_server_without_logical_decoding_is_refused() {
     let Some(installation) = installation_or_skip() else { return };
     let Some(world) = InboxDatabase::create_empty().await else { return };
     let server = PrivatePostgres::start(&installation, &[("wal_level", "replica")]).unwrap();
     let url = server.url("postgres");
-    for command in ["run", "init"] {
-        let done = world.command([command, "--database-url", &url]).finish(DEADLINE).await;
-        assert_refused(&done, 3, &["wal_level"]);
-    }
+    let run = world.command(["run", "--database-url", &url]).finish(DEADLINE).await;
+    assert_refused(&run, 3, &["wal_level"]);
+    let init = world.command(["init", "--database-url", &url]).finish(DEADLINE).await;
+    assert_refused(&init, 3, &["wal-level-not-logical", "ALTER SYSTEM SET wal_level"]);
+    let client = walrelay_testkit::postgres::TestClient::connect(&url).await;
+    let tables = "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'";
+    let created: i64 = client.query_one(tables, &[]).await.unwrap().get(0);
+    assert_eq!(created, 0, "nothing is created before the setting is right");
 }
 
 #[tokio::test]

@@ -189,7 +189,7 @@ async fn dead_letters_have_a_topic_a_subscription_and_permissions_and_drain_into
         "gcloud pubsub subscriptions add-iam-policy-binding ledger --project=test",
     ];
     init(&world, &letters, 0, &says).await;
-    let grant = [&letters[..], &["--project-number", "4711", "--yes"]].concat();
+    let grant = [&letters[..], &["--project-number", "4711", "--grant"]].concat();
     let agent = "to serviceAccount:service-4711@gcp-sa-pubsub.iam.gserviceaccount.com";
     let publisher =
         format!("granted: roles/pubsub.publisher on projects/test/topics/{dead} {agent}");
@@ -219,6 +219,23 @@ async fn dead_letters_have_a_topic_a_subscription_and_permissions_and_drain_into
     world.consume_all().await;
     assert_eq!(world.applied_count().await, 20);
     world.assert_applied_exactly_once().await;
+}
+
+#[tokio::test]
+async fn an_existing_subscription_is_not_given_dead_letters_and_nothing_is_left_behind() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    let create = ["--create", "--topic", "video.events", "--subscription", CONSUMER];
+    init(&world, &create, 0, &["created: subscription"]).await;
+    let letters = [&create[..], &["--dead-letter"]].concat();
+    let update = "gcloud pubsub subscriptions update projects/test/subscriptions/ledger \
+                  --dead-letter-topic=projects/test/topics/video.events.ledger.dead --max-delivery-attempts=100";
+    init(&world, &letters, 3, &["subscription-differs", update]).await;
+    let endpoint = Endpoint::emulator(world.pubsub.address()).expect("an address");
+    let subscriber = Subscriber::connect(&endpoint).expect("a client");
+    let dead = "projects/test/subscriptions/video.events.ledger.dead";
+    assert!(subscriber.subscription(dead).await.expect("an answer").is_none(), "{dead} exists");
+    let own = [&create[..], &["--dead-letter-topic", "video.events"]].concat();
+    init(&world, &own, 2, &["dead letters would return to the consumer"]).await;
 }
 
 #[tokio::test]

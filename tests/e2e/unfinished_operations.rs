@@ -226,7 +226,7 @@ async fn an_accepted_loss_gives_up_a_recovery_that_is_not_finished() {
         if !has_slot {
             world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
         }
-        let told = world.succeed(["init", "--accept-loss"]).await;
+        let told = world.succeed(["init", "--accept-loss", "--yes"]).await;
         assert!(told.contains("cancelled, because its loss is accepted: a recovery"), "{told}");
         let last = Workload { first_number: 70, ..Workload::of_rows(5) };
         last.insert(world.client()).await.expect("rows");

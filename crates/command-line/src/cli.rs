@@ -386,6 +386,12 @@ pub(crate) struct InitArgs {
     /// Make a new slot in place of one that was lost, after printing what may not have been published.
     #[arg(long)]
     pub accept_loss: bool,
+    /// With --accept-loss: do not ask.
+    #[arg(short, long, requires = "accept_loss")]
+    pub yes: bool,
+    /// With --accept-loss: print what would be given up, and change nothing.
+    #[arg(long, requires = "accept_loss")]
+    pub dry_run: bool,
     /// Rows that are in the table before there is a slot are published too, by `walrelay run`, first of all.
     #[arg(long, conflicts_with = "accept_loss")]
     pub backfill: bool,

@@ -48,7 +48,7 @@ pub use commands::replay_orders::{
 pub use commands::snapshots::{SnapshotConfig, SnapshotStart};
 pub use environment::{Environment, established_variables, variable};
 pub(crate) use file::{is_section, keys};
-pub use layers::{CommandLine, EffectiveValue, Refusal};
+pub use layers::{CommandLine, EffectiveValue, Refusal, ask_for_json};
 pub use problem::Problem;
 
 pub use crate::cli::{EditFiles, EmittedEventArgs, ForgottenArgs, SnapshotRequest};

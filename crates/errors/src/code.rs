@@ -276,6 +276,8 @@ codes! {
     OrderColumnMissing "order-column-missing": USAGE, USAGE, USAGE;
     /// A change needs consent, and there is no terminal to ask at.
     ConsentMissing "consent-missing": USAGE, USAGE, USAGE;
+    /// The answer to the question of a command was not yes.
+    ConsentDeclined "consent-declined": USAGE, USAGE, USAGE;
 
     // The consumer.
     /// A consumer's database lacks tables, functions or permissions.

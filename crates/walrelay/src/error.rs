@@ -18,6 +18,9 @@ use walrelay_pg_client::{PgError, ServerError, ServerErrorKind};
 use walrelay_pubsub::PubsubError;
 use walrelay_relay::error::RelayError;
 
+use crate::fix_names::{
+    Named, name_in_inbox, name_in_protocol, name_in_rebuild, name_in_store, replaced,
+};
 use crate::{explain, protocol_fix, rebuild_fix, relay_fix};
 
 /// Every error that ends a command.
@@ -184,6 +187,20 @@ impl Error {
         Self::Refused { code: Code::ArgumentInvalid, what, fix }
     }
 
+    /// Creates the error for a command line that clap refuses with this text: the error, tips, the
+    /// usage, and a reference to the help.
+    #[must_use]
+    pub fn usage(text: &str) -> Self {
+        let mut parts = text.trim().split("\n\n").map(str::trim);
+        let what = parts.next().unwrap_or_default();
+        let (what, tips) = what.split_once("\n  tip: ").unwrap_or((what, ""));
+        let tip = parts.clone().find_map(|part| part.strip_prefix("tip: "));
+        let usage = parts.find(|part| part.starts_with("Usage: "));
+        let fix = tip.or((!tips.is_empty()).then_some(tips)).or(usage).map(str::to_owned);
+        let what = what.trim_start_matches("error: ").to_owned();
+        Self::Refused { code: Code::ConfigurationInvalid, what, fix }
+    }
+
     /// Creates the error for a command that a signal ended before its end. `what` is the progress.
     #[must_use]
     pub fn stopped(what: impl Into<String>, fix: impl Into<String>) -> Self {
@@ -240,7 +257,24 @@ impl Error {
     /// Returns the next step, or an empty text if the message already contains it.
     #[must_use]
     pub fn next_step(&self) -> String {
-        self.fix().unwrap_or_else(|| explain::fix(self.code()).to_owned())
+        let fix = self.fix().unwrap_or_else(|| explain::fix(self.code()).to_owned());
+        match self.name() {
+            Some((placeholder, name)) => replaced(&fix, placeholder, name),
+            None => fix,
+        }
+    }
+
+    /// Returns a placeholder of the fix with the name that this error has for it.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the others name nothing that a fix has")]
+    fn name(&self) -> Option<Named<'_>> {
+        match self {
+            Self::Inbox(error) => name_in_inbox(error),
+            Self::Store(AdminError::Store(error)) => name_in_store(error),
+            Self::PubSub(PubsubError::Topic { topic, .. }) => Some(("TOPIC", topic)),
+            Self::Protocol(error) => name_in_protocol(error),
+            Self::Rebuild(error) => name_in_rebuild(error),
+            _ => None,
+        }
     }
 
     /// Returns the error, its causes and its fix as text.
@@ -389,3 +423,42 @@ macro_rules! from_postgres {
     )*};
 }
 from_postgres!(SqlError, SlotError, StoreError);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fix_has_the_names_that_the_error_knows() {
+        let topic = "projects/p/topics/order.events".to_owned();
+        let fix = Error::from(ProtocolError::TopicMissing { topic }).next_step();
+        let command = "`gcloud pubsub topics create projects/p/topics/order.events`";
+        assert!(fix.contains(command) && !fix.contains("TOPIC"), "{fix}");
+        let consumer = "billing".to_owned();
+        let paused = Error::from(InboxError::Paused { consumer }).next_step();
+        assert!(paused.contains("`walrelay consumer resume billing`"), "{paused}");
+        let event_id = "e-1".to_owned();
+        let incomplete = Error::from(StoreError::WithoutHeaders { event_id }).next_step();
+        assert!(incomplete.contains("edit e-1 --attributes-file FILE"), "{incomplete}");
+        let names = vec!["a".to_owned(), "b".to_owned()];
+        let slot = "walrelay".to_owned();
+        let anchors = Error::from(ProtocolError::AnchorsInTheWay { slot, names }).next_step();
+        assert!(
+            anchors.contains("`walrelay anchor drop a`, `walrelay anchor drop b`"),
+            "{anchors}"
+        );
+    }
+
+    #[test]
+    fn a_usage_error_has_its_tip_or_the_usage_as_fix() {
+        let told = |text: &str| {
+            let error = Error::usage(text);
+            (Chain(&error).to_string(), error.next_step(), error.exit().code())
+        };
+        let with_tip = "error: unexpected argument '--since' found\n\n  tip: use `--from-time`\n\nUsage: walrelay audit\n\nFor more information, try '--help'.\n";
+        let what = "unexpected argument '--since' found".to_owned();
+        assert_eq!(told(with_tip), (what.clone(), "use `--from-time`".to_owned(), 2));
+        let without = with_tip.replace("  tip: use `--from-time`\n\n", "");
+        assert_eq!(told(&without), (what, "Usage: walrelay audit".to_owned(), 2));
+    }
+}

@@ -181,6 +181,7 @@ fn of_protocols() -> Vec<ProtocolError> {
         ProtocolError::Archive(archive_error(ArchiveProblem::Unreachable)),
         ProtocolError::Archive(archive_error(ArchiveProblem::Other)),
         ProtocolError::NoOutbox { table: text() },
+        ProtocolError::WalLevel { level: text() },
         ProtocolError::PublicationMissing { publication: text() },
         ProtocolError::TopicMissing { topic: text() },
         ProtocolError::SlotUnrecorded { slot: text() },
@@ -252,6 +253,7 @@ fn of_the_shell() -> Vec<Error> {
         Error::Interrupted,
         Error::refused(Code::ConsumerBatchRunning, text()),
         Error::refused(Code::ConsentMissing, text()),
+        Error::refused(Code::ConsentDeclined, text()),
         Error::refused(Code::IdempotencyKeyTaken, text()),
         Error::refused(Code::EventRefused, text()),
         Error::refused(Code::ErrorCodeUnknown, text()),
@@ -260,11 +262,10 @@ fn of_the_shell() -> Vec<Error> {
 
 /// The codes that only a finding of `check`, a log message or a mapping within another crate gives.
 /// Tests of their crates raise them.
-const ONLY_IN_FINDINGS: [Code; 33] = [
+const ONLY_IN_FINDINGS: [Code; 32] = [
     Code::PartitionsMissing,
     Code::DefaultPartitionUsed,
     Code::ServerTooOld,
-    Code::WalLevelNotLogical,
     Code::ReplicationPermissionMissing,
     Code::DatabaseEncodingUnchecked,
     Code::WalRetentionUnsuitable,

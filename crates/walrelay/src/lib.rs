@@ -6,6 +6,7 @@ pub mod error;
 #[cfg(test)]
 mod error_table;
 pub mod explain;
+mod fix_names;
 pub mod http;
 mod json_output;
 mod output;

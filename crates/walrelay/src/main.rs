@@ -1,11 +1,14 @@
 //! The process: parses the command line, starts telemetry, runs the command, returns the exit code.
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use walrelay::commands;
 use walrelay::error::Error;
 use walrelay::telemetry;
-use walrelay_command_line::config::{CommandLine, Config, Environment, Refusal};
+use walrelay_command_line::config::{
+    CommandLine, Config, Environment, LogConfig, LogFormat, Refusal, ask_for_json,
+};
 use walrelay_errors::Exit;
 use walrelay_pg_client::set_schema;
 use walrelay_relay::shutdown::{Shutdown, SignalLogging};
@@ -27,15 +30,33 @@ fn main() -> ExitCode {
     }
 }
 
-fn execute() -> Result<(), Error> {
-    let environment = Environment::new(std::env::vars_os());
-    let line = match CommandLine::parse(std::env::args_os(), &environment) {
+/// Reads the configuration. Help ends the process here, and also a usage error without JSON output.
+fn configuration(
+    arguments: Vec<OsString>,
+    environment: &Environment,
+    has_json_output: bool,
+) -> Result<Config, Error> {
+    let line = match CommandLine::parse(arguments, environment) {
         Ok(line) => line,
+        Err(Refusal::Clap(error)) if has_json_output && error.use_stderr() => {
+            return Err(Error::usage(&error.to_string()));
+        }
         // Clap prints help to standard output and usage errors to standard error, and exits with 2.
         Err(Refusal::Clap(error)) => error.exit(),
         Err(Refusal::Config(problems)) => return Err(Error::Config(problems)),
     };
-    let config = Config::new(line, &environment).map_err(Error::Config)?;
+    Config::new(line, environment).map_err(Error::Config)
+}
+
+fn execute() -> Result<(), Error> {
+    let environment = Environment::new(std::env::vars_os());
+    let arguments: Vec<_> = std::env::args_os().collect();
+    let has_json_output = ask_for_json(&arguments);
+    let config = configuration(arguments, &environment, has_json_output).inspect_err(|_| {
+        if has_json_output {
+            telemetry::start(&LogConfig { format: Some(LogFormat::Json), filter: "error".into() });
+        }
+    })?;
     set_schema(config.schema).expect("no schema was set before");
     telemetry::start(&config.log);
     walrelay_pubsub::install_crypto_provider();

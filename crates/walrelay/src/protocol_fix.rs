@@ -37,7 +37,6 @@ pub(crate) fn fix_of(error: &ProtocolError) -> Option<String> {
         | E::TimeUnknown { .. }
         | E::ResetCancelled { .. }
         | E::ReshardRunning
-        | E::AnchorsInTheWay { .. }
         | E::CarryOverUnsupported { .. }
         | E::RowsUnconfirmed { .. }
         | E::WalNeverQuiet
@@ -53,6 +52,11 @@ pub(crate) fn fix_of(error: &ProtocolError) -> Option<String> {
         | E::TargetPastSlot { .. }
         | E::SlotExists { .. }
         | E::TopicTemplate { .. } => fixed_text(error)?.to_owned(),
+        E::AnchorsInTheWay { names, .. } => {
+            let drops: Vec<String> =
+                names.iter().map(|name| format!("`walrelay anchor drop {name}`")).collect();
+            format!("run {}; stop a relay with --anchor-keep first", drops.join(", "))
+        }
         E::EarlierRows { .. } => "to publish them, run `walrelay init --backfill`; if they need no publishing, run \
              `walrelay init --skip-existing-rows`"
             .to_owned(),
@@ -61,6 +65,7 @@ pub(crate) fn fix_of(error: &ProtocolError) -> Option<String> {
         | E::Postgres(_)
         | E::PubSub(_)
         | E::Interrupted
+        | E::WalLevel { .. }
         | E::NoOutbox { .. }
         | E::PublicationMissing { .. }
         | E::TopicMissing { .. }
@@ -82,9 +87,6 @@ fn fixed_text(error: &ProtocolError) -> Option<&'static str> {
             "start the relay, which continues as before; `walrelay anchor list` shows which anchors there are"
         }
         E::ReshardRunning => "wait until it is done",
-        E::AnchorsInTheWay { .. } => {
-            "run `walrelay anchor drop NAME` for each of them; stop a relay with --anchor-keep first"
-        }
         E::CarryOverUnsupported { .. } => {
             "`walrelay upgrade prepare`, which drops the slot, and after the upgrade `walrelay slot recover`"
         }
@@ -108,7 +110,9 @@ fn fixed_text(error: &ProtocolError) -> Option<&'static str> {
             "name a place in between, or an anchor that reaches farther back"
         }
         E::TargetPastWal { .. } => "name a position of a row that the slot is to skip",
-        E::AnchorExists { .. } => "choose another name, or move it with `walrelay anchor advance`",
+        E::AnchorExists { .. } => {
+            "choose another name, or move it with `walrelay anchor advance NAME`"
+        }
         E::AnchorAhead { .. } | E::SlotAhead { .. } => {
             "slots never go back: name a later position; to publish rows again, run `walrelay replay start`"
         }

@@ -62,6 +62,25 @@ fn the_error_of_a_one_shot_command_is_json_only_where_its_output_is() {
 }
 
 #[test]
+fn usage_and_configuration_errors_are_json_where_json_was_asked_for() {
+    for (arguments, code) in [
+        (&["frobnicate", "-o", "json"][..], "configuration-invalid"),
+        (&["status", "--no-such-option", "--output=json"], "configuration-invalid"),
+        (&["status", "--output", "json", "--watch=never"], "configuration-invalid"),
+        (&["status", "-ojson"], "configuration-invalid"),
+    ] {
+        let output = walrelay(arguments, &[]);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        let message = text(&output.stderr);
+        let error: serde_json::Value = serde_json::from_str(message).expect(message);
+        assert_eq!((&error["error_code"], &error["exit"]), (&code.into(), &2.into()), "{error}");
+        assert!(error["fix"].is_string() && error["message"].is_string(), "{error}");
+    }
+    let other_command = walrelay(&["config", "check", "--", "status", "-o", "json", "-x"], &[]);
+    assert!(text(&other_command.stderr).starts_with("error["), "{other_command:?}");
+}
+
+#[test]
 fn help_exits_with_0_for_every_command() {
     let commands = [
         "init",

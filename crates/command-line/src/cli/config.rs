@@ -51,4 +51,6 @@ pub(crate) struct ConfigCheckArgs {
     /// The command, with its options after `--`.
     #[arg(value_name = "COMMAND", default_value = "run")]
     pub command: Vec<String>,
+    #[command(flatten)]
+    pub output: OutputOptions,
 }

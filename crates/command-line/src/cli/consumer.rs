@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use walrelay_pg_client::QualifiedName;
 
-use super::{ARGUMENTS, ConfirmArgs, ConsumerRebuildArgs};
+use super::{ARGUMENTS, ChangeArgs, ConsumerRebuildArgs};
 use crate::options::values::{consumer_name, duration, text_form};
 use crate::options::{
     ConnectionOptions, ConsumerOptions, EndpointOptions, OutputOptions, ProjectOption,
@@ -145,8 +145,8 @@ pub(crate) struct ConsumerInitArgs {
     #[arg(long, value_name = "NUMBER", requires = "dead_letter", value_parser = clap::value_parser!(u64))]
     pub project_number: Option<u64>,
     /// Grant the IAM bindings of --dead-letter instead of printing them; needs --project-number.
-    #[arg(short, long, requires = "project_number")]
-    pub yes: bool,
+    #[arg(long, requires = "project_number")]
+    pub grant: bool,
     /// Create it with exactly-once delivery: fewer copies, more latency. The inbox does not need it.
     #[arg(long, requires = "create")]
     pub exactly_once: bool,
@@ -159,6 +159,8 @@ pub(crate) struct ConsumerInitArgs {
     pub topics: TopicOptions,
     #[command(flatten)]
     pub sql: SqlOption,
+    #[command(flatten)]
+    pub output: OutputOptions,
     #[command(flatten)]
     pub connection: ConnectionOptions,
     #[command(flatten)]
@@ -210,6 +212,8 @@ pub(crate) struct ConsumerNameArgs {
     #[arg(value_name = "NAME", value_parser = consumer_name)]
     pub name: String,
     #[command(flatten)]
+    pub output: OutputOptions,
+    #[command(flatten)]
     pub connection: ConnectionOptions,
 }
 
@@ -224,7 +228,7 @@ pub(crate) struct ConsumerResetKeyArgs {
     #[arg(long, value_name = "KEY")]
     pub key: String,
     #[command(flatten)]
-    pub confirm: ConfirmArgs,
+    pub change: ChangeArgs,
     #[command(flatten)]
     pub connection: ConnectionOptions,
 }
@@ -240,7 +244,7 @@ pub(crate) struct ConsumerPruneArgs {
     #[arg(long, value_name = "DURATION", required = true, value_parser = duration("1s", "3650d"))]
     pub older_than: Duration,
     #[command(flatten)]
-    pub confirm: ConfirmArgs,
+    pub change: ChangeArgs,
     #[command(flatten)]
     pub connection: ConnectionOptions,
     #[command(flatten)]

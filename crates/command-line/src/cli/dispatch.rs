@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use walrelay_outbox_store::{DispatchStatus, StateFilter};
 
 use super::failed_events::{EditFiles, EventFilterArgs, PageArgs};
-use super::{ARGUMENTS, ConfirmArgs};
+use super::{ARGUMENTS, ChangeArgs};
 use crate::options::values::{event_id, reason, word};
 use crate::options::{DatabaseOptions, OutputOptions, ProjectOption};
 
@@ -130,7 +130,7 @@ pub(crate) struct DispatchRetryArgs {
     #[command(flatten)]
     pub rows: DispatchRowsArgs,
     #[command(flatten)]
-    pub confirm: ConfirmArgs,
+    pub change: ChangeArgs,
     #[command(flatten)]
     pub project: ProjectOption,
     #[command(flatten)]
@@ -147,7 +147,7 @@ pub(crate) struct DispatchEditArgs {
     #[command(flatten)]
     pub files: EditFiles,
     #[command(flatten)]
-    pub confirm: ConfirmArgs,
+    pub change: ChangeArgs,
     /// Another topic, short or full name, for a row whose topic cannot exist.
     #[arg(long, value_name = "TOPIC")]
     pub set_topic: Option<String>,
@@ -174,7 +174,7 @@ pub(crate) struct DispatchDiscardArgs {
     #[command(flatten)]
     pub rows: DispatchRowsArgs,
     #[command(flatten)]
-    pub confirm: ConfirmArgs,
+    pub change: ChangeArgs,
     #[command(flatten)]
     pub project: ProjectOption,
     #[command(flatten)]

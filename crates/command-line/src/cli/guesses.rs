@@ -1,6 +1,7 @@
 //! Names the right command for a word that users of similar programs try. A guess is no alias: the
 //! command line stays refused.
 
+use clap::Command;
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
@@ -68,6 +69,55 @@ const GUESSES: [(&str, &str); 60] = [
     ("upgrade start", "upgrade prepare"),
 ];
 
+/// Guesses of a command that does not exist, and what to do instead.
+const REMOVALS: [&str; 3] = ["consumer delete", "consumer drop", "consumer remove"];
+const REMOVAL: &str = "no command removes a consumer: stop its instances, then delete its rows of app_inbox, app_inbox_key \
+     and app_inbox_consumer, and its subscription";
+
+/// Guesses of options, and the options that may be meant. Those that the command has are named.
+const OPTION_GUESSES: [(&str, &[&str]); 9] = [
+    ("follow", &["watch"]),
+    ("force", &["yes"]),
+    ("from", &["from-time", "from-lsn", "since", "older-than"]),
+    ("json", &["output json"]),
+    ("name", &["consumer", "slot", "topic"]),
+    ("once", &["until-caught-up"]),
+    ("since", &["from-time", "from-lsn", "older-than"]),
+    ("until", &["to-time", "to-lsn", "until-caught-up"]),
+    ("to", &["to-time", "to-lsn", "to-topic"]),
+];
+
+/// Replaces clap's tips about an unknown option by the options of the command that may be meant.
+/// Clap would advise to pass the option as a value.
+pub(crate) fn with_right_option(mut error: clap::Error, command: &Command) -> clap::Error {
+    if error.kind() != ErrorKind::UnknownArgument {
+        return error;
+    }
+    let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else {
+        return error;
+    };
+    let Some(name) = unknown.strip_prefix("--") else { return error };
+    let name = name.split('=').next().unwrap_or_default();
+    let Some((_, meant)) = OPTION_GUESSES.iter().find(|(guess, _)| *guess == name) else {
+        return error;
+    };
+    let has = |option: &str| command.get_arguments().any(|it| it.get_long() == Some(option));
+    let meant = meant.iter().filter(|option| option.split(' ').next().is_some_and(has));
+    let options: Vec<String> = meant.map(|option| format!("`--{option}`")).collect();
+    let positional = command.get_positionals().next().and_then(|it| it.get_value_names()?.first());
+    let tip = match (positional, options.as_slice()) {
+        (Some(place), _) if name == "name" && place == "NAME" => {
+            Some("give the name without an option".to_owned())
+        }
+        (_, []) => None,
+        (_, options) => Some(format!("use {}", options.join(" or "))),
+    };
+    let tips = tip.map(StyledStr::from).into_iter().collect();
+    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
+    error.remove(ContextKind::SuggestedArg);
+    error
+}
+
 /// Adds the right command to the error about an unknown one. `words` are the words of the command
 /// line before the first option.
 pub(crate) fn with_right_command(mut error: clap::Error, words: &[&str]) -> clap::Error {
@@ -79,9 +129,13 @@ pub(crate) fn with_right_command(mut error: clap::Error, words: &[&str]) -> clap
     };
     let end = words.iter().position(|word| word == unknown);
     let given = end.map_or_else(|| unknown.clone(), |at| words[..=at].join(" "));
-    let found = GUESSES.iter().find(|(guess, _)| given == *guess);
-    if let Some((_, command)) = found {
-        let tip = StyledStr::from(format!("run `walrelay {command}`"));
+    let command = GUESSES.iter().find(|(guess, _)| given == *guess);
+    let tip = match command {
+        Some((_, command)) => Some(format!("run `walrelay {command}`")),
+        None => REMOVALS.contains(&given.as_str()).then(|| REMOVAL.to_owned()),
+    };
+    if let Some(tip) = tip {
+        let tip = StyledStr::from(tip);
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
         error.remove(ContextKind::SuggestedSubcommand);
     }
@@ -91,6 +145,53 @@ pub(crate) fn with_right_command(mut error: clap::Error, words: &[&str]) -> clap
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn told(words: &[&str]) -> String {
+        let environment = crate::config::Environment::new(Vec::<(String, String)>::new());
+        let arguments = words.iter().map(|word| (*word).into());
+        match crate::config::CommandLine::parse(arguments, &environment) {
+            Err(crate::config::Refusal::Clap(error)) => error.to_string(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_guessed_option_leads_to_the_options_of_that_command() {
+        for (words, tip) in [
+            (&["walrelay", "audit", "--since", "7d"][..], "tip: use `--from-time`"),
+            (&["walrelay", "tail", "order.events", "--from=7d"], "tip: use `--since`"),
+            (&["walrelay", "run", "--once"], "tip: use `--until-caught-up`"),
+            (&["walrelay", "status", "--json"], "tip: use `--output json`"),
+            (&["walrelay", "status", "--follow"], "tip: use `--watch`"),
+            (&["walrelay", "slot", "drop", "--force"], "tip: use `--yes`"),
+            (
+                &["walrelay", "anchor", "drop", "--name", "a"],
+                "tip: give the name without an option",
+            ),
+            (&["walrelay", "slot", "drop", "--name", "a"], "tip: use `--slot`"),
+        ] {
+            let text = told(words);
+            assert!(text.contains(tip) && !text.contains("as a value"), "{words:?}: {text}");
+        }
+        let removal = told(&["walrelay", "consumer", "delete", "billing"]);
+        assert!(removal.contains("no command removes a consumer"), "{removal}");
+        let none = told(&["walrelay", "version", "--force"]);
+        assert!(!none.contains("tip:"), "{none}");
+    }
+
+    #[test]
+    fn a_guessed_option_is_none_and_the_options_that_it_means_exist() {
+        fn has(command: &Command, option: &str) -> bool {
+            command.get_arguments().any(|it| it.get_long() == Some(option))
+                || command.get_subcommands().any(|below| has(below, option))
+        }
+        let root = crate::cli::command();
+        for (guess, meant) in OPTION_GUESSES {
+            for option in meant.iter().filter_map(|option| option.split(' ').next()) {
+                assert!(has(&root, option), "{guess}: --{option} is no option");
+            }
+        }
+    }
 
     #[test]
     fn every_guess_leads_to_a_command_and_is_none() {

@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use walrelay_inbox::operator::event_commands::InboxState;
 
 use super::failed_events::{EditFiles, EventFilterArgs, PageArgs};
-use super::{ARGUMENTS, ConfirmArgs};
+use super::{ARGUMENTS, ChangeArgs};
 use crate::options::values::{reason, word};
 use crate::options::{ConnectionOptions, OutputOptions};
 
@@ -121,7 +121,7 @@ pub(crate) struct InboxRetryArgs {
     #[command(flatten)]
     pub events: InboxEventsArgs,
     #[command(flatten)]
-    pub confirm: ConfirmArgs,
+    pub change: ChangeArgs,
     #[command(flatten)]
     pub place: InboxPlace,
 }
@@ -136,7 +136,7 @@ pub(crate) struct InboxEditArgs {
     #[command(flatten)]
     pub files: EditFiles,
     #[command(flatten)]
-    pub confirm: ConfirmArgs,
+    pub change: ChangeArgs,
     #[command(flatten)]
     pub place: InboxPlace,
 }
@@ -154,7 +154,7 @@ pub(crate) struct InboxDiscardArgs {
     #[command(flatten)]
     pub events: InboxEventsArgs,
     #[command(flatten)]
-    pub confirm: ConfirmArgs,
+    pub change: ChangeArgs,
     #[command(flatten)]
     pub place: InboxPlace,
 }

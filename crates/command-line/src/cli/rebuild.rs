@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use clap::{ArgGroup, Args};
 use walrelay_pg_client::{QualifiedName, Secret};
 
-use super::{ARGUMENTS, ConfirmArgs};
+use super::{ARGUMENTS, ChangeArgs};
 use crate::options::PublishingOptions;
 use crate::options::values::{consumer_name, ordering_key, secret, text_form, time};
 
@@ -68,7 +68,7 @@ pub(crate) struct ConsumerRebuildArgs {
     #[arg(long, value_name = "SUBSCRIPTION", conflicts_with_all = ["from_outbox", "into", "key", "cancel"])]
     pub subscription: Option<String>,
     #[command(flatten)]
-    pub confirm: ConfirmArgs,
+    pub change: ChangeArgs,
     #[command(flatten)]
     pub publishing: PublishingOptions,
 }

@@ -2,9 +2,9 @@
 
 use clap::Args;
 
-use super::{ARGUMENTS, ConfirmArgs};
+use super::{ARGUMENTS, ChangeArgs};
+use crate::options::ConnectionOptions;
 use crate::options::values::count;
-use crate::options::{ConnectionOptions, OutputOptions};
 
 /// `walrelay snapshot`.
 #[derive(Debug, Args)]
@@ -16,9 +16,7 @@ pub(crate) struct SnapshotArgs {
     #[arg(long)]
     pub restart: bool,
     #[command(flatten)]
-    pub confirm: ConfirmArgs,
-    #[command(flatten)]
-    pub output: OutputOptions,
+    pub change: ChangeArgs,
     #[command(flatten)]
     pub connection: ConnectionOptions,
 }

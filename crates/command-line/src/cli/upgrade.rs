@@ -63,7 +63,7 @@ pub(crate) struct UpgradeFinishArgs {
 #[derive(Debug, Args)]
 pub(crate) struct UpgradeCancelArgs {
     #[command(flatten)]
-    pub output: OutputOptions,
+    pub change: ChangeArgs,
     #[command(flatten)]
     pub database: DatabaseOptions,
 }

@@ -23,7 +23,7 @@ use super::layers::CommandLine;
 use super::messages::{ResourceKind, column_names, project};
 use super::problem::Problem;
 use super::pubsub::topic_settings;
-use crate::cli::{self, CommandArgs, UpgradeActionArgs};
+use crate::cli::{self, CommandArgs, ConfirmArgs, UpgradeActionArgs};
 use crate::options::RetentionOptions;
 use crate::options::choices::{ChangeMode, ChangeOptions, LogFormat, OnSlotLost};
 
@@ -165,9 +165,7 @@ impl ConfigBuilder<'_> {
                 (args.change.options(), UpgradeAction::Finish(self.database(&args.database)?))
             }
             UpgradeActionArgs::Cancel(args) => {
-                let options =
-                    ChangeOptions { mode: ChangeMode::Agreed, format: args.output.output };
-                (options, UpgradeAction::Cancel(self.database(&args.database)?))
+                (args.change.options(), UpgradeAction::Cancel(self.database(&args.database)?))
             }
         };
         Some(UpgradeConfig { action, options })
@@ -238,7 +236,14 @@ impl ConfigBuilder<'_> {
                 (true, None) => ExistingRows::Published,
                 (true, Some(column)) => ExistingRows::Unpublished { column },
             },
-            format: args.output.output,
+            options: ChangeOptions {
+                // Without --accept-loss nothing is destroyed.
+                mode: match args.accept_loss {
+                    true => ConfirmArgs { yes: args.yes, dry_run: args.dry_run }.mode(),
+                    false => ChangeMode::Agreed,
+                },
+                format: args.output.output,
+            },
         })
     }
 

@@ -86,6 +86,8 @@ pub enum ConfigAction {
     Check {
         /// The command with its options.
         command: String,
+        /// Output format.
+        format: OutputFormat,
     },
     /// Print the JSON schema of the file.
     Schema,
@@ -154,8 +156,8 @@ pub struct InitConfig {
     pub topic_settings: TopicSettings,
     /// The treatment of rows that are older than the slot.
     pub already_there: ExistingRows,
-    /// Output format.
-    pub format: OutputFormat,
+    /// Consent to the loss that is accepted, and output.
+    pub options: ChangeOptions,
 }
 
 /// The topics that `init` creates.

@@ -17,7 +17,7 @@ use walrelay_pg_client::Schema;
 use super::environment::{Environment, variable};
 use super::file::{CONFIG, ConfigFile, Values};
 use super::problem::{Origin, Origins, Problem};
-use crate::cli::guesses::with_right_command;
+use crate::cli::guesses::{with_right_command, with_right_option};
 use crate::cli::{self, Cli, is_option};
 use crate::options::values::may_hold_secret;
 
@@ -162,6 +162,17 @@ fn has_json_output(matches: &ArgMatches) -> bool {
     }
 }
 
+/// Returns whether arguments ask for JSON. Unlike a [`CommandLine`], arguments can be asked before
+/// they are known to be right.
+#[must_use]
+pub fn ask_for_json(arguments: &[OsString]) -> bool {
+    let words = arguments.iter().skip(1).map(|word| word.to_string_lossy().into_owned());
+    let words: Vec<String> = words.take_while(|word| word != "--").collect();
+    let is_whole = |word: &String| ["-ojson", "-o=json", "--output=json"].contains(&word.as_str());
+    let is_pair = |pair: &[String]| matches!(pair, [option, value] if ["-o", "--output"].contains(&option.as_str()) && value == "json");
+    words.iter().any(is_whole) || words.windows(2).any(is_pair)
+}
+
 /// Environment and file, which are below the command line.
 struct Layers<'a> {
     environment: &'a Environment,
@@ -265,7 +276,8 @@ impl Layers<'_> {
         let Some((shown, value, allowed)) = wrong_value(&error) else {
             let words = arguments.iter().skip(1).filter_map(|word| word.to_str());
             let words: Vec<&str> = words.take_while(|word| !word.starts_with('-')).collect();
-            return Refusal::Clap(with_right_command(without_urls(error), &words));
+            let error = with_right_command(without_urls(error), &words);
+            return Refusal::Clap(with_right_option(error, self.innermost(root, arguments).0));
         };
         let name = match shown.strip_prefix("--") {
             Some(_) => shown.split([' ', '[', '=']).next().unwrap_or_default(),

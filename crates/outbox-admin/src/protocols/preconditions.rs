@@ -256,11 +256,14 @@ pub(super) async fn is_new_slot(client: &SqlClient, outbox: &Outbox) -> Result<b
         && if_recorded(read_relay_row(client, slot).await)?.flatten().is_none())
 }
 
-/// Returns whether the server's WAL can be decoded.
-pub(super) async fn is_wal_logical(client: &SqlClient) -> Result<bool, AdminError> {
-    let sql = "SELECT current_setting('wal_level') = 'logical' AS is_logical";
-    let row = client.query_typed_one(sql, &[]).await;
-    Ok(row.map_err(SqlError::sql("read wal_level"))?.get("is_logical"))
+/// Refuses a server whose WAL cannot be decoded.
+pub(super) async fn refuse_other_wal_level(client: &SqlClient) -> Result<(), ProtocolError> {
+    let row = client.query_typed_one("SELECT current_setting('wal_level') AS level", &[]).await;
+    let level: String = row.map_err(AdminError::sql("read wal_level"))?.get("level");
+    match level.as_str() {
+        "logical" => Ok(()),
+        _ => Err(ProtocolError::WalLevel { level }),
+    }
 }
 
 /// Returns whether the role may read every outbox table that exists.

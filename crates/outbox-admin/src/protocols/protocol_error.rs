@@ -56,6 +56,9 @@ pub enum ProtocolError {
     /// A replay in place has recorded rows that are not published.
     #[error("rows of replay {id} are still to be published in place")]
     ReplayToBePublished { id: String },
+    /// The server's WAL cannot be decoded.
+    #[error("the setting wal_level is {level}, but a slot needs logical")]
+    WalLevel { level: String },
     /// The database has no outbox.
     #[error("the command needs the outbox's database, and this one has no table {table}")]
     NoOutbox { table: String },
@@ -198,6 +201,7 @@ impl Coded for ProtocolError {
             Self::PubSub(error) => error.code(),
             Self::Operator(error) => error.code(),
             Self::Interrupted => Code::Interrupted,
+            Self::WalLevel { .. } => Code::WalLevelNotLogical,
             Self::NoOutbox { .. } => Code::OutboxTableMissing,
             Self::PublicationMissing { .. } => Code::PublicationMissing,
             Self::TopicMissing { .. } => Code::TopicNotFound,

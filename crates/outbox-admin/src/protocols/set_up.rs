@@ -18,7 +18,7 @@ use walrelay_pg_replication::{Failover, read_slot};
 
 use super::operator::{AdminSession, Operator, Step};
 use super::preconditions::{
-    count_earlier_rows, count_unpublished_rows, is_new_slot, is_wal_logical, may_read_rows,
+    count_earlier_rows, count_unpublished_rows, is_new_slot, may_read_rows, refuse_other_wal_level,
     unfinished_operation,
 };
 use super::protocol_error::ProtocolError;
@@ -52,6 +52,7 @@ pub async fn set_up<O: Operator>(
     existing_rows: &ExistingRows,
     columns: &ColumnNames,
 ) -> Result<InitReport, ProtocolError> {
+    refuse_other_wal_level(session.client).await?;
     lock_set_up(session).await?;
     if *existing_rows == ExistingRows::Left {
         refuse_undecided_rows(session, shards).await?;
@@ -262,9 +263,7 @@ impl<O: Operator> SlotSetUp<'_, O> {
         if let Some(begun) = unfinished_operation(client, &outbox.slot).await? {
             return Ok(matches!(&begun, SlotOperation::Recovery(it) if is_without_slot(it)));
         }
-        // Without logical decoding, the plan's own statement fails with the right error.
         Ok(is_new_slot(client, outbox).await?
-            && is_wal_logical(client).await?
             && may_read_rows(client, outbox).await?
             // Without the identifier, the slot's record is left to the relay.
             && !read_recorded_system_identifier(client, &outbox.slot).await?.is_empty())

@@ -413,13 +413,16 @@ fn text_of(findings: &[Finding], paint: ColourMode) -> String {
     let mut text = String::new();
     let mut counts = Vec::new();
     let groups = [
-        ("error", "errors", Tone::Bad),
-        ("warning", "warnings", Tone::Attention),
-        ("ok", "passed", Tone::Good),
+        ("error", "error", "errors", Tone::Bad),
+        ("warning", "warning", "warnings", Tone::Attention),
+        ("ok", "passed", "passed", Tone::Good),
     ];
-    for (severity, title, tone) in groups {
+    for (severity, one, title, tone) in groups {
         let group: Vec<_> = findings.iter().filter(|it| result_of(it).0 == severity).collect();
-        counts.push(format!("{} {title}", group.len()));
+        counts.push(match group.len() {
+            1 => format!("1 {one}"),
+            count => format!("{count} {title}"),
+        });
         if group.is_empty() {
             continue;
         }
@@ -492,7 +495,7 @@ mod tests {
             ["  [slot-lost] c: is so", "  [slot-at-risk] b: is so", "  a: is so", "  d: is so"]
         );
         assert_eq!(text.lines().next(), Some("errors"));
-        assert_eq!(text.lines().last(), Some("1 errors, 1 warnings, 2 passed"));
+        assert_eq!(text.lines().last(), Some("1 error, 1 warning, 2 passed"));
         assert!(!text_of(&findings[..1], ColourMode::Plain).contains("errors\n  "));
     }
 }

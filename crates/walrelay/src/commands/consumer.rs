@@ -27,9 +27,11 @@ use walrelay_relay::shutdown::Shutdown;
 
 use super::rebuild::{self, reset_key};
 use super::shared::cancellable::{attended, run_until_shutdown};
-use super::shared::consent::may_change;
+use super::shared::operator::Terminal;
+use super::shared::set_up_report::SetUpReport;
 use super::shared::subscription_setup;
 use crate::error::Error;
+use crate::json_output::print_result;
 use crate::output::{columns, print, visible};
 
 /// Longest time that a pause waits for running batches. By default a handler may run for a minute.
@@ -57,10 +59,12 @@ pub async fn execute(config: ConsumerConfig, shutdown: &Shutdown) -> Result<(), 
             let reset = reset_key::execute(&mut client, &order, shutdown);
             run_until_shutdown(reset, shutdown).await
         }
-        ConsumerAction::Pause(name) => {
-            attended(&connect, &client, pause(&client, &name), shutdown).await
+        ConsumerAction::Pause { name, format } => {
+            attended(&connect, &client, pause(&client, &name, format), shutdown).await
         }
-        ConsumerAction::Resume(name) => run_until_shutdown(resume(&client, &name), shutdown).await,
+        ConsumerAction::Resume { name, format } => {
+            run_until_shutdown(resume(&client, &name, format), shutdown).await
+        }
         ConsumerAction::Init(set_up) => {
             Box::pin(run_until_shutdown(init(&client, &set_up), shutdown)).await
         }
@@ -79,18 +83,29 @@ pub async fn execute(config: ConsumerConfig, shutdown: &Shutdown) -> Result<(), 
     done
 }
 
-async fn resume(client: &SqlClient, name: &str) -> Result<(), Error> {
+/// A paused or resumed consumer, as `-o json` prints it.
+#[derive(Debug, Serialize)]
+struct PausedJson<'a> {
+    consumer: &'a str,
+    is_paused: bool,
+}
+
+async fn resume(client: &SqlClient, name: &str, format: OutputFormat) -> Result<(), Error> {
     admin::resume(client, name).await.map_err(Error::Inbox)?;
-    print(&format!("resumed: consumer {name}\n"))
+    let result = PausedJson { consumer: name, is_paused: false };
+    print_result(format, &result, || format!("resumed: consumer {name}\n"))
 }
 
 /// Pauses the consumer, and waits for batches that began before: they may still commit.
-async fn pause(client: &SqlClient, name: &str) -> Result<(), Error> {
+async fn pause(client: &SqlClient, name: &str, format: OutputFormat) -> Result<(), Error> {
     admin::pause(client, name).await.map_err(Error::Inbox)?;
     let deadline = Instant::now() + PAUSE_WAIT_MAX;
     loop {
         match admin::quiesce(client, name).await {
-            Ok(()) => return print(&format!("paused: consumer {name}\n")),
+            Ok(()) => {
+                let result = PausedJson { consumer: name, is_paused: true };
+                return print_result(format, &result, || format!("paused: consumer {name}\n"));
+            }
             Err(error) if error.is_in_the_way() && Instant::now() < deadline => {
                 sleep(AGAIN_AFTER).await;
             }
@@ -121,28 +136,25 @@ pub fn print_sql(set_up: &ConsumerSetUp) -> Result<(), Error> {
 }
 
 async fn init(client: &SqlClient, set_up: &ConsumerSetUp) -> Result<(), Error> {
-    let ConsumerSetUp { name, subscription, endpoint, create } = set_up;
-    let made = match admin::has_inbox(client).await.map_err(Error::Inbox)? {
-        true => "already there",
-        false => "created",
-    };
+    let ConsumerSetUp { name, subscription, endpoint, create, format } = set_up;
+    let mut report = SetUpReport::new(*format, name);
+    let is_there = admin::has_inbox(client).await.map_err(Error::Inbox)?;
     migrate_inbox(client).await.map_err(InboxError::Store)?;
-    print(&format!("{made}: tables and functions of the inbox\n"))?;
+    report.add(!is_there, "tables and functions of the inbox".to_owned())?;
     if let Some(reads) = moved_to(client, name, subscription).await? {
         // The original subscription may have been deleted. Created again, it would collect messages
         // that nobody reads.
-        return print(&format!(
-            "already there: consumer {name}, which reads {reads} since it was rebuilt\n"
-        ));
+        report.add(false, format!("consumer {name}, which reads {reads} since it was rebuilt"))?;
+        return report.end(&reads, None);
     }
     let existing = ExistingConsumer::of(client, name, subscription).await?;
     match create {
         // The subscription is created before the consumer is registered, so that it retains every
         // message from now on.
-        Some(new) => subscription_setup::create(endpoint, subscription, new).await?,
+        Some(new) => subscription_setup::create(endpoint, subscription, new, &mut report).await?,
         None => existing.refuse_missing(endpoint, subscription).await?,
     }
-    let done = existing.settle(client, name, subscription).await?;
+    existing.settle(client, name, subscription, &mut report).await?;
     let others = admin::other_readers(client, name, subscription).await.map_err(Error::Inbox)?;
     if !others.is_empty() {
         let others = others.join(", ");
@@ -153,11 +165,7 @@ async fn init(client: &SqlClient, set_up: &ConsumerSetUp) -> Result<(), Error> {
              subscription of its own"
         );
     }
-    print(&format!(
-        "{done}\n\
-         for a role of its own. The handler runs with the privileges of this role, so grant also what the handler needs:\n\n{}{GRANTS}\n",
-        search_path()
-    ))
+    report.end(subscription, Some(format!("{}{GRANTS}\n", search_path())))
 }
 
 /// Returns the statement that lets [`GRANTS`] find the inbox. `public` needs none.
@@ -211,23 +219,21 @@ impl ExistingConsumer {
         Ok(())
     }
 
-    /// Registers or moves the consumer. Returns a description of the change to print.
+    /// Registers or moves the consumer.
     async fn settle(
         self,
         client: &SqlClient,
         name: &str,
         subscription: &str,
-    ) -> Result<String, Error> {
-        if let Self::Unused(former) = &self
+        report: &mut SetUpReport<'_>,
+    ) -> Result<(), Error> {
+        if let Self::Unused(former) = self
             && admin::move_unused(client, name, subscription).await?
         {
-            return Ok(format!(
-                "moved: consumer {name}, which has applied nothing yet; it reads {subscription} now instead of {former}"
-            ));
+            return report.moved(subscription, former);
         }
         let is_new = admin::register(client, name, subscription).await?;
-        let verb = if is_new { "created" } else { "already there" };
-        Ok(format!("{verb}: consumer {name}"))
+        report.add(is_new, format!("consumer {name}"))
     }
 }
 
@@ -297,23 +303,31 @@ async fn prune(
     order: &InboxPruneOrder,
     shutdown: &Shutdown,
 ) -> Result<(), Error> {
-    let InboxPruneOrder { name, older_than, endpoint, mode } = order;
-    let (older_than, mode) = (*older_than, *mode);
+    let InboxPruneOrder { name, older_than, endpoint, options } = order;
+    let (older_than, options) = (*older_than, *options);
     let subscription = admin::subscription(client, name).await.map_err(Error::Inbox)?;
     let least = kept_for(endpoint, &subscription).await? + RETENTION_MARGIN;
     if older_than < least {
         let short = InboxError::RetentionTooShort { subscription, older_than, least };
         return Err(Error::Inbox(short));
     }
-    if mode != ChangeMode::Agreed {
+    if options.mode != ChangeMode::Agreed {
         let rows = prunable_rows(client, name, older_than).await.map_err(Error::Inbox)?;
         let what = format!("delete {rows} row(s) of the inbox of {name}");
-        if !may_change(&what, mode, shutdown).await? {
+        if !Terminal::new(options, shutdown).ask(what).await? {
             return Ok(());
         }
     }
     let deleted = admin::prune(client, name, older_than).await.map_err(Error::Inbox)?;
-    print(&format!("{deleted} row(s) deleted\n"))
+    let result = PrunedInboxJson { consumer: name, rows: deleted };
+    print_result(options.format, &result, || format!("{deleted} row(s) deleted\n"))
+}
+
+/// The deleted rows of an inbox, as `-o json` prints them.
+#[derive(Debug, Serialize)]
+struct PrunedInboxJson<'a> {
+    consumer: &'a str,
+    rows: u64,
 }
 
 /// Returns how long subscription, topic and dead-letter subscription retain messages, acknowledged
@@ -336,6 +350,10 @@ mod tests {
     fn the_json_is_documented() {
         let listed = ListedConsumer { consumer: "c", subscription: "s", is_rebuilding: true };
         crate::json_output::assert_documented("consumer list", &[listed]);
+        let paused = PausedJson { consumer: "c", is_paused: true };
+        crate::json_output::assert_documented("consumer pause and resume", &paused);
+        let pruned = PrunedInboxJson { consumer: "c", rows: 3 };
+        crate::json_output::assert_documented("consumer prune", &pruned);
     }
 
     #[test]

@@ -58,6 +58,7 @@ impl FailedEvents for DispatchRows {
     type Query = DispatchQuery;
     type Edit = DispatchEdit;
 
+    const COMMAND: &'static str = "walrelay dispatch";
     const NOUN: &'static str = "row";
     const HAS_TOPICS: bool = true;
     const NEED_EDIT: &'static str = "they were recorded without headers that could not be read, or without a value that is too large; `walrelay \

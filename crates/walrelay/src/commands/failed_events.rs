@@ -2,17 +2,20 @@
 //! were not published, or not applied, at the first attempt. Each command is an adapter.
 
 mod bulk;
+mod changed;
 mod event;
 mod list;
 mod page;
 mod side;
 
-use walrelay_command_line::config::{ChangeMode, EventAction, OutputFormat};
+use walrelay_command_line::config::{ChangeMode, ChangeOptions, EventAction, OutputFormat};
 use walrelay_pg_client::SqlClient;
 use walrelay_relay::shutdown::Shutdown;
 
 use self::bulk::BulkAction;
+use self::changed::ChangedEventsJson;
 use super::shared::cancellable::run_until_shutdown;
+use super::shared::operator::dry_run_text;
 use crate::error::Error;
 use crate::json_output::json_text;
 pub(super) use event::{
@@ -46,8 +49,9 @@ pub(super) async fn act<S: FailedEvents>(
         EventAction::Retry(chosen) => {
             bulk::act(side, client, BulkAction::Retry, chosen, shutdown).await
         }
-        EventAction::Edit { edit, mode } => {
-            let edited = run_until_shutdown(side.edit(client, edit, *mode), shutdown).await?;
+        EventAction::Edit { edit, options } => {
+            let ChangeOptions { mode, format } = *options;
+            let edited = run_until_shutdown(side.edit(client, edit, mode), shutdown).await?;
             let Edited { id, described } = edited;
             let changed = match described.as_slice() {
                 [] => String::new(),
@@ -58,12 +62,22 @@ pub(super) async fn act<S: FailedEvents>(
                     )
                 }
             };
-            Ok(match mode {
-                ChangeMode::DryRun => format!("would edit {id} and make it due\n{changed}"),
-                ChangeMode::Ask | ChangeMode::Agreed => {
-                    format!("{id} is edited and due now\n{changed}")
+            match (mode, format) {
+                (ChangeMode::DryRun, _) => {
+                    let would = format!("edit {id} and make it due\n{changed}");
+                    dry_run_text(would.trim_end(), format)
                 }
-            })
+                (ChangeMode::Ask | ChangeMode::Agreed, OutputFormat::Json) => {
+                    let attributes = described;
+                    json_text(&ChangedEventsJson {
+                        attributes,
+                        ..ChangedEventsJson::new("edited", 1)
+                    })
+                }
+                (ChangeMode::Ask | ChangeMode::Agreed, OutputFormat::Text) => {
+                    Ok(format!("{id} is edited and due now\n{changed}"))
+                }
+            }
         }
         EventAction::Discard { chosen, reason } => {
             bulk::act(side, client, BulkAction::Discard(reason), chosen, shutdown).await

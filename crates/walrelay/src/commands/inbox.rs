@@ -76,6 +76,7 @@ impl FailedEvents for InboxEvents {
     type Query = InboxQuery;
     type Edit = InboxEdit;
 
+    const COMMAND: &'static str = "walrelay inbox";
     const NOUN: &'static str = "event";
     const HAS_TOPICS: bool = false;
     const NEED_EDIT: &'static str = "";

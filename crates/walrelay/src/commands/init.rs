@@ -1,14 +1,17 @@
 //! `walrelay init`: creates tables, publication, slot, and optionally topics. Safe to run again.
 
 use serde::Serialize;
-use walrelay_command_line::config::{ChangeMode, ChangeOptions, CreateTopics, InitConfig};
+use walrelay_command_line::config::{ChangeMode, CreateTopics, InitConfig};
 use walrelay_outbox_admin::protocols::{
-    CreatedTopics, TopicOrder, TopicResult, create_topics, set_up,
+    CreatedTopics, ProtocolError, TopicOrder, TopicResult, create_topics, set_up,
 };
-use walrelay_outbox_admin::{InitPlan, InitReport};
+use walrelay_outbox_admin::{InitOptions, InitPlan, InitReport};
+use walrelay_outbox_replay::{SlotOperation, read_loss, read_operation, rows_at_risk};
+use walrelay_outbox_store::Outbox;
+use walrelay_pg_client::SqlClient;
 use walrelay_relay::shutdown::Shutdown;
 
-use super::shared::operator::{StopMode, Terminal, run_protocol};
+use super::shared::operator::{StopMode, Terminal, declined, run_protocol};
 use crate::error::Error;
 use crate::output::print;
 
@@ -24,12 +27,20 @@ pub async fn execute(config: InitConfig, shutdown: &Shutdown) -> Result<(), Erro
         let plans = shards.iter().map(InitPlan::new).collect::<Result<Vec<_>, _>>()?;
         return print(&InitPlan::joined(plans).script());
     };
-    // Nothing is destroyed that the command line does not name.
-    let options = ChangeOptions { mode: ChangeMode::Agreed, format: config.format };
-    let terminal = Terminal::new(options, shutdown);
+    let terminal = Terminal::new(config.options, shutdown);
     let existing = &config.already_there;
     let columns = &config.router.columns;
     let done = run_protocol(connect, terminal, StopMode::Cancel, async |session| {
+        if config.options.mode != ChangeMode::Agreed {
+            let losses = losses(session.client, shards).await?;
+            let what = match (losses.as_slice(), config.options.mode) {
+                ([], ChangeMode::DryRun) => "give up no row".to_owned(),
+                (losses, _) => losses.join("; "),
+            };
+            if !what.is_empty() && !terminal.ask(what).await.map_err(declined)? {
+                return Ok(None);
+            }
+        }
         let report = set_up(session, shards, existing, columns).await?;
         let topics = match &config.create_topics {
             CreateTopics::No => CreatedTopics::default(),
@@ -37,12 +48,37 @@ pub async fn execute(config: InitConfig, shutdown: &Shutdown) -> Result<(), Erro
                 create_topics(session, topic_order(&config, named)).await?
             }
         };
-        Ok((report, topics))
+        Ok(Some((report, topics)))
     });
-    let (report, topics) = done.await?;
+    let Some((report, topics)) = done.await? else { return Ok(()) };
     let json = InitJson::new(&report, &topics);
     terminal.print_result(Some(&()), |()| String::new(), |()| json)?;
     topics.refused.map_or(Ok(()), |error| Err(error.into()))
+}
+
+/// Describes what `--accept-loss` gives up, for each slot.
+async fn losses(client: &SqlClient, shards: &[InitOptions]) -> Result<Vec<String>, ProtocolError> {
+    let mut losses = Vec::new();
+    for Outbox { slot, tables, .. } in shards.iter().map(|shard| &shard.outbox) {
+        // Before the first set-up there is no table to read.
+        if let Ok(Some(SlotOperation::Recovery(_))) = read_operation(client, slot).await {
+            losses.push(format!("cancel the recovery of slot {slot}, and not publish its rows"));
+        }
+        let Some(lost) = read_loss(client, slot).await? else { continue };
+        let rows = match &lost.settled {
+            Some(settled) => {
+                let rows = rows_at_risk(client, tables, settled).await?;
+                let rows =
+                    rows.into_iter().map(|(table, rows)| format!("{rows} row(s) of {table}"));
+                rows.collect::<Vec<_>>().join(", ")
+            }
+            None => "any row of the outbox".to_owned(),
+        };
+        losses.push(format!(
+            "create a new slot {slot}, and not publish {rows} that may be unpublished"
+        ));
+    }
+    Ok(losses)
 }
 
 #[derive(Debug, Serialize)]

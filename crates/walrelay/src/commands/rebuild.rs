@@ -1,16 +1,16 @@
 //! `walrelay consumer rebuild`: rebuilds a read model from the topic or from the outbox.
 
 pub(super) mod reset_key;
+mod result;
 
 use std::path::{Path, PathBuf};
 
-use walrelay_command_line::config::{
-    ChangeOptions, OutputFormat, Rebuild, RebuildIntoConfig, Source,
-};
+use walrelay_command_line::config::{Rebuild, RebuildIntoConfig, Source};
 use walrelay_consumer_rebuild::{ConsumerRebuild, RebuildSession, SchemaRebuild};
 use walrelay_pg_client::{ConnectConfig, SqlClient};
 use walrelay_relay::shutdown::Shutdown;
 
+use self::result::RebuildTerminal;
 use super::dispatch::edit::read;
 use super::replay::StepPrinter;
 use super::shared::operator::Terminal;
@@ -27,8 +27,7 @@ pub(super) async fn execute(
     order: &Rebuild,
     shutdown: &Shutdown,
 ) -> Result<(), Error> {
-    let options = ChangeOptions { mode: order.mode, format: OutputFormat::Text };
-    let operator = &Terminal::new(options, shutdown);
+    let operator = &RebuildTerminal::new(Terminal::new(order.options, shutdown), &order.name);
     let replay_steps = &StepPrinter::new("publishing");
     let session = RebuildSession { connect, operator, replay_steps, stop: shutdown };
     let consumer = &order.name;
@@ -48,7 +47,7 @@ pub(super) async fn execute(
         Source::Keys(of) => Box::pin(session.rebuild_keys(client, consumer, of)).await?,
         Source::Cancel => session.cancel_rebuild(client, consumer).await?,
     }
-    Ok(())
+    operator.print_result()
 }
 
 /// Reads the SQL that empties the tables.

@@ -2,12 +2,13 @@
 
 pub(super) mod answer_timeout;
 pub(super) mod cancellable;
-pub(super) mod consent;
+mod consent;
 mod dead_letters;
 pub(super) mod operator;
 pub(super) mod operator_text;
 mod ordered_subscription;
-mod rebuild_text;
+pub(super) mod rebuild_text;
+pub(super) mod set_up_report;
 pub(super) mod subscription_setup;
 pub(super) mod telemetry_export;
 pub(super) mod topics;

@@ -7,10 +7,11 @@ use walrelay_outbox_admin::protocols::{
     CarriedOver, DroppedForUpgrade, UpgradePrepared, cancel_upgrade, carry_over, finish_upgrade,
     prepare_upgrade,
 };
+use walrelay_outbox_replay::{SlotOperation, UpgradePreparation, UpgradeStage, read_operation};
 use walrelay_relay::settings::Settings;
 use walrelay_relay::shutdown::Shutdown;
 
-use super::shared::operator::{StopMode, Terminal, run_protocol};
+use super::shared::operator::{StopMode, Terminal, declined, run_protocol};
 use crate::error::Error;
 
 /// Carries out the action and prints the next step.
@@ -157,14 +158,23 @@ async fn cancel(
     terminal: Terminal<'_>,
 ) -> Result<(), Error> {
     let slot = &outbox.slot;
-    run_protocol(connect, terminal, StopMode::Cancel, async |session| {
-        cancel_upgrade(session, outbox).await
-    })
-    .await?;
+    let cancelled = run_protocol(connect, terminal, StopMode::Cancel, async |session| {
+        let is_begun = matches!(
+            read_operation(session.client, slot).await?,
+            Some(SlotOperation::Upgrade(UpgradePreparation { stage: UpgradeStage::Preparing, .. }))
+        );
+        let what = format!("cancel the upgrade that is prepared for slot {slot}");
+        // Without a preparation, the protocol refuses.
+        if is_begun && !terminal.ask(what).await.map_err(declined)? {
+            return Ok(None);
+        }
+        cancel_upgrade(session, outbox).await.map(Some)
+    });
+    let cancelled = cancelled.await?;
     let text = |(): &()| {
         format!("slot {slot} is still there: the upgrade is cancelled, and relays continue\n")
     };
-    terminal.print_result(Some(&()), text, |()| UpgradeCancelJson { slot })
+    terminal.print_result(cancelled.as_ref(), text, |()| UpgradeCancelJson { slot })
 }
 
 #[cfg(test)]

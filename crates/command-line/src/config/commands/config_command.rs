@@ -25,7 +25,10 @@ impl ConfigBuilder<'_> {
             }
             ConfigActionArgs::Check(args) => {
                 self.check_command(&args.command).map_err(|refusal| self.refuse(refusal)).ok()?;
-                Some(ConfigAction::Check { command: args.command.join(" ") })
+                Some(ConfigAction::Check {
+                    command: args.command.join(" "),
+                    format: args.output.output,
+                })
             }
             ConfigActionArgs::Schema => Some(ConfigAction::Schema),
         }

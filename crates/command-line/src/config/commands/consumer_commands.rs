@@ -11,7 +11,7 @@ use walrelay_pubsub::{Endpoint, TopicSettings};
 
 use super::event_actions::EventAction;
 use crate::cli::EditFiles;
-use crate::options::choices::{ChangeMode, OutputFormat};
+use crate::options::choices::{ChangeOptions, OutputFormat};
 
 /// Configuration of `walrelay consumer run`.
 #[derive(Debug, Clone)]
@@ -51,10 +51,20 @@ pub enum ConsumerAction {
         /// Endpoint of Pub/Sub: an emulator, or Google Cloud.
         endpoint: Endpoint,
     },
-    /// Pause the consumer of this name.
-    Pause(String),
-    /// Resume the consumer of this name.
-    Resume(String),
+    /// Pause the consumer.
+    Pause {
+        /// Name of the consumer.
+        name: String,
+        /// Output format.
+        format: OutputFormat,
+    },
+    /// Resume the consumer.
+    Resume {
+        /// Name of the consumer.
+        name: String,
+        /// Output format.
+        format: OutputFormat,
+    },
     /// Apply everything again.
     Rebuild(Rebuild),
     /// Forget the position of an ordering key.
@@ -70,8 +80,8 @@ pub struct InboxPruneOrder {
     pub name: String,
     /// Minimum age of rows to delete.
     pub older_than: Duration,
-    /// Whether to delete rows.
-    pub mode: ChangeMode,
+    /// Consent and output.
+    pub options: ChangeOptions,
     /// Endpoint of Pub/Sub, which reports its message retention.
     pub endpoint: Endpoint,
 }
@@ -83,8 +93,8 @@ pub struct KeyReset {
     pub name: String,
     /// The ordering key.
     pub key: String,
-    /// Whether the key may be reset.
-    pub mode: ChangeMode,
+    /// Consent and output.
+    pub options: ChangeOptions,
 }
 
 /// Configuration of `walrelay inbox`.
@@ -118,6 +128,8 @@ pub struct ConsumerSetUp {
     pub endpoint: Endpoint,
     /// The subscription to create, if any.
     pub create: Option<NewSubscription>,
+    /// Output format.
+    pub format: OutputFormat,
 }
 
 /// A subscription to create.
@@ -198,8 +210,8 @@ pub struct Rebuild {
     /// Full name of the subscription to create. `None` derives the name from the old one and the
     /// generation.
     pub subscription: Option<String>,
-    /// Whether the rebuild may empty tables and lose edits and discards.
-    pub mode: ChangeMode,
+    /// Consent and output. The rebuild may empty tables, and lose edits and discards.
+    pub options: ChangeOptions,
     /// Endpoint of Pub/Sub.
     pub endpoint: Endpoint,
 }

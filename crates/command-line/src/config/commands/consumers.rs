@@ -103,24 +103,27 @@ impl ConfigBuilder<'_> {
                 (args.connection, Some(ConsumerAction::Status { name, format, endpoint }))
             }
             ConsumerActionArgs::Pause(args) => {
-                (args.connection, Some(ConsumerAction::Pause(args.name)))
+                let (name, format) = (args.name, args.output.output);
+                (args.connection, Some(ConsumerAction::Pause { name, format }))
             }
             ConsumerActionArgs::Resume(args) => {
-                (args.connection, Some(ConsumerAction::Resume(args.name)))
+                let (name, format) = (args.name, args.output.output);
+                (args.connection, Some(ConsumerAction::Resume { name, format }))
             }
             ConsumerActionArgs::Rebuild(args) => {
                 let rebuild = self.rebuild(&args).map(ConsumerAction::Rebuild);
                 (args.publishing.database.connection, rebuild)
             }
             ConsumerActionArgs::ResetKey(args) => {
-                let mode = args.confirm.mode();
-                let reset = KeyReset { name: args.name, key: args.key, mode };
+                let options = args.change.options();
+                let reset = KeyReset { name: args.name, key: args.key, options };
                 (args.connection, Some(ConsumerAction::ResetKey(reset)))
             }
             ConsumerActionArgs::Prune(args) => {
                 let endpoint = self.endpoint(&args.endpoint);
-                let (name, older_than, mode) = (args.name, args.older_than, args.confirm.mode());
-                let order = InboxPruneOrder { name, older_than, mode, endpoint };
+                let (name, older_than) = (args.name, args.older_than);
+                let options = args.change.options();
+                let order = InboxPruneOrder { name, older_than, options, endpoint };
                 (args.connection, Some(ConsumerAction::Prune(order)))
             }
         };
@@ -139,7 +142,8 @@ impl ConfigBuilder<'_> {
             (true | false, _) => None,
         };
         let (name, subscription) = (args.name.clone(), subscription?);
-        Some(ConsumerSetUp { name, subscription, endpoint, create })
+        let format = args.output.output;
+        Some(ConsumerSetUp { name, subscription, endpoint, create, format })
     }
 
     /// Returns the full name of the subscription: the given one, or `TOPIC.NAME`.
@@ -180,6 +184,11 @@ impl ConfigBuilder<'_> {
             }
             None => None,
         };
+        if dead_letter_topic.as_ref() == Some(&topic) {
+            let allowed = "another topic than --topic: dead letters would return to the consumer";
+            self.wrong("dead-letter-topic", &topic, allowed);
+            return None;
+        }
         let dead_letters = match &dead_letter_topic {
             Some(dead) if args.dead_letter => {
                 let name = short_name(dead).to_owned();
@@ -192,7 +201,7 @@ impl ConfigBuilder<'_> {
                     )?,
                     settings: topic_settings(&args.topics),
                     project_number: args.project_number,
-                    grants: if args.yes { IamGrants::Make } else { IamGrants::Print },
+                    grants: if args.grant { IamGrants::Make } else { IamGrants::Print },
                 })
             }
             Some(_) | None => None,
@@ -229,7 +238,7 @@ impl ConfigBuilder<'_> {
             source: source?,
             reset_sql: args.reset_sql.clone(),
             subscription,
-            mode: args.confirm.mode(),
+            options: args.change.options(),
             endpoint,
         })
     }

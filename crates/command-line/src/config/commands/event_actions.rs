@@ -2,7 +2,7 @@
 
 use pgoutput_parser::Position;
 
-use crate::options::choices::{ChangeMode, OutputFormat};
+use crate::options::choices::{ChangeOptions, OutputFormat};
 
 /// An action on failed events, of `dispatch` and `inbox`.
 #[derive(Debug, Clone)]
@@ -22,8 +22,8 @@ pub enum EventAction<Q, E> {
     Edit {
         /// The changes.
         edit: E,
-        /// Whether the event may be changed.
-        mode: ChangeMode,
+        /// Consent and output.
+        options: ChangeOptions,
     },
     /// Discard events for good.
     Discard {
@@ -52,8 +52,8 @@ pub struct EventList<Q> {
 pub struct EventSelection<Q> {
     /// Which events.
     pub events: SelectedEvents<Q>,
-    /// Whether they may be changed.
-    pub mode: ChangeMode,
+    /// Consent and output.
+    pub options: ChangeOptions,
 }
 
 /// Events by ids or by filters.

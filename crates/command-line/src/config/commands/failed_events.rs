@@ -9,11 +9,11 @@ use super::super::messages::project;
 use super::consumer_commands::{InboxConfig, InboxEdit};
 use super::event_actions::{EventAction, EventList, EventSelection, SelectedEvents};
 use crate::cli::{
-    ConfirmArgs, DispatchActionArgs, DispatchRowsArgs, EditFiles, InboxActionArgs, InboxEventsArgs,
+    ChangeArgs, DispatchActionArgs, DispatchRowsArgs, EditFiles, InboxActionArgs, InboxEventsArgs,
     PageArgs,
 };
 use crate::options::ProjectOption;
-use crate::options::choices::{ChangeMode, OutputFormat};
+use crate::options::choices::{ChangeMode, ChangeOptions, OutputFormat};
 
 /// Events on one page of `list`.
 const LIMIT: u32 = 100;
@@ -23,12 +23,14 @@ fn listed<Q>(query: Q, page: &PageArgs, format: OutputFormat) -> EventList<Q> {
     EventList { query, after: page.after, limit, format }
 }
 
-/// Returns the mode of an edit. To name an event and its new content is consent.
-const fn mode_of(confirm: &ConfirmArgs) -> ChangeMode {
-    match confirm.mode() {
+/// Returns the options of an edit. To name an event and its new content is consent.
+const fn options_of_edit(change: &ChangeArgs) -> ChangeOptions {
+    let ChangeOptions { mode, format } = change.options();
+    let mode = match mode {
         ChangeMode::DryRun => ChangeMode::DryRun,
         ChangeMode::Agreed | ChangeMode::Ask => ChangeMode::Agreed,
-    }
+    };
+    ChangeOptions { mode, format }
 }
 
 impl ConfigBuilder<'_> {
@@ -59,7 +61,7 @@ impl ConfigBuilder<'_> {
                 let is_given = args.rows.is_given() || args.all_dead;
                 let query = self.dispatch_query(&args.rows, &args.project, state);
                 let chosen =
-                    self.chosen(args.ids, is_given.then_some(query), args.confirm.mode())?;
+                    self.chosen(args.ids, is_given.then_some(query), args.change.options())?;
                 (args.database, EventAction::Retry(chosen))
             }
             DispatchActionArgs::Edit(args) => {
@@ -68,17 +70,17 @@ impl ConfigBuilder<'_> {
                 if !is_rerouted {
                     self.require_file(&args.files);
                 }
-                let mode = mode_of(&args.confirm);
+                let options = options_of_edit(&args.change);
                 let edit =
                     DispatchEdit { id: args.id, files: args.files, topic, key: args.set_key };
-                (args.database, EventAction::Edit { edit, mode })
+                (args.database, EventAction::Edit { edit, options })
             }
             DispatchActionArgs::Discard(args) => {
                 let state = StateFilter::Only(DispatchStatus::Dead);
                 let is_given = args.rows.is_given();
                 let query = self.dispatch_query(&args.rows, &args.project, state);
                 let chosen =
-                    self.chosen(args.ids, is_given.then_some(query), args.confirm.mode())?;
+                    self.chosen(args.ids, is_given.then_some(query), args.change.options())?;
                 (args.database, EventAction::Discard { chosen, reason: args.reason })
             }
         };
@@ -106,20 +108,20 @@ impl ConfigBuilder<'_> {
                 let is_given = args.events.is_given() || args.all_dead;
                 let query = inbox_query(args.events, state);
                 let chosen =
-                    self.chosen(args.ids, is_given.then_some(query), args.confirm.mode())?;
+                    self.chosen(args.ids, is_given.then_some(query), args.change.options())?;
                 (args.place, EventAction::Retry(chosen))
             }
             InboxActionArgs::Edit(args) => {
                 self.require_file(&args.files);
-                let mode = mode_of(&args.confirm);
+                let options = options_of_edit(&args.change);
                 let edit = InboxEdit { id: args.id, files: args.files };
-                (args.place, EventAction::Edit { edit, mode })
+                (args.place, EventAction::Edit { edit, options })
             }
             InboxActionArgs::Discard(args) => {
                 let is_given = args.events.is_given();
                 let query = inbox_query(args.events, InboxState::Only("dead"));
                 let chosen =
-                    self.chosen(args.ids, is_given.then_some(query), args.confirm.mode())?;
+                    self.chosen(args.ids, is_given.then_some(query), args.change.options())?;
                 (args.place, EventAction::Discard { chosen, reason: args.reason })
             }
         };
@@ -150,7 +152,7 @@ impl ConfigBuilder<'_> {
         &mut self,
         ids: Vec<String>,
         query: Option<Q>,
-        mode: ChangeMode,
+        options: ChangeOptions,
     ) -> Option<EventSelection<Q>> {
         let events = match (ids.is_empty(), query) {
             (false, None) => SelectedEvents::Ids(ids),
@@ -161,7 +163,7 @@ impl ConfigBuilder<'_> {
                 return None;
             }
         };
-        Some(EventSelection { events, mode })
+        Some(EventSelection { events, options })
     }
 
     fn require_file(&mut self, files: &EditFiles) {

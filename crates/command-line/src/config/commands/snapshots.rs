@@ -4,7 +4,7 @@ use walrelay_pg_client::ConnectConfig;
 
 use super::super::builder::ConfigBuilder;
 use crate::cli::{SnapshotArgs, SnapshotRequest};
-use crate::options::choices::{ChangeMode, OutputFormat};
+use crate::options::choices::ChangeOptions;
 
 /// Configuration of `walrelay snapshot`.
 #[derive(Debug, Clone)]
@@ -15,10 +15,8 @@ pub struct SnapshotConfig {
     pub request: SnapshotRequest,
     /// Where the snapshot begins.
     pub start: SnapshotStart,
-    /// Whether to write the events.
-    pub mode: ChangeMode,
-    /// Output format.
-    pub format: OutputFormat,
+    /// Consent and output.
+    pub options: ChangeOptions,
 }
 
 /// Where a snapshot begins.
@@ -37,7 +35,7 @@ impl ConfigBuilder<'_> {
             true => SnapshotStart::FirstRow,
             false => SnapshotStart::Resumed,
         };
-        let (mode, format) = (args.confirm.mode(), args.output.output);
-        Some(SnapshotConfig { connect, request: args.request, start, mode, format })
+        let options = args.change.options();
+        Some(SnapshotConfig { connect, request: args.request, start, options })
     }
 }

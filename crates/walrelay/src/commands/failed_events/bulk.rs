@@ -5,15 +5,19 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
 
 use tokio::time::sleep;
-use walrelay_command_line::config::{ChangeMode, EventSelection, SelectedEvents};
+use walrelay_command_line::config::{
+    ChangeMode, ChangeOptions, EventSelection, OutputFormat, SelectedEvents,
+};
 use walrelay_pg_client::SqlClient;
 use walrelay_relay::shutdown::Shutdown;
 
+use super::changed::ChangedEventsJson;
 use super::event::{FailedEvent, PageBegin};
 use super::side::{EventChange, FailedEvents};
 use crate::commands::shared::cancellable::run_until_shutdown;
-use crate::commands::shared::consent::may_change;
+use crate::commands::shared::operator::Terminal;
 use crate::error::Error;
+use crate::json_output::json_text;
 
 /// Events in one page. Progress is shown after each.
 const BATCH_ROWS: u32 = 500;
@@ -41,6 +45,14 @@ impl BulkAction<'_> {
         match self {
             Self::Retry => EventChange::Retry,
             Self::Discard(_) => EventChange::Discard,
+        }
+    }
+
+    /// Returns the value of `result` in JSON.
+    const fn result(self) -> &'static str {
+        match self {
+            Self::Retry => "retried",
+            Self::Discard(_) => "discarded",
         }
     }
 
@@ -85,11 +97,13 @@ pub(super) async fn act<S: FailedEvents>(
 ) -> Result<String, Error> {
     let asked = match &chosen.events {
         SelectedEvents::Ids(ids) => {
-            return of_ids(side, client, action, NamedEvents { ids, mode: chosen.mode }, shutdown)
-                .await;
+            let named = NamedEvents { ids, options: chosen.options };
+            return of_ids(side, client, action, named, shutdown).await;
         }
         SelectedEvents::Matching(query) => query,
     };
+    let terminal = Terminal::new(chosen.options, shutdown);
+    let format = chosen.options.format;
     let counted = async {
         let query = side.until_now(client, asked).await?;
         let count = side.count(client, &query).await?;
@@ -97,10 +111,15 @@ pub(super) async fn act<S: FailedEvents>(
     };
     let (query, count) = run_until_shutdown(counted, shutdown).await?;
     if count == 0 {
-        return run_until_shutdown(others(side, client, action, &query), shutdown).await;
+        return match format {
+            OutputFormat::Json => json_text(&ChangedEventsJson::new(action.result(), 0)),
+            OutputFormat::Text => {
+                run_until_shutdown(others(side, client, action, &query), shutdown).await
+            }
+        };
     }
     // The question and a dry run name the events that the action changes.
-    let incomplete = match (action, chosen.mode) {
+    let incomplete = match (action, chosen.options.mode) {
         (BulkAction::Retry, ChangeMode::Ask | ChangeMode::DryRun) => {
             run_until_shutdown(count_incomplete(side, client, &query), shutdown).await?
         }
@@ -108,12 +127,19 @@ pub(super) async fn act<S: FailedEvents>(
     };
     let changed = count.saturating_sub(incomplete);
     let what = format!("{} {changed} {}(s){}", action.word(), S::NOUN, left_text::<S>(incomplete));
-    if !may_change(&what, chosen.mode, shutdown).await? {
+    if !terminal.ask(what).await? {
         return Ok(String::new());
     }
     let BulkResult { rows, left } =
         act_page_by_page(side, client, action, MatchingEvents { query: &query, count }, shutdown)
             .await?;
+    if format == OutputFormat::Json {
+        let need_edit = left;
+        return json_text(&ChangedEventsJson {
+            need_edit,
+            ..ChangedEventsJson::new(action.result(), rows)
+        });
+    }
     let left = match left {
         0 => String::new(),
         left => format!("{left} {}(s) are left as they are: {}\n", S::NOUN, S::NEED_EDIT),
@@ -147,7 +173,7 @@ async fn count_incomplete<S: FailedEvents>(
 /// Events that the command line names.
 struct NamedEvents<'a> {
     ids: &'a [String],
-    mode: ChangeMode,
+    options: ChangeOptions,
 }
 
 /// Acts on named events. To name an event to retry is consent: nothing is lost. A discard asks.
@@ -156,7 +182,7 @@ async fn of_ids<S: FailedEvents>(
     side: &S,
     client: &mut SqlClient,
     action: BulkAction<'_>,
-    NamedEvents { ids, mode }: NamedEvents<'_>,
+    NamedEvents { ids, options }: NamedEvents<'_>,
     shutdown: &Shutdown,
 ) -> Result<String, Error> {
     let mut ids = ids.to_vec();
@@ -168,11 +194,12 @@ async fn of_ids<S: FailedEvents>(
         [id] => id.clone(),
         all => format!("{} {}(s)", all.len(), S::NOUN),
     };
-    let mode = match (action, mode) {
+    let mode = match (action, options.mode) {
         (BulkAction::Retry, ChangeMode::Ask) => ChangeMode::Agreed,
         (BulkAction::Retry | BulkAction::Discard(_), mode) => mode,
     };
-    if !may_change(&format!("{} {which}", action.word()), mode, shutdown).await? {
+    let terminal = Terminal::new(ChangeOptions { mode, ..options }, shutdown);
+    if !terminal.ask(format!("{} {which}", action.word())).await? {
         return Ok(String::new());
     }
     let changed = async {
@@ -182,6 +209,9 @@ async fn of_ids<S: FailedEvents>(
         }
     };
     let count = run_until_shutdown(changed, shutdown).await?;
+    if options.format == OutputFormat::Json {
+        return json_text(&ChangedEventsJson::new(action.result(), count));
+    }
     Ok(match (action, ids) {
         (BulkAction::Discard(_), [id]) => format!("{id} is discarded\n"),
         (BulkAction::Retry | BulkAction::Discard(_), _) => {

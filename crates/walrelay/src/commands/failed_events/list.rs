@@ -6,6 +6,7 @@ use walrelay_pg_client::SqlClient;
 use super::event::{FailedEvent, PageBegin};
 use super::page::table;
 use super::side::FailedEvents;
+use crate::commands::shared::operator_text::quoted;
 use crate::error::Error;
 use crate::json_output::json_text;
 use crate::output::{Reader, print_part};
@@ -80,5 +81,13 @@ async fn footer<S: FailedEvents>(
         text.push('\n');
     }
     text.push_str(&side.not_listed(client, query).await?);
+    text.push_str(&next_step::<S>(rows));
     Ok(text)
+}
+
+/// Returns the next step for the first dead event of a page.
+fn next_step<S: FailedEvents>(rows: &[FailedEvent]) -> String {
+    let Some(first) = rows.iter().find(|row| row.status == "dead") else { return String::new() };
+    let (command, id) = (S::COMMAND, quoted(&first.event_id));
+    format!("next: {command} show {id}; then {command} retry, edit or discard {id}\n")
 }

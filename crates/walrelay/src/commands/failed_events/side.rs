@@ -13,6 +13,8 @@ pub(in crate::commands) trait FailedEvents: Sync {
     /// The changes of an edit.
     type Edit: Sync;
 
+    /// The command.
+    const COMMAND: &'static str;
     /// The noun of counts, as in `3 row(s)`.
     const NOUN: &'static str;
     /// Whether events have topics, or else event types.

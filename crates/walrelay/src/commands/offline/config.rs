@@ -1,5 +1,6 @@
 //! `walrelay config`: shows, checks and describes the configuration.
 
+use serde::Serialize;
 use walrelay_command_line::config::{ConfigAction, EffectiveValue};
 use walrelay_command_line::reference;
 
@@ -15,11 +16,19 @@ use crate::output::print;
 pub fn execute(action: ConfigAction) -> Result<(), Error> {
     match action {
         ConfigAction::Show { values, format } => print_result(format, &values, || table(&values)),
-        ConfigAction::Check { command } => {
-            print(&format!("the configuration of `walrelay {command}` is valid\n"))
+        ConfigAction::Check { command, format } => {
+            let text = format!("the configuration of `walrelay {command}` is valid\n");
+            print_result(format, &CheckedConfigJson { command: &command, is_valid: true }, || text)
         }
         ConfigAction::Schema => print(&reference::schema()),
     }
+}
+
+/// A valid configuration, as `-o json` prints it.
+#[derive(Debug, Serialize)]
+struct CheckedConfigJson<'a> {
+    command: &'a str,
+    is_valid: bool,
 }
 
 fn table(values: &[EffectiveValue]) -> String {
@@ -45,5 +54,7 @@ mod tests {
             source: "default".to_owned(),
         };
         crate::json_output::assert_documented("config show", &[value]);
+        let checked = CheckedConfigJson { command: "run", is_valid: true };
+        crate::json_output::assert_documented("config check", &checked);
     }
 }

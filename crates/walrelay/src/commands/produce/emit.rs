@@ -86,6 +86,20 @@ fn not_emitted(error: tokio_postgres::Error) -> Error {
         }
         _ => None,
     });
+    if let Some(answer) = error.as_db_error()
+        && *answer.code() == SqlState::UNDEFINED_FUNCTION
+        // An error inside the function has a context.
+        && answer.where_().is_none()
+    {
+        return Error::Refused {
+            code: Code::OutboxTableMissing,
+            what: format!("the database has no function {SCHEMA}.app_outbox_emit, which `walrelay init` creates"),
+            fix: Some(
+                "run `walrelay init`; it creates the function if the outbox has the columns that `walrelay init` would give it"
+                    .to_owned(),
+            ),
+        };
+    }
     match (code, error.as_db_error()) {
         (Some(code), Some(answer)) => Error::refused(code, answer.message().to_owned()),
         _ => AdminError::sql("emit an event")(error).into(),

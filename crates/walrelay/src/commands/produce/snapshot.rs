@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use serde_json::json;
+use serde::Serialize;
 use tokio::time::{Instant, sleep_until};
 use tokio_postgres::types::Type;
 use walrelay_command_line::config::{
@@ -16,10 +16,11 @@ use walrelay_pg_client::{SCHEMA, SqlClient, backend_pid, connect_sql, quote_iden
 use walrelay_relay::shutdown::Shutdown;
 
 use super::super::shared::cancellable::run_cancellable_in;
-use super::super::shared::consent::may_change;
+use super::super::shared::operator::Terminal;
 use super::progress::SnapshotProgress;
 use super::step::{Step, refused, step};
 use crate::error::Error;
+use crate::json_output::{json_text, print_result};
 use crate::output::print;
 
 /// Rows of one transaction. In a test with writers, 50 rows delayed the slowest hundredth of their
@@ -55,30 +56,43 @@ async fn snapshot(
     config: &SnapshotConfig,
     shutdown: &Shutdown,
 ) -> Result<(), Error> {
-    let SnapshotConfig { request, .. } = config;
+    let SnapshotConfig { request, options, .. } = config;
     let survey = survey(client, request).await?;
     let rows = count(client, request, &survey).await?;
     let what = rows.describe(request);
-    if config.mode == ChangeMode::DryRun && config.format == OutputFormat::Json {
-        let counted = json!({ "rows": rows.all, "would_write_at_most": rows.to_write });
-        return print(&format!("{counted}\n"));
+    let counted = SnapshotJson {
+        rows: rows.all,
+        would_write_at_most: rows.to_write,
+        events: None,
+        written: 0,
+        skipped: None,
+    };
+    if options.mode == ChangeMode::DryRun && options.format == OutputFormat::Json {
+        return print(&json_text(&counted)?);
     }
-    if !may_change(&what, config.mode, shutdown).await? {
+    if !Terminal::new(*options, shutdown).ask(what).await? {
         return Ok(());
     }
-    let done = write(client, config, rows.all).await?;
-    print(&match config.format {
-        OutputFormat::Json => {
-            let Step { events, written, skipped, .. } = done;
-            format!("{}\n", json!({ "events": events, "written": written, "skipped": skipped }))
-        }
-        OutputFormat::Text => {
-            let Step { events, written, skipped, .. } = done;
-            format!(
-                "finished: {written} event(s) written by this run, {events} in all, {skipped} row(s) skipped\n"
-            )
-        }
+    let Step { events, written, skipped, .. } = write(client, config, rows.all).await?;
+    let (all, skips) = (Some(events), Some(skipped));
+    let result = SnapshotJson { events: all, written, skipped: skips, ..counted };
+    print_result(options.format, &result, || {
+        format!(
+            "finished: {written} event(s) written by this run, {events} in all, {skipped} row(s) skipped\n"
+        )
     })
+}
+
+/// The result of a snapshot or of its dry run, as `-o json` prints it.
+#[derive(Debug, Serialize)]
+struct SnapshotJson {
+    rows: u64,
+    would_write_at_most: u64,
+    /// Events of all runs. None after a dry run.
+    events: Option<u64>,
+    written: u64,
+    /// None after a dry run.
+    skipped: Option<u64>,
 }
 
 /// The facts about the table before the first step.
@@ -190,4 +204,21 @@ async fn write(client: &SqlClient, config: &SnapshotConfig, rows: u64) -> Result
 fn batch_rows(rate: Option<u32>) -> i32 {
     let most = rate.and_then(|rate| i32::try_from(rate / BATCHES_PER_SECOND).ok());
     most.unwrap_or(BATCH_ROWS).clamp(1, BATCH_ROWS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_json_of_a_run_and_of_its_dry_run_is_documented() {
+        let result = SnapshotJson {
+            rows: 3,
+            would_write_at_most: 2,
+            events: Some(2),
+            written: 2,
+            skipped: Some(1),
+        };
+        crate::json_output::assert_documented("snapshot", &result);
+    }
 }

@@ -1,12 +1,14 @@
 //! `walrelay consumer reset-key`: makes a consumer forget the position of an ordering key.
 
-use walrelay_command_line::config::KeyReset;
+use serde::Serialize;
+use walrelay_command_line::config::{KeyReset, OutputFormat};
 use walrelay_inbox::{KeyPosition, reset_key};
 use walrelay_pg_client::SqlClient;
 use walrelay_relay::shutdown::Shutdown;
 
-use crate::commands::shared::consent::may_change;
+use crate::commands::shared::operator::Terminal;
 use crate::error::Error;
+use crate::json_output::print_result;
 use crate::output::{print, visible};
 
 /// Shows the effect of a reset, asks for consent, and resets the key.
@@ -20,22 +22,47 @@ pub(in crate::commands) async fn execute(
     order: &KeyReset,
     shutdown: &Shutdown,
 ) -> Result<(), Error> {
-    let KeyReset { name, key, mode } = order;
+    let KeyReset { name, key, options } = order;
     let seen = KeyPosition::of(client, name, key).await?;
-    print(&shown(order, &seen))?;
+    match options.format {
+        OutputFormat::Text => print(&shown(order, &seen))?,
+        OutputFormat::Json => tracing::info!("{}", shown(order, &seen).trim_end()),
+    }
     let what = format!("reset key {} of consumer {name}", visible(key));
-    if !may_change(&what, *mode, shutdown).await? {
+    if !Terminal::new(*options, shutdown).ask(what).await? {
         return Ok(());
     }
     let forgotten = reset_key(client, name, key, &seen).await?;
-    print(&format!(
-        "reset: key {} of consumer {name}; {forgotten} skipped event(s) are unseen again\n{}",
-        visible(key),
-        match forgotten {
-            0 => String::new(),
-            _ => format!("to apply them: {REPUBLISH}\n"),
-        }
-    ))
+    let result = KeyResetJson {
+        consumer: name,
+        key,
+        position: seen.position.as_deref(),
+        version: seen.version,
+        unseen_events: forgotten,
+    };
+    print_result(options.format, &result, || {
+        format!(
+            "reset: key {} of consumer {name}; {forgotten} skipped event(s) are unseen again\n{}",
+            visible(key),
+            match forgotten {
+                0 => String::new(),
+                _ => format!("to apply them: {REPUBLISH}\n"),
+            }
+        )
+    })
+}
+
+/// A key that was reset, as `-o json` prints it.
+#[derive(Debug, Serialize)]
+struct KeyResetJson<'a> {
+    consumer: &'a str,
+    key: &'a str,
+    /// The position that was forgotten.
+    position: Option<&'a str>,
+    /// The version that was forgotten.
+    version: Option<i64>,
+    /// Skipped events that are unseen again.
+    unseen_events: u64,
 }
 
 /// Assumes the default, where the ordering key is the aggregate's id.
@@ -63,4 +90,21 @@ fn shown(order: &KeyReset, seen: &KeyPosition) -> String {
         seen.implausible,
         seen.skipped,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_json_is_documented() {
+        let result = KeyResetJson {
+            consumer: "billing",
+            key: "A-17",
+            position: Some("16/B374D848/3"),
+            version: Some(7),
+            unseen_events: 2,
+        };
+        crate::json_output::assert_documented("consumer reset-key", &result);
+    }
 }

@@ -4,12 +4,10 @@ use std::io::{self, IsTerminal as _, Write as _};
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::spawn_blocking;
-use walrelay_command_line::config::ChangeMode;
 use walrelay_errors::Code;
 use walrelay_relay::shutdown::Shutdown;
 
 use crate::error::Error;
-use crate::output::print;
 
 /// Asks at the terminal whether to continue.
 async fn ask(question: &str, shutdown: &Shutdown) -> Result<(), Error> {
@@ -37,28 +35,17 @@ async fn ask(question: &str, shutdown: &Shutdown) -> Result<(), Error> {
     answered(answer, stopped).await.map_err(failed)?
 }
 
-/// Returns whether a command may do what `what` describes, as in "drop slot walrelay". Asks at a
-/// terminal. A dry run prints it, and the answer is no.
+/// Asks at the terminal for consent to what `what` describes, as in "drop slot walrelay".
 ///
 /// # Errors
 ///
-/// The user did not agree, there is no terminal and no `--yes`, or a signal came.
-pub(in crate::commands) async fn may_change(
-    what: &str,
-    mode: ChangeMode,
-    shutdown: &Shutdown,
-) -> Result<bool, Error> {
-    match mode {
-        ChangeMode::DryRun => print(&format!("would {what}\n")).map(|()| false),
-        ChangeMode::Agreed => Ok(true),
-        ChangeMode::Ask if io::stdin().is_terminal() => {
-            ask(&format!("{what}?"), shutdown).await.map(|()| true)
-        }
-        ChangeMode::Ask => {
-            let what = format!("this would {what}, and there is no terminal to ask at");
-            Err(Error::refused(Code::ConsentMissing, what))
-        }
+/// The user did not agree, there is no terminal, or a signal came.
+pub(super) async fn ask_for(what: &str, shutdown: &Shutdown) -> Result<(), Error> {
+    if io::stdin().is_terminal() {
+        return ask(&format!("{what}?"), shutdown).await;
     }
+    let what = format!("this would {what}, and there is no terminal to ask at");
+    Err(Error::refused(Code::ConsentMissing, what))
 }
 
 async fn answered(
@@ -74,13 +61,15 @@ async fn answered(
     };
     Ok(match given.trim() {
         "y" | "Y" | "yes" => Ok(()),
-        _ => Err(Error::unfit("nothing was done", "answer y to continue")),
+        _ => Err(Error::refused(Code::ConsentDeclined, "the answer was not yes".to_owned())),
     })
 }
 
 #[cfg(test)]
 mod tests {
     use std::future::{pending, ready};
+
+    use walrelay_errors::Coded as _;
 
     use super::*;
 
@@ -98,7 +87,9 @@ mod tests {
             assert!(told(yes).await.unwrap().is_ok(), "{yes:?}");
         }
         for no in ["", "\n", "n\n", "maybe\n"] {
-            assert!(told(no).await.unwrap().is_err(), "{no:?}");
+            let declined = told(no).await.unwrap().unwrap_err();
+            assert_eq!(declined.code(), Code::ConsentDeclined, "{no:?}");
+            assert!(declined.report().contains("Nothing was changed"), "{}", declined.report());
         }
     }
 }

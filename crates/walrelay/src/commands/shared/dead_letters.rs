@@ -7,11 +7,8 @@ use walrelay_command_line::config::{IamGrants, NewDeadLetters};
 use walrelay_pubsub::{Admin, Endpoint, IamBinding, Subscriber};
 
 use super::ordered_subscription::ordered;
+use super::set_up_report::SetUpReport;
 use crate::error::Error;
-use crate::output::print;
-
-const CREATED: &str = "created";
-const THERE: &str = "already there";
 
 /// Creates the topic, and a subscription that keeps the messages until somebody drains it.
 ///
@@ -22,18 +19,18 @@ pub(super) async fn create(
     endpoint: &Endpoint,
     topic: &str,
     letters: &NewDeadLetters,
+    report: &mut SetUpReport<'_>,
 ) -> Result<(), Error> {
     let admin = Admin::connect(endpoint)?;
     let exists = admin.topic_exists(topic).await?;
     if !exists {
         admin.create_topic(topic, &letters.settings).await?;
     }
-    print(&format!("{}: topic {topic}\n", if exists { THERE } else { CREATED }))?;
+    report.add(!exists, format!("topic {topic}"))?;
     let subscriber = Subscriber::connect(endpoint)?;
     let wanted = ordered(&letters.subscription, topic);
     let is_new = subscriber.create_subscription(wanted).await?;
-    let verb = if is_new { CREATED } else { THERE };
-    print(&format!("{verb}: subscription {}\n", letters.subscription))
+    report.add(is_new, format!("subscription {}", letters.subscription))
 }
 
 /// Grants the roles of Pub/Sub's service agent, or prints the commands that grant them.
@@ -46,17 +43,17 @@ pub(super) async fn grant(
     subscription: &str,
     topic: &str,
     letters: &NewDeadLetters,
+    report: &mut SetUpReport<'_>,
 ) -> Result<(), Error> {
     let agent = ServiceAgent { project: project_of(subscription), number: letters.project_number };
     let bindings = agent.bindings(subscription, topic);
     if letters.grants == IamGrants::Print {
-        return print(&agent.commands(&bindings));
+        return report.to_grant(agent.commands(&bindings));
     }
     for binding in bindings {
         let is_new = binding.grant(endpoint).await?;
-        let verb = if is_new { "granted" } else { THERE };
         let IamBinding { resource, role, member } = binding;
-        print(&format!("{verb}: {role} on {resource} to {member}\n"))?;
+        report.granted(is_new, format!("{role} on {resource} to {member}"))?;
     }
     Ok(())
 }
@@ -84,25 +81,23 @@ impl ServiceAgent<'_> {
     }
 
     /// Returns the shell commands that grant the bindings.
-    fn commands(&self, bindings: &[IamBinding]) -> String {
-        let mut text =
-            "Pub/Sub forwards dead letters only if its service agent has these roles:\n\n"
-                .to_owned();
+    fn commands(&self, bindings: &[IamBinding]) -> Vec<String> {
+        let mut commands = Vec::new();
         if self.number.is_none() {
-            text.push_str(&format!(
-                "PROJECT_NUMBER=$(gcloud projects describe {} --format='value(projectNumber)')\n",
+            commands.push(format!(
+                "PROJECT_NUMBER=$(gcloud projects describe {} --format='value(projectNumber)')",
                 self.project
             ));
         }
         for IamBinding { resource, role, member } in bindings {
             let kind = if resource.contains("/topics/") { "topics" } else { "subscriptions" };
-            text.push_str(&format!(
-                "gcloud pubsub {kind} add-iam-policy-binding {} --project={} --role={role} --member=\"{member}\"\n",
+            commands.push(format!(
+                "gcloud pubsub {kind} add-iam-policy-binding {} --project={} --role={role} --member=\"{member}\"",
                 resource.rsplit('/').next().unwrap_or(resource),
                 project_of(resource)
             ));
         }
-        text
+        commands
     }
 }
 
@@ -120,7 +115,7 @@ mod tests {
 
     fn commands(number: Option<u64>) -> String {
         let agent = ServiceAgent { project: "p", number };
-        agent.commands(&agent.bindings(SUBSCRIPTION, TOPIC))
+        agent.commands(&agent.bindings(SUBSCRIPTION, TOPIC)).join("\n")
     }
 
     #[test]
@@ -128,7 +123,7 @@ mod tests {
         let text = commands(Some(4711));
         let topic = "gcloud pubsub topics add-iam-policy-binding order.events.billing.dead --project=p \
                      --role=roles/pubsub.publisher \
-                     --member=\"serviceAccount:service-4711@gcp-sa-pubsub.iam.gserviceaccount.com\"\n";
+                     --member=\"serviceAccount:service-4711@gcp-sa-pubsub.iam.gserviceaccount.com\"";
         assert!(text.contains(topic), "{text}");
         let subscription = "gcloud pubsub subscriptions add-iam-policy-binding order.events.billing --project=p \
                             --role=roles/pubsub.subscriber";

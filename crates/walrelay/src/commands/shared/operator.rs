@@ -3,7 +3,6 @@
 
 use serde::Serialize;
 use walrelay_command_line::config::{ChangeMode, ChangeOptions, OutputFormat};
-use walrelay_consumer_rebuild::{RebuildChange, RebuildStep};
 use walrelay_errors::{BoxedError, Chain};
 use walrelay_outbox_admin::protocols::{AdminSession, Change, ProtocolError, Step};
 use walrelay_outbox_replay::operator::{Consent, StepSink};
@@ -12,9 +11,8 @@ use walrelay_pg_client::{ConnectConfig, SqlClient, connect_sql};
 use walrelay_relay::shutdown::Shutdown;
 
 use super::cancellable::attended;
-use super::consent::may_change;
+use super::consent::ask_for;
 use super::operator_text::{change_text, step_text};
-use super::rebuild_text;
 use crate::error::Error;
 use crate::json_output::{json_text, print_result};
 use crate::output::print;
@@ -34,6 +32,17 @@ struct DryRun {
     would: String,
 }
 
+/// Returns what a dry run prints about a change, which `would` describes in the imperative.
+pub(in crate::commands) fn dry_run_text(
+    would: &str,
+    format: OutputFormat,
+) -> Result<String, Error> {
+    match format {
+        OutputFormat::Text => Ok(format!("would {would}\n")),
+        OutputFormat::Json => json_text(&DryRun { would: would.to_owned() }),
+    }
+}
+
 impl<'a> Terminal<'a> {
     pub(in crate::commands) const fn new(options: ChangeOptions, shutdown: &'a Shutdown) -> Self {
         Self { options, shutdown, selection: &[] }
@@ -43,11 +52,11 @@ impl<'a> Terminal<'a> {
     /// answer is no.
     pub(in crate::commands) async fn ask(&self, text: String) -> Result<bool, Error> {
         let ChangeOptions { mode, format } = self.options;
-        if let (ChangeMode::DryRun, OutputFormat::Json) = (mode, format) {
-            print(&json_text(&DryRun { would: text })?)?;
-            return Ok(false);
+        match mode {
+            ChangeMode::DryRun => print(&dry_run_text(&text, format)?).map(|()| false),
+            ChangeMode::Agreed => Ok(true),
+            ChangeMode::Ask => ask_for(&text, self.shutdown).await.map(|()| true),
         }
-        may_change(&text, mode, self.shutdown).await
     }
 
     /// Prints the result of a protocol. After a dry run there is none.
@@ -75,30 +84,7 @@ impl StepSink<Step> for Terminal<'_> {
     }
 }
 
-impl StepSink<RebuildStep> for Terminal<'_> {
-    fn report(&self, step: &RebuildStep) -> Result<(), BoxedError> {
-        rebuild_text::show(step).map_err(BoxedError::new)
-    }
-}
-
-/// A change that the terminal can describe in the imperative: "drop slot walrelay".
-pub(in crate::commands) trait Describe {
-    fn describe(&self) -> String;
-}
-
-impl Describe for Change {
-    fn describe(&self) -> String {
-        change_text(self)
-    }
-}
-
-impl Describe for RebuildChange {
-    fn describe(&self) -> String {
-        rebuild_text::change_text(self)
-    }
-}
-
-impl<C: Describe> Consent<C> for Terminal<'_> {
+impl Consent<Change> for Terminal<'_> {
     fn has_agreed(&self) -> bool {
         self.options.mode == ChangeMode::Agreed
     }
@@ -107,9 +93,14 @@ impl<C: Describe> Consent<C> for Terminal<'_> {
         self.options.mode == ChangeMode::DryRun
     }
 
-    async fn may_change(&self, change: &C) -> Result<bool, BoxedError> {
-        self.ask(change.describe()).await.map_err(BoxedError::new)
+    async fn may_change(&self, change: &Change) -> Result<bool, BoxedError> {
+        self.ask(change_text(change)).await.map_err(BoxedError::new)
     }
+}
+
+/// The error of a protocol in which [`Terminal::ask`] got no consent.
+pub(in crate::commands) fn declined(error: Error) -> ProtocolError {
+    ProtocolError::Operator(BoxedError::new(error))
 }
 
 /// Whether a stop request cancels the statement of a protocol.

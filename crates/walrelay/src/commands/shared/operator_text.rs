@@ -192,7 +192,7 @@ fn skipped_text(skipped: &SkippedRows, selection: &[String]) -> String {
 }
 
 /// Quotes a text as one word of a shell.
-fn quoted(text: &str) -> String {
+pub(in crate::commands) fn quoted(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.:/@".contains(c);
     match !text.is_empty() && text.chars().all(is_plain) {
         true => text.to_owned(),

@@ -9,11 +9,9 @@ use walrelay_inbox::operator::event_commands::{EarlierEvents, OperatorDecisions}
 use walrelay_relay::observe::report::rfc3339;
 
 use crate::commands::replay::left_out;
-use crate::error::Error;
-use crate::output::print;
 
 /// Describes a change in the imperative: "cancel the rebuild of consumer billing".
-pub(super) fn change_text(change: &RebuildChange) -> String {
+pub(in crate::commands) fn change_text(change: &RebuildChange) -> String {
     match change {
         RebuildChange::InPlace { consumer } => {
             format!("empty the tables of consumer {consumer}, and rebuild it in place")
@@ -27,50 +25,46 @@ pub(super) fn change_text(change: &RebuildChange) -> String {
     }
 }
 
-/// Prints a step. A note is logged.
-pub(super) fn show(step: &RebuildStep) -> Result<(), Error> {
-    match step {
+/// Returns the text of a step. A note has none, and is logged.
+pub(in crate::commands) fn step_text(step: &RebuildStep) -> Option<String> {
+    Some(match step {
         RebuildStep::Note(note) => {
             log(note);
-            Ok(())
+            return None;
         }
-        RebuildStep::Subscription(step) => print(&subscription_text(step)),
-        RebuildStep::ReachesBackTo(since) => print(&reach(*since)),
-        RebuildStep::DecisionsForgotten { decided, generation } => {
-            print(&forgotten(*decided, *generation))
-        }
-        RebuildStep::TablesEmptied(unread) => print(&emptied(*unread)),
-        RebuildStep::NothingChanged => print("nothing was changed\n"),
+        RebuildStep::Subscription(step) => subscription_text(step),
+        RebuildStep::ReachesBackTo(since) => reach(*since),
+        RebuildStep::DecisionsForgotten { decided, generation } => forgotten(*decided, *generation),
+        RebuildStep::TablesEmptied(unread) => emptied(*unread),
+        RebuildStep::NothingChanged => "nothing was changed\n".to_owned(),
         RebuildStep::WouldFill { rows, schema } => {
-            print(&format!("would apply {rows} row(s) in schema {schema} and switch to it\n"))
+            format!("would apply {rows} row(s) in schema {schema} and switch to it\n")
         }
-        RebuildStep::Continues => print("continuing: rows that were applied are skipped\n"),
-        RebuildStep::BeginsAgain { schema } => print(&format!(
+        RebuildStep::Continues => "continuing: rows that were applied are skipped\n".to_owned(),
+        RebuildStep::BeginsAgain { schema } => format!(
             "beginning from the first row: the tables of schema {schema} were emptied or replaced since the last run\n"
-        )),
-        RebuildStep::FillingBegins { generation, schema, rows } => print(&format!(
+        ),
+        RebuildStep::FillingBegins { generation, schema, rows } => format!(
             "filling generation {generation} in schema {schema}: {rows} row(s); generation {} stays live meanwhile\n",
             generation - 1
-        )),
-        RebuildStep::Switched { generation } => print(&format!(
+        ),
+        RebuildStep::Switched { generation } => format!(
             "switched: generation {generation} is live; running instances follow within seconds\n"
-        )),
+        ),
         RebuildStep::KeysRebuilt { events, keys, generation, is_dry_run } => {
             let done = if *is_dry_run { "would be rebuilt" } else { "rebuilt" };
-            print(&format!(
-                "{done}: {events} event(s) of {keys} key(s), in generation {generation}\n"
-            ))
+            format!("{done}: {events} event(s) of {keys} key(s), in generation {generation}\n")
         }
         RebuildStep::NoRebuild { consumer } => {
-            print(&format!("no rebuild of consumer {consumer} is unfinished\n"))
+            format!("no rebuild of consumer {consumer} is unfinished\n")
         }
         RebuildStep::SchemaRebuildCancelled { schema } => {
-            print(&format!("cancelled; the tables of schema {schema} stay as they are\n"))
+            format!("cancelled; the tables of schema {schema} stay as they are\n")
         }
-        RebuildStep::RefillCancelled { consumer, subscription } => print(&format!(
+        RebuildStep::RefillCancelled { consumer, subscription } => format!(
             "cancelled; consumer {consumer} reads {subscription} again, and its read model has only a part of the events\n"
-        )),
-    }
+        ),
+    })
 }
 
 fn log(note: &RebuildNote) {

@@ -4,7 +4,7 @@ use googleapis_tonic_google_pubsub_v1::google::pubsub::v1::{DeadLetterPolicy, Su
 use tokio::time::timeout;
 use walrelay_command_line::config::NewSubscription;
 use walrelay_core::CallCode;
-use walrelay_errors::Chain;
+use walrelay_errors::{Chain, Code};
 use walrelay_inbox::{DELIVERY_ATTEMPTS_MAX, InboxError, SubscriptionWarning};
 use walrelay_outbox_admin::protocols::ProtocolError;
 use walrelay_pubsub::{Admin, Endpoint, PubsubError, Subscriber};
@@ -12,8 +12,8 @@ use walrelay_pubsub::{Admin, Endpoint, PubsubError, Subscriber};
 use super::answer_timeout::ANSWER_TIMEOUT;
 use super::dead_letters;
 use super::ordered_subscription::ordered;
+use super::set_up_report::SetUpReport;
 use crate::error::Error;
-use crate::output::print;
 
 /// Creates the subscription. An existing subscription must have the same topic, ordering and
 /// filter.
@@ -25,11 +25,16 @@ pub(in crate::commands) async fn create(
     endpoint: &Endpoint,
     name: &str,
     new: &NewSubscription,
+    report: &mut SetUpReport<'_>,
 ) -> Result<(), Error> {
     let subscriber = Subscriber::connect(endpoint)?;
     let wanted = wanted(name, new);
     if let (Some(letters), Some(topic)) = (&new.dead_letters, &new.dead_letter_topic) {
-        dead_letters::create(endpoint, topic, letters).await?;
+        // A subscription that is refused leaves no dead-letter topic behind.
+        if let Some(found) = subscriber.subscription(name).await? {
+            refuse_other(&found, &wanted)?;
+        }
+        dead_letters::create(endpoint, topic, letters, report).await?;
     }
     let is_new = match subscriber.create_subscription(wanted.clone()).await {
         Ok(is_new) => is_new,
@@ -44,10 +49,11 @@ pub(in crate::commands) async fn create(
             remark(&subscriber, &found).await;
         }
     }
-    let verb = if is_new { "created" } else { "already there" };
-    print(&format!("{verb}: subscription {name}\n"))?;
+    report.add(is_new, format!("subscription {name}"))?;
     match (&new.dead_letters, &new.dead_letter_topic) {
-        (Some(letters), Some(topic)) => dead_letters::grant(endpoint, name, topic, letters).await,
+        (Some(letters), Some(topic)) => {
+            dead_letters::grant(endpoint, name, topic, letters, report).await
+        }
         _ => Ok(()),
     }
 }
@@ -131,7 +137,11 @@ fn refuse_other(found: &Subscription, wanted: &Subscription) -> Result<(), Error
     let letters = |of: &Subscription| {
         of.dead_letter_policy.as_ref().map(|policy| policy.dead_letter_topic.clone())
     };
-    if letters(wanted).is_some_and(|topic| letters(found).as_ref() != Some(&topic)) {
+    if let Some(topic) = letters(wanted).filter(|topic| letters(found).as_ref() != Some(topic)) {
+        // The only setting that can be changed later.
+        if differs.is_empty() {
+            return Err(without_dead_letters(&wanted.name, &topic));
+        }
         differs.push("it does not send dead letters to that topic".to_owned());
     }
     match differs.is_empty() {
@@ -140,6 +150,21 @@ fn refuse_other(found: &Subscription, wanted: &Subscription) -> Result<(), Error
             subscription: wanted.name.clone(),
             differs: differs.join("; "),
         })),
+    }
+}
+
+/// Returns the error for an existing subscription that lacks only the dead-letter topic.
+fn without_dead_letters(subscription: &str, topic: &str) -> Error {
+    Error::Refused {
+        code: Code::SubscriptionDiffers,
+        what: format!(
+            "subscription {subscription} exists, and does not send dead letters to {topic}"
+        ),
+        fix: Some(format!(
+            "if the topic does not exist, `gcloud pubsub topics create {topic}`; then `gcloud pubsub subscriptions \
+             update {subscription} --dead-letter-topic={topic} --max-delivery-attempts={DELIVERY_ATTEMPTS_MAX}`, and run \
+             this command again"
+        )),
     }
 }
 
@@ -167,7 +192,10 @@ mod tests {
         let letters = Some("projects/p/topics/dead".to_owned());
         let with_letters = wanted("s", &NewSubscription { dead_letter_topic: letters, ..new });
         let lacking = refuse_other(&asked, &with_letters).expect_err("it has no dead letters");
-        assert!(lacking.report().contains("dead letters"), "{}", lacking.report());
+        let update = "gcloud pubsub subscriptions update s --dead-letter-topic=projects/p/topics/dead \
+                      --max-delivery-attempts=100";
+        assert!(lacking.report().contains(update), "{}", lacking.report());
+        assert_eq!(lacking.exit().code(), 3);
         assert!(refuse_other(&with_letters, &asked).is_ok());
         assert!(asked.retain_acked_messages, "a seek to an earlier time finds messages");
         let error = refuse_other(&other, &asked).expect_err("it is another one");

@@ -2,7 +2,7 @@
 
 use walrelay_errors::Code;
 use walrelay_outbox_admin::{
-    NextStep, OperationKind, OperationReport, Severity, StatusReport, StepScope,
+    NextStep, OWN_WAL_BYTES, OperationKind, OperationReport, Severity, StatusReport, StepScope,
 };
 use walrelay_outbox_replay::PausingReplay;
 use walrelay_pg_replication::is_little_headroom;
@@ -181,15 +181,21 @@ impl Summary {
     fn of_streaming(report: &StatusReport, flow: String) -> Self {
         let counts = report.slot.as_ref().and_then(|slot| slot.dispatch).unwrap_or_default();
         let attention = |headline, step| Self::new(Severity::Attention, headline, Some(step));
+        // The relay's own writes and keepalives leave a distance although every row is published.
+        let lag_bytes = report.slot.as_ref().and_then(|slot| slot.lag_bytes).unwrap_or(0);
+        let all_published = match lag_bytes < OWN_WAL_BYTES {
+            true => "streaming, caught up, nothing parked".to_owned(),
+            false => format!("{flow}, nothing parked"),
+        };
         match (counts.dead, counts.retrying) {
             (0, parked) if let Some(pausing) = report.paused_by.first() => attention(
                 format!("{flow}{}", paused_with_parked_rows(pausing, parked)),
                 NextStep::new(pause_advice(pausing)),
             ),
             (0, 0) if let Some((text, step)) = first_abandoned_replay(report) => {
-                attention(format!("{flow}, nothing parked; {text}"), step)
+                attention(format!("{all_published}; {text}"), step)
             }
-            (0, 0) => Self::new(Severity::Good, format!("{flow}, nothing parked"), None),
+            (0, 0) => Self::new(Severity::Good, all_published, None),
             (0, parked) if report.replayed_rows >= parked => attention(
                 format!("{flow}, {parked} rows of a replay in place are being published"),
                 NextStep::new(
@@ -383,7 +389,7 @@ mod tests {
     fn the_headline_says_that_all_is_well_or_the_gravest_thing_and_what_helps() {
         let dispatch = |dead: u64, retrying: u64| json!({ "dispatch": { "dead": dead, "retrying": retrying } });
         let cases = [
-            (json!({}), Severity::Good, "streaming, 0 B behind, nothing parked"),
+            (json!({}), Severity::Good, "streaming, caught up, nothing parked"),
             (
                 dispatch(0, 4),
                 Severity::Attention,
@@ -413,7 +419,7 @@ mod tests {
             (
                 json!({ "safe_wal_bytes": 60 << 20, "retained_bytes": 4 << 20 }),
                 Severity::Good,
-                "streaming, 0 B behind, nothing parked",
+                "streaming, caught up, nothing parked",
             ),
             (
                 json!({ "safe_wal_bytes": -5 }),
@@ -504,7 +510,7 @@ mod tests {
             (
                 json!({ "lag_bytes": 900, "settled_at": "T3", "settled_seconds": 45.2 }),
                 Severity::Good,
-                "streaming, 900 B behind, nothing parked",
+                "streaming, caught up, nothing parked",
             ),
         ];
         for (changes, tone, text) in cases {
@@ -551,7 +557,7 @@ mod tests {
                              "retained_bytes": 490 << 20, "safe_wal_bytes": 22 << 20 });
         let told = "anchor daily retains 490 MiB, reaches back 1 d 1 h, is lost after 22 MiB more";
         let alone = Summary::of(&report(json!({ "anchors": [anchor] })));
-        assert_eq!(alone.headline, format!("streaming, 0 B behind, nothing parked; {told}"));
+        assert_eq!(alone.headline, format!("streaming, caught up, nothing parked; {told}"));
         assert_eq!(alone.severity, Severity::Attention);
         assert!(advice(alone).contains("walrelay anchor drop daily"));
         let both = Summary::of(&report(json!({ "anchors": [anchor], "active": false })));

@@ -1,0 +1,185 @@
+//! The operator of a rebuild, and its result as `-o json` prints it.
+
+use std::cell::RefCell;
+
+use serde::Serialize;
+use walrelay_command_line::config::{ChangeMode, OutputFormat};
+use walrelay_consumer_rebuild::{RebuildChange, RebuildStep, SubscriptionStep};
+use walrelay_errors::BoxedError;
+use walrelay_outbox_replay::operator::{Consent, StepSink};
+
+use crate::commands::shared::operator::{Terminal, dry_run_text};
+use crate::commands::shared::rebuild_text::{change_text, step_text};
+use crate::error::Error;
+use crate::json_output::json_text;
+use crate::output::print;
+
+/// Prints the steps of a rebuild as text, or its result as JSON at the end.
+#[derive(Debug)]
+pub(super) struct RebuildTerminal<'a> {
+    terminal: Terminal<'a>,
+    found: RefCell<Found>,
+}
+
+#[derive(Debug)]
+struct Found {
+    result: RebuildResult,
+    /// What a dry run would do.
+    would: Vec<String>,
+}
+
+/// The result of a rebuild.
+#[derive(Debug, Serialize)]
+struct RebuildResult {
+    consumer: String,
+    result: &'static str,
+    generation: Option<i32>,
+    rows: Option<u64>,
+    subscription: Option<String>,
+}
+
+impl<'a> RebuildTerminal<'a> {
+    pub(super) fn new(terminal: Terminal<'a>, consumer: &str) -> Self {
+        let result = RebuildResult {
+            consumer: consumer.to_owned(),
+            result: "unchanged",
+            generation: None,
+            rows: None,
+            subscription: None,
+        };
+        Self { terminal, found: RefCell::new(Found { result, would: Vec::new() }) }
+    }
+
+    /// Prints the result as JSON. As text, the steps are printed already.
+    pub(super) fn print_result(&self) -> Result<(), Error> {
+        let found = self.found.borrow();
+        let options = self.terminal.options;
+        match (options.format, options.mode) {
+            (OutputFormat::Text, _) => Ok(()),
+            (OutputFormat::Json, ChangeMode::DryRun) => {
+                let would = match found.would.as_slice() {
+                    [] => "change nothing".to_owned(),
+                    parts => parts.join("; "),
+                };
+                print(&dry_run_text(&would, OutputFormat::Json)?)
+            }
+            (OutputFormat::Json, ChangeMode::Agreed | ChangeMode::Ask) => {
+                print(&json_text(&found.result)?)
+            }
+        }
+    }
+}
+
+impl Found {
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the other steps are no part of the result")]
+    fn add(&mut self, step: &RebuildStep) {
+        let Self { result, would } = self;
+        match step {
+            RebuildStep::FillingBegins { generation, rows, .. } => {
+                (result.generation, result.rows) = (Some(*generation), Some(*rows));
+            }
+            RebuildStep::Switched { generation } => {
+                (result.result, result.generation) = ("rebuilt", Some(*generation));
+            }
+            RebuildStep::KeysRebuilt { events, keys, is_dry_run: true, .. } => {
+                would.push(format!("rebuild {events} event(s) of {keys} key(s)"));
+            }
+            RebuildStep::KeysRebuilt { events, generation, .. } => {
+                (result.result, result.generation) = ("rebuilt", Some(*generation));
+                result.rows = Some(*events);
+            }
+            RebuildStep::WouldFill { rows, schema } => {
+                would.push(format!("apply {rows} row(s) in schema {schema} and switch to it"));
+            }
+            RebuildStep::SchemaRebuildCancelled { .. } => result.result = "cancelled",
+            RebuildStep::RefillCancelled { subscription, .. } => {
+                result.result = "cancelled";
+                result.subscription = Some(subscription.clone());
+            }
+            RebuildStep::Subscription(step) => self.add_of_subscription(step),
+            _ => {}
+        }
+    }
+
+    #[expect(clippy::wildcard_enum_match_arm, reason = "the other steps are no part of the result")]
+    fn add_of_subscription(&mut self, step: &SubscriptionStep) {
+        let Self { result, would } = self;
+        match step {
+            SubscriptionStep::SubscriptionReady { name, .. } => {
+                result.subscription = Some(name.clone());
+            }
+            SubscriptionStep::BegunFromTopic { generation, .. }
+            | SubscriptionStep::BegunFromOutbox { generation, .. } => {
+                (result.result, result.generation) = ("begun", Some(*generation));
+            }
+            SubscriptionStep::WouldPublish { rows, topic } => {
+                would.push(format!("publish {rows} row(s) to {topic} and apply them again"));
+            }
+            SubscriptionStep::RowsPublished { rows, .. } => result.rows = Some(*rows),
+            SubscriptionStep::RowsInInbox { usual, .. } => {
+                result.result = "rebuilt";
+                result.subscription = Some(usual.clone());
+            }
+            _ => {}
+        }
+    }
+}
+
+impl StepSink<RebuildStep> for RebuildTerminal<'_> {
+    fn report(&self, step: &RebuildStep) -> Result<(), BoxedError> {
+        self.found.borrow_mut().add(step);
+        let Some(text) = step_text(step) else { return Ok(()) };
+        match self.terminal.options.format {
+            OutputFormat::Text => print(&text).map_err(BoxedError::new),
+            // Standard output has only the result.
+            OutputFormat::Json => {
+                tracing::info!("{}", text.trim_end());
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Consent<RebuildChange> for RebuildTerminal<'_> {
+    fn has_agreed(&self) -> bool {
+        self.terminal.options.mode == ChangeMode::Agreed
+    }
+
+    fn is_dry_run(&self) -> bool {
+        self.terminal.options.mode == ChangeMode::DryRun
+    }
+
+    async fn may_change(&self, change: &RebuildChange) -> Result<bool, BoxedError> {
+        let text = change_text(change);
+        if self.is_dry_run() && self.terminal.options.format == OutputFormat::Json {
+            self.found.borrow_mut().would.push(text);
+            return Ok(false);
+        }
+        self.terminal.ask(text).await.map_err(BoxedError::new)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use walrelay_command_line::config::ChangeOptions;
+    use walrelay_relay::shutdown::Shutdown;
+
+    use super::*;
+
+    #[test]
+    fn the_json_is_documented_and_has_the_last_state_of_the_rebuild() {
+        let shutdown = Shutdown::new();
+        let options = ChangeOptions { mode: ChangeMode::Agreed, format: OutputFormat::Json };
+        let terminal = RebuildTerminal::new(Terminal::new(options, &shutdown), "billing");
+        let name = "projects/p/subscriptions/billing-g2".to_owned();
+        let ready = SubscriptionStep::SubscriptionReady { name, is_new: true };
+        terminal.report(&ready.into()).expect("logged");
+        let schema = "fresh".to_owned();
+        let filling = RebuildStep::FillingBegins { generation: 2, schema, rows: 7 };
+        terminal.report(&filling).expect("logged");
+        terminal.report(&RebuildStep::Switched { generation: 2 }).expect("logged");
+        let found = terminal.found.borrow();
+        assert_eq!((found.result.result, found.result.rows), ("rebuilt", Some(7)));
+        crate::json_output::assert_documented("consumer rebuild", &found.result);
+    }
+}

@@ -1,0 +1,129 @@
+//! The report of `consumer init`: a line for each step, or one JSON value at the end.
+
+use serde::Serialize;
+use walrelay_command_line::config::OutputFormat;
+
+use crate::error::Error;
+use crate::json_output::json_text;
+use crate::output::print;
+
+/// What `consumer init` has done so far.
+#[derive(Debug)]
+pub(in crate::commands) struct SetUpReport<'a> {
+    format: OutputFormat,
+    result: SetUpJson<'a>,
+}
+
+/// The result of `consumer init`, as `-o json` prints it.
+#[derive(Debug, Serialize)]
+struct SetUpJson<'a> {
+    consumer: &'a str,
+    subscription: String,
+    created: Vec<String>,
+    already_there: Vec<String>,
+    /// The subscription that the consumer read before.
+    moved_from: Option<String>,
+    /// IAM bindings that the command granted.
+    granted: Vec<String>,
+    /// Shell commands that grant the IAM bindings.
+    grant_commands: Vec<String>,
+    /// SQL that grants a role what it needs to run the consumer.
+    grant_sql: Option<String>,
+}
+
+impl<'a> SetUpReport<'a> {
+    pub(in crate::commands) const fn new(format: OutputFormat, consumer: &'a str) -> Self {
+        let result = SetUpJson {
+            consumer,
+            subscription: String::new(),
+            created: Vec::new(),
+            already_there: Vec::new(),
+            moved_from: None,
+            granted: Vec::new(),
+            grant_commands: Vec::new(),
+            grant_sql: None,
+        };
+        Self { format, result }
+    }
+
+    /// Reports an object that is there now.
+    pub(in crate::commands) fn add(&mut self, is_new: bool, object: String) -> Result<(), Error> {
+        let (verb, objects) = match is_new {
+            true => ("created", &mut self.result.created),
+            false => ("already there", &mut self.result.already_there),
+        };
+        let text = format!("{verb}: {object}\n");
+        objects.push(object);
+        self.print(&text)
+    }
+
+    /// Reports that the consumer reads another subscription than before.
+    pub(in crate::commands) fn moved(&mut self, to: &str, former: String) -> Result<(), Error> {
+        let name = self.result.consumer;
+        let text = format!(
+            "moved: consumer {name}, which has applied nothing yet; it reads {to} now instead of {former}\n"
+        );
+        self.result.moved_from = Some(former);
+        self.print(&text)
+    }
+
+    /// Reports an IAM binding.
+    pub(super) fn granted(&mut self, is_new: bool, binding: String) -> Result<(), Error> {
+        let verb = if is_new { "granted" } else { "already there" };
+        let text = format!("{verb}: {binding}\n");
+        self.result.granted.push(binding);
+        self.print(&text)
+    }
+
+    /// Reports the shell commands that grant the IAM bindings.
+    pub(super) fn to_grant(&mut self, commands: Vec<String>) -> Result<(), Error> {
+        let text = format!(
+            "Pub/Sub forwards dead letters only if its service agent has these roles:\n\n{}\n",
+            commands.join("\n")
+        );
+        self.result.grant_commands = commands;
+        self.print(&text)
+    }
+
+    /// Prints the end of the report: as text the grants, as JSON everything.
+    pub(in crate::commands) fn end(
+        mut self,
+        subscription: &str,
+        grant_sql: Option<String>,
+    ) -> Result<(), Error> {
+        if let Some(sql) = &grant_sql {
+            self.print(&format!(
+                "for a role of its own. The handler runs with the privileges of this role, so grant also what the handler needs:\n\n{sql}"
+            ))?;
+        }
+        self.result.subscription = subscription.to_owned();
+        self.result.grant_sql = grant_sql;
+        match self.format {
+            OutputFormat::Text => Ok(()),
+            OutputFormat::Json => print(&json_text(&self.result)?),
+        }
+    }
+
+    fn print(&self, text: &str) -> Result<(), Error> {
+        match self.format {
+            OutputFormat::Text => print(text),
+            OutputFormat::Json => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_json_is_documented() {
+        let mut report = SetUpReport::new(OutputFormat::Json, "billing");
+        report.add(true, "consumer billing".to_owned()).expect("kept");
+        report.add(false, "tables and functions of the inbox".to_owned()).expect("kept");
+        report.moved("new", "old".to_owned()).expect("kept");
+        report.granted(true, "a role".to_owned()).expect("kept");
+        report.to_grant(vec!["gcloud …".to_owned()]).expect("kept");
+        crate::json_output::assert_documented("consumer init", &report.result);
+    }
+}
