@@ -11,7 +11,7 @@ use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::wait_until;
 use walrelay_tests::{DEADLINE, InboxDatabase, Producer};
 
-use super::kept_partitions::init_with_tiny_partitions;
+use super::kept_partitions::{init_with_tiny_partitions, insert, make_partition};
 
 const ROWS: &str = "SELECT count(*) FROM app_outbox";
 
@@ -95,6 +95,27 @@ async fn pruned_rows_are_in_the_archive_and_a_missing_directory_deletes_none() {
     // A second run has nothing to archive, and writes no file.
     world.succeed(prune).await;
     assert_eq!(read_archive(archive.path(), &before)["files"], read["files"]);
+}
+
+#[tokio::test]
+async fn prunes_that_race_over_old_partitions_all_succeed() {
+    let Some(world) = InboxDatabase::create_empty().await else { return };
+    world.succeed(["init", "--partition-by", "day"]).await;
+    for year in 2001..=2012 {
+        world.execute(&make_partition(&format!("outbox_{year}"), year)).await;
+        insert(&world, 20, &format!("'{year}-06-01'")).await;
+    }
+    world.settle().await;
+    let archive = Directory::create(&world);
+    let prune = ["prune", "--yes", "--older-than", "30d", "--archive", archive.path()];
+    let racing: Vec<_> = (0..3).map(|_| world.command(prune).start()).collect();
+    for racer in racing {
+        let done = racer.finish(DEADLINE).await;
+        assert_eq!(done.code, Some(0), "{}", done.text);
+    }
+    // A process leaves a partition that another one has locked to a later run.
+    world.succeed(prune).await;
+    assert_eq!(world.number(ROWS).await, 0);
 }
 
 /// Waits until every row may be deleted with `--older-than 1s`.

@@ -8,8 +8,6 @@ use walrelay_testkit::postgres::installed_majors;
 use walrelay_testkit::wait_until;
 use walrelay_tests::{DEADLINE, InboxDatabase, Producer};
 
-use super::archive::Directory;
-
 const PARTITIONS: &str =
     "SELECT count(*) FROM pg_inherits WHERE inhparent = 'app_outbox'::regclass";
 const ROWS: &str = "SELECT count(*) FROM app_outbox";
@@ -31,7 +29,7 @@ pub(super) async fn init_with_tiny_partitions(world: &InboxDatabase) {
 }
 
 /// Returns the SQL that creates the partition of a year.
-fn make_partition(name: &str, year: u32) -> String {
+pub(super) fn make_partition(name: &str, year: u32) -> String {
     format!(
         "SELECT app_outbox_make_partition('app_outbox', '{name}',
            'FOR VALUES FROM (''{year}-01-01'') TO (''{}-01-01'')')",
@@ -48,7 +46,7 @@ async fn with_old_partition() -> Option<InboxDatabase> {
     Some(world)
 }
 
-async fn insert(world: &InboxDatabase, rows: u32, occurred_at: &str) {
+pub(super) async fn insert(world: &InboxDatabase, rows: u32, occurred_at: &str) {
     world
         .execute(&format!(
             "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload, occurred_at)
@@ -147,27 +145,6 @@ async fn a_partition_whose_lock_is_not_granted_keeps_its_rows_and_is_dropped_lat
         "{freed}"
     );
     assert_eq!(world.number(ROWS).await, 5);
-}
-
-#[tokio::test]
-async fn prunes_that_race_over_old_partitions_all_succeed() {
-    let Some(world) = InboxDatabase::create_empty().await else { return };
-    world.succeed(["init", "--partition-by", "day"]).await;
-    for year in 2001..=2012 {
-        world.execute(&make_partition(&format!("outbox_{year}"), year)).await;
-        insert(&world, 20, &format!("'{year}-06-01'")).await;
-    }
-    world.settle().await;
-    let archive = Directory::create(&world);
-    let prune = ["prune", "--yes", "--older-than", "30d", "--archive", archive.path()];
-    let racing: Vec<_> = (0..3).map(|_| world.command(prune).start()).collect();
-    for prune in racing {
-        let done = prune.finish(DEADLINE).await;
-        assert_eq!(done.code, Some(0), "{}", done.text);
-    }
-    // A process leaves a partition that another one has locked to a later run.
-    world.succeed(prune).await;
-    assert_eq!(world.number(ROWS).await, 0);
 }
 
 #[tokio::test]

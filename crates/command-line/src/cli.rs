@@ -48,7 +48,7 @@ use crate::options::values::{
 };
 use crate::options::{
     ColumnOptions, DatabaseOptions, DemoOptions, EmulatorOptions, GeneralOptions, InitOptions,
-    MessageOptions, OutputOptions, PruneArchiveOption, PubSubOptions, RelayOptions,
+    MessageOptions, OWN_OPTIONS, OutputOptions, PruneArchiveOption, PubSubOptions, RelayOptions,
     RetentionOptions, RunOptions, WalBudgetOption,
 };
 
@@ -71,7 +71,8 @@ Exit codes: 0 done or asked to stop; 1 unexpected; 2 usage or configuration; 3 P
 for this; 4 Pub/Sub is not set up for this; 5 the slot is lost; 6 the slot is held by somebody else; \
 101 a broken invariant.";
 
-/// Help heading of the arguments of one invocation: neither environment nor file may set them.
+/// Marks the arguments of one invocation: neither environment nor file may set them. The help shows
+/// them without this heading, see [`with_help_headings`].
 pub(crate) const ARGUMENTS: &str = "Arguments";
 
 /// How a command that deletes, republishes or moves something asks.
@@ -126,6 +127,21 @@ pub fn command() -> Command {
         command.mut_args(shape_switch).mut_args(hide_secret).mut_subcommands(shape)
     }
     shape(Cli::command()).mut_subcommand("run", with_short_help)
+}
+
+/// Returns the command with the headings of its help. Clap lists positional arguments without a
+/// heading under `Arguments`, and flags without a heading under `Options`, next to `--help`. So the
+/// headings that only mark arguments are removed.
+pub(crate) fn with_help_headings(command: Command) -> Command {
+    fn with_help_heading(argument: Arg) -> Arg {
+        match argument.get_help_heading() {
+            Some(ARGUMENTS | OWN_OPTIONS | "Emulator" | "Demo") => {
+                argument.help_heading(None::<&'static str>)
+            }
+            Some(_) | None => argument,
+        }
+    }
+    command.mut_args(with_help_heading).mut_subcommands(with_help_headings)
 }
 
 /// The options that `run -h` shows, so that they fit on one screen.

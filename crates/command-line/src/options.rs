@@ -21,11 +21,13 @@ use walrelay_pg_client::{QualifiedName, Schema, Secret};
 use walrelay_pubsub::Endpoint;
 
 pub(crate) mod choices;
+mod headings;
 mod retention;
 mod topics;
 pub mod units;
 pub(crate) mod values;
 
+pub(crate) use headings::OWN_OPTIONS;
 pub(crate) use retention::{PruneArchiveOption, PruneKeysOption, RetentionOptions};
 pub(crate) use topics::TopicOptions;
 
@@ -412,7 +414,7 @@ const CONSUMER_ON_DEAD: &[(&str, walrelay_inbox::OnDead)] =
 
 /// The option of commands that create tables.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "This command")]
+#[command(next_help_heading = OWN_OPTIONS)]
 pub(crate) struct SqlOption {
     /// Print the SQL and touch nothing
     #[arg(long)]
@@ -421,7 +423,7 @@ pub(crate) struct SqlOption {
 
 /// Options of `init` alone.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "This command")]
+#[command(next_help_heading = OWN_OPTIONS)]
 pub(crate) struct InitOptions {
     /// Create the topics the outbox's rows lead to through --topic-template, and those named here [default: `false`]
     ///
@@ -450,7 +452,7 @@ pub(crate) const PARTITION_SPANS: &[(&str, PartitionSpan)] =
 
 /// The output format.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "This command")]
+#[command(next_help_heading = OWN_OPTIONS)]
 pub(crate) struct OutputOptions {
     /// `text` for people, `json` for programs
     #[arg(short, long, value_name = "FORMAT", default_value = "text", value_parser = word(OUTPUT_FORMATS))]
@@ -462,7 +464,7 @@ const OUTPUT_FORMATS: &[(&str, OutputFormat)] =
 
 /// The option of `run` and `consumer run`.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "This command")]
+#[command(next_help_heading = OWN_OPTIONS)]
 pub(crate) struct UntilOption {
     /// Stop with 0 once every row committed before the start is published or recorded, and no retry is due
     ///
@@ -474,7 +476,7 @@ pub(crate) struct UntilOption {
 
 /// Options of `run` alone.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "This command")]
+#[command(next_help_heading = OWN_OPTIONS)]
 pub(crate) struct RunOptions {
     #[command(flatten)]
     pub until: UntilOption,

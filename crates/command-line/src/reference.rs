@@ -12,13 +12,14 @@ use serde_json::{Map, Value, json};
 
 use crate::cli::{self, is_option};
 use crate::config::{established_variables, is_section, keys, variable};
+use crate::options::OWN_OPTIONS;
 use crate::options::units::{parse_duration, parse_size};
 use crate::options::values::{Bytes, OrNever};
 
 /// The page's heading for the options of single commands.
 const SINGLE: &str = "Single commands";
 /// The headings of options of single commands in the help.
-const SINGLE_HEADINGS: [&str; 3] = ["This command", "Emulator", "Demo"];
+const SINGLE_HEADINGS: [&str; 3] = [OWN_OPTIONS, "Emulator", "Demo"];
 
 /// An option: an argument that environment and file may set.
 #[derive(Debug, Clone)]

@@ -473,6 +473,25 @@ fn arguments_of_dispatch_that_contradict_each_other_are_refused() {
     }
 }
 
+#[test]
+fn help_has_arguments_and_options_of_the_command_under_the_usual_headings() {
+    let line = ["walrelay", "anchor", "advance", "-h"].map(OsString::from);
+    let help = match CommandLine::parse(line, &Environment::new([("", ""); 0])) {
+        Err(Refusal::Clap(help)) => help.to_string(),
+        other => panic!("{other:?}"),
+    };
+    let section = |heading: &str| {
+        let (_, rest) = help.split_once(&format!("\n{heading}:\n")).expect(heading);
+        rest.split("\n\n").next().unwrap_or_default()
+    };
+    assert!(section("Arguments").contains("<NAME>"), "{help}");
+    for option in ["--to-time", "--yes", "--output", "--help"] {
+        assert!(section("Options").contains(option), "{option}: {help}");
+    }
+    assert!(section("Postgres").contains("--database-url"), "{help}");
+    assert_eq!(help.matches("Options:\n").count(), 1, "{help}");
+}
+
 /// Arguments that choose what is deleted, discarded or skipped, or agree to it.
 const DESTRUCTIVE: [&str; 12] = [
     "yes",

@@ -5,7 +5,7 @@ use walrelay_inbox::InboxError;
 use walrelay_outbox_admin::protocols::ProtocolError;
 use walrelay_outbox_store::StoreError;
 
-/// A placeholder and the name that it stands for.
+/// A placeholder and the name that replaces it.
 pub(crate) type Named<'a> = (&'static str, &'a str);
 
 #[expect(clippy::wildcard_enum_match_arm, reason = "the others name nothing that a fix has")]

@@ -1,6 +1,5 @@
 //! The process: parses the command line, starts telemetry, runs the command, returns the exit code.
 
-use std::ffi::OsString;
 use std::process::ExitCode;
 
 use walrelay::commands;
@@ -31,32 +30,27 @@ fn main() -> ExitCode {
 }
 
 /// Reads the configuration. Help ends the process here, and also a usage error without JSON output.
-fn configuration(
-    arguments: Vec<OsString>,
-    environment: &Environment,
-    has_json_output: bool,
-) -> Result<Config, Error> {
-    let line = match CommandLine::parse(arguments, environment) {
-        Ok(line) => line,
+fn configuration(environment: &Environment) -> Result<Config, Error> {
+    let arguments: Vec<_> = std::env::args_os().collect();
+    let has_json_output = ask_for_json(&arguments);
+    let read = match CommandLine::parse(arguments, environment) {
+        Ok(line) => Config::new(line, environment).map_err(Error::Config),
         Err(Refusal::Clap(error)) if has_json_output && error.use_stderr() => {
-            return Err(Error::usage(&error.to_string()));
+            Err(Error::usage(&error.to_string()))
         }
         // Clap prints help to standard output and usage errors to standard error, and exits with 2.
         Err(Refusal::Clap(error)) => error.exit(),
-        Err(Refusal::Config(problems)) => return Err(Error::Config(problems)),
+        Err(Refusal::Config(problems)) => Err(Error::Config(problems)),
     };
-    Config::new(line, environment).map_err(Error::Config)
+    if read.is_err() && has_json_output {
+        telemetry::start(&LogConfig { format: Some(LogFormat::Json), filter: "error".into() });
+    }
+    read
 }
 
 fn execute() -> Result<(), Error> {
     let environment = Environment::new(std::env::vars_os());
-    let arguments: Vec<_> = std::env::args_os().collect();
-    let has_json_output = ask_for_json(&arguments);
-    let config = configuration(arguments, &environment, has_json_output).inspect_err(|_| {
-        if has_json_output {
-            telemetry::start(&LogConfig { format: Some(LogFormat::Json), filter: "error".into() });
-        }
-    })?;
+    let config = configuration(&environment)?;
     set_schema(config.schema).expect("no schema was set before");
     telemetry::start(&config.log);
     walrelay_pubsub::install_crypto_provider();

@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 
 use super::{ARGUMENTS, ChangeArgs, ServiceOptions};
-use crate::options::{DatabaseOptions, OutputOptions};
+use crate::options::DatabaseOptions;
 
 /// `walrelay upgrade`.
 #[derive(Debug, Args)]

@@ -182,8 +182,7 @@ struct Layers<'a> {
 impl Layers<'_> {
     fn read(&self, arguments: &[OsString]) -> Result<CommandLine, Refusal> {
         let command = self.lay(cli::command(), None);
-        let mut matches = command
-            .clone()
+        let mut matches = cli::with_help_headings(command.clone())
             .try_get_matches_from(arguments)
             .map_err(|error| self.refusal(&command, arguments, error))?;
         let (mut origins, mut selection) = (Origins::default(), Vec::new());

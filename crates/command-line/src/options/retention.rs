@@ -5,11 +5,12 @@ use std::time::Duration;
 use clap::Args;
 use walrelay_outbox_admin::archive::ArchiveLocation;
 
+use super::headings::OWN_OPTIONS;
 use super::values::{OrNever, archive_location, duration, duration_or_never};
 
 /// How long finished rows stay.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "This command")]
+#[command(next_help_heading = OWN_OPTIONS)]
 pub(crate) struct RetentionOptions {
     /// Delete finished rows that are older than this, such as 30d, or `never`; 1s to 3650d
     ///
@@ -24,7 +25,7 @@ pub(crate) struct RetentionOptions {
 
 /// Whether `consumer run` deletes positions of idle keys.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "This command")]
+#[command(next_help_heading = OWN_OPTIONS)]
 pub(crate) struct PruneKeysOption {
     /// With --prune-older-than: also delete the positions of ordering keys that had no event for as long
     ///
@@ -35,7 +36,7 @@ pub(crate) struct PruneKeysOption {
 
 /// Where `run` archives rows.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "This command")]
+#[command(next_help_heading = OWN_OPTIONS)]
 pub(crate) struct PruneArchiveOption {
     /// With --prune-older-than: write the rows to this directory or bucket before they are deleted [default: no archive]
     ///

@@ -2,11 +2,12 @@
 
 use clap::Args;
 
+use super::headings::OWN_OPTIONS;
 use super::values::{OrNever, duration_or_never, region};
 
 /// How a topic is created.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "This command")]
+#[command(next_help_heading = OWN_OPTIONS)]
 pub(crate) struct TopicOptions {
     /// How long a topic that is created retains its messages, or `never`; 10m to 31d
     ///

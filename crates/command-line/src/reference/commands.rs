@@ -3,6 +3,7 @@
 use clap::{Arg, Command};
 
 use crate::cli::{self, is_option};
+use crate::config::variable;
 
 const HEAD: &str =
     "<!-- generated from the command line by the test `reference` -->\n\n# Commands\n\n";
@@ -11,8 +12,8 @@ const INTRODUCTION: &str = "\
 This page lists every command with its arguments and options. Every command also takes the
 [general options](configuration.md#general).
 
-The arguments in the tables are given on the \
-command line alone. All other options can also be set in the environment and in the [file](configuration.md).
+An option with a variable can also be set in the environment and in the [file](configuration.md). \
+The same applies to the groups of options below each table. All other options are given on the command line alone.
 ";
 
 const CONSENT: &str = "
@@ -45,7 +46,8 @@ fn add(text: &mut String, command: &Command, path: &str) {
         let usage = usage.trim_start_matches("Usage:").trim();
         text.push_str(&format!("\n```text\n{usage}\n```\n"));
         text.push_str(&arguments(command));
-        text.push_str(&options(command));
+        text.push_str(&own_options(command));
+        text.push_str(&groups(command));
         text.push_str(&examples(command));
     }
     for below in command.get_subcommands().filter(|command| is_shown(command)) {
@@ -53,22 +55,57 @@ fn add(text: &mut String, command: &Command, path: &str) {
     }
 }
 
-/// Returns the table of the arguments that only the command line can give.
+/// Returns the table of the positional arguments.
 fn arguments(command: &Command) -> String {
-    let own = |argument: &&Arg| {
-        let is_help = ["help", "version"].contains(&argument.get_id().as_str());
-        !is_option(argument) && !is_help && !argument.is_hide_set()
-    };
-    let rows: String = command.get_arguments().filter(own).map(row).collect();
+    let rows: String = command
+        .get_positionals()
+        .filter(|argument| !argument.is_hide_set())
+        .map(|argument| format!("| `{}` | {} |\n", name_of(argument), meaning_of(argument)))
+        .collect();
     if rows.is_empty() {
         return rows;
     }
     format!("\n| Argument | Meaning |\n| --- | --- |\n{rows}")
 }
 
-fn row(argument: &Arg) -> String {
-    let value: String = argument
-        .get_value_names()
+/// Returns the table of the options that belong to the command, with the variable of those that
+/// environment and file may set.
+fn own_options(command: &Command) -> String {
+    let is_own = |argument: &&Arg| {
+        let is_help = ["help", "version"].contains(&argument.get_id().as_str());
+        let is_single = !is_option(argument) || is_in_single_section(argument);
+        argument.get_long().is_some() && is_single && !is_help && !argument.is_hide_set()
+    };
+    let rows: String = command
+        .get_arguments()
+        .filter(is_own)
+        .map(|argument| {
+            let variable = match is_option(argument) {
+                true => format!("`{}`", variable(argument.get_long().unwrap_or_default())),
+                false => String::new(),
+            };
+            format!("| `{}` | {} | {variable} |\n", name_of(argument), meaning_of(argument))
+        })
+        .collect();
+    if rows.is_empty() {
+        return rows;
+    }
+    format!("\n| Option | Meaning | Variable |\n| --- | --- | --- |\n{rows}")
+}
+
+fn is_in_single_section(argument: &Arg) -> bool {
+    super::section_of(argument.get_help_heading().unwrap_or_default()) == super::SINGLE
+}
+
+fn meaning_of(argument: &Arg) -> String {
+    let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
+    help.replace('|', "\\|")
+}
+
+fn name_of(argument: &Arg) -> String {
+    // A switch takes a value only to turn off what the environment or the file has turned on.
+    let names = argument.get_value_names().filter(|names| *names != ["BOOL"]);
+    let value: String = names
         .filter(|_| argument.get_action().takes_values())
         .map(|names| names.iter().map(|name| format!("<{name}>")).collect())
         .unwrap_or_default();
@@ -77,14 +114,15 @@ fn row(argument: &Arg) -> String {
         (None, Some(long)) => format!("--{long} {value}"),
         (Some(_) | None, None) => value,
     };
-    let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
-    format!("| `{}` | {} |\n", name.trim_end(), help.replace('|', "\\|"))
+    name.trim_end().to_owned()
 }
 
-/// Returns the names of the options, by their heading.
-fn options(command: &Command) -> String {
+/// Returns the names of the options that several commands share, by their heading.
+fn groups(command: &Command) -> String {
     let mut headings: Vec<(String, Vec<String>)> = Vec::new();
-    let shown = |argument: &&Arg| is_option(argument) && !argument.is_global_set();
+    let shown = |argument: &&Arg| {
+        is_option(argument) && !argument.is_global_set() && !is_in_single_section(argument)
+    };
     for argument in command.get_arguments().filter(shown) {
         let heading = argument.get_help_heading().unwrap_or_default().to_owned();
         let name = format!("`--{}`", argument.get_long().unwrap_or_default());
@@ -94,12 +132,11 @@ fn options(command: &Command) -> String {
         }
     }
     let line = |(heading, names): &(String, Vec<String>)| {
-        let section = super::section_of(heading);
-        let anchor = section.to_lowercase().replace(' ', "-").replace('/', "");
-        format!("- [{section}](configuration.md#{anchor}): {}\n", names.join(", "))
+        let anchor = heading.to_lowercase().replace(' ', "-").replace('/', "");
+        format!("- [{heading}](configuration.md#{anchor}): {}\n", names.join(", "))
     };
     let lines: String = headings.iter().map(line).collect();
-    if lines.is_empty() { lines } else { format!("\nOptions:\n\n{lines}") }
+    if lines.is_empty() { lines } else { format!("\nShared options:\n\n{lines}") }
 }
 
 fn examples(command: &Command) -> String {
@@ -128,12 +165,13 @@ mod tests {
     }
 
     #[test]
-    fn arguments_are_in_the_table_and_options_are_links() {
+    fn arguments_and_own_options_are_in_tables_and_shared_options_are_links() {
         let page = page();
         let (_, section) = page.split_once("\n## walrelay slot reset\n").unwrap_or_default();
         let section = section.split("\n## ").next().unwrap_or_default();
         assert!(section.contains("| `--to-anchor <NAME>` |"), "{section}");
-        assert!(section.contains("| `-y, --yes` |"), "{section}");
+        assert!(section.contains("| `-y, --yes` | Do not ask |  |"), "{section}");
+        assert!(section.contains("| `WALRELAY_OUTPUT` |"), "{section}");
         assert!(section.contains("(configuration.md#postgres): `--database-url`"), "{section}");
     }
 }

@@ -56,7 +56,7 @@ impl Lanes {
         }
     }
 
-    /// Tells a full budget how many rows are held up, so that rows of other keys are read. `out`
+    /// Notes in a full budget how many rows are held up, so that rows of other keys are read. `out`
     /// are the batches without a reply.
     pub fn hold_up<'a>(
         &self,

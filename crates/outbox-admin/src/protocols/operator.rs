@@ -186,20 +186,18 @@ impl<'a, O: Operator> AdminSession<'a, O> {
     pub(super) async fn finish_operation(&self, slot: &str) -> Result<Outcome, ProtocolError> {
         let until = Instant::now() + OTHER_PROCESS_MAX;
         loop {
-            let (operation, what) = match self.resumer(slot, &Health::new()).finish().await? {
-                Outcome::Elsewhere { operation, what } => (operation, what),
-                done => return Ok(done),
-            };
-            match operation {
-                // The slot exists. The relay that works on the operation publishes its rows.
-                SlotOperation::Recovery(SlotRecovery { filling: Some(_), .. }) => {
-                    return Ok(Outcome::Pending(operation));
-                }
-                SlotOperation::Recovery(_) | SlotOperation::Reset(_) if Instant::now() < until => {
-                    sleep(OTHER_PROCESS_PAUSE).await;
-                }
-                _ => return Err(operation.unfinished(slot, what).into()),
+            let done = self.resumer(slot, &Health::new()).finish().await?;
+            let Outcome::Elsewhere { operation, what } = done else { return Ok(done) };
+            // The slot exists. The relay that works on the operation publishes its rows.
+            if let SlotOperation::Recovery(SlotRecovery { filling: Some(_), .. }) = operation {
+                return Ok(Outcome::Pending(operation));
             }
+            // Other commands finish the other operations.
+            let may_end = matches!(operation, SlotOperation::Recovery(_) | SlotOperation::Reset(_));
+            if !may_end || Instant::now() >= until {
+                return Err(operation.unfinished(slot, what).into());
+            }
+            sleep(OTHER_PROCESS_PAUSE).await;
         }
     }
 

@@ -83,6 +83,7 @@ pub async fn set_up<O: Operator>(
 /// Locks the set-up against other processes until the session ends. A second process would take the
 /// half-made slot of the first one for a lost slot.
 async fn lock_set_up<O: Operator>(session: &AdminSession<'_, O>) -> Result<(), ProtocolError> {
+    // not a command: the name of an advisory lock.
     let sql = "SELECT pg_try_advisory_lock(hashtextextended('walrelay set-up', 0)) AS is_locked";
     let mut is_reported = false;
     loop {

@@ -491,7 +491,7 @@ impl Metrics {
         );
         registry.register(
             "wal_budget_bytes",
-            "Log that may wait before rows are spilled, -1 without budget",
+            "WAL that may wait before rows are spilled, -1 without budget",
             self.wal_budget_bytes.clone(),
         );
         registry.register(

@@ -210,9 +210,9 @@ mod tests {
         );
         let retrying = EventCounts { retrying: 2, ..EventCounts::default() };
         let gap = ConsumerStatus { keys_waiting_for_a_version: 1, events: retrying, ..status() };
-        let (text, step) = head(gap, 0);
-        assert!(text.ends_with("1 key(s) wait for a missing version"), "{text}");
-        assert!(step.is_some_and(|it| it.ends_with("--consumer c --status retrying")));
+        let (waits, next) = head(gap, 0);
+        assert!(waits.ends_with("1 key(s) wait for a missing version"), "{waits}");
+        assert!(next.is_some_and(|it| it.ends_with("--consumer c --status retrying")));
         let paused = ConsumerStatus { paused: true, events: dead, ..status() };
         let resume = "to continue: walrelay consumer resume c";
         assert_eq!(head(paused, 3).1.as_deref(), Some(resume));

@@ -5,9 +5,9 @@ use serde::Serialize;
 /// The events that a command changed.
 #[derive(Debug, Serialize)]
 pub(super) struct ChangedEventsJson {
-    result: &'static str,
+    pub(super) result: &'static str,
     /// The number of changed events.
-    events: u64,
+    pub(super) events: u64,
     /// Matching events that only an edit can complete.
     pub(super) need_edit: u64,
     /// The changed attributes among those that the relay writes.

@@ -48,7 +48,7 @@ pub(super) async fn grant(
     let agent = ServiceAgent { project: project_of(subscription), number: letters.project_number };
     let bindings = agent.bindings(subscription, topic);
     if letters.grants == IamGrants::Print {
-        return report.to_grant(agent.commands(&bindings));
+        return report.grant_by_hand(agent.commands(&bindings));
     }
     for binding in bindings {
         let is_new = binding.grant(endpoint).await?;

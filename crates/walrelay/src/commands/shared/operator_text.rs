@@ -128,9 +128,7 @@ pub(super) fn step_text(step: &Step, selection: &[String]) -> String {
             )
         }
         Step::BackfillDone => "the backfill is finished: a relay has done it\n".to_owned(),
-        Step::OtherSetUp => {
-            "another process sets up an outbox in this database: waiting for it\n".to_owned()
-        }
+        Step::OtherSetUp => OTHER_SET_UP.to_owned(),
         Step::Created(part) => format!("created: {part}\n"),
         Step::AlreadyThere(part) => format!("already there: {part}\n"),
         Step::EncodingUnchecked { database } => {
@@ -149,6 +147,8 @@ pub(super) fn step_text(step: &Step, selection: &[String]) -> String {
         }
     }
 }
+
+const OTHER_SET_UP: &str = "another process sets up an outbox in this database: waiting for it\n";
 
 const NO_TOPICS: &str = "no topics: the outbox is empty, so its topics are unknown; name them with \
      --create-topics=NAME,NAME\n";

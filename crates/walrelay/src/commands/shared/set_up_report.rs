@@ -7,6 +7,19 @@ use crate::error::Error;
 use crate::json_output::json_text;
 use crate::output::print;
 
+/// Whether an object was created by this run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::commands) enum Presence {
+    New,
+    AlreadyThere,
+}
+
+impl From<bool> for Presence {
+    fn from(is_new: bool) -> Self {
+        if is_new { Self::New } else { Self::AlreadyThere }
+    }
+}
+
 /// What `consumer init` has done so far.
 #[derive(Debug)]
 pub(in crate::commands) struct SetUpReport<'a> {
@@ -47,10 +60,14 @@ impl<'a> SetUpReport<'a> {
     }
 
     /// Reports an object that is there now.
-    pub(in crate::commands) fn add(&mut self, is_new: bool, object: String) -> Result<(), Error> {
-        let (verb, objects) = match is_new {
-            true => ("created", &mut self.result.created),
-            false => ("already there", &mut self.result.already_there),
+    pub(in crate::commands) fn add(
+        &mut self,
+        presence: impl Into<Presence>,
+        object: String,
+    ) -> Result<(), Error> {
+        let (verb, objects) = match presence.into() {
+            Presence::New => ("created", &mut self.result.created),
+            Presence::AlreadyThere => ("already there", &mut self.result.already_there),
         };
         let text = format!("{verb}: {object}\n");
         objects.push(object);
@@ -68,15 +85,22 @@ impl<'a> SetUpReport<'a> {
     }
 
     /// Reports an IAM binding.
-    pub(super) fn granted(&mut self, is_new: bool, binding: String) -> Result<(), Error> {
-        let verb = if is_new { "granted" } else { "already there" };
+    pub(super) fn granted(
+        &mut self,
+        presence: impl Into<Presence>,
+        binding: String,
+    ) -> Result<(), Error> {
+        let verb = match presence.into() {
+            Presence::New => "granted",
+            Presence::AlreadyThere => "already there",
+        };
         let text = format!("{verb}: {binding}\n");
         self.result.granted.push(binding);
         self.print(&text)
     }
 
     /// Reports the shell commands that grant the IAM bindings.
-    pub(super) fn to_grant(&mut self, commands: Vec<String>) -> Result<(), Error> {
+    pub(super) fn grant_by_hand(&mut self, commands: Vec<String>) -> Result<(), Error> {
         let text = format!(
             "Pub/Sub forwards dead letters only if its service agent has these roles:\n\n{}\n",
             commands.join("\n")
@@ -123,7 +147,7 @@ mod tests {
         report.add(false, "tables and functions of the inbox".to_owned()).expect("kept");
         report.moved("new", "old".to_owned()).expect("kept");
         report.granted(true, "a role".to_owned()).expect("kept");
-        report.to_grant(vec!["gcloud …".to_owned()]).expect("kept");
+        report.grant_by_hand(vec!["gcloud …".to_owned()]).expect("kept");
         crate::json_output::assert_documented("consumer init", &report.result);
     }
 }
