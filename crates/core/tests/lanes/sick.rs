@@ -51,14 +51,14 @@ fn a_sick_key_is_recorded_for_its_weight_while_others_succeed() {
 fn rows_of_a_key_are_held_up_while_its_request_has_no_reply_or_waits_for_its_next_attempt() {
     let mut bench = LaneHarness::new();
     // The number of rows that are read in place of rows that are held up.
-    let held_up = |bench: &LaneHarness, out: &[Batch]| {
+    let held_up = |harness: &LaneHarness, out: &[Batch]| {
         let rate = NonZeroU32::new(1).expect("not zero");
         let mut budget = Budget::new(BudgetLimits::of_bytes(1_000)).at_rate(rate);
         while budget.has_room() {
             budget.take(0);
         }
         let full = budget.rows();
-        bench.lanes.hold_up(&mut budget, out.iter(), bench.now);
+        harness.lanes.hold_up(&mut budget, out.iter(), harness.now);
         while budget.has_room() {
             budget.take(0);
         }

@@ -23,6 +23,7 @@ impl ChangedEventsJson {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::json_output::assert_documented;
 
     #[test]
     fn the_json_is_documented() {
@@ -30,9 +31,6 @@ mod tests {
             attributes: vec!["event_type".to_owned()],
             ..ChangedEventsJson::new("edited", 1)
         };
-        crate::json_output::assert_documented(
-            "dispatch and inbox retry, edit and discard",
-            &changed,
-        );
+        assert_documented("dispatch and inbox retry, edit and discard", &changed);
     }
 }
