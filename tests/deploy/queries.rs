@@ -304,6 +304,23 @@ fn every_panel_asks_for_metrics_that_exist() {
     }
 }
 
+#[test]
+fn every_alert_has_a_panel_with_one_of_its_metrics() {
+    for MonitoringFiles { rules, dashboard, prefix, .. } in [RELAY, CONSUMER] {
+        let dashboard = text_of(dashboard);
+        let documents = documents(rules);
+        for rule in mappings(&documents[0]) {
+            let Some(alert) = rule.get("alert").and_then(serde_yaml_ng::Value::as_str) else {
+                continue;
+            };
+            let query = rule["expr"].as_str().unwrap();
+            let words = query.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+            let mut metrics = words.filter(|word| word.starts_with(prefix));
+            assert!(metrics.any(|metric| dashboard.contains(metric)), "{alert} has no panel");
+        }
+    }
+}
+
 fn assert_asks_with_every_panel(path: &str) {
     let dashboard: serde_json::Value = serde_json::from_str(&text_of(path)).unwrap();
     let mut looked_at = 0;
