@@ -60,7 +60,7 @@ pub fn loss(
     let problem = match (slot, settled) {
         (Some(slot), _) if slot.is_lost() => {
             let reason = slot.invalidation_reason.as_deref();
-            format!("is invalidated: {}", reason.unwrap_or("the log it needs was removed"))
+            format!("is invalidated: {}", reason.unwrap_or("the WAL it needs was removed"))
         }
         (None, Some(row)) => format!(
             "is gone, and was settled up to {}: an upgrade, a restore or a person dropped it",
@@ -88,7 +88,7 @@ fn history_mismatch(slot: &SlotState, row: &SettledRecord) -> Option<String> {
     let settled = row.lsn;
     if let Some(end) = row.wal_end.filter(|end| settled > *end) {
         return Some(format!(
-            "was settled up to {settled}, and the log of this server ends at {end}: it lost what was published"
+            "was settled up to {settled}, and the WAL of this server ends at {end}: it lost what was published"
         ));
     }
     let restart = slot.restart_lsn.filter(|restart| *restart > settled)?;

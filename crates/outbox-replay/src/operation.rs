@@ -558,6 +558,6 @@ pub async fn try_decoding(
             &[(&slot, Type::TEXT), (&quoted_publication, Type::TEXT)],
         )
         .await
-        .map_err(AdminError::sql(format!("decode the log behind slot {slot:?}")))?;
+        .map_err(AdminError::sql(format!("decode the WAL behind slot {slot:?}")))?;
     Ok(())
 }

@@ -62,7 +62,7 @@ impl PublicationWatch {
         let row = client
             .query_typed_one("SELECT pg_current_wal_insert_lsn() AS wal_end", &[])
             .await
-            .map_err(StoreError::sql("read the end of the log"))?;
+            .map_err(StoreError::sql("read the end of the WAL"))?;
         let up_to = Lsn::new(row.get::<_, PgLsn>("wal_end").into());
         let mut finished: Vec<String> = Vec::new();
         loop {

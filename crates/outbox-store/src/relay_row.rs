@@ -408,7 +408,7 @@ pub async fn read_wal_end(client: &Client) -> Result<Option<Lsn>, StoreError> {
             &[],
         )
         .await
-        .map_err(StoreError::sql("read the end of the log"))?;
+        .map_err(StoreError::sql("read the end of the WAL"))?;
     Ok(row.get::<_, Option<PgLsn>>("wal_end").map(|at| Lsn::new(at.into())))
 }
 

@@ -15,9 +15,9 @@ use crate::flow_control::budget::{Budget, BudgetLimits};
 use crate::lanes::lane::{Batch, Lane, LaneId, State};
 use crate::lanes::outputs::ParkCause;
 use crate::message::Topic;
+use crate::publish_health::Delivery;
 
 use super::Lanes;
-use crate::publish_health::Delivery;
 
 /// The time after which a key whose request has no reply is held up.
 const HELD_UP_AFTER: Duration = Duration::from_secs(1);

@@ -117,7 +117,7 @@ pub async fn conflicting_foreign_keys(
     client: &impl GenericClient,
     tables: &[StagedTable],
 ) -> Result<Vec<ForeignKeyConflict>, InboxError> {
-    let live = tables.iter().filter_map(|table| Some(table.live.as_ref()?.to_string())).collect();
+    let live = tables.iter().filter_map(StagedTable::live_name).collect();
     let live = referencing(client, live).await?;
     let staged = tables.iter().map(|table| table.staged.clone()).collect();
     let staged = referencing(client, staged).await?;

@@ -47,6 +47,13 @@ pub struct StagedTable {
     pub live_rows: Option<String>,
 }
 
+impl StagedTable {
+    /// Returns the live table's name for SQL. `None` if there is no live table.
+    pub(super) fn live_name(&self) -> Option<String> {
+        self.live.as_ref().map(ToString::to_string)
+    }
+}
+
 /// The database session that has locked a rebuild.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RebuildHolder {
@@ -258,7 +265,7 @@ impl SideBySideRebuild<'_> {
         tables: &[StagedTable],
     ) -> Result<(), InboxError> {
         let staged = tables.iter().map(|table| table.staged.clone());
-        let live = tables.iter().filter_map(|table| Some(table.live.as_ref()?.to_string()));
+        let live = tables.iter().filter_map(StagedTable::live_name);
         let names: Vec<String> = staged.chain(live).collect();
         let sql = format!("LOCK TABLE {} IN ROW EXCLUSIVE MODE", names.join(", "));
         transaction.batch_execute(&sql).await.map_err(failed("lock the tables"))
@@ -342,7 +349,7 @@ fn moving(tables: &[StagedTable]) -> String {
         sql.push_str(&emptying(table));
     }
     for table in tables {
-        let into = table.live.as_ref().map(ToString::to_string).unwrap_or_default();
+        let into = table.live_name().unwrap_or_default();
         let (from, columns) = (&table.staged_rows, table.quoted.join(", "));
         // spliced: the names of the tables and columns.
         sql.push_str(&format!(

@@ -49,7 +49,7 @@ async fn measure(
         match connect_sql(connect).await {
             Ok(client) => follow(&client, slot, budget, teller).await,
             Err(error) => {
-                tracing::debug!(error = %Chain(&error), "the end of the log cannot be measured");
+                tracing::debug!(error = %Chain(&error), "the end of the WAL cannot be measured");
             }
         }
         sleep(PAUSE_MAX).await;
@@ -75,7 +75,7 @@ async fn follow(
         let row = match client.query_one(&sql, &[&slot]).await {
             Ok(row) => row,
             Err(error) => {
-                tracing::debug!(error = %Chain(&error), "the end of the log cannot be measured");
+                tracing::debug!(error = %Chain(&error), "the end of the WAL cannot be measured");
                 return;
             }
         };

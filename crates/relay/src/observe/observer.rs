@@ -443,7 +443,7 @@ impl Observer {
             Some(Line::Begins) => tracing::warn!(
                 held,
                 budget = limit,
-                "too much log waits: rows that cannot be published are recorded in dispatch state, \
+                "too much WAL waits: rows that cannot be published are recorded in dispatch state, \
                  and follow in order when Pub/Sub is back"
             ),
             Some(Line::Follows) => tracing::info!(
@@ -466,7 +466,7 @@ impl Observer {
                 budget = limit,
                 rows,
                 ?lasts,
-                "too much log waits no longer: rows are stored again"
+                "too much WAL waits no longer: rows are stored again"
             ),
             Some(Line::IsOver(Sum { rows, lasts })) => {
                 tracing::info!(held, budget = limit, rows, ?lasts, "no row is spilled any more");

@@ -1,7 +1,7 @@
 //! `walrelay consumer reset-key`: makes a consumer forget the position of an ordering key.
 
 use serde::Serialize;
-use walrelay_command_line::config::{KeyReset, OutputFormat};
+use walrelay_command_line::config::KeyReset;
 use walrelay_inbox::{KeyPosition, reset_key};
 use walrelay_pg_client::SqlClient;
 use walrelay_relay::shutdown::Shutdown;
@@ -9,7 +9,7 @@ use walrelay_relay::shutdown::Shutdown;
 use crate::commands::shared::operator::Terminal;
 use crate::error::Error;
 use crate::json_output::print_result;
-use crate::output::{print, visible};
+use crate::output::visible;
 
 /// Shows the effect of a reset, asks for consent, and resets the key.
 ///
@@ -24,12 +24,10 @@ pub(in crate::commands) async fn execute(
 ) -> Result<(), Error> {
     let KeyReset { name, key, options } = order;
     let seen = KeyPosition::of(client, name, key).await?;
-    match options.format {
-        OutputFormat::Text => print(&shown(order, &seen))?,
-        OutputFormat::Json => tracing::info!("{}", shown(order, &seen).trim_end()),
-    }
+    let terminal = Terminal::new(*options, shutdown);
+    terminal.show_step(&shown(order, &seen))?;
     let what = format!("reset key {} of consumer {name}", visible(key));
-    if !Terminal::new(*options, shutdown).ask(what).await? {
+    if !terminal.ask(what).await? {
         return Ok(());
     }
     let forgotten = reset_key(client, name, key, &seen).await?;

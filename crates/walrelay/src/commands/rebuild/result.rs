@@ -129,24 +129,17 @@ impl StepSink<RebuildStep> for RebuildTerminal<'_> {
     fn report(&self, step: &RebuildStep) -> Result<(), BoxedError> {
         self.found.borrow_mut().add(step);
         let Some(text) = step_text(step) else { return Ok(()) };
-        match self.terminal.options.format {
-            OutputFormat::Text => print(&text).map_err(BoxedError::new),
-            // Standard output has only the result.
-            OutputFormat::Json => {
-                tracing::info!("{}", text.trim_end());
-                Ok(())
-            }
-        }
+        self.terminal.show_step(&text).map_err(BoxedError::new)
     }
 }
 
 impl Consent<RebuildChange> for RebuildTerminal<'_> {
     fn has_agreed(&self) -> bool {
-        self.terminal.options.mode == ChangeMode::Agreed
+        self.terminal.has_agreed()
     }
 
     fn is_dry_run(&self) -> bool {
-        self.terminal.options.mode == ChangeMode::DryRun
+        self.terminal.is_dry_run()
     }
 
     async fn may_change(&self, change: &RebuildChange) -> Result<bool, BoxedError> {

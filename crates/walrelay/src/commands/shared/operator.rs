@@ -59,6 +59,18 @@ impl<'a> Terminal<'a> {
         }
     }
 
+    /// Reports a step. With JSON output, standard output has only the result, so the log has the
+    /// step.
+    pub(in crate::commands) fn show_step(&self, text: &str) -> Result<(), Error> {
+        match self.options.format {
+            OutputFormat::Text => print(text),
+            OutputFormat::Json => {
+                tracing::info!("{}", text.trim_end());
+                Ok(())
+            }
+        }
+    }
+
     /// Prints the result of a protocol. After a dry run there is none.
     pub(in crate::commands) fn print_result<'t, T, J: Serialize>(
         &self,
@@ -73,14 +85,7 @@ impl<'a> Terminal<'a> {
 
 impl StepSink<Step> for Terminal<'_> {
     fn report(&self, step: &Step) -> Result<(), BoxedError> {
-        match self.options.format {
-            OutputFormat::Text => print(&step_text(step, self.selection)).map_err(BoxedError::new),
-            // Standard output has only the result.
-            OutputFormat::Json => {
-                tracing::info!("{}", step_text(step, self.selection).trim_end());
-                Ok(())
-            }
-        }
+        self.show_step(&step_text(step, self.selection)).map_err(BoxedError::new)
     }
 }
 
