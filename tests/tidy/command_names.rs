@@ -1,5 +1,5 @@
-//! Only the shell and its command line name commands and options. Every other crate returns codes
-//! and data.
+//! Only the shell, its command line and its reports name commands and options. Every other crate
+//! returns codes and data.
 
 use crate::repository::{Files, Finding, rust_files};
 use crate::source::strings;
@@ -10,6 +10,8 @@ const MAY_NAME: &[&str] = &[
     "crates/walrelay/",
     // Declares the commands and options.
     "crates/command-line/",
+    // Says which command comes next.
+    "crates/reports/",
     // Test support runs the program.
     "crates/testkit/",
     // Starts Postgres's own programs.
@@ -41,7 +43,7 @@ pub(crate) fn only_the_shell_names_commands(files: &Files) -> Vec<Finding> {
             }
             if let Some(name) = named_command(literal.text) {
                 let remedy = format!(
-                    "{name:?} names a command or an option: return a code, and put the text into the shell"
+                    "{name:?} names a command or an option: return a code, and put the text into the reports"
                 );
                 findings.push(Finding::new(path, literal.line, remedy));
             }
@@ -78,7 +80,8 @@ mod planted_faults {
                        #[cfg(test)]\nmod tests {\n    const A: &str = \"--slot\";\n}\n";
         let found = only_the_shell_names_commands(&files(&[
             ("crates/relay/src/error.rs", planted),
-            ("crates/walrelay/src/error.rs", planted),
+            ("crates/walrelay/src/commands/slot.rs", planted),
+            ("crates/reports/src/error.rs", planted),
             ("crates/command-line/src/config/problem.rs", planted),
             ("crates/relay/src/tests.rs", planted),
         ]));

@@ -19,6 +19,7 @@ const LAYERS: &[&[&str]] = &[
     &["walrelay-outbox-admin"],
     &["walrelay-consumer-rebuild"],
     &["walrelay-command-line"],
+    &["walrelay-reports"],
     &["walrelay"],
     &["walrelay-bench", "walrelay-tests"],
 ];

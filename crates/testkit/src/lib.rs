@@ -15,6 +15,7 @@ pub mod emulator;
 mod environment;
 mod http;
 pub mod inbox_model;
+pub mod json_page;
 pub mod metadata;
 pub mod outbox;
 pub mod postgres;

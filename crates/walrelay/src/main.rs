@@ -2,15 +2,14 @@
 
 use std::process::ExitCode;
 
-use walrelay::commands;
-use walrelay::error::Error;
-use walrelay::telemetry;
+use walrelay::{commands, telemetry};
 use walrelay_command_line::config::{
     CommandLine, Config, Environment, LogConfig, LogFormat, Refusal, ask_for_json,
 };
 use walrelay_errors::Exit;
 use walrelay_pg_client::set_schema;
 use walrelay_relay::shutdown::{Shutdown, SignalLogging};
+use walrelay_reports::error::Error;
 
 fn main() -> ExitCode {
     // After a panic, even in a task, the process must stop, so that a relay with a broken invariant

@@ -5,15 +5,31 @@ use std::future::pending;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::os::fd::AsFd;
 
+use serde::Serialize;
 use terminal_size::{Height, Width, terminal_size_of};
 use tokio::io::Interest;
 use tokio::net::unix::pipe;
-
-use crate::error::Error;
+use walrelay_command_line::config::OutputFormat;
+use walrelay_reports::colour::{COLOURS, ColourMode};
+use walrelay_reports::error::Error;
+use walrelay_reports::json::json_text;
+use walrelay_reports::text::shortened;
 
 /// Prints the result of a command. A closed reader, such as `head`, is no error.
 pub(crate) fn print(text: &str) -> Result<(), Error> {
     print_part(text).map(drop)
+}
+
+/// Prints the result of a command as text or as JSON.
+pub(crate) fn print_result(
+    format: OutputFormat,
+    result: &impl Serialize,
+    text: impl FnOnce() -> String,
+) -> Result<(), Error> {
+    print(&match format {
+        OutputFormat::Text => text(),
+        OutputFormat::Json => json_text(result)?,
+    })
 }
 
 /// Whether the reader of standard output is still there.
@@ -104,9 +120,6 @@ fn shown_characters(line: &str) -> usize {
     plain.chars().count()
 }
 
-/// Every sequence that [`ColourMode`] writes.
-const COLOURS: [&str; 5] = ["\x1b[32m", "\x1b[33m", "\x1b[31;1m", "\x1b[1m", "\x1b[0m"];
-
 /// Escapes control characters, because text from producers must not control the terminal. Our own
 /// colours stay. The escapes are those of JSON, so that JSON stays valid.
 fn harmless(text: &str) -> Cow<'_, str> {
@@ -132,202 +145,25 @@ fn harmless(text: &str) -> Cow<'_, str> {
     Cow::Owned(safe)
 }
 
-/// How a table shrinks on a narrow terminal.
-pub(crate) struct ColumnFit<const N: usize> {
-    /// Smallest width of each column. None for a column that is never cut.
-    pub(crate) least: [Option<usize>; N],
-    /// The columns to leave out afterwards, in this order.
-    pub(crate) left_out: &'static [usize],
-}
-
-/// A table with its heading.
-#[derive(Clone, Copy)]
-pub(crate) struct Table<'a, const N: usize> {
-    pub(crate) heading: [&'static str; N],
-    pub(crate) rows: &'a [[String; N]],
-}
-
-/// Formats a table that fits into `width`. Returns the names of the columns that were left out.
-pub(crate) fn fitted<const N: usize>(
-    table: Table<'_, N>,
-    fitting: &ColumnFit<N>,
-    width: usize,
-) -> (String, Vec<&'static str>) {
-    let whole = widths_of(table);
-    let (mut widths, mut is_shown) = (whole, [true; N]);
-    // Cuts the last columns first.
-    for index in (0..N).rev() {
-        let excess = total(widths, is_shown).saturating_sub(width);
-        if let Some(least) = fitting.least[index] {
-            widths[index] = widths[index].saturating_sub(excess).max(least.min(widths[index]));
-        }
-    }
-    let mut gone = Vec::new();
-    for index in fitting.left_out {
-        if total(widths, is_shown) <= width {
-            break;
-        }
-        is_shown[*index] = false;
-        gone.push(table.heading[*index]);
-    }
-    // The last column, which was cut first, gets the freed width.
-    if let Some(last) = (0..N).rev().find(|index| is_shown[*index])
-        && fitting.least[last].is_some()
-    {
-        let free = width.saturating_sub(total(widths, is_shown));
-        widths[last] = (widths[last] + free).min(whole[last]);
-    }
-    (lines_of(table, widths, is_shown), gone)
-}
-
-/// Returns the width of the lines.
-fn total<const N: usize>(widths: [usize; N], is_shown: [bool; N]) -> usize {
-    let shown = widths.iter().zip(is_shown).filter(|(_, shown)| *shown);
-    shown.map(|(width, _)| width + GAP).sum::<usize>().saturating_sub(GAP)
-}
-
-/// Spaces between two columns.
-const GAP: usize = 2;
-
-fn widths_of<const N: usize>(table: Table<'_, N>) -> [usize; N] {
-    let mut widths = table.heading.map(str::len);
-    for row in table.rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
-        }
-    }
-    widths
-}
-
-fn lines_of<const N: usize>(
-    table: Table<'_, N>,
-    widths: [usize; N],
-    is_shown: [bool; N],
-) -> String {
-    let heading = table.heading.map(str::to_owned);
-    let mut text = String::new();
-    for line in std::iter::once(&heading).chain(table.rows) {
-        let start = text.len();
-        for ((cell, width), _) in line.iter().zip(widths).zip(is_shown).filter(|(_, shown)| *shown)
-        {
-            text.push_str(&format!("{:<width$}  ", shortened(cell, width)));
-        }
-        text.truncate(start + text[start..].trim_end().len());
-        text.push('\n');
-    }
-    text
-}
-
-/// Formats a table: each column as wide as its widest cell, with two spaces between columns.
-pub(crate) fn columns<const N: usize>(heading: [&'static str; N], rows: &[[String; N]]) -> String {
-    let table = Table { heading, rows };
-    lines_of(table, widths_of(table), [true; N])
-}
-
-/// The severity of a line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Tone {
-    /// Everything is as it should be.
-    Good,
-    /// Somebody should check.
-    Attention,
-    /// Somebody has to act.
-    Bad,
-    /// A heading.
-    Heading,
-}
-
-/// Colours on a terminal, and plain text elsewhere.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ColourMode {
-    Plain,
-    Coloured,
-}
-
-impl ColourMode {
-    /// Returns colours if standard output is a terminal that supports them, unless the user
-    /// disabled colours (<https://no-color.org>).
-    pub(crate) fn of_output() -> Self {
-        let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-        let is_dumb = std::env::var_os("TERM").is_none_or(|terminal| terminal == "dumb");
-        match io::stdout().is_terminal() && !is_set("NO_COLOR") && !is_dumb {
-            true => Self::Coloured,
-            false => Self::Plain,
-        }
-    }
-
-    pub(crate) fn text(self, tone: Tone, text: &str) -> String {
-        let code = match tone {
-            Tone::Good => "32",
-            Tone::Attention => "33",
-            Tone::Bad => "31;1",
-            Tone::Heading => "1",
-        };
-        match self {
-            Self::Plain => text.to_owned(),
-            Self::Coloured => format!("\x1b[{code}m{text}\x1b[0m"),
-        }
+/// Returns colours if standard output is a terminal that supports them, unless the user
+/// disabled colours (<https://no-color.org>).
+pub(crate) fn colours() -> ColourMode {
+    let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let is_dumb = std::env::var_os("TERM").is_none_or(|terminal| terminal == "dumb");
+    match io::stdout().is_terminal() && !is_set("NO_COLOR") && !is_dumb {
+        true => ColourMode::Coloured,
+        false => ColourMode::Plain,
     }
 }
 
 /// Moves the cursor to the top left and clears the screen.
 const CLEAR: &str = "\x1b[H\x1b[J";
 
-/// Escapes control characters, because those of a key must not move the reader's cursor.
-pub(crate) fn visible(text: &str) -> String {
-    text.chars()
-        .flat_map(|c| if c.is_control() { c.escape_debug().collect() } else { vec![c] })
-        .collect()
-}
-
-/// Cuts a text to this many characters, and marks the cut.
-pub(crate) fn shortened(text: &str, characters: usize) -> String {
-    if text.chars().count() <= characters {
-        return text.to_owned();
-    }
-    let kept: String = text.chars().take(characters.saturating_sub(1)).collect();
-    format!("{kept}…")
-}
-
-/// Formats bytes for people: `0 B`, `1.5 KiB`, `312 MiB`.
-pub(crate) fn human_bytes(bytes: u64) -> String {
-    let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    let mut tenths = u128::from(bytes) * 10;
-    let mut shown = None;
-    for unit in units {
-        if tenths < 10_240 {
-            break;
-        }
-        tenths /= 1024;
-        shown = Some(unit);
-    }
-    match shown {
-        None => format!("{bytes} B"),
-        Some(unit) if tenths < 100 => format!("{}.{} {unit}", tenths / 10, tenths % 10),
-        Some(unit) => format!("{} {unit}", tenths / 10),
-    }
-}
-
-/// Formats an age in its two largest units: `30 s`, `2 h 5 min`, `1 d 2 h`.
-pub(crate) fn human_age(seconds: u64) -> String {
-    let (minutes, hours, days) = (seconds / 60, seconds / 3_600, seconds / 86_400);
-    match (days, hours, minutes) {
-        (0, 0, 0) => format!("{seconds} s"),
-        (0, 0, _) => format!("{minutes} min"),
-        (0, ..) => format!("{hours} h {} min", minutes % 60),
-        _ => format!("{days} d {} h", hours % 24),
-    }
-}
-
-/// Formats an age with a fraction of a second, which is left out.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an age in seconds")]
-pub(crate) fn whole_age(seconds: f64) -> String {
-    human_age(seconds.max(0.0) as u64)
-}
-
 #[cfg(test)]
 mod tests {
     use std::task::Poll;
+
+    use walrelay_reports::colour::Tone;
 
     use super::*;
 
@@ -340,22 +176,6 @@ mod tests {
         gone.await;
         let file = std::fs::File::open("/dev/null").unwrap();
         assert_eq!(futures_util::poll!(Box::pin(reader_gone(file))), Poll::Pending);
-    }
-
-    #[test]
-    fn bytes_have_the_unit_in_which_they_can_be_compared() {
-        let cases: [(u64, &str); 7] = [
-            (0, "0 B"),
-            (1023, "1023 B"),
-            (1024, "1.0 KiB"),
-            (1536, "1.5 KiB"),
-            (312 << 20, "312 MiB"),
-            (5 << 30, "5.0 GiB"),
-            (u64::MAX, "15 EiB"),
-        ];
-        for (bytes, text) in cases {
-            assert_eq!(human_bytes(bytes), text);
-        }
     }
 
     #[test]
@@ -390,29 +210,5 @@ mod tests {
         assert_eq!(rows(&wrapped), 23, "lines that wrap take several rows: {wrapped}");
         let tiny = frame(&format!("{headline}\n  advice\n{text}"), size(80, 3));
         assert_eq!(tiny, format!("{headline}\n  advice\n… 30 more lines\n"), "these stay");
-    }
-
-    #[test]
-    fn a_table_gives_way_to_a_narrow_terminal_and_keeps_its_ids_whole() {
-        let heading = ["WHEN", "ID", "ERROR"];
-        let rows = [["2026".to_owned(), "i".repeat(20), "e".repeat(40)]];
-        let fitting = ColumnFit { least: [None, None, Some(5)], left_out: &[0] };
-        let shown = |width| fitted(Table { heading, rows: &rows }, &fitting, width);
-        assert_eq!(shown(100), (columns(heading, &rows), vec![]));
-        let (cut, gone) = shown(40);
-        assert!(cut.lines().all(|line| line.chars().count() <= 40), "{cut}");
-        assert!(cut.contains(&"i".repeat(20)) && cut.contains('…') && gone.is_empty(), "{cut}");
-        let (narrow, left_out) = shown(30);
-        assert!(narrow.lines().all(|line| line.chars().count() <= 30), "{narrow}");
-        assert!(narrow.contains(&"i".repeat(20)) && narrow.contains("eeeee"), "{narrow}");
-        assert_eq!(left_out, ["WHEN"]);
-    }
-
-    #[test]
-    fn what_is_cut_is_marked_and_colours_are_for_terminals() {
-        assert_eq!(shortened("äöü", 3), "äöü");
-        assert_eq!(shortened("äöüß", 3), "äö…");
-        assert_eq!(ColourMode::Plain.text(Tone::Bad, "dead"), "dead");
-        assert_eq!(ColourMode::Coloured.text(Tone::Good, "ok"), "\x1b[32mok\x1b[0m");
     }
 }

@@ -24,8 +24,7 @@ use tracing_subscriber::registry::{LookupSpan, Scope};
 use tracing_subscriber::util::SubscriberInitExt;
 use walrelay_command_line::config::{LogConfig, LogFormat};
 use walrelay_errors::{Chain, Coded, Exit};
-
-use crate::error::Error;
+use walrelay_reports::error::Error;
 
 /// The format of this process, once [`start`] was called.
 static FORMAT: OnceLock<LogFormat> = OnceLock::new();
@@ -302,8 +301,10 @@ mod tests {
 
     #[test]
     fn an_error_is_logged_with_its_causes() {
-        let error =
-            crate::error::Error::File { path: "x".into(), source: io::Error::other("gone") };
+        let error = walrelay_reports::error::Error::File {
+            path: "x".into(),
+            source: io::Error::other("gone"),
+        };
         let lines = lines_of(|| {
             tracing::error!(error = &error as &dyn std::error::Error, "stopped");
         });

@@ -10,10 +10,10 @@ use walrelay_outbox_admin::protocols::{
 use walrelay_outbox_store::Anchor;
 use walrelay_relay::observe::report::{rfc3339, wal_status};
 use walrelay_relay::shutdown::Shutdown;
+use walrelay_reports::error::Error;
+use walrelay_reports::text::human_bytes;
 
 use super::shared::operator::{StopMode, Terminal, run_protocol};
-use crate::error::Error;
-use crate::output::human_bytes;
 
 /// Carries out the action and prints the result.
 ///
@@ -236,7 +236,7 @@ mod tests {
     use walrelay_pg_replication::{SlotState, SlotType, WalStatus};
 
     use super::*;
-    use crate::json_output::assert_documented;
+    use walrelay_testkit::json_page::assert_documented;
 
     #[test]
     fn the_fields_of_the_list_are_documented() {

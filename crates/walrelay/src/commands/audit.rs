@@ -16,11 +16,11 @@ use walrelay_outbox_admin::protocols::{
 use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_pubsub::Subscriber;
 use walrelay_relay::observe::report::rfc3339;
+use walrelay_reports::error::Error;
+use walrelay_reports::text::visible;
 
 use super::trace::open_inboxes;
-use crate::error::Error;
-use crate::json_output::print_result;
-use crate::output::visible;
+use crate::output::print_result;
 
 /// Number of missing events that the text report lists, and the JSON report, without `--all`.
 const NAMED: usize = 20;
@@ -227,6 +227,7 @@ fn counted(what: &str, counts: &BTreeMap<String, i64>) -> String {
 #[cfg(test)]
 mod tests {
     use walrelay_errors::Coded as _;
+    use walrelay_testkit::json_page::assert_documented;
 
     use super::*;
 
@@ -276,7 +277,7 @@ mod tests {
             consumers: vec![ConsumerAudit::of("billing", findings)],
             dispatch: BTreeMap::from([("dead".to_owned(), 1)]),
         };
-        crate::json_output::assert_documented("audit", &report);
+        assert_documented("audit", &report);
     }
 
     #[test]

@@ -3,9 +3,10 @@
 pub mod run;
 mod status;
 
+use std::time::Duration;
+
 use serde::Serialize;
 use serde_json::json;
-use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use walrelay_command_line::config::{
     ChangeMode, ConsumerAction, ConsumerConfig, ConsumerSetUp, InboxPruneOrder, OutputFormat,
@@ -16,23 +17,23 @@ use walrelay_errors::Code;
 use walrelay_inbox::operator::admin::{self, RegisteredConsumer};
 use walrelay_inbox::operator::event_commands::ConsumerGeneration;
 use walrelay_inbox::operator::prunable_rows::prunable_rows;
-use walrelay_inbox::{InboxError, Scaffold};
 use walrelay_inbox::{
-    PUBSUB_RETENTION_DEFAULT, RETENTION_MARGIN, redelivery_window_with_dead_letters,
+    InboxError, PUBSUB_RETENTION_DEFAULT, RETENTION_MARGIN, Scaffold, inbox_migrations,
+    migrate_inbox, redelivery_window_with_dead_letters,
 };
-use walrelay_inbox::{inbox_migrations, migrate_inbox};
 use walrelay_pg_client::{QualifiedName, SCHEMA, SqlClient, SqlText, connect_sql, schema, sql};
 use walrelay_pubsub::{Endpoint, Subscriber};
 use walrelay_relay::shutdown::Shutdown;
+use walrelay_reports::error::Error;
+use walrelay_reports::table::columns;
+use walrelay_reports::text::visible;
 
 use super::rebuild::{self, reset_key};
 use super::shared::cancellable::{attended, run_until_shutdown};
 use super::shared::operator::Terminal;
 use super::shared::set_up_report::SetUpReport;
 use super::shared::subscription_setup;
-use crate::error::Error;
-use crate::json_output::print_result;
-use crate::output::{columns, print, visible};
+use crate::output::{print, print_result};
 
 /// Longest time that a pause waits for running batches. By default a handler may run for a minute.
 const PAUSE_WAIT_MAX: Duration = Duration::from_mins(2);
@@ -344,16 +345,18 @@ async fn kept_for(endpoint: &Endpoint, subscription: &str) -> Result<Duration, E
 
 #[cfg(test)]
 mod tests {
+    use walrelay_testkit::json_page::assert_documented;
+
     use super::*;
 
     #[test]
     fn the_json_is_documented() {
         let listed = ListedConsumer { consumer: "c", subscription: "s", is_rebuilding: true };
-        crate::json_output::assert_documented("consumer list", &[listed]);
+        assert_documented("consumer list", &[listed]);
         let paused = PausedJson { consumer: "c", is_paused: true };
-        crate::json_output::assert_documented("consumer pause and resume", &paused);
+        assert_documented("consumer pause and resume", &paused);
         let pruned = PrunedInboxJson { consumer: "c", rows: 3 };
-        crate::json_output::assert_documented("consumer prune", &pruned);
+        assert_documented("consumer prune", &pruned);
     }
 
     #[test]

@@ -28,10 +28,10 @@ use walrelay_pg_replication::Failover;
 use walrelay_private_postgres::{Installation, PrivatePostgres};
 use walrelay_pubsub::Endpoint;
 use walrelay_relay::shutdown::Shutdown;
+use walrelay_reports::error::Error;
 
 use super::run;
 use crate::demo::{CREATE_ORDERS, Comparison, Ledger, ReadModel, produce, subscribe};
-use crate::error::Error;
 use crate::output::print;
 
 const PROJECT: &str = "demo";

@@ -14,13 +14,12 @@ use walrelay_outbox_store::{
 };
 use walrelay_pg_client::{SqlClient, TableAccess, connect_sql, refuse_hidden_rows};
 use walrelay_relay::shutdown::Shutdown;
+use walrelay_reports::error::Error;
 
-use super::failed_events::{
-    self, Edited, EventChange, EventDetail, FailedEvent, FailedEvents, PageBegin,
-};
+use super::failed_events::{self, Edited, EventChange, FailedEvents};
 use super::shared::cancellable::run_until_shutdown;
-use crate::error::Error;
 use crate::output::print;
+use walrelay_reports::failed_events::{EventDetail, EventGroup, FailedEvent, PageBegin};
 
 /// Carries out the action and prints the result.
 ///
@@ -60,7 +59,7 @@ impl FailedEvents for DispatchRows {
 
     const COMMAND: &'static str = "walrelay dispatch";
     const NOUN: &'static str = "row";
-    const HAS_TOPICS: bool = true;
+    const GROUP: EventGroup = EventGroup::Topic;
     const NEED_EDIT: &'static str = "they were recorded without headers that could not be read, or without a value that is too large; `walrelay \
          dispatch list` with `--error BAD_HEADERS` or `--error TOO_LARGE` has them, and `walrelay dispatch edit ID` with \
          `--attributes-file FILE` or `--payload-file FILE` completes one";

@@ -6,8 +6,8 @@ use tokio::net::TcpListener;
 use walrelay_command_line::config::{EmulatorOptions, OrOff};
 use walrelay_emulator::{Emulator, Log, Options};
 use walrelay_relay::shutdown::Shutdown;
+use walrelay_reports::error::Error;
 
-use crate::error::Error;
 use crate::output::print;
 
 /// Serves until `shutdown` is requested. Prints its addresses once it accepts connections.

@@ -3,24 +3,21 @@
 
 mod bulk;
 mod changed;
-mod event;
 mod list;
-mod page;
 mod side;
 
 use walrelay_command_line::config::{ChangeMode, ChangeOptions, EventAction, OutputFormat};
 use walrelay_pg_client::SqlClient;
 use walrelay_relay::shutdown::Shutdown;
+use walrelay_reports::error::Error;
+use walrelay_reports::failed_events::detail_text;
+use walrelay_reports::json::json_text;
 
 use self::bulk::BulkAction;
 use self::changed::ChangedEventsJson;
 use super::shared::cancellable::run_until_shutdown;
 use super::shared::operator::dry_run_text;
-use crate::error::Error;
-use crate::json_output::json_text;
-pub(super) use event::{
-    EventDetail, EventMessage, FailedEvent, MissingPart, PageBegin, payload_json,
-};
+
 pub(super) use side::{Edited, EventChange, FailedEvents};
 
 /// Carries out an action, and returns the text to print.
@@ -43,7 +40,7 @@ pub(super) async fn act<S: FailedEvents>(
             let detail = run_until_shutdown(side.show(client, id), shutdown).await?;
             match format {
                 OutputFormat::Json => json_text(&detail),
-                OutputFormat::Text => Ok(page::text(&detail)),
+                OutputFormat::Text => Ok(detail_text(&detail)),
             }
         }
         EventAction::Retry(chosen) => {

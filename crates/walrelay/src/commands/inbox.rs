@@ -8,16 +8,16 @@ use walrelay_inbox::operator::event_commands::{
 use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_relay::observe::report::rfc3339;
 use walrelay_relay::shutdown::Shutdown;
+use walrelay_reports::error::Error;
 
 use super::dispatch::attributes::replace;
 use super::dispatch::edit::{read, read_attributes};
-use super::failed_events::{
-    self, Edited, EventChange, EventDetail, EventMessage, FailedEvent, FailedEvents, PageBegin,
-    payload_json,
-};
+use super::failed_events::{self, Edited, EventChange, FailedEvents};
 use super::shared::cancellable::run_until_shutdown;
-use crate::error::Error;
 use crate::output::print;
+use walrelay_reports::failed_events::{
+    EventDetail, EventGroup, EventMessage, FailedEvent, PageBegin, payload_json,
+};
 
 /// Carries out the action and prints the result.
 ///
@@ -78,7 +78,7 @@ impl FailedEvents for InboxEvents {
 
     const COMMAND: &'static str = "walrelay inbox";
     const NOUN: &'static str = "event";
-    const HAS_TOPICS: bool = false;
+    const GROUP: EventGroup = EventGroup::EventType;
     const NEED_EDIT: &'static str = "";
 
     async fn page(

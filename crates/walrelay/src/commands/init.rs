@@ -10,9 +10,9 @@ use walrelay_outbox_replay::{SlotOperation, read_loss, read_operation, rows_at_r
 use walrelay_outbox_store::Outbox;
 use walrelay_pg_client::SqlClient;
 use walrelay_relay::shutdown::Shutdown;
+use walrelay_reports::error::Error;
 
 use super::shared::operator::{StopMode, Terminal, declined, run_protocol};
-use crate::error::Error;
 use crate::output::print;
 
 /// Creates the missing objects and prints their names. With `--sql` it only prints the SQL.
@@ -114,7 +114,7 @@ fn topic_order<'a>(config: &'a InitConfig, named: &'a [String]) -> TopicOrder<'a
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::json_output::assert_documented;
+    use walrelay_testkit::json_page::assert_documented;
 
     #[test]
     fn the_fields_of_the_result_are_documented() {

@@ -3,9 +3,9 @@
 
 use walrelay_command_line::config::Command;
 use walrelay_relay::shutdown::Shutdown;
+use walrelay_reports::error::Error;
 
 use self::shared::cancellable::run_until_shutdown;
-use crate::error::Error;
 
 pub mod anchor;
 pub mod audit;

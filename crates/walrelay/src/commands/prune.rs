@@ -5,9 +5,9 @@ use walrelay_command_line::config::{ChangeMode, PruneConfig};
 use walrelay_outbox_admin::protocols::{PruneOrder, PrunedTable, prune};
 use walrelay_pg_client::TableAccess;
 use walrelay_relay::shutdown::Shutdown;
+use walrelay_reports::error::Error;
 
 use super::shared::operator::{StopMode, Terminal, run_protocol};
-use crate::error::Error;
 
 /// Deletes rows table by table, and prints their number.
 ///
@@ -45,7 +45,7 @@ struct PruneJson<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::json_output::assert_documented;
+    use walrelay_testkit::json_page::assert_documented;
 
     #[test]
     fn the_fields_of_the_result_are_documented() {

@@ -1,5 +1,6 @@
 //! `walrelay consumer rebuild`: rebuilds a read model from the topic or from the outbox.
 
+mod notes;
 pub(super) mod reset_key;
 mod result;
 
@@ -9,12 +10,12 @@ use walrelay_command_line::config::{Rebuild, RebuildIntoConfig, Source};
 use walrelay_consumer_rebuild::{ConsumerRebuild, RebuildSession, SchemaRebuild};
 use walrelay_pg_client::{ConnectConfig, SqlClient};
 use walrelay_relay::shutdown::Shutdown;
+use walrelay_reports::error::Error;
 
 use self::result::RebuildTerminal;
 use super::dispatch::edit::read;
 use super::replay::StepPrinter;
 use super::shared::operator::Terminal;
-use crate::error::Error;
 
 /// Runs a rebuild, or cancels one.
 ///

@@ -2,7 +2,6 @@
 //! relay.
 
 mod progress;
-mod report;
 
 use std::io::{self, IsTerminal as _};
 
@@ -20,14 +19,15 @@ use walrelay_outbox_replay::replay::{
 use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_relay::settings::Settings;
 use walrelay_relay::shutdown::Shutdown;
+use walrelay_reports::error::Error;
+use walrelay_reports::replay::{
+    self as report, ReplayCancelJson, ReplayJson, ReplayResult, ReplayResultJson,
+};
 
+pub(super) use self::progress::StepPrinter;
 use super::shared::cancellable::run_until_shutdown;
 use super::shared::operator::Terminal;
-use crate::error::Error;
-use crate::json_output::print_result;
-pub(super) use progress::StepPrinter;
-pub(super) use report::left_out;
-use report::{ReplayCancelJson, ReplayJson, ReplayResult, ReplayResultJson};
+use crate::output::print_result;
 
 /// Starts or resumes a replay, and runs it to its end or until it is interrupted.
 ///

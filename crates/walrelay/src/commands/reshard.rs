@@ -6,9 +6,9 @@ use walrelay_command_line::config::ReshardConfig;
 use walrelay_outbox_admin::protocols::{DroppedShard, Reshard, ReshardEnd, Resharded, Switch};
 use walrelay_pg_client::connect_sql;
 use walrelay_relay::shutdown::Shutdown;
+use walrelay_reports::error::Error;
 
 use super::shared::operator::Terminal;
-use crate::error::Error;
 
 /// Changes the number of shards, and prints which relays to start.
 ///
@@ -68,7 +68,7 @@ mod tests {
     use walrelay_outbox_store::Shard;
 
     use super::*;
-    use crate::json_output::assert_documented;
+    use walrelay_testkit::json_page::assert_documented;
 
     #[test]
     fn the_fields_of_the_result_are_documented() {

@@ -26,12 +26,12 @@ use walrelay_relay::seed::random_seed;
 use walrelay_relay::settings::{Settings, Until};
 use walrelay_relay::shutdown::Shutdown;
 use walrelay_relay::stream::pipeline_error::SendFailurePosition;
+use walrelay_reports::error::Error;
+use walrelay_reports::explain;
+use walrelay_reports::fixes::relay::unreadable_row;
 
 use super::shared::telemetry_export::with_telemetry;
-use crate::error::Error;
-use crate::explain;
 use crate::http::{self, Observed};
-use crate::relay_fix::unreadable_row;
 use crate::request_spans::Traced;
 
 /// Runs until `shutdown` is requested, or until the relay has caught up if the configuration asks

@@ -10,10 +10,10 @@ use walrelay_outbox_admin::protocols::{
     recover, reset,
 };
 use walrelay_relay::shutdown::Shutdown;
+use walrelay_reports::error::Error;
+use walrelay_reports::steps::protocol::{START_RELAY, rows_text};
 
 use super::shared::operator::{StopMode, Terminal, run_protocol};
-use super::shared::operator_text::{START_RELAY, rows_text};
-use crate::error::Error;
 
 /// Carries out the action and prints the result.
 ///
@@ -226,7 +226,7 @@ mod tests {
     use walrelay_outbox_replay::{Resharding, SlotOperation};
 
     use super::*;
-    use crate::json_output::assert_documented;
+    use walrelay_testkit::json_page::assert_documented;
 
     #[test]
     fn the_fields_of_each_result_are_documented() {

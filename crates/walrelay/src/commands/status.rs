@@ -1,24 +1,18 @@
 //! `walrelay status`: prints the headline and the next step first, then the slot, its WAL and
 //! dispatch state.
 
-mod anchors;
-mod consumers;
 mod reading;
-mod sections;
-mod stall_cause;
-mod summary;
 mod watch;
 
+use walrelay_command_line::config::StatusConfig;
 use walrelay_pg_client::connect_sql;
 use walrelay_relay::observe::report::SlotReport;
 use walrelay_relay::shutdown::Shutdown;
+use walrelay_reports::error::Error;
+use walrelay_reports::status::report_text;
 
 use self::reading::{Found, read};
-use self::sections::report_text;
-pub(super) use self::stall_cause::recorded_stop;
-use crate::error::Error;
-use crate::output::{ColourMode, print};
-use walrelay_command_line::config::StatusConfig;
+use crate::output::{colours, print};
 
 /// Prints the report once, or repeatedly with `--watch`.
 ///
@@ -44,7 +38,7 @@ async fn once(config: &StatusConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let found = read(&client, config, shutdown).await;
     client.close().await;
     let Found { report, failure } = found.map_err(Error::for_read_only_command)?;
-    print(&report_text(&report, config.format, ColourMode::of_output()))?;
+    print(&report_text(&report, config.format, colours()))?;
     if let Some(failure) = failure {
         return Err(failure);
     }
@@ -77,6 +71,7 @@ mod tests {
         AnchorReport, ConditionReport, DispatchReport, HeavyKeyReport, RefusalReport, RelayReport,
         WalBudgetReport, WriterReport,
     };
+    use walrelay_testkit::json_page::assert_documented;
 
     use super::*;
 
@@ -122,6 +117,6 @@ mod tests {
             }),
             ..StatusReport::of_slot(slot())
         };
-        crate::json_output::assert_documented("status", &report);
+        assert_documented("status", &report);
     }
 }

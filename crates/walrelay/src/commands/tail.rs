@@ -15,10 +15,11 @@ use walrelay_inbox::InboxError;
 use walrelay_pubsub::{MessageRef, ReceivedMessage, Subscriber};
 use walrelay_relay::seed::random_seed;
 use walrelay_relay::shutdown::Shutdown;
+use walrelay_reports::error::Error;
+use walrelay_reports::text::visible;
 
 use super::shared::subscription_setup::or_topic_missing;
-use crate::error::Error;
-use crate::output::{Reader, print_part, reader_gone, visible};
+use crate::output::{Reader, print_part, reader_gone};
 
 /// Pub/Sub deletes the subscription after this time without a reader. It is the least that Pub/Sub
 /// accepts.
@@ -163,6 +164,8 @@ fn line(message: &MessageRef<'_>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use walrelay_testkit::json_page::assert_documented;
+
     use super::*;
 
     #[test]
@@ -173,6 +176,6 @@ mod tests {
             attributes: BTreeMap::from([("event_type", "OrderPlaced")]),
             data: json!({ "total": 42 }),
         };
-        crate::json_output::assert_documented("tail", &message);
+        assert_documented("tail", &message);
     }
 }

@@ -11,10 +11,10 @@ use walrelay_inbox::operator::audit::{trace_dispatch, trace_outbox};
 use walrelay_inbox::operator::event_commands::ConsumerGeneration;
 use walrelay_outbox_admin::protocols::{column_of, every_shard, refuse_without_outbox};
 use walrelay_pg_client::{SqlClient, connect_sql};
+use walrelay_reports::error::{Error, NAME_INBOXES};
+use walrelay_reports::text::visible;
 
-use crate::error::{Error, NAME_INBOXES};
-use crate::json_output::print_result;
-use crate::output::visible;
+use crate::output::print_result;
 
 /// Searches outbox, dispatch state and inboxes, and prints the findings.
 ///
@@ -233,6 +233,8 @@ pub(super) async fn open_inboxes(
 
 #[cfg(test)]
 mod tests {
+    use walrelay_testkit::json_page::assert_documented;
+
     use super::*;
 
     #[test]
@@ -245,7 +247,7 @@ mod tests {
             publish_time: Some("2026-01-31T12:00:00.5+00:00".to_owned()),
         };
         let trace = Trace { dispatch, message: Some(message), inboxes, not_in, ..settled() };
-        crate::json_output::assert_documented("trace", &trace);
+        assert_documented("trace", &trace);
     }
 
     fn settled() -> Trace {

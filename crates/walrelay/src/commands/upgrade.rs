@@ -10,9 +10,9 @@ use walrelay_outbox_admin::protocols::{
 use walrelay_outbox_replay::{SlotOperation, UpgradePreparation, UpgradeStage, read_operation};
 use walrelay_relay::settings::Settings;
 use walrelay_relay::shutdown::Shutdown;
+use walrelay_reports::error::Error;
 
 use super::shared::operator::{StopMode, Terminal, declined, run_protocol};
-use crate::error::Error;
 
 /// Carries out the action and prints the next step.
 ///
@@ -180,7 +180,7 @@ async fn cancel(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::json_output::assert_documented;
+    use walrelay_testkit::json_page::assert_documented;
 
     #[test]
     fn the_fields_of_each_result_are_documented() {

@@ -7,9 +7,9 @@ use tokio::time::{Instant, sleep_until};
 use walrelay_command_line::config::DemoOptions;
 use walrelay_errors::{Chain, Code};
 use walrelay_pg_client::{ConnectConfig, PgEnv, SqlClient, SqlText, connect_sql, sql};
+use walrelay_reports::error::Error;
 
 use super::ledger::Ledger;
-use crate::error::Error;
 
 /// Rows per transaction.
 const TRANSACTION_ROWS: u64 = 5;

@@ -6,15 +6,13 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 use walrelay_errors::{Chain, Code};
-use walrelay_inbox::migrate_inbox;
 use walrelay_inbox::{
     Consumer, Effect, Endpoint, Event, Handler, HandlerError, Health, InboxError, Metrics,
-    Settings, Transaction, operator::admin,
+    Settings, Transaction, migrate_inbox, operator::admin,
 };
 use walrelay_pg_client::{ConnectConfig, PgEnv, SqlClient, SqlText, connect_sql, sql};
 use walrelay_relay::shutdown::Shutdown;
-
-use crate::error::Error;
+use walrelay_reports::error::Error;
 
 const CONSUMER: &str = "order_state";
 const DATABASE: &str = "read_model";

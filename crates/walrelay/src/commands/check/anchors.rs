@@ -4,8 +4,7 @@ use walrelay_errors::Code;
 use walrelay_outbox_admin::Finding;
 use walrelay_outbox_store::{AnchorStatus, read_anchor_states};
 use walrelay_pg_client::SqlClient;
-
-use crate::output::{human_age, human_bytes};
+use walrelay_reports::text::{human_age, human_bytes};
 
 /// Below this many bytes of WAL until the anchor is lost, `check` warns. `status` and the alert use
 /// the same threshold.

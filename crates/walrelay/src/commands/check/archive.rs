@@ -3,9 +3,9 @@
 use walrelay_errors::{Chain, Coded as _};
 use walrelay_outbox_admin::Finding;
 use walrelay_outbox_admin::archive::{Archive, try_out};
+use walrelay_reports::explain;
 
 use super::super::shared::answer_timeout::ANSWER_TIMEOUT;
-use crate::explain;
 
 /// Writes a small object and reads it back. A warning only: `run` publishes without an archive.
 pub(super) async fn of(archive: Option<&Archive>) -> Option<Finding> {

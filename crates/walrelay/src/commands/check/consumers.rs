@@ -15,9 +15,9 @@ use walrelay_inbox::{
 use walrelay_outbox_admin::Finding;
 use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_pubsub::{Endpoint, Subscriber};
+use walrelay_reports::explain;
 
 use super::super::shared::answer_timeout::ANSWER_TIMEOUT;
-use crate::explain;
 
 /// The registered consumers, and findings about databases that cannot be read.
 #[derive(Debug, Default)]

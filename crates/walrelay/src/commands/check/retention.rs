@@ -6,8 +6,7 @@ use walrelay_outbox_admin::Finding;
 use walrelay_pg_client::{
     QualifiedName, SqlClient, TableAccess, quote_identifier, refuse_hidden_rows, sql,
 };
-
-use crate::explain;
+use walrelay_reports::explain;
 
 /// Returns findings about tables whose rows the role cannot delete. A warning only: `run` publishes
 /// without them.

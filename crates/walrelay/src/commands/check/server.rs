@@ -4,11 +4,9 @@ use walrelay_core::{WalBudgetLimit, WalRetentionLimit};
 use walrelay_errors::Code;
 use walrelay_outbox_admin::Finding;
 use walrelay_outbox_replay::AdminError;
-use walrelay_pg_client::SqlClient;
-use walrelay_pg_client::SqlError;
+use walrelay_pg_client::{SqlClient, SqlError};
 use walrelay_pg_replication::read_retention;
-
-use crate::output::human_bytes;
+use walrelay_reports::text::human_bytes;
 
 /// Returns the findings.
 ///

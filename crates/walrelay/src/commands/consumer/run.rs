@@ -12,10 +12,10 @@ use walrelay_inbox::{Consumer, Health, InboxError, Metrics, Settings};
 use walrelay_otlp::Spans;
 use walrelay_relay::seed::random_seed;
 use walrelay_relay::shutdown::Shutdown;
+use walrelay_reports::error::Error;
+use walrelay_reports::explain;
 
 use super::super::shared::telemetry_export::with_telemetry;
-use crate::error::Error;
-use crate::explain;
 use crate::http::{self, Observed};
 use crate::request_spans::TransactionTracer;
 

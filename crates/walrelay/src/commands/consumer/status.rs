@@ -3,15 +3,16 @@
 use serde::Serialize;
 use serde_json::json;
 use tokio::time::timeout;
+use walrelay_command_line::config::OutputFormat;
 use walrelay_errors::Chain;
 use walrelay_inbox::operator::consumer_status::{ConsumerStatus, consumer_status};
 use walrelay_pg_client::SqlClient;
 use walrelay_pubsub::{Endpoint, SubscriptionBacklog};
+use walrelay_reports::error::Error;
+use walrelay_reports::text::{human_age, visible, whole_age};
 
 use super::super::shared::answer_timeout::ANSWER_TIMEOUT;
-use crate::error::Error;
-use crate::output::{human_age, print, visible, whole_age};
-use walrelay_command_line::config::OutputFormat;
+use crate::output::print;
 
 /// The status of a consumer, and of the subscription that it reads.
 #[derive(Debug, Serialize)]
@@ -165,6 +166,7 @@ pub(super) async fn status(
 #[cfg(test)]
 mod tests {
     use walrelay_inbox::operator::consumer_status::EventCounts;
+    use walrelay_testkit::json_page::assert_documented;
 
     use super::*;
 
@@ -240,6 +242,6 @@ mod tests {
         };
         let backlog = SubscriptionBacklog { messages: 40, oldest_seconds: 3 };
         let whole = StatusWithBacklog::new(status, Some(backlog));
-        crate::json_output::assert_documented("consumer status", &whole);
+        assert_documented("consumer status", &whole);
     }
 }

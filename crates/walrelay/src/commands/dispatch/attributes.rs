@@ -8,8 +8,7 @@ use std::collections::BTreeMap;
 
 use walrelay_core::ATTRIBUTE_VALUE_BYTES_MAX;
 use walrelay_envelope::attribute::{self as name, cloudevents};
-
-use crate::error::Error;
+use walrelay_reports::error::Error;
 
 /// Attributes that identify the event and its WAL position. The event id comes first.
 const IDENTITY: [&str; 6] = [

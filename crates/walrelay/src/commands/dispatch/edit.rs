@@ -11,12 +11,12 @@ use walrelay_core::limits::{ORDERING_KEY_BYTES_MAX, is_topic_name};
 use walrelay_core::{IncompleteMessage, LimitViolation, Message, MessagePart};
 use walrelay_outbox_store::{DispatchDetail, DispatchStore, NewDestination};
 use walrelay_pg_client::SqlClient;
+use walrelay_reports::error::Error;
+use walrelay_reports::text::shortened;
 
 use super::attributes::{KeyChange, replace, replace_repeated_key};
 use super::message::decode;
 use crate::commands::failed_events::Edited;
-use crate::error::Error;
-use crate::output::shortened;
 
 /// Largest payload file in bytes: the limit of a Pub/Sub message.
 const FILE_BYTES_MAX: u64 = 10_000_000;

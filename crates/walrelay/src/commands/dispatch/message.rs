@@ -7,7 +7,7 @@ use walrelay_core::{IncompleteMessage, MessagePart};
 use walrelay_outbox_store::{DispatchDetail, DispatchRow};
 use walrelay_relay::observe::report::rfc3339;
 
-use crate::commands::failed_events::{
+use walrelay_reports::failed_events::{
     EventDetail, EventMessage, FailedEvent, MissingPart, payload_json,
 };
 

@@ -10,14 +10,14 @@ use walrelay_command_line::config::{
 };
 use walrelay_pg_client::SqlClient;
 use walrelay_relay::shutdown::Shutdown;
+use walrelay_reports::error::Error;
+use walrelay_reports::failed_events::{FailedEvent, PageBegin};
+use walrelay_reports::json::json_text;
 
 use super::changed::ChangedEventsJson;
-use super::event::{FailedEvent, PageBegin};
 use super::side::{EventChange, FailedEvents};
 use crate::commands::shared::cancellable::run_until_shutdown;
 use crate::commands::shared::operator::Terminal;
-use crate::error::Error;
-use crate::json_output::json_text;
 
 /// Events in one page. Progress is shown after each.
 const BATCH_ROWS: u32 = 500;

@@ -23,7 +23,7 @@ impl ChangedEventsJson {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::json_output::assert_documented;
+    use walrelay_testkit::json_page::assert_documented;
 
     #[test]
     fn the_json_is_documented() {

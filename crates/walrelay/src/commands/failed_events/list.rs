@@ -2,14 +2,13 @@
 
 use walrelay_command_line::config::{EventList, OutputFormat};
 use walrelay_pg_client::SqlClient;
+use walrelay_reports::error::Error;
+use walrelay_reports::failed_events::{FailedEvent, PageBegin, table};
+use walrelay_reports::json::json_text;
+use walrelay_reports::text::quoted;
 
-use super::event::{FailedEvent, PageBegin};
-use super::page::table;
 use super::side::FailedEvents;
-use crate::commands::shared::operator_text::quoted;
-use crate::error::Error;
-use crate::json_output::json_text;
-use crate::output::{Reader, print_part};
+use crate::output::{Reader, print_part, terminal};
 
 /// Events per query when all are listed. This bounds memory to some megabytes.
 const PAGE_ROWS: u32 = 1_000;
@@ -27,10 +26,15 @@ pub(super) async fn list<S: FailedEvents>(
         OutputFormat::Json => json_text(&rows),
         OutputFormat::Text => {
             let footer = footer(side, client, &asked.query, &rows, limit).await?;
-            let body = if rows.is_empty() { String::new() } else { table::<S>(&rows) };
+            let body = if rows.is_empty() { String::new() } else { table_of::<S>(&rows) };
             Ok(body + &footer)
         }
     }
+}
+
+/// Formats a page of events for the terminal.
+fn table_of<S: FailedEvents>(rows: &[FailedEvent]) -> String {
+    table(rows, S::GROUP, terminal().map(|size| size.columns))
 }
 
 async fn list_all<S: FailedEvents>(
@@ -50,7 +54,7 @@ async fn list_all<S: FailedEvents>(
             // JSON output is one value, so all events are collected first. Without their messages
             // they are small.
             OutputFormat::Json => all.extend(page),
-            OutputFormat::Text if print_part(&table::<S>(&page))? == Reader::Gone => break,
+            OutputFormat::Text if print_part(&table_of::<S>(&page))? == Reader::Gone => break,
             OutputFormat::Text => {}
         }
     }

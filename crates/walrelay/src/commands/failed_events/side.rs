@@ -2,9 +2,8 @@
 
 use walrelay_command_line::config::ChangeMode;
 use walrelay_pg_client::SqlClient;
-
-use super::event::{EventDetail, FailedEvent, PageBegin};
-use crate::error::Error;
+use walrelay_reports::error::Error;
+use walrelay_reports::failed_events::{EventDetail, EventGroup, FailedEvent, PageBegin};
 
 /// One side: the rows of dispatch state, or the events of a consumer's inbox.
 pub(in crate::commands) trait FailedEvents: Sync {
@@ -17,8 +16,8 @@ pub(in crate::commands) trait FailedEvents: Sync {
     const COMMAND: &'static str;
     /// The noun of counts, as in `3 row(s)`.
     const NOUN: &'static str;
-    /// Whether events have topics, or else event types.
-    const HAS_TOPICS: bool;
+    /// The column that groups its events in a list.
+    const GROUP: EventGroup;
     /// Why some events are not retried with the others, and the commands that fix them.
     const NEED_EDIT: &'static str;
 

@@ -6,8 +6,8 @@ use std::path::Path;
 use clap_complete::shells;
 use walrelay_command_line::command;
 use walrelay_command_line::config::Shell;
+use walrelay_reports::error::Error;
 
-use crate::error::Error;
 use crate::output::print;
 
 /// Prints the completions for a shell.

@@ -3,10 +3,9 @@
 use serde::Serialize;
 use walrelay_command_line::config::{ConfigAction, EffectiveValue};
 use walrelay_command_line::reference;
+use walrelay_reports::error::Error;
 
-use crate::error::Error;
-use crate::json_output::print_result;
-use crate::output::print;
+use crate::output::{print, print_result};
 
 /// Prints the configuration. It was read and checked before.
 ///
@@ -44,6 +43,8 @@ fn table(values: &[EffectiveValue]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use walrelay_testkit::json_page::assert_documented;
+
     use super::*;
 
     #[test]
@@ -53,8 +54,8 @@ mod tests {
             value: Some("walrelay".to_owned()),
             source: "default".to_owned(),
         };
-        crate::json_output::assert_documented("config show", &[value]);
+        assert_documented("config show", &[value]);
         let checked = CheckedConfigJson { command: "run", is_valid: true };
-        crate::json_output::assert_documented("config check", &checked);
+        assert_documented("config check", &checked);
     }
 }

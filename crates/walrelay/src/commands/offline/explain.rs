@@ -3,10 +3,10 @@
 use serde::Serialize;
 use walrelay_command_line::config::OutputFormat;
 use walrelay_errors::Code;
+use walrelay_reports::error::Error;
+use walrelay_reports::explain::{cause, fix, section};
 
-use crate::error::Error;
-use crate::explain::{cause, fix, section};
-use crate::json_output::print_result;
+use crate::output::print_result;
 
 /// Prints the section of the code, or the list of codes.
 ///
@@ -79,6 +79,8 @@ const SAME_START_MIN: usize = 3;
 
 #[cfg(test)]
 mod tests {
+    use walrelay_testkit::json_page::assert_documented;
+
     use super::*;
 
     #[test]
@@ -100,6 +102,6 @@ mod tests {
 
     #[test]
     fn the_json_is_documented() {
-        crate::json_output::assert_documented("explain", &ExplainedCode::of(Code::SlotLost));
+        assert_documented("explain", &ExplainedCode::of(Code::SlotLost));
     }
 }

@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 use walrelay_command_line::config::OutputFormat;
+use walrelay_reports::error::Error;
 
-use crate::error::Error;
-use crate::json_output::print_result;
+use crate::output::print_result;
 
 /// The output of `version -o json`.
 #[derive(Debug, Serialize)]
@@ -25,10 +25,12 @@ pub fn execute(format: OutputFormat) -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
+    use walrelay_testkit::json_page::assert_documented;
+
     use super::*;
 
     #[test]
     fn the_json_is_documented() {
-        crate::json_output::assert_documented("version", &VERSION);
+        assert_documented("version", &VERSION);
     }
 }

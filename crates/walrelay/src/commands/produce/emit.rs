@@ -8,8 +8,8 @@ use walrelay_command_line::config::{EmitConfig, OutputFormat};
 use walrelay_errors::Code;
 use walrelay_outbox_replay::AdminError;
 use walrelay_pg_client::{SCHEMA, SqlClient, connect_sql, sql};
+use walrelay_reports::error::Error;
 
-use crate::error::Error;
 use crate::output::print;
 
 /// Writes the event, and prints its version and its id.
@@ -157,11 +157,13 @@ async fn event_id(
 
 #[cfg(test)]
 mod tests {
+    use walrelay_testkit::json_page::assert_documented;
+
     use super::*;
 
     #[test]
     fn the_json_is_documented() {
         let event = EmittedEvent { event_id: Some("e-1".to_owned()), version: 3 };
-        crate::json_output::assert_documented("emit", &event);
+        assert_documented("emit", &event);
     }
 }

@@ -8,9 +8,9 @@ use walrelay_command_line::config::{ChangeMode, ForgetConfig, ForgottenArgs};
 use walrelay_outbox_admin::protocols::{ForgetOrder, ForgottenAggregates, forget_aggregates};
 use walrelay_pg_client::TableAccess;
 use walrelay_relay::shutdown::Shutdown;
+use walrelay_reports::error::Error;
 
 use crate::commands::shared::operator::{StopMode, Terminal, run_protocol};
-use crate::error::Error;
 
 /// Forgets the aggregates, and prints their number.
 ///
@@ -54,7 +54,7 @@ fn text_of(done: &ForgottenAggregates) -> String {
     let lists = [("kept, because an event was written", &done.kept), ("unknown", &done.unknown)];
     for (what, ids) in lists {
         for id in ids {
-            text.push_str(&format!("{what}: {}\n", crate::output::visible(id)));
+            text.push_str(&format!("{what}: {}\n", walrelay_reports::text::visible(id)));
         }
     }
     text
@@ -62,12 +62,14 @@ fn text_of(done: &ForgottenAggregates) -> String {
 
 #[cfg(test)]
 mod tests {
+    use walrelay_testkit::json_page::assert_documented;
+
     use super::*;
 
     #[test]
     fn the_fields_of_the_result_are_documented() {
         let (kept, unknown) = (vec!["A-1".to_owned()], vec!["A-2".to_owned()]);
         let done = ForgottenAggregates { forgotten: 3, kept, unknown };
-        crate::json_output::assert_documented("forget", &done);
+        assert_documented("forget", &done);
     }
 }

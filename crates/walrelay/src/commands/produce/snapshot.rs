@@ -14,14 +14,14 @@ use walrelay_command_line::config::{
 use walrelay_outbox_replay::AdminError;
 use walrelay_pg_client::{SCHEMA, SqlClient, backend_pid, connect_sql, quote_identifier, sql};
 use walrelay_relay::shutdown::Shutdown;
+use walrelay_reports::error::Error;
+use walrelay_reports::json::json_text;
 
 use super::super::shared::cancellable::run_cancellable_in;
 use super::super::shared::operator::Terminal;
 use super::progress::SnapshotProgress;
 use super::step::{Step, refused, step};
-use crate::error::Error;
-use crate::json_output::{json_text, print_result};
-use crate::output::print;
+use crate::output::{print, print_result};
 
 /// Rows of one transaction. In a test with writers, 50 rows delayed the slowest hundredth of their
 /// transactions by 0.6 ms, and 5,000 rows by 250 ms.
@@ -208,6 +208,8 @@ fn batch_rows(rate: Option<u32>) -> i32 {
 
 #[cfg(test)]
 mod tests {
+    use walrelay_testkit::json_page::assert_documented;
+
     use super::*;
 
     #[test]
@@ -219,6 +221,6 @@ mod tests {
             written: 2,
             skipped: Some(1),
         };
-        crate::json_output::assert_documented("snapshot", &result);
+        assert_documented("snapshot", &result);
     }
 }

@@ -5,8 +5,7 @@ use tokio_postgres::types::Type;
 use walrelay_command_line::config::{SnapshotRequest, SnapshotStart};
 use walrelay_outbox_replay::AdminError;
 use walrelay_pg_client::{SqlClient, sql};
-
-use crate::error::Error;
+use walrelay_reports::error::Error;
 
 /// The progress after a step.
 #[derive(Debug, Clone, PartialEq, Eq)]

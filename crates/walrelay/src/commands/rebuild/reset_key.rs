@@ -5,11 +5,11 @@ use walrelay_command_line::config::KeyReset;
 use walrelay_inbox::{KeyPosition, reset_key};
 use walrelay_pg_client::SqlClient;
 use walrelay_relay::shutdown::Shutdown;
+use walrelay_reports::error::Error;
+use walrelay_reports::text::visible;
 
 use crate::commands::shared::operator::Terminal;
-use crate::error::Error;
-use crate::json_output::print_result;
-use crate::output::visible;
+use crate::output::print_result;
 
 /// Shows the effect of a reset, asks for consent, and resets the key.
 ///
@@ -92,6 +92,8 @@ fn shown(order: &KeyReset, seen: &KeyPosition) -> String {
 
 #[cfg(test)]
 mod tests {
+    use walrelay_testkit::json_page::assert_documented;
+
     use super::*;
 
     #[test]
@@ -103,6 +105,6 @@ mod tests {
             version: Some(7),
             unseen_events: 2,
         };
-        crate::json_output::assert_documented("consumer reset-key", &result);
+        assert_documented("consumer reset-key", &result);
     }
 }

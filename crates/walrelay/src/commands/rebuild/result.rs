@@ -7,11 +7,12 @@ use walrelay_command_line::config::{ChangeMode, OutputFormat};
 use walrelay_consumer_rebuild::{RebuildChange, RebuildStep, SubscriptionStep};
 use walrelay_errors::BoxedError;
 use walrelay_outbox_replay::operator::{Consent, StepSink};
+use walrelay_reports::error::Error;
+use walrelay_reports::json::json_text;
+use walrelay_reports::steps::rebuild::{change_text, step_text};
 
+use super::notes;
 use crate::commands::shared::operator::{Terminal, dry_run_text};
-use crate::commands::shared::rebuild_text::{change_text, step_text};
-use crate::error::Error;
-use crate::json_output::json_text;
 use crate::output::print;
 
 /// Prints the steps of a rebuild as text, or its result as JSON at the end.
@@ -128,6 +129,9 @@ impl Found {
 impl StepSink<RebuildStep> for RebuildTerminal<'_> {
     fn report(&self, step: &RebuildStep) -> Result<(), BoxedError> {
         self.found.borrow_mut().add(step);
+        if let RebuildStep::Note(note) = step {
+            notes::log(note);
+        }
         let Some(text) = step_text(step) else { return Ok(()) };
         self.terminal.show_step(&text).map_err(BoxedError::new)
     }
@@ -156,6 +160,7 @@ impl Consent<RebuildChange> for RebuildTerminal<'_> {
 mod tests {
     use walrelay_command_line::config::ChangeOptions;
     use walrelay_relay::shutdown::Shutdown;
+    use walrelay_testkit::json_page::assert_documented;
 
     use super::*;
 
@@ -173,6 +178,6 @@ mod tests {
         terminal.report(&RebuildStep::Switched { generation: 2 }).expect("logged");
         let found = terminal.found.borrow();
         assert_eq!((found.result.result, found.result.rows), ("rebuilt", Some(7)));
-        crate::json_output::assert_documented("consumer rebuild", &found.result);
+        assert_documented("consumer rebuild", &found.result);
     }
 }

@@ -2,8 +2,7 @@
 
 use walrelay_pg_client::{ConnectConfig, SqlClient, backend_pid, run_cancellable};
 use walrelay_relay::shutdown::Shutdown;
-
-use crate::error::Error;
+use walrelay_reports::error::Error;
 
 /// Runs a command that needs no cleanup when it is interrupted.
 ///

@@ -6,8 +6,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::spawn_blocking;
 use walrelay_errors::Code;
 use walrelay_relay::shutdown::Shutdown;
-
-use crate::error::Error;
+use walrelay_reports::error::Error;
 
 /// Asks at the terminal whether to continue.
 async fn ask(question: &str, shutdown: &Shutdown) -> Result<(), Error> {

@@ -5,10 +5,10 @@
 
 use walrelay_command_line::config::{IamGrants, NewDeadLetters};
 use walrelay_pubsub::{Admin, Endpoint, IamBinding, Subscriber};
+use walrelay_reports::error::Error;
 
 use super::ordered_subscription::ordered;
 use super::set_up_report::SetUpReport;
-use crate::error::Error;
 
 /// Creates the topic, and a subscription that keeps the messages until somebody drains it.
 ///

@@ -9,13 +9,13 @@ use walrelay_outbox_replay::operator::{Consent, StepSink};
 use walrelay_outbox_replay::read_slot_holder;
 use walrelay_pg_client::{ConnectConfig, SqlClient, connect_sql};
 use walrelay_relay::shutdown::Shutdown;
+use walrelay_reports::error::Error;
+use walrelay_reports::json::json_text;
+use walrelay_reports::steps::protocol::{change_text, step_text};
 
 use super::cancellable::attended;
 use super::consent::ask_for;
-use super::operator_text::{change_text, step_text};
-use crate::error::Error;
-use crate::json_output::{json_text, print_result};
-use crate::output::print;
+use crate::output::{print, print_result};
 
 /// The operator at a terminal, or a script.
 #[derive(Debug, Clone, Copy)]
@@ -167,7 +167,7 @@ async fn with_slot_holder<T>(client: &SqlClient, done: Result<T, Error>) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::json_output::assert_documented;
+    use walrelay_testkit::json_page::assert_documented;
 
     #[test]
     fn the_fields_of_a_dry_run_are_documented() {

@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 use walrelay_command_line::config::OutputFormat;
+use walrelay_reports::error::Error;
+use walrelay_reports::json::json_text;
 
-use crate::error::Error;
-use crate::json_output::json_text;
 use crate::output::print;
 
 /// Whether an object was created by this run.
@@ -138,6 +138,8 @@ impl<'a> SetUpReport<'a> {
 
 #[cfg(test)]
 mod tests {
+    use walrelay_testkit::json_page::assert_documented;
+
     use super::*;
 
     #[test]
@@ -148,6 +150,6 @@ mod tests {
         report.moved("new", "old".to_owned()).expect("kept");
         report.granted(true, "a role".to_owned()).expect("kept");
         report.grant_by_hand(vec!["gcloud …".to_owned()]).expect("kept");
-        crate::json_output::assert_documented("consumer init", &report.result);
+        assert_documented("consumer init", &report.result);
     }
 }

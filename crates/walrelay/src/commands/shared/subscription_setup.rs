@@ -8,12 +8,12 @@ use walrelay_errors::{Chain, Code};
 use walrelay_inbox::{DELIVERY_ATTEMPTS_MAX, InboxError, SubscriptionWarning};
 use walrelay_outbox_admin::protocols::ProtocolError;
 use walrelay_pubsub::{Admin, Endpoint, PubsubError, Subscriber};
+use walrelay_reports::error::Error;
 
 use super::answer_timeout::ANSWER_TIMEOUT;
 use super::dead_letters;
 use super::ordered_subscription::ordered;
 use super::set_up_report::SetUpReport;
-use crate::error::Error;
 
 /// Creates the subscription. An existing subscription must have the same topic, ordering and
 /// filter.

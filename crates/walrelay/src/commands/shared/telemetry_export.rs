@@ -4,8 +4,8 @@ use prometheus_client::metrics::counter::Counter;
 use walrelay_command_line::config::Problem;
 use walrelay_errors::Code;
 use walrelay_otlp::{Exporter, Figures, Settings, Spans, StartError};
+use walrelay_reports::error::Error;
 
-use crate::error::Error;
 use crate::http::Observed;
 
 /// Runs `work` with a source of spans, and sends the remaining spans and the metrics at the end.

@@ -23,11 +23,11 @@ use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_pg_replication::read_retention;
 use walrelay_relay::observe::report::{ServiceReport, SlotReport};
 use walrelay_relay::shutdown::Shutdown;
+use walrelay_reports::error::Error;
+use walrelay_reports::fixes::protocol::finishing_command;
 
 use super::super::shared::cancellable::attended;
-use super::summary::{self, Summary};
-use crate::error::Error;
-use crate::protocol_fix::finishing_command;
+use walrelay_reports::status::{Summary, finishing_step};
 
 /// Timeout for the relay's answer, which comes from memory.
 const RELAY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -239,7 +239,7 @@ async fn report_without_slot(
                 StepScope::Slot
             }
         };
-        let step = NextStep { scope, ..summary::finishing_step(&finishing_command(&begun)) };
+        let step = NextStep { scope, ..finishing_step(&finishing_command(&begun)) };
         return Ok(StatusReport {
             headline,
             severity: Severity::Bad,

@@ -14,12 +14,13 @@ use walrelay_outbox_admin::{Severity, StatusReport};
 use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_relay::observe::report::rfc3339;
 use walrelay_relay::shutdown::Shutdown;
+use walrelay_reports::colour::{ColourMode, Tone};
+use walrelay_reports::error::Error;
+use walrelay_reports::status::{Summary, report_text, sections, tone_of};
+use walrelay_reports::text::{human_bytes, whole_age};
 
 use super::reading::{Found, read};
-use super::sections::{report_text, sections};
-use super::summary::{Summary, tone_of};
-use crate::error::Error;
-use crate::output::{ColourMode, Reader, Tone, human_bytes, print_part, show, whole_age};
+use crate::output::{Reader, colours, print_part, show};
 
 /// The number of samples in a sparkline.
 const SAMPLES_MAX: usize = 40;
@@ -41,7 +42,7 @@ pub(super) async fn watch(
     shutdown: &Shutdown,
 ) -> Result<(), Error> {
     let place = match std::io::stdout().is_terminal() {
-        true => Place::Terminal(ColourMode::of_output()),
+        true => Place::Terminal(colours()),
         false => Place::Pipe,
     };
     let mut client = None;

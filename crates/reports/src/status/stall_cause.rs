@@ -9,15 +9,18 @@ use walrelay_outbox_store::{Reason, ReasonKind};
 use walrelay_pubsub::code_of_call;
 use walrelay_relay::observe::report::{ConditionReport, RelayReport, SlotReport};
 
-use crate::output::visible;
-use crate::relay_fix::pass_unsendable;
+use crate::fixes::relay::pass_unsendable;
+use crate::text::visible;
 
 /// Why rows do not flow, and the recommended next step.
 #[derive(Debug)]
-pub(in crate::commands) struct Cause {
-    pub(in crate::commands) severity: Severity,
-    pub(in crate::commands) text: String,
-    pub(in crate::commands) step: NextStep,
+pub struct Cause {
+    /// How bad it is.
+    pub severity: Severity,
+    /// The reason, without a period.
+    pub text: String,
+    /// The recommended next step.
+    pub step: NextStep,
 }
 
 /// Returns the known reason why rows do not flow. The relay's own reasons come first, then spilled
@@ -38,7 +41,7 @@ pub(super) fn cause(report: &StatusReport) -> Option<Cause> {
 }
 
 /// Returns why the relay has stopped or waits, from its own record. `check` reports the same.
-pub(in crate::commands) fn recorded_stop(slot: &SlotReport) -> Option<Cause> {
+pub fn recorded_stop(slot: &SlotReport) -> Option<Cause> {
     unsendable(slot).or_else(|| unreadable(slot)).or_else(|| waiting(slot))
 }
 

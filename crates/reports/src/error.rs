@@ -2,11 +2,8 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use walrelay_command_line::config::Problem;
-use walrelay_outbox_store::StoreError;
-use walrelay_pg_client::SqlError;
-use walrelay_pg_replication::SlotError;
 
+use walrelay_command_line::config::Problem;
 use walrelay_consumer_rebuild::RebuildError;
 use walrelay_errors::{Action, Chain, Code, Coded, Exit};
 use walrelay_inbox::InboxError;
@@ -14,14 +11,16 @@ use walrelay_outbox_admin::ReportError;
 use walrelay_outbox_admin::protocols::ProtocolError;
 use walrelay_outbox_replay::AdminError;
 use walrelay_outbox_replay::replay::ReplayError;
-use walrelay_pg_client::{PgError, ServerError, ServerErrorKind};
+use walrelay_outbox_store::StoreError;
+use walrelay_pg_client::{PgError, ServerError, ServerErrorKind, SqlError};
+use walrelay_pg_replication::SlotError;
 use walrelay_pubsub::PubsubError;
 use walrelay_relay::error::RelayError;
 
-use crate::fix_names::{
+use crate::fixes::names::{
     Named, name_in_inbox, name_in_protocol, name_in_rebuild, name_in_store, replaced,
 };
-use crate::{explain, protocol_fix, rebuild_fix, relay_fix};
+use crate::{explain, fixes};
 
 /// Every error that ends a command.
 #[derive(Debug, thiserror::Error)]
@@ -171,18 +170,18 @@ impl From<ReportError> for Error {
 
 impl Error {
     /// Creates a refusal whose code has the fix.
-    pub(crate) const fn refused(code: Code, what: String) -> Self {
+    pub const fn refused(code: Code, what: String) -> Self {
         Self::Refused { code, what, fix: None }
     }
 
     /// Creates the error for a lost slot, whose unconfirmed rows can no longer be read from the WAL.
-    pub(crate) fn slot_lost(slot: &str, how: &str) -> Self {
+    pub fn slot_lost(slot: &str, how: &str) -> Self {
         Self::refused(Code::SlotLost, format!("slot {slot:?} {how}"))
     }
 
     /// Creates the error for an argument, a file or a state of the database that does not fit the
     /// command.
-    pub(crate) fn unfit(what: impl Into<String>, fix: impl Into<String>) -> Self {
+    pub fn unfit(what: impl Into<String>, fix: impl Into<String>) -> Self {
         let (what, fix) = (what.into(), Some(fix.into()));
         Self::Refused { code: Code::ArgumentInvalid, what, fix }
     }
@@ -319,10 +318,10 @@ impl Coded for Error {
         match self {
             Self::Inbox(error) => error.fix(),
             Self::Replay(error) => fix_of_replay(error),
-            Self::Rebuild(error) => rebuild_fix::fix_of(error),
-            Self::Protocol(error) => protocol_fix::fix_of(error),
+            Self::Rebuild(error) => fixes::rebuild::fix_of(error),
+            Self::Protocol(error) => fixes::protocol::fix_of(error),
             Self::Refused { fix, .. } => fix.clone(),
-            Self::Relay(error) => relay_fix::fix_of(error),
+            Self::Relay(error) => fixes::relay::fix_of(error),
             Self::MayNotLook { .. }
             | Self::Config(_)
             | Self::Postgres(_)
@@ -396,8 +395,7 @@ fn code_of_problems(problems: &[Problem]) -> Code {
 }
 
 /// Hint for consumers in another database.
-pub(crate) const NAME_INBOXES: &str =
-    "name each consumer and its database: --inbox NAME=postgresql://...";
+pub const NAME_INBOXES: &str = "name each consumer and its database: --inbox NAME=postgresql://...";
 
 struct ProblemList<'a>(&'a [Problem]);
 

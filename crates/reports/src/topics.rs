@@ -2,18 +2,18 @@
 
 use walrelay_outbox_admin::protocols::routes::InvalidTopicRows;
 
-use crate::output::{shortened, visible};
+use crate::text::{shortened, visible};
 
 /// Most characters of an invalid topic name in a message.
 const SHOWN_CHARACTERS: usize = 64;
 
 /// The fix. The finding stays until the rows are deleted, because outbox rows never change.
-pub(in crate::commands) const INVALID_TOPIC_FIX: &str = "correct --topic-template, or the producer of these rows; `walrelay dispatch list` has the ones \
+pub const INVALID_TOPIC_FIX: &str = "correct --topic-template, or the producer of these rows; `walrelay dispatch list` has the ones \
      that are dead, and `walrelay dispatch edit ID --set-topic NAME` gives one of them a topic; this finding stays until \
      they are deleted from the outbox";
 
 /// Describes rows whose topic can never exist.
-pub(in crate::commands) fn invalid_topic_text(found: &InvalidTopicRows) -> String {
+pub fn invalid_topic_text(found: &InvalidTopicRows) -> String {
     let InvalidTopicRows { rows, example } = found;
     let example = shortened(&visible(example), SHOWN_CHARACTERS);
     let lead = if *rows == 1 { "row leads" } else { "rows lead" };

@@ -5,11 +5,11 @@ use walrelay_command_line::config::OutputFormat;
 use walrelay_outbox_admin::{FailingTopic, RelayAnswer, StatusReport, TableSize};
 use walrelay_relay::observe::report::{RelayReport, SlotReport};
 
-use super::anchors;
-use super::consumers;
 use super::stall_cause::recorded_condition;
 use super::summary::{Summary, pause_text, tone_of};
-use crate::output::{ColourMode, Tone, human_bytes, shortened, visible, whole_age};
+use super::{anchors, consumers};
+use crate::colour::{ColourMode, Tone};
+use crate::text::{human_bytes, shortened, visible, whole_age};
 
 /// Most characters of a heavy key that are shown.
 const KEY_CHARACTERS: usize = 40;
@@ -22,11 +22,7 @@ fn line(name: &str, value: impl Into<String>) -> Line {
 }
 
 /// Formats a report: as JSON, or the summary and the details.
-pub(super) fn report_text(
-    report: &StatusReport,
-    format: OutputFormat,
-    paint: ColourMode,
-) -> String {
+pub fn report_text(report: &StatusReport, format: OutputFormat, paint: ColourMode) -> String {
     match format {
         OutputFormat::Json => format!("{:#}\n", json!(report)),
         OutputFormat::Text => {
@@ -36,7 +32,7 @@ pub(super) fn report_text(
 }
 
 /// Formats the details of a report in sections. Sections without content are left out.
-pub(super) fn sections(report: &StatusReport, paint: ColourMode) -> String {
+pub fn sections(report: &StatusReport, paint: ColourMode) -> String {
     let mut text = shards(report, paint);
     let mut section = |title: &str, lines: Vec<Line>| {
         if lines.is_empty() {

@@ -5,11 +5,11 @@ use walrelay_outbox_admin::protocols::{
 };
 use walrelay_outbox_replay::{LostSlot, SQL_ASCII_FIX, SQL_ASCII_RISK, SettledRecord};
 
-use super::topics::{INVALID_TOPIC_FIX, invalid_topic_text};
-use crate::output::human_bytes;
+use crate::text::{human_bytes, quoted};
+use crate::topics::{INVALID_TOPIC_FIX, invalid_topic_text};
 
 /// Describes a change in the imperative: "drop slot walrelay".
-pub(super) fn change_text(change: &Change) -> String {
+pub fn change_text(change: &Change) -> String {
     match change {
         Change::Reshard { new, old } => format!(
             "drain and drop the slots {}, and continue with new slots {}",
@@ -76,7 +76,7 @@ fn prunable_text(PrunableTable { table, rows, partitions }: &PrunableTable) -> S
 }
 
 /// Describes a step, in lines. `selection` are the options that a printed command repeats.
-pub(super) fn step_text(step: &Step, selection: &[String]) -> String {
+pub fn step_text(step: &Step, selection: &[String]) -> String {
     match step {
         Step::ShardsSwitched { at, handed_over } => format!(
             "switched at {at}: rows committed before were published through the old slots, or are in dispatch state\n\
@@ -154,11 +154,11 @@ const NO_TOPICS: &str = "no topics: the outbox is empty, so its topics are unkno
      --create-topics=NAME,NAME\n";
 
 /// The next step after a new slot exists.
-pub(in crate::commands) const START_RELAY: &str =
+pub const START_RELAY: &str =
     "start the relay: it publishes these rows first, and then the rows of the slot\n";
 
 /// Reports the rows that a relay publishes before the slot streams.
-pub(in crate::commands) fn rows_text(rows: &[TableRows]) -> String {
+pub fn rows_text(rows: &[TableRows]) -> String {
     let line = |it: &TableRows| {
         format!("may not have been published: {} row(s) of {}\n", it.rows, it.table)
     };
@@ -191,15 +191,6 @@ fn skipped_text(skipped: &SkippedRows, selection: &[String]) -> String {
     format!("to skip: {}{next}", skipped.counted())
 }
 
-/// Quotes a text as one word of a shell.
-pub(in crate::commands) fn quoted(text: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.:/@".contains(c);
-    match !text.is_empty() && text.chars().all(is_plain) {
-        true => text.to_owned(),
-        false => format!("'{}'", text.replace('\'', "'\\''")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use pgoutput_parser::Lsn;
@@ -225,11 +216,5 @@ mod tests {
         let text = skipped_text(&skipped, &[]);
         let command = "replay start --source table --in-place --event-id a --event-id c\n";
         assert!(text.starts_with("to skip: 3 row(s)") && text.ends_with(command), "{text}");
-    }
-
-    #[test]
-    fn an_id_is_one_word_of_the_command() {
-        assert_eq!(quoted("7b0c-1"), "7b0c-1");
-        assert_eq!(quoted("it's; x"), "'it'\\''s; x'");
     }
 }

@@ -8,10 +8,10 @@ use walrelay_outbox_replay::PausingReplay;
 use walrelay_pg_replication::is_little_headroom;
 use walrelay_relay::observe::report::SlotReport;
 
-use super::anchors;
-use super::consumers;
 use super::stall_cause::{Cause, cause, first_abandoned_replay, unreadable};
-use crate::output::{ColourMode, Tone, human_bytes, visible};
+use super::{anchors, consumers};
+use crate::colour::{ColourMode, Tone};
+use crate::text::{human_bytes, visible};
 
 /// Below this much WAL until the slot is lost, or below a quarter of the slot's limit, somebody has
 /// to act now. `check` and the alert use the same thresholds.
@@ -24,7 +24,7 @@ const LIST: &str = "walrelay dispatch list";
 const START: &str = "start the relay: walrelay run";
 
 /// Returns the next step for an unfinished operation that this command finishes.
-pub(super) fn finishing_step(command: &str) -> NextStep {
+pub fn finishing_step(command: &str) -> NextStep {
     NextStep::of(Code::OperationUnfinished, format!("this finishes it: {command}"))
 }
 
@@ -44,12 +44,13 @@ fn finishing(operation: &OperationReport) -> NextStep {
 
 /// The status in short: severity, headline and recommended next step.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Summary {
-    pub(super) severity: Severity,
+pub struct Summary {
+    /// How bad it is.
+    pub severity: Severity,
     /// One line of text.
-    pub(super) headline: String,
+    pub headline: String,
     /// The recommended next step, or none.
-    pub(super) next_step: Option<NextStep>,
+    pub next_step: Option<NextStep>,
 }
 
 impl Summary {
@@ -58,18 +59,18 @@ impl Summary {
     }
 
     /// Summarizes a report: its worst problem, plus dead rows and anchors at risk.
-    pub(super) fn of(report: &StatusReport) -> Self {
+    pub fn of(report: &StatusReport) -> Self {
         Self::worst(report).with_dead_rows(report).with_anchors(report)
     }
 
     /// Returns the summary that the report contains.
-    pub(super) fn in_report(report: &StatusReport) -> Self {
+    pub fn in_report(report: &StatusReport) -> Self {
         let StatusReport { severity, headline, next_step, .. } = report;
         Self::new(*severity, headline.clone(), next_step.clone())
     }
 
     /// Returns the report with this summary.
-    pub(super) fn into_report(self, report: StatusReport) -> StatusReport {
+    pub fn into_report(self, report: StatusReport) -> StatusReport {
         let Self { severity, headline, next_step } = self;
         StatusReport { severity, headline, next_step, ..report }
     }
@@ -85,7 +86,7 @@ impl Summary {
     }
 
     /// Adds a consumer that needs a person, in addition to any other problem.
-    pub(super) fn with_consumers(self, report: &StatusReport) -> Self {
+    pub fn with_consumers(self, report: &StatusReport) -> Self {
         let Some((text, step)) = consumers::attention(report) else { return self };
         Self {
             severity: self.severity.max(Severity::Attention),
@@ -217,7 +218,7 @@ impl Summary {
     }
 
     /// Summarizes all shards: the worst problem, and how many shards have one as bad.
-    pub(super) fn worst_of_shards(shards: &[StatusReport]) -> Self {
+    pub fn worst_of_shards(shards: &[StatusReport]) -> Self {
         let severity = shards.iter().map(|shard| shard.severity).max().unwrap_or_default();
         let count = shards.len();
         let mut worst: Vec<_> = shards.iter().filter(|it| it.severity == severity).collect();
@@ -241,7 +242,7 @@ impl Summary {
     }
 
     /// Adds `--shard` to the next step, unless the step is about all shards.
-    pub(super) fn of_shard(self, name: &str) -> Self {
+    pub fn of_shard(self, name: &str) -> Self {
         let named = |step: NextStep| match is_of_all(&step) {
             true => step,
             false => NextStep { text: format!("with --shard {name}: {}", step.text), ..step },
@@ -251,7 +252,7 @@ impl Summary {
 
     /// Returns the summary unchanged if it reports a problem. Otherwise adds an unfinished replay
     /// or backfill of the whole outbox that no process runs.
-    pub(super) fn or_abandoned_replay(self, report: &StatusReport) -> Self {
+    pub fn or_abandoned_replay(self, report: &StatusReport) -> Self {
         match first_abandoned_replay(report).filter(|_| self.severity == Severity::Good) {
             Some((text, step)) => {
                 Self::new(Severity::Attention, format!("{}; {text}", self.headline), Some(step))
@@ -261,7 +262,7 @@ impl Summary {
     }
 
     /// Formats headline and next step for printing.
-    pub(super) fn text(&self, paint: ColourMode) -> String {
+    pub fn text(&self, paint: ColourMode) -> String {
         let headline = paint.text(tone_of(self.severity), &self.headline);
         match &self.next_step {
             Some(step) => format!("{headline}\n  {}\n", step.text),
@@ -271,7 +272,7 @@ impl Summary {
 }
 
 /// Returns the colour of a severity.
-pub(super) const fn tone_of(severity: Severity) -> Tone {
+pub const fn tone_of(severity: Severity) -> Tone {
     match severity {
         Severity::Good => Tone::Good,
         Severity::Attention => Tone::Attention,

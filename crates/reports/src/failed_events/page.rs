@@ -1,8 +1,8 @@
 //! Formats failed events as text.
 
 use super::event::{EventDetail, FailedEvent, MissingPart};
-use super::side::FailedEvents;
-use crate::output::{ColumnFit, Table, columns, fitted, shortened, terminal, visible};
+use crate::table::{ColumnFit, Table, columns, fitted};
+use crate::text::{shortened, visible};
 
 /// The most characters of each column, so that a key of 2,000 bytes does not break the table.
 /// `show` and JSON have the full values. Event ids have the highest limit, because users type them
@@ -16,12 +16,32 @@ const FITTING: ColumnFit<8> = ColumnFit {
     left_out: &[1, 2, 5, 4, 7, 3],
 };
 
+/// The column that groups the events of a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventGroup {
+    /// The topic of a row of dispatch state.
+    Topic,
+    /// The type of an event of an inbox.
+    EventType,
+}
+
+impl EventGroup {
+    const fn heading(self) -> &'static str {
+        match self {
+            Self::Topic => "TOPIC",
+            Self::EventType => "EVENT TYPE",
+        }
+    }
+}
+
 /// Returns a table with its heading. On a terminal the table is at most as wide as the terminal.
-pub(super) fn table<S: FailedEvents>(rows: &[FailedEvent]) -> String {
-    let group = if S::HAS_TOPICS { "TOPIC" } else { "EVENT TYPE" };
-    let (heading, cells) = cells_of(rows, group);
-    let Some(size) = terminal() else { return columns(heading, &cells) };
-    let (text, left_out) = fitted(Table { heading, rows: &cells }, &FITTING, size.columns);
+///
+/// `width` is that of the terminal, in characters. None if there is no terminal.
+#[must_use]
+pub fn table(rows: &[FailedEvent], group: EventGroup, width: Option<usize>) -> String {
+    let (heading, cells) = cells_of(rows, group.heading());
+    let Some(width) = width else { return columns(heading, &cells) };
+    let (text, left_out) = fitted(Table { heading, rows: &cells }, &FITTING, width);
     match left_out.as_slice() {
         [] => text,
         names => format!("{text}for want of width without {}\n", names.join(", ")),
@@ -77,7 +97,8 @@ fn short_topic(topic: &str) -> &str {
 }
 
 /// Returns one event as text.
-pub(super) fn text(detail: &EventDetail) -> String {
+#[must_use]
+pub fn detail_text(detail: &EventDetail) -> String {
     let row = &detail.event;
     let shown = |value: &Option<String>| value.as_deref().map_or("-".to_owned(), visible);
     let lines = [
@@ -141,7 +162,7 @@ mod tests {
 
     use super::super::event::{EventMessage, payload_json};
     use super::*;
-    use crate::json_output::assert_documented;
+    use walrelay_testkit::json_page::assert_documented;
 
     fn detail(payload: &[u8]) -> EventDetail {
         let event = FailedEvent {
@@ -192,7 +213,7 @@ mod tests {
         let mut row = detail(b"");
         let message = row.message.as_mut().expect("a message");
         message.lacks = vec![MissingPart { part: "data", bytes: 140_000_000 }];
-        let text = text(&row);
+        let text = detail_text(&row);
         assert!(
             text.contains("event_id = e-1") && text.contains("data: 140000000 bytes"),
             "{text}"
@@ -206,7 +227,7 @@ mod tests {
         let listed = plain(&[detail(b"x").event]);
         assert_eq!(listed.lines().count(), 2, "{listed}");
         assert!(listed.contains(r"order\n7") && listed.contains("16/B374D848#3"), "{listed}");
-        assert!(text(&detail(b"x")).contains("attempt 19: too large"));
+        assert!(detail_text(&detail(b"x")).contains("attempt 19: too large"));
         let mut event = detail(b"x").event;
         event.last_error = Some("attempt 10: 22000: poison\nattempt 9: 22000: sick".into());
         let newest = plain(&[event]);
@@ -232,7 +253,7 @@ mod tests {
     fn a_topic_cannot_break_the_lines_that_show_its_row() {
         let mut row = detail(b"x");
         row.event.topic = Some("projects/p/topics/a\n\x1b[2Jb".into());
-        let text = text(&row);
+        let text = detail_text(&row);
         assert!(text.contains(r"topics/a\n\u{1b}[2Jb") && !text.contains('\x1b'), "{text}");
     }
 

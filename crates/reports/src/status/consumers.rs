@@ -3,7 +3,7 @@
 use walrelay_errors::Code;
 use walrelay_outbox_admin::{ConsumerBacklog, NextStep, StatusReport};
 
-use crate::output::{visible, whole_age};
+use crate::text::{visible, whole_age};
 
 /// Returns a line for each consumer, with its name.
 pub(super) fn lines(report: &StatusReport) -> Vec<(String, String)> {

@@ -1,12 +1,12 @@
 //! Anchors of a report: slots that retain WAL on purpose, each with its age, and the anchor that is
 //! near its loss.
 
+use walrelay_errors::Code;
 use walrelay_outbox_admin::{NextStep, StatusReport};
 use walrelay_pg_replication::is_little_headroom;
 use walrelay_relay::observe::report::AnchorReport;
 
-use crate::output::{human_age, human_bytes, visible};
-use walrelay_errors::Code;
+use crate::text::{human_age, human_bytes, visible};
 
 /// Returns the WAL that may still be written before the anchor is lost, if the server has a limit.
 fn headroom(anchor: &AnchorReport) -> Option<i64> {

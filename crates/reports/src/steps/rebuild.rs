@@ -2,16 +2,14 @@
 
 use std::time::SystemTime;
 
-use walrelay_consumer_rebuild::{
-    RebuildChange, RebuildNote, RebuildStep, SubscriptionStep, UnreadRows,
-};
+use walrelay_consumer_rebuild::{RebuildChange, RebuildStep, SubscriptionStep, UnreadRows};
 use walrelay_inbox::operator::event_commands::{EarlierEvents, OperatorDecisions};
 use walrelay_relay::observe::report::rfc3339;
 
-use crate::commands::replay::left_out;
+use crate::replay::left_out;
 
 /// Describes a change in the imperative: "cancel the rebuild of consumer billing".
-pub(in crate::commands) fn change_text(change: &RebuildChange) -> String {
+pub fn change_text(change: &RebuildChange) -> String {
     match change {
         RebuildChange::InPlace { consumer } => {
             format!("empty the tables of consumer {consumer}, and rebuild it in place")
@@ -25,13 +23,10 @@ pub(in crate::commands) fn change_text(change: &RebuildChange) -> String {
     }
 }
 
-/// Returns the text of a step. A note has none, and is logged.
-pub(in crate::commands) fn step_text(step: &RebuildStep) -> Option<String> {
+/// Returns the text of a step. A note has none, and is for the log.
+pub fn step_text(step: &RebuildStep) -> Option<String> {
     Some(match step {
-        RebuildStep::Note(note) => {
-            log(note);
-            return None;
-        }
+        RebuildStep::Note(_) => return None,
         RebuildStep::Subscription(step) => subscription_text(step),
         RebuildStep::ReachesBackTo(since) => reach(*since),
         RebuildStep::DecisionsForgotten { decided, generation } => forgotten(*decided, *generation),
@@ -65,35 +60,6 @@ pub(in crate::commands) fn step_text(step: &RebuildStep) -> Option<String> {
             "cancelled; consumer {consumer} reads {subscription} again, and its read model has only a part of the events\n"
         ),
     })
-}
-
-fn log(note: &RebuildNote) {
-    match note {
-        RebuildNote::PublishesRows { rows } => {
-            tracing::info!(rows, "publishing the rows of the outbox");
-        }
-        RebuildNote::EventsOutOfReach { earlier, generation } => {
-            if let Some(text) = out_of_reach(*earlier, *generation) {
-                tracing::warn!("{text}");
-            }
-        }
-        RebuildNote::ReplyLost => {
-            tracing::warn!("the transaction has committed, although its reply was lost");
-        }
-        RebuildNote::ReplayLeft { id, error } => {
-            tracing::warn!(error, "a replay is left: end it with walrelay replay cancel {id}");
-        }
-        RebuildNote::NothingApplied { count, rows } => {
-            tracing::warn!(count, rows, "nothing is applied: is `walrelay consumer run` running?");
-        }
-        RebuildNote::RefillInterrupted { consumer, subscription } => tracing::warn!(
-            "consumer {consumer:?} reads {subscription} until the same command has run to its end"
-        ),
-        RebuildNote::RowsLeftOut { rows, named } => {
-            let named = named.join("; ");
-            tracing::warn!(rows, named, "rows that can never be published are left out");
-        }
-    }
 }
 
 /// Returns the text of a step of a rebuild that reads a subscription of its own.
@@ -185,7 +151,8 @@ fn forgotten(decided: OperatorDecisions, generation: i32) -> String {
 }
 
 /// Describes the events that are known to be too old.
-fn out_of_reach(earlier: EarlierEvents, generation: i32) -> Option<String> {
+#[must_use]
+pub fn out_of_reach(earlier: EarlierEvents, generation: i32) -> Option<String> {
     let counted = earlier.first.map(|first| {
         format!(
             "generation {generation} has {} event(s) that occurred before that, the first at {}: they are not applied again",

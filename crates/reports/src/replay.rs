@@ -9,7 +9,8 @@ use walrelay_outbox_replay::replay::{
 };
 use walrelay_relay::observe::report::rfc3339;
 
-use crate::output::{columns, visible};
+use crate::table::columns;
+use crate::text::visible;
 
 /// Explains how consumers handle copies of events.
 const COPIES: &str = "a consumer skips copies of the events that its inbox lists. Events that `walrelay consumer prune` deleted \
@@ -20,7 +21,7 @@ const COPIES: &str = "a consumer skips copies of the events that its inbox lists
 const IN_PLACE: &str = "in place";
 
 /// Returns a line about the rows that were left out, or an empty string.
-pub(in crate::commands) fn left_out(rows: u64) -> String {
+pub fn left_out(rows: u64) -> String {
     match rows {
         0 => String::new(),
         rows => {
@@ -31,20 +32,25 @@ pub(in crate::commands) fn left_out(rows: u64) -> String {
 
 /// The result of `walrelay replay start` and `resume`.
 #[derive(Debug)]
-pub(super) enum ReplayResult {
+pub enum ReplayResult {
     /// No row is to be published again in place.
     Nothing {
+        /// The replay.
         job: ReplayJob,
+        /// Rows that Pub/Sub would never accept.
         left_out: u64,
     },
+    /// The replay is at its end.
     Done {
+        /// The replay.
         job: ReplayJob,
+        /// Its counts.
         done: ReplayDone,
     },
 }
 
 /// Describes the result.
-pub(super) fn result_text(result: &ReplayResult) -> String {
+pub fn result_text(result: &ReplayResult) -> String {
     let (job, ReplayDone { published, refused }) = match result {
         ReplayResult::Nothing { left_out: rows, .. } => {
             return format!("nothing was published\n{}", left_out(*rows));
@@ -69,7 +75,7 @@ pub(super) fn result_text(result: &ReplayResult) -> String {
 
 /// The result, as `-o json` prints it.
 #[derive(Debug, Serialize)]
-pub(super) struct ReplayResultJson<'a> {
+pub struct ReplayResultJson<'a> {
     id: Option<&'a str>,
     result: &'static str,
     destination: &'a str,
@@ -79,7 +85,9 @@ pub(super) struct ReplayResultJson<'a> {
 }
 
 impl<'a> ReplayResultJson<'a> {
-    pub(super) fn new(result: &'a ReplayResult) -> Self {
+    /// Returns the JSON of a result.
+    #[must_use]
+    pub fn new(result: &'a ReplayResult) -> Self {
         match result {
             ReplayResult::Nothing { job, left_out } => Self {
                 id: None,
@@ -109,7 +117,7 @@ impl<'a> ReplayResultJson<'a> {
 
 /// A cancelled replay, as `-o json` prints it.
 #[derive(Debug, Serialize)]
-pub(super) struct ReplayCancelJson<'a> {
+pub struct ReplayCancelJson<'a> {
     id: &'a str,
     destination: &'a str,
     published: u64,
@@ -117,7 +125,9 @@ pub(super) struct ReplayCancelJson<'a> {
 }
 
 impl<'a> ReplayCancelJson<'a> {
-    pub(super) fn new(id: &'a str, rows: &'a CancelledRows) -> Self {
+    /// Returns the JSON of the cancelled replay with this id.
+    #[must_use]
+    pub fn new(id: &'a str, rows: &'a CancelledRows) -> Self {
         let (destination, published, removed) = match rows {
             CancelledRows::Published { topic, rows } => (topic.as_str(), rows.known(), 0),
             CancelledRows::InPlace { removed, published } => (IN_PLACE, *published, *removed),
@@ -127,7 +137,7 @@ impl<'a> ReplayCancelJson<'a> {
 }
 
 /// Describes the effect of a cancellation, before it happens.
-pub(super) fn to_cancel(rows: &CancelledRows) -> String {
+pub fn to_cancel(rows: &CancelledRows) -> String {
     match rows {
         CancelledRows::Published { topic, rows } => {
             format!("{rows} row(s) were published to {topic}, and stay there")
@@ -139,7 +149,7 @@ pub(super) fn to_cancel(rows: &CancelledRows) -> String {
 }
 
 /// Describes the effect of a cancellation.
-pub(super) fn cancelled(rows: &CancelledRows) -> String {
+pub fn cancelled(rows: &CancelledRows) -> String {
     match rows {
         CancelledRows::Published { .. } => to_cancel(rows),
         CancelledRows::InPlace { removed, published } => {
@@ -150,7 +160,7 @@ pub(super) fn cancelled(rows: &CancelledRows) -> String {
 
 /// A replay, as `walrelay replay list` and `show` print it.
 #[derive(Debug, Serialize)]
-pub(super) struct ReplayJson<'a> {
+pub struct ReplayJson<'a> {
     id: &'a str,
     slot: &'a str,
     state: &'static str,
@@ -179,7 +189,9 @@ struct RequestJson<'a> {
 }
 
 impl<'a> ReplayJson<'a> {
-    pub(super) fn of(job: &'a ReplayJob) -> Self {
+    /// Returns the JSON of a replay.
+    #[must_use]
+    pub fn of(job: &'a ReplayJob) -> Self {
         Self {
             id: &job.id,
             slot: &job.slot,
@@ -237,7 +249,9 @@ fn destination(job: &ReplayJob) -> &str {
     }
 }
 
-pub(super) fn table(jobs: &[ReplayJob]) -> String {
+/// Formats replays as a table.
+#[must_use]
+pub fn table(jobs: &[ReplayJob]) -> String {
     let cells = |job: &ReplayJob| {
         [
             job.id.clone(),
@@ -251,7 +265,9 @@ pub(super) fn table(jobs: &[ReplayJob]) -> String {
     columns(headings, &jobs.iter().map(cells).collect::<Vec<_>>())
 }
 
-pub(super) fn page(job: &ReplayJob) -> String {
+/// Formats one replay, a line for each value.
+#[must_use]
+pub fn page(job: &ReplayJob) -> String {
     let range = match &job.request.source {
         ReplaySource::Wal(WalRows { from, to, .. }) => format!("{from} to {to}"),
         ReplaySource::Table(rows) => format!("snapshot {}", rows.snapshot),
@@ -279,7 +295,7 @@ mod tests {
     use walrelay_outbox_replay::replay::ReplayProgress;
 
     use super::*;
-    use crate::json_output::assert_documented;
+    use walrelay_testkit::json_page::assert_documented;
 
     #[test]
     fn rows_that_were_left_out_are_counted_and_none_are_not_mentioned() {
