@@ -154,7 +154,7 @@ async fn a_prepared_upgrade_that_cannot_drain_leaves_everything_as_it_was() {
 
 #[tokio::test]
 async fn a_killed_preparation_is_reported_and_cancelled_by_the_next_command() {
-    for next in [&["run", "--until-caught-up"][..], &["init"]] {
+    for next in [&["run", "--until-caught-up"][..], &["init"], &["upgrade", "cancel", "--yes"]] {
         let Some(world) = InboxDatabase::create().await else { return };
         world.succeed(["anchor", "create", "a"]).await;
         Workload::of_rows(30).insert(world.client()).await.expect("rows");
@@ -176,6 +176,11 @@ async fn a_killed_preparation_is_reported_and_cancelled_by_the_next_command() {
             assert!(told.text.contains("walrelay upgrade prepare"), "{}", told.text);
             assert!(!told.text.contains("dropped"), "{}", told.text);
         }
+        let asked = world.run(["upgrade", "cancel"]).await;
+        assert_eq!(asked.code, Some(2), "{}", asked.text);
+        assert!(asked.text.contains("cancel the upgrade"), "{}", asked.text);
+        let would = world.succeed(["upgrade", "cancel", "--dry-run"]).await;
+        assert!(would.starts_with("would cancel the upgrade"), "{would}");
         let told = world.succeed(next.iter().copied()).await;
         assert!(told.contains("cancelled"), "{told}");
         world.catch_up().await;

@@ -31,7 +31,7 @@ fn main() -> ExitCode {
 /// Reads the configuration. Help ends the process here, and also a usage error without JSON output.
 fn configuration(environment: &Environment) -> Result<Config, Error> {
     let arguments: Vec<_> = std::env::args_os().collect();
-    let has_json_output = ask_for_json(&arguments);
+    let has_json_output = ask_for_json(&arguments, environment);
     let read = match CommandLine::parse(arguments, environment) {
         Ok(line) => Config::new(line, environment).map_err(Error::Config),
         Err(Refusal::Clap(error)) if has_json_output && error.use_stderr() => {

@@ -76,8 +76,21 @@ fn usage_and_configuration_errors_are_json_where_json_was_asked_for() {
         assert_eq!((&error["error_code"], &error["exit"]), (&code.into(), &2.into()), "{error}");
         assert!(error["fix"].is_string() && error["message"].is_string(), "{error}");
     }
+    let variable = [("WALRELAY_OUTPUT", "json")];
+    let in_environment = walrelay(&["status", "--no-such-option"], &variable);
+    let message = text(&in_environment.stderr);
+    assert!(message.starts_with("{"), "{message}");
+    let as_text = walrelay(&["status", "--no-such-option", "-o", "text"], &variable);
+    assert!(text(&as_text.stderr).starts_with("error: "), "{as_text:?}");
     let other_command = walrelay(&["config", "check", "--", "status", "-o", "json", "-x"], &[]);
     assert!(text(&other_command.stderr).starts_with("error["), "{other_command:?}");
+}
+
+#[test]
+fn sql_is_printed_as_sql_also_where_json_was_asked_for() {
+    let output = walrelay(&["init", "--sql", "-o", "json"], &[]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(text(&output.stdout).contains("CREATE TABLE"), "{}", text(&output.stdout));
 }
 
 #[test]

@@ -162,15 +162,20 @@ fn has_json_output(matches: &ArgMatches) -> bool {
     }
 }
 
-/// Returns whether arguments ask for JSON. Unlike a [`CommandLine`], arguments can be asked before
-/// they are known to be right.
+/// Returns whether arguments ask for JSON, or without such an option the environment. Unlike a
+/// [`CommandLine`], arguments can be asked before they are known to be right.
 #[must_use]
-pub fn ask_for_json(arguments: &[OsString]) -> bool {
+pub fn ask_for_json(arguments: &[OsString], environment: &Environment) -> bool {
     let words = arguments.iter().skip(1).map(|word| word.to_string_lossy().into_owned());
     let words: Vec<String> = words.take_while(|word| word != "--").collect();
-    let is_whole = |word: &String| ["-ojson", "-o=json", "--output=json"].contains(&word.as_str());
-    let is_pair = |pair: &[String]| matches!(pair, [option, value] if ["-o", "--output"].contains(&option.as_str()) && value == "json");
-    words.iter().any(is_whole) || words.windows(2).any(is_pair)
+    let formats = words.iter().enumerate().filter_map(|(index, word)| {
+        if ["-o", "--output"].contains(&word.as_str()) {
+            return words.get(index + 1).map(String::as_str);
+        }
+        ["--output=", "-o=", "-o"].iter().find_map(|option| word.strip_prefix(option))
+    });
+    let output = variable("output");
+    formats.last().or_else(|| environment.get(&output)) == Some("json")
 }
 
 /// Environment and file, which are below the command line.

@@ -83,6 +83,8 @@ pub enum Step {
 #[derive(Debug)]
 #[expect(missing_docs, reason = "each field is named after its value")]
 pub enum Change {
+    /// Gives up what may be unpublished. Empty in a dry run that finds nothing.
+    GiveUp { losses: Vec<Loss> },
     /// Replaces the slots of the outbox by others.
     Reshard { new: Vec<String>, old: Vec<String> },
     /// Drops the slots that a cancelled change of the shard count has created.
@@ -91,6 +93,8 @@ pub enum Change {
     DropOldShards { old: Vec<String> },
     /// Publishes everything, and drops the slot with its anchors.
     PrepareUpgrade { slot: String, anchors: usize },
+    /// Cancels an upgrade whose slot still exists.
+    CancelUpgrade { slot: String },
     /// Moves the slots to the end of the WAL.
     CarryOver { slots: Vec<String> },
     /// Takes over a slot that an upgrade has carried over.
@@ -111,6 +115,16 @@ pub enum Change {
     ForgetAggregates { aggregate_type: String, aggregates: u64 },
     /// Deletes old rows.
     Prune { tables: Vec<PrunableTable> },
+}
+
+/// What a set-up gives up if the operator agrees.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each field is named after its value")]
+pub enum Loss {
+    /// A recovery is cancelled, and its rows are not published.
+    Recovery { slot: String },
+    /// A new slot replaces a lost one. `rows` are unknown without a record of the lost slot.
+    Slot { slot: String, rows: Option<Vec<TableRows>> },
 }
 
 /// The rows of a table that may be deleted.

@@ -12,11 +12,11 @@ use walrelay_outbox_replay::{
     read_slot_holder, read_unchecked_database, recovery, release_operation, rows_at_risk,
     take_operation,
 };
-use walrelay_outbox_store::{delete_relay_row, read_recorded_system_identifier};
-use walrelay_pg_client::{SqlClient, SqlError, read_columns};
+use walrelay_outbox_store::{Outbox, delete_relay_row, read_recorded_system_identifier};
+use walrelay_pg_client::{QualifiedName, SqlClient, SqlError, read_columns};
 use walrelay_pg_replication::{Failover, read_slot};
 
-use super::operator::{AdminSession, Operator, Step};
+use super::operator::{AdminSession, Change, Loss, Operator, Step};
 use super::preconditions::{
     count_earlier_rows, count_unpublished_rows, is_new_slot, may_read_rows, refuse_other_wal_level,
     unfinished_operation,
@@ -51,9 +51,12 @@ pub async fn set_up<O: Operator>(
     shards: &[InitOptions],
     existing_rows: &ExistingRows,
     columns: &ColumnNames,
-) -> Result<InitReport, ProtocolError> {
+) -> Result<Option<InitReport>, ProtocolError> {
     refuse_other_wal_level(session.client).await?;
     lock_set_up(session).await?;
+    if !may_give_up(session, shards).await? {
+        return Ok(None);
+    }
     if *existing_rows == ExistingRows::Left {
         refuse_undecided_rows(session, shards).await?;
     }
@@ -77,7 +80,44 @@ pub async fn set_up<O: Operator>(
     if let Some(database) = read_unchecked_database(session.client).await? {
         session.report(&Step::EncodingUnchecked { database })?;
     }
-    Ok(all)
+    Ok(Some(all))
+}
+
+/// Asks before anything is given up. A dry run hears also that there is nothing.
+async fn may_give_up<O: Operator>(
+    session: &AdminSession<'_, O>,
+    shards: &[InitOptions],
+) -> Result<bool, ProtocolError> {
+    let operator = session.operator;
+    if operator.has_agreed() {
+        return Ok(true);
+    }
+    let mut losses = Vec::new();
+    for Outbox { slot, tables, .. } in shards.iter().map(|options| &options.outbox) {
+        let operation = unfinished_operation(session.client, slot).await?;
+        if let Some(SlotOperation::Recovery(_)) = operation {
+            losses.push(Loss::Recovery { slot: slot.clone() });
+        }
+        if let Some(lost) = read_loss(session.client, slot).await? {
+            let rows = count_lost_rows(session.client, tables, &lost).await?;
+            losses.push(Loss::Slot { slot: slot.clone(), rows });
+        }
+    }
+    if losses.is_empty() && !operator.is_dry_run() {
+        return Ok(true);
+    }
+    session.agree(async || Ok(Change::GiveUp { losses })).await
+}
+
+/// Counts the rows that may be unpublished when a slot is lost. They are unknown without a record.
+async fn count_lost_rows(
+    client: &SqlClient,
+    tables: &[QualifiedName],
+    lost: &LostSlot,
+) -> Result<Option<Vec<TableRows>>, ProtocolError> {
+    let Some(settled) = &lost.settled else { return Ok(None) };
+    let counted = rows_at_risk(client, tables, settled).await?.into_iter();
+    Ok(Some(counted.map(|(table, rows)| TableRows { table: table.to_string(), rows }).collect()))
 }
 
 /// Locks the set-up against other processes until the session ends. A second process would take the
@@ -225,14 +265,8 @@ impl<O: Operator> SlotSetUp<'_, O> {
     /// Reports the rows that are lost with the slot. The report must come first, because `init`
     /// then overwrites the recorded position.
     async fn report_loss(&self, lost: LostSlot) -> Result<(), ProtocolError> {
-        let rows = match &lost.settled {
-            Some(settled) => {
-                let tables = &self.options.outbox.tables;
-                let counted = rows_at_risk(self.session.client, tables, settled).await?.into_iter();
-                counted.map(|(table, rows)| TableRows { table: table.to_string(), rows }).collect()
-            }
-            None => Vec::new(),
-        };
+        let tables = &self.options.outbox.tables;
+        let rows = count_lost_rows(self.session.client, tables, &lost).await?.unwrap_or_default();
         self.session.report(&Step::LossAccepted { slot: self.slot().to_owned(), lost, rows })
     }
 

@@ -203,7 +203,7 @@ async fn dropped(
     Ok(UpgradePrepared::Dropped(DroppedForUpgrade { anchors, settled_xid, other_slots }))
 }
 
-/// Cancels the preparation of an upgrade.
+/// Cancels the preparation of an upgrade. Returns `None` after a dry run.
 ///
 /// # Errors
 ///
@@ -211,11 +211,20 @@ async fn dropped(
 pub async fn cancel_upgrade<O: Operator>(
     session: &AdminSession<'_, O>,
     outbox: &Outbox,
-) -> Result<(), ProtocolError> {
+) -> Result<Option<()>, ProtocolError> {
     refuse_other_shards(session.client, outbox).await?;
-    match cancel_begun_upgrade(session, &outbox.slot).await? {
-        true => Ok(()),
-        false => Err(ProtocolError::NoUpgradePrepared { slot: outbox.slot.clone() }),
+    let slot = &outbox.slot;
+    let is_begun = matches!(
+        read_operation(session.client, slot).await?,
+        Some(SlotOperation::Upgrade(UpgradePreparation { stage: UpgradeStage::Preparing, .. }))
+    );
+    if is_begun && !session.agree(async || Ok(Change::CancelUpgrade { slot: slot.clone() })).await?
+    {
+        return Ok(None);
+    }
+    match cancel_begun_upgrade(session, slot).await? {
+        true => Ok(Some(())),
+        false => Err(ProtocolError::NoUpgradePrepared { slot: slot.clone() }),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The texts about the steps and changes of a protocol.
 
 use walrelay_outbox_admin::protocols::{
-    Change, DroppedShard, PrunableTable, SkippedRows, Step, TableRows,
+    Change, DroppedShard, Loss, PrunableTable, SkippedRows, Step, TableRows,
 };
 use walrelay_outbox_replay::{LostSlot, SQL_ASCII_FIX, SQL_ASCII_RISK, SettledRecord};
 
@@ -11,6 +11,10 @@ use crate::topics::{INVALID_TOPIC_FIX, invalid_topic_text};
 /// Describes a change in the imperative: "drop slot walrelay".
 pub fn change_text(change: &Change) -> String {
     match change {
+        Change::GiveUp { losses } if losses.is_empty() => "give up no row".to_owned(),
+        Change::GiveUp { losses } => {
+            losses.iter().map(loss_change_text).collect::<Vec<_>>().join("; ")
+        }
         Change::Reshard { new, old } => format!(
             "drain and drop the slots {}, and continue with new slots {}",
             old.join(", "),
@@ -24,6 +28,9 @@ pub fn change_text(change: &Change) -> String {
         }
         Change::PrepareUpgrade { slot, anchors } => {
             format!("publish every pending row, then drop slot {slot} and {anchors} anchor(s)")
+        }
+        Change::CancelUpgrade { slot } => {
+            format!("cancel the upgrade that is prepared for slot {slot}")
         }
         Change::CarryOver { slots } => {
             format!("move to the end of the WAL: slot(s) {}", slots.join(", "))
@@ -41,9 +48,7 @@ pub fn change_text(change: &Change) -> String {
             human_bytes(*bytes)
         ),
         Change::RecoverSlot { slot, rows: Some(rows) } => {
-            let rows: Vec<String> =
-                rows.iter().map(|it| format!("{} row(s) of {}", it.rows, it.table)).collect();
-            format!("create a new slot {slot}, and publish {} again", rows.join(", "))
+            format!("create a new slot {slot}, and publish {} again", counted(rows))
         }
         Change::RecoverSlot { slot, rows: None } => {
             format!("create a new slot {slot}, and publish every row from the given time on again")
@@ -63,6 +68,24 @@ pub fn change_text(change: &Change) -> String {
             format!("delete {}", tables.join(", "))
         }
     }
+}
+
+fn loss_change_text(loss: &Loss) -> String {
+    match loss {
+        Loss::Recovery { slot } => {
+            format!("cancel the recovery of slot {slot}, and not publish its rows")
+        }
+        Loss::Slot { slot, rows } => {
+            let rows = rows.as_deref().map_or("any row of the outbox".to_owned(), counted);
+            format!("create a new slot {slot}, and not publish {rows} that may be unpublished")
+        }
+    }
+}
+
+/// Lists numbers of rows: "3 row(s) of public.app_outbox".
+fn counted(rows: &[TableRows]) -> String {
+    let each = rows.iter().map(|it| format!("{} row(s) of {}", it.rows, it.table));
+    each.collect::<Vec<_>>().join(", ")
 }
 
 fn prunable_text(PrunableTable { table, rows, partitions }: &PrunableTable) -> String {

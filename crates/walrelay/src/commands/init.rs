@@ -1,18 +1,15 @@
 //! `walrelay init`: creates tables, publication, slot, and optionally topics. Safe to run again.
 
 use serde::Serialize;
-use walrelay_command_line::config::{ChangeMode, CreateTopics, InitConfig};
+use walrelay_command_line::config::{CreateTopics, InitConfig};
 use walrelay_outbox_admin::protocols::{
-    CreatedTopics, ProtocolError, TopicOrder, TopicResult, create_topics, set_up,
+    CreatedTopics, TopicOrder, TopicResult, create_topics, set_up,
 };
-use walrelay_outbox_admin::{InitOptions, InitPlan, InitReport};
-use walrelay_outbox_replay::{SlotOperation, read_loss, read_operation, rows_at_risk};
-use walrelay_outbox_store::Outbox;
-use walrelay_pg_client::SqlClient;
+use walrelay_outbox_admin::{InitPlan, InitReport};
 use walrelay_relay::shutdown::Shutdown;
 use walrelay_reports::error::Error;
 
-use super::shared::operator::{StopMode, Terminal, declined, run_protocol};
+use super::shared::operator::{StopMode, Terminal, run_protocol};
 use crate::output::print;
 
 /// Creates the missing objects and prints their names. With `--sql` it only prints the SQL.
@@ -31,17 +28,9 @@ pub async fn execute(config: InitConfig, shutdown: &Shutdown) -> Result<(), Erro
     let existing = &config.already_there;
     let columns = &config.router.columns;
     let done = run_protocol(connect, terminal, StopMode::Cancel, async |session| {
-        if config.options.mode != ChangeMode::Agreed {
-            let losses = losses(session.client, shards).await?;
-            let what = match (losses.as_slice(), config.options.mode) {
-                ([], ChangeMode::DryRun) => "give up no row".to_owned(),
-                (losses, _) => losses.join("; "),
-            };
-            if !what.is_empty() && !terminal.ask(what).await.map_err(declined)? {
-                return Ok(None);
-            }
-        }
-        let report = set_up(session, shards, existing, columns).await?;
+        let Some(report) = set_up(session, shards, existing, columns).await? else {
+            return Ok(None);
+        };
         let topics = match &config.create_topics {
             CreateTopics::No => CreatedTopics::default(),
             CreateTopics::Yes { named } => {
@@ -54,31 +43,6 @@ pub async fn execute(config: InitConfig, shutdown: &Shutdown) -> Result<(), Erro
     let json = InitJson::new(&report, &topics);
     terminal.print_result(Some(&()), |()| String::new(), |()| json)?;
     topics.refused.map_or(Ok(()), |error| Err(error.into()))
-}
-
-/// Describes what `--accept-loss` gives up, for each slot.
-async fn losses(client: &SqlClient, shards: &[InitOptions]) -> Result<Vec<String>, ProtocolError> {
-    let mut losses = Vec::new();
-    for Outbox { slot, tables, .. } in shards.iter().map(|shard| &shard.outbox) {
-        // Before the first set-up there is no table to read.
-        if let Ok(Some(SlotOperation::Recovery(_))) = read_operation(client, slot).await {
-            losses.push(format!("cancel the recovery of slot {slot}, and not publish its rows"));
-        }
-        let Some(lost) = read_loss(client, slot).await? else { continue };
-        let rows = match &lost.settled {
-            Some(settled) => {
-                let rows = rows_at_risk(client, tables, settled).await?;
-                let rows =
-                    rows.into_iter().map(|(table, rows)| format!("{rows} row(s) of {table}"));
-                rows.collect::<Vec<_>>().join(", ")
-            }
-            None => "any row of the outbox".to_owned(),
-        };
-        losses.push(format!(
-            "create a new slot {slot}, and not publish {rows} that may be unpublished"
-        ));
-    }
-    Ok(losses)
 }
 
 #[derive(Debug, Serialize)]

@@ -7,12 +7,11 @@ use walrelay_outbox_admin::protocols::{
     CarriedOver, DroppedForUpgrade, UpgradePrepared, cancel_upgrade, carry_over, finish_upgrade,
     prepare_upgrade,
 };
-use walrelay_outbox_replay::{SlotOperation, UpgradePreparation, UpgradeStage, read_operation};
 use walrelay_relay::settings::Settings;
 use walrelay_relay::shutdown::Shutdown;
 use walrelay_reports::error::Error;
 
-use super::shared::operator::{StopMode, Terminal, declined, run_protocol};
+use super::shared::operator::{StopMode, Terminal, run_protocol};
 
 /// Carries out the action and prints the next step.
 ///
@@ -159,16 +158,7 @@ async fn cancel(
 ) -> Result<(), Error> {
     let slot = &outbox.slot;
     let cancelled = run_protocol(connect, terminal, StopMode::Cancel, async |session| {
-        let is_begun = matches!(
-            read_operation(session.client, slot).await?,
-            Some(SlotOperation::Upgrade(UpgradePreparation { stage: UpgradeStage::Preparing, .. }))
-        );
-        let what = format!("cancel the upgrade that is prepared for slot {slot}");
-        // Without a preparation, the protocol refuses.
-        if is_begun && !terminal.ask(what).await.map_err(declined)? {
-            return Ok(None);
-        }
-        cancel_upgrade(session, outbox).await.map(Some)
+        cancel_upgrade(session, outbox).await
     });
     let cancelled = cancelled.await?;
     let text = |(): &()| {

@@ -103,11 +103,6 @@ impl Consent<Change> for Terminal<'_> {
     }
 }
 
-/// The error of a protocol in which [`Terminal::ask`] got no consent.
-pub(in crate::commands) fn declined(error: Error) -> ProtocolError {
-    ProtocolError::Operator(BoxedError::new(error))
-}
-
 /// Whether a stop request cancels the statement of a protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::commands) enum StopMode {
