@@ -76,6 +76,28 @@ async fn a_slot_that_is_gone_before_the_first_relay_is_lost_and_its_rows_are_rec
 }
 
 #[tokio::test]
+async fn a_replay_in_place_does_not_wait_for_a_relay_whose_slot_is_lost() {
+    const REPLAY: [&str; 6] = ["replay", "start", "--source", "table", "--in-place", "--yes"];
+    let Some(world) = environment_with_lost_slot().await else { return };
+    assert_refused(&world.run(REPLAY).await, 5, &["walrelay slot recover"]);
+    assert_eq!(world.number("SELECT count(*) FROM app_outbox_hold").await, 0);
+    world.succeed(["slot", "recover", "--yes"]).await;
+    world.catch_up().await;
+
+    let mut waiting = world.command(REPLAY).start();
+    waiting.wait_for_line(DEADLINE, "no relay streams slot").await;
+    world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
+    assert_eq!(waiting.wait_ended(DEADLINE).await.code(), Some(5));
+    world.succeed(["slot", "recover", "--yes"]).await;
+    let relay = world.start_relay([]).await;
+    let sql = "SELECT id FROM app_outbox_replay WHERE ended IS NULL";
+    let id: String =
+        world.client().query_one(sql, &[]).await.expect("the replay is on record").get(0);
+    world.succeed(["replay", "resume", "--yes", &id]).await;
+    drop(relay);
+}
+
+#[tokio::test]
 async fn a_slot_created_by_hand_after_a_loss_is_reported_as_lost() {
     let Some(world) = environment_with_lost_slot().await else { return };
     let made = format!("SELECT pg_create_logical_replication_slot('{}', 'pgoutput')", world.name());

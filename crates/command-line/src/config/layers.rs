@@ -168,14 +168,14 @@ fn has_json_output(matches: &ArgMatches) -> bool {
 pub fn ask_for_json(arguments: &[OsString], environment: &Environment) -> bool {
     let words = arguments.iter().skip(1).map(|word| word.to_string_lossy().into_owned());
     let words: Vec<String> = words.take_while(|word| word != "--").collect();
-    let formats = words.iter().enumerate().filter_map(|(index, word)| {
+    let mut formats = words.iter().enumerate().filter_map(|(index, word)| {
         if ["-o", "--output"].contains(&word.as_str()) {
             return words.get(index + 1).map(String::as_str);
         }
         ["--output=", "-o=", "-o"].iter().find_map(|option| word.strip_prefix(option))
     });
     let output = variable("output");
-    formats.last().or_else(|| environment.get(&output)) == Some("json")
+    formats.next_back().or_else(|| environment.get(&output)) == Some("json")
 }
 
 /// Environment and file, which are below the command line.

@@ -28,6 +28,9 @@ use super::record::{ReplayEnd, ReplayJob, end_replay};
 use super::replay_error::ReplayError;
 use super::replay_step::{RelayWork, ReplayStep, ReplayWait, report};
 use super::request::{Destination, ReplaySource};
+use crate::admin_error::AdminError;
+use crate::lost_slot::read_loss;
+use crate::operation::read_operation;
 
 /// Interval between queries while the replay waits.
 const CHECKED_EVERY: Duration = Duration::from_millis(300);
@@ -120,6 +123,22 @@ impl ReplayJob {
             Destination::Topic { .. } => Box::pin(self.to_topic(client, env)).await,
             Destination::InPlace => Box::pin(self.in_place(client, env)).await,
         }
+    }
+
+    /// Refuses if no relay can publish in place, because the slot is lost.
+    ///
+    /// # Errors
+    ///
+    /// The slot is lost, or the server refuses.
+    pub async fn refuse_lost_slot(&self, client: &SqlClient) -> Result<(), ReplayError> {
+        // An operation that replaces the slot ends by itself.
+        if read_operation(client, &self.slot).await?.is_none()
+            && let Some(lost) = read_loss(client, &self.slot).await?
+        {
+            let slot = self.slot.clone();
+            return Err(AdminError::SlotLost { slot, problem: lost.problem }.into());
+        }
+        Ok(())
     }
 
     async fn to_topic(
@@ -266,6 +285,9 @@ impl<'a> Wait<'a> {
         if Instant::now() >= self.next_report {
             self.next_report = Instant::now() + REPORTED_EVERY;
             let relay = self.job.dispatch(settings).streaming_pid(client).await?;
+            if relay.is_none() {
+                self.job.refuse_lost_slot(client).await?;
+            }
             let ReplayJob { id, slot, .. } = self.job;
             report(steps, &ReplayStep::Waits(ReplayWait { id, slot, work, relay }))?;
         }
