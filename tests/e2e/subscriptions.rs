@@ -108,6 +108,18 @@ async fn a_consumer_that_has_applied_something_is_not_moved_by_a_set_up() {
     init(&world, &other, 2, &["has applied events from it"]).await;
 }
 
+#[tokio::test]
+async fn a_consumer_whose_subscription_is_gone_is_told_how_to_create_it() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    world.set_up_consumer().await;
+    let gone = "projects/test/subscriptions/gone";
+    world.execute(&format!("UPDATE app_inbox_consumer SET subscription = '{gone}'")).await;
+    let page = world.succeed(["consumer", "status", CONSUMER]).await;
+    assert!(page.starts_with("the subscription does not exist\n"), "{page}");
+    let create = format!("walrelay consumer init {CONSUMER} --subscription {gone} --create");
+    assert!(page.contains(&create), "{page}");
+}
+
 /// The steps in docs/how-to/operate/consumers.md, Move to another subscription.
 #[tokio::test]
 async fn a_consumer_that_is_moved_to_an_ordered_subscription_loses_nothing() {

@@ -7,7 +7,7 @@ use walrelay_command_line::config::OutputFormat;
 use walrelay_errors::Chain;
 use walrelay_inbox::operator::consumer_status::{ConsumerStatus, consumer_status};
 use walrelay_pg_client::SqlClient;
-use walrelay_pubsub::{Endpoint, SubscriptionBacklog};
+use walrelay_pubsub::{Endpoint, PubsubError, Subscriber, SubscriptionBacklog};
 use walrelay_reports::error::Error;
 use walrelay_reports::text::{human_age, visible, whole_age};
 
@@ -23,19 +23,39 @@ struct StatusWithBacklog {
     backlog_messages: Option<u64>,
     /// Age of the oldest of them.
     backlog_oldest_seconds: Option<u64>,
+    /// Whether the subscription does not exist.
+    #[serde(skip)]
+    is_missing: bool,
     /// The next step, if a person has to act.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_step: Option<String>,
 }
 
+/// What is known about the messages of a subscription.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Backlog {
+    Known(SubscriptionBacklog),
+    Unknown,
+    /// The subscription does not exist.
+    NoSubscription,
+}
+
 impl StatusWithBacklog {
-    fn new(status: ConsumerStatus, backlog: Option<SubscriptionBacklog>) -> Self {
-        let messages = backlog.map(|it| it.messages);
+    fn new(status: ConsumerStatus, backlog: Backlog) -> Self {
+        let known = match backlog {
+            Backlog::Known(known) => Some(known),
+            Backlog::Unknown | Backlog::NoSubscription => None,
+        };
+        let is_missing = backlog == Backlog::NoSubscription;
         Self {
-            next_step: next_step(&status, messages),
+            next_step: match is_missing {
+                true => Some(creating_step(&status)),
+                false => next_step(&status, known.map(|it| it.messages)),
+            },
             status,
-            backlog_messages: messages,
-            backlog_oldest_seconds: backlog.map(|it| it.oldest_seconds),
+            backlog_messages: known.map(|it| it.messages),
+            backlog_oldest_seconds: known.map(|it| it.oldest_seconds),
+            is_missing,
         }
     }
 
@@ -47,6 +67,9 @@ impl StatusWithBacklog {
             parts.push("paused".to_owned());
         }
         match (backlog_messages, backlog_oldest_seconds) {
+            (None, _) if self.is_missing => {
+                parts.push("the subscription does not exist".to_owned());
+            }
             (None, _) => parts.push("the backlog of the subscription is not known".to_owned()),
             (Some(0), _) => parts.push("no message waits".to_owned()),
             (Some(messages), age) => {
@@ -135,16 +158,34 @@ fn next_step(status: &ConsumerStatus, messages: Option<u64>) -> Option<String> {
     })
 }
 
+/// Returns the command that creates the missing subscription.
+fn creating_step(ConsumerStatus { consumer, subscription, .. }: &ConsumerStatus) -> String {
+    format!(
+        "its messages are gone; to create it: walrelay consumer init {} --subscription {} --create --topic TOPIC; \
+         then walrelay audit names the events that are missing",
+        visible(consumer),
+        visible(subscription)
+    )
+}
+
 /// Returns the backlog. The rest of the status is useful without it, so a failure is a warning.
-async fn backlog_of(endpoint: &Endpoint, subscription: &str) -> Option<SubscriptionBacklog> {
-    let asked = timeout(ANSWER_TIMEOUT, SubscriptionBacklog::read(endpoint, subscription)).await;
-    let problem = match asked {
+async fn backlog_of(endpoint: &Endpoint, subscription: &str) -> Backlog {
+    let problem = match timeout(ANSWER_TIMEOUT, read_backlog(endpoint, subscription)).await {
         Ok(Ok(backlog)) => return backlog,
         Ok(Err(error)) => Chain(&error).to_string(),
         Err(_) => format!("no answer within {} s", ANSWER_TIMEOUT.as_secs()),
     };
     tracing::warn!(subscription, problem, "the backlog of the subscription is not known");
-    None
+    Backlog::Unknown
+}
+
+/// Reads the backlog. A subscription without one is new, or does not exist.
+async fn read_backlog(endpoint: &Endpoint, subscription: &str) -> Result<Backlog, PubsubError> {
+    if let Some(known) = SubscriptionBacklog::read(endpoint, subscription).await? {
+        return Ok(Backlog::Known(known));
+    }
+    let found = Subscriber::connect(endpoint)?.subscription(subscription).await?;
+    Ok(found.map_or(Backlog::NoSubscription, |_| Backlog::Unknown))
 }
 
 /// Prints the status.
@@ -189,7 +230,7 @@ mod tests {
 
     fn head(status: ConsumerStatus, messages: u64) -> (String, Option<String>) {
         let backlog = SubscriptionBacklog { messages, oldest_seconds: 1024 };
-        let whole = StatusWithBacklog::new(status, Some(backlog));
+        let whole = StatusWithBacklog::new(status, Backlog::Known(backlog));
         (whole.headline(), whole.next_step)
     }
 
@@ -221,8 +262,19 @@ mod tests {
     }
 
     #[test]
+    fn a_missing_subscription_comes_first_with_the_command_that_creates_it() {
+        let dead = EventCounts { dead: 1, ..EventCounts::default() };
+        let status = ConsumerStatus { events: dead, ..status() };
+        let whole = StatusWithBacklog::new(status, Backlog::NoSubscription);
+        let head = "the subscription does not exist; 1 dead event(s) wait for a person";
+        assert_eq!(whole.headline(), head);
+        let create = "walrelay consumer init c --subscription s --create --topic TOPIC";
+        assert!(whole.next_step.as_ref().is_some_and(|it| it.contains(create)), "{whole:?}");
+    }
+
+    #[test]
     fn the_values_stand_in_one_column_and_ages_have_units() {
-        let page = StatusWithBacklog::new(status(), None).page();
+        let page = StatusWithBacklog::new(status(), Backlog::Unknown).page();
         let values = page.lines().skip_while(|line| !line.is_empty()).skip(1);
         for line in values {
             assert_eq!(line.as_bytes().get(28), Some(&b' '), "{line}");
@@ -241,7 +293,7 @@ mod tests {
             ..status()
         };
         let backlog = SubscriptionBacklog { messages: 40, oldest_seconds: 3 };
-        let whole = StatusWithBacklog::new(status, Some(backlog));
+        let whole = StatusWithBacklog::new(status, Backlog::Known(backlog));
         assert_documented("consumer status", &whole);
     }
 }
