@@ -47,6 +47,15 @@ async fn at_a_limited_rate_a_key_without_replies_stops_no_other_key() {
 }
 
 #[tokio::test]
+async fn a_run_until_caught_up_ends_once_the_rows_of_a_missing_topic_are_recorded() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    let missing = Workload { aggregate_type: "audio".into(), ..Workload::of_rows(20) };
+    missing.insert(world.client()).await.expect("the rows are inserted");
+    world.succeed(["run", "--until-caught-up", "--park-after", "1s"]).await;
+    world.wait_dispatch(DEADLINE, "retrying", 20).await;
+}
+
+#[tokio::test]
 async fn a_missing_topic_larger_than_the_budget_stops_no_other_topic_by_default() {
     let Some(world) = InboxDatabase::create().await else { return };
     let relay = world.start_relay([]).await;
