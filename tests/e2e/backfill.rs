@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, HashSet};
 use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::postgres::installed_majors;
 use walrelay_testkit::process::Signal;
+use walrelay_testkit::wait_until;
 use walrelay_tests::{DEADLINE, InboxDatabase, topic};
 
 /// Returns the key and version of each message in the order of storing.
@@ -235,6 +236,33 @@ async fn a_backfill_that_is_killed_before_its_first_note_gives_no_position_to_tw
     }
     let shared: Vec<_> = rows_at.iter().filter(|(_, rows)| rows.len() > 1).collect();
     assert!(shared.is_empty(), "{shared:?}");
+}
+
+#[tokio::test]
+async fn a_replay_from_the_table_at_a_low_rate_advances_with_every_restart() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    world.pubsub.create_topic("again");
+    Workload::of_rows(400).insert(world.client()).await.expect("rows");
+    let begin =
+        ["replay", "start", "--yes", "--source", "table", "--to-topic", "again", "--rate", "200"];
+    let mut process = world.command(begin).start();
+    const RECORDED: &str = "SELECT coalesce(max(rows_published), 0)::bigint FROM app_outbox_replay";
+    let mut recorded = 0;
+    for _ in 0..2 {
+        wait_until(DEADLINE, "progress on record", async || {
+            (world.number(RECORDED).await > recorded).then_some(())
+        })
+        .await;
+        process.kill();
+        process.wait_ended(DEADLINE).await;
+        recorded = world.number(RECORDED).await;
+        let sql = "SELECT id FROM app_outbox_replay";
+        let id: String = world.client().query_one(sql, &[]).await.expect("the replay").get(0);
+        process = world.command(["replay", "resume", "--yes", &id]).start();
+    }
+    assert_eq!(process.wait_ended(DEADLINE).await.code(), Some(0));
+    let messages = world.pubsub.emulator().published(&topic("again")).len();
+    assert!((400..700).contains(&messages), "{messages} messages of 400 rows");
 }
 
 #[tokio::test]

@@ -98,6 +98,16 @@ async fn a_replay_in_place_does_not_wait_for_a_relay_whose_slot_is_lost() {
 }
 
 #[tokio::test]
+async fn an_anchor_is_not_moved_while_its_slot_is_lost() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    world.catch_up().await;
+    world.succeed(["anchor", "create", "a"]).await;
+    world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
+    let refused = world.run(["anchor", "advance", "a", "--yes"]).await;
+    assert_refused(&refused, 5, &["walrelay slot recover"]);
+}
+
+#[tokio::test]
 async fn a_slot_created_by_hand_after_a_loss_is_reported_as_lost() {
     let Some(world) = environment_with_lost_slot().await else { return };
     let made = format!("SELECT pg_create_logical_replication_slot('{}', 'pgoutput')", world.name());

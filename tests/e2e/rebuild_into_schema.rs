@@ -236,13 +236,41 @@ async fn a_table_that_keeps_rows_from_delete_or_insert_is_not_switched() {
         world.consume_all().await;
         world.execute(obstacle).await;
         let refused = world.run(INTO).await;
-        assert_ne!(refused.code, Some(0), "{obstacle}: {}", refused.text);
-        assert!(refused.text.contains(told), "{obstacle}: {}", refused.text);
+        assert_eq!(refused.code, Some(2), "{obstacle}: {}", refused.text);
+        for part in [told, "nothing was switched", "of your own: --switch-sql FILE"] {
+            assert!(refused.text.contains(part), "{obstacle}: {}", refused.text);
+        }
         assert_eq!(world.number("SELECT count(*) FROM effect.applied").await, 50, "{obstacle}");
         world.execute(removal).await;
         world.succeed(INTO).await;
         assert_each_once(&world).await;
     }
+}
+
+#[tokio::test]
+async fn a_table_that_cannot_replace_a_live_one_is_named_with_the_way_out() {
+    let Some(world) = world().await else { return };
+    world.insert_events(5, 50).await;
+    world.catch_up().await;
+    world.consume_all().await;
+    for (obstacle, removal, told) in [
+        ("CREATE TABLE fresh.extra (id int)", "DROP TABLE fresh.extra", "fresh.extra"),
+        (
+            "ALTER TABLE effect.applied ADD CONSTRAINT few CHECK (n < 0) NOT VALID",
+            "ALTER TABLE effect.applied DROP CONSTRAINT few",
+            "violates check constraint",
+        ),
+    ] {
+        world.execute(obstacle).await;
+        let refused = world.run(INTO).await;
+        assert_eq!(refused.code, Some(2), "{obstacle}: {}", refused.text);
+        for part in ["rebuild-tables-unsuitable", told, "INCLUDING ALL"] {
+            assert!(refused.text.contains(part), "{part}: {}", refused.text);
+        }
+        world.execute(removal).await;
+    }
+    world.succeed(INTO).await;
+    assert_each_once(&world).await;
 }
 
 #[tokio::test]

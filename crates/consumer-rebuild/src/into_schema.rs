@@ -9,6 +9,7 @@
 //! Until that transaction commits, the live read model is untouched, however the command ends.
 //! Run again, the command continues: the inbox lists the rows that were applied.
 
+use tokio_postgres::error::{DbError, SqlState};
 use tokio_postgres::{GenericClient, Transaction};
 use walrelay_core::Routed;
 use walrelay_inbox::operator::admin::{self, registered};
@@ -326,7 +327,28 @@ impl Filling<'_> {
         if switch_sql.is_none() {
             refuse_foreign_keys(transaction, tables).await?;
         }
-        Ok(self.place.switch(transaction, tables, switch_sql).await?)
+        let switched = self.place.switch(transaction, tables, switch_sql).await;
+        switched.map_err(|error| match switch_sql {
+            Some(_) => error.into(),
+            None => refused_move(error),
+        })
+    }
+}
+
+/// Names the problem if the live tables refuse the rows: by a constraint, or because a trigger, a
+/// rule or a policy interferes.
+fn refused_move(error: InboxError) -> RebuildError {
+    const CONSTRAINT_VIOLATED: &str = "23";
+    let is_refusal = |answer: &&DbError| {
+        let code = answer.code();
+        *code == SqlState::RAISE_EXCEPTION || code.code().starts_with(CONSTRAINT_VIOLATED)
+    };
+    let InboxError::Store(SqlError::Sql { source, .. }) = &error else { return error.into() };
+    let Some(refusal) = source.as_db_error().filter(is_refusal) else { return error.into() };
+    let detail = refusal.detail().map_or_else(String::new, |it| format!(" ({it})"));
+    RebuildError::RowsRefused {
+        problem: format!("{}{detail}", refusal.message()),
+        hint: refusal.hint().map(str::to_owned),
     }
 }
 

@@ -102,6 +102,14 @@ pub enum RebuildError {
         "the tables of schema {schema:?} were emptied or replaced during the fill; nothing was switched"
     )]
     TablesReplaced { schema: String },
+    /// The rows of the schema cannot be moved into the live tables. Nothing was switched.
+    #[error("the rows cannot be moved into the live tables: {problem}; nothing was switched")]
+    RowsRefused {
+        /// The server's message, and its detail.
+        problem: String,
+        /// The server's hint.
+        hint: Option<String>,
+    },
     /// The next generation lacks events of the live generation.
     #[error(
         "filled, but not switched to: {missing} event(s) that generation {generation} has applied are not among the rows \
@@ -221,6 +229,7 @@ impl Coded for RebuildError {
             Self::SchemaEmpty { .. }
             | Self::TableUnsuitable { .. }
             | Self::TablesNotEmpty { .. }
+            | Self::RowsRefused { .. }
             | Self::TablesReplaced { .. } => Code::RebuildTablesUnsuitable,
             Self::ForeignKeyConflicts { .. } => Code::RebuildForeignKeyUnsuitable,
             Self::EventsMissing { .. } | Self::KeyEventsLost { .. } => Code::RebuildLosesEvents,

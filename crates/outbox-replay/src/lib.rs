@@ -25,7 +25,9 @@ mod unconfirmed;
 mod unfinished_replay;
 
 pub use admin_error::{AdminError, describe_shards};
-pub use lost_slot::{LostSlot, SettledRecord, loss, read_loss, read_settled, rows_at_risk};
+pub use lost_slot::{
+    LostSlot, SettledRecord, loss, read_loss, read_settled, refuse_lost, rows_at_risk,
+};
 pub use operation::{
     Again, Filling, Reset, Resharding, SettledBound, SlotOperation, SlotRecovery,
     UpgradePreparation, UpgradeStage, begin_backfill, begin_recovery, begin_reset, begin_upgrade,

@@ -141,6 +141,20 @@ pub async fn read_loss(client: &Client, slot: &str) -> Result<Option<LostSlot>, 
     Ok(loss(state.as_ref(), row.as_ref(), identifier.as_deref()))
 }
 
+/// Refuses a lost slot.
+///
+/// # Errors
+///
+/// The slot is lost, or the server refuses.
+pub async fn refuse_lost(client: &Client, slot: &str) -> Result<(), AdminError> {
+    match read_loss(client, slot).await? {
+        Some(LostSlot { problem, .. }) => {
+            Err(AdminError::SlotLost { slot: slot.to_owned(), problem })
+        }
+        None => Ok(()),
+    }
+}
+
 async fn system_identifier(client: &Client) -> Result<String, AdminError> {
     let sql = "SELECT system_identifier::text AS id FROM pg_control_system()";
     let row = client.query_typed_one(sql, &[]);

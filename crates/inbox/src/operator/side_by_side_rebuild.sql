@@ -8,7 +8,7 @@ SELECT c.relname::text AS name, format('%I.%I', n.nspname, c.relname) AS staged,
        ARRAY(SELECT quote_ident(a.attname) FROM pg_catalog.pg_attribute AS a
               WHERE a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' AND a.attrelid = c.oid ORDER BY 1) AS quoted,
        CASE c.relkind WHEN 'r' THEN 'ONLY ' ELSE '' END || format('%I.%I', n.nspname, c.relname) AS staged_rows,
-       CASE lc.relkind WHEN 'r' THEN 'ONLY ' ELSE '' END || format('%I.%I', ln.nspname, lc.relname) AS live_rows
+       CASE lc.relkind WHEN 'r' THEN 'ONLY ' ELSE '' END || quote_ident(ln.nspname) || '.' || quote_ident(lc.relname) AS live_rows
   FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
   LEFT JOIN pg_catalog.pg_class AS lc ON lc.oid = to_regclass(quote_ident(c.relname))
   LEFT JOIN pg_catalog.pg_namespace AS ln ON ln.oid = lc.relnamespace

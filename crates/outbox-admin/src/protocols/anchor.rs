@@ -3,7 +3,7 @@
 use pgoutput_parser::Lsn;
 use walrelay_core::WalBudgetLimit;
 use walrelay_errors::Chain;
-use walrelay_outbox_replay::{AdminError, replay_that_needs_anchor};
+use walrelay_outbox_replay::{AdminError, refuse_lost, replay_that_needs_anchor};
 use walrelay_outbox_store::{
     Anchor, CopyLifetime, Outbox, SlotCapacity, advance_anchor, anchor_slot, copy_slot,
     find_anchor, note_wal_time, read_anchor, read_anchors, read_recorded_system_identifier,
@@ -15,7 +15,6 @@ use walrelay_pg_replication::{SlotError, SlotState, drop_slot, read_slot};
 use super::operator::{AdminSession, Change, Operator};
 use super::preconditions::{Place, position_of_time, refuse_other_shards, refuse_unfinished};
 use super::protocol_error::ProtocolError;
-use super::upgrade::refuse_lost;
 use crate::lifecycle::anchor_keeper::anchor_wal_share;
 
 /// The anchors of a slot.
@@ -174,7 +173,10 @@ async fn target(
     let slot = outbox.slot.clone();
     let live = read_slot(client, &slot).await?;
     let live = live.filter(|it| !it.is_lost()).and_then(|it| it.confirmed_flush_lsn);
-    let Some(live) = live else { return Err(SlotError::SlotMissing { slot }.into()) };
+    let Some(live) = live else {
+        refuse_lost(client, &slot).await?;
+        return Err(SlotError::SlotMissing { slot }.into());
+    };
     let to = match to {
         None => live.max(here),
         Some(Place::Lsn(lsn)) => lsn,

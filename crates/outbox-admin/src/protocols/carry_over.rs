@@ -5,7 +5,7 @@
 //! commit of the record is always unconsumed.
 
 use pgoutput_parser::Lsn;
-use walrelay_outbox_replay::unconfirmed_transactions;
+use walrelay_outbox_replay::{refuse_lost, unconfirmed_transactions};
 use walrelay_outbox_store::{
     Outbox, advance_relay_row, read_anchors, read_relay_row, read_wal_end,
 };
@@ -17,7 +17,6 @@ use super::preconditions::{
     every_shard, refuse_open_replay, refuse_resharding, refuse_unfinished, refuse_unrecorded,
 };
 use super::protocol_error::ProtocolError;
-use super::upgrade::refuse_lost;
 
 /// The first version whose pg_upgrade carries slots over, as a `server_version_num`.
 const CARRIED_OVER_SINCE: i32 = 170_000;

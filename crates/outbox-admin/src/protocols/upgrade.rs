@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use walrelay_outbox_replay::operation_resumer::outcome::Outcome;
 use walrelay_outbox_replay::{
     AdminError, SlotOperation, UpgradePreparation, UpgradeStage, adopt_slot, begin_upgrade,
-    cancel_operation, read_loss, read_operation, take_operation,
+    cancel_operation, read_loss, read_operation, refuse_lost, take_operation,
 };
 use walrelay_outbox_store::{
     Outbox, is_same_origin, read_anchors, read_recorded_system_identifier, read_relay_row,
@@ -131,15 +131,6 @@ async fn begun_upgrade(
         Some(SlotOperation::Upgrade(upgrade)) => Ok(Some(upgrade)),
         Some(other) => Err(not_finished(client, slot, &other).await?.into()),
         None => Ok(None),
-    }
-}
-
-pub(super) async fn refuse_lost(client: &SqlClient, slot: &str) -> Result<(), ProtocolError> {
-    match read_loss(client, slot).await? {
-        Some(lost) => {
-            Err(AdminError::SlotLost { slot: slot.to_owned(), problem: lost.problem }.into())
-        }
-        None => Ok(()),
     }
 }
 

@@ -11,11 +11,12 @@ use crate::recovery_cursor::RecoveryCursor;
 use crate::rows::source_row::{SourceRow, SourceValue};
 use crate::rows::unsettled_rows::{RowCursor, SourceTable};
 
-/// The number of rows in one transaction. A resumed backfill republishes at most this many rows,
-/// and the rows of the aggregate at which it stopped.
-const ROWS: u32 = 1_000;
+/// The number of rows in one transaction. A resumed replay republishes at most this many rows that
+/// were published, and the rows of the aggregate at which it stopped. So it also advances at a low
+/// rate with frequent restarts.
+const ROWS: u32 = 100;
 
-/// The number of positions that a resumed backfill skips. The skipped positions cover all rows that
+/// The number of positions that a resumed replay skips. The skipped positions cover all rows that
 /// were in flight before, so a republished row has a greater position. At most 20,000 rows are in
 /// flight (I6).
 const LEFT_OUT: u64 = 2_000;
@@ -30,7 +31,7 @@ pub enum TransactionGrouping {
         /// Receives every row that was read. A stream continues with the first unsettled row.
         progress: Progress,
     },
-    /// Each transaction has a thousand rows. The last aggregate of each marks the settled rows.
+    /// Each transaction has a hundred rows. The last aggregate of each marks the settled rows.
     Many {
         /// Rows before this position are settled.
         after: Lsn,

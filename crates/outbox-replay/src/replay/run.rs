@@ -28,8 +28,7 @@ use super::record::{ReplayEnd, ReplayJob, end_replay};
 use super::replay_error::ReplayError;
 use super::replay_step::{RelayWork, ReplayStep, ReplayWait, report};
 use super::request::{Destination, ReplaySource};
-use crate::admin_error::AdminError;
-use crate::lost_slot::read_loss;
+use crate::lost_slot::refuse_lost;
 use crate::operation::read_operation;
 
 /// Interval between queries while the replay waits.
@@ -132,13 +131,10 @@ impl ReplayJob {
     /// The slot is lost, or the server refuses.
     pub async fn refuse_lost_slot(&self, client: &SqlClient) -> Result<(), ReplayError> {
         // An operation that replaces the slot ends by itself.
-        if read_operation(client, &self.slot).await?.is_none()
-            && let Some(lost) = read_loss(client, &self.slot).await?
-        {
-            let slot = self.slot.clone();
-            return Err(AdminError::SlotLost { slot, problem: lost.problem }.into());
+        match read_operation(client, &self.slot).await? {
+            Some(_) => Ok(()),
+            None => Ok(refuse_lost(client, &self.slot).await?),
         }
-        Ok(())
     }
 
     async fn to_topic(

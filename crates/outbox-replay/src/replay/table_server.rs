@@ -1,6 +1,6 @@
 //! The server of a replay of the tables, in place of an anchor's copy.
 //!
-//! The rows form transactions of the stream, a thousand rows each. Their positions are artificial
+//! The rows form transactions of the stream, a hundred rows each. Their positions are artificial
 //! and precede every position in the WAL. The last aggregate of each transaction marks the settled
 //! rows, and a replay resumes there.
 

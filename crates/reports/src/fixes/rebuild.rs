@@ -48,6 +48,7 @@ pub(crate) fn fix_of(error: &RebuildError) -> Option<String> {
         E::TableUnsuitable { .. } => {
             "make it like the live table: CREATE TABLE SCHEMA.balances (LIKE balances INCLUDING ALL)"
         }
+        E::RowsRefused { hint, .. } => return Some(fix_of_refused_rows(hint.as_deref())),
         E::TablesNotEmpty { tables } => {
             return Some(format!("empty the schema's tables: TRUNCATE {}", tables.join(", ")));
         }
@@ -73,6 +74,15 @@ pub(crate) fn fix_of(error: &RebuildError) -> Option<String> {
         | E::KeysWithoutRows => return None,
     };
     Some(text.to_owned())
+}
+
+/// Returns the fix of live tables that refuse the rows, from the server's hint.
+fn fix_of_refused_rows(hint: Option<&str>) -> String {
+    let hint = hint.unwrap_or(
+        "a constraint or a trigger of the live table refuses them: give the new table the same constraints, as in CREATE \
+         TABLE SCHEMA.balances (LIKE balances INCLUDING ALL), or switch with SQL of your own",
+    );
+    format!("{}: --switch-sql FILE", hint.trim_end_matches('.'))
 }
 
 /// Returns the statements that take the foreign keys out of the way.
