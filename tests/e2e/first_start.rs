@@ -205,6 +205,21 @@ async fn the_script_drops_its_slot_if_rows_commit_while_it_creates_the_slot() {
 }
 
 #[tokio::test]
+async fn a_set_up_that_is_killed_before_its_slot_exists_is_completed_by_the_same_command() {
+    for init in [&["init", "--backfill"][..], &["init", "--skip-existing-rows"]] {
+        let Some(world) = without_slot(None).await else { return };
+        Workload::of_rows(20).insert(world.client()).await.expect("rows");
+        let dying = world.command(init.iter().copied()).env("WALRELAY_FAILPOINT", "recovery-begun");
+        let died = dying.finish(DEADLINE).await;
+        assert_eq!(died.code, None, "{}", died.text);
+        assert_eq!(world.number(SLOTS).await, 0);
+        world.succeed(init.iter().copied()).await;
+        assert_eq!(world.number(SLOTS).await, 1);
+        world.catch_up().await;
+    }
+}
+
+#[tokio::test]
 async fn many_rows_before_the_first_start_survive_concurrent_writers_and_two_kills() {
     let Some(world) = without_slot(None).await else { return };
     const ROWS: i64 = 100_000;

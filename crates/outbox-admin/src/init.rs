@@ -122,7 +122,8 @@ impl InitPlan {
             title: format!("publication {}", options.outbox.publication),
             sql: publication_sql(options),
         });
-        if options.on_lost == LostSlotPolicy::Refuse {
+        // Without the slot, the plan replaces none: the operation that creates it may be on record.
+        if options.on_lost == LostSlotPolicy::Refuse && options.making == SlotCreation::Slot {
             let title = format!("slot {}: not in place of one that was lost", options.outbox.slot);
             steps.push(InitStep { title, sql: guard_sql(options) });
         }
