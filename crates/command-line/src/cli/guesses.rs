@@ -84,7 +84,7 @@ const OPTION_GUESSES: [(&str, &[&str]); 9] = [
     ("once", &["until-caught-up"]),
     ("since", &["from-time", "from-lsn", "older-than"]),
     ("until", &["to-time", "to-lsn", "until-caught-up"]),
-    ("to", &["to-time", "to-lsn", "to-topic"]),
+    ("to", &["to-time", "to-lsn", "to-topic", "shards"]),
 ];
 
 /// Replaces clap's tips about an unknown option by the options of the command that may be meant.
@@ -112,8 +112,10 @@ pub(crate) fn with_right_option(mut error: clap::Error, command: &Command) -> cl
         (_, []) => None,
         (_, options) => Some(format!("use {}", options.join(" or "))),
     };
-    let tips = tip.map(StyledStr::from).into_iter().collect();
-    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
+    match tip.map(StyledStr::from) {
+        Some(tip) => error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip])),
+        None => error.remove(ContextKind::Suggested),
+    };
     error.remove(ContextKind::SuggestedArg);
     error
 }
@@ -164,6 +166,7 @@ mod tests {
             (&["walrelay", "status", "--json"], "tip: use `--output json`"),
             (&["walrelay", "status", "--follow"], "tip: use `--watch`"),
             (&["walrelay", "slot", "drop", "--force"], "tip: use `--yes`"),
+            (&["walrelay", "reshard", "--to", "2"], "tip: use `--shards`"),
             (
                 &["walrelay", "anchor", "drop", "--name", "a"],
                 "tip: give the name without an option",
@@ -176,7 +179,7 @@ mod tests {
         let removal = told(&["walrelay", "consumer", "delete", "billing"]);
         assert!(removal.contains("no command removes a consumer"), "{removal}");
         let none = told(&["walrelay", "version", "--force"]);
-        assert!(!none.contains("tip:"), "{none}");
+        assert!(!none.contains("tip:") && !none.contains("\n\n\n"), "{none}");
     }
 
     #[test]
