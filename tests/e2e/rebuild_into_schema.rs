@@ -94,6 +94,10 @@ async fn a_handler_that_names_its_schema_is_refused_and_has_written_nothing() {
     for part in ["it writes effect.applied, effect.balance", "not in schema fresh"] {
         assert!(refused.text.contains(part), "{part}: {}", refused.text);
     }
+    world.execute("DROP TABLE fresh.applied").await;
+    let without_table = world.run(INTO).await.text;
+    let create = "create each table that schema fresh lacks, like the live one (effect.applied)";
+    assert!(without_table.contains(create), "{without_table}");
     assert_eq!(read_model(&world).await, before);
     assert_eq!(generation(&world).await, 1);
     world.succeed(["consumer", "rebuild", CONSUMER, "--cancel", "--yes"]).await;

@@ -70,6 +70,18 @@ pub enum InboxError {
         /// The problem with the name.
         problem: String,
     },
+    /// During a rebuild in a schema the handler writes other tables.
+    #[error(
+        "handler {handler:?}: it writes {tables}, which is not in schema {schema}, and nothing of that has taken effect"
+    )]
+    WritesElsewhere {
+        /// The name as given.
+        handler: String,
+        /// The tables.
+        tables: String,
+        /// The schema.
+        schema: String,
+    },
     /// The consumer exists with another subscription.
     #[error(
         "consumer {consumer:?} reads {subscription} already, and has applied events from it; a consumer of another \
@@ -199,7 +211,7 @@ impl Coded for InboxError {
             Self::Unregistered { .. } => Code::ConsumerNotFound,
             Self::SeveralConsumers { .. } => Code::ConsumerAmbiguous,
             Self::OtherSubscription { .. } => Code::ConsumerReadsAnotherSubscription,
-            Self::Handler { .. } => Code::HandlerUnsuitable,
+            Self::Handler { .. } | Self::WritesElsewhere { .. } => Code::HandlerUnsuitable,
             Self::Reset(_) => Code::ResetSqlFailed,
             Self::AlreadyFinished { .. } => Code::EventAlreadyFinished,
             Self::UnknownEvent { .. } => Code::EventNotFound,
@@ -220,6 +232,11 @@ impl Coded for InboxError {
             Some(hint.clone())
         } else if let Self::Unlogged { tables } = self {
             Some(format!("as their owner: {}", set_logged(tables)))
+        } else if let Self::WritesElsewhere { tables, schema, .. } = self {
+            Some(format!(
+                "create each table that schema {schema} lacks, like the live one ({tables}). If it has them, the handler \
+                 must name its tables without a schema, and not set search_path. Or rebuild in place"
+            ))
         } else {
             None
         }

@@ -177,14 +177,10 @@ impl OutboxApplier {
         let abandoned: Option<String> = row.first().and_then(|row| row.get(0));
         match abandoned {
             None => Ok(()),
-            Some(tables) => Err(InboxError::Handler {
-                handler: self.handler.clone(),
-                problem: format!(
-                    "it writes {tables}, which is not in schema {schema}, and nothing of that has taken effect: the handler \
-                     names its tables with their schema, or sets search_path. Write its tables without a schema, or rebuild \
-                     in place"
-                ),
-            }),
+            Some(tables) => {
+                let (handler, schema) = (self.handler.clone(), schema.clone());
+                Err(InboxError::WritesElsewhere { handler, tables, schema })
+            }
         }
     }
 }
