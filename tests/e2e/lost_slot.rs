@@ -95,6 +95,8 @@ async fn a_replay_in_place_does_not_wait_for_a_relay_whose_slot_is_lost() {
         world.client().query_one(sql, &[]).await.expect("the replay is on record").get(0);
     world.succeed(["replay", "resume", "--yes", &id]).await;
     drop(relay);
+    world.succeed(["slot", "drop", "--yes"]).await;
+    assert_refused(&world.run(REPLAY).await, 3, &["slot-missing", "walrelay init"]);
 }
 
 #[tokio::test]

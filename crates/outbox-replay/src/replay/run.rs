@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep};
 use walrelay_core::Topic;
 use walrelay_outbox_store::{HistorySource, KeyPauseCounts, ReplayedRows, read_relay_row};
 use walrelay_pg_client::{SqlClient, connect_sql, sql};
-use walrelay_pg_replication::read_server_identity;
+use walrelay_pg_replication::{SlotError, read_server_identity, read_slot};
 use walrelay_pubsub::GrpcPublisher;
 use walrelay_relay::failpoint;
 use walrelay_relay::settings::Settings;
@@ -124,16 +124,20 @@ impl ReplayJob {
         }
     }
 
-    /// Refuses if no relay can publish in place, because the slot is lost.
+    /// Refuses if no relay can publish in place, because there is no slot to stream.
     ///
     /// # Errors
     ///
-    /// The slot is lost, or the server refuses.
-    pub async fn refuse_lost_slot(&self, client: &SqlClient) -> Result<(), ReplayError> {
+    /// The slot is lost or does not exist, or the server refuses.
+    pub async fn refuse_without_slot(&self, client: &SqlClient) -> Result<(), ReplayError> {
         // An operation that replaces the slot ends by itself.
-        match read_operation(client, &self.slot).await? {
+        if read_operation(client, &self.slot).await?.is_some() {
+            return Ok(());
+        }
+        refuse_lost(client, &self.slot).await?;
+        match read_slot(client, &self.slot).await? {
             Some(_) => Ok(()),
-            None => Ok(refuse_lost(client, &self.slot).await?),
+            None => Err(SlotError::SlotMissing { slot: self.slot.clone() }.into()),
         }
     }
 
@@ -282,7 +286,7 @@ impl<'a> Wait<'a> {
             self.next_report = Instant::now() + REPORTED_EVERY;
             let relay = self.job.dispatch(settings).streaming_pid(client).await?;
             if relay.is_none() {
-                self.job.refuse_lost_slot(client).await?;
+                self.job.refuse_without_slot(client).await?;
             }
             let ReplayJob { id, slot, .. } = self.job;
             report(steps, &ReplayStep::Waits(ReplayWait { id, slot, work, relay }))?;

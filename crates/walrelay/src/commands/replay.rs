@@ -94,7 +94,7 @@ async fn start(
             return Ok(Some(ReplayResult::Nothing { job, left_out }));
         }
         refuse_unfinished(client, &job.slot).await?;
-        job.refuse_lost_slot(client).await?;
+        job.refuse_without_slot(client).await?;
     }
     job.begin(client, env.settings, keys, env.steps).await?;
     run(client, env, job).await
