@@ -258,7 +258,16 @@ async fn a_table_that_cannot_replace_a_live_one_is_named_with_the_way_out() {
     world.catch_up().await;
     world.consume_all().await;
     for (obstacle, removal, told) in [
-        ("CREATE TABLE fresh.extra (id int)", "DROP TABLE fresh.extra", "fresh.extra"),
+        (
+            "CREATE TABLE fresh.extra (id int)",
+            "DROP TABLE fresh.extra",
+            "DROP TABLE fresh.extra if the handler does not write it",
+        ),
+        (
+            "ALTER TABLE fresh.applied ADD COLUMN more int",
+            "ALTER TABLE fresh.applied DROP COLUMN more",
+            "CREATE TABLE fresh.applied (LIKE effect.applied INCLUDING ALL)",
+        ),
         (
             "ALTER TABLE effect.applied ADD CONSTRAINT few CHECK (n < 0) NOT VALID",
             "ALTER TABLE effect.applied DROP CONSTRAINT few",
@@ -268,7 +277,7 @@ async fn a_table_that_cannot_replace_a_live_one_is_named_with_the_way_out() {
         world.execute(obstacle).await;
         let refused = world.run(INTO).await;
         assert_eq!(refused.code, Some(2), "{obstacle}: {}", refused.text);
-        for part in ["rebuild-tables-unsuitable", told, "INCLUDING ALL"] {
+        for part in ["rebuild-tables-unsuitable", told] {
             assert!(refused.text.contains(part), "{part}: {}", refused.text);
         }
         world.execute(removal).await;

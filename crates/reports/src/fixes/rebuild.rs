@@ -1,6 +1,6 @@
 //! The next step after a rebuild's refusal, with the names of the case.
 
-use walrelay_consumer_rebuild::RebuildError;
+use walrelay_consumer_rebuild::{RebuildError, TableMismatch};
 use walrelay_errors::Coded as _;
 use walrelay_inbox::ForeignKeyConflict;
 
@@ -45,9 +45,7 @@ pub(crate) fn fix_of(error: &RebuildError) -> Option<String> {
                  {schema}.balances (LIKE balances INCLUDING ALL)"
             ));
         }
-        E::TableUnsuitable { .. } => {
-            "make it like the live table: CREATE TABLE SCHEMA.balances (LIKE balances INCLUDING ALL)"
-        }
+        E::TableUnsuitable { mismatch, staged } => return Some(fix_of_table(mismatch, staged)),
         E::RowsRefused { hint, .. } => return Some(fix_of_refused_rows(hint.as_deref())),
         E::TablesNotEmpty { tables } => {
             return Some(format!("empty the schema's tables: TRUNCATE {}", tables.join(", ")));
@@ -74,6 +72,22 @@ pub(crate) fn fix_of(error: &RebuildError) -> Option<String> {
         | E::KeysWithoutRows => return None,
     };
     Some(text.to_owned())
+}
+
+/// Returns the fix of a table of the schema that cannot replace a live table.
+fn fix_of_table(mismatch: &TableMismatch, staged: &str) -> String {
+    match mismatch {
+        TableMismatch::NoLiveTable { .. } => format!(
+            "DROP TABLE {staged} if the handler does not write it, or put the schema of the live table on the search_path of \
+             the role"
+        ),
+        TableMismatch::IsLive => {
+            "name another --into, which is not on the search_path of the role".to_owned()
+        }
+        TableMismatch::OtherColumns { live } => format!(
+            "make it like the live table: DROP TABLE {staged}; CREATE TABLE {staged} (LIKE {live} INCLUDING ALL)"
+        ),
+    }
 }
 
 /// Returns the fix of live tables that refuse the rows, from the server's hint.
