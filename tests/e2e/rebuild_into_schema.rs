@@ -261,7 +261,7 @@ async fn a_table_that_cannot_replace_a_live_one_is_named_with_the_way_out() {
         (
             "CREATE TABLE fresh.extra (id int)",
             "DROP TABLE fresh.extra",
-            "DROP TABLE fresh.extra if the handler does not write it",
+            "drop fresh.extra if the handler does not write it",
         ),
         (
             "ALTER TABLE fresh.applied ADD COLUMN more int",

@@ -78,7 +78,7 @@ pub(crate) fn fix_of(error: &RebuildError) -> Option<String> {
 fn fix_of_table(mismatch: &TableMismatch, staged: &str) -> String {
     match mismatch {
         TableMismatch::NoLiveTable { .. } => format!(
-            "DROP TABLE {staged} if the handler does not write it, or put the schema of the live table on the search_path of \
+            "drop {staged} if the handler does not write it, or put the schema of the live table on the search_path of \
              the role"
         ),
         TableMismatch::IsLive => {
