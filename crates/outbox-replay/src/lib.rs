@@ -26,7 +26,8 @@ mod unfinished_replay;
 
 pub use admin_error::{AdminError, describe_shards};
 pub use lost_slot::{
-    LostSlot, SettledRecord, loss, read_loss, read_settled, refuse_lost, rows_at_risk,
+    LostSlot, SettledRecord, existing_slot, loss, read_loss, read_settled, refuse_lost,
+    rows_at_risk,
 };
 pub use operation::{
     Again, Filling, Reset, Resharding, SettledBound, SlotOperation, SlotRecovery,

@@ -4,7 +4,7 @@ use pgoutput_parser::Lsn;
 use tokio_postgres::Client;
 use walrelay_outbox_store::{read_relay_row, read_wal_end};
 use walrelay_pg_client::{QualifiedName, sql};
-use walrelay_pg_replication::{SlotState, read_slot};
+use walrelay_pg_replication::{SlotError, SlotState, read_slot};
 
 use crate::admin_error::AdminError;
 use crate::unconfirmed::count_unsettled_rows;
@@ -153,6 +153,17 @@ pub async fn refuse_lost(client: &Client, slot: &str) -> Result<(), AdminError> 
         }
         None => Ok(()),
     }
+}
+
+/// Returns the slot. Refuses one that is lost or does not exist.
+///
+/// # Errors
+///
+/// The slot is lost or does not exist, or the server refuses.
+pub async fn existing_slot(client: &Client, slot: &str) -> Result<SlotState, AdminError> {
+    refuse_lost(client, slot).await?;
+    let missing = || SlotError::SlotMissing { slot: slot.to_owned() };
+    Ok(read_slot(client, slot).await?.ok_or_else(missing)?)
 }
 
 async fn system_identifier(client: &Client) -> Result<String, AdminError> {

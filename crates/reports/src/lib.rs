@@ -1,7 +1,7 @@
 //! What the commands print, from data to text and JSON.
 //!
-//! Nothing here reads or writes: a command gathers data, and this crate says it, with the command
-//! that comes next. The crates below return codes and data, and name no command.
+//! Nothing here reads or writes: a command gathers data, and this crate describes it, with the
+//! command that comes next. The crates below return codes and data, and name no command.
 
 pub mod check;
 pub mod colour;

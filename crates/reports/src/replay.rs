@@ -293,9 +293,9 @@ mod tests {
     use pgoutput_parser::Lsn;
     use walrelay_core::ColumnFilter;
     use walrelay_outbox_replay::replay::ReplayProgress;
+    use walrelay_testkit::json_page::assert_documented;
 
     use super::*;
-    use walrelay_testkit::json_page::assert_documented;
 
     #[test]
     fn rows_that_were_left_out_are_counted_and_none_are_not_mentioned() {

@@ -3,12 +3,11 @@
 use crate::text::shortened;
 
 /// How a table shrinks on a narrow terminal.
-#[derive(Debug)]
-pub struct ColumnFit<const N: usize> {
+pub(crate) struct ColumnFit<const N: usize> {
     /// Smallest width of each column. None for a column that is never cut.
-    pub least: [Option<usize>; N],
+    pub(crate) least: [Option<usize>; N],
     /// The columns to leave out afterwards, in this order.
-    pub left_out: &'static [usize],
+    pub(crate) left_out: &'static [usize],
 }
 
 /// A table with its heading.
@@ -21,7 +20,7 @@ pub struct Table<'a, const N: usize> {
 }
 
 /// Formats a table that fits into `width`. Returns the names of the columns that were left out.
-pub fn fitted<const N: usize>(
+pub(crate) fn fitted<const N: usize>(
     table: Table<'_, N>,
     fitting: &ColumnFit<N>,
     width: usize,

@@ -392,7 +392,7 @@ fn emptying(table: &StagedTable) -> String {
            IF remaining > 0 THEN \
              RAISE EXCEPTION '% row(s) of % remain after DELETE', remaining, {} \
                USING HINT = 'A trigger, a rule or a policy of the table keeps them. \
-                             Give the role a policy for DELETE, or switch with SQL of your own.'; \
+                             Give the role a policy for DELETE.'; \
            END IF; \
          END",
         quote_literal(name)
@@ -412,8 +412,7 @@ fn comparing(table: &StagedTable) -> String {
            SELECT pg_catalog.count(*) INTO filled FROM {staged_rows}; \
            IF moved <> filled THEN \
              RAISE EXCEPTION '% has % row(s) after the move, and the new table % row(s)', {}, moved, filled \
-               USING HINT = 'A trigger, a rule or a policy of the table drops or adds rows. \
-                             Switch with SQL of your own.'; \
+               USING HINT = 'A trigger, a rule or a policy of the table drops or adds rows.'; \
            END IF; \
          END",
         quote_literal(name)

@@ -3,7 +3,7 @@
 use pgoutput_parser::Lsn;
 use walrelay_core::WalBudgetLimit;
 use walrelay_errors::Chain;
-use walrelay_outbox_replay::{AdminError, refuse_lost, replay_that_needs_anchor};
+use walrelay_outbox_replay::{AdminError, existing_slot, refuse_lost, replay_that_needs_anchor};
 use walrelay_outbox_store::{
     Anchor, CopyLifetime, Outbox, SlotCapacity, advance_anchor, anchor_slot, copy_slot,
     find_anchor, note_wal_time, read_anchor, read_anchors, read_recorded_system_identifier,
@@ -71,9 +71,7 @@ pub async fn create_anchor(
     refuse_unready(client, outbox).await?;
     let live = outbox.slot.as_str();
     let slot = anchor_slot(live, name)?;
-    refuse_lost(client, live).await?;
-    let missing = || SlotError::SlotMissing { slot: live.to_owned() };
-    let state = read_slot(client, live).await?.ok_or_else(missing)?;
+    let state = existing_slot(client, live).await?;
     if let Some(problem) = state.mismatch(state.database.as_deref().unwrap_or_default()) {
         return Err(AdminError::SlotUnusable { slot: live.to_owned(), problem }.into());
     }

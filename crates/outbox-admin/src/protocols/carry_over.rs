@@ -5,12 +5,12 @@
 //! commit of the record is always unconsumed.
 
 use pgoutput_parser::Lsn;
-use walrelay_outbox_replay::{refuse_lost, unconfirmed_transactions};
+use walrelay_outbox_replay::{existing_slot, unconfirmed_transactions};
 use walrelay_outbox_store::{
     Outbox, advance_relay_row, read_anchors, read_relay_row, read_wal_end,
 };
 use walrelay_pg_client::{ServerErrorKind, SqlClient, SqlError};
-use walrelay_pg_replication::{SlotError, advance_slot, read_slot, read_version};
+use walrelay_pg_replication::{advance_slot, read_slot, read_version};
 
 use super::operator::{AdminSession, Change, Operator};
 use super::preconditions::{
@@ -86,10 +86,7 @@ async fn refuse_unready(client: &SqlClient, outbox: &Outbox) -> Result<(), Proto
     let slot = &outbox.slot;
     refuse_unfinished(client, slot).await?;
     refuse_resharding(client, outbox).await?;
-    refuse_lost(client, slot).await?;
-    if read_slot(client, slot).await?.is_none() {
-        return Err(SlotError::SlotMissing { slot: slot.clone() }.into());
-    }
+    existing_slot(client, slot).await?;
     refuse_unrecorded(client, slot).await?;
     refuse_open_replay(client, std::slice::from_ref(slot)).await?;
     let anchors = read_anchors(client, slot).await?;

@@ -83,7 +83,7 @@ pub enum Step {
 #[derive(Debug)]
 #[expect(missing_docs, reason = "each field is named after its value")]
 pub enum Change {
-    /// Gives up what may be unpublished. Empty in a dry run that finds nothing.
+    /// Gives up rows that may be unpublished. Empty in a dry run that finds none.
     GiveUp { losses: Vec<Loss> },
     /// Replaces the slots of the outbox by others.
     Reshard { new: Vec<String>, old: Vec<String> },

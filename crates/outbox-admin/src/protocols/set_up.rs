@@ -83,7 +83,8 @@ pub async fn set_up<O: Operator>(
     Ok(Some(all))
 }
 
-/// Asks before anything is given up. A dry run hears also that there is nothing.
+/// Asks before rows are given up. In a dry run it asks even if there are none, so that the answer
+/// says so.
 async fn may_give_up<O: Operator>(
     session: &AdminSession<'_, O>,
     shards: &[InitOptions],

@@ -205,12 +205,8 @@ pub async fn cancel_upgrade<O: Operator>(
 ) -> Result<Option<()>, ProtocolError> {
     refuse_other_shards(session.client, outbox).await?;
     let slot = &outbox.slot;
-    let is_begun = matches!(
-        read_operation(session.client, slot).await?,
-        Some(SlotOperation::Upgrade(UpgradePreparation { stage: UpgradeStage::Preparing, .. }))
-    );
-    if is_begun && !session.agree(async || Ok(Change::CancelUpgrade { slot: slot.clone() })).await?
-    {
+    let change = async || Ok(Change::CancelUpgrade { slot: slot.clone() });
+    if begun_preparation(session.client, slot).await?.is_some() && !session.agree(change).await? {
         return Ok(None);
     }
     match cancel_begun_upgrade(session, slot).await? {
@@ -219,20 +215,25 @@ pub async fn cancel_upgrade<O: Operator>(
     }
 }
 
+/// Returns the preparation of an upgrade whose slot still exists.
+async fn begun_preparation(
+    client: &SqlClient,
+    slot: &str,
+) -> Result<Option<SlotOperation>, AdminError> {
+    let is_begun = |it: &SlotOperation| {
+        let preparing = UpgradeStage::Preparing;
+        matches!(it, SlotOperation::Upgrade(upgrade) if upgrade.stage == preparing)
+    };
+    Ok(read_operation(client, slot).await?.filter(is_begun))
+}
+
 /// Cancels the preparation of an upgrade, if one is unfinished and its slot still exists.
 pub(super) async fn cancel_begun_upgrade<O: Operator>(
     session: &AdminSession<'_, O>,
     slot: &str,
 ) -> Result<bool, ProtocolError> {
     let client = session.client;
-    let Some(
-        begun @ SlotOperation::Upgrade(UpgradePreparation {
-            stage: UpgradeStage::Preparing, ..
-        }),
-    ) = read_operation(client, slot).await?
-    else {
-        return Ok(false);
-    };
+    let Some(begun) = begun_preparation(client, slot).await? else { return Ok(false) };
     match session.resumer(slot, &Health::new()).finish().await? {
         Outcome::Elsewhere { .. } => Err(not_finished(client, slot, &begun).await?.into()),
         Outcome::UpgradeCancelled(_) => Ok(read_loss(client, slot).await?.is_none()),

@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep};
 use walrelay_core::Topic;
 use walrelay_outbox_store::{HistorySource, KeyPauseCounts, ReplayedRows, read_relay_row};
 use walrelay_pg_client::{SqlClient, connect_sql, sql};
-use walrelay_pg_replication::{SlotError, read_server_identity, read_slot};
+use walrelay_pg_replication::read_server_identity;
 use walrelay_pubsub::GrpcPublisher;
 use walrelay_relay::failpoint;
 use walrelay_relay::settings::Settings;
@@ -28,7 +28,7 @@ use super::record::{ReplayEnd, ReplayJob, end_replay};
 use super::replay_error::ReplayError;
 use super::replay_step::{RelayWork, ReplayStep, ReplayWait, report};
 use super::request::{Destination, ReplaySource};
-use crate::lost_slot::refuse_lost;
+use crate::lost_slot::existing_slot;
 use crate::operation::read_operation;
 
 /// Interval between queries while the replay waits.
@@ -134,11 +134,8 @@ impl ReplayJob {
         if read_operation(client, &self.slot).await?.is_some() {
             return Ok(());
         }
-        refuse_lost(client, &self.slot).await?;
-        match read_slot(client, &self.slot).await? {
-            Some(_) => Ok(()),
-            None => Err(SlotError::SlotMissing { slot: self.slot.clone() }.into()),
-        }
+        existing_slot(client, &self.slot).await?;
+        Ok(())
     }
 
     async fn to_topic(

@@ -159,10 +159,10 @@ fn message_text(detail: &EventDetail) -> String {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use walrelay_testkit::json_page::assert_documented;
 
     use super::super::event::{EventMessage, payload_json};
     use super::*;
-    use walrelay_testkit::json_page::assert_documented;
 
     fn detail(payload: &[u8]) -> EventDetail {
         let event = FailedEvent {

@@ -7,7 +7,7 @@ use walrelay_outbox_admin::protocols::{ProtocolError, SkippedRows};
 use walrelay_outbox_replay::{Resharding, SlotOperation, UpgradeStage};
 
 /// Returns the fix of this case. `None` if the fix of the error's code is enough.
-pub fn fix_of(error: &ProtocolError) -> Option<String> {
+pub(crate) fn fix_of(error: &ProtocolError) -> Option<String> {
     use ProtocolError as E;
     Some(match error {
         E::Operator(error) => return error.fix(),
@@ -142,7 +142,7 @@ pub fn finishing_command(operation: &SlotOperation) -> String {
 }
 
 /// Returns the commands that end an unfinished replay.
-pub fn unfinished_replay(id: &str) -> String {
+pub(crate) fn unfinished_replay(id: &str) -> String {
     format!(
         "let it finish (`walrelay replay resume {id}`), or cancel it: `walrelay replay cancel {id}`"
     )

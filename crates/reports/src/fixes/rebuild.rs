@@ -93,10 +93,10 @@ fn fix_of_table(mismatch: &TableMismatch, staged: &str) -> String {
 /// Returns the fix of live tables that refuse the rows, from the server's hint.
 fn fix_of_refused_rows(hint: Option<&str>) -> String {
     let hint = hint.unwrap_or(
-        "a constraint or a trigger of the live table refuses them: give the new table the same constraints, as in CREATE \
-         TABLE SCHEMA.balances (LIKE balances INCLUDING ALL), or switch with SQL of your own",
+        "A constraint or a trigger of the live table refuses them. Give the new table the same constraints, as in CREATE \
+         TABLE SCHEMA.balances (LIKE balances INCLUDING ALL).",
     );
-    format!("{}: --switch-sql FILE", hint.trim_end_matches('.'))
+    format!("{hint} Or switch with SQL of your own: --switch-sql FILE")
 }
 
 /// Returns the statements that take the foreign keys out of the way.

@@ -11,7 +11,7 @@ use crate::explain;
 
 /// Returns the fix of this case. `None` if the fix of the error's code is enough.
 #[expect(clippy::wildcard_enum_match_arm, reason = "the code of the others has the fix")]
-pub fn fix_of(error: &RelayError) -> Option<String> {
+pub(crate) fn fix_of(error: &RelayError) -> Option<String> {
     match error {
         RelayError::AtFirst(error) => fix_of(error),
         RelayError::Unsendable(failure) => match failure.at {
@@ -51,7 +51,7 @@ const fn option_of(used_by: ColumnUse) -> &'static str {
 }
 
 /// Returns the commands that pass a row that the server cannot send.
-pub fn pass_unsendable(position: &str) -> String {
+pub(crate) fn pass_unsendable(position: &str) -> String {
     let command = format!("walrelay slot advance --to-lsn {position} --skip-events");
     format!(
         "{command} names the rows that it skips; then run it again with --discard-rows N --yes and their number N"

@@ -23,7 +23,7 @@ pub fn change_text(change: &RebuildChange) -> String {
     }
 }
 
-/// Returns the text of a step. A note has none, and is for the log.
+/// Returns the text of a step. A note has none: the shell logs it.
 pub fn step_text(step: &RebuildStep) -> Option<String> {
     Some(match step {
         RebuildStep::Note(_) => return None,

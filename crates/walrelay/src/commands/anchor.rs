@@ -234,9 +234,9 @@ mod tests {
     use std::time::SystemTime;
 
     use walrelay_pg_replication::{SlotState, SlotType, WalStatus};
+    use walrelay_testkit::json_page::assert_documented;
 
     use super::*;
-    use walrelay_testkit::json_page::assert_documented;
 
     #[test]
     fn the_fields_of_the_list_are_documented() {

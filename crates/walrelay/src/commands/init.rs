@@ -77,8 +77,9 @@ fn topic_order<'a>(config: &'a InitConfig, named: &'a [String]) -> TopicOrder<'a
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use walrelay_testkit::json_page::assert_documented;
+
+    use super::*;
 
     #[test]
     fn the_fields_of_the_result_are_documented() {

@@ -44,8 +44,9 @@ struct PruneJson<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use walrelay_testkit::json_page::assert_documented;
+
+    use super::*;
 
     #[test]
     fn the_fields_of_the_result_are_documented() {

@@ -66,9 +66,9 @@ impl<'a> ReshardJson<'a> {
 mod tests {
     use pgoutput_parser::Lsn;
     use walrelay_outbox_store::Shard;
+    use walrelay_testkit::json_page::assert_documented;
 
     use super::*;
-    use walrelay_testkit::json_page::assert_documented;
 
     #[test]
     fn the_fields_of_the_result_are_documented() {

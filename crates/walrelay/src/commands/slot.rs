@@ -224,9 +224,9 @@ mod tests {
     use walrelay_outbox_admin::lookahead::SkippedRow;
     use walrelay_outbox_admin::protocols::SkippedRows;
     use walrelay_outbox_replay::{Resharding, SlotOperation};
+    use walrelay_testkit::json_page::assert_documented;
 
     use super::*;
-    use walrelay_testkit::json_page::assert_documented;
 
     #[test]
     fn the_fields_of_each_result_are_documented() {

@@ -169,8 +169,9 @@ async fn cancel(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use walrelay_testkit::json_page::assert_documented;
+
+    use super::*;
 
     #[test]
     fn the_fields_of_each_result_are_documented() {

@@ -16,6 +16,7 @@ use walrelay_outbox_admin::Finding;
 use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_pubsub::{Endpoint, Subscriber};
 use walrelay_reports::explain;
+use walrelay_reports::fixes::create_subscription;
 
 use super::super::shared::answer_timeout::ANSWER_TIMEOUT;
 
@@ -126,9 +127,7 @@ fn unfinished(consumer: &RegisteredConsumer) -> Option<Finding> {
 /// Returns the finding that the consumer's subscription does not exist.
 fn missing(consumer: &RegisteredConsumer) -> Finding {
     let RegisteredConsumer { consumer: name, subscription, .. } = consumer;
-    let fix = format!(
-        "walrelay consumer init {name} --subscription {subscription} --create --topic TOPIC"
-    );
+    let fix = create_subscription(name, subscription);
     let message = format!("{subscription} does not exist");
     warning(Code::SubscriptionNotFound, consumer, &message).fix(fix)
 }

@@ -9,6 +9,7 @@ use walrelay_inbox::operator::consumer_status::{ConsumerStatus, consumer_status}
 use walrelay_pg_client::SqlClient;
 use walrelay_pubsub::{Endpoint, PubsubError, Subscriber, SubscriptionBacklog};
 use walrelay_reports::error::Error;
+use walrelay_reports::fixes::create_subscription;
 use walrelay_reports::text::{human_age, visible, whole_age};
 
 use super::super::shared::answer_timeout::ANSWER_TIMEOUT;
@@ -23,9 +24,8 @@ struct StatusWithBacklog {
     backlog_messages: Option<u64>,
     /// Age of the oldest of them.
     backlog_oldest_seconds: Option<u64>,
-    /// Whether the subscription does not exist.
     #[serde(skip)]
-    is_missing: bool,
+    backlog: Backlog,
     /// The next step, if a person has to act.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_step: Option<String>,
@@ -46,37 +46,37 @@ impl StatusWithBacklog {
             Backlog::Known(known) => Some(known),
             Backlog::Unknown | Backlog::NoSubscription => None,
         };
-        let is_missing = backlog == Backlog::NoSubscription;
         Self {
-            next_step: match is_missing {
-                true => Some(creating_step(&status)),
-                false => next_step(&status, known.map(|it| it.messages)),
+            next_step: match backlog {
+                Backlog::NoSubscription => Some(creating_step(&status)),
+                Backlog::Known(_) | Backlog::Unknown => {
+                    next_step(&status, known.map(|it| it.messages))
+                }
             },
             status,
             backlog_messages: known.map(|it| it.messages),
             backlog_oldest_seconds: known.map(|it| it.oldest_seconds),
-            is_missing,
+            backlog,
         }
     }
 
     /// One line: what the consumer does, and what waits.
     fn headline(&self) -> String {
-        let Self { status, backlog_messages, backlog_oldest_seconds, .. } = self;
+        let Self { status, backlog, .. } = self;
         let mut parts = Vec::new();
         if status.paused {
             parts.push("paused".to_owned());
         }
-        match (backlog_messages, backlog_oldest_seconds) {
-            (None, _) if self.is_missing => {
-                parts.push("the subscription does not exist".to_owned());
+        parts.push(match backlog {
+            Backlog::NoSubscription => "the subscription does not exist".to_owned(),
+            Backlog::Unknown => "the backlog of the subscription is not known".to_owned(),
+            Backlog::Known(SubscriptionBacklog { messages: 0, .. }) => {
+                "no message waits".to_owned()
             }
-            (None, _) => parts.push("the backlog of the subscription is not known".to_owned()),
-            (Some(0), _) => parts.push("no message waits".to_owned()),
-            (Some(messages), age) => {
-                let age = human_age(age.unwrap_or_default());
-                parts.push(format!("{messages} message(s) wait, the oldest for {age}"));
+            Backlog::Known(SubscriptionBacklog { messages, oldest_seconds }) => {
+                format!("{messages} message(s) wait, the oldest for {}", human_age(*oldest_seconds))
             }
-        }
+        });
         let (retrying, dead) = (status.events.retrying, status.events.dead);
         let (held, incomplete) = (status.keys_held, status.keys_waiting_for_a_version);
         match (retrying, held + incomplete) {
@@ -161,10 +161,8 @@ fn next_step(status: &ConsumerStatus, messages: Option<u64>) -> Option<String> {
 /// Returns the command that creates the missing subscription.
 fn creating_step(ConsumerStatus { consumer, subscription, .. }: &ConsumerStatus) -> String {
     format!(
-        "its messages are gone; to create it: walrelay consumer init {} --subscription {} --create --topic TOPIC; \
-         then walrelay audit names the events that are missing",
-        visible(consumer),
-        visible(subscription)
+        "its messages are gone; to create it: {}; then walrelay audit names the events that are missing",
+        create_subscription(consumer, subscription)
     )
 }
 

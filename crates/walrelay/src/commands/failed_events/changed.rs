@@ -22,8 +22,9 @@ impl ChangedEventsJson {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use walrelay_testkit::json_page::assert_documented;
+
+    use super::*;
 
     #[test]
     fn the_json_is_documented() {

@@ -9,6 +9,7 @@ use walrelay_outbox_admin::protocols::{ForgetOrder, ForgottenAggregates, forget_
 use walrelay_pg_client::TableAccess;
 use walrelay_relay::shutdown::Shutdown;
 use walrelay_reports::error::Error;
+use walrelay_reports::text::visible;
 
 use crate::commands::shared::operator::{StopMode, Terminal, run_protocol};
 
@@ -54,7 +55,7 @@ fn text_of(done: &ForgottenAggregates) -> String {
     let lists = [("kept, because an event was written", &done.kept), ("unknown", &done.unknown)];
     for (what, ids) in lists {
         for id in ids {
-            text.push_str(&format!("{what}: {}\n", walrelay_reports::text::visible(id)));
+            text.push_str(&format!("{what}: {}\n", visible(id)));
         }
     }
     text

@@ -161,8 +161,9 @@ async fn with_slot_holder<T>(client: &SqlClient, done: Result<T, Error>) -> Resu
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use walrelay_testkit::json_page::assert_documented;
+
+    use super::*;
 
     #[test]
     fn the_fields_of_a_dry_run_are_documented() {
