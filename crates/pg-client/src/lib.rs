@@ -16,6 +16,7 @@ mod schema;
 mod secret;
 mod server_error;
 mod session_lock;
+mod settled_sql;
 mod sql_error;
 mod stream;
 mod tls;
@@ -38,5 +39,6 @@ pub use schema::{
 pub use secret::Secret;
 pub use server_error::{ServerError, ServerErrorKind};
 pub use session_lock::lock_is_taken;
+pub use settled_sql::is_settled_sql;
 pub use sql_error::SqlError;
 pub use stream::Stream;

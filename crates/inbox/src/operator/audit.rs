@@ -10,8 +10,8 @@ use std::time::SystemTime;
 use serde_json::Value;
 use tokio_postgres::Row;
 use walrelay_pg_client::{
-    QualifiedName, SCHEMA, SqlClient, SqlError, TableAccess, in_schema, quote_identifier,
-    quote_literal, read_columns, refuse_hidden_rows, sql,
+    QualifiedName, SCHEMA, SqlClient, SqlError, TableAccess, in_schema, is_settled_sql,
+    quote_identifier, quote_literal, read_columns, refuse_hidden_rows, sql,
 };
 
 use crate::error::InboxError;
@@ -285,8 +285,9 @@ async fn left_out(outbox: &SqlClient, scope: &Scope) -> Result<u64, InboxError> 
         let sql = format!(
             "SELECT count(*) FROM {name} AS o
               WHERE o.{occurred_at} >= $1 AND {}
-                AND (o.{occurred_at} >= $2 OR NOT {SETTLED} AND NOT {})",
+                AND (o.{occurred_at} >= $2 OR NOT {} AND NOT {})",
             of_types(table),
+            settled(),
             is_held_back(table)
         );
         let row = outbox.query_one(&sql, &scope.parameters()).await;
@@ -310,9 +311,11 @@ pub async fn settled_by(
     Ok(row.map_err(outbox_failed("read how far the relay is"))?.map(|row| row.get(0)))
 }
 
-/// Whether every relay has settled the row's transaction. `prune` uses the same test. `$5` is the
-/// settled transaction id.
-const SETTLED: &str = "age(o.xmin) > age($5::text::xid8::xid)";
+/// Returns whether every relay has settled the row's transaction. `prune` uses the same test. `$5`
+/// is the settled transaction id.
+fn settled() -> String {
+    is_settled_sql("o.xmin", "$5::text::xid8")
+}
 
 /// Parameters: since, until, slots, aggregate types, settled by.
 fn settled_rows(table: &AuditedTable) -> String {
@@ -321,9 +324,10 @@ fn settled_rows(table: &AuditedTable) -> String {
     format!(
         "{name} AS o
           WHERE o.{occurred_at} >= $1 AND o.{occurred_at} < $2
-            AND {SETTLED}
+            AND {}
             AND {}
             AND NOT {}",
+        settled(),
         of_types(table),
         is_held_back(table)
     )
@@ -444,14 +448,18 @@ pub async fn trace_outbox(
             )
         })
         .collect();
+    // spliced: the schema.
+    let settled_xid = format!(
+        "(SELECT r.settled_xid FROM {SCHEMA}.app_outbox_relay AS r WHERE r.slot = ANY ($2) ORDER BY 1 LIMIT 1)"
+    );
     // spliced: names of the outbox table and its columns.
     let sql = format!(
         "SELECT ((SELECT jsonb_object_agg(c.name, c.value) FROM (VALUES {}) AS c(name, value))
                  || jsonb_build_object(
-                  'settled', age(o.xmin) > (SELECT max(age(r.settled_xid::xid))
-                                              FROM {SCHEMA}.app_outbox_relay AS r WHERE r.slot = ANY ($2))))::text
+                  'settled', {}))::text
            FROM {table} AS o WHERE o.{id}::text = $1",
-        values.join(", ")
+        values.join(", "),
+        is_settled_sql("o.xmin", &settled_xid)
     );
     let rows = outbox.query(&sql, &[&event_id, &slots]).await;
     let rows = rows.map_err(outbox_failed("read the outbox"))?;
@@ -542,7 +550,14 @@ impl ConsumerGeneration {
     }
 
     /// Returns the time before which finished events were deleted, if any were.
-    async fn pruned_before(&self, client: &SqlClient) -> Result<Option<SystemTime>, InboxError> {
+    ///
+    /// # Errors
+    ///
+    /// Fails if the database reports an error.
+    pub async fn pruned_before(
+        &self,
+        client: &SqlClient,
+    ) -> Result<Option<SystemTime>, InboxError> {
         let sql =
             in_schema!("SELECT pruned_before FROM public.app_inbox_consumer WHERE consumer = $1");
         let row = client.query_one(sql, &[&self.place().0]).await;

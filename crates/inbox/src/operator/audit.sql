@@ -1,6 +1,6 @@
 -- name: settled_by
 SELECT r.settled_xid::text FROM public.app_outbox_relay AS r WHERE r.slot = ANY ($1)
- ORDER BY age(r.settled_xid::xid) DESC LIMIT 1
+ ORDER BY r.settled_xid LIMIT 1
 
 -- name: trace_dispatch
 SELECT (to_jsonb(d) - 'message')::text FROM public.app_outbox_dispatch AS d

@@ -1,7 +1,7 @@
 //! The rows of a table that may be deleted.
 
 use walrelay_pg_client::{
-    PgError, QualifiedName, SCHEMA, ServerError, ServerErrorKind, quote_identifier,
+    PgError, QualifiedName, SCHEMA, ServerError, ServerErrorKind, is_settled_sql, quote_identifier,
 };
 
 use crate::protocols::protocol_error::ProtocolError;
@@ -22,10 +22,13 @@ pub(super) struct Condition {
 /// relays, so that each relay can still recover its own rows.
 pub(super) fn condition(id: &str, occurred_at: &str) -> String {
     let (id, occurred_at) = (quote_identifier(id), quote_identifier(occurred_at));
+    let settled_xid =
+        format!("(SELECT r.settled_xid FROM {SCHEMA}.app_outbox_relay r ORDER BY 1 LIMIT 1)");
+    let is_settled = is_settled_sql("c.xmin", &settled_xid);
     // spliced: the names of the columns.
     format!(
         "c.{occurred_at} < now() - make_interval(secs => $1)
-         AND age(c.xmin) > (SELECT max(age(r.settled_xid::xid)) FROM {SCHEMA}.app_outbox_relay r)
+         AND {is_settled}
          AND NOT EXISTS (SELECT FROM {SCHEMA}.app_outbox_dispatch d
                           WHERE d.event_id = c.{id}::text AND d.status IN ('retrying', 'dead'))"
     )

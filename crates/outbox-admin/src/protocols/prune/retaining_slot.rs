@@ -1,7 +1,7 @@
 //! The slot whose record keeps old rows in the outbox, for the log.
 
 use walrelay_errors::Code;
-use walrelay_pg_client::{PgError, SqlClient, quote_identifier, sql};
+use walrelay_pg_client::{PgError, SqlClient, is_settled_sql, quote_identifier, sql};
 
 use super::condition::{Condition, refusal};
 use crate::protocols::protocol_error::ProtocolError;
@@ -16,13 +16,14 @@ pub(super) async fn log_retaining_slot(
     let (slot, is_there): (String, bool) = (oldest.get("slot"), oldest.get("is_there"));
     let Condition { table, seconds, occurred_at, .. } = condition;
     let occurred_at = quote_identifier(occurred_at);
+    let is_settled = is_settled_sql("c.xmin", "$2::text::xid8");
     // spliced: the table and its column.
     let statement = format!(
         "SELECT count(*) FROM {table} c
-          WHERE c.{occurred_at} < now() - make_interval(secs => $1) AND age(c.xmin) <= $2"
+          WHERE c.{occurred_at} < now() - make_interval(secs => $1) AND NOT {is_settled}"
     );
-    let age: i32 = oldest.get("age");
-    let row = client.query_one(&statement, &[seconds, &age]).await;
+    let settled_xid: String = oldest.get("settled_xid");
+    let row = client.query_one(&statement, &[seconds, &settled_xid]).await;
     let rows: i64 = row.map_err(|error| refusal(table, error))?.get(0);
     let table = table.to_string();
     match (rows, is_there) {
