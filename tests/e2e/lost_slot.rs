@@ -1,6 +1,8 @@
 //! A lost slot. No command continues as if all rows were there, and no hint makes the loss worse.
 
+use walrelay_private_postgres::PrivatePostgres;
 use walrelay_testkit::outbox::Workload;
+use walrelay_testkit::postgres::installation_or_skip;
 use walrelay_testkit::relay::Finished;
 use walrelay_testkit::wait_until;
 use walrelay_tests::{DEADLINE, InboxDatabase};
@@ -352,4 +354,33 @@ async fn the_record_of_a_slot_that_does_not_exist_is_dropped_with_consent() {
     assert_refused(&drop(&["--yes"]).await, 3, &["slot-missing"]);
     world.succeed(prune).await;
     assert_eq!(world.number("SELECT count(*) FROM app_outbox").await, 0);
+}
+
+#[tokio::test]
+async fn a_slot_whose_wal_is_missing_is_recovered_although_the_server_lists_it_as_usable() {
+    let Some(installation) = installation_or_skip() else { return };
+    let server = PrivatePostgres::start(&installation, &[("wal_level", "logical")]);
+    let server = server.expect("a server");
+    let Some(world) = InboxDatabase::create_at(&server.url("postgres")).await else { return };
+    Workload::of_rows(5).insert(world.client()).await.expect("the rows are inserted");
+    world.catch_up().await;
+    let first = "SELECT pg_walfile_name(restart_lsn) FROM pg_replication_slots";
+    let segment: String = world.client().query_one(first, &[]).await.expect("a slot").get(0);
+    let more = Workload { first_number: 5, ..Workload::of_rows(7) };
+    more.insert(world.client()).await.expect("the rows are inserted");
+    world.execute("SELECT pg_switch_wal()").await;
+    world.execute("CHECKPOINT").await;
+    world.execute(&format!("COPY (SELECT 1) TO PROGRAM 'rm pg_wal/{segment}'")).await;
+
+    let stopped = world.run(["run", "--until-caught-up"]).await;
+    assert_refused(&stopped, 5, &["has already been removed", "walrelay slot recover"]);
+    let told = world.succeed(["slot", "recover", "--yes"]).await;
+    assert!(told.contains("7 row(s)"), "{told}");
+    world.catch_up().await;
+    let verdict = world.check(&world.committed().await);
+    assert!(verdict.lost.is_empty() && verdict.reordered.is_empty(), "{verdict}");
+    // The slot is usable now, and a second recovery is refused.
+    let refused = world.run(["slot", "recover", "--yes"]).await;
+    assert_refused(&refused, 2, &["slot-not-lost"]);
+    drop((world, server));
 }

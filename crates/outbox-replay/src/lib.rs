@@ -26,8 +26,8 @@ mod unfinished_replay;
 
 pub use admin_error::{AdminError, describe_shards};
 pub use lost_slot::{
-    LostSlot, SettledRecord, existing_slot, loss, read_loss, read_settled, refuse_lost,
-    rows_at_risk,
+    LostSlot, SettledRecord, existing_slot, loss, read_loss, read_loss_with_wal, read_settled,
+    refuse_lost, rows_at_risk,
 };
 pub use operation::{
     Again, Filling, Reset, Resharding, SettledBound, SlotOperation, SlotRecovery,
@@ -35,7 +35,7 @@ pub use operation::{
     cancel_operation, finish_recovery, finish_reset, is_operation_taken, read_operation,
     release_operation, store_slot_snapshot, take_operation, try_decoding,
 };
-pub use outbox_state::{LeftOutRows, OutboxSlots};
+pub use outbox_state::{LeftOutRows, OutboxSlots, TopicRows};
 pub use pg_upgrade::{adopt_slot, move_recovery_to_server};
 pub use recovery_cursor::{RecoveryCursor, note_place, read_recovery_cursor};
 pub use relay_connection::{lease_of, open_replication};

@@ -2,12 +2,13 @@
 
 use pgoutput_parser::Lsn;
 use tokio_postgres::Client;
-use walrelay_outbox_store::{read_relay_row, read_wal_end};
+use walrelay_errors::{Chain, Code, Coded as _};
+use walrelay_outbox_store::{Outbox, read_relay_row, read_wal_end};
 use walrelay_pg_client::{QualifiedName, sql};
 use walrelay_pg_replication::{SlotError, SlotState, read_slot};
 
 use crate::admin_error::AdminError;
-use crate::unconfirmed::count_unsettled_rows;
+use crate::unconfirmed::{count_unsettled_rows, unconfirmed_transactions};
 
 /// A slot that was lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -139,6 +140,29 @@ pub async fn read_loss(client: &Client, slot: &str) -> Result<Option<LostSlot>, 
         false => None,
     };
     Ok(loss(state.as_ref(), row.as_ref(), identifier.as_deref()))
+}
+
+/// As [`read_loss`], and also decodes the changes that the slot has not confirmed: only that shows
+/// whether the server still has their WAL. A slot that somebody reads is not lost.
+///
+/// # Errors
+///
+/// The server refused the statement, or the connection ended.
+pub async fn read_loss_with_wal(
+    client: &Client,
+    outbox: &Outbox,
+) -> Result<Option<LostSlot>, AdminError> {
+    let Outbox { slot, publication, .. } = outbox;
+    if let Some(lost) = read_loss(client, slot).await? {
+        return Ok(Some(lost));
+    }
+    match unconfirmed_transactions(client, slot, publication).await {
+        Err(error) if error.code() == Code::SlotLost => Ok(Some(LostSlot {
+            problem: format!("needs WAL that the server does not have: {}", Chain(&error)),
+            settled: read_settled(client, slot).await?,
+        })),
+        Ok(_) | Err(_) => Ok(None),
+    }
 }
 
 /// Refuses a lost slot.

@@ -6,7 +6,7 @@ use walrelay_core::ColumnNames;
 use walrelay_errors::{Code, Coded};
 use walrelay_outbox_replay::operation_resumer::outcome::Outcome;
 use walrelay_outbox_replay::{
-    AdminError, SlotOperation, count_unsettled_rows, read_loss, recovery, rows_at_risk,
+    AdminError, SlotOperation, count_unsettled_rows, read_settled, recovery, rows_at_risk,
     unconfirmed_transactions,
 };
 use walrelay_outbox_store::{Outbox, delete_relay_row, read_anchors, read_relay_row};
@@ -212,7 +212,7 @@ async fn recovery_change(
     outbox: &Outbox,
     since: Option<SystemTime>,
 ) -> Result<Change, ProtocolError> {
-    let settled = read_loss(client, &outbox.slot).await?.and_then(|lost| lost.settled);
+    let settled = read_settled(client, &outbox.slot).await?;
     let rows = match (settled, since) {
         (Some(settled), None) => {
             let counted = rows_at_risk(client, &outbox.tables, &settled).await?;

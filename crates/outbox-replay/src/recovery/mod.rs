@@ -38,7 +38,7 @@ use walrelay_pg_client::{
 use walrelay_pg_replication::{Failover, read_publication, read_server_identity, read_slot};
 
 use crate::admin_error::AdminError;
-use crate::lost_slot::read_loss;
+use crate::lost_slot::read_loss_with_wal;
 use crate::operation::{
     SettledBound, SlotOperation, SlotRecovery, begin_backfill, begin_recovery, finish_recovery,
     read_operation, release_operation, take_operation,
@@ -149,7 +149,7 @@ pub async fn plan(
         }
         Some(SlotOperation::Upgrade(_)) | None => {}
     }
-    let lost = read_loss(client, slot).await.map_err(RelayError::survey)?;
+    let lost = read_loss_with_wal(client, outbox).await.map_err(RelayError::survey)?;
     let row = read_relay_row(client, slot).await.map_err(RelayError::survey)?;
     let (Some(_), Some(row)) = (lost, row) else {
         return Err(RelayError::survey(AdminError::NotLost { slot: slot.clone() }));
