@@ -229,3 +229,40 @@ async fn a_rebuild_from_the_outbox_that_could_not_be_whole_is_refused() {
     let generation = "SELECT max(generation)::bigint FROM app_inbox_consumer";
     assert_eq!(world.number(generation).await, 1);
 }
+
+#[tokio::test]
+async fn rows_of_topics_that_the_consumer_does_not_read_are_not_published_for_it() {
+    let Some(world) = world().await else { return };
+    world.pubsub.create_topic("audio.events");
+    let consumer = world.start_consumer([]).await;
+    world.insert_events(5, 60).await;
+    world.insert_events_of(("audio", "made"), 5, 60).await;
+    world.catch_up().await;
+    world.wait_applied(60).await;
+    let before = text(&world, READ_MODEL).await;
+
+    let reset = reset_file(&world);
+    let told = world.succeed(from_outbox(&reset)).await;
+    std::fs::remove_file(&reset).expect("it is there");
+    assert!(told.contains("published: 60 row(s)"), "{told}");
+    assert_eq!(text(&world, READ_MODEL).await, before);
+    drop(consumer);
+}
+
+#[tokio::test]
+async fn a_consumer_with_a_filter_is_refused_before_anything_is_emptied() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    world.set_up_consumer_with(["--filter", "attributes.event_type = \"made\""]).await;
+    world.pubsub.create_topic("refill");
+    world.insert_events(5, 10).await;
+    world.catch_up().await;
+    world.consume_all().await;
+    let before = text(&world, READ_MODEL).await;
+
+    let reset = reset_file(&world);
+    let refused = world.run(from_outbox(&reset)).await;
+    std::fs::remove_file(&reset).expect("it is there");
+    assert_eq!(refused.code, Some(2), "{}", refused.text);
+    assert!(refused.text.contains("rebuild-subscription-filtered"), "{}", refused.text);
+    assert_eq!(text(&world, READ_MODEL).await, before);
+}

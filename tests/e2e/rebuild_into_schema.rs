@@ -481,3 +481,60 @@ async fn a_foreign_key_from_outside_to_a_table_of_the_schema_is_refused_before_t
     }
     assert_eq!(world.number("SELECT count(rebuilding) FROM app_inbox_consumer").await, 0);
 }
+
+#[tokio::test]
+async fn rows_that_the_subscription_does_not_deliver_are_not_applied_in_the_schema() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    world.pubsub.create_topic("audio.events");
+    world.set_up_consumer_with(["--filter", "attributes.event_type = \"made\""]).await;
+    world.execute(PLAIN).await;
+    world.insert_events(5, 60).await;
+    world.insert_events_of(("audio", "made"), 5, 60).await;
+    world.insert_events_of(("video", "drafted"), 5, 60).await;
+    world.catch_up().await;
+    world.consume_all().await;
+    let before = read_model(&world).await;
+    world.execute("UPDATE effect.balance SET events = events + 1").await;
+
+    let elsewhere = INTO.into_iter().chain(["--topic-template", "elsewhere.{aggregatetype}"]);
+    let refused = world.run(elsewhere).await;
+    assert_eq!(refused.code, Some(2), "{}", refused.text);
+    let nothing = "no row of the outbox goes to topic projects/test/topics/video.events";
+    assert!(refused.text.contains(nothing), "{}", refused.text);
+
+    let told = world.succeed(INTO).await;
+    assert!(told.contains("60 row(s)"), "{told}");
+    assert_eq!(read_model(&world).await, before);
+}
+
+#[tokio::test]
+async fn a_consumer_whose_old_events_were_pruned_is_not_rebuilt_unasked() {
+    let Some(world) = world().await else { return };
+    world.insert_events(5, 50).await;
+    world.catch_up().await;
+    world.consume_all().await;
+    world.execute("UPDATE app_inbox SET received_at = received_at - interval '50 days'").await;
+    world.succeed(["consumer", "prune", CONSUMER, "--older-than", "40d", "--yes"]).await;
+    world.execute("DELETE FROM app_outbox").await;
+    world.insert_events(5, 10).await;
+    world.catch_up().await;
+    world.consume_all().await;
+    let before = read_model(&world).await;
+
+    world
+        .execute("CREATE FUNCTION effect.reset(keys text[]) RETURNS void LANGUAGE sql AS ''")
+        .await;
+    let rebuild = ["consumer", "rebuild", CONSUMER];
+    let keys = ["--key", "key-1", "--handler", "effect.add", "--reset-function", "effect.reset"];
+    for command in [&INTO[..], &[&rebuild[..], &keys].concat()] {
+        for dry_run in [&["--dry-run"][..], &[]] {
+            let refused = world.run([command, dry_run].concat()).await;
+            assert_eq!(refused.code, Some(2), "{}", refused.text);
+            assert!(refused.text.contains("were deleted from its inbox"), "{}", refused.text);
+        }
+    }
+    assert_eq!(read_model(&world).await, before);
+    assert_eq!(generation(&world).await, 1);
+    let told = world.succeed(INTO.into_iter().chain(["--yes"])).await;
+    assert!(told.contains("switched: generation 2 is live"), "{told}");
+}

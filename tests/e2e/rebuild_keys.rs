@@ -141,3 +141,22 @@ async fn a_rebuild_of_keys_that_would_lose_something_is_refused_and_changes_noth
     world.succeed(REBUILD.into_iter().chain(["--yes"])).await;
     assert_each_once(&world).await;
 }
+
+#[tokio::test]
+async fn rows_of_a_key_that_the_subscription_does_not_deliver_are_not_applied() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    world.pubsub.create_topic("audio.events");
+    world.set_up_consumer_with(["--filter", "attributes.event_type = \"made\""]).await;
+    world.execute(RESET).await;
+    world.insert_events(5, 50).await;
+    world.insert_events_of(("audio", "made"), 5, 50).await;
+    world.insert_events_of(("video", "drafted"), 5, 50).await;
+    world.catch_up().await;
+    world.consume_all().await;
+    damage(&world).await;
+
+    let told = world.succeed(REBUILD).await;
+    assert!(told.contains("20 event(s) of 2 key(s)"), "{told}");
+    let wrong = "SELECT count(*) FROM effect.balance WHERE events <> 10";
+    assert_eq!(world.number(wrong).await, 0);
+}

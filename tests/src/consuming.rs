@@ -38,9 +38,14 @@ END $$;
 impl InboxDatabase {
     /// Creates a subscription to `video.events`, a consumer in this database, and its handler.
     pub async fn set_up_consumer(&self) {
+        self.set_up_consumer_with([]).await;
+    }
+
+    /// As [`set_up_consumer`](Self::set_up_consumer), with these options of `consumer init`.
+    pub async fn set_up_consumer_with<'a>(&self, options: impl IntoIterator<Item = &'a str>) {
         let create = ["--create", "--topic", "video.events"];
         let init = ["consumer", "init", CONSUMER, "--subscription", CONSUMER];
-        self.succeed(init.into_iter().chain(create)).await;
+        self.succeed(init.into_iter().chain(create).chain(options)).await;
         self.execute(&self.with_event_type(HANDLER)).await;
     }
 
@@ -65,9 +70,15 @@ impl InboxDatabase {
 
     /// Inserts rows of `keys` keys. The versions give the publish order.
     pub async fn insert_events(&self, keys: u32, rows: u32) {
+        self.insert_events_of(("video", "made"), keys, rows).await;
+    }
+
+    /// As [`insert_events`](Self::insert_events), with an aggregate type and an event type.
+    pub async fn insert_events_of(&self, types: (&str, &str), keys: u32, rows: u32) {
+        let (aggregate_type, event_type) = types;
         self.execute(&format!(
             "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
-             SELECT 'video', 'key-' || n % {keys}, 'made', n + (SELECT count(*) FROM app_outbox),
+             SELECT '{aggregate_type}', 'key-' || n % {keys}, '{event_type}', n + (SELECT count(*) FROM app_outbox),
                     jsonb_build_object('n', n)
                FROM generate_series(1, {rows}) AS n"
         ))

@@ -59,7 +59,15 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
         outbox: &OutboxRows,
     ) -> Result<(), RebuildError> {
         check_outbox(outbox).await?;
-        let rows = Box::pin(self.until_stopped(self.check_rows(outbox, &Wanted::all()))).await?;
+        self.refuse_pruned(client, &order.consumer).await?;
+        let delivered = self.delivered(client, &order.consumer, outbox).await?;
+        if delivered.filter.is_some() {
+            return Err(RebuildError::SubscriptionFiltered { consumer: order.consumer.clone() });
+        }
+        let wanted = Wanted::all();
+        let checking = self.check_rows(outbox, (&wanted, delivered));
+        let rows = Box::pin(self.until_stopped(checking)).await?;
+        rows.refuse_none()?;
         let unread = order.reset_sql.as_ref().map(|_| UnreadRows::Rows(rows.rows));
         if !self.agree(client, order, unread).await? {
             let (rows, topic) = (rows.rows, outbox.topic.clone());
@@ -126,9 +134,6 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
         let names = RefillNames::of(&reads, generation);
         let subscriber = Subscriber::connect(endpoint)?;
         let found = described(&subscriber, &names.usual).await?;
-        if !found.filter.is_empty() {
-            return Err(RebuildError::SubscriptionFiltered { subscription: names.usual });
-        }
         let mut wanted = successor(&found, &names.refill);
         wanted.topic.clone_from(&rows.refill.topic);
         wanted.dead_letter_policy = None;

@@ -18,14 +18,13 @@ use walrelay_inbox::{
     UnfinishedRebuild, conflicting_foreign_keys,
 };
 use walrelay_outbox_replay::SettledRows;
-use walrelay_outbox_replay::replay::RoutedRows;
 use walrelay_pg_client::{SqlClient, SqlError, connect_sql};
 use walrelay_relay::failpoint;
 
 use crate::event_batch::EventBatch;
 use crate::lock_retry::when_free;
 use crate::orders::SchemaRebuild;
-use crate::outbox_row_check::{self, RowsToApply, Wanted};
+use crate::outbox_row_check::{self, RowsReader, RowsToApply, Wanted};
 use crate::rebuild_error::{RebuildError, TableMismatch};
 use crate::rebuild_step::{RebuildChange, RebuildStep};
 use crate::session::{RebuildOperator, RebuildSession};
@@ -60,7 +59,10 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
             refuse_foreign_keys(&**client, &tables).await?;
             place.refuse_hidden_rows(client, &tables).await?;
         }
-        let rows = Box::pin(self.check_rows(&order.rows, &Wanted::all())).await?;
+        self.refuse_pruned(client, consumer).await?;
+        let delivered = self.delivered(client, consumer, &order.rows).await?;
+        let rows = Box::pin(self.check_rows(&order.rows, (&Wanted::all(), delivered))).await?;
+        rows.refuse_none()?;
         if self.operator.is_dry_run() {
             let (rows, schema) = (rows.rows, schema.clone());
             return self.report(RebuildStep::WouldFill { rows, schema });
@@ -254,7 +256,7 @@ impl Filling<'_> {
             if batch.add(&routed) {
                 apply(client, fill, &batch.take()).await?;
             }
-            Ok::<(), RebuildError>(())
+            Ok(())
         };
         Box::pin(reader.each(self.round, visit)).await?;
         apply(client, &self.fill, &batch.take()).await?;
@@ -272,7 +274,7 @@ impl Filling<'_> {
 
     /// Returns a reader of the rows committed since the last pass, and the rows that are settled
     /// after this pass.
-    async fn reader(&mut self) -> Result<(RoutedRows, SettledRows), RebuildError> {
+    async fn reader(&mut self) -> Result<(RowsReader, SettledRows), RebuildError> {
         self.round += 1;
         let client = connect_sql(&self.rows.refill.settings.connect).await?;
         let snapshot = outbox_row_check::now(&client).await?;
@@ -303,7 +305,7 @@ impl Filling<'_> {
             if batch.add(&routed) {
                 fill.apply(&transaction, &batch.take()).await?;
             }
-            Ok::<(), RebuildError>(())
+            Ok(())
         };
         Box::pin(reader.each(self.round, visit)).await?;
         self.fill.apply(&transaction, &batch.take()).await?;

@@ -5,22 +5,29 @@
 //! rebuild applies an edited row as edited, and leaves out a discarded row. A dead row stops the
 //! rebuild.
 
-use walrelay_core::EditedMessages;
+use walrelay_core::{EditedMessages, Routed};
+use walrelay_envelope::SubscriptionFilter;
+use walrelay_inbox::operator::admin;
+use walrelay_inbox::operator::consumer_status::consumer_status;
+use walrelay_inbox::operator::event_commands::{ConsumerGeneration, EarlierEvents};
 use walrelay_outbox_admin::protocols::routes;
 use walrelay_outbox_replay::recovery::table;
 use walrelay_outbox_replay::replay::{DeadRows, RoutedRows};
 use walrelay_outbox_replay::{
-    LeftOutRows, OutboxSlots, Scope, SettledRows, SourceTable, UnsettledRows,
+    LeftOutRows, OutboxSlots, Scope, SettledRows, SourceTable, TopicRows, UnsettledRows,
 };
 use walrelay_outbox_store::DispatchStatus;
 use walrelay_pg_client::{
     SqlClient, SqlError, TableAccess, connect_sql, own_table, refuse_hidden_rows,
 };
+use walrelay_pubsub::Subscriber;
 
+use crate::from_topic::described;
 use crate::orders::OutboxRows;
 use crate::rebuild_error::RebuildError;
 use crate::rebuild_step::RebuildNote;
 use crate::session::{RebuildOperator, RebuildSession};
+use crate::subscription_names::usual;
 
 /// Most rows that an error names.
 const NAMED_MAX: usize = 20;
@@ -34,6 +41,41 @@ pub(crate) struct RowsToApply {
     pub(crate) left_out: LeftOutRows,
     /// Number of rows found.
     pub(crate) rows: u64,
+    /// Rows whose attributes do not pass are not applied either.
+    filter: Option<SubscriptionFilter>,
+}
+
+/// The messages that a subscription delivers.
+#[derive(Debug)]
+pub(crate) struct Delivered {
+    /// Full name of the topic.
+    topic: String,
+    /// `None` if the subscription delivers all messages of the topic.
+    pub(crate) filter: Option<SubscriptionFilter>,
+}
+
+/// A reader of the rows to apply.
+#[derive(Debug)]
+pub(crate) struct RowsReader {
+    rows: RoutedRows,
+    filter: Option<SubscriptionFilter>,
+}
+
+impl RowsReader {
+    /// Calls `visit` with each row that the subscription delivers. See [`RoutedRows::each`].
+    pub(crate) async fn each(
+        &self,
+        round: u64,
+        mut visit: impl AsyncFnMut(Routed) -> Result<(), RebuildError>,
+    ) -> Result<(), RebuildError> {
+        let passing = async |routed: Routed| {
+            let is_delivered = self.filter.as_ref().is_none_or(|filter| {
+                filter.matches(&routed.message.attributes().collect::<Vec<_>>())
+            });
+            if is_delivered { visit(routed).await } else { Ok(()) }
+        };
+        self.rows.each(round, passing).await
+    }
 }
 
 /// The rows to read.
@@ -53,6 +95,48 @@ impl Wanted {
 }
 
 impl<O: RebuildOperator> RebuildSession<'_, O> {
+    /// Returns the messages that the consumer's subscription delivers.
+    ///
+    /// # Errors
+    ///
+    /// The consumer is not set up, its subscription does not exist, or Pub/Sub refuses.
+    pub(crate) async fn delivered(
+        &self,
+        client: &SqlClient,
+        consumer: &str,
+        order: &OutboxRows,
+    ) -> Result<Delivered, RebuildError> {
+        let generation = consumer_status(client, consumer).await?.generation;
+        let reads = admin::subscription(client, consumer).await?;
+        let subscriber = Subscriber::connect(&order.settings.pubsub.publisher.endpoint)?;
+        let subscription = usual(&reads, generation.into()).to_owned();
+        let found = described(&subscriber, &subscription).await?;
+        let filter = SubscriptionFilter::parse(&found.filter);
+        let filter =
+            filter.map_err(|source| RebuildError::FilterUnreadable { subscription, source })?;
+        Ok(Delivered { topic: found.topic, filter })
+    }
+
+    /// Refuses, without consent, to rebuild a consumer whose inbox does not list all applied events
+    /// any more: nothing could show that the outbox lacks some of them.
+    ///
+    /// # Errors
+    ///
+    /// Events were pruned, the consumer is not set up, or the database refuses.
+    pub(crate) async fn refuse_pruned(
+        &self,
+        client: &SqlClient,
+        consumer: &str,
+    ) -> Result<(), RebuildError> {
+        let place = ConsumerGeneration::find(client, Some(consumer)).await?;
+        let Some(before) = place.pruned_before(client).await? else { return Ok(()) };
+        if !self.operator.has_agreed() {
+            return Err(RebuildError::HistoryPruned { consumer: consumer.to_owned(), before });
+        }
+        let earlier = EarlierEvents { pruned_before: Some(before), ..EarlierEvents::default() };
+        self.report(RebuildNote::EventsOutOfReach { earlier, generation: place.generation() })
+    }
+
     /// Reads every row once, and refuses if a row cannot be applied again. Writes nothing.
     ///
     /// # Errors
@@ -61,10 +145,10 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
     pub(crate) async fn check_rows(
         &self,
         order: &OutboxRows,
-        wanted: &Wanted,
+        (wanted, delivered): (&Wanted, Delivered),
     ) -> Result<RowsToApply, RebuildError> {
         let client = connect_sql(&order.settings.connect).await?;
-        let checked = Box::pin(check_with(&client, order, wanted)).await;
+        let checked = Box::pin(check_with(&client, order, (wanted, delivered))).await;
         client.close().await;
         let (rows, problems) = checked?;
         match (order.dead_rows, problems.is_empty()) {
@@ -79,7 +163,7 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
 async fn check_with(
     client: &SqlClient,
     order: &OutboxRows,
-    wanted: &Wanted,
+    (wanted, delivered): (&Wanted, Delivered),
 ) -> Result<(RowsToApply, Problems), RebuildError> {
     // If row level security hid these rows, edited and dead rows would go unnoticed.
     let tables = ["app_outbox_dispatch", "app_outbox_relay"];
@@ -88,21 +172,24 @@ async fn check_with(
     let slots = OutboxSlots::read(client, &order.settings.relay.outbox).await?;
     let mut refill = order.clone();
     refill.settings.relay.router.edited = EditedMessages::new(slots.edited(client).await?);
+    let Delivered { topic, filter } = delivered;
+    let topic = TopicRows::new(topic, &order.settings.relay.router);
     let mut problems = Problems::default();
     match order.dead_rows {
-        DeadRows::Stop => problems.add_dead(client, order, wanted, &slots).await?,
+        DeadRows::Stop => problems.add_dead(client, order, wanted, (&topic, &slots)).await?,
         DeadRows::LeaveOut => {}
     }
     // Dead rows were counted above, or the operator has left them out.
     let statuses = vec![DispatchStatus::Discarded, DispatchStatus::Dead];
-    let mut found = RowsToApply { refill, left_out: LeftOutRows { slots, statuses }, rows: 0 };
+    let left_out = LeftOutRows { topic, slots, statuses };
+    let mut found = RowsToApply { refill, left_out, rows: 0, filter };
     let reader = found.reader(client, now(client).await?, wanted).await?;
-    let visit = async |routed: walrelay_core::Routed| {
+    let visit = async |routed: Routed| {
         match routed.fault {
             None => found.rows += 1,
             Some(fault) => problems.add(routed.message.event_id(), &fault.to_string()),
         }
-        Ok::<(), RebuildError>(())
+        Ok(())
     };
     Box::pin(reader.each(1, visit)).await?;
     // A row that is written from now on and can never be published is also dead for the relay, and
@@ -118,8 +205,8 @@ impl RowsToApply {
         client: &SqlClient,
         snapshot: String,
         wanted: &Wanted,
-    ) -> Result<RoutedRows, RebuildError> {
-        let Self { refill, left_out, .. } = self;
+    ) -> Result<RowsReader, RebuildError> {
+        let Self { refill, left_out, filter, .. } = self;
         let relay = &refill.settings.relay;
         let mut tables = Vec::new();
         for name in &relay.outbox.tables {
@@ -128,7 +215,14 @@ impl RowsToApply {
         let mut router = relay.router.clone();
         router.topic = routes::template(&refill.topic)?;
         let rows = (unsettled(refill, snapshot, wanted), tables);
-        Ok(RoutedRows::connect(&refill.settings.connect, router, rows).await?)
+        let rows = RoutedRows::connect(&refill.settings.connect, router, rows).await?;
+        Ok(RowsReader { rows, filter: filter.clone() })
+    }
+
+    /// Refuses to fill a read model from nothing.
+    pub(crate) fn refuse_none(&self) -> Result<(), RebuildError> {
+        let topic = self.left_out.topic.topic().to_owned();
+        if self.rows == 0 { Err(RebuildError::TopicWithoutRows { topic }) } else { Ok(()) }
     }
 }
 
@@ -168,12 +262,13 @@ impl Problems {
         client: &SqlClient,
         order: &OutboxRows,
         wanted: &Wanted,
-        slots: &OutboxSlots,
+        (topic, slots): (&TopicRows, &OutboxSlots),
     ) -> Result<(), RebuildError> {
         let relay = &order.settings.relay;
         for name in &relay.outbox.tables {
             let found = table(client, name, &relay.router.columns).await?;
-            let filter = slots.having(&found, &[DispatchStatus::Dead]);
+            let having = slots.having(&found, &[DispatchStatus::Dead]);
+            let filter = format!("{} AND {having}", topic.filter(&found));
             let dead = SourceTable { row_filter: Some(filter), ..found };
             let rows = unsettled(order, now(client).await?, wanted);
             self.rows += rows.count(client, &dead).await?;

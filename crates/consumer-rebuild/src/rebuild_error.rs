@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use walrelay_envelope::ParseFilterError;
 use walrelay_errors::{BoxedError, Code, Coded};
 use walrelay_inbox::{ForeignKeyConflict, InboxError, RebuildHolder, UnfinishedRebuild};
 use walrelay_outbox_admin::protocols::ProtocolError;
@@ -52,9 +53,17 @@ pub enum RebuildError {
     /// The subscription does not deliver the same messages in the same order.
     #[error("subscription {subscription} exists, and its topic, filter or ordering is another one")]
     SubscriptionDiffers { subscription: String },
-    /// The rows of the outbox do not pass through the filter.
-    #[error("{subscription} has a filter, which rows of the outbox do not pass through")]
-    SubscriptionFiltered { subscription: String },
+    /// The topic of a refill has no filter.
+    #[error(
+        "the subscription of consumer {consumer:?} has a filter, and a topic with rows of the outbox has none"
+    )]
+    SubscriptionFiltered { consumer: String },
+    /// It is unknown which rows pass the filter.
+    #[error("subscription {subscription}: its filter cannot be read")]
+    FilterUnreadable { subscription: String, source: ParseFilterError },
+    /// The consumer reads another topic than the relay publishes to.
+    #[error("no row of the outbox goes to topic {topic}, which the consumer reads")]
+    TopicWithoutRows { topic: String },
     /// A new subscription would start empty.
     #[error("topic {topic} retains no messages for new subscriptions")]
     TopicRetainsNothing { topic: String },
@@ -117,6 +126,13 @@ pub enum RebuildError {
         generation + 1
     )]
     EventsMissing { consumer: String, generation: i32, missing: i64, unfinished: i64 },
+    /// The outbox may lack applied events that the inbox does not list any more.
+    #[error(
+        "nothing has changed. Events that consumer {consumer:?} received before {} were deleted from its inbox, so nothing \
+         shows whether the outbox still has all that were applied",
+        rfc3339(*before)
+    )]
+    HistoryPruned { consumer: String, before: SystemTime },
     /// The outbox has no rows of the keys.
     #[error("the outbox has no published rows of these keys; nothing has changed")]
     KeysWithoutRows,
@@ -215,7 +231,9 @@ impl Coded for RebuildError {
             Self::SubscriptionInUse { .. } | Self::SubscriptionDiffers { .. } => {
                 Code::RebuildSubscriptionUnsuitable
             }
-            Self::SubscriptionFiltered { .. } => Code::RebuildSubscriptionFiltered,
+            Self::SubscriptionFiltered { .. } | Self::FilterUnreadable { .. } => {
+                Code::RebuildSubscriptionFiltered
+            }
             Self::TopicRetainsNothing { .. } | Self::TopicRetainsLess { .. } => {
                 Code::RebuildBeyondRetention
             }
@@ -224,7 +242,7 @@ impl Coded for RebuildError {
             | Self::AnotherGeneration { .. }
             | Self::RebuildRunning { .. }
             | Self::RebuildUnfinished { .. } => Code::RebuildConflict,
-            Self::OutboxEmpty => Code::OutboxEmpty,
+            Self::OutboxEmpty | Self::TopicWithoutRows { .. } => Code::OutboxEmpty,
             Self::RowsUnusable { .. } => Code::RebuildRowsUnusable,
             Self::SchemaEmpty { .. }
             | Self::TableUnsuitable { .. }
@@ -232,7 +250,9 @@ impl Coded for RebuildError {
             | Self::RowsRefused { .. }
             | Self::TablesReplaced { .. } => Code::RebuildTablesUnsuitable,
             Self::ForeignKeyConflicts { .. } => Code::RebuildForeignKeyUnsuitable,
-            Self::EventsMissing { .. } | Self::KeyEventsLost { .. } => Code::RebuildLosesEvents,
+            Self::EventsMissing { .. }
+            | Self::HistoryPruned { .. }
+            | Self::KeyEventsLost { .. } => Code::RebuildLosesEvents,
             Self::KeysWithoutRows => Code::OrderingKeyWithoutRows,
         }
     }

@@ -5,7 +5,6 @@
 use walrelay_core::Routed;
 use walrelay_inbox::operator::event_commands::{ConsumerGeneration, OperatorDecisions};
 use walrelay_inbox::{InboxError, Keys, OutboxApplier};
-use walrelay_outbox_replay::replay::RoutedRows;
 use walrelay_outbox_replay::{Scope, SettledRows};
 use walrelay_pg_client::{SqlClient, SqlError, connect_sql};
 use walrelay_relay::failpoint;
@@ -13,7 +12,7 @@ use walrelay_relay::failpoint;
 use crate::event_batch::EventBatch;
 use crate::lock_retry::when_free;
 use crate::orders::KeyRebuild;
-use crate::outbox_row_check::{self, RowsToApply, Wanted};
+use crate::outbox_row_check::{self, RowsReader, RowsToApply, Wanted};
 use crate::rebuild_error::RebuildError;
 use crate::rebuild_step::RebuildStep;
 use crate::session::{RebuildOperator, RebuildSession};
@@ -42,7 +41,9 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
     ) -> Result<(), RebuildError> {
         Keys::refuse_hidden(client).await?;
         let wanted = wanted(order);
-        let rows = Box::pin(self.check_rows(&order.rows, &wanted)).await?;
+        self.refuse_pruned(client, consumer).await?;
+        let delivered = self.delivered(client, consumer, &order.rows).await?;
+        let rows = Box::pin(self.check_rows(&order.rows, (&wanted, delivered))).await?;
         let generation = ConsumerGeneration::find(client, Some(consumer)).await?.generation();
         let fill = OutboxApplier::new(client, consumer, generation, &order.handler, None).await?;
         let keys = Keys { consumer, generation, keys: &order.keys };
@@ -105,7 +106,7 @@ impl Attempt<'_> {
                 events += 1;
                 lost.remove(routed.message.event_id());
             }
-            Ok::<(), RebuildError>(())
+            Ok(())
         };
         Box::pin(self.reader().await?.each(1, visit)).await?;
         self.refuse_less(events, decided, i64::try_from(lost.len()).unwrap_or(i64::MAX))?;
@@ -124,7 +125,7 @@ impl Attempt<'_> {
     }
 
     /// Returns a reader of the rows that are committed by now.
-    async fn reader(&self) -> Result<RoutedRows, RebuildError> {
+    async fn reader(&self) -> Result<RowsReader, RebuildError> {
         let outbox = connect_sql(&self.rows.refill.settings.connect).await?;
         let snapshot = outbox_row_check::now(&outbox).await?;
         let reader = self.rows.reader(&outbox, snapshot, self.wanted).await;
@@ -150,7 +151,7 @@ impl Attempt<'_> {
             if batch.add(&routed) {
                 self.fill.apply(&transaction, &batch.take()).await?;
             }
-            Ok::<(), RebuildError>(())
+            Ok(())
         };
         Box::pin(reader.each(1, visit)).await?;
         self.fill.apply(&transaction, &batch.take()).await?;

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
+use walrelay_core::{ColumnAliases, ColumnNames, RouterConfig, Template};
 use walrelay_outbox_store::DispatchStatus;
 use walrelay_outbox_store::{Outbox, Shard};
 use walrelay_pg_client::{SCHEMA, SqlError, in_schema};
@@ -18,9 +19,12 @@ use crate::rows::unsettled_rows::SourceTable;
 /// Maximum bytes of edited messages in memory. People edit few rows by hand.
 const EDITED_BYTES_MAX: i64 = 64 << 20;
 
-/// Rows of an outbox to leave out, selected by their status in dispatch state.
+/// Rows of an outbox to leave out: those of other topics, and those with some status in dispatch
+/// state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeftOutRows {
+    /// The rows that stay.
+    pub topic: TopicRows,
     /// The slots of the outbox.
     pub slots: OutboxSlots,
     /// The statuses of the rows.
@@ -31,8 +35,61 @@ impl LeftOutRows {
     /// Returns the table without these rows.
     #[must_use]
     pub fn of(&self, table: SourceTable) -> SourceTable {
-        let filter = format!("NOT {}", self.slots.having(&table, &self.statuses));
+        let having = self.slots.having(&table, &self.statuses);
+        let filter = format!("{} AND NOT {having}", self.topic.filter(&table));
         SourceTable { row_filter: Some(filter), ..table }
+    }
+}
+
+/// The rows that the relay publishes to one topic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TopicRows {
+    topic: String,
+    project: String,
+    template: Template,
+    columns: ColumnNames,
+}
+
+impl TopicRows {
+    /// Selects the rows that this router sends to `topic`, a full name.
+    #[must_use]
+    pub fn new(topic: String, router: &RouterConfig) -> Self {
+        let (project, columns) = (router.project.clone(), router.columns.clone());
+        Self { topic, project, template: router.topic.clone(), columns }
+    }
+
+    /// Returns the full name of the topic.
+    #[must_use]
+    pub fn topic(&self) -> &str {
+        &self.topic
+    }
+
+    /// Returns a row filter for an outbox table.
+    #[must_use]
+    pub fn filter(&self, table: &SourceTable) -> String {
+        let mut name = "''::text".to_owned();
+        for part in self.template.parts() {
+            name.push_str(" || ");
+            name.push_str(&match part {
+                Ok(literal) => quote_literal(literal),
+                Err(column) => {
+                    let column = quote_identifier(&self.column(table, column));
+                    format!("coalesce({column}::text, '')")
+                }
+            });
+        }
+        let home = format!("projects/{}/topics/", self.project);
+        let names = [Some(self.topic.as_str()), self.topic.strip_prefix(&home)];
+        let names: Vec<_> = names.into_iter().flatten().map(quote_literal).collect();
+        format!("({name}) = ANY (ARRAY[{}]::text[])", names.join(", "))
+    }
+
+    /// Returns the column of the table that a name in the template means. If the table has none, it
+    /// returns the name, so that the server's error shows it.
+    fn column(&self, table: &SourceTable, name: &str) -> String {
+        let names = self.columns.resolve(name).unwrap_or_else(|| ColumnAliases::parse(name));
+        let found = names.iter().find(|one| table.column(Some(one)).is_some());
+        found.unwrap_or(name).to_owned()
     }
 }
 

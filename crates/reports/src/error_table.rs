@@ -211,7 +211,8 @@ fn of_rebuilds() -> Vec<RebuildError> {
     let (consumer, subscription) = (text, text);
     vec![
         RebuildError::SubscriptionDiffers { subscription: subscription() },
-        RebuildError::SubscriptionFiltered { subscription: subscription() },
+        RebuildError::SubscriptionFiltered { consumer: consumer() },
+        RebuildError::TopicWithoutRows { topic: text() },
         RebuildError::TopicRetainsNothing { topic: text() },
         RebuildError::TimeInFuture { since: SystemTime::UNIX_EPOCH },
         RebuildError::ConsumerPaused { consumer: consumer() },

@@ -51,7 +51,7 @@ pub(crate) struct ConsumerRebuildArgs {
     /// passfile.
     #[arg(long, value_name = "URL", conflicts_with = "from_time", value_parser = secret)]
     pub outbox_url: Option<Secret>,
-    /// Only rows of this aggregate type, where the consumer does not read all of them; may be given several
+    /// Only rows of this aggregate type, of those that the consumer receives; may be given several
     /// times.
     #[arg(long, value_name = "TYPE", conflicts_with = "from_time")]
     pub aggregate_type: Vec<String>,

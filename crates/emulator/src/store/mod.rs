@@ -5,7 +5,6 @@ pub(crate) mod broker;
 pub(crate) mod confirmation;
 pub(crate) mod consuming;
 mod dead_letters;
-pub(crate) mod filter;
 pub(crate) mod message;
 pub(crate) mod policy;
 pub(crate) mod queue;

@@ -8,14 +8,14 @@ use googleapis_tonic_google_pubsub_v1::google::pubsub::v1 as proto;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tonic::Status;
+use walrelay_envelope::SubscriptionFilter;
 
 use crate::faults::fault::AckFailure;
 use crate::store::confirmation::Confirmation;
-use crate::store::filter::Filter;
 use crate::store::message::StoredMessage;
 use crate::store::queue::{Allowance, ConsumerId, ConsumerLifetime, Ordering, Queue};
 use crate::store::retained::Retained;
-use crate::wire::settings;
+use crate::wire::{limits, settings};
 
 /// Seven days, as in production.
 const RETENTION_DEFAULT: prost_types::Duration =
@@ -28,7 +28,7 @@ pub(crate) struct Subscription {
     pub(crate) queue: Queue,
     /// Notified whenever a waiting stream may have work.
     pub(crate) wake: Arc<Notify>,
-    filter: Option<Filter>,
+    filter: Option<SubscriptionFilter>,
     /// The clients with an id, so that they can reconnect as the same consumer.
     clients: HashMap<String, ConsumerId>,
 }
@@ -43,7 +43,8 @@ impl Subscription {
             ack_deadline,
             queue: Queue::new(ordering, Retained::default()),
             wake: Arc::new(Notify::new()),
-            filter: Filter::parse(&config.filter)?,
+            filter: SubscriptionFilter::parse(&config.filter)
+                .map_err(|error| Status::invalid_argument(error.to_string()))?,
             clients: HashMap::new(),
             config: proto::Subscription::default(),
         };
@@ -123,7 +124,9 @@ impl Subscription {
     }
 
     fn wants(&self, message: &StoredMessage) -> bool {
-        self.filter.as_ref().is_none_or(|filter| filter.matches(message.body()))
+        self.filter
+            .as_ref()
+            .is_none_or(|filter| filter.matches(&limits::attributes(message.body())))
     }
 
     pub(crate) fn is_exactly_once(&self) -> bool {

@@ -15,6 +15,12 @@ pub(crate) fn fix_of(error: &RebuildError) -> Option<String> {
         E::SubscriptionDiffers { .. } => {
             "leave --subscription out, or name one that does not exist"
         }
+        E::FilterUnreadable { .. } => {
+            "rebuild from the topic, whose new subscription has the same filter: --from-time TIME"
+        }
+        E::TopicWithoutRows { .. } => {
+            "give this command the relay's options, above all --topic-template and --project, or correct the topic of the subscription"
+        }
         E::TopicRetainsNothing { .. } => {
             "now rebuild from the outbox with `walrelay consumer rebuild NAME --from-outbox TOPIC`; for the \
              next time, set the topic's message retention"
@@ -58,6 +64,10 @@ pub(crate) fn fix_of(error: &RebuildError) -> Option<String> {
             ));
         }
         E::KeyEventsLost { .. } => "add --yes to rebuild all the same",
+        E::HistoryPruned { .. } => {
+            "if rows of the outbox were deleted, too, the effects of those events would be gone: do not rebuild. If it has \
+             them all, or the handler does not need the old ones, add --yes"
+        }
         E::Admin(_)
         | E::Protocol(_)
         | E::Relay(_)
