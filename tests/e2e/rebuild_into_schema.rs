@@ -538,3 +538,47 @@ async fn a_consumer_whose_old_events_were_pruned_is_not_rebuilt_unasked() {
     let told = world.succeed(INTO.into_iter().chain(["--yes"])).await;
     assert!(told.contains("switched: generation 2 is live"), "{told}");
 }
+
+#[tokio::test]
+async fn a_table_that_the_handler_leaves_empty_is_not_put_in_use_unasked() {
+    let Some(world) = world().await else { return };
+    world.insert_events(5, 50).await;
+    world.catch_up().await;
+    world.consume_all().await;
+    let before = read_model(&world).await;
+    world
+        .execute(
+            "CREATE FUNCTION effect.other(events app_inbox_event[]) RETURNS void LANGUAGE sql AS
+               'INSERT INTO applied (event_id) SELECT event_id FROM unnest(events)'",
+        )
+        .await;
+    let mut other = INTO;
+    other[6] = "effect.other";
+    let refused = world.run(other).await;
+    assert_eq!(refused.code, Some(2), "{}", refused.text);
+    assert!(refused.text.contains("wrote no row to effect.balance"), "{}", refused.text);
+    assert_eq!(read_model(&world).await, before);
+    assert_eq!(generation(&world).await, 1);
+}
+
+#[tokio::test]
+async fn a_discarded_event_is_not_applied_in_the_schema_unasked() {
+    let Some(world) = world().await else { return };
+    world.insert_events(5, 50).await;
+    world.catch_up().await;
+    world.consume_all().await;
+    world
+        .execute(
+            "UPDATE app_inbox SET status = 'discarded'
+              WHERE event_id = (SELECT min(event_id) FROM app_inbox)",
+        )
+        .await;
+    let before = read_model(&world).await;
+    let refused = world.run(INTO).await;
+    assert_eq!(refused.code, Some(2), "{}", refused.text);
+    assert!(refused.text.contains("1 discarded event(s)"), "{}", refused.text);
+    assert_eq!(read_model(&world).await, before);
+    assert_eq!(generation(&world).await, 1);
+    let told = world.succeed(INTO.into_iter().chain(["--yes"])).await;
+    assert!(told.contains("switched: generation 2 is live"), "{told}");
+}

@@ -237,3 +237,32 @@ async fn a_slot_that_is_not_lost_is_left_alone() {
     assert!(done.text.contains("is not lost"), "{}", done.text);
     world.catch_up().await;
 }
+
+#[tokio::test]
+async fn recorded_rows_do_not_overtake_an_earlier_row_of_their_key_that_was_not_recorded() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    world.insert_events(3, 9).await;
+    world.catch_up().await;
+    let settled = "SELECT settled_xid::text || ' ' || settled_lsn::text FROM app_outbox_relay";
+    let settled: String = world.client().query_one(settled, &[]).await.expect("a row").get(0);
+    let (xid, lsn) = settled.split_once(' ').expect("two values");
+    // The topic is missing, so the rows are recorded.
+    world.insert_events_of(("audio", "made"), 1, 5).await;
+    world.succeed(["run", "--until-caught-up", "--park-after", "500ms"]).await;
+    assert_eq!(world.dispatch_count("retrying").await, 5);
+    // As if the relay had ended before it recorded the row that was in flight.
+    let first = "DELETE FROM app_outbox_dispatch WHERE (commit_lsn, tx_index) =
+        (SELECT commit_lsn, tx_index FROM app_outbox_dispatch ORDER BY 1, 2 LIMIT 1)";
+    world.execute(first).await;
+    let back = format!("UPDATE app_outbox_relay SET settled_xid = '{xid}', settled_lsn = '{lsn}'");
+    world.execute(&back).await;
+    world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
+    world.pubsub.create_topic("audio.events");
+
+    world.succeed(["slot", "recover", "--yes"]).await;
+    world.catch_up().await;
+    let messages = world.pubsub.emulator().published(&topic("audio.events"));
+    let versions: Vec<_> = messages.iter().filter_map(|one| one.attribute("version")).collect();
+    assert!(versions.is_sorted_by_key(|version| version.parse::<u32>().ok()), "{versions:?}");
+    assert_eq!(versions.len(), 5, "{versions:?}");
+}

@@ -159,12 +159,7 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
         order: &ConsumerRebuild,
         unread: Option<UnreadRows>,
     ) -> Result<bool, RebuildError> {
-        let place = ConsumerGeneration::find(client, Some(&order.consumer)).await?;
-        let decided = place.decided(client).await?;
-        if decided != OperatorDecisions::default() {
-            let generation = place.generation();
-            self.report(RebuildStep::DecisionsForgotten { decided, generation })?;
-        }
+        let decisions = self.report_decisions(client, &order.consumer).await?;
         if let Some(unread) = unread {
             self.report(RebuildStep::TablesEmptied(unread))?;
         }
@@ -172,12 +167,28 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
             return Ok(false);
         }
         let consumer = order.consumer.clone();
-        let change = match (decided.edited + decided.discarded, unread) {
+        let change = match (decisions, unread) {
             (0, None) => return Ok(true),
             (0, Some(_)) => RebuildChange::InPlace { consumer },
             (events, _) => RebuildChange::WithoutDecisions { consumer, events },
         };
         self.may_change(&change).await
+    }
+
+    /// Reports the edits and discards that the next generation does not take over. Returns the number
+    /// of their events.
+    pub(crate) async fn report_decisions(
+        &self,
+        client: &SqlClient,
+        consumer: &str,
+    ) -> Result<i64, RebuildError> {
+        let place = ConsumerGeneration::find(client, Some(consumer)).await?;
+        let decided = place.decided(client).await?;
+        if decided != OperatorDecisions::default() {
+            let generation = place.generation();
+            self.report(RebuildStep::DecisionsForgotten { decided, generation })?;
+        }
+        Ok(decided.edited + decided.discarded)
     }
 
     /// Returns whether the transaction has committed. Its reply may have been lost.

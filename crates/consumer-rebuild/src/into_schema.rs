@@ -63,9 +63,17 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
         let delivered = self.delivered(client, consumer, &order.rows).await?;
         let rows = Box::pin(self.check_rows(&order.rows, (&Wanted::all(), delivered))).await?;
         rows.refuse_none()?;
+        let decisions = self.report_decisions(client, consumer).await?;
         if self.operator.is_dry_run() {
             let (rows, schema) = (rows.rows, schema.clone());
             return self.report(RebuildStep::WouldFill { rows, schema });
+        }
+        if decisions > 0 {
+            let consumer = consumer.to_owned();
+            let change = RebuildChange::WithoutDecisions { consumer, events: decisions };
+            if !self.may_change(&change).await? {
+                return Ok(());
+            }
         }
         let generation = self.begin_beside(client, place, &tables).await?;
         let next = generation + 1;
@@ -84,6 +92,7 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
         filling.catch_up(client).await?;
         let difference = place.compare(client, generation, moment).await?;
         self.refuse_less(consumer, generation, difference)?;
+        self.refuse_emptied(client, place, &tables).await?;
         let switch_sql = order.switch_sql.as_deref();
         if switch_sql.is_none() {
             // Somebody may have added a policy during the fill.
@@ -148,6 +157,32 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
         Err(RebuildError::EventsMissing { consumer, generation, missing, unfinished })
     }
 
+    /// Refuses to switch without consent if a live table with rows would be empty afterwards: the
+    /// handler may be another one than that of the consumer.
+    async fn refuse_emptied(
+        &self,
+        client: &SqlClient,
+        place: SideBySideRebuild<'_>,
+        tables: &[StagedTable],
+    ) -> Result<(), RebuildError> {
+        if self.operator.has_agreed() {
+            return Ok(());
+        }
+        let mut emptied = Vec::new();
+        for StagedTable { staged, live, .. } in tables {
+            let Some(live) = live.as_ref().map(ToString::to_string) else { continue };
+            let is_empty = !place.has_rows(client, staged).await?;
+            if is_empty && place.has_rows(client, &live).await? {
+                emptied.push(live);
+            }
+        }
+        if emptied.is_empty() {
+            return Ok(());
+        }
+        let consumer = place.consumer.to_owned();
+        Err(RebuildError::TablesEmptied { consumer, tables: emptied })
+    }
+
     /// Cancels an unfinished rebuild, after a question.
     ///
     /// # Errors
@@ -210,7 +245,7 @@ async fn with_rows(
 ) -> Result<Vec<String>, RebuildError> {
     let mut found = Vec::new();
     for table in tables {
-        if place.has_rows(client, table).await? {
+        if place.has_rows(client, &table.staged).await? {
             found.push(table.staged.clone());
         }
     }

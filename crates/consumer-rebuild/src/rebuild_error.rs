@@ -133,6 +133,12 @@ pub enum RebuildError {
         rfc3339(*before)
     )]
     HistoryPruned { consumer: String, before: SystemTime },
+    /// The handler has written nothing to a table that has rows now.
+    #[error(
+        "filled, but not switched to: the handler wrote no row to {}, so the rows there now would be gone",
+        tables.join(", ")
+    )]
+    TablesEmptied { consumer: String, tables: Vec<String> },
     /// The outbox has no rows of the keys.
     #[error("the outbox has no published rows of these keys; nothing has changed")]
     KeysWithoutRows,
@@ -252,6 +258,7 @@ impl Coded for RebuildError {
             Self::ForeignKeyConflicts { .. } => Code::RebuildForeignKeyUnsuitable,
             Self::EventsMissing { .. }
             | Self::HistoryPruned { .. }
+            | Self::TablesEmptied { .. }
             | Self::KeyEventsLost { .. } => Code::RebuildLosesEvents,
             Self::KeysWithoutRows => Code::OrderingKeyWithoutRows,
         }

@@ -30,6 +30,8 @@ pub async fn open_replication(
         ("DateStyle", "ISO"),
         ("TimeZone", "UTC"),
         ("bytea_output", "hex"),
+        ("IntervalStyle", "postgres"),
+        ("extra_float_digits", "1"),
     ];
     ReplicationConnection::connect(connect, &settings).await.map_err(RelayError::Connect)
 }

@@ -110,19 +110,15 @@ impl SideBySideRebuild<'_> {
         Ok(refuse_hidden_rows(client, &live, TableAccess::Write).await?)
     }
 
-    /// Returns whether a table of the schema has rows.
+    /// Returns whether a table, named in SQL, has rows.
     ///
     /// # Errors
     ///
     /// Fails if the database reports an error.
-    pub async fn has_rows(
-        &self,
-        client: &SqlClient,
-        table: &StagedTable,
-    ) -> Result<bool, InboxError> {
-        let sql = format!("SELECT EXISTS (SELECT FROM {})", table.staged);
+    pub async fn has_rows(&self, client: &SqlClient, table: &str) -> Result<bool, InboxError> {
+        let sql = format!("SELECT EXISTS (SELECT FROM {table})");
         let row = client.query_one(&sql, &[]).await;
-        Ok(row.map_err(failed("check whether the schema's tables are empty"))?.get(0))
+        Ok(row.map_err(failed("check whether tables are empty"))?.get(0))
     }
 
     /// Returns the identities of the schema's tables and of their files. `TRUNCATE` gives a table

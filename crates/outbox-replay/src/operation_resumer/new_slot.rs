@@ -45,8 +45,10 @@ pub(crate) async fn create(
     let OperationResumer { client, connect, slot, .. } = finisher;
     tracing::info!(slot, "creating a new slot");
     finisher.drop_when_free().await?;
-    let mut replication =
-        ReplicationConnection::connect(connect, &[]).await.map_err(RelayError::Connect)?;
+    // Creating a slot waits for the transactions of all writers.
+    let without_limit = [("lock_timeout", "0")];
+    let replication = ReplicationConnection::connect(connect, &without_limit).await;
+    let mut replication = replication.map_err(RelayError::Connect)?;
     let failover = match recovery.failover {
         Failover::Yes => ", FAILOVER true",
         Failover::No => "",

@@ -381,8 +381,11 @@ async fn publish<P: Publisher>(
     let place =
         read_recovery_cursor(client, (&outbox.slot, filling)).await.map_err(RelayError::survey)?;
     let place = place.filter(|place| place.table_among(&tables).is_some());
-    if let Some(place) = &place {
-        tracing::info!(settled = place.number, "continuing behind the rows that are settled");
+    match &place {
+        Some(place) => {
+            tracing::info!(settled = place.number, "continuing behind the rows that are settled");
+        }
+        None => forget_overtaking(client, &outbox.slot, (rest, &tables)).await?,
     }
     let progress = Progress::from(place);
     let mut relay = settings.relay.clone();
@@ -402,6 +405,26 @@ async fn publish<P: Publisher>(
     let stop = Shutdown::new();
     let running = Box::pin(supervisor.run(&stop));
     run_recording_place(running, (noting, &progress), (&stop, shutdown)).await
+}
+
+/// Takes recorded rows back into the recovery if they would overtake an earlier row.
+async fn forget_overtaking(
+    client: &SqlClient,
+    slot: &str,
+    (rest, tables): (&RecoveryWork, &[SourceTable]),
+) -> Result<(), RelayError> {
+    for table in tables {
+        let rows = rest.gap.forget_overtaking(client, (table, slot)).await;
+        let rows = rows.map_err(RelayError::survey)?;
+        if rows > 0 {
+            tracing::info!(
+                table = %table.name,
+                rows,
+                "recorded rows are read from the table again, behind earlier rows of their keys"
+            );
+        }
+    }
+    Ok(())
 }
 
 /// Rejects hidden rows: a recovery would see no rows, and would count all of them as settled.

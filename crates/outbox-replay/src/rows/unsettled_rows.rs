@@ -261,6 +261,40 @@ impl UnsettledRows {
         Ok(rows.iter().filter_map(|row| Some((number(row)?, row.get("id")))).collect())
     }
 
+    /// Deletes the pending rows of dispatch state that would overtake an earlier row of their
+    /// aggregate, so that they are read from the table in their order. Returns their number.
+    ///
+    /// A relay may record the rows behind a request before it knows the result of the request. If it
+    /// then ends, the rows of the request are not recorded.
+    ///
+    /// # Errors
+    ///
+    /// The role may not read the table, the server refused the statement, or the connection ended.
+    pub async fn forget_overtaking(
+        &self,
+        client: &Client,
+        (table, slot): (&SourceTable, &str),
+    ) -> Result<u64, AdminError> {
+        let id = format!("t.{}::text AS id", quote_identifier(&table.id));
+        let [by_type, by_id] = table.key();
+        let rows = self.query(table, &format!("{id}, ({by_type}, {by_id})::text AS key"))?;
+        // spliced: the query of the rows.
+        let sql = format!(
+            "WITH numbered AS (SELECT row_number() OVER () AS n, rows.id, rows.key FROM ({rows}) AS rows),
+                  known AS (SELECT event_id, status, edited_at FROM {SCHEMA}.app_outbox_dispatch
+                             WHERE slot = $1 AND replay_id = ''),
+                  overtaking AS (
+                    SELECT r.id, k.status, bool_or(k.event_id IS NULL) OVER (PARTITION BY r.key ORDER BY r.n) AS is_late
+                      FROM numbered AS r LEFT JOIN known AS k ON k.event_id = r.id)
+             DELETE FROM {SCHEMA}.app_outbox_dispatch AS d USING overtaking AS o
+              WHERE d.slot = $1 AND d.replay_id = '' AND d.event_id = o.id AND o.is_late AND d.status = 'retrying'
+                AND d.edited_at IS NULL
+                AND EXISTS (SELECT FROM known WHERE known.status = 'retrying')"
+        );
+        let deleted = client.execute_typed(&sql, &[(&slot, Type::TEXT)]).await;
+        deleted.map_err(AdminError::sql(format!("order the recorded rows of {}", table.name)))
+    }
+
     /// Counts the rows.
     ///
     /// # Errors

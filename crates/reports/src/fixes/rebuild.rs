@@ -45,25 +45,16 @@ pub(crate) fn fix_of(error: &RebuildError) -> Option<String> {
         }
         E::ForeignKeyConflicts { keys } => return Some(fix_of_keys(keys)),
         E::RebuildUnfinished { .. } => "finish that one first, or cancel it with --cancel",
-        E::SchemaEmpty { schema } => {
-            return Some(format!(
-                "create it with one table for each that the handler writes: CREATE SCHEMA {schema}; CREATE TABLE \
-                 {schema}.balances (LIKE balances INCLUDING ALL)"
-            ));
-        }
+        E::SchemaEmpty { schema } => return Some(fix_of_empty_schema(schema)),
         E::TableUnsuitable { mismatch, staged } => return Some(fix_of_table(mismatch, staged)),
         E::RowsRefused { hint, .. } => return Some(fix_of_refused_rows(hint.as_deref())),
         E::TablesNotEmpty { tables } => {
             return Some(format!("empty the schema's tables: TRUNCATE {}", tables.join(", ")));
         }
         E::TablesReplaced { .. } => "run the same command again: it begins from the first row",
-        E::EventsMissing { consumer, .. } => {
-            return Some(format!(
-                "run the same command again with --yes to switch without them, or cancel it: walrelay consumer \
-                 rebuild {consumer} --cancel"
-            ));
-        }
+        E::EventsMissing { consumer, .. } => return Some(fix_of_missing_events(consumer)),
         E::KeyEventsLost { .. } => "add --yes to rebuild all the same",
+        E::TablesEmptied { consumer, .. } => return Some(fix_of_emptied_tables(consumer)),
         E::HistoryPruned { .. } => {
             "if rows of the outbox were deleted, too, the effects of those events would be gone: do not rebuild. If it has \
              them all, or the handler does not need the old ones, add --yes"
@@ -82,6 +73,27 @@ pub(crate) fn fix_of(error: &RebuildError) -> Option<String> {
         | E::KeysWithoutRows => return None,
     };
     Some(text.to_owned())
+}
+
+fn fix_of_empty_schema(schema: &str) -> String {
+    format!(
+        "create it with one table for each that the handler writes: CREATE SCHEMA {schema}; CREATE TABLE \
+         {schema}.balances (LIKE balances INCLUDING ALL)"
+    )
+}
+
+fn fix_of_missing_events(consumer: &str) -> String {
+    format!(
+        "run the same command again with --yes to switch without them, or cancel it: walrelay consumer rebuild {consumer} \
+         --cancel"
+    )
+}
+
+fn fix_of_emptied_tables(consumer: &str) -> String {
+    format!(
+        "if --handler is wrong, cancel this rebuild (`walrelay consumer rebuild {consumer} --cancel`), empty the schema and \
+         begin again. To switch all the same, run the same command with --yes"
+    )
 }
 
 /// Returns the fix of a table of the schema that cannot replace a live table.
