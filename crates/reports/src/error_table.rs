@@ -19,6 +19,7 @@ use walrelay_pg_client::{PgError, QualifiedName, ServerError, SqlError, TlsError
 use walrelay_pg_replication::SlotError;
 use walrelay_pubsub::{PubsubError, code_of_call};
 use walrelay_relay::error::{RelayError, RepeatedSendFailure};
+use walrelay_relay::stream::outbox_tables::OtherTable;
 use walrelay_relay::stream::pipeline_error::{PipelineError, SendFailurePosition};
 
 use crate::error::{DatabaseSide, Error};
@@ -101,6 +102,11 @@ fn of_the_relay() -> Vec<RelayError> {
     };
     vec![
         RelayError::Session(PipelineError::PublicationChanged { what: text() }),
+        RelayError::Session(PipelineError::OtherTable(OtherTable {
+            commit_lsn: Lsn::new(1),
+            table: QualifiedName::new("public", "orders"),
+            publication: text(),
+        })),
         RelayError::Store(StoreFailure::NotRecorded(text())),
         RelayError::Unsendable(Box::new(unsendable)),
         RelayError::TakeOver { holder: text(), source: client_error() },
