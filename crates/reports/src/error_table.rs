@@ -234,8 +234,8 @@ fn of_rebuilds() -> Vec<RebuildError> {
 fn of_the_shell() -> Vec<Error> {
     let denied = || Box::new(Error::Interrupted);
     vec![
-        Error::MayNotLook { side: DatabaseSide::Outbox, source: denied() },
-        Error::MayNotLook { side: DatabaseSide::Inbox, source: denied() },
+        Error::MayNotLook { side: DatabaseSide::Outbox, grant: None, source: denied() },
+        Error::MayNotLook { side: DatabaseSide::Inbox, grant: None, source: denied() },
         Error::slot_lost("s", "is gone"),
         Error::Config(vec![Problem {
             option: text(),
