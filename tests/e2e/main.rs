@@ -48,6 +48,7 @@ mod relay_waits;
 mod replay;
 mod reset;
 mod reshard;
+mod restored_versions;
 mod retention;
 mod row_level_security;
 mod schemas;

@@ -230,3 +230,89 @@ async fn inserts_beside_deletes_updates_and_truncates_are_published_and_the_rest
         drop(relay);
     }
 }
+
+/// Returns the statements that create a table, and insert a row into it and into the outbox.
+fn added_tables() -> [(&'static str, &'static str); 2] {
+    [
+        ("CREATE TABLE added (id int, note text)", "INSERT INTO added VALUES (1, 'a')"),
+        (
+            "CREATE TABLE added (LIKE app_outbox INCLUDING ALL)",
+            "INSERT INTO added (aggregatetype, aggregateid, event_type, version, payload)
+             VALUES ('video', 'k', 'e', 1, '{}')",
+        ),
+    ]
+}
+
+/// Inserts an outbox row and a row of the other table in one transaction.
+async fn insert_both(world: &InboxDatabase, other: &str, first_number: u32) {
+    world.execute(&format!("BEGIN; {other}")).await;
+    let rows = Workload { first_number, ..Workload::of_rows(3) };
+    rows.insert(world.client()).await.expect("the rows are inserted");
+    world.execute("COMMIT").await;
+}
+
+#[tokio::test]
+async fn a_table_added_to_the_publication_stops_the_relay_until_it_is_removed_as_told() {
+    for (create, insert) in added_tables() {
+        let Some((world, mut relay)) = streaming_world(&[]).await else { return };
+        world.execute(create).await;
+        alter(&world, "ADD TABLE added").await;
+        insert_both(&world, insert, 100).await;
+        assert_eq!(relay.wait_ended(DEADLINE).await.code(), Some(3));
+        let told = relay.lines().join("\n");
+        let statement = format!("ALTER PUBLICATION {} DROP TABLE public.added", world.name());
+        assert!(told.contains(&statement), "{told}");
+        let again = world.run(["run"]).await;
+        assert_eq!(again.code, Some(3), "{}", again.text);
+        for command in ["status", "check"] {
+            let told = world.run([command]).await.text;
+            assert!(told.contains(&statement), "{command}: {told}");
+        }
+
+        world.execute(&statement).await;
+        insert_both(&world, insert, 200).await;
+        let relay = world.start_relay([]).await;
+        world.pubsub.wait_stored(DEADLINE, 16).await;
+        world.wait_confirmed(DEADLINE).await;
+        world.check(&world.committed().await).assert_exactly_once();
+        let told = relay.lines().join("\n");
+        assert!(told.contains("the relay ignores rows of a table"), "{told}");
+        assert!(told.contains("public.added"), "{told}");
+    }
+}
+
+#[tokio::test]
+async fn rows_of_a_table_that_has_left_the_publication_are_ignored_and_counted() {
+    for major in installed_majors() {
+        for (create, insert) in added_tables() {
+            let Some(world) = InboxDatabase::create_on(major).await else { continue };
+            world.succeed(["init"]).await;
+            world.execute(create).await;
+            alter(&world, "ADD TABLE added").await;
+            insert_both(&world, insert, 100).await;
+            alter(&world, "DROP TABLE added").await;
+            insert_both(&world, insert, 200).await;
+            let relay = world.start_relay([]).await;
+            world.pubsub.wait_stored(DEADLINE, 6).await;
+            world.wait_confirmed(DEADLINE).await;
+            world.check(&world.committed().await).assert_exactly_once();
+            let metrics = relay.wait_for_http(DEADLINE, "/metrics", 200).await;
+            let counted = "walrelay_ignored_changes_total{operation=\"insert\"} 1";
+            assert!(metrics.contains(counted), "{major}: {metrics}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn rows_that_were_inserted_before_an_outbox_table_was_renamed_are_published() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    world.execute("CREATE TABLE old_name (LIKE app_outbox INCLUDING ALL)").await;
+    alter(&world, "ADD TABLE old_name").await;
+    let old = Workload { table: "old_name".into(), ..Workload::of_rows(3) };
+    old.insert(world.client()).await.expect("rows");
+    world.execute("ALTER TABLE old_name RENAME TO second_outbox").await;
+    let tables = ["--outbox-table", "public.app_outbox", "--outbox-table", "public.second_outbox"];
+    let relay = world.start_relay(tables).await;
+    world.pubsub.wait_stored(DEADLINE, 3).await;
+    drop(relay);
+}

@@ -308,6 +308,23 @@ async fn an_auditor_with_the_documented_grants_reads_outbox_and_inbox() {
 }
 
 #[tokio::test]
+async fn status_names_the_closed_table_and_a_grant_that_opens_it() {
+    let Some(world) = applied().await else { return };
+    let role = Role::create(&world, "LOGIN").await;
+    let [of_outbox, ..] = &page("A role that only reads")[..] else { panic!("the page") };
+    role.grant(of_outbox, "auditor").await;
+    let name = &role.name;
+    world.execute(&format!("REVOKE ALL ON app_outbox_dispatch FROM {name}")).await;
+    let denied = role.run(&["status"]).await;
+    assert_eq!(denied.code, Some(3), "{}", denied.text);
+    let grant = format!("GRANT SELECT, INSERT, UPDATE, DELETE ON app_outbox_dispatch TO {name}");
+    assert!(denied.text.contains(&grant), "{}", denied.text);
+    world.execute(&grant).await;
+    role.succeed(&["status"]).await;
+    role.drop().await;
+}
+
+#[tokio::test]
 async fn all_missing_permissions_of_a_consumer_are_reported_at_once() {
     let Some(world) = applied().await else { return };
     let role = Role::create(&world, "LOGIN").await;

@@ -354,3 +354,24 @@ async fn a_recovery_that_is_not_finished_is_not_forgotten_when_a_slot_is_adopted
     world.catch_up().await;
     assert_nothing_lost(&world).await;
 }
+
+#[tokio::test]
+async fn after_a_dump_and_restore_status_names_the_recovery_by_time_which_works() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    Workload::of_rows(10).insert(world.client()).await.expect("the rows are inserted");
+    world.catch_up().await;
+    world.succeed(["upgrade", "prepare", "--yes"]).await;
+    as_if_upgraded(&world).await;
+    // The tables of a restored dump have other object ids.
+    world.execute("UPDATE app_outbox_relay SET origin = '{}'").await;
+    let more = Workload { first_number: 100, ..Workload::of_rows(5) };
+    more.insert(world.client()).await.expect("the rows are inserted");
+    let status = world.run(["status"]).await.text;
+    assert!(status.contains("walrelay slot recover --from-time TIME"), "{status}");
+    let refused = world.run(["slot", "recover", "--yes"]).await;
+    assert_eq!(refused.code, Some(5), "{}", refused.text);
+    assert!(refused.text.contains("positions-of-another-database"), "{}", refused.text);
+    world.succeed(["slot", "recover", "--from-time", "1h", "--yes"]).await;
+    world.catch_up().await;
+    assert_nothing_lost(&world).await;
+}

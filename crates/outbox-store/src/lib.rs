@@ -27,7 +27,7 @@ pub use dispatch::{
     ReplayedRows, RetrySelection, RetryingReasons, StateFilter,
 };
 pub use migrations::{Migration, RELAY_TABLES, REPLAY_TABLES, migrate, migrations, relay_tables};
-pub use outbox::Outbox;
+pub use outbox::{Outbox, read_table_ids};
 pub use publication_watch::{PublicationCheck, PublicationWatch};
 pub use relay_condition::{Condition, Reason, ReasonKind, StoredCondition};
 pub use relay_row::{

@@ -1,7 +1,11 @@
 //! The outbox on the server: its tables, their publication, and the slot.
 
+use tokio_postgres::Client;
+use tokio_postgres::types::Type;
+
 use crate::shard::Shard;
-use walrelay_pg_client::QualifiedName;
+use crate::store_error::StoreError;
+use walrelay_pg_client::{QualifiedName, sql};
 
 /// The outbox of a command. The configuration defines it once, and it is passed as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,4 +47,25 @@ impl Outbox {
     pub fn base_slot(&self) -> &str {
         self.shard.base(&self.slot)
     }
+}
+
+/// Returns the object ids of the tables that exist, and of their partitions.
+///
+/// # Errors
+///
+/// The server refused the statement, or the connection ended.
+pub async fn read_table_ids(
+    client: &Client,
+    tables: &[QualifiedName],
+) -> Result<Vec<u32>, StoreError> {
+    let schemas: Vec<&str> = tables.iter().map(QualifiedName::schema).collect();
+    let names: Vec<&str> = tables.iter().map(QualifiedName::table).collect();
+    let rows = client
+        .query_typed(
+            sql!("outbox.sql", "table_ids"),
+            &[(&schemas, Type::TEXT_ARRAY), (&names, Type::TEXT_ARRAY)],
+        )
+        .await
+        .map_err(StoreError::sql("read the ids of the outbox tables"))?;
+    Ok(rows.iter().map(|row| row.get("id")).collect())
 }

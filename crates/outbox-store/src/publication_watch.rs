@@ -105,11 +105,20 @@ impl PublicationWatch {
     fn compare(&self, rows: &[Row]) -> Result<(), String> {
         let found: Vec<String> =
             rows.iter().map(|row| self.identity(row)).collect::<Result<_, _>>()?;
+        let publication = &self.publication;
+        let others: Vec<String> = rows.first().map_or_else(Vec::new, |row| row.get("others"));
+        if !others.is_empty() {
+            let others = others.join(", ");
+            return Err(format!(
+                "publication {publication} also publishes tables that are not outbox tables: {others} (fix: ALTER PUBLICATION {} DROP \
+                 TABLE {others})",
+                quote_identifier(publication)
+            ));
+        }
         if *self.first.get_or_init(|| found.clone()) == found {
             return Ok(());
         }
         let surplus: &str = rows.first().map_or("", |row| row.get("surplus"));
-        let publication = &self.publication;
         Err(match surplus {
             "" => left_out(&format!(
                 "publication {publication} was changed, or a table of it was taken out and put back"

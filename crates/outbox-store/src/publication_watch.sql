@@ -5,6 +5,14 @@ SELECT wanted.schema || '.' || wanted.name AS name,
        concat_ws(', ', CASE WHEN p.pubupdate THEN 'update' END, CASE WHEN p.pubdelete THEN 'delete' END,
                  CASE WHEN p.pubtruncate THEN 'truncate' END) AS surplus,
        format('%s %s %s %s %s', p.oid, p.xmin, c.oid, r.oid, r.xmin) AS identity,
+       ARRAY(SELECT format('%I.%I', s.nspname, other.relname)
+               FROM pg_catalog.pg_publication_rel listed
+               JOIN pg_catalog.pg_class other ON other.oid = listed.prrelid
+               JOIN pg_catalog.pg_namespace s ON s.oid = other.relnamespace
+              WHERE listed.prpubid = p.oid
+                AND NOT EXISTS (SELECT FROM unnest($2::text[], $3::text[]) AS known(schema, name)
+                                 WHERE known.schema = s.nspname AND known.name = other.relname)
+              ORDER BY 1) AS others,
        marks.in_progress, marks.finished
   FROM unnest($2::text[], $3::text[]) AS wanted(schema, name)
   LEFT JOIN pg_catalog.pg_publication p ON p.pubname = $1

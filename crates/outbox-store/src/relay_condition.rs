@@ -38,7 +38,7 @@ pub enum ReasonKind {
     Outage,
     /// The server cannot send a row.
     UnsendableRow,
-    /// The relay cannot read a row, and has stopped.
+    /// The relay cannot read a row, or must not publish it, and has stopped.
     UnreadableRow,
     /// More WAL is retained than `--wal-budget`.
     WalBudget,

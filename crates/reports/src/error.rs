@@ -11,7 +11,7 @@ use walrelay_outbox_admin::ReportError;
 use walrelay_outbox_admin::protocols::ProtocolError;
 use walrelay_outbox_replay::AdminError;
 use walrelay_outbox_replay::replay::ReplayError;
-use walrelay_outbox_store::StoreError;
+use walrelay_outbox_store::{StoreError, grant_on};
 use walrelay_pg_client::{PgError, ServerError, ServerErrorKind, SqlError};
 use walrelay_pg_replication::SlotError;
 use walrelay_pubsub::PubsubError;
@@ -58,6 +58,8 @@ pub enum Error {
     MayNotLook {
         /// The database.
         side: DatabaseSide,
+        /// The statements that open the relay's table of the case to the role.
+        grant: Option<String>,
         /// The refused action.
         #[source]
         source: Box<Error>,
@@ -208,10 +210,11 @@ impl Error {
     }
 
     /// Replaces a permission error of a read-only command by one with a better hint. Such a command
-    /// needs fewer permissions than the relay or a consumer.
+    /// needs fewer permissions than the relay or a consumer. `role` is the command's role in the
+    /// outbox's database.
     #[must_use]
     #[expect(clippy::wildcard_enum_match_arm, reason = "every other error is of the outbox")]
-    pub fn for_read_only_command(self) -> Self {
+    pub fn for_read_only_command(self, role: &str) -> Self {
         if !matches!(self.code(), Code::PermissionMissing | Code::ConsumerPermissionMissing) {
             return self;
         }
@@ -219,7 +222,12 @@ impl Error {
             Self::Inbox(error) if !matches!(error, InboxError::Outbox(_)) => DatabaseSide::Inbox,
             _ => DatabaseSide::Outbox,
         };
-        Self::MayNotLook { side, source: Box::new(self) }
+        let closed = match &self {
+            Self::Store(AdminError::Store(error)) => error.closed_table(),
+            _ => None,
+        };
+        let grant = closed.map(|table| grant_on(table, role));
+        Self::MayNotLook { side, grant, source: Box::new(self) }
     }
 
     /// Returns the exit code of the process.
@@ -322,8 +330,10 @@ impl Coded for Error {
             Self::Protocol(error) => fixes::protocol::fix_of(error),
             Self::Refused { fix, .. } => fix.clone(),
             Self::Relay(error) => fixes::relay::fix_of(error),
-            Self::MayNotLook { .. }
-            | Self::Config(_)
+            Self::MayNotLook { grant, .. } => grant.as_ref().map(|grant| {
+                format!("as the table's owner: {grant}; a role that only reads needs SELECT alone")
+            }),
+            Self::Config(_)
             | Self::Postgres(_)
             | Self::Store(_)
             | Self::PubSub(_)

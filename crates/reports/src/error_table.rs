@@ -19,6 +19,7 @@ use walrelay_pg_client::{PgError, QualifiedName, ServerError, SqlError, TlsError
 use walrelay_pg_replication::SlotError;
 use walrelay_pubsub::{PubsubError, code_of_call};
 use walrelay_relay::error::{RelayError, RepeatedSendFailure};
+use walrelay_relay::stream::outbox_tables::OtherTable;
 use walrelay_relay::stream::pipeline_error::{PipelineError, SendFailurePosition};
 
 use crate::error::{DatabaseSide, Error};
@@ -101,6 +102,11 @@ fn of_the_relay() -> Vec<RelayError> {
     };
     vec![
         RelayError::Session(PipelineError::PublicationChanged { what: text() }),
+        RelayError::Session(PipelineError::OtherTable(OtherTable {
+            commit_lsn: Lsn::new(1),
+            table: QualifiedName::new("public", "orders"),
+            publication: text(),
+        })),
         RelayError::Store(StoreFailure::NotRecorded(text())),
         RelayError::Unsendable(Box::new(unsendable)),
         RelayError::TakeOver { holder: text(), source: client_error() },
@@ -229,8 +235,8 @@ fn of_rebuilds() -> Vec<RebuildError> {
 fn of_the_shell() -> Vec<Error> {
     let denied = || Box::new(Error::Interrupted);
     vec![
-        Error::MayNotLook { side: DatabaseSide::Outbox, source: denied() },
-        Error::MayNotLook { side: DatabaseSide::Inbox, source: denied() },
+        Error::MayNotLook { side: DatabaseSide::Outbox, grant: None, source: denied() },
+        Error::MayNotLook { side: DatabaseSide::Inbox, grant: None, source: denied() },
         Error::slot_lost("s", "is gone"),
         Error::Config(vec![Problem {
             option: text(),

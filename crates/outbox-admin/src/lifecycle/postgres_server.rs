@@ -10,7 +10,8 @@ use walrelay_outbox_replay::operation_resumer::OperationResumer;
 use walrelay_outbox_replay::operation_resumer::outcome::Outcome;
 use walrelay_outbox_replay::{lease_of, open_replication};
 use walrelay_outbox_store::{
-    Condition, DispatchStore, PublicationWatch, SessionStore, note_wait, read_relay_row,
+    Condition, DispatchStore, Outbox, PublicationWatch, SessionStore, note_wait, read_relay_row,
+    read_table_ids,
 };
 use walrelay_pg_client::{ConnectConfig, SqlClient, Stream, connect_sql, sql};
 use walrelay_pg_replication::{RETENTION, ServerIdentity, SystemIdentity, retention_of};
@@ -21,6 +22,7 @@ use walrelay_relay::lifecycle::server::{
 use walrelay_relay::observe::health::Health;
 use walrelay_relay::settings::{RelaySettings, Settings};
 use walrelay_relay::shutdown::Shutdown;
+use walrelay_relay::stream::outbox_tables::OutboxTables;
 use walrelay_relay::stream::wal_end::WalEnd;
 
 use crate::lifecycle::{preflight_check, wal_monitor};
@@ -93,6 +95,7 @@ impl Server for Postgres<'_> {
                 server,
                 lease,
                 watch,
+                checked_from: Lsn::ZERO,
                 generation: None,
             },
         })
@@ -127,6 +130,8 @@ pub struct PostgresDatabase {
     server: ServerIdentity,
     lease: Duration,
     watch: PublicationWatch,
+    /// The end of WAL before the publication was checked.
+    checked_from: Lsn,
     /// The generation of the relay's row, read before the check for an operation on record. An
     /// operation that begins later has another generation.
     generation: Option<u64>,
@@ -172,7 +177,17 @@ impl Database for PostgresDatabase {
     }
 
     async fn check(&mut self) -> Result<(), RelayError> {
+        let read = self.sql.query_typed_one(sql!("postgres_server.sql", "end_of_wal"), &[]).await;
+        let row = read.map_err(RelayError::sql("read the end of the WAL"))?;
+        self.checked_from =
+            row.get::<_, Option<PgLsn>>(0).map_or(Lsn::ZERO, |it| Lsn::new(it.into()));
         preflight_check::gate(&self.sql, &self.relay).await
+    }
+
+    async fn outbox_tables(&mut self) -> Result<Option<OutboxTables>, RelayError> {
+        let Outbox { tables: names, publication, .. } = self.relay.outbox.clone();
+        let ids = read_table_ids(&self.sql, &names).await.map_err(RelayError::survey)?;
+        Ok(Some(OutboxTables { names, ids, publication, checked_from: self.checked_from }))
     }
 
     async fn holder(&mut self) -> Result<Option<Holder>, RelayError> {

@@ -55,6 +55,7 @@ impl Server for AnchorCopy<'_> {
                 tally: self.tally.clone(),
                 start: self.replay.start.max(self.tally.settled()),
                 copy: Some(slot),
+                outbox: relay.outbox.clone(),
                 marks: None,
                 history: self.history.clone(),
             },

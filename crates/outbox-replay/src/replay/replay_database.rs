@@ -3,10 +3,12 @@
 use pgoutput_parser::Lsn;
 use tokio_postgres::types::{PgLsn, Type};
 use walrelay_core::WalRetentionLimit;
+use walrelay_outbox_store::{Outbox, read_table_ids};
 use walrelay_pg_client::{ConnectConfig, SqlClient, sql};
 use walrelay_pg_replication::{ServerIdentity, SystemIdentity};
 use walrelay_relay::error::RelayError;
 use walrelay_relay::lifecycle::server::{Database, Positions};
+use walrelay_relay::stream::outbox_tables::OutboxTables;
 
 use super::Replay;
 use super::in_place::HistoryWriter;
@@ -27,6 +29,8 @@ pub(super) struct ReplayDatabase {
     pub(super) start: Lsn,
     /// The copy of the anchor. `None` if the tables are read.
     pub(super) copy: Option<String>,
+    /// The outbox whose rows are replayed.
+    pub(super) outbox: Outbox,
     /// The aggregates to resume at, if the tables are read.
     pub(super) marks: Option<ResumePoints>,
     /// Records dead rows of a replay in place.
@@ -38,6 +42,17 @@ impl Database for ReplayDatabase {
 
     async fn settled(&mut self) -> Result<Lsn, RelayError> {
         Ok(self.start)
+    }
+
+    async fn outbox_tables(&mut self) -> Result<Option<OutboxTables>, RelayError> {
+        if self.copy.is_none() {
+            return Ok(None);
+        }
+        let Outbox { tables: names, publication, .. } = self.outbox.clone();
+        let ids = read_table_ids(&self.sql, &names).await.map_err(RelayError::survey)?;
+        // The relay has passed these rows, so the rows of other tables are ignored.
+        let checked_from = Lsn::new(u64::MAX);
+        Ok(Some(OutboxTables { names, ids, publication, checked_from }))
     }
 
     async fn positions(&mut self) -> Result<Positions, RelayError> {

@@ -98,6 +98,7 @@ impl Server for TableServer<'_> {
                 tally: self.tally.clone(),
                 start,
                 copy: None,
+                outbox: self.settings.relay.outbox.clone(),
                 marks,
                 history: self.history.clone(),
             },

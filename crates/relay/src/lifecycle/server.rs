@@ -15,6 +15,7 @@ use walrelay_outbox_store::{Condition, Store};
 use walrelay_pg_replication::{ReplicationConnection, SystemIdentity};
 
 use crate::error::RelayError;
+use crate::stream::outbox_tables::OutboxTables;
 use crate::stream::wal_end::WalEnd;
 
 /// Opens the connections of a session.
@@ -81,6 +82,13 @@ pub trait Database: Send {
     /// may continue in the middle of a transaction.
     fn first_index(&self) -> u32 {
         0
+    }
+
+    /// Returns the outbox tables, if the stream may have rows of other tables also.
+    fn outbox_tables(
+        &mut self,
+    ) -> impl Future<Output = Result<Option<OutboxTables>, RelayError>> + Send {
+        async { Ok(None) }
     }
 
     /// Returns the position of the slot and the end of WAL.

@@ -26,6 +26,7 @@ use crate::settings::{RelaySettings, Until};
 use crate::stream::already_recorded::AlreadyRecorded;
 use crate::stream::continuity::Continuity;
 use crate::stream::dispatch_writer::{DispatchWriter, Intervals};
+use crate::stream::outbox_tables::TableSelection;
 use crate::stream::pipeline::{Flow, Session, Source};
 use crate::stream::publish_calls::PublishCalls;
 use crate::stream::publisher::Publisher;
@@ -210,6 +211,7 @@ pub async fn open<C: Server, P: Publisher>(
         Err(error) => return holder_or_error(error, database, log).await,
     };
 
+    let tables = TableSelection::new(database.outbox_tables().await?);
     let positions = database.positions().await?;
     let from = positions.confirmed_flush.max(settled);
     feedback.received(from);
@@ -245,6 +247,7 @@ pub async fn open<C: Server, P: Publisher>(
         flow: Flow {
             router,
             recorded_rows: AlreadyRecorded::unread(from),
+            tables,
             continuity: Continuity::new(settings.outbox.tables.len()),
             tracker: Tracker::new(),
             budget: budget(settings),

@@ -12,7 +12,6 @@ use walrelay_core::{
 };
 use walrelay_errors::Chain;
 use walrelay_outbox_store::{DispatchCounts, SlotFigures};
-use walrelay_pg_client::quote_identifier;
 use walrelay_pg_replication::SlotState;
 use walrelay_pubsub::{code_of_failure, operator_fix_of};
 
@@ -181,17 +180,9 @@ impl Observer {
         }
     }
 
-    /// Counts a change other than an insert. Such a change publishes nothing.
+    /// Counts a change that carries no event. Such a change publishes nothing.
     pub fn ignored(&mut self, change: OtherChange, at: Lsn) {
-        if self.ignored_changes.count(change) {
-            let publication = quote_identifier(&self.publication);
-            tracing::warn!(
-                operation = change.name(),
-                %at,
-                fix = %format!("ALTER PUBLICATION {publication} SET (publish = 'insert')"),
-                "the publication sends changes that are no inserts: they publish nothing, and the relay ignores them"
-            );
-        }
+        self.ignored_changes.record(change, at, &self.publication);
     }
 
     /// Records that a status update was sent to the server.

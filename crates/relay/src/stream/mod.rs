@@ -5,6 +5,7 @@ pub mod catch_up_target;
 pub mod continuity;
 pub mod dispatch_writer;
 pub mod mode;
+pub mod outbox_tables;
 pub mod pipeline;
 pub mod pipeline_error;
 pub mod publish_calls;

@@ -10,26 +10,25 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use pgoutput_parser::{Change, Decoder, Frame, Insert, Lsn, Position, XLogData};
+use pgoutput_parser::{Decoder, Lsn, Position};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, sleep_until};
 use walrelay_core::{
-    Budget, ClaimAnswer, Finished, LaneId, Lanes, Outcome, Routed, Router, RowToRecord, Topic,
-    Tracker, WalBudget,
+    Budget, ClaimAnswer, Finished, LaneId, Lanes, Outcome, Router, RowToRecord, Topic, Tracker,
+    WalBudget,
 };
 use walrelay_outbox_store::{DUE_KEYS_MAX, Due, PublicationCheck, Store};
-use walrelay_pg_client::PgError;
 use walrelay_pg_replication::{Feedback, Frames};
 
 use crate::failpoint;
-use crate::observe::ignored_changes::OtherChange;
 use crate::observe::observer::Observer;
 use crate::shutdown::Shutdown;
-use crate::stream::already_recorded::{AlreadyRecorded, Recorded};
+use crate::stream::already_recorded::AlreadyRecorded;
 use crate::stream::catch_up_target::CatchUpTarget;
 use crate::stream::continuity::Continuity;
 use crate::stream::dispatch_writer::{ClaimRequest, DispatchEvent, DispatchWriter};
 use crate::stream::mode::{SessionMode, StopReason};
+use crate::stream::outbox_tables::TableSelection;
 use crate::stream::pipeline_error::PipelineError;
 use crate::stream::publish_calls::{
     Answer, CallReply, PublishCalls, UnansweredCalls, cancelled_for_wal,
@@ -70,6 +69,8 @@ pub struct Flow {
     pub router: Router,
     /// The rows that dispatch state already has.
     pub recorded_rows: AlreadyRecorded,
+    /// Recognises rows of other tables.
+    pub tables: TableSelection,
     /// Detects skipped rows.
     pub continuity: Continuity,
     /// The rows in flight, in commit order.
@@ -237,127 +238,6 @@ where
 }
 
 impl Flow {
-    /// Takes one frame of the slot: the first half of a row's path.
-    fn process_frame<W: AsyncWrite + Unpin>(
-        &mut self,
-        frame: Frame<'_>,
-        decoder: &mut Decoder,
-        feedback: &mut Feedback<W>,
-    ) -> Result<(), PipelineError> {
-        let Self { router, recorded_rows, continuity, tracker, source, extent, observer, .. } =
-            self;
-        let XLogData { wal_start: at, data, .. } = match frame {
-            Frame::XLogData(data) => data,
-            Frame::Keepalive(keepalive) => {
-                feedback.note_keepalive(&keepalive);
-                if let Some(boundary) = decoder.boundary(&keepalive) {
-                    tracker.observe(boundary);
-                    recorded_rows.reached(boundary.lsn());
-                }
-                return Ok(());
-            }
-        };
-        match decoder.decode(data).map_err(|it| PipelineError::Decode { at, source: it })? {
-            Change::Insert(row) => {
-                continuity.row();
-                self.through = row.position;
-                self.admit(&row)?;
-            }
-            Change::Begin(begin) if extent.ends_at(begin.final_lsn) => {
-                *extent = StopPosition::Reached;
-                feedback.received(begin.final_lsn);
-                tracker.observe(begin.boundary_before());
-                recorded_rows.reached(begin.final_lsn);
-            }
-            Change::Begin(begin) => {
-                tracker.begin(begin.commit_timestamp);
-                recorded_rows.begin(begin.final_lsn);
-                if let Source::Replay(selected) = source {
-                    selected.begin(&begin);
-                }
-            }
-            Change::Commit(commit) => {
-                feedback.received(commit.end_lsn);
-                tracker.seal(commit.boundary(), continuity.commit());
-                recorded_rows.reached(commit.end_lsn);
-            }
-            Change::Relation(relation) => {
-                continuity.relation(relation.id);
-                router.learn(relation)?;
-            }
-            // Events are inserts. Retention deletes rows, and other relays of a table update them.
-            Change::Update(_) => observer.ignored(OtherChange::Update, at),
-            Change::Delete(_) => observer.ignored(OtherChange::Delete, at),
-            Change::Truncate(_) => observer.ignored(OtherChange::Truncate, at),
-            Change::Type(_) | Change::Origin(_) | Change::Message(_) => {}
-        }
-        Ok(())
-    }
-
-    /// Takes frames that are already in the buffer, up to the limit of one iteration.
-    fn process_buffered_frames<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
-        &mut self,
-        frames: &mut Frames<R>,
-        decoder: &mut Decoder,
-        feedback: &mut Feedback<W>,
-        mode: SessionMode,
-    ) -> Result<(), PipelineError> {
-        for _ in 1..TURN_MAX {
-            if !self.may_read(mode) {
-                break;
-            }
-            let another = frames.buffered().map_err(|error| self.broken_off(error, decoder))?;
-            let Some(another) = another else { break };
-            self.process_frame(another, decoder, feedback)?;
-        }
-        Ok(())
-    }
-
-    /// Returns the error at the end of the stream. A permanent one names its place in the WAL.
-    fn broken_off(&self, error: PgError, decoder: &Decoder) -> PipelineError {
-        PipelineError::of_stream(error, decoder.next_position(), self.through)
-    }
-
-    /// Takes one row from any source. The row is already settled, or joins the lane of its key.
-    fn admit(&mut self, row: &Insert<'_>) -> Result<(), PipelineError> {
-        if self.is_settled(row)? {
-            let ticket = self.tracker.open();
-            self.tracker.settle(ticket);
-            return Ok(());
-        }
-        let Routed { message, fault, headers_left_out } = self.router.route(row)?;
-        let ticket = self.tracker.open();
-        self.budget.take(message.memory());
-        let event_type = self.router.event_type(row)?;
-        self.observer.row_read(message.topic(), event_type, headers_left_out);
-        match fault {
-            None => self.lanes.push(message, ticket),
-            Some(fault) => {
-                let failure = fault.into_failure();
-                self.lanes.push_dead(message, ticket, &failure, Instant::now().into_std());
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns whether the row needs no publishing: already recorded, or outside the replay.
-    fn is_settled(&mut self, row: &Insert<'_>) -> Result<bool, PipelineError> {
-        let Self { router, recorded_rows, observer, source, .. } = self;
-        if let Source::Replay(selected) = source {
-            return Ok(!selected.has(row, router)?);
-        }
-        match recorded_rows.at(row.position, || router.event_id(row))? {
-            // The row is in dispatch state since an earlier session, so it is settled in every
-            // status (I2).
-            Recorded::ThisRow => Ok(true),
-            Recorded::OtherRows => {
-                observer.misplaced_row(row.position);
-                Ok(false)
-            }
-            Recorded::Nothing => Ok(false),
-        }
-    }
-
     /// Sends every row that may be sent: the second half of a row's path.
     fn send<P: Publisher, S: Store>(
         &mut self,
@@ -598,5 +478,6 @@ const CLAIM_KEYS_MAX: usize = 256;
 /// How long keys wait after a failed claim.
 const CLAIM_PAUSE: Duration = Duration::from_secs(1);
 
+mod intake;
 #[cfg(test)]
 mod tests;

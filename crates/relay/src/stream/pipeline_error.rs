@@ -8,6 +8,8 @@ use walrelay_errors::{Chain, Code, Coded};
 use walrelay_outbox_store::{Reason, ReasonKind, StoreFailure};
 use walrelay_pg_client::PgError;
 
+use crate::stream::outbox_tables::OtherTable;
+
 /// An error that ends a session.
 #[derive(Debug, thiserror::Error)]
 pub enum PipelineError {
@@ -35,6 +37,9 @@ pub enum PipelineError {
     /// An outbox table lacks a column.
     #[error("an outbox table does not have the columns it should")]
     Columns(#[from] MissingColumn),
+    /// The publication lists a table that is not an outbox table, and sent its rows.
+    #[error(transparent)]
+    OtherTable(#[from] OtherTable),
     /// A row cannot be read.
     #[error("an outbox row cannot be read")]
     Row(#[from] RouteError),
@@ -120,7 +125,11 @@ impl PipelineError {
     /// Returns whether the cause is a row or message, while the server and the connection work.
     pub(crate) const fn is_row_error(&self) -> bool {
         match self {
-            Self::Unsendable { .. } | Self::Decode { .. } | Self::Columns(_) | Self::Row(_) => true,
+            Self::Unsendable { .. }
+            | Self::Decode { .. }
+            | Self::Columns(_)
+            | Self::OtherTable(_)
+            | Self::Row(_) => true,
             Self::Stream(_)
             | Self::PublicationChanged { .. }
             | Self::NotOnRecord { .. }
@@ -148,6 +157,7 @@ impl Coded for PipelineError {
             Self::Decode { .. } | Self::Row(_) | Self::Columns(_) => Code::RowUnreadable,
             // A single occurrence may be an accident. The supervisor counts.
             Self::Unsendable { .. } | Self::NotOnRecord { .. } => Code::ServerError,
+            Self::OtherTable(_) => Code::PublicationUnsuitable,
             Self::PublicationChanged { .. } => Code::PublicationChanged,
             Self::ServerStops => Code::ServerNotAccepting,
             Self::Store(failure) => failure.code(),

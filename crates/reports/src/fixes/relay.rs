@@ -4,7 +4,9 @@
 use walrelay_core::{ColumnUse, Field, MissingColumn, RouteError};
 use walrelay_errors::{Chain, Code, Coded as _};
 use walrelay_outbox_store::{Reason, ReasonKind};
+use walrelay_pg_client::quote_identifier;
 use walrelay_relay::error::RelayError;
+use walrelay_relay::stream::outbox_tables::OtherTable;
 use walrelay_relay::stream::pipeline_error::{PipelineError, SendFailurePosition};
 
 use crate::explain;
@@ -29,6 +31,7 @@ pub(crate) fn fix_of(error: &RelayError) -> Option<String> {
             let option = option_of(*used_by);
             Some(format!("name the right column with {option}, or add the column"))
         }
+        RelayError::Session(PipelineError::OtherTable(other)) => Some(remove_table(other)),
         _ => None,
     }
 }
@@ -67,18 +70,38 @@ fn delete_row(table: &str, event_id: &str) -> String {
     )
 }
 
-/// Returns the record of a relay that stops at a row that it cannot read, for `status` and `check`.
-pub fn unreadable_row(error: &RelayError) -> Option<Reason> {
-    let fix = || fix_of(error).unwrap_or_else(|| explain::fix(Code::RowUnreadable).to_owned());
-    (error.code() == Code::RowUnreadable).then(|| {
+/// Returns the statement that removes a table from the publication.
+fn remove_table(OtherTable { table, publication, .. }: &OtherTable) -> String {
+    // spliced: the names, in a text for a person.
+    format!(
+        "ALTER PUBLICATION {} DROP TABLE {table}, then start the relay, which ignores the rows of this table: walrelay run; \
+         if {table} is an outbox table, add it with --outbox-table instead",
+        quote_identifier(publication)
+    )
+}
+
+/// Returns the record of a relay that stops at a row or at a change of the publication, for
+/// `status` and `check`.
+pub fn stop_reason(error: &RelayError) -> Option<Reason> {
+    let code = error.code();
+    let is_recorded = code == Code::RowUnreadable
+        || matches!(
+            error,
+            RelayError::Session(
+                PipelineError::OtherTable(_) | PipelineError::PublicationChanged { .. }
+            )
+        );
+    is_recorded.then(|| {
+        let fix = fix_of(error).unwrap_or_else(|| explain::fix(code).to_owned());
         let reason = Reason::new(ReasonKind::UnreadableRow, Chain(error).to_string());
-        reason.with_fix(fix()).with_code(Code::RowUnreadable.name())
+        reason.with_fix(fix).with_code(code.name())
     })
 }
 
 #[cfg(test)]
 mod tests {
     use pgoutput_parser::{Lsn, Position};
+    use walrelay_pg_client::QualifiedName;
 
     use super::*;
 
@@ -94,13 +117,27 @@ mod tests {
 
     #[test]
     fn a_row_that_cannot_be_read_is_recorded_with_the_statement_that_passes_it() {
-        let reason = unreadable_row(&unreadable(Some("e'1"))).expect("it is recorded");
+        let reason = stop_reason(&unreadable(Some("e'1"))).expect("it is recorded");
         assert!(reason.text.contains("which is event e'1"), "{}", reason.text);
         let fix = reason.fix.unwrap_or_default();
         let statement = "DELETE FROM public.app_outbox WHERE id = 'e''1', then";
         assert!(fix.contains(statement) && fix.contains("walrelay run"), "{fix}");
-        let without_id = unreadable_row(&unreadable(None)).expect("it is recorded");
+        let without_id = stop_reason(&unreadable(None)).expect("it is recorded");
         assert_eq!(without_id.fix.as_deref(), Some(explain::fix(Code::RowUnreadable)));
-        assert!(unreadable_row(&RelayError::InRecovery).is_none());
+        assert!(stop_reason(&RelayError::InRecovery).is_none());
+    }
+
+    #[test]
+    fn a_table_that_is_no_outbox_table_is_recorded_with_the_statement_that_removes_it() {
+        let other = RelayError::Session(PipelineError::OtherTable(OtherTable {
+            commit_lsn: Lsn::new(16),
+            table: QualifiedName::new("s2", "biz"),
+            publication: "w-1".to_owned(),
+        }));
+        let reason = stop_reason(&other).expect("it is recorded");
+        assert!(reason.text.contains("0/10") && reason.text.contains("s2.biz"), "{}", reason.text);
+        assert_eq!(reason.code.as_deref(), Some("publication-unsuitable"));
+        let fix = reason.fix.unwrap_or_default();
+        assert!(fix.starts_with("ALTER PUBLICATION \"w-1\" DROP TABLE s2.biz, then"), "{fix}");
     }
 }

@@ -45,15 +45,18 @@ pub fn recorded_stop(slot: &SlotReport) -> Option<Cause> {
     unsendable(slot).or_else(|| unreadable(slot)).or_else(|| waiting(slot))
 }
 
-/// Reports a row that the relay could not read. The next session that streams replaces the record.
+/// Reports a row that the relay could not read, or a publication that stopped the relay. The next
+/// session that streams replaces the record.
 pub(super) fn unreadable(slot: &SlotReport) -> Option<Cause> {
     let reasons = &slot.condition.as_ref().filter(|_| !slot.active)?.reasons;
     let reason = reasons.iter().find(|reason| reason.kind == ReasonKind::UnreadableRow)?;
+    let name = reason.code.as_deref();
+    let code = Code::ALL.iter().find(|code| Some(code.name()) == name);
     Some(Cause {
         severity: Severity::Bad,
         text: format!("the relay stopped: {}", visible(&reason.text)),
         step: NextStep::of(
-            Code::RowUnreadable,
+            code.copied().unwrap_or(Code::RowUnreadable),
             reason.fix.as_deref().map(visible).unwrap_or_default(),
         ),
     })

@@ -32,7 +32,8 @@ const LISTED: usize = 1_000;
 ///
 /// A database cannot be reached or refuses, no row is known to be settled, or an event is missing.
 pub async fn execute(config: AuditConfig) -> Result<(), Error> {
-    execute_plainly(config).await.map_err(Error::for_read_only_command)
+    let role = config.database.connect.user().to_owned();
+    execute_plainly(config).await.map_err(|error| error.for_read_only_command(&role))
 }
 
 async fn execute_plainly(config: AuditConfig) -> Result<(), Error> {

@@ -45,7 +45,8 @@ pub async fn execute(config: DispatchConfig, shutdown: &Shutdown) -> Result<(), 
         Err(error) => Err(error),
     };
     client.close().await;
-    print(&done.map_err(|error| if is_read { error.for_read_only_command() } else { error })?)
+    let role = config.database.connect.user();
+    print(&done.map_err(|error| if is_read { error.for_read_only_command(role) } else { error })?)
 }
 
 /// The rows of dispatch state of one slot.

@@ -28,7 +28,7 @@ use walrelay_relay::shutdown::Shutdown;
 use walrelay_relay::stream::pipeline_error::SendFailurePosition;
 use walrelay_reports::error::Error;
 use walrelay_reports::explain;
-use walrelay_reports::fixes::relay::unreadable_row;
+use walrelay_reports::fixes::relay::stop_reason;
 
 use super::shared::telemetry_export::with_telemetry;
 use crate::http::{self, Observed};
@@ -55,10 +55,10 @@ pub async fn execute(mut config: RunConfig, shutdown: &Shutdown) -> Result<(), E
     ended
 }
 
-/// Records a row that the relay cannot read, because every next start ends there. The process ends
-/// with the error also if it cannot be recorded.
+/// Records a row or a publication that stopped the relay, because every next start ends there. The
+/// process ends with the error also if it cannot be recorded.
 async fn record_stop(error: &RelayError, settings: &Settings) {
-    let Some(reason) = unreadable_row(error) else { return };
+    let Some(reason) = stop_reason(error) else { return };
     let recording = async {
         let client = connect_sql(&settings.connect).await.ok()?;
         let condition = Condition::new("stopped", std::iter::once(reason));

@@ -37,7 +37,8 @@ async fn once(config: &StatusConfig, shutdown: &Shutdown) -> Result<(), Error> {
     let client = connect_sql(&config.database.connect).await?;
     let found = read(&client, config, shutdown).await;
     client.close().await;
-    let Found { report, failure } = found.map_err(Error::for_read_only_command)?;
+    let Found { report, failure } =
+        found.map_err(|error| error.for_read_only_command(config.database.connect.user()))?;
     print(&report_text(&report, config.format, colours()))?;
     if let Some(failure) = failure {
         return Err(failure);

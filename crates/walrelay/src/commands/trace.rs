@@ -23,7 +23,8 @@ use crate::output::print_result;
 /// A database cannot be reached or refuses, the event is nowhere, an inbox lacks it, or there is no
 /// inbox to search.
 pub async fn execute(config: TraceConfig) -> Result<(), Error> {
-    execute_plainly(config).await.map_err(Error::for_read_only_command)
+    let role = config.database.connect.user().to_owned();
+    execute_plainly(config).await.map_err(|error| error.for_read_only_command(&role))
 }
 
 async fn execute_plainly(config: TraceConfig) -> Result<(), Error> {

@@ -50,6 +50,7 @@ fn with_parked_lanes(parked_lanes: usize, budget_bytes: usize) -> Flow {
         source: Source::Slot,
         extent: StopPosition::Open,
         through: Position { commit_lsn: Lsn::ZERO, tx_index: 0 },
+        tables: TableSelection::new(None),
         continuity: Continuity::new(1),
         tracker: Tracker::new(),
         budget: Budget::new(BudgetLimits::of_bytes(budget_bytes)),

@@ -18,12 +18,15 @@ use walrelay_outbox_admin::{
     read_status, read_table_sizes,
 };
 use walrelay_outbox_replay::{AdminError, SlotOperation, open_topic_replays, read_operation};
-use walrelay_outbox_store::Outbox;
+use walrelay_outbox_store::{
+    Outbox, is_same_origin, read_recorded_system_identifier, read_relay_row,
+};
 use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_pg_replication::read_retention;
 use walrelay_relay::observe::report::{ServiceReport, SlotReport};
 use walrelay_relay::shutdown::Shutdown;
 use walrelay_reports::error::Error;
+use walrelay_reports::explain;
 use walrelay_reports::fixes::protocol::finishing_command;
 
 use super::super::shared::cancellable::attended;
@@ -228,11 +231,25 @@ async fn report_without_slot(
         ..SlotReport::default()
     };
     let report = StatusReport::of_slot(state);
+    let begun = if let Error::Store(AdminError::OperationUnfinished { slot, .. }) = error {
+        read_operation(client, slot).await?
+    } else {
+        None
+    };
+    let may_recover = match &begun {
+        Some(SlotOperation::Upgrade(_)) | None => true,
+        Some(
+            SlotOperation::Reset(_) | SlotOperation::Recovery(_) | SlotOperation::Resharding(_),
+        ) => false,
+    };
+    if may_recover && is_of_another_database(client, shard).await.unwrap_or(false) {
+        let code = Code::PositionsOfAnotherDatabase;
+        let step = Some(NextStep::of(code, explain::fix(code)));
+        return Ok(StatusReport { headline, severity: Severity::Bad, next_step: step, ..report });
+    }
     // The general hint covers every kind of operation, so it is replaced by the next step for this
     // one.
-    if let Error::Store(AdminError::OperationUnfinished { slot, .. }) = error
-        && let Some(begun) = read_operation(client, slot).await?
-    {
+    if let Some(begun) = begun {
         let scope = match &begun {
             SlotOperation::Resharding(_) => StepScope::AllShards,
             SlotOperation::Reset(_) | SlotOperation::Recovery(_) | SlotOperation::Upgrade(_) => {
@@ -249,6 +266,15 @@ async fn report_without_slot(
     }
     let step = NextStep::of(error.code(), error.next_step());
     Ok(StatusReport { headline, severity: Severity::Bad, next_step: Some(step), ..report })
+}
+
+/// Returns whether the record of the slot came with a dump or a copy of the database. Its
+/// transaction ids mean nothing here, so a recovery needs a time.
+async fn is_of_another_database(client: &SqlClient, outbox: &Outbox) -> Result<bool, Error> {
+    let Outbox { slot, tables, .. } = outbox;
+    let Some(row) = read_relay_row(client, slot).await? else { return Ok(false) };
+    let here = read_recorded_system_identifier(client, slot).await?;
+    Ok(here != row.system_identifier && !is_same_origin(client, slot, tables).await?)
 }
 
 /// Asks the relay. A relay that does not answer is a part of the report.
