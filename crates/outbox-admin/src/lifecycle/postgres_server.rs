@@ -172,6 +172,8 @@ impl Database for PostgresDatabase {
     }
 
     async fn check(&mut self) -> Result<(), RelayError> {
+        // Before the comparison with the record, so that no change between the two is missed.
+        self.watch.begin(&self.sql).await.map_err(RelayError::survey)?;
         preflight_check::gate(&self.sql, &self.relay).await
     }
 
