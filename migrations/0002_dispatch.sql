@@ -72,6 +72,7 @@ BEGIN
       settled_xid       xid8        NOT NULL, -- every committed transaction below this one is settled
       origin            jsonb,                -- oids of the database and tables whose transaction ids these are
       written_xid       xid8        NOT NULL DEFAULT pg_current_xact_id(), -- the transaction that wrote this row version
+      publication       jsonb,                -- the publication at the last start: later changes may hide rows
       condition         jsonb,                -- what the relay does, and why rows do not flow: for `walrelay status`
       last_skipped      jsonb,                -- the rows that the last `walrelay slot advance` skips, before it skips them
       updated_at        timestamptz NOT NULL DEFAULT now()

@@ -388,6 +388,10 @@ BEGIN
                                         ' WHERE (' || pg_get_expr(r.prqual, r.prrelid) || ')')), '{}')
       INTO afterwards
       FROM pg_publication_rel AS r JOIN pg_publication AS p ON p.oid = r.prpubid WHERE r.prrelid = outbox;
+    -- This change of the publication hides no row, because the table is locked.
+    IF to_regclass('public.app_outbox_relay') IS NOT NULL THEN
+      afterwards := afterwards || 'UPDATE public.app_outbox_relay SET publication = NULL'::text;
+    END IF;
 
     old_name := left(table_name, 40) || to_char(bound_text::timestamptz, '"_before_"YYYYMMDD');
     EXECUTE format('ALTER TABLE %s DROP CONSTRAINT %I', outbox, key_name);

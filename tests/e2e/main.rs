@@ -38,6 +38,7 @@ mod private_endpoint;
 mod problem_reports;
 mod prune;
 mod publication;
+mod publication_gaps;
 mod rebuild;
 mod rebuild_from_outbox;
 mod rebuild_into_schema;

@@ -403,10 +403,10 @@ pub(crate) struct InitArgs {
     #[arg(long)]
     pub accept_loss: bool,
     /// With --accept-loss: do not ask.
-    #[arg(short, long, requires = "accept_loss")]
+    #[arg(short, long)]
     pub yes: bool,
     /// With --accept-loss: print what would be given up, and change nothing.
-    #[arg(long, requires = "accept_loss")]
+    #[arg(long)]
     pub dry_run: bool,
     /// Rows that are in the table before there is a slot are published too, by `walrelay run`, first of all.
     #[arg(long, conflicts_with = "accept_loss")]

@@ -120,7 +120,7 @@ impl InitPlan {
         }));
         steps.push(InitStep {
             title: format!("publication {}", options.outbox.publication),
-            sql: publication_sql(options),
+            sql: publication_sql(options, &older_slot_guard(&options.outbox)),
         });
         // Without the slot, the plan replaces none: the operation that creates it may be on record.
         if options.on_lost == LostSlotPolicy::Refuse && options.making == SlotCreation::Slot {
@@ -315,8 +315,10 @@ async fn parts(client: &Client, options: &InitOptions) -> Result<Vec<Part>, Admi
 /// `publish_via_partition_root` has no effect on a table without partitions. For a partitioned
 /// table it is needed, because rows would otherwise arrive under the partitions' names, which
 /// nobody has configured.
-fn publication_sql(options: &InitOptions) -> String {
-    let Outbox { slot, publication, tables, shard } = &options.outbox;
+///
+/// `before_creation` runs before the publication is created.
+fn publication_sql(options: &InitOptions, before_creation: &str) -> String {
+    let Outbox { publication, tables, shard, .. } = &options.outbox;
     let literal = quote_literal(publication);
     let key = options.shard_key.as_ref().filter(|_| !shard.is_whole());
     let (filters, create, add) = match key {
@@ -351,19 +353,42 @@ fn publication_sql(options: &InitOptions) -> String {
 {filters}BEGIN
   {refusal}
   IF NOT EXISTS (SELECT FROM pg_catalog.pg_publication WHERE pubname = {literal}) THEN
-    IF EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {slot}) THEN
-      RAISE EXCEPTION 'slot % is older than publication %, which does not exist', {slot}, {literal}
-        USING HINT = 'The slot would fail on every change in between: name its publication, or a new slot.';
-    END IF;
+    {before_creation}
     {create};
     RETURN;
   END IF;
 {additions}
 END
 $walrelay$;",
-        slot = quote_literal(slot),
         refusal = if key.is_some() { refusal() } else { "" },
     )
+}
+
+/// Refuses to create a publication that is younger than its slot.
+fn older_slot_guard(Outbox { slot, publication, .. }: &Outbox) -> String {
+    let (slot, publication) = (quote_literal(slot), quote_literal(publication));
+    // spliced: names of the slot and the publication.
+    format!(
+        "IF EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = {slot}) THEN
+      RAISE EXCEPTION 'slot % is older than publication %, which does not exist', {slot}, {publication}
+        USING HINT = 'The slot would fail on every change in between: name its publication, or a new slot.';
+    END IF;"
+    )
+}
+
+/// Returns SQL that creates the publication of an outbox without shards, or adds missing tables,
+/// for a slot that is created next.
+pub(crate) fn restoring_sql(outbox: &Outbox) -> String {
+    let options = InitOptions {
+        outbox: outbox.clone(),
+        shard_key: None,
+        failover: Failover::No,
+        on_lost: LostSlotPolicy::Refuse,
+        earlier_rows: EarlierRows::Refuse,
+        making: SlotCreation::AllButSlot,
+        partition_by: None,
+    };
+    publication_sql(&options, "")
 }
 
 /// A null would make the whole statement null, and the server's error would not explain it.

@@ -8,7 +8,9 @@ use walrelay_outbox_replay::{
     AdminError, PausingReplay, SlotOperation, TopicReplay, describe_unfinished, open_topic_replays,
     pausing_replays, read_operation,
 };
-use walrelay_outbox_store::{DispatchStore, IncrementalCount, SlotFigures, read_survey};
+use walrelay_outbox_store::{
+    DispatchStore, IncrementalCount, SlotFigures, read_publication_gap, read_survey,
+};
 use walrelay_pg_client::{SqlClient, sql};
 use walrelay_pg_replication::SlotError;
 use walrelay_relay::observe::report::{RelayReport, SlotReport};
@@ -24,7 +26,7 @@ pub enum ReportError {
         /// The slot.
         slot: String,
         /// How it was lost.
-        how: &'static str,
+        how: String,
     },
     /// The server refuses a statement.
     #[error(transparent)]
@@ -262,6 +264,9 @@ pub async fn read_status(
         survey = read_survey(client, &store, &mut counting).await.map_err(AdminError::from)?;
     }
     let operation = operation(client, slot, &survey).await?;
+    if let Some(how) = read_publication_gap(client, slot).await.map_err(AdminError::from)? {
+        return Err(ReportError::SlotLost { slot: slot.to_owned(), how });
+    }
     let slot_report = match (SlotReport::of(&survey), &operation) {
         (Some(found), _) => found,
         (None, Some(SlotOperation::Upgrade(_))) => {
@@ -270,7 +275,8 @@ pub async fn read_status(
         // During an operation the slot may not exist.
         (None, Some(_)) => SlotReport::without_slot(slot, &survey),
         (None, None) if survey.relay_row.is_some() => {
-            return Err(ReportError::SlotLost { slot: slot.to_owned(), how: "no longer exists" });
+            let how = "no longer exists".to_owned();
+            return Err(ReportError::SlotLost { slot: slot.to_owned(), how });
         }
         (None, None) => {
             return Err(AdminError::from(SlotError::SlotMissing { slot: slot.to_owned() }).into());

@@ -3,7 +3,7 @@
 use pgoutput_parser::Lsn;
 use tokio_postgres::Client;
 use walrelay_errors::{Chain, Code, Coded as _};
-use walrelay_outbox_store::{Outbox, read_relay_row, read_wal_end};
+use walrelay_outbox_store::{Outbox, read_publication_gap, read_relay_row, read_wal_end};
 use walrelay_pg_client::{QualifiedName, sql};
 use walrelay_pg_replication::{SlotError, SlotState, read_slot};
 
@@ -41,6 +41,8 @@ pub struct SettledRecord {
     pub wal_end: Option<Lsn>,
     /// Kind of the unfinished operation on the slot.
     pub operation: Option<String>,
+    /// Why rows may be missing from the stream, if the publication was changed.
+    pub publication_gap: Option<String>,
 }
 
 /// Returns why no relay can continue with this slot although one has used it. None if nothing is
@@ -73,7 +75,9 @@ pub fn loss(
                 row.system_identifier
             )
         }
-        (Some(slot), Some(row)) => history_mismatch(slot, row)?,
+        (Some(slot), Some(row)) => {
+            history_mismatch(slot, row).or_else(|| row.publication_gap.clone())?
+        }
         (Some(_) | None, None) => return None,
     };
     Some(LostSlot { problem, settled: settled.cloned() })
@@ -117,6 +121,7 @@ pub async fn read_settled(
         xid: row.settled_xid,
         wal_end,
         operation: row.operation,
+        publication_gap: read_publication_gap(client, slot).await?,
     }))
 }
 

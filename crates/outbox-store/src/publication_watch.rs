@@ -3,6 +3,7 @@
 //! The server silently skips rows that are not published, and its keepalives pass them. A confirmed
 //! position must therefore lie before [`Watch::Intact`], unless the rows themselves prove it.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use pgoutput_parser::Lsn;
@@ -29,13 +30,22 @@ pub enum PublicationCheck {
     },
 }
 
+/// A table of a publication, as one state of the catalog has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct TableIdentity {
+    /// Name of the table, quoted.
+    table: String,
+    /// A text that differs once an object was recreated or changed, even if it was changed back.
+    identity: String,
+}
+
 /// A publication and its tables, as of the first check. Clones share that check, so a second
 /// session notices a change between two sessions.
 #[derive(Debug, Clone)]
 pub struct PublicationWatch {
     publication: String,
     tables: Vec<QualifiedName>,
-    first: Arc<OnceLock<Vec<String>>>,
+    first: Arc<OnceLock<Vec<TableIdentity>>>,
 }
 
 impl PublicationWatch {
@@ -48,6 +58,40 @@ impl PublicationWatch {
     /// Returns the outbox tables.
     pub(crate) fn tables(&self) -> &[QualifiedName] {
         &self.tables
+    }
+
+    /// Makes this the first check, if none was made. An incomplete publication is no first check.
+    ///
+    /// # Errors
+    ///
+    /// The server refused the statement, or the connection ended.
+    pub async fn begin(&self, client: &Client) -> Result<(), StoreError> {
+        let rows = self.read(client).await?;
+        if let Ok(found) = self.identities(&rows) {
+            self.first.get_or_init(|| found);
+        }
+        Ok(())
+    }
+
+    /// Records the publication of the first check in the slot's row. A later process compares the
+    /// catalog with this record, see [`read_publication_gap`].
+    ///
+    /// # Errors
+    ///
+    /// The server refused the statement, or the connection ended.
+    pub async fn note(&self, client: &Client, slot: &str) -> Result<(), StoreError> {
+        let Some(first) = self.first.get() else { return Ok(()) };
+        let tables: BTreeMap<&str, &str> =
+            first.iter().map(|of| (of.table.as_str(), of.identity.as_str())).collect();
+        let tables = serde_json::json!(tables).to_string();
+        client
+            .execute_typed(
+                sql!("publication_watch.sql", "note"),
+                &[(&slot, Type::TEXT), (&self.publication, Type::TEXT), (&tables, Type::TEXT)],
+            )
+            .await
+            .map(drop)
+            .map_err(StoreError::sql("record the publication in app_outbox_relay"))
     }
 
     /// Checks the publication and its tables.
@@ -102,9 +146,12 @@ impl PublicationWatch {
             .map_err(StoreError::sql("check the publication"))
     }
 
+    fn identities(&self, rows: &[Row]) -> Result<Vec<TableIdentity>, String> {
+        rows.iter().map(|row| self.identity(row)).collect()
+    }
+
     fn compare(&self, rows: &[Row]) -> Result<(), String> {
-        let found: Vec<String> =
-            rows.iter().map(|row| self.identity(row)).collect::<Result<_, _>>()?;
+        let found = self.identities(rows)?;
         let publication = &self.publication;
         let others: Vec<String> = rows.first().map_or_else(Vec::new, |row| row.get("others"));
         if !others.is_empty() {
@@ -131,9 +178,8 @@ impl PublicationWatch {
         })
     }
 
-    /// Returns a text that differs once an object was recreated or changed, even if it was changed
-    /// back.
-    fn identity(&self, row: &Row) -> Result<String, String> {
+    /// Returns the table of a row, or why it is not published.
+    fn identity(&self, row: &Row) -> Result<TableIdentity, String> {
         let publication = &self.publication;
         let table: &str = row.get("name");
         if !row.get::<_, bool>("has_publication") {
@@ -152,8 +198,75 @@ impl PublicationWatch {
                 "publication {publication} no longer publishes inserts"
             )));
         }
-        Ok(row.get("identity"))
+        Ok(TableIdentity { table: row.get("quoted"), identity: row.get("identity") })
     }
+}
+
+/// Returns why rows may be missing from the stream of this slot: the publication or a table of it
+/// was changed after a relay last checked it, and the outbox has rows that are not settled. None if
+/// no row can be missing, or if nothing is on record.
+///
+/// Postgres looks a publication up as it was at the position that it decodes. Putting a table back
+/// therefore does not bring the rows back that were inserted meanwhile.
+///
+/// # Errors
+///
+/// The server refused a statement, or the connection ended.
+pub async fn read_publication_gap(
+    client: &Client,
+    slot: &str,
+) -> Result<Option<String>, StoreError> {
+    let changed = client
+        .query_typed(sql!("publication_watch.sql", "gaps"), &[(&slot, Type::TEXT)])
+        .await
+        .map_err(StoreError::sql("compare the publication with its record"))?;
+    for row in &changed {
+        let publication: &str = row.get("publication");
+        if !row.get::<_, bool>("has_publication") {
+            return Ok(Some(format!("exists, but its publication {publication} was dropped")));
+        }
+        if !row.get::<_, bool>("is_same_publication") {
+            let text = "was dropped and created again: the slot cannot use it for older rows";
+            return Ok(Some(format!("exists, but its publication {publication} {text}")));
+        }
+        if row.get("has_table") && may_lack_rows(client, row).await? {
+            let table: &str = row.get("name");
+            return Ok(Some(format!(
+                "exists, but publication {publication} or its table {table} was changed: rows inserted since may be missing from the stream"
+            )));
+        }
+    }
+    Ok(None)
+}
+
+/// Returns the name of the recorded publication. None if nothing is on record.
+///
+/// # Errors
+///
+/// The server refused the statement, or the connection ended.
+pub async fn read_noted_publication(
+    client: &Client,
+    slot: &str,
+) -> Result<Option<String>, StoreError> {
+    let row = client
+        .query_typed_opt(sql!("publication_watch.sql", "noted_name"), &[(&slot, Type::TEXT)])
+        .await
+        .map_err(StoreError::sql("read the recorded publication"))?;
+    Ok(row.and_then(|row| row.get("name")))
+}
+
+/// Returns whether the table may have rows that are not settled.
+async fn may_lack_rows(client: &Client, changed: &Row) -> Result<bool, StoreError> {
+    if !changed.get::<_, bool>("is_readable") {
+        return Ok(true);
+    }
+    let (table, settled): (&str, &str) = (changed.get("name"), changed.get("settled_xid"));
+    // spliced: the table, and a number that the server sent.
+    let unsettled = format!(
+        "SELECT EXISTS (SELECT FROM {table} t WHERE age(t.xmin) BETWEEN 0 AND age('{settled}'::xid8::xid)) AS is_unsettled"
+    );
+    let row = client.query_typed_one(&unsettled, &[]).await;
+    Ok(row.map_err(StoreError::sql("look for rows that are not settled"))?.get("is_unsettled"))
 }
 
 /// Adds to a change that rows may be missing, because inserts were left out.

@@ -1,5 +1,5 @@
 -- name: look
-SELECT wanted.schema || '.' || wanted.name AS name,
+SELECT wanted.schema || '.' || wanted.name AS name, format('%I.%I', wanted.schema, wanted.name) AS quoted,
        p.oid IS NOT NULL AS has_publication, c.oid IS NOT NULL AS has_table,
        r.oid IS NOT NULL AS has_entry, coalesce(p.pubinsert, false) AS publishes_inserts,
        concat_ws(', ', CASE WHEN p.pubupdate THEN 'update' END, CASE WHEN p.pubdelete THEN 'delete' END,
@@ -32,3 +32,30 @@ SELECT wanted.schema || '.' || wanted.name AS name,
                     WHERE mark.xmax <> '0'::xid) AS full_ids) AS statuses
    ) AS marks
  ORDER BY 1
+
+-- name: note
+UPDATE public.app_outbox_relay AS r
+   SET publication = jsonb_build_object('name', $2::text, 'system', r.system_identifier, 'tables', $3::text::jsonb)
+ WHERE r.slot = $1
+   AND r.publication IS DISTINCT FROM
+       jsonb_build_object('name', $2::text, 'system', r.system_identifier, 'tables', $3::text::jsonb)
+
+-- name: gaps
+SELECT noted.publication, noted.name, noted.settled_xid::text AS settled_xid,
+       p.oid IS NOT NULL AS has_publication,
+       p.oid::text IS NOT DISTINCT FROM split_part(noted.identity, ' ', 1) AS is_same_publication,
+       c.oid IS NOT NULL AS has_table,
+       coalesce(has_table_privilege(c.oid, 'SELECT') AND NOT row_security_active(c.oid), false) AS is_readable
+  FROM (SELECT r.publication ->> 'name' AS publication, r.settled_xid, t.key AS name, t.value AS identity
+          FROM public.app_outbox_relay AS r
+         CROSS JOIN LATERAL jsonb_each_text(r.publication -> 'tables') AS t
+         WHERE r.slot = $1 AND r.operation IS NULL
+           AND r.publication ->> 'system' = r.system_identifier) AS noted
+  LEFT JOIN pg_catalog.pg_publication AS p ON p.pubname = noted.publication
+  LEFT JOIN pg_catalog.pg_class AS c ON c.oid = to_regclass(noted.name)
+  LEFT JOIN pg_catalog.pg_publication_rel AS rel ON rel.prpubid = p.oid AND rel.prrelid = c.oid
+ WHERE noted.identity <> format('%s %s %s %s %s', p.oid, p.xmin, c.oid, rel.oid, rel.xmin)
+ ORDER BY noted.name
+
+-- name: noted_name
+SELECT publication ->> 'name' AS name FROM public.app_outbox_relay WHERE slot = $1

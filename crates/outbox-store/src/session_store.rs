@@ -182,6 +182,13 @@ impl SessionStore {
         note_origin(self.client().await?, &slot, &tables).await.map_err(store_failure)
     }
 
+    /// Records the publication, so that a later process notices a change while none streams.
+    async fn note_publication(&mut self) -> Result<(), StoreFailure> {
+        let Some(watch) = self.watch.clone() else { return Ok(()) };
+        let slot = self.store.slot().to_owned();
+        watch.note(self.client().await?, &slot).await.map_err(store_failure)
+    }
+
     async fn read_horizon(&mut self) -> Result<Horizon, StoreFailure> {
         read_horizon(self.client().await?).await.map_err(store_failure)
     }
@@ -229,6 +236,7 @@ impl Store for SessionStore {
             return Err(StoreFailure::OtherHistory(OTHER_GENERATION));
         }
         self.note_origin().await?;
+        self.note_publication().await?;
         self.own_row = Some(own_row);
         self.streaming_pid = streaming_pid;
         self.wanted = wanted.into_iter().map(|key| (key.topic, key.ordering_key)).collect();

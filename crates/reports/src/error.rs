@@ -164,7 +164,7 @@ impl From<ProtocolError> for Error {
 impl From<ReportError> for Error {
     fn from(error: ReportError) -> Self {
         match error {
-            ReportError::SlotLost { slot, how } => Self::slot_lost(&slot, how),
+            ReportError::SlotLost { slot, how } => Self::slot_lost(&slot, &how),
             ReportError::Store(error) => Self::Store(error),
         }
     }

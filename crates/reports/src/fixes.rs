@@ -15,3 +15,17 @@ pub fn create_subscription(consumer: &str, subscription: &str) -> String {
         "walrelay consumer init {consumer} --subscription {subscription} --create --topic TOPIC"
     )
 }
+
+/// The name that Pub/Sub gives the topic of a subscription whose topic was deleted.
+pub const DELETED_TOPIC: &str = "_deleted-topic_";
+
+/// Returns the steps that replace a subscription whose topic was deleted. A topic that is created
+/// again does not reach it, and Pub/Sub cannot attach it again.
+#[must_use]
+pub fn replace_orphan(consumer: &str, subscription: &str) -> String {
+    format!(
+        "once no message waits: gcloud pubsub subscriptions delete {}; then {}; then walrelay audit names the events that are missing",
+        visible(subscription),
+        create_subscription(consumer, subscription)
+    )
+}

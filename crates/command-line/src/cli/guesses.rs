@@ -6,9 +6,11 @@ use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 /// Guesses, from the first word of the command line on, and the commands that do the work.
-const GUESSES: [(&str, &str); 60] = [
+const GUESSES: [(&str, &str); 73] = [
     ("adopt", "upgrade finish"),
     ("anchor delete", "anchor drop"),
+    ("anchor rm", "anchor drop"),
+    ("apply", "consumer run"),
     ("backfill", "replay start --source table"),
     ("carry-over", "upgrade prepare --carry-over"),
     ("config get", "config show"),
@@ -28,6 +30,7 @@ const GUESSES: [(&str, &str); 60] = [
     ("dispatch delete", "dispatch discard"),
     ("dispatch describe", "dispatch show"),
     ("dispatch get", "dispatch show"),
+    ("dispatch redrive", "dispatch retry"),
     ("dlq", "dispatch list --status dead"),
     ("doctor", "check"),
     ("errors", "explain"),
@@ -37,11 +40,14 @@ const GUESSES: [(&str, &str); 60] = [
     ("inbox delete", "inbox discard"),
     ("inbox describe", "inbox show"),
     ("inbox dlq", "inbox list --status dead"),
+    ("inbox drop", "inbox discard"),
     ("inbox get", "inbox show"),
     ("lag", "status"),
     ("list", "status"),
     ("listen", "tail"),
+    ("logs", "status"),
     ("migrate", "init"),
+    ("pause", "consumer pause"),
     ("ping", "check"),
     ("prepare-upgrade", "upgrade prepare"),
     ("publish", "emit"),
@@ -49,9 +55,16 @@ const GUESSES: [(&str, &str); 60] = [
     ("rebuild", "consumer rebuild"),
     ("recover", "slot recover"),
     ("replay abort", "replay cancel"),
+    ("replay delete", "replay cancel"),
+    ("replay describe", "replay show"),
     ("replay status", "replay list"),
     ("replay stop", "replay cancel"),
+    ("reset", "slot reset"),
+    ("restart", "run"),
+    ("resume", "consumer resume"),
     ("retry", "dispatch retry"),
+    ("scale", "reshard"),
+    ("seek", "replay start"),
     ("send", "emit"),
     ("serve", "run"),
     ("setup", "init"),
@@ -69,8 +82,21 @@ const GUESSES: [(&str, &str); 60] = [
     ("upgrade start", "upgrade prepare"),
 ];
 
-/// Guesses of a command that does not exist, and what to do instead.
-const REMOVALS: [&str; 3] = ["consumer delete", "consumer drop", "consumer remove"];
+/// Guesses of a command that does not exist, and what to do instead. clap would advise a similar
+/// word, such as `prune`.
+const NO_COMMANDS: [(&str, &str); 9] = [
+    ("consumer delete", REMOVAL),
+    ("consumer drop", REMOVAL),
+    ("consumer remove", REMOVAL),
+    ("delete", DELETION),
+    ("drop", DELETION),
+    ("kill", STOP),
+    ("remove", DELETION),
+    ("rm", DELETION),
+    ("stop", STOP),
+];
+const DELETION: &str = "`walrelay help` lists the commands with their effects";
+const STOP: &str = "send SIGTERM to the process: the relay then settles its rows and stops";
 const REMOVAL: &str = "no command removes a consumer: stop its instances, then delete its rows of app_inbox, app_inbox_key \
      and app_inbox_consumer, and its subscription";
 
@@ -87,6 +113,8 @@ const OPTION_GUESSES: [(&str, &[&str]); 9] = [
     ("to", &["to-time", "to-lsn", "to-topic", "shards"]),
 ];
 
+const NOTHING_TO_FORCE: &str = "`init` only creates what is missing, and needs no consent; if the slot is lost, run `walrelay slot recover`";
+
 /// Replaces clap's tips about an unknown option by the options of the command that may be meant.
 /// Clap would advise to pass the option as a value.
 pub(crate) fn with_right_option(mut error: clap::Error, command: &Command) -> clap::Error {
@@ -101,6 +129,13 @@ pub(crate) fn with_right_option(mut error: clap::Error, command: &Command) -> cl
     let Some((_, meant)) = OPTION_GUESSES.iter().find(|(guess, _)| *guess == name) else {
         return error;
     };
+    // `init` asks for consent only to a loss, and no tip may lead to one.
+    if command.get_name() == "init" && name == "force" {
+        let tip = StyledStr::from(NOTHING_TO_FORCE);
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
+        error.remove(ContextKind::SuggestedArg);
+        return error;
+    }
     let has = |option: &str| command.get_arguments().any(|it| it.get_long() == Some(option));
     let meant = meant.iter().filter(|option| option.split(' ').next().is_some_and(has));
     let options: Vec<String> = meant.map(|option| format!("`--{option}`")).collect();
@@ -134,7 +169,10 @@ pub(crate) fn with_right_command(mut error: clap::Error, words: &[&str]) -> clap
     let command = GUESSES.iter().find(|(guess, _)| given == *guess);
     let tip = match command {
         Some((_, command)) => Some(format!("run `walrelay {command}`")),
-        None => REMOVALS.contains(&given.as_str()).then(|| REMOVAL.to_owned()),
+        None => {
+            let instead = NO_COMMANDS.iter().find(|(guess, _)| given == *guess);
+            instead.map(|(_, tip)| (*tip).to_owned())
+        }
     };
     if let Some(tip) = tip {
         let tip = StyledStr::from(tip);
@@ -178,8 +216,27 @@ mod tests {
         }
         let removal = told(&["walrelay", "consumer", "delete", "billing"]);
         assert!(removal.contains("no command removes a consumer"), "{removal}");
+        let stop = told(&["walrelay", "stop"]);
+        assert!(stop.contains("SIGTERM"), "{stop}");
+        let init = told(&["walrelay", "init", "--force"]);
+        assert!(init.contains("slot recover") && !init.contains("--yes"), "{init}");
         let none = told(&["walrelay", "version", "--force"]);
         assert!(!none.contains("tip:") && !none.contains("\n\n\n"), "{none}");
+    }
+
+    #[test]
+    fn no_guessed_word_leads_to_a_command_that_deletes() {
+        for (word, tip) in [
+            ("reset", "run `walrelay slot reset`"),
+            ("restart", "run `walrelay run`"),
+            ("pause", "run `walrelay consumer pause`"),
+            ("delete", "`walrelay help`"),
+            ("remove", "`walrelay help`"),
+        ] {
+            let text = told(&["walrelay", word]);
+            let is_harmless = ["forget", "prune", "reshard"].iter().all(|it| !text.contains(it));
+            assert!(text.contains(tip) && is_harmless, "{word}: {text}");
+        }
     }
 
     #[test]

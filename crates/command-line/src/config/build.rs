@@ -72,6 +72,9 @@ impl Config {
     }
 }
 
+const INIT_DRY_RUN: &str =
+    "is only for a lost slot; `walrelay init --sql` prints the statements and changes nothing";
+
 const ONE_KEY: &str = "names no column, so all rows have one key and cannot be divided";
 
 impl ConfigBuilder<'_> {
@@ -212,6 +215,9 @@ impl ConfigBuilder<'_> {
             false => Some(self.connect(&args.database.connection)?),
         };
         let shard_key = shard_key(&router);
+        if args.dry_run && !args.accept_loss {
+            self.wrong("dry-run", "true", INIT_DRY_RUN);
+        }
         let of_shard = |shard| InitOptions {
             outbox: shard,
             shard_key: shard_key.clone(),

@@ -181,6 +181,8 @@ impl Database for PostgresDatabase {
         let row = read.map_err(RelayError::sql("read the end of the WAL"))?;
         self.checked_from =
             row.get::<_, Option<PgLsn>>(0).map_or(Lsn::ZERO, |it| Lsn::new(it.into()));
+        // Before the comparison with the record, so that no change between the two is missed.
+        self.watch.begin(&self.sql).await.map_err(RelayError::survey)?;
         preflight_check::gate(&self.sql, &self.relay).await
     }
 

@@ -217,7 +217,10 @@ fn timeout_findings(findings: &mut Findings, server: &ServerFacts) {
 fn publication_findings(findings: &mut Findings, request: &PreflightRequest, facts: &Facts) {
     let subject = format!("publication {}", request.outbox.publication);
     let Some(publication) = &facts.publication else {
-        let fix = if facts.slot.is_some() {
+        let is_gone = facts.relay_row.as_ref().is_some_and(|row| row.publication_gap.is_some());
+        let fix = if is_gone {
+            "recover the slot, which creates the publication again; or name the publication of the slot"
+        } else if facts.slot.is_some() {
             "name the publication of the slot; a publication that is created now would be younger than the slot, which \
              then fails on every change in between"
         } else {

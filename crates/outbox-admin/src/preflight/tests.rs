@@ -100,6 +100,7 @@ fn facts() -> Facts {
             xid: 700,
             wal_end: Some(Lsn::new(1 << 40)),
             operation: None,
+            publication_gap: None,
         }),
         leftover_records: Vec::new(),
         upgrade: None,
@@ -253,6 +254,16 @@ fn a_lost_slot_is_told_by_each_sign_of_it() {
         assert_eq!(result, CheckResult::Error(Code::SlotLost));
         assert_eq!(fix, FIX_OF_CODE);
     }
+}
+
+#[test]
+fn a_slot_whose_publication_was_changed_is_lost() {
+    let gap = "exists, but its publication walrelay was dropped";
+    let change = |facts: &mut Facts| {
+        let row = facts.relay_row.as_mut().expect("a record");
+        row.publication_gap = Some(gap.to_owned());
+    };
+    assert_eq!(only(change), (CheckResult::Error(Code::SlotLost), FIX_OF_CODE.to_owned()));
 }
 
 #[test]

@@ -9,9 +9,11 @@ use walrelay_outbox_replay::{
     AdminError, SlotOperation, count_unsettled_rows, read_settled, recovery, rows_at_risk,
     unconfirmed_transactions,
 };
-use walrelay_outbox_store::{Outbox, delete_relay_row, read_anchors, read_relay_row};
-use walrelay_pg_client::{ServerErrorKind, SqlClient};
-use walrelay_pg_replication::{SlotError, SlotState, drop_slot, read_slot};
+use walrelay_outbox_store::{
+    Outbox, delete_relay_row, read_anchors, read_noted_publication, read_relay_row,
+};
+use walrelay_pg_client::{ServerErrorKind, SqlClient, SqlError};
+use walrelay_pg_replication::{SlotError, SlotState, drop_slot, read_publication, read_slot};
 
 use super::operator::{AdminSession, Change, Operator};
 use super::preconditions::{
@@ -22,6 +24,7 @@ use super::protocol_error::ProtocolError;
 use super::skipping::FIRST_XID;
 use super::table_rows::TableRows;
 use super::upgrade::cancel_begun_upgrade;
+use crate::init::restoring_sql;
 
 /// A dropped slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -189,7 +192,8 @@ pub async fn recover<O: Operator>(
         if !session.agree(async || recovery_change(client, outbox, since).await).await? {
             return Ok(None);
         }
-        plan.begin(client, slot).await?;
+        restore_publication(client, outbox).await?;
+        plan.begin(client, outbox).await?;
     }
     Ok(Some(match session.finish_operation(slot).await? {
         Outcome::Pending(operation) => {
@@ -207,6 +211,20 @@ pub async fn recover<O: Operator>(
 }
 
 /// Counts the rows that are published again. With `since`, only the recovery itself counts them.
+/// Creates the recorded publication again if it was dropped, and adds missing tables, before the new
+/// slot is created. The row filters of a shard need the key of the shards, which is not known here.
+async fn restore_publication(client: &SqlClient, outbox: &Outbox) -> Result<(), ProtocolError> {
+    let Outbox { slot, publication, tables, shard } = outbox;
+    let found = read_publication(client, publication).await?;
+    let is_complete = found.is_some_and(|it| tables.iter().all(|table| it.covers(table)));
+    let noted = read_noted_publication(client, slot).await?;
+    if is_complete || !shard.is_whole() || noted.as_ref() != Some(publication) {
+        return Ok(());
+    }
+    let restored = client.batch_execute(&restoring_sql(outbox)).await;
+    Ok(restored.map_err(SqlError::sql(format!("create publication {publication} again")))?)
+}
+
 async fn recovery_change(
     client: &SqlClient,
     outbox: &Outbox,

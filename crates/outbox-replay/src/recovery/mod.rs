@@ -29,13 +29,15 @@ use place_recording::PlaceInRelayRow;
 use tokio::time::sleep;
 use walrelay_core::{ColumnAliases, ColumnNames, Random, WalBudgetLimit};
 use walrelay_outbox_store::{
-    Outbox, is_same_origin, read_recorded_system_identifier, read_relay_row,
+    Outbox, PublicationWatch, is_same_origin, read_recorded_system_identifier, read_relay_row,
 };
 use walrelay_pg_client::{
-    QualifiedName, SqlClient, TableAccess, TableColumn, connect_sql, read_columns,
-    refuse_hidden_rows,
+    QualifiedName, SqlClient, TableAccess, TableColumn, connect_sql, quote_identifier,
+    read_columns, refuse_hidden_rows,
 };
-use walrelay_pg_replication::{Failover, read_publication, read_server_identity, read_slot};
+use walrelay_pg_replication::{
+    Failover, Operation, read_publication, read_server_identity, read_slot,
+};
 
 use crate::admin_error::AdminError;
 use crate::lost_slot::read_loss_with_wal;
@@ -90,17 +92,23 @@ pub struct RecoveryPlan {
     recovery: SlotRecovery,
     system_identifier: String,
     timeline: u32,
+    publication: PublicationWatch,
 }
 
 impl RecoveryPlan {
-    /// Records the recovery.
+    /// Records the recovery, and the publication that the new slot uses.
     ///
     /// # Errors
     ///
-    /// The server refused the statement, or the connection ended.
-    pub async fn begin(&self, client: &SqlClient, slot: &str) -> Result<(), RelayError> {
+    /// The publication does not exist or lacks a table, the server refused the statement, or the
+    /// connection ended.
+    pub async fn begin(&self, client: &SqlClient, outbox: &Outbox) -> Result<(), RelayError> {
+        let slot = &outbox.slot;
+        refuse_unpublished(client, outbox).await?;
+        self.publication.begin(client).await.map_err(RelayError::survey)?;
         let whose = (self.system_identifier.as_str(), self.timeline);
         begin_recovery(client, slot, &self.recovery, whose).await.map_err(RelayError::survey)?;
+        self.publication.note(client, slot).await.map_err(RelayError::survey)?;
         failpoint::hit("recovery-begun");
         Ok(())
     }
@@ -120,7 +128,7 @@ pub async fn begin(
     since: Option<SystemTime>,
 ) -> Result<(), RelayError> {
     match plan(client, outbox, since).await? {
-        Some(plan) => plan.begin(client, &outbox.slot).await,
+        Some(plan) => plan.begin(client, outbox).await,
         None => Ok(()),
     }
 }
@@ -163,7 +171,8 @@ pub async fn plan(
     };
     let recovery = recovery(client, outbox, bound).await?;
     let timeline = read_server_identity(client).await.map_err(RelayError::survey)?.timeline;
-    Ok(Some(RecoveryPlan { recovery, system_identifier, timeline }))
+    let publication = PublicationWatch::new(outbox.publication.clone(), outbox.tables.clone());
+    Ok(Some(RecoveryPlan { recovery, system_identifier, timeline, publication }))
 }
 
 /// Restarts a recovery after a server upgrade, if it was begun on the old server. Its bound remains
@@ -217,6 +226,7 @@ pub async fn begin_first(
     unpublished_column: Option<String>,
 ) -> Result<bool, RelayError> {
     let slot = &outbox.slot;
+    refuse_unpublished(client, outbox).await?;
     let recovery = recovery(client, outbox, SettledBound::Nothing).await?;
     let recovery = SlotRecovery { failover, unpublished_column, ..recovery };
     let here = read_recorded_system_identifier(client, slot).await.map_err(RelayError::survey)?;
@@ -232,12 +242,8 @@ async fn recovery(
     outbox: &Outbox,
     bound: SettledBound,
 ) -> Result<SlotRecovery, RelayError> {
-    let Outbox { slot, publication, tables, .. } = outbox;
+    let Outbox { slot, tables, .. } = outbox;
     refuse_hidden(client, tables).await?;
-    if read_publication(client, publication).await.map_err(RelayError::survey)?.is_none() {
-        let summary = format!("publication {publication} does not exist");
-        return Err(RelayError::Setup { code: Code::PublicationMissing, summary });
-    }
     let state = read_slot(client, slot).await.map_err(RelayError::survey)?;
     let failover = match state.and_then(|state| state.failover) {
         Some(true) => Failover::Yes,
@@ -245,6 +251,34 @@ async fn recovery(
     };
     let id = format!("{:08x}", random_seed() & u64::from(u32::MAX));
     Ok(SlotRecovery { id, failover, bound, unpublished_column: None, filling: None })
+}
+
+/// Refuses a publication that does not exist or lacks a table: the new slot would not stream its
+/// rows.
+async fn refuse_unpublished(client: &SqlClient, outbox: &Outbox) -> Result<(), RelayError> {
+    let Outbox { publication: name, tables, .. } = outbox;
+    let found = read_publication(client, name).await.map_err(RelayError::survey)?;
+    let Some(publication) = found else {
+        let summary = format!("publication {name} does not exist");
+        return Err(RelayError::Setup { code: Code::PublicationMissing, summary });
+    };
+    let name = quote_identifier(name);
+    let (code, summary) = match tables.iter().find(|table| !publication.covers(table)) {
+        Some(table) => (
+            Code::PublicationUnsuitable,
+            format!(
+                "publication {name} does not publish {table} (fix: as the owner of the publication: ALTER PUBLICATION {name} ADD TABLE {table})"
+            ),
+        ),
+        None if !publication.publishes.contains(&Operation::Insert) => (
+            Code::PublicationUnsuitable,
+            format!(
+                "publication {name} does not publish inserts (fix: as the owner of the publication: ALTER PUBLICATION {name} SET (publish = 'insert'))"
+            ),
+        ),
+        None => return Ok(()),
+    };
+    Err(RelayError::Setup { code, summary })
 }
 
 /// Returns the unsettled rows of a recovery whose slot is created.

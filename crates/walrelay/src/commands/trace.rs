@@ -122,9 +122,10 @@ impl Trace {
         let mut text = String::new();
         let absent = "not in the table: pruned, deleted, or never committed";
         part(&mut text, "outbox", &self.outbox, absent);
-        let unrecorded = match self.outbox["settled"] == true {
-            true => "no row: the event was published at the first attempt",
-            false => "no row: the event is not published yet",
+        let unrecorded = match self.outbox["settled"].as_bool() {
+            Some(true) => "no row: the event was published at the first attempt",
+            Some(false) => "no row: the event is not published yet",
+            None => "no row: the event never failed, or its record was deleted",
         };
         part(&mut text, "dispatch state", &self.dispatch, unrecorded);
         text.push_str(&TracedMessage::text(self.message.as_ref()));
@@ -273,6 +274,8 @@ mod tests {
         assert_eq!(error.exit().code(), 2);
         assert!(error.report().contains("--inbox NAME="), "{}", error.report());
 
+        let unknown = Trace::default().text();
+        assert!(!unknown.contains("is not published yet"), "{unknown}");
         let none = Trace::default().verdict().expect_err("it is nowhere");
         assert_eq!(none.exit().code(), 1);
         assert!(none.report().contains("there was no inbox to search"), "{}", none.report());

@@ -16,7 +16,7 @@ use walrelay_outbox_admin::Finding;
 use walrelay_pg_client::{SqlClient, connect_sql};
 use walrelay_pubsub::{Endpoint, Subscriber};
 use walrelay_reports::explain;
-use walrelay_reports::fixes::create_subscription;
+use walrelay_reports::fixes::{DELETED_TOPIC, create_subscription, replace_orphan};
 
 use super::super::shared::answer_timeout::ANSWER_TIMEOUT;
 
@@ -141,6 +141,13 @@ fn about(
     kept: Duration,
 ) -> Vec<Finding> {
     let name = &consumer.subscription;
+    if subscription.topic == DELETED_TOPIC {
+        let message = format!(
+            "the topic of {name} was deleted: nothing arrives, even if a topic of the same name exists again"
+        );
+        let fix = replace_orphan(&consumer.consumer, name);
+        return vec![warning(Code::TopicNotFound, consumer, &message).fix(fix)];
+    }
     let mut findings: Vec<Finding> = warnings
         .into_iter()
         .map(|remark| {
@@ -242,6 +249,19 @@ mod tests {
         assert!(reads.message.contains("in order"), "{}", reads.message);
         assert!(finding.message.contains("rebuild --from-time"), "{}", finding.message);
         assert!(finding.fix.contains("update projects/p/topics/t"), "{}", finding.fix);
+    }
+
+    #[test]
+    fn a_subscription_of_a_deleted_topic_is_the_only_finding_with_its_cure() {
+        let orphan = Subscription {
+            topic: DELETED_TOPIC.to_owned(),
+            topic_message_retention_duration: None,
+            ..ordered()
+        };
+        let found = about(&billing(None), &orphan, Vec::new(), WEEK);
+        let [finding] = &found[..] else { panic!("{found:?}") };
+        assert!(finding.message.contains("nothing arrives"), "{}", finding.message);
+        assert!(finding.fix.contains("--create --topic TOPIC"), "{}", finding.fix);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use walrelay_inbox::operator::consumer_status::{ConsumerStatus, consumer_status}
 use walrelay_pg_client::SqlClient;
 use walrelay_pubsub::{Endpoint, PubsubError, Subscriber, SubscriptionBacklog};
 use walrelay_reports::error::Error;
-use walrelay_reports::fixes::create_subscription;
+use walrelay_reports::fixes::{DELETED_TOPIC, create_subscription, replace_orphan};
 use walrelay_reports::text::{human_age, visible, whole_age};
 
 use super::super::shared::answer_timeout::ANSWER_TIMEOUT;
@@ -38,17 +38,22 @@ enum Backlog {
     Unknown,
     /// The subscription does not exist.
     NoSubscription,
+    /// The subscription has lost its topic, and receives nothing for ever.
+    TopicDeleted,
 }
 
 impl StatusWithBacklog {
     fn new(status: ConsumerStatus, backlog: Backlog) -> Self {
         let known = match backlog {
             Backlog::Known(known) => Some(known),
-            Backlog::Unknown | Backlog::NoSubscription => None,
+            Backlog::Unknown | Backlog::NoSubscription | Backlog::TopicDeleted => None,
         };
         Self {
             next_step: match backlog {
                 Backlog::NoSubscription => Some(creating_step(&status)),
+                Backlog::TopicDeleted => {
+                    Some(replace_orphan(&status.consumer, &status.subscription))
+                }
                 Backlog::Known(_) | Backlog::Unknown => {
                     next_step(&status, known.map(|it| it.messages))
                 }
@@ -67,7 +72,13 @@ impl StatusWithBacklog {
         if status.paused {
             parts.push("paused".to_owned());
         }
+        if status.rebuild.is_some() {
+            parts.push("a rebuild is unfinished".to_owned());
+        }
         parts.push(match backlog {
+            Backlog::TopicDeleted => {
+                "the topic of the subscription was deleted, so nothing arrives".to_owned()
+            }
             Backlog::NoSubscription => "the subscription does not exist".to_owned(),
             Backlog::Unknown => "the backlog of the subscription is not known".to_owned(),
             Backlog::Known(SubscriptionBacklog { messages: 0, .. }) => {
@@ -131,6 +142,9 @@ impl StatusWithBacklog {
     }
 }
 
+/// A URL may contain a password, so a step does not repeat it.
+const SAME_DATABASE: &str = ", with the same --database-url";
+
 /// Returns the command that helps, for the gravest problem.
 fn next_step(status: &ConsumerStatus, messages: Option<u64>) -> Option<String> {
     let consumer = visible(&status.consumer);
@@ -140,17 +154,21 @@ fn next_step(status: &ConsumerStatus, messages: Option<u64>) -> Option<String> {
              walrelay consumer reset-key {consumer} --key KEY"
         ));
     }
-    if status.paused && status.rebuild.is_none() {
-        return Some(format!("to continue: walrelay consumer resume {consumer}"));
+    if let Some(rebuild) = &status.rebuild {
+        let step = rebuild.rsplit_once("; ").map_or(rebuild.as_str(), |(_, step)| step);
+        return Some(visible(step));
+    }
+    if status.paused {
+        return Some(format!("to continue: walrelay consumer resume {consumer}{SAME_DATABASE}"));
     }
     if status.events.dead > 0 {
         return Some(format!(
-            "to see why: walrelay inbox list --consumer {consumer} --status dead"
+            "to see why: walrelay inbox list --consumer {consumer} --status dead{SAME_DATABASE}"
         ));
     }
     if status.keys_waiting_for_a_version > 0 {
         return Some(format!(
-            "to see which version is missing: walrelay inbox list --consumer {consumer} --status retrying"
+            "to see which version is missing: walrelay inbox list --consumer {consumer} --status retrying{SAME_DATABASE}"
         ));
     }
     (messages.unwrap_or_default() > 0 && status.received_last_minute == 0).then(|| {
@@ -179,11 +197,21 @@ async fn backlog_of(endpoint: &Endpoint, subscription: &str) -> Backlog {
 
 /// Reads the backlog. A subscription without one is new, or does not exist.
 async fn read_backlog(endpoint: &Endpoint, subscription: &str) -> Result<Backlog, PubsubError> {
-    if let Some(known) = SubscriptionBacklog::read(endpoint, subscription).await? {
-        return Ok(Backlog::Known(known));
+    let known = SubscriptionBacklog::read(endpoint, subscription).await?;
+    if let Some(waiting) = known.filter(|it| it.messages > 0) {
+        return Ok(Backlog::Known(waiting));
     }
-    let found = Subscriber::connect(endpoint)?.subscription(subscription).await?;
-    Ok(found.map_or(Backlog::NoSubscription, |_| Backlog::Unknown))
+    let found = match (Subscriber::connect(endpoint)?.subscription(subscription).await, known) {
+        (Ok(found), _) => found,
+        // The account may read the metric, and not the subscription.
+        (Err(_), Some(known)) => return Ok(Backlog::Known(known)),
+        (Err(error), None) => return Err(error),
+    };
+    Ok(match found {
+        None => Backlog::NoSubscription,
+        Some(orphan) if orphan.topic == DELETED_TOPIC => Backlog::TopicDeleted,
+        Some(_) => known.map_or(Backlog::Unknown, Backlog::Known),
+    })
 }
 
 /// Prints the status.
@@ -241,7 +269,7 @@ mod tests {
         let dead = EventCounts { dead: 1, ..EventCounts::default() };
         let with_dead = head(ConsumerStatus { events: dead, ..status() }, 0);
         assert_eq!(with_dead.0, "no message waits; 1 dead event(s) wait for a person");
-        let list = "to see why: walrelay inbox list --consumer c --status dead";
+        let list = "to see why: walrelay inbox list --consumer c --status dead, with the same --database-url";
         assert_eq!(with_dead.1.as_deref(), Some(list));
         let held = EventCounts { dead: 1, retrying: 3, ..EventCounts::default() };
         let held = head(ConsumerStatus { events: held, keys_held: 1, ..status() }, 0).0;
@@ -253,10 +281,14 @@ mod tests {
         let gap = ConsumerStatus { keys_waiting_for_a_version: 1, events: retrying, ..status() };
         let (waits, next) = head(gap, 0);
         assert!(waits.ends_with("1 key(s) wait for a missing version"), "{waits}");
-        assert!(next.is_some_and(|it| it.ends_with("--consumer c --status retrying")));
+        assert!(next.is_some_and(|it| it.contains("--consumer c --status retrying")));
         let paused = ConsumerStatus { paused: true, events: dead, ..status() };
-        let resume = "to continue: walrelay consumer resume c";
+        let resume = "to continue: walrelay consumer resume c, with the same --database-url";
         assert_eq!(head(paused, 3).1.as_deref(), Some(resume));
+        let begun = Some("a rebuild began, and new events are not read; run it again".to_owned());
+        let (rebuilt, again) = head(ConsumerStatus { rebuild: begun, ..status() }, 0);
+        assert_eq!(rebuilt, "a rebuild is unfinished; no message waits");
+        assert_eq!(again.as_deref(), Some("run it again"));
     }
 
     #[test]
@@ -268,6 +300,15 @@ mod tests {
         assert_eq!(whole.headline(), head);
         let create = "walrelay consumer init c --subscription s --create --topic TOPIC";
         assert!(whole.next_step.as_ref().is_some_and(|it| it.contains(create)), "{whole:?}");
+    }
+
+    #[test]
+    fn a_subscription_whose_topic_was_deleted_is_named_with_the_commands_that_replace_it() {
+        let whole = StatusWithBacklog::new(status(), Backlog::TopicDeleted);
+        assert!(whole.headline().contains("was deleted, so nothing arrives"), "{whole:?}");
+        let step = whole.next_step.unwrap_or_default();
+        assert!(step.contains("gcloud pubsub subscriptions delete s"), "{step}");
+        assert!(step.contains("walrelay consumer init c --subscription s --create"), "{step}");
     }
 
     #[test]

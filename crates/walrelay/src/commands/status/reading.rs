@@ -85,9 +85,10 @@ async fn report_now(client: &SqlClient, config: &StatusConfig) -> Result<Found, 
             failure: None,
         },
     };
+    let mut rebuilds = unfinished_rebuilds(client).await;
     let report = StatusReport {
-        rebuilds: unfinished_rebuilds(client).await,
-        consumers: backlogs(client, &config.inboxes).await,
+        consumers: backlogs(client, &config.inboxes, &mut rebuilds).await,
+        rebuilds,
         tables: read_table_sizes(client, &outbox.tables).await?,
         relay,
         ..report
@@ -121,8 +122,13 @@ async fn unfinished_rebuilds(client: &SqlClient) -> Vec<RebuildReport> {
 }
 
 /// Returns the backlog of the named consumers, or of the consumers in the database of the outbox. A
-/// backlog that cannot be read is reported with its reason.
-async fn backlogs(client: &SqlClient, inboxes: &[InboxPlace]) -> Vec<ConsumerBacklog> {
+/// backlog that cannot be read is reported with its reason. Adds the unfinished rebuilds of named
+/// consumers.
+async fn backlogs(
+    client: &SqlClient,
+    inboxes: &[InboxPlace],
+    rebuilds: &mut Vec<RebuildReport>,
+) -> Vec<ConsumerBacklog> {
     let mut backlogs = Vec::new();
     for place in inboxes {
         let status = async {
@@ -131,7 +137,14 @@ async fn backlogs(client: &SqlClient, inboxes: &[InboxPlace]) -> Vec<ConsumerBac
             there.close().await;
             status
         };
-        backlogs.push(backlog(&place.consumer, status.await));
+        let status = status.await;
+        let report = status.as_ref().ok().and_then(|it| it.rebuild.clone());
+        let consumer = &place.consumer;
+        let is_known = rebuilds.iter().any(|it| it.consumer == *consumer);
+        if let Some(report) = report.filter(|_| !is_known) {
+            rebuilds.push(RebuildReport { consumer: consumer.clone(), report });
+        }
+        backlogs.push(backlog(consumer, status));
     }
     if inboxes.is_empty() {
         for consumer in registered(client, None).await.unwrap_or_default() {
