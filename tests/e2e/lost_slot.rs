@@ -215,6 +215,7 @@ async fn advancing_names_each_insert_that_is_given_up_and_the_command_that_publi
     given_up.insert(world.client()).await.expect("the rows are inserted");
     world.execute("COMMIT").await;
     let end = world.wal_end().await;
+    world.execute("CREATE TABLE other (n int)").await;
     let after = Workload { first_number: 10, ..Workload::of_rows(3) };
     after.insert(world.client()).await.expect("the rows are inserted");
     let ids: Vec<String> = {

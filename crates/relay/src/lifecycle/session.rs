@@ -217,10 +217,8 @@ pub async fn open<C: Server, P: Publisher>(
     feedback.received(from);
     let wal_end = database.measure_wal(settings.wal_budget);
     let wal_budget = WalBudget::new(settings.wal_budget, positions.retention, from);
-    let mut router = Router::new(settings.router.clone());
-    if let Some(log) = log.clone() {
-        router = router.of_server(log);
-    }
+    let router = Router::new(settings.router.clone());
+    let router = log.clone().into_iter().fold(router, Router::of_server);
     let decoder = Decoder::counting_from(database.first_index());
     let mut store = database.into_store(identity).await?;
     // Only now is it proven that both connections are to one server.
