@@ -7,8 +7,8 @@ use crate::repository::{Files, Finding};
 /// The layers, from the lowest. A crate may depend on crates of lower layers. The testkit is in the
 /// layer of core, because its checker shares no code with core.
 const LAYERS: &[&[&str]] = &[
-    &["walrelay-errors", "walrelay-protobuf", "walrelay-outbox"],
-    &["walrelay-envelope", "walrelay-emulator", "walrelay-private-postgres"],
+    &["walrelay-errors", "walrelay-protobuf", "walrelay-outbox", "walrelay-envelope"],
+    &["walrelay-emulator", "walrelay-private-postgres"],
     &["pgoutput-parser"],
     &["walrelay-core", "walrelay-testkit"],
     &["walrelay-pg-client", "walrelay-pubsub", "walrelay-inbox-core", "walrelay-otlp"],

@@ -262,7 +262,7 @@ impl UnsettledRows {
     }
 
     /// Deletes the pending rows of dispatch state that would overtake an earlier row of their
-    /// aggregate, so that they are read from the table in their order. Returns their number.
+    /// aggregate. They are then read from the table, in order. Returns their number.
     ///
     /// A relay may record the rows behind a request before it knows the result of the request. If it
     /// then ends, the rows of the request are not recorded.
