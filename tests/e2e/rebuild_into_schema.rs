@@ -548,8 +548,8 @@ async fn a_table_that_the_handler_leaves_empty_is_not_put_in_use_unasked() {
     let before = read_model(&world).await;
     world
         .execute(
-            "CREATE FUNCTION effect.other(events app_inbox_event[]) RETURNS void LANGUAGE sql AS
-               'INSERT INTO applied (event_id) SELECT event_id FROM unnest(events)'",
+            "CREATE FUNCTION effect.other(events app_inbox_event[]) RETURNS void LANGUAGE plpgsql AS
+               'BEGIN INSERT INTO applied (event_id) SELECT event_id FROM unnest(events); END'",
         )
         .await;
     let mut other = INTO;

@@ -29,8 +29,17 @@ pub struct TableSelection {
     outbox: Option<OutboxTables>,
     /// The commit position of the open transaction.
     commit_lsn: Lsn,
-    /// The ids of other tables that the server has described.
-    others: Vec<u32>,
+    /// Other tables that the server has described. A description alone is no row: the server also
+    /// describes the partitions of an outbox table.
+    others: Vec<DescribedTable>,
+}
+
+/// A table that is not an outbox table.
+#[derive(Debug)]
+struct DescribedTable {
+    id: u32,
+    name: QualifiedName,
+    has_rows: bool,
 }
 
 /// A row of a table that is not an outbox table, committed after the check of the publication.
@@ -45,15 +54,15 @@ pub struct OtherTable {
     pub publication: String,
 }
 
-/// The treatment of a described table.
+/// The treatment of a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum TableKind {
-    /// Its rows are events.
-    Outbox,
-    /// Its rows are ignored.
+pub enum RowKind {
+    /// The row is an event.
+    Event,
+    /// The row is ignored.
     Ignored {
-        /// Whether the session has not seen this table before.
-        is_new: bool,
+        /// Whether it is the first row of this table in the session.
+        is_first: bool,
     },
 }
 
@@ -69,38 +78,42 @@ impl TableSelection {
         self.commit_lsn = commit_lsn;
     }
 
-    /// Decides about the rows of a table that the server describes.
-    ///
-    /// # Errors
-    ///
-    /// The table is not an outbox table, and its rows were committed after the check.
-    pub fn describe(&mut self, relation: &Relation) -> Result<TableKind, OtherTable> {
+    /// Records a table that the server describes. Returns whether it is an outbox table.
+    pub fn describe(&mut self, relation: &Relation) -> bool {
         let id = relation.id;
-        let Some(outbox) = &self.outbox else { return Ok(TableKind::Outbox) };
+        let Some(outbox) = &self.outbox else { return true };
         let named = |name: &QualifiedName| {
             name.schema() == relation.namespace && name.table() == relation.name
         };
         if outbox.ids.contains(&id) || outbox.names.iter().any(named) {
-            return Ok(TableKind::Outbox);
+            return true;
         }
+        if !self.others.iter().any(|other| other.id == id) {
+            let name = QualifiedName::new(&relation.namespace, &relation.name);
+            self.others.push(DescribedTable { id, name, has_rows: false });
+        }
+        false
+    }
+
+    /// Decides about a row of a described table.
+    ///
+    /// # Errors
+    ///
+    /// The table is not an outbox table, and the row was committed after the check.
+    pub fn row(&mut self, id: u32) -> Result<RowKind, OtherTable> {
+        let Some(outbox) = &self.outbox else { return Ok(RowKind::Event) };
+        let Some(other) = self.others.iter_mut().find(|other| other.id == id) else {
+            return Ok(RowKind::Event);
+        };
         if self.commit_lsn >= outbox.checked_from {
             return Err(OtherTable {
                 commit_lsn: self.commit_lsn,
-                table: QualifiedName::new(&relation.namespace, &relation.name),
+                table: other.name.clone(),
                 publication: outbox.publication.clone(),
             });
         }
-        let is_new = !self.others.contains(&id);
-        if is_new {
-            self.others.push(id);
-        }
-        Ok(TableKind::Ignored { is_new })
-    }
-
-    /// Returns whether the rows of this table are ignored.
-    #[must_use]
-    pub fn ignores(&self, id: u32) -> bool {
-        self.others.contains(&id)
+        let is_first = !std::mem::replace(&mut other.has_rows, true);
+        Ok(RowKind::Ignored { is_first })
     }
 }
 
@@ -109,11 +122,6 @@ mod tests {
     use pgoutput_parser::{Change, Decoder, ReplicaIdentity, encode};
 
     use super::*;
-
-    fn described(committed: u64, id: u32, name: &str) -> Result<TableKind, OtherTable> {
-        let mut tables = selection();
-        describe(&mut tables, (committed, id, name))
-    }
 
     fn selection() -> TableSelection {
         TableSelection::new(Some(OutboxTables {
@@ -124,14 +132,20 @@ mod tests {
         }))
     }
 
-    fn describe(
+    /// Describes a table, and returns the treatment of its row.
+    fn row(
         tables: &mut TableSelection,
         (committed, id, name): (u64, u32, &str),
-    ) -> Result<TableKind, OtherTable> {
+    ) -> Result<RowKind, OtherTable> {
+        describe(tables, (committed, id, name));
+        tables.row(id)
+    }
+
+    fn describe(tables: &mut TableSelection, (committed, id, name): (u64, u32, &str)) {
         let message = encode::relation(id, "public", name, ReplicaIdentity::Default, &[]);
         tables.begin(Lsn::new(committed));
         match Decoder::new().decode(&message) {
-            Ok(Change::Relation(relation)) => tables.describe(relation),
+            Ok(Change::Relation(relation)) => _ = tables.describe(relation),
             other => panic!("no description: {other:?}"),
         }
     }
@@ -140,7 +154,11 @@ mod tests {
     fn an_outbox_table_is_recognised_by_its_name_and_by_the_id_that_a_renamed_table_keeps() {
         for (id, name) in [(9, "app_outbox"), (1, "app_outbox_old"), (2, "app_outbox_p1")] {
             for committed in [10, 200] {
-                assert_eq!(described(committed, id, name), Ok(TableKind::Outbox), "{name}");
+                assert_eq!(
+                    row(&mut selection(), (committed, id, name)),
+                    Ok(RowKind::Event),
+                    "{name}"
+                );
             }
         }
     }
@@ -148,19 +166,27 @@ mod tests {
     #[test]
     fn rows_of_another_table_are_ignored_up_to_the_check_and_refused_after_it() {
         let mut tables = selection();
-        let ignored = |is_new| Ok(TableKind::Ignored { is_new });
-        assert_eq!(describe(&mut tables, (10, 7, "orders")), ignored(true));
-        assert_eq!(describe(&mut tables, (20, 7, "orders")), ignored(false));
-        assert!(tables.ignores(7) && !tables.ignores(1));
-        let refused = describe(&mut tables, (100, 7, "orders")).expect_err("it was added later");
+        let ignored = |is_first| Ok(RowKind::Ignored { is_first });
+        assert_eq!(row(&mut tables, (10, 7, "orders")), ignored(true));
+        assert_eq!(row(&mut tables, (20, 7, "orders")), ignored(false));
+        assert_eq!(tables.row(1), Ok(RowKind::Event));
+        let refused = row(&mut tables, (100, 7, "orders")).expect_err("it was added later");
         let text =
             "the transaction at 0/64 has rows of table public.orders, which is not an outbox table";
         assert_eq!(refused.to_string(), text);
     }
 
     #[test]
+    fn a_new_partition_is_described_and_its_rows_come_under_the_name_of_the_outbox() {
+        let mut tables = selection();
+        describe(&mut tables, (200, 1, "app_outbox"));
+        describe(&mut tables, (200, 7, "app_outbox_p2"));
+        assert_eq!(tables.row(1), Ok(RowKind::Event));
+    }
+
+    #[test]
     fn a_source_without_a_publication_has_rows_of_outbox_tables_only() {
         let mut tables = TableSelection::new(None);
-        assert_eq!(describe(&mut tables, (200, 7, "orders")), Ok(TableKind::Outbox));
+        assert_eq!(row(&mut tables, (200, 7, "orders")), Ok(RowKind::Event));
     }
 }

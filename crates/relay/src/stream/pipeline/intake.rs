@@ -11,7 +11,7 @@ use super::{Flow, Source, TURN_MAX};
 use crate::observe::ignored_changes::{OtherChange, log_ignored_table};
 use crate::stream::already_recorded::Recorded;
 use crate::stream::mode::SessionMode;
-use crate::stream::outbox_tables::TableKind;
+use crate::stream::outbox_tables::RowKind;
 use crate::stream::pipeline_error::PipelineError;
 use crate::stream::stop_position::StopPosition;
 
@@ -46,14 +46,19 @@ impl Flow {
             }
         };
         match decoder.decode(data).map_err(|it| PipelineError::Decode { at, source: it })? {
-            Change::Insert(row) if tables.ignores(row.relation.id) => {
-                observer.ignored(OtherChange::InsertElsewhere, at);
-            }
-            Change::Insert(row) => {
-                continuity.row();
-                self.through = row.position;
-                self.admit(&row)?;
-            }
+            Change::Insert(row) => match tables.row(row.relation.id)? {
+                RowKind::Event => {
+                    continuity.row();
+                    self.through = row.position;
+                    self.admit(&row)?;
+                }
+                RowKind::Ignored { is_first } => {
+                    if is_first {
+                        log_ignored_table(row.relation);
+                    }
+                    observer.ignored(OtherChange::InsertElsewhere, at);
+                }
+            },
             Change::Begin(begin) if extent.ends_at(begin.final_lsn) => {
                 *extent = StopPosition::Reached;
                 feedback.received(begin.final_lsn);
@@ -75,10 +80,8 @@ impl Flow {
             }
             Change::Relation(relation) => {
                 continuity.relation(relation.id);
-                match tables.describe(relation)? {
-                    TableKind::Outbox => router.learn(relation)?,
-                    TableKind::Ignored { is_new: true } => log_ignored_table(relation),
-                    TableKind::Ignored { is_new: false } => {}
+                if tables.describe(relation) {
+                    router.learn(relation)?;
                 }
             }
             // Events are inserts. Retention deletes rows, and other relays of a table update them.
