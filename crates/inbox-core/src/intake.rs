@@ -339,7 +339,7 @@ impl<M> Intake<M> {
                     Line::Trusted => self.slow_down(*failure, tickets.len(), time, now),
                     // The failure was expected, and does not slow the trusted queue down.
                     Line::Doubtful => {
-                        self.doubts.failed(now, &mut self.random);
+                        self.doubts.failed(tickets.len(), now, &mut self.random);
                         self.pace.answered(*failure);
                     }
                 }

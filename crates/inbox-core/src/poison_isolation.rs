@@ -37,6 +37,9 @@ const CONFLICTS_MAX: u32 = 4;
 const UNPROVEN_EVERY: Duration = Duration::from_mins(1);
 /// The accidents that a message may have alone: conflicts, or sessions terminated by somebody else.
 const ACCIDENTS_MAX: u32 = 3;
+/// The accidents after which a message is stored without proof. No other message may exist that
+/// could pass.
+const UNPROVEN_ACCIDENTS: u32 = 10;
 
 #[derive(Debug, Clone, Copy)]
 struct IsolationRecord {
@@ -134,13 +137,14 @@ impl PoisonIsolation {
         let doubt = self.of.get(&ticket)?;
         let enough = if doubt.failure.may_be_transient() { ACCIDENTS_MAX } else { 1 };
         let is_proven = doubt.passed < self.passed && doubt.alone >= enough;
-        if is_proven {
+        let is_hopeless = doubt.failure.may_be_transient() && doubt.alone >= UNPROVEN_ACCIDENTS;
+        if is_proven || is_hopeless && self.may_probe(now) {
             return Some(IsolationStep::Last);
         }
         // If others have passed since, the message may go at once. A message that failed only in a
         // batch with others may also go at once. It may be healthy, and the database has answered.
         let has_to_wait = doubt.was_tried() && doubt.passed == self.passed;
-        if has_to_wait && self.not_before.is_some_and(|at| at > now) {
+        if has_to_wait && !self.may_probe(now) {
             return None;
         }
         Some(if doubt.failure == Failure::Operator {
@@ -171,10 +175,16 @@ impl PoisonIsolation {
         self.together.took(size, time);
     }
 
-    /// Notes that a batch of doubtful messages failed.
-    pub(crate) fn failed(&mut self, now: Instant, random: &mut Random) {
+    /// Notes that a batch of `size` doubtful messages failed. One of them may make the others
+    /// fail, so fewer are tried together next.
+    pub(crate) fn failed(&mut self, size: usize, now: Instant, random: &mut Random) {
+        self.together.failed(size);
         self.failed_probes = self.failed_probes.saturating_add(1);
         self.not_before = Some(now + PROBE_WAIT.delay(self.failed_probes, random.next_u32()));
+    }
+
+    fn may_probe(&self, now: Instant) -> bool {
+        self.not_before.is_none_or(|at| at <= now)
     }
 
     /// Returns the time at which doubtful messages may be tried again, if that is not now.

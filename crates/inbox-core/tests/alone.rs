@@ -25,6 +25,8 @@ struct InboxDatabase {
     /// Keys that have a stored event. Later events of such a key are stored without an attempt.
     held: BTreeSet<String>,
     failure: Failure,
+    /// Whether a sick event makes all events of its batch fail. Its handler left another role.
+    spoils: bool,
     applied: Vec<Name>,
     stored: Vec<Name>,
 }
@@ -48,6 +50,7 @@ impl InboxDatabase {
             keys: BTreeMap::new(),
             held: BTreeSet::new(),
             failure: Failure::Operator,
+            spoils: false,
             applied: Vec::new(),
             stored: Vec::new(),
         }
@@ -76,7 +79,7 @@ impl InboxDatabase {
         let is_failing_topic = |name: &str| self.sick.contains(name);
         let tried = || names().filter(|it| !is_held(it));
         let is_told_apart = batch.standing == Standing::ToBeStored
-            || self.failure == Failure::Operator && !tried().all(is_failing_topic);
+            || self.failure == Failure::Operator && !self.spoils && !tried().all(is_failing_topic);
         let outcome = match tried().any(is_failing_topic) && !is_told_apart {
             true => Outcome::Failed(self.failure),
             false => Outcome::Committed(
@@ -362,4 +365,36 @@ fn in_an_outage_a_few_are_read_on_and_where_the_server_refuses_as_many_as_ever()
     world.failure = Failure::Operator;
     world.turn();
     assert!(world.intake.has_room(), "the database is there");
+}
+
+#[test]
+fn healthy_keys_do_not_wait_for_other_traffic_beside_an_event_that_makes_all_of_its_batch_fail() {
+    for workers in [1, 4] {
+        let mut world = InboxDatabase { spoils: true, ..InboxDatabase::new(100, workers) };
+        for n in 0..20 {
+            world.deliver(&format!("good-{n}"), &format!("b-{n}"));
+        }
+        world.deliver_failing("bad", "a");
+        for n in 20..40 {
+            world.deliver(&format!("good-{n}"), &format!("b-{n}"));
+        }
+        world.run(Duration::from_mins(1));
+        assert_eq!((world.applied.len(), &*world.stored), (40, &["bad".into()][..]), "{workers}");
+    }
+}
+
+#[test]
+fn an_event_that_ends_each_of_its_sessions_is_stored_although_no_other_event_comes() {
+    for failure in [Failure::Severed, Failure::Conflict, Failure::Locked] {
+        let mut world = InboxDatabase { failure, ..InboxDatabase::new(100, 4) };
+        world.deliver_failing("bad", "a");
+        world.run(Duration::from_secs(3));
+        assert_eq!(world.stored.len(), 0, "an accident may happen a few times: {failure:?}");
+        world.run(Duration::from_mins(2));
+        assert_eq!(world.stored.len(), 1, "{failure:?}");
+    }
+    let mut world = InboxDatabase { failure: Failure::Outage, ..InboxDatabase::new(100, 4) };
+    world.deliver_failing("bad", "a");
+    world.run(Duration::from_mins(2));
+    assert_eq!(world.stored.len(), 0, "the database is away");
 }
