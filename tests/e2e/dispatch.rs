@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde_json::Value;
+use walrelay_testkit::checker::Committed;
 use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::relay::Relay;
 use walrelay_testkit::wait_until;
@@ -157,6 +158,36 @@ async fn a_dry_run_of_a_retry_counts_the_rows_that_the_retry_makes_due() {
     assert_eq!(done["need_edit"], 1, "{done}");
 }
 
+/// Checks that exactly the rows of the dead row's key from that row on are not published, and wait
+/// in dispatch state. Returns the number of rows behind the dead row.
+async fn assert_held_behind(world: &InboxDatabase, (committed, id): (&[Committed], &str)) -> i64 {
+    let place = committed.iter().position(|row| row.event_id == id).expect("the dead row");
+    let behind: BTreeSet<&str> = committed[place..]
+        .iter()
+        .filter(|row| row.key == "v-0")
+        .map(|row| row.event_id.as_str())
+        .collect();
+    let verdict = world.check(committed);
+    let lost: BTreeSet<&str> = verdict.lost.iter().map(String::as_str).collect();
+    assert_eq!(lost, behind, "{verdict}");
+    let expected = i64::try_from(behind.len() - 1).expect("a number");
+    world.wait_dispatch(DEADLINE, "retrying", expected).await;
+    expected
+}
+
+#[tokio::test]
+async fn rows_behind_a_dead_row_are_not_published_by_commands_that_drain_the_slot() {
+    for command in [&["upgrade", "prepare", "--yes"][..], &["reshard", "--shards", "2", "--yes"]] {
+        let Some(world) = InboxDatabase::create().await else { return };
+        let (_relay, id) = with_poison(&world, &["--on-dead", "hold"], 60).await;
+        world.wait_dispatch(DEADLINE, "dead", 1).await;
+        world.wait_confirmed(DEADLINE).await;
+        // The command has the default policy, and only a relay decides about these rows.
+        world.succeed(command.iter().copied()).await;
+        assert_held_behind(&world, (&world.committed().await, &id)).await;
+    }
+}
+
 #[tokio::test]
 async fn with_on_dead_hold_a_key_waits_behind_its_dead_row_and_goes_on_in_order() {
     let Some(world) = InboxDatabase::create().await else { return };
@@ -166,17 +197,7 @@ async fn with_on_dead_hold_a_key_waits_behind_its_dead_row_and_goes_on_in_order(
 
     // All later rows of the key are in dispatch state, and the other keys are complete.
     let committed = world.committed().await;
-    let place = committed.iter().position(|row| row.event_id == id).unwrap();
-    let behind: BTreeSet<&str> = committed[place..]
-        .iter()
-        .filter(|row| row.key == "v-0")
-        .map(|row| row.event_id.as_str())
-        .collect();
-    let verdict = world.check(&committed);
-    let lost: BTreeSet<&str> = verdict.lost.iter().map(String::as_str).collect();
-    assert_eq!(lost, behind, "{verdict}");
-    let expected = i64::try_from(behind.len() - 1).unwrap();
-    world.wait_dispatch(DEADLINE, "retrying", expected).await;
+    let expected = assert_held_behind(&world, (&committed, &id)).await;
 
     world.pubsub.heal();
     world.succeed(["dispatch", "retry", "--yes", "--all-dead"]).await;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use walrelay_core::Random;
+use walrelay_core::{OnDead, Random};
 use walrelay_outbox_replay::{AdminError, read_slot_holder};
 use walrelay_pg_client::SqlClient;
 use walrelay_pg_replication::{SlotError, read_slot};
@@ -70,25 +70,28 @@ pub(super) async fn connect_publisher(
 }
 
 /// Publishes and confirms the slot's rows up to `until`, or records them in dispatch state, as a
-/// relay does.
+/// relay does. Rows behind a dead row of their key stay in dispatch state. The relay that starts
+/// afterwards publishes or holds them, by its own setting.
 pub(super) async fn drain(
     settings: &Settings,
     publisher: GrpcPublisher,
     until: Until,
     stop: &Shutdown,
 ) -> Result<(), ProtocolError> {
-    let slot = settings.relay.outbox.slot.as_str();
     let requests_max = settings.pubsub.max_outstanding_requests;
+    let mut settings = settings.clone();
+    settings.relay.on_dead = OnDead::Hold;
     let sessions = SessionSettings::of(&settings.relay, requests_max, until);
     let health = Health::new();
     let supervisor = Supervisor {
         settings: &sessions,
-        server: Postgres::new(settings, health.clone()).for_a_command(),
+        server: Postgres::new(&settings, health.clone()).for_a_command(),
         publisher,
         metrics: Metrics::new(),
         health,
         random: Random::new(random_seed()),
     };
+    let slot = settings.relay.outbox.slot.as_str();
     tracing::info!(slot, "draining: what is committed is published and confirmed");
     match Box::pin(supervisor.run(stop)).await? {
         Some(StopReason::CaughtUp) => Ok(()),
