@@ -169,6 +169,43 @@ async fn rows_are_read_from_every_place_in_their_order_as_they_would_have_been_f
 }
 
 #[tokio::test]
+async fn rows_of_a_transaction_without_versions_are_read_in_the_order_of_its_statements() {
+    for major in installed_majors() {
+        let Some(database) = TestDatabase::create_on(major).await else { continue };
+        let session = database.connect().await;
+        session
+            .run("CREATE TABLE outbox (id text, kind text, version numeric, at timestamptz DEFAULT now())")
+            .await;
+        // Ids that fall, a statement with several rows, and savepoints.
+        session
+            .run(
+                "BEGIN;
+                 INSERT INTO outbox (id, kind) VALUES ('f1', 'a');
+                 SAVEPOINT one;
+                 INSERT INTO outbox (id, kind) VALUES ('d2', 'a'), ('c3', 'a');
+                 RELEASE one;
+                 INSERT INTO outbox (id, kind) VALUES ('e4', 'a');
+                 INSERT INTO outbox (id, kind, version) VALUES ('b5', 'a', 1);
+                 INSERT INTO outbox (id, kind) VALUES ('a6', 'a');
+                 COMMIT",
+            )
+            .await;
+        let order = vec!["version".to_owned(), "at".to_owned()];
+        let table = SourceTable { order, ..outbox(&session).await };
+        let snapshot = session.text("SELECT pg_current_snapshot()::text").await;
+        let rows = rows_from(&session, (&table, &snapshot), None).await;
+        let ids: Vec<_> = rows.iter().map(|row| text(&row.values[0]).expect("an id")).collect();
+        let wanted = ["f1", "d2", "c3", "e4", "a6", "b5"];
+        assert_eq!(ids, wanted, "{major}: rows without a version are first");
+        // A place contains only stored columns, so it begins with the first of equal rows.
+        let order = [2, 3].map(|column| text(&rows[3].values[column])).to_vec();
+        let place = RowCursor { key: rows[3].key.clone().expect("a key"), order };
+        assert_eq!(rows_from(&session, (&table, &snapshot), Some(place)).await, rows, "{major}");
+        database.drop_all().await;
+    }
+}
+
+#[tokio::test]
 async fn bytes_that_are_not_utf8_are_read_where_the_server_knows_no_encoding() {
     for major in installed_majors() {
         let Some(database) = TestDatabase::create_on(major).await else { continue };

@@ -466,6 +466,9 @@ async fn refuse_hidden(client: &SqlClient, tables: &[QualifiedName]) -> Result<(
     refuse_hidden_rows(client, tables, TableAccess::Read).await.map_err(RelayError::survey)
 }
 
+/// Oids of `int8`, `int2` and `int4`. Event ids of these types count up in a transaction.
+const INTEGERS: [u32; 3] = [20, 21, 23];
+
 /// Returns an outbox table as a recovery reads it.
 ///
 /// # Errors
@@ -482,14 +485,18 @@ pub async fn table(
     let found =
         |named: &Option<ColumnAliases>| named.as_ref().and_then(|one| present(one, &columns));
     let occurred_at = found(occurred_at);
-    let order = [found(version), occurred_at.clone(), present(id, &columns)];
+    let id = present(id, &columns);
+    let counts_up =
+        |it: &TableColumn| Some(&it.name) == id.as_ref() && INTEGERS.contains(&it.type_oid);
+    let counter = id.clone().filter(|_| columns.iter().any(counts_up));
+    let order = [found(version), occurred_at.clone(), counter];
     Ok(SourceTable {
         name: name.clone(),
         oid,
         aggregate_type: found(aggregate_type),
         aggregate_id: found(aggregate_id),
         order: order.into_iter().flatten().collect(),
-        id: present(id, &columns).unwrap_or_else(|| id.to_string()),
+        id: id.unwrap_or_else(|| names.id.to_string()),
         occurred_at,
         columns,
         row_filter: None,

@@ -51,11 +51,13 @@ struct ReadRow {
     event_id: String,
     /// `None` if its values are too long to be recorded.
     place: Option<RowCursor>,
+    /// The number of the first row with this place. A resumed recovery begins with that row.
+    first: u32,
     in_table: Arc<SharedPlace>,
 }
 
 /// The part of a place that all rows of a table share.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct SharedPlace {
     /// The names of the tables that were read, up to this one.
     pub(crate) tables: Vec<String>,
@@ -89,9 +91,11 @@ impl Progress {
         in_table: &Arc<SharedPlace>,
     ) {
         let mut state = self.state();
-        let row = ReadRow { event_id, place, in_table: Arc::clone(in_table) };
         let number = state.next;
         state.next = number.saturating_add(1);
+        let is_at_place = |last: &&ReadRow| last.place == place && last.in_table == *in_table;
+        let first = state.last.as_ref().filter(is_at_place).map_or(number, |last| last.first);
+        let row = ReadRow { event_id, place, first, in_table: Arc::clone(in_table) };
         if !state.is_recorded(number, &row.event_id) {
             state.unsettled.insert(number, row.clone());
         }
@@ -147,13 +151,11 @@ impl State {
     }
 
     fn update_place(&mut self) {
-        let (number, row) = match (self.unsettled.first_key_value(), &self.last) {
-            (Some((number, row)), _) => (*number, row),
-            // If all rows are settled, the last one is the place. Only that row is then published
-            // again.
-            (None, Some(last)) => (self.next.saturating_sub(1), last),
-            (None, None) => return,
-        };
+        // If all rows are settled, the last one is the place. Only the rows at that place are then
+        // published again.
+        let unsettled = self.unsettled.values().next();
+        let Some(row) = unsettled.or(self.last.as_ref()) else { return };
+        let number = row.first;
         if self.place.as_ref().is_some_and(|place| place.number == number) {
             return;
         }
@@ -173,14 +175,17 @@ mod tests {
 
     const COMMIT: Lsn = Lsn::new(9);
 
+    fn at(key: &str) -> Option<RowCursor> {
+        let key = AggregateKey { aggregate_id: key.to_owned(), ..AggregateKey::default() };
+        Some(RowCursor { key, order: Vec::new() })
+    }
+
     fn progress(rows: u32) -> Progress {
         let progress = Progress::default();
         progress.begin(COMMIT, Arc::default());
         let in_table = Arc::new(SharedPlace { tables: vec!["t".into()], columns: Vec::new() });
         for number in 0..rows {
-            let key = AggregateKey { aggregate_id: number.to_string(), ..AggregateKey::default() };
-            let place = Some(RowCursor { key, order: Vec::new() });
-            progress.read(format!("e{number}"), place, &in_table);
+            progress.read(format!("e{number}"), at(&number.to_string()), &in_table);
         }
         progress
     }
@@ -217,10 +222,25 @@ mod tests {
         let recorded = RecordedRow { position, event_id: "e1".into(), parks: None };
         progress.begin(COMMIT, [recorded].into());
         for number in 0..3 {
-            progress.read(format!("e{number}"), Some(RowCursor::default()), &in_table);
+            progress.read(format!("e{number}"), at(&number.to_string()), &in_table);
         }
         settle(&progress, 0);
         assert_eq!(progress.number(), 2);
+    }
+
+    #[test]
+    fn rows_that_no_column_orders_are_read_again_together() {
+        let (progress, in_table) = (Progress::default(), Arc::default());
+        progress.begin(COMMIT, Arc::default());
+        for (number, key) in ["a", "b", "b", "b", "c"].iter().enumerate() {
+            progress.read(format!("e{number}"), at(key), &in_table);
+        }
+        for number in [0, 1, 2] {
+            settle(&progress, number);
+        }
+        assert_eq!(progress.number(), 1, "e3 is at the place of e1");
+        settle(&progress, 3);
+        assert_eq!(progress.number(), 4);
     }
 
     #[test]

@@ -85,7 +85,9 @@ pub struct SourceTable {
     pub aggregate_type: Option<String>,
     /// Column of the aggregate id, if there is one.
     pub aggregate_id: Option<String>,
-    /// Columns that order an aggregate's rows: version, time and event id, if they exist.
+    /// Columns that order an aggregate's rows: version, time, and an event id that counts up, if
+    /// they exist. Nulls are first. Rows that are equal in all of them are in the order in which
+    /// their transaction inserted them, which the columns do not show.
     pub order: Vec<String>,
     /// Column of the event id.
     pub id: String,
@@ -115,8 +117,8 @@ impl SourceTable {
 /// Aliases of the parts of a row's key in the select list.
 pub(crate) const KEY_COLUMNS: [&str; 2] = ["walrelay_key_type", "walrelay_key_id"];
 
-/// Returns a condition on rows of one aggregate: this row or a later one. Nulls are last in the
-/// order.
+/// Returns a condition on rows of one aggregate: a row that is equal in these columns, or a later
+/// one. Nulls are first in the order.
 fn from_row(order: &[String], values: &[Option<String>]) -> String {
     let mut condition = "true".to_owned();
     for (column, value) in order.iter().zip(values).rev() {
@@ -124,11 +126,9 @@ fn from_row(order: &[String], values: &[Option<String>]) -> String {
         condition = match value {
             Some(value) => {
                 let value = quote_literal(value);
-                format!(
-                    "({column} > {value} OR {column} IS NULL OR ({column} = {value} AND {condition}))"
-                )
+                format!("({column} > {value} OR ({column} = {value} AND {condition}))")
             }
-            None => format!("({column} IS NULL AND {condition})"),
+            None => format!("({column} IS NOT NULL OR {condition})"),
         };
     }
     condition
@@ -220,13 +220,17 @@ impl UnsettledRows {
     }
 
     /// Returns SQL for the rows of a table in order, as the simple protocol sends them.
+    ///
+    /// `cmin` is the number of the statement in its transaction. It orders the rows of a
+    /// transaction that have no version and the same time. `ctid` orders the rows of a statement.
+    /// Both may change, so a place in the order never contains them.
     fn query(&self, table: &SourceTable, selected: &str) -> Result<String, AdminError> {
         let mut order = format!("{}, ", table.key().join(", "));
         for column in &table.order {
-            order.push_str(&format!("t.{}, ", quote_identifier(column)));
+            order.push_str(&format!("t.{} NULLS FIRST, ", quote_identifier(column)));
         }
         Ok(format!(
-            "SELECT {selected} FROM {} t WHERE {}{} ORDER BY {order}t.tableoid, t.ctid",
+            "SELECT {selected} FROM {} t WHERE {}{} ORDER BY {order}t.cmin::text::bigint, t.tableoid, t.ctid",
             table.name,
             self.condition(table)?,
             self.wanted(table)
