@@ -282,6 +282,10 @@ BEGIN
     bound_objects text;
     afterwards text[] := '{}'; -- run on the new table
   BEGIN
+    IF (SELECT c.relkind FROM pg_class AS c WHERE c.oid = outbox) = 'p' THEN
+      RAISE EXCEPTION '% cannot be converted: it is partitioned already', outbox
+        USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Nothing is left to do. Start the relay.';
+    END IF;
     -- Everything that names the table by its identity and is not replaced below would read and write
     -- only the first partition. Checked before the lock, so that a refusal does not block producers.
     SELECT string_agg(DISTINCT pg_describe_object(d.classid, d.objid, 0), ', ') INTO bound_objects
@@ -327,6 +331,15 @@ BEGIN
       WHEN index_name IS NULL THEN format('it has no valid unique index on its primary key and %I', time_column)
       WHEN EXISTS (SELECT FROM pg_replication_slots AS s JOIN public.app_outbox_relay AS r ON r.slot = s.slot_name WHERE s.active)
         THEN 'a relay is running'
+      WHEN EXISTS (
+        SELECT FROM public.app_outbox_relay AS r
+         CROSS JOIN LATERAL jsonb_each_text(r.publication -> 'tables') AS t
+          LEFT JOIN pg_publication AS p ON p.pubname = r.publication ->> 'name'
+          LEFT JOIN pg_class AS c ON c.oid = to_regclass(t.key)
+          LEFT JOIN pg_publication_rel AS l ON l.prpubid = p.oid AND l.prrelid = c.oid
+         WHERE r.publication -> 'tables' ? format('%I.%I', schema_name, table_name)
+           AND t.value <> format('%s %s %s %s %s', p.oid, p.xmin, c.oid, l.oid, l.xmin))
+        THEN 'its publication was changed after a relay last ran, start the relay first'
       WHEN EXISTS (SELECT FROM pg_attribute AS a WHERE a.attrelid = outbox AND a.attname = time_column AND NOT a.attnotnull)
         THEN format('%I allows null', time_column)
       WHEN EXISTS (SELECT FROM pg_attribute AS a WHERE a.attrelid = outbox AND a.attidentity <> '') THEN 'it has an identity column'
@@ -388,11 +401,6 @@ BEGIN
                                         ' WHERE (' || pg_get_expr(r.prqual, r.prrelid) || ')')), '{}')
       INTO afterwards
       FROM pg_publication_rel AS r JOIN pg_publication AS p ON p.oid = r.prpubid WHERE r.prrelid = outbox;
-    -- This change of the publication hides no row, because the table is locked.
-    IF to_regclass('public.app_outbox_relay') IS NOT NULL THEN
-      afterwards := afterwards || 'UPDATE public.app_outbox_relay SET publication = NULL'::text;
-    END IF;
-
     old_name := left(table_name, 40) || to_char(bound_text::timestamptz, '"_before_"YYYYMMDD');
     EXECUTE format('ALTER TABLE %s DROP CONSTRAINT %I', outbox, key_name);
     EXECUTE format('ALTER TABLE %s ADD CONSTRAINT %I PRIMARY KEY USING INDEX %s', outbox,
@@ -417,6 +425,15 @@ BEGIN
     FOREACH statement IN ARRAY afterwards LOOP
       EXECUTE replace(statement, '%1$s', format('%I.%I', schema_name, old_name));
     END LOOP;
+    -- This change of the publication hides no row, because the table is locked.
+    UPDATE public.app_outbox_relay AS r
+       SET publication = jsonb_set(r.publication, '{tables}', (
+             SELECT jsonb_object_agg(t.key, format('%s %s %s %s %s', p.oid, p.xmin, c.oid, l.oid, l.xmin))
+               FROM jsonb_object_keys(r.publication -> 'tables') AS t(key)
+               LEFT JOIN pg_publication AS p ON p.pubname = r.publication ->> 'name'
+               LEFT JOIN pg_class AS c ON c.oid = to_regclass(t.key)
+               LEFT JOIN pg_publication_rel AS l ON l.prpubid = p.oid AND l.prrelid = c.oid))
+     WHERE r.publication -> 'tables' ? parent;
     -- The constraint proves that every row is in the range, so nothing is scanned.
     EXECUTE format('ALTER TABLE %s ATTACH PARTITION %I.%I FOR VALUES FROM (MINVALUE) TO (%L)',
                    parent, schema_name, old_name, bound_text);

@@ -264,7 +264,44 @@ async fn a_plain_outbox_is_converted_under_traffic_without_loss_or_duplicate() {
         let granted =
             "SELECT has_table_privilege('pg_monitor', 'app_outbox', 'SELECT')::int::bigint";
         assert_eq!(world.number(granted).await, 1);
+        let again = "SELECT app_outbox_to_partitions('app_outbox', '1 day')";
+        let refused = world.client().batch_execute(again).await.expect_err("a second conversion");
+        let error = refused.as_db_error().expect("an answer");
+        assert!(error.message().contains("it is partitioned already"), "{error}");
+        assert!(error.hint().is_some_and(|hint| !hint.contains("Drop")), "{error}");
     }
+}
+
+#[tokio::test]
+async fn a_conversion_keeps_the_record_of_the_publication_and_is_refused_if_it_differs() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    world.catch_up().await;
+    let prepare = "
+        ALTER TABLE app_outbox ADD CONSTRAINT app_outbox_bound CHECK (occurred_at < '2999-01-01');
+        CREATE UNIQUE INDEX app_outbox_id_time ON app_outbox (id, occurred_at)";
+    world.execute(prepare).await;
+    let alter = async |change: &str| {
+        world.execute(&format!("ALTER PUBLICATION {} {change}", world.name())).await;
+    };
+    alter("DROP TABLE app_outbox").await;
+    insert(&world, 3, "now()").await;
+    alter("ADD TABLE app_outbox").await;
+    let convert = "SELECT app_outbox_to_partitions('app_outbox', '1 day')";
+    let refused = world.client().batch_execute(convert).await.expect_err("a refusal");
+    let error = refused.as_db_error().expect("an answer");
+    assert!(error.message().contains("its publication was changed"), "{error}");
+    world.succeed(["slot", "recover", "--yes"]).await;
+    world.catch_up().await;
+    world.execute(convert).await;
+    alter("DROP TABLE app_outbox").await;
+    insert(&world, 3, "now()").await;
+    alter("ADD TABLE app_outbox").await;
+    let lost = world.run(["status"]).await;
+    assert_eq!(lost.code, Some(5), "{}", lost.text);
+    world.succeed(["slot", "recover", "--yes"]).await;
+    world.catch_up().await;
+    let verdict = world.check(&world.committed().await);
+    assert!(verdict.lost.is_empty(), "{verdict}");
 }
 
 #[tokio::test]

@@ -43,6 +43,7 @@ mod rebuild;
 mod rebuild_from_outbox;
 mod rebuild_into_schema;
 mod rebuild_keys;
+mod rebuild_scope;
 mod recover;
 mod refusals;
 mod relay_waits;

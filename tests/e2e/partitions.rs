@@ -159,3 +159,20 @@ async fn rows_that_a_partition_brings_along_are_not_published_and_those_written_
         drop(relay);
     }
 }
+
+#[tokio::test]
+async fn a_partition_whose_rows_are_not_in_the_wal_is_refused() {
+    let Some(world) = InboxDatabase::create_empty().await else { return };
+    world.execute(TABLES).await;
+    attach(&world, 0).await;
+    world.succeed(["init"]).await;
+    world.execute("ALTER TABLE outbox_0 SET UNLOGGED").await;
+    for command in [&["check"][..], &["run", "--until-caught-up"]] {
+        let refused = world.run(command.iter().copied()).await;
+        assert_eq!(refused.code, Some(3), "{command:?}: {}", refused.text);
+        assert!(refused.text.contains("outbox_0 is unlogged"), "{command:?}: {}", refused.text);
+        assert!(refused.text.contains("ALTER TABLE outbox_0 SET LOGGED"), "{}", refused.text);
+    }
+    world.execute("ALTER TABLE outbox_0 SET LOGGED").await;
+    world.catch_up().await;
+}

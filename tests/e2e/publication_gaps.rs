@@ -139,3 +139,140 @@ async fn a_table_added_without_rows_is_no_gap() {
     world.succeed(run).await;
     world.check(&world.committed().await).assert_exactly_once();
 }
+
+#[tokio::test]
+async fn rows_of_a_renamed_table_are_not_left_out_by_slot_recover() {
+    let Some(world) = published_world().await else { return };
+    insert(&world, 100).await;
+    world.execute("ALTER TABLE app_outbox RENAME TO old_outbox").await;
+    world.execute("CREATE TABLE app_outbox (LIKE old_outbox INCLUDING ALL)").await;
+    alter(&world, "SET TABLE app_outbox").await;
+    insert(&world, 200).await;
+    assert_lost(&world).await;
+    for dry_run in [&[][..], &["--dry-run"]] {
+        let refused = world.run([&["slot", "recover", "--yes"], dry_run].concat()).await;
+        assert_eq!(refused.code, Some(3), "{}", refused.text);
+        for part in ["outbox-table-left-out", "was renamed to public.old_outbox", "--outbox-table"]
+        {
+            assert!(refused.text.contains(part), "{part}: {}", refused.text);
+        }
+    }
+    let both = ["--outbox-table", "public.old_outbox", "--outbox-table", "public.app_outbox"];
+    world.succeed([&["slot", "recover", "--yes"][..], &both].concat()).await;
+    world.succeed([&["run", "--until-caught-up"][..], &both].concat()).await;
+    assert_none_lost(&world).await;
+    let stored = world.pubsub.stored();
+    let old = world.client().query("SELECT id::text FROM old_outbox", &[]).await.expect("rows");
+    assert_eq!(old.len(), 10);
+    for row in old {
+        let id: String = row.get(0);
+        assert!(stored.iter().any(|message| message.event_id == id), "{id} is not published");
+    }
+    alter(&world, "DROP TABLE old_outbox").await;
+    world.catch_up().await;
+}
+
+#[tokio::test]
+async fn a_recovery_of_several_tables_does_not_forget_one() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    world.execute("CREATE TABLE second_outbox (LIKE app_outbox INCLUDING ALL)").await;
+    alter(&world, "ADD TABLE second_outbox").await;
+    let both = ["--outbox-table", "public.app_outbox", "--outbox-table", "public.second_outbox"];
+    world.succeed([&["run", "--until-caught-up"][..], &both].concat()).await;
+    world.execute(&format!("DROP PUBLICATION {}", world.name())).await;
+    let refused = world.run(["slot", "recover", "--yes"]).await;
+    assert_eq!(refused.code, Some(3), "{}", refused.text);
+    assert!(refused.text.contains("table public.second_outbox is on record"), "{}", refused.text);
+    world.execute("INSERT INTO second_outbox (aggregatetype, aggregateid, event_type, version, payload) VALUES ('video', 'v', 'made', 1, '{}')").await;
+    world.succeed([&["slot", "recover", "--yes"][..], &both].concat()).await;
+    world.succeed([&["run", "--until-caught-up"][..], &both].concat()).await;
+    world.pubsub.wait_stored(DEADLINE, 1).await;
+}
+
+/// The record of a slot is that of another database, as in a copy within the cluster.
+#[tokio::test]
+async fn a_copy_of_the_database_does_not_take_the_slot_of_the_original() {
+    let Some(original) = published_world().await else { return };
+    let Some(copy) = published_world().await else { return };
+    let dropped = format!("SELECT pg_drop_replication_slot('{}')", copy.name());
+    copy.execute(&dropped).await;
+    insert(&copy, 100).await;
+    let slot = original.name();
+    copy.execute(&format!("UPDATE app_outbox_relay SET slot = '{slot}'")).await;
+    for command in [
+        &["status"][..],
+        &["check"],
+        &["slot", "recover", "--yes"],
+        &["run", "--on-slot-lost", "recover"],
+    ] {
+        let refused = copy.run([command, &["--slot", slot]].concat()).await;
+        assert_eq!(refused.code, Some(3), "{command:?}: {}", refused.text);
+        assert!(refused.text.contains("decodes the database"), "{command:?}: {}", refused.text);
+    }
+    insert(&original, 100).await;
+    original.catch_up().await;
+    original.check(&original.committed().await).assert_exactly_once();
+}
+
+#[tokio::test]
+async fn commands_that_drop_the_slot_count_rows_that_the_slot_left_out() {
+    let Some(world) = published_world().await else { return };
+    alter(&world, "DROP TABLE app_outbox").await;
+    insert(&world, 100).await;
+    alter(&world, "ADD TABLE app_outbox").await;
+    let refused = world.run(["reshard", "--shards", "2", "--yes"]).await;
+    assert_eq!(refused.code, Some(5), "{}", refused.text);
+    assert!(refused.text.contains("walrelay slot recover"), "{}", refused.text);
+    let refused = world.run(["slot", "drop", "--yes"]).await;
+    assert_eq!(refused.code, Some(2), "{}", refused.text);
+    assert!(refused.text.contains("--discard-rows 5"), "{}", refused.text);
+    assert_recovers(&world).await;
+}
+
+#[tokio::test]
+async fn a_change_between_init_and_the_first_start_of_a_relay_is_noticed() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    alter(&world, "DROP TABLE app_outbox").await;
+    insert(&world, 100).await;
+    alter(&world, "ADD TABLE app_outbox").await;
+    assert_lost(&world).await;
+    assert_recovers(&world).await;
+}
+
+#[tokio::test]
+async fn after_a_change_that_left_out_no_row_every_command_names_the_start() {
+    let Some(world) = published_world().await else { return };
+    let mut relay = world.start_relay([]).await;
+    world.execute("ALTER TABLE app_outbox RENAME TO another").await;
+    assert_eq!(relay.wait_ended(DEADLINE).await.code(), Some(3));
+    world.execute("ALTER TABLE another RENAME TO app_outbox").await;
+    for command in [&["status"][..], &["check"]] {
+        let told = world.run(command.iter().copied()).await;
+        assert!(told.text.contains("start the relay: walrelay run"), "{}", told.text);
+        assert!(!told.text.contains("slot recover"), "{}", told.text);
+    }
+    let refused = world.run(["slot", "recover", "--yes"]).await;
+    assert_eq!(refused.code, Some(2), "{}", refused.text);
+    assert!(refused.text.contains("Start the relay with `walrelay run`"), "{}", refused.text);
+    insert(&world, 100).await;
+    world.catch_up().await;
+    world.check(&world.committed().await).assert_exactly_once();
+}
+
+#[tokio::test]
+async fn a_recovery_on_record_takes_no_time_and_replaces_what_the_relay_noted() {
+    let Some(world) = published_world().await else { return };
+    let mut relay = world.start_relay([]).await;
+    alter(&world, "DROP TABLE app_outbox").await;
+    insert(&world, 100).await;
+    assert_eq!(relay.wait_ended(DEADLINE).await.code(), Some(3));
+    world.succeed(["slot", "recover", "--yes"]).await;
+    let status = world.run(["status"]).await;
+    assert!(!status.text.contains("the relay stopped"), "{}", status.text);
+    assert!(status.text.contains("not finished: a recovery"), "{}", status.text);
+    let since = world.run(["slot", "recover", "--from-time", "1d", "--yes"]).await;
+    assert_ne!(since.code, Some(0), "{}", since.text);
+    assert!(since.text.contains("begun without a time"), "{}", since.text);
+    world.catch_up().await;
+    assert_none_lost(&world).await;
+}

@@ -10,7 +10,7 @@ const READ_MODEL: &str =
 
 /// Creates the shared handler with unqualified table names that the search path resolves, and the
 /// schema to fill.
-const PLAIN: &str = "
+pub(crate) const PLAIN: &str = "
 DO $do$ BEGIN
   EXECUTE format('ALTER DATABASE %I SET search_path = effect, public', current_database());
   EXECUTE replace(replace(replace(pg_get_functiondef('effect.add(app_inbox_event[])'::regprocedure),
@@ -22,17 +22,17 @@ CREATE TABLE fresh.applied (LIKE effect.applied INCLUDING ALL);
 CREATE VIEW effect.total AS SELECT sum(events)::bigint AS events FROM effect.balance;
 ";
 
-const INTO: [&str; 7] =
+pub(crate) const INTO: [&str; 7] =
     ["consumer", "rebuild", CONSUMER, "--into", "fresh", "--handler", "effect.add_plain"];
 
-async fn world() -> Option<InboxDatabase> {
+pub(crate) async fn world() -> Option<InboxDatabase> {
     let world = InboxDatabase::create().await?;
     world.set_up_consumer().await;
     world.execute(PLAIN).await;
     Some(world)
 }
 
-async fn read_model(world: &InboxDatabase) -> String {
+pub(crate) async fn read_model(world: &InboxDatabase) -> String {
     world.client().query_one(READ_MODEL, &[]).await.expect("the read model").get(0)
 }
 
@@ -480,31 +480,6 @@ async fn a_foreign_key_from_outside_to_a_table_of_the_schema_is_refused_before_t
         assert!(refused.text.contains(part), "{part}: {}", refused.text);
     }
     assert_eq!(world.number("SELECT count(rebuilding) FROM app_inbox_consumer").await, 0);
-}
-
-#[tokio::test]
-async fn rows_that_the_subscription_does_not_deliver_are_not_applied_in_the_schema() {
-    let Some(world) = InboxDatabase::create().await else { return };
-    world.pubsub.create_topic("audio.events");
-    world.set_up_consumer_with(["--filter", "attributes.event_type = \"made\""]).await;
-    world.execute(PLAIN).await;
-    world.insert_events(5, 60).await;
-    world.insert_events_of(("audio", "made"), 5, 60).await;
-    world.insert_events_of(("video", "drafted"), 5, 60).await;
-    world.catch_up().await;
-    world.consume_all().await;
-    let before = read_model(&world).await;
-    world.execute("UPDATE effect.balance SET events = events + 1").await;
-
-    let elsewhere = INTO.into_iter().chain(["--topic-template", "elsewhere.{aggregatetype}"]);
-    let refused = world.run(elsewhere).await;
-    assert_eq!(refused.code, Some(2), "{}", refused.text);
-    let nothing = "no row of the outbox goes to topic projects/test/topics/video.events";
-    assert!(refused.text.contains(nothing), "{}", refused.text);
-
-    let told = world.succeed(INTO).await;
-    assert!(told.contains("60 row(s)"), "{told}");
-    assert_eq!(read_model(&world).await, before);
 }
 
 #[tokio::test]

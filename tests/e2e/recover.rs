@@ -266,3 +266,20 @@ async fn recorded_rows_do_not_overtake_an_earlier_row_of_their_key_that_was_not_
     assert!(versions.is_sorted_by_key(|version| version.parse::<u32>().ok()), "{versions:?}");
     assert_eq!(versions.len(), 5, "{versions:?}");
 }
+
+#[tokio::test]
+async fn a_recovery_by_time_begins_earlier_when_it_is_run_again_with_an_earlier_time() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    drop_slot_and_insert(&world, 30).await;
+    world.succeed(["slot", "recover", "--from-time", "2999-01-01T00:00:00Z", "--yes"]).await;
+    let dry_run = ["slot", "recover", "--from-time", "1d", "--dry-run"];
+    world.succeed(dry_run).await;
+    let since = "SELECT count(*) FROM app_outbox_relay WHERE operation ->> 'since' LIKE '2999%'";
+    assert_eq!(world.number(since).await, 1, "a dry run changes nothing");
+    world.succeed(["slot", "recover", "--from-time", "1d", "--yes"]).await;
+    // A later time leaves nothing out.
+    world.succeed(["slot", "recover", "--from-time", "1s", "--yes"]).await;
+    world.catch_up().await;
+    let verdict = world.check(&world.committed().await);
+    assert!(verdict.lost.is_empty(), "{verdict}");
+}

@@ -77,3 +77,20 @@ async fn raised_versions_make_a_handler_apply_the_events_after_a_restore() {
     emit(&world, &[100]).await;
     assert_eq!(latest(&world).await, (1_000_003, 100));
 }
+
+#[tokio::test]
+async fn positions_that_are_forgotten_after_a_restore_make_no_event_late() {
+    let Some(world) = restored_world().await else { return };
+    // As after a move to a server whose WAL has lower positions.
+    world.execute("UPDATE app_inbox_key SET commit_lsn = 'FFFF/0'").await;
+    let late = "SELECT count(*) FROM app_inbox WHERE status = 'late'";
+    emit(&world, &[5]).await;
+    assert_eq!(world.number(late).await, 1);
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/how-to/operate/restored-database.md");
+    let page = std::fs::read_to_string(page).expect("the page");
+    let from = page.find("UPDATE app_inbox_key").expect("the statement");
+    let statement = page[from..].split(';').next().expect("its end");
+    world.execute(&statement.replace("billing", CONSUMER)).await;
+    emit(&world, &[6, 7]).await;
+    assert_eq!(world.number(late).await, 1);
+}

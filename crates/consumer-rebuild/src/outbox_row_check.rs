@@ -7,6 +7,7 @@
 
 use walrelay_core::{EditedMessages, Routed};
 use walrelay_envelope::SubscriptionFilter;
+use walrelay_envelope::attribute::POSITION_NAMES;
 use walrelay_inbox::operator::admin;
 use walrelay_inbox::operator::consumer_status::consumer_status;
 use walrelay_inbox::operator::event_commands::{ConsumerGeneration, EarlierEvents};
@@ -112,8 +113,15 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
         let subscription = usual(&reads, generation.into()).to_owned();
         let found = described(&subscriber, &subscription).await?;
         let filter = SubscriptionFilter::parse(&found.filter);
-        let filter =
-            filter.map_err(|source| RebuildError::FilterUnreadable { subscription, source })?;
+        let filter = match filter {
+            Ok(filter) => filter,
+            Err(source) => return Err(RebuildError::FilterUnreadable { subscription, source }),
+        };
+        let is_named =
+            |attribute: &&str| filter.as_ref().is_some_and(|filter| filter.names(attribute));
+        if let Some(attribute) = POSITION_NAMES.into_iter().find(is_named) {
+            return Err(RebuildError::FilterOnPosition { subscription, attribute });
+        }
         Ok(Delivered { topic: found.topic, filter })
     }
 
@@ -222,7 +230,11 @@ impl RowsToApply {
     /// Refuses to fill a read model from nothing.
     pub(crate) fn refuse_none(&self) -> Result<(), RebuildError> {
         let topic = self.left_out.topic.topic().to_owned();
-        if self.rows == 0 { Err(RebuildError::TopicWithoutRows { topic }) } else { Ok(()) }
+        let is_filtered = self.filter.is_some();
+        match self.rows {
+            0 => Err(RebuildError::TopicWithoutRows { topic, is_filtered }),
+            _ => Ok(()),
+        }
     }
 }
 

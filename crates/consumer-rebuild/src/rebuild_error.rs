@@ -61,9 +61,17 @@ pub enum RebuildError {
     /// It is unknown which rows pass the filter.
     #[error("subscription {subscription}: its filter cannot be read")]
     FilterUnreadable { subscription: String, source: ParseFilterError },
+    /// The filter depends on attributes that a row of the table does not have.
+    #[error(
+        "subscription {subscription}: its filter names {attribute}, which a row of the outbox table does not have"
+    )]
+    FilterOnPosition { subscription: String, attribute: &'static str },
     /// The consumer reads another topic than the relay publishes to.
-    #[error("no row of the outbox goes to topic {topic}, which the consumer reads")]
-    TopicWithoutRows { topic: String },
+    #[error(
+        "no row of the outbox goes to topic {topic}, which the consumer reads{}",
+        if *is_filtered { ", and passes the filter of its subscription" } else { "" }
+    )]
+    TopicWithoutRows { topic: String, is_filtered: bool },
     /// A new subscription would start empty.
     #[error("topic {topic} retains no messages for new subscriptions")]
     TopicRetainsNothing { topic: String },
@@ -145,9 +153,10 @@ pub enum RebuildError {
     /// Decisions about events of the keys, or events themselves, would be lost.
     #[error(
         "nothing has changed. {edited} edited and {discarded} discarded event(s) of these keys would be applied as they \
-         were published. {lost} applied event(s) are not in the outbox any more"
+         were published. {lost} applied event(s) would not be applied again: {}",
+        failure.as_deref().unwrap_or("they are not in the outbox any more")
     )]
-    KeyEventsLost { edited: i64, discarded: i64, lost: i64 },
+    KeyEventsLost { edited: i64, discarded: i64, lost: i64, failure: Option<String> },
 }
 
 /// Why a table of the schema cannot replace a live table.
@@ -237,9 +246,9 @@ impl Coded for RebuildError {
             Self::SubscriptionInUse { .. } | Self::SubscriptionDiffers { .. } => {
                 Code::RebuildSubscriptionUnsuitable
             }
-            Self::SubscriptionFiltered { .. } | Self::FilterUnreadable { .. } => {
-                Code::RebuildSubscriptionFiltered
-            }
+            Self::SubscriptionFiltered { .. }
+            | Self::FilterUnreadable { .. }
+            | Self::FilterOnPosition { .. } => Code::RebuildSubscriptionFiltered,
             Self::TopicRetainsNothing { .. } | Self::TopicRetainsLess { .. } => {
                 Code::RebuildBeyondRetention
             }

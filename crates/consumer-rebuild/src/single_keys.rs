@@ -4,7 +4,7 @@
 
 use walrelay_core::Routed;
 use walrelay_inbox::operator::event_commands::{ConsumerGeneration, OperatorDecisions};
-use walrelay_inbox::{InboxError, Keys, OutboxApplier};
+use walrelay_inbox::{InboxError, Keys, LostEvents, OutboxApplier};
 use walrelay_outbox_replay::{Scope, SettledRows};
 use walrelay_pg_client::{SqlClient, SqlError, connect_sql};
 use walrelay_relay::failpoint;
@@ -109,7 +109,8 @@ impl Attempt<'_> {
             Ok(())
         };
         Box::pin(self.reader().await?.each(1, visit)).await?;
-        self.refuse_less(events, decided, i64::try_from(lost.len()).unwrap_or(i64::MAX))?;
+        let lost = i64::try_from(lost.len()).unwrap_or(i64::MAX);
+        self.refuse_less(events, decided, LostEvents { events: lost, failure: None })?;
         Ok(events)
     }
 
@@ -169,7 +170,7 @@ impl Attempt<'_> {
         &self,
         events: u64,
         decided: OperatorDecisions,
-        lost: i64,
+        LostEvents { events: lost, failure }: LostEvents,
     ) -> Result<(), RebuildError> {
         let OperatorDecisions { edited, discarded, .. } = decided;
         if events == 0 {
@@ -178,6 +179,6 @@ impl Attempt<'_> {
         if self.losses == Losses::Accepted || edited + discarded + lost == 0 {
             return Ok(());
         }
-        Err(RebuildError::KeyEventsLost { edited, discarded, lost })
+        Err(RebuildError::KeyEventsLost { edited, discarded, lost, failure })
     }
 }

@@ -29,6 +29,9 @@ pub const SYSTEM_IDENTIFIER: &str = "system_identifier";
 /// The id of the explicit replay that sent this copy. Absent on messages of the stream.
 pub const REPLAY_ID: &str = "replay_id";
 
+/// Attributes of the stream that a row of the outbox table does not have.
+pub const POSITION_NAMES: [&str; 3] = [COMMIT_LSN, TX_INDEX, SYSTEM_IDENTIFIER];
+
 /// Every name that the relay writes itself, in either attribute style. Consumers trust these
 /// attributes, so only the relay may set them.
 pub const RESERVED_NAMES: [&str; 19] = [

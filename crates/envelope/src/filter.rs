@@ -69,6 +69,12 @@ impl SubscriptionFilter {
         parsed.map(|expression| Some(Self(expression))).map_err(refused)
     }
 
+    /// Returns whether the filter depends on this attribute.
+    #[must_use]
+    pub fn names(&self, attribute: &str) -> bool {
+        self.0.names(attribute)
+    }
+
     /// Returns whether a message with these attributes passes the filter. If a name occurs several
     /// times, the last value counts, as in every reader of protobuf maps.
     #[must_use]
@@ -78,6 +84,14 @@ impl SubscriptionFilter {
 }
 
 impl Expression {
+    fn names(&self, attribute: &str) -> bool {
+        match self {
+            Self::Has(name) | Self::Equals(name, _) | Self::HasPrefix(name, _) => name == attribute,
+            Self::Not(inner) => inner.names(attribute),
+            Self::All(inner) | Self::Any(inner) => inner.iter().any(|one| one.names(attribute)),
+        }
+    }
+
     fn holds(&self, attributes: &[(&str, &str)]) -> bool {
         let value = |name: &str| {
             attributes.iter().rev().find(|(key, _)| *key == name).map(|(_, value)| *value)

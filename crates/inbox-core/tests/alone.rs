@@ -25,7 +25,7 @@ struct InboxDatabase {
     /// Keys that have a stored event. Later events of such a key are stored without an attempt.
     held: BTreeSet<String>,
     failure: Failure,
-    /// Whether a sick event makes all events of its batch fail. Its handler left another role.
+    /// Whether a failing event makes all events of its batch fail. Its handler left another role.
     spoils: bool,
     applied: Vec<Name>,
     stored: Vec<Name>,

@@ -41,7 +41,7 @@ pub use event::Event;
 pub use health::{Health, Phase};
 pub use metrics::Metrics;
 pub use migrations::{INBOX_TABLES, InboxMigration, inbox_migrations, inbox_tables, migrate_inbox};
-pub use operator::key_rebuild::Keys;
+pub use operator::key_rebuild::{Keys, LostEvents};
 pub use operator::live_foreign_keys::{ForeignKeyConflict, conflicting_foreign_keys};
 pub use operator::outbox_applier::OutboxApplier;
 pub use operator::reset_key::{KeyPosition, reset_key};

@@ -510,7 +510,7 @@ enum OldRecord {
 }
 
 /// Records the slot in `app_outbox_relay`, as the first session of a relay does. From then on a
-/// missing slot is a lost slot. A role that may not read the system identifier leaves the record to
+/// missing slot is a lost slot, and a change of the publication is noticed. A role that may not read the system identifier leaves the record to
 /// the relay.
 fn record_sql(options: &InitOptions, old: OldRecord) -> String {
     let slot = quote_literal(&options.outbox.slot);
@@ -523,7 +523,10 @@ fn record_sql(options: &InitOptions, old: OldRecord) -> String {
     };
     let tables: Vec<String> =
         options.outbox.tables.iter().map(|table| quote_literal(&table.to_string())).collect();
-    // spliced: the names of the slot and its tables, in a script that takes no parameters.
+    let tables = tables.join(", ");
+    let publication = quote_literal(&options.outbox.publication);
+    let slot_with_oldest = SLOT_WITH_OLDEST.trim_end().replace("$1", &slot);
+    // spliced: the names of the slot, its publication and its tables, in a script that takes no parameters.
     format!(
         "DO $walrelay$
 DECLARE
@@ -531,22 +534,31 @@ DECLARE
 BEGIN{delete}
   IF has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE') THEN
     INSERT INTO {SCHEMA}.app_outbox_relay
-           (slot, system_identifier, timeline, generation, settled_lsn, settled_xid, origin)
+           (slot, system_identifier, timeline, generation, settled_lsn, settled_xid, origin, publication)
     SELECT slot_name, (SELECT system_identifier::text FROM pg_catalog.pg_control_system()),
            ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::int,
            coalesce(before, 0) + 1, confirmed_flush_lsn, oldest,
            jsonb_build_object(
              'database', (SELECT oid::text FROM pg_database WHERE datname = current_database()),
              'tables', (SELECT jsonb_object_agg(name, to_regclass(name)::oid::text)
-                          FROM unnest(ARRAY[{}]::text[]) AS name))
-      FROM ({}) AS slot
+                          FROM unnest(ARRAY[{tables}]::text[]) AS name)),
+           (SELECT jsonb_build_object(
+                     'name', p.pubname, 'system', (SELECT system_identifier::text FROM pg_catalog.pg_control_system()),
+                     'tables', jsonb_object_agg(format('%I.%I', n.nspname, c.relname),
+                                                format('%s %s %s %s %s', p.oid, p.xmin, c.oid, r.oid, r.xmin)))
+              FROM pg_catalog.pg_publication AS p
+             CROSS JOIN unnest(ARRAY[{tables}]::text[]) AS name
+              JOIN pg_catalog.pg_class AS c ON c.oid = to_regclass(name)
+              JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+              LEFT JOIN pg_catalog.pg_publication_rel AS r ON r.prpubid = p.oid AND r.prrelid = c.oid
+             WHERE p.pubname = {publication}
+             GROUP BY p.oid, p.pubname)
+      FROM ({slot_with_oldest}) AS slot
      WHERE confirmed_flush_lsn IS NOT NULL AND oldest IS NOT NULL
     ON CONFLICT (slot) DO NOTHING;
   END IF;
 END
-$walrelay$;",
-        tables.join(", "),
-        SLOT_WITH_OLDEST.trim_end().replace("$1", &slot),
+$walrelay$;"
     )
 }
 

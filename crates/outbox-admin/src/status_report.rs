@@ -6,7 +6,7 @@ use tokio_postgres::types::Type;
 use walrelay_errors::Code;
 use walrelay_outbox_replay::{
     AdminError, PausingReplay, SlotOperation, TopicReplay, describe_unfinished, open_topic_replays,
-    pausing_replays, read_operation,
+    pausing_replays, read_operation, refuse_other_slot,
 };
 use walrelay_outbox_store::{
     DispatchStore, IncrementalCount, SlotFigures, read_publication_gap, read_survey,
@@ -263,6 +263,7 @@ pub async fn read_status(
     while survey.is_counting {
         survey = read_survey(client, &store, &mut counting).await.map_err(AdminError::from)?;
     }
+    refuse_other_slot(client, slot).await?;
     let operation = operation(client, slot, &survey).await?;
     if let Some(how) = read_publication_gap(client, slot).await.map_err(AdminError::from)? {
         return Err(ReportError::SlotLost { slot: slot.to_owned(), how });

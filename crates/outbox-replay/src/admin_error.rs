@@ -76,6 +76,18 @@ pub enum AdminError {
         slot: String,
     },
 
+    /// An outbox table on record is not among the tables of a recovery.
+    #[error(
+        "outbox table {name} is on record{}, and the recovery would leave out its rows",
+        if name == now_named { String::new() } else { format!(", was renamed to {now_named}") }
+    )]
+    TableLeftOut {
+        /// The name on record.
+        name: String,
+        /// The name that it has now.
+        now_named: String,
+    },
+
     /// An unfinished operation on the slot blocks this command.
     #[error("slot {slot:?} has an unfinished operation: {what}")]
     OperationUnfinished {
@@ -211,6 +223,7 @@ impl Coded for AdminError {
             Self::UpgradeBegun { .. } => Code::UpgradeInProgress,
             Self::UpgradePrepared { .. } => Code::UpgradePrepared,
             Self::OtherDatabase { .. } => Code::PositionsOfAnotherDatabase,
+            Self::TableLeftOut { .. } => Code::OutboxTableLeftOut,
             Self::OperationUnfinished { .. } | Self::Abandoned { .. } => Code::OperationUnfinished,
             Self::SlotHeld { .. } => Code::SlotHeld,
             Self::InRecovery => Code::ServerIsStandby,

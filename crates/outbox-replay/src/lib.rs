@@ -27,13 +27,13 @@ mod unfinished_replay;
 pub use admin_error::{AdminError, describe_shards};
 pub use lost_slot::{
     LostSlot, SettledRecord, existing_slot, loss, read_loss, read_loss_with_wal, read_settled,
-    refuse_lost, rows_at_risk,
+    refuse_lost, refuse_other_slot, rows_at_risk,
 };
 pub use operation::{
     Again, Filling, Reset, Resharding, SettledBound, SlotOperation, SlotRecovery,
     UpgradePreparation, UpgradeStage, begin_backfill, begin_recovery, begin_reset, begin_upgrade,
-    cancel_operation, finish_recovery, finish_reset, is_operation_taken, read_operation,
-    release_operation, store_slot_snapshot, take_operation, try_decoding,
+    cancel_operation, extend_recovery, finish_recovery, finish_reset, is_operation_taken,
+    read_operation, release_operation, store_slot_snapshot, take_operation, try_decoding,
 };
 pub use outbox_state::{LeftOutRows, OutboxSlots, TopicRows};
 pub use pg_upgrade::{adopt_slot, move_recovery_to_server};

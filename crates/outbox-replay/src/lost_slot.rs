@@ -184,6 +184,22 @@ pub async fn refuse_lost(client: &Client, slot: &str) -> Result<(), AdminError> 
     }
 }
 
+/// Refuses a slot that this database cannot use, such as the slot of a database of which this one is
+/// a copy. A slot that does not exist is accepted.
+///
+/// # Errors
+///
+/// The slot is of another database, type or plugin, or the server refuses.
+pub async fn refuse_other_slot(client: &Client, slot: &str) -> Result<(), AdminError> {
+    let Some(state) = read_slot(client, slot).await? else { return Ok(()) };
+    let database = client.query_typed_one("SELECT current_database()::text AS name", &[]).await;
+    let database = database.map_err(AdminError::sql("read the name of the database"))?;
+    match state.mismatch(database.get("name")) {
+        Some(problem) => Err(AdminError::SlotUnusable { slot: slot.to_owned(), problem }),
+        None => Ok(()),
+    }
+}
+
 /// Returns the slot. Refuses one that is lost or does not exist.
 ///
 /// # Errors

@@ -57,6 +57,17 @@ pub enum SettledBound {
     Since(SystemTime),
 }
 
+impl SettledBound {
+    /// Returns whether the bound is a time, and not a transaction.
+    #[must_use]
+    pub const fn is_time(&self) -> bool {
+        match self {
+            Self::Since(_) => true,
+            Self::Nothing | Self::Horizon => false,
+        }
+    }
+}
+
 /// An upgrade of the server. Once its slot is dropped, nothing is created before the upgrade.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UpgradePreparation {
@@ -354,7 +365,7 @@ pub async fn begin_recovery(
                                                    'failover', $3 OR coalesce((operation ->> 'failover')::bool, false),
                                                    'bound', $6, 'since', $7, 'begun_at', now()),
                     settled_lsn = CASE WHEN system_identifier = $4 THEN settled_lsn ELSE '0/0' END,
-                    system_identifier = $4, timeline = $5,
+                    system_identifier = $4, timeline = $5, condition = NULL,
                     generation = generation + 1, updated_at = now()
               WHERE slot = $1 AND (operation IS NULL OR operation ->> 'kind' = 'upgrade')",
                 with_positions_before("$4")
@@ -372,6 +383,32 @@ pub async fn begin_recovery(
         .await
         .map_err(AdminError::sql("write app_outbox_relay.operation"))?;
     Ok(written == 1)
+}
+
+/// Begins the unfinished recovery by time of this slot at an earlier time. It then reads every row
+/// again. A later time changes nothing.
+///
+/// # Errors
+///
+/// Another process works on the recovery, the server refused the statement, or the connection ended.
+pub async fn extend_recovery(
+    client: &Client,
+    slot: &str,
+    since: SystemTime,
+) -> Result<(), AdminError> {
+    if !take_operation(client, slot).await? {
+        let what = "a recovery, on which another process works".to_owned();
+        return Err(AdminError::OperationUnfinished { slot: slot.to_owned(), what });
+    }
+    let extended = client
+        .execute_typed(
+            sql!("operation.sql", "extend_recovery"),
+            &[(&slot, Type::TEXT), (&since, Type::TIMESTAMPTZ)],
+        )
+        .await
+        .map_err(AdminError::sql("write app_outbox_relay.operation"));
+    release_operation(client, slot).await?;
+    extended.map(drop)
 }
 
 /// Records a backfill for a slot that never existed. Returns false if the slot has a record.

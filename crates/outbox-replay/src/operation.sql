@@ -28,6 +28,11 @@ VALUES ($1, $4, $5, 2, '0/0', '3',
                            'begun_at', now()))
 ON CONFLICT (slot) DO NOTHING
 
+-- name: extend_recovery
+UPDATE public.app_outbox_relay
+   SET operation = (operation - 'place') || jsonb_build_object('since', $2::timestamptz), updated_at = now()
+ WHERE slot = $1 AND operation ->> 'kind' = 'recovery' AND (operation ->> 'since')::timestamptz > $2
+
 -- name: begin_upgrade
 UPDATE public.app_outbox_relay
    SET operation = jsonb_build_object('kind', 'upgrade', 'system_identifier', $2::text, 'version', $3::int4,

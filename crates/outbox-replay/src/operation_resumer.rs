@@ -15,6 +15,7 @@ use walrelay_relay::observe::health::Health;
 use walrelay_relay::shutdown::Shutdown;
 
 use crate::admin_error::AdminError;
+use crate::lost_slot::refuse_other_slot;
 use crate::slot_holder::{HolderActivity, end_session, read_slot_holder};
 
 /// How long a relay may take to notice that it lost the slot and to release it.
@@ -52,6 +53,7 @@ impl OperationResumer<'_> {
         let Self { client, slot, .. } = self;
         let until = Instant::now() + RELEASE_TIMEOUT;
         loop {
+            refuse_other_slot(client, slot).await.map_err(RelayError::survey)?;
             let error = match drop_slot(client, slot).await {
                 Ok(()) | Err(SlotError::SlotMissing { .. }) => return Ok(()),
                 Err(error) => error,

@@ -19,8 +19,8 @@ use crate::rows::unsettled_rows::SourceTable;
 /// Maximum bytes of edited messages in memory. People edit few rows by hand.
 const EDITED_BYTES_MAX: i64 = 64 << 20;
 
-/// Rows of an outbox to leave out: those of other topics, and those with some status in dispatch
-/// state.
+/// Rows of an outbox to leave out: those of other topics, unless somebody gave them this topic, and
+/// those with some status in dispatch state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeftOutRows {
     /// The rows that stay.
@@ -36,7 +36,9 @@ impl LeftOutRows {
     #[must_use]
     pub fn of(&self, table: SourceTable) -> SourceTable {
         let having = self.slots.having(&table, &self.statuses);
-        let filter = format!("{} AND NOT {having}", self.topic.filter(&table));
+        let (by_template, by_edit) =
+            (self.topic.filter(&table), self.slots.edited_to(&table, self.topic.topic()));
+        let filter = format!("({by_template} OR {by_edit}) AND NOT {having}");
         SourceTable { row_filter: Some(filter), ..table }
     }
 }
@@ -140,21 +142,35 @@ impl OutboxSlots {
         Ok(rows.iter().map(|row| (row.get("event_id"), row.get("message"))).collect())
     }
 
+    /// Returns a row filter for an outbox table: rows to which an edit gave this topic.
+    fn edited_to(&self, table: &SourceTable, topic: &str) -> String {
+        // spliced: the name of the id's column, and values of a row filter, which takes no parameters.
+        format!(
+            "t.{}::text IN (SELECT d.event_id FROM {SCHEMA}.app_outbox_dispatch AS d WHERE d.slot = ANY ({}) \
+               AND d.replay_id = '' AND d.edited_at IS NOT NULL AND d.topic = {})",
+            quote_identifier(&table.id),
+            text_array(self.0.iter().map(String::as_str)),
+            quote_literal(topic)
+        )
+    }
+
     /// Returns a row filter for an outbox table: rows that dispatch state has with one of these
     /// statuses.
     #[must_use]
     pub fn having(&self, table: &SourceTable, statuses: &[DispatchStatus]) -> String {
-        let list = |values: Vec<&str>| {
-            let quoted: Vec<String> = values.into_iter().map(quote_literal).collect();
-            format!("ARRAY[{}]::text[]", quoted.join(", "))
-        };
         // spliced: the name of the id's column, and values of a row filter, which takes no parameters.
         format!(
             "EXISTS (SELECT FROM {SCHEMA}.app_outbox_dispatch AS d WHERE d.slot = ANY ({}) \
                AND d.replay_id = '' AND d.event_id = t.{}::text AND d.status = ANY ({}))",
-            list(self.0.iter().map(String::as_str).collect()),
+            text_array(self.0.iter().map(String::as_str)),
             quote_identifier(&table.id),
-            list(statuses.iter().map(|status| status.as_str()).collect())
+            text_array(statuses.iter().map(|status| status.as_str()))
         )
     }
+}
+
+/// Returns an array of text as SQL.
+fn text_array<'a>(values: impl Iterator<Item = &'a str>) -> String {
+    let quoted: Vec<String> = values.map(quote_literal).collect();
+    format!("ARRAY[{}]::text[]", quoted.join(", "))
 }

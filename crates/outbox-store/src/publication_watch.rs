@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use pgoutput_parser::Lsn;
-use tokio_postgres::types::{PgLsn, Type};
+use tokio_postgres::types::{PgLsn, ToSql, Type};
 use tokio_postgres::{Client, Row};
 
 use crate::store_error::StoreError;
@@ -37,6 +37,15 @@ struct TableIdentity {
     table: String,
     /// A text that differs once an object was recreated or changed, even if it was changed back.
     identity: String,
+}
+
+/// An outbox table on record that a command does not read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeftOutTable {
+    /// The name on record, quoted.
+    pub name: String,
+    /// The name that it has now, quoted.
+    pub now_named: String,
 }
 
 /// A publication and its tables, as of the first check. Clones share that check, so a second
@@ -229,11 +238,40 @@ pub async fn read_publication_gap(
             let text = "was dropped and created again: the slot cannot use it for older rows";
             return Ok(Some(format!("exists, but its publication {publication} {text}")));
         }
-        if row.get("has_table") && may_lack_rows(client, row).await? {
-            let table: &str = row.get("name");
+        let table: &str = row.get("name");
+        if row.get("has_table") && may_lack_rows(client, (table, row)).await? {
             return Ok(Some(format!(
                 "exists, but publication {publication} or its table {table} was changed: rows inserted since may be missing from the stream"
             )));
+        }
+    }
+    Ok(None)
+}
+
+/// Returns the first outbox table on record that is not among `tables`. A recovery that reads
+/// `tables` would leave its rows out. A table that was renamed since counts only if it has rows that
+/// are not settled.
+///
+/// # Errors
+///
+/// The server refused a statement, or the connection ended.
+pub async fn read_left_out_table(
+    client: &Client,
+    slot: &str,
+    tables: &[QualifiedName],
+) -> Result<Option<LeftOutTable>, StoreError> {
+    let tables: Vec<String> = tables.iter().map(ToString::to_string).collect();
+    let parameters: [(&(dyn ToSql + Sync), Type); 2] =
+        [(&slot, Type::TEXT), (&tables, Type::TEXT_ARRAY)];
+    let left_out = client
+        .query_typed(sql!("publication_watch.sql", "left_out_tables"), &parameters)
+        .await
+        .map_err(StoreError::sql("look for outbox tables on record"))?;
+    for row in &left_out {
+        let table = LeftOutTable { name: row.get("name"), now_named: row.get("now_named") };
+        let is_named_alike = table.name == table.now_named;
+        if is_named_alike || may_lack_rows(client, (&table.now_named, row)).await? {
+            return Ok(Some(table));
         }
     }
     Ok(None)
@@ -256,11 +294,14 @@ pub async fn read_noted_publication(
 }
 
 /// Returns whether the table may have rows that are not settled.
-async fn may_lack_rows(client: &Client, changed: &Row) -> Result<bool, StoreError> {
+async fn may_lack_rows(
+    client: &Client,
+    (table, changed): (&str, &Row),
+) -> Result<bool, StoreError> {
     if !changed.get::<_, bool>("is_readable") {
         return Ok(true);
     }
-    let (table, settled): (&str, &str) = (changed.get("name"), changed.get("settled_xid"));
+    let settled: &str = changed.get("settled_xid");
     // spliced: the table, and a number that the server sent.
     let unsettled = format!(
         "SELECT EXISTS (SELECT FROM {table} t WHERE age(t.xmin) BETWEEN 0 AND age('{settled}'::xid8::xid)) AS is_unsettled"

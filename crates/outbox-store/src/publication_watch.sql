@@ -50,12 +50,27 @@ SELECT noted.publication, noted.name, noted.settled_xid::text AS settled_xid,
           FROM public.app_outbox_relay AS r
          CROSS JOIN LATERAL jsonb_each_text(r.publication -> 'tables') AS t
          WHERE r.slot = $1 AND r.operation IS NULL
-           AND r.publication ->> 'system' = r.system_identifier) AS noted
+           AND r.publication ->> 'system' = r.system_identifier
+           AND EXISTS (SELECT FROM pg_catalog.pg_replication_slots AS s
+                        WHERE s.slot_name = r.slot AND s.database = current_database())) AS noted
   LEFT JOIN pg_catalog.pg_publication AS p ON p.pubname = noted.publication
   LEFT JOIN pg_catalog.pg_class AS c ON c.oid = to_regclass(noted.name)
   LEFT JOIN pg_catalog.pg_publication_rel AS rel ON rel.prpubid = p.oid AND rel.prrelid = c.oid
  WHERE noted.identity <> format('%s %s %s %s %s', p.oid, p.xmin, c.oid, rel.oid, rel.xmin)
  ORDER BY noted.name
+
+-- name: left_out_tables
+SELECT t.key AS name, format('%I.%I', n.nspname, c.relname) AS now_named, r.settled_xid::text AS settled_xid,
+       coalesce(has_table_privilege(c.oid, 'SELECT') AND NOT row_security_active(c.oid), false) AS is_readable
+  FROM public.app_outbox_relay AS r
+ CROSS JOIN LATERAL jsonb_each_text(r.publication -> 'tables') AS t
+  JOIN pg_catalog.pg_class AS c ON c.oid::text = split_part(t.value, ' ', 3)
+  JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+ WHERE r.slot = $1 AND r.publication ->> 'system' = r.system_identifier
+   AND r.origin ->> 'database' = (SELECT oid::text FROM pg_catalog.pg_database WHERE datname = current_database())
+   AND c.relkind IN ('r', 'p')
+   AND NOT EXISTS (SELECT FROM unnest($2::text[]) AS wanted WHERE to_regclass(wanted) = c.oid)
+ ORDER BY 1
 
 -- name: noted_name
 SELECT publication ->> 'name' AS name FROM public.app_outbox_relay WHERE slot = $1

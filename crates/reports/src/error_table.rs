@@ -86,6 +86,7 @@ fn of_tables() -> Vec<AdminError> {
         AdminError::UpgradeBegun { slot: text(), what: text() },
         AdminError::UpgradePrepared { slot: text() },
         AdminError::OtherDatabase { slot: text() },
+        AdminError::TableLeftOut { name: text(), now_named: text() },
         AdminError::OperationUnfinished { slot: text(), what: text() },
         AdminError::InRecovery,
         AdminError::NoRoom(text()),
@@ -218,7 +219,8 @@ fn of_rebuilds() -> Vec<RebuildError> {
     vec![
         RebuildError::SubscriptionDiffers { subscription: subscription() },
         RebuildError::SubscriptionFiltered { consumer: consumer() },
-        RebuildError::TopicWithoutRows { topic: text() },
+        RebuildError::TopicWithoutRows { topic: text(), is_filtered: false },
+        RebuildError::FilterOnPosition { subscription: subscription(), attribute: "tx_index" },
         RebuildError::TopicRetainsNothing { topic: text() },
         RebuildError::TimeInFuture { since: SystemTime::UNIX_EPOCH },
         RebuildError::ConsumerPaused { consumer: consumer() },
@@ -227,7 +229,7 @@ fn of_rebuilds() -> Vec<RebuildError> {
         RebuildError::OutboxEmpty,
         RebuildError::RowsUnusable { rows: 1, named: Vec::new() },
         RebuildError::SchemaEmpty { schema: text() },
-        RebuildError::KeyEventsLost { edited: 1, discarded: 0, lost: 0 },
+        RebuildError::KeyEventsLost { edited: 1, discarded: 0, lost: 0, failure: None },
         RebuildError::KeysWithoutRows,
     ]
 }

@@ -24,6 +24,15 @@ pub struct Keys<'a> {
     pub keys: &'a [String],
 }
 
+/// Applied events of keys that a rebuild does not apply again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LostEvents {
+    /// Their number.
+    pub events: i64,
+    /// The id and the error of one of them whose handler failed.
+    pub failure: Option<String>,
+}
+
 impl Keys<'_> {
     /// Refuses a role that does not see all rows.
     ///
@@ -135,16 +144,17 @@ impl Keys<'_> {
         }
     }
 
-    /// Deletes the rows that were set aside. Returns the number of applied events among them that
-    /// were not applied again.
+    /// Deletes the rows that were set aside. Returns the applied events among them that were not
+    /// applied again.
     ///
     /// # Errors
     ///
     /// Fails if the database reports an error.
-    pub async fn forget(&self, transaction: &Transaction<'_>) -> Result<i64, InboxError> {
+    pub async fn forget(&self, transaction: &Transaction<'_>) -> Result<LostEvents, InboxError> {
         let Self { consumer, generation, keys } = self;
         let sql = sql!("key_rebuild.sql", "forget");
         let row = transaction.query_one(sql, &[consumer, generation, keys]).await;
-        Ok(row.map_err(failed("delete the inbox's old rows"))?.get(0))
+        let row = row.map_err(failed("delete the inbox's old rows"))?;
+        Ok(LostEvents { events: row.get(0), failure: row.get(1) })
     }
 }

@@ -22,6 +22,7 @@ UPDATE public.app_inbox_key
 WITH old AS (DELETE FROM public.app_inbox AS o
        WHERE o.consumer = $1 AND o.generation = 0 - $2::int4 AND o.ordering_key = ANY ($3)
        RETURNING o.event_id, o.status)
-SELECT count(*) FROM old WHERE old.status IN ('done', 'late')
-   AND NOT EXISTS (SELECT FROM public.app_inbox AS n
-         WHERE n.consumer = $1 AND n.generation = $2 AND n.event_id = old.event_id)
+SELECT count(*), min(n.event_id || ': ' || n.last_error) FILTER (WHERE n.last_error IS NOT NULL)
+  FROM old LEFT JOIN public.app_inbox AS n
+       ON n.consumer = $1 AND n.generation = $2 AND n.event_id = old.event_id
+ WHERE old.status IN ('done', 'late') AND (n.status IN ('done', 'late')) IS NOT TRUE

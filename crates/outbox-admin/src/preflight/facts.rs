@@ -146,6 +146,8 @@ pub struct FoundTable {
     pub columns: Vec<(String, String)>,
     /// Names of generated columns that the publication leaves out.
     pub unpublished: Vec<String>,
+    /// Partitions whose rows are not in the WAL, quoted.
+    pub unlogged_partitions: Vec<String>,
     /// Privileges among SELECT, INSERT, UPDATE and DELETE that the role lacks.
     pub missing_rights: Vec<String>,
     /// Commands among these for which row level security hides every row from the role.

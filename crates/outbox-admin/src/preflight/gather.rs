@@ -144,6 +144,7 @@ fn found_table(row: &Row) -> FoundTable {
         kind,
         columns: names.into_iter().zip(types).collect(),
         unpublished: row.get("unpublished_columns"),
+        unlogged_partitions: row.get("unlogged_partitions"),
         missing_rights: row.get("missing_rights"),
         hidden_from: row.get("hidden_from"),
     }
@@ -245,6 +246,11 @@ SELECT c.relkind::text AS relkind, c.relpersistence::text AS relpersistence,
                   SELECT FROM pg_catalog.pg_publication p
                    WHERE p.pubname = $3 AND to_jsonb(p)->>'pubgencols' = 's'))
               ORDER BY a.attnum) AS unpublished_columns,
+       ARRAY(SELECT part.relid::regclass::text
+               FROM pg_catalog.pg_partition_tree(c.oid) AS part
+               JOIN pg_catalog.pg_class AS of_part ON of_part.oid = part.relid
+              WHERE part.relid <> c.oid AND of_part.relpersistence = 'u'
+              ORDER BY 1) AS unlogged_partitions,
        ARRAY(SELECT p.name FROM rights p
               WHERE NOT (has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, p.name))
               ORDER BY p.ordinal) AS missing_rights,

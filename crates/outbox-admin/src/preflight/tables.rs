@@ -36,6 +36,14 @@ pub(super) fn outbox_findings(findings: &mut Findings, request: &PreflightReques
                 "name the table itself as the outbox",
             ),
         }
+        for partition in &found.unlogged_partitions {
+            findings.error(
+                Code::OutboxTableUnsuitable,
+                &subject,
+                format!("partition {partition} is unlogged: its rows are not in the WAL"),
+                format!("ALTER TABLE {partition} SET LOGGED, and publish the rows that it has from the table again"),
+            );
+        }
         for expected in &request.columns {
             column_findings(findings, &subject, found, expected);
         }

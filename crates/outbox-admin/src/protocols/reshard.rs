@@ -17,15 +17,13 @@ use serde::Serialize;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use walrelay_errors::Chain;
-use walrelay_outbox_replay::{AdminError, Resharding, take_operation};
+use walrelay_outbox_replay::{AdminError, Resharding, existing_slot, take_operation};
 use walrelay_outbox_store::{
     Outbox, Shard, delete_relay_row, read_anchors, read_recorded_system_identifier, read_relay_row,
     take_relay_row,
 };
 use walrelay_pg_client::{ServerErrorKind, SqlClient, SqlError};
-use walrelay_pg_replication::{
-    Failover, SlotError, drop_publication, read_server_identity, read_slot,
-};
+use walrelay_pg_replication::{Failover, drop_publication, read_server_identity, read_slot};
 use walrelay_relay::failpoint;
 use walrelay_relay::observe::health::Health;
 use walrelay_relay::settings::{Settings, Until};
@@ -212,11 +210,7 @@ async fn check_preconditions<O: Operator>(
     change: &ShardChange<'_, O>,
 ) -> Result<(), ProtocolError> {
     for Outbox { slot, .. } in &change.old {
-        let missing = || SlotError::SlotMissing { slot: slot.clone() };
-        if read_slot(client, slot).await?.ok_or_else(missing)?.is_lost() {
-            let problem = "is invalidated".to_owned();
-            return Err(AdminError::SlotLost { slot: slot.clone(), problem }.into());
-        }
+        existing_slot(client, slot).await?;
         let row = read_relay_row(client, slot).await?;
         if let Some(kind) = row.and_then(|row| row.operation).filter(|kind| kind != "resharding") {
             let (slot, what) = (slot.clone(), format!("a {kind}"));

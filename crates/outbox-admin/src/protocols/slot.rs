@@ -6,11 +6,12 @@ use walrelay_core::ColumnNames;
 use walrelay_errors::{Code, Coded};
 use walrelay_outbox_replay::operation_resumer::outcome::Outcome;
 use walrelay_outbox_replay::{
-    AdminError, SlotOperation, count_unsettled_rows, read_settled, recovery, rows_at_risk,
-    unconfirmed_transactions,
+    AdminError, SlotOperation, count_unsettled_rows, extend_recovery, read_settled, recovery,
+    rows_at_risk, unconfirmed_transactions,
 };
 use walrelay_outbox_store::{
-    Outbox, delete_relay_row, read_anchors, read_noted_publication, read_relay_row,
+    Outbox, delete_relay_row, read_anchors, read_noted_publication, read_publication_gap,
+    read_relay_row,
 };
 use walrelay_pg_client::{ServerErrorKind, SqlClient, SqlError};
 use walrelay_pg_replication::{SlotError, SlotState, drop_slot, read_publication, read_slot};
@@ -127,23 +128,28 @@ async fn droppable_rows(
     }
 }
 
-/// Counts the unconfirmed rows of the slot. Without its publication the slot cannot be decoded, so
-/// the rows are counted in the tables.
+/// Counts the unconfirmed rows of the slot. Without its publication the slot cannot be decoded.
+/// After a change of the publication it lacks rows. In both cases the rows are counted in the
+/// tables.
 async fn unconfirmed_rows(client: &SqlClient, outbox: &Outbox) -> Result<u64, ProtocolError> {
     let Outbox { slot, publication, tables, .. } = outbox;
     match unconfirmed_transactions(client, slot, publication).await {
-        Ok(transactions) => Ok(transactions.iter().map(|transaction| transaction.rows).sum()),
-        Err(error) if error.server_kind() == Some(ServerErrorKind::Missing) => {
-            let row = read_relay_row(client, slot).await?;
-            let settled_xid = row.map_or(FIRST_XID, |row| row.settled_xid);
-            let mut rows = 0;
-            for table in tables {
-                rows += count_unsettled_rows(client, table, settled_xid).await?;
-            }
-            Ok(rows)
+        Ok(transactions)
+            if if_recorded(read_publication_gap(client, slot).await)?.flatten().is_none() =>
+        {
+            return Ok(transactions.iter().map(|transaction| transaction.rows).sum());
         }
-        Err(error) => Err(error.into()),
+        Ok(_) => {}
+        Err(error) if error.server_kind() == Some(ServerErrorKind::Missing) => {}
+        Err(error) => return Err(error.into()),
     }
+    let row = read_relay_row(client, slot).await?;
+    let settled_xid = row.map_or(FIRST_XID, |row| row.settled_xid);
+    let mut rows = 0;
+    for table in tables {
+        rows += count_unsettled_rows(client, table, settled_xid).await?;
+    }
+    Ok(rows)
 }
 
 /// The result of a recovery.
@@ -188,12 +194,18 @@ pub async fn recover<O: Operator>(
         true => AdminError::NotLost { slot: slot.to_owned() }.into(),
         false => ProtocolError::from(error),
     })?;
-    if let Some(plan) = plan {
+    if plan.is_some() || since.is_some() {
         if !session.agree(async || recovery_change(client, outbox, since).await).await? {
             return Ok(None);
         }
-        restore_publication(client, outbox).await?;
-        plan.begin(client, outbox).await?;
+    }
+    match (plan, since) {
+        (Some(plan), _) => {
+            restore_publication(client, outbox).await?;
+            plan.begin(client, outbox).await?;
+        }
+        (None, Some(since)) => extend_recovery(client, slot, since).await?,
+        (None, None) => {}
     }
     Ok(Some(match session.finish_operation(slot).await? {
         Outcome::Pending(operation) => {

@@ -29,7 +29,8 @@ use place_recording::PlaceInRelayRow;
 use tokio::time::sleep;
 use walrelay_core::{ColumnAliases, ColumnNames, Random, WalBudgetLimit};
 use walrelay_outbox_store::{
-    Outbox, PublicationWatch, is_same_origin, read_recorded_system_identifier, read_relay_row,
+    LeftOutTable, Outbox, PublicationWatch, is_same_origin, read_left_out_table,
+    read_recorded_system_identifier, read_relay_row,
 };
 use walrelay_pg_client::{
     QualifiedName, SqlClient, TableAccess, TableColumn, connect_sql, quote_identifier,
@@ -40,7 +41,7 @@ use walrelay_pg_replication::{
 };
 
 use crate::admin_error::AdminError;
-use crate::lost_slot::read_loss_with_wal;
+use crate::lost_slot::{read_loss_with_wal, refuse_other_slot};
 use crate::operation::{
     SettledBound, SlotOperation, SlotRecovery, begin_backfill, begin_recovery, finish_recovery,
     read_operation, release_operation, take_operation,
@@ -145,8 +146,15 @@ pub async fn plan(
     since: Option<SystemTime>,
 ) -> Result<Option<RecoveryPlan>, RelayError> {
     let slot = &outbox.slot;
+    refuse_other_slot(client, slot).await.map_err(RelayError::survey)?;
     match read_operation(client, slot).await.map_err(RelayError::survey)? {
         Some(SlotOperation::Reset(_)) => return Ok(None),
+        Some(SlotOperation::Recovery(begun)) if since.is_some() && !begun.bound.is_time() => {
+            let what = SlotOperation::Recovery(begun).describe(slot);
+            let what = format!("{what}; it was begun without a time, and takes none");
+            let slot = slot.clone();
+            return Err(RelayError::survey(AdminError::OperationUnfinished { slot, what }));
+        }
         Some(SlotOperation::Recovery(begun)) => {
             carry_over_recovery(client, outbox, &begun).await?;
             return Ok(None);
@@ -169,10 +177,27 @@ pub async fn plan(
         None if system_identifier == row.system_identifier => SettledBound::Horizon,
         None => bound_on_other_server(client, outbox).await?,
     };
+    refuse_left_out(client, outbox, &bound).await?;
     let recovery = recovery(client, outbox, bound).await?;
     let timeline = read_server_identity(client).await.map_err(RelayError::survey)?.timeline;
     let publication = PublicationWatch::new(outbox.publication.clone(), outbox.tables.clone());
     Ok(Some(RecoveryPlan { recovery, system_identifier, timeline, publication }))
+}
+
+/// Refuses a recovery that would leave out the rows of an outbox table on record. The new slot does
+/// not have them either.
+async fn refuse_left_out(
+    client: &SqlClient,
+    outbox: &Outbox,
+    bound: &SettledBound,
+) -> Result<(), RelayError> {
+    if bound.is_time() {
+        return Ok(());
+    }
+    let Outbox { slot, tables, .. } = outbox;
+    let found = read_left_out_table(client, slot, tables).await.map_err(RelayError::survey)?;
+    let Some(LeftOutTable { name, now_named }) = found else { return Ok(()) };
+    Err(RelayError::survey(AdminError::TableLeftOut { name, now_named }))
 }
 
 /// Restarts a recovery after a server upgrade, if it was begun on the old server. Its bound remains
@@ -232,7 +257,12 @@ pub async fn begin_first(
     let here = read_recorded_system_identifier(client, slot).await.map_err(RelayError::survey)?;
     let server = read_server_identity(client).await.map_err(RelayError::survey)?;
     let whose = (here.as_str(), server.timeline);
+    let publication = PublicationWatch::new(outbox.publication.clone(), outbox.tables.clone());
+    publication.begin(client).await.map_err(RelayError::survey)?;
     let begun = begin_backfill(client, slot, &recovery, whose).await.map_err(RelayError::survey)?;
+    if begun {
+        publication.note(client, slot).await.map_err(RelayError::survey)?;
+    }
     failpoint::hit("recovery-begun");
     Ok(begun)
 }

@@ -15,11 +15,11 @@ pub(crate) fn fix_of(error: &RebuildError) -> Option<String> {
         E::SubscriptionDiffers { .. } => {
             "leave --subscription out, or name one that does not exist"
         }
-        E::FilterUnreadable { .. } => {
+        E::FilterUnreadable { .. } | E::FilterOnPosition { .. } => {
             "rebuild from the topic, whose new subscription has the same filter: --from-time TIME"
         }
         E::TopicWithoutRows { .. } => {
-            "give this command the relay's options, above all --topic-template and --project, or correct the topic of the subscription"
+            "give this command the relay's options, above all --topic-template and --project, or correct the topic or the filter of the subscription"
         }
         E::TopicRetainsNothing { .. } => {
             "now rebuild from the outbox with `walrelay consumer rebuild NAME --from-outbox TOPIC`; for the \

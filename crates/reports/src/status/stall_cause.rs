@@ -52,15 +52,18 @@ pub(super) fn unreadable(slot: &SlotReport) -> Option<Cause> {
     let reason = reasons.iter().find(|reason| reason.kind == ReasonKind::UnreadableRow)?;
     let name = reason.code.as_deref();
     let code = Code::ALL.iter().find(|code| Some(code.name()) == name);
-    Some(Cause {
-        severity: Severity::Bad,
-        text: format!("the relay stopped: {}", visible(&reason.text)),
-        step: NextStep::of(
-            code.copied().unwrap_or(Code::RowUnreadable),
-            reason.fix.as_deref().map(visible).unwrap_or_default(),
-        ),
-    })
+    let code = code.copied().unwrap_or(Code::RowUnreadable);
+    // A slot that lacks rows is reported as lost before this.
+    let fix = match code == Code::PublicationChanged {
+        true => NO_ROW_IS_MISSING.to_owned(),
+        false => reason.fix.as_deref().map(visible).unwrap_or_default(),
+    };
+    let text = format!("the relay stopped: {}", visible(&reason.text));
+    Some(Cause { severity: Severity::Bad, text, step: NextStep::of(code, fix) })
 }
+
+/// The next step after a change of the publication that left out no row.
+const NO_ROW_IS_MISSING: &str = "no row is missing meanwhile; start the relay: walrelay run";
 
 /// Reports a row that the server cannot send, until the slot has passed it. No relay can pass it by
 /// itself, so the record counts also when no relay streams any more.
