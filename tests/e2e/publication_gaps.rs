@@ -223,9 +223,9 @@ async fn commands_that_drop_the_slot_count_rows_that_the_slot_left_out() {
     let refused = world.run(["reshard", "--shards", "2", "--yes"]).await;
     assert_eq!(refused.code, Some(5), "{}", refused.text);
     assert!(refused.text.contains("walrelay slot recover"), "{}", refused.text);
-    let refused = world.run(["slot", "drop", "--yes"]).await;
-    assert_eq!(refused.code, Some(2), "{}", refused.text);
-    assert!(refused.text.contains("--discard-rows 5"), "{}", refused.text);
+    let counted = world.run(["slot", "drop", "--yes"]).await;
+    assert_eq!(counted.code, Some(2), "{}", counted.text);
+    assert!(counted.text.contains("--discard-rows 5"), "{}", counted.text);
     assert_recovers(&world).await;
 }
 

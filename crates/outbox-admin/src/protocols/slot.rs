@@ -194,10 +194,9 @@ pub async fn recover<O: Operator>(
         true => AdminError::NotLost { slot: slot.to_owned() }.into(),
         false => ProtocolError::from(error),
     })?;
-    if plan.is_some() || since.is_some() {
-        if !session.agree(async || recovery_change(client, outbox, since).await).await? {
-            return Ok(None);
-        }
+    let change = async || recovery_change(client, outbox, since).await;
+    if (plan.is_some() || since.is_some()) && !session.agree(change).await? {
+        return Ok(None);
     }
     match (plan, since) {
         (Some(plan), _) => {
