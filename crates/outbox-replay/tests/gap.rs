@@ -190,8 +190,8 @@ async fn rows_of_a_transaction_without_versions_are_read_in_the_order_of_its_sta
                  COMMIT",
             )
             .await;
-        let order = vec!["version".to_owned(), "at".to_owned()];
-        let table = SourceTable { order, ..outbox(&session).await };
+        let columns = vec!["version".to_owned(), "at".to_owned()];
+        let table = SourceTable { order: columns, ..outbox(&session).await };
         let snapshot = session.text("SELECT pg_current_snapshot()::text").await;
         let rows = rows_from(&session, (&table, &snapshot), None).await;
         let ids: Vec<_> = rows.iter().map(|row| text(&row.values[0]).expect("an id")).collect();
