@@ -83,9 +83,9 @@ async fn a_key_at_a_forged_position_is_named_and_reset_and_what_it_skipped_is_ap
     world.insert_events(5, 50).await;
     world.wait_applied(90).await;
     consumer.wait_for_line(DEADLINE, "have an older position than their key").await;
-    let metrics = consumer.wait_for_http(DEADLINE, "/metrics", 200).await;
     let line = "walrelay_inbox_implausible_positions{consumer=\"ledger\"} 1";
-    assert!(metrics.lines().any(|found| found == line), "{metrics}");
+    let is_counted = |metrics: &str| metrics.lines().any(|found| found == line);
+    consumer.wait_for_metrics(DEADLINE, is_counted).await;
     assert_eq!(with_status(&world, "discarded").await, 10);
 
     let status = world.succeed(["consumer", "status", CONSUMER]).await;

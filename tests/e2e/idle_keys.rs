@@ -45,9 +45,8 @@ async fn only_keys_that_nothing_needs_are_deleted_and_their_next_event_is_applie
         .await;
     let consumer = world.start_consumer(OPTIONS).await;
     wait_keys(&world, "key-1 key-2 key-3 key-4").await;
-    let metrics = consumer.wait_for_http(DEADLINE, "/metrics", 200).await;
     let counted = format!("walrelay_inbox_keys_pruned_total{{consumer=\"{CONSUMER}\"}} 2");
-    assert!(metrics.contains(&counted), "{metrics}");
+    consumer.wait_for_metrics(DEADLINE, |metrics| metrics.contains(&counted)).await;
 
     world.execute("UPDATE app_inbox_key SET held_by = NULL").await;
     world.insert_events(6, 6).await;

@@ -140,6 +140,28 @@ async fn a_table_added_without_rows_is_no_gap() {
     world.check(&world.committed().await).assert_exactly_once();
 }
 
+/// Checks that a relay with fewer tables than the recovery neither finishes nor forgets it.
+async fn assert_recovery_needs_both(world: &InboxDatabase, command: &[&str]) {
+    let refused = world.run(command.iter().copied()).await;
+    assert_eq!(refused.code, Some(3), "{}", refused.text);
+    assert!(refused.text.contains("outbox-table-left-out"), "{}", refused.text);
+    let begun = "SELECT count(*) FROM app_outbox_relay WHERE operation ->> 'kind' = 'recovery'";
+    assert_eq!(world.number(begun).await, 1);
+}
+
+#[tokio::test]
+async fn a_recovery_by_time_leaves_out_no_table_on_record() {
+    let Some(world) = published_world().await else { return };
+    world.execute("ALTER TABLE app_outbox RENAME TO old_outbox").await;
+    world.execute("CREATE TABLE app_outbox (LIKE old_outbox INCLUDING ALL)").await;
+    alter(&world, "SET TABLE app_outbox").await;
+    world.execute("INSERT INTO old_outbox (aggregatetype, aggregateid, event_type, version, payload) VALUES ('video', 'v', 'made', 1, '{}')").await;
+    insert(&world, 200).await;
+    let refused = world.run(["slot", "recover", "--from-time", "1h", "--yes"]).await;
+    assert_eq!(refused.code, Some(3), "{}", refused.text);
+    assert!(refused.text.contains("outbox-table-left-out"), "{}", refused.text);
+}
+
 #[tokio::test]
 async fn rows_of_a_renamed_table_are_not_left_out_by_slot_recover() {
     let Some(world) = published_world().await else { return };
@@ -149,8 +171,8 @@ async fn rows_of_a_renamed_table_are_not_left_out_by_slot_recover() {
     alter(&world, "SET TABLE app_outbox").await;
     insert(&world, 200).await;
     assert_lost(&world).await;
-    for dry_run in [&[][..], &["--dry-run"]] {
-        let refused = world.run([&["slot", "recover", "--yes"], dry_run].concat()).await;
+    for option in [&[][..], &["--dry-run"]] {
+        let refused = world.run([&["slot", "recover", "--yes"], option].concat()).await;
         assert_eq!(refused.code, Some(3), "{}", refused.text);
         for part in ["outbox-table-left-out", "was renamed to public.old_outbox", "--outbox-table"]
         {
@@ -158,7 +180,10 @@ async fn rows_of_a_renamed_table_are_not_left_out_by_slot_recover() {
         }
     }
     let both = ["--outbox-table", "public.old_outbox", "--outbox-table", "public.app_outbox"];
+    let dropped = world.run(["slot", "drop", "--yes"]).await;
+    assert!(dropped.text.contains("outbox-table-left-out"), "{}", dropped.text);
     world.succeed([&["slot", "recover", "--yes"][..], &both].concat()).await;
+    assert_recovery_needs_both(&world, &["run"]).await;
     world.succeed([&["run", "--until-caught-up"][..], &both].concat()).await;
     assert_none_lost(&world).await;
     let stored = world.pubsub.stored();
@@ -185,6 +210,7 @@ async fn a_recovery_of_several_tables_does_not_forget_one() {
     assert!(refused.text.contains("table public.second_outbox is on record"), "{}", refused.text);
     world.execute("INSERT INTO second_outbox (aggregatetype, aggregateid, event_type, version, payload) VALUES ('video', 'v', 'made', 1, '{}')").await;
     world.succeed([&["slot", "recover", "--yes"][..], &both].concat()).await;
+    assert_recovery_needs_both(&world, &["run", "--until-caught-up"]).await;
     world.succeed([&["run", "--until-caught-up"][..], &both].concat()).await;
     world.pubsub.wait_stored(DEADLINE, 1).await;
 }

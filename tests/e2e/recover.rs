@@ -271,6 +271,11 @@ async fn recorded_rows_do_not_overtake_an_earlier_row_of_their_key_that_was_not_
 async fn a_recovery_by_time_begins_earlier_when_it_is_run_again_with_an_earlier_time() {
     let Some(world) = InboxDatabase::create().await else { return };
     drop_slot_and_insert(&world, 30).await;
+    let needless = world.run(["slot", "recover", "--from-time", "1s", "--yes"]).await;
+    assert_eq!(needless.code, Some(2), "{}", needless.text);
+    assert!(needless.text.contains("recovery-time-needless"), "{}", needless.text);
+    // As after a restore on another server.
+    world.execute("UPDATE app_outbox_relay SET system_identifier = '1', origin = '{}'").await;
     world.succeed(["slot", "recover", "--from-time", "2999-01-01T00:00:00Z", "--yes"]).await;
     let dry_run = ["slot", "recover", "--from-time", "1d", "--dry-run"];
     world.succeed(dry_run).await;

@@ -162,6 +162,8 @@ codes! {
     PublicationUnsuitable "publication-unsuitable": POSTGRES, POSTGRES, POSTGRES;
     /// The server ignored the publication during decoding, so rows are missing.
     PublicationSkipped "publication-skipped": POSTGRES, POSTGRES, POSTGRES;
+    /// A recovery by time would leave out rows that the record shows.
+    RecoveryTimeNeedless "recovery-time-needless": USAGE, USAGE, USAGE;
     /// A recovery would leave out an outbox table that is on record.
     OutboxTableLeftOut "outbox-table-left-out": POSTGRES, POSTGRES, POSTGRES;
     /// The publication or its tables were changed while the relay was running.

@@ -544,6 +544,7 @@ BEGIN{delete}
                           FROM unnest(ARRAY[{tables}]::text[]) AS name)),
            (SELECT jsonb_build_object(
                      'name', p.pubname, 'system', (SELECT system_identifier::text FROM pg_catalog.pg_control_system()),
+                     'database', (SELECT oid::text FROM pg_database WHERE datname = current_database()),
                      'tables', jsonb_object_agg(format('%I.%I', n.nspname, c.relname),
                                                 format('%s %s %s %s %s', p.oid, p.xmin, c.oid, r.oid, r.xmin)))
               FROM pg_catalog.pg_publication AS p

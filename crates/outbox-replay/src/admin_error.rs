@@ -88,6 +88,16 @@ pub enum AdminError {
         now_named: String,
     },
 
+    /// A recovery by time would leave out rows that the record shows.
+    #[error(
+        "the record of slot {slot:?} is valid in this database: a recovery without a time publishes all rows that are not \
+         settled, and one by time may leave some out"
+    )]
+    TimeNeedless {
+        /// The slot.
+        slot: String,
+    },
+
     /// An unfinished operation on the slot blocks this command.
     #[error("slot {slot:?} has an unfinished operation: {what}")]
     OperationUnfinished {
@@ -223,6 +233,7 @@ impl Coded for AdminError {
             Self::UpgradeBegun { .. } => Code::UpgradeInProgress,
             Self::UpgradePrepared { .. } => Code::UpgradePrepared,
             Self::OtherDatabase { .. } => Code::PositionsOfAnotherDatabase,
+            Self::TimeNeedless { .. } => Code::RecoveryTimeNeedless,
             Self::TableLeftOut { .. } => Code::OutboxTableLeftOut,
             Self::OperationUnfinished { .. } | Self::Abandoned { .. } => Code::OperationUnfinished,
             Self::SlotHeld { .. } => Code::SlotHeld,

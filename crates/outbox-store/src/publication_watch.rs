@@ -10,6 +10,7 @@ use pgoutput_parser::Lsn;
 use tokio_postgres::types::{PgLsn, ToSql, Type};
 use tokio_postgres::{Client, Row};
 
+use crate::anchor::read_recorded_system_identifier;
 use crate::store_error::StoreError;
 use walrelay_pg_client::{QualifiedName, SqlText, quote_identifier, sql};
 
@@ -260,9 +261,11 @@ pub async fn read_left_out_table(
     slot: &str,
     tables: &[QualifiedName],
 ) -> Result<Option<LeftOutTable>, StoreError> {
+    // The object ids on record are those of this server and this database only.
+    let system = read_recorded_system_identifier(client, slot).await?;
     let tables: Vec<String> = tables.iter().map(ToString::to_string).collect();
-    let parameters: [(&(dyn ToSql + Sync), Type); 2] =
-        [(&slot, Type::TEXT), (&tables, Type::TEXT_ARRAY)];
+    let parameters: [(&(dyn ToSql + Sync), Type); 3] =
+        [(&slot, Type::TEXT), (&tables, Type::TEXT_ARRAY), (&system, Type::TEXT)];
     let left_out = client
         .query_typed(sql!("publication_watch.sql", "left_out_tables"), &parameters)
         .await

@@ -34,11 +34,14 @@ SELECT wanted.schema || '.' || wanted.name AS name, format('%I.%I', wanted.schem
  ORDER BY 1
 
 -- name: note
-UPDATE public.app_outbox_relay AS r
-   SET publication = jsonb_build_object('name', $2::text, 'system', r.system_identifier, 'tables', $3::text::jsonb)
- WHERE r.slot = $1
-   AND r.publication IS DISTINCT FROM
-       jsonb_build_object('name', $2::text, 'system', r.system_identifier, 'tables', $3::text::jsonb)
+WITH noted AS (
+  SELECT r.slot, jsonb_build_object('name', $2::text, 'system', r.system_identifier, 'database', d.oid::text,
+                                    'tables', $3::text::jsonb) AS publication
+    FROM public.app_outbox_relay AS r, pg_catalog.pg_database AS d
+   WHERE r.slot = $1 AND d.datname = current_database())
+UPDATE public.app_outbox_relay AS r SET publication = noted.publication
+  FROM noted
+ WHERE r.slot = noted.slot AND r.publication IS DISTINCT FROM noted.publication
 
 -- name: gaps
 SELECT noted.publication, noted.name, noted.settled_xid::text AS settled_xid,
@@ -49,8 +52,9 @@ SELECT noted.publication, noted.name, noted.settled_xid::text AS settled_xid,
   FROM (SELECT r.publication ->> 'name' AS publication, r.settled_xid, t.key AS name, t.value AS identity
           FROM public.app_outbox_relay AS r
          CROSS JOIN LATERAL jsonb_each_text(r.publication -> 'tables') AS t
+          JOIN pg_catalog.pg_database AS d ON d.datname = current_database()
          WHERE r.slot = $1 AND r.operation IS NULL
-           AND r.publication ->> 'system' = r.system_identifier
+           AND r.publication ->> 'system' = r.system_identifier AND r.publication ->> 'database' = d.oid::text
            AND EXISTS (SELECT FROM pg_catalog.pg_replication_slots AS s
                         WHERE s.slot_name = r.slot AND s.database = current_database())) AS noted
   LEFT JOIN pg_catalog.pg_publication AS p ON p.pubname = noted.publication
@@ -66,8 +70,8 @@ SELECT t.key AS name, format('%I.%I', n.nspname, c.relname) AS now_named, r.sett
  CROSS JOIN LATERAL jsonb_each_text(r.publication -> 'tables') AS t
   JOIN pg_catalog.pg_class AS c ON c.oid::text = split_part(t.value, ' ', 3)
   JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
- WHERE r.slot = $1 AND r.publication ->> 'system' = r.system_identifier
-   AND r.origin ->> 'database' = (SELECT oid::text FROM pg_catalog.pg_database WHERE datname = current_database())
+  JOIN pg_catalog.pg_database AS d ON d.datname = current_database()
+ WHERE r.slot = $1 AND r.publication ->> 'system' = $3 AND r.publication ->> 'database' = d.oid::text
    AND c.relkind IN ('r', 'p')
    AND NOT EXISTS (SELECT FROM unnest($2::text[]) AS wanted WHERE to_regclass(wanted) = c.oid)
  ORDER BY 1

@@ -86,6 +86,7 @@ fn of_tables() -> Vec<AdminError> {
         AdminError::UpgradeBegun { slot: text(), what: text() },
         AdminError::UpgradePrepared { slot: text() },
         AdminError::OtherDatabase { slot: text() },
+        AdminError::TimeNeedless { slot: text() },
         AdminError::TableLeftOut { name: text(), now_named: text() },
         AdminError::OperationUnfinished { slot: text(), what: text() },
         AdminError::InRecovery,

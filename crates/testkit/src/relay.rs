@@ -157,6 +157,20 @@ impl Relay {
         .await
     }
 
+    /// Waits until the metrics meet a condition, and returns them. Rows change before the process
+    /// counts them.
+    pub async fn wait_for_metrics(
+        &self,
+        deadline: Duration,
+        condition: impl Fn(&str) -> bool,
+    ) -> String {
+        wait_until(deadline, "the metrics", async || {
+            let (code, body) = http_get(self.http_address(), "/metrics").await.ok()?;
+            (code == 200 && condition(&body)).then_some(body)
+        })
+        .await
+    }
+
     /// Sends a signal. A signal to a process that has ended is lost.
     pub fn signal(&self, signal: Signal) {
         process::send(&self.process, signal).expect("run kill");

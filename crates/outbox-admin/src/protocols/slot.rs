@@ -10,8 +10,8 @@ use walrelay_outbox_replay::{
     rows_at_risk, unconfirmed_transactions,
 };
 use walrelay_outbox_store::{
-    Outbox, delete_relay_row, read_anchors, read_noted_publication, read_publication_gap,
-    read_relay_row,
+    LeftOutTable, Outbox, delete_relay_row, read_anchors, read_left_out_table,
+    read_noted_publication, read_publication_gap, read_relay_row,
 };
 use walrelay_pg_client::{ServerErrorKind, SqlClient, SqlError};
 use walrelay_pg_replication::{SlotError, SlotState, drop_slot, read_publication, read_slot};
@@ -142,6 +142,11 @@ async fn unconfirmed_rows(client: &SqlClient, outbox: &Outbox) -> Result<u64, Pr
         Ok(_) => {}
         Err(error) if error.server_kind() == Some(ServerErrorKind::Missing) => {}
         Err(error) => return Err(error.into()),
+    }
+    if let Some(LeftOutTable { name, now_named }) =
+        if_recorded(read_left_out_table(client, slot, tables).await)?.flatten()
+    {
+        return Err(AdminError::TableLeftOut { name, now_named }.into());
     }
     let row = read_relay_row(client, slot).await?;
     let settled_xid = row.map_or(FIRST_XID, |row| row.settled_xid);

@@ -173,11 +173,15 @@ pub async fn plan(
     let system_identifier =
         read_recorded_system_identifier(client, slot).await.map_err(RelayError::survey)?;
     let bound = match since {
-        Some(since) => SettledBound::Since(since),
+        Some(since) => {
+            refuse_needless_time(client, outbox, system_identifier == row.system_identifier)
+                .await?;
+            SettledBound::Since(since)
+        }
         None if system_identifier == row.system_identifier => SettledBound::Horizon,
         None => bound_on_other_server(client, outbox).await?,
     };
-    refuse_left_out(client, outbox, &bound).await?;
+    refuse_left_out(client, outbox).await?;
     let recovery = recovery(client, outbox, bound).await?;
     let timeline = read_server_identity(client).await.map_err(RelayError::survey)?.timeline;
     let publication = PublicationWatch::new(outbox.publication.clone(), outbox.tables.clone());
@@ -186,18 +190,27 @@ pub async fn plan(
 
 /// Refuses a recovery that would leave out the rows of an outbox table on record. The new slot does
 /// not have them either.
-async fn refuse_left_out(
-    client: &SqlClient,
-    outbox: &Outbox,
-    bound: &SettledBound,
-) -> Result<(), RelayError> {
-    if bound.is_time() {
-        return Ok(());
-    }
+async fn refuse_left_out(client: &SqlClient, outbox: &Outbox) -> Result<(), RelayError> {
     let Outbox { slot, tables, .. } = outbox;
     let found = read_left_out_table(client, slot, tables).await.map_err(RelayError::survey)?;
     let Some(LeftOutTable { name, now_named }) = found else { return Ok(()) };
     Err(RelayError::survey(AdminError::TableLeftOut { name, now_named }))
+}
+
+/// Refuses a recovery by time if the record is valid in this database. It would leave out unsettled
+/// rows that the record shows.
+async fn refuse_needless_time(
+    client: &SqlClient,
+    outbox: &Outbox,
+    is_same_server: bool,
+) -> Result<(), RelayError> {
+    let Outbox { slot, tables, .. } = outbox;
+    let is_same =
+        is_same_server && is_same_origin(client, slot, tables).await.map_err(RelayError::survey)?;
+    match is_same {
+        true => Err(RelayError::survey(AdminError::TimeNeedless { slot: slot.clone() })),
+        false => Ok(()),
+    }
 }
 
 /// Restarts a recovery after a server upgrade, if it was begun on the old server. Its bound remains
@@ -370,7 +383,9 @@ pub async fn fill<P: Publisher>(
     let slot = &settings.relay.outbox.slot;
     let client = connect_sql(&settings.connect).await.map_err(RelayError::Connect)?;
     match read_operation(&client, slot).await {
-        Ok(Some(SlotOperation::Recovery(_))) => {}
+        Ok(Some(SlotOperation::Recovery(_))) => {
+            refuse_left_out(&client, &settings.relay.outbox).await?;
+        }
         // The next session encounters and reports any other operation or error.
         Ok(
             Some(
