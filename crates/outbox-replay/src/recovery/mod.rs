@@ -174,8 +174,9 @@ pub async fn plan(
         read_recorded_system_identifier(client, slot).await.map_err(RelayError::survey)?;
     let bound = match since {
         Some(since) => {
-            refuse_needless_time(client, outbox, system_identifier == row.system_identifier)
-                .await?;
+            if system_identifier == row.system_identifier {
+                refuse_needless_time(client, outbox).await?;
+            }
             SettledBound::Since(since)
         }
         None if system_identifier == row.system_identifier => SettledBound::Horizon,
@@ -197,16 +198,11 @@ async fn refuse_left_out(client: &SqlClient, outbox: &Outbox) -> Result<(), Rela
     Err(RelayError::survey(AdminError::TableLeftOut { name, now_named }))
 }
 
-/// Refuses a recovery by time if the record is valid in this database. It would leave out unsettled
-/// rows that the record shows.
-async fn refuse_needless_time(
-    client: &SqlClient,
-    outbox: &Outbox,
-    is_same_server: bool,
-) -> Result<(), RelayError> {
+/// Refuses a recovery by time on the recorded server if the record is valid in this database. It
+/// would leave out unsettled rows that the record shows.
+async fn refuse_needless_time(client: &SqlClient, outbox: &Outbox) -> Result<(), RelayError> {
     let Outbox { slot, tables, .. } = outbox;
-    let is_same =
-        is_same_server && is_same_origin(client, slot, tables).await.map_err(RelayError::survey)?;
+    let is_same = is_same_origin(client, slot, tables).await.map_err(RelayError::survey)?;
     match is_same {
         true => Err(RelayError::survey(AdminError::TimeNeedless { slot: slot.clone() })),
         false => Ok(()),
