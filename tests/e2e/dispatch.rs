@@ -7,7 +7,6 @@ use serde_json::Value;
 use walrelay_testkit::checker::Committed;
 use walrelay_testkit::outbox::Workload;
 use walrelay_testkit::relay::Relay;
-use walrelay_testkit::wait_until;
 use walrelay_tests::{DEADLINE, InboxDatabase, topic};
 
 /// The time in which an operator's command takes effect.
@@ -262,17 +261,14 @@ async fn dead_and_parked_rows_are_shown_in_status_and_metrics() {
 
     let status = json(&world, &["status", "--output", "json"]).await;
     assert_eq!(status["dispatch"]["dead"], 1, "{status}");
-    wait_until(DEADLINE, "the metrics to count the dead row", async || {
-        let metrics = relay.wait_for_http(DEADLINE, "/metrics", 200).await;
+    let is_counted = |metrics: &str| {
         let counted = metrics.lines().any(|line| {
             line.starts_with("walrelay_dead_total{") && line.trim_end().ends_with(" 1")
         });
-        let rows = metrics
-            .lines()
-            .any(|line| line.starts_with("walrelay_dispatch_rows{status=\"dead\"} 1"));
-        (counted && rows).then_some(())
-    })
-    .await;
+        let rows = "walrelay_dispatch_rows{status=\"dead\"} 1";
+        counted && metrics.lines().any(|line| line.starts_with(rows))
+    };
+    relay.wait_for_metrics(DEADLINE, is_counted).await;
 }
 
 /// Creates `count` dead rows with one cause, and one row with a scheduled retry.

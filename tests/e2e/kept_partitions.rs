@@ -82,11 +82,8 @@ async fn init_creates_a_partitioned_outbox_and_the_relay_its_next_partitions() {
         let relay = world.start_relay([]).await;
         relay.wait_for_line(DEADLINE, "partitions are created").await;
         assert_eq!(world.number(PARTITIONS).await, 8);
-        wait_until(DEADLINE, "the end of the partitions as a metric", async || {
-            let metrics = relay.wait_for_http(DEADLINE, "/metrics", 200).await;
-            (!metrics.contains("walrelay_partitions_end_timestamp_seconds 0.0")).then_some(())
-        })
-        .await;
+        let no_end = "walrelay_partitions_end_timestamp_seconds 0.0";
+        relay.wait_for_metrics(DEADLINE, |metrics| !metrics.contains(no_end)).await;
         insert(&world, 3, "now()").await;
         world.pubsub.wait_stored(DEADLINE, 3).await;
         let outside = "SELECT count(*) FROM app_outbox_default";
@@ -104,11 +101,8 @@ async fn rows_in_the_default_partition_block_their_range_alone_and_are_reported(
     relay.wait_for_line(DEADLINE, "the DEFAULT partition blocks a new partition").await;
     // All but the month of the two rows.
     assert_eq!(world.number(PARTITIONS).await, 8);
-    wait_until(DEADLINE, "the rows as a metric", async || {
-        let metrics = relay.wait_for_http(DEADLINE, "/metrics", 200).await;
-        metrics.contains("walrelay_default_partition_rows 2").then_some(())
-    })
-    .await;
+    let rows = "walrelay_default_partition_rows 2";
+    relay.wait_for_metrics(DEADLINE, |metrics| metrics.contains(rows)).await;
     let checked = world.run(["check"]).await;
     assert!(checked.text.contains("default-partition-used"), "{}", checked.text);
 }

@@ -21,6 +21,29 @@ async fn alter(world: &InboxDatabase, change: &str) {
     world.execute(&format!("ALTER PUBLICATION {} {change}", world.name())).await;
 }
 
+/// Inserts rows while the publication does not have the table.
+async fn insert_left_out(world: &InboxDatabase) {
+    alter(world, "DROP TABLE app_outbox").await;
+    insert(world, 100).await;
+    alter(world, "ADD TABLE app_outbox").await;
+}
+
+/// Gives the name and the publication of the outbox table to a new table.
+async fn replace_table(world: &InboxDatabase) {
+    world.execute("ALTER TABLE app_outbox RENAME TO old_outbox").await;
+    world.execute("CREATE TABLE app_outbox (LIKE old_outbox INCLUDING ALL)").await;
+    alter(world, "SET TABLE app_outbox").await;
+}
+
+async fn insert_into(world: &InboxDatabase, table: &str) {
+    world
+        .execute(&format!(
+            "INSERT INTO {table} (aggregatetype, aggregateid, event_type, version, payload)
+             VALUES ('video', 'v', 'made', 1, '{{}}')"
+        ))
+        .await;
+}
+
 /// Checks that each command reports the lost slot, and names `slot recover` as the fix.
 async fn assert_lost(world: &InboxDatabase) {
     for command in [&["run", "--until-caught-up"][..], &["status"], &["init"]] {
@@ -53,9 +76,7 @@ async fn assert_recovers(world: &InboxDatabase) {
 async fn rows_of_a_table_taken_out_under_a_relay_are_published_by_slot_recover() {
     let Some(world) = published_world().await else { return };
     let mut relay = world.start_relay([]).await;
-    alter(&world, "DROP TABLE app_outbox").await;
-    insert(&world, 100).await;
-    alter(&world, "ADD TABLE app_outbox").await;
+    insert_left_out(&world).await;
     insert(&world, 200).await;
     assert_eq!(relay.wait_ended(DEADLINE).await.code(), Some(3));
     assert!(relay.lines().join("\n").contains("walrelay slot recover"), "{:?}", relay.lines());
@@ -66,9 +87,7 @@ async fn rows_of_a_table_taken_out_under_a_relay_are_published_by_slot_recover()
 #[tokio::test]
 async fn rows_of_a_table_taken_out_while_no_relay_runs_are_published_by_slot_recover() {
     let Some(world) = published_world().await else { return };
-    alter(&world, "DROP TABLE app_outbox").await;
-    insert(&world, 100).await;
-    alter(&world, "ADD TABLE app_outbox").await;
+    insert_left_out(&world).await;
     assert_lost(&world).await;
     assert_recovers(&world).await;
 }
@@ -117,9 +136,7 @@ async fn a_publication_created_again_is_noticed_and_healed_by_slot_recover() {
 #[tokio::test]
 async fn a_relay_that_waits_behind_the_gap_continues_after_slot_recover() {
     let Some(world) = published_world().await else { return };
-    alter(&world, "DROP TABLE app_outbox").await;
-    insert(&world, 100).await;
-    alter(&world, "ADD TABLE app_outbox").await;
+    insert_left_out(&world).await;
     let relay = world.relay([]).start();
     relay.wait_for_line(DEADLINE, "slot-lost").await;
     world.succeed(["slot", "recover", "--yes"]).await;
@@ -152,10 +169,8 @@ async fn assert_recovery_needs_both(world: &InboxDatabase, command: &[&str]) {
 #[tokio::test]
 async fn a_recovery_by_time_leaves_out_no_table_on_record() {
     let Some(world) = published_world().await else { return };
-    world.execute("ALTER TABLE app_outbox RENAME TO old_outbox").await;
-    world.execute("CREATE TABLE app_outbox (LIKE old_outbox INCLUDING ALL)").await;
-    alter(&world, "SET TABLE app_outbox").await;
-    world.execute("INSERT INTO old_outbox (aggregatetype, aggregateid, event_type, version, payload) VALUES ('video', 'v', 'made', 1, '{}')").await;
+    replace_table(&world).await;
+    insert_into(&world, "old_outbox").await;
     insert(&world, 200).await;
     let refused = world.run(["slot", "recover", "--from-time", "1h", "--yes"]).await;
     assert_eq!(refused.code, Some(3), "{}", refused.text);
@@ -166,9 +181,7 @@ async fn a_recovery_by_time_leaves_out_no_table_on_record() {
 async fn rows_of_a_renamed_table_are_not_left_out_by_slot_recover() {
     let Some(world) = published_world().await else { return };
     insert(&world, 100).await;
-    world.execute("ALTER TABLE app_outbox RENAME TO old_outbox").await;
-    world.execute("CREATE TABLE app_outbox (LIKE old_outbox INCLUDING ALL)").await;
-    alter(&world, "SET TABLE app_outbox").await;
+    replace_table(&world).await;
     insert(&world, 200).await;
     assert_lost(&world).await;
     for option in [&[][..], &["--dry-run"]] {
@@ -208,14 +221,13 @@ async fn a_recovery_of_several_tables_does_not_forget_one() {
     let refused = world.run(["slot", "recover", "--yes"]).await;
     assert_eq!(refused.code, Some(3), "{}", refused.text);
     assert!(refused.text.contains("table public.second_outbox is on record"), "{}", refused.text);
-    world.execute("INSERT INTO second_outbox (aggregatetype, aggregateid, event_type, version, payload) VALUES ('video', 'v', 'made', 1, '{}')").await;
+    insert_into(&world, "second_outbox").await;
     world.succeed([&["slot", "recover", "--yes"][..], &both].concat()).await;
     assert_recovery_needs_both(&world, &["run", "--until-caught-up"]).await;
     world.succeed([&["run", "--until-caught-up"][..], &both].concat()).await;
     world.pubsub.wait_stored(DEADLINE, 1).await;
 }
 
-/// The record of a slot is that of another database, as in a copy within the cluster.
 #[tokio::test]
 async fn a_copy_of_the_database_does_not_take_the_slot_of_the_original() {
     let Some(original) = published_world().await else { return };
@@ -224,6 +236,7 @@ async fn a_copy_of_the_database_does_not_take_the_slot_of_the_original() {
     copy.execute(&dropped).await;
     insert(&copy, 100).await;
     let slot = original.name();
+    // As in a copy within the cluster, the record names the slot of the original.
     copy.execute(&format!("UPDATE app_outbox_relay SET slot = '{slot}'")).await;
     for command in [
         &["status"][..],
@@ -243,9 +256,7 @@ async fn a_copy_of_the_database_does_not_take_the_slot_of_the_original() {
 #[tokio::test]
 async fn commands_that_drop_the_slot_count_rows_that_the_slot_left_out() {
     let Some(world) = published_world().await else { return };
-    alter(&world, "DROP TABLE app_outbox").await;
-    insert(&world, 100).await;
-    alter(&world, "ADD TABLE app_outbox").await;
+    insert_left_out(&world).await;
     let refused = world.run(["reshard", "--shards", "2", "--yes"]).await;
     assert_eq!(refused.code, Some(5), "{}", refused.text);
     assert!(refused.text.contains("walrelay slot recover"), "{}", refused.text);
@@ -258,9 +269,7 @@ async fn commands_that_drop_the_slot_count_rows_that_the_slot_left_out() {
 #[tokio::test]
 async fn a_change_between_init_and_the_first_start_of_a_relay_is_noticed() {
     let Some(world) = InboxDatabase::create().await else { return };
-    alter(&world, "DROP TABLE app_outbox").await;
-    insert(&world, 100).await;
-    alter(&world, "ADD TABLE app_outbox").await;
+    insert_left_out(&world).await;
     assert_lost(&world).await;
     assert_recovers(&world).await;
 }

@@ -117,9 +117,9 @@ impl<O: RebuildOperator> RebuildSession<'_, O> {
             Ok(filter) => filter,
             Err(source) => return Err(RebuildError::FilterUnreadable { subscription, source }),
         };
-        let is_named =
-            |attribute: &&str| filter.as_ref().is_some_and(|filter| filter.names(attribute));
-        if let Some(attribute) = POSITION_NAMES.into_iter().find(is_named) {
+        let is_needed =
+            |attribute: &&str| filter.as_ref().is_some_and(|filter| filter.depends_on(attribute));
+        if let Some(attribute) = POSITION_NAMES.into_iter().find(is_needed) {
             return Err(RebuildError::FilterOnPosition { subscription, attribute });
         }
         Ok(Delivered { topic: found.topic, filter })

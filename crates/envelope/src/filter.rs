@@ -71,8 +71,8 @@ impl SubscriptionFilter {
 
     /// Returns whether the filter depends on this attribute.
     #[must_use]
-    pub fn names(&self, attribute: &str) -> bool {
-        self.0.names(attribute)
+    pub fn depends_on(&self, attribute: &str) -> bool {
+        self.0.depends_on(attribute)
     }
 
     /// Returns whether a message with these attributes passes the filter. If a name occurs several
@@ -84,11 +84,13 @@ impl SubscriptionFilter {
 }
 
 impl Expression {
-    fn names(&self, attribute: &str) -> bool {
+    fn depends_on(&self, attribute: &str) -> bool {
         match self {
             Self::Has(name) | Self::Equals(name, _) | Self::HasPrefix(name, _) => name == attribute,
-            Self::Not(inner) => inner.names(attribute),
-            Self::All(inner) | Self::Any(inner) => inner.iter().any(|one| one.names(attribute)),
+            Self::Not(inner) => inner.depends_on(attribute),
+            Self::All(inner) | Self::Any(inner) => {
+                inner.iter().any(|one| one.depends_on(attribute))
+            }
         }
     }
 

@@ -510,8 +510,8 @@ enum OldRecord {
 }
 
 /// Records the slot in `app_outbox_relay`, as the first session of a relay does. From then on a
-/// missing slot is a lost slot, and a change of the publication is noticed. A role that may not read the system identifier leaves the record to
-/// the relay.
+/// missing slot is a lost slot, and a change of the publication is noticed. A role that may not read
+/// the system identifier leaves the record to the relay.
 fn record_sql(options: &InitOptions, old: OldRecord) -> String {
     let slot = quote_literal(&options.outbox.slot);
     let delete = match old {
@@ -526,7 +526,7 @@ fn record_sql(options: &InitOptions, old: OldRecord) -> String {
     let tables = tables.join(", ");
     let publication = quote_literal(&options.outbox.publication);
     let slot_with_oldest = SLOT_WITH_OLDEST.trim_end().replace("$1", &slot);
-    // spliced: the names of the slot, its publication and its tables, in a script that takes no parameters.
+    // spliced: the names of the slot, its publication and its tables, in a script without parameters.
     format!(
         "DO $walrelay$
 DECLARE

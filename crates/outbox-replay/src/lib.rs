@@ -27,7 +27,7 @@ mod unfinished_replay;
 pub use admin_error::{AdminError, describe_shards};
 pub use lost_slot::{
     LostSlot, SettledRecord, existing_slot, loss, read_loss, read_loss_with_wal, read_settled,
-    refuse_lost, refuse_other_slot, rows_at_risk,
+    refuse_left_out_table, refuse_lost, refuse_other_slot, rows_at_risk,
 };
 pub use operation::{
     Again, Filling, Reset, Resharding, SettledBound, SlotOperation, SlotRecovery,

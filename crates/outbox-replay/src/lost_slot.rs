@@ -3,7 +3,9 @@
 use pgoutput_parser::Lsn;
 use tokio_postgres::Client;
 use walrelay_errors::{Chain, Code, Coded as _};
-use walrelay_outbox_store::{Outbox, read_publication_gap, read_relay_row, read_wal_end};
+use walrelay_outbox_store::{
+    LeftOutTable, Outbox, read_left_out_table, read_publication_gap, read_relay_row, read_wal_end,
+};
 use walrelay_pg_client::{QualifiedName, sql};
 use walrelay_pg_replication::{SlotError, SlotState, read_slot};
 
@@ -196,6 +198,22 @@ pub async fn refuse_other_slot(client: &Client, slot: &str) -> Result<(), AdminE
     let database = database.map_err(AdminError::sql("read the name of the database"))?;
     match state.mismatch(database.get("name")) {
         Some(problem) => Err(AdminError::SlotUnusable { slot: slot.to_owned(), problem }),
+        None => Ok(()),
+    }
+}
+
+/// Refuses tables that lack an outbox table on record, see [`read_left_out_table`].
+///
+/// # Errors
+///
+/// A table on record is left out, the server refused a statement, or the connection ended.
+pub async fn refuse_left_out_table(
+    client: &Client,
+    slot: &str,
+    tables: &[QualifiedName],
+) -> Result<(), AdminError> {
+    match read_left_out_table(client, slot, tables).await? {
+        Some(LeftOutTable { name, now_named }) => Err(AdminError::TableLeftOut { name, now_named }),
         None => Ok(()),
     }
 }

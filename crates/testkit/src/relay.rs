@@ -157,18 +157,13 @@ impl Relay {
         .await
     }
 
-    /// Waits until the metrics meet a condition, and returns them. Rows change before the process
-    /// counts them.
-    pub async fn wait_for_metrics(
-        &self,
-        deadline: Duration,
-        condition: impl Fn(&str) -> bool,
-    ) -> String {
+    /// Waits until the metrics meet a condition. Rows change before the process counts them.
+    pub async fn wait_for_metrics(&self, deadline: Duration, condition: impl Fn(&str) -> bool) {
         wait_until(deadline, "the metrics", async || {
             let (code, body) = http_get(self.http_address(), "/metrics").await.ok()?;
-            (code == 200 && condition(&body)).then_some(body)
+            (code == 200 && condition(&body)).then_some(())
         })
-        .await
+        .await;
     }
 
     /// Sends a signal. A signal to a process that has ended is lost.

@@ -41,7 +41,7 @@ pub(super) fn outbox_findings(findings: &mut Findings, request: &PreflightReques
                 Code::OutboxTableUnsuitable,
                 &subject,
                 format!("partition {partition} is unlogged: its rows are not in the WAL"),
-                format!("ALTER TABLE {partition} SET LOGGED, and publish the rows that it has from the table again"),
+                format!("ALTER TABLE {partition} SET LOGGED, then publish its rows from the table"),
             );
         }
         for expected in &request.columns {

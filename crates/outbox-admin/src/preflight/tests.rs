@@ -40,10 +40,10 @@ fn table(name: &str) -> TableFacts {
     TableFacts {
         name: QualifiedName::new("public", name),
         found: Some(FoundTable {
-            unlogged_partitions: Vec::new(),
             kind: RelationKind::Table,
             columns: vec![("id".to_owned(), "uuid".to_owned())],
             unpublished: Vec::new(),
+            unlogged_partitions: Vec::new(),
             missing_rights: Vec::new(),
             hidden_from: Vec::new(),
         }),

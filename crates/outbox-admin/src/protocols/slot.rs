@@ -7,13 +7,13 @@ use walrelay_errors::{Code, Coded};
 use walrelay_outbox_replay::operation_resumer::outcome::Outcome;
 use walrelay_outbox_replay::{
     AdminError, SlotOperation, count_unsettled_rows, extend_recovery, read_settled, recovery,
-    rows_at_risk, unconfirmed_transactions,
+    refuse_left_out_table, rows_at_risk, unconfirmed_transactions,
 };
 use walrelay_outbox_store::{
-    LeftOutTable, Outbox, delete_relay_row, read_anchors, read_left_out_table,
-    read_noted_publication, read_publication_gap, read_relay_row,
+    Outbox, delete_relay_row, read_anchors, read_noted_publication, read_publication_gap,
+    read_relay_row,
 };
-use walrelay_pg_client::{ServerErrorKind, SqlClient, SqlError};
+use walrelay_pg_client::{QualifiedName, ServerErrorKind, SqlClient, SqlError};
 use walrelay_pg_replication::{SlotError, SlotState, drop_slot, read_publication, read_slot};
 
 use super::operator::{AdminSession, Change, Operator};
@@ -83,10 +83,7 @@ async fn drop_record<O: Operator>(
     let Some(record) = if_recorded(read_relay_row(client, slot).await)?.flatten() else {
         return Err(SlotError::SlotMissing { slot: slot.clone() }.into());
     };
-    let mut rows = 0;
-    for table in tables {
-        rows += count_unsettled_rows(client, table, record.settled_xid).await?;
-    }
+    let rows = unsettled_rows(client, tables, record.settled_xid).await?;
     if rows > discard_rows {
         return Err(ProtocolError::RecordLosesRows { slot: slot.clone(), rows });
     }
@@ -143,13 +140,17 @@ async fn unconfirmed_rows(client: &SqlClient, outbox: &Outbox) -> Result<u64, Pr
         Err(error) if error.server_kind() == Some(ServerErrorKind::Missing) => {}
         Err(error) => return Err(error.into()),
     }
-    if let Some(LeftOutTable { name, now_named }) =
-        if_recorded(read_left_out_table(client, slot, tables).await)?.flatten()
-    {
-        return Err(AdminError::TableLeftOut { name, now_named }.into());
-    }
+    if_recorded(refuse_left_out_table(client, slot, tables).await)?;
     let row = read_relay_row(client, slot).await?;
-    let settled_xid = row.map_or(FIRST_XID, |row| row.settled_xid);
+    unsettled_rows(client, tables, row.map_or(FIRST_XID, |row| row.settled_xid)).await
+}
+
+/// Counts the rows of these tables that are not settled.
+async fn unsettled_rows(
+    client: &SqlClient,
+    tables: &[QualifiedName],
+    settled_xid: u64,
+) -> Result<u64, ProtocolError> {
     let mut rows = 0;
     for table in tables {
         rows += count_unsettled_rows(client, table, settled_xid).await?;

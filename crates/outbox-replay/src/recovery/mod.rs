@@ -29,8 +29,7 @@ use place_recording::PlaceInRelayRow;
 use tokio::time::sleep;
 use walrelay_core::{ColumnAliases, ColumnNames, Random, WalBudgetLimit};
 use walrelay_outbox_store::{
-    LeftOutTable, Outbox, PublicationWatch, is_same_origin, read_left_out_table,
-    read_recorded_system_identifier, read_relay_row,
+    Outbox, PublicationWatch, is_same_origin, read_recorded_system_identifier, read_relay_row,
 };
 use walrelay_pg_client::{
     QualifiedName, SqlClient, TableAccess, TableColumn, connect_sql, quote_identifier,
@@ -41,7 +40,7 @@ use walrelay_pg_replication::{
 };
 
 use crate::admin_error::AdminError;
-use crate::lost_slot::{read_loss_with_wal, refuse_other_slot};
+use crate::lost_slot::{read_loss_with_wal, refuse_left_out_table, refuse_other_slot};
 use crate::operation::{
     SettledBound, SlotOperation, SlotRecovery, begin_backfill, begin_recovery, finish_recovery,
     read_operation, release_operation, take_operation,
@@ -193,9 +192,7 @@ pub async fn plan(
 /// not have them either.
 async fn refuse_left_out(client: &SqlClient, outbox: &Outbox) -> Result<(), RelayError> {
     let Outbox { slot, tables, .. } = outbox;
-    let found = read_left_out_table(client, slot, tables).await.map_err(RelayError::survey)?;
-    let Some(LeftOutTable { name, now_named }) = found else { return Ok(()) };
-    Err(RelayError::survey(AdminError::TableLeftOut { name, now_named }))
+    refuse_left_out_table(client, slot, tables).await.map_err(RelayError::survey)
 }
 
 /// Refuses a recovery by time on the recorded server if the record is valid in this database. It

@@ -63,7 +63,7 @@ pub(super) fn unreadable(slot: &SlotReport) -> Option<Cause> {
 }
 
 /// The next step after a change of the publication that left out no row.
-const NO_ROW_IS_MISSING: &str = "no row is missing meanwhile; start the relay: walrelay run";
+const NO_ROW_IS_MISSING: &str = "no row is missing; start the relay: walrelay run";
 
 /// Reports a row that the server cannot send, until the slot has passed it. No relay can pass it by
 /// itself, so the record counts also when no relay streams any more.
