@@ -178,6 +178,43 @@ async fn a_recovery_by_time_leaves_out_no_table_on_record() {
 }
 
 #[tokio::test]
+async fn a_table_that_is_replaced_during_a_recovery_by_time_is_not_left_out() {
+    let Some(world) = published_world().await else { return };
+    world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
+    insert(&world, 100).await;
+    // As in a copy of the database on another server.
+    let copied = "UPDATE app_outbox_relay SET system_identifier = '1', origin = '{}',
+        publication = jsonb_set(publication, '{system}', '\"1\"'), settled_xid = '9000000'";
+    world.execute(copied).await;
+    world.succeed(["slot", "recover", "--from-time", "1h", "--yes"]).await;
+    replace_table(&world).await;
+    assert_recovery_needs_both(&world, &["run", "--until-caught-up"]).await;
+    let repeated = world.run(["slot", "recover", "--yes", "--from-time", "2h"]).await;
+    assert!(repeated.text.contains("outbox-table-left-out"), "{}", repeated.text);
+}
+
+#[tokio::test]
+async fn a_copy_of_the_database_and_a_record_without_a_slot_lose_no_table() {
+    let Some(world) = InboxDatabase::create().await else { return };
+    world.execute("CREATE TABLE second_outbox (LIKE app_outbox INCLUDING ALL)").await;
+    alter(&world, "ADD TABLE second_outbox").await;
+    let both = ["--outbox-table", "public.app_outbox", "--outbox-table", "public.second_outbox"];
+    world.succeed([&["run", "--until-caught-up"][..], &both].concat()).await;
+    world.execute(&format!("SELECT pg_drop_replication_slot('{}')", world.name())).await;
+    insert_into(&world, "second_outbox").await;
+    let dropped = world.run(["slot", "drop", "--yes"]).await;
+    assert!(dropped.text.contains("outbox-table-left-out"), "{}", dropped.text);
+    let copied = "UPDATE app_outbox_relay SET system_identifier = '1', origin = '{}',
+        publication = jsonb_set(publication, '{system}', '\"1\"')";
+    world.execute(copied).await;
+    let refused = world.run(["slot", "recover", "--from-time", "1h", "--yes"]).await;
+    assert!(refused.text.contains("outbox-table-left-out"), "{}", refused.text);
+    world.succeed([&["slot", "recover", "--from-time", "1h", "--yes"][..], &both].concat()).await;
+    world.succeed([&["run", "--until-caught-up"][..], &both].concat()).await;
+    world.pubsub.wait_stored(DEADLINE, 1).await;
+}
+
+#[tokio::test]
 async fn rows_of_a_renamed_table_are_not_left_out_by_slot_recover() {
     let Some(world) = published_world().await else { return };
     insert(&world, 100).await;

@@ -250,8 +250,8 @@ pub async fn read_publication_gap(
 }
 
 /// Returns the first outbox table on record that is not among `tables`. A recovery that reads
-/// `tables` would leave its rows out. A table that was renamed since counts only if it has rows that
-/// are not settled.
+/// `tables` would leave its rows out. Before a recovery begins, a table that was renamed since counts
+/// only if it has rows that are not settled. In a copy of the database, names are compared.
 ///
 /// # Errors
 ///
@@ -261,7 +261,7 @@ pub async fn read_left_out_table(
     slot: &str,
     tables: &[QualifiedName],
 ) -> Result<Option<LeftOutTable>, StoreError> {
-    // The object ids on record are those of this server and this database only.
+    // The object ids on record are valid on the recorded server, in the recorded database.
     let system = read_recorded_system_identifier(client, slot).await?;
     let tables: Vec<String> = tables.iter().map(ToString::to_string).collect();
     let parameters: [(&(dyn ToSql + Sync), Type); 3] =
@@ -272,8 +272,9 @@ pub async fn read_left_out_table(
         .map_err(StoreError::sql("look for outbox tables on record"))?;
     for row in &left_out {
         let table = LeftOutTable { name: row.get("name"), now_named: row.get("now_named") };
-        let is_named_alike = table.name == table.now_named;
-        if is_named_alike || may_lack_rows(client, (&table.now_named, row)).await? {
+        // A recovery may be by time, and then no transaction id shows its rows.
+        let counts = table.name == table.now_named || row.get("is_recovering");
+        if counts || may_lack_rows(client, (&table.now_named, row)).await? {
             return Ok(Some(table));
         }
     }

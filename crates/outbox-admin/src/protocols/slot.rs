@@ -83,6 +83,7 @@ async fn drop_record<O: Operator>(
     let Some(record) = if_recorded(read_relay_row(client, slot).await)?.flatten() else {
         return Err(SlotError::SlotMissing { slot: slot.clone() }.into());
     };
+    if_recorded(refuse_left_out_table(client, slot, tables).await)?;
     let rows = unsettled_rows(client, tables, record.settled_xid).await?;
     if rows > discard_rows {
         return Err(ProtocolError::RecordLosesRows { slot: slot.clone(), rows });

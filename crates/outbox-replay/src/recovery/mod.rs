@@ -156,6 +156,7 @@ pub async fn plan(
         }
         Some(SlotOperation::Recovery(begun)) => {
             carry_over_recovery(client, outbox, &begun).await?;
+            refuse_left_out(client, outbox).await?;
             return Ok(None);
         }
         Some(begun @ SlotOperation::Resharding(_)) => {
@@ -257,6 +258,7 @@ pub async fn begin_first(
     unpublished_column: Option<String>,
 ) -> Result<bool, RelayError> {
     let slot = &outbox.slot;
+    refuse_left_out(client, outbox).await?;
     refuse_unpublished(client, outbox).await?;
     let recovery = recovery(client, outbox, SettledBound::Nothing).await?;
     let recovery = SlotRecovery { failover, unpublished_column, ..recovery };
