@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::field::RecordFields;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
@@ -31,7 +31,7 @@ static FORMAT: OnceLock<LogFormat> = OnceLock::new();
 
 /// Installs the subscriber of this process. A second call changes nothing.
 pub fn start(config: &LogConfig) {
-    let filter = EnvFilter::new(directives(&config.filter));
+    let filter = targets(&config.filter);
     let terminal = io::stderr().is_terminal();
     let format = config.format.unwrap_or(match terminal {
         true => LogFormat::Text,
@@ -51,15 +51,17 @@ pub fn start(config: &LogConfig) {
     }
 }
 
-/// Limits a plain level such as `debug` to our own crates. Otherwise one request would log ten
-/// HTTP/2 frames.
-fn directives(filter: &str) -> Cow<'_, str> {
+/// Returns the filter of a checked `--log-level`. A plain level such as `debug` is limited to our own
+/// crates. Otherwise one request would log ten HTTP/2 frames.
+fn targets(filter: &str) -> Targets {
     let level = filter.trim();
     let is_noisy = ["debug", "trace"].iter().any(|noisy| noisy.eq_ignore_ascii_case(level));
-    match is_noisy {
-        true => format!("info,walrelay={level},pgoutput_parser={level}").into(),
-        false => filter.into(),
-    }
+    let directives: Cow<'_, str> = match level {
+        "" => "error".into(),
+        _ if is_noisy => format!("info,walrelay={level},pgoutput_parser={level}").into(),
+        _ => level.into(),
+    };
+    directives.parse().unwrap_or_default()
 }
 
 /// Reports the error that ends the process: as plain text, or as a line of the JSON log.
@@ -239,7 +241,7 @@ mod tests {
     fn a_level_alone_is_not_for_the_libraries() {
         let captured = Captured::default();
         let layer = tracing_subscriber::fmt::layer().with_writer(captured.clone()).with_ansi(false);
-        let filter = EnvFilter::new(directives("DEBUG"));
+        let filter = targets("DEBUG");
         tracing::subscriber::with_default(
             tracing_subscriber::registry().with(filter).with(layer),
             || {
@@ -251,7 +253,8 @@ mod tests {
         let text = String::from_utf8(captured.0.lock().unwrap().clone()).unwrap();
         assert!(text.contains("ours") && text.contains("a connection"), "{text}");
         assert!(!text.contains("a frame"), "{text}");
-        assert_eq!(directives("h2=debug,warn"), "h2=debug,warn");
+        assert_eq!(targets("h2=debug,warn").to_string(), "h2=debug,warn");
+        assert_eq!(targets("").to_string(), "error");
     }
 
     fn lines_of(log: impl FnOnce()) -> Vec<Value> {

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use clap::Arg;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use pgoutput_parser::{Lsn, Position};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
 use walrelay_core::limits::is_topic_name;
 use walrelay_core::{ColumnAliases, Template, WalBudgetLimit};
 use walrelay_outbox_admin::archive::{ArchiveLocation, LocationError};
@@ -198,26 +198,24 @@ pub(crate) fn json(text: &str) -> Parsed<String> {
     parsed.map(|_| text.to_owned()).map_err(|error| format!("JSON ({error})"))
 }
 
-/// Parses a log filter in the syntax of `RUST_LOG`.
+/// Parses a log filter: a level, or a list of `target=level`.
 pub(crate) fn log_filter(text: &str) -> Parsed<String> {
     let allowed = "error, warn, info, debug, trace, or target=level pairs with commas";
     checked(text, is_filter, allowed)
 }
 
-/// Returns whether this is a filter in the syntax of `RUST_LOG`.
+/// Returns whether this is a level, or a list of `target=level`.
 fn is_filter(text: &str) -> bool {
     // The parser takes an unknown level for a target, and would then log only that target.
     let is_every_part_one = text.trim().is_empty() || text.split(',').all(ends_in_a_level);
-    is_every_part_one && EnvFilter::builder().parse(text).is_ok()
+    is_every_part_one && text.trim().parse::<Targets>().is_ok()
 }
 
-/// Returns whether a directive is a level, or ends in one after an equals sign. A comma inside a
-/// span's braces cuts a directive in two. An open bracket identifies the first half.
+/// Returns whether a directive is a level, or ends in one after an equals sign.
 fn ends_in_a_level(directive: &str) -> bool {
     let level = directive.rsplit('=').next().unwrap_or(directive).trim();
     let levels = ["off", "error", "warn", "info", "debug", "trace"];
-    let is_level = levels.iter().any(|known| known.eq_ignore_ascii_case(level));
-    is_level || directive.contains('[')
+    levels.iter().any(|known| known.eq_ignore_ascii_case(level))
 }
 
 /// Parses the name of a slot.
