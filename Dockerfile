@@ -13,8 +13,8 @@ COPY . .
 RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,target=/src/target \
     target="$(rustc -vV | sed -n 's/^host: //p')" && \
     RUSTFLAGS="-C target-feature=+crt-static -C strip=symbols --cfg getrandom_backend=\"linux_getrandom\"" \
-    cargo build --locked --release --package walrelay --bin walrelay --target "$target" && \
-    install -D "target/$target/release/walrelay" /image/walrelay && \
+    cargo build --locked --profile dist --package walrelay --bin walrelay --target "$target" && \
+    install -D "target/$target/dist/walrelay" /image/walrelay && \
     install -D /etc/ssl/certs/ca-certificates.crt /image/etc/ssl/certs/ca-certificates.crt
 
 FROM scratch

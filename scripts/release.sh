@@ -25,12 +25,12 @@ check_version() {
 # Static on Linux, as in the Dockerfile; macOS has no static libc.
 archive() {
   local target=$1 name="walrelay-$version-$1"
-  local binary=target/$target/release/walrelay
+  local binary=target/$target/dist/walrelay
   local flags="-C strip=symbols"
   case "$target" in
     *linux*) flags="-C target-feature=+crt-static $flags --cfg getrandom_backend=\"linux_getrandom\"" ;;
   esac
-  RUSTFLAGS="$flags" cargo build --locked --release --package walrelay --bin walrelay --target "$target"
+  RUSTFLAGS="$flags" cargo build --locked --profile dist --package walrelay --bin walrelay --target "$target"
   rm -rf "target/$name"
   mkdir -p "target/$name/completions" "$files"
   cp "$binary" LICENSE README.md CHANGELOG.md "target/$name/"
