@@ -13,7 +13,7 @@ SEEDS ?= 10000
 SECONDS_PER_TARGET ?= 60
 FUZZ_DIR := crates/pgoutput-parser/fuzz
 
-.PHONY: help demo build test lint lint-deploy docs deny bench bench-peers sim soak year fuzz mutants clean
+.PHONY: help demo build test test-all lint lint-deploy docs deny bench bench-peers sim soak year fuzz mutants clean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,10 +25,15 @@ demo: ## Postgres, Pub/Sub, producer, relay and subscriber in one process: see i
 build: ## The release binary: target/release/walrelay
 	cargo build --release -p walrelay --bin walrelay
 
-test: ## Every test, on every Postgres version that can be had
+test: ## The tests on the newest Postgres, and a core set on each other version
 	@scripts/install-servers.sh
 	@scripts/install-clients.sh
 	@scripts/test.sh $(ARGS)
+
+test-all: ## Every test, also the long ones, on every Postgres version that can be had
+	@scripts/install-servers.sh
+	@scripts/install-clients.sh
+	@scripts/test.sh --all $(ARGS)
 
 lint: ## Formatting, clippy with warnings denied, the rules of tests/tidy for code and pages
 	cargo fmt --all --check
@@ -46,18 +51,18 @@ deny: ## Advisories, licences and sources of the dependencies (needs cargo-deny)
 
 bench: ## Throughput, latency, memory; tables, and JSON in bench/results/; quick: make bench QUICK=1
 	@scripts/install-servers.sh --demo-only
-	cargo build --release -p walrelay -p walrelay-bench --bins
-	$${CARGO_TARGET_DIR:-target}/release/walrelay-bench --size $(if $(QUICK),quick,full) $(ARGS)
+	cargo build --profile dist -p walrelay -p walrelay-bench --bins
+	$${CARGO_TARGET_DIR:-target}/dist/walrelay-bench --size $(if $(QUICK),quick,full) $(ARGS)
 
 bench-peers: ## Beside Debezium, Watermill and Google's subscribers; quick: make bench-peers QUICK=1
 	@scripts/install-servers.sh --demo-only
 	@scripts/install-peers.sh
 	@scripts/install-clients.sh --consumers
-	cargo build --release -p walrelay -p walrelay-bench --bins
-	$${CARGO_TARGET_DIR:-target}/release/walrelay-bench peers --size $(if $(QUICK),quick,full) $(ARGS)
+	cargo build --profile dist -p walrelay -p walrelay-bench --bins
+	$${CARGO_TARGET_DIR:-target}/dist/walrelay-bench peers --size $(if $(QUICK),quick,full) $(ARGS)
 
 sim: ## The simulation: make sim SEEDS=100000 for many, SEED=17 make sim for one
-	WALRELAY_SIM_SEEDS=$(SEEDS) WALRELAY_SIM_SEED=$(SEED) cargo test --release -p walrelay-tests --test simulation -- $(ARGS)
+	WALRELAY_SIM_SEEDS=$(SEEDS) WALRELAY_SIM_SEED=$(SEED) cargo test --release -p walrelay-simulation --test simulation -- $(ARGS)
 
 soak: ## The crash suite again and again: make soak MINUTES=60
 	@scripts/install-servers.sh

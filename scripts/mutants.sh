@@ -22,8 +22,8 @@ core() { nice cargo mutants --package walrelay-core --output target/mutants/core
 parser() { nice cargo mutants --package pgoutput-parser --output target/mutants/parser "$@"; }
 loop() {
   nice cargo mutants --package walrelay-relay --file 'crates/relay/src/stream/**' \
-    --test-package walrelay-relay,walrelay-tests --output target/mutants/loop "$@" \
-    -- --lib --test stream --test simulation
+    --test-package walrelay-relay,walrelay-simulation --output target/mutants/loop "$@" \
+    -- --lib --test it --test simulation
 }
 
 part=${1:-all}

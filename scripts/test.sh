@@ -1,22 +1,55 @@
 #!/usr/bin/env bash
-# Runs every test with the servers that the tests share; arguments go to the test runner.
+# Runs the tests with the servers that they need.
+#
+#   scripts/test.sh [ARGUMENT…]        every test but the long ones on the newest version of Postgres, and
+#                                      the core set on each other version; arguments go to cargo-nextest
+#   scripts/test.sh --all [ARGUMENT…]  every test on every version
+#
+# .config/nextest.toml has the core set and the list of the long tests. The time of each test is in
+# target/nextest/*/junit.xml.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+source scripts/tools.sh
 
-# Tests of the real binary find it beside themselves, but do not build it. Built together with the
-# tests, everything has one set of features and is compiled once.
-cargo build --workspace --bins --tests
+profiles=(core default)
+if [ "${1:-}" = --all ]; then profiles=(all all); shift; fi
+
 # Clients that scripts/install-servers.sh has installed.
 python="$PWD/.servers/clients/python/bin/python"
 if [ -z "${WALRELAY_TEST_PYTHON:-}" ] && [ -x "$python" ]; then export WALRELAY_TEST_PYTHON=$python; fi
 
+# Tests of the real binary find it beside themselves, but do not build it. Built together with the
+# tests, everything has one set of features and is compiled once.
+cargo build --workspace --bins --tests
 with_servers="${CARGO_TARGET_DIR:-target}/debug/with-servers"
 
-if cargo nextest --version >/dev/null 2>&1; then
-  # First, so that the summary of all other tests stands last. nextest runs no doctests.
-  cargo test -q --workspace --doc
-  exec "$with_servers" cargo nextest run --workspace --no-fail-fast "$@"
-else
-  echo "test: cargo-nextest is not installed; running cargo test" >&2
+if ! obtain cargo-nextest; then
+  echo "test: $reason; running cargo test, on the newest version of Postgres only" >&2
   exec "$with_servers" cargo test --workspace --no-fail-fast "$@"
 fi
+
+# Most tests wait for servers and processes. with-servers starts a server per thread.
+export NEXTEST_TEST_THREADS="${NEXTEST_TEST_THREADS:-$((3 * $(getconf _NPROCESSORS_ONLN)))}"
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+status=0
+
+# run PROFILE [ARGUMENT…]
+run() {
+  "$with_servers" cargo nextest run --workspace --no-fail-fast --profile "$@" 2>&1 | tee -a "$log" || status=$?
+  # with-servers lists what was skipped only after the summary.
+}
+
+# nextest runs no doctests.
+cargo test -q --workspace --doc || status=$?
+versions=$("$with_servers" --versions)
+newest=${versions##* }
+for version in $versions; do
+  [ "$version" = "$newest" ] || WALRELAY_TEST_POSTGRES=$version run "${profiles[0]}" "$@"
+done
+WALRELAY_TEST_POSTGRES=$newest run "${profiles[1]}" "$@"
+
+echo
+echo "test: Postgres $versions; the summaries of all runs:"
+sed 's/\x1b\[[0-9;]*m//g' "$log" | grep -E '^ *(Summary|FAIL|TIMEOUT|SIG|LEAK-FAIL) \['
+exit "$status"

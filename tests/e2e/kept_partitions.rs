@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use walrelay_testkit::checker;
 use walrelay_testkit::outbox::Workload;
-use walrelay_testkit::postgres::installed_majors;
 use walrelay_testkit::wait_until;
 use walrelay_tests::{DEADLINE, InboxDatabase, Producer};
 
@@ -57,38 +56,36 @@ pub(super) async fn insert(world: &InboxDatabase, rows: u32, occurred_at: &str) 
 
 #[tokio::test]
 async fn init_creates_a_partitioned_outbox_and_the_relay_its_next_partitions() {
-    for major in installed_majors() {
-        let Some(world) = InboxDatabase::create_empty_on(major).await else { continue };
-        world.succeed(["init", "--partition-by", "week"]).await;
-        // The current week, the next three, and the DEFAULT partition.
-        assert_eq!(world.number(PARTITIONS).await, 5, "Postgres {major}");
-        let again = world.succeed(["init"]).await;
-        assert!(again.contains("already there: table public.app_outbox\n"), "{again}");
-        let checked = world.run(["check"]).await;
-        assert!(checked.text.contains("partitions of public.app_outbox"), "{}", checked.text);
-        assert!(!checked.text.contains("partitions-missing"), "{}", checked.text);
+    let Some(world) = InboxDatabase::create_empty().await else { return };
+    world.succeed(["init", "--partition-by", "week"]).await;
+    // The current week, the next three, and the DEFAULT partition.
+    assert_eq!(world.number(PARTITIONS).await, 5);
+    let again = world.succeed(["init"]).await;
+    assert!(again.contains("already there: table public.app_outbox\n"), "{again}");
+    let checked = world.run(["check"]).await;
+    assert!(checked.text.contains("partitions of public.app_outbox"), "{}", checked.text);
+    assert!(!checked.text.contains("partitions-missing"), "{}", checked.text);
 
-        // Partitions are in UTC, secured, and append-only, like the table.
-        let like = "SELECT count(*) FROM pg_class c JOIN pg_inherits i ON i.inhrelid = c.oid
-                      JOIN pg_trigger t ON t.tgrelid = c.oid AND t.tgname = 'append_only'
-                     WHERE i.inhparent = 'app_outbox'::regclass AND c.relrowsecurity";
-        assert_eq!(world.number(like).await, 5);
-        let mondays = "SELECT count(*) FROM app_outbox_partition_bounds('app_outbox')
-                        WHERE extract(isodow FROM lower_bound AT TIME ZONE 'UTC') = 1
-                          AND upper_bound - lower_bound = interval '7 days'";
-        assert_eq!(world.number(mondays).await, 4);
+    // Partitions are in UTC, secured, and append-only, like the table.
+    let like = "SELECT count(*) FROM pg_class c JOIN pg_inherits i ON i.inhrelid = c.oid
+                  JOIN pg_trigger t ON t.tgrelid = c.oid AND t.tgname = 'append_only'
+                 WHERE i.inhparent = 'app_outbox'::regclass AND c.relrowsecurity";
+    assert_eq!(world.number(like).await, 5);
+    let mondays = "SELECT count(*) FROM app_outbox_partition_bounds('app_outbox')
+                    WHERE extract(isodow FROM lower_bound AT TIME ZONE 'UTC') = 1
+                      AND upper_bound - lower_bound = interval '7 days'";
+    assert_eq!(world.number(mondays).await, 4);
 
-        world.execute("UPDATE app_outbox_partitioning SET spans_ahead = 6").await;
-        let relay = world.start_relay([]).await;
-        relay.wait_for_line(DEADLINE, "partitions are created").await;
-        assert_eq!(world.number(PARTITIONS).await, 8);
-        let no_end = "walrelay_partitions_end_timestamp_seconds 0.0";
-        relay.wait_for_metrics(DEADLINE, |metrics| !metrics.contains(no_end)).await;
-        insert(&world, 3, "now()").await;
-        world.pubsub.wait_stored(DEADLINE, 3).await;
-        let outside = "SELECT count(*) FROM app_outbox_default";
-        assert_eq!(world.number(outside).await, 0);
-    }
+    world.execute("UPDATE app_outbox_partitioning SET spans_ahead = 6").await;
+    let relay = world.start_relay([]).await;
+    relay.wait_for_line(DEADLINE, "partitions are created").await;
+    assert_eq!(world.number(PARTITIONS).await, 8);
+    let no_end = "walrelay_partitions_end_timestamp_seconds 0.0";
+    relay.wait_for_metrics(DEADLINE, |metrics| !metrics.contains(no_end)).await;
+    insert(&world, 3, "now()").await;
+    world.pubsub.wait_stored(DEADLINE, 3).await;
+    let outside = "SELECT count(*) FROM app_outbox_default";
+    assert_eq!(world.number(outside).await, 0);
 }
 
 #[tokio::test]
@@ -243,27 +240,23 @@ async fn convert(world: &InboxDatabase) {
 
 #[tokio::test]
 async fn a_plain_outbox_is_converted_under_traffic_without_loss_or_duplicate() {
-    for major in installed_majors() {
-        let Some(world) = InboxDatabase::create_on(major).await else { continue };
-        eprintln!("on Postgres {major}");
-        world
-            .execute(
-                "CREATE VIEW own AS SELECT id FROM app_outbox;
-                 GRANT SELECT ON app_outbox TO pg_monitor",
-            )
-            .await;
-        convert(&world).await;
-        let through_view = world.number("SELECT count(*) FROM own").await;
-        assert_eq!(through_view, world.number(ROWS).await);
-        let granted =
-            "SELECT has_table_privilege('pg_monitor', 'app_outbox', 'SELECT')::int::bigint";
-        assert_eq!(world.number(granted).await, 1);
-        let again = "SELECT app_outbox_to_partitions('app_outbox', '1 day')";
-        let refused = world.client().batch_execute(again).await.expect_err("a second conversion");
-        let error = refused.as_db_error().expect("an answer");
-        assert!(error.message().contains("it is partitioned already"), "{error}");
-        assert!(error.hint().is_some_and(|hint| !hint.contains("Drop")), "{error}");
-    }
+    let Some(world) = InboxDatabase::create().await else { return };
+    world
+        .execute(
+            "CREATE VIEW own AS SELECT id FROM app_outbox;
+             GRANT SELECT ON app_outbox TO pg_monitor",
+        )
+        .await;
+    convert(&world).await;
+    let through_view = world.number("SELECT count(*) FROM own").await;
+    assert_eq!(through_view, world.number(ROWS).await);
+    let granted = "SELECT has_table_privilege('pg_monitor', 'app_outbox', 'SELECT')::int::bigint";
+    assert_eq!(world.number(granted).await, 1);
+    let again = "SELECT app_outbox_to_partitions('app_outbox', '1 day')";
+    let refused = world.client().batch_execute(again).await.expect_err("a second conversion");
+    let error = refused.as_db_error().expect("an answer");
+    assert!(error.message().contains("it is partitioned already"), "{error}");
+    assert!(error.hint().is_some_and(|hint| !hint.contains("Drop")), "{error}");
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use walrelay_private_postgres::PrivatePostgres;
 use walrelay_testkit::outbox::Workload;
-use walrelay_testkit::postgres::{TestClient, installation_or_skip, installed_majors};
+use walrelay_testkit::postgres::{TestClient, installation_or_skip};
 use walrelay_testkit::wait_until;
 use walrelay_tests::{DEADLINE, InboxDatabase, Producer, topic};
 
@@ -25,28 +25,26 @@ fn stored(world: &InboxDatabase) -> usize {
 
 #[tokio::test]
 async fn four_hundred_rows_that_no_slot_has_are_published_in_order_with_little_overlap() {
-    for major in installed_majors() {
-        let Some(world) = InboxDatabase::create_on(major).await else { continue };
-        drop_slot_and_insert(&world, 400).await;
-        let told = world.succeed(["slot", "recover", "--yes"]).await;
-        assert!(told.contains("row(s) of public.app_outbox"), "{told}");
-        // Rows committed after the recovery are streamed.
-        let last = Workload { first_number: 500, ..Workload::of_rows(50) };
-        last.insert(world.client()).await.expect("rows");
-        world.catch_up().await;
+    let Some(world) = InboxDatabase::create().await else { return };
+    drop_slot_and_insert(&world, 400).await;
+    let told = world.succeed(["slot", "recover", "--yes"]).await;
+    assert!(told.contains("row(s) of public.app_outbox"), "{told}");
+    // Rows committed after the recovery are streamed.
+    let last = Workload { first_number: 500, ..Workload::of_rows(50) };
+    last.insert(world.client()).await.expect("rows");
+    world.catch_up().await;
 
-        let committed = world.committed().await;
-        assert_eq!(committed.len(), 550);
-        let verdict = world.check(&committed);
-        assert!(verdict.lost.is_empty() && verdict.reordered.is_empty(), "{major}: {verdict}");
-        assert!(verdict.duplicates_count <= 100, "{major}: {verdict}");
-        let unfinished = "SELECT count(*) FROM app_outbox_relay WHERE operation IS NOT NULL";
-        assert_eq!(world.number(unfinished).await, 0);
-        // A further run publishes nothing.
-        let before = stored(&world);
-        world.catch_up().await;
-        assert_eq!(stored(&world), before);
-    }
+    let committed = world.committed().await;
+    assert_eq!(committed.len(), 550);
+    let verdict = world.check(&committed);
+    assert!(verdict.lost.is_empty() && verdict.reordered.is_empty(), "{verdict}");
+    assert!(verdict.duplicates_count <= 100, "{verdict}");
+    let unfinished = "SELECT count(*) FROM app_outbox_relay WHERE operation IS NOT NULL";
+    assert_eq!(world.number(unfinished).await, 0);
+    // A further run publishes nothing.
+    let before = stored(&world);
+    world.catch_up().await;
+    assert_eq!(stored(&world), before);
 }
 
 /// Runs transactions that write and roll back, one after the other.
@@ -60,19 +58,17 @@ async fn roll_back(client: TestClient, rounds: u32) {
 
 #[tokio::test]
 async fn transactions_that_roll_back_while_the_new_slot_is_made_are_no_obstacle() {
-    for major in installed_majors() {
-        let Some(world) = InboxDatabase::create_on(major).await else { continue };
-        drop_slot_and_insert(&world, 50).await;
-        let mut rolling = JoinSet::new();
-        for _ in 0..3 {
-            rolling.spawn(roll_back(world.connect().await, 150));
-        }
-        world.succeed(["slot", "recover", "--yes"]).await;
-        rolling.join_all().await;
-        world.catch_up().await;
-        let verdict = world.check(&world.committed().await);
-        assert!(verdict.lost.is_empty() && verdict.reordered.is_empty(), "{major}: {verdict}");
+    let Some(world) = InboxDatabase::create().await else { return };
+    drop_slot_and_insert(&world, 50).await;
+    let mut rolling = JoinSet::new();
+    for _ in 0..3 {
+        rolling.spawn(roll_back(world.connect().await, 150));
     }
+    world.succeed(["slot", "recover", "--yes"]).await;
+    rolling.join_all().await;
+    world.catch_up().await;
+    let verdict = world.check(&world.committed().await);
+    assert!(verdict.lost.is_empty() && verdict.reordered.is_empty(), "{verdict}");
 }
 
 #[tokio::test]
@@ -204,28 +200,26 @@ async fn a_recovery_that_is_killed_continues_with_the_first_row_that_is_not_on_r
 
 #[tokio::test]
 async fn a_row_that_no_message_can_hold_is_dead_after_a_recovery_and_no_other_row_comes_twice() {
-    for major in installed_majors() {
-        let Some(world) = InboxDatabase::create_on(major).await else { continue };
-        drop_slot_and_insert(&world, 100).await;
-        world
-            .execute(
-                "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
-                 VALUES ('video', 'v-1', 'test.large', 1000000, to_jsonb(repeat('x', 11000000)))",
-            )
-            .await;
-        let id = "SELECT event_id FROM app_outbox_dispatch WHERE error_code = 'TOO_LARGE'
-                     AND status = 'dead' AND length(message) < 1000";
-        world.succeed(["slot", "recover", "--yes"]).await;
-        world.catch_up().await;
-        let rows = world.client().query(id, &[]).await.expect("dead rows");
-        assert_eq!(rows.len(), 1, "{major}");
-        let retried = world.run(["dispatch", "retry", rows[0].get(0)]).await;
-        assert_eq!(retried.code, Some(2), "{major}: {}", retried.text);
-        let mut committed = world.committed().await;
-        committed.retain(|row| row.event_id != rows[0].get::<_, String>(0));
-        let verdict = world.check(&committed);
-        assert!(verdict.lost.is_empty() && verdict.reordered.is_empty(), "{major}: {verdict}");
-    }
+    let Some(world) = InboxDatabase::create().await else { return };
+    drop_slot_and_insert(&world, 100).await;
+    world
+        .execute(
+            "INSERT INTO app_outbox (aggregatetype, aggregateid, event_type, version, payload)
+             VALUES ('video', 'v-1', 'test.large', 1000000, to_jsonb(repeat('x', 11000000)))",
+        )
+        .await;
+    let id = "SELECT event_id FROM app_outbox_dispatch WHERE error_code = 'TOO_LARGE'
+                 AND status = 'dead' AND length(message) < 1000";
+    world.succeed(["slot", "recover", "--yes"]).await;
+    world.catch_up().await;
+    let rows = world.client().query(id, &[]).await.expect("dead rows");
+    assert_eq!(rows.len(), 1);
+    let retried = world.run(["dispatch", "retry", rows[0].get(0)]).await;
+    assert_eq!(retried.code, Some(2), "{}", retried.text);
+    let mut committed = world.committed().await;
+    committed.retain(|row| row.event_id != rows[0].get::<_, String>(0));
+    let verdict = world.check(&committed);
+    assert!(verdict.lost.is_empty() && verdict.reordered.is_empty(), "{verdict}");
 }
 
 #[tokio::test]

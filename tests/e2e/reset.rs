@@ -4,7 +4,6 @@
 use pgoutput_parser::Lsn;
 use walrelay_testkit::checker::Committed;
 use walrelay_testkit::outbox::Workload;
-use walrelay_testkit::postgres::installed_majors;
 use walrelay_testkit::wait_until;
 use walrelay_tests::{DEADLINE, InboxDatabase, topic};
 
@@ -23,46 +22,42 @@ const KEYS: [&str; 3] = ["v-0", "v-1", "v-2"];
 #[tokio::test]
 async fn a_reset_under_live_traffic_repeats_everything_since_the_anchor_contiguous_with_what_follows()
  {
-    for major in installed_majors() {
-        let Some(world) = InboxDatabase::create_on(major).await else { continue };
-        let before = Workload::of_rows(30).insert(world.client()).await.expect("rows");
-        let relay = world.start_relay([]).await;
-        world.pubsub.wait_stored(DEADLINE, 30).await;
-        world.wait_confirmed(DEADLINE).await;
-        world.succeed(["anchor", "create", "a"]).await;
-        let insert = async |first_number, rows| {
-            let workload = Workload { first_number, ..Workload::of_rows(rows) };
-            workload.insert(world.client()).await.expect("rows")
-        };
-        let mut since = insert(30, 300).await;
-        world.pubsub.wait_stored(DEADLINE, 330).await;
+    let Some(world) = InboxDatabase::create().await else { return };
+    let before = Workload::of_rows(30).insert(world.client()).await.expect("rows");
+    let relay = world.start_relay([]).await;
+    world.pubsub.wait_stored(DEADLINE, 30).await;
+    world.wait_confirmed(DEADLINE).await;
+    world.succeed(["anchor", "create", "a"]).await;
+    let insert = async |first_number, rows| {
+        let workload = Workload { first_number, ..Workload::of_rows(rows) };
+        workload.insert(world.client()).await.expect("rows")
+    };
+    let mut since = insert(30, 300).await;
+    world.pubsub.wait_stored(DEADLINE, 330).await;
 
-        let reset = world.command(["slot", "reset", "--yes", "--to-anchor", "a"]).start();
-        for step in 0..20 {
-            since.extend(insert(330 + step * 20, 20).await);
-        }
-        let done = reset.finish(DEADLINE).await;
-        assert_eq!(done.code, Some(0), "{}", done.text);
-        since.extend(insert(730, 30).await);
-        // The repetition ends with the newest rows.
-        wait_until(DEADLINE, "the last rows", async || {
-            KEYS.iter()
-                .all(|key| stored(&world, key).last() == ids(&since, key).last())
-                .then_some(())
-        })
-        .await;
-        world.wait_confirmed(DEADLINE).await;
-
-        for key in KEYS {
-            let (all, again) = (stored(&world, key), ids(&since, key));
-            let whole: Vec<String> = ids(&before, key).into_iter().chain(again.clone()).collect();
-            assert!(all.ends_with(&again), "{major} {key}: the repetition is contiguous");
-            let first_time = &all[..all.len() - again.len()];
-            assert!(whole.starts_with(first_time), "{major} {key}: in order until the reset");
-            assert!(first_time.len() >= 110, "{major} {key}: it was published before");
-        }
-        drop(relay);
+    let reset = world.command(["slot", "reset", "--yes", "--to-anchor", "a"]).start();
+    for step in 0..20 {
+        since.extend(insert(330 + step * 20, 20).await);
     }
+    let done = reset.finish(DEADLINE).await;
+    assert_eq!(done.code, Some(0), "{}", done.text);
+    since.extend(insert(730, 30).await);
+    // The repetition ends with the newest rows.
+    wait_until(DEADLINE, "the last rows", async || {
+        KEYS.iter().all(|key| stored(&world, key).last() == ids(&since, key).last()).then_some(())
+    })
+    .await;
+    world.wait_confirmed(DEADLINE).await;
+
+    for key in KEYS {
+        let (all, again) = (stored(&world, key), ids(&since, key));
+        let whole: Vec<String> = ids(&before, key).into_iter().chain(again.clone()).collect();
+        assert!(all.ends_with(&again), "{key}: the repetition is contiguous");
+        let first_time = &all[..all.len() - again.len()];
+        assert!(whole.starts_with(first_time), "{key}: in order until the reset");
+        assert!(first_time.len() >= 110, "{key}: it was published before");
+    }
+    drop(relay);
 }
 
 #[tokio::test]
@@ -149,55 +144,51 @@ async fn a_reset_past_the_settled_position_counts_skipped_rows_and_needs_consent
 
 #[tokio::test]
 async fn a_failover_slot_is_one_again_after_a_reset() {
-    for major in installed_majors().into_iter().filter(|major| *major >= 17) {
-        let Some(world) = InboxDatabase::create_empty_on(major).await else { continue };
-        world.succeed(["init", "--failover"]).await;
-        world.succeed(["anchor", "create", "a"]).await;
-        world.succeed(["slot", "reset", "--yes", "--to-anchor", "a"]).await;
-        let failover = format!(
-            "SELECT count(*) FROM pg_replication_slots WHERE slot_name = '{}' AND failover",
-            world.name()
-        );
-        assert_eq!(world.number(&failover).await, 1, "{major}");
-    }
+    let Some(world) = InboxDatabase::create_empty_since(17).await else { return };
+    world.succeed(["init", "--failover"]).await;
+    world.succeed(["anchor", "create", "a"]).await;
+    world.succeed(["slot", "reset", "--yes", "--to-anchor", "a"]).await;
+    let failover = format!(
+        "SELECT count(*) FROM pg_replication_slots WHERE slot_name = '{}' AND failover",
+        world.name()
+    );
+    assert_eq!(world.number(&failover).await, 1);
 }
 
 #[tokio::test]
 async fn init_converts_the_slot_that_is_there_into_a_failover_slot_or_fails() {
-    for major in installed_majors() {
-        let Some(world) = InboxDatabase::create_on(major).await else { continue };
-        if major < 17 {
-            let refused = world.run(["init", "--failover"]).await;
-            assert_eq!(refused.code, Some(3), "{major}: {}", refused.text);
-            continue;
-        }
-        let failover = format!(
-            "SELECT count(*) FROM pg_replication_slots WHERE slot_name = '{}' AND failover",
-            world.name()
-        );
-        let script = world.succeed(["init", "--failover", "--sql"]).await;
-        let guard = script.split("-- slot ").nth(2).expect("a guard before the slot");
-        let (_, guard) = guard.split_once('\n').expect("a title");
-        let error = world.client().batch_execute(guard).await.unwrap_err();
-        let hint = error.as_db_error().and_then(|it| it.hint()).unwrap_or_default().to_owned();
-        assert!(hint.contains("(FAILOVER true)"), "{error:?}");
-
-        let mut relay = world.start_relay([]).await;
-        let held = world.run(["init", "--failover"]).await;
-        assert_eq!(held.code, Some(6), "{major}: {}", held.text);
-        assert!(held.text.contains("slot-held"), "{}", held.text);
-        assert_eq!(world.number(&failover).await, 0, "{major}");
-        assert_eq!(relay.terminate(DEADLINE).await, Some(0));
-
-        let told = world.succeed(["init", "--failover"]).await;
-        assert!(told.contains("converted: slot"), "{told}");
-        assert_eq!(world.number(&failover).await, 1, "{major}");
-        let again = world.succeed(["init", "--failover"]).await;
-        assert!(!again.contains("converted"), "{again}");
-        world.client().batch_execute(guard).await.expect("it is one now");
-        Workload::of_rows(5).insert(world.client()).await.expect("rows");
-        world.catch_up().await;
+    let Some(world) = InboxDatabase::create().await else { return };
+    if world.major() < 17 {
+        let refused = world.run(["init", "--failover"]).await;
+        assert_eq!(refused.code, Some(3), "{}", refused.text);
+        return;
     }
+    let failover = format!(
+        "SELECT count(*) FROM pg_replication_slots WHERE slot_name = '{}' AND failover",
+        world.name()
+    );
+    let script = world.succeed(["init", "--failover", "--sql"]).await;
+    let guard = script.split("-- slot ").nth(2).expect("a guard before the slot");
+    let (_, guard) = guard.split_once('\n').expect("a title");
+    let error = world.client().batch_execute(guard).await.unwrap_err();
+    let hint = error.as_db_error().and_then(|it| it.hint()).unwrap_or_default().to_owned();
+    assert!(hint.contains("(FAILOVER true)"), "{error:?}");
+
+    let mut relay = world.start_relay([]).await;
+    let held = world.run(["init", "--failover"]).await;
+    assert_eq!(held.code, Some(6), "{}", held.text);
+    assert!(held.text.contains("slot-held"), "{}", held.text);
+    assert_eq!(world.number(&failover).await, 0);
+    assert_eq!(relay.terminate(DEADLINE).await, Some(0));
+
+    let told = world.succeed(["init", "--failover"]).await;
+    assert!(told.contains("converted: slot"), "{told}");
+    assert_eq!(world.number(&failover).await, 1);
+    let again = world.succeed(["init", "--failover"]).await;
+    assert!(!again.contains("converted"), "{again}");
+    world.client().batch_execute(guard).await.expect("it is one now");
+    Workload::of_rows(5).insert(world.client()).await.expect("rows");
+    world.catch_up().await;
 }
 
 #[tokio::test]

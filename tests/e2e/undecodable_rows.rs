@@ -1,7 +1,6 @@
 //! A row that the server cannot send. The relay stops and reports the row's position and id. The
 //! printed commands skip the row without losing any other row.
 
-use walrelay_testkit::postgres::installed_majors;
 use walrelay_tests::{DEADLINE, InboxDatabase};
 
 const BAD: &str = "00000000-0000-4000-8000-0000000000bd";
@@ -72,36 +71,30 @@ async fn stops_and_is_passed(world: &InboxDatabase, error: &str, bad: &str) {
 
 #[tokio::test]
 async fn a_value_beyond_what_the_server_allocates_stops_the_relay_and_is_passed_without_decoding() {
-    for major in installed_majors() {
-        let Some(world) = InboxDatabase::create_on(major).await else { continue };
-        // The server sends bytea as hexadecimal text of twice the size. Compressed, the value takes
-        // little disk space.
-        let to_bytes = "ALTER TABLE app_outbox ALTER payload TYPE bytea USING payload::text::bytea";
-        world.execute(to_bytes).await;
-        let bad = insert(BAD, "payload", "convert_to(repeat('a', 600000000), 'UTF8')");
-        stops_and_is_passed(&world, "invalid memory alloc request size", &bad).await;
-    }
+    let Some(world) = InboxDatabase::create().await else { return };
+    // The server sends bytea as hexadecimal text of twice the size. Compressed, the value takes
+    // little disk space.
+    let to_bytes = "ALTER TABLE app_outbox ALTER payload TYPE bytea USING payload::text::bytea";
+    world.execute(to_bytes).await;
+    let bad = insert(BAD, "payload", "convert_to(repeat('a', 600000000), 'UTF8')");
+    stops_and_is_passed(&world, "invalid memory alloc request size", &bad).await;
 }
 
 #[tokio::test]
 async fn invalid_bytes_of_a_sql_ascii_database_stop_the_relay_and_are_warned_about_before() {
-    for major in installed_majors() {
-        let Some(world) = InboxDatabase::create_unchecked_on(major).await else { continue };
-        for command in ["init", "check"] {
-            let told = world.succeed([command]).await;
-            assert!(told.contains("SQL_ASCII"), "{command}: {told}");
-        }
-        let bad = insert(BAD, "aggregateid", "E'bad\\xff'");
-        stops_and_is_passed(&world, "invalid byte sequence", &bad).await;
+    let Some(world) = InboxDatabase::create_unchecked().await else { return };
+    for command in ["init", "check"] {
+        let told = world.succeed([command]).await;
+        assert!(told.contains("SQL_ASCII"), "{command}: {told}");
     }
+    let bad = insert(BAD, "aggregateid", "E'bad\\xff'");
+    stops_and_is_passed(&world, "invalid byte sequence", &bad).await;
 }
 
 #[tokio::test]
 async fn rows_that_are_given_up_are_named_again_after_a_kill_at_any_step() {
     for step in ["advance-recorded", "advance-moved"] {
-        let Some(world) = InboxDatabase::create_unchecked_on(installed_majors()[0]).await else {
-            return;
-        };
+        let Some(world) = InboxDatabase::create_unchecked().await else { return };
         world.succeed(["init"]).await;
         let good = insert(&id_of(2), "payload", "'{}'");
         let bad = insert(BAD, "aggregateid", "E'bad\\xff'");
@@ -143,32 +136,30 @@ async fn a_slot_is_not_moved_back_to_an_earlier_position() {
 
 #[tokio::test]
 async fn a_recovery_stops_at_invalid_bytes_and_continues_after_the_named_row_is_deleted() {
-    for major in installed_majors() {
-        let Some(world) = InboxDatabase::create_unchecked_on(major).await else { continue };
-        world.succeed(["init"]).await;
-        world.execute(&insert(&id_of(1), "payload", "'{}'")).await;
-        world.catch_up().await;
-        let drop = format!("SELECT pg_drop_replication_slot('{}')", world.name());
-        world.execute(&drop).await;
-        world.execute(&insert(BAD, "aggregateid", "E'bad\\xff'")).await;
-        world.execute(&insert(&id_of(2), "payload", "'{}'")).await;
-        world.succeed(["slot", "recover", "--yes"]).await;
+    let Some(world) = InboxDatabase::create_unchecked().await else { return };
+    world.succeed(["init"]).await;
+    world.execute(&insert(&id_of(1), "payload", "'{}'")).await;
+    world.catch_up().await;
+    let drop = format!("SELECT pg_drop_replication_slot('{}')", world.name());
+    world.execute(&drop).await;
+    world.execute(&insert(BAD, "aggregateid", "E'bad\\xff'")).await;
+    world.execute(&insert(&id_of(2), "payload", "'{}'")).await;
+    world.succeed(["slot", "recover", "--yes"]).await;
 
-        let stopped = world.run(["run"]).await;
-        assert_eq!(stopped.code, Some(3), "{}", stopped.text);
-        let statement = format!("DELETE FROM public.app_outbox WHERE id = '{BAD}'");
-        assert!(stopped.text.contains("row-unreadable"), "{}", stopped.text);
-        assert!(stopped.text.contains(&statement), "{}", stopped.text);
-        let status = world.succeed(["status"]).await;
-        let check = world.run(["check"]).await.text;
-        for told in [&status, &check] {
-            assert!(told.contains(&statement), "{told}");
-            assert!(!told.contains("finishes it"), "no relay can pass the row: {told}");
-        }
-
-        world.execute(&statement).await;
-        world.catch_up().await;
-        let stored: Vec<_> = world.pubsub.stored().into_iter().map(|row| row.event_id).collect();
-        assert!(stored.contains(&id_of(2)), "{stored:?}");
+    let stopped = world.run(["run"]).await;
+    assert_eq!(stopped.code, Some(3), "{}", stopped.text);
+    let statement = format!("DELETE FROM public.app_outbox WHERE id = '{BAD}'");
+    assert!(stopped.text.contains("row-unreadable"), "{}", stopped.text);
+    assert!(stopped.text.contains(&statement), "{}", stopped.text);
+    let status = world.succeed(["status"]).await;
+    let check = world.run(["check"]).await.text;
+    for told in [&status, &check] {
+        assert!(told.contains(&statement), "{told}");
+        assert!(!told.contains("finishes it"), "no relay can pass the row: {told}");
     }
+
+    world.execute(&statement).await;
+    world.catch_up().await;
+    let stored: Vec<_> = world.pubsub.stored().into_iter().map(|row| row.event_id).collect();
+    assert!(stored.contains(&id_of(2)), "{stored:?}");
 }

@@ -248,7 +248,7 @@ async fn a_database_that_is_not_the_one_on_record_is_refused_and_a_moment_takes_
 async fn a_failover_slot_that_was_dropped_for_an_upgrade_is_one_again_afterwards() {
     let failover = "SELECT count(*) FROM pg_replication_slots WHERE failover AND database = current_database()";
     for is_upgraded in [true, false] {
-        let Some(world) = InboxDatabase::create_empty_on(17).await else { return };
+        let Some(world) = InboxDatabase::create_empty_since(17).await else { return };
         world.succeed(["init", "--failover"]).await;
         world.catch_up().await;
         world.succeed(["upgrade", "prepare", "--yes"]).await;
@@ -270,7 +270,7 @@ const COMMITS: &str =
 
 #[tokio::test]
 async fn a_slot_is_moved_past_what_the_relay_noted_last_and_never_past_a_row() {
-    let Some(world) = InboxDatabase::create_empty_on(17).await else { return };
+    let Some(world) = InboxDatabase::create_empty_since(17).await else { return };
     world.execute("CREATE PUBLICATION everything FOR ALL TABLES").await;
     world.succeed(["init"]).await;
     // A slot that no relay has used yet is on record, and has nothing to carry over.
@@ -299,7 +299,7 @@ async fn a_slot_is_moved_past_what_the_relay_noted_last_and_never_past_a_row() {
 
 #[tokio::test]
 async fn a_moved_slot_whose_wal_starts_after_the_record_is_recognised() {
-    let Some(world) = InboxDatabase::create_on(17).await else { return };
+    let Some(world) = InboxDatabase::create_since(17).await else { return };
     Workload::of_rows(30).insert(world.client()).await.expect("rows");
     world.catch_up().await;
     // Each statement writes a list of running transactions, from which the slot's WAL may start.
@@ -318,7 +318,7 @@ async fn a_moved_slot_whose_wal_starts_after_the_record_is_recognised() {
 
 #[tokio::test]
 async fn every_slot_of_a_divided_outbox_is_moved_at_once() {
-    let Some(world) = InboxDatabase::create_empty_on(17).await else { return };
+    let Some(world) = InboxDatabase::create_empty_since(17).await else { return };
     world.succeed(["init", "--shards", "2"]).await;
     Workload::of_rows(30).insert(world.client()).await.expect("rows");
     for shard in ["0/2", "1/2"] {

@@ -11,7 +11,6 @@ use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use tokio::sync::Mutex;
 use walrelay_core::{ClaimAnswer, OnDead};
 use walrelay_outbox_store::{ParkedKey, Store as _, StoreFailure};
-use walrelay_testkit::postgres::installed_majors;
 
 use postgres::InPostgres;
 use script::{Keys, ScriptedRelay, Step, any_on_dead, steps};
@@ -121,28 +120,23 @@ fn in_simulation(on_dead: OnDead, steps: &[Step]) -> Vec<String> {
 fn the_simulated_table_answers_as_postgres_does() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("a runtime");
-    for major in installed_majors() {
-        let Some(postgres) = runtime.block_on(InPostgres::on(major)) else { continue };
-        let postgres = Mutex::new(postgres);
-        let mut runner = TestRunner::new(Config {
-            cases: SCRIPTS,
-            failure_persistence: None,
-            ..Config::default()
+    let Some(postgres) = runtime.block_on(InPostgres::create()) else { return };
+    let postgres = Mutex::new(postgres);
+    let mut runner =
+        TestRunner::new(Config { cases: SCRIPTS, failure_persistence: None, ..Config::default() });
+    let ran = runner.run(&(any_on_dead(), steps()), |(on_dead, steps)| {
+        let expected = runtime.block_on(async {
+            let mut postgres = postgres.lock().await;
+            postgres.begin(on_dead).await;
+            answers(&mut *postgres, &steps).await
         });
-        let ran = runner.run(&(any_on_dead(), steps()), |(on_dead, steps)| {
-            let expected = runtime.block_on(async {
-                let mut postgres = postgres.lock().await;
-                postgres.begin(on_dead).await;
-                answers(&mut *postgres, &steps).await
-            });
-            let simulated = in_simulation(on_dead, &steps);
-            match expected.iter().zip(&simulated).find(|(ours, theirs)| ours != theirs) {
-                None => Ok(()),
-                Some((expected, found)) => Err(TestCaseError::fail(format!(
-                    "Postgres {major} says {expected}\nthe simulation says {found}"
-                ))),
-            }
-        });
-        ran.unwrap_or_else(|failure| panic!("{failure}"));
-    }
+        let simulated = in_simulation(on_dead, &steps);
+        match expected.iter().zip(&simulated).find(|(ours, theirs)| ours != theirs) {
+            None => Ok(()),
+            Some((expected, found)) => Err(TestCaseError::fail(format!(
+                "Postgres says {expected}\nthe simulation says {found}"
+            ))),
+        }
+    });
+    ran.unwrap_or_else(|failure| panic!("{failure}"));
 }

@@ -3,6 +3,10 @@
 use std::time::Duration;
 
 use tokio_postgres::types::PgLsn;
+use walrelay_outbox_admin::{EarlierRows, InitOptions, InitPlan, LostSlotPolicy, SlotCreation};
+use walrelay_outbox_store::{Outbox, Shard, migrate, migrations};
+use walrelay_pg_client::QualifiedName;
+use walrelay_pg_replication::Failover;
 use walrelay_testkit::checker::{self, Committed, Verdict};
 use walrelay_testkit::postgres::{TestClient, TestDatabase};
 use walrelay_testkit::relay::{Finished, Relay, RelayCommand};
@@ -12,6 +16,33 @@ use crate::pubsub::{PROJECT, PubSub};
 
 /// The time limit for any ordinary step on a busy machine.
 pub const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Returns the options of `walrelay init`. Slot and publication have the name of the database.
+fn init_options(name: &str) -> InitOptions {
+    InitOptions {
+        outbox: Outbox {
+            slot: name.to_owned(),
+            publication: name.to_owned(),
+            tables: tables(),
+            shard: Shard::WHOLE,
+        },
+        shard_key: None,
+        failover: Failover::No,
+        on_lost: LostSlotPolicy::Refuse,
+        earlier_rows: EarlierRows::Refuse,
+        making: SlotCreation::Slot,
+        partition_by: None,
+    }
+}
+
+fn tables() -> Vec<QualifiedName> {
+    vec![QualifiedName::new("public", "app_outbox")]
+}
+
+/// Makes the tables and functions of the outbox in an empty database.
+async fn make_tables(session: &TestClient) {
+    migrate(session, &tables()).await.expect("the migrations run");
+}
 
 /// A database that `walrelay init` has set up, and a Pub/Sub with the topic `video.events`.
 #[derive(Debug)]
@@ -25,20 +56,26 @@ pub struct InboxDatabase {
 }
 
 impl InboxDatabase {
-    /// Creates an environment on the default server. Reports the test as skipped without a server.
+    /// Creates an environment on a server of the default version. Reports the test as skipped
+    /// without a server.
     pub async fn create() -> Option<Self> {
-        Self::create_empty().await?.initialised().await
+        Self::bare(TestDatabase::copy_or_skip(make_tables).await?).await?.initialised().await
     }
 
-    /// Creates an environment on a server of this major version. Reports the test as skipped
-    /// without one.
+    /// As [`create`](Self::create), on a server of this major version.
     pub async fn create_on(major: u32) -> Option<Self> {
-        Self::create_empty_on(major).await?.initialised().await
+        Self::bare(TestDatabase::copy_on(major, make_tables).await?).await?.initialised().await
+    }
+
+    /// As [`create`](Self::create), for a test of a feature that the server has had since this
+    /// major version.
+    pub async fn create_since(major: u32) -> Option<Self> {
+        Self::create_empty_since(major).await?.with_tables().await?.initialised().await
     }
 
     /// Creates an environment on the server of this connection string.
     pub async fn create_at(server_url: &str) -> Option<Self> {
-        Self::create_empty_at(server_url).await?.initialised().await
+        Self::create_empty_at(server_url).await?.with_tables().await?.initialised().await
     }
 
     /// As [`create_empty`](Self::create_empty), on the server of this connection string.
@@ -51,20 +88,21 @@ impl InboxDatabase {
         Self::bare(TestDatabase::create_or_skip().await?).await
     }
 
-    /// As [`create_empty`](Self::create_empty), on a server of this major version.
-    pub async fn create_empty_on(major: u32) -> Option<Self> {
-        Self::bare(TestDatabase::create_on(major).await?).await
+    /// As [`create_empty`](Self::create_empty), for a test of a feature that the server has had
+    /// since this major version.
+    pub async fn create_empty_since(major: u32) -> Option<Self> {
+        Self::bare(TestDatabase::create_since(major).await?).await
     }
 
-    /// As [`create_empty_on`](Self::create_empty_on), in a database of the encoding SQL_ASCII.
-    pub async fn create_unchecked_on(major: u32) -> Option<Self> {
-        Self::bare(TestDatabase::create_unchecked_on(major).await?).await
+    /// As [`create_empty`](Self::create_empty), in a database of the encoding SQL_ASCII.
+    pub async fn create_unchecked() -> Option<Self> {
+        Self::bare(TestDatabase::create_unchecked_or_skip().await?).await
     }
 
-    /// As [`create_empty_on`](Self::create_empty_on), for commands with `--schema`. The sessions of
-    /// the test find the schema through their `search_path`.
-    pub async fn create_in_schema(major: u32, schema: &'static str) -> Option<Self> {
-        let world = Self::create_empty_on(major).await?;
+    /// As [`create_empty`](Self::create_empty), for commands with `--schema`. The sessions of the
+    /// test find the schema through their `search_path`.
+    pub async fn create_in_schema(schema: &'static str) -> Option<Self> {
+        let world = Self::create_empty().await?;
         world.execute(&format!("SET search_path TO \"{schema}\"")).await;
         Some(Self { schema: Some(schema), ..world })
     }
@@ -89,9 +127,25 @@ impl InboxDatabase {
         Some(Self { pubsub, client, database, schema: None })
     }
 
-    async fn initialised(self) -> Option<Self> {
-        self.succeed(["init"]).await;
+    async fn with_tables(self) -> Option<Self> {
+        make_tables(&self.client).await;
         Some(self)
+    }
+
+    /// Creates publication, slot and record in a database that has the tables.
+    async fn initialised(self) -> Option<Self> {
+        let plan = InitPlan::new(&init_options(self.name())).expect("a valid name");
+        // The first steps are the migrations, which the database has.
+        for step in plan.steps().iter().skip(migrations(&tables()).len()) {
+            self.execute(&step.sql).await;
+        }
+        Some(self)
+    }
+
+    /// Returns the major version of the server.
+    #[must_use]
+    pub fn major(&self) -> u32 {
+        self.database.server_version()
     }
 
     /// Reconnects after a restart of the server.

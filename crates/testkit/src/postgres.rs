@@ -1,11 +1,14 @@
-//! Creates a new database per test on a Postgres server that the tests share.
+//! Creates a new database per test on a Postgres server.
 //!
-//! The server is the one that `with-servers` started, or one that this process starts. Each test
-//! has its own database, but all slots of a server share one namespace. Name slots after the
+//! Tests run on the default version: the newest one that is installed, or the one that
+//! [`VERSION_VARIABLE`] names. `with-servers` starts one server of it per test that runs at a time,
+//! so a slot waits for no transaction of another test and decodes no other test's WAL. Without
+//! `with-servers`, the process starts a server itself and its tests share it. Name slots after the
 //! database ([`TestDatabase::name`]).
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -17,9 +20,19 @@ use walrelay_private_postgres::{Installation, PrivatePostgres, installations_in}
 use crate::environment::{random_name, servers_dir, variable};
 use crate::{skip, wait_until};
 
-/// The variable with the address of the default server. With a suffix such as `_15`, the address of
-/// the server of that major version.
+/// The variable with the addresses of the servers of the default version, separated by spaces. With
+/// a suffix such as `_15`, the address of a server of that major version.
 pub const URL_VARIABLE: &str = "WALRELAY_TEST_POSTGRES_URL";
+
+/// The variable with the major version that the tests run on.
+pub const VERSION_VARIABLE: &str = "WALRELAY_TEST_POSTGRES";
+
+/// The variable with the number of the slot that cargo-nextest runs a test in. Two tests that run at
+/// the same time have different numbers.
+const TEST_SLOT_VARIABLE: &str = "NEXTEST_TEST_GLOBAL_SLOT";
+
+/// The database that a test's own database is copied from.
+const TEMPLATE: &str = "walrelay_template";
 
 /// The time limit for the end of a terminated replication session.
 const CLEAN_UP_DEADLINE: Duration = Duration::from_secs(20);
@@ -27,6 +40,9 @@ const CLEAN_UP_DEADLINE: Duration = Duration::from_secs(20);
 /// Servers that this process started. A static is never dropped, but the servers' supervisors
 /// notice the end of the process.
 static OWN_SERVERS: Mutex<BTreeMap<u32, PrivatePostgres>> = Mutex::new(BTreeMap::new());
+
+/// The turn of the next database among the servers of the default version.
+static TURN: AtomicUsize = AtomicUsize::new(0);
 
 /// Returns one installation per major version on this machine, oldest first.
 #[must_use]
@@ -39,17 +55,23 @@ pub fn installations() -> Vec<Installation> {
     found
 }
 
-/// Returns the major versions that tests can run on.
+/// Returns the installation of the default version, which is the newest one unless
+/// [`VERSION_VARIABLE`] names another.
 #[must_use]
-pub fn installed_majors() -> Vec<u32> {
-    installations().iter().map(|installation| installation.major).collect()
+pub fn default_installation() -> Option<Installation> {
+    let wanted = variable(VERSION_VARIABLE);
+    let is_wanted = |found: &Installation| match &wanted {
+        Some(major) => found.major.to_string() == *major,
+        None => true,
+    };
+    installations().into_iter().rfind(is_wanted)
 }
 
-/// Returns the oldest installation, for tests with their own server. Reports the test as skipped
-/// when none is installed.
+/// Returns the installation of the default version, for tests with their own server. Reports the
+/// test as skipped when it is not installed.
 #[must_use]
 pub fn installation_or_skip() -> Option<Installation> {
-    installations().into_iter().next().or_else(|| skip("no Postgres server binaries found"))
+    default_installation().or_else(|| skip("no Postgres server binaries found"))
 }
 
 /// The first version whose `pg_upgrade` preserves logical slots.
@@ -137,7 +159,8 @@ impl DerefMut for TestClient {
     }
 }
 
-/// A database with a random name. Dropping the value removes the database with all its slots.
+/// A database with a random name. Dropping the value drops all its slots. The database stays until
+/// its server ends, because `DROP DATABASE` would force a checkpoint.
 #[derive(Debug)]
 pub struct TestDatabase {
     server_url: String,
@@ -145,17 +168,10 @@ pub struct TestDatabase {
     url: String,
     client: TestClient,
     server_version: u32,
-    state: State,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum State {
-    Present,
-    Removed,
 }
 
 impl TestDatabase {
-    /// Creates a database on the default server, which is the oldest installed version.
+    /// Creates a database on a server of the default version.
     pub async fn create() -> Self {
         let url = default_server_url();
         Self::create_at(
@@ -181,12 +197,45 @@ impl TestDatabase {
         }
     }
 
-    /// As [`create_on`](Self::create_on), with the encoding SQL_ASCII, which accepts any bytes as
-    /// text.
-    pub async fn create_unchecked_on(major: u32) -> Option<Self> {
+    /// As [`create_or_skip`](Self::create_or_skip), with the encoding SQL_ASCII, which accepts any
+    /// bytes as text.
+    pub async fn create_unchecked_or_skip() -> Option<Self> {
         let options = "ENCODING 'SQL_ASCII' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'";
-        match server_url(major) {
+        match default_server_url() {
             Some(url) => Some(Self::create_with(&url, options).await),
+            None => skip("no Postgres server binaries found"),
+        }
+    }
+
+    /// As [`create_or_skip`](Self::create_or_skip), for a test of a feature that the server has had
+    /// since this major version.
+    pub async fn create_since(major: u32) -> Option<Self> {
+        match default_installation() {
+            Some(found) if found.major < major => skip(&format!("it needs Postgres {major}")),
+            Some(_) | None => Self::create_or_skip().await,
+        }
+    }
+
+    /// Creates a database as a copy of the server's template, on a server of the default version.
+    /// The first caller on a server makes the template: `fill` gets a session of the empty database.
+    /// Reports the test as skipped where no server is installed.
+    pub async fn copy_or_skip(fill: impl AsyncFnOnce(&TestClient)) -> Option<Self> {
+        match default_server_url() {
+            Some(url) => Some(Self::copy_at(&url, fill).await),
+            None => skip("no Postgres server binaries found"),
+        }
+    }
+
+    /// As [`copy_or_skip`](Self::copy_or_skip), on the server of this connection string.
+    pub async fn copy_at(server_url: &str, fill: impl AsyncFnOnce(&TestClient)) -> Self {
+        make_template(server_url, fill).await;
+        Self::create_with(server_url, &format!("TEMPLATE {TEMPLATE}")).await
+    }
+
+    /// As [`copy_or_skip`](Self::copy_or_skip), on a server of this major version.
+    pub async fn copy_on(major: u32, fill: impl AsyncFnOnce(&TestClient)) -> Option<Self> {
+        match server_url(major) {
+            Some(url) => Some(Self::copy_at(&url, fill).await),
             None => skip(&format!("no Postgres {major} found")),
         }
     }
@@ -206,7 +255,7 @@ impl TestDatabase {
         let client = TestClient::connect(&url).await;
         let server_version = server_version(&client).await;
         let server_url = server_url.to_owned();
-        Self { server_url, name, url, client, server_version, state: State::Present }
+        Self { server_url, name, url, client, server_version }
     }
 
     /// Returns the connection string of this database.
@@ -238,35 +287,27 @@ impl TestDatabase {
     pub async fn connect(&self) -> TestClient {
         TestClient::connect(&self.url).await
     }
-
-    /// Ends every session of this database, then drops its slots and the database itself.
-    pub async fn drop_all(mut self) {
-        remove(&self.server_url, &self.name).await;
-        self.state = State::Removed;
-    }
 }
 
 impl Drop for TestDatabase {
     fn drop(&mut self) {
-        if self.state == State::Removed {
-            return;
-        }
         let (server_url, name) = (self.server_url.clone(), self.name.clone());
         // The removal has its own thread, because a runtime cannot be entered from within another.
         let removal = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            runtime.expect("a runtime").block_on(remove(&server_url, &name));
+            runtime.expect("a runtime").block_on(drop_slots(&server_url, &name));
         });
         // A panic here would abort a test that is already failing. A leaked slot is reported.
         if removal.join().is_err() {
-            eprintln!("database {} could not be removed from {}", self.name, self.server_url);
+            eprintln!("slots of database {} are left on {}", self.name, self.server_url);
         }
     }
 }
 
-async fn remove(server_url: &str, name: &str) {
+/// Ends the replication sessions of a database and drops its slots.
+async fn drop_slots(server_url: &str, name: &str) {
     let Ok(client) = TestClient::try_connect(server_url).await else {
-        // The test stopped its server for good, so the data is gone with the server.
+        // The test stopped its server for good, so the slots are gone with the server.
         return;
     };
     // A slot is active until its session has ended. Both statements repeat until no slot is left.
@@ -276,20 +317,61 @@ async fn remove(server_url: &str, name: &str) {
                       WHERE database = $1 AND active_pid IS NULL";
     let count = "SELECT count(*) FROM pg_replication_slots WHERE database = $1";
     wait_until(CLEAN_UP_DEADLINE, "the slots of a test to be dropped", async || {
-        // The drop fails when a session takes the slot in between. The next round terminates that
-        // session.
-        drop(client.query(sql, &[&name]).await);
-        drop(client.query(drop_free, &[&name]).await);
         let left: i64 = client.query_one(count, &[&name]).await.ok()?.get(0);
+        if left > 0 {
+            // The drop fails when a session takes the slot in between. The next round terminates
+            // that session.
+            drop(client.query(sql, &[&name]).await);
+            drop(client.query(drop_free, &[&name]).await);
+        }
         (left == 0).then_some(())
     })
     .await;
-    let dropped = client.batch_execute(&format!("DROP DATABASE {name} WITH (FORCE)")).await;
-    dropped.unwrap_or_else(|error| panic!("drop database {name}: {error:?}"));
 }
 
+/// Makes the server's template, unless an earlier test has made it.
+async fn make_template(server_url: &str, fill: impl AsyncFnOnce(&TestClient)) {
+    let maintenance = TestClient::connect(server_url).await;
+    // The lock ends with the session. Until then, other tests wait for a template that is complete.
+    let lock = format!("SELECT pg_advisory_lock(hashtext('{TEMPLATE}'))");
+    let exists = format!("SELECT count(*) FROM pg_database WHERE datname = '{TEMPLATE}'");
+    let is_made = async || {
+        let row = maintenance.query_one(&exists, &[]).await;
+        row.expect("the server lists its databases").get::<_, i64>(0) == 1
+    };
+    if is_made().await {
+        return;
+    }
+    maintenance.run(&lock).await;
+    if is_made().await {
+        return;
+    }
+    let draft = TestDatabase::create_at(server_url).await;
+    fill(&draft.client).await;
+    let name = draft.name.clone();
+    drop(draft);
+    // A copy needs a database without sessions, and the last one may still be ending.
+    let end =
+        format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'");
+    let rename = format!("ALTER DATABASE {name} RENAME TO {TEMPLATE}");
+    wait_until(CLEAN_UP_DEADLINE, "the sessions of the template to end", async || {
+        maintenance.batch_execute(&end).await.ok()?;
+        maintenance.batch_execute(&rename).await.ok()
+    })
+    .await;
+}
+
+/// Returns the connection string of a server of the default version. Starts the server if
+/// `with-servers` did not.
 fn default_server_url() -> Option<String> {
-    variable(URL_VARIABLE).or_else(|| server_url(*installed_majors().first()?))
+    let Some(urls) = variable(URL_VARIABLE) else {
+        return server_url(default_installation()?.major);
+    };
+    let urls: Vec<&str> = urls.split_whitespace().collect();
+    // Without cargo-nextest, the tests of a process take turns.
+    let number = variable(TEST_SLOT_VARIABLE).and_then(|slot| slot.parse().ok());
+    let number = number.unwrap_or_else(|| TURN.fetch_add(1, Ordering::Relaxed));
+    Some((*urls.get(number % urls.len().max(1))?).to_owned())
 }
 
 /// Returns the shared server of a major version. Starts the server if `with-servers` did not.
@@ -339,7 +421,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_dropped_database_leaves_neither_itself_nor_its_slots() {
+    async fn a_dropped_database_leaves_no_slot() {
         let Some(database) = TestDatabase::create_or_skip().await else { return };
         let (name, server) = (database.name().to_owned(), database.server_url.clone());
         let create = "SELECT pg_create_logical_replication_slot($1, 'pgoutput')";
@@ -348,19 +430,32 @@ mod tests {
         drop(database);
 
         let client = TestClient::connect(&server).await;
-        let count = "SELECT (SELECT count(*) FROM pg_database WHERE datname = $1)
-                          + (SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1)";
+        let count = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = $1";
         let left: i64 = client.query_one(count, &[&name]).await.unwrap().get(0);
         assert_eq!(left, 0);
     }
 
     #[tokio::test]
     async fn every_installed_version_is_offered_and_is_what_it_says() {
-        for major in installed_majors() {
+        for Installation { major, .. } in installations() {
             let database = TestDatabase::create_on(major).await.expect("an installed version");
             assert_eq!(database.server_version(), major);
-            database.drop_all().await;
         }
         assert!(TestDatabase::create_on(9).await.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_database_is_a_copy_of_the_template_that_the_first_caller_fills() {
+        let Some(installation) = installation_or_skip() else { return };
+        let server = PrivatePostgres::start(&installation, &[]).unwrap();
+        let url = server.url("postgres");
+        let fill = async |client: &TestClient| client.run("CREATE TABLE made (n int)").await;
+
+        let (first, second) =
+            tokio::join!(TestDatabase::copy_at(&url, fill), TestDatabase::copy_at(&url, fill));
+
+        for database in [first, second] {
+            assert_eq!(database.connect().await.text("SELECT count(*)::text FROM made").await, "0");
+        }
     }
 }

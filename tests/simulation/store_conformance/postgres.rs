@@ -29,8 +29,8 @@ pub(crate) struct InPostgres {
 }
 
 impl InPostgres {
-    pub(crate) async fn on(major: u32) -> Option<Self> {
-        let database = TestDatabase::create_on(major).await?;
+    pub(crate) async fn create() -> Option<Self> {
+        let database = TestDatabase::create_or_skip().await?;
         let config = ConnectConfig::parse(database.url(), &PgEnv::default()).expect("a url");
         let client = connect_sql(&config).await.expect("a connection");
         let outbox = QualifiedName::new("public", "app_outbox");

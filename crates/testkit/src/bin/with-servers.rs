@@ -2,11 +2,12 @@
 //!
 //! ```text
 //! with-servers cargo nextest run
+//! with-servers --versions
 //! ```
 //!
-//! Starts every installed major version of Postgres, and the official Pub/Sub emulator if it is
-//! installed. Environment variables pass the addresses to the command. The exit code is the
-//! command's.
+//! Starts a server of the default version of Postgres per test that runs at a time, one of each other
+//! installed version, and the official Pub/Sub emulator if it is installed. Environment variables
+//! pass the addresses to the command. The exit code is the command's.
 
 use std::env;
 use std::fs;
@@ -22,12 +23,26 @@ use walrelay_testkit::{postgres, random_name, skip};
 /// The major versions that the tests need.
 const MAJORS_WANTED: [u32; 3] = [15, 17, 18];
 
+/// The variable with the number of tests that cargo-nextest runs at a time.
+const TEST_THREADS_VARIABLE: &str = "NEXTEST_TEST_THREADS";
+
+/// The number of servers of the default version without that variable.
+const SERVERS_DEFAULT: usize = 2;
+
+/// Settings of servers that the tests share. Databases stay until their server ends, and autovacuum
+/// would visit each of them all the time.
+const SETTINGS: [(&str, &str); 1] = [("autovacuum_naptime", "1d")];
+
 fn main() -> ExitCode {
     let mut words = env::args_os().skip(1);
     let Some(program) = words.next() else {
         eprintln!("usage: with-servers COMMAND [ARGUMENT…]");
         return ExitCode::from(2);
     };
+    if program == "--versions" {
+        println!("{}", versions());
+        return ExitCode::SUCCESS;
+    }
     let skips = env::temp_dir().join(random_name("walrelay-test-skips"));
     let mut command = Command::new(&program);
     command.args(words).env(skip::SKIPS_FILE_VARIABLE, &skips);
@@ -65,32 +80,48 @@ fn start_databases() -> Vec<PrivatePostgres> {
             eprintln!("with-servers: no Postgres {major}; see scripts/install-servers.sh");
         }
     }
-    let start = |installation| match PrivatePostgres::start(installation, &[]) {
-        Ok(server) => {
-            eprintln!(
-                "with-servers: Postgres {} on {}",
-                server.installation().version,
-                server.url("postgres")
-            );
-            Some(server)
+    let default = postgres::default_installation().map(|installation| installation.major);
+    let mut servers = Vec::new();
+    for installation in &installations {
+        let count = if Some(installation.major) == default { servers_wanted() } else { 1 };
+        eprintln!("with-servers: Postgres {}, servers: {count}", installation.version);
+        for _ in 0..count {
+            match PrivatePostgres::start(installation, &SETTINGS) {
+                Ok(server) => servers.push(server),
+                Err(error) => {
+                    let version = &installation.version;
+                    eprintln!("with-servers: Postgres {version} does not start: {error}");
+                    break;
+                }
+            }
         }
-        Err(error) => {
-            eprintln!("with-servers: Postgres {} does not start: {error}", installation.version);
-            None
-        }
-    };
-    installations.iter().filter_map(start).collect()
+    }
+    servers
 }
 
-fn variables(databases: &[PrivatePostgres]) -> Vec<(String, String)> {
-    let by_major = databases.iter().map(|server| {
+fn versions() -> String {
+    let majors = postgres::installations().into_iter().map(|found| found.major.to_string());
+    majors.collect::<Vec<_>>().join(" ")
+}
+
+fn servers_wanted() -> usize {
+    let threads = env::var(TEST_THREADS_VARIABLE).ok().and_then(|number| number.parse().ok());
+    threads.unwrap_or(SERVERS_DEFAULT)
+}
+
+/// Returns the addresses of the servers of the default version, and one of each version.
+fn variables(servers: &[PrivatePostgres]) -> Vec<(String, String)> {
+    let default = postgres::default_installation().map(|installation| installation.major);
+    let pool: Vec<String> = servers
+        .iter()
+        .filter(|server| Some(server.installation().major) == default)
+        .map(|server| server.url("postgres"))
+        .collect();
+    let by_major = servers.iter().map(|server| {
         let name = format!("{}_{}", postgres::URL_VARIABLE, server.installation().major);
         (name, server.url("postgres"))
     });
-    // The list is sorted by version, so the first server is the oldest.
-    let default = databases.first();
-    let default = default.map(|server| (postgres::URL_VARIABLE.to_owned(), server.url("postgres")));
-    by_major.chain(default).collect()
+    by_major.chain([(postgres::URL_VARIABLE.to_owned(), pool.join(" "))]).collect()
 }
 
 fn report_skips(path: &PathBuf) {

@@ -1,0 +1,9 @@
+//! Tests of all lanes: step by step, under failures, and against a naive model.
+
+mod bench;
+mod failing;
+mod model;
+mod parking;
+mod resting;
+mod sick;
+mod steps;

@@ -1,0 +1,3 @@
+//! Tests of the consumer against a real server.
+
+mod sql_functions;

@@ -1,0 +1,3 @@
+//! Tests of the producer crate against a real server.
+
+mod emitting;

@@ -1,0 +1,3 @@
+//! Tests of private servers with real binaries.
+
+mod private_server;

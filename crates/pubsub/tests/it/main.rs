@@ -1,0 +1,3 @@
+//! Tests of the Pub/Sub side against the embedded Pub/Sub.
+
+mod emulator;

@@ -1,0 +1,6 @@
+//! Tests of the binary as a process.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+mod http;
+mod process;
