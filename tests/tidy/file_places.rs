@@ -68,7 +68,8 @@ pub(crate) fn folders_are_small(files: &Files) -> Vec<Finding> {
 }
 
 /// Checks that each test file of the package `tests` is named in its manifest. Cargo finds tests
-/// only in a package's `tests/` folder, and this package keeps its tests in its root.
+/// only in a package's `tests/` folder, and this package keeps its tests in its root. A folder with a
+/// manifest is a package of its own.
 pub(crate) fn test_files_are_targets(files: &Files) -> Vec<Finding> {
     let Some(manifest) = files.get("tests/Cargo.toml") else { return Vec::new() };
     let is_target = |path: &str| manifest.contains(&format!("path = \"{path}\""));
@@ -76,6 +77,7 @@ pub(crate) fn test_files_are_targets(files: &Files) -> Vec<Finding> {
         .filter_map(|(path, _)| Some((path, path.strip_prefix("tests/")?)))
         .filter(|(_, inner)| !inner.contains('/') || inner.ends_with("/main.rs"))
         .filter(|(_, inner)| !inner.starts_with("src/") && !is_target(inner))
+        .filter(|(path, _)| !files.contains_key(&path.replace("main.rs", "Cargo.toml")))
         .map(|(path, inner)| {
             let remedy =
                 format!("never run: add a [[test]] with path = \"{inner}\" to tests/Cargo.toml");
@@ -86,7 +88,7 @@ pub(crate) fn test_files_are_targets(files: &Files) -> Vec<Finding> {
 
 pub(crate) fn members_inherit_the_lints(files: &Files) -> Vec<Finding> {
     let is_member = |path: &str| {
-        ["tests/Cargo.toml", "bench/Cargo.toml"].contains(&path)
+        ["tests/Cargo.toml", "tests/simulation/Cargo.toml", "bench/Cargo.toml"].contains(&path)
             || (path.starts_with("crates/")
                 && path.ends_with("/Cargo.toml")
                 && path.matches('/').count() == 2)
@@ -180,6 +182,8 @@ mod planted_faults {
             ("tests/forgotten.rs", ""),
             ("tests/e2e/main.rs", ""),
             ("tests/src/lib.rs", ""),
+            ("tests/simulation/Cargo.toml", ""),
+            ("tests/simulation/main.rs", ""),
         ]);
         let expected = [("tests/e2e/main.rs", 1), ("tests/forgotten.rs", 1)];
         assert_eq!(places(&test_files_are_targets(&all)), expected);

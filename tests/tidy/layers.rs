@@ -21,7 +21,7 @@ const LAYERS: &[&[&str]] = &[
     &["walrelay-command-line"],
     &["walrelay-reports"],
     &["walrelay"],
-    &["walrelay-bench", "walrelay-tests"],
+    &["walrelay-bench", "walrelay-tests", "walrelay-simulation"],
 ];
 
 /// Crates that the tests of any crate may use.

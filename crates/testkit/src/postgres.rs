@@ -1,8 +1,8 @@
 //! Creates a new database per test on a Postgres server.
 //!
 //! Tests run on the default version: the newest one that is installed, or the one that
-//! [`VERSION_VARIABLE`] names. `with-servers` starts one server of it per test that runs at a time,
-//! so a slot waits for no transaction of another test and decodes no other test's WAL. Without
+//! [`VERSION_VARIABLE`] names. `with-servers` starts as many servers of it as tests run at a time.
+//! So a slot waits for no transaction of another test and decodes no other test's WAL. Without
 //! `with-servers`, the process starts a server itself and its tests share it. Name slots after the
 //! database ([`TestDatabase::name`]).
 

@@ -101,7 +101,7 @@ impl Server for Postgres<'_> {
         })
     }
 
-    async fn note_wait(&self, condition: &Condition) {
+    async fn note_wait(&self, condition: &Condition) -> bool {
         let (connect, slot) = (&self.settings.connect, &self.settings.relay.outbox.slot);
         let noting = async {
             let client = connect_sql(connect).await.map_err(RelayError::Connect)?;
@@ -110,10 +110,11 @@ impl Server for Postgres<'_> {
             noted.map_err(|error| RelayError::Survey(BoxedError::new(error)))
         };
         match tokio::time::timeout(NOTE_WAIT_TIMEOUT, noting).await {
-            Ok(Ok(())) => {}
+            Ok(Ok(())) => return true,
             Ok(Err(error)) => tracing::debug!(error = %Chain(&error), "the wait is not recorded"),
             Err(_) => tracing::debug!("the wait is not recorded: no answer in time"),
         }
+        false
     }
 }
 

@@ -30,10 +30,10 @@ pub trait Server: Sync {
         &self,
     ) -> impl Future<Output = Result<Connected<Self::Socket, Self::Database>, RelayError>> + Send;
 
-    /// Records why the relay waits, for `walrelay status`. The caller does this once a minute while
-    /// no session is open. Nothing depends on the record, so a failure is only logged.
-    fn note_wait(&self, _condition: &Condition) -> impl Future<Output = ()> + Send {
-        std::future::ready(())
+    /// Records why the relay waits, for `walrelay status`, while no session is open. Nothing else
+    /// depends on the record, so a failure is only logged. Returns whether it was recorded.
+    fn note_wait(&self, _condition: &Condition) -> impl Future<Output = bool> + Send {
+        std::future::ready(true)
     }
 }
 

@@ -155,7 +155,8 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
         delay
     }
 
-    /// Logs and records a wait at most once a minute. Returns the delay before the next check.
+    /// Logs and records a wait at most once a minute. A record that failed is tried again at the
+    /// next check. Returns the delay before that.
     async fn wait(&mut self, error: &RelayError, log: &mut WaitLog, failures: u32) -> Duration {
         let delay = WAITING.delay(failures, self.random.next_u32());
         // The step that found the condition says nothing about the state of the server, so it is
@@ -178,9 +179,11 @@ impl<C: Server, P: Publisher> Supervisor<'_, C, P> {
                 fix,
                 "waiting: nothing is published until this is fixed"
             );
+        }
+        if !log.is_recorded {
             let waiting = Phase::Waiting { reason: reason.clone() };
             let condition = Condition::new(waiting.name(), iter::once(reason));
-            self.server.note_wait(&condition).await;
+            log.is_recorded = self.server.note_wait(&condition).await;
         }
         delay
     }

@@ -1,4 +1,5 @@
-//! Limits how often a wait is logged: when it begins, when its cause changes, and once a minute.
+//! Limits how often a wait is logged and recorded: when it begins, when its cause changes, and once a
+//! minute.
 
 use std::time::Duration;
 
@@ -11,14 +12,19 @@ const INTERVAL: Duration = Duration::from_secs(60);
 
 /// The wait that was logged last.
 #[derive(Debug, Default)]
-pub(super) struct WaitLog(Option<(Code, Instant)>);
+pub(super) struct WaitLog {
+    logged: Option<(Code, Instant)>,
+    /// Whether the wait that was logged last is also on record.
+    pub(super) is_recorded: bool,
+}
 
 impl WaitLog {
     /// Returns whether a wait with this cause should be logged now, and marks it as logged.
     pub(super) fn is_due(&mut self, cause: Code, now: Instant) -> bool {
-        let is_logged = self.0.is_some_and(|(logged, at)| logged == cause && now < at + INTERVAL);
+        let is_logged =
+            self.logged.is_some_and(|(logged, at)| logged == cause && now < at + INTERVAL);
         if !is_logged {
-            self.0 = Some((cause, now));
+            *self = Self { logged: Some((cause, now)), is_recorded: false };
         }
         !is_logged
     }
@@ -42,5 +48,17 @@ mod tests {
             let now = start + Duration::from_secs(seconds);
             assert_eq!(log.is_due(cause, now), is_due, "{seconds}");
         }
+    }
+
+    #[test]
+    fn a_wait_is_recorded_again_only_when_it_is_logged_again() {
+        let (mut log, start) = (WaitLog::default(), Instant::now());
+        assert!(log.is_due(Code::SlotLost, start));
+        assert!(!log.is_recorded, "a new wait is not on record yet");
+        log.is_recorded = true;
+        assert!(!log.is_due(Code::SlotLost, start));
+        assert!(log.is_recorded);
+        assert!(log.is_due(Code::UpgradePrepared, start));
+        assert!(!log.is_recorded, "the record shows another cause");
     }
 }

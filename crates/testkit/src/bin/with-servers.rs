@@ -5,9 +5,9 @@
 //! with-servers --versions
 //! ```
 //!
-//! Starts a server of the default version of Postgres per test that runs at a time, one of each other
-//! installed version, and the official Pub/Sub emulator if it is installed. Environment variables
-//! pass the addresses to the command. The exit code is the command's.
+//! Starts servers of the default version of Postgres, as many as tests run at a time, and one of each
+//! other installed version. Starts the official Pub/Sub emulator if it is installed. Environment
+//! variables pass the addresses to the command. The exit code is the command's.
 
 use std::env;
 use std::fs;
