@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The model is deliberately naive: a map of rows that each step scans completely. A test compares
-//! the model with the SQL functions step by step (`crates/inbox/tests/sql_functions/alike.rs`). The
+//! the model with the SQL functions step by step (`crates/inbox/tests/it/sql_functions/alike.rs`). The
 //! model leaves out locks and deferred messages, which one session does not meet. It also leaves
 //! out two events with one id, positions of several servers, and clocks. A row that is due at some
 //! time is due at once.

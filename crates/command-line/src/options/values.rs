@@ -211,11 +211,12 @@ fn is_filter(text: &str) -> bool {
     is_every_part_one && text.trim().parse::<Targets>().is_ok()
 }
 
-/// Returns whether a directive is a level, or ends in one after an equals sign.
+/// Returns whether a directive is a level, or ends in one after the path of a module and an equals sign.
 fn ends_in_a_level(directive: &str) -> bool {
-    let level = directive.rsplit('=').next().unwrap_or(directive).trim();
+    let (module, level) = directive.rsplit_once('=').unwrap_or(("", directive));
+    let is_path = module.chars().all(|letter| letter.is_alphanumeric() || "_-: ".contains(letter));
     let levels = ["off", "error", "warn", "info", "debug", "trace"];
-    levels.iter().any(|known| known.eq_ignore_ascii_case(level))
+    is_path && levels.iter().any(|known| known.eq_ignore_ascii_case(level.trim()))
 }
 
 /// Parses the name of a slot.

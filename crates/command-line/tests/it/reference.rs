@@ -29,7 +29,7 @@ fn holds(path: &str, generate: impl FnOnce(&str) -> String) {
     assert!(
         old == new,
         "{path} is not what the options say:\n{diff}\
-         to write it anew: {REGENERATE}=1 cargo test -p walrelay-command-line --test reference"
+         to write it anew: {REGENERATE}=1 cargo test -p walrelay-command-line --test it reference"
     );
 }
 
