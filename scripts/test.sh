@@ -12,7 +12,11 @@ cd "$(dirname "$0")/.."
 source scripts/tools.sh
 
 profiles=(core default)
-if [ "${1:-}" = --all ]; then profiles=(all all); shift; fi
+if [ "${1:-}" = --all ]; then
+  profiles=(all all)
+  export WALRELAY_SIM_SEEDS="${WALRELAY_SIM_SEEDS:-2400}"
+  shift
+fi
 
 # Clients that scripts/install-servers.sh has installed.
 python="$PWD/.servers/clients/python/bin/python"

@@ -38,7 +38,7 @@ use run::Outcome;
 use walrelay_core::WalBudgetLimit;
 
 /// The number of seeds of a regular run, over all ranges.
-const SEEDS_DEFAULT: u64 = 2_400;
+const SEEDS_DEFAULT: u64 = 1_000;
 
 /// The number of test functions that share the seeds, so that every processor has work.
 const RANGES: u64 = 4;

@@ -15,7 +15,7 @@ use walrelay_testkit::wait_until;
 use crate::pubsub::{PROJECT, PubSub};
 
 /// The time limit for any ordinary step on a busy machine.
-pub const DEADLINE: Duration = Duration::from_secs(60);
+pub const DEADLINE: Duration = Duration::from_secs(180);
 
 /// Returns the options of `walrelay init`. Slot and publication have the name of the database.
 fn init_options(name: &str) -> InitOptions {
