@@ -2,7 +2,9 @@
 //!
 //! Outbox and inbox may be in two databases, so no query joins them. Both sides count and hash
 //! their event ids per minute of `occurred_at`. Only minutes that differ are compared id by id. A
-//! row in the inbox without an outbox row is no finding, because outboxes are pruned.
+//! row in the inbox without an outbox row is no finding, because outboxes are pruned. A row that
+//! `--dedupe position` discarded counts as missing, because nobody applied the event or decided
+//! against it.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -516,7 +518,8 @@ impl ConsumerGeneration {
         Ok(row.map_err(failed("read the consumer"))?.get(0))
     }
 
-    /// Returns the status of each of these events that the inbox has.
+    /// Returns the status of each of these events that the inbox has, without those that
+    /// `--dedupe position` discarded.
     async fn held(
         &self,
         client: &SqlClient,
@@ -529,7 +532,8 @@ impl ConsumerGeneration {
         Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
     }
 
-    /// Returns the inbox's events that occurred in this time range.
+    /// Returns the inbox's events that occurred in this time range, without those that `--dedupe
+    /// position` discarded.
     async fn seen(
         &self,
         client: &SqlClient,
