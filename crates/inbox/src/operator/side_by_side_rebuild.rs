@@ -173,15 +173,18 @@ impl SideBySideRebuild<'_> {
         Ok(row.map(|row| RebuildHolder { pid: row.get(0), since: row.get(1) }))
     }
 
-    /// Returns the highest round of rows that the generation has applied. Each round has positions
-    /// above the earlier ones. A rebuild that continues starts above the last round, so that its
-    /// events do not count as late.
+    /// Returns the highest position that the generation has applied. A rebuild that continues starts
+    /// above it, so that its events do not count as late.
     ///
     /// # Errors
     ///
     /// Fails if the database reports an error.
-    pub async fn last_round(&self, client: &SqlClient, generation: i32) -> Result<u64, InboxError> {
-        let sql = sql!("side_by_side_rebuild.sql", "last_round");
+    pub async fn last_position(
+        &self,
+        client: &SqlClient,
+        generation: i32,
+    ) -> Result<u64, InboxError> {
+        let sql = sql!("side_by_side_rebuild.sql", "last_position");
         let row = client.query_one(sql, &[&self.consumer, &generation]).await;
         let row = row.map_err(failed("read the positions of the generation"))?;
         Ok(row.get::<_, i64>(0).unsigned_abs())
