@@ -157,8 +157,8 @@ fn about(
         .collect();
     if let Some(ago) = consumer.pruned_ago.filter(|ago| *ago < kept) {
         let message = format!(
-            "events that it finished until {} ago were deleted from its inbox, and Pub/Sub retains messages of {name} for {}, \
-             dead letters included: an older message that is redelivered is applied again",
+            "events that it finished until {} ago were deleted from its inbox, and Pub/Sub may deliver messages of {name} again for {}, \
+             dead letters and snapshots included: an older message that is redelivered is applied again",
             show_duration(rounded(ago)),
             show_duration(kept)
         );
