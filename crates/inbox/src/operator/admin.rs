@@ -2,13 +2,15 @@
 
 use std::time::{Duration, SystemTime};
 
-use crate::migrations::inbox_tables;
 use tokio_postgres::error::SqlState;
+use tokio_postgres::types::Type;
 use walrelay_pg_client::{
     SCHEMA, SqlClient, SqlError, TableAccess, in_schema, quote_literal, refuse_hidden_rows, sql,
 };
 
+use crate::columns::Parameter;
 use crate::error::InboxError;
+use crate::migrations::inbox_tables;
 use crate::operator::unfinished_rebuild::UnfinishedRebuild;
 
 /// The rows deleted in one transaction, few enough to hold locks only for moments.
@@ -405,7 +407,8 @@ pub struct PruneStep {
     pub has_more: bool,
 }
 
-/// Deletes some of the rows that [`prune`] deletes, in one short transaction.
+/// Deletes some of the rows that [`prune`] deletes, in short transactions. Works through a pooler in
+/// transaction mode.
 ///
 /// # Errors
 ///
@@ -421,18 +424,27 @@ pub async fn prune_step(
     // Recorded first, because an audit must not report rows as missing that are about to be
     // deleted. If no row is that old, the horizon stays, because the inbox is still complete.
     let note = sql!("admin.sql", "note_pruned");
-    let noted = client.query_opt(note, &[&consumer, &older_than.as_secs_f64()]).await;
+    let seconds = older_than.as_secs_f64();
+    let noted =
+        client.query_typed_opt(note, &[(&consumer, Type::TEXT), (&seconds, Type::FLOAT8)]).await;
     let noted = noted.map_err(failed("note how far the inbox is pruned"))?;
     let noted = noted.ok_or_else(|| unknown(consumer))?;
     let (generation, cutoff): (i32, Option<SystemTime>) = (noted.get(0), noted.get(1));
-    let deleted = client.execute(sql, &[&consumer, &cutoff, &generation, &BATCH_ROWS]).await;
+    let parameters: [Parameter<'_>; 4] = [
+        (&consumer, Type::TEXT),
+        (&cutoff, Type::TIMESTAMPTZ),
+        (&generation, Type::INT4),
+        (&BATCH_ROWS, Type::INT8),
+    ];
+    let deleted = client.execute_typed(sql, &parameters).await;
     let rows = deleted.map_err(failed("delete old rows of the inbox"))?;
     if rows == BATCH_ROWS.unsigned_abs() {
         return Ok(PruneStep { rows, keys: 0, has_more: true });
     }
     let keys =
         in_schema!("DELETE FROM public.app_inbox_key WHERE consumer = $1 AND generation < $2");
-    let forgotten = client.execute(keys, &[&consumer, &generation]).await;
+    let parameters: [Parameter<'_>; 2] = [(&consumer, Type::TEXT), (&generation, Type::INT4)];
+    let forgotten = client.execute_typed(keys, &parameters).await;
     forgotten.map_err(failed("delete keys of earlier generations"))?;
     Ok(PruneStep { rows, keys: 0, has_more: false })
 }
