@@ -382,6 +382,28 @@ async fn ends(world: &InboxDatabase, arguments: &[&str], code: i32, says: &str) 
 }
 
 #[tokio::test]
+async fn a_database_that_is_not_utf_8_is_refused_and_named_by_check() {
+    let Some(world) = InboxDatabase::create_unchecked().await else { return };
+    let says = "has the encoding SQL_ASCII";
+    let init = ["consumer", "init", CONSUMER, "--subscription", CONSUMER];
+    ends(&world, &[&init[..], &["--create", "--topic", "video.events"]].concat(), 3, says).await;
+    let nothing = "SELECT count(*) FROM pg_class WHERE relname LIKE 'app_inbox%'";
+    assert_eq!(world.number(nothing).await, 0);
+    assert!(world.pubsub.emulator().subscriptions().is_empty());
+
+    // The inbox may have been created by hand.
+    let by_hand = world.succeed(init.into_iter().chain(["--sql"])).await;
+    world.execute(&by_hand).await;
+    let run = ["consumer", "run", CONSUMER, "--handler", "effect.add"];
+    ends(&world, &run, 3, says).await;
+    let place = format!("{CONSUMER}={}", world.url());
+    for options in [vec!["check"], vec!["check", "--inbox", &place]] {
+        let checked = world.run(options).await.text;
+        assert!(checked.contains(says) && checked.contains("ENCODING 'UTF8'"), "{checked}");
+    }
+}
+
+#[tokio::test]
 async fn missing_objects_are_named_with_their_exit_code() {
     let Some(world) = InboxDatabase::create().await else { return };
     let nobody = ["consumer", "run", "nobody", "--handler", "effect.add"];

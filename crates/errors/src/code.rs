@@ -284,7 +284,7 @@ codes! {
     ConsentDeclined "consent-declined": USAGE, USAGE, USAGE;
 
     // The consumer.
-    /// A consumer's database lacks tables, functions or permissions.
+    /// A consumer's database lacks tables, functions or permissions, or its encoding is not UTF-8.
     InboxUnsuitable "inbox-unsuitable": POSTGRES, POSTGRES, POSTGRES;
     /// A crash of the server would empty a table of the inbox.
     InboxTableUnlogged "inbox-table-unlogged": POSTGRES, POSTGRES, POSTGRES;
