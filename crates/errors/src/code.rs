@@ -274,7 +274,7 @@ codes! {
     SlotExists "slot-exists": USAGE, USAGE, USAGE;
     /// The template of a topic cannot be read.
     TopicTemplateInvalid "topic-template-invalid": USAGE, USAGE, USAGE;
-    /// A table lacks the column that is null in unpublished rows.
+    /// A table has no column of this name that is null in unpublished rows.
     UnpublishedColumnMissing "unpublished-column-missing": USAGE, USAGE, USAGE;
     /// A table lacks a column that orders its rows.
     OrderColumnMissing "order-column-missing": USAGE, USAGE, USAGE;

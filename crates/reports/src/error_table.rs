@@ -213,6 +213,7 @@ fn of_protocols() -> Vec<ProtocolError> {
         },
         ProtocolError::EarlierRows { slot: text(), rows: Vec::new() },
         ProtocolError::UnpublishedColumnMissing { table: text(), column: text() },
+        ProtocolError::UnpublishedColumnNeverNull { table: text(), column: text() },
     ]
 }
 
