@@ -4,6 +4,6 @@ mod event;
 mod page;
 
 pub use self::event::{
-    EventDetail, EventMessage, FailedEvent, MissingPart, PageBegin, payload_json,
+    EventDetail, EventMessage, FailedEvent, MissingPart, PageBegin,
 };
 pub use self::page::{EventGroup, detail_text, table};

@@ -11,6 +11,7 @@ use std::time::SystemTime;
 
 use serde_json::Value;
 use tokio_postgres::Row;
+use tokio_postgres::types::Type;
 use walrelay_pg_client::{
     QualifiedName, SCHEMA, SqlClient, SqlError, TableAccess, in_schema, is_settled_sql,
     quote_identifier, quote_literal, read_columns, refuse_hidden_rows, sql,
@@ -445,8 +446,10 @@ pub async fn trace_outbox(
         .map(|column| {
             let value = format!("o.{}", quote_identifier(&column.name));
             let key = quote_literal(&column.name);
+            // As text, because a parsed number would lose digits.
+            let cast = if column.type_oid == Type::NUMERIC.oid() { "::text" } else { "" };
             format!(
-                "({key}, CASE WHEN pg_column_size({value}) <= {TRACED_BYTES_MAX} THEN to_jsonb({value}) END)"
+                "({key}, CASE WHEN pg_column_size({value}) <= {TRACED_BYTES_MAX} THEN to_jsonb({value}{cast}) END)"
             )
         })
         .collect();
