@@ -269,13 +269,13 @@ async fn an_emitted_event_is_printed_by_tail_which_leaves_no_subscription_behind
     let printed = tail.finish(DEADLINE).await;
     assert_eq!(printed.code, Some(0), "{}", printed.text);
     let line = printed.text.lines().find(|line| line.contains("ordering_key")).expect("a message");
-    for exact in ["\"total\":123456789012345678901234567890.5,", "\"huge\":1000000000", &deep] {
+    for exact in ["\"total\":123456789012345678901234567890.5}", "\"huge\":1000000000", &deep] {
         assert!(line.contains(exact), "{exact}: {line}");
     }
     // Serde refuses large numbers and deep nesting.
-    let (before_data, _) = line.split_once("\"huge\"").expect("a huge number");
-    let (_, after_data) = line.split_once(&deep).expect("a deep array");
-    let line = format!("{before_data}\"rest\":null{after_data}");
+    let (before, _) = line.split_once("\"deep\"").expect("a deep array");
+    let (_, behind) = line.split_once("\"title\"").expect("a title");
+    let line = format!("{before}\"title\"{behind}");
     let message: serde_json::Value = serde_json::from_str(&line).expect("JSON");
     assert_eq!(message["data"]["title"], "first");
     assert_eq!(message["attributes"]["event_id"], emitted["event_id"]);
