@@ -83,7 +83,8 @@ async fn an_event_deleted_from_the_inbox_is_named_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn an_event_that_was_discarded_by_its_position_is_missing_and_one_that_a_person_gave_up_is_not() {
+async fn an_event_that_was_discarded_by_its_position_is_missing_and_one_that_a_person_gave_up_is_not()
+ {
     let Some(world) = world(40).await else { return };
     let discard = "UPDATE app_inbox SET status = 'discarded', error_code = $1
                     WHERE ctid IN (SELECT ctid FROM app_inbox WHERE status = 'done' LIMIT 1) RETURNING event_id";

@@ -333,7 +333,8 @@ async fn seen_by_others(url: &str, seen: &Mutex<BTreeMap<String, u32>>) {
 }
 
 #[tokio::test]
-async fn a_consumer_works_through_a_pooler_in_transaction_mode_and_changes_nothing_for_its_others() {
+async fn a_consumer_works_through_a_pooler_in_transaction_mode_and_changes_nothing_for_its_others()
+{
     let Some(world) = world().await else { return };
     let Some(pooler) = PgBouncer::start(&world, "transaction", "extra_float_digits").await else {
         return;

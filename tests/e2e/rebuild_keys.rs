@@ -133,7 +133,8 @@ async fn events_of_a_rebuilt_key_whose_rows_are_pruned_from_the_outbox_are_late(
     world.insert_events(5, 10).await;
     world.catch_up().await;
     world.consume_all().await;
-    let states = "SELECT count(*) FROM app_inbox WHERE ordering_key IN ('key-3', 'key-4') AND status = ";
+    let states =
+        "SELECT count(*) FROM app_inbox WHERE ordering_key IN ('key-3', 'key-4') AND status = ";
     assert_eq!(world.number(&format!("{states}'late'")).await, 20);
     assert_eq!(world.number(&format!("{states}'done'")).await, 24);
 }

@@ -6,8 +6,8 @@
 //! rebuild.
 
 use walrelay_core::{EditedMessages, Routed};
-use walrelay_envelope::{Lsn, SubscriptionFilter};
 use walrelay_envelope::attribute::POSITION_NAMES;
+use walrelay_envelope::{Lsn, SubscriptionFilter};
 use walrelay_inbox::operator::admin;
 use walrelay_inbox::operator::consumer_status::consumer_status;
 use walrelay_inbox::operator::event_commands::{ConsumerGeneration, EarlierEvents};

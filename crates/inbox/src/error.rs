@@ -124,7 +124,9 @@ pub enum InboxError {
         tables: Vec<String>,
     },
     /// The consumer's database cannot store every text of an event.
-    #[error("database {database} has the encoding {encoding}: texts of events are UTF-8, and it cannot store them all")]
+    #[error(
+        "database {database} has the encoding {encoding}: texts of events are UTF-8, and it cannot store them all"
+    )]
     Encoding {
         /// The database.
         database: String,

@@ -147,8 +147,10 @@ mod tests {
     #[test]
     fn a_person_reads_json_in_lines_and_a_string_as_its_text() {
         let shown = |json: &str| readable(&data_json(json.as_bytes()));
-        assert_eq!(shown(r#"{"a":[1,{"b":"x,{:"}],"c":{},"d":[]}"#),
-            "{\n  \"a\": [\n    1,\n    {\n      \"b\": \"x,{:\"\n    }\n  ],\n  \"c\": {},\n  \"d\": []\n}");
+        assert_eq!(
+            shown(r#"{"a":[1,{"b":"x,{:"}],"c":{},"d":[]}"#),
+            "{\n  \"a\": [\n    1,\n    {\n      \"b\": \"x,{:\"\n    }\n  ],\n  \"c\": {},\n  \"d\": []\n}"
+        );
         assert_eq!(shown("plain"), "plain");
         assert_eq!(shown(r#""a\nb""#), "a\nb");
     }

@@ -51,8 +51,7 @@ pub(crate) static REDELIVER: SqlText = SqlText::new(|| sql!("apply_batch.sql", "
 /// Ends the transaction. A second transaction then resets the session settings that a handler made.
 /// Every batch starts from the same settings, and a pooler passes none to another client. The
 /// inbox's functions have restored the settings that the commit rests on.
-const COMMIT: &str =
-    "COMMIT AND CHAIN; RESET SESSION AUTHORIZATION; RESET ROLE; RESET ALL; COMMIT";
+const COMMIT: &str = "COMMIT AND CHAIN; RESET SESSION AUTHORIZATION; RESET ROLE; RESET ALL; COMMIT";
 
 /// Resets every setting that a Rust handler may have changed, in the transaction. Only a higher
 /// `synchronous_commit` stays. [`settings`] follow.

@@ -266,7 +266,8 @@ pub(super) async fn count_published_rows(
             continue;
         }
         let sql = sql!("preconditions.sql", "can_be_null");
-        let found = client.query_typed_opt(sql, &[(&name, Type::TEXT), (&column, Type::TEXT)]).await;
+        let found =
+            client.query_typed_opt(sql, &[(&name, Type::TEXT), (&column, Type::TEXT)]).await;
         let found = found.map_err(SqlError::sql(FAILED))?;
         let (table, column) = (name.clone(), column.to_owned());
         match found.map(|row| row.get::<_, bool>("can_be_null")) {

@@ -18,8 +18,8 @@ use walrelay_pg_replication::{Failover, read_slot};
 
 use super::operator::{AdminSession, Change, Loss, Operator, Step};
 use super::preconditions::{
-    count_earlier_rows, count_published_rows, count_unpublished_rows, is_new_slot, may_read_rows, refuse_other_wal_level,
-    unfinished_operation,
+    count_earlier_rows, count_published_rows, count_unpublished_rows, is_new_slot, may_read_rows,
+    refuse_other_wal_level, unfinished_operation,
 };
 use super::protocol_error::ProtocolError;
 use super::table_rows::TableRows;

@@ -121,7 +121,8 @@ async fn by_position_only_an_event_that_prune_may_have_deleted_is_skipped() {
     assert_eq!(world.apply_with(SET, &batch, SKIP).await, first);
     assert_eq!(world.apply_with(EACH, &batch, SKIP).await, ["duplicate"; 6]);
     assert_eq!(world.applied("a").await, ["e9", "e1", "e4", "e5", "e10"]);
-    let counted = "SELECT string_agg(concat_ws(' ', status, attempts, error_code), ', ' ORDER BY event_id)
+    let counted =
+        "SELECT string_agg(concat_ws(' ', status, attempts, error_code), ', ' ORDER BY event_id)
                      FROM app_inbox WHERE event_id IN ('e2', 'e4')";
     assert_eq!(world.text(counted).await, "discarded 0 BEHIND_POSITION, late 1");
     assert_eq!(world.key("a").await, "0/A/0 10", "a late event moves no key");
