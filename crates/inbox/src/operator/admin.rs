@@ -2,8 +2,10 @@
 
 use std::time::{Duration, SystemTime};
 
+use tokio_postgres::Transaction;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::types::Type;
+use tokio_postgres::types::{PgLsn, Type};
+use walrelay_envelope::Lsn;
 use walrelay_pg_client::{
     SCHEMA, SqlClient, SqlError, TableAccess, in_schema, quote_literal, refuse_hidden_rows, sql,
 };
@@ -358,21 +360,54 @@ pub async fn received(
     Ok(is_current.then(|| u64::try_from(row.get::<_, i64>(1)).unwrap_or_default()))
 }
 
-/// Moves the consumer from one subscription to another, which finishes a rebuild. Returns whether
-/// it read the former one.
+/// The end of a refill from the outbox.
+#[derive(Debug, Clone, Copy)]
+pub struct RefillEnd<'a> {
+    /// The subscription of the refill.
+    pub former: &'a str,
+    /// The subscription that the consumer reads from now on.
+    pub next: &'a str,
+    /// The position up to which the outbox was settled before the refill. Rows of a table have
+    /// positions before every real one, and older events that still come would look newer.
+    pub settled: Lsn,
+}
+
+/// Moves the consumer to another subscription, which finishes a refill. Keys get the position up to
+/// which the outbox was settled. Returns whether the consumer read the former subscription.
 ///
 /// # Errors
 ///
-/// Fails if the database reports an error.
-pub async fn read_from(
-    client: &SqlClient,
+/// Fails with [`InboxError::is_in_the_way`] if a batch is still being applied, or if the database
+/// reports an error.
+pub async fn end_refill(
+    client: &mut SqlClient,
     consumer: &str,
-    former: &str,
-    next: &str,
+    end: RefillEnd<'_>,
 ) -> Result<bool, InboxError> {
-    let sql = sql!("admin.sql", "read_from");
-    let moved = client.execute(sql, &[&consumer, &former, &next]).await;
-    Ok(moved.map_err(failed("record the subscription"))? == 1)
+    let RefillEnd { former, next, settled } = end;
+    let transaction = client.transaction().await.map_err(failed("begin a transaction"))?;
+    transaction.batch_execute(LOCK_TIMEOUT).await.map_err(failed("limit the wait"))?;
+    stop_batches(&transaction, consumer).await?;
+    let raising = sql!("admin.sql", "raise_positions");
+    let raised = transaction.execute(raising, &[&consumer, &PgLsn::from(settled.as_u64())]).await;
+    raised.map_err(failed("record the positions of the keys"))?;
+    let moving = sql!("admin.sql", "read_from");
+    let moved = transaction.execute(moving, &[&consumer, &former, &next]).await;
+    let moved = moved.map_err(failed("record the subscription"))?;
+    transaction.commit().await.map_err(failed("commit the subscription"))?;
+    Ok(moved == 1)
+}
+
+/// Waits until no batch of the consumer is being applied, and blocks further batches until the
+/// transaction ends.
+pub(crate) async fn stop_batches(
+    transaction: &Transaction<'_>,
+    consumer: &str,
+) -> Result<(), InboxError> {
+    // not a command: the name of an advisory lock.
+    let sql = "SELECT pg_advisory_xact_lock(hashtextextended('walrelay inbox ' || $1, 0))";
+    let waited = transaction.execute(sql, &[&consumer]).await;
+    waited.map(drop).map_err(failed("wait for batches of the consumer"))
 }
 
 /// Deletes finished rows older than this, and all rows of earlier generations, which no command

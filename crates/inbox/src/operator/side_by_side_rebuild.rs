@@ -13,7 +13,7 @@ use walrelay_pg_client::{
 };
 
 use crate::error::InboxError;
-use crate::operator::admin::{contained, failed, refuse_hidden_consumers, unknown};
+use crate::operator::admin::{contained, failed, refuse_hidden_consumers, stop_batches, unknown};
 
 /// A side-by-side rebuild of one consumer in one schema.
 #[derive(Debug, Clone, Copy)]
@@ -246,10 +246,7 @@ impl SideBySideRebuild<'_> {
     /// Fails with [`InboxError::is_in_the_way`] if a batch is still being applied, or if the
     /// database reports an error.
     pub async fn stop_others(&self, transaction: &Transaction<'_>) -> Result<(), InboxError> {
-        // not a command: the name of an advisory lock.
-        let sql = "SELECT pg_advisory_xact_lock(hashtextextended('walrelay inbox ' || $1, 0))";
-        let waited = transaction.execute(sql, &[&self.consumer]).await;
-        waited.map(drop).map_err(failed("wait for batches of the consumer"))
+        stop_batches(transaction, self.consumer).await
     }
 
     /// Locks the staged and the live tables against new foreign keys and against replacement until
