@@ -273,9 +273,9 @@ async fn an_emitted_event_is_printed_by_tail_which_leaves_no_subscription_behind
         assert!(line.contains(exact), "{exact}: {line}");
     }
     // Serde refuses large numbers and deep nesting.
-    let (before, _) = line.split_once("\"deep\"").expect("a deep array");
-    let (_, behind) = line.split_once("\"title\"").expect("a title");
-    let line = format!("{before}\"title\"{behind}");
+    let (head, _) = line.split_once("\"deep\"").expect("a deep array");
+    let (_, tail) = line.split_once("\"title\"").expect("a title");
+    let line = format!("{head}\"title\"{tail}");
     let message: serde_json::Value = serde_json::from_str(&line).expect("JSON");
     assert_eq!(message["data"]["title"], "first");
     assert_eq!(message["attributes"]["event_id"], emitted["event_id"]);
