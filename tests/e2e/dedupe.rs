@@ -1,5 +1,5 @@
-//! `--dedupe position`: an event behind its key's position is skipped, if both positions belong to
-//! the same WAL history, and if `consumer prune` may have deleted the event's row.
+//! `--dedupe position`: an event behind its key's position is skipped on two conditions. Both
+//! positions belong to the same WAL history, and `consumer prune` may have deleted the event's row.
 
 use walrelay_emulator::{Ordering, SubscriptionOptions};
 use walrelay_tests::{CONSUMER, DEADLINE, InboxDatabase, topic};

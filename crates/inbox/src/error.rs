@@ -243,11 +243,7 @@ impl Coded for InboxError {
         } else if let Self::Unlogged { tables } = self {
             Some(format!("as their owner: {}", set_logged(tables)))
         } else if let Self::Encoding { .. } = self {
-            Some(
-                "create another database for the consumer, with ENCODING 'UTF8' TEMPLATE template0, and run \
-                 `walrelay consumer init` there"
-                    .to_owned(),
-            )
+            Some("create another database, with ENCODING 'UTF8' TEMPLATE template0, and set the consumer up there".to_owned())
         } else if let Self::WritesElsewhere { tables, schema, .. } = self {
             Some(format!(
                 "create each table that schema {schema} lacks, like the live one ({tables}). If it has them, the handler \

@@ -15,7 +15,7 @@ pub const RETENTION_MARGIN: Duration = Duration::from_hours(24);
 /// Pub/Sub's default message retention.
 pub const PUBSUB_RETENTION_DEFAULT: Duration = Duration::from_hours(7 * 24);
 
-/// The longest life of a message in a snapshot of a subscription, whatever the retention is.
+/// The longest life of a message in a snapshot of a subscription, with any retention.
 const SNAPSHOT_LIFETIME: Duration = Duration::from_hours(7 * 24);
 
 /// The longest message retention of a subscription or topic.

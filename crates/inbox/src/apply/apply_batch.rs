@@ -53,24 +53,6 @@ pub(crate) static REDELIVER: SqlText = SqlText::new(|| sql!("apply_batch.sql", "
 /// inbox's functions have restored the settings that the commit rests on.
 const COMMIT: &str = "COMMIT AND CHAIN; RESET SESSION AUTHORIZATION; RESET ROLE; RESET ALL; COMMIT";
 
-/// Resets every setting that a Rust handler may have changed, in the transaction. Only a higher
-/// `synchronous_commit` stays. [`settings`] follow.
-pub(crate) const RESET_SETTINGS: &str = "DO $walrelay$
-DECLARE
-  levels CONSTANT text[] := ARRAY['off', 'local', 'remote_write', 'on', 'remote_apply'];
-  chosen CONSTANT text := pg_catalog.current_setting('synchronous_commit');
-BEGIN
-  RESET SESSION AUTHORIZATION;
-  RESET ROLE;
-  RESET ALL;
-  PERFORM pg_catalog.set_config('transaction_read_only', 'off', true);
-  IF pg_catalog.array_position(levels, chosen)
-    > pg_catalog.array_position(levels, pg_catalog.current_setting('synchronous_commit'))
-  THEN
-    PERFORM pg_catalog.set_config('synchronous_commit', chosen, true);
-  END IF;
-END $walrelay$";
-
 /// The results that an event can have.
 pub(crate) const RESULTS: [&str; 7] =
     ["done", "duplicate", "late", "deferred", "retrying", "dead", "discarded"];
